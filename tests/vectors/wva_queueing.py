@@ -11,6 +11,8 @@ from loadline.core.engines.fitting import FitRefused, fit_line
 from loadline.core.engines.linear import LinearTimes
 from loadline.core.engines.queue_sizing import Targets, max_rate
 from loadline.core.engines.queueing import EngineQueue
+from tests.support.birth_death import BirthDeath
+from tests.support.queue_analysis import analyse
 from tests.vectors.answering import Answer, NotCovered, only
 from tests.vectors.cases import Case
 
@@ -27,7 +29,7 @@ def rates(given: dict[str, Any]) -> dict[str, Any]:
 def analysis(given: dict[str, Any]) -> dict[str, Any]:
     only(given, *ENGINE, "lambda_rps")
     queue = _queue(given)
-    found = queue.analyse(given["lambda_rps"])
+    found = analyse(queue, given["lambda_rps"])
     return {
         "throughput_rps": found.throughput_requests_per_s,
         "resp_ms": found.waiting_ms + found.service_ms,
@@ -40,11 +42,11 @@ def analysis(given: dict[str, Any]) -> dict[str, Any]:
         "num_in_service": found.running_requests,
         "num_in_system": found.running_requests + found.waiting_requests,
         "queue_len": found.waiting_requests,
-        "busy_prob": found.busy,
+        "busy_prob": 1.0 - _states(given).shares[0],
         "rho": found.utilisation,
         "p_block": found.refused,
         "max_rate_rps": queue.rate_range_per_s[1],
-        "lambda_rps": found.offered_requests_per_s,
+        "lambda_rps": given["lambda_rps"],
     }
 
 
@@ -56,7 +58,7 @@ def sizing(given: dict[str, Any]) -> dict[str, Any]:
     all_of = max_rate(queue, Targets(ttft.ttft_ms, itl.itl_ms, tokens))
     if not all_of.requests_per_s:
         return {**INFEASIBLE, **{name: given[name] for name in targets}}
-    found = queue.analyse(all_of.requests_per_s)
+    found = analyse(queue, all_of.requests_per_s)
     return {
         "rate_ttft_rps": max_rate(queue, ttft).requests_per_s,
         "rate_itl_rps": max_rate(queue, itl).requests_per_s,
@@ -84,7 +86,7 @@ def model_of_three(given: dict[str, Any]) -> dict[str, Any]:
     if "rps" not in given:
         targets = {"rate_itl": Targets(itl_ms=given["target_itl"]), "rate_ttft": Targets(ttft_ms=given["target_ttft"])}
         return {name: max_rate(queue, target).requests_per_s for name, target in targets.items()}
-    found = queue.analyse(given["rps"])
+    found = analyse(queue, given["rps"])
     return {
         "resp_ms": found.waiting_ms + found.service_ms,
         "wait_ms": found.waiting_ms,
@@ -101,7 +103,7 @@ def quirk(given: dict[str, Any]) -> dict[str, Any]:
     """What becomes of an engine at which the original errs."""
     if "lambda_" in given:
         queue = EngineQueue(LinearTimes(6.958, 0.042, 14.0, 0.0005), 512.0, 128.0, 64, 640)
-        found = queue.analyse(2_000.0 * queue.rate_max)
+        found = analyse(queue, 2_000.0 * queue.rate_max)
         return {"rps": found.throughput_requests_per_s, "most": queue.rate_range_per_s[1], "ttft_ms": found.ttft_ms}
     only(given, "alpha", "beta", "gamma", "delta", "target_itl")
     if given["gamma"] or given["delta"]:
@@ -109,7 +111,7 @@ def quirk(given: dict[str, Any]) -> dict[str, Any]:
     # Without a prefill there is no prompt here, so what one would take does not matter.
     queue = EngineQueue(LinearTimes(given["alpha"], given["beta"], 1.0, 0.0), 0.0, 128.0, 64, 640)
     found_size = max_rate(queue, Targets(itl_ms=given["target_itl"]))
-    return {"bound": found_size.bound, "itl_ms": queue.analyse(found_size.requests_per_s).itl_ms}
+    return {"bound": found_size.bound, "itl_ms": analyse(queue, found_size.requests_per_s).itl_ms}
 
 
 def itl_fit(given: dict[str, Any]) -> Any:
@@ -219,6 +221,13 @@ def is_flat_quirk(case: Case) -> bool:
 
 def is_overload_quirk(case: Case) -> bool:
     return case.op == "wva.quirk" and "lambda_" in case.given
+
+
+def _states(given: dict[str, Any]) -> BirthDeath:
+    """Solve all states: the package has no use for the fraction of time with running requests."""
+    times = LinearTimes(given["alpha"], given["beta"], given["gamma"], given["delta"])
+    shape = times, given["n_in"], given["n_out"], given["max_batch"], given["max_queue"]
+    return BirthDeath(shape, given["lambda_rps"] / 1_000.0)
 
 
 def _queue(given: dict[str, Any]) -> EngineQueue:

@@ -1,20 +1,20 @@
-"""Time to size 1,000 engines for TTFT and ITL in one batch, with batches of up to 64 and queues ten times as long.
+"""Time to size 1,000 engines for TTFT and ITL, with batches of up to 64 and queues ten times as long.
 
-The baseline is as many single analyses by the plain solution, which enumerates all states. Also measured: an analysis
-and a sizing of one engine with a batch of 256 and a queue of 2,560, by means and by percentiles; and larger batches.
+The baseline is as many single analyses by the plain solution, which enumerates all states. Also measured: a steady
+state and a sizing of one engine with a batch of 256 and a queue of 2,560, by means and by percentiles; and larger
+batches.
 
   python tools/bench/queueing.py [--quick]
 """
 
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from math import exp, log
 
 from loadline.core.engines.linear import LinearTimes
 from loadline.core.engines.queue_sizing import Targets, max_rate
-from loadline.core.engines.queue_sizing_batch import max_rates
 from loadline.core.engines.queueing import EngineQueue
 from loadline.rig.bench import options, progress, result
 
@@ -41,12 +41,18 @@ def fleet(batch: int, attainment: float) -> tuple[list[EngineQueue], list[Target
     for _ in range(ENGINES):
         times = LinearTimes(draw.uniform(2, 40), draw.uniform(0.01, 0.5), draw.uniform(5, 40), draw.uniform(1e-4, 1e-2))
         queue = EngineQueue(times, draw.randint(50, 4_000), draw.randint(2, 1_000), batch, QUEUE_BY_BATCH * batch)
-        full = queue.analyse(999.0 * queue.rate_max)
-        ttft_ms = full.prefill_ms * draw.uniform(1.0, 3.0)
+        full = queue.steady_state(999.0 * queue.rate_max)
+        ttft_ms = (queue.prefill_fixed_ms + queue.prefill_each_ms * full.batch_requests) * draw.uniform(1.0, 3.0)
         itl_ms = times.alpha + times.beta * batch * draw.uniform(0.5, 1.0)
         queues.append(queue)
         targets.append(Targets(ttft_ms=ttft_ms, itl_ms=itl_ms, attainment=attainment))
     return queues, targets
+
+
+def size_all(queues: Sequence[EngineQueue], targets: Sequence[Targets]) -> None:
+    """Compute the maximum rate of every engine."""
+    for queue, target in zip(queues, targets, strict=True):
+        max_rate(queue, target)
 
 
 def plain_ms(queue: EngineQueue) -> float:
@@ -70,17 +76,17 @@ def main() -> None:
     some = queues[:: ENGINES // PLAIN]
     figures: dict[str, float] = {}
     for number in range(1, rounds + 1):
-        values.append(best_us(lambda: max_rates(queues, targets), times) / 1e3)
+        values.append(best_us(partial(size_all, queues, targets), times) / 1e3)
         baselines.append(best_us(lambda: [plain_ms(queue) for queue in some], 1) / 1e3 * (ENGINES / PLAIN))
         progress(f"round {number}/{rounds}: {values[-1]:.1f} ms, plain analyses {baselines[-1]:.0f} ms")
     for batch, attainment in ((64, 0.95), (256, 0.0), (256, 0.95)):
         one, two = fleet(batch, attainment)
         kind = f"p{100 * attainment:.0f}" if attainment else "mean"
-        figures[f"batch_{batch}_{kind}_ms"] = best_us(partial(max_rates, one, two), times * rounds) / 1e3
+        figures[f"batch_{batch}_{kind}_ms"] = best_us(partial(size_all, one, two), times * rounds) / 1e3
     llama = EngineQueue(LinearTimes(6.958, 0.042, 14.0, 0.0005), 512.0, 128.0, 256, 2_560)
     for load in (0.5, 0.9, 0.99, 2.0):
-        figures[f"analysis_{load:g}_us"] = best_us(
-            partial(llama.analyse, 1_000.0 * load * llama.rate_max), 1_000 * rounds
+        figures[f"steady_state_{load:g}_us"] = best_us(
+            partial(llama.steady_state, 1_000.0 * load * llama.rate_max), 1_000 * rounds
         )
     singles = {
         "ttft": Targets(ttft_ms=179.0),

@@ -1,19 +1,18 @@
-"""The largest rate within targets: one engine, many at once, and the search that both use."""
+"""Maximum request rate of an engine within its targets, and the search for it."""
 
 import math
 import random
 from collections.abc import Callable
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from loadline.core.engines.linear import LinearTimes
-from loadline.core.engines.queue_sizing import PRECISION, ROUNDING, MaxRate, Targets, max_rate
-from loadline.core.engines.queue_sizing_batch import max_rates
+from loadline.core.engines.queue_sizing import ROUNDING, MaxRate, Targets, max_rate
 from loadline.core.engines.queueing import EngineQueue
-from loadline.core.engines.roots import last_below, last_below_many
+from loadline.core.engines.roots import last_below
+from tests.support.queue_analysis import analyse
 
 LLAMA = LinearTimes(6.958, 0.042, 14.0, 0.0005)
 QUEUE = EngineQueue(LLAMA, 512.0, 128.0, 64, 64)
@@ -33,7 +32,7 @@ def queue_of(seed: int) -> EngineQueue:
 
 def targets_of(queue: EngineQueue, seed: int, attainment: float) -> Targets:
     draw = random.Random(seed)
-    full = queue.analyse(1_000.0 * queue.rate_max)
+    full = analyse(queue, 1_000.0 * queue.rate_max)
     return Targets(
         ttft_ms=draw.choice(
             [math.inf, draw.uniform(0.5, 2.0) * full.prefill_ms + 1.0, draw.uniform(0.0, 1.0) * full.ttft_ms + 0.1]
@@ -47,7 +46,7 @@ def targets_of(queue: EngineQueue, seed: int, attainment: float) -> Targets:
 def reached(queue: EngineQueue, rate: float, attainment: float) -> tuple[float, float]:
     if attainment:
         return queue.ttft_quantile_ms(rate, attainment), queue.itl_quantile_ms(rate, attainment)
-    found = queue.analyse(rate)
+    found = analyse(queue, rate)
     return found.ttft_ms, found.itl_ms
 
 
@@ -77,15 +76,6 @@ def test_the_rate_meets_the_targets_and_no_higher_one_does(seed: int, attainment
         assert not met(queue, targets, found.requests_per_s * 1.001, 0.0)
 
 
-@given(st.lists(st.tuples(st.integers(0, 10_000), attainments), max_size=12))
-def test_many_at_once_are_one_by_one(seeds: list[tuple[int, float]]) -> None:
-    queues = [queue_of(seed) for seed, _ in seeds]
-    targets = [targets_of(queue, *seed) for queue, seed in zip(queues, seeds, strict=True)]
-    for one, other in zip(map(max_rate, queues, targets), max_rates(queues, targets), strict=True):
-        assert (one.bound, one.lowest_ms) == (other.bound, other.lowest_ms)
-        assert one.requests_per_s == pytest.approx(other.requests_per_s, rel=2.1 * PRECISION)
-
-
 def test_the_reference_points_of_the_original() -> None:
     assert max_rate(QUEUE, Targets(itl_ms=7.781)).requests_per_s == pytest.approx(18.46, abs=0.005)
     assert max_rate(QUEUE, Targets(ttft_ms=179.0)).requests_per_s == pytest.approx(48.05, abs=0.005)
@@ -96,7 +86,7 @@ def test_the_reference_points_of_the_original() -> None:
 def test_what_cannot_be_met_is_said_with_what_can() -> None:
     found = max_rate(QUEUE, Targets(ttft_ms=1_000.0, itl_ms=6.9))
     assert (found.requests_per_s, found.bound) == (0.0, "itl")
-    assert found.lowest_ms == QUEUE.analyse(LEAST).itl_ms == pytest.approx(7.0, abs=1e-3)
+    assert found.lowest_ms == analyse(QUEUE, LEAST).itl_ms == pytest.approx(7.0, abs=1e-3)
     assert max_rate(QUEUE, Targets(ttft_ms=14.0)).lowest_ms == pytest.approx(14.256, abs=1e-3)
     late = max_rate(QUEUE, Targets(ttft_ms=14.0, attainment=0.95))
     assert (late.requests_per_s, late.lowest_ms) == (0.0, QUEUE.ttft_quantile_ms(LEAST, 0.95))
@@ -121,12 +111,11 @@ def test_a_target_at_the_floor_is_met(attainment: float) -> None:
 
 def test_a_target_that_is_a_rounded_latency_is_met() -> None:
     for rate in (LEAST, MOST):
-        targets = Targets(itl_ms=QUEUE.analyse(rate).itl_ms * (1.0 - 0.5 * ROUNDING))
-        for found in (max_rate(QUEUE, targets), *max_rates([QUEUE], [targets])):
-            assert found.requests_per_s == rate
-    least_ms = QUEUE.analyse(LEAST).itl_ms
+        targets = Targets(itl_ms=analyse(QUEUE, rate).itl_ms * (1.0 - 0.5 * ROUNDING))
+        assert max_rate(QUEUE, targets).requests_per_s == rate
+    least_ms = analyse(QUEUE, LEAST).itl_ms
     missed = Targets(itl_ms=least_ms * (1.0 - 2.0 * ROUNDING))
-    assert max_rate(QUEUE, missed) == max_rates([QUEUE], [missed])[0] == MaxRate(0.0, "itl", least_ms)
+    assert max_rate(QUEUE, missed) == MaxRate(0.0, "itl", least_ms)
 
 
 def test_percentiles_need_more_room_than_means() -> None:
@@ -146,11 +135,6 @@ def test_a_short_queue_bounds_the_wait(room: int) -> None:
     queue = EngineQueue(LLAMA, 512.0, 128.0, 64, room)
     targets = Targets(ttft_ms=2_000.0, attainment=0.99)
     assert max_rate(queue, targets).bound == "saturation"
-    assert max_rates([queue], [targets]) == [max_rate(queue, targets)]
-
-
-def test_nobody_asks_for_none() -> None:
-    assert max_rates([], []) == []
 
 
 @pytest.mark.parametrize(
@@ -190,15 +174,3 @@ def test_the_search_ends_just_below_the_crossing(name: str) -> None:
     found = last_below(ask, (0.001, function(0.001)), (10.0, function(10.0)), 1e-6)
     assert crossing * (1.0 - 1.1e-6) <= found <= crossing * (1.0 + 1e-12)
     assert len(asked) <= most
-
-
-def test_many_searches_are_one_by_one() -> None:
-    functions = [function for function, _, _ in FUNCTIONS.values()]
-    low, high = np.full(len(functions), 0.001), np.full(len(functions), 10.0)
-
-    def all_of(places: np.ndarray[tuple[int], np.dtype[np.float64]]) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-        return np.array([function(place) for function, place in zip(functions, places.tolist(), strict=True)])
-
-    found = last_below_many(all_of, (low, all_of(low)), (high, all_of(high)), 1e-6)
-    ones = [last_below(one, (0.001, one(0.001)), (10.0, one(10.0)), 1e-6) for one in functions]
-    assert found.tolist() == pytest.approx(ones, rel=1e-15)

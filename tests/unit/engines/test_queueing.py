@@ -12,6 +12,7 @@ from loadline.core.engines.geometric import geometric_sum, queue_weights
 from loadline.core.engines.linear import LinearTimes
 from loadline.core.engines.queueing import BATCH_MAX, QUEUE_LENGTH_IGNORED, QUEUE_MAX, EngineQueue
 from tests.support.birth_death import BirthDeath, Shape
+from tests.support.queue_analysis import analyse
 
 LLAMA = LinearTimes(6.958, 0.042, 14.0, 0.0005)
 NAN = math.nan
@@ -46,7 +47,7 @@ def rate_of(queue: EngineQueue, load: float) -> float:
 def test_an_analysis_is_the_plain_solution(shape: Shape, load: float) -> None:
     queue = EngineQueue(*shape)
     rate = rate_of(queue, load)
-    found, plain = queue.analyse(1_000.0 * rate), BirthDeath(shape, rate)
+    found, plain = analyse(queue, 1_000.0 * rate), BirthDeath(shape, rate)
     close = partial(pytest.approx, rel=1e-8, abs=1e-12)
     assert found.throughput_requests_per_s == close(1_000.0 * plain.throughput)
     assert found.refused == close(plain.refused)
@@ -55,10 +56,8 @@ def test_an_analysis_is_the_plain_solution(shape: Shape, load: float) -> None:
     assert found.batch_requests == close(plain.joined_mean)
     assert found.waiting_ms == close(plain.waiting / plain.throughput, rel=1e-8, abs=1e-9)
     assert found.service_ms == close(plain.running / plain.throughput)
-    assert found.busy == close(1.0 - plain.shares[0])
     assert found.utilisation == close(plain.running / queue.batch_max)
     assert found.ttft_ms == found.waiting_ms + found.prefill_ms
-    assert list(queue.means(1_000.0 * rate)) == close([found.batch_requests, found.waiting_ms])
 
 
 @pytest.mark.parametrize("load", [0.05, 0.6, 0.97, 1.0, 1.03])
@@ -66,7 +65,7 @@ def test_an_analysis_is_the_plain_solution(shape: Shape, load: float) -> None:
 def test_large_engines_are_the_plain_solution_too(batch: int, room: int, load: float) -> None:
     queue = llama(batch, room)
     rate = load * queue.rate_max
-    found, plain = queue.analyse(1_000.0 * rate), BirthDeath((LLAMA, 512.0, 128.0, batch, room), rate)
+    found, plain = analyse(queue, 1_000.0 * rate), BirthDeath((LLAMA, 512.0, 128.0, batch, room), rate)
     assert found.waiting_requests == pytest.approx(plain.waiting, rel=1e-7, abs=1e-12)
     assert found.batch_requests == pytest.approx(plain.joined_mean, rel=1e-9)
     assert found.refused == pytest.approx(plain.refused, rel=1e-7, abs=1e-12)
@@ -105,7 +104,7 @@ def test_waits_of_an_event_simulation() -> None:
     """4 runs of a million requests each at 90 %: 50.6 (1.0), 323.5 (6) and 642.5 (17) ms."""
     queue = llama()
     rate = 900.0 * queue.rate_max
-    waits = (queue.analyse(rate).waiting_ms, queue.wait_quantile_ms(rate, 0.95), queue.wait_quantile_ms(rate, 0.99))
+    waits = (analyse(queue, rate).waiting_ms, queue.wait_quantile_ms(rate, 0.95), queue.wait_quantile_ms(rate, 0.99))
     assert waits == pytest.approx((50.6, 323.5, 642.5), rel=0.03)
 
 
@@ -143,14 +142,14 @@ def test_an_engine_without_a_fixed_time_next_to_saturation(load: float) -> None:
     shape = (LinearTimes(0.0, 0.04, 0.0, 0.001), 512.0, 128.0, 16, 40)
     queue = EngineQueue(*shape)
     plain = BirthDeath(shape, load * queue.rate_max)
-    assert queue.analyse(1_000.0 * load * queue.rate_max).batch_requests == pytest.approx(plain.joined_mean, rel=1e-9)
+    assert analyse(queue, 1_000.0 * load * queue.rate_max).batch_requests == pytest.approx(plain.joined_mean, rel=1e-9)
 
 
 @pytest.mark.parametrize("load", [0.3, 0.9, 0.99, 1.0, 1.5])
 def test_the_mean_is_that_of_the_distribution(load: float) -> None:
     queue = llama(16, 100)
     rate = 1_000.0 * load * queue.rate_max
-    found = queue.analyse(rate)
+    found = analyse(queue, rate)
     joined = sum(queue.share_above(rate, batch) for batch in range(queue.batch_max))
     assert found.batch_requests == pytest.approx(joined, rel=1e-9)
     step_ms = 10.0
@@ -164,7 +163,7 @@ def test_more_requests_wait_longer(shape: Shape) -> None:
     rates = [
         min(1e9, 1_000.0 * queue.rate_max * load) for load in (1e-6, 0.01, 0.3, 0.7, 0.95, 0.999, 1.0, 1.001, 1.2, 5.0)
     ]
-    found = [queue.analyse(rate) for rate in rates]
+    found = [analyse(queue, rate) for rate in rates]
     for low, high in pairwise(found):
         for name in ("waiting_ms", "batch_requests", "ttft_ms", "itl_ms", "refused", "throughput_requests_per_s"):
             assert getattr(low, name) <= getattr(high, name) * (1.0 + 1e-9)
@@ -175,7 +174,7 @@ def test_more_requests_wait_longer(shape: Shape) -> None:
 def test_overload_has_an_answer(load: float, batch: int, room: int) -> None:
     """The original refuses to say anything above 99.9 % of what the engine can serve."""
     queue = llama(batch, room)
-    found = queue.analyse(min(1e9, 1_000.0 * load * queue.rate_max))
+    found = analyse(queue, min(1e9, 1_000.0 * load * queue.rate_max))
     assert all(math.isfinite(getattr(found, name)) for name in found.__struct_fields__)
     assert found.throughput_requests_per_s <= 1_000.0 * queue.rate_max * (1.0 + 1e-6)
     assert 0.0 <= found.waiting_ms <= room / queue.rate_max * (1.0 + 1e-6)
@@ -188,14 +187,14 @@ def test_overload_has_an_answer(load: float, batch: int, room: int) -> None:
 
 
 def test_next_to_nothing_is_served_at_once() -> None:
-    found = llama().analyse(1e-300)
+    found = analyse(llama(), 1e-300)
     assert (found.waiting_ms, found.batch_requests, found.refused) == (0.0, 1.0, 0.0)
 
 
 def test_a_flat_curve_is_a_curve() -> None:
     """The original calls every target infeasible for one, and gives NaN as its prefill."""
     queue = EngineQueue(LinearTimes(10.0, 0.0, 5.0, 0.0), 100.0, 50.0, 32, 320)
-    found = queue.analyse(500.0 * queue.rate_max)
+    found = analyse(queue, 500.0 * queue.rate_max)
     assert (found.itl_ms, found.prefill_ms, found.service_ms) == (10.0, 5.0, 495.0)
     assert queue.itl_quantile_ms(500.0 * queue.rate_max, 0.99) == 10.0
 
@@ -203,11 +202,11 @@ def test_a_flat_curve_is_a_curve() -> None:
 def test_without_prompts_there_is_no_prefill() -> None:
     """The original takes gamma off the batch all the same, so its ITL is too low."""
     queue = llama(isl=0.0)
-    found = queue.analyse(500.0 * queue.rate_max)
+    found = analyse(queue, 500.0 * queue.rate_max)
     assert found.prefill_ms == 0.0
     assert found.service_ms == pytest.approx(127.0 * found.itl_ms)
     one = EngineQueue(LLAMA, 0.0, 1.0, 64, 640)
-    assert one.analyse(500.0 * one.rate_max).itl_ms == pytest.approx(one.analyse(500.0 * one.rate_max).service_ms)
+    assert analyse(one, 500.0 * one.rate_max).itl_ms == pytest.approx(analyse(one, 500.0 * one.rate_max).service_ms)
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 10, 2_560])
@@ -256,8 +255,7 @@ def test_nonsense_is_refused_by_name(changed: dict[str, float], says: str) -> No
 def test_a_rate_that_is_none_is_refused(rate: float) -> None:
     queue = llama()
     for ask in (
-        queue.analyse,
-        queue.means,
+        queue.steady_state,
         lambda r: queue.share_above(r, 3),
         lambda r: queue.share_waiting_over(r, 1.0),
     ):

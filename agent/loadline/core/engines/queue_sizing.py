@@ -1,6 +1,6 @@
 """Maximum request rate of an engine within its latency targets."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from math import inf, log
 from typing import Final, Literal
 
@@ -11,13 +11,13 @@ from loadline.core.engines.roots import last_below
 
 Bound = Literal["ttft", "itl", "tokens", "saturation"]
 
-PRECISION: Final = 1e-6
+_PRECISION: Final = 1e-6
 """Relative precision of rates; 0.1 % below saturation, waits are a thousand times as sensitive."""
 ROUNDING: Final = 1e-6
 """Relative tolerance of targets, which are often measured latencies, rounded."""
 TOKENS_SHARE: Final = 0.9
 """Fraction of the highest rate used with a target of tokens per second, as upstream."""
-RATIO_MIN: Final = 1e-6
+_RATIO_MIN: Final = 1e-6
 """Ratio of actual to allowed latency below which the search does not distinguish values."""
 
 
@@ -57,7 +57,7 @@ class MaxRate(Struct, frozen=True):
     """Lowest possible latency of a target that cannot be met."""
 
 
-class LatencyLimit(Struct, frozen=True):
+class _LatencyLimit(Struct, frozen=True):
     """Target of one latency: ``fixed_ms + each_ms * n`` in a batch of n, plus the wait if ``includes_wait``."""
 
     bound: Literal["ttft", "itl"]
@@ -68,36 +68,22 @@ class LatencyLimit(Struct, frozen=True):
 
     def largest_batch(self, batch_requests: int) -> int:
         """Return the largest batch within the target without a wait; 0 if one request exceeds it."""
-        spare_ms = self.target_ms * (1.0 + ROUNDING) - self.fixed_ms
-        if spare_ms < self.each_ms:
+        budget_ms = self.target_ms * (1.0 + ROUNDING) - self.fixed_ms
+        if budget_ms < self.each_ms:
             return 0
-        return int(min(batch_requests, spare_ms / self.each_ms)) if self.each_ms else batch_requests
+        return int(min(batch_requests, budget_ms / self.each_ms)) if self.each_ms else batch_requests
 
     def wait_budget_ms(self, batch_requests: int) -> float:
         """Return the wait that the target leaves in a full batch; infinite if waits do not count."""
         return max(0.0, self.target_ms - self.fixed_ms - self.each_ms * batch_requests) if self.includes_wait else inf
 
 
-def latency_limits(queue: EngineQueue, targets: Targets) -> tuple[LatencyLimit, LatencyLimit]:
-    """Return the limits of TTFT and ITL."""
-    times = queue.times
-    return (
-        LatencyLimit("ttft", targets.ttft_ms, queue.prefill_fixed_ms, queue.prefill_each_ms, includes_wait=True),
-        LatencyLimit("itl", targets.itl_ms, times.alpha, times.beta, includes_wait=False),
-    )
-
-
 def max_rate(queue: EngineQueue, targets: Targets) -> MaxRate:
-    """Return the maximum rate within all targets: at most ``PRECISION`` too low, never too high."""
-    limits = latency_limits(queue, targets)
-    return combine_rates(queue, targets, [largest_rate(queue, limit, targets.attainment) for limit in limits])
-
-
-def combine_rates(queue: EngineQueue, targets: Targets, rates: Sequence[float]) -> MaxRate:
-    """Combine the maximum rates of TTFT and ITL (0: unreachable) with that of tokens and saturation."""
+    """Return the maximum rate within all targets: at most ``_PRECISION`` too low, never too high."""
     share = TOKENS_SHARE if targets.tokens_per_s else 1.0
     found = MaxRate(share * queue.rate_range_per_s[1], "tokens" if targets.tokens_per_s else "saturation")
-    for limit, rate in zip(latency_limits(queue, targets), rates, strict=True):
+    for limit in _latency_limits(queue, targets):
+        rate = _largest_rate(queue, limit, targets.attainment)
         if rate <= 0.0:
             return MaxRate(0.0, limit.bound, _least_ms(queue, limit, targets.attainment))
         if rate < found.requests_per_s:
@@ -105,7 +91,16 @@ def combine_rates(queue: EngineQueue, targets: Targets, rates: Sequence[float]) 
     return found
 
 
-def largest_rate(queue: EngineQueue, limit: LatencyLimit, attainment: float) -> float:
+def _latency_limits(queue: EngineQueue, targets: Targets) -> tuple[_LatencyLimit, _LatencyLimit]:
+    """Return the limits of TTFT and ITL."""
+    times = queue.times
+    return (
+        _LatencyLimit("ttft", targets.ttft_ms, queue.prefill_fixed_ms, queue.prefill_each_ms, includes_wait=True),
+        _LatencyLimit("itl", targets.itl_ms, times.alpha, times.beta, includes_wait=False),
+    )
+
+
+def _largest_rate(queue: EngineQueue, limit: _LatencyLimit, attainment: float) -> float:
     """Return the maximum rate within one limit; 0 if unreachable."""
     least, most = queue.rate_range_per_s
     if limit.target_ms == inf:
@@ -117,28 +112,28 @@ def largest_rate(queue: EngineQueue, limit: LatencyLimit, attainment: float) -> 
     at_least = excess(least)
     if at_least > 0.0:
         return least if at_least <= ROUNDING else 0.0
-    return last_below(excess, (least, at_least), (most, at_most), PRECISION)
+    return last_below(excess, (least, at_least), (most, at_most), _PRECISION)
 
 
-def _excess(queue: EngineQueue, limit: LatencyLimit, attainment: float) -> Callable[[float], float]:
+def _excess(queue: EngineQueue, limit: _LatencyLimit, attainment: float) -> Callable[[float], float]:
     """Return the log ratio of actual to allowed at a rate: of the mean latency, or of the fraction of late requests."""
     if not attainment:
-        return lambda rate: log(max(RATIO_MIN, _mean_ms(queue, limit, rate) / limit.target_ms))
+        return lambda rate: log(max(_RATIO_MIN, _mean_ms(queue, limit, rate) / limit.target_ms))
     late, batch = 1.0 - attainment, limit.largest_batch(queue.batch_max)
     if batch < queue.batch_max:
-        return lambda rate: log(max(RATIO_MIN, queue.share_above(rate, batch) / late))
+        return lambda rate: log(max(_RATIO_MIN, queue.share_above(rate, batch) / late))
     if not limit.includes_wait:
         return lambda _: -inf
     wait_ms = limit.wait_budget_ms(queue.batch_max)
-    return lambda rate: log(max(RATIO_MIN, queue.share_waiting_over(rate, wait_ms) / late))
+    return lambda rate: log(max(_RATIO_MIN, queue.share_waiting_over(rate, wait_ms) / late))
 
 
-def _mean_ms(queue: EngineQueue, limit: LatencyLimit, rate: float) -> float:
-    batch, waiting_ms = queue.means(rate)
-    return limit.fixed_ms + limit.each_ms * batch + (waiting_ms if limit.includes_wait else 0.0)
+def _mean_ms(queue: EngineQueue, limit: _LatencyLimit, rate: float) -> float:
+    state = queue.steady_state(rate)
+    return limit.fixed_ms + limit.each_ms * state.batch_requests + (state.waiting_ms if limit.includes_wait else 0.0)
 
 
-def _least_ms(queue: EngineQueue, limit: LatencyLimit, attainment: float) -> float:
+def _least_ms(queue: EngineQueue, limit: _LatencyLimit, attainment: float) -> float:
     rate = queue.rate_range_per_s[0]
     if not attainment:
         return _mean_ms(queue, limit, rate)

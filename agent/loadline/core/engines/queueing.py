@@ -44,30 +44,14 @@ _DEVIATIONS: Final = 7.0
 """Standard deviations around the mean that contain a Poisson count, but for 1e-11."""
 
 
-class QueueAnalysis(Struct, frozen=True):
+class SteadyState(Struct, frozen=True):
     """Steady state of an engine at a rate of arrivals; means over the accepted requests."""
 
-    offered_requests_per_s: float
-    throughput_requests_per_s: float
     refused: float
     """Fraction (0..1) of arrivals that find the queue full."""
-    waiting_ms: float
-    service_ms: float
-    prefill_ms: float
-    itl_ms: float
     batch_requests: float
     """Mean batch that a request joins, itself included: the effective concurrency."""
-    running_requests: float
-    waiting_requests: float
-    busy: float
-    """Fraction (0..1) of time with running requests."""
-    utilisation: float
-    """Running requests divided by the largest batch."""
-
-    @property
-    def ttft_ms(self) -> float:
-        """Mean time to first token."""
-        return self.waiting_ms + self.prefill_ms
+    waiting_ms: float
 
 
 class EngineQueue:
@@ -119,7 +103,7 @@ class EngineQueue:
         """
         return _RATE_MARGIN * 1_000.0 / (self.fixed_ms + self.each_ms), (1.0 - _RATE_MARGIN) * 1_000.0 * self.rate_max
 
-    def analyse(self, requests_per_s: float) -> QueueAnalysis:
+    def steady_state(self, requests_per_s: float) -> SteadyState:
         """Return the steady state at a rate of arrivals, which may exceed the capacity.
 
         Raises:
@@ -128,32 +112,8 @@ class EngineQueue:
         rate = _per_ms(requests_per_s)
         full_log, batch, (lead, last, total, moment) = self._joined(rate)
         full = exp(full_log)
-        norm = lead + full * total
-        accepted = (lead + full * (total - last)) / norm
-        service_ms = self.fixed_ms + self.each_ms * batch
-        running = rate * accepted * service_ms
-        waiting = full * moment / norm
-        return QueueAnalysis(
-            offered_requests_per_s=requests_per_s,
-            throughput_requests_per_s=requests_per_s * accepted,
-            refused=full * last / norm,
-            waiting_ms=waiting / (rate * accepted),
-            service_ms=service_ms,
-            prefill_ms=self.prefill_fixed_ms + self.prefill_each_ms * batch,
-            itl_ms=self.times.alpha + self.times.beta * batch,
-            batch_requests=batch,
-            running_requests=running,
-            waiting_requests=waiting,
-            busy=1.0 - exp(full_log - self._log_weight(self.batch_max, rate)) * lead / norm,
-            utilisation=running / self.batch_max,
-        )
-
-    def means(self, requests_per_s: float) -> tuple[float, float]:
-        """Return ``batch_requests`` and ``waiting_ms`` of the analysis, in less time."""
-        rate = _per_ms(requests_per_s)
-        full_log, batch, (lead, last, total, moment) = self._joined(rate)
-        full = exp(full_log)
-        return batch, full * moment / (rate * (lead + full * (total - last)))
+        refused = full * last / (lead + full * total)
+        return SteadyState(refused, batch, full * moment / (rate * (lead + full * (total - last))))
 
     def share_above(self, requests_per_s: float, batch_requests: float) -> float:
         """Return the fraction (0..1) of accepted requests in a batch above ``batch_requests`` when they join it."""

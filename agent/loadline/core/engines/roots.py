@@ -7,10 +7,6 @@ times the steps of bisection (60 instead of 20); smooth functions take about 6.
 from collections.abc import Callable
 from typing import Final
 
-import numpy as np
-
-from loadline.core.engines.arrays import FloatArray
-
 _BISECT_EVERY: Final = 3
 _END_DISTANCE: Final = 0.25
 """Smallest distance of a step from the ends of the bracket, as a fraction of the precision; both ends converge."""
@@ -48,38 +44,6 @@ def last_below(
             if side < 0:
                 at_right *= _end_factor(value, at_left)
             left, at_left, side = place, value, -1
-    return left
-
-
-def last_below_many(
-    function: Callable[[FloatArray], FloatArray],
-    low: tuple[FloatArray, FloatArray],
-    high: tuple[FloatArray, FloatArray],
-    precision: float,
-) -> FloatArray:
-    """Return ``last_below`` of many functions, element by element; the argument itself if low and high are equal."""
-    (left, at_left), (right, at_right) = low, high
-    steps, width, side = 0, right - left, np.zeros_like(left)
-    while (apart := right - left > precision * right).any():
-        steps += 1
-        place = (left * at_right - right * at_left) / (at_right - at_left)
-        if steps % _BISECT_EVERY == 0:
-            halves = right - left > width / 2.0
-            place = np.where(halves, (left + right) / 2.0, place)
-            width = np.where(halves, 0.5, 1.0) * (right - left)
-        nearest = _END_DISTANCE * precision * right
-        place = np.where(apart, np.minimum(right - nearest, np.maximum(left + nearest, place)), left)
-        value = np.where(apart, function(place), at_left)
-        above = value > 0.0
-        before = np.where(above, at_right, at_left)
-        kept = 1.0 - value / np.where(before == 0.0, -np.inf, before)
-        kept = np.where((side == np.where(above, 1.0, -1.0)) & apart, np.where(kept > 0.0, kept, 0.5), 1.0)
-        at_left, at_right = (
-            np.where(above, at_left * kept, value),
-            np.where(above, value, at_right * kept),
-        )
-        left, right = np.where(above, left, place), np.where(above, place, right)
-        side = np.where(above, 1.0, -1.0)
     return left
 
 
