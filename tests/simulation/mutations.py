@@ -354,7 +354,7 @@ MUTATIONS: dict[str, Mutation] = {
     "ledger: drop refused commits": Mutation(handled(ev.CommitRefused, lambda *_args: None), 12, "L4-hold"),
     "planner: grow": Mutation(wrapped(ThresholdPlanner, "_judge_kv", no_growth), 1, "L2-reference"),
     "controller: wake": Mutation(constant(controller.Controller, "next_wake", None), 0, "L5-turning"),
-    "scaler: fence": Mutation(wrapped(DecisionFence, "judge", never_stale), 12, "I2-applied"),
+    "scaler: fence": Mutation(wrapped(DecisionFence, "classify", never_stale), 12, "I2-applied"),
 }
 
 

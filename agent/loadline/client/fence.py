@@ -1,4 +1,4 @@
-"""What may still be carried out: never what is older than what was seen. Pure."""
+"""Fences: refuse decisions and commands that are older than the newest one seen. Pure."""
 
 from enum import Enum, auto
 
@@ -6,7 +6,7 @@ from loadline.wire.messages import ScalingDecision
 
 
 class Freshness(Enum):
-    """What an announcement is to a scaler."""
+    """Classification of an announced decision against the newest one of its model."""
 
     NEW = auto()
     REPEATED = auto()
@@ -15,13 +15,13 @@ class Freshness(Enum):
 
 
 class DecisionFence:
-    """The highest (epoch, sequence) of each model. A leader that lost its term cannot be obeyed any more."""
+    """Highest (epoch, sequence) seen of each model. Decisions of a former leader are stale."""
 
     def __init__(self) -> None:
         self._highest: dict[str, tuple[int, int]] = {}
 
-    def judge(self, decision: ScalingDecision) -> Freshness:
-        """Compare with what was seen, and remember it when it is newer."""
+    def classify(self, decision: ScalingDecision) -> Freshness:
+        """Classify a decision, and record its number if it is the highest."""
         number = (decision.epoch, decision.sequence)
         highest = self._highest.get(decision.model)
         if highest is not None and number < highest:
@@ -32,22 +32,22 @@ class DecisionFence:
         return Freshness.NEW if decision.ttl_ms > 0 else Freshness.EXPIRED
 
     def is_newest(self, decision: ScalingDecision) -> bool:
-        """Whether nothing newer of the model was seen."""
+        """Return True if no newer decision of the model was seen."""
         return self._highest.get(decision.model) == (decision.epoch, decision.sequence)
 
     def highest(self, model: str) -> tuple[int, int]:
-        """The highest (epoch, sequence) of a model; (0, 0) where none was seen."""
+        """Return the highest (epoch, sequence) seen of a model; (0, 0) if none was seen."""
         return self._highest.get(model, (0, 0))
 
 
 class EpochFence:
-    """The highest term of a leader that one life of a worker has heard of, by one kind of command."""
+    """Highest epoch that one incarnation of a worker has seen in commands of one kind."""
 
     def __init__(self) -> None:
         self.highest = 0
 
     def admit(self, epoch: int) -> bool:
-        """Whether a command of that term may be obeyed; remembers the term if so."""
+        """Return False if a command of a higher epoch was seen; otherwise record this epoch."""
         if epoch < self.highest:
             return False
         self.highest = epoch

@@ -1,4 +1,4 @@
-"""A frontend's side: counts what arrives and what finishes, and publishes it every interval, zeros included.
+"""Client of a frontend: counts arrivals and finished requests, and publishes them every interval, zeros included.
 
     async with FrontendClient("llama", "frontend-1", nats=NatsKnobs()) as frontend:
         frontend.arrived(isl_tokens=812)
@@ -8,7 +8,7 @@
         frontend.in_flight -= 1
         frontend.finished(osl_tokens=164, ttft_ms=310.0, itl_ms=18.5, ttft_met=True, itl_met=True)
 
-Every call is O(1) and never blocks. Call them from the event loop's thread.
+Every call is O(1) and never blocks. Call from the thread of the event loop.
 """
 
 import asyncio
@@ -25,14 +25,14 @@ from loadline.wire.subjects import Subjects
 
 
 class FrontendClient:
-    """What one frontend sees of one model, as an async context manager.
+    """Traffic of one model at one frontend, as an async context manager.
 
     Args:
         model: The served model.
         frontend: This frontend's name.
         nats: Where NATS is; the default is this host.
         root: First tokens of every subject.
-        interval_ms: Time between two reports. What cannot be published when its interval ends is never published.
+        interval_ms: Time between two reports. A report that cannot be published at the end of its interval is dropped.
         bus: A connected bus to use instead of ``nats``; it stays open.
     """
 
@@ -47,12 +47,12 @@ class FrontendClient:
         bus: Bus | None = None,
     ) -> None:
         self.queued = 0
-        """Requests held because no worker can take them now; keep it up to date."""
+        """Requests held because no worker can accept them now; keep it up to date."""
         self.in_flight = 0
         """Requests that workers hold now; keep it up to date."""
         self._model = model
         self._frontend = frontend
-        self._given = (bus, nats)
+        self._connection = (bus, nats)
         self._subject = Subjects(root).traffic(model, frontend)
         self._interval_s = interval_ms / 1_000
         self._incarnation = time.time_ns() // 1_000_000
@@ -62,13 +62,13 @@ class FrontendClient:
         self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
-        """Begin to report; does not wait for NATS to be there."""
-        bus, nats = self._given
+        """Start to report, without waiting for NATS."""
+        bus, nats = self._connection
         self._interval = TrafficInterval()
         self._began_s = time.monotonic()
         async with AsyncExitStack() as stack:
             self._bus = await stack.enter_async_context(bus_of(bus, nats, f"loadline-frontend-{self._frontend}"))
-            await stack.enter_async_context(running(self._report_on(), f"reports of {self._frontend}"))
+            await stack.enter_async_context(running(self._report_periodically(), f"reports of {self._frontend}"))
             self._stack = stack.pop_all()
         return self
 
@@ -77,17 +77,17 @@ class FrontendClient:
         await self._stack.aclose()
 
     def arrived(self, isl_tokens: int) -> None:
-        """A request arrived, with so many input tokens."""
+        """Count a request that arrived, with its input tokens."""
         self._interval.arrived(isl_tokens)
 
     def looked_up(self, isl_tokens: int, cached_tokens: int) -> None:
-        """A prompt was looked up in the prefix cache of its worker.
+        """Count a prompt that was looked up in the prefix cache of its worker.
 
-        Say it when a router knows, or when the engine does: the sooner, the better the fleet fits.
+        Call it as soon as the router or the engine knows the result: an early hit rate improves the sizing.
 
         Args:
             isl_tokens: Tokens of the whole prompt.
-            cached_tokens: Those of them that need not be computed.
+            cached_tokens: Tokens of it that need not be computed.
         """
         self._interval.looked_up(isl_tokens, cached_tokens)
 
@@ -100,19 +100,19 @@ class FrontendClient:
         ttft_met: bool | None = None,
         itl_met: bool | None = None,
     ) -> None:
-        """A request finished.
+        """Count a request that finished.
 
         Args:
-            osl_tokens: Tokens that it got.
+            osl_tokens: Its output tokens.
             ttft_ms: Its time to first token; None: unknown.
             itl_ms: Its mean inter-token latency; None: unknown, or a single token.
-            ttft_met: Whether it met the TTFT objective. Say it of every request or of none.
-            itl_met: Whether it met the ITL objective. Say it of every request or of none.
+            ttft_met: True if it met the TTFT objective. Pass it for every request or for none.
+            itl_met: True if it met the ITL objective. Pass it for every request or for none.
         """
         self._interval.finished(osl_tokens, ttft_ms, itl_ms, ttft_met=ttft_met, itl_met=itl_met)
 
     async def report_now(self) -> bool:
-        """End the interval and publish it; says whether it was handed to the bus."""
+        """End the interval and publish it; return True if the bus accepted it."""
         interval, self._interval = self._interval, TrafficInterval()
         began_s, self._began_s = self._began_s, time.monotonic()
         self._sequence += 1
@@ -121,11 +121,11 @@ class FrontendClient:
         report = TrafficReport(self._model, self._frontend, self._incarnation, sample)
         return await publish_now(self._bus, self._subject, report)
 
-    async def _report_on(self) -> None:
+    async def _report_periodically(self) -> None:
         loop = asyncio.get_running_loop()
         due_s = loop.time()
         while True:
-            # From due time to due time, so that intervals do not drift; those that were slept through are not made up.
+            # Absolute due times keep intervals from drifting; missed ones are skipped.
             due_s = max(due_s + self._interval_s, loop.time())
             await asyncio.sleep(due_s - loop.time())
             await self.report_now()

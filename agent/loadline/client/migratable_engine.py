@@ -1,4 +1,4 @@
-"""What an engine offers so that its requests can be handed over while they run."""
+"""Interface of an engine whose running requests can be handed over to other workers."""
 
 from collections.abc import Sequence
 from typing import Final, Protocol, get_args
@@ -20,80 +20,80 @@ _FAILURES: Final = frozenset(get_args(MigrationFailure)) - {""}
 
 
 class MigrationRefused(LoadlineError):
-    """A request stays where it is.
+    """Refusal of an engine to migrate a request, which stays where it is.
 
     Args:
-        reason: Why: ``finished`` where the request is over, ``failed`` where the engine cannot move it.
+        reason: ``finished`` if the request is over, ``failed`` if the engine cannot migrate it.
         detail: A sentence for people.
     """
 
     def __init__(self, reason: MigrationFailure = "failed", detail: str = "") -> None:
         known = reason in _FAILURES
         self.reason: MigrationFailure = reason if known else "failed"
-        """A reason that is not in the list would make the report unreadable."""
+        """One of the protocol's reasons, since an unknown one would make the report unreadable."""
         self.detail = str(detail or "") if known else f"{reason}: {detail}"
         super().__init__(self.detail or self.reason)
 
 
 class MigratableEngine(Protocol):
-    """An engine that hands requests over to other workers, and runs theirs.
+    """Engine that hands requests over to other workers, and runs theirs.
 
-    An exception of ``copy`` or ``stop`` fails the migration of that request alone: it runs on here. Name the reason
-    with ``MigrationRefused``; any other exception is logged.
+    An exception from ``copy`` or ``stop`` fails only the migration of that request, which continues here. Raise
+    ``MigrationRefused`` to give the reason; any other exception is logged.
     """
 
     @property
     def held_requests(self) -> HeldRequests:
-        """Requests that it may run: ``assign`` those that a frontend gives it, ``end`` those that are over."""
+        """Requests that the engine may run: ``assign`` adds those from a frontend, ``end`` removes them."""
         ...
 
     def migratable_requests(self) -> Sequence[MigratableRequest]:
-        """Return its requests in queue order: those that run, the first come first, then those that wait.
+        """Return the requests in queue order: running ones by arrival, then waiting ones.
 
         Must be quick. The worker chooses among them.
         """
         ...
 
     def has_room(self, kv_tokens: int) -> bool:
-        """Return whether KV cache of so many tokens would fit beside what there is. Must be quick."""
+        """Return True if ``kv_tokens`` more tokens fit into the KV cache. Must be quick."""
         ...
 
     async def copy(self, request_id: str, command: MigrateCommand) -> None:
         """Copy the KV cache of a request to the destination while it runs; return when only a small part is left.
 
-        It is cancelled at the deadline.
+        The task is cancelled at the deadline.
         """
         ...
 
     async def stop(self, request_id: str, command: MigrateCommand) -> StoppedRequest | None:
         """Stop a request, copy the rest of its cache and return its state; None: it ended, or is about to.
 
-        Keep the request until ``run`` or ``discard`` is called. Be quick: nobody runs the request meanwhile, and the
-        deadline does not cancel this.
+        Keep the request until ``run`` or ``discard`` is called. Must be quick: no worker runs the request meanwhile,
+        and the deadline does not cancel this call.
         """
         ...
 
     def run(self, request: HandedRequest) -> None:
-        """Run a request from its state on: one of another worker, or its own again. Its output carries ``hop``."""
+        """Continue a request from its state: one of another worker, or its own again. Its output carries ``hop``."""
         ...
 
     def discard(self, request_id: str) -> None:
-        """Drop a request and its KV cache, if it is there: it must not run here under an earlier hop any more.
+        """Drop a request and its KV cache, if present: it must not run here under an earlier hop any more.
 
-        Leave ``held_requests`` as it is: this worker may be about to claim the request.
+        Do not change ``held_requests``: this worker may be about to claim the request.
         """
         ...
 
 
 class MigrationOptions(Struct, frozen=True):
-    """How a worker hands requests over, and takes them over from others."""
+    """Options of a worker whose requests migrate to and from other workers."""
 
     engine: MigratableEngine
     transport: HandoverTransport
-    """Messages to other workers and to frontends."""
+    """Transport of messages to other workers and to frontends."""
     slots_in: int = SLOTS
-    """Requests that it takes over at a time."""
+    """Maximum number of requests taken over at a time."""
     slots_out: int = SLOTS
-    """Requests that it hands over at a time; a worker that drains hands over up to 64."""
+    """Maximum number of requests handed over at a time; a draining worker hands over up to 64."""
     claim_timeout_ms: int = CLAIM_TIMEOUT_MS
-    """Time after which a frontend that does not answer claims is taken for gone, with its users."""
+    """Time after which a frontend that does not answer claims counts as gone, with its users."""

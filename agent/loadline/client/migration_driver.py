@@ -1,4 +1,4 @@
-"""Handovers of a real engine: a task for each effect, and the clock that ends late copies."""
+"""Driver of handovers for a real engine: a task for each effect, and a clock for deadlines."""
 
 import asyncio
 from collections import deque
@@ -35,9 +35,9 @@ from loadline.core.migration.requests import MigratableRequest
 from loadline.core.vocabulary.scalars import TOKENS_MAX
 from loadline.wire.messages import MigrateCommand, MigrateReply, MigrationReport
 
-# A request has four reports at most, and a worker moves 64 requests at most: this many wait where the bus is slow.
+# At most 64 requests with four reports each migrate at a time; the rest is reserve for a slow bus.
 _REPORTS_MAX: Final = 1_024
-_SHOWN_MAX: Final = 100
+_SHOWN_CHARS_MAX: Final = 100
 
 _log = bounded("migration")
 
@@ -45,11 +45,11 @@ _R = TypeVar("_R")
 
 
 class MigrationDriver(EffectExecutor):
-    """Executes the handovers of a worker; an async context manager.
+    """Executor of the handovers of a worker, as an async context manager.
 
     Args:
-        migrator: Decides what happens.
-        options: The engine, and the way to other workers.
+        migrator: State machine of the handovers.
+        options: Engine, and transport to other workers.
         worker: Name of the worker.
         publish: Publishes a report.
     """
@@ -72,26 +72,26 @@ class MigrationDriver(EffectExecutor):
         self._replies: dict[tuple[str, int], asyncio.Future[HandoverReply]] = {}
         self._outbox: deque[MigrationReport] = deque(maxlen=_REPORTS_MAX)
         self._wake = asyncio.Event()
-        self._left = False
+        self._closed = False
         self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
-        """Answer other workers, and watch deadlines."""
-        await self._stack.enter_async_context(running(self._watch(), f"migrations of {self._worker}"))
+        """Start to answer other workers and to apply deadlines."""
+        await self._stack.enter_async_context(running(self._run_clock(), f"migrations of {self._worker}"))
         await self._transport.serve_worker(self._worker, self._answer_room, self._answer_handover)
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """End all handovers where they are: the process leaves."""
-        self._left = True
+        """Cancel all handovers, since the process exits."""
+        self._closed = True
         await self._stack.aclose()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def answer(self, command: MigrateCommand) -> MigrateReply | None:
-        """Answer a migrate command, and begin what it asks for after that; None: nobody answers, or another worker."""
-        if self._left:
+        """Answer a migrate command, then begin it; None: no answer, or another worker answers."""
+        if self._closed:
             return None
         reply = self._migrator.answer(command, self._candidates(), self._now_ms())
         self.execute(self._migrator.source.begin(command.command_id))
@@ -107,7 +107,7 @@ class MigrationDriver(EffectExecutor):
 
     async def _answer_room(self, message: RoomRequest) -> RoomReply | None:
         destination = self._migrator.destination
-        if self._left or not destination.is_addressed(message.incarnation):
+        if self._closed or not destination.is_addressed(message.incarnation):
             return None
         reserved = destination.reserved_kv_tokens(message.request_id)
         reply, effects = destination.on_room_request(message, fits=self._has_room(message.kv_tokens + reserved))
@@ -123,7 +123,7 @@ class MigrationDriver(EffectExecutor):
 
     async def _answer_handover(self, message: HandoverRequest) -> HandoverReply | None:
         destination = self._migrator.destination
-        if self._left or not destination.is_addressed(message.incarnation):
+        if self._closed or not destination.is_addressed(message.incarnation):
             return None
         reply, effects = destination.on_handover_request(message, self._now_ms())
         key = message.request.request_id, message.request.hop
@@ -162,10 +162,10 @@ class MigrationDriver(EffectExecutor):
         self._copies[effect.transfer].cancel()
 
     def _copy_ended(self, transfer: Transfer, copy: asyncio.Task[None]) -> None:
-        if self._left:
+        if self._closed:
             return
         if copy.cancelled():
-            # Where the copy is in time, something that the engine waits for was cancelled.
+            # Before the deadline, this means that the engine awaited something that was cancelled.
             self._give_up(transfer, MigrationRefused("failed", "its copy was cancelled"))
         elif (error := copy.exception()) is not None:
             self._give_up(transfer, error)
@@ -226,7 +226,7 @@ class MigrationDriver(EffectExecutor):
         self._call(partial(self._engine.discard, effect.request_id), effect.request_id)
 
     def expire_room(self, effect: ExpireRoom) -> None:
-        """Release a reservation later."""
+        """Schedule the expiry of a reservation."""
         expire = self._migrator.destination.on_room_expired
         asyncio.get_running_loop().call_later(effect.delay_ms / 1_000, expire, effect.request_id)
 
@@ -242,7 +242,7 @@ class MigrationDriver(EffectExecutor):
         self._wake.set()
 
     def end_transfer(self, effect: EndTransfer) -> None:
-        """Forget the copy of a transfer."""
+        """Remove the copy of a transfer."""
         self._copies.pop(effect.transfer, None)
 
     def _start(self, work: Coroutine[object, object, None]) -> asyncio.Task[None]:
@@ -254,7 +254,7 @@ class MigrationDriver(EffectExecutor):
     def _call(self, call: Callable[[], None], request_id: str) -> None:
         try:
             call()
-        except Exception as error:  # noqa: BLE001 - the engine's code: the frontend misses the request, and starts it again
+        except Exception as error:  # noqa: BLE001 - the engine's code: the frontend restarts the missing request
             _log.error("engine_failed", worker=self._worker, request=request_id, exc_info=error)
             self._engine.held_requests.end(request_id)
 
@@ -267,8 +267,8 @@ class MigrationDriver(EffectExecutor):
 
     # -- time ----------------------------------------------------------------------------------------------------------
 
-    async def _watch(self) -> None:
-        """Publish reports, withdraw what is late, and repeat last reports."""
+    async def _run_clock(self) -> None:
+        """Publish reports, apply deadlines, and repeat final reports."""
         while True:
             self._wake.clear()
             self.execute(self._migrator.tick(self._now_ms()))
@@ -285,19 +285,19 @@ class MigrationDriver(EffectExecutor):
 
 
 def _valid(requests: Iterable[MigratableRequest], worker: str) -> list[MigratableRequest]:
-    """Return the requests with an id of their own and a valid number of tokens, which may be NumPy's."""
+    """Return the requests with a unique id and valid numbers of tokens, which may be NumPy integers."""
     found: dict[str, MigratableRequest] = {}
     for one in requests:
         try:
             tokens = int(one.prompt_tokens), int(one.output_tokens)
             name = one.request_id
-            twice = name in found
+            repeated = name in found
         except (AttributeError, TypeError, ValueError) as error:
-            _log.error("request_ignored", worker=worker, request=repr(one)[:_SHOWN_MAX], problem=str(error))
+            _log.error("request_ignored", worker=worker, request=repr(one)[:_SHOWN_CHARS_MAX], problem=str(error))
             continue
-        if min(tokens) < 0 or max(tokens) > TOKENS_MAX or twice:
-            problem = "its id is there twice" if twice else f"it has {tokens[0]} and {tokens[1]} tokens"
-            _log.error("request_ignored", worker=worker, request=repr(name)[:_SHOWN_MAX], problem=problem)
+        if min(tokens) < 0 or max(tokens) > TOKENS_MAX or repeated:
+            problem = "its id is not unique" if repeated else f"it has {tokens[0]} and {tokens[1]} tokens"
+            _log.error("request_ignored", worker=worker, request=repr(name)[:_SHOWN_CHARS_MAX], problem=problem)
             continue
         found[name] = replace(one, prompt_tokens=tokens[0], output_tokens=tokens[1])
     return list(found.values())

@@ -1,4 +1,4 @@
-"""A key in the store that lives as long as its owner: a lease, kept alive, and written again when it was lost."""
+"""Registration of a worker: a leased key that is kept alive and written again after its lease was lost."""
 
 import asyncio
 import time
@@ -11,22 +11,22 @@ from loadline.client.resources import wait_at_most
 from loadline.errors import LoadlineError
 from loadline.ports import Store
 
-# A blip costs 0.2 s; after an outage of any length the worker is back within 5 s.
+# A short interruption costs 0.2 s; after an outage of any length the worker registers again within 5 s.
 _RETRY_FIRST_S = 0.2
-_RETRY_MOST_S = 5.0
+_RETRY_MAX_S = 5.0
 
 _log = bounded("registration")
 
 
 class Registration:
-    """A leased key with a task of its own, ``run``, which alone talks to the store.
+    """Leased key with a task of its own, ``run``, which alone calls the store.
 
     Args:
         store: Where the key lives.
         key: The key.
         value: Its first value.
         lease_ttl_s: How long the key outlives its owner; the lease is extended every third of it.
-        is_later: Whether a value is of a later owner, to whom the key is left.
+        is_later: Returns True for a value of a later owner; the key is then left to it.
     """
 
     def __init__(
@@ -36,21 +36,21 @@ class Registration:
         self._lease_ttl_s = lease_ttl_s
         self._wake = asyncio.Event()
         self.gone = asyncio.Event()
-        """Set once the key is gone for good: revoked, run out because the store was away, or another's now."""
+        """Set once the key is gone for good: revoked, expired during an outage, or taken over by a later owner."""
 
     def write(self, value: bytes, *, replace_lost: bool = True) -> None:
-        """Change the value as soon as the store can be reached. ``replace_lost`` False: a lost lease stays lost."""
+        """Write a new value as soon as the store is reachable. ``replace_lost`` False: a lost lease is not replaced."""
         self._leased.write(value, replace_lost=replace_lost)
         self._wake.set()
 
     def withdraw(self) -> None:
-        """Revoke the lease as soon as the store can be reached, and register no more."""
+        """Revoke the lease as soon as the store is reachable, and do not register again."""
         self._leased.withdraw()
         self._wake.set()
 
     async def run(self) -> None:
-        """Keep the key until it is withdrawn, or lost for good. Survives outages of the store of any length."""
-        waits = backoff(_RETRY_FIRST_S, _RETRY_MOST_S)
+        """Keep the lease alive until the key is gone for good. Outages of the store of any length are retried."""
+        waits = backoff(_RETRY_FIRST_S, _RETRY_MAX_S)
         while True:
             self._wake.clear()
             try:
@@ -60,7 +60,7 @@ class Registration:
                 delay_s = next(waits)
             else:
                 self._log_step(step)
-                waits = backoff(_RETRY_FIRST_S, _RETRY_MOST_S)
+                waits = backoff(_RETRY_FIRST_S, _RETRY_MAX_S)
                 delay_s = 0.0 if step is LeaseStep.LOST else self._lease_ttl_s / 3
             if self._leased.gone:
                 self.gone.set()

@@ -1,4 +1,4 @@
-"""What clients hold while they run: a bus, perhaps a store, and background tasks. Each ends with its ``async with``."""
+"""Resources of clients, each as an async context manager: a bus, a store, background tasks."""
 
 import asyncio
 from collections.abc import AsyncIterator, Coroutine
@@ -19,34 +19,34 @@ _log = bounded("client")
 
 @asynccontextmanager
 async def bus_of(bus: Bus | None, knobs: NatsKnobs | None, name: str) -> AsyncIterator[Bus]:
-    """The bus that was given, which its owner connects and closes; else one of our own."""
+    """Yield the given bus, which its owner connects and closes; without one, connect and close a new one."""
     if bus is not None:
         yield bus
         return
-    own = NatsBus(knobs or NatsKnobs(), name=name)
+    opened = NatsBus(knobs or NatsKnobs(), name=name)
     try:
-        await own.connect(lambda connected: _log.info("bus_connection", client=name, connected=connected))
-        yield own
+        await opened.connect(lambda connected: _log.info("bus_connection", client=name, connected=connected))
+        yield opened
     finally:
-        await own.close()
+        await opened.close()
 
 
 @asynccontextmanager
 async def store_of(store: Store | None, knobs: EtcdKnobs | None) -> AsyncIterator[Store]:
-    """The store that was given, which its owner closes; else one of our own."""
+    """Yield the given store, which its owner closes; without one, open and close a new one."""
     if store is not None:
         yield store
         return
-    own = EtcdStore(knobs or EtcdKnobs())
+    opened = EtcdStore(knobs or EtcdKnobs())
     try:
-        yield own
+        yield opened
     finally:
-        await own.close()
+        await opened.close()
 
 
 @asynccontextmanager
 async def running(work: Coroutine[object, object, None], name: str) -> AsyncIterator[asyncio.Task[None]]:
-    """Run ``work`` in the background; cancelled at the end. A crash is logged at once, and raised at the end."""
+    """Run ``work`` in a background task and cancel it at the end. A crash is logged at once and raised at the end."""
     task = asyncio.create_task(work, name=name)
     task.add_done_callback(_log_crash)
     try:
@@ -64,13 +64,13 @@ def _log_crash(task: asyncio.Task[None]) -> None:
 
 
 async def publish_now(bus: Bus, subject: str, message: Struct) -> bool:
-    """Publish now or not at all, for it would be stale later; says whether it was handed to the bus.
+    """Publish now or not at all, since it would be stale later; return True if the bus accepted it.
 
-    What every reader would refuse is not sent, and logged with the name of its field.
+    A message that every reader would refuse is logged with the name of its field, and not sent.
     """
     try:
         payload = encode(message)
-    except (TypeError, OverflowError) as error:  # a number of NumPy, or one beyond 64 bits
+    except (TypeError, OverflowError) as error:  # a NumPy number, or one beyond 64 bits
         _log.error("message_invalid", subject=subject, detail=str(error))
         return False
     refused = decode_as(type(message), payload, subject)
@@ -85,7 +85,7 @@ async def publish_now(bus: Bus, subject: str, message: Struct) -> bool:
 
 
 async def wait_at_most(event: asyncio.Event, timeout_s: float) -> bool:
-    """Wait for an event, at most ``timeout_s``; says whether it came."""
+    """Wait for an event, at most ``timeout_s``; return True if it was set."""
     try:
         await asyncio.wait_for(event.wait(), timeout_s)
     except TimeoutError:

@@ -1,14 +1,14 @@
-"""A scaler's side: an async iterator of decisions that are still true, and the answers to them.
+"""Client of a scaler: an async iterator of current decisions, and the answers to them.
 
     async with ScalerClient("my-scaler", ["llama"], nats=NatsKnobs()) as scaler:
-        async for order in scaler:
-            await scaler.accept(order)
-            for pool, target in order.targets.items():
+        async for decision in scaler:
+            await scaler.accept(decision)
+            for pool, target in decision.targets.items():
                 await set_replicas(pool, target.replicas)
-            await scaler.complete(order, observed={pool: target.replicas for pool, target in order.targets.items()})
+            await scaler.complete(decision, {pool: target.replicas for pool, target in decision.targets.items()})
 
-Decisions hold absolute counts and are announced again until they are done, and a scaler that starts asks for what
-stands: it may start late, and keeps nothing.
+Decisions hold absolute counts and are announced again until they are done. A scaler requests the current ones when it
+starts, so it may start late and needs no storage.
 """
 
 import asyncio
@@ -34,8 +34,8 @@ DRAINED_WORKERS_MAX: Final = 10_000
 """Drained workers that are remembered; the oldest is forgotten first."""
 DETAIL_CHARS_MAX: Final = 256
 _REFUSALS_WAITING_MAX: Final = 64
-_ASK_TIMEOUT_S: Final = 1.0
-_ASK_AGAIN_S: Final = 2.0
+_REQUEST_TIMEOUT_S: Final = 1.0
+_REQUEST_INTERVAL_S: Final = 2.0
 
 _log = bounded("scaler")
 
@@ -46,40 +46,40 @@ class ReceivedDecision:
     def __init__(self, decision: ScalingDecision) -> None:
         self.decision = decision
         self.targets: dict[str, PoolTarget] = {target.pool: target for target in decision.targets}
-        """What each pool should be, by its name."""
+        """Targets by name of the pool."""
         self._received_s = time.monotonic()
         self._expires_s = self._received_s + decision.ttl_ms / 1_000
 
     @property
     def model(self) -> str:
-        """Whose pools these are."""
+        """Name of the model."""
         return self.decision.model
 
-    def announced_again(self, ttl_ms: int) -> None:
-        """A repetition may bring the expiry nearer, never further away."""
+    def apply_repetition(self, ttl_ms: int) -> None:
+        """Apply the remaining time of a repeated announcement: it may shorten the expiry, never extend it."""
         self._expires_s = min(self._expires_s, time.monotonic() + ttl_ms / 1_000)
 
     @property
     def expired(self) -> bool:
-        """Too late to begin with it."""
+        """True once it is too late to begin."""
         return time.monotonic() >= self._expires_s
 
     @property
     def drain_expired(self) -> bool:
-        """Its victims had ``drain_ttl_ms``: they may be deleted whether or not they are drained."""
+        """True once ``drain_ttl_ms`` have passed: its victims may be deleted whether or not they are drained."""
         return time.monotonic() >= self._received_s + self.decision.drain_ttl_ms / 1_000
 
 
 class ScalerClient(AsyncIterator[ReceivedDecision]):
-    """Receives the decisions of some models, as an async context manager and iterator.
+    """Receiver of the decisions of some models, as an async context manager and iterator.
 
-    Of each model only the newest decision waits. One that is older than what was seen, or expired, is refused; one that
-    came again is answered as before; none of these is handed out.
+    Only the newest decision of a model is yielded. Stale and expired ones are refused, and a repeated one gets the
+    previous answer again.
 
     Args:
-        name: This scaler's name; it signs the answers.
-        models: The models whose decisions it carries out.
-        nats: Where NATS is; the default is this host.
+        name: Name of this scaler, which its answers carry.
+        models: Models whose decisions it applies.
+        nats: Servers and login of NATS; by default on this host.
         root: First tokens of every subject.
         bus: A connected bus to use instead of ``nats``; it stays open.
     """
@@ -94,10 +94,10 @@ class ScalerClient(AsyncIterator[ReceivedDecision]):
         bus: Bus | None = None,
     ) -> None:
         self.ignored = 0
-        """Frames that were no message of ours."""
+        """Number of frames that were no valid message."""
         self._name = name
         self._models = tuple(models)
-        self._given = (bus, nats)
+        self._connection = (bus, nats)
         self._subjects = Subjects(root)
         self._fence = DecisionFence()
         self._newest: dict[str, ReceivedDecision] = {}
@@ -108,87 +108,87 @@ class ScalerClient(AsyncIterator[ReceivedDecision]):
         self._refusals: deque[DecisionApplied] = deque(maxlen=_REFUSALS_WAITING_MAX)
         self._unsent = asyncio.Event()
         self._drained: OrderedDict[str, int] = OrderedDict()
-        self._drain_news = asyncio.Event()
+        self._drain_reported = asyncio.Event()
         self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
-        """Begin to listen; does not wait for NATS to be there."""
-        bus, nats = self._given
+        """Subscribe, without waiting for NATS."""
+        bus, nats = self._connection
         async with AsyncExitStack() as stack:
             self._bus = await stack.enter_async_context(bus_of(bus, nats, f"loadline-scaler-{self._name}"))
-            await stack.enter_async_context(running(self._send_on(), f"answers of {self._name}"))
+            await stack.enter_async_context(running(self._send_pending(), f"answers of {self._name}"))
             await self._bus.subscribe(self._subjects.all_of("drained"), self._on_drained)
             for model in self._models:
                 await self._bus.subscribe(self._subjects.decision(model), self._on_decision)
-            await stack.enter_async_context(running(self._ask_what_stands(), f"first question of {self._name}"))
+            await stack.enter_async_context(running(self._request_announcements(), f"first request of {self._name}"))
             self._stack = stack.pop_all()
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Stop listening and disconnect."""
+        """Unsubscribe and disconnect."""
         await self._stack.aclose()
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> ReceivedDecision:
-        """The newest decision of the model that has waited longest; waits for one, without end."""
+        """Return the newest decision of the model that has waited longest; wait for one if there is none."""
         while True:
             while self._waiting:
-                order = self._waiting.pop(next(iter(self._waiting)))
-                if not order.expired:
-                    return order
-                await self.refuse(order, "expired before it could be begun")
+                received = self._waiting.pop(next(iter(self._waiting)))
+                if not received.expired:
+                    return received
+                await self.refuse(received, "expired before the scaler began")
             self._arrived.clear()
             await self._arrived.wait()
 
-    async def accept(self, order: ReceivedDecision) -> None:
-        """Say that it will be carried out."""
-        await self._answer(order, "accepted", {}, "")
+    async def accept(self, received: ReceivedDecision) -> None:
+        """Report that a decision will be applied."""
+        await self._answer(received, "accepted", {}, "")
 
-    async def progress(self, order: ReceivedDecision, observed: Mapping[str, int]) -> None:
-        """Say how many workers there are now, by pool."""
-        await self._answer(order, "progress", observed, "")
+    async def progress(self, received: ReceivedDecision, observed: Mapping[str, int]) -> None:
+        """Report progress, with the number of existing workers by pool."""
+        await self._answer(received, "progress", observed, "")
 
-    async def complete(self, order: ReceivedDecision, observed: Mapping[str, int]) -> None:
-        """Say that it is carried out, with the workers that there are now, by pool."""
-        await self._answer(order, "done", observed, "")
+    async def complete(self, received: ReceivedDecision, observed: Mapping[str, int]) -> None:
+        """Report that a decision is applied, with the number of existing workers by pool."""
+        await self._answer(received, "done", observed, "")
 
-    async def refuse(self, order: ReceivedDecision, detail: str) -> None:
-        """Say that it will not be carried out, and why."""
-        await self._answer(order, "refused", {}, detail)
+    async def refuse(self, received: ReceivedDecision, detail: str) -> None:
+        """Refuse a decision, with the reason."""
+        await self._answer(received, "refused", {}, detail)
 
     def drained(self, worker: str, incarnation: int = 0) -> bool:
-        """Whether a worker said that it is empty; in this incarnation or a later one, where names are used again."""
-        said = self._drained.get(worker)
-        return said is not None and said >= incarnation
+        """Return True if a worker reported that it is drained, in this incarnation or a later one."""
+        reported = self._drained.get(worker)
+        return reported is not None and reported >= incarnation
 
     async def wait_drained(self, worker: str, timeout_s: float, incarnation: int = 0) -> bool:
-        """Wait until a worker said that it is empty, ``timeout_s`` at most; says whether it did."""
+        """Wait at most ``timeout_s`` for the drain report of a worker; return True if it came."""
         deadline_s = time.monotonic() + timeout_s
         while not self.drained(worker, incarnation):
             left_s = deadline_s - time.monotonic()
-            news = self._drain_news
-            if left_s <= 0 or not await wait_at_most(news, left_s):
+            reported = self._drain_reported
+            if left_s <= 0 or not await wait_at_most(reported, left_s):
                 return self.drained(worker, incarnation)
         return True
 
-    async def _ask_what_stands(self) -> None:
-        """What was carried out is not announced any more: ask for it, until the leader answers."""
+    async def _request_announcements(self) -> None:
+        """Request the current decisions until the leader answers: completed ones are not announced any more."""
         request = encode(AnnounceRequest(self._models, self._name))
         while True:
             with contextlib.suppress(BusUnavailable):
-                payload = await self._bus.request(self._subjects.api("announce"), request, _ASK_TIMEOUT_S)
+                payload = await self._bus.request(self._subjects.api("announce"), request, _REQUEST_TIMEOUT_S)
                 reply = decode_as(OperatorReply, payload)
                 if not isinstance(reply, Rejected) and reply.accepted:
                     return
-            await asyncio.sleep(_ASK_AGAIN_S)
+            await asyncio.sleep(_REQUEST_INTERVAL_S)
 
     async def _answer(
-        self, order: ReceivedDecision, status: ApplyStatus, observed: Mapping[str, int], detail: str
+        self, received: ReceivedDecision, status: ApplyStatus, observed: Mapping[str, int], detail: str
     ) -> None:
-        """Publish an answer and keep it for repetitions; dropped when a newer decision has made it pointless."""
-        decision = order.decision
+        """Publish an answer and keep it for repetitions; drop it if a newer decision was received."""
+        decision = received.decision
         if not self._fence.is_newest(decision):
             return
         answer = self._signed(decision, status, observed, detail)
@@ -218,14 +218,14 @@ class ScalerClient(AsyncIterator[ReceivedDecision]):
             self._ignore(subject, "it names another model")
             return
         model = decision.model
-        match self._fence.judge(decision):
+        match self._fence.classify(decision):
             case Freshness.NEW:
                 self._newest[model] = self._waiting[model] = ReceivedDecision(decision)
                 self._answers.pop(model, None)
                 self._arrived.set()
             case Freshness.REPEATED:
                 if model in self._newest:
-                    self._newest[model].announced_again(decision.ttl_ms)
+                    self._newest[model].apply_repetition(decision.ttl_ms)
                 self._repeat[model] = None
             case Freshness.EXPIRED:
                 self._newest.pop(model, None)
@@ -238,8 +238,8 @@ class ScalerClient(AsyncIterator[ReceivedDecision]):
                 self._refusals.append(self._signed(decision, "refused", {}, detail))
         self._unsent.set()
 
-    async def _send_on(self) -> None:
-        """Send what a callback may not wait for. An answer is looked up when it is sent, so it is never an old one."""
+    async def _send_pending(self) -> None:
+        """Send answers that callbacks cannot await. They are looked up when sent, so none is outdated."""
         while True:
             await self._unsent.wait()
             self._unsent.clear()
@@ -263,9 +263,9 @@ class ScalerClient(AsyncIterator[ReceivedDecision]):
         self._drained.move_to_end(report.worker)
         if len(self._drained) > DRAINED_WORKERS_MAX:
             self._drained.popitem(last=False)
-        # A fresh event for whoever waits from now on; those who wait already hold the old one.
-        news, self._drain_news = self._drain_news, asyncio.Event()
-        news.set()
+        # Present waiters hold the old event; later ones wait for the new one.
+        reported, self._drain_reported = self._drain_reported, asyncio.Event()
+        reported.set()
 
     def _ignore(self, subject: str, detail: str) -> None:
         self.ignored += 1

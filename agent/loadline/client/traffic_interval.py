@@ -1,4 +1,4 @@
-"""What a frontend counts in one interval, and the sample that it makes of it. Pure."""
+"""Counts of a frontend over one interval, and the sample made from them. Pure."""
 
 import math
 from typing import Final
@@ -6,16 +6,16 @@ from typing import Final
 from loadline.core.vocabulary.samples import Histogram, TrafficSample
 from loadline.core.vocabulary.scalars import TOKENS_MAX
 
-# Lengths by powers of two, 1 to 1,048,576 tokens: the longest context windows in service fit.
+# Bounds are powers of two, 1 to 1,048,576 tokens: the longest context windows in service fit.
 _POWERS: Final = 21
 LENGTH_BOUNDS: Final = tuple(float(2**power) for power in range(_POWERS))
-"""Upper bounds of the ISL and OSL histograms, in tokens; a last count is for what is above."""
+"""Upper bounds of the ISL and OSL histograms, in tokens; the last count is for longer ones."""
 
 _INTERVAL_MS_MAX: Final = 3_600_000
 
 
 class _Mean:
-    """A running mean that leaves out what is no measurement: absent, negative or not finite."""
+    """Running mean that ignores values that are absent, negative or not finite."""
 
     __slots__ = ("_count", "_total")
 
@@ -42,7 +42,7 @@ class _Lengths:
         self._counts = [0] * (_POWERS + 1)
 
     def add(self, tokens: int) -> None:
-        # A mean that is not believed would have the whole report refused.
+        # A mean above the limit of the protocol would have the whole report refused.
         self._mean.add(min(tokens, TOKENS_MAX))
         self._counts[min(max(tokens - 1, 0).bit_length(), _POWERS)] += 1
 
@@ -53,8 +53,8 @@ class _Lengths:
         return Histogram(LENGTH_BOUNDS, tuple(self._counts))
 
 
-class _Hits:
-    """Share of prompt tokens that were found in a prefix cache; None while no prompt was looked up."""
+class _CacheHits:
+    """Fraction of prompt tokens found in a prefix cache; None before the first lookup."""
 
     __slots__ = ("_cached", "_tokens")
 
@@ -70,8 +70,8 @@ class _Hits:
         return self._cached / self._tokens if self._tokens else None
 
 
-class _Met:
-    """How many requests met an objective; None while nobody said so of any."""
+class _MetCount:
+    """Number of requests that met an objective; None while it is unknown for all of them."""
 
     __slots__ = ("count",)
 
@@ -84,7 +84,7 @@ class _Met:
 
 
 class TrafficInterval:
-    """What happened since the last report."""
+    """Counts since the last report."""
 
     __slots__ = ("_arrivals", "_completed", "_hits", "_isl", "_itl", "_itl_met", "_osl", "_ttft", "_ttft_met")
 
@@ -92,20 +92,20 @@ class TrafficInterval:
         self._arrivals = 0
         self._completed = 0
         self._isl = _Lengths()
-        self._hits = _Hits()
+        self._hits = _CacheHits()
         self._osl = _Lengths()
         self._ttft = _Mean()
         self._itl = _Mean()
-        self._ttft_met = _Met()
-        self._itl_met = _Met()
+        self._ttft_met = _MetCount()
+        self._itl_met = _MetCount()
 
     def arrived(self, isl_tokens: int) -> None:
-        """A request arrived."""
+        """Count an arrival."""
         self._arrivals += 1
         self._isl.add(isl_tokens)
 
     def looked_up(self, isl_tokens: int, cached_tokens: int) -> None:
-        """A prompt was looked up in the prefix cache of its worker."""
+        """Count a lookup in the prefix cache of a worker."""
         self._hits.add(isl_tokens, cached_tokens)
 
     def finished(
@@ -117,7 +117,7 @@ class TrafficInterval:
         ttft_met: bool | None,
         itl_met: bool | None,
     ) -> None:
-        """A request finished; what is None is not known."""
+        """Count a finished request; None means unknown."""
         self._completed += 1
         self._osl.add(osl_tokens)
         self._ttft.add(ttft_ms)
@@ -126,7 +126,7 @@ class TrafficInterval:
         self._itl_met.add(met=itl_met)
 
     def sample(self, sequence: int, elapsed_ms: int, *, queued: int, in_flight: int) -> TrafficSample:
-        """All of it, with what the frontend holds at its end."""
+        """Return the sample of the interval, with the requests that the frontend holds at its end."""
         return TrafficSample(
             sequence=sequence,
             interval_ms=min(max(elapsed_ms, 1), _INTERVAL_MS_MAX),

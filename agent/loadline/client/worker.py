@@ -1,4 +1,4 @@
-"""A worker's side: registers under a lease, reports its load, and drains when it is told to.
+"""Client of a worker: registers it under a lease, reports its load, and drains it on command.
 
     async def emptied(command: DrainCommand) -> None:
         await engine.until_idle()
@@ -9,7 +9,7 @@
         await worker.ready()
         await worker.drained.wait()
 
-Neither NATS nor etcd has to be there: the worker goes on working and comes back to them when they come back.
+The worker runs without NATS and etcd, and reconnects as soon as they are reachable.
 """
 
 import asyncio
@@ -40,9 +40,9 @@ from loadline.wire.subjects import Subjects
 
 # A sample is at most about 600 bytes of JSON, so a frame stays below the 256 KiB that agents take.
 SAMPLES_IN_FRAME_MAX: Final = 256
-# With NATS away the worker waits this many intervals to be heard once; its lost lease tells the rest.
-DRAINED_UNHEARD_MAX: Final = 10
-# Leaving takes one call to the store; when that does not answer, the lease runs out by itself.
+# Without NATS the worker tries this many times before it leaves; the agent then sees the end of its lease.
+DRAINED_UNDELIVERED_MAX: Final = 10
+# Leaving takes one call to the store; if it does not answer, the lease expires.
 LEAVE_TIMEOUT_S: Final = 3.0
 
 _log = bounded("worker")
@@ -51,22 +51,22 @@ Samples = WorkerSample | Sequence[WorkerSample]
 
 
 class WorkerClient:
-    """One life of one worker, as an async context manager.
+    """One incarnation of a worker, as an async context manager.
 
     Args:
-        record: What the worker is; registered as ``starting`` until ``ready`` is called.
-        nats: Where NATS is; the default is this host.
-        etcd: Where etcd is; the default is this host.
+        record: Description of the worker; registered as ``starting`` until ``ready`` is called.
+        nats: Servers and login of NATS; by default on this host.
+        etcd: Endpoints and login of etcd; by default on this host.
         root: First tokens of every subject.
         namespace: Keys live under ``/loadline/<namespace>/``.
-        sample: Looks at the engine: one sample, or one for each data-parallel rank. Called every interval and must be
-            quick. The worker numbers the samples, and stamps those whose ``timestamp_ms`` is 0.
-        on_drain: Called once a drain was accepted; returns when the engine is empty. Cancelled when the worker is left.
+        sample: Returns the engine's sample, or one per data-parallel rank. Called every interval and must be quick. The
+            client numbers the samples, and stamps those whose ``timestamp_ms`` is 0.
+        on_drain: Called once a drain was accepted; returns when the engine is empty. Cancelled when the client exits.
         report_interval_ms: Time between two load reports.
-        lease_ttl_s: How long the worker stays registered when it dies.
+        lease_ttl_s: Time that the worker stays registered after its process died.
         bus: A connected bus to use instead of ``nats``; it stays open.
         store: A store to use instead of ``etcd``; it stays open.
-        migration: How the engine hands requests over and takes them over; None: it can do neither.
+        migration: Options of handovers in both directions; None: the engine cannot migrate requests.
     """
 
     def __init__(
@@ -87,8 +87,8 @@ class WorkerClient:
     ) -> None:
         self.record = replace(record, state="starting")
         self.drained = asyncio.Event()
-        """Set once the worker is empty, has said so and has given up its lease: the process may leave."""
-        self._given = (bus, nats, store, etcd)
+        """Set once the worker is empty, has reported it and revoked its lease: the process may exit."""
+        self._connections = (bus, nats, store, etcd)
         self._subjects = Subjects(root)
         self._key = Keys(namespace).worker(record.model, record.pool, record.worker)
         self._sample = sample
@@ -101,45 +101,45 @@ class WorkerClient:
         self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
-        """Register as ``starting`` and begin to report; does not wait for NATS or etcd to be there."""
+        """Register as ``starting`` and start to report, without waiting for NATS or etcd."""
         record = self.record
-        bus, nats, store, etcd = self._given
+        bus, nats, store, etcd = self._connections
         async with AsyncExitStack() as stack:
             enter = stack.enter_async_context
             self._bus = await enter(bus_of(bus, nats, f"loadline-worker-{record.worker}"))
             self._registration = Registration(
                 await enter(store_of(store, etcd)), self._key, encode(record), self._lease_ttl_s, self._life.is_later
             )
-            # Listening comes before registering: whoever reads the record can reach the worker.
+            # Subscribe before registering: a reader of the record must be able to reach the worker.
             if self._driver is not None:
                 await enter(self._driver)
             await self._bus.answer(self._subjects.drain(record.worker), self._answer_drain)
             await self._bus.answer(self._subjects.migrate(record.worker), self._answer_migrate)
             await enter(running(self._registration.run(), f"registration of {record.worker}"))
             stack.push_async_callback(self._leave)
-            await enter(running(self._report_on(), f"reports of {record.worker}"))
-            await enter(running(self._drain_out(), f"drain of {record.worker}"))
+            await enter(running(self._report_periodically(), f"reports of {record.worker}"))
+            await enter(running(self._run_drain(), f"drain of {record.worker}"))
             self._stack = stack.pop_all()
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Stop reporting, give up the lease (3 s at most) and disconnect."""
+        """Stop reporting, revoke the lease (within 3 s) and disconnect."""
         await self._stack.aclose()
 
     async def ready(self) -> None:
-        """The engine can serve: register as ``ready`` as soon as the store can be reached, and report at once."""
+        """Register as ``ready`` as soon as the store is reachable, and report at once: the engine can serve."""
         if not self._life.drain_id:
             self._register("ready")
         await self.report_now()
 
     async def report_now(self) -> bool:
-        """Sample and publish now; says whether it was handed to the bus. What cannot be sent now is never sent."""
+        """Sample and publish now; return True if the bus accepted it. A sample that cannot be sent now is dropped."""
         try:
-            taken = self._sample()
+            sampled = self._sample()
         except Exception as error:  # noqa: BLE001 - the engine's code: its failure costs one report
             _log.error("sampling_failed", worker=self.record.worker, exc_info=error)
             return False
-        samples = self._with_slots([taken] if isinstance(taken, WorkerSample) else taken)
+        samples = self._with_slots([sampled] if isinstance(sampled, WorkerSample) else sampled)
         sent = True
         for start in range(0, len(samples), SAMPLES_IN_FRAME_MAX):
             sent &= await self._report(samples[start : start + SAMPLES_IN_FRAME_MAX])
@@ -147,7 +147,7 @@ class WorkerClient:
 
     @property
     def expected_requests(self) -> int:
-        """Requests of other workers that have a slot here and have not come yet."""
+        """Number of requests of other workers that have a slot here and have not arrived yet."""
         return len(self._migrator.destination.expected)
 
     def _migration(self, options: MigrationOptions | None) -> tuple[RequestMigrator, MigrationDriver | None]:
@@ -192,7 +192,7 @@ class WorkerClient:
         report = self._life.report(samples, time.time_ns() // 1_000_000)
         return await publish_now(self._bus, self._subjects.load(record.model, record.pool, record.worker), report)
 
-    async def _report_on(self) -> None:
+    async def _report_periodically(self) -> None:
         while not await wait_at_most(self.drained, self._report_interval_s):
             await self.report_now()
 
@@ -214,8 +214,8 @@ class WorkerClient:
             self._commands.put_nowait(command)
         return encode(reply)
 
-    async def _drain_out(self) -> None:
-        """Once told to: leave the routers' sight, wait until empty, say so. No worker says so that is not."""
+    async def _run_drain(self) -> None:
+        """Wait for a drain command; hide from routers, wait until the engine is empty, then report it."""
         emptied = False
         while not emptied:
             command = await self._commands.get()
@@ -223,12 +223,12 @@ class WorkerClient:
             if self.record.role == "decode":
                 self._registration.withdraw()
             if self._driver is not None:
-                await self.report_now()  # it has more slots now: at 1 Hz it would be half a second late
-            emptied = await self._emptied(command)
-        await self._say_drained()
+                await self.report_now()  # slots have changed; the next report is 0.5 s away on average
+            emptied = await self._empty_engine(command)
+        await self._report_drained()
 
-    async def _emptied(self, command: DrainCommand) -> bool:
-        """Whether the engine could be emptied, however long that took."""
+    async def _empty_engine(self, command: DrainCommand) -> bool:
+        """Empty the engine, even past the deadline; return False if ``on_drain`` failed."""
         emptying = asyncio.ensure_future(self._on_drain(command))
         try:
             done, _ = await asyncio.wait({emptying}, timeout=command.ttl_ms / 1_000)
@@ -243,12 +243,12 @@ class WorkerClient:
             return False
         return True
 
-    async def _say_drained(self) -> None:
+    async def _report_drained(self) -> None:
         subject = self._subjects.drained(self.record.worker)
-        heard = False
+        delivered = False
         for repeat in range(DRAINED_REPEATS_MAX):
-            heard |= await publish_now(self._bus, subject, self._life.drain_report())
-            if (heard or repeat >= DRAINED_UNHEARD_MAX) and not self.drained.is_set():
+            delivered |= await publish_now(self._bus, subject, self._life.drain_report())
+            if (delivered or repeat >= DRAINED_UNDELIVERED_MAX) and not self.drained.is_set():
                 await self._leave()
                 self.drained.set()
             await asyncio.sleep(DRAINED_INTERVAL_MS / 1_000)

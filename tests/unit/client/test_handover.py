@@ -223,7 +223,7 @@ def test_a_copy_that_is_late_is_cancelled_and_its_request_runs_on() -> None:
     assert made.migrator.tick(1_001) == [], "once"
     effects = made.source.on_failure(R, "failed", 1_002, "its copy was cancelled")
     assert_rolled_back(effects, "deadline")
-    assert reports(effects)[0].detail == "its copy was not over after 1000 ms"
+    assert reports(effects)[0].detail == "its copy did not finish within 1000 ms"
     assert made.held.hop("r") == 0
 
 

@@ -83,7 +83,7 @@ def test_what_was_given_up_is_remembered_within_bounds() -> None:
     for number in range(5_000):
         holds.assign(f"r{number}", 0)
         holds.end(f"r{number}")
-    assert len(holds._given_up) == 4_096
+    assert len(holds._ended) == 4_096
     assert not holds.assign("r4999", 0)
     assert holds.assign("r4999", 1)
 

@@ -20,25 +20,25 @@ from tests.support.decisions import decision
 )
 def test_compared_by_epoch_then_sequence(then: tuple[int, int], verdict: Freshness) -> None:
     fence = DecisionFence()
-    assert fence.judge(decision(2, 5)) is Freshness.NEW
-    assert fence.judge(decision(*then)) is verdict
+    assert fence.classify(decision(2, 5)) is Freshness.NEW
+    assert fence.classify(decision(*then)) is verdict
 
 
 def test_models_are_independent() -> None:
     fence = DecisionFence()
-    fence.judge(decision(9, 9, model="a"))
-    assert fence.judge(decision(1, 1, model="b")) is Freshness.NEW
+    fence.classify(decision(9, 9, model="a"))
+    assert fence.classify(decision(1, 1, model="b")) is Freshness.NEW
 
 
 def test_an_expired_decision_still_raises_the_fence() -> None:
     fence = DecisionFence()
-    assert fence.judge(decision(2, 5, ttl_ms=0)) is Freshness.EXPIRED
-    assert fence.judge(decision(2, 4)) is Freshness.STALE
+    assert fence.classify(decision(2, 5, ttl_ms=0)) is Freshness.EXPIRED
+    assert fence.classify(decision(2, 4)) is Freshness.STALE
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), max_size=40))
 def test_what_is_new_only_ever_rises(numbers: list[tuple[int, int]]) -> None:
     fence = DecisionFence()
-    obeyed = [number for number in numbers if fence.judge(decision(*number)) is Freshness.NEW]
+    obeyed = [number for number in numbers if fence.classify(decision(*number)) is Freshness.NEW]
     assert obeyed == sorted(set(obeyed))
     assert not numbers or obeyed[-1] == max(numbers)

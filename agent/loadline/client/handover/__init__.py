@@ -1,16 +1,16 @@
-"""Handover of requests between workers while they run, without I/O: the caller brings the transport and the clock.
+"""Handover of running requests between workers, without I/O: the caller provides the transport and the clock.
 
 ``RequestMigrator`` is the entry point of a worker, ``RequestOwners`` that of a frontend, ``HandoverBus`` a transport.
 
-One request goes from its source to its destination like this (``->`` is a message, and each has an answer):
+Messages of one handover (``->``; each has an answer):
 
-    source -> destination   RoomRequest      is there room for its KV cache, and a slot?
+    source -> destination   RoomRequest      asks for room for its KV cache, and for a slot
     source                  copies the KV cache while the request runs, then stops the request
-    source -> destination   HandoverRequest  its state and the hop that the destination has to claim
+    source -> destination   HandoverRequest  its state, and the hop that the destination must claim
     destination -> frontend ClaimRequest     the frontend decides who owns the request
     source -> frontend      ClaimRequest     only if the destination's answer is negative or missing
 
-Until the request is stopped every failure leaves it running at the source. After that the frontend's answer decides.
+Until the request is stopped, every failure leaves it running at the source. Afterwards the frontend's answer decides.
 """
 
 from loadline.client.handover.bus import HandoverBus, HandoverTransport

@@ -1,4 +1,4 @@
-"""Transport of handovers over a bus, on subjects of its own. An engine may have another one: see ``HandoverTransport``.
+"""Transport of handovers over a bus, on separate subjects. Engines may implement another ``HandoverTransport``.
 
 <prefix>.room.<worker>   <prefix>.handover.<worker>   <prefix>.claim.<frontend>
 """
@@ -26,7 +26,7 @@ _A = TypeVar("_A", bound=Struct)
 
 
 class HandoverTransport(Protocol):
-    """Messages between workers and frontends. A request that is not answered in time gives None."""
+    """Messages between workers and frontends. A request without an answer in time returns None."""
 
     async def ask_room(self, worker: str, message: RoomRequest) -> RoomReply | None:
         """Send a request for room to a worker, and return its answer."""
@@ -46,18 +46,18 @@ class HandoverTransport(Protocol):
         answer_room: Callable[[RoomRequest], Awaitable[RoomReply | None]],
         answer_handover: Callable[[HandoverRequest], Awaitable[HandoverReply | None]],
     ) -> None:
-        """Answer messages to a worker from now on; where a function gives None, another worker of its name answers."""
+        """Start to answer messages to a worker; if a function returns None, another worker of its name answers."""
         ...
 
 
 class HandoverBus:
-    """Handovers over a bus.
+    """Handover messages over a bus.
 
     Args:
         bus: A connected bus.
         prefix: First tokens of its subjects, the same for all workers and frontends.
-        timeout_s: Time to answer a request for room, and a claim.
-        handover_timeout_s: Time to answer a handover, which takes the destination a claim.
+        timeout_s: Time limit of requests for room, and of claims.
+        handover_timeout_s: Time limit of a handover, during which the destination claims the request.
     """
 
     def __init__(self, bus: Bus, prefix: str, *, timeout_s: float = 1.0, handover_timeout_s: float = 3.0) -> None:
@@ -84,12 +84,12 @@ class HandoverBus:
         answer_room: Callable[[RoomRequest], Awaitable[RoomReply | None]],
         answer_handover: Callable[[HandoverRequest], Awaitable[HandoverReply | None]],
     ) -> None:
-        """Answer messages to a worker from now on; where a function gives None, another worker of its name answers."""
+        """Start to answer messages to a worker; if a function returns None, another worker of its name answers."""
         await self._bus.answer(self._subject("room", worker), _answering(RoomRequest, answer_room))
         await self._bus.answer(self._subject("handover", worker), _answering(HandoverRequest, answer_handover))
 
     async def serve_frontend(self, frontend: str, answer_claim: Callable[[ClaimRequest], ClaimReply]) -> None:
-        """Answer claims to requests of a frontend from now on, such as by ``RequestOwners.answer``."""
+        """Start to answer claims to requests of a frontend, for example with ``RequestOwners.answer``."""
 
         async def answer(message: ClaimRequest) -> ClaimReply:
             return answer_claim(message)

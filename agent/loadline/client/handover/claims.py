@@ -1,4 +1,4 @@
-"""Claims of a worker that the frontend has not answered, repeated until it does or is given up. Pure."""
+"""Claims of a worker that its frontends have not answered, repeated until a time limit. Pure."""
 
 from typing import Final
 
@@ -11,7 +11,7 @@ from loadline.core.vocabulary.samples import WorkerRecord
 CLAIM_RETRY_MS: Final = 100
 """Pause before an unanswered claim is repeated."""
 CLAIM_TIMEOUT_MS: Final = 30_000
-"""Time after which a frontend that does not answer claims is taken for gone, with its users."""
+"""Time after which a frontend that does not answer claims counts as gone, with its users."""
 
 
 class _PendingClaim(Struct):
@@ -24,9 +24,9 @@ class PendingClaims:
     """Unanswered claims of one incarnation of a worker.
 
     Args:
-        record: What the worker is.
+        record: Description of the worker.
         retry_ms: Pause before an unanswered claim is repeated.
-        timeout_ms: Time after which the frontend is taken for gone; None: never.
+        timeout_ms: Time after which the frontend counts as gone; None: never.
     """
 
     def __init__(self, record: WorkerRecord, retry_ms: int, timeout_ms: int | None) -> None:
@@ -47,13 +47,13 @@ class PendingClaims:
     def on_reply(
         self, request_id: str, hop: int, reply: ClaimReply | None, now_ms: int
     ) -> tuple[ClaimReply | None, list[Effect]]:
-        """Return the outcome of a pending claim, or None and the claim again. ``reply`` None: there was no answer."""
-        one = self._pending.get((request_id, hop))
-        if one is None:
+        """Return the outcome of a pending claim, or None and the repeated claim. ``reply`` None: no answer."""
+        claim = self._pending.get((request_id, hop))
+        if claim is None:
             return None, []
         if reply is None:
-            if self._timeout_ms is None or now_ms - one.begun_ms <= self._timeout_ms:
-                return None, [SendClaim(one.frontend, one.message, self._retry_ms)]
+            if self._timeout_ms is None or now_ms - claim.begun_ms <= self._timeout_ms:
+                return None, [SendClaim(claim.frontend, claim.message, self._retry_ms)]
             reply = ClaimReply(granted=False)
         del self._pending[request_id, hop]
         return reply, []

@@ -1,4 +1,4 @@
-"""Destination of handovers: slots and room for requests of other workers, and the claims to them. Pure."""
+"""Destination of handovers: slots and KV cache for requests of other workers, and claims to them. Pure."""
 
 from loadline.client.handover.claims import PendingClaims
 from loadline.client.handover.effects import DiscardRequest, Effect, ExpireRoom, ReplyHandover, RunRequest
@@ -13,33 +13,33 @@ from loadline.client.handover.messages import (
 )
 
 _GRACE_MS = 2_000
-"""Time that a reservation outlives the deadline of its command: a switch that was begun in time is finished."""
+"""Time that a reservation outlasts the deadline of its command, since a switch that began in time is completed."""
 
 
 class HandoverDestination:
-    """Requests that one incarnation of a worker takes over from others.
+    """Incoming handovers of one incarnation of a worker.
 
     Args:
-        incarnation: Of the worker.
+        incarnation: Incarnation of the worker.
         held: Requests that the worker holds.
         claims: Claims of the worker.
-        slots_in: Requests that it takes over at a time; 0: it takes none.
+        slots_in: Maximum number of requests taken over at a time; 0: none.
     """
 
     def __init__(self, incarnation: int, held: HeldRequests, claims: PendingClaims, slots_in: int) -> None:
         self.draining = False
-        """True once the worker is to be emptied: then it reserves no room."""
+        """True once the worker drains: it reserves no room."""
         self._incarnation = incarnation
         self._held = held
         self._claims = claims
         self._slots_in = slots_in
         self._reserved: dict[str, int] = {}
-        """Tokens of KV cache by request: each takes a slot until it has come, or will not come."""
+        """Reserved KV cache in tokens by request; each takes a slot until it has arrived or expired."""
         self._claimed: dict[tuple[str, int], HandedRequest] = {}
 
     @property
     def free_slots(self) -> int:
-        """Requests that the worker can take over now."""
+        """Number of requests that the worker can take over now."""
         return 0 if self.draining else max(0, self._slots_in - len(self._reserved))
 
     @property
@@ -52,15 +52,15 @@ class HandoverDestination:
         return sum(tokens for name, tokens in self._reserved.items() if name != request_id)
 
     def is_addressed(self, incarnation: int) -> bool:
-        """Return whether a message is for this incarnation of the worker. Another one may answer it if not."""
+        """Return True if a message is for this incarnation of the worker; otherwise another one may answer it."""
         return incarnation == self._incarnation
 
     def on_room_request(self, message: RoomRequest, *, fits: bool) -> tuple[RoomReply, list[Effect]]:
         """Reserve or release a slot and room for a request.
 
         Args:
-            message: What the source asks for.
-            fits: Whether the engine has room for its cache beside ``reserved_kv_tokens``.
+            message: Request of the source.
+            fits: True if the engine has room for its cache in addition to ``reserved_kv_tokens``.
         """
         name = message.request_id
         if message.ttl_ms <= 0:
@@ -68,11 +68,11 @@ class HandoverDestination:
             return RoomReply(granted=False), []
         if not fits or not self._reserve(name, message.kv_tokens):
             return RoomReply(granted=False), []
-        # A source that dies does not release it.
+        # A source that dies never releases it, so it expires.
         return RoomReply(granted=True), [ExpireRoom(name, message.ttl_ms + _GRACE_MS)]
 
     def on_room_expired(self, request_id: str) -> None:
-        """Release the slot of a request, unless it has come and its owner is being asked for."""
+        """Release the slot of a request, unless it has arrived and its claim is pending."""
         self._release(request_id)
 
     def on_handover_request(self, message: HandoverRequest, now_ms: int) -> tuple[HandoverReply | None, list[Effect]]:
@@ -90,11 +90,11 @@ class HandoverDestination:
         if (name, hop) in self._claimed:
             return None, []
         self._claimed[name, hop] = request
-        # It may run here under an earlier hop: that is over, whatever the answer to the claim is.
+        # If it runs here under an earlier hop, that ends, whatever the answer to the claim.
         return None, [DiscardRequest(name), *self._claims.begin(request, now_ms)]
 
     def on_claim_reply(self, request_id: str, hop: int, reply: ClaimReply) -> list[Effect]:
-        """Run or discard a request, as the frontend says."""
+        """Run or discard a request, as the frontend answered."""
         request = self._claimed.pop((request_id, hop), None)
         if request is None:
             return []
@@ -108,7 +108,7 @@ class HandoverDestination:
         return [*effects, ReplyHandover(request_id, hop, HandoverReply(accepted=action == "run"))]
 
     def _reserve(self, request_id: str, kv_tokens: int) -> bool:
-        """Return whether a request has a slot, from now on or already."""
+        """Reserve a slot for a request unless it has one; return False if none is free."""
         if request_id in self._reserved:
             return True
         if self.free_slots == 0:

@@ -1,4 +1,4 @@
-"""Effects of a handover: what the caller has to do, and the input with which it reports the result."""
+"""Effects of a handover, each with the input that reports its result."""
 
 from typing import NamedTuple
 
@@ -30,7 +30,7 @@ class AskRoom(Struct, frozen=True):
 
 
 class ReleaseRoom(Struct, frozen=True):
-    """Send ``message`` to a destination, once. The reservation expires anyway, so the answer does not matter."""
+    """Send ``message`` to a destination once. The answer does not matter, since the reservation expires anyway."""
 
     worker: str
     message: RoomRequest
@@ -79,7 +79,7 @@ class RunRequest(Struct, frozen=True):
 
 
 class DiscardRequest(Struct, frozen=True):
-    """Drop a request and its KV cache: another worker owns it, or it is over. It may not be there any more."""
+    """Drop a request and its KV cache, if present: another worker owns it, or it ended."""
 
     request_id: str
 
@@ -92,7 +92,7 @@ class ExpireRoom(Struct, frozen=True):
 
 
 class ReplyHandover(Struct, frozen=True):
-    """Answer all sources that wait for the outcome of this handover."""
+    """Send the outcome of a handover to all sources that wait for it."""
 
     request_id: str
     hop: int
@@ -106,7 +106,7 @@ class PublishReports(Struct, frozen=True):
 
 
 class EndTransfer(Struct, frozen=True):
-    """A transfer is over: no further input for it is expected."""
+    """End of a transfer: no further input for it is expected."""
 
     transfer: Transfer
 

@@ -1,4 +1,4 @@
-"""Execution of effects: one method for each, to be written by whoever has an engine, a transport and a clock."""
+"""Execution of effects: one abstract method for each, implemented with an engine, a transport and a clock."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
@@ -8,7 +8,7 @@ from loadline.client.handover import effects as ef
 
 
 class EffectExecutor(ABC):
-    """Executes effects in their order. A method must not wait; it reports the result of its effect later."""
+    """Executor of effects. A method must not block; it reports the result of its effect later."""
 
     def __init__(self) -> None:
         self._methods: dict[type[ef.Effect], Callable[[Any], None]] = {
@@ -28,7 +28,7 @@ class EffectExecutor(ABC):
         }
 
     def execute(self, effects: Iterable[ef.Effect]) -> None:
-        """Execute effects in their order."""
+        """Execute effects in order."""
         for effect in effects:
             self._methods[type(effect)](effect)
 

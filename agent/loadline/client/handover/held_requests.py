@@ -1,15 +1,15 @@
-"""Requests that a worker holds, and whether it may run them: the worker's side of ``ownership``. Pure.
+"""Requests that a worker holds, and which of them it may run: the worker's side of ``ownership``. Pure.
 
-A worker that hands a request over and one that is handed it are alike: both hold it under the next hop, neither runs
-it, and the frontend's answer to a claim says which of them does. The source only waits a while before it claims.
+Source and destination of a handover are in the same state: both hold the request under the next hop, neither runs it,
+and the frontend's answer to a claim decides which one does. The source claims later than the destination.
 """
 
 from typing import Final, Literal
 
 from msgspec import Struct
 
-# Requests that were given up are remembered, so that an old message cannot bring one back. Messages are seconds late.
-_GIVEN_UP_MAX: Final = 4_096
+# Ended requests are remembered, so that a delayed message cannot bring one back. Messages may be seconds late.
+_ENDED_MAX: Final = 4_096
 
 
 class _HeldRequest(Struct):
@@ -22,8 +22,8 @@ class HeldRequests:
 
     def __init__(self) -> None:
         self._held: dict[str, _HeldRequest] = {}
-        self._given_up: dict[str, int] = {}
-        """Highest hop by request."""
+        self._ended: dict[str, int] = {}
+        """Highest hop of ended requests."""
 
     def assign(self, request_id: str, hop: int) -> bool:
         """Hold a request that the frontend assigned; return whether to run it. False: the assignment is outdated."""
@@ -56,7 +56,7 @@ class HeldRequests:
 
     def _is_new(self, request_id: str, hop: int) -> bool:
         held = self._held.get(request_id)
-        return hop > (self._given_up.get(request_id, -1) if held is None else held.hop)
+        return hop > (self._ended.get(request_id, -1) if held is None else held.hop)
 
     def resolve_claim(self, request_id: str, hop: int, *, granted: bool) -> Literal["run", "drop", "ignore"]:
         """Apply the frontend's answer to a claim of this worker to this hop, and return what to do with the request.
@@ -86,7 +86,7 @@ class HeldRequests:
         held = self._held.pop(request_id, None)
         if held is None:
             return
-        self._given_up.pop(request_id, None)
-        self._given_up[request_id] = held.hop
-        if len(self._given_up) > _GIVEN_UP_MAX:
-            del self._given_up[next(iter(self._given_up))]
+        self._ended.pop(request_id, None)
+        self._ended[request_id] = held.hop
+        if len(self._ended) > _ENDED_MAX:
+            del self._ended[next(iter(self._ended))]

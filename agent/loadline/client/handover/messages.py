@@ -10,13 +10,13 @@ class RoomRequest(Struct, frozen=True):
 
     request_id: str
     incarnation: int
-    """Of the destination."""
+    """Incarnation of the destination."""
     kv_tokens: int
-    """Tokens of KV cache that the request has now."""
+    """KV cache of the request now, in tokens."""
     ttl_ms: int
     """Time for which the reservation holds; 0 releases it."""
     kv_tokens_max: int | None = None
-    """Tokens of KV cache that it will have at its end; None: unknown."""
+    """KV cache of the request at its end, in tokens; None: unknown."""
 
 
 class RoomReply(Struct, frozen=True):
@@ -26,7 +26,7 @@ class RoomReply(Struct, frozen=True):
 
 
 class HandedRequest(Struct, frozen=True):
-    """A stopped request, and all that another worker needs to run it."""
+    """Stopped request, with all that another worker needs to run it."""
 
     request_id: str
     frontend: Name
@@ -44,7 +44,7 @@ class HandoverRequest(Struct, frozen=True):
 
     request: HandedRequest
     incarnation: int
-    """Of the destination."""
+    """Incarnation of the destination."""
 
 
 class HandoverReply(Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""Entry point of a worker to handovers: commands of the agent, requests that go and requests that come. Pure."""
+"""Entry point of a worker to handovers: commands of the agent, outgoing and incoming requests. Pure."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -16,26 +16,26 @@ from loadline.wire.messages import MigrateCommand, MigrateReply
 
 
 class FreeSlots(NamedTuple):
-    """Requests that a worker can take over and hand over now."""
+    """Number of requests that a worker can take over and hand over now."""
 
     incoming: int
     outgoing: int
 
 
 class RequestMigrator:
-    """Handovers of one incarnation of a worker, both ways.
+    """Handovers of one incarnation of a worker, in both directions.
 
-    Inputs are methods: commands, messages and results of effects. Each gives the effects that the caller has to execute
-    in their order. Times are of one monotonic clock, in ms.
+    Inputs are methods: commands, messages and results of effects. Each returns the effects that the caller must execute
+    in order. Times are of one monotonic clock, in ms.
 
     Args:
-        record: What the worker is.
+        record: Description of the worker.
         held: Requests that the worker holds.
-        slots_in: Requests that it takes over at a time.
-        slots_out: Requests that it hands over at a time, while it does not drain.
-        supported: False where the engine can do neither: every command is refused, and no room is given.
+        slots_in: Maximum number of requests taken over at a time.
+        slots_out: Maximum number of requests handed over at a time, unless the worker drains.
+        supported: False if the engine cannot migrate requests: every command and request for room is refused.
         claim_retry_ms: Pause before an unanswered claim is repeated.
-        claim_timeout_ms: Time after which a frontend that does not answer is taken for gone; None: never.
+        claim_timeout_ms: Time after which a frontend that does not answer counts as gone; None: never.
     """
 
     def __init__(
@@ -52,16 +52,16 @@ class RequestMigrator:
         self._claims = PendingClaims(record, claim_retry_ms, claim_timeout_ms)
         self._progress = MigrationProgress(record, slots_out=slots_out, supported=supported)
         self.source = HandoverSource(self._progress, held, self._claims)
-        """Inputs of requests that go."""
+        """Inputs of outgoing requests."""
         self.destination = HandoverDestination(record.incarnation, held, self._claims, slots_in if supported else 0)
-        """Inputs of requests that come."""
+        """Inputs of incoming requests."""
 
     def drain(self) -> None:
-        """Hand all requests over from now on, and take none."""
+        """Start to hand over all requests, and refuse incoming ones."""
         self._progress.draining = self.destination.draining = True
 
     def free_slots(self, requests: int) -> FreeSlots:
-        """Return the free slots of a worker with so many requests, to publish with every sample."""
+        """Return the free slots of a worker with this number of requests, for its samples."""
         return FreeSlots(self.destination.free_slots, self._progress.free_slots(requests))
 
     def answer(
@@ -69,15 +69,15 @@ class RequestMigrator:
     ) -> MigrateReply | None:
         """Accept or refuse a command, given the worker's requests in queue order; ``source.begin`` begins it.
 
-        None: another worker of this name answers. A repeated command has the same answer, and begins nothing.
+        None: another worker of this name answers. A repeated command gets the same answer, and begins nothing.
         """
         return self._progress.answer(command, candidates, now_ms)
 
     def on_claim_reply(self, request_id: str, hop: int, reply: ClaimReply | None, now_ms: int) -> list[Effect]:
-        """Apply the frontend's answer to a claim. None: there was none, and the claim is repeated."""
-        outcome, again = self._claims.on_reply(request_id, hop, reply, now_ms)
+        """Apply the frontend's answer to a claim; None: no answer, and the claim is repeated."""
+        outcome, repeated = self._claims.on_reply(request_id, hop, reply, now_ms)
         if outcome is None:
-            return again
+            return repeated
         if self.source.has_claimed(request_id, hop):
             return self.source.on_claim_reply(request_id, hop, outcome, now_ms)
         return self.destination.on_claim_reply(request_id, hop, outcome)
@@ -87,5 +87,5 @@ class RequestMigrator:
         return self.source.tick(now_ms)
 
     def next_wake_ms(self) -> int | None:
-        """Return when ``tick`` has something to do, unless something else happens before; None: never."""
+        """Return the time of the next ``tick``, unless an input comes before; None: none is due."""
         return self._progress.next_wake_ms()

@@ -1,4 +1,4 @@
-"""Ownership of requests, kept by the frontend that holds the user's stream: it alone knows what the user got. Pure.
+"""Ownership of requests, decided by the frontend, which alone knows what the user has received. Pure.
 
 Two workers cannot agree on the owner of a request by messages that may be lost. The frontend decides instead, in one
 place, with one number. Each ownership of a request has a *hop*, one higher than the one before, and a worker takes it
@@ -8,15 +8,15 @@ by a *claim*, a compare-and-set on that number:
 2. The destination claims ``h + 1``. It runs the request only after the frontend has granted the claim.
 3. A source that does not learn the outcome claims ``h + 1`` *for itself*, again and again until it gets an answer. If
    the claim is granted, the destination's never can be: the source resumes the request under ``h + 1``. If it is
-   refused, the destination owns the request and the source discards it. If the frontend is gone, so is the user, and
-   nobody runs the request.
+   refused, the destination owns the request and the source discards it. If the frontend is gone, so is the user, and no
+   worker runs the request.
 
-Of the two claims to one hop exactly one is granted, and the loser learns it. Nobody runs the request in between, but
-somebody always can: both claims may be repeated for ever, because the owner's claim is always granted again. An answer
-to a claim may come late or twice: it counts only for a worker that has not given that hop away since. Output tokens
-carry the hop under which they were made, and those of an earlier owner are dropped (``accepts``). Where a claim can
-overtake the tokens of the source, the frontend should answer it with the number of tokens that the user has, and the
-destination should continue there.
+Of the two claims to one hop exactly one is granted, and the other worker learns it. Meanwhile no worker runs the
+request. Both may repeat their claims without limit, because the owner's claim is always granted again. An answer may
+come late or twice: it counts only for a worker that has not given up that hop since. Output tokens carry the hop under
+which they were generated, and those of an earlier owner are dropped (``accepts``). Where a claim can overtake the
+tokens of the source, the frontend should answer it with the number of tokens that the user has, and the destination
+should continue there.
 """
 
 from msgspec import Struct
@@ -25,7 +25,7 @@ from loadline.client.handover.messages import ClaimReply, ClaimRequest
 
 
 class RequestOwner(Struct, frozen=True):
-    """The incarnation of a worker that owns a request."""
+    """Incarnation of a worker that owns a request."""
 
     worker: str
     incarnation: int
@@ -34,7 +34,7 @@ class RequestOwner(Struct, frozen=True):
 
 
 class RequestOwners:
-    """Owners of the requests of one frontend. It is as large as the open requests: call ``end`` for each."""
+    """Owners of the open requests of one frontend. Call ``end`` for each request, or the table grows."""
 
     def __init__(self) -> None:
         self._owners: dict[str, RequestOwner] = {}
@@ -59,7 +59,7 @@ class RequestOwners:
         return ClaimReply(granted) if owner is None else ClaimReply(granted, owner.worker, owner.incarnation)
 
     def claim(self, request_id: str, worker: str, incarnation: int, hop: int) -> bool:
-        """Return whether the worker owns the request under that hop, from now on or already: claims are repeated."""
+        """Grant a claim to the next hop; return True if the worker owns the request under that hop now."""
         before = self._owners.get(request_id)
         if before is None:
             return False
@@ -70,14 +70,14 @@ class RequestOwners:
         return before == claimed
 
     def owner(self, request_id: str) -> RequestOwner | None:
-        """Return the owner of a request; None: it is over, or was never here."""
+        """Return the owner of a request; None: it ended, or is unknown."""
         return self._owners.get(request_id)
 
     def accepts(self, request_id: str, hop: int) -> bool:
-        """Return whether output that was made under that hop is that of the owner."""
+        """Return True if output generated under that hop comes from the owner."""
         owner = self._owners.get(request_id)
         return owner is not None and owner.hop == hop
 
     def end(self, request_id: str) -> None:
-        """End a request: it has no owner any more, and no claim to it is granted."""
+        """End a request: it has no owner, and no claim to it is granted any more."""
         self._owners.pop(request_id, None)

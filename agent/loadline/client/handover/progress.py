@@ -1,12 +1,12 @@
-"""Migrate commands of one incarnation of a worker: which it accepts, and the progress that it reports. Pure.
+"""Migrate commands of one incarnation of a worker: acceptance, progress and reports. Pure.
 
-A source follows each request that it has chosen:
+Stages of each selected request:
 
-    chosen -> begun -> admitted -> copying -> switching -> moved
-         each of these but the last may end as failed: the request stays
+    selected -> begun -> admitted -> copying -> switching -> moved
+         each stage but the last may fail, and the request stays
 
-``switching`` is the point of no return for deadlines: from there on only the frontend knows whether the destination
-owns the request, see ``ownership``.
+From ``switching`` on, deadlines have no effect: only the frontend knows whether the destination owns the request, see
+``ownership``.
 """
 
 from collections.abc import Sequence
@@ -23,35 +23,34 @@ from loadline.core.vocabulary.samples import WorkerRecord
 from loadline.wire.messages import MigrateCommand, MigrateReply, MigrationReport
 
 SLOTS: Final = 4
-"""Default number of requests that are handed over at a time, in either direction."""
+"""Default number of requests handed over at a time, in each direction."""
 DRAIN_SLOTS_MAX: Final = 64
-"""Requests that a draining worker hands over at a time, at most."""
+"""Maximum number of requests that a draining worker hands over at a time."""
 FINAL_REPORTS: Final = 3
-"""Times that the last report of a migration is published: messages may be lost."""
+"""Number of times that the last report of a migration is published, since messages may be lost."""
 FINAL_INTERVAL_MS: Final = 1_000
-# A command is repeated within its time to answer, a few seconds, and a worker has 16 migrations at most: no fleet sends
-# more commands than this in that time.
+# An unanswered command is repeated for a few seconds, and a worker has at most 16 migrations: this covers all of them.
 _REPLIES_MAX: Final = 1_024
 _FINAL_MAX: Final = 1_024
 _DETAIL_CHARS_MAX: Final = 256
 
-Stage = Literal["chosen", "begun", "admitted", "copying", "switching", "withdrawn"]
-_BEFORE_SWITCH: Final[frozenset[Stage]] = frozenset({"chosen", "begun", "admitted", "copying"})
-"""Stages that the deadline ends. A switch under way is finished, one way or the other."""
+Stage = Literal["selected", "begun", "admitted", "copying", "switching", "withdrawn"]
+_BEFORE_SWITCH: Final[frozenset[Stage]] = frozenset({"selected", "begun", "admitted", "copying"})
+"""Stages that the deadline ends. A switch in progress is completed."""
 
 
-class _Chosen(Struct):
+class _SelectedRequest(Struct):
     request: MigratableRequest
-    stage: Stage = "chosen"
+    stage: Stage = "selected"
 
 
 class _Migration(Struct):
-    """A migration that is not over."""
+    """Migration in progress."""
 
     command: MigrateCommand
     reply: MigrateReply
     begun_ms: int
-    left: dict[str, _Chosen]
+    left: dict[str, _SelectedRequest]
     moved: int = 0
     failed: int = 0
     tokens: int = 0
@@ -66,7 +65,7 @@ class _Migration(Struct):
 
     @property
     def before_switch(self) -> list[str]:
-        """Requests that the deadline withdraws."""
+        """Requests whose transfers the deadline withdraws."""
         return [name for name, one in self.left.items() if one.stage in _BEFORE_SWITCH]
 
     def report(self, phase: MigrationReportPhase, now_ms: int) -> MigrationReport:
@@ -90,7 +89,7 @@ class _Migration(Struct):
 
 
 class _FinalReport(Struct):
-    """The last report of a migration that is over."""
+    """Last report of a completed migration."""
 
     report: MigrationReport
     again_ms: int
@@ -101,17 +100,17 @@ class MigrationProgress:
     """Commands and migrations of one incarnation of a worker. All times are of one monotonic clock, in ms.
 
     Args:
-        record: What the worker is. A ``RATIO`` is a share of the KV cache that the record gives.
-        slots_out: Requests that the worker hands over at a time, while it does not drain.
-        supported: False where the engine cannot hand requests over: every command is refused.
+        record: Description of the worker. A ``RATIO`` is a fraction of its KV cache.
+        slots_out: Maximum number of requests handed over at a time, unless the worker drains.
+        supported: False if the engine cannot hand requests over: every command is refused.
     """
 
     def __init__(self, record: WorkerRecord, *, slots_out: int = SLOTS, supported: bool = True) -> None:
         self.draining = False
-        """True once the worker is to be emptied: then it hands over up to ``DRAIN_SLOTS_MAX`` requests at a time."""
+        """True once the worker drains: it hands over up to ``DRAIN_SLOTS_MAX`` requests at a time."""
         self._record = record
         self._kv_tokens = (record.kv_blocks_total or 0) * (record.block_size_tokens or 0) * record.data_parallel_size
-        # Drains have a fence of their own: an agent that only migrates requests has terms of its own.
+        # Separate from the fence of drains: an agent that only migrates requests has its own epochs.
         self._epochs = EpochFence()
         self._slots_out = slots_out
         self._supported = supported
@@ -120,7 +119,7 @@ class MigrationProgress:
         self._final: dict[str, _FinalReport] = {}
 
     def free_slots(self, requests: int) -> int:
-        """Return how many of the worker's ``requests`` can be handed over now."""
+        """Return the number of the worker's ``requests`` that can be handed over now."""
         limit = min(requests, DRAIN_SLOTS_MAX) if self.draining else self._slots_out
         return max(0, limit - self._in_flight())
 
@@ -129,7 +128,7 @@ class MigrationProgress:
     ) -> MigrateReply | None:
         """Accept or refuse a command, given the worker's requests in queue order.
 
-        None: another worker of this name answers. A repeated command has the same answer, and begins nothing.
+        None: another worker of this name answers. A repeated command gets the same answer, and begins nothing.
         """
         source = command.source
         if not is_for(self._record, command.model, source.pool, source.worker, source.incarnation):
@@ -150,10 +149,10 @@ class MigrationProgress:
             return _refuse(command, refusal, detail)
         free = (DRAIN_SLOTS_MAX if self.draining else self._slots_out) - self._in_flight()
         if free <= 0:
-            return _refuse(command, "no_slots", f"{self._in_flight()} requests are being moved")
-        moving = {name for migration in self._migrations.values() for name in migration.left}
-        chosen = select_requests(
-            [one for one in candidates if one.request_id not in moving],
+            return _refuse(command, "no_slots", f"{self._in_flight()} requests are migrating")
+        in_flight = {name for migration in self._migrations.values() for name in migration.left}
+        selected = select_requests(
+            [one for one in candidates if one.request_id not in in_flight],
             command.rule,
             command.order,
             command.value,
@@ -162,23 +161,23 @@ class MigrationProgress:
             hops_max=command.hops_max,
             kv_tokens_total=self._kv_tokens,
         )
-        if not chosen:
-            return _refuse(command, "nothing_to_move", f"none of {len(candidates)} requests can be moved")
-        tokens = sum(one.tokens for one in chosen)
-        reply = MigrateReply(command.command_id, accepted=True, requests=len(chosen), tokens=tokens)
-        left = {one.request_id: _Chosen(one) for one in chosen}
+        if not selected:
+            return _refuse(command, "nothing_to_move", f"none of {len(candidates)} requests can migrate")
+        tokens = sum(one.tokens for one in selected)
+        reply = MigrateReply(command.command_id, accepted=True, requests=len(selected), tokens=tokens)
+        left = {one.request_id: _SelectedRequest(one) for one in selected}
         self._migrations[command.command_id] = _Migration(command, reply, now_ms, left)
         return reply
 
     def _refusal(self, command: MigrateCommand) -> tuple[MigrationRefusal | None, str]:
-        """Return why the command is refused whatever requests there are; None: that depends on them."""
+        """Return the reason to refuse the command regardless of the requests; None: there is none."""
         record, destination = self._record, command.destination
         if command.source.incarnation < record.incarnation:
             return "gone", f"this is incarnation {record.incarnation}"
         if not self._epochs.admit(command.epoch):
-            return "stale_epoch", f"a leader of epoch {self._epochs.highest} was heard"
+            return "stale_epoch", f"a command of epoch {self._epochs.highest} was received"
         if not self._supported:
-            return "unsupported", "this engine cannot move requests"
+            return "unsupported", "this engine cannot migrate requests"
         if command.ttl_ms <= 0:
             return "expired", ""
         if (destination.pool, destination.worker) == (record.pool, record.worker):
@@ -189,31 +188,31 @@ class MigrationProgress:
         return sum(len(migration.left) for migration in self._migrations.values())
 
     def begin(self, command_id: str) -> list[Transfer]:
-        """Begin an accepted command; return its transfers in their order, and nothing when called again."""
+        """Begin an accepted command; return its transfers in order, and nothing when called again."""
         migration = self._migrations.get(command_id)
         left = {} if migration is None else migration.left
-        chosen = {name: one for name, one in left.items() if one.stage == "chosen"}
-        for one in chosen.values():
+        selected = {name: one for name, one in left.items() if one.stage == "selected"}
+        for one in selected.values():
             one.stage = "begun"
-        return [Transfer(command_id, name) for name in chosen]
+        return [Transfer(command_id, name) for name in selected]
 
     def command(self, transfer: Transfer) -> MigrateCommand:
-        """Return the command of a transfer that is not over."""
+        """Return the command of a transfer in progress."""
         return self._migrations[transfer.command_id].command
 
     def request(self, transfer: Transfer) -> MigratableRequest:
-        """Return the request of a transfer that is not over, as of the command."""
+        """Return the request of a transfer in progress, as it was when the command came."""
         return self._migrations[transfer.command_id].left[transfer.request_id].request
 
     def record_admitted(self, transfer: Transfer, now_ms: int) -> list[MigrationReport]:
         """Record that the destination has room; return the reports to publish, as all ``record_`` methods do.
 
-        An input that comes too late, because the request was withdrawn or is over, changes nothing and gives none.
+        An input that comes after the request was withdrawn or ended changes nothing and returns no report.
         """
-        return self._reach(transfer, "admitted", ("chosen", "begun"), now_ms)
+        return self._reach(transfer, "admitted", ("selected", "begun"), now_ms)
 
     def record_copying(self, transfer: Transfer, now_ms: int) -> list[MigrationReport]:
-        """Record that the KV cache is being copied, while the request runs here."""
+        """Record that copying the KV cache has begun; the request still runs here."""
         return self._reach(transfer, "copying", ("admitted",), now_ms)
 
     def _reach(
@@ -226,7 +225,7 @@ class MigrationProgress:
         return [self._migrations[transfer.command_id].report(stage, now_ms)]
 
     def begin_switch(self, transfer: Transfer, now_ms: int) -> bool:
-        """Return whether a request may be handed over now: then no deadline ends it. False: it has to be withdrawn."""
+        """Begin to switch a request, which no deadline ends any more; return False if it must be withdrawn instead."""
         one = self._find(transfer)
         late = one is None or now_ms >= self._migrations[transfer.command_id].deadline_ms
         if one is None or late or one.stage not in _BEFORE_SWITCH:
@@ -248,7 +247,7 @@ class MigrationProgress:
     def record_failure(
         self, transfer: Transfer, reason: MigrationFailure, now_ms: int, detail: str = ""
     ) -> list[MigrationReport]:
-        """Record that the destination does not own the request: it runs on here, or is over."""
+        """Record that the destination does not own the request: it continues here, or ended."""
         migration = self._migrations.get(transfer.command_id)
         if migration is None or migration.left.pop(transfer.request_id, None) is None:
             return []
@@ -256,7 +255,7 @@ class MigrationProgress:
         migration.reason, migration.detail = reason, detail[:_DETAIL_CHARS_MAX]
         if not migration.left:
             return self._end(migration, now_ms)
-        # No phase says that one of several has failed before any was admitted; the next report does.
+        # Before the first admission no phase can report one of several failures; the next report includes it.
         return [migration.report(migration.phase, now_ms)] if migration.phase else []
 
     def _end(self, migration: _Migration, now_ms: int) -> list[MigrationReport]:
@@ -270,7 +269,7 @@ class MigrationProgress:
         return [last]
 
     def withdraw_overdue(self, now_ms: int) -> list[Transfer]:
-        """Withdraw transfers whose deadline has passed, and return each once; ``record_failure`` ends them."""
+        """Withdraw transfers past their deadline, and return each once; ``record_failure`` ends them."""
         overdue: list[Transfer] = []
         for command_id, migration in self._migrations.items():
             for name in migration.before_switch if now_ms >= migration.deadline_ms else ():
@@ -279,16 +278,16 @@ class MigrationProgress:
         return overdue
 
     def is_withdrawn(self, transfer: Transfer) -> bool:
-        """Return whether the deadline withdrew a transfer that has not ended yet."""
+        """Return True if the deadline withdrew a transfer that has not ended yet."""
         one = self._find(transfer)
         return one is not None and one.stage == "withdrawn"
 
-    def _find(self, transfer: Transfer) -> _Chosen | None:
+    def _find(self, transfer: Transfer) -> _SelectedRequest | None:
         migration = self._migrations.get(transfer.command_id)
         return migration.left.get(transfer.request_id) if migration else None
 
     def repeat_final(self, now_ms: int) -> list[MigrationReport]:
-        """Return last reports that are due again: each is published ``FINAL_REPORTS`` times, a second apart."""
+        """Return final reports that are due again: each is published ``FINAL_REPORTS`` times, 1 s apart."""
         due = [final for final in self._final.values() if now_ms >= final.again_ms]
         for final in due:
             final.published += 1
@@ -298,7 +297,7 @@ class MigrationProgress:
         return [final.report for final in due]
 
     def next_wake_ms(self) -> int | None:
-        """Return when a deadline passes or a report is due again, unless something else happens before; None: never."""
+        """Return the time of the next deadline or report, unless an input comes before; None: none is due."""
         times = [migration.deadline_ms for migration in self._migrations.values() if migration.before_switch]
         return min((*times, *(final.again_ms for final in self._final.values())), default=None)
 

@@ -1,11 +1,11 @@
-"""Source of handovers: what a worker does with each request that it was told to hand over. Pure.
+"""Source of handovers: the state machine of each request that a command selected. Pure.
 
-Each transfer goes through these steps, and every input that does not belong to its step is ignored, so that messages
-may be lost, late or doubled:
+Each transfer goes through these steps. Inputs that do not belong to its step are ignored, so messages may be lost, late
+or repeated:
 
     room -> copy -> stop -> handover [-> claim] -> over
 
-A failure before ``handover`` leaves the request running here. After it the request runs where the frontend says.
+A failure before ``handover`` leaves the request running here. Afterwards the frontend decides where it runs.
 """
 
 from typing import Literal
@@ -43,16 +43,16 @@ from loadline.wire.messages import MigrateCommand, MigrationReport
 
 
 class StoppedRequest(Struct, frozen=True):
-    """A request that the engine has stopped."""
+    """Request that the engine has stopped."""
 
     frontend: str
     """Name of the frontend that decides who owns it."""
     state: bytes
-    """All that another engine needs to run it, in the engine's own encoding."""
+    """State that another engine needs to run it, in the engine's own encoding."""
 
 
 class _Outgoing(Struct):
-    """A transfer that is not over."""
+    """Transfer in progress."""
 
     command: MigrateCommand
     migrations: int
@@ -65,7 +65,7 @@ class _Outgoing(Struct):
 
 
 class HandoverSource:
-    """Transfers of one incarnation of a worker to others.
+    """Outgoing handovers of one incarnation of a worker.
 
     Args:
         progress: Commands of the worker, and its reports.
@@ -81,7 +81,7 @@ class HandoverSource:
         self._claimed: dict[tuple[str, int], Transfer] = {}
 
     def begin(self, command_id: str) -> list[Effect]:
-        """Begin an accepted command, once its reply was sent; nothing when called again."""
+        """Begin an accepted command after its reply was sent; a repeated call has no effect."""
         effects: list[Effect] = []
         for transfer in self._progress.begin(command_id):
             command, request = self._progress.command(transfer), self._progress.request(transfer)
@@ -98,7 +98,7 @@ class HandoverSource:
         return effects
 
     def on_room_reply(self, transfer: Transfer, reply: RoomReply | None, now_ms: int) -> list[Effect]:
-        """Copy the cache if the destination has room. None: it did not answer."""
+        """Copy the cache if the destination has room; None: it did not answer."""
         one = self._at(transfer, "room")
         if one is None:
             return []
@@ -114,7 +114,7 @@ class HandoverSource:
         return [PublishReports(admitted), PublishReports(copying), StartCopy(transfer, one.command)]
 
     def on_copied(self, transfer: Transfer, now_ms: int) -> list[Effect]:
-        """Stop the request, because its cache is copied but for the last part; or withdraw it, where it is late."""
+        """Stop the request, whose cache is copied except for the last part; withdraw it after the deadline."""
         one = self._at(transfer, "copy")
         if one is None:
             return []
@@ -124,7 +124,7 @@ class HandoverSource:
         return [StopRequest(transfer, one.command)]
 
     def on_failure(self, transfer: Transfer, reason: MigrationFailure, now_ms: int, detail: str = "") -> list[Effect]:
-        """Give a transfer up, because the engine could not copy or stop the request: it runs on here, or is over."""
+        """End a transfer that the engine could not copy or stop: the request continues here, or ended."""
         one = self._outgoing.get(transfer)
         if one is None or one.step not in ("copy", "stop"):
             return []
@@ -148,7 +148,7 @@ class HandoverSource:
         return [SendHandover(transfer, one.command.destination.worker, message)]
 
     def on_handover_reply(self, transfer: Transfer, reply: HandoverReply | None, now_ms: int) -> list[Effect]:
-        """End the transfer if the destination owns the request; else claim it. None: the destination did not answer."""
+        """End the transfer if the destination owns the request; otherwise claim it. None: no answer."""
         one = self._at(transfer, "handover")
         if one is None or one.request is None:
             return []
@@ -162,11 +162,11 @@ class HandoverSource:
         return self._claims.begin(request, now_ms)
 
     def has_claimed(self, request_id: str, hop: int) -> bool:
-        """Return whether a claim is one of the source."""
+        """Return True if the claim is one of the source."""
         return (request_id, hop) in self._claimed
 
     def on_claim_reply(self, request_id: str, hop: int, reply: ClaimReply, now_ms: int) -> list[Effect]:
-        """Resume or discard a request, as the frontend says."""
+        """Resume or discard a request, as the frontend answered."""
         transfer = self._claimed.pop((request_id, hop))
         one = self._outgoing[transfer]
         destination = one.command.destination
@@ -178,18 +178,18 @@ class HandoverSource:
         if (reply.worker, reply.incarnation) == (destination.worker, destination.incarnation):
             return [*effects, *self._moved(transfer, now_ms)]
         detail = (
-            f"its frontend has given it to {reply.worker}" if reply.worker else "it is over, or its frontend is gone"
+            f"its frontend has assigned it to {reply.worker}" if reply.worker else "it ended, or its frontend is gone"
         )
         return [*effects, *self._fail(transfer, "withdrawn", now_ms, detail)]
 
     def tick(self, now_ms: int) -> list[Effect]:
-        """Withdraw transfers whose deadline has passed, and repeat last reports that are due again."""
+        """Withdraw transfers past their deadline, and repeat final reports that are due."""
         effects: list[Effect] = []
         for transfer in self._progress.withdraw_overdue(now_ms):
             one = self._outgoing.get(transfer)
             if one is not None and one.step == "copy":
                 effects.append(CancelCopy(transfer))
-            else:  # its room is released once the destination has answered
+            else:  # the room is released after the destination has answered
                 effects += _publish(self._progress.record_failure(transfer, "deadline", now_ms))
         return [*effects, *_publish(self._progress.repeat_final(now_ms))]
 
@@ -198,7 +198,7 @@ class HandoverSource:
         return one if one is not None and one.step == step else None
 
     def _discard(self, request: HandedRequest) -> list[Effect]:
-        """Discard a request, unless it has come back meanwhile under a later hop."""
+        """Discard a request, unless it has returned under a later hop."""
         action = self._held.resolve_claim(request.request_id, request.hop, granted=False)
         return [DiscardRequest(request.request_id)] if action == "drop" else []
 
@@ -207,7 +207,7 @@ class HandoverSource:
         return [*_publish(self._progress.record_moved(transfer, now_ms)), EndTransfer(transfer)]
 
     def _fail(self, transfer: Transfer, reason: MigrationFailure, now_ms: int, detail: str = "") -> list[Effect]:
-        """Let the destination have its room back, and report the failure."""
+        """Release the room at the destination, and report the failure."""
         destination = self._outgoing.pop(transfer).command.destination
         release = RoomRequest(transfer.request_id, destination.incarnation, 0, ttl_ms=0)
         return [
@@ -222,4 +222,4 @@ def _publish(reports: list[MigrationReport]) -> list[PublishReports]:
 
 
 def _late(command: MigrateCommand) -> str:
-    return f"its copy was not over after {command.ttl_ms} ms"
+    return f"its copy did not finish within {command.ttl_ms} ms"

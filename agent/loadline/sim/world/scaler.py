@@ -113,7 +113,7 @@ class SimulatedScaler:
         decision = decode_as(ScalingDecision, payload, subject)
         if isinstance(decision, Rejected):
             return
-        match self._fence.judge(decision):
+        match self._fence.classify(decision):
             case Freshness.NEW:
                 self._accept(decision)
             case Freshness.REPEATED if decision.model in self._answers:
