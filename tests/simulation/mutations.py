@@ -30,7 +30,7 @@ from loadline.core.planning.guardrails.gpu_band import GpuBand
 from loadline.core.planning.guardrails.guardrails import Guardrails
 from loadline.core.planning.guardrails.proposal import Proposal
 from loadline.core.planning.planners.threshold import ThresholdPlanner
-from loadline.core.rounds import reconciliation as renewals
+from loadline.core.rounds import reconciliation
 from loadline.core.rounds.scaling import gate, propose
 from loadline.core.state.agent_state import AgentState
 from loadline.core.state.model_state import ModelState
@@ -333,7 +333,7 @@ MUTATIONS: dict[str, Mutation] = {
     "leadership: lease counted from the request": Mutation(handled(ev.LeaseRenewed, from_the_answer), 0, "I3-lease"),
     "leadership: lease lost": Mutation(handled(ev.LeaseRenewalFailed, not_lost), 0, "I3-yield"),
     "leadership: another leads": Mutation(handled(ev.LeaderChanged, keep_leading), 0, "I3-yield"),
-    "leadership: bus lost": Mutation(constant(Leadership, "_blind", value=False), 2, "I3-blind"),
+    "leadership: bus lost": Mutation(constant(Leadership, "_bus_lost_too_long", value=False), 2, "I3-blind"),
     "leadership: one request at a time": Mutation(wrapped(Leadership, "tick", ask_again), 0, "I3-one"),
     "leadership: resign last": Mutation(wrapped(leadership_handlers, "tick", resign_first), 13, "I19-quiet"),
     "drains: only a leader": Mutation(constant(Drains, "abandon", None), 0, "I16-leader"),
@@ -345,12 +345,14 @@ MUTATIONS: dict[str, Mutation] = {
     "fleet: newest sample": Mutation(wrapped(Fleet, "ingest", any_sample), 1, "I10-newest"),
     "fleet: uncount stale workers": Mutation(constant(Pool, "_uncount", None), 0, "I13-finite"),
     "leadership: campaign when nobody leads": Mutation(
-        combined(wrapped(Leadership, "lost_campaign", give_up), wrapped(Leadership, "_give_back", give_up)),
+        combined(wrapped(Leadership, "lost_campaign", give_up), wrapped(Leadership, "_release_lease", give_up)),
         4,
         "L1-leader",
     ),
-    "reconciliation: replace missing workers": Mutation(constant(renewals, "_replace_missing", []), 1, "L3-applied"),
-    "reconciliation: drain surplus workers": Mutation(constant(renewals, "_drain_surplus", []), 13, "L3-applied"),
+    "reconciliation: replace missing workers": Mutation(
+        constant(reconciliation, "_replace_missing", []), 1, "L3-applied"
+    ),
+    "reconciliation: drain surplus workers": Mutation(constant(reconciliation, "_drain_surplus", []), 13, "L3-applied"),
     "ledger: drop refused commits": Mutation(handled(ev.CommitRefused, lambda *_args: None), 12, "L4-hold"),
     "planner: grow": Mutation(wrapped(ThresholdPlanner, "_judge_kv", no_growth), 1, "L2-reference"),
     "controller: wake": Mutation(constant(controller.Controller, "next_wake", None), 0, "L5-turning"),

@@ -1,7 +1,7 @@
 """The entry point of the core: events and a time in, effects out.
 
-A turn handles the events, keeps the leadership, plans the models that changed or are due, and keeps the ledger, the
-drains and the migrations going. Nothing here reads a clock, waits or raises; the same events at the same times give the
+A turn handles the events, runs the leader election, plans the models that changed or are due, and advances decisions,
+drains and migrations. The core reads no clock, never waits and never raises; the same events at the same times give the
 same effects.
 """
 
@@ -81,41 +81,46 @@ HANDLERS: Final[Mapping[type[ev.AnyEvent], Handler]] = {
 
 
 class Scaling(Protocol):
-    """Decides how many workers models have, or leaves that to something else."""
+    """Scaling of all models, by this agent or by another program."""
 
     def plan(self, names: Sequence[str], now: int) -> list[Effect]:
         """Plan models at ``now`` (ms)."""
 
     def wake_waiting(self, now: int) -> None:
-        """Plan the models next that waited for what is free at ``now`` (ms)."""
+        """Schedule the models that wait for GPUs which are free at ``now`` (ms)."""
 
 
 class Mode(Struct, frozen=True):
-    """Composition of a controller: it scales the fleet, or only migrates requests in a fleet that others scale."""
+    """Parts of a controller that depend on its mode: scaling and migration, or migration only."""
 
     scaling: Scaling
     migration: MigrationPipeline
     ignores: frozenset[type[ev.AnyEvent]] = frozenset()
-    """Events that something else answers."""
-    before: tuple[Tick, ...] = ()
-    """Run in each turn of a leader, before its models are planned."""
-    after: tuple[Tick, ...] = ()
-    """Run in each turn of a leader, after its models were planned."""
+    """Events that another program handles."""
+    before_planning: tuple[Tick, ...] = ()
+    """Steps of each turn of a leader before its models are planned."""
+    after_planning: tuple[Tick, ...] = ()
+    """Steps of each turn of a leader after its models were planned."""
 
 
 def compose(settings: Settings, state: AgentState, planners: dict[str, Planner]) -> Mode:
-    """Choose the mode of a controller, once."""
+    """Return the mode that the settings select."""
     if settings.only_migration:
         migration = MigrationPipeline(settings, state, needs_decisions=False)
         return Mode(ExternalScaling(state), migration, ignores=frozenset({ev.DrainRequested}))
     migration = MigrationPipeline(settings, state, needs_decisions=True)
     save = partial(learned_state.save, planners, settings.scope)
-    after = (decisions.tick, drains.tick, lambda turn: save(turn.state, turn.now))
-    return Mode(ScalingPipeline(settings, state, planners), migration, before=(reading.tick,), after=after)
+    after_planning = (decisions.tick, drains.tick, lambda turn: save(turn.state, turn.now))
+    scaling = ScalingPipeline(settings, state, planners)
+    return Mode(scaling, migration, before_planning=(reading.tick,), after_planning=after_planning)
 
 
 class Controller:
-    """Drives everything that is decided. ``settings`` is all that it is told from outside the events."""
+    """State machine of an agent: events in, effects out.
+
+    Args:
+        settings: Initial settings; later ones arrive as ``SettingsChanged``.
+    """
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -133,11 +138,11 @@ class Controller:
             elif type(event) not in self._mode.ignores:
                 effects += HANDLERS[type(event)](turn, event) or ()
         effects += leadership.tick(turn)
-        effects += self._tick(turn, self._mode.before)
+        effects += self._tick(turn, self._mode.before_planning)
         learned_state.ingest(self.state, self._planners, turn.learned)
         names = turn.to_plan()
         effects += self._mode.scaling.plan(names, now)
-        effects += self._tick(turn, self._mode.after)
+        effects += self._tick(turn, self._mode.after_planning)
         if self.leading:
             self._mode.scaling.wake_waiting(now)
         effects += self._mode.migration.plan(names, now)
@@ -150,7 +155,7 @@ class Controller:
         return [effect for tick in ticks for effect in tick(turn)] if self.leading else []
 
     def _apply_settings(self, turn: Turn, event: ev.SettingsChanged) -> None:
-        """Apply other settings; the agent's name and its leadership cannot change."""
+        """Apply new settings, except for the agent's name, scope and leader election, which change by a restart."""
         old, new = self.settings, msgspec.json.decode(event.settings, type=Settings)
         self.settings = replace(new, agent=old.agent, scope=old.scope, leadership=old.leadership)
         self.state.config_problem, self.state.restart_for = "", list(event.restart_for)
@@ -158,30 +163,30 @@ class Controller:
         self._mode = compose(self.settings, self.state, self._planners)
 
     def next_wake(self) -> int | None:
-        """Return when (Unix ms) to call ``handle`` again even if nothing happens; None: only an event matters."""
+        """Return the Unix time in ms at which the next turn is due without an event; None if none is."""
         state = self.state
         wakes = [state.leadership.next_wake()]
         wakes.append(min((model.plan_at_ms for model in state.fleet.models.values()), default=None))
         if self.leading:
             wakes += [state.ledger.next_wake(), state.drains.next_wake(), self._mode.migration.next_wake()]
-            if self._mode.before:
+            if self._mode.before_planning:
                 wakes.append(reading.next_wake(state))
         return min((wake for wake in wakes if wake is not None), default=None)
 
     def snapshot(self) -> bytes:
-        """Return everything that is known, as JSON."""
+        """Return state and planners as JSON."""
         return msgspec.json.encode(self.capture()())
 
     def capture(self) -> Callable[[], dict[str, Any]]:
-        """Return a function that finishes what ``snapshot`` returns, to be called later in any thread."""
+        """Copy state and planners; return a function that completes the snapshot, to be called later in any thread."""
         return capture(self.state, self._planners)
 
     def restore(self, snapshot: bytes) -> None:
-        """Become the controller that gave this snapshot under the same settings."""
+        """Replace state and planners by those of a snapshot that was taken under the same settings."""
         self.state, self._planners = decode_snapshot(self.settings, snapshot)
         self._mode = compose(self.settings, self.state, self._planners)
 
     @property
     def leading(self) -> bool:
-        """True if this agent decides."""
+        """True if this agent is the leader."""
         return self.state.leading

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from loadline.core.fleet.fleet import FleetKnobs
 from loadline.core.planning.allocation.fleet_allocation import GpuWait
 from loadline.core.planning.allocation.gpu_ledger import GpuLedger, gpu_ledger_of
-from loadline.core.state.agent_state import limited
+from loadline.core.state.agent_state import limited_supplies
 from loadline.core.state.settings import ModelKnobs
 from loadline.core.vocabulary.events import RegistryRead, SettingsChanged, WorkerDeregistered, WorkerRegistered
 from loadline.core.vocabulary.samples import RegisteredWorker, WorkerRecord
@@ -129,7 +129,7 @@ def test_what_is_free_is_asked_once_for_all_that_wait(monkeypatch: pytest.Monkey
         return free(books, supply)
 
     monkeypatch.setattr(GpuLedger, "free", ask)
-    books = gpu_ledger_of(fleet, {}, limited(settings, fleet), models.now)
+    books = gpu_ledger_of(fleet, {}, limited_supplies(settings, fleet), models.now)
     assert books is not None
     assert len(list(allocation.models_to_wake(books))) == 40, "18 GPUs are free for those of the last priority"
     assert len(asked) == 2, "once for each priority"

@@ -8,7 +8,7 @@ from loadline.core.fleet.pool import PoolKnobs
 from loadline.core.fleet.schedule_windows import ScheduleKnobs
 from loadline.core.planning.allocation.gpu_ledger import gpu_ledger_of
 from loadline.core.planning.allocation.supplies import AllocationKnobs
-from loadline.core.state.agent_state import limited
+from loadline.core.state.agent_state import limited_supplies
 from loadline.core.vocabulary.reasons import ReasonCode
 from tests.support.configs import judge, model
 from tests.support.holds import hold_of
@@ -30,7 +30,7 @@ def test_a_floor_waits_for_gpus_and_exceeds_no_capacity(least: int, counts: dict
     def look() -> None:
         state = models.controller.state
         books = gpu_ledger_of(
-            state.fleet, state.ledger.pending(), limited(models.controller.settings, state.fleet), models.now
+            state.fleet, state.ledger.pending(), limited_supplies(models.controller.settings, state.fleet), models.now
         )
         assert books is not None
         occupied.append(GPUS - books.free("h100"))

@@ -30,8 +30,8 @@ class Scene:
     def start(self, name: str = "a", incarnation: int = 1, now: int = START) -> Rejection | None:
         return self.drains.start(self.fleet, "m", "decode", Victim(name, incarnation), "id", now)
 
-    def tick(self, now: int, hearing_since_ms: int = 0) -> list[Effect]:
-        return self.drains.tick(self.fleet, EPOCH, hearing_since_ms, now)
+    def tick(self, now: int, listening_since_ms: int = 0) -> list[Effect]:
+        return self.drains.tick(self.fleet, EPOCH, listening_since_ms, now)
 
     def answer(self, now: int, *, accepted: bool | None, drain_id: str = "id") -> list[str]:
         effects = self.drains.record_answer(
@@ -288,10 +288,10 @@ def test_a_registered_victim_may_be_silent() -> None:
 def test_silence_means_nothing_before_anybody_could_be_heard() -> None:
     scene = draining_without_a_lease()
     now = START + 30_000
-    assert scene.tick(now, hearing_since_ms=now) == []
-    assert scene.tick(now + STALE_MS, hearing_since_ms=now) == []
+    assert scene.tick(now, listening_since_ms=now) == []
+    assert scene.tick(now + STALE_MS, listening_since_ms=now) == []
     assert scene.endings == []
-    scene.tick(now + STALE_MS + 1, hearing_since_ms=now)
+    scene.tick(now + STALE_MS + 1, listening_since_ms=now)
     assert scene.endings == [("a", "died")]
 
 

@@ -1,10 +1,10 @@
 """Drains of workers, from the first command to the empty worker.
 
-    asked --accepted--> draining --WorkerDrained--> drained
-      |                    |--- ttl, or silence --> overdue | died
-      +--refused or no answer: asked again; after `revoke_after` tries its lease is revoked
+    commanded --accepted--> draining --WorkerDrained--> drained
+      |                        |--- TTL or silence ---> overdue | died
+      +--refused or no answer: commanded again; after `revoke_after` attempts the lease is revoked
 
-Victims are chosen once, when a decision is made, and named in it, so that a new leader resumes the same drains.
+Victims are selected once, with a decision that names them, so that a new leader resumes the same drains.
 """
 
 from collections.abc import Callable
@@ -20,27 +20,29 @@ from loadline.core.vocabulary.effects import Effect, RaiseAlarm, RevokeWorkerLea
 from loadline.core.vocabulary.events import DrainAnswered, WorkerDrained
 from loadline.core.vocabulary.reasons import Rejection
 
-DRAINS_KEPT = 256
-"""Finished drains that are remembered for people to see."""
-LOOK_MS = 1_000
-"""Interval of checks for draining workers that died or went silent."""
+FINISHED_DRAINS_MAX = 256
+"""Number of finished drains that are kept."""
+CHECK_INTERVAL_MS = 1_000
+"""Interval of checks for draining workers that died or became silent."""
 
 
 class DrainKnobs(Struct, frozen=True, forbid_unknown_fields=True):
-    """Drains of workers, from the first command to the empty worker."""
+    """Settings of drains."""
 
-    ttl_ms: Annotated[int, Meta(ge=1, description="How long a worker may take to drain.")] = 600_000
+    ttl_ms: Annotated[int, Meta(ge=1, description="Time that a worker has to drain.")] = 600_000
     retry_ms: Annotated[
         int, Meta(ge=1, description="Time between two drain commands to a worker that does not answer.")
     ] = 2_000
-    revoke_after: Annotated[int, Meta(ge=1, description="Unanswered commands after which its lease is revoked.")] = 3
+    revoke_after: Annotated[
+        int, Meta(ge=1, description="Unanswered drain commands after which the lease of a worker is revoked.")
+    ] = 3
 
 
 Ending = Literal["drained", "died", "overdue"]
 
 
 class Drain(Struct):
-    """One worker on its way out. Times in ms."""
+    """Drain of one worker. Times are in Unix ms."""
 
     drain_id: str
     model: str
@@ -53,7 +55,9 @@ class Drain(Struct):
     accepted: bool = False
     unanswered: int = 0
     ask_at_ms: int = 0
+    """Time of the next drain command."""
     look_at_ms: int = 0
+    """Time of the next check."""
     revoked: bool = False
 
 
@@ -65,27 +69,28 @@ class FinishedDrain(Struct, frozen=True):
     took_ms: int
 
 
-def choose_victims(pool: Pool, count: int, gives: Callable[[WorkerState], bool] | None = None) -> list[Victim]:
-    """The ``count`` workers that are cheapest to lose: still starting, then least work, then newest, then by name.
+def choose_victims(pool: Pool, count: int, can_migrate: Callable[[WorkerState], bool] | None = None) -> list[Victim]:
+    """Return the ``count`` workers that are cheapest to remove: starting, then least work, then newest, then by name.
 
-    Where requests are moved ``gives`` tells of whom. Work is then what must stay and be waited for, and after that what
-    is to be copied.
+    Args:
+        pool: The pool to shrink.
+        count: Number of victims.
+        can_migrate: Returns True if a worker can migrate its requests away; None: no worker can. Its work is then the
+            requests that cannot be migrated, and after these its KV usage, which would be copied.
     """
 
     def cost(worker: WorkerState) -> tuple[bool, int, int, int, str]:
         load, record = worker.measure_load(), worker.record
-        requests = load.running + load.waiting
-        moves = gives is not None and gives(worker)
-        work = (_staying(worker) if moves else requests, load.kv_micro)
-        return (worker.availability == "ready", *work, -record.incarnation, record.worker)
+        migrates = can_migrate is not None and can_migrate(worker)
+        requests = _unmovable_requests(worker) if migrates else load.running + load.waiting
+        return (worker.availability == "ready", requests, load.kv_micro, -record.incarnation, record.worker)
 
     in_service = [worker for worker in pool.workers.values() if worker.availability != "out"]
     chosen = sorted(in_service, key=cost)[:count]
     return [Victim(worker.record.worker, worker.record.incarnation) for worker in chosen]
 
 
-def _staying(worker: WorkerState) -> int:
-    """Requests that cannot be moved."""
+def _unmovable_requests(worker: WorkerState) -> int:
     return sum(sample.unmovable_requests or 0 for sample in worker.latest if sample is not None)
 
 
@@ -120,7 +125,7 @@ class Drains(Struct):
         if known is not None and known.incarnation == victim.incarnation:
             return None
         if known is not None:
-            self._finish(known, "died", fleet, now)  # this is another life of that name
+            self._finish(known, "died", fleet, now)  # the name belongs to a new incarnation
         self.open[_key(model, pool_name, name)] = Drain(
             drain_id=drain_id,
             model=model,
@@ -136,7 +141,7 @@ class Drains(Struct):
         return None
 
     def record_answer(self, event: DrainAnswered, bus_connected: bool, now: int) -> list[Effect]:  # noqa: FBT001 - a fact
-        """Record an answer, or its absence; without the bus an absence does not count."""
+        """Record an answer or its absence; an absence does not count while the bus is disconnected."""
         drain = self.open.get(_key(event.model, event.pool, event.worker))
         if drain is None or drain.drain_id != event.drain_id or drain.accepted:
             return []
@@ -151,7 +156,7 @@ class Drains(Struct):
             return [RaiseAlarm("drain_refused", drain.model, f"{drain.worker} refused to drain: {event.detail}")]
         if drain.unanswered >= self.knobs.revoke_after and not drain.revoked:
             drain.revoked = True
-            text = f"{drain.worker} did not take {drain.unanswered} drain commands: its lease is revoked"
+            text = f"{drain.worker} did not accept {drain.unanswered} drain commands: its lease is revoked"
             return [
                 RevokeWorkerLease(drain.worker, drain.lease_id),
                 RaiseAlarm("drain_unanswered", drain.model, text),
@@ -159,22 +164,26 @@ class Drains(Struct):
         return []
 
     def record_drained(self, event: WorkerDrained, fleet: Fleet, now: int) -> Rejection | None:
-        """Finish the drain of a worker that reports to be empty."""
+        """Finish the drain of a worker that reported that it is empty."""
         drain = self.open.get(_key(event.model, event.pool, event.worker))
         if drain is None or drain.incarnation != event.incarnation:
             return Rejection.UNKNOWN_DRAIN
         self._finish(drain, "drained", fleet, now)
         return None
 
-    def tick(self, fleet: Fleet, epoch: int, hearing_since_ms: int | None, now: int) -> list[Effect]:
+    def tick(self, fleet: Fleet, epoch: int, listening_since_ms: int | None, now: int) -> list[Effect]:
         """Send drain commands that are due; close drains of workers that died or are overdue.
 
-        ``hearing_since_ms`` is the time since which reports of workers arrive, None while they cannot: silence before
-        it means nothing.
+        Args:
+            fleet: The fleet.
+            epoch: Epoch of the leader, for the commands.
+            listening_since_ms: Time since which the agent receives reports; None while it does not. Silence before it
+                means nothing.
+            now: Unix time in ms.
         """
         effects: list[Effect] = []
         for drain in list(self.open.values()):
-            drain.look_at_ms = now + LOOK_MS
+            drain.look_at_ms = now + CHECK_INTERVAL_MS
             worker = fleet.models[drain.model].pools[drain.pool].workers.get(drain.worker)
             if worker is None or worker.record.incarnation != drain.incarnation:
                 self._finish(drain, "died", fleet, now)
@@ -182,36 +191,37 @@ class Drains(Struct):
                 self._finish(drain, "overdue", fleet, now)
                 text = f"{drain.worker} was not empty after {now - drain.started_at_ms} ms"
                 effects.append(RaiseAlarm("drain_overdue", drain.model, text))
-            elif self._silent(worker, drain, now - fleet.knobs.stale_after_ms, hearing_since_ms):
+            elif self._silent(worker, drain, now - fleet.knobs.stale_after_ms, listening_since_ms):
                 self._finish(drain, "died", fleet, now)
-                text = f"{drain.worker} went silent while it was draining"
+                text = f"{drain.worker} became silent while it was draining"
                 effects.append(RaiseAlarm("drain_died", drain.model, text))
             elif not drain.accepted and now >= drain.ask_at_ms:
-                # Asked again only after the answer, or its absence, was reported; this is for a report that is lost.
+                # The answer or its absence schedules the next command; this time covers the loss of that event.
                 drain.ask_at_ms = now + 5 * self.knobs.retry_ms
-                if hearing_since_ms is not None:
+                if listening_since_ms is not None:
                     effects.append(self._command(drain, worker, epoch, now))
                 else:
                     drain.ask_at_ms = now + self.knobs.retry_ms
         return effects
 
     def next_wake(self) -> int | None:
-        """Return when ``tick`` is next due."""
+        """Return the time at which ``tick`` is next due; None without open drains."""
         wakes = (d.look_at_ms if d.accepted else min(d.look_at_ms, d.ask_at_ms) for d in self.open.values())
         return min(wakes, default=None)
 
     def abandon(self, fleet: Fleet, now: int) -> None:
         """Leave all drains to the next leader, which resumes those of victims that decisions name.
 
-        A worker that has accepted keeps draining; one that has not counts as a normal worker until it is asked again.
+        A worker that has accepted continues to drain; one that has not counts as a normal worker until the next leader
+        commands it.
         """
         for drain in self.open.values():
             end = fleet.hand_over_drain if drain.accepted else fleet.cancel_drain
             end(drain.model, drain.pool, drain.worker, now)
         self.open.clear()
 
-    def forget(self, fleet: Fleet) -> None:
-        """Forget drains of workers whose pool is no longer configured."""
+    def remove_unconfigured(self, fleet: Fleet) -> None:
+        """Remove drains of workers whose pool is no longer configured."""
         self.open = {
             key: drain
             for key, drain in self.open.items()
@@ -219,11 +229,11 @@ class Drains(Struct):
         }
 
     @staticmethod
-    def _silent(worker: WorkerState, drain: Drain, since_ms: int, hearing_since_ms: int | None) -> bool:
-        """Return True if neither a lease nor a load report shows that a worker lives."""
-        if hearing_since_ms is None:
+    def _silent(worker: WorkerState, drain: Drain, since_ms: int, listening_since_ms: int | None) -> bool:
+        """Return True if a worker has neither a lease nor a load report since ``since_ms``."""
+        if listening_since_ms is None:
             return False
-        return not worker.registered and max(worker.seen_at_ms, drain.started_at_ms, hearing_since_ms) < since_ms
+        return not worker.registered and max(worker.seen_at_ms, drain.started_at_ms, listening_since_ms) < since_ms
 
     @staticmethod
     def _command(drain: Drain, worker: WorkerState, epoch: int, now: int) -> SendDrain:
@@ -241,7 +251,7 @@ class Drains(Struct):
     def _finish(self, drain: Drain, ending: Ending, fleet: Fleet, now: int) -> None:
         del self.open[_key(drain.model, drain.pool, drain.worker)]
         self.finished.append(FinishedDrain(drain.worker, ending, now - drain.started_at_ms))
-        del self.finished[:-DRAINS_KEPT]
+        del self.finished[:-FINISHED_DRAINS_MAX]
         fleet.end_drain(drain.model, drain.pool, drain.worker, now)
 
 

@@ -1,12 +1,12 @@
 """Leader election: the leader's lease as a state machine in this agent's own time.
 
-    follower --LeadershipWon--> leading --deadline passed, lease lost, key changed, blind--> follower
+    follower --LeadershipWon--> leading --deadline passed, lease lost, key changed, bus lost--> follower
                                    |
                                    +--ShutdownRequested--> resigned
 
-The lease counts only until ``deadline_ms``: when the last successful renewal was *asked for*, plus the TTL, less a
-margin. A process that was paused wakes up past it and steps down before it commits anything; should it still try, the
-store refuses, because every commit compares the create revision of the leader's key, which is the epoch.
+The lease is trusted until ``deadline_ms``: the time at which the last successful renewal was *requested*, plus the TTL,
+minus a margin. A process that was paused resumes after its deadline and steps down before it commits anything. If it
+still tried, the store would refuse: every commit compares the create revision of the leader's key, which is the epoch.
 """
 
 from typing import Annotated, Literal
@@ -21,14 +21,14 @@ class LeadershipKnobs(Struct, frozen=True, forbid_unknown_fields=True):
     """Settings of the leader election."""
 
     lease_ttl_s: Annotated[
-        int, Meta(ge=2, le=600, description="TTL of the leader's lease: how long a dead leader blocks.")
+        int, Meta(ge=2, le=600, description="TTL of the leader's lease; a failed leader is replaced after it.")
     ] = 10
     margin_ms: Annotated[
-        int, Meta(ge=0, description="The leader stops committing this long before its lease may end.")
+        int, Meta(ge=0, description="Time before the possible end of its lease at which a leader stops committing.")
     ] = 2_000
-    retry_ms: Annotated[int, Meta(ge=1, description="Time between two campaigns while nobody is known to lead.")] = 500
+    retry_ms: Annotated[int, Meta(ge=1, description="Time between two campaigns while no leader is known.")] = 500
     blind_after_ms: Annotated[
-        int, Meta(ge=1, description="A leader that has not reached the bus for this long lets another lead.")
+        int, Meta(ge=1, description="Time without a connection to NATS after which a leader steps down.")
     ] = 15_000
 
 
@@ -47,13 +47,13 @@ class Leadership(Struct):
     since_ms: int = 0
     renew_at_ms: int = 0
     awaiting: bool = False
-    """True while a campaign or a renewal is under way; there is never more than one."""
+    """True while a campaign or a renewal is in progress; there is at most one."""
     campaign_at_ms: int = 0
     leader: str = ""
     key_free: bool = False
-    """True if the leader's key vanished during a campaign, whose answer may be older than that."""
+    """True if the leader's key was removed during a campaign, whose result may be older than the removal."""
     bus_lost_at_ms: int = 0
-    """Unix ms at which the bus was lost; -1 while it is connected, 0 if it never was."""
+    """Time at which the bus was lost, in Unix ms; -1 while it is connected, 0 if it never was."""
 
     def may_commit(self, now: int) -> bool:
         """Return True if a commit may start now."""
@@ -64,13 +64,13 @@ class Leadership(Struct):
         if self.phase == "leading":
             if now >= self.deadline_ms:
                 return self.step_down(now)
-            if self._blind(now):
+            if self._bus_lost_too_long(now):
                 return self.step_down(now)
             if now >= self.renew_at_ms and not self.awaiting:
                 self.awaiting = True
                 return [RenewLease(self.scope, self.lease_id, asked_at_ms=now)]
         elif self.phase == "follower" and now >= self.campaign_at_ms and not self.awaiting:
-            if self._blind(now):
+            if self._bus_lost_too_long(now):
                 self.campaign_at_ms = now + self.knobs.retry_ms
                 return []
             self.awaiting, self.key_free = True, False
@@ -78,31 +78,31 @@ class Leadership(Struct):
         return []
 
     def next_wake(self) -> int | None:
-        """Return when ``tick`` is next due; None: only an event can change anything."""
+        """Return the time at which ``tick`` is next due; None until an event."""
         if self.phase == "leading":
             wake = self.deadline_ms if self.awaiting else min(self.deadline_ms, self.renew_at_ms)
             return wake if self.bus_lost_at_ms < 0 else min(wake, self.bus_lost_at_ms + self.knobs.blind_after_ms)
         return self.campaign_at_ms if self.phase == "follower" and not self.awaiting else None
 
     def won(self, event: LeadershipWon, now: int) -> list[Effect]:
-        """Start to lead after a campaign; a late victory, or one after resigning, is given back."""
+        """Start to lead after a campaign; release the lease if the deadline passed or this agent has resigned."""
         self.awaiting = False
         self.lease_id, self.epoch = event.lease_id, event.epoch
         self._extend(event.asked_at_ms)
         if self.phase == "resigned" or now >= self.deadline_ms:
-            return self._give_back(now)
+            return self._release_lease(now)
         self.phase, self.since_ms, self.leader = "leading", now, ""
         return []
 
     def lost_campaign(self, leader: str, now: int) -> None:
-        """Record that another agent leads, or that the store could not be reached."""
+        """Record that another agent leads, or that the store was unreachable."""
         self.awaiting = False
         self.leader = leader = "" if self.key_free else leader
-        # While a leader lives, its key's removal wakes us at once; this is for a removal that we did not hear of.
+        # The removal of the leader's key triggers a campaign at once; this retry covers a removal that was missed.
         self.campaign_at_ms = now + (self.knobs.lease_ttl_s * 1000 if leader else self.knobs.retry_ms)
 
     def renewed(self, event: LeaseRenewed) -> None:
-        """Extend the term after a renewal; ignored after stepping down."""
+        """Extend the deadline after a renewal; ignored after stepping down."""
         if event.lease_id == self.lease_id and self.phase == "leading":
             self.awaiting = False
             self._extend(event.asked_at_ms)
@@ -118,9 +118,9 @@ class Leadership(Struct):
     def leader_changed(self, event: LeaderChanged, now: int) -> list[Effect]:
         """Record that the leader's key was written or removed."""
         if self.phase == "leading":
-            # News from before our term, such as of the removal that let us win, says nothing about it.
-            ours = event.epoch == self.epoch or event.revision < self.epoch
-            return [] if ours else self.step_down(now)
+            # Changes before this term, such as the removal that this agent's campaign won by, do not affect it.
+            still_leading = event.epoch == self.epoch or event.revision < self.epoch
+            return [] if still_leading else self.step_down(now)
         self.leader, self.key_free = event.leader, not event.leader and self.awaiting
         if not event.leader:
             self.campaign_at_ms = now
@@ -134,20 +134,20 @@ class Leadership(Struct):
             self.bus_lost_at_ms = now
 
     def step_down(self, now: int) -> list[Effect]:
-        """Stop leading, so that another agent can lead at once."""
+        """Stop leading and release the lease, so that another agent can lead at once."""
         if self.phase != "leading":
             return []
         self.phase, self.awaiting = "follower", False
-        return self._give_back(now)
+        return self._release_lease(now)
 
     def resign(self, now: int) -> list[Effect]:
-        """Stop leading for good."""
+        """Stop leading and never campaign again."""
         effects = self.step_down(now)
         self.phase = "resigned"
         return effects
 
-    def _give_back(self, now: int) -> list[Effect]:
-        # A full retry before asking again, so that a peer that is better off comes first.
+    def _release_lease(self, now: int) -> list[Effect]:
+        # Two retry intervals before the next campaign let another agent win first, since this one had a problem.
         self.campaign_at_ms = now + 2 * self.knobs.retry_ms
         return [Resign(self.scope, self.lease_id)]
 
@@ -156,5 +156,5 @@ class Leadership(Struct):
         self.deadline_ms = asked_at_ms + ttl_ms - self.knobs.margin_ms
         self.renew_at_ms = asked_at_ms + ttl_ms // 3
 
-    def _blind(self, now: int) -> bool:
+    def _bus_lost_too_long(self, now: int) -> bool:
         return self.bus_lost_at_ms >= 0 and now - self.bus_lost_at_ms >= self.knobs.blind_after_ms

@@ -1,4 +1,4 @@
-"""Ledger of decisions: one entry a model, from proposal to application.
+"""Ledger of decisions: one entry per model, from proposal to application.
 
     open -> proposed --DecisionCommitted--> committed --accepted--> accepted --done--> applied
                |                                |          |
@@ -6,8 +6,8 @@
                |--CommitUnknown--> unknown      +--ttl--> expired
                          --DecisionsRead--> committed | (dropped)
 
-The store is the source of truth and the bus repeats it: a committed decision is announced until a scaler has applied it
-or it expires. A decision whose commit has an unknown outcome blocks the model until the key was read back, and its
+The store is the source of truth. A committed decision is announced on the bus until a scaler has applied it or it
+expires. A decision whose commit has an unknown outcome blocks its model until the key has been read back, and its
 sequence is never used again.
 """
 
@@ -26,45 +26,47 @@ from loadline.core.vocabulary.status import DecisionSummary
 class DecisionKnobs(Struct, frozen=True, forbid_unknown_fields=True):
     """Settings of decisions."""
 
-    ttl_ms: Annotated[int, Meta(ge=1, description="A decision that is not applied by then expires, with an alarm.")] = (
-        900_000
-    )
+    ttl_ms: Annotated[
+        int, Meta(ge=1, description="Time after which a decision that is not applied expires, with an alarm.")
+    ] = 900_000
     announce_interval_ms: Annotated[
-        int, Meta(ge=1, description="How often it is announced until a scaler accepts it.")
+        int, Meta(ge=1, description="Interval of announcements until a scaler accepts the decision.")
     ] = 1_000
     announce_interval_max_ms: Annotated[
-        int, Meta(ge=1, description="How often it is announced once a scaler has accepted it.")
+        int, Meta(ge=1, description="Interval of announcements after a scaler has accepted the decision.")
     ] = 10_000
     retry_backoff_ms: Annotated[
-        int, Meta(ge=1, description="Wait after a decision that expired or was refused; doubles.")
+        int, Meta(ge=1, description="Wait after a decision expired or was refused; doubles with each failure.")
     ] = 5_000
-    retry_backoff_max_ms: Annotated[int, Meta(ge=1, description="Longest such wait.")] = 300_000
+    retry_backoff_max_ms: Annotated[
+        int, Meta(ge=1, description="Longest wait after a decision expired or was refused.")
+    ] = 300_000
 
 
 State = Literal["none", "proposed", "unknown", "committed", "accepted", "applied", "refused", "expired"]
 REPEATS = 3
-"""Announcements for a scaler that asks: the bus delivers at most once, and one may be lost."""
+"""Announcements of an applied decision for a scaler that requests it: the bus delivers at most once."""
 _NEVER = 2**53
 OPEN: frozenset[State] = frozenset({"committed", "accepted"})
 
 
 class LedgerEntry(Struct):
-    """The newest decision of one model, and one that is being committed."""
+    """Newest decision of one model, and the decision that is being committed."""
 
     state: State = "none"
     decision: Decision | None = None
     revision: int = 0
-    """Last known revision of the model's key; 0: there is no key."""
+    """Last known revision of the model's key; 0: no key."""
     pending: Decision | None = None
     """Decision that is being committed (``proposed``), or whose commit has an unknown outcome."""
     pending_unknown: bool = False
     sequence: int = 0
     """Highest sequence used so far."""
     give_up_at_ms: int = _NEVER
-    """One TTL after this agent learned of it: its own expiry may come from a clock far ahead."""
+    """Expiry one TTL after this agent learned of the decision, whose own expiry may be from a clock far ahead."""
     announce_at_ms: int = 0
     repeats: int = 0
-    """Announcements left of an applied decision, for a scaler that asked."""
+    """Remaining announcements of an applied decision that a scaler requested."""
     failures: int = 0
     not_before_ms: int = 0
 
@@ -75,12 +77,12 @@ class LedgerEntry(Struct):
 
 
 def decision_id(model: str, epoch: int, sequence: int) -> str:
-    """Return the id of a decision; it is the same everywhere."""
+    """Return the id of a decision, the same on every agent."""
     return hashlib.sha256(f"{model}\0{epoch}\0{sequence}".encode()).hexdigest()[:16]
 
 
 class Ledger(Struct):
-    """Decisions of all models. Times in Unix ms."""
+    """Decisions of all models. Times are in Unix ms."""
 
     knobs: DecisionKnobs
     entries: dict[str, LedgerEntry] = field(default_factory=dict)
@@ -103,7 +105,7 @@ class Ledger(Struct):
         drain_ttl_ms: int,
         now: int,
     ) -> Decision:
-        """Start a decision; the caller ensures that none is pending."""
+        """Create a pending decision; the caller ensures that none is pending."""
         entry = self.entry(model)
         entry.sequence += 1
         entry.pending = Decision(
@@ -122,8 +124,8 @@ class Ledger(Struct):
 
     def pending(self) -> dict[str, dict[str, int]]:
         """Return the counts that are being committed, by model and pool."""
-        open_ones = ((model, entry.pending) for model, entry in self.entries.items())
-        return {model: {t.pool: t.replicas for t in one.targets} for model, one in open_ones if one is not None}
+        pending = ((model, entry.pending) for model, entry in self.entries.items())
+        return {model: {t.pool: t.replicas for t in one.targets} for model, one in pending if one is not None}
 
     def commit_effect(self, model: str, scope: str) -> CommitDecision:
         """Return the effect that commits the pending decision."""
@@ -132,7 +134,7 @@ class Ledger(Struct):
         return CommitDecision(entry.pending, scope, entry.revision)
 
     def confirm_commit(self, decision: str, model: str, revision: int, now: int) -> Decision | None:
-        """Record that the store took a decision; return it if it was the pending one."""
+        """Record that the store accepted a decision; return it if it was the pending one."""
         entry = self.entry(model)
         if entry.pending is None or entry.pending.decision_id != decision:
             return None
@@ -156,7 +158,7 @@ class Ledger(Struct):
         return True
 
     def load(self, stored: list[StoredDecision], revision: int, now: int) -> list[Decision]:
-        """Load all stored decisions, as of a revision of the store; return those that are new here."""
+        """Load all stored decisions, as of a revision of the store; return those that the ledger did not have."""
         fresh: list[Decision] = []
         by_model = {s.decision.model: s for s in stored}
         for model, found in by_model.items():
@@ -171,13 +173,13 @@ class Ledger(Struct):
             if model not in by_model and entry.revision <= revision:
                 entry.revision = 0
             if entry.pending is not None and entry.pending_unknown:
-                # It is not there, but it may still land: its sequence stays used, so it cannot be mistaken for another.
+                # The commit may still succeed later; its sequence stays used, so no other decision can have it.
                 entry.pending = None
                 self._back_off(entry, now)
         return fresh
 
     def record_answer(self, event: DecisionAnswered, now: int) -> tuple[Rejection | None, list[Effect]]:
-        """Record the answer of a scaler."""
+        """Record the answer of a scaler; return the reason for rejecting it, if any, and alarms."""
         entry = self.entries.get(event.model)
         decision = entry.decision if entry else None
         if entry is None or decision is None or event.decision_id != decision.decision_id:
@@ -211,31 +213,34 @@ class Ledger(Struct):
         return True
 
     def detect_store_rollback(self, epoch: int) -> bool:
-        """Return True if the store once was beyond this revision, at which the term began; forget what it held then."""
+        """Return True if the store lost data: this agent knows a revision above ``epoch``, at which the term began.
+
+        The keys with such a revision count as absent from then on.
+        """
         ahead = [entry for entry in self.entries.values() if entry.revision > epoch]
         for entry in ahead:
             entry.revision = 0
         return bool(ahead)
 
     def stop_announcing(self, model: str) -> None:
-        """Keep the decision in force, but do not announce it."""
+        """Stop announcing a decision that stays in force."""
         self.entries[model].state = "applied"
         self.live.pop(model, None)
 
     def retire(self, model: str) -> None:
-        """Forget a model but for its sequence, which stays used should the model come back."""
+        """Remove a model, except for its sequence, which stays used if the model is configured again."""
         self.live.pop(model, None)
         entry = self.entries.get(model)
         if entry is not None:
             self.entries[model] = LedgerEntry(revision=entry.revision, sequence=entry.sequence)
 
     def forget_pending(self) -> None:
-        """Forget pending decisions when this agent no longer leads; the store holds what was committed."""
+        """Drop pending decisions when this agent no longer leads; the store holds the committed ones."""
         for entry in self.entries.values():
             entry.pending = None
 
     def tick(self, model: str, now: int) -> list[Effect]:
-        """Announce an open decision where that is due, and expire it."""
+        """Announce or expire the open decision of a model, whichever is due."""
         entry = self.entries[model]
         decision = entry.decision
         if decision is None or model not in self.live:
@@ -257,7 +262,7 @@ class Ledger(Struct):
         return [_announcement(entry, decision, now)]
 
     def _repeat_once(self, entry: LedgerEntry, decision: Decision, now: int) -> list[Effect]:
-        """Announce an applied decision a few times for a scaler that asked, without opening it."""
+        """Announce an applied decision that a scaler requested, without opening it again."""
         expired = now >= entry.expires_at_ms
         if not expired and now < entry.announce_at_ms:
             return []
@@ -268,7 +273,7 @@ class Ledger(Struct):
         return [] if expired else [_announcement(entry, decision, now)]
 
     def next_wake(self) -> int | None:
-        """Return when ``tick`` is next due for any model."""
+        """Return the time at which ``tick`` is next due for any model; None if it is not."""
         wakes = []
         for model in self.live:
             entry = self.entries[model]
@@ -283,10 +288,10 @@ class Ledger(Struct):
 
     def _adopt(self, entry: LedgerEntry, decision: Decision, revision: int, now: int) -> Decision:
         entry.decision, entry.revision, entry.pending = decision, revision, None
-        # A decision taken over carries another machine's clock: no more than one whole TTL is trusted.
+        # The expiry of another agent's decision is from another clock: it is trusted for at most one TTL.
         entry.give_up_at_ms = now + self.knobs.ttl_ms
         entry.sequence = max(entry.sequence, decision.sequence)
-        # An expired one was applied or not: the registry tells which workers exist.
+        # Whether an expired decision was applied is unknown; the registry lists the existing workers.
         entry.state = "committed" if now < decision.expires_at_ms else "applied"
         if entry.state == "committed":
             self.live[decision.model] = None

@@ -22,7 +22,7 @@ def decision_committed(turn: Turn, event: DecisionCommitted) -> None:
         state.count("decisions_committed")
         _set_baseline(turn, decision)
         adopt(turn, decision)
-        if not within_bounds(state, decision):  # they have become tighter while it was being committed
+        if not within_bounds(state, decision):  # a reload lowered them during the commit
             state.ledger.stop_announcing(decision.model)
         _count_changes(turn, decision)
         if state.leading:
@@ -36,7 +36,7 @@ def commit_refused(turn: Turn, event: CommitRefused) -> list[Effect]:
         return []
     state.count("commits_refused")
     if event.fenced:
-        state.read_again(turn.now)
+        state.reread_decisions(turn.now)
     return [RaiseAlarm("commit_refused", event.model, event.detail)]
 
 
@@ -46,24 +46,24 @@ def commit_unknown(turn: Turn, event: CommitUnknown) -> list[Effect]:
     if not state.ledger.mark_unknown(event.decision_id, event.model):
         return []
     state.count("commits_unknown")
-    state.read_again(turn.now)
+    state.reread_decisions(turn.now)
     return [RaiseAlarm("commit_unknown", event.model, event.detail)]
 
 
 def decision_answered(turn: Turn, event: DecisionAnswered) -> list[Effect]:
     """Record the answer of a scaler."""
     if not turn.state.leading:
-        return []  # whoever leads knows what stands; here it may never have been read
-    why, effects = turn.state.ledger.record_answer(event, turn.now)
-    if why is not None:
-        turn.state.reject(why)
-    elif event.status == "refused" and effects:  # a repeat raises no alarm and changes nothing
+        return []  # a standby may not have read the decision
+    rejection, effects = turn.state.ledger.record_answer(event, turn.now)
+    if rejection is not None:
+        turn.state.reject(rejection)
+    elif event.status == "refused" and effects:  # a repeated answer has no effects
         _reset_desired(turn, event.model)
     return effects
 
 
 def announcement_requested(turn: Turn, event: AnnouncementRequested) -> None:
-    """Announce the decision in force again, or decide again where it is closed."""
+    """Announce the decision in force again, or make a new decision if it expired or was refused."""
     state = turn.state
     entry = state.ledger.entries.get(event.model)
     if not state.leading or not state.decisions_read or entry is None or entry.decision is None:
@@ -74,7 +74,7 @@ def announcement_requested(turn: Turn, event: AnnouncementRequested) -> None:
 
 
 def adopt(turn: Turn, decision: Decision) -> None:
-    """Put a decision into force: its counts become the desired counts."""
+    """Make the counts of a decision the desired counts."""
     fleet = turn.state.fleet
     pools = fleet.models[decision.model].pools
     for target in decision.targets:
@@ -85,13 +85,13 @@ def adopt(turn: Turn, decision: Decision) -> None:
 
 
 def within_bounds(state: AgentState, decision: Decision) -> bool:
-    """Return True if a decision may be announced: bounds may have become tighter since it was made."""
+    """Return True if a decision is within the configured bounds, which may be lower than when it was made."""
     pools = state.fleet.models[decision.model].pools
     return all(t.pool in pools and t.replicas <= pools[t.pool].knobs.replicas_max for t in decision.targets)
 
 
 def _set_baseline(turn: Turn, decision: Decision) -> None:
-    """Measure the first decision of a model from the counts that existed before it."""
+    """Set the counts from which the first decision of a model changes its pools: those that existed before it."""
     pools = turn.state.fleet.models[decision.model].pools
     for target in decision.targets:
         pool = pools.get(target.pool)
@@ -100,34 +100,33 @@ def _set_baseline(turn: Turn, decision: Decision) -> None:
 
 
 def _count_changes(turn: Turn, decision: Decision) -> None:
-    """Count the change of each pool by its first reason, or the first one for the whole model."""
+    """Count the change of each pool by the first reason for the pool or for the whole model."""
     pools = turn.state.fleet.models[decision.model].pools
     for target in decision.targets:
-        mine = [reason for reason in decision.reasons if reason.startswith(f"{target.pool}:") or ":" not in reason]
+        reasons = [reason for reason in decision.reasons if reason.startswith(f"{target.pool}:") or ":" not in reason]
         pool = pools.get(target.pool)
-        if pool is not None and mine:
-            pool.count_change(target.previous, target.replicas, mine[0].rpartition(":")[2])
+        if pool is not None and reasons:
+            pool.count_change(target.previous, target.replicas, reasons[0].rpartition(":")[2])
 
 
 def _reset_desired(turn: Turn, model: str) -> None:
-    """Reset the desired counts after a decision failed to the workers that exist, but not below both of its counts.
+    """Reset the desired counts to the existing workers after a decision failed, at least to the lower of its counts.
 
-    Workers that are missing for a moment must not turn a refused growth into a shrink.
+    Without that minimum, workers that are missing for a moment would turn a refused scale-up into a scale-down.
     """
     state, now = turn.state, turn.now
     decision = state.ledger.entries[model].decision
-    least = {t.pool: min(t.previous, t.replicas) for t in decision.targets} if decision else {}
+    minimums = {t.pool: min(t.previous, t.replicas) for t in decision.targets} if decision else {}
     for pool in state.fleet.models[model].pools.values():
-        # For some seconds a dead worker and the one that replaces it are both there: bounds hold all the same.
-        there_are = min(pool.ready + pool.worker_counts(now).starting, pool.knobs.replicas_max)
-        pool.reset_desired(max(there_are, least.get(pool.name, 0)), now)
-    state.fleet.models[
-        model
-    ].plan_at_ms = now  # in the state, not only in this turn: a snapshot may be taken before the next one
+        # A failed worker and its replacement are both registered for some seconds, so the count may exceed the bound.
+        existing = min(pool.ready + pool.worker_counts(now).starting, pool.knobs.replicas_max)
+        pool.reset_desired(max(existing, minimums.get(pool.name, 0)), now)
+    # In the state and not only in this turn: a snapshot may be taken before the next one.
+    state.fleet.models[model].plan_at_ms = now
 
 
 def tick(turn: Turn) -> list[Effect]:
-    """Announce open decisions again, and expire them."""
+    """Announce or expire open decisions, whichever is due."""
     ledger = turn.state.ledger
     effects: list[Effect] = []
     for model in list(ledger.live):

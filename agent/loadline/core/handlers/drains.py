@@ -22,20 +22,20 @@ def worker_drained(turn: Turn, event: WorkerDrained) -> None:
         pool = state.fleet.find_pool(event.model, event.pool)
         worker = None if isinstance(pool, Rejection) else pool.workers.get(event.worker)
         if worker is not None and worker.record.incarnation == event.incarnation:
-            worker.drain_handed_over = False  # should we lead again there is nothing to go on with
+            worker.drain_handed_over = False  # nothing to resume if this agent leads again
             if state.fleet.external_drains:
                 state.fleet.end_drain(event.model, event.pool, event.worker, turn.now)
         return
-    why = state.drains.record_drained(event, state.fleet, turn.now)
-    if why is None:
+    rejection = state.drains.record_drained(event, state.fleet, turn.now)
+    if rejection is None:
         state.count("workers_drained")
         state.fleet.models[event.model].migration.tally.count_drain(state.drains.finished[-1].took_ms)
         turn.change(event.model)
-    # An unknown drain is a repeat of the report: it says so until its process ends.
+    # An unknown drain is not counted as a rejection: a worker repeats its report until its process ends.
 
 
 def drain_requested(turn: Turn, event: DrainRequested) -> None:
-    """Drain the worker that an operator names, and have it replaced."""
+    """Drain the worker that an operator names, and replace it."""
     state, now = turn.state, turn.now
     if not state.leading:
         return
@@ -46,10 +46,10 @@ def drain_requested(turn: Turn, event: DrainRequested) -> None:
         return
     for known in state.fleet.models[event.model].pools.values():
         if known.desired is None:
-            known.reset_desired(known.effective_target(now), now)  # its place is to be filled, not given up
+            known.reset_desired(known.effective_target(now), now)  # otherwise the target would shrink with the worker
     victim = Victim(event.worker, worker.record.incarnation)
     state.drains.start(state.fleet, event.model, event.pool, victim, f"operator-{now}", now, again=True)
-    # Decided again with this victim in it: a scaler knows whom to delete, and a new leader whom to drain.
+    # A new decision names the victim, for scalers, which delete it, and for a new leader, which resumes the drain.
     state.fleet.models[event.model].reconcile = True
     turn.change(event.model)
 
@@ -70,7 +70,7 @@ def resume_drains(turn: Turn) -> None:
 
 
 def resume_drain_of(turn: Turn, record: WorkerRecord) -> None:
-    """Resume the drain of a victim that registers again after it was taken for dead."""
+    """Resume the drain of a victim that registers again after it counted as dead."""
     state = turn.state
     if not (state.leading and state.decisions_read):
         return
@@ -82,7 +82,7 @@ def resume_drain_of(turn: Turn, record: WorkerRecord) -> None:
 
 
 def tick(turn: Turn) -> list[Effect]:
-    """Repeat drain commands, revoke leases, and end overdue drains."""
+    """Send drain commands that are due, and close drains that ended."""
     state = turn.state
-    hearing_since_ms = state.bus_since_ms if state.bus_connected else None
-    return state.drains.tick(state.fleet, state.leadership.epoch, hearing_since_ms, turn.now)
+    listening_since_ms = state.bus_since_ms if state.bus_connected else None
+    return state.drains.tick(state.fleet, state.leadership.epoch, listening_since_ms, turn.now)

@@ -1,15 +1,15 @@
-"""Handlers of forecasts. A forecast that no planner waits for is ignored."""
+"""Handlers of forecasts. Planners ignore forecasts that they do not wait for."""
 
 from loadline.core.handlers.turn import Turn
 from loadline.core.vocabulary.events import ForecastFailed, ForecastFitted
 
 
 def forecast_fitted(turn: Turn, event: ForecastFitted) -> None:
-    """Pass the forecast to the model's planner, which runs in this turn."""
-    turn.answer(event)
+    """Pass a forecast to the planner of its model, which runs in this turn."""
+    turn.add_forecast(event)
 
 
 def forecast_failed(turn: Turn, event: ForecastFailed) -> None:
-    """Report the failure to the model's planner, which runs in this turn."""
-    turn.answer(event)
+    """Report a failed forecast to the planner of its model, which runs in this turn."""
+    turn.add_forecast(event)
     turn.state.count("forecasts_failed")

@@ -15,25 +15,25 @@ from loadline.core.vocabulary.events import (
 
 
 def leadership_won(turn: Turn, event: LeadershipWon) -> list[Effect]:
-    """Lead if the lease is still valid, and have the decisions read."""
+    """Lead if the lease is still valid; the decisions are then read before anything is decided."""
     state = turn.state
     effects = state.leadership.won(event, turn.now)
     if state.leading:
         state.count("leaderships_won")
-        state.read_again(turn.now)
+        state.reread_decisions(turn.now)
         if state.ledger.detect_store_rollback(event.epoch):
-            text = "etcd has lost data: who saw a later epoch refuses ours; restart the scalers and the workers"
+            text = "etcd has lost data: scalers and workers refuse this leader's older epoch until they are restarted"
             effects.append(RaiseAlarm("store_went_back", "", text))
     return effects
 
 
 def campaign_lost(turn: Turn, event: CampaignLost) -> None:
-    """Follow the agent that leads."""
+    """Record that another agent leads."""
     turn.state.leadership.lost_campaign(event.leader, turn.now)
 
 
 def lease_renewed(turn: Turn, event: LeaseRenewed) -> None:
-    """Extend the leadership."""
+    """Extend the term of this leader."""
     turn.state.leadership.renewed(event)
 
 
@@ -60,16 +60,16 @@ def store_connection_changed(turn: Turn, event: StoreConnectionChanged) -> None:
 
 
 def shutdown_requested(turn: Turn, _event: ShutdownRequested) -> None:
-    """Start nothing new from now on."""
+    """Make no more decisions; leadership ends with this turn or after the commit in progress."""
     turn.state.stopping = True
 
 
 def tick(turn: Turn) -> list[Effect]:
     """Campaign, renew, step down or resign, whichever is due."""
     state = turn.state
-    # A commit under way is waited for: its result would otherwise have to be read back by whoever comes next.
-    busy = state.stopping and state.leading and any(entry.pending for entry in state.ledger.entries.values())
-    resigning = state.stopping and not busy
+    # Resign after the result of a commit in progress, which the next leader would otherwise have to read back.
+    committing = state.stopping and state.leading and any(entry.pending for entry in state.ledger.entries.values())
+    resigning = state.stopping and not committing
     effects = state.leadership.resign(turn.now) if resigning else state.leadership.tick(turn.now)
     if state.led and not state.leading:
         state.acting_since_ms = -1

@@ -1,18 +1,18 @@
-"""Handlers of learned state that the store holds."""
+"""Handlers of learned state in the store."""
 
 from loadline.core.handlers.turn import Turn
 from loadline.core.vocabulary.events import LearnedChanged, LearnedRead
 
 
 def learned_read(turn: Turn, event: LearnedRead) -> None:
-    """Take over all learned state."""
+    """Replace all stored learned state."""
     models = turn.state.fleet.models
     turn.state.stored = dict(sorted(event.learned.items()))
     turn.learned.update(dict.fromkeys(name for name in turn.state.stored if name in models))
 
 
 def learned_changed(turn: Turn, event: LearnedChanged) -> None:
-    """Take over or delete the learned state of one model."""
+    """Replace or remove the stored learned state of one model."""
     turn.state.stored.pop(event.model, None)
     turn.learned.pop(event.model, None)
     if event.learned is not None:

@@ -1,4 +1,4 @@
-"""Handlers of pauses. The store holds them; a request only writes there."""
+"""Handlers of pauses. A request writes the pause to the store; the change of the key puts it into force."""
 
 from loadline.core.handlers.turn import Turn
 from loadline.core.vocabulary.effects import Effect, WritePause
@@ -6,12 +6,12 @@ from loadline.core.vocabulary.events import PauseChanged, PauseRequested, Pauses
 
 
 def pause_requested(turn: Turn, event: PauseRequested) -> list[Effect]:
-    """Write the pause to the store."""
+    """Write the requested pause to the store."""
     return [WritePause(event.model, event.paused, event.by)] if event.model in turn.state.fleet.models else []
 
 
 def pauses_read(turn: Turn, event: PausesRead) -> None:
-    """Take over all pauses."""
+    """Replace all known pauses by those of the store."""
     turn.state.paused = dict(sorted(event.paused.items()))
     turn.change_all()
 

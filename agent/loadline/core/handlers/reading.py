@@ -1,4 +1,7 @@
-"""Handlers of decisions read back: a new or unsure leader decides nothing before that."""
+"""Handlers of decisions read from the store. A new leader reads them before it decides anything.
+
+A leader reads them again after a refused commit or one with an unknown result.
+"""
 
 from loadline.core.handlers import decisions, drains
 from loadline.core.handlers.turn import Turn
@@ -8,7 +11,7 @@ from loadline.core.vocabulary.effects import Effect, RaiseAlarm, ReadDecisions
 from loadline.core.vocabulary.events import DecisionsRead, DecisionsUnread
 
 SEQUENCE_MAX = 2**52
-"""Far beyond what is ever reached, and one more still fits into a message."""
+"""Bound of plausible sequences: far above any real one, and small enough for the next one to fit into a message."""
 
 
 def decisions_read(turn: Turn, event: DecisionsRead) -> list[Effect]:
@@ -29,12 +32,12 @@ def decisions_read(turn: Turn, event: DecisionsRead) -> list[Effect]:
     refused.update((model, at) for model, at in event.unreadable.items() if model in state.fleet.models)
     for model, revision in refused.items():
         state.ledger.entry(model).revision = revision  # the next decision replaces it
-    text = "its key in etcd holds no decision that an agent could have made; the next decision replaces it"
+    text = "its key in etcd has no plausible decision; the next decision replaces it"
     return [RaiseAlarm("stored_decision_refused", model, text) for model in sorted(refused)]
 
 
 def _is_plausible(state: AgentState, decision: Decision) -> bool:
-    """Return True if an agent can have written a decision: no epoch is later, and no sequence that high."""
+    """Return True if an agent can have written a decision: its epoch is not in the future and its sequence is low."""
     return decision.epoch <= state.leadership.epoch and decision.sequence < SEQUENCE_MAX
 
 
@@ -46,7 +49,7 @@ def decisions_unread(turn: Turn, event: DecisionsUnread) -> None:
 
 
 def tick(turn: Turn) -> list[Effect]:
-    """Read the decisions where that is due; only a leader does."""
+    """Read the decisions if that is due; called for a leader only."""
     state = turn.state
     if state.decisions_read or state.reading or turn.now < state.read_at_ms:
         return []
@@ -56,5 +59,5 @@ def tick(turn: Turn) -> list[Effect]:
 
 
 def next_wake(state: AgentState) -> int | None:
-    """Return when (Unix ms) to read the decisions; None: they are read, or being read."""
+    """Return the Unix time in ms at which to read the decisions; None if they are read or being read."""
     return None if state.decisions_read or state.reading else state.read_at_ms

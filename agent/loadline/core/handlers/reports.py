@@ -15,21 +15,21 @@ from loadline.core.vocabulary.reasons import Rejection
 
 def load_reported(turn: Turn, event: LoadReported) -> None:
     """Ingest the new samples of a worker."""
-    refused, why = turn.state.fleet.ingest(event, turn.now)
-    if why is Rejection.UNKNOWN_WORKER:
+    refused, rejection = turn.state.fleet.ingest(event, turn.now)
+    if rejection is Rejection.UNKNOWN_WORKER:
         migrations.record_unregistered_report(turn, event)
-    if why is not None:
-        turn.state.reject(why, refused)
+    if rejection is not None:
+        turn.state.reject(rejection, refused)
     if refused < len(event.samples):
         turn.change(event.model)
 
 
 def traffic_reported(turn: Turn, event: TrafficReported) -> None:
-    """Ingest the interval of a frontend, if it is new."""
+    """Ingest the traffic report of a frontend, unless it is a repetition."""
     model = turn.state.fleet.models.get(event.model)
-    why = Rejection.UNKNOWN_MODEL if model is None else model.traffic.ingest(event, turn.now)
-    if why is not None:
-        turn.state.reject(why)
+    rejection = Rejection.UNKNOWN_MODEL if model is None else model.traffic.ingest(event, turn.now)
+    if rejection is not None:
+        turn.state.reject(rejection)
     else:
         turn.change(event.model)
 
@@ -40,15 +40,15 @@ def registry_read(turn: Turn, event: RegistryRead) -> list[Effect]:
     before = {(model.name, pool.name): dict(pool.workers) for model, pool in state.fleet.pools()}
     refused = state.fleet.replace_registry(event.workers, turn.now)
     for (model, pool), known in before.items():
-        there = state.fleet.models[model].pools[pool].workers
-        migrations.record_vanished(turn, model, [worker for name, worker in known.items() if name not in there])
+        present = state.fleet.models[model].pools[pool].workers
+        migrations.record_vanished(turn, model, [worker for name, worker in known.items() if name not in present])
     for registered in event.workers:
         migrations.record_registration(turn, registered.record.model, registered.record.pool, registered.record.worker)
-    for why in refused:
-        state.reject(why)
+    for rejection in refused:
+        state.reject(rejection)
     state.registry_read = True
     if state.leading and state.decisions_read:
-        drains.resume_drains(turn)  # the decisions came first, and their victims were not known yet
+        drains.resume_drains(turn)  # the victims were unknown when the decisions were read
     turn.change_all()
     if not refused:
         return []
@@ -59,22 +59,23 @@ def registry_read(turn: Turn, event: RegistryRead) -> list[Effect]:
 def worker_registered(turn: Turn, event: WorkerRegistered) -> list[Effect]:
     """Add a worker, or update its record."""
     record = event.worker.record
-    why = turn.state.fleet.register(event.worker, turn.now)
+    rejection = turn.state.fleet.register(event.worker, turn.now)
     migrations.record_registration(turn, record.model, record.pool, record.worker)
-    if why is None:
+    if rejection is None:
         drains.resume_drain_of(turn, record)
         turn.change(record.model)
         return []
-    turn.state.reject(why)
-    return [RaiseAlarm("worker_refused", record.model, f"{record.worker} of pool {record.pool} is not counted: {why}")]
+    turn.state.reject(rejection)
+    text = f"{record.worker} of pool {record.pool} is not counted: {rejection}"
+    return [RaiseAlarm("worker_refused", record.model, text)]
 
 
 def worker_deregistered(turn: Turn, event: WorkerDeregistered) -> None:
-    """Remove a worker."""
+    """Remove a worker whose key is gone."""
     pool = turn.state.fleet.find_pool(event.model, event.pool)
     worker = None if isinstance(pool, Rejection) else pool.workers.get(event.worker)
-    why = turn.state.fleet.deregister(event.model, event.pool, event.worker, turn.now)
+    rejection = turn.state.fleet.deregister(event.model, event.pool, event.worker, turn.now)
     if worker is not None and not worker.registered:
         migrations.record_vanished(turn, event.model, [worker])
-    if why is None:
+    if rejection is None:
         turn.change(event.model)

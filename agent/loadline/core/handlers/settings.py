@@ -1,4 +1,4 @@
-"""Handlers of new settings for a running agent."""
+"""Handlers of a reloaded configuration."""
 
 from typing import Final
 
@@ -12,7 +12,7 @@ from loadline.core.vocabulary.effects import Effect, RaiseAlarm
 from loadline.core.vocabulary.events import SettingsRefused
 
 _DETAIL_MAX: Final = 1_000
-"""Characters of a problem that are kept."""
+"""Largest number of characters of a problem in the state and in an alarm."""
 
 
 def settings_refused(turn: Turn, event: SettingsRefused) -> list[Effect]:
@@ -23,27 +23,28 @@ def settings_refused(turn: Turn, event: SettingsRefused) -> list[Effect]:
 
 
 def settings_changed(turn: Turn, planners: dict[str, Planner], settings: Settings) -> dict[str, Planner]:
-    """Apply other settings from now on.
+    """Apply new settings.
 
-    Models and pools that stay keep their state, so the fleet does not change. For new models, registered workers are
-    assigned and the decisions are read again. Of removed models only the sequence of their decisions stays, and what
-    the store holds.
+    Models and pools that remain configured keep their state. For new models, registered workers are assigned and the
+    decisions are read again. Of removed models, only the sequence of their decisions is kept.
 
     Returns:
-        The planners; a model gets a new one only if its kind changed.
+        The planners by model; a model with the same kind of planner keeps its planner.
     """
     state = turn.state
     state.fleet.knobs, state.ledger.knobs, state.drains.knobs = settings.fleet, settings.decisions, settings.drain
     known = dict.fromkeys(state.fleet.models)
     models = {
-        knobs.name: _keep_model(turn, settings, knobs, planners) if knobs.name in known else new_model(settings, knobs)
+        knobs.name: _update_model(turn, settings, knobs, planners)
+        if knobs.name in known
+        else new_model(settings, knobs)
         for knobs in settings.models
     }
     for name in sorted(known.keys() - models.keys()):
-        state.forget_model(name)
+        state.remove_model(name)
         turn.forget(name)
     state.fleet.models = models
-    state.drains.forget(state.fleet)
+    state.drains.remove_unconfigured(state.fleet)
     state.fleet.assign_unassigned(turn.now)
     for model in state.fleet.models.values():
         model.plan_at_ms = model.migration.due_ms = turn.now
@@ -51,18 +52,18 @@ def settings_changed(turn: Turn, planners: dict[str, Planner], settings: Setting
         decision = state.ledger.entries[name].decision
         if decision is not None and not within_bounds(state, decision):
             state.ledger.stop_announcing(name)
-            state.fleet.models[name].reconcile = True  # as far as it is still within them
+            state.fleet.models[name].reconcile = True  # a new decision announces the counts within the bounds
     added = state.fleet.models.keys() - known.keys()
     turn.learned.update(dict.fromkeys(sorted(added & state.stored.keys())))
     if added and state.leading:
-        state.read_again(turn.now)
+        state.reread_decisions(turn.now)
     turn.change_all()
     state.count("settings_changed")
     return {knobs.name: _planner(state, planners.get(knobs.name), settings, knobs) for knobs in settings.models}
 
 
-def _keep_model(turn: Turn, settings: Settings, knobs: ModelKnobs, planners: dict[str, Planner]) -> ModelState:
-    """Apply other settings to a model that stays."""
+def _update_model(turn: Turn, settings: Settings, knobs: ModelKnobs, planners: dict[str, Planner]) -> ModelState:
+    """Apply new settings to a known model; a pool whose role changed is replaced."""
     state, now, fleet = turn.state, turn.now, settings.fleet
     model = state.fleet.models[knobs.name]
     model.objectives = knobs.objectives

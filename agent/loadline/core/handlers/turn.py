@@ -6,8 +6,8 @@ from loadline.core.state.agent_state import AgentState
 from loadline.core.vocabulary.events import ForecastFailed, ForecastFitted
 
 PLANNED_MAX: Final = 10
-"""Models that one turn plans. To plan one takes 0.1 ms, and 0.5 ms where its pools are sized; until the turn is over
-nothing is heard, and no effect performed."""
+"""Largest number of models planned in one turn. Planning takes 0.1 ms per model, 0.5 ms if pools are sized, and no
+event is received and no effect executed meanwhile."""
 
 
 class Turn:
@@ -22,25 +22,28 @@ class Turn:
         self._changed: dict[str, None] = {}
         self._all = False
         self.learned: dict[str, None] = {}
-        """Models of which the store has told what was learned."""
+        """Models whose learned state was read from the store in this turn."""
 
     def change(self, model: str) -> None:
-        """Plan a model at the end of this turn, or of one of the next."""
+        """Mark a model as changed; it is planned at the end of this turn or in one of the next."""
         self._changed[model] = None
 
-    def answer(self, event: ForecastFitted | ForecastFailed) -> None:
-        """Pass a forecast to a model's planner in its next round."""
+    def add_forecast(self, event: ForecastFitted | ForecastFailed) -> None:
+        """Store a forecast for the planner of its model, and plan the model."""
         model = self.state.fleet.models.get(event.model)
         if model is not None:
             model.forecasts.append(event)
             self.change(event.model)
 
     def change_all(self) -> None:
-        """Plan all models at the end of this turn: models that share supplies need each other's demand."""
+        """Mark all models as changed; they are planned in one turn, since models that share supplies compete."""
         self._all = True
 
     def to_plan(self) -> list[str]:
-        """Return the models to plan by name, longest waiting first; the others follow in the next turns."""
+        """Return the models to plan in this turn, by name: those that have waited longest.
+
+        The others are planned in the next turns.
+        """
         models = self.state.fleet.models
         if self._all:
             return sorted(models)

@@ -99,7 +99,7 @@ class InFlightMigrations(Struct):
         """Return the migrations of a model, oldest first."""
         return [migration for migration in self.open.values() if migration.command.model == model]
 
-    def forget_model(self, model: str) -> None:
+    def remove_model(self, model: str) -> None:
         """Remove the migrations of a model."""
         for migration in self.of_model(model):
             del self.open[migration.command.command_id]

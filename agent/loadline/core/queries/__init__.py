@@ -1,1 +1,1 @@
-"""Read-only questions to a state."""
+"""Read-only queries of a state."""

@@ -9,7 +9,7 @@ from loadline.core.migration.status import drained_workers, migration_status, po
 from loadline.core.planning.allocation.gpu_ledger import gpu_ledger_of
 from loadline.core.planning.planners import PLANNERS
 from loadline.core.planning.sizing.sizing_by_profile import profile_problem
-from loadline.core.state.agent_state import AgentState, limited
+from loadline.core.state.agent_state import AgentState, limited_supplies
 from loadline.core.state.model_state import ModelState
 from loadline.core.state.settings import ModelKnobs, Settings
 from loadline.core.vocabulary.reasons import Explanation
@@ -19,7 +19,7 @@ from loadline.core.vocabulary.status import AgentStatus, DecisionSummary, Migrat
 def status(settings: Settings, state: AgentState, version: str, started_at_ms: int, now: int) -> AgentStatus:
     """Return the status of the agent at ``now`` (ms)."""
     leadership = state.leadership
-    ledger = gpu_ledger_of(state.fleet, state.ledger.pending(), limited(settings, state.fleet), now)
+    ledger = gpu_ledger_of(state.fleet, state.ledger.pending(), limited_supplies(settings, state.fleet), now)
     return AgentStatus(
         agent=settings.agent,
         version=version,
@@ -82,41 +82,44 @@ def _migrations(state: AgentState, model: ModelState, now: int) -> MigrationStat
 def _active_objectives(knobs: ModelKnobs) -> dict[str, float]:
     """Return the objectives that are set and that the planner of a model sizes for."""
     sized_for = PLANNERS[knobs.planner].needs.objectives
-    said = {key: getattr(knobs.objectives, key) for key in knobs.objectives.__struct_fields__ if key in sized_for}
-    return {key: value for key, value in said.items() if value is not None and (value or key == "attainment")}
+    values = {key: getattr(knobs.objectives, key) for key in knobs.objectives.__struct_fields__ if key in sized_for}
+    return {key: value for key, value in values.items() if value is not None and (value or key == "attainment")}
 
 
 def missing(model: Model, knobs: ModelKnobs, now: int) -> list[str]:
-    """Return the missing inputs of a model (workers, traffic, profiles), a sentence each."""
-    wanted = {pool.name: max(pool.effective_target(now), pool.minimum) for pool in model.pools.values()}
-    served = {pool.knobs.role for pool in model.pools.values() if wanted[pool.name]}
-    asleep = bool(knobs.scale_to_zero_after_ms) and not served
+    """Return the missing inputs of a model (workers, traffic, profiles), one sentence each."""
+    targets = {pool.name: max(pool.effective_target(now), pool.minimum) for pool in model.pools.values()}
+    served_roles = {pool.knobs.role for pool in model.pools.values() if targets[pool.name]}
+    at_zero = bool(knobs.scale_to_zero_after_ms) and not served_roles
     found = [
         f"{model.name}: no worker of pool {pool.name} is ready"
         for pool in model.pools.values()
-        if not pool.ready and (wanted[pool.name] or not (asleep or pool.knobs.role in served))
+        if not pool.ready and (targets[pool.name] or not (at_zero or pool.knobs.role in served_roles))
     ]
     needs = PLANNERS[knobs.planner].needs
     if (needs.traffic or knobs.scale_to_zero_after_ms) and not model.traffic.is_reporting(now):
         found.append(f"{model.name}: no frontend reports traffic")
-    optional = needs.profiles == "optional"  # then only a profile that is broken is one that is missing
-    profiled = [pool for pool in model.pools.values() if pool.engine.problem or not optional]
-    problems = [profile_problem(pool) for pool in profiled if needs.profiles != "no"]
+    optional = needs.profiles == "optional"  # an invalid profile is reported, an absent one is not
+    checked = [pool for pool in model.pools.values() if pool.engine.problem or not optional]
+    problems = [profile_problem(pool) for pool in checked if needs.profiles != "no"]
     return [*found, *(f"{model.name}: {problem.sentence()}" for problem in problems if problem is not None)]
 
 
 def lacks_migration_slots(state: AgentState, knobs: ModelKnobs) -> list[str]:
-    """Return a sentence if migration is on and no worker of a model can migrate requests."""
+    """Return a sentence if migration is enabled and no worker of a model reports migration slots."""
     workers = [worker for pool in state.fleet.models[knobs.name].pools.values() for worker in pool.workers.values()]
-    said = [sample for worker in workers for sample in worker.latest if sample is not None]
-    able = any(sample.migration_slots_in is not None or sample.migration_slots_out is not None for sample in said)
-    if able or not said or not knobs.migration.enabled:
+    samples = [sample for worker in workers for sample in worker.latest if sample is not None]
+    supported = any(one.migration_slots_in is not None or one.migration_slots_out is not None for one in samples)
+    if supported or not samples or not knobs.migration.enabled:
         return []
-    return [f"{knobs.name}: no worker publishes migration_slots_in or migration_slots_out, so nothing moves"]
+    return [f"{knobs.name}: no worker publishes migration_slots_in or migration_slots_out, so no request migrates"]
 
 
 def explain(state: AgentState, decision_id: str, model: str) -> list[Explanation]:
-    """Return the explanation of a decision; without an id the newest decision and the last hold of each model."""
+    """Return the explanation of a decision; without an id, those of the newest decision and hold of each model.
+
+    An empty ``model`` selects all models.
+    """
     if decision_id:
         return [e for e in reversed(state.explanations) if e.decision_id == decision_id]
     found: list[Explanation] = []
@@ -130,7 +133,10 @@ def explain(state: AgentState, decision_id: str, model: str) -> list[Explanation
 
 
 def explain_migrations(state: AgentState, decision_id: str, model: str) -> list[PolicyReport]:
-    """Return the last reports of the migration policies of each model (or of one); none for a decision."""
+    """Return the last reports of the migration policies of a model, or of all if ``model`` is empty.
+
+    The list is empty if ``decision_id`` is given, since migrations belong to no decision.
+    """
     if decision_id:
         return []
     models = [one for name, one in sorted(state.fleet.models.items()) if model in {"", name}]

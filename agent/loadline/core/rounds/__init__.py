@@ -1,1 +1,1 @@
-"""Work of one turn over the whole state: a scaling round and a migration round."""
+"""Rounds of one turn over the whole state: scaling, migration, reconciliation and learned state."""

@@ -1,4 +1,4 @@
-"""A round over a fleet that something else scales: nothing is decided, and workers that drain are followed."""
+"""Rounds over a fleet that another program scales: totals are refreshed, and nothing is decided."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -7,17 +7,17 @@ from loadline.core.state.agent_state import AgentState
 from loadline.core.vocabulary.effects import Effect
 
 SWEEP_MS: Final = 1_000
-"""Interval at which silent workers are found."""
+"""Interval of checks for silent workers."""
 
 
 class ExternalScaling:
-    """Keeps the sums of all models up to date, in place of a scaling pipeline."""
+    """Substitute for a scaling pipeline that refreshes the totals of all models."""
 
     def __init__(self, state: AgentState) -> None:
         self._state = state
 
     def plan(self, names: Sequence[str], now: int) -> list[Effect]:
-        """Bring models up to date at ``now`` (ms); there is nothing to decide."""
+        """Refresh the totals of models at ``now`` (ms); return no effects."""
         fleet = self._state.fleet
         for name in names:
             model = fleet.models[name]

@@ -1,4 +1,4 @@
-"""Learned state in the store. Its loss costs time, never a decision: nothing waits for it."""
+"""Learned state of models: import from the store, and export to it. No decision waits for it."""
 
 from collections.abc import Iterable, Mapping
 from typing import Final
@@ -8,16 +8,16 @@ from loadline.core.state.agent_state import AgentState
 from loadline.core.vocabulary.effects import SaveLearned
 from loadline.core.vocabulary.learned import DATA_BYTES_MAX, LearnedState
 
-LOOK_INTERVAL_MS: Final = 1_000
-"""One model is looked at in each: of 100 models no turn takes more than one."""
+COMPARE_INTERVAL_MS: Final = 1_000
+"""Interval at which one model is compared with the store, so that a turn exports at most one."""
 SAVE_INTERVAL_MS: Final = 60_000
 """Minimum time between two writes for one model; a failed or unknown write is repeated after it."""
 
 
 def ingest(state: AgentState, planners: Mapping[str, Planner], models: Iterable[str]) -> None:
-    """Believe what the store has just told of some models, where nothing better is known.
+    """Import the stored learned state of some models, except where this agent has learned its own.
 
-    A leader has seen the start-ups of its own term, and a planner what it has learned itself.
+    Startup times that a leader has measured and the learned state of a planner are not replaced.
     """
     for name in models:
         learned = state.stored[name]
@@ -25,15 +25,15 @@ def ingest(state: AgentState, planners: Mapping[str, Planner], models: Iterable[
             start_ups = learned.start_ups_ms.get(pool.name)
             if start_ups and not (state.leading and pool.start_ups_ms):
                 pool.start_ups_ms = [min(one, pool.knobs.start_deadline_ms) for one in start_ups]
-        if learned.data and not _teach(planners[name], learned):
+        if learned.data and not _import(planners[name], learned):
             state.count("learned_ignored")
 
 
 def save(planners: Mapping[str, Planner], scope: str, state: AgentState, now: int) -> list[SaveLearned]:
-    """Have what the next model has taught written, where that is not what the store holds. Only a leader asks."""
+    """Compare the learned state of the next model with the store, and write it if it differs; for leaders only."""
     if not state.registry_read or now < state.learning_at_ms:
         return []
-    state.learning_at_ms = now + LOOK_INTERVAL_MS
+    state.learning_at_ms = now + COMPARE_INTERVAL_MS
     names = sorted(state.fleet.models)
     name = state.learning_of = next((name for name in names if name > state.learning_of), names[0])
     saved_at_ms = state.fleet.models[name].learned_saved_at_ms
@@ -48,32 +48,32 @@ def save(planners: Mapping[str, Planner], scope: str, state: AgentState, now: in
 
 
 def _learned(state: AgentState, planner: Planner, name: str, stored: LearnedState) -> LearnedState:
-    """All that a model has taught. What was not learned anew stays as it is stored."""
+    """Return the learned state of a model, with the stored values for what this agent has not learned."""
     start_ups = {pool.name: list(pool.start_ups_ms) for pool in state.fleet.models[name].pools.values()}
     start_ups = {pool: times for pool, times in sorted(start_ups.items()) if times}
-    data = _said(planner)
+    data = _export(planner)
     if data is not None and len(data) > DATA_BYTES_MAX:
         state.count("learned_too_large")
         data = None
-    kept = (stored.planner, stored.data) if data is None else (planner.name, data)
-    return LearnedState(start_ups_ms=start_ups or stored.start_ups_ms, planner=kept[0], data=kept[1])
+    author, data = (stored.planner, stored.data) if data is None else (planner.name, data)
+    return LearnedState(start_ups_ms=start_ups or stored.start_ups_ms, planner=author, data=data)
 
 
-def _teach(planner: Planner, learned: LearnedState) -> bool:
-    """Return True if the planner has learned state, after importing what was stored."""
-    if _said(planner) is not None:
+def _import(planner: Planner, learned: LearnedState) -> bool:
+    """Import stored state unless the planner has its own; return True if the planner has learned state afterwards."""
+    if _export(planner) is not None:
         return True
     if learned.planner == planner.name:
         try:
             planner.import_learned(learned.data)
-        except Exception:  # noqa: BLE001 - whatever is in the store, all models would stop for it, and again after a restart
+        except Exception:  # noqa: BLE001 - any stored data would otherwise stop all models, and again after a restart
             return False
-    return _said(planner) is not None
+    return _export(planner) is not None
 
 
-def _said(planner: Planner) -> bytes | None:
-    """Return what a planner has learned; nothing if it fails, which is reported when it runs."""
+def _export(planner: Planner) -> bytes | None:
+    """Return the learned state of a planner; None if there is none or the planner fails, which its next run reports."""
     try:
         return planner.export_learned()
-    except Exception:  # noqa: BLE001 - no other model is to stop for it
+    except Exception:  # noqa: BLE001 - a fault of one planner must not stop the other models
         return None

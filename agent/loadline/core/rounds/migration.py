@@ -54,7 +54,7 @@ class MigrationPipeline:
                 model.migration.apply_settings({pool.name: pool.role for pool in knobs.pools}, knobs.migration)
             elif model.migration.knobs is not None:
                 model.migration = ModelMigrationState()
-                state.migration.in_flight.forget_model(name)
+                state.migration.in_flight.remove_model(name)
 
     def plan(self, refreshed: Sequence[str], now: int) -> list[Effect]:
         """Plan the models whose totals were refreshed in this turn and those that are due; return the commands."""

@@ -1,4 +1,4 @@
-"""Reconciliation: targets that differ from reality are decided again, for missing workers and for surplus ones."""
+"""Reconciliation: a new decision for targets that differ from reality, with missing or surplus workers."""
 
 from loadline.core.state.agent_state import AgentState
 from loadline.core.state.model_state import ModelState
@@ -6,24 +6,24 @@ from loadline.core.vocabulary.effects import Effect, RaiseAlarm
 
 
 def reconcile(state: AgentState, model: ModelState, now: int) -> list[Effect]:
-    """Have the targets of a model decided again where reality differs at ``now`` (ms), with an alarm."""
+    """Mark a model for a new decision if its workers differ from its targets at ``now`` (ms); return alarms."""
     return [*_replace_missing(state, model, now), *_drain_surplus(state, model, now)]
 
 
 def _replace_missing(state: AgentState, model: ModelState, now: int) -> list[Effect]:
-    """Ask again for workers that did not come, once in every start deadline: a scaler may have lost the decision."""
+    """Request overdue workers again, once per start deadline, since a scaler may have lost the decision."""
     if model.name in state.ledger.live:
-        return []  # the decision is still announced: it is applied, or it expires
+        return []  # the decision is still announced, until it is applied or expires
     overdue = [pool for pool in model.pools.values() if pool.needs_rerequest(now)]
     for pool in overdue:
         pool.rerequested_at_ms = now
         model.reconcile = True
     names = ", ".join(f"{pool.overdue_workers(now)} of {pool.name}" for pool in overdue)
-    return [RaiseAlarm("workers_missing", model.name, f"did not come in time: {names}")] if overdue else []
+    return [RaiseAlarm("workers_missing", model.name, f"workers not ready in time: {names}")] if overdue else []
 
 
 def _drain_surplus(state: AgentState, model: ModelState, now: int) -> list[Effect]:
-    """Drain workers above the target: starting too many is no way around the bounds."""
+    """Drain workers in excess of the target for ``surplus_after_ms``, since the bounds apply to them too."""
     fleet = state.fleet.knobs
     for pool in model.pools.values():
         since_ms = max(pool.surplus_since_ms, state.acting_since_ms)
@@ -34,5 +34,5 @@ def _drain_surplus(state: AgentState, model: ModelState, now: int) -> list[Effec
         pool.surplus_since_ms = now
         model.reconcile = True
         surplus = pool.ready + pool.starting - pool.effective_target(now)
-        return [RaiseAlarm("workers_surplus", model.name, f"{surplus} of {pool.name} are more than was decided")]
+        return [RaiseAlarm("workers_surplus", model.name, f"{surplus} workers of {pool.name} exceed the target")]
     return []

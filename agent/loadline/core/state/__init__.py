@@ -1,1 +1,1 @@
-"""Everything that a controller knows, its settings and its snapshot."""
+"""State of a controller, its settings and its snapshot."""

@@ -1,4 +1,4 @@
-"""Everything that a controller knows, as one encodable Struct: a snapshot of it is where a replay begins."""
+"""State of a controller as one encodable Struct. A replay begins with a snapshot of it."""
 
 from msgspec import Struct, field
 
@@ -18,7 +18,7 @@ from loadline.core.vocabulary.reasons import Explanation, Rejection
 
 
 class AgentState(Struct):
-    """The fleet with all models, leadership, and everything under way."""
+    """State of the fleet, leader election, decisions, drains, allocation and migrations."""
 
     fleet: ModelFleet
     leadership: Leadership
@@ -27,30 +27,33 @@ class AgentState(Struct):
     gpus: FleetBudget = field(default_factory=FleetBudget)
     allocation: FleetAllocation = field(default_factory=FleetAllocation)
     stored: dict[str, LearnedState] = field(default_factory=dict)
-    """Learned state by model, as the store holds it; also of models that are not configured."""
+    """Learned state in the store by model, including models that are not configured."""
     learning_of: str = ""
-    """The model whose learned state was last compared with the store."""
+    """Model whose learned state was last compared with the store."""
     learning_at_ms: int = 0
     """Unix time of the next comparison."""
     migration: MigrationMemory = field(default_factory=MigrationMemory)
-    """Memory of migration that spans models."""
+    """Migration state that spans models."""
     paused: dict[str, str] = field(default_factory=dict)
-    """Paused models and who paused them, as the store holds it."""
+    """Paused models in the store, with the operator who paused each."""
     forecast_requests: dict[str, int] = field(default_factory=dict)
-    """Number of the newest forecast request by model. It outlives a model, so that late answers stay late."""
+    """Number of the newest forecast request by model. Kept for removed models, so that late answers are recognised."""
     config_problem: str = ""
-    """Problem of the configuration that was last read; empty: it applies."""
+    """Reason why the last loaded configuration is not active; empty: it is."""
     restart_for: list[str] = field(default_factory=list)
-    """Changed keys that apply only after a restart."""
+    """Changed configuration keys that take effect after a restart."""
     registry_read: bool = False
     decisions_read: bool = False
     reading: bool = False
+    """True while the decisions are being read."""
     read_request: int = 0
+    """Number of the newest read of the decisions; results of earlier reads are ignored."""
     read_at_ms: int = 0
+    """Unix time of the next read of the decisions."""
     led: bool = False
     """True if this agent led at the end of the last turn."""
     acting_since_ms: int = -1
-    """Unix time since which this agent leads and has read everything that it needs; -1: it does not."""
+    """Unix time since which this agent leads and has read registry and decisions; -1: it does not lead or has not."""
     bus_connected: bool = False
     bus_since_ms: int = 0
     """Unix time at which the bus connected or disconnected."""
@@ -62,47 +65,48 @@ class AgentState(Struct):
 
     @property
     def leading(self) -> bool:
-        """True if this agent decides."""
+        """True if this agent is the leader."""
         return self.leadership.phase == "leading"
 
     def settled(self, model: Model, now: int) -> bool:
-        """Return True if this agent decides and knows the current targets of a model.
+        """Return True if this agent may decide and knows the current targets of a model.
 
-        Without an earlier decision, a fleet that is still registering would look too small or even empty.
+        Without an earlier decision, the targets are known ``stale_after_ms`` after this agent could first decide: a
+        fleet that is still registering looks too small or empty.
         """
         known = self.registry_read and self.decisions_read and self.acting_since_ms >= 0
         if not known or not self.leadership.may_commit(now):
             return False
-        young = now - self.acting_since_ms < self.fleet.knobs.stale_after_ms
-        return not young or all(pool.desired is not None for pool in model.pools.values())
+        registering = now - self.acting_since_ms < self.fleet.knobs.stale_after_ms
+        return not registering or all(pool.desired is not None for pool in model.pools.values())
 
-    def count(self, what: str) -> None:
-        """Count an event of the agent."""
-        self.counters[what] = self.counters.get(what, 0) + 1
+    def count(self, counter: str) -> None:
+        """Increment a counter."""
+        self.counters[counter] = self.counters.get(counter, 0) + 1
 
-    def reject(self, why: Rejection, count: int = 1) -> None:
-        """Count messages that were refused."""
-        self.rejected[why] = self.rejected.get(why, 0) + count
+    def reject(self, rejection: Rejection, count: int = 1) -> None:
+        """Count rejected inputs."""
+        self.rejected[rejection] = self.rejected.get(rejection, 0) + count
 
-    def read_again(self, now: int) -> None:
-        """Read the decisions again before anything is decided: what is known of the store is out of date."""
-        # An answer under way, or in this very turn, may be older than what it has to tell: it is not that of the next.
+    def reread_decisions(self, now: int) -> None:
+        """Have the decisions read again before anything is decided, since the known ones may be outdated."""
+        # The result of a read in progress may be older than this call: a new number makes it ignored.
         self.read_request += 1
         self.decisions_read = self.reading = False
         self.read_at_ms = now
 
-    def forget_model(self, name: str) -> None:
-        """Remove a model. The ledger keeps the sequence of its decisions, and the store what it holds of it."""
+    def remove_model(self, name: str) -> None:
+        """Remove a model. The ledger keeps the sequence of its decisions; its keys in the store remain."""
         model = self.fleet.models.pop(name)
         for pool in model.pools.values():
             self.fleet.unassign(pool)
         self.ledger.retire(name)
         self.gpus.forget(name)
-        self.migration.in_flight.forget_model(name)
+        self.migration.in_flight.remove_model(name)
 
 
 def initial_state(settings: Settings) -> AgentState:
-    """Return the state of an agent that knows nothing yet."""
+    """Return the state of an agent at its start."""
     return AgentState(
         fleet=ModelFleet(
             knobs=settings.fleet,
@@ -115,19 +119,19 @@ def initial_state(settings: Settings) -> AgentState:
     )
 
 
-def limited(settings: Settings, fleet: Fleet) -> Supplies:
+def limited_supplies(settings: Settings, fleet: Fleet) -> Supplies:
     """Return the limited supplies of GPUs and the pools that use them."""
     tenants = {model.name: Tenant(model.namespace, model.priority) for model in settings.models}
     return supplies_of(fleet, tenants, settings.allocation.capacity, settings.quotas)
 
 
 def initial_planners(settings: Settings) -> dict[str, Planner]:
-    """Return a planner for each model, warmed up where there is a history."""
+    """Return a planner for each model, warmed up with its history if it has one."""
     return {model.name: new_planner(settings, model) for model in settings.models}
 
 
 def new_planner(settings: Settings, knobs: ModelKnobs) -> Planner:
-    """Return the planner of a model, warmed up where there is a history."""
+    """Return the planner of a model, warmed up with its history if it has one."""
     planner = PLANNERS[knobs.planner](knobs.knobs)
     if knobs.name in settings.histories:
         planner.warm_up(settings.histories[knobs.name])

@@ -1,4 +1,4 @@
-"""Everything known of one model."""
+"""State of one model."""
 
 from msgspec import field
 
@@ -18,35 +18,35 @@ from loadline.core.vocabulary.status import Condition
 
 
 class ModelState(Model, kw_only=True):
-    """A model as reported, and all that the agent remembers of it. To forget a model is to delete this."""
+    """A model as reported, with the state of its planning and migration. Deleting it removes the model completely."""
 
     guardrails: Guardrails
     idle: IdleTracker = field(default_factory=IdleTracker)
     plan_at_ms: int = 0
-    """Unix time at which the planner runs next even if nothing happens."""
+    """Unix time of the next planner run without an event."""
     forecasts: list[ForecastFitted | ForecastFailed] = field(default_factory=list)
-    """Forecasts that came since the planner last ran."""
+    """Forecasts that arrived since the last planner run."""
     failing: bool = False
-    """True if the planner failed when it last ran."""
+    """True if the last planner run failed."""
     reconcile: bool = False
     """True if the current targets must be decided again."""
     hold: Explanation | None = None
-    """The last round without a decision."""
+    """Explanation of the last round without a decision."""
     conditions: tuple[Condition, ...] = ()
     """Conditions as of the last round."""
     migration: ModelMigrationState = field(default_factory=ModelMigrationState)
     learned_saved_at_ms: int | None = None
-    """Unix time at which its learned state was last written to the store."""
+    """Unix time of the last write of its learned state to the store."""
 
 
 class ModelFleet(Fleet, kw_only=True):
-    """The fleet, with everything known of each model."""
+    """The fleet, with the state of each model."""
 
     models: dict[str, ModelState]  # type: ignore[assignment]  # read as dict[str, Model] by the fleet, which adds none
 
 
 def new_model(settings: Settings, knobs: ModelKnobs) -> ModelState:
-    """Return a model of which nothing is known yet."""
+    """Return a model without workers, traffic or decisions."""
     fleet = settings.fleet
     return ModelState(
         name=knobs.name,
@@ -58,7 +58,7 @@ def new_model(settings: Settings, knobs: ModelKnobs) -> ModelState:
 
 
 def new_pool(settings: Settings, model: str, knobs: PoolKnobs) -> Pool:
-    """Return a pool of which nothing is known yet."""
+    """Return a pool without workers or a target."""
     return Pool(knobs, engine=engine_of(settings, model, knobs.name), accelerator=accelerator_of(settings, knobs))
 
 
@@ -73,5 +73,5 @@ def engine_of(settings: Settings, model: str, pool: str) -> EngineProfile:
 
 
 def accelerator_of(settings: Settings, knobs: PoolKnobs) -> AcceleratorKnobs:
-    """Return the accelerator that the workers of a pool run on."""
+    """Return the accelerator of the workers of a pool."""
     return next((one for one in settings.accelerators if one.name == knobs.accelerator), UNNAMED_ACCELERATOR)

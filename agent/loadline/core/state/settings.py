@@ -1,4 +1,4 @@
-"""All knobs that the core reads, as one Struct: journalled with every snapshot, so that a replay needs nothing else."""
+"""Settings of the core as one Struct, which the journal holds with every snapshot: a replay needs no other input."""
 
 from typing import Annotated, Any
 
@@ -27,12 +27,12 @@ class ModelKnobs(Struct, frozen=True, forbid_unknown_fields=True):
     """A served model: its pools, its planner and its guardrails."""
 
     name: Annotated[Name, Meta(description="Name of the model as its workers and frontends report it.")]
-    pools: Annotated[tuple[PoolKnobs, ...], Meta(min_length=1, max_length=64, description="Its pools.")]
-    namespace: Annotated[Name, Meta(description="Whose it is: for quotas, overrides and the labels of metrics.")] = (
-        "default"
-    )
+    pools: Annotated[tuple[PoolKnobs, ...], Meta(min_length=1, max_length=64, description="Pools of the model.")]
+    namespace: Annotated[
+        Name, Meta(description="Owner of the model, for quotas, overrides and the labels of metrics.")
+    ] = "default"
     priority: Annotated[
-        int, Meta(ge=1, le=100, description="Who is served first where GPUs are short: 1 before 100.")
+        int, Meta(ge=1, le=100, description="Rank among the models if GPUs are short; 1 is served first.")
     ] = 100
     service_class: Annotated[
         str, Meta(max_length=100, description="One of [[service_classes]]: objectives and priority; empty: none.")
@@ -45,36 +45,37 @@ class ModelKnobs(Struct, frozen=True, forbid_unknown_fields=True):
         Meta(
             ge=0,
             le=604_800_000,
-            description="All pools are emptied after nobody has asked anything of the model for this long, by frontends"
-            " that all report; 0: never. The first request wakes a worker of each role.",
+            description="Time without requests after which the model scales to zero, if all its frontends report;"
+            " 0: never. The first request starts a worker of each role.",
         ),
     ] = 0
-    no_operation: Annotated[bool, Meta(description="Advise only: explain what would be done, decide nothing.")] = False
+    no_operation: Annotated[
+        bool, Meta(description="Explain the decisions and migrations of the model, but do not execute them.")
+    ] = False
     gpu_budget_max: Annotated[
-        Annotated[int, Meta(ge=1)] | None, Meta(description="Most GPUs over all pools of the model.")
+        Annotated[int, Meta(ge=1)] | None, Meta(description="Maximum GPUs over all pools of the model.")
     ] = None
-    gpu_budget_min: Annotated[int, Meta(ge=0, description="Fewest GPUs over all pools of the model.")] = 0
+    gpu_budget_min: Annotated[int, Meta(ge=0, description="Minimum GPUs over all pools of the model.")] = 0
     objectives: ObjectiveKnobs = ObjectiveKnobs()
     load_predictor_warmup_trace: Annotated[
         str,
         Meta(
             max_length=4_096,
-            description="Trace of the load before the agent starts, so that the first forecast has a past; from this"
-            " file on. For planners that forecast.",
+            description="Trace of the load before the agent starts, for planners that forecast; relative to this file.",
         ),
     ] = ""
     load_predictor_warmup_end: Annotated[
         str,
         Meta(
             pattern=r"^(([01][0-9]|2[0-3]):[0-5][0-9])?$",
-            description="Time of day, UTC, at which that trace ends, as HH:MM: until the start, whenever that is, load"
-            " is taken to be as a day before. Without it the trace is taken to end at the start.",
+            description="Time of day (UTC) of the end of the warm-up trace, as HH:MM. From it to the start of the"
+            " agent, the load of the previous day is assumed. Empty: the trace ends at the start.",
         ),
     ] = ""
     guardrails: GuardrailKnobs = GuardrailKnobs()
     migration: MigrationKnobs = MigrationKnobs()
     planner_knobs: dict[str, Any] = {}
-    """Knobs of its planner, and of others where they are set, by the name of the planner: sections in a file."""
+    """Knobs by the name of the planner: those of its planner, and of other planners with a section in the file."""
 
     def __post_init__(self) -> None:
         known = {name: knobs for name in PLANNERS if (knobs := self._known_knobs(name)) is not None}
@@ -82,7 +83,7 @@ class ModelKnobs(Struct, frozen=True, forbid_unknown_fields=True):
         force_setattr(self, "planner_knobs", dict(sorted((known | unknown).items())))
 
     def _known_knobs(self, name: str) -> Any:
-        """Return the knobs of a planner; None if they are those that it has without any."""
+        """Return the knobs of a planner; None if they are the defaults of a planner that the model does not use."""
         kind, knobs = PLANNERS[name].Knobs, self.planner_knobs.get(name, {})
         typed = knobs if isinstance(knobs, kind) else convert(knobs, kind, str_keys=True)
         return typed if name == self.planner or typed != kind() else None
@@ -93,7 +94,7 @@ class ModelKnobs(Struct, frozen=True, forbid_unknown_fields=True):
         return self.planner_knobs[self.planner]
 
     def knobs_of(self, planner: str) -> Any:
-        """Return the knobs of a registered planner, as they are set or by default."""
+        """Return the knobs of a registered planner, with its defaults if none are set."""
         knobs = self.planner_knobs.get(planner)
         return PLANNERS[planner].Knobs() if knobs is None else knobs
 
@@ -102,7 +103,7 @@ class ModelKnobs(Struct, frozen=True, forbid_unknown_fields=True):
         return replace(self, planner=planner, planner_knobs=self.planner_knobs | {planner: knobs})
 
     def for_planner(self, fleet: FleetKnobs) -> ModelSettings:
-        """Return what the checks and the description of its planner consult."""
+        """Return the settings that the checks and the description of its planner need."""
         return ModelSettings(self.pools, self.objectives, fleet)
 
 
@@ -121,14 +122,14 @@ class Settings(Struct, frozen=True):
     quotas: dict[str, Quota] = {}
     """GPUs by namespace and type."""
     profiles: dict[str, dict[str, EngineProfile]] = {}
-    """Engine profiles by model and pool, as data: a replay needs no file."""
+    """Engine profiles by model and pool, as data, so that a replay needs no file."""
     zones: dict[str, ZoneOffsets] = {}
-    """The wall clocks that schedules go by, by the name of their timezone."""
+    """Offsets from UTC by timezone, for schedules."""
     tpot_profiles: dict[str, TpotSweep] = {}
-    """Times per output token by model, where a file of them is named, as data too."""
+    """Profiles of the time per output token by model, for models with ``tpot_profiling_data_path``, as data."""
     only_migration: bool = False
-    """Requests move, and nothing else is decided: somebody else scales."""
+    """True if this agent only migrates requests, and another program scales the fleet."""
     digest: str = ""
     """Digest of all settings except the agent's name; equal for agents with equal settings."""
     histories: dict[str, History] = {}
-    """The load before the start by model, as data too: what a planner starts warm with."""
+    """Load before the start of the agent by model, as data; planners are warmed up with it."""

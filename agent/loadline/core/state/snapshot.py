@@ -1,4 +1,4 @@
-"""Snapshots of a state: a replay begins with one."""
+"""Snapshots of a state, with which a replay begins."""
 
 from collections.abc import Callable
 from itertools import islice
@@ -18,72 +18,73 @@ from loadline.core.state.model_state import accelerator_of, engine_of
 from loadline.core.state.settings import Settings
 
 _SLICE_WORKERS: Final = 128
-"""Workers encoded at a time: no other thread can run for 0.2 ms."""
+"""Workers encoded at a time; no other thread runs for 0.2 ms."""
 
 
 class Snapshot(Struct, frozen=True):
-    """A state with its planners, whose types are known only by name."""
+    """A state and its planners, which are decoded by the types that the settings name."""
 
     state: AgentState
     planners: dict[str, msgspec.Raw]
 
 
 def capture(state: AgentState, planners: dict[str, Planner]) -> Callable[[], dict[str, Any]]:
-    """Capture everything as it is now.
+    """Capture a state and its planners at this moment.
+
+    Encoding 10,000 workers takes 15 ms or more, copying them 5 ms. Workers are therefore copied now and encoded later,
+    in slices, between which other threads can run. Everything else is small and encoded now, except for engine
+    profiles, which the settings contain.
 
     Returns:
-        A function that returns what encodes to the JSON of a ``Snapshot``; call it once, in any thread.
-
-    Encoding 10,000 workers takes 15 ms or more, copying them 5 ms: so they are copied now and encoded later, in
-    slices, between which other threads may run. All else is small and encoded at once, except for engine profiles,
-    which are in the settings and do not change.
+        A function that encodes the workers and returns a ``Snapshot`` as a mapping; call it once, in any thread.
     """
     pools: list[dict[str, Any]] = []
 
-    def hold_pool(pool: Pool) -> dict[str, Any]:
-        held = _hold(
+    def capture_pool(pool: Pool) -> dict[str, Any]:
+        captured = _fields(
             pool,
             engine=NO_PROFILE,
             accelerator=UNNAMED_ACCELERATOR,
             workers={name: worker.copy() for name, worker in pool.workers.items()},
         )
-        pools.append(held)
-        return held
+        pools.append(captured)
+        return captured
 
-    def hold_model(model: Model) -> dict[str, Any]:
-        return _hold(model, pools={name: hold_pool(pool) for name, pool in model.pools.items()})
+    def capture_model(model: Model) -> dict[str, Any]:
+        return _fields(model, pools={name: capture_pool(pool) for name, pool in model.pools.items()})
 
-    fleet = _hold(state.fleet, models={name: hold_model(model) for name, model in state.fleet.models.items()})
-    whole = {"state": _hold(state, fleet=fleet), "planners": {name: _raw(one) for name, one in planners.items()}}
+    fleet = _fields(state.fleet, models={name: capture_model(model) for name, model in state.fleet.models.items()})
+    snapshot = {"state": _fields(state, fleet=fleet), "planners": {name: _raw(one) for name, one in planners.items()}}
 
     def finish() -> dict[str, Any]:
         for pool in pools:
-            pool["workers"] = _in_slices(pool["workers"])
-        return whole
+            pool["workers"] = _encode_in_slices(pool["workers"])
+        return snapshot
 
     return finish
 
 
-def _hold(struct: Struct, **given: Any) -> dict[str, Any]:
-    """Return the fields of a struct, encoded except for those that are given."""
-    return {name: given[name] if name in given else _raw(getattr(struct, name)) for name in struct.__struct_fields__}
+def _fields(struct: Struct, **replaced: Any) -> dict[str, Any]:
+    """Return the encoded fields of a struct, with some replaced by other values."""
+    names = struct.__struct_fields__
+    return {name: replaced[name] if name in replaced else _raw(getattr(struct, name)) for name in names}
 
 
 def _raw(value: Any) -> msgspec.Raw:
     return msgspec.Raw(msgspec.json.encode(value))
 
 
-def _in_slices(workers: dict[str, WorkerState]) -> msgspec.Raw:
+def _encode_in_slices(workers: dict[str, WorkerState]) -> msgspec.Raw:
     left = iter(workers.items())
     slices = iter(lambda: dict(islice(left, _SLICE_WORKERS)), {})
     return msgspec.Raw(b"{" + b",".join(msgspec.json.encode(one)[1:-1] for one in slices) + b"}")
 
 
 def decode_snapshot(settings: Settings, data: bytes) -> tuple[AgentState, dict[str, Planner]]:
-    """Decode what ``capture`` encoded.
+    """Decode a snapshot.
 
     Raises:
-        msgspec.DecodeError: It was not written by this version.
+        msgspec.DecodeError: The snapshot has another layout, such as that of another version.
     """
     snapshot = msgspec.json.decode(data, type=Snapshot)
     for model in snapshot.state.fleet.models.values():

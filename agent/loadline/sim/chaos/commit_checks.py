@@ -1,7 +1,7 @@
 """Checks of a decision in the turn in which an agent starts to commit it."""
 
 from loadline.core.fleet.pool import Pool
-from loadline.core.state.agent_state import limited
+from loadline.core.state.agent_state import limited_supplies
 from loadline.core.state.settings import ModelKnobs
 from loadline.core.vocabulary.decisions import Decision, PoolTarget
 from loadline.core.vocabulary.reasons import ReasonCode
@@ -158,7 +158,7 @@ class CommitCheck:
     def _check_capacity(self) -> None:
         """Check the supplies of which this model takes more against the use by all models after this commit."""
         settings, fleet = self.history.settings, self.state.fleet
-        supplies = limited(settings, fleet)
+        supplies = limited_supplies(settings, fleet)
         targets = {target.pool: target for target in self.decision.targets}
         grows = {
             supply

@@ -5,7 +5,7 @@ from typing import Final
 
 from loadline.core.decisions.ledger import OPEN
 from loadline.core.fleet.pool import Pool
-from loadline.core.state.agent_state import limited
+from loadline.core.state.agent_state import limited_supplies
 from loadline.core.state.settings import ModelKnobs
 from loadline.core.vocabulary.reasons import ReasonCode
 from loadline.sim.chaos.invariants import ReportViolation
@@ -85,7 +85,7 @@ def _check_model(world: ChaosWorld, leader: SimulatedAgent, model: ModelKnobs, r
 def _is_scarce(leader: SimulatedAgent, model: ModelKnobs, pool: Pool) -> bool:
     """Return whether GPUs lack for one more worker, even if models of lower priority shrank to their minimum."""
     settings, fleet = leader.controller.settings, leader.controller.state.fleet
-    supplies = limited(settings, fleet)
+    supplies = limited_supplies(settings, fleet)
     for supply, gpus in supplies.takes.get(model.name, {}).get(pool.name, {}).items():
         left = supplies.limits[supply] - gpus
         for other in settings.models:

@@ -1,4 +1,4 @@
-"""Allocate: share limited GPUs among models, and remember who waits for them."""
+"""Allocate: share limited GPUs among models, and record which models wait for GPUs."""
 
 from collections.abc import Sequence
 
@@ -18,10 +18,10 @@ from loadline.core.vocabulary.effects import Effect
 def allocate(
     context: ScalingContext, evaluations: Sequence[Evaluation], ledger: GpuLedger | None, now: int
 ) -> list[Effect]:
-    """Allocate limited GPUs for the demands of this round. Models whose grant changes are planned next.
+    """Allocate limited GPUs for the demands of this round, and schedule other models whose grant changes.
 
     Returns:
-        The problem for the exact solver, where one is to be solved.
+        The problem for the exact solver, if one is due.
     """
     state, allocation, takes = context.state, context.state.allocation, context.supplies.takes
     if ledger is None or not takes or not state.leading or not (evaluations or allocation.better):
@@ -41,7 +41,7 @@ def allocate(
 
 
 def without_allocation(context: ScalingContext, evaluation: Evaluation, fault: Exception, now: int) -> Evaluation:
-    """Return the evaluation of a model after the allocation failed: what is left for models that share is unknown."""
+    """Return the evaluation of a model after the allocation failed: a hold, if the model shares limited supplies."""
     if evaluation.model.name not in context.supplies.takes:
         return evaluation
     recommendation, alarms = context.fail(evaluation.model, fault, now)
@@ -51,20 +51,20 @@ def without_allocation(context: ScalingContext, evaluation: Evaluation, fault: E
 def record_wait(
     context: ScalingContext, model: ModelState, proposal: Proposal, constraints: Constraints, now: int
 ) -> None:
-    """Remember the GPUs that a model waits for, and those that it would release."""
+    """Record the GPUs that a model waits for and those that it would release."""
     state = context.state
     state.gpus.record_wait(state.fleet, model, proposal, constraints.budget, now)
     state.allocation.record_wait(model.name, proposal.waits, constraints.supply, now)
 
 
 def forget_wait(context: ScalingContext, model: ModelState) -> None:
-    """Forget it: nothing can be decided for the model."""
+    """Delete the records of a model for which nothing can be decided."""
     context.state.gpus.forget(model.name)
     context.state.allocation.forget(model.name)
 
 
 def wake_waiting(context: ScalingContext, ledger: GpuLedger | None, now: int) -> None:
-    """Plan the models next whose GPUs have become free, and those that must give some."""
+    """Schedule the models that wait for GPUs which became free, and those that must release some."""
     state = context.state
     if not (state.gpus.claims or state.allocation.waiting):
         return
@@ -77,11 +77,11 @@ def wake_waiting(context: ScalingContext, ledger: GpuLedger | None, now: int) ->
 def _demand(
     context: ScalingContext, model: ModelState, evaluation: Evaluation | None, ledger: GpuLedger, now: int
 ) -> ModelDemand:
-    """Return the demand of a model; its current counts where nothing can be decided for it."""
+    """Return the demand of a model; its current counts if nothing can be decided for it."""
     state, name = context.state, model.name
     pending = ledger.pending.get(name, {})
-    stays = name in state.paused or context.models[name].no_operation
-    if evaluation is None or evaluation.failed or stays or gate.unsettled(state, model, now) is not None:
+    unchanging = name in state.paused or context.models[name].no_operation
+    if evaluation is None or evaluation.failed or unchanging or gate.unsettled(state, model, now) is not None:
         return current_demand(model, pending, now)
     granted, stale_after_ms = state.allocation.granted.get(name, {}), state.fleet.knobs.stale_after_ms
     recommendation, hard = evaluation.recommendation, model.guardrails.hard

@@ -1,4 +1,4 @@
-"""Constrain: collect all limits on a model, and apply its guardrails."""
+"""Constrain: collect the limits of a model and apply its guardrails."""
 
 from loadline.core.planning.allocation.gpu_ledger import GpuLedger
 from loadline.core.planning.guardrails.constraints import UNLIMITED_HEADROOM, Constraints
@@ -10,7 +10,7 @@ from loadline.core.rounds.scaling.evaluate import Evaluation
 def constrain(
     context: ScalingContext, evaluation: Evaluation, ledger: GpuLedger | None, now: int
 ) -> tuple[Proposal, Constraints]:
-    """Return the counts that the guardrails leave of a recommendation, and the limits that they applied."""
+    """Apply the guardrails to a recommendation; return the resulting proposal and the constraints."""
     state, model = context.state, evaluation.model
     constraints = Constraints(
         state.acting_since_ms,

@@ -1,4 +1,4 @@
-"""Everything that the steps of a scaling round share."""
+"""Context that the steps of a scaling round share."""
 
 from typing import Final
 
@@ -8,16 +8,16 @@ from loadline.core.planning.allocation.fleet_allocation import terms_of
 from loadline.core.planning.allocation.gpu_ledger import GpuLedger, gpu_ledger_of
 from loadline.core.planning.planners import Planner
 from loadline.core.planning.schedules import Schedules
-from loadline.core.state.agent_state import AgentState, limited
+from loadline.core.state.agent_state import AgentState, limited_supplies
 from loadline.core.state.model_state import ModelState
 from loadline.core.state.settings import ModelKnobs, Settings
 from loadline.core.vocabulary.effects import Effect, RaiseAlarm
 from loadline.core.vocabulary.reasons import Explanation, Reason, ReasonCode, Recommendation
 
 RETRY_MS: Final = 1_000
-"""Time after which a planner that failed runs again, unless its model changes first."""
-FAULT_MAX: Final = 200
-"""Characters of a fault's text that alarms and explanations carry."""
+"""Time after which a planner that failed runs again, unless its model changes before."""
+FAULT_CHARACTERS_MAX: Final = 200
+"""Largest number of characters of an exception in alarms and explanations."""
 
 
 class Outcome(Struct, frozen=True):
@@ -28,7 +28,7 @@ class Outcome(Struct, frozen=True):
 
 
 class ScalingContext:
-    """The state, the planners and the settings of a scaling round. It remembers nothing itself."""
+    """State, planners and settings of scaling rounds, derived from the state of the agent and its settings."""
 
     def __init__(self, settings: Settings, state: AgentState, planners: dict[str, Planner]) -> None:
         self.state = state
@@ -36,17 +36,17 @@ class ScalingContext:
         self.scope = settings.scope
         self.models: dict[str, ModelKnobs] = {model.name: model for model in settings.models}
         self.allocation = settings.allocation
-        self.supplies = limited(settings, state.fleet)
+        self.supplies = limited_supplies(settings, state.fleet)
         self.schedules = {model.name: Schedules(model.pools, settings.zones) for model in settings.models}
         state.allocation.apply_terms(terms_of(state.fleet, self.supplies, self.allocation))
 
     def gpu_ledger(self, now: int) -> GpuLedger | None:
-        """Return the GPUs of all models at ``now`` (ms); None where no budget or supply limits them."""
+        """Return the GPUs of all models at ``now`` (ms); None if no budget or supply limits them."""
         return gpu_ledger_of(self.state.fleet, self.state.ledger.pending(), self.supplies, now)
 
     def fail(self, model: ModelState, fault: Exception, now: int) -> tuple[Recommendation, list[Effect]]:
-        """Return a recommendation that reports a fault, and an alarm if the model did not fail before."""
-        text = f"{type(fault).__name__}: {fault}"[:FAULT_MAX]
+        """Return a recommendation that reports an exception, and an alarm if the last run of the planner succeeded."""
+        text = f"{type(fault).__name__}: {fault}"[:FAULT_CHARACTERS_MAX]
         model.plan_at_ms = now + RETRY_MS
         self.state.count("planner_failures")
         alarms: list[Effect] = [] if model.failing else [RaiseAlarm("planner_failed", model.name, text)]

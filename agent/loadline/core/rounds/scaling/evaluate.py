@@ -12,7 +12,7 @@ from loadline.core.vocabulary.reasons import ReasonCode, Recommendation
 
 
 class Evaluation(Struct, frozen=True):
-    """Recommendation for one model, before any limit."""
+    """Recommendation for one model, before limits."""
 
     model: ModelState
     recommendation: Recommendation
@@ -23,7 +23,7 @@ class Evaluation(Struct, frozen=True):
 
 
 def evaluate(context: ScalingContext, name: str, now: int) -> Evaluation:
-    """Bring a model up to date at ``now`` (ms) and run its planner. A planner that fails holds its own model only."""
+    """Refresh the totals of a model at ``now`` (ms) and run its planner. A planner that fails holds its model only."""
     state = context.state
     model = state.fleet.models[name]
     if model.plan_at_ms <= now:
@@ -43,25 +43,25 @@ def _run_planner(context: ScalingContext, model: ModelState, now: int) -> tuple[
     try:
         for forecast in forecasts:
             planner.ingest_forecast(forecast)
-        recommendation, wake_ms, asked = planner.plan(model, now), planner.next_wake(), planner.forecast_request()
-    except Exception as fault:  # noqa: BLE001 - any fault would stop all models, and again after a restart
+        recommendation, wake_ms, request = planner.plan(model, now), planner.next_wake(), planner.forecast_request()
+    except Exception as fault:  # noqa: BLE001 - any exception would stop all models, and again after a restart
         return context.fail(model, fault, now)
     model.plan_at_ms = wake_ms
-    if asked is None:
+    if request is None:
         return recommendation, []
-    context.state.forecast_requests[model.name] = asked.request
-    return recommendation, [FitForecast(model.name, asked.request, asked.questions)]
+    context.state.forecast_requests[model.name] = request.request
+    return recommendation, [FitForecast(model.name, request.request, request.questions)]
 
 
 def _bounds(
     context: ScalingContext, model: ModelState, recommendation: Recommendation, now: int
 ) -> Mapping[str, Bound]:
-    """Return the bounds by idleness of a model that may scale to zero."""
+    """Return the temporary bounds of a model that may scale to zero."""
     if all(pool.knobs.replicas_min for pool in model.pools.values()):
         return NO_BOUNDS
     idle, after_ms = model.idle, context.models[model.name].scale_to_zero_after_ms
     if any(pool.schedule_minimum.replicas for pool in model.pools.values()):
-        after_ms = 0  # no scaling to zero in the window of a schedule
+        after_ms = 0  # no scale to zero while a schedule is active
     idle.observe(model, now)
     idle_at_ms = idle.idle_at_ms(after_ms)
     if idle_at_ms is not None and idle_at_ms > now:

@@ -1,4 +1,4 @@
-"""Gate: whether a decision may be made now."""
+"""Gate: obstacles to a decision at this moment."""
 
 from loadline.core.state.agent_state import AgentState
 from loadline.core.state.model_state import ModelState
@@ -6,7 +6,7 @@ from loadline.core.vocabulary.reasons import Reason, ReasonCode
 
 
 def unsettled(state: AgentState, model: ModelState, now: int) -> Reason | None:
-    """Return why nothing may be decided yet; None once this agent leads and has read everything."""
+    """Return the reason why this agent may not decide for a model yet; None if it may."""
     if not state.leadership.may_commit(now):
         return Reason(ReasonCode.NOT_LEADER)
     if not (state.registry_read and state.decisions_read):
@@ -17,7 +17,7 @@ def unsettled(state: AgentState, model: ModelState, now: int) -> Reason | None:
 
 
 def obstacle(state: AgentState, model: ModelState, now: int) -> Reason | None:
-    """Return why no decision may be started for a model now, although it may want one."""
+    """Return the reason why no decision may be proposed for a model now; None if one may."""
     entry = state.ledger.entry(model.name)
     if state.stopping:
         return Reason(ReasonCode.STOPPING)

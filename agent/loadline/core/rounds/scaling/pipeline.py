@@ -1,4 +1,4 @@
-"""A scaling round over the models of a state: evaluate, allocate, constrain, gate, propose."""
+"""Pipeline of scaling rounds: evaluate, allocate, constrain, gate, propose."""
 
 from collections.abc import Sequence
 
@@ -18,11 +18,12 @@ from loadline.core.state.settings import Settings
 from loadline.core.vocabulary.effects import Effect
 from loadline.core.vocabulary.reasons import Explanation, Reason, ReasonCode, Recommendation
 
-EXPLANATIONS_KEPT = 256
+EXPLANATIONS_MAX = 256
+"""Number of explanations in the history."""
 
 
 class ScalingPipeline:
-    """Plans the models of a state. All that it remembers is in the state and in the planners."""
+    """Pipeline that plans models. It keeps no state of its own beyond the GPU ledger of the current turn."""
 
     def __init__(self, settings: Settings, state: AgentState, planners: dict[str, Planner]) -> None:
         self._context = ScalingContext(settings, state, planners)
@@ -40,25 +41,25 @@ class ScalingPipeline:
         evaluations = [evaluate(context, name, now) for name in names]
         try:
             effects = allocate(context, evaluations, ledger, now)
-        except Exception as fault:  # noqa: BLE001 - any fault would stop all models, and again after a restart
+        except Exception as fault:  # noqa: BLE001 - any exception would stop all models, and again after a restart
             evaluations, effects = [without_allocation(context, one, fault, now) for one in evaluations], []
         for evaluation in evaluations:
             effects += [*evaluation.effects, *self._conclude(evaluation, ledger, now)]
         return effects
 
     def wake_waiting(self, now: int) -> None:
-        """Plan the models next that waited for GPUs which are free at ``now`` (ms), once a round is over."""
+        """Schedule the models that wait for GPUs which are free at ``now`` (ms), after a round."""
         wake_waiting(self._context, self._ledger, now)
 
     def _conclude(self, evaluation: Evaluation, ledger: GpuLedger | None, now: int) -> Sequence[Effect]:
-        """Finish the round of one model. A fault holds this model only."""
+        """Finish the round of one model. An exception holds this model only."""
         model, recommendation = evaluation.model, evaluation.recommendation
         try:
-            outcome = self._follow(evaluation, ledger, now)
-        except Exception as fault:  # noqa: BLE001 - any fault would stop all models, and again after a restart
+            outcome = self._decide(evaluation, ledger, now)
+        except Exception as fault:  # noqa: BLE001 - any exception would stop all models, and again after a restart
             failure, alarms = self._context.fail(model, fault, now)
-            held = hold(model, failure, Proposal({}), None, now)
-            outcome = Outcome(held.explanation, tuple(alarms))
+            failed = hold(model, failure, Proposal({}), None, now)
+            outcome = Outcome(failed.explanation, tuple(alarms))
         else:
             if not evaluation.failed:
                 model.failing = False
@@ -66,26 +67,27 @@ class ScalingPipeline:
         self._update_conditions(evaluation, recommendation, outcome.explanation, now)
         return outcome.effects
 
-    def _follow(self, evaluation: Evaluation, ledger: GpuLedger | None, now: int) -> Outcome:
+    def _decide(self, evaluation: Evaluation, ledger: GpuLedger | None, now: int) -> Outcome:
+        """Turn a recommendation into a decision, an advice or a hold."""
         context, state = self._context, self._context.state
         model, recommendation = evaluation.model, evaluation.recommendation
-        not_yet = gate.unsettled(state, model, now)
-        if not_yet is not None:
+        unsettled = gate.unsettled(state, model, now)
+        if unsettled is not None:
             forget_wait(context, model)
-            return hold(model, recommendation, Proposal({}), not_yet, now)
+            return hold(model, recommendation, Proposal({}), unsettled, now)
         alarms = tuple(reconcile(state, model, now))
         proposal, constraints = constrain(context, evaluation, ledger, now)
-        blocked, advises = gate.obstacle(state, model, now), context.models[model.name].no_operation
-        if blocked is None and not advises:
+        obstacle, advise_only = gate.obstacle(state, model, now), context.models[model.name].no_operation
+        if obstacle is None and not advise_only:
             record_wait(context, model, proposal, constraints, now)
-        elif blocked is None or blocked.code is not ReasonCode.DECISION_IN_FLIGHT:
+        elif obstacle is None or obstacle.code is not ReasonCode.DECISION_IN_FLIGHT:
             forget_wait(context, model)
         unchanged = all(proposal.targets[name] == pool.effective_target(now) for name, pool in model.pools.items())
         if unchanged and not model.reconcile:
             outcome = hold(model, recommendation, proposal, None, now)
-        elif blocked is not None:
-            outcome = hold(model, recommendation, proposal, blocked, now)
-        elif advises:
+        elif obstacle is not None:
+            outcome = hold(model, recommendation, proposal, obstacle, now)
+        elif advise_only:
             outcome = advise(model, recommendation, proposal, now)
         else:
             outcome = propose(context, model, recommendation, proposal, now)
@@ -95,7 +97,7 @@ class ScalingPipeline:
         return Outcome(outcome.explanation, (*alarms, *outcome.effects))
 
     def _record(self, evaluation: Evaluation, explanation: Explanation) -> None:
-        """Keep an explanation: decisions and new advice in the history, the last hold or advice with its model."""
+        """Record an explanation: decisions and new advice in the history, the last hold or advice in the model."""
         model, state = evaluation.model, self._context.state
         last = model.hold
         if explanation.outcome != "decided":
@@ -107,7 +109,7 @@ class ScalingPipeline:
                 return
             state.count("decisions_advised")
         state.explanations.append(explanation)
-        del state.explanations[:-EXPLANATIONS_KEPT]
+        del state.explanations[:-EXPLANATIONS_MAX]
 
     def _update_conditions(
         self, evaluation: Evaluation, recommendation: Recommendation, explanation: Explanation, now: int
@@ -116,11 +118,11 @@ class ScalingPipeline:
         limits: Sequence[Reason] = explanation.limits
         if knobs.no_operation:
             limits = (Reason(ReasonCode.ADVISE_ONLY), *limits)
-        blocked = gate.obstacle(state, model, now)  # it limits the model even where nothing is wanted now
+        obstacle = gate.obstacle(state, model, now)  # reported even if the recommendation changes nothing
         model.conditions = conditions(
             model,
             recommendation,
-            limits if blocked is None else [blocked, *limits],
+            limits if obstacle is None else [obstacle, *limits],
             model.conditions,
             now,
             fleet=state.fleet.knobs,

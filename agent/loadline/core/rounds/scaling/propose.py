@@ -1,4 +1,4 @@
-"""Propose: turn counts into a decision, an advice or a hold, each with its explanation."""
+"""Propose: a decision, an advice or a hold for a proposal, each with its explanation."""
 
 from functools import partial
 
@@ -13,19 +13,19 @@ from loadline.core.vocabulary.effects import Effect
 from loadline.core.vocabulary.reasons import Explanation, Reason, ReasonCode, Recommendation
 
 REASONS_MAX = 64
-"""Reason codes that a decision carries."""
+"""Largest number of reason codes in a decision."""
 
 
 def hold(
     model: ModelState, recommendation: Recommendation, proposal: Proposal, obstacle: Reason | None, now: int
 ) -> Outcome:
-    """Change nothing; ``obstacle`` is why, unless the counts are as they should be."""
+    """Return a hold; ``obstacle`` is the reason, None if the proposal changes nothing."""
     limits = proposal.limits if obstacle is None else [obstacle, *proposal.limits]
     return Outcome(_explain("held", "", model, recommendation, proposal, limits, now))
 
 
 def advise(model: ModelState, recommendation: Recommendation, proposal: Proposal, now: int) -> Outcome:
-    """Say what would be decided; the model is told to advise only."""
+    """Return the decision that a model with ``no_operation`` would get, as advice."""
     model.reconcile = False
     limits = [Reason(ReasonCode.ADVISE_ONLY), *proposal.limits]
     return Outcome(_explain("advised", "", model, recommendation, proposal, limits, now))
@@ -34,7 +34,7 @@ def advise(model: ModelState, recommendation: Recommendation, proposal: Proposal
 def propose(
     context: ScalingContext, model: ModelState, recommendation: Recommendation, proposal: Proposal, now: int
 ) -> Outcome:
-    """Open a decision in the ledger, with the workers that must leave, and have it committed."""
+    """Create a decision in the ledger, with its victims, and return the effect that commits it."""
     state = context.state
     targets = tuple(
         PoolTarget(
@@ -59,15 +59,16 @@ def propose(
 
 
 def _victims(context: ScalingContext, model: ModelState, pool: Pool, replicas: int) -> tuple[Victim, ...]:
-    leaving = context.state.drains.of_pool(model.name, pool.name)
+    """Return the workers to remove: those that drain already, and new victims for the surplus."""
+    draining = context.state.drains.of_pool(model.name, pool.name)
     surplus = max(0, pool.ready + pool.starting - replicas)
     migration = context.models[model.name].migration
-    can_send = partial(_can_send, model) if migration.enabled and migration.migrate_drains else None
-    return (*leaving, *choose_victims(pool, surplus, can_send))
+    can_migrate = partial(_can_migrate, model) if migration.enabled and migration.migrate_drains else None
+    return (*draining, *choose_victims(pool, surplus, can_migrate))
 
 
-def _can_send(model: ModelState, worker: WorkerState) -> bool:
-    """Return True if a worker has ever reported a slot for requests that it sends."""
+def _can_migrate(model: ModelState, worker: WorkerState) -> bool:
+    """Return True if a worker has ever reported a free slot to send requests."""
     record = worker.record
     peer = model.migration.peers.find(record.pool, record.worker)
     return peer is not None and peer.incarnation == record.incarnation and peer.slots_out_max > 0
