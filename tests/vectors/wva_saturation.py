@@ -13,7 +13,7 @@ from loadline.core.planning.sizing.headroom import Candidate
 from loadline.core.planning.sizing.saturation_rules import (
     Reading,
     SaturationAnalysis,
-    Thresholds,
+    SaturationThresholds,
     Variant,
     analyse,
     step,
@@ -36,7 +36,7 @@ ROLES: dict[str, Role] = {"prefill": "prefill", "decode": "decode", "both": "agg
 
 def _analyse(given: dict[str, Any]) -> SaturationAnalysis:
     config = given["config"]
-    thresholds = Thresholds(
+    thresholds = SaturationThresholds(
         config["kv_threshold"], config["queue_threshold"], config["kv_spare_trigger"], config["queue_spare_trigger"]
     )
     return analyse([Reading(one["kv"], one["queue"]) for one in given["replicas"]], thresholds)
@@ -44,11 +44,11 @@ def _analyse(given: dict[str, Any]) -> SaturationAnalysis:
 
 def _analysis(found: SaturationAnalysis) -> dict[str, Any]:
     return {
-        "avg_spare_kv": found.spare_kv,
-        "avg_spare_queue": found.spare_waiting,
+        "avg_spare_kv": found.kv_headroom,
+        "avg_spare_queue": found.queue_headroom,
         "non_saturated": found.unsaturated,
-        "scale_down_safe": found.down_safe,
-        "scale_up": found.up,
+        "scale_down_safe": found.scale_down_safe,
+        "scale_up": found.scale_up,
         "total": found.workers,
     }
 
@@ -61,7 +61,9 @@ def analyser(given: dict[str, Any]) -> dict[str, Any]:
 def targets(given: dict[str, Any]) -> dict[str, int]:
     only(given, "scale_up", "scale_down_safe", "variants")
     up, safe = given.get("scale_up", False), given.get("scale_down_safe", False)
-    analysis = SaturationAnalysis(workers=0, unsaturated=0, spare_kv=0.0, spare_waiting=0.0, up=up, down_safe=safe)
+    analysis = SaturationAnalysis(
+        workers=0, unsaturated=0, kv_headroom=0.0, queue_headroom=0.0, scale_up=up, scale_down_safe=safe
+    )
     return step(
         [Variant(one["name"], one["cost"], one["ready"], one["current"], one["desired"]) for one in given["variants"]],
         analysis,
@@ -83,7 +85,7 @@ def oracle(given: dict[str, Any]) -> dict[str, Any]:
     arbitration = None
     if model is not None:
         arbitration = [
-            _arbitrated(name, states[name]["current"], counts.get(name), model.get(name), safe=found.down_safe)
+            _arbitrated(name, states[name]["current"], counts.get(name), model.get(name), safe=found.scale_down_safe)
             for name in sorted(counts.keys() | model.keys())
         ]
     return {"analysis": _analysis(found), "capacity_targets": counts, "arbitration": arbitration}
@@ -173,7 +175,7 @@ def universal_threshold(given: dict[str, Any]) -> dict[str, float]:
     found = headroom.balance(
         given["demand"], given["supply"], given["anticipated"], given["scale_up"], given["scale_down"]
     )
-    return {"required": found.required, "spare": found.spare}
+    return {"required": found.required, "spare": found.headroom}
 
 
 def cost_aware(given: dict[str, Any]) -> dict[str, int]:

@@ -64,7 +64,7 @@ class Table:
 
     def plan(self, queueing: dict[str, int], saturation: dict[str, int], *, safe: bool = True) -> Recommendation:
         self.queues.wants, self.workers.wants = queueing, saturation
-        self.workers.safe = dict.fromkeys(self.line.model.pools, safe)
+        self.workers.removable = dict.fromkeys(self.line.model.pools, safe)
         return self.planner.plan(self.line.look(), self.line.now)
 
 

@@ -199,7 +199,7 @@ def test_it_says_whether_one_less_is_safe() -> None:
     for kv, safe in ((0.5, True), (0.58, False), (0.9, False)):
         bench = Bench(workers=10)
         bench.hold(MINUTES, a=[Says(kv=kv)] * 10)
-        assert bench.planner.safe == {"a": safe}
+        assert bench.planner.removable == {"a": safe}
 
 
 def changes(mean: float, seed: int, hours: int = 2, **knobs: object) -> list[int]:

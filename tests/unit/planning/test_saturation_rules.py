@@ -2,9 +2,9 @@
 
 import pytest
 
-from loadline.core.planning.sizing.saturation_rules import Reading, Thresholds, Variant, analyse, step
+from loadline.core.planning.sizing.saturation_rules import Reading, SaturationThresholds, Variant, analyse, step
 
-T = Thresholds()
+T = SaturationThresholds()
 
 
 @pytest.mark.parametrize(
@@ -24,13 +24,13 @@ T = Thresholds()
 )
 def test_up_is_strict_and_down_is_not(readings: list[Reading], up: bool, down_safe: bool) -> None:  # noqa: FBT001
     found = analyse(readings, T)
-    assert (found.up, found.down_safe) == (up, down_safe)
+    assert (found.scale_up, found.scale_down_safe) == (up, down_safe)
 
 
 def test_saturated_workers_count_for_nothing() -> None:
     found = analyse([Reading(0.95, 50)] * 8 + [Reading(0.0, 0)] * 2, T)
-    assert (found.unsaturated, found.up, found.down_safe) == (2, False, True)
-    assert found.spare_kv == pytest.approx(0.8)
+    assert (found.unsaturated, found.scale_up, found.scale_down_safe) == (2, False, True)
+    assert found.kv_headroom == pytest.approx(0.8)
 
 
 UP, DOWN = analyse([Reading(0.9, 0)], T), analyse([Reading(0.0, 0)] * 2, T)

@@ -1,16 +1,16 @@
-"""The saturation planner: as many workers as hold what there is with some to spare, whatever the engines are.
+"""Saturation planner: enough workers for the present load with headroom, without a model of the engines.
 
-Its thresholds are those of llm-d's capacity analysers, and by ``profile = "upstream"`` it decides as the first of them
-does. Its own way differs where that one fails:
+Its thresholds are those of the capacity analysers of llm-d's Workload Variant Autoscaler (WVA). With
+``profile = "upstream"`` it applies the rules of the first of them. Its own rules differ:
 
-- every worker counts, also one that is saturated, and so does what waits: the original averages over the others, and
-  shrinks a fleet of which eight of ten drown;
-- one step is as large as what is held needs; there it is one worker a minute;
-- growth and shrink have boundaries of their own, and a shrink waits for the last peak to pass: nothing flaps;
-- workers on their way count as supply until their deadline, and then another pool grows; there they freeze the model;
-- a worker that does not report is neither idle nor loaded: it counts for nothing in growth and as full in a shrink.
+- All workers and waiting requests count. The original averages over unsaturated workers, and scales a fleet down in
+  which eight of ten workers are saturated.
+- One change is as large as the load needs; the original changes one worker per minute.
+- Scale-up and scale-down have separate boundaries, and a scale-down waits for the last peak to pass, against flapping.
+- Pending workers count as capacity until their deadline, and another pool grows after it; the original holds the model.
+- A silent worker counts as empty for scale-up and as full for scale-down.
 
-Pools of a role serve together: the one that serves most for its cost grows, the dearest shrinks.
+The pools of a role serve together: the pool with the lowest cost per capacity grows, the most expensive one shrinks.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -32,78 +32,80 @@ from loadline.core.fleet.pool import Pool, PoolKnobs
 from loadline.core.fleet.windows import RollingSamples
 from loadline.core.planning.planner import Finding, KnobProblem, KnobWarning, ModelSettings, Needs, Planner
 from loadline.core.planning.recommendation import WAKE_MS, PoolRecommendation, hold_without_data, recommend
-from loadline.core.planning.sizing.headroom import Candidate, PoolCapacity, resize
+from loadline.core.planning.sizing.headroom import Candidate, PoolCapacity, RoleCounts, resize
 from loadline.core.planning.sizing.occupancy import ObservedLengths, Occupancy
-from loadline.core.planning.sizing.saturation_rules import Thresholds
-from loadline.core.planning.sizing.wva_saturation import Spare
+from loadline.core.planning.sizing.saturation_rules import SaturationThresholds
+from loadline.core.planning.sizing.wva_saturation import WvaSaturation
 from loadline.core.vocabulary.durations import duration
 from loadline.core.vocabulary.reasons import Reason, ReasonCode, Recommendation, RoleDemand
-from loadline.core.vocabulary.scalars import Role
 
 Threshold = Annotated[float, Meta(gt=0, le=1)]
 
 
 class SaturationKnobs(Struct, frozen=True, forbid_unknown_fields=True):
-    """Knobs of the saturation planner; names of llm-d's Workload Variant Autoscaler."""
+    """Knobs of the saturation planner, with the names of llm-d's Workload Variant Autoscaler."""
 
     profile: Annotated[
         Literal["own", "upstream"],
-        Meta(description="The rules: its own, or those of WVA 0.4.1, one worker at a time, as a baseline."),
+        Meta(description="Rules: its own, or those of WVA 0.4.1, one worker at a time, as a baseline."),
     ] = "own"
     capacity: Annotated[
         Literal["usage", "tokens"],
-        Meta(description="What workers hold: by KV usage and queues, or in KV tokens, with the lengths of requests."),
+        Meta(description="Unit of load: KV usage and queues, or KV tokens, with the lengths of requests."),
     ] = "usage"
     kv_cache_threshold: Annotated[Threshold, Meta(description="KV usage at which a worker is saturated.")] = 0.8
     queue_length_threshold: Annotated[
         float, Meta(gt=0, le=1e6, description="Waiting requests at which a worker is saturated.")
     ] = 5.0
-    scale_up_threshold: Annotated[
-        Threshold, Meta(description="Grow where more of what the workers can hold is held.")
-    ] = 0.9
-    scale_down_boundary: Annotated[Threshold, Meta(description="Shrink where less of what would be left is held.")] = (
-        0.75
-    )
+    scale_up_threshold: Annotated[Threshold, Meta(description="Utilisation above which pools scale up.")] = 0.9
+    scale_down_boundary: Annotated[
+        Threshold, Meta(description="Utilisation of the remaining workers below which pools scale down.")
+    ] = 0.75
     scale_up_window_ms: Annotated[
-        int, Meta(ge=100, le=600_000, description="Growth goes by the mean of this time; what is new counts at once.")
+        int,
+        Meta(
+            ge=100,
+            le=600_000,
+            description="Scale-up uses the mean load of this time, or two thirds of the present load if higher.",
+        ),
     ] = 10_000
     scale_down_window_ms: Annotated[
-        int, Meta(ge=0, le=3_600_000, description="A shrink goes by the highest such mean of this time.")
+        int, Meta(ge=0, le=3_600_000, description="Scale-down uses the highest such mean of this time.")
     ] = 180_000
     kv_spare_trigger: Annotated[
-        float, Meta(ge=0, le=1, description="upstream: KV usage that is to be spare below its threshold.")
+        float, Meta(ge=0, le=1, description="upstream: KV usage to keep free below its threshold.")
     ] = 0.1
     queue_spare_trigger: Annotated[
-        float, Meta(ge=0, le=1e6, description="upstream: waiting requests that are to be spare below their threshold.")
+        float, Meta(ge=0, le=1e6, description="upstream: waiting requests to keep free below their threshold.")
     ] = 3.0
     optimization_interval_ms: Annotated[
-        int, Meta(ge=1_000, le=3_600_000, description="upstream: time between two looks, and of the peaks it goes by.")
+        int, Meta(ge=1_000, le=3_600_000, description="upstream: time between two evaluations.")
     ] = 60_000
 
 
-class PoolOccupancy(Struct, frozen=True):
-    """What the pools of a role hold together, and what one worker of each can hold: in workers or in KV tokens."""
+class RoleOccupancy(Struct, frozen=True):
+    """Load of the pools of a role, and the capacity of one worker of each pool, in workers or in KV tokens."""
 
-    rising: float
-    falling: float
+    scale_up_load: float
+    scale_down_load: float
     capacities: dict[str, float]
 
 
 class SaturationPlanner(Planner):
-    """See the module."""
+    """Planner that keeps headroom in KV caches and queues; see the module."""
 
     name = "saturation"
     summary = "Keeps headroom in the workers' KV caches and queues, whatever the engines are."
     Knobs = SaturationKnobs
     needs = Needs(shares_role_load=True)
-    pool_fields: ClassVar[tuple[str, ...]] = ("pools", "safe")
+    pool_fields: ClassVar[tuple[str, ...]] = ("pools", "removable")
 
     knobs: SaturationKnobs
     pools: dict[str, Occupancy] = field(default_factory=dict)
-    spare: Spare | None = None
-    """What the rules of upstream remember; None by its own."""
-    safe: dict[str, bool] = field(default_factory=dict)
-    """Whether one worker less of a pool would do, as of the last look."""
+    upstream: WvaSaturation | None = None
+    """State of the upstream rules; None with the planner's own rules."""
+    removable: dict[str, bool] = field(default_factory=dict)
+    """Pools whose other workers can carry the load of one worker, as of the last evaluation."""
     next_ms: int = 0
 
     @classmethod
@@ -114,12 +116,11 @@ class SaturationPlanner(Planner):
             yield KnobProblem(f"{place}.scale_up_threshold", problem, "Keep a gap, or the fleet will swing.")
         if knobs.kv_spare_trigger > knobs.kv_cache_threshold:
             problem = f"{knobs.kv_spare_trigger:g} is above kv_cache_threshold {knobs.kv_cache_threshold:g}"
-            yield KnobProblem(f"{place}.kv_spare_trigger", problem, "Lower it: so much is never spare.")
+            yield KnobProblem(f"{place}.kv_spare_trigger", problem, "Lower it: the threshold leaves no such headroom.")
         if knobs.profile == "upstream" and knobs.capacity == "tokens":
             yield KnobWarning(
                 f"{place}.capacity",
-                '"tokens" has no effect, as profile = "upstream" goes by KV usage and queues. Leave one of the two '
-                "out.",
+                '"tokens" has no effect, as profile = "upstream" uses KV usage and queues. Leave one of the two out.',
             )
 
     @classmethod
@@ -140,66 +141,68 @@ class SaturationPlanner(Planner):
         )
 
     def on_settings_change(self, before: SaturationKnobs) -> None:
-        """The windows follow. What was held in other units, or by other rules, is seen anew."""
-        self.spare = None
+        """Resize the windows; state in other units, or of other rules, is dropped."""
+        self.upstream = None
         if self.knobs.capacity != before.capacity:
             self.pools.clear()
-        for known in self.pools.values():
-            known.short.window_ms = self.knobs.scale_up_window_ms
-            known.long.window_ms = self.knobs.scale_down_window_ms
+        for occupancy in self.pools.values():
+            occupancy.short.window_ms = self.knobs.scale_up_window_ms
+            occupancy.long.window_ms = self.knobs.scale_down_window_ms
 
     def forget_pool(self, pool: str) -> None:
-        """The rules of upstream judge all pools of a role together: they begin anew."""
+        """Drop everything about a pool, and the state of the upstream rules, which covers all pools of its role."""
         super().forget_pool(pool)
-        self.spare = None
+        self.upstream = None
 
     def can_remove_one(self, pool: str) -> bool:
         """Return whether the other workers can carry the load of one worker of a pool."""
-        return self.safe.get(pool, False)
+        return self.removable.get(pool, False)
 
     def next_wake(self) -> int:
-        """The next look at who is fresh."""
+        """Return the time of the next sample, or of the next check for silent workers."""
         return self.next_ms
 
     def plan(self, model: Model, now: int) -> Recommendation:
-        """Judge the pools of each role together."""
+        """Size the pools of each role together."""
         self.next_ms = now + WAKE_MS
         lengths = _lengths(model, now) if self.knobs.capacity == "tokens" else None
         for pool in model.pools.values():
             occupancy = self._occupancy(pool.name)
-            occupancy.look(pool, self._limits, lengths, now)
+            occupancy.update(pool, self._limits, lengths, now)
             self.next_ms = min(self.next_ms, now + occupancy.sample_ms)
-        said: dict[str, PoolRecommendation] = {}
-        needs: list[RoleDemand] = []
+        recommendations: dict[str, PoolRecommendation] = {}
+        demands: list[RoleDemand] = []
+        queued = model.traffic.queued(now)
         for role in {pool.knobs.role: None for pool in model.pools.values()}:
             pools = [pool for pool in model.pools.values() if pool.knobs.role == role]
-            blind = {pool.name: problem for pool in pools if (problem := self._blind(pool)) is not None}
+            holds = {pool.name: hold for pool in pools if (hold := self._hold_without_data(pool)) is not None}
             if self.knobs.profile == "upstream":
-                if self.spare is None:
-                    self.spare = Spare(self.knobs.optimization_interval_ms)
-                said |= self.spare.judge(pools, self._thresholds, now) | blind
-            elif len(blind) == len(pools):
-                said |= blind
+                if self.upstream is None:
+                    self.upstream = WvaSaturation(self.knobs.optimization_interval_ms)
+                recommendations |= self.upstream.recommend(pools, self._thresholds, now) | holds
+            elif len(holds) == len(pools):
+                recommendations |= holds
             else:
-                found, need = self._judge(pools, blind, self._held(role, pools, blind, model, lengths, now), now)
-                said |= found
-                needs.append(need)
+                role_occupancy = self._role_occupancy(pools, holds, queued, lengths)
+                sized, demand = self._resize(pools, holds, role_occupancy, now)
+                recommendations |= sized
+                demands.append(demand)
         inputs = {
             f"{name}.{key}": value
             for name in model.pools
             for one in (self.pools[name],)
             for key, value in (("held_low", one.low), ("held_high", one.high))
         }
-        seen = recommend(self.name, model, said, inputs, now)
-        return Recommendation(seen.planner, seen.targets, seen.reasons, seen.inputs, tuple(needs))
+        found = recommend(self.name, model, recommendations, inputs, now)
+        return replace(found, demands=tuple(demands))
 
     def export_learned(self) -> bytes | None:
-        """What workers held in KV tokens when requests queued, by pool."""
-        found = {name: one.observed for name, one in sorted(self.pools.items()) if one.observed.by_bucket}
-        return msgspec.json.encode(found) if found else None
+        """Return the KV tokens that workers held when requests queued, by pool."""
+        learned = {name: one.observed for name, one in sorted(self.pools.items()) if one.observed.by_bucket}
+        return msgspec.json.encode(learned) if learned else None
 
     def import_learned(self, data: bytes) -> None:
-        """Begin with that."""
+        """Start with the exported KV tokens."""
         if self.knobs.capacity == "tokens":
             for name, observed in msgspec.json.decode(data, type=dict[str, ObservedCapacity]).items():
                 self._occupancy(name).observed = observed
@@ -209,110 +212,130 @@ class SaturationPlanner(Planner):
         return TokenLimits(self.knobs.kv_cache_threshold, self.knobs.queue_length_threshold)
 
     @property
-    def _thresholds(self) -> Thresholds:
+    def _thresholds(self) -> SaturationThresholds:
         knobs = self.knobs
-        return Thresholds(
+        return SaturationThresholds(
             knobs.kv_cache_threshold, knobs.queue_length_threshold, knobs.kv_spare_trigger, knobs.queue_spare_trigger
         )
 
     def _occupancy(self, name: str) -> Occupancy:
-        known = self.pools.get(name)
-        if known is None:
+        occupancy = self.pools.get(name)
+        if occupancy is None:
             windows = RollingSamples(self.knobs.scale_up_window_ms), RollingSamples(self.knobs.scale_down_window_ms)
-            known = self.pools[name] = Occupancy(*windows)
-        return known
+            occupancy = self.pools[name] = Occupancy(*windows)
+        return occupancy
 
-    def _blind(self, pool: Pool) -> PoolRecommendation | None:
-        """The hold of a pool of which nothing is known."""
-        self.safe[pool.name] = False
+    def _hold_without_data(self, pool: Pool) -> PoolRecommendation | None:
+        """Return the hold of a pool without data; None if it has data."""
+        self.removable[pool.name] = False
         return hold_without_data(pool, len(self.pools[pool.name].held) if pool.fresh else 0)
 
-    def _held(  # noqa: PLR0917 - all that there is to know
-        self,
-        role: Role,
-        pools: Sequence[Pool],
-        blind: Collection[str],
-        model: Model,
-        lengths: ObservedLengths | None,
-        now: int,
-    ) -> PoolOccupancy:
-        capacities = self._capacities(pools, lengths)
-        # By percent a pool holds so many workers, and these are worth what they can hold.
+    def _role_occupancy(
+        self, pools: Sequence[Pool], silent: Collection[str], queued: int, lengths: ObservedLengths | None
+    ) -> RoleOccupancy:
+        """Return the load of the pools of a role, with the requests that are queued at frontends."""
+        role, capacities = pools[0].knobs.role, self._capacities(pools, lengths)
+        # A load in workers is converted to the common unit by the capacity of a worker.
         units = capacities if lengths is None else dict.fromkeys(capacities, 1.0)
-        queued = model.traffic.queued(now)
         if lengths is None:
             ready, running = sum(pool.ready for pool in pools), sum(pool.load.running for pool in pools)
             batch = 0.0 if role == "prefill" else running / max(ready, 1)
-            queued_for = queued / max(batch, self.knobs.queue_length_threshold) * min(capacities.values())
+            queued_load = queued / max(batch, self.knobs.queue_length_threshold) * min(capacities.values())
         else:
-            queued_for = queued * request_tokens(role, lengths.isl_tokens, lengths.osl_tokens)
-        return PoolOccupancy(
-            sum(self.pools[name].rising * unit for name, unit in units.items()) + queued_for,
-            sum(self.pools[name].falling * unit for name, unit in units.items() if name not in blind) + queued_for,
+            queued_load = queued * request_tokens(role, lengths.isl_tokens, lengths.osl_tokens)
+        return RoleOccupancy(
+            sum(self.pools[name].scale_up_load * unit for name, unit in units.items()) + queued_load,
+            sum(self.pools[name].scale_down_load * unit for name, unit in units.items() if name not in silent)
+            + queued_load,
             capacities,
         )
 
     def _capacities(self, pools: Sequence[Pool], lengths: ObservedLengths | None) -> dict[str, float]:
-        """What one worker of each pool can hold; 1 by percent, where not all pools say how large their caches are."""
+        """Return the capacity of one worker of each pool in KV tokens; 1 by usage, unless all pools report theirs."""
         known = {pool.name: one for pool in pools if (one := self.pools[pool.name].capacity)}
         if not known or (lengths is None and any(pool.ready and pool.name not in known for pool in pools)):
             return {pool.name: 1.0 for pool in pools}
-        least = min(known.values())
+        lowest = min(known.values())
         derived = derived_tokens(lengths.isl_tokens, lengths.osl_tokens) if lengths is not None else 0.0
-        alike = {_kind(pool): known[pool.name] for pool in pools if pool.name in known}
+        similar = {_hardware(pool): known[pool.name] for pool in pools if pool.name in known}
         return {
-            pool.name: empty_pool_tokens(known.get(pool.name), min(derived or least, least), alike.get(_kind(pool)))
+            pool.name: empty_pool_tokens(
+                known.get(pool.name), min(derived or lowest, lowest), similar.get(_hardware(pool))
+            )
             for pool in pools
         }
 
-    def _judge(
-        self, pools: Sequence[Pool], blind: Mapping[str, PoolRecommendation], held: PoolOccupancy, now: int
+    def _resize(
+        self, pools: Sequence[Pool], holds: Mapping[str, PoolRecommendation], occupancy: RoleOccupancy, now: int
     ) -> tuple[dict[str, PoolRecommendation], RoleDemand]:
-        """What is said of the pools of a role, and what they are to hold."""
-        up, down = self.knobs.scale_up_threshold, self.knobs.scale_down_boundary
-        crews = [_crew(pool, held.capacities[pool.name], now, silent=pool.name in blind) for pool in pools]
-        found = resize(crews, held.rising, held.falling, up, down)
-        said: dict[str, PoolRecommendation] = {}
-        for pool, crew in zip(pools, crews, strict=True):
-            capacity, count = crew.choice.capacity, found.counts[pool.name]
-            step = count - crew.choice.current
-            self.safe[pool.name] = not crew.silent and found.spare >= capacity
-            if pool.name in blind and step <= 0:
-                said[pool.name] = blind[pool.name]
+        """Return recommendations for the pools of a role, and the demand of the role."""
+        knobs, capacities = self.knobs, occupancy.capacities
+        states = [_pool_capacity(pool, capacities[pool.name], now, silent=pool.name in holds) for pool in pools]
+        found = resize(
+            states,
+            occupancy.scale_up_load,
+            occupancy.scale_down_load,
+            knobs.scale_up_threshold,
+            knobs.scale_down_boundary,
+        )
+        recommendations: dict[str, PoolRecommendation] = {}
+        for pool, state in zip(pools, states, strict=True):
+            count = found.counts[pool.name]
+            step = count - state.candidate.current
+            self.removable[pool.name] = not state.silent and found.headroom >= state.candidate.capacity
+            if pool.name in holds and step <= 0:
+                recommendations[pool.name] = holds[pool.name]
                 continue
-            if step < 0:
-                code, of, workers, threshold = ReasonCode.SATURATION_LOW, held.falling, found.ready, down
-            else:
-                code, of, workers, threshold = ReasonCode.SATURATION_HIGH, held.rising, found.anticipated, up
-            reason = Reason.of(
-                code if step else ReasonCode.SATURATION_WITHIN,
-                pool.name,
-                held=of / capacity,
-                workers=workers / capacity,
-                threshold=threshold,
-                wanted=count,
-            )
-            if not step and held.falling > held.rising:
-                window_s, peak = self.knobs.scale_down_window_ms / 1_000, held.falling / capacity
-                reason = replace(reason, detail=f"the peak of the last {window_s:g} s is {peak:.2f}")
             missing = pool.overdue_workers(now)
-            late = (Reason.of(ReasonCode.PENDING_UNREACHED, pool.name, missing=missing),) if missing else ()
-            if step > 0:  # what is late is not given up for what is needed
+            overdue = (Reason.of(ReasonCode.PENDING_UNREACHED, pool.name, missing=missing),) if missing else ()
+            reason = self._reason(state.candidate, found, occupancy)
+            if step > 0:  # overdue workers stay requested
                 count = max(count, pool.effective_target(now))
-            said[pool.name] = PoolRecommendation(count if step else None, (reason, *late))
-        demand = found.anticipated + found.required - found.spare
-        return said, RoleDemand(pools[0].knobs.role, demand, dict(held.capacities))
+            recommendations[pool.name] = PoolRecommendation(count if step else None, (reason, *overdue))
+        demand = found.expected + found.required - found.headroom
+        return recommendations, RoleDemand(pools[0].knobs.role, demand, dict(capacities))
+
+    def _reason(self, candidate: Candidate, found: RoleCounts, occupancy: RoleOccupancy) -> Reason:
+        """Return the reason for a pool's count: load and workers in workers of the pool, and the threshold."""
+        capacity, count = candidate.capacity, found.counts[candidate.name]
+        low, high = occupancy.scale_up_load, occupancy.scale_down_load
+        if count < candidate.current:
+            code, load, workers, threshold = (
+                ReasonCode.SATURATION_LOW,
+                high,
+                found.reported,
+                self.knobs.scale_down_boundary,
+            )
+        else:
+            code, load, workers, threshold = (
+                ReasonCode.SATURATION_HIGH,
+                low,
+                found.expected,
+                self.knobs.scale_up_threshold,
+            )
+        reason = Reason.of(
+            code if count != candidate.current else ReasonCode.SATURATION_WITHIN,
+            candidate.name,
+            held=load / capacity,
+            workers=workers / capacity,
+            threshold=threshold,
+            wanted=count,
+        )
+        if count == candidate.current and high > low:
+            window_s, peak = self.knobs.scale_down_window_ms / 1_000, high / capacity
+            reason = replace(reason, detail=f"the peak of the last {window_s:g} s is {peak:.2f}")
+        return reason
 
 
-def _crew(pool: Pool, capacity: float, now: int, *, silent: bool) -> PoolCapacity:
+def _pool_capacity(pool: Pool, capacity: float, now: int, *, silent: bool) -> PoolCapacity:
     knobs, current = pool.knobs, pool.scaling_base(now)
-    most = max(knobs.replicas_max, current)
-    choice = Candidate(pool.name, pool.cost_per_hour, capacity, current, knobs.replicas_min, most)
-    return PoolCapacity(choice, pool.ready, silent=silent, late=pool.overdue_workers(now) > 0)
+    replicas_max = max(knobs.replicas_max, current)
+    candidate = Candidate(pool.name, pool.cost_per_hour, capacity, current, knobs.replicas_min, replicas_max)
+    return PoolCapacity(candidate, pool.ready, silent=silent, overdue=pool.overdue_workers(now) > 0)
 
 
-def _kind(pool: Pool) -> tuple[str, int]:
-    """Workers of a kind can hold about as much."""
+def _hardware(pool: Pool) -> tuple[str, int]:
+    """Return the hardware of a pool's workers; those with the same hardware have about the same capacity."""
     return pool.knobs.accelerator, pool.knobs.gpus_per_worker
 
 

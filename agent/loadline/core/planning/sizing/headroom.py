@@ -1,7 +1,8 @@
-"""Whether pools that serve together hold too much or too little, and who grows or shrinks for it.
+"""Scaling of the pools of a role by their headroom: the capacity that is missing or unused, and the pools that change.
 
-Demand and capacity are in the same unit, whatever it is. The rules are those of llm-d's Workload Variant Autoscaler of
-2026-08; that silent workers are full and that who does not deliver is passed over is ours.
+Demand and capacity have the same unit, of any kind. The rules are those of the cost-aware optimiser of llm-d's Workload
+Variant Autoscaler (August 2026). Two are added: silent workers count as full, and a pool with overdue workers is
+excluded from growth.
 """
 
 from collections.abc import Sequence
@@ -11,114 +12,120 @@ from typing import Final
 from msgspec import Struct
 
 _EPSILON: Final = 1e-9
-"""Quotients are rounded as if exact: 0.7 times 10 workers is no more than 7."""
+"""Tolerance of quotients: a capacity of 0.7 times 10 workers needs no more than 7."""
 
 
 class Balance(Struct, frozen=True):
-    """What is missing and what could go, in the unit of the demand; one of them is 0."""
+    """Missing capacity and headroom, in the unit of the demand; at least one of them is 0."""
 
     required: float
-    spare: float
+    headroom: float
 
 
-def balance(demand: float, supply: float, anticipated: float, up: float, down: float) -> Balance:
-    """A demand against a supply.
+def balance(demand: float, ready: float, expected: float, up: float, down: float) -> Balance:
+    """Compare a demand with the capacity of workers.
 
     Args:
-        demand: In any unit.
-        supply: What workers that are ready can hold.
-        anticipated: The same with those that are on their way.
-        up: Share of the supply above which it is too little, 0..1.
-        down: Share below which it is too much.
+        demand: Demand in any unit.
+        ready: Capacity of ready workers.
+        expected: Capacity of ready and pending workers.
+        up: Utilisation (0..1) above which capacity is missing.
+        down: Utilisation (0..1) below which there is headroom.
     """
-    return Balance(max(0.0, demand / up - anticipated), max(0.0, supply - demand / down))
+    return Balance(max(0.0, demand / up - expected), max(0.0, ready - demand / down))
 
 
 class Candidate(Struct, frozen=True):
-    """A pool whose workers serve of a demand."""
+    """A pool that can serve a part of a demand."""
 
     name: str
     cost: float
-    """Of one worker."""
+    """Cost of one worker."""
     capacity: float
-    """Of one worker, above 0."""
+    """Capacity of one worker, above 0."""
     current: int
-    least: int = 0
-    most: int | None = None
+    replicas_min: int = 0
+    replicas_max: int | None = None
 
 
-def grow(required: float, choices: Sequence[Candidate]) -> dict[str, int]:
-    """Counts that serve so much more: of the pool that does so for the least cost, then of the next."""
-    counts = {one.name: one.current for one in choices}
-    for one in sorted(choices, key=lambda one: (one.cost / one.capacity, one.name)):
-        more = ceil(required / one.capacity - _EPSILON)
-        if one.most is not None:
-            more = min(more, one.most - one.current)
-        if more > 0:
-            counts[one.name] += more
-            required -= more * one.capacity
+def grow(required: float, candidates: Sequence[Candidate]) -> dict[str, int]:
+    """Return counts with ``required`` more capacity, from the pool of the lowest cost per capacity, then the next."""
+    counts = {candidate.name: candidate.current for candidate in candidates}
+    for candidate in sorted(candidates, key=lambda one: (one.cost / one.capacity, one.name)):
+        added = ceil(required / candidate.capacity - _EPSILON)
+        if candidate.replicas_max is not None:
+            added = min(added, candidate.replicas_max - candidate.current)
+        if added > 0:
+            counts[candidate.name] += added
+            required -= added * candidate.capacity
     return counts
 
 
-def shrink(spare: float, choices: Sequence[Candidate]) -> dict[str, int]:
-    """Counts without what is spare: of the dearest pool first. The cheapest keeps one if no other has any."""
-    counts = {one.name: one.current for one in choices}
-    dearest_first = sorted(choices, key=lambda one: (-one.cost, one.name))
-    for one in dearest_first:
-        least = one.least
-        if one is dearest_first[-1] and not any(counts[other.name] for other in dearest_first[:-1]):
-            least = max(least, 1)
-        fewer = min(floor(spare / one.capacity + _EPSILON), one.current - least)
-        if fewer > 0:
-            counts[one.name] -= fewer
-            spare -= fewer * one.capacity
+def shrink(headroom: float, candidates: Sequence[Candidate]) -> dict[str, int]:
+    """Return counts with up to ``headroom`` less capacity, from the pool of the highest cost per worker, then the next.
+
+    The cheapest pool keeps one worker if no other pool has any.
+    """
+    counts = {candidate.name: candidate.current for candidate in candidates}
+    by_cost = sorted(candidates, key=lambda one: (-one.cost, one.name))
+    for candidate in by_cost:
+        minimum = candidate.replicas_min
+        if candidate is by_cost[-1] and not any(counts[other.name] for other in by_cost[:-1]):
+            minimum = max(minimum, 1)
+        removed = min(floor(headroom / candidate.capacity + _EPSILON), candidate.current - minimum)
+        if removed > 0:
+            counts[candidate.name] -= removed
+            headroom -= removed * candidate.capacity
     return counts
 
 
 class PoolCapacity(Struct, frozen=True):
-    """A pool of a role: its workers, and what is known of them."""
+    """A pool of a role, and the state of its workers."""
 
-    choice: Candidate
-    """``current`` is what there is and what is on its way."""
+    candidate: Candidate
+    """Pool to scale; ``current`` counts ready and pending workers."""
     ready: int
     silent: bool = False
-    """No worker says what it holds: it is full when it comes to a shrink."""
-    late: bool = False
-    """Workers that it was to have did not come: so will no others, if another pool can grow."""
+    """True if no worker reports its load; the pool then counts as full in a scale-down."""
+    overdue: bool = False
+    """True if requested workers missed their start deadline; another pool grows if there is one."""
 
 
-class Resized(Struct, frozen=True):
-    """Counts for the pools of a role, and what led to them."""
+class RoleCounts(Struct, frozen=True):
+    """Counts for the pools of a role, and the capacities that led to them."""
 
     counts: dict[str, int]
     required: float
-    spare: float
-    anticipated: float
-    """What all can hold, with those on their way."""
-    ready: float
-    """What those can hold that are there to stay and say what they hold."""
+    headroom: float
+    expected: float
+    """Capacity of all workers, pending ones included."""
+    reported: float
+    """Capacity of ready workers that report their load and are not to be removed."""
 
 
-def resize(crews: Sequence[PoolCapacity], rising: float, falling: float, up: float, down: float) -> Resized:
-    """Grow by what is surely held, or else shrink by the most that may be.
+def resize(
+    pools: Sequence[PoolCapacity], scale_up_load: float, scale_down_load: float, up: float, down: float
+) -> RoleCounts:
+    """Scale up by the lower bound of the load, or else scale down by the upper bound.
 
     Args:
-        crews: The pools of a role, at least one.
-        rising: What is held at least, of all of them.
-        falling: What is held at most, of those that are not silent.
-        up: See ``balance``.
-        down: See ``balance``.
+        pools: Pools of a role, at least one.
+        scale_up_load: Lower bound of the load of all pools.
+        scale_down_load: Upper bound of the load of the pools that are not silent.
+        up: Utilisation (0..1) above which capacity is missing.
+        down: Utilisation (0..1) below which there is headroom.
     """
-    choices = [crew.choice for crew in crews]
-    giving = [crew.choice for crew in crews if not crew.silent]
-    # Workers on their way hold nothing yet, and those that are to leave will hold nothing any more.
-    ready = sum(min(crew.ready, crew.choice.current) * crew.choice.capacity for crew in crews if not crew.silent)
-    anticipated = sum(one.current * one.capacity for one in choices)
-    required = balance(rising, ready, anticipated, up, down).required
-    spare = 0.0 if required > 0.0 else balance(falling, ready, anticipated, up, down).spare
-    counts = {one.name: one.current for one in choices}
+    candidates = [pool.candidate for pool in pools]
+    # Pending workers hold no load yet, and workers that are to be removed will hold none.
+    reported = sum(
+        min(pool.ready, pool.candidate.current) * pool.candidate.capacity for pool in pools if not pool.silent
+    )
+    expected = sum(candidate.current * candidate.capacity for candidate in candidates)
+    required = balance(scale_up_load, reported, expected, up, down).required
+    headroom = 0.0 if required > 0.0 else balance(scale_down_load, reported, expected, up, down).headroom
+    counts = {candidate.name: candidate.current for candidate in candidates}
     if required > 0.0:
-        counts |= grow(required, [crew.choice for crew in crews if not crew.late] or choices)
-    elif spare > 0.0:
-        counts |= shrink(spare, giving)
-    return Resized(counts, required, spare, anticipated, ready)
+        counts |= grow(required, [pool.candidate for pool in pools if not pool.overdue] or candidates)
+    elif headroom > 0.0:
+        counts |= shrink(headroom, [pool.candidate for pool in pools if not pool.silent])
+    return RoleCounts(counts, required, headroom, expected, reported)

@@ -1,8 +1,8 @@
-"""What the workers of a pool hold of what they can hold, worker by worker, over a short while and over a longer one.
+"""Occupancy of the workers of a pool: the load that they hold, over a short window and over a long one.
 
-By percent a worker that is saturated counts 1, and what waits beyond that as many more as would hold it. By tokens it
-counts the KV tokens in use and those that what waits will take. Who does not report is not in the lower bound, and is
-full in the upper one.
+Load is counted in workers or in KV tokens. In workers, a saturated worker counts 1, and waiting requests add the
+workers that would hold them. In tokens, the KV tokens in use count, and those that waiting requests will need. Silent
+workers are missing in the lower bound, and count as full in the upper bound.
 """
 
 from statistics import median
@@ -26,24 +26,24 @@ from loadline.core.fleet.worker import MICRO, WorkerState
 from loadline.core.vocabulary.scalars import Role
 
 SAMPLE_MS: Final = 1_000
-"""Most time between two samples of the windows; the short one has at least ten."""
-_SPIKE: Final = 1.5
-"""What is held now counts by so much less while its mean is lower: a spike is none, and a flood is one at once."""
+"""Longest time between two samples of the windows; the short window has at least ten."""
+_SPIKE_FACTOR: Final = 1.5
+"""Divisor of the present load where its mean is lower: a spike has little weight, a flood counts at once."""
 
 
 class ObservedLengths(Struct, frozen=True):
-    """Mean lengths of prompts and of outputs; 0 where nobody says."""
+    """Mean lengths of prompts and outputs; 0 where unknown."""
 
     isl_tokens: float = 0.0
     osl_tokens: float = 0.0
 
 
-def share(role: Role, worker: WorkerState, limits: TokenLimits) -> float | None:
-    """How much of a worker is taken, 1 for a saturated one; None where it does not say what it is judged by.
+def worker_share(role: Role, worker: WorkerState, limits: TokenLimits) -> float | None:
+    """Return the occupied share of a worker, 1 if it is saturated; None without the necessary reports.
 
-    A prefill worker is taken while it computes, and by its queue. The others are taken by their KV cache or by their
-    queue, whichever is nearer to its threshold; and as a request that waits takes as much as one that runs, a queue
-    adds to that.
+    A prefill worker is occupied while it computes, and by its queue. Other workers are occupied by the KV cache or the
+    queue, whichever is closer to its threshold. The queue adds to that, as a waiting request needs as much as a running
+    one.
     """
     load, ranks = worker.load, len(worker.latest)
     waiting = load.waiting / ranks
@@ -55,8 +55,8 @@ def share(role: Role, worker: WorkerState, limits: TokenLimits) -> float | None:
     return full * (1.0 + waiting / max(load.running / ranks, limits.queue_threshold))
 
 
-def holding(worker: WorkerState) -> WorkerKv | None:
-    """The KV tokens that a worker has and holds; None where it does not say."""
+def worker_kv(worker: WorkerState) -> WorkerKv | None:
+    """Return the KV tokens of a worker, total and in use; None if it does not report them."""
     block_tokens, total, used, waiting = worker.record.block_size_tokens, 0, 0, 0
     for sample in worker.latest:
         if sample is None or sample.kv_blocks_used is None or not block_tokens:
@@ -70,18 +70,18 @@ def holding(worker: WorkerState) -> WorkerKv | None:
 
 
 class Occupancy(Struct):
-    """One pool: what is held, in workers or in KV tokens."""
+    """Load that the workers of one pool hold, in workers or in KV tokens."""
 
     short: RollingSamples
-    """Lower bounds."""
+    """Lower bounds of the load."""
     long: RollingSamples
-    """Upper bounds."""
+    """Upper bounds of the load."""
     held: dict[str, float] = field(default_factory=dict)
-    """By worker, of those that say it."""
+    """Load by worker, of those that report it."""
     low: float = 0.0
     high: float = 0.0
     capacity: float | None = None
-    """KV tokens of a worker, all or those that it can hold; None while no worker has said."""
+    """KV tokens that one worker can hold, or all of them if load is counted in workers; None while unknown."""
     observed: ObservedCapacity = field(default_factory=ObservedCapacity)
     sampled_ms: int = -1
 
@@ -90,8 +90,8 @@ class Occupancy(Struct):
         """Time between two samples."""
         return max(1, min(SAMPLE_MS, self.short.window_ms // 10))
 
-    def look(self, pool: Pool, limits: TokenLimits, lengths: ObservedLengths | None, now: int) -> None:
-        """Take in what is new; with ``lengths`` it is held in KV tokens, else in workers."""
+    def update(self, pool: Pool, limits: TokenLimits, lengths: ObservedLengths | None, now: int) -> None:
+        """Record the newest reports; load is counted in KV tokens if ``lengths`` is given, and otherwise in workers."""
         if pool.fresh == 0:
             self.held.clear()
             self.short.clear()
@@ -100,69 +100,68 @@ class Occupancy(Struct):
             return
         due = now - self.sampled_ms >= self.sample_ms or self.sampled_ms < 0
         for name in pool.changed:
-            self._take(name, pool, limits, lengths)
+            self._record(name, pool, limits, lengths)
         if due or len(self.held) > pool.fresh:
-            self.held = {name: value for name, value in self.held.items() if _counts(pool, name)}
+            workers = pool.workers
+            self.held = {name: load for name, load in self.held.items() if name in workers and workers[name].counted}
         if due or self.capacity is None:
-            self.capacity = self._measured(pool, limits, lengths) or self.capacity
+            self.capacity = self._median_capacity(pool, limits, lengths) or self.capacity
         self.low = sum(self.held.values())
         full = 1.0 if lengths is None else self.capacity or 0.0
         self.high = self.low + max(0, pool.ready - len(self.held)) * full
         if due:
             self.sampled_ms = now
             self.short.push(now, self.low)
-            self.long.push(now, self.rising + self.high - self.low)
+            self.long.push(now, self.scale_up_load + self.high - self.low)
 
     @property
-    def rising(self) -> float:
-        """What is surely held: the mean of the short while, or much of what it is now."""
-        return max(self.short.mean_with(self.low), self.low / _SPIKE)
+    def scale_up_load(self) -> float:
+        """Lower bound of the load: the mean of the short window, or the present load by the spike factor if higher."""
+        return max(self.short.mean_with(self.low), self.low / _SPIKE_FACTOR)
 
     @property
-    def falling(self) -> float:
-        """The most that may have been held over any short while of the longer one."""
-        return max((*self.long.values, self.rising + self.high - self.low))
+    def scale_down_load(self) -> float:
+        """Upper bound of the load: the peak of such means in the long window, with silent workers as full."""
+        return max((*self.long.values, self.scale_up_load + self.high - self.low))
 
-    def _take(self, name: str, pool: Pool, limits: TokenLimits, lengths: ObservedLengths | None) -> None:
+    def _record(self, name: str, pool: Pool, limits: TokenLimits, lengths: ObservedLengths | None) -> None:
         worker = pool.workers.get(name)
-        taken = share(pool.knobs.role, worker, limits) if worker is not None and worker.counted else None
-        if worker is not None and taken is not None and lengths is not None:
-            taken = self._tokens(worker, taken, limits, lengths)
-        if taken is None:
+        load = worker_share(pool.knobs.role, worker, limits) if worker is not None and worker.counted else None
+        if worker is not None and load is not None and lengths is not None:
+            load = self._record_tokens(worker, load, limits, lengths)
+        if load is None:
             self.held.pop(name, None)
         else:
-            self.held[name] = taken
+            self.held[name] = load
 
-    def _tokens(self, worker: WorkerState, taken: float, limits: TokenLimits, lengths: ObservedLengths) -> float | None:
-        """The tokens that a worker holds and that what waits will take; and what it can hold is learned from it."""
-        found, role = holding(worker), worker.record.role
-        if found is None:
+    def _record_tokens(
+        self, worker: WorkerState, share: float, limits: TokenLimits, lengths: ObservedLengths
+    ) -> float | None:
+        """Return the load of a worker in KV tokens, and learn its capacity if requests queue."""
+        kv, role = worker_kv(worker), worker.record.role
+        if kv is None:
             return None
-        if found.is_queueing(limits.queue_threshold) and found.is_informative(limits.kv_threshold):
-            self.observed.record(lengths.osl_tokens, found.tokens_in_use)
-        tokens = found.tokens_in_use + found.waiting_requests * request_tokens(
-            role, lengths.isl_tokens, lengths.osl_tokens
-        )
+        if kv.is_queueing(limits.queue_threshold) and kv.is_informative(limits.kv_threshold):
+            self.observed.record(lengths.osl_tokens, kv.tokens_in_use)
+        tokens = kv.tokens_in_use + kv.waiting_requests * request_tokens(role, lengths.isl_tokens, lengths.osl_tokens)
         if role == "prefill":  # its cache is nearly empty however busy it is
-            return max(tokens, taken * self._can_hold(worker, found, limits, lengths))
+            return max(tokens, share * self._worker_capacity(worker, kv, limits, lengths))
         return tokens
 
-    def _measured(self, pool: Pool, limits: TokenLimits, lengths: ObservedLengths | None) -> float | None:
-        found: list[float] = []
+    def _median_capacity(self, pool: Pool, limits: TokenLimits, lengths: ObservedLengths | None) -> float | None:
+        capacities: list[float] = []
         for worker in pool.workers.values():
-            has = holding(worker) if worker.counted else None
-            if has is not None:
-                found.append(has.kv_tokens if lengths is None else self._can_hold(worker, has, limits, lengths))
-        return median(found) if found else None
+            kv = worker_kv(worker) if worker.counted else None
+            if kv is not None:
+                capacity = kv.kv_tokens if lengths is None else self._worker_capacity(worker, kv, limits, lengths)
+                capacities.append(capacity)
+        return median(capacities) if capacities else None
 
-    def _can_hold(self, worker: WorkerState, found: WorkerKv, limits: TokenLimits, lengths: ObservedLengths) -> float:
+    def _worker_capacity(
+        self, worker: WorkerState, kv: WorkerKv, limits: TokenLimits, lengths: ObservedLengths
+    ) -> float:
         batched, sequences = worker.record.max_batched_tokens, worker.record.max_batch_requests
         derived = derived_tokens(
             lengths.isl_tokens, lengths.osl_tokens, batched or DEFAULT_BATCHED_TOKENS, sequences or DEFAULT_SEQUENCES
         )
-        return worker_tokens(found, limits, self.observed, lengths.osl_tokens, derived or None)
-
-
-def _counts(pool: Pool, name: str) -> bool:
-    worker = pool.workers.get(name)
-    return worker is not None and worker.counted
+        return worker_tokens(kv, limits, self.observed, lengths.osl_tokens, derived or None)
