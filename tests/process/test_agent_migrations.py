@@ -109,7 +109,7 @@ def test_a_draining_worker_is_evacuated_and_the_journal_replays(rig: Rig, served
     assert leaving.wait(PATIENCE_S) == 0, served.log("d0")
     summary = account(served, gateway)
     assert (summary["finished"], summary["lost"], summary["retried"]) == (300, 0, 0)
-    assert summary["moved"] > 0
+    assert summary["migrated"] > 0
     assert agent.stop() == 0
     assert_replays(rig, "a")
 
@@ -136,7 +136,7 @@ def test_each_request_completes_once_when_leader_source_or_destination_is_killed
     asyncio.run(scenario())
     summary = account(served, gateway)
     assert (summary["arrived"], summary["finished"], summary["lost"]) == (900, 900, 0)
-    assert summary["moved"] > 0
+    assert summary["migrated"] > 0
     assert agents["b"].stop() == 0
     for name in agents:
         assert_replays(rig, name)

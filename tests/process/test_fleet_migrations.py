@@ -90,7 +90,7 @@ def test_requests_migrate_to_and_fro_and_each_completes_once(fleet: Fleet) -> No
 
     summary = played(fleet, gateway, act)
     assert (summary["finished"], summary["lost"], summary["retried"]) == (500, 0, 0)
-    assert summary["moved"] == moved > 0
+    assert summary["migrated"] == moved > 0
 
 
 def test_a_draining_worker_is_evacuated(fleet: Fleet) -> None:
@@ -112,7 +112,7 @@ def test_a_draining_worker_is_evacuated(fleet: Fleet) -> None:
     summary = played(fleet, gateway, act)
     assert leaving.wait(PATIENCE_S) == 0, fleet.log("a")
     assert (summary["finished"], summary["lost"], summary["retried"]) == (500, 0, 0)
-    assert summary["moved"] > 0
+    assert summary["migrated"] > 0
 
 
 def test_a_late_copy_is_withdrawn_and_its_request_completes_at_the_source(fleet: Fleet) -> None:
@@ -136,7 +136,7 @@ def test_a_late_copy_is_withdrawn_and_its_request_completes_at_the_source(fleet:
         moved = sum(one for one, _ in finals(leader).values())
 
     summary = played(fleet, gateway, act)
-    assert (summary["lost"], summary["retried"], summary["moved"]) == (0, 0, moved)
+    assert (summary["lost"], summary["retried"], summary["migrated"]) == (0, 0, moved)
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -172,7 +172,7 @@ def test_no_request_is_lost_or_doubled_when_a_worker_is_killed(fleet: Fleet, see
 
     summary = played(fleet, gateway, act)
     assert (summary["arrived"], summary["finished"], summary["lost"]) == (requests, requests, 0)
-    assert summary["moved"] > 0
+    assert summary["migrated"] > 0
     assert summary["retried"] > 0
 
 
@@ -192,7 +192,7 @@ def test_a_migration_to_a_lost_worker_fails_without_loss(fleet: Fleet) -> None:
         await until(lambda: "aborted" in leader.phases(name), "aborted")
 
     summary = played(fleet, gateway, act)
-    assert (summary["lost"], summary["retried"], summary["moved"]) == (0, 0, 0)
+    assert (summary["lost"], summary["retried"], summary["migrated"]) == (0, 0, 0)
 
 
 def test_no_request_is_lost_when_a_destination_hangs(fleet: Fleet) -> None:

@@ -93,14 +93,14 @@ def test_ends_by_itself_with_a_summary_and_an_exact_journal(tmp_path: Path) -> N
 
 def test_goes_on_when_its_servers_and_its_agent_are_killed(tmp_path: Path) -> None:
     with up(tmp_path / "demo", "--for", "25s") as running:
-        running.said("the load begins")
+        running.said("load starts")
         os.kill(running.pid_of("nats-server"), signal.SIGKILL)
-        running.said("nats-server is gone")
+        running.said("nats-server exited")
         os.kill(running.pid_of("etcd"), signal.SIGKILL)
-        running.said("etcd is gone")
+        running.said("etcd exited")
         agent = next(pid for pid in processes(running.directory) if b"agent-1.toml" in cmdline(pid))
         os.kill(agent, signal.SIGKILL)
-        running.said("agent-1 ended")
+        running.said("agent-1 exited")
         worker = next(int(pid) for pid in children(running, "loadline.scalers.local"))
         os.kill(worker, signal.SIGKILL)
         assert running.process.wait(90) == 0, running.text()
@@ -117,7 +117,7 @@ def children(running: Up, module: str) -> list[str]:
     return Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
 
 
-@pytest.mark.parametrize("words", ["loadline demo", "ask it", "leads", "the load begins"])
+@pytest.mark.parametrize("words", ["loadline demo", "query", "leads", "load starts"])
 def test_ctrl_c_at_any_moment_leaves_nothing(tmp_path: Path, words: str) -> None:
     with up(tmp_path / "demo") as running:
         running.said(words)
@@ -129,7 +129,7 @@ def test_ctrl_c_at_any_moment_leaves_nothing(tmp_path: Path, words: str) -> None
 
 def test_a_kill_leaves_nothing_either(tmp_path: Path) -> None:
     with up(tmp_path / "demo") as running:
-        running.said("the load begins")
+        running.said("load starts")
         assert len(processes(running.directory)) > 4
         running.process.kill()
 

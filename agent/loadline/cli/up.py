@@ -71,7 +71,7 @@ def up(options: argparse.Namespace) -> int:
     )
     length = f"for {options.for_s:g} s" if options.for_s else "until Ctrl-C or the end of the trace"
     header = f"loadline demo: {options.mode}, {options.load} copies of the trace at {options.speed:g}x, {length}"
-    with display.choose(header) as shown:
+    with display.make_display(header) as shown:
         outcome = asyncio.run(run_demo(wanted, shown))
     if outcome is None:
         print("stopped before the load started")
@@ -84,7 +84,7 @@ def summary(result: DemoResult, decisions: int, options: DemoOptions) -> str:
     """Format the results of a run."""
     served = result.served
     ended = f"{served.finished} served of {served.arrived}, {served.lost} lost"
-    requests = f"{ended}, {served.retried} retried, {served.moved} migrated"
+    requests = f"{ended}, {served.retried} retried, {served.migrated} migrated"
     ttft = f"TTFT {defaults.TTFT_MS:g} ms ({_share(served.ttft_attainment)})"
     itl = f"ITL {defaults.ITL_MS:g} ms ({_share(served.itl_attainment)})"
     lines = [

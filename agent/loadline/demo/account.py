@@ -1,4 +1,4 @@
-"""What the demo's users got: counts, latencies in virtual time, and how often the objectives were met."""
+"""Account of the demo's requests: counts, latencies in virtual time, and SLO attainment."""
 
 import math
 
@@ -6,12 +6,12 @@ from msgspec import Struct
 
 from loadline.core.engines.profile import ObjectiveKnobs
 
-# Buckets 1% apart: a percentile is exact to 1%, and ten thousand hours fit into 2,500 of them.
+# Bucket bounds differ by 1%: a percentile is exact to 1%, and 2,500 buckets reach ten thousand hours.
 _RATIO = math.log(1.01)
 
 
 class Latencies:
-    """A distribution in buckets that are 1% apart."""
+    """Distribution in buckets whose bounds differ by 1%."""
 
     def __init__(self) -> None:
         self._counts: dict[int, int] = {}
@@ -24,7 +24,7 @@ class Latencies:
         self.count += 1
 
     def percentile_ms(self, share: float) -> float | None:
-        """The value that this share of all does not exceed, to 1%; None without values."""
+        """Return the percentile ``share`` (0..1), exact to 1%; None without values."""
         rank = math.ceil(share * self.count)
         for bucket in sorted(self._counts):
             rank -= self._counts[bucket]
@@ -34,7 +34,7 @@ class Latencies:
 
 
 class FinishedRequest(Struct, frozen=True):
-    """A finished request: its output tokens, virtual latencies, and whether they met the objectives."""
+    """Finished request, with latencies in virtual time."""
 
     osl_tokens: int
     ttft_ms: float
@@ -44,22 +44,24 @@ class FinishedRequest(Struct, frozen=True):
 
 
 class DemoSummary(Struct, frozen=True):
-    """The account of a run. Times are virtual.
-
-    ``lost`` is what has arrived and is nowhere: not finished, not at a worker, not waiting. ``refused`` is the part of
-    it that no worker could ever have held. ``retried`` counts new starts after a worker or a message was lost,
-    ``preempted`` how often an engine ran out of blocks, ``moved`` how often a request went on at another worker.
-    """
+    """Account of a run. Times are virtual."""
 
     arrived: int
     finished: int
     in_flight: int
+    """Requests that workers hold."""
     queued: int
+    """Requests that wait for a worker."""
     lost: int
+    """Requests that arrived and are not finished, in flight or queued."""
     refused: int
+    """Lost requests that do not fit into any worker."""
     retried: int
+    """Restarts of requests after a worker or a message was lost."""
     preempted: int
-    moved: int
+    """Preemptions by engines that ran out of blocks."""
+    migrated: int
+    """Migrations of requests."""
     ttft_attainment: float | None
     itl_attainment: float | None
     slo_attainment: float | None
@@ -74,7 +76,7 @@ class DemoSummary(Struct, frozen=True):
 
 
 class RequestAccount:
-    """Counts what was served."""
+    """Counters of requests and latencies."""
 
     def __init__(self, objectives: ObjectiveKnobs) -> None:
         self.arrived = 0
@@ -82,15 +84,15 @@ class RequestAccount:
         self.finished = 0
         self.refused = 0
         self.preempted = 0
-        self.moved = 0
+        self.migrated = 0
         self._objectives = objectives
         self._ttft = Latencies()
         self._itl = Latencies()
         self._ttft_met = self._itl_met = self._both_met = 0
-        self._fresh: list[FinishedRequest] = []
+        self._unreported: list[FinishedRequest] = []
 
     def finish(self, osl_tokens: int, ttft_ms: float, itl_ms: float | None) -> None:
-        """A request has all its tokens. One token has no inter-token latency, and so meets that objective."""
+        """Count a finished request. A single token has no ITL, so it meets that objective."""
         ttft_met = ttft_ms <= self._objectives.ttft_ms
         itl_met = itl_ms is None or itl_ms <= self._objectives.itl_ms
         self.finished += 1
@@ -100,15 +102,15 @@ class RequestAccount:
         self._ttft_met += ttft_met
         self._itl_met += itl_met
         self._both_met += ttft_met and itl_met
-        self._fresh.append(FinishedRequest(osl_tokens, ttft_ms, itl_ms, ttft_met, itl_met))
+        self._unreported.append(FinishedRequest(osl_tokens, ttft_ms, itl_ms, ttft_met, itl_met))
 
-    def take_fresh(self) -> list[FinishedRequest]:
-        """What finished since the last call."""
-        fresh, self._fresh = self._fresh, []
-        return fresh
+    def take_unreported(self) -> list[FinishedRequest]:
+        """Return the requests that finished since the last call."""
+        finished, self._unreported = self._unreported, []
+        return finished
 
     def summary(self, *, in_flight: int, queued: int, virtual_s: float, speed: float) -> DemoSummary:
-        """The account so far."""
+        """Return the account so far."""
 
         def share(met: int) -> float | None:
             return round(met / self.finished, 4) if self.finished else None
@@ -122,7 +124,7 @@ class RequestAccount:
             refused=self.refused,
             retried=self.retried,
             preempted=self.preempted,
-            moved=self.moved,
+            migrated=self.migrated,
             ttft_attainment=share(self._ttft_met),
             itl_attainment=share(self._itl_met),
             slo_attainment=share(self._both_met),

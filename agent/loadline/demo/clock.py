@@ -4,7 +4,7 @@ import time
 
 
 class ReplayClock:
-    """Time since the machine's start, ``speed`` times as fast: the same in all processes of one machine."""
+    """Monotonic time times ``speed``, equal in all processes of one machine."""
 
     def __init__(self, speed: float) -> None:
         self.speed = speed

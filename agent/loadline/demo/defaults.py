@@ -1,8 +1,8 @@
-"""What the demo runs with unless told otherwise.
+"""Default settings of the demo.
 
-Twenty times real time plays the 40 minutes of the trace in 120 s. Three copies of it arrive at 10 to 25 requests a
-second (virtual). A prefill worker computes about eight of its prompts a second, and a cache of 40,000 tokens holds
-about thirty of its requests, so two to eight workers a role are needed.
+At 20 times real time the 40 minutes of the trace take 120 s. Three copies of it arrive at 10 to 25 requests per virtual
+second. A prefill worker processes about 8 of its prompts per second, and a KV cache of 40,000 tokens holds about 30 of
+its requests, so each role needs two to eight workers.
 """
 
 from importlib.resources import files
@@ -20,7 +20,7 @@ DECODE_PROFILE = DATA / f"{_PROFILE}_decode.npz"
 SPEED = 20.0
 LOAD = 3
 START_DELAY_S = 1.0  # real; 20 s of virtual time
-GPUS_PER_WORKER = 2  # the profile is that of two GPUs
+GPUS_PER_WORKER = 2  # the profile was measured on two GPUs
 KV_BLOCKS = 2_500
 BLOCK_SIZE_TOKENS = 16
 MAX_BATCH_REQUESTS = 128
@@ -29,11 +29,11 @@ MAX_BATCHED_TOKENS = 8_192
 TTFT_MS = 500.0
 ITL_MS = 50.0
 
-REPORT_INTERVAL_MS = 200  # real; four virtual seconds, in which a prefill queue comes and goes
+REPORT_INTERVAL_MS = 200  # real; 4 s of virtual time, about as long as a prefill queue lasts
 LEASE_TTL_S = 10
 WORKERS_MIN = 2
 WORKERS_MAX = 8
-SCALE_UP_WINDOW_MS = 1_000  # real; 20 s of virtual time, in which a burst is told from a wave
+SCALE_UP_WINDOW_MS = 1_000  # real; 20 s of virtual time, longer than a burst
 ADJUSTMENT_INTERVAL_MS = 2_000  # real; 40 s of virtual time, shorter than the waves of the load
 
 LINK_GBYTES_PER_S = 10.0

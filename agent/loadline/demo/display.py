@@ -1,4 +1,4 @@
-"""What a person sees while the demo runs: a live table on a terminal, plain lines elsewhere."""
+"""Displays of the running demo: a live table on a terminal, plain lines elsewhere."""
 
 import importlib.util
 import sys
@@ -9,36 +9,36 @@ from typing import Any, Protocol, Self
 from loadline.core.vocabulary.status import AgentStatus, ModelStatus, PoolStatus
 from loadline.demo.migration_log import requests
 
-LINES_KEPT = 12
+LINES_SHOWN_MAX = 12
 MIGRATIONS_SHOWN = 4
 PLAIN_INTERVAL_MS = 5_000
 
 
 class Display(Protocol):
-    """Shows statuses and lines."""
+    """Display of statuses and lines."""
 
     def __enter__(self) -> Self: ...
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None: ...
     def status(self, status: AgentStatus) -> None:
-        """The leader's newest status."""
+        """Show the newest status of the leader."""
         ...
 
     def line(self, text: str) -> None:
-        """Something that happened."""
+        """Show a line about an event."""
         ...
 
 
-def choose(header: str) -> Display:
-    """A live table where there is a terminal and something to draw it with."""
+def make_display(header: str) -> Display:
+    """Create a live table if stdout is a terminal and Rich is installed, otherwise plain lines."""
     if sys.stdout.isatty() and importlib.util.find_spec("rich") is not None:
         return LiveDisplay(header)
     return PlainDisplay(header)
 
 
 class PlainDisplay:
-    """A line for everything that changes, and one every 5 s."""
+    """Lines for events, and one per model every 5 s."""
 
     def __init__(self, header: str, write: Callable[[str], None] = print) -> None:
         self._header = header
@@ -53,20 +53,20 @@ class PlainDisplay:
         pass
 
     def status(self, status: AgentStatus) -> None:
-        """A line now and then."""
+        """Print a line per model, at most every 5 s."""
         if status.at_ms - self._shown_at_ms >= PLAIN_INTERVAL_MS:
             self._shown_at_ms = status.at_ms
             for model in status.models:
-                parts = [*(_pool_line(pool) for pool in model.pools), *moves(model)[:1]]
+                parts = [*(_pool_line(pool) for pool in model.pools), *migration_lines(model)[:1]]
                 self._write(f"{model.model}: " + "; ".join(parts))
 
     def line(self, text: str) -> None:
-        """At once."""
+        """Print a line at once."""
         self._write(text)
 
 
 class LiveDisplay:
-    """A table that redraws itself, with the latest lines below it."""
+    """Table that is redrawn in place, with the latest lines below it."""
 
     def __init__(self, header: str) -> None:
         from rich.live import Live  # noqa: PLC0415 - an extra
@@ -84,13 +84,13 @@ class LiveDisplay:
         self._live.stop()
 
     def status(self, status: AgentStatus) -> None:
-        """Redraw."""
+        """Redraw the table."""
         self._status = status
         self._live.update(self._draw())
 
     def line(self, text: str) -> None:
-        """Add to the latest lines."""
-        self._lines = [*self._lines, text][-LINES_KEPT:]
+        """Add a line to the latest ones."""
+        self._lines = [*self._lines, text][-LINES_SHOWN_MAX:]
         self._live.update(self._draw())
 
     def _draw(self) -> Any:
@@ -114,8 +114,8 @@ class LiveDisplay:
                     str(pool.waiting_requests),
                     str(pool.running_requests),
                 )
-            parts += [table, Text(traffic(model)), Text(last_decision(model), style="bold")]
-            parts += [Text(line) for line in moves(model)]
+            parts += [table, Text(traffic_line(model)), Text(decision_line(model), style="bold")]
+            parts += [Text(line) for line in migration_lines(model)]
             parts += [Text(f"  {text}", style="dim") for text in model.hold[:4]]
         parts += [Text(line) for line in self._lines]
         return Group(*parts)
@@ -125,19 +125,19 @@ def _title(model: ModelStatus) -> str:
     return f"{model.model} ({model.planner} planner)"
 
 
-def traffic(model: ModelStatus) -> str:
-    """Load and latencies in one line."""
-    seen = model.traffic
-    if seen.requests_per_s is None:
+def traffic_line(model: ModelStatus) -> str:
+    """Format load and latencies."""
+    traffic = model.traffic
+    if traffic.requests_per_s is None:
         return "no traffic yet"
-    parts = [f"{seen.requests_per_s:.0f} requests/s"]
-    parts += [f"TTFT {seen.ttft_ms:.0f} ms"] if seen.ttft_ms is not None else []
-    parts += [f"ITL {seen.itl_ms:.1f} ms"] if seen.itl_ms is not None else []
+    parts = [f"{traffic.requests_per_s:.0f} requests/s"]
+    parts += [f"TTFT {traffic.ttft_ms:.0f} ms"] if traffic.ttft_ms is not None else []
+    parts += [f"ITL {traffic.itl_ms:.1f} ms"] if traffic.itl_ms is not None else []
     return ", ".join(parts)
 
 
-def last_decision(model: ModelStatus) -> str:
-    """What was last decided, how far it got, and why, in one line."""
+def decision_line(model: ModelStatus) -> str:
+    """Format the last decision, its state and its reasons."""
     decision = model.decision
     if decision is None:
         return "no decision yet"
@@ -145,14 +145,14 @@ def last_decision(model: ModelStatus) -> str:
     return f"decision #{decision.sequence} {decision.state}: {targets} ({', '.join(decision.reasons)})"
 
 
-def moves(model: ModelStatus) -> list[str]:
-    """Requests that move between workers and those that have, and a line for some of the moves in flight."""
+def migration_lines(model: ModelStatus) -> list[str]:
+    """Format the number of migrations, and one line for some of those in flight."""
     status = model.migrations
     if status is None:
         return []
-    total = f"migrations: {status.in_flight} in flight, {requests(sum(status.requests.values()))} moved"
-    who = "worker does" if status.silent == 1 else "workers do"
-    silent = f", {status.silent} {who} not answer" if status.silent else ""
+    total = f"migrations: {status.in_flight} in flight, {requests(sum(status.requests.values()))} migrated"
+    workers = "worker does" if status.silent == 1 else "workers do"
+    silent = f", {status.silent} {workers} not answer" if status.silent else ""
     return [
         total + silent,
         *(
@@ -167,8 +167,8 @@ def _or_dot(count: int) -> str:
 
 
 def _pool_line(pool: PoolStatus) -> str:
-    coming = pool.starting + pool.pending
-    extra = f" +{coming}" if coming else ""
-    leaving = f" -{pool.draining}" if pool.draining else ""
+    pending = pool.starting + pool.pending
+    added = f" +{pending}" if pending else ""
+    removed = f" -{pool.draining}" if pool.draining else ""
     load = f"KV {pool.kv_usage_ratio:.0%}, {pool.waiting_requests} waiting, {pool.running_requests} running"
-    return f"{pool.pool} {pool.ready}{extra}{leaving} of {pool.desired} ({load})"
+    return f"{pool.pool} {pool.ready}{added}{removed} of {pool.desired} ({load})"

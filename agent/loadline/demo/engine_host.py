@@ -1,4 +1,4 @@
-"""Engine of a demo worker, with its inbox and its outboxes: runs requests of gateways, and sends them the events."""
+"""Engine of a demo worker: runs requests of gateways, and sends them the events."""
 
 import asyncio
 import heapq
@@ -27,13 +27,13 @@ from loadline.errors import BusUnavailable
 from loadline.sim.engine import EngineEvent, Request, SimulatedEngine
 
 _log = bounded("demo_worker")
-# Requests that a gateway sent before it saw the drain are still on their way for about a tick.
+# Requests that a gateway sent before it learned of the drain arrive within about a tick.
 _QUIET_S = 0.3
 _GATEWAYS_MAX = 16
 
 
 class ExtractedRequest(Struct, frozen=True):
-    """A request that has left the engine; its gateway has all events from before that."""
+    """Request that has left the engine; its gateway has all earlier events."""
 
     request: Request
     at_ms: float
@@ -42,21 +42,21 @@ class ExtractedRequest(Struct, frozen=True):
 
 
 class _Extraction(Struct):
-    """A request that is to leave the engine."""
+    """Request that is leaving the engine."""
 
     done: "asyncio.Future[float]"
-    """Virtual time at which it left, once its gateway has all its events."""
+    """Set to the virtual time at which it left, once its gateway has all its events."""
     at_ms: float | None = None
-    """None: it has not left yet."""
+    """Virtual time at which it left; None: it has not left yet."""
 
 
 class EngineHost:
-    """An engine, its inbox and its outboxes.
+    """Engine with an inbox and one outbox per gateway.
 
     Args:
-        record: What the worker is.
+        record: Description of the worker.
         engine: The engine.
-        clock: Virtual time.
+        clock: Clock of virtual time.
         bus: A connected bus.
         root: First tokens of every subject.
     """
@@ -72,10 +72,10 @@ class EngineHost:
         self._bus = bus
         self._root = root
         self._due: list[tuple[float, int, Submission]] = []
-        """Requests that have not reached the engine yet, by virtual time."""
+        """Heap of requests that have not reached the engine yet, by virtual time."""
         self._count = 0
         self._gateways: dict[str, str] = {}
-        """Gateway by request, until it was told of the request's end."""
+        """Gateway by request, until the end of the request was sent to it."""
         self._outboxes: dict[str, list[EngineEvent]] = {}
         self._extractions: dict[str, _Extraction] = {}
         self._heartbeat_s = 0.0
@@ -88,7 +88,7 @@ class EngineHost:
         return self._clock.now_ms(behind_s=self._lag_s)
 
     async def drain(self) -> None:
-        """Wait until the worker holds no request, and all gateways were told of the ends."""
+        """Wait until the worker holds no request, and all ends were sent to the gateways."""
         self._received_s = time.monotonic()
         self._empty = asyncio.Event()
         await self._empty.wait()
@@ -106,7 +106,7 @@ class EngineHost:
                 self._submit(submission, batch.gateway)
 
     def _has_outbox(self, gateway: str) -> bool:
-        """Return whether events of a gateway's requests can be sent."""
+        """Return True if events of a gateway's requests can be sent."""
         if gateway not in self._outboxes and len(self._outboxes) >= _GATEWAYS_MAX:
             return False
         self._outboxes.setdefault(gateway, [])
@@ -120,11 +120,11 @@ class EngineHost:
     # -- migration -----------------------------------------------------------------------------------------------------
 
     def run(self, submission: Submission, gateway: str) -> None:
-        """Run a request that was handed over, or the worker's own again."""
+        """Run a request that was handed over, or resume the worker's own."""
         self._received_s = time.monotonic()
         if self._has_outbox(gateway):
             self._submit(submission, gateway)
-        else:  # its gateway misses it among the held requests, and starts it again elsewhere
+        else:  # the gateway misses it among the held requests, and restarts it elsewhere
             self.held_requests.end(submission.request.request_id)
 
     def discard(self, request_id: str) -> None:
@@ -132,9 +132,9 @@ class EngineHost:
         self._gateways.pop(request_id, None)
 
     async def extract(self, request_id: str) -> ExtractedRequest | None:
-        """Take a request out of the engine, and wait until its gateway has all its events.
+        """Remove a request from the engine, and wait until its gateway has all its events.
 
-        None where it is not inside, about to end, or its prompt is being computed: then it runs on.
+        None if it is unknown, about to end, or in prefill: it then stays.
         """
         gateway = self._gateways.get(request_id)
         request = None if gateway is None else self.engine.detach(request_id, self.now_ms)
@@ -155,7 +155,7 @@ class EngineHost:
             at_ms, _, submission = heapq.heappop(self._due)
             try:
                 self.engine.submit(submission.request, at_ms)
-            except ValueError as error:  # its gateway misses it among the held requests
+            except ValueError as error:  # the gateway misses it among the held requests
                 self._end(submission.request.request_id)
                 _log.warning("request_refused", error=str(error))
         for event in self.engine.advance(now_ms):
@@ -177,7 +177,7 @@ class EngineHost:
                 extraction.done.set_result(extraction.at_ms)
 
     async def announce_exit(self) -> None:
-        """Tell all gateways that nothing more will come."""
+        """Announce to all gateways that no more events follow."""
         for gateway in self._outboxes:
             await self._send(gateway, leaving=True)
 
@@ -208,9 +208,9 @@ class EngineHost:
         self.discard(request_id)
 
     def _held_of(self, gateway: str) -> list[str]:
-        """Return a gateway's requests, and all that the worker claims: they may be the gateway's."""
-        own = [name for name, its in self._gateways.items() if its == gateway]
-        return [*own, *(name for name, _ in self.held_requests.unresolved())]
+        """Return a gateway's requests, and all with a pending claim, which may be the gateway's."""
+        owned = [name for name, owner in self._gateways.items() if owner == gateway]
+        return [*owned, *(name for name, _ in self.held_requests.unresolved())]
 
     def _is_end(self, event: EngineEvent) -> bool:
         return event.kind in ("finished", "refused") or (event.kind == "first_token" and self._record.role == "prefill")

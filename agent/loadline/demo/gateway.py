@@ -1,9 +1,9 @@
-"""The demo's frontend: replays a trace against the fleet, and keeps account of what its users got.
+"""Frontend of the demo: replays a trace against the fleet, and accounts for its requests.
 
 python -m loadline.demo.gateway --model llama --summary-file summary.json
 
-It begins when every role has a ready worker, routes by what it sees in etcd, reports its traffic, and ends with the
-trace, or on SIGTERM or SIGINT. Requests of workers that died start again elsewhere; users only see that they wait.
+It starts when every role has a ready worker, routes to the workers registered in etcd, reports its traffic, and ends
+with the trace, or on SIGTERM or SIGINT. Requests of workers that died restart elsewhere; users see only a delay.
 """
 
 import argparse
@@ -55,7 +55,7 @@ _log = bounded("demo_gateway")
 
 
 class WorkerRegistry:
-    """The workers of one model, as etcd has them; while etcd is away, as it had them last."""
+    """Registered workers of one model; during an outage of etcd, those last known."""
 
     def __init__(self) -> None:
         self._records: dict[str, WorkerRecord] = {}
@@ -63,18 +63,18 @@ class WorkerRegistry:
 
     @property
     def records(self) -> Sequence[WorkerRecord]:
-        """All workers that are registered."""
+        """Records of all registered workers."""
         return list(self._records.values())
 
     def read(self, snapshot: StoreSnapshot) -> None:
-        """The whole list."""
+        """Replace all records with those of a snapshot."""
         self.changed = True
         self._records.clear()
         for entry in snapshot.entries:
             self._put(entry.key, entry)
 
     def follow(self, changes: list[StoreChange]) -> None:
-        """What changed."""
+        """Apply changes of records."""
         for change in changes:
             self._put(change.key, change.entry)
 
@@ -91,12 +91,12 @@ class WorkerRegistry:
 
 
 class DemoGateway:
-    """Replays arrivals against the workers that the registry shows."""
+    """Replay of arrivals against the registered workers."""
 
     def __init__(
         self, options: argparse.Namespace, arrivals: Iterator[Arrival], bus: NatsBus, frontend: FrontendClient
     ) -> None:
-        # A name of its own for every life: results of a former life are not ours.
+        # The name is unique per process, so that results for an earlier process are not mistaken for ours.
         self.name = f"{options.name}-{time.time_ns() // 1_000_000:x}"
         self.registry = WorkerRegistry()
         self._root: str = options.root
@@ -106,37 +106,37 @@ class DemoGateway:
         self._bus = bus
         self._frontend = frontend
         self._clock = ReplayClock(options.speed)
-        self._served = RequestAccount(ObjectiveKnobs(options.ttft_ms, options.itl_ms))
-        self._dispatcher = Dispatcher(self.name, ROLES[options.mode], self._served)
+        self._account = RequestAccount(ObjectiveKnobs(options.ttft_ms, options.itl_ms))
+        self._dispatcher = Dispatcher(self.name, ROLES[options.mode], self._account)
         self._began_ms: float | None = None
         self._ticked_s = time.monotonic()
 
     @property
     def done(self) -> bool:
-        """The trace is over and every request has ended."""
+        """True once the trace is over and every request has ended."""
         return self._next is None and self._dispatcher.queued == 0 and self._dispatcher.in_flight == 0
 
-    def hear(self, _subject: str, payload: bytes) -> None:
-        """A worker said what it did."""
+    def on_results(self, _subject: str, payload: bytes) -> None:
+        """Apply a message of a worker."""
         batch = unpack(ResultBatch, payload)
         if batch is None:
             _log.warning("result_refused", bytes=len(payload))
             return
-        self._dispatcher.heard(batch, self._clock.now_ms())
+        self._dispatcher.apply_results(batch, self._clock.now_ms())
 
     def claim(self, claim: ClaimRequest) -> ClaimReply:
         """Grant or refuse a worker's claim to a request."""
         return self._dispatcher.claim(claim)
 
     async def tick(self) -> None:
-        """Let arrive what is due, route, send, and report."""
+        """Generate due arrivals, route and send requests, and report traffic."""
         now_s, now_ms = time.monotonic(), self._clock.now_ms()
         elapsed_s, self._ticked_s = now_s - self._ticked_s, now_s
         if self.registry.changed:
             self.registry.changed = False
-            self._dispatcher.see(self.registry.records, now_ms)
+            self._dispatcher.update_workers(self.registry.records, now_ms)
         if self._bus.connected:
-            self._dispatcher.pass_time(elapsed_s, now_ms)
+            self._dispatcher.advance_time(elapsed_s, now_ms)
         if self._began_ms is None and self._dispatcher.complete:
             self._began_ms = now_ms
             _log.info("replay_begins", gateway=self.name)
@@ -147,9 +147,9 @@ class DemoGateway:
         self._report()
 
     def summary(self) -> DemoSummary:
-        """The account so far."""
+        """Return the account so far."""
         began_ms = self._began_ms if self._began_ms is not None else self._clock.now_ms()
-        return self._served.summary(
+        return self._account.summary(
             in_flight=self._dispatcher.in_flight,
             queued=self._dispatcher.queued,
             virtual_s=(self._clock.now_ms() - began_ms) / 1_000,
@@ -168,11 +168,11 @@ class DemoGateway:
             try:
                 await self._bus.publish(submit_subject(self._root, worker), pack(SubmitBatch(self.name, submissions)))
             except BusUnavailable:
-                return  # it stays in the outbox
-            self._dispatcher.sent(worker, len(submissions))
+                return  # the submissions stay in the outbox
+            self._dispatcher.confirm_sent(worker, len(submissions))
 
     def _report(self) -> None:
-        for done in self._served.take_fresh():
+        for done in self._account.take_unreported():
             self._frontend.finished(
                 done.osl_tokens, done.ttft_ms, done.itl_ms, ttft_met=done.ttft_met, itl_met=done.itl_met
             )
@@ -181,7 +181,7 @@ class DemoGateway:
 
 
 async def run(options: argparse.Namespace, arrivals: Iterator[Arrival]) -> DemoSummary:
-    """Replay until the trace is over or a signal comes."""
+    """Replay until the trace is over or a signal arrives."""
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -196,7 +196,7 @@ async def run(options: argparse.Namespace, arrivals: Iterator[Arrival]) -> DemoS
             FrontendClient(options.model, options.name, bus=bus, root=options.root)
         )
         gateway = DemoGateway(options, arrivals, bus, frontend)
-        await bus.subscribe(result_subject(options.root, gateway.name), gateway.hear)
+        await bus.subscribe(result_subject(options.root, gateway.name), gateway.on_results)
         await HandoverBus(bus, handover_prefix(options.root)).serve_frontend(gateway.name, gateway.claim)
         follow = store.follow(
             prefix,
@@ -211,7 +211,7 @@ async def run(options: argparse.Namespace, arrivals: Iterator[Arrival]) -> DemoS
 
 
 def write_summary(path: Path, summary: DemoSummary) -> None:
-    """Write the account as JSON; whoever reads the file finds all of it or none."""
+    """Write the account as JSON, whole or not at all."""
     draft = path.with_name(f"{path.name}.{os.getpid()}")
     draft.write_bytes(msgspec.json.format(msgspec.json.encode(summary)) + b"\n")
     draft.replace(path)
@@ -228,20 +228,20 @@ def _options(arguments: list[str]) -> argparse.Namespace:
     add("--root", default="loadline", help="first tokens of every subject")
     add("--namespace", default="default", help="keys live under /loadline/<namespace>/")
     add("--trace", type=Path, default=defaults.TRACE, help="a trace in CSV or JSON Lines, plain or gzipped")
-    add("--start-s", type=float, default=0.0, help="where in the trace to begin")
-    add("--requests-max", type=int, default=0, help="end after so many requests; 0: with the trace")
-    add("--repeat", action="store_true", help="begin the trace again whenever it is over")
-    add("--load", type=int, default=defaults.LOAD, help="copies of the trace that are superposed")
-    add("--seed", type=int, default=0, help="of the copies' jitter")
-    add("--speed", type=float, default=defaults.SPEED, help="virtual seconds in a real one")
-    add("--ttft-ms", type=float, default=defaults.TTFT_MS, help="objective, virtual")
-    add("--itl-ms", type=float, default=defaults.ITL_MS, help="objective, virtual")
-    add("--summary-file", type=Path, help="where the account goes at the end, as JSON")
+    add("--start-s", type=float, default=0.0, help="position in the trace to start from")
+    add("--requests-max", type=int, default=0, help="end after this many requests; 0: with the trace")
+    add("--repeat", action="store_true", help="repeat the trace")
+    add("--load", type=int, default=defaults.LOAD, help="superposed copies of the trace")
+    add("--seed", type=int, default=0, help="seed of the jitter between copies")
+    add("--speed", type=float, default=defaults.SPEED, help="virtual seconds per real second")
+    add("--ttft-ms", type=float, default=defaults.TTFT_MS, help="objective in virtual ms")
+    add("--itl-ms", type=float, default=defaults.ITL_MS, help="objective in virtual ms")
+    add("--summary-file", type=Path, help="file for the account at the end, as JSON")
     return parser.parse_args(arguments)
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The program; gives its exit code."""
+    """Run the program; return its exit code."""
     options = _options(sys.argv[1:] if arguments is None else arguments)
     configure("auto", "info")
     try:

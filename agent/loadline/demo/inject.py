@@ -1,4 +1,4 @@
-"""Load events that were made up: shapes over time, and traces as a frontend would report them."""
+"""Synthetic load events: shapes over time, and traces as a frontend would report them."""
 
 import asyncio
 import math
@@ -29,18 +29,18 @@ SHAPES: Final[dict[str, Callable[[float], float]]] = {
     "sine": lambda periods: (1.0 - math.cos(2.0 * math.pi * periods)) / 2.0,  # up and down in every period
     "spike": lambda periods: float(periods % 1.0 < _SPIKE_SHARE),  # high for the first tenth of every period
 }
-"""Periods since the start -> 0 (low) to 1 (high)."""
+"""Functions from periods since the start to 0 (low) .. 1 (high)."""
 
 _NEVER_MS: Final = 3_600_000
 
 SampleAt = Callable[[float], WorkerSample]
-"""Seconds since the start -> the sample to publish then."""
+"""Function from seconds since the start to the sample to publish."""
 
 _Report = Callable[[WorkerSample], Awaitable[bool]]
 
 
 class InjectionTarget(Struct, frozen=True):
-    """Where an agent is: a connected bus, etcd, and the roots of its subjects and keys."""
+    """Connections of an agent, and the roots of its subjects and keys."""
 
     bus: Bus
     etcd: str = "http://127.0.0.1:2379"
@@ -49,12 +49,12 @@ class InjectionTarget(Struct, frozen=True):
 
 
 def shape_value(shape: str, t_s: float, period_s: float, low: float, high: float) -> float:
-    """The value of a shape ``t_s`` after its start."""
+    """Return the value of a shape ``t_s`` after its start."""
     return low + (high - low) * SHAPES[shape](t_s / period_s)
 
 
 def sample_of(**values: float | None) -> WorkerSample:
-    """A sample with these fields, numbered by the clock, so that the next run's is newer. None is left out.
+    """Build a sample of these fields, numbered by the clock, so that those of the next run are newer. None is omitted.
 
     Raises:
         msgspec.ValidationError: A value is out of its bounds.
@@ -74,16 +74,16 @@ async def inject_load(
     register: bool,
     stop: asyncio.Event,
 ) -> str:
-    """Publish samples of a worker until the time is over, it is drained, or ``stop`` is set; gives a summary.
+    """Publish samples of a worker until the time is over, it is drained, or ``stop`` is set; return a summary.
 
     Raises:
-        StoreUnavailable: The worker is to be registered and etcd does not answer.
+        StoreUnavailable: ``register`` is set and etcd does not answer.
     """
     sent, lost, t_s, began_s = 0, 0, 0.0, time.monotonic()
     async with _registered(target, record, stop) if register else _unregistered(target, record) as report:
         while t_s <= seconds and not stop.is_set():
-            taken = await report(sample_at(t_s))
-            sent, lost = sent + taken, lost + (not taken)
+            published = await report(sample_at(t_s))
+            sent, lost = sent + published, lost + (not published)
             t_s = (sent + lost) / hz
             if t_s <= seconds:
                 await wait_at_most(stop, max(0.0, began_s + t_s - time.monotonic()))
@@ -100,7 +100,7 @@ async def inject_trace(
     interval_ms: int,
     stop: asyncio.Event,
 ) -> str:
-    """Publish what a frontend would see of a trace. A request counts as finished when it arrives, so OSL is known.
+    """Publish a trace as a frontend would report it. Requests finish on arrival, so that their OSL is known.
 
     Raises:
         DataError: The trace cannot be used.
@@ -119,7 +119,7 @@ async def inject_trace(
 
 @asynccontextmanager
 async def _unregistered(target: InjectionTarget, record: WorkerRecord) -> AsyncIterator[_Report]:
-    """Report in the name of a worker that is there; the agent takes it if the incarnation is that worker's."""
+    """Yield a function that reports in the name of an existing worker; the agent accepts its own incarnation only."""
     subject = Subjects(target.root).load(record.model, record.pool, record.worker)
 
     async def report(sample: WorkerSample) -> bool:
@@ -131,7 +131,7 @@ async def _unregistered(target: InjectionTarget, record: WorkerRecord) -> AsyncI
 
 @asynccontextmanager
 async def _registered(target: InjectionTarget, record: WorkerRecord, stop: asyncio.Event) -> AsyncIterator[_Report]:
-    """Report as a worker of our own under a lease; a drain ends it at once, for there is nothing to finish."""
+    """Yield a function that reports as a new worker under a lease; a drain ends it at once."""
     newest = [sample_of()]
 
     async def drained(_command: DrainCommand) -> None:
@@ -143,7 +143,7 @@ async def _registered(target: InjectionTarget, record: WorkerRecord, stop: async
 
     async with AsyncExitStack() as stack:
         store = await stack.enter_async_context(store_of(None, EtcdKnobs(endpoints=(target.etcd,))))
-        await store.read(Keys(target.namespace).leaders)  # says now if etcd is not there; a worker would wait for it
+        await store.read(Keys(target.namespace).leaders)  # fails now if etcd is unreachable; a worker would wait for it
         worker = WorkerClient(
             record,
             store=store,
@@ -151,7 +151,7 @@ async def _registered(target: InjectionTarget, record: WorkerRecord, stop: async
             namespace=target.namespace,
             sample=lambda: newest[0],
             on_drain=drained,
-            report_interval_ms=_NEVER_MS,  # we say when
+            report_interval_ms=_NEVER_MS,  # reports are sent explicitly
             bus=target.bus,
         )
         await stack.enter_async_context(worker)

@@ -1,4 +1,4 @@
-"""GPU hours and drains, from the lifetimes that the local scaler writes down."""
+"""GPU-hours and drains, from the lifetimes file of the local scaler."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,23 +12,23 @@ _MS_IN_HOUR = 3_600_000
 
 
 def gpu_hours(path: Path, speed: float) -> float:
-    """Virtual GPU hours of all workers that have ended: from the start of the process, start-up delay included.
+    """Return the virtual GPU-hours of all workers that have ended, start-up delay included.
 
     Args:
-        path: The scaler's ``lifetimes_file``; none there: no worker has ended.
-        speed: How many times as fast as real time the fleet lived.
+        path: The scaler's ``lifetimes_file``; if it is missing, no worker has ended.
+        speed: Virtual seconds per real second.
 
     Raises:
-        DataError: A line is no lifetime.
+        DataError: A line is invalid.
     """
     return sum(life.gpus * max(life.ended_at_ms - life.started_at_ms, 0) for life in _read(path)) * speed / _MS_IN_HOUR
 
 
 def count_drained(path: Path) -> int:
-    """How many workers ended because they had been drained.
+    """Count the workers that ended because they were drained.
 
     Raises:
-        DataError: A line is no lifetime.
+        DataError: A line is invalid.
     """
     return sum(life.reason == "drained" for life in _read(path))
 

@@ -1,4 +1,4 @@
-"""Handover of a demo worker's requests: its KV cache goes over a link in virtual time, its state over NATS."""
+"""Handover of a demo worker's requests: the KV cache over a link in virtual time, the state over NATS."""
 
 import asyncio
 from collections.abc import Sequence
@@ -20,11 +20,11 @@ from loadline.wire.messages import MigrateCommand
 class DemoMigratableEngine:
     """``MigratableEngine`` around the engine of a demo worker.
 
-    Messages take real time: a handover stalls its request by that, and by a tick of the engine.
+    Messages take real time, so a handover stalls its request by that, plus a tick of the engine.
 
     Args:
         host: The engine.
-        clock: Virtual time.
+        clock: Clock of virtual time.
         link: The link to other workers.
     """
 
@@ -33,26 +33,26 @@ class DemoMigratableEngine:
         self._clock = clock
         self._link = link
         self._downtimes_ms: dict[str, float] = {}
-        """Virtual time that the last part of a cache takes, by request."""
+        """Virtual time of the last part of a copy, by request."""
 
     @property
     def held_requests(self) -> HeldRequests:
-        """Requests that it may run."""
+        """Requests that the engine may run."""
         return self._host.held_requests
 
     def migratable_requests(self) -> Sequence[MigratableRequest]:
-        """Return the requests in the engine, but for those that are being handed over."""
+        """Return the requests in the engine, except those being handed over."""
         held = self.held_requests
         return [one for one in self._host.engine.migratable_requests() if held.hop(one.request_id) is not None]
 
     def has_room(self, kv_tokens: int) -> bool:
-        """Return whether cache of so many tokens would fit beside what there is and what waits to decode."""
+        """Return True if ``kv_tokens`` more tokens fit beside the used cache and the requests that wait to decode."""
         load, knobs = self._host.engine.load(), self._host.engine.knobs
         waiting = knobs.blocks(load.waiting_to_decode_tokens or 0)
         return knobs.blocks(kv_tokens) + (load.kv_blocks_used or 0) + waiting <= knobs.kv_blocks_total
 
     async def copy(self, request_id: str, _command: MigrateCommand) -> None:
-        """Wait for as long as the link takes for all but the last part of the cache."""
+        """Wait while the link copies all but the last part of the cache."""
         engine = self._host.engine
         itl_ms = engine.load().itl_ms
         copy = self._link.live_copy(engine.kv_tokens(request_id), 1.0 / itl_ms if itl_ms else 0.0)
@@ -60,7 +60,7 @@ class DemoMigratableEngine:
         self._downtimes_ms[request_id] = copy.downtime_ms
 
     async def stop(self, request_id: str, _command: MigrateCommand) -> StoppedRequest | None:
-        """Take a request out of the engine; it runs on once the last part of its cache is there."""
+        """Remove a request from the engine; it continues once the last part of its cache has arrived."""
         downtime_ms = self._downtimes_ms.pop(request_id, 0.0)
         extracted = await self._host.extract(request_id)
         if extracted is None:
@@ -73,10 +73,10 @@ class DemoMigratableEngine:
         submission = unpack(Submission, request.state)
         if submission is None:
             raise MigrationRefused("failed", f"the state of {request.request_id} cannot be read")
-        its = replace(submission.request, hop=request.hop, migrations=request.migrations)
-        self._host.run(replace(submission, request=its), request.frontend)
+        resumed = replace(submission.request, hop=request.hop, migrations=request.migrations)
+        self._host.run(replace(submission, request=resumed), request.frontend)
 
     def discard(self, request_id: str) -> None:
-        """Forget a request."""
+        """Drop a request."""
         self._downtimes_ms.pop(request_id, None)
         self._host.discard(request_id)

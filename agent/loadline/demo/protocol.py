@@ -16,19 +16,19 @@ from loadline.sim.engine import EngineEvent, Request
 from loadline.wire.subjects import encode_token
 
 TICK_S: Final = 0.02
-"""Time between two ticks, in which gateway and workers process what came and send what is due."""
+"""Time between two ticks, at which gateway and workers process their inboxes and send their outboxes."""
 HEARTBEAT_S: Final = 0.5
 """Time between two lists of the requests that a worker holds."""
 ITEMS_MAX: Final = 1_024
-"""Requests in one message, and of one worker, at most: at 130 bytes each half of the largest frame."""
-# Engines run this far behind real time, so that a message is there before its virtual time has come, and latencies are
-# exact whatever the transport takes: a tick to gather, a tick to hand out, 20 ms for the transport and the scheduler.
+"""Maximum number of requests in one message and of one worker: at 130 bytes each, half of the largest frame."""
+# Engines lag real time by this, so that messages arrive before they are due in virtual time and latencies do not depend
+# on the transport: one tick to send, one to receive, 20 ms for transport and scheduler.
 LAG_S: Final = 3 * TICK_S
-DECODE_LAG_S: Final = 3 * LAG_S  # its requests come through the gateway from prefill workers, which lag themselves
+DECODE_LAG_S: Final = 3 * LAG_S  # its requests come via the gateway from prefill workers, which lag too
 
 
 class Submission(Struct, frozen=True):
-    """A request that reaches the worker at a virtual time."""
+    """Request that reaches the worker at a virtual time."""
 
     request: Request
     at_ms: float
@@ -50,7 +50,7 @@ class ResultBatch(Struct, frozen=True):
     held: Annotated[list[str], Meta(max_length=2 * ITEMS_MAX)] | None = None
     """All requests that the worker holds after these events; None: this message does not list them."""
     leaving: bool = False
-    """True: nothing more will come from this worker."""
+    """True: no more messages from this worker follow."""
     hops: Annotated[dict[str, int], Meta(max_length=2 * ITEMS_MAX)] = {}
     """Hops of the requests that were migrated, see ``client.handover.ownership``; the others have hop 0."""
 
@@ -79,7 +79,7 @@ def pack(message: Struct) -> bytes:
 
 
 def unpack(kind: type[_M], payload: bytes) -> _M | None:
-    """Decode a message of that kind; None: it is none."""
+    """Decode a message; None: it is invalid."""
     try:
         return msgspec.msgpack.decode(payload, type=kind)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):

@@ -1,4 +1,4 @@
-"""From the start of the demo to its summary: watches the agents' statuses and says what happens."""
+"""Run of the demo, from start to summary, with a display of the agents' statuses."""
 
 import asyncio
 import signal
@@ -16,12 +16,12 @@ from loadline.wire.messages import DrainReport, MigrationReport, ScalingDecision
 from loadline.wire.subjects import Subjects
 
 FLEET_S = 30.0
-"""The load begins when every pool has its first workers, or after this long."""
+"""Maximum time to wait for the first workers of every pool before the load starts."""
 TICK_S = 0.1
 
 
 class StatusMonitor:
-    """What the leader's statuses say, and what changed since the last one."""
+    """Subscriber that displays the leader's statuses and the changes between them."""
 
     def __init__(self, view: Display) -> None:
         self.decisions = 0
@@ -30,10 +30,10 @@ class StatusMonitor:
         self._known: dict[str, tuple[str, str]] = {}
         self._leader = ""
         self._drained: set[str] = set()
-        self._moved = MigrationLog()
+        self._migrations = MigrationLog()
 
-    def offer(self, _subject: str, payload: bytes) -> None:
-        """Take a published status."""
+    def on_status(self, _subject: str, payload: bytes) -> None:
+        """Process a published status."""
         status = decode_as(AgentStatus, payload)
         if isinstance(status, Rejected) or not status.leading:
             return
@@ -45,28 +45,28 @@ class StatusMonitor:
                 self._decision(model.model, model.decision)
             if all(pool.desired and pool.ready >= pool.desired for pool in model.pools):
                 self.populated.set()
-        for line in self._moved.lines():
+        for line in self._migrations.take_lines():
             self._view.line(line)
         self._view.status(status)
 
-    def announced(self, _subject: str, payload: bytes) -> None:
-        """Take a decision: a status, which comes once a second, would show only the newest."""
+    def on_decision(self, _subject: str, payload: bytes) -> None:
+        """Process an announced decision: statuses, once a second, contain only the newest one."""
         decision = decode_as(ScalingDecision, payload)
         if not isinstance(decision, Rejected) and decision.sequence > self.decisions:
             self._decision(decision.model, summarise(decision, "committed"))
 
-    def drained(self, _subject: str, payload: bytes) -> None:
-        """Take a worker's word that it is empty; it says so until it has left."""
+    def on_drain_report(self, _subject: str, payload: bytes) -> None:
+        """Process a drain report, which a worker repeats until it has left."""
         report = decode_as(DrainReport, payload)
         if not isinstance(report, Rejected) and report.worker not in self._drained:
             self._drained.add(report.worker)
-            self._view.line(f"{report.worker} is drained")
+            self._view.line(f"{report.worker} drained")
 
-    def moved(self, _subject: str, payload: bytes) -> None:
-        """Take a worker's word on a move; what has ended is told with the next status, for there may be many."""
+    def on_migration_report(self, _subject: str, payload: bytes) -> None:
+        """Process a migration report; completed migrations are displayed with the next status, since they are many."""
         report = decode_as(MigrationReport, payload)
         if not isinstance(report, Rejected):
-            self._moved.take(report)
+            self._migrations.add(report)
 
     def _decision(self, model: str, decision: DecisionSummary) -> None:
         self.decisions = max(self.decisions, decision.sequence)
@@ -82,38 +82,38 @@ async def run_demo(options: DemoOptions, view: Display) -> tuple[DemoResult, int
     """Run the demo until its time is over, its trace ends, or SIGINT or SIGTERM.
 
     Returns:
-        What came of it and how many decisions there were; None when it was stopped before the load began.
+        The result and the number of decisions; None if it was stopped before the load started.
 
     Raises:
-        LoadlineError: Something could not be started, or left no account.
+        LoadlineError: A process could not be started, or the gateway left no account.
     """
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
-    stack, seen = DemoStack(options, view.line), StatusMonitor(view)
+    stack, monitor = DemoStack(options, view.line), StatusMonitor(view)
     bus: NatsBus | None = None
     try:
         if await _unless(stop, stack.start()):
             view.line(f"NATS {stack.demo.nats}  etcd {stack.demo.etcd}  files {options.directory}")
-            view.line(f"ask it: loadline status --nats {stack.demo.nats} --root {options.root}")
+            view.line(f"query: loadline status --nats {stack.demo.nats} --root {options.root}")
             bus = NatsBus(NatsKnobs(servers=(stack.demo.nats,)), name="loadline up")
             await bus.connect(lambda _connected: None)
-            await bus.subscribe(Subjects(options.root).all_of("status"), seen.offer)
-            await bus.subscribe(Subjects(options.root).all_of("decision"), seen.announced)
-            await bus.subscribe(Subjects(options.root).all_of("drained"), seen.drained)
-            await bus.subscribe(Subjects(options.root).all_of("migration"), seen.moved)
-            await _unless(stop, seen.populated.wait(), FLEET_S)
+            await bus.subscribe(Subjects(options.root).all_of("status"), monitor.on_status)
+            await bus.subscribe(Subjects(options.root).all_of("decision"), monitor.on_decision)
+            await bus.subscribe(Subjects(options.root).all_of("drained"), monitor.on_drain_report)
+            await bus.subscribe(Subjects(options.root).all_of("migration"), monitor.on_migration_report)
+            await _unless(stop, monitor.populated.wait(), FLEET_S)
             if not stop.is_set():
-                view.line("the load begins")
-                over = stack.begin_load()
-                await _unless(stop, over.wait(), options.for_s or None)
+                view.line("load starts")
+                ended = stack.start_load()
+                await _unless(stop, ended.wait(), options.for_s or None)
         view.line("stopping")
     finally:
         if bus is not None:
             await bus.close()
         await stack.stop()
     result = stack.result()
-    return (result, seen.decisions) if result is not None else None
+    return (result, monitor.decisions) if result is not None else None
 
 
 async def _unless(stop: asyncio.Event, work: Any, timeout_s: float | None = None) -> bool:

@@ -1,4 +1,4 @@
-"""The demo's processes: the command of each, and the configuration files that agent and local scaler read."""
+"""Commands of the demo's processes, and the configuration files of agent and local scaler."""
 
 import json
 import sys
@@ -22,7 +22,7 @@ POLICIES: dict[Mode, tuple[PolicyName, ...]] = {
 
 
 class DemoSetup(Struct, frozen=True):
-    """Where a demo runs, and how. Every pool has the name of its role."""
+    """Settings of a demo, its servers and its folder. Every pool has the name of its role."""
 
     nats: str
     etcd: str
@@ -36,43 +36,43 @@ class DemoSetup(Struct, frozen=True):
 
     @property
     def summary_file(self) -> Path:
-        """What the gateway leaves at its end."""
+        """Path of the account that the gateway writes when it ends."""
         return self.directory / "summary.json"
 
     @property
     def lifetimes_file(self) -> Path:
-        """What the local scaler notes of every worker that ended."""
+        """Path of the local scaler's list of ended workers."""
         return self.directory / "lifetimes.jsonl"
 
     def worker_command(self, role: Role, name: str) -> list[str]:
-        """Starts a worker."""
+        """Return the command of a worker."""
         return [
             *(sys.executable, "-m", "loadline.demo.worker"),
             *("--model", defaults.MODEL, "--pool", role, "--role", role, "--name", name),
-            *self._place(),
+            *self._connection_options(),
         ]
 
     def gateway_command(self, *more: str) -> list[str]:
-        """Starts the gateway; ``more`` are further options of it."""
+        """Return the command of the gateway, with ``more`` options."""
         return [
             *(sys.executable, "-m", "loadline.demo.gateway"),
             *("--mode", self.mode, "--load", str(self.load), "--summary-file", str(self.summary_file)),
-            *self._place(),
+            *self._connection_options(),
             *more,
         ]
 
     def scaler_command(self, config: Path) -> list[str]:
-        """Starts the local scaler."""
+        """Return the command of the local scaler."""
         return [sys.executable, "-m", "loadline.scalers.local", "--config", str(config)]
 
-    def _place(self) -> list[str]:
+    def _connection_options(self) -> list[str]:
         return [
             *("--nats", self.nats, "--etcd", self.etcd, "--root", self.root, "--namespace", self.namespace),
             *("--speed", f"{self.speed:g}"),
         ]
 
     def agent_config(self, name: str) -> str:
-        """An agent's loadline.toml; each has a journal of its own, and the first has the HTTP port."""
+        """Return an agent's configuration; each has a separate journal, and the first has the HTTP port."""
         return f"""\
 [agent]
 name = {_text(name)}
@@ -126,7 +126,7 @@ start_deadline_ms = 30000
 """
 
     def scaler_config(self) -> str:
-        """The local scaler's file."""
+        """Return the configuration of the local scaler."""
         return f"""\
 root = {_text(self.root)}
 log_directory = {_text(str(self.directory / "workers"))}
@@ -150,7 +150,7 @@ command = {_texts(self.worker_command(role, "{worker}"))}
 
 
 def _text(value: str) -> str:
-    # A TOML basic string is a JSON string, but for DEL, which no path of ours holds.
+    # A TOML basic string is a JSON string, except for DEL, which none of these paths contains.
     return json.dumps(value)
 
 

@@ -1,4 +1,4 @@
-"""Everything at once: servers, agents, scaler and gateway as children of this process, kept up until the end."""
+"""Servers, agents, scaler and gateway of the demo as supervised child processes."""
 
 import asyncio
 import contextlib
@@ -24,7 +24,7 @@ STOP_S = 10.0
 
 
 class DemoOptions(Struct, frozen=True):
-    """What the demo is asked for; an empty URL starts a server of our own."""
+    """Options of a demo; an empty URL starts a private server."""
 
     directory: Path
     nats: str = ""
@@ -40,7 +40,7 @@ class DemoOptions(Struct, frozen=True):
 
 
 class DemoResult(Struct, frozen=True):
-    """What came of it."""
+    """Result of a demo."""
 
     served: DemoSummary
     gpu_hours: float
@@ -48,24 +48,26 @@ class DemoResult(Struct, frozen=True):
 
 
 class SupervisedProcess:
-    """A child that is started again when it ends before it should."""
+    """Child process that may be restarted when it ends unexpectedly."""
 
-    def __init__(self, name: str, command: list[str], log: Path, tell: Callable[[str], None], *, again: bool) -> None:
+    def __init__(
+        self, name: str, command: list[str], log: Path, write_line: Callable[[str], None], *, restart: bool
+    ) -> None:
         self.ended = asyncio.Event()
         self.code = 0
-        """Its last exit code; negative: the signal that ended it."""
+        """Last exit code; negative: the signal that ended it."""
         self._name = name
         self._command = command
         self._log = log
-        self._tell = tell
-        self._again = again
-        self._wanted = True
+        self._write_line = write_line
+        self._restart = restart
+        self._stopping = False
         self._child: Child | None = None
         self._start()
 
     async def stop(self) -> None:
-        """SIGTERM; SIGKILL for who is still there after 10 s."""
-        self._wanted = False
+        """Send SIGTERM, and SIGKILL after 10 s."""
+        self._stopping = True
         kinds: tuple[Literal["terminate", "kill"], ...] = ("terminate", "kill")
         for kind in kinds:
             if self._child is None:
@@ -75,27 +77,27 @@ class SupervisedProcess:
                 await asyncio.wait_for(self.ended.wait(), STOP_S)
 
     def _start(self) -> None:
-        if self._wanted:
+        if not self._stopping:
             self._child = Child(self._command, {}, self._log, self._exited)
 
     def _exited(self, code: int) -> None:
         self._child, self.code = None, code
-        if self._wanted and self._again:
-            self._tell(f"{self._name} ended with {code}; it is started again (its log: {self._log})")
+        if self._restart and not self._stopping:
+            self._write_line(f"{self._name} exited with {code} and is restarted; its log is {self._log}")
             asyncio.get_running_loop().call_later(RESTART_S, self._start)
         else:
             self.ended.set()
 
 
 class DemoStack:
-    """The running demo.
+    """Processes of a demo.
 
     Args:
-        options: What is asked for.
-        tell: Takes a line for the person who watches.
+        options: Options of the demo.
+        write_line: Displays a line.
     """
 
-    def __init__(self, options: DemoOptions, tell: Callable[[str], None]) -> None:
+    def __init__(self, options: DemoOptions, write_line: Callable[[str], None]) -> None:
         self.demo = DemoSetup(
             nats=options.nats,
             etcd=options.etcd,
@@ -107,14 +109,14 @@ class DemoStack:
             **{name: value for name in ("speed", "load") if (value := getattr(options, name))},
         )
         self._options = options
-        self._tell = tell
+        self._write_line = write_line
         self._servers: list[Server] = []
         self._programs: list[SupervisedProcess] = []
         self._gateway: SupervisedProcess | None = None
-        self._watching: asyncio.Task[None] | None = None
+        self._watchdog: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Start everything but the load.
+        """Start all processes except the gateway.
 
         Raises:
             LoadlineError: A server cannot be started; the text says why.
@@ -125,7 +127,7 @@ class DemoStack:
         self._servers = [server for server, url in ((nats, self.demo.nats), (etcd, self.demo.etcd)) if not url]
         await asyncio.gather(*(server.start_async() for server in self._servers))
         self.demo = msgspec.structs.replace(self.demo, nats=self.demo.nats or nats.url, etcd=self.demo.etcd or etcd.url)
-        self._watching = asyncio.create_task(self._keep_servers())
+        self._watchdog = asyncio.create_task(self._restart_servers())
         for number in range(1, self._options.agents + 1):
             name = f"agent-{number}"
             config = directory / f"{name}.toml"
@@ -135,54 +137,54 @@ class DemoStack:
         config.write_text(self.demo.scaler_config(), encoding="utf-8")
         self._run("scaler", self.demo.scaler_command(config))
 
-    def begin_load(self) -> asyncio.Event:
-        """Start the gateway; gives what is set when the trace is over."""
+    def start_load(self) -> asyncio.Event:
+        """Start the gateway; return an event that is set when it has ended."""
         log = self._options.directory / "gateway.log"
-        self._gateway = SupervisedProcess("gateway", self.demo.gateway_command(), log, self._tell, again=False)
+        self._gateway = SupervisedProcess("gateway", self.demo.gateway_command(), log, self._write_line, restart=False)
         return self._gateway.ended
 
     async def stop(self) -> None:
-        """End everything in the order that loses nothing: the load, the workers, the agents, the servers."""
+        """Stop all processes in an order that loses nothing: gateway, workers, agents, servers."""
         if self._gateway is not None:
             await self._gateway.stop()
         for program in reversed(self._programs):
             await program.stop()
-        if self._watching is not None:
-            self._watching.cancel()
+        if self._watchdog is not None:
+            self._watchdog.cancel()
         for server in self._servers:
             await asyncio.to_thread(server.stop)
 
     def result(self) -> DemoResult | None:
-        """The account, once stopped; None when the load had not begun.
+        """Return the result of a stopped demo; None if the load had not started.
 
         Raises:
-            LoadlineError: The gateway left no account; the text says where to look.
+            LoadlineError: The gateway left no account.
         """
         if self._gateway is None or self._gateway.code == -signal.SIGTERM:
-            return None  # a gateway that SIGTERM ends was still starting: later it ends by itself, with an account
+            return None  # SIGTERM ended it while it started; once running, it exits by itself and writes an account
         try:
             served = msgspec.json.decode(self.demo.summary_file.read_bytes(), type=DemoSummary)
         except (OSError, msgspec.DecodeError) as error:
             log = self._options.directory / "gateway.log"
-            raise LoadlineError(f"the gateway left no account ({error}); what it said is in {log}") from error
+            raise LoadlineError(f"the gateway left no account ({error}); its log is {log}") from error
         lifetimes = self.demo.lifetimes_file
         return DemoResult(served, gpu_hours(lifetimes, self.demo.speed), count_drained(lifetimes))
 
     def _run(self, name: str, command: list[str]) -> None:
         log = self._options.directory / f"{name}.log"
-        self._programs.append(SupervisedProcess(name, command, log, self._tell, again=True))
+        self._programs.append(SupervisedProcess(name, command, log, self._write_line, restart=True))
 
-    async def _keep_servers(self) -> None:
-        """Start a server again that was killed: on the same port and data, as its service manager would."""
+    async def _restart_servers(self) -> None:
+        """Restart servers that were killed, on the same port and data, as a service manager would."""
         while True:
             await asyncio.sleep(RESTART_S)
             for server in self._servers:
                 if not server.alive:
-                    self._tell(f"{server.name} is gone; it is started again")
+                    self._write_line(f"{server.name} exited and is restarted")
                     with contextlib.suppress(LoadlineError):
                         await server.start_async()
 
 
 def run_directory(parent: Path) -> Path:
-    """A fresh folder for one run, named after its process."""
+    """Return the path of a new folder for one run, named after this process."""
     return (parent / f"up-{os.getpid()}").resolve()

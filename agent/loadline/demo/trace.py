@@ -1,4 +1,4 @@
-"""A trace as the demo plays it: from anywhere in it, and again from the start if wanted."""
+"""Playback of a trace from any position, optionally repeated."""
 
 from collections.abc import Iterator
 from itertools import islice
@@ -10,13 +10,13 @@ from loadline.traces import Arrival, Trace
 
 
 def play(trace: Trace, *, start_s: float = 0.0, requests_max: int = 0, repeat: bool = False) -> Iterator[Arrival]:
-    """The arrivals from ``start_s`` on, counted from there.
+    """Return the arrivals from ``start_s`` on, with times relative to it.
 
     Args:
-        trace: What is played.
-        start_s: Where to begin.
-        requests_max: End after so many; 0: with the trace.
-        repeat: Begin again at the start of the trace whenever it is over.
+        trace: The trace.
+        start_s: Position to start from.
+        requests_max: Maximum number of arrivals; 0: unlimited.
+        repeat: Repeat the trace from its start.
 
     Raises:
         DataError: The trace ends before ``start_s``.

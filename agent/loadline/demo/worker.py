@@ -1,9 +1,9 @@
-"""One worker of the demo fleet: a real process with a real lease, around an engine that lives in virtual time.
+"""Worker of the demo fleet: a real process with a real lease, and an engine in virtual time.
 
 python -m loadline.demo.worker --model llama --pool decode --role decode --name decode-1
 
-A drained worker leaves with exit code 0. SIGTERM: it gives up its lease and leaves at once, and its gateways start its
-requests again elsewhere.
+A drained worker exits with code 0. On SIGTERM it revokes its lease and exits at once, and its gateways restart its
+requests elsewhere.
 """
 
 import argparse
@@ -38,7 +38,7 @@ _log = bounded("demo_worker")
 
 
 async def run(options: argparse.Namespace) -> None:
-    """Live until drained or told to stop."""
+    """Run until drained or stopped by a signal."""
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -99,7 +99,7 @@ async def run(options: argparse.Namespace) -> None:
 
 
 async def _serve(host: EngineHost, worker: WorkerClient, stop: asyncio.Event, start_delay_s: float) -> None:
-    """Tick until drained or stopped; the model is loaded, so to say, after the start-up delay."""
+    """Tick until drained or stopped; become ready after the start-up delay, which stands for loading the model."""
     ready_s = time.monotonic() + start_delay_s
     announced = False
     while not (worker.drained.is_set() or await wait_at_most(stop, TICK_S)):
@@ -116,12 +116,12 @@ def _options(arguments: list[str]) -> argparse.Namespace:
     add("--model", required=True)
     add("--pool", required=True)
     add("--role", required=True, choices=("prefill", "decode", "aggregated"))
-    add("--name", required=True, help="name of the worker: unlike that of any other")
+    add("--name", required=True, help="unique name of the worker")
     add("--nats", default="nats://127.0.0.1:4222")
     add("--etcd", default="http://127.0.0.1:2379")
     add("--root", default="loadline", help="first tokens of every subject")
     add("--namespace", default="default", help="keys live under /loadline/<namespace>/")
-    add("--speed", type=float, default=defaults.SPEED, help="virtual seconds in a real one")
+    add("--speed", type=float, default=defaults.SPEED, help="virtual seconds per real second")
     add("--start-delay-s", type=float, default=defaults.START_DELAY_S, help="real seconds from start to ready")
     add("--kv-blocks", type=int, default=defaults.KV_BLOCKS)
     add("--block-size", type=int, default=defaults.BLOCK_SIZE_TOKENS, help="tokens in a KV block")
@@ -133,15 +133,20 @@ def _options(arguments: list[str]) -> argparse.Namespace:
     add("--gpus", type=int, default=defaults.GPUS_PER_WORKER)
     add("--report-interval-ms", type=int, default=defaults.REPORT_INTERVAL_MS)
     add("--lease-ttl-s", type=int, default=defaults.LEASE_TTL_S)
-    add("--slots-in", type=int, default=SLOTS, help="requests it takes in from other workers at a time")
-    add("--slots-out", type=int, default=SLOTS, help="requests it gives away at a time, while it does not drain")
-    add("--link-gbytes-per-s", type=float, default=defaults.LINK_GBYTES_PER_S, help="KV cache to other workers")
+    add("--slots-in", type=int, default=SLOTS, help="requests taken over from other workers at a time")
+    add("--slots-out", type=int, default=SLOTS, help="requests handed over at a time, unless it drains")
+    add(
+        "--link-gbytes-per-s",
+        type=float,
+        default=defaults.LINK_GBYTES_PER_S,
+        help="bandwidth for KV cache to other workers",
+    )
     add("--kv-bytes-per-token", type=int, default=defaults.KV_BYTES_PER_TOKEN)
     return parser.parse_args(arguments)
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The program; gives its exit code."""
+    """Run the program; return its exit code."""
     options = _options(sys.argv[1:] if arguments is None else arguments)
     configure("auto", "info")
     try:

@@ -29,7 +29,7 @@ def fleet(*records: WorkerRecord) -> tuple[Dispatcher, RequestAccount]:
     served = RequestAccount(ObjectiveKnobs())
     roles: tuple[Role, ...] = ("prefill", "decode")
     dispatcher = Dispatcher("g", roles, served)
-    dispatcher.see(records, 0.0)
+    dispatcher.update_workers(records, 0.0)
     return dispatcher, served
 
 
@@ -41,7 +41,7 @@ def deliver(dispatcher: Dispatcher) -> dict[str, list[Submission]]:
     dispatcher.assign()
     batches = dict(dispatcher.outboxes())
     for worker, submissions in batches.items():
-        dispatcher.sent(worker, len(submissions))
+        dispatcher.confirm_sent(worker, len(submissions))
     return batches
 
 
@@ -53,7 +53,7 @@ def say(
 
 def wait(dispatcher: Dispatcher, seconds: float) -> None:
     for _ in range(round(seconds / TICK_S) + 1):
-        dispatcher.pass_time(TICK_S, 9_000.0)
+        dispatcher.advance_time(TICK_S, 9_000.0)
 
 
 def test_a_request_goes_through_both_roles_and_its_latencies_are_exact() -> None:
@@ -61,12 +61,12 @@ def test_a_request_goes_through_both_roles_and_its_latencies_are_exact() -> None
     dispatcher.arrive(1, 100, 11, at_ms=1_000.0)
     (submission,) = deliver(dispatcher)["p1"]
     assert (submission.at_ms, submission.request.prefilled) == (1_000.0, False)
-    dispatcher.heard(say(P1, EngineEvent("first_token", submission.request.request_id, 1_400.0)), 2_000.0)
+    dispatcher.apply_results(say(P1, EngineEvent("first_token", submission.request.request_id, 1_400.0)), 2_000.0)
     (submission,) = deliver(dispatcher)["d1"]
     assert (submission.at_ms, submission.request.prefilled) == (1_400.0, True)
     assert submission.request.generated_tokens == 1
-    dispatcher.heard(say(D1, EngineEvent("finished", submission.request.request_id, 1_800.0)), 2_000.0)
-    (done,) = served.take_fresh()
+    dispatcher.apply_results(say(D1, EngineEvent("finished", submission.request.request_id, 1_800.0)), 2_000.0)
+    (done,) = served.take_unreported()
     assert (done.ttft_ms, done.itl_ms, done.ttft_met, done.itl_met) == (400.0, 40.0, True, True)
     summary = account(dispatcher, served)
     assert (summary.finished, summary.in_flight, summary.queued, summary.lost) == (1, 0, 0, 0)
@@ -85,7 +85,7 @@ def test_requests_are_held_until_a_worker_is_ready_and_reach_it_then() -> None:
     dispatcher.arrive(1, 100, 10, at_ms=10.0)
     assert deliver(dispatcher) == {}
     assert dispatcher.queued == 1
-    dispatcher.see([P1], 5_000.0)
+    dispatcher.update_workers([P1], 5_000.0)
     assert deliver(dispatcher)["p1"][0].at_ms == 5_000.0
 
 
@@ -97,7 +97,7 @@ def test_a_silent_worker_loses_its_requests_and_late_results_count_once() -> Non
     second = deliver(dispatcher)["p2"][0].request.request_id
     assert first != second
     for worker, request in ((P1, first), (P2, second), (P2, second)):
-        dispatcher.heard(say(worker, EngineEvent("first_token", request, 100.0)), 9_000.0)
+        dispatcher.apply_results(say(worker, EngineEvent("first_token", request, 100.0)), 9_000.0)
     summary = account(dispatcher, served)
     assert (summary.finished, summary.retried, summary.lost) == (1, 1, 0)
 
@@ -106,7 +106,7 @@ def test_a_pause_of_the_gateway_is_not_the_workers_silence() -> None:
     dispatcher, served = fleet(P1, P2)
     dispatcher.arrive(1, 100, 1, 0.0)
     deliver(dispatcher)
-    dispatcher.pass_time(60.0, 9_000.0)
+    dispatcher.advance_time(60.0, 9_000.0)
     assert served.retried == 0
 
 
@@ -114,10 +114,10 @@ def test_who_vanishes_from_the_registry_gets_nothing_new_but_may_finish() -> Non
     dispatcher, served = fleet(P1)
     dispatcher.arrive(1, 100, 1, 0.0)
     name = deliver(dispatcher)["p1"][0].request.request_id
-    dispatcher.see([], 100.0)
+    dispatcher.update_workers([], 100.0)
     dispatcher.arrive(2, 100, 1, 0.0)
     assert deliver(dispatcher) == {}
-    dispatcher.heard(say(P1, EngineEvent("first_token", name, 50.0)), 9_000.0)
+    dispatcher.apply_results(say(P1, EngineEvent("first_token", name, 50.0)), 9_000.0)
     assert (served.finished, served.retried, dispatcher.queued) == (1, 0, 1)
 
 
@@ -126,10 +126,10 @@ def test_a_new_incarnation_and_a_leaving_worker_lose_their_requests_at_once() ->
     dispatcher.arrive(1, 100, 1, 0.0)
     deliver(dispatcher)
     reborn = record("p1", "prefill", incarnation=2)
-    dispatcher.see([reborn], 100.0)
+    dispatcher.update_workers([reborn], 100.0)
     assert served.retried == 1
     deliver(dispatcher)
-    dispatcher.heard(say(reborn, leaving=True), 200.0)
+    dispatcher.apply_results(say(reborn, leaving=True), 200.0)
     assert (served.retried, dispatcher.queued, dispatcher.complete) == (2, 1, False)
 
 
@@ -138,11 +138,11 @@ def test_what_a_worker_does_not_hold_was_lost_on_the_way() -> None:
     for number in (1, 2):
         dispatcher.arrive(number, 100, 1, 0.0)
     arrived, _ = (submission.request.request_id for submission in deliver(dispatcher)["p1"])
-    dispatcher.heard(say(P1, held=[arrived]), 0.0)
+    dispatcher.apply_results(say(P1, held=[arrived]), 0.0)
     assert served.retried == 0  # it may still be under way
     for _ in range(5):
         wait(dispatcher, 1.0)
-        dispatcher.heard(say(P1, held=[arrived]), 0.0)
+        dispatcher.apply_results(say(P1, held=[arrived]), 0.0)
     assert (served.retried, dispatcher.queued, dispatcher.in_flight) == (1, 1, 1)
 
 
@@ -150,7 +150,7 @@ def test_what_never_fits_is_counted_as_lost() -> None:
     dispatcher, served = fleet(P1)
     dispatcher.arrive(1, 100, 1, 0.0)
     name = deliver(dispatcher)["p1"][0].request.request_id
-    dispatcher.heard(say(P1, EngineEvent("refused", name, 0.0)), 0.0)
+    dispatcher.apply_results(say(P1, EngineEvent("refused", name, 0.0)), 0.0)
     summary = account(dispatcher, served)
     assert (summary.lost, summary.refused) == (1, 1)
 
@@ -159,7 +159,7 @@ def decoding(dispatcher: Dispatcher, osl_tokens: int = 11) -> str:
     """A request that has come to ``d1``; gives its name there."""
     dispatcher.arrive(1, 100, osl_tokens, 0.0)
     name = deliver(dispatcher)["p1"][0].request.request_id
-    dispatcher.heard(say(P1, EngineEvent("first_token", name, 100.0)), 200.0)
+    dispatcher.apply_results(say(P1, EngineEvent("first_token", name, 100.0)), 200.0)
     return deliver(dispatcher)["d1"][0].request.request_id
 
 
@@ -175,13 +175,13 @@ def test_a_request_that_was_claimed_ends_at_its_new_owner_and_what_the_former_on
     assert dispatcher.claim(claim(D2, name, 1)) == ours, "asked again"
     assert dispatcher.claim(claim(D1, name, 1)) == ClaimReply(granted=False, worker="d2", incarnation=1)
     finished = EngineEvent("finished", name, 500.0)
-    dispatcher.heard(say(D1, finished), 600.0)
-    dispatcher.heard(say(D2, finished), 600.0)
-    assert (served.finished, served.moved) == (0, 1), "of hop 0"
-    dispatcher.heard(replace(say(D2, finished), hops={name: 1}), 600.0)
-    dispatcher.heard(replace(say(D2, finished), hops={name: 1}), 600.0)
+    dispatcher.apply_results(say(D1, finished), 600.0)
+    dispatcher.apply_results(say(D2, finished), 600.0)
+    assert (served.finished, served.migrated) == (0, 1), "of hop 0"
+    dispatcher.apply_results(replace(say(D2, finished), hops={name: 1}), 600.0)
+    dispatcher.apply_results(replace(say(D2, finished), hops={name: 1}), 600.0)
     summary = account(dispatcher, served)
-    assert (summary.finished, summary.moved, summary.retried, summary.lost) == (1, 1, 0, 0)
+    assert (summary.finished, summary.migrated, summary.retried, summary.lost) == (1, 1, 0, 0)
     assert dispatcher.claim(claim(D1, name, 2)) == ClaimReply(granted=False), "it is over"
 
 
@@ -190,8 +190,8 @@ def test_a_source_that_has_its_request_again_has_not_moved_it() -> None:
     name = decoding(dispatcher)
     assert dispatcher.claim(claim(D1, name, 1)).granted
     assert dispatcher.claim(claim(D2, name, 1)) == ClaimReply(granted=False, worker="d1", incarnation=1)
-    dispatcher.heard(replace(say(D1, EngineEvent("finished", name, 500.0)), hops={name: 1}), 600.0)
-    assert (served.finished, served.moved) == (1, 0)
+    dispatcher.apply_results(replace(say(D1, EngineEvent("finished", name, 500.0)), hops={name: 1}), 600.0)
+    assert (served.finished, served.migrated) == (1, 0)
 
 
 def test_who_is_not_known_owns_nothing() -> None:
@@ -207,11 +207,11 @@ def test_a_request_whose_new_owner_dies_starts_again_and_no_old_claim_reaches_it
     dispatcher, served = fleet(P1, D1, D2)
     name = decoding(dispatcher)
     assert dispatcher.claim(claim(D2, name, 1)).granted
-    dispatcher.heard(say(D1, held=[]), 300.0)
+    dispatcher.apply_results(say(D1, held=[]), 300.0)
     wait(dispatcher, 2.5)
-    dispatcher.heard(say(D1, held=[]), 300.0)
+    dispatcher.apply_results(say(D1, held=[]), 300.0)
     assert served.retried == 0, "its former owner need not have it"
-    dispatcher.heard(say(D2, leaving=True), 400.0)
+    dispatcher.apply_results(say(D2, leaving=True), 400.0)
     assert (served.retried, dispatcher.queued) == (1, 1)
     assert dispatcher.claim(claim(D1, name, 2)) == ClaimReply(granted=False)
 
@@ -255,9 +255,9 @@ def test_nothing_is_lost_or_doubled_under_random_faults() -> None:
                 victim = rng.choice(sorted(alive))
                 holds[victim].clear()
                 alive[victim] = replace(alive[victim], incarnation=alive[victim].incarnation + 1)
-            dispatcher.see([one for one in alive.values() if rng.random() > 0.05], float(turn))
+            dispatcher.update_workers([one for one in alive.values() if rng.random() > 0.05], float(turn))
         else:
-            dispatcher.see(alive.values(), float(turn))
+            dispatcher.update_workers(alive.values(), float(turn))
         for worker, submissions in deliver(dispatcher).items():
             if calm or rng.random() > 0.1:
                 holds[worker].update(submission.request.request_id for submission in submissions)
@@ -269,13 +269,13 @@ def test_nothing_is_lost_or_doubled_under_random_faults() -> None:
             batch = say(one, *(EngineEvent(kind, request, float(turn)) for request in ended), held=sorted(holds[name]))
             batch = replace(batch, hops={request: hops[request] for request in ended if request in hops})
             if calm or rng.random() > 0.1:
-                dispatcher.heard(batch, float(turn))
-        dispatcher.pass_time(TICK_S, float(turn))
+                dispatcher.apply_results(batch, float(turn))
+        dispatcher.advance_time(TICK_S, float(turn))
         assert account(dispatcher, served).lost == 0
     summary = account(dispatcher, served)
     assert (summary.finished, summary.in_flight, summary.queued) == (2_000, 0, 0)
     assert summary.retried > 100
-    assert summary.moved > 100
+    assert summary.migrated > 100
 
 
 def test_percentiles_are_exact_to_one_percent() -> None:
@@ -293,8 +293,8 @@ def test_a_request_that_came_without_its_cache_is_not_handed_over_again_by_the_d
     dispatcher, served = fleet(P1, D1, D2)
     name = decoding(dispatcher)
     assert dispatcher.claim(claim(D2, name, 1)).granted
-    dispatcher.heard(replace(say(D2, EngineEvent("first_token", name, 400.0)), hops={name: 1}), 450.0)
+    dispatcher.apply_results(replace(say(D2, EngineEvent("first_token", name, 400.0)), hops={name: 1}), 450.0)
     assert (dispatcher.queued, dispatcher.in_flight) == (0, 1), "it is at one place"
-    dispatcher.heard(replace(say(D2, EngineEvent("finished", name, 500.0)), hops={name: 1}), 600.0)
+    dispatcher.apply_results(replace(say(D2, EngineEvent("finished", name, 500.0)), hops={name: 1}), 600.0)
     summary = account(dispatcher, served)
     assert (summary.finished, summary.lost, summary.queued, summary.in_flight) == (1, 0, 0, 0)

@@ -15,7 +15,7 @@ from loadline.core.vocabulary.status import (
     PoolStatus,
     TrafficStatus,
 )
-from loadline.demo.display import MIGRATIONS_SHOWN, LiveDisplay, PlainDisplay, last_decision
+from loadline.demo.display import MIGRATIONS_SHOWN, LiveDisplay, PlainDisplay, decision_line
 from loadline.demo.migration_log import LINES_MAX
 from loadline.demo.runner import StatusMonitor
 from loadline.wire.codec import encode
@@ -50,9 +50,9 @@ def status(decision: DecisionSummary | None) -> AgentStatus:
 
 
 def test_the_last_decision_is_told_with_its_state_and_reasons() -> None:
-    told = last_decision(status(DECISION).models[0])
+    told = decision_line(status(DECISION).models[0])
     assert told == "decision #7 applied: prefill 1, decode 5 (decode:kv_usage_high)"
-    assert last_decision(status(None).models[0]) == "no decision yet"
+    assert decision_line(status(None).models[0]) == "no decision yet"
 
 
 def test_the_live_table_shows_it_below_the_workers_by_state() -> None:
@@ -94,7 +94,7 @@ def test_the_live_view_has_moves_in_flight_and_totals() -> None:
     out = io.StringIO()
     rich_console.Console(file=out, width=120).print(view._draw())
     lines = [line.rstrip() for line in out.getvalue().splitlines()]
-    assert "migrations: 6 in flight, 45 requests moved, 2 workers do not answer" in lines
+    assert "migrations: 6 in flight, 45 requests migrated, 2 workers do not answer" in lines
     assert lines.count("  decode-7 -> decode-2 (decode_load) copying, 1 of 3 requests") == MIGRATIONS_SHOWN
 
 
@@ -102,7 +102,7 @@ def test_plain_lines_have_the_moves_of_a_model_where_there_may_be_any() -> None:
     lines: list[str] = []
     with PlainDisplay("the demo", lines.append) as view:
         view.status(moving())
-    assert lines[1].endswith("running); migrations: 6 in flight, 45 requests moved, 2 workers do not answer")
+    assert lines[1].endswith("running); migrations: 6 in flight, 45 requests migrated, 2 workers do not answer")
 
 
 class Told:
@@ -125,13 +125,13 @@ class Told:
         return encode(said)
 
     def hear(self, payload: bytes) -> None:
-        self.watch.moved("", payload)
+        self.watch.on_migration_report("", payload)
 
     def news(self) -> list[str]:
         """Lines that a status brings, without those about the agent."""
         self.lines.clear()
-        self.watch.offer("", encode(status(None)))
-        return [line for line in self.lines if "move" in line]
+        self.watch.on_status("", encode(status(None)))
+        return [line for line in self.lines if "migrated" in line]
 
 
 def test_what_was_moved_is_told_once_with_the_next_status() -> None:
@@ -141,7 +141,7 @@ def test_what_was_moved_is_told_once_with_the_next_status() -> None:
         told.hear(done)
     told.hear(told.report("copying"))
     told.hear(told.report("done", moved=2, failed=1, reason="finished"))
-    assert told.news() == ["5 requests moved decode-7 -> decode-2 (decode_load)"]
+    assert told.news() == ["5 requests migrated decode-7 -> decode-2 (decode_load)"]
     told.hear(done)
     assert told.news() == []
 
@@ -151,7 +151,7 @@ def test_what_did_not_move_is_told_with_its_reason_unless_it_had_ended() -> None
     told.hear(told.report("aborted", failed=2, reason="destination_refused"))
     told.hear(told.report("aborted", failed=2, reason="finished"))
     told.hear(b"nonsense")
-    assert told.news() == ["2 requests did not move decode-7 -> decode-2 (decode_load): destination_refused"]
+    assert told.news() == ["2 requests not migrated decode-7 -> decode-2 (decode_load): destination_refused"]
 
 
 def test_one_request_is_one() -> None:
@@ -159,8 +159,8 @@ def test_one_request_is_one() -> None:
     told.hear(told.report("done", moved=1))
     told.hear(told.report("aborted", failed=1, reason="failed"))
     assert told.news() == [
-        "1 request moved decode-7 -> decode-2 (decode_load)",
-        "1 request did not move decode-7 -> decode-2 (decode_load): failed",
+        "1 request migrated decode-7 -> decode-2 (decode_load)",
+        "1 request not migrated decode-7 -> decode-2 (decode_load): failed",
     ]
 
 
@@ -170,4 +170,4 @@ def test_many_moves_are_a_few_lines() -> None:
         told.hear(told.report("done", moved=1, to=number))
     *lines, rest = told.news()
     assert len(lines) == LINES_MAX
-    assert rest == f"{2_000 - LINES_MAX} more requests moved"
+    assert rest == f"{2_000 - LINES_MAX} more requests migrated"
