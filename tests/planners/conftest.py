@@ -4,13 +4,13 @@ from pathlib import Path
 import pytest
 
 from loadline.config.plugins import discover
-from tests.support.plugins import importable, install_toy
+from tests.support.plugins import importable, install_example
 
 
 @pytest.fixture(scope="session")
 def toy_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder that the package of the document is installed in."""
-    return install_toy(tmp_path_factory.mktemp("toy"))
+    return install_example(tmp_path_factory.mktemp("toy"))
 
 
 @pytest.fixture

@@ -18,8 +18,8 @@ from loadline.core.vocabulary.reasons import Recommendation
 from loadline.core.vocabulary.samples import TrafficSample, WorkerSample
 from loadline.core.vocabulary.scalars import Role
 from loadline.forecast import forecast
-from tests.support.belief import Line, reported
-from tests.support.plugins import TOY
+from tests.support.fleet_harness import FleetHarness, reported
+from tests.support.plugins import EXAMPLE
 
 SHAPES: dict[str, tuple[Role, ...]] = {"disaggregated": ("prefill", "decode"), "aggregated": ("aggregated",)}
 STEP_MS = 1_000
@@ -56,9 +56,9 @@ FIXED = 4
 """What the static planner is told for every pool."""
 
 
-@pytest.fixture(params=[*sorted(kind.name for kind in BUILT_IN), TOY])
+@pytest.fixture(params=[*sorted(kind.name for kind in BUILT_IN), EXAMPLE])
 def name(request: pytest.FixtureRequest) -> str:
-    if request.param == TOY:
+    if request.param == EXAMPLE:
         request.getfixturevalue("toy")
     return str(request.param)
 
@@ -80,14 +80,14 @@ REQUESTS_PER_S, ISL, OSL = 100, 500, 100
 BLOCKS = 1_000
 
 
-def line(roles: tuple[Role, ...], workers: int = 3) -> Line:
-    world = Line([PoolKnobs(role, role) for role in roles], workers)
+def make_harness(roles: tuple[Role, ...], workers: int = 3) -> FleetHarness:
+    world = FleetHarness([PoolKnobs(role, role) for role in roles], workers)
     for pool in world.model.pools.values():
         pool.engine = ENGINE
     return world
 
 
-def tell(world: Line, pool: str, kv: float, queue: int, demand: float | None = None) -> None:
+def tell(world: FleetHarness, pool: str, kv: float, queue: int, demand: float | None = None) -> None:
     """All workers of a pool report, with the latencies that this load gives; and a frontend, for the first pool.
 
     Demand is in workers; where it is not said, it is what the workers do and what waits.
@@ -125,16 +125,16 @@ def tell(world: Line, pool: str, kv: float, queue: int, demand: float | None = N
         world.model.traffic.ingest(TrafficReported("m", "f", 1, sample), world.now)
 
 
-def look(planner: Planner, world: Line) -> Recommendation:
+def look(planner: Planner, world: FleetHarness) -> Recommendation:
     """The planner's opinion; what it asks is answered at once."""
-    opinion = planner.plan(world.look(), world.now)
+    recommendation = planner.plan(world.refresh(), world.now)
     asked = planner.forecast_request()
     if asked is not None:
         planner.ingest_forecast(
             ForecastFitted("m", asked.request, [forecast(question) for question in asked.questions])
         )
-        opinion = planner.plan(world.model, world.now)
-    return opinion
+        recommendation = planner.plan(world.model, world.now)
+    return recommendation
 
 
 Load = Callable[[int], tuple[float, int]]
@@ -145,7 +145,7 @@ def steady(kv: float, queue: int) -> Load:
     return lambda _step: (kv, queue)
 
 
-def play(planner: Planner, world: Line, load: Load, steps: int = WARM_STEPS) -> Iterator[Recommendation]:
+def play(planner: Planner, world: FleetHarness, load: Load, steps: int = WARM_STEPS) -> Iterator[Recommendation]:
     for step in range(steps):
         kv, queue = load(step)
         for pool in world.model.pools:
@@ -155,10 +155,10 @@ def play(planner: Planner, world: Line, load: Load, steps: int = WARM_STEPS) -> 
 
 
 def last(name: str, roles: tuple[Role, ...], load: Load) -> dict[str, int]:
-    world = line(roles)
-    *_, opinion = play(make(name), world, load)
+    world = make_harness(roles)
+    *_, recommendation = play(make(name), world, load)
     standing = {pool.name: pool.effective_target(world.now) for pool in world.model.pools.values()}
-    return standing | opinion.targets
+    return standing | recommendation.targets
 
 
 LOADS: dict[str, Load] = {
@@ -184,24 +184,24 @@ def blind(name: str, roles: tuple[Role, ...]) -> dict[str, int]:
 
 def test_no_workers_and_no_data_are_a_hold(name: str, roles: tuple[Role, ...]) -> None:
     for workers in (0, 3):
-        planner, world = make(name), line(roles, workers)
+        planner, world = make(name), make_harness(roles, workers)
         for _ in range(WARM_STEPS * 10):
-            opinion = planner.plan(world.look(), world.now)
-            assert opinion.targets == blind(name, roles)
-            assert opinion.reasons
+            recommendation = planner.plan(world.refresh(), world.now)
+            assert recommendation.targets == blind(name, roles)
+            assert recommendation.reasons
             world.now += STEP_MS
 
 
 def test_when_the_data_ends_it_holds(name: str, roles: tuple[Role, ...]) -> None:
     for load in LOADS.values():
-        planner, world = make(name), line(roles)
+        planner, world = make(name), make_harness(roles)
         list(play(planner, world, load))
         world.now += world.fleet.knobs.stale_after_ms
-        assert planner.plan(world.look(), world.now).targets == blind(name, roles)
+        assert planner.plan(world.refresh(), world.now).targets == blind(name, roles)
 
 
 def test_a_flood_is_answered_at_once_or_at_the_next_look(name: str, roles: tuple[Role, ...]) -> None:
-    planner, world = make(name), line(roles)
+    planner, world = make(name), make_harness(roles)
     *_, calm = play(planner, world, LOADS["middle"], WARM_STEPS + 1)
     world.now += 1 - STEP_MS  # just after a look of every planner: a minute is a multiple of all intervals
     tell(world, roles[0], 1.0, 10_000)
@@ -212,36 +212,39 @@ def test_a_flood_is_answered_at_once_or_at_the_next_look(name: str, roles: tuple
 
 @pytest.mark.parametrize("load", sorted(LOADS))
 def test_an_opinion_is_finite_sane_and_explained(name: str, roles: tuple[Role, ...], load: str) -> None:
-    planner, world = make(name), line(roles)
-    for opinion in play(planner, world, LOADS[load], 3 * WARM_STEPS):
-        assert opinion.planner == name
-        assert opinion.reasons
-        assert all(reason.sentence() for reason in opinion.reasons)
-        assert set(opinion.targets) <= set(world.model.pools)
-        assert all(type(count) is int for count in opinion.targets.values())
-        numbers = [*opinion.inputs.values(), *(n for reason in opinion.reasons for n in reason.numbers.values())]
+    planner, world = make(name), make_harness(roles)
+    for recommendation in play(planner, world, LOADS[load], 3 * WARM_STEPS):
+        assert recommendation.planner == name
+        assert recommendation.reasons
+        assert all(reason.sentence() for reason in recommendation.reasons)
+        assert set(recommendation.targets) <= set(world.model.pools)
+        assert all(type(count) is int for count in recommendation.targets.values())
+        numbers = [
+            *recommendation.inputs.values(),
+            *(n for reason in recommendation.reasons for n in reason.numbers.values()),
+        ]
         assert all(type(number) is float and math.isfinite(number) for number in numbers)
         assert planner.next_wake() > world.now
-        assert msgspec.json.decode(msgspec.json.encode(opinion), type=Recommendation) == opinion
+        assert msgspec.json.decode(msgspec.json.encode(recommendation), type=Recommendation) == recommendation
 
 
 @pytest.mark.parametrize("load", sorted(LOADS))
 def test_the_same_calls_give_the_same_opinions(name: str, roles: tuple[Role, ...], load: str) -> None:
-    first, second = (list(play(make(name), line(roles), LOADS[load])) for _ in range(2))
+    first, second = (list(play(make(name), make_harness(roles), LOADS[load])) for _ in range(2))
     assert first == second
 
 
 def test_planning_changes_nothing_that_is_believed(name: str, roles: tuple[Role, ...]) -> None:
-    planner, world = make(name), line(roles)
+    planner, world = make(name), make_harness(roles)
     list(play(planner, world, LOADS["rising"]))
-    before = msgspec.json.encode(world.look())
-    planner.plan(world.look(), world.now)
+    before = msgspec.json.encode(world.refresh())
+    planner.plan(world.refresh(), world.now)
     assert msgspec.json.encode(world.model) == before
 
 
 @pytest.mark.parametrize("load", sorted(LOADS))
 def test_encoded_it_is_its_own_state(name: str, roles: tuple[Role, ...], load: str) -> None:
-    planner, world = make(name), line(roles)
+    planner, world = make(name), make_harness(roles)
     list(play(planner, world, LOADS[load], 45))
     encoded = msgspec.json.encode(planner)
     twin, other = msgspec.json.decode(encoded, type=PLANNERS[name]), copy.deepcopy(world)
@@ -280,7 +283,7 @@ def test_under_a_steady_demand_the_fleet_settles(name: str, roles: tuple[Role, .
 
     There is a count at which to rest for each of these demands; a planner has to find it and to stay.
     """
-    planner, world = make(name), line(roles)
+    planner, world = make(name), make_harness(roles)
     for pool in world.model.pools.values():
         pool.desired = 3
     history: list[tuple[int, ...]] = []
@@ -310,9 +313,9 @@ def waiting(busy: float, step: int) -> int:
     return math.floor(mean * (step + 1)) - math.floor(mean * step)
 
 
-def obey(world: Line) -> None:
+def obey(world: FleetHarness) -> None:
     for pool in world.model.pools.values():
         assert pool.desired is not None
         while pool.ready > pool.desired:
-            world.shrink(pool.name)
-        world.grow(pool.name, pool.desired - pool.ready)
+            world.remove_newest(pool.name)
+        world.add_workers(pool.name, pool.desired - pool.ready)

@@ -15,8 +15,8 @@ from loadline.core.controller import Controller
 from loadline.core.planning.planners import PLANNERS
 from loadline.core.state.settings import Settings
 from loadline.errors import ConfigError
-from tests.support.controlled import World
-from tests.support.plugins import ROOT, TOY, document_block, importable, write_plugin
+from tests.support.controller_world import ControllerWorld
+from tests.support.plugins import EXAMPLE, ROOT, document_block, importable, write_plugin
 
 CONFIG = """
 [[models]]
@@ -52,7 +52,7 @@ def test_the_section_of_the_document_is_its_knobs() -> None:
     config = parse(document_block("toml", "loadline.toml"), "loadline.toml")
     (model,) = config.models
     assert validate(config) == []
-    assert (type(model.knobs), model.knobs.requests_per_worker) == (PLANNERS[TOY].Knobs, 30.0)
+    assert (type(model.knobs), model.knobs.requests_per_worker) == (PLANNERS[EXAMPLE].Knobs, 30.0)
 
 
 @pytest.mark.usefixtures("toy")
@@ -99,7 +99,7 @@ def test_it_is_simulated_and_its_journal_replayed(toy_folder: Path, tmp_path: Pa
     options = ("--trace", trace, "--fleet", fleet, "--duration", 120, "--quiet", "--json", result, "--journal", journal)
     done = run(toy_folder, "simulate", "--config", config, *options)
     assert (done.returncode, done.stderr) == (0, "")
-    assert json.loads(result.read_text())["planner"] == TOY
+    assert json.loads(result.read_text())["planner"] == EXAMPLE
     assert run(toy_folder, "replay", journal).returncode == 0
     without = run(tmp_path, "replay", journal)
     assert without.returncode == 1
@@ -109,7 +109,7 @@ def test_it_is_simulated_and_its_journal_replayed(toy_folder: Path, tmp_path: Pa
 
 @pytest.mark.usefixtures("toy")
 def test_a_controller_decides_by_it_and_its_snapshot_restores_it() -> None:
-    world = World(planner=TOY, planner_knobs={TOY: {"requests_per_worker": 2.0}})
+    world = ControllerWorld(planner=EXAMPLE, planner_knobs={EXAMPLE: {"requests_per_worker": 2.0}})
     world.boot()
     world.queue = 9
     assert {"prefill": 6, "decode": 1} in world.decisions(world.run(120))

@@ -8,7 +8,7 @@ import pytest
 from loadline.core.planning.planners.throughput import ThroughputPlanner
 from loadline.core.planning.sizing.correction import MOST
 from loadline.core.planning.sizing.knobs import ThroughputKnobs
-from tests.support.flows import Flow
+from tests.support.fluid_fleet import FluidFleet
 
 PHASE_S = 600
 LOW, HIGH = 15.0, 150.0
@@ -19,7 +19,7 @@ def steps(counts: list[int]) -> list[int]:
     return [after - before for before, after in pairwise(counts) if after != before]
 
 
-def planner_of(flow: Flow) -> ThroughputPlanner:
+def planner_of(flow: FluidFleet) -> ThroughputPlanner:
     found = flow.stepper.controller._planners["m"]
     assert isinstance(found, ThroughputPlanner)
     return found
@@ -29,7 +29,7 @@ def planner_of(flow: Flow) -> ThroughputPlanner:
 def test_corrections_do_not_swing_in_a_ramp(slower: float) -> None:
     knobs = ThroughputKnobs(no_correction=False, throughput_adjustment_interval_ms=30_000)
     # The fleet lags by three intervals: twenty chances to learn in the ramp what is not so.
-    flow = Flow(slower, start_s=90, planner="throughput", planner_knobs={"throughput": knobs})
+    flow = FluidFleet(slower, start_s=90, planner="throughput", planner_knobs={"throughput": knobs})
     learned: list[tuple[float, float]] = []
 
     def run(load_from: float, load_to: float) -> dict[str, list[int]]:
@@ -68,7 +68,7 @@ def test_corrections_do_not_swing_in_a_ramp(slower: float) -> None:
 )
 def test_noise_changes_nothing(planner: str, requests_per_s: float) -> None:
     """At 50 and 55 requests a second 3 workers are hardly enough: there the count went up and down every 10 minutes."""
-    flow = Flow(workers=3, planner=planner)
+    flow = FluidFleet(workers=3, planner=planner)
     luck = random.Random(7)
 
     def noisy(_second: int) -> float:

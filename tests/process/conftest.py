@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.demo_fleet import Fleet
+from tests.support.demo_fleet import DemoFleet
 
 
 @pytest.fixture
-def fleet(tmp_path: Path, nats_url: str, etcd_url: str, own_name: str) -> Iterator[Fleet]:
-    made = Fleet(tmp_path, nats_url, etcd_url, own_name)
+def fleet(tmp_path: Path, nats_url: str, etcd_url: str, own_name: str) -> Iterator[DemoFleet]:
+    made = DemoFleet(tmp_path, nats_url, etcd_url, own_name)
     yield made
     made.stop()

@@ -19,12 +19,12 @@ from loadline.errors import BusUnavailable
 from loadline.ports import Write
 from loadline.rig.rig import ChildAgent, Rig
 from loadline.wire.keys import Keys
-from tests.support.agents import LEASE_TTL_S, MODEL, MODELS, Fleet, assert_replays, config, fleet, loadline
+from tests.support.agents import LEASE_TTL_S, MODEL, MODELS, AgentFleet, assert_replays, config, fleet, loadline
 from tests.waiting import until, until_true
 
 pytestmark = pytest.mark.process
 
-Scenario = Callable[[Fleet], Awaitable[None]]
+Scenario = Callable[[AgentFleet], Awaitable[None]]
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def play(rig: Rig, scenario: Scenario) -> None:
     asyncio.run(run())
 
 
-async def grown(made: Fleet, replicas: int) -> None:
+async def grown(made: AgentFleet, replicas: int) -> None:
     """Make the load high and wait until the leader has decided for so many decode workers."""
     made.load(kv=0.97, waiting=0)
     await until(lambda: made.observer.desired().get("decode", 0) >= replicas)
@@ -56,7 +56,7 @@ async def grown(made: Fleet, replicas: int) -> None:
 def test_decides_explains_and_replays(rig: Rig) -> None:
     agent = start(rig)
 
-    async def scenario(made: Fleet) -> None:
+    async def scenario(made: AgentFleet) -> None:
         await made.add("decode", "d1", "d2")
         await made.add("prefill", "p1")
         await grown(made, 3)
@@ -75,7 +75,7 @@ def test_decides_explains_and_replays(rig: Rig) -> None:
 def test_a_shrink_is_a_drain_that_ends_when_the_worker_says_so(rig: Rig) -> None:
     start(rig)
 
-    async def scenario(made: Fleet) -> None:
+    async def scenario(made: AgentFleet) -> None:
         await made.add("decode", "d1", "d2")
         await made.add("prefill", "p1")
         made.load(kv=0.1)
@@ -94,7 +94,7 @@ def test_a_standby_takes_over_from_a_killed_leader(rig: Rig) -> None:
     first = start(rig, "a")
     second = start(rig, "b")
 
-    async def scenario(made: Fleet) -> None:
+    async def scenario(made: AgentFleet) -> None:
         await made.add("decode", "d1", "d2")
         await made.add("prefill", "p1")
         await grown(made, 3)
@@ -118,7 +118,7 @@ def test_sigterm_hands_over_at_once(rig: Rig) -> None:
     first = start(rig, "a")
     start(rig, "b")
 
-    async def scenario(made: Fleet) -> None:
+    async def scenario(made: AgentFleet) -> None:
         await made.add("decode", "d1")
         assert await asyncio.to_thread(first.stop) == 0
         del made.observer.statuses["a"]
@@ -131,7 +131,7 @@ def test_a_leader_that_was_frozen_steps_down_and_commits_nothing(rig: Rig) -> No
     first = start(rig, "a")
     start(rig, "b")
 
-    async def scenario(made: Fleet) -> None:
+    async def scenario(made: AgentFleet) -> None:
         await made.add("decode", "d1", "d2")
         await made.add("prefill", "p1")
         first.process.send_signal(signal.SIGSTOP)
@@ -152,7 +152,7 @@ def test_a_leader_that_was_frozen_steps_down_and_commits_nothing(rig: Rig) -> No
 def test_nats_may_die_and_come_back(rig: Rig) -> None:
     agent = start(rig)
 
-    async def scenario(made: Fleet) -> None:
+    async def scenario(made: AgentFleet) -> None:
         await made.add("decode", "d1", "d2")
         await made.add("prefill", "p1")
         before = made.observer.desired()
@@ -176,7 +176,7 @@ def test_nats_may_die_and_come_back(rig: Rig) -> None:
 def test_etcd_may_die_or_freeze_and_come_back(rig: Rig, frozen: bool) -> None:  # noqa: FBT001
     agent = start(rig)
 
-    async def scenario(made: Fleet) -> None:
+    async def scenario(made: AgentFleet) -> None:
         await made.add("decode", "d1", "d2")
         await made.add("prefill", "p1")
         await grown(made, 3)
@@ -230,7 +230,7 @@ asyncio.run(main(*sys.argv[1:]))
 def test_a_worker_that_dies_is_missed_and_its_place_kept(rig: Rig) -> None:
     start(rig)
 
-    async def scenario(made: Fleet) -> None:
+    async def scenario(made: AgentFleet) -> None:
         await made.add("decode", "d1")
         await made.add("prefill", "p1")
         await until(lambda: "victim" in made.ready())
@@ -252,7 +252,7 @@ def test_any_bytes_on_any_subject_are_counted_and_forgotten(rig: Rig) -> None:
     agent = start(rig)
     dice = random.Random(7)
 
-    async def scenario(made: Fleet) -> None:
+    async def scenario(made: AgentFleet) -> None:
         await made.add("decode", "d1")
         good = msgspec.json.encode({"model": "m", "pool": "decode", "worker": "d1", "incarnation": 1, "samples": []})
         before = memory_kib(agent)
@@ -271,7 +271,7 @@ def test_any_bytes_on_any_subject_are_counted_and_forgotten(rig: Rig) -> None:
     assert agent.log.read_text().count("\n") < 200, "logged at a bounded rate"
 
 
-async def publish(made: Fleet, subject: str, body: bytes) -> None:
+async def publish(made: AgentFleet, subject: str, body: bytes) -> None:
     """Publish, however long the server takes to read."""
     while True:
         try:
@@ -289,7 +289,7 @@ def test_a_journal_that_cannot_be_written_stops_nothing(rig: Rig) -> None:
     (rig.directory / "journal-a").write_text("in the way")
     agent = start(rig)
 
-    async def scenario(made: Fleet) -> None:
+    async def scenario(made: AgentFleet) -> None:
         await made.add("decode", "d1", "d2")
         await grown(made, 3)
 
@@ -301,7 +301,7 @@ def test_a_journal_that_cannot_be_written_stops_nothing(rig: Rig) -> None:
 def test_operators_pause_resume_and_drain(rig: Rig) -> None:
     agent = start(rig)
 
-    async def scenario(made: Fleet) -> None:
+    async def scenario(made: AgentFleet) -> None:
         await made.add("decode", "d1", "d2")
         await made.add("prefill", "p1")
 
@@ -341,7 +341,7 @@ def test_servers_that_never_answer_do_not_hold_up_the_loop(rig: Rig) -> None:
 def test_a_record_that_cannot_be_read_is_no_worker(rig: Rig) -> None:
     agent = start(rig)
 
-    async def scenario(made: Fleet) -> None:
+    async def scenario(made: AgentFleet) -> None:
         await made.add("decode", "d1")
         store, key = EtcdStore(EtcdKnobs(endpoints=(rig.etcd.url,))), Keys("default").worker(MODEL, "decode", "d1")
         try:

@@ -11,8 +11,8 @@ from loadline.rig.rig import ChildAgent, Rig
 from loadline.wire.codec import encode
 from loadline.wire.messages import DrainOrder, OperatorReply
 from tests.support.agents import LEASE_TTL_S, assert_replays
-from tests.support.demo_fleet import MODEL, PATIENCE_S, Fleet, account, begun
-from tests.support.leader import Leader, leader_at
+from tests.support.demo_fleet import MODEL, PATIENCE_S, DemoFleet, account, begun
+from tests.support.migration_leader import MigrationLeader, leader_at
 from tests.waiting import until
 
 pytestmark = pytest.mark.process
@@ -52,8 +52,8 @@ def rig(tmp_path: Path) -> Iterator[Rig]:
 
 
 @pytest.fixture
-def served(rig: Rig) -> Iterator[Fleet]:
-    made = Fleet(rig.directory, rig.nats.url, rig.etcd.url, ROOT)
+def served(rig: Rig) -> Iterator[DemoFleet]:
+    made = DemoFleet(rig.directory, rig.nats.url, rig.etcd.url, ROOT)
     yield made
     made.stop()
 
@@ -71,25 +71,25 @@ def start(rig: Rig, name: str) -> ChildAgent:
     return agent
 
 
-def busy(leader: Leader, *names: str) -> bool:
+def busy(leader: MigrationLeader, *names: str) -> bool:
     """Return whether these workers have requests."""
     workers = [f"{ROOT}-{name}" for name in names]
     return all(name in leader.loads and leader.sample(name).running_requests for name in workers)
 
 
-def moved(leader: Leader, trigger: str) -> int:
+def moved(leader: MigrationLeader, trigger: str) -> int:
     """Return the requests migrated by ended migrations of a trigger."""
     ends = {report.command_id: report for report in leader.reports if report.phase == "done"}
     return sum(report.moved for report in ends.values() if report.trigger == trigger)
 
 
-async def drain(leader: Leader, worker: str) -> None:
+async def drain(leader: MigrationLeader, worker: str) -> None:
     order = DrainOrder(MODEL, "decode", f"{ROOT}-{worker}", "a test")
     reply = await leader.bus.request(f"{ROOT}.v1.api.drain", encode(order), 5)
     assert msgspec.json.decode(reply, type=OperatorReply).accepted
 
 
-def test_a_draining_worker_is_evacuated_and_the_journal_replays(rig: Rig, served: Fleet) -> None:
+def test_a_draining_worker_is_evacuated_and_the_journal_replays(rig: Rig, served: DemoFleet) -> None:
     agent = start(rig, "a")
     served.worker("prefill", "prefill", *SLOWLY)
     leaving = served.worker("decode", "d0", *SLOWLY)
@@ -114,7 +114,7 @@ def test_a_draining_worker_is_evacuated_and_the_journal_replays(rig: Rig, served
     assert_replays(rig, "a")
 
 
-def test_each_request_completes_once_when_leader_source_or_destination_is_killed(rig: Rig, served: Fleet) -> None:
+def test_each_request_completes_once_when_leader_source_or_destination_is_killed(rig: Rig, served: DemoFleet) -> None:
     agents = {name: start(rig, name) for name in ("a", "b")}
     served.worker("prefill", "prefill", *SLOWLY)
     living = {f"d{number}": served.worker("decode", f"d{number}", *SLOWLY) for number in range(4)}

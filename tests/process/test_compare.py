@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.simulations import written
+from tests.support.simulation_files import write_options
 
 pytestmark = pytest.mark.process
 
@@ -35,7 +35,7 @@ def runs(pid: int) -> bool:
 def test_ctrl_c_ends_everything_and_leaves_nothing(tmp_path: Path) -> None:
     # A day of requests: far more than is played until it is stopped.
     trace = "arrival_s,isl,osl\n" + "".join(f"{n / 2},500,100\n" for n in range(170_000))
-    options = written(tmp_path, trace=trace)
+    options = write_options(tmp_path, trace=trace)
     there = sorted(tmp_path.iterdir())
     outputs = ["--json", str(tmp_path / "out.json"), "--html", str(tmp_path / "out.html")]
     command = [sys.executable, "-m", "loadline", "compare", *options, *outputs, "--jobs", "2"]

@@ -9,13 +9,13 @@ import pytest
 
 from loadline.core.vocabulary.scalars import Role
 from loadline.rig.servers import EtcdServer, NatsServer
-from tests.support.demo_fleet import PATIENCE_S, REQUESTS, Fleet, account, begun
+from tests.support.demo_fleet import PATIENCE_S, REQUESTS, DemoFleet, account, begun
 from tests.waiting import until_true
 
 pytestmark = pytest.mark.process
 
 
-def test_all_requests_finish_and_everybody_leaves(fleet: Fleet) -> None:
+def test_all_requests_finish_and_everybody_leaves(fleet: DemoFleet) -> None:
     workers = [fleet.worker(role, f"{role}-{i}") for role in ("prefill", "decode") for i in range(2)]
     summary = account(fleet, fleet.gateway())
     assert (summary["arrived"], summary["finished"], summary["lost"], summary["retried"]) == (REQUESTS, REQUESTS, 0, 0)
@@ -28,7 +28,7 @@ def test_all_requests_finish_and_everybody_leaves(fleet: Fleet) -> None:
     assert time.monotonic() - began_s < 10.0
 
 
-def test_aggregated_workers_serve_alone(fleet: Fleet) -> None:
+def test_aggregated_workers_serve_alone(fleet: DemoFleet) -> None:
     for i in range(2):
         fleet.worker("aggregated", f"w{i}")
     summary = account(fleet, fleet.gateway("--mode", "aggregated"))
@@ -36,7 +36,7 @@ def test_aggregated_workers_serve_alone(fleet: Fleet) -> None:
 
 
 @pytest.mark.parametrize("role", ["prefill", "decode"])
-def test_a_killed_worker_loses_nothing(fleet: Fleet, role: Role) -> None:
+def test_a_killed_worker_loses_nothing(fleet: DemoFleet, role: Role) -> None:
     victim = fleet.worker(role, "victim")
     for name in ("prefill", "decode"):
         fleet.worker(name, name)
@@ -52,7 +52,7 @@ def test_a_killed_worker_loses_nothing(fleet: Fleet, role: Role) -> None:
 
 
 @pytest.mark.parametrize("role", ["prefill", "decode"])
-def test_a_drained_worker_finishes_what_it_has_and_leaves(fleet: Fleet, role: Role) -> None:
+def test_a_drained_worker_finishes_what_it_has_and_leaves(fleet: DemoFleet, role: Role) -> None:
     leaving = fleet.worker(role, "leaving")
     for name in ("prefill", "decode"):
         fleet.worker(name, name)
@@ -69,7 +69,7 @@ def test_a_drained_worker_finishes_what_it_has_and_leaves(fleet: Fleet, role: Ro
     assert (summary["finished"], summary["lost"], summary["retried"]) == (500, 0, 0)
 
 
-def test_requests_wait_while_there_is_no_worker(fleet: Fleet) -> None:
+def test_requests_wait_while_there_is_no_worker(fleet: DemoFleet) -> None:
     gateway = fleet.gateway()
     only = [fleet.worker("prefill", "prefill"), fleet.worker("decode", "decode")]
     until_true(lambda: begun(fleet), deadline_s=PATIENCE_S)
@@ -86,7 +86,7 @@ def test_servers_that_go_and_come_back_lose_nothing(
     tmp_path: Path, own_name: str, private_nats: Callable[[], NatsServer], private_etcd: Callable[[], EtcdServer]
 ) -> None:
     nats, etcd = private_nats(), private_etcd()
-    fleet = Fleet(tmp_path, nats.url, etcd.url, own_name)
+    fleet = DemoFleet(tmp_path, nats.url, etcd.url, own_name)
     try:
         for role in ("prefill", "decode"):
             fleet.worker(role, role)
@@ -101,7 +101,7 @@ def test_servers_that_go_and_come_back_lose_nothing(
         fleet.stop()
 
 
-def test_a_stopped_gateway_leaves_its_account(fleet: Fleet) -> None:
+def test_a_stopped_gateway_leaves_its_account(fleet: DemoFleet) -> None:
     for role in ("prefill", "decode"):
         fleet.worker(role, role)
     gateway = fleet.gateway("--repeat", "--requests-max", "0")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.documents import Document
-from tests.support.leader import leader_at
+from tests.support.migration_leader import leader_at
 from tests.waiting import until
 
 pytestmark = pytest.mark.process
@@ -37,7 +37,7 @@ def test_requests_move_and_are_served_whole(
                 await until(lambda: running("a") == running("b") == 0, "both report")
                 frontend = stack.enter_context(DOCUMENT.running(tmp_path, "frontend", *servers, "a", "b"))
                 await until(lambda: running("a") == 2, "two requests")
-                assert (await leader.move("a", "b", ttl_ms=10_000)).requests == 2
+                assert (await leader.migrate("a", "b", ttl_ms=10_000)).requests == 2
                 await until(lambda: phase in leader.phases(), phase)
                 if killed:
                     workers[killed].kill()

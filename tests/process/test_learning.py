@@ -19,7 +19,7 @@ from loadline.wire.codec import Rejected, decode_learned, encode
 from loadline.wire.keys import Keys
 from loadline.wire.messages import LoadReport
 from loadline.wire.subjects import Subjects
-from tests.support.agents import MODEL, Fleet, config, fleet
+from tests.support.agents import MODEL, AgentFleet, config, fleet
 from tests.waiting import until, until_async
 
 pytestmark = pytest.mark.process
@@ -39,7 +39,7 @@ def start(rig: Rig, name: str) -> ChildAgent:
     return agent
 
 
-def play(rig: Rig, scenario: Callable[[Fleet, EtcdStore], Awaitable[None]]) -> None:
+def play(rig: Rig, scenario: Callable[[AgentFleet, EtcdStore], Awaitable[None]]) -> None:
     async def run() -> None:
         store = EtcdStore(EtcdKnobs(endpoints=(rig.etcd.url,)))
         try:
@@ -56,7 +56,7 @@ async def stored(store: EtcdStore) -> LearnedState | None:
     return found[0] if found and not isinstance(found[0], Rejected) else None
 
 
-def start_up_ms(made: Fleet) -> int | None:
+def start_up_ms(made: AgentFleet) -> int | None:
     """As the leader says it of the decode workers."""
     status = made.observer.leader()
     pools = {pool.pool: pool for pool in status.models[0].pools} if status else {}
@@ -66,7 +66,7 @@ def start_up_ms(made: Fleet) -> int | None:
 def test_a_start_up_that_was_learned_is_known_after_a_restart_of_all_agents(rig: Rig) -> None:
     agents = [start(rig, name) for name in ("a", "b")]
 
-    async def scenario(made: Fleet, store: EtcdStore) -> None:
+    async def scenario(made: AgentFleet, store: EtcdStore) -> None:
         await made.add("decode", "d1", "d2")
         await made.add("prefill", "p1")
         made.load(kv=0.97, waiting=0)
@@ -118,7 +118,7 @@ def test_a_fit_that_was_learned_is_known_after_a_restart_though_no_worker_says_m
     first = rig.agent(rig.config(models, "a"), "a")
     first.wait_ready()
 
-    async def scenario(made: Fleet, store: EtcdStore) -> None:
+    async def scenario(made: AgentFleet, store: EtcdStore) -> None:
         await rig.register([WorkerRecord(MODEL, "decode", "d1", "decode", 1, "ready")])
         engines = Engines(made.bus)
         reporting = asyncio.create_task(engines.report())
@@ -146,7 +146,7 @@ def test_a_fit_that_was_learned_is_known_after_a_restart_though_no_worker_says_m
 
 
 def test_garbage_in_its_place_is_counted_and_stops_nobody(rig: Rig) -> None:
-    async def scenario(made: Fleet, store: EtcdStore) -> None:
+    async def scenario(made: AgentFleet, store: EtcdStore) -> None:
         await store.commit([], [Write(KEY, b'{"version": 2, "start_ups_ms": "soon"}')])
         agent = start(rig, "a")
         await made.add("decode", "d1", "d2")

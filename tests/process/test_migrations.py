@@ -15,8 +15,8 @@ from loadline.errors import BusUnavailable
 from loadline.wire.codec import encode
 from loadline.wire.keys import Keys
 from loadline.wire.messages import DrainCommand, DrainReply
-from tests.support.leader import Leader, leader_at
-from tests.support.migrating_worker import Engine, migrating_worker
+from tests.support.migrating_worker import BlockingEngine, migrating_worker
+from tests.support.migration_leader import MigrationLeader, leader_at
 from tests.waiting import until, until_async
 
 pytestmark = pytest.mark.process
@@ -40,7 +40,7 @@ async def leaves_the_registry(etcd_url: str, root: str, worker: str) -> None:
 @asynccontextmanager
 async def two_at(
     nats_url: str, etcd_url: str, root: str, *, slots_in: int = 4
-) -> AsyncIterator[tuple[Leader, Engine, Engine]]:
+) -> AsyncIterator[tuple[MigrationLeader, BlockingEngine, BlockingEngine]]:
     """Run a leader and the workers ``a`` and ``b``, of which ``b`` has ``slots_in`` slots."""
     async with (
         leader_at(nats_url, root) as leader,
@@ -54,7 +54,7 @@ async def two_at(
 def test_a_migration_from_command_to_end(nats_url: str, etcd_url: str, own_name: str) -> None:
     async def scenario() -> None:
         async with two_at(nats_url, etcd_url, own_name) as (leader, a, b):
-            reply = await leader.move("a", "b")
+            reply = await leader.migrate("a", "b")
             assert (reply.accepted, reply.requests, reply.tokens) == (True, 2, 210)
             await until(lambda: leader.phases().count("copying") == 2, "copying")
             await until(lambda: leader.sample("a").migration_slots_out == 2, "two are going")
@@ -63,7 +63,7 @@ def test_a_migration_from_command_to_end(nats_url: str, etcd_url: str, own_name:
             await until(lambda: "done" in leader.phases(), "done")
             assert set(b.held) == {"a-0", "a-1", "b-0", "b-1"}
             assert a.held == {}
-            assert await leader.move("a", "b") == reply, "said again"
+            assert await leader.migrate("a", "b") == reply, "said again"
             await until(lambda: leader.phases().count("done") == 3, "the end is said three times")
             done = leader.reports[-1]
             assert (done.requests, done.moved, done.tokens, done.trigger) == (2, 2, 210, "decode_load")
@@ -77,7 +77,7 @@ def test_a_destination_without_room_refuses(nats_url: str, etcd_url: str, own_na
     async def scenario() -> None:
         async with two_at(nats_url, etcd_url, own_name, slots_in=1) as (leader, a, b):
             a.copied.set()
-            assert (await leader.move("a", "b")).requests == 2
+            assert (await leader.migrate("a", "b")).requests == 2
             await until(lambda: "done" in leader.phases(), "one was moved")
             done = leader.reports[-1]
             assert (done.moved, done.failed, done.reason) == (1, 1, "destination_refused")
@@ -90,11 +90,11 @@ def test_a_destination_without_room_refuses(nats_url: str, etcd_url: str, own_na
 def test_a_missing_destination_fails_without_loss(nats_url: str, etcd_url: str, own_name: str) -> None:
     async def scenario() -> None:
         async with two_at(nats_url, etcd_url, own_name) as (leader, a, _):
-            await leader.move("a", "nobody")
+            await leader.migrate("a", "nobody")
             await until(lambda: "aborted" in leader.phases(), "aborted")
             assert leader.reports[-1].reason == "destination_lost"
             assert len(a.held) == 2
-            assert (await leader.move("a", "b", command_id="d")).requests == 2, "they can be moved elsewhere"
+            assert (await leader.migrate("a", "b", command_id="d")).requests == 2, "they can be moved elsewhere"
 
     asyncio.run(scenario())
 
@@ -102,7 +102,7 @@ def test_a_missing_destination_fails_without_loss(nats_url: str, etcd_url: str, 
 def test_a_copy_that_hangs_is_withdrawn_at_the_deadline(nats_url: str, etcd_url: str, own_name: str) -> None:
     async def scenario() -> None:
         async with two_at(nats_url, etcd_url, own_name) as (leader, a, b):
-            assert (await leader.move("a", "b", ttl_ms=300)).accepted
+            assert (await leader.migrate("a", "b", ttl_ms=300)).accepted
             await until(lambda: "aborted" in leader.phases(), "aborted")
             assert leader.reports[-1].reason == "deadline"
             assert sorted(a.withdrawn) == sorted(a.held) == ["a-0", "a-1"]
@@ -122,9 +122,9 @@ def test_a_draining_worker_is_evacuated(nats_url: str, etcd_url: str, own_name: 
             await until(lambda: leader.sample("a").migration_slots_out == 2, "all it has")
             assert leader.sample("a").migration_slots_in == 0
             a.copied.set()
-            assert (await leader.move("a", "b", trigger="drain")).requests == 2
+            assert (await leader.migrate("a", "b", trigger="drain")).requests == 2
             await until(lambda: "a" in leader.drained, "drained")
-            refused = await leader.move("b", "a", command_id="back")
+            refused = await leader.migrate("b", "a", command_id="back")
             assert refused.accepted
             await until(lambda: leader.phases("back")[-1:] == ["aborted"], "who drains takes nothing in")
 
@@ -142,7 +142,7 @@ def test_a_source_killed_while_it_copies_stops_reporting(nats_url: str, etcd_url
             process = await asyncio.create_subprocess_exec(*command)
             try:
                 await until(lambda: len(leader.loads) == 2, "both report")
-                assert (await leader.move("a", "b")).accepted
+                assert (await leader.migrate("a", "b")).accepted
                 await until(lambda: leader.phases().count("copying") == 2, "copying")
             finally:
                 process.kill()
@@ -152,9 +152,9 @@ def test_a_source_killed_while_it_copies_stops_reporting(nats_url: str, etcd_url
             assert leader.phases() == ["admitted", "copying"] * 2
             assert set(b.held) == {"b-0", "b-1"}, "it never had them"
             with pytest.raises(BusUnavailable):
-                await leader.move("a", "b", command_id="d")
+                await leader.migrate("a", "b", command_id="d")
             async with migrating_worker(nats_url, etcd_url, own_name, "a", incarnation=2):
-                reply = await leader.move("a", "b", command_id="d", source=MigrationEndpoint("p", "a", 1))
+                reply = await leader.migrate("a", "b", command_id="d", source=MigrationEndpoint("p", "a", 1))
                 assert (reply.accepted, reply.reason) == (False, "gone")
 
     asyncio.run(scenario())

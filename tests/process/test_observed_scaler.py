@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from loadline.rig.rig import Rig
-from tests.support.agents import Fleet, config, fleet
+from tests.support.agents import AgentFleet, config, fleet
 from tests.waiting import until
 
 pytestmark = pytest.mark.process
@@ -23,7 +23,7 @@ def rig(tmp_path: Path) -> Iterator[Rig]:
         yield made
 
 
-def state(made: Fleet) -> str:
+def state(made: AgentFleet) -> str:
     """Of the newest decision, as the leader says it."""
     status = made.observer.leader()
     decision = status.models[0].decision if status else None

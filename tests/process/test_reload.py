@@ -9,7 +9,7 @@ import pytest
 
 from loadline.core.vocabulary.status import AgentStatus
 from loadline.rig.rig import ChildAgent, Rig
-from tests.support.agents import LEASE_TTL_S, MODELS, Fleet, assert_replays, fleet
+from tests.support.agents import LEASE_TTL_S, MODELS, AgentFleet, assert_replays, fleet
 from tests.waiting import until
 
 pytestmark = pytest.mark.process
@@ -41,7 +41,7 @@ def write(rig: Rig, name: str, content: str) -> None:
     beside.replace(rig.directory / f"{name}.toml")
 
 
-def play(rig: Rig, scenario: Callable[[Fleet], Awaitable[None]]) -> None:
+def play(rig: Rig, scenario: Callable[[AgentFleet], Awaitable[None]]) -> None:
     async def run() -> None:
         async with asyncio.timeout(60), fleet(rig) as made:
             await scenario(made)
@@ -55,14 +55,14 @@ def start(rig: Rig, content: str, name: str = "a") -> ChildAgent:
     return agent
 
 
-def status(made: Fleet, name: str = "a") -> AgentStatus:
+def status(made: AgentFleet, name: str = "a") -> AgentStatus:
     return made.observer.statuses[name]
 
 
 def test_a_fleet_goes_on_under_a_configuration_that_changes(rig: Rig) -> None:
     agent = start(rig, text(rig, MODELS))
 
-    async def scenario(made: Fleet) -> None:
+    async def scenario(made: AgentFleet) -> None:
         await made.add("decode", "d1", "d2")
         await made.add("prefill", "p1")
         made.load(kv=0.97)
@@ -87,7 +87,7 @@ def test_a_fleet_goes_on_under_a_configuration_that_changes(rig: Rig) -> None:
 def test_a_broken_file_is_kept_out_until_it_is_mended(rig: Rig) -> None:
     agent = start(rig, text(rig, MODELS))
 
-    async def scenario(made: Fleet) -> None:
+    async def scenario(made: AgentFleet) -> None:
         await until(lambda: "a" in made.observer.statuses)
         digest = status(made).config_digest
         write(rig, "a", text(rig, MODELS.replace("replicas_max = 9", "replicas_max = 0")))
@@ -107,7 +107,7 @@ def test_a_broken_file_is_kept_out_until_it_is_mended(rig: Rig) -> None:
 def test_sighup_has_it_read_though_nobody_watches_the_file(rig: Rig) -> None:
     agent = start(rig, text(rig, MODELS, interval_ms=0))
 
-    async def scenario(made: Fleet) -> None:
+    async def scenario(made: AgentFleet) -> None:
         await until(lambda: "a" in made.observer.statuses)
         digest = status(made).config_digest
         changed = text(rig, MODELS + OTHER, interval_ms=0).replace("lease_ttl_s = 3", "lease_ttl_s = 9")
@@ -125,7 +125,7 @@ def test_a_standby_that_obeys_something_else_is_seen(rig: Rig) -> None:
     start(rig, text(rig, MODELS, "a"), "a")
     start(rig, text(rig, MODELS, "b"), "b")
 
-    async def scenario(made: Fleet) -> None:
+    async def scenario(made: AgentFleet) -> None:
         await until(lambda: {"a", "b"} <= made.observer.statuses.keys())
         assert status(made, "a").config_digest == status(made, "b").config_digest
         write(rig, "b", text(rig, MODELS + OTHER, "b"))

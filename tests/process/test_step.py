@@ -15,7 +15,7 @@ import pytest
 
 from loadline.sim.step import Stepper
 from loadline.wire.steps import LINE_BYTES_MAX, encode_step
-from tests.support.cosim import TOML, Toy, settings
+from tests.support.step_simulator import TOML, StepSimulator, settings
 
 pytestmark = pytest.mark.process
 
@@ -93,10 +93,10 @@ def test_the_steps_in_the_document_are_steps(config: Path) -> None:
 
 
 def test_the_same_lines_give_the_same_bytes(config: Path) -> None:
-    toy = Toy(Stepper(settings()).step)
-    toy.run(420)
-    lines = b"".join(encode_step(given) + b"\n" for given in toy.said)
-    expected = b"".join(encode_step(answer) + b"\n" for answer in toy.heard)
+    simulator = StepSimulator(Stepper(settings()).step)
+    simulator.run(420)
+    lines = b"".join(encode_step(given) + b"\n" for given in simulator.inputs)
+    expected = b"".join(encode_step(answer) + b"\n" for answer in simulator.outputs)
     assert run(config, lines, PYTHONHASHSEED="1").stdout == expected
     assert run(config, lines, PYTHONHASHSEED="2").stdout == expected
 

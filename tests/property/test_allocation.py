@@ -22,7 +22,7 @@ from loadline.core.vocabulary.allocations import (
     SaturationPolicy,
 )
 from loadline.solver import solve
-from tests.support.contended import best, contended, of_one_type, rank, system
+from tests.support.contended_systems import is_contended, optimum, rank, single_type_system, system
 
 T = TypeVar("T")
 POLICIES: list[SaturationPolicy] = ["none", "priority_exhaustive", "priority_round_robin", "round_robin", "weighted"]
@@ -139,7 +139,7 @@ def shuffled(problem: AllocationProblem, draw: random.Random) -> AllocationProbl
 
 
 @pytest.mark.parametrize(
-    ("of", "first", "least"), [*((system, first, 25) for first in range(0, 330, 30)), (of_one_type, 0, 5)]
+    ("of", "first", "least"), [*((system, first, 25) for first in range(0, 330, 30)), (single_type_system, 0, 5)]
 )
 def test_the_exact_solver_is_within_a_hundredth_of_the_best(
     of: Callable[[int], AllocationProblem], first: int, least: int
@@ -147,8 +147,8 @@ def test_the_exact_solver_is_within_a_hundredth_of_the_best(
     number = 0
     for seed in range(first, first + 30):
         problem = of(seed)
-        ideal = best(problem)
-        number += contended(problem, ideal)
+        ideal = optimum(problem)
+        number += is_contended(problem, ideal)
         found = solve(problem, 60.0)
         assert found is not None
         unserved, spent = rank(problem, found)
@@ -164,7 +164,7 @@ def test_by_no_policy_is_the_exact_solver_worse_than_greedy(policy: SaturationPo
     more = 0
     for seed in range(60):
         problem = replace(system(seed), policy=policy, delayed_best_effort=delayed)
-        found, ideal, quick = solve(problem, 60.0), best(problem), rank(problem, greedy(problem))
+        found, ideal, quick = solve(problem, 60.0), optimum(problem), rank(problem, greedy(problem))
         assert found is not None
         unserved, spent = rank(problem, found)
         assert (unserved, spent) <= quick, seed

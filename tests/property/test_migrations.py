@@ -7,7 +7,7 @@ from hypothesis import given, settings
 
 from loadline.core.controller import Controller
 from loadline.core.migration.knobs import FailoverDomain, MetricName, MigrationKnobs
-from tests.support.migrating_fleet import CAPACITY, Host, MigratingFleet, registered_backwards, replayed
+from tests.support.migrating_fleet import CAPACITY, MigratingFleet, WorkerTruth, registered_backwards, replayed
 from tests.support.migration_world import MigrationWorld
 
 NAMES = st.sampled_from([f"w{number}" for number in range(6)])
@@ -69,7 +69,7 @@ def knobs(draw: st.DrawFn) -> MigrationKnobs:
 @st.composite
 def histories(draw: st.DrawFn) -> MigratingFleet:
     """Return a fleet after some dozens of events."""
-    fleet = MigratingFleet(draw(knobs()), [Host(draw(st.integers(0, 6))) for _ in range(6)])
+    fleet = MigratingFleet(draw(knobs()), [WorkerTruth(draw(st.integers(0, 6))) for _ in range(6)])
     fleet.begin({name: {key: draw(value) for key, value in RECORD.items()} for name in fleet.hosts})
     for what, arguments in draw(st.lists(ACTIONS, min_size=20, max_size=80)):
         getattr(fleet, what)(**arguments)

@@ -3,34 +3,34 @@
 import pytest
 
 from loadline.sim.serving.routing import least_loaded
-from tests.support import toys
-from tests.support.toy import Phase, Route, packed
+from tests.support import migration_scenarios as scenarios
+from tests.support.migration_simulation import Phase, Route, fullest_within_objective
 
 # 6 requests/s are 0.28 of what six workers can do within the objective.
 LOADS = {"6/s": 6.0, "30 %": 6.4, "60 %": 12.8, "85 %": 18.1}
 
 
-@pytest.mark.parametrize("route", [least_loaded, packed])
+@pytest.mark.parametrize("route", [least_loaded, fullest_within_objective])
 @pytest.mark.parametrize("load", LOADS)
 def test_under_a_steady_load_next_to_nothing_moves(load: str, route: Route) -> None:
-    found = toys.loaded(Phase(120, LOADS[load]), route=route)
+    found = scenarios.run_load(Phase(120, LOADS[load]), route=route)
     assert found.requests > 600
     assert found.moved_share <= 0.01
     assert found.busy <= found.busy_still + 0.05
 
 
 @pytest.mark.parametrize("copy_ms", [(400.0, 400.0), (1_000.0, 1_000.0)])
-@pytest.mark.parametrize("kind", toys.BURSTS)
+@pytest.mark.parametrize("kind", scenarios.BURSTS)
 def test_bursts_have_next_to_no_command_refused(kind: str, copy_ms: tuple[float, float]) -> None:
-    on, off = toys.BURSTS[kind]
-    found = toys.loaded(*(on, off) * 5, route=packed, copy_ms=copy_ms)
+    on, off = scenarios.BURSTS[kind]
+    found = scenarios.run_load(*(on, off) * 5, route=fullest_within_objective, copy_ms=copy_ms)
     assert found.refused_share < 0.02
     assert found.busy <= found.busy_still + 0.05
     assert found.itl_p95_ms <= found.itl_p95_still_ms + 1.0
 
 
 def test_eight_equal_workers_become_four_at_the_pace_of_their_slots_and_then_two() -> None:
-    found = toys.consolidated()
+    found = scenarios.consolidate()
     assert found.waited_ms <= 12_000.0  # it could have been done for 10 s
     assert found.four_ms <= 7_000.0  # four moves of a second each, one after the other
     assert found.two_ms <= 30_000.0
@@ -39,7 +39,7 @@ def test_eight_equal_workers_become_four_at_the_pace_of_their_slots_and_then_two
 
 
 def test_a_worker_that_drains_is_emptied_by_all_others_at_once() -> None:
-    found = toys.drained()
+    found = scenarios.drain_one()
     assert found.took_ms <= 12_500.0  # 200 requests, 9 slots, half a second: 11.1 s
     assert len(found.received) == 9
     assert max(found.received.values()) <= 26
@@ -48,36 +48,36 @@ def test_a_worker_that_drains_is_emptied_by_all_others_at_once() -> None:
 
 
 def test_nothing_moves_to_a_worker_that_drains_too() -> None:
-    found = toys.drained(also=("decode-03", "decode-07"))
+    found = scenarios.drain_one(also=("decode-03", "decode-07"))
     assert sum(found.received.values()) == 200
     assert sorted(found.received) == [f"decode-0{number}" for number in (1, 2, 4, 5, 6, 8, 9)]
 
 
 @pytest.mark.parametrize("after_ms", [0, 250, 490, 510, 990])
 def test_a_worker_that_hangs_is_emptied_within_five_seconds(after_ms: int) -> None:
-    assert toys.hung(after_ms) <= 5_000.0
+    assert scenarios.failover_of_silent_ms(after_ms) <= 5_000.0
 
 
 def test_a_worker_that_wants_no_work_is_emptied_in_the_turn_that_hears_so() -> None:
-    assert toys.unschedulable() <= 5.0  # on the bus, and the least time between two turns
+    assert scenarios.failover_of_unschedulable_ms() <= 5.0  # on the bus, and the least time between two turns
 
 
 def test_ranks_of_a_unit_are_emptied_when_one_is_lost() -> None:
-    found = toys.unit(lost=True)
+    found = scenarios.fail_unit(lost=True)
     assert found.first_ms <= 5_000.0
     assert set(found.left.values()) == {0}
     assert found.inside == 0
 
 
 def test_ranks_of_a_unit_stay_when_one_is_only_cut_off_from_the_store() -> None:
-    found = toys.unit(lost=False)
+    found = scenarios.fail_unit(lost=False)
     assert not found.known
     assert found.first_ms == float("inf")
     assert set(found.left.values()) == {4}
 
 
 def test_one_silent_source_among_fifty_delays_nobody() -> None:
-    all_answer, one_silent = toys.pairs(), toys.pairs("decode-07")
+    all_answer, one_silent = scenarios.balance_pairs(), scenarios.balance_pairs("decode-07")
     assert len(all_answer) == 50
     del all_answer["decode-07"]
     assert one_silent == all_answer
@@ -86,13 +86,13 @@ def test_one_silent_source_among_fifty_delays_nobody() -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_what_was_moved_does_not_come_back(seed: int) -> None:
-    toy = toys.static(seed)
-    assert len(toy.hops) > 5
-    assert toy.rebounds() == []
-    assert toy.reversals() == 0
+    simulation = scenarios.balance_static_load(seed)
+    assert len(simulation.hops) > 5
+    assert simulation.rebounds() == []
+    assert simulation.reversals() == 0
 
 
 def test_hardly_anything_comes_back_where_whoever_routes_fills_the_fullest() -> None:
-    toy = toys.fed()
-    assert len(toy.hops) > 300
-    assert len(toy.rebounds()) <= 0.005 * len(toy.hops)
+    simulation = scenarios.balance_against_routing()
+    assert len(simulation.hops) > 300
+    assert len(simulation.rebounds()) <= 0.005 * len(simulation.hops)

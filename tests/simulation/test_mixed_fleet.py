@@ -15,7 +15,7 @@ from loadline.sim.profiles import LinearProfile
 from loadline.sim.result import SimulationResult
 from loadline.sim.simulation import Scenario, simulate
 from loadline.traces import Arrival, Trace
-from tests.support.simulated import pool_fleet
+from tests.support.simulated_fleets import pool_fleet
 
 ENGINES = {"dear": (8.0, 0.1, 4.0, 0.02), "cheap": (24.0, 0.2, 8.0, 0.04)}
 PRICES = AcceleratorKnobs("dear", cost_per_hour=5.0), AcceleratorKnobs("cheap", cost_per_hour=1.0)

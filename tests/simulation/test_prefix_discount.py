@@ -13,7 +13,7 @@ from loadline.sim.fleet import SimulatedFleetKnobs
 from loadline.sim.result import SimulationResult
 from loadline.sim.simulation import Scenario, simulate
 from loadline.traces import Arrival, Trace
-from tests.support.simulated import GUARD, LINEAR, pool_fleet
+from tests.support.simulated_fleets import GUARD, LINEAR, pool_fleet
 
 SECONDS = 600.0
 ENGINE = EngineProfile(

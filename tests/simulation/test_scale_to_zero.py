@@ -9,7 +9,7 @@ from loadline.sim.fleet import SimulatedFleetKnobs
 from loadline.sim.result import PoolSeries, SimulationResult
 from loadline.sim.simulation import Scenario, simulate
 from loadline.traces import Arrival
-from tests.support.simulated import GUARD, pool_fleet, trace
+from tests.support.simulated_fleets import GUARD, pool_fleet, trace
 
 START_UP_S = 20.0
 """What the workers of the fleet take to start."""

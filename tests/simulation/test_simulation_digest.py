@@ -7,7 +7,7 @@ import sys
 PROGRAM = """
 from loadline.sim.simulation import Scenario, simulate
 from loadline.traces import Arrival
-from tests.support.simulated import disaggregated, moving, trace
+from tests.support.simulated_fleets import disaggregated, moving, trace
 
 settings, fleet = moving(disaggregated(workers=2, fleet={"routing": "kv_aware"}, prefix_cache_blocks=8))
 arrivals = [Arrival(index * 0.05, 300, 1 + index % 90, prefix=(index % 7, index)) for index in range(900)]

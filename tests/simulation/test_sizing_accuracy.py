@@ -8,7 +8,7 @@ import pytest
 from loadline.config.profiles import read_decode, read_prefill
 from loadline.core.engines.profile import EngineProfile, LinearKnobs
 from loadline.sim.profiles import LinearProfile, MeasuredProfile
-from tests.support.sized import ATTAINMENT, Case, attained, fixed, queued, requests, sized, spread
+from tests.support.sized_pools import ATTAINMENT, SizingCase, attained, fixed, queued, requests, sized, spread
 
 DATA = Path(__file__).parents[1] / "vectors" / "data"
 H200 = [DATA / f"dynamo_h200_llama3.1-8b-fp8_tp1_{kind}.npz" for kind in ("prefill", "decode")]
@@ -25,18 +25,20 @@ MIX = spread(1_000.0, 1.2, 7_000.0), spread(200.0, 1.0, 2_000.0)
 EQUAL = fixed(1_000), fixed(200)
 
 CASES = {
-    "prefill, measured": Case("prefill", *MEASURED, 400.0, *EQUAL),
-    "prefill, of a mix": Case("prefill", *LIGHT, 100.0, *MIX),
-    "prefill, short prompts of costly passes": Case("prefill", *HEAVY, 400.0, fixed(150), fixed(2), ttft_ms=200.0),
-    "prefill, an objective of less than two passes": Case("prefill", *HEAVY, 200.0, *EQUAL, ttft_ms=100.0),
-    "prefill, half of it cached": Case("prefill", *LIGHT, 200.0, *MIX, hit_rate=0.5),
-    "decode, measured": Case("decode", *MEASURED, 150.0, *MIX, count=12_000, kv_blocks=59_000),
-    "decode, as far as the cache reaches": Case("decode", *LIGHT, 150.0, *MIX, kv_blocks=8_000, count=12_000),
-    "aggregated, measured": Case("aggregated", *MEASURED, 60.0, *EQUAL, kv_blocks=59_000),
-    "aggregated, of a mix": Case("aggregated", *LIGHT, 60.0, *MIX),
-    "aggregated, short outputs that many prompts hold up": Case("aggregated", *LIGHT, 80.0, *MIX, count=12_000),
-    "aggregated, costly passes": Case("aggregated", *HEAVY, 60.0, *EQUAL),
-    "aggregated, half of it cached": Case("aggregated", *LIGHT, 60.0, *MIX, hit_rate=0.5),
+    "prefill, measured": SizingCase("prefill", *MEASURED, 400.0, *EQUAL),
+    "prefill, of a mix": SizingCase("prefill", *LIGHT, 100.0, *MIX),
+    "prefill, short prompts of costly passes": SizingCase(
+        "prefill", *HEAVY, 400.0, fixed(150), fixed(2), ttft_ms=200.0
+    ),
+    "prefill, an objective of less than two passes": SizingCase("prefill", *HEAVY, 200.0, *EQUAL, ttft_ms=100.0),
+    "prefill, half of it cached": SizingCase("prefill", *LIGHT, 200.0, *MIX, hit_rate=0.5),
+    "decode, measured": SizingCase("decode", *MEASURED, 150.0, *MIX, count=12_000, kv_blocks=59_000),
+    "decode, as far as the cache reaches": SizingCase("decode", *LIGHT, 150.0, *MIX, kv_blocks=8_000, count=12_000),
+    "aggregated, measured": SizingCase("aggregated", *MEASURED, 60.0, *EQUAL, kv_blocks=59_000),
+    "aggregated, of a mix": SizingCase("aggregated", *LIGHT, 60.0, *MIX),
+    "aggregated, short outputs that many prompts hold up": SizingCase("aggregated", *LIGHT, 80.0, *MIX, count=12_000),
+    "aggregated, costly passes": SizingCase("aggregated", *HEAVY, 60.0, *EQUAL),
+    "aggregated, half of it cached": SizingCase("aggregated", *LIGHT, 60.0, *MIX, hit_rate=0.5),
 }
 
 

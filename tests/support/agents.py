@@ -130,7 +130,7 @@ class Observer:
             self.committed.append(decision)
 
 
-class Fleet:
+class AgentFleet:
     """Workers, an observer and a bus on a rig."""
 
     def __init__(self, rig: Rig, bus: NatsBus, observer: Observer, stack: AsyncExitStack) -> None:
@@ -182,7 +182,7 @@ def assert_replays(rig: Rig, name: str) -> None:
 
 
 @asynccontextmanager
-async def fleet(rig: Rig) -> AsyncIterator[Fleet]:
+async def fleet(rig: Rig) -> AsyncIterator[AgentFleet]:
     """A fleet without workers yet, and an observer that misses nothing."""
     async with AsyncExitStack() as stack:
         observer = Observer()
@@ -198,7 +198,7 @@ async def fleet(rig: Rig) -> AsyncIterator[Fleet]:
         follow = store.follow(keys.decisions, observer.on_snapshot, observer.on_changes, lambda _connected: None)
         following = asyncio.create_task(follow)
         stack.push_async_callback(_end, following)
-        yield Fleet(rig, bus, observer, stack)
+        yield AgentFleet(rig, bus, observer, stack)
         observer.check_order()
 
 

@@ -28,7 +28,7 @@ SPEED = "20"
 PATIENCE_S = 60.0
 
 
-class Fleet:
+class DemoFleet:
     """Processes of the demo under one root; all are gone at the end of the test."""
 
     def __init__(self, folder: Path, nats: str, etcd: str, name: str) -> None:
@@ -123,12 +123,12 @@ class Fleet:
         return process
 
 
-def account(fleet: Fleet, gateway: subprocess.Popen[bytes]) -> dict[str, Any]:
+def account(fleet: DemoFleet, gateway: subprocess.Popen[bytes]) -> dict[str, Any]:
     """The gateway's summary, once it has ended by itself."""
     assert gateway.wait(PATIENCE_S) == 0, fleet.log("gateway")
     summary: dict[str, Any] = json.loads(fleet.summary.read_bytes())
     return summary
 
 
-def begun(fleet: Fleet) -> bool:
+def begun(fleet: DemoFleet) -> bool:
     return "replay_begins" in fleet.log("gateway")

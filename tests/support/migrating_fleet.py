@@ -28,7 +28,7 @@ class Turn(Struct, frozen=True):
     effects: bytes
 
 
-class Recorded:
+class RecordingController:
     """A controller that records its turns."""
 
     def __init__(self, controller: Controller) -> None:
@@ -46,7 +46,7 @@ class Recorded:
         return effects
 
 
-class Host(Struct):
+class WorkerTruth(Struct):
     """The real state of a worker."""
 
     slots: int
@@ -58,7 +58,7 @@ class Host(Struct):
     incarnation: int = 1
 
 
-class Asked(Struct):
+class CommandedMigration(Struct):
     """The real state of a migration."""
 
     command: Migration
@@ -77,13 +77,13 @@ class MigratingFleet:
     Whatever is asked is checked at once against what the workers really are, and do.
     """
 
-    def __init__(self, knobs: MigrationKnobs, hosts: list[Host]) -> None:
+    def __init__(self, knobs: MigrationKnobs, hosts: list[WorkerTruth]) -> None:
         self.world = MigrationWorld(knobs)
-        self.recorded = Recorded(self.world.controller)
+        self.recorded = RecordingController(self.world.controller)
         self.world.controller = self.recorded  # type: ignore[assignment]  # it is asked for nothing else
         self.knobs = self.world.knobs
         self.hosts = {f"w{number}": host for number, host in enumerate(hosts)}
-        self.asked: dict[str, Asked] = {}
+        self.commanded: dict[str, CommandedMigration] = {}
         self.bus, self.paused = True, False
         self.records: dict[str, dict[str, Any]] = {}
 
@@ -140,7 +140,7 @@ class MigratingFleet:
         if accepted:
             one.requests = requests
         if accepted is False:
-            del self.asked[one.command.command_id]
+            del self.commanded[one.command.command_id]
         self._check(self.world.answer(one.command, accepted=accepted, requests=requests, tokens=10 * requests))
 
     def progress(self, number: int, *, fails: bool, heard: bool) -> None:
@@ -152,7 +152,7 @@ class MigratingFleet:
         one.moved += not fails
         total = one.requests + one.moved
         if one.requests <= 0:
-            del self.asked[one.command.command_id]
+            del self.commanded[one.command.command_id]
             phase = "done" if one.moved else "aborted"
         else:
             phase = "switched" if one.moved else "copying"
@@ -166,7 +166,7 @@ class MigratingFleet:
     def pass_time(self, ms: int) -> None:
         """Let time pass without reports; migrations end at their deadline."""
         self.world.now += ms
-        self.asked = {name: one for name, one in self.asked.items() if one.ends_by_ms > self.world.now}
+        self.commanded = {name: one for name, one in self.commanded.items() if one.ends_by_ms > self.world.now}
         self._handle()
 
     def connect(self, *, bus: bool) -> None:
@@ -187,18 +187,20 @@ class MigratingFleet:
     def _check(self, commands: list[Migration]) -> None:
         for command in commands:
             self._check_ends(command)
-            ends = {(one.command.source.worker, one.command.destination.worker): one for one in self.asked.values()}
+            ends = {(one.command.source.worker, one.command.destination.worker): one for one in self.commanded.values()}
             heard = [both for both, one in ends.items() if not one.silent]
             source, destination = command.source.worker, command.destination.worker
             assert (source, destination) not in ends, "the same again"
             assert destination not in {one for one, _ in heard}, "a chain, or back again"
             assert source not in {one for _, one in heard}, "a chain"
-            self.asked[command.command_id] = Asked(command, self.world.now + self.knobs.ttl_ms, command.requests_max)
-            heard_of = [one for one in self.asked.values() if not one.silent]
+            self.commanded[command.command_id] = CommandedMigration(
+                command, self.world.now + self.knobs.ttl_ms, command.requests_max
+            )
+            heard_of = [one for one in self.commanded.values() if not one.silent]
             for name, side in ((source, "source"), (destination, "destination")):
                 used = sum(one.requests for one in heard_of if getattr(one.command, side).worker == name)
                 assert used <= min(self.hosts[name].slots, self.knobs.migrations_per_worker_max), "slots"
-        assert sum(one.requests for one in self.asked.values() if not one.silent) <= self.knobs.migrations_max
+        assert sum(one.requests for one in self.commanded.values() if not one.silent) <= self.knobs.migrations_max
         assert not (commands and (self.paused or not self.bus))
 
     def _check_ends(self, command: Migration) -> None:
@@ -213,20 +215,20 @@ class MigratingFleet:
         assert 0 <= destination.reported_at_ms >= self.world.now - STALE_MS
         assert command.requests_max >= 1
 
-    def _nth(self, number: int) -> Asked | None:
-        known = list(self.asked.values())
+    def _nth(self, number: int) -> CommandedMigration | None:
+        known = list(self.commanded.values())
         return known[number % len(known)] if known else None
 
     def _free(self, name: str, side: str) -> int:
-        mine = [one for one in self.asked.values() if one.begun and getattr(one.command, side).worker == name]
+        mine = [one for one in self.commanded.values() if one.begun and getattr(one.command, side).worker == name]
         return max(0, self.hosts[name].slots - sum(one.requests for one in mine))
 
     @staticmethod
-    def _has_part(one: Asked, name: str) -> bool:
+    def _has_part(one: CommandedMigration, name: str) -> bool:
         return name in {one.command.source.worker, one.command.destination.worker}
 
     def _lose(self, name: str) -> None:
-        self.asked = {key: one for key, one in self.asked.items() if not self._has_part(one, name)}
+        self.commanded = {key: one for key, one in self.commanded.items() if not self._has_part(one, name)}
 
 
 def replayed(controller: Controller, turns: list[Turn], snapshot: bytes | None = None) -> list[bytes]:

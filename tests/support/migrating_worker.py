@@ -28,7 +28,7 @@ from loadline.wire.messages import DrainCommand, MigrateCommand
 LEASE_TTL_S = 2
 
 
-class Engine:
+class BlockingEngine:
     """An engine whose copies end when a test says so."""
 
     def __init__(self, name: str) -> None:
@@ -73,11 +73,11 @@ class Engine:
 @asynccontextmanager
 async def migrating_worker(
     nats_url: str, etcd_url: str, root: str, name: str, incarnation: int = 1, *, slots_in: int = 4
-) -> AsyncIterator[Engine]:
+) -> AsyncIterator[BlockingEngine]:
     """Run a worker ``name`` of the model ``m`` with two requests, and their frontend, and wait until it is ready."""
     bus = NatsBus(NatsKnobs(servers=(nats_url,)), name=f"engine-{name}")
     await bus.connect(lambda _connected: None)
-    handovers, owners, engine = HandoverBus(bus, root), RequestOwners(), Engine(name)
+    handovers, owners, engine = HandoverBus(bus, root), RequestOwners(), BlockingEngine(name)
     for number in range(2):
         request_id = f"{name}-{number}"
         engine.held[request_id] = MigratableRequest(request_id, 100, 5)

@@ -40,7 +40,7 @@ COMMAND = MigrateCommand(
 )  # fmt: skip
 
 
-class Engine:
+class ScriptedEngine:
     """Has two requests; copies and stops when a test lets it, and fails as a test says."""
 
     def __init__(self) -> None:
@@ -50,9 +50,9 @@ class Engine:
             self.held_requests.assign(name, 0)
         self.copied = asyncio.Event()
         self.stopped = asyncio.Event()
-        self.refuses: dict[str, Exception] = {}
-        self.blind = False
-        self.stubborn = False
+        self.copy_errors: dict[str, Exception] = {}
+        self.unresponsive = False
+        self.ignores_cancellation = False
         self.copying: list[str] = []
         self.stopping: list[str] = []
         self.withdrawn: list[str] = []
@@ -60,24 +60,24 @@ class Engine:
         self.discarded: list[str] = []
 
     def migratable_requests(self) -> Sequence[MigratableRequest]:
-        if self.blind:
+        if self.unresponsive:
             raise RuntimeError("the engine does not answer")
         return self.candidates
 
     def has_room(self, kv_tokens: int) -> bool:
-        if self.blind:
+        if self.unresponsive:
             raise RuntimeError("the engine does not answer")
         return kv_tokens <= 1_000
 
     async def copy(self, request_id: str, _command: MigrateCommand) -> None:
-        if request_id in self.refuses:
-            raise self.refuses[request_id]
+        if request_id in self.copy_errors:
+            raise self.copy_errors[request_id]
         self.copying.append(request_id)
         try:
             await self.copied.wait()
         except asyncio.CancelledError:
             self.withdrawn.append(request_id)
-            if not self.stubborn:
+            if not self.ignores_cancellation:
                 raise
 
     async def stop(self, request_id: str, _command: MigrateCommand) -> StoppedRequest | None:
@@ -94,15 +94,15 @@ class Engine:
         self.discarded.append(request_id)
 
 
-class Transport:
+class ScriptedTransport:
     """Other workers and the frontend, which answer as a test says."""
 
     def __init__(self) -> None:
-        self.keeps: set[str] = set()
+        self.refused_handovers: set[str] = set()
         """Requests that the destination does not take over."""
         self.silent: list[str] = []
         """Kinds of messages that are not answered; each once."""
-        self.raises = False
+        self.fails = False
         self.asked: list[RoomRequest] = []
         self.claims: list[ClaimRequest] = []
         self.granted = True
@@ -110,7 +110,7 @@ class Transport:
         self.answer_handover: Callable[[HandoverRequest], Awaitable[HandoverReply | None]] | None = None
 
     def _is_silent(self, kind: str) -> bool:
-        if self.raises:
+        if self.fails:
             raise OSError("the way is gone")
         if kind in self.silent:
             self.silent.remove(kind)
@@ -124,7 +124,7 @@ class Transport:
     async def hand_over(self, _worker: str, message: HandoverRequest) -> HandoverReply | None:
         if self._is_silent("handover"):
             return None
-        return HandoverReply(accepted=message.request.request_id not in self.keeps)
+        return HandoverReply(accepted=message.request.request_id not in self.refused_handovers)
 
     async def claim(self, _frontend: str, message: ClaimRequest) -> ClaimReply | None:
         self.claims.append(message)
@@ -151,11 +151,11 @@ class Transport:
         return None if reply is None else reply.accepted
 
 
-class Bench:
+class DriverHarness:
     def __init__(self, *, moves: bool, samples: Samples = BUSY, report_interval_ms: int = 5) -> None:
         self.bus = MemoryBus()
-        self.engine = Engine()
-        self.transport = Transport()
+        self.engine = ScriptedEngine()
+        self.transport = ScriptedTransport()
         self.empty = asyncio.Event()
         self.worker = WorkerClient(
             WorkerRecord("m", "p", "w", "decode", 1_000),
@@ -187,12 +187,12 @@ class Bench:
     def phases(self, command_id: str = "c") -> list[str]:
         return [report.phase for report in self.reports(command_id)]
 
-    async def slots(self) -> list[tuple[int | None, int | None]]:
+    async def next_slots(self) -> list[tuple[int | None, int | None]]:
         """As the next report says them."""
         assert await self.worker.report_now()
-        return self.said_slots()
+        return self.last_slots()
 
-    def said_slots(self) -> list[tuple[int | None, int | None]]:
+    def last_slots(self) -> list[tuple[int | None, int | None]]:
         """As the last report said them; it is there."""
         loads = [CODEC.decode(subject, payload) for subject, payload in self.bus.published]
         newest = [event for event in loads if isinstance(event, LoadReported)][-1]
@@ -200,7 +200,9 @@ class Bench:
 
 
 @asynccontextmanager
-async def bench(*, moves: bool = True, samples: Samples = BUSY, report_interval_ms: int = 5) -> AsyncIterator[Bench]:
-    made = Bench(moves=moves, samples=samples, report_interval_ms=report_interval_ms)
-    async with asyncio.timeout(60), made.worker:
-        yield made
+async def driver_harness(
+    *, moves: bool = True, samples: Samples = BUSY, report_interval_ms: int = 5
+) -> AsyncIterator[DriverHarness]:
+    harness = DriverHarness(moves=moves, samples=samples, report_interval_ms=report_interval_ms)
+    async with asyncio.timeout(60), harness.worker:
+        yield harness

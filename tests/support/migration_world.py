@@ -26,7 +26,7 @@ from loadline.core.vocabulary.events import (
 )
 from loadline.core.vocabulary.migrations import Migration, MigrationFailure, MigrationReportPhase
 from loadline.core.vocabulary.samples import RegisteredWorker, WorkerRecord, WorkerSample
-from tests.support.belief import STALE_MS, START
+from tests.support.fleet_harness import STALE_MS, START
 
 POOLS = (PoolKnobs("decode", "decode"), PoolKnobs("prefill", "prefill"))
 SLOTS = 1_000

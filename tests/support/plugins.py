@@ -15,7 +15,7 @@ from loadline.core.planning.planners import PLANNERS
 
 ROOT = Path(__file__).parents[2]
 DOCUMENT = ROOT / "docs/how-to/write-a-planner.md"
-TOY = "in_flight"
+EXAMPLE = "in_flight"
 
 
 def document_block(language: str, name: str) -> str:
@@ -25,7 +25,7 @@ def document_block(language: str, name: str) -> str:
     return next(block for block in blocks if name in block.splitlines()[0])
 
 
-def install_toy(folder: Path) -> Path:
+def install_example(folder: Path) -> Path:
     """Build the package of the document and install it, without a network; return the folder to import it from."""
     source, target = folder / "source", folder / "installed"
     source.mkdir()

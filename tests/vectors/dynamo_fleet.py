@@ -4,7 +4,7 @@ from typing import Any
 
 from loadline.core.fleet.fleet import FleetKnobs
 from loadline.core.fleet.pool import PoolKnobs
-from tests.support.models import Models
+from tests.support.multi_model_world import MultiModelWorld
 from tests.vectors.answering import Answer, only
 
 REPLICAS_MAX = 1_000
@@ -20,22 +20,22 @@ def mediate(given: dict[str, Any]) -> list[dict[str, Any]]:
         for model, roles in given["pools"].items()
     }
     fleet = FleetKnobs(gpu_budget_max=given.get("max_gpus"), gpu_budget_min=given.get("min_gpus", 0))
-    models = Models(pools, fleet)
+    models = MultiModelWorld(pools, fleet)
     for model, replicas in given.get("cache", {}).items():
         _ask(models, model, replicas)
     return [_answer(models, given, model, replicas) for _, model, replicas in given["requests"]]
 
 
-def _ask(models: Models, model: str, replicas: dict[str, int]) -> None:
-    models.says(model, **replicas)
+def _ask(models: MultiModelWorld, model: str, replicas: dict[str, int]) -> None:
+    models.propose(model, **replicas)
     models.run(SETTLED_MS)
-    models.says(model)
+    models.propose(model)
 
 
-def _answer(models: Models, given: dict[str, Any], model: str, replicas: dict[str, int]) -> dict[str, Any]:
-    before = models.counts()
+def _answer(models: MultiModelWorld, given: dict[str, Any], model: str, replicas: dict[str, int]) -> dict[str, Any]:
+    before = models.effective_targets()
     _ask(models, model, replicas)
-    after = models.counts()
+    after = models.effective_targets()
     return {
         "approved": all(after[model][role] == count for role, count in replicas.items()),
         "partners": [

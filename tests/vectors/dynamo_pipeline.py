@@ -8,7 +8,7 @@ from loadline.core.planning.guardrails.guardrails import Guardrails
 from loadline.core.planning.guardrails.knobs import GuardrailKnobs, HardLimits
 from loadline.core.planning.planners.threshold import ThresholdKnobs, ThresholdPlanner
 from loadline.core.vocabulary.reasons import ReasonCode, Recommendation
-from tests.support.belief import Line
+from tests.support.fleet_harness import FleetHarness
 from tests.vectors.answering import Answer, NotCovered, only
 from tests.vectors.dynamo_terms import ROLES
 
@@ -39,50 +39,54 @@ def ticks(given: dict[str, Any]) -> list[dict[str, Any]]:
     if given["config"].get("optimization_target") != "throughput":
         raise NotCovered("only the fixed levels of the target throughput are known here")
     observations = given["observations"]
-    line = Line([PoolKnobs("prefill", "prefill"), PoolKnobs("decode", "decode")], workers=0)
+    harness = FleetHarness([PoolKnobs("prefill", "prefill"), PoolKnobs("decode", "decode")], workers=0)
     planner, guard = (
         ThresholdPlanner(KNOBS),
         Guardrails(GuardrailKnobs(stabilisation_ms=0, cooldown_down_ms=0, warm_up_ms=0), HardLimits(1.0, 0, None)),
     )
-    start = line.now
-    _observe(line, given, observations[0])
-    planner.plan(line.look(), line.now)
+    start = harness.now
+    _observe(harness, given, observations[0])
+    planner.plan(harness.refresh(), harness.now)
     said = []
     for number, observation in enumerate(observations, 1):
-        line.now = start + number * TICK_MS
-        _observe(line, given, observation)
-        opinion = planner.plan(line.look(), line.now)
-        targets = guard.apply(line.look(), opinion.targets, Constraints(start), line.now).targets
+        harness.now = start + number * TICK_MS
+        _observe(harness, given, observation)
+        recommendation = planner.plan(harness.refresh(), harness.now)
+        targets = guard.apply(harness.refresh(), recommendation.targets, Constraints(start), harness.now).targets
         said.append(
-            {"at_s": (line.now - start) / 1_000, "load_reason": _why(opinion), "scale_to": _changed(line, targets)}
+            {
+                "at_s": (harness.now - start) / 1_000,
+                "load_reason": _why(recommendation),
+                "scale_to": _changed(harness, targets),
+            }
         )
     return said
 
 
-def _observe(line: Line, given: dict[str, Any], observation: dict[str, Any]) -> None:
+def _observe(harness: FleetHarness, given: dict[str, Any], observation: dict[str, Any]) -> None:
     only(observation, "counts", "expected", "decode", "prefill")
     for at, role in enumerate(ROLES):
         count = observation["counts"][at]
         if count != 1 or len(observation[role]) != 1:
             raise NotCovered("of several workers the original takes the fullest, the planner here their mean")
-        pool = line.pool(role)
-        line.grow(role, count - len(pool.workers))
+        pool = harness.pool(role)
+        harness.add_workers(role, count - len(pool.workers))
         if pool.desired is None:
-            pool.set_desired(count, line.now)
+            pool.set_desired(count, harness.now)
         expected = observation.get("expected", observation["counts"])[at]
         if expected != pool.desired:
-            pool.set_desired(expected, line.now)
+            pool.set_desired(expected, harness.now)
     (prefill,), (decode,) = observation["prefill"], observation["decode"]
-    line.report("prefill", waiting=round(prefill["qpt"] / given["p_caps"]["ctx"] * PARTS))
-    line.report("decode", kv=decode["kv"] / given["d_caps"]["kv"] * KV_SCALE)
+    harness.report("prefill", waiting=round(prefill["qpt"] / given["p_caps"]["ctx"] * PARTS))
+    harness.report("decode", kv=decode["kv"] / given["d_caps"]["kv"] * KV_SCALE)
 
 
-def _why(opinion: Recommendation) -> str | None:
-    return next((WHY[reason.code] for reason in opinion.reasons if reason.code in WHY), None)
+def _why(recommendation: Recommendation) -> str | None:
+    return next((WHY[reason.code] for reason in recommendation.reasons if reason.code in WHY), None)
 
 
-def _changed(line: Line, targets: dict[str, int]) -> list[int] | None:
-    standing = {role: line.pool(role).effective_target(line.now) for role in ROLES}
+def _changed(harness: FleetHarness, targets: dict[str, int]) -> list[int] | None:
+    standing = {role: harness.pool(role).effective_target(harness.now) for role in ROLES}
     return None if targets == standing else [targets[role] for role in ROLES]
 
 

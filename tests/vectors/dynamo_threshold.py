@@ -8,7 +8,7 @@ from loadline.core.planning.guardrails.guardrails import Guardrails
 from loadline.core.planning.guardrails.knobs import GuardrailKnobs, HardLimits
 from loadline.core.planning.planners.threshold import ThresholdKnobs, ThresholdPlanner
 from loadline.core.vocabulary.reasons import ReasonCode, Recommendation
-from tests.support.belief import Line
+from tests.support.fleet_harness import FleetHarness
 from tests.vectors.answering import Answer, only
 
 PULL_MS = 1_000
@@ -33,10 +33,10 @@ def step(given: dict[str, Any]) -> dict[str, Any]:
     only(given, "p", "d", "queue", "kv", "p_at_start", "d_at_start", "grace", *LIMITS)
     samples = max(len(given["queue"]), len(given["kv"]), 2)
     queue, kv = _spread(given["queue"], samples), _spread(given["kv"], samples)
-    line = Line([_pool(given, key) for key in POOLS], workers=0)
+    harness = FleetHarness([_pool(given, key) for key in POOLS], workers=0)
     for key, name in POOLS.items():
-        line.grow(name, given.get(f"{key}_at_start", given[key]))
-        line.pool(name).set_desired(given.get(f"{key}_at_start", given[key]), line.now)
+        harness.add_workers(name, given.get(f"{key}_at_start", given[key]))
+        harness.pool(name).set_desired(given.get(f"{key}_at_start", given[key]), harness.now)
     # The last sample comes before the next is due, so that it counts once.
     interval_ms = (samples - 1) * PULL_MS - 1
     planner = ThresholdPlanner(
@@ -49,16 +49,16 @@ def step(given: dict[str, Any]) -> dict[str, Any]:
     )
     for number in range(samples):
         last = number == samples - 1
-        line.now += 0 if number == 0 else PULL_MS - last
+        harness.now += 0 if number == 0 else PULL_MS - last
         if last:
-            _change(line, given)
+            _change(harness, given)
             if given.get("grace"):
-                line.pool("decode").scaled_up_at_ms = line.now - (GRACE - given["grace"]) * interval_ms
-        line.report("prefill", waiting=round(queue[number] * PARTS))
-        line.report("decode", kv=min(1.0, kv[number]))
-        opinion = planner.plan(line.look(), line.now)
-    draft = _guard(given).apply(line.look(), opinion.targets, Constraints(line.now), line.now)
-    return _said(opinion, draft.targets)
+                harness.pool("decode").scaled_up_at_ms = harness.now - (GRACE - given["grace"]) * interval_ms
+        harness.report("prefill", waiting=round(queue[number] * PARTS))
+        harness.report("decode", kv=min(1.0, kv[number]))
+        recommendation = planner.plan(harness.refresh(), harness.now)
+    draft = _guard(given).apply(harness.refresh(), recommendation.targets, Constraints(harness.now), harness.now)
+    return _said(recommendation, draft.targets)
 
 
 def _spread(values: list[float], samples: int) -> list[float]:
@@ -66,14 +66,14 @@ def _spread(values: list[float], samples: int) -> list[float]:
     return values if len(values) == samples else [sum(values) / len(values)] * samples
 
 
-def _change(line: Line, given: dict[str, Any]) -> None:
+def _change(harness: FleetHarness, given: dict[str, Any]) -> None:
     for key, name in POOLS.items():
         change = given[key] - given.get(f"{key}_at_start", given[key])
         if change:
-            line.pool(name).set_desired(given[key], line.now)
-        line.grow(name, max(0, change))
+            harness.pool(name).set_desired(given[key], harness.now)
+        harness.add_workers(name, max(0, change))
         for _ in range(-change):
-            line.shrink(name)
+            harness.remove_newest(name)
 
 
 def _pool(given: dict[str, Any], key: str) -> PoolKnobs:
@@ -88,13 +88,13 @@ def _guard(given: dict[str, Any]) -> Guardrails:
     return Guardrails(knobs, HardLimits(1.0, 0, given.get("max_gpu")))
 
 
-def _said(opinion: Recommendation, targets: dict[str, int]) -> dict[str, Any]:
-    trends = [reason.numbers["predicted"] for reason in opinion.reasons if "predicted" in reason.numbers]
+def _said(recommendation: Recommendation, targets: dict[str, int]) -> dict[str, Any]:
+    trends = [reason.numbers["predicted"] for reason in recommendation.reasons if "predicted" in reason.numbers]
     return {
         "p": targets["prefill"],
         "d": targets["decode"],
         "trend": trends[0] / PARTS if trends else None,
-        "why": [WHY[reason.code] for reason in opinion.reasons if reason.code in WHY],
+        "why": [WHY[reason.code] for reason in recommendation.reasons if reason.code in WHY],
     }
 
 

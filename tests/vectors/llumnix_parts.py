@@ -17,7 +17,7 @@ from loadline.core.migration.policies import build_policy
 from loadline.core.migration.selectors import balance, consolidate
 from loadline.core.vocabulary.events import PauseChanged
 from loadline.core.vocabulary.migrations import Migration
-from tests.support.belief import START
+from tests.support.fleet_harness import START
 from tests.support.migration_world import MigrationWorld
 from tests.vectors.answering import Answer, NotCovered, only
 from tests.vectors.llumnix_world import ROLES, groups, names, view_of, world_of

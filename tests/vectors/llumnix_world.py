@@ -13,7 +13,7 @@ from loadline.core.migration.load_view import LoadView
 from loadline.core.rounds.migration_round import MigrationGroup
 from loadline.core.vocabulary.events import PauseChanged
 from loadline.core.vocabulary.scalars import Role
-from tests.support.belief import START
+from tests.support.fleet_harness import START
 from tests.support.migration_world import MigrationWorld
 from tests.vectors.answering import only
 

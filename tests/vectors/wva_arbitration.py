@@ -6,7 +6,7 @@ from loadline.core.engines.accelerator import AcceleratorKnobs
 from loadline.core.fleet.pool import PoolKnobs
 from loadline.core.planning.arbitration import Arbitration, arbitrate
 from loadline.core.vocabulary.reasons import ReasonCode
-from tests.support.sleeper import AFTER_MS, Sleeper
+from tests.support.idle_harness import AFTER_MS, IdleHarness
 from tests.vectors.answering import Answer, only
 
 
@@ -34,17 +34,17 @@ def scale_to_zero(given: dict[str, Any]) -> dict[str, int]:
     only(given, "enabled", "requests_in_retention", "targets", "costs")
     variants, asked = given["targets"], given.get("requests_in_retention", "error")
     pools = [PoolKnobs(name, "aggregated", replicas_min=0) for name in variants]
-    world = Sleeper(*pools, workers=0, after_ms=AFTER_MS if given["enabled"] else 0)
+    world = IdleHarness(*pools, workers=0, after_ms=AFTER_MS if given["enabled"] else 0)
     for name, replicas in variants.items():
         cost = given.get("costs", {}).get(name, 1.0)
         world.pool(name).accelerator = AcceleratorKnobs(name, cost_per_hour=cost)
-        world.grow(name, replicas)
+        world.add_workers(name, replicas)
         world.pool(name).desired = replicas
     if asked != "error":
-        world.hear()
-        world.hear(arrivals=asked)
-        world.hear(AFTER_MS // 1_000 - 1)
-    return world.kept()
+        world.report_traffic()
+        world.report_traffic(arrivals=asked)
+        world.report_traffic(AFTER_MS // 1_000 - 1)
+    return world.bounded_counts()
 
 
 ANSWERS: dict[str, Answer] = {"wva.arbitration": arbitration, "wva.scale_to_zero": scale_to_zero}

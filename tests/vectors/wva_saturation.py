@@ -20,7 +20,7 @@ from loadline.core.planning.sizing.saturation_rules import (
 )
 from loadline.core.vocabulary.scalars import Role
 from loadline.errors import ConfigError
-from tests.support.belief import Line, registered
+from tests.support.fleet_harness import FleetHarness, registered
 from tests.vectors.answering import Answer, only
 from tests.vectors.cases import Case
 from tests.vectors.wva_arbitration import vetoed
@@ -161,7 +161,7 @@ def supply(given: dict[str, Any]) -> Any:
     only(given, "scraped_instances", "current_pods", "pending_pods")
     ready = given["current_pods"] - given["pending_pods"]
     pool = PoolKnobs("decode", "decode")
-    world = Line([pool], 0)
+    world = FleetHarness([pool], 0)
     for number in range(ready):
         worker = registered(f"w{number}", ranks=given["scraped_instances"] // ready)
         world.fleet.register(worker, world.now)

@@ -1,8 +1,8 @@
 """Costs and benefits of migration in virtual time: the production agent, simulated engines and a frontend.
 
-Each line is one scenario of ``tests/support/toys.py``, compared with the same without migration or with the limit of
-the slots: steady loads and bursts (requests migrated, commands refused, busy workers), consolidation of eight workers
-into two, a drain of 200 requests, failing workers, a source that never answers, and requests that return.
+Each line is one scenario of ``tests/support/migration_scenarios.py``, compared with the same without migration or with
+the limit of the slots: steady loads and bursts (requests migrated, commands refused, busy workers), consolidation of
+eight workers into two, a drain of 200 requests, failing workers, a source that never answers, and requests that return.
 
   python -m tools.bench.migrations [--quick]
 """
@@ -12,12 +12,12 @@ from typing import Final
 
 from loadline.rig.bench import options, progress, result
 from loadline.sim.serving.routing import least_loaded
-from tests.support import toys
-from tests.support.toy import Phase, Route, packed
+from tests.support import migration_scenarios as scenarios
+from tests.support.migration_simulation import Phase, Route, fullest_within_objective
 
 LOADS: Final = {"6/s": 6.0, "30 %": 6.4, "60 %": 12.8, "85 %": 18.1}
 """Requests per second, of 21.3 that six workers serve within the objective."""
-ROUTES: Final[dict[str, Route]] = {"spread": least_loaded, "packed": packed}
+ROUTES: Final[dict[str, Route]] = {"spread": least_loaded, "packed": fullest_within_objective}
 COPIES: Final = (400.0, 1_000.0)
 DRAIN_LEAST_MS: Final = 200 / 9 * 500.0
 SEEDS: Final = 24
@@ -26,11 +26,13 @@ SEEDS: Final = 24
 def loads(seconds: float) -> None:
     """Measure steady loads and bursts, routed to the least loaded or to the fullest worker with capacity."""
     phases = {f"steady {name}": (Phase(seconds, per_s),) for name, per_s in LOADS.items()}
-    bursts = {name: (on, off) * int(seconds / (on.seconds + off.seconds)) for name, (on, off) in toys.BURSTS.items()}
+    bursts = {
+        name: (on, off) * int(seconds / (on.seconds + off.seconds)) for name, (on, off) in scenarios.BURSTS.items()
+    }
     for name, played in (phases | bursts).items():
         for how, route in ROUTES.items():
             for copy_ms in COPIES:
-                found = toys.loaded(*played, route=route, copy_ms=(copy_ms, copy_ms))
+                found = scenarios.run_load(*played, route=route, copy_ms=(copy_ms, copy_ms))
                 result(
                     f"{name}, {how}, moves of {copy_ms:g} ms: busy workers",
                     "workers",
@@ -48,12 +50,12 @@ def order() -> None:
     """Measure the consolidation of eight workers into four and two, and the drain of one of ten."""
     for copy_ms in (1_000.0, 50.0):
         for slots in (1, 4):
-            one = toys.consolidated(slots, copy_ms)
+            one = scenarios.consolidate(slots, copy_ms)
             name, least_ms = f"8 workers of 4 requests, {slots} slots, moves of {copy_ms:g} ms", copy_ms * 4 / slots
             more = {"refused": one.refused_share, "waited_ms": one.waited_ms, "commands": sorted_counts(one.commands)}
             result(f"{name}: until 4 are busy", "ms", [one.four_ms], [least_ms], **more)
             result(f"{name}: until 2 are busy", "ms", [one.two_ms], [3 * least_ms])
-    moved, finished = toys.drained(), toys.drained(moves=False)
+    moved, finished = scenarios.drain_one(), scenarios.drain_one(moves=False)
     result(
         "drain of 200 requests to 9 workers of one slot",
         "ms",
@@ -67,26 +69,37 @@ def order() -> None:
 
 def failures() -> None:
     """Measure the time from a failure to the first migrate command."""
-    hangs = [toys.hung(after_ms) for after_ms in range(0, 1_000, 50)]
+    hangs = [scenarios.failover_of_silent_ms(after_ms) for after_ms in range(0, 1_000, 50)]
     result("a worker hangs: until the first command", "ms", hangs, [5_000.0] * len(hangs))
-    result("a worker wants no work: until the first command", "ms", [toys.unschedulable()], [5.0])
-    unit, cut = toys.unit(lost=True), toys.unit(lost=False)
+    result(
+        "a worker wants no work: until the first command",
+        "ms",
+        [scenarios.failover_of_unschedulable_ms()],
+        [5.0],
+    )
+    unit, cut = scenarios.fail_unit(lost=True), scenarios.fail_unit(lost=False)
     result("a rank is lost: until the others are emptied", "ms", [unit.first_ms], [5_000.0], left=unit.left)
     progress(
         f"a rank is cut off from the store: {cut.left} requests stay where they are, first command at {cut.first_ms} ms"
     )
-    answer, silent = toys.pairs(), toys.pairs("decode-07")
+    answer, silent = scenarios.balance_pairs(), scenarios.balance_pairs("decode-07")
     later = [pair.gone_ms - answer[name].gone_ms for name, pair in silent.items()]
     result("one silent source of 50: how much later the others give", "ms", [max(later)], [5_000.0], sources=len(later))
 
 
 def returns() -> None:
     """Count requests that return within 10 s, and commands in the reverse direction, at thresholds of 0.3 and 0.1."""
-    still = [toys.static(seed) for seed in range(SEEDS)]
-    for name, found in (("get no new requests", still), ("are routed to the fullest", [toys.fed()])):
-        hops, commands = sum(len(toy.hops) for toy in found), sum(len(toy.asked) for toy in found)
-        more = {"reversals": sum(toy.reversals() for toy in found), "commands": commands}
-        back = float(sum(len(toy.rebounds()) for toy in found))
+    still = [scenarios.balance_static_load(seed) for seed in range(SEEDS)]
+    for name, found in (
+        ("get no new requests", still),
+        ("are routed to the fullest", [scenarios.balance_against_routing()]),
+    ):
+        hops, commands = (
+            sum(len(simulation.hops) for simulation in found),
+            sum(len(simulation.commanded) for simulation in found),
+        )
+        more = {"reversals": sum(simulation.reversals() for simulation in found), "commands": commands}
+        back = float(sum(len(simulation.rebounds()) for simulation in found))
         result(f"loads that {name}: requests that returned", "requests", [back], [float(hops)], **more)
 
 

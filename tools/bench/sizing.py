@@ -16,7 +16,7 @@ from loadline.core.vocabulary.scalars import Role
 from loadline.rig.bench import options, progress, result
 from loadline.sim.engine import EngineTiming
 from loadline.sim.profiles import LinearProfile, MeasuredProfile
-from tests.support.sized import ATTAINMENT, Case, attained, fixed, requests, sized, spread
+from tests.support.sized_pools import ATTAINMENT, SizingCase, attained, fixed, requests, sized, spread
 
 ROOT = Path(__file__).parents[2]
 Engine = tuple[EngineProfile, EngineTiming, int]
@@ -47,14 +47,14 @@ LENGTHS = {
 ROLES: tuple[Role, ...] = ("prefill", "decode", "aggregated")
 
 
-def cases(rates: tuple[float, ...]) -> Iterator[tuple[str, Case]]:
+def cases(rates: tuple[float, ...]) -> Iterator[tuple[str, SizingCase]]:
     """Yield all cases with their names."""
     for role in ROLES:
         for engine, (profile, timing, kv_blocks) in ENGINES.items():
             for lengths, (isl, osl) in LENGTHS.items():
                 for rate in rates:
                     count = 4_000 if role == "prefill" else int(max(4_000, rate * 300.0))
-                    case = Case(role, profile, timing, rate, isl, osl, count=count, kv_blocks=kv_blocks)
+                    case = SizingCase(role, profile, timing, rate, isl, osl, count=count, kv_blocks=kv_blocks)
                     yield f"{role:10} {engine:8} {lengths:17} {rate:4g}/s", case
 
 

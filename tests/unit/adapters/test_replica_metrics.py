@@ -8,8 +8,8 @@ from loadline.core.queries import status as query
 from loadline.core.vocabulary.effects import CommitDecision
 from loadline.core.vocabulary.events import LeaseRenewalFailed
 from loadline.core.vocabulary.status import AgentStatus, Condition, PoolStatus
-from tests.support.belief import START
-from tests.support.controlled import World, booted
+from tests.support.controller_world import ControllerWorld, booted
+from tests.support.fleet_harness import START
 from tests.unit.adapters.test_metrics import samples, status_with
 
 COUNTS = ("desired_replicas", "current_replicas", "desired_ratio")
@@ -30,7 +30,7 @@ def found(said: AgentStatus, *compatible: str) -> dict[str, float]:
     return samples(Metrics(lambda: said, dict, "1", compatible).render())
 
 
-def of(world: World) -> dict[str, float]:
+def of(world: ControllerWorld) -> dict[str, float]:
     """The counts that an agent says, by pool."""
     said = query.status(world.settings, world.controller.state, "0", START, world.now)
     desired = "loadline_desired_replicas{accelerator_type=unresolved,model=m,namespace=default,pool="
@@ -121,7 +121,7 @@ def test_an_agent_says_no_count_before_the_first_decision_and_none_after_its_ter
         world.run(1)
     assert of(world) == {"decode": 3, "prefill": 1}
     lease = world.controller.state.leadership.lease_id
-    world.tell(LeaseRenewalFailed("all", lease, lost=True))
+    world.handle(LeaseRenewalFailed("all", lease, lost=True))
     world.controller.state.leadership.phase = "follower"
     assert of(world) == {}
 

@@ -15,9 +15,9 @@ from loadline.core.queries.status import status
 from loadline.core.vocabulary.allocations import SaturationPolicy
 from loadline.core.vocabulary.reasons import ReasonCode
 from loadline.core.vocabulary.status import SupplyStatus
-from tests.support.belief import START
+from tests.support.fleet_harness import START
 from tests.support.holds import hold_of
-from tests.support.models import STEPS, Limited, Models
+from tests.support.multi_model_world import STEPS, GpuLimits, MultiModelWorld
 
 MINUTE_MS = 60_000
 ACCELERATORS = (AcceleratorKnobs("h100", cost_per_hour=2.0), AcceleratorKnobs("a100"))
@@ -36,52 +36,52 @@ def models_of(
     solver: Literal["exact", "greedy"] = "greedy",
     guardrails: GuardrailKnobs = STEPS,
     **limited: Any,
-) -> Models:
+) -> MultiModelWorld:
     """Models by name, each with one pool: a number of workers, or a pool and a number, or some of these."""
     pools = {
         name: one if isinstance(one, list) else [one if isinstance(one, tuple) else (pool(), one)]
         for name, one in workers.items()
     }
     knobs = AllocationKnobs(capacity, policy, solver=solver)
-    return Models(
+    return MultiModelWorld(
         pools,
         FleetKnobs(),
         drain_ms=5_337,
-        limited=Limited(knobs, ACCELERATORS, priorities=first or {}, **limited),
+        limited=GpuLimits(knobs, ACCELERATORS, priorities=first or {}, **limited),
         guardrails=guardrails,
     )
 
 
-def counts(models: Models) -> dict[str, int]:
-    return {name: pools["main"] for name, pools in models.counts().items()}
+def counts(models: MultiModelWorld) -> dict[str, int]:
+    return {name: pools["main"] for name, pools in models.effective_targets().items()}
 
 
-def rails(models: Models, model: str) -> list[str]:
+def rails(models: MultiModelWorld, model: str) -> list[str]:
     """Codes of the reasons of the last hold, with what they name."""
     found = hold_of(models.controller.state, model).limits
     return [f"{reason.code} {reason.detail}".strip() for reason in found]
 
 
-def supplies(models: Models) -> dict[str, SupplyStatus]:
+def supplies(models: MultiModelWorld) -> dict[str, SupplyStatus]:
     controller = models.controller
     found = status(controller.settings, controller.state, "1", START, models.now).supplies
     return {one.supply: one for one in found}
 
 
-def watched(models: Models) -> Models:
+def watched(models: MultiModelWorld) -> MultiModelWorld:
     """Have it checked after every turn that no more is occupied than there is."""
 
     def look() -> None:
         for one in supplies(models).values():
             assert one.occupied <= one.limit, f"{one} at {models.now - START} ms"
 
-    models.watch = look
+    models.after_turn = look
     return models
 
 
 def test_while_there_is_enough_everybody_has_what_he_would_have() -> None:
     models = watched(models_of({"h100": 10}, {"a": 3, "b": 4}))
-    models.says("a", main=5)
+    models.propose("a", main=5)
     models.run(MINUTE_MS)
     assert counts(models) == {"a": 5, "b": 4}
     assert rails(models, "a") == []
@@ -90,7 +90,7 @@ def test_while_there_is_enough_everybody_has_what_he_would_have() -> None:
 
 def test_a_growth_is_cut_to_what_there_is() -> None:
     models = watched(models_of({"h100": 10}, {"a": 3, "b": 4}))
-    models.says("a", main=8)
+    models.propose("a", main=8)
     models.run(MINUTE_MS)
     assert counts(models) == {"a": 6, "b": 4}
     assert rails(models, "a") == ["capacity_limited h100"]
@@ -99,15 +99,15 @@ def test_a_growth_is_cut_to_what_there_is() -> None:
 
 def test_a_type_that_is_not_named_is_not_limited() -> None:
     models = models_of({"a100": 1}, {"a": 3})
-    models.says("a", main=50)
+    models.propose("a", main=50)
     models.run(MINUTE_MS)
     assert counts(models) == {"a": 50}
 
 
 def test_equals_do_not_take_from_each_other_what_both_want() -> None:
     models = watched(models_of({"h100": 10}, {"a": 5, "b": 5}))
-    models.says("a", main=9)
-    models.says("b", main=6)
+    models.propose("a", main=9)
+    models.propose("b", main=6)
     models.run(MINUTE_MS)
     assert counts(models) == {"a": 5, "b": 5}
 
@@ -115,8 +115,8 @@ def test_equals_do_not_take_from_each_other_what_both_want() -> None:
 @pytest.mark.parametrize("policy", ["none", "priority_exhaustive", "priority_round_robin", "round_robin"])
 def test_who_comes_first_gets_the_gpus_of_who_comes_later(policy: SaturationPolicy) -> None:
     models = watched(models_of({"h100": 10}, {"high": 2, "low": 8}, first={"high": 1}, policy=policy))
-    models.says("low", main=8)
-    models.says("high", main=7)
+    models.propose("low", main=8)
+    models.propose("high", main=7)
     models.run(1_000)
     assert counts(models)["high"] == 2, "who gives way drains first"
     assert rails(models, "high")[0] == "gpus_occupied h100"
@@ -124,15 +124,15 @@ def test_who_comes_first_gets_the_gpus_of_who_comes_later(policy: SaturationPoli
     assert supplies(models)["h100"].waiting["high"] == 5
     models.run(MINUTE_MS)
     assert counts(models) == {"high": 7, "low": 1 if policy == "none" else 3}
-    models.says("high", main=2)
+    models.propose("high", main=2)
     models.run(2 * MINUTE_MS)
     assert counts(models) == {"high": 2, "low": 8}, "and has them back"
 
 
 def test_who_waits_grows_as_soon_as_the_gpus_are_free() -> None:
     models = watched(models_of({"h100": 10}, {"high": 2, "low": 8}, first={"high": 1}))
-    models.says("low", main=8)
-    models.says("high", main=7)
+    models.propose("low", main=8)
+    models.propose("high", main=7)
     models.run(MINUTE_MS)
     (shrunk,) = [at for at, one in models.decisions if one.model == "low"]
     (grown,) = [at for at, one in models.decisions if one.model == "high"]
@@ -141,9 +141,9 @@ def test_who_waits_grows_as_soon_as_the_gpus_are_free() -> None:
 
 def test_what_comes_free_is_kept_for_who_comes_first() -> None:
     models = watched(models_of({"h100": 10}, {"high": (pool(width=4), 1), "low": 2, "mid": 4}, first={"high": 1}))
-    models.says("low", main=4)
-    models.says("mid", main=1)
-    models.says("high", main=2)
+    models.propose("low", main=4)
+    models.propose("mid", main=1)
+    models.propose("high", main=2)
     models.run(MINUTE_MS)
     assert counts(models) == {"high": 2, "low": 1, "mid": 1}
 
@@ -153,8 +153,8 @@ def test_who_gives_way_does_so_within_its_rails() -> None:
         step_up_max=100, step_down_max=2, stabilisation_ms=600_000, cooldown_down_ms=3_000, warm_up_ms=0
     )
     models = watched(models_of({"h100": 10}, {"high": 2, "low": 8}, first={"high": 1}, guardrails=guardrails))
-    models.says("low", main=8)
-    models.says("high", main=7)
+    models.propose("low", main=8)
+    models.propose("high", main=7)
     models.run(MINUTE_MS)
     steps = [one.targets[0].replicas for _, one in models.decisions if one.model == "low"]
     assert steps == [6, 4, 3], "two at a time, and not after the window of stabilisation"
@@ -162,11 +162,11 @@ def test_who_gives_way_does_so_within_its_rails() -> None:
 
 def test_without_data_nobody_gives_way_and_others_do_not_count_on_it() -> None:
     models = watched(models_of({"h100": 10}, {"high": 2, "low": 6, "mute": 2}, first={"high": 1}))
-    models.says("low", main=6)
-    models.says("mute", main=2)
+    models.propose("low", main=6)
+    models.propose("mute", main=2)
     models.silent.add("mute")
     models.run(MINUTE_MS)
-    models.says("high", main=10)
+    models.propose("high", main=10)
     models.run(MINUTE_MS)
     assert counts(models) == {"high": 7, "low": 1, "mute": 2}
 
@@ -181,7 +181,7 @@ def test_a_quota_binds_the_models_of_its_namespace() -> None:
         )
     )
     for name in ("a", "b", "c"):
-        models.says(name, main=9)
+        models.propose(name, main=9)
     models.run(MINUTE_MS)
     assert counts(models) == {"a": 4, "b": 4, "c": 9}
     assert rails(models, "a") == ["quota_limited team/h100"]
@@ -193,24 +193,24 @@ def test_a_quota_binds_the_models_of_its_namespace() -> None:
 )
 def test_a_quota_says_what_it_means(quota: dict[str, int], count: int) -> None:
     models = models_of({}, {"a": 1}, namespaces={"a": "team"}, quotas={"team": quota})
-    models.says("a", main=9)
+    models.propose("a", main=9)
     models.run(MINUTE_MS)
     assert counts(models) == {"a": count}
 
 
 def test_less_than_there_was_is_given_up() -> None:
     models = models_of({"h100": 6}, {"a": 5, "b": 5})
-    models.says("a", main=5)
-    models.says("b", main=5)
+    models.propose("a", main=5)
+    models.propose("b", main=5)
     models.run(MINUTE_MS)
     assert counts(models) == {"a": 5, "b": 1}, "one is served rather than none"
 
 
 def test_who_is_paused_keeps_what_it_has() -> None:
     models = watched(models_of({"h100": 10}, {"high": 2, "low": 8}, first={"high": 1}))
-    models.says("low", main=8)
+    models.propose("low", main=8)
     models.controller.state.paused["low"] = "operator"
-    models.says("high", main=7)
+    models.propose("high", main=7)
     models.run(MINUTE_MS)
     assert counts(models) == {"high": 2, "low": 8}
     assert rails(models, "high") == ["capacity_limited h100"]
@@ -218,8 +218,8 @@ def test_who_is_paused_keeps_what_it_has() -> None:
 
 def test_what_is_remembered_survives_a_snapshot() -> None:
     models = models_of({"h100": 10}, {"high": 2, "low": 8}, first={"high": 1})
-    models.says("low", main=8)
-    models.says("high", main=7)
+    models.propose("low", main=8)
+    models.propose("high", main=7)
     models.run(2_000)
     before = models.controller.state.allocation
     models.controller.restore(models.controller.snapshot())
@@ -231,7 +231,7 @@ def test_what_is_remembered_survives_a_snapshot() -> None:
 
 def test_least_counts_do_not_wait() -> None:
     models = models_of({"h100": 4}, {"a": 4, "b": (pool(least=2), 0)})
-    models.says("a", main=4)
+    models.propose("a", main=4)
     models.run(MINUTE_MS)
     assert counts(models) == {"a": 2, "b": 2}
     assert ReasonCode.REPLICAS_MIN in {reason.split(":")[-1] for _, one in models.decisions for reason in one.reasons}
@@ -239,7 +239,7 @@ def test_least_counts_do_not_wait() -> None:
 
 def test_a_person_is_told_who_waits() -> None:
     models = models_of({"h100": 10}, {"a": 3, "b": 4})
-    models.says("a", main=8)
+    models.propose("a", main=8)
     models.run(MINUTE_MS)
     (one,) = supplies(models).values()
     assert format_supply(one) == "GPUs of h100: 10 occupied of 10; waiting: a for 2"
@@ -248,12 +248,12 @@ def test_a_person_is_told_who_waits() -> None:
 
 def test_what_is_short_is_allocated_again_after_a_pause() -> None:
     models = watched(models_of({"h100": 10}, {"a": 3, "b": 4}))
-    models.says("a", main=8)
+    models.propose("a", main=8)
     models.run(1_000)
-    models.says("b", main=5)
+    models.propose("b", main=5)
     models.run(4)
-    models.says("a", main=4)
-    models.says("b", main=7)
+    models.propose("a", main=4)
+    models.propose("b", main=7)
     models.run(PAUSE_MS // 2)
     assert counts(models) == {"a": 4, "b": 4}, "a shrink waits for nobody"
     assert list(models.controller.state.allocation.changed_demands) == ["a", "b"]

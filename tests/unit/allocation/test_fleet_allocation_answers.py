@@ -20,7 +20,7 @@ from loadline.core.vocabulary.events import SettingsChanged, WorkerDeregistered
 from loadline.core.vocabulary.reasons import Reason, ReasonCode, Recommendation, RoleDemand
 from loadline.solver import solve
 from tests.support.holds import hold_of
-from tests.support.models import STEPS, Limited, Models
+from tests.support.multi_model_world import STEPS, GpuLimits, MultiModelWorld
 
 MINUTE_MS = 60_000
 ACCELERATORS = (AcceleratorKnobs("h100", cost_per_hour=2.0), AcceleratorKnobs("a100"))
@@ -59,17 +59,17 @@ def models_of(
     guardrails: GuardrailKnobs = STEPS,
     knobs: dict[str, Any] | None = None,
     **first: int,
-) -> Models:
-    limited = Limited(AllocationKnobs(capacity, **(knobs or {})), ACCELERATORS, priorities=first)
-    return Models(pools, FleetKnobs(), limited=limited, guardrails=guardrails)
+) -> MultiModelWorld:
+    limited = GpuLimits(AllocationKnobs(capacity, **(knobs or {})), ACCELERATORS, priorities=first)
+    return MultiModelWorld(pools, FleetKnobs(), limited=limited, guardrails=guardrails)
 
 
-def needs(models: Models, model: str, demand: float, **serves: float) -> None:
+def needs(models: MultiModelWorld, model: str, demand: float, **serves: float) -> None:
     models.controller._planners[model] = Needy(None, demand, serves)
     models.controller.state.fleet.models[model].plan_at_ms = models.now
 
 
-def rails(models: Models, model: str) -> set[str]:
+def rails(models: MultiModelWorld, model: str) -> set[str]:
     return {f"{one.pool} {one.code}" for one in hold_of(models.controller.state, model).limits}
 
 
@@ -77,12 +77,12 @@ def answer(problem: AllocationProblem) -> Allocation | None:
     return solve(problem, 60.0)
 
 
-def contended(**knobs: Any) -> Models:
+def contended(**knobs: Any) -> MultiModelWorld:
     """Two models of one priority, of which greedy serves the first by name whole."""
     one = {name: [(pool("main", "h100"), 1)] for name in ("a", "b")}
     models = models_of({"h100": 10}, one, knobs=knobs)
-    models.says("a", main=1)
-    models.says("b", main=1)
+    models.propose("a", main=1)
+    models.propose("b", main=1)
     models.run(1_000)
     return models
 
@@ -96,37 +96,37 @@ def swapped(problem: AllocationProblem) -> Allocation:
 def test_greedy_holds_until_the_answer_comes() -> None:
     models = contended()
     models.solves, models.solve_ms = swapped, 1_337
-    models.says("b", main=9)
-    models.says("a", main=9)
+    models.propose("b", main=9)
+    models.propose("a", main=9)
     models.run(1_000)
-    assert models.counts() == {"a": {"main": 9}, "b": {"main": 1}}
+    assert models.effective_targets() == {"a": {"main": 9}, "b": {"main": 1}}
     models.run(MINUTE_MS)
-    assert models.counts() == {"a": {"main": 1}, "b": {"main": 9}}
+    assert models.effective_targets() == {"a": {"main": 1}, "b": {"main": 9}}
     assert len(models.problems) == 1, "the same wishes are no new question"
 
 
 def test_an_answer_to_other_wishes_is_none() -> None:
     models = contended(solve_interval_ms=600_000)
     models.solves, models.solve_ms = swapped, 1_337
-    models.says("a", main=9)
-    models.says("b", main=8)
+    models.propose("a", main=9)
+    models.propose("b", main=8)
     models.run(1_000)
-    models.says("b", main=7)
+    models.propose("b", main=7)
     models.run(MINUTE_MS)
-    assert models.counts()["a"] == {"main": 9}
+    assert models.effective_targets()["a"] == {"main": 9}
     assert len(models.problems) == 1, "and nobody is asked again so soon"
 
 
 def test_wishes_that_have_changed_are_asked_again_when_it_is_time() -> None:
     models = contended(solve_interval_ms=10_000)
     models.solves = swapped
-    models.says("a", main=9)
-    models.says("b", main=8)
+    models.propose("a", main=9)
+    models.propose("b", main=8)
     models.run(1_000)
-    models.says("b", main=9)
+    models.propose("b", main=9)
     models.run(MINUTE_MS)
     assert len(models.problems) == 2
-    assert models.counts() == {"a": {"main": 1}, "b": {"main": 9}}
+    assert models.effective_targets() == {"a": {"main": 1}, "b": {"main": 9}}
 
 
 def test_without_an_answer_greedy_holds_on_and_others_still_give_way() -> None:
@@ -134,19 +134,19 @@ def test_without_an_answer_greedy_holds_on_and_others_still_give_way() -> None:
     guardrails = GuardrailKnobs(step_down_max=100, stabilisation_ms=600_000, cooldown_down_ms=0, warm_up_ms=0)
     models = models_of({"h100": 10}, one, guardrails, high=1)
     models.solve_ms = 30_000
-    models.says("low", main=8)
-    models.says("high", main=7)
+    models.propose("low", main=8)
+    models.propose("high", main=7)
     models.run(20_000)
-    assert models.counts()["low"] == {"main": 8}, "as long as something better may come nobody is sent home"
+    assert models.effective_targets()["low"] == {"main": 8}, "as long as something better may come nobody is sent home"
     models.run(MINUTE_MS)
-    assert models.counts() == {"high": {"main": 7}, "low": {"main": 3}}
+    assert models.effective_targets() == {"high": {"main": 7}, "low": {"main": 3}}
     assert models.controller.state.counters["allocations_failed"] == 1
 
 
 def test_greedy_alone_asks_nobody() -> None:
     models = contended(solver="greedy")
-    models.says("a", main=9)
-    models.says("b", main=9)
+    models.propose("a", main=9)
+    models.propose("b", main=9)
     models.run(MINUTE_MS)
     assert models.problems == []
 
@@ -155,12 +155,12 @@ def test_another_pool_serves_where_gpus_are_short() -> None:
     models = models_of({"h100": 4}, {"a": two_pools(2, 0), "b": [(pool("main", "h100"), 2)]}, a=2, b=1)
     models.solves = answer
     needs(models, "a", 20.0, fast=10.0, slow=5.0)
-    models.says("b", main=4)
+    models.propose("b", main=4)
     models.run(3_000)
-    assert models.counts()["a"] == {"fast": 2, "slow": 4}, "until the others are ready"
+    assert models.effective_targets()["a"] == {"fast": 2, "slow": 4}, "until the others are ready"
     assert "fast replacement_not_ready" in rails(models, "a")
     models.run(2 * MINUTE_MS)
-    assert models.counts() == {"a": {"fast": 0, "slow": 4}, "b": {"main": 4}}
+    assert models.effective_targets() == {"a": {"fast": 0, "slow": 4}, "b": {"main": 4}}
     assert rails(models, "a") == {"fast served_by_another_pool", "slow serves_for_another_pool"}
 
 
@@ -171,10 +171,12 @@ def test_a_pool_that_is_not_short_shrinks_like_any_other() -> None:
     models.solves = answer
     needs(models, "a", 28.0, fast=10.0, slow=4.0)
     models.run(20_000)
-    assert models.counts()["a"] == {"fast": 2, "slow": 6}, "after the window of stabilisation, for nobody waits"
+    assert models.effective_targets()["a"] == {"fast": 2, "slow": 6}, (
+        "after the window of stabilisation, for nobody waits"
+    )
     models.controller.state.fleet.models["a"].plan_at_ms = models.now + 15_000
     models.run(MINUTE_MS)
-    assert models.counts()["a"] == {"fast": 2, "slow": 2}
+    assert models.effective_targets()["a"] == {"fast": 2, "slow": 2}
     assert "slow serves_for_another_pool" in rails(models, "a")
     assert len(models.problems) == 1, "the counts on the way are no new question"
 
@@ -183,13 +185,13 @@ def test_no_capacity_is_lost_on_the_way() -> None:
     models = models_of({"h100": 4}, {"a": two_pools(2, 0), "b": [(pool("main", "h100"), 2)]}, a=2, b=1)
     models.solves = answer
     needs(models, "a", 20.0, fast=10.0, slow=5.0)
-    models.says("b", main=4)
+    models.propose("b", main=4)
     pools = models.controller.state.fleet.models["a"].pools
 
     def look() -> None:
         assert pools["fast"].ready * 10.0 + pools["slow"].ready * 5.0 >= 20.0
 
-    models.watch = look
+    models.after_turn = look
     models.run(2 * MINUTE_MS)
 
 
@@ -208,15 +210,15 @@ def test_who_is_to_change_places_waits_no_longer_than_a_start(deadline_ms: int, 
     models.run(3 * MINUTE_MS)
     places = {"a": {"fast": 2, "slow": 0}, "b": {"fast": 0, "slow": 2}}
     stay = {"a": {"fast": 0, "slow": 2}, "b": {"fast": 2, "slow": 0}}
-    assert models.counts() == (places if moved else stay)
+    assert models.effective_targets() == (places if moved else stay)
 
 
 def test_a_need_that_cannot_be_reckoned_with_is_none() -> None:
     models = models_of({"h100": 4}, {"a": two_pools(2, 0), "b": [(pool("main", "h100"), 2)]}, a=2, b=1)
     needs(models, "a", 20.0, fast=10.0, slow=float("nan"))
-    models.says("b", main=4)
+    models.propose("b", main=4)
     models.run(2 * MINUTE_MS)
-    assert models.counts() == {"a": {"fast": 0, "slow": 0}, "b": {"main": 4}}
+    assert models.effective_targets() == {"a": {"fast": 0, "slow": 0}, "b": {"main": 4}}
 
 
 def test_new_limits_hold_and_a_model_that_goes_is_forgotten() -> None:
@@ -224,14 +226,14 @@ def test_new_limits_hold_and_a_model_that_goes_is_forgotten() -> None:
     settings = models.controller.settings
 
     def told(new: Settings, want: int) -> dict[str, int]:
-        models.tell(SettingsChanged(msgspec.Raw(msgspec.json.encode(new))))
+        models.schedule(SettingsChanged(msgspec.Raw(msgspec.json.encode(new))))
         for one in [one for one in models.workers.values() if one.model not in {model.name for model in new.models}]:
-            models.tell(WorkerDeregistered(one.model, one.pool, one.worker))  # until then they occupy their GPUs
+            models.schedule(WorkerDeregistered(one.model, one.pool, one.worker))  # until then they occupy their GPUs
         models.run(1_000)
-        for name in models.counts():
-            models.says(name, main=want)  # as the settings are those of its planner too
+        for name in models.effective_targets():
+            models.propose(name, main=want)  # as the settings are those of its planner too
         models.run(MINUTE_MS)
-        return {name: pools["main"] for name, pools in models.counts().items()}
+        return {name: pools["main"] for name, pools in models.effective_targets().items()}
 
     assert sum(told(settings, 9).values()) == 10
     more = replace(settings, allocation=AllocationKnobs({"h100": 16}))
@@ -244,8 +246,8 @@ def test_new_limits_hold_and_a_model_that_goes_is_forgotten() -> None:
 def test_questions_and_answers_are_effects_and_events() -> None:
     models = contended()
     models.solves = answer
-    models.says("a", main=9)
-    models.says("b", main=9)
+    models.propose("a", main=9)
+    models.propose("b", main=9)
     models.run(MINUTE_MS)
     (problem,) = models.problems
     effect = SolveAllocation(1, problem, 2_000)

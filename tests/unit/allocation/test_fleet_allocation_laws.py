@@ -21,7 +21,7 @@ from loadline.core.vocabulary.events import SettingsChanged, TrafficReported
 from loadline.core.vocabulary.reasons import Reason, ReasonCode, Recommendation
 from loadline.core.vocabulary.samples import TrafficSample
 from tests.support.holds import hold_of
-from tests.support.models import Limited, Models
+from tests.support.multi_model_world import GpuLimits, MultiModelWorld
 from tests.unit.allocation.test_fleet_allocation_answers import (
     ACCELERATORS,
     MINUTE_MS,
@@ -70,13 +70,13 @@ class Lasting(Needy):
     name: ClassVar[str] = "static"
 
 
-def asks(models: Models, model: str, planner: Needy) -> None:
+def asks(models: MultiModelWorld, model: str, planner: Needy) -> None:
     models.controller._planners[model] = planner
     models.controller.state.fleet.models[model].plan_at_ms = models.now
 
 
-def told(models: Models, settings: Settings) -> None:
-    models.tell(SettingsChanged(msgspec.Raw(msgspec.json.encode(settings))))
+def told(models: MultiModelWorld, settings: Settings) -> None:
+    models.schedule(SettingsChanged(msgspec.Raw(msgspec.json.encode(settings))))
 
 
 def changed(settings: Settings, **counts: int) -> Settings:
@@ -93,11 +93,11 @@ def changed(settings: Settings, **counts: int) -> Settings:
 def test_what_is_not_short_is_not_cut(capacity: dict[str, int], serves: dict[str, float]) -> None:
     models = models_of(capacity, {"a": two_pools(5, 0), "b": [(pool("main", "a100"), 2)]}, knobs=GREEDY)
     asks(models, "a", Keeping(None, 30.0, serves, 5))
-    models.says("b", main=2)
+    models.propose("b", main=2)
     models.run(10_000)
-    models.says("b", main=9)
+    models.propose("b", main=9)
     models.run(MINUTE_MS)
-    assert models.counts() == {"a": {"fast": 5, "slow": 0}, "b": {"main": 3}}
+    assert models.effective_targets() == {"a": {"fast": 5, "slow": 0}, "b": {"main": 3}}
     assert rails(models, "a") == set(), "and nothing is said of GPUs that are there"
     assert rails(models, "b") == {"main capacity_limited"}
 
@@ -106,18 +106,18 @@ def test_what_a_planner_keeps_is_not_taken_by_an_equal() -> None:
     one = {"a": [(pool("main", "h100"), 4)], "b": [(pool("main", "h100"), 2)]}
     models = models_of({"h100": 6}, one, knobs=GREEDY)
     asks(models, "a", Keeping(None, 20.0, {"main": 10.0}, 4))
-    models.says("b", main=4)
+    models.propose("b", main=4)
     models.run(MINUTE_MS)
-    assert models.counts() == {"a": {"main": 4}, "b": {"main": 2}}
+    assert models.effective_targets() == {"a": {"main": 4}, "b": {"main": 2}}
 
 
 def test_who_is_unsure_keeps_what_it_has_whoever_waits() -> None:
     one = {"a": [(pool("main", "h100"), 4)], "b": [(pool("main", "h100"), 1)]}
     models = models_of({"h100": 5}, one, knobs=GREEDY, b=1)
     asks(models, "a", Unsure(None, 20.0, {"main": 10.0}))
-    models.says("b", main=4)
+    models.propose("b", main=4)
     models.run(MINUTE_MS)
-    assert models.counts() == {"a": {"main": 4}, "b": {"main": 1}}
+    assert models.effective_targets() == {"a": {"main": 4}, "b": {"main": 1}}
 
 
 @pytest.mark.parametrize(("first", "after_s"), [(100, 30), (1, 5)])
@@ -132,34 +132,34 @@ def test_only_who_comes_first_does_not_wait_for_the_window(first: int, after_s: 
     models.run(40_000)
     asks(models, "a", Needy(None, 60.0, {"main": 10.0}))
     models.run(after_s * 1_000 - 2_000 if first > 1 else 0)
-    assert models.counts()["z"] == {"main": 6}
+    assert models.effective_targets()["z"] == {"main": 6}
     for _ in range(10):
         asks(models, "z", Needy(None, 60.0, {"main": 10.0}))
         models.run(1_000)
-    assert models.counts()["z"] == {"main": 2}
+    assert models.effective_targets()["z"] == {"main": 2}
 
 
 def test_what_serves_for_another_pool_is_not_asked_for_on_top() -> None:
     pools = {"a": two_pools(4, 0), "b": [(pool("main", "h100"), 0)]}
     models = models_of({"h100": 4, "a100": 20}, pools, knobs=GREEDY, a=2, b=1)
     asks(models, "a", Vetoing(None, 40.0, {"fast": 10.0, "slow": 5.0}))
-    models.says("b", main=4)
+    models.propose("b", main=4)
     most: list[int] = []
-    models.watch = lambda: most.append(models.counts()["a"]["slow"])
+    models.after_turn = lambda: most.append(models.effective_targets()["a"]["slow"])
     for _ in range(60):
         asks(models, "a", Vetoing(None, 40.0, {"fast": 10.0, "slow": 5.0}))
         models.run(1_000)
-    assert models.counts() == {"a": {"fast": 0, "slow": 8}, "b": {"main": 4}}
+    assert models.effective_targets() == {"a": {"fast": 0, "slow": 8}, "b": {"main": 4}}
     assert max(most) == 8
 
 
-def replacing() -> Models:
+def replacing() -> MultiModelWorld:
     """A model whose fast workers are wanted by one that comes first, while those that replace them start."""
     pools = {"a": two_pools(4, 0), "b": [(pool("main", "h100"), 0)]}
     models = models_of({"h100": 4, "a100": 20}, pools, knobs=GREEDY, a=2, b=1)
     models.start_ms = 300_000
     asks(models, "a", Lasting(None, 40.0, {"fast": 10.0, "slow": 5.0}))
-    models.says("b", main=4)
+    models.propose("b", main=4)
     models.run(5_000)
     assert "fast replacement_not_ready" in rails(models, "a")
     return models
@@ -172,7 +172,7 @@ def test_what_waits_for_its_replacement_does_not_exceed_its_most() -> None:
     fast, slow = a.pools
     told(models, replace(settings, models=(replace(a, pools=(replace(fast, replicas_max=2), slow)), b)))
     models.run(MINUTE_MS)
-    assert models.counts()["a"]["fast"] == 2
+    assert models.effective_targets()["a"]["fast"] == 2
 
 
 def test_what_waits_for_its_replacement_does_not_exceed_a_budget() -> None:
@@ -181,66 +181,66 @@ def test_what_waits_for_its_replacement_does_not_exceed_a_budget() -> None:
     told(models, replace(settings, fleet=replace(settings.fleet, gpu_budget_max=3)))
     models.run(MINUTE_MS)
     assert models.occupied() <= 3
-    assert models.counts()["b"]["main"] == 1, "nor does it take that of another"
+    assert models.effective_targets()["b"]["main"] == 1, "nor does it take that of another"
 
 
 def test_other_priorities_hold_at_once() -> None:
     one = {name: [(pool("main", "h100"), workers)] for name, workers in (("a", 2), ("b", 8))}
     models = models_of({"h100": 10}, one, knobs=GREEDY, a=2, b=1)
-    models.says("a", main=8)
-    models.says("b", main=8)
+    models.propose("a", main=8)
+    models.propose("b", main=8)
     models.run(MINUTE_MS)
-    assert models.counts() == {"a": {"main": 2}, "b": {"main": 8}}
+    assert models.effective_targets() == {"a": {"main": 2}, "b": {"main": 8}}
     settings = changed(models.controller.settings, a=8, b=8)
     a, b = settings.models
     told(models, replace(settings, models=(replace(a, priority=1), replace(b, priority=2))))
     models.run(MINUTE_MS)
-    assert models.counts() == {"a": {"main": 8}, "b": {"main": 2}}
+    assert models.effective_targets() == {"a": {"main": 8}, "b": {"main": 2}}
 
 
 def test_another_policy_holds_at_once() -> None:
     one = {name: [(pool("main", "h100"), 1)] for name in ("a", "b")}
     models = models_of({"h100": 10}, one, knobs=GREEDY | {"policy": "none"})
     for name in one:
-        models.says(name, main=12)
+        models.propose(name, main=12)
     models.run(MINUTE_MS)
-    assert models.counts() == {"a": {"main": 1}, "b": {"main": 1}}
+    assert models.effective_targets() == {"a": {"main": 1}, "b": {"main": 1}}
     settings = changed(models.controller.settings, a=12, b=12)
     told(models, replace(settings, allocation=replace(settings.allocation, policy="round_robin")))
     models.run(MINUTE_MS)
-    assert models.counts() == {"a": {"main": 5}, "b": {"main": 5}}
+    assert models.effective_targets() == {"a": {"main": 5}, "b": {"main": 5}}
 
 
 @pytest.mark.parametrize("needs", [False, True])
 def test_a_model_that_has_nothing_is_given_a_worker_by_its_equals(needs: bool) -> None:  # noqa: FBT001 - a case
     one = {name: [(pool("main", "h100"), workers)] for name, workers in (("a", 8), ("b", 0))}
     models = models_of({"h100": 8}, one, knobs=GREEDY)
-    models.says("a", main=9)
+    models.propose("a", main=9)
     if needs:
         asks(models, "b", Needy(None, 30.0, {"main": 10.0}))
     else:
-        models.says("b", main=3)
+        models.propose("b", main=3)
     models.run(MINUTE_MS)
     decided = len(models.decisions)
-    assert models.counts() == {"a": {"main": 7}, "b": {"main": 1}}
+    assert models.effective_targets() == {"a": {"main": 7}, "b": {"main": 1}}
     models.run(5 * MINUTE_MS)
-    assert models.counts() == {"a": {"main": 7}, "b": {"main": 1}}
+    assert models.effective_targets() == {"a": {"main": 7}, "b": {"main": 1}}
     assert len(models.decisions) == decided, "and there it stays"
 
 
 def test_a_sleeping_model_wakes_though_its_equals_have_all_gpus() -> None:
-    limited = Limited(AllocationKnobs({"h100": 8}, solver="greedy"), ACCELERATORS)
+    limited = GpuLimits(AllocationKnobs({"h100": 8}, solver="greedy"), ACCELERATORS)
     pools: dict[str, list[tuple[PoolKnobs, int]]] = {
         "a": [(pool("main", "h100"), 8)],
         "b": [(pool("main", "h100"), 0)],
     }
-    models = Models(pools, FleetKnobs(), limited=limited, scale_to_zero_after_ms=600_000)
-    models.says("a", main=8)
-    models.says("b")
+    models = MultiModelWorld(pools, FleetKnobs(), limited=limited, scale_to_zero_after_ms=600_000)
+    models.propose("a", main=8)
+    models.propose("b")
     for sequence in range(1, 31):
-        models.tell(TrafficReported("b", "f", 1, TrafficSample(sequence, 1_000, 5, 0)))
+        models.schedule(TrafficReported("b", "f", 1, TrafficSample(sequence, 1_000, 5, 0)))
         models.run(1_000)
-    assert models.counts() == {"a": {"main": 7}, "b": {"main": 1}}
+    assert models.effective_targets() == {"a": {"main": 7}, "b": {"main": 1}}
 
 
 def test_what_all_models_have_is_reckoned_once_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -258,10 +258,10 @@ def test_what_all_models_have_is_reckoned_once_a_turn(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(context, "gpu_ledger_of", counted)
     models = models_of({"h100": 4}, {name: [(pool("main", "h100"), 2)] for name in "ab"}, knobs=GREEDY, a=1)
-    models.says("b", main=2)
-    models.says("a", main=5)
+    models.propose("b", main=2)
+    models.propose("a", main=5)
     reckoned.clear()
-    models.watch = look
+    models.after_turn = look
     models.run(20_000)
     assert "a" in waited
 
@@ -278,14 +278,14 @@ def test_a_fault_after_the_planner_holds_its_own_model(monkeypatch: pytest.Monke
     with monkeypatch.context() as broken:
         broken.setattr(FleetAllocation, "headroom", room)
         for name in "ab":
-            models.says(name, main=3)
+            models.propose(name, main=3)
         models.run(MINUTE_MS)
     state = models.controller.state
-    assert models.counts() == {"a": {"main": 1}, "b": {"main": 3}}
+    assert models.effective_targets() == {"a": {"main": 1}, "b": {"main": 3}}
     assert [one.code for one in hold_of(state, "a").recommendations[0].reasons] == [ReasonCode.PLANNER_FAILED]
     assert state.counters["alarm_planner_failed"] == 1
     models.run(MINUTE_MS)
-    assert models.counts() == {"a": {"main": 3}, "b": {"main": 3}}
+    assert models.effective_targets() == {"a": {"main": 3}, "b": {"main": 3}}
     assert not any(model.failing for model in state.fleet.models.values())
 
 
@@ -299,12 +299,12 @@ def test_a_fault_of_the_allocation_holds_those_who_share(monkeypatch: pytest.Mon
     with monkeypatch.context() as patched:
         patched.setattr(fleet_allocation, "greedy", broken)
         for name in "abc":
-            models.says(name, main=3)
+            models.propose(name, main=3)
         models.run(MINUTE_MS)
     state = models.controller.state
-    assert models.counts()["c"] == {"main": 3}, "it takes of nothing limited"
-    assert sum(models.counts()[name]["main"] for name in "ab") <= 4
+    assert models.effective_targets()["c"] == {"main": 3}, "it takes of nothing limited"
+    assert sum(models.effective_targets()[name]["main"] for name in "ab") <= 4
     assert 1 <= state.counters["alarm_planner_failed"] <= 4, "an alarm for each, not for each turn"
     models.run(2 * MINUTE_MS)
-    assert sum(models.counts()[name]["main"] for name in "ab") == 4
+    assert sum(models.effective_targets()[name]["main"] for name in "ab") == 4
     assert not any(model.failing for model in state.fleet.models.values())

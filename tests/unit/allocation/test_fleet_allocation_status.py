@@ -9,9 +9,9 @@ from loadline.core.planning.allocation.supplies import AllocationKnobs
 from loadline.core.planning.planner import Planner
 from loadline.core.queries.status import status
 from loadline.core.vocabulary.reasons import Reason, ReasonCode, Recommendation, RoleDemand
-from tests.support.belief import START
+from tests.support.fleet_harness import START
 from tests.support.holds import hold_of
-from tests.support.models import STEPS, Limited, Models
+from tests.support.multi_model_world import STEPS, GpuLimits, MultiModelWorld
 
 ACCELERATORS = (AcceleratorKnobs("h100", cost_per_hour=2.0), AcceleratorKnobs("l40s"))
 
@@ -32,46 +32,46 @@ class Keeping(Planner):
         return 2**50
 
 
-def chat_and_code(demand: float, big: int) -> Models:
+def chat_and_code(demand: float, big: int) -> MultiModelWorld:
     """Chat comes first and would have so many big workers and five small ones, of which its quota allows four."""
     chat = [
         (PoolKnobs("big", "aggregated", 4, 0, 4, accelerator="h100"), 3),
         (PoolKnobs("small", "aggregated", 1, 0, 8, accelerator="l40s"), 0),
     ]
     code = [(PoolKnobs("main", "aggregated", 1, 1, 12, accelerator="l40s"), 9)]
-    rules = Limited(
+    rules = GpuLimits(
         AllocationKnobs({"h100": 16, "l40s": 12}, solver="greedy"),
         ACCELERATORS,
         {"team-a": {"h100": 16, "default": 4}},
         {"chat": 1},
         {"chat": "team-a"},
     )
-    models = Models({"chat": chat, "code": code}, FleetKnobs(), limited=rules, guardrails=STEPS)
-    models.says("code", main=12)
+    models = MultiModelWorld({"chat": chat, "code": code}, FleetKnobs(), limited=rules, guardrails=STEPS)
+    models.propose("code", main=12)
     models.controller._planners["chat"] = Keeping(None, demand, {"big": big, "small": 5})
     models.controller.state.fleet.models["chat"].plan_at_ms = models.now
     models.run(30_000)
     return models
 
 
-def waiting(models: Models, model: str) -> dict[str, int]:
+def waiting(models: MultiModelWorld, model: str) -> dict[str, int]:
     found = status(models.controller.settings, models.controller.state, "1", START, models.now).supplies
     return {one.supply: one.waiting[model] for one in found if model in one.waiting}
 
 
-def rails(models: Models) -> set[str]:
+def rails(models: MultiModelWorld) -> set[str]:
     return {f"{one.pool} {one.code} {one.detail}" for one in hold_of(models.controller.state, "chat").limits}
 
 
 def test_where_needs_are_met_nothing_waits_and_another_pool_serves() -> None:
     models = chat_and_code(60.0, 3)
-    assert models.counts()["chat"] == {"big": 3, "small": 0}
+    assert models.effective_targets()["chat"] == {"big": 3, "small": 0}
     assert rails(models) == {"small served_by_another_pool big"}
     assert waiting(models, "chat") == {}
 
 
 def test_who_wants_more_than_its_quota_is_told_of_its_quota() -> None:
     models = chat_and_code(200.0, 4)
-    assert models.counts()["chat"] == {"big": 4, "small": 4}
+    assert models.effective_targets()["chat"] == {"big": 4, "small": 4}
     assert "small quota_limited team-a/l40s" in rails(models)
     assert waiting(models, "chat") == {"l40s": 1, "team-a/l40s": 1}

@@ -6,7 +6,7 @@ from loadline.core.fleet.pool import PoolKnobs
 from loadline.core.planning.allocation.supplies import AllocationKnobs
 from loadline.core.vocabulary.allocations import Allocation, AllocationProblem
 from loadline.solver import solve
-from tests.support.models import STEPS, Limited, Models
+from tests.support.multi_model_world import STEPS, GpuLimits, MultiModelWorld
 from tests.unit.allocation.test_fleet_allocation_status import Keeping
 
 ACCELERATORS = (AcceleratorKnobs("h100", cost_per_hour=2.0), AcceleratorKnobs("l40s"))
@@ -20,14 +20,14 @@ def chat(*, answer: bool) -> list[dict[str, int]]:
     ]
     code = [(PoolKnobs("main", "aggregated", 1, 1, 10, accelerator="l40s"), 9)]
     knobs, quotas = AllocationKnobs({"h100": 16, "l40s": 12}), {"team-a": {"h100": 16, "default": 4}}
-    rules = Limited(knobs, ACCELERATORS, quotas, {"chat": 1}, {"chat": "team-a"})
-    models = Models({"chat": pools, "code": code}, FleetKnobs(), limited=rules, guardrails=STEPS)
+    rules = GpuLimits(knobs, ACCELERATORS, quotas, {"chat": 1}, {"chat": "team-a"})
+    models = MultiModelWorld({"chat": pools, "code": code}, FleetKnobs(), limited=rules, guardrails=STEPS)
 
     def solves(problem: AllocationProblem) -> Allocation | None:
         return solve(problem, 60.0) if answer else None
 
     models.solves = solves
-    models.says("code", main=9)
+    models.propose("code", main=9)
     models.controller._planners["chat"] = Keeping(None, 62.0, {"small": 5})
     models.controller.state.fleet.models["chat"].plan_at_ms = models.now
     models.run(60_000)

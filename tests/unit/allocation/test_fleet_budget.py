@@ -13,9 +13,9 @@ from loadline.core.fleet.pool import PoolKnobs
 from loadline.core.queries.status import status
 from loadline.core.vocabulary.reasons import ReasonCode
 from loadline.core.vocabulary.status import GpuBudgetStatus
-from tests.support.belief import START
+from tests.support.fleet_harness import START
 from tests.support.holds import hold_of
-from tests.support.models import Models
+from tests.support.multi_model_world import MultiModelWorld
 
 MINUTE_MS = 60_000
 TURN_MS = 2
@@ -25,28 +25,28 @@ def pool(width: int = 1, least: int = 1, most: int = 100) -> PoolKnobs:
     return PoolKnobs("main", "aggregated", width, least, most)
 
 
-def models_of(most: int | None, least: int = 0, drain_ms: int = 5_337, **workers: Any) -> Models:
+def models_of(most: int | None, least: int = 0, drain_ms: int = 5_337, **workers: Any) -> MultiModelWorld:
     """Models by name, each with one pool: a number of workers, or a pool and a number. And a budget of each model."""
     own = {key: workers.pop(key) for key in ("gpu_budget_min", "gpu_budget_max") if key in workers}
     pools = {name: [one if isinstance(one, tuple) else (pool(), one)] for name, one in workers.items()}
     knobs = FleetKnobs(gpu_budget_max=most, gpu_budget_min=least)
-    return Models(pools, knobs, drain_ms=drain_ms, **own)
+    return MultiModelWorld(pools, knobs, drain_ms=drain_ms, **own)
 
 
-def counts(models: Models) -> dict[str, int]:
-    return {name: pools["main"] for name, pools in models.counts().items()}
+def counts(models: MultiModelWorld) -> dict[str, int]:
+    return {name: pools["main"] for name, pools in models.effective_targets().items()}
 
 
-def decided(models: Models, model: str) -> list[tuple[int, int]]:
+def decided(models: MultiModelWorld, model: str) -> list[tuple[int, int]]:
     """When a model was decided on, after the fleet had settled, and its count."""
     return [(at, decision.targets[0].replicas) for at, decision in models.decisions if decision.model == model]
 
 
-def rails(models: Models, model: str) -> list[ReasonCode]:
+def rails(models: MultiModelWorld, model: str) -> list[ReasonCode]:
     return [reason.code for reason in hold_of(models.controller.state, model).limits]
 
 
-def budget(models: Models) -> GpuBudgetStatus:
+def budget(models: MultiModelWorld) -> GpuBudgetStatus:
     controller = models.controller
     found = status(controller.settings, controller.state, "1", START, models.now).gpus
     assert found is not None
@@ -55,7 +55,7 @@ def budget(models: Models) -> GpuBudgetStatus:
 
 def test_a_growth_is_cut_to_the_gpus_that_all_models_leave() -> None:
     models = models_of(10, a=3, b=4)
-    models.says("a", main=8)
+    models.propose("a", main=8)
     models.run(MINUTE_MS)
     assert counts(models) == {"a": 6, "b": 4}
     assert rails(models, "a") == [ReasonCode.FLEET_GPU_BUDGET_MAX]
@@ -64,8 +64,8 @@ def test_a_growth_is_cut_to_the_gpus_that_all_models_leave() -> None:
 
 def test_two_models_of_one_turn_do_not_take_the_same_gpus() -> None:
     models = models_of(10, a=3, b=4)
-    models.says("a", main=6)
-    models.says("b", main=7)
+    models.propose("a", main=6)
+    models.propose("b", main=7)
     models.run(1)
     assert [decision.targets[0].replicas for _, decision in models.decisions] == [6], "b hears of what a is given"
     models.run(MINUTE_MS)
@@ -74,8 +74,8 @@ def test_two_models_of_one_turn_do_not_take_the_same_gpus() -> None:
 
 def test_gpus_of_workers_that_drain_are_occupied_whosever_they_are() -> None:
     models = models_of(10, a=5, b=5)
-    models.says("a", main=3)
-    models.says("b", main=7)
+    models.propose("a", main=3)
+    models.propose("b", main=7)
     models.run(3_000)
     assert counts(models) == {"a": 3, "b": 5}
     assert budget(models) == GpuBudgetStatus(0, 10, 8, 10, {"b": 2}, {})
@@ -85,9 +85,9 @@ def test_gpus_of_workers_that_drain_are_occupied_whosever_they_are() -> None:
 
 def test_who_waits_is_planned_as_soon_as_the_gpus_are_free() -> None:
     models = models_of(10, drain_ms=5_337, a=5, b=5)
-    models.says("b", main=7)
+    models.propose("b", main=7)
     models.run(7_000)
-    models.says("a", main=3)
+    models.propose("a", main=3)
     models.run(MINUTE_MS)
     (shrunk, _), (grown, _) = decided(models, "a")[-1], decided(models, "b")[-1]
     assert grown - shrunk - models.drain_ms - models.commit_ms <= 2 * TURN_MS
@@ -96,8 +96,8 @@ def test_who_waits_is_planned_as_soon_as_the_gpus_are_free() -> None:
 def test_what_is_being_committed_is_taken_until_it_is_refused() -> None:
     models = models_of(10, a=3, b=4)
     models.commit_ms, models.refuses = 1_337, {"a"}
-    models.says("a", main=6)
-    models.says("b", main=7)
+    models.propose("a", main=6)
+    models.propose("b", main=7)
     models.run(1_337)
     assert models.decisions == [], "b waits for what a is about to have"
     models.run(2 * TURN_MS)
@@ -106,19 +106,19 @@ def test_what_is_being_committed_is_taken_until_it_is_refused() -> None:
 
 def test_a_minimum_is_kept_free_for_its_model() -> None:
     models = models_of(6, a=2, b=(pool(least=2), 0))
-    models.says("a", main=6)
+    models.propose("a", main=6)
     models.run(MINUTE_MS)
     assert counts(models) == {"a": 4, "b": 2}
 
 
 def test_a_floor_forbids_a_shrink_until_another_model_grows() -> None:
     models = models_of(8, 8, a=4, b=4)
-    models.says("a", main=2)
+    models.propose("a", main=2)
     models.run(MINUTE_MS)
     assert counts(models) == {"a": 4, "b": 4}
     assert rails(models, "a") == [ReasonCode.FLEET_GPU_BUDGET_MIN]
     assert budget(models).offers == {"a": 2}
-    models.says("b", main=5)
+    models.propose("b", main=5)
     models.run(MINUTE_MS)
     assert counts(models) == {"a": 3, "b": 5}, "one is enough"
     assert "main:gpu_budget_gives_way" in models.decisions[-2][1].reasons
@@ -127,31 +127,31 @@ def test_a_floor_forbids_a_shrink_until_another_model_grows() -> None:
 @pytest.mark.parametrize(("waits_ms", "pays"), [(300_000, True), (420_000, False)])
 def test_a_wish_is_remembered_for_a_while(waits_ms: int, pays: bool) -> None:  # noqa: FBT001 - a case
     models = models_of(8, 8, a=4, b=4)
-    models.says("a", main=2)
+    models.propose("a", main=2)
     models.run(2_000)
-    models.says("a")
+    models.propose("a")
     models.run(waits_ms)
-    models.says("b", main=6)
+    models.propose("b", main=6)
     models.run(MINUTE_MS)
     assert counts(models) == ({"a": 2, "b": 6} if pays else {"a": 4, "b": 4})
 
 
 def test_a_wish_ends_when_its_model_needs_more_itself() -> None:
     models = models_of(8, 8, a=4, b=4)
-    models.says("a", main=2)
+    models.propose("a", main=2)
     models.run(2_000)
-    models.says("a", main=5)
+    models.propose("a", main=5)
     models.run(2_000)
     assert (budget(models).offers, budget(models).waiting) == ({}, {"a": 1})
 
 
 def test_a_wish_without_data_gives_nothing() -> None:
     models = models_of(8, 8, a=4, b=4)
-    models.says("a", main=2)
+    models.propose("a", main=2)
     models.run(2_000)
     models.workers = {name: one for name, one in models.workers.items() if one.model != "a"}  # they report no more
     models.run(10_000)
-    models.says("b", main=6)
+    models.propose("b", main=6)
     models.run(MINUTE_MS)
     assert counts(models) == {"a": 4, "b": 4}
 
@@ -159,44 +159,44 @@ def test_a_wish_without_data_gives_nothing() -> None:
 def test_the_smallest_wish_gives_first_and_the_last_one_in_part() -> None:
     models = models_of(30, 30, a=12, b=6, c=10, d=2)
     for name, count in (("a", 4), ("b", 4), ("c", 9)):
-        models.says(name, main=count)
+        models.propose(name, main=count)
     models.run(2_000)
     assert budget(models).offers == {"a": 8, "b": 2, "c": 1}
-    models.says("d", main=7)
+    models.propose("d", main=7)
     models.run(MINUTE_MS)
     assert counts(models) == {"a": 10, "b": 4, "c": 9, "d": 7}
 
 
 def test_who_came_first_is_served_first() -> None:
     models = models_of(12, a=4, b=4, c=4)
-    models.says("c", main=6)
+    models.propose("c", main=6)
     models.run(2_000)
-    models.says("b", main=6)
+    models.propose("b", main=6)
     models.run(2_000)
-    models.says("a", main=2)
+    models.propose("a", main=2)
     models.run(MINUTE_MS)
     assert counts(models) == {"a": 2, "b": 4, "c": 6}
 
 
 def test_who_cannot_use_what_is_free_does_not_keep_it_from_others() -> None:
     models = models_of(16, a=(pool(8), 1), b=5)
-    models.says("a", main=2)
+    models.propose("a", main=2)
     models.run(2_000)
-    models.says("b", main=8)
+    models.propose("b", main=8)
     models.run(MINUTE_MS)
     assert counts(models) == {"a": 1, "b": 8}
 
 
 def test_the_floor_of_a_model_is_not_relaxed_by_the_ceiling_of_all() -> None:
     models = models_of(9, a=4, b=4, gpu_budget_min=3)
-    models.says("a", main=2)
+    models.propose("a", main=2)
     models.run(MINUTE_MS)
     assert counts(models) == {"a": 3, "b": 4}
 
 
 def test_the_floor_of_all_is_not_relaxed_by_the_ceiling_of_a_model() -> None:
     models = models_of(None, 10, a=(pool(4), 3), gpu_budget_max=20)
-    models.says("a", main=2)
+    models.propose("a", main=2)
     models.run(MINUTE_MS)
     assert counts(models) == {"a": 3}
 
@@ -205,21 +205,21 @@ def test_the_floor_of_all_is_not_relaxed_by_the_ceiling_of_a_model() -> None:
 def test_a_growth_that_waits_for_other_models_takes_its_model_nowhere_below_its_floor(least: int) -> None:
     one, two = (PoolKnobs(name, "aggregated", replicas_min=0) for name in ("one", "two"))
     pools = {"a": [(pool(), 5)], "b": [(one, 2), (two, 2)]}
-    models = Models(pools, FleetKnobs(gpu_budget_max=9), gpu_budget_min=4, gpu_budget_max=16)
-    models.says("b", one=least, two=3)
+    models = MultiModelWorld(pools, FleetKnobs(gpu_budget_max=9), gpu_budget_min=4, gpu_budget_max=16)
+    models.propose("b", one=least, two=3)
     models.run(MINUTE_MS)
     assert models.decisions == [], "all GPUs are taken: one that b gives comes back to it only once it is free"
-    models.says("a", main=4)
+    models.propose("a", main=4)
     models.run(MINUTE_MS)
-    assert models.counts() == {"a": {"main": 4}, "b": {"one": least, "two": 3}}
+    assert models.effective_targets() == {"a": {"main": 4}, "b": {"one": least, "two": 3}}
 
 
 def test_a_paused_model_neither_waits_nor_gives() -> None:
     models = models_of(8, 8, a=4, b=4)
-    models.says("a", main=2)
+    models.propose("a", main=2)
     models.run(2_000)
     models.controller.state.paused["a"] = "somebody"
-    models.says("b", main=6)
+    models.propose("b", main=6)
     models.run(MINUTE_MS)
     assert counts(models) == {"a": 4, "b": 4}
     assert budget(models).offers == {}
@@ -243,7 +243,7 @@ def test_a_fleet_below_its_budget_is_raised() -> None:
 
 def test_without_a_budget_nobody_is_bounded_and_nothing_is_said() -> None:
     models = models_of(None, a=4, b=4)
-    models.says("a", main=90)
+    models.propose("a", main=90)
     models.run(MINUTE_MS)
     assert counts(models) == {"a": 90, "b": 4}
     controller = models.controller
@@ -252,7 +252,7 @@ def test_without_a_budget_nobody_is_bounded_and_nothing_is_said() -> None:
 
 def test_what_is_remembered_survives_a_snapshot() -> None:
     models = models_of(8, 8, a=4, b=4)
-    models.says("a", main=2)
+    models.propose("a", main=2)
     models.run(2_000)
     before = models.controller.state.gpus
     assert before.offers
@@ -297,10 +297,10 @@ def plays(draw: st.DrawFn) -> Play:
 def test_the_ceiling_holds_at_every_moment_and_who_waits_waits_for_a_reason(play: Play) -> None:
     models = models_of(play.most, play.least, drain_ms=play.drain_ms, **play.workers)
     seen: list[int] = []
-    models.watch = lambda: seen.append(models.occupied())
+    models.after_turn = lambda: seen.append(models.occupied())
     wanted: dict[str, int] = {}
     for wait_ms, model, replicas in play.said:
-        models.says(model, main=replicas)
+        models.propose(model, main=replicas)
         wanted[model] = replicas
         models.run(wait_ms)
     models.run(MINUTE_MS)

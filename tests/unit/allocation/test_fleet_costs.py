@@ -11,15 +11,15 @@ from loadline.core.fleet.fleet import FleetKnobs
 from loadline.core.fleet.pool import PoolKnobs
 from loadline.core.queries import status as query
 from loadline.core.vocabulary.status import AgentStatus
-from tests.support.belief import START
-from tests.support.configs import model
-from tests.support.models import Limited, Models
+from tests.support.config_texts import model
+from tests.support.fleet_harness import START
+from tests.support.multi_model_world import GpuLimits, MultiModelWorld
 
 DGX = AcceleratorKnobs("dgx", "h100", multiplicity=8, cost_per_hour=40.0, power_w=10_000.0)
 L4 = AcceleratorKnobs("l4", cost_per_hour=0.5)
 
 
-def seen(models: Models) -> AgentStatus:
+def seen(models: MultiModelWorld) -> AgentStatus:
     return query.status(models.controller.settings, models.controller.state, "0", START, models.now)
 
 
@@ -34,13 +34,13 @@ def _lines(text: str) -> Iterator[tuple[str, float]]:
             yield name.replace(',role="aggregated"', ""), float(value)
 
 
-def mixed() -> Models:
+def mixed() -> MultiModelWorld:
     pools = [
         (PoolKnobs("half", "aggregated", gpus_per_worker=4, accelerator="dgx"), 3),
         (PoolKnobs("small", "aggregated", accelerator="l4"), 2),
         (PoolKnobs("any", "aggregated"), 1),
     ]
-    return Models({"m": pools}, FleetKnobs(), limited=Limited(accelerators=(DGX, L4)), drain_ms=600_000)
+    return MultiModelWorld({"m": pools}, FleetKnobs(), limited=GpuLimits(accelerators=(DGX, L4)), drain_ms=600_000)
 
 
 def test_metrics_say_what_is_known_of_the_workers_that_there_are() -> None:
@@ -53,7 +53,7 @@ def test_metrics_say_what_is_known_of_the_workers_that_there_are() -> None:
 
 def test_who_drains_is_still_paid_for() -> None:
     models = mixed()
-    models.says("m", half=1)
+    models.propose("m", half=1)
     models.run(30_000)
     half = seen(models).models[0].pools[0]
     assert (half.desired, half.draining, half.cost_per_hour, half.power_w) == (1, 2, 60.0, 15_000.0)
@@ -61,7 +61,7 @@ def test_who_drains_is_still_paid_for() -> None:
 
 def test_people_read_it_where_it_is_known() -> None:
     assert "  cost: 61 per hour" in format_status(seen(mixed())).splitlines()
-    unknown = Models({"m": [(PoolKnobs("any", "aggregated"), 1)]}, FleetKnobs())
+    unknown = MultiModelWorld({"m": [(PoolKnobs("any", "aggregated"), 1)]}, FleetKnobs())
     assert "cost" not in format_status(seen(unknown))
 
 

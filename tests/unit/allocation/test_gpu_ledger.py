@@ -11,38 +11,38 @@ from loadline.core.state.agent_state import limited_supplies
 from loadline.core.state.settings import ModelKnobs
 from loadline.core.vocabulary.events import RegistryRead, SettingsChanged, WorkerDeregistered, WorkerRegistered
 from loadline.core.vocabulary.samples import RegisteredWorker, WorkerRecord
-from tests.support.belief import START
-from tests.support.models import Models
+from tests.support.fleet_harness import START
+from tests.support.multi_model_world import MultiModelWorld
 from tests.unit.allocation.test_fleet_allocation import models_of, pool, supplies
 
 SECOND_MS = 1_000
 
 
-def four_each() -> Models:
+def four_each() -> MultiModelWorld:
     """Eight GPUs, each of them taken."""
     return models_of({"h100": 8}, {"a": [(pool("old", width=2), 2)], "b": 4})
 
 
-def change(models: Models, *knobs: ModelKnobs) -> None:
+def change(models: MultiModelWorld, *knobs: ModelKnobs) -> None:
     settings = replace(models.controller.settings, models=knobs)
-    models.tell(SettingsChanged(msgspec.Raw(msgspec.json.encode(settings))))
+    models.schedule(SettingsChanged(msgspec.Raw(msgspec.json.encode(settings))))
     models.run(SECOND_MS)
 
 
-def rename(models: Models) -> None:
+def rename(models: MultiModelWorld) -> None:
     """Pool old of model a is called new from now on."""
     first, second = models.controller.settings.models
     change(models, replace(first, pools=(pool("new", width=2, least=0),)), second)
 
 
-def occupied(models: Models) -> int:
+def occupied(models: MultiModelWorld) -> int:
     return supplies(models)["h100"].occupied
 
 
-def leave(models: Models, model: str) -> None:
+def leave(models: MultiModelWorld, model: str) -> None:
     """All workers of a model go."""
     for record in [one for one in models.workers.values() if one.model == model]:
-        models.tell(WorkerDeregistered(record.model, record.pool, record.worker))
+        models.schedule(WorkerDeregistered(record.model, record.pool, record.worker))
     models.run(SECOND_MS)
 
 
@@ -50,12 +50,12 @@ def test_workers_of_a_pool_that_is_gone_occupy_gpus_until_they_are_gone() -> Non
     models = four_each()
     rename(models)
     assert occupied(models) == 8
-    models.says("a", new=2)
+    models.propose("a", new=2)
     models.run(10 * SECOND_MS)
-    assert models.counts()["a"] == {"new": 0}
+    assert models.effective_targets()["a"] == {"new": 0}
     leave(models, "a")
     models.run(10 * SECOND_MS)
-    assert (models.counts()["a"], occupied(models)) == ({"new": 2}, 8)
+    assert (models.effective_targets()["a"], occupied(models)) == ({"new": 2}, 8)
 
 
 def test_workers_of_a_model_that_is_gone_do_so_too() -> None:
@@ -72,14 +72,14 @@ def test_what_they_occupy_is_remembered_while_they_are_registered(read_again: bo
     registered = [RegisteredWorker(record, 5) for record in models.workers.values()]
     rename(models)
     if read_again:
-        models.tell(RegistryRead(registered))
+        models.schedule(RegistryRead(registered))
     else:
-        models.tell(WorkerRegistered(registered[0]))  # its record says nothing of GPUs
+        models.schedule(WorkerRegistered(registered[0]))  # its record says nothing of GPUs
     models.run(SECOND_MS)
     assert occupied(models) == 8
-    models.tell(RegistryRead([one for one in registered if one.record.model == "b"]))
+    models.schedule(RegistryRead([one for one in registered if one.record.model == "b"]))
     models.run(SECOND_MS)
-    assert occupied(models) == 4 + 2 * models.counts()["a"]["new"], "what is free may be taken"
+    assert occupied(models) == 4 + 2 * models.effective_targets()["a"]["new"], "what is free may be taken"
 
 
 def test_a_pool_that_comes_back_has_its_workers_back() -> None:
@@ -87,7 +87,7 @@ def test_a_pool_that_comes_back_has_its_workers_back() -> None:
     before = models.controller.settings.models
     rename(models)
     change(models, *before)
-    assert (models.counts()["a"], occupied(models)) == ({"old": 2}, 8)
+    assert (models.effective_targets()["a"], occupied(models)) == ({"old": 2}, 8)
     assert models.controller.state.fleet.unassigned.gpus == {}
 
 
@@ -95,7 +95,7 @@ def test_a_pool_that_comes_back_has_its_workers_back() -> None:
 def test_who_was_never_seen_in_a_pool_occupies_what_it_says_if_its_model_is_ours(model: str, taken: int) -> None:
     models = models_of({"h100": 8}, {"a": 1})
     record = WorkerRecord(model, "gone", "w", "aggregated", 1, accelerator="h100", gpus=3)
-    models.tell(WorkerRegistered(RegisteredWorker(record, 5)))
+    models.schedule(WorkerRegistered(RegisteredWorker(record, 5)))
     models.run(SECOND_MS)
     assert occupied(models) == 1 + taken
 
@@ -112,9 +112,9 @@ def test_quotas_and_the_budget_of_all_models_count_them() -> None:
     models.controller.settings = replace(settings, fleet=FleetKnobs(gpu_budget_max=8))
     rename(models)
     assert supplies(models)["team/h100"].occupied == 8
-    models.says("a", new=2)
+    models.propose("a", new=2)
     models.run(10 * SECOND_MS)
-    assert models.counts()["a"] == {"new": 0}
+    assert models.effective_targets()["a"] == {"new": 0}
 
 
 def test_what_is_free_is_asked_once_for_all_that_wait(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from loadline.core.fleet.pool import PoolKnobs
 from loadline.core.planning.allocation.supplies import AllocationKnobs
 from loadline.core.vocabulary.reasons import Reason, ReasonCode, Recommendation, RoleDemand
 from loadline.core.vocabulary.scalars import WORKERS_MAX
-from tests.support.models import Limited, Models
+from tests.support.multi_model_world import GpuLimits, MultiModelWorld
 from tests.unit.allocation.test_fleet_allocation_answers import Needy, needs
 
 SECOND_MS = 1_000
@@ -26,7 +26,7 @@ class Most(Needy):
         )
 
 
-def short(most: int = 100) -> Models:
+def short(most: int = 100) -> MultiModelWorld:
     """Two models on ten GPUs of two types."""
     types = (AcceleratorKnobs("h100", cost_per_hour=2.0), AcceleratorKnobs("a100"))
     pools = {
@@ -37,7 +37,7 @@ def short(most: int = 100) -> Models:
         for name in ("a", "b")
     }
     knobs = AllocationKnobs({"h100": 6, "a100": 4}, solver="greedy")
-    return Models(pools, FleetKnobs(), limited=Limited(knobs, types))
+    return MultiModelWorld(pools, FleetKnobs(), limited=GpuLimits(knobs, types))
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_what_planners_say_has_an_end(demand: float, fast: float, slow: float) -
         models.controller.state.fleet.models[name].plan_at_ms = models.now
     models.run(5 * SECOND_MS)
     assert not any(model.failing for model in models.controller.state.fleet.models.values())
-    taken = models.counts()
+    taken = models.effective_targets()
     assert taken["a"]["fast"] + taken["b"]["fast"] <= 6
     assert taken["a"]["slow"] + taken["b"]["slow"] <= 4
 
@@ -69,7 +69,7 @@ def test_a_pool_that_serves_next_to_nothing_does_not_hide_one_that_serves() -> N
     models = short()
     needs(models, "a", 4.0, fast=1e-9, slow=1.0)
     models.run(20 * SECOND_MS)
-    assert models.counts()["a"]["slow"] >= 3
+    assert models.effective_targets()["a"]["slow"] >= 3
 
 
 def test_a_count_that_was_stored_has_an_end() -> None:
@@ -78,7 +78,7 @@ def test_a_count_that_was_stored_has_an_end() -> None:
     models.silent.add("a")  # so it keeps what it has
     needs(models, "b", 20.0, fast=2.0, slow=1.0)
     models.run(10 * SECOND_MS)
-    assert models.counts()["b"]["slow"] <= 4
+    assert models.effective_targets()["b"]["slow"] <= 4
 
 
 def test_the_most_of_a_pool_has_an_end() -> None:
@@ -86,4 +86,4 @@ def test_the_most_of_a_pool_has_an_end() -> None:
     needs(models, "a", 20.0, fast=2.0, slow=1.0)
     needs(models, "b", 20.0, fast=2.0, slow=1.0)
     models.run(10 * SECOND_MS)
-    assert sum(pools["fast"] for pools in models.counts().values()) == 6
+    assert sum(pools["fast"] for pools in models.effective_targets().values()) == 6

@@ -8,15 +8,15 @@ from loadline.core.fleet.pool import PoolKnobs
 from loadline.core.planning.allocation.supplies import AllocationKnobs
 from loadline.core.vocabulary.events import TrafficReported
 from loadline.core.vocabulary.samples import TrafficSample
-from tests.support.models import Limited, Models
+from tests.support.multi_model_world import GpuLimits, MultiModelWorld
 
 AFTER_MS = 30_000
 SECOND_MS = 1_000
 GPUS = 4
-BY_TYPE = Limited(
+BY_TYPE = GpuLimits(
     AllocationKnobs({"h100": GPUS}, solver="greedy"), (AcceleratorKnobs("h100"),), priorities={"night": 1, "day": 50}
 )
-DAY_FIRST = Limited(BY_TYPE.allocation, BY_TYPE.accelerators, priorities={"night": 50, "day": 1})
+DAY_FIRST = GpuLimits(BY_TYPE.allocation, BY_TYPE.accelerators, priorities={"night": 50, "day": 1})
 BUDGET = FleetKnobs(gpu_budget_max=GPUS)
 
 
@@ -24,10 +24,10 @@ def pool(least: int) -> PoolKnobs:
     return PoolKnobs("main", "aggregated", replicas_min=least, accelerator="h100")
 
 
-class Night(Models):
+class Night(MultiModelWorld):
     """A model that sleeps, and one that has all GPUs."""
 
-    def __init__(self, fleet: FleetKnobs, limited: Limited) -> None:
+    def __init__(self, fleet: FleetKnobs, limited: GpuLimits) -> None:
         self.sequence = 0
         super().__init__(
             {"night": [(pool(0), 0)], "day": [(pool(1), GPUS)]},
@@ -41,11 +41,11 @@ class Night(Models):
         for _ in range(seconds):
             self.sequence += 1
             sample = TrafficSample(self.sequence, SECOND_MS, 0, **said)  # type: ignore[arg-type]
-            self._tell(self.now, TrafficReported("night", "f", 1, sample))
+            self._schedule_at(self.now, TrafficReported("night", "f", 1, sample))
             self.run(SECOND_MS)
 
     def main(self) -> dict[str, int]:
-        return {name: pools["main"] for name, pools in self.counts().items()}
+        return {name: pools["main"] for name, pools in self.effective_targets().items()}
 
 
 def test_a_model_that_comes_first_wakes_though_another_has_all_gpus() -> None:
@@ -54,19 +54,19 @@ def test_a_model_that_comes_first_wakes_though_another_has_all_gpus() -> None:
     assert models.main() == {"night": 0, "day": GPUS}
     models.hear(20, queued=1)
     assert models.main() == {"night": 1, "day": GPUS - 1}
-    models.says("day", main=GPUS)
+    models.propose("day", main=GPUS)
     models.running = 0
     models.hear(2 * AFTER_MS // SECOND_MS)
     assert models.main() == {"night": 0, "day": GPUS}, "what it has no use for is given back"
 
 
-@pytest.mark.parametrize(("fleet", "limited"), [(BUDGET, Limited()), (FleetKnobs(), BY_TYPE)], ids=["budget", "type"])
-def test_a_wake_waits_for_gpus_that_are_free_and_gets_the_first(fleet: FleetKnobs, limited: Limited) -> None:
+@pytest.mark.parametrize(("fleet", "limited"), [(BUDGET, GpuLimits()), (FleetKnobs(), BY_TYPE)], ids=["budget", "type"])
+def test_a_wake_waits_for_gpus_that_are_free_and_gets_the_first(fleet: FleetKnobs, limited: GpuLimits) -> None:
     models = Night(fleet, limited)
     taken: list[int] = []
-    models.watch = lambda: taken.append(len(models.workers))
+    models.after_turn = lambda: taken.append(len(models.workers))
     models.hear(10, queued=1)
-    models.says("day", main=GPUS - 1)
+    models.propose("day", main=GPUS - 1)
     models.hear(20, queued=1)
     assert models.main() == {"night": 1, "day": GPUS - 1}
     assert max(taken) <= GPUS
@@ -78,13 +78,13 @@ def test_a_wake_waits_for_gpus_that_are_free_and_gets_the_first(fleet: FleetKnob
         (FleetKnobs(), DAY_FIRST, "h100: add GPUs and raise allocation.capacity, or reduce other models"),
         (
             BUDGET,
-            Limited(),
+            GpuLimits(),
             "fleet.gpu_budget_max is 4: raise fleet.gpu_budget_max, or wait for other models to scale down",
         ),
     ],
 )
 def test_a_model_that_gets_no_gpu_to_wake_with_is_said_to_be_short_of_them(
-    fleet: FleetKnobs, limited: Limited, remedy: str
+    fleet: FleetKnobs, limited: GpuLimits, remedy: str
 ) -> None:
     models = Night(fleet, limited)
     seen: set[tuple[bool, str]] = set()
@@ -93,9 +93,9 @@ def test_a_model_that_gets_no_gpu_to_wake_with_is_said_to_be_short_of_them(
         found = models.controller.state.fleet.models["night"].conditions
         seen.update((one.status, one.reason) for one in found if one.name == "OptimizationReady")
 
-    models.says("day", main=GPUS)
+    models.propose("day", main=GPUS)
     models.hear(10, queued=9)
-    models.watch = look
+    models.after_turn = look
     models.hear(60, queued=9)
     assert models.main() == {"night": 0, "day": GPUS}
     assert seen == {(False, "ResourceConstrained")}
@@ -106,10 +106,10 @@ def test_a_model_that_gets_no_gpu_to_wake_with_is_said_to_be_short_of_them(
 def test_a_decision_that_grants_less_than_is_needed_says_so_at_once() -> None:
     models = Night(FleetKnobs(), BY_TYPE)
     seen: list[str] = []
-    models.says("day", main=1)
+    models.propose("day", main=1)
     models.run(20 * SECOND_MS)
-    models.says("day", main=GPUS + 2)
-    models.watch = lambda: seen.append(models.controller.state.fleet.models["day"].conditions[1].reason)
+    models.propose("day", main=GPUS + 2)
+    models.after_turn = lambda: seen.append(models.controller.state.fleet.models["day"].conditions[1].reason)
     models.run(5 * SECOND_MS)
     assert models.main()["day"] == GPUS
     assert set(seen) == {"ResourceConstrained"}, "and does not change its mind with each step"

@@ -10,13 +10,13 @@ from loadline.core.planning.allocation.gpu_ledger import gpu_ledger_of
 from loadline.core.planning.allocation.supplies import AllocationKnobs
 from loadline.core.state.agent_state import limited_supplies
 from loadline.core.vocabulary.reasons import ReasonCode
-from tests.support.configs import judge, model
+from tests.support.config_texts import config_warnings, model
 from tests.support.holds import hold_of
-from tests.support.models import Limited, Models
+from tests.support.multi_model_world import GpuLimits, MultiModelWorld
 
 MINUTE_MS = 60_000
 GPUS = 10
-SHORT = Limited(AllocationKnobs({"h100": GPUS}, solver="greedy"), (AcceleratorKnobs("h100"),))
+SHORT = GpuLimits(AllocationKnobs({"h100": GPUS}, solver="greedy"), (AcceleratorKnobs("h100"),))
 ALWAYS = ScheduleKnobs("0 0 * * *", "59 23 * * *", 8)
 
 
@@ -24,7 +24,7 @@ ALWAYS = ScheduleKnobs("0 0 * * *", "59 23 * * *", 8)
 def test_a_floor_waits_for_gpus_and_exceeds_no_capacity(least: int, counts: dict[str, int]) -> None:
     day = PoolKnobs("main", "aggregated", 1, 1, 20, accelerator="h100", schedules=(ALWAYS,))
     night = PoolKnobs("main", "aggregated", 1, least, 20, accelerator="h100")
-    models = Models({"day": [(day, 1)], "night": [(night, 6)]}, FleetKnobs(), limited=SHORT)
+    models = MultiModelWorld({"day": [(day, 1)], "night": [(night, 6)]}, FleetKnobs(), limited=SHORT)
     occupied: list[int] = []
 
     def look() -> None:
@@ -35,10 +35,10 @@ def test_a_floor_waits_for_gpus_and_exceeds_no_capacity(least: int, counts: dict
         assert books is not None
         occupied.append(GPUS - books.free("h100"))
 
-    models.watch = look
-    models.says("night", main=6)
+    models.after_turn = look
+    models.propose("night", main=6)
     models.run(3 * MINUTE_MS)
-    assert {name: pools["main"] for name, pools in models.counts().items()} == counts
+    assert {name: pools["main"] for name, pools in models.effective_targets().items()} == counts
     assert max(occupied) <= GPUS
     waits = ReasonCode.GPUS_OCCUPIED in {one.code for one in hold_of(models.controller.state, "day").limits}
     assert waits is (least == 5), "who waits says so"
@@ -66,8 +66,8 @@ BOTH = model('namespace = "team"', DAY + SCHEDULES) + model('namespace = "team"'
 def test_floors_above_what_there_is_are_warned_of(text: str, place: str) -> None:
     team = "" if "namespaces" in text else '[[namespaces]]\nname = "team"\n'
     base = BOTH + BASE + team
-    (warning,) = judge(text.format(12), base=base)
+    (warning,) = config_warnings(text.format(12), base=base)
     assert warning.startswith(f"{place}: 12 GPUs are fewer than the 13")
     assert "schedules of models[0].pools[0] overlap" in warning
     assert warning.endswith("Raise it, or lower a replicas_min.")
-    assert judge(text.format(13), base=base) == []
+    assert config_warnings(text.format(13), base=base) == []

@@ -8,7 +8,7 @@ import pytest
 
 from loadline.cli import output, remote
 from loadline.cli.main import main
-from tests.support.configs import BASE
+from tests.support.config_texts import BASE
 
 
 @pytest.mark.parametrize("url", ["nats://127.0.0.1:99999", "nats://", "nats://127.0.0.1:abc", "http://127.0.0.1", "x"])

@@ -13,8 +13,8 @@ from loadline.cli.parallel import simulate_all
 from loadline.errors import LoadlineError
 from loadline.sim.compare.comparison import Comparison
 from loadline.sim.simulation import Scenario
-from tests.support.simulated import aggregated, steady
-from tests.support.simulations import CONFIG, written
+from tests.support.simulated_fleets import aggregated, steady
+from tests.support.simulation_files import CONFIG, write_options
 
 
 def names(printed: str) -> list[str]:
@@ -28,7 +28,7 @@ def test_the_table_has_configurations_baselines_and_the_bound(
     other = tmp_path / "hpa.toml"
     other.write_text(CONFIG.replace('"static"', '"hpa"'), "utf-8")
     json, html = tmp_path / "out.json", tmp_path / "out.html"
-    options = [*written(tmp_path), "--config", str(other), "--json", str(json), "--html", str(html)]
+    options = [*write_options(tmp_path), "--config", str(other), "--json", str(json), "--html", str(html)]
     assert main(["compare", *options]) == 0
     printed = capsys.readouterr()
     expected = ["config", "hpa-2", "hpa-2, clairvoyant", "static-peak", "hpa", "kpa"]
@@ -47,14 +47,14 @@ def test_all_runs_have_the_objectives_of_the_first_configuration(tmp_path: Path)
     other, json = tmp_path / "other.toml", tmp_path / "out.json"
     other.write_text(CONFIG + "objectives = { ttft_ms = 100.0, itl_ms = 10.0 }\n", "utf-8")
     options = ["--config", str(other), "--baseline", "static-peak", "--json", str(json)]
-    assert main(["compare", *written(tmp_path), *options]) == 0
+    assert main(["compare", *write_options(tmp_path), *options]) == 0
     found = msgspec.json.decode(json.read_bytes(), type=Comparison)
     judged = {(run.outcome.ttft_objective_ms, run.outcome.itl_objective_ms) for run in found.runs}
     assert judged == {(500.0, 50.0)}
 
 
 def test_results_do_not_depend_on_the_number_of_jobs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    files = written(tmp_path)
+    files = write_options(tmp_path)
     results = []
     for jobs in ("1", "3"):
         out = tmp_path / f"{jobs}.json"
@@ -66,7 +66,7 @@ def test_results_do_not_depend_on_the_number_of_jobs(tmp_path: Path, capsys: pyt
 
 
 def test_baselines_can_be_omitted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["compare", *written(tmp_path), "--baseline", "none"]) == 0
+    assert main(["compare", *write_options(tmp_path), "--baseline", "none"]) == 0
     assert names(capsys.readouterr().out) == ["config", "work bound"]
 
 
@@ -82,7 +82,7 @@ def test_baselines_can_be_omitted(tmp_path: Path, capsys: pytest.CaptureFixture[
 def test_invalid_options_are_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], said: str
 ) -> None:
-    assert main(["compare", *written(tmp_path), *options]) == 2
+    assert main(["compare", *write_options(tmp_path), *options]) == 2
     printed = capsys.readouterr()
     assert printed.out == ""
     assert said in printed.err
@@ -91,7 +91,7 @@ def test_invalid_options_are_refused(
 def test_an_error_names_the_file_among_several(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     wrong = tmp_path / "wrong.toml"
     wrong.write_text(CONFIG.replace('"main"', '"other"').replace("main", "other"), "utf-8")
-    assert main(["compare", *written(tmp_path), "--config", str(wrong)]) == 2
+    assert main(["compare", *write_options(tmp_path), "--config", str(wrong)]) == 2
     assert "wrong.toml" in capsys.readouterr().err
 
 

@@ -12,13 +12,13 @@ from msgspec.structs import replace
 from loadline.cli.main import main
 from loadline.cli.progress import ProgressLines
 from loadline.sim.result import SimulationResult
-from tests.support.simulations import CONFIG, FLEET, written
+from tests.support.simulation_files import CONFIG, FLEET, write_options
 
 RATES = "t,num_req,mean_isl,mean_osl\n0,60,100,\n60,60,100,\n"
 
 
 def test_it_prints_the_results(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["simulate", *written(tmp_path)]) == 0
+    assert main(["simulate", *write_options(tmp_path)]) == 0
     printed = capsys.readouterr()
     lines = dict(line.split(maxsplit=1) for line in printed.out.splitlines())
     assert lines["trace"].startswith("trace: 120 requests in 59.5 s")
@@ -30,9 +30,9 @@ def test_it_prints_the_results(tmp_path: Path, capsys: pytest.CaptureFixture[str
 
 def test_migration_without_a_migration_table_is_warned_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     moves = CONFIG + "[models.migration]\nenabled = true\ndecode_load_threshold = 0.9\n"
-    assert main(["simulate", *written(tmp_path, config=moves)]) == 0
+    assert main(["simulate", *write_options(tmp_path, config=moves)]) == 0
     assert "no request migrates, since the fleet has no table [migration]" in capsys.readouterr().err
-    assert main(["simulate", *written(tmp_path, config=moves, fleet=FLEET + "[migration]\n")]) == 0
+    assert main(["simulate", *write_options(tmp_path, config=moves, fleet=FLEET + "[migration]\n")]) == 0
     assert "[migration]" not in capsys.readouterr().err
 
 
@@ -41,14 +41,14 @@ def test_objectives_of_the_fleet_override_those_of_the_model(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], judged: str, ttft: str
 ) -> None:
     planned = CONFIG + "objectives = { ttft_ms = 300.0, itl_ms = 20.0 }\n"
-    assert main(["simulate", *written(tmp_path, config=planned, fleet=judged + FLEET)]) == 0
+    assert main(["simulate", *write_options(tmp_path, config=planned, fleet=judged + FLEET)]) == 0
     printed = capsys.readouterr().out
     assert f"within {ttft} ms; p50" in printed
     assert "within 20 ms; p50" in printed
 
 
 def test_the_same_seed_gives_the_same_result(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    options = ["simulate", *written(tmp_path, trace=RATES), "--osl-tokens", "10"]
+    options = ["simulate", *write_options(tmp_path, trace=RATES), "--osl-tokens", "10"]
     results = []
     for name, seed in (("a", "1"), ("b", "1"), ("c", "2")):
         assert main([*options, "--seed", seed, "--json", str(tmp_path / name)]) == 0
@@ -62,7 +62,7 @@ def test_the_same_seed_gives_the_same_result(tmp_path: Path, capsys: pytest.Capt
 
 def test_the_page_has_the_command_to_reproduce_it(tmp_path: Path) -> None:
     page = tmp_path / "a page.html"
-    assert main(["simulate", *written(tmp_path), "--html", str(page)]) == 0
+    assert main(["simulate", *write_options(tmp_path), "--html", str(page)]) == 0
     text = page.read_text("utf-8")
     assert "loadline simulate --trace" in text
     assert "a page.html" in text
@@ -72,7 +72,7 @@ def test_the_page_has_the_command_to_reproduce_it(tmp_path: Path) -> None:
 
 def test_a_journal_can_be_replayed_and_explained(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     journal, json = tmp_path / "a" / "journal", tmp_path / "out.json"
-    options = ["simulate", *written(tmp_path), "--quiet", "--json", str(json)]
+    options = ["simulate", *write_options(tmp_path), "--quiet", "--json", str(json)]
     assert main(options) == 0
     without = msgspec.json.decode(json.read_bytes(), type=SimulationResult)
     assert main([*options, "--journal", str(journal)]) == 0
@@ -96,7 +96,7 @@ def test_a_journal_that_cannot_be_written_is_an_error(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("loadline.adapters.file_journal.os.write", full_disk)
-    assert main(["simulate", *written(tmp_path), "--quiet", "--journal", str(tmp_path / "journal")]) == 1
+    assert main(["simulate", *write_options(tmp_path), "--quiet", "--journal", str(tmp_path / "journal")]) == 1
     printed = capsys.readouterr()
     assert "records could not be written. Is the disk full?" in printed.err
     assert "120 finished" in printed.out, "what was found is told all the same"
@@ -107,12 +107,12 @@ def full_disk(_file: int, _data: bytes) -> int:
 
 
 def test_a_window_of_the_trace_can_be_selected(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["simulate", *written(tmp_path), "--start", "10", "--duration", "20", "--scale", "2"]) == 0
+    assert main(["simulate", *write_options(tmp_path), "--start", "10", "--duration", "20", "--scale", "2"]) == 0
     assert "80 requests in 20 s" in capsys.readouterr().out
 
 
 def test_rates_become_requests(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    options = ["simulate", *written(tmp_path, trace=RATES)]
+    options = ["simulate", *write_options(tmp_path, trace=RATES)]
     bursty = ["--process", "gamma", "--cv", "3", "--osl-tokens", "10", "--length-cv", "0.5"]
     assert main([*options, *bursty]) == 0
     assert "requests in 2 min" in capsys.readouterr().out
@@ -146,7 +146,7 @@ def test_rates_become_requests(tmp_path: Path, capsys: pytest.CaptureFixture[str
 def test_an_unusable_file_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], texts: dict[str, str], said: list[str]
 ) -> None:
-    options = written(tmp_path, **texts)
+    options = write_options(tmp_path, **texts)
     before = sorted(tmp_path.iterdir())
     assert main(["simulate", *options, "--json", str(tmp_path / "out.json")]) == 2
     printed = capsys.readouterr()
@@ -182,7 +182,7 @@ def test_an_unusable_file_is_refused(
 def test_an_invalid_option_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], said: str
 ) -> None:
-    assert main(["simulate", *written(tmp_path), *options]) == 2
+    assert main(["simulate", *write_options(tmp_path), *options]) == 2
     printed = capsys.readouterr()
     assert printed.out == ""
     assert said in printed.err
@@ -193,13 +193,13 @@ def test_an_option_out_of_bounds_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
-        main(["simulate", *written(tmp_path), *options])
+        main(["simulate", *write_options(tmp_path), *options])
     assert ended.value.code == 2
     assert options[0] in capsys.readouterr().err
 
 
 def test_input_files_are_never_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    options = written(tmp_path)
+    options = write_options(tmp_path)
     for read in ("--trace", "--fleet", "--config"):
         path = options[options.index(read) + 1]
         before = Path(path).read_bytes()
@@ -213,7 +213,7 @@ def test_without_matplotlib_a_page_is_refused_before_the_simulation(
 ) -> None:
     monkeypatch.setattr("loadline.report.plots.find_spec", lambda _name: None)
     monkeypatch.setattr("loadline.cli.simulate.run", lambda *_: pytest.fail("it was simulated"))
-    assert main(["simulate", *written(tmp_path), "--html", str(tmp_path / "out.html")]) == 2
+    assert main(["simulate", *write_options(tmp_path), "--html", str(tmp_path / "out.html")]) == 2
     assert "pip install 'loadline[plots]'" in capsys.readouterr().err
 
 
@@ -222,7 +222,7 @@ def test_a_failed_write_leaves_the_old_file(
 ) -> None:
     out = tmp_path / "out.json"
     out.write_text("old")
-    options = ["simulate", *written(tmp_path), "--json", str(out)]
+    options = ["simulate", *write_options(tmp_path), "--json", str(out)]
 
     def broken(_self: Path, _target: Path) -> Path:
         raise OSError(errno.ENOSPC, "No space left on device")

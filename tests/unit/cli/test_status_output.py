@@ -7,7 +7,7 @@ from loadline.core.engines.profile import ObjectiveKnobs
 from loadline.core.fleet.pool import PoolKnobs
 from loadline.core.queries.status import status
 from loadline.core.state.settings import ModelKnobs, Settings
-from tests.support.belief import START
+from tests.support.fleet_harness import START
 
 
 def lines(planner: str, *, only_migration: bool = False) -> list[str]:

@@ -28,7 +28,7 @@ INCARNATION = 1_000
 IDLE = WorkerSample(0, 0)
 
 
-class Bench:
+class WorkerClientHarness:
     """A worker, its surroundings, and an engine that empties when it is told to."""
 
     def __init__(self, role: Role, samples: Samples) -> None:
@@ -88,8 +88,8 @@ class Bench:
 
 
 @asynccontextmanager
-async def bench(role: Role = "decode", samples: Samples = IDLE) -> AsyncIterator[Bench]:
-    made = Bench(role, samples)
+async def harness(role: Role = "decode", samples: Samples = IDLE) -> AsyncIterator[WorkerClientHarness]:
+    made = WorkerClientHarness(role, samples)
     async with asyncio.timeout(60), made.worker:
         yield made
     assert made.state is None, "a worker that left is no longer registered"
@@ -97,7 +97,7 @@ async def bench(role: Role = "decode", samples: Samples = IDLE) -> AsyncIterator
 
 def test_registers_starting_then_ready_and_reports_risen_numbers() -> None:
     async def scenario() -> None:
-        async with bench() as made:
+        async with harness() as made:
             await until(lambda: made.state == "starting", "registered")
             await made.worker.ready()
             await until(lambda: made.state == "ready", "ready")
@@ -112,7 +112,7 @@ def test_registers_starting_then_ready_and_reports_risen_numbers() -> None:
 
 def test_many_ranks_are_split_into_frames() -> None:
     async def scenario() -> None:
-        async with bench(samples=[WorkerSample(0, 7, rank=rank) for rank in range(600)]) as made:
+        async with harness(samples=[WorkerSample(0, 7, rank=rank) for rank in range(600)]) as made:
             assert await made.worker.report_now()
             reports = [event for event in made.heard() if isinstance(event, LoadReported)][:3]
             assert [len(report.samples) for report in reports] == [256, 256, 88]
@@ -124,7 +124,7 @@ def test_many_ranks_are_split_into_frames() -> None:
 
 def test_an_engine_that_cannot_be_sampled_costs_reports_only() -> None:
     async def scenario() -> None:
-        async with bench() as made:
+        async with harness() as made:
             made.failing = True
             assert not await made.worker.report_now()
             made.failing = False
@@ -145,7 +145,7 @@ def test_a_sample_that_agents_would_refuse_is_not_sent_and_its_field_is_logged(
     sample: WorkerSample, detail: str
 ) -> None:
     async def scenario() -> None:
-        async with bench(samples=sample) as made:
+        async with harness(samples=sample) as made:
             assert not await made.worker.report_now()
             assert made.bus.published == []
             made.samples = IDLE
@@ -160,7 +160,7 @@ def test_a_sample_that_agents_would_refuse_is_not_sent_and_its_field_is_logged(
 
 def test_decode_leaves_the_registry_at_once_and_reports_until_it_is_empty() -> None:
     async def scenario() -> None:
-        async with bench("decode") as made:
+        async with harness("decode") as made:
             await made.worker.ready()
             await until(lambda: made.state == "ready", "ready")
             assert (await made.command()).accepted
@@ -181,7 +181,7 @@ def test_decode_leaves_the_registry_at_once_and_reports_until_it_is_empty() -> N
 @pytest.mark.parametrize("role", ["prefill", "aggregated"])
 def test_others_register_as_draining_until_they_are_empty(role: Role) -> None:
     async def scenario() -> None:
-        async with bench(role) as made:
+        async with harness(role) as made:
             await made.worker.ready()
             await made.command()
             await until(lambda: made.state == "draining", "draining")
@@ -196,7 +196,7 @@ def test_others_register_as_draining_until_they_are_empty(role: Role) -> None:
 
 def test_a_drain_is_begun_once_and_says_the_newest_command() -> None:
     async def scenario() -> None:
-        async with bench() as made:
+        async with harness() as made:
             replies = [await made.command("a"), await made.command("a"), await made.command("b", epoch=2)]
             assert [(reply.drain_id, reply.accepted) for reply in replies] == [("a", True), ("a", True), ("b", True)]
             made.empty.set()
@@ -211,7 +211,7 @@ def test_a_drain_is_begun_once_and_says_the_newest_command() -> None:
 
 def test_old_leaders_and_commands_for_an_earlier_life_are_refused() -> None:
     async def scenario() -> None:
-        async with bench() as made:
+        async with harness() as made:
             gone = await made.command(incarnation=INCARNATION - 1)
             assert (gone.accepted, gone.detail) == (False, f"gone already: this is incarnation {INCARNATION}")
             assert (await made.command("a", epoch=5)).accepted
@@ -223,7 +223,7 @@ def test_old_leaders_and_commands_for_an_earlier_life_are_refused() -> None:
 
 def test_what_concerns_another_worker_is_left_to_it() -> None:
     async def scenario() -> None:
-        async with bench() as made:
+        async with harness() as made:
             answer = made.worker._answer_drain
             for other in (
                 DrainCommand("d", "other", "p", "w", "decode", INCARNATION, 1, 1),
@@ -239,7 +239,7 @@ def test_what_concerns_another_worker_is_left_to_it() -> None:
 
 def test_an_overdue_drain_is_not_reported_as_done() -> None:
     async def scenario() -> None:
-        async with bench() as made:
+        async with harness() as made:
             await made.command(ttl_ms=1)
             reported = len(made.heard())
             await until(lambda: len(made.heard()) > reported + 20, "20 intervals past the deadline")
@@ -252,7 +252,7 @@ def test_an_overdue_drain_is_not_reported_as_done() -> None:
 
 def test_a_drain_that_failed_is_tried_again_by_the_next_command() -> None:
     async def scenario() -> None:
-        async with bench() as made:
+        async with harness() as made:
             made.failing = True
             await made.command()
             await until(lambda: len(made.drains) == 1, "first try")
@@ -274,7 +274,7 @@ def test_who_leaves_says_so_before_its_key_goes() -> None:
         states.extend(record.state for record in records)
 
     async def scenario() -> None:
-        async with bench() as made:
+        async with harness() as made:
             made.store.server.on_write = written
             await made.worker.ready()
             await until(lambda: made.state == "ready", "ready")
@@ -285,7 +285,7 @@ def test_who_leaves_says_so_before_its_key_goes() -> None:
 
 def test_a_lost_lease_is_replaced_unless_the_worker_drains() -> None:
     async def scenario() -> None:
-        async with bench("prefill") as made:
+        async with harness("prefill") as made:
             await until(lambda: made.state == "starting", "registered")
             made.lose_lease()
             await until(lambda: made.state == "starting", "registered again")
@@ -302,7 +302,7 @@ def test_a_lost_lease_is_replaced_unless_the_worker_drains() -> None:
     asyncio.run(scenario())
 
 
-def registered(made: Bench, value: bytes) -> StoreEntry:
+def registered(made: WorkerClientHarness, value: bytes) -> StoreEntry:
     """Another worker of the same name registers, as if this one had been frozen for a while."""
     made.store.server.commit([], [Write(KEY, value, made.store.server.grant(10))])
     assert made.held is not None
@@ -312,7 +312,7 @@ def registered(made: Bench, value: bytes) -> StoreEntry:
 @pytest.mark.parametrize("lease_lost", [True, False])
 def test_a_worker_that_was_replaced_leaves_the_key_to_its_replacement(lease_lost: bool) -> None:  # noqa: FBT001
     async def scenario() -> None:
-        made = Bench("decode", IDLE)
+        made = WorkerClientHarness("decode", IDLE)
         async with asyncio.timeout(60), made.worker:
             await until(lambda: made.state == "starting")
             assert made.held is not None
@@ -331,7 +331,7 @@ def test_a_worker_that_was_replaced_leaves_the_key_to_its_replacement(lease_lost
 @pytest.mark.parametrize("value", [encode(WorkerRecord("m", "p", "w", "decode", INCARNATION - 1)), b"rubbish"])
 def test_what_an_earlier_life_left_behind_is_replaced(value: bytes) -> None:
     async def scenario() -> None:
-        made = Bench("decode", IDLE)
+        made = WorkerClientHarness("decode", IDLE)
         before = registered(made, value)
         async with asyncio.timeout(60), made.worker:
             await until(lambda: made.held != before)
@@ -342,7 +342,7 @@ def test_what_an_earlier_life_left_behind_is_replaced(value: bytes) -> None:
 
 def test_the_store_may_be_away_when_the_worker_starts() -> None:
     async def scenario() -> None:
-        made = Bench("decode", IDLE)
+        made = WorkerClientHarness("decode", IDLE)
         made.store.set_partitioned(partitioned=True)
         async with asyncio.timeout(60), made.worker:
             await made.worker.ready()
@@ -355,7 +355,7 @@ def test_the_store_may_be_away_when_the_worker_starts() -> None:
 
 def test_a_worker_drains_even_while_the_store_is_away() -> None:
     async def scenario() -> None:
-        made = Bench("decode", IDLE)
+        made = WorkerClientHarness("decode", IDLE)
         async with asyncio.timeout(60), made.worker:
             await until(lambda: made.state == "starting", "registered")
             made.store.set_partitioned(partitioned=True)

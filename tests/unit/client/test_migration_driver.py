@@ -11,28 +11,28 @@ from loadline.core.migration.requests import MigratableRequest
 from loadline.core.vocabulary.samples import WorkerSample
 from loadline.wire.codec import encode
 from loadline.wire.messages import DrainCommand, DrainReply
-from tests.support.migration_driver import SUBJECTS, bench
+from tests.support.migration_driver import SUBJECTS, driver_harness
 from tests.waiting import until
 
 
 def test_two_requests_from_command_to_end() -> None:
     async def scenario() -> None:
-        async with bench() as made:
-            reply = await made.command()
+        async with driver_harness() as harness:
+            reply = await harness.command()
             assert (reply.accepted, reply.requests, reply.tokens) == (True, 2, 310)
-            await until(lambda: made.phases() == ["admitted", "copying"] * 2, "copying")
-            made.engine.copied.set()
-            await until(lambda: made.engine.stopping == ["a", "b"], "handing over")
-            made.transport.keeps.add("b")
-            made.engine.stopped.set()
-            await until(lambda: "done" in made.phases(), "over")
-            last = made.reports()[-1]
+            await until(lambda: harness.phases() == ["admitted", "copying"] * 2, "copying")
+            harness.engine.copied.set()
+            await until(lambda: harness.engine.stopping == ["a", "b"], "handing over")
+            harness.transport.refused_handovers.add("b")
+            harness.engine.stopped.set()
+            await until(lambda: "done" in harness.phases(), "over")
+            last = harness.reports()[-1]
             assert (last.moved, last.failed, last.tokens, last.reason) == (1, 1, 105, "destination_refused")
-            assert [(one.request_id, one.hop, one.migrations) for one in made.engine.ran] == [("b", 1, 0)]
-            assert made.engine.discarded == ["a"]
-            assert await made.command() == reply
-            await until(lambda: made.phases().count("done") == 3, "said three times")
-            assert made.engine.copying == ["a", "b"], "a repeated command begins nothing"
+            assert [(one.request_id, one.hop, one.migrations) for one in harness.engine.ran] == [("b", 1, 0)]
+            assert harness.engine.discarded == ["a"]
+            assert await harness.command() == reply
+            await until(lambda: harness.phases().count("done") == 3, "said three times")
+            assert harness.engine.copying == ["a", "b"], "a repeated command begins nothing"
 
     asyncio.run(scenario())
 
@@ -48,13 +48,13 @@ def test_two_requests_from_command_to_end() -> None:
 )
 def test_what_the_engine_raises_fails_that_request_alone(error: Exception, reason: str) -> None:
     async def scenario() -> None:
-        async with bench() as made:
-            made.engine.refuses["b"] = error
-            made.engine.copied.set()
-            made.engine.stopped.set()
-            await made.command()
-            await until(lambda: "done" in made.phases(), "over")
-            last = made.reports()[-1]
+        async with driver_harness() as harness:
+            harness.engine.copy_errors["b"] = error
+            harness.engine.copied.set()
+            harness.engine.stopped.set()
+            await harness.command()
+            await until(lambda: "done" in harness.phases(), "over")
+            last = harness.reports()[-1]
             assert (last.moved, last.failed, last.reason) == (1, 1, reason)
 
     with capture_logs() as lines:
@@ -67,70 +67,70 @@ def test_what_the_engine_raises_fails_that_request_alone(error: Exception, reaso
 @pytest.mark.parametrize("stubborn", [False, True])
 def test_a_copy_that_hangs_is_withdrawn_at_the_deadline(stubborn: bool) -> None:  # noqa: FBT001
     async def scenario() -> None:
-        async with bench() as made:
-            made.engine.stubborn = stubborn
-            await made.command(ttl_ms=30)
-            await until(lambda: made.phases()[-1:] == ["aborted"], "over")
-            assert sorted(made.engine.withdrawn) == ["a", "b"]
-            assert made.engine.stopping == []
-            last = made.reports()[-1]
+        async with driver_harness() as harness:
+            harness.engine.ignores_cancellation = stubborn
+            await harness.command(ttl_ms=30)
+            await until(lambda: harness.phases()[-1:] == ["aborted"], "over")
+            assert sorted(harness.engine.withdrawn) == ["a", "b"]
+            assert harness.engine.stopping == []
+            last = harness.reports()[-1]
             assert (last.moved, last.failed, last.reason) == (0, 2, "deadline")
-            assert (await made.command(command_id="d")).requests == 2, "they can be moved again"
+            assert (await harness.command(command_id="d")).requests == 2, "they can be moved again"
 
     asyncio.run(scenario())
 
 
 def test_a_switch_in_doubt_outlives_the_deadline() -> None:
     async def scenario() -> None:
-        async with bench() as made:
-            made.engine.candidates.pop()
-            made.engine.copied.set()
-            await made.command(ttl_ms=1_000)
-            await until(lambda: made.engine.stopping, "handing over")
-            made.engine.candidates.append(MigratableRequest("z", 1, 1))
-            made.engine.copied.clear()
-            await made.command(command_id="later", ttl_ms=1_001)
-            await until(lambda: "aborted" in made.phases("later"), "a deadline after its own")
-            assert "aborted" not in made.phases()
-            made.engine.stopped.set()
-            await until(lambda: "done" in made.phases(), "over")
+        async with driver_harness() as harness:
+            harness.engine.candidates.pop()
+            harness.engine.copied.set()
+            await harness.command(ttl_ms=1_000)
+            await until(lambda: harness.engine.stopping, "handing over")
+            harness.engine.candidates.append(MigratableRequest("z", 1, 1))
+            harness.engine.copied.clear()
+            await harness.command(command_id="later", ttl_ms=1_001)
+            await until(lambda: "aborted" in harness.phases("later"), "a deadline after its own")
+            assert "aborted" not in harness.phases()
+            harness.engine.stopped.set()
+            await until(lambda: "done" in harness.phases(), "over")
 
     asyncio.run(scenario())
 
 
 def test_a_worker_whose_engine_cannot_hand_over_refuses_and_publishes_no_slots() -> None:
     async def scenario() -> None:
-        async with bench(moves=False) as made:
-            reply = await made.command()
+        async with driver_harness(moves=False) as harness:
+            reply = await harness.command()
             assert (reply.accepted, reply.reason) == (False, "unsupported")
-            assert await made.slots() == [(None, None)]
-            assert made.transport.answer_room is None
+            assert await harness.next_slots() == [(None, None)]
+            assert harness.transport.answer_room is None
 
     asyncio.run(scenario())
 
 
 def test_slots_are_published_with_every_sample() -> None:
     async def scenario() -> None:
-        async with bench() as made:
-            assert await made.slots() == [(2, 3)]
-            assert await made.transport.room("x")
-            await made.command()
-            assert await made.slots() == [(1, 1)]
-            assert not await made.transport.room("x", ttl_ms=0)
-            assert await made.slots() == [(2, 1)]
-            await made.drain()
-            assert await made.slots() == [(0, 1)], "three requests, of which two are being moved"
+        async with driver_harness() as harness:
+            assert await harness.next_slots() == [(2, 3)]
+            assert await harness.transport.room("x")
+            await harness.command()
+            assert await harness.next_slots() == [(1, 1)]
+            assert not await harness.transport.room("x", ttl_ms=0)
+            assert await harness.next_slots() == [(2, 1)]
+            await harness.drain()
+            assert await harness.next_slots() == [(0, 1)], "three requests, of which two are being moved"
 
     asyncio.run(scenario())
 
 
 def test_a_worker_that_is_told_to_drain_says_its_slots_at_once() -> None:
     async def scenario() -> None:
-        async with bench(report_interval_ms=3_600_000) as made:
-            assert await made.slots() == [(2, 3)]
-            await made.command()
-            await made.drain()
-            await until(lambda: made.said_slots() == [(0, 1)], "reported")
+        async with driver_harness(report_interval_ms=3_600_000) as harness:
+            assert await harness.next_slots() == [(2, 3)]
+            await harness.command()
+            await harness.drain()
+            await until(lambda: harness.last_slots() == [(0, 1)], "reported")
 
     asyncio.run(scenario())
 
@@ -138,12 +138,12 @@ def test_a_worker_that_is_told_to_drain_says_its_slots_at_once() -> None:
 def test_ranks_share_the_slots_of_their_worker() -> None:
     async def scenario() -> None:
         ranks = [WorkerSample(0, 0, rank=rank) for rank in range(2)]
-        async with bench(samples=ranks) as made:
-            assert await made.slots() == [(2, 3), (0, 0)]
-            await made.drain()
-            assert await made.slots() == [(0, 64), (0, 0)], "it does not say how many requests it has"
-        async with bench(samples=[]) as made:
-            assert await made.worker.report_now()
+        async with driver_harness(samples=ranks) as harness:
+            assert await harness.next_slots() == [(2, 3), (0, 0)]
+            await harness.drain()
+            assert await harness.next_slots() == [(0, 64), (0, 0)], "it does not say how many requests it has"
+        async with driver_harness(samples=[]) as harness:
+            assert await harness.worker.report_now()
 
     asyncio.run(scenario())
 
@@ -151,45 +151,45 @@ def test_ranks_share_the_slots_of_their_worker() -> None:
 def test_slots_that_the_engine_says_are_left_as_they_are() -> None:
     async def scenario() -> None:
         ranks = [WorkerSample(0, 0), WorkerSample(0, 0, rank=1, migration_slots_out=9)]
-        async with bench(samples=ranks) as made:
-            assert await made.slots() == [(None, None), (None, 9)]
+        async with driver_harness(samples=ranks) as harness:
+            assert await harness.next_slots() == [(None, None), (None, 9)]
 
     asyncio.run(scenario())
 
 
 def test_requests_move_while_the_worker_drains_and_its_lease_is_gone() -> None:
     async def scenario() -> None:
-        async with bench() as made:
-            await made.worker.ready()
-            await made.drain()
-            made.engine.copied.set()
-            made.engine.stopped.set()
-            assert (await made.command()).accepted
-            await until(lambda: "done" in made.phases(), "moved")
-            assert not made.worker.drained.is_set()
-            made.empty.set()
-            await made.worker.drained.wait()
+        async with driver_harness() as harness:
+            await harness.worker.ready()
+            await harness.drain()
+            harness.engine.copied.set()
+            harness.engine.stopped.set()
+            assert (await harness.command()).accepted
+            await until(lambda: "done" in harness.phases(), "moved")
+            assert not harness.worker.drained.is_set()
+            harness.empty.set()
+            await harness.worker.drained.wait()
 
     asyncio.run(scenario())
 
 
 def test_an_agent_that_only_moves_requests_does_not_fence_out_the_one_that_drains() -> None:
     async def scenario() -> None:
-        async with bench() as made:
-            assert (await made.command(epoch=5)).accepted
+        async with driver_harness() as harness:
+            assert (await harness.command(epoch=5)).accepted
             command = DrainCommand("d", "m", "p", "w", "decode", 1_000, 4, 60_000)
-            reply = await made.bus.request(SUBJECTS.drain("w"), encode(command), 5)
+            reply = await harness.bus.request(SUBJECTS.drain("w"), encode(command), 5)
             assert msgspec.json.decode(reply, type=DrainReply).accepted
-            assert (await made.command(command_id="older", epoch=4)).reason == "stale_epoch"
+            assert (await harness.command(command_id="older", epoch=4)).reason == "stale_epoch"
 
     asyncio.run(scenario())
 
 
 def test_an_engine_that_cannot_be_asked_has_nothing_to_move() -> None:
     async def scenario() -> None:
-        async with bench() as made:
-            made.engine.blind = True
-            assert (await made.command()).reason == "nothing_to_move"
-            assert await made.worker._answer_migrate(b"\x00") is None
+        async with driver_harness() as harness:
+            harness.engine.unresponsive = True
+            assert (await harness.command()).reason == "nothing_to_move"
+            assert await harness.worker._answer_migrate(b"\x00") is None
 
     asyncio.run(scenario())

@@ -12,25 +12,25 @@ from loadline.client.handover import destination
 from loadline.client.migratable_engine import MigrationRefused
 from loadline.core.migration.requests import MigratableRequest
 from loadline.wire.codec import encode
-from tests.support.migration_driver import COMMAND, bench
+from tests.support.migration_driver import COMMAND, driver_harness
 from tests.waiting import until
 
 
 def test_a_worker_that_leaves_ends_what_it_has_begun() -> None:
     async def scenario() -> None:
-        async with bench() as made:
-            await made.command()
-            await until(lambda: len(made.engine.copying) == 2, "copying")
-        assert len(made.engine.withdrawn) == 2
-        assert await made.worker._answer_migrate(encode(replace(COMMAND, command_id="d"))) is None
-        assert made.phases()[-1] == "copying", "it says nothing of what it does not know"
+        async with driver_harness() as harness:
+            await harness.command()
+            await until(lambda: len(harness.engine.copying) == 2, "copying")
+        assert len(harness.engine.withdrawn) == 2
+        assert await harness.worker._answer_migrate(encode(replace(COMMAND, command_id="d"))) is None
+        assert harness.phases()[-1] == "copying", "it says nothing of what it does not know"
 
     asyncio.run(scenario())
 
 
 def test_candidates_that_make_no_sense_are_left_out_and_named() -> None:
     async def scenario() -> None:
-        async with bench() as made:
+        async with driver_harness() as harness:
             odd: Any = [
                 MigratableRequest("numpy", np.int64(100), np.int64(5)),  # type: ignore[arg-type]
                 MigratableRequest("negative", -4, 5),
@@ -38,10 +38,10 @@ def test_candidates_that_make_no_sense_are_left_out_and_named() -> None:
                 {"request_id": "a dict"},
                 MigratableRequest("numpy", 1, 1),
             ]
-            made.engine.candidates = odd
-            made.engine.held_requests.assign("numpy", 0)
+            harness.engine.candidates = odd
+            harness.engine.held_requests.assign("numpy", 0)
             with capture_logs() as logs:
-                reply = await made.command()
+                reply = await harness.command()
             assert (reply.accepted, reply.requests, reply.tokens) == (True, 1, 105)
             assert [log["request"][:12] for log in logs if log["event"] == "request_ignored"] == [
                 "'negative'",
@@ -49,9 +49,9 @@ def test_candidates_that_make_no_sense_are_left_out_and_named() -> None:
                 "{'request_id",
                 "'numpy'",
             ]
-            made.engine.copied.set()
-            made.engine.stopped.set()
-            await until(lambda: made.phases()[-1:] == ["done"], "moved")
+            harness.engine.copied.set()
+            harness.engine.stopped.set()
+            await until(lambda: harness.phases()[-1:] == ["done"], "moved")
 
     asyncio.run(scenario())
 
@@ -59,39 +59,39 @@ def test_candidates_that_make_no_sense_are_left_out_and_named() -> None:
 @pytest.mark.parametrize("refused", [MigrationRefused("my own reason"), MigrationRefused("failed", None)])  # type: ignore[arg-type]
 def test_reasons_that_are_not_in_the_list_are_told_as_a_detail(refused: MigrationRefused) -> None:
     async def scenario() -> None:
-        async with bench() as made:
-            made.engine.refuses = {"a": refused, "b": refused}
-            await made.command()
-            await until(lambda: made.phases()[-1:] == ["aborted"], "aborted")
-            assert made.reports()[-1].reason == "failed"
+        async with driver_harness() as harness:
+            harness.engine.copy_errors = {"a": refused, "b": refused}
+            await harness.command()
+            await until(lambda: harness.phases()[-1:] == ["aborted"], "aborted")
+            assert harness.reports()[-1].reason == "failed"
 
     asyncio.run(scenario())
 
 
 def test_a_handover_that_is_not_answered_is_claimed_until_the_frontend_answers() -> None:
     async def scenario() -> None:
-        async with bench() as made:
-            made.transport.silent = ["handover", "claim"]
-            made.engine.candidates.pop()
-            made.engine.copied.set()
-            made.engine.stopped.set()
-            await made.command()
-            await until(lambda: made.phases()[-1:] == ["aborted"], "over")
-            assert [(one.request_id, one.hop) for one in made.transport.claims] == [("a", 1)] * 2
-            assert [(one.hop, one.migrations, one.state) for one in made.engine.ran] == [(1, 0, b"a")]
-            assert made.reports()[-1].reason == "destination_lost"
-            assert [one.ttl_ms for one in made.transport.asked] == [60_000, 0], "its room is released"
+        async with driver_harness() as harness:
+            harness.transport.silent = ["handover", "claim"]
+            harness.engine.candidates.pop()
+            harness.engine.copied.set()
+            harness.engine.stopped.set()
+            await harness.command()
+            await until(lambda: harness.phases()[-1:] == ["aborted"], "over")
+            assert [(one.request_id, one.hop) for one in harness.transport.claims] == [("a", 1)] * 2
+            assert [(one.hop, one.migrations, one.state) for one in harness.engine.ran] == [(1, 0, b"a")]
+            assert harness.reports()[-1].reason == "destination_lost"
+            assert [one.ttl_ms for one in harness.transport.asked] == [60_000, 0], "its room is released"
 
     asyncio.run(scenario())
 
 
 def test_a_transport_that_fails_is_as_one_that_is_silent() -> None:
     async def scenario() -> None:
-        async with bench() as made:
-            made.transport.raises = True
-            await made.command()
-            await until(lambda: made.phases()[-1:] == ["aborted"], "over")
-            assert made.reports()[-1].reason == "destination_lost"
+        async with driver_harness() as harness:
+            harness.transport.fails = True
+            await harness.command()
+            await until(lambda: harness.phases()[-1:] == ["aborted"], "over")
+            assert harness.reports()[-1].reason == "destination_lost"
 
     with capture_logs() as lines:
         asyncio.run(scenario())
@@ -100,34 +100,34 @@ def test_a_transport_that_fails_is_as_one_that_is_silent() -> None:
 
 def test_a_request_that_is_handed_over_runs_once_the_claim_is_granted() -> None:
     async def scenario() -> None:
-        async with bench() as made:
-            made.transport.silent = ["claim"]
-            assert await made.transport.room("x")
-            assert made.worker.expected_requests == 1
-            answers = await asyncio.gather(made.transport.handover("x"), made.transport.handover("x"))
+        async with driver_harness() as harness:
+            harness.transport.silent = ["claim"]
+            assert await harness.transport.room("x")
+            assert harness.worker.expected_requests == 1
+            answers = await asyncio.gather(harness.transport.handover("x"), harness.transport.handover("x"))
             assert all(answers)
-            assert len(made.transport.claims) == 2, "the second after the first was not answered"
-            assert [(one.request_id, one.hop) for one in made.engine.ran] == [("x", 1)]
-            assert made.engine.held_requests.hop("x") == 1
-            assert made.worker.expected_requests == 0
-            assert await made.transport.handover("x"), "said again"
-            made.transport.granted = False
-            assert not await made.transport.handover("y")
-            assert made.engine.discarded == ["x", "y", "y"]
+            assert len(harness.transport.claims) == 2, "the second after the first was not answered"
+            assert [(one.request_id, one.hop) for one in harness.engine.ran] == [("x", 1)]
+            assert harness.engine.held_requests.hop("x") == 1
+            assert harness.worker.expected_requests == 0
+            assert await harness.transport.handover("x"), "said again"
+            harness.transport.granted = False
+            assert not await harness.transport.handover("y")
+            assert harness.engine.discarded == ["x", "y", "y"]
 
     asyncio.run(scenario())
 
 
 def test_a_worker_gives_room_only_for_what_fits_beside_what_is_to_come() -> None:
     async def scenario() -> None:
-        async with bench() as made:
-            assert await made.transport.room("x", 600)
-            assert not await made.transport.room("y", 600)
-            assert await made.transport.room("x", 900), "its own reservation does not count"
-            assert await made.transport.room("x", 10, incarnation=999) is None, "another one of its name answers"
-            assert await made.transport.handover("x", incarnation=999) is None
-            made.engine.blind = True
-            assert not await made.transport.room("z", 1)
+        async with driver_harness() as harness:
+            assert await harness.transport.room("x", 600)
+            assert not await harness.transport.room("y", 600)
+            assert await harness.transport.room("x", 900), "its own reservation does not count"
+            assert await harness.transport.room("x", 10, incarnation=999) is None, "another one of its name answers"
+            assert await harness.transport.handover("x", incarnation=999) is None
+            harness.engine.unresponsive = True
+            assert not await harness.transport.room("z", 1)
 
     asyncio.run(scenario())
 
@@ -136,18 +136,18 @@ def test_room_that_nobody_comes_for_is_given_back_in_time(monkeypatch: pytest.Mo
     monkeypatch.setattr(destination, "_GRACE_MS", 10)
 
     async def scenario() -> None:
-        async with bench() as made:
-            assert await made.transport.room("x", ttl_ms=10)
-            await until(lambda: made.worker.expected_requests == 0, "it is free")
+        async with driver_harness() as harness:
+            assert await harness.transport.room("x", ttl_ms=10)
+            await until(lambda: harness.worker.expected_requests == 0, "it is free")
 
     asyncio.run(scenario())
 
 
 def test_a_request_that_the_engine_cannot_run_is_left_to_its_frontend() -> None:
     async def scenario() -> None:
-        async with bench() as made:
-            assert await made.transport.handover("x", state=b"broken")
-            assert made.engine.held_requests.hop("x") is None
+        async with driver_harness() as harness:
+            assert await harness.transport.handover("x", state=b"broken")
+            assert harness.engine.held_requests.hop("x") is None
 
     with capture_logs() as lines:
         asyncio.run(scenario())

@@ -8,7 +8,7 @@ import pytest
 
 from loadline.config import Config, load, parse, validate
 from loadline.errors import ConfigError
-from tests.support.configs import BASE, DECODE, model, refusal
+from tests.support.config_texts import BASE, DECODE, config_error, model
 
 
 def test_one_model_is_enough_and_gives_no_warning() -> None:
@@ -56,13 +56,13 @@ SYNTAX = [
 
 @pytest.mark.parametrize(("text", "place"), SYNTAX)
 def test_syntax_errors_name_file_and_line(text: str, place: str) -> None:
-    error = refusal(text, base="")
+    error = config_error(text, base="")
     assert error.place.startswith(place)
     assert "TOML" in error.problem
 
 
 def test_nesting_bombs_are_refused() -> None:
-    assert "nested" in refusal("a = " + "[" * 100_000, base="").problem
+    assert "nested" in config_error("a = " + "[" * 100_000, base="").problem
 
 
 SHAPES = [
@@ -152,14 +152,14 @@ SHAPES = [
 def test_an_invalid_key_or_value_is_named_with_the_accepted_values(
     text: str, place: str, problem: str, remedy: str
 ) -> None:
-    error = refusal(text, base="")
+    error = config_error(text, base="")
     assert error.place == place
     assert problem in error.problem
     assert remedy in error.remedy
 
 
 def test_long_values_are_shortened() -> None:
-    assert len(refusal(f'[http]\nport = "{"x" * 5000}"').problem) < 80
+    assert len(config_error(f'[http]\nport = "{"x" * 5000}"').problem) < 80
 
 
 ENVIRONMENT = [
@@ -195,14 +195,14 @@ def test_models_can_come_from_the_environment() -> None:
     ],
 )
 def test_unknown_variables_are_refused(variable: str, value: str, remedy: str) -> None:
-    error = refusal("", environ={variable: value})
+    error = config_error("", environ={variable: value})
     assert error.place == f"environment variable {variable}"
     assert remedy in error.remedy
 
 
 def test_invalid_values_of_variables_are_refused_like_those_of_the_file() -> None:
-    assert refusal("", environ={"LOADLINE__HTTP__PORT": "many"}).place == "http.port"
-    assert refusal("agent = 1\n" + BASE, base="", environ={"LOADLINE__AGENT__NAME": "x"}).place == "agent"
+    assert config_error("", environ={"LOADLINE__HTTP__PORT": "many"}).place == "http.port"
+    assert config_error("agent = 1\n" + BASE, base="", environ={"LOADLINE__AGENT__NAME": "x"}).place == "agent"
 
 
 def test_load_reads_a_file_and_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from loadline.config import describe, parse
-from tests.support.configs import AGGREGATED, BASE, BY_THRESHOLD, DECODE, FIXED, model
+from tests.support.config_texts import AGGREGATED, BASE, BY_THRESHOLD, DECODE, FIXED, model
 
 
 def test_describe_covers_agent_models_and_pools() -> None:

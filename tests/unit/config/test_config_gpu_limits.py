@@ -9,7 +9,7 @@ from loadline.cli.main import main
 from loadline.config import parse
 from loadline.config.summary import describe
 from loadline.runtime.settings import settings
-from tests.support.configs import judge, model, refusal
+from tests.support.config_texts import config_error, config_warnings, model
 
 ACCELERATORS = """
 [[accelerators]]
@@ -57,7 +57,7 @@ SMALL = model('namespace = "team"', POOL) + ACCELERATORS
     ],
 )
 def test_invalid_limits_are_refused(text: str, place: str, problem: str, remedy: str) -> None:
-    found = refusal(text, base=SMALL)
+    found = config_error(text, base=SMALL)
     assert found.place == place
     assert problem in found.problem
     assert remedy in found.remedy
@@ -66,17 +66,17 @@ def test_invalid_limits_are_refused(text: str, place: str, problem: str, remedy:
 @pytest.mark.parametrize("quota", ["h100 = 16", "h100 = -1", "a100 = 0", "default = 0, h100 = -1"])
 def test_quotas_that_cover_minimum_replicas_are_accepted(quota: str) -> None:
     text = f'[allocation.capacity]\nh100 = 16\n[[namespaces]]\nname = "team"\ngpu_quota = {{ {quota} }}'
-    assert judge(text, base=SMALL) == []
+    assert config_warnings(text, base=SMALL) == []
 
 
 def test_without_accelerators_the_remedy_is_to_add_one() -> None:
-    found = refusal("[allocation.capacity]\nh100 = 9")
+    found = config_error("[allocation.capacity]\nh100 = 9")
     assert found.remedy == "Write an [[accelerators]] of that type."
 
 
 def test_a_pool_without_an_applicable_limit_is_warned_of() -> None:
     other = model("", 'name = "p"\nrole = "aggregated"').replace('"m"', '"other"')
-    (warning,) = judge("[allocation.capacity]\nh100 = 16", base=SMALL + other)
+    (warning,) = config_warnings("[allocation.capacity]\nh100 = 16", base=SMALL + other)
     assert warning.startswith("models[1].pools[0].accelerator: is not set")
 
 
@@ -86,14 +86,14 @@ def test_a_pool_without_an_applicable_limit_is_warned_of() -> None:
 def test_a_quota_by_type_does_not_apply_to_a_pool_without_a_type(quota: str, warned: bool) -> None:  # noqa: FBT001 - a case
     other = model('namespace = "team"', 'name = "p"\nrole = "aggregated"').replace('"m"', '"other"')
     base = SMALL.replace("replicas_min = 2", "replicas_min = 1") + other
-    found = judge(f'[[namespaces]]\nname = "team"\ngpu_quota = {{ {quota} }}', base=base)
+    found = config_warnings(f'[[namespaces]]\nname = "team"\ngpu_quota = {{ {quota} }}', base=base)
     assert [text.partition(",")[0] for text in found] == ["models[1].pools[0].accelerator: is not set"] * warned
     assert all("namespaces[0].gpu_quota" in text for text in found)
 
 
 def test_a_pool_without_a_type_below_a_default_quota_is_refused_with_the_remedy() -> None:
     text = '[[namespaces]]\nname = "team"\ngpu_quota = { default = 0 }'
-    found = refusal(text, base=model('namespace = "team"', 'name = "p"\nrole = "aggregated"'))
+    found = config_error(text, base=model('namespace = "team"', 'name = "p"\nrole = "aggregated"'))
     assert found.place == "namespaces[0].gpu_quota.default"
     assert found.problem.endswith("of models[0].pools[0]")
     assert found.remedy.startswith("Set the accelerator of each pool, since a pool without one has no GPU type.")
@@ -127,7 +127,7 @@ def test_check_warns_of_a_missing_solver(  # noqa: PLR0917 - a case, and where i
 
 @pytest.mark.parametrize("table", ["[allocation.capacity]", '[[namespaces]]\nname = "team"\n[namespaces.gpu_quota]'])
 def test_an_invalid_number_in_a_table_is_named_by_its_key(table: str) -> None:
-    found = refusal(f'{table}\na100 = 1\nh100 = "many"', base=SMALL)
+    found = config_error(f'{table}\na100 = 1\nh100 = "many"', base=SMALL)
     assert found.place in {"allocation.capacity.h100", "namespaces[0].gpu_quota.h100"}
     assert found.problem == "is 'many'"
     assert found.remedy.startswith("Write a whole number from ")

@@ -2,7 +2,16 @@
 
 import pytest
 
-from tests.support.configs import AGGREGATED, BASE, BY_THRESHOLD, DECODE, FIXED, judge, model, refusal
+from tests.support.config_texts import (
+    AGGREGATED,
+    BASE,
+    BY_THRESHOLD,
+    DECODE,
+    FIXED,
+    config_error,
+    config_warnings,
+    model,
+)
 
 CONTRADICTIONS = [
     ("", model("", DECODE) * 2, "models", "'m' is there 2 times", "own name"),
@@ -200,7 +209,7 @@ CONTRADICTIONS = [
 
 @pytest.mark.parametrize(("text", "base", "place", "problem", "remedy"), CONTRADICTIONS)
 def test_contradictions_name_key_and_remedy(text: str, base: str, place: str, problem: str, remedy: str) -> None:
-    error = refusal(text, base=base)
+    error = config_error(text, base=base)
     assert error.place == place
     assert problem in error.problem
     assert remedy in error.remedy
@@ -210,7 +219,7 @@ def test_contradictions_name_key_and_remedy(text: str, base: str, place: str, pr
     "text", ['[nats]\nservers = ["nats://u:hunter2@h:1"]', '[etcd]\nendpoints = ["https://hunter2@h:1"]']
 )
 def test_a_password_in_a_url_is_refused_and_not_repeated(text: str) -> None:
-    error = refusal(text)
+    error = config_error(text)
     assert "holds a login" in error.problem
     assert "password_file" in error.remedy
     assert "hunter2" not in str(error)
@@ -274,7 +283,7 @@ WARNINGS = [
 
 @pytest.mark.parametrize(("text", "base", "place", "words"), WARNINGS)
 def test_an_implausible_setting_gives_one_warning(text: str, base: str, place: str, words: str) -> None:
-    (warning,) = judge(text, base=base)
+    (warning,) = config_warnings(text, base=base)
     assert warning.startswith(f"{place}: ")
     assert words in warning
     assert warning.endswith(".")
@@ -282,7 +291,7 @@ def test_an_implausible_setting_gives_one_warning(text: str, base: str, place: s
 
 def test_thresholds_of_another_planner_are_not_checked() -> None:
     text = model('planner = "load"', AGGREGATED) + "[models.threshold]\ndecode_kv_scale_up_threshold = 0.1"
-    (warning,) = judge(text, base="")
+    (warning,) = config_warnings(text, base="")
     assert "the load planner ignores it" in warning
 
 
@@ -290,21 +299,21 @@ def test_thresholds_of_another_planner_are_not_checked() -> None:
 def test_an_empty_pool_that_never_scales_up_is_warned_of(planner: str, *, warned: bool) -> None:
     beside = f'name = "beside"\nrole = "aggregated"\n{LINEAR}'
     text = model(f'planner = "{planner}"', f"{AGGREGATED}\nreplicas_min = 0\n{LINEAR}", beside)
-    assert any("empty pool" in warning for warning in judge(text, base="")) is warned
+    assert any("empty pool" in warning for warning in config_warnings(text, base="")) is warned
 
 
 def test_an_idle_time_that_looks_like_seconds_is_warned_of() -> None:
-    (warning,) = judge("", base=model("scale_to_zero_after_ms = 30", AGGREGATED + "\nreplicas_min = 0"))
+    (warning,) = config_warnings("", base=model("scale_to_zero_after_ms = 30", AGGREGATED + "\nreplicas_min = 0"))
     assert warning.startswith("models[0].scale_to_zero_after_ms: 30 ms scales the model to zero between two requests")
     assert warning.endswith("30 s are 30000.")
 
 
 def test_a_model_that_scales_to_zero_gives_no_warning() -> None:
-    assert judge("", base=model("scale_to_zero_after_ms = 600_000", AGGREGATED + "\nreplicas_min = 0")) == []
+    assert config_warnings("", base=model("scale_to_zero_after_ms = 600_000", AGGREGATED + "\nreplicas_min = 0")) == []
 
 
 def test_traffic_windows_of_another_planner_are_not_checked() -> None:
-    assert judge("[fleet]\ntraffic_window_ms = 1", base=model('planner = "load"', AGGREGATED)) == []
+    assert config_warnings("[fleet]\ntraffic_window_ms = 1", base=model('planner = "load"', AGGREGATED)) == []
 
 
 LINEAR = "linear = { alpha = 10, beta = 0.1, gamma = 5, delta = 0.02, max_kv_tokens = 1e6 }"
@@ -327,13 +336,13 @@ NO_TIME = (
 )
 def test_an_unusable_profile_gives_a_warning(keys: str, words: list[str]) -> None:
     pool = f'[[models.pools]]\nname = "a"\nrole = "aggregated"\n{keys}\n'
-    warnings = judge(f'[[models]]\nname = "m"\nplanner = "sla"\n{pool}', base="")
+    warnings = config_warnings(f'[[models]]\nname = "m"\nplanner = "sla"\n{pool}', base="")
     assert len(warnings) == len(words)
     assert all(word in warning for word, warning in zip(words, warnings, strict=True))
 
 
 def test_token_capacity_with_the_upstream_profile_is_warned_of() -> None:
     knobs = 'planner = "saturation"\nsaturation = { profile = "%s", capacity = "tokens" }'
-    (warning,) = judge("", base=model(knobs % "upstream", AGGREGATED))
+    (warning,) = config_warnings("", base=model(knobs % "upstream", AGGREGATED))
     assert warning.startswith('models[0].saturation.capacity: "tokens" has no effect')
-    assert judge("", base=model(knobs % "own", AGGREGATED)) == []
+    assert config_warnings("", base=model(knobs % "own", AGGREGATED)) == []

@@ -5,7 +5,7 @@ import pytest
 from loadline.config import describe, parse
 from loadline.config.layers import origins_of
 from loadline.core.state.settings import ModelKnobs
-from tests.support.configs import BASE, DECODE, judge, model, refusal
+from tests.support.config_texts import BASE, DECODE, config_error, config_warnings, model
 
 LAYERS = """
 [defaults]
@@ -125,7 +125,7 @@ REFUSED = [
 
 @pytest.mark.parametrize(("text", "place", "remedy"), REFUSED)
 def test_an_error_in_a_layer_is_named_there(text: str, place: str, remedy: str) -> None:
-    error = refusal(f"{text}\n{BASE}", base="")
+    error = config_error(f"{text}\n{BASE}", base="")
     assert error.place == place
     assert remedy in error.remedy
 
@@ -152,7 +152,7 @@ JUDGED = [
 
 @pytest.mark.parametrize(("text", "place", "problem"), JUDGED)
 def test_a_contradiction_is_named_in_the_layer_and_in_the_model(text: str, place: str, problem: str) -> None:
-    error = refusal(f"{text}\n{BASE}", base="")
+    error = config_error(f"{text}\n{BASE}", base="")
     assert error.place == place
     assert problem in error.problem
 
@@ -166,8 +166,8 @@ def test_an_error_in_objectives_of_one_model_names_the_service_class() -> None:
 
 def test_an_unknown_class_is_refused_with_a_suggestion() -> None:
     text = "[[service_classes]]\nname = 'premium'\n" + model("service_class = 'premum'", DECODE)
-    assert refusal(text, base="").remedy == "Did you mean premium?"
-    assert "Write a [[service_classes]]" in refusal(model("service_class = 'x'", DECODE), base="").remedy
+    assert config_error(text, base="").remedy == "Did you mean premium?"
+    assert "Write a [[service_classes]]" in config_error(model("service_class = 'x'", DECODE), base="").remedy
 
 
 ACCELERATORS = [
@@ -181,23 +181,23 @@ ACCELERATORS = [
 @pytest.mark.parametrize(("pool", "problem", "remedy"), ACCELERATORS)
 def test_a_pool_needs_a_known_accelerator_in_whole_units(pool: str, problem: str, remedy: str) -> None:
     known = "[[accelerators]]\nname = 'h100'\nmultiplicity = 2\n"
-    error = refusal(known + model("", f"{DECODE}\n{pool}"), base="")
+    error = config_error(known + model("", f"{DECODE}\n{pool}"), base="")
     assert error.place == "models[0].pools[0].accelerator"
     assert problem in error.problem
     assert remedy in error.remedy
 
 
 def test_accelerators_are_unique_and_optional() -> None:
-    assert refusal("[[accelerators]]\nname = 'h100'\n" * 2 + BASE, base="").place == "accelerators"
-    assert "Write an [[accelerators]]" in refusal(model("", f"{DECODE}\naccelerator = 'a'"), base="").remedy
+    assert config_error("[[accelerators]]\nname = 'h100'\n" * 2 + BASE, base="").place == "accelerators"
+    assert "Write an [[accelerators]]" in config_error(model("", f"{DECODE}\naccelerator = 'a'"), base="").remedy
     text = "[[accelerators]]\nname = 'h100'\nmultiplicity = 2\n"
-    assert not any("h100" in warning for warning in judge(text))
+    assert not any("h100" in warning for warning in config_warnings(text))
 
 
 def test_unused_layers_are_warned_of() -> None:
     spaces = "[[namespaces]]\nname = 'n'\n"
     classes = "[[service_classes]]\nname = 's'\nmodels.lama.ttft_ms = 1\nmodels.llama.ttft_ms = 1\n"
-    warnings = judge(spaces + classes)
+    warnings = config_warnings(spaces + classes)
     assert any(one.startswith("namespaces[0].name: no model has") for one in warnings)
     assert any("there is no such model. Did you mean llama?" in one for one in warnings)
     assert any("service_classes[0].models.llama: the model is of another class" in one for one in warnings)
@@ -206,15 +206,15 @@ def test_unused_layers_are_warned_of() -> None:
 def test_a_model_of_an_undefined_namespace_is_warned_of() -> None:
     pool = 'name = "a"\nrole = "aggregated"'
     spaces = '[[namespaces]]\nname = "team-b"\n[[models]]\nname = "b"\nnamespace = "team-b"\n[[models.pools]]\n' + pool
-    (warning,) = judge(spaces, base=model('namespace = "team-B"', pool))
+    (warning,) = config_warnings(spaces, base=model('namespace = "team-B"', pool))
     assert warning.startswith("models[0].namespace: 'team-B' is none of [[namespaces]]")
     assert warning.endswith("Did you mean team-b?")
-    assert judge(spaces, base=model("", pool)) == [], "a model need not be in one"
-    assert judge("", base=model('namespace = "team-B"', pool)) == [], "nor need any be written"
+    assert config_warnings(spaces, base=model("", pool)) == [], "a model need not be in one"
+    assert config_warnings("", base=model('namespace = "team-B"', pool)) == [], "nor need any be written"
 
 
 def test_a_warning_names_the_layer_too() -> None:
-    (found,) = judge("[defaults]\nguardrails.stabilisation_ms = 7200000\n")
+    (found,) = config_warnings("[defaults]\nguardrails.stabilisation_ms = 7200000\n")
     assert found.startswith(
         "defaults.guardrails.stabilisation_ms (of models[0].guardrails.stabilisation_ms): one high proposal"
     )

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.configs import judge, refusal
+from tests.support.config_texts import config_error, config_warnings
 
 PREFILL: dict[str, Any] = {
     "prefill_isl": [1_000, 2_000],
@@ -27,7 +27,7 @@ def warnings(folder: Path, prefill: dict[str, Any], decode: dict[str, Any], mode
         (folder / f"{name}.json").write_text(json.dumps(content))
     files = f'prefill_profile = "{folder}/p.json"\ndecode_profile = "{folder}/d.json"'
     pool = f'[[models.pools]]\nname = "a"\nrole = "aggregated"\ngpus_per_worker = 2\n{files}\n'
-    return judge(f'[[models]]\nname = "m"\nplanner = "sla"\n{model}\n{pool}', base="")
+    return config_warnings(f'[[models]]\nname = "m"\nplanner = "sla"\n{model}\n{pool}', base="")
 
 
 def times(content: dict[str, Any], key: str, factor: float) -> dict[str, Any]:
@@ -71,4 +71,4 @@ def test_unreachable_objectives_are_warned_of_with_the_best_value(
 
 def test_the_accepted_values_name_every_predictor() -> None:
     text = '[models.throughput.forecast]\npredictor = "prophecy"'
-    assert "one of arima, auto, constant, kalman, prophet, seasonal" in refusal(text).remedy
+    assert "one of arima, auto, constant, kalman, prophet, seasonal" in config_error(text).remedy

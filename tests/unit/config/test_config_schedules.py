@@ -4,7 +4,7 @@ import pytest
 
 from loadline.config import describe, parse, read_zones
 from loadline.core.fleet.schedule_windows import ZoneOffsets
-from tests.support.configs import DECODE, judge, model, refusal
+from tests.support.config_texts import DECODE, config_error, config_warnings, model
 
 PLACE = "models[0].pools[0].schedules[0]"
 
@@ -31,7 +31,7 @@ def scheduled(replicas_min: int = 4, **changed: str) -> str:
     ],
 )
 def test_an_invalid_schedule_is_refused(text: str, place: str, problem: str, remedy: str) -> None:
-    found = refusal("", base=text)
+    found = config_error("", base=text)
     assert found.place == f"{PLACE}.{place}"
     assert problem in found.problem
     assert remedy in found.remedy
@@ -39,7 +39,7 @@ def test_an_invalid_schedule_is_refused(text: str, place: str, problem: str, rem
 
 def test_a_missing_tz_database_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("loadline.config.schedules.available_timezones", set)
-    found = refusal("", base=scheduled())
+    found = config_error("", base=scheduled())
     assert "no tz database" in found.problem
     assert "tzdata" in found.remedy
     read_zones(parse(scheduled(timezone="UTC"), "x"))
@@ -53,7 +53,9 @@ def test_a_missing_tz_database_is_reported(monkeypatch: pytest.MonkeyPatch) -> N
     ],
 )
 def test_a_schedule_without_effect_is_warned_of(text: str, place: str, words: str) -> None:
-    (warning,) = [warning for warning in judge("", base=text) if not warning.startswith("models[0].pools: decode")]
+    (warning,) = [
+        warning for warning in config_warnings("", base=text) if not warning.startswith("models[0].pools: decode")
+    ]
     assert warning.startswith(f"{place}: ")
     assert words in warning
 

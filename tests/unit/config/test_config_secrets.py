@@ -10,7 +10,7 @@ from loadline.config import Config, NatsKnobs, parse, validate
 from loadline.config.changes import key_changes
 from loadline.config.secrets import redacted
 from loadline.errors import ConfigError
-from tests.support.configs import BASE
+from tests.support.config_texts import BASE
 
 HIDDEN = "s3cret"
 NATS = f"nats://bob:{HIDDEN}@h:4222"

@@ -7,14 +7,14 @@ import pytest
 from loadline.core.planning.demand.intervals import KEPT
 from loadline.core.vocabulary.forecasts import ForecastKnobs, ForecastQuery, Series
 from loadline.forecast import forecast
-from tests.support.configs import judge
+from tests.support.config_texts import config_warnings
 
 LINEAR = "linear = { alpha = 10, beta = 0.1, gamma = 5, delta = 0.02, max_kv_tokens = 1e6 }"
 
 
 def warnings(planner: str, knobs: str) -> list[str]:
     pool = f'[[models.pools]]\nname = "a"\nrole = "aggregated"\n{LINEAR}\n'
-    return judge(f'[[models]]\nname = "m"\nplanner = "{planner}"\n{knobs}\n{pool}', base="")
+    return config_warnings(f'[[models]]\nname = "m"\nplanner = "{planner}"\n{knobs}\n{pool}', base="")
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ service_class = "premium"
 name = "a"
 role = "aggregated"
 """
-    (warning,) = judge(text, base="")
+    (warning,) = config_warnings(text, base="")
     assert warning.startswith("service_classes[0].objectives.itl_ms (of models[0].objectives.itl_ms): the saturation ")
     assert warning.endswith("one of hybrid, load, queueing, sla, throughput.")
 

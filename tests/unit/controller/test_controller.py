@@ -28,8 +28,8 @@ from loadline.core.vocabulary.events import (
     ShutdownRequested,
 )
 from loadline.core.vocabulary.samples import RegisteredWorker
-from tests.support.belief import sample
-from tests.support.controlled import World, alarms, booted
+from tests.support.controller_world import ControllerWorld, alarms, booted
+from tests.support.fleet_harness import sample
 
 
 def test_a_steady_fleet_is_left_alone() -> None:
@@ -69,10 +69,10 @@ def test_an_announcement_repeats_until_applied() -> None:
     assert len([e for e in effects if isinstance(e, AnnounceDecision)]) == 3
     decision = world.stored["m"].decision
     answer = DecisionAnswered(decision.decision_id, "m", decision.epoch, decision.sequence, "s", "accepted", {})
-    world.tell(answer)
+    world.handle(answer)
     assert not [e for e in world.run(9) if isinstance(e, AnnounceDecision)], "accepted: announced more rarely"
     assert [e for e in world.run(2) if isinstance(e, AnnounceDecision)]
-    world.tell(msgspec.structs.replace(answer, status="done"))
+    world.handle(msgspec.structs.replace(answer, status="done"))
     assert not [e for e in world.run(30) if isinstance(e, AnnounceDecision)]
 
 
@@ -88,7 +88,7 @@ def test_a_lost_lease_stops_commits_before_it_ends() -> None:
 
 def test_a_key_that_changed_hands_ends_leadership_at_once() -> None:
     world = booted()
-    effects = world.tell(LeaderChanged("all", "other", 99, 99))
+    effects = world.handle(LeaderChanged("all", "other", 99, 99))
     assert any(isinstance(e, Resign) for e in effects)
     assert not world.controller.leading
 
@@ -106,7 +106,7 @@ def test_an_unknown_commit_is_read_back_and_found() -> None:
     effects = world.run(31)
     (commit,) = [e for e in effects if isinstance(e, CommitDecision)]
     world.stored["m"] = StoredDecision(commit.decision, 500)
-    effects = world.tell(CommitUnknown(commit.decision.decision_id, "m"))
+    effects = world.handle(CommitUnknown(commit.decision.decision_id, "m"))
     assert any(isinstance(e, ReadDecisions) for e in effects)
     assert any(isinstance(e, AnnounceDecision) for e in effects)
     assert world.controller.state.fleet.models["m"].pools["decode"].desired == 3
@@ -118,7 +118,7 @@ def test_an_unknown_commit_that_did_not_land_never_reuses_its_sequence() -> None
     world.answer_commits = False
     (commit,) = [e for e in world.run(31) if isinstance(e, CommitDecision)]
     world.answer_commits = True
-    world.tell(CommitUnknown(commit.decision.decision_id, "m"))
+    world.handle(CommitUnknown(commit.decision.decision_id, "m"))
     world.run(10)
     assert world.stored["m"].decision.sequence == commit.decision.sequence + 1
 
@@ -128,10 +128,10 @@ def test_a_new_leader_takes_up_decision_and_drains() -> None:
     world.kv, world.queue = 0.3, 0
     world.run(31)
     decision = world.stored["m"].decision
-    other = World()
+    other = ControllerWorld()
     other.stored, other.now, other.revision = world.stored, world.now, 900
-    other.tell(BusConnectionChanged(connected=True))
-    other.tell(RegistryRead([RegisteredWorker(record, 5) for record in world.workers.values()]))
+    other.handle(BusConnectionChanged(connected=True))
+    other.handle(RegistryRead([RegisteredWorker(record, 5) for record in world.workers.values()]))
     announced = [e.decision.decision_id for e in other.effects if isinstance(e, AnnounceDecision)]
     assert announced == [decision.decision_id]
     drained = {e.worker for e in other.effects if isinstance(e, SendDrain)}
@@ -151,9 +151,9 @@ def test_an_expired_decision_alarms_and_backs_off() -> None:
 def test_a_paused_model_holds_and_goes_on() -> None:
     world = booted()
     world.kv, world.queue = 0.95, 1
-    world.tell(PauseChanged("m", paused=True, by="me"))
+    world.handle(PauseChanged("m", paused=True, by="me"))
     assert world.decisions(world.run(40)) == []
-    assert world.decisions(world.tell(PauseChanged("m", paused=False))) == [{"prefill": 3, "decode": 3}]
+    assert world.decisions(world.handle(PauseChanged("m", paused=False))) == [{"prefill": 3, "decode": 3}]
 
 
 def test_no_operation_explains_and_commits_nothing() -> None:
@@ -168,8 +168,8 @@ def test_no_operation_explains_and_commits_nothing() -> None:
 
 
 def test_a_minimum_is_asked_for_even_without_data() -> None:
-    world = World()
-    world.tell(BusConnectionChanged(connected=True), RegistryRead([]))
+    world = ControllerWorld()
+    world.handle(BusConnectionChanged(connected=True), RegistryRead([]))
     effects = world.run(6)
     assert world.decisions(effects) == [{"prefill": 1, "decode": 1}]
 
@@ -177,7 +177,7 @@ def test_a_minimum_is_asked_for_even_without_data() -> None:
 def test_without_a_bus_nothing_is_decided() -> None:
     world = booted()
     world.kv, world.queue = 0.95, 1
-    world.tell(BusConnectionChanged(connected=False))
+    world.handle(BusConnectionChanged(connected=False))
     assert world.decisions(world.run(14)) == []
     assert any(isinstance(e, Resign) for e in world.run(3)), "blind: another may see more"
 
@@ -185,13 +185,13 @@ def test_without_a_bus_nothing_is_decided() -> None:
 def test_shutdown_hands_over_and_decides_nothing_more() -> None:
     world = booted()
     world.kv, world.queue = 0.95, 1
-    effects = world.tell(ShutdownRequested())
+    effects = world.handle(ShutdownRequested())
     assert isinstance(effects[-1], Resign)
     assert world.decisions(world.run(60)) == []
 
 
 def test_a_follower_waits_for_the_leader_to_go() -> None:
-    world = World()
+    world = ControllerWorld()
     world.controller.handle([BusConnectionChanged(connected=True)], world.now)
     world.controller.handle([CampaignLost("all", "other")], world.now)
     assert world.controller.handle([], world.now + 1_000) == []
@@ -220,8 +220,8 @@ def test_a_scaler_that_asks_hears_what_stands() -> None:
     world.kv, world.queue = 0.95, 1
     world.run(31)
     decision = world.stored["m"].decision
-    world.tell(DecisionAnswered(decision.decision_id, "m", decision.epoch, decision.sequence, "s", "done", {}))
-    effects = world.tell(AnnouncementRequested("m", "s"))
+    world.handle(DecisionAnswered(decision.decision_id, "m", decision.epoch, decision.sequence, "s", "done", {}))
+    effects = world.handle(AnnouncementRequested("m", "s"))
     assert [e.decision for e in effects if isinstance(e, AnnounceDecision)] == [decision]
 
 
@@ -230,14 +230,14 @@ def test_what_stands_is_decided_anew_when_it_is_past_its_time() -> None:
     world.kv, world.queue = 0.95, 1
     world.run(31)
     old = world.stored["m"].decision
-    world.tell(DecisionAnswered(old.decision_id, "m", old.epoch, old.sequence, "s", "done", {}))
+    world.handle(DecisionAnswered(old.decision_id, "m", old.epoch, old.sequence, "s", "done", {}))
     world.register("prefill", "p3")
     world.register("decode", "d3")
     world.kv, world.queue = 0.7, 0
     world.controller.state.paused["m"] = "test"  # so that nothing else is decided meanwhile
     world.run(901)
     world.controller.state.paused.clear()
-    world.tell(AnnouncementRequested("m", "s"))
+    world.handle(AnnouncementRequested("m", "s"))
     new = world.stored["m"].decision
     assert new.sequence == old.sequence + 1
     assert "asked_again" in new.reasons

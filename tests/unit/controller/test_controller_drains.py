@@ -12,7 +12,7 @@ from loadline.core.vocabulary.events import (
     WorkerRegistered,
 )
 from loadline.core.vocabulary.samples import RegisteredWorker
-from tests.support.controlled import World, alarms, booted
+from tests.support.controller_world import ControllerWorld, alarms, booted
 
 
 def test_a_shrink_drains_the_worker_with_the_least_work() -> None:
@@ -25,9 +25,9 @@ def test_a_shrink_drains_the_worker_with_the_least_work() -> None:
     drains = [e for e in world.effects if isinstance(e, SendDrain) and e.pool == "decode"]
     assert [d.worker for d in drains] == [v.worker for v in target["decode"].victims] == ["d1"]
     victim = drains[0].worker
-    world.tell(WorkerDeregistered("m", "decode", victim))
+    world.handle(WorkerDeregistered("m", "decode", victim))
     assert victim in world.controller.state.fleet.models["m"].pools["decode"].workers, "it still has work"
-    world.tell(WorkerDrained("m", "decode", victim, 1))
+    world.handle(WorkerDrained("m", "decode", victim, 1))
     assert victim not in world.controller.state.fleet.models["m"].pools["decode"].workers
     assert world.controller.state.drains.finished[-1].ending == "drained"
 
@@ -47,10 +47,10 @@ def test_a_victim_that_comes_back_from_the_dead_is_drained_again() -> None:
     world.run(31)
     victim = next(e for e in world.effects if isinstance(e, SendDrain) and e.pool == "decode").worker
     record = world.workers.pop(victim)
-    world.tell(WorkerDeregistered("m", "decode", victim))
+    world.handle(WorkerDeregistered("m", "decode", victim))
     world.run(7)
     assert world.controller.state.drains.finished[-1].ending == "died"
-    effects = world.tell(WorkerRegistered(RegisteredWorker(record, 6)))
+    effects = world.handle(WorkerRegistered(RegisteredWorker(record, 6)))
     assert [e.worker for e in effects if isinstance(e, SendDrain)] == [victim]
     assert world.controller.state.fleet.models["m"].pools["decode"].ready == 1, "it is no supply"
 
@@ -58,14 +58,14 @@ def test_a_victim_that_comes_back_from_the_dead_is_drained_again() -> None:
 def test_an_order_to_drain_outlives_the_leader_that_took_it() -> None:
     world = booted()
     world.run(10)
-    effects = world.tell(DrainRequested("m", "decode", "d1", "me"))
+    effects = world.handle(DrainRequested("m", "decode", "d1", "me"))
     assert [e.worker for e in effects if isinstance(e, SendDrain)] == ["d1"]
     (target,) = [t for t in world.stored["m"].decision.targets if t.pool == "decode"]
     assert (target.replicas, [v.worker for v in target.victims]) == (2, ["d1"]), "its place is to be filled"
-    other = World()
+    other = ControllerWorld()
     other.stored, other.now, other.revision = world.stored, world.now, 900
-    other.tell(BusConnectionChanged(connected=True))
-    other.tell(RegistryRead([RegisteredWorker(record, 5) for record in world.workers.values()]))
+    other.handle(BusConnectionChanged(connected=True))
+    other.handle(RegistryRead([RegisteredWorker(record, 5) for record in world.workers.values()]))
     assert [e.worker for e in other.effects if isinstance(e, SendDrain)] == ["d1"]
 
 
@@ -73,14 +73,14 @@ def on_the_way_again(*, meanwhile_empty: bool) -> list[str]:
     """Who is asked to drain by an agent that lost its lease in the midst of a drain, and then leads again."""
     world = booted()
     world.run(10)
-    world.tell(DrainRequested("m", "decode", "d1", "me"))
+    world.handle(DrainRequested("m", "decode", "d1", "me"))
     world.run(2)
     assert world.controller.state.drains.open["m\0decode\0d1"].accepted
     lease = world.controller.state.leadership.lease_id
-    world.tell(LeaseRenewalFailed("all", lease, lost=True))
+    world.handle(LeaseRenewalFailed("all", lease, lost=True))
     assert not world.controller.leading
     if meanwhile_empty:
-        world.tell(WorkerDrained("m", "decode", "d1", 1))
+        world.handle(WorkerDrained("m", "decode", "d1", 1))
     world.effects.clear()
     world.run(10)
     assert world.controller.leading
@@ -110,7 +110,7 @@ def test_without_a_bus_no_worker_is_blamed_for_its_silence() -> None:
     world.run(31)
     world.controller.state.drains.open.clear()
     world.drains_answered = None
-    world.tell(DrainRequested("m", "decode", "d1", "me"))
-    world.tell(BusConnectionChanged(connected=False))
+    world.handle(DrainRequested("m", "decode", "d1", "me"))
+    world.handle(BusConnectionChanged(connected=False))
     effects = world.run(12)
     assert not any(isinstance(e, SendDrain | RevokeWorkerLease) for e in effects)

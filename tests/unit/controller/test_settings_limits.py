@@ -10,16 +10,16 @@ from loadline.core.planning.allocation.supplies import AllocationKnobs
 from loadline.core.planning.planners.static import StaticKnobs
 from loadline.core.state.settings import Settings
 from loadline.core.vocabulary.events import SettingsChanged, WorkerDeregistered
-from tests.support.models import Limited, Models
+from tests.support.multi_model_world import GpuLimits, MultiModelWorld
 
 MAIN = PoolKnobs("main", "aggregated", replicas_max=100, accelerator="h100")
 MINUTE_MS = 60_000
 
 
-def scarce(gpus: int = 10) -> Models:
+def scarce(gpus: int = 10) -> MultiModelWorld:
     """Model ``a`` would have 8 workers, and ``b`` has 4; each takes one of so many GPUs."""
-    limited = Limited(AllocationKnobs({"h100": gpus}, solver="greedy"), (AcceleratorKnobs("h100"),))
-    models = Models({"a": [(MAIN, 3)], "b": [(MAIN, 4)]}, FleetKnobs(), limited=limited)
+    limited = GpuLimits(AllocationKnobs({"h100": gpus}, solver="greedy"), (AcceleratorKnobs("h100"),))
+    models = MultiModelWorld({"a": [(MAIN, 3)], "b": [(MAIN, 4)]}, FleetKnobs(), limited=limited)
     settings = models.controller.settings
     wanted = {"a": StaticKnobs({"main": 8, "more": 1}), "b": StaticKnobs({"main": 4})}
     change(
@@ -32,16 +32,16 @@ def scarce(gpus: int = 10) -> Models:
     return models
 
 
-def change(models: Models, settings: Settings) -> None:
+def change(models: MultiModelWorld, settings: Settings) -> None:
     """Who is taken out stops its workers; until then they occupy their GPUs."""
-    models.tell(SettingsChanged(msgspec.Raw(msgspec.json.encode(settings))))
+    models.schedule(SettingsChanged(msgspec.Raw(msgspec.json.encode(settings))))
     pools = {(model.name, pool.name) for model in settings.models for pool in model.pools}
     for one in [one for one in models.workers.values() if (one.model, one.pool) not in pools]:
-        models.tell(WorkerDeregistered(one.model, one.pool, one.worker))
+        models.schedule(WorkerDeregistered(one.model, one.pool, one.worker))
 
 
-def main(models: Models) -> dict[str, int]:
-    return {name: pools["main"] for name, pools in models.counts().items()}
+def main(models: MultiModelWorld) -> dict[str, int]:
+    return {name: pools["main"] for name, pools in models.effective_targets().items()}
 
 
 def test_who_is_taken_out_of_the_settings_leaves_its_share_to_the_others() -> None:
@@ -81,15 +81,15 @@ def test_a_model_that_waits_may_have_another_pool() -> None:
     more = replace(a, pools=(MAIN, replace(MAIN, name="more")))
     change(models, replace(models.controller.settings, models=(more, b)))
     models.run(MINUTE_MS)
-    assert sum(sum(pools.values()) for pools in models.counts().values()) == 10
+    assert sum(sum(pools.values()) for pools in models.effective_targets().values()) == 10
     change(models, replace(models.controller.settings, models=(a, b)))
     models.run(MINUTE_MS)
     assert main(models) == {"a": 6, "b": 4}
 
 
 def test_a_budget_over_all_models_forgets_who_is_gone() -> None:
-    models = Models({"a": [(MAIN, 3)], "b": [(MAIN, 4)]}, FleetKnobs(gpu_budget_max=10))
-    models.says("a", main=8)
+    models = MultiModelWorld({"a": [(MAIN, 3)], "b": [(MAIN, 4)]}, FleetKnobs(gpu_budget_max=10))
+    models.propose("a", main=8)
     models.run(MINUTE_MS)
     assert main(models) == {"a": 6, "b": 4}
     whole = models.controller.settings

@@ -26,7 +26,7 @@ from loadline.core.vocabulary.events import (
 from loadline.core.vocabulary.reasons import ReasonCode
 from loadline.core.vocabulary.samples import RegisteredWorker, TrafficSample, WorkerRecord, WorkerSample
 from loadline.forecast import forecast
-from tests.support.belief import START
+from tests.support.fleet_harness import START
 
 ENGINE = EngineProfile(linear=LinearKnobs(10.0, 0.08, 0.0, 0.02, max_kv_tokens=1e6, max_batch_requests=1_000))
 NAMES = ("first", "more", "other")
@@ -134,7 +134,10 @@ def test_a_planner_goes_on_with_other_pools_and_other_knobs(name: str) -> None:
         busy.change(pools=tuple(map(_pool, pools)), planner_knobs={name: knobs})
         busy.run(15)
         (hold,) = (model.hold for model in busy.controller.state.fleet.models.values() if model.hold is not None)
-        assert {reason.pool for opinion in hold.recommendations for reason in opinion.reasons} <= {"", *pools}
+        assert {reason.pool for recommendation in hold.recommendations for reason in recommendation.reasons} <= {
+            "",
+            *pools,
+        }
         assert not _remembered(busy.planner) - set(pools)
         assert "planner_failures" not in busy.controller.state.counters, hold
         assert busy.planner.knobs == knobs
@@ -171,7 +174,12 @@ def test_a_pool_that_comes_between_two_forecasts_is_sized(name: str) -> None:
     busy.run(25)
     assert "planner_failures" not in busy.controller.state.counters
     (hold,) = (model.hold for model in busy.controller.state.fleet.models.values() if model.hold is not None)
-    assert not [r for opinion in hold.recommendations for r in opinion.reasons if r.code is ReasonCode.TRAFFIC_UNKNOWN]
+    assert not [
+        r
+        for recommendation in hold.recommendations
+        for r in recommendation.reasons
+        if r.code is ReasonCode.TRAFFIC_UNKNOWN
+    ]
 
 
 def test_other_knobs_of_the_same_intervals_keep_the_series() -> None:

@@ -11,7 +11,7 @@ from loadline.core.vocabulary.effects import Effect, RaiseAlarm, RevokeWorkerLea
 from loadline.core.vocabulary.events import DrainAnswered, WorkerDrained
 from loadline.core.vocabulary.reasons import Rejection
 from loadline.core.vocabulary.scalars import WorkerPhase
-from tests.support.belief import STALE_MS, START, fleet_of, registered, reported, sample
+from tests.support.fleet_harness import STALE_MS, START, fleet_of, registered, reported, sample
 
 KNOBS = DrainKnobs(ttl_ms=60_000, retry_ms=2_000, revoke_after=3)
 EPOCH = 40

@@ -7,20 +7,20 @@ from loadline.core.controller import Controller
 from loadline.core.vocabulary.decisions import Decision
 from loadline.core.vocabulary.effects import RaiseAlarm
 from loadline.core.vocabulary.events import DecisionAnswered, DecisionCommitted, WorkerDeregistered
-from tests.support.desk import Desk, leading, make_settings
+from tests.support.controller_harness import ControllerHarness, leading, make_settings
 
 
 @pytest.fixture
-def desk() -> Desk:
+def harness() -> ControllerHarness:
     return leading()
 
 
-def growing(desk: Desk) -> Decision:
+def growing(harness: ControllerHarness) -> Decision:
     """A committed decision to go from two to three."""
-    desk.kv["m"] = 1.0
-    decision = desk.commit_of(desk.pass_time(31))
-    desk.tell(DecisionCommitted(decision.decision_id, "m", 90))
-    assert desk.desired() == 3
+    harness.kv["m"] = 1.0
+    decision = harness.commit_of(harness.advance(31))
+    harness.handle(DecisionCommitted(decision.decision_id, "m", 90))
+    assert harness.desired() == 3
     return decision
 
 
@@ -28,57 +28,57 @@ def refusal(decision: Decision) -> DecisionAnswered:
     return DecisionAnswered(decision.decision_id, "m", decision.epoch, decision.sequence, "s", "refused", {})
 
 
-def test_a_refused_growth_is_no_shrink(desk: Desk) -> None:
-    decision = growing(desk)
-    del desk.workers["m", "b"]
-    desk.tell(WorkerDeregistered("m", "decode", "b"))
-    desk.tell(refusal(decision))
-    assert desk.desired() == 2, "one is away for a moment: there were two, and no rail allowed a shrink"
+def test_a_refused_growth_is_no_shrink(harness: ControllerHarness) -> None:
+    decision = growing(harness)
+    del harness.workers["m", "b"]
+    harness.handle(WorkerDeregistered("m", "decode", "b"))
+    harness.handle(refusal(decision))
+    assert harness.desired() == 2, "one is away for a moment: there were two, and no rail allowed a shrink"
 
 
-def test_a_refusal_that_is_repeated_changes_nothing_again(desk: Desk) -> None:
-    decision = growing(desk)
-    alarms = [e for e in desk.tell(refusal(decision)) if isinstance(e, RaiseAlarm)]
+def test_a_refusal_that_is_repeated_changes_nothing_again(harness: ControllerHarness) -> None:
+    decision = growing(harness)
+    alarms = [e for e in harness.handle(refusal(decision)) if isinstance(e, RaiseAlarm)]
     assert [alarm.kind for alarm in alarms] == ["decision_refused"]
-    desk.register("c", models="m")
-    assert desk.tell(refusal(decision)) == []
-    assert desk.desired() == 2
+    harness.register("c", models="m")
+    assert harness.handle(refusal(decision)) == []
+    assert harness.desired() == 2
 
 
-def test_a_refusal_after_the_end_takes_nothing_back(desk: Desk) -> None:
-    decision = growing(desk)
-    desk.tell(msgspec.structs.replace(refusal(decision), status="done"))
-    desk.tell(refusal(decision))
-    assert desk.desired() == 3
+def test_a_refusal_after_the_end_takes_nothing_back(harness: ControllerHarness) -> None:
+    decision = growing(harness)
+    harness.handle(msgspec.structs.replace(refusal(decision), status="done"))
+    harness.handle(refusal(decision))
+    assert harness.desired() == 3
 
 
-def test_what_is_desired_is_never_above_the_maximum(desk: Desk) -> None:
-    decision = growing(desk)
-    desk.register(*(f"extra{n}" for n in range(9)), models="m")
-    desk.tell(refusal(decision))
-    assert desk.desired() == 8
+def test_what_is_desired_is_never_above_the_maximum(harness: ControllerHarness) -> None:
+    decision = growing(harness)
+    harness.register(*(f"extra{n}" for n in range(9)), models="m")
+    harness.handle(refusal(decision))
+    assert harness.desired() == 8
 
 
-def test_after_an_expiry_a_snapshot_knows_what_is_to_be_planned(desk: Desk) -> None:
-    decision = growing(desk)
-    desk.now = decision.expires_at_ms
-    desk.controller.state.leadership._extend(desk.now)
-    for model in desk.controller.state.fleet.models.values():
-        model.plan_at_ms = desk.now + 500
-    assert [e.kind for e in desk.tell() if isinstance(e, RaiseAlarm)] == ["decision_expired"]
+def test_after_an_expiry_a_snapshot_knows_what_is_to_be_planned(harness: ControllerHarness) -> None:
+    decision = growing(harness)
+    harness.now = decision.expires_at_ms
+    harness.controller.state.leadership._extend(harness.now)
+    for model in harness.controller.state.fleet.models.values():
+        model.plan_at_ms = harness.now + 500
+    assert [e.kind for e in harness.handle() if isinstance(e, RaiseAlarm)] == ["decision_expired"]
     twin = Controller(make_settings())
-    twin.restore(desk.controller.snapshot())
-    assert twin.next_wake() == desk.controller.next_wake() == desk.now
-    assert twin.handle([], desk.now + 1) == desk.controller.handle([], desk.now + 1)
-    assert twin.snapshot() == desk.controller.snapshot()
+    twin.restore(harness.controller.snapshot())
+    assert twin.next_wake() == harness.controller.next_wake() == harness.now
+    assert twin.handle([], harness.now + 1) == harness.controller.handle([], harness.now + 1)
+    assert twin.snapshot() == harness.controller.snapshot()
 
 
-def test_done_with_other_counts_is_not_done(desk: Desk) -> None:
-    desk.kv["m"] = 1.0
-    decision = desk.commit_of(desk.pass_time(31))
-    desk.tell(DecisionCommitted(decision.decision_id, "m", 90))
+def test_done_with_other_counts_is_not_done(harness: ControllerHarness) -> None:
+    harness.kv["m"] = 1.0
+    decision = harness.commit_of(harness.advance(31))
+    harness.handle(DecisionCommitted(decision.decision_id, "m", 90))
     answer = DecisionAnswered(decision.decision_id, "m", decision.epoch, decision.sequence, "s", "done", {"decode": 99})
-    desk.tell(answer)
-    assert desk.controller.state.ledger.live, "still announced"
-    desk.tell(msgspec.structs.replace(answer, observed={t.pool: t.replicas for t in decision.targets}))
-    assert not desk.controller.state.ledger.live
+    harness.handle(answer)
+    assert harness.controller.state.ledger.live, "still announced"
+    harness.handle(msgspec.structs.replace(answer, observed={t.pool: t.replicas for t in decision.targets}))
+    assert not harness.controller.state.ledger.live

@@ -11,7 +11,7 @@ from loadline.core.fleet.worker import WorkerLoad
 from loadline.core.vocabulary.events import LoadReported
 from loadline.core.vocabulary.reasons import Rejection
 from loadline.core.vocabulary.samples import RegisteredWorker, WorkerRecord, WorkerSample
-from tests.support.belief import STALE_MS, START, fleet_of, registered, reported, sample
+from tests.support.fleet_harness import STALE_MS, START, fleet_of, registered, reported, sample
 
 DEADLINE_MS = 60_000
 DECODE = PoolKnobs("decode", "decode", start_deadline_ms=DEADLINE_MS)

@@ -11,7 +11,7 @@ from loadline.config.schedules import expanded
 from loadline.core.fleet.pool import PoolKnobs
 from loadline.core.fleet.schedule_windows import ScheduleKnobs, ZoneOffsets
 from loadline.core.planning.schedules import Schedules
-from tests.support.belief import Line
+from tests.support.fleet_harness import FleetHarness
 
 WORKDAYS = ScheduleKnobs("0 8 * * mon-fri", "0 18 * * mon-fri", 4, "Europe/Berlin")
 ZONES = {name: expanded(name) for name in ("Europe/Berlin", "America/New_York", "Asia/Kolkata")}
@@ -32,7 +32,7 @@ class Clock:
 
     def __init__(self, *schedules: ScheduleKnobs, start_up_ms: int = 0) -> None:
         pool = PoolKnobs("a", "decode", replicas_max=10, schedules=schedules)
-        self.line = Line([pool], 0)
+        self.line = FleetHarness([pool], 0)
         self.line.pool("a").start_ups_ms = [start_up_ms] if start_up_ms else []
         self.schedules = Schedules([pool], ZONES)
 

@@ -4,8 +4,8 @@ from msgspec.structs import replace
 
 from loadline.core.fleet.pool import Pool, PoolKnobs
 from loadline.core.vocabulary.reasons import ReasonCode
-from tests.support.belief import Line
-from tests.support.throughput import KNOBS, Desk, codes
+from tests.support.fleet_harness import FleetHarness
+from tests.support.throughput_harness import KNOBS, ThroughputHarness, codes
 
 DEFAULT_MS = 60_000
 DEADLINE_MS = 600_000
@@ -15,7 +15,7 @@ class Growing:
     """A pool of four workers that grows."""
 
     def __init__(self) -> None:
-        self.world = Line([PoolKnobs("d", "decode", start_deadline_ms=DEADLINE_MS, replicas_max=50)], 4)
+        self.world = FleetHarness([PoolKnobs("d", "decode", start_deadline_ms=DEADLINE_MS, replicas_max=50)], 4)
         self.pool: Pool = self.world.pool("d")
         self.pool.reset_desired(4, self.world.now)
 
@@ -25,7 +25,7 @@ class Growing:
 
     def come(self, count: int, after_ms: int) -> None:
         self.world.now += after_ms
-        self.world.grow("d", count)
+        self.world.add_workers("d", count)
 
 
 def test_the_longest_of_the_last_eight_start_ups_counts() -> None:
@@ -81,13 +81,13 @@ def test_pending_workers_are_expected_when_others_have_taken_so_long() -> None:
 
 
 def test_each_pool_shrinks_by_its_own_start_up_and_the_slowest_is_planned_for() -> None:
-    desk = Desk(replace(KNOBS, start_up_ms=30_000), workers=4)
-    slow, quick = desk.world.pool("p"), desk.world.pool("d")
+    harness = ThroughputHarness(replace(KNOBS, start_up_ms=30_000), workers=4)
+    slow, quick = harness.world.pool("p"), harness.world.pool("d")
     slow.start_ups_ms, quick.start_ups_ms = [100_000], [10_000]
-    desk.hear(50, 181)
-    assert desk.planner.demand.start_up_ms == 100_000
-    slow.scaled_up_at_ms = quick.scaled_up_at_ms = desk.world.now - 50_000
-    opinion = desk.answer(50 * 180.0)
-    held = [reason.pool for reason in opinion.reasons if reason.code is ReasonCode.ADJUSTMENT_INTERVAL]
-    assert (opinion.targets, held) == ({"d": 1}, ["p"])
-    assert codes(desk.hear(50, 51)) == {ReasonCode.THROUGHPUT_TARGET}
+    harness.report_traffic(50, 181)
+    assert harness.planner.demand.start_up_ms == 100_000
+    slow.scaled_up_at_ms = quick.scaled_up_at_ms = harness.world.now - 50_000
+    recommendation = harness.answer_forecast(50 * 180.0)
+    held = [reason.pool for reason in recommendation.reasons if reason.code is ReasonCode.ADJUSTMENT_INTERVAL]
+    assert (recommendation.targets, held) == ({"d": 1}, ["p"])
+    assert codes(harness.report_traffic(50, 51)) == {ReasonCode.THROUGHPUT_TARGET}

@@ -19,81 +19,81 @@ def report(sequence: int, frontend: str = "f", **fields: object) -> TrafficRepor
     return TrafficReported("m", frontend, 1, TrafficSample(sequence=sequence, **values))  # type: ignore[arg-type]
 
 
-def traffic() -> Traffic:
+def make_traffic() -> Traffic:
     return Traffic(window_ms=60_000, frontends_max=8, stale_after_ms=5_000)
 
 
 def test_an_interval_is_the_difference_of_two_totals() -> None:
-    belief = traffic()
-    belief.ingest(report(1, arrivals=4, isl_tokens=100.0), T0)
-    mark = belief.totals
-    belief.ingest(report(2, arrivals=6, isl_tokens=50.0, completed=2, osl_tokens=30.0, ttft_ms=8.0), T0 + 1_000)
-    belief.ingest(report(3, arrivals=2, isl_tokens=90.0, completed=4, osl_tokens=60.0), T0 + 2_000)
-    had = belief.totals.since(mark)
+    traffic = make_traffic()
+    traffic.ingest(report(1, arrivals=4, isl_tokens=100.0), T0)
+    mark = traffic.totals
+    traffic.ingest(report(2, arrivals=6, isl_tokens=50.0, completed=2, osl_tokens=30.0, ttft_ms=8.0), T0 + 1_000)
+    traffic.ingest(report(3, arrivals=2, isl_tokens=90.0, completed=4, osl_tokens=60.0), T0 + 2_000)
+    had = traffic.totals.since(mark)
     assert (had.observed_ms, had.arrivals, had.requests_per_s) == (2_000, 8, 4.0)
     assert (had.isl_tokens.value, had.osl_tokens.value, had.ttft_ms.value) == (60.0, 50.0, 8.0)
     assert had.itl_ms.value is None
 
 
 def test_hits_weigh_by_prompt_tokens_and_who_says_nothing_had_none() -> None:
-    belief = traffic()
-    belief.ingest(report(1, arrivals=1, isl_tokens=9_000.0, kv_hit_rate=0.1), T0)
-    mark = belief.totals
-    belief.ingest(report(2, arrivals=1, isl_tokens=3_000.0, kv_hit_rate=0.9), T0 + 1_000)
-    belief.ingest(report(3, arrivals=3, isl_tokens=1_000.0, kv_hit_rate=0.6), T0 + 2_000)
-    assert belief.totals.kv_hit_rate == pytest.approx((900 + 2_700 + 1_800) / 15_000)
-    assert belief.totals.since(mark).kv_hit_rate == pytest.approx((2_700 + 1_800) / 6_000)
-    assert belief.recent_arrivals(2_000, T0 + 2_000).kv_hit_rate == pytest.approx((2_700 + 1_800) / 6_000)
-    belief.ingest(report(1, "other", arrivals=6, isl_tokens=1_000.0), T0 + 2_000)
-    assert belief.totals.since(mark).kv_hit_rate == pytest.approx((2_700 + 1_800) / 12_000)
-    assert TrafficTotals().kv_hit_rate == belief.recent_arrivals(1_000, T0 + 90_000).kv_hit_rate == 0.0
+    traffic = make_traffic()
+    traffic.ingest(report(1, arrivals=1, isl_tokens=9_000.0, kv_hit_rate=0.1), T0)
+    mark = traffic.totals
+    traffic.ingest(report(2, arrivals=1, isl_tokens=3_000.0, kv_hit_rate=0.9), T0 + 1_000)
+    traffic.ingest(report(3, arrivals=3, isl_tokens=1_000.0, kv_hit_rate=0.6), T0 + 2_000)
+    assert traffic.totals.kv_hit_rate == pytest.approx((900 + 2_700 + 1_800) / 15_000)
+    assert traffic.totals.since(mark).kv_hit_rate == pytest.approx((2_700 + 1_800) / 6_000)
+    assert traffic.recent_arrivals(2_000, T0 + 2_000).kv_hit_rate == pytest.approx((2_700 + 1_800) / 6_000)
+    traffic.ingest(report(1, "other", arrivals=6, isl_tokens=1_000.0), T0 + 2_000)
+    assert traffic.totals.since(mark).kv_hit_rate == pytest.approx((2_700 + 1_800) / 12_000)
+    assert TrafficTotals().kv_hit_rate == traffic.recent_arrivals(1_000, T0 + 90_000).kv_hit_rate == 0.0
 
 
 def test_idle_is_zero_and_silence_is_not_heard() -> None:
-    belief = traffic()
+    traffic = make_traffic()
     for second in range(4):
-        belief.ingest(report(second + 1), T0 + second * 1_000)
-    assert (belief.totals.observed_ms, belief.totals.arrivals) == (4_000, 0)
-    belief.ingest(report(9), T0 + 20_000)
-    assert belief.totals.observed_ms == 5_000, "nobody knows what was in the seconds between"
+        traffic.ingest(report(second + 1), T0 + second * 1_000)
+    assert (traffic.totals.observed_ms, traffic.totals.arrivals) == (4_000, 0)
+    traffic.ingest(report(9), T0 + 20_000)
+    assert traffic.totals.observed_ms == 5_000, "nobody knows what was in the seconds between"
 
 
 def test_histograms_are_added_and_taken_apart() -> None:
-    belief = traffic()
-    belief.ingest(report(1, arrivals=3, isl_histogram=Histogram(BOUNDS, (1, 2, 0))), T0)
-    mark = belief.totals
-    belief.ingest(report(2, arrivals=3, isl_histogram=Histogram(BOUNDS, (0, 1, 2))), T0)
-    assert belief.totals.isl_bins == Histogram(BOUNDS, (1, 3, 2))
-    assert belief.totals.since(mark).isl_bins == Histogram(BOUNDS, (0, 1, 2))
-    belief.ingest(report(3, arrivals=1, isl_histogram=Histogram((5.0,), (1, 0))), T0)
-    assert belief.totals.since(mark).isl_bins == NO_BINS, "other bounds cannot be compared"
-    belief.ingest(report(4, arrivals=1, isl_histogram=Histogram((5.0,), (1,))), T0)
-    assert belief.totals.isl_bins == Histogram((5.0,), (1, 0)), "what cannot be a histogram is none"
+    traffic = make_traffic()
+    traffic.ingest(report(1, arrivals=3, isl_histogram=Histogram(BOUNDS, (1, 2, 0))), T0)
+    mark = traffic.totals
+    traffic.ingest(report(2, arrivals=3, isl_histogram=Histogram(BOUNDS, (0, 1, 2))), T0)
+    assert traffic.totals.isl_bins == Histogram(BOUNDS, (1, 3, 2))
+    assert traffic.totals.since(mark).isl_bins == Histogram(BOUNDS, (0, 1, 2))
+    traffic.ingest(report(3, arrivals=1, isl_histogram=Histogram((5.0,), (1, 0))), T0)
+    assert traffic.totals.since(mark).isl_bins == NO_BINS, "other bounds cannot be compared"
+    traffic.ingest(report(4, arrivals=1, isl_histogram=Histogram((5.0,), (1,))), T0)
+    assert traffic.totals.isl_bins == Histogram((5.0,), (1, 0)), "what cannot be a histogram is none"
 
 
 def test_a_frontend_that_fell_silent_makes_it_incomplete_for_a_while() -> None:
-    belief = traffic()
+    traffic = make_traffic()
     for second in range(70):
-        belief.ingest(report(second + 1, "a"), T0 + second * 1_000)
+        traffic.ingest(report(second + 1, "a"), T0 + second * 1_000)
         if second == 0:
-            belief.ingest(report(1, "b"), T0)
+            traffic.ingest(report(1, "b"), T0)
         age_s = second
-        assert belief.is_reporting(T0 + second * 1_000)
-        assert belief.is_complete(T0 + second * 1_000) == (age_s <= 5 or age_s > 60)
-    assert not belief.is_reporting(T0 + 69_000 + 5_001)
+        assert traffic.is_reporting(T0 + second * 1_000)
+        assert traffic.is_complete(T0 + second * 1_000) == (age_s <= 5 or age_s > 60)
+    assert not traffic.is_reporting(T0 + 69_000 + 5_001)
 
 
 def test_what_is_recent_counts_whole_buckets() -> None:
-    belief = traffic()
+    traffic = make_traffic()
     for second in range(20):
-        belief.ingest(report(second + 1, arrivals=second, isl_tokens=10.0), T0 + second * 1_000)
-    recent = belief.recent_arrivals(10_000, T0 + 19_000)
+        traffic.ingest(report(second + 1, arrivals=second, isl_tokens=10.0), T0 + second * 1_000)
+    recent = traffic.recent_arrivals(10_000, T0 + 19_000)
     assert (recent.arrivals, recent.observed_ms, recent.isl_tokens) == (sum(range(10, 20)), 10_000, 10.0)
-    assert belief.recent_arrivals(10_000, T0 + 60_000).requests_per_s == 0.0
+    assert traffic.recent_arrivals(10_000, T0 + 60_000).requests_per_s == 0.0
 
 
 def test_an_absurd_report_is_forgotten_with_its_interval() -> None:
-    belief = traffic()
+    traffic = make_traffic()
     absurd: dict[str, Any] = {
         "arrivals": 2**53,
         "isl_tokens": 1e7,
@@ -102,13 +102,13 @@ def test_an_absurd_report_is_forgotten_with_its_interval() -> None:
         "osl_tokens": 1e7,
     }
     for sequence in range(1, 2_000):
-        belief.ingest(report(sequence, itl_ms=1e12, **absurd), T0)
-    mark = belief.totals
-    belief.ingest(report(2_000, arrivals=3, isl_tokens=812.125, completed=7, osl_tokens=164.5, itl_ms=18.5), T0)
-    had = belief.totals.since(mark)
+        traffic.ingest(report(sequence, itl_ms=1e12, **absurd), T0)
+    mark = traffic.totals
+    traffic.ingest(report(2_000, arrivals=3, isl_tokens=812.125, completed=7, osl_tokens=164.5, itl_ms=18.5), T0)
+    had = traffic.totals.since(mark)
     assert (had.arrivals, had.isl_tokens.value, had.kv_hit_rate) == (3, 812.125, 0.0)
     assert (had.completed, had.osl_tokens.value, had.itl_ms.value) == (7, 164.5, 18.5)
-    assert msgspec.json.decode(msgspec.json.encode(belief), type=Traffic) == belief, "and a snapshot can be written"
+    assert msgspec.json.decode(msgspec.json.encode(traffic), type=Traffic) == traffic, "and a snapshot can be written"
 
 
 def test_totals_of_nothing_are_nothing() -> None:

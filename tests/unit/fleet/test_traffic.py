@@ -15,7 +15,7 @@ T0 = 1_700_000_000_000
 NOTHING = TrafficStatus(None, None, None, None, None, 0)
 
 
-def traffic(frontends_max: int = 8) -> Traffic:
+def make_traffic(frontends_max: int = 8) -> Traffic:
     return Traffic(window_ms=60_000, frontends_max=frontends_max, stale_after_ms=5_000)
 
 
@@ -25,73 +25,73 @@ def report(sequence: int = 1, frontend: str = "f", incarnation: int = 1, **field
 
 
 def test_nothing_reported_is_unknown_and_not_zero() -> None:
-    assert traffic().status(T0) == NOTHING
+    assert make_traffic().status(T0) == NOTHING
 
 
 def test_an_idle_frontend_says_zero() -> None:
-    belief = traffic()
-    assert belief.ingest(report(), T0) is None
-    assert belief.status(T0) == TrafficStatus(0.0, None, None, None, None, 0)
+    traffic = make_traffic()
+    assert traffic.ingest(report(), T0) is None
+    assert traffic.status(T0) == TrafficStatus(0.0, None, None, None, None, 0)
 
 
 def test_rate_and_means_are_weighted_by_requests() -> None:
-    belief = traffic()
-    belief.ingest(report(1, arrivals=10, isl_tokens=100.0, completed=4, osl_tokens=50.0, ttft_ms=200.0, itl_ms=20), T0)
-    belief.ingest(report(2, arrivals=30, isl_tokens=300.0, completed=12, osl_tokens=90.0, queued=3), T0 + 10_000)
-    status = belief.status(T0 + 10_000)
+    traffic = make_traffic()
+    traffic.ingest(report(1, arrivals=10, isl_tokens=100.0, completed=4, osl_tokens=50.0, ttft_ms=200.0, itl_ms=20), T0)
+    traffic.ingest(report(2, arrivals=30, isl_tokens=300.0, completed=12, osl_tokens=90.0, queued=3), T0 + 10_000)
+    status = traffic.status(T0 + 10_000)
     assert status == TrafficStatus(4.0, 250.0, 80.0, 200.0, 20.0, 3)
 
 
 def test_lengths_without_requests_mean_nothing() -> None:
-    belief = traffic()
-    belief.ingest(report(1, arrivals=0, isl_tokens=5.0, completed=0, osl_tokens=7.0, ttft_ms=1.0), T0)
-    assert belief.status(T0) == TrafficStatus(0.0, None, None, None, None, 0)
+    traffic = make_traffic()
+    traffic.ingest(report(1, arrivals=0, isl_tokens=5.0, completed=0, osl_tokens=7.0, ttft_ms=1.0), T0)
+    assert traffic.status(T0) == TrafficStatus(0.0, None, None, None, None, 0)
 
 
 def test_old_buckets_leave_the_window() -> None:
-    belief = traffic()
-    belief.ingest(report(1, arrivals=100), T0)
-    belief.ingest(report(2, arrivals=6), T0 + 61_000)
-    assert belief.status(T0 + 61_000).requests_per_s == 0.1
-    assert len(belief.buckets) == 1
+    traffic = make_traffic()
+    traffic.ingest(report(1, arrivals=100), T0)
+    traffic.ingest(report(2, arrivals=6), T0 + 61_000)
+    assert traffic.status(T0 + 61_000).requests_per_s == 0.1
+    assert len(traffic.buckets) == 1
 
 
 def test_a_silent_frontend_is_not_believed() -> None:
-    belief = traffic()
-    belief.ingest(report(1, arrivals=5, queued=2), T0)
-    assert belief.status(T0 + 5_000).queued == 2
-    assert belief.status(T0 + 5_001) == NOTHING
+    traffic = make_traffic()
+    traffic.ingest(report(1, arrivals=5, queued=2), T0)
+    assert traffic.status(T0 + 5_000).queued == 2
+    assert traffic.status(T0 + 5_001) == NOTHING
 
 
 def test_repeats_and_earlier_lives_are_refused() -> None:
-    belief = traffic()
-    assert belief.ingest(report(5, arrivals=1, incarnation=2), T0) is None
-    assert belief.ingest(report(5, arrivals=1, incarnation=2), T0) == Rejection.NOT_NEWER
-    assert belief.ingest(report(4, arrivals=1, incarnation=2), T0) == Rejection.NOT_NEWER
-    assert belief.ingest(report(9, arrivals=1, incarnation=1), T0) == Rejection.STALE_INCARNATION
-    assert belief.ingest(report(1, arrivals=1, incarnation=3), T0) is None, "a new life counts from the beginning"
-    assert sum(bucket.arrivals for bucket in belief.buckets) == 2
+    traffic = make_traffic()
+    assert traffic.ingest(report(5, arrivals=1, incarnation=2), T0) is None
+    assert traffic.ingest(report(5, arrivals=1, incarnation=2), T0) == Rejection.NOT_NEWER
+    assert traffic.ingest(report(4, arrivals=1, incarnation=2), T0) == Rejection.NOT_NEWER
+    assert traffic.ingest(report(9, arrivals=1, incarnation=1), T0) == Rejection.STALE_INCARNATION
+    assert traffic.ingest(report(1, arrivals=1, incarnation=3), T0) is None, "a new life counts from the beginning"
+    assert sum(bucket.arrivals for bucket in traffic.buckets) == 2
 
 
 def test_frontends_are_bounded_and_the_long_silent_make_room() -> None:
-    belief = traffic(frontends_max=2)
-    assert belief.ingest(report(1, "a"), T0) is None
-    assert belief.ingest(report(1, "b"), T0 + 50_000) is None
-    assert belief.ingest(report(1, "c"), T0 + 50_001) == Rejection.FRONTENDS_FULL
-    assert belief.ingest(report(1, "c"), T0 + 60_001) is None, "a was last heard of a window ago"
-    assert sorted(belief.frontends) == ["b", "c"]
+    traffic = make_traffic(frontends_max=2)
+    assert traffic.ingest(report(1, "a"), T0) is None
+    assert traffic.ingest(report(1, "b"), T0 + 50_000) is None
+    assert traffic.ingest(report(1, "c"), T0 + 50_001) == Rejection.FRONTENDS_FULL
+    assert traffic.ingest(report(1, "c"), T0 + 60_001) is None, "a was last heard of a window ago"
+    assert sorted(traffic.frontends) == ["b", "c"]
 
 
 @pytest.mark.parametrize(("incarnation", "sequence"), [(1, 1), (2, 1), (2, 5)])
 def test_a_frontend_that_begins_anew_with_lower_numbers_is_believed_once_it_is_overdue(
     incarnation: int, sequence: int
 ) -> None:
-    belief = traffic()
-    assert belief.ingest(report(5, incarnation=2), T0) is None
+    traffic = make_traffic()
+    assert traffic.ingest(report(5, incarnation=2), T0) is None
     anew = report(sequence, incarnation=incarnation, queued=3)
-    assert belief.ingest(anew, T0 + 5_000) is not None
-    assert belief.ingest(anew, T0 + 5_001) is None
-    assert belief.queued(T0 + 5_001) == 3
+    assert traffic.ingest(anew, T0 + 5_000) is not None
+    assert traffic.ingest(anew, T0 + 5_001) is None
+    assert traffic.queued(T0 + 5_001) == 3
 
 
 @pytest.mark.parametrize(
@@ -100,33 +100,33 @@ def test_a_frontend_that_begins_anew_with_lower_numbers_is_believed_once_it_is_o
     ids=["full", "stale", "repeated"],
 )
 def test_what_is_refused_is_missing_for_a_window(refused: TrafficReported) -> None:
-    belief = traffic(frontends_max=1)
+    traffic = make_traffic(frontends_max=1)
     for second in range(120):
         now = T0 + second * 1_000
-        assert belief.ingest(report(second + 2, "a", incarnation=2), now) is None
+        assert traffic.ingest(report(second + 2, "a", incarnation=2), now) is None
         if second == 30:
-            assert belief.is_complete(now)
-            assert belief.ingest(refused, now) is not None
-        assert belief.is_complete(now) == (not 30 <= second <= 90)
-        assert not belief.refused_requests(now), "it spoke of no requests"
+            assert traffic.is_complete(now)
+            assert traffic.ingest(refused, now) is not None
+        assert traffic.is_complete(now) == (not 30 <= second <= 90)
+        assert not traffic.refused_requests(now), "it spoke of no requests"
 
 
 @given(st.lists(st.tuples(st.integers(0, 30_000), st.integers(0, 50)), min_size=1, max_size=40))
 def test_arrivals_are_those_of_the_window_and_memory_is_bounded(reports: list[tuple[int, int]]) -> None:
-    belief, now, seen = traffic(), T0, []
+    traffic, now, seen = make_traffic(), T0, []
     for sequence, (wait_ms, arrivals) in enumerate(reports, start=1):
         now += wait_ms
-        belief.ingest(report(sequence, arrivals=arrivals), now)
+        traffic.ingest(report(sequence, arrivals=arrivals), now)
         seen.append((now, arrivals))
     kept = sum(count for at, count in seen if at - at % 1_000 >= now - 60_000)
     covered_ms = max(1_000, min(60_000, now - seen[0][0]))
-    assert belief.status(now).requests_per_s == kept * 1_000 / covered_ms
-    assert len(belief.buckets) <= 62
+    assert traffic.status(now).requests_per_s == kept * 1_000 / covered_ms
+    assert len(traffic.buckets) <= 62
 
 
 def test_asking_changes_nothing() -> None:
-    belief = traffic()
-    belief.ingest(report(1, arrivals=5), T0)
-    before = msgspec.json.encode(belief)
-    belief.status(T0 + 3_600_000)
-    assert msgspec.json.encode(belief) == before, "a replay does not see who asked when"
+    traffic = make_traffic()
+    traffic.ingest(report(1, arrivals=5), T0)
+    before = msgspec.json.encode(traffic)
+    traffic.status(T0 + 3_600_000)
+    assert msgspec.json.encode(traffic) == before, "a replay does not see who asked when"

@@ -13,7 +13,7 @@ from loadline.core.migration.outcomes import MigrationCode, PairReport, PolicyRe
 from loadline.core.queries import status as query
 from loadline.core.vocabulary.status import DurationTotal, InFlightStatus, MigrationStatus
 from loadline.wire.messages import ExplainReply
-from tests.support.belief import START
+from tests.support.fleet_harness import START
 from tests.support.migration_world import MigrationWorld
 from tests.unit.adapters.test_metrics import MOVES, status_with
 

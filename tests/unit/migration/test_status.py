@@ -24,7 +24,7 @@ from loadline.core.vocabulary.samples import RegisteredWorker
 from loadline.core.vocabulary.status import DurationTotal, MigrationStatus, ModelStatus
 from loadline.runtime.status_parts import without_lists
 from loadline.wire.codec import encode
-from tests.support.controlled import booted
+from tests.support.controller_world import booted
 from tests.support.migration_world import POOLS, MigrationWorld
 
 KNOBS = MigrationKnobs(policies=("decode_load",), decode_load_threshold=0.5)
@@ -202,14 +202,14 @@ def test_a_large_status_omits_its_lists_of_migrations() -> None:
 def test_drained_workers_are_counted_with_their_time() -> None:
     world = booted()
     world.run(10)
-    world.tell(DrainRequested("m", "decode", "d1", "me"))
+    world.handle(DrainRequested("m", "decode", "d1", "me"))
     world.now += 700
-    world.tell(WorkerDrained("m", "decode", "d1", 1))
+    world.handle(WorkerDrained("m", "decode", "d1", 1))
     emptied = model_of(world.controller, world.now).emptied
     assert emptied == DurationTotal(1, 700)
     assert emptied.mean_ms == 700.0
     assert DurationTotal().mean_ms == 0.0
     (model,) = world.controller.settings.models
     gone = replace(world.controller.settings, models=(replace(model, name="n"),))
-    world.tell(SettingsChanged(Raw(encode(gone))))
+    world.handle(SettingsChanged(Raw(encode(gone))))
     assert world.controller.state.fleet.models["n"].migration.tally == MigrationTally()

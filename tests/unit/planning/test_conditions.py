@@ -25,16 +25,16 @@ from loadline.core.vocabulary.events import (
 from loadline.core.vocabulary.reasons import Reason, ReasonCode, Recommendation
 from loadline.core.vocabulary.samples import RegisteredWorker, WorkerRecord
 from loadline.core.vocabulary.status import Condition, ModelStatus
-from tests.support.belief import START, sample
-from tests.support.controlled import World, booted
+from tests.support.controller_world import ControllerWorld, booted
+from tests.support.fleet_harness import START, sample
 
 
-def seen(world: World) -> dict[str, Condition]:
+def seen(world: ControllerWorld) -> dict[str, Condition]:
     status = query.status(world.settings, world.controller.state, "0", START, world.now)
     return {one.name: one for one in status.models[0].conditions}
 
 
-def said(world: World) -> dict[str, tuple[bool, str]]:
+def said(world: ControllerWorld) -> dict[str, tuple[bool, str]]:
     return {name: (one.status, one.reason) for name, one in seen(world).items()}
 
 
@@ -82,16 +82,16 @@ def test_another_reason_of_the_same_status_does_not_begin_anew() -> None:
 def test_a_paused_model_is_skipped_although_nothing_is_wanted() -> None:
     world = booted()
     world.run(30)
-    world.tell(PausesRead({"m": "ada"}))
+    world.handle(PausesRead({"m": "ada"}))
     found = seen(world)["OptimizationReady"]
     assert (found.status, found.reason, found.since_ms) == (False, "SkippedProcessing", world.now)
     assert found.message == "the model is paused: resume it with `loadline resume MODEL`"
-    world.tell(PausesRead({}))
+    world.handle(PausesRead({}))
     assert said(world)["OptimizationReady"] == (True, "OptimizationSucceeded")
 
 
 def test_an_agent_that_stands_by_skips() -> None:
-    world = World()
+    world = ControllerWorld()
     world.controller.handle([RegistryRead([])], world.now)
     assert said(world)["OptimizationReady"] == (False, "SkippedProcessing")
 
@@ -140,21 +140,24 @@ def test_reasons_make_the_condition_and_the_worst_counts(
     )
     found = Reason(code, "decode", numbers | {"wanted": 2.0})
     calm = Reason(ReasonCode.WITHIN_THRESHOLDS)
-    opinion = Recommendation("p", {}, (calm,) if rail else (calm, found), {})
+    recommendation = Recommendation("p", {}, (calm,) if rail else (calm, found), {})
     rails = [found] if rail else []
     fleet = world.settings.fleet
-    ready = conditions(model, opinion, rails, (), world.now, fleet=fleet, by_traffic=False)[1]
+    ready = conditions(model, recommendation, rails, (), world.now, fleet=fleet, by_traffic=False)[1]
     assert (ready.name, ready.status, ready.reason) == ("OptimizationReady", status, reason)
     skipped = [Reason(ReasonCode.STOPPING), *rails]
-    assert conditions(model, opinion, skipped, (), 0, fleet=fleet, by_traffic=False)[1].reason == "SkippedProcessing"
+    assert (
+        conditions(model, recommendation, skipped, (), 0, fleet=fleet, by_traffic=False)[1].reason
+        == "SkippedProcessing"
+    )
 
 
 def test_a_budget_that_holds_a_shrink_is_no_shortage() -> None:
     world = booted()
     model = world.controller.state.fleet.models["m"]
     held = Reason.of(ReasonCode.GPU_BUDGET_GUARD_HOLD, "decode", wanted=1, allowed=2, gpus=2)
-    opinion = Recommendation("p", {}, (Reason(ReasonCode.WITHIN_THRESHOLDS),), {})
-    found = conditions(model, opinion, [held], (), world.now, fleet=world.settings.fleet, by_traffic=False)
+    recommendation = Recommendation("p", {}, (Reason(ReasonCode.WITHIN_THRESHOLDS),), {})
+    found = conditions(model, recommendation, [held], (), world.now, fleet=world.settings.fleet, by_traffic=False)
     assert found[1].reason == "OptimizationSucceeded"
 
 
@@ -174,25 +177,25 @@ def test_what_one_of_two_planners_lacks_is_no_failure_where_the_other_leads(
     world = booted()
     model = world.controller.state.fleet.models["m"]
     numbers = dict.fromkeys(("fresh", "ready", "known", "saturation", "queueing"), 1.0)
-    opinion = Recommendation("hybrid", {}, tuple(Reason(code, "decode", numbers) for code in codes), {})
-    found = conditions(model, opinion, (), (), world.now, fleet=world.settings.fleet, by_traffic=True)
+    recommendation = Recommendation("hybrid", {}, tuple(Reason(code, "decode", numbers) for code in codes), {})
+    found = conditions(model, recommendation, (), (), world.now, fleet=world.settings.fleet, by_traffic=True)
     assert found[1].reason == reason
 
 
 def test_a_pool_that_is_to_be_empty_lacks_nothing() -> None:
-    world = World()
+    world = ControllerWorld()
     model = world.controller.state.fleet.models["m"]
-    opinion = Recommendation("p", {}, (Reason(ReasonCode.NO_WORKERS, "decode"),), {})
+    recommendation = Recommendation("p", {}, (Reason(ReasonCode.NO_WORKERS, "decode"),), {})
     fleet = world.settings.fleet
     for pool in model.pools.values():
         pool.desired = 1
-    lacking = conditions(model, opinion, (), (), world.now, fleet=fleet, by_traffic=False)
+    lacking = conditions(model, recommendation, (), (), world.now, fleet=fleet, by_traffic=False)
     assert [one.reason for one in lacking] == ["MetricsMissing", "MetricsUnavailable"]
     for pool in model.pools.values():
         pool.desired = 0
-    empty = conditions(model, opinion, (), lacking, world.now, fleet=fleet, by_traffic=False)
+    empty = conditions(model, recommendation, (), lacking, world.now, fleet=fleet, by_traffic=False)
     assert [one.reason for one in empty] == ["MetricsFound", "OptimizationSucceeded"]
-    by_traffic = conditions(model, opinion, (), (), world.now, fleet=fleet, by_traffic=True)
+    by_traffic = conditions(model, recommendation, (), (), world.now, fleet=fleet, by_traffic=True)
     assert by_traffic[0].message.startswith("no frontend reports traffic: check")
 
 
@@ -259,7 +262,7 @@ def test_a_model_that_falls_silent_keeps_its_counts_and_the_others_go_on() -> No
 def test_people_read_it_in_a_line() -> None:
     world = booted()
     world.run(30)
-    world.tell(PausesRead({"m": "ada"}))
+    world.handle(PausesRead({"m": "ada"}))
     status = query.status(world.settings, world.controller.state, "0", START, world.now)
     lines = format_status(status).splitlines()
     found = [line.strip() for line in lines if "=True since" in line or "=False since" in line]

@@ -13,7 +13,7 @@ from loadline.core.planning.sizing.correction import Correction
 from loadline.core.planning.sizing.knobs import ThroughputKnobs
 from loadline.core.vocabulary.events import TrafficReported
 from loadline.core.vocabulary.samples import TrafficSample
-from tests.support.belief import Line
+from tests.support.fleet_harness import FleetHarness
 
 # ITL is 12 ms and 0.3 ms a request; a prompt of 500 tokens takes 30 ms.
 LINEAR = LinearKnobs(12.0, 0.3, 20.0, 0.02, max_kv_tokens=4e6, max_batch_requests=1_000)
@@ -24,14 +24,14 @@ ITL_MS = 60.0
 BATCH = RATE * 200 * ITL_MS / 1_000.0
 
 
-class Desk:
+class CorrectionHarness:
     """Pools of the profile, with steady traffic."""
 
     def __init__(self, pools: dict[str, int], linear: LinearKnobs = LINEAR) -> None:
         roles = {"p": "prefill", "d": "decode", "a": "aggregated"}
-        self.world = Line([PoolKnobs(name, roles[name[0]]) for name in pools], 0)  # type: ignore[arg-type]
+        self.world = FleetHarness([PoolKnobs(name, roles[name[0]]) for name in pools], 0)  # type: ignore[arg-type]
         for name, workers in pools.items():
-            self.world.grow(name, workers)
+            self.world.add_workers(name, workers)
             pool = self.world.pool(name)
             pool.engine = EngineProfile(linear=linear)
             pool.reset_desired(workers, self.world.now)
@@ -64,71 +64,71 @@ class Desk:
 def test_the_workers_of_all_pools_of_a_role_share_the_requests() -> None:
     truth = ITL_MS / (12.0 + 0.3 * BATCH / 4)
     for pools in ({"d": 4}, {"d1": 2, "d2": 2}, {"d1": 1, "d2": 3}, {"d1": 2, "a1": 2}, {"d1": 4, "d2": 0}):
-        desk = Desk(pools)
-        desk.interval()
-        desk.interval()
-        assert desk.learned.decode == pytest.approx((1.0 + truth) / 2.0), "half a step, however many pools there are"
+        harness = CorrectionHarness(pools)
+        harness.interval()
+        harness.interval()
+        assert harness.learned.decode == pytest.approx((1.0 + truth) / 2.0), "half a step, however many pools there are"
 
 
 def test_workers_of_different_engines_count_as_many_as_they_are() -> None:
-    desk = Desk({"p1": 3, "p2": 1})
+    harness = CorrectionHarness({"p1": 3, "p2": 1})
     slow = replace(LINEAR, gamma=60.0)
-    desk.world.pool("p2").engine = EngineProfile(linear=slow)
-    desk.interval()
-    desk.interval(ttft_ms=80.0)
-    assert desk.learned.prefill == pytest.approx((1.0 + 80.0 / 40.0) / 2.0), "three take 30 ms, and one 70"
+    harness.world.pool("p2").engine = EngineProfile(linear=slow)
+    harness.interval()
+    harness.interval(ttft_ms=80.0)
+    assert harness.learned.prefill == pytest.approx((1.0 + 80.0 / 40.0) / 2.0), "three take 30 ms, and one 70"
 
 
 def test_what_is_further_off_is_learned_as_far_as_the_bound() -> None:
-    desk = Desk({"p": 2})
+    harness = CorrectionHarness({"p": 2})
     for _ in range(8):
-        desk.interval(ttft_ms=3_000.0)
-    assert desk.learned.prefill == pytest.approx(4.0, rel=0.02)
+        harness.interval(ttft_ms=3_000.0)
+    assert harness.learned.prefill == pytest.approx(4.0, rel=0.02)
 
 
 def test_nothing_is_learned_from_a_load_that_changes() -> None:
-    desk = Desk({"d": 4})
-    desk.interval()
-    desk.rate = RATE * 6 // 5
-    desk.interval()
-    assert desk.learned.decode == 1.0, "a fifth more"
-    desk.interval()
-    assert desk.learned.decode != 1.0
+    harness = CorrectionHarness({"d": 4})
+    harness.interval()
+    harness.rate = RATE * 6 // 5
+    harness.interval()
+    assert harness.learned.decode == 1.0, "a fifth more"
+    harness.interval()
+    assert harness.learned.decode != 1.0
 
 
 @pytest.mark.parametrize("change", ["grows", "shrinks", "loses", "awaits"])
 def test_nothing_is_learned_while_a_pool_changes(change: str) -> None:
-    desk = Desk({"d": 4, "p": 4})
-    pool, world = desk.world.pool("p"), desk.world
-    desk.interval()
+    harness = CorrectionHarness({"d": 4, "p": 4})
+    pool, world = harness.world.pool("p"), harness.world
+    harness.interval()
     if change == "grows":
         pool.set_desired(5, world.now)
         pool.reset_desired(4, world.now)
     elif change == "shrinks":
         pool.set_desired(3, world.now)
     elif change == "loses":
-        world.shrink("p")
+        world.remove_newest("p")
         pool.reset_desired(3, world.now)
     else:
         pool.reset_desired(5, world.now)
-    learned = desk.learned.decode
-    desk.interval()
-    assert desk.learned.decode == learned
-    desk.interval()
-    assert (desk.learned.decode == learned) == (change == "awaits"), "who is on its way may come at any time"
+    learned = harness.learned.decode
+    harness.interval()
+    assert harness.learned.decode == learned
+    harness.interval()
+    assert (harness.learned.decode == learned) == (change == "awaits"), "who is on its way may come at any time"
 
 
 def test_what_was_learned_goes_on_elsewhere_and_small_changes_are_not_worth_it() -> None:
-    desk, heir = Desk({"d": 4}), Correction()
-    assert desk.learned.export_learned() is None
+    harness, heir = CorrectionHarness({"d": 4}), Correction()
+    assert harness.learned.export_learned() is None
     for _ in range(3):
-        desk.interval()
-    said = desk.learned.export_learned()
+        harness.interval()
+    said = harness.learned.export_learned()
     assert said is not None
     heir.import_learned(said)
-    assert (heir.prefill, heir.decode) == (1.0, round(desk.learned.decode, 3))
-    desk.learned.decode += 0.0001
-    assert desk.learned.export_learned() == said == heir.export_learned()
+    assert (heir.prefill, heir.decode) == (1.0, round(harness.learned.decode, 3))
+    harness.learned.decode += 0.0001
+    assert harness.learned.export_learned() == said == heir.export_learned()
 
 
 @pytest.mark.parametrize(

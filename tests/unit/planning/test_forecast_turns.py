@@ -22,7 +22,7 @@ from loadline.sim.world.agent import NullLog
 from loadline.sim.world.fitter import InlineFitter
 from loadline.wire.keys import Keys
 from loadline.wire.subjects import Subjects
-from tests.support.belief import START, settings_of
+from tests.support.fleet_harness import START, settings_of
 from tests.support.memory import MemoryBus, MemoryStore
 
 QUESTION = ForecastQuery(Series((1.0, 2.0, 3.0), 60_000), 2)

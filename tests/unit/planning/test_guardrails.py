@@ -7,129 +7,129 @@ from hypothesis import strategies as st
 from loadline.core.fleet.pool import PoolKnobs
 from loadline.core.planning.guardrails.constraints import Bound, Constraints
 from loadline.core.vocabulary.reasons import ReasonCode
-from tests.support.belief import START
-from tests.support.rails import MINUTE_MS, A, B, Track
+from tests.support.fleet_harness import START
+from tests.support.guardrail_harness import MINUTE_MS, A, B, GuardrailHarness
 
 # -- each alone --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("wanted", [1, 3, 4, 5, 8])
 def test_what_no_rail_forbids_is_let_through(wanted: int) -> None:
-    assert Track(A).outcome(a=wanted) == ({"a": wanted}, [])
+    assert GuardrailHarness(A).outcome(a=wanted) == ({"a": wanted}, [])
 
 
 def test_what_is_not_proposed_stays_as_it_stands() -> None:
-    assert Track(A, B).outcome(a=5) == ({"a": 5, "b": 4}, [])
-    assert Track(A, B).outcome() == ({"a": 4, "b": 4}, [])
+    assert GuardrailHarness(A, B).outcome(a=5) == ({"a": 5, "b": 4}, [])
+    assert GuardrailHarness(A, B).outcome() == ({"a": 4, "b": 4}, [])
 
 
 @pytest.mark.parametrize(("wanted", "allowed", "rails"), [(6, 6, []), (7, 6, ["a:step_up"])])
 def test_step_up(wanted: int, allowed: int, rails: list[str]) -> None:
-    assert Track(A, step_up_max=2).outcome(a=wanted) == ({"a": allowed}, rails)
+    assert GuardrailHarness(A, step_up_max=2).outcome(a=wanted) == ({"a": allowed}, rails)
 
 
 @pytest.mark.parametrize(("wanted", "allowed", "rails"), [(2, 2, []), (1, 2, ["a:step_down"])])
 def test_step_down(wanted: int, allowed: int, rails: list[str]) -> None:
-    assert Track(A, step_down_max=2).outcome(a=wanted) == ({"a": allowed}, rails)
+    assert GuardrailHarness(A, step_down_max=2).outcome(a=wanted) == ({"a": allowed}, rails)
 
 
 def test_a_step_down_is_measured_from_what_there_is() -> None:
-    track = Track(A, step_down_max=1)
-    track.pool("a").reset_desired(8, 0)  # four were asked for long ago and never came
-    assert track.outcome(a=1) == ({"a": 3}, ["a:step_down"])
+    harness = GuardrailHarness(A, step_down_max=1)
+    harness.pool("a").reset_desired(8, 0)  # four were asked for long ago and never came
+    assert harness.outcome(a=1) == ({"a": 3}, ["a:step_down"])
 
 
 @pytest.mark.parametrize("bound", [A, PoolKnobs("a", "decode", replicas_min=4, replicas_max=4)])
 def test_replica_bounds(bound: PoolKnobs) -> None:
-    track = Track(bound)
+    harness = GuardrailHarness(bound)
     low, high = bound.replicas_min, bound.replicas_max
-    assert track.outcome(a=low) == ({"a": low}, [])
-    assert track.outcome(a=low - 1) == ({"a": low}, ["a:replicas_min"])
-    assert track.outcome(a=high) == ({"a": high}, [])
-    assert track.outcome(a=high + 1) == ({"a": high}, ["a:replicas_max"])
+    assert harness.outcome(a=low) == ({"a": low}, [])
+    assert harness.outcome(a=low - 1) == ({"a": low}, ["a:replicas_min"])
+    assert harness.outcome(a=high) == ({"a": high}, [])
+    assert harness.outcome(a=high + 1) == ({"a": high}, ["a:replicas_max"])
 
 
 @pytest.mark.parametrize(("fresh", "allowed", "rails"), [(4, 3, []), (3, 4, ["a:no_data_no_shrink"])])
 def test_no_data_no_shrink(fresh: int, allowed: int, rails: list[str]) -> None:
-    track = Track(A, quorate=False)
-    track.report("a", silent=4 - fresh)
-    assert track.outcome(a=3) == ({"a": allowed}, rails)
+    harness = GuardrailHarness(A, quorate=False)
+    harness.report("a", silent=4 - fresh)
+    assert harness.outcome(a=3) == ({"a": allowed}, rails)
 
 
 def test_without_data_growth_is_free() -> None:
-    assert Track(A, quorate=False).outcome(a=6) == ({"a": 6}, [])
+    assert GuardrailHarness(A, quorate=False).outcome(a=6) == ({"a": 6}, [])
 
 
 def test_a_shrink_is_never_below_the_highest_proposal_of_the_window() -> None:
-    track = Track(A, stabilisation_ms=MINUTE_MS)
-    assert track.outcome(a=3) == ({"a": 3}, []), "nothing else was proposed yet"
-    track = Track(A, stabilisation_ms=MINUTE_MS)
-    assert track.outcome(a=3)[0] == {"a": 3}
-    track.now += 1_000
-    track.report("a")
-    assert track.outcome(a=1) == ({"a": 3}, ["a:stabilisation"])
-    track.now += MINUTE_MS - 1
-    track.report("a")
-    assert track.outcome(a=1) == ({"a": 3}, ["a:stabilisation"])
-    track.now += 1
-    assert track.outcome(a=1) == ({"a": 1}, [])
+    harness = GuardrailHarness(A, stabilisation_ms=MINUTE_MS)
+    assert harness.outcome(a=3) == ({"a": 3}, []), "nothing else was proposed yet"
+    harness = GuardrailHarness(A, stabilisation_ms=MINUTE_MS)
+    assert harness.outcome(a=3)[0] == {"a": 3}
+    harness.now += 1_000
+    harness.report("a")
+    assert harness.outcome(a=1) == ({"a": 3}, ["a:stabilisation"])
+    harness.now += MINUTE_MS - 1
+    harness.report("a")
+    assert harness.outcome(a=1) == ({"a": 3}, ["a:stabilisation"])
+    harness.now += 1
+    assert harness.outcome(a=1) == ({"a": 1}, [])
 
 
 def test_a_hold_is_a_proposal_of_what_stands() -> None:
-    track = Track(A, stabilisation_ms=MINUTE_MS)
-    track.apply()
-    track.now += MINUTE_MS - 1
-    track.report("a")
-    track.apply()
-    assert track.outcome(a=2) == ({"a": 4}, ["a:stabilisation"])
+    harness = GuardrailHarness(A, stabilisation_ms=MINUTE_MS)
+    harness.apply()
+    harness.now += MINUTE_MS - 1
+    harness.report("a")
+    harness.apply()
+    assert harness.outcome(a=2) == ({"a": 4}, ["a:stabilisation"])
 
 
 def test_stabilisation_never_grows_a_pool() -> None:
-    track = Track(A, stabilisation_ms=MINUTE_MS)
-    track.apply(a=8)
-    track.now += 1_000
-    track.report("a")
-    assert track.outcome(a=3) == ({"a": 4}, ["a:stabilisation"])
+    harness = GuardrailHarness(A, stabilisation_ms=MINUTE_MS)
+    harness.apply(a=8)
+    harness.now += 1_000
+    harness.report("a")
+    assert harness.outcome(a=3) == ({"a": 4}, ["a:stabilisation"])
 
 
 @pytest.mark.parametrize("what", ["scaled_up_at_ms", "scaled_down_at_ms"])
 @pytest.mark.parametrize(("wanted", "knob"), [(5, "cooldown_up_ms"), (3, "cooldown_down_ms")])
 def test_cooldown(what: str, wanted: int, knob: str) -> None:
-    track = Track(A, quorate=True, **{knob: MINUTE_MS})
-    assert track.outcome(a=wanted) == ({"a": wanted}, []), "no change yet"
-    setattr(track.pool("a"), what, START)
-    track.now += MINUTE_MS - 1
-    track.report("a")
-    assert track.outcome(a=wanted) == ({"a": 4}, ["a:cooldown"])
-    assert track.outcome(a=8 - wanted) == ({"a": 8 - wanted}, []), "the other direction has a knob of its own"
-    track.now += 1
-    assert track.outcome(a=wanted) == ({"a": wanted}, [])
+    harness = GuardrailHarness(A, quorate=True, **{knob: MINUTE_MS})
+    assert harness.outcome(a=wanted) == ({"a": wanted}, []), "no change yet"
+    setattr(harness.pool("a"), what, START)
+    harness.now += MINUTE_MS - 1
+    harness.report("a")
+    assert harness.outcome(a=wanted) == ({"a": 4}, ["a:cooldown"])
+    assert harness.outcome(a=8 - wanted) == ({"a": 8 - wanted}, []), "the other direction has a knob of its own"
+    harness.now += 1
+    assert harness.outcome(a=wanted) == ({"a": wanted}, [])
 
 
 def test_warm_up_after_taking_over() -> None:
-    track = Track(A, warm_up_ms=MINUTE_MS)
-    track.apply()
-    track.acting_since_ms = START
-    track.now += MINUTE_MS - 1
-    track.report("a")
-    assert track.outcome(a=3) == ({"a": 4}, ["a:warm_up"])
-    assert track.outcome(a=5) == ({"a": 5}, [])
-    track.now += 1
-    assert track.outcome(a=3) == ({"a": 3}, [])
+    harness = GuardrailHarness(A, warm_up_ms=MINUTE_MS)
+    harness.apply()
+    harness.acting_since_ms = START
+    harness.now += MINUTE_MS - 1
+    harness.report("a")
+    assert harness.outcome(a=3) == ({"a": 4}, ["a:warm_up"])
+    assert harness.outcome(a=5) == ({"a": 5}, [])
+    harness.now += 1
+    assert harness.outcome(a=3) == ({"a": 3}, [])
 
 
 def test_warm_up_after_a_gap_in_the_data() -> None:
-    track = Track(A, warm_up_ms=MINUTE_MS)
-    track.apply()
-    track.now += 10 * MINUTE_MS
-    track.apply()  # everybody went silent
-    track.report("a")
-    track.apply()
-    track.now += MINUTE_MS - 1
-    track.report("a")
-    assert track.outcome(a=3) == ({"a": 4}, ["a:warm_up"])
-    track.now += 1
-    assert track.outcome(a=3) == ({"a": 3}, [])
+    harness = GuardrailHarness(A, warm_up_ms=MINUTE_MS)
+    harness.apply()
+    harness.now += 10 * MINUTE_MS
+    harness.apply()  # everybody went silent
+    harness.report("a")
+    harness.apply()
+    harness.now += MINUTE_MS - 1
+    harness.report("a")
+    assert harness.outcome(a=3) == ({"a": 4}, ["a:warm_up"])
+    harness.now += 1
+    assert harness.outcome(a=3) == ({"a": 3}, [])
 
 
 # -- the stronger over the weaker --------------------------------------------------------------------------------------
@@ -152,37 +152,37 @@ def test_bounds_have_the_last_word(
     knobs: dict[str, int], most: int | None, wanted: int, target: int, strongest: str
 ) -> None:
     pool = PoolKnobs("a", "decode", replicas_min=6 if strongest == "replicas_min" else 1)
-    track = Track(pool, quorate=True, **knobs).budget(most)
-    track.pool("a").scaled_up_at_ms = track.acting_since_ms = START
-    targets, rails = track.outcome(a=wanted)
+    harness = GuardrailHarness(pool, quorate=True, **knobs).budget(most)
+    harness.pool("a").scaled_up_at_ms = harness.acting_since_ms = START
+    targets, rails = harness.outcome(a=wanted)
     assert targets == {"a": target}
     assert rails[0] == f"a:{strongest}"
 
 
 @pytest.mark.parametrize("most", [None, 2])
 def test_a_budget_shrinks_even_without_data(most: int | None) -> None:
-    track = Track(A, quorate=False).budget(most)
-    assert track.outcome(a=1)[0] == {"a": 4 if most is None else 2}
+    harness = GuardrailHarness(A, quorate=False).budget(most)
+    assert harness.outcome(a=1)[0] == {"a": 4 if most is None else 2}
 
 
 def test_a_maximum_shrinks_even_without_data() -> None:
-    track = Track(PoolKnobs("a", "decode", replicas_max=3), quorate=False)
-    assert track.outcome() == ({"a": 3}, ["a:replicas_max"])
+    harness = GuardrailHarness(PoolKnobs("a", "decode", replicas_max=3), quorate=False)
+    assert harness.outcome() == ({"a": 3}, ["a:replicas_max"])
 
 
 def test_without_data_not_even_a_step() -> None:
-    track = Track(A, quorate=False, step_down_max=1)
-    assert track.outcome(a=1) == ({"a": 4}, ["a:no_data_no_shrink", "a:step_down"])
+    harness = GuardrailHarness(A, quorate=False, step_down_max=1)
+    assert harness.outcome(a=1) == ({"a": 4}, ["a:no_data_no_shrink", "a:step_down"])
 
 
 def test_a_step_is_smaller_than_what_the_window_allows() -> None:
-    track = Track(A, step_down_max=1, stabilisation_ms=MINUTE_MS)
-    track.apply(a=2)
-    assert track.outcome(a=1) == ({"a": 3}, ["a:step_down", "a:stabilisation"])
+    harness = GuardrailHarness(A, step_down_max=1, stabilisation_ms=MINUTE_MS)
+    harness.apply(a=2)
+    assert harness.outcome(a=1) == ({"a": 3}, ["a:step_down", "a:stabilisation"])
 
 
 def test_a_rail_says_what_was_wanted_and_what_is_allowed() -> None:
-    (reason,) = Track(A, step_up_max=2).apply(a=8).limits
+    (reason,) = GuardrailHarness(A, step_up_max=2).apply(a=8).limits
     assert (reason.code, reason.numbers) == (ReasonCode.STEP_UP, {"wanted": 8.0, "allowed": 6.0})
     assert reason.sentence() == "a: 8 limited to 6: the largest step up"
 
@@ -191,7 +191,7 @@ def test_a_rail_says_what_was_wanted_and_what_is_allowed() -> None:
 
 
 @st.composite
-def tracks(draw: st.DrawFn) -> Track:
+def tracks(draw: st.DrawFn) -> GuardrailHarness:
     pools = []
     for name in "abc"[: draw(st.integers(1, 3))]:
         least = draw(st.integers(0, 4))
@@ -200,7 +200,7 @@ def tracks(draw: st.DrawFn) -> Track:
             PoolKnobs(name, "decode", draw(st.integers(1, 4)), least, most, draw(st.sampled_from([1, 600_000])))
         )
     spans = st.sampled_from([0, 10_000, MINUTE_MS])
-    track = Track(
+    harness = GuardrailHarness(
         *pools,
         standing=0,
         step_up_max=draw(st.integers(1, 4)),
@@ -210,75 +210,75 @@ def tracks(draw: st.DrawFn) -> Track:
         cooldown_down_ms=draw(spans),
         warm_up_ms=draw(spans),
     )
-    for pool in track.model.pools.values():
-        track.grow(pool.name, draw(st.integers(0, 8)), draw(st.sampled_from(["ready", "starting"])))
+    for pool in harness.model.pools.values():
+        harness.add_workers(pool.name, draw(st.integers(0, 8)), draw(st.sampled_from(["ready", "starting"])))
         pool.desired = draw(st.none() | st.integers(0, 10))
         pool.scaled_up_at_ms = draw(st.sampled_from([-1, START - 5_000]))
-        track.report(pool.name, silent=draw(st.integers(0, len(pool.workers))))
+        harness.report(pool.name, silent=draw(st.integers(0, len(pool.workers))))
         if leaving := draw(st.integers(0, 3)):
-            track.drain(pool.name, leaving)
+            harness.drain(pool.name, leaving)
     smallest = sum(p.replicas_min * p.gpus_per_worker for p in pools)
     largest = sum(p.replicas_max * p.gpus_per_worker for p in pools)
     most_gpus = draw(st.none() | st.integers(max(1, smallest), largest))
-    track.budget(most_gpus, draw(st.integers(0, largest if most_gpus is None else most_gpus)))
-    track.acting_since_ms = draw(st.sampled_from([START - 60 * MINUTE_MS, START - 5_000]))
-    track.now = START + draw(st.sampled_from([0, 2_000]))
-    return track
+    harness.budget(most_gpus, draw(st.integers(0, largest if most_gpus is None else most_gpus)))
+    harness.acting_since_ms = draw(st.sampled_from([START - 60 * MINUTE_MS, START - 5_000]))
+    harness.now = START + draw(st.sampled_from([0, 2_000]))
+    return harness
 
 
 proposals = st.dictionaries(st.sampled_from("abc"), st.integers(-2, 14), max_size=3)
 
 
-def gpus(track: Track, counts: dict[str, int]) -> int:
-    return sum(counts[pool.name] * pool.knobs.gpus_per_worker for pool in track.model.pools.values())
+def gpus(harness: GuardrailHarness, counts: dict[str, int]) -> int:
+    return sum(counts[pool.name] * pool.knobs.gpus_per_worker for pool in harness.model.pools.values())
 
 
 @given(tracks(), proposals, proposals)
 def test_bounds_and_budget_hold_and_a_shrink_needs_data(
-    track: Track, before: dict[str, int], proposed: dict[str, int]
+    harness: GuardrailHarness, before: dict[str, int], proposed: dict[str, int]
 ) -> None:
-    track.apply(**before)
-    standing = {pool.name: pool.effective_target(track.now) for pool in track.model.pools.values()}
-    draft = track.apply(**proposed)
-    limits, bit = track.guard.hard, {(r.pool, r.code) for r in draft.limits}
-    assert set(draft.targets) == set(track.model.pools)
-    for pool in track.model.pools.values():
+    harness.apply(**before)
+    standing = {pool.name: pool.effective_target(harness.now) for pool in harness.model.pools.values()}
+    draft = harness.apply(**proposed)
+    limits, bit = harness.guard.hard, {(r.pool, r.code) for r in draft.limits}
+    assert set(draft.targets) == set(harness.model.pools)
+    for pool in harness.model.pools.values():
         name, target = pool.name, draft.targets[pool.name]
         assert pool.knobs.replicas_min <= target <= pool.knobs.replicas_max
         forced = {(name, ReasonCode.GPU_BUDGET_RECONCILE), (name, ReasonCode.REPLICAS_MAX)} & bit
         if target < standing[name] and not forced:
             assert pool.has_quorum(0.8)
-            assert target >= min(standing[name], pool.scaling_base(track.now)) - track.guard.knobs.step_down_max
+            assert target >= min(standing[name], pool.scaling_base(harness.now)) - harness.guard.knobs.step_down_max
         if not {(name, ReasonCode.GPU_BUDGET_RECONCILE), (name, ReasonCode.REPLICAS_MIN)} & bit:
-            assert target <= max(standing[name], pool.knobs.replicas_min) + track.guard.knobs.step_up_max
-    total = gpus(track, draft.targets)
+            assert target <= max(standing[name], pool.knobs.replicas_min) + harness.guard.knobs.step_up_max
+    total = gpus(harness, draft.targets)
     if limits.gpu_budget_max is not None:
         assert total <= limits.gpu_budget_max
-        least = {p.name: max(standing[p.name], p.knobs.replicas_min) for p in track.model.pools.values()}
+        least = {p.name: max(standing[p.name], p.knobs.replicas_min) for p in harness.model.pools.values()}
         leaving = sum(
             (pool.draining_workers() + max(0, standing[pool.name] - draft.targets[pool.name]))
             * pool.knobs.gpus_per_worker
-            for pool in track.model.pools.values()
+            for pool in harness.model.pools.values()
         )
         grows = any(draft.targets[name] > least[name] for name in least)
         assert not grows or total + leaving <= limits.gpu_budget_max, "growth waits for GPUs"
     elif total < limits.gpu_budget_min:
-        assert all(draft.targets[p.name] == p.knobs.replicas_max for p in track.model.pools.values())
+        assert all(draft.targets[p.name] == p.knobs.replicas_max for p in harness.model.pools.values())
 
 
 @given(tracks(), proposals)
-def test_what_came_out_goes_through_unchanged(track: Track, proposed: dict[str, int]) -> None:
-    first = track.apply(**proposed)
+def test_what_came_out_goes_through_unchanged(harness: GuardrailHarness, proposed: dict[str, int]) -> None:
+    first = harness.apply(**proposed)
     # What is brought back is measured from what stands, and what waits for GPUs is not there to be proposed again.
     codes = {reason.code for reason in first.limits}
     assume(not codes & {ReasonCode.GPU_BUDGET_RECONCILE, ReasonCode.GPU_BUDGET_MIN, ReasonCode.GPU_BUDGET_MAX})
-    assert track.apply(**first.targets).targets == first.targets
+    assert harness.apply(**first.targets).targets == first.targets
 
 
 @given(tracks(), proposals)
-def test_every_change_of_a_proposal_is_explained(track: Track, proposed: dict[str, int]) -> None:
-    standing = {pool.name: pool.effective_target(track.now) for pool in track.look().pools.values()}
-    draft = track.apply(**proposed)
+def test_every_change_of_a_proposal_is_explained(harness: GuardrailHarness, proposed: dict[str, int]) -> None:
+    standing = {pool.name: pool.effective_target(harness.now) for pool in harness.refresh().pools.values()}
+    draft = harness.apply(**proposed)
     for name, target in draft.targets.items():
         said = [reason for reason in draft.limits if reason.pool == name]
         assert bool(said) or target == proposed.get(name, standing[name])
@@ -293,43 +293,45 @@ IDLE = Bound(ReasonCode.IDLE, most=0, numbers={"idle_ms": 1.0})
 FLOOR = Bound(ReasonCode.SCHEDULE_FLOOR, least=4, numbers={"left_ms": 1.0})
 
 
-def kept(track: Track, bound: Bound, **proposed: int) -> tuple[dict[str, int], list[str]]:
-    draft = track.guard.apply(track.look(), proposed, Constraints(track.acting_since_ms, {"a": bound}), track.now)
+def kept(harness: GuardrailHarness, bound: Bound, **proposed: int) -> tuple[dict[str, int], list[str]]:
+    draft = harness.guard.apply(
+        harness.refresh(), proposed, Constraints(harness.acting_since_ms, {"a": bound}), harness.now
+    )
     return draft.targets, [f"{r.pool}:{r.code}" for r in draft.limits]
 
 
 def test_no_step_no_cooldown_and_no_stabilisation_keeps_what_is_idle() -> None:
-    track = Track(EMPTY, step_down_max=1, stabilisation_ms=MINUTE_MS, cooldown_down_ms=MINUTE_MS)
-    track.pool("a").set_desired(4, START)
-    assert kept(track, IDLE, a=4) == ({"a": 0}, ["a:idle"])
+    harness = GuardrailHarness(EMPTY, step_down_max=1, stabilisation_ms=MINUTE_MS, cooldown_down_ms=MINUTE_MS)
+    harness.pool("a").set_desired(4, START)
+    assert kept(harness, IDLE, a=4) == ({"a": 0}, ["a:idle"])
 
 
 def test_what_is_idle_stays_until_who_decides_has_warmed_up() -> None:
-    track = Track(EMPTY, warm_up_ms=MINUTE_MS)
-    track.acting_since_ms = START - MINUTE_MS + 1
-    assert kept(track, IDLE) == ({"a": 4}, ["a:warm_up", "a:idle"])
-    track.now += 1
-    track.guard.history["a"].quorate_since_ms = track.acting_since_ms
-    assert kept(track, IDLE) == ({"a": 0}, ["a:idle"])
+    harness = GuardrailHarness(EMPTY, warm_up_ms=MINUTE_MS)
+    harness.acting_since_ms = START - MINUTE_MS + 1
+    assert kept(harness, IDLE) == ({"a": 4}, ["a:warm_up", "a:idle"])
+    harness.now += 1
+    harness.guard.history["a"].quorate_since_ms = harness.acting_since_ms
+    assert kept(harness, IDLE) == ({"a": 0}, ["a:idle"])
 
 
 def test_what_is_idle_stays_without_data_and_at_its_least() -> None:
-    assert kept(Track(EMPTY, quorate=False), IDLE) == ({"a": 4}, ["a:no_data_no_shrink", "a:idle"])
-    assert kept(Track(A), IDLE) == ({"a": A.replicas_min}, ["a:replicas_min", "a:idle"])
+    assert kept(GuardrailHarness(EMPTY, quorate=False), IDLE) == ({"a": 4}, ["a:no_data_no_shrink", "a:idle"])
+    assert kept(GuardrailHarness(A), IDLE) == ({"a": A.replicas_min}, ["a:replicas_min", "a:idle"])
 
 
 def test_no_step_and_no_cooldown_slows_what_is_kept_at_a_floor() -> None:
-    track = Track(EMPTY, standing=0, step_up_max=1, cooldown_up_ms=MINUTE_MS)
-    track.pool("a").scaled_down_at_ms = START
-    assert kept(track, FLOOR) == ({"a": 4}, ["a:schedule_floor"])
-    assert kept(track, FLOOR, a=5)[0] == {"a": 4}
+    harness = GuardrailHarness(EMPTY, standing=0, step_up_max=1, cooldown_up_ms=MINUTE_MS)
+    harness.pool("a").scaled_down_at_ms = START
+    assert kept(harness, FLOOR) == ({"a": 4}, ["a:schedule_floor"])
+    assert kept(harness, FLOOR, a=5)[0] == {"a": 4}
 
 
 def test_a_floor_holds_no_more_than_the_replica_bounds() -> None:
     least = PoolKnobs("a", "decode", replicas_max=3)
-    assert kept(Track(least, standing=1), FLOOR) == ({"a": 3}, ["a:replicas_max", "a:schedule_floor"])
+    assert kept(GuardrailHarness(least, standing=1), FLOOR) == ({"a": 3}, ["a:replicas_max", "a:schedule_floor"])
 
 
 def test_a_bound_that_does_not_bite_is_not_told() -> None:
-    assert kept(Track(A), FLOOR, a=4) == ({"a": 4}, [])
-    assert kept(Track(EMPTY, standing=0), IDLE) == ({"a": 0}, [])
+    assert kept(GuardrailHarness(A), FLOOR, a=4) == ({"a": 4}, [])
+    assert kept(GuardrailHarness(EMPTY, standing=0), IDLE) == ({"a": 0}, [])

@@ -3,7 +3,7 @@
 import pytest
 
 from loadline.core.fleet.pool import PoolKnobs
-from tests.support.rails import A, B, Track
+from tests.support.guardrail_harness import A, B, GuardrailHarness
 
 
 @pytest.mark.parametrize(
@@ -20,70 +20,70 @@ from tests.support.rails import A, B, Track
     ],
 )
 def test_growth_stops_at_the_budget(budget: int, wanted: dict[str, int], expected: dict[str, int]) -> None:
-    targets, rails = Track(A, B).budget(budget).outcome(**wanted)
+    targets, rails = GuardrailHarness(A, B).budget(budget).outcome(**wanted)
     assert targets == expected
     assert {rail.partition(":")[2] for rail in rails} <= {"gpu_budget_max", "gpu_budget_guard_hold"}
 
 
 def test_growth_waits_for_the_gpus_of_those_that_drain() -> None:
-    track = Track(A, B).budget(14)
-    track.drain("b", 1)
-    assert track.outcome(a=6) == ({"a": 4, "b": 4}, ["a:gpu_budget_max"])
+    harness = GuardrailHarness(A, B).budget(14)
+    harness.drain("b", 1)
+    assert harness.outcome(a=6) == ({"a": 4, "b": 4}, ["a:gpu_budget_max"])
 
 
 def test_growth_waits_for_the_gpus_that_the_same_decision_frees() -> None:
-    assert Track(A, B).budget(12).outcome(a=6, b=3) == ({"a": 4, "b": 3}, ["a:gpu_budget_max"])
+    assert GuardrailHarness(A, B).budget(12).outcome(a=6, b=3) == ({"a": 4, "b": 3}, ["a:gpu_budget_max"])
 
 
 def test_draining_gpus_alone_shrink_nothing() -> None:
-    track = Track(A, B).budget(12)
-    track.drain("b", 2)
-    assert track.outcome() == ({"a": 4, "b": 4}, [])
+    harness = GuardrailHarness(A, B).budget(12)
+    harness.drain("b", 2)
+    assert harness.outcome() == ({"a": 4, "b": 4}, [])
 
 
 def test_a_budget_below_what_stands_takes_from_all_in_proportion() -> None:
     reconciled = ["b:gpu_budget_reconcile", "a:gpu_budget_reconcile"]
-    assert Track(A, B).budget(9).outcome() == ({"a": 3, "b": 3}, reconciled)
-    assert Track(A, B).budget(4).outcome() == ({"a": 1, "b": 1}, reconciled)
-    assert Track(A, B).budget(9).outcome(a=8, b=1) == ({"a": 3, "b": 3}, reconciled), "whatever is proposed"
+    assert GuardrailHarness(A, B).budget(9).outcome() == ({"a": 3, "b": 3}, reconciled)
+    assert GuardrailHarness(A, B).budget(4).outcome() == ({"a": 1, "b": 1}, reconciled)
+    assert GuardrailHarness(A, B).budget(9).outcome(a=8, b=1) == ({"a": 3, "b": 3}, reconciled), "whatever is proposed"
 
 
 def test_the_least_budget_raises_all_in_proportion() -> None:
     reconciled = ["b:gpu_budget_reconcile", "a:gpu_budget_reconcile"]
-    assert Track(A, B).budget(None, least=15).outcome() == ({"a": 5, "b": 5}, reconciled)
-    assert Track(A, B).budget(None, least=23).outcome() == ({"a": 8, "b": 8}, reconciled)
-    assert Track(A, B).budget(None, least=12).outcome(a=2) == ({"a": 4, "b": 4}, ["a:gpu_budget_guard_hold"])
-    assert Track(A).budget(None, least=3).outcome(a=1) == ({"a": 3}, ["a:gpu_budget_min"])
+    assert GuardrailHarness(A, B).budget(None, least=15).outcome() == ({"a": 5, "b": 5}, reconciled)
+    assert GuardrailHarness(A, B).budget(None, least=23).outcome() == ({"a": 8, "b": 8}, reconciled)
+    assert GuardrailHarness(A, B).budget(None, least=12).outcome(a=2) == ({"a": 4, "b": 4}, ["a:gpu_budget_guard_hold"])
+    assert GuardrailHarness(A).budget(None, least=3).outcome(a=1) == ({"a": 3}, ["a:gpu_budget_min"])
 
 
 def test_a_pool_that_was_to_stay_is_not_grown_to_reach_the_least_budget() -> None:
-    track = Track(A, PoolKnobs("c", "prefill"), standing=6).budget(16, least=11)
-    assert track.outcome(a=4) == ({"a": 4, "c": 6}, []), "with a greatest budget it may be missed by one worker"
-    assert track.outcome(a=3) == ({"a": 6, "c": 6}, ["a:gpu_budget_guard_hold"])
+    harness = GuardrailHarness(A, PoolKnobs("c", "prefill"), standing=6).budget(16, least=11)
+    assert harness.outcome(a=4) == ({"a": 4, "c": 6}, []), "with a greatest budget it may be missed by one worker"
+    assert harness.outcome(a=3) == ({"a": 6, "c": 6}, ["a:gpu_budget_guard_hold"])
 
 
 def test_opposite_steps_happen_both_or_neither() -> None:
-    track = Track(A, B).budget(12, least=12)
-    assert track.outcome(a=3, b=5) == ({"a": 4, "b": 4}, ["b:gpu_budget_guard_hold", "a:gpu_budget_guard_hold"])
-    assert track.outcome(a=2, b=5)[0] == {"a": 2, "b": 4}, "the shrink first, growth when its GPUs are free"
+    harness = GuardrailHarness(A, B).budget(12, least=12)
+    assert harness.outcome(a=3, b=5) == ({"a": 4, "b": 4}, ["b:gpu_budget_guard_hold", "a:gpu_budget_guard_hold"])
+    assert harness.outcome(a=2, b=5)[0] == {"a": 2, "b": 4}, "the shrink first, growth when its GPUs are free"
 
 
 def test_who_gives_does_not_give_more_in_advance_than_the_least_budget_allows() -> None:
     c = PoolKnobs("c", "prefill")
-    assert Track(A, c).budget(8, least=8).outcome(a=1, c=7)[0] == {"a": 3, "c": 4}
+    assert GuardrailHarness(A, c).budget(8, least=8).outcome(a=1, c=7)[0] == {"a": 3, "c": 4}
 
 
 def test_the_least_budget_never_breaks_the_greatest() -> None:
-    assert Track(B).budget(9, least=9).outcome() == ({"b": 4}, []), "a fifth worker would make ten"
+    assert GuardrailHarness(B).budget(9, least=9).outcome() == ({"b": 4}, []), "a fifth worker would make ten"
 
 
 def test_a_minimum_is_kept_although_others_drain() -> None:
-    track = Track(A, standing=0).budget(2)
-    track.drain("a", 2)
-    assert track.outcome() == ({"a": 1}, ["a:replicas_min"]), "bounds always hold"
+    harness = GuardrailHarness(A, standing=0).budget(2)
+    harness.drain("a", 2)
+    assert harness.outcome() == ({"a": 1}, ["a:replicas_min"]), "bounds always hold"
 
 
 def test_the_least_budget_waits_for_the_gpus_of_those_that_drain() -> None:
-    track = Track(A, B).budget(13, least=13)
-    track.drain("a", 1)
-    assert track.outcome() == ({"a": 4, "b": 4}, [])
+    harness = GuardrailHarness(A, B).budget(13, least=13)
+    harness.drain("a", 1)
+    assert harness.outcome() == ({"a": 4, "b": 4}, [])

@@ -12,7 +12,7 @@ from loadline.core.vocabulary.reasons import ReasonCode
 from loadline.runtime.settings import settings
 from loadline.sim.step import Stepper
 from loadline.wire.steps import StepInput, StepItem
-from tests.support.cosim import frame, record
+from tests.support.step_simulator import frame, record
 
 LINEAR: Final = "linear = { alpha = 10, beta = 0.2, gamma = 5, delta = 0.05, max_kv_tokens = 1e6 }"
 Sample = dict[str, Any]

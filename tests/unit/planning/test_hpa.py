@@ -11,7 +11,7 @@ from loadline.core.planning.guardrails.knobs import GuardrailKnobs, HardLimits
 from loadline.core.planning.planners.hpa import HpaKnobs, HpaPlanner
 from loadline.core.vocabulary.reasons import ReasonCode, Recommendation
 from loadline.core.vocabulary.scalars import Role
-from tests.support.belief import Line, reported, sample
+from tests.support.fleet_harness import FleetHarness, reported, sample
 
 SYNC_MS = 15_000
 ASIDE = GuardrailKnobs(
@@ -20,7 +20,7 @@ ASIDE = GuardrailKnobs(
 """The rails that a faithful baseline runs behind: none but the bounds."""
 
 
-class Bench(Line):
+class HpaHarness(FleetHarness):
     """One pool, whose workers say one by one what a test wants; None is silence."""
 
     def __init__(self, workers: int, role: Role = "decode", standing: int | None = None, **knobs: float) -> None:
@@ -37,7 +37,7 @@ class Bench(Line):
                 self.fleet.ingest(reported(worker, sample(self.sequence, kv, waiting, 0), pool="p"), self.now)
 
     def look_on(self) -> Recommendation:
-        return self.planner.plan(self.look(), self.now)
+        return self.planner.plan(self.refresh(), self.now)
 
     def sync(self, values: Sequence[float | None], *, queue: bool = False) -> int:
         """The count after the next sync, which is carried out at once."""
@@ -51,8 +51,8 @@ class Bench(Line):
         pool = self.pool("p")
         pool.set_desired(count, self.now)
         while pool.ready > count:
-            self.shrink("p")
-        self.grow("p", count - pool.ready)
+            self.remove_newest("p")
+        self.add_workers("p", count - pool.ready)
 
     def level(self, kv: float) -> int:
         """A sync with all workers at this KV usage."""
@@ -95,8 +95,8 @@ KV_CASES: dict[str, tuple[list[float | None], int, float, int]] = {
 @pytest.mark.parametrize("case", KV_CASES)
 def test_what_kv_usage_asks_for(case: str) -> None:
     values, starting, target, count = KV_CASES[case]
-    bench = Bench(len(values), standing=len(values) + starting, kv_usage_target=target, down_stabilisation_ms=0)
-    assert bench.sync(values) == count
+    harness = HpaHarness(len(values), standing=len(values) + starting, kv_usage_target=target, down_stabilisation_ms=0)
+    assert harness.sync(values) == count
 
 
 QUEUE_CASES = {
@@ -112,25 +112,25 @@ QUEUE_CASES = {
 def test_what_a_queue_asks_for(case: str, role: Role, key: str) -> None:
     values, target, count = QUEUE_CASES[case]
     knobs = {f"{key}_target": float(target), "kv_usage_target": 0.0, "down_stabilisation_ms": 0}
-    assert Bench(len(values), role, None, **knobs).sync(values, queue=True) == count
+    assert HpaHarness(len(values), role, None, **knobs).sync(values, queue=True) == count
 
 
 def test_workers_that_start_count_as_the_pending_ones() -> None:
-    bench = Bench(1, standing=3, kv_usage_target=0.3, down_stabilisation_ms=0)
-    bench.grow("p", 2, "starting")
-    assert bench.sync([0.4]) == 3
+    harness = HpaHarness(1, standing=3, kv_usage_target=0.3, down_stabilisation_ms=0)
+    harness.add_workers("p", 2, "starting")
+    assert harness.sync([0.4]) == 3
 
 
 def test_workers_that_never_came_count_as_the_pending_ones() -> None:
-    bench = Bench(4, standing=8, down_stabilisation_ms=0)
-    bench.now += bench.pool("p").knobs.start_deadline_ms
-    assert bench.sync([0.9] * 4) == 8
+    harness = HpaHarness(4, standing=8, down_stabilisation_ms=0)
+    harness.now += harness.pool("p").knobs.start_deadline_ms
+    assert harness.sync([0.9] * 4) == 8
 
 
 def test_prefills_that_run_count_as_well_as_those_that_wait() -> None:
-    bench = Bench(2, "prefill", prefill_requests_target=2.0)
-    bench.report("p", waiting=3, running=2)  # 7 in flight at two workers, the target is 2: ceil(7 / 2)
-    assert bench.look_on().targets == {"p": 4}
+    harness = HpaHarness(2, "prefill", prefill_requests_target=2.0)
+    harness.report("p", waiting=3, running=2)  # 7 in flight at two workers, the target is 2: ceil(7 / 2)
+    assert harness.look_on().targets == {"p": 4}
 
 
 # -- several metrics ---------------------------------------------------------------------------------------------------
@@ -146,132 +146,132 @@ def test_prefills_that_run_count_as_well_as_those_that_wait() -> None:
     ],
 )
 def test_the_largest_proposal_wins(kv: float, waiting: int, count: int, code: ReasonCode) -> None:
-    bench = Bench(4, "aggregated", down_stabilisation_ms=0)
-    bench.report("p", kv, waiting)
-    opinion = bench.look_on()
-    assert opinion.targets.get("p", 4) == count
-    assert opinion.reasons[0].code == code
+    harness = HpaHarness(4, "aggregated", down_stabilisation_ms=0)
+    harness.report("p", kv, waiting)
+    recommendation = harness.look_on()
+    assert recommendation.targets.get("p", 4) == count
+    assert recommendation.reasons[0].code == code
 
 
 @pytest.mark.parametrize(
     ("kv", "count", "code"), [(0.1, 4, ReasonCode.METRIC_MISSING), (0.9, 6, ReasonCode.KV_USAGE_TARGET)]
 )
 def test_while_a_metric_is_unknown_the_others_only_grow(kv: float, count: int, code: ReasonCode) -> None:
-    bench = Bench(4, "aggregated", down_stabilisation_ms=0)
-    bench.tell([kv] * 4)
-    opinion = bench.look_on()
-    assert opinion.targets.get("p", 4) == count
-    assert opinion.reasons[0].code == code
+    harness = HpaHarness(4, "aggregated", down_stabilisation_ms=0)
+    harness.tell([kv] * 4)
+    recommendation = harness.look_on()
+    assert recommendation.targets.get("p", 4) == count
+    assert recommendation.reasons[0].code == code
 
 
 def test_a_target_of_0_switches_its_metric_off() -> None:
-    bench = Bench(4, "aggregated", down_stabilisation_ms=0, waiting_requests_target=0.0)
-    assert bench.level(0.1) == 1
+    harness = HpaHarness(4, "aggregated", down_stabilisation_ms=0, waiting_requests_target=0.0)
+    assert harness.level(0.1) == 1
 
 
 def test_without_any_metric_nothing_changes() -> None:
-    bench = Bench(4)
-    bench.say_nothing_of_load("p")
-    opinion = bench.look_on()
-    assert (opinion.targets, [r.code for r in opinion.reasons]) == ({}, [ReasonCode.NO_DATA])
+    harness = HpaHarness(4)
+    harness.report_without_load("p")
+    recommendation = harness.look_on()
+    assert (recommendation.targets, [r.code for r in recommendation.reasons]) == ({}, [ReasonCode.NO_DATA])
 
 
 # -- time --------------------------------------------------------------------------------------------------------------
 
 
 def test_it_looks_at_intervals_and_stands_by_what_it_said() -> None:
-    bench = Bench(4)
-    bench.tell([1.0] * 4)
-    assert bench.look_on().targets == {"p": 6}
+    harness = HpaHarness(4)
+    harness.tell([1.0] * 4)
+    assert harness.look_on().targets == {"p": 6}
     for _ in range(14):
-        bench.now += 1_000
-        assert bench.planner.next_wake() == bench.now
-        bench.tell([0.7] * 4)
-        assert bench.look_on().targets == {"p": 6}
-    bench.now += 1_000
-    assert bench.planner.next_wake() == bench.now
-    bench.tell([0.7] * 4)
-    assert bench.look_on().targets == {}
+        harness.now += 1_000
+        assert harness.planner.next_wake() == harness.now
+        harness.tell([0.7] * 4)
+        assert harness.look_on().targets == {"p": 6}
+    harness.now += 1_000
+    assert harness.planner.next_wake() == harness.now
+    harness.tell([0.7] * 4)
+    assert harness.look_on().targets == {}
 
 
 def test_what_it_said_is_forgotten_when_the_data_ends() -> None:
-    bench = Bench(4)
-    bench.tell([1.0] * 4)
-    assert bench.look_on().targets == {"p": 6}
-    bench.now += bench.fleet.knobs.stale_after_ms + 1
-    opinion = bench.look_on()
-    assert (opinion.targets, [r.code for r in opinion.reasons]) == ({}, [ReasonCode.NO_DATA])
+    harness = HpaHarness(4)
+    harness.tell([1.0] * 4)
+    assert harness.look_on().targets == {"p": 6}
+    harness.now += harness.fleet.knobs.stale_after_ms + 1
+    recommendation = harness.look_on()
+    assert (recommendation.targets, [r.code for r in recommendation.reasons]) == ({}, [ReasonCode.NO_DATA])
 
 
 def test_that_all_is_well_is_no_wish_to_keep_the_count() -> None:
-    bench = Bench(4)
-    bench.tell([0.7] * 4)
-    assert bench.look_on().targets == {}
-    bench.now += 1_000
-    bench.pool("p").set_desired(6, bench.now)
-    assert bench.look_on().targets == {}
+    harness = HpaHarness(4)
+    harness.tell([0.7] * 4)
+    assert harness.look_on().targets == {}
+    harness.now += 1_000
+    harness.pool("p").set_desired(6, harness.now)
+    assert harness.look_on().targets == {}
 
 
 def test_a_shrink_takes_the_highest_recommendation_of_the_window() -> None:
-    bench = Bench(10)
-    assert bench.level(0.7) == 10
+    harness = HpaHarness(10)
+    assert harness.level(0.7) == 10
     for _ in range(19):  # the window is 300 s: at the twentieth sync the 10 is 300 s old, and has left
-        assert bench.level(0.07) == 10
-    assert bench.level(0.07) == 1
+        assert harness.level(0.07) == 10
+    assert harness.level(0.07) == 1
 
 
 def test_it_shrinks_to_the_highest_and_not_to_the_last() -> None:
-    bench = Bench(10)
-    bench.level(0.7)
-    bench.level(0.35)  # asks for 5
+    harness = HpaHarness(10)
+    harness.level(0.7)
+    harness.level(0.35)  # asks for 5
     for _ in range(18):
-        assert bench.level(0.07) == 10
-    assert bench.level(0.07) == 5
-    assert bench.level(0.07) == 1  # the 5 of 10 workers is gone: 5 x 0.07 / 0.7 rounded up
+        assert harness.level(0.07) == 10
+    assert harness.level(0.07) == 5
+    assert harness.level(0.07) == 1  # the 5 of 10 workers is gone: 5 x 0.07 / 0.7 rounded up
 
 
 def test_an_agent_that_starts_shrinks_nothing_for_a_window() -> None:
-    bench = Bench(4)
-    counts = [bench.level(0.0) for _ in range(21)]
+    harness = HpaHarness(4)
+    counts = [harness.level(0.0) for _ in range(21)]
     assert counts == [4] * 20 + [1]
 
 
 def test_workers_that_come_by_another_hand_are_kept_for_a_window() -> None:
-    bench = Bench(2)
+    harness = HpaHarness(2)
     for _ in range(30):
-        assert bench.level(0.7) == 2
-    bench.obey(6)
-    counts = [bench.level(0.0) for _ in range(21)]
+        assert harness.level(0.7) == 2
+    harness.obey(6)
+    counts = [harness.level(0.0) for _ in range(21)]
     assert counts == [6] * 20 + [1]
 
 
 def test_its_own_growth_is_no_other_hand() -> None:
-    bench = Bench(4, down_stabilisation_ms=60_000)
-    assert bench.level(1.0) == 6
+    harness = HpaHarness(4, down_stabilisation_ms=60_000)
+    assert harness.level(1.0) == 6
     # The 6 was recommended at the sync before, so it leaves after four syncs and not after five.
-    assert [bench.level(0.0) for _ in range(4)] == [6, 6, 6, 1]
+    assert [harness.level(0.0) for _ in range(4)] == [6, 6, 6, 1]
 
 
 @pytest.mark.parametrize(("workers", "count"), [(1, 5), (3, 7), (4, 8), (10, 20)])
 def test_a_sync_reaches_twice_or_four_more(workers: int, count: int) -> None:
-    bench = Bench(workers, "prefill")
-    assert bench.sync([1_000] * workers, queue=True) == count
-    assert bench.sync([1_000] * count, queue=True) == max(2 * count, count + 4)
+    harness = HpaHarness(workers, "prefill")
+    assert harness.sync([1_000] * workers, queue=True) == count
+    assert harness.sync([1_000] * count, queue=True) == max(2 * count, count + 4)
 
 
 def test_the_limit_is_said() -> None:
-    bench = Bench(2, "prefill", prefill_requests_target=2.0)
-    bench.tell([50, 50], queue=True)
-    opinion = bench.look_on()
-    assert [r.code for r in opinion.reasons] == [ReasonCode.PREFILL_REQUESTS_TARGET, ReasonCode.SCALE_UP_LIMIT]
-    assert opinion.reasons[1].numbers == {"wanted": 50.0, "allowed": 6.0}
-    assert opinion.inputs == {"p.ready": 2.0, "p.prefill_requests_target": 50.0}
+    harness = HpaHarness(2, "prefill", prefill_requests_target=2.0)
+    harness.tell([50, 50], queue=True)
+    recommendation = harness.look_on()
+    assert [r.code for r in recommendation.reasons] == [ReasonCode.PREFILL_REQUESTS_TARGET, ReasonCode.SCALE_UP_LIMIT]
+    assert recommendation.reasons[1].numbers == {"wanted": 50.0, "allowed": 6.0}
+    assert recommendation.inputs == {"p.ready": 2.0, "p.prefill_requests_target": 50.0}
 
 
 def test_a_window_of_high_recommendations_pulls_up_what_a_limit_held_down() -> None:
-    bench = Bench(4, "prefill", prefill_requests_target=2.0)
-    assert bench.sync([10] * 4, queue=True) == 8  # asks for 20
-    assert bench.sync([1] * 8, queue=True) == 16  # asks for 4, yet 20 is the highest of the window
+    harness = HpaHarness(4, "prefill", prefill_requests_target=2.0)
+    assert harness.sync([10] * 4, queue=True) == 8  # asks for 20
+    assert harness.sync([1] * 8, queue=True) == 16  # asks for 4, yet 20 is the highest of the window
 
 
 # -- together ----------------------------------------------------------------------------------------------------------
@@ -279,38 +279,40 @@ def test_a_window_of_high_recommendations_pulls_up_what_a_limit_held_down() -> N
 
 @pytest.mark.parametrize("demand", [0.4, 1.3, 3.7, 6.0, 40.0])
 def test_a_metric_that_is_shared_among_the_workers_comes_to_rest_at_its_target(demand: float) -> None:
-    bench = Bench(3)
+    harness = HpaHarness(3)
     for _ in range(200):
-        count = bench.level(min(1.0, demand / bench.pool("p").ready))
+        count = harness.level(min(1.0, demand / harness.pool("p").ready))
     usage = demand / count
     assert usage <= 0.77 + 1e-6
     assert count == 1 or demand / (count - 1) > 0.63
 
 
 def test_a_guard_that_stands_aside_alters_nothing() -> None:
-    bench = Bench(10)
+    harness = HpaHarness(10)
     guard = Guardrails(ASIDE, HardLimits(quorum_ratio=0.8, gpu_budget_min=0, gpu_budget_max=None))
     counts = []
     for kv in [0.7] * 3 + [1.0] * 3 + [0.01] * 45 + [0.9] * 5:
         for part in range(15):
-            bench.now += 1_000
-            bench.tell([kv] * bench.pool("p").ready)
-            proposed = bench.look_on().targets
-            draft = guard.apply(bench.model, proposed, Constraints(bench.now), bench.now)
-            standing = bench.pool("p").effective_target(bench.now)
+            harness.now += 1_000
+            harness.tell([kv] * harness.pool("p").ready)
+            proposed = harness.look_on().targets
+            draft = guard.apply(harness.model, proposed, Constraints(harness.now), harness.now)
+            standing = harness.pool("p").effective_target(harness.now)
             assert (draft.targets, draft.limits) == ({"p": proposed.get("p", standing)}, []), part
-            bench.obey(draft.targets["p"])
-        counts.append(bench.pool("p").ready)
+            harness.obey(draft.targets["p"])
+        counts.append(harness.pool("p").ready)
     assert max(counts) > 20
     assert min(counts) == 1
 
 
 def test_the_default_rails_let_it_shrink_all_the_same() -> None:
-    bench = Bench(6)
+    harness = HpaHarness(6)
     guard = Guardrails(GuardrailKnobs(), HardLimits(quorum_ratio=0.8, gpu_budget_min=0, gpu_budget_max=None))
-    began = bench.now
+    began = harness.now
     for _ in range(600):
-        bench.now += 1_000
-        bench.tell([0.1] * bench.pool("p").ready)
-        bench.obey(guard.apply(bench.model, bench.look_on().targets, Constraints(began), bench.now).targets["p"])
-    assert bench.pool("p").ready == 1
+        harness.now += 1_000
+        harness.tell([0.1] * harness.pool("p").ready)
+        harness.obey(
+            guard.apply(harness.model, harness.look_on().targets, Constraints(began), harness.now).targets["p"]
+        )
+    assert harness.pool("p").ready == 1

@@ -10,7 +10,7 @@ from loadline.core.planning.planners.queueing import QueueingPlanner
 from loadline.core.planning.planners.saturation import SaturationKnobs, SaturationPlanner
 from loadline.core.planning.sizing.knobs import QueueingKnobs
 from loadline.core.vocabulary.reasons import Reason, ReasonCode, Recommendation, RoleDemand
-from tests.support.belief import Line
+from tests.support.fleet_harness import FleetHarness
 
 STANDING = 5
 A = PoolKnobs("a", "aggregated", replicas_max=20)
@@ -56,7 +56,7 @@ class Table:
     """Both sides, and the pools between them."""
 
     def __init__(self, *pools: PoolKnobs) -> None:
-        self.line = Line(pools or (A,), STANDING)
+        self.line = FleetHarness(pools or (A,), STANDING)
         for pool in self.line.model.pools.values():
             pool.desired = STANDING
         self.queues, self.workers = Queues(QueueingKnobs()), Workers(SaturationKnobs())
@@ -65,7 +65,7 @@ class Table:
     def plan(self, queueing: dict[str, int], saturation: dict[str, int], *, safe: bool = True) -> Recommendation:
         self.queues.wants, self.workers.wants = queueing, saturation
         self.workers.removable = dict.fromkeys(self.line.model.pools, safe)
-        return self.planner.plan(self.line.look(), self.line.now)
+        return self.planner.plan(self.line.refresh(), self.line.now)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from loadline.core.planning.planners.kpa import KpaHistory, KpaKnobs, KpaPlanner
 from loadline.core.planning.recommendation import samples_within
 from loadline.core.vocabulary.reasons import Reason, ReasonCode, Recommendation
 from loadline.core.vocabulary.scalars import Role
-from tests.support.belief import START, Line, reported, sample
+from tests.support.fleet_harness import START, FleetHarness, reported, sample
 
 SECOND_MS = 1_000
 STABLE_MS = 60_000
@@ -15,7 +15,7 @@ STABLE_MS = 60_000
 RATES = {"target_utilization": 1.0, "max_scale_up_rate": 10.0, "max_scale_down_rate": 10.0}
 
 
-class Bench(Line):
+class KpaHarness(FleetHarness):
     """One pool whose first worker has what a test puts in flight; the others have nothing, or are silent."""
 
     def __init__(self, workers: int, role: Role = "decode", **knobs: float) -> None:
@@ -25,32 +25,32 @@ class Bench(Line):
 
     def look_on(self, in_flight: int, silent: int = 0) -> Recommendation:
         self.report("p", waiting=in_flight, running=0, silent=silent)
-        return self.planner.plan(self.look(), self.now)
+        return self.planner.plan(self.refresh(), self.now)
 
     def run(self, seconds: int, in_flight: int) -> Recommendation:
         """A look a second, for the last ``seconds``."""
         for _ in range(seconds):
             self.now += SECOND_MS
-            opinion = self.look_on(in_flight)
-        return opinion
+            recommendation = self.look_on(in_flight)
+        return recommendation
 
-    def count(self, opinion: Recommendation) -> int:
-        return opinion.targets.get("p", self.pool("p").effective_target(self.now))
+    def count(self, recommendation: Recommendation) -> int:
+        return recommendation.targets.get("p", self.pool("p").effective_target(self.now))
 
     def ready(self, count: int) -> None:
         """So many workers are ready from now on."""
         pool = self.pool("p")
         pool.reset_desired(count, self.now)
         while pool.ready > count:
-            self.shrink("p")
-        self.grow("p", count - pool.ready)
+            self.remove_newest("p")
+        self.add_workers("p", count - pool.ready)
 
 
 class Scale:
     """The decision alone: windows whose means are given, as the original's tests give them."""
 
     def __init__(self, ready: int = 1, **knobs: float) -> None:
-        self.line = Line([PoolKnobs("p", "decode")], ready)
+        self.line = FleetHarness([PoolKnobs("p", "decode")], ready)
         self.planner = KpaPlanner(KpaKnobs(**(RATES | knobs)))  # type: ignore[arg-type]
         delay_ms = self.planner.knobs.scale_down_delay_ms
         self.watch = KpaHistory(samples_within(STABLE_MS), samples_within(delay_ms), panic_floor=ready)
@@ -60,9 +60,9 @@ class Scale:
         """The count at a time, with these means over a stable window of 60 samples and a panic window of 6."""
         now, pool = START + int(seconds * SECOND_MS), self.line.pool("p")
         while ready is not None and pool.ready > ready:
-            self.line.shrink("p")
+            self.line.remove_newest("p")
         if ready is not None:
-            self.line.grow("p", ready - pool.ready)
+            self.line.add_workers("p", ready - pool.ready)
         window = self.watch.in_flight
         window.clear()
         for age_s in reversed(range(60)):
@@ -191,103 +191,103 @@ def test_a_quotient_that_is_whole_but_for_its_last_bits_is_whole() -> None:
 
 
 def test_the_means_are_over_60_and_6_samples() -> None:
-    bench = Bench(1, target_concurrency=100.0, target_utilization=1.0, panic_threshold=1_000.0)
-    bench.run(60, in_flight=0)
-    opinion = bench.run(3, in_flight=60)  # at odd seconds there is a sample and no tick
-    watch = bench.planner.watches["p"]
-    assert watch.means(6_000, bench.now) == (180 / 60, 180 / 6)
-    assert opinion.inputs == {"p.ready": 1.0, "p.in_flight": 60.0}
-    bench.run(60, in_flight=60)
-    assert watch.means(6_000, bench.now) == (60, 60)
+    harness = KpaHarness(1, target_concurrency=100.0, target_utilization=1.0, panic_threshold=1_000.0)
+    harness.run(60, in_flight=0)
+    recommendation = harness.run(3, in_flight=60)  # at odd seconds there is a sample and no tick
+    watch = harness.planner.watches["p"]
+    assert watch.means(6_000, harness.now) == (180 / 60, 180 / 6)
+    assert recommendation.inputs == {"p.ready": 1.0, "p.in_flight": 60.0}
+    harness.run(60, in_flight=60)
+    assert watch.means(6_000, harness.now) == (60, 60)
 
 
 def test_silent_workers_are_taken_to_be_like_the_others() -> None:
-    bench = Bench(4, target_concurrency=10.0, target_utilization=1.0)
-    opinion = bench.look_on(in_flight=20, silent=2)  # 20 at two workers that speak: 40 at four
-    assert opinion.inputs["p.in_flight"] == 40
-    assert bench.planner.watches["p"].in_flight.values == [40.0]
+    harness = KpaHarness(4, target_concurrency=10.0, target_utilization=1.0)
+    recommendation = harness.look_on(in_flight=20, silent=2)  # 20 at two workers that speak: 40 at four
+    assert recommendation.inputs["p.in_flight"] == 40
+    assert harness.planner.watches["p"].in_flight.values == [40.0]
 
 
 @pytest.mark.parametrize(("role", "target"), [("decode", 70.0), ("aggregated", 70.0), ("prefill", 0.7)])
 def test_targets_by_default(role: Role, target: float) -> None:
-    (reason,) = Bench(1, role).look_on(in_flight=0).reasons
+    (reason,) = KpaHarness(1, role).look_on(in_flight=0).reasons
     assert reason.numbers["target"] == pytest.approx(target)
 
 
 def test_it_looks_at_intervals_and_stands_by_what_it_said() -> None:
-    bench = Bench(1)
-    assert bench.look_on(in_flight=139).targets == {"p": 2}
-    bench.now += 1
-    assert bench.look_on(in_flight=0).targets == {"p": 2}
-    assert bench.planner.next_wake() == START + 1_000
-    bench.now = START + 1_000
-    assert bench.look_on(in_flight=1_000).targets == {"p": 2}
-    bench.now = START + 2_000
-    assert bench.look_on(in_flight=1_000).targets == {"p": 11}  # (139 + 1000 + 1000) / 3 / 70, in panic
+    harness = KpaHarness(1)
+    assert harness.look_on(in_flight=139).targets == {"p": 2}
+    harness.now += 1
+    assert harness.look_on(in_flight=0).targets == {"p": 2}
+    assert harness.planner.next_wake() == START + 1_000
+    harness.now = START + 1_000
+    assert harness.look_on(in_flight=1_000).targets == {"p": 2}
+    harness.now = START + 2_000
+    assert harness.look_on(in_flight=1_000).targets == {"p": 11}  # (139 + 1000 + 1000) / 3 / 70, in panic
 
 
 # -- starts and gaps ---------------------------------------------------------------------------------------------------
 
 
 def test_with_more_than_one_worker_it_starts_in_panic_and_shrinks_nothing() -> None:
-    bench = Bench(8)
-    bench.look_on(in_flight=0)
-    assert bench.count(bench.run(60, in_flight=0)) == 8
-    assert bench.count(bench.run(2, in_flight=0)) == 4
-    bench.ready(4)
-    assert bench.count(bench.run(2, in_flight=0)) == 2
+    harness = KpaHarness(8)
+    harness.look_on(in_flight=0)
+    assert harness.count(harness.run(60, in_flight=0)) == 8
+    assert harness.count(harness.run(2, in_flight=0)) == 4
+    harness.ready(4)
+    assert harness.count(harness.run(2, in_flight=0)) == 2
 
 
 def test_with_one_worker_it_starts_calmly() -> None:
-    bench = Bench(1)
-    assert [r.code for r in bench.look_on(in_flight=0).reasons] == [ReasonCode.CONCURRENCY_TARGET]
-    bench.ready(3)
-    assert bench.count(bench.run(2, in_flight=0)) == 1
+    harness = KpaHarness(1)
+    assert [r.code for r in harness.look_on(in_flight=0).reasons] == [ReasonCode.CONCURRENCY_TARGET]
+    harness.ready(3)
+    assert harness.count(harness.run(2, in_flight=0)) == 1
 
 
 def test_a_history_that_was_lost_starts_it_in_panic_again() -> None:
-    bench = Bench(8)
-    bench.run(70, in_flight=560)  # 70 for each
-    assert bench.planner.watches["p"].panic_since_ms == -1
-    bench.now += STABLE_MS
-    opinion = bench.look_on(in_flight=0)
-    assert (bench.count(opinion), opinion.reasons[0].code) == (8, ReasonCode.PANIC)
+    harness = KpaHarness(8)
+    harness.run(70, in_flight=560)  # 70 for each
+    assert harness.planner.watches["p"].panic_since_ms == -1
+    harness.now += STABLE_MS
+    recommendation = harness.look_on(in_flight=0)
+    assert (harness.count(recommendation), recommendation.reasons[0].code) == (8, ReasonCode.PANIC)
 
 
 def test_a_short_gap_is_a_hold_and_no_new_start() -> None:
-    bench = Bench(8)
-    bench.run(70, in_flight=560)
-    bench.now += bench.fleet.knobs.stale_after_ms + 1
-    opinion = bench.planner.plan(bench.look(), bench.now)
-    assert (opinion.targets, [r.code for r in opinion.reasons]) == ({}, [ReasonCode.NO_DATA])
-    bench.now += 2_000
-    bench.look_on(in_flight=0)
-    assert bench.planner.watches["p"].panic_since_ms == -1
+    harness = KpaHarness(8)
+    harness.run(70, in_flight=560)
+    harness.now += harness.fleet.knobs.stale_after_ms + 1
+    recommendation = harness.planner.plan(harness.refresh(), harness.now)
+    assert (recommendation.targets, [r.code for r in recommendation.reasons]) == ({}, [ReasonCode.NO_DATA])
+    harness.now += 2_000
+    harness.look_on(in_flight=0)
+    assert harness.planner.watches["p"].panic_since_ms == -1
 
 
 # -- together ----------------------------------------------------------------------------------------------------------
 
 
 def test_a_surge_is_followed_within_seconds_and_kept_for_a_minute() -> None:
-    bench = Bench(1)
-    bench.look_on(in_flight=10)
-    bench.run(60, in_flight=10)
-    assert bench.count(bench.run(6, in_flight=700)) >= 9  # 700 / 70 = 10 once the panic window is full of it
-    assert bench.count(bench.run(2, in_flight=700)) == 10
-    bench.ready(10)
-    assert bench.count(bench.run(54, in_flight=10)) == 10
-    assert bench.count(bench.run(10, in_flight=10)) == 5  # half of what is ready
+    harness = KpaHarness(1)
+    harness.look_on(in_flight=10)
+    harness.run(60, in_flight=10)
+    assert harness.count(harness.run(6, in_flight=700)) >= 9  # 700 / 70 = 10 once the panic window is full of it
+    assert harness.count(harness.run(2, in_flight=700)) == 10
+    harness.ready(10)
+    assert harness.count(harness.run(54, in_flight=10)) == 10
+    assert harness.count(harness.run(10, in_flight=10)) == 5  # half of what is ready
 
 
 @pytest.mark.parametrize("in_flight", [0, 50, 140, 500, 3_000])
 def test_what_does_not_depend_on_the_workers_comes_to_rest(in_flight: int) -> None:
-    bench = Bench(3)
+    harness = KpaHarness(3)
     for _ in range(300):
-        bench.ready(bench.count(bench.run(1, in_flight)))
-    assert bench.pool("p").ready == max(1, -(-in_flight // 70))
+        harness.ready(harness.count(harness.run(1, in_flight)))
+    assert harness.pool("p").ready == max(1, -(-in_flight // 70))
 
 
 def test_a_worker_that_says_only_how_full_it_is_is_no_data() -> None:
-    bench = Bench(1)
-    bench.fleet.ingest(reported("p0", sample(1, 0.5, None, None), pool="p"), bench.now)
-    assert [r.code for r in bench.planner.plan(bench.look(), bench.now).reasons] == [ReasonCode.NO_DATA]
+    harness = KpaHarness(1)
+    harness.fleet.ingest(reported("p0", sample(1, 0.5, None, None), pool="p"), harness.now)
+    assert [r.code for r in harness.planner.plan(harness.refresh(), harness.now).reasons] == [ReasonCode.NO_DATA]

@@ -22,7 +22,7 @@ from loadline.sim.world.fitter import InlineFitter
 from loadline.wire.codec import Rejected, encode
 from loadline.wire.keys import Keys
 from loadline.wire.subjects import Subjects
-from tests.support.controlled import World, booted
+from tests.support.controller_world import ControllerWorld, booted
 from tests.support.memory import MemoryBus, MemoryStore
 
 KEYS = Keys("default")
@@ -48,11 +48,11 @@ def pupil(facts: bytes | None = None) -> Pupil:
     return Pupil(StaticKnobs(), facts=facts)
 
 
-def start_ups(world: World) -> dict[str, list[int]]:
+def start_ups(world: ControllerWorld) -> dict[str, list[int]]:
     return {pool.name: pool.start_ups_ms for pool in world.controller.state.fleet.models["m"].pools.values()}
 
 
-def saved(world: World, planner: Pupil | None = None) -> list[SaveLearned]:
+def saved(world: ControllerWorld, planner: Pupil | None = None) -> list[SaveLearned]:
     """What would be written after another second."""
     world.now += 1_000
     return save({"m": planner or pupil()}, "all", world.controller.state, world.now)
@@ -70,7 +70,7 @@ def test_a_leader_writes_what_a_growth_has_taught_once() -> None:
     effects = [e for e in world.run(2) if isinstance(e, SaveLearned)]
     epoch = world.controller.state.leadership.epoch
     assert effects == [SaveLearned("m", LearnedState(start_ups_ms={"decode": took}), "all", epoch)]
-    world.tell(LearnedChanged("m", effects[0].learned))
+    world.handle(LearnedChanged("m", effects[0].learned))
     assert [e for e in world.run(120) if isinstance(e, SaveLearned)] == []
 
 
@@ -87,7 +87,7 @@ def test_what_the_store_did_not_take_is_tried_again_after_a_minute() -> None:
 
 
 def test_a_standby_writes_nothing() -> None:
-    world = World()
+    world = ControllerWorld()
     world.controller.state.registry_read = True
     world.controller.state.fleet.models["m"].pools["decode"].start_ups_ms = [7_000]
     world.controller.state.leadership.phase = "follower"
@@ -96,7 +96,7 @@ def test_a_standby_writes_nothing() -> None:
 
 
 def test_an_agent_starts_with_what_the_store_tells_and_expects_workers_by_it() -> None:
-    world = World()
+    world = ControllerWorld()
     world.controller.handle([LearnedRead({"m": KNOWN, "gone": KNOWN})], world.now)
     assert start_ups(world) == {"prefill": [], "decode": [40_000, 50_000]}
     assert world.controller.state.fleet.models["m"].pools["decode"].start_up_ms(1) == 50_000
@@ -104,7 +104,7 @@ def test_an_agent_starts_with_what_the_store_tells_and_expects_workers_by_it() -
 
 
 def test_a_start_up_is_never_believed_beyond_the_deadline() -> None:
-    world = World()
+    world = ControllerWorld()
     world.controller.handle([LearnedRead({"m": LearnedState(start_ups_ms={"decode": [10**12], "no": [1]})})], world.now)
     assert start_ups(world)["decode"] == [600_000]
 
@@ -114,7 +114,7 @@ def test_a_leader_knows_better_than_the_store_and_a_follower_does_not() -> None:
     world.run(10)
     pool = world.controller.state.fleet.models["m"].pools["decode"]
     pool.start_ups_ms = [1_000]
-    world.tell(LearnedChanged("m", KNOWN))
+    world.handle(LearnedChanged("m", KNOWN))
     assert pool.start_ups_ms == [1_000]
     world.controller.state.leadership.phase = "resigned"
     world.controller.handle([LearnedChanged("m", KNOWN)], world.now)
@@ -124,15 +124,15 @@ def test_a_leader_knows_better_than_the_store_and_a_follower_does_not() -> None:
 def test_what_is_forgotten_in_the_store_is_written_anew() -> None:
     world = booted()
     world.run(10)
-    world.tell(LearnedRead({"m": KNOWN}))
+    world.handle(LearnedRead({"m": KNOWN}))
     assert not [e for e in world.run(70) if isinstance(e, SaveLearned)]
-    world.tell(LearnedChanged("m", None))
+    world.handle(LearnedChanged("m", None))
     [effect] = [e for e in world.run(5) if isinstance(e, SaveLearned)]
     assert effect.learned == KNOWN
 
 
 def test_a_planner_is_taught_once_and_only_by_its_own_kind() -> None:
-    world = World()
+    world = ControllerWorld()
     state = world.controller.state
     state.stored = {"m": LearnedState(planner="static", data=b"facts")}
     planner = pupil()
@@ -150,7 +150,7 @@ def test_a_planner_is_taught_once_and_only_by_its_own_kind() -> None:
 
 @pytest.mark.parametrize("data", [b"nonsense", b"poison"])
 def test_what_a_planner_cannot_use_is_counted_and_stops_nobody(data: bytes) -> None:
-    world = World()
+    world = ControllerWorld()
     world.controller.state.stored = {"m": LearnedState(start_ups_ms={"decode": [5]}, planner="static", data=data)}
     ingest(world.controller.state, {"m": pupil()}, ["m"])
     assert world.controller.state.counters["learned_ignored"] == 1
@@ -174,7 +174,7 @@ def test_what_is_too_large_is_not_written() -> None:
 
 def test_a_snapshot_keeps_what_was_learned() -> None:
     world = booted()
-    world.tell(LearnedRead({"m": KNOWN}))
+    world.handle(LearnedRead({"m": KNOWN}))
     again = Controller(world.settings)
     again.restore(world.controller.snapshot())
     assert again.state.stored == {"m": KNOWN}

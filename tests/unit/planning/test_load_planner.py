@@ -12,18 +12,18 @@ from loadline.core.vocabulary.events import ForecastFitted, TrafficReported
 from loadline.core.vocabulary.reasons import ReasonCode, Recommendation
 from loadline.core.vocabulary.samples import TrafficSample, WorkerSample
 from loadline.forecast import forecast
-from tests.support.belief import Line, reported
+from tests.support.fleet_harness import FleetHarness, reported
 
 BLOCKS = 1_000
 # ITL is 10 ms and 50 ms more of a full cache: 50 ms at 800 blocks.
 UP = 800
 
 
-class Desk:
+class LoadPlannerHarness:
     """A decode pool whose workers have the blocks that a test gives them."""
 
     def __init__(self, planner: LoadPlanner | SlaPlanner | None = None, workers: int = 3) -> None:
-        self.world = Line([PoolKnobs("d", "decode", replicas_max=20)], workers)
+        self.world = FleetHarness([PoolKnobs("d", "decode", replicas_max=20)], workers)
         self.pool = self.world.pool("d")
         self.pool.desired = workers
         self.planner = planner or LoadPlanner(LoadKnobs())
@@ -39,166 +39,168 @@ class Desk:
         for _ in range(seconds):
             self.world.now += 1_000
             self.report(*blocks)
-            opinion = self.planner.plan(self.world.look(), self.world.now)
-        return opinion
+            recommendation = self.planner.plan(self.world.refresh(), self.world.now)
+        return recommendation
 
     def learn(self) -> None:
         for step in range(10):
             self.run(*(300 + 10 * step + number for number in range(self.pool.ready)), seconds=1)
 
 
-def codes(opinion: Recommendation) -> list[ReasonCode]:
-    return [reason.code for reason in opinion.reasons]
+def codes(recommendation: Recommendation) -> list[ReasonCode]:
+    return [reason.code for reason in recommendation.reasons]
 
 
 @pytest.fixture
-def desk() -> Desk:
-    made = Desk()
+def harness() -> LoadPlannerHarness:
+    made = LoadPlannerHarness()
     made.learn()
     return made
 
 
 def test_before_there_is_a_line_it_learns() -> None:
-    desk = Desk()
-    assert codes(desk.run(900, 901, 902, seconds=1)) == [ReasonCode.LOAD_LEARNING]
+    harness = LoadPlannerHarness()
+    assert codes(harness.run(900, 901, 902, seconds=1)) == [ReasonCode.LOAD_LEARNING]
 
 
-def test_it_grows_where_all_have_too_much_and_one_that_has_not_is_room(desk: Desk) -> None:
-    assert desk.run(900, 950, 810).targets == {"d": 4}
-    assert desk.run(900, 950, 700).targets == {}
+def test_it_grows_where_all_have_too_much_and_one_that_has_not_is_room(harness: LoadPlannerHarness) -> None:
+    assert harness.run(900, 950, 810).targets == {"d": 4}
+    assert harness.run(900, 950, 700).targets == {}
 
 
-def test_a_flood_is_answered_in_the_turn_in_which_it_is_seen_and_a_spike_is_not(desk: Desk) -> None:
-    desk.run(480, 500, 520)
-    assert desk.run(900, 950, 810, seconds=1).targets == {}
-    desk.run(480, 500, 520)
-    assert desk.run(1_700, 1_700, 1_700, seconds=1).targets == {"d": 4}
+def test_a_flood_is_answered_in_the_turn_in_which_it_is_seen_and_a_spike_is_not(harness: LoadPlannerHarness) -> None:
+    harness.run(480, 500, 520)
+    assert harness.run(900, 950, 810, seconds=1).targets == {}
+    harness.run(480, 500, 520)
+    assert harness.run(1_700, 1_700, 1_700, seconds=1).targets == {"d": 4}
 
 
-def test_it_shrinks_where_the_others_can_take_it(desk: Desk) -> None:
+def test_it_shrinks_where_the_others_can_take_it(harness: LoadPlannerHarness) -> None:
     # A fifth more than 172 are 206, and on two workers that is 640 blocks each, 80 % of what meets the objective: an
     # iteration takes twice as long there, so the same requests stay for twice as long.
-    assert desk.run(171, 170, 150, seconds=600).targets == {"d": 2}
-    assert desk.run(173, 170, 150, seconds=600).targets == {}
+    assert harness.run(171, 170, 150, seconds=600).targets == {"d": 2}
+    assert harness.run(173, 170, 150, seconds=600).targets == {}
 
 
-def test_consolidation_leaves_a_share_of_the_time_above_an_idle_iteration(desk: Desk) -> None:
+def test_consolidation_leaves_a_share_of_the_time_above_an_idle_iteration(harness: LoadPlannerHarness) -> None:
     # All of the 40 ms above the 10 of an idle worker may be used: 800 blocks, which were 228 on three workers.
     # A fifth is spared.
-    desk.planner = LoadPlanner(LoadKnobs(scaling_down_sensitivity_ratio=1.0))
-    desk.learn()
-    opinion = desk.run(190, 180, 170, seconds=600)
-    assert opinion.targets == {"d": 2}
-    assert codes(opinion) == [ReasonCode.LOAD_LOW]
-    assert codes(desk.run(192, 180, 170, seconds=600)) == [ReasonCode.CONSOLIDATION_REFUSED]
+    harness.planner = LoadPlanner(LoadKnobs(scaling_down_sensitivity_ratio=1.0))
+    harness.learn()
+    recommendation = harness.run(190, 180, 170, seconds=600)
+    assert recommendation.targets == {"d": 2}
+    assert codes(recommendation) == [ReasonCode.LOAD_LOW]
+    assert codes(harness.run(192, 180, 170, seconds=600)) == [ReasonCode.CONSOLIDATION_REFUSED]
 
 
-def test_one_change_an_interval(desk: Desk) -> None:
-    desk.run(900, 950, 810, seconds=600)
-    desk.pool.set_desired(4, desk.world.now)
-    desk.world.grow("d", 1)
-    opinion = desk.run(900, 950, 810, 900, seconds=3)
-    assert (opinion.targets, codes(opinion)) == ({}, [ReasonCode.ADJUSTMENT_INTERVAL])
-    assert desk.run(900, 950, 810, 900, seconds=3).targets == {"d": 5}
+def test_one_change_an_interval(harness: LoadPlannerHarness) -> None:
+    harness.run(900, 950, 810, seconds=600)
+    harness.pool.set_desired(4, harness.world.now)
+    harness.world.add_workers("d", 1)
+    recommendation = harness.run(900, 950, 810, 900, seconds=3)
+    assert (recommendation.targets, codes(recommendation)) == ({}, [ReasonCode.ADJUSTMENT_INTERVAL])
+    assert harness.run(900, 950, 810, 900, seconds=3).targets == {"d": 5}
 
 
-def test_a_shrink_waits_an_interval_after_workers_came_or_went_unasked(desk: Desk) -> None:
-    assert desk.run(171, 170, 150, seconds=600).targets == {"d": 2}
-    desk.world.grow("d", 1)
-    opinion = desk.run(171, 170, 150, 150, seconds=3)
-    assert (opinion.targets, codes(opinion)) == ({}, [ReasonCode.ADJUSTMENT_INTERVAL])
-    assert desk.run(171, 170, 150, 150, seconds=3).targets == {"d": 2}
+def test_a_shrink_waits_an_interval_after_workers_came_or_went_unasked(harness: LoadPlannerHarness) -> None:
+    assert harness.run(171, 170, 150, seconds=600).targets == {"d": 2}
+    harness.world.add_workers("d", 1)
+    recommendation = harness.run(171, 170, 150, 150, seconds=3)
+    assert (recommendation.targets, codes(recommendation)) == ({}, [ReasonCode.ADJUSTMENT_INTERVAL])
+    assert harness.run(171, 170, 150, 150, seconds=3).targets == {"d": 2}
 
 
-def test_workers_on_their_way_take_their_share_in_advance(desk: Desk) -> None:
-    desk.pool.set_desired(4, desk.world.now)
-    assert desk.run(900, 950, 900, seconds=600).targets == {}, "with four there are 675 a worker"
-    assert desk.run(1_300, 1_310, 1_290, seconds=600).targets == {"d": 5}
+def test_workers_on_their_way_take_their_share_in_advance(harness: LoadPlannerHarness) -> None:
+    harness.pool.set_desired(4, harness.world.now)
+    assert harness.run(900, 950, 900, seconds=600).targets == {}, "with four there are 675 a worker"
+    assert harness.run(1_300, 1_310, 1_290, seconds=600).targets == {"d": 5}
 
 
-def test_nothing_shrinks_while_a_worker_is_silent_or_on_its_way(desk: Desk) -> None:
-    assert desk.run(100, 100).targets == {}
-    desk.run(100, 100, 100)
-    desk.pool.set_desired(4, desk.world.now)
-    assert desk.run(100, 100, 100, seconds=60).targets == {}
+def test_nothing_shrinks_while_a_worker_is_silent_or_on_its_way(harness: LoadPlannerHarness) -> None:
+    assert harness.run(100, 100).targets == {}
+    harness.run(100, 100, 100)
+    harness.pool.set_desired(4, harness.world.now)
+    assert harness.run(100, 100, 100, seconds=60).targets == {}
 
 
 def test_where_latency_does_not_rise_what_was_fine_is_fine() -> None:
-    desk = Desk()
+    harness = LoadPlannerHarness()
     for _ in range(30):
-        desk.world.now += 1_000
-        desk.world.sequence += 1
-        for worker in desk.pool.workers:
-            said = WorkerSample(desk.world.sequence, 0, kv_blocks_used=400, running_requests=1, itl_ms=20.0)
-            desk.world.fleet.ingest(reported(worker, said, pool="d"), desk.world.now)
-        opinion = desk.planner.plan(desk.world.look(), desk.world.now)
-    assert opinion.targets == {}, "400 are no reason to grow, and 600 have not been seen"
+        harness.world.now += 1_000
+        harness.world.sequence += 1
+        for worker in harness.pool.workers:
+            said = WorkerSample(harness.world.sequence, 0, kv_blocks_used=400, running_requests=1, itl_ms=20.0)
+            harness.world.fleet.ingest(reported(worker, said, pool="d"), harness.world.now)
+        recommendation = harness.planner.plan(harness.world.refresh(), harness.world.now)
+    assert recommendation.targets == {}, "400 are no reason to grow, and 600 have not been seen"
 
 
 def test_a_full_cache_is_too_full_whatever_the_itl() -> None:
-    desk = Desk()
+    harness = LoadPlannerHarness()
     for second in range(30):
-        desk.world.now += 1_000
-        desk.world.sequence += 1
-        for number, worker in enumerate(desk.pool.workers):
+        harness.world.now += 1_000
+        harness.world.sequence += 1
+        for number, worker in enumerate(harness.pool.workers):
             used = 950 + (second + number) % 5
             said = WorkerSample(
-                desk.world.sequence,
+                harness.world.sequence,
                 0,
                 kv_blocks_used=used,
                 kv_blocks_total=BLOCKS,
                 running_requests=1,
                 itl_ms=used / 100,
             )
-            desk.world.fleet.ingest(reported(worker, said, pool="d"), desk.world.now)
-        opinion = desk.planner.plan(desk.world.look(), desk.world.now)
-    assert opinion.targets == {"d": 4}
+            harness.world.fleet.ingest(reported(worker, said, pool="d"), harness.world.now)
+        recommendation = harness.planner.plan(harness.world.refresh(), harness.world.now)
+    assert recommendation.targets == {"d": 4}
 
 
-def sla(workers: int = 3) -> Desk:
-    desk = Desk(SlaPlanner(SlaKnobs(throughput=ThroughputKnobs(attainment=0.0))), workers)
-    desk.pool.engine = EngineProfile(linear=LinearKnobs(10.0, 0.08, 0.0, 0.02, 1e6, 1_000))
-    return desk
+def sla(workers: int = 3) -> LoadPlannerHarness:
+    harness = LoadPlannerHarness(SlaPlanner(SlaKnobs(throughput=ThroughputKnobs(attainment=0.0))), workers)
+    harness.pool.engine = EngineProfile(linear=LinearKnobs(10.0, 0.08, 0.0, 0.02, 1e6, 1_000))
+    return harness
 
 
-def hear(desk: Desk, requests_per_s: int, *blocks: int, seconds: int = 30) -> Recommendation:
+def hear(harness: LoadPlannerHarness, requests_per_s: int, *blocks: int, seconds: int = 30) -> Recommendation:
     for _ in range(seconds):
         sample = TrafficSample(
-            desk.world.now, 1_000, requests_per_s, requests_per_s, isl_tokens=500.0, osl_tokens=100.0
+            harness.world.now, 1_000, requests_per_s, requests_per_s, isl_tokens=500.0, osl_tokens=100.0
         )
-        desk.world.model.traffic.ingest(TrafficReported("m", "f", 1, sample), desk.world.now + 1_000)
-        opinion = desk.run(*blocks, seconds=1)
-        asked = desk.planner.forecast_request()
+        harness.world.model.traffic.ingest(TrafficReported("m", "f", 1, sample), harness.world.now + 1_000)
+        recommendation = harness.run(*blocks, seconds=1)
+        asked = harness.planner.forecast_request()
         if asked is not None:
-            desk.planner.ingest_forecast(ForecastFitted("m", asked.request, [forecast(one) for one in asked.questions]))
-    return opinion
+            harness.planner.ingest_forecast(
+                ForecastFitted("m", asked.request, [forecast(one) for one in asked.questions])
+            )
+    return recommendation
 
 
 def test_the_floor_is_what_the_traffic_needs_and_the_load_works_above_it() -> None:
-    desk = sla()
-    desk.learn()
-    opinion = hear(desk, 470, 500, 500, 500)
-    assert opinion.targets == {"d": 5}
-    assert codes(opinion)[0] == ReasonCode.TRAFFIC_SURGE
+    harness = sla()
+    harness.learn()
+    recommendation = hear(harness, 470, 500, 500, 500)
+    assert recommendation.targets == {"d": 5}
+    assert codes(recommendation)[0] == ReasonCode.TRAFFIC_SURGE
     assert hear(sla_learned(), 270, 900, 950, 950, seconds=150).targets == {"d": 4}, (
         "the profile says three, the workers say more"
     )
 
 
-def sla_learned() -> Desk:
-    desk = sla()
-    desk.learn()
-    return desk
+def sla_learned() -> LoadPlannerHarness:
+    harness = sla()
+    harness.learn()
+    return harness
 
 
 def test_the_load_does_not_go_below_the_floor_nor_down_without_one() -> None:
-    desk = sla_learned()
-    assert hear(desk, 270, 100, 100, 100).targets == {}
+    harness = sla_learned()
+    assert hear(harness, 270, 100, 100, 100).targets == {}
     assert hear(sla_learned(), 150, 100, 110, 120, seconds=170).targets == {}, "what has just begun only grows"
     assert hear(sla_learned(), 150, 100, 110, 120, seconds=190).targets == {"d": 2}
     blind = sla_learned()
-    opinion = blind.run(100, 100, 100)
-    assert (opinion.targets, codes(opinion)[0]) == ({}, ReasonCode.TRAFFIC_UNKNOWN)
+    recommendation = blind.run(100, 100, 100)
+    assert (recommendation.targets, codes(recommendation)[0]) == ({}, ReasonCode.TRAFFIC_UNKNOWN)
     assert sla_grows_blind(), "a load that is too high needs no traffic to be seen"
 
 
@@ -207,26 +209,26 @@ def sla_grows_blind() -> bool:
 
 
 def test_the_load_does_not_shrink_a_pool_while_a_frontend_has_just_gone_silent() -> None:
-    desk = sla_learned()
+    harness = sla_learned()
     sample = TrafficSample(1, 1_000, 1, 1, isl_tokens=500.0, osl_tokens=100.0)
-    hear(desk, 150, 100, 110, 120, seconds=185)
-    desk.world.model.traffic.ingest(TrafficReported("m", "silent", 1, sample), desk.world.now)
-    assert hear(desk, 150, 100, 110, 120, seconds=5).targets == {"d": 2}, "it has only just been heard"
-    opinion = hear(desk, 150, 100, 110, 120, seconds=30)
-    assert (opinion.targets, codes(opinion)[0]) == ({}, ReasonCode.TRAFFIC_INCOMPLETE)
-    assert hear(desk, 150, 100, 110, 120, seconds=30).targets == {"d": 2}, "it has been gone for a minute"
+    hear(harness, 150, 100, 110, 120, seconds=185)
+    harness.world.model.traffic.ingest(TrafficReported("m", "silent", 1, sample), harness.world.now)
+    assert hear(harness, 150, 100, 110, 120, seconds=5).targets == {"d": 2}, "it has only just been heard"
+    recommendation = hear(harness, 150, 100, 110, 120, seconds=30)
+    assert (recommendation.targets, codes(recommendation)[0]) == ({}, ReasonCode.TRAFFIC_INCOMPLETE)
+    assert hear(harness, 150, 100, 110, 120, seconds=30).targets == {"d": 2}, "it has been gone for a minute"
 
 
 def test_a_floor_that_cannot_be_reached_is_reported() -> None:
-    desk = sla_learned()
-    desk.pool.set_desired(5, desk.world.now)
-    desk.world.now += desk.pool.knobs.start_deadline_ms + 1
-    opinion = hear(desk, 470, 500, 500, 500)
-    assert ReasonCode.PENDING_UNREACHED in codes(opinion)
+    harness = sla_learned()
+    harness.pool.set_desired(5, harness.world.now)
+    harness.world.now += harness.pool.knobs.start_deadline_ms + 1
+    recommendation = hear(harness, 470, 500, 500, 500)
+    assert ReasonCode.PENDING_UNREACHED in codes(recommendation)
 
 
 def test_a_broken_profile_holds_the_pool() -> None:
-    desk = sla_learned()
-    desk.pool.engine = EngineProfile(problem="x.npz: broken. Profile again")
-    opinion = hear(desk, 470, 900, 950, 900)
-    assert (opinion.targets, codes(opinion)) == ({}, [ReasonCode.PROFILE_UNUSABLE])
+    harness = sla_learned()
+    harness.pool.engine = EngineProfile(problem="x.npz: broken. Profile again")
+    recommendation = hear(harness, 470, 900, 950, 900)
+    assert (recommendation.targets, codes(recommendation)) == ({}, [ReasonCode.PROFILE_UNUSABLE])

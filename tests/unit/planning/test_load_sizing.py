@@ -7,15 +7,15 @@ from loadline.core.planning.planners.load import LoadPlanner
 from loadline.core.planning.sizing.load_stepper import LoadKnobs
 from loadline.core.vocabulary.reasons import ReasonCode, Recommendation
 from loadline.core.vocabulary.samples import WorkerSample
-from tests.support.belief import Line, reported
-from tests.unit.planning.test_load_planner import Desk, codes
+from tests.support.fleet_harness import FleetHarness, reported
+from tests.unit.planning.test_load_planner import LoadPlannerHarness, codes
 
 
 class PrefillDesk:
     """A prefill pool whose workers compute prompts of 1,000 tokens, for 100 ms each."""
 
     def __init__(self, workers: int) -> None:
-        self.world = Line([PoolKnobs("p", "prefill", replicas_max=20)], workers)
+        self.world = FleetHarness([PoolKnobs("p", "prefill", replicas_max=20)], workers)
         self.pool = self.world.pool("p")
         self.pool.desired = workers
         self.planner = LoadPlanner(LoadKnobs())
@@ -38,8 +38,8 @@ class PrefillDesk:
                     self.world.sequence, 0, active_prefill_tokens=tokens, ttft_ms=ttft_ms, isl_tokens=1_000.0
                 )
                 self.world.fleet.ingest(reported(worker, said, pool="p"), self.world.now)
-            opinion = self.planner.plan(self.world.look(), self.world.now)
-        return opinion
+            recommendation = self.planner.plan(self.world.refresh(), self.world.now)
+        return recommendation
 
 
 def test_prefill_shrinks_by_how_many_compute_and_not_by_how_short_the_queues_are() -> None:
@@ -55,55 +55,57 @@ def test_one_worker_with_a_long_prompt_does_not_keep_the_others() -> None:
 
 
 def test_prefill_grows_by_what_the_queues_grow_by() -> None:
-    desk = PrefillDesk(4)
-    desk.run([9, 9, 9, 9])
+    harness = PrefillDesk(4)
+    harness.run([9, 9, 9, 9])
     assert PrefillDesk(4).run([9, 9, 9, 9], seconds=330).targets == {}
     # Every worker gets 10,000 tokens a second more than it computes: by the means of 5 s and of a minute that is work
     # for 1.2 of them, and 3.8 have been computing.
-    assert desk.run([10, 10, 10, 10], seconds=30, queue_tokens=10_000).targets == {"p": 6}
+    assert harness.run([10, 10, 10, 10], seconds=30, queue_tokens=10_000).targets == {"p": 6}
 
 
 def test_a_pool_grows_by_as_many_as_its_load_needs_and_at_most_to_its_double() -> None:
-    desk = Desk()
-    desk.learn()
-    assert desk.run(1_490, 1_500, 1_510, seconds=600).targets == {"d": 6}, "4,500 blocks, 800 a worker"
-    assert desk.run(4_900, 5_000, 5_100, seconds=600).targets == {"d": 6}
+    harness = LoadPlannerHarness()
+    harness.learn()
+    assert harness.run(1_490, 1_500, 1_510, seconds=600).targets == {"d": 6}, "4,500 blocks, 800 a worker"
+    assert harness.run(4_900, 5_000, 5_100, seconds=600).targets == {"d": 6}
 
 
 def test_a_load_that_rises_is_answered_before_it_is_too_high() -> None:
-    ramp, flat = Desk(), Desk()
-    for desk in (ramp, flat):
-        desk.learn()
-        desk.run(300, 310, 320, seconds=60)
+    ramp, flat = LoadPlannerHarness(), LoadPlannerHarness()
+    for harness in (ramp, flat):
+        harness.learn()
+        harness.run(300, 310, 320, seconds=60)
     for step in range(46):
-        opinion = ramp.run(*(300 + 10 * step + number for number in range(3)), seconds=1)
-    assert opinion.targets == {"d": 4}, "750 blocks, and 10 more a second"
+        recommendation = ramp.run(*(300 + 10 * step + number for number in range(3)), seconds=1)
+    assert recommendation.targets == {"d": 4}, "750 blocks, and 10 more a second"
     assert flat.run(750, 751, 752, seconds=600).targets == {}
 
 
 def test_latencies_of_workers_that_have_just_come_are_not_those_of_their_load() -> None:
-    desk = Desk()
-    desk.learn()
-    desk.world.grow("d", 1)
-    before = desk.planner
+    harness = LoadPlannerHarness()
+    harness.learn()
+    harness.world.add_workers("d", 1)
+    before = harness.planner
     for _ in range(25):
-        desk.world.now += 1_000
-        desk.world.sequence += 1
-        *old, new = desk.pool.workers
+        harness.world.now += 1_000
+        harness.world.sequence += 1
+        *old, new = harness.pool.workers
         for number, worker in enumerate(old):
             used = 400 + 10 * number
-            said = WorkerSample(desk.world.sequence, 0, kv_blocks_used=used, running_requests=1, itl_ms=10 + used / 20)
-            desk.world.fleet.ingest(reported(worker, said, pool="d"), desk.world.now)
-        slow = WorkerSample(desk.world.sequence, 0, kv_blocks_used=50, running_requests=1, itl_ms=400.0)
-        desk.world.fleet.ingest(reported(new, slow, pool="d"), desk.world.now)
-        desk.planner.plan(desk.world.look(), desk.world.now)
+            said = WorkerSample(
+                harness.world.sequence, 0, kv_blocks_used=used, running_requests=1, itl_ms=10 + used / 20
+            )
+            harness.world.fleet.ingest(reported(worker, said, pool="d"), harness.world.now)
+        slow = WorkerSample(harness.world.sequence, 0, kv_blocks_used=50, running_requests=1, itl_ms=400.0)
+        harness.world.fleet.ingest(reported(new, slow, pool="d"), harness.world.now)
+        harness.planner.plan(harness.world.refresh(), harness.world.now)
     assert isinstance(before, LoadPlanner)
     assert max(before.stepper.loads["d"].decode.latencies_ms) < 100.0
     assert before.stepper.loads["d"].decode.load_at(50.0) == pytest.approx(800.0)
 
 
 def test_of_workers_that_do_both_either_grows_and_only_both_shrink() -> None:
-    world = Line([PoolKnobs("a", "aggregated", replicas_max=20)], 3)
+    world = FleetHarness([PoolKnobs("a", "aggregated", replicas_max=20)], 3)
     planner = LoadPlanner(LoadKnobs())
 
     def run(prompt_tokens: int, blocks: int) -> Recommendation:
@@ -123,8 +125,8 @@ def test_of_workers_that_do_both_either_grows_and_only_both_shrink() -> None:
                     itl_ms=10.0 + (blocks + number) / 20,
                 )
                 world.fleet.ingest(reported(worker, said, pool="a"), world.now)
-            opinion = planner.plan(world.look(), world.now)
-        return opinion
+            recommendation = planner.plan(world.refresh(), world.now)
+        return recommendation
 
     world.pool("a").desired = 3
     assert run(500, 900).targets == {"a": 4}

@@ -7,7 +7,7 @@ from loadline.core.queries.status import missing, status
 from loadline.core.state.settings import ModelKnobs, Settings
 from loadline.core.vocabulary.events import TrafficReported, WorkerRegistered
 from loadline.core.vocabulary.samples import TrafficSample
-from tests.support.belief import START, registered
+from tests.support.fleet_harness import START, registered
 
 LINEAR = EngineProfile(linear=LinearKnobs(10.0, 0.1, 5.0, 0.02, 1e6))
 

@@ -14,7 +14,7 @@ from loadline.core.planning.sizing.knobs import QueueingKnobs
 from loadline.core.vocabulary.events import TrafficReported
 from loadline.core.vocabulary.reasons import ReasonCode, Recommendation
 from loadline.core.vocabulary.samples import TrafficSample, WorkerSample
-from tests.support.belief import Line, reported
+from tests.support.fleet_harness import FleetHarness, reported
 
 TRUE = LinearKnobs(10.0, 0.1, 5.0, 0.02, max_kv_tokens=1e6)
 """What the engines are, and no configuration says."""
@@ -22,11 +22,11 @@ WRONG = EngineProfile(linear=LinearKnobs(20.0, 0.2, 10.0, 0.04, max_kv_tokens=1e
 POOL = PoolKnobs("p", "aggregated", replicas_max=50)
 
 
-class Desk:
+class OnlineFitHarness:
     """A planner, a pool of two workers that say what their iterations take, and a frontend."""
 
     def __init__(self, knobs: QueueingKnobs | None = None, engine: EngineProfile | None = None, ranks: int = 1) -> None:
-        self.world = Line([POOL], 2)
+        self.world = FleetHarness([POOL], 2)
         self.pool = self.world.pool("p")
         self.pool.desired = 2
         for worker in self.pool.workers.values():
@@ -48,8 +48,8 @@ class Desk:
                 self.world.fleet.ingest(reported(name, self._sample(slower), pool="p"), self.world.now)
             traffic = TrafficSample(self.sequence, 1_000, 100, 100, isl_tokens=1_000.0, osl_tokens=200.0)
             self.world.model.traffic.ingest(TrafficReported("m", "f", 1, traffic), self.world.now)
-            opinion = self.planner.plan(self.world.look(), self.world.now)
-        return opinion
+            recommendation = self.planner.plan(self.world.refresh(), self.world.now)
+        return recommendation
 
     def _sample(self, slower: float) -> WorkerSample:
         batch, tokens = self.luck.randint(1, 200), self.luck.choice(self.prompts)
@@ -63,67 +63,67 @@ class Desk:
         )
 
 
-def serves(opinion: Recommendation) -> float:
-    [need] = opinion.demands
+def serves(recommendation: Recommendation) -> float:
+    [need] = recommendation.demands
     return need.capacities.get("p", 0.0)
 
 
 @pytest.fixture
 def told() -> float:
     """Requests a second of a worker of which the configuration says the truth."""
-    return serves(Desk(engine=EngineProfile(linear=TRUE)).hear(60))
+    return serves(OnlineFitHarness(engine=EngineProfile(linear=TRUE)).hear(60))
 
 
 def test_engines_that_nobody_has_profiled_are_learned(told: float) -> None:
-    desk = Desk()
-    first = desk.hear(9)
+    harness = OnlineFitHarness()
+    first = harness.hear(9)
     assert ReasonCode.QUEUEING_TARGET not in {reason.code for reason in first.reasons}
     assert first.targets == {}
-    assert serves(desk.hear(120)) == pytest.approx(told, rel=0.1)
+    assert serves(harness.hear(120)) == pytest.approx(told, rel=0.1)
 
 
 def test_until_then_it_holds_and_says_what_is_missing() -> None:
-    desk = Desk()
-    desk.prompts = (0,)
-    opinion = desk.hear(120)
-    [reason] = opinion.reasons
+    harness = OnlineFitHarness()
+    harness.prompts = (0,)
+    recommendation = harness.hear(120)
+    [reason] = recommendation.reasons
     assert reason.code is ReasonCode.ENGINE_LEARNING
     assert reason.detail == "prefill: 0 samples are too few: wait for 5"
-    assert opinion.targets == {}
+    assert recommendation.targets == {}
 
 
 def test_a_rank_has_batches_of_its_own(told: float) -> None:
-    assert serves(Desk(ranks=2).hear(120)) == pytest.approx(2 * told, rel=0.1)
+    assert serves(OnlineFitHarness(ranks=2).hear(120)) == pytest.approx(2 * told, rel=0.1)
 
 
 def test_profiles_are_believed_unless_a_knob_says_that_they_are_not(told: float) -> None:
-    assert serves(Desk(engine=WRONG).hear(120)) < 0.7 * told
-    assert serves(Desk(QueueingKnobs(fitted="always"), WRONG).hear(120)) == pytest.approx(told, rel=0.1)
+    assert serves(OnlineFitHarness(engine=WRONG).hear(120)) < 0.7 * told
+    assert serves(OnlineFitHarness(QueueingKnobs(fitted="always"), WRONG).hear(120)) == pytest.approx(told, rel=0.1)
     assert ReasonCode.PROFILE_UNUSABLE in {
-        reason.code for reason in Desk(QueueingKnobs(fitted="never")).hear(120).reasons
+        reason.code for reason in OnlineFitHarness(QueueingKnobs(fitted="never")).hear(120).reasons
     }
 
 
 def test_what_was_learned_is_known_to_the_next_agent_at_once(told: float) -> None:
-    desk = Desk()
-    assert desk.planner.export_learned() is None
-    desk.hear(120)
-    data = desk.planner.export_learned()
+    harness = OnlineFitHarness()
+    assert harness.planner.export_learned() is None
+    harness.hear(120)
+    data = harness.planner.export_learned()
     assert data is not None
-    desk.hear(60)
-    assert desk.planner.export_learned() == data, "nothing new is not written again"
-    heir = Desk()
+    harness.hear(60)
+    assert harness.planner.export_learned() == data, "nothing new is not written again"
+    heir = OnlineFitHarness()
     heir.planner.import_learned(data)
     assert heir.planner.export_learned() == data
     assert serves(heir.hear(12)) == pytest.approx(told, rel=0.1)
 
 
 def test_what_was_learned_of_another_engine_is_not_believed() -> None:
-    desk = Desk()
-    desk.hear(120)
-    data = desk.planner.export_learned()
+    harness = OnlineFitHarness()
+    harness.hear(120)
+    data = harness.planner.export_learned()
     assert data is not None
-    heir = Desk()
+    heir = OnlineFitHarness()
     heir.pool.knobs = replace(POOL, gpus_per_worker=2)
     heir.planner.import_learned(data)
     assert heir.hear(2).targets == {}
@@ -132,13 +132,13 @@ def test_what_was_learned_of_another_engine_is_not_believed() -> None:
 
 @pytest.mark.parametrize("change", [{"accelerator": "l4"}, {"gpus_per_worker": 2}])
 def test_a_pool_that_moves_to_other_engines_is_learned_anew(change: dict[str, Any], told: float) -> None:
-    desk = Desk()
-    desk.hear(120)
-    desk.pool.knobs = replace(POOL, **change)
-    assert desk.hear(1).demands[0].capacities == {}
-    assert desk.planner.export_learned() is None, "what was learned of the old ones is not kept as of the new ones"
-    assert desk.hear(8, slower=1.9).reasons[0].code is ReasonCode.ENGINE_LEARNING
-    assert serves(desk.hear(120, slower=1.9)) < 0.7 * told
+    harness = OnlineFitHarness()
+    harness.hear(120)
+    harness.pool.knobs = replace(POOL, **change)
+    assert harness.hear(1).demands[0].capacities == {}
+    assert harness.planner.export_learned() is None, "what was learned of the old ones is not kept as of the new ones"
+    assert harness.hear(8, slower=1.9).reasons[0].code is ReasonCode.ENGINE_LEARNING
+    assert serves(harness.hear(120, slower=1.9)) < 0.7 * told
 
 
 @pytest.mark.parametrize(
@@ -152,10 +152,10 @@ def test_a_pool_that_moves_to_other_engines_is_learned_anew(change: dict[str, An
     ],
 )
 def test_what_cannot_be_meant_does_no_harm(data: bytes, told: float) -> None:
-    desk = Desk()
-    desk.planner.import_learned(data)
-    assert desk.hear(12).targets == {}
-    assert serves(desk.hear(200)) == pytest.approx(told, rel=0.1)
+    harness = OnlineFitHarness()
+    harness.planner.import_learned(data)
+    assert harness.hear(12).targets == {}
+    assert serves(harness.hear(200)) == pytest.approx(told, rel=0.1)
 
 
 @pytest.mark.parametrize(
@@ -165,24 +165,24 @@ def test_lines_that_no_engine_has_are_not_learned(slope: float, intercept_ms: fl
     line = {"slope": slope, "intercept_ms": intercept_ms}
     good = {"slope": 0.1, "intercept_ms": 5.0}
     data = msgspec.json.encode({"lines": {"p": {"decode": good, "prefill": line}, "q": {"decode": good}}})
-    desk = Desk()
-    desk.planner.import_learned(data)
-    assert desk.planner.export_learned() is None, "so it is counted as ignored"
+    harness = OnlineFitHarness()
+    harness.planner.import_learned(data)
+    assert harness.planner.export_learned() is None, "so it is counted as ignored"
 
 
 def test_fits_are_a_part_of_the_state() -> None:
-    desk = Desk()
-    desk.hear(70)
-    encoded = msgspec.json.encode(desk.planner)
+    harness = OnlineFitHarness()
+    harness.hear(70)
+    encoded = msgspec.json.encode(harness.planner)
     twin = msgspec.json.decode(encoded, type=QueueingPlanner)
     assert msgspec.json.encode(twin) == encoded
 
 
 def test_a_cache_that_is_too_small_is_said_of_an_engine_whose_samples_are_gone() -> None:
-    desk = Desk()
-    desk.hear(60)
-    desk.prompts = (0,)
-    desk.planner.sizer.engines.fits["p"].prefill.octaves.clear()
-    for worker in desk.pool.workers.values():
+    harness = OnlineFitHarness()
+    harness.hear(60)
+    harness.prompts = (0,)
+    harness.planner.sizer.engines.fits["p"].prefill.octaves.clear()
+    for worker in harness.pool.workers.values():
         worker.record = replace(worker.record, kv_blocks_total=10, block_size_tokens=16)
-    assert [reason.code for reason in desk.hear(60).reasons] == [ReasonCode.KV_CACHE_TOO_SMALL]
+    assert [reason.code for reason in harness.hear(60).reasons] == [ReasonCode.KV_CACHE_TOO_SMALL]

@@ -15,7 +15,7 @@ from loadline.core.state.settings import ModelKnobs
 from loadline.core.vocabulary.events import AnyEvent, ForecastFailed, ForecastFitted, RegistryRead, TrafficReported
 from loadline.core.vocabulary.reasons import Recommendation
 from loadline.core.vocabulary.samples import TrafficSample
-from tests.support.belief import START, settings_of
+from tests.support.fleet_harness import START, settings_of
 
 NAMES = [f"m{number:02}" for number in range(2 * PLANNED_MAX + 1)]
 FIRST, SECOND, LAST = NAMES[:PLANNED_MAX], NAMES[PLANNED_MAX : 2 * PLANNED_MAX], NAMES[2 * PLANNED_MAX :]

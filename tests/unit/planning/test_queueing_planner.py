@@ -14,7 +14,7 @@ from loadline.core.vocabulary.events import ForecastFitted, TrafficReported
 from loadline.core.vocabulary.reasons import ReasonCode, Recommendation
 from loadline.core.vocabulary.samples import TrafficSample, WorkerSample
 from loadline.forecast import forecast
-from tests.support.belief import Line, reported
+from tests.support.fleet_harness import FleetHarness, reported
 
 FAST = LinearKnobs(8.0, 0.08, 4.0, 0.02, max_kv_tokens=1e6)
 SLOW = LinearKnobs(24.0, 0.16, 8.0, 0.04, max_kv_tokens=1e6)
@@ -22,7 +22,7 @@ SLOW = LinearKnobs(24.0, 0.16, 8.0, 0.04, max_kv_tokens=1e6)
 KNOBS = QueueingKnobs(start_up_ms=30_000)
 
 
-class Desk:
+class QueueingHarness:
     """A planner and a model whose pools do what it says at once, or when a test lets them."""
 
     def __init__(
@@ -32,13 +32,13 @@ class Desk:
         knobs: QueueingKnobs = KNOBS,
         **objectives: Any,
     ) -> None:
-        self.world = Line([pool for pool, _, _ in engines], 0)
+        self.world = FleetHarness([pool for pool, _, _ in engines], 0)
         self.world.model.objectives = ObjectiveKnobs(**objectives)
         for knobs_of, linear, cost in engines:
             pool = self.world.pool(knobs_of.name)
             pool.engine, pool.accelerator = EngineProfile(linear=linear), AcceleratorKnobs("a", cost_per_hour=cost)
         first = engines[0][0].name
-        self.world.grow(first, workers)
+        self.world.add_workers(first, workers)
         for pool in self.world.model.pools.values():
             pool.desired = pool.ready
         self.planner = QueueingPlanner(knobs)
@@ -59,22 +59,22 @@ class Desk:
             )
             event = TrafficReported("m", "f", 1, replace(traffic, **said))
             self.world.model.traffic.ingest(event, self.world.now)
-            opinion = self.planner.plan(self.world.look(), self.world.now)
+            recommendation = self.planner.plan(self.world.refresh(), self.world.now)
             asked = self.planner.forecast_request()
             if asked is not None:
                 forecasts = [forecast(question) for question in asked.questions]
                 self.planner.ingest_forecast(ForecastFitted("m", asked.request, forecasts))
-            for name, count in opinion.targets.items() if obey else ():
+            for name, count in recommendation.targets.items() if obey else ():
                 self.become(name, count)
-        return opinion
+        return recommendation
 
     def become(self, name: str, count: int) -> None:
         """It is decided, and so it is."""
         pool = self.world.pool(name)
         pool.set_desired(count, self.world.now)
         while pool.ready > count:
-            self.world.shrink(name)
-        self.world.grow(name, count - pool.ready)
+            self.world.remove_newest(name)
+        self.world.add_workers(name, count - pool.ready)
 
     def counts(self) -> dict[str, int]:
         return {name: pool.desired or 0 for name, pool in self.world.model.pools.items()}
@@ -91,30 +91,30 @@ def two(most: int = 99) -> list[tuple[PoolKnobs, LinearKnobs, float]]:
     ]
 
 
-def codes(opinion: Recommendation) -> set[ReasonCode]:
-    return {reason.code for reason in opinion.reasons}
+def codes(recommendation: Recommendation) -> set[ReasonCode]:
+    return {reason.code for reason in recommendation.reasons}
 
 
 def test_it_grows_in_one_step_and_says_what_a_worker_serves() -> None:
-    desk = Desk(one())
-    opinion = desk.hear(200, 12)
-    [need] = opinion.demands
+    harness = QueueingHarness(one())
+    recommendation = harness.hear(200, 12)
+    [need] = recommendation.demands
     assert need.role == "aggregated"
     assert need.demand == pytest.approx(200.0, rel=0.1)
-    assert desk.counts() == {"one": -int(-200 // need.capacities["one"])}
-    [reason] = [reason for reason in opinion.reasons if reason.code is ReasonCode.QUEUEING_TARGET]
+    assert harness.counts() == {"one": -int(-200 // need.capacities["one"])}
+    [reason] = [reason for reason in recommendation.reasons if reason.code is ReasonCode.QUEUEING_TARGET]
     assert reason.detail == "bound by itl"
     assert reason.numbers["serves"] == need.capacities["one"]
-    assert 0.5 * desk.counts()["one"] < reason.numbers["busy"] < desk.counts()["one"]
+    assert 0.5 * harness.counts()["one"] < reason.numbers["busy"] < harness.counts()["one"]
 
 
 def test_the_pools_of_a_role_share_the_load_and_the_cheapest_serves_it() -> None:
-    desk = Desk(*two())
-    [need] = desk.hear(200, 400).demands
+    harness = QueueingHarness(*two())
+    [need] = harness.hear(200, 400).demands
     assert need.capacities["fast"] / 4.0 < need.capacities["slow"] / 1.0
-    assert desk.counts()["fast"] <= 1, "it began with one, and within a tenth nothing is given back"
-    assert desk.counts()["slow"] == -int(-200 // need.capacities["slow"])
-    scarce = Desk(*two(8))
+    assert harness.counts()["fast"] <= 1, "it began with one, and within a tenth nothing is given back"
+    assert harness.counts()["slow"] == -int(-200 // need.capacities["slow"])
+    scarce = QueueingHarness(*two(8))
     [need] = scarce.hear(200, 400).demands
     assert scarce.counts()["slow"] == 8
     left = 200 - 8 * need.capacities["slow"]
@@ -122,10 +122,10 @@ def test_the_pools_of_a_role_share_the_load_and_the_cheapest_serves_it() -> None
 
 
 def test_the_pools_of_a_role_say_one_load_and_what_each_takes_of_it() -> None:
-    desk = Desk(*two(8))
-    desk.hear(150, 400)
-    opinion = desk.hear(190, 30)
-    reasons = [reason for reason in opinion.reasons if reason.code is ReasonCode.QUEUEING_TARGET]
+    harness = QueueingHarness(*two(8))
+    harness.hear(150, 400)
+    recommendation = harness.hear(190, 30)
+    reasons = [reason for reason in recommendation.reasons if reason.code is ReasonCode.QUEUEING_TARGET]
     assert [reason.pool for reason in reasons] == ["fast", "slow"]
     loads = {(reason.numbers["requests_per_s"], reason.numbers["backlog_requests_per_s"]) for reason in reasons}
     [(arriving, backlog)] = loads
@@ -134,62 +134,62 @@ def test_the_pools_of_a_role_say_one_load_and_what_each_takes_of_it() -> None:
 
 
 def test_a_pool_that_misses_the_objective_serves_nothing_and_goes() -> None:
-    desk = Desk(*reversed(two()), workers=12, itl_ms=20.0)
-    opinion = desk.hear(200, 800)
-    [need] = opinion.demands
+    harness = QueueingHarness(*reversed(two()), workers=12, itl_ms=20.0)
+    recommendation = harness.hear(200, 800)
+    [need] = recommendation.demands
     assert set(need.capacities) == {"fast"}
-    assert desk.counts()["slow"] == 0
-    assert desk.counts()["fast"] > 0
-    [reason] = [reason for reason in opinion.reasons if reason.code is ReasonCode.SLA_INFEASIBLE]
+    assert harness.counts()["slow"] == 0
+    assert harness.counts()["fast"] > 0
+    [reason] = [reason for reason in recommendation.reasons if reason.code is ReasonCode.SLA_INFEASIBLE]
     assert (reason.pool, reason.detail) == ("slow", "ITL")
     assert reason.numbers["objective_ms"] == 20.0
     assert reason.numbers["best_ms"] > 24.0
 
 
 def test_where_no_pool_meets_the_objective_the_work_is_sized_for() -> None:
-    desk = Desk(one(), itl_ms=9.0)
-    opinion = desk.hear(200, 12, isl_tokens=8_000.0, osl_tokens=10.0)
-    assert ReasonCode.SLA_INFEASIBLE in codes(opinion)
-    assert desk.counts()["one"] > 30, "8,000 tokens take 164 ms: 33 workers do nothing else"
+    harness = QueueingHarness(one(), itl_ms=9.0)
+    recommendation = harness.hear(200, 12, isl_tokens=8_000.0, osl_tokens=10.0)
+    assert ReasonCode.SLA_INFEASIBLE in codes(recommendation)
+    assert harness.counts()["one"] > 30, "8,000 tokens take 164 ms: 33 workers do nothing else"
 
 
 def test_an_objective_that_no_request_meets_at_all_is_a_mistake_and_holds() -> None:
-    desk = Desk(one(), ttft_ms=3.0)
-    assert codes(desk.hear(200, 60)) == {ReasonCode.SLA_INFEASIBLE}
-    assert desk.counts() == {"one": 1}
+    harness = QueueingHarness(one(), ttft_ms=3.0)
+    assert codes(harness.hear(200, 60)) == {ReasonCode.SLA_INFEASIBLE}
+    assert harness.counts() == {"one": 1}
 
 
 def test_what_is_replaced_goes_as_the_others_become_ready() -> None:
-    desk = Desk(*two(), workers=11, knobs=replace(KNOBS, switching_cost_hours=0.0))
+    harness = QueueingHarness(*two(), workers=11, knobs=replace(KNOBS, switching_cost_hours=0.0))
     for _ in range(400):
-        opinion = desk.hear(200, obey=False)
-        if "slow" in opinion.targets:
-            desk.world.pool("slow").set_desired(opinion.targets["slow"], desk.world.now)
-        assert "fast" not in opinion.targets, "none of the others is there"
-    assert ReasonCode.REPLACEMENT_NOT_READY in codes(opinion)
-    [need] = opinion.demands
-    desk.world.grow("slow", 20)
+        recommendation = harness.hear(200, obey=False)
+        if "slow" in recommendation.targets:
+            harness.world.pool("slow").set_desired(recommendation.targets["slow"], harness.world.now)
+        assert "fast" not in recommendation.targets, "none of the others is there"
+    assert ReasonCode.REPLACEMENT_NOT_READY in codes(recommendation)
+    [need] = recommendation.demands
+    harness.world.add_workers("slow", 20)
     left = 200 - 20 * need.capacities["slow"]
-    assert desk.hear(200, obey=False).targets["fast"] == -int(-left // need.capacities["fast"])
+    assert harness.hear(200, obey=False).targets["fast"] == -int(-left // need.capacities["fast"])
 
 
 def test_a_shrink_waits_until_nothing_has_called_for_the_workers_for_a_start_up() -> None:
-    desk = Desk(one(), knobs=QueueingKnobs(start_up_ms=100_000))
-    desk.hear(200, 300)
-    busy = desk.counts()["one"]
-    held = [desk.hear(40) for _ in range(100) if desk.counts()["one"] == busy]
+    harness = QueueingHarness(one(), knobs=QueueingKnobs(start_up_ms=100_000))
+    harness.hear(200, 300)
+    busy = harness.counts()["one"]
+    held = [harness.hear(40) for _ in range(100) if harness.counts()["one"] == busy]
     assert len(held) == 100
-    desk.hear(40, 400)
-    assert desk.counts()["one"] < busy / 3
+    harness.hear(40, 400)
+    assert harness.counts()["one"] < busy / 3
 
 
 def test_who_has_just_started_asks_for_no_less_than_the_busiest_it_has_seen_and_then_shrinks_for_good() -> None:
-    desk = Desk(*two())
-    [need] = desk.hear(200, 60).demands
-    busy, demands, counts = desk.counts(), [], []
+    harness = QueueingHarness(*two())
+    [need] = harness.hear(200, 60).demands
+    busy, demands, counts = harness.counts(), [], []
     for _ in range(1_000):
-        demands.append(desk.hear(10).demands[0].demand)
-        counts.append(sum(desk.counts().values()))
+        demands.append(harness.hear(10).demands[0].demand)
+        counts.append(sum(harness.counts().values()))
     assert counts[:120] == [sum(busy.values())] * 120
     assert min(demands[:120]) >= need.demand
     assert counts == sorted(counts, reverse=True)
@@ -197,57 +197,57 @@ def test_who_has_just_started_asks_for_no_less_than_the_busiest_it_has_seen_and_
 
 
 def test_a_need_is_for_no_peak_that_is_over_unless_requests_still_wait() -> None:
-    desk = Desk(one())
-    desk.hear(200, 30, obey=False)
-    [need] = desk.hear(10, 20, obey=False).demands
+    harness = QueueingHarness(one())
+    harness.hear(200, 30, obey=False)
+    [need] = harness.hear(10, 20, obey=False).demands
     assert need.demand == need.capacities["one"], "what the one worker serves"
-    [need] = desk.hear(10, 20, obey=False, waiting=2_000).demands
+    [need] = harness.hear(10, 20, obey=False, waiting=2_000).demands
     assert need.demand > 200.0
 
 
 def test_what_waits_too_long_is_served_beside_what_arrives() -> None:
-    desk = Desk(one(), knobs=QueueingKnobs(start_up_ms=30_000, drain_ms=20_000))
-    [need] = desk.hear(100, 200).demands
-    calm = desk.counts()["one"]
-    desk.hear(100, 60, waiting=40)
-    assert desk.counts()["one"] == calm, "each of them waits for less than 0.5 s"
-    opinion = desk.hear(100, 15, waiting=2_050, queued=4_000)
-    [more] = opinion.demands
+    harness = QueueingHarness(one(), knobs=QueueingKnobs(start_up_ms=30_000, drain_ms=20_000))
+    [need] = harness.hear(100, 200).demands
+    calm = harness.counts()["one"]
+    harness.hear(100, 60, waiting=40)
+    assert harness.counts()["one"] == calm, "each of them waits for less than 0.5 s"
+    recommendation = harness.hear(100, 15, waiting=2_050, queued=4_000)
+    [more] = recommendation.demands
     assert more.demand == pytest.approx(need.demand + 6_000 / 20.0, rel=0.02)
-    assert desk.counts()["one"] == -int(-more.demand // more.capacities["one"])
-    assert opinion.inputs["aggregated_backlog_requests_per_s"] == pytest.approx(300.0, rel=0.02)
-    assert desk.hear(100, 400).targets == {}
-    assert desk.counts()["one"] == calm, "when it is served they go"
+    assert harness.counts()["one"] == -int(-more.demand // more.capacities["one"])
+    assert recommendation.inputs["aggregated_backlog_requests_per_s"] == pytest.approx(300.0, rel=0.02)
+    assert harness.hear(100, 400).targets == {}
+    assert harness.counts()["one"] == calm, "when it is served they go"
 
 
 def test_an_objective_of_tokens_counts_whatever_arrives() -> None:
-    desk = Desk(one(), tokens_per_s=40_000.0)
-    [need] = desk.hear(3, 60).demands
+    harness = QueueingHarness(one(), tokens_per_s=40_000.0)
+    [need] = harness.hear(3, 60).demands
     assert need.demand == pytest.approx(200.0)
-    assert desk.counts()["one"] == -int(-200 // need.capacities["one"])
+    assert harness.counts()["one"] == -int(-200 // need.capacities["one"])
 
 
 def test_the_objectives_say_of_which_share_of_the_requests_they_are() -> None:
     counts = []
     for attainment in (0.0, 0.95, 0.999):
-        desk = Desk(one(), attainment=attainment)
-        desk.hear(400, 30)
-        counts.append(desk.counts()["one"])
+        harness = QueueingHarness(one(), attainment=attainment)
+        harness.hear(400, 30)
+        counts.append(harness.counts()["one"])
     assert counts[0] < counts[1] < counts[2]
 
 
 def test_nothing_arrives_and_nothing_stays() -> None:
-    desk = Desk(*two())
-    assert desk.hear(0, 400).demands[0].demand == 0.0
-    assert desk.counts() == {"fast": 0, "slow": 0}
-    desk.hear(200, 20)
-    assert sum(desk.counts().values()) > 10
+    harness = QueueingHarness(*two())
+    assert harness.hear(0, 400).demands[0].demand == 0.0
+    assert harness.counts() == {"fast": 0, "slow": 0}
+    harness.hear(200, 20)
+    assert sum(harness.counts().values()) > 10
 
 
 def test_what_the_pools_cannot_serve_is_said() -> None:
-    desk = Desk(*two(3))
-    opinion = desk.hear(400, 60)
-    assert desk.counts() == {"fast": 3, "slow": 3}
+    harness = QueueingHarness(*two(3))
+    recommendation = harness.hear(400, 60)
+    assert harness.counts() == {"fast": 3, "slow": 3}
     assert all(
-        reason.numbers["wanted"] > 3 for reason in opinion.reasons if reason.code is ReasonCode.QUEUEING_TARGET
+        reason.numbers["wanted"] > 3 for reason in recommendation.reasons if reason.code is ReasonCode.QUEUEING_TARGET
     ), "as many as would do"

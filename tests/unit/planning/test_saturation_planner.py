@@ -7,210 +7,217 @@ from loadline.core.fleet.pool import PoolKnobs
 from loadline.core.vocabulary.events import TrafficReported
 from loadline.core.vocabulary.reasons import ReasonCode, Recommendation
 from loadline.core.vocabulary.samples import TrafficSample
-from tests.support.saturation import POOL, STEP_MS, Bench, Says, noisy
+from tests.support.saturation_harness import POOL, STEP_MS, ReportedLoad, SaturationHarness, noisy
 
-IDLE = Says(kv=0.0, running=0)
-DROWNING = Says(kv=0.95, waiting=50)
-MIDDLE = Says(kv=0.66)
+IDLE = ReportedLoad(kv=0.0, running=0)
+DROWNING = ReportedLoad(kv=0.95, waiting=50)
+MIDDLE = ReportedLoad(kv=0.66)
 """Between the boundaries: 0.66 / 0.8 = 82 % of a worker."""
 MINUTES = 240
 
 
-def codes(opinion: Recommendation) -> dict[str, list[ReasonCode]]:
+def codes(recommendation: Recommendation) -> dict[str, list[ReasonCode]]:
     found: dict[str, list[ReasonCode]] = {}
-    for one in opinion.reasons:
+    for one in recommendation.reasons:
         found.setdefault(one.pool, []).append(one.code)
     return found
 
 
 def test_a_fleet_of_which_eight_of_ten_drown_grows_by_more_than_one() -> None:
-    opinion = Bench(workers=10).hold(60, a=[DROWNING] * 8 + [IDLE] * 2)
-    assert opinion.targets["a"] > 20
-    upstream = Bench(workers=10, profile="upstream").hold(60, a=[DROWNING] * 8 + [IDLE] * 2)
+    recommendation = SaturationHarness(workers=10).run_loads(60, a=[DROWNING] * 8 + [IDLE] * 2)
+    assert recommendation.targets["a"] > 20
+    upstream = SaturationHarness(workers=10, profile="upstream").run_loads(60, a=[DROWNING] * 8 + [IDLE] * 2)
     assert upstream.targets == {"a": 9}, "the original shrinks it"
 
 
 def test_what_waits_is_answered_in_one_step() -> None:
-    waiting = [Says(kv=0.7, waiting=250)] * 2
-    assert Bench().hold(60, a=waiting).targets["a"] >= 10
-    assert Bench(profile="upstream").hold(60, a=waiting).targets == {"a": 3}
+    waiting = [ReportedLoad(kv=0.7, waiting=250)] * 2
+    assert SaturationHarness().run_loads(60, a=waiting).targets["a"] >= 10
+    assert SaturationHarness(profile="upstream").run_loads(60, a=waiting).targets == {"a": 3}
 
 
 def test_growth_does_not_wait_for_a_window_to_fill() -> None:
-    bench = Bench(workers=4)
-    assert bench.hold(300, a=[MIDDLE] * 4).targets == {}
-    assert bench.hold(1, a=[Says(kv=0.9, waiting=40)] * 4).targets["a"] > 4
+    harness = SaturationHarness(workers=4)
+    assert harness.run_loads(300, a=[MIDDLE] * 4).targets == {}
+    assert harness.run_loads(1, a=[ReportedLoad(kv=0.9, waiting=40)] * 4).targets["a"] > 4
 
 
 def test_a_flood_is_answered_by_most_of_what_it_needs_at_once_and_a_spike_is_not() -> None:
-    bench = Bench(workers=4)
-    bench.hold(300, a=[MIDDLE] * 4)
-    assert bench.hold(1, a=[Says(kv=0.9, waiting=60)] * 4).targets == {"a": 10}, "of 15"
-    bench = Bench(workers=4)
-    bench.hold(300, a=[MIDDLE] * 4)
-    assert bench.hold(1, a=[Says(kv=0.8, waiting=1)] * 4).targets == {}
+    harness = SaturationHarness(workers=4)
+    harness.run_loads(300, a=[MIDDLE] * 4)
+    assert harness.run_loads(1, a=[ReportedLoad(kv=0.9, waiting=60)] * 4).targets == {"a": 10}, "of 15"
+    harness = SaturationHarness(workers=4)
+    harness.run_loads(300, a=[MIDDLE] * 4)
+    assert harness.run_loads(1, a=[ReportedLoad(kv=0.8, waiting=1)] * 4).targets == {}
 
 
 @pytest.mark.parametrize(("kv", "targets"), [(0.71, {}), (0.73, {"a": 11})])
 def test_it_grows_above_nine_tenths_of_what_saturates(kv: float, targets: dict[str, int]) -> None:
-    assert Bench(workers=10).hold(60, a=[Says(kv=kv)] * 10).targets == targets
+    assert SaturationHarness(workers=10).run_loads(60, a=[ReportedLoad(kv=kv)] * 10).targets == targets
 
 
 @pytest.mark.parametrize(("kv", "targets"), [(0.55, {}), (0.53, {"a": 9}), (0.20, {"a": 4})])
 def test_it_shrinks_to_what_would_be_filled_to_three_quarters(kv: float, targets: dict[str, int]) -> None:
-    assert Bench(workers=10).hold(MINUTES, a=[Says(kv=kv)] * 10).targets == targets
+    assert SaturationHarness(workers=10).run_loads(MINUTES, a=[ReportedLoad(kv=kv)] * 10).targets == targets
 
 
 def test_a_shrink_waits_until_the_last_peak_is_over() -> None:
-    bench = Bench(workers=10)
-    bench.hold(30, a=[MIDDLE] * 10)
-    assert bench.hold(150, a=[Says(kv=0.2)] * 10).targets == {}
-    assert bench.hold(60, a=[Says(kv=0.2)] * 10).targets == {"a": 4}
+    harness = SaturationHarness(workers=10)
+    harness.run_loads(30, a=[MIDDLE] * 10)
+    assert harness.run_loads(150, a=[ReportedLoad(kv=0.2)] * 10).targets == {}
+    assert harness.run_loads(60, a=[ReportedLoad(kv=0.2)] * 10).targets == {"a": 4}
 
 
 def test_a_worker_that_never_comes_holds_nobody_up() -> None:
-    bench = Bench()
-    bench.pool("a").set_desired(3, bench.now)
-    high = [Says(kv=0.9)] * 2
-    assert bench.hold(30, a=high).targets == {}, "it is on its way, and will do"
-    assert bench.hold(600, a=[Says(kv=0.9, waiting=20)] * 2).targets["a"] > 3
+    harness = SaturationHarness()
+    harness.pool("a").set_desired(3, harness.now)
+    high = [ReportedLoad(kv=0.9)] * 2
+    assert harness.run_loads(30, a=high).targets == {}, "it is on its way, and will do"
+    assert harness.run_loads(600, a=[ReportedLoad(kv=0.9, waiting=20)] * 2).targets["a"] > 3
 
 
 def test_where_workers_do_not_come_another_pool_of_the_role_grows() -> None:
     dear = PoolKnobs("b", "aggregated", gpus_per_worker=4, replicas_max=100)
-    bench = Bench(POOL, dear)
-    high = [Says(kv=0.9)] * 2
-    assert bench.hold(30, a=high, b=high).targets == {"a": 3}, "the cheaper one"
-    bench.pool("a").set_desired(3, bench.now)
-    opinion = bench.hold(90, a=high, b=high)
-    assert opinion.targets == {"b": 3}
-    assert ReasonCode.PENDING_UNREACHED in codes(opinion)["a"]
+    harness = SaturationHarness(POOL, dear)
+    high = [ReportedLoad(kv=0.9)] * 2
+    assert harness.run_loads(30, a=high, b=high).targets == {"a": 3}, "the cheaper one"
+    harness.pool("a").set_desired(3, harness.now)
+    recommendation = harness.run_loads(90, a=high, b=high)
+    assert recommendation.targets == {"b": 3}
+    assert ReasonCode.PENDING_UNREACHED in codes(recommendation)["a"]
 
 
 def test_growth_takes_the_pool_that_holds_most_for_its_cost() -> None:
     small = PoolKnobs("a", "aggregated", gpus_per_worker=1, replicas_max=100)
     large = PoolKnobs("b", "aggregated", gpus_per_worker=2, replicas_max=100)
-    bench = Bench(small, large)
-    bench.pool("b").accelerator = AcceleratorKnobs("cheap", "old", cost_per_hour=0.1)
-    high = [Says(kv=0.9)] * 2
-    assert bench.hold(30, a=high, b=high).targets == {"b": 3}
-    low = [Says(kv=0.4)] * 2
-    assert bench.hold(MINUTES, a=low, b=low).targets == {"a": 1}, "the dearest goes first"
+    harness = SaturationHarness(small, large)
+    harness.pool("b").accelerator = AcceleratorKnobs("cheap", "old", cost_per_hour=0.1)
+    high = [ReportedLoad(kv=0.9)] * 2
+    assert harness.run_loads(30, a=high, b=high).targets == {"b": 3}
+    low = [ReportedLoad(kv=0.4)] * 2
+    assert harness.run_loads(MINUTES, a=low, b=low).targets == {"a": 1}, "the dearest goes first"
 
 
 def test_a_silent_worker_is_neither_idle_nor_loaded() -> None:
-    bench = Bench(workers=4)
-    assert bench.hold(MINUTES, a=[Says(kv=0.45)] * 4).targets == {"a": 3}
-    bench = Bench(workers=4)
-    assert bench.hold(MINUTES, a=[Says(kv=0.45)] * 3 + [None]).targets == {}, "it may be full"
-    bench = Bench(workers=4)
-    assert bench.hold(MINUTES, a=[Says(kv=0.85)] * 3 + [None]).targets == {}, "it may be empty"
+    harness = SaturationHarness(workers=4)
+    assert harness.run_loads(MINUTES, a=[ReportedLoad(kv=0.45)] * 4).targets == {"a": 3}
+    harness = SaturationHarness(workers=4)
+    assert harness.run_loads(MINUTES, a=[ReportedLoad(kv=0.45)] * 3 + [None]).targets == {}, "it may be full"
+    harness = SaturationHarness(workers=4)
+    assert harness.run_loads(MINUTES, a=[ReportedLoad(kv=0.85)] * 3 + [None]).targets == {}, "it may be empty"
 
 
-@pytest.mark.parametrize("missing", [Says(kv=None), Says(waiting=None)])
-def test_a_number_that_is_left_out_is_not_zero(missing: Says) -> None:
-    assert Bench(workers=4).hold(MINUTES, a=[Says(kv=0.45)] * 3 + [missing]).targets == {}
-    opinion = Bench(workers=4).hold(MINUTES, a=[missing] * 4)
-    assert (opinion.targets, codes(opinion)) == ({}, {"a": [ReasonCode.NO_DATA]})
+@pytest.mark.parametrize("missing", [ReportedLoad(kv=None), ReportedLoad(waiting=None)])
+def test_a_number_that_is_left_out_is_not_zero(missing: ReportedLoad) -> None:
+    assert SaturationHarness(workers=4).run_loads(MINUTES, a=[ReportedLoad(kv=0.45)] * 3 + [missing]).targets == {}
+    recommendation = SaturationHarness(workers=4).run_loads(MINUTES, a=[missing] * 4)
+    assert (recommendation.targets, codes(recommendation)) == ({}, {"a": [ReasonCode.NO_DATA]})
 
 
 def test_a_pool_without_workers_grows_for_the_others_of_its_role() -> None:
     empty = PoolKnobs("b", "aggregated", replicas_min=0, replicas_max=8)
     full = PoolKnobs("a", "aggregated", replicas_max=2)
-    bench = Bench(full, empty)
+    harness = SaturationHarness(full, empty)
     for _ in range(2):
-        bench.shrink("b")
-    bench.pool("b").set_desired(0, bench.now)
-    opinion = bench.hold(30, a=[Says(kv=0.9)] * 2)
-    assert opinion.targets == {"b": 1}
-    assert bench.hold(600, a=[MIDDLE] * 2).targets == {}
+        harness.remove_newest("b")
+    harness.pool("b").set_desired(0, harness.now)
+    recommendation = harness.run_loads(30, a=[ReportedLoad(kv=0.9)] * 2)
+    assert recommendation.targets == {"b": 1}
+    assert harness.run_loads(600, a=[MIDDLE] * 2).targets == {}
 
 
 def test_a_pool_that_is_silent_neither_gives_nor_lets_others_give() -> None:
     other = PoolKnobs("b", "aggregated", gpus_per_worker=4, replicas_max=100)
-    opinion = Bench(POOL, other, workers=4).hold(MINUTES, a=[Says(kv=0.56)] * 4, b=[None] * 4)
-    assert (opinion.targets, codes(opinion)["b"]) == ({}, [ReasonCode.NO_DATA])
+    recommendation = SaturationHarness(POOL, other, workers=4).run_loads(
+        MINUTES, a=[ReportedLoad(kv=0.56)] * 4, b=[None] * 4
+    )
+    assert (recommendation.targets, codes(recommendation)["b"]) == ({}, [ReasonCode.NO_DATA])
 
 
 def test_what_others_hold_for_themselves_is_given_whatever_a_silent_pool_holds() -> None:
     other = PoolKnobs("b", "aggregated", gpus_per_worker=4, replicas_max=100)
-    mute = [Says(kv=None)] * 4
-    assert Bench(POOL, other, workers=4).hold(MINUTES, a=[Says(kv=0.2)] * 4, b=mute).targets == {"a": 2}
+    mute = [ReportedLoad(kv=None)] * 4
+    assert SaturationHarness(POOL, other, workers=4).run_loads(
+        MINUTES, a=[ReportedLoad(kv=0.2)] * 4, b=mute
+    ).targets == {"a": 2}
 
 
 def test_who_is_late_is_not_given_up_for_growth() -> None:
-    bench = Bench()
-    bench.pool("a").set_desired(5, bench.now)
-    bench.hold(90, a=[MIDDLE] * 2)
-    opinion = bench.hold(30, a=[Says(kv=0.9)] * 2)
-    assert (opinion.targets, codes(opinion)["a"]) == ({}, [ReasonCode.SATURATION_HIGH, ReasonCode.PENDING_UNREACHED])
+    harness = SaturationHarness()
+    harness.pool("a").set_desired(5, harness.now)
+    harness.run_loads(90, a=[MIDDLE] * 2)
+    recommendation = harness.run_loads(30, a=[ReportedLoad(kv=0.9)] * 2)
+    assert (recommendation.targets, codes(recommendation)["a"]) == (
+        {},
+        [ReasonCode.SATURATION_HIGH, ReasonCode.PENDING_UNREACHED],
+    )
 
 
 def test_either_signal_of_an_aggregated_worker_grows_and_both_shrink() -> None:
-    assert Bench(workers=4).hold(30, a=[Says(kv=0.2, waiting=6)] * 4).targets["a"] > 4
-    assert Bench(workers=4).hold(30, a=[Says(kv=0.9)] * 4).targets["a"] > 4
-    assert Bench(workers=4).hold(MINUTES, a=[Says(kv=0.2, waiting=3)] * 4).targets == {}
-    assert Bench(workers=4).hold(MINUTES, a=[Says(kv=0.2)] * 4).targets == {"a": 2}
+    assert SaturationHarness(workers=4).run_loads(30, a=[ReportedLoad(kv=0.2, waiting=6)] * 4).targets["a"] > 4
+    assert SaturationHarness(workers=4).run_loads(30, a=[ReportedLoad(kv=0.9)] * 4).targets["a"] > 4
+    assert SaturationHarness(workers=4).run_loads(MINUTES, a=[ReportedLoad(kv=0.2, waiting=3)] * 4).targets == {}
+    assert SaturationHarness(workers=4).run_loads(MINUTES, a=[ReportedLoad(kv=0.2)] * 4).targets == {"a": 2}
 
 
 def test_prefill_goes_by_who_computes_and_by_the_queue_and_decode_by_the_cache() -> None:
     pools = PoolKnobs("p", "prefill", replicas_max=20), PoolKnobs("d", "decode", replicas_max=20)
-    bench = Bench(*pools, workers=4)
-    busy, idle = Says(kv=0.02, running=1), Says(kv=0.02, running=0)
-    assert bench.hold(60, p=[busy] * 4, d=[MIDDLE] * 4).targets == {"p": 5}
-    bench = Bench(*pools, workers=4)
-    assert bench.hold(MINUTES, p=[busy, busy, idle, idle], d=[MIDDLE] * 4).targets == {"p": 3}
-    bench = Bench(*pools, workers=4)
-    queued = Says(kv=0.02, running=1, waiting=10)
-    assert bench.hold(30, p=[queued, idle, idle, idle], d=[Says(kv=0.9)] * 4).targets == {"d": 5}
+    harness = SaturationHarness(*pools, workers=4)
+    busy, idle = ReportedLoad(kv=0.02, running=1), ReportedLoad(kv=0.02, running=0)
+    assert harness.run_loads(60, p=[busy] * 4, d=[MIDDLE] * 4).targets == {"p": 5}
+    harness = SaturationHarness(*pools, workers=4)
+    assert harness.run_loads(MINUTES, p=[busy, busy, idle, idle], d=[MIDDLE] * 4).targets == {"p": 3}
+    harness = SaturationHarness(*pools, workers=4)
+    queued = ReportedLoad(kv=0.02, running=1, waiting=10)
+    assert harness.run_loads(30, p=[queued, idle, idle, idle], d=[ReportedLoad(kv=0.9)] * 4).targets == {"d": 5}
 
 
 def test_what_frontends_hold_back_counts() -> None:
-    bench = Bench(workers=4)
+    harness = SaturationHarness(workers=4)
 
     def tell() -> None:
-        sample = TrafficSample(bench.sequence + 1, 1_000, 10, queued=90)
-        bench.model.traffic.ingest(TrafficReported("m", "f", 1, sample), bench.now)
+        sample = TrafficSample(harness.sequence + 1, 1_000, 10, queued=90)
+        harness.model.traffic.ingest(TrafficReported("m", "f", 1, sample), harness.now)
 
-    bench.hold(30, a=[MIDDLE] * 4)
+    harness.run_loads(30, a=[MIDDLE] * 4)
     tell()
-    assert bench.hold(1, a=[MIDDLE] * 4).targets == {"a": 7}, "90 requests of 30 a worker are three workers more"
+    assert harness.run_loads(1, a=[MIDDLE] * 4).targets == {"a": 7}, "90 requests of 30 a worker are three workers more"
 
 
 def test_workers_that_are_about_to_leave_are_not_given_twice() -> None:
-    bench = Bench(workers=10)
-    low = [Says(kv=0.48)] * 10
-    assert bench.hold(MINUTES, a=low).targets == {"a": 8}
-    bench.pool("a").set_desired(8, bench.now)
-    assert bench.hold(5, a=low).targets == {}
+    harness = SaturationHarness(workers=10)
+    low = [ReportedLoad(kv=0.48)] * 10
+    assert harness.run_loads(MINUTES, a=low).targets == {"a": 8}
+    harness.pool("a").set_desired(8, harness.now)
+    assert harness.run_loads(5, a=low).targets == {}
 
 
 def test_it_says_what_a_role_needs_and_what_a_worker_serves_of_it() -> None:
-    (need,) = Bench(workers=10).hold(60, a=[Says(kv=0.8)] * 10).demands
+    (need,) = SaturationHarness(workers=10).run_loads(60, a=[ReportedLoad(kv=0.8)] * 10).demands
     assert (need.role, need.capacities) == ("aggregated", {"a": 1.0})
     assert need.demand == pytest.approx(10 / 0.9)
-    (need,) = Bench(workers=10).hold(MINUTES, a=[Says(kv=0.4)] * 10).demands
+    (need,) = SaturationHarness(workers=10).run_loads(MINUTES, a=[ReportedLoad(kv=0.4)] * 10).demands
     assert need.demand == pytest.approx(5 / 0.75)
-    (need,) = Bench(workers=10).hold(60, a=[MIDDLE] * 10).demands
+    (need,) = SaturationHarness(workers=10).run_loads(60, a=[MIDDLE] * 10).demands
     assert need.demand == pytest.approx(10.0), "as much as there is"
 
 
 def test_it_says_whether_one_less_is_safe() -> None:
     for kv, safe in ((0.5, True), (0.58, False), (0.9, False)):
-        bench = Bench(workers=10)
-        bench.hold(MINUTES, a=[Says(kv=kv)] * 10)
-        assert bench.planner.removable == {"a": safe}
+        harness = SaturationHarness(workers=10)
+        harness.run_loads(MINUTES, a=[ReportedLoad(kv=kv)] * 10)
+        assert harness.planner.removable == {"a": safe}
 
 
 def changes(mean: float, seed: int, hours: int = 2, **knobs: object) -> list[int]:
     """The counts of a fleet of five that does at once what is proposed, one for each change."""
-    bench, counts = Bench(workers=5, **knobs), []
+    harness, counts = SaturationHarness(workers=5, **knobs), []
     for load in noisy(mean, 0.05, hours * 3_600, seed=seed):
-        bench.now += STEP_MS
-        count = bench.pool("a").ready
-        bench.say("a", *[Says(kv=min(1.0, load / count))] * count)
-        if bench.obey(bench.look_once()):
-            counts.append(bench.pool("a").ready)
+        harness.now += STEP_MS
+        count = harness.pool("a").ready
+        harness.report_each("a", *[ReportedLoad(kv=min(1.0, load / count))] * count)
+        if harness.apply_targets(harness.plan()):
+            counts.append(harness.pool("a").ready)
     return counts
 
 

@@ -9,15 +9,15 @@ from loadline.core.vocabulary.events import TrafficReported
 from loadline.core.vocabulary.reasons import ReasonCode, Recommendation
 from loadline.core.vocabulary.samples import RegisteredWorker, TrafficSample, WorkerRecord, WorkerSample
 from loadline.core.vocabulary.scalars import Role
-from tests.support.belief import reported
-from tests.support.saturation import STEP_MS, Bench
+from tests.support.fleet_harness import reported
+from tests.support.saturation_harness import STEP_MS, SaturationHarness
 
 BLOCK, BLOCKS = 10, 10_000
 """100,000 KV tokens a worker, of which 80,000 may be in use."""
 MINUTES = 240
 
 
-class Desk(Bench):
+class TokenHarness(SaturationHarness):
     """One pool whose workers say how many KV blocks they have in use; a frontend says how long requests are."""
 
     def __init__(self, role: Role = "aggregated", workers: int = 4, isl: float = 500.0, osl: float = 100.0) -> None:
@@ -32,7 +32,7 @@ class Desk(Bench):
         self, seconds: int, tokens: float | None, waiting: int = 0, *, running: int = 1, queued: int = 0
     ) -> Recommendation:
         """Each worker has as many tokens in use and as many requests waiting."""
-        opinion = Recommendation("", {}, (), {})
+        recommendation = Recommendation("", {}, (), {})
         for _ in range(seconds):
             self.now += STEP_MS
             self.sequence += 1
@@ -46,34 +46,36 @@ class Desk(Bench):
                 self.sequence, 1_000, 10, 10, queued=queued, isl_tokens=self.isl, osl_tokens=self.osl
             )
             self.model.traffic.ingest(TrafficReported("m", "f", 1, traffic), self.now)
-            opinion = self.look_once()
-        return opinion
+            recommendation = self.plan()
+        return recommendation
 
 
 @pytest.mark.parametrize(("tokens", "targets"), [(70_000, {}), (73_000, {"a": 5}), (30_000, {"a": 2})])
 def test_tokens_in_use_against_what_workers_can_hold(tokens: float, targets: dict[str, int]) -> None:
-    assert Desk().run(MINUTES, tokens).targets == targets
+    assert TokenHarness().run(MINUTES, tokens).targets == targets
 
 
 def test_what_waits_takes_the_tokens_of_its_prompt_and_output() -> None:
-    assert Desk().run(30, 70_000.0, waiting=4).targets == {"a": 5}, "4 x (70,000 + 4 x 600) are more than 288,000"
-    assert Desk(isl=20.0, osl=5.0).run(30, 70_000.0, waiting=4).targets == {}
-    assert Desk().run(30, 70_000.0, queued=200).targets == {"a": 6}, "120,000 more that frontends hold back"
+    assert TokenHarness().run(30, 70_000.0, waiting=4).targets == {"a": 5}, (
+        "4 x (70,000 + 4 x 600) are more than 288,000"
+    )
+    assert TokenHarness(isl=20.0, osl=5.0).run(30, 70_000.0, waiting=4).targets == {}
+    assert TokenHarness().run(30, 70_000.0, queued=200).targets == {"a": 6}, "120,000 more that frontends hold back"
 
 
 def test_what_was_held_when_requests_queued_is_all_that_it_can_hold() -> None:
-    desk = Desk()
-    assert desk.run(30, 60_000.0).targets == {}
-    assert desk.run(30, 60_000.0, waiting=6).targets == {"a": 5}, "compute bound"
-    assert desk.run(30, 58_000.0).targets == {"a": 5}, "and that is remembered"
-    assert desk.run(30, 65_000.0).targets == {}, "until it holds more"
+    harness = TokenHarness()
+    assert harness.run(30, 60_000.0).targets == {}
+    assert harness.run(30, 60_000.0, waiting=6).targets == {"a": 5}, "compute bound"
+    assert harness.run(30, 58_000.0).targets == {"a": 5}, "and that is remembered"
+    assert harness.run(30, 65_000.0).targets == {}, "until it holds more"
 
 
 def test_what_it_has_learned_outlives_it() -> None:
-    desk, heir = Desk(), Desk()
-    assert desk.planner.export_learned() is None
-    desk.run(30, 60_000.0, waiting=6)
-    data = desk.planner.export_learned()
+    harness, heir = TokenHarness(), TokenHarness()
+    assert harness.planner.export_learned() is None
+    harness.run(30, 60_000.0, waiting=6)
+    data = harness.planner.export_learned()
     assert data is not None
     heir.planner.import_learned(data)
     assert heir.planner.export_learned() == data
@@ -94,12 +96,12 @@ def test_what_it_has_learned_outlives_it() -> None:
     ],
 )
 def test_what_no_worker_can_hold_is_not_learned(observed: dict[str, list[float]]) -> None:
-    desk = Desk()
+    harness = TokenHarness()
     with pytest.raises(msgspec.ValidationError):
-        desk.planner.import_learned(
+        harness.planner.import_learned(
             msgspec.json.encode({"a": {"by_bucket": {"0": [60_000.0]}}, "b": {"by_bucket": observed}})
         )
-    assert desk.planner.export_learned() is None
+    assert harness.planner.export_learned() is None
 
 
 @pytest.mark.parametrize("tokens", [0.0, -1.0, 1e-9, 1e13])
@@ -110,16 +112,16 @@ def test_what_cannot_be_held_is_not_observed(tokens: float) -> None:
 
 
 def test_a_prefill_worker_that_computes_is_full_whatever_its_cache() -> None:
-    assert Desk("prefill").run(30, 2_000.0, running=1).targets == {"a": 5}
-    assert Desk("prefill").run(MINUTES, 2_000.0, running=0).targets == {"a": 1}
+    assert TokenHarness("prefill").run(30, 2_000.0, running=1).targets == {"a": 5}
+    assert TokenHarness("prefill").run(MINUTES, 2_000.0, running=0).targets == {"a": 1}
 
 
 def test_who_does_not_say_how_many_blocks_is_not_judged() -> None:
-    opinion = Desk().run(MINUTES, None)
-    assert (opinion.targets, opinion.reasons[0].code) == ({}, ReasonCode.NO_DATA)
+    recommendation = TokenHarness().run(MINUTES, None)
+    assert (recommendation.targets, recommendation.reasons[0].code) == ({}, ReasonCode.NO_DATA)
 
 
 def test_the_tokens_are_in_what_it_says_that_it_needs() -> None:
-    (need,) = Desk().run(30, 70_000.0).demands
+    (need,) = TokenHarness().run(30, 70_000.0).demands
     assert need.capacities == {"a": 80_000.0}
     assert need.demand == pytest.approx(320_000.0)

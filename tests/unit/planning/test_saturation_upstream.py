@@ -2,55 +2,57 @@
 
 from loadline.core.fleet.pool import PoolKnobs
 from loadline.core.vocabulary.reasons import ReasonCode, Recommendation
-from tests.support.saturation import POOL, Bench, Says
+from tests.support.saturation_harness import POOL, ReportedLoad, SaturationHarness
 
-HIGH, LOW = Says(kv=0.75), Says(kv=0.1)
-
-
-def targets(*opinions: Recommendation) -> list[dict[str, int]]:
-    return [one.targets for one in opinions]
+HIGH, LOW = ReportedLoad(kv=0.75), ReportedLoad(kv=0.1)
 
 
-def bench(*pools: PoolKnobs, workers: int = 2) -> Bench:
-    return Bench(*pools, workers=workers, profile="upstream")
+def targets(*recommendations: Recommendation) -> list[dict[str, int]]:
+    return [one.targets for one in recommendations]
+
+
+def make_harness(*pools: PoolKnobs, workers: int = 2) -> SaturationHarness:
+    return SaturationHarness(*pools, workers=workers, profile="upstream")
 
 
 def test_it_looks_once_a_minute_and_says_the_same_until_then() -> None:
-    world = bench()
-    assert targets(world.hold(1, a=[LOW] * 2), world.hold(1, a=[HIGH] * 2), world.hold(58, a=[HIGH] * 2)) == [
+    world = make_harness()
+    assert targets(
+        world.run_loads(1, a=[LOW] * 2), world.run_loads(1, a=[HIGH] * 2), world.run_loads(58, a=[HIGH] * 2)
+    ) == [
         {"a": 1},
         {"a": 1},
         {"a": 1},
     ]
-    assert world.hold(1, a=[HIGH] * 2).targets == {"a": 3}
+    assert world.run_loads(1, a=[HIGH] * 2).targets == {"a": 3}
 
 
 def test_a_peak_counts_for_a_minute_after_it_is_over() -> None:
-    world = bench(workers=3)
-    world.hold(30, a=[LOW] * 3)
-    world.hold(1, a=[HIGH] * 3)
-    assert world.hold(30, a=[LOW] * 3).targets == {"a": 4}
-    assert world.hold(60, a=[LOW] * 3).targets == {"a": 2}
+    world = make_harness(workers=3)
+    world.run_loads(30, a=[LOW] * 3)
+    world.run_loads(1, a=[HIGH] * 3)
+    assert world.run_loads(30, a=[LOW] * 3).targets == {"a": 4}
+    assert world.run_loads(60, a=[LOW] * 3).targets == {"a": 2}
 
 
 def test_what_is_not_said_is_taken_for_idle() -> None:
-    assert bench(workers=4).hold(1, a=[Says(kv=None)] * 3 + [LOW]).targets == {"a": 3}
+    assert make_harness(workers=4).run_loads(1, a=[ReportedLoad(kv=None)] * 3 + [LOW]).targets == {"a": 3}
 
 
 def test_a_decision_that_is_not_carried_out_freezes_its_pool() -> None:
-    world = bench()
+    world = make_harness()
     world.pool("a").set_desired(3, world.now)
-    assert world.hold(300, a=[HIGH] * 2).targets == {}, "the third is late, and a fourth is never asked for"
+    assert world.run_loads(300, a=[HIGH] * 2).targets == {}, "the third is late, and a fourth is never asked for"
 
 
 def test_of_several_pools_the_cheapest_gains_and_the_dearest_gives() -> None:
     dear = PoolKnobs("b", "aggregated", gpus_per_worker=2, replicas_max=9)
-    assert bench(POOL, dear).hold(1, a=[HIGH] * 2, b=[HIGH] * 2).targets == {"a": 3}
-    assert bench(POOL, dear).hold(1, a=[LOW] * 2, b=[LOW] * 2).targets == {"b": 1}
+    assert make_harness(POOL, dear).run_loads(1, a=[HIGH] * 2, b=[HIGH] * 2).targets == {"a": 3}
+    assert make_harness(POOL, dear).run_loads(1, a=[LOW] * 2, b=[LOW] * 2).targets == {"b": 1}
 
 
 def test_roles_are_judged_apart_and_silence_is_a_hold() -> None:
     pools = PoolKnobs("p", "prefill"), PoolKnobs("d", "decode")
-    assert bench(*pools).hold(1, p=[HIGH] * 2, d=[LOW] * 2).targets == {"p": 3, "d": 1}
-    opinion = bench().hold(120, a=[None] * 2)
-    assert (opinion.targets, [one.code for one in opinion.reasons]) == ({}, [ReasonCode.NO_DATA])
+    assert make_harness(*pools).run_loads(1, p=[HIGH] * 2, d=[LOW] * 2).targets == {"p": 3, "d": 1}
+    recommendation = make_harness().run_loads(120, a=[None] * 2)
+    assert (recommendation.targets, [one.code for one in recommendation.reasons]) == ({}, [ReasonCode.NO_DATA])

@@ -5,7 +5,7 @@ import pytest
 from loadline.core.engines.accelerator import AcceleratorKnobs
 from loadline.core.fleet.pool import PoolKnobs
 from loadline.core.vocabulary.reasons import ReasonCode
-from tests.support.sleeper import AFTER_MS, Sleeper, traffic
+from tests.support.idle_harness import AFTER_MS, IdleHarness, traffic
 
 ONE = PoolKnobs("one", "aggregated", replicas_min=0)
 TWO = PoolKnobs("two", "aggregated", replicas_min=0)
@@ -17,137 +17,137 @@ SECONDS = AFTER_MS // 1_000
 
 
 def test_after_nothing_was_asked_for_long_enough_all_pools_are_emptied() -> None:
-    world = Sleeper(PREFILL, DECODE, workers=2)
-    world.hear(SECONDS)
+    world = IdleHarness(PREFILL, DECODE, workers=2)
+    world.report_traffic(SECONDS)
     assert world.bounds() == {}
-    assert world.sleep.idle_at_ms(AFTER_MS) == world.now + 1_000
-    world.hear()
-    assert world.kept(p=1, d=5) == {"p": 0, "d": 0}, "whatever the planner wants"
+    assert world.idle.idle_at_ms(AFTER_MS) == world.now + 1_000
+    world.report_traffic()
+    assert world.bounded_counts(p=1, d=5) == {"p": 0, "d": 0}, "whatever the planner wants"
     assert {bound.code for bound in world.bounds().values()} == {ReasonCode.IDLE}
 
 
 @pytest.mark.parametrize("said", [{"arrivals": 1}, {"queued": 1}, {"in_flight": 1}])
 def test_it_begins_anew_with_whatever_is_to_do(said: dict[str, int]) -> None:
-    world = Sleeper(ONE)
-    world.hear(SECONDS)
-    world.hear(1, ("f",), **said)
-    world.hear(SECONDS - 1)
+    world = IdleHarness(ONE)
+    world.report_traffic(SECONDS)
+    world.report_traffic(1, ("f",), **said)
+    world.report_traffic(SECONDS - 1)
     assert world.bounds() == {}
-    world.hear(2)
-    assert world.kept() == {"one": 0}
+    world.report_traffic(2)
+    assert world.bounded_counts() == {"one": 0}
 
 
 def test_what_completes_keeps_nothing_awake_and_what_is_still_under_way_does() -> None:
-    world = Sleeper(ONE)
-    world.hear(arrivals=1, in_flight=1)
-    world.hear(10 * SECONDS, in_flight=1)
+    world = IdleHarness(ONE)
+    world.report_traffic(arrivals=1, in_flight=1)
+    world.report_traffic(10 * SECONDS, in_flight=1)
     assert world.bounds() == {}, "a first request that takes long has not completed"
-    world.hear(SECONDS + 1, completed=1)
-    assert world.kept() == {"one": 0}
+    world.report_traffic(SECONDS + 1, completed=1)
+    assert world.bounded_counts() == {"one": 0}
 
 
 @pytest.mark.parametrize("load", [{"waiting": 1, "running": 0}, {"waiting": 0, "running": 1}])
 def test_a_worker_that_has_work_keeps_its_model_awake(load: dict[str, int]) -> None:
-    world = Sleeper(ONE)
-    world.hear(SECONDS)
+    world = IdleHarness(ONE)
+    world.report_traffic(SECONDS)
     world.report("one", **load)
-    world.sleep.observe(world.look(), world.now)
-    world.hear(SECONDS - 1)
+    world.idle.observe(world.refresh(), world.now)
+    world.report_traffic(SECONDS - 1)
     assert world.bounds() == {}, "the work of requests that no frontend knows of"
 
 
 def test_while_a_frontend_is_refused_it_neither_falls_asleep_nor_sleeps_on() -> None:
-    world = Sleeper(ONE)
+    world = IdleHarness(ONE)
     world.model.traffic.frontends_max = 1
     for _ in range(3 * SECONDS):
-        world.hear(1, ("f", "refused"), queued=0)
+        world.report_traffic(1, ("f", "refused"), queued=0)
     assert world.bounds() == {}, "who is refused may have something to do"
-    world.hear(4 * SECONDS)
-    assert world.kept() == {"one": 0}, "nothing was refused for long enough"
+    world.report_traffic(4 * SECONDS)
+    assert world.bounded_counts() == {"one": 0}, "nothing was refused for long enough"
     world.pool("one").desired = 0
-    world.hear(1, ("f",))
+    world.report_traffic(1, ("f",))
     world.model.traffic.ingest(traffic(1, "refused", queued=1), world.now)
-    world.sleep.observe(world.look(), world.now)
-    assert world.kept() == {"one": 1}, "somebody waits"
+    world.idle.observe(world.refresh(), world.now)
+    assert world.bounded_counts() == {"one": 1}, "somebody waits"
 
 
 def test_while_a_frontend_is_silent_it_is_not_known_whether_anything_is_to_do() -> None:
-    world = Sleeper(ONE)
-    world.hear(SECONDS - 10, ("f", "g"))
-    world.hear(20)
+    world = IdleHarness(ONE)
+    world.report_traffic(SECONDS - 10, ("f", "g"))
+    world.report_traffic(20)
     assert world.bounds() == {}, "one of two is silent"
-    world.hear(50)
-    assert world.sleep.known_since_ms > 0, "it is forgotten after the window of the traffic"
-    world.hear(SECONDS - 30)
+    world.report_traffic(50)
+    assert world.idle.known_since_ms > 0, "it is forgotten after the window of the traffic"
+    world.report_traffic(SECONDS - 30)
     assert world.bounds() == {}
-    world.hear(30)
-    assert world.kept() == {"one": 0}
+    world.report_traffic(30)
+    assert world.bounded_counts() == {"one": 0}
 
 
 def test_without_any_frontend_nothing_sleeps() -> None:
-    world = Sleeper(ONE)
-    world.hear(3 * SECONDS, ())
+    world = IdleHarness(ONE)
+    world.report_traffic(3 * SECONDS, ())
     assert world.bounds() == {}
 
 
 # -- from zero ---------------------------------------------------------------------------------------------------------
 
 
-def asleep(*pools: PoolKnobs) -> Sleeper:
-    world = Sleeper(*pools, workers=0)
-    world.hear(SECONDS + 1)
-    assert world.kept() == dict.fromkeys(world.model.pools, 0)
+def asleep(*pools: PoolKnobs) -> IdleHarness:
+    world = IdleHarness(*pools, workers=0)
+    world.report_traffic(SECONDS + 1)
+    assert world.bounded_counts() == dict.fromkeys(world.model.pools, 0)
     return world
 
 
 @pytest.mark.parametrize("said", [{"arrivals": 1}, {"queued": 1}])
 def test_the_first_request_wakes_one_pool_of_each_role(said: dict[str, int]) -> None:
     world = asleep(PREFILL, DECODE, PoolKnobs("e", "decode", replicas_min=0))
-    world.hear(1, ("f",), **said)
-    assert world.kept() == {"p": 1, "d": 1, "e": 0}
+    world.report_traffic(1, ("f",), **said)
+    assert world.bounded_counts() == {"p": 1, "d": 1, "e": 0}
     assert {bound.code for bound in world.bounds().values()} == {ReasonCode.FIRST_WORKER}
-    assert world.kept(e=2) == {"p": 1, "d": 0, "e": 2}, "the planner has chosen another"
+    assert world.bounded_counts(e=2) == {"p": 1, "d": 0, "e": 2}, "the planner has chosen another"
 
 
 def test_who_was_turned_away_has_woken_it_too() -> None:
     world = asleep(ONE)
-    world.hear(arrivals=1)
-    world.hear(10)
-    assert world.kept() == {"one": 1}, "nothing waits, and yet somebody has asked"
+    world.report_traffic(arrivals=1)
+    world.report_traffic(10)
+    assert world.bounded_counts() == {"one": 1}, "nothing waits, and yet somebody has asked"
 
 
 def test_the_pool_that_comes_soonest_wakes_then_the_cheapest_then_by_name() -> None:
     world = asleep(TWO, ONE)
-    world.hear(queued=1)
-    assert world.kept() == {"one": 1, "two": 0}, "by name"
+    world.report_traffic(queued=1)
+    assert world.bounded_counts() == {"one": 1, "two": 0}, "by name"
     world.pool("one").accelerator = AcceleratorKnobs("dear", cost_per_hour=3.0)
-    assert world.kept() == {"one": 0, "two": 1}, "the cheapest"
+    assert world.bounded_counts() == {"one": 0, "two": 1}, "the cheapest"
     world.pool("one").start_ups_ms, world.pool("two").start_ups_ms = [30_000], [35_000]
-    assert world.kept() == {"one": 0, "two": 1}, "a few seconds are no reason"
+    assert world.bounded_counts() == {"one": 0, "two": 1}, "a few seconds are no reason"
     world.pool("two").start_ups_ms = [60_000]
-    assert world.kept() == {"one": 1, "two": 0}, "the soonest"
+    assert world.bounded_counts() == {"one": 1, "two": 0}, "the soonest"
 
 
 def test_a_pool_that_does_not_come_is_followed_by_the_next() -> None:
     world = asleep(ONE, TWO)
-    world.hear(queued=1)
+    world.report_traffic(queued=1)
     world.pool("one").reset_desired(1, world.now)
-    assert world.kept() == {"one": 1, "two": 0}
+    assert world.bounded_counts() == {"one": 1, "two": 0}
     world.now += ONE.start_deadline_ms
-    world.hear(queued=1)
-    assert world.kept() == {"one": 1, "two": 1}
+    world.report_traffic(queued=1)
+    assert world.bounded_counts() == {"one": 1, "two": 1}
     world.pool("two").reset_desired(1, world.now)
     world.now += ONE.start_deadline_ms
-    world.hear(queued=1)
-    assert world.kept() == {"one": 1, "two": 1}, "there is no other"
+    world.report_traffic(queued=1)
+    assert world.bounded_counts() == {"one": 1, "two": 1}, "there is no other"
 
 
 def test_what_is_not_known_wakes_nobody() -> None:
     world = asleep(ONE)
-    world.hear(30, ())
-    assert world.kept() == {"one": 0}
-    fresh = Sleeper(ONE, workers=0)
-    assert fresh.kept() == {"one": 0}
+    world.report_traffic(30, ())
+    assert world.bounded_counts() == {"one": 0}
+    fresh = IdleHarness(ONE, workers=0)
+    assert fresh.bounded_counts() == {"one": 0}
 
 
 # -- in between --------------------------------------------------------------------------------------------------------
@@ -155,39 +155,39 @@ def test_what_is_not_known_wakes_nobody() -> None:
 
 @pytest.mark.parametrize("after_ms", [0, AFTER_MS])
 def test_a_role_keeps_its_last_worker_though_its_planner_wants_none(after_ms: int) -> None:
-    world = Sleeper(PREFILL, DECODE, workers=1, after_ms=after_ms)
-    world.hear(5)
-    assert world.kept(p=0, d=0) == {"p": 1, "d": 1}
+    world = IdleHarness(PREFILL, DECODE, workers=1, after_ms=after_ms)
+    world.report_traffic(5)
+    assert world.bounded_counts(p=0, d=0) == {"p": 1, "d": 1}
     assert world.bounds(p=0)["p"].code is ReasonCode.LAST_WORKER
     assert world.bounds(p=1, d=3) == {}
 
 
 def test_the_last_worker_is_one_that_serves_and_the_cheapest_of_those() -> None:
-    world = Sleeper(ONE, TWO)
-    world.hear(5)
-    assert world.kept(one=0, two=0) == {"one": 1, "two": 0}
+    world = IdleHarness(ONE, TWO)
+    world.report_traffic(5)
+    assert world.bounded_counts(one=0, two=0) == {"one": 1, "two": 0}
     world.pool("one").accelerator = AcceleratorKnobs("dear", cost_per_hour=3.0)
-    assert world.kept(one=0, two=0) == {"one": 0, "two": 1}
-    world.shrink("two")
+    assert world.bounded_counts(one=0, two=0) == {"one": 0, "two": 1}
+    world.remove_newest("two")
     world.pool("two").reset_desired(0, world.now)
-    assert world.kept(one=0) == {"one": 1, "two": 0}, "the cheap one would have to come first"
+    assert world.bounded_counts(one=0) == {"one": 1, "two": 0}, "the cheap one would have to come first"
 
 
 def test_the_last_worker_is_not_one_that_is_still_to_come() -> None:
-    world = Sleeper(ONE, TWO)
+    world = IdleHarness(ONE, TWO)
     world.pool("one").accelerator = AcceleratorKnobs("dear", cost_per_hour=3.0)
-    world.shrink("two")
-    world.grow("two", 1, "starting")
-    world.hear(5)
-    assert world.kept(one=0, two=0) == {"one": 1, "two": 0}
+    world.remove_newest("two")
+    world.add_workers("two", 1, "starting")
+    world.report_traffic(5)
+    assert world.bounded_counts(one=0, two=0) == {"one": 1, "two": 0}
 
 
 def test_a_model_that_never_sleeps_has_a_worker_of_each_role_from_the_start() -> None:
-    world = Sleeper(PREFILL, DECODE, workers=0, after_ms=0)
-    assert world.kept() == {"p": 1, "d": 1}
+    world = IdleHarness(PREFILL, DECODE, workers=0, after_ms=0)
+    assert world.bounded_counts() == {"p": 1, "d": 1}
 
 
 def test_a_role_that_always_has_a_worker_is_left_alone() -> None:
-    world = Sleeper(PoolKnobs("one", "aggregated"), TWO, workers=1)
-    world.hear(5)
-    assert world.kept(one=0, two=0) == {"one": 0, "two": 0}, "the guard keeps one of the first"
+    world = IdleHarness(PoolKnobs("one", "aggregated"), TWO, workers=1)
+    world.report_traffic(5)
+    assert world.bounded_counts(one=0, two=0) == {"one": 0, "two": 0}, "the guard keeps one of the first"

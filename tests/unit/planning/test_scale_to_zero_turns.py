@@ -10,14 +10,14 @@ from loadline.core.queries.status import status
 from loadline.core.state.settings import ModelKnobs, Settings
 from loadline.core.vocabulary.effects import AnyEffect
 from loadline.core.vocabulary.events import BusConnectionChanged, RegistryRead
-from tests.support.controlled import World
-from tests.support.sleeper import traffic
+from tests.support.controller_world import ControllerWorld
+from tests.support.idle_harness import traffic
 
 AFTER_MS = 30_000
 GUARD = GuardrailKnobs(stabilisation_ms=300_000, cooldown_up_ms=600_000, cooldown_down_ms=600_000, warm_up_ms=0)
 
 
-class Sleeping(World):
+class ScaleToZeroWorld(ControllerWorld):
     """The model may sleep, and the rails of its guard are slow."""
 
     def __init__(self, planner: str, after_ms: int = AFTER_MS) -> None:
@@ -26,7 +26,7 @@ class Sleeping(World):
         model = ModelKnobs("m", pools, planner=planner, guardrails=GUARD, scale_to_zero_after_ms=after_ms)
         self.settings = Settings("agent-1", "all", (model,))
         self.controller = Controller(self.settings)
-        self.tell(BusConnectionChanged(connected=True), RegistryRead([]))
+        self.handle(BusConnectionChanged(connected=True), RegistryRead([]))
 
     def hear(self, seconds: int = 1, **said: int) -> list[dict[str, int]]:
         """A frontend and the workers report every second; gives what was decided."""
@@ -34,14 +34,14 @@ class Sleeping(World):
         self.running = said.get("in_flight", 0)
         for _ in range(seconds):
             self.now += 1_000
-            seen += self.tell(traffic(self.now // 1_000, "f", **said))
+            seen += self.handle(traffic(self.now // 1_000, "f", **said))
             seen += self.report()
         return self.decisions(seen)
 
 
 @pytest.mark.parametrize("planner", ["threshold", "throughput", "load", "sla", "hpa", "kpa"])
 def test_it_sleeps_in_one_step_and_wakes_in_the_turn_of_the_first_request(planner: str) -> None:
-    world = Sleeping(planner)
+    world = ScaleToZeroWorld(planner)
     world.register("prefill", "p1", "p2")
     world.register("decode", "d1", "d2")
     world.kv = 0.6
@@ -53,12 +53,12 @@ def test_it_sleeps_in_one_step_and_wakes_in_the_turn_of_the_first_request(planne
     said = format_status(status(world.settings, world.controller.state, "0", world.now, world.now))
     assert "scaled to zero: the first request that a frontend reports starts workers" in said
     world.now += 1_000
-    woken = world.tell(traffic(world.now // 1_000, queued=1))
+    woken = world.handle(traffic(world.now // 1_000, queued=1))
     assert world.decisions(woken) == [{"prefill": 1, "decode": 1}]
 
 
 def test_a_model_falls_asleep_when_its_time_is_over_without_any_report() -> None:
-    world = Sleeping("hpa")
+    world = ScaleToZeroWorld("hpa")
     world.register("prefill", "p1")
     world.register("decode", "d1")
     world.hear(AFTER_MS // 1_000)
@@ -68,5 +68,5 @@ def test_a_model_falls_asleep_when_its_time_is_over_without_any_report() -> None
 
 
 def test_a_new_model_that_never_sleeps_starts_its_first_workers() -> None:
-    world = Sleeping("threshold", after_ms=0)
+    world = ScaleToZeroWorld("threshold", after_ms=0)
     assert world.hear(10)[:1] == [{"prefill": 1, "decode": 1}]

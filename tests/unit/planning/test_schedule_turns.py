@@ -13,8 +13,8 @@ from loadline.core.queries.status import status
 from loadline.core.state.settings import ModelKnobs, Settings
 from loadline.core.vocabulary.effects import AnyEffect
 from loadline.core.vocabulary.events import BusConnectionChanged, RegistryRead, SettingsChanged
-from tests.support.controlled import World
-from tests.support.sleeper import traffic
+from tests.support.controller_world import ControllerWorld
+from tests.support.idle_harness import traffic
 
 # Tests begin at 22:13:20.
 WINDOW = ScheduleKnobs("20 22 * * *", "30 22 * * *", 5)
@@ -22,7 +22,7 @@ BEFORE_S, WITHIN_S = 400, 600
 SLOW = GuardrailKnobs(step_up_max=1, cooldown_up_ms=3_600_000, stabilisation_ms=0, cooldown_down_ms=0, warm_up_ms=0)
 
 
-class Scheduled(World):
+class ScheduleWorld(ControllerWorld):
     """Two pools, one of which has a floor from 22:20 to 22:30."""
 
     def __init__(self, window: ScheduleKnobs = WINDOW, replicas_min: int = 0, **knobs: object) -> None:
@@ -34,14 +34,14 @@ class Scheduled(World):
         self.settings = Settings("agent-1", "all", (ModelKnobs("m", pools, guardrails=SLOW, **knobs),))  # type: ignore[arg-type]
         self.controller = Controller(self.settings)
         self.running = 0
-        self.tell(BusConnectionChanged(connected=True), RegistryRead([]))
+        self.handle(BusConnectionChanged(connected=True), RegistryRead([]))
 
     def hear(self, seconds: int) -> list[dict[str, int]]:
         """A frontend reports that nothing happens, every second; gives what was decided."""
         seen: list[AnyEffect] = []
         for _ in range(seconds):
             self.now += 1_000
-            seen += self.tell(traffic(self.now // 1_000))
+            seen += self.handle(traffic(self.now // 1_000))
             seen += self.report()
         return self.decisions(seen)
 
@@ -50,14 +50,14 @@ class Scheduled(World):
         wake = self.controller.next_wake()
         assert wake is not None
         self.now = max(wake, self.now)
-        return self.decisions(self.tell())
+        return self.decisions(self.handle())
 
 
 FIXED = StaticKnobs({"prefill": 1, "decode": 1})
 
 
 def test_a_window_begins_and_ends_on_time_though_nothing_is_heard() -> None:
-    world = Scheduled(replicas_min=1, planner="static", planner_knobs={"static": FIXED})
+    world = ScheduleWorld(replicas_min=1, planner="static", planner_knobs={"static": FIXED})
     world.register("prefill", "p1")
     world.register("decode", "d1")
     decided: list[tuple[int, dict[str, int]]] = []
@@ -71,7 +71,7 @@ def test_a_window_begins_and_ends_on_time_though_nothing_is_heard() -> None:
 
 
 def test_a_model_does_not_sleep_in_a_window_and_is_woken_by_it() -> None:
-    world = Scheduled(scale_to_zero_after_ms=60_000)
+    world = ScheduleWorld(scale_to_zero_after_ms=60_000)
     assert world.hear(BEFORE_S) == [{"prefill": 1, "decode": 5}], "the other role is of no use without workers"
     world.register("prefill", "p1")
     world.register("decode", "d1", "d2", "d3", "d4", "d5")
@@ -80,14 +80,14 @@ def test_a_model_does_not_sleep_in_a_window_and_is_woken_by_it() -> None:
 
 
 def test_a_gpu_budget_is_stronger_than_a_schedule() -> None:
-    world = Scheduled(replicas_min=1, planner="static", planner_knobs={"static": FIXED}, gpu_budget_max=4)
+    world = ScheduleWorld(replicas_min=1, planner="static", planner_knobs={"static": FIXED}, gpu_budget_max=4)
     world.register("prefill", "p1")
     world.register("decode", "d1")
     assert world.hear(BEFORE_S + 1) == [{"prefill": 1, "decode": 3}]
 
 
 def test_it_is_said_what_a_schedule_asks_for_and_until_when() -> None:
-    world = Scheduled(replicas_min=1, planner="static", planner_knobs={"static": FIXED})
+    world = ScheduleWorld(replicas_min=1, planner="static", planner_knobs={"static": FIXED})
     world.register("prefill", "p1")
     world.register("decode", "d1")
     assert "schedule" not in format_status(status(world.settings, world.controller.state, "0", world.now, world.now))
@@ -101,7 +101,7 @@ def test_it_is_said_what_a_schedule_asks_for_and_until_when() -> None:
 
 
 def test_a_controller_that_is_restored_in_a_window_goes_on_with_it() -> None:
-    world = Scheduled(replicas_min=1, planner="static", planner_knobs={"static": FIXED})
+    world = ScheduleWorld(replicas_min=1, planner="static", planner_knobs={"static": FIXED})
     world.register("prefill", "p1")
     world.register("decode", "d1")
     world.hear(BEFORE_S + 1)
@@ -114,7 +114,7 @@ def test_a_controller_that_is_restored_in_a_window_goes_on_with_it() -> None:
 
 
 def test_a_schedule_that_is_taken_out_in_its_window_has_no_floor_any_more() -> None:
-    world = Scheduled(replicas_min=1, planner="static", planner_knobs={"static": FIXED})
+    world = ScheduleWorld(replicas_min=1, planner="static", planner_knobs={"static": FIXED})
     world.register("prefill", "p1")
     world.register("decode", "d1")
     world.hear(BEFORE_S + 1)
@@ -122,9 +122,9 @@ def test_a_schedule_that_is_taken_out_in_its_window_has_no_floor_any_more() -> N
     (model,) = world.settings.models
     without = replace(model, pools=tuple(replace(pool, schedules=()) for pool in model.pools))
     world.settings = replace(world.settings, models=(without,))
-    world.tell(SettingsChanged(msgspec.Raw(msgspec.json.encode(world.settings))))
+    world.handle(SettingsChanged(msgspec.Raw(msgspec.json.encode(world.settings))))
     assert world.controller.state.fleet.models["m"].pools["decode"].schedule_minimum == NO_SCHEDULE_MINIMUM
     assert world.hear(10)[:1] == [{"prefill": 1, "decode": 4}]
     world.settings = replace(world.settings, models=(model,))
-    again = world.tell(SettingsChanged(msgspec.Raw(msgspec.json.encode(world.settings))))
+    again = world.handle(SettingsChanged(msgspec.Raw(msgspec.json.encode(world.settings))))
     assert world.decisions(again) == [{"prefill": 1, "decode": 5}], "and at once when it is written again"

@@ -17,7 +17,7 @@ from loadline.core.planning.sizing.sizing_by_profile import Demand, Size, sizing
 from loadline.core.vocabulary.reasons import ReasonCode
 from loadline.core.vocabulary.samples import RegisteredWorker, WorkerRecord
 from loadline.core.vocabulary.scalars import Role
-from tests.support.belief import START, fleet_of
+from tests.support.fleet_harness import START, fleet_of
 
 DATA = Path(__file__).parents[2] / "vectors" / "data"
 # A prompt of 500 tokens takes 10 ms; 500 requests decode in 50 ms, so a worker gives 10,000 tokens a second.

@@ -1,11 +1,11 @@
 """The acceptance cases of the original planner, played to the threshold planner."""
 
 from loadline.core.vocabulary.reasons import ReasonCode, Recommendation
-from tests.support.threshold import DECODE, PREFILL, PULL_MS, Bench, codes, reason
+from tests.support.threshold_harness import DECODE, PREFILL, PULL_MS, ThresholdHarness, codes, reason
 
 
-def original(p: int, d: int, interval_ms: int) -> Bench:
-    bench = Bench(
+def original(p: int, d: int, interval_ms: int) -> ThresholdHarness:
+    harness = ThresholdHarness(
         PREFILL,
         DECODE,
         workers=0,
@@ -13,31 +13,31 @@ def original(p: int, d: int, interval_ms: int) -> Bench:
         prefill_queue_scale_up_threshold=5,
         prefill_queue_scale_down_threshold=0.2,
     )
-    bench.grow("prefill", p)
-    bench.grow("decode", d)
-    return bench
+    harness.add_workers("prefill", p)
+    harness.add_workers("decode", d)
+    return harness
 
 
-def play(bench: Bench, queue: list[int], kv: float) -> Recommendation:
-    bench.kv = kv
+def play(harness: ThresholdHarness, queue: list[int], kv: float) -> Recommendation:
+    harness.kv = kv
     for number, value in enumerate(queue):
-        bench.now += PULL_MS if number else 0
-        bench.queue = value
-        opinion = bench.look_once()
-    return opinion
+        harness.now += PULL_MS if number else 0
+        harness.queue = value
+        recommendation = harness.report_and_plan()
+    return recommendation
 
 
 def test_original_trend_blocks() -> None:
-    opinion = play(original(1, 1, 2_000), [10, 8, 6], 0.7)
-    assert opinion.targets == {}
-    assert reason(opinion, "prefill").numbers["predicted"] == -6
-    assert reason(opinion, "prefill").code == ReasonCode.QUEUE_TREND_FALLING
+    recommendation = play(original(1, 1, 2_000), [10, 8, 6], 0.7)
+    assert recommendation.targets == {}
+    assert reason(recommendation, "prefill").numbers["predicted"] == -6
+    assert reason(recommendation, "prefill").code == ReasonCode.QUEUE_TREND_FALLING
 
 
 def test_original_prefill_up() -> None:
-    opinion = play(original(1, 1, 2_000), [6, 7, 8], 0.7)
-    assert opinion.targets == {"prefill": 2}
-    assert reason(opinion, "prefill").numbers["predicted"] == 14
+    recommendation = play(original(1, 1, 2_000), [6, 7, 8], 0.7)
+    assert recommendation.targets == {"prefill": 2}
+    assert reason(recommendation, "prefill").numbers["predicted"] == 14
 
 
 def test_original_prefill_down() -> None:
@@ -50,12 +50,12 @@ def test_original_decode_down() -> None:
 
 def test_original_workers_changed_but_each_pool_minds_its_own() -> None:
     """There a change of one role's workers stopped both roles: one worker that flaps would stop the model for ever."""
-    bench = original(1, 1, 2_000)
-    bench.pool("prefill").set_desired(1, bench.now)
-    play(bench, [9, 9], 0.95)
-    bench.pool("prefill").set_desired(2, bench.now)
-    bench.grow("prefill", 1)
-    bench.now += PULL_MS
-    opinion = bench.look_once()
-    assert opinion.targets == {"decode": 2}
-    assert ReasonCode.ADJUSTMENT_INTERVAL in codes(opinion)
+    harness = original(1, 1, 2_000)
+    harness.pool("prefill").set_desired(1, harness.now)
+    play(harness, [9, 9], 0.95)
+    harness.pool("prefill").set_desired(2, harness.now)
+    harness.add_workers("prefill", 1)
+    harness.now += PULL_MS
+    recommendation = harness.report_and_plan()
+    assert recommendation.targets == {"decode": 2}
+    assert ReasonCode.ADJUSTMENT_INTERVAL in codes(recommendation)

@@ -5,38 +5,40 @@ from msgspec.structs import replace
 
 from loadline.core.vocabulary.reasons import ReasonCode
 from loadline.core.vocabulary.samples import Histogram
-from tests.support.throughput import Desk, codes
+from tests.support.throughput_harness import ThroughputHarness, codes
 
 
 def test_prompts_that_differ_in_length_are_no_surge_while_it_may_be_chance() -> None:
     # 160 prompts in 10 s, 40 % longer than usual: 2.2 times what counts alone would swing, 1.1 times what lengths do.
     bins = Histogram((500.0, 10_000.0), (15, 1, 0))
     for histogram, surge in ((bins, False), (None, True)):
-        desk = Desk()
-        desk.hear(16, 181, isl_tokens=500.0, isl_histogram=histogram)
-        desk.answer(16 * 180.0)
-        found = desk.hear(16, 10, isl_tokens=700.0, isl_histogram=histogram)
-        assert desk.planner.demand.outlook is not None
+        harness = ThroughputHarness()
+        harness.report_traffic(16, 181, isl_tokens=500.0, isl_histogram=histogram)
+        harness.answer_forecast(16 * 180.0)
+        found = harness.report_traffic(16, 10, isl_tokens=700.0, isl_histogram=histogram)
+        assert harness.planner.demand.outlook is not None
         assert (found.inputs["requests_per_s"] > 16.0) is surge
 
 
 def test_long_prompts_are_work_for_prefill_and_one_request_each_for_decode() -> None:
-    desk = Desk(workers=1)
-    desk.hear(150, 120)
-    desk.hear(150, 61, isl_tokens=2_000.0)
-    opinion = desk.answer(297 * 180.0)
-    assert opinion.targets == {"p": 3, "d": 2}, "150 prompts of 2,000 tokens a second count as 297 of the mean length"
+    harness = ThroughputHarness(workers=1)
+    harness.report_traffic(150, 120)
+    harness.report_traffic(150, 61, isl_tokens=2_000.0)
+    recommendation = harness.answer_forecast(297 * 180.0)
+    assert recommendation.targets == {"p": 3, "d": 2}, (
+        "150 prompts of 2,000 tokens a second count as 297 of the mean length"
+    )
 
 
 def test_what_has_not_ended_yet_is_long() -> None:
-    desk = Desk()
-    desk.hear(470, 10, completed=235, osl_tokens=100.0, in_flight=2_350)
-    assert desk.planner.demand.outlook is not None
-    assert desk.planner.demand.outlook.osl_tokens == pytest.approx(200.0)
-    found = desk.hear(470, 20, completed=400, osl_tokens=300.0, in_flight=3_750)
+    harness = ThroughputHarness()
+    harness.report_traffic(470, 10, completed=235, osl_tokens=100.0, in_flight=2_350)
+    assert harness.planner.demand.outlook is not None
+    assert harness.planner.demand.outlook.osl_tokens == pytest.approx(200.0)
+    found = harness.report_traffic(470, 20, completed=400, osl_tokens=300.0, in_flight=3_750)
     assert found.targets["d"] == 17, "more of them ended, and later"
-    assert desk.hear(470, 151, in_flight=3_750).targets["d"] == 17
-    asked = desk.planner.forecast_request()
+    assert harness.report_traffic(470, 151, in_flight=3_750).targets["d"] == 17
+    asked = harness.planner.forecast_request()
     assert asked is not None
     (osl,) = asked.questions[2].series.values
     ended = 10 * 235 + 20 * 400 + 150 * 470
@@ -44,17 +46,17 @@ def test_what_has_not_ended_yet_is_long() -> None:
 
 
 def test_most_unended_requests_are_not_believed_to_be_endless() -> None:
-    desk = Desk()
-    desk.hear(470, 10, completed=10, osl_tokens=100.0, queued=1_600, in_flight=3_000)
-    assert desk.planner.demand.outlook is not None
-    assert desk.planner.demand.outlook.osl_tokens == pytest.approx(200.0)
+    harness = ThroughputHarness()
+    harness.report_traffic(470, 10, completed=10, osl_tokens=100.0, queued=1_600, in_flight=3_000)
+    assert harness.planner.demand.outlook is not None
+    assert harness.planner.demand.outlook.osl_tokens == pytest.approx(200.0)
 
 
 def test_cancelled_requests_do_not_make_outputs_longer() -> None:
-    desk = Desk()
+    harness = ThroughputHarness()
     for _ in range(181):
-        desk.hear(100, completed=60, in_flight=90)
-    asked = desk.planner.forecast_request()
+        harness.report_traffic(100, completed=60, in_flight=90)
+    asked = harness.planner.forecast_request()
     assert asked is not None
     (osl,) = asked.questions[2].series.values
     assert osl == pytest.approx(100.0, rel=0.01), "40 % never end, but only 90 are still under way"
@@ -62,40 +64,40 @@ def test_cancelled_requests_do_not_make_outputs_longer() -> None:
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_before_any_length_is_known_nothing_is_sized(workers: int) -> None:
-    desk = Desk(workers=workers)
-    for pool in desk.world.model.pools.values():
+    harness = ThroughputHarness(workers=workers)
+    for pool in harness.world.model.pools.values():
         pool.knobs = replace(pool.knobs, replicas_min=workers)
-    found = desk.hear(20, 400, completed=0, osl_tokens=None)
+    found = harness.report_traffic(20, 400, completed=0, osl_tokens=None)
     assert found.targets == {}, "a role without workers is woken whatever the planner"
     assert codes(found) == {ReasonCode.TRAFFIC_UNKNOWN}
 
 
 def test_a_surge_of_long_prompts_asks_for_prefill_alone() -> None:
-    desk = Desk(workers=2)
-    desk.hear(150, 181)
-    desk.answer(150 * 180.0)
-    assert desk.hear(150, 12, isl_tokens=1_500.0).targets == {"p": 5}
-    assert desk.hear(300, 12, isl_tokens=1_500.0).targets["d"] == 3, "more requests are a surge for both"
+    harness = ThroughputHarness(workers=2)
+    harness.report_traffic(150, 181)
+    harness.answer_forecast(150 * 180.0)
+    assert harness.report_traffic(150, 12, isl_tokens=1_500.0).targets == {"p": 5}
+    assert harness.report_traffic(300, 12, isl_tokens=1_500.0).targets["d"] == 3, "more requests are a surge for both"
 
 
 @pytest.mark.parametrize(("burst", "peak"), [(102, 1.016), (110, 1.055), (1_000, 1.018)])
 def test_what_is_above_the_mean_by_chance_is_swing_and_a_burst_swings_by_itself(burst: int, peak: float) -> None:
     # By chance 3,300 requests in 30 s are at most 3 / sqrt(3,300) = 5 % above their mean, and 30,000 are 1.7 %.
-    desk = Desk()
-    desk.hear(100, 120)
-    desk.hear(burst, 30)
-    desk.hear(100, 31)
-    desk.answer(burst * 180.0)
-    assert desk.planner.demand.outlook is not None
-    assert desk.planner.demand.outlook.decode_peak == pytest.approx(peak, abs=0.001)
+    harness = ThroughputHarness()
+    harness.report_traffic(100, 120)
+    harness.report_traffic(burst, 30)
+    harness.report_traffic(100, 31)
+    harness.answer_forecast(burst * 180.0)
+    assert harness.planner.demand.outlook is not None
+    assert harness.planner.demand.outlook.decode_peak == pytest.approx(peak, abs=0.001)
 
 
 @pytest.mark.parametrize(("window_ms", "requests_per_s"), [(60_000, 100.0), (600_000, (181 * 150 + 60 * 100) / 241)])
 def test_what_has_arrived_in_the_window_of_traffic_is_expected_to_go_on(window_ms: int, requests_per_s: float) -> None:
-    desk = Desk()
-    desk.world.model.traffic.window_ms = window_ms
-    desk.hear(150, 181)
-    desk.hear(100, 60)
-    desk.answer(100 * 180.0)
-    assert desk.planner.demand.outlook is not None
-    assert desk.planner.demand.outlook.requests_per_s == pytest.approx(requests_per_s, rel=0.01)
+    harness = ThroughputHarness()
+    harness.world.model.traffic.window_ms = window_ms
+    harness.report_traffic(150, 181)
+    harness.report_traffic(100, 60)
+    harness.answer_forecast(100 * 180.0)
+    assert harness.planner.demand.outlook is not None
+    assert harness.planner.demand.outlook.requests_per_s == pytest.approx(requests_per_s, rel=0.01)

@@ -10,39 +10,39 @@ from loadline.core.planning.sizing.knobs import ThroughputKnobs
 from loadline.core.vocabulary.events import ForecastFailed, ForecastFitted
 from loadline.core.vocabulary.forecasts import Forecast
 from loadline.core.vocabulary.reasons import ReasonCode
-from tests.support.throughput import KNOBS, Desk, codes
+from tests.support.throughput_harness import KNOBS, ThroughputHarness, codes
 
 
 def test_it_starts_with_some_seconds_of_traffic_and_only_grows() -> None:
-    desk = Desk()
-    assert codes(desk.look()) == {ReasonCode.TRAFFIC_UNKNOWN}
-    assert desk.hear(470, 8).targets == {}
-    assert desk.hear(470, 2).targets == {"p": 5, "d": 5}
-    quiet = Desk(workers=4)
-    assert quiet.hear(90, 60).targets == {}, "what has just begun may be untypical"
+    harness = ThroughputHarness()
+    assert codes(harness.plan()) == {ReasonCode.TRAFFIC_UNKNOWN}
+    assert harness.report_traffic(470, 8).targets == {}
+    assert harness.report_traffic(470, 2).targets == {"p": 5, "d": 5}
+    quiet = ThroughputHarness(workers=4)
+    assert quiet.report_traffic(90, 60).targets == {}, "what has just begun may be untypical"
 
 
 def test_nothing_grows_for_a_peak_that_is_over_when_no_more_than_one_interval_is_known() -> None:
-    desk = Desk()
-    assert desk.hear(470, 100).targets == {"p": 5, "d": 5}, "and something else keeps them at two"
-    assert desk.hear(20, 20).targets == {}
-    desk.hear(20, 61)
-    opinion = desk.answer(470 * 180.0)
-    assert (opinion.targets, ReasonCode.PEAK_OVER in codes(opinion)) == ({}, True)
-    assert desk.hear(300, 10).targets == {"p": 5, "d": 5}, "it may be no peak after all"
-    desk.hear(300, 170)
-    desk.answer(470 * 180.0)
-    assert desk.hear(20, 20).targets == {"p": 5, "d": 5}, "of two intervals a forecast can be made"
+    harness = ThroughputHarness()
+    assert harness.report_traffic(470, 100).targets == {"p": 5, "d": 5}, "and something else keeps them at two"
+    assert harness.report_traffic(20, 20).targets == {}
+    harness.report_traffic(20, 61)
+    recommendation = harness.answer_forecast(470 * 180.0)
+    assert (recommendation.targets, ReasonCode.PEAK_OVER in codes(recommendation)) == ({}, True)
+    assert harness.report_traffic(300, 10).targets == {"p": 5, "d": 5}, "it may be no peak after all"
+    harness.report_traffic(300, 170)
+    harness.answer_forecast(470 * 180.0)
+    assert harness.report_traffic(20, 20).targets == {"p": 5, "d": 5}, "of two intervals a forecast can be made"
 
 
 def test_every_interval_it_asks_for_as_long_as_a_worker_takes_and_an_interval() -> None:
-    desk = Desk()
-    desk.hear(150, 179)
-    assert desk.planner.forecast_request() is None
-    desk.hear(150, 2)
-    asked = desk.planner.forecast_request()
+    harness = ThroughputHarness()
+    harness.report_traffic(150, 179)
+    assert harness.planner.forecast_request() is None
+    harness.report_traffic(150, 2)
+    asked = harness.planner.forecast_request()
     assert asked is not None
-    assert desk.planner.forecast_request() is None, "once"
+    assert harness.planner.forecast_request() is None, "once"
     requests, isl, osl = asked.questions
     assert requests.horizon == 2, "a minute to start, and three until the next look"
     assert requests.series.values == (150 * 180,)
@@ -50,199 +50,203 @@ def test_every_interval_it_asks_for_as_long_as_a_worker_takes_and_an_interval() 
 
 
 def test_it_is_ready_for_the_busiest_interval_ahead_but_moves_by_a_bounded_step() -> None:
-    desk = Desk(workers=5)
-    desk.hear(470, 181)
-    assert desk.answer(470 * 180.0, 730 * 180.0).targets == {}
-    assert desk.hear(470, 119).targets == {}, "workers that are asked for later come in time"
-    assert desk.hear(470, 2).targets == {"p": 8, "d": 8}, "a minute to come, another until those of the next look do"
-    desk = Desk(workers=2)
-    desk.hear(150, 181)
-    opinion = desk.answer(100 * 730 * 180.0)
-    assert opinion.targets == {"p": 5, "d": 5}, "an absurd forecast costs three workers, not hundreds"
-    assert desk.planner.demand.outlook is not None
+    harness = ThroughputHarness(workers=5)
+    harness.report_traffic(470, 181)
+    assert harness.answer_forecast(470 * 180.0, 730 * 180.0).targets == {}
+    assert harness.report_traffic(470, 119).targets == {}, "workers that are asked for later come in time"
+    assert harness.report_traffic(470, 2).targets == {"p": 8, "d": 8}, (
+        "a minute to come, another until those of the next look do"
+    )
+    harness = ThroughputHarness(workers=2)
+    harness.report_traffic(150, 181)
+    recommendation = harness.answer_forecast(100 * 730 * 180.0)
+    assert recommendation.targets == {"p": 5, "d": 5}, "an absurd forecast costs three workers, not hundreds"
+    assert harness.planner.demand.outlook is not None
 
 
 @pytest.mark.parametrize(("start_up_s", "every_s"), [(2, 10), (20, 20), (60, 60), (300, 180)])
 def test_it_looks_as_often_as_workers_come(start_up_s: int, every_s: int) -> None:
-    desk = Desk(ThroughputKnobs(attainment=0.0, start_up_ms=start_up_s * 1_000), workers=5)
-    desk.hear(470, 181)
-    desk.answer(*[470 * 180.0] * 4)
-    looks = [desk.world.now]
+    harness = ThroughputHarness(ThroughputKnobs(attainment=0.0, start_up_ms=start_up_s * 1_000), workers=5)
+    harness.report_traffic(470, 181)
+    harness.answer_forecast(*[470 * 180.0] * 4)
+    looks = [harness.world.now]
     for _ in range(179):
-        before = desk.planner.demand.size_at_ms
-        desk.hear(470)
-        if desk.planner.demand.size_at_ms != before:
-            looks.append(desk.world.now)
+        before = harness.planner.demand.size_at_ms
+        harness.report_traffic(470)
+        if harness.planner.demand.size_at_ms != before:
+            looks.append(harness.world.now)
     assert {after - before for before, after in pairwise([*looks, looks[0] + 180_000])} == {every_s * 1_000}
 
 
 def test_an_absurd_forecast_is_one_step_however_often_it_is_looked_at() -> None:
-    desk = Desk(replace(KNOBS, start_up_ms=10_000))
-    desk.hear(150, 181)
-    assert desk.answer(*[100 * 730 * 180.0] * 3).targets == {"p": 5, "d": 5}
-    for pool in desk.world.model.pools.values():
-        pool.set_desired(5, desk.world.now)
-    assert desk.hear(150, 100).targets == {}, "nine looks later"
-    desk.hear(700, 10)
-    for pool in desk.world.model.pools.values():
-        pool.set_desired(7, desk.world.now)
-    assert desk.hear(700, 30).targets == {}, "what a surge has added stays"
+    harness = ThroughputHarness(replace(KNOBS, start_up_ms=10_000))
+    harness.report_traffic(150, 181)
+    assert harness.answer_forecast(*[100 * 730 * 180.0] * 3).targets == {"p": 5, "d": 5}
+    for pool in harness.world.model.pools.values():
+        pool.set_desired(5, harness.world.now)
+    assert harness.report_traffic(150, 100).targets == {}, "nine looks later"
+    harness.report_traffic(700, 10)
+    for pool in harness.world.model.pools.values():
+        pool.set_desired(7, harness.world.now)
+    assert harness.report_traffic(700, 30).targets == {}, "what a surge has added stays"
 
 
 def test_one_question_is_open_at_a_time_however_long_a_fit_takes() -> None:
-    desk = Desk(workers=5)
-    desk.hear(470, 181)
-    first = desk.planner.forecast_request()
+    harness = ThroughputHarness(workers=5)
+    harness.report_traffic(470, 181)
+    first = harness.planner.forecast_request()
     assert first is not None
-    desk.hear(470, 360)
-    assert desk.planner.forecast_request() is None, "two more intervals are over, and the fit is not"
-    desk.planner.ingest_forecast(ForecastFailed("m", first.request, "late"))
-    desk.hear(470, 180)
-    second = desk.planner.forecast_request()
+    harness.report_traffic(470, 360)
+    assert harness.planner.forecast_request() is None, "two more intervals are over, and the fit is not"
+    harness.planner.ingest_forecast(ForecastFailed("m", first.request, "late"))
+    harness.report_traffic(470, 180)
+    second = harness.planner.forecast_request()
     assert second is not None
     assert (second.request, len(second.questions[0].series.values)) == (first.request + 1, 4)
 
 
 def test_of_an_old_forecast_what_is_over_does_not_count() -> None:
-    desk = Desk(workers=5)
-    desk.hear(470, 181)
-    first = desk.planner.forecast_request()
+    harness = ThroughputHarness(workers=5)
+    harness.report_traffic(470, 181)
+    first = harness.planner.forecast_request()
     assert first is not None
-    desk.hear(470, 190)
+    harness.report_traffic(470, 190)
     means: list[Forecast | None] = [
         Forecast(tuple(means), tuple(means), "constant")
         for means in ((900 * 180.0, 600 * 180.0), (500.0, 400.0), (100.0, 90.0))
     ]
-    desk.planner.ingest_forecast(ForecastFitted("m", first.request, means))
-    desk.look()
-    assert desk.planner.demand.outlook is not None
-    assert desk.planner.demand.outlook.requests_per_s == pytest.approx(600)
-    assert desk.planner.demand.outlook.isl_tokens == 400
+    harness.planner.ingest_forecast(ForecastFitted("m", first.request, means))
+    harness.plan()
+    assert harness.planner.demand.outlook is not None
+    assert harness.planner.demand.outlook.requests_per_s == pytest.approx(600)
+    assert harness.planner.demand.outlook.isl_tokens == 400
 
 
 def test_the_upper_quantile_can_be_planned_for() -> None:
-    desk = Desk(ThroughputKnobs(attainment=0.0, demand="upper"))
-    desk.hear(150, 181)
-    assert desk.answer(150 * 180.0).targets == {"p": 3, "d": 3}
+    harness = ThroughputHarness(ThroughputKnobs(attainment=0.0, demand="upper"))
+    harness.report_traffic(150, 181)
+    assert harness.answer_forecast(150 * 180.0).targets == {"p": 3, "d": 3}
 
 
 def test_a_surge_is_answered_at_once_and_chance_is_not() -> None:
-    desk = Desk()
-    desk.hear(150, 181)
-    desk.answer(150 * 180.0)
-    assert desk.hear(155, 30).targets == {}
-    found = desk.hear(400, 10)
+    harness = ThroughputHarness()
+    harness.report_traffic(150, 181)
+    harness.answer_forecast(150 * 180.0)
+    assert harness.report_traffic(155, 30).targets == {}
+    found = harness.report_traffic(400, 10)
     assert found.targets == {"p": 4, "d": 4}
     assert ReasonCode.TRAFFIC_SURGE in codes(found)
 
 
 def test_what_prefix_caches_have_needs_no_prefill_workers_until_they_lose_it() -> None:
-    desk = Desk()
-    desk.hear(400, 181, kv_hit_rate=0.8)
-    assert desk.answer(400 * 180.0).targets == {"p": 1, "d": 4}, "a fifth of 400 prompts a second is left to compute"
-    assert desk.planner.demand.inputs["kv_hit_rate"] == pytest.approx(0.8)
-    desk.hear(400, 20, kv_hit_rate=0.795)
-    assert desk.planner.sizer.sizes.sized["p"].replicas == 1, "within chance"
-    found = desk.hear(400, 10)
+    harness = ThroughputHarness()
+    harness.report_traffic(400, 181, kv_hit_rate=0.8)
+    assert harness.answer_forecast(400 * 180.0).targets == {"p": 1, "d": 4}, (
+        "a fifth of 400 prompts a second is left to compute"
+    )
+    assert harness.planner.demand.inputs["kv_hit_rate"] == pytest.approx(0.8)
+    harness.report_traffic(400, 20, kv_hit_rate=0.795)
+    assert harness.planner.sizer.sizes.sized["p"].replicas == 1, "within chance"
+    found = harness.report_traffic(400, 10)
     assert found.targets == {"p": 4, "d": 4}
     assert ReasonCode.TRAFFIC_SURGE in codes(found)
 
 
 def test_a_burst_that_no_cache_has_makes_an_interval_busy() -> None:
-    desk = Desk()
-    desk.hear(100, 100, kv_hit_rate=0.9)
-    desk.hear(100, 30, kv_hit_rate=0.6)
-    desk.hear(100, 51, kv_hit_rate=0.9)
-    asked = desk.planner.forecast_request()
+    harness = ThroughputHarness()
+    harness.report_traffic(100, 100, kv_hit_rate=0.9)
+    harness.report_traffic(100, 30, kv_hit_rate=0.6)
+    harness.report_traffic(100, 51, kv_hit_rate=0.9)
+    asked = harness.planner.forecast_request()
     assert asked is not None
     work, mean = 40.0, (150 * 10 + 30 * 40) / 180
     assert asked.questions[0].series.values[-1] == pytest.approx(100 * 180 * work / mean, rel=0.02)
 
 
 def test_idle_shrinks_and_silence_holds() -> None:
-    desk = Desk(workers=4)
-    desk.hear(0, 181)
-    assert desk.answer(0.0).targets == {"p": 1, "d": 1}
-    desk.world.now += 6_000
-    opinion = desk.look()
-    assert (opinion.targets, codes(opinion)) == ({}, {ReasonCode.TRAFFIC_UNKNOWN})
+    harness = ThroughputHarness(workers=4)
+    harness.report_traffic(0, 181)
+    assert harness.answer_forecast(0.0).targets == {"p": 1, "d": 1}
+    harness.world.now += 6_000
+    recommendation = harness.plan()
+    assert (recommendation.targets, codes(recommendation)) == ({}, {ReasonCode.TRAFFIC_UNKNOWN})
 
 
 def test_an_interval_that_was_hardly_heard_is_unknown() -> None:
-    desk = Desk()
-    desk.hear(150, 60)
-    desk.world.now += 121_000
-    desk.look()
-    asked = desk.planner.forecast_request()
+    harness = ThroughputHarness()
+    harness.report_traffic(150, 60)
+    harness.world.now += 121_000
+    harness.plan()
+    asked = harness.planner.forecast_request()
     assert asked is not None
     assert asked.questions[0].series.values == (None,)
 
 
 def test_a_frontend_that_fell_silent_forbids_a_shrink() -> None:
-    desk = Desk(workers=4)
-    desk.hear(50, 150, "a")
-    desk.hear(50, 31, "b")
-    opinion = desk.answer(50 * 180.0)
-    assert opinion.targets == {}
-    assert ReasonCode.TRAFFIC_INCOMPLETE in codes(opinion)
+    harness = ThroughputHarness(workers=4)
+    harness.report_traffic(50, 150, "a")
+    harness.report_traffic(50, 31, "b")
+    recommendation = harness.answer_forecast(50 * 180.0)
+    assert recommendation.targets == {}
+    assert ReasonCode.TRAFFIC_INCOMPLETE in codes(recommendation)
 
 
 def test_a_shrink_waits_as_long_as_workers_take_to_come() -> None:
-    desk = Desk(workers=2)
-    for pool in desk.world.model.pools.values():
-        pool.set_desired(4, desk.world.now)
-    desk.hear(50, 100)
+    harness = ThroughputHarness(workers=2)
+    for pool in harness.world.model.pools.values():
+        pool.set_desired(4, harness.world.now)
+    harness.report_traffic(50, 100)
     for name in ("p", "d"):
-        desk.world.grow(name, 2)
-    desk.hear(50, 81)
-    assert desk.planner.demand.start_up_ms == 100_000
-    for pool in desk.world.model.pools.values():
-        pool.scaled_up_at_ms = desk.world.now - 50_000
-    opinion = desk.answer(50 * 180.0)
-    assert (opinion.targets, ReasonCode.ADJUSTMENT_INTERVAL in codes(opinion)) == ({}, True)
-    assert desk.hear(50, 50).targets == {"p": 1, "d": 1}
+        harness.world.add_workers(name, 2)
+    harness.report_traffic(50, 81)
+    assert harness.planner.demand.start_up_ms == 100_000
+    for pool in harness.world.model.pools.values():
+        pool.scaled_up_at_ms = harness.world.now - 50_000
+    recommendation = harness.answer_forecast(50 * 180.0)
+    assert (recommendation.targets, ReasonCode.ADJUSTMENT_INTERVAL in codes(recommendation)) == ({}, True)
+    assert harness.report_traffic(50, 50).targets == {"p": 1, "d": 1}
 
 
 def test_without_a_forecast_the_last_interval_stands_in() -> None:
-    desk = Desk(workers=2)
-    desk.hear(150, 181)
-    asked = desk.planner.forecast_request()
+    harness = ThroughputHarness(workers=2)
+    harness.report_traffic(150, 181)
+    asked = harness.planner.forecast_request()
     assert asked is not None
-    desk.planner.ingest_forecast(ForecastFailed("m", asked.request, "no fitter"))
-    opinion = desk.look()
-    assert ReasonCode.FORECAST_FALLBACK in codes(opinion)
-    assert desk.planner.demand.outlook is not None
-    assert desk.planner.demand.outlook.requests_per_s == pytest.approx(150)
+    harness.planner.ingest_forecast(ForecastFailed("m", asked.request, "no fitter"))
+    recommendation = harness.plan()
+    assert ReasonCode.FORECAST_FALLBACK in codes(recommendation)
+    assert harness.planner.demand.outlook is not None
+    assert harness.planner.demand.outlook.requests_per_s == pytest.approx(150)
 
 
 def test_answers_that_nobody_waits_for_change_nothing() -> None:
-    desk = Desk()
-    desk.hear(150, 181)
-    asked = desk.planner.forecast_request()
+    harness = ThroughputHarness()
+    harness.report_traffic(150, 181)
+    asked = harness.planner.forecast_request()
     assert asked is not None
-    before = desk.planner.demand.outlook
-    desk.planner.ingest_forecast(ForecastFitted("m", asked.request - 1, [None, None, None]))
-    desk.planner.ingest_forecast(ForecastFailed("m", asked.request + 1))
-    desk.look()
-    assert desk.planner.demand.outlook == before
-    desk.planner.ingest_forecast(ForecastFitted("m", asked.request, []))
-    desk.look()
-    assert desk.planner.demand.outlook is not None, "nonsense is no forecast: the last interval stands in"
+    before = harness.planner.demand.outlook
+    harness.planner.ingest_forecast(ForecastFitted("m", asked.request - 1, [None, None, None]))
+    harness.planner.ingest_forecast(ForecastFailed("m", asked.request + 1))
+    harness.plan()
+    assert harness.planner.demand.outlook == before
+    harness.planner.ingest_forecast(ForecastFitted("m", asked.request, []))
+    harness.plan()
+    assert harness.planner.demand.outlook is not None, "nonsense is no forecast: the last interval stands in"
 
 
 def test_a_pool_without_a_profile_holds_and_the_other_goes_on() -> None:
-    desk = Desk()
-    desk.world.pool("p").engine = EngineProfile(problem="p.npz: not a profile. Profile again")
-    opinion = desk.hear(470, 11)
-    assert opinion.targets == {"d": 5}
+    harness = ThroughputHarness()
+    harness.world.pool("p").engine = EngineProfile(problem="p.npz: not a profile. Profile again")
+    recommendation = harness.report_traffic(470, 11)
+    assert recommendation.targets == {"d": 5}
     assert "p: the engine profile cannot be used: p.npz: not a profile. Profile again" in [
-        reason.sentence() for reason in opinion.reasons
+        reason.sentence() for reason in recommendation.reasons
     ]
 
 
 def test_an_objective_that_cannot_be_met_is_said_and_the_pools_grow_all_the_same() -> None:
-    desk = Desk()
-    desk.world.model.objectives = ObjectiveKnobs(ttft_ms=9.0, itl_ms=50.0)
-    found = desk.hear(470, 10)
+    harness = ThroughputHarness()
+    harness.world.model.objectives = ObjectiveKnobs(ttft_ms=9.0, itl_ms=50.0)
+    found = harness.report_traffic(470, 10)
     assert found.targets == {"p": 5, "d": 5}
     assert ReasonCode.SLA_INFEASIBLE in codes(found)

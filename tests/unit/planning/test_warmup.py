@@ -21,9 +21,9 @@ from loadline.runtime import journal_records
 from loadline.runtime.settings import settings
 from loadline.sim.result import SimulationResult
 from loadline.traces.warmup import read_warmup
-from tests.support.belief import START
+from tests.support.fleet_harness import START
 from tests.support.holds import hold_of
-from tests.support.simulations import written as simulation
+from tests.support.simulation_files import write_options as simulation
 
 DATA = Path(__file__).parents[2] / "data"
 MODEL = """
@@ -54,7 +54,7 @@ def simulated(planner: str) -> str:
     return f"{text.partition('linear')[0]}{linear}"
 
 
-def written(folder: Path, text: str, name: str = "past.csv") -> Path:
+def write_options(folder: Path, text: str, name: str = "past.csv") -> Path:
     path = folder / name
     path.write_text(text, encoding="utf-8")
     return path
@@ -68,7 +68,7 @@ def requests(*at_s: float, isl: int = 100, osl: int = 10) -> str:
 
 
 def test_intervals_end_with_the_trace(tmp_path: Path) -> None:
-    path = written(tmp_path, "arrival_s,isl,osl\n0,9,9\n5,100,10\n20,300,20\n25,50,5\n")
+    path = write_options(tmp_path, "arrival_s,isl,osl\n0,9,9\n5,100,10\n20,300,20\n25,50,5\n")
     history = read_warmup(path, 10.0, 10.0)
     assert history.requests.values == (2.0, 2.0), "within 10 s of the first 5 s, which are no whole interval"
     assert history.isl_tokens.values == (100.0, 175.0)
@@ -77,24 +77,24 @@ def test_intervals_end_with_the_trace(tmp_path: Path) -> None:
 
 
 def test_idle_is_0_and_keeps_the_lengths(tmp_path: Path) -> None:
-    history = read_warmup(written(tmp_path, requests(5, 9, 30)), 10.0, 10.0)
+    history = read_warmup(write_options(tmp_path, requests(5, 9, 30)), 10.0, 10.0)
     assert history.requests.values == (2.0, 0.0, 1.0)
     assert history.isl_tokens.values == (100.0, 100.0, 100.0)
 
 
 def test_an_interval_is_as_busy_as_its_busiest_part(tmp_path: Path) -> None:
     burst = [50 + n / 10 for n in range(30)]
-    history = read_warmup(written(tmp_path, requests(0, *burst, 120)), 60.0, 6.0)
+    history = read_warmup(write_options(tmp_path, requests(0, *burst, 120)), 60.0, 6.0)
     assert history.requests.values == (300.0, 10.0), "30 requests within 6 s are 300 a minute"
     long = "arrival_s,isl,osl\n" + "".join(f"{n},{900 if n > 54 else 100},10\n" for n in range(61))
-    (busy,) = read_warmup(written(tmp_path, long), 60.0, 6.0).requests.values
+    (busy,) = read_warmup(write_options(tmp_path, long), 60.0, 6.0).requests.values
     mean_isl = (55 * 100 + 6 * 900) / 61
     assert busy == pytest.approx(10 * 6 * 900 / mean_isl, rel=1e-3), "by prompt tokens, in requests of mean length"
 
 
 def test_bins_are_spread_over_intervals_of_any_width(tmp_path: Path) -> None:
     text = "t,num_req,mean_isl,mean_osl\n0,600,100,10\n600,60,200,20\n1200,,,\n1800,6,300,30\n"
-    history = read_warmup(written(tmp_path, text), 400.0, 30.0)
+    history = read_warmup(write_options(tmp_path, text), 400.0, 30.0)
     assert history.requests.values == (400.0, 220.0, 40.0, None, 4.0, 4.0)
     assert history.isl_tokens.values[:3] == (100.0, 109.1, 200.0), "(200 x 100 + 20 x 200) / 220"
     assert history.osl_tokens.values[5] == 30.0
@@ -102,7 +102,7 @@ def test_bins_are_spread_over_intervals_of_any_width(tmp_path: Path) -> None:
 
 def test_half_of_an_interval_tells_its_rate(tmp_path: Path) -> None:
     text = "t,num_req,mean_isl,mean_osl\n0,,,\n100,60,,20\n"
-    (value,) = read_warmup(written(tmp_path, text), 200.0, 30.0).requests.values
+    (value,) = read_warmup(write_options(tmp_path, text), 200.0, 30.0).requests.values
     assert value == 120.0
 
 
@@ -127,7 +127,7 @@ def test_every_kind_of_trace_is_a_past(name: str, interval_s: float) -> None:
 
 
 def warm(folder: Path, planner: str = "throughput", text: str = WAVE, knobs: str = "") -> Settings:
-    written(folder, text)
+    write_options(folder, text)
     path = folder / "loadline.toml"
     section = "sla.throughput" if planner == "sla" else "throughput"
     knobs += f'\nload_predictor_warmup_trace = "past.csv"\n{section}.forecast.predictor = "seasonal"'
@@ -245,13 +245,13 @@ def test_a_trace_with_an_end_is_of_a_day(tmp_path: Path) -> None:
 
 
 def check(folder: Path, text: str, *warmups: str) -> int:
-    path = written(folder, text, "loadline.toml")
+    path = write_options(folder, text, "loadline.toml")
     options = [option for one in warmups for option in ("--load-predictor-warmup-trace", one)]
     return main(["check", "--config", str(path), *options])
 
 
 def test_the_option_names_the_trace(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    past = str(written(tmp_path, WAVE))
+    past = str(write_options(tmp_path, WAVE))
     both = model("a") + model("b", "sla") + model("c", "static")
     assert check(tmp_path, model() + model("c", "static"), past) == 0
     assert check(tmp_path, both, f"a={past}", f"b={past}") == 0
@@ -260,14 +260,14 @@ def test_the_option_names_the_trace(tmp_path: Path, capsys: pytest.CaptureFixtur
     ends = "load_predictor_warmup_end = '18:15'"
     assert check(tmp_path, model(knobs=ends), past) == 0
     assert f"use {past} as if it ended at 18:15 UTC." in capsys.readouterr().out
-    odd = str(written(tmp_path, WAVE, "x=y.csv"))
+    odd = str(write_options(tmp_path, WAVE, "x=y.csv"))
     assert check(tmp_path, model(), odd) == 0
 
 
 def test_a_trace_of_several_models_is_a_warning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for names, told in ((("x", "y"), 1), (("x", "x"), 0), (("", "x"), 0)):
         rows = "".join(f"{names[n % 2]},{n * 10},100,10\n" for n in range(1_000))
-        past = str(written(tmp_path, "\ufeffmodel,arrival_s,isl,osl\n" + rows))
+        past = str(write_options(tmp_path, "\ufeffmodel,arrival_s,isl,osl\n" + rows))
         assert check(tmp_path, model(), past) == 0
         said = (
             f"warning: load_predictor_warmup_trace of model m: {past} has requests of several models, such as x and y"
@@ -276,7 +276,7 @@ def test_a_trace_of_several_models_is_a_warning(tmp_path: Path, capsys: pytest.C
 
 
 def test_a_simulation_starts_warm_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    past = written(tmp_path, "t,num_req,mean_isl,mean_osl\n0,360000,250,20\n900,360000,250,20\n")
+    past = write_options(tmp_path, "t,num_req,mean_isl,mean_osl\n0,360000,250,20\n900,360000,250,20\n")
     options = ["simulate", *simulation(tmp_path, config=simulated("throughput")), "--json", str(tmp_path / "out.json")]
     most = []
     for warmups in ([], ["--load-predictor-warmup-trace", str(past)]):
@@ -302,7 +302,7 @@ def test_a_simulation_starts_warm_too(tmp_path: Path, capsys: pytest.CaptureFixt
 def test_a_wrong_option_is_an_error(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, warmups: list[str], words: list[str]
 ) -> None:
-    past = str(written(tmp_path, WAVE))
+    past = str(write_options(tmp_path, WAVE))
     assert check(tmp_path, text, *(one.format(past=past) for one in warmups)) == 1
     said = capsys.readouterr().err
     assert all(word.format(past=past) in said for word in words), said

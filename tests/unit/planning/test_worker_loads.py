@@ -5,7 +5,7 @@ import pytest
 from loadline.core.fleet.pool import PoolKnobs
 from loadline.core.planning.sizing.worker_loads import Loads
 from loadline.core.vocabulary.samples import WorkerSample
-from tests.support.belief import START, fleet_of, registered, reported
+from tests.support.fleet_harness import START, fleet_of, registered, reported
 
 
 class Prefill:
@@ -36,27 +36,27 @@ class Prefill:
 
 
 def test_the_last_prompt_of_an_idle_worker_counts_once() -> None:
-    desk = Prefill(workers=2)
+    harness = Prefill(workers=2)
     for second in range(200):
-        desk.say([(2_000.0, 30_000.0)], [(100.0 + second / 10, 500.0)])
+        harness.say([(2_000.0, 30_000.0)], [(100.0 + second / 10, 500.0)])
     # The first is the mean, and each of the 200 of 500 tokens takes a 64th off it.
-    assert desk.loads.isl_tokens == pytest.approx(500.0 + 29_500.0 * (63 / 64) ** 200)
+    assert harness.loads.isl_tokens == pytest.approx(500.0 + 29_500.0 * (63 / 64) ** 200)
 
 
 def test_one_long_prompt_does_not_move_the_mean_length_far() -> None:
-    desk = Prefill()
+    harness = Prefill()
     for second in range(300):
-        desk.say([(100.0 + second / 10, 500.0)])
-    desk.say([(2_000.0, 30_000.0)])
-    assert desk.loads.isl_tokens == pytest.approx(500.0 + 29_500.0 / 64)
+        harness.say([(100.0 + second / 10, 500.0)])
+    harness.say([(2_000.0, 30_000.0)])
+    assert harness.loads.isl_tokens == pytest.approx(500.0 + 29_500.0 / 64)
 
 
 def test_each_rank_repeats_a_ttft_of_its_own() -> None:
-    desk = Prefill(ranks=2)
+    harness = Prefill(ranks=2)
     for _ in range(20):
-        desk.say([(100.0, 500.0), (200.0, 900.0)])
-    desk.say([(100.0, 500.0), (210.0, 900.0)])
-    desk.say([(210.0, 500.0), (210.0, 900.0)])
-    line = desk.loads.prefill
+        harness.say([(100.0, 500.0), (200.0, 900.0)])
+    harness.say([(100.0, 500.0), (210.0, 900.0)])
+    harness.say([(210.0, 500.0), (210.0, 900.0)])
+    line = harness.loads.prefill
     drawn = sorted(zip(line.loads, line.latencies_ms, strict=True))
     assert drawn == [(600.0, 100.0), (600.0, 210.0), (1_000.0, 200.0), (1_000.0, 210.0)]

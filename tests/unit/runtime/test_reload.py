@@ -14,7 +14,7 @@ from loadline.core.state.settings import Settings
 from loadline.core.vocabulary.events import AnyEvent, SettingsChanged, SettingsRefused
 from loadline.runtime.reload import Reloader, Source
 from loadline.runtime.settings import settings
-from tests.support.configs import BASE
+from tests.support.config_texts import BASE
 from tests.waiting import until
 
 FAST = "[agent]\nname = 'a'\nreload_interval_ms = 10\n"

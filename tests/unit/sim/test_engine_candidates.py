@@ -2,7 +2,7 @@
 
 from loadline.core.migration.requests import MigratableRequest
 from loadline.sim.engine import EngineKnobs, Request, SimulatedEngine
-from tests.support.simulated import LINEAR
+from tests.support.simulated_fleets import LINEAR
 
 
 def engine(blocks: int = 1_000, batch: int = 8) -> SimulatedEngine:

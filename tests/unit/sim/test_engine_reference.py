@@ -9,7 +9,7 @@ from loadline.core.vocabulary.scalars import Role
 from loadline.demo.defaults import DECODE_PROFILE, PREFILL_PROFILE
 from loadline.sim.engine import EngineEvent, EngineKnobs, EngineTiming, Request, SimulatedEngine
 from loadline.sim.profiles import MeasuredProfile
-from tests.support.slow_engine import SlowEngine
+from tests.support.reference_engine import ReferenceEngine
 
 
 class Constant(Struct):
@@ -71,7 +71,7 @@ engines = st.builds(
 
 
 def play(
-    engine: SimulatedEngine | SlowEngine, role: Role, work: list[Action]
+    engine: SimulatedEngine | ReferenceEngine, role: Role, work: list[Action]
 ) -> tuple[list[EngineEvent], list[object]]:
     """Gives the events, and what the calls answered."""
     now_ms = 0.0
@@ -96,7 +96,7 @@ def play(
 
 def both(knobs: EngineKnobs, timing: EngineTiming, work: list[Action]) -> tuple[list[EngineEvent], list[EngineEvent]]:
     fast, fast_answers = play(SimulatedEngine(knobs, timing), knobs.role, work)
-    slow, slow_answers = play(SlowEngine(knobs, timing), knobs.role, work)
+    slow, slow_answers = play(ReferenceEngine(knobs, timing), knobs.role, work)
     assert fast_answers == slow_answers
     return fast, slow
 

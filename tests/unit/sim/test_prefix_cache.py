@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from loadline.sim.serving.prefix import PrefixCache
 from loadline.sim.simulation import Scenario, Simulation
 from loadline.traces import Arrival
-from tests.support.simulated import aggregated, trace
+from tests.support.simulated_fleets import aggregated, trace
 
 
 def test_only_leading_blocks_count() -> None:

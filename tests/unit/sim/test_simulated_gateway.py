@@ -15,7 +15,7 @@ from loadline.sim.fleet import SimulatedFleetKnobs, StartDelayKnobs, TransferKno
 from loadline.sim.simulation import Scenario, Simulation
 from loadline.sim.world.worker import SimulatedWorker
 from loadline.traces import Arrival, Trace
-from tests.support.simulated import GUARD, aggregated, disaggregated, moving, pool_fleet, trace
+from tests.support.simulated_fleets import GUARD, aggregated, disaggregated, pool_fleet, trace, with_migration
 
 Setup = tuple[Settings, SimulatedFleetKnobs]
 
@@ -144,7 +144,7 @@ def test_no_request_is_lost_or_ends_twice_when_workers_die_and_drain(
     # A slow link: a quarter of a second for a cache, so that some are on their way to a worker that dies.
     knobs = {"transfer": TransferKnobs(bandwidth_gbytes_per_s=0.2)}
     setup = fleet(workers=3, fleet=knobs, kv_blocks=300, start_delay=StartDelayKnobs("constant", 5.0))
-    setup = moving(setup) if moves else setup
+    setup = with_migration(setup) if moves else setup
     arrivals = [Arrival(rng.uniform(0.0, 30.0), rng.randint(1, 600), rng.randint(1, 300)) for _ in range(600)]
     arrivals += [Arrival(rng.uniform(0.0, 30.0), 6_000, 10) for _ in range(5)]  # fits nowhere
     simulation = begun(setup, trace(sorted(arrivals, key=lambda one: one.arrival_s)), seed)

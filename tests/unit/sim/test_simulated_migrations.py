@@ -23,7 +23,7 @@ from loadline.wire.messages import (
     MigrationReport,
 )
 from loadline.wire.subjects import Subjects
-from tests.support.simulated import LINEAR
+from tests.support.simulated_fleets import LINEAR
 
 SUBJECTS = Subjects("loadline")
 # A GB in a second, 1 MB a token: 1 ms for each token.
@@ -31,7 +31,7 @@ HANDOVERS = HandoverKnobs(TransferLink(1.0, 0.0, 1_000_000).live_copy)
 LENGTH = 1_000
 
 
-class Bench:
+class MigrationHarness:
     """A frontend, two workers, and somebody who commands."""
 
     def __init__(self, handovers: HandoverKnobs = HANDOVERS, kv_blocks: int = 1_000) -> None:
@@ -128,197 +128,197 @@ def running(worker: SimulatedWorker) -> list[str]:
 
 
 def test_requests_move_while_they_go_on_and_end_where_they_have_gone() -> None:
-    bench = Bench()
-    bench.give("x", bench.a)
-    bench.give("y", bench.a)
-    bench.pass_ms(50.0)
-    assert [(one.accepted, one.requests) for one in bench.command()] == [(True, 2)]
-    assert running(bench.a) == ["x", "y"]  # they go on
-    bench.pass_ms(5_000.0)
-    assert (running(bench.a), sorted(running(bench.b)), bench.owner("x")) == ([], ["x", "y"], "b")
-    assert bench.phases[:4] == ["admitted", "copying", "admitted", "copying"]
-    assert bench.phases[4:] == ["switched", "switched", "done", "done", "done"]
-    last = bench.said[-1]
+    harness = MigrationHarness()
+    harness.give("x", harness.a)
+    harness.give("y", harness.a)
+    harness.pass_ms(50.0)
+    assert [(one.accepted, one.requests) for one in harness.command()] == [(True, 2)]
+    assert running(harness.a) == ["x", "y"]  # they go on
+    harness.pass_ms(5_000.0)
+    assert (running(harness.a), sorted(running(harness.b)), harness.owner("x")) == ([], ["x", "y"], "b")
+    assert harness.phases[:4] == ["admitted", "copying", "admitted", "copying"]
+    assert harness.phases[4:] == ["switched", "switched", "done", "done", "done"]
+    last = harness.said[-1]
     assert (last.moved, last.failed, last.requests) == (2, 0, 2)
     assert last.tokens > 2 * LENGTH
-    bench.pass_ms(60_000.0)
-    assert sorted(bench.ended) == ["x", "y"]
-    assert bench.b.engine._batch.kv_tokens() == 0
+    harness.pass_ms(60_000.0)
+    assert sorted(harness.ended) == ["x", "y"]
+    assert harness.b.engine._batch.kv_tokens() == 0
 
 
 def test_a_moved_request_stands_still_for_its_last_part_alone() -> None:
-    bench = Bench()
-    bench.give("x", bench.a)
-    bench.command()
+    harness = MigrationHarness()
+    harness.give("x", harness.a)
+    harness.command()
     was_here = 0
     for _ in range(1_500):
-        bench.pass_ms(1.0)
-        was_here += running(bench.a) == ["x"]
+        harness.pass_ms(1.0)
+        was_here += running(harness.a) == ["x"]
     assert 990 <= was_here <= 1_100  # a thousand tokens, a ms each, and those that came meanwhile
-    (x,) = bench.b.engine.migratable_requests()
+    (x,) = harness.b.engine.migratable_requests()
     assert x.hops == 1
     assert x.output_tokens > 100
 
 
 def test_workers_say_how_many_they_can_move() -> None:
-    bench = Bench()
+    harness = MigrationHarness()
     for number in range(6):
-        bench.give(f"r{number}", bench.a)
-    bench.command()
-    bench.pass_ms(1_000.0)
-    a, b = bench.samples["a"], bench.samples["b"]
+        harness.give(f"r{number}", harness.a)
+    harness.command()
+    harness.pass_ms(1_000.0)
+    a, b = harness.samples["a"], harness.samples["b"]
     assert (a.migration_slots_in, a.migration_slots_out) == (4, 0)
     assert (b.migration_slots_in, b.migration_slots_out) == (0, 4)
-    assert [one.reason for one in bench.command(2)] == ["no_slots"]
-    bench.pass_ms(20_000.0)
-    assert bench.samples["b"].migration_slots_in == 4
+    assert [one.reason for one in harness.command(2)] == ["no_slots"]
+    harness.pass_ms(20_000.0)
+    assert harness.samples["b"].migration_slots_in == 4
 
 
 def test_a_worker_that_drains_gives_all_away_and_then_is_drained() -> None:
-    bench = Bench()
+    harness = MigrationHarness()
     for number in range(6):
-        bench.give(f"r{number}", bench.a, osl_tokens=5_000)
+        harness.give(f"r{number}", harness.a, osl_tokens=5_000)
     drain = DrainCommand("d", "m", "p", "a", "decode", 1, 7, 60_000)
-    VirtualTask(bench.asking.request(SUBJECTS.drain("a"), encode(drain), 1.0))
-    bench.pass_ms(10.0)
-    assert bench.samples["a"].migration_slots_in == 0
-    assert bench.samples["a"].migration_slots_out == 6
+    VirtualTask(harness.asking.request(SUBJECTS.drain("a"), encode(drain), 1.0))
+    harness.pass_ms(10.0)
+    assert harness.samples["a"].migration_slots_in == 0
+    assert harness.samples["a"].migration_slots_out == 6
     for number in (1, 2):
-        assert bench.command(number)[0].accepted
-        bench.pass_ms(4_000.0)
-    assert not bench.a.alive
-    assert sorted(running(bench.b)) == [f"r{number}" for number in range(6)]
+        assert harness.command(number)[0].accepted
+        harness.pass_ms(4_000.0)
+    assert not harness.a.alive
+    assert sorted(running(harness.b)) == [f"r{number}" for number in range(6)]
 
 
 def test_a_worker_that_cannot_hand_over_refuses() -> None:
-    bench = Bench(NO_HANDOVERS)
-    bench.give("x", bench.a)
-    assert [one.reason for one in bench.command()] == ["unsupported"]
-    bench.pass_ms(1_000.0)
-    assert bench.samples["a"].migration_slots_out is None
+    harness = MigrationHarness(NO_HANDOVERS)
+    harness.give("x", harness.a)
+    assert [one.reason for one in harness.command()] == ["unsupported"]
+    harness.pass_ms(1_000.0)
+    assert harness.samples["a"].migration_slots_out is None
 
 
 def test_a_destination_that_has_no_room_keeps_nothing() -> None:
-    bench = Bench()
-    bench.give("x", bench.a)
-    bench.b.migration.refuses_room = True
-    bench.command()
-    bench.pass_ms(5_000.0)
-    assert (running(bench.a), bench.owner("x")) == (["x"], "a")
-    assert (bench.said[-1].phase, bench.said[-1].reason) == ("aborted", "destination_refused")
+    harness = MigrationHarness()
+    harness.give("x", harness.a)
+    harness.b.migration.refuses_room = True
+    harness.command()
+    harness.pass_ms(5_000.0)
+    assert (running(harness.a), harness.owner("x")) == (["x"], "a")
+    assert (harness.said[-1].phase, harness.said[-1].reason) == ("aborted", "destination_refused")
 
 
 def test_a_request_that_could_never_fit_is_not_taken_in() -> None:
-    bench = Bench()
-    bench.b.engine = SimulatedEngine(EngineKnobs("decode", 100), LINEAR)
-    bench.give("x", bench.a, isl_tokens=100, osl_tokens=3_000)
-    bench.command()
-    bench.pass_ms(5_000.0)
-    assert running(bench.a) == ["x"]
-    assert (bench.said[-1].phase, bench.said[-1].reason) == ("aborted", "destination_refused")
+    harness = MigrationHarness()
+    harness.b.engine = SimulatedEngine(EngineKnobs("decode", 100), LINEAR)
+    harness.give("x", harness.a, isl_tokens=100, osl_tokens=3_000)
+    harness.command()
+    harness.pass_ms(5_000.0)
+    assert running(harness.a) == ["x"]
+    assert (harness.said[-1].phase, harness.said[-1].reason) == ("aborted", "destination_refused")
 
 
 def test_who_was_preempted_keeps_its_tokens_when_it_moves() -> None:
-    bench = Bench(kv_blocks=150)
+    harness = MigrationHarness(kv_blocks=150)
     for number in range(4):
-        bench.give(f"r{number}", bench.a, isl_tokens=500, osl_tokens=1_500)
-    bench.pass_ms(3_000.0)
-    progress = {name: held.generated_tokens for name, held in bench.a.engine._sequences.items() if not held.cached}
+        harness.give(f"r{number}", harness.a, isl_tokens=500, osl_tokens=1_500)
+    harness.pass_ms(3_000.0)
+    progress = {name: held.generated_tokens for name, held in harness.a.engine._sequences.items() if not held.cached}
     assert max(progress.values()) > 50
-    assert bench.command(order="FCW", value=4)[0].requests == len(progress)
-    bench.pass_ms(20.0)
-    came = {name: held.request for name, held in bench.b.engine._sequences.items()}
+    assert harness.command(order="FCW", value=4)[0].requests == len(progress)
+    harness.pass_ms(20.0)
+    came = {name: held.request for name, held in harness.b.engine._sequences.items()}
     assert {name: request.generated_tokens for name, request in came.items()} == progress
     assert not any(request.prefilled for request in came.values())
-    bench.pass_ms(60_000.0)
-    assert len(bench.ended) == 4
+    harness.pass_ms(60_000.0)
+    assert len(harness.ended) == 4
 
 
 def test_a_copy_that_hangs_is_withdrawn_at_the_deadline_and_its_slots_are_free_again() -> None:
-    bench = Bench()
-    bench.give("x", bench.a, osl_tokens=5_000)
-    bench.a.migration.copies_hang = True
-    bench.command(ttl_ms=2_000)
-    bench.pass_ms(1_900.0)
-    assert bench.phases == ["admitted", "copying"]
-    bench.pass_ms(4_000.0)
-    assert (bench.said[-1].phase, bench.said[-1].reason) == ("aborted", "deadline")
-    assert running(bench.a) == ["x"]
-    assert (bench.samples["a"].migration_slots_out, bench.samples["b"].migration_slots_in) == (4, 4)
+    harness = MigrationHarness()
+    harness.give("x", harness.a, osl_tokens=5_000)
+    harness.a.migration.copies_hang = True
+    harness.command(ttl_ms=2_000)
+    harness.pass_ms(1_900.0)
+    assert harness.phases == ["admitted", "copying"]
+    harness.pass_ms(4_000.0)
+    assert (harness.said[-1].phase, harness.said[-1].reason) == ("aborted", "deadline")
+    assert running(harness.a) == ["x"]
+    assert (harness.samples["a"].migration_slots_out, harness.samples["b"].migration_slots_in) == (4, 4)
 
 
 def test_a_request_that_ends_first_is_not_moved() -> None:
-    bench = Bench()
-    bench.give("x", bench.a, osl_tokens=20)
-    bench.command()
-    bench.pass_ms(5_000.0)
-    assert bench.ended == ["x"]
-    assert (bench.said[-1].phase, bench.said[-1].reason) == ("aborted", "finished")
+    harness = MigrationHarness()
+    harness.give("x", harness.a, osl_tokens=20)
+    harness.command()
+    harness.pass_ms(5_000.0)
+    assert harness.ended == ["x"]
+    assert (harness.said[-1].phase, harness.said[-1].reason) == ("aborted", "finished")
 
 
-def switching(bench: Bench) -> None:
+def switching(harness: MigrationHarness) -> None:
     """Let a move come to where the request runs nowhere."""
-    bench.command()
+    harness.command()
     for _ in range(3_000):
-        bench.pass_ms(1.0)
-        if bench.a.held_requests.unresolved():
+        harness.pass_ms(1.0)
+        if harness.a.held_requests.unresolved():
             return
     raise AssertionError("it never stopped")
 
 
 def test_a_destination_that_dies_before_it_has_it_leaves_it_at_the_source() -> None:
-    bench = Bench()
-    bench.give("x", bench.a)
-    switching(bench)
-    bench.b.kill()
-    bench.pass_ms(5_000.0)
-    assert (running(bench.a), bench.owner("x")) == (["x"], "a")
-    assert bench.said[-1].reason == "destination_lost"
+    harness = MigrationHarness()
+    harness.give("x", harness.a)
+    switching(harness)
+    harness.b.kill()
+    harness.pass_ms(5_000.0)
+    assert (running(harness.a), harness.owner("x")) == (["x"], "a")
+    assert harness.said[-1].reason == "destination_lost"
 
 
 @pytest.mark.parametrize("wait_ms", range(8))
 def test_a_destination_that_is_cut_off_in_the_middle_of_a_switch_leaves_one_owner(wait_ms: int) -> None:
-    bench = Bench()
-    bench.give("x", bench.a, osl_tokens=5_000)
-    switching(bench)
-    bench.pass_ms(float(wait_ms) / 2)
-    bench.b.peers.set_partitioned(partitioned=True)
-    bench.pass_ms(10_000.0)
-    owner = bench.owner("x")
-    bench.b.peers.set_partitioned(partitioned=False)
-    bench.pass_ms(10_000.0)
-    assert bench.owner("x") == owner
-    assert {"a": running(bench.a), "b": running(bench.b)} == {"a": [], "b": []} | {owner: ["x"]}
-    assert bench.said[-1].phase == ("done" if owner == "b" else "aborted")
+    harness = MigrationHarness()
+    harness.give("x", harness.a, osl_tokens=5_000)
+    switching(harness)
+    harness.pass_ms(float(wait_ms) / 2)
+    harness.b.peers.set_partitioned(partitioned=True)
+    harness.pass_ms(10_000.0)
+    owner = harness.owner("x")
+    harness.b.peers.set_partitioned(partitioned=False)
+    harness.pass_ms(10_000.0)
+    assert harness.owner("x") == owner
+    assert {"a": running(harness.a), "b": running(harness.b)} == {"a": [], "b": []} | {owner: ["x"]}
+    assert harness.said[-1].phase == ("done" if owner == "b" else "aborted")
 
 
 def test_without_the_frontend_nobody_runs_it_and_with_it_somebody_does() -> None:
-    bench = Bench()
-    bench.give("x", bench.a)
-    switching(bench)
-    bench.frontend.set_partitioned(partitioned=True)
-    bench.pass_ms(30_000.0)
-    assert running(bench.a) == running(bench.b) == []
-    bench.frontend.set_partitioned(partitioned=False)
-    bench.pass_ms(60_000.0)
-    assert bench.ended == ["x"]
+    harness = MigrationHarness()
+    harness.give("x", harness.a)
+    switching(harness)
+    harness.frontend.set_partitioned(partitioned=True)
+    harness.pass_ms(30_000.0)
+    assert running(harness.a) == running(harness.b) == []
+    harness.frontend.set_partitioned(partitioned=False)
+    harness.pass_ms(60_000.0)
+    assert harness.ended == ["x"]
 
 
 def test_a_command_of_an_earlier_leader_and_one_for_another_life_are_refused() -> None:
-    bench = Bench()
-    bench.give("x", bench.a)
-    assert [one.reason for one in bench.command(1, source=MigrationEndpoint("p", "a", 0))] == ["gone"]
-    assert bench.command(2, source=MigrationEndpoint("p", "a", 2)) == []  # that life would answer
-    bench.command(3, epoch=9, value=0)
-    assert [one.reason for one in bench.command(4, epoch=8)] == ["stale_epoch"]
+    harness = MigrationHarness()
+    harness.give("x", harness.a)
+    assert [one.reason for one in harness.command(1, source=MigrationEndpoint("p", "a", 0))] == ["gone"]
+    assert harness.command(2, source=MigrationEndpoint("p", "a", 2)) == []  # that life would answer
+    harness.command(3, epoch=9, value=0)
+    assert [one.reason for one in harness.command(4, epoch=8)] == ["stale_epoch"]
 
 
 def test_the_same_command_again_begins_nothing() -> None:
-    bench = Bench()
-    bench.give("x", bench.a)
-    assert bench.command() == bench.command()
-    bench.pass_ms(5_000.0)
-    assert bench.phases == ["admitted", "copying", "switched", "done", "done", "done"]
-    assert bench.command()[0].accepted
-    bench.pass_ms(3_000.0)
-    assert len(bench.phases) == 6
+    harness = MigrationHarness()
+    harness.give("x", harness.a)
+    assert harness.command() == harness.command()
+    harness.pass_ms(5_000.0)
+    assert harness.phases == ["admitted", "copying", "switched", "done", "done", "done"]
+    assert harness.command()[0].accepted
+    harness.pass_ms(3_000.0)
+    assert len(harness.phases) == 6

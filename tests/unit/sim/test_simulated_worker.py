@@ -15,7 +15,7 @@ from loadline.wire.codec import encode
 from loadline.wire.keys import Keys
 from loadline.wire.messages import DrainCommand, DrainReply
 from loadline.wire.subjects import Subjects
-from tests.support.simulated import LINEAR
+from tests.support.simulated_fleets import LINEAR
 
 INCARNATION = 1_000
 KEY = Keys("default").worker("m", "p", "w")
@@ -25,7 +25,7 @@ def record(incarnation: int = INCARNATION) -> WorkerRecord:
     return WorkerRecord("m", "p", "w", "decode", incarnation)
 
 
-class Bench:
+class WorkerHarness:
     """A bus, a store, a worker, and somebody who asks."""
 
     def __init__(self) -> None:
@@ -71,37 +71,37 @@ class Bench:
 
 
 def test_a_command_for_a_later_life_is_left_to_that_life() -> None:
-    bench = Bench()
-    bench.life(INCARNATION + 1)
-    assert bench.command(incarnation=INCARNATION + 1) == [DrainReply("d", accepted=True)]
-    assert not bench.worker.draining
+    harness = WorkerHarness()
+    harness.life(INCARNATION + 1)
+    assert harness.command(incarnation=INCARNATION + 1) == [DrainReply("d", accepted=True)]
+    assert not harness.worker.draining
 
 
 def test_a_command_for_an_earlier_life_or_of_an_earlier_leader_is_refused() -> None:
-    bench = Bench()
-    assert bench.command(incarnation=INCARNATION - 1) == [
+    harness = WorkerHarness()
+    assert harness.command(incarnation=INCARNATION - 1) == [
         DrainReply("d", accepted=False, detail=f"gone already: this is incarnation {INCARNATION}")
     ]
-    assert bench.command("a", epoch=2) == [DrainReply("a", accepted=True)]
-    assert bench.command("b", epoch=1) == [DrainReply("b", accepted=False, detail="a leader of epoch 2 was heard")]
+    assert harness.command("a", epoch=2) == [DrainReply("a", accepted=True)]
+    assert harness.command("b", epoch=1) == [DrainReply("b", accepted=False, detail="a leader of epoch 2 was heard")]
 
 
 @pytest.mark.parametrize("lease_lost", [True, False])
 def test_the_key_of_a_later_life_is_left_to_it(lease_lost: bool) -> None:  # noqa: FBT001
-    bench = Bench()
-    assert bench.held() == INCARNATION
+    harness = WorkerHarness()
+    assert harness.held() == INCARNATION
     if lease_lost:
-        bench.store.revoke(bench.store.keys[KEY].lease_id)
+        harness.store.revoke(harness.store.keys[KEY].lease_id)
     later = encode(record(INCARNATION + 1))
-    bench.store.commit([], [Write(KEY, later, bench.store.grant(60))])
-    bench.worker._register("starting")
-    bench.pass_ms(30_000.0)
-    assert bench.store.keys[KEY].value == later
+    harness.store.commit([], [Write(KEY, later, harness.store.grant(60))])
+    harness.worker._register("starting")
+    harness.pass_ms(30_000.0)
+    assert harness.store.keys[KEY].value == later
 
 
 def test_the_key_of_an_earlier_life_is_taken_over() -> None:
-    bench = Bench()
-    bench.store.revoke(bench.store.keys[KEY].lease_id)
-    bench.store.commit([], [Write(KEY, encode(record(INCARNATION - 1)), bench.store.grant(60))])
-    bench.pass_ms(30_000.0)
-    assert bench.held() == INCARNATION
+    harness = WorkerHarness()
+    harness.store.revoke(harness.store.keys[KEY].lease_id)
+    harness.store.commit([], [Write(KEY, encode(record(INCARNATION - 1)), harness.store.grant(60))])
+    harness.pass_ms(30_000.0)
+    assert harness.held() == INCARNATION

@@ -10,7 +10,7 @@ from loadline.sim.fleet import SimulatedFleetKnobs, StartDelayKnobs
 from loadline.sim.result import SimulationResult
 from loadline.sim.simulation import Scenario, Simulation, simulate
 from loadline.traces import Arrival, Trace
-from tests.support.simulated import aggregated, disaggregated, moving, steady, trace
+from tests.support.simulated_fleets import aggregated, disaggregated, steady, trace, with_migration
 
 
 def played(
@@ -84,7 +84,7 @@ def test_draining_workers_finish_or_hand_on_what_they_have() -> None:
     busy = [Arrival(index * 0.05, 100, 900) for index in range(400)]
     quiet = [Arrival(20.0 + index * 0.8, 100, 900) for index in range(400)]
     outcomes = {}
-    for drain, same in (("finish", lambda setup: setup), ("migrate", moving)):
+    for drain, same in (("finish", lambda setup: setup), ("migrate", with_migration)):
         settings, fleet = same(aggregated(workers=4))
         guard = GuardrailKnobs(stabilisation_ms=0, warm_up_ms=0)
         settings = msgspec.structs.replace(

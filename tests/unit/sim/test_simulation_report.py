@@ -10,7 +10,7 @@ from loadline.report import formatting
 from loadline.sim.compare.bounds import WorkBound
 from loadline.sim.compare.comparison import ComparedRun, Comparison
 from loadline.sim.result import MigrationTotals, Percentiles, ScalingAction
-from tests.support.outcomes import comparison, outcome, pool_line
+from tests.support.simulation_results import comparison, pool_series, simulation_result
 
 EVIL = '<script>alert("x")</script>&$\\alpha$'
 # Names of things, not places to fetch them from.
@@ -54,7 +54,7 @@ class Outline(HTMLParser):
 
 
 def simulation_page(**changes: object) -> str:
-    return report.simulation_page(outcome(**changes), "some = knobs", "loadline simulate --trace t")
+    return report.simulation_page(simulation_result(**changes), "some = knobs", "loadline simulate --trace t")
 
 
 @pytest.fixture(scope="module", name="usual")
@@ -127,10 +127,10 @@ def test_the_same_outcome_gives_the_same_page(usual: str) -> None:
 
 
 def test_names_cannot_break_a_page() -> None:
-    lines = outcome().series
-    lines.pools[0] = pool_line(EVIL, "prefill")
+    lines = simulation_result().series
+    lines.pools[0] = pool_series(EVIL, "prefill")
     actions = [ScalingAction("1", 1.0, EVIL, 1, 2, [EVIL], flap=False)]
-    changed = outcome(name=EVIL, trace=EVIL, model=EVIL, planner=EVIL, series=lines, actions=actions)
+    changed = simulation_result(name=EVIL, trace=EVIL, model=EVIL, planner=EVIL, series=lines, actions=actions)
     check_contained(report.simulation_page(changed, EVIL, EVIL))
     both = comparison()
     both.runs.append(type(both.runs[0])("config", changed))
@@ -139,7 +139,7 @@ def test_names_cannot_break_a_page() -> None:
 
 
 def test_a_trace_without_load_is_drawn() -> None:
-    lines = outcome().series
+    lines = simulation_result().series
     nothing = type(lines)(60.0, [], [], [], [], [], [], [], [], [])
     page = check_contained(simulation_page(series=nothing, actions=[], duration_s=0.0))
     assert "No decision changed a worker count." in page.texts
@@ -183,12 +183,12 @@ def test_a_comparison_has_table_plot_and_every_run() -> None:
 
 
 def test_a_comparison_without_requests_is_drawn() -> None:
-    nothing = Comparison(WorkBound(0.0), [ComparedRun("config", outcome(gpu_hours=0.0, requests=0))])
+    nothing = Comparison(WorkBound(0.0), [ComparedRun("config", simulation_result(gpu_hours=0.0, requests=0))])
     assert "0 requests in 4 min" in report.comparison_page(nothing, [], "loadline compare")
 
 
 def test_results_name_objectives_and_counts() -> None:
-    found = {row[0]: row[1] for row in report.result_rows(outcome())}
+    found = {row[0]: row[1] for row in report.result_rows(simulation_result())}
     assert found["trace"] == "azure: 210 requests in 4 min"
     assert found["TTFT"] == "90.0% within 500 ms; p50 123 ms, p95 4567 ms, p99 30.0 s"
     assert found["ITL"] == "99.9% within 20 ms; p50 11.1 ms, p95 20 ms, p99 -"
@@ -208,7 +208,9 @@ def test_every_run_and_the_bound_have_a_row() -> None:
 def test_runs_with_migrations_have_a_migration_table() -> None:
     found = comparison()
     assert report.migration_rows(found) == []
-    busy = outcome(migrations=MigrationTotals(20, 3, 2, 15, 40_000), token_gap_max_ms=Percentiles(10.0, 90.0, 800.0))
+    busy = simulation_result(
+        migrations=MigrationTotals(20, 3, 2, 15, 40_000), token_gap_max_ms=Percentiles(10.0, 90.0, 800.0)
+    )
     rows = report.migration_rows(Comparison(found.work_bound, [ComparedRun("config", busy), *found.runs]))
     assert {len(row) for row in rows} == {len(report.MIGRATION_HEADER)}
     assert rows[0][2] == "800 ms"

@@ -27,7 +27,7 @@ from loadline.wire.codec import encode
 from loadline.wire.keys import Keys
 from loadline.wire.messages import DrainCommand, DrainReply, MigrateCommand, ScalingDecision
 from loadline.wire.steps import StepInput, StepItem, StepOutput, encode_step
-from tests.support.cosim import Toy, frame, load, record, replicas, settings
+from tests.support.step_simulator import StepSimulator, frame, load, record, replicas, settings
 
 PLAYED_S = 600
 SCHEMAS = Path(__file__).parents[3] / "schemas"
@@ -70,10 +70,10 @@ def stepper() -> Stepper:
     return Stepper(settings())
 
 
-def played(start_ms: int = 0) -> Toy:
-    toy = Toy(Stepper(settings()).step, start_ms)
-    toy.run(PLAYED_S)
-    return toy
+def played(start_ms: int = 0) -> StepSimulator:
+    simulator = StepSimulator(Stepper(settings()).step, start_ms)
+    simulator.run(PLAYED_S)
+    return simulator
 
 
 def reasons(answer: StepOutput) -> list[ReasonCode]:
@@ -81,7 +81,7 @@ def reasons(answer: StepOutput) -> list[ReasonCode]:
 
 
 def test_a_fleet_grows_with_its_load_and_shrinks_without_loss_after_it() -> None:
-    heard = played().heard
+    heard = played().outputs
     counts = replicas(heard)
     assert max(counts) > 3
     assert counts[-1] < max(counts)
@@ -90,8 +90,8 @@ def test_a_fleet_grows_with_its_load_and_shrinks_without_loss_after_it() -> None
 
 
 def test_every_line_is_the_same_from_any_begin_of_time() -> None:
-    def shifted(toy: Toy, shift: int) -> list[object]:
-        answers = msgspec.to_builtins(toy.heard)
+    def shifted(simulator: StepSimulator, shift: int) -> list[object]:
+        answers = msgspec.to_builtins(simulator.outputs)
         for answer in answers:
             answer["next_wake_ms"] -= shift
             for decision in answer["decisions"]:
@@ -105,7 +105,7 @@ def test_every_line_is_the_same_from_any_begin_of_time() -> None:
 
 
 def test_it_decides_what_an_agent_on_a_bus_decides_of_the_same_frames() -> None:
-    toy = played(START_MS)
+    simulator = played(START_MS)
     timeline = Timeline()
     bus, store = VirtualBus(timeline, latency_ms=0.0), VirtualStore(timeline, latency_ms=0.0)
     others, keys = bus.connection(), Keys("default")
@@ -122,7 +122,7 @@ def test_it_decides_what_an_agent_on_a_bus_decides_of_the_same_frames() -> None:
 
     bus.subscribe(others, "loadline.v1.decision.>", hear)
     SimulatedAgent(timeline, settings(), bus.connection(), store.connection(), turn_spacing_ms=0.0)
-    for given in toy.said:
+    for given in simulator.inputs:
         if given.now_ms > START_MS:  # what happens at the very beginning is known in the first turn
             timeline.run_until(given.now_ms - START_MS)
         for item in given.frames:
@@ -134,20 +134,20 @@ def test_it_decides_what_an_agent_on_a_bus_decides_of_the_same_frames() -> None:
             bus.answer(others, f"loadline.v1.drain.{name}", accept)
             store.commit([], [Write(keys.worker("llama", "engine", name), value)])
     timeline.run_until(timeline.now_ms + 500.0)
-    assert list(decided.values()) == [decision for answer in toy.heard for decision in answer.decisions]
-    assert drained == [drain for answer in toy.heard for drain in answer.drains]
+    assert list(decided.values()) == [decision for answer in simulator.outputs for decision in answer.decisions]
+    assert drained == [drain for answer in simulator.outputs for drain in answer.drains]
 
 
 def test_steps_without_news_change_nothing() -> None:
-    toy, stepper = played(), Stepper(settings())
+    simulator, stepper = played(), Stepper(settings())
     fine: list[StepOutput] = []
-    for given in toy.said:
+    for given in simulator.inputs:
         fine += [
             stepper.step(StepInput(now_ms)) for now_ms in range(given.now_ms - 900, given.now_ms, 300) if now_ms > 0
         ]
         fine.append(stepper.step(given))
-    assert [d for a in fine for d in a.decisions] == [d for a in toy.heard for d in a.decisions]
-    assert [d for a in fine for d in a.drains] == [d for a in toy.heard for d in a.drains]
+    assert [d for a in fine for d in a.decisions] == [d for a in simulator.outputs for d in a.decisions]
+    assert [d for a in fine for d in a.drains] == [d for a in simulator.outputs for d in a.drains]
 
 
 def test_what_is_due_between_two_steps_is_done_in_its_own_time(stepper: Stepper) -> None:
@@ -223,8 +223,8 @@ def test_a_move_of_which_nothing_is_said_is_lost_with_an_alarm() -> None:
 
 
 def test_every_line_is_as_its_schema_says() -> None:
-    toy = played()
-    for name, lines in (("step_input", toy.said), ("step_output", [*toy.heard, unbalanced(moving())])):
+    simulator = played()
+    for name, lines in (("step_input", simulator.inputs), ("step_output", [*simulator.outputs, unbalanced(moving())])):
         check = Draft202012Validator(json.loads((SCHEMAS / f"{name}.v1.json").read_text("utf-8")))
         for line in lines:
             check.validate(json.loads(encode_step(line)))
@@ -340,8 +340,8 @@ def test_as_many_frames_as_fit_into_a_line_are_all_read(stepper: Stepper) -> Non
 
 
 def test_every_kind_of_subject_that_an_agent_hears_is_read() -> None:
-    toy = played()
-    subjects = [item.subject for given in toy.said for item in given.frames]
+    simulator = played()
+    subjects = [item.subject for given in simulator.inputs for item in given.frames]
     kinds = {subject.split(".")[2] for subject in subjects if isinstance(subject, str)}
     stepper = moving()
     (command,) = unbalanced(stepper).migrations

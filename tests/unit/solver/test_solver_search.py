@@ -8,7 +8,7 @@ from loadline.core.planning.allocation import greedy
 from loadline.core.vocabulary.allocations import Allocation, AllocationProblem
 from loadline.solver import solve
 from loadline.solver.candidate_table import CandidateTable
-from tests.support.contended import rank
+from tests.support.contended_systems import rank
 from tools.bench.allocation import PLENTY, SCARCE, SHORT, fleet
 
 

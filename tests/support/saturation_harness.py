@@ -10,14 +10,14 @@ from loadline.core.fleet.pool import PoolKnobs
 from loadline.core.planning.planners.saturation import SaturationKnobs, SaturationPlanner
 from loadline.core.vocabulary.reasons import Recommendation
 from loadline.core.vocabulary.samples import WorkerSample
-from tests.support.belief import Line, reported
+from tests.support.fleet_harness import FleetHarness, reported
 
 POOL = PoolKnobs("a", "aggregated", replicas_max=100, start_deadline_ms=60_000)
 RUNNING = 30
 STEP_MS = 1_000
 
 
-class Says(Struct, frozen=True):
+class ReportedLoad(Struct, frozen=True):
     """What a worker reports."""
 
     kv: float | None = 0.0
@@ -25,7 +25,7 @@ class Says(Struct, frozen=True):
     running: int = RUNNING
 
 
-class Bench(Line):
+class SaturationHarness(FleetHarness):
     """Pools of workers before a planner; a second passes with every look."""
 
     def __init__(self, *pools: PoolKnobs, workers: int = 2, **knobs: object) -> None:
@@ -34,7 +34,7 @@ class Bench(Line):
         for pool in self.model.pools.values():
             pool.set_desired(workers, self.now)
 
-    def say(self, pool: str, *workers: Says | None) -> None:
+    def report_each(self, pool: str, *workers: ReportedLoad | None) -> None:
         """Each worker reports what is given for it; None: it is silent."""
         self.sequence += 1
         for name, said in zip(self.pool(pool).workers, workers, strict=True):
@@ -48,29 +48,29 @@ class Bench(Line):
                 )
                 self.fleet.ingest(reported(name, sample, pool=pool), self.now)
 
-    def look_once(self) -> Recommendation:
+    def plan(self) -> Recommendation:
         """The planner's opinion of now."""
-        return self.planner.plan(self.look(), self.now)
+        return self.planner.plan(self.refresh(), self.now)
 
-    def hold(self, seconds: int, **workers: Sequence[Says | None]) -> Recommendation:
+    def run_loads(self, seconds: int, **workers: Sequence[ReportedLoad | None]) -> Recommendation:
         """The workers of each pool say the same for so many seconds."""
-        opinion = Recommendation("", {}, (), {})
+        recommendation = Recommendation("", {}, (), {})
         for _ in range(seconds):
             self.now += STEP_MS
             for pool, said in workers.items():
-                self.say(pool, *said)
-            opinion = self.look_once()
-        return opinion
+                self.report_each(pool, *said)
+            recommendation = self.plan()
+        return recommendation
 
-    def obey(self, opinion: Recommendation) -> int:
+    def apply_targets(self, recommendation: Recommendation) -> int:
         """Do at once what is proposed; how many pools changed."""
-        for name, count in opinion.targets.items():
+        for name, count in recommendation.targets.items():
             pool = self.pool(name)
             pool.set_desired(count, self.now)
             while pool.ready > count:
-                self.shrink(name)
-            self.grow(name, count - pool.ready)
-        return len(opinion.targets)
+                self.remove_newest(name)
+            self.add_workers(name, count - pool.ready)
+        return len(recommendation.targets)
 
 
 def noisy(mean: float, share: float, steps: int, *, memory_s: float = 60.0, seed: int = 0) -> Iterator[float]:

@@ -20,7 +20,7 @@ pools = [{ name = "main", role = "aggregated", replicas_max = 4 }]
 """
 
 
-def written(directory: Path, **texts: str) -> list[str]:
+def write_options(directory: Path, **texts: str) -> list[str]:
     """The options of a simulation with these texts in the place of the usual ones: trace, fleet, config."""
     options = []
     for name, usual, ending in (("trace", TRACE, "csv"), ("fleet", FLEET, "toml"), ("config", CONFIG, "toml")):

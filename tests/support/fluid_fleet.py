@@ -20,7 +20,7 @@ _SLOWEST: Final = 10.0
 """Latencies of engines with too much to do, by those without: how long a queue gets is not told by a fluid."""
 
 
-class Flow:
+class FluidFleet:
     """Two pools, prefill and decode, and one frontend, told to an agent second by second.
 
     Args:
@@ -34,7 +34,7 @@ class Flow:
         pools = tuple(PoolKnobs(role, role, replicas_max=99) for role in ("prefill", "decode"))
         profiles = {"m": {pool.name: EngineProfile(linear=ENGINE) for pool in pools}}
         self.stepper = Stepper(Settings("a", "all", (ModelKnobs("m", pools, **knobs),), profiles=profiles))
-        self.heard: list[StepOutput] = []
+        self.outputs: list[StepOutput] = []
         self.counts: dict[str, list[int]] = {pool.name: [] for pool in pools}
         """What was decided of each pool, second by second."""
         self._slower = slower
@@ -56,7 +56,7 @@ class Flow:
             while self._coming and self._coming[0][0] <= self._second:
                 self._begin(self._coming.pop(0)[1])
             self._report(load(second))
-            self._obey(self.stepper.step(StepInput(self._second * STEP_MS, self._items)))
+            self._apply(self.stepper.step(StepInput(self._second * STEP_MS, self._items)))
 
     def itl_ms(self, requests_per_s: float) -> float:
         """Of the batch that neither grows nor shrinks."""
@@ -77,7 +77,7 @@ class Flow:
         for pool, names in self._workers.items():
             for name in names:
                 samples = [{"sequence": self._second, "timestamp_ms": 0, "waiting_requests": 0, "kv_usage_ratio": 0.5}]
-                self._say(
+                self._publish(
                     f"load.m.{pool}.{name}",
                     {"model": "m", "pool": pool, "worker": name, "incarnation": 1, "samples": samples},
                 )
@@ -85,9 +85,9 @@ class Flow:
         if whole:
             latencies = {"ttft_ms": self._ttft_ms(requests_per_s), "itl_ms": self.itl_ms(requests_per_s)}
             sample |= {"completed": whole, "isl_tokens": ISL, "osl_tokens": OSL, **latencies}
-        self._say("traffic.m.f", {"model": "m", "frontend": "f", "incarnation": 1, "sample": sample})
+        self._publish("traffic.m.f", {"model": "m", "frontend": "f", "incarnation": 1, "sample": sample})
 
-    def _say(self, subject: str, payload: dict[str, Any]) -> None:
+    def _publish(self, subject: str, payload: dict[str, Any]) -> None:
         self._items.append(StepItem(subject=f"loadline.v1.{subject}", payload=Raw(msgspec.json.encode(payload))))
 
     def _ttft_ms(self, requests_per_s: float) -> float:
@@ -96,8 +96,8 @@ class Flow:
         busy = requests_per_s * service_ms / 1_000.0 / max(1, len(self._workers["prefill"]))
         return service_ms * (min(_SLOWEST, 1.0 + 0.5 * busy / (1.0 - busy)) if busy < 1.0 else _SLOWEST)
 
-    def _obey(self, answer: StepOutput) -> None:
-        self.heard.append(answer)
+    def _apply(self, answer: StepOutput) -> None:
+        self.outputs.append(answer)
         self._items = []
         for decision in answer.decisions:
             for target in decision.targets:
@@ -106,11 +106,11 @@ class Flow:
                 self._coming += [(self._second + self._start_s, target.pool)] * max(0, missing)
             fields = {name: getattr(decision, name) for name in ("decision_id", "model", "epoch", "sequence")}
             observed = {target.pool: target.replicas for target in decision.targets}
-            self._say("applied.m", fields | {"scaler": "flow", "status": "done", "observed": observed})
+            self._publish("applied.m", fields | {"scaler": "flow", "status": "done", "observed": observed})
         for drain in answer.drains:
             self._workers[drain.pool].remove(drain.worker)
             names = {"model": "m", "pool": drain.pool, "worker": drain.worker, "incarnation": 1}
-            self._say(f"drained.{drain.worker}", names)
+            self._publish(f"drained.{drain.worker}", names)
             self._items.append(StepItem(gone=drain.worker))
         for pool, counts in self.counts.items():
             desired = self.stepper.controller.state.fleet.models["m"].pools[pool].desired

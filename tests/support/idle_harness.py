@@ -9,7 +9,7 @@ from loadline.core.planning.guardrails.constraints import Bound
 from loadline.core.planning.scale_to_zero import IdleTracker
 from loadline.core.vocabulary.events import TrafficReported
 from loadline.core.vocabulary.samples import TrafficSample
-from tests.support.belief import Line
+from tests.support.fleet_harness import FleetHarness
 
 AFTER_MS = 60_000
 """How long it has nothing to do before it falls asleep."""
@@ -21,17 +21,17 @@ def traffic(sequence: int, frontend: str = "f", **said: int) -> TrafficReported:
     return TrafficReported("m", frontend, 1, sample)
 
 
-class Sleeper(Line):
+class IdleHarness(FleetHarness):
     """Time goes on by a second with every report."""
 
     def __init__(self, *pools: PoolKnobs, workers: int = 1, after_ms: int = AFTER_MS) -> None:
         super().__init__(pools, workers)
-        self.sleep = IdleTracker()
+        self.idle = IdleTracker()
         self.after_ms = after_ms
         for pool in pools:
             self.pool(pool.name).desired = workers
 
-    def hear(self, seconds: int = 1, frontends: Sequence[str] = ("f",), **said: int) -> None:
+    def report_traffic(self, seconds: int = 1, frontends: Sequence[str] = ("f",), **said: int) -> None:
         """The frontends and all workers say the same for so many seconds."""
         for _ in range(seconds):
             self.now += 1_000
@@ -39,13 +39,13 @@ class Sleeper(Line):
                 self.model.traffic.ingest(traffic(self.now // 1_000, frontend, **said), self.now)
             for pool in self.model.pools:
                 self.report(pool, running=0)
-            self.sleep.observe(self.look(), self.now)
+            self.idle.observe(self.refresh(), self.now)
 
     def bounds(self, **proposed: int) -> dict[str, Bound]:
         """What the pools are kept to at this moment."""
-        return self.sleep.bounds(self.look(), proposed, self.after_ms, self.now)
+        return self.idle.bounds(self.refresh(), proposed, self.after_ms, self.now)
 
-    def kept(self, **proposed: int) -> dict[str, int]:
+    def bounded_counts(self, **proposed: int) -> dict[str, int]:
         """The counts that come of a proposal."""
         counts = {name: proposed.get(name, pool.effective_target(self.now)) for name, pool in self.model.pools.items()}
         for name, bound in self.bounds(**proposed).items():

@@ -17,7 +17,7 @@ from loadline.core.vocabulary.events import (
     WorkerRegistered,
 )
 from loadline.core.vocabulary.samples import RegisteredWorker, WorkerRecord
-from tests.support.belief import START, sample, settings_of
+from tests.support.fleet_harness import START, sample, settings_of
 
 DEADLINE_MS = 60_000
 
@@ -33,7 +33,7 @@ def make_settings() -> Settings:
     )
 
 
-class Desk:
+class ControllerHarness:
     """A controller whose effects the test answers, one by one."""
 
     def __init__(self, settings: Settings | None = None) -> None:
@@ -44,7 +44,7 @@ class Desk:
         self.workers: dict[tuple[str, str], WorkerRecord] = {}
         self.kv = {"m": 0.7, "n": 0.7}
 
-    def tell(self, *events: AnyEvent) -> list[AnyEffect]:
+    def handle(self, *events: AnyEvent) -> list[AnyEffect]:
         return self.controller.handle(events, self.now)
 
     def register(self, *names: str, models: str = "mn", incarnation: int = 1) -> None:
@@ -52,16 +52,16 @@ class Desk:
             for name in names:
                 record = WorkerRecord(model, "decode", name, "decode", incarnation)
                 self.workers[model, name] = record
-                self.tell(WorkerRegistered(RegisteredWorker(record, 5)))
+                self.handle(WorkerRegistered(RegisteredWorker(record, 5)))
 
-    def pass_time(self, seconds: int) -> list[AnyEffect]:
+    def advance(self, seconds: int) -> list[AnyEffect]:
         """A report of every worker a second, and a lease that lives on."""
         effects: list[AnyEffect] = []
         for _ in range(seconds):
             self.now += 1_000
             self.sequence += 1
             self.controller.state.leadership._extend(self.now)
-            effects += self.tell(
+            effects += self.handle(
                 *(
                     LoadReported(model, "decode", name, r.incarnation, [sample(self.sequence, self.kv[model])])
                     for (model, name), r in self.workers.items()
@@ -69,14 +69,14 @@ class Desk:
             )
         return effects
 
-    def win(self, *stored: StoredDecision) -> list[AnyEffect]:
+    def become_leader(self, *stored: StoredDecision) -> list[AnyEffect]:
         """A campaign that succeeds, and the read after it."""
         self.epoch += 10
-        (request,) = [e for e in self.tell(LeadershipWon("all", self.epoch, 7, self.now)) if type(e) is ReadDecisions]
-        return self.tell(DecisionsRead(request.request, list(stored), READ_AT))
+        (request,) = [e for e in self.handle(LeadershipWon("all", self.epoch, 7, self.now)) if type(e) is ReadDecisions]
+        return self.handle(DecisionsRead(request.request, list(stored), READ_AT))
 
-    def lose(self) -> None:
-        self.tell(LeaseRenewalFailed("all", 7, lost=True))
+    def lose_lease(self) -> None:
+        self.handle(LeaseRenewalFailed("all", 7, lost=True))
         assert not self.controller.leading
 
     def commit_of(self, effects: list[AnyEffect], model: str = "m") -> Decision:
@@ -87,10 +87,10 @@ class Desk:
         return self.controller.state.fleet.models[model].pools["decode"].desired
 
 
-def leading() -> Desk:
+def leading() -> ControllerHarness:
     """Two models of two workers each; leading, and everything read."""
-    made = Desk()
-    made.tell(BusConnectionChanged(connected=True), RegistryRead([]))
+    made = ControllerHarness()
+    made.handle(BusConnectionChanged(connected=True), RegistryRead([]))
     made.register("a", "b")
-    made.win()
+    made.become_leader()
     return made

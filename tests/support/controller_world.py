@@ -27,10 +27,10 @@ from loadline.core.vocabulary.events import (
     WorkerRegistered,
 )
 from loadline.core.vocabulary.samples import RegisteredWorker, WorkerRecord
-from tests.support.belief import START, sample, settings_of
+from tests.support.fleet_harness import START, sample, settings_of
 
 
-class World:
+class ControllerWorld:
     """A store, a bus and workers that do what they are told, around a real controller."""
 
     def __init__(self, **knobs: object) -> None:
@@ -49,7 +49,7 @@ class World:
         self.queue = 0
         self.running = 1
 
-    def tell(self, *events: AnyEvent) -> list[AnyEffect]:
+    def handle(self, *events: AnyEvent) -> list[AnyEffect]:
         """Hand events in, perform what comes out, and give all effects of it."""
         seen: list[AnyEffect] = []
         pending: list[AnyEvent] = list(events)
@@ -86,7 +86,7 @@ class World:
         for name in names:
             record = WorkerRecord("m", pool, name, pool, 1, state)  # type: ignore[arg-type]
             self.workers[name] = record
-            self.tell(WorkerRegistered(RegisteredWorker(record, 5)))
+            self.handle(WorkerRegistered(RegisteredWorker(record, 5)))
 
     def report(self, *, only: set[str] | None = None) -> list[AnyEffect]:
         self.sequence += 1
@@ -98,7 +98,7 @@ class World:
             kv = self.kv if record.role == "decode" else 0.0
             said = sample(self.sequence, kv, self.queue if first_prefill else 0, self.running)
             events.append(LoadReported("m", record.pool, name, 1, [said]))
-        return self.tell(*events)
+        return self.handle(*events)
 
     def run(self, seconds: float, *, only: set[str] | None = None) -> list[AnyEffect]:
         """Let time pass, one report of every worker a second."""
@@ -109,7 +109,7 @@ class World:
         return seen
 
     def boot(self) -> None:
-        self.tell(BusConnectionChanged(connected=True), RegistryRead([]))
+        self.handle(BusConnectionChanged(connected=True), RegistryRead([]))
         self.register("prefill", "p1", "p2")
         self.register("decode", "d1", "d2")
 
@@ -117,8 +117,8 @@ class World:
         return [{t.pool: t.replicas for t in e.decision.targets} for e in effects if isinstance(e, CommitDecision)]
 
 
-def booted(**knobs: object) -> World:
-    world = World(**knobs)
+def booted(**knobs: object) -> ControllerWorld:
+    world = ControllerWorld(**knobs)
     world.boot()
     return world
 

@@ -53,7 +53,7 @@ POOLS: Final = (
     PoolKnobs("prefill", "prefill", replicas_max=8),
     PoolKnobs("decode", "decode", replicas_max=256),
 )
-EVERYTHING: Final = MigrationKnobs(
+ALL_POLICIES: Final = MigrationKnobs(
     enabled=True,
     policies=(
         "decode_load",
@@ -77,11 +77,11 @@ class Phase(NamedTuple):
     per_s: float
 
 
-class Asked(NamedTuple):
+class SentCommand(NamedTuple):
     """A migrate command."""
 
     at_ms: float
-    move: Migration
+    migration: Migration
 
 
 class Hop(NamedTuple):
@@ -93,7 +93,7 @@ class Hop(NamedTuple):
     at_ms: float
 
 
-class ToyKnobs(Struct, frozen=True):
+class MigrationScenarioKnobs(Struct, frozen=True):
     """What there is."""
 
     workers: int = 6
@@ -101,7 +101,7 @@ class ToyKnobs(Struct, frozen=True):
     """Requests that a worker takes in at a time, and gives away."""
     copy_ms: tuple[float, float] = (400.0, 1_000.0)
     """A move takes a time between these."""
-    moving: MigrationKnobs = EVERYTHING
+    moving: MigrationKnobs = ALL_POLICIES
     beta_ms: float = 1.0
     """What each request adds to an iteration."""
     kv_blocks: int = 4_000
@@ -111,12 +111,12 @@ class ToyKnobs(Struct, frozen=True):
     seed: int = 0
 
 
-class _Took(Struct, frozen=True):
+class _CopyDuration(Struct, frozen=True):
     copying_ms: float
     downtime_ms: float = 0.0
 
 
-class _Frontend(SimulatedFrontend):
+class _RecordingFrontend(SimulatedFrontend):
     """Notes who takes over what."""
 
     hops: list[Hop]
@@ -129,7 +129,7 @@ class _Frontend(SimulatedFrontend):
         return reply
 
 
-class ToyWorker(SimulatedWorker):
+class MigrationScenarioWorker(SimulatedWorker):
     """A worker that may say of itself that it must not be given work, and may be a rank of several."""
 
     schedulable = True
@@ -147,18 +147,18 @@ class ToyWorker(SimulatedWorker):
             self._publish(self._load_subject, report)
 
 
-class Toy(TurnObserver):
+class MigrationSimulation(TurnObserver):
     """The fleet, three seconds old. Times in virtual ms since its start.
 
     Args:
         knobs: What there is.
     """
 
-    def __init__(self, knobs: ToyKnobs) -> None:
+    def __init__(self, knobs: MigrationScenarioKnobs) -> None:
         self.knobs = knobs
         self.timeline = Timeline(knobs.seed)
         self.bus, self.store = VirtualBus(self.timeline), VirtualStore(self.timeline)
-        self.asked: list[Asked] = []
+        self.commanded: list[SentCommand] = []
         self.hops: list[Hop] = []
         self.served = RequestLog()
         self.busy: list[int] = []
@@ -166,7 +166,7 @@ class Toy(TurnObserver):
         model = _model(knobs)
         fleet = SimulatedFleetKnobs((_pool_fleet(knobs, "prefill", 1), _pool_fleet(knobs, "decode", knobs.workers)))
         self._pools = pools_of(fleet, model)
-        self.gateway = _Frontend(
+        self.gateway = _RecordingFrontend(
             self.timeline,
             "m",
             self._pools,
@@ -177,8 +177,8 @@ class Toy(TurnObserver):
         )
         self.gateway.hops = self.hops
         self.gateway._routing_policy = knobs.route
-        self._luck = self.timeline.rng("copy")
-        self._arriving = self.timeline.rng("arrivals")
+        self._copy_rng = self.timeline.rng("copy")
+        self._arrival_rng = self.timeline.rng("arrivals")
         self.prefill = self._worker("prefill", 0)
         self.decode = {f"decode-{n:02}": self._worker("decode", n) for n in range(knobs.workers)}
         self.agent = SimulatedAgent(
@@ -195,24 +195,26 @@ class Toy(TurnObserver):
     ) -> None:
         """Note what is asked of workers."""
         del agent, events, now
-        self.asked += [Asked(self.timeline.now_ms, one.migration) for one in effects if isinstance(one, SendMigrate)]
+        self.commanded += [
+            SentCommand(self.timeline.now_ms, one.migration) for one in effects if isinstance(one, SendMigrate)
+        ]
 
     # -- what happens --------------------------------------------------------------------------------------------------
 
-    def pass_ms(self, wait_ms: float) -> None:
+    def advance(self, wait_ms: float) -> None:
         """Let time pass."""
         self.timeline.run_until(self.timeline.now_ms + wait_ms)
 
-    def pass_until(self, over: Callable[[], bool], most_ms: float) -> float:
+    def advance_until(self, over: Callable[[], bool], most_ms: float) -> float:
         """Let time pass until something is so, looking every 10 ms; gives how long that took."""
         began_ms = self.timeline.now_ms
         while not over() and self.timeline.now_ms < began_ms + most_ms:
-            self.pass_ms(10.0)
+            self.advance(10.0)
         return self.timeline.now_ms - began_ms
 
-    def play(self, *phases: Phase) -> None:
+    def run_load(self, *phases: Phase) -> None:
         """Requests arrive by chance, one phase after the other."""
-        began_ms, rng = self.timeline.now_ms, self._arriving
+        began_ms, rng = self.timeline.now_ms, self._arrival_rng
         for phase in phases:
             at_ms = began_ms
             while (at_ms := at_ms + rng.expovariate(phase.per_s) * 1_000.0) < began_ms + phase.seconds * 1_000.0:
@@ -220,22 +222,22 @@ class Toy(TurnObserver):
                 self.timeline.call_at(at_ms, partial(self.gateway.submit, Arrival(0.0, rng.randint(*ISL_TOKENS), osl)))
             began_ms += phase.seconds * 1_000.0
         while self.timeline.now_ms < began_ms:
-            self.pass_ms(1_000.0)
+            self.advance(1_000.0)
             self.busy.append(sum(bool(worker.held) for worker in self.decode.values()))
 
-    def give(self, count: int, *names: str, isl_tokens: int = 500, osl_tokens: int = 10_000) -> None:
+    def start_requests(self, count: int, *names: str, isl_tokens: int = 500, osl_tokens: int = 10_000) -> None:
         """Have so many requests run at each of some workers, half a second from now."""
         route, self.gateway._routing_policy = self.gateway._routing_policy, _in_turn(names)
         for _ in range(count * len(names)):
             self.gateway.submit(Arrival(0.0, isl_tokens, osl_tokens))
-        self.pass_ms(500.0)
+        self.advance(500.0)
         self.gateway._routing_policy = route
 
     def drain(self, name: str) -> None:
         """An operator has a worker drained."""
         self.agent.inbox.put(ev.DrainRequested("m", "decode", name, "toy"))
 
-    def leave_unanswered(self, name: str) -> None:
+    def ignore_commands(self, name: str) -> None:
         """A worker never answers a migrate command."""
 
         async def say_nothing(_payload: bytes) -> None:
@@ -273,16 +275,16 @@ class Toy(TurnObserver):
         """Commands the other way round than one of so shortly before."""
         return sum(
             any(
-                (one.move.source, one.move.destination) == (two.move.destination, two.move.source)
+                (one.migration.source, one.migration.destination) == (two.migration.destination, two.migration.source)
                 and 0.0 < one.at_ms - two.at_ms <= within_ms
-                for two in self.asked
+                for two in self.commanded
             )
-            for one in self.asked
+            for one in self.commanded
         )
 
     # -- what there is -------------------------------------------------------------------------------------------------
 
-    def _worker(self, pool: str, number: int) -> ToyWorker:
+    def _worker(self, pool: str, number: int) -> MigrationScenarioWorker:
         made = self._pools[pool]
         units = self.knobs.units_of if pool == "decode" else 0
         record = WorkerRecord(
@@ -297,7 +299,7 @@ class Toy(TurnObserver):
             block_size_tokens=made.engine.block_size_tokens,
         )
         handovers = HandoverKnobs(self._copy, self.knobs.slots, self.knobs.slots)
-        return ToyWorker(
+        return MigrationScenarioWorker(
             self.timeline,
             record,
             SimulatedEngine(made.engine, made.timing),
@@ -309,11 +311,11 @@ class Toy(TurnObserver):
             on_change=self.gateway.on_worker_changed,
         )
 
-    def _copy(self, _tokens: float, _tokens_per_ms: float) -> _Took:
-        return _Took(self._luck.uniform(*self.knobs.copy_ms))
+    def _copy(self, _tokens: float, _tokens_per_ms: float) -> _CopyDuration:
+        return _CopyDuration(self._copy_rng.uniform(*self.knobs.copy_ms))
 
 
-def packed(stations: Sequence[RoutedWorker], _arrival: Arrival, _chosen: int) -> RoutedWorker:
+def fullest_within_objective(stations: Sequence[RoutedWorker], _arrival: Arrival, _chosen: int) -> RoutedWorker:
     """The fullest that stays within the objective; where there is none, the emptiest."""
     fitting = [one for one in stations if len(one.requests) < PACKED_MAX]
     if not fitting:
@@ -329,7 +331,7 @@ def _in_turn(names: Sequence[str]) -> Route:
     return route
 
 
-def _model(knobs: ToyKnobs) -> ModelKnobs:
+def _model(knobs: MigrationScenarioKnobs) -> ModelKnobs:
     # As much as it takes: 131,072 bytes of a token, and 700 tokens in the mean time of a move.
     mean_ms = sum(knobs.copy_ms) / 2.0
     moving = replace(knobs.moving, link_gbytes_per_s=131_072.0 * 700.0 / (mean_ms * 1e6))
@@ -343,11 +345,11 @@ def _model(knobs: ToyKnobs) -> ModelKnobs:
     )
 
 
-def _tpot(knobs: ToyKnobs) -> TpotSweep:
+def _tpot(knobs: MigrationScenarioKnobs) -> TpotSweep:
     return TpotSweep((1.0, 256.0), (8.0, 8.0), (ALPHA_MS + knobs.beta_ms, ALPHA_MS + 256.0 * knobs.beta_ms))
 
 
-def _pool_fleet(knobs: ToyKnobs, name: str, workers: int) -> SimulatedPoolKnobs:
+def _pool_fleet(knobs: MigrationScenarioKnobs, name: str, workers: int) -> SimulatedPoolKnobs:
     decode = LinearProfile(ALPHA_MS, knobs.beta_ms, 0.1, 1e-6)
     return SimulatedPoolKnobs(
         name,

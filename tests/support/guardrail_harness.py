@@ -7,7 +7,7 @@ from loadline.core.planning.guardrails.constraints import Constraints
 from loadline.core.planning.guardrails.guardrails import Guardrails
 from loadline.core.planning.guardrails.knobs import GuardrailKnobs, HardLimits
 from loadline.core.planning.guardrails.proposal import Proposal
-from tests.support.belief import START, Line
+from tests.support.fleet_harness import START, FleetHarness
 
 A = PoolKnobs("a", "decode")
 B = PoolKnobs("b", "decode", gpus_per_worker=2)
@@ -15,7 +15,7 @@ FREE = GuardrailKnobs(step_up_max=100, step_down_max=100, stabilisation_ms=0, co
 MINUTE_MS = 60_000
 
 
-class Track(Line):
+class GuardrailHarness(FleetHarness):
     """Pools at a standing count under rails, of which a test lowers those that it is about."""
 
     def __init__(self, *pools: PoolKnobs, standing: int = 4, quorate: bool = True, **knobs: int) -> None:
@@ -23,27 +23,27 @@ class Track(Line):
         self.guard = Guardrails(msgspec.structs.replace(FREE, **knobs), HardLimits(0.8, 0, None))
         self.acting_since_ms = START - 60 * MINUTE_MS
         for pool in pools:
-            self.stand(pool.name, standing, quorate=quorate)
+            self.set_current(pool.name, standing, quorate=quorate)
 
-    def stand(self, name: str, count: int, *, quorate: bool = True) -> None:
+    def set_current(self, name: str, count: int, *, quorate: bool = True) -> None:
         pool = self.pool(name)
         pool.desired = count
-        self.grow(name, count)
+        self.add_workers(name, count)
         pool.ready_changed_at_ms = -1
         self.report(name, silent=0 if quorate else count)
 
-    def budget(self, most: int | None, least: int = 0) -> "Track":
+    def budget(self, most: int | None, least: int = 0) -> "GuardrailHarness":
         self.guard.hard = HardLimits(0.8, least, most)
         return self
 
     def drain(self, name: str, count: int) -> None:
         """That many more workers are on their way out."""
-        self.grow(name, count)
+        self.add_workers(name, count)
         for worker in list(self.pool(name).workers)[-count:]:
             self.fleet.start_drain("m", name, worker, self.now)
 
     def apply(self, **proposed: int) -> Proposal:
-        return self.guard.apply(self.look(), proposed, Constraints(self.acting_since_ms), self.now)
+        return self.guard.apply(self.refresh(), proposed, Constraints(self.acting_since_ms), self.now)
 
     def outcome(self, **proposed: int) -> tuple[dict[str, int], list[str]]:
         draft = self.apply(**proposed)

@@ -18,13 +18,13 @@ role = "decode"
 BY_THRESHOLD = BASE.replace("[[models.pools]]", 'planner = "threshold"\n[[models.pools]]', 1)
 
 
-def judge(text: str, *, base: str = BASE, environ: dict[str, str] | None = None) -> list[str]:
+def config_warnings(text: str, *, base: str = BASE, environ: dict[str, str] | None = None) -> list[str]:
     return validate(parse(base + text, "loadline.toml", environ or {}))
 
 
-def refusal(text: str, *, base: str = BASE, environ: dict[str, str] | None = None) -> ConfigError:
+def config_error(text: str, *, base: str = BASE, environ: dict[str, str] | None = None) -> ConfigError:
     with pytest.raises(ConfigError) as caught:
-        judge(text, base=base, environ=environ)
+        config_warnings(text, base=base, environ=environ)
     assert caught.value.remedy.endswith((".", "?"))
     return caught.value
 

@@ -12,26 +12,26 @@ from loadline.core.vocabulary.events import ForecastFitted, TrafficReported
 from loadline.core.vocabulary.forecasts import Forecast, ForecastKnobs
 from loadline.core.vocabulary.reasons import ReasonCode, Recommendation
 from loadline.core.vocabulary.samples import TrafficSample
-from tests.support.belief import Line
+from tests.support.fleet_harness import FleetHarness
 
 # A prompt of 500 tokens takes 10 ms; 500 requests decode in 50 ms: a worker serves 100 requests a second.
 ENGINE = EngineProfile(linear=LinearKnobs(10.0, 0.08, 0.0, 0.02, max_kv_tokens=1e6, max_batch_requests=1_000))
 KNOBS = ThroughputKnobs(attainment=0.0, replicas_step_max=3, forecast=ForecastKnobs(predictor="constant"))
 
 
-class Desk:
+class ThroughputHarness:
     """A planner, a world and a frontend."""
 
     def __init__(self, knobs: ThroughputKnobs = KNOBS, workers: int = 2) -> None:
         pools = [PoolKnobs("p", "prefill", replicas_max=50), PoolKnobs("d", "decode", replicas_max=50)]
-        self.world = Line(pools, workers)
+        self.world = FleetHarness(pools, workers)
         for pool in self.world.model.pools.values():
             pool.engine, pool.desired = ENGINE, workers
         self.planner = ThroughputPlanner(knobs)
         self.sequence = 0
         self.questions = 0
 
-    def hear(
+    def report_traffic(
         self, requests_per_s: int, seconds: int = 1, frontend: str = "f", kv_hit_rate: float | None = None, **said: Any
     ) -> Recommendation:
         for _ in range(seconds):
@@ -48,21 +48,21 @@ class Desk:
             )
             sample = replace(sample, **said)
             self.world.model.traffic.ingest(TrafficReported("m", frontend, 1, sample), self.world.now)
-            opinion = self.look()
-        return opinion
+            recommendation = self.plan()
+        return recommendation
 
-    def look(self) -> Recommendation:
-        return self.planner.plan(self.world.look(), self.world.now)
+    def plan(self) -> Recommendation:
+        return self.planner.plan(self.world.refresh(), self.world.now)
 
-    def answer(self, *requests: float) -> Recommendation:
+    def answer_forecast(self, *requests: float) -> Recommendation:
         """The forecast of requests an interval, which was asked for just now."""
         asked = self.planner.forecast_request()
         assert asked is not None
         means = (requests, (500.0,) * len(requests), (100.0,) * len(requests))
         forecasts: list[Forecast | None] = [Forecast(mean, tuple(2 * x for x in mean), "constant") for mean in means]
         self.planner.ingest_forecast(ForecastFitted("m", asked.request, forecasts))
-        return self.look()
+        return self.plan()
 
 
-def codes(opinion: Recommendation) -> set[ReasonCode]:
-    return {reason.code for reason in opinion.reasons}
+def codes(recommendation: Recommendation) -> set[ReasonCode]:
+    return {reason.code for reason in recommendation.reasons}

@@ -10,13 +10,13 @@ from loadline.sim.engine.request import EventKind
 
 
 @dataclass(eq=False)
-class Job:
+class ReferenceJob:
     request: Request
     generated: int
     has_cache: bool
     computed: int = 0
     aborted: bool = False
-    taken: bool = False
+    detached: bool = False
 
     token_ms: float | None = None
     gap_ms: float = 0.0
@@ -39,15 +39,15 @@ class Job:
         return self.tokens - 1 if self.has_cache else self.tokens
 
 
-class SlowEngine:
+class ReferenceEngine:
     def __init__(self, knobs: EngineKnobs, timing: EngineTiming) -> None:
         self.knobs = knobs
         self.timing = timing
-        self.queue: list[Job] = []
-        self.prompts: list[Job] = []
-        self.batch: list[Job] = []
-        self.leaving: list[Job] = []  # in the order in which they were taken
-        self.pieces: list[tuple[Job, int]] = []
+        self.queue: list[ReferenceJob] = []
+        self.prompts: list[ReferenceJob] = []
+        self.batch: list[ReferenceJob] = []
+        self.leaving: list[ReferenceJob] = []  # in the order in which they were taken
+        self.pieces: list[tuple[ReferenceJob, int]] = []
         self.decodes = False
         self.end_ms: float | None = None
         self.now_ms = 0.0
@@ -57,9 +57,9 @@ class SlowEngine:
         self._run(now_ms)
         end = request.isl_tokens if self.knobs.role == "prefill" else request.isl_tokens + request.osl_tokens - 1
         if self._blocks_of(end) > self.knobs.kv_blocks_total:
-            self._say("refused", request, now_ms)
+            self._emit("refused", request, now_ms)
             return
-        self.queue.append(Job(request, request.generated_tokens, request.prefilled))
+        self.queue.append(ReferenceJob(request, request.generated_tokens, request.prefilled))
         if self.end_ms is None:
             self._begin(now_ms)
 
@@ -80,10 +80,10 @@ class SlowEngine:
         generated = job.generated + (job in self.batch and self.decodes)
         if generated == job.request.osl_tokens:
             return None
-        job.taken = True
+        job.detached = True
         if job in self.queue:
             self.queue.remove(job)
-            self._say("detached", job.request, now_ms, job)
+            self._emit("detached", job.request, now_ms, job)
         else:
             self.leaving.append(job)
         old = job.request
@@ -100,14 +100,14 @@ class SlowEngine:
     def blocks(self) -> int:
         return sum(self._blocks_of(job.kv_tokens) for job in self.batch + self.prompts)
 
-    def _find(self, request_id: str) -> Job | None:
+    def _find(self, request_id: str) -> ReferenceJob | None:
         inside = self.queue + self.prompts + self.batch
-        return next((j for j in inside if j.request.request_id == request_id and not (j.aborted or j.taken)), None)
+        return next((j for j in inside if j.request.request_id == request_id and not (j.aborted or j.detached)), None)
 
     def _blocks_of(self, tokens: int) -> int:
         return -(-tokens // self.knobs.block_size_tokens)
 
-    def _say(self, kind: EventKind, request: Request, at_ms: float, job: Job | None = None) -> None:
+    def _emit(self, kind: EventKind, request: Request, at_ms: float, job: ReferenceJob | None = None) -> None:
         gap_ms, token_ms = (job.gap_ms, job.token_ms) if job else (0.0, None)
         self.events.append(
             EngineEvent(kind, request.request_id, at_ms, gap_ms, token_ms if kind == "detached" else None)
@@ -174,7 +174,7 @@ class SlowEngine:
             job = (self.prompts or self.batch).pop()
             job.has_cache, job.computed = False, 0
             self.queue.insert(0, job)
-            self._say("preempted", job.request, at_ms)
+            self._emit("preempted", job.request, at_ms)
 
     def _end(self, at_ms: float) -> None:
         if self.decodes:
@@ -182,7 +182,7 @@ class SlowEngine:
                 job.generated += 1
                 job.token(at_ms)
                 if job.generated == job.request.osl_tokens and not job.aborted:
-                    self._say("finished", job.request, at_ms, job)
+                    self._emit("finished", job.request, at_ms, job)
         for job, piece in self.pieces:
             job.computed += piece
             if job.to_compute > 0:
@@ -193,13 +193,13 @@ class SlowEngine:
             self.prompts.remove(job)
             self.batch.append(job)
             if not job.aborted and not job.request.prefilled and job.generated == job.request.generated_tokens + 1:
-                self._say("first_token", job.request, at_ms)
+                self._emit("first_token", job.request, at_ms)
             if job.generated == job.request.osl_tokens and self.knobs.role != "prefill" and not job.aborted:
-                self._say("finished", job.request, at_ms, job)
+                self._emit("finished", job.request, at_ms, job)
         self.pieces = []
         for job in self.leaving:
-            self._say("detached", job.request, at_ms, job)
+            self._emit("detached", job.request, at_ms, job)
         self.leaving = []
         self.prompts = [job for job in self.prompts if not job.aborted]
         stays = [] if self.knobs.role == "prefill" else self.batch
-        self.batch = [j for j in stays if j.generated < j.request.osl_tokens and not (j.aborted or j.taken)]
+        self.batch = [j for j in stays if j.generated < j.request.osl_tokens and not (j.aborted or j.detached)]

@@ -3,7 +3,7 @@
 from loadline.core.fleet.pool import PoolKnobs
 from loadline.core.planning.planners.threshold import ThresholdKnobs, ThresholdPlanner
 from loadline.core.vocabulary.reasons import Reason, ReasonCode, Recommendation
-from tests.support.belief import Line
+from tests.support.fleet_harness import FleetHarness
 
 PREFILL = PoolKnobs("prefill", "prefill", start_deadline_ms=60_000)
 DECODE = PoolKnobs("decode", "decode", start_deadline_ms=60_000)
@@ -12,7 +12,7 @@ PULL_MS = 1_000
 INTERVAL_MS = 30_000
 
 
-class Bench(Line):
+class ThresholdHarness(FleetHarness):
     """Pools of workers before a planner; a second passes with every look."""
 
     def __init__(self, *pools: PoolKnobs, workers: int = 2, **knobs: float) -> None:
@@ -23,45 +23,45 @@ class Bench(Line):
         self.running = 1
         self.silent = 0
 
-    def look_once(self) -> Recommendation:
+    def report_and_plan(self) -> Recommendation:
         for name, pool in self.model.pools.items():
             waiting = self.queue if pool.knobs.role != "decode" else 0
             self.report(name, self.kv, waiting, self.running, self.silent)
         return self.plan()
 
     def plan(self) -> Recommendation:
-        return self.planner.plan(self.look(), self.now)
+        return self.planner.plan(self.refresh(), self.now)
 
     def run(self, seconds: int) -> Recommendation:
         """Look once at once, and then once a second."""
-        opinion = self.look_once()
+        recommendation = self.report_and_plan()
         for _ in range(seconds):
             self.now += PULL_MS
-            opinion = self.look_once()
-        return opinion
+            recommendation = self.report_and_plan()
+        return recommendation
 
     def follow(self, *values: float) -> Recommendation:
         """Queue (whole numbers) or KV usage, a value a second."""
-        opinion = Recommendation("", {}, (), {})
+        recommendation = Recommendation("", {}, (), {})
         for number, value in enumerate(values):
             self.now += PULL_MS if number else 0
             self.queue, self.kv = int(value), min(1.0, float(value))
-            opinion = self.look_once()
-        return opinion
+            recommendation = self.report_and_plan()
+        return recommendation
 
 
-def prefill(**knobs: float) -> Bench:
-    return Bench(PREFILL, workers=2, **knobs)
+def prefill(**knobs: float) -> ThresholdHarness:
+    return ThresholdHarness(PREFILL, workers=2, **knobs)
 
 
-def decode(**knobs: float) -> Bench:
-    return Bench(DECODE, workers=2, **knobs)
+def decode(**knobs: float) -> ThresholdHarness:
+    return ThresholdHarness(DECODE, workers=2, **knobs)
 
 
-def reason(opinion: Recommendation, pool: str) -> Reason:
-    (found,) = [r for r in opinion.reasons if r.pool == pool]
+def reason(recommendation: Recommendation, pool: str) -> Reason:
+    (found,) = [r for r in recommendation.reasons if r.pool == pool]
     return found
 
 
-def codes(opinion: Recommendation) -> set[ReasonCode]:
-    return {r.code for r in opinion.reasons}
+def codes(recommendation: Recommendation) -> set[ReasonCode]:
+    return {r.code for r in recommendation.reasons}

@@ -18,7 +18,7 @@ from loadline.core.planning.sizing.sizing_by_queue import served
 from loadline.core.vocabulary.samples import RegisteredWorker, WorkerRecord
 from loadline.core.vocabulary.scalars import Role
 from loadline.sim.engine import EngineKnobs, EngineTiming, Request, SimulatedEngine
-from tests.support.belief import START, fleet_of
+from tests.support.fleet_harness import START, fleet_of
 
 Draw = Callable[[random.Random], float]
 
@@ -27,7 +27,7 @@ _SETTLED = slice(0.3, 0.9)
 """Share of the requests that is looked at: before, the batches fill; after, they empty."""
 
 
-class Case(Struct, frozen=True):
+class SizingCase(Struct, frozen=True):
     """A pool and what it is to serve."""
 
     role: Role
@@ -48,7 +48,7 @@ class Case(Struct, frozen=True):
         return EngineKnobs(self.role, self.kv_blocks, max_batch_requests=256)
 
 
-class Arriving(Struct, frozen=True):
+class SizingRequest(Struct, frozen=True):
     """A request; the length of its prompt, and what a prefix cache has of it."""
 
     at_ms: float
@@ -68,30 +68,30 @@ def spread(mean: float, cv: float, most: float) -> Draw:
     return lambda rng: min(most, mean * float(np.exp(rng.gauss(0.0, sigma) - sigma * sigma / 2.0)))
 
 
-def requests(case: Case) -> list[Arriving]:
+def requests(case: SizingCase) -> list[SizingRequest]:
     """The same for every number of workers."""
     rng, at_ms, found = random.Random("sized"), 0.0, []
     for _ in range(case.count):
         at_ms += rng.expovariate(case.requests_per_s) * 1_000.0
         isl, osl = max(1, int(case.isl(rng))), max(2, int(case.osl(rng)))
-        found.append(Arriving(at_ms, isl, osl, int(isl * case.hit_rate)))
+        found.append(SizingRequest(at_ms, isl, osl, int(isl * case.hit_rate)))
     return found
 
 
-def sized(case: Case, arriving: Sequence[Arriving]) -> Size:
+def sized(case: SizingCase, arriving: Sequence[SizingRequest]) -> Size:
     """What the planner says, told what a frontend would report of these requests."""
     model, demand = _told(case, arriving)
     return sizing(model, demand)(1.0)["x"]
 
 
-def queued(case: Case, arriving: Sequence[Arriving]) -> int:
+def queued(case: SizingCase, arriving: Sequence[SizingRequest]) -> int:
     """Workers by what one of them serves as a queue."""
     model, demand = _told(case, arriving)
     one = served(model.pools["x"], model.objectives, demand, demand.requests_per_s)
     return ceil(demand.requests_per_s / one.requests_per_s)
 
 
-def _told(case: Case, arriving: Sequence[Arriving]) -> tuple[Model, Demand]:
+def _told(case: SizingCase, arriving: Sequence[SizingRequest]) -> tuple[Model, Demand]:
     fleet = fleet_of(PoolKnobs("x", case.role, replicas_max=1_000))
     model, knobs = fleet.models["m"], case.knobs
     model.objectives, model.pools["x"].engine = ObjectiveKnobs(case.ttft_ms, case.itl_ms), case.profile
@@ -121,7 +121,7 @@ def _reported(tokens: Sequence[int]) -> LengthDistribution:
     return found or constant_length(mean)
 
 
-def attained(case: Case, arriving: Sequence[Arriving], workers: int) -> float:
+def attained(case: SizingCase, arriving: Sequence[SizingRequest], workers: int) -> float:
     """Share of the requests that so many workers serve within the objectives; each goes to the least loaded one."""
     pool = _Workers(case, arriving, workers)
     for number, one in enumerate(arriving):
@@ -135,7 +135,7 @@ def attained(case: Case, arriving: Sequence[Arriving], workers: int) -> float:
 class _Workers:
     """Engines side by side in virtual time."""
 
-    def __init__(self, case: Case, arriving: Sequence[Arriving], workers: int) -> None:
+    def __init__(self, case: SizingCase, arriving: Sequence[SizingRequest], workers: int) -> None:
         self._case, self._arriving = case, arriving
         self._engines = [SimulatedEngine(case.knobs, case.timing) for _ in range(workers)]
         self._loads = [[0, 0] for _ in range(workers)]

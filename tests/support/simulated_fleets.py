@@ -55,7 +55,7 @@ def disaggregated(
     return Settings("agent", "all", (model,)), SimulatedFleetKnobs(described, **(fleet or {}))  # type: ignore[arg-type]
 
 
-def moving(setup: tuple[Settings, SimulatedFleetKnobs]) -> tuple[Settings, SimulatedFleetKnobs]:
+def with_migration(setup: tuple[Settings, SimulatedFleetKnobs]) -> tuple[Settings, SimulatedFleetKnobs]:
     """The same, where workers that drain hand over what they have."""
     settings, fleet = setup
     knobs = MigrationKnobs(enabled=True, policies=())

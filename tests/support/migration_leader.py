@@ -19,7 +19,7 @@ from loadline.wire.messages import MigrateCommand, MigrateReply
 from loadline.wire.subjects import Subjects
 
 
-class Leader:
+class MigrationLeader:
     """Of all models under one root."""
 
     def __init__(self, bus: NatsBus, root: str) -> None:
@@ -31,7 +31,7 @@ class Leader:
         self.reports: list[MigrationReported] = []
         self.drained: list[str] = []
 
-    def hear(self, subject: str, payload: bytes) -> None:
+    def ingest(self, subject: str, payload: bytes) -> None:
         match self._codec.decode(subject, payload):
             case MigrationReported() as event:
                 self.reports.append(event)
@@ -47,7 +47,7 @@ class Leader:
     def sample(self, worker: str) -> WorkerSample:
         return self.loads[worker].samples[-1]
 
-    def end(self, worker: str) -> MigrationEndpoint:
+    def endpoint(self, worker: str) -> MigrationEndpoint:
         """The life of a worker that reported last."""
         load = self.loads[worker]
         return MigrationEndpoint(load.pool, load.worker, load.incarnation)
@@ -55,11 +55,11 @@ class Leader:
     def phases(self, command_id: str = "c") -> list[str]:
         return [report.phase for report in self.reports if report.command_id == command_id]
 
-    async def move(self, source: str, destination: str, /, **changed: Any) -> MigrateReply:
+    async def migrate(self, source: str, destination: str, /, **changed: Any) -> MigrateReply:
         """Command a move of all requests, or as is said."""
-        to = self.end(destination) if destination in self.loads else MigrationEndpoint("p", destination, 1)
+        to = self.endpoint(destination) if destination in self.loads else MigrationEndpoint("p", destination, 1)
         command = MigrateCommand(
-            "c", self.loads[source].model, 1, self.end(source), to, "decode_load", "NUM_REQ", "FCR", -1.0,
+            "c", self.loads[source].model, 1, self.endpoint(source), to, "decode_load", "NUM_REQ", "FCR", -1.0,
             requests_max=64, ttl_ms=60_000,
         )  # fmt: skip
         command = replace(command, **changed)
@@ -68,14 +68,14 @@ class Leader:
 
 
 @asynccontextmanager
-async def leader_at(nats_url: str, root: str, timeout_s: float = 120.0) -> AsyncIterator[Leader]:
+async def leader_at(nats_url: str, root: str, timeout_s: float = 120.0) -> AsyncIterator[MigrationLeader]:
     """A leader that listens, for so long at most."""
     bus = NatsBus(NatsKnobs(servers=(nats_url,)), name="leader")
-    leader = Leader(bus, root)
+    leader = MigrationLeader(bus, root)
     try:
         await bus.connect(lambda _connected: None)
         for kind in ("load", "traffic", "migration", "drained"):
-            await bus.subscribe(leader.subjects.all_of(kind), leader.hear)
+            await bus.subscribe(leader.subjects.all_of(kind), leader.ingest)
         async with asyncio.timeout(timeout_s):
             yield leader
     finally:

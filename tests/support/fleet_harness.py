@@ -54,7 +54,7 @@ def fleet_of(*pools: PoolKnobs, knobs: FleetKnobs | None = None) -> Fleet:
     return Fleet(knobs, {"m": Model("m", {pool.name: Pool(pool) for pool in pools}, traffic)})
 
 
-class Line:
+class FleetHarness:
     """Model ``m`` with pools of ready workers, which say what they are told to say, at a time that a test moves."""
 
     def __init__(self, pools: Sequence[PoolKnobs], workers: int = 2) -> None:
@@ -63,20 +63,20 @@ class Line:
         self.now = START
         self.sequence = 0
         for pool in pools:
-            self.grow(pool.name, workers)
+            self.add_workers(pool.name, workers)
 
     def pool(self, name: str) -> Pool:
         """A pool by name."""
         return self.model.pools[name]
 
-    def grow(self, name: str, count: int, state: WorkerPhase = "ready") -> None:
+    def add_workers(self, name: str, count: int, state: WorkerPhase = "ready") -> None:
         """Register that many more workers."""
         pool = self.pool(name)
         first = len(pool.workers)
         for number in range(first, first + count):
             self.fleet.register(registered(f"{name}{number}", name, pool.knobs.role, state), self.now)
 
-    def shrink(self, name: str) -> None:
+    def remove_newest(self, name: str) -> None:
         """The newest worker's key goes."""
         self.fleet.deregister("m", name, list(self.pool(name).workers)[-1], self.now)
 
@@ -88,13 +88,13 @@ class Line:
             said = sample(self.sequence, kv, waiting if number == 0 else 0, running)
             self.fleet.ingest(reported(worker, said, pool=name), self.now)
 
-    def say_nothing_of_load(self, name: str) -> None:
+    def report_without_load(self, name: str) -> None:
         """All workers of a pool report that they live, and nothing else."""
         self.sequence += 1
         for worker in self.pool(name).workers:
             self.fleet.ingest(reported(worker, sample(self.sequence, None, None, None), pool=name), self.now)
 
-    def look(self) -> Model:
+    def refresh(self) -> Model:
         """The model with its sums up to date."""
         self.model.expire_silent(self.now, self.fleet.knobs)
         self.model.refresh_totals(self.now, self.fleet.knobs)

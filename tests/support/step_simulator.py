@@ -43,7 +43,7 @@ def load(worker: str, sequence: int, incarnation: int = 1, **sample: Any) -> Ste
     return frame(f"load.llama.engine.{worker}", names | {"samples": samples})
 
 
-class Toy:
+class StepSimulator:
     """One worker at first; the load is low, high from 60 s to 300 s, and low again.
 
     Args:
@@ -52,8 +52,8 @@ class Toy:
     """
 
     def __init__(self, agent: Callable[[StepInput], StepOutput], start_ms: int = 0) -> None:
-        self.said: list[StepInput] = []
-        self.heard: list[StepOutput] = []
+        self.inputs: list[StepInput] = []
+        self.outputs: list[StepOutput] = []
         self._agent = agent
         self._start_ms = start_ms
         self._started = 0
@@ -67,8 +67,8 @@ class Toy:
             self._serve(14 if 60 <= second < 300 else 2, second)
             given = StepInput(self._start_ms + second * 1_000, self._items)
             self._items = []
-            self.said.append(given)
-            self._obey(self._agent(given))
+            self.inputs.append(given)
+            self._apply(self._agent(given))
 
     def _start_worker(self) -> None:
         self._started += 1
@@ -94,14 +94,14 @@ class Toy:
                 self._draining.remove(name)
                 del self._waiting[name]
 
-    def _obey(self, answer: StepOutput) -> None:
-        self.heard.append(answer)
+    def _apply(self, answer: StepOutput) -> None:
+        self.outputs.append(answer)
         for decision in answer.decisions:
             replicas = decision.targets[0].replicas
             for _ in range(replicas - len(self._waiting) + len(self._draining)):
                 self._start_worker()
             fields = {name: getattr(decision, name) for name in ("decision_id", "model", "epoch", "sequence")}
-            done = {"scaler": "toy", "status": "done", "observed": {"engine": replicas}}
+            done = {"scaler": "simulator", "status": "done", "observed": {"engine": replicas}}
             self._items.append(frame("applied.llama", fields | done))
         self._draining += [drain.worker for drain in answer.drains]
 

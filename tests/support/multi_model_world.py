@@ -44,13 +44,13 @@ from loadline.core.vocabulary.events import (
     WorkerRegistered,
 )
 from loadline.core.vocabulary.samples import RegisteredWorker, WorkerRecord
-from tests.support.belief import START, sample
+from tests.support.fleet_harness import START, sample
 
 STEPS = GuardrailKnobs(step_up_max=100, step_down_max=100, stabilisation_ms=0, cooldown_down_ms=0, warm_up_ms=0)
 SECOND_MS = 1_000
 
 
-class Limited(NamedTuple):
+class GpuLimits(NamedTuple):
     """What is short, and whose the models are."""
 
     allocation: AllocationKnobs = AllocationKnobs()
@@ -60,7 +60,7 @@ class Limited(NamedTuple):
     namespaces: Mapping[str, str] = MappingProxyType({})
 
 
-class Models:
+class MultiModelWorld:
     """Pools of several models with ready workers, whose planners say what a test tells them to.
 
     Args:
@@ -80,7 +80,7 @@ class Models:
         start_ms: int = 3_000,
         drain_ms: int = 5_000,
         commit_ms: int = 5,
-        limited: Limited = Limited(),  # noqa: B008 - a constant
+        limited: GpuLimits = GpuLimits(),  # noqa: B008 - a constant
         guardrails: GuardrailKnobs = STEPS,
         **knobs: int,
     ) -> None:
@@ -122,19 +122,19 @@ class Models:
         self.solve_ms = 50
         self.problems: list[AllocationProblem] = []
         """What it was asked."""
-        self.watch: Callable[[], None] = lambda: None
+        self.after_turn: Callable[[], None] = lambda: None
         """Called after every turn."""
         self._names, self._order = count(), count()
         self._due: list[tuple[int, int, AnyEvent]] = []
         self._sequence = 0
-        self._tell(self.now, BusConnectionChanged(connected=True), RegistryRead([]))
+        self._schedule_at(self.now, BusConnectionChanged(connected=True), RegistryRead([]))
         for name, pools in models.items():
             for pool, workers in pools:
                 for _ in range(workers):
                     self._start(name, pool.name, self.now)
         self.run(FleetKnobs().stale_after_ms + SECOND_MS)
 
-    def says(self, model: str, **replicas: int) -> None:
+    def propose(self, model: str, **replicas: int) -> None:
         """What the planner of a model proposes from now on; a pool that is left out is held as it is."""
         planner = self.controller._planners[model]
         assert isinstance(planner, StaticPlanner)
@@ -154,11 +154,11 @@ class Models:
             if self.now >= end:
                 return
 
-    def tell(self, event: AnyEvent) -> None:
+    def schedule(self, event: AnyEvent) -> None:
         """Something happens now."""
-        self._tell(self.now, event)
+        self._schedule_at(self.now, event)
 
-    def counts(self) -> dict[str, dict[str, int]]:
+    def effective_targets(self) -> dict[str, dict[str, int]]:
         """What stands, by model and pool."""
         models = self.controller.state.fleet.models.values()
         return {
@@ -197,44 +197,44 @@ class Models:
             ]
         for effect in self.controller.handle(events, self.now):
             self._perform(effect)
-        self.watch()
+        self.after_turn()
 
-    def _tell(self, at: int, *events: AnyEvent) -> None:
+    def _schedule_at(self, at: int, *events: AnyEvent) -> None:
         for event in events:
             heapq.heappush(self._due, (at, next(self._order), event))
 
     def _start(self, model: str, pool: str, at: int) -> None:
         role = self.controller.state.fleet.models[model].pools[pool].knobs.role
         record = WorkerRecord(model, pool, f"w{next(self._names)}", role, 1, "ready")
-        self._tell(at, WorkerRegistered(RegisteredWorker(record, 5)))
+        self._schedule_at(at, WorkerRegistered(RegisteredWorker(record, 5)))
 
     def _perform(self, effect: AnyEffect) -> None:
         match effect:
             case Campaign(scope=scope, asked_at_ms=asked):
-                self._tell(self.now, LeadershipWon(scope, 1, 7, asked))
+                self._schedule_at(self.now, LeadershipWon(scope, 1, 7, asked))
             case RenewLease(scope=scope, lease_id=lease, asked_at_ms=asked):
-                self._tell(self.now, LeaseRenewed(scope, lease, asked))
+                self._schedule_at(self.now, LeaseRenewed(scope, lease, asked))
             case ReadDecisions(request=request):
-                self._tell(self.now, DecisionsRead(request, [], 1))
+                self._schedule_at(self.now, DecisionsRead(request, [], 1))
             case CommitDecision(decision=decision):
                 self._commit(decision)
             case SolveAllocation(request=request, problem=problem):
                 self.problems.append(problem)
                 found = self.solves(problem)
                 answer = AllocationFailed(request) if found is None else AllocationSolved(request, found)
-                self._tell(self.now + self.solve_ms, answer)
+                self._schedule_at(self.now + self.solve_ms, answer)
             case SendDrain(model=model, pool=pool, worker=worker, drain_id=drain_id):
-                self._tell(self.now, DrainAnswered(model, pool, worker, drain_id, accepted=True))
+                self._schedule_at(self.now, DrainAnswered(model, pool, worker, drain_id, accepted=True))
                 gone = self.now + self.drain_ms
-                self._tell(gone, WorkerDrained(model, pool, worker, 1), WorkerDeregistered(model, pool, worker))
+                self._schedule_at(gone, WorkerDrained(model, pool, worker, 1), WorkerDeregistered(model, pool, worker))
 
     def _commit(self, decision: Decision) -> None:
         at = self.now + self.commit_ms
         if decision.model in self.refuses:
-            self._tell(at, CommitRefused(decision.decision_id, decision.model, fenced=False))
+            self._schedule_at(at, CommitRefused(decision.decision_id, decision.model, fenced=False))
             return
         self.decisions.append((at, decision))
-        self._tell(at, DecisionCommitted(decision.decision_id, decision.model, len(self.decisions) + 1))
+        self._schedule_at(at, DecisionCommitted(decision.decision_id, decision.model, len(self.decisions) + 1))
 
     def _scale(self, decision: Decision) -> None:
         """Start workers, or give up those that have not come yet."""
@@ -253,7 +253,7 @@ class Models:
                 self._due.remove(one)
         heapq.heapify(self._due)
         said = (decision.decision_id, decision.model, decision.epoch, decision.sequence, "scaler")
-        self._tell(at, DecisionAnswered(*said, "done", {}))
+        self._schedule_at(at, DecisionAnswered(*said, "done", {}))
 
 
 def _starts(event: AnyEvent, model: str, pool: str) -> bool:

@@ -7,7 +7,7 @@ from loadline.sim.compare.comparison import ComparedRun, Comparison
 from loadline.sim.result import Attainment, Percentiles, PoolSeries, ScalingAction, SimulationResult, TimeSeries
 
 
-def pool_line(pool: str, role: str) -> PoolSeries:
+def pool_series(pool: str, role: str) -> PoolSeries:
     return PoolSeries(
         pool,
         role,
@@ -21,7 +21,7 @@ def pool_line(pool: str, role: str) -> PoolSeries:
     )
 
 
-def outcome(**changes: Any) -> SimulationResult:
+def simulation_result(**changes: Any) -> SimulationResult:
     """Four steps of a minute; in the third nothing arrived."""
     series = TimeSeries(
         step_s=60.0,
@@ -33,7 +33,7 @@ def outcome(**changes: Any) -> SimulationResult:
         ttft_p95_ms=[200.0, 30_000.0, None, 220.0],
         itl_p50_ms=[10.0, 12.0, None, 11.0],
         itl_p95_ms=[15.0, 22.0, None, 16.0],
-        pools=[pool_line("prefill", "prefill"), pool_line("decode", "decode")],
+        pools=[pool_series("prefill", "prefill"), pool_series("decode", "decode")],
     )
     found: dict[str, Any] = {
         "name": "mine",
@@ -74,8 +74,8 @@ def outcome(**changes: Any) -> SimulationResult:
 
 def comparison() -> Comparison:
     runs = [
-        ComparedRun("config", outcome()),
-        ComparedRun("clairvoyant", outcome(attainment=Attainment(0.95, 1.0, 0.95))),
-        ComparedRun("baseline", outcome(name="hpa", planner="hpa", gpu_hours=0.8)),
+        ComparedRun("config", simulation_result()),
+        ComparedRun("clairvoyant", simulation_result(attainment=Attainment(0.95, 1.0, 0.95))),
+        ComparedRun("baseline", simulation_result(name="hpa", planner="hpa", gpu_hours=0.8)),
     ]
     return Comparison(WorkBound(0.125), runs)

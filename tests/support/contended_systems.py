@@ -1,6 +1,6 @@
 """Small systems in which not all can be served, and the best that can be done, by trying everything.
 
-``python -m tests.support.contended 300`` says how often greedy and the exact solver are worse than that. With
+``python -m tests.support.contended_systems 300`` says how often greedy and the exact solver are worse than that. With
 ``--one-type`` a model has one type of GPU, as with llm-d's Workload Variant Autoscaler.
 """
 
@@ -36,7 +36,7 @@ def system(seed: int) -> AllocationProblem:
     return AllocationProblem(tuple(wants), limits)
 
 
-def of_one_type(seed: int) -> AllocationProblem:
+def single_type_system(seed: int) -> AllocationProblem:
     """Six models of one priority, each of which any of three types serves whole; of some there is too little."""
     draw = random.Random(seed)
     prices = {f"type-{number}": draw.uniform(1.0, 3.0) for number in range(3)}
@@ -53,7 +53,7 @@ def of_one_type(seed: int) -> AllocationProblem:
     return AllocationProblem(tuple(wants), limits, switching_cost_hours=0.0)
 
 
-def best(problem: AllocationProblem) -> Rank:
+def optimum(problem: AllocationProblem) -> Rank:
     """By trying all counts of each model, one model after the other, with whatever the others left."""
     names = sorted(problem.limits)
     states: dict[tuple[int, ...], Rank] = {tuple(problem.limits[name] for name in names): (_all(problem), 0.0)}
@@ -127,7 +127,7 @@ def _choices(
     yield from kept
 
 
-def contended(problem: AllocationProblem, ideal: Rank) -> bool:
+def is_contended(problem: AllocationProblem, ideal: Rank) -> bool:
     """Whether the best is worse than what could be if nothing were short."""
     plenty = AllocationProblem(problem.models, dict.fromkeys(problem.limits, 1_000_000))
     unserved, cost = rank(plenty, greedy(plenty))
@@ -144,8 +144,8 @@ def main(systems: int, one: Callable[[int], AllocationProblem] = system) -> None
     number = 0
     for seed in range(systems):
         problem = one(seed)
-        ideal = best(problem)
-        if not contended(problem, ideal):
+        ideal = optimum(problem)
+        if not is_contended(problem, ideal):
             continue
         number += 1
         for name, solver in solvers.items():
@@ -167,4 +167,4 @@ def main(systems: int, one: Callable[[int], AllocationProblem] = system) -> None
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), of_one_type if "--one-type" in sys.argv else system)
+    main(int(sys.argv[1]), single_type_system if "--one-type" in sys.argv else system)
