@@ -110,6 +110,19 @@ def test_a_commit_happens_if_all_comparisons_hold_or_not_at_all(make_store: Make
     asyncio.run(scenario())
 
 
+def test_a_commit_without_writes_compares_and_changes_nothing(make_store: MakeStore, own_name: str) -> None:
+    async def scenario() -> None:
+        async with opened(make_store) as store:
+            written = await put(store, own_name, b"1")
+            assert (await store.commit([Compare(own_name, "mod", written.revision)], [])).committed
+            assert not (await store.commit([Compare(own_name, "mod", written.revision - 1)], [])).committed
+            assert (await store.read(own_name)).entries == [
+                StoreEntry(own_name, b"1", written.revision, written.revision)
+            ]
+
+    asyncio.run(scenario())
+
+
 def test_of_many_who_claim_a_key_one_gets_it(make_store: MakeStore, own_name: str) -> None:
     async def scenario() -> None:
         async with opened(make_store) as store:

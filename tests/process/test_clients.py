@@ -3,132 +3,23 @@
 import asyncio
 import shutil
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 
-import msgspec
 import pytest
 
-from loadline.adapters.etcd_store import EtcdStore
-from loadline.adapters.nats_bus import NatsBus
 from loadline.client.frontend import FrontendClient
 from loadline.client.scaler import ScalerClient
-from loadline.client.worker import WorkerClient
-from loadline.config import EtcdKnobs, NatsKnobs
+from loadline.config import NatsKnobs
 from loadline.core.vocabulary.decisions import PoolTarget
-from loadline.core.vocabulary.events import DecisionAnswered, LoadReported, TrafficReported, WorkerDrained
-from loadline.core.vocabulary.samples import WorkerRecord, WorkerSample
+from loadline.core.vocabulary.events import WorkerDrained
 from loadline.core.vocabulary.scalars import Role
-from loadline.errors import BusUnavailable, StoreUnavailable
-from loadline.ports import StoreEntry
+from loadline.errors import BusUnavailable
 from loadline.rig.servers import EtcdServer, NatsServer
-from loadline.wire.codec import Codec, encode
-from loadline.wire.keys import Keys
-from loadline.wire.messages import DrainCommand, DrainReply, ScalingDecision
-from loadline.wire.subjects import Subjects
+from tests.support.client_rig import Agent, Engine, agent_at, worker_at
 from tests.support.decisions import decision
 from tests.waiting import until, until_async
 
 pytestmark = pytest.mark.process
-
-
-class Agent:
-    """The other end of the bus and the store: hears everything, and can announce and command."""
-
-    def __init__(self, bus: NatsBus, store: EtcdStore, name: str) -> None:
-        self.bus = bus
-        self.store = store
-        self.subjects = Subjects(name)
-        self.keys = Keys(name)
-        self._codec = Codec(self.subjects, 262_144)
-        self.loads: list[LoadReported] = []
-        self.traffic: list[TrafficReported] = []
-        self.answers: list[DecisionAnswered] = []
-        self.drained: list[WorkerDrained] = []
-
-    def hear(self, subject: str, payload: bytes) -> None:
-        event = self._codec.decode(subject, payload)
-        match event:
-            case LoadReported():
-                self.loads.append(event)
-            case TrafficReported():
-                self.traffic.append(event)
-            case DecisionAnswered():
-                self.answers.append(event)
-            case WorkerDrained():
-                self.drained.append(event)
-            case _:
-                pytest.fail(f"not understood: {event}")
-
-    async def entry(self, worker: str = "w") -> StoreEntry | None:
-        try:
-            snapshot = await self.store.read(self.keys.worker("m", "p", worker))
-        except StoreUnavailable:
-            return None
-        return snapshot.entries[0] if snapshot.entries else None
-
-    async def state(self) -> str | None:
-        entry = await self.entry()
-        return msgspec.json.decode(entry.value, type=WorkerRecord).state if entry else None
-
-    async def state_becomes(self, expected: str | None) -> None:
-        async def is_it() -> bool:
-            return await self.state() == expected
-
-        await until_async(is_it, f"state {expected}")
-
-    async def hears_load(self) -> None:
-        heard = len(self.loads)
-        await until(lambda: len(self.loads) > heard, "a load report")
-
-    async def drain(self, role: Role, incarnation: int = 1, drain_id: str = "d", epoch: int = 1) -> DrainReply:
-        command = DrainCommand(drain_id, "m", "p", "w", role, incarnation, epoch, 60_000)
-        reply = await self.bus.request(self.subjects.drain("w"), encode(command), 5)
-        return msgspec.json.decode(reply, type=DrainReply)
-
-    async def announce(self, announced: ScalingDecision) -> None:
-        await self.bus.publish(self.subjects.decision(announced.model), encode(announced))
-
-
-@asynccontextmanager
-async def agent_at(nats_url: str, etcd_url: str, name: str) -> AsyncIterator[Agent]:
-    bus = NatsBus(NatsKnobs(servers=(nats_url,)), name="test-agent")
-    store = EtcdStore(EtcdKnobs(endpoints=(etcd_url,)))
-    agent = Agent(bus, store, name)
-    try:
-        await bus.connect(lambda _connected: None)
-        for kind in ("load", "traffic", "applied", "drained"):
-            await bus.subscribe(agent.subjects.all_of(kind), agent.hear)
-        async with asyncio.timeout(120):
-            yield agent
-    finally:
-        await bus.close()
-        await store.close()
-
-
-class Engine:
-    """Is empty once a test says so."""
-
-    def __init__(self) -> None:
-        self.empty = asyncio.Event()
-
-    async def drain(self, command: DrainCommand) -> None:
-        assert command.worker == "w"
-        await self.empty.wait()
-
-
-def worker_at(nats_url: str, etcd_url: str, name: str, engine: Engine, role: Role = "decode") -> WorkerClient:
-    return WorkerClient(
-        WorkerRecord("m", "p", "w", role, incarnation=1),
-        nats=NatsKnobs(servers=(nats_url,)),
-        etcd=EtcdKnobs(endpoints=(etcd_url,)),
-        root=name,
-        namespace=name,
-        sample=lambda: WorkerSample(0, 0, waiting_requests=0),
-        on_drain=engine.drain,
-        report_interval_ms=50,
-        lease_ttl_s=2,
-    )
 
 
 def test_a_worker_registers_stays_registered_reports_and_leaves(nats_url: str, etcd_url: str, own_name: str) -> None:

@@ -1,4 +1,4 @@
-"""A key in the store under a lease, step by step: whoever awaits the steps brings the loop and the clock."""
+"""A key in the store under a lease, step by step: the caller of the steps supplies the loop and the clock."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -9,30 +9,35 @@ from loadline.ports import Compare, Store, StoreEntry, Write
 
 
 class LeaseStep(Enum):
-    """What a step came to."""
+    """Result of a step."""
 
-    KEPT = auto()
+    RENEWED = auto()
     """The key is as it should be; the next step is due after a third of the lease."""
+    RESTORED = auto()
+    """The key had been removed or overwritten, and is written again; the next step is due as after ``RENEWED``."""
     LOST = auto()
-    """The lease had run out; the next step, if any, is due at once."""
+    """The lease had expired; the next step, if any, is due at once."""
     SUPERSEDED = auto()
-    """A later owner holds the key: it is left to that one."""
+    """A later owner holds the key, which stays with that owner."""
     REVOKED = auto()
-    """The lease was given back."""
+    """The lease was revoked."""
 
 
 class LeasedKey:
     """One key under one lease. Steps come one after another, so no two calls can cross.
 
-    A key that somebody else holds is only taken over from an earlier owner: an owner that was frozen while a later one
-    took its place gives up when it wakes.
+    A live lease does not prove that the key exists: whoever may write the key can remove it, or overwrite it under a
+    lease that then ends. So every renewal compares the key with what was written last, and writes it again.
+
+    The key is taken over from an earlier owner only: an owner that was frozen while a later one took its place gives
+    up when it wakes.
 
     Args:
-        store: Where the key lives.
+        store: Store of the key.
         key: The key.
         value: Its first value.
-        lease_ttl_s: How long the key outlives its owner.
-        is_later: Whether a value is of a later owner, to whom the key is left.
+        lease_ttl_s: TTL of the lease: how long the key outlives its owner.
+        is_later: Returns True for a value of a later owner, to whom the key is left.
     """
 
     def __init__(
@@ -40,11 +45,11 @@ class LeasedKey:
     ) -> None:
         self.key = key
         self.gone = False
-        """The key is gone for good: revoked, run out because the store was away, or another's now."""
+        """True once the key is gone for good: revoked, expired while the store was away, or another owner's."""
         self._store = store
         self._wanted = value
         self._written: bytes | None = None
-        self._revision = 0  # of the key as we know it; 0: it is not there
+        self._revision = 0  # of our last write; 0: the key does not exist
         self._lease_ttl_s = lease_ttl_s
         self._is_later = is_later
         self._lease_id = 0
@@ -58,26 +63,26 @@ class LeasedKey:
         self._replace_lost = replace_lost
 
     def withdraw(self) -> None:
-        """Write what was to be written and revoke the lease with the next step, and register no more."""
+        """Write a pending value and revoke the lease with the next step, and register no more."""
         self._withdrawn = True
 
     async def step(self, now_s: float) -> LeaseStep:
-        """Extend the lease and write what is new, or give the lease up.
+        """Renew the lease and write what is new or missing, or revoke the lease.
 
         Args:
-            now_s: Time that only goes forward, in s.
+            now_s: Monotonic time, in s.
 
         Raises:
             LoadlineError: The store cannot be reached. Try again later, unless the key is ``gone``.
         """
         if not self._withdrawn:
-            return await self._keep(now_s)
+            return await self._renew(now_s)
         self.gone = now_s > self._lease_ends_s  # so it is over even if the store does not answer
-        await self._say_last()
+        await self._write_last()
         return await self._revoke(LeaseStep.REVOKED)
 
-    async def _keep(self, now_s: float) -> LeaseStep:
-        """Extend the lease or get a new one, then write the value if it is not there yet."""
+    async def _renew(self, now_s: float) -> LeaseStep:
+        """Renew the lease or get a new one, then write the value unless the store has it."""
         if self._lease_id and await self._store.keep_alive(self._lease_id) == 0:
             self._lease_id, self._written, self._revision = 0, None, 0
             self.gone = not self._replace_lost
@@ -85,15 +90,22 @@ class LeasedKey:
         if not self._lease_id:
             self._lease_id = await self._store.grant(self._lease_ttl_s)
         self._lease_ends_s = now_s + self._lease_ttl_s
-        value = self._wanted
-        if self._written != value:
-            if not await self._put(value):
-                return await self._revoke(LeaseStep.SUPERSEDED)
-            self._written = value
-        return LeaseStep.KEPT
+        value, step = self._wanted, LeaseStep.RENEWED
+        if self._written == value:
+            if await self._is_unchanged():
+                return step
+            self._written, step = None, LeaseStep.RESTORED
+        if not await self._put(value):
+            return await self._revoke(LeaseStep.SUPERSEDED)
+        self._written = value
+        return step
+
+    async def _is_unchanged(self) -> bool:
+        """Return True if our last write is the last write of the key."""
+        return (await self._store.commit([Compare(self.key, "mod", self._revision)], [])).committed
 
     async def _put(self, value: bytes) -> bool:
-        """Write the value; false, and nothing is written, when a later owner holds the key."""
+        """Write the value; return False, and write nothing, if a later owner holds the key."""
         for _ in range(2):
             compare = Compare(self.key, "mod", self._revision)
             outcome = await self._store.commit([compare], [Write(self.key, value, self._lease_id)])
@@ -104,14 +116,14 @@ class LeasedKey:
             if held is not None and held.lease_id != self._lease_id and self._is_later(held.value):
                 return False
             self._revision = held.mod_revision if held is not None else 0
-        raise StoreUnavailable(f"{self.key} is being written by another")
+        raise StoreUnavailable(f"another client writes {self.key} at the same time")
 
-    async def _say_last(self) -> None:
-        """Write what is new before the key goes: who leaves says so first, and is not taken for one that failed."""
+    async def _write_last(self) -> None:
+        """Write a pending value before the key goes: a worker that leaves is not taken for one that failed."""
         if self._lease_id and self._written is not None and self._written != self._wanted:
             with suppress(LoadlineError):
                 await self._put(self._wanted)
-            self._written = self._wanted  # one try: the lease is given up in any case
+            self._written = self._wanted  # one try: the lease is revoked in any case
 
     async def _held(self) -> StoreEntry | None:
         entries = (await self._store.read(self.key)).entries  # by prefix: decode-1 is one of decode-17 too

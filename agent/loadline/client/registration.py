@@ -22,10 +22,10 @@ class Registration:
     """Leased key with a task of its own, ``run``, which alone calls the store.
 
     Args:
-        store: Where the key lives.
+        store: Store of the key.
         key: The key.
         value: Its first value.
-        lease_ttl_s: How long the key outlives its owner; the lease is extended every third of it.
+        lease_ttl_s: How long the key outlives its owner; lease and key are checked every third of it.
         is_later: Returns True for a value of a later owner; the key is then left to it.
     """
 
@@ -37,6 +37,8 @@ class Registration:
         self._wake = asyncio.Event()
         self.gone = asyncio.Event()
         """Set once the key is gone for good: revoked, expired during an outage, or taken over by a later owner."""
+        self.superseded = False
+        """True once a later owner was found to hold the key."""
 
     def write(self, value: bytes, *, replace_lost: bool = True) -> None:
         """Write a new value as soon as the store is reachable. ``replace_lost`` False: a lost lease is not replaced."""
@@ -70,6 +72,10 @@ class Registration:
     def _log_step(self, step: LeaseStep) -> None:
         if step is LeaseStep.LOST:
             _log.warning("lease_lost", key=self._leased.key, replaced=not self._leased.gone)
+        elif step is LeaseStep.RESTORED:
+            remedy = "find out who else writes this key"
+            _log.warning("registration_restored", key=self._leased.key, remedy=remedy)
         elif step is LeaseStep.SUPERSEDED:
+            self.superseded = True
             remedy = "end this worker, or give each worker a name of its own"
             _log.error("registration_superseded", key=self._leased.key, remedy=remedy)

@@ -58,6 +58,37 @@ async def running(work: Coroutine[object, object, None], name: str) -> AsyncIter
             task.result()
 
 
+class BodyInterrupt:
+    """Ends the body of an ``async with`` by an error, as ``asyncio.timeout`` does. Construct it on entry."""
+
+    def __init__(self) -> None:
+        self._task = asyncio.current_task()
+        self._cancelling = self._task.cancelling() if self._task else 0
+        self._error: Exception | None = None
+        self._left = False
+
+    def interrupt(self, error: Exception) -> None:
+        """Cancel the body unless it has ended; ``leave`` then raises the error."""
+        if self._task is not None and not self._left and self._error is None:
+            self._error = error
+            self._task.cancel()
+
+    def leave(self) -> None:
+        """Record the end of the body: from now on nothing is cancelled."""
+        self._left = True
+
+    def raise_error(self, kind: type[BaseException] | None) -> None:
+        """Raise the error in place of the cancellation that it caused.
+
+        Args:
+            kind: Type of the exception that ended the body.
+        """
+        if self._task is None or self._error is None or self._task.uncancel() > self._cancelling:
+            return
+        if kind is not None and issubclass(kind, asyncio.CancelledError):
+            raise self._error
+
+
 def _log_crash(task: asyncio.Task[None]) -> None:
     if not task.cancelled() and (error := task.exception()) is not None:
         _log.error("task_crashed", task=task.get_name(), exc_info=error)

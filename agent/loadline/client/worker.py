@@ -9,7 +9,9 @@
         await worker.ready()
         await worker.drained.wait()
 
-The worker runs without NATS and etcd, and reconnects as soon as they are reachable.
+The worker runs without NATS and etcd, and reconnects as soon as they are reachable. A worker that finds its name
+taken by one that started later ends: the body of the ``async with`` is cancelled, and ``WorkerSuperseded`` is raised. A
+worker that drains finishes its drain first.
 """
 
 import asyncio
@@ -28,10 +30,11 @@ from loadline.client.incarnation import DRAINED_INTERVAL_MS, DRAINED_REPEATS_MAX
 from loadline.client.migratable_engine import MigrationOptions
 from loadline.client.migration_driver import MigrationDriver
 from loadline.client.registration import Registration
-from loadline.client.resources import bus_of, publish_now, running, store_of, wait_at_most
+from loadline.client.resources import BodyInterrupt, bus_of, publish_now, running, store_of, wait_at_most
 from loadline.config import EtcdKnobs, NatsKnobs
 from loadline.core.vocabulary.samples import WorkerRecord, WorkerSample
 from loadline.core.vocabulary.scalars import WorkerPhase
+from loadline.errors import WorkerSuperseded
 from loadline.ports import Bus, Store
 from loadline.wire.codec import Rejected, decode_as, encode
 from loadline.wire.keys import Keys
@@ -119,12 +122,20 @@ class WorkerClient:
             stack.push_async_callback(self._leave)
             await enter(running(self._report_periodically(), f"reports of {record.worker}"))
             await enter(running(self._run_drain(), f"drain of {record.worker}"))
+            self._interrupt = BodyInterrupt()
+            await enter(running(self._end_when_superseded(), f"successor of {record.worker}"))
             self._stack = stack.pop_all()
         return self
 
-    async def __aexit__(self, *_: object) -> None:
-        """Stop reporting, revoke the lease (within 3 s) and disconnect."""
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Stop reporting, revoke the lease (within 3 s) and disconnect.
+
+        Raises:
+            WorkerSuperseded: The body was ended because a worker of this name started later.
+        """
+        self._interrupt.leave()
         await self._stack.aclose()
+        self._interrupt.raise_error(kind)
 
     async def ready(self) -> None:
         """Register as ``ready`` as soon as the store is reachable, and report at once: the engine can serve."""
@@ -199,6 +210,14 @@ class WorkerClient:
     def _register(self, state: WorkerPhase) -> None:
         self.record = replace(self.record, state=state)
         self._registration.write(encode(self.record), replace_lost=state != "draining")
+
+    async def _end_when_superseded(self) -> None:
+        await self._registration.gone.wait()
+        if self._registration.superseded and self.record.state != "draining":
+            record = self.record
+            text = f"worker {record.worker} of pool {record.pool} was started again, so incarnation"
+            remedy = "Give each worker a name of its own."
+            self._interrupt.interrupt(WorkerSuperseded(f"{text} {record.incarnation} ends. {remedy}"))
 
     async def _answer_drain(self, payload: bytes) -> bytes | None:
         command = decode_as(DrainCommand, payload, self._subjects.drain(self.record.worker))

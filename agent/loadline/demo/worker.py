@@ -28,7 +28,7 @@ from loadline.demo.clock import ReplayClock
 from loadline.demo.engine_host import EngineHost
 from loadline.demo.migratable_engine import DemoMigratableEngine
 from loadline.demo.protocol import TICK_S, handover_prefix, submit_subject
-from loadline.errors import DataError
+from loadline.errors import DataError, WorkerSuperseded
 from loadline.sim.engine import EngineKnobs, SimulatedEngine
 from loadline.sim.profiles import MeasuredProfile
 from loadline.sim.serving.transfer import TransferLink
@@ -153,6 +153,9 @@ def main(arguments: list[str] | None = None) -> int:
         asyncio.run(run(options))
     except DataError as error:
         _log.error("cannot_start", error=str(error))
+        return 1
+    except WorkerSuperseded as error:
+        _log.error("superseded", error=str(error))
         return 1
     return 0
 

@@ -1,98 +1,20 @@
 """The worker client against a bus and a store in memory: states, drains and refusals."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
 import msgspec
 import numpy as np
 import pytest
 from structlog.testing import capture_logs
 
-from loadline.client.worker import Samples, WorkerClient
 from loadline.core.vocabulary.events import LoadReported, WorkerDrained
 from loadline.core.vocabulary.samples import WorkerRecord, WorkerSample
 from loadline.core.vocabulary.scalars import Role
-from loadline.ports import StoreChange, StoreEntry, Write
-from loadline.wire.codec import Codec, encode
-from loadline.wire.keys import Keys
-from loadline.wire.messages import DrainCommand, DrainReply
-from loadline.wire.subjects import Subjects
-from tests.support.memory import MemoryBus, MemoryStore
+from loadline.ports import StoreChange
+from loadline.wire.codec import encode
+from loadline.wire.messages import DrainCommand
+from tests.support.client_worker import IDLE, INCARNATION, WorkerClientHarness, harness
 from tests.waiting import until
-
-SUBJECTS = Subjects("loadline")
-CODEC = Codec(SUBJECTS, 262_144)
-KEY = Keys("default").worker("m", "p", "w")
-INCARNATION = 1_000
-IDLE = WorkerSample(0, 0)
-
-
-class WorkerClientHarness:
-    """A worker, its surroundings, and an engine that empties when it is told to."""
-
-    def __init__(self, role: Role, samples: Samples) -> None:
-        self.bus = MemoryBus()
-        self.store = MemoryStore()
-        self.samples = samples
-        self.drains: list[DrainCommand] = []
-        self.empty = asyncio.Event()
-        self.failing = False
-        self.worker = WorkerClient(
-            WorkerRecord("m", "p", "w", role, INCARNATION),
-            bus=self.bus,
-            store=self.store,
-            sample=self.sample,
-            on_drain=self.on_drain,
-            report_interval_ms=5,
-            lease_ttl_s=1,
-        )
-
-    def sample(self) -> Samples:
-        if self.failing:
-            raise RuntimeError("the engine does not answer")
-        return self.samples
-
-    async def on_drain(self, command: DrainCommand) -> None:
-        self.drains.append(command)
-        if self.failing:
-            raise RuntimeError("the engine does not empty")
-        await self.empty.wait()
-
-    @property
-    def state(self) -> str | None:
-        held = self.held
-        return msgspec.json.decode(held.value, type=WorkerRecord).state if held else None
-
-    @property
-    def held(self) -> StoreEntry | None:
-        return self.store.server.keys.get(KEY)
-
-    def lose_lease(self) -> int:
-        """The lease of what is registered runs out; gives its id."""
-        held = self.held
-        assert held is not None
-        self.store.server.revoke(held.lease_id)
-        return held.lease_id
-
-    def heard(self) -> list[LoadReported | WorkerDrained]:
-        decoded = [CODEC.decode(subject, payload) for subject, payload in self.bus.published]
-        return [event for event in decoded if isinstance(event, LoadReported | WorkerDrained)]
-
-    async def command(
-        self, drain_id: str = "d", *, epoch: int = 1, incarnation: int = INCARNATION, ttl_ms: int = 60_000
-    ) -> DrainReply:
-        command = DrainCommand(drain_id, "m", "p", "w", "decode", incarnation, epoch, ttl_ms)
-        reply = await self.bus.request(SUBJECTS.drain("w"), encode(command), 5)
-        return msgspec.json.decode(reply, type=DrainReply)
-
-
-@asynccontextmanager
-async def harness(role: Role = "decode", samples: Samples = IDLE) -> AsyncIterator[WorkerClientHarness]:
-    made = WorkerClientHarness(role, samples)
-    async with asyncio.timeout(60), made.worker:
-        yield made
-    assert made.state is None, "a worker that left is no longer registered"
 
 
 def test_registers_starting_then_ready_and_reports_risen_numbers() -> None:
@@ -298,44 +220,6 @@ def test_a_lost_lease_is_replaced_unless_the_worker_drains() -> None:
             made.empty.set()
             await made.worker.drained.wait()
             assert made.held is None
-
-    asyncio.run(scenario())
-
-
-def registered(made: WorkerClientHarness, value: bytes) -> StoreEntry:
-    """Another worker of the same name registers, as if this one had been frozen for a while."""
-    made.store.server.commit([], [Write(KEY, value, made.store.server.grant(10))])
-    assert made.held is not None
-    return made.held
-
-
-@pytest.mark.parametrize("lease_lost", [True, False])
-def test_a_worker_that_was_replaced_leaves_the_key_to_its_replacement(lease_lost: bool) -> None:  # noqa: FBT001
-    async def scenario() -> None:
-        made = WorkerClientHarness("decode", IDLE)
-        async with asyncio.timeout(60), made.worker:
-            await until(lambda: made.state == "starting")
-            assert made.held is not None
-            own = made.lose_lease() if lease_lost else made.held.lease_id
-            later = registered(made, encode(WorkerRecord("m", "p", "w", "decode", INCARNATION + 1)))
-            await made.worker.ready()
-            await made.worker._registration.gone.wait()
-            assert made.held == later
-            await made.worker.ready()
-        assert made.held == later
-        assert made.store.server.keep_alive(own) == 0, "its own lease is given back"
-
-    asyncio.run(scenario())
-
-
-@pytest.mark.parametrize("value", [encode(WorkerRecord("m", "p", "w", "decode", INCARNATION - 1)), b"rubbish"])
-def test_what_an_earlier_life_left_behind_is_replaced(value: bytes) -> None:
-    async def scenario() -> None:
-        made = WorkerClientHarness("decode", IDLE)
-        before = registered(made, value)
-        async with asyncio.timeout(60), made.worker:
-            await until(lambda: made.held != before)
-            assert made.state == "starting"
 
     asyncio.run(scenario())
 

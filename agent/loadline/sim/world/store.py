@@ -118,7 +118,8 @@ class VirtualStore:
             raise StoreUnavailable("requested lease not found")
         if not all(self._holds(compare) for compare in compares):
             return CommitResult(committed=False, revision=self.revision)
-        self._write(writes)
+        if writes:
+            self._write(writes)
         return CommitResult(committed=True, revision=self.revision)
 
     def _holds(self, compare: Compare) -> bool:

@@ -287,8 +287,11 @@ class SimulatedWorker:
             self._registration_changed = VirtualFuture[None]()
             wait_ms = self._knobs.lease_ttl_s * 1_000.0 / 3.0
             try:
-                if await self._leased.step(self._timeline.now_ms / 1_000.0) is LeaseStep.LOST:
+                step = await self._leased.step(self._timeline.now_ms / 1_000.0)
+                if step is LeaseStep.LOST:
                     continue
+                if step is LeaseStep.SUPERSEDED and not self.draining:
+                    self._timeline.call_later(0.0, self.kill)
             except LoadlineError:
                 wait_ms = _RETRY_MS
             self._timeline.call_later(wait_ms, partial(self._registration_changed.set_result, None))

@@ -1,0 +1,139 @@
+"""The key of a worker in the store: replaced workers, and keys that somebody else removes or overwrites."""
+
+import asyncio
+
+import pytest
+from structlog.testing import capture_logs
+
+from loadline.core.vocabulary.samples import WorkerRecord
+from loadline.errors import WorkerSuperseded
+from loadline.ports import StoreEntry, Write
+from loadline.wire.codec import encode
+from tests.support.client_worker import IDLE, INCARNATION, KEY, WorkerClientHarness, harness
+from tests.waiting import until
+
+LATER = encode(WorkerRecord("m", "p", "w", "decode", INCARNATION + 1))
+
+
+def registered(made: WorkerClientHarness, value: bytes) -> StoreEntry:
+    """Another worker of the same name registers, as if this one had been frozen for a while."""
+    made.store.server.commit([], [Write(KEY, value, made.store.server.grant(10))])
+    assert made.held is not None
+    return made.held
+
+
+@pytest.mark.parametrize("told", [True, False])
+@pytest.mark.parametrize("lease_lost", [True, False])
+def test_a_worker_that_was_replaced_leaves_the_key_to_its_replacement_and_ends(
+    lease_lost: bool,  # noqa: FBT001
+    told: bool,  # noqa: FBT001
+) -> None:
+    async def scenario() -> None:
+        made = WorkerClientHarness("decode", IDLE)
+        own = 0
+
+        async def serve() -> None:
+            nonlocal own
+            async with asyncio.timeout(60), made.worker:
+                await until(lambda: made.state == "starting")
+                assert made.held is not None
+                own = made.lose_lease() if lease_lost else made.held.lease_id
+                registered(made, LATER)
+                if told:
+                    await made.worker.ready()
+                await asyncio.Event().wait()  # the engine serves until the client ends it
+
+        with pytest.raises(WorkerSuperseded, match=r"worker w of pool p .* incarnation 1000 ends"):
+            await serve()
+        assert made.held is not None
+        assert made.held.value == LATER
+        assert made.store.server.keep_alive(own) == 0, "its own lease is revoked"
+
+    asyncio.run(scenario())
+
+
+def test_a_worker_that_drains_finishes_although_it_was_replaced() -> None:
+    async def scenario() -> None:
+        made = WorkerClientHarness("prefill", IDLE)
+        async with asyncio.timeout(60), made.worker:
+            await until(lambda: made.state == "starting")
+            await made.command()
+            await until(lambda: made.state == "draining")
+            later = registered(made, encode(WorkerRecord("m", "p", "w", "prefill", INCARNATION + 1)))
+            await until(made.worker._registration.gone.is_set, "the replacement was noticed")
+            made.empty.set()
+            await made.worker.drained.wait()
+        assert made.held == later
+
+    asyncio.run(scenario())
+
+
+def test_an_error_of_the_engine_is_raised_although_the_worker_was_replaced() -> None:
+    async def scenario() -> None:
+        made = WorkerClientHarness("decode", IDLE)
+
+        async def serve() -> None:
+            async with asyncio.timeout(60), made.worker:
+                await until(lambda: made.state == "starting")
+                registered(made, LATER)
+                try:
+                    await asyncio.Event().wait()
+                finally:
+                    raise RuntimeError("the engine failed")
+
+        with pytest.raises(RuntimeError, match="the engine failed"):
+            await serve()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("writes", [[None], [b"rubbish"], [LATER, None]])
+def test_a_key_that_somebody_else_removed_or_overwrote_is_written_again(writes: list[bytes | None]) -> None:
+    async def scenario() -> None:
+        async with harness() as made:
+            await made.worker.ready()
+            await until(lambda: made.state == "ready", "ready")
+            before = made.held
+            assert before is not None
+            with capture_logs() as logs:
+                for value in writes:
+                    made.store.server.commit([], [Write(KEY, value)])
+                await until(lambda: any(log["event"] == "registration_restored" for log in logs), "written again")
+            assert made.state == "ready"
+            after = made.held
+            assert after is not None
+            assert after.mod_revision > before.mod_revision
+            assert after.lease_id == before.lease_id
+
+    asyncio.run(scenario())
+
+
+def test_a_renewal_that_finds_its_key_writes_nothing() -> None:
+    async def scenario() -> None:
+        async with harness() as made:
+            await until(lambda: made.state == "starting", "registered")
+            revision, calls = made.store.server.revision, 0
+            keep_alive = made.store.keep_alive
+
+            async def count(lease_id: int) -> int:
+                nonlocal calls
+                calls += 1
+                return await keep_alive(lease_id)
+
+            made.store.keep_alive = count  # type: ignore[method-assign]
+            await until(lambda: calls > 2, "renewed")
+            assert made.store.server.revision == revision
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("value", [encode(WorkerRecord("m", "p", "w", "decode", INCARNATION - 1)), b"rubbish"])
+def test_what_an_earlier_life_left_behind_is_replaced(value: bytes) -> None:
+    async def scenario() -> None:
+        made = WorkerClientHarness("decode", IDLE)
+        before = registered(made, value)
+        async with asyncio.timeout(60), made.worker:
+            await until(lambda: made.held != before)
+            assert made.state == "starting"
+
+    asyncio.run(scenario())
