@@ -1,14 +1,14 @@
 #!/bin/sh
-# Users and roles of least privilege in etcd, and authentication on. May be run again, such as to add a model.
+# Create users and roles of least privilege in etcd and enable authentication. Run it again to add a model.
 #
 #   PASSWORDS=/etc/loadline/etcd ETCDCTL_ENDPOINTS=https://etcd:2379 ./roles.sh NAMESPACE MODEL...
 #
-# PASSWORDS is a folder of root's, mode 0700, with a file of one line for each user: root, loadline-agent,
-# loadline-reader and loadline-worker-MODEL for each model. Passwords go in by stdin, so that no process list shows them.
-# Once authentication is on, a further run needs ETCDCTL_USER=root and ETCDCTL_PASSWORD in the environment.
-# MODEL is written as in a key: characters outside A-Z a-z 0-9 _ - percent-encoded, so meta/llama is meta%2Fllama.
+# PASSWORDS is a folder owned by root, mode 0700, with a one-line file per user: root, loadline-agent, loadline-reader
+# and loadline-worker-MODEL for each model. Passwords are passed by stdin, so that no process list shows them.
+# After authentication is enabled, a run needs ETCDCTL_USER=root and ETCDCTL_PASSWORD in the environment.
+# MODEL is percent-encoded as in keys, except for A-Z a-z 0-9 _ -: meta/llama is meta%2Fllama.
 #
-# Scalers and frontends need nothing in etcd. loadline-reader is for routers and for people who look.
+# Scalers and frontends need no access to etcd. loadline-reader is for routers and operators.
 set -eu
 
 namespace=$1
@@ -25,15 +25,15 @@ user() { # name, role
   etcdctl user grant-role "$1" "$2"
 }
 
-# Everything of the namespace: it leads, commits decisions, keeps what it learned, pauses, and revokes the lease of a
-# worker that does not answer.
+# The agent needs the whole namespace: leader key, decisions, learned state, pauses, and the leases of workers that do
+# not answer, which it revokes.
 role loadline-agent readwrite "$prefix"
 user loadline-agent loadline-agent
 
 role loadline-reader read "$prefix"
 user loadline-reader loadline-reader
 
-# A worker writes its own record; it reads it first, for it may be another's by now.
+# A worker writes its own record, and first reads it, since a later worker of its name may have replaced it.
 for model in "$@"; do
   role "loadline-worker-$model" readwrite "${prefix}workers/$model/"
   user "loadline-worker-$model" "loadline-worker-$model"

@@ -70,7 +70,7 @@ class Server(abc.ABC):
 
     @property
     def alive(self) -> bool:
-        """Whether the process exists, also while paused."""
+        """True while the process exists, even if paused."""
         return self._process is not None and self._process.poll() is None
 
     def start(self) -> None:

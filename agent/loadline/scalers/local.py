@@ -1,4 +1,4 @@
-"""The reference scaler: workers are processes of this host.
+"""Reference scaler whose workers are processes of this host.
 
     python -m loadline.scalers.local --config local.toml
 
@@ -68,7 +68,7 @@ class _LocalPool:
 
 
 class LocalScaler:
-    """Carries out decisions with processes of this host.
+    """Scaler that applies decisions with processes of this host.
 
     Args:
         knobs: The configuration.
@@ -99,7 +99,7 @@ class LocalScaler:
         self._wake = asyncio.Event()
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Carry out decisions until ``stop`` is set, then end all workers, within slightly more than ``grace_ms``."""
+        """Apply decisions until ``stop`` is set, then stop all workers, within slightly more than ``grace_ms``."""
         stopping = asyncio.create_task(self._wake_at(stop))
         try:
             async with running(self._receive(), "decisions") as receiving:
@@ -118,20 +118,20 @@ class LocalScaler:
         self._wake.set()
 
     async def _receive(self) -> None:
-        async for order in self._scaler:
-            model = order.model
-            unknown = [pool for pool in order.targets if (model, pool) not in self._pools]
+        async for received in self._scaler:
+            model = received.model
+            unknown = [pool for pool in received.targets if (model, pool) not in self._pools]
             if unknown:
-                await self._scaler.refuse(order, f"no such pool is configured: {', '.join(unknown)}")
+                await self._scaler.refuse(received, f"no such pool is configured: {', '.join(unknown)}")
                 continue
-            await self._scaler.accept(order)
-            for name, target in order.targets.items():
+            await self._scaler.accept(received)
+            for name, target in received.targets.items():
                 pool = self._pools[model, name]
-                pool.target, pool.drain_ttl_ms = target, order.decision.drain_ttl_ms
-            self._open[model] = order
+                pool.target, pool.drain_ttl_ms = target, received.decision.drain_ttl_ms
+            self._open[model] = received
             self._reported.pop(model, None)
             self._wake.set()
-            _log.info("decision_accepted", decision=order.decision.decision_id, targets=_counts(order))
+            _log.info("decision_accepted", decision=received.decision.decision_id, targets=_counts(received))
 
     def _mark_leaving(self, pool: _LocalPool, now_ms: int) -> None:
         """Mark the processes that are leaving."""
@@ -144,9 +144,9 @@ class LocalScaler:
         now_ms = _now_ms()
         self._mark_leaving(pool, now_ms)
         for action in plan_actions(pool.seen(), pool.target, pool.failures, self._timing, now_ms):
-            self._do(pool, action, now_ms)
+            self._execute(pool, action, now_ms)
 
-    def _do(self, pool: _LocalPool, action: ProcessAction, now_ms: int) -> None:
+    def _execute(self, pool: _LocalPool, action: ProcessAction, now_ms: int) -> None:
         if action.kind == "start":
             for _ in range(action.count):
                 self._start(pool, now_ms)
@@ -192,22 +192,22 @@ class LocalScaler:
 
     async def _report(self) -> None:
         """Report the progress of open decisions when their counts have changed."""
-        for model, order in list(self._open.items()):
-            pools = {name: self._pools[model, name] for name in order.targets}
+        for model, received in list(self._open.items()):
+            pools = {name: self._pools[model, name] for name in received.targets}
             observed = {name: len(pool.workers) for name, pool in pools.items()}
-            if all(is_reached(pool.seen(), order.targets[name]) for name, pool in pools.items()):
+            if all(is_reached(pool.seen(), received.targets[name]) for name, pool in pools.items()):
                 del self._open[model]
-                await self._scaler.complete(order, observed)
-                _log.info("decision_done", decision=order.decision.decision_id, observed=observed)
+                await self._scaler.complete(received, observed)
+                _log.info("decision_done", decision=received.decision.decision_id, observed=observed)
             elif self._reported.get(model) != observed:
                 self._reported[model] = observed
-                await self._scaler.progress(order, observed)
+                await self._scaler.progress(received, observed)
 
     async def _end_all(self) -> None:
         for kind in ("terminate", "kill"):
             for pool in self._pools.values():
                 for name in pool.workers:
-                    self._do(pool, ProcessAction(kind, name, reason="stopped"), _now_ms())
+                    self._execute(pool, ProcessAction(kind, name, reason="stopped"), _now_ms())
             deadline_s = time.monotonic() + self._knobs.grace_ms / 1_000
             while any(pool.workers for pool in self._pools.values()) and time.monotonic() < deadline_s:
                 self._wake.clear()
@@ -224,8 +224,8 @@ def _exit_reason(worker: _LocalWorker, code: int) -> str:
     return "failed" if code else "exited"
 
 
-def _counts(order: ReceivedDecision) -> dict[str, int]:
-    return {name: target.replicas for name, target in order.targets.items()}
+def _counts(received: ReceivedDecision) -> dict[str, int]:
+    return {name: target.replicas for name, target in received.targets.items()}
 
 
 def _now_ms() -> int:
@@ -242,7 +242,7 @@ async def serve(knobs: LocalKnobs) -> None:
 
 
 def main() -> int:
-    """Run the program; 0 after a stop, 2 where the configuration cannot be used."""
+    """Run the program; return 0 after a stop, 2 for an invalid configuration."""
     parser = argparse.ArgumentParser(prog="python -m loadline.scalers.local", description="Workers as local processes.")
     parser.add_argument(
         "--config", type=Path, required=True, metavar="FILE", help="TOML file; see docs/reference/clients.md"

@@ -1,4 +1,4 @@
-"""The configuration file of the local scaler: which command starts a worker of each pool, and how patient to be."""
+"""Configuration file of the local scaler: the command of each pool, and time limits."""
 
 import re
 import tomllib
@@ -16,55 +16,60 @@ Positive = Annotated[int, Meta(ge=1)]
 
 
 class _StrictKnobs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An unknown key is an error, not a silent nothing."""
+    """Base of knobs that reject unknown keys."""
 
 
 class LocalPoolKnobs(_StrictKnobs, frozen=True):
-    """How the workers of a pool are started."""
+    """Command and environment of a pool's workers."""
 
     name: Name
     role: Role
     command: Annotated[
         tuple[str, ...],
         Meta(
-            min_length=1, description="Program, arguments; {worker} {model} {pool} {role} {incarnation} are filled in."
+            min_length=1,
+            description="Program and arguments; {worker} {model} {pool} {role} {incarnation} are replaced.",
         ),
     ]
-    env: Annotated[dict[str, str], Meta(description="Variables added to this process's own environment.")] = {}
-    gpus: Annotated[int, Meta(ge=0, le=4096, description="GPUs that one worker occupies, for the lifetimes file.")] = 1
+    env: Annotated[dict[str, str], Meta(description="Variables added to the scaler's environment.")] = {}
+    gpus: Annotated[int, Meta(ge=0, le=4096, description="GPUs of one worker, for the lifetimes file.")] = 1
 
 
 class LocalModelKnobs(_StrictKnobs, frozen=True):
-    """A model and its pools."""
+    """Model and its pools."""
 
     name: Name
     pools: Annotated[tuple[LocalPoolKnobs, ...], Meta(min_length=1, max_length=64)]
 
 
 class LocalKnobs(_StrictKnobs, frozen=True):
-    """A whole configuration file."""
+    """Configuration file of the local scaler."""
 
     models: Annotated[tuple[LocalModelKnobs, ...], Meta(min_length=1, max_length=1024)]
     nats: NatsKnobs = NatsKnobs()
     root: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.-]+$", description="First tokens of every NATS subject.")] = (
         "loadline"
     )
-    name: Annotated[Name, Meta(description="Signs the answers to decisions.")] = "local"
-    log_directory: Annotated[str, Meta(description="One <worker>.log each; empty: workers write where we do.")] = ""
-    lifetimes_file: Annotated[str, Meta(description="JSON lines, one for each worker that ended; empty: none.")] = ""
-    start_concurrency: Annotated[Positive, Meta(description="Workers of a pool that may be starting at once.")] = 4
-    settle_ms: Annotated[Positive, Meta(description="A worker that ends younger than this failed to start.")] = 1_000
-    restart_backoff_ms: Annotated[Positive, Meta(description="Wait after a failed start; doubles.")] = 500
-    restart_backoff_max_ms: Annotated[Positive, Meta(description="Longest such wait.")] = 30_000
-    linger_ms: Annotated[Positive, Meta(description="A drained worker may take this long to leave by itself.")] = 2_000
-    grace_ms: Annotated[int, Meta(ge=1, le=7_000, description="From SIGTERM to SIGKILL.")] = 5_000
+    name: Annotated[Name, Meta(description="Name in the answers to decisions.")] = "local"
+    log_directory: Annotated[
+        str, Meta(description="Folder for one <worker>.log each; empty: the scaler's own output.")
+    ] = ""
+    lifetimes_file: Annotated[str, Meta(description="JSON Lines file of ended workers; empty: none.")] = ""
+    start_concurrency: Annotated[
+        Positive, Meta(description="Maximum number of workers of a pool that start at once.")
+    ] = 4
+    settle_ms: Annotated[Positive, Meta(description="A worker that exits sooner than this failed to start.")] = 1_000
+    restart_backoff_ms: Annotated[Positive, Meta(description="Wait after a failed start; doubles each time.")] = 500
+    restart_backoff_max_ms: Annotated[Positive, Meta(description="Maximum of this wait.")] = 30_000
+    linger_ms: Annotated[Positive, Meta(description="Time for a drained worker to exit by itself.")] = 2_000
+    grace_ms: Annotated[int, Meta(ge=1, le=7_000, description="Time from SIGTERM to SIGKILL.")] = 5_000
 
 
 def read(path: Path) -> LocalKnobs:
     """Read a TOML file.
 
     Raises:
-        ConfigError: It cannot be read, is no TOML, or something in it cannot be used.
+        ConfigError: The file cannot be read or is invalid.
     """
     try:
         raw = tomllib.loads(path.read_text("utf-8"))
@@ -78,12 +83,12 @@ def read(path: Path) -> LocalKnobs:
             place[1] if place else str(path), problem, "See docs/reference/clients.md for every key."
         ) from error
     except ValueError as error:
-        raise ConfigError(str(path), f"it is no TOML: {error}", "Correct the line that it names.") from error
+        raise ConfigError(str(path), f"it is not TOML: {error}", "Correct the line that it names.") from error
     for model in knobs.models:
         pools = [pool.name for pool in model.pools]
         if len(set(pools)) < len(pools):
-            raise ConfigError(f"models.{model.name}.pools", "two pools have one name", "Give each its own.")
+            raise ConfigError(f"models.{model.name}.pools", "two pools have the same name", "Rename one.")
     models = [model.name for model in knobs.models]
     if len(set(models)) < len(models):
-        raise ConfigError("models", "two models have one name", "Give each its own.")
+        raise ConfigError("models", "two models have the same name", "Rename one.")
     return knobs

@@ -1,4 +1,4 @@
-"""Worker processes: started so that none outlives the scaler, watched, signalled, and written down when they ended."""
+"""Worker processes that never outlive the scaler, and the file of their lifetimes."""
 
 import asyncio
 import os
@@ -21,7 +21,7 @@ _log = bounded("local_scaler")
 
 
 class Lifetime(Struct, frozen=True):
-    """One worker's life, from start to end: what GPU hours are made of. Unix times in ms."""
+    """Lifetime of a worker process, for GPU-hours. Unix times in ms."""
 
     worker: str
     model: str
@@ -33,10 +33,10 @@ class Lifetime(Struct, frozen=True):
 
 
 class Lifetimes:
-    """Appends lifetimes to a JSON lines file. What cannot be written is logged: it must not stop the scaler.
+    """JSON Lines file of lifetimes. A write error is logged and does not stop the scaler.
 
     Args:
-        path: The file; None: nothing is written.
+        path: Path of the file; None: nothing is written.
     """
 
     def __init__(self, path: Path | None) -> None:
@@ -45,7 +45,7 @@ class Lifetimes:
             path.parent.mkdir(parents=True, exist_ok=True)
 
     def add(self, lifetime: Lifetime) -> None:
-        """Append one line."""
+        """Append a lifetime."""
         if self._path is None:
             return
         try:
@@ -56,16 +56,16 @@ class Lifetimes:
 
 
 class Child:
-    """A running worker process, leader of a process group of its own. Build it in the event loop of the main thread.
+    """Worker process in its own process group. Create it in the event loop of the main thread.
 
     Args:
         command: Program and arguments.
-        env: Variables added to our own environment.
-        log_path: Where its output is appended; None: it goes where ours goes.
-        on_exit: Told the exit code once, when it has ended; negative: the signal that ended it.
+        env: Variables added to the environment of this process.
+        log_path: File to append its output to; None: the output of this process.
+        on_exit: Called once with the exit code; negative: the signal that ended it.
 
     Raises:
-        OSError: It cannot be started.
+        OSError: The process cannot be started.
     """
 
     def __init__(
@@ -77,39 +77,39 @@ class Child:
         asyncio.get_running_loop().add_reader(self._pidfd, self._ended)
 
     def send(self, kind: Literal["terminate", "kill"]) -> None:
-        """Signal the whole group; nothing when it has ended."""
+        """Send a signal to the process group, unless the process has ended."""
         if self._process.returncode is None:
             os.killpg(self._process.pid, _SIGNALS[kind])
 
     def _ended(self) -> None:
         asyncio.get_running_loop().remove_reader(self._pidfd)
         os.close(self._pidfd)
-        # What it started itself ends with it. Its id is still its own: it has ended but was not yet waited for.
+        # Kill its own children too. The group id is still valid: the process has ended but was not waited for yet.
         os.killpg(self._process.pid, signal.SIGKILL)
         self._on_exit(self._process.wait())
 
 
 def _spawn(command: Sequence[str], env: Mapping[str, str], log_path: Path | None) -> "subprocess.Popen[bytes]":
-    """Start a process that dies with this one, even if this one is killed."""
+    """Start a process that ends with this one, even on SIGKILL."""
     with ExitStack() as stack:
         output = None
         if log_path is not None:
             log_path.parent.mkdir(parents=True, exist_ok=True)
             output = stack.enter_context(log_path.open("ab"))
-        return subprocess.Popen(  # noqa: S603 - running the operator's command is what this is for
+        return subprocess.Popen(  # noqa: S603 - the purpose is to run the operator's command
             list(command),
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
             env={**os.environ, **env},
-            # Ctrl-C reaches the whole foreground group: the scaler ends its children in its own order.
+            # Ctrl-C goes to the whole foreground group; the scaler stops its children in order.
             start_new_session=True,
             preexec_fn=die_with_parent(),  # noqa: PLW1509 - safe: see there
         )
 
 
 def fill_template(template: Sequence[str], names: Mapping[str, str]) -> list[str]:
-    """The command with ``{name}`` replaced; other braces stay, so that JSON arguments need no escaping."""
+    """Replace each ``{name}`` in a command; other braces stay, so that JSON arguments need no escaping."""
     filled = []
     for argument in template:
         for name, value in names.items():

@@ -1,4 +1,4 @@
-"""A scaler for fleets whose replicas another autoscaler sets, such as an HPA on ``loadline_desired_replicas``.
+"""Scaler for fleets whose replicas another autoscaler sets, such as an HPA on ``loadline_desired_replicas``.
 
     python -m loadline.scalers.observed --config loadline.toml
 
@@ -26,7 +26,7 @@ _log = logs.bounded("observed_scaler")
 
 
 class ObservedScaler:
-    """Answers decisions by what the leader's status shows.
+    """Scaler that completes decisions based on the leader's status.
 
     Args:
         scaler: Source of decisions, entered.
@@ -50,9 +50,9 @@ class ObservedScaler:
             both.create_task(self._answer(), name="answers")
 
     async def _receive(self) -> None:
-        async for order in self._scaler:
-            await self._scaler.accept(order)
-            self._open[order.model] = order
+        async for received in self._scaler:
+            await self._scaler.accept(received)
+            self._open[received.model] = received
             self._changed.set()
 
     async def _answer(self) -> None:
@@ -63,12 +63,12 @@ class ObservedScaler:
                 await self._complete_if_reached(model)
 
     async def _complete_if_reached(self, model: str) -> None:
-        order, ready = self._open[model], self._ready.get(model, {})
-        observed = {pool: ready.get(pool, 0) for pool in order.targets}
-        if all(observed[pool] == target.replicas for pool, target in order.targets.items()):
+        received, ready = self._open[model], self._ready.get(model, {})
+        observed = {pool: ready.get(pool, 0) for pool in received.targets}
+        if all(observed[pool] == target.replicas for pool, target in received.targets.items()):
             del self._open[model]
-            await self._scaler.complete(order, observed)
-            _log.info("decision_done", decision=order.decision.decision_id, observed=observed)
+            await self._scaler.complete(received, observed)
+            _log.info("decision_done", decision=received.decision.decision_id, observed=observed)
 
     def _on_status(self, _subject: str, payload: bytes) -> None:
         status = decode_as(AgentStatus, payload)
@@ -97,12 +97,13 @@ async def serve(path: Path, only: Sequence[str]) -> None:
 
 
 def main() -> int:
-    """Run the program; 0 after a stop, 2 where the configuration cannot be used."""
+    """Run the program; return 0 after a stop, 2 for an invalid configuration."""
     parser = argparse.ArgumentParser(
-        prog="python -m loadline.scalers.observed", description="Say when others have carried decisions out."
+        prog="python -m loadline.scalers.observed",
+        description="Complete decisions that another autoscaler has applied.",
     )
     parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="the agents' configuration")
-    parser.add_argument("--model", action="append", default=[], help="only this one; may be repeated")
+    parser.add_argument("--model", action="append", default=[], help="only this model; repeatable")
     arguments = parser.parse_args()
     logs.configure("auto", "info")
     try:

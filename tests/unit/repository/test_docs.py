@@ -133,7 +133,7 @@ def test_an_engine_is_fitted_as_shown(monkeypatch: pytest.MonkeyPatch, capsys: p
 
 def test_every_example_fits_the_fleets_beside_it() -> None:
     examples = DOCS / "examples"
-    fleets = [examples / name for name in ("fleet.toml", "serving.toml", "moving.toml")]
+    fleets = [examples / name for name in ("fleet.toml", "serving.toml", "migration-fleet.toml")]
     configs = [path for path in sorted(examples.glob("*.toml")) if path not in fleets]
     assert configs
     for path in configs:
