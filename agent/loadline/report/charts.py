@@ -84,7 +84,7 @@ def draw_workers(panel: Any, at: Sequence[float], pool: PoolSeries) -> None:
 
 def occupancy(outcome: SimulationResult, pool: PoolSeries) -> str:
     """Plot waiting and running requests of a pool and its KV usage."""
-    with canvas(f"busyness {pool.pool}", (1.4, 1.1)) as figure:
+    with canvas(f"occupancy {pool.pool}", (1.4, 1.1)) as figure:
         requests, cache = figure.panels
         at = _in_units(outcome.series, time_axis(cache, outcome.duration_s))
         requests.step(at, pool.running_requests, where="post", color=GREEN, label="running")
@@ -116,7 +116,7 @@ def _latency(
     _legend(panel, 3)
 
 
-def _mark(panel: Any, actions: Sequence[ScalingAction], unit_s: float, colour: str, what: str) -> None:
+def _mark(panel: Any, actions: Sequence[ScalingAction], unit_s: float, colour: str, label: str) -> None:
     """Mark each decision with a triangle at its new count, pointing up or down."""
     for marker, chosen in (
         ("^", [action for action in actions if action.after > action.before]),
@@ -125,7 +125,7 @@ def _mark(panel: Any, actions: Sequence[ScalingAction], unit_s: float, colour: s
         if chosen:
             at = [action.at_s / unit_s for action in chosen]
             after = [action.after for action in chosen]
-            name = f"{what}, scale {'up' if marker == '^' else 'down'}"
+            name = f"{label}, scale {'up' if marker == '^' else 'down'}"
             panel.plot(at, after, linestyle="", marker=marker, markersize=4, color=colour, label=name, clip_on=False)
 
 
@@ -140,7 +140,7 @@ def _in_units(lines: TimeSeries, unit_s: float) -> list[float]:
 
 
 def _floats(values: Sequence[float | None]) -> list[float]:
-    """Draw steps without arrivals as gaps."""
+    """Return the values with NaN for None, which plots as a gap."""
     return [float("nan") if value is None else value for value in values]
 
 

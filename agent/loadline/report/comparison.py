@@ -119,17 +119,8 @@ def _name_points(panel: Any, comparison: Comparison) -> None:
             continue  # a line connects it to its named run
         name = run.outcome.name[:_NAME_CHARS_MAX]
         width = 4.6 * per_point * len(name)
-        spots = [
-            (dx, dy)
-            for dx, dy in (
-                (7, -3),
-                (-7 - width / per_point, -3),
-                (7, 7),
-                (7, -14),
-                (-7 - width / per_point, 7),
-                (7, 18),
-            )
-        ]
+        left_of_point = -7 - width / per_point
+        spots = [(7, -3), (left_of_point, -3), (7, 7), (7, -14), (left_of_point, 7), (7, 18)]
         boxes = [(x + dx * per_point, y + dy * per_point) for dx, dy in spots]
         covered = [
             sum(_overlap((left, low, left + width, low + height), other) for other in taken) for left, low in boxes

@@ -111,17 +111,18 @@ def _plot(result: Backtest, track: Track) -> str:
         width_s = series.interval_ms / 1_000.0
         unit_s = time_axis(panel, len(series.values) * width_s)
         at = [place * width_s / unit_s for place in range(len(series.values))]
-        panel.step(at, _drawn(series), where="post", color=FAINT, label="actual")
-        then = [(at_s - width_s) / unit_s for at_s in track.at_s]
-        panel.plot(then, track.mean, color=BLUE, marker=".", markersize=3, label=f"mean, {result.horizon} ahead")
-        panel.plot(then, track.upper, color=ORANGE, linestyle="--", label=f"quantile {result.quantile:g}")
+        panel.step(at, _floats(series), where="post", color=FAINT, label="actual")
+        starts = [(at_s - width_s) / unit_s for at_s in track.at_s]
+        panel.plot(starts, track.mean, color=BLUE, marker=".", markersize=3, label=f"mean, {result.horizon} ahead")
+        panel.plot(starts, track.upper, color=ORANGE, linestyle="--", label=f"quantile {result.quantile:g}")
         panel.yaxis.set_major_formatter(short_numbers())
         panel.set_title("requests per interval" if track.series == "requests" else "tokens")
         figure.legend(3)
         return figure.svg(f"{track.series} over time, and its forecast by {track.predictor}")
 
 
-def _drawn(series: Series) -> list[float]:
+def _floats(series: Series) -> list[float]:
+    """Return the values of a series with NaN for None, which plots as a gap."""
     return [float("nan") if value is None else value for value in series.values]
 
 

@@ -38,7 +38,7 @@ summary { cursor: pointer; margin: .5rem 0; }
 
 
 def page(title: str, subtitle: str, sections: Iterable[str]) -> str:
-    """Build a page; sections are HTML, all else is text."""
+    """Build a page. Sections are HTML; title and subtitle are text."""
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
@@ -60,7 +60,7 @@ def grid(cards: Iterable[str]) -> str:
 
 
 def card(title: str, picture: str) -> str:
-    """Build a card of a plot and its title; the plot is HTML."""
+    """Build a card with a title and a plot, which is HTML."""
     return f'<figure class="card" style="margin:0"><h3>{escape(title)}</h3>{picture}</figure>'
 
 

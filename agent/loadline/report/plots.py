@@ -55,16 +55,16 @@ Times = Sequence[float]
 
 
 def available() -> bool:
-    """Return whether matplotlib, an extra, is installed."""
+    """Return True if matplotlib, an extra, is installed."""
     return find_spec("matplotlib") is not None
 
 
 class Canvas:
-    """Figure of one or more stacked panels.
+    """Figure with one or more stacked panels.
 
     Args:
         figure: Figure of matplotlib.
-        panels: Its axes, top to bottom.
+        panels: Axes of the figure, top to bottom.
     """
 
     def __init__(self, figure: Any, panels: Sequence[Any]) -> None:
@@ -97,7 +97,7 @@ def _opening(title: str, view_box: str) -> str:
 @contextmanager
 def canvas(name: str, heights_in: Sequence[float], *, share_x: bool = True) -> Iterator[Canvas]:
     """Create an empty figure; ``name`` makes the ids within its SVG unique on a page."""
-    import matplotlib as mpl  # noqa: PLC0415 - an extra that takes half a second, not needed by those who want no plot
+    import matplotlib as mpl  # noqa: PLC0415 - an extra whose import takes half a second
     from matplotlib.figure import Figure  # noqa: PLC0415 - as above
 
     with mpl.rc_context(_SETTINGS | {"svg.hashsalt": name}):

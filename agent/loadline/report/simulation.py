@@ -26,7 +26,7 @@ def simulation_page(outcome: SimulationResult, configuration: str, command: str)
         f"loadline simulate: {outcome.name}",
         subtitle,
         [
-            tiles(_first(outcome)),
+            tiles(_headlines(outcome)),
             section("Results", facts(result_rows(outcome))),
             section(
                 "Load and latencies",
@@ -54,13 +54,13 @@ def simulation_page(outcome: SimulationResult, configuration: str, command: str)
             section(
                 "Reproduce",
                 code(command),
-                paragraph(f"Digest {outcome.digest}; the same inputs and seed give the same digest."),
+                paragraph(f"Digest: {outcome.digest}. The same inputs and seed give the same digest."),
             ),
         ],
     )
 
 
-def _first(outcome: SimulationResult) -> list[tuple[str, str]]:
+def _headlines(outcome: SimulationResult) -> list[tuple[str, str]]:
     met = outcome.attainment
     return [
         (formatting.percent(met.both), "met both objectives"),

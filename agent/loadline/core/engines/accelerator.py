@@ -10,7 +10,7 @@ _Amount = Annotated[float, Meta(ge=0, le=1e9)]
 
 
 class AcceleratorKnobs(Struct, frozen=True, forbid_unknown_fields=True):
-    """An accelerator that pools refer to; cost and power are per unit as rented or installed."""
+    """Accelerator that pools refer to; cost and power are per unit, as rented or installed."""
 
     name: Annotated[Name, Meta(description="Name that pools refer to.")]
     type: Annotated[

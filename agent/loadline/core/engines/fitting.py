@@ -93,9 +93,9 @@ def _iterations(sweep: DecodeSweep, context_tokens: float | None) -> list[tuple[
     rows = sweep.rows()
     below = max((context for context in rows if context <= context_tokens), default=min(rows))
     above = min((context for context in rows if context >= context_tokens), default=max(rows))
-    around = [[sweep.kv_usage[place] for place in rows[context]] for context in (below, above)]
-    least, most = max(map(min, around)), min(map(max, around))
-    usage = np.unique([one for row in around for one in row if least <= one <= most])
+    neighbours = [[sweep.kv_usage[place] for place in rows[context]] for context in (below, above)]
+    usage_min, usage_max = max(map(min, neighbours)), min(map(max, neighbours))
+    usage = np.unique([one for row in neighbours for one in row if usage_min <= one <= usage_max])
     itl_ms = decode_surface(sweep).itl_ms(usage, np.full_like(usage, context_tokens))
     batches = usage * sweep.max_kv_tokens / context_tokens
     return list(zip(batches.tolist(), itl_ms.tolist(), strict=True))

@@ -81,9 +81,9 @@ class LinearDecode(Struct, frozen=True):
     def find_best_throughput_per_gpu(self, itl_ms: float, context_tokens: float) -> BestThroughput | None:
         """Return the largest batch with an ITL of at most ``itl_ms``: throughput rises with it. None below one."""
         context = max(context_tokens, 1.0)
-        room = min(self.max_batch_requests, self.max_kv_tokens / context)
-        fits = (itl_ms - self.times.alpha) / self.times.beta if self.times.beta else math.inf
-        batch = min(room, fits)
+        batch_max = min(self.max_batch_requests, self.max_kv_tokens / context)
+        within_itl = (itl_ms - self.times.alpha) / self.times.beta if self.times.beta else math.inf
+        batch = min(batch_max, within_itl)
         itl = self.times.alpha + self.times.beta * batch
         if batch < 1.0 or not itl <= itl_ms * (1.0 + 1e-12):
             return None

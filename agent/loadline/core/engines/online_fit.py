@@ -15,7 +15,7 @@ from loadline.core.engines.regression import SAMPLES_MIN, Line, without_outliers
 _SAMPLES_PER_OCTAVE: Final = 5
 """Samples kept per octave of load; ten octaves hold as many as ``regression.SAMPLES_MAX``."""
 _SAMPLE_AGE_MAX_MS: Final = 3_600_000
-"""Age after which a sample may be of another engine."""
+"""Age after which a sample is discarded, since the engine may have changed."""
 _DOUBTED_RATIO: Final = 2.0
 """Ratio of times between two lines above which the new one is doubted."""
 _DOUBTED_FITS: Final = 5
@@ -44,11 +44,11 @@ class LearnedLine(Struct):
             del octave[:-_SAMPLES_PER_OCTAVE]
 
     def refit(self, now: int) -> None:
-        """Fit the line again; if that fails, the last one stays."""
+        """Fit the line again, without samples that are too old; if the fit is refused, the last line is kept."""
         for number, octave in list(self.octaves.items()):
-            kept = [sample for sample in octave if now - sample[0] <= _SAMPLE_AGE_MAX_MS]
-            if kept:
-                self.octaves[number] = kept
+            recent = [sample for sample in octave if now - sample[0] <= _SAMPLE_AGE_MAX_MS]
+            if recent:
+                self.octaves[number] = recent
             else:
                 del self.octaves[number]
         samples = [sample for _, octave in sorted(self.octaves.items()) for sample in octave]
@@ -56,18 +56,20 @@ class LearnedLine(Struct):
         self.problem = found.problem if isinstance(found, FitRefused) else self._adopt(found, samples)
 
     def _adopt(self, found: Fit, samples: list[Sample]) -> str:
+        """Adopt a fitted line unless it is doubted; return the problem, or an empty text."""
         loads = [load for _, load, _ in samples]
-        off = (
+        ratio = (
             _largest_ratio(found.line, self.line, (min(loads), max(loads))) if self.line is not None else _DOUBTED_RATIO
         )
-        doubted = self.line is not None and off > _DOUBTED_RATIO
+        doubted = self.line is not None and ratio > _DOUBTED_RATIO
         self.doubts = self.doubts + 1 if doubted else 0
         if doubted and self.doubts < _DOUBTED_FITS:
             return (
-                f"times differ from the last line by a factor of up to {off:.1f}: fit {self.doubts} of {_DOUBTED_FITS}"
+                f"times differ from the last line by a factor of up to {ratio:.1f}:"
+                f" fit {self.doubts} of {_DOUBTED_FITS}"
             )
         self.doubts = 0
-        if off > 1.0 + _SAME_LINE_TOLERANCE:
+        if ratio > 1.0 + _SAME_LINE_TOLERANCE:
             self.line = found.line
         return ""
 

@@ -82,16 +82,16 @@ def max_engine_rate(role: Role, engine: QueueEngine, work: RequestLoad, targets:
         if batch.requests_per_s <= 0.0:
             return batch
     prompt_ms = engine.times.gamma / engine.pass_requests + engine.times.delta * isl
-    fewest = work.requests_per_s * max(prompt_ms / 1_000.0, 1.0 / batch.requests_per_s if batch else 0.0)
-    most = max(1, min(engines_max, _ENGINES_MAX))
-    count = int(max(1.0, min(most, fewest)))
+    count_min = work.requests_per_s * max(prompt_ms / 1_000.0, 1.0 / batch.requests_per_s if batch else 0.0)
+    count_max = max(1, min(engines_max, _ENGINES_MAX))
+    count = int(max(1.0, min(count_max, count_min)))
     found = _prompt_rate(engine, isl, targets, initial_wait_ms, count)
-    while count < most and found.requests_per_s * count < work.requests_per_s:
-        count = min(most, count + max(1, count // 8))
-        more = _prompt_rate(engine, isl, targets, initial_wait_ms, count)
-        if more.requests_per_s * count >= work.requests_per_s:
+    while count < count_max and found.requests_per_s * count < work.requests_per_s:
+        count = min(count_max, count + max(1, count // 8))
+        of_more_engines = _prompt_rate(engine, isl, targets, initial_wait_ms, count)
+        if of_more_engines.requests_per_s * count >= work.requests_per_s:
             break
-        found = more
+        found = of_more_engines
     return min(found, batch or found, key=lambda sized: sized.requests_per_s)
 
 

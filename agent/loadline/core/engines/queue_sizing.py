@@ -85,7 +85,7 @@ def max_rate(queue: EngineQueue, targets: Targets) -> MaxRate:
     for limit in _latency_limits(queue, targets):
         rate = _largest_rate(queue, limit, targets.attainment)
         if rate <= 0.0:
-            return MaxRate(0.0, limit.bound, _least_ms(queue, limit, targets.attainment))
+            return MaxRate(0.0, limit.bound, _lowest_ms(queue, limit, targets.attainment))
         if rate < found.requests_per_s:
             found = MaxRate(rate, limit.bound)
     return found
@@ -102,17 +102,17 @@ def _latency_limits(queue: EngineQueue, targets: Targets) -> tuple[_LatencyLimit
 
 def _largest_rate(queue: EngineQueue, limit: _LatencyLimit, attainment: float) -> float:
     """Return the maximum rate within one limit; 0 if unreachable."""
-    least, most = queue.rate_range_per_s
+    lowest, highest = queue.rate_range_per_s
     if limit.target_ms == inf:
-        return most
+        return highest
     excess = _excess(queue, limit, attainment)
-    at_most = excess(most)
-    if at_most <= ROUNDING:
-        return most
-    at_least = excess(least)
-    if at_least > 0.0:
-        return least if at_least <= ROUNDING else 0.0
-    return last_below(excess, (least, at_least), (most, at_most), _PRECISION)
+    at_highest = excess(highest)
+    if at_highest <= ROUNDING:
+        return highest
+    at_lowest = excess(lowest)
+    if at_lowest > 0.0:
+        return lowest if at_lowest <= ROUNDING else 0.0
+    return last_below(excess, (lowest, at_lowest), (highest, at_highest), _PRECISION)
 
 
 def _excess(queue: EngineQueue, limit: _LatencyLimit, attainment: float) -> Callable[[float], float]:
@@ -133,7 +133,7 @@ def _mean_ms(queue: EngineQueue, limit: _LatencyLimit, rate: float) -> float:
     return limit.fixed_ms + limit.each_ms * state.batch_requests + (state.waiting_ms if limit.includes_wait else 0.0)
 
 
-def _least_ms(queue: EngineQueue, limit: _LatencyLimit, attainment: float) -> float:
+def _lowest_ms(queue: EngineQueue, limit: _LatencyLimit, attainment: float) -> float:
     rate = queue.rate_range_per_s[0]
     if not attainment:
         return _mean_ms(queue, limit, rate)

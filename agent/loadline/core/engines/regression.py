@@ -98,11 +98,12 @@ def _least_squares(loads: list[float], latencies: list[float]) -> Line:
 
 
 def without_outliers(loads: list[float], latencies: list[float]) -> tuple[list[float], list[float]]:
-    """Return the samples near the Theil-Sen line, at most ``SAMPLES_MAX``."""
+    """Return the samples near the Theil-Sen line, from at most ``SAMPLES_MAX`` samples."""
     slope, intercept_ms = _theil_sen(np.asarray(loads, np.float64), np.asarray(latencies, np.float64))
-    off = [abs(y - (slope * x + intercept_ms)) for x, y in zip(loads, latencies, strict=True)]
-    far = max(_OUTLIER_DEVIATIONS * sorted(off)[(len(off) - 1) // 2], _ROUNDING * max(latencies))
-    near = [distance <= far for distance in off]
+    deviations = [abs(y - (slope * x + intercept_ms)) for x, y in zip(loads, latencies, strict=True)]
+    median = sorted(deviations)[(len(deviations) - 1) // 2]
+    limit = max(_OUTLIER_DEVIATIONS * median, _ROUNDING * max(latencies))
+    near = [deviation <= limit for deviation in deviations]
     return list(compress(loads, near)), list(compress(latencies, near))
 
 

@@ -49,5 +49,5 @@ def last_below(
 
 def _end_factor(value: float, before: float) -> float:
     """Return the factor for the value at the other end after two steps to the same side."""
-    kept = 1.0 - value / before if before else 0.5
-    return kept if kept > 0.0 else 0.5
+    factor = 1.0 - value / before if before else 0.5
+    return factor if factor > 0.0 else 0.5

@@ -59,17 +59,17 @@ class ObservedCapacity(Struct):
     ] = field(default_factory=dict)
 
     def record(self, osl_tokens: float, tokens: float) -> None:
-        """Add an observation, unless it is implausible; the oldest of its kind expires."""
+        """Add an observation, unless it is implausible, and remove the oldest beyond the last ten of its kind."""
         if not 1.0 <= tokens <= _TOKENS_MAX:
             return
-        kept = self.by_bucket.setdefault(_bucket(osl_tokens), [])
-        kept.append(tokens)
-        del kept[:-_OBSERVATIONS_MAX]
+        observations = self.by_bucket.setdefault(_bucket(osl_tokens), [])
+        observations.append(tokens)
+        del observations[:-_OBSERVATIONS_MAX]
 
     def mean(self, osl_tokens: float) -> float | None:
         """Return the mean of the observations of a kind of load; None without any."""
-        kept = self.by_bucket.get(_bucket(osl_tokens))
-        return sum(kept) / len(kept) if kept else None
+        observations = self.by_bucket.get(_bucket(osl_tokens))
+        return sum(observations) / len(observations) if observations else None
 
 
 def _bucket(osl_tokens: float) -> int:

@@ -18,7 +18,9 @@ from loadline.core.vocabulary.samples import RegisteredWorker
 class FleetKnobs(Struct, frozen=True, forbid_unknown_fields=True):
     """Limits of the fleet's state, freshness of workers, and the GPU budget over all models."""
 
-    stale_after_ms: Annotated[int, Meta(ge=1, description="Time after which a silent worker is stale.")] = 5_000
+    stale_after_ms: Annotated[
+        int, Meta(ge=1, description="Time without a report after which a worker is stale: its load is unknown.")
+    ] = 5_000
     quorum_ratio: Annotated[
         float, Meta(gt=0, le=1, description="Fraction of ready workers that must be fresh for a scale-down.")
     ] = 0.8
@@ -35,7 +37,7 @@ class FleetKnobs(Struct, frozen=True, forbid_unknown_fields=True):
         int,
         Meta(
             ge=0,
-            description="Minimum GPUs over all models; at it, a model scales down only if another scales up.",
+            description="Minimum GPUs over all models; at this number, a model scales down only if another scales up.",
         ),
     ] = 0
     gpu_offer_ttl_ms: Annotated[
@@ -64,7 +66,7 @@ class Model(Struct):
 
 
 class Fleet(Struct):
-    """All models. Methods that take a report return None, or the reason for refusing it."""
+    """All models. Methods that ingest a report or a record return None, or the reason for refusing it."""
 
     knobs: FleetKnobs
     models: dict[str, Model]
@@ -87,7 +89,11 @@ class Fleet(Struct):
                 yield model, pool
 
     def ingest(self, event: LoadReported, now: int) -> tuple[int, Rejection | None]:
-        """Store the samples that are newer than the known ones; return how many were refused, and why the last was."""
+        """Store the samples that are newer than the known ones.
+
+        Returns:
+            The number of refused samples, and the reason for refusing the last one.
+        """
         pool = self.find_pool(event.model, event.pool)
         if isinstance(pool, Rejection):
             return len(event.samples), pool
@@ -100,21 +106,21 @@ class Fleet(Struct):
             return len(event.samples), Rejection.STALE_INCARNATION if stale else Rejection.UNKNOWN_INCARNATION
         latest = worker.latest
         ranks = len(latest)
-        refused, why = 0, None
+        refused, rejection = 0, None
         for sample in event.samples:
             rank = sample.rank
             if rank >= ranks:
-                refused, why = refused + 1, Rejection.RANK_OUT_OF_RANGE
+                refused, rejection = refused + 1, Rejection.RANK_OUT_OF_RANGE
                 continue
             before = latest[rank]
             if before is not None and sample.sequence <= before.sequence:
-                refused, why = refused + 1, Rejection.NOT_NEWER
+                refused, rejection = refused + 1, Rejection.NOT_NEWER
                 continue
             latest[rank] = sample
         if refused < len(event.samples):
             worker.seen_at_ms = now
             pool.dirty[event.worker] = None
-        return refused, why
+        return refused, rejection
 
     def register(self, registered: RegisteredWorker, now: int) -> Rejection | None:
         """Add or update a worker from its record."""
@@ -162,7 +168,7 @@ class Fleet(Struct):
                     self.end_drain(model.name, pool.name, name, now)
 
     def deregister(self, model: str, pool_name: str, name: str, now: int) -> Rejection | None:
-        """Remove a worker whose key is gone. A draining worker stays until its drain ends, since it still has work."""
+        """Remove a worker whose key is gone. A draining worker is kept until its drain ends."""
         self.unassigned.remove(_key(model, pool_name, name))
         pool = self.find_pool(model, pool_name)
         if isinstance(pool, Rejection):
@@ -185,7 +191,7 @@ class Fleet(Struct):
                     self.deregister(model.name, pool.name, name, now)
         for key in self.unassigned.workers.keys() - {_key(*one) for one in present}:
             self.unassigned.remove(key)
-        return [why for r in registered if (why := self.register(r, now)) is not None]
+        return [rejection for r in registered if (rejection := self.register(r, now)) is not None]
 
     def start_drain(self, model: str, pool_name: str, name: str, now: int) -> None:
         """Mark a worker as draining, which removes it from the counted workers."""
@@ -195,7 +201,7 @@ class Fleet(Struct):
         pool.reclassify(worker, now)
 
     def cancel_drain(self, model: str, pool_name: str, name: str, now: int) -> None:
-        """Cancel the drain of a worker because another agent leads: its own record counts again."""
+        """Cancel the drain of a worker because another agent leads; the state in its record counts again."""
         pool = self.models[model].pools[pool_name]
         worker = pool.workers.get(name)
         if worker is None:
@@ -218,7 +224,7 @@ class Fleet(Struct):
         pool = self.models[model].pools[pool_name]
         worker = pool.workers.get(name)
         if worker is None or not worker.draining:
-            return  # a later incarnation, which is not draining
+            return  # the worker is a later incarnation, which does not drain
         worker.drain_ended = True
         if not worker.registered:
             self._remove(pool, name, now)
@@ -235,7 +241,7 @@ class Fleet(Struct):
                 self._add_unassigned(UnassignedWorker(found, *occupies, managed=True))
 
     def assign_unassigned(self, now: int) -> None:
-        """Register the unassigned workers whose pool exists now."""
+        """Register the unassigned workers whose pool is configured now."""
         for worker in list(self.unassigned.workers.values()):
             self.register(worker.registered, now)
 

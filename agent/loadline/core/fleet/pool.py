@@ -44,7 +44,7 @@ class PoolKnobs(Struct, frozen=True, forbid_unknown_fields=True):
     ] = ""
     linear: Annotated[LinearKnobs | None, Meta(description="Six parameters instead of profiles.")] = None
     schedules: Annotated[
-        tuple[ScheduleKnobs, ...], Meta(max_length=64, description="Windows with their own minimum replicas.")
+        tuple[ScheduleKnobs, ...], Meta(max_length=64, description="Time windows with other minimum replicas.")
     ] = ()
     accelerator: Annotated[
         str,
@@ -85,7 +85,7 @@ class Pool(Struct):
     knobs: PoolKnobs
     workers: dict[str, WorkerState] = {}
     dirty: dict[str, None] = {}
-    """Workers to include in the next ``refresh_totals``."""
+    """Workers that the next ``refresh_totals`` must update."""
     changed: dict[str, None] = {}
     """Workers that the last ``refresh_totals`` updated."""
     engine: EngineProfile = NO_PROFILE
@@ -104,10 +104,11 @@ class Pool(Struct):
     """Request times of the workers that are missing from ``desired``, oldest first."""
     schedule_minimum: ScheduleMinimum = NO_SCHEDULE_MINIMUM
     surplus_since_ms: int = -1
-    """Time since which there are more workers than ``desired``; -1: there are not."""
+    """Time since which there are more workers than ``desired``; -1: there is no surplus."""
     ready_changed_at_ms: int = -1
+    """Time of the last change of ``ready``; -1 before the first."""
     target_reached_at_ms: int = -1
-    """Time at which all workers of the last scale-up had become ready."""
+    """Time at which all workers of the last scale-up were ready."""
     start_ups_ms: list[int] = []
     """Latest times from a scale-up until all of its workers were ready; plans use the longest."""
     scaled_up_at_ms: int = -1
@@ -137,10 +138,10 @@ class Pool(Struct):
         return self.accelerator.units(self.knobs.gpus_per_worker) * self.accelerator.cost_per_hour
 
     def apply_settings(self, knobs: PoolKnobs, engine: EngineProfile, accelerator: AcceleratorKnobs, now: int) -> None:
-        """Apply new settings. Workers and decisions stay."""
+        """Apply new settings. Workers and decisions are kept."""
         self.knobs, self.engine, self.accelerator = knobs, engine, accelerator
         self.schedule_minimum = NO_SCHEDULE_MINIMUM  # until its schedules are evaluated
-        for worker in self.workers.values():  # with a longer deadline, late workers may be in time again
+        for worker in self.workers.values():  # with a longer deadline, some are no longer late
             if worker.late and now - worker.registered_at_ms <= knobs.start_deadline_ms:
                 worker.late = False
                 self.late -= 1
@@ -169,11 +170,14 @@ class Pool(Struct):
 
     def needs_rerequest(self, now: int) -> bool:
         """Return True if workers are overdue and were not requested again within a start deadline."""
-        asked_again = self.rerequested_at_ms >= 0 and now - self.rerequested_at_ms <= self.knobs.start_deadline_ms
-        return self.overdue_workers(now) > 0 and not asked_again
+        rerequested = self.rerequested_at_ms >= 0 and now - self.rerequested_at_ms <= self.knobs.start_deadline_ms
+        return self.overdue_workers(now) > 0 and not rerequested
 
     def scaling_base(self, now: int) -> int:
-        """Return the count from which planners step: the effective target without overdue workers."""
+        """Return the count to which planners add or from which they subtract: the effective target or fewer workers.
+
+        Overdue workers do not count.
+        """
         total = self.expected_workers(now)
         return total if self.desired is None else min(self.desired, total)
 
@@ -205,7 +209,7 @@ class Pool(Struct):
         return max(self.start_ups_ms, default=default_ms)
 
     def expected_ready_at_ms(self, now: int) -> int | None:
-        """Return when the last pending worker should be ready, in Unix ms; None if unknown or none is pending."""
+        """Return the time at which the last pending worker should be ready; None if unknown or none is pending."""
         if not self.start_ups_ms or self._overdue_requests(now) == len(self.requested_at_ms):
             return None
         return self.requested_at_ms[-1] + max(self.start_ups_ms)
@@ -213,8 +217,8 @@ class Pool(Struct):
     def count_change(self, previous: int, replicas: int, reason: str) -> None:
         """Count a committed change, unless the replicas are the same."""
         if replicas != previous:
-            what = f"{'up' if replicas > previous else 'down'}:{reason}"
-            self.changes[what] = self.changes.get(what, 0) + 1
+            key = f"{'up' if replicas > previous else 'down'}:{reason}"
+            self.changes[key] = self.changes.get(key, 0) + 1
 
     def reset_desired(self, replicas: int, now: int) -> None:
         """Set the target without recording a scale-up or scale-down."""
@@ -289,11 +293,11 @@ class Pool(Struct):
         if "ready" in {before, after}:
             self.ready += (after == "ready") - (before == "ready")
             self.ready_changed_at_ms = now
-        filling = self.target_reached_at_ms < self.scaled_up_at_ms
+        scaling_up = self.target_reached_at_ms < self.scaled_up_at_ms
         self._update_requests(now)
-        # A lower target also closes the last request, without a worker that became ready.
-        if filling and self.target_reached_at_ms == now and self.scaled_down_at_ms < self.scaled_up_at_ms:
-            # A worker past the deadline was requested again: its time must not count as a startup time of hours.
+        # A lower target also ends a scale-up, but measures no startup time.
+        if scaling_up and self.target_reached_at_ms == now and self.scaled_down_at_ms < self.scaled_up_at_ms:
+            # A worker past the deadline was requested again, so a startup time of hours would be wrong.
             self.start_ups_ms.append(min(now - self.scaled_up_at_ms, self.knobs.start_deadline_ms))
             del self.start_ups_ms[:-START_UPS_MAX]
 

@@ -1,4 +1,4 @@
-"""Schedule windows on a wall clock, in which a pool has its own minimum replicas."""
+"""Schedule windows on a wall clock, in which a pool has other minimum replicas."""
 
 from bisect import bisect_right
 from typing import Annotated, Final
@@ -13,7 +13,7 @@ UTC: Final = "UTC"
 
 
 class ScheduleKnobs(Struct, frozen=True, forbid_unknown_fields=True):
-    """A window in which a pool has its own minimum replicas, at any load."""
+    """A time window with other minimum replicas of a pool."""
 
     start: Annotated[
         str,
@@ -43,14 +43,15 @@ class ZoneOffsets(Struct, frozen=True):
     def to_wall_ms(self, now: int) -> int:
         """Return the wall-clock time at ``now`` (ms), which never decreases.
 
-        When the clock is set back, it stands still until the repeated hour is over, so no time of day occurs twice.
+        When the clock is set back, the result is constant until the repeated hour is over, so no time of day occurs
+        twice.
         """
         at = bisect_right(self.changed_at_ms, now)
         wall_ms = now + self.offsets_min[at] * MINUTE_MS
         return max(wall_ms, self._end(at - 1)) if at else wall_ms
 
     def to_unix_ms(self, wall_ms: int) -> int:
-        """Return when the wall clock first shows ``wall_ms``, or a later time if ``wall_ms`` is skipped."""
+        """Return the Unix time in ms at which the wall clock first shows ``wall_ms`` or, if skipped, a later time."""
         at = bisect_right(range(len(self.changed_at_ms)), wall_ms, key=self._end)
         found = wall_ms - self.offsets_min[at] * MINUTE_MS
         if not at:

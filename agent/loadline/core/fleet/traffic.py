@@ -180,14 +180,14 @@ class Traffic(Struct):
         return None
 
     def _refusal(self, event: TrafficReported, known: FrontendTraffic | None, now: int) -> Rejection | None:
-        """Return why a report is refused, or None.
+        """Return the reason for refusing a report; None if it is accepted.
 
-        Once the next report of a frontend is overdue, any number is accepted: the frontend may have restarted with a
-        clock that was set back, or count its reports from 1 again.
+        Once the next report of a frontend is overdue, any sequence is accepted: the frontend may have restarted with a
+        clock that was set back, or with a sequence that starts at 1.
         """
         if known is None:
-            room = len(self.frontends) < self.frontends_max or self._remove_stale(now)
-            return None if room else Rejection.FRONTENDS_FULL
+            has_room = len(self.frontends) < self.frontends_max or self._remove_stale(now)
+            return None if has_room else Rejection.FRONTENDS_FULL
         if now > known.fresh_until_ms:
             return None
         if event.incarnation < known.incarnation:

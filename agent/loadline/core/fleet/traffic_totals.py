@@ -1,6 +1,6 @@
 """Running totals of the traffic of a model; an interval is the difference of two totals.
 
-Each planner can therefore use intervals of its own, without counting a report twice or losing one between them.
+Each planner can therefore choose its intervals, and no report is counted twice or lost between two intervals.
 """
 
 from typing import Final

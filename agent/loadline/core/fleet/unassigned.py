@@ -22,14 +22,14 @@ class UnassignedWorkers(Struct):
     gpus: dict[str, dict[str, int]] = field(default_factory=dict)
     """GPUs of managed workers while they are registered, by model and type."""
 
-    def add(self, key: str, found: UnassignedWorker, workers_max: int) -> None:
-        """Add a worker. One that was managed before keeps its GPUs."""
+    def add(self, key: str, worker: UnassignedWorker, workers_max: int) -> None:
+        """Add a worker. The GPUs of a worker that was managed before stay the same."""
         known = self.remove(key)
         if known is not None and known.managed:
-            found = UnassignedWorker(found.registered, known.gpu_type, known.gpus, managed=True)
+            worker = UnassignedWorker(worker.registered, known.gpu_type, known.gpus, managed=True)
         if len(self.workers) < workers_max:
-            self.workers[key] = found
-            self._count(found, found.gpus)
+            self.workers[key] = worker
+            self._count(worker, worker.gpus)
 
     def remove(self, key: str) -> UnassignedWorker | None:
         """Remove and return the worker with a key; None if there is none."""
@@ -38,11 +38,12 @@ class UnassignedWorkers(Struct):
             self._count(known, -known.gpus)
         return known
 
-    def _count(self, one: UnassignedWorker, gpus: int) -> None:
-        if one.managed and gpus:
-            by_type = self.gpus.setdefault(one.registered.record.model, {})
-            by_type[one.gpu_type] = by_type.get(one.gpu_type, 0) + gpus
-            if not by_type[one.gpu_type]:
-                del by_type[one.gpu_type]
+    def _count(self, worker: UnassignedWorker, gpus: int) -> None:
+        """Add ``gpus`` (or subtract, if negative) to those of a worker's model and type."""
+        if worker.managed and gpus:
+            by_type = self.gpus.setdefault(worker.registered.record.model, {})
+            by_type[worker.gpu_type] = by_type.get(worker.gpu_type, 0) + gpus
+            if not by_type[worker.gpu_type]:
+                del by_type[worker.gpu_type]
             if not by_type:
-                del self.gpus[one.registered.record.model]
+                del self.gpus[worker.registered.record.model]

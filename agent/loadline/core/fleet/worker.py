@@ -55,11 +55,11 @@ class WorkerState(Struct, omit_defaults=True, gc=False):
     lease_id: int
     registered_at_ms: int
     latest: list[WorkerSample | None]
-    """Newest sample by rank."""
+    """Newest sample by rank; None before the first."""
     registered: bool = True
     draining: bool = False
     drain_ended: bool = False
-    """True if its drain has ended; it is removed with its key."""
+    """True if its drain has ended; the worker is removed with its key."""
     drain_handed_over: bool = False
     """True if another agent continues the drain; this agent resumes it if it leads again."""
     unschedulable: bool = False
@@ -67,10 +67,13 @@ class WorkerState(Struct, omit_defaults=True, gc=False):
     late: bool = False
     """True if it is starting and past the start deadline, as of the last ``Pool.expire_silent``."""
     seen_at_ms: int = -1
+    """Time of its last report, by the agent's clock; -1: none."""
     load: WorkerLoad = field(default_factory=WorkerLoad)
     """Load that is included in the totals of the pool while ``counted``."""
     counted: bool = False
+    """True if the totals of the pool include it."""
     counted_as: Availability = "out"
+    """Availability in the counts of the pool."""
 
     @property
     def availability(self) -> Availability:
@@ -88,14 +91,14 @@ class WorkerState(Struct, omit_defaults=True, gc=False):
         load = self.measure_load()
         return WorkerStatus(
             worker=self.record.worker,
-            state=self._status_word(),
+            state=self._status_name(),
             age_ms=None if self.seen_at_ms < 0 else now - self.seen_at_ms,
             kv_usage_ratio=load.kv_micro / MICRO,
             waiting_requests=load.waiting,
             running_requests=load.running,
         )
 
-    def _status_word(self) -> str:
+    def _status_name(self) -> str:
         if self.draining:
             return "draining"
         return "unschedulable" if self.unschedulable else self.record.state

@@ -1,4 +1,4 @@
-"""Handlers of answers and reports about migrations, and of workers that vanish."""
+"""Handlers of answers and reports of migrations, and of vanished workers."""
 
 from collections.abc import Iterable
 
@@ -43,14 +43,12 @@ def _open_breaker(
     command = migration.command
     knobs = turn.state.fleet.models[command.model].migration.knobs
     if peer is None or knobs is None or not turn.state.bus_connected:
-        return []  # without the bus no worker can answer
+        return []  # no worker can answer while the bus is disconnected
     is_new = peer.record_timeout(knobs.breaker_ms, knobs.breaker_max_ms, migration.sent_at_ms, turn.now)
     if not is_new or peer.failures > 1:
         return []
     detail = f" ({event.detail})" if event.detail else ""
-    text = (
-        f"{command.source.worker} did not answer a migrate command{detail}; it gets no other for {knobs.breaker_ms} ms"
-    )
+    text = f"{command.source.worker} did not answer a migrate command{detail}; it gets none for {knobs.breaker_ms} ms"
     return [RaiseAlarm("migration_unanswered", command.model, text)]
 
 
@@ -80,7 +78,7 @@ def migration_reported(turn: Turn, event: MigrationReported) -> None:
 
 
 def _record_peers(turn: Turn, event: MigrationReported, migration: InFlightMigration) -> None:
-    """Record that the source answers, whether its answer arrived or not, and whether the destination refused."""
+    """Close the breaker of the source, which reports, and exclude the destination if it refused."""
     command = migration.command
     source, destination = _peer(turn, migration, command.source), _peer(turn, migration, command.destination)
     if source is not None:
@@ -90,7 +88,7 @@ def _record_peers(turn: Turn, event: MigrationReported, migration: InFlightMigra
 
 
 def _is_adoptable(turn: Turn, event: MigrationReported) -> bool:
-    """Return whether an unknown migration can be real: between registered workers, and of no future epoch."""
+    """Return True if an unknown migration is plausible: between registered workers, and not of a future epoch."""
     state, pools = turn.state, turn.state.fleet.models[event.model].pools
     for end in (event.source, event.destination):
         pool = pools.get(end.pool)
@@ -120,7 +118,7 @@ def _count_phase(
 def record_vanished(turn: Turn, model: str, gone: Iterable[WorkerState]) -> None:
     """Record workers whose leases were lost while they were ready.
 
-    Workers that share their node or unit may fail too, and their reports of migrations still count.
+    They count as failed in their failure domains, and their reports of migrations still count.
     """
     vanished = turn.state.migration.vanished
     enabled = any(one.migration.knobs is not None for one in turn.state.fleet.models.values())
@@ -128,19 +126,19 @@ def record_vanished(turn: Turn, model: str, gone: Iterable[WorkerState]) -> None
         record = worker.record
         if record.state == "ready" and not worker.draining:
             key = worker_key(model, record.pool, record.worker)
-            vanished.pop(key, None)  # the newest comes last
+            vanished.pop(key, None)  # so that it moves to the end
             vanished[key] = VanishedWorker(
                 record.incarnation, record.node, record.unit, record.data_parallel_size > 1, turn.now, worker.seen_at_ms
             )
 
 
 def record_registration(turn: Turn, model: str, pool: str, worker: str) -> None:
-    """Forget a vanished worker whose name is registered again."""
+    """Remove a vanished worker whose name is registered again."""
     turn.state.migration.vanished.pop(worker_key(model, pool, worker), None)
 
 
 def record_drained(turn: Turn, event: WorkerDrained) -> None:
-    """Forget a vanished worker that was drained: it left in order."""
+    """Remove a vanished worker that was drained, since it did not fail."""
     key = worker_key(event.model, event.pool, event.worker)
     known = turn.state.migration.vanished.get(key)
     if known is not None and known.incarnation == event.incarnation:
@@ -155,7 +153,7 @@ def record_unregistered_report(turn: Turn, event: LoadReported) -> None:
 
 
 def _peer(turn: Turn, migration: InFlightMigration, end: MigrationEndpoint) -> MigrationPeer | None:
-    """Return the peer at one end of a migration, which is about to change; None if its incarnation is another."""
+    """Return the peer at one end of a migration and mark it as changed; None for another incarnation."""
     memory = turn.state.fleet.models[migration.command.model].migration
     peer = memory.peers.find(end.pool, end.worker)
     if peer is None or peer.incarnation != end.incarnation:

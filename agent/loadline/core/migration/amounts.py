@@ -1,4 +1,4 @@
-"""Amounts: how much to migrate between two workers, if it pays, by gain, copy time, remaining time and room."""
+"""Amounts to migrate between two workers, by the load gap, copy time, remaining time, slots and room."""
 
 from collections.abc import Callable
 from typing import Final
@@ -15,21 +15,21 @@ from loadline.core.migration.outcomes import MigrationAmount, MigrationCode, Not
 from loadline.core.vocabulary.migrations import ALL_REQUESTS, MigrationOrder, MigrationRule
 
 Sizer = Callable[[LoadView, int, int], MigrationAmount | NotPlanned]
-"""Sizes a migration from one row to another, or says why there is none."""
+"""Function that sizes a migration from one row to another, or returns the reason for none."""
 
 TOKENS_MAX: Final = 1e12
-"""More than any worker has: the bound for values that are sent."""
+"""Bound of token values in commands, above the tokens of any worker."""
 SOON_MS: Final = 2_000.0
-"""About the time until a migration has an effect: a worker that is ready sooner takes new requests instead."""
+"""Approximate time until a migration has an effect; a worker that is ready sooner takes new requests instead."""
 _COPY_RATIO_MAX: Final = 0.5
-"""Longest copy time in proportion to the remaining time of a request: more would migrate what is nearly complete."""
+"""Largest ratio of copy time to remaining time; beyond it, a request has nearly completed when it arrives."""
 _KV: Final = "kv_cache_usage_ratio_projected"
 _ROUNDING: Final = 1e-9
-"""Tolerance of differences of loads, since 1.0 - 0.3 is less than 0.7."""
+"""Tolerance of differences of loads, since 1.0 - 0.3 is less than 0.7 in floating point."""
 
 
 def slots_between(view: LoadView, source: int, destination: int) -> int:
-    """Return the most requests that may migrate between two workers at a time."""
+    """Return the maximum requests that can migrate between two workers at a time."""
     free_out, free_in = view.free_out[source], view.free_in[destination]
     return int(min(free_out, free_in, view.movable[source], view.pair_requests_max))
 
@@ -41,7 +41,10 @@ def free_tokens(view: LoadView, row: int, usage_max: float = 1.0) -> float:
 
 
 def size_for_balance(metric: MetricName, threshold: float) -> Sizer:
-    """Size for half the load gap, so that both loads become equal and the destination stays below the threshold."""
+    """Return a sizer for half the load gap, which makes both loads equal.
+
+    A threshold of KV usage between 0 and 1 also bounds the KV usage of the destination.
+    """
 
     def size(view: LoadView, source: int, destination: int) -> MigrationAmount | NotPlanned:
         load, gap_min = view.metric(metric), view.knobs.load_balance_threshold
@@ -67,7 +70,10 @@ def size_for_balance(metric: MetricName, threshold: float) -> Sizer:
 
 
 def _tokens(metric: MetricName, gap: float, each: float, total: float) -> float:
-    """Return a gap between loads in tokens, for caches of ``total``; two requests for a time, so that one migrates."""
+    """Return a load gap in tokens, for KV caches of ``total`` tokens.
+
+    A gap of predicted time per output token counts as two requests, so that one migrates.
+    """
     if metric == "predicted_tpot":
         return 2.0 * each
     if metric == _KV:
@@ -77,9 +83,9 @@ def _tokens(metric: MetricName, gap: float, each: float, total: float) -> float:
 
 
 def _half_of(view: LoadView, source: int, gap: float, gap_min: float, space: float, count: int) -> MigrationAmount:  # noqa: PLR0917 - one argument for each fact
-    """Return half of a gap in tokens, or the configured minimum if that is more.
+    """Return an amount of half a gap in tokens, at least the configured minimum.
 
-    The minimum must not open a gap of ``gap_min`` in the other direction, which would be migrated back.
+    The minimum is limited so that it opens no gap of ``gap_min`` in the other direction, which would migrate back.
     """
     knobs, total, each = view.knobs, float(view.measure(KV_TOTAL)[source]), view.tokens_per_request(source)
     rule, order, minimum = knobs.req_select_rule, knobs.req_select_order, knobs.req_select_value
@@ -88,12 +94,12 @@ def _half_of(view: LoadView, source: int, gap: float, gap_min: float, space: flo
     if rule == "NUM_REQ":
         count = min(count, max(int(limit / each), 1), count if minimum < 0.0 else max(int(minimum), 1))
         return MigrationAmount(rule, order, minimum, count, int(each * count), tokens_max)
-    if rule == "RATIO" and not view.table.reports_capacity(source):  # the source cannot compute a share of it
+    if rule == "RATIO" and not view.table.reports_capacity(source):  # the source does not know what a ratio refers to
         rule, minimum = "TOKEN", 0.0
     floor = minimum * total if rule == "RATIO" else minimum
     tokens = min(max(gap / 2.0, min(floor, limit)), np.inf if np.isnan(space) else space)
     value = tokens / total if rule == "RATIO" else tokens
-    # Orders that take short requests first take more of them: twice as many as of mean length.
+    # Orders with short requests first select more of them, up to twice as many as of mean length.
     count = min(count, max(int(np.ceil(2.0 * tokens / each)), 1))
     return MigrationAmount(rule, order, value, count, int(min(tokens, each * count)), tokens_max)
 
@@ -106,7 +112,7 @@ def _worker_soon_ready(view: LoadView) -> NotPlanned | None:
 
 
 def _finishes_sooner(view: LoadView, tokens: float) -> NotPlanned | None:
-    """Return why a request of so many tokens is better left where it is; None if it is not."""
+    """Return the reason why a request of ``tokens`` should stay at its worker; None if it should not."""
     remaining_ms, copy_ms = view.remaining_ms, view.knobs.copy_ms(tokens)
     if remaining_ms is None or copy_ms <= _COPY_RATIO_MAX * remaining_ms:
         return None
@@ -114,26 +120,26 @@ def _finishes_sooner(view: LoadView, tokens: float) -> NotPlanned | None:
 
 
 def size_for_evacuation(view: LoadView, source: int, destination: int) -> MigrationAmount | NotPlanned:
-    """Size for all requests that have slots and room, waiting ones first, so that the source becomes empty."""
+    """Size for all requests for which there are slots and room, so that the source becomes empty."""
     found = _by_count(view, source, destination, "LR", slots_between(view, source, destination))
     return found if isinstance(found, NotPlanned) else replace(found, value=ALL_REQUESTS)
 
 
 def size_for_drain(view: LoadView, source: int, destination: int) -> MigrationAmount | NotPlanned:
-    """Size as for an evacuation, unless the source completes its requests sooner than they can be copied."""
+    """Size as for an evacuation, unless the requests complete before copying them pays off."""
     obstacle = _finishes_sooner(view, view.tokens_per_request(source))
     return obstacle or size_for_evacuation(view, source, destination)
 
 
 def size_for_mitigation(view: LoadView, source: int, destination: int) -> MigrationAmount | NotPlanned:
-    """Size so that the source meets the time per output token, and the destination still does."""
+    """Size so that the source meets the objective for the time per output token and the destination still does."""
     each, limit = view.tokens_per_request(source), slots_between(view, source, destination)
     over = np.flatnonzero(~(_tpot_with(view, source, -each, -1.0, limit) < _tpot_max_ms(view)))
     return _by_tpot(view, source, destination, min(len(over) + 1, limit))
 
 
 def size_for_consolidation(view: LoadView, source: int, destination: int) -> MigrationAmount | NotPlanned:
-    """Size for as many requests as let the destination meet the time per output token."""
+    """Size for all requests with which the destination meets the objective for the time per output token."""
     return _by_tpot(view, source, destination, slots_between(view, source, destination))
 
 
@@ -161,7 +167,7 @@ def _by_count(
 
 
 def requests_within_slo(view: LoadView, row: int, each: float, limit: int) -> int:
-    """Return how many requests of so many tokens a worker can receive and still meet the time per output token."""
+    """Return the requests of ``each`` tokens that a worker can receive and meet the time per output token."""
     within = np.flatnonzero(_tpot_with(view, row, each, 1.0, limit) < _tpot_max_ms(view))
     count = int(within[-1]) + 1 if len(within) else 0
     space = free_tokens(view, row)
@@ -173,7 +179,10 @@ def _tpot_max_ms(view: LoadView) -> float:
 
 
 def _tpot_with(view: LoadView, row: int, tokens: float, requests: float, limit: int) -> FloatArray:
-    """Return the time per output token in ms with 1, 2, ... ``limit`` more (or fewer) requests of so many tokens."""
+    """Return the times per output token in ms with 1 to ``limit`` more (or fewer) requests of ``tokens`` each.
+
+    Both ``tokens`` and ``requests`` (1 or -1) are negative for fewer requests.
+    """
     count = np.arange(1.0, max(limit, 1) + 1.0)
     batch = view.metric("decode_batch_size")[row] + requests * count
     total = view.metric("all_decodes_tokens_num")[row] + tokens * count

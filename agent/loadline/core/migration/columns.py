@@ -1,4 +1,4 @@
-"""FloatArray about many workers in columns, so that policies evaluate all of them with vector operations."""
+"""Arrays of worker metrics, so that policies evaluate all workers with vector operations."""
 
 from typing import Any, Final, Self
 
@@ -20,36 +20,36 @@ _IN_FLIGHT: Final = 8
 
 
 class WorkerColumns(Struct):
-    """One place for each worker. Times in ms of the agent's clock."""
+    """Arrays whose last axis has one place per worker. Times are in ms of the agent's clock."""
 
     measures: FloatArray
-    """Measures in the order of ``load_metrics``, with slots in total in the place of free slots."""
+    """Measures in the order of ``load_metrics``, with total slots in place of free slots."""
     in_flight: FloatArray
     """Effect of the migrations in flight on each worker."""
     alive: Mask
-    """Registered and ready, and not draining."""
+    """True for workers that are registered, ready and not draining."""
     draining: Mask
-    """Draining, and not empty yet."""
+    """True for workers that drain and are not empty yet."""
     schedulable: Mask
-    """Accepts new requests, by its samples."""
+    """True for workers that accept new requests, by their samples."""
     excluded: Mask
-    """Refused a command and has not reported since."""
+    """True for workers that refused a command and have not reported since."""
     parallel: Mask
-    """One of several data-parallel ranks."""
+    """True for workers that are one of several data-parallel ranks."""
     reserved: Codes
-    """Role that it is reserved for, by ``RESERVED_CODES``."""
+    """Role for which the worker is reserved, by ``RESERVED_CODES``."""
     node: Codes
-    """Code of its node; -1 if its record names none."""
+    """Code of the node; -1 if the record names none."""
     unit: Codes
-    """Code of its data-parallel unit; -1 if its record names none."""
+    """Code of the data-parallel unit; -1 if the record names none."""
     seen_at_ms: Times
-    """Time of its last report."""
+    """Time of the last report."""
     changed_at_ms: Times
-    """Time when its measures last changed, or it last had nothing to do."""
+    """Time of the last report with other measures or without requests."""
     last_assigned_at_ms: Times
-    """Time when its requests last increased other than by a migration."""
+    """Time at which the requests last increased other than by a migration."""
     breaker_open_until_ms: Times
-    """Time until which it gets no commands."""
+    """Time until which the worker gets no commands."""
     tpot_ms: FloatArray
     """Predicted time per output token, without the migrations in flight."""
 

@@ -1,8 +1,8 @@
-"""Consolidation rounds: when workers may be emptied only to save GPUs.
+"""Consolidation rounds, in which workers are emptied to save GPUs.
 
-A worker is eligible once it could have been emptied for ``consolidate_after_ms``, and if it has not been assigned a
-request meanwhile, since a router would fill it again. A round failed if half of its workers have requests again at its
-end. After each failed round in a row, the next one waits twice as long.
+A worker is eligible if its requests have fitted elsewhere for ``consolidate_after_ms`` and no router has assigned it a
+request in this time; otherwise, it would fill up again. A round fails if at least half of its workers have requests at
+its end. The wait before the next round doubles with each consecutive failure.
 """
 
 from typing import Final
@@ -20,30 +20,30 @@ from loadline.core.migration.outcomes import MigrationCode, NotPlanned
 _WAIT_MAX_MS: Final = 3_600_000
 _DOUBLINGS_MAX: Final = 20
 _DESTINATIONS_MAX: Final = 8
-"""Destinations that are evaluated, the fullest first: later ones are the emptiest."""
+"""Number of destinations that are evaluated, the fullest first."""
 
 Names = list[str]
 
 
 class Consolidation(Struct):
-    """State of the consolidation of one group. Times in ms; -1: none."""
+    """State of the consolidation of one group. Times are in ms; -1: none."""
 
     eligible_since_ms: int = -1
     """Time since which a worker could be emptied."""
     workers: Names = []
     """Workers of the current round."""
     emptied: Names = []
-    """Workers of the round that have been empty: their requests have come since."""
+    """Workers of the round that have been empty; any requests of theirs arrived later."""
     round_started_ms: int = -1
     round_ends_ms: int = -1
-    """Time when the round is evaluated; -1: there is no round."""
+    """Time at which the round is evaluated; -1: there is no round."""
     failed_rounds: int = 0
     """Consecutive rounds that failed."""
     not_before_ms: int = 0
-    """Start of the next round at the earliest."""
+    """Earliest start of the next round."""
 
     def evaluate_round(self, view: LoadView, now: int) -> None:
-        """Record which workers of the round are empty, and end it once its time is over or all stay empty."""
+        """Record the empty workers of the round; end the round at its end time, or earlier if all stay empty."""
         if self.round_ends_ms < 0:
             return
         requests, after_ms = view.measure(REQUESTS), view.knobs.consolidate_after_ms
@@ -62,10 +62,10 @@ class Consolidation(Struct):
             self.eligible_since_ms = -1
 
     def eligible(self, view: LoadView, sources: Mask, destinations: Mask, now: int) -> tuple[Mask, NotPlanned | None]:
-        """Return the sources that may be emptied now, or why none may."""
+        """Return the sources that may be emptied at ``now`` (ms), or the reason why none may."""
         after_ms, none = view.knobs.consolidate_after_ms, np.zeros_like(sources)
         last_assigned_at_ms = view.columns.last_assigned_at_ms
-        if self.round_ends_ms >= 0:  # a round continues with its own workers until they are empty or filled again
+        if self.round_ends_ms >= 0:  # a round continues with its own workers until they are empty or get new requests
             remaining = set(self.workers) - set(self.emptied)
             of_round = np.asarray([name in remaining for _, name in view.table.keys], dtype=np.bool_)
             return sources & of_round & (last_assigned_at_ms < self.round_started_ms), None
@@ -86,7 +86,7 @@ class Consolidation(Struct):
         return found, None
 
     def join_round(self, names: Names, knobs: MigrationKnobs, now: int) -> None:
-        """Add workers that are being emptied to the round, which starts with the first of them."""
+        """Add workers that are being emptied to the round; start a round if there is none."""
         if self.round_ends_ms < 0:
             self.round_started_ms = now
             self.round_ends_ms = now + knobs.ttl_ms + knobs.consolidate_after_ms
@@ -94,23 +94,23 @@ class Consolidation(Struct):
 
 
 def _could_be_emptied(view: LoadView, sources: Mask, destinations: Mask, limit: int) -> tuple[Mask, NotPlanned | None]:
-    """Return at most ``limit`` sources, the emptiest first, whose requests all fit elsewhere, or why there is none.
+    """Return at most ``limit`` sources, emptiest first, whose requests all fit elsewhere, or why there is none.
 
-    A destination serves one source only, since the room left in it is unknown.
+    Each destination counts for one source only, since its remaining room is unknown.
     """
     found = np.zeros_like(sources)
-    givers = view.ordered(sources, "predicted_tpot", limit, descending=False).tolist()
-    takers = view.ordered(destinations, "predicted_tpot", _DESTINATIONS_MAX, descending=True).tolist()
-    for giver in givers:
-        requests, each = int(view.movable[giver]), view.tokens_per_request(giver)
-        others, room, used = [taker for taker in takers if taker != giver], 0, 0
+    source_rows = view.ordered(sources, "predicted_tpot", limit, descending=False).tolist()
+    remaining = view.ordered(destinations, "predicted_tpot", _DESTINATIONS_MAX, descending=True).tolist()
+    for source in source_rows:
+        requests, each = int(view.movable[source]), view.tokens_per_request(source)
+        others, room, used = [row for row in remaining if row != source], 0, 0
         while used < len(others) and room < requests:
             room += requests_within_slo(view, others[used], each, requests)
             used += 1
-        if room < requests or requests < view.measure(REQUESTS)[giver]:
-            total = float(view.measure(REQUESTS)[giver])
+        if room < requests or requests < view.measure(REQUESTS)[source]:
+            total = float(view.measure(REQUESTS)[source])
             obstacle = NotPlanned.of(MigrationCode.NOT_EMPTIED, room=room, requests=total)
             return found, None if found.any() else obstacle
-        found[giver] = True
-        takers = [taker for taker in others[used:] if not found[taker]]
+        found[source] = True
+        remaining = [row for row in others[used:] if not found[row]]
     return found, None

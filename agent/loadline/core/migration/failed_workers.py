@@ -1,4 +1,4 @@
-"""Records of workers that failed or vanished, which failure domains are derived from."""
+"""Records of failed and vanished workers, from which failed domains are derived."""
 
 from typing import Final
 
@@ -9,22 +9,22 @@ VANISHED_MS: Final = 60_000
 
 
 class FailedWorker(Struct, frozen=True):
-    """A failed worker, by what it shares with others."""
+    """Failure domains of a failed worker."""
 
     node: str
     unit: str
     parallel: bool
-    """It is one of several data-parallel ranks."""
+    """True if it is one of several data-parallel ranks."""
 
 
 class VanishedWorker(Struct):
-    """A worker whose lease was lost while it was ready. Times in ms of the agent's clock."""
+    """A worker whose lease was lost while it was ready. Times are in ms of the agent's clock."""
 
     incarnation: int
     node: str
     unit: str
     parallel: bool
-    """It is one of several data-parallel ranks."""
+    """True if it is one of several data-parallel ranks."""
     vanished_at_ms: int
     seen_at_ms: int
     """Time of its last report. A worker that still reports has only lost its connection to the store."""

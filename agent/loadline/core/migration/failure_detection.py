@@ -1,4 +1,4 @@
-"""Detection of failed workers: those that are silent, hang or are unschedulable, and their failure domains."""
+"""Detection of failed workers, which are silent, stalled or unschedulable, and of their failure domains."""
 
 from collections.abc import Mapping, Sequence
 
@@ -20,11 +20,11 @@ class FailureAssessment(Struct, frozen=True):
     failed: Mapping[str, Mask]
     """Workers that failed themselves, by group."""
     domains: FailedDomains
-    """Domains of these, and of workers that failed elsewhere."""
+    """Failed domains of these workers and of workers outside the groups."""
     workers: list[FailedWorker]
     """Workers that failed themselves, by group and name."""
     silence_ignored: NotPlanned | None
-    """Why silence does not count as failure; None: it counts."""
+    """Reason why silence does not count as failure; None: it counts."""
 
 
 def detect_failures(
@@ -73,7 +73,7 @@ def _silent(table: WorkerTable, knobs: MigrationKnobs, listening_since_ms: int, 
 def _failed(table: WorkerTable, silent: Mask, knobs: MigrationKnobs, listening_since_ms: int, now: int) -> Mask:
     columns = table.columns
     unchanged_since_ms = np.maximum(columns.changed_at_ms, listening_since_ms)
-    stalled = now - unchanged_since_ms >= knobs.instance_staleness_seconds * 1_000
-    hanging = (columns.measures[REQUESTS] > 0.0) & stalled
-    found: Mask = columns.alive & (silent | hanging | ~columns.schedulable)
+    unchanged = now - unchanged_since_ms >= knobs.instance_staleness_seconds * 1_000
+    stalled = (columns.measures[REQUESTS] > 0.0) & unchanged
+    found: Mask = columns.alive & (silent | stalled | ~columns.schedulable)
     return found

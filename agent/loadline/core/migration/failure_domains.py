@@ -1,9 +1,12 @@
 """Failure domains: the workers that fail together with failed workers.
 
-``instance``: none. ``node``: all on the same node. ``instance-unit``: all data-parallel ranks of the same unit.
-``node-unit``: all on the same node, and all ranks of the units that these belong to. A worker whose record names no
-node or no unit fails alone. Whether a worker is one of several ranks is read from its own record, so the rules hold for
-mixed fleets.
+- ``instance``: no other worker;
+- ``node``: all workers on the same node;
+- ``instance-unit``: all data-parallel ranks of the same unit;
+- ``node-unit``: all workers on the same node, and all ranks of the units of these workers.
+
+A worker whose record lacks the node or unit fails alone. Each record says if its worker is one of several ranks, so the
+rules hold for mixed fleets.
 """
 
 from collections.abc import Iterable, Sequence
@@ -28,7 +31,7 @@ class DomainMember(Struct, frozen=True):
     unit: int
     """Code of its unit; -1 if its record names none."""
     parallel: bool
-    """It is one of several data-parallel ranks."""
+    """True if it is one of several data-parallel ranks."""
 
 
 class FailedDomains(Struct, frozen=True):
@@ -77,7 +80,7 @@ def failed_domains(
 
 
 def without_domain(table: WorkerTable, failed: Mask, domain: FailoverDomain) -> Mask:
-    """Return the failed workers whose record does not name their failure domain, so that they fail alone."""
+    """Return the failed workers that fail alone because their record lacks their failure domain."""
     columns, none = table.columns, np.zeros(len(table), dtype=np.bool_)
     without_node = columns.node < 0 if domain in BY_NODE else none
     without_unit = (columns.unit < 0) & columns.parallel if domain in BY_UNIT else none

@@ -1,10 +1,10 @@
-"""The ledger of migrations in flight: what was commanded, how far it is, and its effect on the load of both workers.
+"""Ledger of migrations in flight: their commands, their progress, and their effect on the load of both workers.
 
     asked --accepted--> admitted --> copying --> switched ... --> done | aborted
       |--refused: removed; the source is excluded until its next report
-      +--no answer: unknown, until a report arrives or its time is over
+      +--no answer: unknown, until a report arrives or the deadline passes
 
-A migration counts at both workers from its command until both have reported after its end. Otherwise their last
+A migration counts at both workers from its command until both have reported after its end. Otherwise, their last
 reports, which do not show it yet, would cause the same migration again.
 """
 
@@ -22,55 +22,55 @@ ENDED: Final[frozenset[MigrationPhase]] = frozenset({"done", "aborted"})
 ENDED_RETENTION_MS: Final = 5_000
 """Longest time for which an ended migration counts at a worker that does not report."""
 _GRACE_MS: Final = 2_000
-"""Delay allowed for the last report of a source, whose deadline runs from when the command arrived."""
+"""Delay allowed for the last report of a source, whose deadline counts from the arrival of the command."""
 _DIGITS: Final = 16
 
 
 class InFlightMigration(Struct):
-    """One migration. Times in ms of the agent's clock."""
+    """One migration. Times are in ms of the agent's clock."""
 
     command: Migration
     requests: int
-    """Requests that are expected to migrate: first an estimate, then the source's choice."""
+    """Requests that are expected to migrate: an estimate until the source has selected them."""
     tokens: int
-    """Tokens that are expected to migrate, likewise."""
+    """Tokens that are expected to migrate: an estimate until the source has selected the requests."""
     sent_at_ms: int
     ends_by_ms: int
     phase: MigrationPhase = "asked"
-    """The furthest phase that one of its requests has reached."""
+    """Furthest phase that one of its requests has reached."""
     moved: int = 0
-    """Requests that the destination has now."""
+    """Requests that the destination has taken over."""
     failed: int = 0
-    """Requests that stay at the source after all."""
+    """Selected requests that stay at the source."""
     since_ms: int = 0
     """Start of the phase."""
     ended_at_ms: int = -1
     adopted: bool = False
-    """An earlier leader sent the command, according to the source."""
+    """True if an earlier leader sent the command, according to the source."""
     progress: list[tuple[int, int, int]] = field(default_factory=list)
-    """Time, moved requests and moved tokens so far, whenever more had moved."""
+    """Time, migrated requests and migrated tokens so far, after each increase."""
 
     @property
     def slots(self) -> int:
-        """Migration slots occupied at both workers; as many as the command allows until the source has chosen."""
+        """Migration slots occupied at both workers; all that the command allows until the source answers."""
         if self.ended or self.phase == "unknown":
-            return 0  # else a worker that does not answer would block others' slots for the whole time to live
+            return 0  # otherwise, a source that does not answer would block slots of its destination until the deadline
         if self.phase == "asked":
             return self.command.requests_max
         return max(self.requests - self.moved - self.failed, 0)
 
     @property
     def slots_freed_at_ms(self) -> int:
-        """Time when it last released slots; -1: never."""
+        """Time of the last release of slots; -1: never."""
         return max(self.ended_at_ms, self.progress[-1][0] if self.progress else -1)
 
     @property
     def ended(self) -> bool:
-        """It is over, and counts only until both workers have reported."""
+        """True if it ended. It then counts only until both workers have reported."""
         return self.ended_at_ms >= 0
 
     def unobserved(self, seen_at_ms: int) -> tuple[int, int]:
-        """Return requests and tokens that a worker's report of ``seen_at_ms`` does not show as migrated yet."""
+        """Return the requests and tokens whose migration the worker's report of ``seen_at_ms`` does not show yet."""
         if not (self.progress or self.failed):
             return self.requests, self.tokens
         moved, copied = next(((step[1], step[2]) for step in reversed(self.progress) if step[0] < seen_at_ms), (0, 0))
@@ -79,7 +79,7 @@ class InFlightMigration(Struct):
         return expected, tokens if self.ended or not remaining else tokens * expected // remaining
 
     def is_duplicate(self, event: MigrationReported) -> bool:
-        """Return whether a report says nothing new, or is about another migration under the same id."""
+        """Return True if a report repeats the known state, or is about another migration with the same id."""
         command = self.command
         identity = (command.model, command.epoch, command.source, command.destination)
         state = (self.phase, self.moved, self.failed)
@@ -105,21 +105,21 @@ class InFlightMigrations(Struct):
             del self.open[migration.command.command_id]
 
     def next_id(self, model: str, epoch: int) -> str:
-        """Return an id that no other command has."""
+        """Return a unique id for a command."""
         self.number += 1
         return hashlib.sha256(f"{model}\0{epoch}\0move\0{self.number}".encode()).hexdigest()[:_DIGITS]
 
     def start(self, command: Migration, requests: int, tokens: int, ttl_ms: int, now: int) -> None:
-        """Add a migration whose command is sent now."""
+        """Add a migration whose command is sent at ``now`` (ms)."""
         self.open[command.command_id] = InFlightMigration(
             command, requests, tokens, now, now + ttl_ms + _GRACE_MS, since_ms=now
         )
 
     def record_answer(self, event: MigrationAnswered, now: int) -> InFlightMigration | None:
-        """Record the answer to a command, or that none came. A refused migration is removed.
+        """Record the answer to a command, or its absence. A refused migration is removed.
 
         Returns:
-            The migration; None if it is unknown or its reports came before the answer.
+            The migration; None if it is unknown or a report overtook the answer.
         """
         migration = self.open.get(event.command_id)
         if migration is None or migration.phase not in {"asked", "unknown"}:
@@ -141,13 +141,13 @@ class InFlightMigrations(Struct):
 
         Args:
             event: The report of the source.
-            ttl_ms: Time to live of adopted migrations.
-            requests_max: Most requests that a source may give away at a time. It bounds what a source that invents
-                migrations can occupy.
+            ttl_ms: Time limit of an adopted migration.
+            requests_max: Maximum requests that a source may send at a time. It bounds the slots that invented
+                migrations of a faulty source occupy.
             now: Time in ms.
 
         Returns:
-            The migration; None if the report says nothing new.
+            The migration; None if the report changes nothing.
         """
         migration = self.open.get(event.command_id)
         over = event.phase in ENDED
@@ -201,6 +201,6 @@ class InFlightMigrations(Struct):
         return lost
 
     def next_wake(self) -> int | None:
-        """Return when ``expire`` next removes one; None if there is none."""
+        """Return the time at which ``expire`` next removes a migration; None without migrations."""
         ends = (one.ended_at_ms + ENDED_RETENTION_MS if one.ended else one.ends_by_ms for one in self.open.values())
         return min(ends, default=None)

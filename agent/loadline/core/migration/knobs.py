@@ -28,7 +28,7 @@ MetricName = Literal[
 FailoverDomain = Literal["instance", "node", "instance-unit", "node-unit"]
 
 DRAIN: Final = "drain"
-"""The policy that empties draining workers. It precedes all others."""
+"""Policy that empties draining workers. It precedes all others."""
 PACKING: Final[tuple[PolicyName, ...]] = ("binpacking_consolidation", "binpacking_mitigation")
 """Policies that ``enable_adaptive_pd`` adds."""
 _ANSWER_MS: Final = 5_000
@@ -36,16 +36,20 @@ _ANSWER_MS: Final = 5_000
 
 
 class MigrationKnobs(Struct, frozen=True, forbid_unknown_fields=True):
-    """Which requests migrate between workers, and when."""
+    """Settings of the migration of requests between workers."""
 
     enabled: Annotated[bool, Meta(description="Migrate requests of this model between its workers.")] = False
     policies: Annotated[
         tuple[PolicyName, ...],
-        Meta(max_length=16, description="Migration policies; if two need the same worker, the first gets it."),
+        Meta(max_length=16, description="Migration policies, highest precedence first."),
     ] = ("decode_load", "prefill_failover", "decode_failover", "neutral_failover")
     interval_ms: Annotated[
         int,
-        Meta(ge=10, le=3_600_000, description="Interval of rounds over all workers; a report is acted on at once."),
+        Meta(
+            ge=10,
+            le=3_600_000,
+            description="Interval of evaluations of all workers; a worker that reports is evaluated at once.",
+        ),
     ] = 500
     decode_load_metric: Annotated[MetricName, Meta(description="Load metric of decode workers.")] = (
         "kv_cache_usage_ratio_projected"
@@ -87,32 +91,44 @@ class MigrationKnobs(Struct, frozen=True, forbid_unknown_fields=True):
     ] = 1024.0
     failover_domain: Annotated[
         FailoverDomain,
-        Meta(description="What fails together with a worker: its node, its data-parallel unit, or both."),
+        Meta(description="Workers that fail together: those of a node, of a data-parallel unit, or of both."),
     ] = "instance-unit"
     instance_staleness_seconds: Annotated[
         int,
-        Meta(ge=1, le=86_400, description="A worker with requests fails if its samples stay the same for this time."),
+        Meta(
+            ge=1,
+            le=86_400,
+            description="Time after which a worker with requests whose samples do not change counts as failed.",
+        ),
     ] = 60
     suspect_after_ms: Annotated[
         int,
-        Meta(ge=100, le=3_600_000, description="A worker that is silent for this time fails, unless most are silent."),
+        Meta(
+            ge=100,
+            le=3_600_000,
+            description="Time after which a silent worker counts as failed, unless most workers are silent.",
+        ),
     ] = 4_000
     enable_adaptive_pd: Annotated[
         bool, Meta(description="Add binpacking_consolidation and binpacking_mitigation to the policies.")
     ] = False
     tpot_slo: Annotated[
         Annotated[float, Meta(gt=0, le=1e6)] | None,
-        Meta(description="Time per output token in ms that bin packing keeps to; none: objectives.itl_ms."),
+        Meta(description="Objective of bin packing for the time per output token, in ms; none: objectives.itl_ms."),
     ] = None
     tpot_slo_dispatch_threshold: Annotated[
-        float, Meta(gt=0, le=1, description="Share of tpot_slo below which a worker may receive requests.")
+        float, Meta(gt=0, le=1, description="Fraction of tpot_slo below which a worker may receive requests.")
     ] = 0.85
     tpot_migrate_out_ceil_threshold: Annotated[
-        float, Meta(gt=0, le=10, description="Share of tpot_slo from which a worker sends requests.")
+        float, Meta(gt=0, le=10, description="Fraction of tpot_slo at which a worker sends requests.")
     ] = 0.95
     tpot_migrate_out_floor_threshold: Annotated[
         float,
-        Meta(ge=0, le=1, description="Share of tpot_slo below which a worker is emptied, if all its requests fit."),
+        Meta(
+            ge=0,
+            le=1,
+            description="Fraction of tpot_slo below which a worker is emptied, if all its requests fit elsewhere.",
+        ),
     ] = 0.60
     tpot_profiling_data_path: Annotated[
         str,
@@ -127,55 +143,66 @@ class MigrationKnobs(Struct, frozen=True, forbid_unknown_fields=True):
     ] = -1.0
     migrate_drains: Annotated[bool, Meta(description="Migrate the requests of draining workers.")] = True
     ttl_ms: Annotated[
-        int, Meta(ge=100, le=3_600_000, description="Time for a migration; requests not migrated by then stay.")
+        int,
+        Meta(ge=100, le=3_600_000, description="Time limit of a migration; requests that have not migrated then stay."),
     ] = 30_000
     migrations_max: Annotated[
-        int, Meta(ge=1, le=10_000, description="Most requests of the model in migration at a time.")
+        int, Meta(ge=1, le=10_000, description="Maximum requests of the model in migration at a time.")
     ] = 64
     migrations_per_worker_max: Annotated[
         int,
         Meta(
             ge=1,
             le=1_024,
-            description="Most requests that a worker sends, or receives, at a time, whatever slots it reports.",
+            description="Maximum requests that a worker sends or receives at a time, even if it reports more slots.",
         ),
     ] = 16
     across_pools: Annotated[
         bool,
-        Meta(description="Migrate between all pools of a role, whose engines must be able to read each other's cache."),
+        Meta(description="Migrate between all pools of a role, whose engines must have compatible KV caches."),
     ] = False
     hops_max: Annotated[
         int,
-        Meta(ge=0, le=1_000, description="Migrations of a request after which load and bin packing policies leave it."),
+        Meta(
+            ge=0,
+            le=1_000,
+            description="Migrations of a request after which load and bin packing policies no longer migrate it.",
+        ),
     ] = 3
     breaker_ms: Annotated[
         int,
-        Meta(ge=1, le=3_600_000, description="Time without commands for a worker that did not answer; doubles."),
+        Meta(
+            ge=1,
+            le=3_600_000,
+            description="Time without commands for a worker that did not answer; doubles with each failure.",
+        ),
     ] = 5_000
-    breaker_max_ms: Annotated[int, Meta(ge=1, le=3_600_000, description="Longest such time.")] = 60_000
+    breaker_max_ms: Annotated[
+        int, Meta(ge=1, le=3_600_000, description="Longest time without commands for a worker that did not answer.")
+    ] = 60_000
     consolidate_after_ms: Annotated[
-        int, Meta(ge=0, le=3_600_000, description="Time for which a worker can be emptied before it is.")
+        int, Meta(ge=0, le=3_600_000, description="Time for which a worker must be eligible before it is emptied.")
     ] = 10_000
     link_gbytes_per_s: Annotated[
         float,
-        Meta(gt=0, le=1e6, description="KV cache transferred from one worker to another in a second, in 10^9 bytes."),
+        Meta(gt=0, le=1e6, description="Rate of KV cache transfer between two workers, in 10^9 bytes per second."),
     ] = 10.0
     kv_bytes_per_token: Annotated[
-        int, Meta(ge=1, le=1_000_000_000, description="KV cache of a token over all layers, in bytes.")
+        int, Meta(ge=1, le=1_000_000_000, description="Size of the KV cache of one token over all layers, in bytes.")
     ] = 131_072
 
     @property
     def active_policies(self) -> tuple[PolicyName, ...]:
-        """The policies in force in their order, each once."""
+        """Policies in force by precedence, each once."""
         added = PACKING if self.enable_adaptive_pd else ()
         return tuple(dict.fromkeys((*self.policies, *added)))
 
     @property
     def answer_ms(self) -> int:
-        """Time for a worker to answer a command."""
+        """Timeout of a command, in ms."""
         seconds = self.llumlet_grpc_timeout_seconds
         return int(seconds * 1_000) if seconds > 0 else _ANSWER_MS
 
     def copy_ms(self, tokens: float) -> float:
-        """Return the time to copy the KV cache of so many tokens from one worker to another."""
+        """Return the time in ms to copy the KV cache of ``tokens`` from one worker to another."""
         return tokens * self.kv_bytes_per_token / (self.link_gbytes_per_s * 1e6)

@@ -1,4 +1,4 @@
-"""Measures of a worker's load, which the load metrics are computed from: sums over its data-parallel ranks."""
+"""Measures of a worker's load, from which load metrics are computed: sums over its data-parallel ranks."""
 
 import math
 from operator import add
@@ -22,20 +22,20 @@ from loadline.core.vocabulary.samples import WorkerRecord, WorkerSample
     DECODING_TOKENS,
 ) = range(12)
 MEASURES: Final = 12
-"""Rows of a table of measures with one column for each worker."""
+"""Number of measures of a worker."""
 UNKNOWN: Final = -1.0
-"""An unknown measure. NaN cannot be written as JSON."""
+"""Unknown measure, since JSON has no NaN."""
 _NAN: Final = math.nan
 
 Measures = tuple[float, ...]
 
 
 def measures_of(worker: WorkerState) -> Measures | None:
-    """Return the measures of a worker in their order; None if a rank has not reported or it takes part in no migration.
+    """Return the measures of a worker in their order; None if a rank has not reported or migrations are not supported.
 
-    ``KV_NEEDED``: tokens in its KV cache and those that queued requests will need. ``KV_TOTAL``: tokens that fit. Both
-    are ``UNKNOWN`` if its samples lack them. ``DECODING`` and ``DECODING_TOKENS``: requests that decode and their
-    tokens, without requests that wait to decode.
+    ``KV_NEEDED`` is the number of tokens in its KV cache and of those that queued requests will need; ``KV_TOTAL`` is
+    the capacity in tokens. Both are ``UNKNOWN`` if its samples lack them. ``DECODING`` and ``DECODING_TOKENS`` are
+    decoding requests and their tokens, without requests that wait to decode.
     """
     latest = worker.latest
     first = latest[0] if latest else None

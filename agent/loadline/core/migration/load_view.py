@@ -1,4 +1,4 @@
-"""The load of the workers of a group at one moment: load metrics, free slots and failures."""
+"""Load of the workers of a group at one time: load metrics, free slots and failures."""
 
 from collections.abc import Callable, Mapping
 from functools import cached_property
@@ -39,18 +39,18 @@ from loadline.core.migration.worker_table import WorkerTable
 
 
 class LoadView:
-    """Everything that policies ask about the workers of a table. An unknown load is NaN.
+    """View of a worker table that policies evaluate. An unknown load is NaN.
 
     Args:
         table: The workers.
         knobs: Knobs of the model.
         failed: Workers affected by a failure.
-        leaving: Workers that drain, or will by a decision that is being committed or announced.
+        leaving: Workers that drain, or will drain by a decision that is being committed or announced.
         tpot: Model of the time per output token; None if there is none.
         itl_ms: Objective of the model for the inter-token latency.
         fresh_after_ms: Time of the oldest report that is fresh.
         now: Time in ms.
-        remaining_ms: Returns the mean remaining time of a request; None if unknown.
+        remaining_ms: Function that returns the mean remaining time of a request, or None if it is unknown.
         next_ready_ms: Time until the next pending worker of the group is ready; None if none is expected.
     """
 
@@ -78,7 +78,7 @@ class LoadView:
         self.now = now
         self.next_ready_ms = next_ready_ms
         self.pair_requests_max = np.inf
-        """Most requests that one pair migrates, so that other destinations receive some too."""
+        """Maximum requests of one pair, so that other destinations receive some too."""
         self._remaining_ms = remaining_ms
         self._fresh_after_ms = fresh_after_ms
         self._metrics: dict[MetricName, FloatArray] = {}
@@ -94,7 +94,7 @@ class LoadView:
         return found
 
     def metric(self, name: MetricName) -> FloatArray:
-        """Return a load metric as it will be after the migrations in flight."""
+        """Return a load metric as it will be after the migrations in flight, computed once."""
         found = self._metrics.get(name)
         if found is None:
             found = self._metrics[name] = METRICS[name](self)
@@ -102,7 +102,7 @@ class LoadView:
 
     @cached_property
     def tpot_ms(self) -> FloatArray:
-        """Predicted time per output token, computed anew only for workers with migrations in flight."""
+        """Predicted time per output token in ms, recomputed only for workers with migrations in flight."""
         found = self.columns.tpot_ms.copy()
         rows = np.flatnonzero((self.tokens_in_flight != 0.0) | (self.requests_in_flight != 0.0))
         if len(rows):
@@ -117,13 +117,13 @@ class LoadView:
 
     @cached_property
     def tokens_in_flight(self) -> FloatArray:
-        """Tokens that migrations in flight bring, less those that they take away."""
+        """Tokens that migrations in flight add to each worker, minus those that they remove."""
         value: FloatArray = self.in_flight(IN_TOKENS) - self.in_flight(OUT_TOKENS)
         return value
 
     @cached_property
     def requests_in_flight(self) -> FloatArray:
-        """Requests that migrations in flight bring, less those that they take away."""
+        """Requests that migrations in flight add to each worker, minus those that they remove."""
         value: FloatArray = self.in_flight(IN_REQUESTS) - self.in_flight(OUT_REQUESTS)
         return value
 
@@ -145,8 +145,8 @@ class LoadView:
     def free_in(self) -> FloatArray:
         """Requests that each worker can receive now.
 
-        None while it sends, since migrations must not form chains, and none while it has as many under way as slots,
-        as after a takeover or when it has fewer slots than before.
+        0 while it sends, since migrations must not form chains. The migrations in flight may exceed its slots after a
+        takeover, or if it reports fewer slots than before; it then receives none either.
         """
         slots: FloatArray = np.minimum(self.measure(SLOTS_IN), self.knobs.migrations_per_worker_max)
         free = np.where(self.in_flight(SENDING) > 0.0, 0.0, slots - self.in_flight(IN_SLOTS))
@@ -154,7 +154,7 @@ class LoadView:
 
     @cached_property
     def free_out(self) -> FloatArray:
-        """Requests that each worker can send now; none while it receives."""
+        """Requests that each worker can send now; 0 while it receives."""
         slots: FloatArray = np.minimum(self.measure(SLOTS_OUT), self.knobs.migrations_per_worker_max)
         free = np.where(self.in_flight(RECEIVING) > 0.0, 0.0, slots - self.in_flight(OUT_SLOTS))
         return np.maximum(np.where(self._commandable, free, 0.0), 0.0)
@@ -166,14 +166,14 @@ class LoadView:
 
     @cached_property
     def movable(self) -> FloatArray:
-        """Requests of each worker that may still be commanded to migrate."""
+        """Requests of each worker that can migrate and that no command includes yet."""
         movable: FloatArray = self.measure(REQUESTS) - self.measure(UNMOVABLE) - self.in_flight(OUT_REQUESTS)
         return np.maximum(movable, 0.0)
 
     def tokens_per_request(self, row: int) -> float:
         """Return the mean tokens of a request that can migrate; 1 if unknown.
 
-        That is the mean of the decoding requests if there are any: waiting ones mostly differ in length, and stay.
+        Only decoding requests count if there are any, since waiting ones have other lengths and mostly stay.
         """
         measures = self.columns.measures
         decoding = float(measures[DECODING, row])
@@ -184,15 +184,15 @@ class LoadView:
         return max(1.0, mean)  # 1 if the mean is NaN, which is not greater
 
     def can_send(self, row: int) -> bool:
-        """Return whether a worker has a request that may migrate now, and a slot for it."""
+        """Return True if a worker has a request that can migrate now, and a slot for it."""
         return bool(self.free_out[row] >= 1.0 and self.movable[row] >= 1.0)
 
     def can_receive(self, row: int) -> bool:
-        """Return whether a worker has a free slot."""
+        """Return True if a worker has a free slot to receive a request."""
         return bool(self.free_in[row] >= 1.0)
 
     def reserve(self, source: int, destination: int, requests: int, tokens: int) -> None:
-        """Account for a planned migration: it uses slots and room, and neither end may extend it to a chain."""
+        """Account for a planned migration, which uses slots and room; from then on, its ends cannot form a chain."""
         self.tokens_in_flight[source] -= tokens
         self.tokens_in_flight[destination] += tokens
         self.free_out[source] -= requests
@@ -201,12 +201,12 @@ class LoadView:
         self.free_in[source] = self.free_out[destination] = 0.0
 
     def ordered(self, rows: Mask, by: MetricName, limit: int, *, descending: bool) -> Rows:
-        """Return the first ``limit`` workers that have a metric, ordered by it, equals by name."""
+        """Return the first ``limit`` workers that have a metric, ordered by it, then by name."""
         found: Rows = np.flatnonzero(rows)
         values = self.metric(by)[found]
         known = values == values  # noqa: PLR0124 - false of NaN
         found, keys = found[known], -values[known] if descending else values[known]
-        if limit < len(found):  # of thousands only some are needed: a partition is ten times as fast as a sort
+        if limit < len(found):  # a partition of thousands is ten times as fast as a sort
             among = keys <= np.partition(keys, limit - 1)[limit - 1] if limit else np.zeros(len(keys), dtype=np.bool_)
             found, keys = found[among], keys[among]
         return found[np.lexsort((self.table.ranks[found], keys))][:limit]
@@ -224,4 +224,4 @@ METRICS: Final[Mapping[MetricName, Callable[[LoadView], FloatArray]]] = {
     "num_tokens": lambda view: view.measure(DECODE_TOKENS) + view.measure(PREFILL_TOKENS) + view.tokens_in_flight,
     "predicted_tpot": lambda view: view.tpot_ms,
 }
-"""Load metrics by name. Those in tokens or requests count the migrations in flight."""
+"""Load metrics by name. The metrics of decode tokens and of requests include the migrations in flight."""

@@ -1,4 +1,4 @@
-"""Memory of migration that spans models, as one encodable Struct: a snapshot holds it."""
+"""Migration state that spans models, as one encodable Struct."""
 
 from typing import Final
 
@@ -8,21 +8,21 @@ from loadline.core.migration.failed_workers import VANISHED_MS, VanishedWorker
 from loadline.core.migration.in_flight import InFlightMigrations
 
 STALL_MS: Final = 1_000
-"""Longest time between a due turn and its start. After a longer one, reports may wait unread."""
+"""Delay of a due turn above which the agent was stalled, so that reports may wait unread."""
 
 
 class MigrationMemory(Struct):
-    """Memory of migration that spans models. That of a single model is a ``ModelMigrationState``."""
+    """Migration state that spans models; ``ModelMigrationState`` is that of one model."""
 
     in_flight: InFlightMigrations = field(default_factory=InFlightMigrations)
     vanished: dict[str, VanishedWorker] = field(default_factory=dict)
-    """Vanished workers by ``worker_key``, in the order in which they vanished."""
+    """Vanished workers by ``worker_key``, oldest first."""
     last_turn_at_ms: int = -1
     listening_since_ms: int = -1
-    """End of the last stall: silence before it means nothing, since reports were waiting unread."""
+    """End of the last stall. Silence before it means nothing, since reports waited unread."""
 
     def expire_vanished(self, now: int) -> None:
-        """Forget workers that vanished more than ``VANISHED_MS`` ago."""
+        """Remove workers that vanished more than ``VANISHED_MS`` ago."""
         while self.vanished:
             key, first = next(iter(self.vanished.items()))
             if now - first.vanished_at_ms <= VANISHED_MS:
@@ -37,5 +37,5 @@ class MigrationMemory(Struct):
 
 
 def worker_key(model: str, pool: str, worker: str) -> str:
-    """Return one key for a worker; no name contains the separator."""
+    """Return the key of a worker. Names do not contain the separator."""
     return f"{model}\0{pool}\0{worker}"

@@ -1,4 +1,4 @@
-"""Everything that migration remembers of one model, as one Struct: to forget the model is to delete it."""
+"""Migration state of one model as one Struct; deleting it removes the model from migration."""
 
 from collections.abc import Mapping
 
@@ -14,17 +14,17 @@ from loadline.core.vocabulary.migrations import MigrationEndpoint
 
 
 class GroupMigrationState(Struct):
-    """Memory of one group of workers."""
+    """Migration state of one group of workers."""
 
     consolidation: Consolidation = field(default_factory=Consolidation)
     reports: dict[str, PolicyReport] = field(default_factory=dict)
     """Last report of each policy, by policy."""
     domain_alarm_raised: bool = False
-    """``failover_domain_unknown`` was raised for the group."""
+    """True if the alarm ``failover_domain_unknown`` was raised for the group."""
 
 
 class ModelMigrationState(Struct):
-    """Memory of one model."""
+    """Migration state of one model."""
 
     knobs: MigrationKnobs | None = None
     """Knobs of the model; None while migration is disabled."""
@@ -34,24 +34,24 @@ class ModelMigrationState(Struct):
     changed_peers: list[MigrationEndpoint] = field(default_factory=list)
     """Workers whose peer state has changed since the last round."""
     failed: list[FailedWorker] = field(default_factory=list)
-    """Workers that had failed in the last round."""
+    """Failed workers of the last round."""
     groups: dict[str, GroupMigrationState] = field(default_factory=dict)
     tally: MigrationTally = field(default_factory=MigrationTally)
     faulty: bool = False
-    """The last round raised an exception."""
+    """True if the last round raised an exception."""
 
     def group(self, name: str) -> GroupMigrationState:
-        """Return the memory of a group, which is created if it is new."""
+        """Return the state of a group, and create it if it is new."""
         found = self.groups.get(name)
         if found is None:
             found = self.groups[name] = GroupMigrationState()
         return found
 
     def apply_settings(self, roles: Mapping[str, str], knobs: MigrationKnobs) -> None:
-        """Enable migration, and forget groups, policies and pools that are gone.
+        """Enable migration, and remove groups, policies and pools that are no longer configured.
 
         Args:
-            roles: Roles of the pools of the model, by name of the pool.
+            roles: Role of each pool of the model, by name.
             knobs: Knobs of the model.
         """
         if self.knobs is None:
@@ -64,8 +64,8 @@ class ModelMigrationState(Struct):
             group.reports = {name: report for name, report in group.reports.items() if name in policies}
         self.peers.retain_pools(roles)
 
-    def forget_round(self) -> None:
-        """Forget what the last round found, which is unknown while no rounds take place."""
+    def clear_round(self) -> None:
+        """Clear the results of the last round, which are outdated while no rounds take place."""
         if self.failed:
             self.failed = []
         if self.changed_peers:

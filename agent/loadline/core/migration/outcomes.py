@@ -1,4 +1,4 @@
-"""Outcomes of pairs of workers and of policies: a closed list of codes with a sentence each."""
+"""Outcomes of pairs of workers and of policies: a closed list of codes, with a sentence for each."""
 
 from enum import StrEnum
 from typing import Final
@@ -9,18 +9,18 @@ from loadline.core.vocabulary.migrations import MigrationOrder, MigrationRule
 
 
 class MigrationCode(StrEnum):
-    """Why a migration was planned or not. Append only: people and programs match on these words."""
+    """Outcome of a pair of workers or of a policy. Append only: programs match on the values."""
 
     PLANNED = "planned"
     ADVISED = "advised"
-    # why a pair migrates nothing
+    # reasons why a pair migrates nothing
     GAP_TOO_SMALL = "gap_too_small"
     NO_ROOM = "no_room"
     FINISHES_SOONER = "finishes_sooner"
     WORKER_SOON_READY = "worker_soon_ready"
     MIGRATIONS_MAX = "migrations_max"
     IN_FLIGHT = "in_flight"
-    # why a policy has no pair
+    # reasons why a policy has no pair
     NO_SOURCE = "no_source"
     NO_DESTINATION = "no_destination"
     TOO_SOON = "too_soon"
@@ -61,37 +61,37 @@ SENTENCES: Final[dict[MigrationCode, str]] = {
         "every worker that could be emptied was assigned a request within the last {within_ms:g} ms"
     ),
 }
-"""One sentence for each code, filled from its numbers."""
+"""Sentence of each code: a format string over its numbers."""
 
 
 class MigrationAmount(Struct, frozen=True):
-    """The amount to migrate between two workers."""
+    """Amount to migrate between two workers."""
 
     rule: MigrationRule
     order: MigrationOrder
     value: float
     requests: int
-    """Most requests that migrate, bounded by free slots."""
+    """Maximum requests, bounded by free slots."""
     tokens: int
     """Tokens that are expected to migrate."""
     tokens_max: int | None = None
-    """Tokens that the destination has room for; None if unknown."""
+    """Maximum tokens, the free KV cache of the destination; None if unknown."""
 
 
 class NotPlanned(Struct, frozen=True):
-    """Why a pair, or a policy, migrates nothing."""
+    """Reason why a pair or a policy migrates nothing."""
 
     code: MigrationCode
     numbers: dict[str, float] = {}
 
     @classmethod
     def of(cls, code: MigrationCode, **numbers: float) -> "NotPlanned":
-        """Return a code with the numbers that led to it, as floats."""
+        """Return a reason with its numbers as floats, so that a round trip through the journal leaves it unchanged."""
         return cls(code, {name: float(value) for name, value in numbers.items()})
 
 
 class PairReport(Struct, frozen=True):
-    """The outcome of a pair of workers."""
+    """Outcome of a pair of workers."""
 
     source: str
     destination: str
@@ -100,14 +100,14 @@ class PairReport(Struct, frozen=True):
 
 
 class PolicyReport(Struct, frozen=True):
-    """The last noteworthy outcome of a policy: its sources, its destinations and its pairs."""
+    """Last noteworthy outcome of a policy, with the number of its sources and destinations, and its pairs."""
 
     model: str
     policy: str
     group: str
     at_ms: int
     code: MigrationCode
-    """``planned`` if at least one pair was, else the reason why none was."""
+    """``planned`` (or ``advised``) if a pair was, otherwise the reason why none was."""
     numbers: dict[str, float] = {}
     sources: int = 0
     destinations: int = 0
@@ -115,5 +115,5 @@ class PolicyReport(Struct, frozen=True):
 
 
 def sentence(code: MigrationCode, numbers: dict[str, float]) -> str:
-    """Return an outcome as a sentence."""
+    """Return the sentence of a code with its numbers."""
     return SENTENCES[code].format(**numbers)

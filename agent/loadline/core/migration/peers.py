@@ -1,4 +1,4 @@
-"""What the agent remembers of workers that take part in migrations, beyond their latest samples."""
+"""State of the workers that take part in migrations, beyond their latest samples."""
 
 from collections.abc import Container
 
@@ -10,42 +10,43 @@ _DOUBLINGS_MAX = 16
 
 
 class MigrationPeer(Struct, omit_defaults=True, gc=False):
-    """One incarnation of a worker. Times in ms of the agent's clock."""
+    """Migration state of one incarnation of a worker. Times are in ms of the agent's clock."""
 
     incarnation: int
     slots_in: int = 0
-    """Migrations that it can receive at a time: the free slots of its last report and those in use at that time."""
+    """Slots to receive requests: free ones by its last report, plus those in use at that time."""
     slots_in_max: int = 0
-    """Most free slots that it ever reported: the bound if a migration ended just before a report."""
+    """Most free slots that it ever reported. It bounds ``slots_in`` if a migration ended just before a report."""
     slots_out: int = 0
-    """Migrations that it can send at a time, likewise."""
+    """Slots to send requests, computed in the same way."""
     slots_out_max: int = 0
+    """Most free slots to send that it ever reported."""
     seen_at_ms: int = -1
     """Time of its last report."""
     measures: Measures = ()
     """Measures of its last report."""
     changed_at_ms: int = 0
-    """Time when its measures last changed, or it last had nothing to do."""
+    """Time of the last report with other measures or without requests."""
     last_assigned_at_ms: int = 0
-    """Time when its requests last increased other than by a migration."""
+    """Time at which its requests last increased other than by a migration."""
     breaker_open_until_ms: int = 0
     """Time until which it gets no commands, because it did not answer."""
     failures: int = 0
     """Consecutive commands without an answer."""
     timed_out_at_ms: int = -1
-    """Time of the last of them."""
+    """Time of the last command without an answer; -1: none."""
     excluded: bool = False
-    """It refused a command and has not reported since."""
+    """True if it refused a command and has not reported since."""
 
     def record_measures(self, measures: Measures, slots_in: int, slots_out: int, now: int, *, receiving: bool) -> None:
         """Record a report.
 
         Args:
-            measures: Its measures.
-            slots_in: Slots of migrations to the worker that are under way.
-            slots_out: Slots of migrations from the worker that are under way.
+            measures: Measures of the report.
+            slots_in: Slots in use by migrations to the worker.
+            slots_out: Slots in use by migrations from the worker.
             now: Time in ms.
-            receiving: A migration to the worker is in the ledger.
+            receiving: True if the ledger has a migration to the worker.
         """
         free_in, free_out = int(measures[SLOTS_IN]), int(measures[SLOTS_OUT])
         requests = int(measures[REQUESTS])
@@ -60,14 +61,14 @@ class MigrationPeer(Struct, omit_defaults=True, gc=False):
         self.measures, self.excluded = measures, False
 
     def record_answer(self) -> None:
-        """Close the circuit breaker: the worker answers."""
+        """Close the circuit breaker after an answer."""
         self.failures = self.breaker_open_until_ms = 0
 
     def record_timeout(self, breaker_ms: int, breaker_max_ms: int, sent_at_ms: int, now: int) -> bool:
-        """Open the circuit breaker, each time for twice as long.
+        """Open the circuit breaker, for twice as long with each consecutive failure.
 
         Returns:
-            Whether this is a new failure: commands sent before the last one count as part of it.
+            True if this is a new failure. Timeouts of commands that were sent before the last failure belong to it.
         """
         if sent_at_ms <= self.timed_out_at_ms:
             return False
@@ -92,7 +93,7 @@ class MigrationPeers(Struct):
         return self.known[f"{pool}\0{worker}"]
 
     def get_or_add(self, pool: str, worker: str, incarnation: int, now: int) -> MigrationPeer:
-        """Return the peer of this incarnation, and forget an earlier one of the same name."""
+        """Return the peer of an incarnation; a new one replaces that of an earlier incarnation."""
         key = f"{pool}\0{worker}"
         peer = self.known.get(key)
         if peer is None or peer.incarnation != incarnation:
@@ -100,16 +101,16 @@ class MigrationPeers(Struct):
         return peer
 
     def open_breakers(self, now: int) -> list[str]:
-        """Return the names of the workers that get no commands now, sorted."""
+        """Return the sorted names of the workers that get no commands at ``now`` (ms)."""
         return sorted(key.partition("\0")[2] for key, peer in self.known.items() if peer.breaker_open_until_ms > now)
 
     def retain_pools(self, pools: Container[str]) -> None:
-        """Forget the peers of all other pools."""
+        """Remove the peers of all other pools."""
         for key in [key for key in self.known if key.partition("\0")[0] not in pools]:
             del self.known[key]
 
     def retain_workers(self, pool: str, workers: Container[str]) -> None:
-        """Forget all other peers of a pool."""
+        """Remove all other peers of a pool."""
         prefix = f"{pool}\0"
         for key in [key for key in self.known if key.startswith(prefix) and key[len(prefix) :] not in workers]:
             del self.known[key]

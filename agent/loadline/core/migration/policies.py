@@ -1,4 +1,4 @@
-"""The migration policies: each combines filters of sources and destinations, a selector of pairs, and a sizer."""
+"""Migration policies. Each combines filters of sources and destinations, a selector of pairs, and a sizer."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -35,7 +35,7 @@ _BUSY: Final = 0.1
 
 
 class Policy(Struct, frozen=True):
-    """A policy for one group of workers."""
+    """Migration policy for one group of workers."""
 
     name: str
     sources: Filter
@@ -43,15 +43,15 @@ class Policy(Struct, frozen=True):
     select: Selector
     size: Sizer
     urgent: bool = False
-    """All sources are evaluated whenever any worker reports, so that a freed slot is used at once."""
+    """True if every report causes an evaluation of all sources, so that a freed slot is used at once."""
     patient: bool = False
-    """It is evaluated in full rounds only, and waits before it acts."""
+    """True if it is evaluated in full rounds only, and waits for ``consolidate_after_ms`` before it migrates."""
     metric: Metric | None = None
-    """Load metric; workers without it take no part. None: the policy needs none."""
+    """Load metric; workers without it are neither sources nor destinations. None: the policy needs no metric."""
 
 
 def build_policy(name: PolicyName | str, knobs: MigrationKnobs, role: Role) -> Policy | None:
-    """Build a policy for workers of a role; None if it does not apply to the role."""
+    """Build a policy for the workers of a role; return None if it does not apply to the role."""
     if name == DRAIN:
         size = size_for_evacuation if role == "prefill" else size_for_drain
         return Policy(DRAIN, draining, healthy, spread(_METRICS[role](knobs)), size, urgent=True)
@@ -81,7 +81,7 @@ def _load_policy(name: str, knobs: MigrationKnobs) -> Policy:
 
 
 def _of_tpot_slo(knob: str) -> Threshold:
-    """Return the threshold that a knob defines as a share of the objective for the time per output token."""
+    """Return the threshold that a knob defines as a fraction of the objective for the time per output token."""
     return lambda view: float(getattr(view.knobs, knob)) * view.tpot_slo_ms
 
 

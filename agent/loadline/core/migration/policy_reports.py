@@ -1,4 +1,4 @@
-"""Reports of the policies of one model in one round: for people who ask why requests migrate or stay."""
+"""Reports of the policies of one model in one round, which explain why requests migrate or stay."""
 
 from typing import Final
 
@@ -12,9 +12,9 @@ from loadline.core.migration.outcomes import MigrationAmount, MigrationCode, Not
 from loadline.core.migration.policies import Policy
 
 PAIRS_MAX: Final = 16
-"""Pairs in a report: more than people read."""
+"""Maximum pairs in a report."""
 _IDLE: Final = frozenset({MigrationCode.NO_SOURCE, MigrationCode.LOAD_UNKNOWN, MigrationCode.TOO_MANY_SILENT})
-"""Outcomes of a policy without a source, which every full round reports anew."""
+"""Outcomes of a policy without a source, which each full round reports again."""
 _COMMANDED: Final = frozenset({MigrationCode.PLANNED, MigrationCode.ADVISED})
 
 
@@ -23,11 +23,11 @@ class PolicyReports:
 
     Args:
         model: Name of the model.
-        state: Memory of the model, which the reports are recorded in.
+        state: Migration state of the model, in which reports are recorded.
         in_flight: Migrations in flight of all models.
-        silence_ignored: Why silence does not count as failure; None: it counts.
+        silence_ignored: Reason why silence does not count as failure; None: it counts.
         now: Time in ms.
-        advise_only: Migrations are planned and not commanded.
+        advise_only: True if migrations are planned and not commanded.
     """
 
     def __init__(
@@ -48,13 +48,16 @@ class PolicyReports:
         self._now = now
 
     def no_source(self, policy: Policy, group: str, view: LoadView, *, full_round: bool) -> NotPlanned | None:
-        """Return why a policy has no source; None if that is reported already, or its last report says more."""
+        """Return the reason why a policy has no source; None if its last report should stay.
+
+        The last report stays until the next full round, and longer if it is about pairs.
+        """
         if policy.urgent and self._silence_ignored is not None:
             return self._silence_ignored
         last = self._last(policy, group)
         if last is not None:
-            anew = full_round or last.code is MigrationCode.TOO_MANY_SILENT
-            if not (last.code in _IDLE and anew):
+            due = full_round or last.code is MigrationCode.TOO_MANY_SILENT
+            if not (last.code in _IDLE and due):
                 return None
         if policy.metric is not None:
             unknown = view.healthy & np.isnan(view.metric(policy.metric(view.knobs)))
@@ -79,13 +82,13 @@ class PolicyReports:
         pairs: list[PairReport],
         obstacle: NotPlanned | None,
     ) -> None:
-        """Record the report of a policy, unless migrations of its last one are under way and it has no pair."""
-        if not pairs and self._is_under_way(policy, group):
+        """Record the report of a policy, unless it has no pair and migrations of its last report are in flight."""
+        if not pairs and self._is_migrating(policy, group):
             return
         first = next((pair for pair in pairs if pair.code in _COMMANDED), None) or next(iter(pairs), None)
         if obstacle is not None or first is None:
-            why = obstacle or _no_pair(view, sources, destinations)
-            code, numbers = why.code, why.numbers
+            reason = obstacle or _no_pair(view, sources, destinations)
+            code, numbers = reason.code, reason.numbers
         else:
             code, numbers = first.code, first.numbers
         self._state.group(group).reports[policy.name] = PolicyReport(
@@ -104,7 +107,7 @@ class PolicyReports:
         known = self._state.groups.get(group)
         return None if known is None else known.reports.get(policy.name)
 
-    def _is_under_way(self, policy: Policy, group: str) -> bool:
+    def _is_migrating(self, policy: Policy, group: str) -> bool:
         last = self._last(policy, group)
         if last is None or last.code is not MigrationCode.PLANNED:
             return False
@@ -113,7 +116,7 @@ class PolicyReports:
 
 
 def _no_pair(view: LoadView, sources: Mask, destinations: Mask) -> NotPlanned:
-    """Return why there is no pair although there are sources."""
+    """Return the reason why there is no pair although there are sources."""
     if destinations.any() and not (view.free_out[sources] >= 1.0).any():
         return NotPlanned.of(MigrationCode.NO_SLOTS, workers=sources.sum())
     return NotPlanned(MigrationCode.NO_DESTINATION)

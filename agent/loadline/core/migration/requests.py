@@ -1,9 +1,9 @@
-"""Selection of the requests that a migration takes, by the source: used by real and by simulated workers.
+"""Selection of the requests of a migration by its source, for real and simulated workers.
 
-Rules and orders are those of Llumnix, with two differences. A migration takes at most what its command asks for, where
-Llumnix lets the last request exceed it; and if no single request is that short, it takes the first in order, where
-Llumnix takes none. Requests that were migrated least often go first: otherwise the request that has just arrived would
-be the first to be sent on.
+Rules and orders are those of Llumnix, with three differences. The selected requests do not exceed the amount of the
+command; in Llumnix, the last one may. If every request is longer than the amount, the first in order is selected; in
+Llumnix, none is. Requests with the fewest migrations come first; otherwise, a request that has just arrived would be
+the first to migrate again.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,15 +24,15 @@ class MigratableRequest(Struct, frozen=True):
     """Output tokens so far."""
     waiting: bool = False
     movable: bool = True
-    """False if it must stay, such as one with guided decoding."""
+    """False if it cannot migrate, such as one with guided decoding."""
     hops: int = 0
     """Migrations so far."""
     remaining_tokens: int | None = None
-    """Output tokens to come; None if unknown."""
+    """Remaining output tokens; None if unknown."""
 
     @property
     def tokens(self) -> int:
-        """All its tokens, which a migration copies."""
+        """Prompt and output tokens, whose KV cache a migration copies."""
         return self.prompt_tokens + self.output_tokens
 
 
@@ -47,29 +47,29 @@ def select_requests(
     hops_max: int,
     kv_tokens_total: int,
 ) -> list[MigratableRequest]:
-    """Return the requests that a migration takes, in the order in which they migrate.
+    """Return the requests that a migration includes, in the order in which they migrate.
 
     Args:
-        candidates: Requests in queue order: running ones by arrival, then waiting ones. Equals keep this order.
+        candidates: Requests in queue order: running ones by arrival, then waiting ones. It breaks ties.
         rule: Unit of ``value``.
-        order: Order of preference. ``LCR``, ``FCR``, ``LR`` and ``SR`` take running requests with an output token.
-        value: Amount; ``ALL_REQUESTS`` with ``NUM_REQ`` takes waiting, then running requests in queue order.
-        requests_max: Most requests.
-        tokens_max: Most tokens in total; None: unlimited.
+        order: Order of preference. ``LCR``, ``FCR``, ``LR`` and ``SR`` select running requests with an output token.
+        value: Amount. ``ALL_REQUESTS`` with ``NUM_REQ`` selects waiting, then running requests in queue order.
+        requests_max: Maximum requests.
+        tokens_max: Maximum tokens in total; None: unlimited.
         hops_max: Migrations after which a request stays.
-        kv_tokens_total: Capacity of the worker's KV cache in tokens, which a ``RATIO`` is a share of; 0: unknown.
+        kv_tokens_total: Capacity of the worker's KV cache in tokens, to which a ``RATIO`` refers; 0: unknown.
     """
     requested = _requested_tokens(rule, value, kv_tokens_total)
     limit = float("inf") if tokens_max is None else float(tokens_max)
-    able = [one for one in candidates if _may_migrate(one, hops_max) and one.tokens <= limit]
+    allowed = [one for one in candidates if _may_migrate(one, hops_max) and one.tokens <= limit]
     if rule == "NUM_REQ" and value == ALL_REQUESTS:
-        queue = _of_state(able, waiting=True) + _of_state(able, waiting=False)
+        queue = _of_state(allowed, waiting=True) + _of_state(allowed, waiting=False)
     else:
-        queue = _ORDERS[order](able)
+        queue = _ORDERS[order](allowed)
         requests_max = min(requests_max, int(value)) if rule == "NUM_REQ" else requests_max
     # Sorting is stable, so requests with equal hops keep their order.
     queue.sort(key=attrgetter("hops"))
-    fitting = _that_fit(queue, requests_max, min(requested, limit))
+    fitting = _fitting(queue, requests_max, min(requested, limit))
     return fitting or (queue[:1] if requested > 0 and requests_max > 0 else [])
 
 
@@ -80,20 +80,20 @@ def _requested_tokens(rule: MigrationRule, value: float, kv_tokens_total: int) -
 
 
 def _may_migrate(one: MigratableRequest, hops_max: int) -> bool:
-    """Return whether a request may migrate; one with a single token to come completes before it could."""
+    """Return True if a request may migrate; one with a single remaining token completes before it could."""
     ending = one.remaining_tokens is not None and one.remaining_tokens <= 1
     return one.movable and one.hops < hops_max and not ending
 
 
-def _that_fit(queue: Sequence[MigratableRequest], requests_max: int, tokens_max: float) -> list[MigratableRequest]:
-    """Return the requests that fit, one after the other, skipping those that do not."""
-    taken: list[MigratableRequest] = []
+def _fitting(queue: Sequence[MigratableRequest], requests_max: int, tokens_max: float) -> list[MigratableRequest]:
+    """Return the requests that fit into the limits together, in order, skipping those that do not."""
+    selected: list[MigratableRequest] = []
     left = tokens_max
     for one in queue:
-        if len(taken) < requests_max and one.tokens <= left:
-            taken.append(one)
+        if len(selected) < requests_max and one.tokens <= left:
+            selected.append(one)
             left -= one.tokens
-    return taken
+    return selected
 
 
 def _of_state(candidates: Sequence[MigratableRequest], *, waiting: bool) -> list[MigratableRequest]:
@@ -101,7 +101,7 @@ def _of_state(candidates: Sequence[MigratableRequest], *, waiting: bool) -> list
 
 
 def _decoding(candidates: Sequence[MigratableRequest]) -> list[MigratableRequest]:
-    """Return running requests with an output token: before it, their KV cache is incomplete."""
+    """Return running requests with an output token; without one, their KV cache is incomplete."""
     return [one for one in candidates if not one.waiting and one.output_tokens > 0]
 
 

@@ -1,4 +1,4 @@
-"""Migration as the status and explanations show it: migrations in flight, counts, and reports of the policies."""
+"""Migrations in the status and in explanations: those in flight, counts, and reports of the policies."""
 
 from collections.abc import Iterable
 from typing import Final
@@ -9,15 +9,15 @@ from loadline.core.migration.outcomes import PolicyReport
 from loadline.core.vocabulary.status import DurationTotal, InFlightStatus, MigrationStatus
 
 LISTED_MAX: Final = 64
-"""Migrations and workers that are listed by model: 1,024 models then take 15 kB each."""
+"""Maximum migrations and workers in the status of a model, which then has about 15 kB."""
 
 
 def migration_status(state: ModelMigrationState, in_flight: Iterable[InFlightMigration], now: int) -> MigrationStatus:
     """Return the migrations of a model at ``now`` (ms).
 
     Args:
-        state: Memory of the model.
-        in_flight: Its migrations in flight.
+        state: Migration state of the model.
+        in_flight: Migrations in flight of the model.
         now: Time in ms.
     """
     migrations = [migration for migration in in_flight if not migration.ended]
@@ -47,7 +47,7 @@ def migration_status(state: ModelMigrationState, in_flight: Iterable[InFlightMig
 
 
 def drained_workers(state: ModelMigrationState) -> DurationTotal:
-    """Return the count of drained workers of a model and the time that took."""
+    """Return the count and the total duration of the drains of a model."""
     return DurationTotal(state.tally.emptied, state.tally.emptied_ms)
 
 

@@ -1,4 +1,4 @@
-"""Counts of what became of the migrations of one model."""
+"""Counts of the outcomes of the migrations of one model."""
 
 from typing import Final, get_args
 
@@ -8,26 +8,26 @@ from loadline.core.migration.in_flight import InFlightMigration, MigrationPhase
 from loadline.core.migration.knobs import DRAIN, PolicyName
 
 TRIGGERS: Final = frozenset((*get_args(PolicyName), DRAIN))
-"""Triggers that are counted by name. Adopted migrations may report any other, which counts as ``other``."""
+"""Triggers that are counted by name. Adopted migrations may report other triggers, which count as ``other``."""
 
 
 class MigrationTally(Struct):
-    """Counts of commands, migrated requests and time in phases, of one model."""
+    """Counts of commands, migrated requests and phases of one model."""
 
     commands: dict[str, int] = field(default_factory=dict)
     """Commands by policy, outcome and reason, such as ``decode_load:refused:no_slots``."""
     requests: dict[str, int] = field(default_factory=dict)
     """Migrated requests by policy."""
     tokens: dict[str, int] = field(default_factory=dict)
-    """Migrated tokens of KV cache by policy."""
+    """Migrated KV tokens by policy."""
     phases: dict[str, int] = field(default_factory=dict)
     """Migrations that left a phase, by phase."""
     phases_ms: dict[str, int] = field(default_factory=dict)
-    """Total time in a phase, by phase."""
+    """Total time in each phase, in ms."""
     emptied: int = 0
-    """Workers that were drained."""
+    """Drained workers."""
     emptied_ms: int = 0
-    """Total time that drains took."""
+    """Total time of drains, in ms."""
 
     def count_command(self, policy: str, outcome: str, reason: str = "") -> None:
         """Count an outcome of a command."""
@@ -47,12 +47,12 @@ class MigrationTally(Struct):
             self.tokens[trigger] = self.tokens.get(trigger, 0) + migration.tokens
 
     def count_lost(self, migration: InFlightMigration, reason: str, now: int) -> None:
-        """Count a migration whose end will never be reported."""
+        """Count a migration whose end was not reported in time."""
         self.count_command(migration.command.trigger, "lost", reason)
         self.count_phase(migration.phase, now - migration.since_ms)
 
     def count_drain(self, took_ms: int) -> None:
-        """Count a worker that was drained."""
+        """Count a drained worker."""
         self.emptied += 1
         self.emptied_ms += took_ms
 

@@ -1,7 +1,7 @@
-"""The table of workers of a group. A group is what requests can migrate within: a pool, or all pools of a role.
+"""Table of the workers of a group: of a pool, or of all pools of a role, within which requests can migrate.
 
-Everything in it is derived from the fleet and from memory, so it can be rebuilt at any time. A row is refreshed, in
-some microseconds, when its worker reports.
+The table is derived from the fleet and the migration state, so it can be rebuilt at any time. A report of a worker
+refreshes its row in a few microseconds.
 """
 
 from collections import Counter
@@ -46,17 +46,17 @@ from loadline.core.vocabulary.scalars import Role
 
 RESERVED_CODES: Final = {"": 0, "prefill": 1, "decode": 2}
 _CAPACITY: Final = 16
-"""Places of a new table; it doubles when it is full."""
+"""Rows of a new table; a full table doubles."""
 
 Key = tuple[str, str]
 """Pool and name of a worker."""
 
 
 class WorkerTable:
-    """The workers of one group that take part in migrations.
+    """Workers of one group that support migrations.
 
     Args:
-        pools: Pools of the group, by name: all of one role.
+        pools: Pools of the group by name, all of one role.
         peers: Peers of the model.
         nodes: Codes of nodes, shared by all tables.
         units: Codes of data-parallel units, shared by all tables.
@@ -77,13 +77,13 @@ class WorkerTable:
         self.keys: list[Key] = []
         self.rows: dict[Key, int] = {}
         self.columns = WorkerColumns.of(0)
-        """Columns with one place for each worker."""
+        """Columns with one row per worker."""
         self.tpot = tpot
         self._all_columns = WorkerColumns.of(_CAPACITY)
         self._peers, self._nodes, self._units = peers, nodes, units
-        self._records: list[WorkerRecord | None] = []  # the record that each row was filled from
+        self._records: list[WorkerRecord | None] = []  # record from which each row was filled
         self._new = True
-        self._in_flight_rows: list[int] = []  # rows that migrations in flight have an effect on
+        self._in_flight_rows: list[int] = []  # rows that migrations in flight affect
         self._departed = -1
         self._ranks: Rows | None = None
 
@@ -92,7 +92,7 @@ class WorkerTable:
 
     @property
     def ranks(self) -> Rows:
-        """Places of the workers in the order of their names, which decides between equals."""
+        """Ranks of the workers by pool and name, which break ties."""
         if self._ranks is None:
             order = sorted(range(len(self.keys)), key=self.keys.__getitem__)
             self._ranks = np.empty(len(order), dtype=np.intp)
@@ -105,27 +105,28 @@ class WorkerTable:
         return found[np.argsort(self.ranks[found])].tolist() if len(found) else []
 
     def reports_capacity(self, row: int) -> bool:
-        """Return whether the record of a worker has the size of its KV cache, which a ``RATIO`` is a share of."""
+        """Return True if the record of a worker has the size of its KV cache, to which a ``RATIO`` refers."""
         record = self.workers[row].record
         return bool(record.kv_blocks_total and record.block_size_tokens)
 
     def endpoint(self, row: int) -> MigrationEndpoint:
-        """Return a worker as one end of a migration."""
+        """Return a worker as an endpoint of migrations."""
         record = self.workers[row].record
         return MigrationEndpoint(record.pool, record.worker, record.incarnation)
 
     # -- refreshing ----------------------------------------------------------------------------------------------------
 
     def refresh(self, migrations: Sequence[InFlightMigration], now: int, *, totals_refreshed: bool) -> list[int]:
-        """Take over changes of the fleet, and return the rows of workers that have reported.
+        """Apply changes of the fleet, and return the rows of workers that reported.
 
-        A new table takes over all workers and returns the same rows as one that has been kept: a replay may begin at
-        any turn.
+        A new table reads all workers, but returns the same rows as one that has existed before, since a replay may
+        begin at any turn.
 
         Args:
             migrations: Migrations in flight of the model.
             now: Time in ms.
-            totals_refreshed: The totals of the model were refreshed in this turn, so that ``Pool.changed`` is new.
+            totals_refreshed: True if the totals of the model were refreshed in this turn, so that ``Pool.changed`` is
+                new.
         """
         departed = sum(pool.removed_count for pool in self.pools.values())
         if departed != self._departed:
@@ -138,7 +139,7 @@ class WorkerTable:
         ]
         started, stale = StartedSlots(migrations), self._all_keys() if self._new else reported
         self._new = False
-        for key in sorted(stale):  # peers are added in this order, whoever reported first
+        for key in sorted(stale):  # peers are added in this order, independent of that of the reports
             worker = self.pools[key[0]].workers.get(key[1])
             if worker is not None:
                 self._refresh_row(key, worker, started, now)
@@ -150,7 +151,7 @@ class WorkerTable:
         return self._rows_of(reported)
 
     def refresh_peer(self, endpoint: MigrationEndpoint) -> None:
-        """Take over the peer state of a worker after an answer or a report of a migration."""
+        """Refresh the peer state of a worker after an answer or a report of a migration."""
         row = self.rows.get((endpoint.pool, endpoint.worker))
         if row is not None:
             peer = self._peers.get(endpoint.pool, endpoint.worker)
@@ -164,8 +165,8 @@ class WorkerTable:
         self._in_flight_rows = []
         for migration in migrations:
             if migration.phase == "unknown":
-                continue  # it may never have started
-            under_way = not migration.ended
+                continue  # it may not have started
+            in_progress = not migration.ended
             for end, requests, tokens, slots, busy in (
                 (migration.command.source, OUT_REQUESTS, OUT_TOKENS, OUT_SLOTS, SENDING),
                 (migration.command.destination, IN_REQUESTS, IN_TOKENS, IN_SLOTS, RECEIVING),
@@ -177,7 +178,7 @@ class WorkerTable:
                 effect[requests, row] += expected_requests
                 effect[tokens, row] += expected_tokens
                 effect[slots, row] += migration.slots
-                effect[busy, row] += under_way
+                effect[busy, row] += in_progress
                 self._in_flight_rows.append(row)
 
     def _all_keys(self) -> list[Key]:
@@ -188,7 +189,7 @@ class WorkerTable:
 
     def _refresh_row(self, key: Key, worker: WorkerState, started: "StartedSlots", now: int) -> None:
         measures, record = measures_of(worker), worker.record
-        if measures is None:  # a rank has not reported yet, or the worker no longer takes part in migrations
+        if measures is None:  # a rank has not reported yet, or the worker no longer supports migrations
             if key in self.rows:
                 self._remove(key)
                 self._clear_in_flight()
@@ -211,7 +212,7 @@ class WorkerTable:
         columns.measures[:, row] = measures if known else [np.nan if one == UNKNOWN else one for one in measures]
         columns.measures[SLOTS_IN, row], columns.measures[SLOTS_OUT, row] = peer.slots_in, peer.slots_out
         columns.alive[row] = worker.registered and not worker.draining and record.state == "ready"
-        leaving = worker.draining or record.state == "draining"  # asked by this agent, or by another scaler
+        leaving = worker.draining or record.state == "draining"  # drained by this agent, or by another program
         columns.draining[row] = leaving and not worker.drain_ended
         columns.schedulable[row] = not worker.reports_unschedulable()
         if record is not self._records[row]:
@@ -236,7 +237,7 @@ class WorkerTable:
         self.columns = self._all_columns.first(len(self.workers))
 
     def _clear_in_flight(self) -> None:
-        """Clear the effect of the migrations in flight, since rows have changed places."""
+        """Clear the effect of the migrations in flight after rows moved."""
         self._all_columns.in_flight[:] = 0.0
         self._in_flight_rows = []
 
@@ -267,12 +268,12 @@ class WorkerTable:
 
 
 def _reported(pool: Pool, *, totals_refreshed: bool) -> Iterable[str]:
-    """Return the workers that have reported since the last round."""
+    """Return the workers that reported since the last round."""
     return {**pool.changed, **pool.dirty} if totals_refreshed else pool.dirty
 
 
 class StartedSlots:
-    """Slots of migrations that have started, by worker: slots that a worker reports as free come on top of them.
+    """Slots in use by migrations that have started, by worker. The free slots that a worker reports exclude them.
 
     Args:
         migrations: Migrations in flight.
@@ -282,7 +283,7 @@ class StartedSlots:
         self.slots_in: Counter[MigrationEndpoint] = Counter()
         self.slots_out: Counter[MigrationEndpoint] = Counter()
         self.destinations = {migration.command.destination for migration in migrations}
-        """Workers that receive requests, or have done so until recently."""
+        """Workers that receive requests or did until recently."""
         for migration in migrations:
             if migration.phase != "asked":
                 self.slots_in[migration.command.destination] += migration.slots

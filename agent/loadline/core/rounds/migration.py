@@ -1,7 +1,8 @@
-"""Migration of all models: when a model has a round, and what becomes of migrations without an end.
+"""Migration of all models: the schedule of rounds, and the closing of migrations that report no end.
 
-A report is acted on in the turn it arrives in: its model has a round about the workers that have reported. Every
-``interval_ms`` a model has a full round about all its workers. A command counts at once, so nothing is planned twice.
+In the turn in which reports arrive, each model concerned has a round over the workers that reported. Every
+``interval_ms``, a model has a full round over all its workers. A command counts as soon as it is planned, so no
+migration is planned twice.
 """
 
 from collections import Counter
@@ -25,20 +26,21 @@ from loadline.core.state.settings import ModelKnobs, Settings
 from loadline.core.vocabulary.effects import Effect, RaiseAlarm
 
 FULL_ROUNDS_MAX: Final = 10
-"""Full rounds in one turn, the longest due first: 10 models of 100 workers take some 10 ms."""
-SPARE_CODES: Final = 4_096
-"""Codes of nodes and units that are kept beyond one node and one unit for each worker."""
+"""Maximum full rounds in one turn, the longest due first: 10 models of 100 workers take about 10 ms."""
+UNUSED_CODES_MAX: Final = 4_096
+"""Maximum codes of nodes and units beyond one node and one unit per worker."""
 FAULT_CHARACTERS_MAX: Final = 200
-"""Characters of an exception in an alarm."""
+"""Largest number of characters of an exception in an alarm."""
 
 
 class MigrationPipeline:
-    """Plans the migrations of all models. Everything that it remembers is in the state.
+    """Pipeline that plans the migrations of all models. Its own data is derived from the state.
 
     Args:
         settings: Settings of the agent.
         state: State of the agent.
-        needs_decisions: Plan only once the committed decisions are read. False if another autoscaler decides.
+        needs_decisions: True if migrations must wait until the decisions have been read; False if another program
+            scales the fleet.
     """
 
     def __init__(self, settings: Settings, state: AgentState, *, needs_decisions: bool) -> None:
@@ -64,10 +66,10 @@ class MigrationPipeline:
         memory.detect_stall(min(due.values(), default=now), now)
         self._recycle_codes()
         if not self.state.leading:
-            self._groups.clear()  # tables miss the reports that arrive meanwhile
+            self._groups.clear()  # tables are not refreshed with the reports that a standby receives
             for name in self._knobs:
-                models[name].migration.forget_round()
-            memory.in_flight.expire(now)  # the leader counts those that are lost
+                models[name].migration.clear_round()
+            memory.in_flight.expire(now)  # the leader counts the lost migrations
             return []
         effects = self._close_lost(now)
         longest_due = sorted((due_ms, name) for name, due_ms in due.items() if due_ms <= now)
@@ -79,7 +81,7 @@ class MigrationPipeline:
         return effects
 
     def next_wake(self) -> int | None:
-        """Return the time of the next full round or of the next end of a migration; None if there is neither."""
+        """Return the time of the next full round or deadline of a migration; None if there is neither."""
         models = self.state.fleet.models
         wakes = [models[name].migration.due_ms for name in self._knobs]
         end_ms = self.state.migration.in_flight.next_wake()
@@ -105,12 +107,12 @@ class MigrationPipeline:
         return effects
 
     def _recycle_codes(self) -> None:
-        """Drop the codes of nodes and units when most of them are unused; tables are rebuilt with new ones."""
-        if len(self._nodes) + len(self._units) > 2 * self.state.fleet.workers + SPARE_CODES:
+        """Discard the codes of nodes and units if most are unused; tables are rebuilt with new ones."""
+        if len(self._nodes) + len(self._units) > 2 * self.state.fleet.workers + UNUSED_CODES_MAX:
             self._nodes, self._units = NameCodes(), NameCodes()
             self._groups.clear()
 
-    # -- migrations without an end -------------------------------------------------------------------------------------
+    # -- lost migrations -----------------------------------------------------------------------------------------------
 
     def _close_lost(self, now: int) -> list[Effect]:
         """Close migrations past their deadline and those whose source is gone."""
@@ -129,10 +131,10 @@ class MigrationPipeline:
         ]
 
     def _source_gone(self, migration: InFlightMigration, now: int) -> bool:
-        """Return whether no source is left that could report the end.
+        """Return True if the source is gone, so that it cannot report the end.
 
-        If only the destination is gone, the source ends the migration. A source that vanished may have lost its
-        connection to the store only, so it counts while it still reports.
+        If only the destination is gone, the source reports the end. A vanished source that still reports has only lost
+        its connection to the store, and is not gone.
         """
         model, source = migration.command.model, migration.command.source
         pool = self.state.fleet.models[model].pools.get(source.pool)
@@ -157,7 +159,7 @@ class MigrationPipeline:
             for group in groups:
                 group.table.refresh_peer(endpoint)
         if not self._may_command(name, now):
-            model.failed = []  # unknown without a round
+            model.failed = []  # known only from a round
             return []
         listening_since_ms = max(self.state.bus_since_ms, memory.listening_since_ms)
         elsewhere = self._failed_elsewhere(name, now - knobs.migration.suspect_after_ms, listening_since_ms)
@@ -168,16 +170,16 @@ class MigrationPipeline:
         return effects
 
     def _may_command(self, name: str, now: int) -> bool:
-        """Return whether this agent leads, knows the fleet and its decisions, and the model is not paused."""
+        """Return True if this agent leads, knows the fleet and its decisions, and the model is not paused."""
         state = self.state
         known = state.registry_read and (state.decisions_read or not self._needs_decisions)
         leads = state.leadership.may_commit(now) and not state.stopping
         return leads and known and state.bus_connected and name not in state.paused
 
     def _failed_elsewhere(self, name: str, seen_since_ms: int, listening_since_ms: int) -> list[DomainMember]:
-        """Return failed workers of other models, and workers of all models that vanished and have not reported since.
+        """Return failed workers of other models, and workers of all models that vanished and do not report.
 
-        Vanished workers count only if the agent has been receiving reports for that long.
+        Vanished workers count only if the agent has received reports since before ``seen_since_ms``.
         """
         others = (model for other, model in self.state.fleet.models.items() if other != name)
         failed = [one for model in others for one in model.migration.failed]

@@ -1,4 +1,4 @@
-"""One round of migration for a model: detect failures, evaluate each policy, and command migrations."""
+"""One migration round of a model: detect failures, evaluate each policy, and command migrations."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -24,7 +24,7 @@ from loadline.core.vocabulary.effects import Effect, RaiseAlarm, SendMigrate
 from loadline.core.vocabulary.migrations import Migration, MigrationEndpoint
 
 UNLIMITED_HOPS: Final = 2**53
-"""``hops_max`` of urgent policies: requests of failed and draining workers migrate however often they have."""
+"""``hops_max`` of urgent policies, since requests must leave failed and draining workers."""
 
 Pair = tuple[int, int]
 """Rows of a source and a destination."""
@@ -39,14 +39,14 @@ class MigrationGroup(Struct):
 
 
 class MigrationRound:
-    """A round for one model.
+    """Migration round of one model.
 
     Args:
         state: State of the agent.
         knobs: Knobs of the model.
         groups: Groups of the model.
-        elsewhere: Failed workers that are in none of the groups.
-        listening_since_ms: Time since which the agent receives all reports.
+        elsewhere: Failed workers outside these groups.
+        listening_since_ms: Time since which the agent receives all reports; silence before it means nothing.
         now: Time in ms.
     """
 
@@ -79,7 +79,7 @@ class MigrationRound:
     # -- failed and leaving workers ------------------------------------------------------------------------------------
 
     def alarms(self) -> list[Effect]:
-        """Raise an alarm for each group in which a failed worker names no failure domain, once."""
+        """Return an alarm for each group in which a failed worker lacks its failure domain, once per group."""
         return [alarm for group in self._groups for alarm in self._domain_alarm(group)]
 
     def _domain_alarm(self, group: MigrationGroup) -> list[Effect]:
@@ -124,7 +124,7 @@ class MigrationRound:
 
         Args:
             group: The group.
-            rows: Workers that have reported, which the round is about; None: all workers.
+            rows: Rows of the workers that reported; None evaluates all workers.
         """
         table, self._effects = group.table, []
         if not len(table):
@@ -147,7 +147,7 @@ class MigrationRound:
         return self._effects
 
     def _slots_freed(self) -> bool:
-        """Return whether a migration released slots in this turn."""
+        """Return True if a migration released slots in this turn."""
         return any(one.slots_freed_at_ms == self._now for one in self._in_flight.of_model(self._model.name))
 
     def _view(self, group: MigrationGroup, failed: Mask, leaving: Mask) -> LoadView:
@@ -165,14 +165,14 @@ class MigrationRound:
         )
 
     def _remaining_ms(self) -> float | None:
-        """Return the mean remaining time of a request: half of the mean output at the recent latency."""
+        """Return the mean remaining time of a request in ms: half of the mean output at the recent ITL."""
         traffic = self._model.traffic.status(self._now)
         if traffic.osl_tokens is None or traffic.itl_ms is None:
             return None
         return traffic.osl_tokens / 2.0 * traffic.itl_ms
 
     def _evaluate(self, policy: Policy, group: MigrationGroup, view: LoadView, reported: Mask | None) -> bool:
-        """Evaluate a policy; return whether it commanded a migration."""
+        """Evaluate a policy; return True if it commanded a migration."""
         if reported is not None and policy.patient:
             return False
         sources = policy.sources(view) & (view.movable >= 1.0)
@@ -188,13 +188,13 @@ class MigrationRound:
             sources, obstacle = consolidation.eligible(view, sources, destinations, self._now)
         pair_reports: list[PairReport] = []
         pairs: list[Pair] = []
-        for giving, taking in _sides(sources, destinations, None if policy.urgent else reported):
+        for from_rows, to_rows in _sides(sources, destinations, None if policy.urgent else reported):
             # Loads stay those of the view, so a destination of one side counts as full for the other.
-            taking[[destination for _, destination in pairs]] = False
-            if obstacle is None and giving.any() and taking.any():
-                pairs += self._command_pairs(policy, view, giving, taking, pair_reports)
+            to_rows[[destination for _, destination in pairs]] = False
+            if obstacle is None and from_rows.any() and to_rows.any():
+                pairs += self._command_pairs(policy, view, from_rows, to_rows, pair_reports)
         if reported is not None and not (pair_reports or policy.urgent):
-            return False  # nothing concerned the workers that have reported
+            return False  # no pair includes a worker that reported
         self._reports.record(policy, group.name, view, sources, destinations, pair_reports, obstacle)
         if self._advise_only or not pairs:
             return False
@@ -217,21 +217,21 @@ class MigrationRound:
     def _command_pairs(
         self, policy: Policy, view: LoadView, sources: Mask, destinations: Mask, pair_reports: list[PairReport]
     ) -> list[Pair]:
-        """Command the migrations that a policy selects, add reports of its pairs, and return the planned pairs."""
+        """Command the migrations that a policy selects, report its pairs, and return the planned ones."""
         pairs: list[Pair] = []
         in_flight = self._in_flight.of_model(self._model.name)
-        # Adopted ones count up to half the limit only: a source that invents some must not block all others.
+        # Adopted migrations count for at most half the limit: a faulty source that invents some must not block others.
         adopted = sum(one.slots for one in in_flight if one.adopted)
-        under_way = sum(one.slots for one in in_flight if not one.adopted)
-        under_way += min(adopted, self._knobs.migrations_max // 2)
+        migrating = sum(one.slots for one in in_flight if not one.adopted)
+        migrating += min(adopted, self._knobs.migrations_max // 2)
         between = {(one.command.source, one.command.destination) for one in in_flight if not one.ended}
         for source, destination, sized in policy.select(view, sources, destinations, _once(policy.size, between)):
-            found = self._within_limit(sized, under_way)
+            found = self._within_limit(sized, migrating)
             if isinstance(found, MigrationAmount):
                 if not self._advise_only:
                     self._command(policy, view, (source, destination), found)
                     between.add((view.table.endpoint(source), view.table.endpoint(destination)))
-                    under_way += found.requests
+                    migrating += found.requests
                 pairs.append((source, destination))
                 view.reserve(source, destination, found.requests, found.tokens)
             if len(pair_reports) < PAIRS_MAX:
@@ -241,13 +241,13 @@ class MigrationRound:
                 break
         return pairs
 
-    def _within_limit(self, found: MigrationAmount | NotPlanned, under_way: int) -> MigrationAmount | NotPlanned:
-        """Reduce an amount to what ``migrations_max`` leaves beside the requests under way."""
+    def _within_limit(self, found: MigrationAmount | NotPlanned, migrating: int) -> MigrationAmount | NotPlanned:
+        """Limit an amount to ``migrations_max`` minus the ``migrating`` requests."""
         if isinstance(found, NotPlanned):
             return found
-        left = self._knobs.migrations_max - under_way
+        left = self._knobs.migrations_max - migrating
         if left < 1:
-            return NotPlanned.of(MigrationCode.MIGRATIONS_MAX, requests=under_way)
+            return NotPlanned.of(MigrationCode.MIGRATIONS_MAX, requests=migrating)
         if found.requests <= left:
             return found
         return replace(found, requests=left, tokens=found.tokens * left // found.requests)
@@ -274,7 +274,7 @@ class MigrationRound:
 
 
 def _once(size: Sizer, between: set[tuple[MigrationEndpoint, MigrationEndpoint]]) -> Sizer:
-    """Return a sizer that migrates nothing between two workers with a migration in flight."""
+    """Return a sizer that refuses pairs of workers with a migration in flight."""
 
     def size_once(view: LoadView, source: int, destination: int) -> MigrationAmount | NotPlanned:
         if between and (view.table.endpoint(source), view.table.endpoint(destination)) in between:
@@ -285,7 +285,7 @@ def _once(size: Sizer, between: set[tuple[MigrationEndpoint, MigrationEndpoint]]
 
 
 def _sides(sources: Mask, destinations: Mask, reported: Mask | None) -> list[tuple[Mask, Mask]]:
-    """Return sources and destinations to pair: all, or those with at least one worker that has reported."""
+    """Return sources and destinations to pair: all, or the combinations that include a worker that reported."""
     if reported is None:
         return [(sources, destinations.copy())]
     return [(sources & reported, destinations.copy()), (sources & ~reported, destinations & reported)]

@@ -62,7 +62,7 @@ class WorkerDeregistered(Event, frozen=True):
 
 
 class LeadershipWon(Event, frozen=True):
-    """A campaign succeeded. ``asked_at_ms`` is the time of the request, from which the lease counts."""
+    """A campaign succeeded. ``asked_at_ms`` is the time of its request, from which the TTL of the lease counts."""
 
     scope: str
     epoch: int
@@ -96,7 +96,7 @@ class LeaseRenewalFailed(Event, frozen=True):
 
 
 class LeaderChanged(Event, frozen=True):
-    """The leader's key changed, or was removed (``leader`` empty, ``epoch`` 0), at a revision of the store."""
+    """The leader's key was written, or removed (empty ``leader``, ``epoch`` 0), at a revision of the store."""
 
     scope: str
     leader: str
