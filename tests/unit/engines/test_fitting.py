@@ -84,6 +84,7 @@ def test_slopes_and_intercepts_are_not_negative() -> None:
         ([], [], "0 samples of nearly the same load"),
         ([8.0] * 20, [10.0] * 20, "20 samples of nearly the same load"),
         ([95.0, 100.0], [10.0, 11.0], "2 samples of nearly the same load"),
+        ([1.0, 2.0, 3.0], [12.0, 10.0, 8.0], "latencies fall by 40% over the loads"),
         ([1.0, 2.0, 3.0, 4.0, 5.0], [900.0, 1.0, 900.0, 1.0, 900.0], "by 60% on average"),
     ],
 )

@@ -2,7 +2,8 @@
 
 Lines minimise relative errors, since a sweep covers 1 to 1,000 requests and short times matter as much as long ones.
 Slope and intercept are at least 0; if noise gives a negative one, the best line with that value at 0 is used. Data that
-does not determine a line is refused.
+does not determine a line is refused, and so are latencies that fall with the load: a flat line through them would
+promise unlimited capacity.
 """
 
 from collections.abc import Sequence
@@ -21,6 +22,8 @@ LATENCY_MIN_MS: Final = 1e-6
 """Shortest plausible latency, 1 ns; below it, the squares of relative weights underflow."""
 LOAD_RANGE_MIN: Final = 0.2
 """Smallest range of the loads, as a fraction of the largest; with less, noise determines the slope."""
+FALL_MAX: Final = 0.05
+"""Fall over the range of the loads, as a fraction of the mean latency, up to which a falling line is noise."""
 ERROR_MAX: Final = 0.5
 """Mean relative error above which the times are not linear."""
 
@@ -56,6 +59,13 @@ def fit_line(loads: Sequence[float], latencies_ms: Sequence[float]) -> Fit | Fit
             f"{len(loads)} samples of nearly the same load do not determine a line: measure other loads too"
         )
     line = _relative_least_squares(loads, latencies_ms)
+    if line.slope < 0.0:
+        mean_ms, fall_ms = fsum(latencies_ms) / len(latencies_ms), -line.slope * (max(loads) - min(loads))
+        if fall_ms > FALL_MAX * mean_ms:
+            return FitRefused(
+                f"latencies fall by {fall_ms / mean_ms:.0%} over the loads: measure longer, without other load"
+            )
+        line = Line(0.0, _relative_mean_ms(latencies_ms))
     errors = [abs(line.at(x) - y) / y for x, y in zip(loads, latencies_ms, strict=True)]
     mean_error = fsum(errors) / len(errors)
     if mean_error > ERROR_MAX:
@@ -106,17 +116,20 @@ def linear_times(decode: Fit, prefill: Fit) -> LinearTimes:
     return LinearTimes(decode.line.intercept_ms, decode.line.slope, prefill.line.intercept_ms, prefill.line.slope)
 
 
+def _relative_mean_ms(latencies_ms: Sequence[float]) -> float:
+    """Return the constant of least relative errors."""
+    return fsum(1.0 / y for y in latencies_ms) / fsum(1.0 / (y * y) for y in latencies_ms)
+
+
 def _relative_least_squares(loads: Sequence[float], latencies_ms: Sequence[float]) -> Line:
     samples = list(zip(loads, latencies_ms, strict=True))
     weights = [1.0 / (y * y) for y in latencies_ms]
     total_weight = fsum(weights)
     load = fsum(weight * x for weight, x in zip(weights, loads, strict=True)) / total_weight
-    latency_ms = fsum(1.0 / y for y in latencies_ms) / total_weight
+    latency_ms = _relative_mean_ms(latencies_ms)
     spread = fsum(weight * (x - load) ** 2 for weight, x in zip(weights, loads, strict=True))
     joint = fsum(weight * (x - load) * (y - latency_ms) for weight, (x, y) in zip(weights, samples, strict=True))
     slope = joint / spread
-    if slope < 0.0:
-        return Line(0.0, latency_ms)
     if latency_ms < slope * load:
         return Line(fsum(x / y for x, y in samples) / fsum((x / y) ** 2 for x, y in samples), 0.0)
     return Line(slope, latency_ms - slope * load)
