@@ -223,6 +223,12 @@ RULES = (
         lambda case: {**case.expected, "pairs": [], "request_selection": []},
     ),
     Deviation(
+        "the load threshold applies within units as well: in the original it is dropped, and half-empty workers "
+        "exchange requests",
+        llumnix_reckoning.is_below_the_threshold_in_a_unit,
+        lambda case: {**case.expected, "pairs": [], "request_selection": []},
+    ),
+    Deviation(
         "no worker gives to itself",
         llumnix_reckoning.is_to_itself,
         lambda case: {**case.expected, "pairs": [], "request_selection": []},

@@ -178,6 +178,16 @@ def crosses_types(case: Case) -> bool:
     return any(kinds[pair["src"]] != kinds[pair["dst"]] for pair in _pairs(case))
 
 
+def is_below_the_threshold_in_a_unit(case: Case) -> bool:
+    """Load is balanced within units, and no source reaches the load threshold."""
+    if case.op != "llumnix.policy_cycle" or case.given["given"].get("config", {}).get("scope") != "unit":
+        return False
+    threshold = case.given["given"]["config"].get("decode_load_threshold", 1.0)
+    sources = {pair["src"] for pair in _pairs(case)}
+    workers = [one for one in case.given["given"]["instances"] if one["id"] in sources]
+    return bool(workers) and all(1.0 - _room(one) / _status(one, TOTAL) < threshold for one in workers)
+
+
 def is_to_itself(case: Case) -> bool:
     """A worker gives to itself."""
     return case.op == "llumnix.policy_cycle" and any(pair["src"] == pair["dst"] for pair in _pairs(case))

@@ -67,14 +67,12 @@ def build_policy(name: PolicyName | str, knobs: MigrationKnobs, role: Role) -> P
 def _load_policy(name: str, knobs: MigrationKnobs) -> Policy:
     role = _LOADS[name]
     threshold, metric = _THRESHOLDS[role](knobs), _METRICS[role]
-    by_unit = knobs.load_balance_scope == "unit"
-    any_load = by_unit or threshold <= 0.0
-    metric_name = metric(knobs)
+    any_load, metric_name = threshold <= 0.0, metric(knobs)
     return Policy(
         name,
         healthy if any_load else all_of(healthy, at_least(metric, lambda _view: threshold)),
         healthy if any_load else all_of(healthy, below(metric, lambda _view: threshold)),
-        balance(metric_name, by_unit=by_unit),
+        balance(metric_name, by_unit=knobs.load_balance_scope == "unit"),
         size_for_balance(metric_name, 0.0 if any_load else threshold),
         metric=metric,
     )
