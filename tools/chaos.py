@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 
 from loadline.errors import DataError
-from loadline.sim.chaos import saved_plan as kept
+from loadline.sim.chaos import saved_plan
 from loadline.sim.chaos.plan import FaultPlan, draw
 from loadline.sim.chaos.runner import ChaosResult, run_plan
 from loadline.sim.chaos.shrink import Shrinker
@@ -30,7 +30,7 @@ def main() -> int:
     """Run the selected seeds or plan; return 1 on a violation."""
     options = _arguments()
     try:
-        plan = kept.read(options.plan).plan if options.plan else None
+        plan = saved_plan.read(options.plan).plan if options.plan else None
     except DataError as error:
         print(error, file=sys.stderr)
         return 2
@@ -112,7 +112,7 @@ def _shrink(plan: FaultPlan, outcome: ChaosResult) -> None:
     shrinker = Shrinker(lambda tried: run_plan(tried.seed, plan=tried).violation, violation.name)
     short = shrinker.shrink(plan)
     path = SEEDS / f"{violation.name.lower()}-{plan.seed}.json"
-    kept.write(kept.SavedPlan(violation.name, violation.detail, short), path)
+    saved_plan.write(saved_plan.SavedPlan(violation.name, violation.detail, short), path)
     print(f"{len(plan.faults)} faults shrunk to {len(short.faults)} in {shrinker.tries} runs: {path}")
 
 

@@ -7,9 +7,9 @@ import sys
 PROGRAM = """
 from loadline.sim.simulation import Scenario, simulate
 from loadline.traces import Arrival
-from tests.support.simulated_fleets import disaggregated, moving, trace
+from tests.support.simulated_fleets import disaggregated, trace, with_migration
 
-settings, fleet = moving(disaggregated(workers=2, fleet={"routing": "kv_aware"}, prefix_cache_blocks=8))
+settings, fleet = with_migration(disaggregated(workers=2, fleet={"routing": "kv_aware"}, prefix_cache_blocks=8))
 arrivals = [Arrival(index * 0.05, 300, 1 + index % 90, prefix=(index % 7, index)) for index in range(900)]
 print(simulate(Scenario("test", settings, fleet, trace(arrivals), 3), lambda share: None).digest)
 """

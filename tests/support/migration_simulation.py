@@ -143,7 +143,7 @@ class MigrationScenarioWorker(SimulatedWorker):
 
     def _report(self) -> None:
         if self._timeline.now_ms >= self.silent_until_ms:
-            report = self._life.report(self.sampled(), START_MS + int(self._timeline.now_ms))
+            report = self._incarnation.report(self.sampled(), START_MS + int(self._timeline.now_ms))
             self._publish(self._load_subject, report)
 
 

@@ -38,7 +38,7 @@ from loadline.wire.subjects import Subjects
 
 LINE_STEPS_MAX: Final = 500
 """Points of a time series, about the width of a screen."""
-_STEP_LEAST_MS: Final = 5_000.0
+_STEP_MIN_MS: Final = 5_000.0
 _PROGRESS_STEPS: Final = 400
 # Time for requests in flight at the end of the trace; no others arrive.
 _RUN_OUT_MS: Final = 600_000.0
@@ -53,7 +53,7 @@ class Scenario(Struct, frozen=True):
     trace: Trace
     seed: int = 0
     clairvoyant: bool = False
-    """Whether workers start without delay; see the module."""
+    """True to start workers without delay; see the module."""
 
 
 def simulate(
@@ -103,7 +103,7 @@ class Simulation:
         self.duration_ms = scenario.trace.duration_s * 1_000.0
         self.timeline = Timeline(scenario.seed)
         self._bus, self._store = VirtualBus(self.timeline), VirtualStore(self.timeline)
-        self._start_luck = self.timeline.rng("start_delay")
+        self._start_delay_rng = self.timeline.rng("start_delay")
         self._log = RequestLog()
         self._lifetimes: list[_WorkerLifetime] = []
         self._alive: dict[str, dict[str, SimulatedWorker]] = {name: {} for name in self._pools}
@@ -139,7 +139,7 @@ class Simulation:
         self.agent = SimulatedAgent(
             self.timeline, settings, self._bus.connection(), self._store.connection(), journal=journal
         )
-        self._step_ms = max(_STEP_LEAST_MS, self.duration_ms / LINE_STEPS_MAX)
+        self._step_ms = max(_STEP_MIN_MS, self.duration_ms / LINE_STEPS_MAX)
         self._sampled_at_s: list[float] = []
         self._series = {
             name: PoolSeries(name, pool.role, [], [], [], [], [], [], []) for name, pool in self._pools.items()
@@ -175,7 +175,7 @@ class Simulation:
     # -- workers -------------------------------------------------------------------------------------------------------
 
     def _start_worker(self, _model: str, pool: str) -> SimulatedWorker:
-        delay_ms = self._pools[pool].knobs.start_delay.draw_ms(self._start_luck)
+        delay_ms = self._pools[pool].knobs.start_delay.draw_ms(self._start_delay_rng)
         start_ms, paid_before_ms = (0.0, delay_ms) if self._scenario.clairvoyant else (delay_ms, 0.0)
         return self._add_worker(pool, start_ms, paid_before_ms)
 
@@ -232,7 +232,7 @@ class Simulation:
         now_ms = self.timeline.now_ms
         if now_ms > self.duration_ms:
             return
-        said = self._reasons_of(decision.decision_id)
+        sentences = self._reasons_of(decision.decision_id)
         for target in decision.targets:
             count, self._desired[target.pool] = self._desired[target.pool], target.replicas
             step = target.replicas - count
@@ -241,7 +241,7 @@ class Simulation:
                 before, at_ms = self._last_change.get(target.pool, (direction, 0.0))
                 flap = before != direction and now_ms - at_ms <= FLAP_MS
                 self._last_change[target.pool] = (direction, now_ms)
-                reasons = [text for pool, text in said if pool in {"", target.pool}]
+                reasons = [text for pool, text in sentences if pool in {"", target.pool}]
                 at_s, replicas = now_ms / 1_000.0, target.replicas
                 self._actions.append(
                     ScalingAction(decision.decision_id, at_s, target.pool, count, replicas, reasons, flap)
@@ -254,7 +254,7 @@ class Simulation:
             for explanation in found
             for reason in (
                 *explanation.limits,
-                *(r for opinion in explanation.recommendations for r in opinion.reasons),
+                *(r for recommendation in explanation.recommendations for r in recommendation.reasons),
             )
         ]
 
@@ -266,12 +266,12 @@ class Simulation:
         self.timeline.call_later(self._step_ms, self._sample)
         self._sampled_at_s.append(now_ms / 1_000.0)
         self._queued.append(self.gateway.queued)
-        believed = self.agent.controller.state.fleet.models[self._model.name].pools
+        known = self.agent.controller.state.fleet.models[self._model.name].pools
         for name, line in self._series.items():
             workers = list(self._alive[name].values())
             serving = [worker for worker in workers if worker.serving]
             loads = [worker.engine.load() for worker in workers]
-            desired = believed[name].desired
+            desired = known[name].desired
             line.desired.append(len(serving) if desired is None else desired)
             line.ready.append(len(serving))
             line.starting.append(sum(worker.record.state == "starting" for worker in workers))

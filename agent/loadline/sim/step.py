@@ -197,8 +197,8 @@ class Stepper:
         command = msgspec.json.decode(payload, type=MigrateCommand)
         self._output.migrations.append(command)
         # The simulator reads the command later: until its first report the planned amounts count as in flight.
-        thought = self.controller.state.migration.in_flight.open[command.command_id]
-        return encode(MigrateReply(command.command_id, accepted=True, requests=thought.requests, tokens=thought.tokens))
+        planned = self.controller.state.migration.in_flight.open[command.command_id]
+        return encode(MigrateReply(command.command_id, accepted=True, requests=planned.requests, tokens=planned.tokens))
 
     def _reject(self, rejected: Rejected) -> None:
         self._output.rejected.append(rejected)
@@ -223,6 +223,6 @@ class Stepper:
 
 
 def _hold(found: Explanation) -> Hold:
-    said = [*found.limits, *(reason for opinion in found.recommendations for reason in opinion.reasons)]
-    reasons = [HoldReason(reason.code, reason.sentence(), reason.pool) for reason in said]
+    all_reasons = [*found.limits, *(reason for one in found.recommendations for reason in one.reasons)]
+    reasons = [HoldReason(reason.code, reason.sentence(), reason.pool) for reason in all_reasons]
     return Hold(found.model, found.at_ms, found.targets, reasons)

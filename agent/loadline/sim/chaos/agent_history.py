@@ -38,8 +38,8 @@ class AgentHistory:
         self.deposed_epoch = 0
         """Epoch that this turn's events reported to be over; 0: none."""
         self.campaigns = 0
-        self.renewals: dict[int, int] = {}
-        """Lease -> renewals without an answer."""
+        self.keep_alive_calls: dict[int, int] = {}
+        """Lease -> number of unanswered keep-alive calls."""
         # reads
         self.registry_read = self.decisions_read = self.acting = False
         """``acting``: it has read the decisions in this epoch, even if it must read them again."""
@@ -131,19 +131,19 @@ class AgentHistory:
 
     def _record_leadership(self, event: ev.AnyEvent) -> None:
         match event:
-            case ev.LeadershipWon(epoch=epoch, lease_id=lease_id, asked_at_ms=asked_ms):
+            case ev.LeadershipWon(epoch=epoch, lease_id=lease_id, asked_at_ms=requested_ms):
                 self.campaigns -= 1
-                self.epoch, self.lease_id, self.lease_requested_ms = epoch, lease_id, asked_ms
+                self.epoch, self.lease_id, self.lease_requested_ms = epoch, lease_id, requested_ms
                 self.decisions_read, self.acting, self.first_read_request = False, False, 0
                 self.migrations.clear()
             case ev.CampaignLost():
                 self.campaigns -= 1
-            case ev.LeaseRenewed(lease_id=lease_id, asked_at_ms=asked_ms):
-                self.renewals.pop(lease_id, None)
+            case ev.LeaseRenewed(lease_id=lease_id, asked_at_ms=requested_ms):
+                self.keep_alive_calls.pop(lease_id, None)
                 if lease_id == self.lease_id:
-                    self.lease_requested_ms = max(self.lease_requested_ms, asked_ms)
+                    self.lease_requested_ms = max(self.lease_requested_ms, requested_ms)
             case ev.LeaseRenewalFailed(lease_id=lease_id, lost=lost):
-                self.renewals.pop(lease_id, None)
+                self.keep_alive_calls.pop(lease_id, None)
                 if lost and lease_id == self.lease_id:
                     self.deposed_epoch = self.epoch
             case ev.LeaderChanged(epoch=epoch, revision=revision):
@@ -157,8 +157,8 @@ class AgentHistory:
         # A decision that was read has been committed, even if the answer to its own commit is still to come.
         there = {stored.decision.decision_id for stored in event.decisions}
         self.in_flight = {key: one for key, one in self.in_flight.items() if one.decision_id not in there}
-        for model, (_, asked) in list(self.unknown.items()):
-            if 0 < asked <= request:
+        for model, (_, request_id) in list(self.unknown.items()):
+            if 0 < request_id <= request:
                 del self.unknown[model]
 
     def _record_commit(self, event: ev.DecisionCommitted | ev.CommitRefused | ev.CommitUnknown) -> None:
@@ -185,10 +185,12 @@ class AgentHistory:
                 case Campaign():
                     self.campaigns += 1
                 case RenewLease(lease_id=lease_id):
-                    self.renewals[lease_id] = self.renewals.get(lease_id, 0) + 1
+                    self.keep_alive_calls[lease_id] = self.keep_alive_calls.get(lease_id, 0) + 1
                 case ReadDecisions(request=request):
                     self.first_read_request = self.first_read_request or request
-                    self.unknown = {model: (known, asked or request) for model, (known, asked) in self.unknown.items()}
+                    self.unknown = {
+                        model: (decision, read or request) for model, (decision, read) in self.unknown.items()
+                    }
                 case CommitDecision(decision=decision):
                     key = decision.model, decision.epoch
                     self.in_flight[key] = decision
@@ -210,12 +212,12 @@ class AgentHistory:
 
     def record_proposal(self, pool: PoolKey, count: int, now: int) -> None:
         """Record the count proposed for a pool."""
-        held = self.proposals.setdefault(pool, deque())
-        if not held or held[-1][1] != count:
-            held.append((now, count))
+        proposals = self.proposals.setdefault(pool, deque())
+        if not proposals or proposals[-1][1] != count:
+            proposals.append((now, count))
         oldest = now - self.models[pool[0]].guardrails.stabilisation_ms
-        while len(held) > 1 and held[1][0] <= oldest:
-            held.popleft()
+        while len(proposals) > 1 and proposals[1][0] <= oldest:
+            proposals.popleft()
 
     def highest_proposal(self, pool: PoolKey) -> int:
         """Return the highest proposal of the stabilisation window, the newest included."""

@@ -18,7 +18,7 @@ from loadline.core.vocabulary.events import AnyEvent
 from loadline.core.vocabulary.reasons import Explanation, ReasonCode
 from loadline.ports import StoreChange
 from loadline.runtime import journal_records
-from loadline.sim.chaos import state_checks as beliefs
+from loadline.sim.chaos import state_checks
 from loadline.sim.chaos.agent_history import AgentHistory
 from loadline.sim.chaos.commit_checks import CommitCheck, quorate
 from loadline.sim.chaos.invariants import Findings, ReportViolation
@@ -89,9 +89,9 @@ class InvariantChecker(TurnObserver):
         for effect in effects:
             self._check_effect(history, effect, now, report)
         history.record_effects(effects)
-        beliefs.check_turn(history, now, report)
+        state_checks.check_turn(history, now, report)
         if events and agent.turns.count % 16 == 0:
-            beliefs.check_totals(history, now, report)
+            state_checks.check_totals(history, now, report)
         if self._world.scaler_bus.regression:
             self.report("I2-applied", self._world.scaler_bus.regression)
 
@@ -121,7 +121,7 @@ class InvariantChecker(TurnObserver):
             case SendMigrate():
                 self._check_migration(history, effect, now, report)
             case Resign():
-                beliefs.check_resignation(history, report)
+                state_checks.check_resignation(history, report)
             case RaiseAlarm(kind=kind, model=model) if kind in _BACKOFF_ALARMS:
                 history.backoff_until_ms[model] = now + history.settings.decisions.retry_backoff_ms
             case _:
@@ -155,7 +155,7 @@ class InvariantChecker(TurnObserver):
         for explanation in chain(state.explanations[-len(history.models) :], holds):
             if explanation.at_ms != now:
                 continue
-            if not (explanation.limits or any(opinion.reasons for opinion in explanation.recommendations)):
+            if not (explanation.limits or any(one.reasons for one in explanation.recommendations)):
                 self._report_for(history.agent, "I18-reasons", f"{explanation.outcome} {explanation.model}")
             for pool in state.fleet.models[explanation.model].pools.values():
                 key = explanation.model, pool.name

@@ -1,9 +1,9 @@
 """Fault injection: faults that are undone after a time, and faults that wait for an effect or a migration phase."""
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Final, TypeVar
+from typing import Final, Protocol, TypeVar
 
 from loadline.core.vocabulary.effects import AnyEffect
 from loadline.sim.chaos.world import ChaosWorld
@@ -15,16 +15,35 @@ T = TypeVar("T")
 Undo = Callable[[], object]
 MigrationTrap = Callable[[SimulatedWorker, SimulatedWorker], object]
 """Called with the source and the destination of a migration."""
-_COMMANDS_KEPT: Final = 8
+_RECENT_COMMANDS_MAX: Final = 8
+
+
+class Connection(Protocol):
+    """Connection of a process that can be partitioned from its server."""
+
+    def set_partitioned(self, *, partitioned: bool) -> None:
+        """Partition or reconnect the process."""
+        ...
 
 
 def no_undo() -> None:
     """Do nothing: the fault needs no undo."""
 
 
-def pick(those: Sequence[T], level: float) -> list[T]:
+def pick(items: Sequence[T], level: float) -> list[T]:
     """Return one of the items in a list, by a level of 0 to 1; an empty list if there are none."""
-    return [those[int(level * len(those)) % len(those)]] if those else []
+    return [items[int(level * len(items)) % len(items)]] if items else []
+
+
+def partition(connections: Callable[[], Iterable[Connection]]) -> Undo:
+    """Partition connections; the undo reconnects those that ``connections`` returns by then."""
+
+    def set_all(*, partitioned: bool) -> None:
+        for connection in connections():
+            connection.set_partitioned(partitioned=partitioned)
+
+    set_all(partitioned=True)
+    return partial(set_all, partitioned=False)
 
 
 class FaultInjector(TurnObserver):
@@ -42,7 +61,7 @@ class FaultInjector(TurnObserver):
         self._injections = 0
         self._traps: list[tuple[type[AnyEffect] | None, Callable[[SimulatedAgent], object]]] = []
         self._migration_traps: list[tuple[str, MigrationTrap]] = []
-        self.recent_commands: deque[MigrateCommand] = deque(maxlen=_COMMANDS_KEPT)
+        self.recent_commands: deque[MigrateCommand] = deque(maxlen=_RECENT_COMMANDS_MAX)
         """Newest migrate commands that a worker has started."""
         world.observers.append(self)
         world.on_migration_phase.append(self._on_migration_phase)

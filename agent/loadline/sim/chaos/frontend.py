@@ -28,7 +28,7 @@ from loadline.sim.engine import Request
 from loadline.sim.world import peers
 from loadline.sim.world.bus import VirtualBus
 from loadline.sim.world.migration import handover_bus
-from loadline.sim.world.peers import Said
+from loadline.sim.world.peers import Acknowledgement
 from loadline.sim.world.tasks import VirtualTask, sleep
 from loadline.sim.world.timeline import Timeline
 
@@ -88,7 +88,9 @@ class ChaosFrontend:
         self._polling: set[WorkerLife] = set()
         for model in sorted({model for model, _ in pools}):
             VirtualTask(handover_bus(self.connection).serve_frontend(model, self._answer_claim))
-            VirtualTask(self.connection.answer(ended_subject(model), peers.answering(RequestEnded, self._answer_ended)))
+            VirtualTask(
+                self.connection.answer(ended_subject(model), peers.reply_handler(RequestEnded, self._answer_ended))
+            )
         self._schedule_arrival()
         timeline.call_later(_POLL_MS, self._poll_workers)
 
@@ -123,7 +125,9 @@ class ChaosFrontend:
         worker, incarnation = life
         for _ in range(_TRIES):
             try:
-                await peers.ask(self.connection, submit_subject(worker), SubmitRequest(request, incarnation), Said)
+                await peers.request(
+                    self.connection, submit_subject(worker), SubmitRequest(request, incarnation), Acknowledgement
+                )
             except BusUnavailable:
                 await sleep(self._timeline, _RETRY_MS)
             else:
@@ -131,13 +135,13 @@ class ChaosFrontend:
         if self.owners.accepts(request.request_id, request.hop):
             self._assign(request.request_id)
 
-    async def _answer_ended(self, ended: RequestEnded) -> Said:
+    async def _answer_ended(self, ended: RequestEnded) -> Acknowledgement:
         yes = self.owners.accepts(ended.request_id, ended.hop)
         if yes:
             self.counts["ended"] += 1
             self.owners.end(ended.request_id)
             del self.open[ended.request_id]
-        return Said(yes)
+        return Acknowledgement(yes)
 
     def _answer_claim(self, claim: ClaimRequest) -> ClaimReply:
         reply = self.owners.answer(claim)
@@ -172,7 +176,7 @@ class ChaosFrontend:
         names: list[str] = []
         try:
             names = (
-                await peers.ask(
+                await peers.request(
                     self.connection, held_subject(worker), HeldRequestsQuery(incarnation), HeldRequestsReply
                 )
             ).request_ids

@@ -28,11 +28,11 @@ class SampledJournal:
 
     @property
     def wants_snapshot(self) -> bool:
-        """Whether the next record starts a segment."""
+        """True if the next record starts a segment."""
         return self._left <= 0 and self._pause <= 0
 
     def append(self, record: bytes) -> None:
-        """Keep a record of the current sample, or count one between two samples."""
+        """Append a record to the current sample, or count one between two samples."""
         if self._segments:
             self._segments[-1][1].append(record)
             self._left -= 1

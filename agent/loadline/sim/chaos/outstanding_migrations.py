@@ -26,7 +26,7 @@ class OutstandingMigrations:
         self._migrations: dict[str, OutstandingMigration] = {}
 
     def record(self, event: ev.MigrationAnswered | ev.MigrationReported) -> None:
-        """Record an answer or a report. Before the first answer either belief about a command is correct."""
+        """Record an answer or a report. Before the first answer a command may count or not."""
         outstanding = self._migrations.get(event.command_id)
         if outstanding is None:
             return

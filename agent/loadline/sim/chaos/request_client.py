@@ -7,7 +7,7 @@ from msgspec import Struct
 from loadline.errors import BusUnavailable
 from loadline.sim.engine import EngineEvent, Request
 from loadline.sim.world import peers
-from loadline.sim.world.peers import Said
+from loadline.sim.world.peers import Acknowledgement
 from loadline.sim.world.tasks import VirtualTask, sleep
 from loadline.sim.world.timeline import Timeline
 from loadline.sim.world.worker import SimulatedWorker
@@ -74,8 +74,8 @@ class RequestClient:
         self._tasks: list[VirtualTask] = []
         port, name = worker.peers, worker.record.worker
         for subject, answer in {
-            submit_subject(name): peers.answering(SubmitRequest, self._answer_submit),
-            held_subject(name): peers.answering(HeldRequestsQuery, self._answer_held),
+            submit_subject(name): peers.reply_handler(SubmitRequest, self._answer_submit),
+            held_subject(name): peers.reply_handler(HeldRequestsQuery, self._answer_held),
         }.items():
             VirtualTask(port.answer(subject, answer))
 
@@ -95,17 +95,19 @@ class RequestClient:
     async def _announce_end(self, ended: RequestEnded) -> None:
         while True:
             try:
-                await peers.ask(self._worker.peers, ended_subject(self._worker.record.model), ended, Said)
+                await peers.request(
+                    self._worker.peers, ended_subject(self._worker.record.model), ended, Acknowledgement
+                )
             except BusUnavailable:
                 await sleep(self._timeline, _RETRY_MS)
             else:
                 break
         self._unacknowledged.pop(ended.request_id, None)
 
-    async def _answer_submit(self, command: SubmitRequest) -> Said | None:
+    async def _answer_submit(self, command: SubmitRequest) -> Acknowledgement | None:
         if command.incarnation != self._worker.record.incarnation:
             return None
-        return Said(self._worker.submit(command.request))
+        return Acknowledgement(self._worker.submit(command.request))
 
     async def _answer_held(self, query: HeldRequestsQuery) -> HeldRequestsReply | None:
         if query.incarnation != self._worker.record.incarnation:

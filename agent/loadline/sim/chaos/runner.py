@@ -99,22 +99,22 @@ class ChaosRun:
         self.world.store.commit([], [Write(keys.pause(model), None) for model in self.world.models])
 
     def _result(self) -> ChaosResult:
-        world, judge = self.world, self.checker
+        world, checker = self.world, self.checker
         hours = round(world.timeline.now_ms / 3_600_000, 4)
         counts = {
-            "decisions": len(judge.decisions),
-            "samples_replayed": judge.samples,
-            **judge.counts,
+            "decisions": len(checker.decisions),
+            "samples_replayed": checker.samples,
+            **checker.counts,
             **world.frontend.counts,
         }
-        told = [judge.findings.first, list(judge.decisions.values()), sorted(world.store.keys.items()), counts]
+        outcome = [checker.findings.first, list(checker.decisions.values()), sorted(world.store.keys.items()), counts]
         for agent in list(world.agents.values()):
             world.kill_agent(agent)
         for worker in list(world.workers.values()):
             worker.kill()
-        digest = sha256(msgspec.json.encode(told)).hexdigest()
+        digest = sha256(msgspec.json.encode(outcome)).hexdigest()
         return ChaosResult(
-            self.plan.seed, hours, judge.findings.first, digest, counts, dict(sorted(self.injector.injected.items()))
+            self.plan.seed, hours, checker.findings.first, digest, counts, dict(sorted(self.injector.injected.items()))
         )
 
 

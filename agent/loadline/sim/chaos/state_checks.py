@@ -37,8 +37,8 @@ def _check_leadership(history: AgentHistory, now: int, report: ReportViolation) 
     blind_ms = now - history.bus_changed_ms
     if leads and not history.bus_connected and blind_ms >= history.settings.leadership.blind_after_ms:
         report("I3-blind", f"for {blind_ms} ms")
-    if history.campaigns > 1 or max(history.renewals.values(), default=0) > 1:
-        report("I3-one", f"{history.campaigns} campaigns, renewals {history.renewals}")
+    if history.campaigns > 1 or max(history.keep_alive_calls.values(), default=0) > 1:
+        report("I3-one", f"{history.campaigns} campaigns, keep-alive calls {history.keep_alive_calls}")
     history.led_epoch = leadership.epoch if leads else 0
     if history.stopping and not history.in_flight and leads and not history.unknown:
         report("I19-quiet", "still leading")

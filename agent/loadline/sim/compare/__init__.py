@@ -1,1 +1,1 @@
-"""A run beside others: baselines, bounds, and what they cost."""
+"""Comparison of runs: baselines, lower bounds and costs."""

@@ -1,7 +1,7 @@
-"""What every user knows, as configurations made from one that is given: static peak, HPA and KPA.
+"""Baselines derived from a configuration: static peak, HPA and KPA.
 
-A baseline has the pools, the bounds and the budget of that configuration, and its own planner with the settings by
-which it is known. The guard stands aside: a baseline has rails of its own, and ours would make it another one.
+A baseline has the pools, bounds and budget of that configuration, and its own planner with that planner's usual
+settings. All other guardrails are disabled: a baseline has limits of its own, and ours would change its policy.
 """
 
 import math
@@ -22,11 +22,11 @@ from loadline.sim.fleet import SimulatedFleetKnobs, SimulatedPool, model_of, obj
 from loadline.traces import Trace
 
 PEAK_WINDOW_S: Final = 60.0
-"""Static peak: the busiest stretch of the trace has this length."""
+"""Length of the busiest interval of the trace, for static peak."""
 PEAK_UTILISATION: Final = 0.75
-"""Static peak: the share of that stretch that its workers are busy for. At 1 every burst within it makes a queue."""
+"""Utilisation of the workers in that interval, for static peak. At 1 every burst within it causes a queue."""
 _STEP_MAX: Final = 1_000_000
-_NO_RAILS: Final = GuardrailKnobs(
+_NO_GUARDRAILS: Final = GuardrailKnobs(
     step_up_max=_STEP_MAX,
     step_down_max=_STEP_MAX,
     stabilisation_ms=0,
@@ -37,24 +37,24 @@ _NO_RAILS: Final = GuardrailKnobs(
 
 
 def baseline(name: str, settings: Settings, fleet: SimulatedFleetKnobs, trace: Trace) -> Settings:
-    """The settings of a baseline, one of ``BASELINES``, made from those of a configuration.
+    """Return the settings of a baseline, one of ``BASELINES``, derived from those of a configuration.
 
     Raises:
         ConfigError: Fleet and configuration do not fit together.
         DataError: A profile cannot be used.
     """
     model = model_of(fleet, settings)
-    changed = BASELINES[name](replace(model, guardrails=_NO_RAILS, no_operation=False), fleet, trace)
+    changed = BASELINES[name](replace(model, guardrails=_NO_GUARDRAILS, no_operation=False), fleet, trace)
     return replace(settings, models=tuple(changed if one is model else one for one in settings.models))
 
 
 def peak_replicas(
     pools: Mapping[str, SimulatedPool], model: ModelKnobs, trace: Trace, objectives: ObjectiveKnobs
 ) -> dict[str, int]:
-    """Workers that are busy for ``PEAK_UTILISATION`` of the trace's busiest minute, by the work bound's arithmetic.
+    """Return the workers per pool that are busy for ``PEAK_UTILISATION`` of the busiest minute of the trace.
 
-    A request's work counts in the minute in which it arrives. Of several pools of a role the cheapest takes all it may
-    have workers for, then the next. Every pool keeps within its bounds.
+    The work of a request is that of the work bound, and counts in the minute in which the request arrives. Pools of
+    one role are filled in the order of their GPU time, each up to its maximum; every pool stays within its bounds.
     """
     arrived_s = np.array([one.arrival_s for one in trace.arrivals])
     bounds = {pool.name: (pool.replicas_min, pool.replicas_max) for pool in model.pools}
@@ -64,17 +64,17 @@ def peak_replicas(
             name: worker_seconds(trace.arrivals, pool, objectives) for name, pool in pools.items() if pool.role == role
         }
         fits = {name: np.where(np.isfinite(seconds), seconds, 0.0) for name, seconds in work.items()}
-        left = 1.0  # share of the role's work that has no workers yet
+        left = 1.0  # fraction of the role's work without workers
         for name in sorted(fits, key=lambda one: (pools[one].gpus_per_worker * float(fits[one].sum()), one)):
-            least, most = bounds[name]
+            replicas_min, replicas_max = bounds[name]
             needed = _busiest(arrived_s, fits[name]) / (PEAK_WINDOW_S * PEAK_UTILISATION)
-            counts[name] = min(max(math.ceil(left * needed), least), most)
+            counts[name] = min(max(math.ceil(left * needed), replicas_min), replicas_max)
             left = max(0.0, left - counts[name] / needed) if needed else 0.0
     return counts
 
 
 def _busiest(arrived_s: np.ndarray, seconds: np.ndarray) -> float:
-    """The most work that arrives within one window; windows begin with an arrival."""
+    """Return the maximum work that arrives within one window; windows begin with an arrival."""
     total = np.concatenate(([0.0], np.cumsum(seconds)))
     ends = np.searchsorted(arrived_s, arrived_s + PEAK_WINDOW_S)
     return float((total[ends] - total[:-1]).max(initial=0.0))
@@ -91,17 +91,17 @@ def _hpa(model: ModelKnobs, _fleet: SimulatedFleetKnobs, _trace: Trace) -> Model
 
 
 def _kpa(model: ModelKnobs, fleet: SimulatedFleetKnobs, trace: Trace) -> ModelKnobs:
-    """Its target concurrency is bounded by the mean requests that the smallest KV cache holds: more never run."""
+    """Limit the target concurrency to the mean number of requests that the smallest KV cache holds."""
     contexts = [one.isl_tokens + one.osl_tokens / 2 for one in trace.arrivals]
     mean_tokens = max(sum(contexts) / max(len(contexts), 1), 1.0)
     knobs = KpaKnobs()
-    held = [
+    concurrency = [
         pool.engine.kv_blocks_total * pool.engine.block_size_tokens / mean_tokens
         for pool in pools_of(fleet, model).values()
         if pool.role != "prefill"
     ]
-    full = max(min(knobs.target_concurrency, *held), 1.0)
-    return model.with_planner("kpa", replace(knobs, target_concurrency=full))
+    target = max(min(knobs.target_concurrency, *concurrency), 1.0)
+    return model.with_planner("kpa", replace(knobs, target_concurrency=target))
 
 
 BASELINES: Final[dict[str, Callable[[ModelKnobs, SimulatedFleetKnobs, Trace], ModelKnobs]]] = {
@@ -109,4 +109,4 @@ BASELINES: Final[dict[str, Callable[[ModelKnobs, SimulatedFleetKnobs, Trace], Mo
     "hpa": _hpa,
     "kpa": _kpa,
 }
-"""Name -> what it makes of a model."""
+"""Name -> function that returns the model's settings under the baseline."""

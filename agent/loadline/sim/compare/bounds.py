@@ -1,11 +1,11 @@
-"""The work bound: the GPU time that the requests of a trace need if no worker ever waits.
+"""Work bound: the GPU time that the requests of a trace need if no worker ever waits.
 
-Each request counts with the least that it takes of a worker, whatever it is batched with (``sim.costs``): its prompt,
-and its tokens after the first one. Where a role has several pools, the cheapest in GPU time counts for each request.
+Each request counts with its minimum worker time in any batch (``sim.compare.costs``), for its prompt and for its
+tokens after the first one. If a role has several pools, the cheapest in GPU time counts for each request.
 
-Why it is a lower bound: the costs of all requests in a pass or an iteration add up to no more than its time, and a real
-fleet beside it starts workers, drains them, has them idle between waves of load, and counts whole workers. It binds
-fleets that meet the objectives of every request that can meet them; one that misses some may use larger batches.
+This is a lower bound: the costs of all requests in a pass or an iteration add up to at most its duration. A real fleet
+also starts and drains workers, has idle ones between waves of load, and uses whole workers. The bound holds for fleets
+in which every request that can meet the objectives does so; a fleet that misses some may use larger batches.
 """
 
 import math
@@ -30,7 +30,7 @@ class WorkBound(Struct, frozen=True):
 
 
 def work_bound(trace: Trace, pools: Mapping[str, SimulatedPool], objectives: ObjectiveKnobs) -> WorkBound:
-    """The work bound of a trace on the pools of a model."""
+    """Return the work bound of a trace on the pools of a model."""
     gpu_s = 0.0
     for role in sorted({pool.role for pool in pools.values()}):
         costs = [
@@ -45,10 +45,10 @@ def work_bound(trace: Trace, pools: Mapping[str, SimulatedPool], objectives: Obj
 
 
 def worker_seconds(arrivals: Sequence[Arrival], pool: SimulatedPool, objectives: ObjectiveKnobs) -> FloatArray:
-    """Seconds of a worker of this pool that each request needs; infinite where it does not fit into one.
+    """Return the worker time of each request in this pool, in s; infinite for a request that does not fit.
 
-    They are meant to be added up: what one request needs depends a little on the others, for they share batches. One
-    that cannot meet an objective even alone counts with the best throughput that there is.
+    Only sums are meaningful, since requests share batches. A request that cannot meet an objective even alone counts
+    with the maximum throughput.
     """
     isl = np.array([one.isl_tokens for one in arrivals], dtype=np.int64)
     osl = np.array([one.osl_tokens for one in arrivals], dtype=np.int64)
@@ -64,7 +64,7 @@ def worker_seconds(arrivals: Sequence[Arrival], pool: SimulatedPool, objectives:
 
 
 def _cached(arrivals: Sequence[Arrival]) -> IntArray:
-    """Prompt tokens that a cache finds which forgets nothing and is everywhere."""
+    """Return the cached prompt tokens of each request in an unlimited cache that all workers share."""
     seen: set[int] = set()
     cached = []
     for one in arrivals:

@@ -1,4 +1,4 @@
-"""What comes of several configurations on the same trace and seed. Encoded, it is the JSON result."""
+"""Results of several configurations on the same trace and seed. Encoded, they are the JSON output."""
 
 from typing import Literal
 
@@ -8,18 +8,18 @@ from loadline.sim.compare.bounds import WorkBound
 from loadline.sim.result import SimulationResult
 
 RunKind = Literal["config", "clairvoyant", "baseline"]
-"""A configuration that was given, the same planner with perfect foresight as a reference, or a built-in baseline."""
+"""Given configuration, its clairvoyant run as a reference, or built-in baseline."""
 
 
 class ComparedRun(Struct, frozen=True):
-    """One run."""
+    """One run of a comparison."""
 
     kind: RunKind
     outcome: SimulationResult
 
 
 class Comparison(Struct, frozen=True):
-    """In the order of the configurations: each before its clairvoyant run, where it has one, the baselines last."""
+    """Runs in the order of the configurations, each followed by its clairvoyant run if any; baselines come last."""
 
     work_bound: WorkBound
     runs: list[ComparedRun]

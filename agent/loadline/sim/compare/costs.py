@@ -1,15 +1,16 @@
-"""What a request takes of an engine at the least, whatever it is batched with.
+"""Minimum engine time of a request in any batch.
 
-A price is put on each request so that the prices of all requests in any pass, or in any decode iteration, add up to no
-more than its time. So the prices of all requests of a trace are no more than the time that engines are busy with them.
+Each request gets a cost such that the costs of all requests in any prefill pass, or in any decode iteration, add up to
+at most its duration. The costs of all requests of a trace are therefore at most the busy time of the engines.
 
-Prefill: a prompt pays its own work, and of what every pass costs a share of what a pass has room for: tokens, requests,
-or ms within the objective. Each of the three is a bound of its own; the one that comes to most counts.
+Prefill: a prompt costs its own work plus a fraction of the fixed cost of a pass. The fraction is the prompt's part of
+the pass's capacity in tokens, in requests, or in ms within the objective. Each of the three gives a lower bound, and
+the highest one counts.
 
-Decode: a batch of mean context ``c`` takes at least ``f(c)`` ms a token, at its best size. A straight line below ``f``
-that prices each token by its own context holds for every mixture of contexts, and the line counts that comes to most.
-That the *mean* of the iterations that a request sees is within the objective lifts ``f`` by ``weight * (itl - itl_ms)``
-for any weight from 0 on: what is added over all iterations is then at most 0.
+Decode: a batch of mean context ``c`` takes at least ``f(c)`` ms per token, at its best size. A straight line below
+``f`` bounds the cost of each token by its own context for every mixture of contexts; the line with the highest total
+counts. The *mean* of the iterations of a request within the objective raises ``f`` by ``weight * (itl - itl_ms)`` for
+any weight of at least 0, because the sum of these terms over all iterations is at most 0.
 """
 
 import math
@@ -23,25 +24,25 @@ from loadline.sim.engine import EngineKnobs, EngineTiming
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
-# f is read at contexts this far apart; between them it differs from a straight line by some 0.01 %.
+# Ratio of the contexts at which f is evaluated; between them f differs from a straight line by about 0.01 %.
 _CONTEXT_STEP: Final = 1.02
-# ms a token that one ms of ITL more may save: 1,000 where a second request in the batch costs almost nothing.
-_WEIGHT_LEAST: Final = 1e-6
-_WEIGHT_MOST: Final = 1e3
-_TRIES: Final = 50
+# ms per token that one more ms of ITL may save: 1,000 if a second request in the batch costs almost nothing.
+_WEIGHT_MIN: Final = 1e-6
+_WEIGHT_MAX: Final = 1e3
+_SEARCH_STEPS: Final = 50
 
 
 def prefill_ms(
     timing: EngineTiming, knobs: EngineKnobs, isl: IntArray, computed: IntArray, ttft_ms: float
 ) -> FloatArray:
-    """The least time of each prompt, in ms.
+    """Return the minimum time of each prompt, in ms.
 
     Args:
-        timing: The engine's times.
-        knobs: Its limits.
+        timing: Times of the engine.
+        knobs: Limits of the engine.
         isl: Tokens of each prompt.
-        computed: The last so many of them have to be computed; the others are in a prefix cache.
-        ttft_ms: The objective. Prompts that cannot meet it even alone have none.
+        computed: Tokens at the end of each prompt that must be computed; the others are in a prefix cache.
+        ttft_ms: TTFT objective; it is ignored for prompts that cannot meet it even alone.
     """
     pass_ms = timing.prefill_ms(0)
     work_ms = _each(timing, isl) - _each(timing, isl - computed)
@@ -50,55 +51,57 @@ def prefill_ms(
     tokens = computed / knobs.max_batched_tokens
     if not knobs.chunked_prefill:
         tokens = np.minimum(tokens, 1.0)  # a prompt above the limit has a pass of its own
-    rooms = [tokens, np.full(len(isl), 1.0 / knobs.max_batch_requests)]
-    in_time = pass_ms + work_ms <= ttft_ms
+    fractions = [tokens, np.full(len(isl), 1.0 / knobs.max_batch_requests)]
+    attainable = pass_ms + work_ms <= ttft_ms
     share = np.empty(len(isl))
-    share[~in_time] = _most([room[~in_time] for room in rooms])
-    rooms.append(work_ms / max(ttft_ms - pass_ms, math.ulp(0.0)) if in_time.any() else np.zeros(len(isl)))
-    share[in_time] = _most([room[in_time] for room in rooms])
+    share[~attainable] = _highest_total([fraction[~attainable] for fraction in fractions])
+    fractions.append(work_ms / max(ttft_ms - pass_ms, math.ulp(0.0)) if attainable.any() else np.zeros(len(isl)))
+    share[attainable] = _highest_total([fraction[attainable] for fraction in fractions])
     return work_ms + pass_ms * share
 
 
 def decode_ms(timing: EngineTiming, knobs: EngineKnobs, isl: IntArray, osl: IntArray, itl_ms: float) -> FloatArray:
-    """The least time of the tokens of each request after its first one, in ms.
+    """Return the minimum time of the tokens of each request after its first one, in ms.
 
     Args:
-        timing: The engine's times.
-        knobs: Its limits; every request must fit into the cache.
+        timing: Times of the engine.
+        knobs: Limits of the engine; every request must fit into the cache.
         isl: Tokens of each prompt.
         osl: Tokens that each request generates.
-        itl_ms: The objective. Requests that cannot meet it even alone have none.
+        itl_ms: ITL objective; it is ignored for requests that cannot meet it even alone.
     """
     context = isl + np.maximum(osl - 2, 0) / 2.0  # the newest token is not in the cache
     alone = {value: timing.itl_ms(1, value) for value in np.unique(context).tolist()}
-    in_time = np.array([alone[value] for value in context.tolist()]) <= itl_ms
+    attainable = np.array([alone[value] for value in context.tolist()]) <= itl_ms
     cost = np.zeros(len(isl))
-    for group, objective_ms in ((in_time, itl_ms), (~in_time, math.inf)):
+    for group, objective_ms in ((attainable, itl_ms), (~attainable, math.inf)):
         tokens = osl[group] - 1
         if tokens.sum() > 0:
             contexts, itl = _iterations(timing, knobs, int(isl[group].min()), int((isl + osl)[group].max()))
-            slope, level = _dearest_line(contexts, itl, np.average(context[group], weights=tokens), objective_ms)
+            slope, level = _highest_line(contexts, itl, np.average(context[group], weights=tokens), objective_ms)
             cost[group] = tokens * (level + slope * context[group])
     return cost
 
 
 def _each(timing: EngineTiming, tokens: IntArray) -> FloatArray:
-    """The time of a pass over each, computed once for those that are equal."""
+    """Return the time of a pass over each prompt, computed once per distinct length."""
     different, places = np.unique(tokens, return_inverse=True)
     took: FloatArray = np.array([timing.prefill_ms(value) for value in different.tolist()])[places]
     return took
 
 
-def _most(shares: list[FloatArray]) -> FloatArray:
+def _highest_total(shares: list[FloatArray]) -> FloatArray:
     return max(shares, key=lambda share: float(share.sum()))
 
 
-def _iterations(timing: EngineTiming, knobs: EngineKnobs, least: int, most: int) -> tuple[FloatArray, FloatArray]:
-    """Mean contexts, and for each the times of iterations by batch size; infinite where the cache does not hold it."""
-    steps = math.ceil(math.log((most + 1) / least) / math.log(_CONTEXT_STEP))
-    contexts = np.geomspace(least, most + 1, steps + 1)
+def _iterations(
+    timing: EngineTiming, knobs: EngineKnobs, context_min: int, context_max: int
+) -> tuple[FloatArray, FloatArray]:
+    """Return mean contexts, and the iteration time by context and batch size; infinite if the batch does not fit."""
+    steps = math.ceil(math.log((context_max + 1) / context_min) / math.log(_CONTEXT_STEP))
+    contexts = np.geomspace(context_min, context_max + 1, steps + 1)
     kv_tokens = knobs.kv_blocks_total * knobs.block_size_tokens
-    below = np.concatenate((contexts[:1], contexts[:-1]))  # what fits a little below counts as fitting here
+    below = np.concatenate((contexts[:1], contexts[:-1]))  # a batch that fits just below this context counts as fitting
     fits = np.clip(kv_tokens // below, 1, knobs.max_batch_requests).astype(int)
     itl = np.full((len(contexts), fits.max()), math.inf)
     for row, context, fit in zip(itl, contexts.tolist(), fits.tolist(), strict=True):
@@ -106,8 +109,8 @@ def _iterations(timing: EngineTiming, knobs: EngineKnobs, least: int, most: int)
     return contexts, itl
 
 
-def _dearest_line(contexts: FloatArray, itl: FloatArray, mean: float, objective_ms: float) -> tuple[float, float]:
-    """Slope and level of the line below f that is highest at the mean context, of all weights of the objective."""
+def _highest_line(contexts: FloatArray, itl: FloatArray, mean: float, objective_ms: float) -> tuple[float, float]:
+    """Return slope and level of the line below f that is highest at the mean context, over all weights."""
     each = itl / np.arange(1, itl.shape[1] + 1)
 
     def line(weight: float) -> tuple[float, float]:
@@ -119,8 +122,8 @@ def _dearest_line(contexts: FloatArray, itl: FloatArray, mean: float, objective_
 
     weights = [0.0]
     if math.isfinite(objective_ms):
-        low, high = math.log(_WEIGHT_LEAST), math.log(_WEIGHT_MOST)
-        for _ in range(_TRIES):  # the height is concave in the weight
+        low, high = math.log(_WEIGHT_MIN), math.log(_WEIGHT_MAX)
+        for _ in range(_SEARCH_STEPS):  # the height is concave in the weight
             left, right = low + (high - low) / 3, high - (high - low) / 3
             low, high = (left, high) if height(math.exp(left)) < height(math.exp(right)) else (low, right)
         weights.append(math.exp(low))
@@ -128,7 +131,7 @@ def _dearest_line(contexts: FloatArray, itl: FloatArray, mean: float, objective_
 
 
 def _line_below(contexts: FloatArray, costs: FloatArray, mean: float) -> tuple[float, float]:
-    """Slope and level of the line that is below all costs and highest at the mean: it goes through two of them."""
+    """Return slope and level of the line below all costs that is highest at the mean; it passes through two of them."""
     split = min(int(np.searchsorted(contexts, mean, side="right")), len(contexts) - 1)
     left, right = contexts[:split, None], contexts[None, split:]
     share = (mean - left) / (right - left)

@@ -133,7 +133,7 @@ class SimulatedEngine:
         if self._queue.remove(sequence):
             del self._sequences[request_id]
         else:
-            self._leave_after_step(sequence, said=False)
+            self._leave_after_step(sequence, reported=False)
         self._interrupt()
         return True
 
@@ -158,7 +158,7 @@ class SimulatedEngine:
             generated = self._batch.generated(sequence) + (self._step.iterations if self._step.decodes else 0)
             if generated >= sequence.request.osl_tokens:
                 return None
-            self._leave_after_step(sequence, said=True)
+            self._leave_after_step(sequence, reported=True)
         else:
             return None
         return replace(sequence.request, generated_tokens=generated, prefilled=sequence.cached, cached_tokens=0)
@@ -230,8 +230,8 @@ class SimulatedEngine:
         while len(self._queue) > 0 and len(batch) + len(prefilling) < knobs.max_batch_requests:
             head = self._queue.head
             blocks = knobs.blocks(head.kv_tokens)
-            spare = self._watermark_blocks if prefilling or len(batch) > 0 else 0
-            if batch.blocks() + self._prefilling_blocks + blocks + spare > knobs.kv_blocks_total:
+            free_min = self._watermark_blocks if prefilling or len(batch) > 0 else 0
+            if batch.blocks() + self._prefilling_blocks + blocks + free_min > knobs.kv_blocks_total:
                 break
             if head.cached:
                 self._queue.remove(head)
@@ -307,9 +307,9 @@ class SimulatedEngine:
             sequence.prefilled_tokens += tokens
             if sequence.prefill_tokens == 0:
                 self._complete_prefill(sequence, step.end_ms)
-        for sequence, said in self._leaving:
+        for sequence, reported in self._leaving:
             self._release(sequence)
-            if said:
+            if reported:
                 self._emit("detached", sequence.request.request_id, step.end_ms, sequence)
         self._leaving.clear()
 
@@ -335,10 +335,10 @@ class SimulatedEngine:
             self._emit("finished", sequence.request.request_id, at_ms, sequence)
         del self._sequences[sequence.request.request_id]
 
-    def _leave_after_step(self, sequence: Sequence, *, said: bool) -> None:
+    def _leave_after_step(self, sequence: Sequence, *, reported: bool) -> None:
         """Let a sequence leave at the end of the current step."""
         sequence.leaving = True
-        self._leaving.append((sequence, said))
+        self._leaving.append((sequence, reported))
 
     def _release(self, sequence: Sequence) -> None:
         """Free the resources of a leaving sequence, unless it ended with this step."""

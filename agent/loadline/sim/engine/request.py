@@ -109,5 +109,5 @@ class Sequence(Struct, eq=False):
 
     @property
     def is_first(self) -> bool:
-        """Whether the newest token is the first one that this engine has generated from a prompt."""
+        """True if the newest token is the first one that this engine has generated from a prompt."""
         return not self.request.prefilled and self.generated_tokens == self.request.generated_tokens + 1

@@ -18,7 +18,7 @@ class EngineStep(Struct):
     ramp_ms: float = 0.0
     iterations: int = 1
     decodes: bool = True
-    """Whether the batch gets a token in each iteration; a pass of prompts alone blocks it."""
+    """True if the batch gets a token in each iteration; a pass of prompts alone blocks it."""
     chunks: list[PrefillChunk] = []
     end_ms: float = 0.0
 

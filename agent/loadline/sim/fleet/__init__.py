@@ -1,4 +1,4 @@
-"""What a simulated fleet is made of: the fleet file, and its reference."""
+"""Simulated fleets: the fleet file and its reference page."""
 
 from loadline.sim.fleet.knobs import (
     FleetMigrationKnobs,

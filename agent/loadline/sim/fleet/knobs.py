@@ -1,4 +1,4 @@
-"""The fleet of a simulation: its engines, how long workers take to start, and how requests are routed."""
+"""Fleet file of a simulation: engines, start-up times of workers, routing and migration."""
 
 import math
 import random
@@ -22,11 +22,11 @@ NonNegativeFloat = Annotated[float, Meta(ge=0)]
 
 
 class _FleetFileTable(Struct, frozen=True, forbid_unknown_fields=True):
-    """An unknown key is an error, not a silent nothing."""
+    """Base of all tables of a fleet file; unknown keys are errors."""
 
 
 class StartDelayKnobs(_FleetFileTable, frozen=True):
-    """From the start of a worker's process until it can serve."""
+    """Time from the start of a worker's process until it can serve."""
 
     distribution: Annotated[
         Literal["constant", "uniform", "exponential", "lognormal"],
@@ -38,7 +38,7 @@ class StartDelayKnobs(_FleetFileTable, frozen=True):
     ] = 0.25
 
     def draw_ms(self, rng: random.Random) -> float:
-        """One time, in ms."""
+        """Draw a start delay, in ms."""
         mean_ms = self.mean_s * 1_000.0
         match self.distribution:
             case "uniform":
@@ -53,7 +53,7 @@ class StartDelayKnobs(_FleetFileTable, frozen=True):
 
 
 class SimulatedPoolKnobs(_FleetFileTable, frozen=True):
-    """The engines of one pool. Its role, bounds and GPUs a worker are those of the configuration."""
+    """Engines of one pool; its role, bounds and GPUs per worker are those of the configuration."""
 
     name: Annotated[Name, Meta(description="The pool's name in the configuration.")]
     kv_blocks: Annotated[PositiveInt, Meta(description="KV cache blocks of one worker.")]
@@ -77,7 +77,7 @@ class SimulatedPoolKnobs(_FleetFileTable, frozen=True):
 
 
 class TransferKnobs(_FleetFileTable, frozen=True):
-    """How KV cache gets from one worker to another."""
+    """Link over which workers transfer KV cache."""
 
     bandwidth_gbytes_per_s: Annotated[PositiveFloat, Meta(description="10^9 bytes a second, for one transfer.")] = 25.0
     latency_ms: Annotated[NonNegativeFloat, Meta(description="Added to every transfer.")] = 1.0
@@ -87,7 +87,7 @@ class TransferKnobs(_FleetFileTable, frozen=True):
 
 
 class FleetMigrationKnobs(_FleetFileTable, frozen=True):
-    """That engines can hand requests over live, so that an agent may have them moved. Without it they cannot."""
+    """Migration slots of each worker; without this table engines do not support migration."""
 
     slots_in: Annotated[int, Meta(ge=0, le=1_024, description="Requests that a worker takes in at a time.")] = 4
     slots_out: Annotated[
@@ -96,7 +96,7 @@ class FleetMigrationKnobs(_FleetFileTable, frozen=True):
 
 
 class SimulatedFleetKnobs(_FleetFileTable, frozen=True):
-    """A whole fleet file."""
+    """Root table of a fleet file."""
 
     pools: Annotated[tuple[SimulatedPoolKnobs, ...], Meta(min_length=1, max_length=64, description="Its pools.")]
     model: Annotated[
@@ -123,7 +123,7 @@ class SimulatedFleetKnobs(_FleetFileTable, frozen=True):
 
 
 class SimulatedPool(Struct, frozen=True):
-    """A pool, ready to be simulated."""
+    """Pool with its engine model, ready for a simulation."""
 
     knobs: SimulatedPoolKnobs
     role: Role
@@ -133,10 +133,10 @@ class SimulatedPool(Struct, frozen=True):
 
 
 def read_fleet(path: Path) -> SimulatedFleetKnobs:
-    """Read a fleet file; the paths in it count from where it is.
+    """Read a fleet file; its relative paths start at its folder.
 
     Raises:
-        ConfigError: It cannot be read, or something in it cannot be used.
+        ConfigError: The file cannot be read, or one of its values is invalid.
     """
     knobs = load_as(SimulatedFleetKnobs, path)
     names = [pool.name for pool in knobs.pools]
@@ -160,10 +160,10 @@ def read_fleet(path: Path) -> SimulatedFleetKnobs:
 
 
 def model_of(fleet: SimulatedFleetKnobs, settings: Settings) -> ModelKnobs:
-    """The model that the trace is for.
+    """Return the model that the trace is for.
 
     Raises:
-        ConfigError: There is no such model, or it is not clear which.
+        ConfigError: The model does not exist, or the file must name one of several.
     """
     names = [model.name for model in settings.models]
     if fleet.model in names:
@@ -175,16 +175,16 @@ def model_of(fleet: SimulatedFleetKnobs, settings: Settings) -> ModelKnobs:
 
 
 def objectives_of(fleet: SimulatedFleetKnobs, model: ModelKnobs) -> ObjectiveKnobs:
-    """What every request is judged by: what the fleet file says, else what the planner is told."""
-    planned = model.objectives
+    """Return the objectives that requests are measured against: those of the fleet file, else the model's own."""
+    configured = model.objectives
     return ObjectiveKnobs(
-        planned.ttft_ms if fleet.ttft_ms is None else fleet.ttft_ms,
-        planned.itl_ms if fleet.itl_ms is None else fleet.itl_ms,
+        configured.ttft_ms if fleet.ttft_ms is None else fleet.ttft_ms,
+        configured.itl_ms if fleet.itl_ms is None else fleet.itl_ms,
     )
 
 
 def pools_of(fleet: SimulatedFleetKnobs, model: ModelKnobs) -> dict[str, SimulatedPool]:
-    """Every pool of the model, with its engines.
+    """Return every pool of the model with its engine model, by name.
 
     Raises:
         ConfigError: A pool is missing on either side, or its numbers do not fit together.

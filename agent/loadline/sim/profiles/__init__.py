@@ -1,4 +1,4 @@
-"""How long engines take: measured profiles, and linear laws."""
+"""Engine times: measured profiles and linear models."""
 
 from loadline.sim.profiles.linear import LinearProfile
 from loadline.sim.profiles.measured import MeasuredProfile

@@ -1,7 +1,8 @@
-"""How long an engine takes, from a measured profile: one file for prefill, one for decode.
+"""Engine times from a measured profile: one file for prefill, one for decode.
 
-Planners ask the same sweeps what an engine can do (``core.models.profile``). An engine asks more often, one batch at a
-time, and computes chunks of a prompt: so what is read from the sweeps here are lines, on plain floats.
+Planners derive capacities from the same sweeps (``core.engines.profile``). A simulated engine looks times up far more
+often, one batch at a time, and computes chunks of prompts, so the sweeps are read here as piecewise linear functions
+on plain floats.
 """
 
 from bisect import bisect_right
@@ -14,18 +15,18 @@ from loadline.config.profiles import read_decode, read_prefill
 from loadline.core.engines.sweeps import DecodeSweep, PrefillSweep
 
 _CELLS: Final = 200
-"""Cells of KV usage: measured points are 0.07 apart, so a cell is far finer than what is known."""
+"""Cells of the KV usage grid; measured points are 0.07 apart, so a cell is far smaller."""
 
 
 class MeasuredProfile:
-    """Prefill and decode times of one engine. Look-ups are total.
+    """Prefill and decode times of one engine, defined for all inputs.
 
     Args:
         prefill: File of the prefill sweep.
         decode: File of the decode sweep.
 
     Raises:
-        DataError: A file is missing, is no profile, or holds numbers that cannot be true.
+        DataError: A file is missing, is not a profile, or holds impossible numbers.
     """
 
     def __init__(self, prefill: Path, decode: Path) -> None:
@@ -35,7 +36,7 @@ class MeasuredProfile:
         self._contexts, self._rows = _decode_rows(sweep)
 
     def prefill_ms(self, tokens: float) -> float:
-        """Time of a pass over one prompt, in ms: linear between the measured points, and on beyond the last."""
+        """Return the time of a pass over one prompt, in ms: interpolated, and extrapolated beyond the last point."""
         isl, ttft = self._isl, self._ttft_ms
         right = min(max(bisect_right(isl, tokens), 1), len(isl) - 1)
         left = right - 1
@@ -43,7 +44,7 @@ class MeasuredProfile:
         return ttft[left] + slope * (tokens - isl[left])
 
     def itl_ms(self, batch_requests: int, kv_tokens: float) -> float:
-        """Time of one decode iteration, in ms: by KV usage and mean context; outside what was measured, the nearest."""
+        """Return the time of one decode iteration, in ms, by KV usage and mean context (nearest outside the sweep)."""
         contexts = self._contexts
         context = kv_tokens / batch_requests
         upper = bisect_right(contexts, context)
@@ -65,7 +66,7 @@ def _prefill_curve(sweep: PrefillSweep) -> tuple[list[float], list[float]]:
 
 
 def _decode_rows(sweep: DecodeSweep) -> tuple[list[float], list[list[float]]]:
-    """The contexts that were measured, and for each the ITL along an even grid of KV usage (nearest outside)."""
+    """Return the measured contexts, and for each the ITL on an even grid of KV usage (nearest outside)."""
     rows = sweep.rows()
     usage, itl = np.asarray(sweep.kv_usage), np.asarray(sweep.itl_ms)
     grid = np.linspace(0.0, 1.0, _CELLS + 1)

@@ -28,11 +28,11 @@ FRAME_BYTES_MAX = 262_144
 BATCH_MAX = 512
 INBOX_FRAMES_MAX = 65_536
 # Tasks do not announce their end: finished ones are removed when there are so many.
-_TASKS_KEPT = 64
+_TASKS_MAX = 64
 
 
 class VirtualClock:
-    """What a process reads: Unix ms. It begins ``skew_ms`` off and runs faster or slower by ``drift``; never back."""
+    """Clock of a process, in Unix ms: it is off by ``skew_ms`` at first, drifts by ``drift`` and never goes back."""
 
     def __init__(self, timeline: Timeline, skew_ms: float = 0.0, drift: float = 0.0) -> None:
         self._timeline = timeline
@@ -213,10 +213,10 @@ class SimulatedAgent:
 
     def _defer_while_suspended(self, step: Callable[[], None]) -> bool:
         """Return whether the process is suspended; the step then runs when it resumes."""
-        stands = self._suspended_until_ms > self._timeline.now_ms
-        if stands:
+        suspended = self._suspended_until_ms > self._timeline.now_ms
+        if suspended:
             self._timeline.call_at(self._suspended_until_ms, step)
-        return stands
+        return suspended
 
     def _count_rejected(self, rejected: Rejected) -> None:
         self.rejected[rejected.reason] = self.rejected.get(rejected.reason, 0) + 1
@@ -251,5 +251,5 @@ class SimulatedAgent:
         if wake_ms is not None:
             # Slightly late, as a sum of floats may fall just below the requested time.
             self._schedule_turn(self.clock.virtual_ms(wake_ms) + 0.01)
-        if len(self._tasks) > _TASKS_KEPT:
+        if len(self._tasks) > _TASKS_MAX:
             self._tasks = {task: None for task in self._tasks if not task.done}

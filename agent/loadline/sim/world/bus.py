@@ -138,7 +138,7 @@ class BusConnection:
 
     def __init__(self, bus: VirtualBus) -> None:
         self.connected = bus.available
-        """Whether the process believes to be connected."""
+        """Whether the process considers itself connected; it detects changes late."""
         self.partitioned = False
         """Whether the process is partitioned from the server."""
         self._bus = bus
@@ -153,7 +153,7 @@ class BusConnection:
 
     @property
     def reachable(self) -> bool:
-        """Whether frames can be exchanged."""
+        """True if frames are exchanged with the server."""
         return self._bus.available and not self.partitioned
 
     def connection_changed(self) -> None:

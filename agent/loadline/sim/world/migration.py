@@ -44,11 +44,11 @@ HANDOVER_PREFIX: Final = "sim"
 """First token of the subjects on which requests are handed over."""
 _TIMEOUT_S: Final = 2.0
 _CLAIM_RETRY_MS: Final = 1_000
-_TASKS_KEPT: Final = 64
+_TASKS_MAX: Final = 64
 
 
 class WorkerHost(Protocol):
-    """Process of a worker, as its handovers know it."""
+    """Part of a worker's process that its handovers use."""
 
     record: WorkerRecord
     engine: SimulatedEngine
@@ -58,12 +58,12 @@ class WorkerHost(Protocol):
 
     @property
     def held(self) -> list[str]:
-        """Ids of all requests that are its own, or may be."""
+        """Ids of the requests that it owns, or may own."""
         ...
 
     @property
     def serving(self) -> bool:
-        """Whether it may be given a request."""
+        """True if it accepts requests."""
         ...
 
     def run(self, request: Request) -> None:
@@ -71,35 +71,35 @@ class WorkerHost(Protocol):
         ...
 
     def advance(self) -> None:
-        """Process what its engine has done until now."""
+        """Process the events of its engine until now."""
         ...
 
 
 class CopyTime(Protocol):
-    """Time that a KV cache takes to the destination."""
+    """Duration of a KV cache copy to the destination."""
 
     @property
     def copying_ms(self) -> float:
-        """While the request runs."""
+        """Time in ms while the request still runs at the source."""
         ...
 
     @property
     def downtime_ms(self) -> float:
-        """While the request is stopped."""
+        """Time in ms while the request runs nowhere."""
         ...
 
 
 class HandoverKnobs(Struct, frozen=True):
-    """How a worker hands requests over. One without slots cannot."""
+    """Copy times and migration slots of a worker; without slots it does not support handovers."""
 
     copy: Callable[[float, float], CopyTime]
-    """Time that so many tokens take, while so many are added to them in a ms."""
+    """Return the copy time for a number of tokens that grows by a number of tokens per ms."""
     slots_in: int = SLOTS
     slots_out: int = SLOTS
 
     @property
     def supported(self) -> bool:
-        """Whether the worker can hand requests over, or take them over."""
+        """True if the worker can hand requests over or receive them."""
         return self.slots_in + self.slots_out > 0
 
 
@@ -123,7 +123,7 @@ class SimulatedMigration(EffectExecutor):
     Args:
         timeline: Virtual time.
         host: Its process.
-        knobs: How it hands requests over.
+        knobs: Its copy times and slots.
         publish: Publishes a report.
     """
 
@@ -145,9 +145,9 @@ class SimulatedMigration(EffectExecutor):
             claim_timeout_ms=None,
         )
         self.copies_hang = False
-        """True: no copy that begins ever ends."""
+        """If True, no copy that begins ever ends."""
         self.refuses_room = False
-        """True: there is no room for any request."""
+        """If True, it has no room for any request."""
         self.on_phase: Callable[[str, MigrateCommand], None] = lambda _phase, _command: None
         """Called with every step of every migration, ``accepted`` and ``switching`` too."""
         self._timeline = timeline
@@ -173,7 +173,7 @@ class SimulatedMigration(EffectExecutor):
         return replace(sample, migration_slots_in=free.incoming, migration_slots_out=free.outgoing)
 
     def end(self) -> None:
-        """End all handovers where they are, with the process."""
+        """End all handovers at once, with the process."""
         self._ended = True
         for task in self._tasks:
             task.kill()
@@ -191,7 +191,7 @@ class SimulatedMigration(EffectExecutor):
         if self._ended:
             coroutine.close()
             return
-        if len(self._tasks) > _TASKS_KEPT:
+        if len(self._tasks) > _TASKS_MAX:
             self._tasks = [task for task in self._tasks if not task.done]
         self._tasks.append(VirtualTask(coroutine))
 
@@ -202,7 +202,7 @@ class SimulatedMigration(EffectExecutor):
     # -- messages ------------------------------------------------------------------------------------------------------
 
     def answer(self, command: MigrateCommand) -> MigrateReply | None:
-        """Answer a command, and begin it after that; None: another worker of this name answers."""
+        """Answer a command and start it after the reply; None: another incarnation of this worker answers."""
         reply = self.migrator.answer(command, self._host.engine.migratable_requests(), self._now_ms)
         if reply is not None and reply.accepted:
             self._timeline.call_later(0.0, partial(self._begin, command))
@@ -238,15 +238,15 @@ class SimulatedMigration(EffectExecutor):
     # -- effects -------------------------------------------------------------------------------------------------------
 
     def ask_room(self, effect: AskRoom) -> None:
-        """Ask a destination for room, as much as the request has now."""
+        """Request room at a destination for the current KV tokens of the request."""
         engine, name = self._host.engine, effect.transfer.request_id
         message = replace(effect.message, kv_tokens=engine.kv_tokens(name), kv_tokens_max=engine.kv_tokens_max(name))
 
-        async def ask() -> None:
+        async def request_room() -> None:
             reply = await self._transport.ask_room(effect.worker, message)
             self.execute(self.migrator.source.on_room_reply(effect.transfer, reply, self._now_ms))
 
-        self._start(ask())
+        self._start(request_room())
 
     def release_room(self, effect: ReleaseRoom) -> None:
         """Release the room at a destination."""
@@ -339,14 +339,14 @@ class SimulatedMigration(EffectExecutor):
         self._host.advance()
 
     def publish_reports(self, effect: PublishReports) -> None:
-        """Publish reports, and tell the observer."""
+        """Publish reports, and call the observer with each phase."""
         command = self._commands[effect.reports[-1].command_id]
         self._publish_all(effect.reports)
         for report in effect.reports:
             self.on_phase(report.phase, command)
 
     def end_transfer(self, effect: EndTransfer) -> None:
-        """Forget a transfer, and let the engine go on."""
+        """Remove a transfer, and advance the engine."""
         self._downtimes_ms.pop(effect.transfer, None)
         self._host.advance()
 
@@ -360,7 +360,7 @@ class SimulatedMigration(EffectExecutor):
         self._plan_tick()
 
     def _execute_overdue(self, effects: Iterable[Effect]) -> None:
-        """Execute effects of the clock: the observer is not told of the reports."""
+        """Execute the effects of a tick without calling the observer for their reports."""
         for effect in effects:
             if isinstance(effect, PublishReports):
                 self._publish_all(effect.reports)

@@ -17,27 +17,27 @@ Q = TypeVar("Q", bound=Struct)
 A = TypeVar("A", bound=Struct)
 
 
-class Said(Struct, frozen=True):
-    """Yes or no."""
+class Acknowledgement(Struct, frozen=True):
+    """Reply of yes or no."""
 
-    yes: bool
+    accepted: bool
 
 
-async def ask(port: BusConnection, subject: str, question: Struct, kind: type[A]) -> A:
-    """Ask, and wait for the answer.
+async def request(port: BusConnection, subject: str, message: Struct, kind: type[A]) -> A:
+    """Send a request and return its reply.
 
     Raises:
-        BusUnavailable: There is none, so nobody knows what became of the question.
+        BusUnavailable: There is no reply, so the outcome of the request is unknown.
     """
-    return msgspec.json.decode(await port.request(subject, encode(question), TIMEOUT_S), type=kind)
+    return msgspec.json.decode(await port.request(subject, encode(message), TIMEOUT_S), type=kind)
 
 
-def answering(kind: type[Q], answer: Callable[[Q], Awaitable[Struct | None]]) -> RequestHandler:
-    """Answers questions of a kind; where ``answer`` gives None, another process answers."""
+def reply_handler(kind: type[Q], answer: Callable[[Q], Awaitable[Struct | None]]) -> RequestHandler:
+    """Return a handler for requests of this type; if ``answer`` returns None, another process may reply."""
 
-    async def answered(payload: bytes) -> bytes | None:
-        question = decode_as(kind, payload)
-        said = None if isinstance(question, Rejected) else await answer(question)
-        return None if said is None else encode(said)
+    async def handle(payload: bytes) -> bytes | None:
+        message = decode_as(kind, payload)
+        reply = None if isinstance(message, Rejected) else await answer(message)
+        return None if reply is None else encode(reply)
 
-    return answered
+    return handle

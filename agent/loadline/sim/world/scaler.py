@@ -37,11 +37,11 @@ _TIMING: Final = ProcessTiming(
 )
 
 StartWorker = Callable[[str, str], SimulatedWorker]
-"""Starts a worker of a model's pool."""
+"""Function that starts a worker of a model's pool."""
 
 
 class _ScaledPool:
-    """The workers of one pool, and what they should be."""
+    """Workers of one pool, and their target."""
 
     def __init__(self, model: str, name: str) -> None:
         self.model = model
@@ -59,14 +59,14 @@ class _ScaledPool:
 
 
 class SimulatedScaler:
-    """Carries out the decisions of some models.
+    """Scaler that applies the decisions of some models.
 
     Args:
         timeline: Virtual time.
         pools: The pools of each model.
         bus: Its connection to the bus.
         start: Starts a worker.
-        name: Signs the answers.
+        name: Name in its answers.
         root: First tokens of all subjects.
     """
 
@@ -82,7 +82,7 @@ class SimulatedScaler:
     ) -> None:
         self.bus = bus
         self.applies_decisions = True
-        """Whether it does what it accepts."""
+        """Whether it applies the decisions that it accepts."""
         self._timeline = timeline
         self._name = name
         self._start_worker = start
@@ -98,11 +98,11 @@ class SimulatedScaler:
             VirtualTask(bus.subscribe(self._subjects.decision(model), self._on_decision))
 
     def adopt(self, worker: SimulatedWorker) -> None:
-        """Take over a worker that was there before any decision."""
+        """Add a worker that was started before any decision."""
         self._pools[worker.record.model, worker.record.pool].add(worker, int(self._timeline.now_ms))
 
     def schedule_reconcile(self) -> None:
-        """Compare what there is with what should be, now and again until it is the same."""
+        """Reconcile workers with their targets now, and repeat until the targets are reached."""
         if not self._scheduled:
             self._scheduled = True
             self._timeline.call_later(0.0, self._reconcile)
@@ -158,7 +158,7 @@ class SimulatedScaler:
         try:
             self.bus.publish_now(self._subjects.applied(answer.model), encode(answer))
         except BusUnavailable:
-            return  # the decision is announced again, and answered again
+            return  # the agent repeats the announcement, and this scaler its answer
 
     def _on_drained(self, subject: str, payload: bytes) -> None:
         report = decode_as(DrainReport, payload, subject)
@@ -169,10 +169,10 @@ class SimulatedScaler:
     # -- processes -----------------------------------------------------------------------------------------------------
 
     def _reconcile(self) -> None:
-        """Decide for each pool, then do it; come back as long as anything is not as it should be."""
+        """Plan and execute actions for each pool; reschedule while a target is not reached."""
         self._scheduled = False
         now_ms = int(self._timeline.now_ms)
-        settled = True
+        reached = True
         for pool in self._pools.values():
             self._remove_exited(pool, now_ms)
             drained = {name for name, seen in pool.processes.items() if self._drained.get(name, -1) >= seen.incarnation}
@@ -180,9 +180,9 @@ class SimulatedScaler:
                 pool.processes[seen.worker] = seen
             for action in plan_actions(list(pool.processes.values()), pool.target, pool.failures, _TIMING, now_ms):
                 self._execute(pool, action, now_ms)
-            settled &= pool.target is None or is_reached(list(pool.processes.values()), pool.target)
+            reached &= pool.target is None or is_reached(list(pool.processes.values()), pool.target)
         self._report_progress()
-        if not settled:
+        if not reached:
             self._scheduled = True
             self._timeline.call_later(_TURN_MS, self._reconcile)
 

@@ -13,7 +13,7 @@ from loadline.sim.world.timeline import Timeline
 
 T = TypeVar("T")
 
-# As the adapter has it: the longest a call may take, and what a client takes to notice that a watch is dead.
+# As in the adapter: the timeout of a call, and the maximum time until a client detects that a watch is dead.
 _TIMEOUT_MS: Final = 2_000.0
 _NOTICED_MS: Final = 4_000.0
 _BACK_MS: Final = 300.0
@@ -44,8 +44,8 @@ class VirtualStore:
 
     Args:
         timeline: Virtual time.
-        latency_ms: One way; 0: calls are done before they return, and changes are told at once.
-        faults: How bad it is now; may be set at any time.
+        latency_ms: One-way latency; 0: calls complete before they return, and changes are delivered at once.
+        faults: Current fault rates; may be set at any time.
     """
 
     def __init__(self, timeline: Timeline, latency_ms: float = 1.0, faults: StoreFaults | None = None) -> None:
@@ -179,7 +179,7 @@ class StoreConnection:
 
     @property
     def reachable(self) -> bool:
-        """Whether calls and answers get through."""
+        """True if calls and answers are delivered."""
         return self._store.available and not self.partitioned
 
     def set_partitioned(self, *, partitioned: bool) -> None:
@@ -236,22 +236,22 @@ class StoreConnection:
     async def _call(self, do: Callable[[], T], *, repeatable: bool = True) -> T:
         """Call the server; the call or its answer may be lost."""
         store = self._store
-        away = StoreUnavailable("the store is away")
+        unavailable = StoreUnavailable("the store is away")
         if store.latency_ms == 0.0:
             if not self.reachable:
-                raise away
+                raise unavailable
             return do()
         promise, timeline, rng, faults = VirtualFuture[T](), store.timeline, store.rng, store.faults
-        unclear: LoadlineError = away if repeatable else OutcomeUnknown("the answer was lost")
+        unclear: LoadlineError = unavailable if repeatable else OutcomeUnknown("the answer was lost")
         if not self.reachable:
-            timeline.call_later(store.latency_ms, partial(promise.set_exception, away))
+            timeline.call_later(store.latency_ms, partial(promise.set_exception, unavailable))
         elif rng.random() < faults.refused:
-            timeline.call_later(2.0 * store.latency_ms, partial(promise.set_exception, away))
+            timeline.call_later(2.0 * store.latency_ms, partial(promise.set_exception, unavailable))
         else:
             lost = rng.random() < faults.unknown
             done = not lost or rng.random() < 0.5  # noqa: PLR2004 - a fair coin
             slow_ms = rng.uniform(0.0, faults.slow_ms_max) if rng.random() < faults.slow else 0.0
-            # Who gets no answer waits for its whole timeout, and what is on its way may be done after that.
+            # A caller without an answer waits for its whole timeout; a delayed call may still be done after that.
             timeline.call_later(_TIMEOUT_MS, partial(promise.set_exception, unclear))
             if done:
                 timeline.call_later(store.latency_ms + slow_ms, partial(self._execute, promise, do, lost))
@@ -320,12 +320,12 @@ class StoreConnection:
             watch.connected = False
             watch.on_connection(False)  # noqa: FBT003 - the port's callback
 
-    def _deliver(self, watch: _PrefixWatch, tell: Callable[[], None]) -> None:
+    def _deliver(self, watch: _PrefixWatch, deliver: Callable[[], None]) -> None:
         store, life = self._store, watch.generation
 
         def arrive() -> None:
             if watch.generation == life and watch.alive:
-                tell()
+                deliver()
 
         if store.latency_ms == 0.0:
             arrive()

@@ -1,6 +1,6 @@
-"""A worker's process in virtual time: an engine, and what ``client.worker`` does around a real one.
+"""A worker's process in virtual time: a simulated engine with the protocol of ``client.worker``.
 
-It registers under a lease, reports its load, drains when it is told to and leaves when it is empty.
+The worker registers under a lease, reports its load, drains on command and exits when it is empty.
 """
 
 from collections.abc import Callable
@@ -31,29 +31,29 @@ _RETRY_MS: Final = 500.0
 
 
 class SimulatedWorkerKnobs(Struct, frozen=True):
-    """How a worker's process behaves, beside its engine."""
+    """Timing and handovers of a worker's process."""
 
     start_delay_ms: float = 0.0
-    """From the start of the process until its engine can serve."""
+    """Time from the start of the process until its engine can serve."""
     report_interval_ms: float = 1_000.0
     lease_ttl_s: int = 10
     drained_linger_ms: float = 1_000.0
-    """How long it stays after it has said that it is empty."""
+    """Time from the first drained report to the exit of the process."""
     handovers: HandoverKnobs = NO_HANDOVERS
 
 
 class SimulatedWorker:
-    """One life of one worker.
+    """One incarnation of a worker.
 
     Args:
         timeline: Virtual time.
-        record: What it is; registered as ``starting`` first.
-        engine: What does its work.
+        record: Its record; registered as ``starting`` first.
+        engine: Its engine.
         bus: Its connection to the bus.
         store: Its connection to the store.
-        knobs: How it behaves.
-        on_event: Told of everything that happens to a request.
-        on_change: Told when it becomes ready, begins to drain or ends; whoever routes looks again.
+        knobs: Its timing and handovers.
+        on_event: Called with every event of a request.
+        on_change: Called when it becomes ready, starts to drain or ends, so that routing can change.
         peers: Its connection to other workers and to the frontend.
         root: First tokens of all subjects.
         namespace: Namespace of all keys.
@@ -80,13 +80,13 @@ class SimulatedWorker:
         self.started_ms = timeline.now_ms
         self.ended_ms: float | None = None
         self.draining = False
-        """Told to empty itself: it takes no new request."""
+        """Whether it drains: it accepts no new request."""
         self.drained = False
-        """Empty, and says so."""
+        """Whether it is empty after a drain and reports so."""
         self.silent_until_ms = 0.0
-        """It sends no load report before this time."""
+        """Virtual time before which it sends no load report."""
         self.never_drains = False
-        """It never becomes empty, whatever it is told."""
+        """Whether its drains never finish."""
         self._timeline = timeline
         self._knobs = knobs
         self._on_event = on_event
@@ -97,38 +97,38 @@ class SimulatedWorker:
         self._drained_subject = subjects.drained(record.worker)
         self._migrate_subject = subjects.migrate(record.worker)
         self._migration_subject = subjects.migration(record.worker)
-        self._life = WorkerIncarnation(record)
+        self._incarnation = WorkerIncarnation(record)
         self.held_requests = HeldRequests()
         self.migration = SimulatedMigration(timeline, self, knobs.handovers, self._publish_migration)
         key = Keys(namespace).worker(record.model, record.pool, record.worker)
-        self._leased = LeasedKey(store, key, encode(self.record), knobs.lease_ttl_s, self._life.is_later)
+        self._leased = LeasedKey(store, key, encode(self.record), knobs.lease_ttl_s, self._incarnation.is_later)
         self._next_event_ms: float | None = None
         self._registration_changed = VirtualFuture[None]()
         self._tasks = [
             VirtualTask(self.bus.answer(self._drain_subject, self._answer_drain)),
             VirtualTask(self.bus.answer(self._migrate_subject, self._answer_migrate)),
-            VirtualTask(self._keep_registered()),
+            VirtualTask(self._run_registration()),
         ]
         timeline.call_later(knobs.start_delay_ms, self._become_ready)
         self._schedule_report()
 
     @property
     def alive(self) -> bool:
-        """Whether the process is there."""
+        """True while the process runs."""
         return self.ended_ms is None
 
     @property
     def held(self) -> list[str]:
-        """Ids of all requests that are its own, or may be."""
+        """Ids of the requests that it owns, or may own."""
         return [*self.engine.held, *(name for name, _ in self.held_requests.unresolved())]
 
     @property
     def serving(self) -> bool:
-        """Whether it may be given a request."""
+        """True if it accepts requests: alive, ready and not draining."""
         return self.alive and self.record.state == "ready" and not self.draining
 
     def submit(self, request: Request) -> bool:
-        """Give it a request; says whether it runs it under this hop. It does so once, however often it is given it."""
+        """Submit a request; return whether it runs under this hop. Repeated submissions have no effect."""
         name, hop = request.request_id, request.hop
         if self.held_requests.hop(name) == hop:
             return True
@@ -138,14 +138,14 @@ class SimulatedWorker:
         return True
 
     def run(self, request: Request) -> None:
-        """Run a request that it holds, and that under an earlier hop no more."""
+        """Run a request that it holds, and abort its execution under an earlier hop."""
         now_ms = self._timeline.now_ms
         self.engine.abort(request.request_id, now_ms)
         self.engine.submit(request, now_ms)
         self.advance()
 
     def advance(self) -> None:
-        """Take what the engine has done until now, and come back when its next step ends."""
+        """Process the engine's events until now and schedule the end of its next step."""
         now_ms = self._timeline.now_ms
         for event in self.engine.advance(now_ms):
             self._on_engine_event(event)
@@ -166,7 +166,7 @@ class SimulatedWorker:
             self.held_requests.end(event.request_id)
 
     def kill(self) -> list[str]:
-        """The process ends where it stands; gives the requests that it held. Its lease runs out by itself."""
+        """Kill the process at once and return the ids of the requests in its engine. Its lease expires later."""
         if not self.alive:
             return []
         self.ended_ms = self._timeline.now_ms
@@ -184,7 +184,7 @@ class SimulatedWorker:
             self._next_event_ms = None
             self.advance()
 
-    # -- what it says of itself ----------------------------------------------------------------------------------------
+    # -- readiness and load reports ------------------------------------------------------------------------------------
 
     def _become_ready(self) -> None:
         if self.alive and not self.draining:
@@ -193,7 +193,7 @@ class SimulatedWorker:
             self._on_change(self)
 
     def _schedule_report(self) -> None:
-        """At the next whole interval: workers that report at the same moment are taken in one turn."""
+        """Schedule the next report at a multiple of the interval, so that one turn takes the reports of all workers."""
         interval_ms = self._knobs.report_interval_ms
         self._timeline.call_at((self._timeline.now_ms // interval_ms + 1.0) * interval_ms, self._report_and_reschedule)
 
@@ -207,7 +207,7 @@ class SimulatedWorker:
     def _report(self) -> None:
         if self._timeline.now_ms < self.silent_until_ms:
             return
-        report = self._life.report(
+        report = self._incarnation.report(
             [self.migration.with_slots(self.engine.load())], START_MS + int(self._timeline.now_ms)
         )
         self._publish(self._load_subject, report)
@@ -216,9 +216,9 @@ class SimulatedWorker:
         try:
             self.bus.publish_now(subject, encode(message))
         except BusUnavailable:
-            return  # what cannot be said now is never said
+            return  # a report that cannot be published now is dropped
 
-    # -- moving requests -----------------------------------------------------------------------------------------------
+    # -- migration -----------------------------------------------------------------------------------------------------
 
     async def _answer_migrate(self, payload: bytes) -> bytes | None:
         command = decode_as(MigrateCommand, payload, self._migrate_subject)
@@ -238,11 +238,11 @@ class SimulatedWorker:
         command = decode_as(DrainCommand, payload, self._drain_subject)
         if isinstance(command, Rejected) or not self.alive:
             return None
-        reply = self._life.answer(command, drained=self.drained)
+        reply = self._incarnation.answer(command, drained=self.drained)
         if reply is None:
             return None
         if reply.accepted:
-            # After the reply, as a real worker does it: being empty is told by a report of its own.
+            # After the reply, as in a real worker, so that the drained report never precedes it.
             self._timeline.call_later(0.0, self._start_drain)
         return encode(reply)
 
@@ -257,7 +257,7 @@ class SimulatedWorker:
         self._on_change(self)
         self.advance()
         if self._knobs.handovers.supported:
-            self._report()  # it has more slots now
+            self._report()  # a drain has more outgoing slots
 
     def _finish_drain(self) -> None:
         self.drained = True
@@ -267,7 +267,7 @@ class SimulatedWorker:
 
     def _publish_drained(self, repeats: int) -> None:
         if self.alive and repeats < DRAINED_REPEATS_MAX:
-            self._publish(self._drained_subject, self._life.drain_report())
+            self._publish(self._drained_subject, self._incarnation.drain_report())
             self._timeline.call_later(DRAINED_INTERVAL_MS, partial(self._publish_drained, repeats + 1))
 
     # -- the registry --------------------------------------------------------------------------------------------------
@@ -281,8 +281,8 @@ class SimulatedWorker:
         self._leased.withdraw()
         self._registration_changed.set_result(None)
 
-    async def _keep_registered(self) -> None:
-        """Keep the record under a lease until it is withdrawn; the store may be away for any time."""
+    async def _run_registration(self) -> None:
+        """Renew the lease of the record until it is withdrawn; retry every 500 ms while the store is unavailable."""
         while not self._leased.gone:
             self._registration_changed = VirtualFuture[None]()
             wait_ms = self._knobs.lease_ttl_s * 1_000.0 / 3.0

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from loadline.core.state.settings import Settings
 from loadline.core.vocabulary.effects import AnyEffect, CommitDecision
 from loadline.core.vocabulary.events import SettingsChanged
-from loadline.sim.chaos.fault_injector import FaultInjector, Undo, no_undo, pick
+from loadline.sim.chaos.fault_injector import Connection, FaultInjector, Undo, no_undo, partition, pick
 from loadline.sim.chaos.plan import Fault, calm_from_ms
 from loadline.sim.chaos.world import ChaosWorld
 from loadline.sim.world.agent import SimulatedAgent
@@ -72,17 +72,17 @@ def agent_joins(injector: FaultInjector, fault: Fault) -> Undo:
 
 def agent_off_bus(injector: FaultInjector, fault: Fault) -> Undo:
     """Partition one agent from the bus."""
-    return _cut(pick(_all(injector), fault.level), bus=True, store=False)
+    return _partition(injector, fault, lambda agent: [agent.bus])
 
 
 def agent_off_store(injector: FaultInjector, fault: Fault) -> Undo:
     """Partition one agent from the store."""
-    return _cut(pick(_all(injector), fault.level), bus=False, store=True)
+    return _partition(injector, fault, lambda agent: [agent.store])
 
 
 def agent_off_both(injector: FaultInjector, fault: Fault) -> Undo:
     """Partition one agent from bus and store."""
-    return _cut(pick(_all(injector), fault.level), bus=True, store=True)
+    return _partition(injector, fault, lambda agent: [agent.bus, agent.store])
 
 
 def agent_watch_delayed(injector: FaultInjector, fault: Fault) -> Undo:
@@ -97,16 +97,16 @@ def agent_reloads(injector: FaultInjector, fault: Fault) -> Undo:
     agents = pick(_all(injector), fault.level)
     change = _SETTINGS[int(fault.duration_ms) % len(_SETTINGS)]
 
-    def tell(change: Callable[[Settings], Settings]) -> None:
+    def reload(change: Callable[[Settings], Settings]) -> None:
         for agent in agents:
             settings = change(injector.world.settings_of(agent.name))
             agent.inbox.put(SettingsChanged(Raw(json.encode(settings))))
 
-    tell(change)
-    return partial(tell, _the_same)
+    reload(change)
+    return partial(reload, _unchanged)
 
 
-def _the_same(settings: Settings) -> Settings:
+def _unchanged(settings: Settings) -> Settings:
     return settings
 
 
@@ -115,11 +115,11 @@ def _other_planners(settings: Settings) -> Settings:
     return replace(settings, models=tuple(replace(one, planner=other[one.planner]) for one in settings.models))
 
 
-def _a_model_less(settings: Settings) -> Settings:
+def _one_model_less(settings: Settings) -> Settings:
     return replace(settings, models=settings.models[:1])
 
 
-_SETTINGS: Final[tuple[Callable[[Settings], Settings], ...]] = (_the_same, _other_planners, _a_model_less)
+_SETTINGS: Final[tuple[Callable[[Settings], Settings], ...]] = (_unchanged, _other_planners, _one_model_less)
 
 
 def _all(injector: FaultInjector) -> list[SimulatedAgent]:
@@ -157,13 +157,9 @@ def _start_again(world: ChaosWorld, agents: Sequence[SimulatedAgent]) -> None:
         world.restart_agent(agent.name)
 
 
-def _cut(agents: Sequence[SimulatedAgent], *, bus: bool, store: bool) -> Undo:
-    def cut(*, cut: bool) -> None:
-        for agent in agents:
-            if bus:
-                agent.bus.set_partitioned(partitioned=cut)
-            if store:
-                agent.store.set_partitioned(partitioned=cut)
-
-    cut(cut=True)
-    return partial(cut, cut=False)
+def _partition(
+    injector: FaultInjector, fault: Fault, connections: Callable[[SimulatedAgent], Sequence[Connection]]
+) -> Undo:
+    """Partition these connections of one agent."""
+    agents = pick(_all(injector), fault.level)
+    return partition(lambda: [connection for agent in agents for connection in connections(agent)])

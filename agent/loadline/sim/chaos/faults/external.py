@@ -26,10 +26,10 @@ def model_paused(injector: FaultInjector, fault: Fault) -> Undo:
     """Pause a model for a while."""
     world = injector.world
     model = pick(sorted(world.models), fault.level)[0]
-    _tell_all(injector, PauseRequested(model, paused=True, by=_BY))
+    _send_to_all(injector, PauseRequested(model, paused=True, by=_BY))
 
     def resume() -> None:
-        _tell_all(injector, PauseRequested(model, paused=False, by=_BY))
+        _send_to_all(injector, PauseRequested(model, paused=False, by=_BY))
         if world.store.available:  # agents without a store write nothing
             world.store.commit([], [Write(_KEYS.pause(model), None)])
 
@@ -40,13 +40,13 @@ def worker_drain_requested(injector: FaultInjector, fault: Fault) -> Undo:
     """Request the drain of one worker."""
     for _, worker in pick(sorted(injector.world.workers.items()), fault.level):
         record = worker.record
-        _tell_all(injector, DrainRequested(record.model, record.pool, record.worker, _BY))
+        _send_to_all(injector, DrainRequested(record.model, record.pool, record.worker, _BY))
     return no_undo
 
 
 def announcement_requested(injector: FaultInjector, fault: Fault) -> Undo:
     """Request an announcement of a model's decision."""
-    _tell_all(injector, AnnouncementRequested(pick(sorted(injector.world.models), fault.level)[0], "scaler"))
+    _send_to_all(injector, AnnouncementRequested(pick(sorted(injector.world.models), fault.level)[0], "scaler"))
     return no_undo
 
 
@@ -62,17 +62,17 @@ def invalid_messages(injector: FaultInjector, fault: Fault) -> Undo:
     """Publish invalid frames and records, well-formed and malformed."""
     world = injector.world
     for _, worker in pick(sorted(world.workers.items()), fault.level) if world.rogue.connected else ():
-        for subject, payload in _untrue_of_worker(worker.record):
+        for subject, payload in _false_reports(worker.record):
             world.rogue.publish_now(subject, payload)
         decision = world.scaler_bus.decisions.get(worker.record.model)
-        for answer in _untrue_of_decision(decision) if decision else ():
+        for answer in _false_answers(decision) if decision else ():
             world.rogue.publish_now(_SUBJECTS.applied(answer.model), encode(answer))
         if world.store.available:
             world.store.commit([], list(_strange_records(worker.record)))
     return no_undo
 
 
-def _untrue_of_worker(record: WorkerRecord) -> Iterator[tuple[str, bytes]]:
+def _false_reports(record: WorkerRecord) -> Iterator[tuple[str, bytes]]:
     """Yield reports of another incarnation, rank, pool or model, and a malformed frame."""
     model, pool, name, incarnation = record.model, record.pool, record.worker, record.incarnation
     subject = _SUBJECTS.load(model, pool, name)
@@ -85,7 +85,7 @@ def _untrue_of_worker(record: WorkerRecord) -> Iterator[tuple[str, bytes]]:
     yield _SUBJECTS.drained(name), encode(DrainReport(model, pool, name, incarnation + 1, "0"))
 
 
-def _untrue_of_decision(decision: ScalingDecision) -> Iterator[DecisionApplied]:
+def _false_answers(decision: ScalingDecision) -> Iterator[DecisionApplied]:
     """Yield answers to an unknown decision, to another epoch or sequence, and with unknown pools."""
     numbers = decision.decision_id, decision.model, decision.epoch, decision.sequence
     done = DecisionApplied(*numbers, "rogue", "done")
@@ -102,6 +102,6 @@ def _strange_records(record: WorkerRecord) -> Iterator[Write]:
     yield Write(f"{_KEYS.prefix}somebody/else", b"1")
 
 
-def _tell_all(injector: FaultInjector, event: AnnouncementRequested | DrainRequested | PauseRequested) -> None:
+def _send_to_all(injector: FaultInjector, event: AnnouncementRequested | DrainRequested | PauseRequested) -> None:
     for _, agent in sorted(injector.world.agents.items()):
         agent.inbox.put(event)

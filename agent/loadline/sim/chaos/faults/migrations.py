@@ -7,7 +7,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from loadline.errors import BusUnavailable
-from loadline.sim.chaos.fault_injector import FaultInjector, Undo, no_undo, pick
+from loadline.sim.chaos.fault_injector import FaultInjector, Undo, no_undo, partition, pick
 from loadline.sim.chaos.faults.servers import worsen
 from loadline.sim.chaos.plan import Fault
 from loadline.sim.world.tasks import VirtualTask
@@ -23,9 +23,7 @@ _PHASES: Final = ("admitted", "copying", "switching", "switching", "switched")
 def frontend_off(injector: FaultInjector, fault: Fault) -> Undo:
     """Partition the frontend from all workers."""
     del fault
-    port = injector.world.frontend.connection
-    port.set_partitioned(partitioned=True)
-    return partial(port.set_partitioned, partitioned=False)
+    return partition(lambda: [injector.world.frontend.connection])
 
 
 def peers_down(injector: FaultInjector, fault: Fault) -> Undo:
@@ -43,7 +41,7 @@ def peers_worse(injector: FaultInjector, fault: Fault) -> Undo:
 
 def worker_off_peers(injector: FaultInjector, fault: Fault) -> Undo:
     """Partition a worker from the other workers and the frontend."""
-    return _cut(pick([one for _, one in sorted(injector.world.workers.items())], fault.level))
+    return _partition_from_peers(pick([one for _, one in sorted(injector.world.workers.items())], fault.level))
 
 
 def migrations_hang(injector: FaultInjector, fault: Fault) -> Undo:
@@ -76,31 +74,35 @@ def migrations_refused(injector: FaultInjector, fault: Fault) -> Undo:
 
 def source_dies(injector: FaultInjector, fault: Fault) -> Undo:
     """Kill the source of the next migration in the middle of it."""
-    return _in_a_move(injector, fault, lambda source, _destination: source.kill())
+    return _during_migration(injector, fault, lambda source, _destination: source.kill())
 
 
 def destination_dies(injector: FaultInjector, fault: Fault) -> Undo:
     """Kill the destination of the next migration in the middle of it."""
-    return _in_a_move(injector, fault, lambda _source, destination: destination.kill())
+    return _during_migration(injector, fault, lambda _source, destination: destination.kill())
 
 
-def source_cut(injector: FaultInjector, fault: Fault) -> Undo:
+def source_partition_from_peers(injector: FaultInjector, fault: Fault) -> Undo:
     """Partition the source of the next migration in the middle of it."""
-    return _in_a_move(
-        injector, fault, lambda source, _destination: injector.undo_after(fault.duration_ms, _cut([source]))
+    return _during_migration(
+        injector,
+        fault,
+        lambda source, _destination: injector.undo_after(fault.duration_ms, _partition_from_peers([source])),
     )
 
 
-def destination_cut(injector: FaultInjector, fault: Fault) -> Undo:
+def destination_partition_from_peers(injector: FaultInjector, fault: Fault) -> Undo:
     """Partition the destination of the next migration in the middle of it."""
-    return _in_a_move(
-        injector, fault, lambda _source, destination: injector.undo_after(fault.duration_ms, _cut([destination]))
+    return _during_migration(
+        injector,
+        fault,
+        lambda _source, destination: injector.undo_after(fault.duration_ms, _partition_from_peers([destination])),
     )
 
 
-def frontend_cut(injector: FaultInjector, fault: Fault) -> Undo:
+def frontend_partition_from_peers(injector: FaultInjector, fault: Fault) -> Undo:
     """Partition the frontend in the middle of the next migration."""
-    return _in_a_move(
+    return _during_migration(
         injector,
         fault,
         lambda _source, _destination: injector.undo_after(fault.duration_ms, frontend_off(injector, fault)),
@@ -118,28 +120,25 @@ def stale_migrate_commands(injector: FaultInjector, fault: Fault) -> Undo:
                 replace(command, command_id=f"{command.command_id}-old", epoch=max(0, command.epoch - 1)),
                 replace(command, command_id=f"{command.command_id}-gone", source=source),
             ):
-                VirtualTask(_say(injector, old))
+                VirtualTask(_send_command(injector, old))
     return no_undo
 
 
-async def _say(injector: FaultInjector, command: MigrateCommand) -> None:
+async def _send_command(injector: FaultInjector, command: MigrateCommand) -> None:
     try:
         await injector.world.rogue.request(_SUBJECTS.migrate(command.source.worker), encode(command), 1.0)
     except BusUnavailable:
         return
 
 
-def _in_a_move(injector: FaultInjector, fault: Fault, do: Callable[[SimulatedWorker, SimulatedWorker], object]) -> Undo:
+def _during_migration(
+    injector: FaultInjector, fault: Fault, do: Callable[[SimulatedWorker, SimulatedWorker], object]
+) -> Undo:
     """Call ``do`` at the migration phase that the fault's level selects."""
     injector.on_next_migration(pick(_PHASES, fault.level)[0], do)
     return no_undo
 
 
-def _cut(workers: list[SimulatedWorker]) -> Undo:
-    def cut(*, cut: bool) -> None:
-        for worker in workers:
-            if worker.alive:
-                worker.peers.set_partitioned(partitioned=cut)
-
-    cut(cut=True)
-    return partial(cut, cut=False)
+def _partition_from_peers(workers: list[SimulatedWorker]) -> Undo:
+    """Partition workers from the other workers and the frontend; connections of dead workers are closed."""
+    return partition(lambda: [worker.peers for worker in workers if worker.alive])

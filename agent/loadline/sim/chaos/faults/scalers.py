@@ -4,7 +4,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from loadline.sim.chaos.fault_injector import FaultInjector, Undo
+from loadline.sim.chaos.fault_injector import FaultInjector, Undo, partition
 from loadline.sim.chaos.plan import Fault
 from loadline.sim.chaos.scaler_faults import ScalerFault
 
@@ -44,5 +44,4 @@ scaler_repeats = _scaler_fault("repeats")
 def scaler_off_bus(injector: FaultInjector, fault: Fault) -> Undo:
     """Partition the scaler from the bus."""
     del fault
-    injector.world.scaler_bus.set_partitioned(partitioned=True)
-    return partial(injector.world.scaler_bus.set_partitioned, partitioned=False)
+    return partition(lambda: [injector.world.scaler_bus])

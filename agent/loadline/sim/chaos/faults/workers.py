@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
-from loadline.sim.chaos.fault_injector import FaultInjector, Undo, no_undo, pick
+from loadline.sim.chaos.fault_injector import FaultInjector, Undo, no_undo, partition, pick
 from loadline.sim.chaos.plan import Fault
 from loadline.sim.chaos.world import ChaosWorld
 from loadline.sim.world.timeline import START_MS
@@ -36,12 +36,14 @@ def workers_mute(injector: FaultInjector, fault: Fault) -> Undo:
 
 def worker_off_bus(injector: FaultInjector, fault: Fault) -> Undo:
     """Partition one worker from the bus."""
-    return _cut(pick(_all(injector), fault.level), bus=True)
+    workers = pick(_all(injector), fault.level)
+    return partition(lambda: [worker.bus for worker in workers])
 
 
 def worker_off_store(injector: FaultInjector, fault: Fault) -> Undo:
     """Partition one worker from the store, so that its lease may expire."""
-    return _cut(pick(_all(injector), fault.level), bus=False)
+    workers = pick(_all(injector), fault.level)
+    return partition(lambda: [worker.store for worker in workers])
 
 
 def worker_revoked(injector: FaultInjector, fault: Fault) -> Undo:
@@ -77,9 +79,9 @@ def worker_flaps(injector: FaultInjector, fault: Fault) -> Undo:
 
 def worker_old_incarnation(injector: FaultInjector, fault: Fault) -> Undo:
     """Kill one worker and run an earlier incarnation of it for a while."""
-    struck = pick(_all(injector), fault.level)
-    _end(struck)
-    return partial(_end, [_again(injector.world, one, max(0, one.record.incarnation - _OLDER_MS)) for one in struck])
+    killed = pick(_all(injector), fault.level)
+    _end(killed)
+    return partial(_end, [_again(injector.world, one, max(0, one.record.incarnation - _OLDER_MS)) for one in killed])
 
 
 def workers_hang(injector: FaultInjector, fault: Fault) -> Undo:
@@ -136,12 +138,3 @@ def _mute(world: ChaosWorld, workers: Sequence[SimulatedWorker], fault: Fault) -
 
     until(world.timeline.now_ms + fault.duration_ms)
     return partial(until, 0.0)
-
-
-def _cut(workers: Sequence[SimulatedWorker], *, bus: bool) -> Undo:
-    def cut(*, cut: bool) -> None:
-        for worker in workers:
-            (worker.bus if bus else worker.store).set_partitioned(partitioned=cut)
-
-    cut(cut=True)
-    return partial(cut, cut=False)
