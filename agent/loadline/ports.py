@@ -1,6 +1,6 @@
 """Ports of the agent: Protocols that the adapters implement, and tests implement in memory."""
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Literal, Protocol
 
 from msgspec import Struct
@@ -47,8 +47,17 @@ class Bus(Protocol):
         """Answer requests on the subject."""
         ...
 
-    async def serve(self, name: str, version: str, endpoints: Mapping[str, tuple[str, RequestHandler]]) -> None:
-        """Offer a NATS micro service: endpoint name -> (subject, answer)."""
+    async def serve(
+        self,
+        name: str,
+        version: str,
+        endpoints: Mapping[str, tuple[str, RequestHandler]],
+        commands: Collection[str] = (),
+    ) -> None:
+        """Offer a NATS micro service: endpoint name -> (subject, answer).
+
+        Endpoints in ``commands`` change something; all others only read, and may be served last and not at all.
+        """
         ...
 
     async def publish(self, subject: str, payload: bytes) -> None:

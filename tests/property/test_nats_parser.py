@@ -60,7 +60,7 @@ def read(parser: Parser, chunks: Iterable[bytes]) -> None:
 
 def short_way(chunks: Iterable[bytes]) -> list[tuple[Any, ...]]:
     reader = Reader()
-    read(FrameParser(cast("Client", reader), reader.takers), chunks)
+    read(FrameParser(cast("Client", reader), reader.takers, {}), chunks)
     return reader.seen
 
 
@@ -109,7 +109,7 @@ def test_what_is_malformed_ends_the_connection_as_the_library_has_it(line: bytes
 
 def test_a_new_connection_begins_anew() -> None:
     reader = Reader()
-    parser = FrameParser(cast("Client", reader), reader.takers)
+    parser = FrameParser(cast("Client", reader), reader.takers, {})
     read(parser, [message(1, "", b"cut off")[:-4]])
     parser.reset()
     read(parser, [message(1, "", b"whole")])

@@ -1,7 +1,7 @@
 """Ports in virtual time for tests that run on asyncio: virtual time goes on as real time does."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from typing import Any, TypeVar
 
 from loadline.ports import CommitResult, Compare, FrameHandler, RequestHandler, StoreChange, StoreSnapshot, Write
@@ -104,8 +104,14 @@ class DrivenBus:
     async def answer(self, subject: str, answer: RequestHandler) -> None:
         await self._driver.until_done(self._port.answer(subject, answer))
 
-    async def serve(self, name: str, version: str, endpoints: Mapping[str, tuple[str, RequestHandler]]) -> None:
-        await self._driver.until_done(self._port.serve(name, version, endpoints))
+    async def serve(
+        self,
+        name: str,
+        version: str,
+        endpoints: Mapping[str, tuple[str, RequestHandler]],
+        commands: Collection[str] = (),
+    ) -> None:
+        await self._driver.until_done(self._port.serve(name, version, endpoints, commands))
 
     async def publish(self, subject: str, payload: bytes) -> None:
         await self._driver.until_done(self._port.publish(subject, payload))

@@ -10,13 +10,12 @@ import contextlib
 import importlib.util
 import secrets
 import ssl
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 import nats.errors
 from nats import micro
-from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.micro.request import Request
 
@@ -37,6 +36,10 @@ _RETRY_FIRST_S = 0.1
 _RETRY_MAX_S = 5.0
 # Limit on bytes waiting for a server that does not read.
 _UNSENT_BYTES_MAX = 8 * 2**20
+# The same for replies: reading must leave the rest to decisions and commands.
+_UNSENT_REPLIES_MAX = 2**20
+# Writing 8 MiB takes about 5 ms of the loop's time.
+_REPLY_BYTES_PER_S = 8 * 2**20
 
 _Listen = Callable[[NatsClient], Awaitable[object]]
 _Endpoints = Mapping[str, tuple[str, RequestHandler]]
@@ -72,15 +75,19 @@ class NatsBus:
         # Held while the list of what to listen to grows or is carried over to a new connection: nothing is missed.
         self._listening = asyncio.Lock()
         self._subscriptions: list[_Listen] = []
-        self._services: list[tuple[str, str, _Endpoints]] = []
         self._client: NatsClient | None = None
         self._connecting: asyncio.Task[None] | None = None
+        self._replies_paid_s = 0.0
         self.last_error = ""
         """Text of the newest error of the connection; empty after a good connect."""
         self.denied = 0
         """Publishes and subscriptions that the server denied, which it reports asynchronously."""
         self.slow_consumers = 0
         """Frames that the library dropped for a slow consumer."""
+        self.requests_dropped = 0
+        """Requests that were dropped because too many waited."""
+        self.replies_dropped = 0
+        """Replies that were dropped because too much waited to be sent."""
 
     @property
     def connected(self) -> bool:
@@ -97,13 +104,13 @@ class NatsBus:
         """Hand every frame on the subject to ``offer``; when this returns and the bus is up, the server knows of it."""
         bytes_max, on_oversized = self._knobs.frame_bytes_max, self._on_oversized
 
-        def take(frame_subject: str, data: bytes) -> None:
+        def check_size(frame_subject: str, data: bytes) -> None:
             if len(data) <= bytes_max:
                 offer(frame_subject, data)
             else:
                 on_oversized(frame_subject)
 
-        await self._subscribe(lambda client: client.take(subject, take))
+        await self._subscribe(lambda client: client.subscribe_frames(subject, check_size))
 
     async def answer(self, subject: str, answer: RequestHandler) -> None:
         """Answer requests on the subject, one at a time."""
@@ -111,18 +118,23 @@ class NatsBus:
         async def respond(message: Msg) -> None:
             reply = await self._reply(message.subject, message.data, answer)
             if reply is not None and message.reply:
-                await message.respond(reply)
+                await self._respond(message.subject, reply, message.respond)
 
-        await self._subscribe(lambda client: client.listen(subject, respond))
+        await self._subscribe(lambda client: client.subscribe_commands(subject, respond))
 
-    async def serve(self, name: str, version: str, endpoints: Mapping[str, tuple[str, RequestHandler]]) -> None:
+    async def serve(
+        self,
+        name: str,
+        version: str,
+        endpoints: Mapping[str, tuple[str, RequestHandler]],
+        commands: Collection[str] = (),
+    ) -> None:
         """Offer a NATS micro service. Every agent gets every request; the one that has an answer gives it."""
-        async with self._listening:
-            self._services.append((name, version, endpoints))
-            if self._client is not None:
-                with contextlib.suppress(nats.errors.Error):  # the connection went: the next one has it
-                    await self._serve(self._client, name, version, endpoints)
-                    await self._client.fence()
+
+        async def listen(client: NatsClient) -> None:
+            await self._serve(client, name, version, endpoints, commands)
+
+        await self._subscribe(listen)
 
     async def publish(self, subject: str, payload: bytes) -> None:
         """Publish now, or fail without queueing.
@@ -131,8 +143,8 @@ class NatsBus:
             BusUnavailable: The bus is away, does not take the frame, or it is larger than the server permits.
         """
         client = self._reachable()
-        if client.pending_data_size > _UNSENT_BYTES_MAX:
-            raise BusUnavailable(f"NATS does not read: {client.pending_data_size} bytes wait to be sent")
+        if client.unsent_bytes > _UNSENT_BYTES_MAX:
+            raise BusUnavailable(f"NATS does not read: {client.unsent_bytes} bytes wait to be sent")
         try:
             await client.publish(subject, payload)
         except nats.errors.Error as error:
@@ -168,7 +180,8 @@ class NatsBus:
     async def _reconnect(self, on_connection: Callable[[bool], None], attempted: Callable[[], None]) -> None:
         waits = backoff(_RETRY_FIRST_S, _RETRY_MAX_S)
         while True:
-            client = NatsClient(tls_only=any(url.startswith("tls://") for url in self._knobs.servers))
+            tls_only = any(url.startswith("tls://") for url in self._knobs.servers)
+            client = NatsClient(tls_only=tls_only, on_dropped=self._count_dropped)
             try:
                 await self._open(client)
             except asyncio.CancelledError:
@@ -217,8 +230,6 @@ class NatsBus:
             async with self._listening:
                 for listen in self._subscriptions:
                     await listen(client)
-                for name, version, endpoints in self._services:
-                    await self._serve(client, name, version, endpoints)
                 await client.fence()
                 self._client, self.last_error = client, ""
 
@@ -230,7 +241,9 @@ class NatsBus:
                     await listen(self._client)
                     await self._client.fence()
 
-    async def _serve(self, client: Client, name: str, version: str, endpoints: _Endpoints) -> None:
+    async def _serve(
+        self, client: NatsClient, name: str, version: str, endpoints: _Endpoints, commands: Collection[str]
+    ) -> None:
         # The library puts all services into one queue group, which hands a request to any one of them. A group of its
         # own for each agent hands it to all.
         alone = secrets.token_hex(8)
@@ -238,15 +251,33 @@ class NatsBus:
             client, name=name, version=version, queue_group=alone, metadata={"agent": self._name}
         )
         for endpoint, (subject, answer) in endpoints.items():
+            if endpoint in commands:
+                client.allow_commands(subject)
             await service.add_endpoint(name=endpoint, subject=subject, handler=self._handler(answer))
 
     def _handler(self, answer: RequestHandler) -> Callable[[Request], Awaitable[None]]:
         async def handle(request: Request) -> None:
             reply = await self._reply(request.subject, request.data, answer)
             if reply is not None:
-                await request.respond(reply)
+                await self._respond(request.subject, reply, request.respond)
 
         return handle
+
+    async def _respond(self, subject: str, reply: bytes, respond: Callable[[bytes], Awaitable[None]]) -> None:
+        client = self._client
+        if client is None or client.unsent_bytes > _UNSENT_REPLIES_MAX:
+            self.replies_dropped += 1
+            return
+        try:
+            await respond(reply)
+        except nats.errors.Error as error:
+            _log.warning("not_answered", subject=subject, error=_text(error))
+        now_s = asyncio.get_running_loop().time()
+        self._replies_paid_s = max(now_s, self._replies_paid_s) + len(reply) / _REPLY_BYTES_PER_S
+        await asyncio.sleep(self._replies_paid_s - now_s)  # delays the next answer on this subject
+
+    def _count_dropped(self) -> None:
+        self.requests_dropped += 1
 
     async def _reply(self, subject: str, data: bytes, answer: RequestHandler) -> bytes | None:
         if len(data) > self._knobs.frame_bytes_max:

@@ -7,50 +7,82 @@ from collections.abc import Awaitable, Callable
 import nats.errors
 from nats.aio.client import Client
 from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription
 
 from loadline.adapters.nats_parser import FrameParser
+from loadline.adapters.nats_requests import COMMAND_LIMITS, QUERY_LIMITS, QueueLimits, RequestQueue
 from loadline.ports import FrameHandler
 
 _FLUSH_S = 1
-# The library reports a lost connection after it has flushed it, which a frozen server can prevent: so we also look.
-_LOOK_S = 1.0
-# Requests that may wait for their answers. Frames do not wait here: our own inbox takes them as they are read.
-_WAITING_MESSAGES_MAX = 65_536
-_WAITING_BYTES_MAX = 64 * 2**20
+# The library reports a lost connection after it has flushed it, which a frozen server can prevent: so poll as well.
+_POLL_S = 1.0
 
 _Callback = Callable[[Msg], Awaitable[None]]
 
 
 class NatsClient(Client):
-    """The library's client with what it lacks: frames at once, TLS that cannot be stripped, an end that cannot hang."""
+    """The library's client with frames without delay, bounded requests, mandatory TLS and a bounded close.
 
-    def __init__(self, *, tls_only: bool) -> None:
+    Args:
+        tls_only: Refuse a server that offers no TLS.
+        on_dropped: Called for each request that is dropped because too many wait.
+    """
+
+    def __init__(self, *, tls_only: bool, on_dropped: Callable[[], None] = lambda: None) -> None:
         super().__init__()
         self._tls_only = tls_only
+        self._on_dropped = on_dropped
         self._gone = asyncio.Event()
-        self._takers: dict[int, FrameHandler] = {}
-        self._ps = FrameParser(self, self._takers)
+        self._frame_handlers: dict[int, FrameHandler] = {}
+        self._requests: dict[int, RequestQueue] = {}
+        self._limits: dict[str, QueueLimits] = {}
+        self._ps = FrameParser(self, self._frame_handlers, self._requests)
 
-    async def take(self, subject: str, taker: FrameHandler) -> None:
-        """Hand every frame on the subject to ``taker`` as soon as it is read.
+    @property
+    def unsent_bytes(self) -> int:
+        """Size of what waits to be sent: in the library, and in the socket's buffer."""
+        writer = getattr(self._transport, "_io_writer", None)
+        buffered: int = 0 if writer is None else writer.transport.get_write_buffer_size()
+        return self.pending_data_size + buffered
+
+    async def subscribe_frames(self, subject: str, handler: FrameHandler) -> None:
+        """Pass every frame on the subject to ``handler`` as soon as it is read.
 
         By way of the library's parser, queue and task a frame would take 5 us instead of 1 us.
         """
+        self._frame_handlers[self._sid + 1] = handler  # the number that the next line gives it
+        await super().subscribe(subject, cb=_unused)
 
-        async def deliver(message: Msg) -> None:
-            taker(message.subject, message.data)
+    async def subscribe_commands(self, subject: str, callback: _Callback) -> None:
+        """Pass every request on the subject to a callback, one at a time."""
+        self.allow_commands(subject)
+        await self.subscribe(subject, cb=callback)
 
-        self._takers[self._sid + 1] = taker  # the number that the next line gives it
-        await self.listen(subject, deliver)
+    def allow_commands(self, subject: str) -> None:
+        """Queue requests on the subject as commands; others are queries."""
+        self._limits[subject] = COMMAND_LIMITS
 
-    # For frames with headers, and for large ones in pieces: all others do not get here.
+    async def subscribe(  # type: ignore[override]  # nobody here passes the other arguments
+        self, subject: str, queue: str = "", cb: _Callback | None = None
+    ) -> Subscription:
+        """Subscribe. The micro service calls this for its endpoints; their requests wait in a bounded queue."""
+        replies = bytes(self._inbox_prefix).decode() + "."
+        if cb is None or subject.startswith(replies):  # answers to own requests, as many as were sent
+            return await super().subscribe(subject, queue, cb)
+        bounds = self._limits.get(subject, QUERY_LIMITS)
+        self._requests[self._sid + 1] = RequestQueue(self, cb, bounds, self._on_dropped, self._error_cb)
+        return await super().subscribe(subject, queue, _unused)
+
+    # For messages with headers, and for large ones in pieces: all others do not get here.
     async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:
-        taker = self._takers.get(sid)
-        if taker is None:
-            await super()._process_msg(sid, subject, reply, data, headers)
-            return
+        handler, requests = self._frame_handlers.get(sid), self._requests.get(sid)
         try:
-            taker(subject.decode(), data)
+            if handler is not None:
+                handler(subject.decode(), data)
+            elif requests is not None:
+                requests.offer(subject.decode(), reply.decode(), data)
+            else:
+                await super()._process_msg(sid, subject, reply, data, headers)
         except Exception as error:  # noqa: BLE001 - as the library has it: an error of a callback does not end reading
             await self._error_cb(error)
 
@@ -62,10 +94,12 @@ class NatsClient(Client):
         """Wait until the connection has ended."""
         while not self.is_closed:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._gone.wait(), _LOOK_S)
+                await asyncio.wait_for(self._gone.wait(), _POLL_S)
 
     async def discard(self) -> None:
         """Close it; a connection that cannot be flushed within 1 s is cut."""
+        for requests in self._requests.values():
+            requests.close()
         try:
             with contextlib.suppress(TimeoutError, OSError):
                 await asyncio.wait_for(self.close(), _FLUSH_S)
@@ -80,13 +114,11 @@ class NatsClient(Client):
             raise nats.errors.Error("the URL says tls:// but the server offers no TLS")
         return super()._connect_command()
 
-    async def listen(self, subject: str, callback: _Callback) -> None:
-        """Hand every message on the subject to a callback, one after the other."""
-        await self.subscribe(
-            subject, cb=callback, pending_msgs_limit=_WAITING_MESSAGES_MAX, pending_bytes_limit=_WAITING_BYTES_MAX
-        )
-
     async def fence(self) -> None:
         """Wait until the server has taken all that was written: one turn for the writer first, as PING overtakes it."""
         await asyncio.sleep(0)
         await self.flush(timeout=_FLUSH_S)
+
+
+async def _unused(_message: Msg) -> None:
+    """Callback of subscriptions whose messages do not pass through the library's queues."""

@@ -16,6 +16,7 @@ from loadline.core.vocabulary.status import AgentStatus
 from loadline.errors import BusUnavailable
 from loadline.ports import RequestHandler
 from loadline.runtime.loop import Runtime
+from loadline.runtime.shared_answers import SharedAnswers
 from loadline.runtime.status_parts import STATUS_BYTES_MAX, split_status, without_lists
 from loadline.wire.codec import Rejected, decode_as, encode
 from loadline.wire.messages import (
@@ -36,6 +37,10 @@ EXPLANATIONS_MAX = 64
 PAUSE_CONFIRM_S = 1.5
 """Time limit for the write of a pause, which takes milliseconds; callers wait for 2 s."""
 PAUSE_POLL_S = 0.005
+COMMANDS = frozenset({"pause", "resume", "drain", "announce"})
+"""Endpoints that change something; the others are queries, which must cost the agent little."""
+ANNOUNCE_DELAY_S = 0.1
+"""Time in which requests for announcements are joined: all scalers may start at once."""
 _SCALING_ENDPOINTS = frozenset({"decisions", "drain", "announce"})
 
 _log = structlog.get_logger("loadline")
@@ -50,6 +55,9 @@ class Service:
         self._started_at_ms = runtime.clock.now_ms()
         self._trimmed = False
         self._pausing = asyncio.Lock()
+        self._statuses: SharedAnswers[list[bytes]] = SharedAnswers()
+        self._replies: SharedAnswers[bytes] = SharedAnswers()
+        self._announcing: dict[str, str] = {}
 
     def status(self) -> AgentStatus:
         """Return the agent's current status."""
@@ -72,14 +80,15 @@ class Service:
         if only:  # it makes no decisions and drains no workers
             answers = {name: answer for name, answer in answers.items() if name not in _SCALING_ENDPOINTS}
         endpoints = {name: (subjects.api(name, only), answer) for name, answer in answers.items()}
-        await self._runtime.bus.serve(f"loadline-{only}" if only else "loadline", self._version, endpoints)
+        service = f"loadline-{only}" if only else "loadline"
+        await self._runtime.bus.serve(service, self._version, endpoints, COMMANDS)
 
     async def publish_status(self, interval_ms: int) -> None:
         """Publish the status periodically, until cancelled."""
         subject = self._runtime.subjects.status(self._runtime.controller.settings.agent)
         while True:
             with contextlib.suppress(BusUnavailable):
-                for frame in self._frames():
+                for frame in await self._statuses.get("", self._frames):
                     await self._runtime.bus.publish(subject, frame)
             await asyncio.sleep(interval_ms / 1000)
 
@@ -87,7 +96,7 @@ class Service:
         request = decode_as(StatusRequest, payload)
         if not self._runtime.controller.leading:
             await asyncio.sleep(STANDBY_DELAY_S)
-        frames = self._frames()
+        frames = await self._statuses.get("", self._frames)
         # A request without a part gets the first; an index past the end, after models were removed, gets the last.
         return frames[0 if isinstance(request, Rejected) else min(request.part, len(frames) - 1)]
 
@@ -114,13 +123,18 @@ class Service:
         request = decode_as(ExplainRequest, payload)
         if isinstance(request, Rejected):
             return _refusal(request.detail)
-        state = self._runtime.controller.state
-        found = query.explain(state, request.decision_id, request.model)
-        migrations = query.explain_migrations(state, request.decision_id, request.model)
-        return encode(ExplainReply(found[:EXPLANATIONS_MAX], migrations[:EXPLANATIONS_MAX]))
+
+        def explain() -> bytes:
+            state = self._runtime.controller.state
+            found = query.explain(state, request.decision_id, request.model)
+            migrations = query.explain_migrations(state, request.decision_id, request.model)
+            return encode(ExplainReply(found[:EXPLANATIONS_MAX], migrations[:EXPLANATIONS_MAX]))
+
+        return await self._replies.get(request, explain)
 
     async def _decisions(self, _payload: bytes) -> bytes:
-        return encode(DecisionsReply(query.decisions(self._runtime.controller.state)))
+        state = self._runtime.controller.state
+        return await self._replies.get("decisions", lambda: encode(DecisionsReply(query.decisions(state))))
 
     async def _pause(self, payload: bytes, *, paused: bool) -> bytes:
         command = decode_as(PauseCommand, payload)
@@ -161,9 +175,16 @@ class Service:
             return _refusal(request.detail)
         if not self._runtime.controller.state.decisions_read:
             return _refusal("the decisions have not been read yet; ask again")
-        for model in request.models:
-            self._runtime.inbox.put(AnnouncementRequested(model, request.by))
+        if not self._announcing:
+            asyncio.get_running_loop().call_later(ANNOUNCE_DELAY_S, self._request_announcements)
+        known = self._runtime.controller.state.fleet.models
+        self._announcing.update((model, request.by) for model in request.models if model in known)
         return encode(OperatorReply(accepted=True))
+
+    def _request_announcements(self) -> None:
+        for model, by in self._announcing.items():
+            self._runtime.inbox.put(AnnouncementRequested(model, by))
+        self._announcing = {}
 
 
 async def _wait_for(condition: Callable[[], bool]) -> bool:

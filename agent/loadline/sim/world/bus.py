@@ -1,6 +1,6 @@
 """Message bus in virtual time: at-most-once delivery with latency and configurable faults."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import Final
 
@@ -190,9 +190,15 @@ class BusConnection:
         """Answer requests on the subject."""
         self._bus.answer(self, subject, answer)
 
-    async def serve(self, name: str, version: str, endpoints: Mapping[str, tuple[str, RequestHandler]]) -> None:
+    async def serve(
+        self,
+        name: str,
+        version: str,
+        endpoints: Mapping[str, tuple[str, RequestHandler]],
+        commands: Collection[str] = (),
+    ) -> None:
         """Answer requests on the subjects of a micro service, without its discovery."""
-        del name, version
+        del name, version, commands
         for subject, answer in endpoints.values():
             self._bus.answer(self, subject, answer)
 

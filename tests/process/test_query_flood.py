@@ -1,0 +1,92 @@
+"""A viewer that floods the agent with queries costs it nothing that it needs."""
+
+import asyncio
+import re
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from loadline.rig.rig import ChildAgent, Rig
+from loadline.wire.codec import decode_as, encode
+from loadline.wire.messages import ExplainRequest, OperatorReply, PauseCommand
+from tests.support.agents import MODEL, AgentFleet, config, fleet
+from tests.waiting import until
+
+pytestmark = pytest.mark.process
+
+BURST = 20_000
+PROMPT_S = 5.0
+"""Time limit of all that must go on during a burst; without bounds it takes longer than 10 s."""
+GROWTH_KB_MAX = 60_000
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Iterator[Rig]:
+    with Rig(tmp_path) as made:
+        yield made
+
+
+def burst(rig: Rig, subject: str, payload: bytes) -> None:
+    """Send requests from a connection of its own, whose replies go to an inbox that somebody subscribes to."""
+    with socket.create_connection(("127.0.0.1", rig.nats.port), timeout=10) as wire:
+        frame = b"PUB %b _INBOX_viewer.x %d\r\n%b\r\n" % (subject.encode(), len(payload), payload)
+        wire.sendall(b'CONNECT {"verbose":false,"pedantic":false}\r\n' + frame * BURST + b"PING\r\n")
+        while b"PONG" not in wire.recv(65_536):
+            pass
+
+
+def metric(agent: ChildAgent, name: str) -> float:
+    found = re.search(rf"^{name} (\S+)$", agent.get("/metrics")[1], re.MULTILINE)
+    assert found is not None, name
+    return float(found[1])
+
+
+def peak_kb(agent: ChildAgent) -> int:
+    found = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{agent.process.pid}/status").read_text("ascii"))
+    assert found is not None
+    return int(found[1])
+
+
+@pytest.mark.parametrize(
+    ("method", "payload"), [("status", b""), ("explain", encode(ExplainRequest(model=MODEL))), ("decisions", b"")]
+)
+def test_a_burst_of_queries(rig: Rig, method: str, payload: bytes) -> None:
+    agent = rig.agent(config(rig, "a"), "a")
+    agent.wait_ready()
+
+    async def scenario(made: AgentFleet) -> None:
+        await made.add("decode", "d1", "d2")
+        await made.add("prefill", "p1")
+        leader = made.observer.leader()
+        assert leader is not None
+        before_kb = peak_kb(agent)
+        replies: list[bytes] = []
+        await made.bus.subscribe("_INBOX_viewer.>", lambda _subject, data: replies.append(data))
+        await asyncio.to_thread(burst, rig, f"loadline.v1.api.{method}", payload)
+        began = time.monotonic()
+        assert (await asyncio.to_thread(agent.get, "/healthz"))[0] == 200
+        command = encode(PauseCommand(MODEL, "operator"))
+        reply = decode_as(OperatorReply, await made.bus.request("loadline.v1.api.pause", command, PROMPT_S))
+        assert isinstance(reply, OperatorReply)
+        assert reply.accepted
+        assert await made.bus.request("loadline.v1.api.status", b"", PROMPT_S), "another client shares the queue"
+        assert time.monotonic() - began < PROMPT_S
+        await made.bus.request("loadline.v1.api.resume", command, PROMPT_S)
+        made.load(kv=0.97)
+        await until(lambda: made.observer.desired().get("decode", 0) >= 3)
+        now_leads = made.observer.leader()
+        assert now_leads is not None
+        assert now_leads.epoch == leader.epoch, "the lead was kept"
+        dropped = metric(agent, "loadline_requests_dropped_total")
+        assert 0.95 * BURST < dropped < BURST
+        assert 0 < len(replies) < BURST - dropped + 1
+        assert peak_kb(agent) - before_kb < GROWTH_KB_MAX
+
+    async def run() -> None:
+        async with asyncio.timeout(90), fleet(rig) as made:
+            await scenario(made)
+
+    asyncio.run(run())
