@@ -28,6 +28,7 @@ from loadline.runtime.loop import Runtime
 from loadline.runtime.reload import Reloader, Source
 from loadline.runtime.service import Service
 from loadline.runtime.settings import agent_name, settings
+from loadline.wire.keys import Keys
 
 __all__ = ["Agent", "configure_gc", "run", "settings"]
 
@@ -62,7 +63,7 @@ class Agent:
             name=f"loadline {agent_name(config)}",
             on_oversized=lambda subject: self._count_refused("oversized", subject, "larger than frame_bytes_max"),
         )
-        self._store = EtcdStore(config.etcd)
+        self._store = EtcdStore(config.etcd, Keys(config.agent.namespace).value_bytes_max)
         self._fitter = ChildFitter()
         self._journal = _journal(config)
         self.runtime = Runtime(

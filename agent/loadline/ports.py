@@ -82,13 +82,15 @@ class Bus(Protocol):
 
 
 class StoreEntry(Struct, frozen=True):
-    """A key and its value, as stored."""
+    """A key and its value, as stored; a value above the limit of its key is left out."""
 
     key: str
     value: bytes
     create_revision: int
     mod_revision: int
     lease_id: int = 0
+    bytes_left_out: int = 0
+    """Size of a value that was left out; ``value`` is then empty."""
 
 
 class StoreSnapshot(Struct, frozen=True):
@@ -146,6 +148,10 @@ class Store(Protocol):
 
     async def revoke(self, lease_id: int) -> None:
         """Revoke a lease, which removes its keys; a lease that no longer exists is no error."""
+        ...
+
+    async def get(self, key: str) -> StoreEntry | None:
+        """Return the entry of a key, with a linearizable read; None: there is no such key."""
         ...
 
     async def read(self, prefix: str) -> StoreSnapshot:

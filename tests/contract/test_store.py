@@ -80,6 +80,31 @@ def test_a_prefix_is_read_in_key_order_and_nothing_else(make_store: MakeStore, o
     asyncio.run(scenario())
 
 
+def test_one_key_is_read_without_its_neighbours(make_store: MakeStore, own_name: str) -> None:
+    async def scenario() -> None:
+        async with opened(make_store) as store:
+            await put(store, f"{own_name}7", b"a neighbour")
+            assert await store.get(own_name) is None
+            written = await put(store, own_name, b"1")
+            assert await store.get(own_name) == StoreEntry(own_name, b"1", written.revision, written.revision)
+
+    asyncio.run(scenario())
+
+
+def test_a_prefix_of_many_keys_is_read_completely_and_in_order(make_store: MakeStore, own_name: str) -> None:
+    async def scenario() -> None:
+        async with opened(make_store) as store:
+            keys = [f"{own_name}/{index:04}" for index in range(300)]
+            for start in range(0, len(keys), 100):
+                await store.commit([], [Write(key, key.encode()) for key in keys[start : start + 100]])
+            for _ in range(2):  # the second read begins with the page length that the first one ended with
+                snapshot = await store.read(f"{own_name}/")
+                assert [entry.key for entry in snapshot.entries] == keys
+            assert snapshot.revision >= max(entry.mod_revision for entry in snapshot.entries)
+
+    asyncio.run(scenario())
+
+
 def test_any_bytes_are_kept_even_none(make_store: MakeStore, own_name: str) -> None:
     async def scenario() -> None:
         async with opened(make_store) as store:

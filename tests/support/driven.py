@@ -4,7 +4,16 @@ import asyncio
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from typing import Any, TypeVar
 
-from loadline.ports import CommitResult, Compare, FrameHandler, RequestHandler, StoreChange, StoreSnapshot, Write
+from loadline.ports import (
+    CommitResult,
+    Compare,
+    FrameHandler,
+    RequestHandler,
+    StoreChange,
+    StoreEntry,
+    StoreSnapshot,
+    Write,
+)
 from loadline.sim.world.bus import BusConnection
 from loadline.sim.world.store import StoreConnection
 from loadline.sim.world.tasks import VirtualTask
@@ -65,6 +74,9 @@ class DrivenStore:
 
     async def revoke(self, lease_id: int) -> None:
         await self._driver.until_done(self._port.revoke(lease_id))
+
+    async def get(self, key: str) -> StoreEntry | None:
+        return await self._driver.until_done(self._port.get(key))
 
     async def read(self, prefix: str) -> StoreSnapshot:
         return await self._driver.until_done(self._port.read(prefix))

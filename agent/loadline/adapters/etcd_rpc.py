@@ -14,8 +14,8 @@ from loadline.adapters.etcd_gateway import EtcdGateway, check_endpoint, tls_cont
 from loadline.config import EtcdKnobs
 from loadline.errors import ConfigError, OutcomeUnknown, StoreDenied, StoreUnavailable
 
-# 20,000 workers with records of 1 kB are 30 MB in base64.
-_REPLY_BYTES_MAX = 64 * 2**20
+# etcd's own limit of a request is 1.5 MiB, and 10 MiB at most is recommended: 14 MB in base64.
+REPLY_BYTES_MAX = 16 * 2**20
 _CHUNK_BYTES = 64 * 2**10
 _HTTP_ERROR = 400
 
@@ -25,6 +25,10 @@ _UNCLEAR = frozenset({1, 2, 4, 10, 13, 14})
 _TOKEN_ENDED = ("invalid auth token", "revision in header is old", "user name is empty")
 
 _Reply = TypeVar("_Reply", bound=Struct)
+
+
+class ReplyTooLong(StoreUnavailable):
+    """A reply above the limit; the rest of it was not read."""
 
 
 class LeaseNotFound(StoreUnavailable):
@@ -60,6 +64,16 @@ class _Token(Struct):
     token: str = ""
 
 
+class _Request(Struct, frozen=True):
+    """A call; see ``EtcdRpc.call``."""
+
+    path: str
+    data: bytes
+    repeatable: bool = True
+    endpoint: int | None = None
+    bytes_max: int = REPLY_BYTES_MAX
+
+
 class EtcdRpc:
     """Calls to one etcd cluster.
 
@@ -89,7 +103,14 @@ class EtcdRpc:
         return self._preferred
 
     async def call(
-        self, path: str, body: Any, reply: type[_Reply], *, repeatable: bool = True, endpoint: int | None = None
+        self,
+        path: str,
+        body: Any,
+        reply: type[_Reply],
+        *,
+        repeatable: bool = True,
+        endpoint: int | None = None,
+        bytes_max: int = REPLY_BYTES_MAX,
     ) -> _Reply:
         """Call a method; ends within ``timeout_ms``, all endpoints and a new login included.
 
@@ -99,19 +120,23 @@ class EtcdRpc:
             reply: Type of the answer.
             repeatable: True for an idempotent call, which a lost answer retries at the next endpoint.
             endpoint: Use only this endpoint.
+            bytes_max: Longest answer.
 
         Raises:
+            ReplyTooLong: The call is repeatable and its answer is longer than ``bytes_max``.
             StoreUnavailable: Not reached or refused; a call that is not repeatable was certainly not executed.
             NotFound: Refused, as the lease does not exist.
             StoreDenied: The credentials, the permission or the request is not accepted.
             OutcomeUnknown: Not repeatable, and possibly executed.
         """
         deadline = time.monotonic() + self._timeout_s
+        request = _Request(path, msgspec.json.encode(body), repeatable, endpoint, bytes_max)
         try:
-            answer = await self._call_logged_in(
-                path, msgspec.json.encode(body), deadline, repeatable=repeatable, endpoint=endpoint
-            )
-            return _decode(answer, reply)
+            return _decode(await self._call_logged_in(request, deadline), reply)
+        except ReplyTooLong as error:
+            if repeatable:
+                raise
+            raise OutcomeUnknown(str(error)) from error
         except _ServerRefused as error:
             raise _refusal(path, error) from error
         except _Unsent as error:
@@ -150,7 +175,7 @@ class EtcdRpc:
                 forever = aiohttp.ClientTimeout(total=None)
                 async with self._gateway(endpoint).post(path, msgspec.json.encode(body), token, forever) as response:
                     if response.status >= _HTTP_ERROR:
-                        raise _error(response.status, await _read(response))
+                        raise _error(response.status, await _read(response, REPLY_BYTES_MAX))
                     start.reschedule(None)
                     await _feed(response.content, on_line, idle_s, on_idle)
         except _ServerRefused as error:
@@ -166,19 +191,17 @@ class EtcdRpc:
             _, gateway = self._gateways.popitem()
             await gateway.close()
 
-    async def _call_logged_in(
-        self, path: str, data: bytes, deadline: float, *, repeatable: bool, endpoint: int | None
-    ) -> bytes:
+    async def _call_logged_in(self, request: _Request, deadline: float) -> bytes:
         token = await self._logged_in(deadline)
         try:
-            return await self._call_endpoints(path, data, token, deadline, repeatable=repeatable, endpoint=endpoint)
+            return await self._call_endpoints(request, token, deadline)
         except _ServerRefused as error:
             if not error.token_ended or not self._knobs.user:
                 raise
         if self._token == token:
             self._forget_token()
         token = await self._logged_in(deadline)
-        return await self._call_endpoints(path, data, token, deadline, repeatable=repeatable, endpoint=endpoint)
+        return await self._call_endpoints(request, token, deadline)
 
     async def _logged_in(self, deadline: float) -> str:
         """Return the token to send, logging in if needed; empty if none is needed."""
@@ -190,7 +213,7 @@ class EtcdRpc:
                     raise _Unsent(f"the password cannot be read: {error}") from error
                 body = msgspec.json.encode({"name": self._knobs.user, "password": password})
                 try:
-                    answer = await self._call_endpoints("/auth/authenticate", body, "", deadline)
+                    answer = await self._call_endpoints(_Request("/auth/authenticate", body), "", deadline)
                     self._token = _decode(answer, _Token).token
                 except _ServerRefused as error:
                     if "not enabled" not in str(error):
@@ -201,18 +224,9 @@ class EtcdRpc:
     def _forget_token(self) -> None:
         self._token = None if self._knobs.user else ""
 
-    async def _call_endpoints(
-        self,
-        path: str,
-        data: bytes,
-        token: str,
-        deadline: float,
-        *,
-        repeatable: bool = True,
-        endpoint: int | None = None,
-    ) -> bytes:
+    async def _call_endpoints(self, request: _Request, token: str, deadline: float) -> bytes:
         """Call one endpoint after the other, each with its share of the remaining time."""
-        count = len(self._knobs.endpoints)
+        count, endpoint, repeatable = len(self._knobs.endpoints), request.endpoint, request.repeatable
         order = [(self._preferred + step) % count for step in range(count)] if endpoint is None else [endpoint]
         problem: Exception = _Unsent("no time left")
         for place, index in enumerate(order):
@@ -222,7 +236,7 @@ class EtcdRpc:
             share_s = left_s / (len(order) - place)
             bounds = aiohttp.ClientTimeout(total=share_s if repeatable else left_s, sock_connect=share_s)
             try:
-                answer = await self._call_endpoint(index, path, data, token, bounds)
+                answer = await self._call_endpoint(index, request, token, bounds)
             except (_Unsent, _Unclear) as error:
                 problem = error
                 if endpoint is None:
@@ -233,14 +247,16 @@ class EtcdRpc:
                 if endpoint is None:
                     self._preferred = index
                 return answer
-        raise problem
-
-    async def _call_endpoint(
-        self, index: int, path: str, data: bytes, token: str, bounds: aiohttp.ClientTimeout
-    ) -> bytes:
         try:
-            async with self._gateway(index).post(path, data, token, bounds) as response:
-                answer = await _read(response)
+            raise problem
+        finally:
+            # The traceback refers to this frame: without the cycle, all that it holds is freed at once.
+            del problem
+
+    async def _call_endpoint(self, index: int, request: _Request, token: str, bounds: aiohttp.ClientTimeout) -> bytes:
+        try:
+            async with self._gateway(index).post(request.path, request.data, token, bounds) as response:
+                answer = await _read(response, request.bytes_max)
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
             raise _Unsent(_text(error)) from error
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
@@ -257,12 +273,14 @@ class EtcdRpc:
         return gateway
 
 
-async def _read(response: aiohttp.ClientResponse) -> bytes:
+async def _read(response: aiohttp.ClientResponse, bytes_max: int) -> bytes:
     answer = bytearray()
     async for chunk in response.content.iter_chunked(_CHUNK_BYTES):
         answer += chunk
-        if len(answer) > _REPLY_BYTES_MAX:
-            raise _Unclear(f"the answer is longer than {_REPLY_BYTES_MAX} bytes")
+        if len(answer) > bytes_max:
+            answer.clear()  # the traceback of the error would hold it
+            response.close()
+            raise ReplyTooLong(f"etcd: the answer is longer than {bytes_max} bytes")
     return bytes(answer)
 
 
@@ -288,8 +306,9 @@ async def _feed(
             tail = rest
             if not all(on_line(bytes(line)) for line in lines if line):
                 return
-        if len(tail) > _REPLY_BYTES_MAX:
-            raise _Unclear(f"a line is longer than {_REPLY_BYTES_MAX} bytes")
+        if len(tail) > REPLY_BYTES_MAX:
+            tail.clear()
+            raise _Unclear(f"a line is longer than {REPLY_BYTES_MAX} bytes")
 
 
 def _decode(answer: bytes, reply: type[_Reply]) -> _Reply:

@@ -1,4 +1,8 @@
-"""etcd as ``ports.Store``, with a watch that loses no change."""
+"""etcd as ``ports.Store``: reads in pages, and a watch that loses no change.
+
+Whoever may write one key can make its value as large as etcd permits. So no answer holds more than a page, and a value
+above the limit of its key is left out of its entry: it takes no memory, and hides no other key.
+"""
 
 import time
 from asyncio import sleep
@@ -9,7 +13,7 @@ import msgspec
 from msgspec import Struct, field
 
 from loadline.adapters.backoff import backoff
-from loadline.adapters.etcd_rpc import EtcdRpc, LeaseNotFound
+from loadline.adapters.etcd_rpc import REPLY_BYTES_MAX, EtcdRpc, LeaseNotFound, ReplyTooLong
 from loadline.adapters.logs import bounded
 from loadline.config import EtcdKnobs
 from loadline.errors import StoreDenied, StoreUnavailable
@@ -21,6 +25,16 @@ _log = bounded("etcd")
 _IDLE_S = 2.0
 _RETRY_FIRST_S = 0.1
 _RETRY_MAX_S = 5.0
+# Keys of a page. 64 records of workers have 60 kB, and 20,000 take a second; 64 records of 1 MB take etcd a second to
+# encode. A page that is longer than 4 MiB or comes too late is read again with fewer keys, a single key at any length.
+_PAGE_KEYS_FIRST = 16
+_PAGE_KEYS_MAX = 64
+_PAGE_KEYS_DIVISOR = 4
+_PAGE_BYTES_MAX = 4 * 2**20
+# Three names of 100 characters, percent-encoded; a longer key belongs to no program that uses these names.
+_KEY_BYTES_MAX = 4_096
+_KEY_CHARS_LOGGED = 100
+_VALUE_BYTES_MAX = 1_572_864
 # Lifetime of a watch after which the next failure starts the backoff anew.
 _STEADY_S = 5.0
 
@@ -35,11 +49,14 @@ class _KeyValue(Struct):
     create_revision: int = 0
     mod_revision: int = 0
     lease: int = 0
+    bytes_left_out: int = 0
+    """Set by the reader of a value that does not fit into a reply."""
 
 
 class _RangeResponse(Struct):
     header: _ResponseHeader = field(default_factory=_ResponseHeader)
     kvs: list[_KeyValue] = []
+    more: bool = False
 
 
 class _TxnResponse(Struct):
@@ -83,13 +100,16 @@ class EtcdStore:
 
     Args:
         knobs: Endpoints, credentials and timeout of a call.
+        value_bytes_max: Returns the limit of a key's value; a larger one is left out of the entry.
 
     Raises:
         ConfigError: An endpoint is no URL or is plain http to another host, or a file cannot be used.
     """
 
-    def __init__(self, knobs: EtcdKnobs) -> None:
+    def __init__(self, knobs: EtcdKnobs, value_bytes_max: Callable[[str], int] = lambda _key: _VALUE_BYTES_MAX) -> None:
         self._rpc = EtcdRpc(knobs)
+        self._value_bytes_max = value_bytes_max
+        self._page_keys = _PAGE_KEYS_FIRST
 
     async def grant(self, ttl_s: int) -> int:
         """Grant a lease and return its id. A lease whose answer was lost expires by itself."""
@@ -107,10 +127,31 @@ class EtcdStore:
         except LeaseNotFound:
             return
 
+    async def get(self, key: str) -> StoreEntry | None:
+        """Return the entry of a key, with a linearizable read; None: there is no such key."""
+        answer = await self._range({"key": key.encode()}, 1)
+        return next((self._entry(pair) for pair in answer.kvs), None)
+
     async def read(self, prefix: str) -> StoreSnapshot:
-        """Return all entries under a prefix in key order, with a linearizable read."""
-        answer = await self._rpc.call("/kv/range", _prefix_range(prefix), _RangeResponse)
-        return StoreSnapshot(entries=[_entry(pair) for pair in answer.kvs], revision=answer.header.revision)
+        """Return all entries under a prefix in key order, with a linearizable read in pages of one revision."""
+        body: dict[str, Any] = _prefix_range(prefix)
+        entries: list[StoreEntry] = []
+        while True:
+            limit = self._page_keys
+            try:
+                page = await self._range(body, limit)
+            except StoreUnavailable as error:
+                self._page_keys = max(1, limit // _PAGE_KEYS_DIVISOR)
+                if isinstance(error, ReplyTooLong) and limit > 1:
+                    continue
+                raise
+            self._page_keys = min(2 * limit, _PAGE_KEYS_MAX)
+            entries += [self._entry(pair) for pair in page.kvs if _has_usable_key(pair)]
+            # All pages show the revision of the first. One that was compacted meanwhile fails the whole read.
+            body = {"revision": page.header.revision} | body
+            if not page.more:
+                return StoreSnapshot(entries, int(body["revision"]))
+            body["key"] = page.kvs[-1].key + b"\0"
 
     async def commit(self, compares: Sequence[Compare], writes: Sequence[Write]) -> CommitResult:
         """Apply all writes (at most 128) if all comparisons hold, or none."""
@@ -157,6 +198,33 @@ class EtcdStore:
         """Close all connections."""
         await self._rpc.close()
 
+    async def _range(self, body: dict[str, Any], limit: int) -> _RangeResponse:
+        """Read a page.
+
+        Raises:
+            ReplyTooLong: The page is too long and has more than one key.
+        """
+        body = body | {"limit": limit}
+        if limit > 1:
+            return await self._rpc.call("/kv/range", body, _RangeResponse, bytes_max=_PAGE_BYTES_MAX)
+        try:
+            return await self._rpc.call("/kv/range", body, _RangeResponse)
+        except ReplyTooLong:
+            page = await self._rpc.call("/kv/range", body | {"keys_only": True}, _RangeResponse)
+            for pair in page.kvs:
+                pair.bytes_left_out = REPLY_BYTES_MAX
+            return page
+
+    def _entry(self, pair: _KeyValue) -> StoreEntry:
+        key, value, left_out = _key(pair.key), pair.value, pair.bytes_left_out
+        if len(value) > self._value_bytes_max(key):
+            value, left_out = b"", len(value)
+        return StoreEntry(key, value, pair.create_revision, pair.mod_revision, pair.lease, left_out)
+
+    def _change(self, event: _WatchEvent) -> StoreChange:
+        entry = self._entry(event.kv) if event.type == "PUT" else None
+        return StoreChange(_key(event.kv.key), entry, event.kv.mod_revision)
+
     async def _watch(self, prefix: str, revision: int, on_changes: Callable[[list[StoreChange]], None]) -> None:
         """Pass on all changes from a revision on; return when the watch ends, such as after a compaction."""
         endpoint = self._rpc.endpoint
@@ -170,13 +238,14 @@ class EtcdStore:
                 _log.info("etcd_watch_canceled", prefix=prefix, reason=watched.cancel_reason if watched else "error")
                 return False
             if watched.events:
-                on_changes([_change(event) for event in watched.events])
+                on_changes([self._change(event) for event in watched.events if _has_usable_key(event.kv)])
             return True
 
         async def check_member() -> None:
             await self._rpc.call("/kv/range", {"key": prefix.encode() or b"\0"}, _RangeResponse, endpoint=endpoint)
 
-        body = {"create_request": {**_prefix_range(prefix), "start_revision": revision}}
+        # Fragments: without them, all changes since a revision, or of one revocation, are one message of any length.
+        body = {"create_request": {**_prefix_range(prefix), "start_revision": revision, "fragment": True}}
         await self._rpc.stream("/watch", body, endpoint=endpoint, on_line=on_line, idle_s=_IDLE_S, on_idle=check_member)
 
 
@@ -192,12 +261,11 @@ def _key(raw: bytes) -> str:
     return raw.decode(errors="backslashreplace")
 
 
-def _entry(pair: _KeyValue) -> StoreEntry:
-    return StoreEntry(_key(pair.key), pair.value, pair.create_revision, pair.mod_revision, pair.lease)
-
-
-def _change(event: _WatchEvent) -> StoreChange:
-    return StoreChange(_key(event.kv.key), _entry(event.kv) if event.type == "PUT" else None, event.kv.mod_revision)
+def _has_usable_key(pair: _KeyValue) -> bool:
+    if len(pair.key) <= _KEY_BYTES_MAX:
+        return True
+    _log.warning("etcd_key_ignored", key=_key(pair.key[:_KEY_CHARS_LOGGED]), bytes=len(pair.key))
+    return False
 
 
 def _compare(compare: Compare) -> dict[str, Any]:

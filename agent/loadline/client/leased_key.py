@@ -5,7 +5,7 @@ from contextlib import suppress
 from enum import Enum, auto
 
 from loadline.errors import LoadlineError, StoreUnavailable
-from loadline.ports import Compare, Store, StoreEntry, Write
+from loadline.ports import Compare, Store, Write
 
 
 class LeaseStep(Enum):
@@ -112,7 +112,7 @@ class LeasedKey:
             if outcome.committed:
                 self._revision = outcome.revision
                 return True
-            held = await self._held()
+            held = await self._store.get(self.key)
             if held is not None and held.lease_id != self._lease_id and self._is_later(held.value):
                 return False
             self._revision = held.mod_revision if held is not None else 0
@@ -124,10 +124,6 @@ class LeasedKey:
             with suppress(LoadlineError):
                 await self._put(self._wanted)
             self._written = self._wanted  # one try: the lease is revoked in any case
-
-    async def _held(self) -> StoreEntry | None:
-        entries = (await self._store.read(self.key)).entries  # by prefix: decode-1 is one of decode-17 too
-        return next((entry for entry in entries if entry.key == self.key), None)
 
     async def _revoke(self, step: LeaseStep) -> LeaseStep:
         if self._lease_id:

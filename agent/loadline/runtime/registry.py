@@ -96,7 +96,7 @@ class RegistryTranslator:
             return ()  # ignore keys of other programs under our prefix
 
     def _worker(self, parts: tuple[str, ...], entry: StoreEntry) -> RegisteredWorker | None:
-        record = decode_worker_record(parts, entry.value)
+        record = decode_worker_record(parts, entry.value, entry.bytes_left_out)
         if isinstance(record, Rejected):
             self._on_rejected(record)
             return None

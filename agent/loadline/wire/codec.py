@@ -24,13 +24,12 @@ from loadline.core.vocabulary.learned import LearnedState
 from loadline.core.vocabulary.reasons import Rejection
 from loadline.core.vocabulary.samples import Histogram, WorkerRecord
 from loadline.core.vocabulary.scalars import Name
+from loadline.wire.keys import VALUE_BYTES_MAX, WORKER_RECORD_BYTES_MAX
 from loadline.wire.messages import DecisionApplied, DrainReport, LoadReport, MigrationReport, TrafficReport
 from loadline.wire.subjects import Subjects, decode_token, encode_token
 
 DETAIL_CHARS_MAX: Final = 160
 SUBJECT_CHARS_MAX: Final = 256
-# etcd refuses requests over 1.5 MiB and NATS messages over 1 MiB by default.
-VALUE_BYTES_MAX: Final = 1_572_864
 # A name has at most 100 characters of at most 4 bytes, each written as %XX.
 _TOKEN_CHARS_MAX: Final = 100 * 4 * 3
 # 65,536 routes of about 600 bytes: a flood of invented subjects costs 40 MB at most, then the cache is cleared.
@@ -276,14 +275,18 @@ def decode_as(kind: type[S], data: bytes, subject: str = "") -> S | Rejected:
     return _decoder(kind).decode(data, subject)
 
 
-def decode_worker_record(key_parts: Sequence[str], value: bytes) -> WorkerRecord | Rejected:
+def decode_worker_record(key_parts: Sequence[str], value: bytes, bytes_left_out: int = 0) -> WorkerRecord | Rejected:
     """Decode a worker's record from the store, or return the reason of its refusal. Never raises.
 
     Args:
         key_parts: ``("workers", model, pool, worker)``, as ``Keys.split`` gives it.
         value: The key's value.
+        bytes_left_out: Size of a value that the store left out.
     """
     key = "/".join(key_parts)
+    size = bytes_left_out or len(value)
+    if size > WORKER_RECORD_BYTES_MAX:
+        return reject(Rejection.OVERSIZED, key, f"{size} bytes, {WORKER_RECORD_BYTES_MAX} are allowed")
     record = decode_as(WorkerRecord, value, key)
     if isinstance(record, Rejected):
         return record

@@ -1,8 +1,15 @@
 """Key layout in the store. Names are percent-encoded as in subjects, so each name is exactly one path segment."""
 
+from typing import Final
+
 from loadline.wire.subjects import decode_token, encode_token
 
-LEADER_SCOPE_ALL = "all"
+LEADER_SCOPE_ALL: Final = "all"
+
+WORKER_RECORD_BYTES_MAX: Final = 16 * 1024
+"""Largest value of a worker's key; a record with the longest names has a few kB."""
+VALUE_BYTES_MAX: Final = 1_572_864
+"""Largest value of the other keys, which agents write: the default limit of a request to etcd."""
 
 
 class Keys:
@@ -34,6 +41,10 @@ class Keys:
     def leader(self, scope: str) -> str:
         """Return the key of the leader's name, under its lease; its create revision is the epoch."""
         return f"{self.leaders}{encode_token(scope)}"
+
+    def value_bytes_max(self, key: str) -> int:
+        """Return the size of the largest value that a key may have."""
+        return WORKER_RECORD_BYTES_MAX if key.startswith(self.workers) else VALUE_BYTES_MAX
 
     def split(self, key: str) -> tuple[str, ...]:
         """Return the decoded segments below the namespace, such as ``("workers", model, pool, worker)``.

@@ -205,6 +205,10 @@ class StoreConnection:
         """End a lease and remove its keys; a lease that is gone already is no error."""
         await self._call(lambda: self._store.revoke(lease_id))
 
+    async def get(self, key: str) -> StoreEntry | None:
+        """Return the entry of a key."""
+        return await self._call(lambda: self._store.keys.get(key))
+
     async def read(self, prefix: str) -> StoreSnapshot:
         """Return all entries under a prefix."""
         return await self._call(lambda: self._store.read(prefix))
