@@ -21,6 +21,7 @@ _WORKER_STATES = ("desired", "ready", "starting", "pending", "draining", "fresh"
 _OUTCOMES = {
     "decisions_committed": "committed",
     "decisions_advised": "advised",
+    "decisions_superseded": "superseded",
     "commits_refused": "refused",
     "commits_unknown": "unknown",
 }

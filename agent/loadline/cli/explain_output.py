@@ -21,6 +21,8 @@ def format_explanation(found: Explanation) -> str:
     lines += [f"    {reason.sentence()}" for reason in found.limits]
     changes = (f"{pool} {found.current[pool]} -> {count}" for pool, count in found.targets.items())
     lines.append(f"  result: {', '.join(changes)}")
+    if found.superseded_by:
+        lines.append(f"  no scaler accepted it before decision {found.superseded_by} took its place")
     return "\n".join(lines)
 
 

@@ -82,3 +82,19 @@ def test_done_with_other_counts_is_not_done(harness: ControllerHarness) -> None:
     assert harness.controller.state.ledger.live, "still announced"
     harness.handle(msgspec.structs.replace(answer, observed={t.pool: t.replicas for t in decision.targets}))
     assert not harness.controller.state.ledger.live
+
+
+@pytest.mark.parametrize("accepted", [False, True])
+def test_a_decision_that_no_scaler_accepted_is_shown_as_superseded(
+    harness: ControllerHarness, *, accepted: bool
+) -> None:
+    first = growing(harness)
+    if accepted:
+        harness.handle(msgspec.structs.replace(refusal(first), status="accepted"))
+    harness.register("c", models="m")
+    second = harness.commit_of(harness.advance(61))
+    harness.handle(DecisionCommitted(second.decision_id, "m", 91))
+    state = harness.controller.state
+    shown = {one.decision_id: one.superseded_by for one in state.explanations}
+    assert shown == {first.decision_id: "" if accepted else second.decision_id, second.decision_id: ""}
+    assert state.counters.get("decisions_superseded", 0) == (0 if accepted else 1)

@@ -140,6 +140,11 @@ class Ledger(Struct):
             return None
         return self._adopt(entry, entry.pending, revision, now)
 
+    def unaccepted(self, model: str) -> Decision | None:
+        """Return the committed decision of a model that no scaler has accepted yet."""
+        entry = self.entries.get(model)
+        return entry.decision if entry is not None and entry.state == "committed" else None
+
     def drop_pending(self, decision: str, model: str, now: int) -> bool:
         """Record that the store refused a decision; return True if it was the pending one."""
         entry = self.entry(model)

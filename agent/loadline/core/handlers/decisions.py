@@ -1,5 +1,7 @@
 """Handlers of commits and of scalers' answers."""
 
+from msgspec.structs import replace
+
 from loadline.core.handlers import drains
 from loadline.core.handlers.turn import Turn
 from loadline.core.state.agent_state import AgentState
@@ -17,8 +19,11 @@ from loadline.core.vocabulary.events import (
 def decision_committed(turn: Turn, event: DecisionCommitted) -> None:
     """Put a decision into force, and start the drains of its victims."""
     state = turn.state
+    unaccepted = state.ledger.unaccepted(event.model)
     decision = state.ledger.confirm_commit(event.decision_id, event.model, event.revision, turn.now)
     if decision is not None:
+        if unaccepted is not None:
+            _mark_superseded(state, unaccepted.decision_id, decision.decision_id)
         state.count("decisions_committed")
         _set_baseline(turn, decision)
         adopt(turn, decision)
@@ -97,6 +102,14 @@ def _set_baseline(turn: Turn, decision: Decision) -> None:
         pool = pools.get(target.pool)
         if pool is not None and pool.desired is None:
             pool.reset_desired(target.previous, turn.now)
+
+
+def _mark_superseded(state: AgentState, decision_id: str, by: str) -> None:
+    """Record in the explanation of a decision that another one took its place."""
+    state.count("decisions_superseded")
+    for place, explanation in enumerate(state.explanations):
+        if explanation.decision_id == decision_id:
+            state.explanations[place] = replace(explanation, superseded_by=by)
 
 
 def _count_changes(turn: Turn, decision: Decision) -> None:

@@ -380,3 +380,5 @@ class Explanation(Struct, frozen=True):
     recommendations: tuple[Recommendation, ...]
     limits: tuple[Reason, ...]
     targets: dict[str, int]
+    superseded_by: str = ""
+    """Decision that took its place before any scaler had accepted it."""
