@@ -82,7 +82,7 @@ def destination_dies(injector: FaultInjector, fault: Fault) -> Undo:
     return _during_migration(injector, fault, lambda _source, destination: destination.kill())
 
 
-def source_partition_from_peers(injector: FaultInjector, fault: Fault) -> Undo:
+def source_cut(injector: FaultInjector, fault: Fault) -> Undo:
     """Partition the source of the next migration in the middle of it."""
     return _during_migration(
         injector,
@@ -91,7 +91,7 @@ def source_partition_from_peers(injector: FaultInjector, fault: Fault) -> Undo:
     )
 
 
-def destination_partition_from_peers(injector: FaultInjector, fault: Fault) -> Undo:
+def destination_cut(injector: FaultInjector, fault: Fault) -> Undo:
     """Partition the destination of the next migration in the middle of it."""
     return _during_migration(
         injector,
@@ -100,7 +100,7 @@ def destination_partition_from_peers(injector: FaultInjector, fault: Fault) -> U
     )
 
 
-def frontend_partition_from_peers(injector: FaultInjector, fault: Fault) -> Undo:
+def frontend_cut(injector: FaultInjector, fault: Fault) -> Undo:
     """Partition the frontend in the middle of the next migration."""
     return _during_migration(
         injector,
