@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 
 from loadline.core.planning.planners.throughput import ThroughputPlanner
-from loadline.core.planning.sizing.correction import MOST
+from loadline.core.planning.sizing.correction import FACTOR_MAX
 from loadline.core.planning.sizing.knobs import ThroughputKnobs
 from tests.support.fluid_fleet import FluidFleet
 
@@ -49,7 +49,7 @@ def test_corrections_do_not_swing_in_a_ramp(slower: float) -> None:
         assert min(rising[pool]) > 0, "no down-up in a ramp up"
         assert max(falling[pool]) < 0, "no up-down in a ramp down"
         assert max(counts) >= 5, "the ramp is worth a ramp"
-    assert all(1 / MOST <= factor <= MOST for factors in learned for factor in factors)
+    assert all(1 / FACTOR_MAX <= factor <= FACTOR_MAX for factors in learned for factor in factors)
     # The ITL is the engine's alone; the TTFT has queues in it, and a queue is no slower engine.
     assert learned[-1][1] == pytest.approx(slower, rel=0.05)
 

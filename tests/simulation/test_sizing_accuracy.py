@@ -46,7 +46,7 @@ CASES = {
 def test_it_is_enough_and_not_much_more(name: str) -> None:
     case = CASES[name]
     arriving = requests(case)
-    count = sized(case, arriving).wanted
+    count = sized(case, arriving).replicas
     assert attained(case, arriving, count) >= ATTAINMENT
     fewer = count - 1 - max(1, int(0.15 * count))
     assert fewer >= 1, "too small a load to tell"
@@ -59,4 +59,4 @@ def test_queues_are_enough_and_not_much_more(name: str) -> None:
     arriving = requests(case)
     count = queued(case, arriving)
     assert attained(case, arriving, count) >= ATTAINMENT
-    assert count <= math.ceil(1.2 * sized(case, arriving).wanted), "the queueing model knows mean lengths alone"
+    assert count <= math.ceil(1.2 * sized(case, arriving).replicas), "the queueing model knows mean lengths alone"

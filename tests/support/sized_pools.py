@@ -14,7 +14,7 @@ from loadline.core.engines.profile import EngineProfile, ObjectiveKnobs
 from loadline.core.fleet.fleet import Model
 from loadline.core.fleet.pool import PoolKnobs
 from loadline.core.planning.sizing.sizing_by_profile import Demand, Size, sizing
-from loadline.core.planning.sizing.sizing_by_queue import served
+from loadline.core.planning.sizing.sizing_by_queue import worker_throughput
 from loadline.core.vocabulary.samples import RegisteredWorker, WorkerRecord
 from loadline.core.vocabulary.scalars import Role
 from loadline.sim.engine import EngineKnobs, EngineTiming, Request, SimulatedEngine
@@ -87,7 +87,7 @@ def sized(case: SizingCase, arriving: Sequence[SizingRequest]) -> Size:
 def queued(case: SizingCase, arriving: Sequence[SizingRequest]) -> int:
     """Workers by what one of them serves as a queue."""
     model, demand = _told(case, arriving)
-    one = served(model.pools["x"], model.objectives, demand, demand.requests_per_s)
+    one = worker_throughput(model.pools["x"], model.objectives, demand, demand.requests_per_s)
     return ceil(demand.requests_per_s / one.requests_per_s)
 
 

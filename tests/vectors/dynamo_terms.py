@@ -5,7 +5,7 @@ from typing import Any
 from loadline.core.engines.regression import Regression
 from loadline.core.planning.guardrails.direction import PoolChange
 from loadline.core.planning.guardrails.gpu_band import GpuBand
-from loadline.core.planning.sizing.forecast_steps import STEP_MAX, bounded
+from loadline.core.planning.sizing.forecast_steps import STEP_MAX, limit_step
 from loadline.core.vocabulary.reasons import ReasonCode
 
 ROLES = ("prefill", "decode")
@@ -57,5 +57,5 @@ def leg_of(config: dict[str, Any], role: str, current: int, needed: int | None) 
     """A role between what stands and what it needs, bounded."""
     least = least_of(config, role)
     step_max = config.get("max_throughput_scaling_replicas", STEP_MAX)
-    wanted = bounded(current, current if needed is None else needed, least, step_max)
+    wanted = limit_step(current, current if needed is None else needed, least, step_max)
     return PoolChange(current, wanted, gpus_of(config, role), least)

@@ -63,7 +63,7 @@ def main() -> None:
     counts: list[tuple[int, int]] = []
     for name, case in cases((20.0,) if options(__doc__) else (5.0, 20.0, 60.0)):
         arriving = requests(case)
-        recommended = sized(case, arriving).wanted
+        recommended = sized(case, arriving).replicas
         share = attained(case, arriving, recommended)
         needed = recommended
         if share >= ATTAINMENT:

@@ -1,8 +1,8 @@
-"""Choice of at most one candidate per model, as a table with a row per candidate and a column per supply.
+"""Selection of at most one candidate per model, as a table with a row per candidate and a column per supply.
 
-``relaxed`` allows fractions of candidates: it is fast and prices each supply. ``chosen`` takes whole candidates. The
+``relaxed`` allows fractions of candidates: it is fast and prices each supply. ``integral`` takes whole candidates. The
 relaxed solution is fractional for few models, hardly more than there are short supplies. So in a large table only the
-models that are fractional, or nearly so, are solved again, and all others keep their relaxed choice.
+models that are fractional, or nearly so, are solved again, and all others keep their relaxed solution.
 """
 
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ class RelaxedSolution(Struct, frozen=True):
     shares: Values
     """Fraction of each candidate, 0..1."""
     losses: Values
-    """Reduced cost of each candidate: its excess over those that are taken."""
+    """Reduced cost of each candidate: its excess over the selected ones."""
     missed: Values
     """Reduced cost of leaving each model unserved."""
     prices: Values
@@ -44,22 +44,22 @@ class RelaxedSolution(Struct, frozen=True):
 class CandidateTable:
     """Candidates of all models, in order of models, and the supply limits."""
 
-    def __init__(self, candidates: Sequence[Sequence[Bundle]], left: dict[str, int]) -> None:
-        self.choices = [one for own in candidates for one in own]
-        self.models: Places = np.repeat(np.arange(len(candidates)), [len(own) for own in candidates])
-        self.values: Values = np.array([one.value for one in self.choices])
+    def __init__(self, by_model: Sequence[Sequence[Bundle]], left: dict[str, int]) -> None:
+        self.candidates = [one for own in by_model for one in own]
+        self.models: Places = np.repeat(np.arange(len(by_model)), [len(own) for own in by_model])
+        self.values: Values = np.array([one.value for one in self.candidates])
         place = {name: number for number, name in enumerate(left)}
-        self.units: Values = np.zeros((len(self.choices), len(left)))
-        for row, one in enumerate(self.choices):
+        self.units: Values = np.zeros((len(self.candidates), len(left)))
+        for row, one in enumerate(self.candidates):
             for name, units in one.takes.items():
                 self.units[row, place[name]] = units
-        self.skipped: Values = np.zeros((len(candidates), len(left)))
+        self.skipped: Values = np.zeros((len(by_model), len(left)))
         """Units that each model takes if it is not served."""
         self.limits: Values = np.array(list(left.values()), dtype=np.float64)
 
     def limit_missed(self, weights: Values, limit: float) -> None:
         """Limit the total weight of unserved models to ``limit``."""
-        self.units = np.column_stack([self.units, np.zeros(len(self.choices))])
+        self.units = np.column_stack([self.units, np.zeros(len(self.candidates))])
         self.skipped = np.column_stack([self.skipped, weights])
         self.limits = np.append(self.limits, limit)
 
@@ -78,44 +78,44 @@ class CandidateTable:
         shares = -found.ineqlin.marginals
         return RelaxedSolution(-found.fun, shares, np.maximum(0.0, found.slack), found.x[:number], found.x[number:])
 
-    def chosen(
-        self, costs: Values, relaxed: RelaxedSolution, models: int, near: float, time_limit_s: float
+    def integral(
+        self, costs: Values, relaxed: RelaxedSolution, models: int, gap: float, time_limit_s: float
     ) -> Values | None:
-        """Find an integral solution within ``near`` of the minimum cost; solve only the most doubtful ``models`` again.
+        """Find an integral solution within ``gap`` of the minimum cost; solve only the most doubtful ``models`` again.
 
         Returns:
-            Which candidates are taken (1) or not (0), or None if no solution is found in time.
+            1 for each selected candidate, otherwise 0; None if no solution is found in time.
         """
         if time_limit_s <= 0.0:
             return None
         rows, limits = self._constraints()
         free = np.isin(self.models, self.doubtful(relaxed)[:models])
-        taken: Values = np.where(free, 0.0, np.round(relaxed.shares))
-        bound = abs(relaxed.bound - float(costs @ taken))
+        selected: Values = np.where(free, 0.0, np.round(relaxed.shares))
+        bound = abs(relaxed.bound - float(costs @ selected))
         found = milp(
             costs[free],
             integrality=np.ones(int(free.sum())),
             bounds=Bounds(0.0, 1.0),
-            constraints=LinearConstraint(rows[free].T, -np.inf, limits - taken @ rows),
-            options={"time_limit": time_limit_s, "mip_rel_gap": near / max(near, bound)},
+            constraints=LinearConstraint(rows[free].T, -np.inf, limits - selected @ rows),
+            options={"time_limit": time_limit_s, "mip_rel_gap": gap / max(gap, bound)},
         )
         if found.x is None:
             return None
-        taken[free] = np.round(found.x)
-        return taken if np.all(taken @ rows <= limits + WHOLE) else None
+        selected[free] = np.round(found.x)
+        return selected if np.all(selected @ rows <= limits + WHOLE) else None
 
     def doubtful(self, relaxed: RelaxedSolution) -> Places:
         """Order models: fractional ones first, then by how little the second-best candidate costs more."""
         parts = np.abs(relaxed.shares - np.round(relaxed.shares)) > WHOLE
         second = np.full(len(self.skipped), np.inf)
-        others = relaxed.shares < 1.0 - WHOLE
-        np.minimum.at(second, self.models[others], relaxed.losses[others])
+        unselected = relaxed.shares < 1.0 - WHOLE
+        np.minimum.at(second, self.models[unselected], relaxed.losses[unselected])
         second[self.models[parts]] = -1.0
         return np.argsort(second, kind="stable")
 
     def _constraints(self) -> tuple[Any, Values]:
         """Build the constraint rows by candidate (one per model, then units per supply) and their limits."""
-        number, size = len(self.skipped), len(self.choices)
+        number, size = len(self.skipped), len(self.candidates)
         once = csr_array((np.ones(size), self.models, np.arange(size + 1)), shape=(size, number))
         rows = hstack([once, csr_array(self.units - self.skipped[self.models])], format="csr")
         return rows, np.concatenate([np.ones(number), self.limits - self.skipped.sum(axis=0)])

@@ -1,7 +1,7 @@
 """Exact allocation of limited supplies: serve as many models as possible by priority, at the lowest cost.
 
 The number of served models is maximised for the first priority, then for the second and so on, and the cheapest such
-solution is taken. All priorities are solved together, since the cheapest choice for the first may leave too little for
+solution is used. All priorities are solved together, since the cheapest solution for the first may leave too little for
 the second. Each model is served by one of its candidates: those of ``greedy``, and by column generation (Dantzig and
 Wolfe 1960) the cheapest cover at the shadow prices of the supplies, until a few rounds find no new ones.
 
@@ -36,22 +36,22 @@ from loadline.solver.ranking import rank_allocation
 
 _ROUNDS: Final = 2
 """Rounds of column generation: for 100 models of five pools, they find 50, 20 and (a third) 5 candidates."""
-_DEARER: Final = 8.0
+_PRIORITY_FACTOR: Final = 8.0
 """Factor of a model's worth per priority level during column generation."""
-_DEARER_MAX: Final = 6
+_PRIORITY_EXPONENT_MAX: Final = 6
 """Largest exponent of the factor; beyond it, costs would be lost in rounding."""
-_NEAR: Final = (0.003, 0.01)
+_GAPS: Final = (0.003, 0.01)
 """Accepted relative gap to the bound: before the beam search, and after it, to avoid the ten times slower integer
 program."""
-_TIE: Final = 0.05
+_COST_WEIGHT: Final = 0.05
 """Weight of all costs when models are counted, to prefer the cheapest of equal counts."""
-_NEAR_MISSED: Final = (0.9, 0.9)
-"""Accepted gap of a count to the bound: one more model would change it by at least 1 - ``_TIE``, so this is optimal."""
-_FREE: Final = 24
+_COUNT_GAPS: Final = (0.9, 0.9)
+"""Accepted gap of a count to the bound: one model changes it by at least 1 - ``_COST_WEIGHT``, so it is optimal."""
+_MODELS_MAX: Final = 24
 """Number of models in the integer program: they have some 170 candidates and take 100 ms."""
 _MIXES: Final = 2_048
 """Limit on enumerated mixes of all models, which take 0.3 s at worst; five workers of four pools have 56."""
-_LEVELS: Final = 1e6
+_LEVEL_SPAN_MAX: Final = 1e6
 """Limit up to which the counts of several priorities are combined into one objective."""
 
 
@@ -79,10 +79,10 @@ def _granted(
     groups = groups_of(contenders, problem.policy, delayed=problem.delayed_best_effort)
     for at, group in enumerate(groups):
         if chosen is None:
-            to_come = [one for each in groups[at:] for one in each]
-            chosen, _ = serve(to_come, RemainingSupply(dict(supply.left)))
-            if any(chosen.get(one.want.name) is not one.candidates[0] for one in to_come):
-                chosen = _improved(to_come, supply, chosen, problem.switching_cost_hours, deadline_s)
+            remaining = [one for each in groups[at:] for one in each]
+            chosen, _ = serve(remaining, RemainingSupply(dict(supply.left)))
+            if any(chosen.get(one.want.name) is not one.candidates[0] for one in remaining):
+                chosen = _improved(remaining, supply, chosen, problem.switching_cost_hours, deadline_s)
         for name in (one.want.name for one in group if one.want.name in chosen):
             supply.take(chosen[name].takes)
             counts[name] = chosen[name].counts
@@ -95,73 +95,79 @@ def _granted(
 
 
 def _last_first(group: Sequence[Contender]) -> list[Contender]:
-    """Sort models in the order in which greedy gives up on them: by priority, then by the cost of their last choice."""
+    """Sort models in the order in which greedy drops them: by priority, then by the cost of their last candidate."""
     return sorted(group, key=lambda one: (one.want.priority, -one.candidates[-1].value, one.want.name))
 
 
 def _improved(
     group: Sequence[Contender], supply: RemainingSupply, chosen: Chosen, hours: float, deadline_s: float
 ) -> Chosen:
-    """Find a choice that serves at least as many models at no higher cost."""
+    """Find a solution that serves at least as many models at no higher cost."""
     group = sorted(group, key=lambda one: one.want.name)
     candidates = _candidates(group, supply, chosen, hours, deadline_s)
     table = CandidateTable(candidates, supply.left)
     owners = [group[place].want.name for place in table.models]
-    taken: Values = np.array([chosen.get(name) is one for name, one in zip(owners, table.choices, strict=True)], float)
-    small = _TIE / max(1e-9, sum(max(one.value for one in own) for own in candidates))
+    selected: Values = np.array(
+        [chosen.get(name) is one for name, one in zip(owners, table.candidates, strict=True)], float
+    )
+    cost_weight = _COST_WEIGHT / max(1e-9, sum(max(one.value for one in own) for own in candidates))
     for weights in _levels(group):
         served = weights[table.models]
-        if served @ taken < weights.sum():
-            costs = small * table.values - served
-            taken = _cheaper(table, costs, taken, _NEAR_MISSED, deadline_s)
-        table.limit_missed(weights, float(weights.sum() - served @ taken))
-    spent = float(table.values @ taken)
-    taken = _cheaper(table, table.values, taken, [share * spent for share in _NEAR], deadline_s)
-    return {owners[at]: table.choices[at] for at in np.flatnonzero(taken)}
+        if served @ selected < weights.sum():
+            costs = cost_weight * table.values - served
+            selected = _cheaper(table, costs, selected, _COUNT_GAPS, deadline_s)
+        table.limit_missed(weights, float(weights.sum() - served @ selected))
+    cost = float(table.values @ selected)
+    selected = _cheaper(table, table.values, selected, [gap * cost for gap in _GAPS], deadline_s)
+    return {owners[at]: table.candidates[at] for at in np.flatnonzero(selected)}
 
 
-def _cheaper(table: CandidateTable, costs: Values, taken: Values, nears: Sequence[float], deadline_s: float) -> Values:
-    """Find a cheaper choice; return the present one if it is close to the bound or nothing is found in time."""
-    near, good = nears
+def _cheaper(
+    table: CandidateTable, costs: Values, selected: Values, gaps: Sequence[float], deadline_s: float
+) -> Values:
+    """Find a cheaper solution; return the present one if it is close to the bound or nothing is found in time."""
+    gap_before, gap_after = gaps
     relaxed = table.relaxed(costs, deadline_s - time.monotonic())
-    if relaxed is None or relaxed.bound + near >= costs @ taken:
-        return taken
-    other = beam_search(table, relaxed, float(costs @ taken))
-    taken = taken if other is None else other
-    if relaxed.bound + good >= costs @ taken:
-        return taken
-    other = table.chosen(costs, relaxed, _FREE, good, deadline_s - time.monotonic())
-    return other if other is not None and costs @ other < costs @ taken else taken
+    if relaxed is None or relaxed.bound + gap_before >= costs @ selected:
+        return selected
+    other = beam_search(table, relaxed, float(costs @ selected))
+    selected = selected if other is None else other
+    if relaxed.bound + gap_after >= costs @ selected:
+        return selected
+    other = table.integral(costs, relaxed, _MODELS_MAX, gap_after, deadline_s - time.monotonic())
+    return other if other is not None and costs @ other < costs @ selected else selected
 
 
 def _candidates(
     group: Sequence[Contender], supply: RemainingSupply, chosen: Chosen, hours: float, deadline_s: float
 ) -> list[list[Bundle]]:
     """Extend the candidates by those that are cheapest at the shadow prices of short supplies."""
-    found = [{_key(choice): choice for choice in one.candidates} for one in group]
+    found = [{_key(candidate): candidate for candidate in one.candidates} for one in group]
     limit = _MIXES // len(group)
     for one, own in zip(group, found, strict=True):
         # Greedy may have found a new mix. Few models all enter the integer program, so enumerate their mixes.
         more = [chosen[one.want.name]] if one.want.name in chosen else []
-        for choice in more + (minimal_mixes(one.want, supply, hours, limit) if len(group) <= _FREE else []):
-            own.setdefault(_key(choice), choice)
+        for candidate in more + (minimal_mixes(one.want, supply, hours, limit) if len(group) <= _MODELS_MAX else []):
+            own.setdefault(_key(candidate), candidate)
     priorities = sorted({one.want.priority for one in group}, reverse=True)
-    worth = np.array([_DEARER ** min(priorities.index(one.want.priority), _DEARER_MAX) for one in group])
+    worth = np.array(
+        [_PRIORITY_FACTOR ** min(priorities.index(one.want.priority), _PRIORITY_EXPONENT_MAX) for one in group]
+    )
     for _ in range(_ROUNDS):
         table = CandidateTable([list(own.values()) for own in found], supply.left)
-        missed = _DEARER * (1.0 + float(table.values.max())) * worth[table.models]
+        missed = _PRIORITY_FACTOR * (1.0 + float(table.values.max())) * worth[table.models]
         relaxed = table.relaxed(table.values - missed, deadline_s - time.monotonic())
         if relaxed is None or not relaxed.prices.any():
             break
         prices = dict(zip(supply.left, relaxed.prices.tolist(), strict=True))
         for one, own in zip(group, found, strict=True):
-            choice = priced(one.want, supply, hours, prices)
-            own.setdefault(_key(choice), choice)
+            candidate = priced(one.want, supply, hours, prices)
+            own.setdefault(_key(candidate), candidate)
     return [list(own.values()) for own in found]
 
 
-def _key(choice: Bundle) -> tuple[tuple[str, int], ...]:
-    return tuple(sorted(choice.counts.items()))
+def _key(candidate: Bundle) -> tuple[tuple[str, int], ...]:
+    return tuple(sorted(candidate.counts.items()))
 
 
 def _levels(group: Sequence[Contender]) -> list[Values]:
@@ -171,7 +177,7 @@ def _levels(group: Sequence[Contender]) -> list[Values]:
     span = inf
     for priority in sorted(sizes):
         span *= sizes[priority] + 1
-        if span > _LEVELS:
+        if span > _LEVEL_SPAN_MAX:
             batches.append([])
             span = sizes[priority] + 1
         batches[-1].append(priority)

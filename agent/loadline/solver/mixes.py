@@ -11,27 +11,27 @@ from loadline.core.vocabulary.allocations import ModelRequest, PoolOption, RoleR
 
 def minimal_mixes(model: ModelRequest, supply: RemainingSupply, hours: float, limit: int) -> list[Bundle]:
     """Return all minimal mixes, or none if there are more than ``limit``; switching a worker costs ``hours`` of it."""
-    found = [Bundle({}, {}, 0.0)]
+    mixes = [Bundle({}, {}, 0.0)]
     for request in model.roles:
         counts = list(islice(_mixes(request), limit + 1))
-        if len(found) * len(counts) > limit:
+        if len(mixes) * len(counts) > limit:
             return []
         bundles = bundles_of(request, counts, supply, hours)
-        found = [both(one, other) for one in found for other in bundles]
-    return found
+        mixes = [both(one, other) for one in mixes for other in bundles]
+    return mixes
 
 
 def _mixes(request: RoleRequest) -> Iterator[dict[str, int]]:
     """Yield counts by pool, starting from minimum replicas."""
     options = sorted(request.options, key=lambda option: option.pool)
     missing = request.demand * (1.0 - SLACK) - sum(option.capacity * option.replicas_min for option in options)
-    for more in _more(options, missing):
-        spare = sum(option.capacity * count for option, count in zip(options, more, strict=True)) - missing
-        if all(option.capacity > spare for option, count in zip(options, more, strict=True) if count):
-            yield {option.pool: option.replicas_min + count for option, count in zip(options, more, strict=True)}
+    for added in _added(options, missing):
+        surplus = sum(option.capacity * count for option, count in zip(options, added, strict=True)) - missing
+        if all(option.capacity > surplus for option, count in zip(options, added, strict=True) if count):
+            yield {option.pool: option.replicas_min + count for option, count in zip(options, added, strict=True)}
 
 
-def _more(options: list[PoolOption], missing: float) -> Iterator[tuple[int, ...]]:
+def _added(options: list[PoolOption], missing: float) -> Iterator[tuple[int, ...]]:
     """Yield workers per option, beyond its minimum, that serve the missing demand; the last option gets no surplus."""
     if not options:
         if missing <= 0.0:
@@ -41,4 +41,4 @@ def _more(options: list[PoolOption], missing: float) -> Iterator[tuple[int, ...]
     needed = max(0, ceil(missing / option.capacity))
     headroom = min(needed, option.replicas_max - option.replicas_min)
     for count in range(0 if rest else needed, headroom + 1):
-        yield from ((count, *more) for more in _more(rest, missing - count * option.capacity))
+        yield from ((count, *others) for others in _added(rest, missing - count * option.capacity))

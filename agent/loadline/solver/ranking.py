@@ -19,12 +19,12 @@ class AllocationRank(Struct, frozen=True, order=True):
     """Unserved fractions (0..1) of the demands of the other models, by priority."""
 
 
-def rank_allocation(problem: AllocationProblem, found: Allocation) -> AllocationRank:
+def rank_allocation(problem: AllocationProblem, allocated: Allocation) -> AllocationRank:
     """Rank an allocation; a model at maximum replicas counts as served."""
     priorities = sorted({model.priority for model in problem.models})
     unserved, missing, cost = [0] * len(priorities), [0.0] * len(priorities), 0.0
     for model in problem.models:
-        counts, at = found.counts[model.name], priorities.index(model.priority)
+        counts, at = allocated.counts[model.name], priorities.index(model.priority)
         if all(_has_all(request, counts) for request in model.roles):
             bundles = [
                 bundles_of(request, [counts], RemainingSupply({}), problem.switching_cost_hours)
@@ -33,7 +33,7 @@ def rank_allocation(problem: AllocationProblem, found: Allocation) -> Allocation
             cost += sum(bundle.value for (bundle,) in bundles)
         else:
             unserved[at] += 1
-            missing[at] += found.unserved[model.name]
+            missing[at] += allocated.unserved[model.name]
     return AllocationRank(unserved, cost, missing)
 
 

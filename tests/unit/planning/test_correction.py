@@ -58,7 +58,7 @@ class CorrectionHarness:
         traffic = self.world.model.traffic
         had: TrafficTotals = traffic.totals.since(self.mark)
         self.mark = traffic.totals
-        self.learned.note(self.world.model, had, INTERVAL_MS, self.world.now)
+        self.learned.learn(self.world.model, had, INTERVAL_MS, self.world.now)
 
 
 def test_the_workers_of_all_pools_of_a_role_share_the_requests() -> None:

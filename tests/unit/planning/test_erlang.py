@@ -38,9 +38,9 @@ def test_who_goes_to_a_busy_worker_waits_for_what_is_under_way() -> None:
 
 def test_where_workers_are_always_busy_no_number_makes_up_for_what_is_under_way() -> None:
     for busy in (36.0, 5_000.0):
-        assert workers_within(busy, 100.0, [(80.0, 1.0)], 0.81, full=True) is None
-    assert workers_within(36.0, 100.0, [(80.0, 1.0)], 0.79, full=True) is not None
-    assert workers_within(36.0, 100.0, [(-1.0, 1.0)], 0.1, full=True) is None
+        assert workers_within(busy, 100.0, [(80.0, 1.0)], 0.81, always_busy=True) is None
+    assert workers_within(36.0, 100.0, [(80.0, 1.0)], 0.79, always_busy=True) is not None
+    assert workers_within(36.0, 100.0, [(-1.0, 1.0)], 0.1, always_busy=True) is None
 
 
 def test_a_wait_is_what_is_under_way_and_the_queue() -> None:
@@ -51,16 +51,16 @@ def test_a_wait_is_what_is_under_way_and_the_queue() -> None:
         for _ in range(40_000)
     ]
     late = sum(one > wait_ms for one in drawn) / len(drawn)
-    assert workers_within(busy, 100.0, [(wait_ms, 1.0)], 1 - late * 1.05, full=True) == workers
-    assert workers_within(busy, 100.0, [(wait_ms, 1.0)], 1 - late * 0.95, full=True) == workers + 1
+    assert workers_within(busy, 100.0, [(wait_ms, 1.0)], 1 - late * 1.05, always_busy=True) == workers
+    assert workers_within(busy, 100.0, [(wait_ms, 1.0)], 1 - late * 0.95, always_busy=True) == workers + 1
 
 
 def test_one_worker_is_enough_exactly_while_the_wait_of_mm1_is_short_enough() -> None:
     """In M/M/1 a share ``rho * exp(-(1 - rho) * t / s)`` waits longer than t."""
     for wait_ms in (0.0, 50.0, 200.0, 900.0):
         late = 0.6 * exp(-0.4 * wait_ms / 100.0)
-        assert workers_within(0.6, 100.0, [(wait_ms, 1.0)], 1 - late - 1e-9, spread=1.0) == 1
-        assert workers_within(0.6, 100.0, [(wait_ms, 1.0)], 1 - late + 1e-6, spread=1.0) == 2
+        assert workers_within(0.6, 100.0, [(wait_ms, 1.0)], 1 - late - 1e-9, variability=1.0) == 1
+        assert workers_within(0.6, 100.0, [(wait_ms, 1.0)], 1 - late + 1e-6, variability=1.0) == 2
 
 
 def test_without_a_share_it_is_the_mean() -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from loadline.core.planning.guardrails.direction import PoolChange, fit_direction, settle
 from loadline.core.planning.guardrails.gpu_band import GpuBand, PoolGpus, ceil_div, fit, total_of, widest
-from loadline.core.planning.sizing.forecast_steps import bounded
+from loadline.core.planning.sizing.forecast_steps import limit_step
 from loadline.core.vocabulary.reasons import ReasonCode
 
 COUNT, WIDTH = st.integers(0, 40), st.integers(1, 8)
@@ -156,7 +156,7 @@ def test_the_fit_of_a_direction_is_as_near_as_the_band_allows(many: list[PoolCha
 def test_an_observation_moves_by_so_much_and_the_least_is_stronger(
     now: int, needed: int, least: int, most: int
 ) -> None:
-    count = bounded(now, needed, least, most)
+    count = limit_step(now, needed, least, most)
     assert count == least or abs(count - now) <= most
     assert count >= least
 

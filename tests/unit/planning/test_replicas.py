@@ -13,7 +13,7 @@ from loadline.core.planning.sizing.replicas import (
     REPLICAS_MAX,
     concurrency,
     corrected_itl_ms,
-    correction,
+    correction_factor,
     replicas_for,
 )
 
@@ -52,8 +52,8 @@ def test_the_itl_that_a_profile_must_show(factor: float, itl: float) -> None:
     ("observed", "profiled"), [(0.0, 1.0), (1.0, 0.0), (NAN, 1.0), (1.0, NAN), (INF, 1.0), (1.0, INF)]
 )
 def test_a_latency_that_says_nothing_corrects_nothing(observed: float, profiled: float) -> None:
-    assert correction(observed, profiled) == 1.0
-    assert correction(30.0, 20.0) == 1.5
+    assert correction_factor(observed, profiled) == 1.0
+    assert correction_factor(30.0, 20.0) == 1.5
 
 
 def test_concurrency_by_littles_law() -> None:

@@ -46,7 +46,7 @@ PREFILL, DECODE = PoolKnobs("p", "prefill", replicas_max=50), PoolKnobs("d", "de
 @pytest.mark.parametrize(("requests_per_s", "workers"), [(0.0, 1), (50.0, 1), (100.0, 1), (101.0, 2), (730.0, 8)])
 def test_for_the_mean_it_is_work_by_capacity(requests_per_s: float, workers: int) -> None:
     found = sizes(model(PREFILL, DECODE), demand(requests_per_s))
-    assert {name: size.wanted for name, size in found.items()} == {"p": workers, "d": workers}
+    assert {name: size.replicas for name, size in found.items()} == {"p": workers, "d": workers}
     assert found["p"].busy == pytest.approx(requests_per_s / 100.0)
 
 
@@ -56,20 +56,20 @@ def test_prompts_that_wait_do_not_make_prefill_slower(correction: float, prefill
         corrected = replace(demand(730.0, attainment), prefill_correction=correction)
         found = sizes(model(PREFILL), corrected)["p"]
         assert found.busy == pytest.approx(7.3 * min(1.0, correction))
-        assert found.wanted == prefill
+        assert found.replicas == prefill
 
 
 def test_for_a_share_prefill_has_short_waits_and_decode_room_for_swings() -> None:
     found = sizes(model(PREFILL, DECODE), demand(730.0, 0.95))
-    assert found["p"].wanted == workers_within(7.3, 10.0, [(490.0, 1.0)], 0.95)
-    assert found["d"].wanted == ceil(7.3 + NormalDist().inv_cdf(0.95) * sqrt(7.3 / 500))
+    assert found["p"].replicas == workers_within(7.3, 10.0, [(490.0, 1.0)], 0.95)
+    assert found["d"].replicas == ceil(7.3 + NormalDist().inv_cdf(0.95) * sqrt(7.3 / 500))
     busiest = replace(demand(730.0, 0.95), decode_peak=1.05)
-    assert sizes(model(DECODE), busiest)["d"].wanted == 8, "the swing is in it, and 7.3 workers are busy then"
+    assert sizes(model(DECODE), busiest)["d"].replicas == 8, "the swing is in it, and 7.3 workers are busy then"
     flat = replace(demand(730.0, 0.95), decode_peak=1.0)
-    assert sizes(model(DECODE), replace(flat, requests_per_s=795.0))["d"].wanted == 9
-    assert sizes(model(DECODE), replace(busiest, requests_per_s=795.0))["d"].wanted == 8
+    assert sizes(model(DECODE), replace(flat, requests_per_s=795.0))["d"].replicas == 9
+    assert sizes(model(DECODE), replace(busiest, requests_per_s=795.0))["d"].replicas == 8
     tight = sizes(model(PREFILL, DECODE, ttft_ms=11.0), demand(730.0, 0.95))
-    assert tight["p"].wanted > found["p"].wanted
+    assert tight["p"].replicas > found["p"].replicas
 
 
 def test_an_aggregated_worker_decodes_slower_while_it_prefills() -> None:
@@ -81,7 +81,7 @@ def test_an_aggregated_worker_decodes_slower_while_it_prefills() -> None:
         rate = batch / (50.0 * (1 - 2 / workers)) * 1_000
         if batch > 0 and 2 + 20_000 / rate <= workers:
             break
-    assert found.wanted == workers
+    assert found.replicas == workers
 
 
 def test_what_a_prefix_cache_has_is_not_computed_but_takes_room() -> None:
@@ -92,7 +92,7 @@ def test_what_a_prefix_cache_has_is_not_computed_but_takes_room() -> None:
     assert sizes(model(PREFILL), replace(hits, kv_hit_rate=1.0))["p"].busy == pytest.approx(7.3 * 0.05)
     both = PoolKnobs("both", "aggregated", replicas_max=50)
     whole, half = (sizes(model(both), one)["both"] for one in (demand(730.0, 0.95), replace(hits, attainment=0.95)))
-    assert half.wanted < whole.wanted
+    assert half.replicas < whole.replicas
     assert sizes(model(PREFILL, ttft_ms=9.0), hits)["p"].infeasible is None, "what is left of a prompt takes 5 ms"
 
 
@@ -109,10 +109,10 @@ def test_an_objective_that_these_requests_miss_is_said_and_the_work_is_sized_for
     assert found.infeasible is not None
     assert found.infeasible.code == ReasonCode.SLA_INFEASIBLE
     assert found.infeasible.numbers["best_ms"] == pytest.approx(10.0)
-    assert found.wanted == 8
+    assert found.replicas == 8
     both = sizes(model(PoolKnobs("both", "aggregated", replicas_max=50), ttft_ms=9.0), demand(730.0))["both"]
     assert both.infeasible is not None
-    assert both.wanted >= 7.3 + 6.57
+    assert both.replicas >= 7.3 + 6.57
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_prompts_that_cannot_be_in_time_do_not_hurry_the_others() -> None:
     found = sizes(model(PREFILL), needs)["p"]
     # Half of the prompts take 2 ms and may wait for 498 ms, the others take 800 ms and are late whatever happens.
     service_ms, spread = 401.0, 0.5 * mixed.mean_square / mixed.mean**2
-    assert found.wanted == workers_within(5.0 * 0.401, service_ms, [(498.0, 1.0)], 0.95, spread)
+    assert found.replicas == workers_within(5.0 * 0.401, service_ms, [(498.0, 1.0)], 0.95, spread)
     assert found.infeasible is None, "half of them can be"
 
 
@@ -165,15 +165,15 @@ def test_the_cheapest_pool_of_a_role_comes_first() -> None:
     cheap, dear = replace(DECODE, name="b", replicas_max=3), replace(DECODE, name="a", gpus_per_worker=2)
     pools = model(cheap, dear)
     # On two GPUs a linear worker is as fast as on one, so it is twice as dear; its least count serves a part.
-    assert {name: size.wanted for name, size in sizes(pools, demand(250.0)).items()} == {"b": 2, "a": 1}
-    assert {name: size.wanted for name, size in sizes(pools, demand(600.0)).items()} == {"b": 3, "a": 3}
+    assert {name: size.replicas for name, size in sizes(pools, demand(250.0)).items()} == {"b": 2, "a": 1}
+    assert {name: size.replicas for name, size in sizes(pools, demand(600.0)).items()} == {"b": 3, "a": 3}
 
 
 def test_least_counts_serve_their_part_first() -> None:
     cheap, dear = replace(DECODE, name="b"), replace(DECODE, name="a", gpus_per_worker=2, replicas_min=4)
     for requests_per_s, counts in ((250.0, {"b": 1, "a": 4}), (730.0, {"b": 4, "a": 4}), (0.0, {"b": 1, "a": 4})):
         found = sizes(model(cheap, dear), demand(requests_per_s))
-        assert {name: size.wanted for name, size in found.items()} == counts
+        assert {name: size.replicas for name, size in found.items()} == counts
 
 
 @pytest.mark.parametrize(("standing", "first"), [((7, 1), "a"), ((1, 7), "b"), ((3, 5), "b"), ((1, 1), "b")])
@@ -185,8 +185,8 @@ def test_noise_at_a_tie_does_not_move_the_demand_to_another_pool(standing: tuple
     for pool, desired in zip(pools.pools.values(), standing, strict=True):
         pool.desired = desired
     found = sizes(pools, demand(730.0))
-    assert found[first].wanted > 1
-    assert sum(size.wanted for size in found.values()) == found[first].wanted + 1
+    assert found[first].replicas > 1
+    assert sum(size.replicas for size in found.values()) == found[first].replicas + 1
 
 
 def test_a_correction_that_misses_the_objective_is_said_and_the_work_is_sized_for() -> None:
@@ -197,7 +197,7 @@ def test_a_correction_that_misses_the_objective_is_said_and_the_work_is_sized_fo
         assert found.infeasible is not None
         assert found.infeasible.numbers["best_ms"] == pytest.approx(5 * 10.08, rel=0.01)
         assert found.infeasible.numbers["objective_ms"] == 50.0
-        assert found.wanted >= 5, "a fleet that takes five times as long has five times the work"
+        assert found.replicas >= 5, "a fleet that takes five times as long has five times the work"
 
 
 def test_near_its_floor_an_aggregated_pool_is_not_sized_without_end() -> None:
@@ -207,20 +207,20 @@ def test_near_its_floor_an_aggregated_pool_is_not_sized_without_end() -> None:
         Demand(1.0, constant_length(2_000.0), constant_length(200.0), 0.95),
     )
     near, off = (sizes(model(pool, engine=engine, itl_ms=itl_ms), needs)["both"] for itl_ms in (49.6, 52.0))
-    assert (off.wanted, off.infeasible) == (13, None)
-    assert near.wanted == 1, "its work is a third of a worker's"
+    assert (off.replicas, off.infeasible) == (13, None)
+    assert near.replicas == 1, "its work is a third of a worker's"
     assert near.infeasible is not None
     assert near.infeasible.numbers["best_ms"] > 49.6
 
 
 def test_any_objective_and_any_rate_give_a_size() -> None:
     pools = model(PoolKnobs("both", "aggregated", replicas_max=50), ttft_ms=1e300, itl_ms=1e300)
-    assert sizes(pools, demand(1e18))["both"].wanted == 50
+    assert sizes(pools, demand(1e18))["both"].replicas == 50
 
 
 def test_bounds_hold() -> None:
-    assert sizes(model(replace(PREFILL, replicas_max=2)), demand(730.0))["p"].wanted == 2
-    assert sizes(model(replace(PREFILL, replicas_min=4)), demand(0.0))["p"].wanted == 4
+    assert sizes(model(replace(PREFILL, replicas_max=2)), demand(730.0))["p"].replicas == 2
+    assert sizes(model(replace(PREFILL, replicas_min=4)), demand(0.0))["p"].replicas == 4
 
 
 def test_a_profile_that_divides_by_the_gpus_of_a_node_is_multiplied_by_them() -> None:
@@ -231,7 +231,7 @@ def test_a_profile_that_divides_by_the_gpus_of_a_node_is_multiplied_by_them() ->
     one, eight = EngineProfile(measured, decode), EngineProfile(node, by_node)
     assert (one.prefill_gpus(2), one.decode_gpus(2), eight.prefill_gpus(2), eight.decode_gpus(2)) == (1, 1, 8, 8)
     counts = [
-        {name: size.wanted for name, size in sizes(model(PREFILL, DECODE, engine=engine), demand(400.0)).items()}
+        {name: size.replicas for name, size in sizes(model(PREFILL, DECODE, engine=engine), demand(400.0)).items()}
         for engine in (one, eight)
     ]
     assert counts[0] == counts[1]
@@ -241,7 +241,7 @@ def test_a_profile_that_divides_by_the_gpus_of_a_node_is_multiplied_by_them() ->
 @pytest.mark.parametrize("attainment", [0.0, 0.95])
 def test_requests_without_length_take_a_worker(pools: tuple[PoolKnobs, ...], attainment: float) -> None:
     found = sizes(model(*pools), Demand(20.0, constant_length(0.0), constant_length(0.0), attainment))
-    assert {size.wanted for size in found.values()} == {1}
+    assert {size.replicas for size in found.values()} == {1}
 
 
 def test_a_batch_takes_up_no_more_than_nearly_all_of_the_cache_that_a_worker_says_it_has() -> None:
@@ -257,7 +257,7 @@ def test_a_batch_takes_up_no_more_than_nearly_all_of_the_cache_that_a_worker_say
 def test_what_is_needed_is_said_beside_the_bounds_of_a_pool() -> None:
     for pool, wanted in ((replace(PREFILL, replicas_min=16), 16), (replace(PREFILL, replicas_max=2), 2)):
         found = sizes(model(pool), demand(250.0))["p"]
-        assert (found.wanted, found.needed) == (wanted, 3)
+        assert (found.replicas, found.needed) == (wanted, 3)
         assert found.busy == pytest.approx(2.5)
 
 
@@ -266,4 +266,4 @@ def test_workers_that_only_prefill_are_busy() -> None:
     cache = EngineProfile(linear=LinearKnobs(10.0, 0.08, 0.0, 0.02, max_kv_tokens=1e9))
     found = sizes(model(PoolKnobs("a", "aggregated", replicas_max=50), engine=cache), long)["a"]
     assert 0.8 * found.needed < found.busy
-    assert found.needed > found.wanted == 50
+    assert found.needed > found.replicas == 50

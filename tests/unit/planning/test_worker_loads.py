@@ -3,7 +3,7 @@
 import pytest
 
 from loadline.core.fleet.pool import PoolKnobs
-from loadline.core.planning.sizing.worker_loads import Loads
+from loadline.core.planning.sizing.worker_loads import PoolLoads
 from loadline.core.vocabulary.samples import WorkerSample
 from tests.support.fleet_harness import START, fleet_of, registered, reported
 
@@ -16,7 +16,7 @@ class Prefill:
         self.model = self.fleet.models["m"]
         for number in range(workers):
             self.fleet.register(registered(f"w{number}", "p", "prefill", ranks=ranks), START)
-        self.loads = Loads(5_000)
+        self.loads = PoolLoads(5_000)
         self.now = START
         self.sequence = 0
 
@@ -32,7 +32,7 @@ class Prefill:
             self.fleet.ingest(reported(f"w{number}", *samples, pool="p"), self.now)
         self.model.expire_silent(self.now, self.fleet.knobs)
         self.model.refresh_totals(self.now, self.fleet.knobs)
-        self.loads.look(self.model.pools["p"], self.now)
+        self.loads.update(self.model.pools["p"], self.now)
 
 
 def test_the_last_prompt_of_an_idle_worker_counts_once() -> None:

@@ -27,7 +27,7 @@ def test_the_beam_search_serves_a_large_fleet_without_an_integer_program(
     def refused(*_: Any) -> None:
         pytest.fail("a mixed-integer program was solved")
 
-    monkeypatch.setattr(CandidateTable, "chosen", refused)
+    monkeypatch.setattr(CandidateTable, "integral", refused)
     problem, plenty = fleet(supply, seed), fleet(PLENTY, seed)
     assert greedy(problem).unserved
     least = spent(plenty, greedy(plenty))

@@ -51,7 +51,7 @@ class LoadPlanner(Planner):
 
     def on_settings_change(self, before: LoadKnobs) -> None:  # noqa: ARG002 - the same for all changes
         """Average loads over the new interval."""
-        self.stepper.configure(self.knobs)
+        self.stepper.apply_settings(self.knobs)
 
     def forget_pool(self, pool: str) -> None:
         """Drop its loads."""

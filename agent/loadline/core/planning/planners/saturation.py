@@ -228,7 +228,7 @@ class SaturationPlanner(Planner):
     def _hold_without_data(self, pool: Pool) -> PoolRecommendation | None:
         """Return the hold of a pool without data; None if it has data."""
         self.removable[pool.name] = False
-        return hold_without_data(pool, len(self.pools[pool.name].held) if pool.fresh else 0)
+        return hold_without_data(pool, len(self.pools[pool.name].loads) if pool.fresh else 0)
 
     def _role_occupancy(
         self, pools: Sequence[Pool], silent: Collection[str], queued: int, lengths: ObservedLengths | None

@@ -57,7 +57,7 @@ class SlaPlanner(TrafficPlanner):
     def on_settings_change(self, before: SlaKnobs) -> None:
         """Configure the intervals and the average of the loads."""
         super().on_settings_change(before)
-        self.stepper.configure(self.knobs.load)
+        self.stepper.apply_settings(self.knobs.load)
 
     def forget_pool(self, pool: str) -> None:
         """Drop its size and its loads."""

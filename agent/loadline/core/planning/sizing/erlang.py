@@ -1,9 +1,9 @@
-"""How long requests wait for a worker, and how many workers keep that short: Erlang's formula for many servers.
+"""Workers for a bounded wait, by the delay formula of Erlang (1917): Poisson arrivals and one queue for all workers.
 
-Poisson arrivals; a request goes to the worker with the least to do, and waits there. So who finds all workers busy
-waits at least for what is left of the work under way, anything up to all of it, and as long as in one queue for all.
-There, waits are exponential; where service times are not, in proportion to ``(1 + cv^2) / 2`` of theirs, which is exact
-for one worker on average.
+A request goes to the worker with the least work and waits there. If all workers are busy, it waits at least for the
+rest of the current service, which is uniform over its length, and at least as long as in one queue for all workers. In
+that queue waits are exponential. For other service times they are scaled by ``(1 + cv^2) / 2``, as by Allen and Cunneen
+(1978); for one worker the mean is then exact.
 """
 
 from collections.abc import Sequence
@@ -13,65 +13,70 @@ from typing import Final
 from loadline.core.planning.sizing.replicas import REPLICAS_MAX
 
 _EXACT_MAX: Final = 2_000.0
-"""Beyond so many busy workers a few more or less make no difference, and the sum takes ms."""
+"""Busy workers up to which the sum is computed: beyond, a few workers make no difference, and the sum takes ms."""
 
 
 def workers_within(
     busy: float,
     service_ms: float,
     waits: Sequence[tuple[float, float]],
-    share: float,
-    spread: float = 0.5,
+    attainment: float,
+    variability: float = 0.5,
     *,
-    full: bool = False,
-    most: int = REPLICAS_MAX,
+    always_busy: bool = False,
+    workers_max: int = REPLICAS_MAX,
 ) -> int | None:
-    """Workers with which a ``share`` (0..1) of the requests wait no longer than is fine; None: no number is enough.
+    """Return the number of workers with which a fraction ``attainment`` (0..1) of the requests does not wait too long.
 
     Args:
-        busy: How many are busy on average: arrivals a second by what one can serve a second.
-        service_ms: Mean time that a request takes a worker.
-        waits: Longest wait (ms) that is fine, and the part of the requests that it is for; the parts sum to 1. The
-            shortest should come first: the sum ends where too many are late.
-        share: Of the requests; 0: as many workers as are busy, whatever the wait.
-        spread: ``(1 + cv^2) / 2`` of the service time: 1 for an exponential one, 0.5 for one that is always the same.
-        full: Whether all of them wait for what is under way, as they do where workers are always busy.
-        most: The answer where fewer are not enough.
-    """
-    if busy <= 0.0 or share <= 0.0 or service_ms <= 0.0:
-        return min(most, ceil(max(busy, 0.0)))
-    chance, services, rate = _late_full if full else _late, 1.0 / service_ms, 1.0 / (service_ms * max(spread, 0.5))
+        busy: Mean number of busy workers: arrivals per second divided by the service rate of a worker.
+        service_ms: Mean service time.
+        waits: Longest permitted wait in ms, and the fraction of requests that it applies to; fractions sum to 1. The
+            shortest should come first, as the sum ends once too many requests are late.
+        attainment: Fraction of requests; 0: as many workers as are busy, at any wait.
+        variability: ``(1 + cv^2) / 2`` of the service time: 1 if it is exponential, 0.5 if it is constant.
+        always_busy: True if every request waits for the current service, because workers are never idle.
+        workers_max: Result if fewer workers are too few.
 
-    def enough(waiting: float, spare: float) -> bool:
-        queues, late = rate * spare, 0.0
-        for ms, part in waits:
-            late += part * chance(waiting, ms * services, ms * queues)
-            if late > 1.0 - share:
+    Returns:
+        None if no number of workers is sufficient.
+    """
+    if busy <= 0.0 or attainment <= 0.0 or service_ms <= 0.0:
+        return min(workers_max, ceil(max(busy, 0.0)))
+    late_share = _late_share_always_busy if always_busy else _late_share
+    services, rate = 1.0 / service_ms, 1.0 / (service_ms * max(variability, 0.5))
+
+    def is_enough(queueing: float, idle: float) -> bool:
+        """Check a probability to find all workers busy, with ``idle`` workers on average."""
+        queue_rate, late = rate * idle, 0.0
+        for wait_ms, part in waits:
+            late += part * late_share(queueing, wait_ms * services, wait_ms * queue_rate)
+            if late > 1.0 - attainment:
                 return False
         return True
 
-    if not enough(0.0, 1.0 / rate):
+    if not is_enough(0.0, 1.0 / rate):
         return None
     if busy >= _EXACT_MAX:
-        return min(most, ceil(busy))
-    # Erlang's recursion over the servers, continued until the wait is short enough.
+        return min(workers_max, ceil(busy))
+    # Erlang's recursion over the number of workers, until the wait is short enough.
     blocked = 1.0
-    for workers in range(1, most):
+    for workers in range(1, workers_max):
         blocked = busy * blocked / (workers + busy * blocked)
-        if workers > busy and enough(blocked / (1.0 - busy / workers * (1.0 - blocked)), workers - busy):
+        if workers > busy and is_enough(blocked / (1.0 - busy / workers * (1.0 - blocked)), workers - busy):
             return workers
-    return most
+    return workers_max
 
 
-def _late(waiting: float, services: float, queues: float) -> float:
-    """Chance to wait longer than so many service times, which are as many mean waits of those that wait."""
-    return 1.0 if services < 0.0 else waiting * max(1.0 - services, exp(-queues))
+def _late_share(queueing: float, services: float, mean_waits: float) -> float:
+    """Return the probability of a wait above a limit, given in service times and in mean waits of queued requests."""
+    return 1.0 if services < 0.0 else queueing * max(1.0 - services, exp(-mean_waits))
 
 
-def _late_full(waiting: float, services: float, queues: float) -> float:
-    """The same where everybody waits for what is under way, evenly spread, and some in a queue besides."""
+def _late_share_always_busy(queueing: float, services: float, mean_waits: float) -> float:
+    """Return the same if every request waits for the rest of a service, uniformly distributed, and some also queue."""
     if services <= 0.0:
         return 1.0
-    queue = services / queues  # mean wait in a queue, in service times
-    under_way = max(0.0, 1.0 - services)
-    return under_way + waiting * queue * (exp(-max(0.0, services - 1.0) / queue) - exp(-queues))
+    queue = services / mean_waits  # mean wait in the queue, in service times
+    residual = max(0.0, 1.0 - services)
+    return residual + queueing * queue * (exp(-max(0.0, services - 1.0) / queue) - exp(-mean_waits))

@@ -9,7 +9,7 @@ from loadline.core.planning.sizing.forecast_steps import STEP_MAX
 
 
 class ThroughputKnobs(TrafficKnobs, frozen=True, forbid_unknown_fields=True):
-    """Knobs of the throughput planner; names of Dynamo's, units added."""
+    """Knobs of the throughput planner, with the names of Dynamo's and units."""
 
     replicas_step_max: Annotated[
         int, Meta(ge=1, le=10_000, description="Most workers by which one forecast changes a pool.")
@@ -28,7 +28,7 @@ class ThroughputKnobs(TrafficKnobs, frozen=True, forbid_unknown_fields=True):
 
 
 class QueueingKnobs(ThroughputKnobs, frozen=True, forbid_unknown_fields=True):
-    """Knobs of the queueing planner: those of the throughput planner, and its own."""
+    """Knobs of the queueing planner, in addition to those of the throughput planner."""
 
     drain_ms: Annotated[
         int, Meta(ge=1_000, le=3_600_000, description="A backlog that waits too long is served within this time.")

@@ -1,4 +1,4 @@
-"""Steps of pools by the loads of their workers and the latency that these give."""
+"""Steps of pools by the loads of their workers and the latencies at these loads."""
 
 from collections.abc import Iterator
 from math import inf
@@ -10,14 +10,14 @@ from loadline.core.engines.profile import ObjectiveKnobs
 from loadline.core.engines.regression import SAMPLES_MIN
 from loadline.core.fleet.fleet import Model
 from loadline.core.fleet.pool import Pool
-from loadline.core.planning.sizing.load_sizing import Job, PrefillJob
+from loadline.core.planning.sizing.load_sizing import DecodeWork, PrefillWork
 from loadline.core.planning.sizing.load_steps import SENSITIVITY, either_up_both_down, load_step
-from loadline.core.planning.sizing.worker_loads import LoadMean, Loads
+from loadline.core.planning.sizing.worker_loads import LoadMean, PoolLoads
 from loadline.core.vocabulary.reasons import Reason, ReasonCode
 
 
 class LoadKnobs(Struct, frozen=True, forbid_unknown_fields=True):
-    """Knobs of the load planner; names of Dynamo's, units added."""
+    """Knobs of the load planner, with the names of Dynamo's and units."""
 
     load_adjustment_interval_ms: Annotated[
         int, Meta(ge=1_000, le=3_600_000, description="Shortest time between two changes of a pool.")
@@ -45,13 +45,13 @@ class LoadStep(Struct, frozen=True):
 class LoadStepper(Struct):
     """Loads and latencies of the workers of each pool, and the steps that follow from them."""
 
-    loads: dict[str, Loads] = field(default_factory=dict)
+    loads: dict[str, PoolLoads] = field(default_factory=dict)
 
     def forget_pool(self, pool: str) -> None:
         """Drop everything about a pool."""
         self.loads.pop(pool, None)
 
-    def configure(self, knobs: LoadKnobs) -> None:
+    def apply_settings(self, knobs: LoadKnobs) -> None:
         """Average loads over the interval; known latencies are kept."""
         for loads in self.loads.values():
             loads.mean_ms = knobs.load_adjustment_interval_ms
@@ -60,9 +60,9 @@ class LoadStepper(Struct):
         """Record the newest samples of all workers."""
         for name, pool in model.pools.items():
             if name not in self.loads:
-                self.loads[name] = Loads(knobs.load_adjustment_interval_ms)
-                self.loads[name].draw_apart(f"{model.name}/{name}", now)
-            self.loads[name].look(pool, now)
+                self.loads[name] = PoolLoads(knobs.load_adjustment_interval_ms)
+                self.loads[name].stagger_fits(f"{model.name}/{name}", now)
+            self.loads[name].update(pool, now)
 
     def inputs(self, model: Model) -> dict[str, float]:
         """Return the lowest and the highest load of each pool."""
@@ -83,44 +83,44 @@ class LoadStepper(Struct):
         if known == 0:
             numbers = {"fresh": pool.fresh, "ready": pool.ready, "known": 0}
             return LoadStep(0, Reason.of(ReasonCode.NO_DATA, pool.name, **numbers))
-        steps = [_step(pool, job, now) for job in self._jobs(model.objectives, pool, knobs)]
+        steps = [_step(pool, work, now) for work in self._work(model.objectives, pool, knobs)]
         step = either_up_both_down(*(one.step for one in steps))
         found = next(one for one in steps if one.step == step)
         return _paced(pool, found, knobs.load_adjustment_interval_ms, now) if found.step else found
 
-    def _jobs(self, objectives: ObjectiveKnobs, pool: Pool, knobs: LoadKnobs) -> Iterator[Job]:
+    def _work(self, objectives: ObjectiveKnobs, pool: Pool, knobs: LoadKnobs) -> Iterator[DecodeWork]:
         loads, sensitivity = self.loads[pool.name], knobs.scaling_down_sensitivity_ratio
         for kind, values in _by_kind(pool, loads).items():
             scale = pool.ready / len(values)
             if kind == "decode_blocks":
-                capacity = _capacity(pool, knobs.kv_usage_max)
-                yield Job(values, loads.decode, objectives.itl_ms, sensitivity, scale, capacity)
+                load_max = _blocks_max(pool, knobs.kv_usage_max)
+                yield DecodeWork(values, loads.decode, objectives.itl_ms, sensitivity, scale, load_max)
             else:
-                ttft_ms, own = objectives.ttft_ms, loads.isl_tokens
+                ttft_ms, isl = objectives.ttft_ms, loads.isl_tokens
                 computing = [one.computing for one in loads.workers.values() if one.computing is not None]
-                yield PrefillJob(values, loads.prefill, ttft_ms, sensitivity, scale, own=own, computing=computing)
+                yield PrefillWork(values, loads.prefill, ttft_ms, sensitivity, scale, own_load=isl, computing=computing)
 
 
-def _step(pool: Pool, job: Job, now: int) -> LoadStep:
+def _step(pool: Pool, work: DecodeWork, now: int) -> LoadStep:
     """Return the step for one kind of work of a pool."""
-    line, supply, name = job.line(), pool.worker_counts(now), pool.name
-    if line is None and not job.idle:
-        known = len(job.regression.loads)
+    limits, counts, name = work.limits(), pool.worker_counts(now), pool.name
+    if limits is None and not work.is_idle:
+        known = len(work.regression.loads)
         return LoadStep(0, Reason.of(ReasonCode.LOAD_LEARNING, name, known=known, needed=SAMPLES_MIN))
-    up, down = (line.up, line.down) if line is not None else (inf, 1.0)
-    share = pool.ready / max(supply.expected, 1)
-    highs = [load * share for load in job.expected(up)]
+    up, down = (limits.up, limits.down) if limits is not None else (inf, 1.0)
+    share = pool.ready / max(counts.expected, 1)
+    highs = [load * share for load in work.expected(up)]
     if load_step(highs, up) > 0:
-        step = min(max(job.needed(up) - supply.expected, 1), supply.expected)
-        numbers = {"target": up, "latency_ms": job.sla_ms, "least": min(highs)}
+        step = min(max(work.needed(up) - counts.expected, 1), counts.expected)
+        numbers = {"target": up, "latency_ms": work.objective_ms, "least": min(highs)}
         return LoadStep(step, Reason.of(ReasonCode.LOAD_HIGH, name, **numbers))
-    complete = len(job.values) >= pool.ready and supply.expected == pool.ready
-    less = job.less(down) if complete and job.sensitivity > 0.0 else "no"
-    if less == "yes":
-        return LoadStep(-1, Reason.of(ReasonCode.LOAD_LOW, name, target=job.bound(down), most=job.most))
-    if less == "refused":
-        return LoadStep(0, Reason.of(ReasonCode.CONSOLIDATION_REFUSED, name, latency_ms=job.sla_ms))
-    within = {"least": min(highs), "most": job.most, "target": min(up, 1e12), "latency_ms": job.sla_ms}
+    complete = len(work.loads) >= pool.ready and counts.expected == pool.ready
+    removal = work.removal(down) if complete and work.sensitivity > 0.0 else "no"
+    if removal == "yes":
+        return LoadStep(-1, Reason.of(ReasonCode.LOAD_LOW, name, target=work.removal_limit(down), most=work.highest))
+    if removal == "refused":
+        return LoadStep(0, Reason.of(ReasonCode.CONSOLIDATION_REFUSED, name, latency_ms=work.objective_ms))
+    within = {"least": min(highs), "most": work.highest, "target": min(up, 1e12), "latency_ms": work.objective_ms}
     return LoadStep(0, Reason.of(ReasonCode.LOAD_WITHIN, name, **within))
 
 
@@ -135,7 +135,7 @@ def _paced(pool: Pool, step: LoadStep, interval_ms: int, now: int) -> LoadStep:
     return LoadStep(0, Reason.of(ReasonCode.ADJUSTMENT_INTERVAL, pool.name, age_ms=age_ms, interval_ms=interval_ms))
 
 
-def _capacity(pool: Pool, kv_usage_max: float) -> float:
+def _blocks_max(pool: Pool, kv_usage_max: float) -> float:
     """Return the KV blocks that a worker may use; infinite if no worker reports how many it has."""
     for worker in pool.workers.values():
         reported = (sample.kv_blocks_total for sample in worker.latest if sample is not None)
@@ -145,7 +145,7 @@ def _capacity(pool: Pool, kv_usage_max: float) -> float:
     return inf
 
 
-def _by_kind(pool: Pool, loads: Loads) -> dict[str, list[LoadMean]]:
+def _by_kind(pool: Pool, loads: PoolLoads) -> dict[str, list[LoadMean]]:
     """Return the known loads of a pool's workers by the kind of their work."""
     workers, role, found = loads.workers.values(), pool.knobs.role, {}
     if role != "decode":

@@ -1,6 +1,7 @@
-"""Up, down or stay, from what each worker of a pool has to do: the load planner of Dynamo, and its second thoughts.
+"""Steps of the load planner: one worker more, one less or no change, by the load of each worker.
 
-Loads are in the unit of the regression that they are held against. Decisions are 1, -1 and 0.
+The rules are those of Dynamo's load-based planner, with a stricter check of every removal. Loads have the unit of the
+regression that they are compared with. Steps are 1, -1 and 0.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,14 +13,14 @@ from loadline.core.engines.regression import Line
 Step = Literal[-1, 0, 1]
 
 SENSITIVITY: Final = 0.8
-"""How far below the load that one worker less would give loads must be: less oscillation for more workers."""
+"""Fraction of the load limit with one worker less that loads must stay below: less oscillation for more workers."""
 
 
 def load_step(loads: Sequence[float], target: float, sensitivity: float = SENSITIVITY) -> Step:
-    """Against the load at which a worker meets its objective.
+    """Return the step by the load ``target`` at which a worker meets its objective.
 
-    Up if *all* workers are above it; down if all are below what it leaves for one worker less, scaled by the
-    sensitivity. A target of 0 or less is one that no load meets: more workers do not help, so it is no reason to grow.
+    1 if *all* loads are above the target; -1 if all are below ``target * (n - 1) / n * sensitivity``. No load meets a
+    target of 0 or less, so more workers would not help, and the step is 0.
     """
     count = len(loads)
     if count == 0 or not target > 0.0:
@@ -32,7 +33,7 @@ def load_step(loads: Sequence[float], target: float, sensitivity: float = SENSIT
 
 
 def either_up_both_down(*steps: int) -> int:
-    """Of workers that do one job or both: either may need more, both must need less."""
+    """Combine the steps of prefill and decode on the same workers: up for either, down for both."""
     return max(steps)
 
 
@@ -43,41 +44,41 @@ def can_consolidate(
     sensitivity: float = SENSITIVITY,
     load_max: float | None = None,
 ) -> bool:
-    """Whether one worker less would still meet the objective: asked before every step down.
+    """Return whether the objective is met with one worker less, where each load grows by ``n / (n - 1)``.
 
-    Each survivor gets ``n/(n-1)`` of its load. What an idle worker takes anyway cannot be saved, so only the time on
-    top of it is held against what the objective leaves, scaled by the sensitivity.
+    The latency of an idle worker cannot be reduced, so only the latency above it is compared with what the objective
+    leaves, times the sensitivity.
 
     Args:
-        loads: Of all workers.
-        latency_ms: Latency that a load gives.
+        loads: Load of each worker.
+        latency_ms: Latency at a load.
         sla_ms: The objective.
-        sensitivity: Share of the room below the objective that may be used.
-        load_max: What a worker can hold at most; None: no bound.
+        sensitivity: Fraction (0..1) of the latency budget that may be used.
+        load_max: Largest load of a worker; None: unlimited.
     """
     count = len(loads)
-    if count < 2:  # noqa: PLR2004 - the last worker stays
+    if count < 2:  # noqa: PLR2004 - the last worker is never removed
         return False
-    own = latency_ms(0.0)
+    idle_ms = latency_ms(0.0)
     after = [load * count / (count - 1) for load in loads]
     if load_max is not None and any(load >= load_max for load in after):
         return False
-    return all(latency_ms(load) - own < (sla_ms - own) * sensitivity for load in after)
+    return all(latency_ms(load) - idle_ms < (sla_ms - idle_ms) * sensitivity for load in after)
 
 
 def load_of_less(load: float, count: int, line: Line) -> float:
-    """Load of each of the others where one of ``count`` (2 or more) equally loaded workers leaves.
+    """Return the load of each remaining worker after one of ``count`` (2 or more) equally loaded workers is removed.
 
-    What is held is held as long as it takes (Little's law), and that grows with the load: the same requests a second
-    are more at a time. Infinite where the others could never keep up.
+    A request is held as long as it takes (Little's law), and that time grows with the load: the same request rate means
+    more requests at a time. Infinite if the remaining workers cannot keep up.
 
     Args:
-        load: Of each worker, proportional to the requests that it holds.
-        count: Workers before.
+        load: Load of each worker, proportional to its number of requests.
+        count: Number of workers before.
         line: Latency against load.
     """
-    more = count / (count - 1)
+    factor = count / (count - 1)
     if line.slope <= 0.0 or line.at(load) <= 0.0:
-        return load * more
-    pace = load / line.at(load) * more
-    return line.intercept_ms * pace / (1.0 - line.slope * pace) if line.slope * pace < 1.0 else inf
+        return load * factor
+    rate = load / line.at(load) * factor
+    return line.intercept_ms * rate / (1.0 - line.slope * rate) if line.slope * rate < 1.0 else inf

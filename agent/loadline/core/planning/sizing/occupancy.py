@@ -76,7 +76,7 @@ class Occupancy(Struct):
     """Lower bounds of the load."""
     long: RollingSamples
     """Upper bounds of the load."""
-    held: dict[str, float] = field(default_factory=dict)
+    loads: dict[str, float] = field(default_factory=dict)
     """Load by worker, of those that report it."""
     low: float = 0.0
     high: float = 0.0
@@ -93,7 +93,7 @@ class Occupancy(Struct):
     def update(self, pool: Pool, limits: TokenLimits, lengths: ObservedLengths | None, now: int) -> None:
         """Record the newest reports; load is counted in KV tokens if ``lengths`` is given, and otherwise in workers."""
         if pool.fresh == 0:
-            self.held.clear()
+            self.loads.clear()
             self.short.clear()
             self.long.clear()
             self.low = self.high = 0.0
@@ -101,14 +101,14 @@ class Occupancy(Struct):
         due = now - self.sampled_ms >= self.sample_ms or self.sampled_ms < 0
         for name in pool.changed:
             self._record(name, pool, limits, lengths)
-        if due or len(self.held) > pool.fresh:
+        if due or len(self.loads) > pool.fresh:
             workers = pool.workers
-            self.held = {name: load for name, load in self.held.items() if name in workers and workers[name].counted}
+            self.loads = {name: load for name, load in self.loads.items() if name in workers and workers[name].counted}
         if due or self.capacity is None:
             self.capacity = self._median_capacity(pool, limits, lengths) or self.capacity
-        self.low = sum(self.held.values())
+        self.low = sum(self.loads.values())
         full = 1.0 if lengths is None else self.capacity or 0.0
-        self.high = self.low + max(0, pool.ready - len(self.held)) * full
+        self.high = self.low + max(0, pool.ready - len(self.loads)) * full
         if due:
             self.sampled_ms = now
             self.short.push(now, self.low)
@@ -130,9 +130,9 @@ class Occupancy(Struct):
         if worker is not None and load is not None and lengths is not None:
             load = self._record_tokens(worker, load, limits, lengths)
         if load is None:
-            self.held.pop(name, None)
+            self.loads.pop(name, None)
         else:
-            self.held[name] = load
+            self.loads[name] = load
 
     def _record_tokens(
         self, worker: WorkerState, share: float, limits: TokenLimits, lengths: ObservedLengths

@@ -1,4 +1,4 @@
-"""What the engines of a pool take, learned from what its workers report of their iterations."""
+"""Latency lines of the engines of a pool, learned online from the iterations that its workers report."""
 
 from typing import Final
 from zlib import crc32
@@ -14,29 +14,30 @@ from loadline.core.vocabulary.samples import WorkerSample
 from loadline.core.vocabulary.scalars import Role
 
 _REFIT_MS: Final = 10_000
-"""To draw both lines takes 0.5 ms."""
+"""Interval between two fits, which take 0.5 ms for both lines."""
 _TIME_MAX_MS: Final = 1e6
+"""Bound of plausible times, as of the linear parameters of a pool."""
 
 
 class EngineLines(Struct, frozen=True):
-    """Times of an engine, of one rank of a worker: of iterations by the batch, of passes by their tokens."""
+    """Latency lines of one rank of a worker: decode iterations by batch, and prefill passes by tokens."""
 
     decode: Line | None = None
     prefill: Line | None = None
     gpus_per_worker: int = 0
     accelerator: str = ""
-    """They are those of an engine that runs on this."""
+    """Accelerator that the lines were learned on."""
 
-    def known(self, role: Role) -> bool:
-        """Whether they are all that a role needs."""
+    def covers(self, role: Role) -> bool:
+        """Return whether all lines that a role needs are known."""
         return (self.decode is not None or role == "prefill") and (self.prefill is not None or role == "decode")
 
-    def plausible(self) -> bool:
-        """Whether engines can take such times: the bounds are those of the linear parameters of a pool."""
-        return all(_plausible(line) for line in (self.decode, self.prefill) if line is not None)
+    def are_plausible(self) -> bool:
+        """Return whether the times are within the bounds of the linear parameters of a pool."""
+        return all(_is_plausible(line) for line in (self.decode, self.prefill) if line is not None)
 
-    def fits(self, pool: Pool) -> bool:
-        """Whether they are of engines like those of a pool."""
+    def match(self, pool: Pool) -> bool:
+        """Return whether the pool has the hardware that the lines were learned on."""
         return (self.gpus_per_worker, self.accelerator) == (pool.knobs.gpus_per_worker, pool.knobs.accelerator)
 
 
@@ -44,34 +45,34 @@ NO_LINES: Final = EngineLines()
 
 
 class PoolFit(Struct):
-    """The lines of a pool, and what its workers last said."""
+    """Samples and lines of the engines of a pool, and the reports that are already included."""
 
     gpus_per_worker: int
     accelerator: str
-    """What they run on: on anything else they are not these."""
+    """Accelerator that the lines are learned on."""
     decode: LearnedLine = field(default_factory=LearnedLine)
     prefill: LearnedLine = field(default_factory=LearnedLine)
     sequences: dict[str, int] = field(default_factory=dict)
-    """Of each worker the sum of those of its ranks: a sample is taken once."""
+    """Sum of the sequences of the ranks of each worker, so that a sample is counted once."""
     refit_at_ms: int = -1
 
     @classmethod
-    def of(cls, pool: Pool, before: EngineLines) -> "PoolFit":
-        """Of a pool as it is now; what was known before counts if it is of such engines."""
-        known = before if before.fits(pool) else NO_LINES
+    def of(cls, pool: Pool, previous: EngineLines) -> "PoolFit":
+        """Start to learn the engines of a pool, from previous lines if the hardware is the same."""
+        known = previous if previous.match(pool) else NO_LINES
         decode, prefill = LearnedLine(line=known.decode), LearnedLine(line=known.prefill)
         return cls(pool.knobs.gpus_per_worker, pool.knobs.accelerator, decode, prefill)
 
-    def fits(self, pool: Pool) -> bool:
-        """Whether the pool still has the engines that were learned."""
-        return self.lines().fits(pool)
+    def matches(self, pool: Pool) -> bool:
+        """Return whether the pool still has the hardware that the lines are learned on."""
+        return self.lines().match(pool)
 
-    def look(self, pool: Pool, now: int) -> None:
-        """Take in the samples that are new, and draw the lines when that is due: of other pools at another time."""
+    def update(self, pool: Pool, now: int) -> None:
+        """Record new samples, and fit the lines when due; the fits of different pools are staggered."""
         for name in pool.changed:
             worker = pool.workers.get(name)
             if worker is not None and worker.counted:
-                self._take(name, worker, now)
+                self._record(name, worker, now)
         if len(self.sequences) > len(pool.workers):
             self.sequences = {name: sequence for name, sequence in self.sequences.items() if name in pool.workers}
         if now >= self.refit_at_ms:
@@ -80,17 +81,17 @@ class PoolFit(Struct):
             self.refit_at_ms = now + _REFIT_MS - (now + crc32(pool.name.encode())) % _REFIT_MS
 
     def lines(self) -> EngineLines:
-        """What is known now."""
+        """Return the present lines."""
         return EngineLines(self.decode.line, self.prefill.line, self.gpus_per_worker, self.accelerator)
 
     def problem(self, pool: Pool) -> str:
-        """Why a line that the role of the pool needs is not known, or is not drawn anew; empty: nothing."""
+        """Return the reason why a line that the pool's role needs was not adopted; empty if all were."""
         role = pool.knobs.role
         if role != "decode" and self.prefill.problem:
             return f"prefill: {self.prefill.problem}"
         return f"decode: {self.decode.problem}" if role != "prefill" and self.decode.problem else ""
 
-    def _take(self, name: str, worker: WorkerState, now: int) -> None:
+    def _record(self, name: str, worker: WorkerState, now: int) -> None:
         samples = [sample for sample in worker.latest if sample is not None]
         sequence = sum(sample.sequence for sample in samples)
         if self.sequences.get(name) == sequence:
@@ -100,7 +101,7 @@ class PoolFit(Struct):
             self._push(sample, worker.record.max_batched_tokens, now)
 
     def _push(self, sample: WorkerSample, tokens_max: int | None, now: int) -> None:
-        """An iteration with prompts in it is a pass, whatever it decodes beside: they take as long as it."""
+        """Add an iteration; one with prompts counts as a prefill pass, as they take most of its time."""
         if sample.iteration_ms is None:
             return
         if sample.active_prefill_tokens:
@@ -110,7 +111,7 @@ class PoolFit(Struct):
             self.decode.push(now, sample.decode_batch_requests, sample.iteration_ms)
 
 
-def _plausible(line: Line) -> bool:
+def _is_plausible(line: Line) -> bool:
     within = 0.0 <= line.slope <= _TIME_MAX_MS and 0.0 <= line.intercept_ms <= _TIME_MAX_MS
     return within and line.slope + line.intercept_ms >= LATENCY_MIN_MS
 
@@ -127,23 +128,23 @@ class EngineFits(Struct):
         self.lines.pop(pool, None)
 
     def is_outdated(self, pool: Pool) -> bool:
-        """Return whether the pool has other engines now than those that were learned."""
+        """Return whether the pool has other hardware now than its lines were learned on."""
         fit = self.fits.get(pool.name)
-        return fit is not None and not fit.fits(pool)
+        return fit is not None and not fit.matches(pool)
 
     def update(self, pool: Pool, now: int) -> None:
-        """Learn from the newest samples of a pool's workers."""
+        """Learn from the newest samples of the workers of a pool."""
         fit = self.fits.get(pool.name)
         if fit is None:
             fit = self.fits[pool.name] = PoolFit.of(pool, self.lines.pop(pool.name, NO_LINES))
-        fit.look(pool, now)
+        fit.update(pool, now)
         lines = fit.lines()
         if lines.decode is not None or lines.prefill is not None:
             self.lines[pool.name] = lines
 
     def learning_problem(self, pool: Pool) -> str | None:
-        """Return what is missing to learn the engines of a pool; None if they are not being learned."""
+        """Return the reason why the engines of a pool are not learned yet; None if they are, or need not be."""
         fit, lines = self.fits.get(pool.name), self.lines.get(pool.name, NO_LINES)
-        if fit is None or pool.engine.problem or lines.known(pool.knobs.role):
+        if fit is None or pool.engine.problem or lines.covers(pool.knobs.role):
             return None
         return fit.problem(pool)

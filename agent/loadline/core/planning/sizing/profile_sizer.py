@@ -22,7 +22,7 @@ class ProfileSizer(Struct):
     def apply(self, update: DemandUpdate, model: Model, knobs: ThroughputKnobs, now: int) -> None:
         """Learn from an interval that has ended, and size the pools for a new load."""
         if update.ended is not None and not knobs.no_correction:
-            self.correction.note(model, update.ended, knobs.throughput_adjustment_interval_ms, now)
+            self.correction.learn(model, update.ended, knobs.throughput_adjustment_interval_ms, now)
         if update.is_new_forecast:
             self.sizes.start_forecast(model, now)
         if update.load is not None:
@@ -30,7 +30,7 @@ class ProfileSizer(Struct):
             self.sizes.resize(model, update.load, sized, _reason, step_max=knobs.replicas_step_max, now=now)
 
     def hold_reason(self, model: Model, pool: Pool, now: int) -> Reason | None:
-        """Return why a pool has no size; None if it has one."""
+        """Return the reason why a pool has no size; None if it has one."""
         problem = profile_problem(pool) or self.sizes.problems.get(pool.name)
         if problem is not None:
             return problem
@@ -39,17 +39,17 @@ class ProfileSizer(Struct):
         return None
 
     def export_learned(self, knobs: ThroughputKnobs) -> bytes | None:
-        """Return how the engines differ from their profiles."""
+        """Return the correction factors; None without correction."""
         return None if knobs.no_correction else self.correction.export_learned()
 
     def import_learned(self, data: bytes, knobs: ThroughputKnobs) -> None:
-        """Correct the profiles from the first sizing on."""
+        """Start with exported correction factors."""
         if not knobs.no_correction:
             self.correction.import_learned(data)
 
 
 def demand_of(load: TrafficLoad, attainment: float, correction: Correction) -> Demand:
-    """Return the demand of a load on engines that differ from their profiles."""
+    """Return the demand of a load, with the correction factors of the engines."""
     outlook = load.outlook
     return Demand(
         outlook.requests_per_s,

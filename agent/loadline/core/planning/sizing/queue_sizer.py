@@ -17,13 +17,13 @@ from loadline.core.planning.sizing.pool_sizes import PoolSizes
 from loadline.core.planning.sizing.profile_sizer import demand_of
 from loadline.core.planning.sizing.role_shares import RoleShare
 from loadline.core.planning.sizing.sizing_by_profile import Demand, Sizing, profile_problem
-from loadline.core.planning.sizing.sizing_by_queue import WorkerThroughput, served_by
+from loadline.core.planning.sizing.sizing_by_queue import WorkerThroughput, throughputs_of
 from loadline.core.vocabulary.reasons import Reason, ReasonCode, RoleDemand
 from loadline.core.vocabulary.scalars import Role
 
 
 class LearnedEngines(Struct, frozen=True):
-    """Knowledge of the engines that outlives an agent."""
+    """Exported state of the engines, which outlives an agent."""
 
     lines: dict[str, EngineLines]
     correction: bytes | None = None
@@ -55,7 +55,7 @@ class QueueSizer(Struct):
     def apply(self, update: DemandUpdate, model: Model, knobs: QueueingKnobs, now: int) -> None:
         """Learn from an interval that has ended, and size the pools for a new load."""
         if update.ended is not None and not knobs.no_correction:
-            self.correction.note(model, update.ended, knobs.throughput_adjustment_interval_ms, now)
+            self.correction.learn(model, update.ended, knobs.throughput_adjustment_interval_ms, now)
         if update.is_new_forecast:
             self.sizes.start_forecast(model, now)
         if update.load is not None:
@@ -67,7 +67,7 @@ class QueueSizer(Struct):
         self.sizes.resize(model, load, sizing, self._reason, step_max=knobs.replicas_step_max, now=now)
 
     def learns(self, pool: Pool, knobs: QueueingKnobs) -> bool:
-        """Return whether the engines of a pool are fitted to the iterations of its workers."""
+        """Return whether the latency lines of a pool are learned from the iterations of its workers."""
         return knobs.fitted == "always" or (knobs.fitted == "unprofiled" and profile_problem(pool) is not None)
 
     def is_short(self, objectives: ObjectiveKnobs, drain_ms: int) -> bool:
@@ -75,7 +75,7 @@ class QueueSizer(Struct):
         return any(self._is_short(demand, objectives, drain_ms) for demand in self.demands.values())
 
     def hold_reason(self, model: Model, pool: Pool, now: int) -> Reason | None:
-        """Return why a pool has no size; None if it has one."""
+        """Return the reason why a pool has no size; None if it has one."""
         problem = self.sizes.problems.get(pool.name)
         if problem is not None:
             learning = self.engines.learning_problem(pool)
@@ -85,18 +85,18 @@ class QueueSizer(Struct):
         return None
 
     def export_learned(self, knobs: QueueingKnobs) -> bytes | None:
-        """Return the times of the engines, and how they differ from their profiles."""
+        """Return the latency lines and the correction factors; None if nothing was learned."""
         correction = None if knobs.no_correction else self.correction.export_learned()
         learned = LearnedEngines(dict(sorted(self.engines.lines.items())), correction)
         return msgspec.json.encode(learned) if learned.lines or learned.correction else None
 
     def import_learned(self, data: bytes, knobs: QueueingKnobs) -> None:
-        """Use the times of the engines until iterations show others; implausible ones are ignored."""
+        """Start with exported lines, until iterations give new ones; implausible ones are ignored."""
         try:
             learned = msgspec.json.decode(data, type=LearnedEngines)
         except msgspec.MsgspecError:
             return
-        if not all(lines.plausible() for lines in learned.lines.values()):
+        if not all(lines.are_plausible() for lines in learned.lines.values()):
             return
         self.engines.lines = dict(learned.lines)
         if learned.correction is not None and not knobs.no_correction:
@@ -110,12 +110,12 @@ class QueueSizer(Struct):
             arriving = _arriving(role, objectives, demand)
             rate = self.backlog.requests_per_s(role, arriving, objectives.ttft_ms, knobs.drain_ms)
             self.backlog_requests_per_s[role] = rate
-            whole, ours = arriving + rate, [pool for pool in pools if pool.knobs.role == role]
-            self.throughputs |= served_by(ours, objectives, demand, whole, self.engines.lines)
-            shares.append(RoleShare(role, ours, self.throughputs, whole))
-        self.demands = {share.role: share.need for share in shares}
+            total, of_role = arriving + rate, [pool for pool in pools if pool.knobs.role == role]
+            self.throughputs |= throughputs_of(of_role, objectives, demand, total, self.engines.lines)
+            shares.append(RoleShare(role, of_role, self.throughputs, total))
+        self.demands = {share.role: share.demand for share in shares}
         hours = knobs.switching_cost_hours
-        return lambda times: {name: size for share in shares for name, size in share.sizes(times, hours).items()}
+        return lambda factor: {name: size for share in shares for name, size in share.sizes(factor, hours).items()}
 
     def _reason(self, pool: Pool, numbers: dict[str, float], _code: ReasonCode) -> Reason:
         """Return the demand of the role, the pool's part of it, and the rate of a worker with its bound."""
@@ -137,9 +137,9 @@ class QueueSizer(Struct):
 
 
 def _arriving(role: Role, objectives: ObjectiveKnobs, demand: Demand) -> float:
-    """Return the requests (1/s) that arrive at a role; those of the tokens to serve, if an objective says so."""
+    """Return the arrivals (1/s) at a role; with an objective of tokens per second, the requests with so many tokens."""
     if objectives.tokens_per_s:
         return objectives.tokens_per_s / max(1.0, demand.osl.mean)
-    if role == "decode":  # what swings by chance is in the queue
+    if role == "decode":  # the queueing model includes the variation of arrivals
         return demand.requests_per_s * demand.decode_share / demand.decode_peak
     return demand.requests_per_s

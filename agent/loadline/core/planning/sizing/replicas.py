@@ -1,41 +1,41 @@
-"""How many workers a demand needs: Dynamo's throughput planner, all generations.
+"""Formulas of Dynamo's throughput planner, in all its generations: replicas, correction factors and concurrency.
 
-Latencies in ms, lengths in tokens, throughput in tokens a second and GPU. Corrections are observed latency by the
-profile's latency for what was observed.
+Latencies are in ms, lengths in tokens, and throughput in tokens per second and GPU. A correction factor is the observed
+latency divided by the profiled one.
 """
 
 from math import ceil, isfinite, isnan
 from typing import Final
 
 REPLICAS_MAX: Final = 1_000_000
-"""What no fleet has. Counts stay below it, so that a capacity that is next to nothing gives a number all the same."""
+"""Upper limit of counts, beyond any fleet, so that a tiny capacity still gives a number."""
 
 
-def replicas_for(demand: float, capacity: float, least: int) -> int:
-    """Workers whose joint capacity reaches the demand, both in the same unit; at least ``least``.
+def replicas_for(demand: float, capacity: float, replicas_min: int) -> int:
+    """Return the number of workers whose capacity reaches the demand, in the same unit; at least ``replicas_min``.
 
-    No demand, or a capacity of 0, gives ``least``: what cannot be computed is no reason to grow.
+    Without a demand or a capacity the result is ``replicas_min``: an unknown quantity is no reason to scale up.
     """
     if not (demand > 0.0 and capacity > 0.0):
-        return least
+        return replicas_min
     needed = demand / capacity
-    if isnan(needed):  # infinite by infinite
-        return least
-    return max(least, REPLICAS_MAX if needed >= REPLICAS_MAX else ceil(needed))
+    if isnan(needed):  # infinite divided by infinite
+        return replicas_min
+    return max(replicas_min, REPLICAS_MAX if needed >= REPLICAS_MAX else ceil(needed))
 
 
-def corrected_itl_ms(objective_ms: float, correction: float) -> float:
-    """The ITL that the profile must show for the real one to meet the objective; a correction of 0 says nothing."""
-    return objective_ms / correction if correction > 0.0 and isfinite(correction) else objective_ms
+def corrected_itl_ms(objective_ms: float, factor: float) -> float:
+    """Return the profiled ITL at which the actual one meets the objective; an invalid factor counts as 1."""
+    return objective_ms / factor if factor > 0.0 and isfinite(factor) else objective_ms
 
 
-def correction(observed_ms: float, profiled_ms: float) -> float:
-    """Observed by profiled latency; 1 where one of them says nothing."""
+def correction_factor(observed_ms: float, profiled_ms: float) -> float:
+    """Return the observed latency divided by the profiled one; 1 if either is invalid."""
     if not (observed_ms > 0.0 and profiled_ms > 0.0 and isfinite(observed_ms) and isfinite(profiled_ms)):
         return 1.0
     return observed_ms / profiled_ms
 
 
 def concurrency(requests: float, replicas: int, request_ms: float, interval_ms: float) -> float:
-    """Requests that a decode worker holds at a time: Little's law over an interval."""
+    """Return the mean number of requests in a decode worker over an interval, by Little's law."""
     return requests / max(replicas, 1) * request_ms / interval_ms if interval_ms > 0.0 else 0.0

@@ -1,4 +1,4 @@
-"""The demand of a role over its pools: the fewest costs that serve it, whatever the pools are made of."""
+"""Division of the demand of a role among its pools, at the lowest cost."""
 
 from collections.abc import Mapping, Sequence
 
@@ -14,54 +14,53 @@ from loadline.core.vocabulary.scalars import Role
 
 
 class RoleShare(Struct, frozen=True):
-    """A role: its pools, what one worker of each serves, and what is demanded of all of them together."""
+    """Pools of a role, the throughput of one worker of each, and the demand of the role."""
 
     role: Role
     pools: Sequence[Pool]
-    served: Mapping[str, WorkerThroughput]
+    throughputs: Mapping[str, WorkerThroughput]
     requests_per_s: float
 
     @property
-    def need(self) -> RoleDemand:
-        """What is demanded, and the pools that can serve it."""
-        return RoleDemand(
-            self.role, self.requests_per_s, {name: one.requests_per_s for name, one in self._able().items()}
-        )
+    def demand(self) -> RoleDemand:
+        """Demand of the role, and the pools that can serve it."""
+        capacities = {name: one.requests_per_s for name, one in self._usable().items()}
+        return RoleDemand(self.role, self.requests_per_s, capacities)
 
-    def sizes(self, times: float, switching_cost_hours: float) -> dict[str, Size]:
-        """Workers of each pool for so many times the demand; all there may be where they do not suffice."""
-        able, demand = self._able(), self.requests_per_s * times
-        options = tuple(_option(pool, able[pool.name]) for pool in self.pools if pool.name in able)
+    def sizes(self, factor: float, switching_cost_hours: float) -> dict[str, Size]:
+        """Return the size of each pool for a multiple of the demand; maximum replicas if all pools are too small."""
+        usable, demand = self._usable(), self.requests_per_s * factor
+        options = tuple(_option(pool, usable[pool.name]) for pool in self.pools if pool.name in usable)
         covered = cover(RoleRequest(self.role, demand, options), switching_cost_hours)
         counts = covered or {option.pool: option.replicas_max for option in options}
         capacity = sum(counts[option.pool] * option.capacity for option in options)
-        found: dict[str, Size] = {}
+        sizes: dict[str, Size] = {}
         for pool in self.pools:
-            one, count = self.served[pool.name], counts.get(pool.name, pool.knobs.replicas_min)
+            one, count = self.throughputs[pool.name], counts.get(pool.name, pool.knobs.replicas_min)
             if one.problem is not None:
-                found[pool.name] = Size(problem=one.problem)
-            elif pool.name not in able:
-                found[pool.name] = Size(0.0, count, count, infeasible=one.infeasible)
+                sizes[pool.name] = Size(problem=one.problem)
+            elif pool.name not in usable:
+                sizes[pool.name] = Size(0.0, count, count, infeasible=one.infeasible)
             else:
                 busy = count and min(1.0, demand / capacity) * count * one.requests_per_s / one.saturated_requests_per_s
                 missing = int(max(0.0, demand - capacity) / one.requests_per_s + 1.0) if covered is None else 0
-                found[pool.name] = Size(busy, count, count + missing, infeasible=one.infeasible)
-        return found
+                sizes[pool.name] = Size(busy, count, count + missing, infeasible=one.infeasible)
+        return sizes
 
-    def _able(self) -> dict[str, WorkerThroughput]:
-        """The pools that meet the objectives; where none does, those that do the work all the same."""
-        usable = {pool.name: one for pool in self.pools if (one := self.served[pool.name]).requests_per_s > 0.0}
-        return {name: one for name, one in usable.items() if one.infeasible is None} or usable
+    def _usable(self) -> dict[str, WorkerThroughput]:
+        """Return the pools that meet the objectives; if none does, those that can do the work."""
+        working = {pool.name: one for pool in self.pools if (one := self.throughputs[pool.name]).requests_per_s > 0.0}
+        return {name: one for name, one in working.items() if one.infeasible is None} or working
 
 
-def _option(pool: Pool, one: WorkerThroughput) -> PoolOption:
-    standing = pool.ready + pool.starting if pool.desired is None else pool.desired
+def _option(pool: Pool, throughput: WorkerThroughput) -> PoolOption:
+    current = pool.ready + pool.starting if pool.desired is None else pool.desired
     knobs = pool.knobs
     return PoolOption(
         pool.name,
-        one.requests_per_s,
+        throughput.requests_per_s,
         pool.cost_per_hour,
         replicas_min=knobs.replicas_min,
         replicas_max=knobs.replicas_max,
-        current=standing,
+        current=current,
     )
