@@ -1,4 +1,4 @@
-"""The whole core, driven through its one door in virtual time."""
+"""The whole core in virtual time: decisions, leadership, commits and announcements."""
 
 import msgspec
 
@@ -32,7 +32,7 @@ from tests.support.controller_world import ControllerWorld, alarms, booted
 from tests.support.fleet_harness import sample
 
 
-def test_a_steady_fleet_is_left_alone() -> None:
+def test_a_steady_fleet_gets_no_decision() -> None:
     world = booted()
     world.queue = 0
     world.kv = 0.7
@@ -40,7 +40,7 @@ def test_a_steady_fleet_is_left_alone() -> None:
     assert world.decisions(effects) == []
 
 
-def test_high_kv_grows_decode_by_one_an_interval() -> None:
+def test_high_kv_usage_adds_one_decode_worker_per_interval() -> None:
     world = booted()
     world.queue = 1  # mean 1 is above 0.5 but the trend is flat: 1 is still above
     world.kv = 0.95
@@ -52,7 +52,7 @@ def test_high_kv_grows_decode_by_one_an_interval() -> None:
     assert announced[0].decision.reasons[:2] == ("prefill:prefill_queue_high", "decode:kv_usage_high")
 
 
-def test_the_sample_that_crosses_decides_in_its_own_turn() -> None:
+def test_the_sample_that_crosses_a_threshold_decides_in_its_turn() -> None:
     world = booted(planner_knobs={"threshold": ThresholdKnobs(prefill_queue_scale_down_threshold=0)})
     world.kv = 0.899
     assert world.decisions(world.run(40)) == []
@@ -61,7 +61,7 @@ def test_the_sample_that_crosses_decides_in_its_own_turn() -> None:
     assert world.decisions(world.report()) == [{"prefill": 2, "decode": 3}]
 
 
-def test_an_announcement_repeats_until_applied() -> None:
+def test_an_announcement_repeats_until_the_decision_is_applied() -> None:
     world = booted()
     world.kv, world.queue = 0.95, 1
     world.run(31)
@@ -76,24 +76,24 @@ def test_an_announcement_repeats_until_applied() -> None:
     assert not [e for e in world.run(30) if isinstance(e, AnnounceDecision)]
 
 
-def test_a_lost_lease_stops_commits_before_it_ends() -> None:
+def test_an_unrenewed_lease_stops_commits_before_its_end() -> None:
     world = booted()
     world.kv = 0.95
     world.run(3)
-    world.perform = lambda _effect: []  # type: ignore[method-assign, assignment]  # the store answers nothing any more
+    world.perform = lambda _effect: []  # type: ignore[method-assign, assignment]  # the store no longer answers
     effects = world.run(40)
     assert world.decisions(effects) == []
     assert any(isinstance(e, Resign) for e in effects)
 
 
-def test_a_key_that_changed_hands_ends_leadership_at_once() -> None:
+def test_another_leader_key_ends_leadership_at_once() -> None:
     world = booted()
     effects = world.handle(LeaderChanged("all", "other", 99, 99))
     assert any(isinstance(e, Resign) for e in effects)
     assert not world.controller.leading
 
 
-def test_a_lease_that_is_gone_ends_leadership_at_once() -> None:
+def test_a_lost_lease_ends_leadership_at_once() -> None:
     world = booted()
     world.controller.handle([LeaseRenewalFailed("all", 77, lost=True)], world.now)
     assert not world.controller.leading
@@ -112,7 +112,7 @@ def test_an_unknown_commit_is_read_back_and_found() -> None:
     assert world.controller.state.fleet.models["m"].pools["decode"].desired == 3
 
 
-def test_an_unknown_commit_that_did_not_land_never_reuses_its_sequence() -> None:
+def test_the_sequence_of_a_failed_unknown_commit_is_not_reused() -> None:
     world = booted()
     world.kv, world.queue = 0.95, 1
     world.answer_commits = False
@@ -123,7 +123,7 @@ def test_an_unknown_commit_that_did_not_land_never_reuses_its_sequence() -> None
     assert world.stored["m"].decision.sequence == commit.decision.sequence + 1
 
 
-def test_a_new_leader_takes_up_decision_and_drains() -> None:
+def test_a_new_leader_resumes_decision_and_drains() -> None:
     world = booted()
     world.kv, world.queue = 0.3, 0
     world.run(31)
@@ -138,7 +138,7 @@ def test_a_new_leader_takes_up_decision_and_drains() -> None:
     assert drained == {victim.worker for target in decision.targets for victim in target.victims}
 
 
-def test_an_expired_decision_alarms_and_backs_off() -> None:
+def test_an_expired_decision_raises_an_alarm() -> None:
     world = booted()
     world.kv, world.queue = 0.95, 1
     world.run(31)
@@ -148,7 +148,7 @@ def test_an_expired_decision_alarms_and_backs_off() -> None:
     assert pools["decode"].desired is not None
 
 
-def test_a_paused_model_holds_and_goes_on() -> None:
+def test_a_paused_model_holds_until_it_is_resumed() -> None:
     world = booted()
     world.kv, world.queue = 0.95, 1
     world.handle(PauseChanged("m", paused=True, by="me"))
@@ -167,22 +167,22 @@ def test_no_operation_explains_and_commits_nothing() -> None:
     assert ready.message.startswith("no_operation is set: the decision is not executed")
 
 
-def test_a_minimum_is_asked_for_even_without_data() -> None:
+def test_minimum_replicas_are_requested_without_data() -> None:
     world = ControllerWorld()
     world.handle(BusConnectionChanged(connected=True), RegistryRead([]))
     effects = world.run(6)
     assert world.decisions(effects) == [{"prefill": 1, "decode": 1}]
 
 
-def test_without_a_bus_nothing_is_decided() -> None:
+def test_nothing_is_decided_without_a_bus() -> None:
     world = booted()
     world.kv, world.queue = 0.95, 1
     world.handle(BusConnectionChanged(connected=False))
     assert world.decisions(world.run(14)) == []
-    assert any(isinstance(e, Resign) for e in world.run(3)), "blind: another may see more"
+    assert any(isinstance(e, Resign) for e in world.run(3)), "another agent may reach the bus"
 
 
-def test_shutdown_hands_over_and_decides_nothing_more() -> None:
+def test_a_shutdown_resigns_and_stops_decisions() -> None:
     world = booted()
     world.kv, world.queue = 0.95, 1
     effects = world.handle(ShutdownRequested())
@@ -190,7 +190,7 @@ def test_shutdown_hands_over_and_decides_nothing_more() -> None:
     assert world.decisions(world.run(60)) == []
 
 
-def test_a_follower_waits_for_the_leader_to_go() -> None:
+def test_a_follower_campaigns_once_the_leader_key_is_removed() -> None:
     world = ControllerWorld()
     world.controller.handle([BusConnectionChanged(connected=True)], world.now)
     world.controller.handle([CampaignLost("all", "other")], world.now)
@@ -199,7 +199,7 @@ def test_a_follower_waits_for_the_leader_to_go() -> None:
     assert [type(e) for e in effects] == [Campaign]
 
 
-def test_a_snapshot_goes_on_exactly_where_it_was_taken() -> None:
+def test_a_restored_controller_continues_identically() -> None:
     world = booted()
     world.kv, world.queue = 0.95, 1
     world.run(25)
@@ -208,14 +208,14 @@ def test_a_snapshot_goes_on_exactly_where_it_was_taken() -> None:
     assert twin.snapshot() == world.controller.snapshot()
     for second in range(20):
         world.sequence += 1
-        said = sample(world.sequence, 0.99, 2)
-        events: list[AnyEvent] = [LoadReported("m", r.pool, r.worker, 1, [said]) for r in world.workers.values()]
+        load = sample(world.sequence, 0.99, 2)
+        events: list[AnyEvent] = [LoadReported("m", r.pool, r.worker, 1, [load]) for r in world.workers.values()]
         now = world.now + 1_000 * (second + 1)
         assert twin.handle(events, now) == world.controller.handle(events, now)
     assert twin.snapshot() == world.controller.snapshot()
 
 
-def test_a_scaler_that_asks_hears_what_stands() -> None:
+def test_a_scaler_can_request_the_current_decision() -> None:
     world = booted()
     world.kv, world.queue = 0.95, 1
     world.run(31)
@@ -225,7 +225,7 @@ def test_a_scaler_that_asks_hears_what_stands() -> None:
     assert [e.decision for e in effects if isinstance(e, AnnounceDecision)] == [decision]
 
 
-def test_what_stands_is_decided_anew_when_it_is_past_its_time() -> None:
+def test_a_request_after_expiry_causes_a_new_decision() -> None:
     world = booted()
     world.kv, world.queue = 0.95, 1
     world.run(31)
@@ -234,7 +234,7 @@ def test_what_stands_is_decided_anew_when_it_is_past_its_time() -> None:
     world.register("prefill", "p3")
     world.register("decode", "d3")
     world.kv, world.queue = 0.7, 0
-    world.controller.state.paused["m"] = "test"  # so that nothing else is decided meanwhile
+    world.controller.state.paused["m"] = "test"  # so that nothing is decided before the request
     world.run(901)
     world.controller.state.paused.clear()
     world.handle(AnnouncementRequested("m", "s"))

@@ -1,4 +1,4 @@
-"""The whole core, with workers on their way out."""
+"""The whole core with draining workers."""
 
 from loadline.core.planning.planners.threshold import ThresholdKnobs
 from loadline.core.vocabulary.effects import RevokeWorkerLease, SendDrain
@@ -15,7 +15,7 @@ from loadline.core.vocabulary.samples import RegisteredWorker
 from tests.support.controller_world import ControllerWorld, alarms, booted
 
 
-def test_a_shrink_drains_the_worker_with_the_least_work() -> None:
+def test_a_scale_down_drains_the_worker_with_the_least_work() -> None:
     world = booted()
     world.kv, world.queue = 0.3, 1
     world.queue = 0
@@ -26,13 +26,13 @@ def test_a_shrink_drains_the_worker_with_the_least_work() -> None:
     assert [d.worker for d in drains] == [v.worker for v in target["decode"].victims] == ["d1"]
     victim = drains[0].worker
     world.handle(WorkerDeregistered("m", "decode", victim))
-    assert victim in world.controller.state.fleet.models["m"].pools["decode"].workers, "it still has work"
+    assert victim in world.controller.state.fleet.models["m"].pools["decode"].workers, "the drain has not ended"
     world.handle(WorkerDrained("m", "decode", victim, 1))
     assert victim not in world.controller.state.fleet.models["m"].pools["decode"].workers
     assert world.controller.state.drains.finished[-1].ending == "drained"
 
 
-def test_a_silent_victim_has_its_lease_revoked() -> None:
+def test_the_lease_of_a_silent_victim_is_revoked() -> None:
     world = booted()
     world.kv, world.queue = 0.3, 0
     world.drains_answered = None
@@ -41,7 +41,7 @@ def test_a_silent_victim_has_its_lease_revoked() -> None:
     assert "drain_unanswered" in alarms(effects)
 
 
-def test_a_victim_that_comes_back_from_the_dead_is_drained_again() -> None:
+def test_a_victim_that_registers_again_is_drained_again() -> None:
     world = booted()
     world.kv, world.queue = 0.3, 0
     world.run(31)
@@ -52,16 +52,16 @@ def test_a_victim_that_comes_back_from_the_dead_is_drained_again() -> None:
     assert world.controller.state.drains.finished[-1].ending == "died"
     effects = world.handle(WorkerRegistered(RegisteredWorker(record, 6)))
     assert [e.worker for e in effects if isinstance(e, SendDrain)] == [victim]
-    assert world.controller.state.fleet.models["m"].pools["decode"].ready == 1, "it is no supply"
+    assert world.controller.state.fleet.models["m"].pools["decode"].ready == 1, "a draining worker is not ready"
 
 
-def test_an_order_to_drain_outlives_the_leader_that_took_it() -> None:
+def test_a_requested_drain_outlives_its_leader() -> None:
     world = booted()
     world.run(10)
     effects = world.handle(DrainRequested("m", "decode", "d1", "me"))
     assert [e.worker for e in effects if isinstance(e, SendDrain)] == ["d1"]
     (target,) = [t for t in world.stored["m"].decision.targets if t.pool == "decode"]
-    assert (target.replicas, [v.worker for v in target.victims]) == (2, ["d1"]), "its place is to be filled"
+    assert (target.replicas, [v.worker for v in target.victims]) == (2, ["d1"]), "the worker is replaced"
     other = ControllerWorld()
     other.stored, other.now, other.revision = world.stored, world.now, 900
     other.handle(BusConnectionChanged(connected=True))
@@ -69,8 +69,8 @@ def test_an_order_to_drain_outlives_the_leader_that_took_it() -> None:
     assert [e.worker for e in other.effects if isinstance(e, SendDrain)] == ["d1"]
 
 
-def on_the_way_again(*, meanwhile_empty: bool) -> list[str]:
-    """Who is asked to drain by an agent that lost its lease in the midst of a drain, and then leads again."""
+def commands_after_leading_again(*, meanwhile_empty: bool) -> list[str]:
+    """Return the workers that get drain commands from an agent that lost its lease during a drain and leads again."""
     world = booted()
     world.run(10)
     world.handle(DrainRequested("m", "decode", "d1", "me"))
@@ -87,12 +87,12 @@ def on_the_way_again(*, meanwhile_empty: bool) -> list[str]:
     return [e.worker for e in world.effects if isinstance(e, SendDrain)]
 
 
-def test_a_drain_goes_on_where_the_agent_that_began_it_leads_again() -> None:
-    assert on_the_way_again(meanwhile_empty=False) == ["d1"]
-    assert on_the_way_again(meanwhile_empty=True) == []
+def test_an_agent_that_leads_again_resumes_its_drain() -> None:
+    assert commands_after_leading_again(meanwhile_empty=False) == ["d1"]
+    assert commands_after_leading_again(meanwhile_empty=True) == []
 
 
-def test_workers_above_the_decided_count_are_drained_with_an_alarm() -> None:
+def test_surplus_workers_are_drained_with_an_alarm() -> None:
     world = booted(planner_knobs={"threshold": ThresholdKnobs(prefill_queue_scale_down_threshold=0)})
     world.kv = 0.95
     world.run(31)
@@ -104,7 +104,7 @@ def test_workers_above_the_decided_count_are_drained_with_an_alarm() -> None:
     assert len([e for e in effects if isinstance(e, SendDrain)]) == 2
 
 
-def test_without_a_bus_no_worker_is_blamed_for_its_silence() -> None:
+def test_silence_does_not_count_without_a_bus() -> None:
     world = booted()
     world.kv, world.queue = 0.3, 0
     world.run(31)

@@ -1,4 +1,4 @@
-"""The whole core, with workers that come late, never, or again and again."""
+"""The whole core with silent, missing, flapping and unschedulable workers."""
 
 from itertools import pairwise
 
@@ -13,17 +13,19 @@ from tests.support.holds import hold_of
 from tests.support.multi_model_world import MultiModelWorld
 
 
-def test_no_data_never_shrinks() -> None:
+def test_missing_data_prevents_a_scale_down() -> None:
     world = booted()
     world.kv = 0.1
     world.queue = 1
     world.run(40, only={"p1", "p2", "d1"})
     assert {t.pool: t.replicas for t in world.stored["m"].decision.targets} == {"prefill": 3, "decode": 2}
     holds = hold_of(world.controller.state, "m")
-    assert "no_data_no_shrink" not in [r.code for r in holds.limits], "the silent one counts as full: not even proposed"
+    assert "no_data_no_shrink" not in [r.code for r in holds.limits], (
+        "a silent worker counts as full, so no scale-down is proposed"
+    )
 
 
-def test_a_pool_gives_one_worker_in_5_s_whatever_is_proposed() -> None:
+def test_a_pool_scales_down_by_at_most_one_worker_in_5_s() -> None:
     models = MultiModelWorld({"m": [(PoolKnobs("main", "aggregated", replicas_max=12), 12)]}, FleetKnobs())
     models.controller.state.fleet.models["m"].guardrails.knobs = GuardrailKnobs(stabilisation_ms=0, warm_up_ms=0)
     models.propose("m", main=4)
@@ -32,20 +34,20 @@ def test_a_pool_gives_one_worker_in_5_s_whatever_is_proposed() -> None:
     assert min(later - earlier for (earlier, _), (later, _) in pairwise(models.decisions)) >= 5_000
 
 
-def test_workers_that_never_came_are_asked_for_again_once_in_a_deadline() -> None:
+def test_missing_workers_are_requested_again_once_per_deadline() -> None:
     world = booted()
     world.kv, world.queue = 0.95, 1
     world.run(31)
     effects: list[AnyEffect] = []
     for _ in range(1_300):
-        said = world.stored["m"].decision  # a scaler that does not see that its workers never registered
-        world.handle(DecisionAnswered(said.decision_id, "m", said.epoch, said.sequence, "s", "done", {}))
+        decision = world.stored["m"].decision  # the scaler does not notice that its workers never registered
+        world.handle(DecisionAnswered(decision.decision_id, "m", decision.epoch, decision.sequence, "s", "done", {}))
         effects += world.run(1)
     assert alarms(effects).count("workers_missing") == 2
     assert [e.decision.reasons[0] for e in effects if isinstance(e, CommitDecision)].count("asked_again") == 2
 
 
-def test_one_worker_that_flaps_stops_nobody_else() -> None:
+def test_a_flapping_worker_does_not_stop_other_pools() -> None:
     world = booted()
     world.queue = 5
     record = world.workers["d2"]
@@ -61,36 +63,36 @@ def test_one_worker_that_flaps_stops_nobody_else() -> None:
     assert grown > 2
 
 
-def test_a_worker_that_never_comes_is_missed_although_another_flaps() -> None:
+def test_a_flapping_worker_does_not_hide_a_missing_one() -> None:
     world = booted()
     world.kv, world.queue = 0.95, 1
     world.run(31)
     world.kv, world.queue = 0.7, 0
-    seen: list[str] = []
+    raised: list[str] = []
     for _ in range(14):  # 700 s; a start deadline is 600 s
-        said = world.stored["m"].decision
-        world.handle(DecisionAnswered(said.decision_id, "m", said.epoch, said.sequence, "s", "done", {}))
-        seen += alarms(world.run(25))
+        decision = world.stored["m"].decision
+        world.handle(DecisionAnswered(decision.decision_id, "m", decision.epoch, decision.sequence, "s", "done", {}))
+        raised += alarms(world.run(25))
         world.handle(WorkerDeregistered("m", "decode", "d2"))
         del world.workers["d2"]
-        seen += alarms(world.run(25))
+        raised += alarms(world.run(25))
         world.register("decode", "d2")
-    assert "workers_missing" in seen
+    assert "workers_missing" in raised
 
 
-def test_an_engine_that_must_not_be_given_work_is_no_supply() -> None:
+def test_an_unschedulable_worker_is_not_ready() -> None:
     world = booted()
     world.run(3)
     world.sequence += 1
-    sick = WorkerSample(world.sequence, 0, kv_usage_ratio=0.7, waiting_requests=0, schedulable=False)
-    world.handle(LoadReported("m", "decode", "d1", 1, [sick]))
+    unschedulable = WorkerSample(world.sequence, 0, kv_usage_ratio=0.7, waiting_requests=0, schedulable=False)
+    world.handle(LoadReported("m", "decode", "d1", 1, [unschedulable]))
     pool = world.controller.state.fleet.models["m"].pools["decode"]
     assert pool.ready == 1
     world.run(1)
-    assert pool.ready == 2, "it says so no more"
+    assert pool.ready == 2, "the next sample is schedulable"
 
 
-def test_an_older_life_of_a_worker_does_not_replace_a_newer_one() -> None:
+def test_an_older_incarnation_does_not_replace_a_newer_one() -> None:
     world = booted()
     newer = WorkerRecord("m", "decode", "d1", "decode", 2)
     world.handle(WorkerRegistered(RegisteredWorker(newer, 6)))

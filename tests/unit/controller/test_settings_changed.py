@@ -1,4 +1,4 @@
-"""The core goes by other settings: what stays keeps what is known of it, and what is new or gone harms nothing."""
+"""Changed settings: known models and pools keep their state; others are added and removed."""
 
 from typing import Any
 
@@ -51,7 +51,7 @@ def read(harness: ControllerHarness, effects: list[AnyEffect], *stored: StoredDe
 
 
 def known(harness: ControllerHarness) -> dict[str, Any]:
-    """The snapshot, without what every plan says."""
+    """Return the snapshot without the fields that each round changes."""
     found: dict[str, Any] = msgspec.json.decode(harness.controller.snapshot())
     del found["state"]["counters"]
     for model in found["state"]["fleet"]["models"].values():
@@ -60,33 +60,33 @@ def known(harness: ControllerHarness) -> dict[str, Any]:
 
 
 def growing() -> tuple[ControllerHarness, CommitDecision]:
-    """A leader whose decision for one worker more of ``m`` is being committed."""
+    """Return a leader whose decision to add a worker of ``m`` is being committed."""
     harness = leading()
     harness.kv["m"] = 0.95
     (commit,) = [effect for effect in harness.advance(31) if isinstance(effect, CommitDecision)]
     return harness, commit
 
 
-# -- what stays --------------------------------------------------------------------------------------------------------
+# -- unchanged models --------------------------------------------------------------------------------------------------
 
 
 def test_the_same_settings_change_nothing() -> None:
     harness, _ = growing()
-    change(harness, harness.controller.settings)  # all are planned: what was news before is none any more
+    change(harness, harness.controller.settings)  # plans all models, so that the next change finds nothing new
     before = known(harness)
     assert change(harness, harness.controller.settings) == []
     assert known(harness) == before
 
 
-def test_who_the_agent_is_and_how_it_leads_cannot_change() -> None:
+def test_the_identity_and_leader_election_of_an_agent_cannot_change() -> None:
     harness = leading()
     old = harness.controller.settings
     lease = replace(old.leadership, lease_ttl_s=99)
-    change(harness, replace(old, agent="somebody", scope="other", leadership=lease))
+    change(harness, replace(old, agent="agent-9", scope="other", leadership=lease))
     assert harness.controller.settings == old
 
 
-def test_windows_and_bounds_follow_and_keep_what_was_seen() -> None:
+def test_windows_and_bounds_change_and_keep_their_data() -> None:
     harness = leading()
     harness.advance(10)
     guard, threshold = GuardrailKnobs(stabilisation_ms=7_000), ThresholdKnobs(adjustment_interval_ms=5_000)
@@ -107,7 +107,7 @@ def test_windows_and_bounds_follow_and_keep_what_was_seen() -> None:
     assert state.fleet.models["n"].guardrails.history["decode"].proposals.window_ms == 0
 
 
-def test_a_fleet_of_unchanged_counts_stays_as_it_is() -> None:
+def test_settings_without_new_counts_cause_no_decision() -> None:
     harness = leading()
     harness.advance(10)
     change(
@@ -119,7 +119,7 @@ def test_a_fleet_of_unchanged_counts_stays_as_it_is() -> None:
     assert not [effect for effect in harness.advance(60) if isinstance(effect, CommitDecision)]
 
 
-def test_a_longer_deadline_takes_back_what_was_late() -> None:
+def test_a_longer_deadline_makes_late_workers_starting_again() -> None:
     harness = leading()
     starting = WorkerRecord("m", "decode", "c", "decode", 1, "starting")
     harness.handle(WorkerRegistered(RegisteredWorker(starting, 5)))
@@ -130,7 +130,7 @@ def test_a_longer_deadline_takes_back_what_was_late() -> None:
     assert (pool.late, pool.worker_counts(harness.now).starting) == (0, 1)
 
 
-def test_a_planner_of_another_kind_takes_over() -> None:
+def test_a_model_can_change_its_kind_of_planner() -> None:
     harness = leading()
     harness.advance(5)
     change(harness, with_model(harness.controller.settings, "m", planner="hpa"))
@@ -139,10 +139,10 @@ def test_a_planner_of_another_kind_takes_over() -> None:
     assert planners["n"].watches  # type: ignore[attr-defined]
 
 
-# -- what is under way -------------------------------------------------------------------------------------------------
+# -- decisions and drains in progress ----------------------------------------------------------------------------------
 
 
-def test_a_decision_that_is_being_committed_goes_on() -> None:
+def test_a_decision_that_is_being_committed_is_announced() -> None:
     harness, commit = growing()
     change(harness, with_model(harness.controller.settings, "m", guardrails=GuardrailKnobs()))
     effects = harness.handle(DecisionCommitted(commit.decision.decision_id, "m", 50))
@@ -150,7 +150,7 @@ def test_a_decision_that_is_being_committed_goes_on() -> None:
     assert harness.desired() == 3
 
 
-def test_a_decision_above_new_bounds_is_not_announced_but_decided_again() -> None:
+def test_a_commit_above_new_bounds_is_replaced_by_a_new_decision() -> None:
     harness, commit = growing()
     change(harness, with_model(harness.controller.settings, "m", pools=(replace(DECODE, replicas_max=2),)))
     effects = harness.handle(DecisionCommitted(commit.decision.decision_id, "m", 50))
@@ -158,7 +158,7 @@ def test_a_decision_above_new_bounds_is_not_announced_but_decided_again() -> Non
     assert [target.replicas for target in harness.commit_of(effects).targets] == [2]
 
 
-def test_an_open_decision_above_new_bounds_is_announced_no_more() -> None:
+def test_an_open_decision_above_new_bounds_is_no_longer_announced() -> None:
     harness, commit = growing()
     harness.handle(DecisionCommitted(commit.decision.decision_id, "m", 50))
     effects = change(harness, with_model(harness.controller.settings, "m", pools=(replace(DECODE, replicas_max=2),)))
@@ -166,7 +166,7 @@ def test_an_open_decision_above_new_bounds_is_announced_no_more() -> None:
     assert not [effect for effect in harness.advance(5) if isinstance(effect, AnnounceDecision)]
 
 
-def test_a_pool_that_goes_takes_its_drains_with_it() -> None:
+def test_a_removed_pool_drops_its_drains() -> None:
     harness = leading()
     harness.advance(2)
     assert [
@@ -185,7 +185,7 @@ def test_a_pool_that_goes_takes_its_drains_with_it() -> None:
     assert not state.fleet.unassigned.workers
 
 
-def test_a_pool_of_another_role_is_another_pool() -> None:
+def test_a_pool_with_another_role_starts_empty() -> None:
     harness = leading()
     harness.advance(2)
     change(harness, with_model(harness.controller.settings, "m", pools=(PoolKnobs("decode", "aggregated"),)))
@@ -195,10 +195,10 @@ def test_a_pool_of_another_role_is_another_pool() -> None:
     assert "planner_failures" not in harness.controller.state.counters
 
 
-# -- what comes and goes -----------------------------------------------------------------------------------------------
+# -- added and removed models ------------------------------------------------------------------------------------------
 
 
-def test_workers_that_were_registered_before_their_model_are_counted_when_it_comes() -> None:
+def test_workers_registered_before_their_model_are_assigned_to_it() -> None:
     harness = ControllerHarness(without(ControllerHarness().controller.settings, "m"))
     records = [WorkerRecord("m", "decode", name, "decode", 1) for name in ("a", "b")]
     harness.handle(RegistryRead([RegisteredWorker(records[0], 5)]))
@@ -207,7 +207,7 @@ def test_workers_that_were_registered_before_their_model_are_counted_when_it_com
     assert harness.controller.state.fleet.models["m"].pools["decode"].ready == 2
 
 
-def test_a_worker_that_has_gone_before_its_model_came_is_not_counted() -> None:
+def test_a_worker_deregistered_before_its_model_is_added_does_not_count() -> None:
     harness = ControllerHarness(without(ControllerHarness().controller.settings, "m"))
     worker = RegisteredWorker(WorkerRecord("m", "decode", "a", "decode", 1), 5)
     harness.handle(WorkerRegistered(worker))
@@ -219,7 +219,7 @@ def test_a_worker_that_has_gone_before_its_model_came_is_not_counted() -> None:
     assert harness.controller.state.fleet.workers == 0
 
 
-def test_strangers_are_no_more_than_workers_may_be() -> None:
+def test_the_number_of_unassigned_workers_is_bounded() -> None:
     harness = ControllerHarness(
         replace(without(ControllerHarness().controller.settings, "m"), fleet=FleetKnobs(workers_max=1))
     )
@@ -228,7 +228,7 @@ def test_strangers_are_no_more_than_workers_may_be() -> None:
     assert len(harness.controller.state.fleet.unassigned.workers) == 1
 
 
-def test_a_model_that_comes_back_goes_on_from_what_the_store_holds() -> None:
+def test_a_model_that_is_added_again_continues_from_the_store() -> None:
     harness, commit = growing()
     whole = harness.controller.settings
     change(harness, without(whole, "m"))
@@ -236,13 +236,13 @@ def test_a_model_that_comes_back_goes_on_from_what_the_store_holds() -> None:
     harness.advance(3)
     assert set(harness.controller.state.fleet.models) == {"n"}
     effects = change(harness, whole)
-    assert not [effect for effect in effects if isinstance(effect, CommitDecision)], "nothing is known of its decisions"
+    assert not [effect for effect in effects if isinstance(effect, CommitDecision)], "the decisions have not been read"
     effects = read(harness, effects, StoredDecision(commit.decision, 50))
     assert harness.desired() == 3
     assert [effect.decision for effect in effects if isinstance(effect, AnnounceDecision)] == [commit.decision]
 
 
-def test_a_sequence_is_never_used_again() -> None:
+def test_a_model_that_is_added_again_reuses_no_sequence() -> None:
     harness, commit = growing()
     whole = harness.controller.settings
     change(harness, without(whole, "m"))
@@ -252,7 +252,7 @@ def test_a_sequence_is_never_used_again() -> None:
     assert again.decision.sequence > commit.decision.sequence
 
 
-def test_a_new_model_warms_up_and_the_others_need_not() -> None:
+def test_only_a_new_model_warms_up() -> None:
     harness = leading()
     harness.advance(5)
     guard = GuardrailKnobs(stabilisation_ms=0, cooldown_down_ms=0, warm_up_ms=60_000)
@@ -267,7 +267,7 @@ def test_a_new_model_warms_up_and_the_others_need_not() -> None:
     assert "m" in shrinks
 
 
-def test_a_new_model_begins_with_what_the_store_holds_of_it() -> None:
+def test_a_new_model_starts_with_its_learned_state() -> None:
     harness = ControllerHarness(without(ControllerHarness().controller.settings, "m"))
     harness.handle(LearnedRead({"m": LearnedState(start_ups_ms={"decode": [4_000]})}))
     change(harness, ControllerHarness().controller.settings)
@@ -277,7 +277,7 @@ def test_a_new_model_begins_with_what_the_store_holds_of_it() -> None:
 # -- the journal -------------------------------------------------------------------------------------------------------
 
 
-def test_a_journal_replays_exactly_across_changes() -> None:
+def test_a_journal_replays_exactly_across_changed_settings() -> None:
     world, agent, journal = lone_agent(5, (0.0, 60_000.0, 90_000.0))
     timeline, whole = world.timeline, agent.controller.settings
     guard = GuardrailKnobs(stabilisation_ms=2_000, warm_up_ms=2_000)

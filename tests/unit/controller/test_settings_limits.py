@@ -1,4 +1,4 @@
-"""Limits over all models, and settings that change while somebody waits for his share of them."""
+"""Changed settings of limits over all models, while a model waits for GPUs."""
 
 import msgspec
 from msgspec.structs import replace
@@ -17,15 +17,16 @@ MINUTE_MS = 60_000
 
 
 def scarce(gpus: int = 10) -> MultiModelWorld:
-    """Model ``a`` would have 8 workers, and ``b`` has 4; each takes one of so many GPUs."""
+    """Return model ``a``, which requests 8 workers, and ``b`` with 4, sharing ``gpus`` GPUs, one per worker."""
     limited = GpuLimits(AllocationKnobs({"h100": gpus}, solver="greedy"), (AcceleratorKnobs("h100"),))
     models = MultiModelWorld({"a": [(MAIN, 3)], "b": [(MAIN, 4)]}, FleetKnobs(), limited=limited)
     settings = models.controller.settings
-    wanted = {"a": StaticKnobs({"main": 8, "more": 1}), "b": StaticKnobs({"main": 4})}
+    requested = {"a": StaticKnobs({"main": 8, "more": 1}), "b": StaticKnobs({"main": 4})}
     change(
         models,
         replace(
-            settings, models=tuple(replace(one, planner_knobs={"static": wanted[one.name]}) for one in settings.models)
+            settings,
+            models=tuple(replace(one, planner_knobs={"static": requested[one.name]}) for one in settings.models),
         ),
     )
     models.run(MINUTE_MS)
@@ -33,7 +34,7 @@ def scarce(gpus: int = 10) -> MultiModelWorld:
 
 
 def change(models: MultiModelWorld, settings: Settings) -> None:
-    """Who is taken out stops its workers; until then they occupy their GPUs."""
+    """Apply settings, and stop the workers of removed models and pools."""
     models.schedule(SettingsChanged(msgspec.Raw(msgspec.json.encode(settings))))
     pools = {(model.name, pool.name) for model in settings.models for pool in model.pools}
     for one in [one for one in models.workers.values() if (one.model, one.pool) not in pools]:
@@ -44,7 +45,7 @@ def main(models: MultiModelWorld) -> dict[str, int]:
     return {name: pools["main"] for name, pools in models.effective_targets().items()}
 
 
-def test_who_is_taken_out_of_the_settings_leaves_its_share_to_the_others() -> None:
+def test_a_removed_model_releases_its_gpus() -> None:
     models = scarce()
     assert main(models) == {"a": 6, "b": 4}
     whole = models.controller.settings
@@ -56,7 +57,7 @@ def test_who_is_taken_out_of_the_settings_leaves_its_share_to_the_others() -> No
     assert sum(main(models).values()) == 10
 
 
-def test_who_has_less_than_it_would_can_be_taken_out_too() -> None:
+def test_a_model_that_waits_for_gpus_can_be_removed() -> None:
     models = scarce()
     whole = models.controller.settings
     change(models, replace(whole, models=whole.models[1:]))
@@ -64,7 +65,7 @@ def test_who_has_less_than_it_would_can_be_taken_out_too() -> None:
     assert main(models) == {"b": 4}
 
 
-def test_other_limits_count_from_then_on() -> None:
+def test_changed_limits_apply_at_once() -> None:
     models = scarce()
     knobs = replace(models.controller.settings.allocation, capacity={"h100": 11})
     change(models, replace(models.controller.settings, allocation=knobs))
@@ -75,7 +76,7 @@ def test_other_limits_count_from_then_on() -> None:
     assert main(models) == {"a": 8, "b": 4}
 
 
-def test_a_model_that_waits_may_have_another_pool() -> None:
+def test_a_model_that_waits_for_gpus_can_get_another_pool() -> None:
     models = scarce()
     a, b = models.controller.settings.models
     more = replace(a, pools=(MAIN, replace(MAIN, name="more")))
@@ -87,7 +88,7 @@ def test_a_model_that_waits_may_have_another_pool() -> None:
     assert main(models) == {"a": 6, "b": 4}
 
 
-def test_a_budget_over_all_models_forgets_who_is_gone() -> None:
+def test_the_budget_over_all_models_drops_claims_of_removed_models() -> None:
     models = MultiModelWorld({"a": [(MAIN, 3)], "b": [(MAIN, 4)]}, FleetKnobs(gpu_budget_max=10))
     models.propose("a", main=8)
     models.run(MINUTE_MS)

@@ -1,4 +1,4 @@
-"""Every planner goes on with other knobs and other pools, in the middle of its work."""
+"""Planners continue with changed knobs and changed pools."""
 
 from typing import Any
 
@@ -35,7 +35,7 @@ BY_TRAFFIC = [name for name, kind in PLANNERS.items() if kind.needs.traffic]
 
 
 class Busy:
-    """A controller with one model, whose pools have two workers each, under traffic that slowly rises."""
+    """A controller with one model, whose pools have two workers each, under slowly rising traffic."""
 
     def __init__(self, planner: str, knobs: Any) -> None:
         model = ModelKnobs("m", (_pool("first"), _pool("more")), planner=planner, planner_knobs={planner: knobs})
@@ -47,31 +47,33 @@ class Busy:
         for name in NAMES:
             for worker in ("a", "b"):
                 record = WorkerRecord("m", name, worker, "aggregated", 1)
-                self.tell(WorkerRegistered(RegisteredWorker(record, 5)))
+                self.handle(WorkerRegistered(RegisteredWorker(record, 5)))
 
     @property
     def planner(self) -> Any:
         return self.controller._planners["m"]
 
-    def tell(self, *events: AnyEvent) -> list[AnyEffect]:
+    def handle(self, *events: AnyEvent) -> list[AnyEffect]:
         return self.controller.handle(events, self.now)
 
     def run(self, seconds: int) -> None:
         for _ in range(seconds):
             self.now, self.sequence = self.now + 1_000, self.sequence + 1
-            effects = self.tell(self._traffic(), *(self._load(pool, worker) for pool in NAMES for worker in ("a", "b")))
+            effects = self.handle(
+                self._traffic(), *(self._load(pool, worker) for pool in NAMES for worker in ("a", "b"))
+            )
             for effect in effects:
                 if isinstance(effect, FitForecast):
                     found = [forecast(question) for question in effect.queries]
                     self.unanswered.append(ForecastFitted("m", effect.request, found))
             if self.answering and self.unanswered:
-                self.tell(*self.unanswered)
+                self.handle(*self.unanswered)
                 self.unanswered.clear()
 
     def change(self, **knobs: Any) -> None:
         settings = self.controller.settings
         settings = replace(settings, models=(replace(settings.models[0], **knobs),))
-        self.tell(SettingsChanged(msgspec.Raw(msgspec.json.encode(settings))))
+        self.handle(SettingsChanged(msgspec.Raw(msgspec.json.encode(settings))))
 
     def _traffic(self) -> TrafficReported:
         arrivals = 100 + self.sequence
@@ -80,7 +82,7 @@ class Busy:
 
     def _load(self, pool: str, worker: str) -> LoadReported:
         blocks = 500 + self.sequence % 7 * 10
-        said = WorkerSample(
+        sample = WorkerSample(
             self.sequence,
             0,
             kv_usage_ratio=0.5,
@@ -92,7 +94,7 @@ class Busy:
             ttft_ms=10.0 + 0.02 * blocks,
             itl_ms=10.0 + 0.05 * blocks,
         )
-        return LoadReported("m", pool, worker, 1, [said])
+        return LoadReported("m", pool, worker, 1, [sample])
 
 
 def _pool(name: str) -> PoolKnobs:
@@ -100,7 +102,7 @@ def _pool(name: str) -> PoolKnobs:
 
 
 def _knobs(name: str) -> Any:
-    """With short intervals, in each of which is looked several times."""
+    """Return knobs with short intervals, each with several evaluations."""
     return _changed(PLANNERS[name].Knobs(), _shorter)
 
 
@@ -109,7 +111,7 @@ def _shorter(key: str, value: Any) -> Any:
 
 
 def _changed(knobs: Any, change: Any) -> Any:
-    """Knobs with every number in them, and in their parts, given to a function."""
+    """Apply a function to all values of knobs, nested ones included."""
     values = {one.name: getattr(knobs, one.name) for one in msgspec.structs.fields(knobs)}
     return replace(
         knobs,
@@ -121,12 +123,12 @@ def _changed(knobs: Any, change: Any) -> Any:
 
 
 def _longer(key: str, value: Any) -> Any:
-    """Every time of the knobs a quarter longer."""
+    """Make a duration a quarter longer."""
     return value * 5 // 4 if key.endswith("_ms") and isinstance(value, int) else value
 
 
 @pytest.mark.parametrize("name", sorted(PLANNERS))
-def test_a_planner_goes_on_with_other_pools_and_other_knobs(name: str) -> None:
+def test_a_planner_continues_with_changed_pools_and_knobs(name: str) -> None:
     shorter, longer = _knobs(name), _changed(_knobs(name), _longer)
     busy = Busy(name, shorter)
     busy.run(65)
@@ -144,13 +146,13 @@ def test_a_planner_goes_on_with_other_pools_and_other_knobs(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(set(BY_TRAFFIC) - {"hybrid"}))
-def test_a_series_of_other_intervals_begins_anew_and_the_sizes_stand(name: str) -> None:
+def test_changed_intervals_clear_the_series_and_keep_the_sizes(name: str) -> None:
     busy = Busy(name, _knobs(name))
     busy.run(95)
     part = _sized(busy.planner)
-    sized, asked = dict(part.sizer.sizes.sized), part.demand.forecast.request
+    sized, request = dict(part.sizer.sizes.sized), part.demand.forecast.request
     assert sized
-    assert asked
+    assert request
     assert part.demand.intervals is not None
     assert len(part.demand.intervals.requests) >= 3
     busy.answering = False
@@ -159,7 +161,7 @@ def test_a_series_of_other_intervals_begins_anew_and_the_sizes_stand(name: str) 
     assert part.demand.intervals.interval_ms == INTERVAL_MS * 5 // 4
     assert part.demand.intervals.requests == []
     assert part.sizer.sizes.sized.keys() == sized.keys()
-    assert (part.demand.forecast.request >= asked, part.demand.forecast.waiting) == (True, False)
+    assert (part.demand.forecast.request >= request, part.demand.forecast.waiting) == (True, False)
     busy.answering = True
     busy.run(80)
     assert len(part.demand.intervals.requests) == 2
@@ -167,7 +169,7 @@ def test_a_series_of_other_intervals_begins_anew_and_the_sizes_stand(name: str) 
 
 
 @pytest.mark.parametrize("name", sorted(BY_TRAFFIC))
-def test_a_pool_that_comes_between_two_forecasts_is_sized(name: str) -> None:
+def test_a_pool_added_between_two_forecasts_is_sized(name: str) -> None:
     busy = Busy(name, _knobs(name))
     busy.run(95)
     busy.change(pools=tuple(map(_pool, NAMES)))
@@ -182,7 +184,7 @@ def test_a_pool_that_comes_between_two_forecasts_is_sized(name: str) -> None:
     ]
 
 
-def test_other_knobs_of_the_same_intervals_keep_the_series() -> None:
+def test_changed_knobs_with_the_same_intervals_keep_the_series() -> None:
     busy = Busy("throughput", _knobs("throughput"))
     busy.run(35)
     before = list(busy.planner.demand.intervals.requests)
@@ -192,7 +194,7 @@ def test_other_knobs_of_the_same_intervals_keep_the_series() -> None:
 
 
 @pytest.mark.parametrize("between", ["", "static"])
-def test_an_answer_to_the_planner_before_is_none_to_the_next(between: str) -> None:
+def test_a_forecast_for_an_earlier_planner_is_ignored(between: str) -> None:
     busy = Busy("sla", _knobs("sla"))
     busy.run(35)
     busy.answering = False
@@ -203,15 +205,15 @@ def test_an_answer_to_the_planner_before_is_none_to_the_next(between: str) -> No
         busy.run(5)
     busy.change(planner="throughput", planner_knobs={"throughput": _knobs("throughput")})
     busy.run(65)
-    assert len(busy.unanswered) == 2, "it waits for the answer to a question of its own"
-    busy.tell(late)
+    assert len(busy.unanswered) == 2, "the new planner has requested its own forecast"
+    busy.handle(late)
     assert _sized(busy.planner).demand.forecast.waiting
-    busy.tell(busy.unanswered[1])
+    busy.handle(busy.unanswered[1])
     assert not _sized(busy.planner).demand.forecast.waiting
 
 
 def _remembered(planner: Any) -> set[str]:
-    """Pools of which a planner, or a part of it, remembers something."""
+    """Return the pools for which a planner has state."""
     found: set[str] = set()
     if isinstance(planner, dict):
         found |= {key for key in planner if key in NAMES}

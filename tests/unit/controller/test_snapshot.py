@@ -1,4 +1,4 @@
-"""A picture shows what was known when it was taken, whatever happens before it is encoded."""
+"""Snapshots: a capture is unaffected by later events, and restoring it gives the same state."""
 
 import msgspec
 import pytest
@@ -26,7 +26,7 @@ def report(made: Controller, workers: int, sequence: int, now: int) -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 1, 128, 300])
-def test_what_happens_later_is_not_in_it(workers: int) -> None:
+def test_a_capture_excludes_later_events(workers: int) -> None:
     made = controller(workers)
     before, finish = made.snapshot(), made.capture()
     report(made, workers, 2, 3_000)
@@ -35,7 +35,7 @@ def test_what_happens_later_is_not_in_it(workers: int) -> None:
     assert msgspec.json.encode(finish()) == before
 
 
-def test_it_restores_what_was() -> None:
+def test_a_snapshot_restores_the_state() -> None:
     made, twin = controller(300), Controller(SETTINGS)
     twin.restore(msgspec.json.encode(made.capture()()))
     assert msgspec.json.encode(twin.state) == msgspec.json.encode(made.state)

@@ -1,4 +1,4 @@
-"""A worker's way out."""
+"""Drains of workers: choice of victims, commands, and the end of a drain."""
 
 import pytest
 from msgspec.structs import replace
@@ -18,7 +18,7 @@ EPOCH = 40
 
 
 class Scene:
-    """Two decode workers and what the drains do with them."""
+    """Two decode workers and the drains of their fleet."""
 
     def __init__(self) -> None:
         self.fleet: Fleet = fleet_of(PoolKnobs("decode", "decode"))
@@ -42,7 +42,7 @@ class Scene:
     def drained(self, incarnation: int = 1, now: int = START) -> Rejection | None:
         return self.drains.record_drained(WorkerDrained("m", "decode", "a", incarnation), self.fleet, now)
 
-    def asked(self, now: int) -> list[str]:
+    def commanded(self, now: int) -> list[str]:
         return [e.worker for e in self.tick(now) if isinstance(e, SendDrain)]
 
     @property
@@ -53,7 +53,7 @@ class Scene:
 # -- victims -----------------------------------------------------------------------------------------------------------
 
 
-def test_victims_are_those_that_are_cheapest_to_lose() -> None:
+def test_victims_are_the_workers_that_are_cheapest_to_remove() -> None:
     fleet = fleet_of(PoolKnobs("decode", "decode"))
     pool = fleet.models["m"].pools["decode"]
     workers: list[tuple[str, WorkerPhase, int, float, int, int]] = [
@@ -76,22 +76,22 @@ def test_victims_are_those_that_are_cheapest_to_lose() -> None:
     assert choose_victims(pool, 0) == []
 
 
-def test_where_requests_move_those_are_cheapest_to_lose_that_have_the_fewest_that_must_stay() -> None:
+def test_with_migration_unmovable_requests_decide_on_victims() -> None:
     fleet = fleet_of(PoolKnobs("decode", "decode"))
     pool = fleet.models["m"].pools["decode"]
     for name, running, staying in (("many", 9, 0), ("few", 3, 0), ("guided", 2, 2), ("fixed", 1, 0)):
         fleet.register(registered(name), START)
-        said = replace(sample(1, 0.1 * running, 0, running), unmovable_requests=staying)
-        fleet.ingest(reported(name, said), START)
-    moves = [v.worker for v in choose_victims(pool, 99, lambda worker: worker.record.worker != "fixed")]
-    assert moves == ["few", "many", "fixed", "guided"]
+        load = replace(sample(1, 0.1 * running, 0, running), unmovable_requests=staying)
+        fleet.ingest(reported(name, load), START)
+    migrating = [v.worker for v in choose_victims(pool, 99, lambda worker: worker.record.worker != "fixed")]
+    assert migrating == ["few", "many", "fixed", "guided"]
     assert [v.worker for v in choose_victims(pool, 99)] == ["fixed", "guided", "few", "many"]
 
 
-# -- asking ------------------------------------------------------------------------------------------------------------
+# -- commands ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_victim_is_asked_at_once() -> None:
+def test_a_victim_is_commanded_at_once() -> None:
     scene = Scene()
     assert scene.start() is None
     assert scene.drains.next_wake() is not None
@@ -102,13 +102,13 @@ def test_a_victim_is_asked_at_once() -> None:
     assert scene.drains.of_pool("m", "prefill") == []
 
 
-def test_a_drain_that_goes_on_is_not_begun_again() -> None:
+def test_an_open_drain_is_not_started_again() -> None:
     scene = Scene()
     scene.start()
     scene.tick(START)
     scene.answer(START, accepted=True)
     assert scene.start(now=START + 1_000) is None
-    assert scene.asked(START + 1_000) == []
+    assert scene.commanded(START + 1_000) == []
     assert scene.drains.open["m\0decode\0a"].deadline_ms == START + 60_000
 
 
@@ -116,7 +116,7 @@ def test_a_drain_that_goes_on_is_not_begun_again() -> None:
     ("name", "incarnation", "why"),
     [("z", 1, Rejection.UNKNOWN_WORKER), ("a", 2, Rejection.UNKNOWN_INCARNATION)],
 )
-def test_who_is_not_there_is_not_drained(name: str, incarnation: int, why: Rejection) -> None:
+def test_an_unknown_worker_is_not_drained(name: str, incarnation: int, why: Rejection) -> None:
     scene = Scene()
     assert scene.start(name, incarnation) == why
     assert scene.drains.open == {}
@@ -124,28 +124,28 @@ def test_who_is_not_there_is_not_drained(name: str, incarnation: int, why: Rejec
     assert scene.drains.start(scene.fleet, "x", "decode", Victim("a", 1), "id", START) == Rejection.UNKNOWN_MODEL
 
 
-def test_who_accepted_is_not_asked_again() -> None:
+def test_a_worker_that_accepted_gets_no_further_command() -> None:
     scene = Scene()
     scene.start()
     scene.tick(START)
     assert scene.answer(START, accepted=True) == []
-    assert scene.asked(START + 30_000) == []
+    assert scene.commanded(START + 30_000) == []
     assert scene.answer(START, accepted=False) == [], "a late answer to an earlier command"
 
 
-def test_who_does_not_answer_is_asked_again_and_then_loses_its_lease() -> None:
+def test_without_an_answer_the_command_repeats_and_the_lease_is_revoked() -> None:
     scene = Scene()
     scene.start()
-    said = []
+    effects = []
     for tick in range(5):
         now = START + 2_000 * tick
-        assert scene.asked(now) == ["a"]
-        assert scene.asked(now + 1_999) == []
-        said.append(scene.answer(now, accepted=None))
-    assert said == [[], [], ["RevokeWorkerLease", "drain_unanswered"], [], []]
+        assert scene.commanded(now) == ["a"]
+        assert scene.commanded(now + 1_999) == []
+        effects.append(scene.answer(now, accepted=None))
+    assert effects == [[], [], ["RevokeWorkerLease", "drain_unanswered"], [], []]
 
 
-def test_the_lease_that_is_revoked_is_the_victims() -> None:
+def test_the_revoked_lease_is_that_of_the_victim() -> None:
     scene = Scene()
     scene.start()
     for tick in range(3):
@@ -156,18 +156,18 @@ def test_the_lease_that_is_revoked_is_the_victims() -> None:
     assert effects[0] == RevokeWorkerLease("a", 5)
 
 
-def test_a_refusal_is_told_once_and_asked_again() -> None:
+def test_a_refusal_raises_one_alarm_and_the_command_repeats() -> None:
     scene = Scene()
     scene.start()
     scene.tick(START)
     assert scene.answer(START, accepted=False) == ["drain_refused"]
-    assert scene.asked(START + 2_000) == ["a"]
+    assert scene.commanded(START + 2_000) == ["a"]
     assert scene.answer(START + 2_000, accepted=False) == []
-    assert scene.asked(START + 4_000) == ["a"]
+    assert scene.commanded(START + 4_000) == ["a"]
     assert scene.answer(START + 4_000, accepted=False) == ["RevokeWorkerLease", "drain_unanswered"]
 
 
-def test_an_answer_to_another_drain_is_nothing() -> None:
+def test_an_answer_to_another_drain_is_ignored() -> None:
     scene = Scene()
     assert scene.answer(START, accepted=True) == []
     scene.start()
@@ -176,18 +176,18 @@ def test_an_answer_to_another_drain_is_nothing() -> None:
     assert not scene.drains.open["m\0decode\0a"].accepted
 
 
-def test_an_answer_that_is_lost_is_asked_for_again_in_the_end() -> None:
+def test_a_lost_answer_event_delays_the_next_command() -> None:
     scene = Scene()
     scene.start()
-    assert scene.asked(START) == ["a"]
-    assert scene.asked(START + 9_999) == []
-    assert scene.asked(START + 10_000) == ["a"]
+    assert scene.commanded(START) == ["a"]
+    assert scene.commanded(START + 9_999) == []
+    assert scene.commanded(START + 10_000) == ["a"]
 
 
 # -- the end -----------------------------------------------------------------------------------------------------------
 
 
-def test_drained_while_still_registered_stays_listed() -> None:
+def test_a_drained_worker_with_a_key_stays_listed() -> None:
     scene = Scene()
     scene.start()
     assert scene.drained(now=START + 5_000) is None
@@ -197,7 +197,7 @@ def test_drained_while_still_registered_stays_listed() -> None:
     assert scene.drained() == Rejection.UNKNOWN_DRAIN
 
 
-def test_drained_after_its_key_went_is_forgotten() -> None:
+def test_a_drained_worker_without_a_key_is_removed() -> None:
     scene = Scene()
     scene.start()
     scene.fleet.deregister("m", "decode", "a", START)
@@ -206,14 +206,14 @@ def test_drained_after_its_key_went_is_forgotten() -> None:
     assert sorted(scene.pool.workers) == ["b"]
 
 
-def test_the_report_of_an_earlier_life_ends_nothing() -> None:
+def test_a_report_of_an_earlier_incarnation_ends_no_drain() -> None:
     scene = Scene()
     scene.start()
     assert scene.drained(incarnation=0) == Rejection.UNKNOWN_DRAIN
     assert scene.endings == []
 
 
-def test_overdue_with_an_alarm() -> None:
+def test_an_overdue_drain_ends_with_an_alarm() -> None:
     scene = Scene()
     scene.start()
     scene.answer(START, accepted=True)
@@ -226,7 +226,7 @@ def test_overdue_with_an_alarm() -> None:
     assert sorted(scene.pool.workers) == ["b"]
 
 
-def test_a_victim_that_comes_back_as_another_life_died() -> None:
+def test_a_new_incarnation_ends_the_drain_as_died() -> None:
     scene = Scene()
     scene.start()
     scene.fleet.register(registered("a", incarnation=2), START + 1_000)
@@ -235,17 +235,17 @@ def test_a_victim_that_comes_back_as_another_life_died() -> None:
     assert scene.pool.ready == 2
 
 
-def test_another_life_of_a_victim_can_be_a_victim() -> None:
+def test_a_new_incarnation_can_be_drained_too() -> None:
     scene = Scene()
     scene.start()
     scene.fleet.register(registered("a", incarnation=2), START + 1_000)
     assert scene.start(incarnation=2, now=START + 1_000) is None
-    assert scene.asked(START + 1_000) == ["a"]
+    assert scene.commanded(START + 1_000) == ["a"]
     assert scene.drains.of_pool("m", "decode") == [Victim("a", 2)]
     assert scene.endings == [("a", "died")]
 
 
-def test_another_life_can_be_a_victim_after_the_drain_of_the_one_before_was_closed() -> None:
+def test_a_new_incarnation_can_be_drained_after_the_earlier_drain_ended() -> None:
     scene = Scene()
     scene.start()
     scene.fleet.register(registered("a", incarnation=2), START + 1_000)
@@ -264,7 +264,7 @@ def draining_without_a_lease() -> Scene:
     return scene
 
 
-def test_without_a_lease_it_lives_as_long_as_it_reports() -> None:
+def test_a_victim_without_a_lease_is_alive_while_it_reports() -> None:
     scene = draining_without_a_lease()
     last = START + 30_000
     for number, now in enumerate(range(START, last + 1, 5_000)):
@@ -277,7 +277,7 @@ def test_without_a_lease_it_lives_as_long_as_it_reports() -> None:
     assert sorted(scene.pool.workers) == ["b"]
 
 
-def test_a_registered_victim_may_be_silent() -> None:
+def test_a_registered_victim_may_be_silent_until_its_deadline() -> None:
     scene = Scene()
     scene.start()
     scene.answer(START, accepted=True)
@@ -285,7 +285,7 @@ def test_a_registered_victim_may_be_silent() -> None:
     assert scene.endings == []
 
 
-def test_silence_means_nothing_before_anybody_could_be_heard() -> None:
+def test_silence_before_the_bus_connected_is_no_death() -> None:
     scene = draining_without_a_lease()
     now = START + 30_000
     assert scene.tick(now, listening_since_ms=now) == []
@@ -295,20 +295,20 @@ def test_silence_means_nothing_before_anybody_could_be_heard() -> None:
     assert scene.endings == [("a", "died")]
 
 
-def test_whoever_takes_over_goes_on_with_the_same() -> None:
+def test_a_new_leader_resumes_abandoned_drains() -> None:
     scene = Scene()
     scene.start()
     scene.start("b")
     scene.fleet.deregister("m", "decode", "a", START)
     scene.drains.abandon(scene.fleet, START)
     assert (scene.drains.open, scene.drains.next_wake(), scene.endings) == ({}, None, [])
-    assert sorted(scene.pool.workers) == ["b"], "without a key and without a drain there is nothing to know it by"
-    assert scene.pool.ready == 1, "who has not accepted is a worker like any other, until it is asked again"
+    assert sorted(scene.pool.workers) == ["b"], "a worker without a key and without a drain is removed"
+    assert scene.pool.ready == 1, "a worker that has not accepted is ready until the next command"
     assert scene.start("b", now=START + 9_000) is None
-    assert scene.asked(START + 9_000) == ["b"]
+    assert scene.commanded(START + 9_000) == ["b"]
 
 
-def test_finished_drains_are_remembered_and_bounded() -> None:
+def test_the_list_of_finished_drains_is_bounded() -> None:
     scene = Scene()
     for number in range(300):
         scene.fleet.register(registered("a", incarnation=number), START)

@@ -1,4 +1,4 @@
-"""The election, every phase against every event."""
+"""Leader election: each phase with each event."""
 
 from collections.abc import Callable
 
@@ -41,15 +41,15 @@ def renewed(asked_at_ms: int, lease_id: int = LEASE) -> LeaseRenewed:
 # -- a campaign --------------------------------------------------------------------------------------------------------
 
 
-def test_there_is_one_campaign_at_a_time() -> None:
+def test_one_campaign_runs_at_a_time() -> None:
     leadership = follower()
     assert leadership.tick(T0) == [Campaign("all", 10, T0)]
-    assert leadership.next_wake() is None, "only the answer can change anything"
+    assert leadership.next_wake() is None, "nothing is due before the answer"
     assert leadership.tick(T0 + 60_000) == []
 
 
 @pytest.mark.parametrize(("leader", "wait_ms"), [("other", 10_000), ("", 500)])
-def test_a_lost_campaign_is_tried_again(leader: str, wait_ms: int) -> None:
+def test_a_lost_campaign_is_retried(leader: str, wait_ms: int) -> None:
     leadership = follower()
     leadership.tick(T0)
     leadership.lost_campaign(leader, T0)
@@ -58,7 +58,7 @@ def test_a_lost_campaign_is_tried_again(leader: str, wait_ms: int) -> None:
     assert leadership.tick(T0 + wait_ms) == [Campaign("all", 10, T0 + wait_ms)]
 
 
-def test_a_leader_that_goes_is_followed_at_once() -> None:
+def test_a_removed_leader_key_causes_a_campaign_at_once() -> None:
     leadership = follower()
     leadership.tick(T0)
     leadership.lost_campaign("other", T0)
@@ -66,7 +66,7 @@ def test_a_leader_that_goes_is_followed_at_once() -> None:
     assert leadership.tick(T0 + 1) == [Campaign("all", 10, T0 + 1)]
 
 
-def test_a_victory_counts_from_when_it_was_asked_for() -> None:
+def test_the_lease_counts_from_the_request_of_the_campaign() -> None:
     leadership = follower()
     leadership.tick(T0)
     assert leadership.won(LeadershipWon("all", EPOCH, LEASE, T0), DEADLINE - 1) == []
@@ -75,7 +75,7 @@ def test_a_victory_counts_from_when_it_was_asked_for() -> None:
     assert not leadership.may_commit(DEADLINE)
 
 
-def test_a_victory_that_comes_too_late_is_given_back() -> None:
+def test_a_late_victory_releases_the_lease() -> None:
     leadership = follower()
     leadership.tick(T0)
     assert leadership.won(LeadershipWon("all", EPOCH, LEASE, T0), DEADLINE) == RESIGN
@@ -84,7 +84,7 @@ def test_a_victory_that_comes_too_late_is_given_back() -> None:
     assert leadership.tick(DEADLINE + 1_000) == [Campaign("all", 10, DEADLINE + 1_000)]
 
 
-def test_a_victory_after_resigning_is_given_back() -> None:
+def test_a_victory_after_resigning_releases_the_lease() -> None:
     leadership = follower()
     leadership.tick(T0)
     assert leadership.resign(T0 + 1) == []
@@ -97,7 +97,7 @@ def test_a_victory_after_resigning_is_given_back() -> None:
 # -- leading -----------------------------------------------------------------------------------------------------------
 
 
-def test_the_lease_is_renewed_after_a_third_of_it() -> None:
+def test_the_lease_is_renewed_after_a_third_of_its_ttl() -> None:
     leadership = leading()
     assert leadership.next_wake() == T0 + 3_333
     assert leadership.tick(T0 + 3_332) == []
@@ -109,7 +109,7 @@ def test_the_lease_is_renewed_after_a_third_of_it() -> None:
     assert leadership.next_wake() == T0 + 6_666
 
 
-def test_a_failed_renewal_is_tried_again_until_the_deadline() -> None:
+def test_a_failed_renewal_is_retried_until_the_deadline() -> None:
     leadership = leading()
     leadership.tick(T0 + 3_333)
     assert leadership.renewal_failed(LeaseRenewalFailed("all", LEASE, lost=False), T0 + 5_000) == []
@@ -119,7 +119,7 @@ def test_a_failed_renewal_is_tried_again_until_the_deadline() -> None:
     assert leadership.phase == "follower"
 
 
-def test_a_process_that_was_paused_steps_down_before_it_does_anything() -> None:
+def test_a_paused_process_steps_down_first() -> None:
     leadership = leading()
     assert not leadership.may_commit(T0 + 3_600_000)
     assert leadership.tick(T0 + 3_600_000) == RESIGN
@@ -133,12 +133,14 @@ def test_a_process_that_was_paused_steps_down_before_it_does_anything() -> None:
         (LeaderChanged("all", "other", EPOCH + 5, EPOCH + 5), RESIGN),
         (LeaderChanged("all", "", 0, EPOCH + 1), RESIGN),
         (LeaderChanged("all", "me", EPOCH, EPOCH), []),
-        (LeaderChanged("all", "me", EPOCH, EPOCH + 30), []),  # our key, in a snapshot of later
-        (LeaderChanged("all", "", 0, EPOCH - 1), []),  # the removal that let us win
+        (LeaderChanged("all", "me", EPOCH, EPOCH + 30), []),  # this agent's key, in a later snapshot
+        (LeaderChanged("all", "", 0, EPOCH - 1), []),  # the removal that this agent's campaign won by
         (LeaderChanged("all", "other", EPOCH - 9, EPOCH - 9), []),
     ],
 )
-def test_news_of_the_lease(event: LeaseRenewalFailed | LeaderChanged, effects: list[Effect]) -> None:
+def test_a_leader_steps_down_when_its_lease_or_key_is_lost(
+    event: LeaseRenewalFailed | LeaderChanged, effects: list[Effect]
+) -> None:
     leadership = leading()
     now = T0 + 200
     if isinstance(event, LeaderChanged):
@@ -149,14 +151,14 @@ def test_news_of_the_lease(event: LeaseRenewalFailed | LeaderChanged, effects: l
     assert leadership.may_commit(now) is not bool(effects)
 
 
-def test_after_giving_back_a_peer_comes_first() -> None:
+def test_an_agent_that_stepped_down_waits_before_its_next_campaign() -> None:
     leadership = leading()
     leadership.step_down(T0 + 200)
     assert leadership.tick(T0 + 1_199) == []
     assert leadership.tick(T0 + 1_200) == [Campaign("all", 10, T0 + 1_200)]
 
 
-def test_a_renewal_of_an_earlier_lease_extends_nothing() -> None:
+def test_a_renewal_of_an_earlier_lease_is_ignored() -> None:
     leadership = leading()
     leadership.renewed(renewed(T0 + 5_000, LEASE - 1))
     assert leadership.deadline_ms == DEADLINE
@@ -171,11 +173,11 @@ def test_a_late_renewal_does_not_start_a_second_campaign() -> None:
     assert leadership.tick(T0 + 4_500) == []
 
 
-# -- what a follower and a resigned agent are told ---------------------------------------------------------------------
+# -- events of a follower and of a resigned agent ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("phase", [follower, resigned])
-def test_old_news_makes_no_leader(phase: Callable[[], Leadership]) -> None:
+def test_late_events_do_not_restore_leadership(phase: Callable[[], Leadership]) -> None:
     leadership = phase()
     before = leadership.phase
     leadership.renewed(renewed(T0 + 60_000, leadership.lease_id))
@@ -186,7 +188,7 @@ def test_old_news_makes_no_leader(phase: Callable[[], Leadership]) -> None:
     assert not leadership.may_commit(T0)
 
 
-def test_resigning_gives_the_lease_back_once() -> None:
+def test_resigning_releases_the_lease_once() -> None:
     leadership = leading()
     assert leadership.resign(T0 + 200) == RESIGN
     assert leadership.resign(T0 + 300) == []
@@ -195,21 +197,21 @@ def test_resigning_gives_the_lease_back_once() -> None:
 # -- the bus -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_blind_leader_lets_another_lead() -> None:
+def test_a_leader_without_a_bus_steps_down() -> None:
     leadership = leading()
     leadership.bus_changed(connected=False, now=T0 + 200)
     leadership.bus_changed(connected=False, now=T0 + 9_000)
-    blind_at = T0 + 15_200
-    for now in range(T0 + 1_000, blind_at, 1_000):
+    expires_at = T0 + 15_200
+    for now in range(T0 + 1_000, expires_at, 1_000):
         leadership.renewed(renewed(now))
         leadership.awaiting = True
         assert leadership.tick(now) == []
-    assert leadership.next_wake() == blind_at
-    assert leadership.tick(blind_at - 1) == []
-    assert leadership.tick(blind_at) == RESIGN
+    assert leadership.next_wake() == expires_at
+    assert leadership.tick(expires_at - 1) == []
+    assert leadership.tick(expires_at) == RESIGN
 
 
-def test_a_bus_that_comes_back_in_time_changes_nothing() -> None:
+def test_a_short_loss_of_the_bus_changes_nothing() -> None:
     leadership = leading()
     leadership.bus_changed(connected=False, now=T0 + 200)
     leadership.bus_changed(connected=True, now=T0 + 5_000)
@@ -217,7 +219,7 @@ def test_a_bus_that_comes_back_in_time_changes_nothing() -> None:
     assert leadership.tick(T0 + 20_001) == []
 
 
-def test_the_blind_do_not_campaign_and_do_not_wake_for_nothing() -> None:
+def test_an_agent_without_a_bus_neither_campaigns_nor_spins() -> None:
     leadership = leading()
     leadership.bus_changed(connected=False, now=T0)
     leadership.renewed(renewed(T0 + 14_000))
@@ -235,7 +237,7 @@ def test_the_blind_do_not_campaign_and_do_not_wake_for_nothing() -> None:
     assert leadership.tick(wake) == [Campaign("all", 10, wake)]
 
 
-def test_who_never_reached_the_bus_does_not_campaign() -> None:
+def test_an_agent_that_never_had_a_bus_does_not_campaign() -> None:
     leadership = Leadership("all", KNOBS)
     assert leadership.tick(T0) == []
     leadership.bus_changed(connected=True, now=T0 + 5)

@@ -1,4 +1,4 @@
-"""How a decision becomes true, step by step."""
+"""Ledger of decisions, from proposal to application."""
 
 import pytest
 
@@ -18,7 +18,7 @@ KNOBS = DecisionKnobs(
 )
 EPOCH = 40
 READ_AT = 10_000
-"""The revision at which the store was read: after everything here."""
+"""Revision at which the store was read, above all others here."""
 
 
 def targets(replicas: int = 3) -> tuple[PoolTarget, ...]:
@@ -54,22 +54,22 @@ def stored(epoch: int, sequence: int, revision: int, now: int = T0) -> StoredDec
 # -- proposing and committing ------------------------------------------------------------------------------------------
 
 
-def test_an_id_is_that_of_model_epoch_and_sequence() -> None:
+def test_an_id_depends_on_model_epoch_and_sequence() -> None:
     ids = {decision_id(model, epoch, sequence) for model in ("m", "n") for epoch in (1, 2) for sequence in (1, 2)}
     assert len(ids) == 8
     assert decision_id("m", 1, 1) == decision_id("m", 1, 1)
 
 
-def test_a_proposal_carries_everything_a_scaler_needs() -> None:
+def test_a_proposal_has_all_fields_for_scalers() -> None:
     ledger, _, decision = proposed()
     assert (decision.epoch, decision.sequence, decision.issued_at_ms) == (EPOCH, 1, T0)
     assert (decision.expires_at_ms, decision.drain_ttl_ms) == (T0 + 60_000, 600_000)
     effect = ledger.commit_effect("m", "all")
     assert (effect.decision, effect.scope, effect.expected_revision) == (decision, "all", 0)
-    assert ledger.next_wake() is None, "nothing is announced before it stands"
+    assert ledger.next_wake() is None, "nothing is announced before its commit"
 
 
-def test_a_commit_expects_the_revision_that_it_knows() -> None:
+def test_a_commit_expects_the_last_known_revision() -> None:
     ledger, _, decision = committed()
     ledger.record_answer(answer(decision, "done"), T0)
     second = propose(ledger)
@@ -78,7 +78,7 @@ def test_a_commit_expects_the_revision_that_it_knows() -> None:
 
 
 @pytest.mark.parametrize("model", ["m", "n"])
-def test_results_of_what_is_not_pending_are_nothing(model: str) -> None:
+def test_results_of_other_decisions_are_ignored(model: str) -> None:
     ledger, entry, decision = committed()
     assert ledger.confirm_commit(decision.decision_id, model, 91, T0) is None
     assert not ledger.drop_pending(decision.decision_id, model, T0)
@@ -86,7 +86,7 @@ def test_results_of_what_is_not_pending_are_nothing(model: str) -> None:
     assert (entry.state, entry.revision, entry.not_before_ms) == ("committed", 90, 0)
 
 
-def test_a_result_of_an_earlier_proposal_is_not_that_of_the_pending_one() -> None:
+def test_results_of_an_earlier_proposal_are_ignored() -> None:
     ledger, entry, first = proposed()
     ledger.drop_pending(first.decision_id, "m", T0)
     second = propose(ledger)
@@ -103,7 +103,7 @@ def test_a_refused_commit_backs_off_and_its_sequence_stays_used() -> None:
     assert propose(ledger).sequence == 2
 
 
-def test_the_wait_doubles_up_to_a_bound_and_a_success_ends_it() -> None:
+def test_the_back_off_doubles_up_to_its_maximum_until_a_success() -> None:
     ledger = Ledger(KNOBS)
     waits = []
     for _ in range(6):
@@ -120,13 +120,13 @@ def test_the_wait_doubles_up_to_a_bound_and_a_success_ends_it() -> None:
 # -- reading back ------------------------------------------------------------------------------------------------------
 
 
-def test_an_unknown_commit_stays_pending_until_it_was_read() -> None:
+def test_an_unknown_commit_stays_pending_until_it_is_read_back() -> None:
     ledger, entry, decision = proposed()
     assert ledger.mark_unknown(decision.decision_id, "m")
     assert entry.pending is decision
 
 
-def test_an_unknown_commit_that_is_there_stands() -> None:
+def test_an_unknown_commit_found_in_the_store_is_in_force() -> None:
     ledger, entry, decision = proposed()
     ledger.mark_unknown(decision.decision_id, "m")
     assert ledger.load([StoredDecision(decision, 95)], READ_AT, T0 + 1) == [decision]
@@ -134,7 +134,7 @@ def test_an_unknown_commit_that_is_there_stands() -> None:
     assert ledger.confirm_commit(decision.decision_id, "m", 95, T0 + 2) is None
 
 
-def test_an_unknown_commit_that_is_not_there_is_given_up() -> None:
+def test_an_unknown_commit_missing_in_the_store_is_dropped() -> None:
     ledger, entry, decision = proposed()
     ledger.mark_unknown(decision.decision_id, "m")
     assert ledger.load([], READ_AT, T0 + 1) == []
@@ -142,14 +142,14 @@ def test_an_unknown_commit_that_is_not_there_is_given_up() -> None:
     assert propose(ledger).sequence == decision.sequence + 1
 
 
-def test_a_commit_under_way_is_not_given_up_by_a_read() -> None:
+def test_a_read_does_not_drop_a_commit_in_progress() -> None:
     ledger, entry, decision = proposed()
     ledger.load([], READ_AT, T0 + 1)
     assert entry.pending is decision
     assert ledger.confirm_commit(decision.decision_id, "m", 90, T0 + 2) == decision
 
 
-def test_what_another_leader_decided_is_taken_over() -> None:
+def test_a_decision_of_another_leader_is_adopted() -> None:
     ledger, entry, _ = committed()
     other = stored(50, 9, 400)
     assert ledger.load([other], READ_AT, T0 + 1) == [other.decision]
@@ -157,21 +157,21 @@ def test_what_another_leader_decided_is_taken_over() -> None:
     assert propose(ledger, epoch=60).sequence == 10
 
 
-def test_what_is_known_is_not_new_but_its_revision_may_be() -> None:
+def test_a_known_decision_updates_only_its_revision() -> None:
     ledger, entry, decision = committed()
     ledger.record_answer(answer(decision, "accepted"), T0)
     assert ledger.load([StoredDecision(decision, 97)], READ_AT, T0 + 1) == []
     assert (entry.state, entry.revision) == ("accepted", 97)
 
 
-def test_a_key_that_was_deleted_may_be_written_anew() -> None:
+def test_a_deleted_key_can_be_created_again() -> None:
     ledger, entry, _ = committed()
     ledger.load([], READ_AT, T0)
     assert entry.revision == 0
-    assert propose(ledger).sequence == 2, "the sequence does not begin anew"
+    assert propose(ledger).sequence == 2, "the sequence continues"
 
 
-def test_a_decision_past_its_time_is_taken_as_it_is_and_not_announced() -> None:
+def test_an_expired_decision_is_loaded_and_not_announced() -> None:
     ledger = Ledger(KNOBS)
     old = stored(30, 4, 200, now=T0 - 60_000)
     assert ledger.load([old], READ_AT, T0) == [old.decision]
@@ -192,7 +192,7 @@ def announced(ledger: Ledger, now: int) -> int | None:
     return effects[0].ttl_ms
 
 
-def test_it_is_announced_at_once_and_again_until_it_is_accepted() -> None:
+def test_a_decision_is_announced_until_it_is_accepted() -> None:
     ledger, _, _ = committed()
     assert ledger.next_wake() == T0
     assert announced(ledger, T0) == 60_000
@@ -202,7 +202,7 @@ def test_it_is_announced_at_once_and_again_until_it_is_accepted() -> None:
 
 
 @pytest.mark.parametrize("status", ["accepted", "progress"])
-def test_once_accepted_it_is_announced_more_rarely(status: ApplyStatus) -> None:
+def test_an_accepted_decision_is_announced_less_often(status: ApplyStatus) -> None:
     ledger, entry, decision = committed()
     announced(ledger, T0)
     assert ledger.record_answer(answer(decision, status), T0 + 500) == (None, [])
@@ -211,10 +211,10 @@ def test_once_accepted_it_is_announced_more_rarely(status: ApplyStatus) -> None:
     assert announced(ledger, T0 + 10_500) == 49_500
     assert ledger.next_wake() == T0 + 20_500
     ledger.record_answer(answer(decision, "progress"), T0 + 20_000)
-    assert ledger.next_wake() == T0 + 20_500, "progress does not put it off"
+    assert ledger.next_wake() == T0 + 20_500, "progress does not delay the announcement"
 
 
-def test_what_is_done_is_announced_no_more() -> None:
+def test_an_applied_decision_is_not_announced() -> None:
     ledger, entry, decision = committed()
     assert ledger.record_answer(answer(decision, "done"), T0) == (None, [])
     assert (entry.state, ledger.next_wake()) == ("applied", None)
@@ -222,7 +222,7 @@ def test_what_is_done_is_announced_no_more() -> None:
 
 
 @pytest.mark.parametrize(("accepted", "word"), [(False, "not accepted"), (True, "not finished")])
-def test_it_expires_with_an_alarm(*, accepted: bool, word: str) -> None:
+def test_a_decision_expires_with_an_alarm(*, accepted: bool, word: str) -> None:
     ledger, entry, decision = committed()
     if accepted:
         ledger.record_answer(answer(decision, "accepted"), T0)
@@ -234,7 +234,7 @@ def test_it_expires_with_an_alarm(*, accepted: bool, word: str) -> None:
     assert ledger.tick("m", T0 + 60_001) == []
 
 
-def test_another_machines_clock_makes_no_decision_live_longer() -> None:
+def test_a_clock_that_is_ahead_does_not_extend_a_decision() -> None:
     ledger = Ledger(KNOBS)
     ledger.load([stored(30, 4, 200, now=T0 + 3_600_000)], READ_AT, T0)
     assert announced(ledger, T0) == 60_000
@@ -247,38 +247,38 @@ def test_another_machines_clock_makes_no_decision_live_longer() -> None:
 # -- answers -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_refusal_ends_it_with_an_alarm_and_a_wait() -> None:
+def test_a_refused_decision_ends_with_an_alarm_and_a_back_off() -> None:
     ledger, entry, decision = committed()
-    why, effects = ledger.record_answer(answer(decision, "refused"), T0)
-    assert why is None
+    rejection, effects = ledger.record_answer(answer(decision, "refused"), T0)
+    assert rejection is None
     assert [e.kind for e in effects if isinstance(e, RaiseAlarm)] == ["decision_refused"]
     assert (entry.state, entry.not_before_ms, ledger.next_wake()) == ("refused", T0 + 5_000, None)
-    assert ledger.record_answer(answer(decision, "refused"), T0 + 9_000) == (None, []), "a repeat is no second refusal"
+    assert ledger.record_answer(answer(decision, "refused"), T0 + 9_000) == (None, []), "a repetition has no effect"
     assert entry.not_before_ms == T0 + 5_000
 
 
 @pytest.mark.parametrize("status", ["accepted", "refused", "done"])
 @pytest.mark.parametrize("other", [{"epoch": EPOCH - 1}, {"sequence": 2}])
-def test_an_answer_to_something_else_is_refused(status: ApplyStatus, other: dict[str, int]) -> None:
+def test_an_answer_with_other_numbers_is_rejected(status: ApplyStatus, other: dict[str, int]) -> None:
     ledger, entry, decision = committed()
     assert ledger.record_answer(answer(decision, status, **other), T0) == (Rejection.UNKNOWN_DECISION, [])
     assert entry.state == "committed"
 
 
-def test_an_answer_where_nothing_was_decided_is_refused() -> None:
+def test_an_answer_without_a_decision_is_rejected() -> None:
     _, _, decision = committed()
     assert Ledger(KNOBS).record_answer(answer(decision, "done"), T0) == (Rejection.UNKNOWN_DECISION, [])
 
 
 @pytest.mark.parametrize("status", ["accepted", "progress", "refused"])
-def test_after_the_end_no_answer_matters(status: ApplyStatus) -> None:
+def test_answers_after_the_end_are_ignored(status: ApplyStatus) -> None:
     ledger, entry, decision = committed()
     ledger.record_answer(answer(decision, "done"), T0)
     assert ledger.record_answer(answer(decision, status), T0) == (None, [])
     assert entry.state == "applied"
 
 
-def test_people_see_the_newest_decision() -> None:
+def test_the_summary_is_of_the_newest_decision() -> None:
     ledger, _, decision = committed()
     summary = ledger.summary("m")
     assert summary is not None

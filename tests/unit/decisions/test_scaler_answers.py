@@ -1,4 +1,4 @@
-"""What a scaler's answers make of the counts that are desired."""
+"""Effect of scalers' answers on the desired counts."""
 
 import msgspec
 import pytest
@@ -16,7 +16,7 @@ def harness() -> ControllerHarness:
 
 
 def growing(harness: ControllerHarness) -> Decision:
-    """A committed decision to go from two to three."""
+    """Return a committed decision that scales up from two to three workers."""
     harness.kv["m"] = 1.0
     decision = harness.commit_of(harness.advance(31))
     harness.handle(DecisionCommitted(decision.decision_id, "m", 90))
@@ -28,7 +28,7 @@ def refusal(decision: Decision) -> DecisionAnswered:
     return DecisionAnswered(decision.decision_id, "m", decision.epoch, decision.sequence, "s", "refused", {})
 
 
-def test_a_refused_growth_is_no_shrink(harness: ControllerHarness) -> None:
+def test_a_refused_scale_up_does_not_scale_down(harness: ControllerHarness) -> None:
     decision = growing(harness)
     del harness.workers["m", "b"]
     harness.handle(WorkerDeregistered("m", "decode", "b"))
@@ -36,7 +36,7 @@ def test_a_refused_growth_is_no_shrink(harness: ControllerHarness) -> None:
     assert harness.desired() == 2, "one is away for a moment: there were two, and no rail allowed a shrink"
 
 
-def test_a_refusal_that_is_repeated_changes_nothing_again(harness: ControllerHarness) -> None:
+def test_a_repeated_refusal_changes_nothing(harness: ControllerHarness) -> None:
     decision = growing(harness)
     alarms = [e for e in harness.handle(refusal(decision)) if isinstance(e, RaiseAlarm)]
     assert [alarm.kind for alarm in alarms] == ["decision_refused"]
@@ -45,21 +45,21 @@ def test_a_refusal_that_is_repeated_changes_nothing_again(harness: ControllerHar
     assert harness.desired() == 2
 
 
-def test_a_refusal_after_the_end_takes_nothing_back(harness: ControllerHarness) -> None:
+def test_a_refusal_after_the_end_is_ignored(harness: ControllerHarness) -> None:
     decision = growing(harness)
     harness.handle(msgspec.structs.replace(refusal(decision), status="done"))
     harness.handle(refusal(decision))
     assert harness.desired() == 3
 
 
-def test_what_is_desired_is_never_above_the_maximum(harness: ControllerHarness) -> None:
+def test_the_desired_count_never_exceeds_the_maximum(harness: ControllerHarness) -> None:
     decision = growing(harness)
     harness.register(*(f"extra{n}" for n in range(9)), models="m")
     harness.handle(refusal(decision))
     assert harness.desired() == 8
 
 
-def test_after_an_expiry_a_snapshot_knows_what_is_to_be_planned(harness: ControllerHarness) -> None:
+def test_a_snapshot_after_an_expiry_has_the_next_planning_time(harness: ControllerHarness) -> None:
     decision = growing(harness)
     harness.now = decision.expires_at_ms
     harness.controller.state.leadership._extend(harness.now)
@@ -73,7 +73,7 @@ def test_after_an_expiry_a_snapshot_knows_what_is_to_be_planned(harness: Control
     assert twin.snapshot() == harness.controller.snapshot()
 
 
-def test_done_with_other_counts_is_not_done(harness: ControllerHarness) -> None:
+def test_done_with_other_counts_does_not_close_the_decision(harness: ControllerHarness) -> None:
     harness.kv["m"] = 1.0
     decision = harness.commit_of(harness.advance(31))
     harness.handle(DecisionCommitted(decision.decision_id, "m", 90))

@@ -50,7 +50,7 @@ def fitted(found: Fit | FitRefused) -> Fit:
     st.floats(0.0, 10.0),
     st.lists(st.floats(1.0, 10_000.0), min_size=2, max_size=20),
 )
-def test_samples_of_a_line_give_that_line(intercept_ms: float, slope: float, loads: list[float]) -> None:
+def test_a_fit_recovers_the_line_of_its_samples(intercept_ms: float, slope: float, loads: list[float]) -> None:
     found = fit_line(loads, [intercept_ms + slope * load + 0.001 for load in loads])
     if max(loads) - min(loads) < 0.2 * max(loads):
         assert isinstance(found, FitRefused)

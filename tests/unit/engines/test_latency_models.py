@@ -1,4 +1,4 @@
-"""What an engine can do: measured points are met, nothing outside them is claimed to be better, and all is monotone."""
+"""Latency models: measured points are reproduced, no value outside is better, and all functions are monotone."""
 
 from pathlib import Path
 
@@ -36,7 +36,7 @@ def test_a_curve_is_the_not_a_knot_spline_where_that_one_is_monotone() -> None:
     assert curve(places) == pytest.approx(places**3 + places, rel=1e-12)
 
 
-def test_a_curve_does_not_turn_where_the_spline_would() -> None:
+def test_a_curve_is_monotone_where_the_spline_is_not() -> None:
     values = MonotoneCurve([0.0, 1.0, 2.0, 3.0, 4.0], [0.0, 0.0, 0.0, 10.0, 10.0])(np.linspace(0.0, 4.0, 401))
     assert values.min() == 0.0
     assert values.max() == 10.0
@@ -49,7 +49,7 @@ points = st.lists(
 
 
 @given(points)
-def test_a_curve_meets_its_points_and_stays_between_neighbours(pairs: list[tuple[int, float]]) -> None:
+def test_a_curve_passes_through_its_points_and_stays_between_neighbours(pairs: list[tuple[int, float]]) -> None:
     at, values = zip(*sorted(pairs), strict=True)
     curve = MonotoneCurve(at, values)
     assert curve(np.asarray(at, dtype=float)).tolist() == pytest.approx(values, rel=1e-12, abs=1e-12 * max(values))
@@ -71,13 +71,13 @@ def test_a_curve_through_rising_points_rises(pairs: list[tuple[int, float]]) -> 
 # -- prefill -----------------------------------------------------------------------------------------------------------
 
 
-def test_measured_prompts_are_met() -> None:
+def test_measured_prompts_are_reproduced() -> None:
     isl = np.asarray(PREFILL_SWEEP.isl_tokens)
     assert PREFILL.ttft_ms(isl) == pytest.approx(PREFILL_SWEEP.ttft_ms)
     assert PREFILL.tokens_per_s_per_gpu(isl) == pytest.approx(PREFILL_SWEEP.tokens_per_s_per_gpu)
 
 
-def test_nothing_better_is_claimed_of_prompts_outside_the_sweep() -> None:
+def test_prompts_outside_the_sweep_are_never_faster() -> None:
     shortest, longest = PREFILL.isl_min, PREFILL.isl_max
     assert float(PREFILL.ttft_ms(num(1))) == pytest.approx(PREFILL_SWEEP.ttft_ms[0])
     assert float(PREFILL.ttft_ms(num(4 * longest))) == pytest.approx(4 * PREFILL_SWEEP.ttft_ms[-1])
@@ -93,7 +93,7 @@ def test_a_longer_prompt_never_takes_less(one: float, other: float) -> None:
     assert 0.0 < PREFILL.ttft_ms(num(low)) <= PREFILL.ttft_ms(num(high)) * (1 + 1e-12)
 
 
-def test_an_outlier_is_bounded_by_the_longer_prompt_and_serves_as_much_more() -> None:
+def test_an_outlier_is_bounded_by_the_longer_prompt() -> None:
     curve = PrefillCurve(OUTLIER)
     assert float(curve.ttft_ms(num(200))) == 30.0
     assert float(curve.tokens_per_s_per_gpu(num(200))) == pytest.approx(400 * 50 / 30)
@@ -102,13 +102,13 @@ def test_an_outlier_is_bounded_by_the_longer_prompt_and_serves_as_much_more() ->
 # -- decode ------------------------------------------------------------------------------------------------------------
 
 
-def test_measured_batches_are_met() -> None:
+def test_measured_batches_are_reproduced() -> None:
     usage, context = np.asarray(DECODE_SWEEP.kv_usage), np.asarray(DECODE_SWEEP.context_tokens)
     assert DECODE.itl_ms(usage, context) == pytest.approx(DECODE_SWEEP.itl_ms)
     assert DECODE.tokens_per_s_per_gpu(usage, context) == pytest.approx(DECODE_SWEEP.tokens_per_s_per_gpu)
 
 
-def test_between_two_contexts_the_time_of_a_token_is_in_proportion() -> None:
+def test_the_time_per_token_is_linear_between_two_contexts() -> None:
     sweep = DecodeSweep(
         (0.0, 1.0, 0.0, 1.0), (100.0, 100.0, 200.0, 200.0), (10.0, 20.0, 30.0, 50.0), (100.0, 400.0, 50.0, 200.0), 1e3
     )
@@ -119,7 +119,7 @@ def test_between_two_contexts_the_time_of_a_token_is_in_proportion() -> None:
     assert float(surface.itl_ms(num(-1.0), num(500))) == 30.0
 
 
-def test_nothing_better_is_claimed_of_contexts_outside_the_sweep() -> None:
+def test_contexts_outside_the_sweep_are_never_faster() -> None:
     longest = float(DECODE.contexts[-1])
     rate = DECODE.tokens_per_s_per_gpu
     assert float(rate(num(0.5), num(2 * longest))) == pytest.approx(float(rate(num(0.5), num(longest))) / 2)
@@ -131,7 +131,7 @@ def test_nothing_better_is_claimed_of_contexts_outside_the_sweep() -> None:
 
 
 @given(st.floats(1, 100), st.floats(1, 100), st.floats(1, 50_000))
-def test_the_best_keeps_the_objective_and_a_looser_one_allows_no_less(one: float, other: float, context: float) -> None:
+def test_the_best_throughput_meets_the_objective_and_grows_with_it(one: float, other: float, context: float) -> None:
     for model in (DECODE, LINEAR):
         tight, loose = (model.find_best_throughput_per_gpu(itl, context) for itl in sorted((one, other)))
         if tight is None:
@@ -145,7 +145,7 @@ def test_the_best_keeps_the_objective_and_a_looser_one_allows_no_less(one: float
 
 
 @given(st.floats(5, 100), st.floats(1, 50_000), st.floats(1, 50_000))
-def test_a_longer_context_leaves_no_more_throughput_to_a_linear_engine(itl: float, one: float, other: float) -> None:
+def test_a_longer_context_never_increases_linear_throughput(itl: float, one: float, other: float) -> None:
     short, long = (LINEAR.find_best_throughput_per_gpu(itl, context) for context in sorted((one, other)))
     assert (short is None) == (long is None)
     if short and long:
@@ -159,13 +159,13 @@ def test_an_objective_that_no_batch_meets_is_infeasible(itl: float) -> None:
 
 
 @given(st.floats(1, 30_000))
-def test_just_what_can_be_reached_is_feasible_and_nothing_below(context: float) -> None:
+def test_the_lowest_itl_is_feasible_and_nothing_below(context: float) -> None:
     for model in (DECODE, LINEAR):
         assert model.find_best_throughput_per_gpu(model.itl_min_ms, 1.0) is not None
         assert model.find_best_throughput_per_gpu(model.itl_min_ms * 0.999, context) is None
 
 
-def test_the_best_of_a_linear_engine_by_hand() -> None:
+def test_the_best_throughput_of_a_linear_engine_computed_by_hand() -> None:
     best = LINEAR.find_best_throughput_per_gpu(30.0, 1_000.0)  # 10 + 0.5 * 40
     assert best is not None
     assert (best.itl_ms, best.kv_usage) == pytest.approx((30.0, 0.4))
@@ -192,7 +192,7 @@ def test_a_linear_engine_computes_prompts_one_after_the_other() -> None:
 # -- as data -----------------------------------------------------------------------------------------------------------
 
 
-def test_sweeps_survive_the_journal_and_are_compiled_once() -> None:
+def test_a_decoded_sweep_shares_the_cached_curve() -> None:
     for sweep in (PREFILL_SWEEP, DECODE_SWEEP):
         again = msgspec.json.decode(msgspec.json.encode(sweep), type=type(sweep))
         assert again == sweep
@@ -201,7 +201,7 @@ def test_sweeps_survive_the_journal_and_are_compiled_once() -> None:
     assert decode_surface(DECODE_SWEEP) is decode_surface(msgspec.structs.replace(DECODE_SWEEP))
 
 
-def test_points_of_a_context_need_not_stand_together() -> None:
+def test_points_of_a_context_may_be_in_any_order() -> None:
     mixed = DecodeSweep(
         (0.1, 0.2, 0.9, 0.8), (100.0, 50.0, 100.0, 50.0), (1.0, 2.0, 3.0, 4.0), (1.0, 2.0, 3.0, 4.0), 1e3
     )
@@ -215,7 +215,7 @@ def test_one_context_is_enough_for_a_surface() -> None:
     assert (best.itl_ms, best.tokens_per_s_per_gpu) == pytest.approx((15.0, 75.0))
 
 
-def test_a_broken_sweep_in_a_journal_is_refused() -> None:
+def test_an_invalid_sweep_in_a_journal_is_refused() -> None:
     with pytest.raises(msgspec.ValidationError, match=r"point 2 of key 'prefill_isl' is 100.0 after 100.0"):
         msgspec.convert(
             {"prefill_isl": [100, 100], "prefill_ttft": [1, 2], "prefill_thpt_per_gpu": [1, 2]},

@@ -1,4 +1,4 @@
-"""Distributions of lengths: what a histogram says, and what its mean would hide."""
+"""Length distributions from histograms, and the capacity computed over them."""
 
 from math import nan
 from pathlib import Path
@@ -26,20 +26,20 @@ LINEAR = LinearPrefill(LinearTimes(10.0, 1.0, 20.0, 0.1))
 HALF = Histogram((100.0, 300.0), (5, 5, 0))
 
 
-def test_requests_stand_in_the_middle_of_their_bin() -> None:
+def test_requests_are_in_the_middle_of_their_bin() -> None:
     lengths = lengths_from_histogram(HALF)
     assert lengths is not None
     assert (lengths.tokens, lengths.shares) == ((50.0, 200.0), (0.5, 0.5))
     assert (lengths.mean, lengths.mean_square) == (125.0, 21_250.0)
 
 
-def test_what_is_above_the_last_bound_is_longer_than_it() -> None:
+def test_requests_above_the_last_bound_are_longer() -> None:
     lengths = lengths_from_histogram(Histogram((100.0,), (0, 7)))
     assert lengths is not None
     assert lengths.tokens == (150.0,)
 
 
-def test_a_known_mean_is_kept() -> None:
+def test_lengths_are_scaled_to_a_known_mean() -> None:
     lengths = lengths_from_histogram(HALF, mean_tokens=250.0)
     assert lengths is not None
     assert lengths.mean == 250.0
@@ -59,12 +59,12 @@ def test_a_known_mean_is_kept() -> None:
         Histogram((200.0, 100.0), (1, 1, 1)),
     ],
 )
-def test_a_histogram_that_says_nothing_is_none(histogram: Histogram) -> None:
+def test_an_invalid_histogram_has_no_distribution(histogram: Histogram) -> None:
     assert lengths_from_histogram(histogram) is None
 
 
 @given(st.floats(1, 100_000))
-def test_equal_requests_are_as_the_model_says(tokens: float) -> None:
+def test_equal_lengths_have_the_throughput_of_the_model(tokens: float) -> None:
     one = constant_length(tokens)
     for model in (MEASURED, LINEAR):
         assert mixed_prefill_throughput(model, one) == pytest.approx(
@@ -72,7 +72,7 @@ def test_equal_requests_are_as_the_model_says(tokens: float) -> None:
         )
 
 
-def test_throughput_of_a_mix_is_its_tokens_by_their_time() -> None:
+def test_the_throughput_of_a_mix_is_its_tokens_by_their_time() -> None:
     mix = lengths_from_histogram(Histogram((100.0, 1_900.0), (5, 5, 0)))  # 50 and 1,000 tokens: 25 and 120 ms
     assert mix is not None
     assert mixed_prefill_throughput(LINEAR, mix) == pytest.approx((50 + 1_000) / 0.145)
@@ -82,7 +82,7 @@ def test_a_mix_without_tokens_has_no_throughput() -> None:
     assert mixed_prefill_throughput(LINEAR, constant_length(0.0)) == 0.0
 
 
-def test_long_outputs_weigh_by_the_time_that_they_stay() -> None:
+def test_long_outputs_weigh_by_their_time_in_the_batch() -> None:
     outputs = lengths_from_histogram(Histogram((20.0, 380.0), (5, 5, 0)))  # 10 and 200 tokens
     assert outputs is not None
     # In the batch a token at a time: 10 steps of contexts 0..10 and 200 of 0..200.

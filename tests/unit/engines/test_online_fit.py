@@ -1,4 +1,4 @@
-"""Lines of an engine, learned from its iterations: what is believed, and what is doubted."""
+"""Latency lines learned online, and the doubts about very different ones."""
 
 import random
 
@@ -13,10 +13,10 @@ HOUR_MS = 3_600_000
 
 
 def fed(line: LearnedLine, true: Line, *, now: int = 0, noise: float = 0.02, loads: tuple[int, int] = (1, 200)) -> None:
-    luck = random.Random(5)
+    rng = random.Random(5)
     for _ in range(60):
-        load = luck.randint(*loads)
-        line.push(now, load, true.at(load) * luck.uniform(1.0 - noise, 1.0 + noise))
+        load = rng.randint(*loads)
+        line.push(now, load, true.at(load) * rng.uniform(1.0 - noise, 1.0 + noise))
 
 
 def learned(true: Line, noise: float = 0.02) -> LearnedLine:
@@ -32,13 +32,13 @@ def known(line: LearnedLine) -> tuple[float, float]:
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.02, 0.1])
-def test_iterations_give_the_line(noise: float) -> None:
+def test_iterations_determine_the_line(noise: float) -> None:
     found = learned(Line(0.05, 7.0), noise)
     assert known(found) == pytest.approx((7.0, 0.05), rel=0.02 + 2.5 * noise)
     assert found.problem == ""
 
 
-def test_a_load_that_hardly_changes_leaves_what_was_seen_of_others() -> None:
+def test_a_steady_load_keeps_samples_of_other_loads() -> None:
     line = learned(Line(0.05, 7.0))
     before = line.line
     fed(line, Line(0.05, 7.0), now=60_000, loads=(98, 102))
@@ -60,7 +60,7 @@ def test_bad_samples_and_cold_starts_do_not_count() -> None:
     assert known(line) == pytest.approx(before, rel=0.03)
 
 
-def test_too_few_samples_are_refused_by_name() -> None:
+def test_too_few_samples_are_refused_with_a_reason() -> None:
     line = LearnedLine()
     for count in range(SAMPLES_MIN):
         assert line.problem == f"{count} samples are too few: wait for {SAMPLES_MIN}"
@@ -69,7 +69,7 @@ def test_too_few_samples_are_refused_by_name() -> None:
     assert line.line is not None
 
 
-def test_another_engine_is_doubted_until_it_was_seen_again_and_again() -> None:
+def test_a_very_different_line_is_doubted_for_several_fits() -> None:
     line = learned(Line(0.05, 7.0))
     before = line.line
     for look in range(1, 5):
@@ -81,7 +81,7 @@ def test_another_engine_is_doubted_until_it_was_seen_again_and_again() -> None:
     assert known(line) == pytest.approx((28.0, 0.2), rel=0.1)
 
 
-def test_one_look_that_agrees_ends_the_doubts() -> None:
+def test_one_fit_that_agrees_ends_the_doubts() -> None:
     line = learned(Line(0.05, 7.0))
     for true in (*[Line(0.2, 28.0)] * 4, Line(0.05, 7.0), *[Line(0.2, 28.0)] * 4):
         fed(line, true)
@@ -89,7 +89,7 @@ def test_one_look_that_agrees_ends_the_doubts() -> None:
     assert known(line) == pytest.approx((7.0, 0.05), rel=0.1)
 
 
-def test_little_change_is_none_and_some_is_followed() -> None:
+def test_a_small_change_is_ignored_and_a_larger_one_adopted() -> None:
     line = learned(Line(0.05, 7.0), 0.0)
     before = line.line
     fed(line, Line(0.0505, 7.07), noise=0.0)
@@ -100,21 +100,21 @@ def test_little_change_is_none_and_some_is_followed() -> None:
     assert known(line) == pytest.approx((8.4, 0.06), rel=0.01)
 
 
-def test_after_an_hour_samples_are_forgotten_and_the_line_is_kept() -> None:
+def test_after_an_hour_samples_expire_and_the_line_is_kept() -> None:
     line = learned(Line(0.05, 7.0))
     line.refit(HOUR_MS + 1)
     assert (line.octaves, line.problem) == ({}, f"0 samples are too few: wait for {SAMPLES_MIN}")
     assert known(line) == pytest.approx((7.0, 0.05), rel=0.1)
 
 
-def test_it_outlives_its_process() -> None:
+def test_a_decoded_line_is_equal() -> None:
     line = learned(Line(0.05, 7.0))
     again = msgspec.json.decode(msgspec.json.encode(line), type=LearnedLine)
     assert again == line
     assert msgspec.json.encode(again) == msgspec.json.encode(line)
 
 
-def test_times_that_are_next_to_nothing_say_nothing() -> None:
+def test_implausibly_short_times_are_ignored() -> None:
     line = LearnedLine()
     for number in range(1, 51):
         line.push(number, float(number), 1e-200 if number % 5 else 9.9e-7)
@@ -123,7 +123,7 @@ def test_times_that_are_next_to_nothing_say_nothing() -> None:
     assert line.line is None
 
 
-def test_a_sweep_with_times_next_to_nothing_is_refused() -> None:
+def test_a_sweep_with_implausibly_short_times_is_refused() -> None:
     found = fit_line([1.0, 2.0, 4.0], [1e-200, 2.0, 4.0])
     assert isinstance(found, FitRefused)
     assert "1e-200 ms" in found.problem

@@ -1,4 +1,4 @@
-"""What one engine of several serves within its targets, by its role."""
+"""Maximum request rate of one of several engines within its targets, by role."""
 
 import math
 
@@ -22,19 +22,19 @@ def rate(
     return max_engine_rate(role, engine, work, targets, most).requests_per_s
 
 
-def test_it_is_bound_by_what_its_role_does() -> None:
+def test_the_role_determines_the_bound() -> None:
     bounds = {role: max_engine_rate(role, ENGINE, WORK, TARGETS, 1_000).bound for role in ROLES}
-    # A full batch of 256 decodes in 35.6 ms: within 50, so what bounds it is the wait for a place in it.
+    # A full batch of 256 decodes in 35.6 ms, within 50 ms, so the wait for the batch is the bound.
     assert bounds == {"prefill": "ttft", "decode": "ttft", "aggregated": "itl"}
     assert max_engine_rate("decode", ENGINE, WORK, Targets(500.0, 30.0, attainment=0.95), 1).bound == "itl"
     assert rate("aggregated") < min(rate("prefill"), rate("decode")), "it does both"
-    # One prompt takes 55 ms, and a batch of 256 decodes 200 tokens in 7.1 s: no objective makes them faster.
+    # One prompt takes 55 ms, and a batch of 256 decodes 200 tokens in 7.1 s: both are independent of the objectives.
     assert rate("prefill") < 1_000.0 / 55.0 * 1.1
     assert rate("decode") < 256 / (199 * 35.6) * 1_000.0
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_more_of_anything_asks_for_more_engines(role: Role) -> None:
+def test_more_load_needs_more_engines(role: Role) -> None:
     plain = rate(role)
     harder = [
         rate(role, work=replace(WORK, isl_tokens=1_500.0)) if role != "decode" else 0.0,
@@ -52,8 +52,8 @@ def test_prompts_share_the_engines_of_a_pool() -> None:
     assert rate("prefill", work=replace(WORK, requests_per_s=1_000.0), most=1) == lone, "there are no others"
 
 
-def test_as_many_engines_as_are_said_are_enough_and_more_are_not_said() -> None:
-    """The rate is that of a few engines fewer, for each would serve a little more if there were more of them."""
+def test_the_number_of_engines_is_sufficient_and_not_excessive() -> None:
+    """The rate is that of slightly fewer engines, since each serves more if there are more."""
     for many in (1.0, 20.0, 90.0, 400.0):
         count = math.ceil(many / rate("prefill", work=replace(WORK, requests_per_s=many)))
         assert rate("prefill", work=replace(WORK, requests_per_s=1e6), most=count) * count >= many
@@ -66,7 +66,7 @@ def test_many_short_prompts_share_a_pass() -> None:
     assert found > 4 * 1_000.0 / 43.0, "one after the other 23 a second are all that an engine can do"
 
 
-def test_a_prompt_waits_for_the_iteration_under_way() -> None:
+def test_a_prompt_waits_for_the_current_iteration() -> None:
     slow = replace(ENGINE, times=replace(ENGINE.times, alpha=45.0))
     targets = Targets(90.0, 1_000.0, attainment=0.95)
     found = max_engine_rate("aggregated", slow, WORK, targets, 1_000)
@@ -75,7 +75,7 @@ def test_a_prompt_waits_for_the_iteration_under_way() -> None:
     assert rate("prefill", targets) > 0.0
 
 
-def test_what_cannot_be_met_is_said_by_name() -> None:
+def test_an_infeasible_target_is_named() -> None:
     cases: tuple[tuple[Role, Targets, str, float], ...] = (
         ("prefill", Targets(50.0, attainment=0.95), "ttft", 55.0),
         ("decode", Targets(itl_ms=9.0, attainment=0.95), "itl", 10.1),
@@ -87,12 +87,12 @@ def test_what_cannot_be_met_is_said_by_name() -> None:
         assert found.lowest_ms == pytest.approx(least_ms, rel=0.03)
 
 
-def test_a_single_token_is_that_of_the_prefill() -> None:
+def test_an_output_of_one_token_needs_no_decode() -> None:
     one = replace(WORK, osl_tokens=1.0)
     assert rate("aggregated", work=one) == rate("prefill", work=one)
 
 
-def test_lengths_that_move_a_little_give_the_same_rate() -> None:
+def test_similar_lengths_have_the_same_rate() -> None:
     assert rate("aggregated", work=replace(WORK, isl_tokens=1_003.0)) == rate("aggregated")
     assert round_up_length(0.0) == 0.0
     for value in (1e-6, 1.0, 7.3, 4e9):

@@ -56,7 +56,7 @@ def met(queue: EngineQueue, targets: Targets, rate: float, rounding: float = 3e-
 
 
 @given(st.integers(0, 10_000), attainments)
-def test_the_rate_meets_the_targets_and_no_higher_one_does(seed: int, attainment: float) -> None:
+def test_the_rate_is_the_highest_that_meets_the_targets(seed: int, attainment: float) -> None:
     queue = queue_of(seed)
     targets = targets_of(queue, seed, attainment)
     least, most = queue.rate_range_per_s
@@ -76,14 +76,14 @@ def test_the_rate_meets_the_targets_and_no_higher_one_does(seed: int, attainment
         assert not met(queue, targets, found.requests_per_s * 1.001, 0.0)
 
 
-def test_the_reference_points_of_the_original() -> None:
+def test_reference_points_of_upstream() -> None:
     assert max_rate(QUEUE, Targets(itl_ms=7.781)).requests_per_s == pytest.approx(18.46, abs=0.005)
     assert max_rate(QUEUE, Targets(ttft_ms=179.0)).requests_per_s == pytest.approx(48.05, abs=0.005)
     assert max_rate(QUEUE, Targets()) == MaxRate(MOST, "saturation")
     assert max_rate(QUEUE, Targets(tokens_per_s=1.0)) == MaxRate(0.9 * MOST, "tokens")
 
 
-def test_what_cannot_be_met_is_said_with_what_can() -> None:
+def test_an_infeasible_target_is_named_with_the_lowest_latency() -> None:
     found = max_rate(QUEUE, Targets(ttft_ms=1_000.0, itl_ms=6.9))
     assert (found.requests_per_s, found.bound) == (0.0, "itl")
     assert found.lowest_ms == analyse(QUEUE, LEAST).itl_ms == pytest.approx(7.0, abs=1e-3)
@@ -94,7 +94,7 @@ def test_what_cannot_be_met_is_said_with_what_can() -> None:
 
 @pytest.mark.parametrize("attainment", [0.0, 0.95])
 def test_a_flat_curve_is_feasible_up_to_saturation(attainment: float) -> None:
-    """The original: "below bounded region", though the ITL is 10 at every rate."""
+    """Upstream reports "below bounded region", although the ITL is 10 ms at every rate."""
     queue = EngineQueue(LinearTimes(10.0, 0.0, 5.0, 0.0), 100.0, 50.0, 32, 320)
     for target in (50.0, 10.0):
         assert max_rate(queue, Targets(itl_ms=target, attainment=attainment)).bound == "saturation"
@@ -102,8 +102,8 @@ def test_a_flat_curve_is_feasible_up_to_saturation(attainment: float) -> None:
 
 
 @pytest.mark.parametrize("attainment", [0.0, 0.95])
-def test_a_target_at_the_floor_is_met(attainment: float) -> None:
-    """One request at a time: its ITL is the same at every rate. The original gives a thousandth of that."""
+def test_a_target_equal_to_the_lowest_latency_is_met(attainment: float) -> None:
+    """With a batch of one, the ITL is the same at every rate. Upstream returns a thousandth of the rate."""
     queue = EngineQueue(LLAMA, 512.0, 128.0, 1, 10)
     for rounded in (7.0, 7.0 * (1.0 - 0.5 * ROUNDING)):
         assert max_rate(queue, Targets(itl_ms=rounded, attainment=attainment)).bound == "saturation"
@@ -118,7 +118,7 @@ def test_a_target_that_is_a_rounded_latency_is_met() -> None:
     assert max_rate(QUEUE, missed) == MaxRate(0.0, "itl", least_ms)
 
 
-def test_percentiles_need_more_room_than_means() -> None:
+def test_percentiles_need_more_capacity_than_means() -> None:
     queue = EngineQueue(LLAMA, 512.0, 128.0, 64, 640)
     rates = [
         max_rate(queue, Targets(ttft_ms=500.0, attainment=share)).requests_per_s for share in (0.0, 0.9, 0.95, 0.99)
@@ -131,7 +131,7 @@ def test_percentiles_need_more_room_than_means() -> None:
 
 @pytest.mark.parametrize("room", [0, 1, 16])
 def test_a_short_queue_bounds_the_wait(room: int) -> None:
-    """What is refused does not wait: with room for few, the percentile is met at any rate."""
+    """Refused requests do not wait, so a short queue meets the percentile at any rate."""
     queue = EngineQueue(LLAMA, 512.0, 128.0, 64, room)
     targets = Targets(ttft_ms=2_000.0, attainment=0.99)
     assert max_rate(queue, targets).bound == "saturation"
@@ -148,7 +148,7 @@ def test_a_short_queue_bounds_the_wait(room: int) -> None:
         ({"attainment": math.nan}, "attainment is nan"),
     ],
 )
-def test_targets_that_are_none_are_refused(changed: dict[str, float], says: str) -> None:
+def test_invalid_targets_are_refused(changed: dict[str, float], says: str) -> None:
     with pytest.raises(ValueError, match=says):
         Targets(**changed)
 
@@ -165,12 +165,12 @@ FUNCTIONS: dict[str, tuple[Callable[[float], float], float, int]] = {
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_the_search_ends_just_below_the_crossing(name: str) -> None:
     function, crossing, most = FUNCTIONS[name]
-    asked: list[float] = []
+    evaluated: list[float] = []
 
     def ask(place: float) -> float:
-        asked.append(place)
+        evaluated.append(place)
         return function(place)
 
     found = last_below(ask, (0.001, function(0.001)), (10.0, function(10.0)), 1e-6)
     assert crossing * (1.0 - 1.1e-6) <= found <= crossing * (1.0 + 1e-12)
-    assert len(asked) <= most
+    assert len(evaluated) <= most

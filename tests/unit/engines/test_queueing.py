@@ -1,4 +1,4 @@
-"""An engine as a queue, held against the plain solution of its chain, and what the original gets wrong."""
+"""Queueing model of an engine, compared with the direct solution of its Markov chain and with upstream's errors."""
 
 import math
 from functools import partial
@@ -39,12 +39,12 @@ def llama(batch: int = 64, room: int = 640, isl: float = 512.0, osl: float = 128
 
 
 def rate_of(queue: EngineQueue, load: float) -> float:
-    """Requests a ms, by what can be served, and no more than may be asked for."""
+    """Return a rate per ms as a fraction of the capacity, at most the largest supported rate."""
     return min(1e6, load * queue.rate_max)
 
 
 @given(shapes, loads)
-def test_an_analysis_is_the_plain_solution(shape: Shape, load: float) -> None:
+def test_an_analysis_equals_the_direct_solution(shape: Shape, load: float) -> None:
     queue = EngineQueue(*shape)
     rate = rate_of(queue, load)
     found, plain = analyse(queue, 1_000.0 * rate), BirthDeath(shape, rate)
@@ -62,7 +62,7 @@ def test_an_analysis_is_the_plain_solution(shape: Shape, load: float) -> None:
 
 @pytest.mark.parametrize("load", [0.05, 0.6, 0.97, 1.0, 1.03])
 @pytest.mark.parametrize(("batch", "room"), [(256, 2_560), (512, 512), (512, 0), (1_500, 100)])
-def test_large_engines_are_the_plain_solution_too(batch: int, room: int, load: float) -> None:
+def test_analyses_of_large_engines_equal_the_direct_solution(batch: int, room: int, load: float) -> None:
     queue = llama(batch, room)
     rate = load * queue.rate_max
     found, plain = analyse(queue, 1_000.0 * rate), BirthDeath((LLAMA, 512.0, 128.0, batch, room), rate)
@@ -74,7 +74,7 @@ def test_large_engines_are_the_plain_solution_too(batch: int, room: int, load: f
 
 
 @given(shapes, loads, st.integers(0, 81), st.floats(0.0, 3.0))
-def test_distributions_are_those_of_the_plain_solution(shape: Shape, load: float, batch: int, waited: float) -> None:
+def test_distributions_equal_the_direct_solution(shape: Shape, load: float, batch: int, waited: float) -> None:
     queue = EngineQueue(*shape)
     rate = rate_of(queue, load)
     plain = BirthDeath(shape, rate)
@@ -84,7 +84,7 @@ def test_distributions_are_those_of_the_plain_solution(shape: Shape, load: float
     assert over == pytest.approx(plain.share_waiting_over(wait_ms), rel=1e-6, abs=1e-12)
 
 
-def test_a_long_queue_is_taken_for_an_endless_one_without_a_jump() -> None:
+def test_treating_a_long_queue_as_infinite_is_continuous() -> None:
     batch, rate, wait_ms = 64, 0.95, 200.0
     found = []
     for room in range(300, 460):
@@ -100,8 +100,8 @@ def test_a_long_queue_is_taken_for_an_endless_one_without_a_jump() -> None:
     assert all(other == pytest.approx(one, rel=3e-8) for (_, one), (_, other) in pairwise(found))
 
 
-def test_waits_of_an_event_simulation() -> None:
-    """4 runs of a million requests each at 90 %: 50.6 (1.0), 323.5 (6) and 642.5 (17) ms."""
+def test_waits_equal_those_of_an_event_simulation() -> None:
+    """Four simulated runs of a million requests each, at 90 %, gave 50.6 (1.0), 323.5 (6) and 642.5 (17) ms."""
     queue = llama()
     rate = 900.0 * queue.rate_max
     waits = (analyse(queue, rate).waiting_ms, queue.wait_quantile_ms(rate, 0.95), queue.wait_quantile_ms(rate, 0.99))
@@ -109,7 +109,7 @@ def test_waits_of_an_event_simulation() -> None:
 
 
 @given(shapes, loads)
-def test_percentiles_are_ordered_and_keep_their_share(shape: Shape, load: float) -> None:
+def test_percentiles_are_ordered_and_reach_their_share(shape: Shape, load: float) -> None:
     queue = EngineQueue(*shape)
     rate = 1_000.0 * rate_of(queue, load)
     shares = (0.0, 0.5, 0.9, 0.99, 0.9999)
@@ -124,7 +124,7 @@ def test_percentiles_are_ordered_and_keep_their_share(shape: Shape, load: float)
         assert wait_ms == 0.0 or over == pytest.approx(1.0 - share, rel=1e-3)
 
 
-def test_percentiles_of_latencies_are_those_of_batches_and_waits() -> None:
+def test_latency_percentiles_follow_from_batches_and_waits() -> None:
     queue = llama()
     busy, calm = 970.0 * queue.rate_max, 600.0 * queue.rate_max
     assert queue.ttft_quantile_ms(busy, 0.99) == pytest.approx(
@@ -138,7 +138,7 @@ def test_percentiles_of_latencies_are_those_of_batches_and_waits() -> None:
 
 
 @pytest.mark.parametrize("load", [1.0 - 1e-9, 1.0 - 1e-13])
-def test_an_engine_without_a_fixed_time_next_to_saturation(load: float) -> None:
+def test_an_engine_without_fixed_time_near_saturation(load: float) -> None:
     shape = (LinearTimes(0.0, 0.04, 0.0, 0.001), 512.0, 128.0, 16, 40)
     queue = EngineQueue(*shape)
     plain = BirthDeath(shape, load * queue.rate_max)
@@ -146,7 +146,7 @@ def test_an_engine_without_a_fixed_time_next_to_saturation(load: float) -> None:
 
 
 @pytest.mark.parametrize("load", [0.3, 0.9, 0.99, 1.0, 1.5])
-def test_the_mean_is_that_of_the_distribution(load: float) -> None:
+def test_the_mean_equals_that_of_the_distribution(load: float) -> None:
     queue = llama(16, 100)
     rate = 1_000.0 * load * queue.rate_max
     found = analyse(queue, rate)
@@ -171,8 +171,8 @@ def test_more_requests_wait_longer(shape: Shape) -> None:
 
 @pytest.mark.parametrize("load", [1.0, 1.001, 2.0, 1e3, 1e6])
 @pytest.mark.parametrize(("batch", "room"), [(1, 0), (1, 10), (64, 640), (256, 2_560), (512, 1_000_000)])
-def test_overload_has_an_answer(load: float, batch: int, room: int) -> None:
-    """The original refuses to say anything above 99.9 % of what the engine can serve."""
+def test_an_overloaded_engine_can_be_analysed(load: float, batch: int, room: int) -> None:
+    """Upstream returns an error above 99.9 % of the capacity."""
     queue = llama(batch, room)
     found = analyse(queue, min(1e9, 1_000.0 * load * queue.rate_max))
     assert all(math.isfinite(getattr(found, name)) for name in found.__struct_fields__)
@@ -186,13 +186,13 @@ def test_overload_has_an_answer(load: float, batch: int, room: int) -> None:
         assert math.isfinite(queue.ttft_quantile_ms(1_000.0 * queue.rate_max, 0.99))
 
 
-def test_next_to_nothing_is_served_at_once() -> None:
+def test_a_tiny_rate_is_served_at_once() -> None:
     found = analyse(llama(), 1e-300)
     assert (found.waiting_ms, found.batch_requests, found.refused) == (0.0, 1.0, 0.0)
 
 
-def test_a_flat_curve_is_a_curve() -> None:
-    """The original calls every target infeasible for one, and gives NaN as its prefill."""
+def test_constant_service_times_can_be_analysed() -> None:
+    """Upstream reports every target as infeasible for constant times, and NaN as the prefill time."""
     queue = EngineQueue(LinearTimes(10.0, 0.0, 5.0, 0.0), 100.0, 50.0, 32, 320)
     found = analyse(queue, 500.0 * queue.rate_max)
     assert (found.itl_ms, found.prefill_ms, found.service_ms) == (10.0, 5.0, 495.0)
@@ -200,7 +200,7 @@ def test_a_flat_curve_is_a_curve() -> None:
 
 
 def test_without_prompts_there_is_no_prefill() -> None:
-    """The original takes gamma off the batch all the same, so its ITL is too low."""
+    """Upstream subtracts gamma all the same, so its ITL is too low."""
     queue = llama(isl=0.0)
     found = analyse(queue, 500.0 * queue.rate_max)
     assert found.prefill_ms == 0.0
@@ -211,7 +211,7 @@ def test_without_prompts_there_is_no_prefill() -> None:
 
 @pytest.mark.parametrize("count", [0, 1, 2, 10, 2_560])
 @pytest.mark.parametrize("step", [-50.0, -1.0, -0.03, -1e-4, -1e-9, -1e-300, 0.0, 1e-12, 1e-4, 0.2, 3.0, 600.0])
-def test_the_closed_tail_is_its_sum(step: float, count: int) -> None:
+def test_the_closed_form_of_the_tail_equals_its_sum(step: float, count: int) -> None:
     anchor = max(0.0, step * count)
     weights = [math.exp(step * place - anchor) for place in range(1, count + 1)]
     lead, last, total, moment = queue_weights(step, count)
@@ -238,8 +238,8 @@ def test_the_closed_tail_is_its_sum(step: float, count: int) -> None:
         ({"times": LinearTimes(1e300, 1e300, 1.0, 1.0)}, "would take"),
     ],
 )
-def test_nonsense_is_refused_by_name(changed: dict[str, float], says: str) -> None:
-    """The original reads NaN from its configuration and never returns."""
+def test_invalid_arguments_are_refused_by_name(changed: dict[str, float], says: str) -> None:
+    """Upstream accepts NaN in its configuration and never returns."""
     given_ = {
         "times": LLAMA,
         "isl_tokens": 512.0,
@@ -252,7 +252,7 @@ def test_nonsense_is_refused_by_name(changed: dict[str, float], says: str) -> No
 
 
 @pytest.mark.parametrize("rate", [NAN, 0.0, -1.0, math.inf, 1e10])
-def test_a_rate_that_is_none_is_refused(rate: float) -> None:
+def test_an_invalid_rate_is_refused(rate: float) -> None:
     queue = llama()
     for ask in (
         queue.steady_state,
@@ -264,14 +264,14 @@ def test_a_rate_that_is_none_is_refused(rate: float) -> None:
 
 
 @pytest.mark.parametrize("wait_ms", [NAN, -1.0])
-def test_a_wait_that_is_none_is_refused(wait_ms: float) -> None:
+def test_an_invalid_wait_is_refused(wait_ms: float) -> None:
     with pytest.raises(ValueError, match="wait_ms is"):
         llama().share_waiting_over(10.0, wait_ms)
     assert llama().share_waiting_over(50.0, math.inf) == 0.0
 
 
 @pytest.mark.parametrize("share", [NAN, -0.1, 1.0, 2.0])
-def test_a_share_that_is_none_is_refused(share: float) -> None:
+def test_an_invalid_share_is_refused(share: float) -> None:
     for ask in (llama().wait_quantile_ms, llama().batch_quantile, llama().ttft_quantile_ms, llama().itl_quantile_ms):
         with pytest.raises(ValueError, match="the share is"):
             ask(10.0, share)

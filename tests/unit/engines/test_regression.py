@@ -1,4 +1,4 @@
-"""Latency against load, learned from samples: the rules of the original, and what a cold start may not do."""
+"""Online regression of latency over load: upstream's rules, and the exclusion of outliers."""
 
 import random
 from itertools import pairwise
@@ -22,14 +22,14 @@ def on_a_line(count: int, first: int = 1) -> list[tuple[float, float]]:
     return [(load, 10.0 + 2.0 * load) for load in range(first, first + count)]
 
 
-def test_too_few_samples_are_no_line() -> None:
+def test_too_few_samples_give_no_line() -> None:
     few = learned(*on_a_line(SAMPLES_MIN - 1))
     assert (few.line(), few.load_at(100.0)) == (None, None)
     assert learned(*on_a_line(SAMPLES_MIN)).line() == Line(2.0, 10.0)
 
 
 @pytest.mark.parametrize(("sla_ms", "load"), [(100.0, 45.0), (10.0, 0.0), (5.0, 0.0)])
-def test_the_load_at_which_an_objective_is_met(sla_ms: float, load: float) -> None:
+def test_the_load_at_which_the_line_reaches_an_objective(sla_ms: float, load: float) -> None:
     assert learned(*on_a_line(5)).load_at(sla_ms) == load
 
 
@@ -40,24 +40,24 @@ def test_only_the_last_samples_count() -> None:
 
 
 @pytest.mark.parametrize(("sla_ms", "load"), [(50.0, 26.0), (50.1, 25.0), (10.0, 20.0)])
-def test_where_latency_falls_with_load_the_smallest_load_that_was_under_it(sla_ms: float, load: float) -> None:
+def test_a_falling_line_gives_the_smallest_load_within_the_objective(sla_ms: float, load: float) -> None:
     falling = learned(*[(load, 100.0 - 2.0 * load) for load in range(20, 31)])
     assert falling.load_at(sla_ms) == load
 
 
-def test_one_load_alone_tells_no_slope() -> None:
+def test_equal_loads_give_a_slope_of_zero() -> None:
     same = learned(*[(7.0, latency) for latency in (10.0, 20.0, 30.0, 20.0, 20.0)])
     assert same.line() == Line(0.0, 20.0)
     assert same.load_at(15.0) == 7.0
 
 
 @pytest.mark.parametrize("load", [0.0, -1.0, float("nan"), float("inf")])
-def test_a_sample_that_says_nothing_is_dropped(load: float) -> None:
+def test_an_invalid_sample_is_ignored(load: float) -> None:
     assert learned((load, 10.0), (10.0, load)).loads == []
 
 
 @pytest.mark.parametrize("cold", range(1, 13))
-def test_samples_of_a_cold_start_do_not_bend_the_line(cold: int) -> None:
+def test_samples_of_a_cold_start_are_outliers(cold: int) -> None:
     noise = random.Random("noise")
     warm = [(load, latency * noise.uniform(0.97, 1.03)) for load, latency in on_a_line(SAMPLES_MAX - cold)]
     line = learned(*[(1.0 + number, 45_000.0) for number in range(cold)], *warm).line()
@@ -70,7 +70,7 @@ def test_a_line_is_never_below_zero() -> None:
     assert Line(2.0, -10.0).at(1.0) == 0.0
 
 
-def test_it_survives_the_journal() -> None:
+def test_a_decoded_regression_is_equal() -> None:
     regression = learned(*on_a_line(7))
     for fitted in (False, True):
         if fitted:
@@ -84,7 +84,7 @@ samples = st.lists(st.tuples(st.floats(1e-6, 1e12), st.floats(1e-6, 1e12)), max_
 
 
 @given(samples, st.floats(0, 1e12))
-def test_every_answer_is_finite_and_not_negative(pairs: list[tuple[float, float]], sla_ms: float) -> None:
+def test_every_result_is_finite_and_not_negative(pairs: list[tuple[float, float]], sla_ms: float) -> None:
     load = learned(*pairs).load_at(sla_ms)
     assert (load is None) == (len(pairs) < SAMPLES_MIN)
     assert load is None or 0.0 <= load < float("inf")
@@ -101,9 +101,9 @@ def test_a_looser_objective_allows_no_less_load(pairs: list[tuple[float, float]]
 
 
 @given(samples)
-def test_it_is_the_same_however_often_it_is_asked(pairs: list[tuple[float, float]]) -> None:
-    asked = Regression()
+def test_repeated_queries_give_the_same_line(pairs: list[tuple[float, float]]) -> None:
+    queried = Regression()
     for load, latency_ms in pairs:
-        asked.push(load, latency_ms)
-        asked.line()
-    assert asked.line() == learned(*pairs).line()
+        queried.push(load, latency_ms)
+        queried.line()
+    assert queried.line() == learned(*pairs).line()

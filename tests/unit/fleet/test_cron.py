@@ -1,4 +1,4 @@
-"""Lines of cron, against a calendar that is walked minute by minute."""
+"""Cron expressions, compared with a calendar."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -35,11 +35,11 @@ def at(found: int | None) -> str | None:
         ("0 0 31 2,4,5 *", "Wed 2023-05-31 00:00", "Fri 2024-05-31 00:00"),
     ],
 )
-def test_the_last_and_the_next(text: str, last: str, following: str | None) -> None:
+def test_the_previous_and_the_next_match(text: str, last: str, following: str | None) -> None:
     noon = minute("2024-03-09 12:30")  # a Saturday
     found = parse_cron(text)
     if text.startswith("30 12"):
-        assert at(found.previous(noon)) == "Sat 2024-03-09 12:30", "the minute itself is the last, and not the next"
+        assert at(found.previous(noon)) == "Sat 2024-03-09 12:30", "a match at the minute is the previous one"
         noon -= 1
         assert at(found.next(noon)) == "Sat 2024-03-09 12:30"
         following = "Sat 2024-03-09 12:30"
@@ -59,7 +59,9 @@ WEEKDAYS = st.sampled_from(["*", "0", "mon-fri", "sat,sun"])
 
 
 @given(HOURS, DAYS, MONTHS, WEEKDAYS, st.datetimes(datetime(2023, 12, 1), datetime(2100, 4, 1)))  # noqa: DTZ001
-def test_it_is_as_the_calendar_has_it(hours: str, days: str, months: str, weekdays: str, moment: datetime) -> None:
+def test_matches_equal_those_of_a_calendar_walked_hour_by_hour(
+    hours: str, days: str, months: str, weekdays: str, moment: datetime
+) -> None:
     found = parse_cron(f"0 {hours} {days} {months} {weekdays}")
     hour = moment.replace(minute=0, second=0, microsecond=0, tzinfo=UTC)
     here = int((hour - EPOCH).total_seconds()) // 60
@@ -91,7 +93,7 @@ def test_it_is_as_the_calendar_has_it(hours: str, days: str, months: str, weekda
         ("0 8 31 4,6 *", "no such month has a day 31", "another day"),
     ],
 )
-def test_what_is_no_line_of_cron_is_said_with_a_remedy(text: str, problem: str, remedy: str) -> None:
+def test_an_invalid_expression_is_refused_with_a_remedy(text: str, problem: str, remedy: str) -> None:
     with pytest.raises(CronError) as refused:
         parse_cron(text)
     assert problem in refused.value.problem

@@ -1,4 +1,4 @@
-"""Workers as they are believed: registered, reporting, silent, leaving; and sums that are always exact."""
+"""Fleet state: registration, reports, freshness, pending workers, drains, and exact totals."""
 
 import msgspec
 import pytest
@@ -25,7 +25,7 @@ def fleet_with(*workers: RegisteredWorker, knobs: FleetKnobs | None = None) -> t
     return fleet, fleet.models["m"].pools["decode"]
 
 
-def settle(pool: Pool, now: int) -> Pool:
+def refresh(pool: Pool, now: int) -> Pool:
     pool.expire_silent(now, STALE_MS)
     pool.refresh_totals(now, STALE_MS)
     return pool
@@ -51,13 +51,13 @@ def test_a_worker_counts_by_its_state() -> None:
         (registered("a", role="prefill"), Rejection.ROLE_MISMATCH),
     ],
 )
-def test_what_does_not_fit_is_refused(worker: RegisteredWorker, why: Rejection) -> None:
+def test_a_record_of_an_unknown_pool_or_another_role_is_refused(worker: RegisteredWorker, why: Rejection) -> None:
     fleet, _ = fleet_with()
     assert fleet.register(worker, START) == why
     assert fleet.workers == 0
 
 
-def test_workers_are_bounded_and_a_known_one_is_never_refused() -> None:
+def test_workers_max_applies_to_new_workers_only() -> None:
     fleet, pool = fleet_with(registered("a"), registered("b"), knobs=FleetKnobs(workers_max=2))
     assert fleet.register(registered("c"), START) == Rejection.WORKERS_FULL
     assert fleet.register(registered("b", incarnation=2), START) is None
@@ -66,25 +66,25 @@ def test_workers_are_bounded_and_a_known_one_is_never_refused() -> None:
     assert sorted(pool.workers) == ["b", "c"]
 
 
-def test_a_new_incarnation_begins_without_a_past() -> None:
+def test_a_new_incarnation_starts_without_samples() -> None:
     fleet, pool = fleet_with(registered("a"))
     fleet.ingest(reported("a", sample(9, kv=0.8)), START)
-    assert settle(pool, START).fresh == 1
+    assert refresh(pool, START).fresh == 1
     fleet.register(registered("a", incarnation=2), START)
-    assert settle(pool, START).fresh == 0
+    assert refresh(pool, START).fresh == 0
     assert pool.load == WorkerLoad()
     assert fleet.ingest(reported("a", sample(1, kv=0.1), incarnation=2), START) == (0, None)
 
 
-def test_a_record_written_again_keeps_what_was_reported() -> None:
+def test_an_updated_record_keeps_samples() -> None:
     fleet, pool = fleet_with(registered("a", ranks=2))
     fleet.ingest(reported("a", sample(1, kv=0.4), sample(1, kv=0.6, rank=1)), START)
     fleet.register(registered("a", ranks=1), START)
-    assert settle(pool, START).load.kv_micro == 400_000
+    assert refresh(pool, START).load.kv_micro == 400_000
     assert fleet.workers == 1
 
 
-def test_reading_the_registry_forgets_who_is_not_in_it() -> None:
+def test_reading_the_registry_removes_unlisted_workers() -> None:
     fleet, pool = fleet_with(registered("a"), registered("b"))
     refused = fleet.replace_registry([registered("b"), registered("c"), registered("d", role="prefill")], START)
     assert refused == [Rejection.ROLE_MISMATCH]
@@ -99,7 +99,7 @@ def test_reading_the_registry_forgets_who_is_not_in_it() -> None:
         (("m", "decode", "b"), Rejection.UNKNOWN_WORKER),
     ],
 )
-def test_who_is_not_known_cannot_leave(identity: tuple[str, str, str], why: Rejection) -> None:
+def test_an_unknown_worker_cannot_be_deregistered(identity: tuple[str, str, str], why: Rejection) -> None:
     fleet, _ = fleet_with(registered("a"))
     assert fleet.deregister(*identity, START) == why
 
@@ -120,30 +120,32 @@ def test_who_is_not_known_cannot_leave(identity: tuple[str, str, str], why: Reje
         (reported("a", sample(4)), Rejection.NOT_NEWER),
     ],
 )
-def test_a_report_that_cannot_be_believed_is_refused(event: LoadReported, why: Rejection) -> None:
+def test_an_invalid_report_is_refused(event: LoadReported, why: Rejection) -> None:
     fleet, pool = fleet_with(registered("a", incarnation=7, ranks=2))
     fleet.ingest(reported("a", sample(5, kv=0.3), sample(5, kv=0.3, rank=1), incarnation=7), START)
-    settle(pool, START)
+    refresh(pool, START)
     event = msgspec.structs.replace(event, incarnation=7) if event.incarnation == 1 else event
     assert fleet.ingest(event, START + 4_000) == (1, why)
-    assert pool.workers["a"].seen_at_ms == START, "what is refused proves no life"
+    assert pool.workers["a"].seen_at_ms == START, "a refused report does not make a worker fresh"
 
 
-def test_of_a_frame_only_the_refused_samples_are_refused() -> None:
+def test_valid_samples_of_a_report_with_invalid_ones_count() -> None:
     fleet, pool = fleet_with(registered("a"))
     outcome = fleet.ingest(reported("a", sample(2, kv=0.2), sample(1, kv=0.1), sample(3, kv=0.3)), START)
     assert outcome == (1, Rejection.NOT_NEWER)
-    assert settle(pool, START).load.kv_micro == 300_000
+    assert refresh(pool, START).load.kv_micro == 300_000
 
 
-def test_a_worker_of_ranks_has_their_mean_usage_and_all_their_requests() -> None:
+def test_the_load_of_a_worker_is_mean_usage_and_total_requests_of_its_ranks() -> None:
     fleet, pool = fleet_with(registered("a", ranks=3))
     fleet.ingest(reported("a", sample(1, 0.9, 2, 0), sample(1, 0.5, 3, 4, rank=2)), START)
-    assert settle(pool, START).load == WorkerLoad(1, 1, kv_micro=700_000, waiting=5, waiting_while_running=3, running=4)
+    assert refresh(pool, START).load == WorkerLoad(
+        1, 1, kv_micro=700_000, waiting=5, waiting_while_running=3, running=4
+    )
 
 
 @pytest.mark.parametrize(
-    ("said", "micro"),
+    ("load", "micro"),
     [
         (WorkerSample(1, 0, kv_blocks_used=25, kv_blocks_total=100), 250_000),
         (WorkerSample(1, 0, kv_blocks_used=25), 125_000),  # of the record's 200
@@ -152,76 +154,76 @@ def test_a_worker_of_ranks_has_their_mean_usage_and_all_their_requests() -> None
         (WorkerSample(1, 0, kv_usage_ratio=0.9), 900_000),
     ],
 )
-def test_usage_comes_from_blocks_where_they_are_known(said: WorkerSample, micro: int) -> None:
+def test_blocks_take_precedence_over_the_usage_ratio(load: WorkerSample, micro: int) -> None:
     record = WorkerRecord("m", "decode", "a", "decode", 1, kv_blocks_total=200)
     fleet, pool = fleet_with(RegisteredWorker(record, 5))
-    fleet.ingest(reported("a", said), START)
-    assert settle(pool, START).load.kv_micro == micro
+    fleet.ingest(reported("a", load), START)
+    assert refresh(pool, START).load.kv_micro == micro
 
 
-def test_what_a_rank_does_not_say_is_not_known_of_the_worker() -> None:
+def test_a_metric_missing_from_one_rank_is_unknown() -> None:
     fleet, pool = fleet_with(registered("a", ranks=2), registered("b"))
     fleet.ingest(reported("a", sample(1), sample(1, kv=None, waiting=None, rank=1)), START)
     fleet.ingest(reported("b", WorkerSample(1, 0, kv_blocks_used=5, waiting_requests=0)), START)
-    load = settle(pool, START).load
-    assert (pool.fresh, load.kv_reporting, load.queue_reporting) == (2, 0, 1), "blocks of an unknown total say nothing"
+    load = refresh(pool, START).load
+    assert (pool.fresh, load.kv_reporting, load.queue_reporting) == (2, 0, 1), "blocks without a total give no usage"
 
 
 # -- freshness ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_worker_is_fresh_until_it_was_silent_for_too_long() -> None:
+def test_a_worker_is_fresh_until_it_is_silent_for_too_long() -> None:
     fleet, pool = fleet_with(registered("a"))
-    assert settle(pool, START).fresh == 0, "registered, but nothing said"
+    assert refresh(pool, START).fresh == 0, "registered, but not reporting"
     fleet.ingest(reported("a", sample(1, kv=0.5)), START)
-    assert settle(pool, START + STALE_MS).fresh == 1
-    assert settle(pool, START + STALE_MS + 1).fresh == 0
+    assert refresh(pool, START + STALE_MS).fresh == 1
+    assert refresh(pool, START + STALE_MS + 1).fresh == 0
     assert pool.load == WorkerLoad()
     fleet.ingest(reported("a", sample(2, kv=0.5)), START + 60_000)
-    assert settle(pool, START + 60_000).fresh == 1
+    assert refresh(pool, START + 60_000).fresh == 1
 
 
 @pytest.mark.parametrize(("fresh", "quorate"), [(3, False), (4, True), (5, True)])
-def test_a_quorum_is_a_share_of_the_ready(*, fresh: int, quorate: bool) -> None:
+def test_a_quorum_is_a_fraction_of_the_ready_workers(*, fresh: int, quorate: bool) -> None:
     fleet, pool = fleet_with(*(registered(name) for name in "abcde"))
     for name in "abcde"[:fresh]:
         fleet.ingest(reported(name, sample(1)), START)
-    assert settle(pool, START).has_quorum(0.8) is quorate
+    assert refresh(pool, START).has_quorum(0.8) is quorate
 
 
-# -- supply ------------------------------------------------------------------------------------------------------------
+# -- pending workers ---------------------------------------------------------------------------------------------------
 
 
-def test_who_was_asked_for_is_supply_until_the_deadline() -> None:
+def test_requested_workers_are_pending_until_the_deadline() -> None:
     _, pool = fleet_with(registered("a"), registered("b", state="starting"))
-    assert pool.effective_target(START) == 2, "no decision yet: what there is"
+    assert pool.effective_target(START) == 2, "without a decision, the expected workers"
     pool.set_desired(4, START)
     supply = pool.worker_counts(START + DEADLINE_MS)
     assert (supply.ready, supply.starting, supply.pending, supply.overdue, supply.expected) == (1, 1, 2, 0, 4)
-    supply = settle(pool, START + DEADLINE_MS + 1).worker_counts(START + DEADLINE_MS + 1)
+    supply = refresh(pool, START + DEADLINE_MS + 1).worker_counts(START + DEADLINE_MS + 1)
     assert (supply.ready, supply.starting, supply.pending, supply.overdue, supply.expected) == (1, 0, 0, 3, 1)
     assert pool.effective_target(START + DEADLINE_MS + 1) == 4
     assert pool.scaling_base(START + DEADLINE_MS + 1) == 1
 
 
-def test_a_late_starter_that_gets_ready_counts_once() -> None:
+def test_a_late_worker_that_becomes_ready_counts_once() -> None:
     fleet, pool = fleet_with(registered("a", state="starting"))
     now = START + DEADLINE_MS + 1
-    assert settle(pool, now).worker_counts(now).starting == 0
+    assert refresh(pool, now).worker_counts(now).starting == 0
     fleet.register(registered("a"), now)
     supply = pool.worker_counts(now)
-    assert (supply.ready, supply.starting, supply.expected) == (1, 0, 1), "also before the next sweep"
+    assert (supply.ready, supply.starting, supply.expected) == (1, 0, 1), "also before the next expire_silent"
 
 
-def test_a_late_starter_that_goes_counts_no_more() -> None:
+def test_a_late_worker_that_is_removed_does_not_count() -> None:
     fleet, pool = fleet_with(registered("a", state="starting"), registered("b", state="starting"))
     now = START + DEADLINE_MS + 1
-    settle(pool, now)
+    refresh(pool, now)
     fleet.deregister("m", "decode", "a", now)
     assert (pool.worker_counts(now).starting, pool.worker_counts(now).overdue) == (0, 1)
 
 
-def test_a_lost_worker_is_asked_for_from_the_moment_it_was_lost() -> None:
+def test_a_lost_worker_is_pending_from_its_loss() -> None:
     fleet, pool = fleet_with(registered("a"), registered("b"))
     pool.set_desired(2, START)
     later = START + 10 * DEADLINE_MS
@@ -230,17 +232,17 @@ def test_a_lost_worker_is_asked_for_from_the_moment_it_was_lost() -> None:
     assert pool.worker_counts(later + DEADLINE_MS + 1).pending == 0
 
 
-def test_growth_and_shrink_are_dated_by_what_changes() -> None:
+def test_changed_targets_set_the_scaling_times() -> None:
     _, pool = fleet_with(registered("a"))
     pool.set_desired(3, START)
-    assert (pool.scaled_up_at_ms, pool.scaled_down_at_ms) == (-1, -1), "the first word heard of a decision is no change"
+    assert (pool.scaled_up_at_ms, pool.scaled_down_at_ms) == (-1, -1), "the first known decision is no change"
     pool.set_desired(4, START + 1)
     pool.set_desired(4, START + 2)
     pool.set_desired(2, START + 3)
     assert (pool.scaled_up_at_ms, pool.scaled_down_at_ms) == (START + 1, START + 3)
 
 
-# -- leaving -----------------------------------------------------------------------------------------------------------
+# -- drains ------------------------------------------------------------------------------------------------------------
 
 
 def test_a_draining_worker_stays_listed_until_its_drain_ends() -> None:
@@ -249,16 +251,16 @@ def test_a_draining_worker_stays_listed_until_its_drain_ends() -> None:
     assert (pool.ready, pool.draining_workers()) == (1, 1)
     fleet.deregister("m", "decode", "a", START)
     assert "a" in pool.workers
-    assert fleet.ingest(reported("a", sample(1)), START) == (0, None), "it still says how it does"
+    assert fleet.ingest(reported("a", sample(1)), START) == (0, None), "it still reports"
     fleet.end_drain("m", "decode", "a", START)
     assert (sorted(pool.workers), fleet.workers) == (["b"], 1)
 
 
-def test_a_drained_worker_goes_with_its_key() -> None:
+def test_a_drained_worker_is_removed_with_its_key() -> None:
     fleet, pool = fleet_with(registered("a"), registered("b"))
     fleet.start_drain("m", "decode", "a", START)
     fleet.end_drain("m", "decode", "a", START)
-    assert (pool.ready, pool.draining_workers()) == (1, 1), "still registered: still there, still no supply"
+    assert (pool.ready, pool.draining_workers()) == (1, 1), "still registered and listed, and not ready"
     fleet.deregister("m", "decode", "a", START)
     assert (sorted(pool.workers), pool.draining_workers(), fleet.workers) == (["b"], 0, 1)
 
@@ -274,7 +276,7 @@ operations = st.one_of(
     st.tuples(st.just("report"), st.sampled_from(NAMES), st.integers(1, 3), st.integers(0, 100), st.integers(0, 1)),
     st.tuples(st.just("replace"), st.sets(st.sampled_from(NAMES))),
     st.tuples(st.just("wait"), st.integers(1, 50_000)),
-    st.tuples(st.just("settle")),
+    st.tuples(st.just("refresh")),
 )
 
 
@@ -289,16 +291,16 @@ def do(fleet: Fleet, pool: Pool, operation: tuple[object, ...], now: int, sequen
         case ("deregister", str(name)):
             fleet.deregister("m", "decode", name, now)
         case ("report", str(name), int(incarnation), int(percent), int(rank)):
-            said = sample(sequence, percent / 100, percent, percent % 2, rank)
-            fleet.ingest(reported(name, said, incarnation=incarnation), now)
+            load = sample(sequence, percent / 100, percent, percent % 2, rank)
+            fleet.ingest(reported(name, load, incarnation=incarnation), now)
         case ("replace", set(names)):
             fleet.replace_registry([registered(str(name), ranks=2) for name in sorted(names)], now)
-        case ("settle",):
-            settle(pool, now)
+        case ("refresh",):
+            refresh(pool, now)
 
 
 @given(st.lists(operations, max_size=60))
-def test_the_sums_are_those_of_a_recount(sequence_of_operations: list[tuple[object, ...]]) -> None:
+def test_totals_equal_a_recount(sequence_of_operations: list[tuple[object, ...]]) -> None:
     fleet, pool = fleet_with()
     now = START
     for sequence, operation in enumerate(sequence_of_operations, start=1):
@@ -311,7 +313,7 @@ def test_the_sums_are_those_of_a_recount(sequence_of_operations: list[tuple[obje
         assert pool.starting == sum(worker.availability == "starting" for worker in workers)
         assert 0 <= pool.late <= pool.starting
         assert min(msgspec.structs.astuple(pool.worker_counts(now))) >= 0
-    settle(pool, now)
+    refresh(pool, now)
     fresh = [w for w in pool.workers.values() if w.availability == "ready" and 0 <= now - w.seen_at_ms <= STALE_MS]
     total = WorkerLoad()
     for worker in fresh:
@@ -320,12 +322,12 @@ def test_the_sums_are_those_of_a_recount(sequence_of_operations: list[tuple[obje
 
 
 @given(st.permutations([1, 2, 3, 4]), st.data())
-def test_duplicates_and_disorder_change_nothing(order: list[int], data: st.DataObject) -> None:
-    """The newest sample wins, however often and in whatever order the samples came."""
+def test_duplicate_and_unordered_samples_change_nothing(order: list[int], data: st.DataObject) -> None:
+    """The newest sample wins in any order and with any number of duplicates."""
     straight, pool = fleet_with(registered("a"))
     mixed, other = fleet_with(registered("a"))
     for number in (1, 2, 3, 4):
         straight.ingest(reported("a", sample(number, kv=number / 10)), START)
     for number in [*order, *data.draw(st.lists(st.sampled_from(order), max_size=6))]:
         mixed.ingest(reported("a", sample(number, kv=number / 10)), START)
-    assert msgspec.json.encode(settle(other, START)) == msgspec.json.encode(settle(pool, START))
+    assert msgspec.json.encode(refresh(other, START)) == msgspec.json.encode(refresh(pool, START))

@@ -1,4 +1,4 @@
-"""Floors by the clock: windows, timezones and their summer, and workers that are there when a window begins."""
+"""Schedule windows: timezones, daylight saving time, and starts before the window by the startup time."""
 
 from datetime import UTC, datetime
 
@@ -19,7 +19,7 @@ MINUTE_MS = 60_000
 
 
 def ms(text: str) -> int:
-    """Unix ms of a time in UTC."""
+    """Return the Unix time in ms of a time in UTC."""
     return round(datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp() * 1_000)
 
 
@@ -28,25 +28,25 @@ def utc(at_ms: int | None) -> str | None:
 
 
 class Clock:
-    """A pool with schedules, at times that a test names."""
+    """A pool with schedules, evaluated at given times."""
 
     def __init__(self, *schedules: ScheduleKnobs, start_up_ms: int = 0) -> None:
         pool = PoolKnobs("a", "decode", replicas_max=10, schedules=schedules)
-        self.line = FleetHarness([pool], 0)
-        self.line.pool("a").start_ups_ms = [start_up_ms] if start_up_ms else []
+        self.world = FleetHarness([pool], 0)
+        self.world.pool("a").start_ups_ms = [start_up_ms] if start_up_ms else []
         self.schedules = Schedules([pool], ZONES)
 
-    def look(self, text: str) -> tuple[int, str | None]:
-        """The floor at a time in UTC, and when to look again."""
-        wake_ms = self.schedules.look(self.line.model, ms(text))
-        return self.line.pool("a").schedule_minimum.replicas, utc(wake_ms)
+    def evaluate(self, text: str) -> tuple[int, str | None]:
+        """Return the minimum at a time in UTC, and the time of the next evaluation."""
+        wake_ms = self.schedules.look(self.world.model, ms(text))
+        return self.world.pool("a").schedule_minimum.replicas, utc(wake_ms)
 
     def until(self) -> str | None:
-        return utc(self.line.pool("a").schedule_minimum.ends_at_ms)
+        return utc(self.world.pool("a").schedule_minimum.ends_at_ms)
 
 
 @pytest.mark.parametrize(
-    ("text", "floor", "wake"),
+    ("text", "minimum", "wake"),
     [
         ("2024-01-17T06:59:59", 0, "01-17 07:00:00"),
         ("2024-01-17T07:00:00", 4, "01-17 17:00:00"),
@@ -58,97 +58,98 @@ class Clock:
         ("2024-07-17T16:00:00", 0, "07-18 06:00:00"),
     ],
 )
-def test_a_window_of_workdays_in_winter_and_in_summer(text: str, floor: int, wake: str) -> None:
-    assert Clock(WORKDAYS).look(text) == (floor, wake)
+def test_a_workday_window_follows_daylight_saving_time(text: str, minimum: int, wake: str) -> None:
+    assert Clock(WORKDAYS).evaluate(text) == (minimum, wake)
 
 
-def test_what_is_remembered_is_what_would_be_reckoned_anew() -> None:
+def test_cached_window_states_equal_new_ones() -> None:
     one = Clock(WORKDAYS, start_up_ms=10 * MINUTE_MS)
     for hour in range(24 * 14):
         text = f"2024-03-{20 + hour // 24:02d}T{hour % 24:02d}:07:00" if hour < 24 * 12 else "2024-04-01T07:00:00"
-        assert one.look(text) == Clock(WORKDAYS, start_up_ms=10 * MINUTE_MS).look(text)
+        assert one.evaluate(text) == Clock(WORKDAYS, start_up_ms=10 * MINUTE_MS).evaluate(text)
 
 
-def test_the_end_of_the_window_is_told() -> None:
+def test_the_end_of_the_window_is_reported() -> None:
     clock = Clock(WORKDAYS)
-    clock.look("2024-01-17T12:00:00")
+    clock.evaluate("2024-01-17T12:00:00")
     assert clock.until() == "01-17 17:00:00"
-    clock.look("2024-01-17T18:00:00")
-    assert clock.line.pool("a").schedule_minimum.replicas == 0
+    clock.evaluate("2024-01-17T18:00:00")
+    assert clock.world.pool("a").schedule_minimum.replicas == 0
 
 
-def test_a_pool_has_the_highest_floor_of_its_windows() -> None:
+def test_the_highest_minimum_of_all_active_windows_applies() -> None:
     lunch = ScheduleKnobs("0 12 * * *", "0 13 * * *", 7)
     clock = Clock(WORKDAYS, lunch)
-    assert clock.look("2024-01-17T11:59:59") == (4, "01-17 12:00:00")
-    assert clock.look("2024-01-17T12:00:00") == (7, "01-17 13:00:00")
+    assert clock.evaluate("2024-01-17T11:59:59") == (4, "01-17 12:00:00")
+    assert clock.evaluate("2024-01-17T12:00:00") == (7, "01-17 13:00:00")
     assert clock.until() == "01-17 13:00:00"
-    assert clock.look("2024-01-17T13:00:00") == (4, "01-17 17:00:00")
-    assert clock.line.pool("a").minimum == 4
+    assert clock.evaluate("2024-01-17T13:00:00") == (4, "01-17 17:00:00")
+    assert clock.world.pool("a").minimum == 4
 
 
-def test_an_end_is_stronger_than_a_start_of_the_same_minute() -> None:
+def test_an_end_takes_precedence_over_a_start_in_the_same_minute() -> None:
     clock = Clock(ScheduleKnobs("0 8,9 * * *", "0 9 * * *", 4))
-    assert clock.look("2024-01-17T08:59:59") == (4, "01-17 09:00:00")
-    assert clock.look("2024-01-17T09:00:00")[0] == 0
+    assert clock.evaluate("2024-01-17T08:59:59") == (4, "01-17 09:00:00")
+    assert clock.evaluate("2024-01-17T09:00:00")[0] == 0
 
 
-# -- workers that are there when it begins -----------------------------------------------------------------------------
+# -- workers that are ready at the start -------------------------------------------------------------------------------
 
 
-def test_a_window_begins_as_much_earlier_as_workers_take_to_come() -> None:
+def test_a_window_starts_earlier_by_the_startup_time() -> None:
     clock = Clock(WORKDAYS, start_up_ms=5 * MINUTE_MS)
-    assert clock.look("2024-01-17T06:54:59") == (0, "01-17 06:55:00")
-    assert clock.look("2024-01-17T06:55:00") == (4, "01-17 07:00:00")
-    assert clock.until() == "01-17 17:00:00", "of the window that is to come"
-    assert clock.look("2024-01-17T16:58:00") == (4, "01-17 17:00:00")
-    assert clock.look("2024-01-17T17:00:00")[0] == 0
+    assert clock.evaluate("2024-01-17T06:54:59") == (0, "01-17 06:55:00")
+    assert clock.evaluate("2024-01-17T06:55:00") == (4, "01-17 07:00:00")
+    assert clock.until() == "01-17 17:00:00", "the end of the next window"
+    assert clock.evaluate("2024-01-17T16:58:00") == (4, "01-17 17:00:00")
+    assert clock.evaluate("2024-01-17T17:00:00")[0] == 0
 
 
-def test_it_begins_on_time_where_that_is_wanted() -> None:
+def test_without_ready_at_start_a_window_starts_on_time() -> None:
     clock = Clock(replace(WORKDAYS, ready_at_start=False), start_up_ms=5 * MINUTE_MS)
-    assert clock.look("2024-01-17T06:59:59") == (0, "01-17 07:00:00")
+    assert clock.evaluate("2024-01-17T06:59:59") == (0, "01-17 07:00:00")
 
 
-def test_what_is_learned_in_between_moves_the_beginning() -> None:
+def test_a_new_startup_time_moves_the_start() -> None:
     clock = Clock(WORKDAYS)
-    assert clock.look("2024-01-17T06:00:00") == (0, "01-17 07:00:00")
-    clock.line.pool("a").start_ups_ms = [10 * MINUTE_MS]
-    assert clock.look("2024-01-17T06:01:00") == (0, "01-17 06:50:00")
+    assert clock.evaluate("2024-01-17T06:00:00") == (0, "01-17 07:00:00")
+    clock.world.pool("a").start_ups_ms = [10 * MINUTE_MS]
+    assert clock.evaluate("2024-01-17T06:01:00") == (0, "01-17 06:50:00")
 
 
-# -- clocks that are set anew ------------------------------------------------------------------------------------------
+# -- clock changes -----------------------------------------------------------------------------------------------------
 
 
-def test_a_start_that_is_left_out_in_spring_is_when_the_clock_jumps() -> None:
+def test_a_skipped_start_moves_to_the_clock_change() -> None:
     clock = Clock(ScheduleKnobs("30 2 * * *", "0 4 * * *", 4, "Europe/Berlin"))
-    assert clock.look("2024-03-31T00:59:59") == (0, "03-31 01:00:00"), "2 o'clock is 3 o'clock"
-    assert clock.look("2024-03-31T01:00:00") == (4, "03-31 02:00:00")
-    assert clock.look("2024-03-31T02:00:00")[0] == 0
-    assert clock.look("2024-04-01T00:30:00") == (4, "04-01 02:00:00"), "from then on in summer time"
+    assert clock.evaluate("2024-03-31T00:59:59") == (0, "03-31 01:00:00"), "2:00 to 3:00 is skipped"
+    assert clock.evaluate("2024-03-31T01:00:00") == (4, "03-31 02:00:00")
+    assert clock.evaluate("2024-03-31T02:00:00")[0] == 0
+    assert clock.evaluate("2024-04-01T00:30:00") == (4, "04-01 02:00:00"), "from then on in summer time"
 
 
-def test_an_hour_that_comes_twice_begins_and_ends_a_window_once() -> None:
+def test_a_repeated_hour_starts_and_ends_a_window_once() -> None:
     begins = Clock(ScheduleKnobs("30 2 * * *", "0 5 * * *", 4, "Europe/Berlin"))
     # 2:30 comes at 0:30 UTC and again at 1:30, the hour from 2 to 3 ends at 2:00 UTC.
     found = [
-        begins.look(f"2024-10-27T{time}")[0] for time in ("00:29:59", "00:30:00", "01:00:00", "01:29:59", "02:00:00")
+        begins.evaluate(f"2024-10-27T{time}")[0]
+        for time in ("00:29:59", "00:30:00", "01:00:00", "01:29:59", "02:00:00")
     ]
     assert found == [0, 4, 4, 4, 4]
-    assert begins.look("2024-10-27T03:59:59") == (4, "10-27 04:00:00")
+    assert begins.evaluate("2024-10-27T03:59:59") == (4, "10-27 04:00:00")
     ends = Clock(ScheduleKnobs("0 22 * * *", "30 2 * * *", 4, "Europe/Berlin"))
     found = [
-        ends.look(f"2024-10-27T{time}")[0] for time in ("00:29:59", "00:30:00", "01:00:00", "01:29:59", "02:00:00")
+        ends.evaluate(f"2024-10-27T{time}")[0] for time in ("00:29:59", "00:30:00", "01:00:00", "01:29:59", "02:00:00")
     ]
     assert found == [4, 0, 0, 0, 0]
-    assert ends.look("2024-10-27T12:00:00") == (0, "10-27 21:00:00"), "by winter time"
+    assert ends.evaluate("2024-10-27T12:00:00") == (0, "10-27 21:00:00"), "by winter time"
 
 
-def test_a_start_is_by_the_clock_of_its_day() -> None:
+def test_a_start_uses_the_offset_of_its_day() -> None:
     clock = Clock(ScheduleKnobs("0 8 1 7 *", "0 9 1 7 *", 4, "America/New_York"))
-    assert clock.look("2024-03-01T00:00:00") == (0, "07-01 12:00:00"), "by summer time, though it is winter"
-    assert clock.look("2024-03-10T07:00:00") == (0, "07-01 12:00:00")
-    assert clock.look("2024-07-01T12:00:00") == (4, "07-01 13:00:00")
+    assert clock.evaluate("2024-03-01T00:00:00") == (0, "07-01 12:00:00"), "by summer time, though it is winter"
+    assert clock.evaluate("2024-03-10T07:00:00") == (0, "07-01 12:00:00")
+    assert clock.evaluate("2024-07-01T12:00:00") == (4, "07-01 13:00:00")
 
 
 @pytest.mark.parametrize(
@@ -158,43 +159,41 @@ def test_a_start_is_by_the_clock_of_its_day() -> None:
         ("2024-10-27", "01:49:59", "01:50:00", "10-27 05:00:00"),
     ],
 )
-def test_workers_are_there_in_time_though_the_clock_is_set_anew_while_they_come(
-    day: str, before: str, begins: str, ends: str
-) -> None:
+def test_an_earlier_start_accounts_for_a_clock_change(day: str, before: str, begins: str, ends: str) -> None:
     clock = Clock(ScheduleKnobs("30 3 * * *", "0 6 * * *", 4, "Europe/Berlin"), start_up_ms=40 * MINUTE_MS)
-    assert clock.look(f"{day}T{before}") == (0, f"{day[5:]} {begins}")
-    assert clock.look(f"{day}T{begins}")[0] == 4
+    assert clock.evaluate(f"{day}T{before}") == (0, f"{day[5:]} {begins}")
+    assert clock.evaluate(f"{day}T{begins}")[0] == 4
     assert clock.until() == ends
 
 
 @given(st.integers(0, 4_000), st.sampled_from(((120, 60), (60, 120), (0, 0))))
-def test_a_wall_clock_first_shows_a_time_when_it_is_said_to(minute: int, ahead: tuple[int, int]) -> None:
+def test_to_unix_ms_is_the_first_time_of_a_wall_clock_time(minute: int, ahead: tuple[int, int]) -> None:
     zone = ZoneOffsets((2_000 * MINUTE_MS,), ahead)
     at_ms = zone.to_unix_ms(minute * MINUTE_MS)
     assert zone.to_wall_ms(at_ms) >= minute * MINUTE_MS > zone.to_wall_ms(at_ms - MINUTE_MS)
 
 
-def test_a_clock_that_is_never_set_anew() -> None:
+def test_a_timezone_without_clock_changes() -> None:
     clock = Clock(ScheduleKnobs("0 9 * * *", "0 10 * * *", 4, "Asia/Kolkata"))
-    assert clock.look("2024-06-01T03:29:59") == (0, "06-01 03:30:00"), "5 h 30 min ahead"
-    assert clock.look("2024-06-01T03:30:00") == (4, "06-01 04:30:00")
+    assert clock.evaluate("2024-06-01T03:29:59") == (0, "06-01 03:30:00"), "5 h 30 min ahead"
+    assert clock.evaluate("2024-06-01T03:30:00") == (4, "06-01 04:30:00")
 
 
-def test_the_wall_clock_stands_until_the_hour_that_comes_twice_is_over() -> None:
+def test_the_wall_clock_never_decreases() -> None:
     zone = ZoneOffsets((1_000 * MINUTE_MS,), (120, 60))
     walls = [zone.to_wall_ms(minute * MINUTE_MS) // MINUTE_MS for minute in (999, 1_000, 1_030, 1_060, 1_061)]
     assert walls == [1_119, 1_120, 1_120, 1_120, 1_121]
 
 
-def test_windows_that_never_begin_again_are_looked_at_once_a_year() -> None:
+def test_a_rare_window_is_evaluated_once_a_year() -> None:
     clock = Clock(ScheduleKnobs("0 0 29 2 *", "0 0 1 3 *", 4))
-    assert clock.look("2024-02-29T12:00:00")[0] == 4
-    assert clock.look("2025-02-28T12:00:00") == (0, "03-01 00:00:00")
+    assert clock.evaluate("2024-02-29T12:00:00")[0] == 4
+    assert clock.evaluate("2025-02-28T12:00:00") == (0, "03-01 00:00:00")
 
 
-def test_a_start_that_is_more_than_a_year_away_is_none() -> None:
+def test_a_start_more_than_a_year_away_is_unknown() -> None:
     clock = Clock(ScheduleKnobs("0 0 29 2 *", "0 12 29 2 *", 4), start_up_ms=60 * MINUTE_MS)
-    assert clock.look("2024-03-01T00:00:00")[0] == 0
-    assert clock.look("2025-03-01T23:30:00") == (0, "03-02 00:00:00"), "a year is over, and nothing begins"
-    assert clock.look("2028-02-28T22:59:00") == (0, "02-28 23:00:00")
-    assert clock.look("2028-02-28T23:00:00")[0] == 4
+    assert clock.evaluate("2024-03-01T00:00:00")[0] == 0
+    assert clock.evaluate("2025-03-01T23:30:00") == (0, "03-02 00:00:00"), "no start within the next year"
+    assert clock.evaluate("2028-02-28T22:59:00") == (0, "02-28 23:00:00")
+    assert clock.evaluate("2028-02-28T23:00:00")[0] == 4

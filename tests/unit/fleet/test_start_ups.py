@@ -1,4 +1,4 @@
-"""What a pool learns of how long workers take to come, and what it expects of those that are pending."""
+"""Startup times of pools, and the expected time of pending workers."""
 
 from msgspec.structs import replace
 
@@ -12,75 +12,75 @@ DEADLINE_MS = 600_000
 
 
 class Growing:
-    """A pool of four workers that grows."""
+    """A pool of four workers that scales up."""
 
     def __init__(self) -> None:
         self.world = FleetHarness([PoolKnobs("d", "decode", start_deadline_ms=DEADLINE_MS, replicas_max=50)], 4)
         self.pool: Pool = self.world.pool("d")
         self.pool.reset_desired(4, self.world.now)
 
-    def ask(self, replicas: int) -> None:
+    def scale_to(self, replicas: int) -> None:
         self.world.now += 1_000
         self.pool.set_desired(replicas, self.world.now)
 
-    def come(self, count: int, after_ms: int) -> None:
+    def add_workers(self, count: int, after_ms: int) -> None:
         self.world.now += after_ms
         self.world.add_workers("d", count)
 
 
-def test_the_longest_of_the_last_eight_start_ups_counts() -> None:
+def test_the_startup_time_is_the_longest_of_the_last_eight() -> None:
     growing = Growing()
     assert growing.pool.start_up_ms(DEFAULT_MS) == DEFAULT_MS
     for number, took_ms in enumerate((40_000, 90_000, 20_000, *[30_000] * 6)):
-        growing.ask(5 + number)
-        growing.come(1, took_ms)
+        growing.scale_to(5 + number)
+        growing.add_workers(1, took_ms)
         expected_ms = 40_000 if number == 0 else 90_000
         assert growing.pool.start_up_ms(DEFAULT_MS) == expected_ms
-    growing.ask(20)
-    growing.come(6, 30_000)
-    assert growing.pool.start_up_ms(DEFAULT_MS) == 90_000, "not all have come"
-    growing.come(1, 1_000)
-    assert growing.pool.start_up_ms(DEFAULT_MS) == 31_000, "the ninth before is forgotten"
+    growing.scale_to(20)
+    growing.add_workers(6, 30_000)
+    assert growing.pool.start_up_ms(DEFAULT_MS) == 90_000, "one worker is still missing"
+    growing.add_workers(1, 1_000)
+    assert growing.pool.start_up_ms(DEFAULT_MS) == 31_000, "only the last eight count"
 
 
-def test_a_worker_that_comes_hours_late_teaches_no_more_than_the_deadline() -> None:
+def test_a_startup_time_is_at_most_the_deadline() -> None:
     growing = Growing()
-    growing.ask(6)
-    growing.come(1, 60_000)
-    growing.come(1, 6 * 3_600_000)
+    growing.scale_to(6)
+    growing.add_workers(1, 60_000)
+    growing.add_workers(1, 6 * 3_600_000)
     assert growing.pool.start_up_ms(DEFAULT_MS) == DEADLINE_MS
 
 
-def test_a_growth_that_is_given_up_teaches_nothing() -> None:
+def test_a_cancelled_scale_up_measures_no_startup_time() -> None:
     growing = Growing()
-    growing.ask(10)
-    growing.ask(4)
-    assert growing.pool.start_ups_ms == [], "taken back at once"
-    growing.ask(10)
+    growing.scale_to(10)
+    growing.scale_to(4)
+    assert growing.pool.start_ups_ms == [], "cancelled by a lower target"
+    growing.scale_to(10)
     growing.world.now += 5_000
     growing.pool.reset_desired(4, growing.world.now)
-    assert growing.pool.start_ups_ms == [], "came to nothing"
-    growing.ask(10)
-    growing.ask(6)
-    growing.come(2, 3_000)
-    assert growing.pool.start_ups_ms == [], "whether these two were asked for then or before is not known"
+    assert growing.pool.start_ups_ms == [], "cancelled by a reset"
+    growing.scale_to(10)
+    growing.scale_to(6)
+    growing.add_workers(2, 3_000)
+    assert growing.pool.start_ups_ms == [], "unknown which request the two workers answer"
 
 
-def test_pending_workers_are_expected_when_others_have_taken_so_long() -> None:
+def test_pending_workers_are_expected_after_the_startup_time() -> None:
     growing = Growing()
-    growing.ask(5)
-    assert growing.pool.status(growing.world.now).expected_ready_at_ms is None, "none has ever come"
-    growing.come(1, 70_000)
+    growing.scale_to(5)
+    assert growing.pool.status(growing.world.now).expected_ready_at_ms is None, "no startup time has been measured"
+    growing.add_workers(1, 70_000)
     assert growing.pool.status(growing.world.now).expected_ready_at_ms is None, "none is pending"
-    growing.ask(7)
-    asked_ms = growing.world.now
-    growing.come(1, 20_000)
-    assert growing.pool.status(growing.world.now).expected_ready_at_ms == asked_ms + 70_000
-    late_ms = asked_ms + DEADLINE_MS + 1
-    assert growing.pool.status(late_ms).expected_ready_at_ms is None, "it is missing"
+    growing.scale_to(7)
+    requested_ms = growing.world.now
+    growing.add_workers(1, 20_000)
+    assert growing.pool.status(growing.world.now).expected_ready_at_ms == requested_ms + 70_000
+    late_ms = requested_ms + DEADLINE_MS + 1
+    assert growing.pool.status(late_ms).expected_ready_at_ms is None, "it is overdue"
 
 
-def test_each_pool_shrinks_by_its_own_start_up_and_the_slowest_is_planned_for() -> None:
+def test_each_pool_scales_down_by_its_startup_time_and_plans_use_the_longest() -> None:
     harness = ThroughputHarness(replace(KNOBS, start_up_ms=30_000), workers=4)
     slow, quick = harness.world.pool("p"), harness.world.pool("d")
     slow.start_ups_ms, quick.start_ups_ms = [100_000], [10_000]

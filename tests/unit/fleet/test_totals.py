@@ -1,4 +1,4 @@
-"""Totals of traffic: intervals are differences, and what nobody heard is not known."""
+"""Running totals of traffic, whose differences are intervals."""
 
 from typing import Any
 
@@ -29,13 +29,13 @@ def test_an_interval_is_the_difference_of_two_totals() -> None:
     mark = traffic.totals
     traffic.ingest(report(2, arrivals=6, isl_tokens=50.0, completed=2, osl_tokens=30.0, ttft_ms=8.0), T0 + 1_000)
     traffic.ingest(report(3, arrivals=2, isl_tokens=90.0, completed=4, osl_tokens=60.0), T0 + 2_000)
-    had = traffic.totals.since(mark)
-    assert (had.observed_ms, had.arrivals, had.requests_per_s) == (2_000, 8, 4.0)
-    assert (had.isl_tokens.value, had.osl_tokens.value, had.ttft_ms.value) == (60.0, 50.0, 8.0)
-    assert had.itl_ms.value is None
+    interval = traffic.totals.since(mark)
+    assert (interval.observed_ms, interval.arrivals, interval.requests_per_s) == (2_000, 8, 4.0)
+    assert (interval.isl_tokens.value, interval.osl_tokens.value, interval.ttft_ms.value) == (60.0, 50.0, 8.0)
+    assert interval.itl_ms.value is None
 
 
-def test_hits_weigh_by_prompt_tokens_and_who_says_nothing_had_none() -> None:
+def test_the_hit_rate_is_weighted_by_prompt_tokens() -> None:
     traffic = make_traffic()
     traffic.ingest(report(1, arrivals=1, isl_tokens=9_000.0, kv_hit_rate=0.1), T0)
     mark = traffic.totals
@@ -49,16 +49,16 @@ def test_hits_weigh_by_prompt_tokens_and_who_says_nothing_had_none() -> None:
     assert TrafficTotals().kv_hit_rate == traffic.recent_arrivals(1_000, T0 + 90_000).kv_hit_rate == 0.0
 
 
-def test_idle_is_zero_and_silence_is_not_heard() -> None:
+def test_idle_time_is_observed_and_silence_is_not() -> None:
     traffic = make_traffic()
     for second in range(4):
         traffic.ingest(report(second + 1), T0 + second * 1_000)
     assert (traffic.totals.observed_ms, traffic.totals.arrivals) == (4_000, 0)
     traffic.ingest(report(9), T0 + 20_000)
-    assert traffic.totals.observed_ms == 5_000, "nobody knows what was in the seconds between"
+    assert traffic.totals.observed_ms == 5_000, "traffic during the silence is unknown"
 
 
-def test_histograms_are_added_and_taken_apart() -> None:
+def test_histograms_are_added_and_subtracted() -> None:
     traffic = make_traffic()
     traffic.ingest(report(1, arrivals=3, isl_histogram=Histogram(BOUNDS, (1, 2, 0))), T0)
     mark = traffic.totals
@@ -66,12 +66,12 @@ def test_histograms_are_added_and_taken_apart() -> None:
     assert traffic.totals.isl_bins == Histogram(BOUNDS, (1, 3, 2))
     assert traffic.totals.since(mark).isl_bins == Histogram(BOUNDS, (0, 1, 2))
     traffic.ingest(report(3, arrivals=1, isl_histogram=Histogram((5.0,), (1, 0))), T0)
-    assert traffic.totals.since(mark).isl_bins == NO_BINS, "other bounds cannot be compared"
+    assert traffic.totals.since(mark).isl_bins == NO_BINS, "histograms with other bounds cannot be subtracted"
     traffic.ingest(report(4, arrivals=1, isl_histogram=Histogram((5.0,), (1,))), T0)
-    assert traffic.totals.isl_bins == Histogram((5.0,), (1, 0)), "what cannot be a histogram is none"
+    assert traffic.totals.isl_bins == Histogram((5.0,), (1, 0)), "an invalid histogram is ignored"
 
 
-def test_a_frontend_that_fell_silent_makes_it_incomplete_for_a_while() -> None:
+def test_a_silent_frontend_makes_traffic_incomplete_for_a_window() -> None:
     traffic = make_traffic()
     for second in range(70):
         traffic.ingest(report(second + 1, "a"), T0 + second * 1_000)
@@ -83,7 +83,7 @@ def test_a_frontend_that_fell_silent_makes_it_incomplete_for_a_while() -> None:
     assert not traffic.is_reporting(T0 + 69_000 + 5_001)
 
 
-def test_what_is_recent_counts_whole_buckets() -> None:
+def test_recent_arrivals_are_counted_in_whole_buckets() -> None:
     traffic = make_traffic()
     for second in range(20):
         traffic.ingest(report(second + 1, arrivals=second, isl_tokens=10.0), T0 + second * 1_000)
@@ -92,7 +92,7 @@ def test_what_is_recent_counts_whole_buckets() -> None:
     assert traffic.recent_arrivals(10_000, T0 + 60_000).requests_per_s == 0.0
 
 
-def test_an_absurd_report_is_forgotten_with_its_interval() -> None:
+def test_an_absurd_report_affects_only_its_interval() -> None:
     traffic = make_traffic()
     absurd: dict[str, Any] = {
         "arrivals": 2**53,
@@ -105,12 +105,12 @@ def test_an_absurd_report_is_forgotten_with_its_interval() -> None:
         traffic.ingest(report(sequence, itl_ms=1e12, **absurd), T0)
     mark = traffic.totals
     traffic.ingest(report(2_000, arrivals=3, isl_tokens=812.125, completed=7, osl_tokens=164.5, itl_ms=18.5), T0)
-    had = traffic.totals.since(mark)
-    assert (had.arrivals, had.isl_tokens.value, had.kv_hit_rate) == (3, 812.125, 0.0)
-    assert (had.completed, had.osl_tokens.value, had.itl_ms.value) == (7, 164.5, 18.5)
-    assert msgspec.json.decode(msgspec.json.encode(traffic), type=Traffic) == traffic, "and a snapshot can be written"
+    interval = traffic.totals.since(mark)
+    assert (interval.arrivals, interval.isl_tokens.value, interval.kv_hit_rate) == (3, 812.125, 0.0)
+    assert (interval.completed, interval.osl_tokens.value, interval.itl_ms.value) == (7, 164.5, 18.5)
+    assert msgspec.json.decode(msgspec.json.encode(traffic), type=Traffic) == traffic, "it can be encoded"
 
 
-def test_totals_of_nothing_are_nothing() -> None:
+def test_empty_totals_have_no_rate() -> None:
     assert TrafficTotals().since(TrafficTotals()) == TrafficTotals()
     assert TrafficTotals().requests_per_s == 0.0

@@ -1,4 +1,4 @@
-"""What frontends report, folded into a window."""
+"""Traffic reports of frontends over a rolling window."""
 
 import msgspec
 import pytest
@@ -24,11 +24,11 @@ def report(sequence: int = 1, frontend: str = "f", incarnation: int = 1, **field
     return TrafficReported("m", frontend, incarnation, TrafficSample(sequence=sequence, **values))  # type: ignore[arg-type]
 
 
-def test_nothing_reported_is_unknown_and_not_zero() -> None:
+def test_traffic_without_reports_is_unknown() -> None:
     assert make_traffic().status(T0) == NOTHING
 
 
-def test_an_idle_frontend_says_zero() -> None:
+def test_an_idle_frontend_reports_a_rate_of_zero() -> None:
     traffic = make_traffic()
     assert traffic.ingest(report(), T0) is None
     assert traffic.status(T0) == TrafficStatus(0.0, None, None, None, None, 0)
@@ -42,7 +42,7 @@ def test_rate_and_means_are_weighted_by_requests() -> None:
     assert status == TrafficStatus(4.0, 250.0, 80.0, 200.0, 20.0, 3)
 
 
-def test_lengths_without_requests_mean_nothing() -> None:
+def test_lengths_without_requests_are_ignored() -> None:
     traffic = make_traffic()
     traffic.ingest(report(1, arrivals=0, isl_tokens=5.0, completed=0, osl_tokens=7.0, ttft_ms=1.0), T0)
     assert traffic.status(T0) == TrafficStatus(0.0, None, None, None, None, 0)
@@ -56,41 +56,39 @@ def test_old_buckets_leave_the_window() -> None:
     assert len(traffic.buckets) == 1
 
 
-def test_a_silent_frontend_is_not_believed() -> None:
+def test_traffic_of_a_silent_frontend_is_unknown() -> None:
     traffic = make_traffic()
     traffic.ingest(report(1, arrivals=5, queued=2), T0)
     assert traffic.status(T0 + 5_000).queued == 2
     assert traffic.status(T0 + 5_001) == NOTHING
 
 
-def test_repeats_and_earlier_lives_are_refused() -> None:
+def test_repetitions_and_earlier_incarnations_are_refused() -> None:
     traffic = make_traffic()
     assert traffic.ingest(report(5, arrivals=1, incarnation=2), T0) is None
     assert traffic.ingest(report(5, arrivals=1, incarnation=2), T0) == Rejection.NOT_NEWER
     assert traffic.ingest(report(4, arrivals=1, incarnation=2), T0) == Rejection.NOT_NEWER
     assert traffic.ingest(report(9, arrivals=1, incarnation=1), T0) == Rejection.STALE_INCARNATION
-    assert traffic.ingest(report(1, arrivals=1, incarnation=3), T0) is None, "a new life counts from the beginning"
+    assert traffic.ingest(report(1, arrivals=1, incarnation=3), T0) is None, "a new incarnation starts at 1"
     assert sum(bucket.arrivals for bucket in traffic.buckets) == 2
 
 
-def test_frontends_are_bounded_and_the_long_silent_make_room() -> None:
+def test_frontends_are_bounded_and_silent_ones_are_removed() -> None:
     traffic = make_traffic(frontends_max=2)
     assert traffic.ingest(report(1, "a"), T0) is None
     assert traffic.ingest(report(1, "b"), T0 + 50_000) is None
     assert traffic.ingest(report(1, "c"), T0 + 50_001) == Rejection.FRONTENDS_FULL
-    assert traffic.ingest(report(1, "c"), T0 + 60_001) is None, "a was last heard of a window ago"
+    assert traffic.ingest(report(1, "c"), T0 + 60_001) is None, "the last report of a is a window old"
     assert sorted(traffic.frontends) == ["b", "c"]
 
 
 @pytest.mark.parametrize(("incarnation", "sequence"), [(1, 1), (2, 1), (2, 5)])
-def test_a_frontend_that_begins_anew_with_lower_numbers_is_believed_once_it_is_overdue(
-    incarnation: int, sequence: int
-) -> None:
+def test_an_overdue_frontend_may_restart_with_lower_numbers(incarnation: int, sequence: int) -> None:
     traffic = make_traffic()
     assert traffic.ingest(report(5, incarnation=2), T0) is None
-    anew = report(sequence, incarnation=incarnation, queued=3)
-    assert traffic.ingest(anew, T0 + 5_000) is not None
-    assert traffic.ingest(anew, T0 + 5_001) is None
+    restarted = report(sequence, incarnation=incarnation, queued=3)
+    assert traffic.ingest(restarted, T0 + 5_000) is not None
+    assert traffic.ingest(restarted, T0 + 5_001) is None
     assert traffic.queued(T0 + 5_001) == 3
 
 
@@ -99,7 +97,7 @@ def test_a_frontend_that_begins_anew_with_lower_numbers_is_believed_once_it_is_o
     [report(1, "new"), report(9, "a", incarnation=1), report(1, "a", incarnation=2)],
     ids=["full", "stale", "repeated"],
 )
-def test_what_is_refused_is_missing_for_a_window(refused: TrafficReported) -> None:
+def test_a_refused_report_makes_traffic_incomplete_for_a_window(refused: TrafficReported) -> None:
     traffic = make_traffic(frontends_max=1)
     for second in range(120):
         now = T0 + second * 1_000
@@ -108,25 +106,25 @@ def test_what_is_refused_is_missing_for_a_window(refused: TrafficReported) -> No
             assert traffic.is_complete(now)
             assert traffic.ingest(refused, now) is not None
         assert traffic.is_complete(now) == (not 30 <= second <= 90)
-        assert not traffic.refused_requests(now), "it spoke of no requests"
+        assert not traffic.refused_requests(now), "the refused report had no requests"
 
 
 @given(st.lists(st.tuples(st.integers(0, 30_000), st.integers(0, 50)), min_size=1, max_size=40))
-def test_arrivals_are_those_of_the_window_and_memory_is_bounded(reports: list[tuple[int, int]]) -> None:
-    traffic, now, seen = make_traffic(), T0, []
+def test_the_rate_covers_the_window_and_memory_is_bounded(reports: list[tuple[int, int]]) -> None:
+    traffic, now, ingested = make_traffic(), T0, []
     for sequence, (wait_ms, arrivals) in enumerate(reports, start=1):
         now += wait_ms
         traffic.ingest(report(sequence, arrivals=arrivals), now)
-        seen.append((now, arrivals))
-    kept = sum(count for at, count in seen if at - at % 1_000 >= now - 60_000)
-    covered_ms = max(1_000, min(60_000, now - seen[0][0]))
-    assert traffic.status(now).requests_per_s == kept * 1_000 / covered_ms
+        ingested.append((now, arrivals))
+    inside = sum(count for at, count in ingested if at - at % 1_000 >= now - 60_000)
+    covered_ms = max(1_000, min(60_000, now - ingested[0][0]))
+    assert traffic.status(now).requests_per_s == inside * 1_000 / covered_ms
     assert len(traffic.buckets) <= 62
 
 
-def test_asking_changes_nothing() -> None:
+def test_a_status_query_changes_nothing() -> None:
     traffic = make_traffic()
     traffic.ingest(report(1, arrivals=5), T0)
     before = msgspec.json.encode(traffic)
     traffic.status(T0 + 3_600_000)
-    assert msgspec.json.encode(traffic) == before, "a replay does not see who asked when"
+    assert msgspec.json.encode(traffic) == before, "a replay does not include status queries"

@@ -1,4 +1,4 @@
-"""The rolling windows against the plainest way to say what they are."""
+"""Rolling windows, compared with direct computations."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,21 +18,21 @@ def at_times(moves: list[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 @given(steps, st.integers(0, 300))
-def test_samples_are_those_of_the_window(moves: list[tuple[int, int]], later_ms: int) -> None:
+def test_a_window_holds_the_samples_within_its_length(moves: list[tuple[int, int]], later_ms: int) -> None:
     window = RollingSamples(WINDOW_MS)
     pushed = at_times(moves)
     for count, (now, value) in enumerate(pushed, start=1):
         window.push(now, float(value))
-        kept = [float(v) for at, v in pushed[:count] if at >= now - WINDOW_MS]
-        assert window.values == kept
-        assert window.mean_with(5.0) == (sum(kept) + 5.0) / (len(kept) + 1)
+        inside = [float(v) for at, v in pushed[:count] if at >= now - WINDOW_MS]
+        assert window.values == inside
+        assert window.mean_with(5.0) == (sum(inside) + 5.0) / (len(inside) + 1)
     end = (pushed[-1][0] if pushed else 0) + later_ms
     window.prune(end)
     assert window.values == [v for at, v in pushed if at >= end - WINDOW_MS]
     assert len(window.at_ms) == len(window.values)
 
 
-def test_a_sample_exactly_as_old_as_the_window_still_counts() -> None:
+def test_a_sample_exactly_as_old_as_the_window_counts() -> None:
     window = RollingSamples(WINDOW_MS)
     window.push(0, 1.0)
     window.push(WINDOW_MS, 2.0)
@@ -41,7 +41,7 @@ def test_a_sample_exactly_as_old_as_the_window_still_counts() -> None:
     assert window.values == [2.0]
 
 
-def test_an_empty_window_means_what_is_now() -> None:
+def test_the_mean_of_an_empty_window_is_the_current_value() -> None:
     window = RollingSamples(WINDOW_MS)
     assert window.mean_with(0.7) == 0.7
     window.push(0, 1.0)
@@ -50,14 +50,14 @@ def test_an_empty_window_means_what_is_now() -> None:
 
 
 def brute_max(pushed: list[tuple[int, int]], now: int) -> int | None:
-    """A value holds from its push until the next one: it counts if any of that time is after the window's begin."""
+    """Compute the maximum of the values that held at any time in the window; each holds until the next one."""
     ends = [*(at for at, _ in pushed[1:]), now + 1][: len(pushed)]
     held = [value for (_, value), end in zip(pushed, ends, strict=True) if end > now - WINDOW_MS]
     return max(held, default=None)
 
 
 @given(steps, st.lists(st.integers(0, 150), max_size=4))
-def test_the_maximum_is_that_of_all_values_that_held(moves: list[tuple[int, int]], later: list[int]) -> None:
+def test_the_maximum_equals_that_of_a_direct_computation(moves: list[tuple[int, int]], later: list[int]) -> None:
     window = RollingMax(WINDOW_MS)
     pushed = at_times(moves)
     for count, (now, value) in enumerate(pushed, start=1):
@@ -70,14 +70,14 @@ def test_the_maximum_is_that_of_all_values_that_held(moves: list[tuple[int, int]
         assert window.max(now) == brute_max(pushed, now)
 
 
-def test_a_window_of_no_length_knows_only_the_present() -> None:
+def test_a_window_of_length_zero_has_the_current_value() -> None:
     window = RollingMax(0)
     window.push(1, 9)
     window.push(2, 3)
     assert window.max(2) == 3
 
 
-def test_a_value_holds_over_a_gap() -> None:
+def test_a_value_holds_until_the_next_one() -> None:
     window = RollingMax(WINDOW_MS)
     window.push(0, 9)
     assert window.max(10_000) == 9
@@ -86,7 +86,7 @@ def test_a_value_holds_over_a_gap() -> None:
     assert window.max(10_000 + WINDOW_MS) == 2
 
 
-def test_a_proposal_that_swings_does_not_keep_an_old_maximum_alive() -> None:
+def test_oscillating_values_do_not_retain_an_old_maximum() -> None:
     window = RollingMax(WINDOW_MS)
     window.push(0, 9)
     for now in range(10, 10 + WINDOW_MS + 1, 10):
