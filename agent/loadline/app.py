@@ -7,8 +7,6 @@ import time
 from collections import Counter
 from pathlib import Path
 
-import structlog
-
 from loadline import __version__
 from loadline.adapters import logs, signals
 from loadline.adapters.child_fitter import ChildFitter
@@ -32,7 +30,7 @@ from loadline.wire.keys import Keys
 
 __all__ = ["Agent", "configure_gc", "run", "settings"]
 
-_log = structlog.get_logger("loadline")
+_log = logs.bounded("agent")
 _bounded = logs.bounded("border")
 
 GC_THRESHOLD = 50_000

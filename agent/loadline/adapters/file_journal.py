@@ -18,12 +18,11 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
-import structlog
-
 from loadline.adapters.journal_checksums import ADDED_BYTES, ChecksumChain
+from loadline.adapters.logs import bounded
 from loadline.errors import JournalError
 
-_log = structlog.get_logger(component="journal")
+_log = bounded("journal")
 
 # What may wait for a slow disk: about a minute of turns at 1,000 workers.
 _QUEUE_BYTES_MAX = 32 * 2**20

@@ -1,4 +1,4 @@
-"""Logging: structlog for terminals or machines, and a rate-limited logger.
+"""Logging: structlog for terminals or machines, and the rate-limited logger that all parts use.
 
 Log lines contain data from outside, so control characters are escaped, long texts are truncated, and values with the
 name of a secret are hidden.
@@ -47,11 +47,19 @@ def configure(log_format: str, log_level: str, stream: TextIO | None = None) -> 
 
 
 class _Forward(logging.Handler):
-    """Hands what libraries log through the standard library over to structlog."""
+    """Passes the lines of libraries on to structlog, limited by library and level: their texts hold anything."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._limit = LineLimit()
 
     def emit(self, record: logging.LogRecord) -> None:
+        suppressed = self._limit.admit(record.name, record.levelname, "")
+        if suppressed is None:
+            return
         error = record.exc_info[1] if record.exc_info else None
-        structlog.get_logger().log(record.levelno, record.getMessage(), component=record.name, exc_info=error)
+        fields = {"suppressed": suppressed} if suppressed else {}
+        structlog.get_logger().log(record.levelno, record.getMessage(), component=record.name, exc_info=error, **fields)
 
 
 def clean(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
@@ -82,62 +90,51 @@ def _escape(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
-class BoundedLogger:
-    """A logger that writes at most ``lines_max`` lines per minute of each event, and counts the suppressed ones.
+class LineLimit:
+    """Limit on lines per minute, for each event, kind and model, and for each event and kind.
 
-    The table of events is bounded too: when it is full, events that are new share one allowance.
+    So a flood about one model hides no other, and one about many models cannot fill the disk. The table of both is
+    bounded too: when it is full, new ones share one allowance per event.
 
     Args:
-        logger: Where the lines go.
-        lines_max: Lines of one event in a minute.
-        events_max: Events that have an allowance of their own.
-        clock: Seconds that only go forward.
+        lines_max: Lines per minute of one event, kind and model.
+        kind_lines_max: Lines per minute of one event and kind.
+        windows_max: Size of the table.
+        clock: Monotonic time in s.
     """
 
     def __init__(
         self,
-        logger: FilteringBoundLogger,
-        lines_max: int = 5,
-        events_max: int = 256,
+        lines_max: int = 30,
+        kind_lines_max: int = 600,
+        windows_max: int = 4_096,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._logger = logger
         self._lines_max = lines_max
-        self._events_max = events_max
+        self._kind_lines_max = kind_lines_max
+        self._windows_max = windows_max
         self._clock = clock
-        self._windows: dict[str, _Window] = {}
+        self._windows: dict[tuple[str, ...], _Window] = {}
 
-    def info(self, event: str, **fields: Any) -> None:
-        """Log at level info, or count."""
-        self._log(logging.INFO, event, fields)
-
-    def warning(self, event: str, **fields: Any) -> None:
-        """Log at level warning, or count."""
-        self._log(logging.WARNING, event, fields)
-
-    def error(self, event: str, **fields: Any) -> None:
-        """Log at level error, or count."""
-        self._log(logging.ERROR, event, fields)
-
-    def _log(self, level: int, event: str, fields: dict[str, Any]) -> None:
-        window = self._window(event)
+    def admit(self, event: str, kind: str, model: str) -> int | None:
+        """Count a line; return None if it exceeds a limit, else the number suppressed since the last one admitted."""
         now = self._clock()
+        of_kind, window = self._window((event, kind), now), self._window((event, kind, model), now)
+        if window.lines >= self._lines_max or of_kind.lines >= self._kind_lines_max:
+            window.suppressed += 1
+            return None
+        window.lines += 1
+        of_kind.lines += 1
+        suppressed, window.suppressed = window.suppressed, 0
+        return suppressed
+
+    def _window(self, key: tuple[str, ...], now: float) -> "_Window":
+        window = self._windows.get(key)
+        if window is None:
+            full = len(self._windows) >= self._windows_max  # events are few: their names are constants
+            window = self._windows.setdefault(key[:1] if full else key, _Window())
         if now - window.began >= _WINDOW_S:
             window.began, window.lines = now, 0
-        if window.lines >= self._lines_max:
-            window.suppressed += 1
-            return
-        window.lines += 1
-        if window.suppressed:
-            fields["suppressed"] = window.suppressed
-            window.suppressed = 0
-        self._logger.log(level, event, **fields)
-
-    def _window(self, event: str) -> "_Window":
-        window = self._windows.get(event)
-        if window is None:
-            key = event if len(self._windows) < self._events_max else ""
-            window = self._windows.setdefault(key, _Window())
         return window
 
 
@@ -153,6 +150,47 @@ class _Window:
         self.suppressed = 0
 
 
-def bounded(name: str) -> BoundedLogger:
-    """Return a rate-limited logger whose lines carry ``component=name``."""
-    return BoundedLogger(structlog.get_logger(component=name))
+class BoundedLogger:
+    """Logger whose lines are limited, and give the number suppressed before them. All logging goes through it.
+
+    The kind of a line is its field ``kind`` or ``reason``, its model the field ``model``.
+
+    Args:
+        logger: Receives the lines.
+        limit: Limit of the lines.
+    """
+
+    def __init__(self, logger: FilteringBoundLogger, limit: LineLimit | None = None) -> None:
+        self._logger = logger
+        self._limit = limit or LineLimit()
+
+    def debug(self, event: str, **fields: Any) -> None:
+        """Log at level debug, or count."""
+        self._log(logging.DEBUG, event, fields)
+
+    def info(self, event: str, **fields: Any) -> None:
+        """Log at level info, or count."""
+        self._log(logging.INFO, event, fields)
+
+    def warning(self, event: str, **fields: Any) -> None:
+        """Log at level warning, or count."""
+        self._log(logging.WARNING, event, fields)
+
+    def error(self, event: str, **fields: Any) -> None:
+        """Log at level error, or count."""
+        self._log(logging.ERROR, event, fields)
+
+    def exception(self, event: str, **fields: Any) -> None:
+        """Log at level error with the exception in hand, or count."""
+        self._log(logging.ERROR, event, {**fields, "exc_info": True})
+
+    def _log(self, level: int, event: str, fields: dict[str, Any]) -> None:
+        kind = str(fields.get("kind") or fields.get("reason") or "")
+        suppressed = self._limit.admit(event, kind, str(fields.get("model") or ""))
+        if suppressed is not None:
+            self._logger.log(level, event, **fields, **({"suppressed": suppressed} if suppressed else {}))
+
+
+def bounded(component: str) -> BoundedLogger:
+    """Return a rate-limited logger whose lines name the component."""
+    return BoundedLogger(structlog.get_logger(component=component))

@@ -4,11 +4,10 @@ import asyncio
 import signal
 from collections.abc import Callable
 
-import structlog
-
 from loadline.adapters import deferred_sighup
+from loadline.adapters.logs import bounded
 
-_log = structlog.get_logger(component="signals")
+_log = bounded("signals")
 
 
 def install_handlers(stop: Callable[[], object], reload: Callable[[], object] | None = None) -> None:

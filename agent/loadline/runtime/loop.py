@@ -3,8 +3,7 @@
 import asyncio
 from collections.abc import Callable, Coroutine
 
-import structlog
-
+from loadline.adapters.logs import bounded
 from loadline.config import RuntimeKnobs
 from loadline.core.controller import Controller
 from loadline.core.vocabulary.effects import AnyEffect
@@ -79,7 +78,7 @@ class Runtime:
             keys=self._keys,
             inbox=self.inbox,
             spawn=self._spawn,
-            log=structlog.get_logger("loadline"),
+            log=bounded("agent"),
             batch_max=knobs.batch_max,
             frame_bytes_max=frame_bytes_max,
             version=version,

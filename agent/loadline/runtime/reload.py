@@ -6,16 +6,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
-import structlog
 from msgspec import Raw, Struct
 
+from loadline.adapters.logs import bounded
 from loadline.config import Config
 from loadline.config.changes import FIXED, KeyChange, keep_fixed, key_changes
 from loadline.core.state.settings import Settings
 from loadline.core.vocabulary.events import AnyEvent, SettingsChanged, SettingsRefused
 from loadline.runtime.settings import settings
 
-_log = structlog.get_logger("loadline")
+_log = bounded("agent")
 
 Stamp = tuple[int, int, int, int]
 """Device, inode, modification time in ns, and size of a file: a difference means another file or content."""

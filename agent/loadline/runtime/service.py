@@ -8,8 +8,7 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
 
-import structlog
-
+from loadline.adapters.logs import bounded
 from loadline.core.queries import status as query
 from loadline.core.vocabulary.events import AnnouncementRequested, DrainRequested, PauseRequested
 from loadline.core.vocabulary.status import AgentStatus
@@ -43,7 +42,7 @@ ANNOUNCE_DELAY_S = 0.1
 """Time in which requests for announcements are joined: all scalers may start at once."""
 _SCALING_ENDPOINTS = frozenset({"decisions", "drain", "announce"})
 
-_log = structlog.get_logger("loadline")
+_log = bounded("agent")
 
 
 class Service:

@@ -2,12 +2,14 @@ import io
 import json
 import logging
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import structlog
 
-from loadline.adapters.logs import BoundedLogger, bounded, configure
+import loadline
+from loadline.adapters.logs import BoundedLogger, LineLimit, bounded, configure
 
 
 @pytest.fixture
@@ -69,21 +71,40 @@ def test_libraries_log_into_the_same_stream(stream: io.StringIO) -> None:
     assert "ValueError: b\\x1bad" in failed["exception"]
 
 
-def test_a_flood_is_bounded_and_what_was_left_out_is_said(stream: io.StringIO) -> None:
+def test_a_flood_is_bounded_and_the_next_line_gives_the_number_suppressed(stream: io.StringIO) -> None:
     now = 0.0
-    log = BoundedLogger(structlog.get_logger(), lines_max=3, events_max=2, clock=lambda: now)
+    log = BoundedLogger(structlog.get_logger(), LineLimit(lines_max=3, kind_lines_max=9, clock=lambda: now))
     for _ in range(100):
-        log.warning("flood")
+        log.warning("flood", kind="a", model="m")
     log.error("other")
-    assert [line["event"] for line in lines(stream)] == ["flood"] * 3 + ["other"]
+    log.warning("flood", kind="a", model="n")
+    log.warning("flood", kind="b", model="m")
+    assert [line["event"] for line in lines(stream)] == ["flood"] * 3 + ["other", "flood", "flood"]
     now = 60.0
-    log.warning("flood")
-    log.warning("flood")
-    assert [line.get("suppressed") for line in lines(stream)[4:]] == [97, None]
-    for index in range(1_000):  # names that come from outside would be a mistake; they share what is left
-        event = f"new {index}"
-        log.info(event)
-    assert len(lines(stream)) == 6 + 3
+    log.warning("flood", kind="a", model="m")
+    log.warning("flood", kind="a", model="m")
+    assert [line.get("suppressed") for line in lines(stream)[6:]] == [97, None]
+
+
+def test_a_flood_about_many_models_is_bounded_too(stream: io.StringIO) -> None:
+    log = BoundedLogger(structlog.get_logger(), LineLimit(lines_max=3, kind_lines_max=9, windows_max=50))
+    for index in range(1_000):
+        log.info("flood", reason="a", model=f"model {index}")
+    log.info("flood", reason="b")
+    assert len(lines(stream)) <= 9 + 3
+    assert len(log._limit._windows) <= 50 + 1
+
+
+def test_lines_of_libraries_are_bounded(stream: io.StringIO) -> None:
+    for index in range(1_000):
+        logging.getLogger("nats").warning("text %d", index)
+    assert len(lines(stream)) == 30
+
+
+def test_all_parts_log_through_the_bounded_logger() -> None:
+    package = Path(loadline.__file__).parent
+    users = [path for path in package.rglob("*.py") if "structlog.get_logger" in path.read_text("utf-8")]
+    assert [path.name for path in users] == ["logs.py"]
 
 
 def test_a_bounded_logger_says_who_speaks(stream: io.StringIO) -> None:
