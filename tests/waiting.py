@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 _LOOK_S = 0.005
 
 

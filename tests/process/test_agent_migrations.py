@@ -11,13 +11,15 @@ from loadline.rig.rig import ChildAgent, Rig
 from loadline.wire.codec import encode
 from loadline.wire.messages import DrainOrder, OperatorReply
 from tests.support.agents import LEASE_TTL_S, assert_replays
-from tests.support.demo_fleet import MODEL, PATIENCE_S, DemoFleet, account, begun
+from tests.support.demo_fleet import MODEL, PATIENCE_S, DemoFleet
+from tests.support.demo_load import load_on
 from tests.support.migration_leader import MigrationLeader, leader_at
 from tests.waiting import until
 
 pytestmark = pytest.mark.process
 
-SLOWLY = ("--speed", "5")
+SPEED = 5.0
+SLOWLY = ("--speed", str(SPEED))
 ROOT = "loadline"
 MODELS = f"""
 [[models]]
@@ -90,26 +92,25 @@ async def drain(leader: MigrationLeader, worker: str) -> None:
 
 
 def test_a_draining_worker_is_evacuated_and_the_journal_replays(rig: Rig, served: DemoFleet) -> None:
+    """Drain a worker whose requests do not end: it leaves only if every one of them is moved."""
     agent = start(rig, "a")
     served.worker("prefill", "prefill", *SLOWLY)
     leaving = served.worker("decode", "d0", *SLOWLY)
     for number in (1, 2):
         served.worker("decode", f"d{number}", *SLOWLY)
-    gateway = served.gateway("--load", "2", "--requests-max", "300", *SLOWLY)
 
     async def scenario() -> None:
-        async with leader_at(rig.nats.url, ROOT) as leader:
-            await until(lambda: begun(served) and busy(leader, "d0", "d1", "d2"), "all decode", deadline_s=PATIENCE_S)
-            await until(lambda: (leader.sample(f"{ROOT}-d0").running_requests or 0) > 3, "something to move")
+        async with leader_at(rig.nats.url, ROOT, 2 * PATIENCE_S) as leader, load_on(served, SPEED, endless=9) as load:
+            await until(lambda: busy(leader, "d0", "d1", "d2"), "all decode", deadline_s=PATIENCE_S)
             await drain(leader, "d0")
             await until(lambda: f"{ROOT}-d0" in leader.drained, "drained")
-            assert moved(leader, "drain") > 0
+            await until(lambda: moved(leader, "drain"), "the migrations are reported")
+            summary = await load.stop()
+            assert (summary.in_flight, summary.lost, summary.retried) == (9, 0, 0)
+            assert summary.migrated >= moved(leader, "drain")
 
     asyncio.run(scenario())
     assert leaving.wait(PATIENCE_S) == 0, served.log("d0")
-    summary = account(served, gateway)
-    assert (summary["finished"], summary["lost"], summary["retried"]) == (300, 0, 0)
-    assert summary["migrated"] > 0
     assert agent.stop() == 0
     assert_replays(rig, "a")
 
@@ -118,11 +119,10 @@ def test_each_request_completes_once_when_leader_source_or_destination_is_killed
     agents = {name: start(rig, name) for name in ("a", "b")}
     served.worker("prefill", "prefill", *SLOWLY)
     living = {f"d{number}": served.worker("decode", f"d{number}", *SLOWLY) for number in range(4)}
-    gateway = served.gateway("--load", "3", "--requests-max", "900", *SLOWLY)
 
     async def scenario() -> None:
-        async with leader_at(rig.nats.url, ROOT) as leader:
-            await until(lambda: begun(served) and busy(leader, *living), "all decode", deadline_s=PATIENCE_S)
+        async with leader_at(rig.nats.url, ROOT, 4 * PATIENCE_S) as leader, load_on(served, SPEED, per_s=4.0) as load:
+            await until(lambda: busy(leader, *living), "all decode", deadline_s=PATIENCE_S)
             await until(lambda: moved(leader, "decode_load") > 3, "moves by load")
             for victim in ("d0", "d1"):
                 seen = len(leader.reports)
@@ -132,11 +132,11 @@ def test_each_request_completes_once_when_leader_source_or_destination_is_killed
             before = moved(leader, "decode_load")
             living["d4"] = served.worker("decode", "d4", *SLOWLY)
             await until(lambda: moved(leader, "decode_load") > before, "the other agent moves", deadline_s=PATIENCE_S)
+            summary = await load.finish()
+            assert (summary.finished, summary.lost) == (summary.arrived, 0)
+            assert summary.migrated > 0
 
     asyncio.run(scenario())
-    summary = account(served, gateway)
-    assert (summary["arrived"], summary["finished"], summary["lost"]) == (900, 900, 0)
-    assert summary["migrated"] > 0
     assert agents["b"].stop() == 0
     for name in agents:
         assert_replays(rig, name)

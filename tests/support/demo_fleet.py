@@ -25,7 +25,8 @@ MODEL = "llama"
 REQUESTS = 300
 # 300 requests of the trace are one minute: 3 s at this speed, after a start of about 1 s.
 SPEED = "20"
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
+_STOP_S = 30.0
 
 
 class DemoFleet:
@@ -34,7 +35,7 @@ class DemoFleet:
     def __init__(self, folder: Path, nats: str, etcd: str, name: str) -> None:
         self.summary = folder / "summary.json"
         self._folder = folder
-        self.nats, self._etcd, self.root = nats, etcd, name
+        self.nats, self.etcd, self.root = nats, etcd, name
         self._common = ["--model", MODEL, "--nats", nats, "--etcd", etcd, "--root", name, "--namespace", name]
         self._common += ["--speed", SPEED]
         self._processes: list[subprocess.Popen[bytes]] = []
@@ -50,13 +51,11 @@ class DemoFleet:
     def log(self, name: str) -> str:
         return (self._folder / f"{name}.log").read_text()
 
-    def drain(self, role: Role, name: str) -> tuple[bool, DrainReport]:
-        """Drain a worker as the agent does; gives whether routers have lost sight of it by the end, and its report."""
-        return asyncio.run(self._drain(role, f"{self.root}-{name}"))
-
-    async def _drain(self, role: Role, worker: str) -> tuple[bool, DrainReport]:
+    async def drain(self, role: Role, name: str) -> tuple[bool, DrainReport]:
+        """Drain a worker as the agent does; return whether routers do not see it at the end, and its report."""
+        worker = f"{self.root}-{name}"
         key, subjects = Keys(self.root).worker(MODEL, role, worker), Subjects(self.root)
-        store = EtcdStore(EtcdKnobs(endpoints=(self._etcd,)))
+        store = EtcdStore(EtcdKnobs(endpoints=(self.etcd,)))
         bus = NatsBus(NatsKnobs(servers=(self.nats,)), name="test")
         reports: asyncio.Queue[DrainReport] = asyncio.Queue()
         try:
@@ -76,27 +75,23 @@ class DemoFleet:
             await bus.close()
             await store.close()
 
-    def wait_for_work(self, name: str) -> None:
-        """Wait until the gateway sends a worker something."""
-
-        async def listen() -> None:
-            sent = asyncio.Event()
-            bus = NatsBus(NatsKnobs(servers=(self.nats,)), name="test")
-            try:
-                await bus.connect(lambda _connected: None)
-                await bus.subscribe(submit_subject(self.root, f"{self.root}-{name}"), lambda *_: sent.set())
-                async with asyncio.timeout(PATIENCE_S):
-                    await sent.wait()
-            finally:
-                await bus.close()
-
-        asyncio.run(listen())
+    async def work_for(self, name: str) -> None:
+        """Wait until the gateway sends something to a worker."""
+        sent = asyncio.Event()
+        bus = NatsBus(NatsKnobs(servers=(self.nats,)), name="test")
+        try:
+            await bus.connect(lambda _connected: None)
+            await bus.subscribe(submit_subject(self.root, f"{self.root}-{name}"), lambda *_: sent.set())
+            async with asyncio.timeout(PATIENCE_S):
+                await sent.wait()
+        finally:
+            await bus.close()
 
     def registered(self, role: Role, name: str) -> bool:
         """Whether the registry still has the worker."""
 
         async def read() -> bool:
-            store = EtcdStore(EtcdKnobs(endpoints=(self._etcd,)))
+            store = EtcdStore(EtcdKnobs(endpoints=(self.etcd,)))
             try:
                 key = Keys(self.root).worker(MODEL, role, f"{self.root}-{name}")
                 return bool((await store.read(key)).entries)
@@ -110,7 +105,7 @@ class DemoFleet:
             process.send_signal(signal.SIGTERM)
         for process in self._processes:
             try:
-                process.wait(5.0)
+                process.wait(_STOP_S)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()

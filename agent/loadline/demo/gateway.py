@@ -180,11 +180,15 @@ class DemoGateway:
         self._frontend.in_flight = self._dispatcher.in_flight
 
 
-async def run(options: argparse.Namespace, arrivals: Iterator[Arrival]) -> DemoSummary:
-    """Replay until the trace is over or a signal arrives."""
+async def _run_until_signal(options: argparse.Namespace, arrivals: Iterator[Arrival]) -> DemoSummary:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    return await run(options, arrivals, stop)
+
+
+async def run(options: argparse.Namespace, arrivals: Iterator[Arrival], stop: asyncio.Event) -> DemoSummary:
+    """Replay arrivals until all requests have ended, or until ``stop`` is set."""
     prefix = f"{Keys(options.namespace).workers}{encode_token(options.model)}/"
     async with AsyncExitStack() as stack:
         bus = NatsBus(NatsKnobs(servers=(options.nats,)), name=f"loadline-demo-{options.name}")
@@ -217,7 +221,8 @@ def write_summary(path: Path, summary: DemoSummary) -> None:
     draft.replace(path)
 
 
-def _options(arguments: list[str]) -> argparse.Namespace:
+def parse_options(arguments: list[str]) -> argparse.Namespace:
+    """Parse the command line."""
     parser = argparse.ArgumentParser(prog="python -m loadline.demo.gateway", description=(__doc__ or "").split("\n")[0])
     add = parser.add_argument
     add("--model", default=defaults.MODEL)
@@ -242,12 +247,12 @@ def _options(arguments: list[str]) -> argparse.Namespace:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the program; return its exit code."""
-    options = _options(sys.argv[1:] if arguments is None else arguments)
+    options = parse_options(sys.argv[1:] if arguments is None else arguments)
     configure("auto", "info")
     try:
         trace = read_trace(options.trace, seed=options.seed, arrivals=RateKnobs(scale=options.load))
         arrivals = play(trace, start_s=options.start_s, repeat=options.repeat, requests_max=options.requests_max)
-        summary = asyncio.run(run(options, arrivals))
+        summary = asyncio.run(_run_until_signal(options, arrivals))
     except (ConfigError, DataError) as error:
         _log.error("cannot_start", error=str(error))
         return 1

@@ -44,5 +44,5 @@ def test_the_scaler_reads_its_file_and_starts_workers_that_understand(tmp_path: 
 def test_the_gateway_understands_its_command(tmp_path: Path) -> None:
     _, _, module, *arguments = demo(tmp_path, "aggregated").gateway_command("--repeat")
     assert module == "loadline.demo.gateway"
-    options = gateway._options(arguments)
+    options = gateway.parse_options(arguments)
     assert (options.mode, options.repeat, options.summary_file) == ("aggregated", True, tmp_path / "summary.json")
