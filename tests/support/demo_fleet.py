@@ -20,6 +20,7 @@ from loadline.wire.codec import encode
 from loadline.wire.keys import Keys
 from loadline.wire.messages import DrainCommand, DrainReply, DrainReport
 from loadline.wire.subjects import Subjects
+from tests.waiting import until_async
 
 MODEL = "llama"
 REQUESTS = 300
@@ -39,10 +40,13 @@ class DemoFleet:
         self._common = ["--model", MODEL, "--nats", nats, "--etcd", etcd, "--root", name, "--namespace", name]
         self._common += ["--speed", SPEED]
         self._processes: list[subprocess.Popen[bytes]] = []
+        self._workers: dict[str, subprocess.Popen[bytes]] = {}
 
     def worker(self, role: Role, name: str, *more: str) -> subprocess.Popen[bytes]:
         own = ["--pool", role, "--role", role, "--name", f"{self.root}-{name}", "--lease-ttl-s", "2"]
-        return self._start("worker", [*own, "--start-delay-s", "0.2", "--report-interval-ms", "100", *more], name)
+        own += ["--start-delay-s", "0.2", "--report-interval-ms", "100"]
+        process = self._workers[f"{self.root}-{name}"] = self._start("worker", [*own, *more], name)
+        return process
 
     def gateway(self, *more: str) -> subprocess.Popen[bytes]:
         own = ["--load", "1", "--requests-max", str(REQUESTS), "--summary-file", str(self.summary)]
@@ -64,7 +68,7 @@ class DemoFleet:
                 subjects.drained(worker),
                 lambda _subject, data: reports.put_nowait(msgspec.json.decode(data, type=DrainReport)),
             )
-            record = msgspec.json.decode((await store.read(key)).entries[0].value, type=WorkerRecord)
+            record = _record((await store.read(key)).entries[0].value)
             command = DrainCommand("d1", MODEL, role, worker, role, record.incarnation, epoch=1, ttl_ms=60_000)
             reply = await bus.request(subjects.drain(worker), encode(command), timeout_s=PATIENCE_S)
             assert msgspec.json.decode(reply, type=DrainReply).accepted
@@ -73,6 +77,20 @@ class DemoFleet:
                 return not [e for e in (await store.read(key)).entries if b'"ready"' in e.value], report
         finally:
             await bus.close()
+            await store.close()
+
+    async def all_ready(self) -> None:
+        """Wait until every worker that runs is registered as ready."""
+        store = EtcdStore(EtcdKnobs(endpoints=(self.etcd,)))
+
+        async def ready() -> bool:
+            entries = (await store.read(Keys(self.root).workers)).entries
+            names = {record.worker for e in entries if (record := _record(e.value)).state == "ready"}
+            return names >= {name for name, process in self._workers.items() if process.poll() is None}
+
+        try:
+            await until_async(ready, "all workers are ready", deadline_s=PATIENCE_S)
+        finally:
             await store.close()
 
     async def work_for(self, name: str) -> None:
@@ -116,6 +134,10 @@ class DemoFleet:
             process = subprocess.Popen(command, stdout=log, stderr=log)
         self._processes.append(process)
         return process
+
+
+def _record(value: bytes) -> WorkerRecord:
+    return msgspec.json.decode(value, type=WorkerRecord)
 
 
 def account(fleet: DemoFleet, gateway: subprocess.Popen[bytes]) -> dict[str, Any]:

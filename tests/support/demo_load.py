@@ -57,7 +57,8 @@ class Load:
 
 @asynccontextmanager
 async def load_on(fleet: DemoFleet, speed: float, *, per_s: float = 2.0, endless: int = 0) -> AsyncIterator[Load]:
-    """Run a load, and stop it at the end; see ``Load``."""
+    """Run a load once all workers are ready, and stop it at the end; see ``Load``."""
+    await fleet.all_ready()
     load = Load(fleet, speed, per_s=per_s, endless=endless)
     try:
         yield load
