@@ -69,7 +69,7 @@ def test_a_single_segment_can_be_replayed() -> None:
     for segment in sorted(JOURNAL.glob("*.jsonl")):
         done = replay(segment)
         assert done.returncode == 0
-        assert done.stdout.startswith("the replay is exact: 1 segments, ")
+        assert done.stdout.startswith("the replay is exact: 1 segment, ")
 
 
 @pytest.mark.parametrize(

@@ -88,7 +88,7 @@ def test_check_describes_it(toy_folder: Path, tmp_path: Path) -> None:
     (tmp_path / "loadline.toml").write_text(CONFIG)
     done = run(toy_folder, "check", "--config", tmp_path / "loadline.toml")
     assert (done.returncode, done.stderr) == (0, "")
-    assert "Model llama: the in_flight planner decides. One worker for every so many requests in flight." in done.stdout
+    assert "Model llama: the in_flight planner decides. Replicas in proportion to requests in flight." in done.stdout
     assert "    One worker for every 30 requests in flight." in done.stdout
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from loadline.adapters.file_journal import read_segments
 from loadline.cli.exit_codes import FAILED
+from loadline.cli.output import plural
 from loadline.core.queries import status as query
 from loadline.errors import JournalError
 from loadline.runtime import journal_records
@@ -15,7 +16,13 @@ from loadline.wire.messages import ExplainReply
 def replay(options: argparse.Namespace) -> int:
     """Replay a journal through the core; succeed if every effect is identical, byte for byte."""
     found = _replay(options.journal)
-    counts = f"{found.segments} segments, {found.turns} turns, {found.effects} effects, {found.decisions} decisions"
+    numbers = (
+        (found.segments, "segment"),
+        (found.turns, "turn"),
+        (found.effects, "effect"),
+        (found.decisions, "decision"),
+    )
+    counts = ", ".join(plural(count, noun) for count, noun in numbers)
     if found.difference:
         print(f"loadline: {found.difference}", file=sys.stderr)
         print(f"the replay differs after {counts}")

@@ -80,7 +80,7 @@ def test_a_journal_can_be_replayed_and_explained(tmp_path: Path, capsys: pytest.
     assert replace(outcome, wall_s=0.0) == replace(without, wall_s=0.0)
     capsys.readouterr()
     assert main(["replay", str(journal)]) == 0
-    assert capsys.readouterr().out.startswith("the replay is exact: 1 segments, ")
+    assert capsys.readouterr().out.startswith("the replay is exact: 1 segment, ")
     [action] = outcome.actions
     assert main(["explain", action.decision_id, "--journal", str(journal)]) == 0
     explained = capsys.readouterr().out
