@@ -22,6 +22,8 @@ DEPLOY = Path(__file__).parents[3] / "deploy"
 AUTOSCALING = DEPLOY / "kubernetes" / "autoscaling"
 OF_PROMETHEUS = {"instance", "le"}
 """Labels that no agent writes."""
+COUNTERS = ("journal_lost", "requests_dropped", "replies_dropped")
+"""Counters of the runtime that the documentation lists."""
 
 
 def everything() -> AgentStatus:
@@ -38,7 +40,7 @@ def everything() -> AgentStatus:
 
 def said() -> dict[str, set[str]]:
     """Every metric of an agent, with its labels."""
-    text = Metrics(everything, lambda: {"journal_lost": 1}, "1").render().decode()
+    text = Metrics(everything, lambda: dict.fromkeys(COUNTERS, 1), "1").render().decode()
     found: dict[str, set[str]] = {}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
