@@ -124,7 +124,7 @@ def test_two_agents_lead_side_by_side_with_separate_tasks(rig: Rig) -> None:
     assert "d2" in why.stdout
     code, text = moves.get("/metrics")
     assert code == 200
-    assert "loadline_moves_total{" in text
+    assert "loadline_migrations_total{" in text
     assert moves.get("/healthz")[0] == moves.get("/readyz")[0] == 200
     told = ask(rig, "status", "--only", "migration").stdout
     assert "m (migration only, default, priority 100)" in told

@@ -22,7 +22,7 @@ def migration_metrics(models: Sequence[ModelStatus]) -> Iterator[Metric]:
     yield _by_policy("requests", "Migrated requests.", {name: status.requests for name, status in enabled.items()})
     yield _by_policy("tokens", "Migrated KV cache tokens.", {name: status.tokens for name, status in enabled.items()})
     yield _seconds(
-        "move_phase",
+        "migration_phase",
         "Time that migrations spent in phases that they have left.",
         (*_MODEL, "phase"),
         [((name, phase), total) for name, status in enabled.items() for phase, total in status.phases.items()],
@@ -30,15 +30,15 @@ def migration_metrics(models: Sequence[ModelStatus]) -> Iterator[Metric]:
     drained = [((model.model,), model.emptied) for model in models]
     yield _seconds("drain", "Time that workers took to drain.", _MODEL, drained)
     in_flight = {name: status.in_flight for name, status in enabled.items()}
-    yield _gauge("moves_in_flight", "Migrations in flight.", in_flight)
+    yield _gauge("migrations_in_flight", "Migrations in flight.", in_flight)
     silent = {name: status.silent for name, status in enabled.items()}
     text = "Workers that did not answer a migrate command and get none until their circuit breaker closes."
-    yield _gauge("move_workers_silent", text, silent)
+    yield _gauge("migration_workers_silent", text, silent)
 
 
 def _outcomes(models: Mapping[str, MigrationStatus]) -> Metric:
     labels = (*_MODEL, "policy", "outcome", "reason")
-    family = CounterMetricFamily("loadline_moves", "Migrate commands by outcome.", labels=labels)
+    family = CounterMetricFamily("loadline_migrations", "Migrate commands by outcome.", labels=labels)
     for name, status in models.items():
         for key, count in status.commands.items():
             policy, outcome, *reason = key.split(":")
@@ -47,7 +47,7 @@ def _outcomes(models: Mapping[str, MigrationStatus]) -> Metric:
 
 
 def _by_policy(what: str, text: str, values: Mapping[str, Mapping[str, int]]) -> Metric:
-    family = CounterMetricFamily(f"loadline_moved_{what}", text, labels=(*_MODEL, "policy"))
+    family = CounterMetricFamily(f"loadline_migrated_{what}", text, labels=(*_MODEL, "policy"))
     for name, by_policy in values.items():
         for policy, count in by_policy.items():
             family.add_metric((name, policy), count)

@@ -48,7 +48,7 @@ def explain(options: argparse.Namespace) -> int:
     else:
         request = ExplainRequest(decision_id=options.decision, model=options.model)
         found = _request(options, "explain", encode(request), ExplainReply)
-    texts = [*map(format_explanation, found.explanations), *map(format_policy_report, found.moves)]
+    texts = [*map(format_explanation, found.explanations), *map(format_policy_report, found.migrations)]
     if not texts:
         name = f"decision {options.decision}" if options.decision else f"model {options.model or '(any)'}"
         print(f"loadline: no record of {name}; a journal may have it: --journal PATH", file=sys.stderr)

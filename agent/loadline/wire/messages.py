@@ -154,7 +154,7 @@ class ExplainReply(Struct, frozen=True):
     """Explanations, newest first, and the last reports of the migration policies."""
 
     explanations: list[Explanation]
-    moves: Annotated[
+    migrations: Annotated[
         list[PolicyReport], Meta(description="Reports by model, group of workers and policy; none with an id.")
     ] = []
 

@@ -115,17 +115,17 @@ def test_moves_are_rendered_by_policy_outcome_and_reason() -> None:
     found = samples(Metrics(lambda: status_with({}, {}), dict, "1.2.3").render())
     model = 'model=meta/llama "3"\n'
     expected = {
-        f"loadline_moves_total{{{model},outcome=planned,policy=decode_load,reason=}}": 9,
-        f"loadline_moves_total{{{model},outcome=refused,policy=decode_load,reason=no_slots}}": 2,
-        f"loadline_moves_total{{{model},outcome=done,policy=drain,reason=}}": 4,
-        f"loadline_moved_requests_total{{{model},policy=drain}}": 40,
-        f"loadline_moved_tokens_total{{{model},policy=decode_load}}": 5_000,
-        f"loadline_move_phase_seconds_count{{{model},phase=copying}}": 6,
-        f"loadline_move_phase_seconds_sum{{{model},phase=copying}}": 1.5,
+        f"loadline_migrations_total{{{model},outcome=planned,policy=decode_load,reason=}}": 9,
+        f"loadline_migrations_total{{{model},outcome=refused,policy=decode_load,reason=no_slots}}": 2,
+        f"loadline_migrations_total{{{model},outcome=done,policy=drain,reason=}}": 4,
+        f"loadline_migrated_requests_total{{{model},policy=drain}}": 40,
+        f"loadline_migrated_tokens_total{{{model},policy=decode_load}}": 5_000,
+        f"loadline_migration_phase_seconds_count{{{model},phase=copying}}": 6,
+        f"loadline_migration_phase_seconds_sum{{{model},phase=copying}}": 1.5,
         f"loadline_drain_seconds_count{{{model}}}": 4,
         f"loadline_drain_seconds_sum{{{model}}}": 12,
-        f"loadline_moves_in_flight{{{model}}}": 2,
-        f"loadline_move_workers_silent{{{model}}}": 1,
+        f"loadline_migrations_in_flight{{{model}}}": 2,
+        f"loadline_migration_workers_silent{{{model}}}": 1,
     }
     assert {name: found.get(name) for name in expected} == expected
 

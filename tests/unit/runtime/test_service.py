@@ -165,6 +165,8 @@ def test_an_explanation_has_what_the_policies_last_saw_and_fits_into_a_message()
         answer = await service._explain(encode(ExplainRequest(model="m")))
         assert msgspec.json.decode(answer, type=ExplainReply) == ExplainReply([], [look] * EXPLANATIONS_MAX)
         assert len(answer) < 1_000_000
-        assert msgspec.json.decode(await service._explain(encode(ExplainRequest("d"))), type=ExplainReply).moves == []
+        assert (
+            msgspec.json.decode(await service._explain(encode(ExplainRequest("d"))), type=ExplainReply).migrations == []
+        )
 
     play(scenario)
