@@ -54,7 +54,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def compare(options: argparse.Namespace) -> int:
     """Simulate all configurations and baselines, and print them side by side."""
     jobs = _jobs(options.jobs)
-    wanted = _baselines(options.baseline)
+    selected = _baselines(options.baseline)
     check_output_files(options, options.trace, options.fleet, *options.config)
     fleet = simulation_inputs.fleet(options)
     configs = [simulation_inputs.settings(path, options, fleet) for path in options.config]
@@ -62,7 +62,7 @@ def compare(options: argparse.Namespace) -> int:
     objectives = objectives_of(fleet, first)
     fleet = replace(fleet, ttft_ms=objectives.ttft_ms, itl_ms=objectives.itl_ms)  # the same objectives for all runs
     trace = simulation_inputs.trace(options)
-    named = list(_named([path.stem for path in options.config], configs, wanted, fleet, trace))
+    named = list(_named([path.stem for path in options.config], configs, selected, fleet, trace))
     plan = [
         (kind, Scenario(name, settings, fleet, trace, options.seed, clairvoyant=kind == "clairvoyant"))
         for name, settings, kind in named
@@ -95,15 +95,15 @@ def _baselines(requested: list[str] | None) -> list[str]:
 
 
 def _named(
-    stems: list[str], configs: list[Settings], wanted: list[str], fleet: SimulatedFleetKnobs, trace: Trace
+    stems: list[str], configs: list[Settings], selected: list[str], fleet: SimulatedFleetKnobs, trace: Trace
 ) -> Iterator[tuple[str, Settings, RunKind]]:
     """Yield the name, settings and kind of each run; a fixed count has no forecast, so no clairvoyant run."""
-    names = unique([*wanted, *stems])
-    for name, settings in zip(names[len(wanted) :], configs, strict=True):
+    names = unique([*selected, *stems])
+    for name, settings in zip(names[len(selected) :], configs, strict=True):
         yield name, settings, "config"
         if model_of(fleet, settings).planner != StaticPlanner.name:
             yield name, settings, "clairvoyant"
-    for name in wanted:
+    for name in selected:
         yield name, baseline(name, configs[0], fleet, trace), "baseline"
 
 

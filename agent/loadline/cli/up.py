@@ -56,7 +56,7 @@ def up(options: argparse.Namespace) -> int:
         check_servers((options.attach_nats,), "--attach-nats", ("nats", "tls"))
     if options.attach_etcd:
         check_servers((options.attach_etcd,), "--attach-etcd", ("http", "https"))
-    wanted = DemoOptions(
+    demo = DemoOptions(
         directory=(options.directory or run_directory(Path(".loadline"))).resolve(),
         nats=options.attach_nats,
         etcd=options.attach_etcd,
@@ -72,11 +72,11 @@ def up(options: argparse.Namespace) -> int:
     length = f"for {options.for_s:g} s" if options.for_s else "until Ctrl-C or the end of the trace"
     header = f"loadline demo: {options.mode}, {options.load} copies of the trace at {options.speed:g}x, {length}"
     with display.make_display(header) as shown:
-        outcome = asyncio.run(run_demo(wanted, shown))
+        outcome = asyncio.run(run_demo(demo, shown))
     if outcome is None:
         print("stopped before the load started")
     else:
-        print(summary(*outcome, wanted))
+        print(summary(*outcome, demo))
     return 0
 
 

@@ -50,7 +50,7 @@ def _decode_warnings(here: str, engine: EngineProfile, sweep: DecodeSweep, pool:
     if counted != pool.gpus_per_worker and not doubts:
         yield (
             f"{here}: it divides by {counted} GPUs a worker, the pool has {pool.gpus_per_worker}. "
-            "Its times are believed; make sure that it was measured on such workers."
+            "Its times are used; check that it was measured on such workers."
         )
 
 
