@@ -56,7 +56,7 @@ def aggregated_1_0(given: dict[str, Any]) -> dict[str, Any]:
         prefill = load.load_step([one[0] for one in workers], ttft_load - given["avg_isl"], sensitivity)
     if itl_load is not None:
         decode = load.load_step([one[1] for one in workers], itl_load, sensitivity)
-    step = load.either_up_both_down(prefill, decode)
+    step = load.combine_steps(prefill, decode)
     return {
         "prefill": STEPS[prefill],
         "decode": STEPS[decode],

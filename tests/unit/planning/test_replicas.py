@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from loadline.core.engines.regression import Line
-from loadline.core.planning.sizing.load_steps import can_consolidate, either_up_both_down, load_of_less, load_step
+from loadline.core.planning.sizing.load_steps import can_consolidate, combine_steps, load_after_removal, load_step
 from loadline.core.planning.sizing.prefill_capacity import prefill_capacity
 from loadline.core.planning.sizing.replicas import (
     REPLICAS_MAX,
@@ -88,7 +88,7 @@ def test_more_load_never_takes_a_worker_away(loads: list[float], more: float, ta
 
 
 def test_two_jobs() -> None:
-    table = {(p, d): either_up_both_down(p, d) for p in (-1, 0, 1) for d in (-1, 0, 1)}
+    table = {(p, d): combine_steps(p, d) for p in (-1, 0, 1) for d in (-1, 0, 1)}
     assert {pair for pair, step in table.items() if step == 1} == {(1, 1), (1, 0), (0, 1), (1, -1), (-1, 1)}
     assert {pair for pair, step in table.items() if step == -1} == {(-1, -1)}
 
@@ -105,12 +105,12 @@ def test_two_jobs() -> None:
     ],
 )
 def test_whether_one_less_would_do(loads: list[float], load_max: float | None, *, can: bool) -> None:
-    assert can_consolidate(loads, Line(1.0, 10.0).at, sla_ms=100.0, load_max=load_max) is can
+    assert can_consolidate(loads, Line(1.0, 10.0).at, objective_ms=100.0, load_max=load_max) is can
 
 
 def test_what_an_idle_worker_takes_anyway_does_not_count() -> None:
-    assert can_consolidate([1, 1], Line(1.0, 90.0).at, sla_ms=100.0)
-    assert not can_consolidate([1, 1], Line(1.0, 100.0).at, sla_ms=100.0)
+    assert can_consolidate([1, 1], Line(1.0, 90.0).at, objective_ms=100.0)
+    assert not can_consolidate([1, 1], Line(1.0, 100.0).at, objective_ms=100.0)
 
 
 # -- what one engine can take ------------------------------------------------------------------------------------------
@@ -143,9 +143,9 @@ def test_a_looser_objective_allows_no_less(slope: float, base: float, isl: float
 
 
 def test_the_others_hold_what_they_take_over_for_longer() -> None:
-    assert load_of_less(100.0, 5, Line(0.0, 20.0)) == pytest.approx(125.0), "where latency stays the same"
+    assert load_after_removal(100.0, 5, Line(0.0, 20.0)) == pytest.approx(125.0), "where latency stays the same"
     line = Line(0.05, 10.0)
-    after = load_of_less(206.0, 3, line)
+    after = load_after_removal(206.0, 3, line)
     # The same requests a second: what is held, by how long it is.
     assert 3 * 206.0 / line.at(206.0) == pytest.approx(2 * after / line.at(after))
-    assert load_of_less(400.0, 2, line) == inf, "half of the workers never keep up"
+    assert load_after_removal(400.0, 2, line) == inf, "half of the workers never keep up"

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from loadline.core.engines.regression import Regression
 from loadline.core.planning.sizing.erlang import workers_within
-from loadline.core.planning.sizing.load_steps import can_consolidate, load_of_less, load_step
+from loadline.core.planning.sizing.load_steps import can_consolidate, load_after_removal, load_step
 from loadline.core.planning.sizing.worker_loads import LONG_MEAN_MS, LoadMean
 
 _CONTINUED_RISE: Final = 0.5
@@ -100,7 +100,7 @@ class DecodeWork(Struct, frozen=True):
         line = self.regression.line()
         if self.is_idle or line is None:
             return "yes"
-        after = [load_of_less(load * _SCALE_DOWN_MARGIN, count, line) * (count - 1) / count for load in loads]
+        after = [load_after_removal(load * _SCALE_DOWN_MARGIN, count, line) * (count - 1) / count for load in loads]
         fits = can_consolidate(after, line.at, self.objective_ms, self.sensitivity, self.load_max * self.sensitivity)
         return "yes" if fits else "refused"
 

@@ -11,7 +11,7 @@ from loadline.core.engines.regression import SAMPLES_MIN
 from loadline.core.fleet.fleet import Model
 from loadline.core.fleet.pool import Pool
 from loadline.core.planning.sizing.load_sizing import DecodeWork, PrefillWork
-from loadline.core.planning.sizing.load_steps import SENSITIVITY, either_up_both_down, load_step
+from loadline.core.planning.sizing.load_steps import SENSITIVITY, combine_steps, load_step
 from loadline.core.planning.sizing.worker_loads import LoadMean, PoolLoads
 from loadline.core.vocabulary.reasons import Reason, ReasonCode
 
@@ -84,7 +84,7 @@ class LoadStepper(Struct):
             numbers = {"fresh": pool.fresh, "ready": pool.ready, "known": 0}
             return LoadStep(0, Reason.of(ReasonCode.NO_DATA, pool.name, **numbers))
         steps = [_step(pool, work, now) for work in self._work(model.objectives, pool, knobs)]
-        step = either_up_both_down(*(one.step for one in steps))
+        step = combine_steps(*(one.step for one in steps))
         found = next(one for one in steps if one.step == step)
         return _paced(pool, found, knobs.load_adjustment_interval_ms, now) if found.step else found
 

@@ -32,7 +32,7 @@ def load_step(loads: Sequence[float], target: float, sensitivity: float = SENSIT
     return 0
 
 
-def either_up_both_down(*steps: int) -> int:
+def combine_steps(*steps: int) -> int:
     """Combine the steps of prefill and decode on the same workers: up for either, down for both."""
     return max(steps)
 
@@ -40,7 +40,7 @@ def either_up_both_down(*steps: int) -> int:
 def can_consolidate(
     loads: Sequence[float],
     latency_ms: Callable[[float], float],
-    sla_ms: float,
+    objective_ms: float,
     sensitivity: float = SENSITIVITY,
     load_max: float | None = None,
 ) -> bool:
@@ -52,7 +52,7 @@ def can_consolidate(
     Args:
         loads: Load of each worker.
         latency_ms: Latency at a load.
-        sla_ms: The objective.
+        objective_ms: The objective.
         sensitivity: Fraction (0..1) of the latency budget that may be used.
         load_max: Largest load of a worker; None: unlimited.
     """
@@ -63,10 +63,10 @@ def can_consolidate(
     after = [load * count / (count - 1) for load in loads]
     if load_max is not None and any(load >= load_max for load in after):
         return False
-    return all(latency_ms(load) - idle_ms < (sla_ms - idle_ms) * sensitivity for load in after)
+    return all(latency_ms(load) - idle_ms < (objective_ms - idle_ms) * sensitivity for load in after)
 
 
-def load_of_less(load: float, count: int, line: Line) -> float:
+def load_after_removal(load: float, count: int, line: Line) -> float:
     """Return the load of each remaining worker after one of ``count`` (2 or more) equally loaded workers is removed.
 
     A request is held as long as it takes (Little's law), and that time grows with the load: the same request rate means
