@@ -113,7 +113,7 @@ def _name_points(panel: Any, comparison: Comparison) -> None:
     per_point = panel.figure.dpi / 72.0
     height = 9.0 * per_point
     points = [to_pixels(_point(run)) for run in comparison.runs]
-    taken = [(x - height / 2, y - height / 2, x + height / 2, y + height / 2) for x, y in points]
+    occupied = [(x - height / 2, y - height / 2, x + height / 2, y + height / 2) for x, y in points]
     for run, (x, y) in zip(comparison.runs, points, strict=True):
         if run.kind == "clairvoyant":
             continue  # a line connects it to its named run
@@ -123,11 +123,11 @@ def _name_points(panel: Any, comparison: Comparison) -> None:
         spots = [(7, -3), (left_of_point, -3), (7, 7), (7, -14), (left_of_point, 7), (7, 18)]
         boxes = [(x + dx * per_point, y + dy * per_point) for dx, dy in spots]
         covered = [
-            sum(_overlap((left, low, left + width, low + height), other) for other in taken) for left, low in boxes
+            sum(_overlap((left, low, left + width, low + height), other) for other in occupied) for left, low in boxes
         ]
         best = covered.index(min(covered))
         left, low = boxes[best]
-        taken.append((left, low, left + width, low + height))
+        occupied.append((left, low, left + width, low + height))
         panel.annotate(name, _point(run), xytext=spots[best], textcoords="offset points", fontsize=8)
 
 

@@ -239,7 +239,7 @@ class Ledger(Struct):
         if entry is not None:
             self.entries[model] = LedgerEntry(revision=entry.revision, sequence=entry.sequence)
 
-    def forget_pending(self) -> None:
+    def clear_pending(self) -> None:
         """Drop pending decisions when this agent no longer leads; the store holds the committed ones."""
         for entry in self.entries.values():
             entry.pending = None

@@ -282,9 +282,9 @@ def _waiting_weight(departures: float, step: float, queue_max: int) -> float:
     return found + exp(start) * geometric_sum(step, queue_max - beyond)
 
 
-def _check(name: str, value: float, least: float, most: float, unit: str) -> None:
-    if not least <= value <= most:
-        raise ValueError(f"{name} is {value}: write {least:g} to {most:g} {unit}")
+def _check(name: str, value: float, minimum: float, maximum: float, unit: str) -> None:
+    if not minimum <= value <= maximum:
+        raise ValueError(f"{name} is {value}: write {minimum:g} to {maximum:g} {unit}")
 
 
 def _check_share(share: float) -> None:

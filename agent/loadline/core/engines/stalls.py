@@ -21,7 +21,7 @@ _CACHE_MAX: Final = 1_024
 def stall_quantile(osl: LengthDistribution, share: float) -> float:
     """Return the quantile ``share`` (0..1) of the mean ITL, in standard deviations of a single token above the mean.
 
-    The normal approximation, mixed over the output lengths; 0 for a share of at most 0.5.
+    Uses the normal approximation, mixed over the output lengths; 0 for a share of at most 0.5.
     """
     if share <= 0.5:  # noqa: PLR2004 - the median is the mean
         return 0.0

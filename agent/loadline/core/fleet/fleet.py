@@ -73,7 +73,7 @@ class Fleet(Struct):
     workers: int = 0
     unassigned: UnassignedWorkers = field(default_factory=UnassignedWorkers)
     external_drains: bool = False
-    """True if another program drains workers; a worker then drains when its record says so."""
+    """True if another program drains workers; the state in a worker's record then starts its drain."""
 
     def find_pool(self, model: str, pool: str) -> Pool | Rejection:
         """Return a pool by name."""

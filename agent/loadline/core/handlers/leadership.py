@@ -74,6 +74,6 @@ def tick(turn: Turn) -> list[Effect]:
     if state.led and not state.leading:
         state.acting_since_ms = -1
         state.drains.abandon(state.fleet, turn.now)
-        state.ledger.forget_pending()
+        state.ledger.clear_pending()
     state.led = state.leading
     return effects

@@ -42,7 +42,7 @@ def settings_changed(turn: Turn, planners: dict[str, Planner], settings: Setting
     }
     for name in sorted(known.keys() - models.keys()):
         state.remove_model(name)
-        turn.forget(name)
+        turn.remove_model(name)
     state.fleet.models = models
     state.drains.remove_unconfigured(state.fleet)
     state.fleet.assign_unassigned(turn.now)

@@ -54,7 +54,7 @@ class Turn:
             models[name].plan_at_ms = waiting[name]
         return sorted(first[:PLANNED_MAX])
 
-    def forget(self, model: str) -> None:
-        """Forget a model that is no longer configured."""
+    def remove_model(self, model: str) -> None:
+        """Remove a model that is no longer configured from the models to plan."""
         self._changed.pop(model, None)
         self.learned.pop(model, None)

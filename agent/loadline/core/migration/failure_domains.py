@@ -5,8 +5,8 @@
 - ``instance-unit``: all data-parallel ranks of the same unit;
 - ``node-unit``: all workers on the same node, and all ranks of the units of these workers.
 
-A worker whose record lacks the node or unit fails alone. Each record says if its worker is one of several ranks, so the
-rules hold for mixed fleets.
+A worker whose record lacks the node or unit fails alone. Each record contains the number of ranks, so the rules hold
+for mixed fleets.
 """
 
 from collections.abc import Iterable, Sequence

@@ -57,7 +57,7 @@ def record_wait(
     state.allocation.record_wait(model.name, proposal.waits, constraints.supply, now)
 
 
-def forget_wait(context: ScalingContext, model: ModelState) -> None:
+def clear_wait(context: ScalingContext, model: ModelState) -> None:
     """Delete the records of a model for which nothing can be decided."""
     context.state.gpus.forget(model.name)
     context.state.allocation.forget(model.name)

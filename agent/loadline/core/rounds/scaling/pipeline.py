@@ -8,7 +8,7 @@ from loadline.core.planning.guardrails.proposal import Proposal
 from loadline.core.planning.planners import Planner
 from loadline.core.rounds.reconciliation import reconcile
 from loadline.core.rounds.scaling import gate
-from loadline.core.rounds.scaling.allocate import allocate, forget_wait, record_wait, wake_waiting, without_allocation
+from loadline.core.rounds.scaling.allocate import allocate, clear_wait, record_wait, wake_waiting, without_allocation
 from loadline.core.rounds.scaling.constrain import constrain
 from loadline.core.rounds.scaling.context import Outcome, ScalingContext
 from loadline.core.rounds.scaling.evaluate import Evaluation, evaluate
@@ -73,7 +73,7 @@ class ScalingPipeline:
         model, recommendation = evaluation.model, evaluation.recommendation
         unsettled = gate.unsettled(state, model, now)
         if unsettled is not None:
-            forget_wait(context, model)
+            clear_wait(context, model)
             return hold(model, recommendation, Proposal({}), unsettled, now)
         alarms = tuple(reconcile(state, model, now))
         proposal, constraints = constrain(context, evaluation, ledger, now)
@@ -81,7 +81,7 @@ class ScalingPipeline:
         if obstacle is None and not advise_only:
             record_wait(context, model, proposal, constraints, now)
         elif obstacle is None or obstacle.code is not ReasonCode.DECISION_IN_FLIGHT:
-            forget_wait(context, model)
+            clear_wait(context, model)
         unchanged = all(proposal.targets[name] == pool.effective_target(now) for name, pool in model.pools.items())
         if unchanged and not model.reconcile:
             outcome = hold(model, recommendation, proposal, None, now)
