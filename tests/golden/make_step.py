@@ -1,7 +1,7 @@
 """Record what the golden cases of ``loadline step`` give: ``python tests/golden/make_step.py [--write] [CASE ...]``.
 
 ``--write`` writes the answers to the recorded lines anew, to be looked at and committed where the agent is meant to
-behave otherwise. Without it the toy fleets play again and write both lines and answers.
+behave otherwise. Without it the simulated fleets run again and write both lines and answers.
 """
 
 import sys
@@ -16,9 +16,9 @@ sys.path.insert(0, str(ROOT))
 from tests.golden.step_world import ALL, LATENCY, USAGE, Engine, Fleet, Pool, World  # noqa: E402 - the path comes first
 from tests.golden.stepping import STEP, recorded_answers  # noqa: E402
 
-MOVING: Final = (*USAGE, "decode_tokens", "decode_batch_requests")
+MIGRATION_FIELDS: Final = (*USAGE, "decode_tokens", "decode_batch_requests")
 Rate = Callable[[float], float]
-Play = Callable[[str], World]
+MakeCase = Callable[[str], World]
 MONDAY_MS: Final = 1_704_700_860_000
 """2024-01-08 08:01 UTC."""
 
@@ -60,16 +60,16 @@ def roles(prefill: int = 1, decode: int = 1, start_s: float = 12.0) -> list[Pool
 
 def simple(
     pools: Callable[[], list[Pool]], rate: Rate, seconds: float = 160, step_ms: int = 3_000, **fields: object
-) -> Play:
+) -> MakeCase:
     """One fleet, one load, and nothing else happens."""
 
-    def play(case: str) -> World:
+    def make(case: str) -> World:
         fleet = Fleet("llm", pools(), rate, **fields)  # type: ignore[arg-type]
         world = World(case, [fleet], seed=len(case), step_ms=step_ms)
         world.run(seconds)
         return world
 
-    return play
+    return make
 
 
 def no_data(case: str) -> World:
@@ -147,21 +147,21 @@ def drains(case: str) -> World:
     return world
 
 
-def moves(pools: Callable[[], list[Pool]], rate: Rate, ends: tuple[str, ...] = ("done",)) -> Play:
-    """Uneven loads, and moves that end so."""
+def migrations(pools: Callable[[], list[Pool]], rate: Rate, ends: tuple[str, ...] = ("done",)) -> MakeCase:
+    """Return a case of uneven loads whose migrations end in these ways."""
 
-    def play(case: str) -> World:
-        fleet = Fleet("llm", pools(), rate, osl=700, balanced=False, fields=MOVING)
+    def make(case: str) -> World:
+        fleet = Fleet("llm", pools(), rate, osl=700, balanced=False, fields=MIGRATION_FIELDS)
         world = World(case, [fleet], seed=7, step_ms=1_000)
         for end in ends:
-            fleet.moves_end = end  # type: ignore[assignment]
+            fleet.migration_end = end  # type: ignore[assignment]
             world.run(52 / len(ends))
         return world
 
-    return play
+    return make
 
 
-def movers(prefill: int, decode: int) -> list[Pool]:
+def migrating_pools(prefill: int, decode: int) -> list[Pool]:
     """Prefill, and decode workers on nodes of two that can move requests."""
     made = roles(prefill, decode)
     made[1].slots = 4
@@ -170,7 +170,7 @@ def movers(prefill: int, decode: int) -> list[Pool]:
 
 
 def failover(case: str) -> World:
-    fleet = Fleet("llm", movers(2, 6), lambda _: 5.0, osl=700, fields=MOVING)
+    fleet = Fleet("llm", migrating_pools(2, 6), lambda _: 5.0, osl=700, fields=MIGRATION_FIELDS)
     world = World(case, [fleet], seed=8, step_ms=1_000)
     world.run(
         54,
@@ -184,8 +184,8 @@ def failover(case: str) -> World:
     return world
 
 
-def moves_drain(case: str) -> World:
-    fleet = Fleet("llm", whole(workers=4, slots=3), burst(6, 1, 20, 999), osl=900, fields=MOVING)
+def migration_drain(case: str) -> World:
+    fleet = Fleet("llm", whole(workers=4, slots=3), burst(6, 1, 20, 999), osl=900, fields=MIGRATION_FIELDS)
     world = World(case, [fleet], seed=9, step_ms=1_000)
     world.run(70, {30: lambda w: w.order(drain=["llm", "engine", "ll-e2"])})
     return world
@@ -306,7 +306,7 @@ def rejected(case: str) -> World:
 
 
 HAND_OVER = ("done", "aborted", "silent", "done")
-PLAYS: Final[dict[str, Play]] = {
+CASE_MAKERS: Final[dict[str, MakeCase]] = {
     "saturation": simple(whole, ramp(2, 12)),
     "saturation_roles": simple(roles, ramp(2, 12)),
     "saturation_upstream": simple(whole, ramp(2, 12)),
@@ -338,14 +338,14 @@ PLAYS: Final[dict[str, Play]] = {
     "unanswered": unanswered,
     "vanish": vanish,
     "drains": drains,
-    "moves_load": moves(lambda: movers(2, 5), lambda _: 6.0, HAND_OVER),
-    "moves_requests": moves(
+    "migration_load": migrations(lambda: migrating_pools(2, 5), lambda _: 6.0, HAND_OVER),
+    "migration_requests": migrations(
         lambda: whole(workers=5, slots=4, record_of=lambda n: {"unit": f"u{n % 2}"}), lambda _: 7.0
     ),
-    "moves_failover": failover,
-    "moves_drain": moves_drain,
-    "moves_packing": moves(lambda: movers(2, 6), burst(9, 0.5, 30, 999)),
-    "moves_only": moves(lambda: whole(workers=3, slots=4), lambda _: 5.0),
+    "migration_failover": failover,
+    "migration_drain": migration_drain,
+    "migration_packing": migrations(lambda: migrating_pools(2, 6), burst(9, 0.5, 30, 999)),
+    "migration_only": migrations(lambda: whole(workers=3, slots=4), lambda _: 5.0),
     "allocation": allocation,
     "allocation_weighted": allocation,
     "allocation_exhaustive": allocation,
@@ -361,11 +361,11 @@ PLAYS: Final[dict[str, Play]] = {
 
 def main(arguments: list[str]) -> None:
     """Write the answers, and without ``--write`` the lines too."""
-    for case in [name for name in arguments if name != "--write"] or list(PLAYS):
+    for case in [name for name in arguments if name != "--write"] or list(CASE_MAKERS):
         if "--write" in arguments:
             answers = recorded_answers(case)
         else:
-            world = PLAYS[case](case)
+            world = CASE_MAKERS[case](case)
             answers = world.answers
             _write(f"{case}.jsonl", world.lines)
         _write(f"{case}.expected.jsonl", answers)

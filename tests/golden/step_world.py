@@ -1,4 +1,4 @@
-"""Toy fleets whose frames and records become the input lines of the golden cases.
+"""Simulated fleets whose frames and records become the input lines of the golden cases.
 
 Workers compute prompts at a rate and decode in a batch; each step takes ``step_ms``. Prefill workers hand their
 requests to decode workers. All is drawn from one seed.
@@ -12,7 +12,7 @@ from math import ceil
 from typing import Any, Literal
 
 from loadline.wire.messages import DrainCommand, MigrateCommand, ScalingDecision
-from tests.golden.stepping import Player
+from tests.golden.stepping import RecordedAgent
 
 Scaler = Literal["done", "slow", "refuses", "silent"]
 BLOCK = 16
@@ -111,19 +111,19 @@ class Fleet:
         self.workers: dict[str, Worker] = {}
         self.coming: list[tuple[int, Pool]] = []
         self.held: list[Request] = []
-        self.moves: list[MigrateCommand] = []
-        self.moves_end: Literal["done", "aborted", "silent"] = "done"
+        self.migrations: list[MigrateCommand] = []
+        self.migration_end: Literal["done", "aborted", "silent"] = "done"
         self.started = 0
         self.sequence = 0
 
 
 class World:
-    """Plays fleets against the agent and writes the lines down."""
+    """Runs fleets against the agent and records the lines."""
 
     def __init__(
         self, case: str, fleets: Sequence[Fleet], *, seed: int, step_ms: int = 2_500, start_ms: int = 0
     ) -> None:
-        self.player = Player(case)
+        self.agent = RecordedAgent(case)
         self.fleets = {fleet.name: fleet for fleet in fleets}
         self.rng = random.Random(seed)
         self.step_ms, self.now_ms = step_ms, start_ms
@@ -142,7 +142,7 @@ class World:
         """An operator's order, or another configuration."""
         line = json.dumps(said)
         self.lines.append(line)
-        self.player.play(line)
+        self.agent.run(line)
 
     def lose(self, fleet: str, *names: str) -> None:
         """Workers are gone with all that they had."""
@@ -162,7 +162,7 @@ class World:
     # -- time ----------------------------------------------------------------------------------------------------------
 
     def run(self, seconds: float, script: dict[float, Callable[["World"], None]] | None = None) -> None:
-        """Play on; what the script says is done at its seconds from now."""
+        """Run for some seconds; call the functions of the script at their seconds from now."""
         todo = sorted((script or {}).items())
         begun_ms = self.now_ms
         while self.now_ms < begun_ms + seconds * 1_000:
@@ -179,9 +179,9 @@ class World:
         line = json.dumps({"now_ms": self.now_ms, "frames": self.items}, separators=(",", ":"))
         self.items = []
         self.lines.append(line)
-        answer = self.player.play(line)
+        answer = self.agent.run(line)
         assert answer is not None
-        self.answers.append(self.player.recorded(answer))
+        self.answers.append(self.agent.recorded(answer))
         for decision in answer.decisions:
             if decision.model in self.fleets:
                 self._scale(decision)
@@ -191,7 +191,7 @@ class World:
                 worker.drain = drain
                 worker.drains_until_ms = self.now_ms + int((worker.pool.drains_in_s or 0) * 1_000)
         for command in answer.migrations:
-            self.fleets[command.model].moves.append(command)
+            self.fleets[command.model].migrations.append(command)
 
     # -- workers -------------------------------------------------------------------------------------------------------
 
@@ -232,7 +232,7 @@ class World:
                 have -= 1
         ids = {key: getattr(decision, key) for key in ("decision_id", "model", "epoch", "sequence")}
         observed = {target.pool: target.replicas for target in decision.targets} if status == "done" else {}
-        self._say(f"applied.{fleet.name}", {**ids, "scaler": "toy", "status": status, "observed": observed})
+        self._publish(f"applied.{fleet.name}", {**ids, "scaler": "toy", "status": status, "observed": observed})
 
     # -- requests ------------------------------------------------------------------------------------------------------
 
@@ -247,9 +247,9 @@ class World:
             (handed if worker.pool.role == "prefill" else finished).extend(done)
         left = self._place(fleet, handed, "decode")
         fleet.held += left
-        for command in fleet.moves:
+        for command in fleet.migrations:
             self._move(fleet, command)
-        fleet.moves.clear()
+        fleet.migrations.clear()
         for worker in list(fleet.workers.values()):
             self._leave(fleet, worker)
         self._tell_traffic(fleet, arrived, finished)
@@ -301,13 +301,13 @@ class World:
         if worker.drain is None or worker.waiting or worker.running or self.now_ms < worker.drains_until_ms:
             return
         ids = {key: getattr(worker.drain, key) for key in ("model", "pool", "worker", "incarnation", "drain_id")}
-        self._say(f"drained.{worker.name}", ids)
+        self._publish(f"drained.{worker.name}", ids)
         self.lose(fleet.name, worker.name)
 
     def _move(self, fleet: Fleet, command: MigrateCommand) -> None:
         source = fleet.workers.get(command.source.worker)
         destination = fleet.workers.get(command.destination.worker)
-        if source is None or fleet.moves_end == "silent":
+        if source is None or fleet.migration_end == "silent":
             return
         chosen: list[Request] = []
         tokens, most = 0, command.tokens_max if command.tokens_max is not None else 10**9
@@ -325,16 +325,16 @@ class World:
             end = getattr(command, key)
             ids[key] = {"pool": end.pool, "worker": end.worker, "incarnation": end.incarnation}
         subject = f"migration.{source.name}"
-        if not chosen or destination is None or fleet.moves_end == "aborted":
+        if not chosen or destination is None or fleet.migration_end == "aborted":
             said = {"phase": "aborted", "requests": len(chosen), "failed": len(chosen), "reason": "destination_refused"}
-            self._say(subject, ids | said)
+            self._publish(subject, ids | said)
             return
-        self._say(subject, ids | {"phase": "admitted", "requests": len(chosen)})
+        self._publish(subject, ids | {"phase": "admitted", "requests": len(chosen)})
         for request in chosen:
             (source.running if request in source.running else source.waiting).remove(request)
             destination.running.append(request)
         moved = {"phase": "done", "requests": len(chosen), "moved": len(chosen), "tokens": tokens, "took_ms": 400}
-        self._say(subject, ids | moved)
+        self._publish(subject, ids | moved)
 
     # -- what is said --------------------------------------------------------------------------------------------------
 
@@ -345,7 +345,7 @@ class World:
                 sample = {"sequence": worker.sequence, "timestamp_ms": self.now_ms} | self._sample(fleet, worker)
                 ids = {"model": fleet.name, "pool": worker.pool.name, "worker": worker.name}
                 subject = f"load.{fleet.name}.{worker.pool.name}.{worker.name}"
-                self._say(subject, {**ids, "incarnation": worker.incarnation, "samples": [sample]})
+                self._publish(subject, {**ids, "incarnation": worker.incarnation, "samples": [sample]})
 
     def _sample(self, fleet: Fleet, worker: Worker) -> dict[str, Any]:
         waiting, running = worker.waiting, worker.running
@@ -383,7 +383,7 @@ class World:
             sample["ttft_ms"] = round(200 + sum(one.age_ms for one in finished) / len(finished), 1)
             sample["itl_ms"] = round(max((worker.itl_ms for worker in slowest), default=15.0), 2)
         said = {"model": fleet.name, "frontend": "gate", "incarnation": 1, "sample": sample}
-        self._say(f"traffic.{fleet.name}.gate", said)
+        self._publish(f"traffic.{fleet.name}.gate", said)
 
-    def _say(self, subject: str, payload: dict[str, Any]) -> None:
+    def _publish(self, subject: str, payload: dict[str, Any]) -> None:
         self.items.append({"subject": f"g.v1.{subject}", "payload": payload})

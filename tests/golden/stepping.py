@@ -1,4 +1,4 @@
-"""Play recorded lines to the agent of ``loadline step``.
+"""Replay recorded lines to the agent of ``loadline step``.
 
 A line is one of ``loadline step``, or an order that a simulator cannot give: ``{"pause": MODEL}``,
 ``{"resume": MODEL}``, ``{"drain": [MODEL, POOL, WORKER]}`` or ``{"reload": FILE}`` (another configuration). An order
@@ -27,7 +27,7 @@ CASES = sorted(path.name.removesuffix(".expected.jsonl") for path in STEP.glob("
 FREE_TEXT = frozenset({"sentence", "text", "detail"})
 
 
-class Player:
+class RecordedAgent:
     """The agent of one configuration of ``step/``."""
 
     def __init__(self, case: str) -> None:
@@ -36,8 +36,8 @@ class Player:
         self._stepper = Stepper(settings(config), root=config.agent.root)
         self._now_ms = 0
 
-    def play(self, line: str) -> StepOutput | None:
-        """Return the agent's answer; None where the line is an order."""
+    def run(self, line: str) -> StepOutput | None:
+        """Return the agent's answer; None if the line is an order."""
         if not line.startswith('{"now_ms"'):
             (order,) = json.loads(line).items()
             self._stepper._inbox.put(_event(*order))
@@ -66,9 +66,9 @@ class Player:
         return msgspec.json.encode(found).decode()
 
     def _numbers_of_holds(self, answer: StepOutput) -> dict[str, list[float]]:
-        looked = {(hold.model, hold.at_ms) for hold in answer.holds}
-        found = query.explain(self._stepper.controller.state, "", "") if looked else []
-        return {held.model: _numbers(held) for held in found if (held.model, held.at_ms) in looked}
+        evaluated = {(hold.model, hold.at_ms) for hold in answer.holds}
+        found = query.explain(self._stepper.controller.state, "", "") if evaluated else []
+        return {held.model: _numbers(held) for held in found if (held.model, held.at_ms) in evaluated}
 
     def _numbers_of_decisions(self, answer: StepOutput) -> dict[str, list[float]]:
         state = self._stepper.controller.state
@@ -77,10 +77,10 @@ class Player:
 
 
 def recorded_answers(case: str) -> list[str]:
-    """Play the recorded lines of a case; return the answers as they are compared."""
-    player = Player(case)
+    """Replay the recorded lines of a case; return the answers as they are compared."""
+    agent = RecordedAgent(case)
     given = (STEP / f"{case}.jsonl").read_text("utf-8").splitlines()
-    return [player.recorded(answer) for line in given if (answer := player.play(line)) is not None]
+    return [agent.recorded(answer) for line in given if (answer := agent.run(line)) is not None]
 
 
 def _numbers(explained: object) -> list[float]:
