@@ -131,7 +131,7 @@ def look(planner: Planner, world: FleetHarness) -> Recommendation:
     asked = planner.forecast_request()
     if asked is not None:
         planner.ingest_forecast(
-            ForecastFitted("m", asked.request, [forecast(question) for question in asked.questions])
+            ForecastFitted("m", asked.request, [forecast(question) for question in asked.queries])
         )
         recommendation = planner.plan(world.model, world.now)
     return recommendation

@@ -49,5 +49,5 @@ class IdleHarness(FleetHarness):
         """The counts that come of a proposal."""
         counts = {name: proposed.get(name, pool.effective_target(self.now)) for name, pool in self.model.pools.items()}
         for name, bound in self.bounds(**proposed).items():
-            counts[name] = min(max(counts[name], bound.least), bound.most)
+            counts[name] = min(max(counts[name], bound.minimum), bound.maximum)
         return counts

@@ -3,7 +3,7 @@
 from typing import Any
 
 from loadline.core.engines.regression import Line, Regression
-from loadline.core.planning.guardrails.direction import PoolChange, settle
+from loadline.core.planning.guardrails.direction import PoolChange, fit_changes
 from loadline.core.planning.guardrails.gpu_band import GpuBand
 from loadline.core.planning.sizing.load_steps import SENSITIVITY, can_consolidate
 from tests.vectors.answering import Answer, NotCovered, only
@@ -27,20 +27,20 @@ def load_1_6(given: dict[str, Any]) -> dict[str, Any]:
     else:
         steps = [_sla_step(given, config, role) for role in ROLES]
     legs = [leg_of(config, *one) for one in zip(ROLES, counts, given.get("raw", [None, None]), strict=True)]
-    bounds = list(settle(legs, GpuBand(ceiling=band_of(config).ceiling)).counts) if "raw" in given else [0, 0]
+    bounds = list(fit_changes(legs, GpuBand(ceiling=band_of(config).ceiling)).counts) if "raw" in given else [0, 0]
     proposed = [
         PoolChange(now, max(now + step, bound, least_of(config, role)), gpus_of(config, role), least_of(config, role))
         for role, now, step, bound in zip(ROLES, counts, steps, bounds, strict=True)
     ]
-    settled = settle(proposed, band_of(config))
-    final = list(settled.counts)
+    fitted = fit_changes(proposed, band_of(config))
+    final = list(fitted.counts)
     reasons = {
         f"load_{role[0]}": {1: "scale_up", -1: "scale_down"}.get(step) for role, step in zip(ROLES, steps, strict=True)
     }
     return {
         "decision": final if final != counts else None,
         "bounds": bounds,
-        "load": word(settled.why),
+        "load": word(fitted.code),
         **reasons,
     }
 

@@ -123,7 +123,7 @@ def budget_1_6(given: dict[str, Any]) -> Any:
 
 
 def _bounds(gpus: int, floor: int, ceiling: int, tolerance: int) -> list[Any]:
-    return [band(floor, ceiling).holds(gpus, tolerance), ""]
+    return [band(floor, ceiling).contains(gpus, tolerance), ""]
 
 
 def _clamp_pair(p: int, d: int, p_gpu: int, d_gpu: int, *rest: int) -> list[int]:
@@ -140,8 +140,8 @@ def _legs(p: int, d: int, p_new: int, d_new: int, *rest: int) -> tuple[list[dire
 
 
 def _settled(legs: list[direction.PoolChange], limits: budget.GpuBand) -> list[Any]:
-    settled = direction.settle(legs, limits)
-    return [*settled.counts, word(settled.why)]
+    fitted = direction.fit_changes(legs, limits)
+    return [*fitted.counts, word(fitted.code)]
 
 
 BUDGETS: dict[str, Any] = {
@@ -195,14 +195,14 @@ def throughput_1_6(given: dict[str, Any]) -> dict[str, Any]:
     legs = [leg_of(config, *one) for one in zip(ROLES, given["counts"], needs, strict=True)]
     planned = [at for at, role in enumerate(ROLES) if mode == "disagg" or (role == "prefill") == (mode == "prefill")]
     own = [legs[at] for at in planned]
-    settled = direction.settle(own, band_of(config))
-    lowest = direction.settle(own, budget.GpuBand(ceiling=band_of(config).ceiling))
+    fitted = direction.fit_changes(own, band_of(config))
+    lowest = direction.fit_changes(own, budget.GpuBand(ceiling=band_of(config).ceiling))
     counts: list[int | None] = [None, None]
     bounds: list[int | None] = [None, None]
-    for at, count, bound in zip(planned, settled.counts, lowest.counts, strict=True):
+    for at, count, bound in zip(planned, fitted.counts, lowest.counts, strict=True):
         counts[at], bounds[at] = count, bound
     ready = all(needs[at] is not None for at in planned)
-    why = word(settled.why) if ready else "model_not_ready"
+    why = word(fitted.code) if ready else "model_not_ready"
     return _throughput(config, why, legs, counts, bounds)
 
 

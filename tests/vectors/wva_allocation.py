@@ -9,7 +9,7 @@ from typing import Any
 from loadline.core.planning.allocation import greedy
 from loadline.core.planning.allocation.contenders import Bundle, Contender, RemainingSupply
 from loadline.core.planning.allocation.covers import cover
-from loadline.core.planning.allocation.regret import grant
+from loadline.core.planning.allocation.regret import grant_workers
 from loadline.core.planning.allocation.weighted import WeightedClaim, fair_shares
 from loadline.core.vocabulary.allocations import (
     Allocation,
@@ -36,7 +36,7 @@ def greedy_solver(given: dict[str, Any]) -> dict[str, Any]:
     supply = RemainingSupply(dict(given["capacity_by_type"]))
     contenders = [_contender(server) for server in given["servers"]]
     delayed = given["delayed_best_effort"]
-    counts = grant(contenders, supply, POLICIES[given["saturation_policy"]], delayed=delayed)
+    counts = grant_workers(contenders, supply, POLICIES[given["saturation_policy"]], delayed=delayed)
     result = {server["name"]: _result(server, counts.get(server["name"], {})) for server in given["servers"]}
     return {"result": result, "left": supply.left}
 

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from scipy.optimize import Bounds, LinearConstraint, milp
 
 from loadline.core.planning.allocation import cover, greedy
-from loadline.core.planning.allocation.covers import remembered
+from loadline.core.planning.allocation.covers import cached_counts
 from loadline.core.vocabulary.allocations import Allocation, AllocationProblem, ModelRequest, PoolOption, RoleRequest
 from loadline.core.vocabulary.scalars import Role
 from loadline.rig.bench import options, progress, result
@@ -142,7 +142,7 @@ def main() -> None:
             }
             for name, solver in solvers.items():
                 if name != "again":
-                    remembered.cache_clear()
+                    cached_counts.cache_clear()
                 found, ms = timed(solver)
                 values.setdefault(f"{name}_{supply:g}_ms", []).append(ms)
                 if supply == SHORT and name in models and found is not None:
@@ -154,7 +154,7 @@ def main() -> None:
             "roles_weighted": replace(two_roles(short), policy="weighted"),
         }
         for name, problem in others.items():
-            remembered.cache_clear()
+            cached_counts.cache_clear()
             values.setdefault(f"greedy_{name}_ms", []).append(timed(partial(greedy, problem))[1])
         baselines.append(timed(partial(plain, fleet(ABOUT, seed)))[1])
         progress(

@@ -16,7 +16,7 @@ import numpy as np
 from loadline.config.profiles import read_decode, read_prefill
 from loadline.core.engines.latency_models import DecodeSurface, PrefillCurve
 from loadline.core.engines.regression import Regression
-from loadline.core.planning.guardrails.direction import PoolChange, settle
+from loadline.core.planning.guardrails.direction import PoolChange, fit_changes
 from loadline.core.planning.guardrails.gpu_band import GpuBand
 from loadline.rig.bench import options, progress, result
 
@@ -62,7 +62,7 @@ def main() -> None:
     singles: dict[str, Callable[[], object]] = {
         "best_us": lambda: decode.find_best_throughput_per_gpu(30.0, 3_000.0),
         "regression_us": lambda: fit(regression),
-        "budget_us": lambda: settle(changes, GpuBand(88, 88)),
+        "budget_us": lambda: fit_changes(changes, GpuBand(88, 88)),
     }
     slowest: list[float] = []
     bare: list[float] = []

@@ -27,7 +27,7 @@ from loadline.core.planning.allocation.contenders import (
     supply_of,
 )
 from loadline.core.planning.allocation.leftovers import share_out
-from loadline.core.planning.allocation.regret import Chosen, Counts, allocation, grant, groups_of, serve
+from loadline.core.planning.allocation.regret import Chosen, Counts, allocation_of, grant_workers, groups_of, serve
 from loadline.core.vocabulary.allocations import Allocation, AllocationProblem
 from loadline.solver.beam_search import beam_search
 from loadline.solver.candidate_table import CandidateTable, Values
@@ -61,12 +61,14 @@ def solve(problem: AllocationProblem, time_limit_s: float) -> Allocation | None:
     supply = supply_of(problem)
     contenders = contenders_of(problem, supply)
     policy, delayed = problem.policy, problem.delayed_best_effort
-    quick = allocation(contenders, grant(contenders, RemainingSupply(dict(supply.left)), policy, delayed=delayed))
-    if policy == "weighted" or all(one.candidates[0].counts == quick.counts[one.want.name] for one in contenders):
+    quick = allocation_of(
+        contenders, grant_workers(contenders, RemainingSupply(dict(supply.left)), policy, delayed=delayed)
+    )
+    if policy == "weighted" or all(one.candidates[0].counts == quick.counts[one.request.name] for one in contenders):
         return quick
     if time.monotonic() >= deadline_s:
         return None
-    found = allocation(contenders, _granted(contenders, supply, problem, deadline_s))
+    found = allocation_of(contenders, _granted(contenders, supply, problem, deadline_s))
     return min(quick, found, key=lambda one: rank_allocation(problem, one))
 
 
@@ -81,12 +83,12 @@ def _granted(
         if chosen is None:
             remaining = [one for each in groups[at:] for one in each]
             chosen, _ = serve(remaining, RemainingSupply(dict(supply.left)))
-            if any(chosen.get(one.want.name) is not one.candidates[0] for one in remaining):
+            if any(chosen.get(one.request.name) is not one.candidates[0] for one in remaining):
                 chosen = _improved(remaining, supply, chosen, problem.switching_cost_hours, deadline_s)
-        for name in (one.want.name for one in group if one.want.name in chosen):
+        for name in (one.request.name for one in group if one.request.name in chosen):
             supply.take(chosen[name].takes)
             counts[name] = chosen[name].counts
-        unserved = [one for one in _last_first(group) if one.want.name not in chosen]
+        unserved = [one for one in _last_first(group) if one.request.name not in chosen]
         leftovers = share_out(unserved, supply, problem.policy)
         if leftovers:
             counts |= leftovers
@@ -96,17 +98,17 @@ def _granted(
 
 def _last_first(group: Sequence[Contender]) -> list[Contender]:
     """Sort models in the order in which greedy drops them: by priority, then by the cost of their last candidate."""
-    return sorted(group, key=lambda one: (one.want.priority, -one.candidates[-1].value, one.want.name))
+    return sorted(group, key=lambda one: (one.request.priority, -one.candidates[-1].value, one.request.name))
 
 
 def _improved(
     group: Sequence[Contender], supply: RemainingSupply, chosen: Chosen, hours: float, deadline_s: float
 ) -> Chosen:
     """Find a solution that serves at least as many models at no higher cost."""
-    group = sorted(group, key=lambda one: one.want.name)
+    group = sorted(group, key=lambda one: one.request.name)
     candidates = _candidates(group, supply, chosen, hours, deadline_s)
     table = CandidateTable(candidates, supply.left)
-    owners = [group[place].want.name for place in table.models]
+    owners = [group[place].request.name for place in table.models]
     selected: Values = np.array(
         [chosen.get(name) is one for name, one in zip(owners, table.candidates, strict=True)], float
     )
@@ -146,12 +148,12 @@ def _candidates(
     limit = _MIXES // len(group)
     for one, own in zip(group, found, strict=True):
         # Greedy may have found a new mix. Few models all enter the integer program, so enumerate their mixes.
-        more = [chosen[one.want.name]] if one.want.name in chosen else []
-        for candidate in more + (minimal_mixes(one.want, supply, hours, limit) if len(group) <= _MODELS_MAX else []):
+        more = [chosen[one.request.name]] if one.request.name in chosen else []
+        for candidate in more + (minimal_mixes(one.request, supply, hours, limit) if len(group) <= _MODELS_MAX else []):
             own.setdefault(_key(candidate), candidate)
-    priorities = sorted({one.want.priority for one in group}, reverse=True)
+    priorities = sorted({one.request.priority for one in group}, reverse=True)
     worth = np.array(
-        [_PRIORITY_FACTOR ** min(priorities.index(one.want.priority), _PRIORITY_EXPONENT_MAX) for one in group]
+        [_PRIORITY_FACTOR ** min(priorities.index(one.request.priority), _PRIORITY_EXPONENT_MAX) for one in group]
     )
     for _ in range(_ROUNDS):
         table = CandidateTable([list(own.values()) for own in found], supply.left)
@@ -161,7 +163,7 @@ def _candidates(
             break
         prices = dict(zip(supply.left, relaxed.prices.tolist(), strict=True))
         for one, own in zip(group, found, strict=True):
-            candidate = priced(one.want, supply, hours, prices)
+            candidate = priced(one.request, supply, hours, prices)
             own.setdefault(_key(candidate), candidate)
     return [list(own.values()) for own in found]
 
@@ -172,7 +174,7 @@ def _key(candidate: Bundle) -> tuple[tuple[str, int], ...]:
 
 def _levels(group: Sequence[Contender]) -> list[Values]:
     """Return the objectives to maximise in turn: weights by model, where a priority outweighs all lower ones."""
-    sizes = Counter(one.want.priority for one in group)
+    sizes = Counter(one.request.priority for one in group)
     batches: list[list[int]] = []
     span = inf
     for priority in sorted(sizes):
@@ -187,5 +189,5 @@ def _levels(group: Sequence[Contender]) -> list[Values]:
         for priority in reversed(batch):
             weights[priority] = weight
             weight *= sizes[priority] + 1
-        levels.append(np.array([weights[one.want.priority] for one in group], dtype=np.float64))
+        levels.append(np.array([weights[one.request.priority] for one in group], dtype=np.float64))
     return levels

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from loadline.core.planning.allocation import cover, greedy
-from loadline.core.planning.allocation.covers import remembered
+from loadline.core.planning.allocation.covers import cached_counts
 from loadline.core.planning.allocation.weighted import WeightedClaim, fair_shares
 from loadline.core.vocabulary.allocations import (
     AllocationProblem,
@@ -92,17 +92,17 @@ def test_equal_costs_mean_fewer_changes_and_then_the_first_name() -> None:
 
 
 def test_a_cover_that_is_remembered_is_of_the_pools_that_are_asked_for() -> None:
-    remembered.cache_clear()
+    cached_counts.cache_clear()
     first, other = (part(2.0, option(f"{one}-a"), option(f"{one}-b", current=1)) for one in ("first", "other"))
     found = cover(first)
     assert found == {"first-a": 1, "first-b": 1}
     found["first-a"] = 9
     assert cover(first) == {"first-a": 1, "first-b": 1}
     assert cover(other) == {"other-a": 1, "other-b": 1}
-    assert remembered.cache_info().hits == 2
+    assert cached_counts.cache_info().hits == 2
     assert cover(first, 0.1) == {"first-a": 1, "first-b": 1}
     assert cover(part(2.0, *first.options[:1])) == {"first-a": 2}
-    assert remembered.cache_info().hits == 2
+    assert cached_counts.cache_info().hits == 2
 
 
 def test_bounds_of_pools_are_kept_and_too_little_is_no_cover() -> None:

@@ -48,7 +48,7 @@ def test_what_is_taken_at_once_is_what_would_be_taken_one_by_one(monkeypatch: py
     problems = [drawn(seed) for seed in range(300)]
     at_once = [greedy(problem) for problem in problems]
     for module in (leftovers, weighted):
-        monkeypatch.setattr(module, "at_once", lambda _turns, _supply: False)
+        monkeypatch.setattr(module, "take_rounds", lambda _turns, _supply: False)
     assert [greedy(problem) for problem in problems] == at_once
 
 

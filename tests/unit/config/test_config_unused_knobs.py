@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from loadline.core.planning.demand.intervals import KEPT
+from loadline.core.planning.demand.intervals import INTERVALS_MAX
 from loadline.core.vocabulary.forecasts import ForecastKnobs, ForecastQuery, Series
 from loadline.forecast import forecast
 from tests.support.config_texts import config_warnings
@@ -78,7 +78,7 @@ def test_a_season_beyond_the_history_is_warned_of_with_the_needed_interval(plann
 
     (warning,) = at(42)
     assert warning.startswith(f"models[0].{section}.forecast.seasonal.season_s: two seasons of 86400 s are 4114 ")
-    assert f"and only {KEPT} are kept" in warning
+    assert f"and only {INTERVALS_MAX} are kept" in warning
     assert "Set throughput_adjustment_interval_ms to 43000 or more, or season_s to 86016 or less." in warning
     assert at(43) == []
     assert at(42, f"{section}.forecast.seasonal.season_s = 86_016") == []
@@ -91,12 +91,12 @@ def test_the_season_is_used_with_the_needed_interval() -> None:
     day, ahead, level = 2_009, 20, 41  # intervals of 43 s
     drawn = Random(1)
     levels = [drawn.uniform(50.0, 500.0) for _ in range(day // level)]
-    load = [levels[(place - KEPT) % day // level] for place in range(KEPT + ahead)]
+    load = [levels[(place - INTERVALS_MAX) % day // level] for place in range(INTERVALS_MAX + ahead)]
 
     def error(points: int) -> float:
-        past = Series(tuple(load[KEPT - points : KEPT]), 43_000, KEPT * 43_000)
+        past = Series(tuple(load[INTERVALS_MAX - points : INTERVALS_MAX]), 43_000, INTERVALS_MAX * 43_000)
         answer = forecast(ForecastQuery(past, ahead, ForecastKnobs("seasonal")))
         assert answer is not None
         return abs(answer.mean[-1] - load[-1])
 
-    assert error(KEPT) < 0.1 * error(KEPT // 2)
+    assert error(INTERVALS_MAX) < 0.1 * error(INTERVALS_MAX // 2)

@@ -161,7 +161,7 @@ def test_changed_intervals_clear_the_series_and_keep_the_sizes(name: str) -> Non
     assert part.demand.intervals.interval_ms == INTERVAL_MS * 5 // 4
     assert part.demand.intervals.requests == []
     assert part.sizer.sizes.sized.keys() == sized.keys()
-    assert (part.demand.forecast.request >= request, part.demand.forecast.waiting) == (True, False)
+    assert (part.demand.forecast.request >= request, part.demand.forecast.is_pending) == (True, False)
     busy.answering = True
     busy.run(80)
     assert len(part.demand.intervals.requests) == 2
@@ -207,9 +207,9 @@ def test_a_forecast_for_an_earlier_planner_is_ignored(between: str) -> None:
     busy.run(65)
     assert len(busy.unanswered) == 2, "the new planner has requested its own forecast"
     busy.handle(late)
-    assert _sized(busy.planner).demand.forecast.waiting
+    assert _sized(busy.planner).demand.forecast.is_pending
     busy.handle(busy.unanswered[1])
-    assert not _sized(busy.planner).demand.forecast.waiting
+    assert not _sized(busy.planner).demand.forecast.is_pending
 
 
 def _remembered(planner: Any) -> set[str]:

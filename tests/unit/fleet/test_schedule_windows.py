@@ -38,7 +38,7 @@ class Clock:
 
     def evaluate(self, text: str) -> tuple[int, str | None]:
         """Return the minimum at a time in UTC, and the time of the next evaluation."""
-        wake_ms = self.schedules.look(self.world.model, ms(text))
+        wake_ms = self.schedules.refresh(self.world.model, ms(text))
         return self.world.pool("a").schedule_minimum.replicas, utc(wake_ms)
 
     def until(self) -> str | None:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from loadline.core.planning.guardrails.direction import PoolChange, fit_direction, settle
+from loadline.core.planning.guardrails.direction import PoolChange, fit_changes, fit_direction
 from loadline.core.planning.guardrails.gpu_band import GpuBand, PoolGpus, ceil_div, fit, total_of, widest
 from loadline.core.planning.sizing.forecast_steps import limit_step
 from loadline.core.vocabulary.reasons import ReasonCode
@@ -42,7 +42,7 @@ LEGS = st.lists(legs(), min_size=1, max_size=4)
 
 
 def gpus(many: Sequence[PoolChange], counts: Sequence[int]) -> int:
-    return total_of([leg.standing() for leg in many], counts)
+    return total_of([leg.current_gpus() for leg in many], counts)
 
 
 def moved(many: Sequence[PoolChange], counts: Sequence[int]) -> set[int]:
@@ -55,10 +55,10 @@ def moved(many: Sequence[PoolChange], counts: Sequence[int]) -> set[int]:
 @example([PoolGpus(1, 2)], GpuBand(5, 5))
 def test_a_fit_never_exceeds_the_ceiling_nor_ever_leaves_the_bounds(pools: list[PoolGpus], band: GpuBand) -> None:
     fitted, unchanged = fit(pools, band), [pool.replicas for pool in pools]
-    infeasible = band.above(sum(pool.least * pool.gpus for pool in pools))
-    assert not band.above(total_of(pools, fitted))
+    infeasible = band.is_exceeded_by(sum(pool.replicas_min * pool.gpus for pool in pools))
+    assert not band.is_exceeded_by(total_of(pools, fitted))
     if fitted != unchanged and not infeasible:
-        assert all(count >= min(pool.least, pool.replicas) for pool, count in zip(pools, fitted, strict=True))
+        assert all(count >= min(pool.replicas_min, pool.replicas) for pool, count in zip(pools, fitted, strict=True))
         assert all(count <= max(pool.capped(count), pool.replicas) for pool, count in zip(pools, fitted, strict=True))
 
 
@@ -66,7 +66,10 @@ def test_a_fit_never_exceeds_the_ceiling_nor_ever_leaves_the_bounds(pools: list[
 def test_a_second_fit_changes_nothing(pools: list[PoolGpus], band: GpuBand) -> None:
     once = fit(pools, band)
     assume(any(once))
-    again = [PoolGpus(count, pool.gpus, pool.least, pool.most) for count, pool in zip(once, pools, strict=True)]
+    again = [
+        PoolGpus(count, pool.gpus, pool.replicas_min, pool.replicas_max)
+        for count, pool in zip(once, pools, strict=True)
+    ]
     assert fit(again, band) == once
 
 
@@ -79,22 +82,22 @@ def test_without_a_ceiling_the_floor_is_reached_or_all_are_at_their_most(pools: 
 
 
 def test_what_one_pool_cannot_take_the_others_do() -> None:
-    assert fit([PoolGpus(4, 1), PoolGpus(4, 2, most=4)], GpuBand(18)) == [10, 4]
+    assert fit([PoolGpus(4, 1), PoolGpus(4, 2, replicas_max=4)], GpuBand(18)) == [10, 4]
     assert fit([PoolGpus(4, 1), PoolGpus(4, 2), PoolGpus(4, 1)], GpuBand(24)) == [6, 6, 6]
     assert fit([PoolGpus(4, 1), PoolGpus(4, 2), PoolGpus(4, 1)], GpuBand(ceiling=12)) == [3, 3, 3]
 
 
 @given(LEGS, bands())
 def test_what_is_settled_never_says_the_opposite(many: list[PoolChange], band: GpuBand) -> None:
-    settled = settle(many, band)
-    if settled.why is ReasonCode.GPU_BUDGET_RECONCILE:
+    fitted = fit_changes(many, band)
+    if fitted.code is ReasonCode.GPU_BUDGET_RECONCILE:
         return
-    assert all(leg.between(count) for leg, count in zip(many, settled.counts, strict=True))
+    assert all(leg.between(count) for leg, count in zip(many, fitted.counts, strict=True))
     standing = tuple(leg.current for leg in many)
     tolerance = band.tolerance(*(leg.gpus for leg in many))
-    assert settled.counts == standing or band.holds(gpus(many, settled.counts), tolerance)
-    if settled.why is ReasonCode.GPU_BUDGET_GUARD_HOLD:
-        assert settled.counts == standing
+    assert fitted.counts == standing or band.contains(gpus(many, fitted.counts), tolerance)
+    if fitted.code is ReasonCode.GPU_BUDGET_GUARD_HOLD:
+        assert fitted.counts == standing
 
 
 @given(LEGS, st.integers(0, 8), st.integers(0, 8))
@@ -102,10 +105,10 @@ def test_opposite_steps_happen_both_or_neither_where_nothing_is_free(
     many: list[PoolChange], give: int, room: int
 ) -> None:
     standing = gpus(many, [leg.current for leg in many])
-    settled = settle(many, GpuBand(standing - give, standing + room))
+    fitted = fit_changes(many, GpuBand(standing - give, standing + room))
     if {1, -1} <= {leg.step for leg in many}:
         free = ({1} if room else set()) | ({-1} if give else set())
-        assert moved(many, settled.counts) >= {1, -1} or moved(many, settled.counts) <= free
+        assert moved(many, fitted.counts) >= {1, -1} or moved(many, fitted.counts) <= free
 
 
 @pytest.mark.parametrize(
@@ -117,25 +120,27 @@ def test_opposite_steps_happen_both_or_neither_where_nothing_is_free(
     ],
 )
 def test_a_narrow_worker_may_go_before_a_wide_one_fits(band: GpuBand, expected: tuple[int, int]) -> None:
-    assert settle([PoolChange(5, 4, 1), PoolChange(3, 4, 2)], band).counts == expected
+    assert fit_changes([PoolChange(5, 4, 1), PoolChange(3, 4, 2)], band).counts == expected
 
 
 def test_who_needs_nobody_elses_gpus_grows_alone() -> None:
-    assert settle([PoolChange(5, 6, 1), PoolChange(3, 2, 2)], GpuBand(floor=11)).counts == (6, 3)
+    assert fit_changes([PoolChange(5, 6, 1), PoolChange(3, 2, 2)], GpuBand(floor=11)).counts == (6, 3)
 
 
 @given(LEGS, bands())
 def test_what_was_settled_stays(many: list[PoolChange], band: GpuBand) -> None:
-    once = settle(many, band)
-    assume(once.why is not ReasonCode.GPU_BUDGET_RECONCILE)
-    again = [PoolChange(n, n, leg.gpus, leg.least, leg.most) for n, leg in zip(once.counts, many, strict=True)]
-    assert settle(again, band).counts == once.counts
+    once = fit_changes(many, band)
+    assume(once.code is not ReasonCode.GPU_BUDGET_RECONCILE)
+    again = [
+        PoolChange(n, n, leg.gpus, leg.replicas_min, leg.replicas_max) for n, leg in zip(once.counts, many, strict=True)
+    ]
+    assert fit_changes(again, band).counts == once.counts
 
 
 @given(st.lists(legs(most=6), min_size=1, max_size=3), bands())
 def test_the_fit_of_a_direction_is_as_near_as_the_band_allows(many: list[PoolChange], band: GpuBand) -> None:
     tolerance = band.tolerance(*(leg.gpus for leg in many))
-    assume(band.holds(gpus(many, [leg.current for leg in many]), tolerance))
+    assume(band.contains(gpus(many, [leg.current for leg in many]), tolerance))
     opposite = {1, -1} <= {leg.step for leg in many}
 
     def distance(counts: Sequence[int]) -> int:
@@ -145,7 +150,7 @@ def test_the_fit_of_a_direction_is_as_near_as_the_band_allows(many: list[PoolCha
     possible = [
         counts
         for counts in product(*spans)
-        if band.holds(gpus(many, counts), tolerance) and not (opposite and len(moved(many, counts) - {0}) == 1)
+        if band.contains(gpus(many, counts), tolerance) and not (opposite and len(moved(many, counts) - {0}) == 1)
     ]
     found = fit_direction(many, band)
     assert found in possible
@@ -168,11 +173,11 @@ def test_widths_and_quotients() -> None:
 
 
 def test_a_pool_below_its_least_count_is_brought_up_at_the_others_expense() -> None:
-    many = [PoolChange(24, 23, 1, least=30), PoolChange(40, 39, 1, least=8)]
-    settled = settle(many, GpuBand(64, 64))
-    assert (settled.counts, settled.why) == ((30, 34), ReasonCode.GPU_BUDGET_RECONCILE)
-    assert settle([PoolChange(1, 2, 4, least=3)], GpuBand(ceiling=12)).counts == (3,)
-    assert settle([PoolChange(9, 9, 1, most=4), PoolChange(2, 2, 1)], GpuBand(8)).counts == (4, 4), (
+    many = [PoolChange(24, 23, 1, replicas_min=30), PoolChange(40, 39, 1, replicas_min=8)]
+    fitted = fit_changes(many, GpuBand(64, 64))
+    assert (fitted.counts, fitted.code) == ((30, 34), ReasonCode.GPU_BUDGET_RECONCILE)
+    assert fit_changes([PoolChange(1, 2, 4, replicas_min=3)], GpuBand(ceiling=12)).counts == (3,)
+    assert fit_changes([PoolChange(9, 9, 1, replicas_max=4), PoolChange(2, 2, 1)], GpuBand(8)).counts == (4, 4), (
         "and one above its most is cut"
     )
 
@@ -191,4 +196,4 @@ def test_what_a_ceiling_leaves_of_a_proposal(
     current: tuple[int, ...], proposed: tuple[int, ...], expected: tuple[int, ...]
 ) -> None:
     many = [PoolChange(now, new, 1) for now, new in zip(current, proposed, strict=True)]
-    assert settle(many, GpuBand(ceiling=64)).counts == expected
+    assert fit_changes(many, GpuBand(ceiling=64)).counts == expected

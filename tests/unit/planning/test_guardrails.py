@@ -289,8 +289,8 @@ def test_every_change_of_a_proposal_is_explained(harness: GuardrailHarness, prop
 # -- what a pool is kept to at the moment ------------------------------------------------------------------------------
 
 EMPTY = PoolKnobs("a", "decode", replicas_min=0)
-IDLE = Bound(ReasonCode.IDLE, most=0, numbers={"idle_ms": 1.0})
-FLOOR = Bound(ReasonCode.SCHEDULE_FLOOR, least=4, numbers={"left_ms": 1.0})
+IDLE = Bound(ReasonCode.IDLE, maximum=0, numbers={"idle_ms": 1.0})
+FLOOR = Bound(ReasonCode.SCHEDULE_FLOOR, minimum=4, numbers={"left_ms": 1.0})
 
 
 def kept(harness: GuardrailHarness, bound: Bound, **proposed: int) -> tuple[dict[str, int], list[str]]:

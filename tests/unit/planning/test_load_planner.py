@@ -171,7 +171,7 @@ def hear(harness: LoadPlannerHarness, requests_per_s: int, *blocks: int, seconds
         asked = harness.planner.forecast_request()
         if asked is not None:
             harness.planner.ingest_forecast(
-                ForecastFitted("m", asked.request, [forecast(one) for one in asked.questions])
+                ForecastFitted("m", asked.request, [forecast(one) for one in asked.queries])
             )
     return recommendation
 

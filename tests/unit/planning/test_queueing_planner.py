@@ -62,7 +62,7 @@ class QueueingHarness:
             recommendation = self.planner.plan(self.world.refresh(), self.world.now)
             asked = self.planner.forecast_request()
             if asked is not None:
-                forecasts = [forecast(question) for question in asked.questions]
+                forecasts = [forecast(question) for question in asked.queries]
                 self.planner.ingest_forecast(ForecastFitted("m", asked.request, forecasts))
             for name, count in recommendation.targets.items() if obey else ():
                 self.become(name, count)

@@ -40,7 +40,7 @@ def test_what_has_not_ended_yet_is_long() -> None:
     assert harness.report_traffic(470, 151, in_flight=3_750).targets["d"] == 17
     asked = harness.planner.forecast_request()
     assert asked is not None
-    (osl,) = asked.questions[2].series.values
+    (osl,) = asked.queries[2].series.values
     ended = 10 * 235 + 20 * 400 + 150 * 470
     assert osl == pytest.approx((235_000 + 2_400_000 + 7_050_000) / ended * (180 * 470) / ended, rel=0.01)
 
@@ -58,7 +58,7 @@ def test_cancelled_requests_do_not_make_outputs_longer() -> None:
         harness.report_traffic(100, completed=60, in_flight=90)
     asked = harness.planner.forecast_request()
     assert asked is not None
-    (osl,) = asked.questions[2].series.values
+    (osl,) = asked.queries[2].series.values
     assert osl == pytest.approx(100.0, rel=0.01), "40 % never end, but only 90 are still under way"
 
 

@@ -43,7 +43,7 @@ def test_every_interval_it_asks_for_as_long_as_a_worker_takes_and_an_interval() 
     asked = harness.planner.forecast_request()
     assert asked is not None
     assert harness.planner.forecast_request() is None, "once"
-    requests, isl, osl = asked.questions
+    requests, isl, osl = asked.queries
     assert requests.horizon == 2, "a minute to start, and three until the next look"
     assert requests.series.values == (150 * 180,)
     assert (isl.series.values, osl.series.values) == ((500.0,), (100.0,))
@@ -102,7 +102,7 @@ def test_one_question_is_open_at_a_time_however_long_a_fit_takes() -> None:
     harness.report_traffic(470, 180)
     second = harness.planner.forecast_request()
     assert second is not None
-    assert (second.request, len(second.questions[0].series.values)) == (first.request + 1, 4)
+    assert (second.request, len(second.queries[0].series.values)) == (first.request + 1, 4)
 
 
 def test_of_an_old_forecast_what_is_over_does_not_count() -> None:
@@ -160,7 +160,7 @@ def test_a_burst_that_no_cache_has_makes_an_interval_busy() -> None:
     asked = harness.planner.forecast_request()
     assert asked is not None
     work, mean = 40.0, (150 * 10 + 30 * 40) / 180
-    assert asked.questions[0].series.values[-1] == pytest.approx(100 * 180 * work / mean, rel=0.02)
+    assert asked.queries[0].series.values[-1] == pytest.approx(100 * 180 * work / mean, rel=0.02)
 
 
 def test_idle_shrinks_and_silence_holds() -> None:
@@ -179,7 +179,7 @@ def test_an_interval_that_was_hardly_heard_is_unknown() -> None:
     harness.plan()
     asked = harness.planner.forecast_request()
     assert asked is not None
-    assert asked.questions[0].series.values == (None,)
+    assert asked.queries[0].series.values == (None,)
 
 
 def test_a_frontend_that_fell_silent_forbids_a_shrink() -> None:

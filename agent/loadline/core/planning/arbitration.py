@@ -14,7 +14,7 @@ rule  saturation  queueing     and                 target
 5     any         no change                        current count
 ====  ==========  ===========  ==================  ======================
 
-If one of the two recommends nothing, the other decides; without any recommendation the count stays. The original reads
+If one of the two has no recommendation, the other decides; if both have none, the count is kept. The original reads
 a missing count as 0, and so as a shrink. If queueing recommends no change, all workers are needed for the objectives,
 and saturation alone cannot shrink the pool.
 """
@@ -39,7 +39,7 @@ def arbitrate(current: int, saturation: int | None, queueing: int | None, *, shr
         current: Current count of the pool.
         saturation: Count that saturation recommends; None if too little is known of the workers.
         queueing: Count that the queueing model recommends; None without a recommendation.
-        shrink_safe: True if the other workers can carry the load of one worker less.
+        shrink_safe: True if the pool with one worker less can carry its load.
     """
     if queueing is None:
         neither = Arbitration(current, ReasonCode.NO_OPINION)

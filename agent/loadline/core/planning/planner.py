@@ -1,4 +1,4 @@
-"""The interface of planners: what one is, what it needs and how it describes itself."""
+"""Interface of planners: their knobs, inputs, checks, descriptions and recommendations."""
 
 from collections.abc import Iterator
 from typing import Any, ClassVar, Literal
@@ -22,19 +22,19 @@ class Needs(Struct, frozen=True):
     """Inputs of a planner, and the objectives that it sizes for."""
 
     traffic: bool = False
-    """Reports of frontends; without them it holds."""
+    """True if the planner needs traffic reports of frontends; without them it holds."""
     history: bool = False
-    """A trace of the load before the start, from which its first forecasts are made; see ``Planner.traffic_knobs``."""
+    """True if first forecasts may use a trace from before the start; see ``Planner.traffic_knobs``."""
     profiles: Literal["no", "optional", "required"] = "no"
-    """Engine profiles; optional: pools without one are learned from the iterations of their workers."""
+    """Need for engine profiles; optional: the engines of other pools are fitted to the iterations of their workers."""
     objectives: frozenset[str] = frozenset()
-    """Keys of the objectives that it sizes for."""
+    """Keys of the objectives that the planner sizes for."""
     shares_role_load: bool = False
-    """It shares the load of a role among its pools, so a pool of it may be empty and grow again."""
+    """True if the planner divides the load of a role among its pools, so that an empty pool can grow again."""
 
 
 class ModelSettings(Struct, frozen=True):
-    """Settings of a model that the checks and the description of its planner consult."""
+    """Settings of a model that ``Planner.check`` and ``Planner.describe`` read."""
 
     pools: tuple[PoolKnobs, ...]
     objectives: ObjectiveKnobs
@@ -42,7 +42,7 @@ class ModelSettings(Struct, frozen=True):
 
 
 class KnobProblem(Struct, frozen=True):
-    """Knobs that contradict each other: the configuration is refused."""
+    """Contradiction in the knobs of a planner; the configuration is refused."""
 
     place: str
     problem: str
@@ -50,7 +50,7 @@ class KnobProblem(Struct, frozen=True):
 
 
 class KnobWarning(Struct, frozen=True):
-    """Knobs that are legal and hardly meant."""
+    """Knobs that are valid, but without effect or implausible."""
 
     place: str
     text: str
@@ -60,103 +60,104 @@ Finding = KnobProblem | KnobWarning
 
 
 class ForecastRequest(Struct, frozen=True):
-    """Forecasts that a planner wants; the answer carries the same ``request``."""
+    """Forecasts that a planner requests; the answer carries the same ``request``."""
 
     request: int
-    questions: list[ForecastQuery]
+    queries: list[ForecastQuery]
 
 
 class Planner(Struct):
-    """Turns what is believed of one model into an opinion.
+    """Base of planners, which compute the recommendation for one model from its fleet state.
 
-    A planner's fields are its knobs and its windows: encoded, it is its own state. It is not told whether its opinion
-    was followed: it sees that in the pools (``desired``, ``scaled_up_at_ms``), so the two cannot drift apart.
+    The fields of a planner are its knobs and its windows: encoded, they are its state in a snapshot. A planner does not
+    record which of its recommendations were decided, but reads it from the pools (``Pool.effective_target``,
+    ``Pool.scaled_up_at_ms``), so that both cannot disagree.
     """
 
     name: ClassVar[str] = ""
     """Name of the planner in a configuration, and of the section that has its knobs."""
 
     summary: ClassVar[str] = ""
-    """One sentence for people."""
+    """One sentence for ``loadline check`` and the documentation."""
 
     Knobs: ClassVar[type[Struct]] = NoKnobs
-    """Type of its knobs; every field has a default."""
+    """Type of the knobs; every field has a default."""
 
     needs: ClassVar[Needs] = Needs()
 
     composed_of: ClassVar[tuple[type["Planner"], ...]] = ()
-    """Planners that are its parts; its knobs have a section for each, by its name."""
+    """Planners that this one combines; its knobs have a section for each, by name."""
 
     pool_fields: ClassVar[tuple[str, ...]] = ()
-    """Names of its fields that hold something for each pool."""
+    """Names of the fields that are dictionaries by pool name; ``forget_pool`` removes the pool from each."""
 
     knobs: Any
 
     @classmethod
     def check(cls, knobs: Any, model: ModelSettings, place: str) -> Iterator[Finding]:
-        """Yield contradictions and mistakes in its knobs, which are written at ``place``; by default of its parts."""
+        """Yield the problems and warnings of the knobs at ``place``; by default those of the combined planners."""
         for part in cls.composed_of:
             yield from part.check(getattr(knobs, part.name), model, f"{place}.{part.name}")
 
     @classmethod
     def describe(cls, knobs: Any, model: ModelSettings, pool: PoolKnobs) -> Iterator[str]:
-        """Yield sentences on the way it sizes a pool with these knobs; by default those of its parts."""
+        """Yield sentences that describe the sizing of a pool; by default those of the combined planners."""
         for part in cls.composed_of:
             yield from part.describe(getattr(knobs, part.name), model, pool)
 
     @classmethod
     def traffic_knobs(cls, knobs: Any) -> TrafficKnobs | None:  # noqa: ARG003 - an interface
-        """Return the knobs by which it divides the traffic into intervals; None if it needs no history."""
+        """Return the knobs that divide traffic into intervals; None if the planner needs no history."""
         return None
 
     def apply_settings(self, knobs: Any) -> None:
-        """Go by these knobs from now on. What was seen is kept, as far as it still means the same."""
+        """Replace the knobs; keep recorded samples that remain valid."""
         before, self.knobs = self.knobs, knobs
         if knobs != before:
             self.on_settings_change(before)
 
     def on_settings_change(self, before: Any) -> None:
-        """The knobs are others now than ``before``: windows and times that were made from those follow."""
+        """Update windows and times derived from the knobs, which were ``before``; by default there are none."""
 
     def forget_pool(self, pool: str) -> None:
-        """There is no such pool any more, or it is another one."""
+        """Discard the state of a pool that was removed or replaced by another one of its name."""
         for name in self.pool_fields:
             getattr(self, name).pop(pool, None)
 
     def warm_up(self, history: History) -> None:
-        """Take what was before the first look for the past. Most have no use for it."""
+        """Use a history as the load before the first evaluation; by default it is ignored."""
 
     def plan(self, model: Model, now: int) -> Recommendation:
-        """Give an opinion at ``now`` (ms). Called whenever the model's picture changed, and at ``next_wake``.
+        """Return the recommendation at ``now`` (ms); called when the fleet state of the model changes, and at wakes.
 
-        The opinion's ``targets`` hold absolute counts for the pools that should change; no targets is a hold. Reasons
-        are always given.
+        ``Recommendation.targets`` has absolute counts for the pools that should change; without targets it is a hold.
+        It always has reasons.
         """
         raise NotImplementedError
 
     def next_wake(self) -> int:
-        """When (ms) it wants to look again even if nothing happens."""
+        """Return the latest time (ms) of the next evaluation."""
         raise NotImplementedError
 
     def resume_requests_from(self, requests: int) -> None:
-        """Take the place of planners that have asked for so many forecasts: what is late is none of its."""
+        """Number forecast requests from here, after those of the planners that this one replaces."""
 
     def forecast_request(self) -> ForecastRequest | None:
-        """What it wants to have forecast since the last call. Most want nothing."""
+        """Return the forecast request that was not returned before; None if there is none."""
         return None
 
     def ingest_forecast(self, answer: ForecastFitted | ForecastFailed) -> None:
-        """A forecast came, or none can be had. What it did not ask for, or asks for no more, it ignores."""
+        """Record the answer to the pending forecast request; ignore any other answer."""
 
     def export_learned(self) -> bytes | None:
-        """What it has learned of the engines, to be kept beyond this agent; None: nothing. Most learn nothing.
+        """Return the learned engine parameters for a successor; None if there are none.
 
-        The same bytes as long as it has learned nothing new: only what changed need be written.
+        The bytes change only when the parameters do, since every change is written to etcd.
         """
         return None
 
     def import_learned(self, data: bytes) -> None:
-        """Begin with what another agent's planner had learned, before the first look.
+        """Start from the engine parameters that another agent learned; called before the first evaluation.
 
-        What cannot be read, or is of no use any more, it ignores: then it learns anew.
+        Ignore data that is unreadable or does not apply any more.
         """

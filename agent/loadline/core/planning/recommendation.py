@@ -1,4 +1,4 @@
-"""What a planner that looks at intervals says of a pool: it stands until the planner looks again."""
+"""Recommendations for single pools, and their combination to the recommendation for a model."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -11,18 +11,18 @@ from loadline.core.fleet.windows import RollingSamples
 from loadline.core.vocabulary.reasons import Reason, ReasonCode, Recommendation
 
 WAKE_MS: Final = 1_000
-"""Most ms between two wakes: whether workers are fresh is judged when a planner wakes, and they go stale in seconds."""
+"""Longest time between two wakes: a planner detects stale workers only when it wakes, and they go stale in seconds."""
 
 
 class PoolRecommendation(Struct, frozen=True):
-    """A count for a pool, or None to let stand what stands; and why."""
+    """Recommended count of a pool, or None to keep its current target; with the reasons."""
 
     replicas: int | None
     reasons: tuple[Reason, ...]
 
 
 class PoolSize(Struct, frozen=True):
-    """What a pool was sized to, and why."""
+    """Computed size of a pool, with the reason."""
 
     replicas: int
     reason: Reason
@@ -32,17 +32,25 @@ NO_RECOMMENDATION: Final = PoolRecommendation(None, ())
 
 
 def hold(code: ReasonCode, pool: Pool, **numbers: float) -> PoolRecommendation:
-    """No change, for this reason."""
+    """Recommend to keep the current target of a pool, for this reason."""
     return PoolRecommendation(None, (Reason.of(code, pool.name, **numbers),))
 
 
 def scale_to(replicas: int, reasons: tuple[Reason, ...], pool: Pool, now: int) -> PoolRecommendation:
-    """A count; what stands at ``now`` (ms) is no wish to keep it, should others change it before the next look."""
+    """Recommend a count; one that equals the current target at ``now`` (ms) becomes None.
+
+    The planner repeats its recommendation until the next evaluation: None does not undo what others change meanwhile.
+    """
     return PoolRecommendation(None if replicas == pool.effective_target(now) else replicas, reasons)
 
 
 def hold_without_data(pool: Pool, known: int) -> PoolRecommendation | None:
-    """The hold for a pool of which ``known`` workers say what it is judged by; None where that is at least one."""
+    """Return the hold of a pool without ready workers, or whose metrics no worker reports; None for other pools.
+
+    Args:
+        pool: The pool.
+        known: Number of workers that report at least one of its metrics.
+    """
     if pool.ready == 0:
         return hold(ReasonCode.NO_WORKERS, pool)
     if known == 0:
@@ -51,12 +59,12 @@ def hold_without_data(pool: Pool, known: int) -> PoolRecommendation | None:
 
 
 def scale_down_delays(model: Model, pool: Pool, start_up_ms: int, now: int) -> Iterator[Reason]:
-    """Why a pool whose workers take so long to come is not to shrink yet, by the traffic; nothing where it may."""
+    """Yield the reasons that delay a scale-down: incomplete traffic, or workers added less than a start-up ago."""
     if not model.traffic.is_complete(now):
         yield Reason(ReasonCode.TRAFFIC_INCOMPLETE, pool.name)
     age_ms = now - pool.scaled_up_at_ms
     if pool.scaled_up_at_ms >= 0 and age_ms < start_up_ms:
-        # Given up before it has come, a worker was asked for in vain; what called for it may come back.
+        # A worker cancelled before it is ready was started in vain, and the load that required it may return.
         yield Reason.of(ReasonCode.ADJUSTMENT_INTERVAL, pool.name, age_ms=age_ms, interval_ms=start_up_ms)
 
 
@@ -71,25 +79,25 @@ def recommend_size(size: PoolSize, model: Model, pool: Pool, start_up_ms: int, n
 
 
 def hold_after_peak(size: PoolSize, pool: Pool, window_ms: int, now: int) -> PoolRecommendation:
-    """Hold a pool that is sized for a peak which is over."""
+    """Keep the current target of a pool whose size is for a load peak that has passed."""
     numbers = {"wanted": size.replicas, "allowed": pool.effective_target(now), "window_ms": window_ms}
     return PoolRecommendation(None, (size.reason, Reason.of(ReasonCode.PEAK_OVER, pool.name, **numbers)))
 
 
 def samples_within(window_ms: int) -> RollingSamples:
-    """A window of the samples that are younger than it is long: what is exactly ``window_ms`` old has left."""
+    """Return an empty window of samples younger than ``window_ms``; one of exactly that age has left it."""
     return RollingSamples(window_ms - 1)
 
 
 def recommend(
-    planner: str, model: Model, said: dict[str, PoolRecommendation], inputs: dict[str, float], now: int
+    planner: str, model: Model, pools: dict[str, PoolRecommendation], inputs: dict[str, float], now: int
 ) -> Recommendation:
-    """All recommendations as one opinion: targets for the pools that should change, their reasons first."""
+    """Combine the recommendations of all pools: targets for the pools that should change, their reasons first."""
     targets = {
         name: one.replicas
-        for name, one in said.items()
+        for name, one in pools.items()
         if one.replicas is not None and one.replicas != model.pools[name].effective_target(now)
     }
-    reasons = [reason for one in said.values() for reason in one.reasons]
+    reasons = [reason for one in pools.values() for reason in one.reasons]
     reasons.sort(key=lambda reason: reason.pool not in targets)
     return Recommendation(planner, targets, tuple(reasons), inputs)

@@ -18,26 +18,26 @@ from loadline.core.fleet.pool import Pool
 from loadline.core.planning.guardrails.constraints import Bound
 from loadline.core.vocabulary.reasons import ReasonCode
 
-_AS_FAST: Final = 1.2
-"""A pool that takes this much longer to come than the fastest is as fast, and may be the cheaper one."""
+_START_UP_RATIO_MAX: Final = 1.2
+"""Pools whose start-up takes up to this many times that of the fastest pool count as equally fast; cost decides."""
 
 
 class IdleTracker(Struct):
-    """Time of the last work of a model, and start of the gapless observation of it."""
+    """Time of the last work of a model, and start of its complete observation."""
 
     busy_at_ms: int = -1
     """Unix ms of the last work; -1: none since this agent started."""
     known_since_ms: int = -1
-    """Unix ms since which all frontends report; -1: one of them does not."""
+    """Unix ms since which all frontends report; -1 while one does not."""
     arrivals: int = 0
     """Total arrivals at the last observation."""
 
     def observe(self, model: Model, now: int) -> None:
-        """Record whether there is work at ``now`` (ms)."""
+        """Record if the model has work at ``now`` (ms)."""
         traffic = model.traffic
-        came, self.arrivals = traffic.totals.arrivals != self.arrivals, traffic.totals.arrivals
-        asked = came or traffic.outstanding(now) or traffic.refused_requests(now)
-        if asked or any(pool.load.waiting or pool.load.running for pool in _pools(model)):
+        has_arrivals, self.arrivals = traffic.totals.arrivals != self.arrivals, traffic.totals.arrivals
+        has_requests = has_arrivals or traffic.outstanding(now) or traffic.refused_requests(now)
+        if has_requests or any(pool.load.waiting or pool.load.running for pool in _pools(model)):
             self.busy_at_ms = now
         if not traffic.is_complete(now):
             self.known_since_ms = -1
@@ -45,26 +45,26 @@ class IdleTracker(Struct):
             self.known_since_ms = now
 
     def idle_at_ms(self, after_ms: int) -> int | None:
-        """Return when (Unix ms) the model scales to zero if nothing happens; None: never, or unknown."""
+        """Return the time (Unix ms) of scale to zero if the model stays idle; None: never, or unknown."""
         if not after_ms or self.known_since_ms < 0:
             return None
         return max(self.busy_at_ms, self.known_since_ms) + after_ms
 
     def bounds(self, model: Model, proposed: dict[str, int], after_ms: int, now: int) -> dict[str, Bound]:
-        """Return the bounds of the pools by idleness.
+        """Return the bounds of pools for scale to zero and from zero.
 
         Args:
-            model: The model as reported.
-            proposed: Recommended counts by pool; a pool left out keeps its target.
+            model: State of the model.
+            proposed: Recommended counts by pool; a pool left out keeps its current target.
             after_ms: Idle time before the model scales to zero; 0: never.
-            now: In ms.
+            now: Unix time in ms.
         """
         idle_at_ms = self.idle_at_ms(after_ms)
         if idle_at_ms is not None and now >= idle_at_ms:
-            idle = Bound(ReasonCode.IDLE, most=0, numbers={"idle_ms": float(now - idle_at_ms + after_ms)})
+            idle = Bound(ReasonCode.IDLE, maximum=0, numbers={"idle_ms": float(now - idle_at_ms + after_ms)})
             return dict.fromkeys(model.pools, idle)
-        awake = not after_ms or (self.busy_at_ms >= 0 and now - self.busy_at_ms < after_ms)
-        kept: dict[str, Bound] = {}
+        is_busy = not after_ms or (self.busy_at_ms >= 0 and now - self.busy_at_ms < after_ms)
+        bounds: dict[str, Bound] = {}
         for role in dict.fromkeys(pool.knobs.role for pool in _pools(model)):
             pools = [pool for pool in _pools(model) if pool.knobs.role == role]
             if any(pool.minimum or _is_serving(pool, proposed.get(pool.name), now) for pool in pools):
@@ -72,11 +72,11 @@ class IdleTracker(Struct):
             serving = [pool for pool in pools if _is_serving(pool, None, now)]
             if serving:
                 last = min(serving, key=lambda pool: (pool.ready == 0, pool.cost_per_hour, pool.name))
-                kept[last.name] = Bound(ReasonCode.LAST_WORKER, least=1)
-            elif awake and (first := _first([pool for pool in pools if not pool.overdue_workers(now)])):
-                under_way = float(model.traffic.outstanding(now))
-                kept[first.name] = Bound(ReasonCode.FIRST_WORKER, least=1, numbers={"under_way": under_way})
-        return kept
+                bounds[last.name] = Bound(ReasonCode.LAST_WORKER, minimum=1)
+            elif is_busy and (first := _first([pool for pool in pools if not pool.overdue_workers(now)])):
+                outstanding = float(model.traffic.outstanding(now))
+                bounds[first.name] = Bound(ReasonCode.FIRST_WORKER, minimum=1, numbers={"under_way": outstanding})
+        return bounds
 
 
 def _pools(model: Model) -> Collection[Pool]:
@@ -84,12 +84,13 @@ def _pools(model: Model) -> Collection[Pool]:
 
 
 def _is_serving(pool: Pool, count: int | None, now: int) -> bool:
-    """Return True if a pool serves with ``count`` workers (None: its current target), missing workers excluded."""
+    """Return True if a pool with ``count`` workers (None: its effective target) has any that are not overdue."""
     return (pool.effective_target(now) if count is None else count) > pool.overdue_workers(now)
 
 
 def _first(pools: Sequence[Pool]) -> Pool | None:
-    """Return the pool to scale from zero: the cheapest of those that start soonest."""
-    times = {pool.name: pool.start_up_ms(pool.knobs.start_deadline_ms) for pool in pools}
-    soon = [pool for pool in pools if times[pool.name] <= _AS_FAST * min(times.values())]
-    return min(soon, key=lambda pool: (pool.cost_per_hour, pool.name), default=None)
+    """Return the pool to scale from zero: the cheapest of those that start fastest; None without pools."""
+    start_up_ms = {pool.name: pool.start_up_ms(pool.knobs.start_deadline_ms) for pool in pools}
+    longest_ms = _START_UP_RATIO_MAX * min(start_up_ms.values(), default=0)
+    fastest = [pool for pool in pools if start_up_ms[pool.name] <= longest_ms]
+    return min(fastest, key=lambda pool: (pool.cost_per_hour, pool.name), default=None)

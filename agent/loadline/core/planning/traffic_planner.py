@@ -12,9 +12,9 @@ from loadline.core.vocabulary.forecasts import History
 
 
 class TrafficPlanner(Planner):
-    """A planner with a ``DemandTracker``: hands it settings, the history and forecasts.
+    """Planner with a ``DemandTracker``, to which it passes settings, the history and forecasts.
 
-    A subclass updates ``demand`` whenever it plans, and sizes the pools when the update has a load.
+    A subclass updates ``demand`` in ``plan``, and sizes the pools when the update contains a load.
     """
 
     demand: DemandTracker = field(default_factory=DemandTracker)
@@ -25,15 +25,15 @@ class TrafficPlanner(Planner):
     @property
     def _traffic_knobs(self) -> TrafficKnobs:
         knobs = self.traffic_knobs(self.knobs)
-        assert knobs is not None  # noqa: S101 - a planner of traffic has them
+        assert knobs is not None  # noqa: S101 - every subclass returns them
         return knobs
 
-    def on_settings_change(self, before: Any) -> None:  # noqa: ARG002 - the tracker compares by itself
-        """Configure the intervals."""
+    def on_settings_change(self, before: Any) -> None:  # noqa: ARG002 - the tracker compares them itself
+        """Apply the knobs to the tracker."""
         self.demand.configure(self._traffic_knobs)
 
     def warm_up(self, history: History) -> None:
-        """Forecast from the history at the first update."""
+        """Use a history for the forecasts of the first update."""
         self.demand.warm_up(history)
 
     def next_wake(self) -> int:
@@ -45,9 +45,9 @@ class TrafficPlanner(Planner):
         self.demand.forecast.request = requests
 
     def forecast_request(self) -> ForecastRequest | None:
-        """Return the request for forecasts of the next intervals, once."""
+        """Return the request for forecasts of the next intervals, if it was not returned before."""
         return self.demand.forecast.forecast_request()
 
     def ingest_forecast(self, answer: ForecastFitted | ForecastFailed) -> None:
-        """Use the answer to the pending request; others are outdated."""
+        """Record the answer to the pending request; ignore outdated answers."""
         self.demand.forecast.ingest_forecast(answer)

@@ -1,4 +1,4 @@
-"""Allocation of workers over models and pools: pure functions of an ``AllocationProblem``."""
+"""Allocation of limited GPUs to models and pools."""
 
 from loadline.core.planning.allocation.covers import cover
 from loadline.core.planning.allocation.regret import greedy

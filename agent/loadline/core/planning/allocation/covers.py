@@ -1,10 +1,11 @@
-"""The cheapest workers that serve one part, of one pool or of several: exact, with nothing short.
+"""Cheapest counts of the pools of one role that serve its demand, without limits on GPUs.
 
-A worker that stands is cheaper than one that starts, for its going costs too. So each option is up to two runs of
-workers, those that stand and those that would start, each with one price. Runs are taken from the one that serves most
-for its price; what was taken so far is a step: what is still to serve, and the cost. A step that serves less and costs
-more than another is left out, and so is one whose rest cannot be cheaper than what was found, even if workers came in
-fractions. This is the list form of dynamic programming for knapsacks (Pisinger, Kellerer, Pferschy 2004, section 3.4).
+An existing worker is cheaper than one that starts, since stopping a worker costs too. So each pool has up to two runs
+of workers with equal cost: existing ones and additional ones. Runs are searched in order of service per price. A step
+of the search has the demand that is left and the cost so far; it is pruned if another step has less of both, or if its
+remaining demand, even at fractional workers, cannot be served more cheaply than in the best solution so far. This is
+the list form of dynamic programming for knapsacks (Kellerer, Pferschy, Pisinger 2004, section 3.4). It is exact as long
+as neither ``_STEPS_MAX`` nor ``_COUNTS_MAX`` applies.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,51 +16,57 @@ from typing import Final, NamedTuple
 
 from loadline.core.vocabulary.allocations import RoleRequest
 
-NOTHING: Final[Mapping[str, float]] = {}
+_NO_PRICES: Final[Mapping[str, float]] = {}
 SLACK: Final = 1e-9
-"""Share of a demand that may be missing: 3 * 0.1 is not quite 0.3."""
+"""Fraction of a demand that may be missing due to rounding: 3 * 0.1 is not 0.3."""
 _STEPS_MAX: Final = 64
-"""Steps that are kept for each run, those with the lowest bounds."""
+"""Maximum steps for each run; those with the lowest bounds are used."""
 _COUNTS_MAX: Final = 32
-"""Counts of a run that are tried for each step, from the highest. More of either matter to fleets of hundreds alone,
-which come within half a percent of the best."""
-_KNOWN: Final = 2_048
-"""Parts of which the cover is remembered, the last ones: prefill and decode of 1,000 models, some 3 MB. Few demands
-change from one allocation to the next, and to look one up takes a tenth of the time to make it."""
+"""Maximum counts of a run that are tried for each step, from the highest. Both limits apply to pools of hundreds of
+workers only, whose cost is within half a percent of the optimum."""
+_CACHE_SIZE: Final = 2_048
+"""Number of cached results: prefill and decode of 1,000 models, 3 MB. Few demands change between two allocations, and a
+lookup takes a tenth of the time of the computation."""
 
 
 class _Pool(NamedTuple):
-    """A pool as the cover algorithm sees it."""
+    """Input of the search: one pool."""
 
     serves: float
     cost: float
     price: float
-    """Cost of a worker, with the prices of the supplies it takes."""
-    least: int
-    most: int
+    """Cost of a worker, plus the prices of the supplies that it takes."""
+    replicas_min: int
+    replicas_max: int
     current: int
 
 
 class _Run(NamedTuple):
-    """A run of workers of one pool with equal cost."""
+    """Workers of one pool with equal cost."""
 
     pool: int
+    """Index of the pool."""
     price: float
     serves: float
-    room: int
+    workers: int
+    """Number of workers in the run."""
 
 
 _Step = tuple[float, float, int, "_Step | None"]
-"""Step of the search: demand left, cost so far, workers of the last run, and the step before."""
+"""Step of the search: demand left, cost so far, workers of its run, and the previous step."""
 
 
 def cover(
-    part: RoleRequest, switching_cost_hours: float = 0.0, prices: Mapping[str, float] = NOTHING
+    part: RoleRequest, switching_cost_hours: float = 0.0, prices: Mapping[str, float] = _NO_PRICES
 ) -> dict[str, int] | None:
-    """Workers by pool that serve the demand of a part for the least cost; None if even all of them cannot.
+    """Return the cheapest counts by pool that serve the demand of a role; None if the maximum counts do not.
 
-    ``prices`` is what a unit of a supply costs on top, in the unit of the costs. Equal costs: fewer changes, then pools
-    first that are named first.
+    Among equal costs, it prefers fewer changes, then pools in order of their names.
+
+    Args:
+        part: Demand and pools of the role.
+        switching_cost_hours: Cost of starting or stopping a worker, in hours of its cost.
+        prices: Additional price of a GPU by supply, in the unit of the costs.
     """
     options = sorted(part.options, key=lambda option: option.pool)
     pools = tuple(
@@ -73,13 +80,13 @@ def cover(
         )
         for option in options
     )
-    # Prices are never the same twice.
-    counts = (_counts if prices else remembered)(part.demand, pools, switching_cost_hours)
+    # Prices differ in each call, so results with prices are not cached.
+    counts = (_counts if prices else cached_counts)(part.demand, pools, switching_cost_hours)
     return None if counts is None else {option.pool: count for option, count in zip(options, counts, strict=True)}
 
 
 def _counts(demand: float, pools: tuple[_Pool, ...], hours: float) -> tuple[int, ...] | None:
-    """Return the cheapest workers of each pool that serve a demand; None if all of them cannot."""
+    """Return the cheapest count of each pool; None if the maximum counts do not serve the demand."""
     counts, runs = _runs(pools, hours)
     slack = demand * SLACK
     rest = demand - sum(count * pool.serves for count, pool in zip(counts, pools, strict=True))
@@ -88,41 +95,43 @@ def _counts(demand: float, pools: tuple[_Pool, ...], hours: float) -> tuple[int,
         last = _cheapest(runs, rest, slack)
         if last is None:
             return None
-        for run, count in zip(runs, _taken(last), strict=False):
+        for run, count in zip(runs, _run_counts(last), strict=False):
             counts[run.pool] += count
     return tuple(counts)
 
 
-remembered = lru_cache(_KNOWN)(_counts)
-"""The same, looked up where it was asked before."""
+cached_counts = lru_cache(_CACHE_SIZE)(_counts)
+"""``_counts`` with a cache."""
 
 
 def _runs(pools: Sequence[_Pool], hours: float) -> tuple[list[int], list[_Run]]:
-    """Return the workers taken in any case, and further runs ordered by service per price.
+    """Return the counts that every solution has, and the runs beyond them in order of service per price.
 
-    A change more costs a millionth of the dearest worker, and equal runs come in the order of names: that breaks ties.
+    Ties are broken by a price of each change, a millionth of that of the most expensive worker, then by name.
     """
     counts: list[int] = []
     runs: list[_Run] = []
     tie = max((pool.price for pool in pools), default=0.0) * 1e-6 or 1e-6
     for number, pool in enumerate(pools):
         switching = hours * pool.cost + tie
-        in_place = min(max(pool.current, pool.least), pool.most)
-        taken = in_place if pool.price <= switching else pool.least
-        counts.append(taken)
-        if in_place > taken:
-            runs.append(_Run(number, pool.price - switching, pool.serves, in_place - taken))
-        if pool.most > in_place:
-            runs.append(_Run(number, pool.price + switching, pool.serves, pool.most - in_place))
+        existing = min(max(pool.current, pool.replicas_min), pool.replicas_max)
+        base = existing if pool.price <= switching else pool.replicas_min
+        counts.append(base)
+        if existing > base:
+            runs.append(_Run(number, pool.price - switching, pool.serves, existing - base))
+        if pool.replicas_max > existing:
+            runs.append(_Run(number, pool.price + switching, pool.serves, pool.replicas_max - existing))
     return counts, sorted(runs, key=lambda run: (run.price / run.serves, run.pool))
 
 
 def _useful(runs: Sequence[_Run], rest: float) -> list[_Run]:
-    """Drop runs that an earlier, long enough run dominates."""
+    """Drop runs that an earlier run with enough workers dominates."""
     useful: list[_Run] = []
     for run in runs:
         if not any(
-            other.serves >= run.serves and other.price <= run.price and other.room * other.serves >= rest + other.serves
+            other.serves >= run.serves
+            and other.price <= run.price
+            and other.workers * other.serves >= rest + other.serves
             for other in useful
         ):
             useful.append(run)
@@ -130,25 +139,25 @@ def _useful(runs: Sequence[_Run], rest: float) -> list[_Run]:
 
 
 def _cheapest(runs: Sequence[_Run], rest: float, slack: float) -> _Step | None:
-    """Return the last step of the cheapest way to serve the rest."""
+    """Return the last step of the cheapest solution for the rest of the demand; None if there is none."""
     best = _filled(runs, rest, slack)
     if best is None:
         return None
     steps: list[_Step] = [(rest, 0.0, 0, None)]
-    behind = sum(run.serves * run.room for run in runs) + slack  # what runs can serve from here on
+    capacity_left = sum(run.serves * run.workers for run in runs) + slack  # of the runs after the current one
     for run, after in zip(runs, (*runs[1:], None), strict=True):
-        price, serves, room = run.price, run.serves, run.room
-        behind -= serves * room
+        price, serves = run.price, run.serves
+        capacity_left -= serves * run.workers
         rate = after.price / after.serves if after else inf
-        gain = serves * rate - price  # what a worker of this run saves, at least
+        saving = serves * rate - price  # lower bound of what a worker of this run saves
         found: list[_Step] = []
         for step in steps:
             left, cost = step[0], step[1]
-            most = min(room, ceil((left - slack) / serves))
-            fewest = max(0, most - _COUNTS_MAX, ceil((left - behind) / serves))
-            if 0.0 < gain < inf:
-                fewest = max(fewest, ceil((cost + left * rate - best[1]) / gain))
-            for count in range(most, fewest - 1, -1):
+            highest = min(run.workers, ceil((left - slack) / serves))
+            lowest = max(0, highest - _COUNTS_MAX, ceil((left - capacity_left) / serves))
+            if 0.0 < saving < inf:
+                lowest = max(lowest, ceil((cost + left * rate - best[1]) / saving))
+            for count in range(highest, lowest - 1, -1):
                 missing, spent = left - count * serves, cost + count * price
                 if missing > slack:
                     found.append((missing, spent, count, step))
@@ -159,15 +168,15 @@ def _cheapest(runs: Sequence[_Run], rest: float, slack: float) -> _Step | None:
 
 
 def _filled(runs: Sequence[_Run], rest: float, slack: float) -> _Step | None:
-    """Return a good answer to prune with: whole runs first, then one more worker."""
+    """Return a first solution to prune with: whole runs, then part of one; None if the demand cannot be served."""
     best: _Step | None = None
     step: _Step = (rest, 0.0, 0, None)
     for run in runs:
         left, cost = step[0], step[1]
         count = ceil((left - slack) / run.serves)
-        if count <= run.room and (best is None or cost + count * run.price < best[1]):
+        if count <= run.workers and (best is None or cost + count * run.price < best[1]):
             best = (left - count * run.serves, cost + count * run.price, count, step)
-        count = min(run.room, count - 1)
+        count = min(run.workers, count - 1)
         step = (left - count * run.serves, cost + count * run.price, count, step)
     return best
 
@@ -175,18 +184,19 @@ def _filled(runs: Sequence[_Run], rest: float, slack: float) -> _Step | None:
 def _undominated(steps: list[_Step], rate: float) -> list[_Step]:
     """Return the steps that no other step dominates."""
     steps.sort(key=itemgetter(0, 1))
-    kept: list[_Step] = []
+    undominated: list[_Step] = []
     cheapest = inf
     for step in steps:
         if step[1] < cheapest:
             cheapest = step[1]
-            kept.append(step)
-    if len(kept) > _STEPS_MAX:
-        kept = sorted(kept, key=lambda step: step[1] + step[0] * rate)[:_STEPS_MAX]
-    return kept
+            undominated.append(step)
+    if len(undominated) > _STEPS_MAX:
+        undominated = sorted(undominated, key=lambda step: step[1] + step[0] * rate)[:_STEPS_MAX]
+    return undominated
 
 
-def _taken(last: _Step) -> list[int]:
+def _run_counts(last: _Step) -> list[int]:
+    """Return the workers of each run up to a step."""
     counts: list[int] = []
     step: _Step | None = last
     while step is not None and step[3] is not None:

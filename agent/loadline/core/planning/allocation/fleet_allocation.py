@@ -1,8 +1,8 @@
 """Allocation of limited supplies over all models of the agent.
 
 The last recommendation for each model is its demand. While supplies suffice, every model gets its first choice.
-Otherwise the greedy allocation applies at once, and the exact one is computed elsewhere; it applies from its arrival
-until a demand changes. Counts change only as guardrails and free GPUs allow: a model may wait for what it is granted.
+Otherwise the greedy allocation applies at once, while a child process computes the exact one, which applies from its
+arrival until a demand changes. Guardrails and free GPUs still limit changes, so a model may wait for granted GPUs.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -22,11 +22,12 @@ from loadline.core.vocabulary.effects import SolveAllocation
 from loadline.core.vocabulary.reasons import Reason, ReasonCode
 from loadline.core.vocabulary.status import SupplyStatus
 
-_CUT: Final = frozenset({ReasonCode.GIVES_WAY, ReasonCode.CAPACITY_LIMITED, ReasonCode.QUOTA_LIMITED})
+_SHORTAGE_CODES: Final = frozenset({ReasonCode.GIVES_WAY, ReasonCode.CAPACITY_LIMITED, ReasonCode.QUOTA_LIMITED})
+"""Reasons that limit a pool; all others exchange workers between pools."""
 PAUSE_MS: Final = 200
-"""Least time between two allocations of what is short: one takes 13 to 51 ms for 100 models of five pools each."""
+"""Minimum time between two allocations under shortage: each takes 13 to 51 ms for 100 models of five pools."""
 _NAMED_MAX: Final = 3
-"""Models that a reason names."""
+"""Maximum number of models named in a reason."""
 
 
 class GpuWait(Struct, frozen=True):
@@ -34,13 +35,13 @@ class GpuWait(Struct, frozen=True):
 
     since_ms: int
     gpus: dict[str, int]
-    """GPUs waited for, by supply."""
+    """Missing GPUs by supply."""
     free: dict[str, int]
-    """GPUs of each supply that were free for it when it was last planned."""
+    """GPUs that were free for the model when it was last planned, by supply."""
 
 
 class AllocationTerms(Struct, frozen=True):
-    """Inputs of an allocation problem beside demands and counts."""
+    """Inputs of an allocation problem, apart from demands and counts."""
 
     supplies: Supplies = Supplies()
     knobs: AllocationKnobs = AllocationKnobs()
@@ -64,7 +65,7 @@ class FleetAllocation(Struct):
     demands: dict[str, ModelDemand] = field(default_factory=dict)
     """Demands that the current allocation is for."""
     changed_demands: dict[str, ModelDemand] = field(default_factory=dict)
-    """Demands that have changed since."""
+    """Demands that have changed since the current allocation."""
     allocated_at_ms: int = -1
     """Unix ms of the last allocation under shortage; -1: none."""
     granted: dict[str, dict[str, int]] = field(default_factory=dict)
@@ -74,31 +75,33 @@ class FleetAllocation(Struct):
     rising: dict[str, list[str]] = field(default_factory=dict)
     """Models that are granted more than they have, by supply, highest priority first."""
     waiting: dict[str, GpuWait] = field(default_factory=dict)
+    """Waits for occupied GPUs, by model."""
     terms: AllocationTerms = AllocationTerms()
-    """Inputs beside demands and counts."""
-    question: int = 0
-    """Number of the current problem; a solution of an older one is ignored."""
+    """Terms of the current allocation."""
+    problem: int = 0
+    """Number of the current problem; solutions of older ones are ignored."""
     settled: bool = True
-    """True if no better allocation can come."""
-    better: Allocation | None = None
-    """Solution that came, for the next round."""
-    asked: int = 0
-    """Number of the problem that is being solved; 0: none."""
-    asked_at_ms: int = -1
+    """True if the current allocation is final: the exact solver has answered or is not needed."""
+    solution: Allocation | None = None
+    """Answer of the exact solver, for the next round."""
+    solving: int = 0
+    """Number of the problem that the exact solver works on; 0: none."""
+    requested_at_ms: int = -1
+    """Time of the last request to the exact solver, Unix ms; -1: none."""
 
     def apply_terms(self, terms: AllocationTerms) -> None:
-        """Use other terms from now on; where they differ, all demands are collected and allocated again."""
+        """Replace the terms; if they differ, discard all demands and grants."""
         if self.terms != terms:
             self.terms = terms
             for known in (self.demands, self.changed_demands, self.granted, self.rising, self.waiting):
                 known.clear()
-            self.question += 1
-            self.settled, self.better, self.allocated_at_ms = True, None, -1
+            self.problem += 1
+            self.settled, self.solution, self.allocated_at_ms = True, None, -1
 
     def record_demand(self, name: str, demand: ModelDemand) -> None:
         """Record the demand of a model."""
         known = self.demands.get(name)
-        if known is not None and name in self.granted and demand.needs_as(known):
+        if known is not None and name in self.granted and demand.is_equivalent(known):
             self.demands[name] = demand
         elif known != demand:
             self.changed_demands[name] = demand
@@ -110,98 +113,99 @@ class FleetAllocation(Struct):
         self.waiting.pop(name, None)
 
     @property
-    def again_at_ms(self) -> int:
+    def next_allocation_ms(self) -> int:
         """Earliest time (Unix ms) of the next allocation under shortage."""
         return 0 if self.allocated_at_ms < 0 else self.allocated_at_ms + PAUSE_MS
 
     def allocate(
         self, fleet: Fleet, supplies: Supplies, knobs: AllocationKnobs, now: int
     ) -> tuple[list[str], SolveAllocation | None]:
-        """Grant limited supplies if demands have changed, and have the exact solution computed; ``now`` in ms.
+        """Allocate limited supplies if demands have changed; ``now`` in ms.
 
         Returns:
-            The models whose grant has changed, and the problem to solve, if any.
+            The models whose grant has changed, and a request to the exact solver or None.
         """
         changed: list[str] = []
         if self.changed_demands:
             demands = self.demands | self.changed_demands
             fit = all(gpus >= 0 for gpus in left_of(demands, {}, supplies).values())
-            if fit or now >= self.again_at_ms:
+            if fit or now >= self.next_allocation_ms:
                 self.demands, self.changed_demands = demands, {}
-                self.question += 1
-                self.better, self.settled = None, fit or knobs.solver == "greedy"
+                self.problem += 1
+                self.solution, self.settled = None, fit or knobs.solver == "greedy"
                 if not fit:
                     self.allocated_at_ms = now
                 found = None if fit else greedy(problem_of(fleet, demands, supplies, knobs, now))
                 changed = self._grant(found, supplies)
-        if self.better is not None:
-            changed, self.better = self._grant(self.better, supplies), None
+        if self.solution is not None:
+            changed, self.solution = self._grant(self.solution, supplies), None
         self.rising = self._rising(fleet, supplies, now) if self.granted else {}
-        soon = self.asked_at_ms >= 0 and now - self.asked_at_ms < knobs.solve_interval_ms
-        if self.settled or self.asked or soon:
+        too_early = self.requested_at_ms >= 0 and now - self.requested_at_ms < knobs.solve_interval_ms
+        if self.settled or self.solving or too_early:
             return changed, None
-        self.asked, self.asked_at_ms = self.question, now
+        self.solving, self.requested_at_ms = self.problem, now
         problem = problem_of(fleet, self.demands, supplies, knobs, now)
-        return changed, SolveAllocation(self.question, problem, knobs.solve_deadline_ms)
+        return changed, SolveAllocation(self.problem, problem, knobs.solve_deadline_ms)
 
     def record_solution(self, request: int, allocation: Allocation | None) -> None:
-        """Record a solution for the next round; None: there is no better one."""
-        if request == self.asked:
-            self.asked = 0
-        if request == self.question and not self.settled:
-            self.settled, self.better = True, allocation
+        """Record the answer of the exact solver for the next round; None: the greedy allocation is final."""
+        if request == self.solving:
+            self.solving = 0
+        if request == self.problem and not self.settled:
+            self.settled, self.solution = True, allocation
 
     def headroom(self, fleet: Fleet, name: str, ledger: GpuLedger, now: int) -> SupplyHeadroom:
-        """Return what limited supplies leave to a model at ``now`` (ms)."""
+        """Return the headroom of a model in limited supplies at ``now`` (ms)."""
         takes = ledger.supplies.takes.get(name)
         if takes is None:
             return UNLIMITED_HEADROOM
         taken = sorted({supply for one in takes.values() for supply in one})
-        # A changed demand is not allocated yet: until then there is nothing to grow into.
-        may_add, priority = self._free(ledger), ledger.supplies.priorities[name]
-        free = {supply: 0 if name in self.changed_demands else may_add(priority, supply) for supply in taken}
+        # A model whose changed demand is not allocated yet has no GPUs to grow into.
+        free_gpus, priority = self._free(ledger), ledger.supplies.priorities[name]
+        free = {supply: 0 if name in self.changed_demands else free_gpus(priority, supply) for supply in taken}
         granted = self.granted.get(name)
         if granted is None:
             return SupplyHeadroom(takes, free)
         reasons = tuple(self._reasons(name, granted, ledger.supplies))
-        cuts = {reason.pool: granted[reason.pool] for reason in reasons if reason.code in _CUT}
-        gives = frozenset(reason.pool for reason in reasons if reason.code is ReasonCode.GIVES_WAY)
+        limits = {reason.pool: granted[reason.pool] for reason in reasons if reason.code in _SHORTAGE_CODES}
+        gives_way = frozenset(reason.pool for reason in reasons if reason.code is ReasonCode.GIVES_WAY)
+        capacity = CapacityLimits(limits, gives_way, self.settled)
         pools, waiting, first_choice = fleet.models[name].pools, self.waiting.get(name), self.demands[name].counts
-        moved = [reason.pool for reason in reasons if reason.code not in _CUT]
+        moved = [reason.pool for reason in reasons if reason.code not in _SHORTAGE_CODES]
         if self.settled:
             exchanged = {pool: granted[pool] for pool in moved}
-        else:  # A greedy mix is not optimal: while a better one may come, no pool shrinks for it or grows against it.
-            stands = {pool: max(granted[pool], pools[pool].effective_target(now)) for pool in moved}
+        else:  # The greedy mix may not be optimal: until the exact one arrives, no pool shrinks or grows for it.
+            current = {pool: max(granted[pool], pools[pool].effective_target(now)) for pool in moved}
             exchanged = {
                 pool: min(first_choice[pool], count)
-                for pool, count in stands.items()
+                for pool, count in current.items()
                 if granted[pool] < first_choice[pool]
             }
         waits_ms = 0 if waiting is None else now - waiting.since_ms
-        kept = {
+        minimums = {
             pool: count
             for need in self.demands[name].needs
             for pool, count in replacement_minimums(pools, need, granted, now).items()
-            # Without a deadline two models that must exchange GPUs would wait for each other forever.
+            # Without a deadline, two models that must exchange GPUs would wait for each other forever.
             if waits_ms < pools[pool].knobs.start_deadline_ms
         }
-        return SupplyHeadroom(takes, free, CapacityLimits(cuts, gives, self.settled), exchanged, reasons, kept)
+        return SupplyHeadroom(takes, free, capacity, exchanged, reasons, minimums)
 
-    def record_wait(self, name: str, waits: dict[str, int], room: SupplyHeadroom, now: int) -> None:
-        """Record the GPUs that a model waits for."""
+    def record_wait(self, name: str, waits: dict[str, int], headroom: SupplyHeadroom, now: int) -> None:
+        """Record the GPUs that a model waits for, by supply."""
         before = self.waiting.pop(name, None)
         if waits:
-            self.waiting[name] = GpuWait(now if before is None else before.since_ms, waits, room.free)
+            self.waiting[name] = GpuWait(now if before is None else before.since_ms, waits, headroom.free)
 
     def models_to_wake(self, ledger: GpuLedger) -> Iterator[str]:
         """Yield the models for which more GPUs are free than when they were last planned."""
-        first, free = ledger.supplies.priorities, self._free(ledger)
+        priorities, free = ledger.supplies.priorities, self._free(ledger)
         found: dict[tuple[int, str], int] = {}
         for name, waiting in self.waiting.items():
             if name in ledger.pending or name in self.changed_demands:
                 continue
             for supply in waiting.gpus:
-                key = first[name], supply
+                key = priorities[name], supply
                 if key not in found:
                     found[key] = free(*key)
                 if found[key] > waiting.free[supply]:
@@ -231,7 +235,7 @@ class FleetAllocation(Struct):
         )
 
     def _grant(self, allocation: Allocation | None, supplies: Supplies) -> list[str]:
-        """Apply an allocation, or grant every first choice; return the models whose grant has changed."""
+        """Apply an allocation, or all first choices if it is None; return the models whose grant has changed."""
         before, self.granted = self.granted, {}
         if allocation is not None:
             found = {name: counts_of(allocation, name, demand) for name, demand in sorted(self.demands.items())}
@@ -241,40 +245,41 @@ class FleetAllocation(Struct):
         return [name for name in sorted(before | self.granted) if before.get(name) != self.granted.get(name)]
 
     def _grant_first_choices(self, supplies: Supplies) -> None:
-        """Grant first choices where enough is left: no GPU stays unused while a model lacks it."""
+        """Grant first choices that fit into the remaining GPUs, so that none stays unused while a model lacks it."""
         for name in sorted(self.granted, key=lambda one: (supplies.priorities[one], one)):
             granted, counts = self.granted[name], self.demands[name].counts
-            had, has = supplies.taken(name, granted), supplies.taken(name, counts)
-            if all(has[supply] <= gpus or has[supply] - gpus <= self.left[supply] for supply, gpus in had.items()):
+            takes_granted, takes_all = supplies.taken(name, granted), supplies.taken(name, counts)
+            missing = {supply: takes_all[supply] - gpus for supply, gpus in takes_granted.items()}
+            if all(gpus <= max(0, self.left[supply]) for supply, gpus in missing.items()):
                 del self.granted[name]
-                for supply, gpus in had.items():
-                    self.left[supply] += gpus - has[supply]
+                for supply, gpus in missing.items():
+                    self.left[supply] -= gpus
                 continue
             takes = supplies.takes[name]
-            # Workers that use no limited supply are not short.
+            # Pools that take no limited supply get their first choice in any case.
             self.granted[name] = {
                 pool: count if pool in takes else max(count, counts[pool]) for pool, count in granted.items()
             }
 
     def _free(self, ledger: GpuLedger) -> Callable[[int, str], int]:
-        """Return a function for the GPUs of a supply that models of a priority may add."""
-        kept: dict[str, dict[int, int]] = {}
+        """Return a function of priority and supply: GPUs that are free and not reserved for a higher priority."""
+        reserved: dict[str, dict[int, int]] = {}
         for name, waiting in self.waiting.items():
             rank = ledger.supplies.priorities[name]
             for supply, gpus in waiting.gpus.items():
-                of_supply = kept.setdefault(supply, {})
+                of_supply = reserved.setdefault(supply, {})
                 of_supply[rank] = of_supply.get(rank, 0) + gpus
 
         def free(priority: int, supply: str) -> int:
-            first = sum(gpus for rank, gpus in kept.get(supply, {}).items() if rank < priority)
-            return max(0, ledger.free(supply) - first)
+            higher = sum(gpus for rank, gpus in reserved.get(supply, {}).items() if rank < priority)
+            return max(0, ledger.free(supply) - higher)
 
         return free
 
     def _reasons(self, name: str, granted: Mapping[str, int], supplies: Supplies) -> Iterator[Reason]:
-        """Yield why a model is not granted its demand, pool by pool."""
-        demand, first = self.demands[name], supplies.priorities
-        met, alone = demand.met_by(granted), supplies.taken(name, demand.counts)
+        """Yield the reasons why pools of a model are not granted their first choice."""
+        demand, priorities = self.demands[name], supplies.priorities
+        met, needed = demand.met_by(granted), supplies.taken(name, demand.counts)
         for pool, wanted in demand.counts.items():
             allowed = granted[pool]
             if allowed == wanted:
@@ -285,11 +290,11 @@ class FleetAllocation(Struct):
             moved = [other for other in others if (granted[other] - demand.counts[other]) * (wanted - allowed) > 0]
             taken = supplies.takes[name].get(pool, {})
             if others and all(self.left[supply] >= gpus for supply, gpus in taken.items()):
-                moved = others  # more would be available: other pools serve the role without it
+                moved = others  # its GPUs are free, so it is other pools that serve the demand
             elif pool in met and allowed < wanted:
                 moved = [other for other in others if granted[other]]
             rising = [other for supply in taken for other in self.rising.get(supply, ())]
-            rivals = list(dict.fromkeys(other for other in rising if first[other] < first[name]))
+            rivals = list(dict.fromkeys(other for other in rising if priorities[other] < priorities[name]))
             numbers = {"wanted": float(wanted), "allowed": float(allowed)}
             if allowed > wanted:
                 yield Reason(ReasonCode.SERVES_FOR_ANOTHER_POOL, pool, numbers, ", ".join(moved))
@@ -298,15 +303,15 @@ class FleetAllocation(Struct):
             elif rivals:
                 yield Reason(ReasonCode.GIVES_WAY, pool, numbers, ", ".join(rivals[:_NAMED_MAX]))
             else:
-                # A limit that its own demand exceeds applies whatever other models have.
-                supply = min(taken, key=lambda one: (alone[one] <= supplies.limits[one], self.left[one], one))
+                # Prefer a limit that the demand of this model exceeds alone.
+                supply = min(taken, key=lambda one: (needed[one] <= supplies.limits[one], self.left[one], one))
                 code = ReasonCode.QUOTA_LIMITED if supply in supplies.quotas else ReasonCode.CAPACITY_LIMITED
                 yield Reason(code, pool, numbers | {"limit": float(supplies.limits[supply])}, supply)
 
     def _rising(self, fleet: Fleet, supplies: Supplies, now: int) -> dict[str, list[str]]:
-        first = supplies.priorities
+        """Return the models that are granted more than they have, by supply, highest priority first."""
         found: dict[str, list[str]] = {}
-        for name in sorted(self.demands, key=lambda one: (first[one], one)):
+        for name in sorted(self.demands, key=lambda one: (supplies.priorities[one], one)):
             counts, pools = self.granted.get(name, self.demands[name].counts), fleet.models[name].pools
             grows = [
                 takes

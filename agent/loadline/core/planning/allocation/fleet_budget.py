@@ -1,10 +1,10 @@
 """GPU budget over all models of the agent: growth, shrink and release of GPUs between models.
 
 Each model is planned alone, against the GPUs of all models: current targets, counts being committed, and draining
-workers. A growth without free GPUs is kept as a claim, first come, first served. A shrink that the budget's floor
-forbids is kept as an offer and pays for a later claim: workers with the fewest GPUs first, the last pool in part. The
-offering pool shrinks first, the claiming model grows once the GPUs are free; promised GPUs stay reserved for it. The
-order is that of Dynamo's global planner, where one request waits for all offers that pay for it.
+workers. A growth without free GPUs is recorded as a claim, first come, first served. A shrink that the budget's minimum
+forbids is recorded as an offer, which later claims use: workers with the fewest GPUs first, the last pool in part. The
+offering pool shrinks first, the claiming model grows once the GPUs are free; promised GPUs are reserved for it. The
+order is that of Dynamo's global planner, where a request waits for all offers that it needs.
 """
 
 from collections.abc import Iterator
@@ -30,20 +30,20 @@ class GpuClaim(Struct, frozen=True):
 
 
 class ReleaseOffer(Struct, frozen=True):
-    """A shrink that the budget's floor forbade."""
+    """A shrink that the minimum of the budget forbids."""
 
     replicas: int
     at_ms: int
 
 
 class BudgetShares(Struct):
-    """Claims and offers matched, in workers and GPUs."""
+    """Claims matched with offers, in workers and GPUs."""
 
     promised: dict[str, int] = field(default_factory=dict)
     """GPUs reserved for each claiming model."""
-    given: dict[tuple[str, str], int] = field(default_factory=dict)
-    """Workers that pools must release for them, by model and pool."""
-    given_gpus: int = 0
+    released: dict[tuple[str, str], int] = field(default_factory=dict)
+    """Workers that pools must release for the claims, by model and pool."""
+    released_gpus: int = 0
 
 
 class FleetBudget(Struct):
@@ -53,45 +53,49 @@ class FleetBudget(Struct):
     offers: dict[str, dict[str, ReleaseOffer]] = field(default_factory=dict)
 
     def headroom(self, fleet: Fleet, name: str, ledger: GpuLedger | None, now: int) -> BudgetHeadroom:
-        """Return what the budget leaves to a model at ``now`` (ms)."""
+        """Return the headroom of a model in the budget at ``now`` (ms)."""
         if ledger is None or not _bounded(fleet):
             return UNBOUNDED
-        most, least = fleet.knobs.gpu_budget_max, fleet.knobs.gpu_budget_min
+        gpus_max, gpus_min = fleet.knobs.gpu_budget_max, fleet.knobs.gpu_budget_min
         total, occupied = sum(ledger.planned.values()), sum(ledger.occupied.values())
         pending, pools = ledger.pending.get(name, {}), fleet.models[name].pools
-        shares = BudgetShares() if most is None else self._shares(fleet, ledger, most - total, now)
-        given = {pool: count for (model, pool), count in shares.given.items() if model == name}
+        shares = BudgetShares() if gpus_max is None else self._shares(fleet, ledger, gpus_max - total, now)
+        released = {pool: count for (model, pool), count in shares.released.items() if model == name}
         ceiling = free = None
-        if most is not None:
-            others = sum(gpus for model, gpus in shares.promised.items() if model != name)
-            room = max(0, most - total + shares.given_gpus - others)
-            free = max(0, min(most - occupied, room))
+        if gpus_max is not None:
+            promised = sum(gpus for model, gpus in shares.promised.items() if model != name)
+            unplanned = max(0, gpus_max - total + shares.released_gpus - promised)
+            free = max(0, min(gpus_max - occupied, unplanned))
             smallest = gpus_of(fleet.models[name], {pool.name: pool.knobs.replicas_min for pool in pools.values()})
             own = ledger.planned[name]
-            ceiling = own + room if total <= most else max(smallest, own * most // total)
+            ceiling = own + unplanned if total <= gpus_max else max(smallest, own * gpus_max // total)
         return BudgetHeadroom(
-            floor=_floor(fleet, name, ledger, shares, gpus_of(fleet.models[name], given)),
+            floor=_floor(fleet, name, ledger, shares, gpus_of(fleet.models[name], released)),
             ceiling=ceiling,
             free=free,
-            gives={pool: planned_of(pools[pool], pending, now) - count for pool, count in given.items()},
-            gpus=occupied,
-            most=most or 0,
-            least=least,
+            releases={pool: planned_of(pools[pool], pending, now) - count for pool, count in released.items()},
+            occupied=occupied,
+            gpus_max=gpus_max or 0,
+            gpus_min=gpus_min,
         )
 
-    def record_wait(self, fleet: Fleet, model: Model, draft: Proposal, allowance: BudgetHeadroom, now: int) -> None:
-        """Record the GPUs that a model waits for, and those that it offers."""
-        if allowance == UNBOUNDED:
-            return  # as for most agents: to find that nobody waits takes 1 ms of a turn of 100 models
+    def record_wait(self, fleet: Fleet, model: Model, proposal: Proposal, headroom: BudgetHeadroom, now: int) -> None:
+        """Record the claim and the offers of a model after its guardrails have applied."""
+        if headroom == UNBOUNDED:
+            return  # saves 1 ms of a turn of 100 models, as most agents have no budget
         waiting: dict[str, int] = {}
         offers: dict[str, ReleaseOffer] = {}
         before = self.offers.pop(model.name, {})
         for pool in model.pools.values():
-            current, wanted, target = pool.effective_target(now), draft.wanted[pool.name], draft.targets[pool.name]
+            current, wanted, target = (
+                pool.effective_target(now),
+                proposal.wanted[pool.name],
+                proposal.targets[pool.name],
+            )
             if wanted > max(target, current):
                 waiting[pool.name] = wanted - max(target, current)
-            if pool.name in allowance.gives:
-                offer = before.get(pool.name) if target < current else None  # what cannot be given is no offer
+            if pool.name in headroom.releases:
+                offer = before.get(pool.name) if target < current else None  # drop an offer that cannot be released
             elif wanted < min(target, current):
                 offer = ReleaseOffer(wanted, now)
             else:
@@ -102,7 +106,7 @@ class FleetBudget(Struct):
         if offers:
             self.offers[model.name] = offers
         if waiting:
-            self.claims[model.name] = GpuClaim(waiting, allowance.free or 0)
+            self.claims[model.name] = GpuClaim(waiting, headroom.free or 0)
         else:
             self.claims.pop(model.name, None)
 
@@ -114,15 +118,15 @@ class FleetBudget(Struct):
     def models_to_wake(self, fleet: Fleet, ledger: GpuLedger, now: int) -> Iterator[str]:
         """Yield the models whose claimed GPUs are free, and those that must release some."""
         for name, claim in self.claims.items():
-            # Only more than it knew of: what it could not use when it was planned it cannot use now.
+            # GPUs that were free when the model was last planned did not suffice, so only additional ones matter.
             if name not in ledger.pending and (self.headroom(fleet, name, ledger, now).free or 0) > claim.free:
                 yield name
         for name in self.offers:
-            if name not in ledger.pending and self.headroom(fleet, name, ledger, now).gives:
+            if name not in ledger.pending and self.headroom(fleet, name, ledger, now).releases:
                 yield name
 
     def status(self, fleet: Fleet, ledger: GpuLedger | None, now: int) -> GpuBudgetStatus | None:
-        """Return the status of the budget; None where there is none."""
+        """Return the status of the budget; None without a budget."""
         if ledger is None or not _bounded(fleet):
             return None
         return GpuBudgetStatus(
@@ -135,7 +139,7 @@ class FleetBudget(Struct):
         )
 
     def _shares(self, fleet: Fleet, ledger: GpuLedger, supply: int, now: int) -> BudgetShares:
-        """Serve the claims in their order, from the GPUs that are free or coming free and then from the offers."""
+        """Serve the claims in order, first from unplanned GPUs (``supply``), then from offers."""
         shares = BudgetShares()
         offers = sorted(one for name in self.offers for one in self._offered(fleet, name, ledger, now))
         left = {(model, pool): workers for _, model, pool, workers in offers}
@@ -156,15 +160,15 @@ class FleetBudget(Struct):
                 count = min(left[model, pool], max(0, ceil_div(wanted - supply, width)))
                 if model != name and count > 0:
                     left[model, pool] -= count
-                    shares.given[model, pool] = shares.given.get((model, pool), 0) + count
-                    shares.given_gpus += count * width
+                    shares.released[model, pool] = shares.released.get((model, pool), 0) + count
+                    shares.released_gpus += count * width
                     supply += count * width
             shares.promised[name] = wanted
             supply -= wanted
         return shares
 
     def _offered(self, fleet: Fleet, name: str, ledger: GpuLedger, now: int) -> Iterator[tuple[int, str, str, int]]:
-        """Yield what a model offers, pool by pool: GPUs, model, pool, workers."""
+        """Yield the offers of a model by pool: GPUs, model, pool, workers."""
         for pool_name, offer in self.offers.get(name, {}).items():
             pool = fleet.models[name].pools[pool_name]
             workers = planned_of(pool, ledger.pending.get(name, {}), now) - max(offer.replicas, pool.knobs.replicas_min)
@@ -177,15 +181,16 @@ def _bounded(fleet: Fleet) -> bool:
     return fleet.knobs.gpu_budget_max is not None or fleet.knobs.gpu_budget_min > 0
 
 
-def _floor(fleet: Fleet, name: str, ledger: GpuLedger, shares: BudgetShares, gives: int) -> int | None:
-    """Return the GPUs below which a model must not shrink; None: there is no floor."""
-    least = fleet.knobs.gpu_budget_min
-    if not least:
+def _floor(fleet: Fleet, name: str, ledger: GpuLedger, shares: BudgetShares, released: int) -> int | None:
+    """Return the minimum GPUs of a model, which releases ``released`` GPUs; None without a minimum."""
+    gpus_min = fleet.knobs.gpu_budget_min
+    if not gpus_min:
         return None
     own, total = ledger.planned[name], sum(ledger.planned.values())
-    band = GpuBand(least, fleet.knobs.gpu_budget_max)
-    if total + sum(shares.promised.values()) >= least - band.tolerance(max(ledger.widest.values())):
-        return own - max(0, total - least) - gives
-    # Each model raises its part. The guard lets a floor be missed by the widest worker, which here would add up.
-    part = ceil_div(own * least, total) if total else ceil_div(least, len(ledger.planned))
-    return part + band.tolerance(ledger.widest[name])
+    band = GpuBand(gpus_min, fleet.knobs.gpu_budget_max)
+    if total + sum(shares.promised.values()) >= gpus_min - band.tolerance(max(ledger.widest.values())):
+        return own - max(0, total - gpus_min) - released
+    # Each model grows to its share. The tolerance of the guardrail, the widest worker, is added, since otherwise the
+    # shortfalls of all models would add up.
+    share = ceil_div(own * gpus_min, total) if total else ceil_div(gpus_min, len(ledger.planned))
+    return share + band.tolerance(ledger.widest[name])

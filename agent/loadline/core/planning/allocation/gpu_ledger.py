@@ -1,4 +1,4 @@
-"""GPUs that each model has in one turn, under a budget over all models and limited supplies."""
+"""GPU ledger: the GPUs of each model in one turn, for the budget over all models and for limited supplies."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -11,25 +11,25 @@ from loadline.core.fleet.unassigned import UnassignedWorkers
 from loadline.core.planning.allocation.supplies import Supplies
 
 NO_MODEL: Final = ""
-"""No model is called that."""
+"""Key of unassigned workers; no model has this name."""
 
 
 class GpuLedger(Struct):
-    """GPUs by model in one turn. Each decision is entered at once, so that the next model sees it."""
+    """GPUs by model in one turn. Each decision is entered at once, so that the next model is planned with it."""
 
     pending: dict[str, dict[str, int]]
-    """Counts that are being committed, by model and pool."""
+    """Counts being committed, by model and pool."""
     supplies: Supplies = Supplies()
     planned: dict[str, int] = field(default_factory=dict)
     """GPUs of current targets, and of those being committed."""
     occupied: dict[str, int] = field(default_factory=dict)
-    """GPUs occupied or promised, with draining workers; those of unassigned workers are under ``NO_MODEL``."""
+    """GPUs occupied or promised, including draining workers; those of unassigned workers are under ``NO_MODEL``."""
     widest: dict[str, int] = field(default_factory=dict)
     """GPUs of the widest worker of each model."""
     taken: dict[str, dict[str, int]] = field(default_factory=dict)
-    """GPUs occupied of each limited supply, by model."""
-    occupied_of: dict[str, int] = field(default_factory=dict)
-    """Sums of ``taken`` by supply, since each of 1,000 waiting models reads them."""
+    """Occupied GPUs by model and limited supply."""
+    taken_total: dict[str, int] = field(default_factory=dict)
+    """Sums of ``taken`` by supply, which each of 1,000 waiting models reads."""
 
     def enter(self, model: Model, now: int) -> None:
         """Enter the GPUs of a model at ``now`` (ms)."""
@@ -47,7 +47,7 @@ class GpuLedger(Struct):
             self._take(model.name, self.supplies.taken(model.name, occupied))
 
     def enter_unassigned(self, unassigned: UnassignedWorkers) -> None:
-        """Enter workers whose pool is no longer configured: they keep running, and nothing drains them."""
+        """Enter the GPUs of workers whose pool is not configured; they keep running and are not drained."""
         taken: dict[str, int] = {}
         for model, by_type in unassigned.gpus.items():
             for gpu_type, gpus in by_type.items():
@@ -58,18 +58,18 @@ class GpuLedger(Struct):
 
     def free(self, supply: str) -> int:
         """Return the free GPUs of a supply; negative if more are occupied than exist."""
-        return self.supplies.limits[supply] - self.occupied_of.get(supply, 0)
+        return self.supplies.limits[supply] - self.taken_total.get(supply, 0)
 
     def _take(self, name: str, taken: dict[str, int]) -> None:
         before = self.taken.get(name, {})
         for supply in before | taken:
-            more = taken.get(supply, 0) - before.get(supply, 0)
-            self.occupied_of[supply] = self.occupied_of.get(supply, 0) + more
+            change = taken.get(supply, 0) - before.get(supply, 0)
+            self.taken_total[supply] = self.taken_total.get(supply, 0) + change
         self.taken[name] = taken
 
 
 def gpu_ledger_of(fleet: Fleet, pending: dict[str, dict[str, int]], supplies: Supplies, now: int) -> GpuLedger | None:
-    """Return the GPUs of all models at ``now`` (ms); None where no budget and no supply limits them."""
+    """Return the GPUs of all models at ``now`` (ms); None if neither a budget nor a supply limits them."""
     if fleet.knobs.gpu_budget_max is None and not fleet.knobs.gpu_budget_min and not supplies.limits:
         return None
     ledger = GpuLedger(pending, supplies)
@@ -85,5 +85,5 @@ def planned_of(pool: Pool, pending: Mapping[str, int], now: int) -> int:
 
 
 def gpus_of(model: Model, counts: Mapping[str, int]) -> int:
-    """Return the GPUs of some workers of each pool."""
+    """Return the GPUs of a model with these counts."""
     return sum(count * model.pools[pool].knobs.gpus_per_worker for pool, count in counts.items())

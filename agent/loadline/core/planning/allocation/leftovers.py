@@ -8,32 +8,35 @@ from loadline.core.planning.allocation.contenders import Bundle, Contender, Rema
 from loadline.core.vocabulary.allocations import PoolOption, SaturationPolicy
 
 _SLICES: Final = 64
-"""A want of several parts takes at once no more than a 64th of what it lacks, and so parts differ by no more."""
-_NEAR: Final = 1.0 / _SLICES
-"""Shares that are no further apart are alike."""
+"""Several workers at once serve at most a 64th of what a request with several roles lacks, so roles stay balanced."""
+_SHARE_TOLERANCE: Final = 1.0 / _SLICES
+"""Difference up to which shares of roles count as equal."""
 
 
-class Partly:
-    """A request that is served in part, with workers of its first candidate that fits."""
+class PartialGrant:
+    """Partial grant of a request: workers of its first candidate that fits."""
 
     def __init__(self, contender: Contender, supply: RemainingSupply) -> None:
         self.contender = contender
-        self.counts = contender.least()
+        self.counts = contender.minimums()
         self.candidate: Bundle | None = None
-        parts = contender.want.roles
+        parts = contender.request.roles
         self._takes = {option.pool: supply.limited(option) for part in parts for option in part.options}
         self._ordered = [sorted(part.options, key=_price) for part in parts]
         self.shares = [served(part, self.counts) for part in parts]
-        """Of each part, what is served of it."""
+        """Fraction of the demand that is served, by role."""
 
     def step(self, supply: RemainingSupply) -> bool:
-        """Add one worker for the role that is served least; at first one for each role that has none.
+        """Add one worker to the role with the lowest share, and at first one to each role that has none.
 
-        Parts are served together: one that cannot grow ends it all.
+        Roles are served together: if one cannot grow, no other does.
+
+        Returns:
+            True if a worker was added.
         """
         candidates = self.contender.candidates if self.candidate is None else (self.candidate,)
         for candidate in candidates:
-            workers = dict.fromkeys(self._next(candidate, supply), 1)
+            workers = dict.fromkeys(self._next_pools(candidate, supply), 1)
             takes = self.takes(workers)
             if workers and supply.fits(takes):
                 supply.take(takes)
@@ -43,7 +46,7 @@ class Partly:
         return False
 
     def takes(self, workers: Mapping[str, int]) -> dict[str, int]:
-        """Return the GPUs that some workers of each pool take of limited supplies."""
+        """Return the GPUs of limited supplies that some workers of each pool take."""
         takes: dict[str, int] = {}
         for pool, count in workers.items():
             for name, units in self._takes[pool].items():
@@ -54,100 +57,105 @@ class Partly:
         """Add workers of each pool."""
         for pool, count in workers.items():
             self.counts[pool] += count
-        self.shares = [served(part, self.counts) for part in self.contender.want.roles]
+        self.shares = [served(part, self.counts) for part in self.contender.request.roles]
 
-    def lacks(self, supply: RemainingSupply) -> dict[str, int]:
-        """Return the workers by pool that the next steps add if supplies last; empty: take each step alone.
+    def missing_workers(self, supply: RemainingSupply) -> dict[str, int]:
+        """Return the workers by pool that the next steps add if supplies suffice; empty: only single steps are safe.
 
-        Exact for one part. Parts that are served alike lack in proportion, each a 64th less than it would.
+        Exact for a request with one role. With several, roles of nearly equal shares grow in proportion.
         """
         if self.candidate is None or not self.shares:
             return {}
-        least = min(self.shares)
-        near = 0.0 if len(self.shares) == 1 else _NEAR
+        lowest = min(self.shares)
+        tolerance = 0.0 if len(self.shares) == 1 else _SHARE_TOLERANCE
         found: dict[str, int] = {}
-        for part, share, options in zip(self.contender.want.roles, self.shares, self._ordered, strict=True):
-            if share <= least + near and share < 1.0:
-                option = next(self._missing(options, self.candidate, supply), None)
+        for part, share, options in zip(self.contender.request.roles, self.shares, self._ordered, strict=True):
+            if share <= lowest + tolerance and share < 1.0:
+                option = next(self._growable(options, self.candidate, supply), None)
                 if option is None:
                     return {}
-                # One less than it may be: where the part is served is left to a step.
-                more = int((1.0 - share) * part.demand / option.capacity) - 1
-                found[option.pool] = min(more, self.candidate.counts[option.pool] - self.counts[option.pool])
+                # One less than needed: a single step decides if the role is served.
+                count = int((1.0 - share) * part.demand / option.capacity) - 1
+                found[option.pool] = min(count, self.candidate.counts[option.pool] - self.counts[option.pool])
         return found if min(found.values(), default=0) > 0 else {}
 
-    def _next(self, candidate: Bundle, supply: RemainingSupply) -> list[str]:
+    def _next_pools(self, candidate: Bundle, supply: RemainingSupply) -> list[str]:
         """Return the pools that get one worker each in the next step."""
-        least = min(self.shares, default=1.0)
-        if least >= 1.0:
+        lowest = min(self.shares, default=1.0)
+        if lowest >= 1.0:
             return []
-        behind = [options for options, share in zip(self._ordered, self.shares, strict=True) if share == least]
-        growing = behind if least == 0.0 else behind[:1]
-        found = [next(self._missing(options, candidate, supply), None) for options in growing]
+        lowest_roles = [options for options, share in zip(self._ordered, self.shares, strict=True) if share == lowest]
+        growing = lowest_roles if lowest == 0.0 else lowest_roles[:1]
+        found = [next(self._growable(options, candidate, supply), None) for options in growing]
         return [option.pool for option in found if option is not None] if None not in found else []
 
-    def _missing(
+    def _growable(
         self, options: Iterable[PoolOption], candidate: Bundle, supply: RemainingSupply
     ) -> Iterator[PoolOption]:
-        """Return those of these pools that lack workers and of which one more fits."""
+        """Yield the pools that have fewer workers than in a candidate, and for which one more fits."""
         for option in options:
-            more = self.counts[option.pool] < candidate.counts.get(option.pool, 0)
-            if more and supply.fits(self._takes[option.pool]):
+            is_short = self.counts[option.pool] < candidate.counts.get(option.pool, 0)
+            if is_short and supply.fits(self._takes[option.pool]):
                 yield option
 
 
 def _price(option: PoolOption) -> tuple[float, str]:
-    """Order pools by cost."""
+    """Return the sort key of pools: cost per unit of demand, then name."""
     return option.cost_per_hour / option.capacity, option.pool
 
 
 def share_out(
     unserved: Sequence[Contender], supply: RemainingSupply, policy: SaturationPolicy
 ) -> dict[str, dict[str, int]]:
-    """Return the counts of the requests that got any worker, by policy and in order.
+    """Distribute the remaining supplies to unserved requests, in their order.
 
-    ``priority_exhaustive``: each in turn takes all it can. ``priority_round_robin``: of each priority, each takes a
-    worker a turn. ``round_robin``: of all, each takes a worker a turn. ``none``: nobody gets any.
+    ``priority_exhaustive``: each request in turn takes all it can. ``priority_round_robin``: requests of one priority
+    take a worker in turn. ``round_robin``: all requests take a worker in turn. ``none``: no request takes any.
+
+    Returns:
+        The counts by request and pool, of requests that get any worker.
     """
-    partly = [Partly(contender, supply) for contender in unserved]
+    grants = [PartialGrant(contender, supply) for contender in unserved]
     if policy == "priority_exhaustive":
-        for one in partly:
-            in_turns([one], supply)
+        for grant in grants:
+            distribute_in_turns([grant], supply)
     elif policy == "priority_round_robin":
-        for _, group in groupby(partly, lambda one: one.contender.want.priority):
-            in_turns(list(group), supply)
+        for _, group in groupby(grants, lambda grant: grant.contender.request.priority):
+            distribute_in_turns(list(group), supply)
     elif policy == "round_robin":
-        in_turns(partly, supply)
-    return {one.contender.want.name: one.counts for one in partly if one.candidate is not None}
+        distribute_in_turns(grants, supply)
+    return {grant.contender.request.name: grant.counts for grant in grants if grant.candidate is not None}
 
 
-def in_turns(turns: list[Partly], supply: RemainingSupply) -> None:
-    """Give each request a worker a turn, until none fits."""
-    while turns:
-        if not at_once(turns, supply):
-            turns = [one for one in turns if one.step(supply)]
+def distribute_in_turns(grants: list[PartialGrant], supply: RemainingSupply) -> None:
+    """Add a worker to each grant in turn, until none fits."""
+    while grants:
+        if not take_rounds(grants, supply):
+            grants = [grant for grant in grants if grant.step(supply)]
 
 
-def at_once(turns: Sequence[Partly], supply: RemainingSupply) -> bool:
-    """Take several turns of all at once, if all go on as they do for some turns: 10,000 workers one by one take 0.1 s.
+def take_rounds(grants: Sequence[PartialGrant], supply: RemainingSupply) -> bool:
+    """Take several rounds of turns at once, since 10,000 workers one by one take 0.1 s.
 
-    Gives whether that was possible. One that cannot grow ends it, for it is out from the next turn on.
+    Returns:
+        False if no two rounds are alike, for instance since a grant cannot grow and drops out.
     """
-    lacks = [one.lacks(supply) for one in turns]
-    # Of several parts a few of many, so that they stay alike.
+    missing = [grant.missing_workers(supply) for grant in grants]
+    # Few rounds at once for several roles, so that their shares stay balanced.
     rounds = min(
-        sum(lack.values()) // (1 if len(one.shares) == 1 else _SLICES) for one, lack in zip(turns, lacks, strict=True)
+        sum(counts.values()) // (1 if len(grant.shares) == 1 else _SLICES)
+        for grant, counts in zip(grants, missing, strict=True)
     )
     while rounds > 1:
-        more = [{pool: rounds * count // sum(one.values()) for pool, count in one.items()} for one in lacks]
+        added = [{pool: rounds * count // sum(one.values()) for pool, count in one.items()} for one in missing]
         takes: dict[str, int] = {}
-        for one, workers in zip(turns, more, strict=True):
-            for name, units in one.takes(workers).items():
+        for grant, workers in zip(grants, added, strict=True):
+            for name, units in grant.takes(workers).items():
                 takes[name] = takes.get(name, 0) + units
         if supply.fits(takes):
             supply.take(takes)
-            for one, workers in zip(turns, more, strict=True):
-                one.grow(workers)
+            for grant, workers in zip(grants, added, strict=True):
+                grant.grow(workers)
             return True
         rounds //= 2
     return False

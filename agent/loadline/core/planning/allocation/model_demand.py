@@ -1,9 +1,9 @@
 """Demands of models on limited supplies, as an allocation problem.
 
-A recommendation of plain counts is split in two: the workers that the model has come before those that it would add, so
-that models of equal priority do not take workers from each other. A recommendation with role demands is one request,
-which other pools can serve. The first worker of a role comes before both: an unserved model would otherwise wait
-forever for a worker that models of equal priority have no reason to release.
+A recommendation of plain counts is split in two: current workers rank before additional ones, so that models of equal
+priority do not take workers from each other. A recommendation with role demands is one request, which any pool of the
+role can serve. The first worker of a role ranks before both: a model without workers would otherwise wait forever for a
+worker that models of equal priority have no reason to release.
 """
 
 from collections.abc import Mapping
@@ -25,36 +25,37 @@ from loadline.core.vocabulary.reasons import ReasonCode, Recommendation, RoleDem
 from loadline.core.vocabulary.scalars import WORKERS_MAX, Role
 
 _STEPS: Final = 4
-"""A demand counts in quarters of a worker: else a question would never be the same for two turns."""
+"""Steps per worker to which a demand is rounded: otherwise the problem would differ in every turn."""
 _NUMBER_MAX: Final = 1e100
 """Bound of demands and capacities: beyond it, and below its inverse, quotients overflow."""
-# No name holds a control character, so these are nobody else's.
-_FIRST, _HAS, _MORE = "\0first", "\0has", "\0more\0"
+# Suffixes of request names; a control character cannot occur in the name of a model.
+_FIRST, _KEPT, _MORE = "\0first", "\0has", "\0more\0"
 _RANKS: Final = 3
 """Ranks of each priority: the first worker of a role, current or needed workers, additional workers."""
-_UNSURE: Final = frozenset(
+_INCOMPLETE_DATA: Final = frozenset(
     {ReasonCode.TRAFFIC_INCOMPLETE, ReasonCode.TRAFFIC_UNKNOWN, ReasonCode.NO_DATA, ReasonCode.UNKNOWN_WORKERS}
 )
-"""Reasons that a planner gives when it keeps a pool for lack of data."""
+"""Reasons of a planner that holds a pool for lack of data."""
 
 
 class ModelDemand(Struct, frozen=True):
     """Demand of one model on its pools."""
 
     counts: dict[str, int]
-    """Workers by pool, of all its pools: its first choice."""
+    """First choice: workers of each pool."""
     minimums: dict[str, int]
-    """Workers that a pool has whatever is short: its least count, or all that there are where it must not shrink."""
+    """Workers that each pool has in any case: minimum replicas, or the current count if it must not shrink."""
     needs: tuple[RoleDemand, ...] = ()
+    """Demands of roles that several pools can serve."""
 
-    def needs_as(self, other: "ModelDemand") -> bool:
-        """Return True if both pose the same problem; their first choices may differ."""
+    def is_equivalent(self, other: "ModelDemand") -> bool:
+        """Return True if both give the same allocation problem; their first choices may differ."""
         needed = {pool for need in self.needs for pool in need.capacities}
         same = all(count == other.counts.get(pool) for pool, count in self.counts.items() if pool not in needed)
         return bool(needed) and same and (self.needs, self.minimums) == (other.needs, other.minimums)
 
     def met_by(self, granted: Mapping[str, int]) -> set[str]:
-        """Pools of the needs that these counts serve: of them no more is wanted, whatever the first choice."""
+        """Return the pools of the role demands that the granted counts serve in full."""
         return {
             pool
             for need in self.needs
@@ -64,12 +65,12 @@ class ModelDemand(Struct, frozen=True):
 
 
 def current_demand(model: Model, pending: Mapping[str, int], now: int) -> ModelDemand:
-    """A model that stays as it is."""
+    """Return the demand of a model that keeps its current target."""
     counts = {pool.name: min(WORKERS_MAX, planned_of(pool, pending, now)) for pool in model.pools.values()}
     return ModelDemand(counts, counts)
 
 
-def demand_of(  # noqa: PLR0917 - one argument for each fact
+def demand_of(  # noqa: PLR0917 - one argument for each input
     model: Model,
     recommendation: Recommendation,
     bounds: Mapping[str, Bound],
@@ -82,35 +83,35 @@ def demand_of(  # noqa: PLR0917 - one argument for each fact
     """Return the demand of a recommendation, within the bounds of the pools and the budget of the model.
 
     Args:
-        model: The model as reported.
+        model: State of the model.
         recommendation: Recommendation of its planner; a pool left out keeps its count.
         bounds: Temporary bounds of pools.
         limits: Hard limits of the model.
-        pending: Counts that are being committed.
-        granted: Granted counts of the last allocation, where they differ from its first choice.
-        stale_after_ms: Time after which a worker is silent.
-        now: In ms.
+        pending: Counts being committed.
+        granted: Granted counts of the last allocation; empty if it granted the first choice.
+        stale_after_ms: Time after which a worker is stale.
+        now: Unix time in ms.
     """
     counts, minimums, keeps = {}, {}, {}
-    unsure = {reason.pool for reason in recommendation.reasons if reason.code in _UNSURE}
+    held = {reason.pool for reason in recommendation.reasons if reason.code in _INCOMPLETE_DATA}
     for name, pool in model.pools.items():
-        # Whatever is stored as decided: a count above that would stop the agent.
-        there_are, bound = min(WORKERS_MAX, planned_of(pool, pending, now)), bounds.get(name)
-        wanted = min(pool.knobs.replicas_max, recommendation.targets.get(name, there_are))
+        # A stored decision may have a count above the limit of an allocation problem.
+        current, bound = min(WORKERS_MAX, planned_of(pool, pending, now)), bounds.get(name)
+        wanted = min(pool.knobs.replicas_max, recommendation.targets.get(name, current))
         if bound is not None:
-            wanted = max(bound.least, min(bound.most, wanted))
-        # Without data it does not shrink, so others must not count on it. Who has just come is yet to report.
-        heard = pool.has_quorum(limits.quorum_ratio) or now - pool.ready_changed_at_ms < stale_after_ms
-        sure = name in recommendation.targets or not unsure & {name, ""}
-        minimums[name] = pool.minimum if heard and sure else max(pool.minimum, min(there_are, pool.knobs.replicas_max))
+            wanted = max(bound.minimum, min(bound.maximum, wanted))
+        # A pool without data does not shrink, so its GPUs are not available to others. New workers may report late.
+        is_fresh = pool.has_quorum(limits.quorum_ratio) or now - pool.ready_changed_at_ms < stale_after_ms
+        may_shrink = is_fresh and (name in recommendation.targets or not held & {name, ""})
+        minimums[name] = pool.minimum if may_shrink else max(pool.minimum, min(current, pool.knobs.replicas_max))
         counts[name] = max(wanted, minimums[name])
-        keeps[name] = min(counts[name], there_are, granted.get(name, there_are))
+        keeps[name] = min(counts[name], current, granted.get(name, current))
     shares = [
         PoolGpus(counts[name], pool.knobs.gpus_per_worker, minimums[name], pool.knobs.replicas_max)
         for name, pool in model.pools.items()
     ]
     band = GpuBand(limits.gpu_budget_min or None, limits.gpu_budget_max)
-    bounded = [max(share.least, count) for share, count in zip(shares, fit(shares, band), strict=True)]
+    bounded = [max(share.replicas_min, count) for share, count in zip(shares, fit(shares, band), strict=True)]
     if bounds or bounded != list(counts.values()):
         return ModelDemand(dict(zip(counts, bounded, strict=True)), minimums)
     needs = (_in_steps(need, keeps) for need in recommendation.demands if _is_usable(need, model))
@@ -124,24 +125,28 @@ def _is_usable(need: RoleDemand, model: Model) -> bool:
 
 
 def _in_steps(need: RoleDemand, keeps: Mapping[str, int]) -> RoleDemand:
-    """A need in steps of its demand, with the pools that could serve it alone, if with all the workers there may be.
+    """Return a role demand rounded up to steps, without pools of negligible capacity.
 
-    It is no less than what a planner keeps, for it may have other reasons to than the demand. Of a mix that is less
-    than a worker above the demand none is kept: each is needed.
+    The demand is raised to the capacity of the workers that the planner keeps, if that is at least a worker more: the
+    planner may keep them for reasons other than the demand.
+
+    Args:
+        need: Demand of a role.
+        keeps: Current workers by pool that the planner keeps.
     """
-    least = max(need.demand / WORKERS_MAX, 1.0 / _NUMBER_MAX)
-    serves = {pool: each for pool, each in sorted(need.capacities.items()) if each >= least}
-    step = min(serves.values(), default=1.0) / _STEPS
-    kept = sum(keeps[pool] * each for pool, each in serves.items())
-    smallest = min((each for pool, each in serves.items() if keeps[pool]), default=0.0)
+    capacity_min = max(need.demand / WORKERS_MAX, 1.0 / _NUMBER_MAX)
+    capacities = {pool: each for pool, each in sorted(need.capacities.items()) if each >= capacity_min}
+    step = min(capacities.values(), default=1.0) / _STEPS
+    kept = sum(keeps[pool] * each for pool, each in capacities.items())
+    smallest = min((each for pool, each in capacities.items() if keeps[pool]), default=0.0)
     demand = kept if kept - smallest >= need.demand else need.demand
-    return RoleDemand(need.role, ceil(demand / step - 1e-9) * step, serves)
+    return RoleDemand(need.role, ceil(demand / step - 1e-9) * step, capacities)
 
 
 def left_of(
     demands: Mapping[str, ModelDemand], granted: Mapping[str, Mapping[str, int]], supplies: Supplies
 ) -> dict[str, int]:
-    """Return what is left of each supply if models get their grant, or their first choice without one."""
+    """Return the GPUs left of each supply if models get their grant, or their first choice without one."""
     left = dict(supplies.limits)
     for name in supplies.takes:
         for supply, gpus in supplies.taken(name, granted.get(name, demands[name].counts)).items():
@@ -153,17 +158,18 @@ def problem_of(
     fleet: Fleet, demands: Mapping[str, ModelDemand], supplies: Supplies, knobs: AllocationKnobs, now: int
 ) -> AllocationProblem:
     """Return the allocation problem at ``now`` (ms) of all models that use limited supplies."""
-    wants: list[ModelRequest] = []
+    requests: list[ModelRequest] = []
     for name in sorted(supplies.takes):
-        wants += _wants(fleet.models[name], demands[name], supplies.priorities[name], supplies.takes[name], now)
+        requests += _requests(fleet.models[name], demands[name], supplies.priorities[name], supplies.takes[name], now)
     return AllocationProblem(
-        tuple(wants), supplies.limits, knobs.policy, knobs.delayed_best_effort, knobs.switching_cost_hours
+        tuple(requests), supplies.limits, knobs.policy, knobs.delayed_best_effort, knobs.switching_cost_hours
     )
 
 
-def _wants(
+def _requests(
     model: Model, model_demand: ModelDemand, priority: int, takes: Mapping[str, Mapping[str, int]], now: int
 ) -> list[ModelRequest]:
+    """Return the requests of a model: first workers, then needed and current workers, then additional ones."""
     rank = _RANKS * priority
     needed = {pool for need in model_demand.needs for pool in need.capacities}
     empty = _empty(model, model_demand, takes, now)
@@ -181,12 +187,12 @@ def _wants(
             demand = max(0.0, demand - worker)
             options = tuple(replace(option, replicas_max=option.replicas_max - 1) for option in options)
         parts.append(RoleRequest(need.role, demand, options))
-    has: list[RoleRequest] = []
-    more: list[tuple[str, int, list[RoleRequest]]] = []
+    kept_parts: list[RoleRequest] = []
+    additional: list[tuple[str, int, list[RoleRequest]]] = []
     for name in sorted(takes.keys() - needed):
-        pool, floor, count = model.pools[name], model_demand.minimums[name], model_demand.counts[name]
-        there_are = pool.effective_target(now)
-        kept = max(floor, min(there_are, count))
+        pool, minimum, count = model.pools[name], model_demand.minimums[name], model_demand.counts[name]
+        current = pool.effective_target(now)
+        kept = max(minimum, min(current, count))
         cost, taken = pool.cost_per_hour, dict(takes[name])
         if count and pool.knobs.role in empty:
             empty.remove(pool.knobs.role)
@@ -194,23 +200,23 @@ def _wants(
             first.append(RoleRequest(pool.knobs.role, 1.0, (option,)))
             count -= 1
         if kept:
-            option = PoolOption(name, 1.0, cost, taken, floor, kept, there_are)
-            has.append(RoleRequest(pool.knobs.role, float(kept), (option,)))
+            option = PoolOption(name, 1.0, cost, taken, minimum, kept, current)
+            kept_parts.append(RoleRequest(pool.knobs.role, float(kept), (option,)))
         if count > kept:
             option = PoolOption(name, 1.0, cost, taken, 0, count - kept)
             part = RoleRequest(pool.knobs.role, float(count - kept), (option,))
-            more.append((model.name + _MORE + name, rank + 2, [part]))
+            additional.append((model.name + _MORE + name, rank + 2, [part]))
     found = (
         (model.name + _FIRST, rank, first),
         (model.name, rank + 1, parts),
-        (model.name + _HAS, rank + 1, has),
-        *more,
+        (model.name + _KEPT, rank + 1, kept_parts),
+        *additional,
     )
     return [ModelRequest(name, order, tuple(each)) for name, order, each in found if each]
 
 
 def _empty(model: Model, model_demand: ModelDemand, takes: Mapping[str, Mapping[str, int]], now: int) -> set[Role]:
-    """The roles of which a model has no worker, and none that comes whatever is short."""
+    """Return the roles without workers, and without workers that start in any case."""
     pools = model.pools
     served = {
         pool.knobs.role
@@ -225,17 +231,17 @@ def _empty(model: Model, model_demand: ModelDemand, takes: Mapping[str, Mapping[
 def _option(
     pool: Pool, model_demand: ModelDemand, serves: float, takes: Mapping[str, Mapping[str, int]], now: int
 ) -> PoolOption:
-    floor = model_demand.minimums[pool.name]
-    most = min(WORKERS_MAX, max(floor, pool.knobs.replicas_max))
+    minimum = model_demand.minimums[pool.name]
+    maximum = min(WORKERS_MAX, max(minimum, pool.knobs.replicas_max))
     taken = dict(takes.get(pool.name, {}))
-    return PoolOption(pool.name, serves, pool.cost_per_hour, taken, floor, most, pool.effective_target(now))
+    return PoolOption(pool.name, serves, pool.cost_per_hour, taken, minimum, maximum, pool.effective_target(now))
 
 
 def counts_of(allocation: Allocation, name: str, model_demand: ModelDemand) -> dict[str, int]:
-    """Return the counts that an allocation gives a model; a pool that it leaves out gets its first choice."""
+    """Return the counts that an allocation grants a model; pools that it leaves out get their first choice."""
     found: dict[str, int] = {}
-    for want in (name + _FIRST, name, name + _HAS, *(name + _MORE + pool for pool in model_demand.counts)):
-        for pool, count in allocation.counts.get(want, {}).items():
+    for request in (name + _FIRST, name, name + _KEPT, *(name + _MORE + pool for pool in model_demand.counts)):
+        for pool, count in allocation.counts.get(request, {}).items():
             found[pool] = found.get(pool, 0) + count
     return {
         pool: max(model_demand.minimums[pool], found.get(pool, count)) for pool, count in model_demand.counts.items()

@@ -1,9 +1,9 @@
-"""Greedy allocation of limited supplies by regret: models with most to lose come first.
+"""Greedy allocation of limited supplies by regret.
 
-Models are served by priority; of equal ones the model first to which its second choice is worst, then the one whose
-choice is dearest, then by name. A model whose choice does not fit comes again with its next one. This is the order of
-the Workload Variant Autoscaler (v0.4.1), in which equals came in any order. What is left goes to models that cannot be
-served, by a policy (``leftovers``).
+Models are served by priority, then by regret (the additional cost of their second candidate), then by the cost of their
+first candidate, highest first, then by name. A model whose candidate does not fit is queued again with its next one.
+This is the order of the Workload Variant Autoscaler (v0.4.1), which leaves ties undefined. Supplies that remain are
+distributed by a policy to models that cannot be served in full (``leftovers``).
 """
 
 from collections.abc import Iterable, Sequence
@@ -29,48 +29,49 @@ Chosen = dict[str, Bundle]
 
 
 def greedy(problem: AllocationProblem) -> Allocation:
-    """Allocate without search. The result does not depend on the order of the models or pools."""
+    """Allocate greedily; the result does not depend on the order of models and pools."""
     supply = supply_of(problem)
     contenders = contenders_of(problem, supply)
-    return allocation(contenders, grant(contenders, supply, problem.policy, delayed=problem.delayed_best_effort))
+    counts = grant_workers(contenders, supply, problem.policy, delayed=problem.delayed_best_effort)
+    return allocation_of(contenders, counts)
 
 
-def grant(
+def grant_workers(
     contenders: Sequence[Contender], supply: RemainingSupply, policy: SaturationPolicy, *, delayed: bool
 ) -> Counts:
-    """Return the workers by request and pool, and take their GPUs from the supply."""
+    """Return the granted counts by request and pool; take their GPUs from the supply."""
     if policy == "weighted":
         return by_weight(contenders, supply)
     counts: Counts = {}
     for group in groups_of(contenders, policy, delayed=delayed):
         chosen, unserved = serve(group, supply)
-        counts |= {name: choice.counts for name, choice in chosen.items()}
+        counts |= {name: bundle.counts for name, bundle in chosen.items()}
         counts |= share_out(unserved, supply, policy)
     return counts
 
 
 def groups_of(contenders: Sequence[Contender], policy: SaturationPolicy, *, delayed: bool) -> list[list[Contender]]:
-    """Group requests that are served before leftovers are shared; later groups get what remains."""
+    """Group requests; leftovers are shared out within a group before the next group is served."""
     if delayed or policy == "none":
         return [list(contenders)]
     return [list(group) for _, group in groupby(sorted(contenders, key=_priority), _priority)]
 
 
-def allocation(contenders: Sequence[Contender], counts: Counts) -> Allocation:
-    """The counts of all pools, and what they do not serve."""
-    every: Counts = {}
+def allocation_of(contenders: Sequence[Contender], granted: Counts) -> Allocation:
+    """Return the allocation with the granted counts, or else minimum replicas, and the unserved demand."""
+    counts: Counts = {}
     unserved: dict[str, float] = {}
-    for contender in sorted(contenders, key=lambda contender: contender.want.name):
-        name, least = contender.want.name, contender.least()
-        every[name] = {pool: counts.get(name, least).get(pool, 0) for pool in sorted(least)}
-        share = 1.0 - min((served(part, every[name]) for part in contender.want.roles), default=1.0)
+    for contender in sorted(contenders, key=lambda contender: contender.request.name):
+        name, minimums = contender.request.name, contender.minimums()
+        counts[name] = {pool: granted.get(name, minimums).get(pool, 0) for pool in sorted(minimums)}
+        share = 1.0 - min((served(part, counts[name]) for part in contender.request.roles), default=1.0)
         if share > 0.0:
             unserved[name] = share
-    return Allocation(every, unserved)
+    return Allocation(counts, unserved)
 
 
 def serve(group: Sequence[Contender], supply: RemainingSupply) -> tuple[Chosen, list[Contender]]:
-    """Serve those that can be; the others, in the order in which they turned out not to be."""
+    """Serve requests in full; return the bundles of those served, and the others in the order of their failure."""
     chosen: Chosen = {}
     unserved: list[Contender] = []
     for _, equals in groupby(sorted(group, key=_priority), _priority):
@@ -80,21 +81,21 @@ def serve(group: Sequence[Contender], supply: RemainingSupply) -> tuple[Chosen, 
                 unserved.append(contender)
             else:
                 supply.take(mixed.takes)
-                chosen[contender.want.name] = mixed
+                chosen[contender.request.name] = mixed
     return chosen, unserved
 
 
 def _serve(equals: Iterable[Contender], supply: RemainingSupply, chosen: Chosen) -> list[Contender]:
-    """Serve those of one priority of which a candidate fits."""
+    """Serve requests of one priority by their candidates; return those of which no candidate fits."""
     queue = [(*_order(contender, 0), 0, contender) for contender in equals]
     heapify(queue)
     unserved: list[Contender] = []
     while queue:
         *_, number, contender = heappop(queue)
-        choice = contender.candidates[number]
-        if supply.fits(choice.takes):
-            supply.take(choice.takes)
-            chosen[contender.want.name] = choice
+        bundle = contender.candidates[number]
+        if supply.fits(bundle.takes):
+            supply.take(bundle.takes)
+            chosen[contender.request.name] = bundle
         elif number + 1 < len(contender.candidates):
             heappush(queue, (*_order(contender, number + 1), number + 1, contender))
         else:
@@ -103,11 +104,11 @@ def _serve(equals: Iterable[Contender], supply: RemainingSupply, chosen: Chosen)
 
 
 def _order(contender: Contender, number: int) -> tuple[float, float, str]:
-    """By what the next choice costs more, by what this one costs, by name."""
-    choices = contender.candidates
-    regret = choices[number + 1].value - choices[number].value if number + 1 < len(choices) else inf
-    return -regret, -choices[number].value, contender.want.name
+    """Return the sort key of a candidate: highest regret, then highest cost, then name."""
+    candidates = contender.candidates
+    regret = candidates[number + 1].value - candidates[number].value if number + 1 < len(candidates) else inf
+    return -regret, -candidates[number].value, contender.request.name
 
 
 def _priority(contender: Contender) -> int:
-    return contender.want.priority
+    return contender.request.priority

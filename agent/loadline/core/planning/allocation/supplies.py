@@ -1,4 +1,4 @@
-"""Limited supplies: GPUs by type, over all models and by namespace, and what a worker takes of them."""
+"""Limited supplies of GPUs by type, over all models and by namespace, and the GPUs that workers take of them."""
 
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Final, Literal
@@ -10,35 +10,40 @@ from loadline.core.vocabulary.allocations import SaturationPolicy
 
 Gpus = Annotated[int, Meta(ge=0, le=10_000_000)]
 Quota = dict[str, Annotated[int, Meta(ge=-1, le=10_000_000)]]
-"""GPUs by type; ``UNLIMITED`` is no limit, and ``DEFAULT`` is of each type that is not named."""
+"""Quota of GPUs by type; ``DEFAULT`` applies to each type that is not listed."""
 UNLIMITED: Final = -1
+"""Quota of a type without a limit."""
 DEFAULT: Final = "default"
+"""Key of the quota for types that are not listed."""
 
 
 class AllocationKnobs(Struct, frozen=True, forbid_unknown_fields=True):
-    """Limited GPUs: how many exist of each type, and which models get them when they are short."""
+    """GPU capacity by type, and its allocation to models when GPUs are short."""
 
     capacity: Annotated[
         dict[str, Gpus],
-        Meta(description="GPUs that there are, by type of accelerator; a type that is not named is not limited."),
+        Meta(description="Number of GPUs by accelerator type; types that are not listed are unlimited."),
     ] = {}
     policy: Annotated[
         SaturationPolicy,
-        Meta(description="Who gets what is left when not all can be served: docs/explanation/allocation.md."),
+        Meta(
+            description="Distribution of the remaining GPUs among models that cannot be served in full: see"
+            " docs/explanation/allocation.md."
+        ),
     ] = "priority_round_robin"
     delayed_best_effort: Annotated[
-        bool, Meta(description="Leftovers are given only after models of all priorities were tried in full.")
+        bool, Meta(description="Distribute remaining GPUs only after models of all priorities have been served.")
     ] = False
     solver: Annotated[
         Literal["exact", "greedy"],
-        Meta(description="exact: greedy at once, then what a child process finds to be best; greedy: only that."),
+        Meta(description="exact: greedy at once, then the optimum from a child process; greedy: greedy only."),
     ] = "exact"
-    solve_deadline_ms: Annotated[int, Meta(ge=10, le=60_000, description="Longest that the child may take.")] = 2_000
+    solve_deadline_ms: Annotated[int, Meta(ge=10, le=60_000, description="Time limit of the exact solver.")] = 2_000
     solve_interval_ms: Annotated[
-        int, Meta(ge=0, le=3_600_000, description="Least time between two questions to the child.")
+        int, Meta(ge=0, le=3_600_000, description="Minimum time between two runs of the exact solver.")
     ] = 2_000
     switching_cost_hours: Annotated[
-        float, Meta(ge=0, le=1_000, description="What a worker that starts or goes costs, in hours of it.")
+        float, Meta(ge=0, le=1_000, description="Cost of starting or stopping a worker, in hours of its cost.")
     ] = 0.1
 
 
@@ -50,11 +55,11 @@ class Tenant(Struct, frozen=True):
 
 
 class Supplies(Struct, frozen=True):
-    """Limits by supply, and GPUs that one worker takes of each. A supply is a type, or ``namespace/type``."""
+    """Limits of supplies, and the GPUs that one worker takes. A supply is a type, or ``namespace/type``."""
 
     limits: dict[str, int] = {}
     takes: dict[str, dict[str, dict[str, int]]] = {}
-    """GPUs by model, pool and limited supply; a pool that uses none is left out."""
+    """GPUs of one worker by model, pool and limited supply; pools that take none are left out."""
     quotas: dict[str, None] = {}
     """Supplies that are limited by the quota of a namespace."""
     priorities: dict[str, int] = {}
@@ -63,12 +68,12 @@ class Supplies(Struct, frozen=True):
     """Namespace by model."""
 
     def of_type(self, model: str, gpu_type: str) -> list[str]:
-        """Return the limited supplies that GPUs of a type belong to; the type alone for a model that is gone."""
+        """Return the limited supplies of GPUs of a type; for a model that was removed, without its namespace."""
         supplies = (gpu_type, f"{self.namespaces.get(model, '')}/{gpu_type}")
         return [supply for supply in supplies if supply in self.limits]
 
     def taken(self, model: str, workers: Mapping[str, int]) -> dict[str, int]:
-        """Return the GPUs that some workers of a model take, by supply."""
+        """Return the GPUs that workers of a model take, by supply."""
         found: dict[str, int] = {}
         for pool, takes in self.takes.get(model, {}).items():
             for supply, gpus in takes.items():

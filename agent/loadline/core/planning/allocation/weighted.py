@@ -1,8 +1,8 @@
 """Allocation of short supplies by weight: the demand of a model divided by its priority.
 
-So it is with the newest Workload Variant Autoscaler, which does it for one supply. Here a model whose shares are less
-than its first choice takes is served by a mix of pools, if they and the surplus allow one; else it gets the
-workers that its shares allow. What is left then goes to whom most is missing, by weight.
+The newest Workload Variant Autoscaler does this for one supply. Here, a model whose shares do not cover its first
+candidate is served by a mix of pools if its shares and the surplus allow one; otherwise it gets the workers that its
+shares allow. Remaining GPUs go to the models with the largest weighted shortfall.
 """
 
 from collections.abc import Sequence
@@ -13,13 +13,13 @@ from typing import Final
 from msgspec import Struct
 
 from loadline.core.planning.allocation.contenders import Contender, RemainingSupply
-from loadline.core.planning.allocation.leftovers import Partly, at_once, in_turns
+from loadline.core.planning.allocation.leftovers import PartialGrant, distribute_in_turns, take_rounds
 
 _ROUNDING: Final = 1e-9
 
 
 class WeightedClaim(Struct, frozen=True):
-    """Claim of a request on a supply."""
+    """Weighted claim of a request on a supply."""
 
     weight: float
     floor: int
@@ -29,9 +29,9 @@ class WeightedClaim(Struct, frozen=True):
 
 
 def fair_shares(claims: Sequence[WeightedClaim], budget: int) -> list[int]:
-    """Return whole shares of a budget: minimums first, then by weight up to the caps; largest remainders round up.
+    """Divide a budget into whole shares: minimums first, then by weight up to the caps.
 
-    Of equal remainders the first. Where the minimums alone are more than the budget, they are the shares.
+    The largest remainders round up; of equal ones the first. If the minimums exceed the budget, they are the shares.
     """
     shares = [float(claim.floor) for claim in claims]
     left = float(budget - sum(claim.floor for claim in claims))
@@ -40,15 +40,15 @@ def fair_shares(claims: Sequence[WeightedClaim], budget: int) -> list[int]:
         level = left / sum(claims[number].weight for number in open_)
         full = [number for number in open_ if claims[number].cap - shares[number] <= level * claims[number].weight]
         for number in full or open_:
-            more = claims[number].cap - shares[number] if full else level * claims[number].weight
-            shares[number] += more
-            left -= more
+            added = claims[number].cap - shares[number] if full else level * claims[number].weight
+            shares[number] += added
+            left -= added
         open_ = [number for number in open_ if number not in full] if full else []
     return _rounded(shares)
 
 
 def _rounded(shares: Sequence[float]) -> list[int]:
-    """Round shares to whole numbers of the same sum."""
+    """Round shares to integers without changing their sum."""
     whole = [floor(share + _ROUNDING) for share in shares]
     order = sorted(range(len(shares)), key=lambda number: (round(whole[number] - shares[number], 9), number))
     for number in order[: round(sum(shares)) - sum(whole)]:
@@ -57,66 +57,66 @@ def _rounded(shares: Sequence[float]) -> list[int]:
 
 
 def by_weight(contenders: Sequence[Contender], supply: RemainingSupply) -> dict[str, dict[str, int]]:
-    """Return the workers by request and pool, and take their GPUs from the supply."""
-    ordered = sorted(contenders, key=lambda one: (-_weight(one), one.want.name))
+    """Return the granted counts by request and pool; take their GPUs from the supply."""
+    ordered = sorted(contenders, key=lambda one: (-_weight(one), one.request.name))
     counts: dict[str, dict[str, int]] = {}
     short: list[tuple[Contender, RemainingSupply]] = []
     for contender, own in zip(ordered, _own_shares(ordered, supply), strict=True):
-        choice = contender.candidates[0]
-        if own.fits(choice.takes):
-            supply.take(choice.takes)
-            counts[contender.want.name] = choice.counts
+        bundle = contender.candidates[0]
+        if own.fits(bundle.takes):
+            supply.take(bundle.takes)
+            counts[contender.request.name] = bundle.counts
         else:
             short.append((contender, own))
-    turns: list[Partly] = []
+    grants: list[PartialGrant] = []
     surplus = {name: units - sum(own.left[name] for _, own in short) for name, units in supply.left.items()}
     for contender, own in short:
-        reach = RemainingSupply({name: units + own.left[name] for name, units in surplus.items()})
-        mixed = contender.mixed(reach)
+        available = RemainingSupply({name: units + own.left[name] for name, units in surplus.items()})
+        mixed = contender.mixed(available)
         if mixed is None:
-            turns.append(_within(contender, own, supply))
+            grants.append(_grant_shares(contender, own, supply))
         else:
             supply.take(mixed.takes)
-            counts[contender.want.name] = mixed.counts
-            surplus = {name: units - mixed.takes.get(name, 0) for name, units in reach.left.items()}
-    counts |= {one.contender.want.name: one.counts for one in turns}
-    # Of equal ones the first, by weight and name.
-    queue = [(-_missing(one), number, one) for number, one in enumerate(turns)]
+            counts[contender.request.name] = mixed.counts
+            surplus = {name: units - mixed.takes.get(name, 0) for name, units in available.left.items()}
+    counts |= {grant.contender.request.name: grant.counts for grant in grants}
+    # Ties are in the order of weight and name.
+    queue = [(-_shortfall(grant), number, grant) for number, grant in enumerate(grants)]
     heapify(queue)
     while queue:
-        _, number, one = heappop(queue)
-        if (not queue and at_once([one], supply)) or one.step(supply):
-            heappush(queue, (-_missing(one), number, one))
+        _, number, grant = heappop(queue)
+        if (not queue and take_rounds([grant], supply)) or grant.step(supply):
+            heappush(queue, (-_shortfall(grant), number, grant))
     return counts
 
 
 def _weight(contender: Contender) -> float:
-    """Return the GPUs of the first choice, divided by the priority."""
-    return sum(contender.candidates[0].takes.values()) / contender.want.priority
+    """Return the GPUs of the first candidate, divided by the priority."""
+    return sum(contender.candidates[0].takes.values()) / contender.request.priority
 
 
 def _own_shares(contenders: Sequence[Contender], supply: RemainingSupply) -> list[RemainingSupply]:
-    """Return the share of each request in each supply that its first choice uses."""
+    """Return the share of each request in each supply that its first candidate takes."""
     own = [RemainingSupply({}) for _ in contenders]
     for name, budget in supply.left.items():
-        first_choices = [contender.candidates[0].takes.get(name, 0) for contender in contenders]
+        needed = [contender.candidates[0].takes.get(name, 0) for contender in contenders]
         claims = [
-            WeightedClaim(units / contender.want.priority, 0, units)
-            for units, contender in zip(first_choices, contenders, strict=True)
+            WeightedClaim(units / contender.request.priority, 0, units)
+            for units, contender in zip(needed, contenders, strict=True)
         ]
         for one, share in zip(own, fair_shares(claims, budget), strict=True):
             one.left[name] = share
     return own
 
 
-def _within(contender: Contender, own: RemainingSupply, supply: RemainingSupply) -> Partly:
-    """Serve a request within its own shares, and take its GPUs from the supply."""
-    one, before = Partly(contender, supply), dict(own.left)
-    in_turns([one], own)
+def _grant_shares(contender: Contender, own: RemainingSupply, supply: RemainingSupply) -> PartialGrant:
+    """Serve a request within its own shares; take its GPUs from the supply."""
+    grant, before = PartialGrant(contender, supply), dict(own.left)
+    distribute_in_turns([grant], own)
     supply.take({name: units - own.left[name] for name, units in before.items()})
-    return one
+    return grant
 
 
-def _missing(one: Partly) -> float:
-    """Return what a request lacks, by weight."""
-    return _weight(one.contender) * (1.0 - min(one.shares))
+def _shortfall(grant: PartialGrant) -> float:
+    """Return the unserved demand of a request, weighted."""
+    return _weight(grant.contender) * (1.0 - min(grant.shares))

@@ -1,4 +1,4 @@
-"""Requests that wait for a worker, as a demand beside the arrivals."""
+"""Waiting requests as a demand in addition to the arrivals."""
 
 from msgspec import Struct, field
 
@@ -7,24 +7,29 @@ from loadline.core.vocabulary.scalars import Role
 
 
 class Backlog(Struct):
-    """Waiting requests of each role."""
+    """Waiting requests by role."""
 
     waiting: dict[Role, int] = field(default_factory=dict)
-    """At the workers of the role; requests that no worker has accepted wait for prefill, if there is such a role."""
+    """Requests at workers of the role; those that no worker has accepted count as prefill, or aggregated requests."""
 
     def update(self, model: Model, now: int) -> None:
         """Count the requests that wait at ``now`` (ms)."""
         waiting: dict[Role, int] = {}
         for pool in model.pools.values():
             waiting[pool.knobs.role] = waiting.get(pool.knobs.role, 0) + pool.load.waiting
-        first: Role = next((role for role in waiting if role != "decode"), "decode")
-        waiting[first] += model.traffic.queued(now)
+        first_role: Role = next((role for role in waiting if role != "decode"), "decode")
+        waiting[first_role] += model.traffic.queued(now)
         self.waiting = waiting
 
     def requests_per_s(self, role: Role, arriving: float, ttft_ms: float, drain_ms: int) -> float:
-        """Return the rate (requests/s) that serves a backlog within ``drain_ms``, beside ``arriving`` ones.
+        """Return the rate that serves the backlog of a role within ``drain_ms``, in requests/s.
 
-        As many requests as arrive within the TTFT may wait: none of them waits longer than that.
+        Args:
+            role: The role.
+            arriving: Arrivals in requests/s. As many as arrive within the TTFT are no backlog: none of them waits
+                longer than the TTFT.
+            ttft_ms: TTFT objective.
+            drain_ms: Time in which the backlog should be served.
         """
-        late = self.waiting.get(role, 0) - arriving * ttft_ms / 1_000.0
-        return max(0.0, late) * 1_000.0 / drain_ms
+        backlog = self.waiting.get(role, 0) - arriving * ttft_ms / 1_000.0
+        return max(0.0, backlog) * 1_000.0 / drain_ms

@@ -1,4 +1,4 @@
-"""The traffic of a model as series of equal intervals, and the questions about its future."""
+"""Traffic of a model as series of equal intervals, and the outlooks derived from them."""
 
 from math import sqrt
 from typing import Final
@@ -21,70 +21,73 @@ from loadline.core.vocabulary.forecasts import (
 )
 from loadline.core.vocabulary.samples import Histogram
 
-KEPT: Final = POINTS_MAX
-"""Intervals that are remembered, as many as a question holds: eight days of three minutes."""
+INTERVALS_MAX: Final = POINTS_MAX
+"""Number of recorded intervals, as many as a forecast query holds: eight days of three minutes."""
 SERIES: Final = 3
-"""Requests, ISL and OSL."""
-HEARD_LEAST: Final = 0.5
-"""Share of an interval that must have been heard: of less it is not known what it was."""
+"""Number of series: requests, ISL and OSL."""
+_OBSERVED_SHARE_MIN: Final = 0.5
+"""Fraction of an interval that must be observed; below it, the interval is unknown."""
 _BURST_SIGMAS: Final = 3.0
-"""The busiest part of an interval is by chance so many standard deviations above its mean at most; above is a burst."""
-_FAR_LESS: Final = 0.5
-"""Share of what is expected: where less comes than that, a peak that is all there is to go by is over."""
-_UNENDED_MAX: Final = 2.0
-"""Where fewer than half of the requests have ended, or say so, nothing is concluded of the others."""
+"""Standard deviations above the mean at which the busiest part of an interval is a burst instead of chance."""
+_PEAK_OVER_RATIO: Final = 0.5
+"""Ratio of recent to expected traffic below which a peak known from one interval only is over."""
+_UNFINISHED_RATIO_MAX: Final = 2.0
+"""Limit on the ratio of all to finished requests in estimates of output lengths: finished ones must be half of all."""
 
 
 class Intervals(Struct):
-    """What was, interval by interval: None is unknown, 0 is idle. Lengths are carried through idle intervals."""
+    """Series of intervals: None is unknown, 0 is idle. An idle interval repeats the lengths of the one before."""
 
     interval_ms: int = 0
     busiest_ms: int = 0
-    """An interval counts as busy as this long a part of it was at its busiest."""
+    """Length of the busiest part of an interval, whose load is the load of the interval."""
     began_ms: int = -1
-    """When the interval under way began; -1 before the first."""
-    recalled_end_ms: int | None = None
-    """Time of day, UTC, at which the past ends that it starts with; None: when the first interval begins."""
-    mark: TrafficTotals = TrafficTotals()
+    """Start of the current interval, Unix ms; -1 before the first."""
+    history_ends_ms: int | None = None
+    """Time of day (UTC) at which the loaded history ends; None: it ends at the start of the first interval."""
+    begin_totals: TrafficTotals = TrafficTotals()
+    """Traffic totals at the start of the current interval."""
     requests: list[float | None] = field(default_factory=list)
     isl_tokens: list[float | None] = field(default_factory=list)
     osl_tokens: list[float | None] = field(default_factory=list)
     kv_hit_rate: float = 0.0
-    """Of the newest interval that had prompts."""
+    """Hit rate of the newest interval with prompts."""
     decode_share: float = 1.0
-    """Of the newest interval that had requests: see ``Outlook``."""
+    """Share of the newest interval with requests; see ``Outlook``."""
     decode_peak: float = 1.0
+    """Peak of the newest interval with requests; see ``Outlook``."""
     isl_bins: Histogram = NO_BINS
     osl_bins: Histogram = NO_BINS
     peak_requests_per_s: float = 0.0
+    """Rate of requests in the busiest part of the current interval so far."""
     peak_computed_tokens_per_s: float = 0.0
-    """Prompt tokens that no prefix cache had."""
-    noted_ms: int = -1
-    """When these two were last seen to; -1 since the interval began."""
+    """Rate of uncached prompt tokens in the busiest part of the current interval so far."""
+    observed_at_ms: int = -1
+    """Time of the last update of both peaks, Unix ms; -1 since the start of the interval."""
 
-    def recall(self, history: History) -> None:
-        """Take this for what was before the first interval, whenever that begins."""
-        self.requests = list(history.requests.values[-KEPT:])
-        self.isl_tokens = list(history.isl_tokens.values[-KEPT:])
-        self.osl_tokens = list(history.osl_tokens.values[-KEPT:])
-        self.recalled_end_ms = history.ends_at_ms
+    def load_history(self, history: History) -> None:
+        """Use a history as the intervals before the first one."""
+        self.requests = list(history.requests.values[-INTERVALS_MAX:])
+        self.isl_tokens = list(history.isl_tokens.values[-INTERVALS_MAX:])
+        self.osl_tokens = list(history.osl_tokens.values[-INTERVALS_MAX:])
+        self.history_ends_ms = history.ends_at_ms
 
     def begin(self, traffic: Traffic, now: int) -> None:
-        """Begin the first interval. From the end of the past that was recalled until now load was as a day before."""
-        self.began_ms, self.mark = now, traffic.totals
-        if self.recalled_end_ms is not None:
-            missing = (now - self.recalled_end_ms) % DAY_MS // self.interval_ms
+        """Begin the first interval; fill the time since the end of the history with the load of the day before."""
+        self.began_ms, self.begin_totals = now, traffic.totals
+        if self.history_ends_ms is not None:
+            missing = (now - self.history_ends_ms) % DAY_MS // self.interval_ms
             for series in (self.requests, self.isl_tokens, self.osl_tokens):
                 begin = max(0, len(series) - DAY_MS // self.interval_ms)
                 series.extend(series[begin : begin + missing])
-                del series[:-KEPT]
+                del series[:-INTERVALS_MAX]
 
-    def note(self, traffic: Traffic, now: int) -> None:
-        """See whether the interval under way is busier now than it was before."""
-        since_ms, before_ms = now - self.busiest_ms, self.noted_ms - self.busiest_ms
-        if traffic.reported_at_ms < self.noted_ms and since_ms // BUCKET_MS == before_ms // BUCKET_MS:
-            return  # the same buckets, and nothing new in them: a model is planned for each report of its workers
-        self.noted_ms = now
+    def observe(self, traffic: Traffic, now: int) -> None:
+        """Update the peaks of the current interval at ``now`` (ms)."""
+        since_ms, before_ms = now - self.busiest_ms, self.observed_at_ms - self.busiest_ms
+        if traffic.reported_at_ms < self.observed_at_ms and since_ms // BUCKET_MS == before_ms // BUCKET_MS:
+            return  # the buckets are unchanged: a model is planned at each report of a worker
+        self.observed_at_ms = now
         recent = traffic.recent_arrivals(self.busiest_ms, now)
         if recent.observed_ms >= self.busiest_ms - BUCKET_MS:
             rate = recent.requests_per_s
@@ -94,95 +97,101 @@ class Intervals(Struct):
 
     @property
     def ends_ms(self) -> int:
-        """When the interval under way ends."""
+        """End of the current interval, Unix ms."""
         return self.began_ms + self.interval_ms
 
-    def so_far(self, traffic: Traffic) -> TrafficTotals:
-        """What the interval under way has had."""
-        return traffic.totals.since(self.mark)
+    def current_totals(self, traffic: Traffic) -> TrafficTotals:
+        """Return the totals of the current interval so far."""
+        return traffic.totals.since(self.begin_totals)
 
     def close(self, traffic: Traffic, now: int) -> TrafficTotals:
-        """End the interval under way, and all others that have ended; gives what it had.
+        """End the current interval and all others before ``now`` (ms).
 
-        Where nobody looked for several intervals, what came belongs to none of them: they are unknown.
+        After a pause over several intervals the traffic cannot be divided among them: they are unknown.
+
+        Returns:
+            The totals of the current interval.
         """
-        had = self.so_far(traffic)
-        over = (now - self.began_ms) // self.interval_ms
-        known = over == 1 and had.observed_ms >= HEARD_LEAST * self.interval_ms
-        for _ in range(min(over, KEPT)):
-            self.requests.append(self._busiest(had) * self.interval_ms / 1_000.0 if known else None)
-            self.isl_tokens.append(_carried(self.isl_tokens, had.isl_tokens.value))
-            self.osl_tokens.append(_carried(self.osl_tokens, _osl_tokens(had, traffic.outstanding(now))))
-        if known and had.arrivals:
-            self.isl_bins, self.osl_bins = had.isl_bins, had.osl_bins
-            self.kv_hit_rate = had.kv_hit_rate
-            most = max(had.requests_per_s, self.peak_requests_per_s)
-            # What is beyond chance swings by itself.
-            chance = _BURST_SIGMAS / sqrt(max(most * self.busiest_ms / 1_000.0, 1.0))
-            usual = max(had.requests_per_s, most * (1.0 - chance))
-            self.decode_share, self.decode_peak = most / self._busiest(had), most / usual
+        totals = self.current_totals(traffic)
+        ended = (now - self.began_ms) // self.interval_ms
+        known = ended == 1 and totals.observed_ms >= _OBSERVED_SHARE_MIN * self.interval_ms
+        for _ in range(min(ended, INTERVALS_MAX)):
+            self.requests.append(self._peak_rate(totals) * self.interval_ms / 1_000.0 if known else None)
+            self.isl_tokens.append(_known_or_last(totals.isl_tokens.value, self.isl_tokens))
+            self.osl_tokens.append(_known_or_last(_osl_tokens(totals, traffic.outstanding(now)), self.osl_tokens))
+        if known and totals.arrivals:
+            self.isl_bins, self.osl_bins = totals.isl_bins, totals.osl_bins
+            self.kv_hit_rate = totals.kv_hit_rate
+            highest = max(totals.requests_per_s, self.peak_requests_per_s)
+            # The part of the peak that chance does not explain is a variation of the load itself.
+            chance = _BURST_SIGMAS / sqrt(max(highest * self.busiest_ms / 1_000.0, 1.0))
+            usual = max(totals.requests_per_s, highest * (1.0 - chance))
+            self.decode_share, self.decode_peak = highest / self._peak_rate(totals), highest / usual
         for series in (self.requests, self.isl_tokens, self.osl_tokens):
-            del series[:-KEPT]
-        self.began_ms += over * self.interval_ms
-        self.mark = traffic.totals
+            del series[:-INTERVALS_MAX]
+        self.began_ms += ended * self.interval_ms
+        self.begin_totals = traffic.totals
         self.peak_requests_per_s = self.peak_computed_tokens_per_s = 0.0
-        self.noted_ms = -1
-        return had
+        self.observed_at_ms = -1
+        return totals
 
-    def _busiest(self, had: TrafficTotals) -> float:
-        """Requests a second of the busiest part, where those of mean prefill work count as one."""
-        isl = computed_isl(had.isl_tokens.value or 0.0, had.kv_hit_rate)
+    def _peak_rate(self, totals: TrafficTotals) -> float:
+        """Return the rate of the busiest part in requests/s, where one request is one mean prefill."""
+        isl = computed_isl(totals.isl_tokens.value or 0.0, totals.kv_hit_rate)
         by_tokens = self.peak_computed_tokens_per_s / isl if isl else 0.0
-        return max(had.requests_per_s, self.peak_requests_per_s, by_tokens)
+        return max(totals.requests_per_s, self.peak_requests_per_s, by_tokens)
 
-    def questions(self, ahead_ms: float, knobs: ForecastKnobs) -> list[ForecastQuery]:
-        """How many requests, and of which lengths, in all intervals until ``ahead_ms`` after the last one."""
+    def queries(self, ahead_ms: float, knobs: ForecastKnobs) -> list[ForecastQuery]:
+        """Return forecast queries for requests, ISL and OSL until ``ahead_ms`` after the last interval."""
         horizon = min(HORIZON_MAX, max(1, -int(-ahead_ms // self.interval_ms)))
         return [
             ForecastQuery(Series(tuple(values), self.interval_ms, self.began_ms), horizon, knobs)
             for values in (self.requests, self.isl_tokens, self.osl_tokens)
         ]
 
-    def last(self) -> Outlook | None:
-        """As in the newest interval; None where that is not known."""
+    def last_outlook(self) -> Outlook | None:
+        """Return the newest interval as an outlook; None if it is unknown."""
         if not self.requests or self.requests[-1] is None:
             return None
         return self._outlook(self.requests[-1], self.isl_tokens[-1], self.osl_tokens[-1])
 
-    def measured(self, traffic: Traffic, window_ms: int, before: Outlook | None, now: int) -> Outlook:
-        """As it has been for ``window_ms``; what that does not tell is as ``before``.
+    def measured_outlook(self, traffic: Traffic, window_ms: int, before: Outlook | None, now: int) -> Outlook:
+        """Return the traffic of the last ``window_ms`` as an outlook; what it leaves unknown is taken from ``before``.
 
-        In the first interval it is as it was at its busiest, for who has just started knows nothing else. Outputs are
-        known when they end: their length is that of the interval. Prompts that are longer than expected count for more,
-        as in an interval: what has come for seconds is work for prefill, and little of what decodes.
+        During the first interval, the rate is that of its busiest part, since no other is known. The output length is
+        that of the current interval, since it is known only after a request has finished. Prompts longer than expected
+        raise the rate, as in an interval: recent arrivals are work for prefill, and few of them decode yet.
         """
         recent = traffic.recent_arrivals(window_ms, now)
-        osl = _osl_tokens(self.so_far(traffic), traffic.outstanding(now))
+        osl = _osl_tokens(self.current_totals(traffic), traffic.outstanding(now))
         isl, hit_rate = recent.isl_tokens, recent.kv_hit_rate
         if before is None:
             return Outlook(recent.requests_per_s, isl, osl, hit_rate)
         if isl is None:
             isl, hit_rate = before.isl_tokens, before.kv_hit_rate
         if not self.requests:
-            # Of the first interval its busiest part counts at its end: until then nothing less does.
-            most = max(recent.requests_per_s, self.peak_requests_per_s or before.requests_per_s)
-            return Outlook(most, isl, osl or before.osl_tokens, hit_rate)
-        longer = max(1.0, (isl or 0.0) / (before.isl_tokens or isl or 1.0))
-        isl = isl and isl / longer
+            # The first interval ends with the rate of its busiest part, so no lower rate is used before.
+            highest = max(recent.requests_per_s, self.peak_requests_per_s or before.requests_per_s)
+            return Outlook(highest, isl, osl or before.osl_tokens, hit_rate)
+        isl_ratio = max(1.0, (isl or 0.0) / (before.isl_tokens or isl or 1.0))
+        isl = isl and isl / isl_ratio
         osl = before.osl_tokens or osl
-        return Outlook(recent.requests_per_s * longer, isl, osl, hit_rate, 1.0 / longer, self.decode_peak)
+        return Outlook(recent.requests_per_s * isl_ratio, isl, osl, hit_rate, 1.0 / isl_ratio, self.decode_peak)
 
     def is_peak_over(self, expected: Outlook, traffic: Traffic, window_ms: int, now: int) -> bool:
-        """Whether far less has come for ``window_ms`` than at the peak of the one interval by which it is expected."""
-        recent, seen = traffic.recent_arrivals(window_ms, now), self.last() if self.requests else expected
-        if seen is None or len(self.requests) > 1 or recent.observed_ms < window_ms - BUCKET_MS:
+        """Return True if traffic of the last ``window_ms`` is far below an outlook that is based on one interval."""
+        recent = traffic.recent_arrivals(window_ms, now)
+        newest = self.last_outlook() if self.requests else expected
+        if newest is None or len(self.requests) > 1 or recent.observed_ms < window_ms - BUCKET_MS:
             return False
-        return recent.requests_per_s < _FAR_LESS * min(expected.requests_per_s, seen.requests_per_s)
+        return recent.requests_per_s < _PEAK_OVER_RATIO * min(expected.requests_per_s, newest.requests_per_s)
 
-    def outlook(self, forecasts: list[Forecast | None], first: int, last: int, *, upper: bool) -> Outlook | None:
-        """The busiest of the forecast intervals ``first`` to ``last``; None where it is not known.
+    def forecast_outlook(
+        self, forecasts: list[Forecast | None], first: int, last: int, *, upper: bool
+    ) -> Outlook | None:
+        """Return the busiest of the forecast intervals ``first`` to ``last``; None without a forecast.
 
-        Beyond the end of the forecast its last interval stands for all.
+        After the end of the forecast, its last interval continues.
         """
         requests, *lengths = forecasts if len(forecasts) == SERIES else (None,)
         if requests is None:
@@ -198,31 +207,34 @@ class Intervals(Struct):
         )
 
     def lengths(self, outlook: Outlook, traffic: Traffic) -> tuple[LengthDistribution, LengthDistribution] | None:
-        """ISL and OSL as distributions of those means, where frontends report any; None where a mean is not known."""
+        """Return the distributions of ISL and OSL with the means of an outlook; None if a mean is unknown.
+
+        Without reported histograms, all lengths equal the mean.
+        """
         if outlook.isl_tokens is None or outlook.osl_tokens is None:
             return None
-        now = self.so_far(traffic) if not self.isl_bins.bounds else None
-        isl_bins, osl_bins = (now.isl_bins, now.osl_bins) if now is not None else (self.isl_bins, self.osl_bins)
+        bins = self if self.isl_bins.bounds else self.current_totals(traffic)
+        isl_bins, osl_bins = bins.isl_bins, bins.osl_bins
         isl = lengths_from_histogram(isl_bins, outlook.isl_tokens) or constant_length(outlook.isl_tokens)
         osl = lengths_from_histogram(osl_bins, outlook.osl_tokens) or constant_length(outlook.osl_tokens)
         return isl, osl
 
 
-def _osl_tokens(had: TrafficTotals, under_way: int) -> float | None:
-    """Mean length of the outputs of an interval; None where none ended.
+def _osl_tokens(totals: TrafficTotals, outstanding: int) -> float | None:
+    """Return the mean output length of an interval; None if no request finished.
 
-    Outputs that last are not among those that have ended yet: while more requests come than end, as they do after a
-    start, what has ended is too short. What is still under way is taken for as long so far, for at most as many as have
-    ended. What was cancelled has not ended, and is not under way either.
+    While more requests arrive than finish, as after a start, those that have finished are the shorter ones. Each
+    outstanding request adds the mean to their sum, for at most as many requests as have finished. Cancelled requests
+    are neither finished nor outstanding.
     """
-    ended = had.osl_tokens.value
-    if ended is None:
+    mean = totals.osl_tokens.value
+    if mean is None:
         return None
-    unended = max(0, min(had.arrivals - had.completed, under_way))
-    return ended * min(1.0 + unended / had.completed, _UNENDED_MAX)
+    unfinished = max(0, min(totals.arrivals - totals.completed, outstanding))
+    return mean * min(1.0 + unfinished / totals.completed, _UNFINISHED_RATIO_MAX)
 
 
-def _carried(before: list[float | None], value: float | None) -> float | None:
+def _known_or_last(value: float | None, series: list[float | None]) -> float | None:
     if value is not None:
         return value
-    return before[-1] if before else None
+    return series[-1] if series else None

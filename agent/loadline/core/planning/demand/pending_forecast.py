@@ -1,4 +1,4 @@
-"""What was forecast of the intervals to come. A model has one question open at a time, however long a fit takes."""
+"""Forecasts of the next intervals; a model has at most one pending forecast request."""
 
 from msgspec import Struct, field
 
@@ -9,49 +9,51 @@ from loadline.core.vocabulary.reasons import Reason, ReasonCode
 
 
 class PendingForecast(Struct):
-    """The newest forecasts, and the open question."""
+    """Newest forecasts, and the pending request."""
 
     forecasts: list[Forecast | None] = field(default_factory=list)
-    """Requests, ISL and OSL; empty where there is no forecast."""
+    """Forecasts of requests, ISL and OSL; empty without a forecast."""
     begins_ms: int = -1
-    """When the first interval that they are of begins, or began; -1 before the first answer."""
+    """Start of the first forecast interval, Unix ms; -1 before the first answer."""
     is_unread: bool = False
-    """An answer has come that was not looked at."""
+    """True if pools have not been sized for the newest answer yet."""
     notes: list[Reason] = field(default_factory=list)
-    """What is wrong with them."""
+    """Reason of a fallback of the newest forecasts."""
     request: int = 0
-    waiting: bool = False
-    """For the answer to ``request``."""
-    asked_ms: int = -1
-    """When the first interval begins that ``request`` asks for."""
+    """Number of the newest request."""
+    is_pending: bool = False
+    """True until ``request`` is answered."""
+    pending_begins_ms: int = -1
+    """Start of the first interval of ``request``, Unix ms."""
     unsent: ForecastRequest | None = None
+    """Request that was not returned by ``forecast_request`` yet."""
 
-    def request_forecasts(self, questions: list[ForecastQuery]) -> None:
-        """Ask these, unless an answer is still to come: a slow predictor is asked less often."""
-        if self.waiting:
+    def request_forecasts(self, queries: list[ForecastQuery]) -> None:
+        """Create a request, unless one is pending; so a slow predictor gets fewer requests."""
+        if self.is_pending:
             return
-        self.request, self.waiting, self.asked_ms = self.request + 1, True, questions[0].series.end_ms
-        self.unsent = ForecastRequest(self.request, questions)
+        self.request, self.is_pending, self.pending_begins_ms = self.request + 1, True, queries[0].series.end_ms
+        self.unsent = ForecastRequest(self.request, queries)
 
     def forecast_request(self) -> ForecastRequest | None:
-        """What was asked and not sent yet."""
+        """Return the unsent request, once; None if there is none."""
         unsent, self.unsent = self.unsent, None
         return unsent
 
     def ingest_forecast(self, answer: ForecastFitted | ForecastFailed) -> None:
-        """The answer to the open question; others are late."""
-        if not self.waiting or answer.request != self.request:
+        """Record the answer to the pending request; ignore outdated answers."""
+        if not self.is_pending or answer.request != self.request:
             return
-        self.waiting, self.is_unread, self.begins_ms, self.notes = False, True, self.asked_ms, []
+        self.is_pending, self.is_unread, self.begins_ms, self.notes = False, True, self.pending_begins_ms, []
         if isinstance(answer, ForecastFailed):
             self.forecasts = []
             self.notes = [Reason(ReasonCode.FORECAST_FALLBACK, detail=answer.detail)]
             return
         self.forecasts = answer.forecasts
-        used = next(iter(answer.forecasts), None)
-        if used is not None and used.fallback in {"failed", "not_finite", "absurd", "late", "away"}:
-            self.notes = [Reason(ReasonCode.FORECAST_FALLBACK, detail=used.detail or used.fallback)]
+        requests = next(iter(answer.forecasts), None)
+        if requests is not None and requests.fallback in {"failed", "not_finite", "absurd", "late", "away"}:
+            self.notes = [Reason(ReasonCode.FORECAST_FALLBACK, detail=requests.detail or requests.fallback)]
 
-    def ahead(self, now: int, ahead_ms: int, interval_ms: int) -> tuple[int, int]:
-        """Numbers of the first and of the last of their intervals from ``now`` until ``ahead_ms`` later."""
+    def interval_range(self, now: int, ahead_ms: int, interval_ms: int) -> tuple[int, int]:
+        """Return the indices of the first and the last forecast interval within ``ahead_ms`` of ``now``."""
         return (now - self.begins_ms) // interval_ms, (now + ahead_ms - 1 - self.begins_ms) // interval_ms

@@ -1,4 +1,4 @@
-"""The traffic that pools are sized for, compared with the traffic of the last seconds."""
+"""Comparison of recent traffic with the traffic that pools are sized for."""
 
 from msgspec import Struct
 
@@ -8,32 +8,38 @@ from loadline.core.planning.demand.outlook import Outlook
 
 
 class SurgeDetector(Struct):
-    """The outlook of the last sizing, and whether traffic exceeds it."""
+    """Detector of traffic above the outlook of the last sizing."""
 
     outlook: Outlook | None = None
     """Traffic that the pools are sized for; None before the first sizing."""
     sized_ms: int = -1
     """Time of the last sizing; -1 before the first."""
     isl_spread: float = 1.0
-    """``1 + cv^2`` of the prompt lengths: sums of lengths vary that much more than counts."""
+    """``1 + cv^2`` of the prompt lengths: the variance of their sum relative to that of their number."""
 
     def record_sizing(self, outlook: Outlook, isl: LengthDistribution | None, now: int) -> None:
-        """Note that the pools are sized for this outlook; prompt lengths may be unknown."""
+        """Record the outlook that the pools are sized for.
+
+        Args:
+            outlook: The outlook.
+            isl: Distribution of the prompt lengths; None if unknown.
+            now: Unix time in ms.
+        """
         self.outlook, self.sized_ms = outlook, now
         if isl is not None:
             self.isl_spread = isl.mean_square / max(isl.mean, 1.0) ** 2
 
     def is_surge(self, traffic: Traffic, window_ms: int, now: int, *, is_first_interval: bool) -> bool:
-        """Return whether pools are not sized yet, or traffic exceeds what they are sized for beyond chance."""
+        """Return True if traffic significantly exceeds the last outlook, or there was no sizing yet."""
         recent = traffic.recent_arrivals(window_ms, now)
         if not covers(recent, window_ms):
             return False
         if self.outlook is None or self.outlook.is_exceeded_by(recent, self.isl_spread):
             return True
-        # Before the first interval ends, the lengths of outputs are unknown: more of them finish every few seconds.
+        # Before the end of the first interval, output lengths become known bit by bit as requests finish.
         return is_first_interval and now - self.sized_ms >= window_ms
 
 
 def covers(recent: RecentArrivals, window_ms: int) -> bool:
-    """Return whether traffic was observed for all of a window, but for a bucket: less gives no rate."""
+    """Return True if traffic was observed over a whole window, except for one bucket; otherwise it gives no rate."""
     return recent.observed_ms >= window_ms - BUCKET_MS

@@ -1,4 +1,4 @@
-"""The traffic of a model from its past to the load that pools are sized for: intervals, forecast, outlook, surges."""
+"""Demand of a model: from traffic intervals and forecasts to the load that pools are sized for."""
 
 from typing import Final
 
@@ -17,18 +17,18 @@ from loadline.core.planning.recommendation import WAKE_MS
 from loadline.core.vocabulary.forecasts import History
 
 _SIZING_INTERVAL_MIN_MS: Final = 10_000
-"""Time between two sizings: within less, traffic has no news."""
+"""Minimum time between two sizings: traffic hardly changes within less."""
 _NO_LENGTH: Final = constant_length(0.0)
 
 
 class DemandUpdate(Struct, frozen=True):
-    """News of a model's traffic."""
+    """Result of an update of the demand."""
 
     ended: TrafficTotals | None = None
-    """Totals of the interval that has just ended."""
+    """Totals of the interval that has just ended; None if none has."""
     is_new_forecast: bool = False
     load: TrafficLoad | None = None
-    """Traffic to size the pools for; None: they keep their sizes."""
+    """Load to size the pools for; None: the pools keep their sizes."""
 
 
 class DemandTracker(Struct):
@@ -38,25 +38,25 @@ class DemandTracker(Struct):
     forecast: PendingForecast = field(default_factory=PendingForecast)
     surge: SurgeDetector = field(default_factory=SurgeDetector)
     start_up_ms: int = -1
-    """Time that workers take to start: the longest of all pools, each as observed or else by the knob."""
+    """Longest start-up time of all pools, each as observed or else as configured; -1 before the first update."""
     size_at_ms: int = 0
     """Time of the next sizing for the newest forecast."""
     next_ms: int = 0
     """Time of the next update."""
 
     def configure(self, knobs: TrafficKnobs) -> None:
-        """Apply knobs. Intervals of another length start a new series; the pools keep their sizes meanwhile."""
+        """Apply knobs; another interval length starts a new series, while the pools keep their sizes."""
         if self.start_up_ms < 0:
             self.start_up_ms = knobs.start_up_ms
         interval_ms = knobs.throughput_adjustment_interval_ms
         self.intervals.busiest_ms = knobs.busiest_ms
         if self.intervals.interval_ms != interval_ms:
             self.intervals = Intervals(interval_ms, knobs.busiest_ms)
-            self.forecast = PendingForecast(request=self.forecast.request)  # a pending answer is for the old series
+            self.forecast = PendingForecast(request=self.forecast.request)  # its pending request is for the old series
 
     def warm_up(self, history: History) -> None:
         """Use a history as the intervals before the first one."""
-        self.intervals.recall(history)
+        self.intervals.load_history(history)
 
     @property
     def outlook(self) -> Outlook | None:
@@ -65,11 +65,11 @@ class DemandTracker(Struct):
 
     @property
     def inputs(self) -> dict[str, float]:
-        """Inputs of a recommendation."""
+        """Start-up time and outlook, for the inputs of a recommendation."""
         return {"start_up_ms": float(self.start_up_ms)} | ({} if self.outlook is None else self.outlook.inputs)
 
     def update(self, model: Model, knobs: TrafficKnobs, now: int) -> DemandUpdate:
-        """Record the traffic until ``now`` (ms), and return the load if the pools must be sized."""
+        """Record the traffic until ``now`` (ms), and return the load if a sizing is due."""
         self.next_ms = now + WAKE_MS
         self.start_up_ms = max(pool.start_up_ms(knobs.start_up_ms) for pool in model.pools.values())
         intervals = self.intervals
@@ -77,7 +77,7 @@ class DemandTracker(Struct):
             intervals.begin(model.traffic, now)
             if intervals.requests:  # there is a history to forecast from
                 self._request_forecast(knobs)
-        intervals.note(model.traffic, now)
+        intervals.observe(model.traffic, now)
         ended = None
         if now >= intervals.ends_ms:
             ended = intervals.close(model.traffic, now)
@@ -90,49 +90,49 @@ class DemandTracker(Struct):
             outlook = self._forecast_outlook(model, knobs, now)
             return DemandUpdate(ended, is_new, None if outlook is None else self._load(outlook, model, now))
         if self.surge.is_surge(model.traffic, knobs.surge_window_ms, now, is_first_interval=not intervals.requests):
-            before = self.outlook or intervals.last()
-            outlook = intervals.measured(model.traffic, knobs.surge_window_ms, before, now)
+            before = self.outlook or intervals.last_outlook()
+            outlook = intervals.measured_outlook(model.traffic, knobs.surge_window_ms, before, now)
             return DemandUpdate(ended, load=self._load(outlook, model, now, is_surge=True))
         return DemandUpdate(ended)
 
     def current_load(self, model: Model, now: int) -> TrafficLoad | None:
-        """Return the load of the last sizing again, as one that only adds workers."""
+        """Return the load of the last sizing as a surge, which only adds workers; None before the first sizing."""
         return None if self.outlook is None else self._load(self.outlook, model, now, is_surge=True)
 
     def is_peak_over(self, model: Model, window_ms: int, now: int) -> bool:
-        """Return whether the pools are sized for a peak that has passed, so no pool may grow for it any more."""
+        """Return True if the pools are sized for a peak that has passed, so that no pool should grow for it."""
         return self.outlook is not None and self.intervals.is_peak_over(self.outlook, model.traffic, window_ms, now)
 
     def sizing_interval_ms(self, knobs: TrafficKnobs) -> int:
-        """Return the time between sizings: that of a start-up, before which further requests change nothing."""
+        """Return the time between sizings: the start-up time, as earlier requests for workers gain nothing."""
         return min(knobs.throughput_adjustment_interval_ms, max(_SIZING_INTERVAL_MIN_MS, self.start_up_ms))
 
     def _request_forecast(self, knobs: TrafficKnobs) -> None:
-        """Request forecasts from the newest interval until as far as any sizing before the next answer needs."""
-        ahead_ms = self.intervals.interval_ms + self._ahead_ms(knobs)
-        self.forecast.request_forecasts(self.intervals.questions(ahead_ms, knobs.forecast))
+        """Request forecasts for the horizon of all sizings before the next answer."""
+        ahead_ms = self.intervals.interval_ms + self._horizon_ms(knobs)
+        self.forecast.request_forecasts(self.intervals.queries(ahead_ms, knobs.forecast))
 
-    def _ahead_ms(self, knobs: TrafficKnobs) -> int:
-        """Return the time until the workers of the next sizing are ready: those of this one must suffice so long."""
+    def _horizon_ms(self, knobs: TrafficKnobs) -> int:
+        """Return the time until the workers of the next sizing are ready, which this sizing must cover."""
         return self.start_up_ms + self.sizing_interval_ms(knobs)
 
     def _forecast_outlook(self, model: Model, knobs: TrafficKnobs, now: int) -> Outlook | None:
         """Return the outlook of the newest forecast, or of the last interval; None if neither is known."""
         forecast, intervals = self.forecast, self.intervals
         forecast.is_unread, self.size_at_ms = False, now + self.sizing_interval_ms(knobs)
-        first, last = forecast.ahead(now, self._ahead_ms(knobs), intervals.interval_ms)
-        outlook = intervals.outlook(forecast.forecasts, first, last, upper=knobs.demand == "upper")
-        outlook = outlook or intervals.last()
+        first, last = forecast.interval_range(now, self._horizon_ms(knobs), intervals.interval_ms)
+        outlook = intervals.forecast_outlook(forecast.forecasts, first, last, upper=knobs.demand == "upper")
+        outlook = outlook or intervals.last_outlook()
         if outlook is None:
             return None
-        # The traffic of the whole window, a minute, is as likely to continue as a model's forecast is to come true.
+        # The rate over the whole window of a minute is at least as good a prediction as a lower forecast.
         recent = model.traffic.recent_arrivals(model.traffic.window_ms, now)
         if covers(recent, knobs.surge_window_ms) and recent.requests_per_s > outlook.requests_per_s:
             return replace(outlook, requests_per_s=recent.requests_per_s)
         return outlook
 
     def _load(self, outlook: Outlook, model: Model, now: int, *, is_surge: bool = False) -> TrafficLoad | None:
-        """Return the load of an outlook; None while nothing has finished, so that the lengths are unknown."""
+        """Return the load of an outlook; None while its lengths are unknown, since no request has finished."""
         lengths = self.intervals.lengths(outlook, model.traffic)
         if lengths is None and outlook.requests_per_s > 0.0:
             return None

@@ -1,1 +1,1 @@
-"""Limits on every proposal, whatever the planner recommends."""
+"""Guardrails: limits on the recommendation of any planner."""

@@ -1,9 +1,8 @@
-"""A proposal within a band of GPUs that never says the opposite of what a planner said.
+"""Fitting of pool changes into a band of GPUs without reversing their direction.
 
-A bound may suppress a step, never turn it around: no pool is shrunk that was to be held, so that another may grow.
-Where nothing is free opposite steps happen both or neither, for one that only gives and feeds nobody is a loss. Only a
-fleet that is outside of its band already is brought back whatever was proposed, and so is a pool outside of its own
-bounds.
+A held pool is never shrunk so that another can grow. When no GPU is free, a scale-down and the scale-up that it makes
+possible are applied together or not at all. Only a fleet outside its band, or a pool outside its replica bounds, is
+corrected regardless of the proposal.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,129 +15,137 @@ from loadline.core.vocabulary.reasons import ReasonCode
 
 
 class PoolChange(Struct, frozen=True):
-    """A pool: the count that stands, and the one that is proposed."""
+    """Current and proposed count of a pool."""
 
     current: int
     proposed: int
     gpus: int
     """GPUs of one worker; at least 1."""
-    least: int = 1
-    most: int | None = None
-    """None: no such bound."""
+    replicas_min: int = 1
+    replicas_max: int | None = None
+    """Maximum count; None: unlimited."""
 
     @property
     def step(self) -> int:
-        """1: it is to grow; -1: to shrink; 0: neither."""
+        """Direction of the change: 1 for growth, -1 for shrink, 0 for none."""
         return (self.proposed > self.current) - (self.proposed < self.current)
 
     def between(self, count: int) -> bool:
         """Return True if a count lies between the current and the proposed one."""
         return min(self.current, self.proposed) <= count <= max(self.current, self.proposed)
 
-    def staying(self) -> "PoolChange":
-        """The same pool, if nothing were proposed."""
-        return PoolChange(self.current, self.current, self.gpus, self.least, self.most)
+    def unchanged(self) -> "PoolChange":
+        """Return the pool without a proposed change."""
+        return PoolChange(self.current, self.current, self.gpus, self.replicas_min, self.replicas_max)
 
-    def standing(self) -> PoolGpus:
-        """Its claim as it is."""
-        return PoolGpus(self.current, self.gpus, self.least, self.most)
+    def current_gpus(self) -> PoolGpus:
+        """Return the GPUs of the current count."""
+        return PoolGpus(self.current, self.gpus, self.replicas_min, self.replicas_max)
 
-    def wanted(self) -> PoolGpus:
-        """Its claim as proposed, within its bounds."""
-        share = PoolGpus(max(self.proposed, self.least), self.gpus, self.least, self.most)
-        return PoolGpus(share.capped(share.replicas), self.gpus, self.least, self.most)
+    def bounded_gpus(self) -> PoolGpus:
+        """Return the GPUs of the proposed count within the replica bounds."""
+        share = PoolGpus(max(self.proposed, self.replicas_min), self.gpus, self.replicas_min, self.replicas_max)
+        return PoolGpus(share.capped(share.replicas), self.gpus, self.replicas_min, self.replicas_max)
 
-    def outside(self) -> bool:
-        """True if the current count is outside the replica bounds."""
-        return self.current < self.least or (self.most is not None and self.current > self.most)
+    def is_out_of_bounds(self) -> bool:
+        """Return True if the current count is outside the replica bounds."""
+        return self.current < self.replicas_min or (self.replicas_max is not None and self.current > self.replicas_max)
 
 
-class Settled(Struct, frozen=True):
-    """The counts of all pools, and why they are not what was proposed; None: they are, or as near as they can be."""
+class FittedCounts(Struct, frozen=True):
+    """Counts of all pools within a band."""
 
     counts: tuple[int, ...]
-    why: ReasonCode | None = None
+    code: ReasonCode | None = None
+    """Reason for counts other than proposed; None if they are as near to the proposal as the band allows."""
 
 
-def settle(legs: Sequence[PoolChange], band: GpuBand) -> Settled:
-    """Fit changes into a band: each count lies between the current and the proposed one."""
-    if any(leg.outside() for leg in legs):
-        # Its bounds are the operator's word: it is brought in, if need be at the others' expense.
-        return Settled(tuple(fit([leg.wanted() for leg in legs], band)), ReasonCode.GPU_BUDGET_RECONCILE)
-    shares = [leg.standing() for leg in legs]
-    tolerance = band.tolerance(*(leg.gpus for leg in legs))
-    standing = sum(share.total for share in shares)
-    if not band.holds(standing, tolerance):
-        return Settled(tuple(fit(shares, band)), ReasonCode.GPU_BUDGET_RECONCILE)
-    held = Settled(tuple(leg.current for leg in legs), ReasonCode.GPU_BUDGET_GUARD_HOLD)
-    steps = {leg.step for leg in legs}
-    opposite, full, spent = {1, -1} <= steps, band.full(standing), band.spent(standing)
-    if not opposite and ((spent and -1 in steps) or (full and 1 in steps)):
+def fit_changes(changes: Sequence[PoolChange], band: GpuBand) -> FittedCounts:
+    """Fit changes into a band, so that each count lies between the current and the proposed one."""
+    if any(change.is_out_of_bounds() for change in changes):
+        # Configured bounds take precedence: the other pools change too if the band requires it.
+        bounded = fit([change.bounded_gpus() for change in changes], band)
+        return FittedCounts(tuple(bounded), ReasonCode.GPU_BUDGET_RECONCILE)
+    shares = [change.current_gpus() for change in changes]
+    tolerance = band.tolerance(*(change.gpus for change in changes))
+    current = sum(share.total for share in shares)
+    if not band.contains(current, tolerance):
+        return FittedCounts(tuple(fit(shares, band)), ReasonCode.GPU_BUDGET_RECONCILE)
+    held = FittedCounts(tuple(change.current for change in changes), ReasonCode.GPU_BUDGET_GUARD_HOLD)
+    steps = {change.step for change in changes}
+    opposite, at_ceiling, at_floor = {1, -1} <= steps, band.is_at_ceiling(current), band.is_at_floor(current)
+    if not opposite and ((at_floor and -1 in steps) or (at_ceiling and 1 in steps)):
         return held
-    proposed = total_of(shares, [leg.proposed for leg in legs])
-    if band.above(proposed) or (opposite and (spent or full)):
-        nearest = fit_direction(legs, band)
+    proposed = total_of(shares, [change.proposed for change in changes])
+    if band.is_exceeded_by(proposed) or (opposite and (at_floor or at_ceiling)):
+        nearest = fit_direction(changes, band)
         if nearest == held.counts and opposite:
-            # In steps of one a narrow worker never pays for a wide one at once. Who needs nobody else's GPUs must not
-            # wait for that for ever, nor who has too many.
-            nearest = _one_way(legs, band, spent=spent)
-        return held if nearest == held.counts else Settled(nearest)
-    counts = tuple(fit([PoolGpus(leg.proposed, leg.gpus, leg.least, leg.most) for leg in legs], band))
-    within = band.holds(total_of(shares, counts), tolerance)
-    kept = within and all(leg.between(count) for leg, count in zip(legs, counts, strict=True))
-    return Settled(counts) if kept else held
+            # One narrow worker never frees enough GPUs for a wide one. Growth into free GPUs, and shrinks that the
+            # floor allows, must not wait for such an exchange forever.
+            nearest = _fit_one_direction(changes, band, at_floor=at_floor)
+        return held if nearest == held.counts else FittedCounts(nearest)
+    pools = [PoolGpus(change.proposed, change.gpus, change.replicas_min, change.replicas_max) for change in changes]
+    counts = tuple(fit(pools, band))
+    is_valid = band.contains(total_of(shares, counts), tolerance) and all(
+        change.between(count) for change, count in zip(changes, counts, strict=True)
+    )
+    return FittedCounts(counts) if is_valid else held
 
 
-def _one_way(legs: Sequence[PoolChange], band: GpuBand, *, spent: bool) -> tuple[int, ...]:
-    """The growths alone where there is room, or else the shrinks alone where the floor allows some."""
-    standing = tuple(leg.current for leg in legs)
-    for step in (1,) if spent else (1, -1):
-        counts = fit_direction([leg if leg.step == step else leg.staying() for leg in legs], band)
-        if counts != standing:
+def _fit_one_direction(changes: Sequence[PoolChange], band: GpuBand, *, at_floor: bool) -> tuple[int, ...]:
+    """Fit growths alone if the ceiling allows any, otherwise shrinks alone if the floor does."""
+    current = tuple(change.current for change in changes)
+    for step in (1,) if at_floor else (1, -1):
+        counts = fit_direction([one if one.step == step else one.unchanged() for one in changes], band)
+        if counts != current:
             return counts
-    return standing
+    return current
 
 
-def fit_direction(legs: Sequence[PoolChange], band: GpuBand) -> tuple[int, ...]:
-    """The counts nearest to the proposal that the band holds, each between what stands and what is proposed.
+def fit_direction(changes: Sequence[PoolChange], band: GpuBand) -> tuple[int, ...]:
+    """Return the counts nearest to the proposal within a band, each between the current and the proposed one.
 
-    One worker after the other moves, as long as the band holds: the narrowest first, of equally wide ones that of the
-    pool that has moved by the smallest share. Where none can move alone a shrink and a growth move together. Opposite
-    steps move pools both ways or none.
+    Counts change one worker at a time while the band allows it: workers with the fewest GPUs first, among equal ones
+    those of the pool with the smallest completed fraction of its change. If no single worker can, a shrink and a growth
+    by one each are applied together. Changes in both directions are applied in both, or not at all.
 
     Args:
-        legs: What stands in the band, each pool within its bounds.
-        band: GPUs of all together.
+        changes: Pools whose current counts are in the band and within their bounds.
+        band: Band of the GPUs of all pools together.
     """
-    tolerance = band.tolerance(*(leg.gpus for leg in legs))
-    counts = [leg.wanted().replicas for leg in legs]
-    if not band.holds(sum(count * leg.gpus for leg, count in zip(legs, counts, strict=True)), tolerance):
-        counts = [leg.current for leg in legs]
-        gpus = sum(leg.current * leg.gpus for leg in legs)
-        while move := _next_move(legs, counts, gpus, band, tolerance):
-            for at in move:
-                counts[at] += legs[at].step
-                gpus += legs[at].step * legs[at].gpus
-    moved = {leg.step for leg, count in zip(legs, counts, strict=True) if count != leg.current}
-    alone = {leg.step for leg in legs} >= {1, -1} and not moved >= {1, -1}
-    return tuple(leg.current for leg in legs) if alone else tuple(counts)
+    tolerance = band.tolerance(*(change.gpus for change in changes))
+    counts = [change.bounded_gpus().replicas for change in changes]
+    if not band.contains(sum(count * one.gpus for one, count in zip(changes, counts, strict=True)), tolerance):
+        counts = [change.current for change in changes]
+        gpus = sum(change.current * change.gpus for change in changes)
+        while indices := _next_step(changes, counts, gpus, band, tolerance):
+            for at in indices:
+                counts[at] += changes[at].step
+                gpus += changes[at].step * changes[at].gpus
+    applied = {change.step for change, count in zip(changes, counts, strict=True) if count != change.current}
+    is_partial = {change.step for change in changes} >= {1, -1} and not applied >= {1, -1}
+    return tuple(change.current for change in changes) if is_partial else tuple(counts)
 
 
-def _next_move(
-    legs: Sequence[PoolChange], counts: Sequence[int], gpus: int, band: GpuBand, tolerance: int
+def _next_step(
+    changes: Sequence[PoolChange], counts: Sequence[int], gpus: int, band: GpuBand, tolerance: int
 ) -> tuple[int, ...] | None:
-    """The pools of which one worker each moves next; None where none can."""
+    """Return the indices of the pools that change by one worker next; None if none can."""
 
-    def effort(move: tuple[int, ...]) -> tuple[int, float, tuple[int, ...]]:
-        moved = (abs(counts[at] - legs[at].current) / abs(legs[at].proposed - legs[at].current) for at in move)
-        return sum(legs[at].gpus for at in move), sum(moved), move
+    def order(indices: tuple[int, ...]) -> tuple[int, float, tuple[int, ...]]:
+        completed = (
+            abs(counts[at] - changes[at].current) / abs(changes[at].proposed - changes[at].current) for at in indices
+        )
+        return sum(changes[at].gpus for at in indices), sum(completed), indices
 
-    def possible(moves: Iterator[tuple[int, ...]]) -> list[tuple[int, ...]]:
+    def allowed(candidates: Iterator[tuple[int, ...]]) -> list[tuple[int, ...]]:
         return [
-            move for move in moves if band.holds(gpus + sum(legs[at].step * legs[at].gpus for at in move), tolerance)
+            indices
+            for indices in candidates
+            if band.contains(gpus + sum(changes[at].step * changes[at].gpus for at in indices), tolerance)
         ]
 
-    left = [at for at, leg in enumerate(legs) if (leg.wanted().replicas - counts[at]) * leg.step > 0]
-    down, up = ([at for at in left if legs[at].step == step] for step in (-1, 1))
-    moves = possible((at,) for at in left) or possible(product(down, up))
-    return min(moves, key=effort, default=None)
+    left = [at for at, one in enumerate(changes) if (one.bounded_gpus().replicas - counts[at]) * one.step > 0]
+    down, up = ([at for at in left if changes[at].step == step] for step in (-1, 1))
+    candidates = allowed((at,) for at in left) or allowed(product(down, up))
+    return min(candidates, key=order, default=None)

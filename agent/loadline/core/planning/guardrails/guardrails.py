@@ -1,8 +1,8 @@
-"""Guardrails over every proposal, whatever the planner recommends.
+"""Application of all guardrails to the recommendation for a model.
 
-``POOL_GUARDRAILS`` run over each pool, then ``MODEL_GUARDRAILS`` over the model; within each, a later guardrail is
-stronger. From weakest to strongest: cooldown, stabilisation, warm-up and step limits; idleness; no data, no shrink;
-replacements; schedules and replica bounds; GPU budgets; free GPUs.
+``POOL_GUARDRAILS`` apply to each pool, then ``MODEL_GUARDRAILS`` to the model; within each, a later guardrail overrides
+an earlier one. From weakest to strongest: cooldown, stabilisation, warm-up and step limits; scale to zero; no data, no
+shrink; replacements; schedules and replica bounds; GPU budgets; free GPUs.
 """
 
 from collections.abc import Mapping
@@ -20,14 +20,14 @@ from loadline.core.planning.guardrails.proposal import ModelProposal, PoolPropos
 
 
 class Guardrails(Struct):
-    """The guardrails of one model, with recent recommendations by pool."""
+    """Guardrails of one model, with the recent recommendations by pool."""
 
     knobs: GuardrailKnobs
     hard: HardLimits
     history: dict[str, ProposalHistory] = field(default_factory=dict)
 
     def apply_settings(self, knobs: GuardrailKnobs, hard: HardLimits) -> None:
-        """Use other settings from now on; the history stays."""
+        """Replace the settings; keep the history."""
         self.knobs, self.hard = knobs, hard
         for history in self.history.values():
             history.proposals.window_ms = history.grants.window_ms = knobs.stabilisation_ms
@@ -36,8 +36,8 @@ class Guardrails(Struct):
         """Limit a recommendation.
 
         Args:
-            model: The model as reported; growth and shrink are measured from ``Pool.effective_target``.
-            recommended: Absolute counts by pool; a pool that is left out keeps its current target.
+            model: State of the model; growth and shrink are measured from ``Pool.effective_target``.
+            recommended: Absolute counts by pool; a pool left out keeps its effective target.
             constraints: All limits from outside the planner.
             now: Unix time in ms.
 
@@ -47,15 +47,15 @@ class Guardrails(Struct):
         proposal = Proposal({})
         limits, exchanged = constraints.supply.limits.counts, constraints.supply.exchanged
         for name, pool in model.pools.items():
-            wanted = exchanged.get(name, recommended.get(name, pool.effective_target(now)))
-            granted = proposal.targets[name] = min(wanted, limits.get(name, wanted))
-            history = self._record(pool, wanted, granted, now)
-            limited = PoolProposal(proposal, pool, history, self.knobs, self.hard, constraints, now)
+            count = exchanged.get(name, recommended.get(name, pool.effective_target(now)))
+            granted = proposal.targets[name] = min(count, limits.get(name, count))
+            history = self._record(pool, count, granted, now)
+            pool_proposal = PoolProposal(proposal, pool, history, self.knobs, self.hard, constraints, now)
             for guardrail in POOL_GUARDRAILS:
-                guardrail(limited)
-        whole = ModelProposal(proposal, model, self.hard, constraints, now)
+                guardrail(pool_proposal)
+        model_proposal = ModelProposal(proposal, model, self.hard, constraints, now)
         for apply_to_model in MODEL_GUARDRAILS:
-            apply_to_model(whole)
+            apply_to_model(model_proposal)
         proposal.limits.reverse()
         proposal.limits += constraints.supply.reasons
         return proposal

@@ -8,7 +8,7 @@ NotNegative = Annotated[int, Meta(ge=0)]
 
 
 class GuardrailKnobs(Struct, frozen=True, forbid_unknown_fields=True):
-    """The guardrails of one model."""
+    """Guardrails of one model."""
 
     step_up_max: Annotated[int, Meta(ge=1, description="Maximum workers added to a pool by one decision.")] = 8
     step_down_max: Annotated[int, Meta(ge=1, description="Maximum workers removed from a pool by one decision.")] = 1

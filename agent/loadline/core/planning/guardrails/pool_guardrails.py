@@ -1,4 +1,4 @@
-"""Guardrails of one pool: small functions over its proposal, each of which may move the target and says why."""
+"""Guardrails of one pool: functions that may limit its target, with the reason."""
 
 from collections.abc import Callable
 from typing import Final
@@ -24,8 +24,8 @@ def cooldown(pool: PoolProposal) -> None:
 def stabilisation(pool: PoolProposal) -> None:
     """Shrink no further than the highest recommendation of the window.
 
-    A pool that must give GPUs to models of a higher priority does not wait for the window. Where an allocation of short
-    GPUs has settled, the highest grant stands in for the highest recommendation.
+    A pool that releases GPUs to models of a higher priority does not wait for the window. Under a final allocation of
+    short GPUs, the highest grant replaces the highest recommendation.
     """
     if pool.target >= pool.current:
         return
@@ -49,8 +49,8 @@ def warm_up(pool: PoolProposal) -> None:
 def step_down(pool: PoolProposal) -> None:
     """Shrink by a few workers at a time.
 
-    The step is measured from the workers that exist where they are fewer than the target: pending workers that never
-    came are given up at once.
+    The step is measured from the existing workers if they are fewer than the target, so that overdue workers are
+    cancelled at once.
     """
     if pool.target >= pool.current:
         return
@@ -67,10 +67,10 @@ def step_up(pool: PoolProposal) -> None:
 
 
 def temporary_maximum(pool: PoolProposal) -> None:
-    """Keep to the upper bound of the moment, such as zero workers for an idle model."""
+    """Keep to a temporary maximum, such as zero workers for an idle model."""
     bound = pool.constraints.bounds.get(pool.pool.name)
-    if bound is not None and pool.target > bound.most:
-        pool.limit(bound.code, bound.most, **bound.numbers)
+    if bound is not None and pool.target > bound.maximum:
+        pool.limit(bound.code, bound.maximum, **bound.numbers)
 
 
 def no_data_no_shrink(pool: PoolProposal) -> None:
@@ -80,24 +80,24 @@ def no_data_no_shrink(pool: PoolProposal) -> None:
 
 
 def temporary_minimum(pool: PoolProposal) -> None:
-    """Keep to the lower bound of the moment, such as the last worker of a role."""
+    """Keep to a temporary minimum, such as the last worker of a role."""
     bound = pool.constraints.bounds.get(pool.pool.name)
-    if bound is not None and pool.target < bound.least:
-        pool.limit(bound.code, bound.least, **bound.numbers)
+    if bound is not None and pool.target < bound.minimum:
+        pool.limit(bound.code, bound.minimum, **bound.numbers)
 
 
 def replacements(pool: PoolProposal) -> None:
     """Keep workers until those of other pools that replace them are ready."""
-    kept = pool.constraints.supply.kept.get(pool.pool.name)
-    if kept is not None and pool.target < kept:
-        pool.limit(ReasonCode.REPLACEMENT_NOT_READY, kept)
+    minimum = pool.constraints.supply.replacement_minimums.get(pool.pool.name)
+    if minimum is not None and pool.target < minimum:
+        pool.limit(ReasonCode.REPLACEMENT_NOT_READY, minimum)
 
 
 def schedule_minimum(pool: PoolProposal) -> None:
-    """Keep to the minimum of a schedule that is in its window."""
-    floor = pool.pool.schedule_minimum
-    if pool.target < floor.replicas:
-        pool.limit(ReasonCode.SCHEDULE_FLOOR, floor.replicas, left_ms=floor.ends_at_ms - pool.now)
+    """Keep to the minimum of a schedule in its window."""
+    minimum = pool.pool.schedule_minimum
+    if pool.target < minimum.replicas:
+        pool.limit(ReasonCode.SCHEDULE_FLOOR, minimum.replicas, left_ms=minimum.ends_at_ms - pool.now)
 
 
 def replica_bounds(pool: PoolProposal) -> None:
@@ -123,4 +123,4 @@ POOL_GUARDRAILS: Final[tuple[PoolGuardrail, ...]] = (
     schedule_minimum,
     replica_bounds,
 )
-"""In order of strength, weakest first: a later one has the last word."""
+"""Guardrails of a pool, weakest first: a later one overrides an earlier one."""

@@ -1,4 +1,4 @@
-"""Counts on their way through the guardrails."""
+"""Proposals, which guardrails limit one after the other."""
 
 from msgspec import Struct, field
 
@@ -15,21 +15,21 @@ class ProposalHistory(Struct):
 
     proposals: RollingMax
     grants: RollingMax
-    """The same, cut to what was granted while GPUs were short."""
+    """Recent recommendations, limited to the granted counts while GPUs were short."""
     quorate_since_ms: int = -1
-    """Start of the time with samples of enough workers, Unix ms; -1: there are not enough now."""
+    """Time since which enough workers report, Unix ms; -1 if too few do."""
 
 
 class Proposal(Struct):
-    """Counts by pool, and the guardrails that changed them."""
+    """Counts by pool, with the guardrails that changed them."""
 
     targets: dict[str, int]
     limits: list[Reason] = field(default_factory=list)
-    """Guardrails that applied, strongest first once all have run."""
+    """Reasons of the guardrails that applied, strongest first after the last one."""
     wanted: dict[str, int] = {}
-    """Targets before limits that models share applied: the GPU budget over all models, and limited supplies."""
+    """Targets before the limits shared by models: the GPU budget over all models, and limited supplies."""
     waits: dict[str, int] = {}
-    """GPUs that the model was granted and somebody still occupies, by supply."""
+    """GPUs granted to the model that other workers still occupy, by supply."""
 
     def limit(self, code: ReasonCode, pool: str, allowed: int, detail: str = "", **numbers: float) -> None:
         """Set the target of a pool to ``allowed`` and record the reason."""
@@ -39,11 +39,11 @@ class Proposal(Struct):
 
 
 class PoolProposal:
-    """The proposal for one pool, with all that guardrails of a pool look at."""
+    """Proposal for one pool, with the inputs of its guardrails."""
 
     __slots__ = ("_proposal", "constraints", "current", "hard", "history", "knobs", "now", "pool")
 
-    def __init__(  # noqa: PLR0917 - one argument for each fact
+    def __init__(  # noqa: PLR0917 - one argument for each input
         self,
         proposal: Proposal,
         pool: Pool,
@@ -79,7 +79,7 @@ class PoolProposal:
 
 
 class ModelProposal:
-    """The proposal for a whole model, with all that guardrails of a model look at."""
+    """Proposal for a whole model, with the inputs of its guardrails."""
 
     __slots__ = ("constraints", "hard", "model", "now", "proposal")
 

@@ -24,7 +24,7 @@ def allocate(
         The problem for the exact solver, if one is due.
     """
     state, allocation, takes = context.state, context.state.allocation, context.supplies.takes
-    if ledger is None or not takes or not state.leading or not (evaluations or allocation.better):
+    if ledger is None or not takes or not state.leading or not (evaluations or allocation.solution):
         return []
     evaluated = {evaluation.model.name: evaluation for evaluation in evaluations}
     for name in takes:
@@ -36,7 +36,7 @@ def allocate(
             state.fleet.models[name].plan_at_ms = now
     for name in allocation.changed_demands:
         model = state.fleet.models[name]
-        model.plan_at_ms = min(model.plan_at_ms, allocation.again_at_ms)
+        model.plan_at_ms = min(model.plan_at_ms, allocation.next_allocation_ms)
     return [] if effect is None else [effect]
 
 

@@ -29,7 +29,7 @@ def evaluate(context: ScalingContext, name: str, now: int) -> Evaluation:
     if model.plan_at_ms <= now:
         model.expire_silent(now, state.fleet.knobs)
     model.refresh_totals(now, state.fleet.knobs)
-    schedule_changes_at_ms = context.schedules[name].look(model, now)
+    schedule_changes_at_ms = context.schedules[name].refresh(model, now)
     recommendation, effects = _run_planner(context, model, now)
     if schedule_changes_at_ms is not None:
         model.plan_at_ms = min(model.plan_at_ms, schedule_changes_at_ms)
@@ -50,7 +50,7 @@ def _run_planner(context: ScalingContext, model: ModelState, now: int) -> tuple[
     if request is None:
         return recommendation, []
     context.state.forecast_requests[model.name] = request.request
-    return recommendation, [FitForecast(model.name, request.request, request.questions)]
+    return recommendation, [FitForecast(model.name, request.request, request.queries)]
 
 
 def _bounds(

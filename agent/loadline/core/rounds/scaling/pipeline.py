@@ -36,7 +36,7 @@ class ScalingPipeline:
             Commits of new decisions, forecasts to fit, allocations to solve, and alarms.
         """
         context = self._context
-        better = context.state.allocation.better
+        better = context.state.allocation.solution
         ledger = self._ledger = context.gpu_ledger(now) if names or better else None
         evaluations = [evaluate(context, name, now) for name in names]
         try:
