@@ -103,7 +103,7 @@ def test_it_is_simulated_and_its_journal_replayed(toy_folder: Path, tmp_path: Pa
     assert run(toy_folder, "replay", journal).returncode == 0
     without = run(tmp_path, "replay", journal)
     assert without.returncode == 1
-    assert "'in_flight' is no planner that is installed" in without.stderr
+    assert "'in_flight' is not an installed planner" in without.stderr
     assert "loadline.planners" in without.stderr
 
 
@@ -126,7 +126,7 @@ def test_a_planner_that_is_not_installed_is_refused_with_those_that_are() -> Non
         parse(CONFIG, "loadline.toml")
     assert (refused.value.place, refused.value.problem) == (
         "models[0].planner",
-        "'in_flight' is no planner that is installed",
+        "'in_flight' is not an installed planner",
     )
     assert all(name in refused.value.remedy for name in (*PLANNERS, "loadline.planners"))
 
@@ -154,11 +154,11 @@ class Ours(Planner):
     ("code", "name", "problem"),
     [
         (TAKEN, "saturation", "the name 'saturation' is taken by loadline.core.planning.planners.saturation"),
-        (TAKEN, "ours", "its name is 'saturation', not that of the entry point"),
-        ("class Ours: name = 'ours'", "ours", "Ours is no subclass of loadline's Planner"),
-        (TAKEN.replace('"Ours."', '""').replace("saturation", "ours"), "ours", "it has no summary"),
+        (TAKEN, "ours", "its name 'saturation' differs from the name of the entry point"),
+        ("class Ours: name = 'ours'", "ours", "Ours is not a subclass of loadline.core.planning.planner.Planner"),
+        (TAKEN.replace('"Ours."', '""').replace("saturation", "ours"), "ours", "its summary is empty"),
         (TAKEN.replace("saturation", "guardrails"), "guardrails", "'guardrails' is a key of [[models]]"),
-        (TAKEN.replace("saturation", "No Name"), "No Name", "is not lower-case letters, digits and _"),
+        (TAKEN.replace("saturation", "No Name"), "No Name", "must consist of lower-case letters, digits and _"),
     ],
 )
 def test_a_class_that_cannot_be_a_planner_is_said_to_be_none(

@@ -1,4 +1,4 @@
-"""Configuration: the knobs, the file that sets them, and the rules that validate them together."""
+"""Configuration: knobs, loading of files, and validation."""
 
 from loadline.config.engines import read_engines, read_tpots
 from loadline.config.file import load, load_as, parse

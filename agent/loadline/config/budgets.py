@@ -1,4 +1,4 @@
-"""Validation of GPU budgets: errors for budgets that no fleet can meet, warnings for those that leave no choice."""
+"""Validation of GPU budgets: errors if no fleet can meet a budget, warnings if a budget prevents all changes."""
 
 from collections.abc import Iterator, Sequence
 
@@ -28,12 +28,12 @@ def check_fleet_budget(fleet: FleetKnobs, models: Sequence[ModelKnobs]) -> None:
 
 
 def budget_warnings(model: ModelKnobs, place: str) -> Iterator[str]:
-    """Warn of a budget that fixes the size of a model."""
+    """Yield warnings about a budget that prevents scaling of a model up or down."""
     yield from _warnings(place, model, _smallest(model), _largest(model))
 
 
 def fleet_budget_warnings(fleet: FleetKnobs, models: Sequence[ModelKnobs]) -> Iterator[str]:
-    """Warn of a fleet budget that fixes the size of the fleet."""
+    """Yield warnings about a fleet budget that prevents scaling of all models up or down."""
     smallest, largest = sum(map(_smallest, models)), sum(map(_largest, models))
     if smallest < largest:
         yield from _warnings("fleet", fleet, smallest, largest)

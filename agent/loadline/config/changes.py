@@ -13,12 +13,12 @@ from loadline.config.secrets import redacted
 
 FIXED: Final = ("agent", "nats", "etcd", "http", "journal", "runtime", "leadership")
 """Sections that take effect only when the agent starts."""
-# Already merged into the models.
 _MERGED: Final = ("service_classes", "written")
+"""Layers, whose values are merged into the models."""
 
 
 class KeyChange(Struct, frozen=True):
-    """A key whose value differs; values are shortened JSON, ``none`` where the key is absent."""
+    """Key whose value differs; values are shortened JSON, or ``none`` if the key is absent."""
 
     key: str
     old: str

@@ -1,4 +1,4 @@
-"""The layers of a configuration below its models: values of models that do not set them."""
+"""Layers of a configuration, which provide values for models that do not set them."""
 
 from typing import Annotated
 

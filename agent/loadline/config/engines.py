@@ -1,7 +1,4 @@
-"""Engine profiles that a configuration names, read from their files.
-
-An unusable profile stops its own model only.
-"""
+"""Reading of the engine profiles of a configuration. An unusable profile affects the pools of its model only."""
 
 from pathlib import Path
 from typing import Final
@@ -44,10 +41,10 @@ def _located(model: ModelKnobs, folder: Path) -> ModelKnobs:
 
 
 def read_tpots(config: Config) -> dict[str, TpotSweep]:
-    """Read the times per output token of each model that names a file of them.
+    """Read the profiles of times per output token by model, for models that migrate and have one.
 
     Raises:
-        DataError: A file cannot be used.
+        DataError: A file cannot be read, or its values are invalid.
     """
     named = ((index, model.name, model.migration) for index, model in enumerate(config.models))
     return {
@@ -65,13 +62,13 @@ def _read_tpot(path: str, place: str) -> TpotSweep:
 
 
 def read_engines(config: Config) -> dict[str, dict[str, EngineProfile]]:
-    """Read engine profiles by model and pool; an unusable one carries its ``problem``."""
+    """Read engine profiles by model and pool; an unusable one has a ``problem``."""
     found = {model.name: {pool.name: read_engine(pool) for pool in model.pools} for model in config.models}
     return {model: pools for model, pools in found.items() if any(one != EngineProfile() for one in pools.values())}
 
 
 def read_engine(pool: PoolKnobs) -> EngineProfile:
-    """Read the engine profile of a pool; return an empty one if the pool names none."""
+    """Read the engine profile of a pool; return an empty one if none is configured."""
     try:
         return _read(pool)
     except (DataError, ValueError) as error:
@@ -82,7 +79,7 @@ def _read(pool: PoolKnobs) -> EngineProfile:
     files = [key for key in ("prefill_profile", "decode_profile") if getattr(pool, key)]
     if pool.linear is not None:
         if files:
-            raise DataError(f"{files[0]} and linear are both set. Keep one of them.")
+            raise DataError(f"{files[0]} and linear are both set. Remove one of them.")
         try:
             pool.linear.times()
         except ValueError as error:
@@ -92,7 +89,7 @@ def _read(pool: PoolKnobs) -> EngineProfile:
         return EngineProfile()
     missing = [key for key in _NEEDED[pool.role] if key not in files]
     if missing:
-        raise DataError(f"{missing[0]} is missing. Name the results of the profiler.")
+        raise DataError(f"{missing[0]} is missing. Set it to the results of the profiler.")
     return EngineProfile(
         prefill=read_prefill(Path(pool.prefill_profile)) if "prefill_profile" in files else None,
         decode=read_decode(Path(pool.decode_profile)) if "decode_profile" in files else None,

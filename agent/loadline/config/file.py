@@ -1,4 +1,4 @@
-"""Loading of TOML files and environment variables into Structs; errors name place, value and remedy."""
+"""Loading of TOML files and environment variables into Structs. Errors name the place, the value and the remedy."""
 
 import functools
 import math
@@ -25,8 +25,8 @@ from loadline.errors import ConfigError
 
 FILE_BYTES_MAX: Final = 1_048_576
 ENVIRONMENT_PREFIX: Final = "LOADLINE__"
-# 2**53: the largest integer that every JSON reader represents exactly.
 _INTEGER_MAX: Final = 2**53
+"""Largest integer up to which all integers are exact in every JSON reader."""
 _PATTERNS: Final = {
     r"^[^\x00-\x1f\x7f]+$": " without control characters",
     r"^[A-Za-z0-9_.-]+$": " of letters, digits, dots, - and _",
@@ -37,7 +37,7 @@ _KEY_PARTS_MAX: Final = 32
 _KEY_PART: Final = r"""(?:[A-Za-z0-9_-]+|"[^"\n]*"|'[^'\n]*')"""
 _LONG_KEY: Final = re.compile(rf"(?<![A-Za-z0-9_-])(?:{_KEY_PART}[ \t]*\.[ \t]*){{{_KEY_PARTS_MAX}}}")
 S = TypeVar("S", bound=Struct)
-_NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
+_NO_VARIABLES: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 def load(path: Path, environ: Mapping[str, str] = os.environ) -> Config:
@@ -51,7 +51,7 @@ def load(path: Path, environ: Mapping[str, str] = os.environ) -> Config:
     return resolve_paths(parse(_read(path), str(path), environ), path.parent)
 
 
-def parse(text: str, name: str, environ: Mapping[str, str] = _NOTHING) -> Config:
+def parse(text: str, name: str, environ: Mapping[str, str] = _NO_VARIABLES) -> Config:
     """Parse a configuration from TOML text; errors refer to it as ``name``.
 
     Raises:
@@ -107,7 +107,9 @@ def _table(text: str, name: str) -> dict[str, Any]:
         place = re.search(r"\(at line (\d+), column (\d+)\)", str(error))
         where = f"{name}, line {place[1]}, column {place[2]}" if place else f"{name}, line {len(text.splitlines())}"
         problem = str(error).partition(" (at ")[0]
-        raise ConfigError(where, f"is not TOML: {problem}", "Correct the line; see https://toml.io.") from error
+        raise ConfigError(
+            where, f"is not TOML: {problem}", "Correct the line; https://toml.io describes the format."
+        ) from error
     except RecursionError as error:
         raise ConfigError(name, "is nested too deeply", "Write a flat file of sections and keys.") from error
 

@@ -1,4 +1,4 @@
-"""Validation of GPU capacity and quotas: unknown types and limits below minimum replicas are errors."""
+"""Validation of GPU capacity and quotas: unknown types, and limits below minimum replicas, are errors."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
@@ -23,7 +23,7 @@ class _PoolGpus(NamedTuple):
 
 
 def check_gpu_limits(config: Config) -> None:
-    """Check that limits name known GPU types and leave room for minimum replicas.
+    """Check that limits name known GPU types and cover minimum replicas.
 
     Raises:
         ConfigError: A limit names an unknown type, or the minimum replicas of pools exceed it.
@@ -42,7 +42,7 @@ def check_gpu_limits(config: Config) -> None:
 def _check_types(limits: Mapping[str, int], place: str, known: set[str]) -> None:
     for kind in limits:
         if kind not in known:
-            remedy = did_you_mean(kind, known) if known else "Write an [[accelerators]] of that type."
+            remedy = did_you_mean(kind, known) if known else "Add an [[accelerators]] table of that type."
             raise ConfigError(f"{place}.{kind}", f"no accelerator has the type {kind!r}", remedy)
 
 
@@ -79,7 +79,7 @@ def _limits(config: Config) -> Iterator[tuple[str, int, list[_PoolGpus]]]:
 
 
 def schedule_limit_warnings(config: Config) -> Iterator[str]:
-    """Warn of schedules whose minimums exceed a limit when their windows overlap."""
+    """Yield warnings about schedules whose minimums exceed a limit when their windows overlap."""
     for place, limit, pools in _limits(config):
         yield from _scheduled_above(place, limit, pools)
     if config.fleet.gpu_budget_max is not None:
@@ -92,12 +92,12 @@ def _scheduled_above(place: str, limit: int, pools: Sequence[_PoolGpus]) -> Iter
         names = ", ".join(one.place for one in pools if one.scheduled_gpus > one.gpus)
         yield (
             f"{place}: {limit} GPUs are fewer than the {gpus} that all pools need when the schedules of {names} "
-            "overlap, and a schedule never exceeds it. Raise it, or lower a replicas_min."
+            "overlap; schedules never exceed a limit. Raise it, or lower a replicas_min."
         )
 
 
 def unlimited_pool_warnings(config: Config) -> Iterator[str]:
-    """Warn of pools to which no limit applies, since they have no GPU type."""
+    """Yield warnings about pools without a GPU type, to which no limit applies."""
     for pool in _pools(config):
         limits = ["allocation.capacity"] if config.allocation.capacity else []
         limits += [
@@ -108,7 +108,7 @@ def unlimited_pool_warnings(config: Config) -> Iterator[str]:
         if limits and not pool.accelerator:
             yield (
                 f"{pool.place}.accelerator: is not set, so no limit in {' or '.join(limits)} applies to the pool. "
-                "Name one of [[accelerators]]."
+                "Set it to the name of one of [[accelerators]]."
             )
 
 

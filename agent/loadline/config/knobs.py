@@ -1,4 +1,4 @@
-"""The sections of a configuration. What the core itself obeys is defined where it is obeyed, and gathered here."""
+"""Sections of a configuration. Sections that the core uses are defined next to their use, and combined here."""
 
 from typing import Annotated, Literal
 
@@ -22,11 +22,11 @@ LogLevel = Literal["debug", "info", "warning", "error"]
 
 
 class Knobs(Struct, frozen=True, forbid_unknown_fields=True):
-    """Base of the sections here: an unknown key is an error, not a silent nothing."""
+    """Base of the sections of this module; unknown keys are errors."""
 
 
 class AgentKnobs(Knobs, frozen=True):
-    """Who this agent is."""
+    """Identity of the agent, logs, and reload of the configuration."""
 
     name: Annotated[
         str,
@@ -42,28 +42,29 @@ class AgentKnobs(Knobs, frozen=True):
     ] = "loadline"
     only: Annotated[
         Literal["", "migration"],
-        Meta(description="migration: migrate requests only; another autoscaler decides how many workers there are."),
+        Meta(description="migration: only migrate requests, while another autoscaler sets the worker counts."),
     ] = ""
     log_format: Annotated[LogFormat, Meta(description="auto: console on a TTY, else json.")] = "auto"
-    log_level: Annotated[LogLevel, Meta(description="Least level that is written.")] = "info"
+    log_level: Annotated[LogLevel, Meta(description="Minimum level of log messages.")] = "info"
     reload_interval_ms: Annotated[
         NotNegative,
-        Meta(description="How often the configuration's file is looked at for a change; 0: only SIGHUP has it read."),
+        Meta(description="Time between two checks of the configuration file for changes; 0: reload on SIGHUP only."),
     ] = 2_000
 
 
 class NatsKnobs(Knobs, frozen=True):
-    """Where NATS is and how to log in."""
+    """Servers of NATS, and login."""
 
     servers: Annotated[
-        tuple[str, ...], Meta(min_length=1, description="URLs; tls:// for TLS. No passwords here: use the files below.")
+        tuple[str, ...],
+        Meta(min_length=1, description="URLs; tls:// for TLS. Passwords are refused here: use the files below."),
     ] = ("nats://127.0.0.1:4222",)
     user: Annotated[str, Meta(description="User name, with password_file.")] = ""
-    password_file: Annotated[str, Meta(description="File that holds the password.")] = ""
+    password_file: Annotated[str, Meta(description="File with the password.")] = ""
     credentials_file: Annotated[str, Meta(description="A .creds file (JWT and nkey).")] = ""
     ca_file: Annotated[str, Meta(description="CA bundle for TLS; empty: the system's.")] = ""
     inbox_prefix: Annotated[
-        str, Meta(pattern=r"^[A-Za-z0-9_-]+$", description="First token of the subjects that replies come on.")
+        str, Meta(pattern=r"^[A-Za-z0-9_-]+$", description="First token of the subjects of replies.")
     ] = "_INBOX"
     frame_bytes_max: Annotated[Positive, Meta(description="Larger frames are dropped before they are parsed.")] = (
         262_144
@@ -71,60 +72,66 @@ class NatsKnobs(Knobs, frozen=True):
 
 
 class EtcdKnobs(Knobs, frozen=True):
-    """Where etcd is and how to log in."""
+    """Members of etcd, and login."""
 
     endpoints: Annotated[
-        tuple[str, ...], Meta(min_length=1, description="URLs of the members; tried in turn when one does not answer.")
+        tuple[str, ...],
+        Meta(min_length=1, description="URLs of the members; the next one is tried when one does not answer."),
     ] = ("http://127.0.0.1:2379",)
     user: Annotated[str, Meta(description="User name, with password_file.")] = ""
-    password_file: Annotated[str, Meta(description="File that holds the password.")] = ""
+    password_file: Annotated[str, Meta(description="File with the password.")] = ""
     ca_file: Annotated[str, Meta(description="CA bundle for https.")] = ""
     cert_file: Annotated[str, Meta(description="Client certificate for https.")] = ""
     key_file: Annotated[str, Meta(description="Key of the client certificate.")] = ""
-    timeout_ms: Annotated[Positive, Meta(description="Longest a single call may take.")] = 2_000
+    timeout_ms: Annotated[Positive, Meta(description="Time limit of a single call.")] = 2_000
     insecure: Annotated[bool, Meta(description="Allow http:// to hosts other than this one.")] = False
 
 
 class HttpKnobs(Knobs, frozen=True):
-    """The HTTP side: /metrics, /healthz, /readyz."""
+    """HTTP server: /metrics, /healthz, /readyz."""
 
-    host: Annotated[str, Meta(description="Address to listen on; loopback unless you say otherwise.")] = "127.0.0.1"
-    port: Annotated[Port, Meta(description="Port to listen on; 0: none is opened.")] = 9464
+    host: Annotated[str, Meta(description="Address to listen on.")] = "127.0.0.1"
+    port: Annotated[Port, Meta(description="Port to listen on; 0 disables the server.")] = 9464
     compatible_metrics: Annotated[
         tuple[Literal["inferno", "wva"], ...],
-        Meta(description="Whose names replica counts have too: those of llm-d's autoscaler, for its dashboards."),
+        Meta(description="Additional names of replica metrics, as in llm-d's autoscaler, for its dashboards."),
     ] = ()
 
 
 class JournalKnobs(Knobs, frozen=True):
-    """The record of every turn, for `loadline replay` and `loadline explain`."""
+    """Record of every turn, for `loadline replay` and `loadline explain`."""
 
-    directory: Annotated[str, Meta(description="Folder for the segments; empty: no journal.")] = ""
-    segment_bytes_max: Annotated[
-        Positive, Meta(description="A new segment, opened by a snapshot, begins at this size.")
-    ] = 67_108_864
-    bytes_max: Annotated[Positive, Meta(description="The oldest segments are deleted above this size.")] = 1_073_741_824
+    directory: Annotated[str, Meta(description="Folder of the segments; empty: no journal.")] = ""
+    segment_bytes_max: Annotated[Positive, Meta(description="Size at which a new segment begins, with a snapshot.")] = (
+        67_108_864
+    )
+    bytes_max: Annotated[Positive, Meta(description="Size of all segments above which the oldest are deleted.")] = (
+        1_073_741_824
+    )
 
 
 class RuntimeKnobs(Knobs, frozen=True):
-    """The loop."""
+    """Turns of the event loop."""
 
-    batch_max: Annotated[Positive, Meta(description="Most frames in one turn.")] = 512
+    batch_max: Annotated[Positive, Meta(description="Maximum frames in one turn.")] = 512
     inbox_frames_max: Annotated[
-        Positive, Meta(description="Frames that may wait; the oldest of the same subject gives way.")
+        Positive,
+        Meta(description="Maximum waiting frames; when exceeded, the oldest of the same subject is dropped."),
     ] = 65_536
-    turn_spacing_ms: Annotated[NotNegative, Meta(description="Least time between the starts of two turns.")] = 2
-    status_interval_ms: Annotated[Positive, Meta(description="How often the status is published.")] = 1_000
+    turn_spacing_ms: Annotated[NotNegative, Meta(description="Minimum time between the starts of two turns.")] = 2
+    status_interval_ms: Annotated[Positive, Meta(description="Interval of status messages.")] = 1_000
 
 
 class Config(Knobs, frozen=True):
-    """A whole configuration: a file whose layers are merged into its models; see ``file_schema`` for its keys."""
+    """Configuration of an agent, with layers merged into the models; ``file_schema`` has the keys of its file."""
 
     models: Annotated[tuple[ModelKnobs, ...], Meta(min_length=1, max_length=1024, description="The served models.")]
-    accelerators: Annotated[tuple[AcceleratorKnobs, ...], Meta(max_length=64, description="What pools run on.")] = ()
-    namespaces: Annotated[tuple[NamespaceKnobs, ...], Meta(max_length=256, description="Whose models these are.")] = ()
+    accelerators: Annotated[
+        tuple[AcceleratorKnobs, ...], Meta(max_length=64, description="Accelerators of pools.")
+    ] = ()
+    namespaces: Annotated[tuple[NamespaceKnobs, ...], Meta(max_length=256, description="Teams that own models.")] = ()
     service_classes: Annotated[
-        tuple[ServiceClassKnobs, ...], Meta(max_length=64, description="What is promised to the users of models.")
+        tuple[ServiceClassKnobs, ...], Meta(max_length=64, description="Priorities and objectives shared by models.")
     ] = ()
     agent: AgentKnobs = AgentKnobs()
     nats: NatsKnobs = NatsKnobs()

@@ -1,4 +1,4 @@
-"""Checks of the configuration of migration: contradictions are errors, and keys without effect are warnings."""
+"""Validation of migration settings: contradictions are errors, and keys without effect are warnings."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -28,10 +28,10 @@ def migration_only_warnings(config: Config) -> Iterator[str]:
 
 
 def check_migration(model: ModelKnobs, place: str) -> None:
-    """Refuse thresholds that contradict each other, and policies whose metric cannot be known.
+    """Check that thresholds are consistent, and that the metrics of all policies are available.
 
     Raises:
-        ConfigError: A value cannot be used, or two values contradict each other.
+        ConfigError: A value is invalid, or two values contradict each other.
     """
     knobs, here = model.migration, f"{place}.migration"
     ordered = (
@@ -51,11 +51,11 @@ def check_migration(model: ModelKnobs, place: str) -> None:
 def _check_value(knobs: MigrationKnobs, key: str) -> None:
     rule, value = knobs.req_select_rule, knobs.req_select_value
     if rule == "NUM_REQ" and 0.0 <= value < 1.0:
-        problem = f"{value:g} is less than one request, and the rule is NUM_REQ"
+        problem = f"{value:g} is less than one request, but req_select_rule is NUM_REQ"
         raise ConfigError(key, problem, "Give 1 or more, or -1 for all.")
     if rule == "RATIO" and value > 1.0:
-        problem = f"{value:g} is more than the whole cache, and the rule is RATIO"
-        raise ConfigError(key, problem, "Give a share from 0 to 1, or 0 for half the load gap.")
+        problem = f"{value:g} is more than the whole cache, but req_select_rule is RATIO"
+        raise ConfigError(key, problem, "Give a fraction up to 1, or 0 for half the load gap.")
 
 
 def _check_tpot(model: ModelKnobs, knobs: MigrationKnobs, key: str) -> None:
@@ -67,11 +67,11 @@ def _check_tpot(model: ModelKnobs, knobs: MigrationKnobs, key: str) -> None:
     for pool in model.pools:
         if pool.role != "prefill" and not pool.decode_profile and pool.linear is None:
             problem = f"the time per output token of pool {pool.name} is unknown, and {by_tpot[0]} needs it"
-            raise ConfigError(key, problem, "Give the pool a decode_profile or a table linear, or name a profile here.")
+            raise ConfigError(key, problem, "Set decode_profile or linear in the pool, or the path of a profile here.")
 
 
 def migration_warnings(model: ModelKnobs, place: str) -> Iterator[str]:
-    """Yield warnings about values without effect, or with one that is hardly intended."""
+    """Yield warnings about values without effect, and about implausible values."""
     knobs, here = model.migration, f"{place}.migration"
     if not knobs.enabled:
         if knobs != MigrationKnobs():
@@ -80,7 +80,7 @@ def migration_warnings(model: ModelKnobs, place: str) -> Iterator[str]:
     active = knobs.active_policies
     for role, name in _LOADS.items():
         if _has_pair(model, role) and name not in active:
-            yield f"{here}.policies: {name} is not among them, so load is not balanced. Add it."
+            yield f"{here}.policies: {name} is not listed, so load is not balanced. Add it."
     if knobs.hops_max == 0:
         yield f"{here}.hops_max: with 0, load and bin packing policies migrate nothing. Set 1 or more."
     for role, name in _LOADS.items():
@@ -93,8 +93,9 @@ def migration_warnings(model: ModelKnobs, place: str) -> Iterator[str]:
         )
     if knobs.instance_staleness_seconds * 1_000 <= knobs.suspect_after_ms:
         yield (
-            f"{here}.instance_staleness_seconds: {knobs.instance_staleness_seconds} s is no longer than "
-            f"suspect_after_ms, and samples of a healthy worker may stay the same for that long. Set it well above."
+            f"{here}.instance_staleness_seconds: {knobs.instance_staleness_seconds} s is not above "
+            "suspect_after_ms, but samples of a healthy worker may stay the same for that long. Set several times "
+            "suspect_after_ms."
         )
 
 
@@ -110,11 +111,11 @@ def _threshold_warnings(knobs: MigrationKnobs, role: str, here: str) -> Iterator
             f"Set {key} = 0.9 and this to 0.2."
         )
     elif threshold > _KV_THRESHOLD_MAX:
-        yield f"{here}.{key}: {threshold:g} is {threshold:g} times a cache, since it is a share. Set 0.9."
+        yield f"{here}.{key}: {threshold:g} means {threshold:g} full caches, since it is a fraction. Set 0.9."
     elif gap >= 1.0:
         yield (
-            f"{here}.load_balance_threshold: {gap:g} is a share of a cache, and two workers hardly ever differ by that "
-            "much. Set 0.2."
+            f"{here}.load_balance_threshold: {gap:g} is a difference of at least one full cache, which two workers "
+            "rarely reach. Set 0.2."
         )
 
 
@@ -131,5 +132,5 @@ def _threshold_key(role: str) -> str:
 
 
 def _has_pair(model: ModelKnobs, role: str) -> bool:
-    """Return whether a role can have two workers."""
+    """Return True if a role can have two workers."""
     return sum(pool.replicas_max for pool in model.pools if pool.role == role) > 1

@@ -1,4 +1,4 @@
-"""Plain sentences about which requests of a model will migrate."""
+"""Description of the migration settings of a model for ``loadline check``."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -16,7 +16,7 @@ _FAIL_TOGETHER: Final[dict[FailoverDomain, str]] = {
 
 
 def describe_migration(model: ModelKnobs) -> Iterator[str]:
-    """Yield a sentence about migrations and one about failures; none if migration is disabled."""
+    """Yield one sentence about migrations and one about failures; none if migration is disabled."""
     knobs = model.migration
     if not knobs.enabled:
         return

@@ -1,4 +1,4 @@
-"""Names in a configuration: each is there once, and what is named is there."""
+"""Validation of names in a configuration: names are unique, and references name a defined table."""
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
@@ -12,14 +12,14 @@ from loadline.core.state.settings import ModelKnobs
 from loadline.errors import ConfigError
 
 _NO_NAMESPACE: Final = "default"
-"""Where models are that name none."""
+"""Namespace of models that do not set one; it needs no table."""
 
 
 def check_names(config: Config) -> None:
-    """Refuse accelerators, namespaces and classes of service that are there twice or are not there.
+    """Check that accelerators, namespaces and service classes are unique and defined.
 
     Raises:
-        ConfigError: One of them.
+        ConfigError: A name is defined twice, or referred to but not defined.
     """
     accelerators = {one.name: one for one in config.accelerators}
     classes = {one.name for one in config.service_classes}
@@ -29,47 +29,55 @@ def check_names(config: Config) -> None:
     for index, model in enumerate(config.models):
         _check_accelerators(accelerators, model, f"models[{index}]")
         if model.service_class and model.service_class not in classes:
-            place, problem = f"models[{index}].service_class", f"{model.service_class!r} is no class of service"
-            remedy = did_you_mean(model.service_class, classes) if classes else "Write a [[service_classes]] of it."
+            place, problem = f"models[{index}].service_class", f"{model.service_class!r} is not defined"
+            remedy = did_you_mean(model.service_class, classes) if classes else "Add a [[service_classes]] table."
             raise ConfigError(place, problem, remedy)
 
 
 def name_warnings(config: Config) -> Iterator[str]:
-    """Namespaces and classes of service, or parts of them, that no model makes use of; models of no namespace."""
-    spaces, names = {model.namespace for model in config.models}, {model.name for model in config.models}
+    """Yield warnings about unused namespaces and service classes, and about models in undefined namespaces."""
+    used_namespaces, names = {model.namespace for model in config.models}, {model.name for model in config.models}
     served = {(model.service_class, model.name) for model in config.models}
-    known = {space.name for space in config.namespaces}
+    known = {namespace.name for namespace in config.namespaces}
     for index, model in enumerate(config.models):
         if known and model.namespace not in known | {_NO_NAMESPACE}:
             yield (
-                f"models[{index}].namespace: {model.namespace!r} is none of [[namespaces]], so it has no quota and no "
-                f"defaults from there. {did_you_mean(model.namespace, known)}"
+                f"models[{index}].namespace: {model.namespace!r} is not defined in [[namespaces]], so it has no quota "
+                f"and no defaults. {did_you_mean(model.namespace, known)}"
             )
-    for index, space in enumerate(config.namespaces):
-        if space.name not in spaces:
-            yield f"namespaces[{index}].name: no model has namespace = {space.name!r}. Write it in one, or take it out."
+    for index, namespace in enumerate(config.namespaces):
+        if namespace.name not in used_namespaces:
+            yield f"namespaces[{index}].name: no model has namespace = {namespace.name!r}. Set it in one, or remove it."
     for index, service in enumerate(config.service_classes):
         for name in service.models:
             place = f"service_classes[{index}].models.{name}"
             if name not in names:
-                yield f"{place}: there is no such model. {did_you_mean(name, names)}"
+                yield f"{place}: no model has this name. {did_you_mean(name, names)}"
             elif (service.name, name) not in served:
-                yield f"{place}: the model is of another class. Write service_class = {service.name!r} in it."
+                yield (
+                    f"{place}: the model has another service class. Set its service_class = {service.name!r}, or "
+                    "remove this table."
+                )
 
 
-def refuse_duplicates(names: Iterable[str], place: str, what: str) -> None:
-    """Refuse a name that is there more than once.
+def refuse_duplicates(names: Iterable[str], place: str, kind: str) -> None:
+    """Check that names are unique.
+
+    Args:
+        names: Names of all tables.
+        place: Place of the tables.
+        kind: Kind of the tables, for the error.
 
     Raises:
-        ConfigError: It is.
+        ConfigError: A name occurs more than once.
     """
     for name, count in Counter(names).items():
         if count > 1:
-            raise ConfigError(place, f"{what} {name!r} is there {count} times", f"Give every {what} its own name.")
+            raise ConfigError(place, f"{kind} {name!r} is defined {count} times", f"Give every {kind} a unique name.")
 
 
 def did_you_mean(word: str, known: Collection[str]) -> str:
-    """The remedy for a word that is not known: the known one that is like it, or all of them."""
+    """Return the remedy for an unknown word: the most similar known one, or the list of all known ones."""
     close = get_close_matches(word, known, n=1)
     return f"Did you mean {close[0]}?" if close else f"Known are: {', '.join(sorted(known))}."
 
@@ -80,11 +88,11 @@ def _check_accelerators(known: dict[str, AcceleratorKnobs], model: ModelKnobs, p
             continue
         here = f"{place}.pools[{index}].accelerator"
         if pool.accelerator not in known:
-            remedy = did_you_mean(pool.accelerator, known) if known else "Write an [[accelerators]] of that name."
-            raise ConfigError(here, f"{pool.accelerator!r} is no accelerator", remedy)
+            remedy = did_you_mean(pool.accelerator, known) if known else "Add an [[accelerators]] table of that name."
+            raise ConfigError(here, f"{pool.accelerator!r} is not defined", remedy)
         unit = known[pool.accelerator].multiplicity
         if pool.gpus_per_worker % unit:
-            problem = f"{pool.accelerator!r} comes in units of {unit} GPUs, and a worker has {pool.gpus_per_worker}"
+            problem = f"{pool.accelerator!r} has units of {unit} GPUs, but a worker takes {pool.gpus_per_worker}"
             remedy = (
                 f"Set gpus_per_worker to a multiple of {unit}, or, if workers share a unit, the multiplicity to "
                 f"{gcd(unit, pool.gpus_per_worker)} and its costs to match."

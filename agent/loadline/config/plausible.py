@@ -1,4 +1,4 @@
-"""What is legal in the profiles and objectives of a model, and cannot be meant: each is a warning."""
+"""Warnings about implausible engine profiles, and about objectives that no request can meet."""
 
 from collections.abc import Iterable, Iterator
 from typing import Final
@@ -10,27 +10,30 @@ from loadline.core.fleet.pool import PoolKnobs
 from loadline.core.planning.planners import PLANNERS
 from loadline.core.state.settings import ModelKnobs
 
-_OFF: Final = 100.0
-"""Milliseconds and seconds are a thousand apart; a profiler that divides by the GPUs of a node, sixteen or so."""
+_UNIT_RATIO_MIN: Final = 100.0
+"""Ratio of expected to written times that indicates a wrong unit.
+
+Seconds written as milliseconds give 1,000; a profiler that divides by the GPUs of a node gives about 16.
+"""
 
 Point = tuple[float, float, float]
-"""Tokens of a pass over all its requests, its time in ms, and tokens a second of a GPU."""
+"""Point of a sweep: tokens of an iteration over all requests, its time in ms, and tokens/s per GPU."""
 
 
 def profile_warnings(model: ModelKnobs, place: str) -> Iterator[str]:
-    """What keeps the profiles of a model from being used, makes them doubtful, or its objectives out of reach."""
+    """Yield warnings about unusable or implausible profiles of a model, and about unreachable objectives."""
     for index, pool in enumerate(model.pools):
         here, engine = f"{place}.pools[{index}]", read_engine(pool)
         if engine.problem:
             linear = "" if pool.linear is None else ".linear"
-            yield f"{here}{linear}: {engine.problem} Until then the pool holds."
+            yield f"{here}{linear}: {engine.problem} Until then the pool is held."
         elif engine == EngineProfile():
             kind = "decode_profile" if pool.role == "decode" else "prefill_profile"
             optional = PLANNERS[model.planner].needs.profiles == "optional"
-            until = "until its workers have shown it" if optional else "so the pool holds"
-            yield f"{here}.{kind}: nothing is known of the engines, {until}. Set it, or linear."
+            effect = "so it is held until its workers have reported latencies" if optional else "so it is held"
+            yield f"{here}.{kind}: the pool has no engine profile, {effect}. Set {kind} or linear."
         if pool.role != "decode" and engine.prefill is not None:
-            yield from _unit(f"{here}.prefill_profile", "prefill_ttft", _prefill_points(engine.prefill), pool)
+            yield from _unit_warnings(f"{here}.prefill_profile", "prefill_ttft", _prefill_points(engine.prefill), pool)
         if pool.role != "prefill" and engine.decode is not None:
             yield from _decode_warnings(f"{here}.decode_profile", engine, engine.decode, pool)
         yield from _objective_warnings(model, place, pool, engine)
@@ -40,17 +43,18 @@ def _decode_warnings(here: str, engine: EngineProfile, sweep: DecodeSweep, pool:
     context = min(sweep.context_tokens)
     if sweep.max_kv_tokens < context:
         yield (
-            f"{here}: a cache of max_kv_tokens {sweep.max_kv_tokens:g} holds no request of {context:g} tokens, the "
-            "shortest that was measured. Write the tokens of the whole cache."
+            f"{here}: max_kv_tokens {sweep.max_kv_tokens:g} is below the shortest measured request of {context:g} "
+            "tokens. Set it to the number of tokens that the KV cache of a worker holds."
         )
         return
-    doubts = list(_unit(here, "z_itl", _decode_points(sweep), pool))
-    yield from doubts
-    counted = engine.decode_gpus(pool.gpus_per_worker)
-    if counted != pool.gpus_per_worker and not doubts:
+    warnings = list(_unit_warnings(here, "z_itl", _decode_points(sweep), pool))
+    yield from warnings
+    profiled_gpus = engine.decode_gpus(pool.gpus_per_worker)
+    if profiled_gpus != pool.gpus_per_worker and not warnings:
         yield (
-            f"{here}: it divides by {counted} GPUs a worker, the pool has {pool.gpus_per_worker}. "
-            "Its times are used; check that it was measured on such workers."
+            f"{here}: its throughput per GPU is that of workers with {profiled_gpus} GPUs, and the pool has "
+            f"{pool.gpus_per_worker} per worker. Its times are used as they are: make sure that the profiled workers "
+            "equal those of the pool."
         )
 
 
@@ -59,29 +63,29 @@ def _prefill_points(sweep: PrefillSweep) -> Iterable[Point]:
 
 
 def _decode_points(sweep: DecodeSweep) -> Iterable[Point]:
-    """Each request of a batch gets one token in an iteration; an empty batch says nothing."""
+    """Return the points with a batch: each of its requests gets one token per iteration."""
     points = zip(sweep.kv_usage, sweep.context_tokens, sweep.itl_ms, sweep.tokens_per_s_per_gpu, strict=True)
     return [(usage * sweep.max_kv_tokens / context, itl, rate) for usage, context, itl, rate in points if usage]
 
 
-def _unit(here: str, key: str, points: Iterable[Point], pool: PoolKnobs) -> Iterator[str]:
-    """Whether the times of a sweep are in another unit: time, throughput and tokens tell each other."""
+def _unit_warnings(here: str, key: str, points: Iterable[Point], pool: PoolKnobs) -> Iterator[str]:
+    """Yield a warning if the times of a sweep contradict its throughput as if they had another unit."""
     gpus = pool.gpus_per_worker
-    due = sorted((tokens / (rate * gpus) * 1_000.0 / taken, taken) for tokens, taken, rate in points)
-    if not due:
+    ratios = sorted((tokens / (rate * gpus) * 1_000.0 / time_ms, time_ms) for tokens, time_ms, rate in points)
+    if not ratios:
         return
-    off, taken = due[len(due) // 2]
-    if 1.0 / _OFF < off < _OFF:
+    ratio, time_ms = ratios[len(ratios) // 2]
+    if 1.0 / _UNIT_RATIO_MIN < ratio < _UNIT_RATIO_MIN:
         return
-    unit = "seconds" if off > 1.0 else "microseconds"
+    unit = "seconds" if ratio > 1.0 else "microseconds"
     yield (
-        f"{here}: {key} says {taken:g} where the throughput of {gpus} {'GPU' if gpus == 1 else 'GPUs'} makes it "
-        f"{taken * off:.4g} ms: it looks like {unit}. Write it in milliseconds, and tokens a second of one GPU."
+        f"{here}: {key} is {time_ms:g}, but the throughput of {gpus} {'GPU' if gpus == 1 else 'GPUs'} implies "
+        f"{time_ms * ratio:.4g} ms: the unit seems to be {unit}. Write milliseconds, and tokens/s per GPU."
     )
 
 
 def _objective_warnings(model: ModelKnobs, place: str, pool: PoolKnobs, engine: EngineProfile) -> Iterator[str]:
-    """Objectives that no request can meet: a planner can do nothing about them."""
+    """Yield warnings about objectives below the best latency of a profile."""
     prefill = None if pool.role == "decode" else engine.prefill_model(pool.gpus_per_worker)
     decode = None if pool.role == "prefill" else engine.decode_model(pool.gpus_per_worker)
     for key, objective_ms, best_ms in (
@@ -90,6 +94,7 @@ def _objective_warnings(model: ModelKnobs, place: str, pool: PoolKnobs, engine: 
     ):
         if objective_ms < best_ms:
             yield (
-                f"{place}.objectives.{key}: no request of pool {pool.name} meets {objective_ms:g} ms, so it holds: the "
-                f"best of its profile is {best_ms:.4g} ms. Set it above, or correct the profile."
+                f"{place}.objectives.{key}: no request of pool {pool.name} can meet {objective_ms:g} ms, so the pool "
+                f"is held: the best latency of its profile is {best_ms:.4g} ms. Set a higher objective, or correct the "
+                "profile."
             )

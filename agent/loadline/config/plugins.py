@@ -1,4 +1,4 @@
-"""Planners of installed packages, found by the entry points of the group ``loadline.planners``."""
+"""Planners of installed packages, loaded from entry points of the group ``loadline.planners``."""
 
 import sys
 from collections.abc import Iterator, Mapping
@@ -12,42 +12,40 @@ from loadline.core.planning.planners import PLANNERS, register
 from loadline.core.state.settings import ModelKnobs
 
 GROUP: Final = "loadline.planners"
-"""Group of the entry points; the name of each is that of its planner."""
+"""Group of the entry points; each has the name of its planner."""
 _LAYER_KEYS: Final = {"pool"}
 """Keys that the layers of a model have in addition to its own."""
 
 
 def discover() -> Mapping[str, str]:
-    """Register the planners of installed packages.
-
-    Packages are imported once for each ``sys.path``.
+    """Register the planners of installed packages; import them once for each ``sys.path``.
 
     Returns:
-        Problems of those that cannot be used, by the name of the planner.
+        Problems of planners that cannot be used, by name.
     """
     return _discover(tuple(sys.path))
 
 
 def forget() -> None:
-    """Look for packages anew when planners are discovered next."""
+    """Clear the cache, so that the next discovery imports the packages again."""
     _discover.cache_clear()
 
 
 def plugin_warnings() -> Iterator[str]:
-    """Yield a sentence for each planner of an installed package that cannot be used."""
+    """Yield a warning for each planner of an installed package that cannot be used."""
     for name, problem in discover().items():
         yield f"planner {name}: {problem} Models that do not use it are not affected."
 
 
 def unknown_planner(name: str) -> tuple[str, str]:
-    """Return problem and remedy for a planner that is not registered."""
+    """Return the problem and the remedy for a planner that is not registered."""
     problem = discover().get(name)
     if problem is not None:
         return f"{name!r} cannot be used: {problem}", "Repair or remove the package."
     close = did_you_mean(name, PLANNERS)
     known = "" if close.startswith("Known") else f" Known are: {', '.join(sorted(PLANNERS))}."
     return (
-        f"{name!r} is no planner that is installed",
+        f"{name!r} is not an installed planner",
         f"{close}{known} Packages add planners by entry points of the group {GROUP}.",
     )
 
@@ -64,14 +62,14 @@ def _discover(path: tuple[str, ...]) -> Mapping[str, str]:  # noqa: ARG001 - the
 
 
 def _register(point: EntryPoint) -> str:
-    """Load and register a planner; return the problem if that fails."""
+    """Load and register a planner; return its problem, empty if there is none."""
     try:
         kind = point.load()
         if getattr(kind, "name", point.name) != point.name:
-            return f"its name is {kind.name!r}, not that of the entry point"
+            return f"its name {kind.name!r} differs from the name of the entry point"
         if point.name in {*ModelKnobs.__struct_fields__, *_LAYER_KEYS}:
             return f"{point.name!r} is a key of [[models]]"
         register(kind)
-    except Exception as error:  # noqa: BLE001 - a package may fail in any way, and must not stop the agent
+    except Exception as error:  # noqa: BLE001 - an arbitrary failure of a package must not stop the agent
         return f"{type(error).__name__}: {error}" if not isinstance(error, ValueError) else str(error)
     return ""

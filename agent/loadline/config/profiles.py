@@ -1,8 +1,8 @@
-"""Engine profiles from files: NPZ files of Dynamo's profiler, or JSON files with the same keys.
+"""Reading of engine profiles: NPZ files of Dynamo's profiler, or JSON files with the same keys.
 
-A folder of a profiler's results holds ``selected_prefill_interpolation/raw_data.npz`` and
+A folder with results of a profiler contains ``selected_prefill_interpolation/raw_data.npz`` and
 ``selected_decode_interpolation/raw_data.npz``, or ``prefill_raw_data.json`` and ``decode_raw_data.json``. The keys are
-those of ``core.engines.sweeps`` either way.
+those of ``core.engines.sweeps`` in both formats.
 """
 
 import json
@@ -20,56 +20,57 @@ from loadline.core.engines.sweeps import POINTS_MAX, DecodeSweep, PrefillSweep
 from loadline.errors import DataError, LoadlineError
 
 BYTES_MAX: Final = 4_000_000
-"""Limit on the size of a file; a profile has a few kB."""
+"""Maximum size of a file; a profile has a few kB."""
 SELECTED: Final = {
     "prefill": ("selected_prefill_interpolation/raw_data.npz", "prefill_raw_data.json"),
     "decode": ("selected_decode_interpolation/raw_data.npz", "decode_raw_data.json"),
 }
 """Files of each sweep in a profiler's results folder, in order of preference."""
 
-_NAME: Final = "Name a profile written by the profiler"
+_REMEDY: Final = "Give the path of a profile written by the profiler"
+_FOLDER_REMEDY: Final = "Give the path of a folder with results of a profiler, or of a file"
 _NUMBERS: Final = "uif"
-"""Kinds of numpy arrays that hold real numbers."""
+"""Kinds of numpy arrays of real numbers."""
 _SHOWN_MAX: Final = 60
 
 Sweep = TypeVar("Sweep", PrefillSweep, DecodeSweep)
 
 
 def read_prefill(path: Path) -> PrefillSweep:
-    """Read the prefill sweep from a file or from a profiler's results folder.
+    """Read the prefill sweep from a file or from a folder with results of a profiler.
 
     Raises:
-        DataError: There is none, or its values are impossible.
+        DataError: There is none, or its values are invalid.
     """
     return _read(path, PrefillSweep, "prefill")
 
 
 def read_decode(path: Path) -> DecodeSweep:
-    """Read the decode sweep from a file or from a profiler's results folder.
+    """Read the decode sweep from a file or from a folder with results of a profiler.
 
     Raises:
-        DataError: There is none, or its values are impossible.
+        DataError: There is none, or its values are invalid.
     """
     return _read(path, DecodeSweep, "decode")
 
 
 def read_sweeps(path: Path) -> list[PrefillSweep | DecodeSweep]:
-    """Read all sweeps from a file or from a profiler's results folder.
+    """Read all sweeps from a file or from a folder with results of a profiler.
 
     Raises:
-        DataError: There is none, or the values of one are impossible.
+        DataError: There is none, or the values of one are invalid.
     """
     if path.is_dir():
         roles = [role for role, names in SELECTED.items() if any((path / name).is_file() for name in names)]
         if not roles:
             names = ", ".join(name for names in SELECTED.values() for name in names)
-            raise DataError(f"{path}: holds none of {names}. Name the results folder of a profiler, or a file.")
+            raise DataError(f"{path}: contains none of {names}. {_FOLDER_REMEDY}.")
     else:
         content = _content(path, (*_keys(PrefillSweep), *_keys(DecodeSweep)))
         kinds = (("prefill", PrefillSweep), ("decode", DecodeSweep))
         roles = [role for role, kind in kinds if not content.keys().isdisjoint(_keys(kind))]
         if not roles:
-            raise DataError(f"{path}: holds no sweep. Name a profile written by the profiler.")
+            raise DataError(f"{path}: contains no sweep. {_REMEDY}.")
     return [read_prefill(path) if role == "prefill" else read_decode(path) for role in roles]
 
 
@@ -97,18 +98,16 @@ def _selected(folder: Path, role: str) -> Path:
     for name in SELECTED[role]:
         if (folder / name).is_file():
             return folder / name
-    raise DataError(
-        f"{folder}: holds none of {', '.join(SELECTED[role])}. Name the results folder of a profiler, or a file."
-    )
+    raise DataError(f"{folder}: contains none of {', '.join(SELECTED[role])}. {_FOLDER_REMEDY}.")
 
 
 def _only(file: Path, values: Any) -> Any:
-    """Return the single number, which NPZ stores as an array of one."""
+    """Return a single number, which NPZ stores as an array."""
     if not isinstance(values, list):
         return values
     if len(values) != 1:
         what = "is empty" if not values else f"has {len(values)} values"
-        raise DataError(f"{file}: key 'max_kv_tokens' {what}. Write one number: the tokens that the KV cache holds.")
+        raise DataError(f"{file}: key 'max_kv_tokens' {what}. Write one number, the tokens that the KV cache holds.")
     return values[0]
 
 
@@ -119,7 +118,7 @@ def _check_key(file: Path, key: str, value: Any) -> None:
     elif isinstance(value, list):
         points, what = value, f"a point of key {key!r}"
     else:
-        raise DataError(f"{file}: key {key!r} is not a list. Write the number of each point.")
+        raise DataError(f"{file}: key {key!r} is not a list. Write a list with a number for each point.")
     if len(points) > POINTS_MAX:
         raise DataError(f"{file}: key {key!r} has {len(points)} points, more than {POINTS_MAX}. Keep a few dozen.")
     for point in points:
@@ -132,7 +131,7 @@ def _content(file: Path, keys: tuple[str, ...]) -> dict[str, Any]:
         with open_regular(file) as stream:
             data = stream.read(BYTES_MAX + 1)
     except (OSError, ValueError) as error:
-        raise DataError(f"{file}: cannot be read: {os_error_text(error)}. {_NAME}.") from error
+        raise DataError(f"{file}: cannot be read: {os_error_text(error)}. {_REMEDY}.") from error
     _check_size(file, len(data))
     return _json(file, data) if file.suffix == ".json" else _npz(file, data, keys)
 
@@ -141,9 +140,9 @@ def _json(file: Path, data: bytes) -> dict[str, Any]:
     try:
         content = json.loads(data, parse_constant=_refuse_constant, parse_int=float)
     except (ValueError, RecursionError) as error:
-        raise DataError(f"{file}: cannot be read as JSON: {error}. {_NAME}.") from error
+        raise DataError(f"{file}: cannot be read as JSON: {error}. {_REMEDY}.") from error
     if not isinstance(content, dict):
-        raise DataError(f"{file}: cannot be read as JSON: it is not an object. {_NAME}.")
+        raise DataError(f"{file}: cannot be read as JSON: it is not an object. {_REMEDY}.")
     return content
 
 
@@ -160,16 +159,16 @@ def _npz(file: Path, data: bytes, keys: tuple[str, ...]) -> dict[str, Any]:
     except LoadlineError:
         raise
     except Exception as error:  # zipfile, zlib and numpy raise a dozen types for broken bytes
-        raise DataError(f"{file}: cannot be read as NPZ: {error}. {_NAME}.") from error
+        raise DataError(f"{file}: cannot be read as NPZ: {error}. {_REMEDY}.") from error
 
 
 def _numbers(file: Path, key: str, array: NDArray[Any]) -> list[float]:
     if array.dtype.kind not in _NUMBERS:
-        raise DataError(f"{file}: key {key!r} holds {array.dtype.name}, not real numbers. Profile the engine again.")
+        raise DataError(f"{file}: key {key!r} has type {array.dtype.name}, not real numbers. Profile the engine again.")
     found: list[float] = array.astype(np.float64).reshape(-1).tolist()
     return found
 
 
 def _check_size(file: Path, size: int) -> None:
     if size > BYTES_MAX:
-        raise DataError(f"{file}: larger than {BYTES_MAX} bytes, so it is not an engine profile. Name another file.")
+        raise DataError(f"{file}: larger than {BYTES_MAX} bytes, so it is not an engine profile. {_REMEDY}.")

@@ -1,4 +1,4 @@
-"""Reference of all configuration keys as Markdown, generated from the Structs: docs/reference/configuration.md."""
+"""Generation of the reference of all configuration keys in Markdown, docs/reference/configuration.md."""
 
 import json
 from collections.abc import Iterator
@@ -31,12 +31,12 @@ HEADER = "| Key | Value | Default | Meaning |\n|---|---|---|---|\n"
 
 
 def reference() -> str:
-    """Return the page: for each section a table of keys with values, default and meaning."""
+    """Return the page, with a table of keys, values, defaults and meanings for each section."""
     return _HEAD + sections(file_schema(BUILT_IN))
 
 
 def sections(kind: type[Struct]) -> str:
-    """Return the keys of a file as Markdown: those at the top as table rows, each section with a table of its own."""
+    """Return the keys of a file as Markdown: top-level keys as table rows, then a table for each section."""
     return "".join(_section(kind, "", {}))
 
 
@@ -87,7 +87,7 @@ def _row(key: str, field: inspect.Field) -> str:
 
 
 def _values(kind: inspect.Type) -> str:
-    """Return what a key accepts, such as ``integer 1..4096``."""
+    """Describe the accepted values of a type, such as ``integer 1..4096``."""
     match kind:
         case inspect.Metadata():
             text = _values(kind.type)

@@ -1,4 +1,4 @@
-"""Opening of regular files only: a FIFO would block until a writer comes, and a device may never end."""
+"""Opening of regular files only: opening a FIFO blocks until it has a writer, and a device may be endless."""
 
 import errno
 import os
@@ -24,5 +24,5 @@ def open_regular(path: Path) -> BufferedReader:
 
 
 def os_error_text(error: OSError | ValueError) -> str:
-    """Format why a file cannot be opened, without errno and path; a path with a NUL raises ValueError."""
+    """Format the reason of a failure to open a file, without errno and path; a path with NUL raises ValueError."""
     return (error.strerror if isinstance(error, OSError) else None) or str(error)

@@ -1,4 +1,4 @@
-"""Remedies for keys of the configuration that are not known where they are written."""
+"""Remedies for unknown configuration keys, and for keys in the wrong section."""
 
 from collections.abc import Collection
 from types import MappingProxyType
@@ -40,11 +40,11 @@ _ELSEWHERE: Final = MappingProxyType(
         "standalone_rescheduling_mode": "Remove it and run the agent with --only migration.",
     }
 )
-"""Remedies for keys that are expected in another section, or that an option has replaced."""
+"""Remedies for keys that belong to another section, or were replaced by an option."""
 
 
 def remedy_for(key: str, known: Collection[str], section: str) -> str:
-    """Return what to write instead of a key that its section does not know.
+    """Return the remedy for an unknown key of a section.
 
     Args:
         key: The unknown key.

@@ -1,4 +1,4 @@
-"""What a configuration says as a whole: contradictions are errors, what is legal but surely unwanted is a warning."""
+"""Validation of a configuration as a whole: contradictions are errors, implausible settings are warnings."""
 
 from collections.abc import Iterable, Iterator
 from typing import Final
@@ -21,32 +21,33 @@ from loadline.core.state.settings import ModelKnobs
 from loadline.errors import ConfigError
 
 LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
-# A takeover must come within the lease's TTL and 2 s: slower campaigns cannot keep that.
 _TAKEOVER_MS: Final = 2_000
+"""Time after the TTL of a lease within which a standby should take over; longer campaign intervals exceed it."""
 _HOUR_MS: Final = 3_600_000
-# What a decision needs beside its drain: to be heard, for the worker to say that it is empty, and to end it.
 _DRAIN_SLACK_MS: Final = 60_000
+"""Time of a decision in addition to its drain: for announcement, the report of the drained worker, and its removal."""
 
 
 def validate(config: Config) -> list[str]:
-    """Judge a configuration as a whole.
+    """Validate a configuration as a whole.
 
     Returns:
-        Warnings, a sentence each: what can never have an effect, or hardly the one that was meant.
+        Warnings about settings without effect or with implausible values, one per item.
 
     Raises:
-        ConfigError: Two values contradict each other, or a value names what does not exist.
+        ConfigError: Two values contradict each other, or a value refers to an undefined name.
     """
     written = origins_of(config)
     try:
-        warnings = _judge(config)
+        warnings = _validate_sections(config)
     except ConfigError as error:
         raise ConfigError(origin_place(error.place, written), error.problem, error.remedy) from error
     parts = (warning.partition(": ") for warning in warnings)
     return [f"{origin_place(place, written)}{colon}{text}" for place, colon, text in parts]
 
 
-def _judge(config: Config) -> list[str]:
+def _validate_sections(config: Config) -> list[str]:
+    """Validate all sections and models; return the warnings, with places in the merged configuration."""
     _check_agent(config)
     check_servers(config.nats.servers, "nats.servers", ("nats", "tls"))
     check_servers(config.etcd.endpoints, "etcd.endpoints", ("http", "https"))
@@ -62,15 +63,15 @@ def _judge(config: Config) -> list[str]:
         check_migration(model, place)
         warnings += migration_warnings(model, place)
         scaling += [*_model_warnings(model, place), *unused_knob_warnings(model, place)]
-        scaling += _judge_planner(config, model, place)
+        scaling += _planner_warnings(config, model, place)
     check_fleet_budget(config.fleet, config.models)
     check_gpu_limits(config)
     scaling += [*unlimited_pool_warnings(config), *schedule_limit_warnings(config)]
-    # Of an agent that leaves the number of workers to somebody else, what is said of it means nothing.
+    # Warnings about scaling do not apply to an agent that only migrates.
     return warnings if config.agent.only else [*warnings, *scaling]
 
 
-def _judge_planner(config: Config, model: ModelKnobs, place: str) -> Iterator[str]:
+def _planner_warnings(config: Config, model: ModelKnobs, place: str) -> Iterator[str]:
     """Yield warnings about the planner of a model.
 
     Raises:
@@ -87,16 +88,14 @@ def _judge_planner(config: Config, model: ModelKnobs, place: str) -> Iterator[st
 
 def _check_agent(config: Config) -> None:
     if not all(config.agent.root.split(".")):
-        raise ConfigError(
-            "agent.root", f"{config.agent.root!r} has an empty token", "Write tokens with one dot between."
-        )
+        raise ConfigError("agent.root", f"{config.agent.root!r} has an empty token", "Separate tokens by single dots.")
 
 
 def check_servers(urls: Iterable[str], place: str, schemes: tuple[str, ...]) -> None:
-    """Refuse what is no server's URL.
+    """Check the URLs of servers.
 
     Raises:
-        ConfigError: One of them is not a URL of these schemes, or holds a login.
+        ConfigError: A value is not a URL of these schemes, or contains a login.
     """
     for index, url in enumerate(urls):
         here = f"{place}[{index}]"
@@ -106,10 +105,10 @@ def check_servers(urls: Iterable[str], place: str, schemes: tuple[str, ...]) -> 
             host, _ = parts.hostname, parts.port
         except ValueError as error:
             raise ConfigError(here, "is not a URL", form) from error
-        # A password must not reach the terminal either, so nothing quotes a URL that is refused.
+        # Errors never quote a refused URL, since it may contain a password.
         if "@" in url or parts.query or parts.fragment:
-            remedy = "Use user and password_file, or a credentials file: URLs end up in logs."
-            raise ConfigError(here, "holds a login", remedy)
+            remedy = "Use user and password_file, or a credentials file, since URLs are logged."
+            raise ConfigError(here, "contains a login", remedy)
         if parts.scheme not in schemes or not host:
             raise ConfigError(here, f"is not {schemes[0]}:// or {schemes[1]}://", form)
 
@@ -125,10 +124,10 @@ def _check_logins(nats: NatsKnobs, etcd: EtcdKnobs) -> None:
         ("etcd", etcd.user, etcd.password_file),
     ):
         if bool(user) != bool(password_file):
-            missing, there = ("user", "password_file") if password_file else ("password_file", "user")
-            raise ConfigError(f"{section}.{missing}", f"is missing while {there} is set", f"Set both in [{section}].")
+            missing, present = ("user", "password_file") if password_file else ("password_file", "user")
+            raise ConfigError(f"{section}.{missing}", f"is missing while {present} is set", f"Set both in [{section}].")
     if nats.user and nats.credentials_file:
-        raise ConfigError("nats.credentials_file", "and user are both set", "Keep one way to log in.")
+        raise ConfigError("nats.credentials_file", "and user are both set", "Remove one of them.")
     if bool(etcd.cert_file) != bool(etcd.key_file):
         missing = "cert_file" if etcd.key_file else "key_file"
         raise ConfigError(f"etcd.{missing}", "is missing", "Set cert_file and key_file together.")
@@ -141,7 +140,7 @@ def _check_logins(nats: NatsKnobs, etcd: EtcdKnobs) -> None:
 def _check_times(config: Config) -> None:
     ttl_ms, margin_ms = config.leadership.lease_ttl_s * 1000, config.leadership.margin_ms
     if margin_ms >= ttl_ms:
-        problem = f"{margin_ms} ms leaves no time to lead in a lease of {ttl_ms} ms"
+        problem = f"{margin_ms} ms is not below the lease TTL of {ttl_ms} ms, so no agent could lead"
         raise ConfigError("leadership.margin_ms", problem, "Set it to a fifth of lease_ttl_s, or raise lease_ttl_s.")
     for section, low, low_value, high, high_value in (
         ("journal", "segment_bytes_max", config.journal.segment_bytes_max, "bytes_max", config.journal.bytes_max),
@@ -175,9 +174,9 @@ def _check_model(model: ModelKnobs, place: str) -> None:
             problem = f"{pool.replicas_min} is above replicas_max {pool.replicas_max}"
             raise ConfigError(f"{place}.pools[{index}].replicas_min", problem, "Lower it or raise replicas_max.")
     if model.load_predictor_warmup_trace and not PLANNERS[model.planner].needs.history:
-        problem = f"is set, and the {model.planner} planner does not forecast"
-        able = (name for name, kind in PLANNERS.items() if kind.needs.history)
-        remedy = f"Leave it out, or choose one of {', '.join(sorted(able))}."
+        problem = f"is set, but the {model.planner} planner does not forecast"
+        forecasting = (name for name, kind in PLANNERS.items() if kind.needs.history)
+        remedy = f"Remove it, or set planner to one of {', '.join(sorted(forecasting))}."
         raise ConfigError(f"{place}.load_predictor_warmup_trace", problem, remedy)
     roles = {pool.role for pool in model.pools}
     if "aggregated" in roles and len(roles) > 1:
@@ -192,44 +191,46 @@ def _check_model(model: ModelKnobs, place: str) -> None:
 
 def _agent_warnings(config: Config) -> Iterator[str]:
     if config.http.port and config.http.host not in LOOPBACK:
-        yield f"http.host: {config.http.host} lets other machines in without a login. Keep 127.0.0.1, or filter it."
+        yield (
+            f"http.host: {config.http.host} accepts connections of other machines without a login. Set 127.0.0.1, or "
+            "restrict access by a firewall."
+        )
     if config.nats.user and any(url.startswith("nats://") and _is_remote(url) for url in config.nats.servers):
-        yield "nats.servers: the password crosses the network unencrypted. Use tls://."
+        yield "nats.servers: the password is sent over the network unencrypted. Use tls://."
     if config.etcd.user and any(url.startswith("http://") and _is_remote(url) for url in config.etcd.endpoints):
-        yield "etcd.endpoints: the password crosses the network unencrypted. Use https://."
+        yield "etcd.endpoints: the password is sent over the network unencrypted. Use https://."
     if config.leadership.retry_ms > _TAKEOVER_MS:
         yield (
-            f"leadership.retry_ms: {config.leadership.retry_ms} ms delays a takeover by that much. "
+            f"leadership.retry_ms: a takeover may be delayed by {config.leadership.retry_ms} ms. "
             f"Set {_TAKEOVER_MS} or less."
         )
     leading_ms = config.leadership.lease_ttl_s * 1000 - config.leadership.margin_ms
     if config.etcd.timeout_ms >= leading_ms:
         yield (
-            f"etcd.timeout_ms: one slow call of {config.etcd.timeout_ms} ms loses a lease that is sure for "
-            f"{leading_ms} ms. Lower it or raise leadership.lease_ttl_s."
+            f"etcd.timeout_ms: one call of {config.etcd.timeout_ms} ms may take longer than the leader trusts its "
+            f"lease, {leading_ms} ms. Lower it or raise leadership.lease_ttl_s."
         )
     if config.runtime.batch_max > config.runtime.inbox_frames_max:
         yield (
-            f"runtime.batch_max: never {config.runtime.batch_max} frames wait, as inbox_frames_max is "
-            f"{config.runtime.inbox_frames_max}. Lower it or raise inbox_frames_max."
+            f"runtime.batch_max: {config.runtime.batch_max} is above inbox_frames_max "
+            f"{config.runtime.inbox_frames_max}, so no turn takes so many frames. Lower it or raise inbox_frames_max."
         )
 
 
 def _decision_warnings(config: Config) -> Iterator[str]:
-    least_ms = config.drain.ttl_ms + _DRAIN_SLACK_MS
-    if config.decisions.ttl_ms <= least_ms:
+    needed_ms = config.drain.ttl_ms + _DRAIN_SLACK_MS
+    if config.decisions.ttl_ms <= needed_ms:
         yield (
-            f"decisions.ttl_ms: {config.decisions.ttl_ms} ms is less than a drain may take, drain.ttl_ms "
-            f"{config.drain.ttl_ms} ms and a minute around it, so a decision may expire while its drain is fine. "
-            f"Set it above {least_ms}."
+            f"decisions.ttl_ms: {config.decisions.ttl_ms} ms is less than drain.ttl_ms {config.drain.ttl_ms} ms plus "
+            f"one minute, so a decision may expire before its drain does. Set it above {needed_ms}."
         )
 
 
 def _model_warnings(model: ModelKnobs, place: str) -> Iterator[str]:
     if all(pool.replicas_min == pool.replicas_max for pool in model.pools):
         yield (
-            f"{place}.pools: replicas_min equals replicas_max in every pool, so the planner can do nothing. "
-            "Raise a replicas_max, or set no_operation = true to be advised only."
+            f"{place}.pools: replicas_min equals replicas_max in every pool, so no count can change. "
+            "Raise a replicas_max, or set no_operation = true to get recommendations only."
         )
     else:
         yield from budget_warnings(model, place)
@@ -239,6 +240,6 @@ def _model_warnings(model: ModelKnobs, place: str) -> Iterator[str]:
     yield from schedule_warnings(model, place)
     if model.guardrails.stabilisation_ms > _HOUR_MS:
         yield (
-            f"{place}.guardrails.stabilisation_ms: one high proposal in "
-            f"{model.guardrails.stabilisation_ms / _HOUR_MS:g} hours forbids every shrink. Set 300000 (5 minutes)."
+            f"{place}.guardrails.stabilisation_ms: one high recommendation delays a scale-down by "
+            f"{model.guardrails.stabilisation_ms / _HOUR_MS:g} hours. Set 300000 (5 minutes)."
         )

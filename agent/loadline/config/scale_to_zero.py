@@ -8,35 +8,35 @@ from loadline.core.planning.planners import PLANNERS
 from loadline.core.state.settings import ModelKnobs
 from loadline.errors import ConfigError
 
-_IDLE_LEAST_MS: Final = 10_000
-"""Shortest plausible idle time: frontends report every second and no worker starts faster, so less is a unit error."""
+_IDLE_MIN_MS: Final = 10_000
+"""Shortest plausible idle time: workers take longer to start, so a lower value is probably in seconds."""
 
 
 def check_scale_to_zero(model: ModelKnobs, place: str) -> None:
     """Check that a model that scales to zero has no minimum of replicas or GPUs.
 
     Raises:
-        ConfigError: Its bounds or its budget always keep workers.
+        ConfigError: A minimum prevents scale to zero.
     """
     if not model.scale_to_zero_after_ms:
         return
     off = "or remove scale_to_zero_after_ms"
     for index, pool in enumerate(model.pools):
         if pool.replicas_min:
-            problem = f"{pool.replicas_min} keeps workers in a model that should scale to zero"
+            problem = f"{pool.replicas_min} prevents scale to zero, which scale_to_zero_after_ms enables"
             raise ConfigError(f"{place}.pools[{index}].replicas_min", problem, f"Set 0, {off}.")
     if model.gpu_budget_min:
-        problem = f"{model.gpu_budget_min} keeps workers in a model that should scale to zero"
+        problem = f"{model.gpu_budget_min} prevents scale to zero, which scale_to_zero_after_ms enables"
         raise ConfigError(f"{place}.gpu_budget_min", problem, f"Remove it, {off}.")
 
 
 def scale_to_zero_warnings(model: ModelKnobs, place: str) -> Iterator[str]:
-    """Warn of models that scale to zero too soon, and of pools that never are empty or stay so."""
+    """Yield warnings about implausibly short idle times, and about pools that never become or stay empty."""
     idle_ms = model.scale_to_zero_after_ms
-    if 0 < idle_ms < _IDLE_LEAST_MS:
+    if 0 < idle_ms < _IDLE_MIN_MS:
         yield (
             f"{place}.scale_to_zero_after_ms: {idle_ms} ms scales the model to zero between two requests, and the next "
-            f"one waits for a worker to start. Write milliseconds: {idle_ms} s are {idle_ms * 1_000}."
+            f"one waits for a worker to start. The unit is milliseconds: {idle_ms} s are {idle_ms * 1_000}."
         )
     roles = Counter(pool.role for pool in model.pools)
     for index, pool in enumerate(model.pools):

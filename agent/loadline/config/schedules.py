@@ -16,14 +16,14 @@ from loadline.core.state.settings import ModelKnobs
 from loadline.errors import ConfigError
 
 _YEARS: Final = (2020, 2060)
-"""Years whose clock changes are expanded: from the oldest traces to beyond the life of an agent."""
+"""Years for which clock changes are computed: from the oldest traces to beyond the life of an agent."""
 
 
 def read_zones(config: Config) -> dict[str, ZoneOffsets]:
     """Return the timezones of all schedules as data, by name.
 
     Raises:
-        ConfigError: A timezone is unknown on this machine.
+        ConfigError: The tz database of this machine does not have a timezone.
     """
     return {schedule.timezone: _zone(schedule.timezone, place) for place, schedule in _schedules(config.models)}
 
@@ -50,7 +50,7 @@ def check_schedules(model: ModelKnobs, place: str) -> None:
 
 
 def schedule_warnings(model: ModelKnobs, place: str) -> Iterator[str]:
-    """Warn of schedules that have no effect, or that exceed the budget of the model."""
+    """Yield warnings about schedules without effect, and about schedules that exceed the budget of the model."""
     for here, schedule, pool in _of_model(model, place):
         if schedule.replicas_min <= pool.replicas_min:
             yield (
@@ -60,7 +60,7 @@ def schedule_warnings(model: ModelKnobs, place: str) -> Iterator[str]:
     peak = sum(highest_minimum(pool) * pool.gpus_per_worker for pool in model.pools)
     if model.gpu_budget_max is not None and peak > model.gpu_budget_max:
         yield (
-            f"{place}.gpu_budget_max: schedules need up to {peak} GPUs, and a schedule never exceeds the budget of "
+            f"{place}.gpu_budget_max: schedules need up to {peak} GPUs, but never exceed the budget of "
             f"{model.gpu_budget_max}. Raise it, or lower a replicas_min."
         )
 
@@ -98,7 +98,7 @@ def _zone(name: str, place: str) -> ZoneOffsets:
 
 @cache
 def expanded(name: str) -> ZoneOffsets:
-    """Expand a timezone of the tz database into its clock changes, at most one a day."""
+    """Compute the clock changes of a timezone of the tz database, at most one per day."""
     zone, day = ZoneInfo(name), timedelta(days=1)
     at, end = (datetime(year, 1, 1, tzinfo=UTC_ZONE) for year in _YEARS)
     since_ms: list[int] = []

@@ -1,4 +1,4 @@
-"""The shape of a configuration file: the keys of ``Config``, a section for each planner, and the layers of models."""
+"""Schema of a configuration file: the keys of ``Config``, a section for each planner, and the layers of models."""
 
 from collections.abc import Iterable, Iterator
 from functools import cache
@@ -19,25 +19,25 @@ _MODEL: Final = (
     " of `[[models.pools]]` except `name` and `role`. Keys set in a model or pool override them one by one."
 )
 _SECTIONS: Final = "planner_knobs"
-"""Field of ``ModelKnobs`` that holds what a file has in a section for each planner."""
+"""Field of ``ModelKnobs`` with the sections of planners, which a file has in the model itself."""
 
 Table = dict[str, Any]
 
 
 def file_schema(planners: Iterable[type[Planner]] | None = None) -> type[Struct]:
-    """Return the Struct of a configuration file in which these planners have a section (None: all registered)."""
+    """Return the Struct of a configuration file, with a section for each of some planners (None: all registered)."""
     return _schema(tuple(PLANNERS.values() if planners is None else planners))
 
 
 def config_table(table: Table) -> Table:
-    """Return the table of a ``Config`` for the table of a file whose layers are merged into its models."""
+    """Convert the table of a file, after the merge of its layers, to the table of a ``Config``."""
     models = [_model_table(model) for model in table["models"]]
     namespaces = [_without(space, "defaults") for space in table.get("namespaces", ())]
     return _without(table, "defaults") | {"models": models, "namespaces": namespaces}
 
 
 def file_table(config: Config) -> Table:
-    """Return the table of a file without layers that sets every key to what it is in a ``Config``."""
+    """Convert a ``Config`` to the table of a file that has no layers and sets every key."""
     table: Table = to_builtins(config)
     for model, knobs in zip(table["models"], config.models, strict=True):
         del model[_SECTIONS]
@@ -56,7 +56,7 @@ def _without(table: Table, *keys: str) -> Table:
 
 @cache
 def _schema(planners: tuple[type[Planner], ...]) -> type[Struct]:
-    # A section whose keys another section repeats comes first: the reference lists keys once.
+    # Sections whose keys another section repeats come first, since the reference lists keys at their first section.
     kinds = sorted(planners, key=lambda kind: (bool(kind.composed_of), len(kind.Knobs.__mro__), kind.name))
     sections = [(kind.name, Annotated[kind.Knobs, Meta(description=kind.summary)], kind.Knobs()) for kind in kinds]
     model = _struct(ModelKnobs, [*map(_field, _fields(ModelKnobs, _SECTIONS)), *sections])
@@ -72,7 +72,7 @@ def _schema(planners: tuple[type[Planner], ...]) -> type[Struct]:
 
 
 def _struct(kind: type[Struct], keys: list[tuple[Any, ...]]) -> type[Struct]:
-    """Return a Struct with the name and the docstring of another one."""
+    """Return a Struct with other fields, and the name and the docstring of an existing one."""
     namespace = {"__doc__": kind.__doc__}
     return defstruct(kind.__name__, keys, namespace=namespace, frozen=True, forbid_unknown_fields=True)
 
@@ -90,14 +90,14 @@ def _optional(kind: type[Struct], *without: str) -> list[tuple[Any, ...]]:
 
 
 def _field(one: FieldInfo) -> tuple[Any, ...]:
-    """Return a field for ``defstruct``."""
+    """Convert a field to the form that ``defstruct`` takes."""
     if one.required:
         return one.name, one.type
     return one.name, one.type, one.default if one.default is not NODEFAULT else one.default_factory()
 
 
 def _of_items(field: tuple[Any, ...], item: type[Struct]) -> tuple[Any, ...]:
-    """Return a field that is a tuple, with other items."""
+    """Return a tuple field with another type of items."""
     name, kind, *default = field
     items: Any = tuple[item, ...]  # type: ignore[valid-type]
     return name, Annotated[items, *get_args(kind)[1:]], *default

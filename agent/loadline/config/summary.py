@@ -53,7 +53,7 @@ def _describe_agent(config: Config) -> Iterator[str]:
 
 
 def _describe_scaling(config: Config) -> Iterator[str]:
-    """Describe what holds for all models, for an agent that scales."""
+    """Describe the scaling settings that apply to all models."""
     yield (
         f"A worker is stale after {duration(config.fleet.stale_after_ms)} without a report; a pool is not scaled down "
         f"while fewer than {config.fleet.quorum_ratio:.0%} of its ready workers report."
@@ -68,7 +68,7 @@ def _describe_scaling(config: Config) -> Iterator[str]:
 
 
 def _describe_gpu_limits(config: Config) -> Iterator[str]:
-    """Describe GPU capacity, quotas, and the order in which models are served when GPUs are short."""
+    """Describe GPU capacity, quotas, and the order of models when GPUs are short."""
     allocation = config.allocation
     capacity = ", ".join(f"{gpus} of type {kind}" for kind, gpus in allocation.capacity.items())
     if capacity:

@@ -15,8 +15,8 @@ from loadline.core.engines.tpot import POINTS_MAX, TpotSweep
 from loadline.errors import DataError
 
 BYTES_MAX: Final = 64_000_000
-"""Limit on the size of a file, in which each point may carry its raw measurements."""
-_REMEDY: Final = "Name a profile of times per output token"
+"""Maximum size of a file, in which each point may include its raw measurements."""
+_REMEDY: Final = "Give the path of a profile of times per output token"
 _Number = Annotated[float, Meta(gt=0, le=1e9)]
 
 

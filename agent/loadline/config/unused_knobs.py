@@ -1,4 +1,4 @@
-"""Settings without effect: knobs of other planners, and objectives that the planner does not size for."""
+"""Warnings about settings that the planner of a model ignores: knobs of other planners, and objectives."""
 
 from collections.abc import Iterator
 
@@ -8,7 +8,7 @@ from loadline.core.state.settings import ModelKnobs
 
 
 def unused_knob_warnings(model: ModelKnobs, place: str) -> Iterator[str]:
-    """Yield a sentence for each setting of a model that its planner ignores."""
+    """Yield a warning for each setting of a model that its planner ignores."""
     for name, kind in sorted(PLANNERS.items()):
         if name != model.planner and model.knobs_of(name) != kind.Knobs():
             yield f"{place}.{name}: the {model.planner} planner ignores it. {_remedy(model, name)}"
@@ -24,7 +24,7 @@ def unused_knob_warnings(model: ModelKnobs, place: str) -> Iterator[str]:
 
 
 def _remedy(model: ModelKnobs, name: str) -> str:
-    """Return the remedy for the section of another planner: the part of the same name, or that planner."""
+    """Return the remedy for the section of another planner, which may be one that a hybrid combines."""
     if name in _parts(model.planner):
         return f"Write [models.{model.planner}.{name}]."
     if model.planner in _parts(name):

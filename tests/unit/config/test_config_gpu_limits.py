@@ -71,7 +71,7 @@ def test_quotas_that_cover_minimum_replicas_are_accepted(quota: str) -> None:
 
 def test_without_accelerators_the_remedy_is_to_add_one() -> None:
     found = config_error("[allocation.capacity]\nh100 = 9")
-    assert found.remedy == "Write an [[accelerators]] of that type."
+    assert found.remedy == "Add an [[accelerators]] table of that type."
 
 
 def test_a_pool_without_an_applicable_limit_is_warned_of() -> None:

@@ -14,8 +14,8 @@ from tests.support.config_texts import (
 )
 
 CONTRADICTIONS = [
-    ("", model("", DECODE) * 2, "models", "'m' is there 2 times", "own name"),
-    ("", model("", DECODE, DECODE), "models[0].pools", "'d' is there 2 times", "own name"),
+    ("", model("", DECODE) * 2, "models", "'m' is defined 2 times", "unique name"),
+    ("", model("", DECODE, DECODE), "models[0].pools", "'d' is defined 2 times", "unique name"),
     (
         "",
         model("", DECODE + "\nreplicas_min = 9"),
@@ -25,12 +25,18 @@ CONTRADICTIONS = [
     ),
     ("", model("", AGGREGATED, DECODE), "models[0].pools", "mixes aggregated with decode", "aggregated"),
     ("", model("", 'name = "p"\nrole = "prefill"'), "models[0].pools", "no decode", 'role = "decode"'),
-    ("", model('planner = "treshold"', DECODE), "models[0].planner", "no planner", "Did you mean threshold?"),
+    (
+        "",
+        model('planner = "treshold"', DECODE),
+        "models[0].planner",
+        "not an installed planner",
+        "Did you mean threshold?",
+    ),
     (
         "",
         model('planner = "q"', DECODE),
         "models[0].planner",
-        "no planner",
+        "not an installed planner",
         "Known are: hpa, hybrid, kpa, load, queueing, saturation, sla, static, threshold, throughput",
     ),
     (
@@ -51,8 +57,8 @@ CONTRADICTIONS = [
         "",
         model('planner = "hybrid"\nhybrid.saturation.profile = "upstream"', DECODE),
         "models[0].hybrid.saturation.profile",
-        "whether a shrink is safe",
-        "Leave it out",
+        "if a scale-down is safe",
+        "Remove the key",
     ),
     (
         "",
@@ -65,14 +71,14 @@ CONTRADICTIONS = [
         "",
         model("scale_to_zero_after_ms = 1_000", AGGREGATED),
         "models[0].pools[0].replicas_min",
-        "keeps workers",
+        "prevents scale to zero",
         "Set 0",
     ),
     (
         "",
         model("scale_to_zero_after_ms = 1_000\ngpu_budget_min = 1", AGGREGATED + "\nreplicas_min = 0"),
         "models[0].gpu_budget_min",
-        "keeps workers",
+        "prevents scale to zero",
         "Remove it",
     ),
     ("", model("gpu_budget_min = 9", DECODE), "models[0].gpu_budget_min", "more than the 8", "replicas_max"),
@@ -138,7 +144,7 @@ CONTRADICTIONS = [
         "",
         model('planner = "static"\nstatic.replicas = {e = 1}', DECODE),
         "models[0].static.replicas.e",
-        "no pool of this model",
+        "not a pool of this model",
         "Known are: d.",
     ),
     (
@@ -176,7 +182,7 @@ CONTRADICTIONS = [
         "prefill workers without a metric",
         "above 0",
     ),
-    ("[leadership]\nmargin_ms = 10000", BASE, "leadership.margin_ms", "no time to lead", "lease_ttl_s"),
+    ("[leadership]\nmargin_ms = 10000", BASE, "leadership.margin_ms", "no agent could lead", "lease_ttl_s"),
     ("[journal]\nbytes_max = 1", BASE, "journal.segment_bytes_max", "above bytes_max 1", "bytes_max"),
     ("[decisions]\nretry_backoff_max_ms = 1", BASE, "decisions.retry_backoff_ms", "above", "retry_backoff_max_ms"),
     (
@@ -201,9 +207,9 @@ CONTRADICTIONS = [
         BASE,
         "nats.credentials_file",
         "both set",
-        "one way",
+        "Remove one",
     ),
-    ('[agent]\nroot = "a..b"', BASE, "agent.root", "empty token", "one dot"),
+    ('[agent]\nroot = "a..b"', BASE, "agent.root", "empty token", "single dots"),
 ]
 
 
@@ -220,7 +226,7 @@ def test_contradictions_name_key_and_remedy(text: str, base: str, place: str, pr
 )
 def test_a_password_in_a_url_is_refused_and_not_repeated(text: str) -> None:
     error = config_error(text)
-    assert "holds a login" in error.problem
+    assert "contains a login" in error.problem
     assert "password_file" in error.remedy
     assert "hunter2" not in str(error)
 
@@ -249,27 +255,27 @@ WARNINGS = [
         "[models.threshold]\ndecode_kv_scale_up_threshold = 1.5",
         BY_THRESHOLD,
         "models[0].threshold.decode_kv_scale_up_threshold",
-        "25 requests",
+        "25 waiting requests",
     ),
     (
         "[models.threshold]\ndecode_kv_scale_up_threshold = 1.0\nwaiting_request_kv_ratio = 0.0",
         BY_THRESHOLD,
         "models[0].threshold.decode_kv_scale_up_threshold",
-        "never fires",
+        "is never",
     ),
     (
         "[models.threshold]\ndecode_kv_scale_down_threshold = 0.0",
         BY_THRESHOLD,
         "models[0].threshold.decode_kv_scale_down_threshold",
-        "never shrinks",
+        "never scaled down",
     ),
     (
         "[models.threshold]\nprefill_queue_scale_down_threshold = 0.0",
         BY_THRESHOLD,
         "models[0].threshold.prefill_queue_scale_down_threshold",
-        "never shrinks",
+        "never scaled down",
     ),
-    ("", model('planner = "static"', AGGREGATED), "models[0].static.replicas", "nothing changes"),
+    ("", model('planner = "static"', AGGREGATED), "models[0].static.replicas", "no count changes"),
     ("[models.guardrails]\nstabilisation_ms = 7200000", BASE, "models[0].guardrails.stabilisation_ms", "2 hours"),
     ("", model("", AGGREGATED + FIXED), "models[0].pools", "no_operation = true"),
     ("", model("", DECODE), "models[0].pools", 'role = "aggregated"'),
@@ -319,7 +325,7 @@ def test_traffic_windows_of_another_planner_are_not_checked() -> None:
 LINEAR = "linear = { alpha = 10, beta = 0.1, gamma = 5, delta = 0.02, max_kv_tokens = 1e6 }"
 NO_TIME = (
     "models[0].pools[0].linear: work takes no time: write alpha or beta above 0, and gamma or delta. "
-    "Until then the pool holds."
+    "Until then the pool is held."
 )
 
 
@@ -327,7 +333,7 @@ NO_TIME = (
     ("keys", "words"),
     [
         (LINEAR, []),
-        ("", ["models[0].pools[0].prefill_profile: nothing is known of the engines"]),
+        ("", ["models[0].pools[0].prefill_profile: the pool has no engine profile"]),
         ('prefill_profile = "p.npz"', ["decode_profile is missing"]),
         ('prefill_profile = "no.npz"\ndecode_profile = "no.npz"', ["no.npz"]),
         (f'prefill_profile = "p.npz"\n{LINEAR}', ["prefill_profile and linear are both set"]),

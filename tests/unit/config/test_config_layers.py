@@ -118,8 +118,8 @@ REFUSED = [
         "service_classes[0].models.llama.tftt_ms",
         "Did you mean ttft_ms?",
     ),
-    ("[[service_classes]]\nname = 's'\n" * 2, "service_classes", "its own name"),
-    ("[[namespaces]]\nname = 's'\n" * 2, "namespaces", "its own name"),
+    ("[[service_classes]]\nname = 's'\n" * 2, "service_classes", "a unique name"),
+    ("[[namespaces]]\nname = 's'\n" * 2, "namespaces", "a unique name"),
 ]
 
 
@@ -136,16 +136,16 @@ JUDGED = [
         "defaults.pool.replicas_min (of models[0].pools[0].replicas_min)",
         "9 is above replicas_max 8",
     ),
-    ("defaults.planner = 'kpaa'", "defaults.planner (of models[0].planner)", "no planner"),
+    ("defaults.planner = 'kpaa'", "defaults.planner (of models[0].planner)", "not an installed planner"),
     (
         "[[namespaces]]\nname = 'default'\ndefaults.service_class = 'gold'",
         "namespaces[0].defaults.service_class (of models[0].service_class)",
-        "no class of service",
+        "is not defined",
     ),
     (
         "[[accelerators]]\nname = 'h100'\n[defaults]\npool.accelerator = 'h10'",
         "defaults.pool.accelerator (of models[0].pools[0].accelerator)",
-        "no accelerator",
+        "is not defined",
     ),
 ]
 
@@ -167,14 +167,14 @@ def test_an_error_in_objectives_of_one_model_names_the_service_class() -> None:
 def test_an_unknown_class_is_refused_with_a_suggestion() -> None:
     text = "[[service_classes]]\nname = 'premium'\n" + model("service_class = 'premum'", DECODE)
     assert config_error(text, base="").remedy == "Did you mean premium?"
-    assert "Write a [[service_classes]]" in config_error(model("service_class = 'x'", DECODE), base="").remedy
+    assert "Add a [[service_classes]] table" in config_error(model("service_class = 'x'", DECODE), base="").remedy
 
 
 ACCELERATORS = [
-    ("accelerator = 'h10'", "'h10' is no accelerator", "Did you mean h100?"),
-    ("accelerator = 'mi300'", "'mi300' is no accelerator", "Known are: h100."),
-    ("accelerator = 'h100'\ngpus_per_worker = 3", "comes in units of 2 GPUs, and a worker has 3", "a multiple of 2"),
-    ("accelerator = 'h100'\ngpus_per_worker = 3", "comes in units of 2 GPUs", "the multiplicity to 1"),
+    ("accelerator = 'h10'", "'h10' is not defined", "Did you mean h100?"),
+    ("accelerator = 'mi300'", "'mi300' is not defined", "Known are: h100."),
+    ("accelerator = 'h100'\ngpus_per_worker = 3", "has units of 2 GPUs, but a worker takes 3", "a multiple of 2"),
+    ("accelerator = 'h100'\ngpus_per_worker = 3", "has units of 2 GPUs", "the multiplicity to 1"),
 ]
 
 
@@ -189,7 +189,7 @@ def test_a_pool_needs_a_known_accelerator_in_whole_units(pool: str, problem: str
 
 def test_accelerators_are_unique_and_optional() -> None:
     assert config_error("[[accelerators]]\nname = 'h100'\n" * 2 + BASE, base="").place == "accelerators"
-    assert "Write an [[accelerators]]" in config_error(model("", f"{DECODE}\naccelerator = 'a'"), base="").remedy
+    assert "Add an [[accelerators]] table" in config_error(model("", f"{DECODE}\naccelerator = 'a'"), base="").remedy
     text = "[[accelerators]]\nname = 'h100'\nmultiplicity = 2\n"
     assert not any("h100" in warning for warning in config_warnings(text))
 
@@ -199,15 +199,15 @@ def test_unused_layers_are_warned_of() -> None:
     classes = "[[service_classes]]\nname = 's'\nmodels.lama.ttft_ms = 1\nmodels.llama.ttft_ms = 1\n"
     warnings = config_warnings(spaces + classes)
     assert any(one.startswith("namespaces[0].name: no model has") for one in warnings)
-    assert any("there is no such model. Did you mean llama?" in one for one in warnings)
-    assert any("service_classes[0].models.llama: the model is of another class" in one for one in warnings)
+    assert any("no model has this name. Did you mean llama?" in one for one in warnings)
+    assert any("service_classes[0].models.llama: the model has another service class" in one for one in warnings)
 
 
 def test_a_model_of_an_undefined_namespace_is_warned_of() -> None:
     pool = 'name = "a"\nrole = "aggregated"'
     spaces = '[[namespaces]]\nname = "team-b"\n[[models]]\nname = "b"\nnamespace = "team-b"\n[[models.pools]]\n' + pool
     (warning,) = config_warnings(spaces, base=model('namespace = "team-B"', pool))
-    assert warning.startswith("models[0].namespace: 'team-B' is none of [[namespaces]]")
+    assert warning.startswith("models[0].namespace: 'team-B' is not defined in [[namespaces]]")
     assert warning.endswith("Did you mean team-b?")
     assert config_warnings(spaces, base=model("", pool)) == [], "a model need not be in one"
     assert config_warnings("", base=model('namespace = "team-B"', pool)) == [], "nor need any be written"
@@ -216,7 +216,7 @@ def test_a_model_of_an_undefined_namespace_is_warned_of() -> None:
 def test_a_warning_names_the_layer_too() -> None:
     (found,) = config_warnings("[defaults]\nguardrails.stabilisation_ms = 7200000\n")
     assert found.startswith(
-        "defaults.guardrails.stabilisation_ms (of models[0].guardrails.stabilisation_ms): one high proposal"
+        "defaults.guardrails.stabilisation_ms (of models[0].guardrails.stabilisation_ms): one high recommendation"
     )
 
 

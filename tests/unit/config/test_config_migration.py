@@ -37,7 +37,7 @@ def test_a_plausible_configuration_has_no_warning() -> None:
         (
             'req_select_rule = "RATIO"\nreq_select_value = 1024',
             "req_select_value",
-            "a share from 0 to 1",
+            "a fraction up to 1",
         ),
         (f"{GOOD}enable_adaptive_pd = true", "tpot_profiling_data_path", "decode_profile"),
         (
@@ -75,11 +75,11 @@ def test_a_section_in_the_wrong_place_is_refused_with_the_right_one() -> None:
     [
         ("hops_max = 5", "migration is not enabled"),
         (f"{GOOD}suspect_after_ms = 1500", "less than two reports"),
-        (f"{GOOD}instance_staleness_seconds = 4", "no longer than suspect_after_ms"),
-        (f'{GOOD}policies = ["decode_failover"]', "decode_load is not among them"),
+        (f"{GOOD}instance_staleness_seconds = 4", "not above suspect_after_ms"),
+        (f'{GOOD}policies = ["decode_failover"]', "decode_load is not listed"),
         ("enabled = true", "Set decode_load_threshold = 0.9"),
-        ("enabled = true\ndecode_load_threshold = 80", "80 times a cache"),
-        (f"{GOOD}load_balance_threshold = 20", "hardly ever differ by that much"),
+        ("enabled = true\ndecode_load_threshold = 80", "80 full caches"),
+        (f"{GOOD}load_balance_threshold = 20", "two workers rarely reach"),
         (f"{GOOD}hops_max = 0", "migrate nothing"),
     ],
 )

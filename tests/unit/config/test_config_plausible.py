@@ -42,8 +42,8 @@ def test_a_consistent_profile_gives_no_warning(tmp_path: Path) -> None:
 def test_times_in_another_unit_are_warned_of(tmp_path: Path, factor: float, unit: str) -> None:
     generous = "objectives.itl_ms = 1e9\nobjectives.ttft_ms = 1e9"
     (warning,) = warnings(tmp_path, times(PREFILL, "prefill_ttft", factor), DECODE, generous)
-    assert warning.startswith("models[0].pools[0].prefill_profile: prefill_ttft says ")
-    assert f"2 GPUs makes it 100 ms: it looks like {unit}. Write it in milliseconds" in warning
+    assert warning.startswith("models[0].pools[0].prefill_profile: prefill_ttft is ")
+    assert f"2 GPUs implies 100 ms: the unit seems to be {unit}. Write milliseconds" in warning
     (warning,) = warnings(tmp_path, PREFILL, times(DECODE, "z_itl", factor), generous)
     assert warning.startswith("models[0].pools[0].decode_profile: z_itl says ")
     assert f"ms: it looks like {unit}. Write it in milliseconds" in warning
@@ -51,13 +51,13 @@ def test_times_in_another_unit_are_warned_of(tmp_path: Path, factor: float, unit
 
 def test_a_throughput_per_node_is_not_another_unit(tmp_path: Path) -> None:
     (warning,) = warnings(tmp_path, PREFILL, times(DECODE, "z_thpt_per_gpu", 0.25))
-    assert "it divides by 8 GPUs a worker, the pool has 2" in warning
+    assert "workers with 8 GPUs, and the pool has 2 per worker" in warning
 
 
 def test_a_cache_too_small_for_a_request_is_warned_of(tmp_path: Path) -> None:
     (warning,) = warnings(tmp_path, PREFILL, {**DECODE, "max_kv_tokens": 999})
-    assert "decode_profile: a cache of max_kv_tokens 999 holds no request of 1000 tokens" in warning
-    assert warning.endswith("Write the tokens of the whole cache.")
+    assert "decode_profile: max_kv_tokens 999 is below the shortest measured request of 1000 tokens" in warning
+    assert warning.endswith("Set it to the number of tokens that the KV cache of a worker holds.")
 
 
 @pytest.mark.parametrize(("key", "ms", "best"), [("ttft_ms", 1e-9, "50 ms"), ("itl_ms", 7.9, "8 ms")])
@@ -65,8 +65,10 @@ def test_unreachable_objectives_are_warned_of_with_the_best_value(
     tmp_path: Path, key: str, ms: float, best: str
 ) -> None:
     (warning,) = warnings(tmp_path, PREFILL, DECODE, f"objectives.{key} = {ms}")
-    assert warning.startswith(f"models[0].objectives.{key}: no request of pool a meets {ms:g} ms, so it holds")
-    assert f"the best of its profile is {best}." in warning
+    assert warning.startswith(
+        f"models[0].objectives.{key}: no request of pool a can meet {ms:g} ms, so the pool is held"
+    )
+    assert f"the best latency of its profile is {best}." in warning
 
 
 def test_the_accepted_values_name_every_predictor() -> None:

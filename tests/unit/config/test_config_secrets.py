@@ -60,5 +60,5 @@ def test_remote_commands_refuse_a_password_in_a_url(tmp_path: Path, capsys: pyte
     path.write_text(f'[nats]\nservers = ["{NATS}"]\n{BASE}', encoding="utf-8")
     assert cli.main(["status", "--config", str(path)]) == 1
     said = capsys.readouterr()
-    assert "holds a login" in said.err
+    assert "contains a login" in said.err
     assert HIDDEN not in said.out + said.err

@@ -88,25 +88,25 @@ def test_a_file_that_is_not_json_is_named(tmp_path: Path, text: bytes) -> None:
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(
-        DataError, match=r"holds none of selected_decode_interpolation/raw_data\.npz, decode_raw_data\.json"
+        DataError, match=r"contains none of selected_decode_interpolation/raw_data\.npz, decode_raw_data\.json"
     ):
         read_decode(tmp_path)
     for name in ("no.npz", "no.json"):
-        with pytest.raises(DataError, match=rf"{name}: cannot be read: No such file or directory\. Name a profile"):
+        with pytest.raises(DataError, match=rf"{name}: cannot be read: No such file or directory\. Give the path"):
             read_decode(tmp_path / name)
 
 
 def test_nan_in_json_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "bad.json"
     path.write_text('{"prefill_isl": [NaN]}')
-    with pytest.raises(DataError, match=r"bad\.json: cannot be read as JSON: NaN is not a number\. Name a profile"):
+    with pytest.raises(DataError, match=r"bad\.json: cannot be read as JSON: NaN is not a number\. Give the path"):
         read_prefill(path)
 
 
 @pytest.mark.parametrize("values", [[1j, 2j], ["a", "b"], [True, False]])
 def test_arrays_of_anything_but_real_numbers_are_refused(tmp_path: Path, values: list[object]) -> None:
     write_npz(tmp_path / "p.npz", {**PREFILL, "prefill_ttft": values})
-    with pytest.raises(DataError, match=r"p\.npz: key 'prefill_ttft' holds [a-z0-9]+, not real numbers\. Profile"):
+    with pytest.raises(DataError, match=r"p\.npz: key 'prefill_ttft' has type [a-z0-9]+, not real numbers\. Profile"):
         read_prefill(tmp_path / "p.npz")
 
 

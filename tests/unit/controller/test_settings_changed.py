@@ -101,7 +101,7 @@ def test_windows_and_bounds_change_and_keep_their_data() -> None:
         state.fleet.models["m"].guardrails.hard.gpu_budget_max,
     ) == (0.5, 3)
     assert state.fleet.models["m"].traffic.window_ms == 9_000
-    watch = planner.watches["decode"]  # type: ignore[attr-defined]
+    watch = planner.histories["decode"]  # type: ignore[attr-defined]
     assert watch.kv.low.window_ms == 5_000
     assert len(watch.kv.low.values) >= 5
     assert state.fleet.models["n"].guardrails.history["decode"].proposals.window_ms == 0
@@ -136,7 +136,7 @@ def test_a_model_can_change_its_kind_of_planner() -> None:
     change(harness, with_model(harness.controller.settings, "m", planner="hpa"))
     planners = harness.controller._planners
     assert (planners["m"].name, planners["n"].name) == ("hpa", "threshold")
-    assert planners["n"].watches  # type: ignore[attr-defined]
+    assert planners["n"].histories  # type: ignore[attr-defined]
 
 
 # -- decisions and drains in progress ----------------------------------------------------------------------------------

@@ -139,8 +139,14 @@ def test_a_profile_that_cannot_be_true(
     ("keys", "words"),
     [
         ("", ["no prefill profile is configured", "set prefill_profile or linear of the pool"]),
-        ('prefill_profile = "no.npz"\ndecode_profile = "no.npz"', ["no.npz", "Name a profile written by the profiler"]),
-        ('prefill_profile = "loadline.toml"\ndecode_profile = "loadline.toml"', ["loadline.toml", "Name a profile"]),
+        (
+            'prefill_profile = "no.npz"\ndecode_profile = "no.npz"',
+            ["no.npz", "Give the path of a profile written by the profiler"],
+        ),
+        (
+            'prefill_profile = "loadline.toml"\ndecode_profile = "loadline.toml"',
+            ["loadline.toml", "Give the path of a profile"],
+        ),
         ('prefill_profile = "prefill.json"', ["decode_profile is missing"]),
     ],
 )

@@ -53,7 +53,7 @@ class Scale:
         self.line = FleetHarness([PoolKnobs("p", "decode")], ready)
         self.planner = KpaPlanner(KpaKnobs(**(RATES | knobs)))  # type: ignore[arg-type]
         delay_ms = self.planner.knobs.scale_down_delay_ms
-        self.watch = KpaHistory(samples_within(STABLE_MS), samples_within(delay_ms), panic_floor=ready)
+        self.watch = KpaHistory(samples_within(STABLE_MS), samples_within(delay_ms), panic_minimum=ready)
         self.reasons: tuple[Reason, ...] = ()
 
     def at(self, seconds: float, stable: float, panic: float, ready: int | None = None) -> int:
@@ -117,7 +117,7 @@ def test_small_rates_still_let_it_move(knobs: dict[str, float], ready: int, in_f
 @pytest.mark.parametrize(("stable", "panic", "count"), [(50, 30, 50), (20, 30, 30)])
 def test_in_panic_the_larger_window_counts(stable: float, panic: float, count: int) -> None:
     scale = Scale(5, target_concurrency=1.0)
-    scale.watch.panic_since_ms = START - 5 * SECOND_MS
+    scale.watch.panic_at_ms = START - 5 * SECOND_MS
     assert scale.at(0, stable, panic) == count
     assert scale.reasons[0].code == ReasonCode.PANIC
 
@@ -126,23 +126,23 @@ def test_panic_at_each_of_several_surges() -> None:
     scale = Scale(1, target_concurrency=1.0)
     for second, ready in enumerate((1, 6, 36, 216)):
         assert scale.at(second, ready * 6, ready * 6, ready) == ready * 6
-        assert scale.watch.panic_since_ms == START + second * SECOND_MS
+        assert scale.watch.panic_at_ms == START + second * SECOND_MS
 
 
 def test_panic_ends_after_a_slow_increase() -> None:
     scale = Scale(10, target_concurrency=1.0)
     assert scale.at(0, 11, 25) == 25
     assert scale.at(30, 30, 41, 40) == 41
-    assert scale.watch.panic_since_ms == START, "41 is not twice 40"
+    assert scale.watch.panic_at_ms == START, "41 is not twice 40"
     assert scale.at(62, 50, 56, 55) == 50, "calm again: the stable window counts"
-    assert scale.watch.panic_since_ms == -1
+    assert scale.watch.panic_at_ms == -1
 
 
 def test_panic_goes_on_while_the_surge_does() -> None:
     scale = Scale(10, target_concurrency=1.0)
     assert scale.at(0, 11, 25) == 25
     assert scale.at(30, 30, 80, 40) == 80
-    assert scale.watch.panic_since_ms == START + 30 * SECOND_MS
+    assert scale.watch.panic_at_ms == START + 30 * SECOND_MS
 
 
 def test_panic_holds_what_it_reached_and_then_lets_go() -> None:
@@ -160,7 +160,7 @@ def test_panic_begins_at_the_threshold_and_not_below() -> None:
     for in_flight, panics in ((19, False), (20, True)):
         scale = Scale(10, target_concurrency=1.0)
         scale.at(0, 5, in_flight)
-        assert (scale.watch.panic_since_ms >= 0) is panics
+        assert (scale.watch.panic_at_ms >= 0) is panics
 
 
 def test_a_shrink_can_be_delayed() -> None:
@@ -194,7 +194,7 @@ def test_the_means_are_over_60_and_6_samples() -> None:
     harness = KpaHarness(1, target_concurrency=100.0, target_utilization=1.0, panic_threshold=1_000.0)
     harness.run(60, in_flight=0)
     recommendation = harness.run(3, in_flight=60)  # at odd seconds there is a sample and no tick
-    watch = harness.planner.watches["p"]
+    watch = harness.planner.histories["p"]
     assert watch.means(6_000, harness.now) == (180 / 60, 180 / 6)
     assert recommendation.inputs == {"p.ready": 1.0, "p.in_flight": 60.0}
     harness.run(60, in_flight=60)
@@ -205,7 +205,7 @@ def test_silent_workers_are_taken_to_be_like_the_others() -> None:
     harness = KpaHarness(4, target_concurrency=10.0, target_utilization=1.0)
     recommendation = harness.look_on(in_flight=20, silent=2)  # 20 at two workers that speak: 40 at four
     assert recommendation.inputs["p.in_flight"] == 40
-    assert harness.planner.watches["p"].in_flight.values == [40.0]
+    assert harness.planner.histories["p"].in_flight.values == [40.0]
 
 
 @pytest.mark.parametrize(("role", "target"), [("decode", 70.0), ("aggregated", 70.0), ("prefill", 0.7)])
@@ -248,7 +248,7 @@ def test_with_one_worker_it_starts_calmly() -> None:
 def test_a_history_that_was_lost_starts_it_in_panic_again() -> None:
     harness = KpaHarness(8)
     harness.run(70, in_flight=560)  # 70 for each
-    assert harness.planner.watches["p"].panic_since_ms == -1
+    assert harness.planner.histories["p"].panic_at_ms == -1
     harness.now += STABLE_MS
     recommendation = harness.look_on(in_flight=0)
     assert (harness.count(recommendation), recommendation.reasons[0].code) == (8, ReasonCode.PANIC)
@@ -262,7 +262,7 @@ def test_a_short_gap_is_a_hold_and_no_new_start() -> None:
     assert (recommendation.targets, [r.code for r in recommendation.reasons]) == ({}, [ReasonCode.NO_DATA])
     harness.now += 2_000
     harness.look_on(in_flight=0)
-    assert harness.planner.watches["p"].panic_since_ms == -1
+    assert harness.planner.histories["p"].panic_at_ms == -1
 
 
 # -- together ----------------------------------------------------------------------------------------------------------

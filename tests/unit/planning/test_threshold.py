@@ -244,5 +244,5 @@ def test_it_samples_once_an_interval_however_often_it_is_asked() -> None:
     for _ in range(100):
         harness.now += 10
         harness.report_and_plan()
-    assert len(harness.planner.watches["decode"].kv.low.values) == 1
+    assert len(harness.planner.histories["decode"].kv.low.values) == 1
     assert harness.planner.next_wake() > harness.now

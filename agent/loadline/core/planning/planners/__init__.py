@@ -1,6 +1,6 @@
-"""The planners: a file each, and a line here.
+"""Registry of planners: the built-in ones, one file each, and those of installed packages.
 
-Packages add theirs by an entry point, see ``config/plugins.py``; ``register`` is where those arrive.
+Packages provide planners by entry points, which ``config/plugins.py`` loads and registers.
 """
 
 from msgspec import Struct
@@ -21,17 +21,17 @@ from loadline.core.planning.planners.throughput import ThroughputPlanner
 BUILT_IN: tuple[type[Planner], ...] = tuple(
     kind for kind in tuple(globals().values()) if isinstance(kind, type) and issubclass(kind, Planner) and kind.name
 )
-"""The planners that are imported above."""
+"""Planners of this package."""
 
 PLANNERS: dict[str, type[Planner]] = {kind.name: kind for kind in BUILT_IN}
-"""Name -> planner. Its knobs are the section of that name in a model's configuration."""
+"""Planners by name, which is also the section of their knobs in the configuration of a model."""
 
 
 def register(kind: type[Planner]) -> None:
     """Add a planner.
 
     Raises:
-        ValueError: It does not describe itself as planners do, or its name is taken.
+        ValueError: The class is not a valid planner, or its name is taken.
     """
     problem = _problem(kind)
     if problem:
@@ -40,21 +40,21 @@ def register(kind: type[Planner]) -> None:
 
 
 def _problem(kind: type) -> str:
-    """Return the reason why something cannot be a planner; empty if it can."""
+    """Return the reason why a class is not a valid planner; empty if it is."""
     if not issubclass(kind, Planner):
-        return f"{kind.__name__} is no subclass of loadline's Planner"
+        return f"{kind.__name__} is not a subclass of loadline.core.planning.planner.Planner"
     if not (kind.name.isidentifier() and kind.name.islower()):
-        return f"the name {kind.name!r} is not lower-case letters, digits and _"
+        return f"its name {kind.name!r} must consist of lower-case letters, digits and _"
     if not kind.summary:
-        return "it has no summary"
+        return "its summary is empty"
     knobs: object = kind.Knobs
     if not (isinstance(knobs, type) and issubclass(knobs, Struct)):
-        return "its Knobs are no msgspec Struct"
+        return "its Knobs are not a msgspec Struct"
     required = [field.name for field in fields(knobs) if field.required]
     if required:
         return f"its knob {required[0]!r} has no default"
-    taken = PLANNERS.get(kind.name, kind)
-    return "" if taken is kind else f"the name {kind.name!r} is taken by {taken.__module__}"
+    registered = PLANNERS.get(kind.name, kind)
+    return "" if registered is kind else f"the name {kind.name!r} is taken by {registered.__module__}"
 
 
 __all__ = ["BUILT_IN", "PLANNERS", "Planner", "register"]

@@ -1,18 +1,19 @@
-"""The HPA planner: the Horizontal Pod Autoscaler of Kubernetes (``autoscaling/v2``), as a baseline.
+"""HPA planner: the Horizontal Pod Autoscaler of Kubernetes (``autoscaling/v2``), as a baseline.
 
-A pool is judged every ``sync_interval_ms`` and never in between, as in the original: what it recommended stands until
-the next sync. The rules are the original's, with its default behaviour:
+Pools are evaluated every ``sync_interval_ms`` only; between two syncs the last recommendation is repeated. The rules
+are those of the original, with its default behaviour:
 
-- a metric asks for ``ceil(sum / target)`` workers, which is ``ceil(count x usage / target)``; within ``tolerance`` of
-  the target it asks for what stands; of several metrics the highest proposal wins;
-- a ready worker that is silent counts as exactly at the target when shrinking and as empty when growing; one that has
-  not come yet counts as empty when growing; neither may turn the direction around;
-- while a metric is unknown for the whole pool the others may only grow, and without any nothing changes;
-- a shrink takes the highest recommendation of ``down_stabilisation_ms``; a sync may reach ``max(2 x, + 4)`` workers.
+- A metric proposes ``ceil(sum / target)`` workers, which is ``ceil(count x usage / target)``, or the current target if
+  it is within ``tolerance``. The highest proposal of several metrics applies.
+- A silent ready worker counts as exactly at the target for scale-down, and as empty for scale-up; a pending worker
+  counts as empty for scale-up. Neither may reverse the direction.
+- While one metric is unknown for the whole pool, the others may only scale up; without any, the pool is held.
+- A scale-down takes the highest recommendation of ``down_stabilisation_ms``; a scale-up is limited to twice the current
+  target or four more workers, whichever is higher.
 
-The count that is multiplied from is the one that stands (``Pool.target_now``), as the original reads ``spec.replicas``
-and not the pods that run. A count that rose by another hand is taken as a recommendation too, as the original takes the
-first count it sees: an agent that starts does not shrink for ``down_stabilisation_ms``.
+Ratios apply to the count in force (``Pool.effective_target``), as the original reads ``spec.replicas`` instead of the
+running pods. A count that was raised from outside is recorded as a recommendation, as the original records the first
+count: after its start an agent does not scale down for ``down_stabilisation_ms``.
 """
 
 from collections.abc import Iterator
@@ -47,30 +48,27 @@ _GROWTH_WORKERS: Final = 4
 class HpaKnobs(Struct, frozen=True, forbid_unknown_fields=True):
     """Knobs of the HPA planner; defaults of Kubernetes. A target of 0 switches its metric off."""
 
-    sync_interval_ms: Annotated[int, Meta(ge=1_000, description="Time between two looks.")] = 15_000
+    sync_interval_ms: Annotated[int, Meta(ge=1_000, description="Time between two evaluations.")] = 15_000
     tolerance: Annotated[
-        float, Meta(ge=0, lt=1, description="Distance from a target, as its share, that is let be.")
+        float, Meta(ge=0, lt=1, description="Relative deviation from a target that changes nothing.")
     ] = 0.1
     down_stabilisation_ms: Annotated[
-        int, Meta(ge=0, le=3_600_000, description="A shrink takes the highest recommendation of this window.")
+        int, Meta(ge=0, le=3_600_000, description="A scale-down takes the highest recommendation of this window.")
     ] = 300_000
     kv_usage_target: Annotated[
         Annotated[float, Meta(ge=0, le=1)], Meta(description="Mean KV usage of decode and aggregated workers.")
     ] = 0.7
-    # Guides for vLLM set 3 to 10: below that the batch still takes requests in, above it they wait for seconds.
-    waiting_requests_target: Annotated[Target, Meta(description="Mean requests that wait at an aggregated worker.")] = (
-        5.0
-    )
-    # While there is no queue, the requests in flight are the work that arrives, whatever the count: a target above 1
-    # asks for workers that are busy for more than all of the time. 0.7 leaves room for a queue. The requests that wait
-    # would say nothing before all are busy.
+    # Guides for vLLM recommend 3 to 10: below that the batch still admits requests, above it they wait for seconds.
+    waiting_requests_target: Annotated[Target, Meta(description="Mean waiting requests of an aggregated worker.")] = 5.0
+    # Without a queue, the requests in flight at all workers equal the utilisation times the count: a target above 1
+    # would be reached at overload only. 0.7 leaves headroom. Waiting requests are 0 until all workers are busy.
     prefill_requests_target: Annotated[
         Target, Meta(description="Mean requests in flight, waiting or running, at a prefill worker.")
     ] = 0.7
 
 
 class Metric(Struct, frozen=True):
-    """One metric over the workers of a pool that say it, in millionths: whole numbers round up without a doubt."""
+    """Metric of a pool over the workers that report it, in integer millionths, so that rounding up is exact."""
 
     code: ReasonCode
     sum_micro: int
@@ -79,40 +77,41 @@ class Metric(Struct, frozen=True):
 
     @classmethod
     def of(cls, code: ReasonCode, sum_micro: int, known: int, target: float) -> "Metric":
-        """A metric with its target in units."""
+        """Create a metric; ``target`` is in units, not in millionths."""
         return cls(code, sum_micro, known, max(1, round(target * MICRO)))
 
     @property
     def mean(self) -> float:
-        """Of the workers that say it, in units."""
+        """Mean over the reporting workers, in units; 0 without any."""
         return self.sum_micro / (self.known * MICRO) if self.known else 0.0
 
 
 class HpaHistory(Struct):
-    """What the planner remembers of one pool."""
+    """State of one pool between syncs."""
 
     recommendations: RollingSamples
     expected: int = 0
-    """The most that may stand at the next sync by what this planner knows: more came by another hand."""
-    said: PoolRecommendation = NO_RECOMMENDATION
+    """Highest count that follows from the recommendations of this planner; a higher one was set from outside."""
+    recommendation: PoolRecommendation = NO_RECOMMENDATION
+    """Recommendation of the last sync."""
 
 
 class HpaPlanner(Planner):
-    """See the module."""
+    """Planner that scales each pool by the ratio of its metrics to their targets."""
 
     name = "hpa"
     summary = "Kubernetes' Horizontal Pod Autoscaler: brings the mean of each metric to its target."
     Knobs = HpaKnobs
-    pool_fields: ClassVar[tuple[str, ...]] = ("watches",)
+    pool_fields: ClassVar[tuple[str, ...]] = ("histories",)
 
     knobs: HpaKnobs
-    watches: dict[str, HpaHistory] = field(default_factory=dict)
+    histories: dict[str, HpaHistory] = field(default_factory=dict)
     next_sync_ms: int = 0
-    next_look_ms: int = 0
+    next_check_ms: int = 0
 
     @classmethod
     def check(cls, knobs: HpaKnobs, model: ModelSettings, place: str) -> Iterator[Finding]:
-        """Yield roles that are left without a metric."""
+        """Yield roles without a metric."""
         roles = {pool.role for pool in model.pools}
         for role, key, targets in (
             ("prefill", "prefill_requests_target", (knobs.prefill_requests_target,)),
@@ -124,7 +123,7 @@ class HpaPlanner(Planner):
 
     @classmethod
     def describe(cls, knobs: HpaKnobs, model: ModelSettings, pool: PoolKnobs) -> Iterator[str]:  # noqa: ARG003
-        """Yield the targets of a pool, and the limits of a step."""
+        """Yield the targets of a pool, and the limits of a change."""
         targets = {
             "KV usage": knobs.kv_usage_target if pool.role != "prefill" else 0,
             "waiting requests": knobs.waiting_requests_target if pool.role == "aggregated" else 0,
@@ -140,39 +139,41 @@ class HpaPlanner(Planner):
             "scales up by 100% or 4 workers at a time, whichever is more."
         )
 
-    def on_settings_change(self, before: HpaKnobs) -> None:  # noqa: ARG002 - the windows follow whatever they were
-        """What was recommended stands until a sync, which is due at once."""
+    def on_settings_change(self, before: HpaKnobs) -> None:  # noqa: ARG002 - any change has the same effect
+        """Resize the windows; the next evaluation is a sync."""
         self.next_sync_ms = 0
-        for watch in self.watches.values():
-            watch.recommendations.window_ms = samples_within(self.knobs.down_stabilisation_ms).window_ms
+        for history in self.histories.values():
+            history.recommendations.window_ms = samples_within(self.knobs.down_stabilisation_ms).window_ms
 
     def next_wake(self) -> int:
-        """The next sync, or the next look at who is fresh."""
-        return min(self.next_sync_ms, self.next_look_ms)
+        """Return the next sync, or the next check for stale workers."""
+        return min(self.next_sync_ms, self.next_check_ms)
 
     def plan(self, model: Model, now: int) -> Recommendation:
-        """Judge the pools when a sync is due; else say again what was said, as far as there is data."""
-        self.next_look_ms = now + WAKE_MS
+        """Sync the pools if a sync is due; otherwise repeat the recommendations of pools that have data."""
+        self.next_check_ms = now + WAKE_MS
         due = now >= self.next_sync_ms
         if due:
             self.next_sync_ms = now + self.knobs.sync_interval_ms
         inputs: dict[str, float] = {}
         for pool in model.pools.values():
-            watch = self.watches.get(pool.name)
-            if watch is None:
-                watch = self.watches[pool.name] = HpaHistory(samples_within(self.knobs.down_stabilisation_ms))
+            history = self.histories.get(pool.name)
+            if history is None:
+                history = self.histories[pool.name] = HpaHistory(samples_within(self.knobs.down_stabilisation_ms))
             metrics = list(self._metrics(pool))
             inputs[f"{pool.name}.ready"] = float(pool.ready)
             inputs |= {f"{pool.name}.{metric.code}": metric.mean for metric in metrics if metric.known}
-            blind = hold_without_data(pool, max((metric.known for metric in metrics), default=0))
-            if blind is not None:
-                watch.said = blind
+            without_data = hold_without_data(pool, max((metric.known for metric in metrics), default=0))
+            if without_data is not None:
+                history.recommendation = without_data
             elif due:
-                watch.said = self._sync(pool, watch, metrics, now)
-        return recommend(self.name, model, {name: watch.said for name, watch in self.watches.items()}, inputs, now)
+                history.recommendation = self._sync(pool, history, metrics, now)
+        return recommend(
+            self.name, model, {name: history.recommendation for name, history in self.histories.items()}, inputs, now
+        )
 
     def _metrics(self, pool: Pool) -> Iterator[Metric]:
-        """What a pool of this role is judged by."""
+        """Yield the metrics that apply to the role of a pool."""
         knobs, load, role = self.knobs, pool.load, pool.knobs.role
         if role != "prefill" and knobs.kv_usage_target:
             yield Metric.of(ReasonCode.KV_USAGE_TARGET, load.kv_micro, load.kv_reporting, knobs.kv_usage_target)
@@ -187,54 +188,58 @@ class HpaPlanner(Planner):
                 ReasonCode.PREFILL_REQUESTS_TARGET, in_flight_micro, load.queue_reporting, knobs.prefill_requests_target
             )
 
-    def _sync(self, pool: Pool, watch: HpaHistory, metrics: list[Metric], now: int) -> PoolRecommendation:
-        standing = pool.effective_target(now)
-        if standing > watch.expected:
-            watch.recommendations.push(now, float(standing))
+    def _sync(self, pool: Pool, history: HpaHistory, metrics: list[Metric], now: int) -> PoolRecommendation:
+        current = pool.effective_target(now)
+        if current > history.expected:
+            history.recommendations.push(now, float(current))
         known = [metric for metric in metrics if metric.known]
-        wanted, reason = max((self._propose(metric, pool, now) for metric in known), key=lambda proposal: proposal[0])
-        if wanted < standing and len(known) < len(metrics):
-            said = hold(ReasonCode.METRIC_MISSING, pool, known=len(known), metrics=len(metrics), wanted=wanted)
+        proposed, reason = max((self._propose(metric, pool, now) for metric in known), key=lambda proposal: proposal[0])
+        if proposed < current and len(known) < len(metrics):
+            recommendation = hold(
+                ReasonCode.METRIC_MISSING, pool, known=len(known), metrics=len(metrics), wanted=proposed
+            )
         else:
-            said = self._normalise(pool, watch, wanted, reason, now)
-        watch.expected = max(standing, said.replicas or 0)
-        return said
+            recommendation = self._normalise(pool, history, proposed, reason, now)
+        history.expected = max(current, recommendation.replicas or 0)
+        return recommendation
 
     def _propose(self, metric: Metric, pool: Pool, now: int) -> tuple[int, Reason]:
-        """The count that one metric asks for."""
-        standing, target, total = pool.effective_target(now), metric.target_micro, metric.sum_micro
+        """Return the count that one metric proposes, with the reason."""
+        current, target, total = pool.effective_target(now), metric.target_micro, metric.sum_micro
         usage = total / (metric.known * target)
         if self._near(usage):
             numbers = {"value": metric.mean, "tolerance": self.knobs.tolerance, "target": target / MICRO}
-            return standing, Reason.of(ReasonCode.WITHIN_TOLERANCE, pool.name, **numbers)
+            return current, Reason.of(ReasonCode.WITHIN_TOLERANCE, pool.name, **numbers)
         supply = pool.worker_counts(now)
         missing = pool.ready - metric.known
-        # Asked for and not ready, however late: the original sees a pod that is pending.
+        # Overdue workers included: in the original their pods are pending.
         starting = supply.starting + supply.pending + supply.overdue
         unknown = missing + starting if usage > 1 else missing
         if usage < 1:
             total += missing * target
-        counted, wanted = total / ((metric.known + unknown) * target), -(-total // target)
-        turned = counted < 1 if usage > 1 else wanted > standing
-        if unknown and (turned or self._near(counted)):
-            return standing, Reason.of(ReasonCode.UNKNOWN_WORKERS, pool.name, missing=missing, starting=starting)
-        return wanted, Reason.of(metric.code, pool.name, value=metric.mean, target=target / MICRO, wanted=wanted)
+        counted, proposed = total / ((metric.known + unknown) * target), -(-total // target)
+        is_reversed = counted < 1 if usage > 1 else proposed > current
+        if unknown and (is_reversed or self._near(counted)):
+            return current, Reason.of(ReasonCode.UNKNOWN_WORKERS, pool.name, missing=missing, starting=starting)
+        return proposed, Reason.of(metric.code, pool.name, value=metric.mean, target=target / MICRO, wanted=proposed)
 
     def _near(self, usage: float) -> bool:
         return 1 - self.knobs.tolerance <= usage <= 1 + self.knobs.tolerance
 
-    def _normalise(self, pool: Pool, watch: HpaHistory, wanted: int, reason: Reason, now: int) -> PoolRecommendation:
-        """Hold a shrink by the recommendations of the window, and a growth by what a sync may reach."""
-        standing, reasons = pool.effective_target(now), [reason]
-        watch.recommendations.push(now, float(wanted))
-        highest = int(max(watch.recommendations.values, default=wanted))
-        if wanted < standing and highest > wanted:
+    def _normalise(
+        self, pool: Pool, history: HpaHistory, proposed: int, reason: Reason, now: int
+    ) -> PoolRecommendation:
+        """Limit a scale-down by the recommendations of the window, and a scale-up by the step limit."""
+        current, reasons = pool.effective_target(now), [reason]
+        history.recommendations.push(now, float(proposed))
+        highest = int(max(history.recommendations.values, default=proposed))
+        if proposed < current and highest > proposed:
             window_ms = self.knobs.down_stabilisation_ms
-            numbers = {"wanted": wanted, "allowed": highest, "window_ms": window_ms}
+            numbers = {"wanted": proposed, "allowed": highest, "window_ms": window_ms}
             reasons.append(Reason.of(ReasonCode.HIGHEST_RECOMMENDATION, pool.name, **numbers))
-            wanted = highest
-        most = max(_GROWTH_FACTOR * standing, standing + _GROWTH_WORKERS)
-        if wanted > most:
-            reasons.append(Reason.of(ReasonCode.SCALE_UP_LIMIT, pool.name, wanted=wanted, allowed=most))
-            wanted = most
-        return scale_to(max(1, wanted), tuple(reasons), pool, now)
+            proposed = highest
+        highest_allowed = max(_GROWTH_FACTOR * current, current + _GROWTH_WORKERS)
+        if proposed > highest_allowed:
+            reasons.append(Reason.of(ReasonCode.SCALE_UP_LIMIT, pool.name, wanted=proposed, allowed=highest_allowed))
+            proposed = highest_allowed
+        return scale_to(max(1, proposed), tuple(reasons), pool, now)

@@ -1,14 +1,14 @@
-"""The hybrid planner: the queueing planner leads, the saturation planner has a veto.
+"""Hybrid planner: the queueing planner leads, the saturation planner has a veto.
 
-Queues tell how many workers the expected requests need for their objectives, as far as the engines are known.
-Saturation tells what the workers hold, whatever their engines are. ``arbitrate`` chooses the count of a pool, and the
-reasons of both are kept. Differences from the original, besides the two planners:
+The queueing planner computes the workers that the expected requests need for their objectives, if the engines are
+known. The saturation planner evaluates the measured load of the workers, without a model of the engines. ``arbitrate``
+chooses the count of each pool, with the reasons of both. Differences from the original, apart from both planners:
 
-- A planner without data has no recommendation. There a missing count is 0, and so a request to shrink.
-- If both want more, the higher count is taken: by the rows alone it is that of queueing, and more load could mean fewer
-  workers.
-- A shrink that queueing wants is made as far as saturation knows it to be safe: by one worker, or by as many as it
-  would remove itself. There it is safe for one, and goes down to 0.
+- A planner without data has no recommendation. In the original its count is 0, which is a request to shrink.
+- If both recommend growth, the higher count applies. In the original it is that of queueing, which may be the lower
+  one, so that more load could lead to fewer workers.
+- A scale-down by queueing is limited to what saturation knows to be safe: one worker, or as many as saturation itself
+  would remove. In the original, a step that is safe for one worker may remove all.
 """
 
 from collections.abc import Iterator
@@ -34,17 +34,17 @@ _WITHOUT_DATA: Final = {ReasonCode.NO_WORKERS, ReasonCode.NO_DATA}
 
 
 class HybridKnobs(Struct, frozen=True, forbid_unknown_fields=True):
-    """Knobs of the hybrid planner: those of its two parts."""
+    """Knobs of the hybrid planner: those of both combined planners."""
 
     queueing: QueueingKnobs = QueueingKnobs()
     saturation: SaturationKnobs = SaturationKnobs()
 
 
 class HybridPlanner(Planner):
-    """Recommendations of two planners -> arbitration -> recommendation."""
+    """Planner that arbitrates between the recommendations of two others."""
 
     name = "hybrid"
-    summary = "The queueing planner leads; the saturation planner vetoes shrinks that are not safe."
+    summary = "The queueing planner leads; the saturation planner vetoes unsafe scale-downs."
     Knobs = HybridKnobs
     needs = Needs(
         traffic=True,
@@ -65,18 +65,18 @@ class HybridPlanner(Planner):
 
     @classmethod
     def check(cls, knobs: HybridKnobs, model: ModelSettings, place: str) -> Iterator[Finding]:
-        """Yield findings of its parts, and rules that cannot tell whether a shrink is safe."""
+        """Yield the findings of both planners, and a saturation profile that cannot be combined."""
         yield from super().check(knobs, model, place)
         if knobs.saturation.profile == "upstream":
             yield KnobProblem(
                 f"{place}.saturation.profile",
-                '"upstream" does not say whether a shrink is safe',
-                'Leave it out, or set planner = "saturation".',
+                '"upstream" does not determine if a scale-down is safe',
+                'Remove the key, or set planner = "saturation".',
             )
 
     @classmethod
     def describe(cls, knobs: HybridKnobs, model: ModelSettings, pool: PoolKnobs) -> Iterator[str]:
-        """Yield the sentences of its parts, and how they are combined."""
+        """Yield the sentences of both planners, and one on their combination."""
         yield from super().describe(knobs, model, pool)
         yield (
             "The queueing planner leads; the saturation planner adds workers where queueing adds none, and vetoes an "
@@ -85,21 +85,21 @@ class HybridPlanner(Planner):
 
     @classmethod
     def traffic_knobs(cls, knobs: HybridKnobs) -> TrafficKnobs:
-        """Return those of the queueing planner."""
+        """Return the knobs of the queueing planner."""
         return knobs.queueing
 
-    def on_settings_change(self, before: HybridKnobs) -> None:  # noqa: ARG002 - each part compares its own
-        """Apply the knobs of each part."""
+    def on_settings_change(self, before: HybridKnobs) -> None:  # noqa: ARG002 - each planner compares its own
+        """Apply the knobs to both planners."""
         self.queueing.apply_settings(self.knobs.queueing)
         self.saturation.apply_settings(self.knobs.saturation)
 
     def forget_pool(self, pool: str) -> None:
-        """Drop it in both parts."""
+        """Discard the state of a pool in both planners."""
         self.queueing.forget_pool(pool)
         self.saturation.forget_pool(pool)
 
     def next_wake(self) -> int:
-        """Return the earlier wake of the two."""
+        """Return the earlier wake of both planners."""
         return min(self.queueing.next_wake(), self.saturation.next_wake())
 
     def warm_up(self, history: History) -> None:
@@ -119,12 +119,12 @@ class HybridPlanner(Planner):
         self.queueing.ingest_forecast(answer)
 
     def export_learned(self) -> bytes | None:
-        """Return what each part has learned, by its name."""
+        """Return the learned parameters of both planners, by their names."""
         learned = {part.name: data for part in self._parts if (data := part.export_learned()) is not None}
         return json.encode(learned) if learned else None
 
     def import_learned(self, data: bytes) -> None:
-        """Hand each part what was learned by its name."""
+        """Pass learned parameters to both planners, by their names."""
         learned = json.decode(data, type=dict[str, bytes])
         for part in self._parts:
             if part.name in learned:
@@ -146,19 +146,20 @@ class HybridPlanner(Planner):
         self, model: Model, pool: Pool, queueing: Recommendation, saturation: Recommendation, now: int
     ) -> PoolRecommendation:
         current, name = pool.effective_target(now), pool.name
-        of_saturation = [reason for reason in saturation.reasons if reason.pool == name]
-        of_queueing = [reason for reason in queueing.reasons if reason.pool == name]
-        led = None if self.queueing.hold_reason(model, pool, now) else queueing.targets.get(name, current)
-        seen = saturation.targets.get(name)
-        if seen is None and not any(reason.code in _WITHOUT_DATA for reason in of_saturation):
-            seen = current
-        found = arbitrate(current, seen, led, shrink_safe=self.saturation.can_remove_one(name))
-        if found.code is ReasonCode.QUEUEING_LEADS and seen is not None and current < found.target < seen:
-            found = Arbitration(seen, ReasonCode.SATURATION_LEADS)
-        numbers = {key: value for key, value in (("saturation", seen), ("queueing", led)) if value is not None}
-        reasons = [Reason.of(found.code, name, **numbers), *of_queueing, *of_saturation]
-        if found.code is ReasonCode.QUEUEING_LEADS and seen is not None:
-            safe = min(current - 1, seen)
+        saturation_reasons = [reason for reason in saturation.reasons if reason.pool == name]
+        queueing_reasons = [reason for reason in queueing.reasons if reason.pool == name]
+        by_queueing = None if self.queueing.hold_reason(model, pool, now) else queueing.targets.get(name, current)
+        by_saturation = saturation.targets.get(name)
+        if by_saturation is None and not any(reason.code in _WITHOUT_DATA for reason in saturation_reasons):
+            by_saturation = current
+        found = arbitrate(current, by_saturation, by_queueing, shrink_safe=self.saturation.can_remove_one(name))
+        if by_saturation is not None and current < found.target < by_saturation:
+            found = Arbitration(by_saturation, ReasonCode.SATURATION_LEADS)
+        counts = (("saturation", by_saturation), ("queueing", by_queueing))
+        numbers = {key: count for key, count in counts if count is not None}
+        reasons = [Reason.of(found.code, name, **numbers), *queueing_reasons, *saturation_reasons]
+        if found.code is ReasonCode.QUEUEING_LEADS and by_saturation is not None:
+            safe = min(current - 1, by_saturation)
             if found.target < safe:
                 reasons.insert(0, Reason.of(ReasonCode.SHRINK_STEPWISE, name, wanted=found.target, allowed=safe))
                 found = Arbitration(safe, found.code)
@@ -166,14 +167,14 @@ class HybridPlanner(Planner):
 
 
 def _notes(found: Recommendation) -> list[Reason]:
-    """Return the reasons that concern no single pool."""
+    """Return the reasons that apply to the whole model."""
     return [reason for reason in found.reasons if not reason.pool]
 
 
 def _demands(
     model: Model, found: Recommendation, queueing: Recommendation, saturation: Recommendation, now: int
 ) -> tuple[RoleDemand, ...]:
-    """Return the demand of each role by the planner that knows it; for other counts than its own, what those serve."""
+    """Return the demand of each role: that of the planner whose counts apply, or else the capacity of the counts."""
     known = {demand.role: (part, demand) for part in (saturation, queueing) for demand in part.demands}
     demands: list[RoleDemand] = []
     for role, (part, demand) in known.items():

@@ -1,18 +1,19 @@
-"""The load planner: scales by the latency that each worker's load gives.
+"""Load planner: scales each pool by the latency that the load of its workers is predicted to cause.
 
-A line from load to latency is fitted to recent samples: prompt tokens to TTFT for prefill, KV blocks to ITL for decode.
-Its inverse is the load with which a worker just meets its objective. As with Dynamo's load planner a pool grows when
-*all* workers have more, and shrinks by one when all have less than what that leaves for one worker less, times
-``scaling_down_sensitivity_ratio``; of aggregated workers either kind of work adds, and only both remove. Differences:
+A linear regression of latency over load is fitted to recent samples: TTFT over prompt tokens for prefill, ITL over KV
+blocks for decode. Its inverse is the maximum load of a worker within the objective. As in Dynamo's load planner, a pool
+grows when the load of *all* workers exceeds it. The pool shrinks by one worker when all loads are below the maximum
+after their redistribution to one worker less, times ``scaling_down_sensitivity_ratio``. For aggregated workers, either
+kind of load adds a worker, and only both remove one. Differences from Dynamo:
 
-- A sample is acted on in the turn in which it arrives, with at most one change in an interval.
-- Pending workers take their share of the load in advance, so a pool keeps growing only if they will not suffice.
-- Loads count as they rise, and a pool grows by the workers they need, at most to its double: one at a time, a ramp is
-  over before the last of them is ready.
-- Where latency does not rise with the load there is no line: observed loads that met the objective are accepted.
-- A shrink is checked again before it is recommended: the others, with its share of the load, must meet the objective.
-- Prefill shrinks by the number of workers that compute, not by their queues.
-- A cache that is nearly full is overloaded, whatever the ITL.
+- A sample is evaluated in the turn in which it arrives, with at most one change per interval.
+- Pending workers take their share of the load in advance, so that a pool grows further only if they do not suffice.
+- The trend of a rising load counts, and a pool grows by all workers that it needs, at most to twice its count: a ramp
+  would be over before a pool that adds one worker at a time has enough.
+- If latency does not rise with load, there is no fit: the loads observed within the objective are allowed.
+- Before a scale-down, the loads of the other workers with its share must meet the objective.
+- Prefill shrinks by the number of busy workers instead of their queues.
+- A worker with a nearly full KV cache is overloaded at any ITL.
 """
 
 from collections.abc import Iterator
@@ -29,10 +30,10 @@ from loadline.core.vocabulary.reasons import Recommendation
 
 
 class LoadPlanner(Planner):
-    """Steps of each pool by the loads of its workers."""
+    """Planner that composes a load stepper."""
 
     name = "load"
-    summary = "Meets TTFT and ITL by the latency that each worker's load is observed to give."
+    summary = "Meets TTFT and ITL by a regression of observed latency over the load of each worker."
     Knobs = LoadKnobs
     needs = Needs(objectives=frozenset({"ttft_ms", "itl_ms"}))
 
@@ -42,19 +43,19 @@ class LoadPlanner(Planner):
 
     @classmethod
     def describe(cls, knobs: LoadKnobs, model: ModelSettings, pool: PoolKnobs) -> Iterator[str]:  # noqa: ARG003
-        """Yield the conditions of a change, and its pace."""
+        """Yield the conditions and the interval of changes."""
         yield (
             "Scales up to what the load needs, at most to twice the count, when every worker exceeds the objective; "
             "removes one worker when the others can take its load; changes at most once every "
             f"{duration(knobs.load_adjustment_interval_ms)}."
         )
 
-    def on_settings_change(self, before: LoadKnobs) -> None:  # noqa: ARG002 - the same for all changes
-        """Average loads over the new interval."""
+    def on_settings_change(self, before: LoadKnobs) -> None:  # noqa: ARG002 - any change has the same effect
+        """Apply the knobs to the stepper."""
         self.stepper.apply_settings(self.knobs)
 
     def forget_pool(self, pool: str) -> None:
-        """Drop its loads."""
+        """Discard the loads of a pool."""
         self.stepper.forget_pool(pool)
 
     def next_wake(self) -> int:
@@ -62,7 +63,7 @@ class LoadPlanner(Planner):
         return self.next_ms
 
     def plan(self, model: Model, now: int) -> Recommendation:
-        """Step each pool."""
+        """Recommend the step of each pool."""
         self.next_ms = now + WAKE_MS
         self.stepper.update(model, self.knobs, now)
         pools: dict[str, PoolRecommendation] = {}

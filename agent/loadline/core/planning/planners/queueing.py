@@ -1,14 +1,14 @@
-"""The queueing planner: sizes pools to serve the expected requests within their objectives, by a queueing model.
+"""Queueing planner: sizes pools to serve the expected requests within their objectives, by a queueing model.
 
-It is the model-based path of llm-d's Workload Variant Autoscaler, with the demand of the throughput planner: traffic
-that is forecast until workers are ready. A queueing model gives the rate that one worker of each pool serves within
-TTFT and ITL. Differences from the original:
+It is the model-based path of llm-d's Workload Variant Autoscaler, with the demand of the throughput planner: the
+traffic forecast for the time when new workers are ready. A queueing model gives the rate that one worker of each pool
+serves within TTFT and ITL. Differences from the original:
 
-- Demand is what arrives and what waits, not what completes, which is never more than the workers can do.
-- The objectives are those of a fraction of the requests, not of their mean.
-- The pools of a role share its demand; there, each is sized for all of it.
-- A pool grows in one step, and shrinks after no sizing has needed its workers for as long as workers take to start.
-- A pool that others replace shrinks as those become ready.
+- Demand is arriving and waiting requests, not completed ones, which never exceed the capacity of the workers.
+- The objectives apply to a fraction of the requests instead of their mean.
+- The pools of a role share its demand; in the original, each pool is sized for all of it.
+- A pool grows in one step. It shrinks when no sizing of the last start-up time has needed the workers.
+- A pool that other pools replace shrinks as their workers become ready.
 - Engines without a profile are fitted to the iterations that their workers report.
 """
 
@@ -34,7 +34,7 @@ from loadline.core.vocabulary.reasons import Reason, ReasonCode, Recommendation,
 
 
 class QueueingPlanner(TrafficPlanner):
-    """Demand and backlog -> queueing sizes -> recommendation."""
+    """Planner that composes a demand tracker, a backlog and a queue sizer."""
 
     name = "queueing"
     summary = "Forecasts the traffic and sizes each role at least cost by a queueing model of its engines."
@@ -49,10 +49,10 @@ class QueueingPlanner(TrafficPlanner):
 
     knobs: QueueingKnobs
     sizer: QueueSizer = field(default_factory=QueueSizer)
-    short_at_ms: int = 0
-    """Earliest time at which a backlog alone may size the pools again."""
+    next_backlog_sizing_ms: int = 0
+    """Earliest time (ms) of the next sizing due to a backlog alone."""
     highest: dict[str, RollingMax] = field(default_factory=dict)
-    """Highest size of each pool over a start-up."""
+    """Highest size of each pool in the last start-up time."""
 
     @classmethod
     def check(cls, knobs: QueueingKnobs, model: ModelSettings, place: str) -> Iterator[Finding]:
@@ -61,7 +61,7 @@ class QueueingPlanner(TrafficPlanner):
 
     @classmethod
     def describe(cls, knobs: QueueingKnobs, model: ModelSettings, pool: PoolKnobs) -> Iterator[str]:
-        """Yield the objective that a pool is sized for, how often, and the treatment of a backlog."""
+        """Yield the objective and the interval of the sizing of a pool, and its treatment of a backlog."""
         yield describe_throughput(knobs, model.objectives, pool)
         yield (
             "Chooses the cheapest mix of the pools of a role, with enough workers to serve a backlog within "
@@ -70,24 +70,24 @@ class QueueingPlanner(TrafficPlanner):
 
     @classmethod
     def traffic_knobs(cls, knobs: QueueingKnobs) -> TrafficKnobs:
-        """Return its own knobs: they include those."""
+        """Return the knobs themselves, which include those of traffic."""
         return knobs
 
     def forget_pool(self, pool: str) -> None:
-        """Drop its size and what was learned of its engines; it serves no demand any more."""
+        """Discard the size of a pool, its share of demands, and its fitted engine."""
         self.sizer.forget_pool(pool)
         self.highest.pop(pool, None)
 
     def export_learned(self) -> bytes | None:
-        """Return the times of the engines, and how they differ from their profiles."""
+        """Return the fitted engines, and the correction factors of the profiles."""
         return self.sizer.export_learned(self.knobs)
 
     def import_learned(self, data: bytes) -> None:
-        """Use them until iterations show others."""
+        """Use fitted engines and correction factors until newer ones are known."""
         self.sizer.import_learned(data, self.knobs)
 
     def plan(self, model: Model, now: int) -> Recommendation:
-        """Size the pools if that is due, and recommend their sizes and the demand of each role."""
+        """Size the pools if a sizing is due; recommend their sizes and the demand of each role."""
         self._update(model, now)
         peak_over = self._is_peak_over(model, now)
         pools = {pool.name: self._recommend(model, pool, now, peak_over=peak_over) for pool in model.pools.values()}
@@ -100,38 +100,38 @@ class QueueingPlanner(TrafficPlanner):
         return replace(found, reasons=(*found.reasons, *notes), demands=current)
 
     def hold_reason(self, model: Model, pool: Pool, now: int) -> Reason | None:
-        """Return why nothing is recommended for a pool; None if it has a size."""
+        """Return the reason to hold a pool; None if it has a size."""
         return self.sizer.hold_reason(model, pool, now)
 
     def _update(self, model: Model, now: int) -> None:
-        """Learn the engines, and size the pools for a new load, or for a backlog that needs more workers.
+        """Update the fitted engines, and size the pools for a new load or for a backlog that needs more workers.
 
-        A backlog sizes the pools once in a surge window: where no pool can grow, sizing again changes nothing.
+        A backlog causes at most one sizing per surge window, since another one changes nothing if no pool can grow.
         """
         sizer, knobs = self.sizer, self.knobs
         sizer.backlog.update(model, now)
         for pool in model.pools.values():
             if sizer.learns(pool, knobs):
                 if sizer.engines.is_outdated(pool):
-                    self.forget_pool(pool.name)  # it is another pool now, under the same name
+                    self.forget_pool(pool.name)  # the pool was replaced by another one of its name
                 sizer.engines.update(pool, now)
         sizer.apply(self.demand.update(model, knobs, now), model, knobs, now)
-        if self.demand.outlook is None or now < self.short_at_ms or not model.traffic.is_reporting(now):
+        if self.demand.outlook is None or now < self.next_backlog_sizing_ms or not model.traffic.is_reporting(now):
             return
         if sizer.is_short(model.objectives, knobs.drain_ms):
-            self.short_at_ms = now + knobs.surge_window_ms
+            self.next_backlog_sizing_ms = now + knobs.surge_window_ms
             load = self.demand.current_load(model, now)
             if load is not None:
                 sizer.resize(model, load, knobs, now)
 
     def _is_peak_over(self, model: Model, now: int) -> bool:
-        """Return whether a peak has passed of which no request waits; a demand for tokens has no peak."""
+        """Return True if a peak has passed and left no waiting requests; never for an objective in tokens/s."""
         if any(self.sizer.backlog.waiting.values()) or model.objectives.tokens_per_s:
             return False
         return self.demand.is_peak_over(model, self.knobs.surge_window_ms, now)
 
     def _recommend(self, model: Model, pool: Pool, now: int, *, peak_over: bool) -> PoolRecommendation:
-        """Recommend the size of a pool; a scale-down keeps workers needed recently or until replacements are ready."""
+        """Recommend the size of a pool, with the limits on a scale-down."""
         size, current = self.sizer.sizes.sized.get(pool.name), pool.effective_target(now)
         start_up_ms, window_ms = pool.start_up_ms(self.knobs.start_up_ms), self.knobs.surge_window_ms
         if size is not None:
@@ -149,7 +149,7 @@ class QueueingPlanner(TrafficPlanner):
         return self._keep_needed(model, pool, found, now)
 
     def _keep_needed(self, model: Model, pool: Pool, found: PoolRecommendation, now: int) -> PoolRecommendation:
-        """Return a scale-down that keeps the workers needed recently, or until replacements are ready."""
+        """Limit a scale-down to workers not needed in the last start-up time, and whose replacements are ready."""
         wanted, current, highest = found.replicas or 0, pool.effective_target(now), self.highest[pool.name]
         reasons = list(found.reasons)
         needed = min(current, highest.max(now) or 0)
@@ -168,6 +168,6 @@ class QueueingPlanner(TrafficPlanner):
 
 
 def _within_capacity(demand: RoleDemand, model: Model, now: int) -> RoleDemand:
-    """Return a demand of at most what the current targets serve."""
+    """Limit a demand to the capacity of the current targets."""
     served = sum(rate * model.pools[name].effective_target(now) for name, rate in demand.capacities.items())
     return replace(demand, demand=min(demand.demand, served))

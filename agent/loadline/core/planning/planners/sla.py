@@ -1,9 +1,8 @@
-"""The SLA planner: the sizes of the throughput planner are a floor, and the load planner's steps work above it.
+"""SLA planner: the sizes of the throughput planner as a minimum, and the steps of the load planner above it.
 
-The floor is what the expected traffic needs by the profiles; it comes early and in one step. Errors of profiles or
-forecast show in the loads of the workers, and the steps answer them. Nothing goes below the floor, and nothing shrinks
-while it is not known. A floor that cannot be reached, because workers do not start, is reported and not waited for:
-steps go on from the workers that are there.
+The minimum follows from the forecast and the engine profiles, so it rises early and in one step. The steps compensate
+errors of forecast and profiles, which the loads of the workers show. No pool shrinks below its minimum, or while it is
+unknown. If workers do not start, the minimum is reported as not reached, and steps continue from the existing workers.
 """
 
 from msgspec import Struct, field, json
@@ -31,10 +30,10 @@ class SlaKnobs(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class SlaPlanner(TrafficPlanner):
-    """Demand -> profile sizes as a floor, steps by load above it -> recommendation."""
+    """Planner that composes a demand tracker, a profile sizer and a load stepper."""
 
     name = "sla"
-    summary = "Dynamo's SLA planner: sizes of the throughput planner as a floor, steps of the load planner above it."
+    summary = "Dynamo's SLA planner: sizes of the throughput planner as a minimum, steps of the load planner above it."
     Knobs = SlaKnobs
     needs = Needs(
         traffic=True,
@@ -51,32 +50,32 @@ class SlaPlanner(TrafficPlanner):
 
     @classmethod
     def traffic_knobs(cls, knobs: SlaKnobs) -> TrafficKnobs:
-        """Return those of the throughput planner."""
+        """Return the knobs of the throughput planner."""
         return knobs.throughput
 
     def on_settings_change(self, before: SlaKnobs) -> None:
-        """Configure the intervals and the average of the loads."""
+        """Apply the knobs to the tracker and the stepper."""
         super().on_settings_change(before)
         self.stepper.apply_settings(self.knobs.load)
 
     def forget_pool(self, pool: str) -> None:
-        """Drop its size and its loads."""
+        """Discard the size and the loads of a pool."""
         self.sizer.sizes.forget_pool(pool)
         self.stepper.forget_pool(pool)
 
     def export_learned(self) -> bytes | None:
-        """Return how the engines differ from their profiles."""
+        """Return the correction factors of the profiles."""
         learned = self.sizer.export_learned(self.knobs.throughput)
         return None if learned is None else json.encode({"throughput": learned})
 
     def import_learned(self, data: bytes) -> None:
-        """Correct the profiles from the first sizing on."""
+        """Use correction factors from the first sizing on."""
         learned = json.decode(data, type=dict[str, bytes]).get("throughput")
         if learned is not None:
             self.sizer.import_learned(learned, self.knobs.throughput)
 
     def plan(self, model: Model, now: int) -> Recommendation:
-        """Size the pools if that is due, and recommend the higher of floor and step."""
+        """Size the pools if a sizing is due, and recommend the higher of size and step."""
         knobs = self.knobs
         self.sizer.apply(self.demand.update(model, knobs.throughput, now), model, knobs.throughput, now)
         self.stepper.update(model, knobs.load, now)
@@ -86,7 +85,7 @@ class SlaPlanner(TrafficPlanner):
         return replace(found, reasons=(*found.reasons, *notes))
 
     def _recommend(self, model: Model, pool: Pool, now: int) -> PoolRecommendation:
-        """Recommend the step of a pool, but not below its floor."""
+        """Recommend the step of a pool, but at least its size."""
         reason = self.sizer.hold_reason(model, pool, now)
         if reason is not None and reason.code is not ReasonCode.TRAFFIC_UNKNOWN:
             return PoolRecommendation(None, (reason,))
@@ -99,23 +98,23 @@ class SlaPlanner(TrafficPlanner):
             wanted = base + step.step if step.step > 0 else current
             reasons = [reason, step.reason]
         else:
-            wanted, reasons = _above_floor(model, pool, self.sizer.sizes.sized[pool.name], step, now)
+            wanted, reasons = _at_least_size(model, pool, self.sizer.sizes.sized[pool.name], step, now)
         missing = pool.overdue_workers(now)
         if missing and base < wanted:
             reasons.append(Reason.of(ReasonCode.PENDING_UNREACHED, pool.name, missing=missing))
         return PoolRecommendation(None if wanted == current else wanted, tuple(reasons))
 
 
-def _above_floor(model: Model, pool: Pool, floor: PoolSize, step: LoadStep, now: int) -> tuple[int, list[Reason]]:
-    """Return the count of a step, at least that of the floor, and the reasons."""
+def _at_least_size(model: Model, pool: Pool, size: PoolSize, step: LoadStep, now: int) -> tuple[int, list[Reason]]:
+    """Return the count of a step, but at least the size of the pool, with the reasons."""
     current, reasons = pool.effective_target(now), [step.reason]
-    wanted = pool.scaling_base(now) + step.step if step.step else max(current, floor.replicas)
+    wanted = pool.scaling_base(now) + step.step if step.step else max(current, size.replicas)
     if step.step < 0 and not model.traffic.is_complete(now):
         wanted, reasons = current, [Reason(ReasonCode.TRAFFIC_INCOMPLETE, pool.name), *reasons]
-    if wanted > floor.replicas:
+    if wanted > size.replicas:
         return wanted, reasons
-    reasons = [floor.reason, *reasons]
-    if wanted < floor.replicas:
-        numbers = {"wanted": wanted, "allowed": floor.replicas}
+    reasons = [size.reason, *reasons]
+    if wanted < size.replicas:
+        numbers = {"wanted": wanted, "allowed": size.replicas}
         reasons = [Reason.of(ReasonCode.THROUGHPUT_FLOOR, pool.name, **numbers), *reasons]
-    return floor.replicas, reasons
+    return size.replicas, reasons

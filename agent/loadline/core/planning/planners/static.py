@@ -1,6 +1,6 @@
-"""The static planner: a fixed count for each pool, whatever the load.
+"""Static planner: a fixed count for each pool, independent of the load.
 
-With the counts of the peak it is the fleet that never misses and always pays: the upper end of any comparison.
+With the counts of the peak load it is the most expensive baseline of a comparison, and meets the most objectives.
 """
 
 from collections.abc import Iterator
@@ -21,33 +21,33 @@ class StaticKnobs(Struct, frozen=True, forbid_unknown_fields=True):
 
     replicas: Annotated[
         dict[Name, Annotated[int, Meta(ge=0)]],
-        Meta(max_length=64, description="Workers of each pool, by its name; a pool without one holds what it has."),
+        Meta(max_length=64, description="Count by pool; pools that are not listed keep their current target."),
     ] = {}
 
 
 class StaticPlanner(Planner):
-    """See the module."""
+    """Planner that recommends the configured counts."""
 
     name = "static"
-    summary = "A fixed count for each pool, whatever the load."
+    summary = "A fixed count for each pool, independent of the load."
     Knobs = StaticKnobs
 
     knobs: StaticKnobs
-    next_look_ms: int = 0
+    next_check_ms: int = 0
 
     @classmethod
     def check(cls, knobs: StaticKnobs, model: ModelSettings, place: str) -> Iterator[Finding]:
-        """Yield counts of no pool or out of its bounds, and that there are none."""
+        """Yield counts of unknown pools or outside their bounds, and a warning without any count."""
         pools = {pool.name: pool for pool in model.pools}
         for name, count in knobs.replicas.items():
             pool, here = pools.get(name), f"{place}.replicas.{name}"
             if pool is None:
-                yield KnobProblem(here, "is no pool of this model", f"Known are: {', '.join(sorted(pools))}.")
+                yield KnobProblem(here, "is not a pool of this model", f"Known are: {', '.join(sorted(pools))}.")
             elif not pool.replicas_min <= count <= pool.replicas_max:
                 bounds = f"replicas_min {pool.replicas_min} and replicas_max {pool.replicas_max}"
                 yield KnobProblem(here, f"{count} is not between {bounds}", "Change it or the bounds of the pool.")
         if not knobs.replicas:
-            yield KnobWarning(f"{place}.replicas", "no pool has a count, so nothing changes. Write one for each.")
+            yield KnobWarning(f"{place}.replicas", "no pool has a count, so no count changes. Set one for each pool.")
 
     @classmethod
     def describe(cls, knobs: StaticKnobs, model: ModelSettings, pool: PoolKnobs) -> Iterator[str]:  # noqa: ARG003
@@ -56,17 +56,17 @@ class StaticPlanner(Planner):
         yield "No fixed count: the current target is kept." if count is None else f"Fixed at {count} workers."
 
     def next_wake(self) -> int:
-        """It has nothing to look at; the freshness of workers has."""
-        return self.next_look_ms
+        """Return the next check for stale workers."""
+        return self.next_check_ms
 
     def plan(self, model: Model, now: int) -> Recommendation:
-        """The configured counts."""
-        self.next_look_ms = now + WAKE_MS
-        said = {pool.name: self._look(pool, now) for pool in model.pools.values()}
+        """Recommend the configured counts."""
+        self.next_check_ms = now + WAKE_MS
+        pools = {pool.name: self._recommend(pool, now) for pool in model.pools.values()}
         inputs = {f"{name}.replicas": float(count) for name, count in self.knobs.replicas.items()}
-        return recommend(self.name, model, said, inputs, now)
+        return recommend(self.name, model, pools, inputs, now)
 
-    def _look(self, pool: Pool, now: int) -> PoolRecommendation:
+    def _recommend(self, pool: Pool, now: int) -> PoolRecommendation:
         count = self.knobs.replicas.get(pool.name)
         if count is None:
             return hold(ReasonCode.NO_FIXED_COUNT, pool)

@@ -1,12 +1,12 @@
-"""The throughput planner: forecasts the traffic and sizes pools by the profiles of their engines.
+"""Throughput planner: forecasts the traffic and sizes pools by the profiles of their engines.
 
-It takes the five steps of Dynamo's planner. Every ``throughput_adjustment_interval_ms`` it records the traffic of the
-interval, corrects the profiles (off by default) and requests forecasts of requests and lengths. As often as workers
-start it sizes each pool for the busiest interval until those of the next sizing are ready. Differences:
+The steps are those of Dynamo's planner. Every ``throughput_adjustment_interval_ms`` it records the traffic of the
+interval, corrects the profiles (off by default) and requests forecasts of requests and lengths. Once per start-up time
+it sizes each pool for the busiest interval until the workers of the next sizing are ready. Differences from Dynamo:
 
-- It starts after a few seconds of traffic, and sizes at once when more arrives than the pools are sized for.
-- A shrink leaves 10 % headroom, waits as long as workers take to start, and waits for frontends that stopped reporting.
-- No requests are a load of 0; frontends that do not report are a hold.
+- It sizes after a few seconds of traffic, and again as soon as traffic exceeds the load that pools are sized for.
+- A scale-down leaves 10 % headroom, waits for one start-up time, and waits while a frontend does not report.
+- No requests are a load of 0; without reports of frontends the pools are held.
 - A forecast changes a pool by at most ``replicas_step_max`` in all; measured traffic may change it further.
 """
 
@@ -29,7 +29,7 @@ from loadline.core.vocabulary.reasons import Recommendation
 
 
 class ThroughputPlanner(TrafficPlanner):
-    """Demand -> profile sizes -> recommendation."""
+    """Planner that composes a demand tracker and a profile sizer."""
 
     name = "throughput"
     summary = "Dynamo's throughput planner: forecasts the traffic and sizes each pool by engine profiles."
@@ -52,28 +52,28 @@ class ThroughputPlanner(TrafficPlanner):
 
     @classmethod
     def describe(cls, knobs: ThroughputKnobs, model: ModelSettings, pool: PoolKnobs) -> Iterator[str]:
-        """Yield the objective that a pool is sized for, and how often."""
+        """Yield the objective and the interval of the sizing of a pool."""
         yield describe_throughput(knobs, model.objectives, pool)
 
     @classmethod
     def traffic_knobs(cls, knobs: ThroughputKnobs) -> TrafficKnobs:
-        """Return its own knobs: they include those."""
+        """Return the knobs themselves, which include those of traffic."""
         return knobs
 
     def forget_pool(self, pool: str) -> None:
-        """Drop its size."""
+        """Discard the size of a pool."""
         self.sizer.sizes.forget_pool(pool)
 
     def export_learned(self) -> bytes | None:
-        """Return how the engines differ from their profiles."""
+        """Return the correction factors of the profiles."""
         return self.sizer.export_learned(self.knobs)
 
     def import_learned(self, data: bytes) -> None:
-        """Correct the profiles from the first sizing on."""
+        """Use correction factors from the first sizing on."""
         self.sizer.import_learned(data, self.knobs)
 
     def plan(self, model: Model, now: int) -> Recommendation:
-        """Size the pools if that is due, and recommend their sizes."""
+        """Size the pools if a sizing is due, and recommend their sizes."""
         self.sizer.apply(self.demand.update(model, self.knobs, now), model, self.knobs, now)
         pools = {pool.name: self._recommend(model, pool, now) for pool in model.pools.values()}
         found = recommend(self.name, model, pools, self.demand.inputs, now)
