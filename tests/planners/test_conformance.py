@@ -130,9 +130,7 @@ def look(planner: Planner, world: FleetHarness) -> Recommendation:
     recommendation = planner.plan(world.refresh(), world.now)
     asked = planner.forecast_request()
     if asked is not None:
-        planner.ingest_forecast(
-            ForecastFitted("m", asked.request, [forecast(question) for question in asked.queries])
-        )
+        planner.ingest_forecast(ForecastFitted("m", asked.request, [forecast(question) for question in asked.queries]))
         recommendation = planner.plan(world.model, world.now)
     return recommendation
 
