@@ -10,7 +10,7 @@ from loadline.core.fleet.pool import NO_SCHEDULE_MINIMUM, Pool, PoolKnobs, Sched
 from loadline.core.fleet.schedule_windows import MINUTE_MS, UTC, ScheduleKnobs, ScheduleWindow, ZoneOffsets
 
 
-class WindowState(Struct, frozen=True):
+class CachedWindow(Struct, frozen=True):
     """State of a scheduled window from ``from_ms`` until ``until_ms``; times in Unix ms."""
 
     from_ms: int
@@ -28,7 +28,7 @@ class Schedule:
         self._knobs = knobs
         self._zone = ZoneOffsets() if knobs.timezone == UTC else zones[knobs.timezone]
         self._window = ScheduleWindow(parse_cron(knobs.start), parse_cron(knobs.end))
-        self._state = WindowState(0, 0, within=False, starts_ms=None, ends_ms=0)
+        self._state = CachedWindow(0, 0, within=False, starts_ms=None, ends_ms=0)
 
     def minimum(self, start_up_ms: int, now: int) -> tuple[ScheduleMinimum, int]:
         """Return the minimum at ``now`` (ms) for a pool with this start-up time, and the time of its next change."""
@@ -40,11 +40,11 @@ class Schedule:
             return ScheduleMinimum(self._knobs.replicas_min, state.ends_ms), state.until_ms
         return NO_SCHEDULE_MINIMUM, state.until_ms if begins_ms is None else min(begins_ms, state.until_ms)
 
-    def _state_at(self, now: int) -> WindowState:
+    def _state_at(self, now: int) -> CachedWindow:
         span = self._window.state_at(self._zone.to_wall_ms(now) // MINUTE_MS)
         starts_ms = None if span.opens_min is None else self._unix_ms(span.opens_min)
         ends_ms, until_ms = self._unix_ms(span.closes_min), self._unix_ms(span.next_check_min)
-        return WindowState(now, until_ms, span.is_open, starts_ms, ends_ms)
+        return CachedWindow(now, until_ms, span.is_open, starts_ms, ends_ms)
 
     def _unix_ms(self, minute: int) -> int:
         return self._zone.to_unix_ms(minute * MINUTE_MS)
