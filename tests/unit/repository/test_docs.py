@@ -139,7 +139,7 @@ def test_every_example_fits_the_fleets_beside_it() -> None:
     for path in configs:
         config = load(path, {})
         # The profiler divided decode by the 8 GPUs of a node, whatever the worker occupies: the warning is right.
-        assert [one for one in validate(config) if "divides by 8 GPUs" not in one] == []
+        assert [one for one in validate(config) if "workers with 8 GPUs" not in one] == []
         for fleet in map(read_fleet, fleets):
             pools_of(fleet, model_of(fleet, settings(config)))
 
