@@ -46,7 +46,7 @@ def test_times_in_another_unit_are_warned_of(tmp_path: Path, factor: float, unit
     assert f"2 GPUs implies 100 ms: the unit seems to be {unit}. Write milliseconds" in warning
     (warning,) = warnings(tmp_path, PREFILL, times(DECODE, "z_itl", factor), generous)
     assert warning.startswith("models[0].pools[0].decode_profile: z_itl is ")
-    assert f"ms: it looks like {unit}. Write it in milliseconds" in warning
+    assert f"ms: the unit seems to be {unit}. Write milliseconds" in warning
 
 
 def test_a_throughput_per_node_is_not_another_unit(tmp_path: Path) -> None:
