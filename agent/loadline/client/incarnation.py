@@ -1,4 +1,4 @@
-"""One life of a worker among others of its name: what it says, which drains concern it, whose its key is. Pure."""
+"""One incarnation of a worker among others of its name: its reports, its drains, and its key. Pure."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -10,37 +10,37 @@ from loadline.core.vocabulary.samples import WorkerRecord, WorkerSample
 from loadline.wire.codec import Rejected, decode_as
 from loadline.wire.messages import DrainCommand, DrainReply, DrainReport, LoadReport
 
-# Messages may be lost, so `drained` is said again until the process leaves, for ten minutes at most.
+# Messages may be lost, so `drained` is repeated until the process exits, for at most ten minutes.
 DRAINED_INTERVAL_MS: Final = 1_000
 DRAINED_REPEATS_MAX: Final = 600
 
 
 def is_for(record: WorkerRecord, model: str, pool: str, worker: str, incarnation: int) -> bool:
-    """Whether a command is for that life or an earlier one.
+    """Return True if a command is for this incarnation of the worker or an earlier one.
 
-    If not, another worker of this name listens too, which will answer: in another pool, or started later.
+    Otherwise another worker of this name, in another pool or of a later incarnation, answers it.
     """
     return (model, pool, worker) == (record.model, record.pool, record.worker) and incarnation <= record.incarnation
 
 
 class WorkerIncarnation:
-    """One life of one worker.
+    """State of one incarnation of a worker.
 
     Args:
-        record: What the worker is, in whatever state.
+        record: Description of the worker, in any state.
     """
 
     def __init__(self, record: WorkerRecord) -> None:
         self.drain_id = ""
-        """Of the newest drain command that was accepted; empty: none was."""
+        """Id of the newest accepted drain command; empty: none."""
         self.sequence = 0
-        """Of the newest sample; 0: none was reported."""
+        """Sequence of the newest sample; 0: none was reported."""
         self._epochs = EpochFence()
-        """Of the leaders whose commands were heard."""
+        """Fence of drain commands."""
         self._record = record
 
     def report(self, samples: Sequence[WorkerSample], now_ms: int) -> LoadReport:
-        """The samples, numbered; those whose ``timestamp_ms`` is 0 are stamped with Unix time ``now_ms``."""
+        """Return a report of numbered samples; a ``timestamp_ms`` of 0 is replaced with Unix time ``now_ms``."""
         record, numbered = self._record, []
         for sample in samples:
             self.sequence += 1
@@ -48,12 +48,12 @@ class WorkerIncarnation:
         return LoadReport(record.model, record.pool, record.worker, record.incarnation, numbered)
 
     def drain_report(self) -> DrainReport:
-        """It is empty."""
+        """Return the report that the worker is empty."""
         record = self._record
         return DrainReport(record.model, record.pool, record.worker, record.incarnation, self.drain_id)
 
     def answer(self, command: DrainCommand, *, drained: bool) -> DrainReply | None:
-        """The answer to a drain command, given whether the worker is empty already; None where another one answers."""
+        """Accept or refuse a drain command; ``drained``: the worker is already empty. None: another worker answers."""
         if not is_for(self._record, command.model, command.pool, command.worker, command.incarnation):
             return None
         refusal = self._refusal(command, drained=drained)
@@ -62,16 +62,16 @@ class WorkerIncarnation:
         return DrainReply(command.drain_id, accepted=not refusal, detail=refusal)
 
     def _refusal(self, command: DrainCommand, *, drained: bool) -> str:
-        """Why the command is refused; empty: it is not."""
+        """Return the reason to refuse a command; empty: it is accepted."""
         if command.incarnation < self._record.incarnation:
-            return f"gone already: this is incarnation {self._record.incarnation}"
+            return f"already gone: this is incarnation {self._record.incarnation}"
         if not self._epochs.admit(command.epoch):
-            return f"a leader of epoch {self._epochs.highest} was heard"
+            return f"a command of epoch {self._epochs.highest} was received"
         if drained and command.drain_id != self.drain_id:
-            return "drained already"
+            return "already drained"
         return ""
 
     def is_later(self, value: bytes) -> bool:
-        """Whether a record under our name is of a worker that started after us."""
+        """Return True if a record is of a later incarnation under the same name."""
         record = decode_as(WorkerRecord, value, self._record.worker)
         return not isinstance(record, Rejected) and record.incarnation > self._record.incarnation

@@ -126,7 +126,7 @@ def test_a_drain_is_begun_once_and_says_the_newest_command() -> None:
             assert [command.drain_id for command in made.drains] == ["a"]
             assert (await made.command("b", epoch=2)).accepted
             late = await made.command("c", epoch=2)
-            assert (late.accepted, late.detail) == (False, "drained already")
+            assert (late.accepted, late.detail) == (False, "already drained")
 
     asyncio.run(scenario())
 
@@ -135,7 +135,7 @@ def test_old_leaders_and_commands_for_an_earlier_life_are_refused() -> None:
     async def scenario() -> None:
         async with harness() as made:
             gone = await made.command(incarnation=INCARNATION - 1)
-            assert (gone.accepted, gone.detail) == (False, f"gone already: this is incarnation {INCARNATION}")
+            assert (gone.accepted, gone.detail) == (False, f"already gone: this is incarnation {INCARNATION}")
             assert (await made.command("a", epoch=5)).accepted
             assert not (await made.command("b", epoch=4)).accepted
             assert len(made.drains) <= 1

@@ -80,10 +80,12 @@ def test_a_command_for_a_later_life_is_left_to_that_life() -> None:
 def test_a_command_for_an_earlier_life_or_of_an_earlier_leader_is_refused() -> None:
     harness = WorkerHarness()
     assert harness.command(incarnation=INCARNATION - 1) == [
-        DrainReply("d", accepted=False, detail=f"gone already: this is incarnation {INCARNATION}")
+        DrainReply("d", accepted=False, detail=f"already gone: this is incarnation {INCARNATION}")
     ]
     assert harness.command("a", epoch=2) == [DrainReply("a", accepted=True)]
-    assert harness.command("b", epoch=1) == [DrainReply("b", accepted=False, detail="a leader of epoch 2 was heard")]
+    assert harness.command("b", epoch=1) == [
+        DrainReply("b", accepted=False, detail="a command of epoch 2 was received")
+    ]
 
 
 @pytest.mark.parametrize("lease_lost", [True, False])
