@@ -171,7 +171,7 @@ LOADS: dict[str, Load] = {
 }
 
 
-def test_it_knows_its_name(name: str) -> None:
+def test_a_planner_is_registered_under_its_name(name: str) -> None:
     assert PLANNERS[name].name == name
 
 
@@ -190,7 +190,7 @@ def test_no_workers_and_no_data_are_a_hold(name: str, roles: tuple[Role, ...]) -
             world.now += STEP_MS
 
 
-def test_when_the_data_ends_it_holds(name: str, roles: tuple[Role, ...]) -> None:
+def test_a_pool_whose_data_ends_is_held(name: str, roles: tuple[Role, ...]) -> None:
     for load in LOADS.values():
         planner, world = make(name), make_harness(roles)
         list(play(planner, world, load))
@@ -198,7 +198,7 @@ def test_when_the_data_ends_it_holds(name: str, roles: tuple[Role, ...]) -> None
         assert planner.plan(world.refresh(), world.now).targets == blind(name, roles)
 
 
-def test_a_flood_is_answered_at_once_or_at_the_next_look(name: str, roles: tuple[Role, ...]) -> None:
+def test_an_overload_scales_up_by_the_next_evaluation(name: str, roles: tuple[Role, ...]) -> None:
     planner, world = make(name), make_harness(roles)
     *_, calm = play(planner, world, LOADS["middle"], WARM_STEPS + 1)
     world.now += 1 - STEP_MS  # just after a look of every planner: a minute is a multiple of all intervals
@@ -209,7 +209,7 @@ def test_a_flood_is_answered_at_once_or_at_the_next_look(name: str, roles: tuple
 
 
 @pytest.mark.parametrize("load", sorted(LOADS))
-def test_an_opinion_is_finite_sane_and_explained(name: str, roles: tuple[Role, ...], load: str) -> None:
+def test_a_recommendation_is_finite_valid_and_has_reasons(name: str, roles: tuple[Role, ...], load: str) -> None:
     planner, world = make(name), make_harness(roles)
     for recommendation in play(planner, world, LOADS[load], 3 * WARM_STEPS):
         assert recommendation.planner == name
@@ -227,12 +227,12 @@ def test_an_opinion_is_finite_sane_and_explained(name: str, roles: tuple[Role, .
 
 
 @pytest.mark.parametrize("load", sorted(LOADS))
-def test_the_same_calls_give_the_same_opinions(name: str, roles: tuple[Role, ...], load: str) -> None:
+def test_equal_calls_give_equal_recommendations(name: str, roles: tuple[Role, ...], load: str) -> None:
     first, second = (list(play(make(name), make_harness(roles), LOADS[load])) for _ in range(2))
     assert first == second
 
 
-def test_planning_changes_nothing_that_is_believed(name: str, roles: tuple[Role, ...]) -> None:
+def test_planning_does_not_modify_the_fleet_state(name: str, roles: tuple[Role, ...]) -> None:
     planner, world = make(name), make_harness(roles)
     list(play(planner, world, LOADS["rising"]))
     before = msgspec.json.encode(world.refresh())
@@ -241,7 +241,7 @@ def test_planning_changes_nothing_that_is_believed(name: str, roles: tuple[Role,
 
 
 @pytest.mark.parametrize("load", sorted(LOADS))
-def test_encoded_it_is_its_own_state(name: str, roles: tuple[Role, ...], load: str) -> None:
+def test_an_encoded_planner_restores_its_state(name: str, roles: tuple[Role, ...], load: str) -> None:
     planner, world = make(name), make_harness(roles)
     list(play(planner, world, LOADS[load], 45))
     encoded = msgspec.json.encode(planner)
@@ -251,7 +251,7 @@ def test_encoded_it_is_its_own_state(name: str, roles: tuple[Role, ...], load: s
     assert msgspec.json.encode(twin) == msgspec.json.encode(planner)
 
 
-def test_more_load_never_means_fewer_workers(name: str, roles: tuple[Role, ...]) -> None:
+def test_more_load_never_recommends_fewer_workers(name: str, roles: tuple[Role, ...]) -> None:
     for shape in (steady(0.0, 0), LOADS["swinging"]):
         grid: dict[tuple[int, int], dict[str, int]] = {}
         for tenths in range(11):
@@ -268,7 +268,7 @@ def test_more_load_never_means_fewer_workers(name: str, roles: tuple[Role, ...])
                     assert all(more[pool] >= targets[pool] for pool in targets)
 
 
-def test_a_past_with_more_load_never_means_fewer_workers(name: str, roles: tuple[Role, ...]) -> None:
+def test_a_history_with_more_load_never_recommends_fewer_workers(name: str, roles: tuple[Role, ...]) -> None:
     calm = last(name, roles, steady(0.7, 1))
     busy = last(name, roles, lambda step: (0.7, 1 if step == WARM_STEPS - 1 else 2))
     fewer = [pool for pool in calm if busy[pool] < calm[pool]]
@@ -276,7 +276,7 @@ def test_a_past_with_more_load_never_means_fewer_workers(name: str, roles: tuple
 
 
 @pytest.mark.parametrize("demand", [0.0, 0.4, 1.3, 2.0, 3.7, 6.0])
-def test_under_a_steady_demand_the_fleet_settles(name: str, roles: tuple[Role, ...], demand: float) -> None:
+def test_under_constant_demand_the_counts_converge(name: str, roles: tuple[Role, ...], demand: float) -> None:
     """What it proposes is done, after a while. Demand is in workers: KV usage is its share of them.
 
     There is a count at which to rest for each of these demands; a planner has to find it and to stay.

@@ -48,7 +48,7 @@ def run(folder: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.usefixtures("toy")
-def test_the_section_of_the_document_is_its_knobs() -> None:
+def test_the_documented_section_equals_its_knobs() -> None:
     config = parse(document_block("toml", "loadline.toml"), "loadline.toml")
     (model,) = config.models
     assert validate(config) == []
@@ -68,7 +68,7 @@ def test_the_section_of_the_document_is_its_knobs() -> None:
         (f"[defaults.in_flight]\nrequests = 1\n{CONFIG}", "defaults.in_flight.requests", "Known are"),
     ],
 )
-def test_its_keys_are_checked_like_all_others(text: str, place: str, remedy: str) -> None:
+def test_its_keys_are_validated(text: str, place: str, remedy: str) -> None:
     with pytest.raises(ConfigError) as refused:
         parse(text, "loadline.toml")
     assert refused.value.place.startswith(place)
@@ -92,7 +92,7 @@ def test_check_describes_it(toy_folder: Path, tmp_path: Path) -> None:
     assert "    One worker for every 30 requests in flight." in done.stdout
 
 
-def test_it_is_simulated_and_its_journal_replayed(toy_folder: Path, tmp_path: Path) -> None:
+def test_it_is_simulated_and_its_journal_is_replayed(toy_folder: Path, tmp_path: Path) -> None:
     config, result, journal = tmp_path / "loadline.toml", tmp_path / "result.json", tmp_path / "journal"
     config.write_text(MIXED)
     trace, fleet = ROOT / "tests/data/azure2024_conv_bin600.csv", ROOT / "docs/examples/fleet.toml"
@@ -108,7 +108,7 @@ def test_it_is_simulated_and_its_journal_replayed(toy_folder: Path, tmp_path: Pa
 
 
 @pytest.mark.usefixtures("toy")
-def test_a_controller_decides_by_it_and_its_snapshot_restores_it() -> None:
+def test_a_controller_uses_it_and_a_snapshot_restores_it() -> None:
     world = ControllerWorld(planner=EXAMPLE, planner_knobs={EXAMPLE: {"requests_per_worker": 2.0}})
     world.boot()
     world.queue = 9
@@ -121,7 +121,7 @@ def test_a_controller_decides_by_it_and_its_snapshot_restores_it() -> None:
 # -- not found, or broken ----------------------------------------------------------------------------------------------
 
 
-def test_a_planner_that_is_not_installed_is_refused_with_those_that_are() -> None:
+def test_an_unknown_planner_is_refused_with_the_installed_ones() -> None:
     with pytest.raises(ConfigError) as refused:
         parse(CONFIG, "loadline.toml")
     assert (refused.value.place, refused.value.problem) == (
@@ -131,7 +131,7 @@ def test_a_planner_that_is_not_installed_is_refused_with_those_that_are() -> Non
     assert all(name in refused.value.remedy for name in (*PLANNERS, "loadline.planners"))
 
 
-def test_a_package_that_cannot_be_loaded_stops_only_who_uses_it(tmp_path: Path) -> None:
+def test_a_broken_package_affects_models_that_use_it_only(tmp_path: Path) -> None:
     write_plugin(tmp_path, "loadline_broken", "import nowhere_at_all", broken="loadline_broken:Broken")
     with importable(tmp_path):
         (warning,) = validate(parse(BARE.replace("in_flight", "saturation"), "x"))
@@ -161,9 +161,7 @@ class Ours(Planner):
         (TAKEN.replace("saturation", "No Name"), "No Name", "must consist of lower-case letters, digits and _"),
     ],
 )
-def test_a_class_that_cannot_be_a_planner_is_said_to_be_none(
-    tmp_path: Path, code: str, name: str, problem: str
-) -> None:
+def test_an_invalid_class_is_refused_with_the_reason(tmp_path: Path, code: str, name: str, problem: str) -> None:
     write_plugin(tmp_path, "loadline_ours", code, **{name: "loadline_ours:Ours"})
     before = dict(PLANNERS)
     with importable(tmp_path):

@@ -26,7 +26,7 @@ def planner_of(flow: FluidFleet) -> ThroughputPlanner:
 
 
 @pytest.mark.parametrize("slower", [0.5, 0.7, 1.0, 1.4, 2.0])
-def test_corrections_do_not_swing_in_a_ramp(slower: float) -> None:
+def test_corrections_do_not_oscillate_in_a_ramp(slower: float) -> None:
     knobs = ThroughputKnobs(no_correction=False, throughput_adjustment_interval_ms=30_000)
     # The fleet lags by three intervals: twenty chances to learn in the ramp what is not so.
     flow = FluidFleet(slower, start_s=90, planner="throughput", planner_knobs={"throughput": knobs})
@@ -66,7 +66,7 @@ def test_corrections_do_not_swing_in_a_ramp(slower: float) -> None:
         ("queueing", 55.0),
     ],
 )
-def test_noise_changes_nothing(planner: str, requests_per_s: float) -> None:
+def test_noise_changes_no_count(planner: str, requests_per_s: float) -> None:
     """At 50 and 55 requests a second 3 workers are hardly enough: there the count went up and down every 10 minutes."""
     flow = FluidFleet(workers=3, planner=planner)
     luck = random.Random(7)

@@ -57,27 +57,27 @@ def plain(name: str, workers: float, priority: int = 1, **more: Any) -> ModelReq
         (lambda: AllocationProblem((), {}, switching_cost_hours=nan), "problem: switching_cost_hours is nan"),
     ],
 )
-def test_what_cannot_be_reckoned_with_is_refused_by_place(made: Callable[[], object], says: str) -> None:
+def test_an_invalid_problem_is_refused_with_its_place(made: Callable[[], object], says: str) -> None:
     with pytest.raises(ValueError, match=says):
         made()
 
 
-def test_it_is_refused_where_it_is_decoded_too() -> None:
+def test_an_invalid_problem_is_refused_when_decoded() -> None:
     with pytest.raises(msgspec.ValidationError, match="option 'p': capacity is -1"):
         msgspec.json.decode(b'{"pool": "p", "capacity": -1, "cost_per_hour": 1}', type=PoolOption)
 
 
-def test_pools_are_mixed_where_that_is_cheaper() -> None:
+def test_pools_are_mixed_if_that_is_cheaper() -> None:
     large, small = option("large", serves=4.0, cost=4.0), option("small", serves=1.0, cost=1.2)
     assert cover(part(9.0, large, small)) == {"large": 2, "small": 1}
     assert cover(part(11.5, large, small)) == {"large": 3, "small": 0}
 
 
-def test_a_dearer_worker_may_do_where_two_would_be_too_much() -> None:
+def test_one_expensive_worker_may_be_cheaper_than_two_cheap_ones() -> None:
     assert cover(part(1.5, option("small"), option("large", serves=1.5, cost=1.6))) == {"large": 1, "small": 0}
 
 
-def test_what_stands_stays_unless_another_is_cheaper_by_what_switching_costs() -> None:
+def test_current_workers_are_kept_unless_savings_exceed_the_switching_cost() -> None:
     def pools(cost: float) -> RoleRequest:
         return part(4.0, option("new", cost=cost), option("old", current=4))
 
@@ -86,12 +86,12 @@ def test_what_stands_stays_unless_another_is_cheaper_by_what_switching_costs() -
     assert cover(pools(0.99), 0.0) == {"new": 4, "old": 0}
 
 
-def test_equal_costs_mean_fewer_changes_and_then_the_first_name() -> None:
+def test_ties_are_broken_by_fewer_changes_then_by_name() -> None:
     assert cover(part(2.0, option("b"), option("a"))) == {"a": 2, "b": 0}
     assert cover(part(2.0, option("b", current=1), option("a"))) == {"a": 1, "b": 1}
 
 
-def test_a_cover_that_is_remembered_is_of_the_pools_that_are_asked_for() -> None:
+def test_a_cached_cover_belongs_to_the_requested_pools() -> None:
     cached_counts.cache_clear()
     first, other = (part(2.0, option(f"{one}-a"), option(f"{one}-b", current=1)) for one in ("first", "other"))
     found = cover(first)
@@ -105,24 +105,24 @@ def test_a_cover_that_is_remembered_is_of_the_pools_that_are_asked_for() -> None
     assert cached_counts.cache_info().hits == 2
 
 
-def test_bounds_of_pools_are_kept_and_too_little_is_no_cover() -> None:
+def test_a_cover_respects_bounds_and_may_not_exist() -> None:
     cheap, dear = option("cheap", replicas_max=2), option("dear", cost=5.0, replicas_min=1)
     assert cover(part(4.0, cheap, dear)) == {"cheap": 2, "dear": 2}
     assert cover(part(0.0, cheap, dear)) == {"cheap": 0, "dear": 1}
     assert cover(part(3.0, cheap)) is None
 
 
-def test_rounding_asks_for_no_worker_more() -> None:
+def test_rounding_errors_add_no_worker() -> None:
     assert cover(part(0.1 + 0.2, option("p", serves=0.1))) == {"p": 3}
 
 
-def test_prices_of_supplies_turn_to_what_takes_less_of_them() -> None:
+def test_prices_of_supplies_favour_pools_that_take_less() -> None:
     pools = part(4.0, option("a", cost=1.0, gpus=2), option("b", cost=1.5, type="l40s"))
     assert cover(pools) == {"a": 4, "b": 0}
     assert cover(pools, prices={"h100": 1.0}) == {"a": 0, "b": 4}
 
 
-def test_who_has_most_to_lose_chooses_first() -> None:
+def test_the_model_with_the_highest_regret_is_served_first() -> None:
     def either(name: str, other: float) -> ModelRequest:
         return want(name, part(2.0, option(f"{name}-h", cost=10.0), option(f"{name}-l", cost=other, type="l40s")))
 
@@ -131,35 +131,35 @@ def test_who_has_most_to_lose_chooses_first() -> None:
     assert not found.unserved
 
 
-def test_a_higher_priority_is_served_first_whatever_it_costs() -> None:
+def test_a_higher_priority_is_served_first_at_any_cost() -> None:
     found = greedy(AllocationProblem((plain("cheap", 3, 2), plain("dear", 3, 1, cost=9.0)), {"h100": 4}))
     assert found.counts == {"cheap": {"cheap": 0}, "dear": {"dear": 3}}
     assert found.unserved == {"cheap": 1.0}
 
 
-def test_a_supply_that_is_not_named_is_not_limited() -> None:
+def test_an_unlisted_supply_is_unlimited() -> None:
     assert greedy(AllocationProblem((plain("m", 9),), {"l40s": 1})).counts == {"m": {"m": 9}}
 
 
-def test_a_worker_may_take_of_several_supplies() -> None:
+def test_a_worker_may_take_several_supplies() -> None:
     both = PoolOption("p", 1.0, 1.0, {"h100": 2, "team/h100": 2})
     problem = AllocationProblem((want("m", part(3.0, both)),), {"h100": 100, "team/h100": 5}, "round_robin")
     assert greedy(problem).counts == {"m": {"p": 2}}
 
 
-def test_least_counts_stand_even_where_there_is_nothing() -> None:
+def test_minimum_replicas_are_granted_without_supply() -> None:
     found = greedy(AllocationProblem((plain("m", 3, replicas_min=2), plain("n", 1)), {"h100": 1}, "round_robin"))
     assert found.counts == {"m": {"m": 2}, "n": {"n": 0}}
     assert found.unserved == {"m": pytest.approx(1 / 3), "n": 1.0}
 
 
-def test_the_most_counts_are_all_there_is_to_be_served_by() -> None:
+def test_an_unreachable_demand_gets_maximum_replicas() -> None:
     found = greedy(AllocationProblem((plain("m", 10, replicas_max=8),), {"h100": 8}))
     assert found.counts == {"m": {"m": 8}}
     assert found.unserved == {"m": pytest.approx(0.2)}
 
 
-def test_what_is_left_is_mixed_where_no_pool_alone_suffices() -> None:
+def test_remaining_supplies_are_mixed_if_no_pool_alone_suffices() -> None:
     two = want("m", part(4.0, option("a"), option("b", cost=1.1, type="l40s")))
     assert greedy(AllocationProblem((two,), {"h100": 3, "l40s": 1})).counts == {"m": {"a": 3, "b": 1}}
 
@@ -176,7 +176,7 @@ def test_what_is_left_is_mixed_where_no_pool_alone_suffices() -> None:
         ("weighted", False, {"a": 4, "b": 4, "c": 0}),
     ],
 )
-def test_policies_share_out_what_serves_nobody_whole(
+def test_policies_distribute_supplies_that_serve_no_model_in_full(
     policy: SaturationPolicy,
     delayed: bool,  # noqa: FBT001 - a case
     counts: dict[str, int],
@@ -186,7 +186,7 @@ def test_policies_share_out_what_serves_nobody_whole(
     assert {name: one[name] for name, one in found.counts.items()} == counts
 
 
-def test_round_robin_heeds_no_priority_where_priority_round_robin_does() -> None:
+def test_round_robin_ignores_priorities_and_priority_round_robin_does_not() -> None:
     wants = (plain("high", 9, 1), plain("low", 9, 2))
     for policy, high in (("round_robin", 4), ("priority_round_robin", 8)):
         found = greedy(AllocationProblem(wants, {"h100": 8}, policy, delayed_best_effort=True))  # type: ignore[arg-type]
@@ -200,13 +200,13 @@ def test_roles_grow_together() -> None:
         assert found.counts == {"m": {"p": prefill, "d": decode}}, gpus
 
 
-def test_a_role_that_cannot_grow_ends_the_others() -> None:
+def test_a_role_that_cannot_grow_stops_the_others() -> None:
     roles = part(4.0, option("p", type="l40s"), role="prefill"), part(4.0, option("d"), role="decode")
     found = greedy(AllocationProblem((want("m", *roles),), {"h100": 9, "l40s": 2}, "round_robin"))
     assert found.counts == {"m": {"p": 2, "d": 3}}  # the third decode worker came before the third of prefill
 
 
-def test_shares_by_weight_fill_up_to_caps_and_round_by_remainder() -> None:
+def test_fair_shares_fill_up_to_caps_and_round_by_remainder() -> None:
     assert fair_shares([WeightedClaim(1.0, 0, 8), WeightedClaim(3.0, 0, 8)], 8) == [2, 6]
     assert fair_shares([WeightedClaim(8.0, 0, 8), WeightedClaim(12.0, 0, 4)], 8) == [4, 4]
     assert fair_shares([WeightedClaim(1.0, 0, 7), WeightedClaim(1.0, 0, 7)], 7) == [4, 3]
@@ -215,21 +215,21 @@ def test_shares_by_weight_fill_up_to_caps_and_round_by_remainder() -> None:
     assert fair_shares([WeightedClaim(1.0, 0, 2), WeightedClaim(1.0, 0, 2)], 9) == [2, 2]
 
 
-def test_of_a_mix_what_fits_is_given_where_one_type_is_out() -> None:
+def test_part_of_a_mix_is_granted_when_one_type_is_exhausted() -> None:
     mix = part(4.0, option("a", replicas_max=2), option("b", cost=1.1, type="l40s", replicas_max=2))
     for h100, counts in ((0, {"a": 0, "b": 2}), (1, {"a": 1, "b": 2})):
         found = greedy(AllocationProblem((want("m", mix),), {"h100": h100, "l40s": 9}, "round_robin"))
         assert found.counts == {"m": counts}
 
 
-def test_by_weight_a_priority_divides_and_no_gpu_idles() -> None:
+def test_by_weight_priorities_divide_the_demand_and_no_gpu_stays_unused() -> None:
     found = greedy(AllocationProblem((plain("a", 8, 3), plain("b", 8, 1)), {"h100": 8}, "weighted"))
     assert found.counts == {"a": {"a": 2}, "b": {"b": 6}}
     wide = plain("a", 2, gpus=4), plain("b", 6)  # shares of 4.6 and 3.4: what is left of a's serves b
     assert greedy(AllocationProblem(wide, {"h100": 8}, "weighted")).counts == {"a": {"a": 1}, "b": {"b": 4}}
 
 
-def test_by_weight_what_is_short_of_one_type_takes_of_another() -> None:
+def test_by_weight_a_model_short_of_one_type_takes_another() -> None:
     def either(name: str) -> ModelRequest:
         return want(name, part(4.0, option(f"{name}-h"), option(f"{name}-l", cost=1.5, type="l40s")))
 

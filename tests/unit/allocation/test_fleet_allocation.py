@@ -79,7 +79,7 @@ def watched(models: MultiModelWorld) -> MultiModelWorld:
     return models
 
 
-def test_while_there_is_enough_everybody_has_what_he_would_have() -> None:
+def test_sufficient_supplies_change_no_recommendation() -> None:
     models = watched(models_of({"h100": 10}, {"a": 3, "b": 4}))
     models.propose("a", main=5)
     models.run(MINUTE_MS)
@@ -88,7 +88,7 @@ def test_while_there_is_enough_everybody_has_what_he_would_have() -> None:
     assert models.problems == []
 
 
-def test_a_growth_is_cut_to_what_there_is() -> None:
+def test_growth_is_limited_to_the_capacity() -> None:
     models = watched(models_of({"h100": 10}, {"a": 3, "b": 4}))
     models.propose("a", main=8)
     models.run(MINUTE_MS)
@@ -97,14 +97,14 @@ def test_a_growth_is_cut_to_what_there_is() -> None:
     assert supplies(models) == {"h100": SupplyStatus("h100", 10, 10, {"a": 2})}
 
 
-def test_a_type_that_is_not_named_is_not_limited() -> None:
+def test_an_unlisted_type_is_unlimited() -> None:
     models = models_of({"a100": 1}, {"a": 3})
     models.propose("a", main=50)
     models.run(MINUTE_MS)
     assert counts(models) == {"a": 50}
 
 
-def test_equals_do_not_take_from_each_other_what_both_want() -> None:
+def test_models_of_equal_priority_do_not_take_workers_from_each_other() -> None:
     models = watched(models_of({"h100": 10}, {"a": 5, "b": 5}))
     models.propose("a", main=9)
     models.propose("b", main=6)
@@ -113,7 +113,7 @@ def test_equals_do_not_take_from_each_other_what_both_want() -> None:
 
 
 @pytest.mark.parametrize("policy", ["none", "priority_exhaustive", "priority_round_robin", "round_robin"])
-def test_who_comes_first_gets_the_gpus_of_who_comes_later(policy: SaturationPolicy) -> None:
+def test_a_higher_priority_gets_the_gpus_of_a_lower_one(policy: SaturationPolicy) -> None:
     models = watched(models_of({"h100": 10}, {"high": 2, "low": 8}, first={"high": 1}, policy=policy))
     models.propose("low", main=8)
     models.propose("high", main=7)
@@ -129,7 +129,7 @@ def test_who_comes_first_gets_the_gpus_of_who_comes_later(policy: SaturationPoli
     assert counts(models) == {"high": 2, "low": 8}, "and has them back"
 
 
-def test_who_waits_grows_as_soon_as_the_gpus_are_free() -> None:
+def test_a_waiting_model_grows_as_soon_as_gpus_are_free() -> None:
     models = watched(models_of({"h100": 10}, {"high": 2, "low": 8}, first={"high": 1}))
     models.propose("low", main=8)
     models.propose("high", main=7)
@@ -139,7 +139,7 @@ def test_who_waits_grows_as_soon_as_the_gpus_are_free() -> None:
     assert grown - shrunk - models.drain_ms - models.commit_ms <= 4
 
 
-def test_what_comes_free_is_kept_for_who_comes_first() -> None:
+def test_freed_gpus_are_reserved_for_the_higher_priority() -> None:
     models = watched(models_of({"h100": 10}, {"high": (pool(width=4), 1), "low": 2, "mid": 4}, first={"high": 1}))
     models.propose("low", main=4)
     models.propose("mid", main=1)
@@ -148,7 +148,7 @@ def test_what_comes_free_is_kept_for_who_comes_first() -> None:
     assert counts(models) == {"high": 2, "low": 1, "mid": 1}
 
 
-def test_who_gives_way_does_so_within_its_rails() -> None:
+def test_a_model_that_gives_way_respects_its_guardrails() -> None:
     guardrails = GuardrailKnobs(
         step_up_max=100, step_down_max=2, stabilisation_ms=600_000, cooldown_down_ms=3_000, warm_up_ms=0
     )
@@ -160,7 +160,7 @@ def test_who_gives_way_does_so_within_its_rails() -> None:
     assert steps == [6, 4, 3], "two at a time, and not after the window of stabilisation"
 
 
-def test_without_data_nobody_gives_way_and_others_do_not_count_on_it() -> None:
+def test_a_model_without_data_releases_no_gpus() -> None:
     models = watched(models_of({"h100": 10}, {"high": 2, "low": 6, "mute": 2}, first={"high": 1}))
     models.propose("low", main=6)
     models.propose("mute", main=2)
@@ -171,7 +171,7 @@ def test_without_data_nobody_gives_way_and_others_do_not_count_on_it() -> None:
     assert counts(models) == {"high": 7, "low": 1, "mute": 2}
 
 
-def test_a_quota_binds_the_models_of_its_namespace() -> None:
+def test_a_quota_limits_the_models_of_its_namespace() -> None:
     models = watched(
         models_of(
             {"h100": 20},
@@ -191,14 +191,14 @@ def test_a_quota_binds_the_models_of_its_namespace() -> None:
 @pytest.mark.parametrize(
     ("quota", "count"), [({"default": 4}, 4), ({"default": 4, "h100": -1}, 9), ({"a100": 2}, 9), ({"h100": 0}, 1)]
 )
-def test_a_quota_says_what_it_means(quota: dict[str, int], count: int) -> None:
+def test_a_quota_reason_names_the_quota(quota: dict[str, int], count: int) -> None:
     models = models_of({}, {"a": 1}, namespaces={"a": "team"}, quotas={"team": quota})
     models.propose("a", main=9)
     models.run(MINUTE_MS)
     assert counts(models) == {"a": count}
 
 
-def test_less_than_there_was_is_given_up() -> None:
+def test_a_lowered_capacity_shrinks_models() -> None:
     models = models_of({"h100": 6}, {"a": 5, "b": 5})
     models.propose("a", main=5)
     models.propose("b", main=5)
@@ -206,7 +206,7 @@ def test_less_than_there_was_is_given_up() -> None:
     assert counts(models) == {"a": 5, "b": 1}, "one is served rather than none"
 
 
-def test_who_is_paused_keeps_what_it_has() -> None:
+def test_a_paused_model_keeps_its_workers() -> None:
     models = watched(models_of({"h100": 10}, {"high": 2, "low": 8}, first={"high": 1}))
     models.propose("low", main=8)
     models.controller.state.paused["low"] = "operator"
@@ -216,7 +216,7 @@ def test_who_is_paused_keeps_what_it_has() -> None:
     assert rails(models, "high") == ["capacity_limited h100"]
 
 
-def test_what_is_remembered_survives_a_snapshot() -> None:
+def test_the_allocation_survives_a_snapshot() -> None:
     models = models_of({"h100": 10}, {"high": 2, "low": 8}, first={"high": 1})
     models.propose("low", main=8)
     models.propose("high", main=7)
@@ -229,7 +229,7 @@ def test_what_is_remembered_survives_a_snapshot() -> None:
     assert counts(models) == {"high": 7, "low": 3}
 
 
-def test_least_counts_do_not_wait() -> None:
+def test_minimum_replicas_do_not_wait_for_gpus() -> None:
     models = models_of({"h100": 4}, {"a": 4, "b": (pool(least=2), 0)})
     models.propose("a", main=4)
     models.run(MINUTE_MS)
@@ -237,7 +237,7 @@ def test_least_counts_do_not_wait() -> None:
     assert ReasonCode.REPLICAS_MIN in {reason.split(":")[-1] for _, one in models.decisions for reason in one.reasons}
 
 
-def test_a_person_is_told_who_waits() -> None:
+def test_the_status_lists_waiting_models() -> None:
     models = models_of({"h100": 10}, {"a": 3, "b": 4})
     models.propose("a", main=8)
     models.run(MINUTE_MS)
@@ -246,7 +246,7 @@ def test_a_person_is_told_who_waits() -> None:
     assert format_supply(SupplyStatus("team/h100", 8, 3, {})) == "GPUs of team/h100: 3 occupied of 8"
 
 
-def test_what_is_short_is_allocated_again_after_a_pause() -> None:
+def test_short_supplies_are_allocated_again_after_a_pause() -> None:
     models = watched(models_of({"h100": 10}, {"a": 3, "b": 4}))
     models.propose("a", main=8)
     models.run(1_000)

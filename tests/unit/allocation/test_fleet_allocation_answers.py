@@ -93,7 +93,7 @@ def swapped(problem: AllocationProblem) -> Allocation:
     return Allocation(counts | {"a\0has": {"main": 1}, "b\0has": {"main": 1}, "b\0more\0main": {"main": 8}}, {})
 
 
-def test_greedy_holds_until_the_answer_comes() -> None:
+def test_the_greedy_allocation_applies_until_the_exact_one_arrives() -> None:
     models = contended()
     models.solves, models.solve_ms = swapped, 1_337
     models.propose("b", main=9)
@@ -105,7 +105,7 @@ def test_greedy_holds_until_the_answer_comes() -> None:
     assert len(models.problems) == 1, "the same wishes are no new question"
 
 
-def test_an_answer_to_other_wishes_is_none() -> None:
+def test_a_solution_for_outdated_demands_is_ignored() -> None:
     models = contended(solve_interval_ms=600_000)
     models.solves, models.solve_ms = swapped, 1_337
     models.propose("a", main=9)
@@ -117,7 +117,7 @@ def test_an_answer_to_other_wishes_is_none() -> None:
     assert len(models.problems) == 1, "and nobody is asked again so soon"
 
 
-def test_wishes_that_have_changed_are_asked_again_when_it_is_time() -> None:
+def test_changed_demands_are_solved_again_after_the_interval() -> None:
     models = contended(solve_interval_ms=10_000)
     models.solves = swapped
     models.propose("a", main=9)
@@ -129,7 +129,7 @@ def test_wishes_that_have_changed_are_asked_again_when_it_is_time() -> None:
     assert models.effective_targets() == {"a": {"main": 1}, "b": {"main": 9}}
 
 
-def test_without_an_answer_greedy_holds_on_and_others_still_give_way() -> None:
+def test_without_a_solution_the_greedy_allocation_is_final() -> None:
     one = {"high": [(pool("main", "h100"), 2)], "low": [(pool("main", "h100"), 8)]}
     guardrails = GuardrailKnobs(step_down_max=100, stabilisation_ms=600_000, cooldown_down_ms=0, warm_up_ms=0)
     models = models_of({"h100": 10}, one, guardrails, high=1)
@@ -143,7 +143,7 @@ def test_without_an_answer_greedy_holds_on_and_others_still_give_way() -> None:
     assert models.controller.state.counters["allocations_failed"] == 1
 
 
-def test_greedy_alone_asks_nobody() -> None:
+def test_the_greedy_solver_sends_no_problem() -> None:
     models = contended(solver="greedy")
     models.propose("a", main=9)
     models.propose("b", main=9)
@@ -151,7 +151,7 @@ def test_greedy_alone_asks_nobody() -> None:
     assert models.problems == []
 
 
-def test_another_pool_serves_where_gpus_are_short() -> None:
+def test_another_pool_serves_if_gpus_are_short() -> None:
     models = models_of({"h100": 4}, {"a": two_pools(2, 0), "b": [(pool("main", "h100"), 2)]}, a=2, b=1)
     models.solves = answer
     needs(models, "a", 20.0, fast=10.0, slow=5.0)
@@ -164,7 +164,7 @@ def test_another_pool_serves_where_gpus_are_short() -> None:
     assert rails(models, "a") == {"fast served_by_another_pool", "slow serves_for_another_pool"}
 
 
-def test_a_pool_that_is_not_short_shrinks_like_any_other() -> None:
+def test_a_pool_without_shortage_shrinks_as_recommended() -> None:
     guardrails = GuardrailKnobs(step_down_max=100, stabilisation_ms=30_000, cooldown_down_ms=0, warm_up_ms=0)
     spare = [(pool("fast", "h100"), 2), (PoolKnobs("slow", "aggregated", 1, 0, 100), 6)]
     models = models_of({"h100": 2}, {"a": spare}, guardrails)
@@ -181,7 +181,7 @@ def test_a_pool_that_is_not_short_shrinks_like_any_other() -> None:
     assert len(models.problems) == 1, "the counts on the way are no new question"
 
 
-def test_no_capacity_is_lost_on_the_way() -> None:
+def test_an_exchange_of_pools_never_loses_capacity() -> None:
     models = models_of({"h100": 4}, {"a": two_pools(2, 0), "b": [(pool("main", "h100"), 2)]}, a=2, b=1)
     models.solves = answer
     needs(models, "a", 20.0, fast=10.0, slow=5.0)
@@ -196,7 +196,7 @@ def test_no_capacity_is_lost_on_the_way() -> None:
 
 
 @pytest.mark.parametrize(("deadline_ms", "moved"), [(MINUTE_MS, True), (600_000, False)])
-def test_who_is_to_change_places_waits_no_longer_than_a_start(deadline_ms: int, moved: bool) -> None:  # noqa: FBT001 - a case
+def test_an_exchange_of_gpus_waits_at_most_for_the_start_deadline(deadline_ms: int, moved: bool) -> None:  # noqa: FBT001 - a case
     pools = {"a": two_pools(0, 2, deadline_ms), "b": two_pools(2, 0, deadline_ms)}
     models = models_of({"h100": 2, "a100": 2}, pools, knobs={"solver": "greedy", "switching_cost_hours": 0.0})
     models.controller.state.allocation.settled = True
@@ -213,7 +213,7 @@ def test_who_is_to_change_places_waits_no_longer_than_a_start(deadline_ms: int, 
     assert models.effective_targets() == (places if moved else stay)
 
 
-def test_a_need_that_cannot_be_reckoned_with_is_none() -> None:
+def test_an_invalid_role_demand_is_ignored() -> None:
     models = models_of({"h100": 4}, {"a": two_pools(2, 0), "b": [(pool("main", "h100"), 2)]}, a=2, b=1)
     needs(models, "a", 20.0, fast=10.0, slow=float("nan"))
     models.propose("b", main=4)
@@ -221,7 +221,7 @@ def test_a_need_that_cannot_be_reckoned_with_is_none() -> None:
     assert models.effective_targets() == {"a": {"fast": 0, "slow": 0}, "b": {"main": 4}}
 
 
-def test_new_limits_hold_and_a_model_that_goes_is_forgotten() -> None:
+def test_new_limits_apply_and_a_removed_model_is_forgotten() -> None:
     models = contended()
     settings = models.controller.settings
 
@@ -243,7 +243,7 @@ def test_new_limits_hold_and_a_model_that_goes_is_forgotten() -> None:
     assert sum(told(settings, 9).values()) == 10
 
 
-def test_questions_and_answers_are_effects_and_events() -> None:
+def test_problems_are_effects_and_solutions_are_events() -> None:
     models = contended()
     models.solves = answer
     models.propose("a", main=9)

@@ -90,7 +90,7 @@ def changed(settings: Settings, **counts: int) -> Settings:
 
 @pytest.mark.parametrize("capacity", [{"a100": 3}, {"a100": 3, "h100": 1_000}])
 @pytest.mark.parametrize("serves", [{"fast": 10.0}, {"fast": 10.0, "slow": 5.0}])
-def test_what_is_not_short_is_not_cut(capacity: dict[str, int], serves: dict[str, float]) -> None:
+def test_pools_without_shortage_are_not_limited(capacity: dict[str, int], serves: dict[str, float]) -> None:
     models = models_of(capacity, {"a": two_pools(5, 0), "b": [(pool("main", "a100"), 2)]}, knobs=GREEDY)
     asks(models, "a", Keeping(None, 30.0, serves, 5))
     models.propose("b", main=2)
@@ -102,7 +102,7 @@ def test_what_is_not_short_is_not_cut(capacity: dict[str, int], serves: dict[str
     assert rails(models, "b") == {"main capacity_limited"}
 
 
-def test_what_a_planner_keeps_is_not_taken_by_an_equal() -> None:
+def test_workers_kept_by_a_planner_are_not_taken_by_an_equal_priority() -> None:
     one = {"a": [(pool("main", "h100"), 4)], "b": [(pool("main", "h100"), 2)]}
     models = models_of({"h100": 6}, one, knobs=GREEDY)
     asks(models, "a", Keeping(None, 20.0, {"main": 10.0}, 4))
@@ -111,7 +111,7 @@ def test_what_a_planner_keeps_is_not_taken_by_an_equal() -> None:
     assert models.effective_targets() == {"a": {"main": 4}, "b": {"main": 2}}
 
 
-def test_who_is_unsure_keeps_what_it_has_whoever_waits() -> None:
+def test_a_model_with_incomplete_data_keeps_its_workers() -> None:
     one = {"a": [(pool("main", "h100"), 4)], "b": [(pool("main", "h100"), 1)]}
     models = models_of({"h100": 5}, one, knobs=GREEDY, b=1)
     asks(models, "a", Unsure(None, 20.0, {"main": 10.0}))
@@ -121,7 +121,7 @@ def test_who_is_unsure_keeps_what_it_has_whoever_waits() -> None:
 
 
 @pytest.mark.parametrize(("first", "after_s"), [(100, 30), (1, 5)])
-def test_only_who_comes_first_does_not_wait_for_the_window(first: int, after_s: int) -> None:
+def test_only_shrinks_for_a_higher_priority_skip_the_stabilisation(first: int, after_s: int) -> None:
     guard = GuardrailKnobs(
         step_up_max=100, step_down_max=100, stabilisation_ms=30_000, cooldown_down_ms=0, warm_up_ms=0
     )
@@ -139,7 +139,7 @@ def test_only_who_comes_first_does_not_wait_for_the_window(first: int, after_s: 
     assert models.effective_targets()["z"] == {"main": 2}
 
 
-def test_what_serves_for_another_pool_is_not_asked_for_on_top() -> None:
+def test_workers_that_replace_another_pool_are_not_requested_twice() -> None:
     pools = {"a": two_pools(4, 0), "b": [(pool("main", "h100"), 0)]}
     models = models_of({"h100": 4, "a100": 20}, pools, knobs=GREEDY, a=2, b=1)
     asks(models, "a", Vetoing(None, 40.0, {"fast": 10.0, "slow": 5.0}))
@@ -165,7 +165,7 @@ def replacing() -> MultiModelWorld:
     return models
 
 
-def test_what_waits_for_its_replacement_does_not_exceed_its_most() -> None:
+def test_workers_kept_for_a_replacement_respect_maximum_replicas() -> None:
     models = replacing()
     settings = changed(models.controller.settings, b=4)
     a, b = settings.models
@@ -175,7 +175,7 @@ def test_what_waits_for_its_replacement_does_not_exceed_its_most() -> None:
     assert models.effective_targets()["a"]["fast"] == 2
 
 
-def test_what_waits_for_its_replacement_does_not_exceed_a_budget() -> None:
+def test_workers_kept_for_a_replacement_respect_the_budget() -> None:
     models = replacing()
     settings = changed(models.controller.settings, b=4)
     told(models, replace(settings, fleet=replace(settings.fleet, gpu_budget_max=3)))
@@ -184,7 +184,7 @@ def test_what_waits_for_its_replacement_does_not_exceed_a_budget() -> None:
     assert models.effective_targets()["b"]["main"] == 1, "nor does it take that of another"
 
 
-def test_other_priorities_hold_at_once() -> None:
+def test_changed_priorities_apply_at_once() -> None:
     one = {name: [(pool("main", "h100"), workers)] for name, workers in (("a", 2), ("b", 8))}
     models = models_of({"h100": 10}, one, knobs=GREEDY, a=2, b=1)
     models.propose("a", main=8)
@@ -198,7 +198,7 @@ def test_other_priorities_hold_at_once() -> None:
     assert models.effective_targets() == {"a": {"main": 8}, "b": {"main": 2}}
 
 
-def test_another_policy_holds_at_once() -> None:
+def test_a_changed_policy_applies_at_once() -> None:
     one = {name: [(pool("main", "h100"), 1)] for name in ("a", "b")}
     models = models_of({"h100": 10}, one, knobs=GREEDY | {"policy": "none"})
     for name in one:
@@ -212,7 +212,7 @@ def test_another_policy_holds_at_once() -> None:
 
 
 @pytest.mark.parametrize("needs", [False, True])
-def test_a_model_that_has_nothing_is_given_a_worker_by_its_equals(needs: bool) -> None:  # noqa: FBT001 - a case
+def test_a_model_without_workers_gets_one_from_equal_priorities(needs: bool) -> None:  # noqa: FBT001 - a case
     one = {name: [(pool("main", "h100"), workers)] for name, workers in (("a", 8), ("b", 0))}
     models = models_of({"h100": 8}, one, knobs=GREEDY)
     models.propose("a", main=9)
@@ -228,7 +228,7 @@ def test_a_model_that_has_nothing_is_given_a_worker_by_its_equals(needs: bool) -
     assert len(models.decisions) == decided, "and there it stays"
 
 
-def test_a_sleeping_model_wakes_though_its_equals_have_all_gpus() -> None:
+def test_a_model_scales_from_zero_although_equals_have_all_gpus() -> None:
     limited = GpuLimits(AllocationKnobs({"h100": 8}, solver="greedy"), ACCELERATORS)
     pools: dict[str, list[tuple[PoolKnobs, int]]] = {
         "a": [(pool("main", "h100"), 8)],
@@ -243,7 +243,7 @@ def test_a_sleeping_model_wakes_though_its_equals_have_all_gpus() -> None:
     assert models.effective_targets() == {"a": {"main": 7}, "b": {"main": 1}}
 
 
-def test_what_all_models_have_is_reckoned_once_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_gpu_ledger_is_computed_once_per_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     reckoned: list[int] = []
     waited: list[str] = []
 
@@ -266,7 +266,7 @@ def test_what_all_models_have_is_reckoned_once_a_turn(monkeypatch: pytest.Monkey
     assert "a" in waited
 
 
-def test_a_fault_after_the_planner_holds_its_own_model(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_exception_after_planning_holds_its_model_only(monkeypatch: pytest.MonkeyPatch) -> None:
     models = models_of({"h100": 10}, {name: [(pool("main", "h100"), 1)] for name in "ab"}, knobs=GREEDY)
     sound = FleetAllocation.headroom
 
@@ -289,7 +289,7 @@ def test_a_fault_after_the_planner_holds_its_own_model(monkeypatch: pytest.Monke
     assert not any(model.failing for model in state.fleet.models.values())
 
 
-def test_a_fault_of_the_allocation_holds_those_who_share(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_exception_of_the_allocation_holds_the_models_with_limited_supplies(monkeypatch: pytest.MonkeyPatch) -> None:
     pools = {"a": [(pool("main", "h100"), 1)], "b": [(pool("main", "h100"), 1)], "c": [(pool("main", "a100"), 1)]}
     models = models_of({"h100": 4}, pools, knobs=GREEDY)
 

@@ -63,14 +63,14 @@ def rails(models: MultiModelWorld) -> set[str]:
     return {f"{one.pool} {one.code} {one.detail}" for one in hold_of(models.controller.state, "chat").limits}
 
 
-def test_where_needs_are_met_nothing_waits_and_another_pool_serves() -> None:
+def test_served_demands_are_not_listed_as_waiting() -> None:
     models = chat_and_code(60.0, 3)
     assert models.effective_targets()["chat"] == {"big": 3, "small": 0}
     assert rails(models) == {"small served_by_another_pool big"}
     assert waiting(models, "chat") == {}
 
 
-def test_who_wants_more_than_its_quota_is_told_of_its_quota() -> None:
+def test_a_demand_above_the_quota_gives_the_quota_as_reason() -> None:
     models = chat_and_code(200.0, 4)
     assert models.effective_targets()["chat"] == {"big": 4, "small": 4}
     assert "small quota_limited team-a/l40s" in rails(models)

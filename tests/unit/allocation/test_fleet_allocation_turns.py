@@ -35,9 +35,9 @@ def chat(*, answer: bool) -> list[dict[str, int]]:
     return [{target.pool: target.replicas for target in one.targets} for _, one in models.decisions]
 
 
-def test_nothing_grows_for_a_mix_that_a_better_one_takes_back() -> None:
+def test_no_pool_grows_for_a_mix_that_may_be_replaced() -> None:
     assert chat(answer=True) == [{"big": 3, "small": 1}]
 
 
-def test_without_a_better_one_it_grows_all_the_same() -> None:
+def test_without_a_better_mix_the_pool_grows() -> None:
     assert chat(answer=False) == [{"big": 4, "small": 0}]

@@ -53,7 +53,7 @@ def budget(models: MultiModelWorld) -> GpuBudgetStatus:
     return found
 
 
-def test_a_growth_is_cut_to_the_gpus_that_all_models_leave() -> None:
+def test_growth_is_limited_to_the_gpus_that_all_models_leave() -> None:
     models = models_of(10, a=3, b=4)
     models.propose("a", main=8)
     models.run(MINUTE_MS)
@@ -72,7 +72,7 @@ def test_two_models_of_one_turn_do_not_take_the_same_gpus() -> None:
     assert counts(models) == {"a": 6, "b": 4}
 
 
-def test_gpus_of_workers_that_drain_are_occupied_whosever_they_are() -> None:
+def test_gpus_of_draining_workers_of_any_model_are_occupied() -> None:
     models = models_of(10, a=5, b=5)
     models.propose("a", main=3)
     models.propose("b", main=7)
@@ -83,7 +83,7 @@ def test_gpus_of_workers_that_drain_are_occupied_whosever_they_are() -> None:
     assert counts(models) == {"a": 3, "b": 7}
 
 
-def test_who_waits_is_planned_as_soon_as_the_gpus_are_free() -> None:
+def test_a_waiting_model_is_planned_as_soon_as_gpus_are_free() -> None:
     models = models_of(10, drain_ms=5_337, a=5, b=5)
     models.propose("b", main=7)
     models.run(7_000)
@@ -93,7 +93,7 @@ def test_who_waits_is_planned_as_soon_as_the_gpus_are_free() -> None:
     assert grown - shrunk - models.drain_ms - models.commit_ms <= 2 * TURN_MS
 
 
-def test_what_is_being_committed_is_taken_until_it_is_refused() -> None:
+def test_gpus_of_a_pending_commit_are_taken_until_it_is_refused() -> None:
     models = models_of(10, a=3, b=4)
     models.commit_ms, models.refuses = 1_337, {"a"}
     models.propose("a", main=6)
@@ -104,14 +104,14 @@ def test_what_is_being_committed_is_taken_until_it_is_refused() -> None:
     assert [decision.targets[0].replicas for _, decision in models.decisions] == [7]
 
 
-def test_a_minimum_is_kept_free_for_its_model() -> None:
+def test_minimum_replicas_of_each_model_are_reserved() -> None:
     models = models_of(6, a=2, b=(pool(least=2), 0))
     models.propose("a", main=6)
     models.run(MINUTE_MS)
     assert counts(models) == {"a": 4, "b": 2}
 
 
-def test_a_floor_forbids_a_shrink_until_another_model_grows() -> None:
+def test_the_minimum_budget_delays_a_shrink_until_another_model_grows() -> None:
     models = models_of(8, 8, a=4, b=4)
     models.propose("a", main=2)
     models.run(MINUTE_MS)
@@ -125,7 +125,7 @@ def test_a_floor_forbids_a_shrink_until_another_model_grows() -> None:
 
 
 @pytest.mark.parametrize(("waits_ms", "pays"), [(300_000, True), (420_000, False)])
-def test_a_wish_is_remembered_for_a_while(waits_ms: int, pays: bool) -> None:  # noqa: FBT001 - a case
+def test_an_offer_expires_after_its_ttl(waits_ms: int, pays: bool) -> None:  # noqa: FBT001 - a case
     models = models_of(8, 8, a=4, b=4)
     models.propose("a", main=2)
     models.run(2_000)
@@ -136,7 +136,7 @@ def test_a_wish_is_remembered_for_a_while(waits_ms: int, pays: bool) -> None:  #
     assert counts(models) == ({"a": 2, "b": 6} if pays else {"a": 4, "b": 4})
 
 
-def test_a_wish_ends_when_its_model_needs_more_itself() -> None:
+def test_an_offer_ends_when_its_model_needs_the_workers() -> None:
     models = models_of(8, 8, a=4, b=4)
     models.propose("a", main=2)
     models.run(2_000)
@@ -145,7 +145,7 @@ def test_a_wish_ends_when_its_model_needs_more_itself() -> None:
     assert (budget(models).offers, budget(models).waiting) == ({}, {"a": 1})
 
 
-def test_a_wish_without_data_gives_nothing() -> None:
+def test_an_offer_without_data_releases_no_gpus() -> None:
     models = models_of(8, 8, a=4, b=4)
     models.propose("a", main=2)
     models.run(2_000)
@@ -156,7 +156,7 @@ def test_a_wish_without_data_gives_nothing() -> None:
     assert counts(models) == {"a": 4, "b": 4}
 
 
-def test_the_smallest_wish_gives_first_and_the_last_one_in_part() -> None:
+def test_the_smallest_offer_is_used_first_and_the_last_in_part() -> None:
     models = models_of(30, 30, a=12, b=6, c=10, d=2)
     for name, count in (("a", 4), ("b", 4), ("c", 9)):
         models.propose(name, main=count)
@@ -167,7 +167,7 @@ def test_the_smallest_wish_gives_first_and_the_last_one_in_part() -> None:
     assert counts(models) == {"a": 10, "b": 4, "c": 9, "d": 7}
 
 
-def test_who_came_first_is_served_first() -> None:
+def test_claims_are_served_in_order() -> None:
     models = models_of(12, a=4, b=4, c=4)
     models.propose("c", main=6)
     models.run(2_000)
@@ -178,7 +178,7 @@ def test_who_came_first_is_served_first() -> None:
     assert counts(models) == {"a": 2, "b": 4, "c": 6}
 
 
-def test_who_cannot_use_what_is_free_does_not_keep_it_from_others() -> None:
+def test_a_claim_that_cannot_use_free_gpus_does_not_block_others() -> None:
     models = models_of(16, a=(pool(8), 1), b=5)
     models.propose("a", main=2)
     models.run(2_000)
@@ -187,14 +187,14 @@ def test_who_cannot_use_what_is_free_does_not_keep_it_from_others() -> None:
     assert counts(models) == {"a": 1, "b": 8}
 
 
-def test_the_floor_of_a_model_is_not_relaxed_by_the_ceiling_of_all() -> None:
+def test_the_minimum_of_a_model_is_exact_under_the_maximum_of_all() -> None:
     models = models_of(9, a=4, b=4, gpu_budget_min=3)
     models.propose("a", main=2)
     models.run(MINUTE_MS)
     assert counts(models) == {"a": 3, "b": 4}
 
 
-def test_the_floor_of_all_is_not_relaxed_by_the_ceiling_of_a_model() -> None:
+def test_the_minimum_of_all_is_exact_under_the_maximum_of_a_model() -> None:
     models = models_of(None, 10, a=(pool(4), 3), gpu_budget_max=20)
     models.propose("a", main=2)
     models.run(MINUTE_MS)
@@ -202,7 +202,7 @@ def test_the_floor_of_all_is_not_relaxed_by_the_ceiling_of_a_model() -> None:
 
 
 @pytest.mark.parametrize("least", [0, 1])  # 0 and 3 are 3 GPUs, which the width of a worker allows
-def test_a_growth_that_waits_for_other_models_takes_its_model_nowhere_below_its_floor(least: int) -> None:
+def test_a_delayed_growth_keeps_its_model_at_its_minimum(least: int) -> None:
     one, two = (PoolKnobs(name, "aggregated", replicas_min=0) for name in ("one", "two"))
     pools = {"a": [(pool(), 5)], "b": [(one, 2), (two, 2)]}
     models = MultiModelWorld(pools, FleetKnobs(gpu_budget_max=9), gpu_budget_min=4, gpu_budget_max=16)
@@ -214,7 +214,7 @@ def test_a_growth_that_waits_for_other_models_takes_its_model_nowhere_below_its_
     assert models.effective_targets() == {"a": {"main": 4}, "b": {"one": least, "two": 3}}
 
 
-def test_a_paused_model_neither_waits_nor_gives() -> None:
+def test_a_paused_model_neither_claims_nor_offers() -> None:
     models = models_of(8, 8, a=4, b=4)
     models.propose("a", main=2)
     models.run(2_000)
@@ -225,14 +225,14 @@ def test_a_paused_model_neither_waits_nor_gives() -> None:
     assert budget(models).offers == {}
 
 
-def test_a_fleet_above_its_budget_is_brought_back_in_proportion() -> None:
+def test_a_fleet_above_its_budget_shrinks_in_proportion() -> None:
     models = models_of(9, a=12, b=6)
     models.run(MINUTE_MS)
     assert sum(counts(models).values()) <= 9
     assert counts(models)["a"] > counts(models)["b"]
 
 
-def test_a_fleet_below_its_budget_is_raised() -> None:
+def test_a_fleet_below_its_budget_grows() -> None:
     models = models_of(None, 12, a=4, b=2)
     models.run(MINUTE_MS)
     assert counts(models) == {"a": 9, "b": 3}, "each by its part of what is missing when it is planned"
@@ -241,7 +241,7 @@ def test_a_fleet_below_its_budget_is_raised() -> None:
     assert 11 <= sum(counts(models).values()) <= 13
 
 
-def test_without_a_budget_nobody_is_bounded_and_nothing_is_said() -> None:
+def test_without_a_budget_no_limit_and_no_status() -> None:
     models = models_of(None, a=4, b=4)
     models.propose("a", main=90)
     models.run(MINUTE_MS)
@@ -250,7 +250,7 @@ def test_without_a_budget_nobody_is_bounded_and_nothing_is_said() -> None:
     assert status(controller.settings, controller.state, "1", START, models.now).gpus is None
 
 
-def test_what_is_remembered_survives_a_snapshot() -> None:
+def test_claims_and_offers_survive_a_snapshot() -> None:
     models = models_of(8, 8, a=4, b=4)
     models.propose("a", main=2)
     models.run(2_000)
@@ -261,7 +261,7 @@ def test_what_is_remembered_survives_a_snapshot() -> None:
     assert msgspec.json.decode(models.controller.snapshot())["state"]["gpus"]["offers"]["a"]
 
 
-def test_the_status_says_it_in_a_line() -> None:
+def test_the_status_is_formatted_as_one_line() -> None:
     assert format_gpu_budget(GpuBudgetStatus(2, 10, 8, 9, {"a": 2}, {"b": 1})) == (
         "GPUs of all models: 8 decided, 9 occupied, budget 2 to 10; waiting: a for 2; offered: b 1"
     )
@@ -294,7 +294,7 @@ def plays(draw: st.DrawFn) -> Play:
 
 @given(plays())
 @settings(max_examples=40, deadline=None)
-def test_the_ceiling_holds_at_every_moment_and_who_waits_waits_for_a_reason(play: Play) -> None:
+def test_the_maximum_always_applies_and_every_wait_has_a_reason(play: Play) -> None:
     models = models_of(play.most, play.least, drain_ms=play.drain_ms, **play.workers)
     seen: list[int] = []
     models.after_turn = lambda: seen.append(models.occupied())

@@ -43,7 +43,7 @@ def mixed() -> MultiModelWorld:
     return MultiModelWorld({"m": pools}, FleetKnobs(), limited=GpuLimits(accelerators=(DGX, L4)), drain_ms=600_000)
 
 
-def test_metrics_say_what_is_known_of_the_workers_that_there_are() -> None:
+def test_metrics_have_the_cost_of_existing_workers() -> None:
     assert metrics(seen(mixed())) == {
         'loadline_pool_cost_per_hour{model="m",pool="half"}': 3 * 20.0,
         'loadline_pool_cost_per_hour{model="m",pool="small"}': 2 * 0.5,
@@ -51,7 +51,7 @@ def test_metrics_say_what_is_known_of_the_workers_that_there_are() -> None:
     }
 
 
-def test_who_drains_is_still_paid_for() -> None:
+def test_draining_workers_have_a_cost() -> None:
     models = mixed()
     models.propose("m", half=1)
     models.run(30_000)
@@ -59,13 +59,13 @@ def test_who_drains_is_still_paid_for() -> None:
     assert (half.desired, half.draining, half.cost_per_hour, half.power_w) == (1, 2, 60.0, 15_000.0)
 
 
-def test_people_read_it_where_it_is_known() -> None:
+def test_the_status_has_the_cost_if_it_is_known() -> None:
     assert "  cost: 61 per hour" in format_status(seen(mixed())).splitlines()
     unknown = MultiModelWorld({"m": [(PoolKnobs("any", "aggregated"), 1)]}, FleetKnobs())
     assert "cost" not in format_status(seen(unknown))
 
 
-def test_a_configuration_says_what_its_bounds_cost() -> None:
+def test_the_description_has_the_cost_of_the_bounds() -> None:
     pool = 'name = "p"\nrole = "aggregated"\ngpus_per_worker = 4\nreplicas_min = 1\nreplicas_max = 9'
     dgx = '\n[[accelerators]]\nname = "dgx"\nmultiplicity = 8\ncost_per_hour = 40.0\n'
     named = model("", f'{pool}\naccelerator = "dgx"') + dgx

@@ -46,7 +46,7 @@ def leave(models: MultiModelWorld, model: str) -> None:
     models.run(SECOND_MS)
 
 
-def test_workers_of_a_pool_that_is_gone_occupy_gpus_until_they_are_gone() -> None:
+def test_workers_of_a_removed_pool_occupy_gpus_until_they_leave() -> None:
     models = four_each()
     rename(models)
     assert occupied(models) == 8
@@ -58,7 +58,7 @@ def test_workers_of_a_pool_that_is_gone_occupy_gpus_until_they_are_gone() -> Non
     assert (models.effective_targets()["a"], occupied(models)) == ({"new": 2}, 8)
 
 
-def test_workers_of_a_model_that_is_gone_do_so_too() -> None:
+def test_workers_of_a_removed_model_occupy_gpus_until_they_leave() -> None:
     models = four_each()
     change(models, models.controller.settings.models[1])
     assert occupied(models) == 8
@@ -67,7 +67,7 @@ def test_workers_of_a_model_that_is_gone_do_so_too() -> None:
 
 
 @pytest.mark.parametrize("read_again", [False, True])
-def test_what_they_occupy_is_remembered_while_they_are_registered(read_again: bool) -> None:  # noqa: FBT001 - a case
+def test_unassigned_workers_occupy_gpus_while_registered(read_again: bool) -> None:  # noqa: FBT001 - a case
     models = four_each()
     registered = [RegisteredWorker(record, 5) for record in models.workers.values()]
     rename(models)
@@ -82,7 +82,7 @@ def test_what_they_occupy_is_remembered_while_they_are_registered(read_again: bo
     assert occupied(models) == 4 + 2 * models.effective_targets()["a"]["new"], "what is free may be taken"
 
 
-def test_a_pool_that_comes_back_has_its_workers_back() -> None:
+def test_a_restored_pool_gets_its_workers_back() -> None:
     models = four_each()
     before = models.controller.settings.models
     rename(models)
@@ -92,7 +92,7 @@ def test_a_pool_that_comes_back_has_its_workers_back() -> None:
 
 
 @pytest.mark.parametrize(("model", "taken"), [("a", 3), ("others", 0)])
-def test_who_was_never_seen_in_a_pool_occupies_what_it_says_if_its_model_is_ours(model: str, taken: int) -> None:
+def test_a_worker_of_an_unknown_pool_occupies_its_reported_gpus(model: str, taken: int) -> None:
     models = models_of({"h100": 8}, {"a": 1})
     record = WorkerRecord(model, "gone", "w", "aggregated", 1, accelerator="h100", gpus=3)
     models.schedule(WorkerRegistered(RegisteredWorker(record, 5)))
@@ -100,7 +100,7 @@ def test_who_was_never_seen_in_a_pool_occupies_what_it_says_if_its_model_is_ours
     assert occupied(models) == 1 + taken
 
 
-def test_quotas_and_the_budget_of_all_models_count_them() -> None:
+def test_quotas_and_the_fleet_budget_count_unassigned_workers() -> None:
     models = models_of(
         {},
         {"a": [(pool("old", width=2), 2)], "b": 4},
@@ -117,7 +117,7 @@ def test_quotas_and_the_budget_of_all_models_count_them() -> None:
     assert models.effective_targets()["a"] == {"new": 0}
 
 
-def test_what_is_free_is_asked_once_for_all_that_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_free_gpus_are_computed_once_for_all_waiting_models(monkeypatch: pytest.MonkeyPatch) -> None:
     models = models_of({"h100": 60}, {f"m{number}": 1 for number in range(40)}, first={"m0": 1, "m1": 1})
     allocation, fleet = models.controller.state.allocation, models.controller.state.fleet
     allocation.waiting = {name: GpuWait(START, {"h100": 1}, {"h100": 0}) for name in fleet.models}

@@ -44,7 +44,7 @@ def drawn(seed: int) -> AllocationProblem:
     return AllocationProblem(tuple(wants), limits, draw.choice(POLICIES), draw.random() < 0.5)
 
 
-def test_what_is_taken_at_once_is_what_would_be_taken_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rounds_at_once_equal_single_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     problems = [drawn(seed) for seed in range(300)]
     at_once = [greedy(problem) for problem in problems]
     for module in (leftovers, weighted):
@@ -81,7 +81,7 @@ def shared(policy: SaturationPolicy, monkeypatch: pytest.MonkeyPatch, roles: int
 
 @pytest.mark.parametrize("roles", [1, 2])
 @pytest.mark.parametrize("policy", POLICIES)
-def test_a_million_workers_are_not_looked_at_one_by_one(
+def test_a_million_workers_are_granted_in_few_steps(
     policy: SaturationPolicy, roles: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     counts = shared(policy, monkeypatch, roles).counts

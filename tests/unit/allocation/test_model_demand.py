@@ -53,7 +53,7 @@ def short(most: int = 100) -> MultiModelWorld:
         (1e305, 1e300, 1e302),
     ],
 )
-def test_what_planners_say_has_an_end(demand: float, fast: float, slow: float) -> None:
+def test_extreme_role_demands_are_limited(demand: float, fast: float, slow: float) -> None:
     models = short()
     for name in ("a", "b"):
         models.controller._planners[name] = Most(None, demand, {"fast": fast, "slow": slow})
@@ -65,14 +65,14 @@ def test_what_planners_say_has_an_end(demand: float, fast: float, slow: float) -
     assert taken["a"]["slow"] + taken["b"]["slow"] <= 4
 
 
-def test_a_pool_that_serves_next_to_nothing_does_not_hide_one_that_serves() -> None:
+def test_a_pool_of_negligible_capacity_is_excluded() -> None:
     models = short()
     needs(models, "a", 4.0, fast=1e-9, slow=1.0)
     models.run(20 * SECOND_MS)
     assert models.effective_targets()["a"]["slow"] >= 3
 
 
-def test_a_count_that_was_stored_has_an_end() -> None:
+def test_a_stored_count_is_limited() -> None:
     models = short()
     models.controller.state.fleet.models["a"].pools["fast"].set_desired(2 * WORKERS_MAX, models.now)
     models.silent.add("a")  # so it keeps what it has
@@ -81,7 +81,7 @@ def test_a_count_that_was_stored_has_an_end() -> None:
     assert models.effective_targets()["b"]["slow"] <= 4
 
 
-def test_the_most_of_a_pool_has_an_end() -> None:
+def test_maximum_replicas_are_limited() -> None:
     models = short(most=2 * WORKERS_MAX)
     needs(models, "a", 20.0, fast=2.0, slow=1.0)
     needs(models, "b", 20.0, fast=2.0, slow=1.0)

@@ -48,7 +48,7 @@ class Night(MultiModelWorld):
         return {name: pools["main"] for name, pools in self.effective_targets().items()}
 
 
-def test_a_model_that_comes_first_wakes_though_another_has_all_gpus() -> None:
+def test_a_higher_priority_scales_from_zero_although_others_have_all_gpus() -> None:
     models = Night(FleetKnobs(), BY_TYPE)
     models.hear(5)
     assert models.main() == {"night": 0, "day": GPUS}
@@ -61,7 +61,7 @@ def test_a_model_that_comes_first_wakes_though_another_has_all_gpus() -> None:
 
 
 @pytest.mark.parametrize(("fleet", "limited"), [(BUDGET, GpuLimits()), (FleetKnobs(), BY_TYPE)], ids=["budget", "type"])
-def test_a_wake_waits_for_gpus_that_are_free_and_gets_the_first(fleet: FleetKnobs, limited: GpuLimits) -> None:
+def test_scale_from_zero_gets_the_first_free_gpus(fleet: FleetKnobs, limited: GpuLimits) -> None:
     models = Night(fleet, limited)
     taken: list[int] = []
     models.after_turn = lambda: taken.append(len(models.workers))
@@ -83,9 +83,7 @@ def test_a_wake_waits_for_gpus_that_are_free_and_gets_the_first(fleet: FleetKnob
         ),
     ],
 )
-def test_a_model_that_gets_no_gpu_to_wake_with_is_said_to_be_short_of_them(
-    fleet: FleetKnobs, limited: GpuLimits, remedy: str
-) -> None:
+def test_a_failed_scale_from_zero_is_reported_as_shortage(fleet: FleetKnobs, limited: GpuLimits, remedy: str) -> None:
     models = Night(fleet, limited)
     seen: set[tuple[bool, str]] = set()
 
@@ -103,7 +101,7 @@ def test_a_model_that_gets_no_gpu_to_wake_with_is_said_to_be_short_of_them(
     assert ready.message.endswith(remedy)
 
 
-def test_a_decision_that_grants_less_than_is_needed_says_so_at_once() -> None:
+def test_a_decision_below_the_demand_has_a_reason_at_once() -> None:
     models = Night(FleetKnobs(), BY_TYPE)
     seen: list[str] = []
     models.propose("day", main=1)

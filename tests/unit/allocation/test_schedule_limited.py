@@ -21,7 +21,7 @@ ALWAYS = ScheduleKnobs("0 0 * * *", "59 23 * * *", 8)
 
 
 @pytest.mark.parametrize(("least", "counts"), [(1, {"day": 8, "night": 2}), (5, {"day": 5, "night": 5})])
-def test_a_floor_waits_for_gpus_and_exceeds_no_capacity(least: int, counts: dict[str, int]) -> None:
+def test_a_scheduled_minimum_waits_for_gpus_within_the_capacity(least: int, counts: dict[str, int]) -> None:
     day = PoolKnobs("main", "aggregated", 1, 1, 20, accelerator="h100", schedules=(ALWAYS,))
     night = PoolKnobs("main", "aggregated", 1, least, 20, accelerator="h100")
     models = MultiModelWorld({"day": [(day, 1)], "night": [(night, 6)]}, FleetKnobs(), limited=SHORT)
@@ -63,7 +63,7 @@ BOTH = model('namespace = "team"', DAY + SCHEDULES) + model('namespace = "team"'
         ("[fleet]\ngpu_budget_max = {}", "fleet.gpu_budget_max"),
     ],
 )
-def test_floors_above_what_there_is_are_warned_of(text: str, place: str) -> None:
+def test_scheduled_minimums_above_a_limit_are_warned_of(text: str, place: str) -> None:
     team = "" if "namespaces" in text else '[[namespaces]]\nname = "team"\n'
     base = BOTH + BASE + team
     (warning,) = config_warnings(text.format(12), base=base)

@@ -26,13 +26,15 @@ from loadline.core.vocabulary.reasons import ReasonCode
         (2, 3, False, 3, ReasonCode.QUEUEING_STAYS),
     ],
 )
-def test_the_rows(saturation: int, queueing: int, *, shrink_safe: bool, target: int, code: ReasonCode) -> None:
+def test_the_first_matching_row_decides(
+    saturation: int, queueing: int, *, shrink_safe: bool, target: int, code: ReasonCode
+) -> None:
     assert arbitrate(3, saturation, queueing, shrink_safe=shrink_safe) == Arbitration(target, code)
 
 
 @pytest.mark.parametrize("shrink_safe", [True, False])
 @pytest.mark.parametrize("wanted", [0, 2, 3, 5])
-def test_who_has_no_opinion_leaves_it_to_the_other(wanted: int, *, shrink_safe: bool) -> None:
+def test_without_one_recommendation_the_other_decides(wanted: int, *, shrink_safe: bool) -> None:
     alone = arbitrate(3, wanted, None, shrink_safe=shrink_safe)
     assert alone == Arbitration(wanted, ReasonCode.SATURATION_ALONE)
     alone = arbitrate(3, None, wanted, shrink_safe=shrink_safe)
@@ -40,16 +42,14 @@ def test_who_has_no_opinion_leaves_it_to_the_other(wanted: int, *, shrink_safe: 
 
 
 @pytest.mark.parametrize("current", [0, 3])
-def test_without_any_recommendation_the_count_stays(current: int) -> None:
+def test_without_any_recommendation_the_count_is_kept(current: int) -> None:
     assert arbitrate(current, None, None, shrink_safe=True) == Arbitration(current, ReasonCode.NO_OPINION)
 
 
 @pytest.mark.parametrize("saturation", [None, 0, 1, 2, 3, 4, 5])
 @pytest.mark.parametrize("queueing", [None, 0, 1, 2, 3, 4, 5])
 @pytest.mark.parametrize("shrink_safe", [True, False])
-def test_a_veto_is_no_shrink_and_nothing_else(
-    saturation: int | None, queueing: int | None, *, shrink_safe: bool
-) -> None:
+def test_a_veto_prevents_shrinks_only(saturation: int | None, queueing: int | None, *, shrink_safe: bool) -> None:
     found = arbitrate(3, saturation, queueing, shrink_safe=shrink_safe)
     if found.code in {ReasonCode.SATURATION_VETO, ReasonCode.SHRINK_UNSAFE}:
         assert found.target == 3

@@ -38,7 +38,7 @@ def said(world: ControllerWorld) -> dict[str, tuple[bool, str]]:
     return {name: (one.status, one.reason) for name, one in seen(world).items()}
 
 
-def test_a_model_that_reports_and_is_planned_is_well_since_both_began() -> None:
+def test_both_conditions_are_true_for_a_model_that_reports_and_is_planned() -> None:
     world = booted()
     world.run(30)
     assert said(world) == {
@@ -51,7 +51,7 @@ def test_a_model_that_reports_and_is_planned_is_well_since_both_began() -> None:
     assert seen(world)["MetricsAvailable"].since_ms == metrics.since_ms < world.now - 10_000
 
 
-def test_workers_that_never_reported_are_missing_and_workers_that_fell_silent_are_stale() -> None:
+def test_metrics_are_missing_before_the_first_report_and_stale_after_the_last() -> None:
     world = booted()
     world.run(10, only={"p1", "p2"})
     missing = seen(world)["MetricsAvailable"]
@@ -69,7 +69,7 @@ def test_workers_that_never_reported_are_missing_and_workers_that_fell_silent_ar
     assert said(world)["OptimizationReady"] == (False, "MetricsUnavailable")
 
 
-def test_another_reason_of_the_same_status_does_not_begin_anew() -> None:
+def test_a_new_reason_with_the_same_status_keeps_the_transition_time() -> None:
     world = booted()
     world.run(10, only={"p1", "p2"})
     since_ms = seen(world)["MetricsAvailable"].since_ms
@@ -79,7 +79,7 @@ def test_another_reason_of_the_same_status_does_not_begin_anew() -> None:
     assert (stale.reason, stale.since_ms) == ("MetricsStale", since_ms)
 
 
-def test_a_paused_model_is_skipped_although_nothing_is_wanted() -> None:
+def test_a_paused_model_is_skipped_even_without_a_change() -> None:
     world = booted()
     world.run(30)
     world.handle(PausesRead({"m": "ada"}))
@@ -90,13 +90,13 @@ def test_a_paused_model_is_skipped_although_nothing_is_wanted() -> None:
     assert said(world)["OptimizationReady"] == (True, "OptimizationSucceeded")
 
 
-def test_an_agent_that_stands_by_skips() -> None:
+def test_a_standby_reports_skipped_processing() -> None:
     world = ControllerWorld()
     world.controller.handle([RegistryRead([])], world.now)
     assert said(world)["OptimizationReady"] == (False, "SkippedProcessing")
 
 
-def test_a_fault_of_the_planner_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_exception_of_the_planner_is_reported_as_failed_optimization(monkeypatch: pytest.MonkeyPatch) -> None:
     world = booted()
     world.run(30)
 
@@ -130,7 +130,7 @@ def test_a_fault_of_the_planner_is_a_failure(monkeypatch: pytest.MonkeyPatch) ->
         (True, ReasonCode.FLEET_GPU_BUDGET_MAX, False, "ResourceConstrained"),
     ],
 )
-def test_reasons_make_the_condition_and_the_worst_counts(
+def test_the_most_severe_reason_determines_the_condition(
     *, rail: bool, code: ReasonCode, status: bool, reason: str
 ) -> None:
     world = booted()
@@ -152,7 +152,7 @@ def test_reasons_make_the_condition_and_the_worst_counts(
     )
 
 
-def test_a_budget_that_holds_a_shrink_is_no_shortage() -> None:
+def test_a_budget_that_prevents_a_shrink_is_not_a_shortage() -> None:
     world = booted()
     model = world.controller.state.fleet.models["m"]
     held = Reason.of(ReasonCode.GPU_BUDGET_GUARD_HOLD, "decode", wanted=1, allowed=2, gpus=2)
@@ -171,7 +171,7 @@ def test_a_budget_that_holds_a_shrink_is_no_shortage() -> None:
         ((ReasonCode.SATURATION_ALONE, ReasonCode.NO_OPINION), "MetricsUnavailable"),
     ],
 )
-def test_what_one_of_two_planners_lacks_is_no_failure_where_the_other_leads(
+def test_missing_inputs_of_one_planner_are_no_failure_if_the_other_decides(
     codes: tuple[ReasonCode, ...], reason: str
 ) -> None:
     world = booted()
@@ -182,7 +182,7 @@ def test_what_one_of_two_planners_lacks_is_no_failure_where_the_other_leads(
     assert found[1].reason == reason
 
 
-def test_a_pool_that_is_to_be_empty_lacks_nothing() -> None:
+def test_a_pool_with_target_zero_misses_no_metrics() -> None:
     world = ControllerWorld()
     model = world.controller.state.fleet.models["m"]
     recommendation = Recommendation("p", {}, (Reason(ReasonCode.NO_WORKERS, "decode"),), {})
@@ -248,7 +248,7 @@ class TwoModels:
         return next(one for one in status.models if one.model == name)
 
 
-def test_a_model_that_falls_silent_keeps_its_counts_and_the_others_go_on() -> None:
+def test_a_silent_model_keeps_its_counts_while_others_are_planned() -> None:
     fleet = TwoModels()
     fleet.run(4, "loud", "mute")  # no decision yet: mute would shrink to one, but not in its warm-up
     fleet.run(600, "loud")
@@ -259,7 +259,7 @@ def test_a_model_that_falls_silent_keeps_its_counts_and_the_others_go_on() -> No
     assert loud.conditions[0].status is True
 
 
-def test_people_read_it_in_a_line() -> None:
+def test_a_condition_is_formatted_as_one_line() -> None:
     world = booted()
     world.run(30)
     world.handle(PausesRead({"m": "ada"}))

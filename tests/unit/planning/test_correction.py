@@ -61,7 +61,7 @@ class CorrectionHarness:
         self.learned.learn(self.world.model, had, INTERVAL_MS, self.world.now)
 
 
-def test_the_workers_of_all_pools_of_a_role_share_the_requests() -> None:
+def test_workers_of_all_pools_of_a_role_share_its_requests() -> None:
     truth = ITL_MS / (12.0 + 0.3 * BATCH / 4)
     for pools in ({"d": 4}, {"d1": 2, "d2": 2}, {"d1": 1, "d2": 3}, {"d1": 2, "a1": 2}, {"d1": 4, "d2": 0}):
         harness = CorrectionHarness(pools)
@@ -70,7 +70,7 @@ def test_the_workers_of_all_pools_of_a_role_share_the_requests() -> None:
         assert harness.learned.decode == pytest.approx((1.0 + truth) / 2.0), "half a step, however many pools there are"
 
 
-def test_workers_of_different_engines_count_as_many_as_they_are() -> None:
+def test_workers_of_different_engines_are_weighted_by_their_number() -> None:
     harness = CorrectionHarness({"p1": 3, "p2": 1})
     slow = replace(LINEAR, gamma=60.0)
     harness.world.pool("p2").engine = EngineProfile(linear=slow)
@@ -79,14 +79,14 @@ def test_workers_of_different_engines_count_as_many_as_they_are() -> None:
     assert harness.learned.prefill == pytest.approx((1.0 + 80.0 / 40.0) / 2.0), "three take 30 ms, and one 70"
 
 
-def test_what_is_further_off_is_learned_as_far_as_the_bound() -> None:
+def test_factors_are_limited_to_their_bounds() -> None:
     harness = CorrectionHarness({"p": 2})
     for _ in range(8):
         harness.interval(ttft_ms=3_000.0)
     assert harness.learned.prefill == pytest.approx(4.0, rel=0.02)
 
 
-def test_nothing_is_learned_from_a_load_that_changes() -> None:
+def test_no_factor_changes_while_the_load_changes() -> None:
     harness = CorrectionHarness({"d": 4})
     harness.interval()
     harness.rate = RATE * 6 // 5
@@ -97,7 +97,7 @@ def test_nothing_is_learned_from_a_load_that_changes() -> None:
 
 
 @pytest.mark.parametrize("change", ["grows", "shrinks", "loses", "awaits"])
-def test_nothing_is_learned_while_a_pool_changes(change: str) -> None:
+def test_no_factor_changes_while_a_pool_changes(change: str) -> None:
     harness = CorrectionHarness({"d": 4, "p": 4})
     pool, world = harness.world.pool("p"), harness.world
     harness.interval()
@@ -118,7 +118,7 @@ def test_nothing_is_learned_while_a_pool_changes(change: str) -> None:
     assert (harness.learned.decode == learned) == (change == "awaits"), "who is on its way may come at any time"
 
 
-def test_what_was_learned_goes_on_elsewhere_and_small_changes_are_not_worth_it() -> None:
+def test_factors_are_exported_unless_they_hardly_changed() -> None:
     harness, heir = CorrectionHarness({"d": 4}), Correction()
     assert harness.learned.export_learned() is None
     for _ in range(3):
@@ -134,14 +134,14 @@ def test_what_was_learned_goes_on_elsewhere_and_small_changes_are_not_worth_it()
 @pytest.mark.parametrize(
     "data", [b"", b"\xff", b"[]", b'{"prefill":1}', b'{"prefill":1,"decode":5}', b'{"decode":NaN}']
 )
-def test_what_cannot_be_read_teaches_nothing(data: bytes) -> None:
+def test_unreadable_factors_are_ignored(data: bytes) -> None:
     heir = Correction()
     heir.import_learned(data)
     assert (heir.prefill, heir.decode) == (1.0, 1.0)
 
 
 @pytest.mark.parametrize("corrects", [True, False])
-def test_planners_keep_it_where_they_use_it(*, corrects: bool) -> None:
+def test_each_planner_exports_factors_of_its_own(*, corrects: bool) -> None:
     knobs = ThroughputKnobs(no_correction=not corrects)
     factors = b'{"prefill":1.5,"decode":0.5}'
     of_two = msgspec.json.encode({"throughput": factors})

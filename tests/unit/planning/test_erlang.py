@@ -17,33 +17,33 @@ def share_waiting(workers: int, busy: float) -> float:
 
 
 @pytest.mark.parametrize(("workers", "busy"), [(1, 0.3), (2, 1.5), (5, 4.0), (20, 17.0)])
-def test_who_may_not_wait_at_all_is_late_by_erlangs_formula(workers: int, busy: float) -> None:
+def test_the_probability_of_any_wait_is_erlang_c(workers: int, busy: float) -> None:
     late = share_waiting(workers, busy)
     assert workers_within(busy, 100.0, [(0.0, 1.0)], 1 - late - 1e-9) == workers
     assert workers_within(busy, 100.0, [(0.0, 1.0)], 1 - late + 1e-9) == workers + 1
 
 
-def test_who_may_wait_long_is_late_less_often() -> None:
+def test_a_longer_allowed_wait_lowers_the_late_fraction() -> None:
     late = share_waiting(5, 4.0)
     assert workers_within(4.0, 100.0, [(0.0, 0.5), (1e6, 0.5)], 1 - late / 2 - 1e-9) == 5
     assert workers_within(4.0, 100.0, [(0.0, 0.5), (1e6, 0.5)], 1 - late / 2 + 1e-9) == 6
 
 
-def test_who_goes_to_a_busy_worker_waits_for_what_is_under_way() -> None:
+def test_a_request_at_a_busy_worker_waits_for_the_request_in_service() -> None:
     """However many workers: of those that find all of them busy, four fifths wait more than a fifth of a service."""
     late = share_waiting(40, 36.0) * 0.8
     assert workers_within(36.0, 100.0, [(20.0, 1.0)], 1 - late - 1e-9) == 40
     assert workers_within(36.0, 100.0, [(20.0, 1.0)], 1 - late + 1e-9) == 41
 
 
-def test_where_workers_are_always_busy_no_number_makes_up_for_what_is_under_way() -> None:
+def test_at_full_utilisation_no_count_avoids_the_residual_service_time() -> None:
     for busy in (36.0, 5_000.0):
         assert workers_within(busy, 100.0, [(80.0, 1.0)], 0.81, always_busy=True) is None
     assert workers_within(36.0, 100.0, [(80.0, 1.0)], 0.79, always_busy=True) is not None
     assert workers_within(36.0, 100.0, [(-1.0, 1.0)], 0.1, always_busy=True) is None
 
 
-def test_a_wait_is_what_is_under_way_and_the_queue() -> None:
+def test_the_wait_is_the_residual_service_time_plus_the_queue() -> None:
     luck, workers, busy, wait_ms = Random(1), 3, 2.5, 130.0
     waiting, queue_ms = share_waiting(workers, busy), 50.0 / (workers - busy)
     drawn = [
@@ -55,7 +55,7 @@ def test_a_wait_is_what_is_under_way_and_the_queue() -> None:
     assert workers_within(busy, 100.0, [(wait_ms, 1.0)], 1 - late * 0.95, always_busy=True) == workers + 1
 
 
-def test_one_worker_is_enough_exactly_while_the_wait_of_mm1_is_short_enough() -> None:
+def test_one_worker_suffices_exactly_while_the_wait_of_mm1_does() -> None:
     """In M/M/1 a share ``rho * exp(-(1 - rho) * t / s)`` waits longer than t."""
     for wait_ms in (0.0, 50.0, 200.0, 900.0):
         late = 0.6 * exp(-0.4 * wait_ms / 100.0)
@@ -63,13 +63,13 @@ def test_one_worker_is_enough_exactly_while_the_wait_of_mm1_is_short_enough() ->
         assert workers_within(0.6, 100.0, [(wait_ms, 1.0)], 1 - late + 1e-6, variability=1.0) == 2
 
 
-def test_without_a_share_it_is_the_mean() -> None:
+def test_without_an_attainment_the_mean_wait_counts() -> None:
     assert [workers_within(busy, 100.0, [(0.0, 1.0)], 0.0) for busy in (0.0, 0.2, 1.0, 1.1, 7.0)] == [0, 1, 1, 2, 7]
     assert workers_within(5_000.4, 100.0, [(10.0, 1.0)], 0.95) == 5_001, "of so many a few make no difference"
 
 
 @given(st.floats(0.01, 300.0), st.floats(1.0, 1e4), st.floats(0.0, 1e5), st.floats(0.01, 0.999))
-def test_they_are_more_than_are_busy_and_no_more_than_needed(
+def test_the_count_exceeds_the_busy_workers_and_is_minimal(
     busy: float, service: float, wait: float, share: float
 ) -> None:
     count = workers_within(busy, service, [(wait, 1.0)], share)

@@ -65,12 +65,12 @@ def fits(effects: list[AnyEffect]) -> list[FitForecast]:
     return [effect for effect in effects if isinstance(effect, FitForecast)]
 
 
-def test_a_question_is_an_effect_though_nobody_leads(controller: Controller) -> None:
+def test_a_follower_requests_forecasts_too(controller: Controller) -> None:
     assert fits(controller.handle([], START)) == [FitForecast("m", 1, [QUESTION])]
     assert fits(controller.handle([], START + 1)) == [], "the model is not due"
 
 
-def test_an_answer_has_its_model_planned_and_others_change_nothing(controller: Controller) -> None:
+def test_only_the_answer_to_the_pending_request_has_its_model_planned(controller: Controller) -> None:
     controller.handle([], START)
     answer = ForecastFitted("m", 1, [None])
     assert len(fits(controller.handle([answer, ForecastFitted("n", 1, [])], START + 1))) == 1
@@ -80,7 +80,7 @@ def test_an_answer_has_its_model_planned_and_others_change_nothing(controller: C
     assert controller.state.counters["forecasts_failed"] == 1
 
 
-def test_a_performed_question_is_answered() -> None:
+def test_a_performed_request_is_answered_by_a_forecast() -> None:
     put: list[AnyEvent] = []
     asyncio.run(performer(put, InlineFitter()).perform(FitForecast("m", 7, [QUESTION, QUESTION])))
     (event,) = put
@@ -103,7 +103,7 @@ class Quiet(NullLog):
         """Go on."""
 
 
-def test_a_fit_that_breaks_is_answered_too() -> None:
+def test_a_failed_fit_is_answered_by_a_failure() -> None:
     put: list[AnyEvent] = []
     asyncio.run(performer(put, Broken()).perform(FitForecast("m", 7, [QUESTION])))
     (event,) = put

@@ -53,7 +53,7 @@ def moved(many: Sequence[PoolChange], counts: Sequence[int]) -> set[int]:
 @given(POOLS, bands())
 @example([PoolGpus(0, 1, 2)], GpuBand(2, 2))
 @example([PoolGpus(1, 2)], GpuBand(5, 5))
-def test_a_fit_never_exceeds_the_ceiling_nor_ever_leaves_the_bounds(pools: list[PoolGpus], band: GpuBand) -> None:
+def test_fitted_counts_respect_ceiling_and_replica_bounds(pools: list[PoolGpus], band: GpuBand) -> None:
     fitted, unchanged = fit(pools, band), [pool.replicas for pool in pools]
     infeasible = band.is_exceeded_by(sum(pool.replicas_min * pool.gpus for pool in pools))
     assert not band.is_exceeded_by(total_of(pools, fitted))
@@ -63,7 +63,7 @@ def test_a_fit_never_exceeds_the_ceiling_nor_ever_leaves_the_bounds(pools: list[
 
 
 @given(POOLS, bands())
-def test_a_second_fit_changes_nothing(pools: list[PoolGpus], band: GpuBand) -> None:
+def test_fit_is_idempotent(pools: list[PoolGpus], band: GpuBand) -> None:
     once = fit(pools, band)
     assume(any(once))
     again = [
@@ -74,21 +74,23 @@ def test_a_second_fit_changes_nothing(pools: list[PoolGpus], band: GpuBand) -> N
 
 
 @given(POOLS, st.integers(0, 400))
-def test_without_a_ceiling_the_floor_is_reached_or_all_are_at_their_most(pools: list[PoolGpus], floor: int) -> None:
+def test_without_a_ceiling_the_floor_is_reached_unless_all_pools_are_at_their_maximum(
+    pools: list[PoolGpus], floor: int
+) -> None:
     fitted = fit(pools, GpuBand(floor))
     assert total_of(pools, fitted) >= floor or all(
         pool.capped(10**6) <= n for pool, n in zip(pools, fitted, strict=True)
     )
 
 
-def test_what_one_pool_cannot_take_the_others_do() -> None:
+def test_gpus_beyond_the_maximum_of_one_pool_go_to_others() -> None:
     assert fit([PoolGpus(4, 1), PoolGpus(4, 2, replicas_max=4)], GpuBand(18)) == [10, 4]
     assert fit([PoolGpus(4, 1), PoolGpus(4, 2), PoolGpus(4, 1)], GpuBand(24)) == [6, 6, 6]
     assert fit([PoolGpus(4, 1), PoolGpus(4, 2), PoolGpus(4, 1)], GpuBand(ceiling=12)) == [3, 3, 3]
 
 
 @given(LEGS, bands())
-def test_what_is_settled_never_says_the_opposite(many: list[PoolChange], band: GpuBand) -> None:
+def test_fitted_changes_never_reverse_the_proposal(many: list[PoolChange], band: GpuBand) -> None:
     fitted = fit_changes(many, band)
     if fitted.code is ReasonCode.GPU_BUDGET_RECONCILE:
         return
@@ -101,7 +103,7 @@ def test_what_is_settled_never_says_the_opposite(many: list[PoolChange], band: G
 
 
 @given(LEGS, st.integers(0, 8), st.integers(0, 8))
-def test_opposite_steps_happen_both_or_neither_where_nothing_is_free(
+def test_without_free_gpus_opposite_steps_apply_together_or_not_at_all(
     many: list[PoolChange], give: int, room: int
 ) -> None:
     standing = gpus(many, [leg.current for leg in many])
@@ -119,16 +121,16 @@ def test_opposite_steps_happen_both_or_neither_where_nothing_is_free(
         (GpuBand(ceiling=12), (4, 4)),
     ],
 )
-def test_a_narrow_worker_may_go_before_a_wide_one_fits(band: GpuBand, expected: tuple[int, int]) -> None:
+def test_a_narrow_worker_may_be_removed_before_a_wide_one_fits(band: GpuBand, expected: tuple[int, int]) -> None:
     assert fit_changes([PoolChange(5, 4, 1), PoolChange(3, 4, 2)], band).counts == expected
 
 
-def test_who_needs_nobody_elses_gpus_grows_alone() -> None:
+def test_a_pool_grows_alone_into_free_gpus() -> None:
     assert fit_changes([PoolChange(5, 6, 1), PoolChange(3, 2, 2)], GpuBand(floor=11)).counts == (6, 3)
 
 
 @given(LEGS, bands())
-def test_what_was_settled_stays(many: list[PoolChange], band: GpuBand) -> None:
+def test_fitted_counts_are_stable(many: list[PoolChange], band: GpuBand) -> None:
     once = fit_changes(many, band)
     assume(once.code is not ReasonCode.GPU_BUDGET_RECONCILE)
     again = [
@@ -138,7 +140,7 @@ def test_what_was_settled_stays(many: list[PoolChange], band: GpuBand) -> None:
 
 
 @given(st.lists(legs(most=6), min_size=1, max_size=3), bands())
-def test_the_fit_of_a_direction_is_as_near_as_the_band_allows(many: list[PoolChange], band: GpuBand) -> None:
+def test_fit_direction_is_as_near_to_the_proposal_as_the_band_allows(many: list[PoolChange], band: GpuBand) -> None:
     tolerance = band.tolerance(*(leg.gpus for leg in many))
     assume(band.contains(gpus(many, [leg.current for leg in many]), tolerance))
     opposite = {1, -1} <= {leg.step for leg in many}
@@ -158,21 +160,19 @@ def test_the_fit_of_a_direction_is_as_near_as_the_band_allows(many: list[PoolCha
 
 
 @given(st.integers(0, 10_000), st.integers(0, 10**6), st.integers(0, 5), st.integers(1, 100))
-def test_an_observation_moves_by_so_much_and_the_least_is_stronger(
-    now: int, needed: int, least: int, most: int
-) -> None:
+def test_minimum_replicas_override_the_band(now: int, needed: int, least: int, most: int) -> None:
     count = limit_step(now, needed, least, most)
     assert count == least or abs(count - now) <= most
     assert count >= least
 
 
-def test_widths_and_quotients() -> None:
+def test_widest_ignores_unknown_widths_and_ceil_div_rounds_up() -> None:
     assert widest(0, -1) == 0
     assert widest(1, 0, 2, -1) == 2
     assert ceil_div(7, 2) == 4
 
 
-def test_a_pool_below_its_least_count_is_brought_up_at_the_others_expense() -> None:
+def test_a_pool_below_its_minimum_grows_at_the_expense_of_others() -> None:
     many = [PoolChange(24, 23, 1, replicas_min=30), PoolChange(40, 39, 1, replicas_min=8)]
     fitted = fit_changes(many, GpuBand(64, 64))
     assert (fitted.counts, fitted.code) == ((30, 34), ReasonCode.GPU_BUDGET_RECONCILE)
@@ -192,7 +192,7 @@ def test_a_pool_below_its_least_count_is_brought_up_at_the_others_expense() -> N
         ((20, 20, 24), (22, 18, 26), (21, 18, 25)),
     ],
 )
-def test_what_a_ceiling_leaves_of_a_proposal(
+def test_a_ceiling_limits_a_proposal_as_expected(
     current: tuple[int, ...], proposed: tuple[int, ...], expected: tuple[int, ...]
 ) -> None:
     many = [PoolChange(now, new, 1) for now, new in zip(current, proposed, strict=True)]

@@ -14,33 +14,33 @@ from tests.support.guardrail_harness import MINUTE_MS, A, B, GuardrailHarness
 
 
 @pytest.mark.parametrize("wanted", [1, 3, 4, 5, 8])
-def test_what_no_rail_forbids_is_let_through(wanted: int) -> None:
+def test_an_unlimited_proposal_is_unchanged(wanted: int) -> None:
     assert GuardrailHarness(A).outcome(a=wanted) == ({"a": wanted}, [])
 
 
-def test_what_is_not_proposed_stays_as_it_stands() -> None:
+def test_pools_left_out_keep_their_target() -> None:
     assert GuardrailHarness(A, B).outcome(a=5) == ({"a": 5, "b": 4}, [])
     assert GuardrailHarness(A, B).outcome() == ({"a": 4, "b": 4}, [])
 
 
 @pytest.mark.parametrize(("wanted", "allowed", "rails"), [(6, 6, []), (7, 6, ["a:step_up"])])
-def test_step_up(wanted: int, allowed: int, rails: list[str]) -> None:
+def test_growth_is_limited_to_the_maximum_step(wanted: int, allowed: int, rails: list[str]) -> None:
     assert GuardrailHarness(A, step_up_max=2).outcome(a=wanted) == ({"a": allowed}, rails)
 
 
 @pytest.mark.parametrize(("wanted", "allowed", "rails"), [(2, 2, []), (1, 2, ["a:step_down"])])
-def test_step_down(wanted: int, allowed: int, rails: list[str]) -> None:
+def test_shrink_is_limited_to_the_maximum_step(wanted: int, allowed: int, rails: list[str]) -> None:
     assert GuardrailHarness(A, step_down_max=2).outcome(a=wanted) == ({"a": allowed}, rails)
 
 
-def test_a_step_down_is_measured_from_what_there_is() -> None:
+def test_a_step_down_is_measured_from_existing_workers() -> None:
     harness = GuardrailHarness(A, step_down_max=1)
     harness.pool("a").reset_desired(8, 0)  # four were asked for long ago and never came
     assert harness.outcome(a=1) == ({"a": 3}, ["a:step_down"])
 
 
 @pytest.mark.parametrize("bound", [A, PoolKnobs("a", "decode", replicas_min=4, replicas_max=4)])
-def test_replica_bounds(bound: PoolKnobs) -> None:
+def test_targets_stay_within_replica_bounds(bound: PoolKnobs) -> None:
     harness = GuardrailHarness(bound)
     low, high = bound.replicas_min, bound.replicas_max
     assert harness.outcome(a=low) == ({"a": low}, [])
@@ -50,17 +50,17 @@ def test_replica_bounds(bound: PoolKnobs) -> None:
 
 
 @pytest.mark.parametrize(("fresh", "allowed", "rails"), [(4, 3, []), (3, 4, ["a:no_data_no_shrink"])])
-def test_no_data_no_shrink(fresh: int, allowed: int, rails: list[str]) -> None:
+def test_without_data_no_pool_shrinks(fresh: int, allowed: int, rails: list[str]) -> None:
     harness = GuardrailHarness(A, quorate=False)
     harness.report("a", silent=4 - fresh)
     assert harness.outcome(a=3) == ({"a": allowed}, rails)
 
 
-def test_without_data_growth_is_free() -> None:
+def test_without_data_pools_may_grow() -> None:
     assert GuardrailHarness(A, quorate=False).outcome(a=6) == ({"a": 6}, [])
 
 
-def test_a_shrink_is_never_below_the_highest_proposal_of_the_window() -> None:
+def test_a_shrink_stops_at_the_highest_recommendation_of_the_window() -> None:
     harness = GuardrailHarness(A, stabilisation_ms=MINUTE_MS)
     assert harness.outcome(a=3) == ({"a": 3}, []), "nothing else was proposed yet"
     harness = GuardrailHarness(A, stabilisation_ms=MINUTE_MS)
@@ -75,7 +75,7 @@ def test_a_shrink_is_never_below_the_highest_proposal_of_the_window() -> None:
     assert harness.outcome(a=1) == ({"a": 1}, [])
 
 
-def test_a_hold_is_a_proposal_of_what_stands() -> None:
+def test_a_hold_counts_as_a_recommendation_of_the_current_target() -> None:
     harness = GuardrailHarness(A, stabilisation_ms=MINUTE_MS)
     harness.apply()
     harness.now += MINUTE_MS - 1
@@ -94,7 +94,7 @@ def test_stabilisation_never_grows_a_pool() -> None:
 
 @pytest.mark.parametrize("what", ["scaled_up_at_ms", "scaled_down_at_ms"])
 @pytest.mark.parametrize(("wanted", "knob"), [(5, "cooldown_up_ms"), (3, "cooldown_down_ms")])
-def test_cooldown(what: str, wanted: int, knob: str) -> None:
+def test_changes_wait_for_the_cooldown(what: str, wanted: int, knob: str) -> None:
     harness = GuardrailHarness(A, quorate=True, **{knob: MINUTE_MS})
     assert harness.outcome(a=wanted) == ({"a": wanted}, []), "no change yet"
     setattr(harness.pool("a"), what, START)
@@ -106,7 +106,7 @@ def test_cooldown(what: str, wanted: int, knob: str) -> None:
     assert harness.outcome(a=wanted) == ({"a": wanted}, [])
 
 
-def test_warm_up_after_taking_over() -> None:
+def test_shrinks_wait_for_the_warm_up_after_a_takeover() -> None:
     harness = GuardrailHarness(A, warm_up_ms=MINUTE_MS)
     harness.apply()
     harness.acting_since_ms = START
@@ -118,7 +118,7 @@ def test_warm_up_after_taking_over() -> None:
     assert harness.outcome(a=3) == ({"a": 3}, [])
 
 
-def test_warm_up_after_a_gap_in_the_data() -> None:
+def test_shrinks_wait_for_the_warm_up_after_a_gap_in_the_data() -> None:
     harness = GuardrailHarness(A, warm_up_ms=MINUTE_MS)
     harness.apply()
     harness.now += 10 * MINUTE_MS
@@ -148,7 +148,7 @@ def test_warm_up_after_a_gap_in_the_data() -> None:
         ({"cooldown_down_ms": MINUTE_MS}, 2, 1, 2, "gpu_budget_reconcile"),
     ],
 )
-def test_bounds_have_the_last_word(
+def test_bounds_override_all_other_guardrails(
     knobs: dict[str, int], most: int | None, wanted: int, target: int, strongest: str
 ) -> None:
     pool = PoolKnobs("a", "decode", replicas_min=6 if strongest == "replicas_min" else 1)
@@ -160,28 +160,28 @@ def test_bounds_have_the_last_word(
 
 
 @pytest.mark.parametrize("most", [None, 2])
-def test_a_budget_shrinks_even_without_data(most: int | None) -> None:
+def test_a_gpu_budget_shrinks_pools_without_data(most: int | None) -> None:
     harness = GuardrailHarness(A, quorate=False).budget(most)
     assert harness.outcome(a=1)[0] == {"a": 4 if most is None else 2}
 
 
-def test_a_maximum_shrinks_even_without_data() -> None:
+def test_maximum_replicas_shrink_pools_without_data() -> None:
     harness = GuardrailHarness(PoolKnobs("a", "decode", replicas_max=3), quorate=False)
     assert harness.outcome() == ({"a": 3}, ["a:replicas_max"])
 
 
-def test_without_data_not_even_a_step() -> None:
+def test_without_data_not_even_one_worker_is_removed() -> None:
     harness = GuardrailHarness(A, quorate=False, step_down_max=1)
     assert harness.outcome(a=1) == ({"a": 4}, ["a:no_data_no_shrink", "a:step_down"])
 
 
-def test_a_step_is_smaller_than_what_the_window_allows() -> None:
+def test_the_step_limit_applies_after_stabilisation() -> None:
     harness = GuardrailHarness(A, step_down_max=1, stabilisation_ms=MINUTE_MS)
     harness.apply(a=2)
     assert harness.outcome(a=1) == ({"a": 3}, ["a:step_down", "a:stabilisation"])
 
 
-def test_a_rail_says_what_was_wanted_and_what_is_allowed() -> None:
+def test_a_reason_has_the_wanted_and_the_allowed_count() -> None:
     (reason,) = GuardrailHarness(A, step_up_max=2).apply(a=8).limits
     assert (reason.code, reason.numbers) == (ReasonCode.STEP_UP, {"wanted": 8.0, "allowed": 6.0})
     assert reason.sentence() == "a: 8 limited to 6: the largest step up"
@@ -234,7 +234,7 @@ def gpus(harness: GuardrailHarness, counts: dict[str, int]) -> int:
 
 
 @given(tracks(), proposals, proposals)
-def test_bounds_and_budget_hold_and_a_shrink_needs_data(
+def test_any_proposal_respects_bounds_and_budget_and_shrinks_with_data_only(
     harness: GuardrailHarness, before: dict[str, int], proposed: dict[str, int]
 ) -> None:
     harness.apply(**before)
@@ -267,7 +267,7 @@ def test_bounds_and_budget_hold_and_a_shrink_needs_data(
 
 
 @given(tracks(), proposals)
-def test_what_came_out_goes_through_unchanged(harness: GuardrailHarness, proposed: dict[str, int]) -> None:
+def test_guardrails_are_idempotent(harness: GuardrailHarness, proposed: dict[str, int]) -> None:
     first = harness.apply(**proposed)
     # What is brought back is measured from what stands, and what waits for GPUs is not there to be proposed again.
     codes = {reason.code for reason in first.limits}
@@ -276,7 +276,7 @@ def test_what_came_out_goes_through_unchanged(harness: GuardrailHarness, propose
 
 
 @given(tracks(), proposals)
-def test_every_change_of_a_proposal_is_explained(harness: GuardrailHarness, proposed: dict[str, int]) -> None:
+def test_every_change_of_a_proposal_has_a_reason(harness: GuardrailHarness, proposed: dict[str, int]) -> None:
     standing = {pool.name: pool.effective_target(harness.now) for pool in harness.refresh().pools.values()}
     draft = harness.apply(**proposed)
     for name, target in draft.targets.items():
@@ -300,13 +300,13 @@ def kept(harness: GuardrailHarness, bound: Bound, **proposed: int) -> tuple[dict
     return draft.targets, [f"{r.pool}:{r.code}" for r in draft.limits]
 
 
-def test_no_step_no_cooldown_and_no_stabilisation_keeps_what_is_idle() -> None:
+def test_an_idle_model_is_emptied_without_step_cooldown_or_stabilisation() -> None:
     harness = GuardrailHarness(EMPTY, step_down_max=1, stabilisation_ms=MINUTE_MS, cooldown_down_ms=MINUTE_MS)
     harness.pool("a").set_desired(4, START)
     assert kept(harness, IDLE, a=4) == ({"a": 0}, ["a:idle"])
 
 
-def test_what_is_idle_stays_until_who_decides_has_warmed_up() -> None:
+def test_an_idle_model_keeps_its_workers_during_the_warm_up() -> None:
     harness = GuardrailHarness(EMPTY, warm_up_ms=MINUTE_MS)
     harness.acting_since_ms = START - MINUTE_MS + 1
     assert kept(harness, IDLE) == ({"a": 4}, ["a:warm_up", "a:idle"])
@@ -315,23 +315,23 @@ def test_what_is_idle_stays_until_who_decides_has_warmed_up() -> None:
     assert kept(harness, IDLE) == ({"a": 0}, ["a:idle"])
 
 
-def test_what_is_idle_stays_without_data_and_at_its_least() -> None:
+def test_an_idle_model_keeps_its_workers_without_data_and_its_minimum() -> None:
     assert kept(GuardrailHarness(EMPTY, quorate=False), IDLE) == ({"a": 4}, ["a:no_data_no_shrink", "a:idle"])
     assert kept(GuardrailHarness(A), IDLE) == ({"a": A.replicas_min}, ["a:replicas_min", "a:idle"])
 
 
-def test_no_step_and_no_cooldown_slows_what_is_kept_at_a_floor() -> None:
+def test_a_temporary_minimum_applies_without_step_or_cooldown() -> None:
     harness = GuardrailHarness(EMPTY, standing=0, step_up_max=1, cooldown_up_ms=MINUTE_MS)
     harness.pool("a").scaled_down_at_ms = START
     assert kept(harness, FLOOR) == ({"a": 4}, ["a:schedule_floor"])
     assert kept(harness, FLOOR, a=5)[0] == {"a": 4}
 
 
-def test_a_floor_holds_no_more_than_the_replica_bounds() -> None:
+def test_maximum_replicas_override_a_temporary_minimum() -> None:
     least = PoolKnobs("a", "decode", replicas_max=3)
     assert kept(GuardrailHarness(least, standing=1), FLOOR) == ({"a": 3}, ["a:replicas_max", "a:schedule_floor"])
 
 
-def test_a_bound_that_does_not_bite_is_not_told() -> None:
+def test_a_bound_without_effect_gives_no_reason() -> None:
     assert kept(GuardrailHarness(A), FLOOR, a=4) == ({"a": 4}, [])
     assert kept(GuardrailHarness(EMPTY, standing=0), IDLE) == ({"a": 0}, [])

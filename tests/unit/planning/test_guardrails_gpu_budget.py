@@ -25,30 +25,30 @@ def test_growth_stops_at_the_budget(budget: int, wanted: dict[str, int], expecte
     assert {rail.partition(":")[2] for rail in rails} <= {"gpu_budget_max", "gpu_budget_guard_hold"}
 
 
-def test_growth_waits_for_the_gpus_of_those_that_drain() -> None:
+def test_growth_waits_for_the_gpus_of_draining_workers() -> None:
     harness = GuardrailHarness(A, B).budget(14)
     harness.drain("b", 1)
     assert harness.outcome(a=6) == ({"a": 4, "b": 4}, ["a:gpu_budget_max"])
 
 
-def test_growth_waits_for_the_gpus_that_the_same_decision_frees() -> None:
+def test_growth_waits_for_gpus_that_the_same_decision_frees() -> None:
     assert GuardrailHarness(A, B).budget(12).outcome(a=6, b=3) == ({"a": 4, "b": 3}, ["a:gpu_budget_max"])
 
 
-def test_draining_gpus_alone_shrink_nothing() -> None:
+def test_draining_gpus_above_the_budget_shrink_no_pool() -> None:
     harness = GuardrailHarness(A, B).budget(12)
     harness.drain("b", 2)
     assert harness.outcome() == ({"a": 4, "b": 4}, [])
 
 
-def test_a_budget_below_what_stands_takes_from_all_in_proportion() -> None:
+def test_a_budget_below_the_current_gpus_shrinks_all_pools_in_proportion() -> None:
     reconciled = ["b:gpu_budget_reconcile", "a:gpu_budget_reconcile"]
     assert GuardrailHarness(A, B).budget(9).outcome() == ({"a": 3, "b": 3}, reconciled)
     assert GuardrailHarness(A, B).budget(4).outcome() == ({"a": 1, "b": 1}, reconciled)
     assert GuardrailHarness(A, B).budget(9).outcome(a=8, b=1) == ({"a": 3, "b": 3}, reconciled), "whatever is proposed"
 
 
-def test_the_least_budget_raises_all_in_proportion() -> None:
+def test_the_minimum_budget_grows_all_pools_in_proportion() -> None:
     reconciled = ["b:gpu_budget_reconcile", "a:gpu_budget_reconcile"]
     assert GuardrailHarness(A, B).budget(None, least=15).outcome() == ({"a": 5, "b": 5}, reconciled)
     assert GuardrailHarness(A, B).budget(None, least=23).outcome() == ({"a": 8, "b": 8}, reconciled)
@@ -56,34 +56,34 @@ def test_the_least_budget_raises_all_in_proportion() -> None:
     assert GuardrailHarness(A).budget(None, least=3).outcome(a=1) == ({"a": 3}, ["a:gpu_budget_min"])
 
 
-def test_a_pool_that_was_to_stay_is_not_grown_to_reach_the_least_budget() -> None:
+def test_a_held_pool_is_not_grown_to_reach_the_minimum_budget() -> None:
     harness = GuardrailHarness(A, PoolKnobs("c", "prefill"), standing=6).budget(16, least=11)
     assert harness.outcome(a=4) == ({"a": 4, "c": 6}, []), "with a greatest budget it may be missed by one worker"
     assert harness.outcome(a=3) == ({"a": 6, "c": 6}, ["a:gpu_budget_guard_hold"])
 
 
-def test_opposite_steps_happen_both_or_neither() -> None:
+def test_opposite_steps_apply_together_or_not_at_all() -> None:
     harness = GuardrailHarness(A, B).budget(12, least=12)
     assert harness.outcome(a=3, b=5) == ({"a": 4, "b": 4}, ["b:gpu_budget_guard_hold", "a:gpu_budget_guard_hold"])
     assert harness.outcome(a=2, b=5)[0] == {"a": 2, "b": 4}, "the shrink first, growth when its GPUs are free"
 
 
-def test_who_gives_does_not_give_more_in_advance_than_the_least_budget_allows() -> None:
+def test_a_shrink_that_feeds_a_growth_respects_the_minimum_budget() -> None:
     c = PoolKnobs("c", "prefill")
     assert GuardrailHarness(A, c).budget(8, least=8).outcome(a=1, c=7)[0] == {"a": 3, "c": 4}
 
 
-def test_the_least_budget_never_breaks_the_greatest() -> None:
+def test_the_minimum_budget_never_exceeds_the_maximum() -> None:
     assert GuardrailHarness(B).budget(9, least=9).outcome() == ({"b": 4}, []), "a fifth worker would make ten"
 
 
-def test_a_minimum_is_kept_although_others_drain() -> None:
+def test_minimum_replicas_do_not_wait_for_draining_workers() -> None:
     harness = GuardrailHarness(A, standing=0).budget(2)
     harness.drain("a", 2)
     assert harness.outcome() == ({"a": 1}, ["a:replicas_min"]), "bounds always hold"
 
 
-def test_the_least_budget_waits_for_the_gpus_of_those_that_drain() -> None:
+def test_the_minimum_budget_waits_for_the_gpus_of_draining_workers() -> None:
     harness = GuardrailHarness(A, B).budget(13, least=13)
     harness.drain("a", 1)
     assert harness.outcome() == ({"a": 4, "b": 4}, [])

@@ -8,31 +8,31 @@ CHEAP = Candidate("cheap", cost=1.0, capacity=10.0, current=4)
 DEAR = Candidate("dear", cost=3.0, capacity=20.0, current=2)
 
 
-def test_only_one_of_missing_and_spare_is_above_zero() -> None:
+def test_missing_and_excess_capacity_exclude_each_other() -> None:
     for demand in range(0, 200, 5):
         found = balance(demand, 100.0, 100.0, 0.85, 0.7)
         assert min(found.required, found.headroom) == 0.0
     assert balance(77.0, 100.0, 100.0, 0.85, 0.7).required == balance(77.0, 100.0, 100.0, 0.85, 0.7).headroom == 0.0
 
 
-def test_growth_goes_to_the_least_cost_for_its_capacity_and_then_to_the_next() -> None:
+def test_growth_is_assigned_to_pools_by_cost_per_capacity() -> None:
     assert grow(25.0, [DEAR, CHEAP]) == {"cheap": 7, "dear": 2}
     bounded = Candidate("cheap", 1.0, 10.0, current=4, replicas_max=5)
     assert grow(25.0, [DEAR, bounded]) == {"cheap": 5, "dear": 3}
     assert grow(25.0, [Candidate("b", 1.0, 10.0, 1), Candidate("a", 1.0, 10.0, 1)]) == {"a": 4, "b": 1}
 
 
-def test_a_pool_above_its_bounds_is_no_reason_to_shrink_it() -> None:
+def test_a_pool_above_its_maximum_is_not_shrunk_by_growth() -> None:
     assert grow(25.0, [Candidate("a", 1.0, 10.0, current=8, replicas_max=5)]) == {"a": 8}
 
 
-def test_a_shrink_takes_the_dearest_first_down_to_its_least() -> None:
+def test_a_shrink_takes_the_most_expensive_pool_first_down_to_its_minimum() -> None:
     assert shrink(45.0, [CHEAP, DEAR]) == {"cheap": 4, "dear": 0}
     least = Candidate("dear", 3.0, 20.0, current=2, replicas_min=1)
     assert shrink(45.0, [CHEAP, least]) == {"cheap": 2, "dear": 1}
 
 
-def test_the_last_worker_of_all_stays() -> None:
+def test_the_last_worker_of_all_pools_is_kept() -> None:
     assert shrink(1_000.0, [CHEAP]) == {"cheap": 1}
     assert shrink(1_000.0, [CHEAP, DEAR]) == {"cheap": 1, "dear": 0}
 
@@ -51,11 +51,11 @@ def test_quotients_are_rounded_as_if_exact() -> None:
         (PoolCapacity(CHEAP, ready=4, silent=True), 0.0, 4),
     ],
 )
-def test_only_what_is_there_to_stay_and_known_is_given(crew: PoolCapacity, falling: float, count: int) -> None:
+def test_only_ready_workers_with_data_are_removed(crew: PoolCapacity, falling: float, count: int) -> None:
     assert resize([crew], 0.0, falling, 0.85, 0.7).counts == {"cheap": count}
 
 
-def test_who_is_late_is_passed_over_unless_there_is_nobody_else() -> None:
+def test_pools_with_overdue_workers_are_excluded_unless_there_is_no_other() -> None:
     late, other = PoolCapacity(CHEAP, ready=4, overdue=True), PoolCapacity(DEAR, ready=2)
     assert resize([late, other], 80.0, 80.0, 0.85, 0.7).counts == {"cheap": 4, "dear": 3}
     assert resize([late], 80.0, 80.0, 0.85, 0.7).counts == {"cheap": 10}

@@ -124,7 +124,7 @@ PLANNERS: Final = pytest.mark.parametrize("planner", ["throughput", "sla"])
         ({"max_kv_tokens": 0}, ["max_kv_tokens", "too small to be true"]),
     ],
 )
-def test_a_profile_that_cannot_be_true(
+def test_an_impossible_profile_is_the_reason_of_a_hold(
     tmp_path: Path, planner: str, changed: dict[str, object], words: list[str]
 ) -> None:
     two = Two(tmp_path, planner, keys=sweep(tmp_path, **changed))
@@ -150,7 +150,9 @@ def test_a_profile_that_cannot_be_true(
         ('prefill_profile = "prefill.json"', ["decode_profile is missing"]),
     ],
 )
-def test_a_profile_that_is_not_there_or_none(tmp_path: Path, planner: str, keys: str, words: list[str]) -> None:
+def test_a_missing_or_unreadable_profile_is_the_reason_of_a_hold(
+    tmp_path: Path, planner: str, keys: str, words: list[str]
+) -> None:
     sweep(tmp_path)
     two = Two(tmp_path, planner, keys=keys)
     two.run(200, busy)
@@ -160,7 +162,7 @@ def test_a_profile_that_is_not_there_or_none(tmp_path: Path, planner: str, keys:
 
 
 @PLANNERS
-def test_a_profile_of_two_points_is_enough(tmp_path: Path, planner: str) -> None:
+def test_a_profile_with_two_points_suffices(tmp_path: Path, planner: str) -> None:
     two = Two(tmp_path, planner, keys=sweep(tmp_path))
     two.run(200, lambda _second: ARRIVALS | {"arrivals": 100})
     assert max(two.counts["sick"]) > 2
@@ -168,7 +170,9 @@ def test_a_profile_of_two_points_is_enough(tmp_path: Path, planner: str) -> None
 
 @PLANNERS
 @pytest.mark.parametrize("objectives", ["{ ttft_ms = 4 }", "{ itl_ms = 9 }"])
-def test_an_objective_that_the_profile_reaches_at_no_load(tmp_path: Path, planner: str, objectives: str) -> None:
+def test_an_objective_below_the_best_latency_of_the_profile_is_reported(
+    tmp_path: Path, planner: str, objectives: str
+) -> None:
     two = Two(tmp_path, planner, objectives=objectives)
     two.run(400, lambda _second: ARRIVALS | {"arrivals": 100})
     assert two.counts["sick"] == []
@@ -177,7 +181,7 @@ def test_an_objective_that_the_profile_reaches_at_no_load(tmp_path: Path, planne
 
 
 @PLANNERS
-def test_no_traffic_was_ever_heard(tmp_path: Path, planner: str) -> None:
+def test_without_any_traffic_report_pools_are_held(tmp_path: Path, planner: str) -> None:
     """All of the history is unknown: forecasts are asked for, and there is none."""
     two = Two(tmp_path, planner)
     two.run(800, silent)
@@ -195,7 +199,7 @@ def test_no_traffic_was_ever_heard(tmp_path: Path, planner: str) -> None:
         ({"arrivals": 100, "isl_tokens": 500.0, "completed": 90}, "check whether they fail, or report osl_tokens"),
     ],
 )
-def test_what_is_missing_of_the_traffic_is_named(tmp_path: Path, planner: str, said: Sample, words: str) -> None:
+def test_the_reason_names_the_missing_traffic_figure(tmp_path: Path, planner: str, said: Sample, words: str) -> None:
     two = Two(tmp_path, planner)
     two.run(400, lambda _second: said)
     assert two.counts["sick"] == []
@@ -204,7 +208,7 @@ def test_what_is_missing_of_the_traffic_is_named(tmp_path: Path, planner: str, s
 
 @PLANNERS
 @pytest.mark.parametrize("role", ["aggregated", "decode"])
-def test_a_kv_cache_that_holds_no_request(tmp_path: Path, planner: str, role: str) -> None:
+def test_a_kv_cache_below_one_request_is_reported(tmp_path: Path, planner: str, role: str) -> None:
     two = Two(tmp_path, planner, keys=LINEAR.replace("1e6", "1"), role=role)
     two.run(200, busy)
     assert two.counts["sick"] == []
@@ -216,7 +220,7 @@ def test_a_kv_cache_that_holds_no_request(tmp_path: Path, planner: str, role: st
 
 
 @PLANNERS
-def test_requests_that_all_fail(tmp_path: Path, planner: str) -> None:
+def test_failing_requests_alone_size_no_pool(tmp_path: Path, planner: str) -> None:
     failing = {"arrivals": 20, "completed": 20, "isl_tokens": 0.0, "osl_tokens": 0.0}
     two = Two(tmp_path, planner)
     two.run(300, lambda _second: failing)
@@ -229,7 +233,7 @@ def test_requests_that_all_fail(tmp_path: Path, planner: str) -> None:
 
 
 @pytest.mark.parametrize("before_s", [0, 400])
-def test_idle_is_a_load_of_0(tmp_path: Path, before_s: int) -> None:
+def test_no_requests_are_a_load_of_0(tmp_path: Path, before_s: int) -> None:
     two = Two(tmp_path, "throughput")
     two.run(before_s, lambda _second: ARRIVALS | {"arrivals": 10})
     two.run(800, idle)
@@ -237,7 +241,7 @@ def test_idle_is_a_load_of_0(tmp_path: Path, before_s: int) -> None:
 
 
 @PLANNERS
-def test_a_gap_is_no_idle_time(tmp_path: Path, planner: str) -> None:
+def test_a_gap_in_reports_is_not_idle_time(tmp_path: Path, planner: str) -> None:
     two = Two(tmp_path, planner)
     two.run(600, lambda _second: ARRIVALS | {"arrivals": 60})
     before = list(two.counts["sick"])

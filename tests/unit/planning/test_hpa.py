@@ -93,7 +93,7 @@ KV_CASES: dict[str, tuple[list[float | None], int, float, int]] = {
 
 
 @pytest.mark.parametrize("case", KV_CASES)
-def test_what_kv_usage_asks_for(case: str) -> None:
+def test_kv_usage_proposes_counts_by_its_ratio_to_the_target(case: str) -> None:
     values, starting, target, count = KV_CASES[case]
     harness = HpaHarness(len(values), standing=len(values) + starting, kv_usage_target=target, down_stabilisation_ms=0)
     assert harness.sync(values) == count
@@ -109,25 +109,25 @@ QUEUE_CASES = {
 
 @pytest.mark.parametrize("case", QUEUE_CASES)
 @pytest.mark.parametrize(("role", "key"), [("aggregated", "waiting_requests"), ("prefill", "prefill_requests")])
-def test_what_a_queue_asks_for(case: str, role: Role, key: str) -> None:
+def test_waiting_requests_propose_counts_by_their_ratio_to_the_target(case: str, role: Role, key: str) -> None:
     values, target, count = QUEUE_CASES[case]
     knobs = {f"{key}_target": float(target), "kv_usage_target": 0.0, "down_stabilisation_ms": 0}
     assert HpaHarness(len(values), role, None, **knobs).sync(values, queue=True) == count
 
 
-def test_workers_that_start_count_as_the_pending_ones() -> None:
+def test_starting_workers_count_as_pending() -> None:
     harness = HpaHarness(1, standing=3, kv_usage_target=0.3, down_stabilisation_ms=0)
     harness.add_workers("p", 2, "starting")
     assert harness.sync([0.4]) == 3
 
 
-def test_workers_that_never_came_count_as_the_pending_ones() -> None:
+def test_overdue_workers_count_as_pending() -> None:
     harness = HpaHarness(4, standing=8, down_stabilisation_ms=0)
     harness.now += harness.pool("p").knobs.start_deadline_ms
     assert harness.sync([0.9] * 4) == 8
 
 
-def test_prefills_that_run_count_as_well_as_those_that_wait() -> None:
+def test_running_and_waiting_prefills_count() -> None:
     harness = HpaHarness(2, "prefill", prefill_requests_target=2.0)
     harness.report("p", waiting=3, running=2)  # 7 in flight at two workers, the target is 2: ceil(7 / 2)
     assert harness.look_on().targets == {"p": 4}
@@ -145,7 +145,7 @@ def test_prefills_that_run_count_as_well_as_those_that_wait() -> None:
         (0.3, 10, 2, ReasonCode.KV_USAGE_TARGET),  # 1.2 / 0.7 and 10 / 5: of equals the first is named
     ],
 )
-def test_the_largest_proposal_wins(kv: float, waiting: int, count: int, code: ReasonCode) -> None:
+def test_the_highest_proposal_of_several_metrics_applies(kv: float, waiting: int, count: int, code: ReasonCode) -> None:
     harness = HpaHarness(4, "aggregated", down_stabilisation_ms=0)
     harness.report("p", kv, waiting)
     recommendation = harness.look_on()
@@ -156,7 +156,7 @@ def test_the_largest_proposal_wins(kv: float, waiting: int, count: int, code: Re
 @pytest.mark.parametrize(
     ("kv", "count", "code"), [(0.1, 4, ReasonCode.METRIC_MISSING), (0.9, 6, ReasonCode.KV_USAGE_TARGET)]
 )
-def test_while_a_metric_is_unknown_the_others_only_grow(kv: float, count: int, code: ReasonCode) -> None:
+def test_while_a_metric_is_unknown_others_only_scale_up(kv: float, count: int, code: ReasonCode) -> None:
     harness = HpaHarness(4, "aggregated", down_stabilisation_ms=0)
     harness.tell([kv] * 4)
     recommendation = harness.look_on()
@@ -164,12 +164,12 @@ def test_while_a_metric_is_unknown_the_others_only_grow(kv: float, count: int, c
     assert recommendation.reasons[0].code == code
 
 
-def test_a_target_of_0_switches_its_metric_off() -> None:
+def test_a_target_of_0_disables_its_metric() -> None:
     harness = HpaHarness(4, "aggregated", down_stabilisation_ms=0, waiting_requests_target=0.0)
     assert harness.level(0.1) == 1
 
 
-def test_without_any_metric_nothing_changes() -> None:
+def test_without_any_known_metric_the_pool_is_held() -> None:
     harness = HpaHarness(4)
     harness.report_without_load("p")
     recommendation = harness.look_on()
@@ -179,7 +179,7 @@ def test_without_any_metric_nothing_changes() -> None:
 # -- time --------------------------------------------------------------------------------------------------------------
 
 
-def test_it_looks_at_intervals_and_stands_by_what_it_said() -> None:
+def test_between_syncs_the_recommendation_is_repeated() -> None:
     harness = HpaHarness(4)
     harness.tell([1.0] * 4)
     assert harness.look_on().targets == {"p": 6}
@@ -194,7 +194,7 @@ def test_it_looks_at_intervals_and_stands_by_what_it_said() -> None:
     assert harness.look_on().targets == {}
 
 
-def test_what_it_said_is_forgotten_when_the_data_ends() -> None:
+def test_a_recommendation_is_discarded_when_the_data_ends() -> None:
     harness = HpaHarness(4)
     harness.tell([1.0] * 4)
     assert harness.look_on().targets == {"p": 6}
@@ -203,7 +203,7 @@ def test_what_it_said_is_forgotten_when_the_data_ends() -> None:
     assert (recommendation.targets, [r.code for r in recommendation.reasons]) == ({}, [ReasonCode.NO_DATA])
 
 
-def test_that_all_is_well_is_no_wish_to_keep_the_count() -> None:
+def test_no_change_does_not_undo_changes_from_outside() -> None:
     harness = HpaHarness(4)
     harness.tell([0.7] * 4)
     assert harness.look_on().targets == {}
@@ -212,7 +212,7 @@ def test_that_all_is_well_is_no_wish_to_keep_the_count() -> None:
     assert harness.look_on().targets == {}
 
 
-def test_a_shrink_takes_the_highest_recommendation_of_the_window() -> None:
+def test_a_scale_down_takes_the_highest_recommendation_of_the_window() -> None:
     harness = HpaHarness(10)
     assert harness.level(0.7) == 10
     for _ in range(19):  # the window is 300 s: at the twentieth sync the 10 is 300 s old, and has left
@@ -220,7 +220,7 @@ def test_a_shrink_takes_the_highest_recommendation_of_the_window() -> None:
     assert harness.level(0.07) == 1
 
 
-def test_it_shrinks_to_the_highest_and_not_to_the_last() -> None:
+def test_a_scale_down_takes_the_highest_and_not_the_last_recommendation() -> None:
     harness = HpaHarness(10)
     harness.level(0.7)
     harness.level(0.35)  # asks for 5
@@ -230,13 +230,13 @@ def test_it_shrinks_to_the_highest_and_not_to_the_last() -> None:
     assert harness.level(0.07) == 1  # the 5 of 10 workers is gone: 5 x 0.07 / 0.7 rounded up
 
 
-def test_an_agent_that_starts_shrinks_nothing_for_a_window() -> None:
+def test_after_a_start_nothing_scales_down_for_a_window() -> None:
     harness = HpaHarness(4)
     counts = [harness.level(0.0) for _ in range(21)]
     assert counts == [4] * 20 + [1]
 
 
-def test_workers_that_come_by_another_hand_are_kept_for_a_window() -> None:
+def test_workers_added_from_outside_are_kept_for_a_window() -> None:
     harness = HpaHarness(2)
     for _ in range(30):
         assert harness.level(0.7) == 2
@@ -245,7 +245,7 @@ def test_workers_that_come_by_another_hand_are_kept_for_a_window() -> None:
     assert counts == [6] * 20 + [1]
 
 
-def test_its_own_growth_is_no_other_hand() -> None:
+def test_growth_by_the_planner_is_not_recorded_as_outside() -> None:
     harness = HpaHarness(4, down_stabilisation_ms=60_000)
     assert harness.level(1.0) == 6
     # The 6 was recommended at the sync before, so it leaves after four syncs and not after five.
@@ -253,13 +253,13 @@ def test_its_own_growth_is_no_other_hand() -> None:
 
 
 @pytest.mark.parametrize(("workers", "count"), [(1, 5), (3, 7), (4, 8), (10, 20)])
-def test_a_sync_reaches_twice_or_four_more(workers: int, count: int) -> None:
+def test_a_sync_scales_up_to_twice_or_four_more(workers: int, count: int) -> None:
     harness = HpaHarness(workers, "prefill")
     assert harness.sync([1_000] * workers, queue=True) == count
     assert harness.sync([1_000] * count, queue=True) == max(2 * count, count + 4)
 
 
-def test_the_limit_is_said() -> None:
+def test_a_limited_scale_up_has_a_reason() -> None:
     harness = HpaHarness(2, "prefill", prefill_requests_target=2.0)
     harness.tell([50, 50], queue=True)
     recommendation = harness.look_on()
@@ -268,7 +268,7 @@ def test_the_limit_is_said() -> None:
     assert recommendation.inputs == {"p.ready": 2.0, "p.prefill_requests_target": 50.0}
 
 
-def test_a_window_of_high_recommendations_pulls_up_what_a_limit_held_down() -> None:
+def test_limited_growth_continues_by_the_recommendations_of_the_window() -> None:
     harness = HpaHarness(4, "prefill", prefill_requests_target=2.0)
     assert harness.sync([10] * 4, queue=True) == 8  # asks for 20
     assert harness.sync([1] * 8, queue=True) == 16  # asks for 4, yet 20 is the highest of the window
@@ -278,7 +278,7 @@ def test_a_window_of_high_recommendations_pulls_up_what_a_limit_held_down() -> N
 
 
 @pytest.mark.parametrize("demand", [0.4, 1.3, 3.7, 6.0, 40.0])
-def test_a_metric_that_is_shared_among_the_workers_comes_to_rest_at_its_target(demand: float) -> None:
+def test_a_shared_metric_converges_to_its_target(demand: float) -> None:
     harness = HpaHarness(3)
     for _ in range(200):
         count = harness.level(min(1.0, demand / harness.pool("p").ready))
@@ -287,7 +287,7 @@ def test_a_metric_that_is_shared_among_the_workers_comes_to_rest_at_its_target(d
     assert count == 1 or demand / (count - 1) > 0.63
 
 
-def test_a_guard_that_stands_aside_alters_nothing() -> None:
+def test_disabled_guardrails_change_nothing() -> None:
     harness = HpaHarness(10)
     guard = Guardrails(ASIDE, HardLimits(quorum_ratio=0.8, gpu_budget_min=0, gpu_budget_max=None))
     counts = []
@@ -305,7 +305,7 @@ def test_a_guard_that_stands_aside_alters_nothing() -> None:
     assert min(counts) == 1
 
 
-def test_the_default_rails_let_it_shrink_all_the_same() -> None:
+def test_default_guardrails_allow_its_scale_down() -> None:
     harness = HpaHarness(6)
     guard = Guardrails(GuardrailKnobs(), HardLimits(quorum_ratio=0.8, gpu_budget_min=0, gpu_budget_max=None))
     began = harness.now

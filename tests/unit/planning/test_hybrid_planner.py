@@ -85,7 +85,7 @@ class Table:
         ({}, {}, False, None, ReasonCode.NO_OPINION),
     ],
 )
-def test_whose_count_a_pool_gets(
+def test_arbitration_selects_the_count_of_a_pool(
     queueing: dict[str, int], saturation: dict[str, int], *, safe: bool, target: int | None, code: ReasonCode
 ) -> None:
     found = Table().plan(queueing, saturation, safe=safe)
@@ -94,20 +94,20 @@ def test_whose_count_a_pool_gets(
 
 
 @pytest.mark.parametrize(("queueing", "saturation", "allowed"), [(0, 5, 4), (1, 5, 4), (1, 3, 3), (3, 1, 3), (4, 5, 4)])
-def test_a_shrink_goes_no_further_than_is_known_to_be_safe(queueing: int, saturation: int, allowed: int) -> None:
+def test_a_scale_down_is_limited_to_safe_workers(queueing: int, saturation: int, allowed: int) -> None:
     found = Table().plan({"a": queueing}, {"a": saturation})
     assert found.targets == {"a": allowed}
     assert (ReasonCode.SHRINK_STEPWISE in {reason.code for reason in found.reasons}) is (allowed > queueing)
 
 
-def test_what_one_side_does_not_know_of_one_pool_it_may_know_of_another() -> None:
+def test_pools_without_a_recommendation_do_not_affect_others() -> None:
     found = Table(A, B).plan({"a": 8}, {"b": 7})
     assert found.targets == {"a": 8, "b": 7}
     codes = {(reason.pool, reason.code) for reason in found.reasons}
     assert {("a", ReasonCode.QUEUEING_ALONE), ("b", ReasonCode.SATURATION_ALONE)} <= codes
 
 
-def test_the_row_and_both_opinions_are_in_the_explanation() -> None:
+def test_the_explanation_has_the_row_and_the_reasons_of_both_planners() -> None:
     found = Table().plan({"a": 8}, {"a": 7})
     assert found.reasons[0] == Reason(ReasonCode.QUEUEING_LEADS, "a", {"saturation": 7.0, "queueing": 8.0})
     assert found.reasons[0].sentence() == "a: the queueing model recommends 8, saturation 7"
@@ -116,7 +116,7 @@ def test_the_row_and_both_opinions_are_in_the_explanation() -> None:
     assert found.inputs == {"requests_per_s": 7.0, "a.held_low": 1.0}
 
 
-def test_every_row_has_a_sentence_for_what_is_known() -> None:
+def test_every_row_has_a_sentence_with_the_known_counts() -> None:
     for queueing in ({}, {"a": 3}, {"a": 5}, {"a": 8}):
         for saturation in ({}, {"a": 3}, {"a": 5}, {"a": 8}):
             for safe in (False, True):
@@ -125,7 +125,7 @@ def test_every_row_has_a_sentence_for_what_is_known() -> None:
                 assert found.reasons[0].sentence().startswith("a: ")
 
 
-def test_it_wakes_for_the_sooner_of_both() -> None:
+def test_it_wakes_for_the_earlier_of_both_planners() -> None:
     table = Table()
     table.queues.demand.next_ms, table.workers.next_ms = 2_000, 1_000
     assert table.planner.next_wake() == 1_000
@@ -146,19 +146,19 @@ def needs(
     return table.plan(queueing, saturation, safe=safe).demands
 
 
-def test_the_demand_is_that_of_the_side_that_knows_it() -> None:
+def test_the_demand_is_that_of_the_planner_that_knows_it() -> None:
     assert needs(Table(A, B), {"a": 5, "b": 6}, {"a": 5, "b": 5}) == (OURS,)
     assert needs(Table(A, B), {}, {"a": 7, "b": 5}) == (THEIRS,)
 
 
-def test_a_count_that_came_of_the_other_side_is_a_demand_for_as_much_as_it_serves() -> None:
+def test_counts_of_the_other_planner_become_a_demand_of_their_capacity() -> None:
     (grown,) = needs(Table(A, B), {"a": 5, "b": 5}, {"a": 7, "b": 5})
     assert grown == RoleDemand("aggregated", 7 * 4.0 + 5 * 10.0, OURS.capacities)
     (kept,) = needs(Table(A, B), {"a": 5, "b": 4}, {"a": 5, "b": 5}, safe=False)
     assert kept == RoleDemand("aggregated", 5 * 4.0 + 5 * 10.0, OURS.capacities)
 
 
-def test_what_each_side_has_learned_outlives_it() -> None:
+def test_learned_parameters_of_both_planners_survive_a_restart() -> None:
     planner = HybridPlanner(HybridKnobs(saturation=SaturationKnobs(capacity="tokens")))
     heir = HybridPlanner(planner.knobs)
     assert planner.export_learned() is None

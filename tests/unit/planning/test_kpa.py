@@ -92,7 +92,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_the_originals_table(case: str) -> None:
+def test_counts_equal_those_of_knatives_test_table(case: str) -> None:
     target, ready, stable, panic, count = CASES[case]
     assert Scale(ready, target_concurrency=float(target)).at(0, stable, panic) == count
 
@@ -109,20 +109,20 @@ def test_the_originals_table(case: str) -> None:
         ({"target_concurrency": 10.0, "max_scale_down_rate": 1.1}, 100, 1, 90),  # 90.9 is rounded down
     ],
 )
-def test_small_rates_still_let_it_move(knobs: dict[str, float], ready: int, in_flight: int, count: int) -> None:
+def test_small_rates_allow_a_change_by_one(knobs: dict[str, float], ready: int, in_flight: int, count: int) -> None:
     scale = Scale(ready, **knobs)
     assert scale.at(0, in_flight, in_flight) == count
 
 
 @pytest.mark.parametrize(("stable", "panic", "count"), [(50, 30, 50), (20, 30, 30)])
-def test_in_panic_the_larger_window_counts(stable: float, panic: float, count: int) -> None:
+def test_in_panic_the_higher_of_both_windows_counts(stable: float, panic: float, count: int) -> None:
     scale = Scale(5, target_concurrency=1.0)
     scale.watch.panic_at_ms = START - 5 * SECOND_MS
     assert scale.at(0, stable, panic) == count
     assert scale.reasons[0].code == ReasonCode.PANIC
 
 
-def test_panic_at_each_of_several_surges() -> None:
+def test_each_surge_begins_a_panic() -> None:
     scale = Scale(1, target_concurrency=1.0)
     for second, ready in enumerate((1, 6, 36, 216)):
         assert scale.at(second, ready * 6, ready * 6, ready) == ready * 6
@@ -138,14 +138,14 @@ def test_panic_ends_after_a_slow_increase() -> None:
     assert scale.watch.panic_at_ms == -1
 
 
-def test_panic_goes_on_while_the_surge_does() -> None:
+def test_panic_continues_during_the_surge() -> None:
     scale = Scale(10, target_concurrency=1.0)
     assert scale.at(0, 11, 25) == 25
     assert scale.at(30, 30, 80, 40) == 80
     assert scale.watch.panic_at_ms == START + 30 * SECOND_MS
 
 
-def test_panic_holds_what_it_reached_and_then_lets_go() -> None:
+def test_panic_keeps_the_highest_count_until_it_ends() -> None:
     scale = Scale(1, target_concurrency=10.0)
     assert scale.at(0, 100, 100) == 10
     assert scale.at(0, 100, 1_000, 10) == 100
@@ -163,7 +163,7 @@ def test_panic_begins_at_the_threshold_and_not_below() -> None:
         assert (scale.watch.panic_at_ms >= 0) is panics
 
 
-def test_a_shrink_can_be_delayed() -> None:
+def test_a_scale_down_waits_for_its_delay() -> None:
     scale = Scale(1, target_concurrency=10.0, panic_threshold=100.0, scale_down_delay_ms=300_000)
     assert scale.at(2, 40, 40) == 4
     assert scale.at(300, 0, 0) == 4
@@ -176,12 +176,12 @@ def test_a_shrink_can_be_delayed() -> None:
     assert scale.at(900, 0, 0) == 1
 
 
-def test_without_a_delay_it_shrinks_at_once() -> None:
+def test_without_a_delay_it_scales_down_at_once() -> None:
     scale = Scale(1, target_concurrency=10.0, panic_threshold=100.0)
     assert [scale.at(0, 40, 40), scale.at(0.5, 20, 20)] == [4, 2]
 
 
-def test_a_quotient_that_is_whole_but_for_its_last_bits_is_whole() -> None:
+def test_rounding_errors_add_no_worker() -> None:
     # 3 x 0.7 is 2.0999999999999996 in floats, and 8.4 divided by it a little more than 4.
     scale = Scale(4, target_concurrency=3.0, target_utilization=0.7)
     assert scale.at(0, 8.4, 8.4) == 4
@@ -190,7 +190,7 @@ def test_a_quotient_that_is_whole_but_for_its_last_bits_is_whole() -> None:
 # -- the windows -------------------------------------------------------------------------------------------------------
 
 
-def test_the_means_are_over_60_and_6_samples() -> None:
+def test_means_cover_60_and_6_samples() -> None:
     harness = KpaHarness(1, target_concurrency=100.0, target_utilization=1.0, panic_threshold=1_000.0)
     harness.run(60, in_flight=0)
     recommendation = harness.run(3, in_flight=60)  # at odd seconds there is a sample and no tick
@@ -201,7 +201,7 @@ def test_the_means_are_over_60_and_6_samples() -> None:
     assert watch.means(6_000, harness.now) == (60, 60)
 
 
-def test_silent_workers_are_taken_to_be_like_the_others() -> None:
+def test_the_load_of_silent_workers_is_the_mean_of_the_others() -> None:
     harness = KpaHarness(4, target_concurrency=10.0, target_utilization=1.0)
     recommendation = harness.look_on(in_flight=20, silent=2)  # 20 at two workers that speak: 40 at four
     assert recommendation.inputs["p.in_flight"] == 40
@@ -209,12 +209,12 @@ def test_silent_workers_are_taken_to_be_like_the_others() -> None:
 
 
 @pytest.mark.parametrize(("role", "target"), [("decode", 70.0), ("aggregated", 70.0), ("prefill", 0.7)])
-def test_targets_by_default(role: Role, target: float) -> None:
+def test_default_targets_by_role(role: Role, target: float) -> None:
     (reason,) = KpaHarness(1, role).look_on(in_flight=0).reasons
     assert reason.numbers["target"] == pytest.approx(target)
 
 
-def test_it_looks_at_intervals_and_stands_by_what_it_said() -> None:
+def test_between_ticks_the_recommendation_is_repeated() -> None:
     harness = KpaHarness(1)
     assert harness.look_on(in_flight=139).targets == {"p": 2}
     harness.now += 1
@@ -229,7 +229,7 @@ def test_it_looks_at_intervals_and_stands_by_what_it_said() -> None:
 # -- starts and gaps ---------------------------------------------------------------------------------------------------
 
 
-def test_with_more_than_one_worker_it_starts_in_panic_and_shrinks_nothing() -> None:
+def test_several_workers_start_in_panic_and_do_not_scale_down() -> None:
     harness = KpaHarness(8)
     harness.look_on(in_flight=0)
     assert harness.count(harness.run(60, in_flight=0)) == 8
@@ -238,14 +238,14 @@ def test_with_more_than_one_worker_it_starts_in_panic_and_shrinks_nothing() -> N
     assert harness.count(harness.run(2, in_flight=0)) == 2
 
 
-def test_with_one_worker_it_starts_calmly() -> None:
+def test_one_worker_starts_outside_of_panic() -> None:
     harness = KpaHarness(1)
     assert [r.code for r in harness.look_on(in_flight=0).reasons] == [ReasonCode.CONCURRENCY_TARGET]
     harness.ready(3)
     assert harness.count(harness.run(2, in_flight=0)) == 1
 
 
-def test_a_history_that_was_lost_starts_it_in_panic_again() -> None:
+def test_a_lost_history_begins_a_panic() -> None:
     harness = KpaHarness(8)
     harness.run(70, in_flight=560)  # 70 for each
     assert harness.planner.histories["p"].panic_at_ms == -1
@@ -254,7 +254,7 @@ def test_a_history_that_was_lost_starts_it_in_panic_again() -> None:
     assert (harness.count(recommendation), recommendation.reasons[0].code) == (8, ReasonCode.PANIC)
 
 
-def test_a_short_gap_is_a_hold_and_no_new_start() -> None:
+def test_a_short_gap_is_a_hold_without_panic() -> None:
     harness = KpaHarness(8)
     harness.run(70, in_flight=560)
     harness.now += harness.fleet.knobs.stale_after_ms + 1
@@ -268,7 +268,7 @@ def test_a_short_gap_is_a_hold_and_no_new_start() -> None:
 # -- together ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_surge_is_followed_within_seconds_and_kept_for_a_minute() -> None:
+def test_a_surge_scales_up_in_seconds_and_is_kept_for_a_minute() -> None:
     harness = KpaHarness(1)
     harness.look_on(in_flight=10)
     harness.run(60, in_flight=10)
@@ -280,14 +280,14 @@ def test_a_surge_is_followed_within_seconds_and_kept_for_a_minute() -> None:
 
 
 @pytest.mark.parametrize("in_flight", [0, 50, 140, 500, 3_000])
-def test_what_does_not_depend_on_the_workers_comes_to_rest(in_flight: int) -> None:
+def test_a_load_independent_of_the_count_converges(in_flight: int) -> None:
     harness = KpaHarness(3)
     for _ in range(300):
         harness.ready(harness.count(harness.run(1, in_flight)))
     assert harness.pool("p").ready == max(1, -(-in_flight // 70))
 
 
-def test_a_worker_that_says_only_how_full_it_is_is_no_data() -> None:
+def test_kv_usage_alone_is_no_data() -> None:
     harness = KpaHarness(1)
     harness.fleet.ingest(reported("p0", sample(1, 0.5, None, None), pool="p"), harness.now)
     assert [r.code for r in harness.planner.plan(harness.refresh(), harness.now).reasons] == [ReasonCode.NO_DATA]

@@ -58,7 +58,7 @@ def saved(world: ControllerWorld, planner: Pupil | None = None) -> list[SaveLear
     return save({"m": planner or pupil()}, "all", world.controller.state, world.now)
 
 
-def test_a_leader_writes_what_a_growth_has_taught_once() -> None:
+def test_a_leader_writes_an_observed_start_up_time_once() -> None:
     world = booted()
     world.run(10)
     world.kv = 0.99
@@ -74,7 +74,7 @@ def test_a_leader_writes_what_a_growth_has_taught_once() -> None:
     assert [e for e in world.run(120) if isinstance(e, SaveLearned)] == []
 
 
-def test_what_the_store_did_not_take_is_tried_again_after_a_minute() -> None:
+def test_a_failed_write_is_retried_after_a_minute() -> None:
     world = booted()
     world.run(10)
     world.controller.state.fleet.models["m"].pools["decode"].start_ups_ms = [7_000]
@@ -95,7 +95,7 @@ def test_a_standby_writes_nothing() -> None:
     assert not [one for turn in effects for one in turn if isinstance(one, SaveLearned)]
 
 
-def test_an_agent_starts_with_what_the_store_tells_and_expects_workers_by_it() -> None:
+def test_an_agent_uses_the_stored_start_up_time() -> None:
     world = ControllerWorld()
     world.controller.handle([LearnedRead({"m": KNOWN, "gone": KNOWN})], world.now)
     assert start_ups(world) == {"prefill": [], "decode": [40_000, 50_000]}
@@ -103,13 +103,13 @@ def test_an_agent_starts_with_what_the_store_tells_and_expects_workers_by_it() -
     assert list(world.controller.state.stored) == ["gone", "m"], "other settings may name it"
 
 
-def test_a_start_up_is_never_believed_beyond_the_deadline() -> None:
+def test_a_start_up_time_is_limited_to_the_deadline() -> None:
     world = ControllerWorld()
     world.controller.handle([LearnedRead({"m": LearnedState(start_ups_ms={"decode": [10**12], "no": [1]})})], world.now)
     assert start_ups(world)["decode"] == [600_000]
 
 
-def test_a_leader_knows_better_than_the_store_and_a_follower_does_not() -> None:
+def test_a_follower_takes_over_stored_parameters_and_a_leader_does_not() -> None:
     world = booted()
     world.run(10)
     pool = world.controller.state.fleet.models["m"].pools["decode"]
@@ -121,7 +121,7 @@ def test_a_leader_knows_better_than_the_store_and_a_follower_does_not() -> None:
     assert pool.start_ups_ms == [40_000, 50_000]
 
 
-def test_what_is_forgotten_in_the_store_is_written_anew() -> None:
+def test_deleted_parameters_are_written_again() -> None:
     world = booted()
     world.run(10)
     world.handle(LearnedRead({"m": KNOWN}))
@@ -131,7 +131,7 @@ def test_what_is_forgotten_in_the_store_is_written_anew() -> None:
     assert effect.learned == KNOWN
 
 
-def test_a_planner_is_taught_once_and_only_by_its_own_kind() -> None:
+def test_a_planner_imports_once_and_from_its_own_kind_only() -> None:
     world = ControllerWorld()
     state = world.controller.state
     state.stored = {"m": LearnedState(planner="static", data=b"facts")}
@@ -149,7 +149,7 @@ def test_a_planner_is_taught_once_and_only_by_its_own_kind() -> None:
 
 
 @pytest.mark.parametrize("data", [b"nonsense", b"poison"])
-def test_what_a_planner_cannot_use_is_counted_and_stops_nobody(data: bytes) -> None:
+def test_unusable_parameters_are_counted_and_ignored(data: bytes) -> None:
     world = ControllerWorld()
     world.controller.state.stored = {"m": LearnedState(start_ups_ms={"decode": [5]}, planner="static", data=data)}
     ingest(world.controller.state, {"m": pupil()}, ["m"])
@@ -157,7 +157,7 @@ def test_what_a_planner_cannot_use_is_counted_and_stops_nobody(data: bytes) -> N
     assert start_ups(world)["decode"] == [5]
 
 
-def test_what_was_not_learned_anew_stays_as_it_is_stored() -> None:
+def test_parameters_not_learned_again_stay_stored() -> None:
     world = booted()
     world.controller.state.stored = {"m": LearnedState(planner="queueing", data=b"of another")}
     assert saved(world) == []
@@ -165,14 +165,14 @@ def test_what_was_not_learned_anew_stays_as_it_is_stored() -> None:
     assert (effect.learned.planner, effect.learned.data) == ("static", b"mine")
 
 
-def test_what_is_too_large_is_not_written() -> None:
+def test_oversized_parameters_are_not_written() -> None:
     world = booted()
     assert saved(world, pupil(b"x" * (DATA_BYTES_MAX + 1))) == []
     assert world.controller.state.counters["learned_too_large"] == 1
     assert saved(world, pupil(b"x" * DATA_BYTES_MAX)) != []
 
 
-def test_a_snapshot_keeps_what_was_learned() -> None:
+def test_a_snapshot_contains_learned_parameters() -> None:
     world = booted()
     world.handle(LearnedRead({"m": KNOWN}))
     again = Controller(world.settings)
@@ -191,7 +191,7 @@ def entry(value: bytes) -> StoreEntry:
     return StoreEntry(KEYS.learned("meta/llama"), value, 1, 2)
 
 
-def test_the_registry_tells_what_is_stored() -> None:
+def test_the_registry_reports_stored_parameters() -> None:
     good = entry(encode(KNOWN))
     assert told(lambda one: one.on_snapshot(StoreSnapshot([good], 2))) == ([LearnedRead({"meta/llama": KNOWN})], [])
     changed = told(lambda one: one.on_changes([StoreChange(good.key, good, 2), StoreChange(good.key, None, 3)]))
@@ -211,7 +211,7 @@ def test_the_registry_tells_what_is_stored() -> None:
         (b" " * 2_000_000, Rejection.OVERSIZED),
     ],
 )
-def test_what_cannot_be_read_is_refused_and_counts_as_nothing(value: bytes, reason: Rejection) -> None:
+def test_unreadable_parameters_are_rejected(value: bytes, reason: Rejection) -> None:
     events, refused = told(lambda one: one.on_snapshot(StoreSnapshot([entry(value)], 2)))
     assert events == [LearnedRead({})]
     assert [one.reason for one in refused] == [reason]
@@ -221,7 +221,7 @@ def test_what_cannot_be_read_is_refused_and_counts_as_nothing(value: bytes, reas
     assert [one.reason for one in refused] == [reason]
 
 
-def test_nothing_is_written_before_it_is_known_what_is_there() -> None:
+def test_nothing_is_written_before_the_stored_value_is_read() -> None:
     world = booted()
     world.controller.state.registry_read = False
     assert saved(world, pupil(b"mine")) == []
@@ -229,7 +229,7 @@ def test_nothing_is_written_before_it_is_known_what_is_there() -> None:
     assert saved(world, pupil(b"mine")) != []
 
 
-def test_only_the_leader_of_the_term_writes_and_a_store_that_is_away_does_no_harm() -> None:
+def test_only_the_current_leader_writes_and_an_unreachable_store_does_no_harm() -> None:
     async def scenario() -> None:
         store, told = MemoryStore(), list[object]()
         performer = EffectRunner(

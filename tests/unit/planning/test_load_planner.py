@@ -58,31 +58,31 @@ def harness() -> LoadPlannerHarness:
     return made
 
 
-def test_before_there_is_a_line_it_learns() -> None:
+def test_without_a_fit_the_pool_is_held() -> None:
     harness = LoadPlannerHarness()
     assert codes(harness.run(900, 901, 902, seconds=1)) == [ReasonCode.LOAD_LEARNING]
 
 
-def test_it_grows_where_all_have_too_much_and_one_that_has_not_is_room(harness: LoadPlannerHarness) -> None:
+def test_it_grows_if_all_workers_are_overloaded(harness: LoadPlannerHarness) -> None:
     assert harness.run(900, 950, 810).targets == {"d": 4}
     assert harness.run(900, 950, 700).targets == {}
 
 
-def test_a_flood_is_answered_in_the_turn_in_which_it_is_seen_and_a_spike_is_not(harness: LoadPlannerHarness) -> None:
+def test_a_sustained_overload_scales_up_in_its_turn_and_a_spike_does_not(harness: LoadPlannerHarness) -> None:
     harness.run(480, 500, 520)
     assert harness.run(900, 950, 810, seconds=1).targets == {}
     harness.run(480, 500, 520)
     assert harness.run(1_700, 1_700, 1_700, seconds=1).targets == {"d": 4}
 
 
-def test_it_shrinks_where_the_others_can_take_it(harness: LoadPlannerHarness) -> None:
+def test_it_shrinks_if_the_other_workers_can_take_the_load(harness: LoadPlannerHarness) -> None:
     # A fifth more than 172 are 206, and on two workers that is 640 blocks each, 80 % of what meets the objective: an
     # iteration takes twice as long there, so the same requests stay for twice as long.
     assert harness.run(171, 170, 150, seconds=600).targets == {"d": 2}
     assert harness.run(173, 170, 150, seconds=600).targets == {}
 
 
-def test_consolidation_leaves_a_share_of_the_time_above_an_idle_iteration(harness: LoadPlannerHarness) -> None:
+def test_consolidation_leaves_a_fraction_of_the_iteration_time_above_idle(harness: LoadPlannerHarness) -> None:
     # All of the 40 ms above the 10 of an idle worker may be used: 800 blocks, which were 228 on three workers.
     # A fifth is spared.
     harness.planner = LoadPlanner(LoadKnobs(scaling_down_sensitivity_ratio=1.0))
@@ -93,7 +93,7 @@ def test_consolidation_leaves_a_share_of_the_time_above_an_idle_iteration(harnes
     assert codes(harness.run(192, 180, 170, seconds=600)) == [ReasonCode.CONSOLIDATION_REFUSED]
 
 
-def test_one_change_an_interval(harness: LoadPlannerHarness) -> None:
+def test_a_pool_changes_once_per_interval(harness: LoadPlannerHarness) -> None:
     harness.run(900, 950, 810, seconds=600)
     harness.pool.set_desired(4, harness.world.now)
     harness.world.add_workers("d", 1)
@@ -102,7 +102,7 @@ def test_one_change_an_interval(harness: LoadPlannerHarness) -> None:
     assert harness.run(900, 950, 810, 900, seconds=3).targets == {"d": 5}
 
 
-def test_a_shrink_waits_an_interval_after_workers_came_or_went_unasked(harness: LoadPlannerHarness) -> None:
+def test_a_shrink_waits_an_interval_after_workers_change_from_outside(harness: LoadPlannerHarness) -> None:
     assert harness.run(171, 170, 150, seconds=600).targets == {"d": 2}
     harness.world.add_workers("d", 1)
     recommendation = harness.run(171, 170, 150, 150, seconds=3)
@@ -110,20 +110,20 @@ def test_a_shrink_waits_an_interval_after_workers_came_or_went_unasked(harness: 
     assert harness.run(171, 170, 150, 150, seconds=3).targets == {"d": 2}
 
 
-def test_workers_on_their_way_take_their_share_in_advance(harness: LoadPlannerHarness) -> None:
+def test_pending_workers_take_their_share_in_advance(harness: LoadPlannerHarness) -> None:
     harness.pool.set_desired(4, harness.world.now)
     assert harness.run(900, 950, 900, seconds=600).targets == {}, "with four there are 675 a worker"
     assert harness.run(1_300, 1_310, 1_290, seconds=600).targets == {"d": 5}
 
 
-def test_nothing_shrinks_while_a_worker_is_silent_or_on_its_way(harness: LoadPlannerHarness) -> None:
+def test_nothing_shrinks_while_a_worker_is_silent_or_pending(harness: LoadPlannerHarness) -> None:
     assert harness.run(100, 100).targets == {}
     harness.run(100, 100, 100)
     harness.pool.set_desired(4, harness.world.now)
     assert harness.run(100, 100, 100, seconds=60).targets == {}
 
 
-def test_where_latency_does_not_rise_what_was_fine_is_fine() -> None:
+def test_without_a_rising_latency_observed_loads_are_accepted() -> None:
     harness = LoadPlannerHarness()
     for _ in range(30):
         harness.world.now += 1_000
@@ -135,7 +135,7 @@ def test_where_latency_does_not_rise_what_was_fine_is_fine() -> None:
     assert recommendation.targets == {}, "400 are no reason to grow, and 600 have not been seen"
 
 
-def test_a_full_cache_is_too_full_whatever_the_itl() -> None:
+def test_a_full_cache_is_an_overload_at_any_itl() -> None:
     harness = LoadPlannerHarness()
     for second in range(30):
         harness.world.now += 1_000
@@ -176,7 +176,7 @@ def hear(harness: LoadPlannerHarness, requests_per_s: int, *blocks: int, seconds
     return recommendation
 
 
-def test_the_floor_is_what_the_traffic_needs_and_the_load_works_above_it() -> None:
+def test_the_size_by_traffic_is_a_minimum_for_steps_by_load() -> None:
     harness = sla()
     harness.learn()
     recommendation = hear(harness, 470, 500, 500, 500)
@@ -193,7 +193,7 @@ def sla_learned() -> LoadPlannerHarness:
     return harness
 
 
-def test_the_load_does_not_go_below_the_floor_nor_down_without_one() -> None:
+def test_steps_by_load_respect_the_minimum_and_need_it_to_shrink() -> None:
     harness = sla_learned()
     assert hear(harness, 270, 100, 100, 100).targets == {}
     assert hear(sla_learned(), 150, 100, 110, 120, seconds=170).targets == {}, "what has just begun only grows"
@@ -208,7 +208,7 @@ def sla_grows_blind() -> bool:
     return sla_learned().run(900, 950, 900, seconds=600).targets == {"d": 4}
 
 
-def test_the_load_does_not_shrink_a_pool_while_a_frontend_has_just_gone_silent() -> None:
+def test_no_pool_shrinks_while_a_frontend_is_silent() -> None:
     harness = sla_learned()
     sample = TrafficSample(1, 1_000, 1, 1, isl_tokens=500.0, osl_tokens=100.0)
     hear(harness, 150, 100, 110, 120, seconds=185)
@@ -219,7 +219,7 @@ def test_the_load_does_not_shrink_a_pool_while_a_frontend_has_just_gone_silent()
     assert hear(harness, 150, 100, 110, 120, seconds=30).targets == {"d": 2}, "it has been gone for a minute"
 
 
-def test_a_floor_that_cannot_be_reached_is_reported() -> None:
+def test_an_unreached_minimum_is_reported() -> None:
     harness = sla_learned()
     harness.pool.set_desired(5, harness.world.now)
     harness.world.now += harness.pool.knobs.start_deadline_ms + 1
@@ -227,7 +227,7 @@ def test_a_floor_that_cannot_be_reached_is_reported() -> None:
     assert ReasonCode.PENDING_UNREACHED in codes(recommendation)
 
 
-def test_a_broken_profile_holds_the_pool() -> None:
+def test_an_unusable_profile_holds_the_pool() -> None:
     harness = sla_learned()
     harness.pool.engine = EngineProfile(problem="x.npz: broken. Profile again")
     recommendation = hear(harness, 470, 900, 950, 900)

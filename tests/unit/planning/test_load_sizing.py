@@ -42,7 +42,7 @@ class PrefillDesk:
         return recommendation
 
 
-def test_prefill_shrinks_by_how_many_compute_and_not_by_how_short_the_queues_are() -> None:
+def test_prefill_shrinks_by_busy_workers_instead_of_queues() -> None:
     busy = PrefillDesk(4).run([7, 7, 7, 7])
     assert (busy.targets, codes(busy)) == ({}, [ReasonCode.CONSOLIDATION_REFUSED]), (
         "3.5 busy ones by 80 % need more than three"
@@ -50,11 +50,11 @@ def test_prefill_shrinks_by_how_many_compute_and_not_by_how_short_the_queues_are
     assert PrefillDesk(4).run([3, 3, 3, 3]).targets == {"p": 3}
 
 
-def test_one_worker_with_a_long_prompt_does_not_keep_the_others() -> None:
+def test_one_worker_with_a_long_prompt_does_not_prevent_a_shrink() -> None:
     assert PrefillDesk(6).run([10, 1, 1, 1, 1, 1], first_tokens=12_000).targets == {"p": 5}
 
 
-def test_prefill_grows_by_what_the_queues_grow_by() -> None:
+def test_prefill_grows_by_the_growth_of_the_queues() -> None:
     harness = PrefillDesk(4)
     harness.run([9, 9, 9, 9])
     assert PrefillDesk(4).run([9, 9, 9, 9], seconds=330).targets == {}
@@ -63,14 +63,14 @@ def test_prefill_grows_by_what_the_queues_grow_by() -> None:
     assert harness.run([10, 10, 10, 10], seconds=30, queue_tokens=10_000).targets == {"p": 6}
 
 
-def test_a_pool_grows_by_as_many_as_its_load_needs_and_at_most_to_its_double() -> None:
+def test_a_pool_grows_by_what_its_load_needs_up_to_its_double() -> None:
     harness = LoadPlannerHarness()
     harness.learn()
     assert harness.run(1_490, 1_500, 1_510, seconds=600).targets == {"d": 6}, "4,500 blocks, 800 a worker"
     assert harness.run(4_900, 5_000, 5_100, seconds=600).targets == {"d": 6}
 
 
-def test_a_load_that_rises_is_answered_before_it_is_too_high() -> None:
+def test_a_rising_load_scales_up_before_it_exceeds_the_limit() -> None:
     ramp, flat = LoadPlannerHarness(), LoadPlannerHarness()
     for harness in (ramp, flat):
         harness.learn()
@@ -81,7 +81,7 @@ def test_a_load_that_rises_is_answered_before_it_is_too_high() -> None:
     assert flat.run(750, 751, 752, seconds=600).targets == {}
 
 
-def test_latencies_of_workers_that_have_just_come_are_not_those_of_their_load() -> None:
+def test_latencies_of_new_workers_are_excluded() -> None:
     harness = LoadPlannerHarness()
     harness.learn()
     harness.world.add_workers("d", 1)
@@ -104,7 +104,7 @@ def test_latencies_of_workers_that_have_just_come_are_not_those_of_their_load() 
     assert before.stepper.loads["d"].decode.load_at(50.0) == pytest.approx(800.0)
 
 
-def test_of_workers_that_do_both_either_grows_and_only_both_shrink() -> None:
+def test_either_load_grows_an_aggregated_pool_and_only_both_shrink_it() -> None:
     world = FleetHarness([PoolKnobs("a", "aggregated", replicas_max=20)], 3)
     planner = LoadPlanner(LoadKnobs())
 

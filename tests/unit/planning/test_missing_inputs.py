@@ -22,7 +22,7 @@ def said(made: Controller, now: int = START) -> list[str]:
     return missing(made.state.fleet.models["m"], model, now)
 
 
-def test_workers_traffic_and_profiles_are_named_until_they_are_there() -> None:
+def test_missing_workers_traffic_and_profiles_are_listed() -> None:
     made = controller("sla")
     assert [text.split(":")[1] for text in said(made)] == [
         " no worker of pool decode is ready",
@@ -38,12 +38,12 @@ def test_workers_traffic_and_profiles_are_named_until_they_are_there() -> None:
     assert found.models[0].missing == ("m: no frontend reports traffic",)
 
 
-def test_a_broken_profile_names_its_remedy() -> None:
+def test_an_unusable_profile_is_listed_with_its_remedy() -> None:
     made = controller("throughput", EngineProfile(problem="d.npz: not one. Profile again."))
     assert "d.npz: not one. Profile again." in said(made)[-1]
 
 
-def test_a_planner_that_needs_no_profile_lacks_none() -> None:
+def test_a_planner_without_profiles_misses_none() -> None:
     made = controller("threshold")
     made.handle([WorkerRegistered(registered("w"))], START)
     assert said(made) == []
@@ -56,7 +56,7 @@ def test_profiles_are_in_the_settings_and_not_in_a_snapshot() -> None:
     assert twin.state.fleet.models["m"].pools["decode"].engine == LINEAR
 
 
-def test_a_pool_that_is_wanted_empty_lacks_no_worker() -> None:
+def test_a_pool_with_target_zero_misses_no_worker() -> None:
     pools = tuple(PoolKnobs(name, "decode", replicas_min=0) for name in ("big", "small"))
     made = Controller(Settings("a", "all", (ModelKnobs("m", pools),)))
     assert said(made) == ["m: no worker of pool big is ready", "m: no worker of pool small is ready"], "nothing serves"
@@ -65,7 +65,7 @@ def test_a_pool_that_is_wanted_empty_lacks_no_worker() -> None:
     assert said(made) == ["m: no worker of pool big is ready"]
 
 
-def test_a_model_that_sleeps_lacks_no_worker_but_needs_who_wakes_it() -> None:
+def test_a_model_at_zero_misses_no_worker_but_needs_frontends() -> None:
     model = ModelKnobs("m", (PoolKnobs("decode", "decode", replicas_min=0),), scale_to_zero_after_ms=60_000)
     made = Controller(Settings("a", "all", (model,)))
     assert said(made) == ["m: no frontend reports traffic"]

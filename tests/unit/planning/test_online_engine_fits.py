@@ -74,7 +74,7 @@ def told() -> float:
     return serves(OnlineFitHarness(engine=EngineProfile(linear=TRUE)).hear(60))
 
 
-def test_engines_that_nobody_has_profiled_are_learned(told: float) -> None:
+def test_engines_without_a_profile_are_fitted(told: float) -> None:
     harness = OnlineFitHarness()
     first = harness.hear(9)
     assert ReasonCode.QUEUEING_TARGET not in {reason.code for reason in first.reasons}
@@ -82,7 +82,7 @@ def test_engines_that_nobody_has_profiled_are_learned(told: float) -> None:
     assert serves(harness.hear(120)) == pytest.approx(told, rel=0.1)
 
 
-def test_until_then_it_holds_and_says_what_is_missing() -> None:
+def test_before_the_fit_the_pool_is_held_with_the_missing_data() -> None:
     harness = OnlineFitHarness()
     harness.prompts = (0,)
     recommendation = harness.hear(120)
@@ -92,11 +92,11 @@ def test_until_then_it_holds_and_says_what_is_missing() -> None:
     assert recommendation.targets == {}
 
 
-def test_a_rank_has_batches_of_its_own(told: float) -> None:
+def test_each_rank_has_its_own_batch(told: float) -> None:
     assert serves(OnlineFitHarness(ranks=2).hear(120)) == pytest.approx(2 * told, rel=0.1)
 
 
-def test_profiles_are_believed_unless_a_knob_says_that_they_are_not(told: float) -> None:
+def test_profiles_take_precedence_unless_disabled(told: float) -> None:
     assert serves(OnlineFitHarness(engine=WRONG).hear(120)) < 0.7 * told
     assert serves(OnlineFitHarness(QueueingKnobs(fitted="always"), WRONG).hear(120)) == pytest.approx(told, rel=0.1)
     assert ReasonCode.PROFILE_UNUSABLE in {
@@ -104,7 +104,7 @@ def test_profiles_are_believed_unless_a_knob_says_that_they_are_not(told: float)
     }
 
 
-def test_what_was_learned_is_known_to_the_next_agent_at_once(told: float) -> None:
+def test_a_fit_is_used_by_the_next_agent_at_once(told: float) -> None:
     harness = OnlineFitHarness()
     assert harness.planner.export_learned() is None
     harness.hear(120)
@@ -118,7 +118,7 @@ def test_what_was_learned_is_known_to_the_next_agent_at_once(told: float) -> Non
     assert serves(heir.hear(12)) == pytest.approx(told, rel=0.1)
 
 
-def test_what_was_learned_of_another_engine_is_not_believed() -> None:
+def test_a_fit_of_another_engine_is_ignored() -> None:
     harness = OnlineFitHarness()
     harness.hear(120)
     data = harness.planner.export_learned()
@@ -131,7 +131,7 @@ def test_what_was_learned_of_another_engine_is_not_believed() -> None:
 
 
 @pytest.mark.parametrize("change", [{"accelerator": "l4"}, {"gpus_per_worker": 2}])
-def test_a_pool_that_moves_to_other_engines_is_learned_anew(change: dict[str, Any], told: float) -> None:
+def test_a_pool_with_new_engines_is_fitted_again(change: dict[str, Any], told: float) -> None:
     harness = OnlineFitHarness()
     harness.hear(120)
     harness.pool.knobs = replace(POOL, **change)
@@ -151,7 +151,7 @@ def test_a_pool_that_moves_to_other_engines_is_learned_anew(change: dict[str, An
         b'{"lines":{"p":{"decode":{"slope":0.1,"intercept_ms":-9e9},"prefill":{"slope":0.1,"intercept_ms":-9e9}}}}',
     ],
 )
-def test_what_cannot_be_meant_does_no_harm(data: bytes, told: float) -> None:
+def test_implausible_samples_do_no_harm(data: bytes, told: float) -> None:
     harness = OnlineFitHarness()
     harness.planner.import_learned(data)
     assert harness.hear(12).targets == {}
@@ -161,7 +161,7 @@ def test_what_cannot_be_meant_does_no_harm(data: bytes, told: float) -> None:
 @pytest.mark.parametrize(
     ("slope", "intercept_ms"), [(1e308, 1e308), (-0.1, 5.0), (0.1, -5.0), (0.0, 0.0), (1e-320, 0.0)]
 )
-def test_lines_that_no_engine_has_are_not_learned(slope: float, intercept_ms: float) -> None:
+def test_implausible_fits_are_rejected(slope: float, intercept_ms: float) -> None:
     line = {"slope": slope, "intercept_ms": intercept_ms}
     good = {"slope": 0.1, "intercept_ms": 5.0}
     data = msgspec.json.encode({"lines": {"p": {"decode": good, "prefill": line}, "q": {"decode": good}}})
@@ -170,7 +170,7 @@ def test_lines_that_no_engine_has_are_not_learned(slope: float, intercept_ms: fl
     assert harness.planner.export_learned() is None, "so it is counted as ignored"
 
 
-def test_fits_are_a_part_of_the_state() -> None:
+def test_fits_are_part_of_the_state() -> None:
     harness = OnlineFitHarness()
     harness.hear(70)
     encoded = msgspec.json.encode(harness.planner)
@@ -178,7 +178,7 @@ def test_fits_are_a_part_of_the_state() -> None:
     assert msgspec.json.encode(twin) == encoded
 
 
-def test_a_cache_that_is_too_small_is_said_of_an_engine_whose_samples_are_gone() -> None:
+def test_a_small_cache_is_reported_after_its_samples_expired() -> None:
     harness = OnlineFitHarness()
     harness.hear(60)
     harness.prompts = (0,)

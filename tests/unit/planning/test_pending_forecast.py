@@ -18,7 +18,7 @@ def fitted(request: int, mean: float) -> ForecastFitted:
 
 
 @pytest.mark.parametrize("late", [fitted(1, 9.0), ForecastFailed("m", 1), fitted(3, 9.0)])
-def test_an_answer_to_another_question_leaves_the_open_one_open(late: ForecastFitted | ForecastFailed) -> None:
+def test_an_answer_to_another_request_leaves_the_pending_one(late: ForecastFitted | ForecastFailed) -> None:
     foresight = PendingForecast()
     foresight.request_forecasts(questions(MINUTE_MS))
     foresight.ingest_forecast(fitted(1, 5.0))
@@ -32,7 +32,7 @@ def test_an_answer_to_another_question_leaves_the_open_one_open(late: ForecastFi
     assert foresight.forecasts == fitted(2, 7.0).forecasts
 
 
-def test_an_answer_that_comes_twice_counts_once() -> None:
+def test_a_repeated_answer_counts_once() -> None:
     foresight = PendingForecast()
     foresight.request_forecasts(questions(MINUTE_MS))
     foresight.ingest_forecast(fitted(1, 5.0))

@@ -69,7 +69,7 @@ def models(monkeypatch: pytest.MonkeyPatch) -> Models:
     return Models()
 
 
-def test_what_is_too_much_for_a_turn_comes_in_the_next_ones(models: Models) -> None:
+def test_models_beyond_the_limit_of_a_turn_are_planned_in_the_next(models: Models) -> None:
     assert models.change(NAMES[::-1]) == FIRST
     assert models.controller.next_wake() == models.now, "nobody has to report for the others to be planned"
     assert [models.turn(), models.turn(), models.turn()] == [SECOND, LAST, []]
@@ -78,19 +78,19 @@ def test_what_is_too_much_for_a_turn_comes_in_the_next_ones(models: Models) -> N
     )
 
 
-def test_models_that_change_all_the_time_keep_no_other_waiting(models: Models) -> None:
+def test_models_that_change_often_do_not_delay_others(models: Models) -> None:
     assert models.change(NAMES) == FIRST
     assert models.change(FIRST) == SECOND
     assert models.change(FIRST + SECOND) == sorted([*LAST, *FIRST[:-1]])
 
 
-def test_what_changes_again_while_it_waits_is_planned_once(models: Models) -> None:
+def test_a_waiting_model_that_changes_again_is_planned_once(models: Models) -> None:
     models.change(NAMES)
     assert models.change(SECOND + LAST) == SECOND
     assert [models.turn(), models.turn()] == [LAST, []]
 
 
-def test_what_concerns_all_models_has_all_planned(models: Models) -> None:
+def test_a_change_of_all_models_has_all_planned(models: Models) -> None:
     assert models.turn(RegistryRead([])) == NAMES
 
 

@@ -40,7 +40,7 @@ def told(effects: list[AnyEffect]) -> list[AnyEffect]:
     return [effect for effect in effects if isinstance(effect, RaiseAlarm)]
 
 
-def test_other_models_go_on_and_a_replay_gives_the_same(broken: set[str]) -> None:
+def test_a_failed_planner_does_not_affect_other_models_or_the_replay(broken: set[str]) -> None:
     harness = leading()
     broken.add("m")
     harness.kv = {"m": 1.0, "n": 1.0}
@@ -57,7 +57,7 @@ def test_other_models_go_on_and_a_replay_gives_the_same(broken: set[str]) -> Non
     assert twin.snapshot() == harness.controller.snapshot()
 
 
-def test_it_plans_again_when_it_can_and_the_next_fault_is_told_anew(broken: set[str]) -> None:
+def test_a_planner_recovers_and_a_new_failure_is_reported_again(broken: set[str]) -> None:
     harness = leading()
     for fails in (True, False, True):
         broken.symmetric_difference_update("m")

@@ -95,7 +95,7 @@ def codes(recommendation: Recommendation) -> set[ReasonCode]:
     return {reason.code for reason in recommendation.reasons}
 
 
-def test_it_grows_in_one_step_and_says_what_a_worker_serves() -> None:
+def test_it_grows_in_one_step_with_the_rate_of_a_worker_in_the_reason() -> None:
     harness = QueueingHarness(one())
     recommendation = harness.hear(200, 12)
     [need] = recommendation.demands
@@ -108,7 +108,7 @@ def test_it_grows_in_one_step_and_says_what_a_worker_serves() -> None:
     assert 0.5 * harness.counts()["one"] < reason.numbers["busy"] < harness.counts()["one"]
 
 
-def test_the_pools_of_a_role_share_the_load_and_the_cheapest_serves_it() -> None:
+def test_the_cheapest_pool_serves_the_load_of_a_role() -> None:
     harness = QueueingHarness(*two())
     [need] = harness.hear(200, 400).demands
     assert need.capacities["fast"] / 4.0 < need.capacities["slow"] / 1.0
@@ -121,7 +121,7 @@ def test_the_pools_of_a_role_share_the_load_and_the_cheapest_serves_it() -> None
     assert scarce.counts()["fast"] == -int(-left // need.capacities["fast"]), "for what the others leave, not for all"
 
 
-def test_the_pools_of_a_role_say_one_load_and_what_each_takes_of_it() -> None:
+def test_reasons_of_pools_have_the_load_of_the_role_and_their_shares() -> None:
     harness = QueueingHarness(*two(8))
     harness.hear(150, 400)
     recommendation = harness.hear(190, 30)
@@ -133,7 +133,7 @@ def test_the_pools_of_a_role_say_one_load_and_what_each_takes_of_it() -> None:
     assert sum(reason.numbers["takes"] for reason in reasons) == pytest.approx(arriving + backlog)
 
 
-def test_a_pool_that_misses_the_objective_serves_nothing_and_goes() -> None:
+def test_a_pool_that_cannot_meet_the_objective_is_scaled_down() -> None:
     harness = QueueingHarness(*reversed(two()), workers=12, itl_ms=20.0)
     recommendation = harness.hear(200, 800)
     [need] = recommendation.demands
@@ -146,20 +146,20 @@ def test_a_pool_that_misses_the_objective_serves_nothing_and_goes() -> None:
     assert reason.numbers["best_ms"] > 24.0
 
 
-def test_where_no_pool_meets_the_objective_the_work_is_sized_for() -> None:
+def test_without_a_pool_that_meets_the_objective_pools_are_sized_for_the_work() -> None:
     harness = QueueingHarness(one(), itl_ms=9.0)
     recommendation = harness.hear(200, 12, isl_tokens=8_000.0, osl_tokens=10.0)
     assert ReasonCode.SLA_INFEASIBLE in codes(recommendation)
     assert harness.counts()["one"] > 30, "8,000 tokens take 164 ms: 33 workers do nothing else"
 
 
-def test_an_objective_that_no_request_meets_at_all_is_a_mistake_and_holds() -> None:
+def test_an_objective_below_any_latency_holds_the_pools() -> None:
     harness = QueueingHarness(one(), ttft_ms=3.0)
     assert codes(harness.hear(200, 60)) == {ReasonCode.SLA_INFEASIBLE}
     assert harness.counts() == {"one": 1}
 
 
-def test_what_is_replaced_goes_as_the_others_become_ready() -> None:
+def test_a_replaced_pool_shrinks_as_the_other_becomes_ready() -> None:
     harness = QueueingHarness(*two(), workers=11, knobs=replace(KNOBS, switching_cost_hours=0.0))
     for _ in range(400):
         recommendation = harness.hear(200, obey=False)
@@ -173,7 +173,7 @@ def test_what_is_replaced_goes_as_the_others_become_ready() -> None:
     assert harness.hear(200, obey=False).targets["fast"] == -int(-left // need.capacities["fast"])
 
 
-def test_a_shrink_waits_until_nothing_has_called_for_the_workers_for_a_start_up() -> None:
+def test_a_shrink_waits_until_workers_were_not_needed_for_a_start_up_time() -> None:
     harness = QueueingHarness(one(), knobs=QueueingKnobs(start_up_ms=100_000))
     harness.hear(200, 300)
     busy = harness.counts()["one"]
@@ -183,7 +183,7 @@ def test_a_shrink_waits_until_nothing_has_called_for_the_workers_for_a_start_up(
     assert harness.counts()["one"] < busy / 3
 
 
-def test_who_has_just_started_asks_for_no_less_than_the_busiest_it_has_seen_and_then_shrinks_for_good() -> None:
+def test_during_the_first_interval_its_busiest_part_counts() -> None:
     harness = QueueingHarness(*two())
     [need] = harness.hear(200, 60).demands
     busy, demands, counts = harness.counts(), [], []
@@ -196,7 +196,7 @@ def test_who_has_just_started_asks_for_no_less_than_the_busiest_it_has_seen_and_
     assert counts[-1] < counts[0] / 3
 
 
-def test_a_need_is_for_no_peak_that_is_over_unless_requests_still_wait() -> None:
+def test_a_passed_peak_is_no_demand_unless_requests_wait() -> None:
     harness = QueueingHarness(one())
     harness.hear(200, 30, obey=False)
     [need] = harness.hear(10, 20, obey=False).demands
@@ -205,7 +205,7 @@ def test_a_need_is_for_no_peak_that_is_over_unless_requests_still_wait() -> None
     assert need.demand > 200.0
 
 
-def test_what_waits_too_long_is_served_beside_what_arrives() -> None:
+def test_a_backlog_is_served_in_addition_to_arrivals() -> None:
     harness = QueueingHarness(one(), knobs=QueueingKnobs(start_up_ms=30_000, drain_ms=20_000))
     [need] = harness.hear(100, 200).demands
     calm = harness.counts()["one"]
@@ -220,14 +220,14 @@ def test_what_waits_too_long_is_served_beside_what_arrives() -> None:
     assert harness.counts()["one"] == calm, "when it is served they go"
 
 
-def test_an_objective_of_tokens_counts_whatever_arrives() -> None:
+def test_an_objective_in_tokens_per_s_counts_without_arrivals() -> None:
     harness = QueueingHarness(one(), tokens_per_s=40_000.0)
     [need] = harness.hear(3, 60).demands
     assert need.demand == pytest.approx(200.0)
     assert harness.counts()["one"] == -int(-200 // need.capacities["one"])
 
 
-def test_the_objectives_say_of_which_share_of_the_requests_they_are() -> None:
+def test_objectives_apply_to_the_attainment_fraction() -> None:
     counts = []
     for attainment in (0.0, 0.95, 0.999):
         harness = QueueingHarness(one(), attainment=attainment)
@@ -236,7 +236,7 @@ def test_the_objectives_say_of_which_share_of_the_requests_they_are() -> None:
     assert counts[0] < counts[1] < counts[2]
 
 
-def test_nothing_arrives_and_nothing_stays() -> None:
+def test_without_arrivals_all_workers_are_removed() -> None:
     harness = QueueingHarness(*two())
     assert harness.hear(0, 400).demands[0].demand == 0.0
     assert harness.counts() == {"fast": 0, "slow": 0}
@@ -244,7 +244,7 @@ def test_nothing_arrives_and_nothing_stays() -> None:
     assert sum(harness.counts().values()) > 10
 
 
-def test_what_the_pools_cannot_serve_is_said() -> None:
+def test_unserved_demand_is_reported() -> None:
     harness = QueueingHarness(*two(3))
     recommendation = harness.hear(400, 60)
     assert harness.counts() == {"fast": 3, "slow": 3}

@@ -22,7 +22,7 @@ NAN, INF = float("nan"), float("inf")
 
 
 @pytest.mark.parametrize(("demand", "capacity", "count"), [(2.1, 1.0, 3), (2.0, 1.0, 2), (0.0, 1.0, 1), (9.0, 0.0, 1)])
-def test_workers_for_a_demand(demand: float, capacity: float, count: int) -> None:
+def test_replicas_for_divides_and_rounds_up(demand: float, capacity: float, count: int) -> None:
     assert replicas_for(demand, capacity, 1) == count
 
 
@@ -30,12 +30,12 @@ def test_workers_for_a_demand(demand: float, capacity: float, count: int) -> Non
 @example(INF, INF, 0)
 @example(INF, 1.0, 0)
 @example(1e308, 1e-308, 0)
-def test_a_count_is_always_a_count(demand: float, capacity: float, least: int) -> None:
+def test_any_demand_gives_a_valid_count(demand: float, capacity: float, least: int) -> None:
     assert least <= replicas_for(demand, capacity, least) <= REPLICAS_MAX
 
 
 @given(st.floats(0, 1e9), st.floats(0, 1e9), st.floats(1e-3, 1e9), st.floats(1e-3, 1e9))
-def test_more_demand_or_less_capacity_needs_no_fewer(one: float, other: float, weak: float, strong: float) -> None:
+def test_counts_are_monotone_in_demand_and_capacity(one: float, other: float, weak: float, strong: float) -> None:
     low, high = sorted((one, other))
     weak, strong = sorted((weak, strong))
     assert replicas_for(low, strong, 1) <= replicas_for(high, strong, 1) <= replicas_for(high, weak, 1)
@@ -44,19 +44,19 @@ def test_more_demand_or_less_capacity_needs_no_fewer(one: float, other: float, w
 @pytest.mark.parametrize(
     ("factor", "itl"), [(2.0, 25.0), (0.5, 100.0), (0.0, 50.0), (-1.0, 50.0), (NAN, 50.0), (INF, 50.0)]
 )
-def test_the_itl_that_a_profile_must_show(factor: float, itl: float) -> None:
+def test_the_corrected_itl_objective_is_divided_by_the_factor(factor: float, itl: float) -> None:
     assert corrected_itl_ms(50.0, factor) == itl
 
 
 @pytest.mark.parametrize(
     ("observed", "profiled"), [(0.0, 1.0), (1.0, 0.0), (NAN, 1.0), (1.0, NAN), (INF, 1.0), (1.0, INF)]
 )
-def test_a_latency_that_says_nothing_corrects_nothing(observed: float, profiled: float) -> None:
+def test_unknown_latencies_give_no_correction(observed: float, profiled: float) -> None:
     assert correction_factor(observed, profiled) == 1.0
     assert correction_factor(30.0, 20.0) == 1.5
 
 
-def test_concurrency_by_littles_law() -> None:
+def test_concurrency_follows_littles_law() -> None:
     assert concurrency(1_800.0, 2, 10_000.0, 180_000.0) == 50.0
     assert concurrency(1_800.0, 0, 10_000.0, 180_000.0) == 100.0
     assert concurrency(1_800.0, 2, 10_000.0, 0.0) == 0.0
@@ -78,16 +78,16 @@ def test_concurrency_by_littles_law() -> None:
         ([], 100, 0),
     ],
 )
-def test_a_step_by_load(loads: list[float], target: float, step: int) -> None:
+def test_steps_by_load(loads: list[float], target: float, step: int) -> None:
     assert load_step(loads, target) == step
 
 
 @given(st.lists(st.floats(0, 1e9), max_size=9), st.floats(0, 1e9), st.floats(0, 1e9))
-def test_more_load_never_takes_a_worker_away(loads: list[float], more: float, target: float) -> None:
+def test_steps_are_monotone_in_load(loads: list[float], more: float, target: float) -> None:
     assert load_step(loads, target) <= load_step([load + more for load in loads], target)
 
 
-def test_two_jobs() -> None:
+def test_steps_of_an_aggregated_pool_combine_both_loads() -> None:
     table = {(p, d): combine_steps(p, d) for p in (-1, 0, 1) for d in (-1, 0, 1)}
     assert {pair for pair, step in table.items() if step == 1} == {(1, 1), (1, 0), (0, 1), (1, -1), (-1, 1)}
     assert {pair for pair, step in table.items() if step == -1} == {(-1, -1)}
@@ -104,11 +104,13 @@ def test_two_jobs() -> None:
         ([1], None, False),
     ],
 )
-def test_whether_one_less_would_do(loads: list[float], load_max: float | None, *, can: bool) -> None:
+def test_consolidation_is_allowed_if_one_worker_less_suffices(
+    loads: list[float], load_max: float | None, *, can: bool
+) -> None:
     assert can_consolidate(loads, Line(1.0, 10.0).at, objective_ms=100.0, load_max=load_max) is can
 
 
-def test_what_an_idle_worker_takes_anyway_does_not_count() -> None:
+def test_the_latency_of_an_idle_worker_is_excluded_from_consolidation() -> None:
     assert can_consolidate([1, 1], Line(1.0, 90.0).at, objective_ms=100.0)
     assert not can_consolidate([1, 1], Line(1.0, 100.0).at, objective_ms=100.0)
 
@@ -116,7 +118,7 @@ def test_what_an_idle_worker_takes_anyway_does_not_count() -> None:
 # -- what one engine can take ------------------------------------------------------------------------------------------
 
 
-def test_capacity_by_hand() -> None:
+def test_capacities_equal_manual_calculations() -> None:
     line = Line(1.0, 2.0)  # 2 ms, and 1 ms a token
     found = prefill_capacity(line, 500.0, 2_000.0)
     assert found is not None
@@ -134,7 +136,7 @@ def test_capacity_by_hand() -> None:
 
 
 @given(st.floats(1e-6, 10), st.floats(-100, 1e4), st.floats(1, 1e5), st.floats(0, 1e6), st.floats(0, 1e6))
-def test_a_looser_objective_allows_no_less(slope: float, base: float, isl: float, one: float, other: float) -> None:
+def test_capacity_is_monotone_in_the_objective(slope: float, base: float, isl: float, one: float, other: float) -> None:
     tight, loose = (prefill_capacity(Line(slope, base), isl, ttft) for ttft in sorted((one, other)))
     if tight is not None:
         assert loose is not None
@@ -142,7 +144,7 @@ def test_a_looser_objective_allows_no_less(slope: float, base: float, isl: float
         assert tight.ttft_ms <= min(one, other) * (1 + 1e-6) + 1e-6
 
 
-def test_the_others_hold_what_they_take_over_for_longer() -> None:
+def test_redistributed_requests_raise_the_concurrency_of_others() -> None:
     assert load_after_removal(100.0, 5, Line(0.0, 20.0)) == pytest.approx(125.0), "where latency stays the same"
     line = Line(0.05, 10.0)
     after = load_after_removal(206.0, 3, line)

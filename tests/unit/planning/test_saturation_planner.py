@@ -23,26 +23,26 @@ def codes(recommendation: Recommendation) -> dict[str, list[ReasonCode]]:
     return found
 
 
-def test_a_fleet_of_which_eight_of_ten_drown_grows_by_more_than_one() -> None:
+def test_several_overloaded_workers_grow_the_pool_by_more_than_one() -> None:
     recommendation = SaturationHarness(workers=10).run_loads(60, a=[DROWNING] * 8 + [IDLE] * 2)
     assert recommendation.targets["a"] > 20
     upstream = SaturationHarness(workers=10, profile="upstream").run_loads(60, a=[DROWNING] * 8 + [IDLE] * 2)
     assert upstream.targets == {"a": 9}, "the original shrinks it"
 
 
-def test_what_waits_is_answered_in_one_step() -> None:
+def test_waiting_requests_are_sized_for_in_one_step() -> None:
     waiting = [ReportedLoad(kv=0.7, waiting=250)] * 2
     assert SaturationHarness().run_loads(60, a=waiting).targets["a"] >= 10
     assert SaturationHarness(profile="upstream").run_loads(60, a=waiting).targets == {"a": 3}
 
 
-def test_growth_does_not_wait_for_a_window_to_fill() -> None:
+def test_growth_does_not_wait_for_a_complete_window() -> None:
     harness = SaturationHarness(workers=4)
     assert harness.run_loads(300, a=[MIDDLE] * 4).targets == {}
     assert harness.run_loads(1, a=[ReportedLoad(kv=0.9, waiting=40)] * 4).targets["a"] > 4
 
 
-def test_a_flood_is_answered_by_most_of_what_it_needs_at_once_and_a_spike_is_not() -> None:
+def test_a_sustained_overload_grows_at_once_and_a_spike_does_not() -> None:
     harness = SaturationHarness(workers=4)
     harness.run_loads(300, a=[MIDDLE] * 4)
     assert harness.run_loads(1, a=[ReportedLoad(kv=0.9, waiting=60)] * 4).targets == {"a": 10}, "of 15"
@@ -52,12 +52,12 @@ def test_a_flood_is_answered_by_most_of_what_it_needs_at_once_and_a_spike_is_not
 
 
 @pytest.mark.parametrize(("kv", "targets"), [(0.71, {}), (0.73, {"a": 11})])
-def test_it_grows_above_nine_tenths_of_what_saturates(kv: float, targets: dict[str, int]) -> None:
+def test_it_grows_above_90_percent_utilisation(kv: float, targets: dict[str, int]) -> None:
     assert SaturationHarness(workers=10).run_loads(60, a=[ReportedLoad(kv=kv)] * 10).targets == targets
 
 
 @pytest.mark.parametrize(("kv", "targets"), [(0.55, {}), (0.53, {"a": 9}), (0.20, {"a": 4})])
-def test_it_shrinks_to_what_would_be_filled_to_three_quarters(kv: float, targets: dict[str, int]) -> None:
+def test_it_shrinks_to_75_percent_utilisation(kv: float, targets: dict[str, int]) -> None:
     assert SaturationHarness(workers=10).run_loads(MINUTES, a=[ReportedLoad(kv=kv)] * 10).targets == targets
 
 
@@ -68,7 +68,7 @@ def test_a_shrink_waits_until_the_last_peak_is_over() -> None:
     assert harness.run_loads(60, a=[ReportedLoad(kv=0.2)] * 10).targets == {"a": 4}
 
 
-def test_a_worker_that_never_comes_holds_nobody_up() -> None:
+def test_an_overdue_worker_does_not_prevent_growth() -> None:
     harness = SaturationHarness()
     harness.pool("a").set_desired(3, harness.now)
     high = [ReportedLoad(kv=0.9)] * 2
@@ -76,7 +76,7 @@ def test_a_worker_that_never_comes_holds_nobody_up() -> None:
     assert harness.run_loads(600, a=[ReportedLoad(kv=0.9, waiting=20)] * 2).targets["a"] > 3
 
 
-def test_where_workers_do_not_come_another_pool_of_the_role_grows() -> None:
+def test_another_pool_of_the_role_grows_if_workers_are_overdue() -> None:
     dear = PoolKnobs("b", "aggregated", gpus_per_worker=4, replicas_max=100)
     harness = SaturationHarness(POOL, dear)
     high = [ReportedLoad(kv=0.9)] * 2
@@ -87,7 +87,7 @@ def test_where_workers_do_not_come_another_pool_of_the_role_grows() -> None:
     assert ReasonCode.PENDING_UNREACHED in codes(recommendation)["a"]
 
 
-def test_growth_takes_the_pool_that_holds_most_for_its_cost() -> None:
+def test_growth_takes_the_pool_with_the_highest_capacity_per_cost() -> None:
     small = PoolKnobs("a", "aggregated", gpus_per_worker=1, replicas_max=100)
     large = PoolKnobs("b", "aggregated", gpus_per_worker=2, replicas_max=100)
     harness = SaturationHarness(small, large)
@@ -98,7 +98,7 @@ def test_growth_takes_the_pool_that_holds_most_for_its_cost() -> None:
     assert harness.run_loads(MINUTES, a=low, b=low).targets == {"a": 1}, "the dearest goes first"
 
 
-def test_a_silent_worker_is_neither_idle_nor_loaded() -> None:
+def test_a_silent_worker_counts_as_neither_idle_nor_loaded() -> None:
     harness = SaturationHarness(workers=4)
     assert harness.run_loads(MINUTES, a=[ReportedLoad(kv=0.45)] * 4).targets == {"a": 3}
     harness = SaturationHarness(workers=4)
@@ -108,13 +108,13 @@ def test_a_silent_worker_is_neither_idle_nor_loaded() -> None:
 
 
 @pytest.mark.parametrize("missing", [ReportedLoad(kv=None), ReportedLoad(waiting=None)])
-def test_a_number_that_is_left_out_is_not_zero(missing: ReportedLoad) -> None:
+def test_a_missing_metric_is_not_zero(missing: ReportedLoad) -> None:
     assert SaturationHarness(workers=4).run_loads(MINUTES, a=[ReportedLoad(kv=0.45)] * 3 + [missing]).targets == {}
     recommendation = SaturationHarness(workers=4).run_loads(MINUTES, a=[missing] * 4)
     assert (recommendation.targets, codes(recommendation)) == ({}, {"a": [ReasonCode.NO_DATA]})
 
 
-def test_a_pool_without_workers_grows_for_the_others_of_its_role() -> None:
+def test_an_empty_pool_grows_for_the_load_of_its_role() -> None:
     empty = PoolKnobs("b", "aggregated", replicas_min=0, replicas_max=8)
     full = PoolKnobs("a", "aggregated", replicas_max=2)
     harness = SaturationHarness(full, empty)
@@ -126,7 +126,7 @@ def test_a_pool_without_workers_grows_for_the_others_of_its_role() -> None:
     assert harness.run_loads(600, a=[MIDDLE] * 2).targets == {}
 
 
-def test_a_pool_that_is_silent_neither_gives_nor_lets_others_give() -> None:
+def test_a_silent_pool_prevents_shrinks_of_its_role() -> None:
     other = PoolKnobs("b", "aggregated", gpus_per_worker=4, replicas_max=100)
     recommendation = SaturationHarness(POOL, other, workers=4).run_loads(
         MINUTES, a=[ReportedLoad(kv=0.56)] * 4, b=[None] * 4
@@ -134,7 +134,7 @@ def test_a_pool_that_is_silent_neither_gives_nor_lets_others_give() -> None:
     assert (recommendation.targets, codes(recommendation)["b"]) == ({}, [ReasonCode.NO_DATA])
 
 
-def test_what_others_hold_for_themselves_is_given_whatever_a_silent_pool_holds() -> None:
+def test_excess_capacity_of_other_pools_is_removed_despite_a_silent_pool() -> None:
     other = PoolKnobs("b", "aggregated", gpus_per_worker=4, replicas_max=100)
     mute = [ReportedLoad(kv=None)] * 4
     assert SaturationHarness(POOL, other, workers=4).run_loads(
@@ -142,7 +142,7 @@ def test_what_others_hold_for_themselves_is_given_whatever_a_silent_pool_holds()
     ).targets == {"a": 2}
 
 
-def test_who_is_late_is_not_given_up_for_growth() -> None:
+def test_overdue_workers_are_not_cancelled_for_growth() -> None:
     harness = SaturationHarness()
     harness.pool("a").set_desired(5, harness.now)
     harness.run_loads(90, a=[MIDDLE] * 2)
@@ -153,14 +153,14 @@ def test_who_is_late_is_not_given_up_for_growth() -> None:
     )
 
 
-def test_either_signal_of_an_aggregated_worker_grows_and_both_shrink() -> None:
+def test_either_signal_grows_an_aggregated_pool_and_both_shrink_it() -> None:
     assert SaturationHarness(workers=4).run_loads(30, a=[ReportedLoad(kv=0.2, waiting=6)] * 4).targets["a"] > 4
     assert SaturationHarness(workers=4).run_loads(30, a=[ReportedLoad(kv=0.9)] * 4).targets["a"] > 4
     assert SaturationHarness(workers=4).run_loads(MINUTES, a=[ReportedLoad(kv=0.2, waiting=3)] * 4).targets == {}
     assert SaturationHarness(workers=4).run_loads(MINUTES, a=[ReportedLoad(kv=0.2)] * 4).targets == {"a": 2}
 
 
-def test_prefill_goes_by_who_computes_and_by_the_queue_and_decode_by_the_cache() -> None:
+def test_prefill_is_sized_by_busy_workers_and_queue_and_decode_by_cache() -> None:
     pools = PoolKnobs("p", "prefill", replicas_max=20), PoolKnobs("d", "decode", replicas_max=20)
     harness = SaturationHarness(*pools, workers=4)
     busy, idle = ReportedLoad(kv=0.02, running=1), ReportedLoad(kv=0.02, running=0)
@@ -172,7 +172,7 @@ def test_prefill_goes_by_who_computes_and_by_the_queue_and_decode_by_the_cache()
     assert harness.run_loads(30, p=[queued, idle, idle, idle], d=[ReportedLoad(kv=0.9)] * 4).targets == {"d": 5}
 
 
-def test_what_frontends_hold_back_counts() -> None:
+def test_requests_queued_at_frontends_count() -> None:
     harness = SaturationHarness(workers=4)
 
     def tell() -> None:
@@ -184,7 +184,7 @@ def test_what_frontends_hold_back_counts() -> None:
     assert harness.run_loads(1, a=[MIDDLE] * 4).targets == {"a": 7}, "90 requests of 30 a worker are three workers more"
 
 
-def test_workers_that_are_about_to_leave_are_not_given_twice() -> None:
+def test_draining_workers_are_not_removed_twice() -> None:
     harness = SaturationHarness(workers=10)
     low = [ReportedLoad(kv=0.48)] * 10
     assert harness.run_loads(MINUTES, a=low).targets == {"a": 8}
@@ -192,7 +192,7 @@ def test_workers_that_are_about_to_leave_are_not_given_twice() -> None:
     assert harness.run_loads(5, a=low).targets == {}
 
 
-def test_it_says_what_a_role_needs_and_what_a_worker_serves_of_it() -> None:
+def test_the_recommendation_has_demand_and_capacities_of_each_role() -> None:
     (need,) = SaturationHarness(workers=10).run_loads(60, a=[ReportedLoad(kv=0.8)] * 10).demands
     assert (need.role, need.capacities) == ("aggregated", {"a": 1.0})
     assert need.demand == pytest.approx(10 / 0.9)
@@ -202,7 +202,7 @@ def test_it_says_what_a_role_needs_and_what_a_worker_serves_of_it() -> None:
     assert need.demand == pytest.approx(10.0), "as much as there is"
 
 
-def test_it_says_whether_one_less_is_safe() -> None:
+def test_can_remove_one_is_true_if_one_worker_less_suffices() -> None:
     for kv, safe in ((0.5, True), (0.58, False), (0.9, False)):
         harness = SaturationHarness(workers=10)
         harness.run_loads(MINUTES, a=[ReportedLoad(kv=kv)] * 10)
@@ -222,7 +222,7 @@ def changes(mean: float, seed: int, hours: int = 2, **knobs: object) -> list[int
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_load_that_swings_around_a_boundary_changes_nothing(seed: int) -> None:
+def test_a_load_that_oscillates_around_a_threshold_changes_nothing(seed: int) -> None:
     at_own, at_upstream = 0.72 * 5, 0.70 * 5
     assert changes(at_own, seed) == [6], "it grows once, and then it rests"
     assert len(changes(at_upstream, seed, profile="upstream")) / 2 >= 10, "an hour"

@@ -51,11 +51,11 @@ class TokenHarness(SaturationHarness):
 
 
 @pytest.mark.parametrize(("tokens", "targets"), [(70_000, {}), (73_000, {"a": 5}), (30_000, {"a": 2})])
-def test_tokens_in_use_against_what_workers_can_hold(tokens: float, targets: dict[str, int]) -> None:
+def test_utilisation_is_tokens_in_use_over_token_capacity(tokens: float, targets: dict[str, int]) -> None:
     assert TokenHarness().run(MINUTES, tokens).targets == targets
 
 
-def test_what_waits_takes_the_tokens_of_its_prompt_and_output() -> None:
+def test_waiting_requests_count_with_prompt_and_output_tokens() -> None:
     assert TokenHarness().run(30, 70_000.0, waiting=4).targets == {"a": 5}, (
         "4 x (70,000 + 4 x 600) are more than 288,000"
     )
@@ -63,7 +63,7 @@ def test_what_waits_takes_the_tokens_of_its_prompt_and_output() -> None:
     assert TokenHarness().run(30, 70_000.0, queued=200).targets == {"a": 6}, "120,000 more that frontends hold back"
 
 
-def test_what_was_held_when_requests_queued_is_all_that_it_can_hold() -> None:
+def test_tokens_held_while_requests_queued_are_the_capacity() -> None:
     harness = TokenHarness()
     assert harness.run(30, 60_000.0).targets == {}
     assert harness.run(30, 60_000.0, waiting=6).targets == {"a": 5}, "compute bound"
@@ -71,7 +71,7 @@ def test_what_was_held_when_requests_queued_is_all_that_it_can_hold() -> None:
     assert harness.run(30, 65_000.0).targets == {}, "until it holds more"
 
 
-def test_what_it_has_learned_outlives_it() -> None:
+def test_learned_capacities_survive_a_restart() -> None:
     harness, heir = TokenHarness(), TokenHarness()
     assert harness.planner.export_learned() is None
     harness.run(30, 60_000.0, waiting=6)
@@ -95,7 +95,7 @@ def test_what_it_has_learned_outlives_it() -> None:
         {"-1": [5.0]},
     ],
 )
-def test_what_no_worker_can_hold_is_not_learned(observed: dict[str, list[float]]) -> None:
+def test_capacities_above_the_cache_are_not_learned(observed: dict[str, list[float]]) -> None:
     harness = TokenHarness()
     with pytest.raises(msgspec.ValidationError):
         harness.planner.import_learned(
@@ -105,23 +105,23 @@ def test_what_no_worker_can_hold_is_not_learned(observed: dict[str, list[float]]
 
 
 @pytest.mark.parametrize("tokens", [0.0, -1.0, 1e-9, 1e13])
-def test_what_cannot_be_held_is_not_observed(tokens: float) -> None:
+def test_tokens_above_the_cache_are_not_observed(tokens: float) -> None:
     observed = ObservedCapacity()
     observed.record(50.0, tokens)
     assert observed.by_bucket == {}
 
 
-def test_a_prefill_worker_that_computes_is_full_whatever_its_cache() -> None:
+def test_a_busy_prefill_worker_is_full_at_any_cache_usage() -> None:
     assert TokenHarness("prefill").run(30, 2_000.0, running=1).targets == {"a": 5}
     assert TokenHarness("prefill").run(MINUTES, 2_000.0, running=0).targets == {"a": 1}
 
 
-def test_who_does_not_say_how_many_blocks_is_not_judged() -> None:
+def test_workers_without_a_number_of_blocks_are_excluded() -> None:
     recommendation = TokenHarness().run(MINUTES, None)
     assert (recommendation.targets, recommendation.reasons[0].code) == ({}, ReasonCode.NO_DATA)
 
 
-def test_the_tokens_are_in_what_it_says_that_it_needs() -> None:
+def test_the_demand_is_in_tokens() -> None:
     (need,) = TokenHarness().run(30, 70_000.0).demands
     assert need.capacities == {"a": 80_000.0}
     assert need.demand == pytest.approx(320_000.0)

@@ -15,7 +15,7 @@ def make_harness(*pools: PoolKnobs, workers: int = 2) -> SaturationHarness:
     return SaturationHarness(*pools, workers=workers, profile="upstream")
 
 
-def test_it_looks_once_a_minute_and_says_the_same_until_then() -> None:
+def test_between_evaluations_of_a_minute_the_recommendation_is_repeated() -> None:
     world = make_harness()
     assert targets(
         world.run_loads(1, a=[LOW] * 2), world.run_loads(1, a=[HIGH] * 2), world.run_loads(58, a=[HIGH] * 2)
@@ -27,7 +27,7 @@ def test_it_looks_once_a_minute_and_says_the_same_until_then() -> None:
     assert world.run_loads(1, a=[HIGH] * 2).targets == {"a": 3}
 
 
-def test_a_peak_counts_for_a_minute_after_it_is_over() -> None:
+def test_a_peak_counts_for_a_minute() -> None:
     world = make_harness(workers=3)
     world.run_loads(30, a=[LOW] * 3)
     world.run_loads(1, a=[HIGH] * 3)
@@ -35,23 +35,23 @@ def test_a_peak_counts_for_a_minute_after_it_is_over() -> None:
     assert world.run_loads(60, a=[LOW] * 3).targets == {"a": 2}
 
 
-def test_what_is_not_said_is_taken_for_idle() -> None:
+def test_missing_metrics_count_as_idle() -> None:
     assert make_harness(workers=4).run_loads(1, a=[ReportedLoad(kv=None)] * 3 + [LOW]).targets == {"a": 3}
 
 
-def test_a_decision_that_is_not_carried_out_freezes_its_pool() -> None:
+def test_a_pool_in_transition_is_held() -> None:
     world = make_harness()
     world.pool("a").set_desired(3, world.now)
     assert world.run_loads(300, a=[HIGH] * 2).targets == {}, "the third is late, and a fourth is never asked for"
 
 
-def test_of_several_pools_the_cheapest_gains_and_the_dearest_gives() -> None:
+def test_the_cheapest_pool_grows_and_the_most_expensive_shrinks() -> None:
     dear = PoolKnobs("b", "aggregated", gpus_per_worker=2, replicas_max=9)
     assert make_harness(POOL, dear).run_loads(1, a=[HIGH] * 2, b=[HIGH] * 2).targets == {"a": 3}
     assert make_harness(POOL, dear).run_loads(1, a=[LOW] * 2, b=[LOW] * 2).targets == {"b": 1}
 
 
-def test_roles_are_judged_apart_and_silence_is_a_hold() -> None:
+def test_roles_are_evaluated_separately_and_silence_is_a_hold() -> None:
     pools = PoolKnobs("p", "prefill"), PoolKnobs("d", "decode")
     assert make_harness(*pools).run_loads(1, p=[HIGH] * 2, d=[LOW] * 2).targets == {"p": 3, "d": 1}
     recommendation = make_harness().run_loads(120, a=[None] * 2)

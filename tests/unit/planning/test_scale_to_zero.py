@@ -16,7 +16,7 @@ SECONDS = AFTER_MS // 1_000
 # -- to zero -----------------------------------------------------------------------------------------------------------
 
 
-def test_after_nothing_was_asked_for_long_enough_all_pools_are_emptied() -> None:
+def test_an_idle_model_is_scaled_to_zero_in_all_pools() -> None:
     world = IdleHarness(PREFILL, DECODE, workers=2)
     world.report_traffic(SECONDS)
     assert world.bounds() == {}
@@ -27,7 +27,7 @@ def test_after_nothing_was_asked_for_long_enough_all_pools_are_emptied() -> None
 
 
 @pytest.mark.parametrize("said", [{"arrivals": 1}, {"queued": 1}, {"in_flight": 1}])
-def test_it_begins_anew_with_whatever_is_to_do(said: dict[str, int]) -> None:
+def test_any_work_restarts_the_idle_time(said: dict[str, int]) -> None:
     world = IdleHarness(ONE)
     world.report_traffic(SECONDS)
     world.report_traffic(1, ("f",), **said)
@@ -37,7 +37,7 @@ def test_it_begins_anew_with_whatever_is_to_do(said: dict[str, int]) -> None:
     assert world.bounded_counts() == {"one": 0}
 
 
-def test_what_completes_keeps_nothing_awake_and_what_is_still_under_way_does() -> None:
+def test_completions_are_no_work_and_outstanding_requests_are() -> None:
     world = IdleHarness(ONE)
     world.report_traffic(arrivals=1, in_flight=1)
     world.report_traffic(10 * SECONDS, in_flight=1)
@@ -47,7 +47,7 @@ def test_what_completes_keeps_nothing_awake_and_what_is_still_under_way_does() -
 
 
 @pytest.mark.parametrize("load", [{"waiting": 1, "running": 0}, {"waiting": 0, "running": 1}])
-def test_a_worker_that_has_work_keeps_its_model_awake(load: dict[str, int]) -> None:
+def test_load_of_a_worker_prevents_scale_to_zero(load: dict[str, int]) -> None:
     world = IdleHarness(ONE)
     world.report_traffic(SECONDS)
     world.report("one", **load)
@@ -56,7 +56,7 @@ def test_a_worker_that_has_work_keeps_its_model_awake(load: dict[str, int]) -> N
     assert world.bounds() == {}, "the work of requests that no frontend knows of"
 
 
-def test_while_a_frontend_is_refused_it_neither_falls_asleep_nor_sleeps_on() -> None:
+def test_a_refused_frontend_prevents_scale_to_zero_and_scales_from_zero() -> None:
     world = IdleHarness(ONE)
     world.model.traffic.frontends_max = 1
     for _ in range(3 * SECONDS):
@@ -71,7 +71,7 @@ def test_while_a_frontend_is_refused_it_neither_falls_asleep_nor_sleeps_on() -> 
     assert world.bounded_counts() == {"one": 1}, "somebody waits"
 
 
-def test_while_a_frontend_is_silent_it_is_not_known_whether_anything_is_to_do() -> None:
+def test_a_silent_frontend_prevents_scale_to_zero() -> None:
     world = IdleHarness(ONE)
     world.report_traffic(SECONDS - 10, ("f", "g"))
     world.report_traffic(20)
@@ -84,7 +84,7 @@ def test_while_a_frontend_is_silent_it_is_not_known_whether_anything_is_to_do() 
     assert world.bounded_counts() == {"one": 0}
 
 
-def test_without_any_frontend_nothing_sleeps() -> None:
+def test_without_frontends_no_model_scales_to_zero() -> None:
     world = IdleHarness(ONE)
     world.report_traffic(3 * SECONDS, ())
     assert world.bounds() == {}
@@ -101,7 +101,7 @@ def asleep(*pools: PoolKnobs) -> IdleHarness:
 
 
 @pytest.mark.parametrize("said", [{"arrivals": 1}, {"queued": 1}])
-def test_the_first_request_wakes_one_pool_of_each_role(said: dict[str, int]) -> None:
+def test_the_first_request_scales_one_pool_of_each_role_from_zero(said: dict[str, int]) -> None:
     world = asleep(PREFILL, DECODE, PoolKnobs("e", "decode", replicas_min=0))
     world.report_traffic(1, ("f",), **said)
     assert world.bounded_counts() == {"p": 1, "d": 1, "e": 0}
@@ -109,14 +109,14 @@ def test_the_first_request_wakes_one_pool_of_each_role(said: dict[str, int]) -> 
     assert world.bounded_counts(e=2) == {"p": 1, "d": 0, "e": 2}, "the planner has chosen another"
 
 
-def test_who_was_turned_away_has_woken_it_too() -> None:
+def test_a_rejected_request_scales_from_zero() -> None:
     world = asleep(ONE)
     world.report_traffic(arrivals=1)
     world.report_traffic(10)
     assert world.bounded_counts() == {"one": 1}, "nothing waits, and yet somebody has asked"
 
 
-def test_the_pool_that_comes_soonest_wakes_then_the_cheapest_then_by_name() -> None:
+def test_the_fastest_pool_scales_from_zero_then_the_cheapest_then_by_name() -> None:
     world = asleep(TWO, ONE)
     world.report_traffic(queued=1)
     assert world.bounded_counts() == {"one": 1, "two": 0}, "by name"
@@ -128,7 +128,7 @@ def test_the_pool_that_comes_soonest_wakes_then_the_cheapest_then_by_name() -> N
     assert world.bounded_counts() == {"one": 1, "two": 0}, "the soonest"
 
 
-def test_a_pool_that_does_not_come_is_followed_by_the_next() -> None:
+def test_after_an_overdue_pool_the_next_one_scales_from_zero() -> None:
     world = asleep(ONE, TWO)
     world.report_traffic(queued=1)
     world.pool("one").reset_desired(1, world.now)
@@ -142,7 +142,7 @@ def test_a_pool_that_does_not_come_is_followed_by_the_next() -> None:
     assert world.bounded_counts() == {"one": 1, "two": 1}, "there is no other"
 
 
-def test_what_is_not_known_wakes_nobody() -> None:
+def test_missing_reports_do_not_scale_from_zero() -> None:
     world = asleep(ONE)
     world.report_traffic(30, ())
     assert world.bounded_counts() == {"one": 0}
@@ -154,7 +154,7 @@ def test_what_is_not_known_wakes_nobody() -> None:
 
 
 @pytest.mark.parametrize("after_ms", [0, AFTER_MS])
-def test_a_role_keeps_its_last_worker_though_its_planner_wants_none(after_ms: int) -> None:
+def test_a_role_keeps_its_last_worker_against_its_planner(after_ms: int) -> None:
     world = IdleHarness(PREFILL, DECODE, workers=1, after_ms=after_ms)
     world.report_traffic(5)
     assert world.bounded_counts(p=0, d=0) == {"p": 1, "d": 1}
@@ -162,7 +162,7 @@ def test_a_role_keeps_its_last_worker_though_its_planner_wants_none(after_ms: in
     assert world.bounds(p=1, d=3) == {}
 
 
-def test_the_last_worker_is_one_that_serves_and_the_cheapest_of_those() -> None:
+def test_the_last_worker_is_the_cheapest_ready_one() -> None:
     world = IdleHarness(ONE, TWO)
     world.report_traffic(5)
     assert world.bounded_counts(one=0, two=0) == {"one": 1, "two": 0}
@@ -173,7 +173,7 @@ def test_the_last_worker_is_one_that_serves_and_the_cheapest_of_those() -> None:
     assert world.bounded_counts(one=0) == {"one": 1, "two": 0}, "the cheap one would have to come first"
 
 
-def test_the_last_worker_is_not_one_that_is_still_to_come() -> None:
+def test_the_last_worker_is_not_a_pending_one() -> None:
     world = IdleHarness(ONE, TWO)
     world.pool("one").accelerator = AcceleratorKnobs("dear", cost_per_hour=3.0)
     world.remove_newest("two")
@@ -182,12 +182,12 @@ def test_the_last_worker_is_not_one_that_is_still_to_come() -> None:
     assert world.bounded_counts(one=0, two=0) == {"one": 1, "two": 0}
 
 
-def test_a_model_that_never_sleeps_has_a_worker_of_each_role_from_the_start() -> None:
+def test_without_scale_to_zero_each_role_has_a_worker_from_the_start() -> None:
     world = IdleHarness(PREFILL, DECODE, workers=0, after_ms=0)
     assert world.bounded_counts() == {"p": 1, "d": 1}
 
 
-def test_a_role_that_always_has_a_worker_is_left_alone() -> None:
+def test_a_role_with_minimum_replicas_gets_no_bounds() -> None:
     world = IdleHarness(PoolKnobs("one", "aggregated"), TWO, workers=1)
     world.report_traffic(5)
     assert world.bounded_counts(one=0, two=0) == {"one": 0, "two": 0}, "the guard keeps one of the first"

@@ -40,7 +40,7 @@ class ScaleToZeroWorld(ControllerWorld):
 
 
 @pytest.mark.parametrize("planner", ["threshold", "throughput", "load", "sla", "hpa", "kpa"])
-def test_it_sleeps_in_one_step_and_wakes_in_the_turn_of_the_first_request(planner: str) -> None:
+def test_a_model_scales_to_zero_in_one_step_and_from_zero_in_the_turn_of_a_request(planner: str) -> None:
     world = ScaleToZeroWorld(planner)
     world.register("prefill", "p1", "p2")
     world.register("decode", "d1", "d2")
@@ -57,7 +57,7 @@ def test_it_sleeps_in_one_step_and_wakes_in_the_turn_of_the_first_request(planne
     assert world.decisions(woken) == [{"prefill": 1, "decode": 1}]
 
 
-def test_a_model_falls_asleep_when_its_time_is_over_without_any_report() -> None:
+def test_a_model_scales_to_zero_on_time_without_a_report() -> None:
     world = ScaleToZeroWorld("hpa")
     world.register("prefill", "p1")
     world.register("decode", "d1")
@@ -67,6 +67,6 @@ def test_a_model_falls_asleep_when_its_time_is_over_without_any_report() -> None
     assert wake <= world.now + 1_000, "hpa itself looks every 15 s"
 
 
-def test_a_new_model_that_never_sleeps_starts_its_first_workers() -> None:
+def test_a_new_model_without_scale_to_zero_starts_its_first_workers() -> None:
     world = ScaleToZeroWorld("threshold", after_ms=0)
     assert world.hear(10)[:1] == [{"prefill": 1, "decode": 1}]

@@ -56,7 +56,7 @@ class ScheduleWorld(ControllerWorld):
 FIXED = StaticKnobs({"prefill": 1, "decode": 1})
 
 
-def test_a_window_begins_and_ends_on_time_though_nothing_is_heard() -> None:
+def test_a_window_begins_and_ends_on_time_without_reports() -> None:
     world = ScheduleWorld(replicas_min=1, planner="static", planner_knobs={"static": FIXED})
     world.register("prefill", "p1")
     world.register("decode", "d1")
@@ -70,7 +70,7 @@ def test_a_window_begins_and_ends_on_time_though_nothing_is_heard() -> None:
     assert world.hear(10)[:1] == [{"prefill": 1, "decode": 4}], "the planner's count again, at the guard's pace"
 
 
-def test_a_model_does_not_sleep_in_a_window_and_is_woken_by_it() -> None:
+def test_a_window_prevents_scale_to_zero_and_scales_from_zero() -> None:
     world = ScheduleWorld(scale_to_zero_after_ms=60_000)
     assert world.hear(BEFORE_S) == [{"prefill": 1, "decode": 5}], "the other role is of no use without workers"
     world.register("prefill", "p1")
@@ -79,14 +79,14 @@ def test_a_model_does_not_sleep_in_a_window_and_is_woken_by_it() -> None:
     assert world.hear(2) == [{"prefill": 0, "decode": 0}]
 
 
-def test_a_gpu_budget_is_stronger_than_a_schedule() -> None:
+def test_a_gpu_budget_overrides_a_schedule() -> None:
     world = ScheduleWorld(replicas_min=1, planner="static", planner_knobs={"static": FIXED}, gpu_budget_max=4)
     world.register("prefill", "p1")
     world.register("decode", "d1")
     assert world.hear(BEFORE_S + 1) == [{"prefill": 1, "decode": 3}]
 
 
-def test_it_is_said_what_a_schedule_asks_for_and_until_when() -> None:
+def test_the_reason_has_the_scheduled_minimum_and_its_end() -> None:
     world = ScheduleWorld(replicas_min=1, planner="static", planner_knobs={"static": FIXED})
     world.register("prefill", "p1")
     world.register("decode", "d1")
@@ -100,7 +100,7 @@ def test_it_is_said_what_a_schedule_asks_for_and_until_when() -> None:
     ]
 
 
-def test_a_controller_that_is_restored_in_a_window_goes_on_with_it() -> None:
+def test_a_controller_restored_within_a_window_applies_it() -> None:
     world = ScheduleWorld(replicas_min=1, planner="static", planner_knobs={"static": FIXED})
     world.register("prefill", "p1")
     world.register("decode", "d1")
@@ -113,7 +113,7 @@ def test_a_controller_that_is_restored_in_a_window_goes_on_with_it() -> None:
     assert twin.snapshot() == world.controller.snapshot()
 
 
-def test_a_schedule_that_is_taken_out_in_its_window_has_no_floor_any_more() -> None:
+def test_a_removed_schedule_has_no_minimum() -> None:
     world = ScheduleWorld(replicas_min=1, planner="static", planner_knobs={"static": FIXED})
     world.register("prefill", "p1")
     world.register("decode", "d1")

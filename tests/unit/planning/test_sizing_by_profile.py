@@ -44,14 +44,14 @@ PREFILL, DECODE = PoolKnobs("p", "prefill", replicas_max=50), PoolKnobs("d", "de
 
 
 @pytest.mark.parametrize(("requests_per_s", "workers"), [(0.0, 1), (50.0, 1), (100.0, 1), (101.0, 2), (730.0, 8)])
-def test_for_the_mean_it_is_work_by_capacity(requests_per_s: float, workers: int) -> None:
+def test_for_the_mean_the_size_is_work_over_capacity(requests_per_s: float, workers: int) -> None:
     found = sizes(model(PREFILL, DECODE), demand(requests_per_s))
     assert {name: size.replicas for name, size in found.items()} == {"p": workers, "d": workers}
     assert found["p"].busy == pytest.approx(requests_per_s / 100.0)
 
 
 @pytest.mark.parametrize(("correction", "prefill"), [(0.5, 4), (1.0, 8), (2.0, 8)])
-def test_prompts_that_wait_do_not_make_prefill_slower(correction: float, prefill: int) -> None:
+def test_waiting_prompts_do_not_slow_down_prefill(correction: float, prefill: int) -> None:
     for attainment in (0.0, 0.95):
         corrected = replace(demand(730.0, attainment), prefill_correction=correction)
         found = sizes(model(PREFILL), corrected)["p"]
@@ -59,7 +59,7 @@ def test_prompts_that_wait_do_not_make_prefill_slower(correction: float, prefill
         assert found.replicas == prefill
 
 
-def test_for_a_share_prefill_has_short_waits_and_decode_room_for_swings() -> None:
+def test_an_attainment_shortens_prefill_waits_and_adds_decode_headroom() -> None:
     found = sizes(model(PREFILL, DECODE), demand(730.0, 0.95))
     assert found["p"].replicas == workers_within(7.3, 10.0, [(490.0, 1.0)], 0.95)
     assert found["d"].replicas == ceil(7.3 + NormalDist().inv_cdf(0.95) * sqrt(7.3 / 500))
@@ -72,7 +72,7 @@ def test_for_a_share_prefill_has_short_waits_and_decode_room_for_swings() -> Non
     assert tight["p"].replicas > found["p"].replicas
 
 
-def test_an_aggregated_worker_decodes_slower_while_it_prefills() -> None:
+def test_an_aggregated_worker_decodes_slower_during_prefill() -> None:
     pool = PoolKnobs("both", "aggregated", replicas_max=50)
     found = sizes(model(pool), demand(200.0))["both"]
     # 2 of n workers' time is prefill; the rest must decode 20,000 tokens within 50 ms * (1 - 2/n).
@@ -84,7 +84,7 @@ def test_an_aggregated_worker_decodes_slower_while_it_prefills() -> None:
     assert found.replicas == workers
 
 
-def test_what_a_prefix_cache_has_is_not_computed_but_takes_room() -> None:
+def test_cached_prefixes_need_no_prefill_but_cache_blocks() -> None:
     hits = replace(demand(730.0), kv_hit_rate=0.5)
     found = sizes(model(PREFILL, DECODE), hits)
     assert found["p"].busy == pytest.approx(3.65)
@@ -96,7 +96,7 @@ def test_what_a_prefix_cache_has_is_not_computed_but_takes_room() -> None:
     assert sizes(model(PREFILL, ttft_ms=9.0), hits)["p"].infeasible is None, "what is left of a prompt takes 5 ms"
 
 
-def test_a_corrected_engine_is_sized_like_one_that_takes_so_long() -> None:
+def test_a_corrected_engine_is_sized_like_an_equally_slow_one() -> None:
     linear = LINEAR.linear
     assert linear is not None
     slow = EngineProfile(linear=replace(linear, alpha=2 * linear.alpha, beta=2 * linear.beta))
@@ -104,7 +104,7 @@ def test_a_corrected_engine_is_sized_like_one_that_takes_so_long() -> None:
     assert corrected["d"].busy == pytest.approx(sizes(model(DECODE, engine=slow), demand(730.0))["d"].busy)
 
 
-def test_an_objective_that_these_requests_miss_is_said_and_the_work_is_sized_for() -> None:
+def test_an_unreachable_objective_is_reported_and_the_work_is_sized_for() -> None:
     found = sizes(model(PREFILL, ttft_ms=9.0), demand(730.0))["p"]
     assert found.infeasible is not None
     assert found.infeasible.code == ReasonCode.SLA_INFEASIBLE
@@ -124,7 +124,7 @@ def test_an_objective_that_these_requests_miss_is_said_and_the_work_is_sized_for
         ("aggregated", 500.0, 10.0),
     ],
 )
-def test_an_objective_that_nothing_meets_is_a_problem(role: Role, ttft_ms: float, itl_ms: float) -> None:
+def test_an_objective_below_any_latency_is_a_problem(role: Role, ttft_ms: float, itl_ms: float) -> None:
     pool = PoolKnobs("p", role, replicas_max=50)
     problem = sizes(model(pool, ttft_ms=ttft_ms, itl_ms=itl_ms), demand(730.0))["p"].problem
     assert problem is not None
@@ -132,7 +132,7 @@ def test_an_objective_that_nothing_meets_is_a_problem(role: Role, ttft_ms: float
     assert problem.numbers["best_ms"] == pytest.approx(0.02 if ttft_ms < 1.0 else 10.08)
 
 
-def test_prompts_that_cannot_be_in_time_do_not_hurry_the_others() -> None:
+def test_prompts_beyond_the_objective_do_not_add_workers() -> None:
     mixed = LengthDistribution((100.0, 40_000.0), (0.5, 0.5))
     needs = Demand(5.0, mixed, constant_length(100.0), 0.95)
     found = sizes(model(PREFILL), needs)["p"]
@@ -142,7 +142,7 @@ def test_prompts_that_cannot_be_in_time_do_not_hurry_the_others() -> None:
     assert found.infeasible is None, "half of them can be"
 
 
-def test_a_cache_that_holds_not_one_request_is_a_problem() -> None:
+def test_a_cache_below_one_request_is_a_problem() -> None:
     tiny = EngineProfile(linear=LinearKnobs(10.0, 0.08, 0.0, 0.02, max_kv_tokens=100.0))
     for pool in (DECODE, PoolKnobs("both", "aggregated", replicas_max=50)):
         problem = sizes(model(pool, engine=tiny), demand(10.0))[pool.name].problem
@@ -150,7 +150,7 @@ def test_a_cache_that_holds_not_one_request_is_a_problem() -> None:
         assert problem.code == ReasonCode.KV_CACHE_TOO_SMALL
 
 
-def test_a_missing_and_a_broken_profile_name_the_remedy() -> None:
+def test_missing_and_unusable_profiles_are_reported_with_a_remedy() -> None:
     for engine, words in (
         (EngineProfile(), "prefill_profile"),
         (EngineProfile(problem="x.npz: broken"), "x.npz: broken"),
@@ -161,7 +161,7 @@ def test_a_missing_and_a_broken_profile_name_the_remedy() -> None:
         assert words in problem.sentence()
 
 
-def test_the_cheapest_pool_of_a_role_comes_first() -> None:
+def test_the_cheapest_pool_of_a_role_serves_first() -> None:
     cheap, dear = replace(DECODE, name="b", replicas_max=3), replace(DECODE, name="a", gpus_per_worker=2)
     pools = model(cheap, dear)
     # On two GPUs a linear worker is as fast as on one, so it is twice as dear; its least count serves a part.
@@ -169,7 +169,7 @@ def test_the_cheapest_pool_of_a_role_comes_first() -> None:
     assert {name: size.replicas for name, size in sizes(pools, demand(600.0)).items()} == {"b": 3, "a": 3}
 
 
-def test_least_counts_serve_their_part_first() -> None:
+def test_minimum_replicas_serve_their_share_first() -> None:
     cheap, dear = replace(DECODE, name="b"), replace(DECODE, name="a", gpus_per_worker=2, replicas_min=4)
     for requests_per_s, counts in ((250.0, {"b": 1, "a": 4}), (730.0, {"b": 4, "a": 4}), (0.0, {"b": 1, "a": 4})):
         found = sizes(model(cheap, dear), demand(requests_per_s))
@@ -177,7 +177,7 @@ def test_least_counts_serve_their_part_first() -> None:
 
 
 @pytest.mark.parametrize(("standing", "first"), [((7, 1), "a"), ((1, 7), "b"), ((3, 5), "b"), ((1, 1), "b")])
-def test_noise_at_a_tie_does_not_move_the_demand_to_another_pool(standing: tuple[int, int], first: str) -> None:
+def test_noise_between_equal_pools_does_not_move_the_demand(standing: tuple[int, int], first: str) -> None:
     pools = model(replace(DECODE, name="a"), replace(DECODE, name="b"))
     linear = LINEAR.linear
     assert linear is not None
@@ -189,7 +189,7 @@ def test_noise_at_a_tie_does_not_move_the_demand_to_another_pool(standing: tuple
     assert sum(size.replicas for size in found.values()) == found[first].replicas + 1
 
 
-def test_a_correction_that_misses_the_objective_is_said_and_the_work_is_sized_for() -> None:
+def test_a_correction_beyond_the_objective_is_reported_and_the_work_is_sized_for() -> None:
     # Alone a token takes 10.08 ms, so from a correction of 4.96 on the objective of 50 ms is out of reach.
     for pool in (DECODE, PoolKnobs("both", "aggregated", replicas_max=50)):
         found = sizes(model(pool), replace(demand(100.0), decode_correction=5.0))[pool.name]
@@ -200,7 +200,7 @@ def test_a_correction_that_misses_the_objective_is_said_and_the_work_is_sized_fo
         assert found.replicas >= 5, "a fleet that takes five times as long has five times the work"
 
 
-def test_near_its_floor_an_aggregated_pool_is_not_sized_without_end() -> None:
+def test_near_the_best_latency_the_size_of_an_aggregated_pool_is_finite() -> None:
     engine = EngineProfile(linear=LinearKnobs(49.0, 0.5, 8.0, 0.1, max_kv_tokens=4e5))
     pool, needs = (
         PoolKnobs("both", "aggregated", replicas_max=10_000),
@@ -218,12 +218,12 @@ def test_any_objective_and_any_rate_give_a_size() -> None:
     assert sizes(pools, demand(1e18))["both"].replicas == 50
 
 
-def test_bounds_hold() -> None:
+def test_sizes_respect_replica_bounds() -> None:
     assert sizes(model(replace(PREFILL, replicas_max=2)), demand(730.0))["p"].replicas == 2
     assert sizes(model(replace(PREFILL, replicas_min=4)), demand(0.0))["p"].replicas == 4
 
 
-def test_a_profile_that_divides_by_the_gpus_of_a_node_is_multiplied_by_them() -> None:
+def test_a_throughput_per_gpu_of_a_node_is_multiplied_by_the_gpus_of_a_node() -> None:
     measured = read_prefill(DATA / "dynamo_h200_llama3.1-8b-fp8_tp1_prefill.npz")
     node = replace(measured, tokens_per_s_per_gpu=tuple(rate / 8 for rate in measured.tokens_per_s_per_gpu))
     decode = read_decode(DATA / "dynamo_h200_llama3.1-8b-fp8_tp1_decode.npz")
@@ -239,12 +239,12 @@ def test_a_profile_that_divides_by_the_gpus_of_a_node_is_multiplied_by_them() ->
 
 @pytest.mark.parametrize("pools", [(PREFILL, DECODE), (PoolKnobs("a", "aggregated", replicas_max=50),)])
 @pytest.mark.parametrize("attainment", [0.0, 0.95])
-def test_requests_without_length_take_a_worker(pools: tuple[PoolKnobs, ...], attainment: float) -> None:
+def test_requests_of_unknown_length_need_one_worker(pools: tuple[PoolKnobs, ...], attainment: float) -> None:
     found = sizes(model(*pools), Demand(20.0, constant_length(0.0), constant_length(0.0), attainment))
     assert {size.replicas for size in found.values()} == {1}
 
 
-def test_a_batch_takes_up_no_more_than_nearly_all_of_the_cache_that_a_worker_says_it_has() -> None:
+def test_a_batch_is_limited_by_the_reported_cache() -> None:
     # 55,000 tokens are 100 requests of 500 tokens and half of 100; planned are 95, which take 17.6 ms.
     record = WorkerRecord("m", "d", "w", "decode", 1, kv_blocks_total=1_100, block_size_tokens=50)
     fleet = fleet_of(DECODE)
@@ -254,14 +254,14 @@ def test_a_batch_takes_up_no_more_than_nearly_all_of_the_cache_that_a_worker_say
     assert busy == pytest.approx(100.0 * 100.0 * (10.0 + 0.08 * 95) / 95 / 1_000.0)
 
 
-def test_what_is_needed_is_said_beside_the_bounds_of_a_pool() -> None:
+def test_the_reason_has_the_needed_count_and_the_bounds() -> None:
     for pool, wanted in ((replace(PREFILL, replicas_min=16), 16), (replace(PREFILL, replicas_max=2), 2)):
         found = sizes(model(pool), demand(250.0))["p"]
         assert (found.replicas, found.needed) == (wanted, 3)
         assert found.busy == pytest.approx(2.5)
 
 
-def test_workers_that_only_prefill_are_busy() -> None:
+def test_prefill_workers_are_sized_by_utilisation() -> None:
     long = Demand(250.0, constant_length(1e7), constant_length(100.0), 0.95)
     cache = EngineProfile(linear=LinearKnobs(10.0, 0.08, 0.0, 0.02, max_kv_tokens=1e9))
     found = sizes(model(PoolKnobs("a", "aggregated", replicas_max=50), engine=cache), long)["a"]

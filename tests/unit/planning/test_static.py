@@ -8,7 +8,7 @@ from tests.support.fleet_harness import FleetHarness
 POOLS = (PoolKnobs("prefill", "prefill"), PoolKnobs("decode", "decode"))
 
 
-def test_a_pool_gets_its_count_and_the_others_stay() -> None:
+def test_a_pool_gets_its_count_and_others_are_held() -> None:
     harness = FleetHarness(POOLS, workers=2)
     planner = StaticPlanner(StaticKnobs({"decode": 5}))
     recommendation = planner.plan(harness.refresh(), harness.now)
@@ -20,7 +20,7 @@ def test_a_pool_gets_its_count_and_the_others_stay() -> None:
     assert recommendation.inputs == {"decode.replicas": 5.0}
 
 
-def test_what_is_reached_is_not_proposed_again() -> None:
+def test_a_reached_count_is_not_recommended_again() -> None:
     harness = FleetHarness(POOLS, workers=2)
     planner = StaticPlanner(StaticKnobs({"decode": 5, "prefill": 2}))
     harness.pool("decode").set_desired(5, harness.now)
@@ -29,7 +29,7 @@ def test_what_is_reached_is_not_proposed_again() -> None:
     assert {r.code for r in recommendation.reasons} == {ReasonCode.FIXED_COUNT}
 
 
-def test_an_empty_pool_grows_and_none_is_a_count() -> None:
+def test_an_empty_pool_grows_and_zero_is_a_valid_count() -> None:
     harness = FleetHarness(POOLS, workers=0)
     harness.add_workers("prefill", 1)
     planner = StaticPlanner(StaticKnobs({"decode": 3, "prefill": 0}))

@@ -29,20 +29,20 @@ from tests.support.threshold_harness import (
         (6, {"prefill": 3}, ReasonCode.PREFILL_QUEUE_HIGH),
     ],
 )
-def test_the_mean_queue_against_its_thresholds(queue: int, targets: dict[str, int], code: ReasonCode) -> None:
+def test_the_mean_queue_is_compared_with_its_thresholds(queue: int, targets: dict[str, int], code: ReasonCode) -> None:
     harness = prefill(prefill_queue_scale_up_threshold=5, prefill_queue_scale_down_threshold=2)
     harness.queue = queue
     recommendation = harness.run(30)
     assert (recommendation.targets, codes(recommendation)) == (targets, {code})
 
 
-def test_the_queue_is_that_of_the_whole_pool() -> None:
+def test_the_queue_is_the_sum_over_the_pool() -> None:
     harness = ThresholdHarness(PREFILL, workers=10)
     harness.queue = 1  # one of ten workers has one request waiting
     assert harness.run(30).targets == {"prefill": 11}
 
 
-def test_a_queue_that_will_be_gone_needs_no_worker() -> None:
+def test_a_falling_queue_needs_no_worker() -> None:
     harness = prefill(adjustment_interval_ms=2_000)
     recommendation = harness.follow(9, 8, 6)
     assert recommendation.targets == {}
@@ -57,12 +57,12 @@ def test_the_trend_must_stay_above_the_threshold(last: int, *, grows: bool) -> N
     assert bool(harness.follow(8, 7, last).targets) is grows
 
 
-def test_a_trend_exactly_at_the_threshold_is_not_above_it() -> None:
+def test_a_trend_at_the_threshold_is_not_above_it() -> None:
     harness = prefill(adjustment_interval_ms=2_000, prefill_queue_scale_up_threshold=4)
     assert harness.follow(8, 7, 7).targets == {}
 
 
-def test_without_trend_intervals_only_the_last_sample_counts() -> None:
+def test_without_trend_intervals_the_last_sample_counts() -> None:
     harness = prefill(adjustment_interval_ms=2_000, prefill_queue_trend_intervals=0)
     assert harness.follow(9, 5, 1).targets == {"prefill": 3}
 
@@ -79,7 +79,7 @@ def test_without_trend_intervals_only_the_last_sample_counts() -> None:
         (0.875, {"decode": 3}, ReasonCode.KV_USAGE_HIGH),
     ],
 )
-def test_the_mean_kv_load_against_its_thresholds(kv: float, targets: dict[str, int], code: ReasonCode) -> None:
+def test_the_mean_kv_load_is_compared_with_its_thresholds(kv: float, targets: dict[str, int], code: ReasonCode) -> None:
     harness = decode(decode_kv_scale_up_threshold=0.75)
     harness.kv = kv
     recommendation = harness.run(30)
@@ -87,7 +87,7 @@ def test_the_mean_kv_load_against_its_thresholds(kv: float, targets: dict[str, i
 
 
 @pytest.mark.parametrize(("running", "load"), [(1, 0.75 + 0.02 * 4 / 2), (0, 0.75)])
-def test_a_waiting_request_is_load_where_something_runs(running: int, load: float) -> None:
+def test_a_waiting_request_adds_kv_load_at_busy_workers(running: int, load: float) -> None:
     harness = decode()
     harness.report("decode", kv=0.75, waiting=4, running=running)  # 4 wait at the first of two workers
     recommendation = harness.plan()
@@ -95,7 +95,7 @@ def test_a_waiting_request_is_load_where_something_runs(running: int, load: floa
 
 
 @pytest.mark.parametrize(("interval_number", "shrinks"), [(2, False), (3, True)])
-def test_a_new_decode_worker_is_given_time(interval_number: int, *, shrinks: bool) -> None:
+def test_a_new_decode_worker_has_a_grace_time(interval_number: int, *, shrinks: bool) -> None:
     harness = decode()
     harness.pool("decode").set_desired(1, harness.now)
     harness.pool("decode").set_desired(2, harness.now)
@@ -105,7 +105,7 @@ def test_a_new_decode_worker_is_given_time(interval_number: int, *, shrinks: boo
     assert codes(recommendation) == {ReasonCode.KV_USAGE_LOW if shrinks else ReasonCode.NEW_WORKER_GRACE}
 
 
-def test_no_grace_when_it_is_switched_off() -> None:
+def test_zero_grace_intervals_disable_the_grace_time() -> None:
     harness = decode(new_decode_worker_grace_intervals=0)
     harness.pool("decode").set_desired(1, harness.now)
     harness.pool("decode").set_desired(2, harness.now)
@@ -116,7 +116,7 @@ def test_no_grace_when_it_is_switched_off() -> None:
 # -- windows -----------------------------------------------------------------------------------------------------------
 
 
-def test_nothing_before_a_whole_window_of_data() -> None:
+def test_no_change_before_a_complete_window() -> None:
     harness = decode()
     harness.kv = 1.0
     early = harness.run(29)
@@ -125,7 +125,7 @@ def test_nothing_before_a_whole_window_of_data() -> None:
     assert harness.report_and_plan().targets == {"decode": 3}
 
 
-def test_the_mean_is_that_of_the_window_and_of_this_moment() -> None:
+def test_the_mean_includes_the_window_and_the_current_value() -> None:
     harness = decode(adjustment_interval_ms=2_000)
     harness.follow(0.1, 0.2, 0.6, 0.8)
     harness.now += 10  # no sample is due
@@ -134,7 +134,7 @@ def test_the_mean_is_that_of_the_window_and_of_this_moment() -> None:
     assert recommendation.inputs["decode.kv_load_mean"] == pytest.approx((0.2 + 0.6 + 0.8 + 1.0) / 4)
 
 
-def test_a_sample_that_carries_the_mean_over_the_threshold_is_acted_on_at_once() -> None:
+def test_a_sample_that_moves_the_mean_across_the_threshold_acts_at_once() -> None:
     harness = prefill()
     harness.queue = 0
     harness.run(29)
@@ -145,7 +145,7 @@ def test_a_sample_that_carries_the_mean_over_the_threshold_is_acted_on_at_once()
     assert harness.report_and_plan().targets == {"prefill": 3}
 
 
-def test_after_a_gap_the_window_begins_again() -> None:
+def test_a_gap_restarts_the_window() -> None:
     harness = decode()
     harness.kv = 1.0
     harness.run(30)
@@ -156,7 +156,7 @@ def test_after_a_gap_the_window_begins_again() -> None:
     assert harness.report_and_plan().targets == {"decode": 3}
 
 
-def test_a_shrink_waits_for_an_interval_without_a_change_of_the_pools_workers() -> None:
+def test_a_shrink_waits_an_interval_after_any_change_of_workers() -> None:
     harness = ThresholdHarness(PREFILL, DECODE)
     harness.kv, harness.queue = 0.1, 0
     assert harness.run(30).targets == {"prefill": 1, "decode": 1}
@@ -166,7 +166,7 @@ def test_a_shrink_waits_for_an_interval_without_a_change_of_the_pools_workers() 
     assert set(harness.report_and_plan().targets) == {"prefill", "decode"}
 
 
-def test_growth_does_not_wait_for_workers_to_settle() -> None:
+def test_growth_does_not_wait_for_changing_workers() -> None:
     harness = ThresholdHarness(PREFILL, DECODE)
     harness.kv, harness.queue = 1.0, 3
     harness.run(30)
@@ -174,7 +174,7 @@ def test_growth_does_not_wait_for_workers_to_settle() -> None:
     assert set(harness.report_and_plan().targets) == {"prefill", "decode"}, "there are too few: all the more"
 
 
-def test_growth_waits_for_an_interval_after_the_workers_asked_for_have_come() -> None:
+def test_growth_waits_an_interval_after_the_target_was_reached() -> None:
     harness = ThresholdHarness(DECODE)
     harness.pool("decode").set_desired(2, harness.now)
     harness.kv = 1.0
@@ -188,7 +188,7 @@ def test_growth_waits_for_an_interval_after_the_workers_asked_for_have_come() ->
 
 
 @pytest.mark.parametrize("replicas", [1, 3])
-def test_no_change_of_a_pool_within_an_interval_of_its_last_decision(replicas: int) -> None:
+def test_a_pool_changes_once_per_interval(replicas: int) -> None:
     harness = ThresholdHarness(PREFILL, DECODE)
     harness.pool("decode").set_desired(2, harness.now)
     harness.kv = 1.0
@@ -211,7 +211,7 @@ def test_no_change_of_a_pool_within_an_interval_of_its_last_decision(replicas: i
         (1, 0.1, 3),
     ],
 )
-def test_an_aggregated_worker_does_both_jobs(queue: int, kv: float, target: int | None) -> None:
+def test_either_signal_grows_an_aggregated_pool_and_both_shrink_it(queue: int, kv: float, target: int | None) -> None:
     harness = ThresholdHarness(BOTH)
     harness.queue, harness.kv = queue, kv
     recommendation = harness.run(30)
@@ -219,7 +219,7 @@ def test_an_aggregated_worker_does_both_jobs(queue: int, kv: float, target: int 
     assert len(recommendation.reasons) == 1
 
 
-def test_a_low_queue_alone_says_that_signals_are_within() -> None:
+def test_a_low_queue_alone_is_within_thresholds() -> None:
     harness = ThresholdHarness(BOTH)
     assert codes(harness.run(30)) == {ReasonCode.WITHIN_THRESHOLDS}
 
@@ -227,7 +227,7 @@ def test_a_low_queue_alone_says_that_signals_are_within() -> None:
 # -- what it says of itself --------------------------------------------------------------------------------------------
 
 
-def test_the_reasons_of_what_changes_come_first() -> None:
+def test_reasons_of_changing_pools_come_first() -> None:
     harness = ThresholdHarness(PREFILL, DECODE)
     harness.queue, harness.kv = 1, 0.1
     harness.pool("prefill").set_desired(3, harness.now)
@@ -239,7 +239,7 @@ def test_the_reasons_of_what_changes_come_first() -> None:
     assert recommendation.reasons[0].sentence() == "decode: mean KV load 0.10 is below 0.5"
 
 
-def test_it_samples_once_an_interval_however_often_it_is_asked() -> None:
+def test_it_samples_once_per_interval_at_any_rate_of_evaluations() -> None:
     harness = decode()
     for _ in range(100):
         harness.now += 10

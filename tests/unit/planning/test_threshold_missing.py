@@ -15,7 +15,7 @@ def test_no_workers_and_no_data_are_holds() -> None:
     assert codes(harness.plan()) == {ReasonCode.NO_DATA}
 
 
-def test_growth_waits_for_workers_that_are_on_their_way() -> None:
+def test_growth_waits_for_pending_workers() -> None:
     harness = decode()
     harness.kv = 1.0
     harness.pool("decode").set_desired(3, harness.now)
@@ -26,7 +26,7 @@ def test_growth_waits_for_workers_that_are_on_their_way() -> None:
     assert reason(recommendation, "decode").numbers["missing"] == 1
 
 
-def test_a_shrink_starts_from_what_there_is_once_the_rest_is_late() -> None:
+def test_with_overdue_workers_a_shrink_is_measured_from_existing_ones() -> None:
     harness = decode()
     harness.kv = 0.1
     harness.pool("decode").set_desired(5, harness.now)
@@ -42,7 +42,7 @@ def test_pending_workers_of_one_pool_do_not_hold_another() -> None:
 
 
 @pytest.mark.parametrize(("kv", "silent", "targets"), [(0.3, 1, {}), (0.3, 0, {"decode": 3}), (0.1, 1, {"decode": 3})])
-def test_a_silent_worker_counts_as_full_when_shrinking(kv: float, silent: int, targets: dict[str, int]) -> None:
+def test_a_silent_worker_counts_as_full_for_scale_down(kv: float, silent: int, targets: dict[str, int]) -> None:
     harness = ThresholdHarness(DECODE, workers=4)
     harness.kv = kv  # with one of four silent: 0.3 is at most 0.475, above 0.45, and 0.1 is at most 0.325
     harness.planner = ThresholdPlanner(ThresholdKnobs(decode_kv_scale_down_threshold=0.45))
@@ -51,7 +51,7 @@ def test_a_silent_worker_counts_as_full_when_shrinking(kv: float, silent: int, t
 
 
 @pytest.mark.parametrize(("silent", "targets"), [(1, {}), (0, {"decode": 5})])
-def test_a_silent_worker_counts_as_empty_when_growing(silent: int, targets: dict[str, int]) -> None:
+def test_a_silent_worker_counts_as_empty_for_scale_up(silent: int, targets: dict[str, int]) -> None:
     harness = ThresholdHarness(DECODE, workers=4)
     harness.kv = 1.0  # with one of four silent: at least 0.75
     harness.silent = silent
@@ -65,7 +65,7 @@ def test_a_silent_prefill_worker_may_have_a_queue() -> None:
 
 
 @pytest.mark.parametrize("role", ["prefill", "decode"])
-def test_what_a_worker_does_not_say_is_unknown_and_not_zero(role: str) -> None:
+def test_a_missing_metric_is_unknown_and_not_zero(role: str) -> None:
     harness = ThresholdHarness(PREFILL if role == "prefill" else DECODE)
     for _ in range(31):
         harness.now += PULL_MS

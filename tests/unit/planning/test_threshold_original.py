@@ -48,7 +48,7 @@ def test_original_decode_down() -> None:
     assert play(original(1, 2, 2_000), [1, 1, 1], 0.2).targets == {"decode": 1}
 
 
-def test_original_workers_changed_but_each_pool_minds_its_own() -> None:
+def test_original_workers_changed_delays_the_own_pool_only() -> None:
     """There a change of one role's workers stopped both roles: one worker that flaps would stop the model for ever."""
     harness = original(1, 1, 2_000)
     harness.pool("prefill").set_desired(1, harness.now)

@@ -8,7 +8,7 @@ from loadline.core.vocabulary.samples import Histogram
 from tests.support.throughput_harness import ThroughputHarness, codes
 
 
-def test_prompts_that_differ_in_length_are_no_surge_while_it_may_be_chance() -> None:
+def test_varying_prompt_lengths_are_no_surge_within_chance() -> None:
     # 160 prompts in 10 s, 40 % longer than usual: 2.2 times what counts alone would swing, 1.1 times what lengths do.
     bins = Histogram((500.0, 10_000.0), (15, 1, 0))
     for histogram, surge in ((bins, False), (None, True)):
@@ -20,7 +20,7 @@ def test_prompts_that_differ_in_length_are_no_surge_while_it_may_be_chance() -> 
         assert (found.inputs["requests_per_s"] > 16.0) is surge
 
 
-def test_long_prompts_are_work_for_prefill_and_one_request_each_for_decode() -> None:
+def test_long_prompts_are_more_prefill_work_and_one_decode_request() -> None:
     harness = ThroughputHarness(workers=1)
     harness.report_traffic(150, 120)
     harness.report_traffic(150, 61, isl_tokens=2_000.0)
@@ -30,7 +30,7 @@ def test_long_prompts_are_work_for_prefill_and_one_request_each_for_decode() -> 
     )
 
 
-def test_what_has_not_ended_yet_is_long() -> None:
+def test_unfinished_requests_lengthen_outputs() -> None:
     harness = ThroughputHarness()
     harness.report_traffic(470, 10, completed=235, osl_tokens=100.0, in_flight=2_350)
     assert harness.planner.demand.outlook is not None
@@ -45,14 +45,14 @@ def test_what_has_not_ended_yet_is_long() -> None:
     assert osl == pytest.approx((235_000 + 2_400_000 + 7_050_000) / ended * (180 * 470) / ended, rel=0.01)
 
 
-def test_most_unended_requests_are_not_believed_to_be_endless() -> None:
+def test_the_estimate_for_unfinished_requests_is_limited() -> None:
     harness = ThroughputHarness()
     harness.report_traffic(470, 10, completed=10, osl_tokens=100.0, queued=1_600, in_flight=3_000)
     assert harness.planner.demand.outlook is not None
     assert harness.planner.demand.outlook.osl_tokens == pytest.approx(200.0)
 
 
-def test_cancelled_requests_do_not_make_outputs_longer() -> None:
+def test_cancelled_requests_do_not_lengthen_outputs() -> None:
     harness = ThroughputHarness()
     for _ in range(181):
         harness.report_traffic(100, completed=60, in_flight=90)
@@ -63,7 +63,7 @@ def test_cancelled_requests_do_not_make_outputs_longer() -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_before_any_length_is_known_nothing_is_sized(workers: int) -> None:
+def test_without_known_lengths_no_pool_is_sized(workers: int) -> None:
     harness = ThroughputHarness(workers=workers)
     for pool in harness.world.model.pools.values():
         pool.knobs = replace(pool.knobs, replicas_min=workers)
@@ -72,7 +72,7 @@ def test_before_any_length_is_known_nothing_is_sized(workers: int) -> None:
     assert codes(found) == {ReasonCode.TRAFFIC_UNKNOWN}
 
 
-def test_a_surge_of_long_prompts_asks_for_prefill_alone() -> None:
+def test_a_surge_of_long_prompts_grows_prefill_only() -> None:
     harness = ThroughputHarness(workers=2)
     harness.report_traffic(150, 181)
     harness.answer_forecast(150 * 180.0)
@@ -81,7 +81,7 @@ def test_a_surge_of_long_prompts_asks_for_prefill_alone() -> None:
 
 
 @pytest.mark.parametrize(("burst", "peak"), [(102, 1.016), (110, 1.055), (1_000, 1.018)])
-def test_what_is_above_the_mean_by_chance_is_swing_and_a_burst_swings_by_itself(burst: int, peak: float) -> None:
+def test_chance_above_the_mean_is_variation_and_a_burst_varies_by_itself(burst: int, peak: float) -> None:
     # By chance 3,300 requests in 30 s are at most 3 / sqrt(3,300) = 5 % above their mean, and 30,000 are 1.7 %.
     harness = ThroughputHarness()
     harness.report_traffic(100, 120)
@@ -93,7 +93,7 @@ def test_what_is_above_the_mean_by_chance_is_swing_and_a_burst_swings_by_itself(
 
 
 @pytest.mark.parametrize(("window_ms", "requests_per_s"), [(60_000, 100.0), (600_000, (181 * 150 + 60 * 100) / 241)])
-def test_what_has_arrived_in_the_window_of_traffic_is_expected_to_go_on(window_ms: int, requests_per_s: float) -> None:
+def test_the_rate_of_the_traffic_window_is_expected_to_continue(window_ms: int, requests_per_s: float) -> None:
     harness = ThroughputHarness()
     harness.world.model.traffic.window_ms = window_ms
     harness.report_traffic(150, 181)

@@ -13,7 +13,7 @@ from loadline.core.vocabulary.reasons import ReasonCode
 from tests.support.throughput_harness import KNOBS, ThroughputHarness, codes
 
 
-def test_it_starts_with_some_seconds_of_traffic_and_only_grows() -> None:
+def test_it_sizes_after_seconds_of_traffic_and_only_grows() -> None:
     harness = ThroughputHarness()
     assert codes(harness.plan()) == {ReasonCode.TRAFFIC_UNKNOWN}
     assert harness.report_traffic(470, 8).targets == {}
@@ -22,7 +22,7 @@ def test_it_starts_with_some_seconds_of_traffic_and_only_grows() -> None:
     assert quiet.report_traffic(90, 60).targets == {}, "what has just begun may be untypical"
 
 
-def test_nothing_grows_for_a_peak_that_is_over_when_no_more_than_one_interval_is_known() -> None:
+def test_no_pool_grows_for_a_passed_peak_known_from_one_interval() -> None:
     harness = ThroughputHarness()
     assert harness.report_traffic(470, 100).targets == {"p": 5, "d": 5}, "and something else keeps them at two"
     assert harness.report_traffic(20, 20).targets == {}
@@ -35,7 +35,7 @@ def test_nothing_grows_for_a_peak_that_is_over_when_no_more_than_one_interval_is
     assert harness.report_traffic(20, 20).targets == {"p": 5, "d": 5}, "of two intervals a forecast can be made"
 
 
-def test_every_interval_it_asks_for_as_long_as_a_worker_takes_and_an_interval() -> None:
+def test_each_interval_requests_a_forecast_over_start_up_time_and_interval() -> None:
     harness = ThroughputHarness()
     harness.report_traffic(150, 179)
     assert harness.planner.forecast_request() is None
@@ -49,7 +49,7 @@ def test_every_interval_it_asks_for_as_long_as_a_worker_takes_and_an_interval() 
     assert (isl.series.values, osl.series.values) == ((500.0,), (100.0,))
 
 
-def test_it_is_ready_for_the_busiest_interval_ahead_but_moves_by_a_bounded_step() -> None:
+def test_it_sizes_for_the_busiest_interval_ahead_within_the_step_limit() -> None:
     harness = ThroughputHarness(workers=5)
     harness.report_traffic(470, 181)
     assert harness.answer_forecast(470 * 180.0, 730 * 180.0).targets == {}
@@ -65,7 +65,7 @@ def test_it_is_ready_for_the_busiest_interval_ahead_but_moves_by_a_bounded_step(
 
 
 @pytest.mark.parametrize(("start_up_s", "every_s"), [(2, 10), (20, 20), (60, 60), (300, 180)])
-def test_it_looks_as_often_as_workers_come(start_up_s: int, every_s: int) -> None:
+def test_it_sizes_once_per_start_up_time(start_up_s: int, every_s: int) -> None:
     harness = ThroughputHarness(ThroughputKnobs(attainment=0.0, start_up_ms=start_up_s * 1_000), workers=5)
     harness.report_traffic(470, 181)
     harness.answer_forecast(*[470 * 180.0] * 4)
@@ -78,7 +78,7 @@ def test_it_looks_as_often_as_workers_come(start_up_s: int, every_s: int) -> Non
     assert {after - before for before, after in pairwise([*looks, looks[0] + 180_000])} == {every_s * 1_000}
 
 
-def test_an_absurd_forecast_is_one_step_however_often_it_is_looked_at() -> None:
+def test_an_absurd_forecast_changes_a_pool_by_one_step_limit_only() -> None:
     harness = ThroughputHarness(replace(KNOBS, start_up_ms=10_000))
     harness.report_traffic(150, 181)
     assert harness.answer_forecast(*[100 * 730 * 180.0] * 3).targets == {"p": 5, "d": 5}
@@ -91,7 +91,7 @@ def test_an_absurd_forecast_is_one_step_however_often_it_is_looked_at() -> None:
     assert harness.report_traffic(700, 30).targets == {}, "what a surge has added stays"
 
 
-def test_one_question_is_open_at_a_time_however_long_a_fit_takes() -> None:
+def test_at_most_one_forecast_request_is_pending() -> None:
     harness = ThroughputHarness(workers=5)
     harness.report_traffic(470, 181)
     first = harness.planner.forecast_request()
@@ -105,7 +105,7 @@ def test_one_question_is_open_at_a_time_however_long_a_fit_takes() -> None:
     assert (second.request, len(second.queries[0].series.values)) == (first.request + 1, 4)
 
 
-def test_of_an_old_forecast_what_is_over_does_not_count() -> None:
+def test_past_intervals_of_a_forecast_do_not_count() -> None:
     harness = ThroughputHarness(workers=5)
     harness.report_traffic(470, 181)
     first = harness.planner.forecast_request()
@@ -122,13 +122,13 @@ def test_of_an_old_forecast_what_is_over_does_not_count() -> None:
     assert harness.planner.demand.outlook.isl_tokens == 400
 
 
-def test_the_upper_quantile_can_be_planned_for() -> None:
+def test_demand_upper_sizes_for_the_upper_quantile() -> None:
     harness = ThroughputHarness(ThroughputKnobs(attainment=0.0, demand="upper"))
     harness.report_traffic(150, 181)
     assert harness.answer_forecast(150 * 180.0).targets == {"p": 3, "d": 3}
 
 
-def test_a_surge_is_answered_at_once_and_chance_is_not() -> None:
+def test_a_surge_sizes_at_once_and_chance_does_not() -> None:
     harness = ThroughputHarness()
     harness.report_traffic(150, 181)
     harness.answer_forecast(150 * 180.0)
@@ -138,7 +138,7 @@ def test_a_surge_is_answered_at_once_and_chance_is_not() -> None:
     assert ReasonCode.TRAFFIC_SURGE in codes(found)
 
 
-def test_what_prefix_caches_have_needs_no_prefill_workers_until_they_lose_it() -> None:
+def test_cached_prefixes_need_no_prefill_workers_until_they_are_lost() -> None:
     harness = ThroughputHarness()
     harness.report_traffic(400, 181, kv_hit_rate=0.8)
     assert harness.answer_forecast(400 * 180.0).targets == {"p": 1, "d": 4}, (
@@ -152,7 +152,7 @@ def test_what_prefix_caches_have_needs_no_prefill_workers_until_they_lose_it() -
     assert ReasonCode.TRAFFIC_SURGE in codes(found)
 
 
-def test_a_burst_that_no_cache_has_makes_an_interval_busy() -> None:
+def test_a_burst_of_uncached_prompts_raises_the_load_of_an_interval() -> None:
     harness = ThroughputHarness()
     harness.report_traffic(100, 100, kv_hit_rate=0.9)
     harness.report_traffic(100, 30, kv_hit_rate=0.6)
@@ -163,7 +163,7 @@ def test_a_burst_that_no_cache_has_makes_an_interval_busy() -> None:
     assert asked.queries[0].series.values[-1] == pytest.approx(100 * 180 * work / mean, rel=0.02)
 
 
-def test_idle_shrinks_and_silence_holds() -> None:
+def test_no_requests_scale_down_and_no_reports_hold() -> None:
     harness = ThroughputHarness(workers=4)
     harness.report_traffic(0, 181)
     assert harness.answer_forecast(0.0).targets == {"p": 1, "d": 1}
@@ -172,7 +172,7 @@ def test_idle_shrinks_and_silence_holds() -> None:
     assert (recommendation.targets, codes(recommendation)) == ({}, {ReasonCode.TRAFFIC_UNKNOWN})
 
 
-def test_an_interval_that_was_hardly_heard_is_unknown() -> None:
+def test_an_interval_observed_for_less_than_half_is_unknown() -> None:
     harness = ThroughputHarness()
     harness.report_traffic(150, 60)
     harness.world.now += 121_000
@@ -182,7 +182,7 @@ def test_an_interval_that_was_hardly_heard_is_unknown() -> None:
     assert asked.queries[0].series.values == (None,)
 
 
-def test_a_frontend_that_fell_silent_forbids_a_shrink() -> None:
+def test_a_silent_frontend_prevents_a_shrink() -> None:
     harness = ThroughputHarness(workers=4)
     harness.report_traffic(50, 150, "a")
     harness.report_traffic(50, 31, "b")
@@ -191,7 +191,7 @@ def test_a_frontend_that_fell_silent_forbids_a_shrink() -> None:
     assert ReasonCode.TRAFFIC_INCOMPLETE in codes(recommendation)
 
 
-def test_a_shrink_waits_as_long_as_workers_take_to_come() -> None:
+def test_a_shrink_waits_for_a_start_up_time() -> None:
     harness = ThroughputHarness(workers=2)
     for pool in harness.world.model.pools.values():
         pool.set_desired(4, harness.world.now)
@@ -207,7 +207,7 @@ def test_a_shrink_waits_as_long_as_workers_take_to_come() -> None:
     assert harness.report_traffic(50, 50).targets == {"p": 1, "d": 1}
 
 
-def test_without_a_forecast_the_last_interval_stands_in() -> None:
+def test_without_a_forecast_the_last_interval_counts() -> None:
     harness = ThroughputHarness(workers=2)
     harness.report_traffic(150, 181)
     asked = harness.planner.forecast_request()
@@ -219,7 +219,7 @@ def test_without_a_forecast_the_last_interval_stands_in() -> None:
     assert harness.planner.demand.outlook.requests_per_s == pytest.approx(150)
 
 
-def test_answers_that_nobody_waits_for_change_nothing() -> None:
+def test_outdated_answers_change_nothing() -> None:
     harness = ThroughputHarness()
     harness.report_traffic(150, 181)
     asked = harness.planner.forecast_request()
@@ -234,7 +234,7 @@ def test_answers_that_nobody_waits_for_change_nothing() -> None:
     assert harness.planner.demand.outlook is not None, "nonsense is no forecast: the last interval stands in"
 
 
-def test_a_pool_without_a_profile_holds_and_the_other_goes_on() -> None:
+def test_a_pool_without_a_profile_is_held_and_others_are_sized() -> None:
     harness = ThroughputHarness()
     harness.world.pool("p").engine = EngineProfile(problem="p.npz: not a profile. Profile again")
     recommendation = harness.report_traffic(470, 11)
@@ -244,7 +244,7 @@ def test_a_pool_without_a_profile_holds_and_the_other_goes_on() -> None:
     ]
 
 
-def test_an_objective_that_cannot_be_met_is_said_and_the_pools_grow_all_the_same() -> None:
+def test_an_unreachable_objective_is_reported_and_pools_grow() -> None:
     harness = ThroughputHarness()
     harness.world.model.objectives = ObjectiveKnobs(ttft_ms=9.0, itl_ms=50.0)
     found = harness.report_traffic(470, 10)

@@ -31,7 +31,7 @@ def ingest_reports(traffic: Traffic, seconds: int, *intervals_s: int, since_s: i
 
 
 @pytest.mark.parametrize("intervals_s", [(1,), (2,), (6,), (30,), (60,), (1, 6), (1, 30), (1, 60), (6, 30, 60)])
-def test_rates_add_up(intervals_s: tuple[int, ...]) -> None:
+def test_rates_of_frontends_add_up(intervals_s: tuple[int, ...]) -> None:
     traffic = make_traffic()
     mark_ms = ingest_reports(traffic, PLANNED_S, *intervals_s)
     mark, truth = traffic.totals, 20.0 * len(intervals_s)
@@ -44,7 +44,7 @@ def test_rates_add_up(intervals_s: tuple[int, ...]) -> None:
     assert len(traffic.buckets) <= 62
 
 
-def test_between_two_reports_a_slow_frontend_is_not_silent() -> None:
+def test_a_slow_frontend_is_not_silent_between_two_reports() -> None:
     traffic = make_traffic()
     now = ingest_reports(traffic, 60, 1, 20)
     assert traffic.is_complete(now + 5_000)
@@ -56,7 +56,7 @@ def test_between_two_reports_a_slow_frontend_is_not_silent() -> None:
 
 
 @pytest.mark.parametrize("frontend", ["every 1 s", "another"])
-def test_a_backlog_of_an_hour_is_no_surge(frontend: str) -> None:
+def test_a_report_over_an_hour_is_no_surge(frontend: str) -> None:
     traffic = make_traffic()
     mark, now = traffic.totals, ingest_reports(traffic, 120, 1)
     ingest(traffic, frontend, 3_600_000, now + 500)
@@ -65,7 +65,7 @@ def test_a_backlog_of_an_hour_is_no_surge(frontend: str) -> None:
     assert traffic.totals.since(mark).requests_per_s <= 20.0 * 4 / 3
 
 
-def test_a_backlog_after_a_silence_counts_at_its_own_rate() -> None:
+def test_a_report_after_a_silence_counts_at_its_own_rate() -> None:
     traffic = make_traffic()
     mark = traffic.totals
     ingest(traffic, "f", 3_600_000, T0)
@@ -73,7 +73,7 @@ def test_a_backlog_after_a_silence_counts_at_its_own_rate() -> None:
     assert traffic.status(T0).requests_per_s == pytest.approx(20.0, rel=0.02)
 
 
-def test_what_has_no_output_says_nothing_of_outputs() -> None:
+def test_requests_without_output_do_not_affect_output_lengths() -> None:
     traffic = make_traffic()
     now = ingest_reports(traffic, 10, 1)
     failed = TrafficSample(90_000, 1_000, 20, 20, isl_tokens=1_000.0, osl_tokens=0.0)
@@ -91,7 +91,7 @@ def ingest_second(traffic: Traffic, second: int, **said: float) -> None:
     assert traffic.ingest(TrafficReported("m", "f", 1, sample), T0 + second * 1_000) is None
 
 
-def test_one_report_of_absurd_lengths_outweighs_nothing_and_is_no_surge() -> None:
+def test_one_report_of_absurd_lengths_is_no_surge() -> None:
     traffic = make_traffic()
     for second in range(1, 61):
         ingest_second(traffic, second, **LONG if second == 58 else {})
@@ -101,7 +101,7 @@ def test_one_report_of_absurd_lengths_outweighs_nothing_and_is_no_surge() -> Non
     assert not Outlook(20.0, 1_000.0, 200.0).is_exceeded_by(recent, 1.0)
 
 
-def test_requests_that_become_longer_are_a_surge_in_seconds() -> None:
+def test_growing_lengths_are_a_surge_within_seconds() -> None:
     traffic = make_traffic()
     for second in range(1, 91):
         ingest_second(traffic, second, isl_tokens=1_000.0 if second <= 60 else 50_000.0)
@@ -111,7 +111,7 @@ def test_requests_that_become_longer_are_a_surge_in_seconds() -> None:
     assert traffic.buckets[-1].isl_sum == 20 * 50_000.0, "by then they are believed whole"
 
 
-def test_of_few_requests_any_length_is_believed() -> None:
+def test_any_length_of_few_requests_is_accepted() -> None:
     traffic = make_traffic()
     ingest_second(traffic, 1)
     ingest_second(traffic, 2, **LONG)

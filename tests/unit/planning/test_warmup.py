@@ -76,13 +76,13 @@ def test_intervals_end_with_the_trace(tmp_path: Path) -> None:
     assert history.requests.interval_ms == 10_000
 
 
-def test_idle_is_0_and_keeps_the_lengths(tmp_path: Path) -> None:
+def test_an_idle_interval_is_0_and_repeats_the_lengths(tmp_path: Path) -> None:
     history = read_warmup(write_options(tmp_path, requests(5, 9, 30)), 10.0, 10.0)
     assert history.requests.values == (2.0, 0.0, 1.0)
     assert history.isl_tokens.values == (100.0, 100.0, 100.0)
 
 
-def test_an_interval_is_as_busy_as_its_busiest_part(tmp_path: Path) -> None:
+def test_the_load_of_an_interval_is_that_of_its_busiest_part(tmp_path: Path) -> None:
     burst = [50 + n / 10 for n in range(30)]
     history = read_warmup(write_options(tmp_path, requests(0, *burst, 120)), 60.0, 6.0)
     assert history.requests.values == (300.0, 10.0), "30 requests within 6 s are 300 a minute"
@@ -92,7 +92,7 @@ def test_an_interval_is_as_busy_as_its_busiest_part(tmp_path: Path) -> None:
     assert busy == pytest.approx(10 * 6 * 900 / mean_isl, rel=1e-3), "by prompt tokens, in requests of mean length"
 
 
-def test_bins_are_spread_over_intervals_of_any_width(tmp_path: Path) -> None:
+def test_rates_are_distributed_over_intervals_of_any_width(tmp_path: Path) -> None:
     text = "t,num_req,mean_isl,mean_osl\n0,600,100,10\n600,60,200,20\n1200,,,\n1800,6,300,30\n"
     history = read_warmup(write_options(tmp_path, text), 400.0, 30.0)
     assert history.requests.values == (400.0, 220.0, 40.0, None, 4.0, 4.0)
@@ -100,7 +100,7 @@ def test_bins_are_spread_over_intervals_of_any_width(tmp_path: Path) -> None:
     assert history.osl_tokens.values[5] == 30.0
 
 
-def test_half_of_an_interval_tells_its_rate(tmp_path: Path) -> None:
+def test_half_an_interval_suffices_for_its_rate(tmp_path: Path) -> None:
     text = "t,num_req,mean_isl,mean_osl\n0,,,\n100,60,,20\n"
     (value,) = read_warmup(write_options(tmp_path, text), 200.0, 30.0).requests.values
     assert value == 120.0
@@ -116,7 +116,7 @@ def test_half_of_an_interval_tells_its_rate(tmp_path: Path) -> None:
         ("servegen_m-mid_cut_bin600.csv", 180.0),
     ],
 )
-def test_every_kind_of_trace_is_a_past(name: str, interval_s: float) -> None:
+def test_every_trace_format_gives_a_history(name: str, interval_s: float) -> None:
     history = read_warmup(DATA / name, interval_s, interval_s)
     assert 0 < len(history.requests.values) <= POINTS_MAX
     assert any(history.requests.values)
@@ -140,7 +140,7 @@ def fits(effects: list[AnyEffect]) -> list[FitForecast]:
 
 
 @pytest.mark.parametrize("planner", ["throughput", "sla"])
-def test_the_first_turn_asks_and_the_season_is_known(tmp_path: Path, planner: str) -> None:
+def test_the_first_turn_requests_a_forecast_with_the_season(tmp_path: Path, planner: str) -> None:
     controller = Controller(warm(tmp_path, planner))
     (asked,) = fits(controller.handle([], START))
     load_series = asked.queries[0].series
@@ -155,7 +155,7 @@ def test_the_first_turn_asks_and_the_season_is_known(tmp_path: Path, planner: st
     assert fits(controller.handle([], START + 60_000)) == [], "once"
 
 
-def test_the_first_report_of_traffic_is_answered_with_the_forecast(tmp_path: Path) -> None:
+def test_the_first_report_is_sized_with_the_forecast(tmp_path: Path) -> None:
     controller = Controller(warm(tmp_path))
     (asked,) = fits(controller.handle([], START))
     answers = [forecast(question) for question in asked.queries]
@@ -193,7 +193,7 @@ def test_a_replay_needs_no_trace(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("late_h", "end"), [(0, "00:00"), (12, "00:00"), (12, "12:00"), (23, "06:30")])
-def test_a_restart_at_another_time_of_day_has_the_season_right(tmp_path: Path, late_h: int, end: str) -> None:
+def test_a_restart_at_another_time_keeps_the_phase_of_the_season(tmp_path: Path, late_h: int, end: str) -> None:
     told = warm(tmp_path, knobs=f'load_predictor_warmup_end = "{end}"')
     start = START - START % DAY_MS + late_h * 3_600_000
     (asked,) = fits(Controller(told).handle([], start))
@@ -220,7 +220,7 @@ def test_a_restart_at_another_time_of_day_has_the_season_right(tmp_path: Path, l
         ("t,num_req,mean_isl,mean_osl\n0,,,\n7200,,,\n", ["has 0 whole intervals"]),
     ],
 )
-def test_a_trace_that_cannot_be_used_is_an_error(tmp_path: Path, text: str | None, words: list[str]) -> None:
+def test_an_unusable_trace_is_an_error(tmp_path: Path, text: str | None, words: list[str]) -> None:
     path = tmp_path / "past.csv"
     if text is not None:
         path.write_text(text, encoding="utf-8")
@@ -231,7 +231,7 @@ def test_a_trace_that_cannot_be_used_is_an_error(tmp_path: Path, text: str | Non
     assert all(word in str(refused.value) for word in words), str(refused.value)
 
 
-def test_a_trace_with_an_end_is_of_a_day(tmp_path: Path) -> None:
+def test_a_trace_with_an_end_has_a_time_of_day(tmp_path: Path) -> None:
     short = "".join(WAVE.splitlines(keepends=True)[:144])
     with pytest.raises(
         DataError, match=r"past\.csv has 476 intervals of 180 s .* a day has 480\. Name a trace of a day"
@@ -250,7 +250,7 @@ def check(folder: Path, text: str, *warmups: str) -> int:
     return main(["check", "--config", str(path), *options])
 
 
-def test_the_option_names_the_trace(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_option_sets_the_trace(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     past = str(write_options(tmp_path, WAVE))
     both = model("a") + model("b", "sla") + model("c", "static")
     assert check(tmp_path, model() + model("c", "static"), past) == 0
@@ -264,7 +264,7 @@ def test_the_option_names_the_trace(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert check(tmp_path, model(), odd) == 0
 
 
-def test_a_trace_of_several_models_is_a_warning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_trace_of_several_models_gives_a_warning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for names, told in ((("x", "y"), 1), (("x", "x"), 0), (("", "x"), 0)):
         rows = "".join(f"{names[n % 2]},{n * 10},100,10\n" for n in range(1_000))
         past = str(write_options(tmp_path, "\ufeffmodel,arrival_s,isl,osl\n" + rows))
@@ -275,7 +275,7 @@ def test_a_trace_of_several_models_is_a_warning(tmp_path: Path, capsys: pytest.C
         assert capsys.readouterr().out.count(said) == told
 
 
-def test_a_simulation_starts_warm_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_simulation_uses_the_history(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     past = write_options(tmp_path, "t,num_req,mean_isl,mean_osl\n0,360000,250,20\n900,360000,250,20\n")
     options = ["simulate", *simulation(tmp_path, config=simulated("throughput")), "--json", str(tmp_path / "out.json")]
     most = []
@@ -299,7 +299,7 @@ def test_a_simulation_starts_warm_too(tmp_path: Path, capsys: pytest.CaptureFixt
         (model("a"), ["{past}x"], ["load_predictor_warmup_trace of model a", "cannot be opened"]),
     ],
 )
-def test_a_wrong_option_is_an_error(
+def test_an_invalid_option_is_an_error(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, warmups: list[str], words: list[str]
 ) -> None:
     past = str(write_options(tmp_path, WAVE))

@@ -43,7 +43,7 @@ def test_the_last_prompt_of_an_idle_worker_counts_once() -> None:
     assert harness.loads.isl_tokens == pytest.approx(500.0 + 29_500.0 * (63 / 64) ** 200)
 
 
-def test_one_long_prompt_does_not_move_the_mean_length_far() -> None:
+def test_one_long_prompt_hardly_moves_the_mean_length() -> None:
     harness = Prefill()
     for second in range(300):
         harness.say([(100.0 + second / 10, 500.0)])
@@ -51,7 +51,7 @@ def test_one_long_prompt_does_not_move_the_mean_length_far() -> None:
     assert harness.loads.isl_tokens == pytest.approx(500.0 + 29_500.0 / 64)
 
 
-def test_each_rank_repeats_a_ttft_of_its_own() -> None:
+def test_repeated_ttfts_are_detected_per_rank() -> None:
     harness = Prefill(ranks=2)
     for _ in range(20):
         harness.say([(100.0, 500.0), (200.0, 900.0)])

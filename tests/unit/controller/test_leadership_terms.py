@@ -1,4 +1,4 @@
-"""What a controller does over several terms of leadership, and with news that is late, repeated or out of order."""
+"""Decisions of a controller over several terms of leadership, with late, repeated and reordered events."""
 
 from typing import get_args
 
@@ -57,12 +57,12 @@ def drains(effects: list[AnyEffect]) -> list[str]:
     return [e.worker for e in effects if isinstance(e, SendDrain)]
 
 
-def test_every_event_is_handled() -> None:
+def test_every_event_has_a_handler() -> None:
     by_the_controller = {SettingsChanged}  # it has the planners, which follow too
     assert HANDLERS.keys() | by_the_controller == set(get_args(AnyEvent))
 
 
-def test_a_leader_that_leads_again_goes_on_with_its_drains(harness: ControllerHarness) -> None:
+def test_a_leader_of_a_new_term_continues_its_drains(harness: ControllerHarness) -> None:
     decision, victim = shrinking(harness)
     assert drains(harness.handle(DecisionCommitted(decision.decision_id, "m", 90))) == [victim]
     harness.lose_lease()
@@ -70,7 +70,7 @@ def test_a_leader_that_leads_again_goes_on_with_its_drains(harness: ControllerHa
     assert drains(harness.become_leader(StoredDecision(decision, 90))) == [victim]
 
 
-def test_a_commit_confirmed_after_stepping_down_drains_nobody(harness: ControllerHarness) -> None:
+def test_a_commit_confirmed_after_resigning_drains_no_worker(harness: ControllerHarness) -> None:
     decision, victim = shrinking(harness)
     harness.lose_lease()
     assert drains(harness.handle(DecisionCommitted(decision.decision_id, "m", 90))) == []
@@ -79,7 +79,7 @@ def test_a_commit_confirmed_after_stepping_down_drains_nobody(harness: Controlle
     assert drains(harness.become_leader(StoredDecision(decision, 90))) == [victim]
 
 
-def test_victims_that_register_after_the_decisions_were_read_are_drained() -> None:
+def test_victims_that_register_after_the_read_of_decisions_are_drained() -> None:
     earlier = ControllerHarness()
     earlier.handle(BusConnectionChanged(connected=True), RegistryRead([]))
     earlier.register("a", "b")
@@ -93,7 +93,7 @@ def test_victims_that_register_after_the_decisions_were_read_are_drained() -> No
     assert drains(late.handle(RegistryRead(registry))) == [victim]
 
 
-def test_an_ordered_drain_ends_with_the_leadership_even_before_the_decisions_were_read() -> None:
+def test_an_ordered_drain_ends_with_the_leadership_before_the_read_of_decisions() -> None:
     harness = ControllerHarness()
     harness.handle(BusConnectionChanged(connected=True), RegistryRead([]))
     harness.register("a")
@@ -114,7 +114,7 @@ def test_a_drained_worker_that_leaves_frees_its_place(harness: ControllerHarness
     assert harness.controller.state.fleet.models["m"].pools["decode"].draining_workers() == 0
 
 
-def test_silence_on_a_bus_that_is_away_kills_no_drain(harness: ControllerHarness) -> None:
+def test_an_unreachable_bus_fails_no_drain(harness: ControllerHarness) -> None:
     decision, victim = shrinking(harness)
     harness.handle(DecisionCommitted(decision.decision_id, "m", 90))
     harness.handle(DrainAnswered("m", "decode", victim, decision.decision_id, accepted=True))
@@ -131,7 +131,7 @@ def test_silence_on_a_bus_that_is_away_kills_no_drain(harness: ControllerHarness
     assert [f.ending for f in harness.controller.state.drains.finished] == ["died"]
 
 
-def test_a_read_under_way_does_not_answer_for_a_later_unknown(harness: ControllerHarness) -> None:
+def test_a_pending_read_does_not_answer_a_later_unknown_commit(harness: ControllerHarness) -> None:
     harness.kv = {"m": 1.0, "n": 1.0}
     effects = harness.advance(31)
     first, second = harness.commit_of(effects, "m"), harness.commit_of(effects, "n")
@@ -145,7 +145,7 @@ def test_a_read_under_way_does_not_answer_for_a_later_unknown(harness: Controlle
     assert harness.desired("m") is None
 
 
-def test_the_answer_of_a_read_in_an_earlier_term_is_not_taken(harness: ControllerHarness) -> None:
+def test_the_answer_to_a_read_of_an_earlier_term_is_ignored(harness: ControllerHarness) -> None:
     harness.lose_lease()
     (early,) = [e for e in harness.handle(LeadershipWon("all", 50, 7, harness.now)) if isinstance(e, ReadDecisions)]
     harness.lose_lease()
@@ -156,7 +156,7 @@ def test_the_answer_of_a_read_in_an_earlier_term_is_not_taken(harness: Controlle
     assert harness.controller.state.decisions_read
 
 
-def test_a_commit_of_an_earlier_term_holds_nothing_up(harness: ControllerHarness) -> None:
+def test_a_commit_of_an_earlier_term_delays_no_decision(harness: ControllerHarness) -> None:
     harness.kv["m"] = 1.0
     decision = harness.commit_of(harness.advance(31))
     harness.lose_lease()
@@ -165,7 +165,7 @@ def test_a_commit_of_an_earlier_term_holds_nothing_up(harness: ControllerHarness
     assert commits(harness.advance(40)) == 1
 
 
-def test_a_read_that_is_older_than_a_commit_takes_nothing_back(harness: ControllerHarness) -> None:
+def test_a_read_older_than_a_commit_reverts_no_decision(harness: ControllerHarness) -> None:
     harness.kv = {"m": 1.0, "n": 1.0}
     effects = harness.advance(31)
     first, second = harness.commit_of(effects, "m"), harness.commit_of(effects, "n")
@@ -180,7 +180,7 @@ def commits(effects: list[AnyEffect]) -> int:
     return sum(isinstance(effect, CommitDecision) for effect in effects)
 
 
-def test_one_decision_of_a_model_is_under_way_at_a_time(harness: ControllerHarness) -> None:
+def test_a_model_has_at_most_one_uncommitted_decision(harness: ControllerHarness) -> None:
     harness.kv["m"] = 1.0
     decision = harness.commit_of(harness.advance(31))
     assert commits(harness.advance(40)) == 0, "its outcome is not known yet"
@@ -188,7 +188,7 @@ def test_one_decision_of_a_model_is_under_way_at_a_time(harness: ControllerHarne
     assert commits(harness.advance(40)) == 0, "nor now"
 
 
-def test_a_stop_begins_nothing_while_it_waits(harness: ControllerHarness) -> None:
+def test_a_stopping_agent_starts_no_decision(harness: ControllerHarness) -> None:
     harness.kv["m"] = 1.0
     harness.commit_of(harness.advance(31))
     harness.handle(ShutdownRequested())
@@ -197,7 +197,7 @@ def test_a_stop_begins_nothing_while_it_waits(harness: ControllerHarness) -> Non
     assert harness.controller.leading
 
 
-def test_without_a_bus_nothing_is_decided_and_with_it_at_once(harness: ControllerHarness) -> None:
+def test_decisions_wait_for_the_bus(harness: ControllerHarness) -> None:
     harness.kv["m"] = 1.0
     harness.advance(30)
     harness.handle(BusConnectionChanged(connected=False))
@@ -206,7 +206,7 @@ def test_without_a_bus_nothing_is_decided_and_with_it_at_once(harness: Controlle
     assert commits(harness.handle(BusConnectionChanged(connected=True))) == 1
 
 
-def test_after_a_refused_commit_the_next_one_waits(harness: ControllerHarness) -> None:
+def test_after_a_refused_commit_the_next_decision_is_delayed(harness: ControllerHarness) -> None:
     harness.kv["m"] = 1.0
     decision = harness.commit_of(harness.advance(31))
     harness.handle(CommitRefused(decision.decision_id, "m", fenced=False))
@@ -214,7 +214,7 @@ def test_after_a_refused_commit_the_next_one_waits(harness: ControllerHarness) -
     assert commits(harness.advance(1)) == 1
 
 
-def test_nothing_is_decided_before_the_registry_was_read() -> None:
+def test_no_decision_before_the_registry_was_read() -> None:
     harness = ControllerHarness()
     harness.handle(BusConnectionChanged(connected=True))
     harness.become_leader()
@@ -223,7 +223,7 @@ def test_nothing_is_decided_before_the_registry_was_read() -> None:
     assert commits(harness.advance(6)) == 2, "now it is known to be below its minimum"
 
 
-def test_nothing_is_committed_by_a_lease_past_its_deadline(harness: ControllerHarness) -> None:
+def test_no_commit_after_the_deadline_of_the_lease(harness: ControllerHarness) -> None:
     harness.kv["m"] = 1.0
     harness.advance(30)
     harness.now = harness.controller.state.leadership.deadline_ms
@@ -231,7 +231,7 @@ def test_nothing_is_committed_by_a_lease_past_its_deadline(harness: ControllerHa
     assert commits(harness.handle(*report)) == 0
 
 
-def test_after_a_takeover_the_shrink_waits_for_the_warm_up() -> None:
+def test_after_a_takeover_a_shrink_waits_for_the_warm_up() -> None:
     settings = make_settings()
     warm = msgspec.structs.replace(settings.models[0].guardrails, warm_up_ms=20_000)
     models = tuple(msgspec.structs.replace(model, guardrails=warm) for model in settings.models)
@@ -256,7 +256,7 @@ def test_a_fenced_commit_is_followed_by_a_read(harness: ControllerHarness) -> No
     assert harness.advance(31)[:1] == [], "nothing is decided until it was read"
 
 
-def test_a_stop_waits_for_the_commit_under_way(harness: ControllerHarness) -> None:
+def test_a_stop_waits_for_the_pending_commit(harness: ControllerHarness) -> None:
     harness.kv["m"] = 1.0
     decision = harness.commit_of(harness.advance(31))
     assert harness.handle(ShutdownRequested()) == []
@@ -265,7 +265,7 @@ def test_a_stop_waits_for_the_commit_under_way(harness: ControllerHarness) -> No
     assert not any(isinstance(e, Campaign) for e in harness.advance(60))
 
 
-def test_a_store_that_lost_its_data_is_noticed_and_written_to_again(harness: ControllerHarness) -> None:
+def test_a_store_rollback_is_detected_and_decisions_are_written_again(harness: ControllerHarness) -> None:
     harness.kv["m"] = 1.0
     decision = harness.commit_of(harness.advance(31))
     harness.handle(DecisionCommitted(decision.decision_id, "m", 5_000))
@@ -279,7 +279,7 @@ def test_a_store_that_lost_its_data_is_noticed_and_written_to_again(harness: Con
 
 
 @pytest.mark.parametrize(("epoch", "sequence"), [(2**53, 3), (1, 2**53)])
-def test_what_no_agent_can_have_written_is_replaced(harness: ControllerHarness, epoch: int, sequence: int) -> None:
+def test_an_impossible_stored_decision_is_replaced(harness: ControllerHarness, epoch: int, sequence: int) -> None:
     harness.kv["m"] = 1.0
     forged = Decision("x", "m", epoch, sequence, harness.now, harness.now + 60_000, (), ())
     harness.lose_lease()
@@ -289,7 +289,7 @@ def test_what_no_agent_can_have_written_is_replaced(harness: ControllerHarness, 
     assert (commit.expected_revision, commit.decision.sequence) == (77, 1)
 
 
-def test_counts_beyond_the_bounds_are_not_announced(harness: ControllerHarness) -> None:
+def test_counts_out_of_bounds_are_not_announced(harness: ControllerHarness) -> None:
     harness.lose_lease()
     beyond = Decision(
         "x", "m", 1, 3, harness.now, harness.now + 60_000, (PoolTarget("decode", "decode", 5_000, 2),), ()
