@@ -144,12 +144,16 @@ class EffectRunner:
 
     async def _campaign(self, effect: Campaign) -> AnyEvent:
         key = self._keys.leader(effect.scope)
-        lease_id = 0
+        lease_id, deposed = 0, ""
         try:
-            present = await self._store.read(key)
-            if present.entries:
+            present = await self._store.get(key)
+            if present is not None:
                 self._log_change("campaign_failed", "")
-                return CampaignLost(effect.scope, present.entries[0].value.decode(errors="replace"))
+                leader = present.value.decode(errors="replace")
+                if present.mod_revision != effect.depose or not await self._depose(key, effect.depose):
+                    return CampaignLost(effect.scope, leader, beat=present.mod_revision)
+                deposed = leader
+                self._log.warning("leader_deposed", leader=leader)
             lease_id = await self._store.grant(effect.ttl_s)
             write = Write(key, self._agent.encode(), lease_id)
             outcome = await self._store.commit([Compare(key, "create", 0)], [write])
@@ -161,20 +165,29 @@ class EffectRunner:
         self._log_change("campaign_failed", "")
         if outcome.committed:
             self._log.info("leading", epoch=outcome.revision)
-            return LeadershipWon(effect.scope, outcome.revision, lease_id, effect.asked_at_ms)
+            return LeadershipWon(effect.scope, outcome.revision, lease_id, effect.asked_at_ms, deposed)
         await self._revoke(lease_id)
         return CampaignLost(effect.scope, "", "another agent won the election")
 
+    async def _depose(self, key: str, revision: int) -> bool:
+        """Remove the key of a leader that no longer writes it; return False if it was written meanwhile."""
+        return (await self._store.commit([Compare(key, "mod", revision)], [Write(key, None)])).committed
+
     async def _renew(self, effect: RenewLease) -> AnyEvent:
+        key = self._keys.leader(effect.scope)
+        ours = Compare(key, "create", effect.revision)
         try:
-            ttl_s = await self._store.keep_alive(effect.lease_id)
+            alive = await self._store.keep_alive(effect.lease_id) > 0
+            write = Write(key, self._agent.encode(), effect.lease_id)
+            alive = alive and (await self._store.commit([ours], [write])).committed
         except _FAILURES as error:
             self._log_change("renewal_failed", str(error))
             return LeaseRenewalFailed(effect.scope, effect.lease_id, lost=False, detail=str(error))
         self._log_change("renewal_failed", "")
-        if ttl_s <= 0:
+        if not alive:
             self._log.warning("lease_lost")
-            return LeaseRenewalFailed(effect.scope, effect.lease_id, lost=True, detail="the lease has expired")
+            text = "the lease has expired, or the key was removed"
+            return LeaseRenewalFailed(effect.scope, effect.lease_id, lost=True, detail=text)
         return LeaseRenewed(effect.scope, effect.lease_id, effect.asked_at_ms)
 
     async def _revoke(self, lease_id: int) -> None:

@@ -46,7 +46,7 @@ class RegistryTranslator:
         workers: list[RegisteredWorker] = []
         paused: dict[str, str] = {}
         learned: dict[str, LearnedState] = {}
-        leader, epoch = "", 0
+        leader = LeaderChanged(self._scope, "", 0, snapshot.revision)
         for entry in snapshot.entries:
             match self._split(entry.key):
                 case ("workers", _, _, _) as parts:
@@ -60,8 +60,8 @@ class RegistryTranslator:
                     if known is not None:
                         learned[model] = known
                 case ("leader", self._scope):
-                    leader, epoch = entry.value.decode(errors="replace"), entry.create_revision
-        self._put(LeaderChanged(self._scope, leader, epoch, snapshot.revision))
+                    leader = self._leader(entry, snapshot.revision)
+        self._put(leader)
         self._put(PausesRead(paused))
         self._put(LearnedRead(learned))
         self._put(RegistryRead(workers))
@@ -85,9 +85,14 @@ class RegistryTranslator:
             case ("state", model):
                 return LearnedChanged(model, self._learned(model, entry) if entry is not None else None)
             case ("leader", self._scope):
-                leader = entry.value.decode(errors="replace") if entry is not None else ""
-                return LeaderChanged(self._scope, leader, entry.create_revision if entry else 0, change.revision)
+                return self._leader(entry, change.revision)
         return None
+
+    def _leader(self, entry: StoreEntry | None, revision: int) -> LeaderChanged:
+        if entry is None:
+            return LeaderChanged(self._scope, "", 0, revision)
+        name = entry.value.decode(errors="replace")
+        return LeaderChanged(self._scope, name, entry.create_revision, revision, entry.mod_revision)
 
     def _split(self, key: str) -> tuple[str, ...]:
         try:

@@ -48,20 +48,67 @@ def test_one_campaign_runs_at_a_time() -> None:
     assert leadership.tick(T0 + 60_000) == []
 
 
-@pytest.mark.parametrize(("leader", "wait_ms"), [("other", 10_000), ("", 500)])
+@pytest.mark.parametrize(("leader", "wait_ms"), [("other", 12_000), ("", 500)])
 def test_a_lost_campaign_is_retried(leader: str, wait_ms: int) -> None:
     leadership = follower()
     leadership.tick(T0)
-    leadership.lost_campaign(leader, T0)
+    leadership.lost_campaign(leader, 41, T0)
     assert (leadership.phase, leadership.leader, leadership.next_wake()) == ("follower", leader, T0 + wait_ms)
     assert leadership.tick(T0 + wait_ms - 1) == []
-    assert leadership.tick(T0 + wait_ms) == [Campaign("all", 10, T0 + wait_ms)]
+    assert leadership.tick(T0 + wait_ms) == [Campaign("all", 10, T0 + wait_ms, depose=41 if leader else 0)]
+
+
+# -- a leader whose lease outlives it ----------------------------------------------------------------------------------
+
+
+def beat(revision: int) -> LeaderChanged:
+    return LeaderChanged("all", "other", 30, revision, beat=revision)
+
+
+def test_a_leader_that_writes_its_key_is_not_deposed() -> None:
+    leadership = follower()
+    for round_number in range(20):
+        now = T0 + round_number * 3_333
+        leadership.leader_changed(beat(41 + round_number), now)
+        assert leadership.tick(now + 3_332) == []
+        assert leadership.next_wake() == now + 12_000
+
+
+def test_a_key_that_was_not_written_for_ttl_and_margin_is_removed_at_the_revision_that_was_seen() -> None:
+    leadership = follower()
+    leadership.leader_changed(beat(41), T0)
+    leadership.leader_changed(beat(41), T0 + 9_000)  # a snapshot after a gap: it was not written again
+    assert leadership.tick(T0 + 11_999) == []
+    assert leadership.tick(T0 + 12_000) == [Campaign("all", 10, T0 + 12_000, depose=41)]
+    # It was written after all, and the removal was refused: the agent waits for the new revision to age.
+    leadership.lost_campaign("other", 42, T0 + 12_100)
+    assert leadership.next_wake() == T0 + 24_100
+    assert leadership.tick(T0 + 24_100) == [Campaign("all", 10, T0 + 24_100, depose=42)]
+
+
+def test_a_store_that_does_not_answer_is_asked_again_without_haste() -> None:
+    leadership = follower()
+    leadership.leader_changed(beat(41), T0)
+    leadership.tick(T0 + 12_000)
+    leadership.lost_campaign("", 0, T0 + 14_000)
+    assert leadership.tick(T0 + 14_499) == []
+    assert leadership.tick(T0 + 14_500) == [Campaign("all", 10, T0 + 14_500)], "nobody is known to lead"
+    leadership.lost_campaign("other", 41, T0 + 14_600)
+    assert leadership.tick(T0 + 15_100) == [Campaign("all", 10, T0 + 15_100, depose=41)], "the key is as old as it was"
+
+
+def test_an_agent_that_stepped_down_deposes_its_own_key_if_the_lease_outlives_it() -> None:
+    leadership = leading()
+    leadership.leader_changed(LeaderChanged("all", "me", EPOCH, EPOCH + 3, beat=EPOCH + 3), T0 + 3_400)
+    assert leadership.tick(DEADLINE) == RESIGN
+    leadership.lost_campaign("me", EPOCH + 3, DEADLINE + 100)
+    assert leadership.next_wake() == T0 + 3_400 + 12_000
 
 
 def test_a_removed_leader_key_causes_a_campaign_at_once() -> None:
     leadership = follower()
     leadership.tick(T0)
-    leadership.lost_campaign("other", T0)
+    leadership.lost_campaign("other", 41, T0)
     assert leadership.leader_changed(LeaderChanged("all", "", 0, 90), T0 + 1) == []
     assert leadership.tick(T0 + 1) == [Campaign("all", 10, T0 + 1)]
 
@@ -101,7 +148,7 @@ def test_the_lease_is_renewed_after_a_third_of_its_ttl() -> None:
     leadership = leading()
     assert leadership.next_wake() == T0 + 3_333
     assert leadership.tick(T0 + 3_332) == []
-    assert leadership.tick(T0 + 3_333) == [RenewLease("all", LEASE, T0 + 3_333)]
+    assert leadership.tick(T0 + 3_333) == [RenewLease("all", LEASE, T0 + 3_333, EPOCH)]
     assert leadership.tick(T0 + 3_400) == [], "one at a time"
     assert leadership.next_wake() == DEADLINE
     leadership.renewed(renewed(T0 + 3_333))
@@ -114,7 +161,7 @@ def test_a_failed_renewal_is_retried_until_the_deadline() -> None:
     leadership.tick(T0 + 3_333)
     assert leadership.renewal_failed(LeaseRenewalFailed("all", LEASE, lost=False), T0 + 5_000) == []
     assert leadership.tick(T0 + 5_499) == []
-    assert leadership.tick(T0 + 5_500) == [RenewLease("all", LEASE, T0 + 5_500)]
+    assert leadership.tick(T0 + 5_500) == [RenewLease("all", LEASE, T0 + 5_500, EPOCH)]
     assert leadership.tick(DEADLINE) == RESIGN
     assert leadership.phase == "follower"
 

@@ -7,6 +7,10 @@
 The lease is trusted until ``deadline_ms``: the time at which the last successful renewal was *requested*, plus the TTL,
 minus a margin. A process that was paused resumes after its deadline and steps down before it commits anything. If it
 still tried, the store would refuse: every commit compares the create revision of the leader's key, which is the epoch.
+
+A live lease does not prove a live leader: with some releases of etcd, anybody may renew any lease. So the leader writes
+its key at every renewal. A follower removes a key that was not written for the TTL plus the margin, on condition that
+it still has the mod revision that the follower saw. By then its owner, if it is alive, has stepped down.
 """
 
 from typing import Annotated, Literal
@@ -50,6 +54,10 @@ class Leadership(Struct):
     """True while a campaign or a renewal is in progress; there is at most one."""
     campaign_at_ms: int = 0
     leader: str = ""
+    beat: int = 0
+    """Mod revision of the leader's key when it was last seen."""
+    beat_at_ms: int = 0
+    """Time at which the key was first seen at that revision, in Unix ms."""
     key_free: bool = False
     """True if the leader's key was removed during a campaign, whose result may be older than the removal."""
     bus_lost_at_ms: int = 0
@@ -68,13 +76,14 @@ class Leadership(Struct):
                 return self.step_down(now)
             if now >= self.renew_at_ms and not self.awaiting:
                 self.awaiting = True
-                return [RenewLease(self.scope, self.lease_id, asked_at_ms=now)]
+                return [RenewLease(self.scope, self.lease_id, asked_at_ms=now, revision=self.epoch)]
         elif self.phase == "follower" and now >= self.campaign_at_ms and not self.awaiting:
             if self._bus_lost_too_long(now):
                 self.campaign_at_ms = now + self.knobs.retry_ms
                 return []
             self.awaiting, self.key_free = True, False
-            return [Campaign(self.scope, self.knobs.lease_ttl_s, asked_at_ms=now)]
+            depose = self.beat if self.leader and now >= self._beat_ends_at_ms() else 0
+            return [Campaign(self.scope, self.knobs.lease_ttl_s, asked_at_ms=now, depose=depose)]
         return []
 
     def next_wake(self) -> int | None:
@@ -94,12 +103,10 @@ class Leadership(Struct):
         self.phase, self.since_ms, self.leader = "leading", now, ""
         return []
 
-    def lost_campaign(self, leader: str, now: int) -> None:
+    def lost_campaign(self, leader: str, beat: int, now: int) -> None:
         """Record that another agent leads, or that the store was unreachable."""
         self.awaiting = False
-        self.leader = leader = "" if self.key_free else leader
-        # The removal of the leader's key triggers a campaign at once; this retry covers a removal that was missed.
-        self.campaign_at_ms = now + (self.knobs.lease_ttl_s * 1000 if leader else self.knobs.retry_ms)
+        self._follow("" if self.key_free else leader, beat, now)
 
     def renewed(self, event: LeaseRenewed) -> None:
         """Extend the deadline after a renewal; ignored after stepping down."""
@@ -120,8 +127,12 @@ class Leadership(Struct):
         if self.phase == "leading":
             # Changes before this term, such as the removal that this agent's campaign won by, do not affect it.
             still_leading = event.epoch == self.epoch or event.revision < self.epoch
-            return [] if still_leading else self.step_down(now)
-        self.leader, self.key_free = event.leader, not event.leader and self.awaiting
+            if not still_leading:
+                return self.step_down(now)
+            self._record_beat(event.beat, now)
+            return []
+        self.key_free = not event.leader and self.awaiting
+        self._follow(event.leader, event.beat, now)
         if not event.leader:
             self.campaign_at_ms = now
         return []
@@ -145,6 +156,22 @@ class Leadership(Struct):
         effects = self.step_down(now)
         self.phase = "resigned"
         return effects
+
+    def _follow(self, leader: str, beat: int, now: int) -> None:
+        """Record the leader, and campaign when its key has not been written for too long."""
+        self.leader = leader
+        if leader:
+            self._record_beat(beat, now)
+        # The removal of the leader's key triggers a campaign at once; this one covers a removal that was missed, and a
+        # key that outlives its leader.
+        self.campaign_at_ms = max(now + self.knobs.retry_ms, self._beat_ends_at_ms() if leader else 0)
+
+    def _record_beat(self, beat: int, now: int) -> None:
+        if beat != self.beat:
+            self.beat, self.beat_at_ms = beat, now
+
+    def _beat_ends_at_ms(self) -> int:
+        return self.beat_at_ms + self.knobs.lease_ttl_s * 1000 + self.knobs.margin_ms
 
     def _release_lease(self, now: int) -> list[Effect]:
         # Two retry intervals before the next campaign let another agent win first, since this one had a problem.

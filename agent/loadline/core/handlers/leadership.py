@@ -21,6 +21,9 @@ def leadership_won(turn: Turn, event: LeadershipWon) -> list[Effect]:
     if state.leading:
         state.count("leaderships_won")
         state.reread_decisions(turn.now)
+        if event.deposed:
+            text = f"{event.deposed} did not write its key in time, but its lease is alive: find out who renews leases"
+            effects.append(RaiseAlarm("leader_deposed", "", text))
         if state.ledger.detect_store_rollback(event.epoch):
             text = "etcd has lost data: scalers and workers refuse this leader's older epoch until they are restarted"
             effects.append(RaiseAlarm("store_went_back", "", text))
@@ -29,7 +32,7 @@ def leadership_won(turn: Turn, event: LeadershipWon) -> list[Effect]:
 
 def campaign_lost(turn: Turn, event: CampaignLost) -> None:
     """Record that another agent leads."""
-    turn.state.leadership.lost_campaign(event.leader, turn.now)
+    turn.state.leadership.lost_campaign(event.leader, event.beat, turn.now)
 
 
 def lease_renewed(turn: Turn, event: LeaseRenewed) -> None:

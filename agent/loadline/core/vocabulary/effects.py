@@ -24,14 +24,21 @@ class Campaign(Effect, frozen=True):
     scope: str
     ttl_s: int
     asked_at_ms: int
+    depose: int = 0
+    """Mod revision of a leader's key that was not written for too long: if it still has it, remove the key first."""
 
 
 class RenewLease(Effect, frozen=True):
-    """Extend the leader's lease; results in ``LeaseRenewed`` or ``LeaseRenewalFailed``."""
+    """Renew the leader's lease, and write its key again: others may renew a lease, but not write the key.
+
+    Results in ``LeaseRenewed`` or ``LeaseRenewalFailed``.
+    """
 
     scope: str
     lease_id: int
     asked_at_ms: int
+    revision: int
+    """Create revision of the leader's key; a key with another one is not written."""
 
 
 class Resign(Effect, frozen=True):

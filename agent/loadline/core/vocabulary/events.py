@@ -68,6 +68,8 @@ class LeadershipWon(Event, frozen=True):
     epoch: int
     lease_id: int
     asked_at_ms: int
+    deposed: str = ""
+    """Leader whose key was removed first, as it was not written any more."""
 
 
 class CampaignLost(Event, frozen=True):
@@ -76,6 +78,8 @@ class CampaignLost(Event, frozen=True):
     scope: str
     leader: str
     detail: str = ""
+    beat: int = 0
+    """Mod revision of the leader's key."""
 
 
 class LeaseRenewed(Event, frozen=True):
@@ -102,6 +106,8 @@ class LeaderChanged(Event, frozen=True):
     leader: str
     epoch: int
     revision: int
+    beat: int = 0
+    """Mod revision of the leader's key; the leader writes it at each renewal of its lease."""
 
 
 class DecisionsRead(Event, frozen=True):

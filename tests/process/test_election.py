@@ -1,0 +1,149 @@
+"""Elections between real agents at a real etcd in which others interfere."""
+
+import asyncio
+import contextlib
+import signal
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from loadline.adapters.etcd_store import EtcdStore
+from loadline.config import EtcdKnobs
+from loadline.ports import StoreEntry, Write
+from loadline.rig.rig import ChildAgent, Rig
+from loadline.wire.keys import LEADER_SCOPE_ALL, Keys
+from tests.support.agents import LEASE_TTL_S, AgentFleet, assert_replays, config, fleet
+from tests.waiting import until, until_async
+
+pytestmark = pytest.mark.process
+
+LEADER = Keys("default").leader(LEADER_SCOPE_ALL)
+MARGIN_S = 1
+"""``leadership.margin_ms`` of the agents."""
+SLACK_S = 4
+"""For a machine with much to do; without a takeover it would take for ever."""
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Iterator[Rig]:
+    with Rig(tmp_path) as made:
+        yield made
+
+
+def start(rig: Rig, name: str) -> ChildAgent:
+    agent = rig.agent(config(rig, name), name)
+    agent.wait_ready()
+    return agent
+
+
+async def leader_key(store: EtcdStore) -> StoreEntry:
+    found = await store.get(LEADER)
+    assert found is not None
+    return found
+
+
+@contextlib.asynccontextmanager
+async def stranger(rig: Rig) -> AsyncIterator[EtcdStore]:
+    """Another client of etcd, which keeps the present leader's lease alive whatever happens to the leader."""
+    store = EtcdStore(EtcdKnobs(endpoints=(rig.etcd.url,)))
+    lease_id = (await leader_key(store)).lease_id
+
+    async def keep_alive() -> None:
+        while True:
+            await store.keep_alive(lease_id)
+            await asyncio.sleep(LEASE_TTL_S / 6)
+
+    keeping = asyncio.create_task(keep_alive())
+    try:
+        yield store
+        assert not keeping.done(), keeping
+        assert await store.keep_alive(lease_id) == LEASE_TTL_S, "the lease was alive all the time"
+    finally:
+        keeping.cancel()
+        await asyncio.wait([keeping])
+        await store.close()
+
+
+async def served(made: AgentFleet) -> None:
+    await made.add("decode", "d1", "d2")
+    await made.add("prefill", "p1")
+
+
+async def grows(made: AgentFleet, replicas: int) -> None:
+    made.load(kv=0.97)
+    await until(lambda: made.observer.desired().get("decode", 0) >= replicas)
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_a_leader_whose_lease_others_renew_is_deposed(rig: Rig, frozen: bool) -> None:  # noqa: FBT001
+    first, second = start(rig, "a"), start(rig, "b")
+
+    async def scenario() -> None:
+        async with asyncio.timeout(120), fleet(rig) as made:
+            await served(made)
+            async with stranger(rig) as store:
+                before = await leader_key(store)
+                if frozen:
+                    first.process.send_signal(signal.SIGSTOP)
+                else:
+                    first.kill()
+                made.observer.statuses.pop("a", None)
+                await until(
+                    lambda: made.observer.leader() is not None, deadline_s=LEASE_TTL_S + MARGIN_S + 0.5 + SLACK_S
+                )
+                await grows(made, 3)
+                assert made.observer.committed[-1].epoch > before.create_revision
+                assert '"kind": "leader_deposed"' in second.log.read_text()
+            if frozen:
+                first.process.send_signal(signal.SIGCONT)
+                await until(lambda: "a" in made.observer.statuses and not made.observer.statuses["a"].leading)
+                await until(lambda: made.observer.statuses["b"].leading)
+
+    asyncio.run(scenario())
+    assert second.stop() == 0
+    assert_replays(rig, "b")
+
+
+def test_a_live_leader_is_not_deposed_and_writes_its_key(rig: Rig) -> None:
+    start(rig, "a")
+    start(rig, "b")
+
+    async def scenario() -> None:
+        async with asyncio.timeout(120), fleet(rig) as made, stranger(rig) as store:
+            await served(made)
+            first = await leader_key(store)
+            revisions = {first.mod_revision}
+
+            async def beats() -> bool:
+                now = await leader_key(store)
+                assert now.create_revision == first.create_revision
+                revisions.add(now.mod_revision)
+                return len(revisions) > 2 * (LEASE_TTL_S + MARGIN_S)  # for longer than it takes to depose one
+
+            await until_async(beats, "beats")
+
+    asyncio.run(scenario())
+
+
+def test_a_leader_whose_key_was_removed_stops_and_another_term_begins(rig: Rig) -> None:
+    agent = start(rig, "a")
+
+    async def scenario() -> None:
+        store = EtcdStore(EtcdKnobs(endpoints=(rig.etcd.url,)))
+        async with asyncio.timeout(120), fleet(rig) as made:
+            await served(made)
+            before = await leader_key(store)
+            await store.commit([], [Write(LEADER, None)])
+
+            async def again() -> bool:
+                found = await store.get(LEADER)
+                return found is not None and found.create_revision > before.create_revision
+
+            await until_async(again, "another term")
+            await grows(made, 3)
+        await store.close()
+
+    asyncio.run(scenario())
+    assert agent.stop() == 0
+    assert_replays(rig, "a")
