@@ -94,7 +94,9 @@ def test_a_missing_segment_is_found(changed: Path) -> None:
     assert replay(changed).returncode == 0, "any segment is a beginning"
 
 
-def test_what_cannot_be_read_is_said(changed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_journal_that_cannot_be_read_is_reported(
+    changed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = sorted(changed.glob("*.jsonl"))[1]
     write(path, ['{"kind":"start"}'])
     assert main(["replay", str(changed)]) == 1

@@ -6,13 +6,13 @@ from loadline.core.planning.planners import PLANNERS
 from tests.golden.stepping import CASES, STEP, recorded_answers
 
 
-def test_there_is_a_case_of_every_planner() -> None:
+def test_every_planner_has_a_case() -> None:
     written = "".join((STEP / f"{case}.toml").read_text("utf-8") for case in CASES)
     assert {name for name in PLANNERS if f'planner = "{name}"' not in written} == set()
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_the_same_lines_have_the_same_answers(case: str) -> None:
+def test_recorded_lines_have_the_recorded_answers(case: str) -> None:
     expected = (STEP / f"{case}.expected.jsonl").read_text("utf-8").splitlines()
     answers = recorded_answers(case)
     assert len(answers) == len(expected)

@@ -39,7 +39,7 @@ def start(rig: Rig, name: str = "a") -> ChildAgent:
     return agent
 
 
-def play(rig: Rig, scenario: Scenario) -> None:
+def run_scenario(rig: Rig, scenario: Scenario) -> None:
     async def run() -> None:
         async with asyncio.timeout(90), fleet(rig) as made:
             await scenario(made)
@@ -67,7 +67,7 @@ def test_decides_explains_and_replays(rig: Rig) -> None:
         assert "mean KV load" in explained.stdout
         assert "decode 2 -> 3" in explained.stdout
 
-    play(rig, scenario)
+    run_scenario(rig, scenario)
     assert agent.stop() == 0
     assert_replays(rig, "a")
 
@@ -87,7 +87,7 @@ def test_a_shrink_is_a_drain_that_ends_when_the_worker_says_so(rig: Rig) -> None
         made.workers["d2"].may_leave.set()
         await made.workers["d2"].client.drained.wait()
 
-    play(rig, scenario)
+    run_scenario(rig, scenario)
 
 
 def test_a_standby_takes_over_from_a_killed_leader(rig: Rig) -> None:
@@ -108,7 +108,7 @@ def test_a_standby_takes_over_from_a_killed_leader(rig: Rig) -> None:
         await grown(made, 4)
         assert made.observer.committed[-1].epoch > epoch
 
-    play(rig, scenario)
+    run_scenario(rig, scenario)
     assert second.stop() == 0
     assert_replays(rig, "a")
     assert_replays(rig, "b")
@@ -124,7 +124,7 @@ def test_sigterm_hands_over_at_once(rig: Rig) -> None:
         del made.observer.statuses["a"]
         await until(lambda: made.observer.leader() is not None, deadline_s=2)
 
-    play(rig, scenario)
+    run_scenario(rig, scenario)
 
 
 def test_a_leader_that_was_frozen_steps_down_and_commits_nothing(rig: Rig) -> None:
@@ -145,7 +145,7 @@ def test_a_leader_that_was_frozen_steps_down_and_commits_nothing(rig: Rig) -> No
         assert len({d.epoch for d in made.observer.committed}) <= 2
         assert first.stop() == 0
 
-    play(rig, scenario)
+    run_scenario(rig, scenario)
     assert_replays(rig, "a")
 
 
@@ -167,7 +167,7 @@ def test_nats_may_die_and_come_back(rig: Rig) -> None:
         await until(lambda: made.ready() == {"d1", "d2", "p1"})
         await grown(made, 3)
 
-    play(rig, scenario)
+    run_scenario(rig, scenario)
     assert agent.stop() == 0
     assert_replays(rig, "a")
 
@@ -203,7 +203,7 @@ def test_etcd_may_die_or_freeze_and_come_back(rig: Rig, frozen: bool) -> None:  
         await until(lambda: len(made.observer.committed) > known)
         assert all(decision.issued_at_ms > outage.at_ms for decision in made.observer.committed[known:])
 
-    play(rig, scenario)
+    run_scenario(rig, scenario)
     assert agent.stop() == 0
     assert_replays(rig, "a")
 
@@ -243,7 +243,7 @@ def test_a_worker_that_dies_is_missed_and_its_place_kept(rig: Rig) -> None:
 
     with subprocess.Popen([sys.executable, "-c", WORKER, rig.nats.url, rig.etcd.url]) as victim:
         try:
-            play(rig, scenario)
+            run_scenario(rig, scenario)
         finally:
             victim.kill()
 
@@ -267,7 +267,7 @@ def test_any_bytes_on_any_subject_are_counted_and_forgotten(rig: Rig) -> None:
         assert memory_kib(agent) - before < 32 * 1024
         await grown(made, 2)
 
-    play(rig, scenario)
+    run_scenario(rig, scenario)
     assert agent.log.read_text().count("\n") < 200, "logged at a bounded rate"
 
 
@@ -293,7 +293,7 @@ def test_a_journal_that_cannot_be_written_stops_nothing(rig: Rig) -> None:
         await made.add("decode", "d1", "d2")
         await grown(made, 3)
 
-    play(rig, scenario)
+    run_scenario(rig, scenario)
     assert "loadline_journal_lost_total" in agent.get("/metrics")[1]
     assert agent.stop() == 0
 
@@ -319,7 +319,7 @@ def test_operators_pause_resume_and_drain(rig: Rig) -> None:
         assert refused.returncode == 1
         assert "nobody" in refused.stderr
 
-    play(rig, scenario)
+    run_scenario(rig, scenario)
     assert agent.stop() == 0
     silent = loadline(rig, "status")
     assert silent.returncode == 1
@@ -351,7 +351,7 @@ def test_a_record_that_cannot_be_read_is_no_worker(rig: Rig) -> None:
         finally:
             await store.close()
 
-    play(rig, scenario)
+    run_scenario(rig, scenario)
     assert agent.stop() == 0
     assert_replays(rig, "a")
 

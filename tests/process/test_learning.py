@@ -39,7 +39,7 @@ def start(rig: Rig, name: str) -> ChildAgent:
     return agent
 
 
-def play(rig: Rig, scenario: Callable[[AgentFleet, EtcdStore], Awaitable[None]]) -> None:
+def run_scenario(rig: Rig, scenario: Callable[[AgentFleet, EtcdStore], Awaitable[None]]) -> None:
     async def run() -> None:
         store = EtcdStore(EtcdKnobs(endpoints=(rig.etcd.url,)))
         try:
@@ -88,7 +88,7 @@ def test_a_start_up_that_was_learned_is_known_after_a_restart_of_all_agents(rig:
         await until(lambda: made.observer.leader() is not None)
         assert start_up_ms(made) == max(learned.start_ups_ms["decode"])
 
-    play(rig, scenario)
+    run_scenario(rig, scenario)
 
 
 class Engines:
@@ -142,7 +142,7 @@ def test_a_fit_that_was_learned_is_known_after_a_restart_though_no_worker_says_m
             reporting.cancel()
             await asyncio.gather(reporting, return_exceptions=True)
 
-    play(rig, scenario)
+    run_scenario(rig, scenario)
 
 
 def test_garbage_in_its_place_is_counted_and_stops_nobody(rig: Rig) -> None:
@@ -156,4 +156,4 @@ def test_garbage_in_its_place_is_counted_and_stops_nobody(rig: Rig) -> None:
         assert start_up_ms(made) is None
         assert 'loadline_rejected_total{reason="invalid"} 1.0' in agent.get("/metrics")[1]
 
-    play(rig, scenario)
+    run_scenario(rig, scenario)

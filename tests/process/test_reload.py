@@ -41,7 +41,7 @@ def write(rig: Rig, name: str, content: str) -> None:
     beside.replace(rig.directory / f"{name}.toml")
 
 
-def play(rig: Rig, scenario: Callable[[AgentFleet], Awaitable[None]]) -> None:
+def run_scenario(rig: Rig, scenario: Callable[[AgentFleet], Awaitable[None]]) -> None:
     async def run() -> None:
         async with asyncio.timeout(60), fleet(rig) as made:
             await scenario(made)
@@ -78,7 +78,7 @@ def test_a_fleet_goes_on_under_a_configuration_that_changes(rig: Rig) -> None:
         await until(lambda: status(made).config_digest == digest)
         assert set(made.observer.desired()) == {"decode", "prefill"}
 
-    play(rig, scenario)
+    run_scenario(rig, scenario)
     assert "models.m.pools.decode.replicas_max: 9 -> 2" in agent.log.read_text()
     assert agent.stop() == 0
     assert_replays(rig, "a")
@@ -100,7 +100,7 @@ def test_a_broken_file_is_kept_out_until_it_is_mended(rig: Rig) -> None:
         assert not status(made).config_problem
         assert "loadline_config_ok 1.0" in agent.get("/metrics")[1]
 
-    play(rig, scenario)
+    run_scenario(rig, scenario)
     assert agent.stop() == 0
 
 
@@ -116,7 +116,7 @@ def test_sighup_has_it_read_though_nobody_watches_the_file(rig: Rig) -> None:
         await until(lambda: status(made).config_digest != digest)
         assert "leadership.lease_ttl_s" in status(made).restart_for
 
-    play(rig, scenario)
+    run_scenario(rig, scenario)
     assert "not_reloaded" in agent.log.read_text()
     assert agent.stop() == 0
 
@@ -133,4 +133,4 @@ def test_a_standby_that_obeys_something_else_is_seen(rig: Rig) -> None:
         write(rig, "a", text(rig, MODELS + OTHER, "a"))
         await until(lambda: status(made, "a").config_digest == status(made, "b").config_digest)
 
-    play(rig, scenario)
+    run_scenario(rig, scenario)

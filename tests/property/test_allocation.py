@@ -117,7 +117,7 @@ def test_limits_and_bounds_hold_and_the_order_does_not_matter(problem: Allocatio
 
 @given(problems(), st.randoms(use_true_random=False))
 @settings(max_examples=100, deadline=None)
-def test_they_hold_of_the_exact_solver_too(problem: AllocationProblem, draw: random.Random) -> None:
+def test_limits_and_bounds_hold_for_the_exact_solver(problem: AllocationProblem, draw: random.Random) -> None:
     found = solve(problem, 60.0)
     assert found is not None
     checked(problem, found)
@@ -160,7 +160,7 @@ def test_the_exact_solver_is_within_a_hundredth_of_the_best(
 
 @pytest.mark.parametrize("delayed", [False, True])
 @pytest.mark.parametrize("policy", POLICIES)
-def test_by_no_policy_is_the_exact_solver_worse_than_greedy(policy: SaturationPolicy, *, delayed: bool) -> None:
+def test_the_exact_solver_is_never_worse_than_greedy(policy: SaturationPolicy, *, delayed: bool) -> None:
     more = 0
     for seed in range(60):
         problem = replace(system(seed), policy=policy, delayed_best_effort=delayed)

@@ -98,7 +98,7 @@ def test_unknown_intervals_at_the_end_are_forecast_and_left_out(
 
 @every
 @pytest.mark.parametrize("value", [0.0, 1.0, 50.0, 0.1, 1e9])
-def test_a_constant_load_stays_what_it_is(predictor: AnyPredictor, value: float) -> None:
+def test_a_constant_load_is_forecast_unchanged(predictor: AnyPredictor, value: float) -> None:
     answer = asked(predictor, [value, None] * 20)
     assert answer is not None
     assert answer.mean == answer.upper == (value,) * 4
@@ -106,14 +106,14 @@ def test_a_constant_load_stays_what_it_is(predictor: AnyPredictor, value: float)
 
 
 @every
-def test_nothing_known_is_no_forecast(predictor: AnyPredictor) -> None:
+def test_a_series_of_unknown_values_has_no_forecast(predictor: AnyPredictor) -> None:
     assert asked(predictor, []) is None
     assert asked(predictor, [None] * 50) is None
     assert asked(predictor, [float("nan"), float("inf"), -1.0]) is None
 
 
 @every
-def test_what_is_no_number_is_not_known(predictor: AnyPredictor) -> None:
+def test_values_that_are_not_finite_are_unknown(predictor: AnyPredictor) -> None:
     clean = wave()
     clean[7] = clean[20] = clean[21] = None
     spoilt = list(clean)
@@ -134,7 +134,7 @@ def test_one_unknown_interval_changes_little(predictor: AnyPredictor) -> None:
 
 
 @every
-def test_a_steady_climb_goes_on_by_intervals(predictor: AnyPredictor) -> None:
+def test_a_linear_increase_continues(predictor: AnyPredictor) -> None:
     """A predictor that takes a second for an interval would stay where it is."""
     answer = asked(predictor, [1_000.0 + 10.0 * at + (at * 7919 % 5) for at in range(40)], season_s=86_400)
     assert answer is not None
@@ -148,7 +148,7 @@ def test_a_steady_climb_goes_on_by_intervals(predictor: AnyPredictor) -> None:
 
 
 @every
-def test_too_little_is_answered_with_the_last_value(predictor: AnyPredictor) -> None:
+def test_a_short_series_is_forecast_by_its_last_value(predictor: AnyPredictor) -> None:
     answer = asked(predictor, [10.0, 20.0, None, 30.0, 25.0])
     assert answer is not None
     assert (answer.predictor, answer.fallback) == ("constant", "points")
@@ -163,7 +163,7 @@ print(msgspec.json.encode([asked(predictor, wave()) for predictor in ALL]).decod
 """
 
 
-def test_the_same_question_has_the_same_answer_in_every_process() -> None:
+def test_a_forecast_is_reproducible_in_every_process() -> None:
     found = {
         subprocess.run(
             [sys.executable, "-c", SCRIPT],

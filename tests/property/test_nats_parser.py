@@ -85,7 +85,7 @@ operations = st.one_of(
 
 
 @given(st.lists(operations, max_size=12), st.data())
-def test_both_ways_read_the_same(written: list[bytes], data: st.DataObject) -> None:
+def test_both_parsers_return_the_same_messages(written: list[bytes], data: st.DataObject) -> None:
     stream = b"".join(written)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=8)))
     chunks = [stream[a:b] for a, b in zip([0, *cuts], [*cuts, len(stream)], strict=True)]
@@ -95,19 +95,19 @@ def test_both_ways_read_the_same(written: list[bytes], data: st.DataObject) -> N
     assert frames == [seen for seen in long_way([stream]) if seen[0] != "error"]
 
 
-def test_byte_by_byte() -> None:
+def test_messages_are_parsed_byte_by_byte() -> None:
     stream = message(1, "", b"one") + b"PING\r\n" + message(2, "r", b"two") + message(3, "", b"")
     expected = [(1, "load.1", b"one"), ("ping",), (2, "load.2", b"r", b"two", None), (3, "load.3", b"")]
     assert short_way(stream[i : i + 1] for i in range(len(stream))) == expected
 
 
 @pytest.mark.parametrize("line", [b"MSG a\r\n", b"MSG a 1 -9\r\n", b"MSG a 1 x\r\n", b"MSG a one 1\r\n"])
-def test_what_is_malformed_ends_the_connection_as_the_library_has_it(line: bytes) -> None:
+def test_malformed_lines_end_the_connection_as_in_the_library(line: bytes) -> None:
     with pytest.raises(ProtocolError):
         short_way([message(1, "", b"fine") + line])
 
 
-def test_a_new_connection_begins_anew() -> None:
+def test_a_new_connection_starts_with_an_empty_parser() -> None:
     reader = Reader()
     parser = FrameParser(cast("Client", reader), reader.takers, {})
     read(parser, [message(1, "", b"cut off")[:-4]])

@@ -47,7 +47,7 @@ traffic_samples = st.builds(
 
 
 @given(names)
-def test_a_token_comes_back_and_is_one_token(name: str) -> None:
+def test_a_name_survives_encoding_and_is_one_token(name: str) -> None:
     token = encode_token(name)
     assert decode_token(token) == name
     assert not set(token) & set(".*> \t\r\n/")
@@ -62,12 +62,12 @@ def test_decoding_a_token_gives_a_name_or_a_value_error(token: str) -> None:
 
 
 @given(st.text(max_size=60), st.binary(max_size=200))
-def test_any_bytes_on_any_subject(subject: str, data: bytes) -> None:
+def test_any_bytes_on_any_subject_are_decoded(subject: str, data: bytes) -> None:
     CODEC.decode(subject, data)
 
 
 @given(st.binary(max_size=400))
-def test_any_bytes_on_a_real_subject(data: bytes) -> None:
+def test_any_bytes_on_a_real_subject_are_decoded(data: bytes) -> None:
     assert isinstance(CODEC.decode(SUBJECTS.load("m", "p", "w"), data), Rejected)
 
 
@@ -127,7 +127,7 @@ def test_every_message_is_decoded_totally(kind: type[msgspec.Struct], data: byte
     decode_decision(data)
 
 
-def test_of_duplicate_keys_the_last_one_wins() -> None:
+def test_the_last_of_duplicate_keys_wins() -> None:
     head, samples = b'{"model":"m","pool":"p","worker":"w"', b'"samples":[{"sequence":1,"timestamp_ms":1}]}'
     frame = head + b',"incarnation":1,"incarnation":2,' + samples
     event = CODEC.decode(SUBJECTS.load("m", "p", "w"), frame)

@@ -1,4 +1,4 @@
-"""Crash points: an agent dies before it performs an effect, or after it and before it hears of the result."""
+"""Crash points: an agent is killed before it performs an effect, or after it and before the result arrives."""
 
 from typing import Literal, get_args
 
@@ -27,19 +27,19 @@ from loadline.wire.messages import TrafficReport
 from loadline.wire.subjects import Subjects
 
 Side = Literal["before", "after"]
-Way = Literal["restart", "takeover"]
+Recovery = Literal["restart", "takeover"]
 
 KINDS = tuple(kind.__name__ for kind in get_args(AnyEffect))
 SIDES: tuple[Side, ...] = get_args(Side)
-WAYS: tuple[Way, ...] = get_args(Way)
+RECOVERIES: tuple[Recovery, ...] = get_args(Recovery)
 BASE_MS = 150_000.0
 CALM_MS = 120_000.0
 RESTART_MS = 300.0
 TRAFFIC_MS = 1_000.0
 
 
-def told(agent: str, gpus: int | None) -> Settings:
-    """The settings of the fault world, and a third model, whose planner asks for forecasts every 10 s."""
+def crash_settings(agent: str, gpus: int | None) -> Settings:
+    """Return the settings of the chaos world with a third model, whose planner requests forecasts every 10 s."""
     base = chaos_settings(agent, gpus)
     pool = PoolKnobs("both", "aggregated", 1, 1, 3, start_deadline_ms=30_000)
     knobs = ThroughputKnobs(throughput_adjustment_interval_ms=10_000, forecast=ForecastKnobs("constant"))
@@ -56,70 +56,70 @@ def told(agent: str, gpus: int | None) -> Settings:
 
 
 class Scenario(TurnObserver):
-    """A short life with everything in it: growth, shrink, drains, a worker that never answers, a pause, a hand-over.
+    """Short run with scale-up, scale-down, drains, a worker that never answers, a pause and a change of leader.
 
-    ``kill`` is asked at every effect, before and after it, and tells whether the agent dies there.
+    ``target`` and ``recovery`` select the effect at which an agent is killed, and how the run continues.
     """
 
     def __init__(self, agents: int) -> None:
-        self.world = ChaosWorld(FaultPlan(seed=1, agents=agents, gpus=12), told)
+        self.world = ChaosWorld(FaultPlan(seed=1, agents=agents, gpus=12), crash_settings)
         self._traffic = 0
-        self.judge = InvariantChecker(self.world)
+        self.checker = InvariantChecker(self.world)
         self.seen: dict[str, int] = {}
-        """How many effects of each kind there were."""
+        """Number of effects by kind."""
         self._numbers: dict[int, tuple[int, AnyEffect]] = {}
-        """By identity; the effect is held, as the identity of one that is gone is given to another."""
+        """Number of each effect by identity; it holds the effect, since the identity of a freed object is reused."""
         self.target: tuple[str, Side, int] | None = None
-        self.way: Way = "restart"
+        self.recovery: Recovery = "restart"
         self.killed = False
         self._script()
         self.world.observers.append(self)
 
     def run(self) -> Violation | None:
-        """Play it; then everything has to come right."""
+        """Run to the end of a calm phase; return the first violation."""
         timeline = self.world.timeline
         self.world.start()
-        timeline.call_at(BASE_MS + CALM_MS, lambda: liveness.check_calm_end(self.world, self.judge.report))
+        timeline.call_at(BASE_MS + CALM_MS, lambda: liveness.check_calm_end(self.world, self.checker.report))
         timeline.run_until(BASE_MS + CALM_MS)
         for agent in list(self.world.agents.values()):
             self.world.kill_agent(agent)
         for worker in list(self.world.workers.values()):
             worker.kill()
-        return self.judge.findings.first
+        return self.checker.findings.first
 
     def _script(self) -> None:
         world, at = self.world, self.world.timeline.call_at
-        at(0.0, self._arrive)
+        at(0.0, self._report_traffic)
         at(0.0, lambda: world.demand.update({("ahead", "both"): 0.8}))  # one worker is enough
         both, decode, prefill = ("whole", "both"), ("split", "decode"), ("split", "prefill")
         at(15_000.0, lambda: world.demand.update({both: 6.0, decode: 3.5}))
         at(55_000.0, lambda: world.demand.update({both: 1.5, decode: 1.5, prefill: 2.5}))
-        at(90_000.0, self._deafen_one)
-        at(110_000.0, lambda: self._tell(PauseRequested("split", paused=True, by="operator")))
-        at(118_000.0, lambda: self._tell(PauseRequested("split", paused=False, by="operator")))
+        at(90_000.0, self._partition_one)
+        at(110_000.0, lambda: self._send_to_all(PauseRequested("split", paused=True, by="operator")))
+        at(118_000.0, lambda: self._send_to_all(PauseRequested("split", paused=False, by="operator")))
         at(125_000.0, self._stop_leader)
         at(BASE_MS, lambda: world.store.commit([], [Write(Keys("default").pause("split"), None)]))
 
-    def _arrive(self) -> None:
-        """A frontend sees one request a second of the model that looks ahead."""
+    def _report_traffic(self) -> None:
+        """Report one request per second of the forecasting model."""
         self._traffic += 1
         sample = TrafficSample(
             self._traffic, int(TRAFFIC_MS), arrivals=1, completed=1, isl_tokens=100.0, osl_tokens=10.0
         )
         report = TrafficReport("ahead", "frontend", START_MS, sample)
         self.world.rogue.publish_now(Subjects("loadline").traffic("ahead", "frontend"), encode(report))
-        self.world.timeline.call_later(TRAFFIC_MS, self._arrive)
+        self.world.timeline.call_later(TRAFFIC_MS, self._report_traffic)
 
-    def _tell(self, event: AnyEvent) -> None:
+    def _send_to_all(self, event: AnyEvent) -> None:
         for agent in self.world.agents.values():
             agent.inbox.put(event)
 
-    def _deafen_one(self) -> None:
-        """A worker that is to leave hears nothing: its lease is revoked in the end."""
+    def _partition_one(self) -> None:
+        """Request a drain of a worker that is partitioned from the bus, so that its lease is revoked."""
         worker = next(iter(self.world.workers_of(("whole", "both"))))
         worker.bus.set_partitioned(partitioned=True)
         record = worker.record
-        self._tell(DrainRequested(record.model, record.pool, record.worker, "operator"))
+        self._send_to_all(DrainRequested(record.model, record.pool, record.worker, "operator"))
         self.world.timeline.call_later(40_000.0, worker.kill)
 
     def _stop_leader(self) -> None:
@@ -128,48 +128,48 @@ class Scenario(TurnObserver):
             self.world.stop_agent(leader)
             self.world.timeline.call_later(12_000.0, lambda: self.world.restart_agent(leader.name))
 
-    # -- as a watcher --------------------------------------------------------------------------------------------------
+    # -- observer ------------------------------------------------------------------------------------------------------
 
     def before_effect(self, agent: SimulatedAgent, effect: AnyEffect) -> None:
-        """Count it, and die there if it is the one; what comes too late to get over it counts for nothing."""
+        """Count the effect and kill the agent at the selected one; effects of the calm phase do not count."""
         kind = type(effect).__name__
         if self.world.timeline.now_ms < BASE_MS:
             self.seen[kind] = self.seen.get(kind, 0) + 1
             self._numbers[id(effect)] = self.seen[kind], effect
-            self._die(agent, effect, "before")
+            self._kill_at_target(agent, effect, "before")
 
     def after_effect(self, agent: SimulatedAgent, effect: AnyEffect) -> None:
-        """Die there if it is the one."""
-        self._die(agent, effect, "after")
+        """Kill the agent at the selected effect."""
+        self._kill_at_target(agent, effect, "after")
 
-    def _die(self, agent: SimulatedAgent, effect: AnyEffect, side: Side) -> None:
+    def _kill_at_target(self, agent: SimulatedAgent, effect: AnyEffect, side: Side) -> None:
         number, _ = self._numbers.get(id(effect), (0, effect))
-        this = type(effect).__name__, side, number
-        if self.killed or self.target != this or not agent.alive:
+        place = type(effect).__name__, side, number
+        if self.killed or self.target != place or not agent.alive:
             return
         self.killed = True
         self.world.kill_agent(agent)
-        # Restarted at once, it meets its own lease; where another takes over, it comes back when that has happened.
-        wait_ms = RESTART_MS if self.way == "restart" else 20_000.0
+        # Restarted at once, it finds its own lease; with a takeover it returns after another agent leads.
+        wait_ms = RESTART_MS if self.recovery == "restart" else 20_000.0
         self.world.timeline.call_later(wait_ms, lambda: self.world.restart_agent(agent.name))
 
 
-def occurrences(way: Way) -> dict[str, int]:
-    """How many effects of each kind there are when nobody dies."""
-    scenario = Scenario(_agents(way))
+def occurrences(recovery: Recovery) -> dict[str, int]:
+    """Return the number of effects by kind in a run without a crash."""
+    scenario = Scenario(_agents(recovery))
     found = scenario.run()
     assert found is None, str(found)
     return scenario.seen
 
 
-def crash(kind: str, side: Side, way: Way, occurrence: int) -> Violation | None:
-    """What breaks when an agent dies there."""
-    scenario = Scenario(_agents(way))
-    scenario.target, scenario.way = (kind, side, occurrence), way
+def crash(kind: str, side: Side, recovery: Recovery, occurrence: int) -> Violation | None:
+    """Return the first violation of a run in which an agent is killed at place effect."""
+    scenario = Scenario(_agents(recovery))
+    scenario.target, scenario.recovery = (kind, side, occurrence), recovery
     found = scenario.run()
-    assert scenario.killed, f"there is no {kind} number {occurrence}"
+    assert scenario.killed, f"the run has no {kind} number {occurrence}"
     return found
 
 
-def _agents(way: Way) -> int:
-    return 1 if way == "restart" else 2
+def _agents(recovery: Recovery) -> int:
+    return 1 if recovery == "restart" else 2

@@ -23,8 +23,7 @@ from loadline.core.migration.load_metrics import SLOTS_IN, SLOTS_OUT
 from loadline.core.migration.load_view import LoadView
 from loadline.core.rounds.migration import MigrationPipeline
 from loadline.sim.chaos.frontend import ChaosFrontend
-from loadline.sim.chaos.runner import ChaosResult as Played
-from loadline.sim.chaos.runner import run_plan
+from loadline.sim.chaos.runner import ChaosResult, run_plan
 from loadline.sim.chaos.stub_engine import StubEngine
 from loadline.sim.engine import EngineEvent, Request
 from tests.simulation.mutation_runs import Mutation, find_seeds
@@ -159,7 +158,7 @@ MUTATIONS: dict[str, Mutation] = {
 }
 
 
-def run_mutated(name: str, seed: int) -> Played:
+def run_mutated(name: str, seed: int) -> ChaosResult:
     """Run the plan of a seed with a mutation."""
     with MUTATIONS[name].apply():
         return run_plan(seed)

@@ -8,12 +8,11 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, NamedTuple
 
-from loadline.sim.chaos.runner import ChaosResult as Played
-from loadline.sim.chaos.runner import run_plan
+from loadline.sim.chaos.runner import ChaosResult, run_plan
 
 CI_SEEDS = range(100)
-SEEDS_TRIED = 60
-SEEDS_PLAYED = 12
+SEARCH_SEEDS_MAX = 60
+TEST_SEEDS_MAX = 12
 """Runs of each mutation in a test; one that needs more should get another seed."""
 
 Apply = Callable[[], AbstractContextManager[Any]]
@@ -24,33 +23,33 @@ class Mutation(NamedTuple):
 
     apply: Apply
     seed: int
-    breaks: str
+    violates: str
 
 
 def assert_detected(mutation: Mutation) -> None:
     """Check that a mutation violates its invariant, with its own seed or with one of some others."""
     found: dict[int, str] = {}
-    for seed in [mutation.seed, *(seed for seed in CI_SEEDS if seed != mutation.seed)][:SEEDS_PLAYED]:
+    for seed in [mutation.seed, *(seed for seed in CI_SEEDS if seed != mutation.seed)][:TEST_SEEDS_MAX]:
         with mutation.apply():
             violation = run_plan(seed).violation
-        if violation is not None and violation.name == mutation.breaks:
+        if violation is not None and violation.name == mutation.violates:
             return
         found[seed] = "nothing" if violation is None else violation.name
     raise AssertionError(
-        f"{mutation.breaks} is not violated, but {found}; find a seed with python -m tests.simulation.mutations"
+        f"{mutation.violates} is not violated, but {found}; find a seed with python -m tests.simulation.mutations"
     )
 
 
-def find_seeds(mutations: Mapping[str, Mutation], run_mutated: Callable[[str, int], Played]) -> None:
+def find_seeds(mutations: Mapping[str, Mutation], run_mutated: Callable[[str, int], ChaosResult]) -> None:
     """Print the violations of each mutation by seed until the listed one; arguments filter mutations by name."""
     wanted = [name for name in mutations if not sys.argv[1:] or any(word in name for word in sys.argv[1:])]
     with ProcessPoolExecutor(2) as pool:
         for name in wanted:
             found = pool.map(partial(run_mutated, name), CI_SEEDS, chunksize=1)
-            for verdict in itertools.islice(found, SEEDS_TRIED):
-                if verdict.violation:
-                    sys.stdout.write(f"{name}: {verdict.seed}, {verdict.violation.name} ({verdict.hours} h)\n")
-                if verdict.violation and verdict.violation.name == mutations[name].breaks:
+            for result in itertools.islice(found, SEARCH_SEEDS_MAX):
+                if result.violation:
+                    sys.stdout.write(f"{name}: {result.seed}, {result.violation.name} ({result.hours} h)\n")
+                if result.violation and result.violation.name == mutations[name].violates:
                     break
             else:
-                sys.stdout.write(f"{name}: {mutations[name].breaks} is not violated\n")
+                sys.stdout.write(f"{name}: {mutations[name].violates} is not violated\n")

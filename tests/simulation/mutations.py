@@ -39,8 +39,7 @@ from loadline.core.vocabulary.effects import AnnounceDecision
 from loadline.core.vocabulary.reasons import Reason, ReasonCode
 from loadline.ports import Compare
 from loadline.runtime import effects as effect_runner
-from loadline.sim.chaos.runner import ChaosResult as Played
-from loadline.sim.chaos.runner import run_plan
+from loadline.sim.chaos.runner import ChaosResult, run_plan
 from tests.simulation.mutation_runs import Apply, Mutation, find_seeds
 
 NEVER = 2**53
@@ -360,7 +359,7 @@ MUTATIONS: dict[str, Mutation] = {
 }
 
 
-def run_mutated(name: str, seed: int) -> Played:
+def run_mutated(name: str, seed: int) -> ChaosResult:
     """Run the plan of a seed with a mutation."""
     with MUTATIONS[name].apply():
         return run_plan(seed)

@@ -1,24 +1,24 @@
-"""Every kind of effect, before and after it, with a restart and with a takeover: all invariants, and liveness."""
+"""Crashes of an agent before and after every kind of effect, with a restart and with a takeover."""
 
 from functools import cache
 
 import pytest
 
-from tests.simulation.crashes import KINDS, SIDES, WAYS, Side, Way, crash, occurrences
+from tests.simulation.crashes import KINDS, RECOVERIES, SIDES, Recovery, Side, crash, occurrences
 
-counted = cache(occurrences)
-
-
-@pytest.mark.parametrize("way", WAYS)
-def test_the_scenario_has_every_kind_of_effect(way: Way) -> None:
-    assert set(counted(way)) == set(KINDS)
+cached_occurrences = cache(occurrences)
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("recovery", RECOVERIES)
+def test_the_scenario_has_every_kind_of_effect(recovery: Recovery) -> None:
+    assert set(cached_occurrences(recovery)) == set(KINDS)
+
+
+@pytest.mark.parametrize("recovery", RECOVERIES)
 @pytest.mark.parametrize("side", SIDES)
 @pytest.mark.parametrize("kind", KINDS)
-def test_everything_comes_right_after_a_crash(kind: str, side: Side, way: Way) -> None:
-    count = counted(way)[kind]
+def test_all_invariants_hold_after_a_crash(kind: str, side: Side, recovery: Recovery) -> None:
+    count = cached_occurrences(recovery)[kind]
     for occurrence in sorted({1, (count + 1) // 2, count}):
-        violation = crash(kind, side, way, occurrence)
+        violation = crash(kind, side, recovery, occurrence)
         assert violation is None, f"number {occurrence} of {count}: {violation}"

@@ -1,4 +1,4 @@
-"""The same seed gives the same digest, in any process; another seed another one."""
+"""Digests of the fault simulation: equal for equal seeds in any process, and different for different seeds."""
 
 import os
 import subprocess
@@ -26,5 +26,5 @@ def test_a_digest_does_not_depend_on_the_process(hash_seed: str, digest: str) ->
     assert done.stdout.strip() == digest
 
 
-def test_another_seed_is_another_play(digest: str) -> None:
+def test_another_seed_has_another_digest(digest: str) -> None:
     assert run_plan(8, HOURS).digest != digest

@@ -1,4 +1,4 @@
-"""What moves cost and bring, in figures: the production agent, real engines and a frontend in virtual time."""
+"""Costs and benefits of migration: the production agent, simulated engines and a frontend in virtual time."""
 
 import pytest
 
@@ -12,7 +12,7 @@ LOADS = {"6/s": 6.0, "30 %": 6.4, "60 %": 12.8, "85 %": 18.1}
 
 @pytest.mark.parametrize("route", [least_loaded, fullest_within_objective])
 @pytest.mark.parametrize("load", LOADS)
-def test_under_a_steady_load_next_to_nothing_moves(load: str, route: Route) -> None:
+def test_almost_no_request_migrates_under_steady_load(load: str, route: Route) -> None:
     found = scenarios.run_load(Phase(120, LOADS[load]), route=route)
     assert found.requests > 600
     assert found.moved_share <= 0.01
@@ -21,7 +21,7 @@ def test_under_a_steady_load_next_to_nothing_moves(load: str, route: Route) -> N
 
 @pytest.mark.parametrize("copy_ms", [(400.0, 400.0), (1_000.0, 1_000.0)])
 @pytest.mark.parametrize("kind", scenarios.BURSTS)
-def test_bursts_have_next_to_no_command_refused(kind: str, copy_ms: tuple[float, float]) -> None:
+def test_almost_no_command_is_refused_under_bursts(kind: str, copy_ms: tuple[float, float]) -> None:
     on, off = scenarios.BURSTS[kind]
     found = scenarios.run_load(*(on, off) * 5, route=fullest_within_objective, copy_ms=copy_ms)
     assert found.refused_share < 0.02
@@ -29,16 +29,16 @@ def test_bursts_have_next_to_no_command_refused(kind: str, copy_ms: tuple[float,
     assert found.itl_p95_ms <= found.itl_p95_still_ms + 1.0
 
 
-def test_eight_equal_workers_become_four_at_the_pace_of_their_slots_and_then_two() -> None:
+def test_eight_equal_workers_are_consolidated_into_four_and_then_two() -> None:
     found = scenarios.consolidate()
-    assert found.waited_ms <= 12_000.0  # it could have been done for 10 s
-    assert found.four_ms <= 7_000.0  # four moves of a second each, one after the other
+    assert found.waited_ms <= 12_000.0  # consolidation must be possible for 10 s first
+    assert found.four_ms <= 7_000.0  # four migrations of 1 s each, one after the other
     assert found.two_ms <= 30_000.0
     assert found.refused_share == 0.0
     assert found.commands["done"] == 32
 
 
-def test_a_worker_that_drains_is_emptied_by_all_others_at_once() -> None:
+def test_all_other_workers_receive_requests_of_a_draining_worker() -> None:
     found = scenarios.drain_one()
     assert found.took_ms <= 12_500.0  # 200 requests, 9 slots, half a second: 11.1 s
     assert len(found.received) == 9
@@ -47,36 +47,36 @@ def test_a_worker_that_drains_is_emptied_by_all_others_at_once() -> None:
     assert found.refused_share == 0.0
 
 
-def test_nothing_moves_to_a_worker_that_drains_too() -> None:
+def test_no_request_migrates_to_a_draining_worker() -> None:
     found = scenarios.drain_one(also=("decode-03", "decode-07"))
     assert sum(found.received.values()) == 200
     assert sorted(found.received) == [f"decode-0{number}" for number in (1, 2, 4, 5, 6, 8, 9)]
 
 
 @pytest.mark.parametrize("after_ms", [0, 250, 490, 510, 990])
-def test_a_worker_that_hangs_is_emptied_within_five_seconds(after_ms: int) -> None:
+def test_requests_of_a_silent_worker_migrate_within_five_seconds(after_ms: int) -> None:
     assert scenarios.failover_of_silent_ms(after_ms) <= 5_000.0
 
 
-def test_a_worker_that_wants_no_work_is_emptied_in_the_turn_that_hears_so() -> None:
-    assert scenarios.failover_of_unschedulable_ms() <= 5.0  # on the bus, and the least time between two turns
+def test_requests_of_an_unschedulable_worker_migrate_in_the_turn_of_its_report() -> None:
+    assert scenarios.failover_of_unschedulable_ms() <= 5.0  # on the bus, and the minimum time between two turns
 
 
-def test_ranks_of_a_unit_are_emptied_when_one_is_lost() -> None:
+def test_requests_of_a_unit_migrate_when_one_rank_is_lost() -> None:
     found = scenarios.fail_unit(lost=True)
     assert found.first_ms <= 5_000.0
     assert set(found.left.values()) == {0}
     assert found.inside == 0
 
 
-def test_ranks_of_a_unit_stay_when_one_is_only_cut_off_from_the_store() -> None:
+def test_requests_of_a_unit_stay_when_one_rank_is_only_partitioned_from_the_store() -> None:
     found = scenarios.fail_unit(lost=False)
     assert not found.known
     assert found.first_ms == float("inf")
     assert set(found.left.values()) == {4}
 
 
-def test_one_silent_source_among_fifty_delays_nobody() -> None:
+def test_a_source_that_does_not_answer_delays_no_other() -> None:
     all_answer, one_silent = scenarios.balance_pairs(), scenarios.balance_pairs("decode-07")
     assert len(all_answer) == 50
     del all_answer["decode-07"]
@@ -85,14 +85,14 @@ def test_one_silent_source_among_fifty_delays_nobody() -> None:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_what_was_moved_does_not_come_back(seed: int) -> None:
+def test_migrated_requests_do_not_return(seed: int) -> None:
     simulation = scenarios.balance_static_load(seed)
     assert len(simulation.hops) > 5
     assert simulation.rebounds() == []
     assert simulation.reversals() == 0
 
 
-def test_hardly_anything_comes_back_where_whoever_routes_fills_the_fullest() -> None:
+def test_few_requests_return_when_routing_prefers_the_fullest_worker() -> None:
     simulation = scenarios.balance_against_routing()
     assert len(simulation.hops) > 300
     assert len(simulation.rebounds()) <= 0.005 * len(simulation.hops)

@@ -17,4 +17,4 @@ def test_a_disabled_safeguard_of_migrations_is_detected(name: str) -> None:
 
 def test_every_invariant_of_migrations_has_a_mutation() -> None:
     named = {name for name in INVARIANTS if name.startswith(("I20-", "I21-", "L6-"))}
-    assert {mutation.breaks for mutation in MUTATIONS.values()} == named
+    assert {mutation.violates for mutation in MUTATIONS.values()} == named

@@ -1,4 +1,4 @@
-"""One model on two accelerators: a cheap one that is slow, and one that is dear and fast."""
+"""One model on two accelerators: a cheap and slow one, and an expensive and fast one."""
 
 import random
 
@@ -76,7 +76,7 @@ def settled(outcome: SimulationResult) -> float:
 
 
 @pytest.mark.parametrize("profiled", [True, False])
-def test_requests_with_time_go_to_the_cheap_pool_and_others_to_the_fast_one(*, profiled: bool) -> None:
+def test_loose_objectives_use_the_cheap_pool_and_tight_ones_the_fast_pool(*, profiled: bool) -> None:
     patient, strict = played(60.0, profiled=profiled), played(25.0, profiled=profiled)
     assert ready_at_end(patient)["dear"] == 0
     assert ready_at_end(patient)["cheap"] >= 6
@@ -85,7 +85,7 @@ def test_requests_with_time_go_to_the_cheap_pool_and_others_to_the_fast_one(*, p
     assert hourly_cost(patient) < 0.6 * hourly_cost(strict)
 
 
-def test_what_the_cheap_pool_cannot_serve_goes_to_the_other() -> None:
+def test_load_beyond_the_cheap_pool_uses_the_other_pool() -> None:
     outcome = played(60.0, cheap_max=4)
     assert ready_at_end(outcome)["cheap"] == 4
     assert ready_at_end(outcome)["dear"] in {1, 2}

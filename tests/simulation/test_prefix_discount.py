@@ -1,4 +1,4 @@
-"""What prefix caches have is not sized for: one fleet, and a frontend that says what they had, or does not."""
+"""Reported hits of prefix caches lower the number of prefill workers."""
 
 import random
 
@@ -48,7 +48,7 @@ def outcome() -> SimulationResult:
     return simulate(Scenario("test", settings, fleet, conversations()), lambda _: None)
 
 
-def test_hits_that_are_reported_save_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reported_cache_hits_save_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     told = outcome()
     monkeypatch.setattr(TrafficInterval, "looked_up", lambda *_: None)
     silent = outcome()

@@ -1,4 +1,4 @@
-"""The comparison in README.md is what the command prints: simulations are reproducible, so figures are exact."""
+"""The comparison in README.md has the figures that the command prints; simulations are reproducible."""
 
 import re
 import shlex
@@ -11,7 +11,7 @@ from loadline.cli.main import main
 ROOT = Path(__file__).parents[2]
 
 
-def test_the_comparison_is_what_the_command_prints(
+def test_the_readme_shows_the_output_of_the_command(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = (ROOT / "README.md").read_text("utf-8")

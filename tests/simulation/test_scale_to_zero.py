@@ -1,4 +1,4 @@
-"""A fleet that sleeps through the night of its trace: what that saves and what the first request of the day pays."""
+"""Scale to zero in the idle night of a trace: saved GPU hours, and the wait of the first request of the day."""
 
 import pytest
 from msgspec.structs import replace
@@ -41,7 +41,7 @@ SPLIT = (PoolKnobs("p", "prefill", replicas_min=0), PoolKnobs("d", "decode", rep
 
 @pytest.mark.parametrize("planner", ["hybrid", "queueing", "saturation", "threshold", "throughput"])
 @pytest.mark.parametrize("pools", [(ALONE, replace(ALONE, name="two")), SPLIT], ids=["mixed", "split"])
-def test_a_fleet_sleeps_through_the_night_and_nothing_is_lost(planner: str, pools: tuple[PoolKnobs, ...]) -> None:
+def test_an_idle_fleet_scales_to_zero_without_losing_requests(planner: str, pools: tuple[PoolKnobs, ...]) -> None:
     outcome = played(planner, int(AFTER_S * 1_000), *pools)
     assert (outcome.finished, outcome.drops, outcome.unfinished) == (480, 0, 0)
     dusk, dawn = NIGHT_S
@@ -54,7 +54,7 @@ def test_a_fleet_sleeps_through_the_night_and_nothing_is_lost(planner: str, pool
     assert first(line, outcome, dawn) - dawn == pytest.approx(START_UP_S, abs=outcome.series.step_s + 2.0)
 
 
-def test_a_night_that_is_slept_is_not_paid_for_and_its_first_requests_wait_for_a_worker() -> None:
+def test_scale_to_zero_saves_gpu_hours_and_the_first_requests_wait_for_a_worker() -> None:
     awake, slept = played("saturation", 0, ALONE), played("saturation", int(AFTER_S * 1_000), ALONE)
     # 900 of 1,440 s are slept, and what has waited at dawn takes more than one worker for a while.
     assert slept.gpu_hours < 0.55 * awake.gpu_hours

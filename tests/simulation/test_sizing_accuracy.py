@@ -1,4 +1,4 @@
-"""A fleet as large as sizing says serves its load within the objectives, and one that is clearly smaller does not."""
+"""Accuracy of sizing: a fleet of the computed size meets the objectives, and a clearly smaller one does not."""
 
 import math
 from pathlib import Path
@@ -43,7 +43,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_it_is_enough_and_not_much_more(name: str) -> None:
+def test_the_size_is_sufficient_and_close_to_the_minimum(name: str) -> None:
     case = CASES[name]
     arriving = requests(case)
     count = sized(case, arriving).replicas
@@ -54,7 +54,7 @@ def test_it_is_enough_and_not_much_more(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_queues_are_enough_and_not_much_more(name: str) -> None:
+def test_the_size_by_queue_is_sufficient_and_close_to_the_minimum(name: str) -> None:
     case = CASES[name]
     arriving = requests(case)
     count = queued(case, arriving)

@@ -1,4 +1,4 @@
-"""The acceptance cases of the original planner, played to the threshold planner."""
+"""The acceptance cases of the original planner, given to the threshold planner."""
 
 from loadline.core.vocabulary.reasons import ReasonCode, Recommendation
 from tests.support.threshold_harness import DECODE, PREFILL, PULL_MS, ThresholdHarness, codes, reason
@@ -18,7 +18,7 @@ def original(p: int, d: int, interval_ms: int) -> ThresholdHarness:
     return harness
 
 
-def play(harness: ThresholdHarness, queue: list[int], kv: float) -> Recommendation:
+def run_threshold(harness: ThresholdHarness, queue: list[int], kv: float) -> Recommendation:
     harness.kv = kv
     for number, value in enumerate(queue):
         harness.now += PULL_MS if number else 0
@@ -28,31 +28,31 @@ def play(harness: ThresholdHarness, queue: list[int], kv: float) -> Recommendati
 
 
 def test_original_trend_blocks() -> None:
-    recommendation = play(original(1, 1, 2_000), [10, 8, 6], 0.7)
+    recommendation = run_threshold(original(1, 1, 2_000), [10, 8, 6], 0.7)
     assert recommendation.targets == {}
     assert reason(recommendation, "prefill").numbers["predicted"] == -6
     assert reason(recommendation, "prefill").code == ReasonCode.QUEUE_TREND_FALLING
 
 
 def test_original_prefill_up() -> None:
-    recommendation = play(original(1, 1, 2_000), [6, 7, 8], 0.7)
+    recommendation = run_threshold(original(1, 1, 2_000), [6, 7, 8], 0.7)
     assert recommendation.targets == {"prefill": 2}
     assert reason(recommendation, "prefill").numbers["predicted"] == 14
 
 
 def test_original_prefill_down() -> None:
-    assert play(original(3, 1, 2_000), [0, 0, 0], 0.7).targets == {"prefill": 2}
+    assert run_threshold(original(3, 1, 2_000), [0, 0, 0], 0.7).targets == {"prefill": 2}
 
 
 def test_original_decode_down() -> None:
-    assert play(original(1, 2, 2_000), [1, 1, 1], 0.2).targets == {"decode": 1}
+    assert run_threshold(original(1, 2, 2_000), [1, 1, 1], 0.2).targets == {"decode": 1}
 
 
 def test_original_workers_changed_delays_the_own_pool_only() -> None:
     """There a change of one role's workers stopped both roles: one worker that flaps would stop the model for ever."""
     harness = original(1, 1, 2_000)
     harness.pool("prefill").set_desired(1, harness.now)
-    play(harness, [9, 9], 0.95)
+    run_threshold(harness, [9, 9], 0.95)
     harness.pool("prefill").set_desired(2, harness.now)
     harness.add_workers("prefill", 1)
     harness.now += PULL_MS

@@ -49,7 +49,7 @@ class Reading:
         assert isinstance(event, SettingsChanged), event
         return msgspec.json.decode(event.settings, type=Settings)
 
-    def play(self, scenario: Callable[[], Awaitable[None]]) -> None:
+    def run_scenario(self, scenario: Callable[[], Awaitable[None]]) -> None:
         async def run() -> None:
             task = asyncio.create_task(self.reloader.run())
             try:
@@ -76,7 +76,7 @@ def test_a_file_that_is_replaced_is_read(reading: Reading) -> None:
         assert (told.agent, told.fleet.quorum_ratio) == ("a", 0.5)
         assert told.digest not in {"", settings(load(reading.path, {})).agent}
 
-    reading.play(scenario)
+    reading.run_scenario(scenario)
 
 
 def test_a_link_that_leads_elsewhere_is_followed(reading: Reading, tmp_path: Path) -> None:
@@ -96,7 +96,7 @@ def test_a_link_that_leads_elsewhere_is_followed(reading: Reading, tmp_path: Pat
         swapped.replace(data)
         assert (await reading.told(1)).fleet.quorum_ratio == 0.25
 
-    reading.play(scenario)
+    reading.run_scenario(scenario)
 
 
 def test_a_broken_file_is_refused_once_and_a_mended_one_obeyed(reading: Reading) -> None:
@@ -112,7 +112,7 @@ def test_a_broken_file_is_refused_once_and_a_mended_one_obeyed(reading: Reading)
         assert (await reading.told(3)).fleet.quorum_ratio == 0.7
 
     with capture_logs() as logs:
-        reading.play(scenario)
+        reading.run_scenario(scenario)
     assert [log["event"] for log in logs] == ["config_refused", "config_refused", "config_reloaded"]
 
 
@@ -126,7 +126,7 @@ def test_a_file_that_is_away_for_a_while_is_no_other_file(reading: Reading) -> N
         reading.write(f"{FAST}[fleet]\nquorum_ratio = 0.5\n{BASE}")
         assert (await reading.told(2)).fleet.quorum_ratio == 0.5
 
-    reading.play(scenario)
+    reading.run_scenario(scenario)
 
 
 def test_a_file_that_is_still_being_written_is_not_read(reading: Reading) -> None:
@@ -138,7 +138,7 @@ def test_a_file_that_is_still_being_written_is_not_read(reading: Reading) -> Non
         reading.write(f"{FAST}[fleet]\nquorum_ratio = 0.5\n{BASE}")
         assert (await reading.told(1)).fleet.quorum_ratio == 0.5
 
-    reading.play(scenario)
+    reading.run_scenario(scenario)
 
 
 def test_who_asks_has_it_read_though_the_file_is_not_watched(tmp_path: Path) -> None:
@@ -151,7 +151,7 @@ def test_who_asks_has_it_read_though_the_file_is_not_watched(tmp_path: Path) -> 
         reading.reloader.request()
         assert await reading.told(1) == settings(load(path, {}))
 
-    reading.play(scenario)
+    reading.run_scenario(scenario)
 
 
 def test_of_what_says_the_same_as_before_nothing_is_told(reading: Reading) -> None:
@@ -170,7 +170,7 @@ def test_of_what_says_the_same_as_before_nothing_is_told(reading: Reading) -> No
         await read(f"{FAST}{BASE}[leadership]\nlease_ttl_s = 20\n", 3)
         await read(f"{FAST}{BASE}", 4)
 
-    reading.play(scenario)
+    reading.run_scenario(scenario)
     kept = [event.restart_for if isinstance(event, SettingsChanged) else None for event in reading.events]
     assert kept == [["leadership.lease_ttl_s"], None, ["leadership.lease_ttl_s"], []], "one that was refused is told of"
 
@@ -183,7 +183,7 @@ def test_what_is_obeyed_at_the_start_alone_is_kept_and_said(reading: Reading) ->
         assert (told.agent, told.leadership.lease_ttl_s, told.fleet.quorum_ratio) == ("a", 10, 0.5)
 
     with capture_logs() as logs:
-        reading.play(scenario)
+        reading.run_scenario(scenario)
     event = reading.events[0]
     assert isinstance(event, SettingsChanged)
     assert event.restart_for == ["agent.name", "leadership.lease_ttl_s"]

@@ -53,7 +53,7 @@ def order(service: Service, *, paused: bool) -> Awaitable[bytes]:
     return service._pause(encode(PauseCommand("m", "me")), paused=paused)
 
 
-def play(scenario: Callable[[Runtime, Service], Awaitable[None]], pools: int = 1) -> None:
+def run_scenario(scenario: Callable[[Runtime, Service], Awaitable[None]], pools: int = 1) -> None:
     async def run() -> None:
         async with asyncio.timeout(60):
             await scenario(*service_of(config(pools)))
@@ -77,7 +77,7 @@ def test_a_pause_that_cannot_be_written_is_refused() -> None:
         assert "etcd is not connected" in answer.detail
         assert not runtime.inbox
 
-    play(scenario)
+    run_scenario(scenario)
 
 
 def test_orders_are_answered_once_they_hold_and_one_after_the_other() -> None:
@@ -92,7 +92,7 @@ def test_orders_are_answered_once_they_hold_and_one_after_the_other() -> None:
             runtime.controller.handle([PauseChanged("m", paused)], runtime.clock.now_ms())
             assert reply(await answer).accepted
 
-    play(scenario)
+    run_scenario(scenario)
 
 
 def test_what_is_not_seen_to_be_written_is_not_said_to_be() -> None:
@@ -102,7 +102,7 @@ def test_what_is_not_seen_to_be_written_is_not_said_to_be() -> None:
         assert not answer.accepted
         assert "loadline status" in answer.detail
 
-    play(scenario)
+    run_scenario(scenario)
 
 
 def test_a_large_status_goes_without_its_workers() -> None:
@@ -124,7 +124,7 @@ def test_a_large_status_goes_without_its_workers() -> None:
         status = msgspec.json.decode(payload, type=AgentStatus)
         assert {(pool.ready, pool.workers) for pool in status.models[0].pools} == {(64, ())}
 
-    play(scenario, POOLS)
+    run_scenario(scenario, POOLS)
 
 
 def test_a_status_of_1024_models_comes_in_parts_that_servers_and_readers_take() -> None:
@@ -169,4 +169,4 @@ def test_an_explanation_has_what_the_policies_last_saw_and_fits_into_a_message()
             msgspec.json.decode(await service._explain(encode(ExplainRequest("d"))), type=ExplainReply).migrations == []
         )
 
-    play(scenario)
+    run_scenario(scenario)

@@ -37,7 +37,7 @@ def least_ms(timing: EngineTiming, knobs: EngineKnobs, lengths: Lengths, ttft_ms
     return float(prefill.sum() + decode.sum())
 
 
-def played(
+def simulate_engine(
     timing: EngineTiming, knobs: EngineKnobs, lengths: Lengths, at_ms: list[float]
 ) -> tuple[float, float, float]:
     """An engine does it: the time that it is busy, the longest TTFT and the longest mean ITL."""
@@ -85,7 +85,9 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_no_engine_takes_less(case: str, gap_ms: float, timing: EngineTiming) -> None:
     knobs, lengths = CASES[case]
-    busy_ms, ttft_ms, itl_ms = played(timing, knobs, lengths, [gap_ms * number for number in range(len(lengths))])
+    busy_ms, ttft_ms, itl_ms = simulate_engine(
+        timing, knobs, lengths, [gap_ms * number for number in range(len(lengths))]
+    )
     # The objectives that it just met, and those that it met easily.
     tight = least_ms(timing, knobs, lengths, ttft_ms, itl_ms)
     loose = least_ms(timing, knobs, lengths, 10 * ttft_ms, 10 * itl_ms)
@@ -112,13 +114,13 @@ def test_no_engine_takes_less_for_any_trace(seed: int, knobs: EngineKnobs, timin
     at_ms = [0.0]
     for _ in lengths[1:]:
         at_ms.append(at_ms[-1] + rng.expovariate(1.0) * gap_ms)
-    busy_ms, ttft_ms, itl_ms = played(timing, knobs, lengths, at_ms)
+    busy_ms, ttft_ms, itl_ms = simulate_engine(timing, knobs, lengths, at_ms)
     assert least_ms(timing, knobs, lengths, ttft_ms, itl_ms) <= busy_ms * ROUNDING
 
 
 def test_the_best_is_nearly_reached_by_an_engine_that_is_kept_busy() -> None:
     for knobs, lengths in (CASES["unlike prompts that fill a pass"], CASES["equal requests that grow in step"]):
-        busy_ms, ttft_ms, itl_ms = played(LINEAR, knobs, lengths, [0.0] * len(lengths))
+        busy_ms, ttft_ms, itl_ms = simulate_engine(LINEAR, knobs, lengths, [0.0] * len(lengths))
         assert least_ms(LINEAR, knobs, lengths, ttft_ms, itl_ms) >= 0.85 * busy_ms
 
 

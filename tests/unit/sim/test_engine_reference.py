@@ -70,7 +70,7 @@ engines = st.builds(
 )
 
 
-def play(
+def run_engine(
     engine: SimulatedEngine | ReferenceEngine, role: Role, work: list[Action]
 ) -> tuple[list[EngineEvent], list[object]]:
     """Gives the events, and what the calls answered."""
@@ -95,8 +95,8 @@ def play(
 
 
 def both(knobs: EngineKnobs, timing: EngineTiming, work: list[Action]) -> tuple[list[EngineEvent], list[EngineEvent]]:
-    fast, fast_answers = play(SimulatedEngine(knobs, timing), knobs.role, work)
-    slow, slow_answers = play(ReferenceEngine(knobs, timing), knobs.role, work)
+    fast, fast_answers = run_engine(SimulatedEngine(knobs, timing), knobs.role, work)
+    slow, slow_answers = run_engine(ReferenceEngine(knobs, timing), knobs.role, work)
     assert fast_answers == slow_answers
     return fast, slow
 

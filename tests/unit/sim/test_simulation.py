@@ -13,14 +13,14 @@ from loadline.traces import Arrival, Trace
 from tests.support.simulated_fleets import aggregated, disaggregated, steady, trace, with_migration
 
 
-def played(
+def run_simulation(
     setup: tuple[Settings, SimulatedFleetKnobs], arrivals: Trace, seed: int = 0, *, clairvoyant: bool = False
 ) -> SimulationResult:
     return simulate(Scenario("test", *setup, arrivals, seed, clairvoyant), lambda _share: None)
 
 
 def test_one_request_alone_takes_what_the_profile_says() -> None:
-    outcome = played(aggregated(), trace([Arrival(1.0, 200, 101)]))
+    outcome = run_simulation(aggregated(), trace([Arrival(1.0, 200, 101)]))
     assert (outcome.requests, outcome.finished, outcome.drops) == (1, 1, 0)
     # 5 ms and 200 tokens of 50 us; then 100 iterations of 10.1 ms.
     assert outcome.ttft_ms.p50 == pytest.approx(15.0)
@@ -28,7 +28,7 @@ def test_one_request_alone_takes_what_the_profile_says() -> None:
 
 
 def test_a_hand_over_costs_its_transfer_and_nothing_else() -> None:
-    outcome = played(disaggregated(), trace([Arrival(1.0, 200, 101)]))
+    outcome = run_simulation(disaggregated(), trace([Arrival(1.0, 200, 101)]))
     assert outcome.ttft_ms.p50 == pytest.approx(15.0)
     # 200 tokens of 131,072 bytes at 25 GB/s are 1.05 ms, and 1 ms of latency, spread over 100 tokens.
     transfer_ms = 1.0 + 200 * 131_072 / 25e6
@@ -36,7 +36,7 @@ def test_a_hand_over_costs_its_transfer_and_nothing_else() -> None:
 
 
 def test_every_request_ends_exactly_once_and_gpus_are_paid_for() -> None:
-    outcome = played(disaggregated(workers=2), steady(600, 0.2))
+    outcome = run_simulation(disaggregated(workers=2), steady(600, 0.2))
     assert (outcome.requests, outcome.finished, outcome.unfinished, outcome.drops) == (600, 600, 0, 0)
     by_pool = outcome.gpu_hours_by_pool
     assert outcome.gpu_hours == pytest.approx(sum(by_pool.values()))
@@ -48,7 +48,7 @@ def test_every_request_ends_exactly_once_and_gpus_are_paid_for() -> None:
 def test_load_makes_the_fleet_grow_and_silence_makes_it_shrink() -> None:
     busy = [Arrival(index * 0.02, 400, 200) for index in range(6_000)]
     quiet = [Arrival(120.0 + index * 5.0, 100, 10) for index in range(60)]
-    outcome = played(aggregated(), trace(busy + quiet))
+    outcome = run_simulation(aggregated(), trace(busy + quiet))
     (line,) = outcome.series.pools
     assert max(line.desired) == 4
     assert line.desired[-1] < 4
@@ -61,7 +61,7 @@ def test_load_makes_the_fleet_grow_and_silence_makes_it_shrink() -> None:
 
 def test_a_worker_that_starts_serves_after_its_delay() -> None:
     settings, fleet = aggregated(start_delay=StartDelayKnobs("constant", 30.0))
-    outcome = played((settings, fleet), trace([Arrival(index * 0.02, 400, 200) for index in range(6_000)]))
+    outcome = run_simulation((settings, fleet), trace([Arrival(index * 0.02, 400, 200) for index in range(6_000)]))
     (line,) = outcome.series.pools
     asked = next(at for at, wanted in zip(outcome.series.at_s, line.desired, strict=True) if wanted == 2)
     served = next(at for at, ready in zip(outcome.series.at_s, line.ready, strict=True) if ready == 2)
@@ -70,7 +70,7 @@ def test_a_worker_that_starts_serves_after_its_delay() -> None:
 
 def test_who_sees_the_future_has_its_workers_in_time_and_pays_for_them_before() -> None:
     arrivals = trace([Arrival(index * 0.06, 400, 200) for index in range(2_000)])
-    blind, seeing = played(aggregated(), arrivals), played(aggregated(), arrivals, clairvoyant=True)
+    blind, seeing = run_simulation(aggregated(), arrivals), run_simulation(aggregated(), arrivals, clairvoyant=True)
     assert seeing.attainment.both > blind.attainment.both
     first = min(action.at_s for action in seeing.actions)
     (line,) = seeing.series.pools
@@ -90,7 +90,7 @@ def test_draining_workers_finish_or_hand_on_what_they_have() -> None:
         settings = msgspec.structs.replace(
             settings, models=(msgspec.structs.replace(settings.models[0], guardrails=guard),)
         )
-        outcomes[drain] = played((settings, fleet), trace(busy + quiet))
+        outcomes[drain] = run_simulation((settings, fleet), trace(busy + quiet))
     for outcome in outcomes.values():
         assert outcome.drains > 0
         assert (outcome.finished, outcome.retried, outcome.drops) == (800, 0, 0)
@@ -99,13 +99,13 @@ def test_draining_workers_finish_or_hand_on_what_they_have() -> None:
 
 
 def test_what_does_not_fit_is_refused_and_counted() -> None:
-    outcome = played(aggregated(), trace([Arrival(0.0, 20_000, 10), Arrival(1.0, 100, 10)]))
+    outcome = run_simulation(aggregated(), trace([Arrival(0.0, 20_000, 10), Arrival(1.0, 100, 10)]))
     assert (outcome.refused, outcome.finished, outcome.unfinished) == (1, 1, 0)
     assert outcome.attainment.both == 0.5
 
 
 def test_what_is_under_way_for_too_long_is_unfinished() -> None:
-    outcome = played(
+    outcome = run_simulation(
         aggregated(workers=0, replicas_max=1, start_delay=StartDelayKnobs("constant", 10_000.0)), steady(5, 1.0)
     )
     assert (outcome.finished, outcome.unfinished, outcome.attainment.ttft) == (0, 5, 0.0)
@@ -117,7 +117,7 @@ def test_prefix_caches_save_work_where_requests_go_to_them() -> None:
     saved = {}
     for routing in ("round_robin", "kv_aware"):
         settings, fleet = aggregated(workers=4, fleet={"routing": routing}, prefix_cache_blocks=2)
-        outcome = played((settings, fleet), arrivals)
+        outcome = run_simulation((settings, fleet), arrivals)
         assert outcome.ttft_ms.p50 is not None
         saved[routing] = outcome.ttft_ms.p50
     assert saved["kv_aware"] < 10.0 < saved["round_robin"]
@@ -126,7 +126,7 @@ def test_prefix_caches_save_work_where_requests_go_to_them() -> None:
 def test_the_same_seed_gives_the_same_outcome_and_another_seed_another() -> None:
     settings, fleet = disaggregated(start_delay=StartDelayKnobs("lognormal", 20.0, 0.5))
     arrivals = trace([Arrival(index * 0.02, 400, 100) for index in range(3_000)])
-    one, again, other = (played((settings, fleet), arrivals, seed) for seed in (1, 1, 2))
+    one, again, other = (run_simulation((settings, fleet), arrivals, seed) for seed in (1, 1, 2))
     assert one == again
     assert one.digest != other.digest
 
@@ -152,21 +152,21 @@ def test_what_does_not_fit_together_is_named(pools: tuple[str, ...], model: str,
     described = tuple(msgspec.structs.replace(fleet.pools[0], name=name) for name in pools)
     changed = msgspec.structs.replace(fleet, pools=described, model=model)
     with pytest.raises(ConfigError, match=place):
-        played((settings, changed), steady(1, 1.0))
+        run_simulation((settings, changed), steady(1, 1.0))
 
 
 def test_of_several_models_one_is_played() -> None:
     settings, fleet = aggregated()
     idle = ModelKnobs("idle", settings.models[0].pools)
     both = msgspec.structs.replace(settings, models=(idle, *settings.models))
-    assert played((both, msgspec.structs.replace(fleet, model="m")), steady(5, 1.0)).finished == 5
+    assert run_simulation((both, msgspec.structs.replace(fleet, model="m")), steady(5, 1.0)).finished == 5
     with pytest.raises(ConfigError, match="Name one of them"):
-        played((both, fleet), steady(5, 1.0))
+        run_simulation((both, fleet), steady(5, 1.0))
 
 
 def test_requests_that_all_come_at_once_are_seen_too() -> None:
     settings, fleet = aggregated(workers=2)
-    outcome = played((settings, fleet), Trace("burst", [Arrival(0.0, 100, 50)] * 40, 0.0))
+    outcome = run_simulation((settings, fleet), Trace("burst", [Arrival(0.0, 100, 50)] * 40, 0.0))
     assert (outcome.finished, outcome.workers_max, outcome.series.at_s) == (40, {"both": 2}, [0.0])
 
 
@@ -176,14 +176,14 @@ def test_a_fleet_in_which_no_request_could_finish_is_refused() -> None:
     for index, lacks in ((0, "decode"), (1, "prefill")):
         half = msgspec.structs.replace(settings, models=(msgspec.structs.replace(model, pools=(model.pools[index],)),))
         with pytest.raises(ConfigError, match=f"Add a {lacks} pool"):
-            played((half, msgspec.structs.replace(fleet, pools=(fleet.pools[index],))), steady(1, 1.0))
+            run_simulation((half, msgspec.structs.replace(fleet, pools=(fleet.pools[index],))), steady(1, 1.0))
 
 
 def test_a_single_token_has_met_the_itl_objective_and_is_in_no_percentile() -> None:
-    outcome = played(aggregated(), trace([Arrival(1.0, 200, 1), Arrival(2.0, 200, 1), Arrival(3.0, 200, 101)]))
+    outcome = run_simulation(aggregated(), trace([Arrival(1.0, 200, 1), Arrival(2.0, 200, 1), Arrival(3.0, 200, 101)]))
     assert (outcome.finished, outcome.attainment.itl) == (3, 1.0)
     assert outcome.itl_ms.p50 == pytest.approx(10.1)
-    alone = played(aggregated(fleet={"itl_ms": 1.0}), trace([Arrival(1.0, 200, 1)]))
+    alone = run_simulation(aggregated(fleet={"itl_ms": 1.0}), trace([Arrival(1.0, 200, 1)]))
     assert (alone.itl_ms.p50, alone.attainment.itl, alone.series.itl_p50_ms) == (None, 1.0, [None])
 
 

@@ -70,7 +70,7 @@ def stepper() -> Stepper:
     return Stepper(settings())
 
 
-def played(start_ms: int = 0) -> StepSimulator:
+def run_simulator(start_ms: int = 0) -> StepSimulator:
     simulator = StepSimulator(Stepper(settings()).step, start_ms)
     simulator.run(PLAYED_S)
     return simulator
@@ -81,7 +81,7 @@ def reasons(answer: StepOutput) -> list[ReasonCode]:
 
 
 def test_a_fleet_grows_with_its_load_and_shrinks_without_loss_after_it() -> None:
-    heard = played().outputs
+    heard = run_simulator().outputs
     counts = replicas(heard)
     assert max(counts) > 3
     assert counts[-1] < max(counts)
@@ -101,11 +101,11 @@ def test_every_line_is_the_same_from_any_begin_of_time() -> None:
                 hold["at_ms"] -= shift
         return list(answers)
 
-    assert shifted(played(0), 0) == shifted(played(START_MS), START_MS)
+    assert shifted(run_simulator(0), 0) == shifted(run_simulator(START_MS), START_MS)
 
 
 def test_it_decides_what_an_agent_on_a_bus_decides_of_the_same_frames() -> None:
-    simulator = played(START_MS)
+    simulator = run_simulator(START_MS)
     timeline = Timeline()
     bus, store = VirtualBus(timeline, latency_ms=0.0), VirtualStore(timeline, latency_ms=0.0)
     others, keys = bus.connection(), Keys("default")
@@ -139,7 +139,7 @@ def test_it_decides_what_an_agent_on_a_bus_decides_of_the_same_frames() -> None:
 
 
 def test_steps_without_news_change_nothing() -> None:
-    simulator, stepper = played(), Stepper(settings())
+    simulator, stepper = run_simulator(), Stepper(settings())
     fine: list[StepOutput] = []
     for given in simulator.inputs:
         fine += [
@@ -223,7 +223,7 @@ def test_a_move_of_which_nothing_is_said_is_lost_with_an_alarm() -> None:
 
 
 def test_every_line_is_as_its_schema_says() -> None:
-    simulator = played()
+    simulator = run_simulator()
     for name, lines in (("step_input", simulator.inputs), ("step_output", [*simulator.outputs, unbalanced(moving())])):
         check = Draft202012Validator(json.loads((SCHEMAS / f"{name}.v1.json").read_text("utf-8")))
         for line in lines:
@@ -340,7 +340,7 @@ def test_as_many_frames_as_fit_into_a_line_are_all_read(stepper: Stepper) -> Non
 
 
 def test_every_kind_of_subject_that_an_agent_hears_is_read() -> None:
-    simulator = played()
+    simulator = run_simulator()
     subjects = [item.subject for given in simulator.inputs for item in given.frames]
     kinds = {subject.split(".")[2] for subject in subjects if isinstance(subject, str)}
     stepper = moving()

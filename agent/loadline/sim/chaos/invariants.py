@@ -70,13 +70,13 @@ INVARIANTS: Final[dict[str, str]] = {
 }
 """Name -> invariant. All are checked in every run."""
 
-ELSEWHERE: Final[dict[str, str]] = {
+TESTED_ELSEWHERE: Final[dict[str, str]] = {
     "I7": "silence is not 0: tests/planners, tests/unit/planning/test_threshold.py, tests/unit/planning/test_hpa.py",
     "I10": "the order and repetition of reports do not change the fleet: tests/unit/fleet/test_fleet.py",
     "I11": "replay of journals under any PYTHONHASHSEED: tests/unit/runtime/test_journal_records.py, tests/golden",
     "I12": "decoding is total: tests/fuzz, tests/property/test_wire.py",
 }
-"""Invariants with proofs elsewhere, and their places."""
+"""Invariants that other tests check, and the places of these tests."""
 
 
 ReportViolation = Callable[[str, str], None]
