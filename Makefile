@@ -25,9 +25,9 @@ check: venv
 	PYTHONPATH=agent $(BIN)/lint-imports
 	$(BIN)/python tools/schemagen.py --check
 
-# A file of tests stays in one process: its tests share what is made once for them.
+# A file of tests stays in one process: its tests share what is made once for them. tests/conftest.py orders the files.
 test: venv
-	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 schemas: venv
 	$(BIN)/python tools/schemagen.py

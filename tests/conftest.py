@@ -9,8 +9,14 @@ from typing import TypeVar
 
 import pytest
 import structlog
+from hypothesis import HealthCheck, settings
 
 from loadline.rig.servers import EtcdServer, NatsServer
+from tests.file_order import rank
+
+# A loaded machine is slow, and that is no failure: no example has a deadline.
+settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("tests")
 
 S = TypeVar("S", NatsServer, EtcdServer)
 
@@ -18,6 +24,17 @@ _names = itertools.count()
 
 # A shell starts what runs in its background deaf to Ctrl-C, and processes inherit that: those of tests must hear it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Order the files, see ``file_order``."""
+    items.sort(key=lambda item: rank(item.path))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """Run one file more than there are cores, because some mostly wait."""
+    return len(os.sched_getaffinity(0)) + 1
 
 
 @pytest.fixture(autouse=True)

@@ -25,7 +25,7 @@ def planner_of(flow: FluidFleet) -> ThroughputPlanner:
     return found
 
 
-@pytest.mark.parametrize("slower", [0.5, 0.7, 1.0, 1.4, 2.0])
+@pytest.mark.parametrize("slower", [0.5, 1.0, 2.0])
 def test_corrections_do_not_oscillate_in_a_ramp(slower: float) -> None:
     knobs = ThroughputKnobs(no_correction=False, throughput_adjustment_interval_ms=30_000)
     # The fleet lags by three intervals: twenty chances to learn in the ramp what is not so.

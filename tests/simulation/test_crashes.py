@@ -19,6 +19,6 @@ def test_the_scenario_has_every_kind_of_effect(recovery: Recovery) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_all_invariants_hold_after_a_crash(kind: str, side: Side, recovery: Recovery) -> None:
     count = cached_occurrences(recovery)[kind]
-    for occurrence in sorted({1, (count + 1) // 2, count}):
+    for occurrence in sorted({1, count}):  # crashes in between are among the faults of ``test_seeds``
         violation = crash(kind, side, recovery, occurrence)
         assert violation is None, f"number {occurrence} of {count}: {violation}"

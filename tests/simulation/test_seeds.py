@@ -27,7 +27,8 @@ Runs = dict[int, Future[ChaosResult]]
 @pytest.fixture(scope="module")
 def runs() -> Iterator[Runs]:
     """Run all seeds in processes of their own."""
-    jobs = len(os.sched_getaffinity(0))
+    beside_others = "PYTEST_XDIST_WORKER" in os.environ
+    jobs = 1 if beside_others else len(os.sched_getaffinity(0))
     with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
         yield {seed: pool.submit(run_plan, seed, HOURS) for seed in CI_SEEDS}
         pool.shutdown(cancel_futures=True)

@@ -10,6 +10,8 @@ from typing import Final
 
 import pytest
 
+from tests.file_order import LONGEST_FIRST, TESTS
+
 ROOT: Final = Path(__file__).parents[3]
 PACKAGE: Final = ROOT / "agent" / "loadline"
 LINES_MAX: Final = 400
@@ -110,3 +112,7 @@ def test_no_banned_word_is_used(folder: str) -> None:
         for match in banned.finditer(line)
     ]
     assert len(found) <= BANNED_WORDS_MAX[folder], found
+
+
+def test_the_order_of_test_files_names_existing_ones() -> None:
+    assert [name for name in LONGEST_FIRST if not (TESTS / name).exists()] == []
