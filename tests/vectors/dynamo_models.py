@@ -9,8 +9,8 @@ from loadline.config.profiles import read_decode, read_prefill
 from loadline.core.engines.latency_models import DecodeSurface, PrefillCurve
 from loadline.core.engines.lengths import computed_isl
 from loadline.core.engines.regression import Regression
-from loadline.core.planning.guardrails import direction
 from loadline.core.planning.guardrails import gpu_band as budget
+from loadline.core.planning.guardrails import pool_changes
 from loadline.core.planning.sizing import load_steps as load
 from loadline.core.planning.sizing import prefill_capacity as capacity
 from loadline.core.planning.sizing import replicas
@@ -132,15 +132,15 @@ def _clamp_pair(p: int, d: int, p_gpu: int, d_gpu: int, *rest: int) -> list[int]
     return budget.fit(shares, band(floor, ceiling))
 
 
-def _legs(p: int, d: int, p_new: int, d_new: int, *rest: int) -> tuple[list[direction.PoolChange], budget.GpuBand]:
+def _legs(p: int, d: int, p_new: int, d_new: int, *rest: int) -> tuple[list[pool_changes.PoolChange], budget.GpuBand]:
     p_gpu, d_gpu, floor, ceiling, p_least, d_least = rest
-    return [direction.PoolChange(p, p_new, p_gpu, p_least), direction.PoolChange(d, d_new, d_gpu, d_least)], band(
+    return [pool_changes.PoolChange(p, p_new, p_gpu, p_least), pool_changes.PoolChange(d, d_new, d_gpu, d_least)], band(
         floor, ceiling
     )
 
 
-def _settled(legs: list[direction.PoolChange], limits: budget.GpuBand) -> list[Any]:
-    fitted = direction.fit_changes(legs, limits)
+def _settled(legs: list[pool_changes.PoolChange], limits: budget.GpuBand) -> list[Any]:
+    fitted = pool_changes.fit_changes(legs, limits)
     return [*fitted.counts, word(fitted.code)]
 
 
@@ -152,9 +152,9 @@ BUDGETS: dict[str, Any] = {
         [budget.PoolGpus(n, gpu, least)], band(floor, ceiling)
     )[0],
     "guard_single_scaling_budget": lambda now, new, gpu, floor, ceiling, least: _settled(
-        [direction.PoolChange(now, new, gpu, least)], band(floor, ceiling)
+        [pool_changes.PoolChange(now, new, gpu, least)], band(floor, ceiling)
     ),
-    "fit_directional_budget_pair": lambda *args: list(direction.fit_direction(*_legs(*args))),
+    "fit_directional_budget_pair": lambda *args: list(pool_changes.fit_direction(*_legs(*args))),
     "guard_disagg_scaling_budget": lambda *args: _settled(*_legs(*args)),
 }
 
@@ -195,8 +195,8 @@ def throughput_1_6(given: dict[str, Any]) -> dict[str, Any]:
     legs = [leg_of(config, *one) for one in zip(ROLES, given["counts"], needs, strict=True)]
     planned = [at for at, role in enumerate(ROLES) if mode == "disagg" or (role == "prefill") == (mode == "prefill")]
     own = [legs[at] for at in planned]
-    fitted = direction.fit_changes(own, band_of(config))
-    lowest = direction.fit_changes(own, budget.GpuBand(ceiling=band_of(config).ceiling))
+    fitted = pool_changes.fit_changes(own, band_of(config))
+    lowest = pool_changes.fit_changes(own, budget.GpuBand(ceiling=band_of(config).ceiling))
     counts: list[int | None] = [None, None]
     bounds: list[int | None] = [None, None]
     for at, count, bound in zip(planned, fitted.counts, lowest.counts, strict=True):
@@ -207,7 +207,7 @@ def throughput_1_6(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _throughput(
-    config: dict[str, Any], why: str | None, legs: list[direction.PoolChange], counts: list[int | None], bounds: Any
+    config: dict[str, Any], why: str | None, legs: list[pool_changes.PoolChange], counts: list[int | None], bounds: Any
 ) -> dict[str, Any]:
     """With load planning on, a throughput decision only sets the bounds of the load decisions."""
     if config.get("enable_load_scaling", False):

@@ -3,8 +3,8 @@
 from typing import Any
 
 from loadline.core.engines.regression import Regression
-from loadline.core.planning.guardrails.direction import PoolChange
 from loadline.core.planning.guardrails.gpu_band import GpuBand
+from loadline.core.planning.guardrails.pool_changes import PoolChange
 from loadline.core.planning.sizing.forecast_steps import STEP_MAX, limit_step
 from loadline.core.vocabulary.reasons import ReasonCode
 

@@ -16,8 +16,8 @@ import numpy as np
 from loadline.config.profiles import read_decode, read_prefill
 from loadline.core.engines.latency_models import DecodeSurface, PrefillCurve
 from loadline.core.engines.regression import Regression
-from loadline.core.planning.guardrails.direction import PoolChange, fit_changes
 from loadline.core.planning.guardrails.gpu_band import GpuBand
+from loadline.core.planning.guardrails.pool_changes import PoolChange, fit_changes
 from loadline.rig.bench import options, progress, result
 
 PLACES = 10_000

@@ -31,7 +31,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Build the parser of all commands; each command adds its own options when it is called."""
+    """Build the parser of all commands; those that import much add their options only when they are called."""
     root = argparse.ArgumentParser(prog="loadline", description="Autoscaling agent for LLM inference fleets.")
     commands = root.add_subparsers(metavar="COMMAND", required=True, parser_class=LazyParser)
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from loadline.core.planning.guardrails.direction import PoolChange, fit_changes, fit_direction
 from loadline.core.planning.guardrails.gpu_band import GpuBand, PoolGpus, ceil_div, fit, total_of, widest
+from loadline.core.planning.guardrails.pool_changes import PoolChange, fit_changes, fit_direction
 from loadline.core.planning.sizing.forecast_steps import limit_step
 from loadline.core.vocabulary.reasons import ReasonCode
 

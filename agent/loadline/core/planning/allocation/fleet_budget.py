@@ -14,8 +14,8 @@ from msgspec import Struct, field
 from loadline.core.fleet.fleet import Fleet, Model
 from loadline.core.planning.allocation.gpu_ledger import GpuLedger, gpus_of, planned_of
 from loadline.core.planning.guardrails.constraints import UNBOUNDED, BudgetHeadroom
-from loadline.core.planning.guardrails.direction import PoolChange, fit_direction
 from loadline.core.planning.guardrails.gpu_band import GpuBand, ceil_div
+from loadline.core.planning.guardrails.pool_changes import PoolChange, fit_direction
 from loadline.core.planning.guardrails.proposal import Proposal
 from loadline.core.vocabulary.status import GpuBudgetStatus
 

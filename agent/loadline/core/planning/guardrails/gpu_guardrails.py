@@ -5,8 +5,8 @@ from typing import Final
 
 from loadline.core.fleet.pool import Pool
 from loadline.core.planning.guardrails.constraints import UNBOUNDED, BudgetHeadroom, SupplyHeadroom, minimum_of
-from loadline.core.planning.guardrails.direction import PoolChange, fit_changes, fit_direction
 from loadline.core.planning.guardrails.gpu_band import GpuBand
+from loadline.core.planning.guardrails.pool_changes import PoolChange, fit_changes, fit_direction
 from loadline.core.planning.guardrails.proposal import ModelProposal, Proposal
 from loadline.core.vocabulary.reasons import ReasonCode
 
