@@ -5,6 +5,7 @@ import time
 from collections.abc import Awaitable, Callable
 
 DEADLINE_S = 60.0
+SCENARIO_S = 240.0
 _LOOK_S = 0.005
 
 

@@ -19,8 +19,8 @@ from loadline.errors import BusUnavailable
 from loadline.ports import Write
 from loadline.rig.rig import ChildAgent, Rig
 from loadline.wire.keys import Keys
-from tests.support.agents import LEASE_TTL_S, MODEL, MODELS, AgentFleet, assert_replays, config, fleet, loadline
-from tests.waiting import until, until_true
+from tests.support.agents import MODEL, MODELS, AgentFleet, assert_replays, config, fleet, loadline
+from tests.waiting import SCENARIO_S, until, until_true
 
 pytestmark = pytest.mark.process
 
@@ -41,7 +41,7 @@ def start(rig: Rig, name: str = "a") -> ChildAgent:
 
 def run_scenario(rig: Rig, scenario: Scenario) -> None:
     async def run() -> None:
-        async with asyncio.timeout(90), fleet(rig) as made:
+        async with asyncio.timeout(SCENARIO_S), fleet(rig) as made:
             await scenario(made)
 
     asyncio.run(run())
@@ -101,7 +101,7 @@ def test_a_standby_takes_over_from_a_killed_leader(rig: Rig) -> None:
         epoch = made.observer.committed[-1].epoch
         first.kill()
         del made.observer.statuses["a"]
-        await until(lambda: made.observer.leader() is not None, deadline_s=LEASE_TTL_S + 2)
+        await until(lambda: made.observer.leader() is not None)
         open_decision = made.observer.committed[-1].decision_id
         await until(lambda: made.observer.announced[-1].decision_id == open_decision)
         await made.add("decode", "d3")
@@ -115,14 +115,16 @@ def test_a_standby_takes_over_from_a_killed_leader(rig: Rig) -> None:
 
 
 def test_sigterm_hands_over_at_once(rig: Rig) -> None:
-    first = start(rig, "a")
-    start(rig, "b")
+    lease_ttl_s = 60
+    first, second = (rig.agent(config(rig, name, lease_ttl_s=lease_ttl_s), name) for name in "ab")
+    first.wait_ready()
+    second.wait_ready()
 
     async def scenario(made: AgentFleet) -> None:
         await made.add("decode", "d1")
         assert await asyncio.to_thread(first.stop) == 0
         del made.observer.statuses["a"]
-        await until(lambda: made.observer.leader() is not None, deadline_s=2)
+        await until(lambda: made.observer.leader() is not None, deadline_s=lease_ttl_s / 2)
 
     run_scenario(rig, scenario)
 
@@ -137,7 +139,7 @@ def test_a_leader_that_was_frozen_steps_down_and_commits_nothing(rig: Rig) -> No
         first.process.send_signal(signal.SIGSTOP)
         try:
             del made.observer.statuses["a"]
-            await until(lambda: made.observer.leader() is not None, deadline_s=LEASE_TTL_S + 2)
+            await until(lambda: made.observer.leader() is not None)
             await grown(made, 3)
         finally:
             first.process.send_signal(signal.SIGCONT)

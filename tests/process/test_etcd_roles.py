@@ -18,7 +18,7 @@ from loadline.wire.keys import LEADER_SCOPE_ALL, Keys
 from loadline.wire.messages import DrainCommand
 from tests.support.memory import MemoryBus
 from tests.support.secured import etcd_login, secure_etcd
-from tests.waiting import until_async
+from tests.waiting import SCENARIO_S, until_async
 
 pytestmark = pytest.mark.process
 
@@ -42,7 +42,7 @@ def login(server: EtcdServer, tmp_path: Path) -> Callable[[str], EtcdKnobs]:
 async def store_for(knobs: EtcdKnobs) -> AsyncIterator[EtcdStore]:
     store = EtcdStore(knobs)
     try:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(SCENARIO_S):
             yield store
     finally:
         await store.close()

@@ -20,7 +20,7 @@ from loadline.wire.keys import Keys
 from loadline.wire.messages import LoadReport
 from loadline.wire.subjects import Subjects
 from tests.support.agents import MODEL, AgentFleet, config, fleet
-from tests.waiting import until, until_async
+from tests.waiting import SCENARIO_S, until, until_async
 
 pytestmark = pytest.mark.process
 
@@ -43,7 +43,7 @@ def run_scenario(rig: Rig, scenario: Callable[[AgentFleet, EtcdStore], Awaitable
     async def run() -> None:
         store = EtcdStore(EtcdKnobs(endpoints=(rig.etcd.url,)))
         try:
-            async with asyncio.timeout(90), fleet(rig) as made:
+            async with asyncio.timeout(SCENARIO_S), fleet(rig) as made:
                 await scenario(made, store)
         finally:
             await store.close()

@@ -29,7 +29,7 @@ from loadline.wire.messages import DrainReport, ScalingDecision
 from loadline.wire.subjects import Subjects
 from tests.support.decisions import decision
 from tests.support.memory import MemoryBus
-from tests.waiting import until
+from tests.waiting import SCENARIO_S, until
 
 pytestmark = pytest.mark.process
 
@@ -127,7 +127,7 @@ async def host(directory: Path, nats_url: str, root: str, command: list[str]) ->
     try:
         await made.bus.connect(lambda _connected: None)
         await made.bus.subscribe(made.subjects.applied("m"), made.hear)
-        async with asyncio.timeout(120):
+        async with asyncio.timeout(SCENARIO_S):
             yield made
     finally:
         announcing.cancel()
@@ -272,7 +272,7 @@ def test_who_leaves_as_soon_as_it_is_empty_has_drained(tmp_path: Path) -> None:
 
     async def scenario() -> None:
         bus, stop, subjects = MemoryBus(), asyncio.Event(), Subjects(knobs.root)
-        async with asyncio.timeout(60), ScalerClient("s", ["m"], bus=bus) as scaler:
+        async with asyncio.timeout(SCENARIO_S), ScalerClient("s", ["m"], bus=bus) as scaler:
             local = LocalScaler(knobs, scaler)
             running = asyncio.create_task(local.run(stop))
             await bus.publish(subjects.decision("m"), encode(decision(1, 1, PoolTarget("p", "decode", 1, 0))))

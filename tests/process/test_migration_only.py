@@ -24,7 +24,7 @@ from loadline.wire.messages import DrainOrder, LoadReport, MigrateCommand, Migra
 from loadline.wire.subjects import Subjects
 from tests.support.agents import assert_replays
 from tests.support.migrating_worker import migrating_worker
-from tests.waiting import until, until_async
+from tests.waiting import SCENARIO_S, until, until_async
 
 pytestmark = pytest.mark.process
 
@@ -72,7 +72,7 @@ async def report(client: Client, sequence: int, hot: int) -> None:
 
 def ask(rig: Rig, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "loadline", *arguments, "--nats", rig.nats.url]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
 
 
 def status(rig: Rig, *arguments: str) -> AgentStatus:
@@ -104,7 +104,7 @@ def test_two_agents_lead_side_by_side_with_separate_tasks(rig: Rig) -> None:
             await asyncio.sleep(0.1)
             return bool(commands)
 
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(SCENARIO_S):
             while not await overloaded():
                 pass
         await client.close()
@@ -184,7 +184,7 @@ def test_a_standby_takes_over(rig: Rig) -> None:
     assert first.stop() == 0
 
     async def scenario() -> None:
-        await until(lambda: status(rig, "--only", "migration").agent == "second", "a takeover", deadline_s=20)
+        await until(lambda: status(rig, "--only", "migration").agent == "second", "a takeover")
 
     asyncio.run(scenario())
     assert status(rig, "--only", "migration").leading

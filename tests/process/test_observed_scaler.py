@@ -10,7 +10,7 @@ import pytest
 
 from loadline.rig.rig import Rig
 from tests.support.agents import AgentFleet, config, fleet
-from tests.waiting import until
+from tests.waiting import SCENARIO_S, until
 
 pytestmark = pytest.mark.process
 
@@ -36,7 +36,7 @@ def test_a_growth_is_accepted_at_once_and_applied_when_somebody_has_started_the_
     scaler = subprocess.Popen([*COMMAND, "--config", str(rig.directory / "a.toml")])
 
     async def scenario() -> None:
-        async with asyncio.timeout(90), fleet(rig) as made:
+        async with asyncio.timeout(SCENARIO_S), fleet(rig) as made:
             await made.add("decode", "d1", "d2")
             await made.add("prefill", "p1")
             made.load(kv=0.97, waiting=0)

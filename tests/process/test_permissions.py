@@ -23,7 +23,7 @@ from loadline.wire.codec import encode
 from loadline.wire.messages import DrainCommand, DrainOrder, OperatorReply
 from loadline.wire.subjects import Subjects
 from tests.support.secured import NATS_FILE, etcd_login, nats_login, secure_etcd, secured_nats
-from tests.waiting import until, until_async
+from tests.waiting import SCENARIO_S, until, until_async
 
 pytestmark = pytest.mark.process
 
@@ -110,7 +110,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer]:
 async def bus_for(knobs: NatsKnobs) -> AsyncIterator[NatsBus]:
     bus = NatsBus(knobs, name="test")
     try:
-        async with asyncio.timeout(120):
+        async with asyncio.timeout(SCENARIO_S):
             await bus.connect(lambda _connected: None)
             assert bus.connected, bus.last_error
             yield bus

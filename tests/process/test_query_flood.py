@@ -13,7 +13,7 @@ from loadline.rig.rig import ChildAgent, Rig
 from loadline.wire.codec import decode_as, encode
 from loadline.wire.messages import ExplainRequest, OperatorReply, PauseCommand
 from tests.support.agents import MODEL, AgentFleet, config, fleet
-from tests.waiting import until
+from tests.waiting import SCENARIO_S, until
 
 pytestmark = pytest.mark.process
 
@@ -86,7 +86,7 @@ def test_a_burst_of_queries(rig: Rig, method: str, payload: bytes) -> None:
         assert peak_kb(agent) - before_kb < GROWTH_KB_MAX
 
     async def run() -> None:
-        async with asyncio.timeout(90), fleet(rig) as made:
+        async with asyncio.timeout(SCENARIO_S), fleet(rig) as made:
             await scenario(made)
 
     asyncio.run(run())

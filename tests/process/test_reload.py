@@ -10,7 +10,7 @@ import pytest
 from loadline.core.vocabulary.status import AgentStatus
 from loadline.rig.rig import ChildAgent, Rig
 from tests.support.agents import LEASE_TTL_S, MODELS, AgentFleet, assert_replays, fleet
-from tests.waiting import until
+from tests.waiting import SCENARIO_S, until
 
 pytestmark = pytest.mark.process
 
@@ -43,7 +43,7 @@ def write(rig: Rig, name: str, content: str) -> None:
 
 def run_scenario(rig: Rig, scenario: Callable[[AgentFleet], Awaitable[None]]) -> None:
     async def run() -> None:
-        async with asyncio.timeout(60), fleet(rig) as made:
+        async with asyncio.timeout(SCENARIO_S), fleet(rig) as made:
             await scenario(made)
 
     asyncio.run(run())

@@ -16,7 +16,7 @@ from loadline.rig.rig import ChildAgent, Rig
 from loadline.wire.codec import encode
 from loadline.wire.messages import LoadReport
 from loadline.wire.subjects import Subjects
-from tests.waiting import until
+from tests.waiting import SCENARIO_S, until
 
 pytestmark = pytest.mark.process
 
@@ -105,7 +105,7 @@ async def overloaded(rig: Rig) -> AsyncIterator[Workers]:
     workers = Workers(rig, bus)
     reporting = asyncio.create_task(workers.report())
     try:
-        async with asyncio.timeout(90):
+        async with asyncio.timeout(SCENARIO_S):
             for model in NAMES:
                 await workers.add(model, f"{model}-0", f"{model}-1")
             yield workers

@@ -22,7 +22,7 @@ from loadline.wire.codec import Rejected, encode
 from loadline.wire.keys import WORKER_RECORD_BYTES_MAX, Keys
 from tests.support.agents import MODEL as FLEET_MODEL
 from tests.support.agents import config, fleet
-from tests.waiting import until
+from tests.waiting import SCENARIO_S, until
 
 pytestmark = pytest.mark.process
 
@@ -145,7 +145,7 @@ def test_an_answer_that_is_too_long_leaves_nothing_behind(
 
 def test_an_agent_stays_ready_and_decides_beside_bad_records(tmp_path: Path) -> None:
     async def scenario(rig: Rig) -> None:
-        async with asyncio.timeout(90), fleet(rig) as made, opened(rig.etcd) as store:
+        async with asyncio.timeout(SCENARIO_S), fleet(rig) as made, opened(rig.etcd) as store:
             for index in range(BAD_RECORDS):
                 key = KEYS.worker(FLEET_MODEL, "decode", f"bad-{index}")
                 assert (await store.commit([], [Write(key, b"x" * BAD_BYTES)])).committed

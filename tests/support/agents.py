@@ -47,9 +47,9 @@ role = "prefill"
 LEASE_TTL_S = 3
 
 
-def config(rig: Rig, name: str, models: str = MODELS) -> str:
+def config(rig: Rig, name: str, models: str = MODELS, *, lease_ttl_s: int = LEASE_TTL_S) -> str:
     """For one of several agents: a short lease, and workers that are stale after a second and a half."""
-    leadership: dict[str, object] = {"lease_ttl_s": LEASE_TTL_S, "margin_ms": 1_000}
+    leadership: dict[str, object] = {"lease_ttl_s": lease_ttl_s, "margin_ms": 1_000}
     return rig.config(models, name, leadership=leadership, fleet={"stale_after_ms": 1_500})
 
 
