@@ -28,7 +28,7 @@ FAILS: Final = 100
 """Every 100th worker is unschedulable."""
 WARM: Final = 3
 BLOCKS: Final = 100_000
-POOLS: Final = (PoolKnobs("decode", "decode"), PoolKnobs("prefill", "prefill"))
+POOLS: Final = tuple(PoolKnobs(role, role, replicas_max=max(SIZES)) for role in ("decode", "prefill"))
 POLICIES: Final = (
     "decode_load",
     "neutral_load",

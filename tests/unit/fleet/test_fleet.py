@@ -58,7 +58,8 @@ def test_a_record_of_an_unknown_pool_or_another_role_is_refused(worker: Register
 
 
 def test_workers_max_applies_to_new_workers_only() -> None:
-    fleet, pool = fleet_with(registered("a"), registered("b"), knobs=FleetKnobs(workers_max=2))
+    fleet, pool = fleet_with(registered("a"), registered("b"), knobs=FleetKnobs(workers_max=4))
+    fleet.knobs = FleetKnobs(workers_max=2)
     assert fleet.register(registered("c"), START) == Rejection.WORKERS_FULL
     assert fleet.register(registered("b", incarnation=2), START) is None
     assert fleet.deregister("m", "decode", "a", START) is None

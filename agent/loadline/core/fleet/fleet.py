@@ -27,7 +27,13 @@ class FleetKnobs(Struct, frozen=True, forbid_unknown_fields=True):
     surplus_after_ms: Annotated[
         int, Meta(ge=1, description="Time after which workers in excess of the target are drained, with an alarm.")
     ] = 60_000
-    workers_max: Annotated[int, Meta(ge=1, description="Maximum number of workers; more are refused.")] = 20_000
+    workers_max: Annotated[
+        int,
+        Meta(
+            ge=1,
+            description="Maximum number of workers of all pools; more are refused.",
+        ),
+    ] = 20_000
     frontends_max: Annotated[int, Meta(ge=1, description="Maximum number of frontends per model.")] = 256
     traffic_window_ms: Annotated[int, Meta(ge=1, description="Length of the rolling traffic window.")] = 60_000
     gpu_budget_max: Annotated[
@@ -74,6 +80,19 @@ class Fleet(Struct):
     unassigned: UnassignedWorkers = field(default_factory=UnassignedWorkers)
     external_drains: bool = False
     """True if another program drains workers; the state in a worker's record then starts its drain."""
+
+    def divide_workers(self) -> None:
+        """Set the largest number of workers of each pool, so that no pool takes the places of another; O(pools).
+
+        If the quotas exceed ``workers_max`` together, each pool has its share in proportion to its quota. The shares
+        are equal if another program scales the pools, since ``replicas_max`` is then without meaning.
+        """
+        quotas = [
+            (pool, self.knobs.workers_max if self.external_drains else pool.workers_quota) for _, pool in self.pools()
+        ]
+        total = max(sum(quota for _, quota in quotas), self.knobs.workers_max)
+        for pool, quota in quotas:
+            pool.workers_max = max(1, quota * self.knobs.workers_max // total)
 
     def find_pool(self, model: str, pool: str) -> Pool | Rejection:
         """Return a pool by name."""
@@ -139,8 +158,8 @@ class Fleet(Struct):
         if known is None or known.record.incarnation != record.incarnation:
             if known is not None:
                 self._remove(pool, record.worker, now)
-            elif self.workers >= self.knobs.workers_max:
-                return Rejection.WORKERS_FULL
+            elif (full := self._full(pool)) is not None:
+                return full
             self.workers += 1
             worker = WorkerState(
                 record, registered.lease_id, registered_at_ms=now, latest=[None] * record.data_parallel_size
@@ -154,6 +173,14 @@ class Fleet(Struct):
         self._update_external_drain(known)
         pool.reclassify(known, now)
         return None
+
+    def _full(self, pool: Pool) -> Rejection | None:
+        """Return the reason for refusing a new worker of a pool if there is no place for it."""
+        if self.workers >= self.knobs.workers_max:
+            return Rejection.WORKERS_FULL
+        if not pool.workers_max:
+            self.divide_workers()
+        return Rejection.POOL_FULL if len(pool.workers) >= pool.workers_max else None
 
     def _update_external_drain(self, worker: WorkerState) -> None:
         """Copy the drain state from the record if another program drains workers."""

@@ -15,6 +15,8 @@ from loadline.core.vocabulary.status import PoolStatus
 
 WORKERS_IN_STATUS = 64
 """Workers listed per pool in a status; 10,000 would make a message of 1 MB."""
+DRAINS_MAX: Final = 64
+"""Largest number of victims of a pool in one decision, and of drain commands to a pool that are unanswered."""
 
 
 class PoolKnobs(Struct, frozen=True, forbid_unknown_fields=True):
@@ -119,6 +121,8 @@ class Pool(Struct):
     """Time at which overdue workers were last requested again."""
     removed_count: int = 0
     """Number of workers removed so far."""
+    workers_max: int = 0
+    """Largest number of workers, from ``Fleet.divide_workers``; 0: not divided yet."""
     changes: dict[str, int] = {}
     """Number of committed changes by direction and first reason."""
 
@@ -131,6 +135,14 @@ class Pool(Struct):
     def minimum(self) -> int:
         """Current minimum replicas: ``replicas_min``, or more during a schedule."""
         return max(self.knobs.replicas_min, self.schedule_minimum.replicas)
+
+    @property
+    def workers_quota(self) -> int:
+        """Number of workers that the pool may register if ``workers_max`` of the fleet suffices for all pools.
+
+        A rolling replacement starts ``replicas_max`` workers beside the old ones, and ``DRAINS_MAX`` may be draining.
+        """
+        return 2 * self.knobs.replicas_max + DRAINS_MAX
 
     @property
     def cost_per_hour(self) -> float:

@@ -21,29 +21,51 @@ class UnassignedWorkers(Struct):
     workers: dict[str, UnassignedWorker] = field(default_factory=dict)
     gpus: dict[str, dict[str, int]] = field(default_factory=dict)
     """GPUs of managed workers while they are registered, by model and type."""
+    counts: dict[str, int] = field(default_factory=dict)
+    """Number of workers by model."""
 
     def add(self, key: str, worker: UnassignedWorker, workers_max: int) -> None:
-        """Add a worker. The GPUs of a worker that was managed before stay the same."""
+        """Add a worker; when full, it takes the place of the newest one of the model with the most workers.
+
+        The GPUs of a worker that was managed before stay the same.
+        """
         known = self.remove(key)
         if known is not None and known.managed:
             worker = UnassignedWorker(worker.registered, known.gpu_type, known.gpus, managed=True)
-        if len(self.workers) < workers_max:
-            self.workers[key] = worker
-            self._count(worker, worker.gpus)
+        if len(self.workers) >= workers_max and not self._evict_for(worker.registered.record.model):
+            return
+        self.workers[key] = worker
+        self._count(worker, 1)
 
     def remove(self, key: str) -> UnassignedWorker | None:
         """Remove and return the worker with a key; None if there is none."""
         known = self.workers.pop(key, None)
         if known is not None:
-            self._count(known, -known.gpus)
+            self._count(known, -1)
         return known
 
-    def _count(self, worker: UnassignedWorker, gpus: int) -> None:
-        """Add ``gpus`` (or subtract, if negative) to those of a worker's model and type."""
+    def _evict_for(self, model: str) -> bool:
+        """Remove a worker of the model with the most workers; return False if that model would not keep as many."""
+        largest = max(self.counts, key=lambda name: self.counts[name])
+        if self.counts[largest] <= self.counts.get(model, 0) + 1:
+            return False
+        newest_first = reversed(self.workers.items())
+        self.remove(next(key for key, worker in newest_first if worker.registered.record.model == largest))
+        return True
+
+    def _count(self, worker: UnassignedWorker, sign: int) -> None:
+        """Add a worker and its GPUs (or subtract them, if ``sign`` is -1) to those of its model."""
+        model, gpus = worker.registered.record.model, sign * worker.gpus
+        _add(self.counts, model, sign)
         if worker.managed and gpus:
-            by_type = self.gpus.setdefault(worker.registered.record.model, {})
-            by_type[worker.gpu_type] = by_type.get(worker.gpu_type, 0) + gpus
-            if not by_type[worker.gpu_type]:
-                del by_type[worker.gpu_type]
+            by_type = self.gpus.setdefault(model, {})
+            _add(by_type, worker.gpu_type, gpus)
             if not by_type:
-                del self.gpus[worker.registered.record.model]
+                del self.gpus[model]
+
+
+def _add(counts: dict[str, int], key: str, count: int) -> None:
+    """Add to a count, which is absent while it is 0."""
+    counts[key] = counts.get(key, 0) + count
+    if not counts[key]:
+        del counts[key]

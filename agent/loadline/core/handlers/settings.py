@@ -45,6 +45,7 @@ def settings_changed(turn: Turn, planners: dict[str, Planner], settings: Setting
         turn.remove_model(name)
     state.fleet.models = models
     state.drains.remove_unconfigured(state.fleet)
+    state.fleet.divide_workers()
     state.fleet.assign_unassigned(turn.now)
     for model in state.fleet.models.values():
         model.plan_at_ms = model.migration.due_ms = turn.now

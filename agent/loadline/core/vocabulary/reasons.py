@@ -326,6 +326,7 @@ class Rejection(StrEnum):
     FRONTENDS_FULL = "frontends_full"
     UNKNOWN_DECISION = "unknown_decision"
     UNKNOWN_DRAIN = "unknown_drain"
+    POOL_FULL = "pool_full"
 
 
 class Reason(Struct, frozen=True, omit_defaults=True):

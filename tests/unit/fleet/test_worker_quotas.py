@@ -1,0 +1,94 @@
+"""Quotas of pools: registrations of one pool never take the places of another pool or model."""
+
+from loadline.core.fleet.fleet import Fleet, FleetKnobs, Model
+from loadline.core.fleet.pool import DRAINS_MAX, Pool, PoolKnobs
+from loadline.core.fleet.traffic import Traffic
+from loadline.core.vocabulary.effects import RaiseAlarm
+from loadline.core.vocabulary.events import RegistryRead, WorkerRegistered
+from loadline.core.vocabulary.reasons import Rejection
+from loadline.core.vocabulary.samples import RegisteredWorker, WorkerRecord
+from tests.support.controller_world import booted
+from tests.support.fleet_harness import START
+
+QUOTA = 2 * 8 + DRAINS_MAX
+
+
+def fleet_of_two(replicas_max: int = 8, *, workers_max: int = 20_000, external_drains: bool = False) -> Fleet:
+    """Return a fleet of two models with a pool each."""
+    return Fleet(
+        FleetKnobs(workers_max=workers_max),
+        {
+            name: Model(
+                name,
+                {"decode": Pool(PoolKnobs("decode", "decode", replicas_max=replicas_max))},
+                Traffic(60_000, 1, 5_000),
+            )
+            for name in ("honest", "attacked")
+        },
+        external_drains=external_drains,
+    )
+
+
+def worker(model: str, number: int, pool: str = "decode") -> RegisteredWorker:
+    return RegisteredWorker(WorkerRecord(model, pool, f"w{number}", "decode", 1), 5)
+
+
+def accepted(fleet: Fleet, model: str, count: int) -> int:
+    """Register workers of a model; return the number accepted."""
+    return sum(fleet.register(worker(model, number), START) is None for number in range(count))
+
+
+def test_fake_workers_of_a_pool_take_no_place_of_another_model() -> None:
+    fleet = fleet_of_two()
+    assert accepted(fleet, "attacked", 20_000) == QUOTA
+    assert fleet.register(worker("attacked", 20_000), START) is Rejection.POOL_FULL
+    assert accepted(fleet, "honest", 16) == 16
+
+
+def test_the_workers_known_to_a_full_pool_keep_their_places() -> None:
+    fleet = fleet_of_two()
+    accepted(fleet, "attacked", QUOTA + 1)
+    again = RegisteredWorker(WorkerRecord("attacked", "decode", "w0", "decode", 2), 6)
+    assert fleet.register(again, START) is None
+    fleet.deregister("attacked", "decode", "w1", START)
+    assert fleet.register(worker("attacked", QUOTA), START) is None
+
+
+def test_a_rolling_replacement_of_a_whole_pool_fits_beside_draining_workers() -> None:
+    fleet = fleet_of_two(replicas_max=100)
+    assert accepted(fleet, "honest", 100 + 100 + DRAINS_MAX) == 264
+
+
+def test_pools_whose_quotas_exceed_the_fleet_have_shares_of_it() -> None:
+    fleet = fleet_of_two(replicas_max=1_000_000, workers_max=1_000)
+    assert accepted(fleet, "attacked", 1_100) == 500
+    assert accepted(fleet, "honest", 1_100) == 500
+
+
+def test_shares_are_equal_if_another_program_scales_the_pools() -> None:
+    fleet = fleet_of_two(replicas_max=1, workers_max=1_000, external_drains=True)
+    assert accepted(fleet, "attacked", 1_100) == 500
+
+
+def test_unassigned_workers_of_one_model_leave_places_to_others() -> None:
+    fleet = fleet_of_two(workers_max=10)
+    for number in range(50):
+        fleet.register(worker("attacked", number, pool="none"), START)
+    for number in range(10):
+        fleet.register(worker("honest", number, pool="removed"), START)
+    models = [one.registered.record.model for one in fleet.unassigned.workers.values()]
+    assert (models.count("attacked"), models.count("honest"), len(models)) == (5, 5, 10)
+    assert fleet.unassigned.counts == {"attacked": 5, "honest": 5}
+    assert fleet.unassigned.gpus == {"attacked": {"": 5}, "honest": {"": 5}}
+
+
+def test_refused_workers_are_counted_and_named_by_one_alarm() -> None:
+    world = booted()
+    records = [worker("m", number) for number in range(200)]
+    effects = world.handle(RegistryRead(records))
+    assert [e.text for e in effects if isinstance(e, RaiseAlarm) and e.kind == "worker_refused"] == [
+        f"{200 - QUOTA} registered workers are not counted: pool_full"
+    ]
+    assert world.controller.state.rejected[Rejection.POOL_FULL] == 200 - QUOTA
+    (alarm,) = [e for e in world.handle(WorkerRegistered(worker("m", 200))) if isinstance(e, RaiseAlarm)]
+    assert alarm.text == "w200 of pool decode is not counted: pool_full"
