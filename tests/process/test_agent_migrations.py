@@ -11,7 +11,7 @@ from loadline.rig.rig import ChildAgent, Rig
 from loadline.wire.codec import encode
 from loadline.wire.messages import DrainOrder, OperatorReply
 from tests.support.agents import LEASE_TTL_S, assert_replays
-from tests.support.demo_fleet import MODEL, PATIENCE_S, DemoFleet
+from tests.support.demo_fleet import MODEL, TIMEOUT_S, DemoFleet
 from tests.support.demo_load import load_on
 from tests.support.migration_leader import MigrationLeader, leader_at
 from tests.waiting import until
@@ -100,8 +100,8 @@ def test_a_draining_worker_is_evacuated_and_the_journal_replays(rig: Rig, served
         served.worker("decode", f"d{number}", *SLOWLY)
 
     async def scenario() -> None:
-        async with leader_at(rig.nats.url, ROOT, 2 * PATIENCE_S) as leader, load_on(served, SPEED, endless=9) as load:
-            await until(lambda: busy(leader, "d0", "d1", "d2"), "all decode", deadline_s=PATIENCE_S)
+        async with leader_at(rig.nats.url, ROOT, 2 * TIMEOUT_S) as leader, load_on(served, SPEED, endless=9) as load:
+            await until(lambda: busy(leader, "d0", "d1", "d2"), "all decode", deadline_s=TIMEOUT_S)
             await drain(leader, "d0")
             await until(lambda: f"{ROOT}-d0" in leader.drained, "drained")
             await until(lambda: moved(leader, "drain"), "the migrations are reported")
@@ -110,7 +110,7 @@ def test_a_draining_worker_is_evacuated_and_the_journal_replays(rig: Rig, served
             assert summary.migrated >= moved(leader, "drain")
 
     asyncio.run(scenario())
-    assert leaving.wait(PATIENCE_S) == 0, served.log("d0")
+    assert leaving.wait(TIMEOUT_S) == 0, served.log("d0")
     assert agent.stop() == 0
     assert_replays(rig, "a")
 
@@ -121,8 +121,8 @@ def test_each_request_completes_once_when_leader_source_or_destination_is_killed
     living = {f"d{number}": served.worker("decode", f"d{number}", *SLOWLY) for number in range(4)}
 
     async def scenario() -> None:
-        async with leader_at(rig.nats.url, ROOT, 4 * PATIENCE_S) as leader, load_on(served, SPEED, per_s=4.0) as load:
-            await until(lambda: busy(leader, *living), "all decode", deadline_s=PATIENCE_S)
+        async with leader_at(rig.nats.url, ROOT, 4 * TIMEOUT_S) as leader, load_on(served, SPEED, per_s=4.0) as load:
+            await until(lambda: busy(leader, *living), "all decode", deadline_s=TIMEOUT_S)
             await until(lambda: moved(leader, "decode_load") > 3, "moves by load")
             for victim in ("d0", "d1"):
                 seen = len(leader.reports)
@@ -131,7 +131,7 @@ def test_each_request_completes_once_when_leader_source_or_destination_is_killed
             agents["a"].kill()
             before = moved(leader, "decode_load")
             living["d4"] = served.worker("decode", "d4", *SLOWLY)
-            await until(lambda: moved(leader, "decode_load") > before, "the other agent moves", deadline_s=PATIENCE_S)
+            await until(lambda: moved(leader, "decode_load") > before, "the other agent moves", deadline_s=TIMEOUT_S)
             summary = await load.finish()
             assert (summary.finished, summary.lost) == (summary.arrived, 0)
             assert summary.migrated > 0

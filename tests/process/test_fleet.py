@@ -9,7 +9,7 @@ import pytest
 
 from loadline.core.vocabulary.scalars import Role
 from loadline.rig.servers import EtcdServer, NatsServer
-from tests.support.demo_fleet import PATIENCE_S, REQUESTS, SPEED, DemoFleet, account, begun
+from tests.support.demo_fleet import REQUESTS, SPEED, TIMEOUT_S, DemoFleet, account, begun
 from tests.support.demo_load import load_on
 from tests.waiting import until_true
 
@@ -70,7 +70,7 @@ def test_a_drained_worker_finishes_what_it_has_and_leaves(fleet: DemoFleet, role
             assert (summary.finished, summary.lost, summary.retried) == (summary.arrived, 0, 0)
 
     asyncio.run(scenario())
-    assert leaving.wait(PATIENCE_S) == 0, fleet.log("leaving")
+    assert leaving.wait(TIMEOUT_S) == 0, fleet.log("leaving")
     assert '"drained": true, "held": 0' in fleet.log("leaving")
     assert not fleet.registered(role, "leaving")
 
@@ -78,10 +78,10 @@ def test_a_drained_worker_finishes_what_it_has_and_leaves(fleet: DemoFleet, role
 def test_requests_wait_while_there_is_no_worker(fleet: DemoFleet) -> None:
     gateway = fleet.gateway()
     only = [fleet.worker("prefill", "prefill"), fleet.worker("decode", "decode")]
-    until_true(lambda: begun(fleet), deadline_s=PATIENCE_S)
+    until_true(lambda: begun(fleet), deadline_s=TIMEOUT_S)
     for worker in only:
         worker.terminate()
-    assert [worker.wait(PATIENCE_S) for worker in only] == [0, 0]
+    assert [worker.wait(TIMEOUT_S) for worker in only] == [0, 0]
     fleet.worker("prefill", "prefill-2")
     fleet.worker("decode", "decode-2")
     summary = account(fleet, gateway)
@@ -97,7 +97,7 @@ def test_servers_that_go_and_come_back_lose_nothing(
         for role in ("prefill", "decode"):
             fleet.worker(role, role)
         gateway = fleet.gateway()
-        until_true(lambda: begun(fleet), deadline_s=PATIENCE_S)
+        until_true(lambda: begun(fleet), deadline_s=TIMEOUT_S)
         for server in (nats, etcd):
             server.kill()
             server.start()
@@ -111,7 +111,7 @@ def test_a_stopped_gateway_leaves_its_account(fleet: DemoFleet) -> None:
     for role in ("prefill", "decode"):
         fleet.worker(role, role)
     gateway = fleet.gateway("--repeat", "--requests-max", "0")
-    until_true(lambda: begun(fleet), deadline_s=PATIENCE_S)
+    until_true(lambda: begun(fleet), deadline_s=TIMEOUT_S)
     gateway.terminate()
     summary = account(fleet, gateway)
     assert summary["arrived"] == summary["finished"] + summary["in_flight"] + summary["queued"]

@@ -19,7 +19,7 @@ from loadline.errors import BusUnavailable
 from loadline.rig.servers import NatsServer
 from loadline.wire.codec import encode
 from loadline.wire.messages import DrainCommand, DrainReply
-from tests.support.demo_fleet import MODEL, PATIENCE_S, DemoFleet
+from tests.support.demo_fleet import MODEL, TIMEOUT_S, DemoFleet
 from tests.support.demo_load import Load, load_on
 from tests.support.migration_leader import MigrationLeader, leader_at
 from tests.waiting import until, until_async
@@ -40,7 +40,7 @@ async def serving(
 ) -> AsyncIterator[tuple[MigrationLeader, Load]]:
     """Run a leader, and a load on the fleet."""
     async with (
-        leader_at(fleet.nats, fleet.root, 4 * PATIENCE_S) as leader,
+        leader_at(fleet.nats, fleet.root, 4 * TIMEOUT_S) as leader,
         load_on(fleet, SPEED, per_s=per_s, endless=endless) as load,
     ):
         yield leader, load
@@ -95,7 +95,7 @@ def test_requests_migrate_to_and_fro_and_each_completes_once(fleet: DemoFleet) -
     async def scenario() -> None:
         async with serving(fleet) as (leader, load):
             for source, destination in itertools.cycle(((a, b), (b, a))):
-                await until(lambda source=source: busy(leader, source), "work", deadline_s=PATIENCE_S)  # type: ignore[misc]
+                await until(lambda source=source: busy(leader, source), "work", deadline_s=TIMEOUT_S)  # type: ignore[misc]
                 name = await accepted(leader, source, destination, hops_max=9)
                 await until(lambda name=name: name in finals(leader), "over")  # type: ignore[misc]
                 if moved_by(leader) >= 24:
@@ -114,7 +114,7 @@ def test_a_draining_worker_is_evacuated(fleet: DemoFleet) -> None:
 
     async def scenario() -> None:
         async with serving(fleet, endless=8) as (leader, load):
-            await until(lambda: busy(leader, a, b) == 4, "all decode", deadline_s=PATIENCE_S)
+            await until(lambda: busy(leader, a, b) == 4, "all decode", deadline_s=TIMEOUT_S)
             its = leader.endpoint(a)
             drain = DrainCommand("d", MODEL, its.pool, a, "decode", its.incarnation, 1, 60_000)
             reply = await leader.bus.request(leader.subjects.drain(a), encode(drain), 5)
@@ -127,7 +127,7 @@ def test_a_draining_worker_is_evacuated(fleet: DemoFleet) -> None:
             assert (summary.in_flight, summary.migrated, summary.lost, summary.retried) == (8, 4, 0, 0)
 
     asyncio.run(scenario())
-    assert leaving.wait(PATIENCE_S) == 0, fleet.log("a")
+    assert leaving.wait(TIMEOUT_S) == 0, fleet.log("a")
 
 
 def test_a_late_copy_is_withdrawn_and_its_request_completes_at_the_source(fleet: DemoFleet) -> None:
@@ -139,7 +139,7 @@ def test_a_late_copy_is_withdrawn_and_its_request_completes_at_the_source(fleet:
 
     async def scenario() -> None:
         async with serving(fleet) as (leader, load):
-            await until(lambda: busy(leader, a), "work", deadline_s=PATIENCE_S)
+            await until(lambda: busy(leader, a), "work", deadline_s=TIMEOUT_S)
             reason = ""
             while reason != "deadline":  # a request that ends before its deadline is no late copy
                 name = await accepted(leader, a, b, order="LR", value=1.0, ttl_ms=50)
@@ -167,7 +167,7 @@ def test_no_request_is_lost_or_doubled_when_a_worker_is_killed(fleet: DemoFleet)
         def working() -> list[str]:
             return sorted(name for name in living if busy(leader, name))
 
-        await until(lambda: len(working()) > 1, "two decode", deadline_s=PATIENCE_S)
+        await until(lambda: len(working()) > 1, "two decode", deadline_s=TIMEOUT_S)
         source, destination = rng.sample(working(), 2)
         return source, destination, await accepted(leader, source, destination, hops_max=9)
 
@@ -199,7 +199,7 @@ def test_a_migration_to_a_lost_worker_fails_without_loss(fleet: DemoFleet) -> No
 
     async def scenario() -> None:
         async with serving(fleet) as (leader, load):
-            await until(lambda: busy(leader, a), "work", deadline_s=PATIENCE_S)
+            await until(lambda: busy(leader, a), "work", deadline_s=TIMEOUT_S)
             name = await accepted(leader, a, "gone", destination=MigrationEndpoint("decode", "gone", 1))
             await until(lambda: "aborted" in leader.phases(name), "aborted")
             assert_all_complete(await load.finish(), 0)
@@ -216,7 +216,7 @@ def test_no_request_is_lost_when_a_destination_hangs(fleet: DemoFleet) -> None:
 
     async def scenario() -> None:
         async with serving(fleet) as (leader, load):
-            await until(lambda: busy(leader, a) > 2 and b in leader.loads, "work", deadline_s=PATIENCE_S)
+            await until(lambda: busy(leader, a) > 2 and b in leader.loads, "work", deadline_s=TIMEOUT_S)
             name = await accepted(leader, a, b, order="LR", value=4.0)
             await until(lambda: "copying" in leader.phases(name), "copying")
             frozen.send_signal(signal.SIGSTOP)
@@ -240,7 +240,7 @@ def test_no_request_is_lost_when_the_bus_goes_away(
 
     async def scenario() -> None:
         async with serving(fleet) as (leader, load):
-            await until(lambda: busy(leader, a) > 2 and b in leader.loads, "work", deadline_s=PATIENCE_S)
+            await until(lambda: busy(leader, a) > 2 and b in leader.loads, "work", deadline_s=TIMEOUT_S)
             name = await accepted(leader, a, b)
             await until(lambda: "copying" in leader.phases(name), "copying")
             nats.kill()

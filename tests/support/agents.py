@@ -1,4 +1,4 @@
-"""Agents in processes of their own, and workers in this one whose load a test sets."""
+"""Agents in processes of their own, and workers in this process whose load a test sets."""
 
 import asyncio
 import subprocess
@@ -24,7 +24,7 @@ from loadline.wire.subjects import Subjects
 from tests.waiting import until
 
 MODEL = "m"
-# Sampled every 50 ms over half a second: the same rules as with the defaults, sixty times as fast.
+# Sampled every 50 ms over half a second: the default rules, sixty times as fast.
 MODELS = """
 [[models]]
 name = "m"
@@ -48,13 +48,13 @@ LEASE_TTL_S = 3
 
 
 def config(rig: Rig, name: str, models: str = MODELS, *, lease_ttl_s: int = LEASE_TTL_S) -> str:
-    """For one of several agents: a short lease, and workers that are stale after a second and a half."""
+    """Return the configuration of one of several agents: a short lease, and workers stale after 1.5 s."""
     leadership: dict[str, object] = {"lease_ttl_s": lease_ttl_s, "margin_ms": 1_000}
     return rig.config(models, name, leadership=leadership, fleet={"stale_after_ms": 1_500})
 
 
 class TestWorker:
-    """A worker that reports what it is told to."""
+    """Worker whose reported load is set by the test."""
 
     __test__ = False
 
@@ -83,7 +83,7 @@ class TestWorker:
 
 
 class Observer:
-    """Everything that agents commit and announce."""
+    """Observer of all that agents commit and announce."""
 
     def __init__(self) -> None:
         self.committed: list[Decision] = []
@@ -92,17 +92,17 @@ class Observer:
         self.leaders: list[str] = []
 
     def leader(self) -> AgentStatus | None:
-        """The newest status of whoever says that it leads."""
+        """Return the newest status of an agent that leads."""
         leading = [status for status in self.statuses.values() if status.leading]
         return max(leading, key=lambda status: status.epoch, default=None)
 
     def desired(self) -> dict[str, int]:
-        """What the leader wants, by pool."""
+        """Return the leader's desired counts by pool."""
         status = self.leader()
         return {pool.pool: pool.desired for model in status.models for pool in model.pools} if status else {}
 
     def check_order(self) -> None:
-        """Of a model no two commits have one sequence, and neither sequence nor epoch ever goes back."""
+        """Assert that the sequences of a model's commits rise and its epochs never fall."""
         for model in {decision.model: None for decision in self.committed}:
             order = [(decision.sequence, decision.epoch) for decision in self.committed if decision.model == model]
             assert [sequence for sequence, _ in order] == sorted({sequence for sequence, _ in order})
@@ -131,7 +131,7 @@ class Observer:
 
 
 class AgentFleet:
-    """Workers, an observer and a bus on a rig."""
+    """Fleet of workers with an observer and a bus on a rig."""
 
     def __init__(self, rig: Rig, bus: NatsBus, observer: Observer, stack: AsyncExitStack) -> None:
         self.rig = rig
@@ -141,7 +141,7 @@ class AgentFleet:
         self._stack = stack
 
     async def add(self, pool: Role, *names: str) -> None:
-        """Start workers; comes back when the leader sees all of them ready."""
+        """Start workers and wait until the leader reports all of them as ready."""
         for name in names:
             worker = TestWorker(self.rig, pool, name)
             await self._stack.enter_async_context(worker.client)
@@ -150,11 +150,11 @@ class AgentFleet:
         await until(lambda: set(names) <= self.ready())
 
     def ready(self) -> set[str]:
-        """Names of the workers that the leader believes to be ready."""
+        """Return the names of the workers that the leader reports as ready."""
         return {worker.worker for worker in self._workers() if worker.state == "ready" and worker.age_ms is not None}
 
     def registered(self) -> set[str]:
-        """Names of the workers that the leader finds in the registry."""
+        """Return the names of the workers in the leader's registry."""
         return {worker.worker for worker in self._workers()}
 
     def _workers(self) -> list[WorkerStatus]:
@@ -162,20 +162,20 @@ class AgentFleet:
         return [worker for model in status.models for pool in model.pools for worker in pool.workers] if status else []
 
     def load(self, *, kv: float, waiting: int = 0) -> None:
-        """What every worker reports from now on."""
+        """Set the load that every worker reports from now on."""
         for worker in self.workers.values():
             worker.kv, worker.waiting = kv, waiting
 
 
 def loadline(rig: Rig, *arguments: str) -> "subprocess.CompletedProcess[str]":
-    """Run a command of the tool, to its end."""
+    """Run a command of ``loadline`` to its end."""
     where = [] if arguments[0] == "replay" else ["--nats", rig.nats.url]
     command = [sys.executable, "-m", "loadline", *arguments, *where]
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 
 def assert_replays(rig: Rig, name: str) -> None:
-    """The journal of an agent gives, byte for byte, what the agent did."""
+    """Assert that the journal of an agent replays byte for byte."""
     done = loadline(rig, "replay", str(rig.directory / f"journal-{name}"))
     assert done.returncode == 0, done.stderr
     assert "the replay is exact" in done.stdout
@@ -183,7 +183,7 @@ def assert_replays(rig: Rig, name: str) -> None:
 
 @asynccontextmanager
 async def fleet(rig: Rig) -> AsyncIterator[AgentFleet]:
-    """A fleet without workers yet, and an observer that misses nothing."""
+    """Yield a fleet without workers whose observer sees every message; check the order of commits at the end."""
     async with AsyncExitStack() as stack:
         observer = Observer()
         bus = NatsBus(NatsKnobs(servers=(rig.nats.url,)), name="observer")

@@ -1,15 +1,15 @@
-"""The queue of an engine solved as it is written down: all states in a list, and every measure a sum over them."""
+"""Queue of an engine as a birth-death process: all states in a list, and every measure a sum over them."""
 
 from math import exp, fsum, lgamma, log
 
 from loadline.core.engines.linear import LinearTimes
 
 Shape = tuple[LinearTimes, float, float, int, int]
-"""Times, ISL, OSL, the largest batch, and the room of the queue."""
+"""Times, ISL, OSL, maximum batch size, and capacity of the queue."""
 
 
 class BirthDeath:
-    """States 0 to batch + room, with the shares of time in each. Times in ms, the rate in requests a ms."""
+    """States 0 to batch + queue capacity with the fraction of time in each. Times in ms, rate in requests per ms."""
 
     def __init__(self, shape: Shape, rate: float) -> None:
         times, isl, osl, batch, room = shape
@@ -53,7 +53,7 @@ class BirthDeath:
         return fsum(share for joined, share in self.joined if joined > batch)
 
     def share_waiting_over(self, wait_ms: float) -> float:
-        """A request that finds ``batch + j`` waits for j + 1 departures."""
+        """Return the fraction of waits over ``wait_ms``: behind ``batch + j`` it is j + 1 departures."""
         left, reached, found = self.top * wait_ms, 0.0, []
         for place in range(self.room):
             reached += exp(place * log(left) - left - lgamma(place + 1)) if left else float(place == 0)

@@ -1,4 +1,4 @@
-"""Texts of configurations, and what is said of them."""
+"""Configurations as text, and the warnings and errors that they cause."""
 
 import pytest
 

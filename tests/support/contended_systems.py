@@ -1,7 +1,7 @@
-"""Small systems in which not all can be served, and the best that can be done, by trying everything.
+"""Small allocation problems with too few GPUs, and their optimum by exhaustive search.
 
-``python -m tests.support.contended_systems 300`` says how often greedy and the exact solver are worse than that. With
-``--one-type`` a model has one type of GPU, as with llm-d's Workload Variant Autoscaler.
+``python -m tests.support.contended_systems 300`` prints how often greedy and the exact solver are worse than
+the optimum. With ``--one-type`` a model has one type of GPU, as with llm-d's Workload Variant Autoscaler.
 """
 
 import random
@@ -15,55 +15,55 @@ from loadline.core.vocabulary.allocations import Allocation, AllocationProblem, 
 from loadline.solver import solve
 
 Rank = tuple[tuple[int, ...], float]
-"""Models that are not served, by priority, and what those cost that are: less is better."""
+"""Numbers of unserved models by priority, and the cost of the served ones: lower is better."""
 
 
 def system(seed: int) -> AllocationProblem:
-    """Three or four models of two or three pools, each on a type of its own, of which there is too little."""
+    """Return three or four models of two or three pools, each on its own GPU type with limited supply."""
     draw = random.Random(seed)
     types = [f"type-{number}" for number in range(draw.choice([2, 3]))]
-    wants, wished = [], 0.0
+    requests, demanded_gpus = [], 0.0
     for model in range(draw.choice([3, 4])):
         demand, options = draw.uniform(1.0, 6.0), []
         for name in types:
             serves, gpus = draw.uniform(0.8, 3.0), draw.choice([1, 2, 3])
             cost, current = serves * draw.uniform(0.7, 1.5), draw.choice([0, 0, 1, 2])
             options.append(PoolOption(f"{model}-{name}", serves, cost, {name: gpus}, replicas_max=50, current=current))
-            wished += demand / serves * gpus / len(types)
-        part = RoleRequest("aggregated", demand, tuple(options))
-        wants.append(ModelRequest(f"model-{model}", draw.choice([1, 1, 2]), (part,)))
-    limits = {name: 1 + int(draw.uniform(0.26, 1.3) * wished / len(types)) for name in types}
-    return AllocationProblem(tuple(wants), limits)
+            demanded_gpus += demand / serves * gpus / len(types)
+        role = RoleRequest("aggregated", demand, tuple(options))
+        requests.append(ModelRequest(f"model-{model}", draw.choice([1, 1, 2]), (role,)))
+    limits = {name: 1 + int(draw.uniform(0.26, 1.3) * demanded_gpus / len(types)) for name in types}
+    return AllocationProblem(tuple(requests), limits)
 
 
 def single_type_system(seed: int) -> AllocationProblem:
-    """Six models of one priority, each of which any of three types serves whole; of some there is too little."""
+    """Return six models of one priority, each served entirely by one of three GPU types with limited supply."""
     draw = random.Random(seed)
     prices = {f"type-{number}": draw.uniform(1.0, 3.0) for number in range(3)}
-    wants, wished = [], 0
+    requests, demanded_gpus = [], 0
     for model in range(6):
         gpus = {name: draw.randint(1, 8) for name in prices}
         pools = [
             PoolOption(f"{model}-{name}", 1.0, each * prices[name], {name: each}, replicas_max=1)
             for name, each in gpus.items()
         ]
-        wants.append(ModelRequest(f"model-{model}", 1, (RoleRequest("aggregated", 1.0, tuple(pools)),)))
-        wished += sum(gpus.values())
-    limits = {name: int(draw.uniform(0.1, 0.9) * wished / len(prices)) for name in prices}
-    return AllocationProblem(tuple(wants), limits, switching_cost_hours=0.0)
+        requests.append(ModelRequest(f"model-{model}", 1, (RoleRequest("aggregated", 1.0, tuple(pools)),)))
+        demanded_gpus += sum(gpus.values())
+    limits = {name: int(draw.uniform(0.1, 0.9) * demanded_gpus / len(prices)) for name in prices}
+    return AllocationProblem(tuple(requests), limits, switching_cost_hours=0.0)
 
 
 def optimum(problem: AllocationProblem) -> Rank:
-    """By trying all counts of each model, one model after the other, with whatever the others left."""
+    """Return the best rank, by trying all counts of each model with the GPUs that the others leave."""
     names = sorted(problem.limits)
     states: dict[tuple[int, ...], Rank] = {tuple(problem.limits[name] for name in names): (_all(problem), 0.0)}
-    for want in problem.models:
-        choices = list(_choices(problem, want, names))
+    for request in problem.models:
+        choices = list(_choices(problem, request, names))
         found = dict(states)
         for left, (unserved, cost) in states.items():
-            fewer = _less_one(problem, unserved, want.priority)
-            for more, takes in choices:
-                rest = tuple(one - other for one, other in zip(left, takes, strict=True))
+            fewer = _less_one(problem, unserved, request.priority)
+            for more, used in choices:
+                rest = tuple(one - other for one, other in zip(left, used, strict=True))
                 if min(rest) >= 0:
                     found[rest] = min(found.get(rest, (fewer, cost + more)), (fewer, cost + more))
         states = found
@@ -71,31 +71,32 @@ def optimum(problem: AllocationProblem) -> Rank:
 
 
 def rank(problem: AllocationProblem, allocation: Allocation) -> Rank:
-    """How good an allocation is; it must keep to the limits."""
+    """Return the rank of an allocation, which must respect the limits."""
     unserved, cost = _all(problem), 0.0
     left = dict(problem.limits)
-    for want in problem.models:
-        counts = allocation.counts[want.name]
-        for option in want.roles[0].options:
+    for request in problem.models:
+        counts = allocation.counts[request.name]
+        for option in request.roles[0].options:
             for name, units in option.supplies.items():
                 left[name] -= units * counts[option.pool]
-        if want.name not in allocation.unserved:
+        if request.name not in allocation.unserved:
             assert (
-                sum(one.capacity * counts[one.pool] for one in want.roles[0].options) >= want.roles[0].demand * 0.999999
+                sum(one.capacity * counts[one.pool] for one in request.roles[0].options)
+                >= request.roles[0].demand * 0.999999
             )
-            unserved = _less_one(problem, unserved, want.priority)
-            cost += sum(_cost(problem, option, counts[option.pool]) for option in want.roles[0].options)
+            unserved = _less_one(problem, unserved, request.priority)
+            cost += sum(_cost(problem, option, counts[option.pool]) for option in request.roles[0].options)
     assert min(left.values()) >= 0, left
     return unserved, cost
 
 
 def _all(problem: AllocationProblem) -> tuple[int, ...]:
-    priorities = sorted({want.priority for want in problem.models})
-    return tuple(sum(want.priority == priority for want in problem.models) for priority in priorities)
+    priorities = sorted({request.priority for request in problem.models})
+    return tuple(sum(request.priority == priority for request in problem.models) for priority in priorities)
 
 
 def _less_one(problem: AllocationProblem, unserved: tuple[int, ...], priority: int) -> tuple[int, ...]:
-    place = sorted({want.priority for want in problem.models}).index(priority)
+    place = sorted({request.priority for request in problem.models}).index(priority)
     return tuple(count - (number == place) for number, count in enumerate(unserved))
 
 
@@ -104,31 +105,31 @@ def _cost(problem: AllocationProblem, option: PoolOption, count: int) -> float:
 
 
 def _choices(
-    problem: AllocationProblem, want: ModelRequest, names: list[str]
+    problem: AllocationProblem, request: ModelRequest, names: list[str]
 ) -> Iterator[tuple[float, tuple[int, ...]]]:
-    """What counts cost and take: of those that serve the want, only those than which none is better in all."""
-    part = want.roles[0]
-    counts = product(*(range(1 + max(option.current, ceil(part.demand / option.capacity))) for option in part.options))
+    """Yield cost and GPUs of the Pareto-optimal counts that serve the request."""
+    role = request.roles[0]
+    counts = product(*(range(1 + max(option.current, ceil(role.demand / option.capacity))) for option in role.options))
     choices = sorted(
         (
-            sum(_cost(problem, option, count) for option, count in zip(part.options, one, strict=True)),
+            sum(_cost(problem, option, count) for option, count in zip(role.options, one, strict=True)),
             tuple(
-                sum(count * option.supplies.get(name, 0) for option, count in zip(part.options, one, strict=True))
+                sum(count * option.supplies.get(name, 0) for option, count in zip(role.options, one, strict=True))
                 for name in names
             ),
         )
         for one in counts
-        if sum(option.capacity * count for option, count in zip(part.options, one, strict=True)) >= part.demand
+        if sum(option.capacity * count for option, count in zip(role.options, one, strict=True)) >= role.demand
     )
-    kept: list[tuple[float, tuple[int, ...]]] = []
-    for cost, takes in choices:
-        if not any(all(a <= b for a, b in zip(other, takes, strict=True)) for _, other in kept):
-            kept.append((cost, takes))
-    yield from kept
+    pareto: list[tuple[float, tuple[int, ...]]] = []
+    for cost, used in choices:
+        if not any(all(a <= b for a, b in zip(other, used, strict=True)) for _, other in pareto):
+            pareto.append((cost, used))
+    yield from pareto
 
 
 def is_contended(problem: AllocationProblem, ideal: Rank) -> bool:
-    """Whether the best is worse than what could be if nothing were short."""
+    """Return whether the optimum is worse than with unlimited GPUs."""
     plenty = AllocationProblem(problem.models, dict.fromkeys(problem.limits, 1_000_000))
     unserved, cost = rank(plenty, greedy(plenty))
     return ideal[0] > unserved or ideal[1] > cost * 1.000001

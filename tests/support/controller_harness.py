@@ -1,4 +1,4 @@
-"""A controller whose effects a test answers, one by one."""
+"""A controller whose effects a test answers one by one."""
 
 from loadline.core.controller import Controller
 from loadline.core.fleet.pool import PoolKnobs
@@ -22,7 +22,7 @@ from tests.support.fleet_harness import START, sample, settings_of
 DEADLINE_MS = 60_000
 
 READ_AT = 10_000
-"""The revision at which the store was read: after everything here."""
+"""Revision at which the store is read, after all others here."""
 
 
 def make_settings() -> Settings:
@@ -34,7 +34,7 @@ def make_settings() -> Settings:
 
 
 class ControllerHarness:
-    """A controller whose effects the test answers, one by one."""
+    """Controller of two models whose effects the test answers one by one."""
 
     def __init__(self, settings: Settings | None = None) -> None:
         self.controller = Controller(settings or make_settings())
@@ -55,7 +55,7 @@ class ControllerHarness:
                 self.handle(WorkerRegistered(RegisteredWorker(record, 5)))
 
     def advance(self, seconds: int) -> list[AnyEffect]:
-        """A report of every worker a second, and a lease that lives on."""
+        """Report every worker once per second, and renew the lease."""
         effects: list[AnyEffect] = []
         for _ in range(seconds):
             self.now += 1_000
@@ -70,7 +70,7 @@ class ControllerHarness:
         return effects
 
     def become_leader(self, *stored: StoredDecision) -> list[AnyEffect]:
-        """A campaign that succeeds, and the read after it."""
+        """Win a campaign and answer the read of decisions after it."""
         self.epoch += 10
         (request,) = [e for e in self.handle(LeadershipWon("all", self.epoch, 7, self.now)) if type(e) is ReadDecisions]
         return self.handle(DecisionsRead(request.request, list(stored), READ_AT))
@@ -88,9 +88,9 @@ class ControllerHarness:
 
 
 def leading() -> ControllerHarness:
-    """Two models of two workers each; leading, and everything read."""
-    made = ControllerHarness()
-    made.handle(BusConnectionChanged(connected=True), RegistryRead([]))
-    made.register("a", "b")
-    made.become_leader()
-    return made
+    """Return a leading harness of two models with two workers each, after all reads."""
+    harness = ControllerHarness()
+    harness.handle(BusConnectionChanged(connected=True), RegistryRead([]))
+    harness.register("a", "b")
+    harness.become_leader()
+    return harness

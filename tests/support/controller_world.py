@@ -1,4 +1,4 @@
-"""A store, a bus and workers around a real controller, which do what they are told."""
+"""Store, bus and workers around a real controller, which perform its effects."""
 
 from loadline.core.controller import Controller
 from loadline.core.fleet.pool import PoolKnobs
@@ -31,7 +31,7 @@ from tests.support.fleet_harness import START, sample, settings_of
 
 
 class ControllerWorld:
-    """A store, a bus and workers that do what they are told, around a real controller."""
+    """Store, bus and workers that perform the effects of a real controller."""
 
     def __init__(self, **knobs: object) -> None:
         pools = (PoolKnobs("prefill", "prefill"), PoolKnobs("decode", "decode"))
@@ -50,7 +50,7 @@ class ControllerWorld:
         self.running = 1
 
     def handle(self, *events: AnyEvent) -> list[AnyEffect]:
-        """Hand events in, perform what comes out, and give all effects of it."""
+        """Handle events and perform their effects until none is left; return all effects."""
         seen: list[AnyEffect] = []
         pending: list[AnyEvent] = list(events)
         first = True
@@ -96,12 +96,12 @@ class ControllerWorld:
                 continue
             first_prefill = name == "p1"
             kv = self.kv if record.role == "decode" else 0.0
-            said = sample(self.sequence, kv, self.queue if first_prefill else 0, self.running)
-            events.append(LoadReported("m", record.pool, name, 1, [said]))
+            reported = sample(self.sequence, kv, self.queue if first_prefill else 0, self.running)
+            events.append(LoadReported("m", record.pool, name, 1, [reported]))
         return self.handle(*events)
 
     def run(self, seconds: float, *, only: set[str] | None = None) -> list[AnyEffect]:
-        """Let time pass, one report of every worker a second."""
+        """Advance the time with one report of every worker per second."""
         seen: list[AnyEffect] = []
         for _ in range(int(seconds)):
             self.now += 1_000

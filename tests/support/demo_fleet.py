@@ -1,4 +1,4 @@
-"""The demo fleet as real processes of a test, and what the gateway says at its end."""
+"""The demo fleet as real processes, and the summary of its gateway."""
 
 import asyncio
 import json
@@ -26,12 +26,12 @@ MODEL = "llama"
 REQUESTS = 300
 # 300 requests of the trace are one minute: 3 s at this speed, after a start of about 1 s.
 SPEED = "20"
-PATIENCE_S = 120.0
+TIMEOUT_S = 120.0
 _STOP_S = 30.0
 
 
 class DemoFleet:
-    """Processes of the demo under one root; all are gone at the end of the test."""
+    """Processes of the demo under one root."""
 
     def __init__(self, folder: Path, nats: str, etcd: str, name: str) -> None:
         self.summary = folder / "summary.json"
@@ -70,9 +70,9 @@ class DemoFleet:
             )
             record = _record((await store.read(key)).entries[0].value)
             command = DrainCommand("d1", MODEL, role, worker, role, record.incarnation, epoch=1, ttl_ms=60_000)
-            reply = await bus.request(subjects.drain(worker), encode(command), timeout_s=PATIENCE_S)
+            reply = await bus.request(subjects.drain(worker), encode(command), timeout_s=TIMEOUT_S)
             assert msgspec.json.decode(reply, type=DrainReply).accepted
-            async with asyncio.timeout(PATIENCE_S):
+            async with asyncio.timeout(TIMEOUT_S):
                 report = await reports.get()
                 return not [e for e in (await store.read(key)).entries if b'"ready"' in e.value], report
         finally:
@@ -89,7 +89,7 @@ class DemoFleet:
             return names >= {name for name, process in self._workers.items() if process.poll() is None}
 
         try:
-            await until_async(ready, "all workers are ready", deadline_s=PATIENCE_S)
+            await until_async(ready, "all workers are ready", deadline_s=TIMEOUT_S)
         finally:
             await store.close()
 
@@ -100,13 +100,13 @@ class DemoFleet:
         try:
             await bus.connect(lambda _connected: None)
             await bus.subscribe(submit_subject(self.root, f"{self.root}-{name}"), lambda *_: sent.set())
-            async with asyncio.timeout(PATIENCE_S):
+            async with asyncio.timeout(TIMEOUT_S):
                 await sent.wait()
         finally:
             await bus.close()
 
     def registered(self, role: Role, name: str) -> bool:
-        """Whether the registry still has the worker."""
+        """Return whether the registry still has the worker."""
 
         async def read() -> bool:
             store = EtcdStore(EtcdKnobs(endpoints=(self.etcd,)))
@@ -141,8 +141,8 @@ def _record(value: bytes) -> WorkerRecord:
 
 
 def account(fleet: DemoFleet, gateway: subprocess.Popen[bytes]) -> dict[str, Any]:
-    """The gateway's summary, once it has ended by itself."""
-    assert gateway.wait(PATIENCE_S) == 0, fleet.log("gateway")
+    """Wait for the end of the gateway and return its summary."""
+    assert gateway.wait(TIMEOUT_S) == 0, fleet.log("gateway")
     summary: dict[str, Any] = json.loads(fleet.summary.read_bytes())
     return summary
 

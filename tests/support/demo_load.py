@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from loadline.demo.account import DemoSummary
 from loadline.demo.gateway import parse_options, run
 from loadline.traces import Arrival
-from tests.support.demo_fleet import MODEL, PATIENCE_S, DemoFleet
+from tests.support.demo_fleet import MODEL, TIMEOUT_S, DemoFleet
 
 PROMPT_TOKENS = (300, 1_500)  # more than the last stage of a live copy, so that every copy takes time
 OUTPUT_TOKENS = (50, 800)  # at 20 ms each, up to 16 s of virtual time
@@ -39,7 +39,7 @@ class Load:
     async def finish(self) -> DemoSummary:
         """End the arrivals, and return the summary once all requests have ended."""
         self._over = True
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(TIMEOUT_S):
             return await self._run
 
     async def stop(self) -> DemoSummary:

@@ -1,4 +1,4 @@
-"""The programs in a document, run as they stand but for the addresses and the root, and an agent that hears them."""
+"""Programs of a document with other addresses and another root, and a subscriber to their messages."""
 
 import asyncio
 import re
@@ -18,7 +18,7 @@ _PROGRAM = re.compile(r"```python\n(# (\w+)\.py.*?)```", re.DOTALL)
 
 
 class Document:
-    """A document of this project, with programs that begin with their file name in a comment."""
+    """Document of this project whose programs begin with their file name in a comment."""
 
     def __init__(self, name: str) -> None:
         self.text = (_DOCS / name).read_text("utf-8")
@@ -43,15 +43,15 @@ class Document:
 
 @asynccontextmanager
 async def agent(nats_url: str, root: str) -> AsyncIterator[tuple[NatsBus, list[object]]]:
-    """A bus, and all that is heard on it, decoded."""
-    bus, heard = NatsBus(NatsKnobs(servers=(nats_url,)), name="test-agent"), list[object]()
+    """Yield a bus and the list of the decoded messages on it; fail if one is rejected."""
+    bus, received = NatsBus(NatsKnobs(servers=(nats_url,)), name="test-agent"), list[object]()
     codec = Codec(Subjects(root), 262_144)
     await bus.connect(lambda _connected: None)
     try:
         for kind in ("load", "traffic", "applied", "drained", "migration"):
-            await bus.subscribe(Subjects(root).all_of(kind), lambda *frame: heard.append(codec.decode(*frame)))
+            await bus.subscribe(Subjects(root).all_of(kind), lambda *frame: received.append(codec.decode(*frame)))
         async with asyncio.timeout(60):
-            yield bus, heard
+            yield bus, received
     finally:
         await bus.close()
-    assert not any(isinstance(event, Rejected) for event in heard)
+    assert not any(isinstance(event, Rejected) for event in received)

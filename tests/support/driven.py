@@ -1,4 +1,4 @@
-"""Ports in virtual time for tests that run on asyncio: virtual time goes on as real time does."""
+"""Ports in virtual time for tests that run on asyncio; virtual time advances with real time."""
 
 import asyncio
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
@@ -25,14 +25,14 @@ STEP_S = 0.001
 
 
 class Driver:
-    """Drives a timeline as long as an event loop runs in which anybody has used it."""
+    """Driver that advances a timeline while the event loop of its first caller runs."""
 
     def __init__(self, timeline: Timeline) -> None:
         self.timeline = timeline
         self._driving: asyncio.Task[None] | None = None
 
     async def until_done(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """What the coroutine gives, in virtual time; cancelled, it ends where it stands."""
+        """Run a coroutine in virtual time and return its result; on cancellation it is killed."""
         if self._driving is None or self._driving.done():
             self._driving = asyncio.create_task(self._drive())
         ended = asyncio.Event()
@@ -42,7 +42,7 @@ class Driver:
         async def run() -> None:
             try:
                 done.append(await coroutine)
-            except Exception as error:  # noqa: BLE001 - raised again where it is awaited
+            except Exception as error:  # noqa: BLE001 - raised again in the awaiting task
                 raised.append(error)
 
         task = VirtualTask(run(), ended.set)

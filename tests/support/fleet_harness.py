@@ -1,4 +1,4 @@
-"""Records, samples and models for tests of the core: few words where a test needs a fleet."""
+"""Records, samples and fleets for tests of the core."""
 
 from collections.abc import Sequence
 
@@ -18,7 +18,7 @@ STALE_MS = 5_000
 
 
 def settings_of(*models: ModelKnobs) -> Settings:
-    """Of an agent alone with its models, whose guard lets every step through at once."""
+    """Return the settings of a single agent, whose guardrails allow every step at once."""
     guard = GuardrailKnobs(stabilisation_ms=0, cooldown_down_ms=0, warm_up_ms=0)
     return Settings("agent-1", "all", tuple(msgspec.structs.replace(model, guardrails=guard) for model in models))
 
@@ -31,31 +31,31 @@ def registered(  # noqa: PLR0917 - in the order in which tests vary them
     incarnation: int = 1,
     ranks: int = 1,
 ) -> RegisteredWorker:
-    """A worker of model ``m`` under lease 5."""
+    """Return a worker of model ``m`` under lease 5."""
     return RegisteredWorker(WorkerRecord("m", pool, worker, role, incarnation, state, data_parallel_size=ranks), 5)
 
 
 def sample(
     sequence: int, kv: float | None = 0.0, waiting: int | None = 0, running: int | None = 1, rank: int = 0
 ) -> WorkerSample:
-    """A sample with what the threshold planner looks at."""
+    """Return a sample with the metrics of the threshold planner."""
     return WorkerSample(sequence, 0, rank, kv_usage_ratio=kv, waiting_requests=waiting, running_requests=running)
 
 
 def reported(worker: str, *samples: WorkerSample, pool: str = "decode", incarnation: int = 1) -> LoadReported:
-    """A report of model ``m``."""
+    """Return a load report of model ``m``."""
     return LoadReported("m", pool, worker, incarnation, list(samples))
 
 
 def fleet_of(*pools: PoolKnobs, knobs: FleetKnobs | None = None) -> Fleet:
-    """An empty fleet with model ``m``."""
+    """Return an empty fleet with model ``m``."""
     knobs = knobs or FleetKnobs(stale_after_ms=STALE_MS)
     traffic = Traffic(knobs.traffic_window_ms, knobs.frontends_max, knobs.stale_after_ms)
     return Fleet(knobs, {"m": Model("m", {pool.name: Pool(pool) for pool in pools}, traffic)})
 
 
 class FleetHarness:
-    """Model ``m`` with pools of ready workers, which say what they are told to say, at a time that a test moves."""
+    """Model ``m`` with pools of ready workers; a test sets their reports and the time."""
 
     def __init__(self, pools: Sequence[PoolKnobs], workers: int = 2) -> None:
         self.fleet = fleet_of(*pools)
@@ -66,36 +66,36 @@ class FleetHarness:
             self.add_workers(pool.name, workers)
 
     def pool(self, name: str) -> Pool:
-        """A pool by name."""
+        """Return a pool by name."""
         return self.model.pools[name]
 
     def add_workers(self, name: str, count: int, state: WorkerPhase = "ready") -> None:
-        """Register that many more workers."""
+        """Register ``count`` more workers."""
         pool = self.pool(name)
         first = len(pool.workers)
         for number in range(first, first + count):
             self.fleet.register(registered(f"{name}{number}", name, pool.knobs.role, state), self.now)
 
     def remove_newest(self, name: str) -> None:
-        """The newest worker's key goes."""
+        """Deregister the newest worker."""
         self.fleet.deregister("m", name, list(self.pool(name).workers)[-1], self.now)
 
     def report(self, name: str, kv: float = 0.0, waiting: int = 0, running: int = 1, silent: int = 0) -> None:
-        """All workers of a pool report but the last ``silent``; the first of them has all the ``waiting``."""
+        """Report all workers of a pool but the last ``silent``; the first one has all ``waiting`` requests."""
         self.sequence += 1
         workers = list(self.pool(name).workers)
         for number, worker in enumerate(workers[: len(workers) - silent]):
-            said = sample(self.sequence, kv, waiting if number == 0 else 0, running)
-            self.fleet.ingest(reported(worker, said, pool=name), self.now)
+            reported_sample = sample(self.sequence, kv, waiting if number == 0 else 0, running)
+            self.fleet.ingest(reported(worker, reported_sample, pool=name), self.now)
 
     def report_without_load(self, name: str) -> None:
-        """All workers of a pool report that they live, and nothing else."""
+        """Report all workers of a pool without any load metric."""
         self.sequence += 1
         for worker in self.pool(name).workers:
             self.fleet.ingest(reported(worker, sample(self.sequence, None, None, None), pool=name), self.now)
 
     def refresh(self) -> Model:
-        """The model with its sums up to date."""
+        """Return the model after an update of its totals."""
         self.model.expire_silent(self.now, self.fleet.knobs)
         self.model.refresh_totals(self.now, self.fleet.knobs)
         return self.model

@@ -1,4 +1,4 @@
-"""A fluid fleet in the agent's virtual time: load in, the latencies of so many engines out, no request simulated."""
+"""Fluid model of a fleet in virtual time: latencies follow from load and number of engines, without requests."""
 
 from collections.abc import Callable
 from typing import Any, Final
@@ -16,18 +16,18 @@ ENGINE: Final = LinearKnobs(10.0, 0.2, 5.0, 0.05, max_kv_tokens=1e6)
 """A prompt of 1,000 tokens takes 55 ms; 200 requests decode in 50 ms."""
 ISL, OSL = 1_000.0, 200.0
 STEP_MS: Final = 1_000
-_SLOWEST: Final = 10.0
-"""Latencies of engines with too much to do, by those without: how long a queue gets is not told by a fluid."""
+_SLOWDOWN_MAX: Final = 10.0
+"""Maximum ratio of the latency under overload to that without load; a fluid model has no queue lengths."""
 
 
 class FluidFleet:
-    """Two pools, prefill and decode, and one frontend, told to an agent second by second.
+    """Prefill and decode pools and one frontend that report to an agent every second.
 
     Args:
-        slower: True times of the engines by those of the profile.
-        workers: Of each pool at first.
-        start_s: Workers take so long to come.
-        knobs: Of the model, beside its name and its pools.
+        slower: Ratio of the real times of the engines to those of the profile.
+        workers: Initial workers of each pool.
+        start_s: Start-up time of a worker.
+        knobs: Further settings of the model.
     """
 
     def __init__(self, slower: float = 1.0, workers: int = 2, start_s: int = 30, **knobs: Any) -> None:
@@ -36,13 +36,13 @@ class FluidFleet:
         self.stepper = Stepper(Settings("a", "all", (ModelKnobs("m", pools, **knobs),), profiles=profiles))
         self.outputs: list[StepOutput] = []
         self.counts: dict[str, list[int]] = {pool.name: [] for pool in pools}
-        """What was decided of each pool, second by second."""
+        """Desired count of each pool by second."""
         self._slower = slower
         self._start_s = start_s
         self._second = 0
         self._fraction = 0.0
         self._started = 0
-        self._coming: list[tuple[int, str]] = []
+        self._starting: list[tuple[int, str]] = []
         self._workers: dict[str, list[str]] = {pool.name: [] for pool in pools}
         self._items: list[StepItem] = []
         for pool in pools:
@@ -50,19 +50,19 @@ class FluidFleet:
                 self._begin(pool.name)
 
     def run(self, seconds: int, load: Callable[[int], float]) -> None:
-        """Go on for some time; ``load`` gives the requests a second at each of them, counted from now."""
+        """Advance some seconds; ``load`` returns the request rate of each of them, counted from now."""
         for second in range(seconds):
             self._second += 1
-            while self._coming and self._coming[0][0] <= self._second:
-                self._begin(self._coming.pop(0)[1])
+            while self._starting and self._starting[0][0] <= self._second:
+                self._begin(self._starting.pop(0)[1])
             self._report(load(second))
             self._apply(self.stepper.step(StepInput(self._second * STEP_MS, self._items)))
 
     def itl_ms(self, requests_per_s: float) -> float:
-        """Of the batch that neither grows nor shrinks."""
+        """Return the ITL at the equilibrium batch size."""
         tokens_per_ms = requests_per_s * OSL / 1_000.0 / max(1, len(self._workers["decode"]))
         alone_ms, each_ms = ENGINE.alpha * self._slower, ENGINE.beta * self._slower
-        return alone_ms * min(_SLOWEST, 1.0 / max(1.0 / _SLOWEST, 1.0 - tokens_per_ms * each_ms))
+        return alone_ms * min(_SLOWDOWN_MAX, 1.0 / max(1.0 / _SLOWDOWN_MAX, 1.0 - tokens_per_ms * each_ms))
 
     def _begin(self, pool: str) -> None:
         self._started += 1
@@ -91,19 +91,19 @@ class FluidFleet:
         self._items.append(StepItem(subject=f"loadline.v1.{subject}", payload=Raw(msgspec.json.encode(payload))))
 
     def _ttft_ms(self, requests_per_s: float) -> float:
-        """With the mean wait for a server with equal services (Pollaczek and Khinchine)."""
+        """Return the TTFT with the mean wait of an M/D/1 queue (Pollaczek-Khinchine)."""
         service_ms = (ENGINE.gamma + ENGINE.delta * ISL) * self._slower
         busy = requests_per_s * service_ms / 1_000.0 / max(1, len(self._workers["prefill"]))
-        return service_ms * (min(_SLOWEST, 1.0 + 0.5 * busy / (1.0 - busy)) if busy < 1.0 else _SLOWEST)
+        return service_ms * (min(_SLOWDOWN_MAX, 1.0 + 0.5 * busy / (1.0 - busy)) if busy < 1.0 else _SLOWDOWN_MAX)
 
     def _apply(self, answer: StepOutput) -> None:
         self.outputs.append(answer)
         self._items = []
         for decision in answer.decisions:
             for target in decision.targets:
-                coming = sum(pool == target.pool for _, pool in self._coming)
-                missing = target.replicas - len(self._workers[target.pool]) - coming
-                self._coming += [(self._second + self._start_s, target.pool)] * max(0, missing)
+                starting = sum(pool == target.pool for _, pool in self._starting)
+                missing = target.replicas - len(self._workers[target.pool]) - starting
+                self._starting += [(self._second + self._start_s, target.pool)] * max(0, missing)
             fields = {name: getattr(decision, name) for name in ("decision_id", "model", "epoch", "sequence")}
             observed = {target.pool: target.replicas for target in decision.targets}
             self._publish("applied.m", fields | {"scaler": "flow", "status": "done", "observed": observed})

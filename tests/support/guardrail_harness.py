@@ -1,4 +1,4 @@
-"""Pools under rails."""
+"""Pools under guardrails."""
 
 import msgspec
 
@@ -16,7 +16,7 @@ MINUTE_MS = 60_000
 
 
 class GuardrailHarness(FleetHarness):
-    """Pools at a standing count under rails, of which a test lowers those that it is about."""
+    """Pools at a current count under guardrails without limits, except those that a test sets."""
 
     def __init__(self, *pools: PoolKnobs, standing: int = 4, quorate: bool = True, **knobs: int) -> None:
         super().__init__(pools, 0)
@@ -32,12 +32,12 @@ class GuardrailHarness(FleetHarness):
         pool.ready_changed_at_ms = -1
         self.report(name, silent=0 if quorate else count)
 
-    def budget(self, most: int | None, least: int = 0) -> "GuardrailHarness":
-        self.guard.hard = HardLimits(0.8, least, most)
+    def budget(self, gpus_max: int | None, gpus_min: int = 0) -> "GuardrailHarness":
+        self.guard.hard = HardLimits(0.8, gpus_min, gpus_max)
         return self
 
     def drain(self, name: str, count: int) -> None:
-        """That many more workers are on their way out."""
+        """Add ``count`` workers that are draining."""
         self.add_workers(name, count)
         for worker in list(self.pool(name).workers)[-count:]:
             self.fleet.start_drain("m", name, worker, self.now)

@@ -1,4 +1,4 @@
-"""Model ``m`` with frontends that a test lets speak, as whoever decides on its sleep sees it."""
+"""Model ``m`` with frontends, for tests of scale to zero."""
 
 from collections.abc import Sequence
 
@@ -12,17 +12,17 @@ from loadline.core.vocabulary.samples import TrafficSample
 from tests.support.fleet_harness import FleetHarness
 
 AFTER_MS = 60_000
-"""How long it has nothing to do before it falls asleep."""
+"""Idle time before a scale to zero."""
 
 
-def traffic(sequence: int, frontend: str = "f", **said: int) -> TrafficReported:
-    """A second of a frontend, in which nothing happened but what is said."""
-    sample = msgspec.convert({"sequence": sequence, "interval_ms": 1_000, "arrivals": 0} | said, TrafficSample)
+def traffic(sequence: int, frontend: str = "f", **fields: int) -> TrafficReported:
+    """Return a report of one second of a frontend; all counts but the given ones are 0."""
+    sample = msgspec.convert({"sequence": sequence, "interval_ms": 1_000, "arrivals": 0} | fields, TrafficSample)
     return TrafficReported("m", frontend, 1, sample)
 
 
 class IdleHarness(FleetHarness):
-    """Time goes on by a second with every report."""
+    """Model whose time advances by a second with every report."""
 
     def __init__(self, *pools: PoolKnobs, workers: int = 1, after_ms: int = AFTER_MS) -> None:
         super().__init__(pools, workers)
@@ -31,22 +31,22 @@ class IdleHarness(FleetHarness):
         for pool in pools:
             self.pool(pool.name).desired = workers
 
-    def report_traffic(self, seconds: int = 1, frontends: Sequence[str] = ("f",), **said: int) -> None:
-        """The frontends and all workers say the same for so many seconds."""
+    def report_traffic(self, seconds: int = 1, frontends: Sequence[str] = ("f",), **fields: int) -> None:
+        """Repeat the same reports of frontends and workers for some seconds."""
         for _ in range(seconds):
             self.now += 1_000
             for frontend in frontends:
-                self.model.traffic.ingest(traffic(self.now // 1_000, frontend, **said), self.now)
+                self.model.traffic.ingest(traffic(self.now // 1_000, frontend, **fields), self.now)
             for pool in self.model.pools:
                 self.report(pool, running=0)
             self.idle.observe(self.refresh(), self.now)
 
     def bounds(self, **proposed: int) -> dict[str, Bound]:
-        """What the pools are kept to at this moment."""
+        """Return the current bounds of the pools."""
         return self.idle.bounds(self.refresh(), proposed, self.after_ms, self.now)
 
     def bounded_counts(self, **proposed: int) -> dict[str, int]:
-        """The counts that come of a proposal."""
+        """Return the counts of a proposal within the current bounds."""
         counts = {name: proposed.get(name, pool.effective_target(self.now)) for name, pool in self.model.pools.items()}
         for name, bound in self.bounds(**proposed).items():
             counts[name] = min(max(counts[name], bound.minimum), bound.maximum)

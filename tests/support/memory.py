@@ -1,4 +1,4 @@
-"""The simulated bus and store without any delay: what is called is done before the call returns, on any event loop."""
+"""Simulated bus and store without latency: calls complete before they return, on any event loop."""
 
 from loadline.sim.world.bus import BusConnection, VirtualBus
 from loadline.sim.world.store import StoreConnection, VirtualStore
@@ -6,7 +6,7 @@ from loadline.sim.world.timeline import Timeline
 
 
 class MemoryBus(BusConnection):
-    """A bus with one process on it, which hears itself; ``connected`` may be set. Answers must not wait."""
+    """Bus of one process, which receives its own messages; ``connected`` may be set. Handlers must not wait."""
 
     def __init__(self) -> None:
         super().__init__(VirtualBus(Timeline(), latency_ms=0.0))
@@ -19,7 +19,7 @@ class MemoryBus(BusConnection):
 
 
 class MemoryStore(StoreConnection):
-    """A store with one process at it. Leases end only when they are revoked; ``server`` is the other end."""
+    """Store of one process, whose leases end only when they are revoked; ``server`` is the other side."""
 
     def __init__(self) -> None:
         self.server = VirtualStore(Timeline(), latency_ms=0.0)

@@ -72,22 +72,22 @@ class CommandedMigration(Struct):
 
 
 class MigratingFleet:
-    """Workers ``w0`` to ``w5`` of one pool, and what they were asked.
+    """Workers ``w0`` to ``w5`` of one pool, and their commanded migrations.
 
-    Whatever is asked is checked at once against what the workers really are, and do.
+    Every command is checked at once against the real state of its workers.
     """
 
     def __init__(self, knobs: MigrationKnobs, hosts: list[WorkerTruth]) -> None:
         self.world = MigrationWorld(knobs)
         self.recorded = RecordingController(self.world.controller)
-        self.world.controller = self.recorded  # type: ignore[assignment]  # it is asked for nothing else
+        self.world.controller = self.recorded  # type: ignore[assignment]  # only ``handle`` is used
         self.knobs = self.world.knobs
         self.hosts = {f"w{number}": host for number, host in enumerate(hosts)}
         self.commanded: dict[str, CommandedMigration] = {}
         self.bus, self.paused = True, False
         self.records: dict[str, dict[str, Any]] = {}
 
-    # -- what happens --------------------------------------------------------------------------------------------------
+    # -- events --------------------------------------------------------------------------------------------------------
 
     def begin(self, records: dict[str, dict[str, Any]]) -> None:
         """Register all workers in one turn."""
@@ -179,7 +179,7 @@ class MigratingFleet:
         self.paused = paused
         self._handle(PauseChanged("m", paused=paused))
 
-    # -- what must hold ------------------------------------------------------------------------------------------------
+    # -- checks --------------------------------------------------------------------------------------------------------
 
     def _handle(self, *events: AnyEvent) -> None:
         self._check(self.world.handle(*events))
@@ -190,8 +190,8 @@ class MigratingFleet:
             ends = {(one.command.source.worker, one.command.destination.worker): one for one in self.commanded.values()}
             heard = [both for both, one in ends.items() if not one.silent]
             source, destination = command.source.worker, command.destination.worker
-            assert (source, destination) not in ends, "the same again"
-            assert destination not in {one for one, _ in heard}, "a chain, or back again"
+            assert (source, destination) not in ends, "two migrations of one pair"
+            assert destination not in {one for one, _ in heard}, "a chain or a reversal"
             assert source not in {one for _, one in heard}, "a chain"
             self.commanded[command.command_id] = CommandedMigration(
                 command, self.world.now + self.knobs.ttl_ms, command.requests_max

@@ -1,4 +1,4 @@
-"""A worker that moves requests, against a bus and a store in memory: callbacks, phases, deadlines, failures, slots."""
+"""Worker that migrates requests, with a bus and a store in memory, a scripted engine and a scripted transport."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -41,7 +41,7 @@ COMMAND = MigrateCommand(
 
 
 class ScriptedEngine:
-    """Has two requests; copies and stops when a test lets it, and fails as a test says."""
+    """Engine with two requests that copies, stops and fails as a test sets."""
 
     def __init__(self) -> None:
         self.candidates = [MigratableRequest("a", 100, 5), MigratableRequest("b", 200, 5)]
@@ -56,7 +56,7 @@ class ScriptedEngine:
         self.copying: list[str] = []
         self.stopping: list[str] = []
         self.withdrawn: list[str] = []
-        self.ran: list[HandedRequest] = []
+        self.run_requests: list[HandedRequest] = []
         self.discarded: list[str] = []
 
     def migratable_requests(self) -> Sequence[MigratableRequest]:
@@ -88,20 +88,20 @@ class ScriptedEngine:
     def run(self, request: HandedRequest) -> None:
         if request.state == b"broken":
             raise ValueError("it cannot be read")
-        self.ran.append(request)
+        self.run_requests.append(request)
 
     def discard(self, request_id: str) -> None:
         self.discarded.append(request_id)
 
 
 class ScriptedTransport:
-    """Other workers and the frontend, which answer as a test says."""
+    """Transport to other workers and the frontend, whose answers a test sets."""
 
     def __init__(self) -> None:
         self.refused_handovers: set[str] = set()
-        """Requests that the destination does not take over."""
+        """Requests whose handover the destination refuses."""
         self.silent: list[str] = []
-        """Kinds of messages that are not answered; each once."""
+        """Kinds of messages that stay unanswered, once each."""
         self.fails = False
         self.asked: list[RoomRequest] = []
         self.claims: list[ClaimRequest] = []
@@ -111,7 +111,7 @@ class ScriptedTransport:
 
     def _is_silent(self, kind: str) -> bool:
         if self.fails:
-            raise OSError("the way is gone")
+            raise OSError("the connection is lost")
         if kind in self.silent:
             self.silent.remove(kind)
             return True
@@ -139,20 +139,20 @@ class ScriptedTransport:
         self.answer_room, self.answer_handover = answer_room, answer_handover
 
     async def room(self, name: str, kv_tokens: int = 10, *, incarnation: int = 1_000, ttl_ms: int = 1_000) -> Any:
-        """What the worker answers another one."""
+        """Request room at the worker; return whether it is granted."""
         assert self.answer_room is not None
         reply = await self.answer_room(RoomRequest(name, incarnation, kv_tokens, ttl_ms))
         return None if reply is None else reply.granted
 
     async def handover(self, name: str, hop: int = 1, state: bytes = b"", *, incarnation: int = 1_000) -> Any:
-        """What the worker answers another one."""
+        """Hand a request over to the worker; return whether it accepts."""
         assert self.answer_handover is not None
         reply = await self.answer_handover(HandoverRequest(HandedRequest(name, "f", hop, 1, state), incarnation))
         return None if reply is None else reply.accepted
 
 
 class DriverHarness:
-    def __init__(self, *, moves: bool, samples: Samples = BUSY, report_interval_ms: int = 5) -> None:
+    def __init__(self, *, migrates: bool, samples: Samples = BUSY, report_interval_ms: int = 5) -> None:
         self.bus = MemoryBus()
         self.engine = ScriptedEngine()
         self.transport = ScriptedTransport()
@@ -165,7 +165,7 @@ class DriverHarness:
             on_drain=self.on_drain,
             report_interval_ms=report_interval_ms,
             lease_ttl_s=1,
-            migration=MigrationOptions(self.engine, self.transport, slots_in=2, slots_out=3) if moves else None,
+            migration=MigrationOptions(self.engine, self.transport, slots_in=2, slots_out=3) if migrates else None,
         )
 
     async def on_drain(self, _command: DrainCommand) -> None:
@@ -188,12 +188,12 @@ class DriverHarness:
         return [report.phase for report in self.reports(command_id)]
 
     async def next_slots(self) -> list[tuple[int | None, int | None]]:
-        """As the next report says them."""
+        """Publish a report and return its free slots."""
         assert await self.worker.report_now()
         return self.last_slots()
 
     def last_slots(self) -> list[tuple[int | None, int | None]]:
-        """As the last report said them; it is there."""
+        """Return the free slots of the last report."""
         loads = [CODEC.decode(subject, payload) for subject, payload in self.bus.published]
         newest = [event for event in loads if isinstance(event, LoadReported)][-1]
         return [(sample.migration_slots_in, sample.migration_slots_out) for sample in newest.samples]
@@ -201,8 +201,8 @@ class DriverHarness:
 
 @asynccontextmanager
 async def driver_harness(
-    *, moves: bool = True, samples: Samples = BUSY, report_interval_ms: int = 5
+    *, migrates: bool = True, samples: Samples = BUSY, report_interval_ms: int = 5
 ) -> AsyncIterator[DriverHarness]:
-    harness = DriverHarness(moves=moves, samples=samples, report_interval_ms=report_interval_ms)
+    harness = DriverHarness(migrates=migrates, samples=samples, report_interval_ms=report_interval_ms)
     async with asyncio.timeout(60), harness.worker:
         yield harness

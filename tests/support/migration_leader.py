@@ -1,4 +1,4 @@
-"""What commands moves, as a leader does, over a real bus; hears how they go, and what workers report."""
+"""Leader that commands migrations over a real bus, and records their reports and those of workers."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -20,14 +20,14 @@ from loadline.wire.subjects import Subjects
 
 
 class MigrationLeader:
-    """Of all models under one root."""
+    """Leader of all models under one root."""
 
     def __init__(self, bus: NatsBus, root: str) -> None:
         self.bus = bus
         self.subjects = Subjects(root)
         self._codec = Codec(self.subjects, 262_144)
         self.loads: dict[str, LoadReported] = {}
-        """The newest of each worker."""
+        """Newest load report of each worker."""
         self.reports: list[MigrationReported] = []
         self.drained: list[str] = []
 
@@ -48,7 +48,7 @@ class MigrationLeader:
         return self.loads[worker].samples[-1]
 
     def endpoint(self, worker: str) -> MigrationEndpoint:
-        """The life of a worker that reported last."""
+        """Return the endpoint of the worker's newest incarnation."""
         load = self.loads[worker]
         return MigrationEndpoint(load.pool, load.worker, load.incarnation)
 
@@ -56,7 +56,7 @@ class MigrationLeader:
         return [report.phase for report in self.reports if report.command_id == command_id]
 
     async def migrate(self, source: str, destination: str, /, **changed: Any) -> MigrateReply:
-        """Command a move of all requests, or as is said."""
+        """Command the migration of all requests; ``changed`` replaces fields of the command."""
         to = self.endpoint(destination) if destination in self.loads else MigrationEndpoint("p", destination, 1)
         command = MigrateCommand(
             "c", self.loads[source].model, 1, self.endpoint(source), to, "decode_load", "NUM_REQ", "FCR", -1.0,
@@ -69,7 +69,7 @@ class MigrationLeader:
 
 @asynccontextmanager
 async def leader_at(nats_url: str, root: str, timeout_s: float = 120.0) -> AsyncIterator[MigrationLeader]:
-    """A leader that listens, for so long at most."""
+    """Yield a leader that receives all reports, for at most ``timeout_s``."""
     bus = NatsBus(NatsKnobs(servers=(nats_url,)), name="leader")
     leader = MigrationLeader(bus, root)
     try:

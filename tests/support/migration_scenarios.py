@@ -1,4 +1,4 @@
-"""The scenarios that moves are measured in. Each gives what it found; times are virtual, of one seed."""
+"""Scenarios for figures of migration; each returns its measurements, in virtual time and for one seed."""
 
 import random
 from collections import Counter
@@ -20,122 +20,122 @@ from tests.support.migration_simulation import (
 )
 
 ROOMY: Final = 40_000
-"""KV blocks that nothing here fills."""
+"""KV blocks that no scenario fills."""
 LONG: Final = 3_000
-"""Output tokens of requests that outlast what is measured, for 30 s and more."""
+"""Output tokens of requests that outlast a measurement of 30 s."""
 NO_MIGRATION: Final = replace(ALL_POLICIES, enabled=False)
 BURSTS: Final = {
     "on 10 s, off 10 s": (Phase(10, 10), Phase(10, 0.5)),
     "on 30 s, off 30 s": (Phase(30, 12), Phase(30, 0.5)),
     "dense, 10/s for 5 s": (Phase(5, 10), Phase(5, 2)),
 }
-_PATIENCE_MS: Final = 120_000.0
+_TIMEOUT_MS: Final = 120_000.0
 
 
 class LoadResult(Struct, frozen=True):
-    """What came of a load with all policies on, beside the same load with none."""
+    """Figures of a load with all policies, compared with the same load without migration."""
 
     requests: int
     moved: int
     commands: Counter[str]
     refused_share: float
     busy: float
-    """Workers with requests, on average."""
+    """Mean number of workers with requests."""
     busy_still: float
-    """The same where nothing moves."""
+    """Mean number of workers with requests without migration."""
     itl_p95_ms: float
     itl_p95_still_ms: float
 
     @property
     def moved_share(self) -> float:
-        """Of all requests."""
+        """Fraction of requests that migrated."""
         return self.moved / self.requests
 
 
 def run_load(
     *phases: Phase, route: Route = least_loaded, copy_ms: tuple[float, float] = (400.0, 1_000.0)
 ) -> LoadResult:
-    """Six workers with a slot each way under a load."""
-    moving, still = (
-        MigrationSimulation(MigrationScenarioKnobs(moving=knobs, route=route, copy_ms=copy_ms, seed=7))
+    """Run six workers with one slot in and out under a load, with and without migration."""
+    migrating, static = (
+        MigrationSimulation(MigrationScenarioKnobs(migration_knobs=knobs, route=route, copy_ms=copy_ms, seed=7))
         for knobs in (ALL_POLICIES, NO_MIGRATION)
     )
-    for simulation in (moving, still):
+    for simulation in (migrating, static):
         simulation.run_load(*phases)
     return LoadResult(
-        moving.served.requests,
-        len({hop.request_id for hop in moving.hops}),
-        moving.commands(),
-        moving.refused_share(),
-        sum(moving.busy) / len(moving.busy),
-        sum(still.busy) / len(still.busy),
-        moving.served.itl_percentiles().p95 or 0.0,
-        still.served.itl_percentiles().p95 or 0.0,
+        migrating.served.requests,
+        len({hop.request_id for hop in migrating.hops}),
+        migrating.commands(),
+        migrating.refused_share(),
+        sum(migrating.busy) / len(migrating.busy),
+        sum(static.busy) / len(static.busy),
+        migrating.served.itl_percentiles().p95 or 0.0,
+        static.served.itl_percentiles().p95 or 0.0,
     )
 
 
 class ConsolidationResult(Struct, frozen=True):
-    """How eight workers of four requests each were emptied. Times since the first command, in ms."""
+    """Consolidation of eight workers with four requests each. Times in ms since the first command."""
 
     waited_ms: float
-    """Until the first command."""
+    """Time until the first command."""
     four_ms: float
-    """Until four had requests."""
+    """Time until only four workers have requests."""
     two_ms: float
-    """Until two had: all that fits in one would be 31 requests."""
+    """Time until only two workers have requests; one worker holds 31."""
     commands: Counter[str]
     refused_share: float
 
 
 def consolidate(slots: int = 1, copy_ms: float = 1_000.0) -> ConsolidationResult:
-    """Eight workers with four requests each and nobody who asks for more."""
+    """Consolidate eight workers with four requests each, without arrivals."""
     simulation = MigrationSimulation(
         MigrationScenarioKnobs(workers=8, slots=slots, copy_ms=(copy_ms, copy_ms), kv_blocks=ROOMY, route=round_robin)
     )
     for _ in range(32):
         simulation.gateway.submit(Arrival(0.0, 500, 10_000))
-    waited_ms = simulation.advance_until(lambda: bool(simulation.commanded), _PATIENCE_MS)
+    waited_ms = simulation.advance_until(lambda: bool(simulation.commanded), _TIMEOUT_MS)
     first_ms = simulation.commanded[0].at_ms
     four_ms, two_ms = (_until_busy(simulation, count) - first_ms for count in (4, 2))
     return ConsolidationResult(waited_ms, four_ms, two_ms, simulation.commands(), simulation.refused_share())
 
 
 def _until_busy(simulation: MigrationSimulation, count: int) -> float:
-    simulation.advance_until(lambda: sum(bool(one.held) for one in simulation.decode.values()) <= count, _PATIENCE_MS)
+    simulation.advance_until(lambda: sum(bool(one.held) for one in simulation.decode.values()) <= count, _TIMEOUT_MS)
     return simulation.timeline.now_ms
 
 
 class DrainResult(Struct, frozen=True):
-    """How one of ten workers was emptied of 200 requests."""
+    """Drain of one of ten workers with 200 requests."""
 
     took_ms: float
     received: Counter[str]
     """Requests by destination."""
     slots_most: int
-    """Most requests that were on their way to one destination."""
+    """Maximum of the requests that migrated to one destination at a time."""
     commands: Counter[str]
     refused_share: float
 
 
-def drain_one(*, moves: bool = True, also: tuple[str, ...] = ()) -> DrainResult:
-    """One of ten workers, which takes 200 requests, drains; ``also``: others that drain with it."""
-    knobs = replace(ALL_POLICIES, policies=(), migrate_drains=moves)
+def drain_one(*, migrate: bool = True, also: tuple[str, ...] = ()) -> DrainResult:
+    """Drain one of ten workers with 200 requests, and the workers in ``also`` with it."""
+    knobs = replace(ALL_POLICIES, policies=(), migrate_drains=migrate)
     simulation = MigrationSimulation(
-        MigrationScenarioKnobs(workers=10, moving=knobs, copy_ms=(500.0, 500.0), kv_blocks=ROOMY, beta_ms=0.1)
+        MigrationScenarioKnobs(workers=10, migration_knobs=knobs, copy_ms=(500.0, 500.0), kv_blocks=ROOMY, beta_ms=0.1)
     )
     simulation.start_requests(200, "decode-00", osl_tokens=2_000)
     for name in ("decode-00", *also):
         simulation.drain(name)
     most = 0
 
-    def over() -> bool:
+    def is_empty() -> bool:
         nonlocal most
-        flights = simulation.agent.controller.state.migration.in_flight.of_model("m")
-        coming = Counter(one.command.destination.worker for one in flights for _ in range(one.slots))
-        most = max(most, *coming.values()) if coming else most
+        in_flight = simulation.agent.controller.state.migration.in_flight.of_model("m")
+        arriving = Counter(one.command.destination.worker for one in in_flight for _ in range(one.slots))
+        most = max(most, *arriving.values()) if arriving else most
         return not simulation.decode["decode-00"].held
 
-    took_ms = simulation.advance_until(over, 600_000.0)
+    took_ms = simulation.advance_until(is_empty, 600_000.0)
     received = Counter(hop.destination for hop in simulation.hops if hop.source == "decode-00")
     return DrainResult(took_ms, received, most, simulation.commands(), simulation.refused_share())
 
@@ -145,42 +145,42 @@ def _only(policy: PolicyName, **knobs: float) -> MigrationKnobs:
 
 
 def failover_of_silent_ms(after_ms: int) -> float:
-    """A worker says nothing more from a moment on, ``after_ms`` after a report: ms until it is asked to move."""
-    simulation = MigrationSimulation(MigrationScenarioKnobs(moving=_only("decode_failover"), kv_blocks=ROOMY))
+    """Return the ms from the start of a worker's silence, ``after_ms`` after a report, to the first command."""
+    simulation = MigrationSimulation(MigrationScenarioKnobs(migration_knobs=_only("decode_failover"), kv_blocks=ROOMY))
     simulation.start_requests(8, "decode-00")
     simulation.advance(500.0 + after_ms)
     simulation.decode["decode-00"].silent_until_ms = float("inf")
-    return simulation.advance_until(lambda: bool(simulation.commanded), _PATIENCE_MS)
+    return simulation.advance_until(lambda: bool(simulation.commanded), _TIMEOUT_MS)
 
 
 def failover_of_unschedulable_ms() -> float:
-    """A worker says that it must not be given work: virtual ms from its report to the command, 0.5 on the bus."""
-    simulation = MigrationSimulation(MigrationScenarioKnobs(moving=_only("decode_failover"), kv_blocks=ROOMY))
+    """Return the ms from the report of an unschedulable worker to the command; 0.5 ms are the bus."""
+    simulation = MigrationSimulation(MigrationScenarioKnobs(migration_knobs=_only("decode_failover"), kv_blocks=ROOMY))
     simulation.start_requests(8, "decode-00")
     worker, now_ms = simulation.decode["decode-00"], simulation.timeline.now_ms
     worker.schedulable = False
     worker._report()
-    simulation.advance_until(lambda: bool(simulation.commanded), _PATIENCE_MS)
+    simulation.advance_until(lambda: bool(simulation.commanded), _TIMEOUT_MS)
     return simulation.commanded[0].at_ms - now_ms
 
 
 class UnitResult(Struct, frozen=True):
-    """What became of a unit of four ranks, the first of which had something happen to it."""
+    """Unit of four ranks after a fault of the first one."""
 
     first_ms: float
-    """Until one of the others was asked to move; inf: none was."""
+    """Time until the first command to one of the others; inf: none."""
     left: dict[str, int]
     """Requests of each of the others after 30 s."""
     inside: int
-    """Moves to one of them."""
+    """Migrations to a worker of the unit."""
     known: bool
-    """Whether the first is registered still."""
+    """True if the first worker is still registered."""
 
 
 def fail_unit(*, lost: bool) -> UnitResult:
-    """Its process ends (``lost``), or it is cut off from the store, so that its lease runs out, and still reports."""
+    """Kill the first rank (``lost``), or partition it from the store, so that its lease expires while it reports."""
     simulation = MigrationSimulation(
-        MigrationScenarioKnobs(workers=12, units_of=4, moving=_only("decode_failover"), kv_blocks=ROOMY)
+        MigrationScenarioKnobs(workers=12, units_of=4, migration_knobs=_only("decode_failover"), kv_blocks=ROOMY)
     )
     ranks = list(simulation.decode)[:4]
     simulation.start_requests(4, *ranks)
@@ -199,21 +199,24 @@ def fail_unit(*, lost: bool) -> UnitResult:
 
 
 class PairResult(Struct, frozen=True):
-    """When a source got its first command, and when its first request was gone: virtual ms."""
+    """Time of the first command to a source, and of its first migrated request, in virtual ms."""
 
     asked_ms: float
     gone_ms: float
 
 
 def balance_pairs(silent: str = "") -> dict[str, PairResult]:
-    """Fifty of a hundred workers are overloaded at once; gives what became of each but the silent one.
+    """Overload fifty of a hundred workers at once; return the times of each but the silent one.
 
     Args:
-        silent: This one never answers a command.
+        silent: Worker that never answers a command.
     """
     simulation = MigrationSimulation(
         MigrationScenarioKnobs(
-            workers=100, moving=_only("decode_load", migrations_max=10_000), copy_ms=(100.0, 100.0), kv_blocks=2_000
+            workers=100,
+            migration_knobs=_only("decode_load", migrations_max=10_000),
+            copy_ms=(100.0, 100.0),
+            kv_blocks=2_000,
         )
     )
     if silent:
@@ -226,12 +229,14 @@ def balance_pairs(silent: str = "") -> dict[str, PairResult]:
 
 
 def balance_static_load(seed: int) -> MigrationSimulation:
-    """Unequal loads that nobody adds to, for half a minute, balanced from 0.3 on as soon as two are 0.1 apart."""
+    """Balance unequal loads without arrivals for 30 s, from a load of 0.3 and a difference of 0.1 on."""
     draw = random.Random(seed)
     knobs = _only("decode_load", decode_load_threshold=0.3, load_balance_threshold=0.1)
     slots, copy_ms = draw.choice(((1, (400.0, 1_000.0)), (4, (400.0, 1_000.0)), (4, (50.0, 50.0))))
     simulation = MigrationSimulation(
-        MigrationScenarioKnobs(moving=knobs, slots=slots, copy_ms=copy_ms, kv_blocks=2_000, beta_ms=0.05, seed=seed)
+        MigrationScenarioKnobs(
+            migration_knobs=knobs, slots=slots, copy_ms=copy_ms, kv_blocks=2_000, beta_ms=0.05, seed=seed
+        )
     )
     for name in simulation.decode:
         simulation.start_requests(draw.randint(1, 25), name, isl_tokens=draw.randint(200, 1_000), osl_tokens=LONG)
@@ -240,11 +245,16 @@ def balance_static_load(seed: int) -> MigrationSimulation:
 
 
 def balance_against_routing(per_s: float = 20.4, seconds: float = 60.0) -> MigrationSimulation:
-    """The same thresholds under load that is always given to the fullest: whoever routes works against them."""
+    """Balance with the same thresholds under routing to the fullest worker, which counteracts it."""
     knobs = _only("decode_load", decode_load_threshold=0.3, load_balance_threshold=0.1)
     simulation = MigrationSimulation(
         MigrationScenarioKnobs(
-            moving=knobs, slots=4, copy_ms=(50.0, 50.0), kv_blocks=2_000, route=fullest_within_objective, seed=7
+            migration_knobs=knobs,
+            slots=4,
+            copy_ms=(50.0, 50.0),
+            kv_blocks=2_000,
+            route=fullest_within_objective,
+            seed=7,
         )
     )
     simulation.run_load(Phase(seconds, per_s))

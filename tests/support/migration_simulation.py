@@ -1,7 +1,7 @@
-"""A small fleet in virtual time that moves are measured in: the production agent, real engines, and a frontend.
+"""Small fleet in virtual time for figures of migration: the production agent, simulated engines and a frontend.
 
 An iteration takes 10 ms and, in general, 1 ms for each request in it; the objective is 50 ms, and the agent knows both.
-Prompts are computed in no time by a worker of their own, so that what is seen is seen of decode.
+A separate worker computes prompts in almost no time, so that the figures depend on decode alone.
 """
 
 from collections import Counter
@@ -43,9 +43,9 @@ ITL_MS: Final = 50.0
 ALPHA_MS: Final = 10.0
 BATCH_MAX: Final = 256
 PACKED_MAX: Final = 31
-"""Requests that who packs gives a worker: one more, and it is over 0.85 of the objective."""
+"""Requests that packed routing gives to a worker: one more exceeds 0.85 of the objective."""
 WARM_MS: Final = 3_000.0
-"""The agent leads by then, and has heard all workers."""
+"""Time by which the agent leads and all workers have reported."""
 ISL_TOKENS: Final = (100, 900)
 OSL_TOKENS: Final = 200.0
 _OSL_MAX: Final = 2_000
@@ -71,7 +71,7 @@ Route = Callable[[Sequence[RoutedWorker], Arrival, int], RoutedWorker]
 
 
 class Phase(NamedTuple):
-    """Requests arrive at a steady rate."""
+    """Time span with a steady arrival rate."""
 
     seconds: float
     per_s: float
@@ -85,7 +85,7 @@ class SentCommand(NamedTuple):
 
 
 class Hop(NamedTuple):
-    """A request has another owner."""
+    """Change of the owner of a request."""
 
     request_id: str
     source: str
@@ -94,19 +94,19 @@ class Hop(NamedTuple):
 
 
 class MigrationScenarioKnobs(Struct, frozen=True):
-    """What there is."""
+    """Fleet of a scenario."""
 
     workers: int = 6
     slots: int = 1
-    """Requests that a worker takes in at a time, and gives away."""
+    """Migration slots of a worker, in and out."""
     copy_ms: tuple[float, float] = (400.0, 1_000.0)
-    """A move takes a time between these."""
-    moving: MigrationKnobs = ALL_POLICIES
+    """Range of the duration of a migration."""
+    migration_knobs: MigrationKnobs = ALL_POLICIES
     beta_ms: float = 1.0
-    """What each request adds to an iteration."""
+    """Time that each request adds to an iteration."""
     kv_blocks: int = 4_000
     units_of: int = 0
-    """So many workers are a unit, each with a rank of it; 0: there are none."""
+    """Workers per unit, each with one rank; 0: no units."""
     route: Route = least_loaded
     seed: int = 0
 
@@ -117,7 +117,7 @@ class _CopyDuration(Struct, frozen=True):
 
 
 class _RecordingFrontend(SimulatedFrontend):
-    """Notes who takes over what."""
+    """Frontend that records each change of owner."""
 
     hops: list[Hop]
 
@@ -130,12 +130,12 @@ class _RecordingFrontend(SimulatedFrontend):
 
 
 class MigrationScenarioWorker(SimulatedWorker):
-    """A worker that may say of itself that it must not be given work, and may be a rank of several."""
+    """Worker that can report itself as unschedulable, and can have several ranks."""
 
     schedulable = True
 
     def sampled(self) -> list[WorkerSample]:
-        """What it reports: the requests are of its first rank."""
+        """Return its samples; the first rank has all requests."""
         first = replace(self.migration.with_slots(self.engine.load()), schedulable=self.schedulable)
         ranks = range(1, self.record.data_parallel_size)
         idle = WorkerSample(0, 0, kv_blocks_used=0, kv_blocks_total=1, waiting_requests=0, running_requests=0)
@@ -148,10 +148,10 @@ class MigrationScenarioWorker(SimulatedWorker):
 
 
 class MigrationSimulation(TurnObserver):
-    """The fleet, three seconds old. Times in virtual ms since its start.
+    """Fleet after a warm-up of 3 s. Times in virtual ms since its start.
 
     Args:
-        knobs: What there is.
+        knobs: Fleet of the scenario.
     """
 
     def __init__(self, knobs: MigrationScenarioKnobs) -> None:
@@ -162,7 +162,7 @@ class MigrationSimulation(TurnObserver):
         self.hops: list[Hop] = []
         self.served = RequestLog()
         self.busy: list[int] = []
-        """Decode workers with requests, as of every second of load."""
+        """Number of decode workers with requests, by second of load."""
         model = _model(knobs)
         fleet = SimulatedFleetKnobs((_pool_fleet(knobs, "prefill", 1), _pool_fleet(knobs, "decode", knobs.workers)))
         self._pools = pools_of(fleet, model)
@@ -193,27 +193,27 @@ class MigrationSimulation(TurnObserver):
     def after_turn(
         self, agent: SimulatedAgent, events: Sequence[AnyEvent], effects: Sequence[AnyEffect], now: int
     ) -> None:
-        """Note what is asked of workers."""
+        """Record the migrate commands of a turn."""
         del agent, events, now
         self.commanded += [
             SentCommand(self.timeline.now_ms, one.migration) for one in effects if isinstance(one, SendMigrate)
         ]
 
-    # -- what happens --------------------------------------------------------------------------------------------------
+    # -- events --------------------------------------------------------------------------------------------------------
 
     def advance(self, wait_ms: float) -> None:
-        """Let time pass."""
+        """Advance the time."""
         self.timeline.run_until(self.timeline.now_ms + wait_ms)
 
-    def advance_until(self, over: Callable[[], bool], most_ms: float) -> float:
-        """Let time pass until something is so, looking every 10 ms; gives how long that took."""
+    def advance_until(self, condition: Callable[[], bool], timeout_ms: float) -> float:
+        """Advance the time until a condition holds, checked every 10 ms; return the time that passed."""
         began_ms = self.timeline.now_ms
-        while not over() and self.timeline.now_ms < began_ms + most_ms:
+        while not condition() and self.timeline.now_ms < began_ms + timeout_ms:
             self.advance(10.0)
         return self.timeline.now_ms - began_ms
 
     def run_load(self, *phases: Phase) -> None:
-        """Requests arrive by chance, one phase after the other."""
+        """Run phases of Poisson arrivals one after the other."""
         began_ms, rng = self.timeline.now_ms, self._arrival_rng
         for phase in phases:
             at_ms = began_ms
@@ -226,42 +226,42 @@ class MigrationSimulation(TurnObserver):
             self.busy.append(sum(bool(worker.held) for worker in self.decode.values()))
 
     def start_requests(self, count: int, *names: str, isl_tokens: int = 500, osl_tokens: int = 10_000) -> None:
-        """Have so many requests run at each of some workers, half a second from now."""
-        route, self.gateway._routing_policy = self.gateway._routing_policy, _in_turn(names)
+        """Start ``count`` requests at each of these workers and advance by 0.5 s."""
+        route, self.gateway._routing_policy = self.gateway._routing_policy, _in_rotation(names)
         for _ in range(count * len(names)):
             self.gateway.submit(Arrival(0.0, isl_tokens, osl_tokens))
         self.advance(500.0)
         self.gateway._routing_policy = route
 
     def drain(self, name: str) -> None:
-        """An operator has a worker drained."""
+        """Request the drain of a worker."""
         self.agent.inbox.put(ev.DrainRequested("m", "decode", name, "toy"))
 
     def ignore_commands(self, name: str) -> None:
-        """A worker never answers a migrate command."""
+        """Let a worker never answer a migrate command."""
 
-        async def say_nothing(_payload: bytes) -> None:
+        async def ignore(_payload: bytes) -> None:
             return None
 
-        self.bus.answer(self.decode[name].bus, Subjects("loadline").migrate(name), say_nothing)
+        self.bus.answer(self.decode[name].bus, Subjects("loadline").migrate(name), ignore)
 
-    # -- what came of it -----------------------------------------------------------------------------------------------
+    # -- results -------------------------------------------------------------------------------------------------------
 
     def commands(self) -> Counter[str]:
-        """What became of the commands, by outcome and reason."""
+        """Return the number of commands by outcome and reason."""
         found: Counter[str] = Counter()
         for name, count in self.agent.controller.state.fleet.models["m"].migration.tally.commands.items():
             found[name.partition(":")[2]] += count
         return found
 
     def refused_share(self) -> float:
-        """Of the commands, those that their source refused, or that moved nothing since their destination did."""
+        """Return the fraction of commands that their source or destination refused."""
         found = self.commands()
         refused = sum(n for name, n in found.items() if name.startswith("refused") or "destination_refused" in name)
         return refused / max(found["planned"], 1)
 
     def rebounds(self, within_ms: float = 10_000.0) -> list[tuple[Hop, Hop]]:
-        """Requests that came back to where they were so shortly before."""
+        """Return the pairs of hops that bring a request back within this time."""
         found: list[tuple[Hop, Hop]] = []
         left: dict[tuple[str, str], Hop] = {}
         for hop in self.hops:
@@ -272,7 +272,7 @@ class MigrationSimulation(TurnObserver):
         return found
 
     def reversals(self, within_ms: float = 10_000.0) -> int:
-        """Commands the other way round than one of so shortly before."""
+        """Return the number of commands that reverse another one within this time."""
         return sum(
             any(
                 (one.migration.source, one.migration.destination) == (two.migration.destination, two.migration.source)
@@ -282,7 +282,7 @@ class MigrationSimulation(TurnObserver):
             for one in self.commanded
         )
 
-    # -- what there is -------------------------------------------------------------------------------------------------
+    # -- workers -------------------------------------------------------------------------------------------------------
 
     def _worker(self, pool: str, number: int) -> MigrationScenarioWorker:
         made = self._pools[pool]
@@ -315,33 +315,33 @@ class MigrationSimulation(TurnObserver):
         return _CopyDuration(self._copy_rng.uniform(*self.knobs.copy_ms))
 
 
-def fullest_within_objective(stations: Sequence[RoutedWorker], _arrival: Arrival, _chosen: int) -> RoutedWorker:
-    """The fullest that stays within the objective; where there is none, the emptiest."""
-    fitting = [one for one in stations if len(one.requests) < PACKED_MAX]
+def fullest_within_objective(workers: Sequence[RoutedWorker], _arrival: Arrival, _chosen: int) -> RoutedWorker:
+    """Return the fullest worker that stays within the objective, or else the emptiest one."""
+    fitting = [one for one in workers if len(one.requests) < PACKED_MAX]
     if not fitting:
-        return min(stations, key=lambda one: (len(one.requests), one.name))
+        return min(workers, key=lambda one: (len(one.requests), one.name))
     return min(fitting, key=lambda one: (-len(one.requests), one.name))
 
 
-def _in_turn(names: Sequence[str]) -> Route:
-    def route(stations: Sequence[RoutedWorker], _arrival: Arrival, chosen: int) -> RoutedWorker:
+def _in_rotation(names: Sequence[str]) -> Route:
+    def route(workers: Sequence[RoutedWorker], _arrival: Arrival, chosen: int) -> RoutedWorker:
         name = names[chosen % len(names)]
-        return next((one for one in stations if one.name == name), stations[0])
+        return next((one for one in workers if one.name == name), workers[0])
 
     return route
 
 
 def _model(knobs: MigrationScenarioKnobs) -> ModelKnobs:
-    # As much as it takes: 131,072 bytes of a token, and 700 tokens in the mean time of a move.
+    # Sufficient bandwidth: 131,072 bytes per token, and 700 tokens in the mean duration of a migration.
     mean_ms = sum(knobs.copy_ms) / 2.0
-    moving = replace(knobs.moving, link_gbytes_per_s=131_072.0 * 700.0 / (mean_ms * 1e6))
+    migration_knobs = replace(knobs.migration_knobs, link_gbytes_per_s=131_072.0 * 700.0 / (mean_ms * 1e6))
     return ModelKnobs(
         "m",
         POOLS,
         planner="static",
         objectives=ObjectiveKnobs(ttft_ms=2_000.0, itl_ms=ITL_MS),
         planner_knobs={"static": StaticKnobs({"prefill": 1, "decode": knobs.workers})},
-        migration=moving,
+        migration=migration_knobs,
     )
 
 

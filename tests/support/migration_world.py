@@ -30,18 +30,18 @@ from tests.support.fleet_harness import STALE_MS, START
 
 POOLS = (PoolKnobs("decode", "decode"), PoolKnobs("prefill", "prefill"))
 SLOTS = 1_000
-"""Slots that are no limit."""
+"""Number of slots that never limits."""
 
 
 class MigrationWorld:
     """Model ``m``. KV cache is counted in blocks of one token, so that a block is a token.
 
     Args:
-        knobs: What its rescheduler goes by; it is switched on.
+        knobs: Settings of migration, which is enabled.
         pools: Its pools.
         tpot: Times per output token.
-        advise: It only says what it would do.
-        stale_after_ms: Who is silent for so long takes nothing in.
+        advise: True to report migrations without commands.
+        stale_after_ms: Silence after which a worker receives no requests.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Models under one agent in virtual time: workers come, drain and go when that takes time, and commits do too."""
+"""Models of one agent in virtual time, with delays for starts, drains and commits."""
 
 import heapq
 from collections.abc import Callable, Mapping
@@ -51,7 +51,7 @@ SECOND_MS = 1_000
 
 
 class GpuLimits(NamedTuple):
-    """What is short, and whose the models are."""
+    """GPU supply, and namespaces and priorities of the models."""
 
     allocation: AllocationKnobs = AllocationKnobs()
     accelerators: tuple[AcceleratorKnobs, ...] = ()
@@ -61,7 +61,7 @@ class GpuLimits(NamedTuple):
 
 
 class MultiModelWorld:
-    """Pools of several models with ready workers, whose planners say what a test tells them to.
+    """Pools of several models with ready workers, whose planners propose the counts that a test sets.
 
     Args:
         models: The pools of each model, and the workers that each pool has at first.
@@ -114,14 +114,14 @@ class MultiModelWorld:
         self.refuses: set[str] = set()
         """Models whose commits the store refuses."""
         self.running = 1
-        """Requests that each worker has."""
+        """Running requests of each worker."""
         self.silent: set[str] = set()
         """Models whose workers do not report."""
         self.solves: Callable[[AllocationProblem], Allocation | None] = lambda _problem: None
-        """What a solver answers, after ``solve_ms``; None: that there is nothing better."""
+        """Function that returns the solver's answer after ``solve_ms``; None: no better allocation."""
         self.solve_ms = 50
         self.problems: list[AllocationProblem] = []
-        """What it was asked."""
+        """Problems that the solver received."""
         self.after_turn: Callable[[], None] = lambda: None
         """Called after every turn."""
         self._names, self._order = count(), count()
@@ -135,31 +135,31 @@ class MultiModelWorld:
         self.run(FleetKnobs().stale_after_ms + SECOND_MS)
 
     def propose(self, model: str, **replicas: int) -> None:
-        """What the planner of a model proposes from now on; a pool that is left out is held as it is."""
+        """Set the counts that the planner of a model proposes from now on; other pools are held."""
         planner = self.controller._planners[model]
         assert isinstance(planner, StaticPlanner)
         planner.knobs = StaticKnobs(replicas)
         self.controller.state.fleet.models[model].plan_at_ms = self.now
 
     def run(self, span_ms: int) -> None:
-        """Let time pass: every worker reports once a second, and the agent turns when it wants to."""
+        """Advance the time: workers report once per second, and the agent takes its turns."""
         end = self.now + span_ms
         while True:
             self._turn()
             wake = self.controller.next_wake()
             whole = self.now - self.now % SECOND_MS + SECOND_MS
             due = [at for at, _, _ in self._due[:1]]
-            # A turn that wants another one at once gets it 2 ms later, as from the runtime.
+            # A turn that requests another one at once gets it 2 ms later, as in the runtime.
             self.now = min([end, whole, *due, *([] if wake is None else [max(wake, self.now + 2)])])
             if self.now >= end:
                 return
 
     def schedule(self, event: AnyEvent) -> None:
-        """Something happens now."""
+        """Schedule an event for now."""
         self._schedule_at(self.now, event)
 
     def effective_targets(self) -> dict[str, dict[str, int]]:
-        """What stands, by model and pool."""
+        """Return the effective targets by model and pool."""
         models = self.controller.state.fleet.models.values()
         return {
             model.name: {pool.name: pool.effective_target(self.now) for pool in model.pools.values()}
@@ -167,7 +167,7 @@ class MultiModelWorld:
         }
 
     def occupied(self) -> int:
-        """GPUs of what stands or is there, and of what drains."""
+        """Return the GPUs of targets or existing workers, whichever is more, and of draining ones."""
         models = self.controller.state.fleet.models.values()
         return sum(
             (max(pool.effective_target(self.now), pool.ready + pool.starting) + pool.draining_workers())
@@ -189,9 +189,9 @@ class MultiModelWorld:
                 self._scale(next(one for _, one in self.decisions if one.decision_id == event.decision_id))
         if self.now % SECOND_MS == 0:
             self._sequence += 1
-            said = sample(self._sequence, running=self.running)
+            answered = sample(self._sequence, running=self.running)
             events += [
-                LoadReported(one.model, one.pool, name, 1, [said])
+                LoadReported(one.model, one.pool, name, 1, [answered])
                 for name, one in self.workers.items()
                 if one.model not in self.silent
             ]
@@ -237,23 +237,23 @@ class MultiModelWorld:
         self._schedule_at(at, DecisionCommitted(decision.decision_id, decision.model, len(self.decisions) + 1))
 
     def _scale(self, decision: Decision) -> None:
-        """Start workers, or give up those that have not come yet."""
+        """Start workers, or cancel those that have not started."""
         at = self.now + self.start_ms
         for target in decision.targets:
-            coming = [one for one in self._due if _starts(one[2], decision.model, target.pool)]
+            starting = [one for one in self._due if _starts(one[2], decision.model, target.pool)]
             leaving = {victim.worker for victim in target.victims}
-            there_are = sum(
+            existing = sum(
                 (one.model, one.pool) == (decision.model, target.pool) and name not in leaving
                 for name, one in self.workers.items()
             )
-            missing = target.replicas - there_are - len(coming)
+            missing = target.replicas - existing - len(starting)
             for _ in range(missing):
                 self._start(decision.model, target.pool, at)
-            for one in coming[: max(0, -missing)]:
+            for one in starting[: max(0, -missing)]:
                 self._due.remove(one)
         heapq.heapify(self._due)
-        said = (decision.decision_id, decision.model, decision.epoch, decision.sequence, "scaler")
-        self._schedule_at(at, DecisionAnswered(*said, "done", {}))
+        answered = (decision.decision_id, decision.model, decision.epoch, decision.sequence, "scaler")
+        self._schedule_at(at, DecisionAnswered(*answered, "done", {}))
 
 
 def _starts(event: AnyEvent, model: str, pool: str) -> bool:

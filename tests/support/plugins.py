@@ -1,4 +1,4 @@
-"""The package of the document on planners, installed as users install theirs."""
+"""The example package of the how-to on planners, installed as a user installs it."""
 
 import importlib
 import re
@@ -50,7 +50,7 @@ def write_plugin(folder: Path, module: str, code: str, **points: str) -> Path:
 
 @contextmanager
 def importable(folder: Path) -> Iterator[None]:
-    """Have the packages of a folder found while this lasts; afterwards their planners are not registered."""
+    """Make the packages of a folder importable; unregister their planners at the end."""
     before = dict(PLANNERS)
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(folder)

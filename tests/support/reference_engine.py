@@ -1,6 +1,6 @@
-"""An engine that does one iteration after the other and visits every request in each: slow, and easy to believe.
+"""Reference engine that computes one iteration after the other for every request: slow and simple.
 
-It knows nothing of the real one but its inputs and outputs. The rules are those that the real one documents.
+It shares only inputs and outputs with the simulated engine, and follows the rules in that engine's docstring.
 """
 
 from dataclasses import dataclass
@@ -154,10 +154,10 @@ class ReferenceEngine:
         while self.queue:
             job = self.queue[0]
             inside = len(self.batch) + len(self.prompts)
-            spare = int(0.01 * self.knobs.kv_blocks_total) if inside else 0
+            free_min = int(0.01 * self.knobs.kv_blocks_total) if inside else 0
             if inside == self.knobs.max_batch_requests:
                 return
-            if self.blocks() + self._blocks_of(job.kv_tokens) + spare > self.knobs.kv_blocks_total:
+            if self.blocks() + self._blocks_of(job.kv_tokens) + free_min > self.knobs.kv_blocks_total:
                 return
             if not job.has_cache:
                 if self.prompts and room < (1 if chunked else job.to_compute):

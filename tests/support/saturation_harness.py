@@ -1,4 +1,4 @@
-"""Pools of workers before a saturation planner."""
+"""Pools of workers with a saturation planner."""
 
 import math
 import random
@@ -18,7 +18,7 @@ STEP_MS = 1_000
 
 
 class ReportedLoad(Struct, frozen=True):
-    """What a worker reports."""
+    """Load that a worker reports."""
 
     kv: float | None = 0.0
     waiting: int | None = 0
@@ -26,7 +26,7 @@ class ReportedLoad(Struct, frozen=True):
 
 
 class SaturationHarness(FleetHarness):
-    """Pools of workers before a planner; a second passes with every look."""
+    """Pools of workers with a planner; time advances by a second per evaluation."""
 
     def __init__(self, *pools: PoolKnobs, workers: int = 2, **knobs: object) -> None:
         super().__init__(pools or (POOL,), workers)
@@ -35,35 +35,35 @@ class SaturationHarness(FleetHarness):
             pool.set_desired(workers, self.now)
 
     def report_each(self, pool: str, *workers: ReportedLoad | None) -> None:
-        """Each worker reports what is given for it; None: it is silent."""
+        """Report the given load of each worker; None: no report."""
         self.sequence += 1
-        for name, said in zip(self.pool(pool).workers, workers, strict=True):
-            if said is not None:
+        for name, load in zip(self.pool(pool).workers, workers, strict=True):
+            if load is not None:
                 sample = WorkerSample(
                     self.sequence,
                     0,
-                    kv_usage_ratio=said.kv,
-                    waiting_requests=said.waiting,
-                    running_requests=said.running,
+                    kv_usage_ratio=load.kv,
+                    waiting_requests=load.waiting,
+                    running_requests=load.running,
                 )
                 self.fleet.ingest(reported(name, sample, pool=pool), self.now)
 
     def plan(self) -> Recommendation:
-        """The planner's opinion of now."""
+        """Return the planner's current recommendation."""
         return self.planner.plan(self.refresh(), self.now)
 
     def run_loads(self, seconds: int, **workers: Sequence[ReportedLoad | None]) -> Recommendation:
-        """The workers of each pool say the same for so many seconds."""
+        """Repeat the loads of each pool's workers for some seconds; return the last recommendation."""
         recommendation = Recommendation("", {}, (), {})
         for _ in range(seconds):
             self.now += STEP_MS
-            for pool, said in workers.items():
-                self.report_each(pool, *said)
+            for pool, load in workers.items():
+                self.report_each(pool, *load)
             recommendation = self.plan()
         return recommendation
 
     def apply_targets(self, recommendation: Recommendation) -> int:
-        """Do at once what is proposed; how many pools changed."""
+        """Apply the targets at once; return the number of changed pools."""
         for name, count in recommendation.targets.items():
             pool = self.pool(name)
             pool.set_desired(count, self.now)
@@ -74,7 +74,7 @@ class SaturationHarness(FleetHarness):
 
 
 def noisy(mean: float, share: float, steps: int, *, memory_s: float = 60.0, seed: int = 0) -> Iterator[float]:
-    """A load that swings around its mean by a share of it (standard deviation), with so long a memory: AR(1)."""
+    """Yield a load as an AR(1) process with a relative standard deviation of ``share`` and a memory of ``memory_s``."""
     rng, stay, off = random.Random(seed), math.exp(-STEP_MS / 1_000 / memory_s), 0.0
     for _ in range(steps):
         yield mean * (1.0 + off)

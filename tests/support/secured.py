@@ -1,4 +1,4 @@
-"""nats-server and etcd with the permissions of deploy/, and what each role logs in with."""
+"""nats-server and etcd with the permissions of deploy/, and the credentials of each role."""
 
 import os
 import re
@@ -15,7 +15,7 @@ PASSWORD = "s3cret"  # noqa: S105 - of servers that live as long as a test
 
 
 def password_file(directory: Path) -> str:
-    """A file with the one password of all users."""
+    """Write a file with the password of all users."""
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / "password"
     path.write_text(f"{PASSWORD}\n", "utf-8")

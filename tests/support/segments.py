@@ -1,4 +1,4 @@
-"""A journal in memory, and a lone agent that writes it in the simulated world."""
+"""Journal in memory, and a single agent that writes it in the simulated world."""
 
 from collections.abc import Callable, Sequence
 

@@ -1,4 +1,4 @@
-"""Small fleets to simulate: engines with times that are easy to reckon with."""
+"""Small simulated fleets whose engine times are easy to compute by hand."""
 
 from collections.abc import Sequence
 
@@ -14,13 +14,13 @@ from loadline.sim.profiles import LinearProfile
 from loadline.traces import Arrival, Trace
 
 LINEAR = LinearProfile(alpha=10.0, beta=0.1, gamma=5.0, delta=0.05)
-"""10 ms and a tenth for each request an iteration; 5 ms and 50 us for each token a prompt."""
+"""Iterations of 10 ms plus 0.1 ms per request; prompts of 5 ms plus 50 us per token."""
 GUARD = GuardrailKnobs(stabilisation_ms=20_000, warm_up_ms=20_000)
 THRESHOLD = ThresholdKnobs(adjustment_interval_ms=10_000)
 
 
 def pool_fleet(name: str, workers: int = 1, **changed: object) -> SimulatedPoolKnobs:
-    """A pool of linear engines, whose workers take 20 s to start."""
+    """Return a pool of linear engines whose workers take 20 s to start."""
     given: dict[str, object] = {
         "kv_blocks": 1_000,
         "max_batch_requests": 32,
@@ -33,7 +33,7 @@ def pool_fleet(name: str, workers: int = 1, **changed: object) -> SimulatedPoolK
 def aggregated(
     workers: int = 1, replicas_max: int = 4, fleet: dict[str, object] | None = None, **pool: object
 ) -> tuple[Settings, SimulatedFleetKnobs]:
-    """A model with one aggregated pool, and its fleet."""
+    """Return a model with one aggregated pool, and its fleet."""
     model = ModelKnobs(
         "m",
         (PoolKnobs("both", "aggregated", replicas_max=replicas_max),),
@@ -48,7 +48,7 @@ def aggregated(
 def disaggregated(
     workers: int = 1, fleet: dict[str, object] | None = None, **pool: object
 ) -> tuple[Settings, SimulatedFleetKnobs]:
-    """A model with a prefill and a decode pool, and its fleet."""
+    """Return a model with a prefill and a decode pool, and its fleet."""
     pools = (PoolKnobs("p", "prefill", replicas_max=4), PoolKnobs("d", "decode", replicas_max=4))
     model = ModelKnobs("m", pools, planner="threshold", guardrails=GUARD, planner_knobs={"threshold": THRESHOLD})
     described = (pool_fleet("p", workers, **pool), pool_fleet("d", workers, **pool))
@@ -56,7 +56,7 @@ def disaggregated(
 
 
 def with_migration(setup: tuple[Settings, SimulatedFleetKnobs]) -> tuple[Settings, SimulatedFleetKnobs]:
-    """The same, where workers that drain hand over what they have."""
+    """Return the same setup with migration of the requests of draining workers."""
     settings, fleet = setup
     knobs = MigrationKnobs(enabled=True, policies=())
     models = tuple(replace(model, migration=knobs) for model in settings.models)
@@ -64,10 +64,10 @@ def with_migration(setup: tuple[Settings, SimulatedFleetKnobs]) -> tuple[Setting
 
 
 def steady(count: int, every_s: float, isl: int = 200, osl: int = 100) -> Trace:
-    """The same request again and again."""
+    """Return a trace of equal requests at equal intervals."""
     return trace([Arrival(index * every_s, isl, osl) for index in range(count)])
 
 
 def trace(arrivals: Sequence[Arrival]) -> Trace:
-    """A trace of these arrivals."""
+    """Return a trace of these arrivals."""
     return Trace("test", list(arrivals), arrivals[-1].arrival_s + 1.0)

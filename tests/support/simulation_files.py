@@ -1,4 +1,4 @@
-"""Files for `loadline simulate` and `loadline compare`: a minute of load on a fleet that is quickly simulated."""
+"""Files for `loadline simulate` and `loadline compare`: a minute of load on a small fleet."""
 
 from pathlib import Path
 
@@ -21,10 +21,10 @@ pools = [{ name = "main", role = "aggregated", replicas_max = 4 }]
 
 
 def write_options(directory: Path, **texts: str) -> list[str]:
-    """The options of a simulation with these texts in the place of the usual ones: trace, fleet, config."""
+    """Write trace, fleet and configuration, with ``texts`` in place of the defaults; return the options."""
     options = []
-    for name, usual, ending in (("trace", TRACE, "csv"), ("fleet", FLEET, "toml"), ("config", CONFIG, "toml")):
+    for name, default, ending in (("trace", TRACE, "csv"), ("fleet", FLEET, "toml"), ("config", CONFIG, "toml")):
         path = directory / f"{name}.{ending}"
-        path.write_text(texts.get(name, usual), "utf-8")
+        path.write_text(texts.get(name, default), "utf-8")
         options += [f"--{name}", str(path)]
     return options

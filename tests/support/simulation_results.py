@@ -1,4 +1,4 @@
-"""An outcome made by hand, small enough to be read."""
+"""Small results of simulations, written by hand."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ def pool_series(pool: str, role: str) -> PoolSeries:
 
 
 def simulation_result(**changes: Any) -> SimulationResult:
-    """Four steps of a minute; in the third nothing arrived."""
+    """Return a result of four steps of a minute, the third without arrivals."""
     series = TimeSeries(
         step_s=60.0,
         at_s=[0.0, 60.0, 120.0, 180.0],

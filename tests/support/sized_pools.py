@@ -1,4 +1,4 @@
-"""Fleets as large as sizing says, held against simulated engines: Poisson requests, and the same workers throughout."""
+"""Pools of the computed size against simulated engines, with Poisson arrivals and a fixed number of workers."""
 
 import random
 from collections.abc import Callable, Sequence
@@ -23,12 +23,12 @@ from tests.support.fleet_harness import START, fleet_of
 Draw = Callable[[random.Random], float]
 
 ATTAINMENT = 0.95
-_SETTLED = slice(0.3, 0.9)
-"""Share of the requests that is looked at: before, the batches fill; after, they empty."""
+_MEASURED = slice(0.3, 0.9)
+"""Fraction of the requests that counts: batches fill before it and empty after it."""
 
 
 class SizingCase(Struct, frozen=True):
-    """A pool and what it is to serve."""
+    """Pool and its load and objectives."""
 
     role: Role
     profile: EngineProfile
@@ -44,12 +44,12 @@ class SizingCase(Struct, frozen=True):
 
     @property
     def knobs(self) -> EngineKnobs:
-        """Of each engine."""
+        """Settings of each engine."""
         return EngineKnobs(self.role, self.kv_blocks, max_batch_requests=256)
 
 
 class SizingRequest(Struct, frozen=True):
-    """A request; the length of its prompt, and what a prefix cache has of it."""
+    """Request with the cached tokens of its prompt."""
 
     at_ms: float
     isl_tokens: int
@@ -58,18 +58,18 @@ class SizingRequest(Struct, frozen=True):
 
 
 def fixed(tokens: int) -> Draw:
-    """All alike."""
-    return lambda _luck: tokens
+    """Return a constant length."""
+    return lambda _rng: tokens
 
 
 def spread(mean: float, cv: float, most: float) -> Draw:
-    """Lognormal, none above ``most``."""
+    """Return lognormal lengths of at most ``most`` tokens."""
     sigma = float(np.sqrt(np.log1p(cv * cv)))
     return lambda rng: min(most, mean * float(np.exp(rng.gauss(0.0, sigma) - sigma * sigma / 2.0)))
 
 
 def requests(case: SizingCase) -> list[SizingRequest]:
-    """The same for every number of workers."""
+    """Draw the requests of a case, equal for every number of workers."""
     rng, at_ms, found = random.Random("sized"), 0.0, []
     for _ in range(case.count):
         at_ms += rng.expovariate(case.requests_per_s) * 1_000.0
@@ -78,20 +78,20 @@ def requests(case: SizingCase) -> list[SizingRequest]:
     return found
 
 
-def sized(case: SizingCase, arriving: Sequence[SizingRequest]) -> Size:
-    """What the planner says, told what a frontend would report of these requests."""
-    model, demand = _told(case, arriving)
+def sized(case: SizingCase, requests_of_case: Sequence[SizingRequest]) -> Size:
+    """Return the size by sizing, from the lengths that a frontend would report."""
+    model, demand = _model_and_demand(case, requests_of_case)
     return sizing(model, demand)(1.0)["x"]
 
 
-def queued(case: SizingCase, arriving: Sequence[SizingRequest]) -> int:
-    """Workers by what one of them serves as a queue."""
-    model, demand = _told(case, arriving)
+def queued(case: SizingCase, requests_of_case: Sequence[SizingRequest]) -> int:
+    """Return the number of workers by the maximum rate of one worker as a queue."""
+    model, demand = _model_and_demand(case, requests_of_case)
     one = worker_throughput(model.pools["x"], model.objectives, demand, demand.requests_per_s)
     return ceil(demand.requests_per_s / one.requests_per_s)
 
 
-def _told(case: SizingCase, arriving: Sequence[SizingRequest]) -> tuple[Model, Demand]:
+def _model_and_demand(case: SizingCase, requests_of_case: Sequence[SizingRequest]) -> tuple[Model, Demand]:
     fleet = fleet_of(PoolKnobs("x", case.role, replicas_max=1_000))
     model, knobs = fleet.models["m"], case.knobs
     model.objectives, model.pools["x"].engine = ObjectiveKnobs(case.ttft_ms, case.itl_ms), case.profile
@@ -107,7 +107,10 @@ def _told(case: SizingCase, arriving: Sequence[SizingRequest]) -> tuple[Model, D
         max_batched_tokens=knobs.max_batched_tokens,
     )
     fleet.register(RegisteredWorker(record, 1), START)
-    isl, osl = _reported([one.isl_tokens for one in arriving]), _reported([one.osl_tokens for one in arriving])
+    isl, osl = (
+        _reported([one.isl_tokens for one in requests_of_case]),
+        _reported([one.osl_tokens for one in requests_of_case]),
+    )
     return model, Demand(case.requests_per_s, isl, osl, ATTAINMENT, kv_hit_rate=case.hit_rate)
 
 
@@ -121,40 +124,40 @@ def _reported(tokens: Sequence[int]) -> LengthDistribution:
     return found or constant_length(mean)
 
 
-def attained(case: SizingCase, arriving: Sequence[SizingRequest], workers: int) -> float:
-    """Share of the requests that so many workers serve within the objectives; each goes to the least loaded one."""
-    pool = _Workers(case, arriving, workers)
-    for number, one in enumerate(arriving):
+def attained(case: SizingCase, requests_of_case: Sequence[SizingRequest], workers: int) -> float:
+    """Return the fraction of requests within the objectives; each goes to the least loaded worker."""
+    pool = _Workers(case, requests_of_case, workers)
+    for number, one in enumerate(requests_of_case):
         pool.run(one.at_ms)
         pool.submit(number)
     pool.run(float("inf"))
-    first, last = int(len(arriving) * _SETTLED.start), int(len(arriving) * _SETTLED.stop)
+    first, last = int(len(requests_of_case) * _MEASURED.start), int(len(requests_of_case) * _MEASURED.stop)
     return sum(pool.met[first:last]) / (last - first)
 
 
 class _Workers:
-    """Engines side by side in virtual time."""
+    """Engines of one pool in virtual time."""
 
-    def __init__(self, case: SizingCase, arriving: Sequence[SizingRequest], workers: int) -> None:
-        self._case, self._arriving = case, arriving
+    def __init__(self, case: SizingCase, requests_of_case: Sequence[SizingRequest], workers: int) -> None:
+        self._case, self._arriving = case, requests_of_case
         self._engines = [SimulatedEngine(case.knobs, case.timing) for _ in range(workers)]
         self._loads = [[0, 0] for _ in range(workers)]
-        """Prompt tokens to compute and requests of each."""
+        """Prompt tokens to compute and number of requests of each worker."""
         self._due: list[tuple[float, int]] = []
         self._planned: list[float | None] = [None] * workers
         self._first_ms: dict[int, float] = {}
-        self.met = [False] * len(arriving)
+        self.met = [False] * len(requests_of_case)
 
     def run(self, until_ms: float) -> None:
-        """Let time pass."""
+        """Advance the time."""
         while self._due and self._due[0][0] <= until_ms:
             at_ms, worker = heappop(self._due)
             if self._planned[worker] == at_ms:
                 self._planned[worker] = None
-                self._go_on(worker, at_ms)
+                self._advance(worker, at_ms)
 
     def submit(self, number: int) -> None:
-        """A request arrives: a prompt, or, at a decode worker, with its cache."""
+        """Submit a request to the least loaded worker; at a decode worker it has its KV cache."""
         one, decode = self._arriving[number], self._case.role == "decode"
         worker = self._loads.index(min(self._loads))
         self._loads[worker][1] += 1
@@ -168,9 +171,9 @@ class _Workers:
             cached_tokens=0 if decode else one.cached_tokens,
         )
         self._engines[worker].submit(request, one.at_ms)
-        self._go_on(worker, one.at_ms)
+        self._advance(worker, one.at_ms)
 
-    def _go_on(self, worker: int, now_ms: float) -> None:
+    def _advance(self, worker: int, now_ms: float) -> None:
         for event in self._engines[worker].advance(now_ms):
             number = int(event.request_id)
             one = self._arriving[number]
@@ -179,14 +182,14 @@ class _Workers:
                 self._loads[worker][0] -= one.isl_tokens - one.cached_tokens
             if event.kind == "finished" or (event.kind == "first_token" and self._case.role == "prefill"):
                 self._loads[worker][1] -= 1
-                self.met[number] = self._in_time(number, event.at_ms)
+                self.met[number] = self._is_within_slo(number, event.at_ms)
         at_ms = self._engines[worker].next_event_ms()
         if at_ms is not None and at_ms != self._planned[worker]:
             heappush(self._due, (at_ms, worker))
         self._planned[worker] = at_ms
 
-    def _in_time(self, number: int, end_ms: float) -> bool:
-        """TTFT where there is prefill, the mean ITL where there is decode; what waits to decode waits in its ITL."""
+    def _is_within_slo(self, number: int, end_ms: float) -> bool:
+        """Return whether the request met TTFT (prefill) and mean ITL (decode, including its wait)."""
         one = self._arriving[number]
         first_ms = self._first_ms.get(number, one.at_ms)
         itl_ms = (end_ms - first_ms) / (one.osl_tokens - 1)

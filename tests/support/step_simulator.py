@@ -1,4 +1,4 @@
-"""A simulator of somebody else's: toy workers that serve four requests a second each, and what it said and heard."""
+"""External simulator for ``loadline step``: workers that serve four requests per second each."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -44,11 +44,11 @@ def load(worker: str, sequence: int, incarnation: int = 1, **sample: Any) -> Ste
 
 
 class StepSimulator:
-    """One worker at first; the load is low, high from 60 s to 300 s, and low again.
+    """Simulator that starts with one worker; the load is low, high from 60 s to 300 s, and low again.
 
     Args:
-        agent: Answers steps.
-        start_ms: When its time begins.
+        agent: Returns the output of a step.
+        start_ms: Start of its time.
     """
 
     def __init__(self, agent: Callable[[StepInput], StepOutput], start_ms: int = 0) -> None:
@@ -77,8 +77,8 @@ class StepSimulator:
 
     def _serve(self, arrivals: int, second: int) -> None:
         for _ in range(arrivals):
-            standing = (name for name in self._waiting if name not in self._draining)
-            self._waiting[min(standing, key=self._waiting.__getitem__)] += 1
+            candidates = (name for name in self._waiting if name not in self._draining)
+            self._waiting[min(candidates, key=self._waiting.__getitem__)] += 1
         for name, waiting in list(self._waiting.items()):
             running = min(4, waiting)
             self._waiting[name] -= running

@@ -1,4 +1,4 @@
-"""Pools of workers before a threshold planner."""
+"""Pools of workers with a threshold planner."""
 
 from loadline.core.fleet.pool import PoolKnobs
 from loadline.core.planning.planners.threshold import ThresholdKnobs, ThresholdPlanner
@@ -13,7 +13,7 @@ INTERVAL_MS = 30_000
 
 
 class ThresholdHarness(FleetHarness):
-    """Pools of workers before a planner; a second passes with every look."""
+    """Pools of workers with a planner; time advances by a second per evaluation."""
 
     def __init__(self, *pools: PoolKnobs, workers: int = 2, **knobs: float) -> None:
         super().__init__(pools, workers)
@@ -33,7 +33,7 @@ class ThresholdHarness(FleetHarness):
         return self.planner.plan(self.refresh(), self.now)
 
     def run(self, seconds: int) -> Recommendation:
-        """Look once at once, and then once a second."""
+        """Evaluate now, and then once per second."""
         recommendation = self.report_and_plan()
         for _ in range(seconds):
             self.now += PULL_MS
@@ -41,7 +41,7 @@ class ThresholdHarness(FleetHarness):
         return recommendation
 
     def follow(self, *values: float) -> Recommendation:
-        """Queue (whole numbers) or KV usage, a value a second."""
+        """Evaluate with one value per second: queue length (whole numbers) or KV usage."""
         recommendation = Recommendation("", {}, (), {})
         for number, value in enumerate(values):
             self.now += PULL_MS if number else 0

@@ -1,4 +1,4 @@
-"""A throughput planner, pools of two roles and a frontend."""
+"""Throughput planner with pools of two roles and a frontend."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ KNOBS = ThroughputKnobs(attainment=0.0, replicas_step_max=3, forecast=ForecastKn
 
 
 class ThroughputHarness:
-    """A planner, a world and a frontend."""
+    """Throughput planner with a fleet and a frontend."""
 
     def __init__(self, knobs: ThroughputKnobs = KNOBS, workers: int = 2) -> None:
         pools = [PoolKnobs("p", "prefill", replicas_max=50), PoolKnobs("d", "decode", replicas_max=50)]
@@ -32,7 +32,12 @@ class ThroughputHarness:
         self.questions = 0
 
     def report_traffic(
-        self, requests_per_s: int, seconds: int = 1, frontend: str = "f", kv_hit_rate: float | None = None, **said: Any
+        self,
+        requests_per_s: int,
+        seconds: int = 1,
+        frontend: str = "f",
+        kv_hit_rate: float | None = None,
+        **fields: Any,
     ) -> Recommendation:
         for _ in range(seconds):
             self.world.now += 1_000
@@ -46,7 +51,7 @@ class ThroughputHarness:
                 kv_hit_rate=kv_hit_rate,
                 osl_tokens=100.0,
             )
-            sample = replace(sample, **said)
+            sample = replace(sample, **fields)
             self.world.model.traffic.ingest(TrafficReported("m", frontend, 1, sample), self.world.now)
             recommendation = self.plan()
         return recommendation
@@ -55,12 +60,12 @@ class ThroughputHarness:
         return self.planner.plan(self.world.refresh(), self.world.now)
 
     def answer_forecast(self, *requests: float) -> Recommendation:
-        """The forecast of requests an interval, which was asked for just now."""
-        asked = self.planner.forecast_request()
-        assert asked is not None
+        """Answer the requested forecast with these requests per interval; return the next recommendation."""
+        forecast_request = self.planner.forecast_request()
+        assert forecast_request is not None
         means = (requests, (500.0,) * len(requests), (100.0,) * len(requests))
         forecasts: list[Forecast | None] = [Forecast(mean, tuple(2 * x for x in mean), "constant") for mean in means]
-        self.planner.ingest_forecast(ForecastFitted("m", asked.request, forecasts))
+        self.planner.ingest_forecast(ForecastFitted("m", forecast_request.request, forecasts))
         return self.plan()
 
 

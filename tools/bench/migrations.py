@@ -55,7 +55,7 @@ def order() -> None:
             more = {"refused": one.refused_share, "waited_ms": one.waited_ms, "commands": sorted_counts(one.commands)}
             result(f"{name}: until 4 are busy", "ms", [one.four_ms], [least_ms], **more)
             result(f"{name}: until 2 are busy", "ms", [one.two_ms], [3 * least_ms])
-    moved, finished = scenarios.drain_one(), scenarios.drain_one(moves=False)
+    moved, finished = scenarios.drain_one(), scenarios.drain_one(migrate=False)
     result(
         "drain of 200 requests to 9 workers of one slot",
         "ms",

@@ -28,7 +28,7 @@ def test_two_requests_from_command_to_end() -> None:
             await until(lambda: "done" in harness.phases(), "over")
             last = harness.reports()[-1]
             assert (last.moved, last.failed, last.tokens, last.reason) == (1, 1, 105, "destination_refused")
-            assert [(one.request_id, one.hop, one.migrations) for one in harness.engine.ran] == [("b", 1, 0)]
+            assert [(one.request_id, one.hop, one.migrations) for one in harness.engine.run_requests] == [("b", 1, 0)]
             assert harness.engine.discarded == ["a"]
             assert await harness.command() == reply
             await until(lambda: harness.phases().count("done") == 3, "said three times")
@@ -100,7 +100,7 @@ def test_a_switch_in_doubt_outlives_the_deadline() -> None:
 
 def test_a_worker_whose_engine_cannot_hand_over_refuses_and_publishes_no_slots() -> None:
     async def scenario() -> None:
-        async with driver_harness(moves=False) as harness:
+        async with driver_harness(migrates=False) as harness:
             reply = await harness.command()
             assert (reply.accepted, reply.reason) == (False, "unsupported")
             assert await harness.next_slots() == [(None, None)]

@@ -78,7 +78,7 @@ def test_a_handover_that_is_not_answered_is_claimed_until_the_frontend_answers()
             await harness.command()
             await until(lambda: harness.phases()[-1:] == ["aborted"], "over")
             assert [(one.request_id, one.hop) for one in harness.transport.claims] == [("a", 1)] * 2
-            assert [(one.hop, one.migrations, one.state) for one in harness.engine.ran] == [(1, 0, b"a")]
+            assert [(one.hop, one.migrations, one.state) for one in harness.engine.run_requests] == [(1, 0, b"a")]
             assert harness.reports()[-1].reason == "destination_lost"
             assert [one.ttl_ms for one in harness.transport.asked] == [60_000, 0], "its room is released"
 
@@ -107,7 +107,7 @@ def test_a_request_that_is_handed_over_runs_once_the_claim_is_granted() -> None:
             answers = await asyncio.gather(harness.transport.handover("x"), harness.transport.handover("x"))
             assert all(answers)
             assert len(harness.transport.claims) == 2, "the second after the first was not answered"
-            assert [(one.request_id, one.hop) for one in harness.engine.ran] == [("x", 1)]
+            assert [(one.request_id, one.hop) for one in harness.engine.run_requests] == [("x", 1)]
             assert harness.engine.held_requests.hop("x") == 1
             assert harness.worker.expected_requests == 0
             assert await harness.transport.handover("x"), "said again"

@@ -50,31 +50,34 @@ def test_a_budget_below_the_current_gpus_shrinks_all_pools_in_proportion() -> No
 
 def test_the_minimum_budget_grows_all_pools_in_proportion() -> None:
     reconciled = ["b:gpu_budget_reconcile", "a:gpu_budget_reconcile"]
-    assert GuardrailHarness(A, B).budget(None, least=15).outcome() == ({"a": 5, "b": 5}, reconciled)
-    assert GuardrailHarness(A, B).budget(None, least=23).outcome() == ({"a": 8, "b": 8}, reconciled)
-    assert GuardrailHarness(A, B).budget(None, least=12).outcome(a=2) == ({"a": 4, "b": 4}, ["a:gpu_budget_guard_hold"])
-    assert GuardrailHarness(A).budget(None, least=3).outcome(a=1) == ({"a": 3}, ["a:gpu_budget_min"])
+    assert GuardrailHarness(A, B).budget(None, gpus_min=15).outcome() == ({"a": 5, "b": 5}, reconciled)
+    assert GuardrailHarness(A, B).budget(None, gpus_min=23).outcome() == ({"a": 8, "b": 8}, reconciled)
+    assert GuardrailHarness(A, B).budget(None, gpus_min=12).outcome(a=2) == (
+        {"a": 4, "b": 4},
+        ["a:gpu_budget_guard_hold"],
+    )
+    assert GuardrailHarness(A).budget(None, gpus_min=3).outcome(a=1) == ({"a": 3}, ["a:gpu_budget_min"])
 
 
 def test_a_held_pool_is_not_grown_to_reach_the_minimum_budget() -> None:
-    harness = GuardrailHarness(A, PoolKnobs("c", "prefill"), standing=6).budget(16, least=11)
+    harness = GuardrailHarness(A, PoolKnobs("c", "prefill"), standing=6).budget(16, gpus_min=11)
     assert harness.outcome(a=4) == ({"a": 4, "c": 6}, []), "with a greatest budget it may be missed by one worker"
     assert harness.outcome(a=3) == ({"a": 6, "c": 6}, ["a:gpu_budget_guard_hold"])
 
 
 def test_opposite_steps_apply_together_or_not_at_all() -> None:
-    harness = GuardrailHarness(A, B).budget(12, least=12)
+    harness = GuardrailHarness(A, B).budget(12, gpus_min=12)
     assert harness.outcome(a=3, b=5) == ({"a": 4, "b": 4}, ["b:gpu_budget_guard_hold", "a:gpu_budget_guard_hold"])
     assert harness.outcome(a=2, b=5)[0] == {"a": 2, "b": 4}, "the shrink first, growth when its GPUs are free"
 
 
 def test_a_shrink_that_feeds_a_growth_respects_the_minimum_budget() -> None:
     c = PoolKnobs("c", "prefill")
-    assert GuardrailHarness(A, c).budget(8, least=8).outcome(a=1, c=7)[0] == {"a": 3, "c": 4}
+    assert GuardrailHarness(A, c).budget(8, gpus_min=8).outcome(a=1, c=7)[0] == {"a": 3, "c": 4}
 
 
 def test_the_minimum_budget_never_exceeds_the_maximum() -> None:
-    assert GuardrailHarness(B).budget(9, least=9).outcome() == ({"b": 4}, []), "a fifth worker would make ten"
+    assert GuardrailHarness(B).budget(9, gpus_min=9).outcome() == ({"b": 4}, []), "a fifth worker would make ten"
 
 
 def test_minimum_replicas_do_not_wait_for_draining_workers() -> None:
@@ -84,6 +87,6 @@ def test_minimum_replicas_do_not_wait_for_draining_workers() -> None:
 
 
 def test_the_minimum_budget_waits_for_the_gpus_of_draining_workers() -> None:
-    harness = GuardrailHarness(A, B).budget(13, least=13)
+    harness = GuardrailHarness(A, B).budget(13, gpus_min=13)
     harness.drain("a", 1)
     assert harness.outcome() == ({"a": 4, "b": 4}, [])
