@@ -13,7 +13,7 @@ from loadline.ports import Bus
 from loadline.sim.world.bus import VirtualBus
 from loadline.sim.world.timeline import Timeline
 from tests.support.driven import DrivenBus, Driver
-from tests.waiting import until
+from tests.waiting import DEADLINE_S, until
 
 MakeBus = Callable[[], Bus]
 
@@ -68,7 +68,7 @@ def test_subscribed_means_that_the_next_frame_arrives(make_bus: MakeBus, own_nam
                 got = asyncio.Event()
                 await receiver.subscribe(f"{own_name}.{i}", lambda _subject, _data, got=got: got.set())  # type: ignore[misc]
                 await sender.publish(f"{own_name}.{i}", b"")
-                await asyncio.wait_for(got.wait(), 10)
+                await asyncio.wait_for(got.wait(), DEADLINE_S)
 
     asyncio.run(scenario())
 

@@ -19,7 +19,7 @@ from loadline.wire.codec import Codec, Rejected, WireEvent, decode_worker_record
 from loadline.wire.keys import Keys
 from loadline.wire.messages import DrainCommand
 from loadline.wire.subjects import Subjects
-from tests.waiting import until, until_async
+from tests.waiting import DEADLINE_S, until, until_async
 
 pytestmark = pytest.mark.process
 TOOL = Path(__file__).parents[2] / "tools/inject.py"
@@ -44,7 +44,7 @@ async def started(*args: str) -> asyncio.subprocess.Process:
 
 
 async def finished(process: asyncio.subprocess.Process) -> tuple[int | None, str]:
-    out, err = await asyncio.wait_for(process.communicate(), 30)
+    out, err = await asyncio.wait_for(process.communicate(), DEADLINE_S)
     return process.returncode, (out + err).decode()
 
 

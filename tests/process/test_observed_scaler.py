@@ -48,7 +48,7 @@ def test_a_growth_is_accepted_at_once_and_applied_when_somebody_has_started_the_
     try:
         asyncio.run(scenario())
         scaler.terminate()
-        assert scaler.wait(20) == 0
+        assert scaler.wait(60) == 0
     finally:
         scaler.kill()
 

@@ -225,7 +225,7 @@ def agent(config: Path, log: Path) -> Iterator[None]:
             yield
         finally:
             process.terminate()
-            assert process.wait(15) == 0
+            assert process.wait(60) == 0
 
 
 def loadline(*arguments: str) -> str:
@@ -293,7 +293,7 @@ def test_all_parts_can_do_their_work(tmp_path: Path) -> None:
             order_to_drain = encode(DrainOrder("llama", "decode", "decode-1"))
             reply = await buses["operator"].request(SUBJECTS.api("drain"), order_to_drain, 2)
             assert msgspec.json.decode(reply, type=OperatorReply).accepted
-            await asyncio.wait_for(worker.drained.wait(), 30)
+            await asyncio.wait_for(worker.drained.wait(), 60)
             assert await scaler.wait_drained("decode-1", 30, incarnation=1)
             pause = await asyncio.to_thread(loadline, "pause", "llama", "--config", str(operator))
             assert "llama is paused" in pause

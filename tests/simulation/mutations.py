@@ -288,7 +288,7 @@ def another_id() -> AbstractContextManager[Any]:
 # -- the mutations -----------------------------------------------------------------------------------------------------
 
 MUTATIONS: dict[str, Mutation] = {
-    "guardrails: replicas_min": Mutation(without_limit(ReasonCode.REPLICAS_MIN), 0, "I4-replicas"),
+    "guardrails: replicas_min": Mutation(without_limit(ReasonCode.REPLICAS_MIN), 1, "I4-replicas"),
     "guardrails: replicas_max": Mutation(without_limit(ReasonCode.REPLICAS_MAX), 0, "I4-replicas"),
     "guardrails: gpu_budget_max": Mutation(wrapped(gpu_guardrails, "_bounded", no_ceiling), 1, "I4-budget"),
     "guardrails: gpu_budget_min": Mutation(wrapped(gpu_guardrails, "_bounded", no_floor), 0, "I4-budget"),
@@ -301,7 +301,7 @@ MUTATIONS: dict[str, Mutation] = {
     "guardrails: no shrink without data": Mutation(without_limit(ReasonCode.NO_DATA_NO_SHRINK), 32, "I6-data"),
     "guardrails: quorum": Mutation(constant(Pool, "has_quorum", value=True), 32, "I6-data"),
     "guardrails: step_up": Mutation(without_limit(ReasonCode.STEP_UP), 0, "I5-step"),
-    "guardrails: step_down": Mutation(without_limit(ReasonCode.STEP_DOWN), 0, "I5-step"),
+    "guardrails: step_down": Mutation(without_limit(ReasonCode.STEP_DOWN), 12, "I5-step"),
     "guardrails: stabilisation": Mutation(without_limit(ReasonCode.STABILISATION), 0, "I8-window"),
     "guardrails: warm-up": Mutation(without_limit(ReasonCode.WARM_UP), 2, "I9-warm-up"),
     "guardrails: warm-up after a gap": Mutation(wrapped(Guardrails, "_record", always_warm), 3, "I9-warm-up"),

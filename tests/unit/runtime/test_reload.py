@@ -15,7 +15,7 @@ from loadline.core.vocabulary.events import AnyEvent, SettingsChanged, SettingsR
 from loadline.runtime.reload import Reloader, Source
 from loadline.runtime.settings import settings
 from tests.support.config_texts import BASE
-from tests.waiting import until
+from tests.waiting import DEADLINE_S, until
 
 FAST = "[agent]\nname = 'a'\nreload_interval_ms = 10\n"
 
@@ -53,7 +53,7 @@ class Reading:
         async def run() -> None:
             task = asyncio.create_task(self.reloader.run())
             try:
-                async with asyncio.timeout(10):
+                async with asyncio.timeout(DEADLINE_S):
                     await scenario()
             finally:
                 task.cancel()
