@@ -9,13 +9,13 @@ from tests.support.plugins import importable, install_example
 
 @pytest.fixture(scope="session")
 def toy_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder that the package of the document is installed in."""
+    """Folder with the installed package of the documentation."""
     return install_example(tmp_path_factory.mktemp("toy"))
 
 
 @pytest.fixture
 def toy(toy_folder: Path) -> Iterator[None]:
-    """The planner of that package, registered as long as the test runs."""
+    """Planner of that package, registered during the test."""
     with importable(toy_folder):
         assert discover() == {}
         yield

@@ -1,4 +1,4 @@
-"""Properties that every planner has: those of loadline, and the one of the document on planners."""
+"""Properties of every planner, including the one of the documentation."""
 
 import copy
 import itertools
@@ -87,10 +87,10 @@ def make_harness(roles: tuple[Role, ...], workers: int = 3) -> FleetHarness:
     return world
 
 
-def tell(world: FleetHarness, pool: str, kv: float, queue: int, demand: float | None = None) -> None:
-    """All workers of a pool report, with the latencies that this load gives; and a frontend, for the first pool.
+def ingest_load(world: FleetHarness, pool: str, kv: float, queue: int, demand: float | None = None) -> None:
+    """Report from all workers with the latencies of this load, and from a frontend for the first pool.
 
-    Demand is in workers; where it is not said, it is what the workers do and what waits.
+    Demand is in workers; by default it is the load of the workers plus waiting requests.
     """
     world.sequence += 1
     workers = list(world.pool(pool).workers)
@@ -126,7 +126,7 @@ def tell(world: FleetHarness, pool: str, kv: float, queue: int, demand: float | 
 
 
 def look(planner: Planner, world: FleetHarness) -> Recommendation:
-    """The planner's opinion; what it asks is answered at once."""
+    """Return the recommendation; answer forecast requests at once."""
     recommendation = planner.plan(world.refresh(), world.now)
     asked = planner.forecast_request()
     if asked is not None:
@@ -143,18 +143,18 @@ def steady(kv: float, queue: int) -> Load:
     return lambda _step: (kv, queue)
 
 
-def play(planner: Planner, world: FleetHarness, load: Load, steps: int = WARM_STEPS) -> Iterator[Recommendation]:
+def run_load(planner: Planner, world: FleetHarness, load: Load, steps: int = WARM_STEPS) -> Iterator[Recommendation]:
     for step in range(steps):
         kv, queue = load(step)
         for pool in world.model.pools:
-            tell(world, pool, kv, queue)
+            ingest_load(world, pool, kv, queue)
         yield look(planner, world)
         world.now += STEP_MS
 
 
 def last(name: str, roles: tuple[Role, ...], load: Load) -> dict[str, int]:
     world = make_harness(roles)
-    *_, recommendation = play(make(name), world, load)
+    *_, recommendation = run_load(make(name), world, load)
     standing = {pool.name: pool.effective_target(world.now) for pool in world.model.pools.values()}
     return standing | recommendation.targets
 
@@ -175,8 +175,8 @@ def test_a_planner_is_registered_under_its_name(name: str) -> None:
     assert PLANNERS[name].name == name
 
 
-def blind(name: str, roles: tuple[Role, ...]) -> dict[str, int]:
-    """What is proposed without data."""
+def targets_without_data(name: str, roles: tuple[Role, ...]) -> dict[str, int]:
+    """Return the targets recommended without data."""
     return dict.fromkeys(roles, FIXED) if name in BLIND else {}
 
 
@@ -185,7 +185,7 @@ def test_no_workers_and_no_data_are_a_hold(name: str, roles: tuple[Role, ...]) -
         planner, world = make(name), make_harness(roles, workers)
         for _ in range(WARM_STEPS * 10):
             recommendation = planner.plan(world.refresh(), world.now)
-            assert recommendation.targets == blind(name, roles)
+            assert recommendation.targets == targets_without_data(name, roles)
             assert recommendation.reasons
             world.now += STEP_MS
 
@@ -193,16 +193,16 @@ def test_no_workers_and_no_data_are_a_hold(name: str, roles: tuple[Role, ...]) -
 def test_a_pool_whose_data_ends_is_held(name: str, roles: tuple[Role, ...]) -> None:
     for load in LOADS.values():
         planner, world = make(name), make_harness(roles)
-        list(play(planner, world, load))
+        list(run_load(planner, world, load))
         world.now += world.fleet.knobs.stale_after_ms
-        assert planner.plan(world.refresh(), world.now).targets == blind(name, roles)
+        assert planner.plan(world.refresh(), world.now).targets == targets_without_data(name, roles)
 
 
 def test_an_overload_scales_up_by_the_next_evaluation(name: str, roles: tuple[Role, ...]) -> None:
     planner, world = make(name), make_harness(roles)
-    *_, calm = play(planner, world, LOADS["middle"], WARM_STEPS + 1)
+    *_, calm = run_load(planner, world, LOADS["middle"], WARM_STEPS + 1)
     world.now += 1 - STEP_MS  # just after a look of every planner: a minute is a multiple of all intervals
-    tell(world, roles[0], 1.0, 10_000)
+    ingest_load(world, roles[0], 1.0, 10_000)
     flood = look(planner, world)
     grown = {pool: count for pool, count in flood.targets.items() if count > calm.targets.get(pool, 3)}
     assert bool(grown) == (name not in NOT_EVENT_DRIVEN)
@@ -211,7 +211,7 @@ def test_an_overload_scales_up_by_the_next_evaluation(name: str, roles: tuple[Ro
 @pytest.mark.parametrize("load", sorted(LOADS))
 def test_a_recommendation_is_finite_valid_and_has_reasons(name: str, roles: tuple[Role, ...], load: str) -> None:
     planner, world = make(name), make_harness(roles)
-    for recommendation in play(planner, world, LOADS[load], 3 * WARM_STEPS):
+    for recommendation in run_load(planner, world, LOADS[load], 3 * WARM_STEPS):
         assert recommendation.planner == name
         assert recommendation.reasons
         assert all(reason.sentence() for reason in recommendation.reasons)
@@ -228,13 +228,13 @@ def test_a_recommendation_is_finite_valid_and_has_reasons(name: str, roles: tupl
 
 @pytest.mark.parametrize("load", sorted(LOADS))
 def test_equal_calls_give_equal_recommendations(name: str, roles: tuple[Role, ...], load: str) -> None:
-    first, second = (list(play(make(name), make_harness(roles), LOADS[load])) for _ in range(2))
+    first, second = (list(run_load(make(name), make_harness(roles), LOADS[load])) for _ in range(2))
     assert first == second
 
 
 def test_planning_does_not_modify_the_fleet_state(name: str, roles: tuple[Role, ...]) -> None:
     planner, world = make(name), make_harness(roles)
-    list(play(planner, world, LOADS["rising"]))
+    list(run_load(planner, world, LOADS["rising"]))
     before = msgspec.json.encode(world.refresh())
     planner.plan(world.refresh(), world.now)
     assert msgspec.json.encode(world.model) == before
@@ -243,11 +243,11 @@ def test_planning_does_not_modify_the_fleet_state(name: str, roles: tuple[Role, 
 @pytest.mark.parametrize("load", sorted(LOADS))
 def test_an_encoded_planner_restores_its_state(name: str, roles: tuple[Role, ...], load: str) -> None:
     planner, world = make(name), make_harness(roles)
-    list(play(planner, world, LOADS[load], 45))
+    list(run_load(planner, world, LOADS[load], 45))
     encoded = msgspec.json.encode(planner)
     twin, other = msgspec.json.decode(encoded, type=PLANNERS[name]), copy.deepcopy(world)
     assert msgspec.json.encode(twin) == encoded
-    assert list(play(twin, other, LOADS[load])) == list(play(planner, world, LOADS[load]))
+    assert list(run_load(twin, other, LOADS[load])) == list(run_load(planner, world, LOADS[load]))
     assert msgspec.json.encode(twin) == msgspec.json.encode(planner)
 
 
@@ -277,9 +277,9 @@ def test_a_history_with_more_load_never_recommends_fewer_workers(name: str, role
 
 @pytest.mark.parametrize("demand", [0.0, 0.4, 1.3, 2.0, 3.7, 6.0])
 def test_under_constant_demand_the_counts_converge(name: str, roles: tuple[Role, ...], demand: float) -> None:
-    """What it proposes is done, after a while. Demand is in workers: KV usage is its share of them.
+    """Recommendations are applied after a while. Demand is in workers: KV usage is the demand over the count.
 
-    There is a count at which to rest for each of these demands; a planner has to find it and to stay.
+    A stable count exists for each of these demands; a planner must converge to it.
     """
     planner, world = make(name), make_harness(roles)
     for pool in world.model.pools.values():
@@ -288,30 +288,30 @@ def test_under_constant_demand_the_counts_converge(name: str, roles: tuple[Role,
     for step in range(LONG_STEPS):
         for pool in world.model.pools.values():
             kv = min(1.0, demand / pool.ready)
-            tell(world, pool.name, kv, waiting(kv, step) if pool.knobs.role != "decode" else 0, demand)
+            ingest_load(world, pool.name, kv, queued_requests(kv, step) if pool.knobs.role != "decode" else 0, demand)
         for pool_name, count in look(planner, world).targets.items():
             world.pool(pool_name).set_desired(max(1, min(8, count)), world.now)
         if step % 10 == 0:
-            obey(world)
+            apply_targets(world)
         history.append(tuple(pool.ready for pool in world.model.pools.values()))
         world.now += STEP_MS
     for index, role in enumerate(roles):
         counts = [counts[index] for counts in history]
         if name in SWINGS and role == "prefill":
             continue
-        assert len(set(counts[LONG_STEPS // 2 :])) == 1, "it never comes to rest"
+        assert len(set(counts[LONG_STEPS // 2 :])) == 1, "it does not converge"
         moves = [after - before for before, after in itertools.pairwise(counts) if after != before]
         turns = sum(before * after < 0 for before, after in itertools.pairwise(moves))
-        assert turns <= 1, f"it swings: {moves}"
+        assert turns <= 1, f"it oscillates: {moves}"
 
 
-def waiting(busy: float, step: int) -> int:
-    """Whole requests, of which the mean over some steps is that of a queue at this share of busy time, at most 50."""
+def queued_requests(busy: float, step: int) -> int:
+    """Return whole requests whose mean over some steps is that of a queue at this utilisation, at most 50."""
     mean = 50.0 if busy >= 1 else min(50.0, busy * busy / (1 - busy))
     return math.floor(mean * (step + 1)) - math.floor(mean * step)
 
 
-def obey(world: FleetHarness) -> None:
+def apply_targets(world: FleetHarness) -> None:
     for pool in world.model.pools.values():
         assert pool.desired is not None
         while pool.ready > pool.desired:

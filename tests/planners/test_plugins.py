@@ -1,4 +1,4 @@
-"""Planners of other packages are found by their entry points, wherever loadline runs."""
+"""Planners of installed packages, loaded by entry points."""
 
 import json
 import os

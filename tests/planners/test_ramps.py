@@ -1,4 +1,4 @@
-"""Counts follow a load: up in its ramp up, down in its ramp down, and not at all where there is only noise."""
+"""Counts follow the ramps of a load, and ignore noise."""
 
 import random
 from itertools import pairwise
@@ -15,7 +15,7 @@ LOW, HIGH = 15.0, 150.0
 
 
 def steps(counts: list[int]) -> list[int]:
-    """By how much a count changed, in order."""
+    """Return the changes of a count, in order."""
     return [after - before for before, after in pairwise(counts) if after != before]
 
 
@@ -48,7 +48,7 @@ def test_corrections_do_not_oscillate_in_a_ramp(slower: float) -> None:
     for pool, counts in flow.counts.items():
         assert min(rising[pool]) > 0, "no down-up in a ramp up"
         assert max(falling[pool]) < 0, "no up-down in a ramp down"
-        assert max(counts) >= 5, "the ramp is worth a ramp"
+        assert max(counts) >= 5, "the count follows the ramp"
     assert all(1 / FACTOR_MAX <= factor <= FACTOR_MAX for factors in learned for factor in factors)
     # The ITL is the engine's alone; the TTFT has queues in it, and a queue is no slower engine.
     assert learned[-1][1] == pytest.approx(slower, rel=0.05)
@@ -67,7 +67,7 @@ def test_corrections_do_not_oscillate_in_a_ramp(slower: float) -> None:
     ],
 )
 def test_noise_changes_no_count(planner: str, requests_per_s: float) -> None:
-    """At 50 and 55 requests a second 3 workers are hardly enough: there the count went up and down every 10 minutes."""
+    """At 50 and 55 requests/s, 3 workers barely suffice: an earlier version changed the count every 10 minutes."""
     flow = FluidFleet(workers=3, planner=planner)
     luck = random.Random(7)
 
@@ -79,4 +79,4 @@ def test_noise_changes_no_count(planner: str, requests_per_s: float) -> None:
     flow.run(3_600, noisy)
     for counts in flow.counts.values():
         found = steps(counts[settled:])
-        assert found in ([], [1]), "one more where chance shows that it is needed, and never back"
+        assert found in ([], [1]), "at most one more by chance, and never back"

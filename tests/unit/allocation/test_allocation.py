@@ -1,4 +1,4 @@
-"""Covers, greedy and its policies, and what an allocation refuses to reckon with."""
+"""Covers, greedy allocation and its policies, and validation of problems."""
 
 from collections.abc import Callable
 from math import inf, nan

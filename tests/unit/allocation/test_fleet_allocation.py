@@ -1,4 +1,4 @@
-"""GPUs by type, over all models: never more than there are, who comes first gets them, and nobody waits for ever."""
+"""Allocation of GPU types over all models: capacity, priorities and waits."""
 
 from typing import Any, Literal
 
@@ -37,7 +37,7 @@ def models_of(
     guardrails: GuardrailKnobs = STEPS,
     **limited: Any,
 ) -> MultiModelWorld:
-    """Models by name, each with one pool: a number of workers, or a pool and a number, or some of these."""
+    """Return models by name: each value is a number of workers, a pool with a number, or several of these."""
     pools = {
         name: one if isinstance(one, list) else [one if isinstance(one, tuple) else (pool(), one)]
         for name, one in workers.items()
@@ -56,8 +56,8 @@ def counts(models: MultiModelWorld) -> dict[str, int]:
     return {name: pools["main"] for name, pools in models.effective_targets().items()}
 
 
-def rails(models: MultiModelWorld, model: str) -> list[str]:
-    """Codes of the reasons of the last hold, with what they name."""
+def limit_codes(models: MultiModelWorld, model: str) -> list[str]:
+    """Return the reason codes of the last hold, with their details."""
     found = hold_of(models.controller.state, model).limits
     return [f"{reason.code} {reason.detail}".strip() for reason in found]
 
@@ -68,8 +68,8 @@ def supplies(models: MultiModelWorld) -> dict[str, SupplyStatus]:
     return {one.supply: one for one in found}
 
 
-def watched(models: MultiModelWorld) -> MultiModelWorld:
-    """Have it checked after every turn that no more is occupied than there is."""
+def with_capacity_check(models: MultiModelWorld) -> MultiModelWorld:
+    """Check after every turn that no more GPUs are occupied than exist."""
 
     def look() -> None:
         for one in supplies(models).values():
@@ -80,20 +80,20 @@ def watched(models: MultiModelWorld) -> MultiModelWorld:
 
 
 def test_sufficient_supplies_change_no_recommendation() -> None:
-    models = watched(models_of({"h100": 10}, {"a": 3, "b": 4}))
+    models = with_capacity_check(models_of({"h100": 10}, {"a": 3, "b": 4}))
     models.propose("a", main=5)
     models.run(MINUTE_MS)
     assert counts(models) == {"a": 5, "b": 4}
-    assert rails(models, "a") == []
+    assert limit_codes(models, "a") == []
     assert models.problems == []
 
 
 def test_growth_is_limited_to_the_capacity() -> None:
-    models = watched(models_of({"h100": 10}, {"a": 3, "b": 4}))
+    models = with_capacity_check(models_of({"h100": 10}, {"a": 3, "b": 4}))
     models.propose("a", main=8)
     models.run(MINUTE_MS)
     assert counts(models) == {"a": 6, "b": 4}
-    assert rails(models, "a") == ["capacity_limited h100"]
+    assert limit_codes(models, "a") == ["capacity_limited h100"]
     assert supplies(models) == {"h100": SupplyStatus("h100", 10, 10, {"a": 2})}
 
 
@@ -105,7 +105,7 @@ def test_an_unlisted_type_is_unlimited() -> None:
 
 
 def test_models_of_equal_priority_do_not_take_workers_from_each_other() -> None:
-    models = watched(models_of({"h100": 10}, {"a": 5, "b": 5}))
+    models = with_capacity_check(models_of({"h100": 10}, {"a": 5, "b": 5}))
     models.propose("a", main=9)
     models.propose("b", main=6)
     models.run(MINUTE_MS)
@@ -114,23 +114,23 @@ def test_models_of_equal_priority_do_not_take_workers_from_each_other() -> None:
 
 @pytest.mark.parametrize("policy", ["none", "priority_exhaustive", "priority_round_robin", "round_robin"])
 def test_a_higher_priority_gets_the_gpus_of_a_lower_one(policy: SaturationPolicy) -> None:
-    models = watched(models_of({"h100": 10}, {"high": 2, "low": 8}, first={"high": 1}, policy=policy))
+    models = with_capacity_check(models_of({"h100": 10}, {"high": 2, "low": 8}, first={"high": 1}, policy=policy))
     models.propose("low", main=8)
     models.propose("high", main=7)
     models.run(1_000)
-    assert counts(models)["high"] == 2, "who gives way drains first"
-    assert rails(models, "high")[0] == "gpus_occupied h100"
-    assert rails(models, "low")[0] == "gives_way high"
+    assert counts(models)["high"] == 2, "the model that gives way drains first"
+    assert limit_codes(models, "high")[0] == "gpus_occupied h100"
+    assert limit_codes(models, "low")[0] == "gives_way high"
     assert supplies(models)["h100"].waiting["high"] == 5
     models.run(MINUTE_MS)
     assert counts(models) == {"high": 7, "low": 1 if policy == "none" else 3}
     models.propose("high", main=2)
     models.run(2 * MINUTE_MS)
-    assert counts(models) == {"high": 2, "low": 8}, "and has them back"
+    assert counts(models) == {"high": 2, "low": 8}, "and gets them back"
 
 
 def test_a_waiting_model_grows_as_soon_as_gpus_are_free() -> None:
-    models = watched(models_of({"h100": 10}, {"high": 2, "low": 8}, first={"high": 1}))
+    models = with_capacity_check(models_of({"h100": 10}, {"high": 2, "low": 8}, first={"high": 1}))
     models.propose("low", main=8)
     models.propose("high", main=7)
     models.run(MINUTE_MS)
@@ -140,7 +140,9 @@ def test_a_waiting_model_grows_as_soon_as_gpus_are_free() -> None:
 
 
 def test_freed_gpus_are_reserved_for_the_higher_priority() -> None:
-    models = watched(models_of({"h100": 10}, {"high": (pool(width=4), 1), "low": 2, "mid": 4}, first={"high": 1}))
+    models = with_capacity_check(
+        models_of({"h100": 10}, {"high": (pool(width=4), 1), "low": 2, "mid": 4}, first={"high": 1})
+    )
     models.propose("low", main=4)
     models.propose("mid", main=1)
     models.propose("high", main=2)
@@ -152,16 +154,18 @@ def test_a_model_that_gives_way_respects_its_guardrails() -> None:
     guardrails = GuardrailKnobs(
         step_up_max=100, step_down_max=2, stabilisation_ms=600_000, cooldown_down_ms=3_000, warm_up_ms=0
     )
-    models = watched(models_of({"h100": 10}, {"high": 2, "low": 8}, first={"high": 1}, guardrails=guardrails))
+    models = with_capacity_check(
+        models_of({"h100": 10}, {"high": 2, "low": 8}, first={"high": 1}, guardrails=guardrails)
+    )
     models.propose("low", main=8)
     models.propose("high", main=7)
     models.run(MINUTE_MS)
     steps = [one.targets[0].replicas for _, one in models.decisions if one.model == "low"]
-    assert steps == [6, 4, 3], "two at a time, and not after the window of stabilisation"
+    assert steps == [6, 4, 3], "two at a time, without stabilisation"
 
 
 def test_a_model_without_data_releases_no_gpus() -> None:
-    models = watched(models_of({"h100": 10}, {"high": 2, "low": 6, "mute": 2}, first={"high": 1}))
+    models = with_capacity_check(models_of({"h100": 10}, {"high": 2, "low": 6, "mute": 2}, first={"high": 1}))
     models.propose("low", main=6)
     models.propose("mute", main=2)
     models.silent.add("mute")
@@ -172,7 +176,7 @@ def test_a_model_without_data_releases_no_gpus() -> None:
 
 
 def test_a_quota_limits_the_models_of_its_namespace() -> None:
-    models = watched(
+    models = with_capacity_check(
         models_of(
             {"h100": 20},
             {"a": 3, "b": 3, "c": 3},
@@ -184,7 +188,7 @@ def test_a_quota_limits_the_models_of_its_namespace() -> None:
         models.propose(name, main=9)
     models.run(MINUTE_MS)
     assert counts(models) == {"a": 4, "b": 4, "c": 9}
-    assert rails(models, "a") == ["quota_limited team/h100"]
+    assert limit_codes(models, "a") == ["quota_limited team/h100"]
     assert supplies(models)["team/h100"] == SupplyStatus("team/h100", 8, 8, {"a": 5, "b": 5})
 
 
@@ -203,17 +207,17 @@ def test_a_lowered_capacity_shrinks_models() -> None:
     models.propose("a", main=5)
     models.propose("b", main=5)
     models.run(MINUTE_MS)
-    assert counts(models) == {"a": 5, "b": 1}, "one is served rather than none"
+    assert counts(models) == {"a": 5, "b": 1}, "one model is served instead of none"
 
 
 def test_a_paused_model_keeps_its_workers() -> None:
-    models = watched(models_of({"h100": 10}, {"high": 2, "low": 8}, first={"high": 1}))
+    models = with_capacity_check(models_of({"h100": 10}, {"high": 2, "low": 8}, first={"high": 1}))
     models.propose("low", main=8)
     models.controller.state.paused["low"] = "operator"
     models.propose("high", main=7)
     models.run(MINUTE_MS)
     assert counts(models) == {"high": 2, "low": 8}
-    assert rails(models, "high") == ["capacity_limited h100"]
+    assert limit_codes(models, "high") == ["capacity_limited h100"]
 
 
 def test_the_allocation_survives_a_snapshot() -> None:
@@ -247,7 +251,7 @@ def test_the_status_lists_waiting_models() -> None:
 
 
 def test_short_supplies_are_allocated_again_after_a_pause() -> None:
-    models = watched(models_of({"h100": 10}, {"a": 3, "b": 4}))
+    models = with_capacity_check(models_of({"h100": 10}, {"a": 3, "b": 4}))
     models.propose("a", main=8)
     models.run(1_000)
     models.propose("b", main=5)
@@ -255,7 +259,7 @@ def test_short_supplies_are_allocated_again_after_a_pause() -> None:
     models.propose("a", main=4)
     models.propose("b", main=7)
     models.run(PAUSE_MS // 2)
-    assert counts(models) == {"a": 4, "b": 4}, "a shrink waits for nobody"
+    assert counts(models) == {"a": 4, "b": 4}, "a shrink does not wait"
     assert list(models.controller.state.allocation.changed_demands) == ["a", "b"]
     models.run(10_000)
     assert counts(models) == {"a": 4, "b": 6}

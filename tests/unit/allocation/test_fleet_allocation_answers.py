@@ -1,4 +1,4 @@
-"""The best allocation is asked for, and holds when it comes; and one pool serves in the place of another."""
+"""Exact solutions and their application, and pools that replace others."""
 
 from typing import Any
 
@@ -26,8 +26,8 @@ MINUTE_MS = 60_000
 ACCELERATORS = (AcceleratorKnobs("h100", cost_per_hour=2.0), AcceleratorKnobs("a100"))
 
 
-class Needy(Planner):
-    """A planner that says what a test tells it to need; its first choice is the first pool."""
+class DemandingPlanner(Planner):
+    """Planner with the demand of a test, which prefers the first pool."""
 
     demand: float = 0.0
     serves: dict[str, float] = field(default_factory=dict)
@@ -65,11 +65,11 @@ def models_of(
 
 
 def needs(models: MultiModelWorld, model: str, demand: float, **serves: float) -> None:
-    models.controller._planners[model] = Needy(None, demand, serves)
+    models.controller._planners[model] = DemandingPlanner(None, demand, serves)
     models.controller.state.fleet.models[model].plan_at_ms = models.now
 
 
-def rails(models: MultiModelWorld, model: str) -> set[str]:
+def limit_codes(models: MultiModelWorld, model: str) -> set[str]:
     return {f"{one.pool} {one.code}" for one in hold_of(models.controller.state, model).limits}
 
 
@@ -78,7 +78,7 @@ def answer(problem: AllocationProblem) -> Allocation | None:
 
 
 def contended(**knobs: Any) -> MultiModelWorld:
-    """Two models of one priority, of which greedy serves the first by name whole."""
+    """Return two models of one priority, of which greedy serves the first by name in full."""
     one = {name: [(pool("main", "h100"), 1)] for name in ("a", "b")}
     models = models_of({"h100": 10}, one, knobs=knobs)
     models.propose("a", main=1)
@@ -88,7 +88,7 @@ def contended(**knobs: Any) -> MultiModelWorld:
 
 
 def swapped(problem: AllocationProblem) -> Allocation:
-    """Not what greedy does."""
+    """Return a solution that differs from greedy."""
     counts = {want.name: {"main": 0} for want in problem.models}
     return Allocation(counts | {"a\0has": {"main": 1}, "b\0has": {"main": 1}, "b\0more\0main": {"main": 8}}, {})
 
@@ -102,7 +102,7 @@ def test_the_greedy_allocation_applies_until_the_exact_one_arrives() -> None:
     assert models.effective_targets() == {"a": {"main": 9}, "b": {"main": 1}}
     models.run(MINUTE_MS)
     assert models.effective_targets() == {"a": {"main": 1}, "b": {"main": 9}}
-    assert len(models.problems) == 1, "the same wishes are no new question"
+    assert len(models.problems) == 1, "equal demands cause no new problem"
 
 
 def test_a_solution_for_outdated_demands_is_ignored() -> None:
@@ -114,7 +114,7 @@ def test_a_solution_for_outdated_demands_is_ignored() -> None:
     models.propose("b", main=7)
     models.run(MINUTE_MS)
     assert models.effective_targets()["a"] == {"main": 9}
-    assert len(models.problems) == 1, "and nobody is asked again so soon"
+    assert len(models.problems) == 1, "and the solver is not called again so soon"
 
 
 def test_changed_demands_are_solved_again_after_the_interval() -> None:
@@ -137,7 +137,7 @@ def test_without_a_solution_the_greedy_allocation_is_final() -> None:
     models.propose("low", main=8)
     models.propose("high", main=7)
     models.run(20_000)
-    assert models.effective_targets()["low"] == {"main": 8}, "as long as something better may come nobody is sent home"
+    assert models.effective_targets()["low"] == {"main": 8}, "no worker is removed while a better solution may arrive"
     models.run(MINUTE_MS)
     assert models.effective_targets() == {"high": {"main": 7}, "low": {"main": 3}}
     assert models.controller.state.counters["allocations_failed"] == 1
@@ -158,10 +158,10 @@ def test_another_pool_serves_if_gpus_are_short() -> None:
     models.propose("b", main=4)
     models.run(3_000)
     assert models.effective_targets()["a"] == {"fast": 2, "slow": 4}, "until the others are ready"
-    assert "fast replacement_not_ready" in rails(models, "a")
+    assert "fast replacement_not_ready" in limit_codes(models, "a")
     models.run(2 * MINUTE_MS)
     assert models.effective_targets() == {"a": {"fast": 0, "slow": 4}, "b": {"main": 4}}
-    assert rails(models, "a") == {"fast served_by_another_pool", "slow serves_for_another_pool"}
+    assert limit_codes(models, "a") == {"fast served_by_another_pool", "slow serves_for_another_pool"}
 
 
 def test_a_pool_without_shortage_shrinks_as_recommended() -> None:
@@ -177,8 +177,8 @@ def test_a_pool_without_shortage_shrinks_as_recommended() -> None:
     models.controller.state.fleet.models["a"].plan_at_ms = models.now + 15_000
     models.run(MINUTE_MS)
     assert models.effective_targets()["a"] == {"fast": 2, "slow": 2}
-    assert "slow serves_for_another_pool" in rails(models, "a")
-    assert len(models.problems) == 1, "the counts on the way are no new question"
+    assert "slow serves_for_another_pool" in limit_codes(models, "a")
+    assert len(models.problems) == 1, "intermediate counts cause no new problem"
 
 
 def test_an_exchange_of_pools_never_loses_capacity() -> None:

@@ -1,4 +1,4 @@
-"""Where GPUs are short the laws of the guard still hold: nobody shrinks who need not, is unsure, or was just asked."""
+"""Guardrails under shortage of GPUs: no shrink without need, data or stabilisation."""
 
 from typing import ClassVar
 
@@ -25,18 +25,18 @@ from tests.support.multi_model_world import GpuLimits, MultiModelWorld
 from tests.unit.allocation.test_fleet_allocation_answers import (
     ACCELERATORS,
     MINUTE_MS,
-    Needy,
+    DemandingPlanner,
+    limit_codes,
     models_of,
     pool,
-    rails,
     two_pools,
 )
 
 GREEDY = {"solver": "greedy"}
 
 
-class Keeping(Needy):
-    """A planner that keeps more workers of its first choice than its demand calls for."""
+class KeepingPlanner(DemandingPlanner):
+    """Planner that keeps more workers than its demand needs."""
 
     keeps: int = 0
 
@@ -45,16 +45,16 @@ class Keeping(Needy):
         return replace(said, targets=said.targets | {next(iter(self.serves)): self.keeps})
 
 
-class Unsure(Needy):
-    """A planner that lets its pools stand, as it does not hear all of the traffic."""
+class IncompletePlanner(DemandingPlanner):
+    """Planner that holds its pools for incomplete traffic."""
 
     def plan(self, model: Model, now: int) -> Recommendation:
         held = tuple(Reason(ReasonCode.TRAFFIC_INCOMPLETE, pool) for pool in model.pools)
         return replace(super().plan(model, now), targets={}, reasons=held)
 
 
-class Vetoing(Needy):
-    """A planner that lets no pool shrink."""
+class VetoingPlanner(DemandingPlanner):
+    """Planner that prevents all shrinks."""
 
     def plan(self, model: Model, now: int) -> Recommendation:
         said = super().plan(model, now)
@@ -64,23 +64,23 @@ class Vetoing(Needy):
         )
 
 
-class Lasting(Needy):
-    """A planner that stays though the settings change."""
+class UnchangedPlanner(DemandingPlanner):
+    """Planner that survives a change of settings."""
 
     name: ClassVar[str] = "static"
 
 
-def asks(models: MultiModelWorld, model: str, planner: Needy) -> None:
+def set_planner(models: MultiModelWorld, model: str, planner: DemandingPlanner) -> None:
     models.controller._planners[model] = planner
     models.controller.state.fleet.models[model].plan_at_ms = models.now
 
 
-def told(models: MultiModelWorld, settings: Settings) -> None:
+def apply_changed_settings(models: MultiModelWorld, settings: Settings) -> None:
     models.schedule(SettingsChanged(msgspec.Raw(msgspec.json.encode(settings))))
 
 
 def changed(settings: Settings, **counts: int) -> Settings:
-    """Settings by which planners say what they are to say."""
+    """Return settings for the planners of this file."""
     models = tuple(
         replace(one, planner_knobs={"static": StaticKnobs({"main": counts[one.name]} if one.name in counts else {})})
         for one in settings.models
@@ -92,20 +92,20 @@ def changed(settings: Settings, **counts: int) -> Settings:
 @pytest.mark.parametrize("serves", [{"fast": 10.0}, {"fast": 10.0, "slow": 5.0}])
 def test_pools_without_shortage_are_not_limited(capacity: dict[str, int], serves: dict[str, float]) -> None:
     models = models_of(capacity, {"a": two_pools(5, 0), "b": [(pool("main", "a100"), 2)]}, knobs=GREEDY)
-    asks(models, "a", Keeping(None, 30.0, serves, 5))
+    set_planner(models, "a", KeepingPlanner(None, 30.0, serves, 5))
     models.propose("b", main=2)
     models.run(10_000)
     models.propose("b", main=9)
     models.run(MINUTE_MS)
     assert models.effective_targets() == {"a": {"fast": 5, "slow": 0}, "b": {"main": 3}}
-    assert rails(models, "a") == set(), "and nothing is said of GPUs that are there"
-    assert rails(models, "b") == {"main capacity_limited"}
+    assert limit_codes(models, "a") == set(), "and available GPUs cause no reason"
+    assert limit_codes(models, "b") == {"main capacity_limited"}
 
 
 def test_workers_kept_by_a_planner_are_not_taken_by_an_equal_priority() -> None:
     one = {"a": [(pool("main", "h100"), 4)], "b": [(pool("main", "h100"), 2)]}
     models = models_of({"h100": 6}, one, knobs=GREEDY)
-    asks(models, "a", Keeping(None, 20.0, {"main": 10.0}, 4))
+    set_planner(models, "a", KeepingPlanner(None, 20.0, {"main": 10.0}, 4))
     models.propose("b", main=4)
     models.run(MINUTE_MS)
     assert models.effective_targets() == {"a": {"main": 4}, "b": {"main": 2}}
@@ -114,7 +114,7 @@ def test_workers_kept_by_a_planner_are_not_taken_by_an_equal_priority() -> None:
 def test_a_model_with_incomplete_data_keeps_its_workers() -> None:
     one = {"a": [(pool("main", "h100"), 4)], "b": [(pool("main", "h100"), 1)]}
     models = models_of({"h100": 5}, one, knobs=GREEDY, b=1)
-    asks(models, "a", Unsure(None, 20.0, {"main": 10.0}))
+    set_planner(models, "a", IncompletePlanner(None, 20.0, {"main": 10.0}))
     models.propose("b", main=4)
     models.run(MINUTE_MS)
     assert models.effective_targets() == {"a": {"main": 4}, "b": {"main": 1}}
@@ -127,14 +127,14 @@ def test_only_shrinks_for_a_higher_priority_skip_the_stabilisation(first: int, a
     )
     one = {"a": [(pool("main", "h100"), 2)], "z": [(pool("main", "h100"), 6)]}
     models = models_of({"h100": 8}, one, guard, GREEDY, a=first)
-    asks(models, "z", Needy(None, 60.0, {"main": 10.0}))
-    asks(models, "a", Needy(None, 20.0, {"main": 10.0}))
+    set_planner(models, "z", DemandingPlanner(None, 60.0, {"main": 10.0}))
+    set_planner(models, "a", DemandingPlanner(None, 20.0, {"main": 10.0}))
     models.run(40_000)
-    asks(models, "a", Needy(None, 60.0, {"main": 10.0}))
+    set_planner(models, "a", DemandingPlanner(None, 60.0, {"main": 10.0}))
     models.run(after_s * 1_000 - 2_000 if first > 1 else 0)
     assert models.effective_targets()["z"] == {"main": 6}
     for _ in range(10):
-        asks(models, "z", Needy(None, 60.0, {"main": 10.0}))
+        set_planner(models, "z", DemandingPlanner(None, 60.0, {"main": 10.0}))
         models.run(1_000)
     assert models.effective_targets()["z"] == {"main": 2}
 
@@ -142,26 +142,26 @@ def test_only_shrinks_for_a_higher_priority_skip_the_stabilisation(first: int, a
 def test_workers_that_replace_another_pool_are_not_requested_twice() -> None:
     pools = {"a": two_pools(4, 0), "b": [(pool("main", "h100"), 0)]}
     models = models_of({"h100": 4, "a100": 20}, pools, knobs=GREEDY, a=2, b=1)
-    asks(models, "a", Vetoing(None, 40.0, {"fast": 10.0, "slow": 5.0}))
+    set_planner(models, "a", VetoingPlanner(None, 40.0, {"fast": 10.0, "slow": 5.0}))
     models.propose("b", main=4)
     most: list[int] = []
     models.after_turn = lambda: most.append(models.effective_targets()["a"]["slow"])
     for _ in range(60):
-        asks(models, "a", Vetoing(None, 40.0, {"fast": 10.0, "slow": 5.0}))
+        set_planner(models, "a", VetoingPlanner(None, 40.0, {"fast": 10.0, "slow": 5.0}))
         models.run(1_000)
     assert models.effective_targets() == {"a": {"fast": 0, "slow": 8}, "b": {"main": 4}}
     assert max(most) == 8
 
 
 def replacing() -> MultiModelWorld:
-    """A model whose fast workers are wanted by one that comes first, while those that replace them start."""
+    """Return a model that loses its fast workers to a higher priority while their replacements start."""
     pools = {"a": two_pools(4, 0), "b": [(pool("main", "h100"), 0)]}
     models = models_of({"h100": 4, "a100": 20}, pools, knobs=GREEDY, a=2, b=1)
     models.start_ms = 300_000
-    asks(models, "a", Lasting(None, 40.0, {"fast": 10.0, "slow": 5.0}))
+    set_planner(models, "a", UnchangedPlanner(None, 40.0, {"fast": 10.0, "slow": 5.0}))
     models.propose("b", main=4)
     models.run(5_000)
-    assert "fast replacement_not_ready" in rails(models, "a")
+    assert "fast replacement_not_ready" in limit_codes(models, "a")
     return models
 
 
@@ -170,7 +170,9 @@ def test_workers_kept_for_a_replacement_respect_maximum_replicas() -> None:
     settings = changed(models.controller.settings, b=4)
     a, b = settings.models
     fast, slow = a.pools
-    told(models, replace(settings, models=(replace(a, pools=(replace(fast, replicas_max=2), slow)), b)))
+    apply_changed_settings(
+        models, replace(settings, models=(replace(a, pools=(replace(fast, replicas_max=2), slow)), b))
+    )
     models.run(MINUTE_MS)
     assert models.effective_targets()["a"]["fast"] == 2
 
@@ -178,10 +180,10 @@ def test_workers_kept_for_a_replacement_respect_maximum_replicas() -> None:
 def test_workers_kept_for_a_replacement_respect_the_budget() -> None:
     models = replacing()
     settings = changed(models.controller.settings, b=4)
-    told(models, replace(settings, fleet=replace(settings.fleet, gpu_budget_max=3)))
+    apply_changed_settings(models, replace(settings, fleet=replace(settings.fleet, gpu_budget_max=3)))
     models.run(MINUTE_MS)
     assert models.occupied() <= 3
-    assert models.effective_targets()["b"]["main"] == 1, "nor does it take that of another"
+    assert models.effective_targets()["b"]["main"] == 1, "nor does it take the worker of another model"
 
 
 def test_changed_priorities_apply_at_once() -> None:
@@ -193,7 +195,7 @@ def test_changed_priorities_apply_at_once() -> None:
     assert models.effective_targets() == {"a": {"main": 2}, "b": {"main": 8}}
     settings = changed(models.controller.settings, a=8, b=8)
     a, b = settings.models
-    told(models, replace(settings, models=(replace(a, priority=1), replace(b, priority=2))))
+    apply_changed_settings(models, replace(settings, models=(replace(a, priority=1), replace(b, priority=2))))
     models.run(MINUTE_MS)
     assert models.effective_targets() == {"a": {"main": 8}, "b": {"main": 2}}
 
@@ -206,7 +208,7 @@ def test_a_changed_policy_applies_at_once() -> None:
     models.run(MINUTE_MS)
     assert models.effective_targets() == {"a": {"main": 1}, "b": {"main": 1}}
     settings = changed(models.controller.settings, a=12, b=12)
-    told(models, replace(settings, allocation=replace(settings.allocation, policy="round_robin")))
+    apply_changed_settings(models, replace(settings, allocation=replace(settings.allocation, policy="round_robin")))
     models.run(MINUTE_MS)
     assert models.effective_targets() == {"a": {"main": 5}, "b": {"main": 5}}
 
@@ -217,7 +219,7 @@ def test_a_model_without_workers_gets_one_from_equal_priorities(needs: bool) -> 
     models = models_of({"h100": 8}, one, knobs=GREEDY)
     models.propose("a", main=9)
     if needs:
-        asks(models, "b", Needy(None, 30.0, {"main": 10.0}))
+        set_planner(models, "b", DemandingPlanner(None, 30.0, {"main": 10.0}))
     else:
         models.propose("b", main=3)
     models.run(MINUTE_MS)
@@ -225,7 +227,7 @@ def test_a_model_without_workers_gets_one_from_equal_priorities(needs: bool) -> 
     assert models.effective_targets() == {"a": {"main": 7}, "b": {"main": 1}}
     models.run(5 * MINUTE_MS)
     assert models.effective_targets() == {"a": {"main": 7}, "b": {"main": 1}}
-    assert len(models.decisions) == decided, "and there it stays"
+    assert len(models.decisions) == decided, "and stays at that count"
 
 
 def test_a_model_scales_from_zero_although_equals_have_all_gpus() -> None:
@@ -302,9 +304,9 @@ def test_an_exception_of_the_allocation_holds_the_models_with_limited_supplies(m
             models.propose(name, main=3)
         models.run(MINUTE_MS)
     state = models.controller.state
-    assert models.effective_targets()["c"] == {"main": 3}, "it takes of nothing limited"
+    assert models.effective_targets()["c"] == {"main": 3}, "it takes no limited supply"
     assert sum(models.effective_targets()[name]["main"] for name in "ab") <= 4
-    assert 1 <= state.counters["alarm_planner_failed"] <= 4, "an alarm for each, not for each turn"
+    assert 1 <= state.counters["alarm_planner_failed"] <= 4, "one alarm for each model, not for each turn"
     models.run(2 * MINUTE_MS)
     assert sum(models.effective_targets()[name]["main"] for name in "ab") == 4
     assert not any(model.failing for model in state.fleet.models.values())

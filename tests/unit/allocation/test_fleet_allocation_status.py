@@ -1,4 +1,4 @@
-"""What people and metrics are told of limited GPUs: what waits is wanted, and the limit named is the one that binds."""
+"""Status of limited supplies: waiting GPUs, and the limit that applies."""
 
 from msgspec import field
 
@@ -16,8 +16,8 @@ from tests.support.multi_model_world import STEPS, GpuLimits, MultiModelWorld
 ACCELERATORS = (AcceleratorKnobs("h100", cost_per_hour=2.0), AcceleratorKnobs("l40s"))
 
 
-class Keeping(Planner):
-    """A planner that needs so much, and keeps more workers than that for a while."""
+class KeepingPlanner(Planner):
+    """Planner that keeps more workers than its demand needs for a while."""
 
     demand: float = 0.0
     counts: dict[str, int] = field(default_factory=dict)
@@ -33,7 +33,7 @@ class Keeping(Planner):
 
 
 def chat_and_code(demand: float, big: int) -> MultiModelWorld:
-    """Chat comes first and would have so many big workers and five small ones, of which its quota allows four."""
+    """Return model chat of higher priority, with a number of big workers and five small ones under a quota of four."""
     chat = [
         (PoolKnobs("big", "aggregated", 4, 0, 4, accelerator="h100"), 3),
         (PoolKnobs("small", "aggregated", 1, 0, 8, accelerator="l40s"), 0),
@@ -48,7 +48,7 @@ def chat_and_code(demand: float, big: int) -> MultiModelWorld:
     )
     models = MultiModelWorld({"chat": chat, "code": code}, FleetKnobs(), limited=rules, guardrails=STEPS)
     models.propose("code", main=12)
-    models.controller._planners["chat"] = Keeping(None, demand, {"big": big, "small": 5})
+    models.controller._planners["chat"] = KeepingPlanner(None, demand, {"big": big, "small": 5})
     models.controller.state.fleet.models["chat"].plan_at_ms = models.now
     models.run(30_000)
     return models
@@ -59,19 +59,19 @@ def waiting(models: MultiModelWorld, model: str) -> dict[str, int]:
     return {one.supply: one.waiting[model] for one in found if model in one.waiting}
 
 
-def rails(models: MultiModelWorld) -> set[str]:
+def limit_codes(models: MultiModelWorld) -> set[str]:
     return {f"{one.pool} {one.code} {one.detail}" for one in hold_of(models.controller.state, "chat").limits}
 
 
 def test_served_demands_are_not_listed_as_waiting() -> None:
     models = chat_and_code(60.0, 3)
     assert models.effective_targets()["chat"] == {"big": 3, "small": 0}
-    assert rails(models) == {"small served_by_another_pool big"}
+    assert limit_codes(models) == {"small served_by_another_pool big"}
     assert waiting(models, "chat") == {}
 
 
 def test_a_demand_above_the_quota_gives_the_quota_as_reason() -> None:
     models = chat_and_code(200.0, 4)
     assert models.effective_targets()["chat"] == {"big": 4, "small": 4}
-    assert "small quota_limited team-a/l40s" in rails(models)
+    assert "small quota_limited team-a/l40s" in limit_codes(models)
     assert waiting(models, "chat") == {"l40s": 1, "team-a/l40s": 1}

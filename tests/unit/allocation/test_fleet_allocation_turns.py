@@ -1,4 +1,4 @@
-"""Greedy and the exact solver do not take turns: what one grants the other does not take back."""
+"""Greedy and exact allocations do not alternate."""
 
 from loadline.core.engines.accelerator import AcceleratorKnobs
 from loadline.core.fleet.fleet import FleetKnobs
@@ -7,13 +7,13 @@ from loadline.core.planning.allocation.supplies import AllocationKnobs
 from loadline.core.vocabulary.allocations import Allocation, AllocationProblem
 from loadline.solver import solve
 from tests.support.multi_model_world import STEPS, GpuLimits, MultiModelWorld
-from tests.unit.allocation.test_fleet_allocation_status import Keeping
+from tests.unit.allocation.test_fleet_allocation_status import KeepingPlanner
 
 ACCELERATORS = (AcceleratorKnobs("h100", cost_per_hour=2.0), AcceleratorKnobs("l40s"))
 
 
 def chat(*, answer: bool) -> list[dict[str, int]]:
-    """The counts of each decision after a little more is needed than three big workers serve."""
+    """Return the counts of each decision after the demand exceeds three big workers."""
     pools = [
         (PoolKnobs("big", "aggregated", 4, 0, 4, accelerator="h100"), 3),
         (PoolKnobs("small", "aggregated", 1, 0, 8, accelerator="l40s"), 0),
@@ -28,10 +28,10 @@ def chat(*, answer: bool) -> list[dict[str, int]]:
 
     models.solves = solves
     models.propose("code", main=9)
-    models.controller._planners["chat"] = Keeping(None, 62.0, {"small": 5})
+    models.controller._planners["chat"] = KeepingPlanner(None, 62.0, {"small": 5})
     models.controller.state.fleet.models["chat"].plan_at_ms = models.now
     models.run(60_000)
-    assert len(models.problems) <= 3, "what is granted is no new question"
+    assert len(models.problems) <= 3, "a grant causes no new problem"
     return [{target.pool: target.replicas for target in one.targets} for _, one in models.decisions]
 
 

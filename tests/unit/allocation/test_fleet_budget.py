@@ -1,4 +1,4 @@
-"""One GPU budget over all models: never exceeded, shrinks pay for growths, and nobody waits longer than needed."""
+"""GPU budget over all models: its limits, and exchange of GPUs between models."""
 
 from typing import Any, NamedTuple
 
@@ -26,7 +26,7 @@ def pool(width: int = 1, least: int = 1, most: int = 100) -> PoolKnobs:
 
 
 def models_of(most: int | None, least: int = 0, drain_ms: int = 5_337, **workers: Any) -> MultiModelWorld:
-    """Models by name, each with one pool: a number of workers, or a pool and a number. And a budget of each model."""
+    """Return models by name, each with a pool and a number of workers, and with budgets of models."""
     own = {key: workers.pop(key) for key in ("gpu_budget_min", "gpu_budget_max") if key in workers}
     pools = {name: [one if isinstance(one, tuple) else (pool(), one)] for name, one in workers.items()}
     knobs = FleetKnobs(gpu_budget_max=most, gpu_budget_min=least)
@@ -38,11 +38,11 @@ def counts(models: MultiModelWorld) -> dict[str, int]:
 
 
 def decided(models: MultiModelWorld, model: str) -> list[tuple[int, int]]:
-    """When a model was decided on, after the fleet had settled, and its count."""
+    """Return the times and counts of the decisions on a model."""
     return [(at, decision.targets[0].replicas) for at, decision in models.decisions if decision.model == model]
 
 
-def rails(models: MultiModelWorld, model: str) -> list[ReasonCode]:
+def limit_codes(models: MultiModelWorld, model: str) -> list[ReasonCode]:
     return [reason.code for reason in hold_of(models.controller.state, model).limits]
 
 
@@ -58,7 +58,7 @@ def test_growth_is_limited_to_the_gpus_that_all_models_leave() -> None:
     models.propose("a", main=8)
     models.run(MINUTE_MS)
     assert counts(models) == {"a": 6, "b": 4}
-    assert rails(models, "a") == [ReasonCode.FLEET_GPU_BUDGET_MAX]
+    assert limit_codes(models, "a") == [ReasonCode.FLEET_GPU_BUDGET_MAX]
     assert budget(models) == GpuBudgetStatus(0, 10, 10, 10, {"a": 2}, {})
 
 
@@ -67,7 +67,9 @@ def test_two_models_of_one_turn_do_not_take_the_same_gpus() -> None:
     models.propose("a", main=6)
     models.propose("b", main=7)
     models.run(1)
-    assert [decision.targets[0].replicas for _, decision in models.decisions] == [6], "b hears of what a is given"
+    assert [decision.targets[0].replicas for _, decision in models.decisions] == [6], (
+        "b is planned with the counts of a"
+    )
     models.run(MINUTE_MS)
     assert counts(models) == {"a": 6, "b": 4}
 
@@ -99,7 +101,7 @@ def test_gpus_of_a_pending_commit_are_taken_until_it_is_refused() -> None:
     models.propose("a", main=6)
     models.propose("b", main=7)
     models.run(1_337)
-    assert models.decisions == [], "b waits for what a is about to have"
+    assert models.decisions == [], "b waits for the GPUs of a's pending commit"
     models.run(2 * TURN_MS)
     assert [decision.targets[0].replicas for _, decision in models.decisions] == [7]
 
@@ -116,7 +118,7 @@ def test_the_minimum_budget_delays_a_shrink_until_another_model_grows() -> None:
     models.propose("a", main=2)
     models.run(MINUTE_MS)
     assert counts(models) == {"a": 4, "b": 4}
-    assert rails(models, "a") == [ReasonCode.FLEET_GPU_BUDGET_MIN]
+    assert limit_codes(models, "a") == [ReasonCode.FLEET_GPU_BUDGET_MIN]
     assert budget(models).offers == {"a": 2}
     models.propose("b", main=5)
     models.run(MINUTE_MS)
@@ -208,7 +210,7 @@ def test_a_delayed_growth_keeps_its_model_at_its_minimum(least: int) -> None:
     models = MultiModelWorld(pools, FleetKnobs(gpu_budget_max=9), gpu_budget_min=4, gpu_budget_max=16)
     models.propose("b", one=least, two=3)
     models.run(MINUTE_MS)
-    assert models.decisions == [], "all GPUs are taken: one that b gives comes back to it only once it is free"
+    assert models.decisions == [], "all GPUs are occupied until b has released one"
     models.propose("a", main=4)
     models.run(MINUTE_MS)
     assert models.effective_targets() == {"a": {"main": 4}, "b": {"one": least, "two": 3}}
@@ -235,7 +237,7 @@ def test_a_fleet_above_its_budget_shrinks_in_proportion() -> None:
 def test_a_fleet_below_its_budget_grows() -> None:
     models = models_of(None, 12, a=4, b=2)
     models.run(MINUTE_MS)
-    assert counts(models) == {"a": 9, "b": 3}, "each by its part of what is missing when it is planned"
+    assert counts(models) == {"a": 9, "b": 3}, "each by its share of the missing GPUs when it is planned"
     models = models_of(20, 12, a=(pool(most=5), 4), b=2)
     models.run(MINUTE_MS)
     assert 11 <= sum(counts(models).values()) <= 13
@@ -271,8 +273,8 @@ def test_the_status_is_formatted_as_one_line() -> None:
 # -- whatever is proposed ----------------------------------------------------------------------------------------------
 
 
-class Play(NamedTuple):
-    """Models within their budget, and what their planners say when."""
+class BudgetSequence(NamedTuple):
+    """Sequence of recommendations for models under a budget."""
 
     most: int
     least: int
@@ -282,19 +284,19 @@ class Play(NamedTuple):
 
 
 @st.composite
-def plays(draw: st.DrawFn) -> Play:
+def budget_sequences(draw: st.DrawFn) -> BudgetSequence:
     widths = draw(st.lists(st.sampled_from([1, 1, 2, 4]), min_size=2, max_size=4))
     workers = {name: (pool(width), draw(st.integers(1, 4))) for name, width in zip("abcd", widths, strict=False)}
     held = sum(one.gpus_per_worker * count for one, count in workers.values())
     waits = st.sampled_from([1, 900, 4_000, 20_000])
     said = draw(st.lists(st.tuples(waits, st.sampled_from(sorted(workers)), st.integers(1, 8)), max_size=8))
     least = draw(st.sampled_from([0, held, max(0, held - 2)]))
-    return Play(held + draw(st.integers(0, 6)), least, workers, draw(st.sampled_from([700, 5_337])), said)
+    return BudgetSequence(held + draw(st.integers(0, 6)), least, workers, draw(st.sampled_from([700, 5_337])), said)
 
 
-@given(plays())
+@given(budget_sequences())
 @settings(max_examples=40, deadline=None)
-def test_the_maximum_always_applies_and_every_wait_has_a_reason(play: Play) -> None:
+def test_the_maximum_always_applies_and_every_wait_has_a_reason(play: BudgetSequence) -> None:
     models = models_of(play.most, play.least, drain_ms=play.drain_ms, **play.workers)
     seen: list[int] = []
     models.after_turn = lambda: seen.append(models.occupied())
@@ -307,7 +309,7 @@ def test_the_maximum_always_applies_and_every_wait_has_a_reason(play: Play) -> N
     assert max(seen, default=0) <= play.most
     widths = {name: one.gpus_per_worker for name, (one, _) in play.workers.items()}
     found = budget(models)
-    assert found.decided == found.occupied, "nobody drains any more"
+    assert found.decided == found.occupied, "no worker drains any more"
     assert found.decided >= play.least - max(widths.values())
     for model, replicas in wanted.items():
         if counts(models)[model] < replicas:

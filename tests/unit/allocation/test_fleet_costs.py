@@ -1,4 +1,4 @@
-"""What a fleet costs and draws: of workers that there are, whole units of accelerators or parts of them."""
+"""Cost and power of existing workers, in units of accelerators."""
 
 from collections.abc import Iterator
 
@@ -19,7 +19,7 @@ DGX = AcceleratorKnobs("dgx", "h100", multiplicity=8, cost_per_hour=40.0, power_
 L4 = AcceleratorKnobs("l4", cost_per_hour=0.5)
 
 
-def seen(models: MultiModelWorld) -> AgentStatus:
+def status_of(models: MultiModelWorld) -> AgentStatus:
     return query.status(models.controller.settings, models.controller.state, "0", START, models.now)
 
 
@@ -44,7 +44,7 @@ def mixed() -> MultiModelWorld:
 
 
 def test_metrics_have_the_cost_of_existing_workers() -> None:
-    assert metrics(seen(mixed())) == {
+    assert metrics(status_of(mixed())) == {
         'loadline_pool_cost_per_hour{model="m",pool="half"}': 3 * 20.0,
         'loadline_pool_cost_per_hour{model="m",pool="small"}': 2 * 0.5,
         'loadline_pool_power_watts{model="m",pool="half"}': 3 * 5_000.0,
@@ -55,14 +55,14 @@ def test_draining_workers_have_a_cost() -> None:
     models = mixed()
     models.propose("m", half=1)
     models.run(30_000)
-    half = seen(models).models[0].pools[0]
+    half = status_of(models).models[0].pools[0]
     assert (half.desired, half.draining, half.cost_per_hour, half.power_w) == (1, 2, 60.0, 15_000.0)
 
 
 def test_the_status_has_the_cost_if_it_is_known() -> None:
-    assert "  cost: 61 per hour" in format_status(seen(mixed())).splitlines()
+    assert "  cost: 61 per hour" in format_status(status_of(mixed())).splitlines()
     unknown = MultiModelWorld({"m": [(PoolKnobs("any", "aggregated"), 1)]}, FleetKnobs())
-    assert "cost" not in format_status(seen(unknown))
+    assert "cost" not in format_status(status_of(unknown))
 
 
 def test_the_description_has_the_cost_of_the_bounds() -> None:

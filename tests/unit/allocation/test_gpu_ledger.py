@@ -1,4 +1,4 @@
-"""What is occupied: also by workers whose pool or model is no more configured, until their keys are gone."""
+"""GPU ledger: GPUs of all workers, including those of removed pools and models."""
 
 import msgspec
 import pytest
@@ -19,7 +19,7 @@ SECOND_MS = 1_000
 
 
 def four_each() -> MultiModelWorld:
-    """Eight GPUs, each of them taken."""
+    """Return two models that occupy all of eight GPUs."""
     return models_of({"h100": 8}, {"a": [(pool("old", width=2), 2)], "b": 4})
 
 
@@ -30,7 +30,7 @@ def change(models: MultiModelWorld, *knobs: ModelKnobs) -> None:
 
 
 def rename(models: MultiModelWorld) -> None:
-    """Pool old of model a is called new from now on."""
+    """Rename pool old of model a to new."""
     first, second = models.controller.settings.models
     change(models, replace(first, pools=(pool("new", width=2, least=0),)), second)
 
@@ -40,7 +40,7 @@ def occupied(models: MultiModelWorld) -> int:
 
 
 def leave(models: MultiModelWorld, model: str) -> None:
-    """All workers of a model go."""
+    """Remove all workers of a model."""
     for record in [one for one in models.workers.values() if one.model == model]:
         models.schedule(WorkerDeregistered(record.model, record.pool, record.worker))
     models.run(SECOND_MS)
@@ -79,7 +79,7 @@ def test_unassigned_workers_occupy_gpus_while_registered(read_again: bool) -> No
     assert occupied(models) == 8
     models.schedule(RegistryRead([one for one in registered if one.record.model == "b"]))
     models.run(SECOND_MS)
-    assert occupied(models) == 4 + 2 * models.effective_targets()["a"]["new"], "what is free may be taken"
+    assert occupied(models) == 4 + 2 * models.effective_targets()["a"]["new"], "free GPUs may be taken"
 
 
 def test_a_restored_pool_gets_its_workers_back() -> None:
@@ -131,5 +131,5 @@ def test_free_gpus_are_computed_once_for_all_waiting_models(monkeypatch: pytest.
     monkeypatch.setattr(GpuLedger, "free", ask)
     books = gpu_ledger_of(fleet, {}, limited_supplies(settings, fleet), models.now)
     assert books is not None
-    assert len(list(allocation.models_to_wake(books))) == 40, "18 GPUs are free for those of the last priority"
+    assert len(list(allocation.models_to_wake(books))) == 40, "18 GPUs are free for the lowest priority"
     assert len(asked) == 2, "once for each priority"

@@ -1,4 +1,4 @@
-"""Leftovers of many workers are shared out as one by one, and not one by one."""
+"""Distribution of leftovers: several rounds at once equal single steps."""
 
 import random
 
@@ -21,8 +21,8 @@ ROLES: tuple[Role, ...] = ("prefill", "decode")
 POLICIES: list[SaturationPolicy] = ["priority_exhaustive", "priority_round_robin", "round_robin", "weighted"]
 
 
-def drawn(seed: int) -> AllocationProblem:
-    """Up to five wants of one part and up to three pools, of three types that are short."""
+def random_problem(seed: int) -> AllocationProblem:
+    """Draw up to five requests of one role with up to three pools, on three short types."""
     draw = random.Random(seed)
     wants = []
     for number in range(draw.randint(1, 5)):
@@ -45,15 +45,15 @@ def drawn(seed: int) -> AllocationProblem:
 
 
 def test_rounds_at_once_equal_single_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    problems = [drawn(seed) for seed in range(300)]
+    problems = [random_problem(seed) for seed in range(300)]
     at_once = [greedy(problem) for problem in problems]
     for module in (leftovers, weighted):
         monkeypatch.setattr(module, "take_rounds", lambda _turns, _supply: False)
     assert [greedy(problem) for problem in problems] == at_once
 
 
-def shared(policy: SaturationPolicy, monkeypatch: pytest.MonkeyPatch, roles: int) -> Allocation:
-    """Three models that each would have all workers there may be, where none can have that."""
+def scarce_allocation(policy: SaturationPolicy, monkeypatch: pytest.MonkeyPatch, roles: int) -> Allocation:
+    """Return three models that each demand the maximum, which exceeds the supply."""
     looks = 0
     fits = RemainingSupply.fits
 
@@ -84,7 +84,7 @@ def shared(policy: SaturationPolicy, monkeypatch: pytest.MonkeyPatch, roles: int
 def test_a_million_workers_are_granted_in_few_steps(
     policy: SaturationPolicy, roles: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    counts = shared(policy, monkeypatch, roles).counts
+    counts = scarce_allocation(policy, monkeypatch, roles).counts
     gpus = [sum(pools.values()) for pools in counts.values()]
     assert sum(gpus) == GPUS
     if policy == "priority_exhaustive":

@@ -1,4 +1,4 @@
-"""Numbers without end: what a planner, a store or a configuration says does not stop the allocation."""
+"""Extreme numbers from planners, the store or the configuration do not stop the allocation."""
 
 import pytest
 
@@ -9,13 +9,13 @@ from loadline.core.planning.allocation.supplies import AllocationKnobs
 from loadline.core.vocabulary.reasons import Reason, ReasonCode, Recommendation, RoleDemand
 from loadline.core.vocabulary.scalars import WORKERS_MAX
 from tests.support.multi_model_world import GpuLimits, MultiModelWorld
-from tests.unit.allocation.test_fleet_allocation_answers import Needy, needs
+from tests.unit.allocation.test_fleet_allocation_answers import DemandingPlanner, needs
 
 SECOND_MS = 1_000
 
 
-class Most(Needy):
-    """A planner that would have all there may be, whatever it needs."""
+class MaximumPlanner(DemandingPlanner):
+    """Planner that recommends maximum replicas at any demand."""
 
     def plan(self, model: Model, now: int) -> Recommendation:
         del now
@@ -27,7 +27,7 @@ class Most(Needy):
 
 
 def short(most: int = 100) -> MultiModelWorld:
-    """Two models on ten GPUs of two types."""
+    """Return two models on ten GPUs of two types."""
     types = (AcceleratorKnobs("h100", cost_per_hour=2.0), AcceleratorKnobs("a100"))
     pools = {
         name: [
@@ -56,7 +56,7 @@ def short(most: int = 100) -> MultiModelWorld:
 def test_extreme_role_demands_are_limited(demand: float, fast: float, slow: float) -> None:
     models = short()
     for name in ("a", "b"):
-        models.controller._planners[name] = Most(None, demand, {"fast": fast, "slow": slow})
+        models.controller._planners[name] = MaximumPlanner(None, demand, {"fast": fast, "slow": slow})
         models.controller.state.fleet.models[name].plan_at_ms = models.now
     models.run(5 * SECOND_MS)
     assert not any(model.failing for model in models.controller.state.fleet.models.values())

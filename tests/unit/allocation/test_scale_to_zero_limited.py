@@ -1,4 +1,4 @@
-"""Models that sleep and wake where GPUs are short: who comes first gets them, and who sleeps needs none."""
+"""Scale to zero and from zero under shortage of GPUs."""
 
 import pytest
 
@@ -24,8 +24,8 @@ def pool(least: int) -> PoolKnobs:
     return PoolKnobs("main", "aggregated", replicas_min=least, accelerator="h100")
 
 
-class Night(MultiModelWorld):
-    """A model that sleeps, and one that has all GPUs."""
+class LimitedScaleToZero(MultiModelWorld):
+    """Controller of a model at zero and one that has all GPUs."""
 
     def __init__(self, fleet: FleetKnobs, limited: GpuLimits) -> None:
         self.sequence = 0
@@ -37,7 +37,7 @@ class Night(MultiModelWorld):
         )
 
     def hear(self, seconds: int, **said: int) -> None:
-        """A frontend of the model that sleeps reports every second."""
+        """Report every second from the frontend of the model at zero."""
         for _ in range(seconds):
             self.sequence += 1
             sample = TrafficSample(self.sequence, SECOND_MS, 0, **said)  # type: ignore[arg-type]
@@ -49,7 +49,7 @@ class Night(MultiModelWorld):
 
 
 def test_a_higher_priority_scales_from_zero_although_others_have_all_gpus() -> None:
-    models = Night(FleetKnobs(), BY_TYPE)
+    models = LimitedScaleToZero(FleetKnobs(), BY_TYPE)
     models.hear(5)
     assert models.main() == {"night": 0, "day": GPUS}
     models.hear(20, queued=1)
@@ -57,12 +57,12 @@ def test_a_higher_priority_scales_from_zero_although_others_have_all_gpus() -> N
     models.propose("day", main=GPUS)
     models.running = 0
     models.hear(2 * AFTER_MS // SECOND_MS)
-    assert models.main() == {"night": 0, "day": GPUS}, "what it has no use for is given back"
+    assert models.main() == {"night": 0, "day": GPUS}, "unused GPUs are returned"
 
 
 @pytest.mark.parametrize(("fleet", "limited"), [(BUDGET, GpuLimits()), (FleetKnobs(), BY_TYPE)], ids=["budget", "type"])
 def test_scale_from_zero_gets_the_first_free_gpus(fleet: FleetKnobs, limited: GpuLimits) -> None:
-    models = Night(fleet, limited)
+    models = LimitedScaleToZero(fleet, limited)
     taken: list[int] = []
     models.after_turn = lambda: taken.append(len(models.workers))
     models.hear(10, queued=1)
@@ -84,7 +84,7 @@ def test_scale_from_zero_gets_the_first_free_gpus(fleet: FleetKnobs, limited: Gp
     ],
 )
 def test_a_failed_scale_from_zero_is_reported_as_shortage(fleet: FleetKnobs, limited: GpuLimits, remedy: str) -> None:
-    models = Night(fleet, limited)
+    models = LimitedScaleToZero(fleet, limited)
     seen: set[tuple[bool, str]] = set()
 
     def look() -> None:
@@ -102,7 +102,7 @@ def test_a_failed_scale_from_zero_is_reported_as_shortage(fleet: FleetKnobs, lim
 
 
 def test_a_decision_below_the_demand_has_a_reason_at_once() -> None:
-    models = Night(FleetKnobs(), BY_TYPE)
+    models = LimitedScaleToZero(FleetKnobs(), BY_TYPE)
     seen: list[str] = []
     models.propose("day", main=1)
     models.run(20 * SECOND_MS)
@@ -110,4 +110,4 @@ def test_a_decision_below_the_demand_has_a_reason_at_once() -> None:
     models.after_turn = lambda: seen.append(models.controller.state.fleet.models["day"].conditions[1].reason)
     models.run(5 * SECOND_MS)
     assert models.main()["day"] == GPUS
-    assert set(seen) == {"ResourceConstrained"}, "and does not change its mind with each step"
+    assert set(seen) == {"ResourceConstrained"}, "and is not revised at each step"

@@ -1,4 +1,4 @@
-"""Floors of schedules where GPUs are short: others give way, and no limit is exceeded for a floor."""
+"""Scheduled minimums under shortage of GPUs."""
 
 import pytest
 
@@ -41,7 +41,7 @@ def test_a_scheduled_minimum_waits_for_gpus_within_the_capacity(least: int, coun
     assert {name: pools["main"] for name, pools in models.effective_targets().items()} == counts
     assert max(occupied) <= GPUS
     waits = ReasonCode.GPUS_OCCUPIED in {one.code for one in hold_of(models.controller.state, "day").limits}
-    assert waits is (least == 5), "who waits says so"
+    assert waits is (least == 5), "the wait has a reason"
 
 
 BASE = """

@@ -1,4 +1,4 @@
-"""Whose count a pool gets where saturation and the queueing model both look: every row of the table."""
+"""Arbitration between saturation and queueing: every row of the table."""
 
 import pytest
 
@@ -54,5 +54,5 @@ def test_a_veto_prevents_shrinks_only(saturation: int | None, queueing: int | No
     if found.code in {ReasonCode.SATURATION_VETO, ReasonCode.SHRINK_UNSAFE}:
         assert found.target == 3
     if saturation is not None and saturation > 3:
-        assert found.target >= 3, "what is saturated does not shrink"
+        assert found.target >= 3, "a saturated pool does not shrink"
     assert found.target in {3, saturation, queueing}

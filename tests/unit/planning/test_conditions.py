@@ -1,4 +1,4 @@
-"""What is said of a model's metrics and of its plan, since when, and what helps."""
+"""Conditions of a model: status, reason, remedy and transition time."""
 
 import pytest
 
@@ -200,7 +200,7 @@ def test_a_pool_with_target_zero_misses_no_metrics() -> None:
 
 
 class TwoModels:
-    """A fleet of two models of which one falls silent."""
+    """Controller of two models, one of which becomes silent."""
 
     def __init__(self) -> None:
         pool = PoolKnobs("decode", "decode")

@@ -1,4 +1,4 @@
-"""What is learned of how engines differ from their profiles, and when nothing is."""
+"""Correction factors of engine profiles."""
 
 import msgspec
 import pytest
@@ -25,7 +25,7 @@ BATCH = RATE * 200 * ITL_MS / 1_000.0
 
 
 class CorrectionHarness:
-    """Pools of the profile, with steady traffic."""
+    """Profiled pools under constant traffic."""
 
     def __init__(self, pools: dict[str, int], linear: LinearKnobs = LINEAR) -> None:
         roles = {"p": "prefill", "d": "decode", "a": "aggregated"}
@@ -67,7 +67,7 @@ def test_workers_of_all_pools_of_a_role_share_its_requests() -> None:
         harness = CorrectionHarness(pools)
         harness.interval()
         harness.interval()
-        assert harness.learned.decode == pytest.approx((1.0 + truth) / 2.0), "half a step, however many pools there are"
+        assert harness.learned.decode == pytest.approx((1.0 + truth) / 2.0), "half a step for any number of pools"
 
 
 def test_workers_of_different_engines_are_weighted_by_their_number() -> None:
@@ -115,7 +115,7 @@ def test_no_factor_changes_while_a_pool_changes(change: str) -> None:
     harness.interval()
     assert harness.learned.decode == learned
     harness.interval()
-    assert (harness.learned.decode == learned) == (change == "awaits"), "who is on its way may come at any time"
+    assert (harness.learned.decode == learned) == (change == "awaits"), "a pending worker may become ready at any time"
 
 
 def test_factors_are_exported_unless_they_hardly_changed() -> None:

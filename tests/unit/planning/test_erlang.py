@@ -1,4 +1,4 @@
-"""Waits for a free worker, held against what is known of queues."""
+"""Waits for a free worker, compared with results of queueing theory."""
 
 from math import exp, factorial
 from random import Random
@@ -11,7 +11,7 @@ from loadline.core.planning.sizing.erlang import workers_within
 
 
 def share_waiting(workers: int, busy: float) -> float:
-    """Erlang's formula as it is written."""
+    """Compute Erlang C from its definition."""
     full = busy**workers / factorial(workers) / (1 - busy / workers)
     return full / (sum(busy**k / factorial(k) for k in range(workers)) + full)
 
@@ -30,7 +30,7 @@ def test_a_longer_allowed_wait_lowers_the_late_fraction() -> None:
 
 
 def test_a_request_at_a_busy_worker_waits_for_the_request_in_service() -> None:
-    """However many workers: of those that find all of them busy, four fifths wait more than a fifth of a service."""
+    """At any count, four fifths of the requests that find all workers busy wait more than a fifth of a service."""
     late = share_waiting(40, 36.0) * 0.8
     assert workers_within(36.0, 100.0, [(20.0, 1.0)], 1 - late - 1e-9) == 40
     assert workers_within(36.0, 100.0, [(20.0, 1.0)], 1 - late + 1e-9) == 41
@@ -56,7 +56,7 @@ def test_the_wait_is_the_residual_service_time_plus_the_queue() -> None:
 
 
 def test_one_worker_suffices_exactly_while_the_wait_of_mm1_does() -> None:
-    """In M/M/1 a share ``rho * exp(-(1 - rho) * t / s)`` waits longer than t."""
+    """In M/M/1, the fraction ``rho * exp(-(1 - rho) * t / s)`` waits longer than t."""
     for wait_ms in (0.0, 50.0, 200.0, 900.0):
         late = 0.6 * exp(-0.4 * wait_ms / 100.0)
         assert workers_within(0.6, 100.0, [(wait_ms, 1.0)], 1 - late - 1e-9, variability=1.0) == 1
@@ -65,7 +65,7 @@ def test_one_worker_suffices_exactly_while_the_wait_of_mm1_does() -> None:
 
 def test_without_an_attainment_the_mean_wait_counts() -> None:
     assert [workers_within(busy, 100.0, [(0.0, 1.0)], 0.0) for busy in (0.0, 0.2, 1.0, 1.1, 7.0)] == [0, 1, 1, 2, 7]
-    assert workers_within(5_000.4, 100.0, [(10.0, 1.0)], 0.95) == 5_001, "of so many a few make no difference"
+    assert workers_within(5_000.4, 100.0, [(10.0, 1.0)], 0.95) == 5_001, "a few of so many do not matter"
 
 
 @given(st.floats(0.01, 300.0), st.floats(1.0, 1e4), st.floats(0.0, 1e5), st.floats(0.01, 0.999))

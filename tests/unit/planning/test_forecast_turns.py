@@ -1,4 +1,4 @@
-"""How a planner's questions reach a predictor, and how the answers come back."""
+"""Forecast requests of planners and their answers, over turns and effects."""
 
 import asyncio
 from typing import Any
@@ -28,8 +28,8 @@ from tests.support.memory import MemoryBus, MemoryStore
 QUESTION = ForecastQuery(Series((1.0, 2.0, 3.0), 60_000), 2)
 
 
-class Curious(Planner):
-    """Asks one question a turn, and keeps every answer."""
+class RequestingPlanner(Planner):
+    """Planner that requests one forecast per turn and records all answers."""
 
     answers: list[ForecastFitted | ForecastFailed] = field(default_factory=list)
     request: int = 0
@@ -51,13 +51,13 @@ class Curious(Planner):
 
 @pytest.fixture
 def controller(monkeypatch: pytest.MonkeyPatch) -> Controller:
-    monkeypatch.setitem(planners.PLANNERS, "static", Curious)
+    monkeypatch.setitem(planners.PLANNERS, "static", RequestingPlanner)
     return Controller(settings_of(ModelKnobs("m", (PoolKnobs("p", "decode"),), planner="static")))
 
 
-def planner(controller: Controller) -> Curious:
+def planner(controller: Controller) -> RequestingPlanner:
     found = controller._planners["m"]
-    assert isinstance(found, Curious)
+    assert isinstance(found, RequestingPlanner)
     return found
 
 
@@ -89,15 +89,15 @@ def test_a_performed_request_is_answered_by_a_forecast() -> None:
     assert msgspec.json.decode(msgspec.json.encode(event), type=AnyEvent) == event
 
 
-class Broken(InlineFitter):
-    """Raises what it must not."""
+class BrokenPredictor(InlineFitter):
+    """Predictor that raises an undocumented exception."""
 
     async def fit(self, question: ForecastQuery, deadline_s: float) -> Forecast | None:
         raise RuntimeError(f"{question.horizon} {deadline_s}")
 
 
-class Quiet(NullLog):
-    """Says nothing of exceptions either."""
+class SilentLog(NullLog):
+    """Log that ignores exceptions too."""
 
     def exception(self, event: str, **fields: Any) -> None:
         """Go on."""
@@ -105,7 +105,7 @@ class Quiet(NullLog):
 
 def test_a_failed_fit_is_answered_by_a_failure() -> None:
     put: list[AnyEvent] = []
-    asyncio.run(performer(put, Broken()).perform(FitForecast("m", 7, [QUESTION])))
+    asyncio.run(performer(put, BrokenPredictor()).perform(FitForecast("m", 7, [QUESTION])))
     (event,) = put
     assert isinstance(event, ForecastFailed)
     assert (event.model, event.request) == ("m", 7)
@@ -121,5 +121,5 @@ def performer(put: list[AnyEvent], fitter: InlineFitter) -> EffectRunner:
         subjects=Subjects("loadline"),
         keys=Keys("default"),
         put=put.append,
-        log=Quiet(),
+        log=SilentLog(),
     )

@@ -1,4 +1,4 @@
-"""GPUs for any number of pools: never too many, in the direction that was meant, and once is enough."""
+"""Counts within a band of GPUs: limits, direction of changes and stability."""
 
 from collections.abc import Sequence
 from itertools import product
@@ -29,8 +29,8 @@ def shares(draw: st.DrawFn) -> PoolGpus:
 
 
 @st.composite
-def legs(draw: st.DrawFn, most: int = 40) -> PoolChange:
-    """A pool within its bounds."""
+def pool_changes(draw: st.DrawFn, most: int = 40) -> PoolChange:
+    """Draw the change of a pool whose current count is within its bounds."""
     least = draw(st.integers(0, 3))
     highest = draw(st.none() | st.integers(least, most))
     counts = st.integers(least, most if highest is None else highest)
@@ -38,16 +38,16 @@ def legs(draw: st.DrawFn, most: int = 40) -> PoolChange:
 
 
 POOLS = st.lists(shares(), min_size=1, max_size=4)
-LEGS = st.lists(legs(), min_size=1, max_size=4)
+POOL_CHANGES = st.lists(pool_changes(), min_size=1, max_size=4)
 
 
-def gpus(many: Sequence[PoolChange], counts: Sequence[int]) -> int:
-    return total_of([leg.current_gpus() for leg in many], counts)
+def gpus(changes: Sequence[PoolChange], counts: Sequence[int]) -> int:
+    return total_of([change.current_gpus() for change in changes], counts)
 
 
-def moved(many: Sequence[PoolChange], counts: Sequence[int]) -> set[int]:
-    """The directions in which pools have moved."""
-    return {leg.step for leg, count in zip(many, counts, strict=True) if count != leg.current}
+def directions(changes: Sequence[PoolChange], counts: Sequence[int]) -> set[int]:
+    """Return the directions of the changes."""
+    return {change.step for change, count in zip(changes, counts, strict=True) if count != change.current}
 
 
 @given(POOLS, bands())
@@ -89,28 +89,28 @@ def test_gpus_beyond_the_maximum_of_one_pool_go_to_others() -> None:
     assert fit([PoolGpus(4, 1), PoolGpus(4, 2), PoolGpus(4, 1)], GpuBand(ceiling=12)) == [3, 3, 3]
 
 
-@given(LEGS, bands())
-def test_fitted_changes_never_reverse_the_proposal(many: list[PoolChange], band: GpuBand) -> None:
-    fitted = fit_changes(many, band)
+@given(POOL_CHANGES, bands())
+def test_fitted_changes_never_reverse_the_proposal(changes: list[PoolChange], band: GpuBand) -> None:
+    fitted = fit_changes(changes, band)
     if fitted.code is ReasonCode.GPU_BUDGET_RECONCILE:
         return
-    assert all(leg.between(count) for leg, count in zip(many, fitted.counts, strict=True))
-    standing = tuple(leg.current for leg in many)
-    tolerance = band.tolerance(*(leg.gpus for leg in many))
-    assert fitted.counts == standing or band.contains(gpus(many, fitted.counts), tolerance)
+    assert all(change.between(count) for change, count in zip(changes, fitted.counts, strict=True))
+    standing = tuple(change.current for change in changes)
+    tolerance = band.tolerance(*(change.gpus for change in changes))
+    assert fitted.counts == standing or band.contains(gpus(changes, fitted.counts), tolerance)
     if fitted.code is ReasonCode.GPU_BUDGET_GUARD_HOLD:
         assert fitted.counts == standing
 
 
-@given(LEGS, st.integers(0, 8), st.integers(0, 8))
+@given(POOL_CHANGES, st.integers(0, 8), st.integers(0, 8))
 def test_without_free_gpus_opposite_steps_apply_together_or_not_at_all(
-    many: list[PoolChange], give: int, room: int
+    changes: list[PoolChange], give: int, room: int
 ) -> None:
-    standing = gpus(many, [leg.current for leg in many])
-    fitted = fit_changes(many, GpuBand(standing - give, standing + room))
-    if {1, -1} <= {leg.step for leg in many}:
+    standing = gpus(changes, [change.current for change in changes])
+    fitted = fit_changes(changes, GpuBand(standing - give, standing + room))
+    if {1, -1} <= {change.step for change in changes}:
         free = ({1} if room else set()) | ({-1} if give else set())
-        assert moved(many, fitted.counts) >= {1, -1} or moved(many, fitted.counts) <= free
+        assert directions(changes, fitted.counts) >= {1, -1} or directions(changes, fitted.counts) <= free
 
 
 @pytest.mark.parametrize(
@@ -129,32 +129,36 @@ def test_a_pool_grows_alone_into_free_gpus() -> None:
     assert fit_changes([PoolChange(5, 6, 1), PoolChange(3, 2, 2)], GpuBand(floor=11)).counts == (6, 3)
 
 
-@given(LEGS, bands())
-def test_fitted_counts_are_stable(many: list[PoolChange], band: GpuBand) -> None:
-    once = fit_changes(many, band)
+@given(POOL_CHANGES, bands())
+def test_fitted_counts_are_stable(changes: list[PoolChange], band: GpuBand) -> None:
+    once = fit_changes(changes, band)
     assume(once.code is not ReasonCode.GPU_BUDGET_RECONCILE)
     again = [
-        PoolChange(n, n, leg.gpus, leg.replicas_min, leg.replicas_max) for n, leg in zip(once.counts, many, strict=True)
+        PoolChange(n, n, change.gpus, change.replicas_min, change.replicas_max)
+        for n, change in zip(once.counts, changes, strict=True)
     ]
     assert fit_changes(again, band).counts == once.counts
 
 
-@given(st.lists(legs(most=6), min_size=1, max_size=3), bands())
-def test_fit_direction_is_as_near_to_the_proposal_as_the_band_allows(many: list[PoolChange], band: GpuBand) -> None:
-    tolerance = band.tolerance(*(leg.gpus for leg in many))
-    assume(band.contains(gpus(many, [leg.current for leg in many]), tolerance))
-    opposite = {1, -1} <= {leg.step for leg in many}
+@given(st.lists(pool_changes(most=6), min_size=1, max_size=3), bands())
+def test_fit_direction_is_as_near_to_the_proposal_as_the_band_allows(changes: list[PoolChange], band: GpuBand) -> None:
+    tolerance = band.tolerance(*(change.gpus for change in changes))
+    assume(band.contains(gpus(changes, [change.current for change in changes]), tolerance))
+    opposite = {1, -1} <= {change.step for change in changes}
 
     def distance(counts: Sequence[int]) -> int:
-        return sum(abs(count - leg.proposed) for leg, count in zip(many, counts, strict=True))
+        return sum(abs(count - change.proposed) for change, count in zip(changes, counts, strict=True))
 
-    spans = [range(min(leg.current, leg.proposed), max(leg.current, leg.proposed) + 1) for leg in many]
+    spans = [
+        range(min(change.current, change.proposed), max(change.current, change.proposed) + 1) for change in changes
+    ]
     possible = [
         counts
         for counts in product(*spans)
-        if band.contains(gpus(many, counts), tolerance) and not (opposite and len(moved(many, counts) - {0}) == 1)
+        if band.contains(gpus(changes, counts), tolerance)
+        and not (opposite and len(directions(changes, counts) - {0}) == 1)
     ]
-    found = fit_direction(many, band)
+    found = fit_direction(changes, band)
     assert found in possible
     assert distance(found) == min(map(distance, possible))
 
@@ -173,8 +177,8 @@ def test_widest_ignores_unknown_widths_and_ceil_div_rounds_up() -> None:
 
 
 def test_a_pool_below_its_minimum_grows_at_the_expense_of_others() -> None:
-    many = [PoolChange(24, 23, 1, replicas_min=30), PoolChange(40, 39, 1, replicas_min=8)]
-    fitted = fit_changes(many, GpuBand(64, 64))
+    changes = [PoolChange(24, 23, 1, replicas_min=30), PoolChange(40, 39, 1, replicas_min=8)]
+    fitted = fit_changes(changes, GpuBand(64, 64))
     assert (fitted.counts, fitted.code) == ((30, 34), ReasonCode.GPU_BUDGET_RECONCILE)
     assert fit_changes([PoolChange(1, 2, 4, replicas_min=3)], GpuBand(ceiling=12)).counts == (3,)
     assert fit_changes([PoolChange(9, 9, 1, replicas_max=4), PoolChange(2, 2, 1)], GpuBand(8)).counts == (4, 4), (
@@ -195,5 +199,5 @@ def test_a_pool_below_its_minimum_grows_at_the_expense_of_others() -> None:
 def test_a_ceiling_limits_a_proposal_as_expected(
     current: tuple[int, ...], proposed: tuple[int, ...], expected: tuple[int, ...]
 ) -> None:
-    many = [PoolChange(now, new, 1) for now, new in zip(current, proposed, strict=True)]
-    assert fit_changes(many, GpuBand(ceiling=64)).counts == expected
+    changes = [PoolChange(now, new, 1) for now, new in zip(current, proposed, strict=True)]
+    assert fit_changes(changes, GpuBand(ceiling=64)).counts == expected

@@ -1,4 +1,4 @@
-"""The rails: each alone, the stronger over the weaker, and what holds whatever is proposed. GPU budgets are beside."""
+"""Guardrails: each alone, their precedence, and properties for any proposal; GPU budgets have a file of their own."""
 
 import pytest
 from hypothesis import assume, given
@@ -96,12 +96,12 @@ def test_stabilisation_never_grows_a_pool() -> None:
 @pytest.mark.parametrize(("wanted", "knob"), [(5, "cooldown_up_ms"), (3, "cooldown_down_ms")])
 def test_changes_wait_for_the_cooldown(what: str, wanted: int, knob: str) -> None:
     harness = GuardrailHarness(A, quorate=True, **{knob: MINUTE_MS})
-    assert harness.outcome(a=wanted) == ({"a": wanted}, []), "no change yet"
+    assert harness.outcome(a=wanted) == ({"a": wanted}, []), "no change has happened"
     setattr(harness.pool("a"), what, START)
     harness.now += MINUTE_MS - 1
     harness.report("a")
     assert harness.outcome(a=wanted) == ({"a": 4}, ["a:cooldown"])
-    assert harness.outcome(a=8 - wanted) == ({"a": 8 - wanted}, []), "the other direction has a knob of its own"
+    assert harness.outcome(a=8 - wanted) == ({"a": 8 - wanted}, []), "the other direction has its own knob"
     harness.now += 1
     assert harness.outcome(a=wanted) == ({"a": wanted}, [])
 
@@ -282,7 +282,7 @@ def test_every_change_of_a_proposal_has_a_reason(harness: GuardrailHarness, prop
     for name, target in draft.targets.items():
         said = [reason for reason in draft.limits if reason.pool == name]
         assert bool(said) or target == proposed.get(name, standing[name])
-        assert not said or said[0].numbers["allowed"] == target, "the strongest, said first, has the last word"
+        assert not said or said[0].numbers["allowed"] == target, "the strongest reason comes first"
         assert all(reason.sentence() for reason in said)
 
 

@@ -1,4 +1,4 @@
-"""The rails of one model's GPU budget."""
+"""Guardrails of the GPU budget of one model."""
 
 import pytest
 
@@ -45,7 +45,7 @@ def test_a_budget_below_the_current_gpus_shrinks_all_pools_in_proportion() -> No
     reconciled = ["b:gpu_budget_reconcile", "a:gpu_budget_reconcile"]
     assert GuardrailHarness(A, B).budget(9).outcome() == ({"a": 3, "b": 3}, reconciled)
     assert GuardrailHarness(A, B).budget(4).outcome() == ({"a": 1, "b": 1}, reconciled)
-    assert GuardrailHarness(A, B).budget(9).outcome(a=8, b=1) == ({"a": 3, "b": 3}, reconciled), "whatever is proposed"
+    assert GuardrailHarness(A, B).budget(9).outcome(a=8, b=1) == ({"a": 3, "b": 3}, reconciled), "for any proposal"
 
 
 def test_the_minimum_budget_grows_all_pools_in_proportion() -> None:
@@ -61,14 +61,18 @@ def test_the_minimum_budget_grows_all_pools_in_proportion() -> None:
 
 def test_a_held_pool_is_not_grown_to_reach_the_minimum_budget() -> None:
     harness = GuardrailHarness(A, PoolKnobs("c", "prefill"), standing=6).budget(16, gpus_min=11)
-    assert harness.outcome(a=4) == ({"a": 4, "c": 6}, []), "with a greatest budget it may be missed by one worker"
+    assert harness.outcome(a=4) == ({"a": 4, "c": 6}, []), (
+        "with a maximum budget the minimum may be missed by one worker"
+    )
     assert harness.outcome(a=3) == ({"a": 6, "c": 6}, ["a:gpu_budget_guard_hold"])
 
 
 def test_opposite_steps_apply_together_or_not_at_all() -> None:
     harness = GuardrailHarness(A, B).budget(12, gpus_min=12)
     assert harness.outcome(a=3, b=5) == ({"a": 4, "b": 4}, ["b:gpu_budget_guard_hold", "a:gpu_budget_guard_hold"])
-    assert harness.outcome(a=2, b=5)[0] == {"a": 2, "b": 4}, "the shrink first, growth when its GPUs are free"
+    assert harness.outcome(a=2, b=5)[0] == {"a": 2, "b": 4}, (
+        "the shrink is first, and the growth follows when GPUs are free"
+    )
 
 
 def test_a_shrink_that_feeds_a_growth_respects_the_minimum_budget() -> None:

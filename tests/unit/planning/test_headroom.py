@@ -1,4 +1,4 @@
-"""Whether pools that serve together hold too much or too little, and who grows or shrinks for it."""
+"""Headroom of the pools of a role, and the pools that grow or shrink for it."""
 
 import pytest
 

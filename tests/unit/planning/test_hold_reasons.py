@@ -1,4 +1,4 @@
-"""Where nothing can be planned the model holds, says why and what helps, and other models go on."""
+"""Reasons and remedies of models that are held, while other models are planned."""
 
 import json
 from collections.abc import Callable
@@ -25,8 +25,8 @@ def _model(name: str, planner: str, keys: str, objectives: str, role: str = "agg
     return f'{head}[[models.pools]]\nname = "main"\nrole = "{role}"\nreplicas_max = 9\n{keys}\n'
 
 
-class Two:
-    """Two models with two workers each: ``sick``, as a test has it, and ``sound``, whose traffic rises."""
+class SickAndSound:
+    """SickAndSound models with two workers each: ``sick`` as a test sets it up, and ``sound`` under rising traffic."""
 
     def __init__(
         self, folder: Path, planner: str, *, keys: str = LINEAR, objectives: str = "{}", role: str = "aggregated"
@@ -45,7 +45,7 @@ class Two:
         self._gone: list[StepItem] = []
 
     def run(self, seconds: int, sick: Callable[[int], Sample | None]) -> None:
-        """Go on, with this traffic of ``sick``; None is silence."""
+        """Run with this traffic of ``sick``; None: no reports."""
         for second in range(seconds):
             self._second += 1
             items = self._workers() if self._second == 1 else []
@@ -91,7 +91,7 @@ def idle(_second: int) -> Sample:
 
 
 def sweep(folder: Path, **changed: object) -> str:
-    """The keys of a pool whose profiles are these, with some of their values changed."""
+    """Return the keys of a pool with modified profiles."""
     prefill: dict[str, object] = {
         "prefill_isl": [100, 8_000],
         "prefill_ttft": [10.0, 400.0],
@@ -127,7 +127,7 @@ PLANNERS: Final = pytest.mark.parametrize("planner", ["throughput", "sla"])
 def test_an_impossible_profile_is_the_reason_of_a_hold(
     tmp_path: Path, planner: str, changed: dict[str, object], words: list[str]
 ) -> None:
-    two = Two(tmp_path, planner, keys=sweep(tmp_path, **changed))
+    two = SickAndSound(tmp_path, planner, keys=sweep(tmp_path, **changed))
     two.run(200, busy)
     assert two.counts["sick"] == []
     assert max(two.counts["sound"]) > 2
@@ -154,7 +154,7 @@ def test_a_missing_or_unreadable_profile_is_the_reason_of_a_hold(
     tmp_path: Path, planner: str, keys: str, words: list[str]
 ) -> None:
     sweep(tmp_path)
-    two = Two(tmp_path, planner, keys=keys)
+    two = SickAndSound(tmp_path, planner, keys=keys)
     two.run(200, busy)
     assert two.counts["sick"] == []
     assert max(two.counts["sound"]) > 2
@@ -163,7 +163,7 @@ def test_a_missing_or_unreadable_profile_is_the_reason_of_a_hold(
 
 @PLANNERS
 def test_a_profile_with_two_points_suffices(tmp_path: Path, planner: str) -> None:
-    two = Two(tmp_path, planner, keys=sweep(tmp_path))
+    two = SickAndSound(tmp_path, planner, keys=sweep(tmp_path))
     two.run(200, lambda _second: ARRIVALS | {"arrivals": 100})
     assert max(two.counts["sick"]) > 2
 
@@ -173,7 +173,7 @@ def test_a_profile_with_two_points_suffices(tmp_path: Path, planner: str) -> Non
 def test_an_objective_below_the_best_latency_of_the_profile_is_reported(
     tmp_path: Path, planner: str, objectives: str
 ) -> None:
-    two = Two(tmp_path, planner, objectives=objectives)
+    two = SickAndSound(tmp_path, planner, objectives=objectives)
     two.run(400, lambda _second: ARRIVALS | {"arrivals": 100})
     assert two.counts["sick"] == []
     assert max(two.counts["sound"]) > 2
@@ -182,8 +182,8 @@ def test_an_objective_below_the_best_latency_of_the_profile_is_reported(
 
 @PLANNERS
 def test_without_any_traffic_report_pools_are_held(tmp_path: Path, planner: str) -> None:
-    """All of the history is unknown: forecasts are asked for, and there is none."""
-    two = Two(tmp_path, planner)
+    """The whole history is unknown, so that there is no forecast."""
+    two = SickAndSound(tmp_path, planner)
     two.run(800, silent)
     assert two.counts["sick"] == []
     assert max(two.counts["sound"]) > 2
@@ -200,7 +200,7 @@ def test_without_any_traffic_report_pools_are_held(tmp_path: Path, planner: str)
     ],
 )
 def test_the_reason_names_the_missing_traffic_figure(tmp_path: Path, planner: str, said: Sample, words: str) -> None:
-    two = Two(tmp_path, planner)
+    two = SickAndSound(tmp_path, planner)
     two.run(400, lambda _second: said)
     assert two.counts["sick"] == []
     assert words in two.said[ReasonCode.TRAFFIC_UNKNOWN]
@@ -209,7 +209,7 @@ def test_the_reason_names_the_missing_traffic_figure(tmp_path: Path, planner: st
 @PLANNERS
 @pytest.mark.parametrize("role", ["aggregated", "decode"])
 def test_a_kv_cache_below_one_request_is_reported(tmp_path: Path, planner: str, role: str) -> None:
-    two = Two(tmp_path, planner, keys=LINEAR.replace("1e6", "1"), role=role)
+    two = SickAndSound(tmp_path, planner, keys=LINEAR.replace("1e6", "1"), role=role)
     two.run(200, busy)
     assert two.counts["sick"] == []
     assert ReasonCode.SLA_INFEASIBLE not in two.said
@@ -222,19 +222,19 @@ def test_a_kv_cache_below_one_request_is_reported(tmp_path: Path, planner: str, 
 @PLANNERS
 def test_failing_requests_alone_size_no_pool(tmp_path: Path, planner: str) -> None:
     failing = {"arrivals": 20, "completed": 20, "isl_tokens": 0.0, "osl_tokens": 0.0}
-    two = Two(tmp_path, planner)
+    two = SickAndSound(tmp_path, planner)
     two.run(300, lambda _second: failing)
     assert two.counts["sick"] == []
     assert ReasonCode.TRAFFIC_UNKNOWN in two.said
     two.run(400, lambda _second: ARRIVALS | {"arrivals": 100})
     before = two.counts["sick"][-1]
     two.run(1_500, lambda _second: ARRIVALS | {"arrivals": 100, "completed": 100, "osl_tokens": 0.0})
-    assert two.counts["sick"][-1] == before, "outputs are taken to be as long as they were"
+    assert two.counts["sick"][-1] == before, "output lengths are those of the past"
 
 
 @pytest.mark.parametrize("before_s", [0, 400])
 def test_no_requests_are_a_load_of_0(tmp_path: Path, before_s: int) -> None:
-    two = Two(tmp_path, "throughput")
+    two = SickAndSound(tmp_path, "throughput")
     two.run(before_s, lambda _second: ARRIVALS | {"arrivals": 10})
     two.run(800, idle)
     assert two.counts["sick"] == [1], "the least, and lengths are not asked for"
@@ -242,11 +242,11 @@ def test_no_requests_are_a_load_of_0(tmp_path: Path, before_s: int) -> None:
 
 @PLANNERS
 def test_a_gap_in_reports_is_not_idle_time(tmp_path: Path, planner: str) -> None:
-    two = Two(tmp_path, planner)
+    two = SickAndSound(tmp_path, planner)
     two.run(600, lambda _second: ARRIVALS | {"arrivals": 60})
     before = list(two.counts["sick"])
     two.run(600, silent)
-    assert two.counts["sick"] == before, "three intervals of which nothing is known take no worker away"
+    assert two.counts["sick"] == before, "three unknown intervals remove no worker"
     assert ReasonCode.TRAFFIC_UNKNOWN in two.said
     two.run(400, lambda _second: ARRIVALS | {"arrivals": 160})
-    assert len(two.counts["sick"]) > len(before), "and it goes on"
+    assert len(two.counts["sick"]) > len(before), "and planning continues"

@@ -1,4 +1,4 @@
-"""The HPA planner, against hand-computed cases and those of the original's documents and tests."""
+"""HPA planner: manual calculations, and cases of the documents and tests of Kubernetes."""
 
 from collections.abc import Sequence
 
@@ -21,7 +21,7 @@ ASIDE = GuardrailKnobs(
 
 
 class HpaHarness(FleetHarness):
-    """One pool, whose workers say one by one what a test wants; None is silence."""
+    """Pool whose workers report the values of a test; None: the worker is silent."""
 
     def __init__(self, workers: int, role: Role = "decode", standing: int | None = None, **knobs: float) -> None:
         super().__init__([PoolKnobs("p", role, replicas_max=1_000)], workers)
@@ -29,7 +29,7 @@ class HpaHarness(FleetHarness):
         self.pool("p").reset_desired(workers if standing is None else standing, self.now)
 
     def tell(self, values: Sequence[float | None], *, queue: bool = False) -> None:
-        """KV usage, or waiting requests, of each ready worker; it says nothing of the other."""
+        """Report KV usage or waiting requests of each ready worker, without the other metric."""
         self.sequence += 1
         for worker, value in zip(self.pool("p").workers, values, strict=False):
             if value is not None:
@@ -40,7 +40,7 @@ class HpaHarness(FleetHarness):
         return self.planner.plan(self.refresh(), self.now)
 
     def sync(self, values: Sequence[float | None], *, queue: bool = False) -> int:
-        """The count after the next sync, which is carried out at once."""
+        """Return the count after the next sync, which is applied at once."""
         self.now += SYNC_MS
         self.tell(values, queue=queue)
         count = self.look_on().targets.get("p", self.pool("p").effective_target(self.now))
@@ -55,7 +55,7 @@ class HpaHarness(FleetHarness):
         self.add_workers("p", count - pool.ready)
 
     def level(self, kv: float) -> int:
-        """A sync with all workers at this KV usage."""
+        """Sync with all workers at this KV usage."""
         return self.sync([kv] * self.pool("p").ready)
 
 

@@ -1,4 +1,4 @@
-"""The hybrid planner: what becomes of two opinions. Whose count a pool gets is tested with ``arbitrate``."""
+"""Hybrid planner: combination of two recommendations; ``arbitrate`` has tests of its own."""
 
 import pytest
 from msgspec import field
@@ -17,8 +17,8 @@ A = PoolKnobs("a", "aggregated", replicas_max=20)
 B = PoolKnobs("b", "aggregated", replicas_max=20)
 
 
-class Queues(QueueingPlanner):
-    """Says what it is told, and nothing of other pools."""
+class GivenQueueing(QueueingPlanner):
+    """Queueing planner with given counts, without a recommendation for other pools."""
 
     needs_: tuple[RoleDemand, ...] = ()
     wants: dict[str, int] = field(default_factory=dict)
@@ -35,8 +35,8 @@ class Queues(QueueingPlanner):
         return None if pool.name in self.wants else Reason(ReasonCode.TRAFFIC_UNKNOWN, pool.name)
 
 
-class Workers(SaturationPlanner):
-    """Likewise; a pool of which it is told nothing has no data."""
+class GivenSaturation(SaturationPlanner):
+    """Saturation planner with given counts; other pools have no data."""
 
     needs_: tuple[RoleDemand, ...] = ()
     wants: dict[str, int] = field(default_factory=dict)
@@ -52,14 +52,14 @@ class Workers(SaturationPlanner):
         return Recommendation(self.name, targets, tuple(reasons), {"a.held_low": 1.0}, self.needs_)
 
 
-class Table:
-    """Both sides, and the pools between them."""
+class HybridHarness:
+    """Hybrid planner with two given recommendations."""
 
     def __init__(self, *pools: PoolKnobs) -> None:
         self.line = FleetHarness(pools or (A,), STANDING)
         for pool in self.line.model.pools.values():
             pool.desired = STANDING
-        self.queues, self.workers = Queues(QueueingKnobs()), Workers(SaturationKnobs())
+        self.queues, self.workers = GivenQueueing(QueueingKnobs()), GivenSaturation(SaturationKnobs())
         self.planner = HybridPlanner(HybridKnobs(), self.queues, self.workers)
 
     def plan(self, queueing: dict[str, int], saturation: dict[str, int], *, safe: bool = True) -> Recommendation:
@@ -88,31 +88,31 @@ class Table:
 def test_arbitration_selects_the_count_of_a_pool(
     queueing: dict[str, int], saturation: dict[str, int], *, safe: bool, target: int | None, code: ReasonCode
 ) -> None:
-    found = Table().plan(queueing, saturation, safe=safe)
+    found = HybridHarness().plan(queueing, saturation, safe=safe)
     assert found.targets.get("a") == target
     assert code in {reason.code for reason in found.reasons}
 
 
 @pytest.mark.parametrize(("queueing", "saturation", "allowed"), [(0, 5, 4), (1, 5, 4), (1, 3, 3), (3, 1, 3), (4, 5, 4)])
 def test_a_scale_down_is_limited_to_safe_workers(queueing: int, saturation: int, allowed: int) -> None:
-    found = Table().plan({"a": queueing}, {"a": saturation})
+    found = HybridHarness().plan({"a": queueing}, {"a": saturation})
     assert found.targets == {"a": allowed}
     assert (ReasonCode.SHRINK_STEPWISE in {reason.code for reason in found.reasons}) is (allowed > queueing)
 
 
 def test_pools_without_a_recommendation_do_not_affect_others() -> None:
-    found = Table(A, B).plan({"a": 8}, {"b": 7})
+    found = HybridHarness(A, B).plan({"a": 8}, {"b": 7})
     assert found.targets == {"a": 8, "b": 7}
     codes = {(reason.pool, reason.code) for reason in found.reasons}
     assert {("a", ReasonCode.QUEUEING_ALONE), ("b", ReasonCode.SATURATION_ALONE)} <= codes
 
 
 def test_the_explanation_has_the_row_and_the_reasons_of_both_planners() -> None:
-    found = Table().plan({"a": 8}, {"a": 7})
+    found = HybridHarness().plan({"a": 8}, {"a": 7})
     assert found.reasons[0] == Reason(ReasonCode.QUEUEING_LEADS, "a", {"saturation": 7.0, "queueing": 8.0})
     assert found.reasons[0].sentence() == "a: the queueing model recommends 8, saturation 7"
     assert [reason.detail for reason in found.reasons[1:3]] == ["queues", "workers"]
-    assert found.reasons[-1].code is ReasonCode.FORECAST_FALLBACK, "what is said of the model"
+    assert found.reasons[-1].code is ReasonCode.FORECAST_FALLBACK, "reasons of the whole model"
     assert found.inputs == {"requests_per_s": 7.0, "a.held_low": 1.0}
 
 
@@ -120,13 +120,13 @@ def test_every_row_has_a_sentence_with_the_known_counts() -> None:
     for queueing in ({}, {"a": 3}, {"a": 5}, {"a": 8}):
         for saturation in ({}, {"a": 3}, {"a": 5}, {"a": 8}):
             for safe in (False, True):
-                found = Table().plan(queueing, saturation, safe=safe)
+                found = HybridHarness().plan(queueing, saturation, safe=safe)
                 assert found.reasons[0].pool == "a"
                 assert found.reasons[0].sentence().startswith("a: ")
 
 
 def test_it_wakes_for_the_earlier_of_both_planners() -> None:
-    table = Table()
+    table = HybridHarness()
     table.queues.demand.next_ms, table.workers.next_ms = 2_000, 1_000
     assert table.planner.next_wake() == 1_000
     table.queues.demand.next_ms = 500
@@ -140,21 +140,21 @@ THEIRS = RoleDemand("aggregated", 6.5, {"a": 1.0, "b": 1.0})
 
 
 def needs(
-    table: Table, queueing: dict[str, int], saturation: dict[str, int], *, safe: bool = True
+    table: HybridHarness, queueing: dict[str, int], saturation: dict[str, int], *, safe: bool = True
 ) -> tuple[RoleDemand, ...]:
     table.queues.needs_, table.workers.needs_ = (OURS,) if queueing else (), (THEIRS,)
     return table.plan(queueing, saturation, safe=safe).demands
 
 
 def test_the_demand_is_that_of_the_planner_that_knows_it() -> None:
-    assert needs(Table(A, B), {"a": 5, "b": 6}, {"a": 5, "b": 5}) == (OURS,)
-    assert needs(Table(A, B), {}, {"a": 7, "b": 5}) == (THEIRS,)
+    assert needs(HybridHarness(A, B), {"a": 5, "b": 6}, {"a": 5, "b": 5}) == (OURS,)
+    assert needs(HybridHarness(A, B), {}, {"a": 7, "b": 5}) == (THEIRS,)
 
 
 def test_counts_of_the_other_planner_become_a_demand_of_their_capacity() -> None:
-    (grown,) = needs(Table(A, B), {"a": 5, "b": 5}, {"a": 7, "b": 5})
+    (grown,) = needs(HybridHarness(A, B), {"a": 5, "b": 5}, {"a": 7, "b": 5})
     assert grown == RoleDemand("aggregated", 7 * 4.0 + 5 * 10.0, OURS.capacities)
-    (kept,) = needs(Table(A, B), {"a": 5, "b": 4}, {"a": 5, "b": 5}, safe=False)
+    (kept,) = needs(HybridHarness(A, B), {"a": 5, "b": 4}, {"a": 5, "b": 5}, safe=False)
     assert kept == RoleDemand("aggregated", 5 * 4.0 + 5 * 10.0, OURS.capacities)
 
 

@@ -1,4 +1,4 @@
-"""The KPA planner, against hand-computed cases and those of the original's tests."""
+"""KPA planner: manual calculations, and cases of Knative's tests."""
 
 import pytest
 
@@ -16,7 +16,7 @@ RATES = {"target_utilization": 1.0, "max_scale_up_rate": 10.0, "max_scale_down_r
 
 
 class KpaHarness(FleetHarness):
-    """One pool whose first worker has what a test puts in flight; the others have nothing, or are silent."""
+    """Pool whose first worker has all requests in flight; the others are idle or silent."""
 
     def __init__(self, workers: int, role: Role = "decode", **knobs: float) -> None:
         super().__init__([PoolKnobs("p", role, replicas_max=10_000)], workers)
@@ -28,7 +28,7 @@ class KpaHarness(FleetHarness):
         return self.planner.plan(self.refresh(), self.now)
 
     def run(self, seconds: int, in_flight: int) -> Recommendation:
-        """A look a second, for the last ``seconds``."""
+        """Evaluate once per second for some seconds."""
         for _ in range(seconds):
             self.now += SECOND_MS
             recommendation = self.look_on(in_flight)
@@ -38,7 +38,7 @@ class KpaHarness(FleetHarness):
         return recommendation.targets.get("p", self.pool("p").effective_target(self.now))
 
     def ready(self, count: int) -> None:
-        """So many workers are ready from now on."""
+        """Set the number of ready workers."""
         pool = self.pool("p")
         pool.reset_desired(count, self.now)
         while pool.ready > count:
@@ -46,8 +46,8 @@ class KpaHarness(FleetHarness):
         self.add_workers("p", count - pool.ready)
 
 
-class Scale:
-    """The decision alone: windows whose means are given, as the original's tests give them."""
+class KpaTicks:
+    """Ticks with given means of both windows, as in Knative's tests."""
 
     def __init__(self, ready: int = 1, **knobs: float) -> None:
         self.line = FleetHarness([PoolKnobs("p", "decode")], ready)
@@ -57,7 +57,7 @@ class Scale:
         self.reasons: tuple[Reason, ...] = ()
 
     def at(self, seconds: float, stable: float, panic: float, ready: int | None = None) -> int:
-        """The count at a time, with these means over a stable window of 60 samples and a panic window of 6."""
+        """Return the count at a time, for means over a stable window of 60 samples and a panic window of 6."""
         now, pool = START + int(seconds * SECOND_MS), self.line.pool("p")
         while ready is not None and pool.ready > ready:
             self.line.remove_newest("p")
@@ -94,7 +94,7 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_counts_equal_those_of_knatives_test_table(case: str) -> None:
     target, ready, stable, panic, count = CASES[case]
-    assert Scale(ready, target_concurrency=float(target)).at(0, stable, panic) == count
+    assert KpaTicks(ready, target_concurrency=float(target)).at(0, stable, panic) == count
 
 
 @pytest.mark.parametrize(
@@ -110,61 +110,61 @@ def test_counts_equal_those_of_knatives_test_table(case: str) -> None:
     ],
 )
 def test_small_rates_allow_a_change_by_one(knobs: dict[str, float], ready: int, in_flight: int, count: int) -> None:
-    scale = Scale(ready, **knobs)
+    scale = KpaTicks(ready, **knobs)
     assert scale.at(0, in_flight, in_flight) == count
 
 
 @pytest.mark.parametrize(("stable", "panic", "count"), [(50, 30, 50), (20, 30, 30)])
 def test_in_panic_the_higher_of_both_windows_counts(stable: float, panic: float, count: int) -> None:
-    scale = Scale(5, target_concurrency=1.0)
+    scale = KpaTicks(5, target_concurrency=1.0)
     scale.watch.panic_at_ms = START - 5 * SECOND_MS
     assert scale.at(0, stable, panic) == count
     assert scale.reasons[0].code == ReasonCode.PANIC
 
 
 def test_each_surge_begins_a_panic() -> None:
-    scale = Scale(1, target_concurrency=1.0)
+    scale = KpaTicks(1, target_concurrency=1.0)
     for second, ready in enumerate((1, 6, 36, 216)):
         assert scale.at(second, ready * 6, ready * 6, ready) == ready * 6
         assert scale.watch.panic_at_ms == START + second * SECOND_MS
 
 
 def test_panic_ends_after_a_slow_increase() -> None:
-    scale = Scale(10, target_concurrency=1.0)
+    scale = KpaTicks(10, target_concurrency=1.0)
     assert scale.at(0, 11, 25) == 25
     assert scale.at(30, 30, 41, 40) == 41
     assert scale.watch.panic_at_ms == START, "41 is not twice 40"
-    assert scale.at(62, 50, 56, 55) == 50, "calm again: the stable window counts"
+    assert scale.at(62, 50, 56, 55) == 50, "after the panic the stable window counts"
     assert scale.watch.panic_at_ms == -1
 
 
 def test_panic_continues_during_the_surge() -> None:
-    scale = Scale(10, target_concurrency=1.0)
+    scale = KpaTicks(10, target_concurrency=1.0)
     assert scale.at(0, 11, 25) == 25
     assert scale.at(30, 30, 80, 40) == 80
     assert scale.watch.panic_at_ms == START + 30 * SECOND_MS
 
 
 def test_panic_keeps_the_highest_count_until_it_ends() -> None:
-    scale = Scale(1, target_concurrency=10.0)
+    scale = KpaTicks(1, target_concurrency=10.0)
     assert scale.at(0, 100, 100) == 10
     assert scale.at(0, 100, 1_000, 10) == 100
     assert scale.at(30, 1, 1) == 100
-    assert scale.at(60, 1, 1) == 100, "a whole stable window, and not a moment less"
+    assert scale.at(60, 1, 1) == 100, "the panic lasts a whole stable window"
     assert scale.reasons[0].numbers["left_ms"] == 0
     assert scale.at(61, 1, 1) == 1
-    assert scale.at(70, 10, 40, 1) == 4, "the next panic knows nothing of the last one"
+    assert scale.at(70, 10, 40, 1) == 4, "the minimum of the last panic is reset"
 
 
 def test_panic_begins_at_the_threshold_and_not_below() -> None:
     for in_flight, panics in ((19, False), (20, True)):
-        scale = Scale(10, target_concurrency=1.0)
+        scale = KpaTicks(10, target_concurrency=1.0)
         scale.at(0, 5, in_flight)
         assert (scale.watch.panic_at_ms >= 0) is panics
 
 
 def test_a_scale_down_waits_for_its_delay() -> None:
-    scale = Scale(1, target_concurrency=10.0, panic_threshold=100.0, scale_down_delay_ms=300_000)
+    scale = KpaTicks(1, target_concurrency=10.0, panic_threshold=100.0, scale_down_delay_ms=300_000)
     assert scale.at(2, 40, 40) == 4
     assert scale.at(300, 0, 0) == 4
     assert [r.code for r in scale.reasons] == [ReasonCode.CONCURRENCY_TARGET, ReasonCode.HIGHEST_RECOMMENDATION]
@@ -177,13 +177,13 @@ def test_a_scale_down_waits_for_its_delay() -> None:
 
 
 def test_without_a_delay_it_scales_down_at_once() -> None:
-    scale = Scale(1, target_concurrency=10.0, panic_threshold=100.0)
+    scale = KpaTicks(1, target_concurrency=10.0, panic_threshold=100.0)
     assert [scale.at(0, 40, 40), scale.at(0.5, 20, 20)] == [4, 2]
 
 
 def test_rounding_errors_add_no_worker() -> None:
     # 3 x 0.7 is 2.0999999999999996 in floats, and 8.4 divided by it a little more than 4.
-    scale = Scale(4, target_concurrency=3.0, target_utilization=0.7)
+    scale = KpaTicks(4, target_concurrency=3.0, target_utilization=0.7)
     assert scale.at(0, 8.4, 8.4) == 4
 
 

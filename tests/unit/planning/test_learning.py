@@ -1,4 +1,4 @@
-"""What agents learn outlives them: written by the leader now and then, believed where nothing better is known."""
+"""Learned parameters: export, storage by the leader, and import by its successor."""
 
 import asyncio
 from collections.abc import Callable
@@ -29,8 +29,8 @@ KEYS = Keys("default")
 KNOWN = LearnedState(start_ups_ms={"decode": [40_000, 50_000]})
 
 
-class Pupil(StaticPlanner):
-    """Learns whatever it is taught, but for what makes no sense."""
+class LearningPlanner(StaticPlanner):
+    """Planner that imports any valid parameters."""
 
     facts: bytes | None = None
 
@@ -44,18 +44,18 @@ class Pupil(StaticPlanner):
             self.facts = data
 
 
-def pupil(facts: bytes | None = None) -> Pupil:
-    return Pupil(StaticKnobs(), facts=facts)
+def learning_planner(facts: bytes | None = None) -> LearningPlanner:
+    return LearningPlanner(StaticKnobs(), facts=facts)
 
 
 def start_ups(world: ControllerWorld) -> dict[str, list[int]]:
     return {pool.name: pool.start_ups_ms for pool in world.controller.state.fleet.models["m"].pools.values()}
 
 
-def saved(world: ControllerWorld, planner: Pupil | None = None) -> list[SaveLearned]:
-    """What would be written after another second."""
+def saved(world: ControllerWorld, planner: LearningPlanner | None = None) -> list[SaveLearned]:
+    """Return what a leader would write after another second."""
     world.now += 1_000
-    return save({"m": planner or pupil()}, "all", world.controller.state, world.now)
+    return save({"m": planner or learning_planner()}, "all", world.controller.state, world.now)
 
 
 def test_a_leader_writes_an_observed_start_up_time_once() -> None:
@@ -63,7 +63,7 @@ def test_a_leader_writes_an_observed_start_up_time_once() -> None:
     world.run(10)
     world.kv = 0.99
     world.run(600)
-    assert [e for e in world.effects if isinstance(e, SaveLearned)] == [], "nobody has come yet"
+    assert [e for e in world.effects if isinstance(e, SaveLearned)] == [], "no worker is ready yet"
     world.register("decode", "d3")
     took = start_ups(world)["decode"]
     assert len(took) == 1
@@ -100,7 +100,7 @@ def test_an_agent_uses_the_stored_start_up_time() -> None:
     world.controller.handle([LearnedRead({"m": KNOWN, "gone": KNOWN})], world.now)
     assert start_ups(world) == {"prefill": [], "decode": [40_000, 50_000]}
     assert world.controller.state.fleet.models["m"].pools["decode"].start_up_ms(1) == 50_000
-    assert list(world.controller.state.stored) == ["gone", "m"], "other settings may name it"
+    assert list(world.controller.state.stored) == ["gone", "m"], "later settings may use it"
 
 
 def test_a_start_up_time_is_limited_to_the_deadline() -> None:
@@ -135,15 +135,15 @@ def test_a_planner_imports_once_and_from_its_own_kind_only() -> None:
     world = ControllerWorld()
     state = world.controller.state
     state.stored = {"m": LearnedState(planner="static", data=b"facts")}
-    planner = pupil()
+    planner = learning_planner()
     ingest(state, {"m": planner}, ["m"])
     assert planner.facts == b"facts"
-    wiser = pupil(b"better")
+    wiser = learning_planner(b"better")
     ingest(state, {"m": wiser}, ["m"])
     assert wiser.facts == b"better"
     assert "learned_ignored" not in state.counters
     state.stored = {"m": LearnedState(planner="queueing", data=b"facts")}
-    other = pupil()
+    other = learning_planner()
     ingest(state, {"m": other}, ["m"])
     assert (other.facts, state.counters["learned_ignored"]) == (None, 1)
 
@@ -152,7 +152,7 @@ def test_a_planner_imports_once_and_from_its_own_kind_only() -> None:
 def test_unusable_parameters_are_counted_and_ignored(data: bytes) -> None:
     world = ControllerWorld()
     world.controller.state.stored = {"m": LearnedState(start_ups_ms={"decode": [5]}, planner="static", data=data)}
-    ingest(world.controller.state, {"m": pupil()}, ["m"])
+    ingest(world.controller.state, {"m": learning_planner()}, ["m"])
     assert world.controller.state.counters["learned_ignored"] == 1
     assert start_ups(world)["decode"] == [5]
 
@@ -161,15 +161,15 @@ def test_parameters_not_learned_again_stay_stored() -> None:
     world = booted()
     world.controller.state.stored = {"m": LearnedState(planner="queueing", data=b"of another")}
     assert saved(world) == []
-    [effect] = saved(world, pupil(b"mine"))
+    [effect] = saved(world, learning_planner(b"mine"))
     assert (effect.learned.planner, effect.learned.data) == ("static", b"mine")
 
 
 def test_oversized_parameters_are_not_written() -> None:
     world = booted()
-    assert saved(world, pupil(b"x" * (DATA_BYTES_MAX + 1))) == []
+    assert saved(world, learning_planner(b"x" * (DATA_BYTES_MAX + 1))) == []
     assert world.controller.state.counters["learned_too_large"] == 1
-    assert saved(world, pupil(b"x" * DATA_BYTES_MAX)) != []
+    assert saved(world, learning_planner(b"x" * DATA_BYTES_MAX)) != []
 
 
 def test_a_snapshot_contains_learned_parameters() -> None:
@@ -224,9 +224,9 @@ def test_unreadable_parameters_are_rejected(value: bytes, reason: Rejection) -> 
 def test_nothing_is_written_before_the_stored_value_is_read() -> None:
     world = booted()
     world.controller.state.registry_read = False
-    assert saved(world, pupil(b"mine")) == []
+    assert saved(world, learning_planner(b"mine")) == []
     world.controller.state.registry_read = True
-    assert saved(world, pupil(b"mine")) != []
+    assert saved(world, learning_planner(b"mine")) != []
 
 
 def test_only_the_current_leader_writes_and_an_unreachable_store_does_no_harm() -> None:

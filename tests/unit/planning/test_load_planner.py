@@ -1,4 +1,4 @@
-"""The load planner, and the SLA planner above whose floor it works."""
+"""Load planner, and the SLA planner that combines it with a minimum."""
 
 import pytest
 
@@ -20,7 +20,7 @@ UP = 800
 
 
 class LoadPlannerHarness:
-    """A decode pool whose workers have the blocks that a test gives them."""
+    """Decode pool whose workers report the KV blocks of a test."""
 
     def __init__(self, planner: LoadPlanner | SlaPlanner | None = None, workers: int = 3) -> None:
         self.world = FleetHarness([PoolKnobs("d", "decode", replicas_max=20)], workers)
@@ -132,7 +132,7 @@ def test_without_a_rising_latency_observed_loads_are_accepted() -> None:
             said = WorkerSample(harness.world.sequence, 0, kv_blocks_used=400, running_requests=1, itl_ms=20.0)
             harness.world.fleet.ingest(reported(worker, said, pool="d"), harness.world.now)
         recommendation = harness.planner.plan(harness.world.refresh(), harness.world.now)
-    assert recommendation.targets == {}, "400 are no reason to grow, and 600 have not been seen"
+    assert recommendation.targets == {}, "400 need no growth, and 600 were not observed"
 
 
 def test_a_full_cache_is_an_overload_at_any_itl() -> None:
@@ -196,12 +196,12 @@ def sla_learned() -> LoadPlannerHarness:
 def test_steps_by_load_respect_the_minimum_and_need_it_to_shrink() -> None:
     harness = sla_learned()
     assert hear(harness, 270, 100, 100, 100).targets == {}
-    assert hear(sla_learned(), 150, 100, 110, 120, seconds=170).targets == {}, "what has just begun only grows"
+    assert hear(sla_learned(), 150, 100, 110, 120, seconds=170).targets == {}, "it only grows after a start"
     assert hear(sla_learned(), 150, 100, 110, 120, seconds=190).targets == {"d": 2}
     blind = sla_learned()
     recommendation = blind.run(100, 100, 100)
     assert (recommendation.targets, codes(recommendation)[0]) == ({}, ReasonCode.TRAFFIC_UNKNOWN)
-    assert sla_grows_blind(), "a load that is too high needs no traffic to be seen"
+    assert sla_grows_blind(), "an overload is detected without traffic"
 
 
 def sla_grows_blind() -> bool:
@@ -213,10 +213,10 @@ def test_no_pool_shrinks_while_a_frontend_is_silent() -> None:
     sample = TrafficSample(1, 1_000, 1, 1, isl_tokens=500.0, osl_tokens=100.0)
     hear(harness, 150, 100, 110, 120, seconds=185)
     harness.world.model.traffic.ingest(TrafficReported("m", "silent", 1, sample), harness.world.now)
-    assert hear(harness, 150, 100, 110, 120, seconds=5).targets == {"d": 2}, "it has only just been heard"
+    assert hear(harness, 150, 100, 110, 120, seconds=5).targets == {"d": 2}, "it has just reported"
     recommendation = hear(harness, 150, 100, 110, 120, seconds=30)
     assert (recommendation.targets, codes(recommendation)[0]) == ({}, ReasonCode.TRAFFIC_INCOMPLETE)
-    assert hear(harness, 150, 100, 110, 120, seconds=30).targets == {"d": 2}, "it has been gone for a minute"
+    assert hear(harness, 150, 100, 110, 120, seconds=30).targets == {"d": 2}, "it has been silent for a minute"
 
 
 def test_an_unreached_minimum_is_reported() -> None:

@@ -1,4 +1,4 @@
-"""What the load planner makes of ramps, of prefill, and of workers that have just come."""
+"""Load planner under ramps, for prefill, and with new workers."""
 
 import pytest
 
@@ -11,8 +11,8 @@ from tests.support.fleet_harness import FleetHarness, reported
 from tests.unit.planning.test_load_planner import LoadPlannerHarness, codes
 
 
-class PrefillDesk:
-    """A prefill pool whose workers compute prompts of 1,000 tokens, for 100 ms each."""
+class PrefillHarness:
+    """Prefill pool whose workers compute prompts of 1,000 tokens in 100 ms each."""
 
     def __init__(self, workers: int) -> None:
         self.world = FleetHarness([PoolKnobs("p", "prefill", replicas_max=20)], workers)
@@ -24,7 +24,7 @@ class PrefillDesk:
     def run(
         self, computing: list[int], seconds: int = 300, *, queue_tokens: int = 0, first_tokens: int = 1_000
     ) -> Recommendation:
-        """Of ten seconds each worker computes for so many; the queue of each grows by so many tokens a second."""
+        """Run with these busy seconds in ten and this growth of the queue in tokens/s, per worker."""
         for second in range(seconds):
             self.world.now += 1_000
             self.world.sequence += 1
@@ -43,21 +43,21 @@ class PrefillDesk:
 
 
 def test_prefill_shrinks_by_busy_workers_instead_of_queues() -> None:
-    busy = PrefillDesk(4).run([7, 7, 7, 7])
+    busy = PrefillHarness(4).run([7, 7, 7, 7])
     assert (busy.targets, codes(busy)) == ({}, [ReasonCode.CONSOLIDATION_REFUSED]), (
         "3.5 busy ones by 80 % need more than three"
     )
-    assert PrefillDesk(4).run([3, 3, 3, 3]).targets == {"p": 3}
+    assert PrefillHarness(4).run([3, 3, 3, 3]).targets == {"p": 3}
 
 
 def test_one_worker_with_a_long_prompt_does_not_prevent_a_shrink() -> None:
-    assert PrefillDesk(6).run([10, 1, 1, 1, 1, 1], first_tokens=12_000).targets == {"p": 5}
+    assert PrefillHarness(6).run([10, 1, 1, 1, 1, 1], first_tokens=12_000).targets == {"p": 5}
 
 
 def test_prefill_grows_by_the_growth_of_the_queues() -> None:
-    harness = PrefillDesk(4)
+    harness = PrefillHarness(4)
     harness.run([9, 9, 9, 9])
-    assert PrefillDesk(4).run([9, 9, 9, 9], seconds=330).targets == {}
+    assert PrefillHarness(4).run([9, 9, 9, 9], seconds=330).targets == {}
     # Every worker gets 10,000 tokens a second more than it computes: by the means of 5 s and of a minute that is work
     # for 1.2 of them, and 3.8 have been computing.
     assert harness.run([10, 10, 10, 10], seconds=30, queue_tokens=10_000).targets == {"p": 6}
@@ -130,5 +130,5 @@ def test_either_load_grows_an_aggregated_pool_and_only_both_shrink_it() -> None:
 
     world.pool("a").desired = 3
     assert run(500, 900).targets == {"a": 4}
-    assert run(500, 100).targets == {}, "they compute all the time"
+    assert run(500, 100).targets == {}, "they are always busy"
     assert run(0, 100).targets == {"a": 2}

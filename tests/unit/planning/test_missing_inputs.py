@@ -1,4 +1,4 @@
-"""What a planner needs and has not got."""
+"""Missing inputs of planners."""
 
 from loadline.core.controller import Controller
 from loadline.core.engines.profile import EngineProfile, LinearKnobs
@@ -59,7 +59,9 @@ def test_profiles_are_in_the_settings_and_not_in_a_snapshot() -> None:
 def test_a_pool_with_target_zero_misses_no_worker() -> None:
     pools = tuple(PoolKnobs(name, "decode", replicas_min=0) for name in ("big", "small"))
     made = Controller(Settings("a", "all", (ModelKnobs("m", pools),)))
-    assert said(made) == ["m: no worker of pool big is ready", "m: no worker of pool small is ready"], "nothing serves"
+    assert said(made) == ["m: no worker of pool big is ready", "m: no worker of pool small is ready"], (
+        "no worker serves"
+    )
     for name, count in (("big", 1), ("small", 0)):
         made.state.fleet.models["m"].pools[name].reset_desired(count, START)
     assert said(made) == ["m: no worker of pool big is ready"]

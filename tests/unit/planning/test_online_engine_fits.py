@@ -1,4 +1,4 @@
-"""Engines without a profile, in the queueing planner: they are learned from what their workers report."""
+"""Queueing planner for engines without a profile, which are fitted to reported iterations."""
 
 import random
 from typing import Any
@@ -23,7 +23,7 @@ POOL = PoolKnobs("p", "aggregated", replicas_max=50)
 
 
 class OnlineFitHarness:
-    """A planner, a pool of two workers that say what their iterations take, and a frontend."""
+    """Planner with a pool of two workers that report iteration times, and a frontend."""
 
     def __init__(self, knobs: QueueingKnobs | None = None, engine: EngineProfile | None = None, ranks: int = 1) -> None:
         self.world = FleetHarness([POOL], 2)
@@ -40,7 +40,7 @@ class OnlineFitHarness:
         self.sequence = 0
 
     def hear(self, seconds: int, *, slower: float = 1.0) -> Recommendation:
-        """100 requests a second, and workers with anything to do."""
+        """Report 100 requests/s and busy workers."""
         for _ in range(seconds):
             self.world.now += 1_000
             self.sequence += 1
@@ -70,7 +70,7 @@ def serves(recommendation: Recommendation) -> float:
 
 @pytest.fixture
 def told() -> float:
-    """Requests a second of a worker of which the configuration says the truth."""
+    """Return the rate in requests/s of a worker with a correct profile."""
     return serves(OnlineFitHarness(engine=EngineProfile(linear=TRUE)).hear(60))
 
 
@@ -111,7 +111,7 @@ def test_a_fit_is_used_by_the_next_agent_at_once(told: float) -> None:
     data = harness.planner.export_learned()
     assert data is not None
     harness.hear(60)
-    assert harness.planner.export_learned() == data, "nothing new is not written again"
+    assert harness.planner.export_learned() == data, "unchanged parameters are not written again"
     heir = OnlineFitHarness()
     heir.planner.import_learned(data)
     assert heir.planner.export_learned() == data
@@ -136,7 +136,7 @@ def test_a_pool_with_new_engines_is_fitted_again(change: dict[str, Any], told: f
     harness.hear(120)
     harness.pool.knobs = replace(POOL, **change)
     assert harness.hear(1).demands[0].capacities == {}
-    assert harness.planner.export_learned() is None, "what was learned of the old ones is not kept as of the new ones"
+    assert harness.planner.export_learned() is None, "fits of the old engines are not used for the new ones"
     assert harness.hear(8, slower=1.9).reasons[0].code is ReasonCode.ENGINE_LEARNING
     assert serves(harness.hear(120, slower=1.9)) < 0.7 * told
 

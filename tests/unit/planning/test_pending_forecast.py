@@ -1,4 +1,4 @@
-"""One question at a time, and of all answers only the one to it."""
+"""Pending forecasts: one request at a time, and only its answer counts."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A turn plans a bounded number of models: those first that have waited longest, and all of them soon."""
+"""Turns plan a bounded number of models, the longest waiting first."""
 
 from typing import ClassVar
 
@@ -22,8 +22,8 @@ FIRST, SECOND, LAST = NAMES[:PLANNED_MAX], NAMES[PLANNED_MAX : 2 * PLANNED_MAX],
 AWAY_MS = 1_000_000
 
 
-class Noting(Planner):
-    """Says nothing, and notes that it was asked and what it was told."""
+class RecordingPlanner(Planner):
+    """Planner that records its evaluations and forecasts."""
 
     asked_of: ClassVar[list[str]] = []
     told: list[int] = field(default_factory=list)
@@ -40,8 +40,8 @@ class Noting(Planner):
         self.told.append(answer.request)
 
 
-class Models:
-    """A controller that has just planned each of its models."""
+class PlannedModels:
+    """Controller that has planned each of its models."""
 
     def __init__(self) -> None:
         self.now, self._sequence = START, 0
@@ -50,60 +50,60 @@ class Models:
         self.turn(RegistryRead([]))
 
     def turn(self, *events: AnyEvent) -> list[str]:
-        """The models that the next turn plans, in their order."""
+        """Return the models that the next turn plans, in order."""
         self.now += 2
-        Noting.asked_of.clear()
+        RecordingPlanner.asked_of.clear()
         self.controller.handle(events, self.now)
-        return list(Noting.asked_of)
+        return list(RecordingPlanner.asked_of)
 
     def change(self, names: list[str]) -> list[str]:
-        """The models that a turn plans in which these have changed."""
+        """Return the models that a turn plans after changes of some."""
         self._sequence += 1
         sample = TrafficSample(self._sequence, 1_000, 1, 1)
         return self.turn(*(TrafficReported(name, "f", 1, sample) for name in names))
 
 
 @pytest.fixture
-def models(monkeypatch: pytest.MonkeyPatch) -> Models:
-    monkeypatch.setitem(planners.PLANNERS, "static", Noting)
-    return Models()
+def models(monkeypatch: pytest.MonkeyPatch) -> PlannedModels:
+    monkeypatch.setitem(planners.PLANNERS, "static", RecordingPlanner)
+    return PlannedModels()
 
 
-def test_models_beyond_the_limit_of_a_turn_are_planned_in_the_next(models: Models) -> None:
+def test_models_beyond_the_limit_of_a_turn_are_planned_in_the_next(models: PlannedModels) -> None:
     assert models.change(NAMES[::-1]) == FIRST
-    assert models.controller.next_wake() == models.now, "nobody has to report for the others to be planned"
+    assert models.controller.next_wake() == models.now, "the others are planned without further reports"
     assert [models.turn(), models.turn(), models.turn()] == [SECOND, LAST, []]
     assert {n: m.plan_at_ms for n, m in models.controller.state.fleet.models.items()} == dict.fromkeys(
         NAMES, START + AWAY_MS
     )
 
 
-def test_models_that_change_often_do_not_delay_others(models: Models) -> None:
+def test_models_that_change_often_do_not_delay_others(models: PlannedModels) -> None:
     assert models.change(NAMES) == FIRST
     assert models.change(FIRST) == SECOND
     assert models.change(FIRST + SECOND) == sorted([*LAST, *FIRST[:-1]])
 
 
-def test_a_waiting_model_that_changes_again_is_planned_once(models: Models) -> None:
+def test_a_waiting_model_that_changes_again_is_planned_once(models: PlannedModels) -> None:
     models.change(NAMES)
     assert models.change(SECOND + LAST) == SECOND
     assert [models.turn(), models.turn()] == [LAST, []]
 
 
-def test_a_change_of_all_models_has_all_planned(models: Models) -> None:
+def test_a_change_of_all_models_has_all_planned(models: PlannedModels) -> None:
     assert models.turn(RegistryRead([])) == NAMES
 
 
-def test_forecasts_wait_with_their_model(models: Models) -> None:
+def test_forecasts_wait_with_their_model(models: PlannedModels) -> None:
     models.turn(*(ForecastFitted(name, 1, []) for name in NAMES))
     models.turn(ForecastFailed(LAST[0], 2))
-    twin = Models()
+    twin = PlannedModels()
     twin.controller.restore(models.controller.snapshot())
     for one in (models, twin):
         one.now = models.now
         one.turn()
         found = one.controller._planners
-        assert [planner.told for planner in found.values() if isinstance(planner, Noting)] == [
+        assert [planner.told for planner in found.values() if isinstance(planner, RecordingPlanner)] == [
             *([1] for _ in FIRST + SECOND),
             [1, 2],
         ]

@@ -1,4 +1,4 @@
-"""A planner with a fault holds its own model: it is said, counted and told once, and the others go on."""
+"""A planner that raises: its model is held with one alarm, and others are planned."""
 
 import pytest
 
@@ -15,7 +15,7 @@ FAULT = "ZeroDivisionError: float division by zero"
 
 @pytest.fixture
 def broken(monkeypatch: pytest.MonkeyPatch) -> set[str]:
-    """Models whose planner fails."""
+    """Return models whose planner raises."""
     names: set[str] = set()
     plan = ThresholdPlanner.plan
 

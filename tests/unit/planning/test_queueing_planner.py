@@ -1,4 +1,4 @@
-"""The queueing planner: what is demanded, of whom, and what it takes to give workers back."""
+"""Queueing planner: demand, assignment to pools, and conditions of scale-down."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ KNOBS = QueueingKnobs(start_up_ms=30_000)
 
 
 class QueueingHarness:
-    """A planner and a model whose pools do what it says at once, or when a test lets them."""
+    """Planner with a model whose counts follow its recommendations at once, or on demand."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class QueueingHarness:
         return recommendation
 
     def become(self, name: str, count: int) -> None:
-        """It is decided, and so it is."""
+        """Decide and apply counts."""
         pool = self.world.pool(name)
         pool.set_desired(count, self.world.now)
         while pool.ready > count:
@@ -112,13 +112,13 @@ def test_the_cheapest_pool_serves_the_load_of_a_role() -> None:
     harness = QueueingHarness(*two())
     [need] = harness.hear(200, 400).demands
     assert need.capacities["fast"] / 4.0 < need.capacities["slow"] / 1.0
-    assert harness.counts()["fast"] <= 1, "it began with one, and within a tenth nothing is given back"
+    assert harness.counts()["fast"] <= 1, "it began with one, and within 10 % headroom none is removed"
     assert harness.counts()["slow"] == -int(-200 // need.capacities["slow"])
     scarce = QueueingHarness(*two(8))
     [need] = scarce.hear(200, 400).demands
     assert scarce.counts()["slow"] == 8
     left = 200 - 8 * need.capacities["slow"]
-    assert scarce.counts()["fast"] == -int(-left // need.capacities["fast"]), "for what the others leave, not for all"
+    assert scarce.counts()["fast"] == -int(-left // need.capacities["fast"]), "for the remaining demand only"
 
 
 def test_reasons_of_pools_have_the_load_of_the_role_and_their_shares() -> None:
@@ -129,7 +129,7 @@ def test_reasons_of_pools_have_the_load_of_the_role_and_their_shares() -> None:
     assert [reason.pool for reason in reasons] == ["fast", "slow"]
     loads = {(reason.numbers["requests_per_s"], reason.numbers["backlog_requests_per_s"]) for reason in reasons}
     [(arriving, backlog)] = loads
-    assert arriving > 170.0, "of the surge, also by the pool that is as large as it may be"
+    assert arriving > 170.0, "of the surge, including the pool at its maximum"
     assert sum(reason.numbers["takes"] for reason in reasons) == pytest.approx(arriving + backlog)
 
 
@@ -150,7 +150,7 @@ def test_without_a_pool_that_meets_the_objective_pools_are_sized_for_the_work() 
     harness = QueueingHarness(one(), itl_ms=9.0)
     recommendation = harness.hear(200, 12, isl_tokens=8_000.0, osl_tokens=10.0)
     assert ReasonCode.SLA_INFEASIBLE in codes(recommendation)
-    assert harness.counts()["one"] > 30, "8,000 tokens take 164 ms: 33 workers do nothing else"
+    assert harness.counts()["one"] > 30, "8,000 tokens take 164 ms: 33 workers are fully busy"
 
 
 def test_an_objective_below_any_latency_holds_the_pools() -> None:
@@ -165,7 +165,7 @@ def test_a_replaced_pool_shrinks_as_the_other_becomes_ready() -> None:
         recommendation = harness.hear(200, obey=False)
         if "slow" in recommendation.targets:
             harness.world.pool("slow").set_desired(recommendation.targets["slow"], harness.world.now)
-        assert "fast" not in recommendation.targets, "none of the others is there"
+        assert "fast" not in recommendation.targets, "no worker of the others is ready"
     assert ReasonCode.REPLACEMENT_NOT_READY in codes(recommendation)
     [need] = recommendation.demands
     harness.world.add_workers("slow", 20)
@@ -217,7 +217,7 @@ def test_a_backlog_is_served_in_addition_to_arrivals() -> None:
     assert harness.counts()["one"] == -int(-more.demand // more.capacities["one"])
     assert recommendation.inputs["aggregated_backlog_requests_per_s"] == pytest.approx(300.0, rel=0.02)
     assert harness.hear(100, 400).targets == {}
-    assert harness.counts()["one"] == calm, "when it is served they go"
+    assert harness.counts()["one"] == calm, "they are removed when it is served"
 
 
 def test_an_objective_in_tokens_per_s_counts_without_arrivals() -> None:
@@ -250,4 +250,4 @@ def test_unserved_demand_is_reported() -> None:
     assert harness.counts() == {"fast": 3, "slow": 3}
     assert all(
         reason.numbers["wanted"] > 3 for reason in recommendation.reasons if reason.code is ReasonCode.QUEUEING_TARGET
-    ), "as many as would do"
+    ), "the count that suffices"

@@ -1,4 +1,4 @@
-"""How many workers, and whether one less would do: by hand, and for any numbers."""
+"""Counts for a demand and consolidation: manual calculations and properties."""
 
 from math import inf
 
@@ -145,7 +145,7 @@ def test_capacity_is_monotone_in_the_objective(slope: float, base: float, isl: f
 
 
 def test_redistributed_requests_raise_the_concurrency_of_others() -> None:
-    assert load_after_removal(100.0, 5, Line(0.0, 20.0)) == pytest.approx(125.0), "where latency stays the same"
+    assert load_after_removal(100.0, 5, Line(0.0, 20.0)) == pytest.approx(125.0), "at constant latency"
     line = Line(0.05, 10.0)
     after = load_after_removal(206.0, 3, line)
     # The same requests a second: what is held, by how long it is.

@@ -1,4 +1,4 @@
-"""The saturation planner where the analyser that it follows fails, and what its pools and roles owe each other."""
+"""Saturation planner: cases that the original misses, and interaction of pools and roles."""
 
 import pytest
 
@@ -72,7 +72,7 @@ def test_an_overdue_worker_does_not_prevent_growth() -> None:
     harness = SaturationHarness()
     harness.pool("a").set_desired(3, harness.now)
     high = [ReportedLoad(kv=0.9)] * 2
-    assert harness.run_loads(30, a=high).targets == {}, "it is on its way, and will do"
+    assert harness.run_loads(30, a=high).targets == {}, "the pending worker suffices"
     assert harness.run_loads(600, a=[ReportedLoad(kv=0.9, waiting=20)] * 2).targets["a"] > 3
 
 
@@ -95,7 +95,7 @@ def test_growth_takes_the_pool_with_the_highest_capacity_per_cost() -> None:
     high = [ReportedLoad(kv=0.9)] * 2
     assert harness.run_loads(30, a=high, b=high).targets == {"b": 3}
     low = [ReportedLoad(kv=0.4)] * 2
-    assert harness.run_loads(MINUTES, a=low, b=low).targets == {"a": 1}, "the dearest goes first"
+    assert harness.run_loads(MINUTES, a=low, b=low).targets == {"a": 1}, "the most expensive is removed first"
 
 
 def test_a_silent_worker_counts_as_neither_idle_nor_loaded() -> None:
@@ -199,7 +199,7 @@ def test_the_recommendation_has_demand_and_capacities_of_each_role() -> None:
     (need,) = SaturationHarness(workers=10).run_loads(MINUTES, a=[ReportedLoad(kv=0.4)] * 10).demands
     assert need.demand == pytest.approx(5 / 0.75)
     (need,) = SaturationHarness(workers=10).run_loads(60, a=[MIDDLE] * 10).demands
-    assert need.demand == pytest.approx(10.0), "as much as there is"
+    assert need.demand == pytest.approx(10.0), "all of the capacity"
 
 
 def test_can_remove_one_is_true_if_one_worker_less_suffices() -> None:
@@ -210,7 +210,7 @@ def test_can_remove_one_is_true_if_one_worker_less_suffices() -> None:
 
 
 def changes(mean: float, seed: int, hours: int = 2, **knobs: object) -> list[int]:
-    """The counts of a fleet of five that does at once what is proposed, one for each change."""
+    """Return the successive counts of a fleet of five that applies recommendations at once."""
     harness, counts = SaturationHarness(workers=5, **knobs), []
     for load in noisy(mean, 0.05, hours * 3_600, seed=seed):
         harness.now += STEP_MS
@@ -224,5 +224,5 @@ def changes(mean: float, seed: int, hours: int = 2, **knobs: object) -> list[int
 @pytest.mark.parametrize("seed", range(3))
 def test_a_load_that_oscillates_around_a_threshold_changes_nothing(seed: int) -> None:
     at_own, at_upstream = 0.72 * 5, 0.70 * 5
-    assert changes(at_own, seed) == [6], "it grows once, and then it rests"
+    assert changes(at_own, seed) == [6], "it grows once and stays"
     assert len(changes(at_upstream, seed, profile="upstream")) / 2 >= 10, "an hour"

@@ -1,4 +1,4 @@
-"""The first analyser of llm-d at its boundaries; its cases are in tests/vectors."""
+"""Boundaries of llm-d's saturation analyser; its cases are in tests/vectors."""
 
 import pytest
 

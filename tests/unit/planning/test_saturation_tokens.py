@@ -1,4 +1,4 @@
-"""The saturation planner where it counts KV tokens."""
+"""Saturation planner by KV tokens."""
 
 import msgspec
 import pytest
@@ -18,7 +18,7 @@ MINUTES = 240
 
 
 class TokenHarness(SaturationHarness):
-    """One pool whose workers say how many KV blocks they have in use; a frontend says how long requests are."""
+    """Pool whose workers report used KV blocks, with a frontend that reports lengths."""
 
     def __init__(self, role: Role = "aggregated", workers: int = 4, isl: float = 500.0, osl: float = 100.0) -> None:
         super().__init__(PoolKnobs("a", role, replicas_max=100), workers=0, capacity="tokens")
@@ -31,7 +31,7 @@ class TokenHarness(SaturationHarness):
     def run(
         self, seconds: int, tokens: float | None, waiting: int = 0, *, running: int = 1, queued: int = 0
     ) -> Recommendation:
-        """Each worker has as many tokens in use and as many requests waiting."""
+        """Run with these tokens in use and waiting requests at each worker."""
         recommendation = Recommendation("", {}, (), {})
         for _ in range(seconds):
             self.now += STEP_MS
@@ -60,14 +60,14 @@ def test_waiting_requests_count_with_prompt_and_output_tokens() -> None:
         "4 x (70,000 + 4 x 600) are more than 288,000"
     )
     assert TokenHarness(isl=20.0, osl=5.0).run(30, 70_000.0, waiting=4).targets == {}
-    assert TokenHarness().run(30, 70_000.0, queued=200).targets == {"a": 6}, "120,000 more that frontends hold back"
+    assert TokenHarness().run(30, 70_000.0, queued=200).targets == {"a": 6}, "120,000 more are queued at frontends"
 
 
 def test_tokens_held_while_requests_queued_are_the_capacity() -> None:
     harness = TokenHarness()
     assert harness.run(30, 60_000.0).targets == {}
     assert harness.run(30, 60_000.0, waiting=6).targets == {"a": 5}, "compute bound"
-    assert harness.run(30, 58_000.0).targets == {"a": 5}, "and that is remembered"
+    assert harness.run(30, 58_000.0).targets == {"a": 5}, "and that is recorded"
     assert harness.run(30, 65_000.0).targets == {}, "until it holds more"
 
 

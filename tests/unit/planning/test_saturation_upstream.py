@@ -1,4 +1,4 @@
-"""The saturation planner by the rules of llm-d's autoscaler: what the original does, it does."""
+"""Saturation planner with the rules of llm-d's autoscaler."""
 
 from loadline.core.fleet.pool import PoolKnobs
 from loadline.core.vocabulary.reasons import ReasonCode, Recommendation
@@ -42,7 +42,7 @@ def test_missing_metrics_count_as_idle() -> None:
 def test_a_pool_in_transition_is_held() -> None:
     world = make_harness()
     world.pool("a").set_desired(3, world.now)
-    assert world.run_loads(300, a=[HIGH] * 2).targets == {}, "the third is late, and a fourth is never asked for"
+    assert world.run_loads(300, a=[HIGH] * 2).targets == {}, "the third is overdue, and no fourth is requested"
 
 
 def test_the_cheapest_pool_grows_and_the_most_expensive_shrinks() -> None:

@@ -1,4 +1,4 @@
-"""To zero and from zero: when a model sleeps, what wakes it, and the last worker of a role."""
+"""Scale to zero and from zero, and the last worker of a role."""
 
 import pytest
 
@@ -22,7 +22,7 @@ def test_an_idle_model_is_scaled_to_zero_in_all_pools() -> None:
     assert world.bounds() == {}
     assert world.idle.idle_at_ms(AFTER_MS) == world.now + 1_000
     world.report_traffic()
-    assert world.bounded_counts(p=1, d=5) == {"p": 0, "d": 0}, "whatever the planner wants"
+    assert world.bounded_counts(p=1, d=5) == {"p": 0, "d": 0}, "independent of the planner"
     assert {bound.code for bound in world.bounds().values()} == {ReasonCode.IDLE}
 
 
@@ -41,7 +41,7 @@ def test_completions_are_no_work_and_outstanding_requests_are() -> None:
     world = IdleHarness(ONE)
     world.report_traffic(arrivals=1, in_flight=1)
     world.report_traffic(10 * SECONDS, in_flight=1)
-    assert world.bounds() == {}, "a first request that takes long has not completed"
+    assert world.bounds() == {}, "a long first request has not completed"
     world.report_traffic(SECONDS + 1, completed=1)
     assert world.bounded_counts() == {"one": 0}
 
@@ -53,7 +53,7 @@ def test_load_of_a_worker_prevents_scale_to_zero(load: dict[str, int]) -> None:
     world.report("one", **load)
     world.idle.observe(world.refresh(), world.now)
     world.report_traffic(SECONDS - 1)
-    assert world.bounds() == {}, "the work of requests that no frontend knows of"
+    assert world.bounds() == {}, "worker load without known requests counts"
 
 
 def test_a_refused_frontend_prevents_scale_to_zero_and_scales_from_zero() -> None:
@@ -61,14 +61,14 @@ def test_a_refused_frontend_prevents_scale_to_zero_and_scales_from_zero() -> Non
     world.model.traffic.frontends_max = 1
     for _ in range(3 * SECONDS):
         world.report_traffic(1, ("f", "refused"), queued=0)
-    assert world.bounds() == {}, "who is refused may have something to do"
+    assert world.bounds() == {}, "a refused frontend may have requests"
     world.report_traffic(4 * SECONDS)
-    assert world.bounded_counts() == {"one": 0}, "nothing was refused for long enough"
+    assert world.bounded_counts() == {"one": 0}, "the refusal has expired"
     world.pool("one").desired = 0
     world.report_traffic(1, ("f",))
     world.model.traffic.ingest(traffic(1, "refused", queued=1), world.now)
     world.idle.observe(world.refresh(), world.now)
-    assert world.bounded_counts() == {"one": 1}, "somebody waits"
+    assert world.bounded_counts() == {"one": 1}, "a request waits"
 
 
 def test_a_silent_frontend_prevents_scale_to_zero() -> None:
@@ -77,7 +77,7 @@ def test_a_silent_frontend_prevents_scale_to_zero() -> None:
     world.report_traffic(20)
     assert world.bounds() == {}, "one of two is silent"
     world.report_traffic(50)
-    assert world.idle.known_since_ms > 0, "it is forgotten after the window of the traffic"
+    assert world.idle.known_since_ms > 0, "it expires with the traffic window"
     world.report_traffic(SECONDS - 30)
     assert world.bounds() == {}
     world.report_traffic(30)
@@ -106,14 +106,14 @@ def test_the_first_request_scales_one_pool_of_each_role_from_zero(said: dict[str
     world.report_traffic(1, ("f",), **said)
     assert world.bounded_counts() == {"p": 1, "d": 1, "e": 0}
     assert {bound.code for bound in world.bounds().values()} == {ReasonCode.FIRST_WORKER}
-    assert world.bounded_counts(e=2) == {"p": 1, "d": 0, "e": 2}, "the planner has chosen another"
+    assert world.bounded_counts(e=2) == {"p": 1, "d": 0, "e": 2}, "the planner recommends another pool"
 
 
 def test_a_rejected_request_scales_from_zero() -> None:
     world = asleep(ONE)
     world.report_traffic(arrivals=1)
     world.report_traffic(10)
-    assert world.bounded_counts() == {"one": 1}, "nothing waits, and yet somebody has asked"
+    assert world.bounded_counts() == {"one": 1}, "a rejected request counts although none waits"
 
 
 def test_the_fastest_pool_scales_from_zero_then_the_cheapest_then_by_name() -> None:
@@ -123,9 +123,9 @@ def test_the_fastest_pool_scales_from_zero_then_the_cheapest_then_by_name() -> N
     world.pool("one").accelerator = AcceleratorKnobs("dear", cost_per_hour=3.0)
     assert world.bounded_counts() == {"one": 0, "two": 1}, "the cheapest"
     world.pool("one").start_ups_ms, world.pool("two").start_ups_ms = [30_000], [35_000]
-    assert world.bounded_counts() == {"one": 0, "two": 1}, "a few seconds are no reason"
+    assert world.bounded_counts() == {"one": 0, "two": 1}, "a few seconds of start-up time do not matter"
     world.pool("two").start_ups_ms = [60_000]
-    assert world.bounded_counts() == {"one": 1, "two": 0}, "the soonest"
+    assert world.bounded_counts() == {"one": 1, "two": 0}, "the fastest"
 
 
 def test_after_an_overdue_pool_the_next_one_scales_from_zero() -> None:
@@ -139,7 +139,7 @@ def test_after_an_overdue_pool_the_next_one_scales_from_zero() -> None:
     world.pool("two").reset_desired(1, world.now)
     world.now += ONE.start_deadline_ms
     world.report_traffic(queued=1)
-    assert world.bounded_counts() == {"one": 1, "two": 1}, "there is no other"
+    assert world.bounded_counts() == {"one": 1, "two": 1}, "no other pool exists"
 
 
 def test_missing_reports_do_not_scale_from_zero() -> None:
@@ -170,7 +170,7 @@ def test_the_last_worker_is_the_cheapest_ready_one() -> None:
     assert world.bounded_counts(one=0, two=0) == {"one": 0, "two": 1}
     world.remove_newest("two")
     world.pool("two").reset_desired(0, world.now)
-    assert world.bounded_counts(one=0) == {"one": 1, "two": 0}, "the cheap one would have to come first"
+    assert world.bounded_counts(one=0) == {"one": 1, "two": 0}, "the cheap pool has no ready worker"
 
 
 def test_the_last_worker_is_not_a_pending_one() -> None:
@@ -190,4 +190,4 @@ def test_without_scale_to_zero_each_role_has_a_worker_from_the_start() -> None:
 def test_a_role_with_minimum_replicas_gets_no_bounds() -> None:
     world = IdleHarness(PoolKnobs("one", "aggregated"), TWO, workers=1)
     world.report_traffic(5)
-    assert world.bounded_counts(one=0, two=0) == {"one": 0, "two": 0}, "the guard keeps one of the first"
+    assert world.bounded_counts(one=0, two=0) == {"one": 0, "two": 0}, "minimum replicas are a guardrail's concern"

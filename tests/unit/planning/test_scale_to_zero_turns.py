@@ -1,4 +1,4 @@
-"""A controller whose model sleeps: what becomes of it in turns, from the first request to the last worker."""
+"""Scale to zero and from zero over the turns of a controller."""
 
 import pytest
 
@@ -18,7 +18,7 @@ GUARD = GuardrailKnobs(stabilisation_ms=300_000, cooldown_up_ms=600_000, cooldow
 
 
 class ScaleToZeroWorld(ControllerWorld):
-    """The model may sleep, and the rails of its guard are slow."""
+    """Controller of a model with scale to zero and slow guardrails."""
 
     def __init__(self, planner: str, after_ms: int = AFTER_MS) -> None:
         super().__init__()
@@ -29,7 +29,7 @@ class ScaleToZeroWorld(ControllerWorld):
         self.handle(BusConnectionChanged(connected=True), RegistryRead([]))
 
     def hear(self, seconds: int = 1, **said: int) -> list[dict[str, int]]:
-        """A frontend and the workers report every second; gives what was decided."""
+        """Report every second from frontend and workers; return the decisions."""
         seen: list[AnyEffect] = []
         self.running = said.get("in_flight", 0)
         for _ in range(seconds):
@@ -64,7 +64,7 @@ def test_a_model_scales_to_zero_on_time_without_a_report() -> None:
     world.hear(AFTER_MS // 1_000)
     wake = world.controller.next_wake()
     assert wake is not None
-    assert wake <= world.now + 1_000, "hpa itself looks every 15 s"
+    assert wake <= world.now + 1_000, "hpa evaluates every 15 s"
 
 
 def test_a_new_model_without_scale_to_zero_starts_its_first_workers() -> None:

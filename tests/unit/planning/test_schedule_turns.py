@@ -1,4 +1,4 @@
-"""A controller whose pool has schedules: it acts at the edges of their windows, whatever its planner and its guard."""
+"""Schedules over the turns of a controller: changes at both ends of a window."""
 
 import msgspec
 from msgspec.structs import replace
@@ -23,7 +23,7 @@ SLOW = GuardrailKnobs(step_up_max=1, cooldown_up_ms=3_600_000, stabilisation_ms=
 
 
 class ScheduleWorld(ControllerWorld):
-    """Two pools, one of which has a floor from 22:20 to 22:30."""
+    """Controller of two pools, one with a scheduled minimum from 22:20 to 22:30."""
 
     def __init__(self, window: ScheduleKnobs = WINDOW, replicas_min: int = 0, **knobs: object) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class ScheduleWorld(ControllerWorld):
         self.handle(BusConnectionChanged(connected=True), RegistryRead([]))
 
     def hear(self, seconds: int) -> list[dict[str, int]]:
-        """A frontend reports that nothing happens, every second; gives what was decided."""
+        """Report no traffic every second; return the decisions."""
         seen: list[AnyEffect] = []
         for _ in range(seconds):
             self.now += 1_000
@@ -46,7 +46,7 @@ class ScheduleWorld(ControllerWorld):
         return self.decisions(seen)
 
     def wake(self) -> list[dict[str, int]]:
-        """Nothing is heard until the controller wants to look."""
+        """Advance to the next wake of the controller, without reports."""
         wake = self.controller.next_wake()
         assert wake is not None
         self.now = max(wake, self.now)
@@ -64,15 +64,15 @@ def test_a_window_begins_and_ends_on_time_without_reports() -> None:
     start = world.now
     while world.now < start + (BEFORE_S + 1) * 1_000:
         decided += [(world.now - start, one) for one in world.wake()]
-    assert decided == [(BEFORE_S * 1_000, {"prefill": 1, "decode": 5})], "in one step, whatever the guard"
+    assert decided == [(BEFORE_S * 1_000, {"prefill": 1, "decode": 5})], "in one step, without other guardrails"
     world.register("decode", "d2", "d3", "d4", "d5")
     assert world.hear(WITHIN_S - 5) == []
-    assert world.hear(10)[:1] == [{"prefill": 1, "decode": 4}], "the planner's count again, at the guard's pace"
+    assert world.hear(10)[:1] == [{"prefill": 1, "decode": 4}], "the recommended count again, within the step limit"
 
 
 def test_a_window_prevents_scale_to_zero_and_scales_from_zero() -> None:
     world = ScheduleWorld(scale_to_zero_after_ms=60_000)
-    assert world.hear(BEFORE_S) == [{"prefill": 1, "decode": 5}], "the other role is of no use without workers"
+    assert world.hear(BEFORE_S) == [{"prefill": 1, "decode": 5}], "the other role cannot serve alone"
     world.register("prefill", "p1")
     world.register("decode", "d1", "d2", "d3", "d4", "d5")
     assert world.hear(WITHIN_S - 1) == []
@@ -127,4 +127,4 @@ def test_a_removed_schedule_has_no_minimum() -> None:
     assert world.hear(10)[:1] == [{"prefill": 1, "decode": 4}]
     world.settings = replace(world.settings, models=(model,))
     again = world.handle(SettingsChanged(msgspec.Raw(msgspec.json.encode(world.settings))))
-    assert world.decisions(again) == [{"prefill": 1, "decode": 5}], "and at once when it is written again"
+    assert world.decisions(again) == [{"prefill": 1, "decode": 5}], "and at once when it is configured again"

@@ -1,4 +1,4 @@
-"""How many workers a demand needs, held against what can be reckoned by hand."""
+"""Sizing by profiles, compared with manual calculations."""
 
 from math import ceil, sqrt
 from pathlib import Path
@@ -64,7 +64,7 @@ def test_an_attainment_shortens_prefill_waits_and_adds_decode_headroom() -> None
     assert found["p"].replicas == workers_within(7.3, 10.0, [(490.0, 1.0)], 0.95)
     assert found["d"].replicas == ceil(7.3 + NormalDist().inv_cdf(0.95) * sqrt(7.3 / 500))
     busiest = replace(demand(730.0, 0.95), decode_peak=1.05)
-    assert sizes(model(DECODE), busiest)["d"].replicas == 8, "the swing is in it, and 7.3 workers are busy then"
+    assert sizes(model(DECODE), busiest)["d"].replicas == 8, "the variation is included, and 7.3 workers are busy then"
     flat = replace(demand(730.0, 0.95), decode_peak=1.0)
     assert sizes(model(DECODE), replace(flat, requests_per_s=795.0))["d"].replicas == 9
     assert sizes(model(DECODE), replace(busiest, requests_per_s=795.0))["d"].replicas == 8
@@ -93,7 +93,7 @@ def test_cached_prefixes_need_no_prefill_but_cache_blocks() -> None:
     both = PoolKnobs("both", "aggregated", replicas_max=50)
     whole, half = (sizes(model(both), one)["both"] for one in (demand(730.0, 0.95), replace(hits, attainment=0.95)))
     assert half.replicas < whole.replicas
-    assert sizes(model(PREFILL, ttft_ms=9.0), hits)["p"].infeasible is None, "what is left of a prompt takes 5 ms"
+    assert sizes(model(PREFILL, ttft_ms=9.0), hits)["p"].infeasible is None, "the uncached part of a prompt takes 5 ms"
 
 
 def test_a_corrected_engine_is_sized_like_an_equally_slow_one() -> None:
@@ -197,7 +197,7 @@ def test_a_correction_beyond_the_objective_is_reported_and_the_work_is_sized_for
         assert found.infeasible is not None
         assert found.infeasible.numbers["best_ms"] == pytest.approx(5 * 10.08, rel=0.01)
         assert found.infeasible.numbers["objective_ms"] == 50.0
-        assert found.replicas >= 5, "a fleet that takes five times as long has five times the work"
+        assert found.replicas >= 5, "five times the service time is five times the work"
 
 
 def test_near_the_best_latency_the_size_of_an_aggregated_pool_is_finite() -> None:

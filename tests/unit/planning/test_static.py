@@ -1,4 +1,4 @@
-"""The static planner."""
+"""Static planner."""
 
 from loadline.core.fleet.pool import PoolKnobs
 from loadline.core.planning.planners.static import StaticKnobs, StaticPlanner

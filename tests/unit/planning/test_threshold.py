@@ -1,4 +1,4 @@
-"""The threshold planner, rule by rule."""
+"""Threshold planner, rule by rule."""
 
 import pytest
 
@@ -161,7 +161,7 @@ def test_a_shrink_waits_an_interval_after_any_change_of_workers() -> None:
     harness.kv, harness.queue = 0.1, 0
     assert harness.run(30).targets == {"prefill": 1, "decode": 1}
     harness.add_workers("decode", 1)
-    assert harness.run(29).targets == {"prefill": 1}, "each pool minds its own"
+    assert harness.run(29).targets == {"prefill": 1}, "pools are independent"
     harness.now += PULL_MS
     assert set(harness.report_and_plan().targets) == {"prefill", "decode"}
 
@@ -171,7 +171,7 @@ def test_growth_does_not_wait_for_changing_workers() -> None:
     harness.kv, harness.queue = 1.0, 3
     harness.run(30)
     harness.remove_newest("decode")
-    assert set(harness.report_and_plan().targets) == {"prefill", "decode"}, "there are too few: all the more"
+    assert set(harness.report_and_plan().targets) == {"prefill", "decode"}, "too few workers grow all the same"
 
 
 def test_growth_waits_an_interval_after_the_target_was_reached() -> None:

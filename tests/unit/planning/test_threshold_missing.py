@@ -1,4 +1,4 @@
-"""The threshold planner where workers are missing: on their way, late, or silent."""
+"""Threshold planner with pending, overdue and silent workers."""
 
 import pytest
 

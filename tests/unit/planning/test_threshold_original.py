@@ -1,4 +1,4 @@
-"""The acceptance cases of the original planner, given to the threshold planner."""
+"""Acceptance cases of the original planner."""
 
 from loadline.core.vocabulary.reasons import ReasonCode, Recommendation
 from tests.support.threshold_harness import DECODE, PREFILL, PULL_MS, ThresholdHarness, codes, reason
@@ -49,7 +49,7 @@ def test_original_decode_down() -> None:
 
 
 def test_original_workers_changed_delays_the_own_pool_only() -> None:
-    """There a change of one role's workers stopped both roles: one worker that flaps would stop the model for ever."""
+    """In the original, a change of workers delays both roles, so that a flapping worker stops the model."""
     harness = original(1, 1, 2_000)
     harness.pool("prefill").set_desired(1, harness.now)
     run_threshold(harness, [9, 9], 0.95)

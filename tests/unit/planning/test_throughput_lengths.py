@@ -1,4 +1,4 @@
-"""What the throughput planner makes of lengths, of surges and of what has not ended."""
+"""Throughput planner: lengths, surges and unfinished requests."""
 
 import pytest
 from msgspec.structs import replace
@@ -36,7 +36,7 @@ def test_unfinished_requests_lengthen_outputs() -> None:
     assert harness.planner.demand.outlook is not None
     assert harness.planner.demand.outlook.osl_tokens == pytest.approx(200.0)
     found = harness.report_traffic(470, 20, completed=400, osl_tokens=300.0, in_flight=3_750)
-    assert found.targets["d"] == 17, "more of them ended, and later"
+    assert found.targets["d"] == 17, "more of them finished, and later"
     assert harness.report_traffic(470, 151, in_flight=3_750).targets["d"] == 17
     asked = harness.planner.forecast_request()
     assert asked is not None
@@ -59,7 +59,7 @@ def test_cancelled_requests_do_not_lengthen_outputs() -> None:
     asked = harness.planner.forecast_request()
     assert asked is not None
     (osl,) = asked.queries[2].series.values
-    assert osl == pytest.approx(100.0, rel=0.01), "40 % never end, but only 90 are still under way"
+    assert osl == pytest.approx(100.0, rel=0.01), "40 % never finish, but only 90 are outstanding"
 
 
 @pytest.mark.parametrize("workers", [0, 1])
@@ -68,7 +68,7 @@ def test_without_known_lengths_no_pool_is_sized(workers: int) -> None:
     for pool in harness.world.model.pools.values():
         pool.knobs = replace(pool.knobs, replicas_min=workers)
     found = harness.report_traffic(20, 400, completed=0, osl_tokens=None)
-    assert found.targets == {}, "a role without workers is woken whatever the planner"
+    assert found.targets == {}, "a role without workers is scaled from zero with any planner"
     assert codes(found) == {ReasonCode.TRAFFIC_UNKNOWN}
 
 

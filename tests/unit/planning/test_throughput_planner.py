@@ -1,4 +1,4 @@
-"""The throughput planner: when it looks, what it believes, and what it does not."""
+"""Throughput planner: times of sizings, forecasts and missing data."""
 
 from itertools import pairwise
 
@@ -19,20 +19,20 @@ def test_it_sizes_after_seconds_of_traffic_and_only_grows() -> None:
     assert harness.report_traffic(470, 8).targets == {}
     assert harness.report_traffic(470, 2).targets == {"p": 5, "d": 5}
     quiet = ThroughputHarness(workers=4)
-    assert quiet.report_traffic(90, 60).targets == {}, "what has just begun may be untypical"
+    assert quiet.report_traffic(90, 60).targets == {}, "the first seconds may not be representative"
 
 
 def test_no_pool_grows_for_a_passed_peak_known_from_one_interval() -> None:
     harness = ThroughputHarness()
-    assert harness.report_traffic(470, 100).targets == {"p": 5, "d": 5}, "and something else keeps them at two"
+    assert harness.report_traffic(470, 100).targets == {"p": 5, "d": 5}, "a guardrail keeps two workers"
     assert harness.report_traffic(20, 20).targets == {}
     harness.report_traffic(20, 61)
     recommendation = harness.answer_forecast(470 * 180.0)
     assert (recommendation.targets, ReasonCode.PEAK_OVER in codes(recommendation)) == ({}, True)
-    assert harness.report_traffic(300, 10).targets == {"p": 5, "d": 5}, "it may be no peak after all"
+    assert harness.report_traffic(300, 10).targets == {"p": 5, "d": 5}, "it may not be a peak"
     harness.report_traffic(300, 170)
     harness.answer_forecast(470 * 180.0)
-    assert harness.report_traffic(20, 20).targets == {"p": 5, "d": 5}, "of two intervals a forecast can be made"
+    assert harness.report_traffic(20, 20).targets == {"p": 5, "d": 5}, "two intervals suffice for a forecast"
 
 
 def test_each_interval_requests_a_forecast_over_start_up_time_and_interval() -> None:
@@ -44,7 +44,7 @@ def test_each_interval_requests_a_forecast_over_start_up_time_and_interval() -> 
     assert asked is not None
     assert harness.planner.forecast_request() is None, "once"
     requests, isl, osl = asked.queries
-    assert requests.horizon == 2, "a minute to start, and three until the next look"
+    assert requests.horizon == 2, "one minute of start-up and three until the next sizing"
     assert requests.series.values == (150 * 180,)
     assert (isl.series.values, osl.series.values) == ((500.0,), (100.0,))
 
@@ -53,7 +53,7 @@ def test_it_sizes_for_the_busiest_interval_ahead_within_the_step_limit() -> None
     harness = ThroughputHarness(workers=5)
     harness.report_traffic(470, 181)
     assert harness.answer_forecast(470 * 180.0, 730 * 180.0).targets == {}
-    assert harness.report_traffic(470, 119).targets == {}, "workers that are asked for later come in time"
+    assert harness.report_traffic(470, 119).targets == {}, "workers requested later are ready in time"
     assert harness.report_traffic(470, 2).targets == {"p": 8, "d": 8}, (
         "a minute to come, another until those of the next look do"
     )
@@ -84,11 +84,11 @@ def test_an_absurd_forecast_changes_a_pool_by_one_step_limit_only() -> None:
     assert harness.answer_forecast(*[100 * 730 * 180.0] * 3).targets == {"p": 5, "d": 5}
     for pool in harness.world.model.pools.values():
         pool.set_desired(5, harness.world.now)
-    assert harness.report_traffic(150, 100).targets == {}, "nine looks later"
+    assert harness.report_traffic(150, 100).targets == {}, "nine evaluations later"
     harness.report_traffic(700, 10)
     for pool in harness.world.model.pools.values():
         pool.set_desired(7, harness.world.now)
-    assert harness.report_traffic(700, 30).targets == {}, "what a surge has added stays"
+    assert harness.report_traffic(700, 30).targets == {}, "workers added by the surge are kept"
 
 
 def test_at_most_one_forecast_request_is_pending() -> None:
@@ -97,7 +97,7 @@ def test_at_most_one_forecast_request_is_pending() -> None:
     first = harness.planner.forecast_request()
     assert first is not None
     harness.report_traffic(470, 360)
-    assert harness.planner.forecast_request() is None, "two more intervals are over, and the fit is not"
+    assert harness.planner.forecast_request() is None, "two more intervals ended during the fit"
     harness.planner.ingest_forecast(ForecastFailed("m", first.request, "late"))
     harness.report_traffic(470, 180)
     second = harness.planner.forecast_request()
@@ -231,7 +231,7 @@ def test_outdated_answers_change_nothing() -> None:
     assert harness.planner.demand.outlook == before
     harness.planner.ingest_forecast(ForecastFitted("m", asked.request, []))
     harness.plan()
-    assert harness.planner.demand.outlook is not None, "nonsense is no forecast: the last interval stands in"
+    assert harness.planner.demand.outlook is not None, "an invalid forecast is replaced by the last interval"
 
 
 def test_a_pool_without_a_profile_is_held_and_others_are_sized() -> None:

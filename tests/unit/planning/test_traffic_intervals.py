@@ -1,4 +1,4 @@
-"""Frontends that report at paces of their own add up to the truth."""
+"""Traffic of frontends with different report intervals."""
 
 import pytest
 
@@ -22,7 +22,7 @@ def ingest(traffic: Traffic, frontend: str, interval_ms: int, now: int, requests
 
 
 def ingest_reports(traffic: Traffic, seconds: int, *intervals_s: int, since_s: int = 0) -> int:
-    """Frontends of these intervals, each of 20 requests a second."""
+    """Ingest reports of frontends with these intervals, each with 20 requests/s."""
     for second in range(since_s + 1, since_s + seconds + 1):
         for interval_s in intervals_s:
             if second % interval_s == 0:
@@ -108,7 +108,7 @@ def test_growing_lengths_are_a_surge_within_seconds() -> None:
         surge = Outlook(20.0, 1_000.0, 200.0).is_exceeded_by(traffic.recent_arrivals(10_000, T0 + second * 1_000), 1.0)
         assert surge == (second >= 64)
     ingest_second(traffic, 91, isl_tokens=50_000.0)
-    assert traffic.buckets[-1].isl_sum == 20 * 50_000.0, "by then they are believed whole"
+    assert traffic.buckets[-1].isl_sum == 20 * 50_000.0, "by then they count in full"
 
 
 def test_any_length_of_few_requests_is_accepted() -> None:

@@ -1,4 +1,4 @@
-"""A warm start: what a trace becomes, what the planner makes of it, and what is said of one that cannot be used."""
+"""Warm start from a trace: intervals, first forecasts, and errors of unusable traces."""
 
 from math import pi, sin
 from pathlib import Path
@@ -48,7 +48,7 @@ def model(name: str = "m", planner: str = "throughput", knobs: str = "") -> str:
 
 
 def simulated(planner: str) -> str:
-    """For the fleet of the simulations: its engine, and room for four workers."""
+    """Return the configuration of the simulated fleet, for up to four workers."""
     linear = "linear = { alpha = 5, beta = 0.1, gamma = 5, delta = 0.05, max_kv_tokens = 32_000 }\nreplicas_max = 4\n"
     text = MODEL.format(name="llama", planner=planner, knobs="throughput.forecast.min_points = 1")
     return f"{text.partition('linear')[0]}{linear}"
@@ -151,7 +151,7 @@ def test_the_first_turn_requests_a_forecast_with_the_season(tmp_path: Path, plan
     assert (answers[0].predictor, answers[0].fallback) == ("seasonal", "")
     last = load_series.values[-1]
     assert last is not None
-    assert last < answers[0].mean[0] < answers[0].mean[1], "it rises, as it did the days before"
+    assert last < answers[0].mean[0] < answers[0].mean[1], "it rises as on the days before"
     assert fits(controller.handle([], START + 60_000)) == [], "once"
 
 
@@ -166,8 +166,8 @@ def test_the_first_report_is_sized_with_the_forecast(tmp_path: Path) -> None:
     controller.handle([TrafficReported("m", "f", 1, burst)], START + 1_000)
     inputs = hold_of(controller.state, "m").recommendations[0].inputs
     assert answers[0] is not None
-    assert inputs["requests_per_s"] == pytest.approx(answers[0].mean[0] / 180.0), "a second of a burst is no rate"
-    assert inputs["osl_tokens"] == pytest.approx(100.0), "though nothing has finished yet"
+    assert inputs["requests_per_s"] == pytest.approx(answers[0].mean[0] / 180.0), "one second of a burst gives no rate"
+    assert inputs["osl_tokens"] == pytest.approx(100.0), "although no request has finished"
 
 
 def test_a_replay_needs_no_trace(tmp_path: Path) -> None:
@@ -185,7 +185,7 @@ def test_a_replay_needs_no_trace(tmp_path: Path) -> None:
         effects = controller.handle([], now)
         if effects:
             lines.append(journal_records.encode(journal_records.EffectsRecord(effects)))
-    assert len(lines[0]) < 100_000, "a past is small beside a segment of 64 MB"
+    assert len(lines[0]) < 100_000, "a history is small compared with a segment of 64 MB"
     (tmp_path / "past.csv").unlink()
     found = journal_records.replay([("journal", lines)])
     assert (found.difference, found.turns) == ("", 40)
@@ -202,7 +202,7 @@ def test_a_restart_at_another_time_keeps_the_phase_of_the_season(tmp_path: Path,
     phase = (late_h - hours - minutes / 60) / 24  # the wave begins when the trace ends
     for back in (1, 100, 240, 479):
         wave = 300 + 240 * sin(2 * pi * (phase - back / 480))
-        assert values[-back] == pytest.approx(wave * 180 / 600, abs=3), "of 18 to 162 in an interval"
+        assert values[-back] == pytest.approx(wave * 180 / 600, abs=3), "between 18 and 162 per interval"
     assert len({len(question.series.values) for question in asked.queries}) == 1
 
 
@@ -284,7 +284,7 @@ def test_a_simulation_uses_the_history(tmp_path: Path, capsys: pytest.CaptureFix
         outcome = msgspec.json.decode((tmp_path / "out.json").read_bytes(), type=SimulationResult)
         most.append(outcome.workers_max["main"])
     cold, warm = most
-    assert warm > cold == 2, "ready for the load of the past, in a minute of little load"
+    assert warm > cold == 2, "sized for the load of the history, under little load"
     assert capsys.readouterr().err == ""
 
 

@@ -1,4 +1,4 @@
-"""What the load planner takes from the reports of workers: each TTFT and each prompt once."""
+"""Worker loads: each reported TTFT and each prompt counts once."""
 
 import pytest
 
@@ -8,8 +8,8 @@ from loadline.core.vocabulary.samples import WorkerSample
 from tests.support.fleet_harness import START, fleet_of, registered, reported
 
 
-class Prefill:
-    """Prefill workers, and what is made of what their ranks say."""
+class PrefillReports:
+    """Prefill workers whose ranks report TTFTs and prompts."""
 
     def __init__(self, workers: int = 1, ranks: int = 1) -> None:
         self.fleet = fleet_of(PoolKnobs("p", "prefill"))
@@ -20,8 +20,8 @@ class Prefill:
         self.now = START
         self.sequence = 0
 
-    def say(self, *said: list[tuple[float, float]]) -> None:
-        """A second later: of each worker the last TTFT and ISL of each rank."""
+    def report(self, *said: list[tuple[float, float]]) -> None:
+        """Report the last TTFT and ISL of each rank of each worker, one second later."""
         self.now += 1_000
         self.sequence += 1
         for number, ranks in enumerate(said):
@@ -36,27 +36,27 @@ class Prefill:
 
 
 def test_the_last_prompt_of_an_idle_worker_counts_once() -> None:
-    harness = Prefill(workers=2)
+    harness = PrefillReports(workers=2)
     for second in range(200):
-        harness.say([(2_000.0, 30_000.0)], [(100.0 + second / 10, 500.0)])
+        harness.report([(2_000.0, 30_000.0)], [(100.0 + second / 10, 500.0)])
     # The first is the mean, and each of the 200 of 500 tokens takes a 64th off it.
     assert harness.loads.isl_tokens == pytest.approx(500.0 + 29_500.0 * (63 / 64) ** 200)
 
 
 def test_one_long_prompt_hardly_moves_the_mean_length() -> None:
-    harness = Prefill()
+    harness = PrefillReports()
     for second in range(300):
-        harness.say([(100.0 + second / 10, 500.0)])
-    harness.say([(2_000.0, 30_000.0)])
+        harness.report([(100.0 + second / 10, 500.0)])
+    harness.report([(2_000.0, 30_000.0)])
     assert harness.loads.isl_tokens == pytest.approx(500.0 + 29_500.0 / 64)
 
 
 def test_repeated_ttfts_are_detected_per_rank() -> None:
-    harness = Prefill(ranks=2)
+    harness = PrefillReports(ranks=2)
     for _ in range(20):
-        harness.say([(100.0, 500.0), (200.0, 900.0)])
-    harness.say([(100.0, 500.0), (210.0, 900.0)])
-    harness.say([(210.0, 500.0), (210.0, 900.0)])
+        harness.report([(100.0, 500.0), (200.0, 900.0)])
+    harness.report([(100.0, 500.0), (210.0, 900.0)])
+    harness.report([(210.0, 500.0), (210.0, 900.0)])
     line = harness.loads.prefill
     drawn = sorted(zip(line.loads, line.latencies_ms, strict=True))
     assert drawn == [(600.0, 100.0), (600.0, 210.0), (1_000.0, 200.0), (1_000.0, 210.0)]
