@@ -1,11 +1,11 @@
 """Conditions of a model, in the style of Kubernetes: a status, a reason and a message.
 
-``MetricsAvailable``: enough workers report, and frontends do if the planner needs traffic.
-``OptimizationReady``: the targets are those of the planner, within the guardrails.
+``MetricsAvailable``: enough workers report, and so do frontends if the planner needs traffic.
+``OptimizationReady``: the targets follow the recommendation of the planner, within the guardrails.
 """
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from loadline.core.fleet.fleet import FleetKnobs, Model
 from loadline.core.fleet.pool import Pool
@@ -79,14 +79,26 @@ _BY_CODE: Final[tuple[tuple[ConditionReason, bool, dict[ReasonCode, str]], ...]]
     ("CapacityOnlyMode", True, {ReasonCode.SATURATION_ALONE: "see the reasons of the queueing model"}),
 )
 """Effect of reason codes on ``OptimizationReady``, most severe first, with a remedy unless the sentence names one."""
-_VERDICTS: Final[dict[ReasonCode, tuple[int, ConditionReason, bool, str]]] = {
-    code: (rank, reason, status, remedy)
+
+
+class _CodeEffect(NamedTuple):
+    """Effect of a reason code on ``OptimizationReady``."""
+
+    rank: int
+    """Position in order of severity; 0 is the most severe."""
+    reason: ConditionReason
+    status: bool
+    remedy: str
+
+
+_EFFECTS: Final = {
+    code: _CodeEffect(rank, reason, status, remedy)
     for rank, (reason, status, remedies) in enumerate(_BY_CODE)
     for code, remedy in remedies.items()
 }
-_ONE_SIDE_LEADS: Final = frozenset({ReasonCode.SATURATION_ALONE, ReasonCode.QUEUEING_ALONE})
-"""Codes by which one of two planners leads; the missing inputs of the other are then no failure."""
-_LACKS: Final = frozenset({"InvalidConfiguration", "MetricsUnavailable"})
+_ONE_PLANNER_DECIDES: Final = frozenset({ReasonCode.SATURATION_ALONE, ReasonCode.QUEUEING_ALONE})
+"""Codes by which one of two planners decides; missing inputs of the other are then no failure."""
+_MISSING_INPUTS: Final = frozenset({"InvalidConfiguration", "MetricsUnavailable"})
 
 
 def conditions(
@@ -110,77 +122,75 @@ def conditions(
         fleet: Staleness and quorum of workers.
         by_traffic: True if the planner needs traffic.
     """
-    since = {one.name: (one.status, one.since_ms) for one in before}
+    previous = {condition.name: (condition.status, condition.since_ms) for condition in before}
 
-    def one(name: ConditionName, found: tuple[bool, ConditionReason, str]) -> Condition:
+    def condition(name: ConditionName, found: tuple[bool, ConditionReason, str]) -> Condition:
         status, reason, message = found
-        was, since_ms = since.get(name, (not status, now))
-        return Condition(name, status, reason, message, since_ms if was is status else now)
+        previous_status, since_ms = previous.get(name, (not status, now))
+        return Condition(name, status, reason, message, since_ms if previous_status is status else now)
 
     return (
-        one("MetricsAvailable", _metrics(model, now, fleet, by_traffic=by_traffic)),
-        one("OptimizationReady", _optimization(model, recommendation, limits, now)),
+        condition("MetricsAvailable", _metrics(model, now, fleet, by_traffic=by_traffic)),
+        condition("OptimizationReady", _optimization(model, recommendation, limits, now)),
     )
 
 
 def _metrics(model: Model, now: int, fleet: FleetKnobs, *, by_traffic: bool) -> tuple[bool, ConditionReason, str]:
     """Return the status, reason and message of ``MetricsAvailable``."""
     for pool in model.pools.values():
-        silent = _silence(pool, fleet, now)
-        if silent is not None:
-            return False, *silent
+        missing = _missing_metrics(pool, fleet, now)
+        if missing is not None:
+            return False, *missing
     if by_traffic and not model.traffic.is_reporting(now):
         return False, "MetricsMissing", "no frontend reports traffic: check that frontends run and reach NATS"
     return True, "MetricsFound", "enough ready workers of every pool report"
 
 
-def _silence(pool: Pool, fleet: FleetKnobs, now: int) -> tuple[ConditionReason, str] | None:
-    """Return why too few workers of a pool report; None if enough do or none is expected."""
+def _missing_metrics(pool: Pool, fleet: FleetKnobs, now: int) -> tuple[ConditionReason, str] | None:
+    """Return the reason and message for a pool of which too few workers report; None for other pools."""
     if not pool.ready:
         if not pool.effective_target(now):
             return None
         return "MetricsMissing", f"no worker of pool {pool.name} is ready: find out why none starts"
     if pool.fresh and pool.has_quorum(fleet.quorum_ratio):
         return None
-    heard = any(worker.seen_at_ms >= 0 for worker in pool.workers.values() if worker.counted_as == "ready")
+    has_reported = any(worker.seen_at_ms >= 0 for worker in pool.workers.values() if worker.counted_as == "ready")
     remedy = "check that they run and reach NATS, and the rejected samples"
-    few = f"{pool.fresh} of {pool.ready} ready workers of pool {pool.name} report"
-    if heard:
-        return "MetricsStale", f"{few}; the others have been silent for at least {fleet.stale_after_ms} ms: {remedy}"
-    return "MetricsMissing", f"{few}, and none has ever reported: {remedy}"
+    counts = f"{pool.fresh} of {pool.ready} ready workers of pool {pool.name} report"
+    if has_reported:
+        return "MetricsStale", f"{counts}; the others have been silent for at least {fleet.stale_after_ms} ms: {remedy}"
+    return "MetricsMissing", f"{counts}, and none has ever reported: {remedy}"
 
 
 def _optimization(
     model: Model, recommendation: Recommendation, limits: Sequence[Reason], now: int
 ) -> tuple[bool, ConditionReason, str]:
     """Return the status, reason and message of ``OptimizationReady``: the most severe reason decides."""
-    worst: tuple[int, ConditionReason, bool, str] | None = None
-    why: Reason | None = recommendation.reasons[0] if recommendation.reasons else None
-    led = any(reason.code in _ONE_SIDE_LEADS for reason in recommendation.reasons)
-    for found in (*limits, *recommendation.reasons):
-        verdict = _VERDICTS.get(found.code)
-        if verdict is None or (worst is not None and worst[0] <= verdict[0]):
+    worst: _CodeEffect | None = None
+    decisive: Reason | None = recommendation.reasons[0] if recommendation.reasons else None
+    one_decides = any(reason.code in _ONE_PLANNER_DECIDES for reason in recommendation.reasons)
+    for reason in (*limits, *recommendation.reasons):
+        effect = _EFFECTS.get(reason.code)
+        if effect is None or (worst is not None and worst.rank <= effect.rank):
             continue
-        if verdict[1] == "ResourceConstrained" and not _lacks_workers(found):
+        if effect.reason == "ResourceConstrained" and not _lowers_count(reason):
             continue
-        if _expects_nothing(model, found, now) or (
-            led and verdict[1] in _LACKS and found.code is not ReasonCode.NO_OPINION
-        ):
+        is_optional = one_decides and effect.reason in _MISSING_INPUTS and reason.code is not ReasonCode.NO_OPINION
+        if is_optional or _is_empty_as_intended(model, reason, now):
             continue
-        worst, why = verdict, found
-    sentence = why.sentence() if why is not None else ""
+        worst, decisive = effect, reason
+    sentence = decisive.sentence() if decisive is not None else ""
     if worst is None:
         return True, "OptimizationSucceeded", sentence
-    _, reason, status, remedy = worst
-    return status, reason, f"{sentence}: {remedy}" if remedy else sentence
+    return worst.status, worst.reason, f"{sentence}: {worst.remedy}" if worst.remedy else sentence
 
 
-def _lacks_workers(reason: Reason) -> bool:
+def _lowers_count(reason: Reason) -> bool:
     """Return True if a limit lowered the count; some limits raise it."""
     return reason.numbers["allowed"] < reason.numbers["wanted"]
 
 
-def _expects_nothing(model: Model, reason: Reason, now: int) -> bool:
+def _is_empty_as_intended(model: Model, reason: Reason, now: int) -> bool:
     """Return True if a pool has no workers because its target is 0."""
     pool = model.pools.get(reason.pool)
     return reason.code is ReasonCode.NO_WORKERS and pool is not None and pool.effective_target(now) == 0
