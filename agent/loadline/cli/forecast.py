@@ -26,7 +26,7 @@ from loadline.core.vocabulary.forecasts import (
 )
 from loadline.errors import ConfigError, DataError
 from loadline.forecast import History, available, require
-from loadline.forecast.backtest import Ask, Backtest, backtest, moments
+from loadline.forecast.backtest import Backtest, Forecaster, backtest, moments
 from loadline.traces.history import read_history
 
 _NAMES: Final[tuple[AnyPredictor, ...]] = (*get_args(PredictorName), "auto")
@@ -79,10 +79,10 @@ def forecast(options: argparse.Namespace) -> int:
     total = len(sizes) * len(series) * len(all_knobs)
     with (
         progress.progress_display(f"forecasting {options.trace.name}", quiet=options.quiet) as on_progress,
-        _asking(options.deadline, total, on_progress) as ask,
+        _forecaster(options.deadline, total, on_progress) as forecaster,
     ):
         found = [
-            backtest(name, one, options.horizon, knobs, sizes=sizes, ask=ask)
+            backtest(name, one, options.horizon, knobs, sizes=sizes, forecaster=forecaster)
             for name, one in series.items()
             for knobs in all_knobs
         ]
@@ -109,19 +109,19 @@ def _history(options: argparse.Namespace) -> History:
 
 
 @contextmanager
-def _asking(deadline_s: float, total: int, on_progress: progress.OnProgress) -> Iterator[Ask]:
-    """Yield a function that asks a child process, as an agent does, and reports progress."""
+def _forecaster(deadline_s: float, total: int, on_progress: progress.OnProgress) -> Iterator[Forecaster]:
+    """Yield a function that forecasts in a child process, as an agent does, and reports progress."""
     done = count(1)
     with asyncio.Runner() as runner:
         fitter = ChildFitter()
 
-        def ask(question: ForecastQuery) -> Forecast | None:
-            answer = runner.run(fitter.fit(question, deadline_s))
+        def forecaster(query: ForecastQuery) -> Forecast | None:
+            answer = runner.run(fitter.fit(query, deadline_s))
             on_progress(next(done) / total)
             return answer
 
         try:
-            yield ask
+            yield forecaster
         finally:
             runner.run(fitter.close())
 

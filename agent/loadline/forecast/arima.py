@@ -1,4 +1,4 @@
-"""ARIMA by pmdarima, with the order chosen by the data; for a child process, since importing takes 2 s and 150 MiB."""
+"""ARIMA predictor by pmdarima, for a child process: the import takes 2 s and 150 MiB."""
 
 import warnings
 from functools import lru_cache
@@ -9,8 +9,8 @@ from msgspec import Struct
 
 from loadline.forecast.base import Prediction, PredictionTask, Values, interpolate_gaps
 
-_ORDER_MAX: Final = 3  # of p and q: half an hour at intervals of ten minutes
-_KEPT: Final = 1_024  # cached orders: three series of 300 models, 2 kB each
+_ORDER_MAX: Final = 3  # maximum p and q: half an hour at intervals of ten minutes
+_CACHE_SIZE: Final = 1_024  # number of orders: three series of 300 models, 2 kB each
 
 
 class _Order(Struct, frozen=True):
@@ -34,7 +34,7 @@ def arima(history: Values, task: PredictionTask) -> Prediction:
     with threadpool_limits(1), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # convergence warnings; the result is checked
         # The order depends on the values only, so that a restarted process gives the same answer.
-        order = _chosen(older[-knobs.points :].tobytes())
+        order = _choose_order(older[-knobs.points :].tobytes())
         model = _model(order).fit(values[-knobs.points :])
         mean, bounds = model.predict(task.steps, return_conf_int=True, alpha=2.0 * (1.0 - task.knobs.quantile))
     return Prediction(np.asarray(mean), np.asarray(bounds)[:, 1])
@@ -46,8 +46,8 @@ def _model(order: _Order) -> Any:
     return ARIMA(order.pdq, with_intercept=order.intercept, suppress_warnings=True)
 
 
-@lru_cache(maxsize=_KEPT)
-def _chosen(values: bytes) -> _Order:
+@lru_cache(maxsize=_CACHE_SIZE)
+def _choose_order(values: bytes) -> _Order:
     from pmdarima import auto_arima  # noqa: PLC0415 - as above
 
     found = auto_arima(np.frombuffer(values), seasonal=False, max_p=_ORDER_MAX, max_q=_ORDER_MAX, error_action="ignore")

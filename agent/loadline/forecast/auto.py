@@ -1,7 +1,7 @@
 """Choice between predictors: the one with the lowest loss at past times.
 
 The loss is the sum of the pinball losses of the mean (as quantile 0.5) and of the upper forecast. The upper forecast
-alone does not suffice: a constant with a wide upper forecast covers a rise as well as a predictor that foresees it.
+alone does not suffice: a constant with a wide upper forecast covers a rise as well as a predictor that predicts it.
 """
 
 from collections.abc import Callable
@@ -16,9 +16,9 @@ Attempt = Callable[[PredictorName, Values, PredictionTask], Prediction]
 """Predicts with one predictor, or with its fallback if it fails."""
 
 _MEDIAN = 0.5
-# Losses over two dozen forecasts differ by some percent by chance.
-_CLEARLY = 0.95
-_PAST_SHARE = 0.5  # of the history precedes the first forecast
+# Ratio of losses below which a predictor is better: over two dozen forecasts they differ by some percent by chance.
+_LOSS_RATIO_MAX = 0.95
+_PAST_SHARE = 0.5  # fraction of the history before the first forecast
 
 
 def choose_predictor(history: Values, task: PredictionTask, attempt: Attempt) -> PredictorName:
@@ -28,8 +28,8 @@ def choose_predictor(history: Values, task: PredictionTask, attempt: Attempt) ->
     if len(knobs.candidates) == 1 or not moments:
         return knobs.candidates[0]
     losses = [_loss(name, moments, history, task, attempt) for name in knobs.candidates]
-    clearly = min(losses) < _CLEARLY * losses[0]
-    return knobs.candidates[losses.index(min(losses)) if clearly else 0]
+    is_better = min(losses) < _LOSS_RATIO_MAX * losses[0]
+    return knobs.candidates[losses.index(min(losses)) if is_better else 0]
 
 
 def _moments(history: Values, task: PredictionTask) -> list[int]:

@@ -11,7 +11,7 @@ from loadline.core.vocabulary.forecasts import POINTS_MAX, Forecast, ForecastKno
 from loadline.forecast import scores
 from loadline.forecast.base import Values
 
-Ask = Callable[[ForecastQuery], Forecast | None]
+Forecaster = Callable[[ForecastQuery], Forecast | None]
 
 # Share of the series before the first forecast: of five days, enough to contain a daily season.
 _FIRST_SHARE: Final = 1 / 3
@@ -91,16 +91,16 @@ def moments(series: Series, horizon: int, count: int) -> list[int]:
 
 
 def backtest(
-    name: str, series: Series, horizon: int, knobs: ForecastKnobs, *, sizes: list[int], ask: Ask
+    name: str, series: Series, horizon: int, knobs: ForecastKnobs, *, sizes: list[int], forecaster: Forecaster
 ) -> tuple[Score, Track]:
     """Forecast the next ``horizon`` intervals from each history length; score the forecasts."""
     start_ms = series.end_ms - len(series.values) * series.interval_ms
     forecasts: list[_PastForecast] = []
     for size in sizes:
         past = series.values[:size][-POINTS_MAX:]
-        question = ForecastQuery(Series(past, series.interval_ms, start_ms + size * series.interval_ms), horizon, knobs)
+        query = ForecastQuery(Series(past, series.interval_ms, start_ms + size * series.interval_ms), horizon, knobs)
         began_s = time.perf_counter()
-        answer = ask(question)
+        answer = forecaster(query)
         forecasts.append(_PastForecast(size, answer, (time.perf_counter() - began_s) * 1_000.0))
     return _score(name, series, horizon, knobs, forecasts), _track(name, series, horizon, knobs, forecasts)
 

@@ -11,5 +11,5 @@ def constant(history: Values, task: PredictionTask) -> Prediction:
     spans = range(1, min(task.steps, history.size - 1) + 1)
     rises = [error_quantile(history[span:] - history[:-span], task.knobs.quantile) for span in spans]
     rises += [rises[-1] if rises else 0.0] * (task.steps - len(rises))
-    # Upper forecasts widen with the horizon, which quantiles of few cases may not.
+    # Quantiles of few cases may fall with the horizon, but the uncertainty does not.
     return Prediction(np.full(task.steps, last), last + np.maximum.accumulate(np.array(rises)))

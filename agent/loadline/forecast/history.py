@@ -1,4 +1,4 @@
-"""Series from requests or from shorter intervals, for warm starts and backtests.
+"""Series of intervals from requests or from shorter intervals, for warm starts and backtests.
 
 An interval without requests is idle: 0 requests, and the lengths of the previous interval. One without data is unknown.
 """
@@ -35,10 +35,10 @@ def bin_requests(arrivals: Iterable[tuple[float, float, float]], interval_s: flo
     return _history([_mean(*sums) for sums in zip(requests, isl, osl, strict=True)], round(interval_s * 1_000))
 
 
-def merge_intervals(intervals: Sequence[LoadInterval], width_ms: int, together: int = 1) -> History:
-    """Merge each ``together`` intervals into one; it is unknown if a part is unknown."""
-    groups = [intervals[at : at + together] for at in range(0, len(intervals) - together + 1, together)]
-    return _history([_sum(group) for group in groups], width_ms * together)
+def merge_intervals(intervals: Sequence[LoadInterval], width_ms: int, group_size: int = 1) -> History:
+    """Merge groups of intervals into one each, which is unknown if a part is unknown."""
+    groups = [intervals[at : at + group_size] for at in range(0, len(intervals) - group_size + 1, group_size)]
+    return _history([_sum(group) for group in groups], width_ms * group_size)
 
 
 def _history(intervals: list[LoadInterval], interval_ms: int) -> History:

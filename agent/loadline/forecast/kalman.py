@@ -1,4 +1,4 @@
-"""Local linear trend, estimated by a Kalman filter.
+"""Kalman predictor: a local linear trend, estimated by a Kalman filter.
 
 Each forecast runs the filter over the whole history, so that no bad value can corrupt its state for later forecasts.
 """
@@ -12,19 +12,20 @@ import numpy as np
 from loadline.core.vocabulary.forecasts import KalmanKnobs
 from loadline.forecast.base import Prediction, PredictionTask, Values
 
-_VARIANCE_AT_FIRST: Final = 1_000.0  # initial variance of level and trend, both unknown
-# The gain does not depend on the values and converges within some 50 steps; a step with a fixed gain takes a tenth.
-_SETTLED: Final = 1e-13
+_INITIAL_VARIANCE: Final = 1_000.0  # of level and trend, both unknown
+# Change of the gain below which it has converged. The gain is independent of the values and converges in 50 steps; a
+# step with a fixed gain takes a tenth of the time.
+_GAIN_CHANGE_MAX: Final = 1e-13
 
 
 def kalman(history: Values, task: PredictionTask) -> Prediction:
     """Extrapolate the filtered level and trend; an unknown value is a step without a measurement.
 
-    The model gives the growth of the variance with the steps, the past errors its scale.
+    The variance grows with the steps as in the model; the past errors determine its scale.
     """
     knobs = task.knobs.kalman
     model = _filter(knobs, history[0])
-    variance_ratio = _follow(model, history[1:])
+    variance_ratio = _run_filter(model, history[1:])
     mean, deviation = np.empty(task.steps), np.empty(task.steps)
     for step in range(task.steps):
         model.predict()
@@ -40,22 +41,22 @@ def _filter(knobs: KalmanKnobs, first: float) -> Any:
     model.x = np.array([[first], [0.0]])
     model.F = np.array([[1.0, 1.0], [0.0, 1.0]])
     model.H = np.array([[1.0, 0.0]])
-    model.P *= _VARIANCE_AT_FIRST
+    model.P *= _INITIAL_VARIANCE
     model.Q = np.diag([knobs.q_level, knobs.q_trend])
     model.R = np.array([[knobs.r]])
     return model
 
 
-def _follow(model: Any, values: Values) -> float:
+def _run_filter(model: Any, values: Values) -> float:
     """Run the filter over the values; return the mean ratio of squared errors to the variances of the model."""
     squares: list[float] = []
-    gain, settled = np.zeros((2, 1)), False
+    gain, converged = np.zeros((2, 1)), False
     for value in values.tolist():
         if math.isnan(value):
             model.predict()
-            settled = False
+            converged = False
             continue
-        if settled:
+        if converged:
             model.x = model.F @ model.x
             error = value - model.x[0, 0]
             model.x = model.x + model.K * error
@@ -63,7 +64,7 @@ def _follow(model: Any, values: Values) -> float:
             model.predict()
             model.update(value)
             error = model.y[0, 0]
-            settled = bool(np.abs(model.K - gain).max() < _SETTLED)
+            converged = bool(np.abs(model.K - gain).max() < _GAIN_CHANGE_MAX)
             gain = model.K
         squares.append(error**2 / model.S[0, 0])
     return float(np.mean(squares)) if squares else 0.0

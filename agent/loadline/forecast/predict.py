@@ -34,18 +34,18 @@ GAP_MAX: Final = 288
 _DETAIL_MAX: Final = 200
 
 
-def forecast(question: ForecastQuery) -> Forecast | None:
+def forecast(query: ForecastQuery) -> Forecast | None:
     """Forecast a series; return None if no value, or none of the last 288 intervals, is known.
 
     Never raises: the last value replaces a failed forecast, with the reason. Unknown intervals at the end are predicted
     too, and left out of the answer. There is no time limit.
     """
-    history, gap = trim_unknown(question.series)
+    history, gap = trim_unknown(query.series)
     if not history.size or gap > GAP_MAX:
         return None
-    series, knobs = question.series, question.knobs
+    series, knobs = query.series, query.knobs
     last_index = series.end_ms // series.interval_ms - 1 - gap
-    task = PredictionTask(question.horizon + gap, series.interval_ms, last_index, knobs)
+    task = PredictionTask(query.horizon + gap, series.interval_ms, last_index, knobs)
     name: PredictorName
     if knobs.predictor == "auto":
         name = choose_predictor(history, task, lambda name, values, task: _attempt(name, values, task)[0])
@@ -56,14 +56,12 @@ def forecast(question: ForecastQuery) -> Forecast | None:
     return Forecast(tuple(mean), tuple(upper), "constant" if fallback else name, fallback, detail)
 
 
-def last_value(question: ForecastQuery, fallback: Fallback, detail: str = "") -> Forecast | None:
+def last_value(query: ForecastQuery, fallback: Fallback, detail: str = "") -> Forecast | None:
     """Forecast the last value in place of a forecast that failed; takes some microseconds."""
-    history, gap = trim_unknown(question.series)
+    history, gap = trim_unknown(query.series)
     if not history.size or gap > GAP_MAX:
         return None
-    prediction = constant(
-        history, PredictionTask(question.horizon + gap, question.series.interval_ms, 0, question.knobs)
-    )
+    prediction = constant(history, PredictionTask(query.horizon + gap, query.series.interval_ms, 0, query.knobs))
     mean, upper = prediction.mean[gap:].tolist(), prediction.upper[gap:].tolist()
     return Forecast(tuple(mean), tuple(upper), "constant", fallback, detail)
 

@@ -131,14 +131,14 @@ def test_auto_prefers_the_first_of_equal_predictors(monkeypatch: pytest.MonkeyPa
 
 def test_an_order_is_kept_until_it_is_due(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[int] = []
-    chosen = arima._chosen
+    chosen = arima._choose_order
     chosen.cache_clear()  # other tests have asked too
 
     def counted(values: bytes) -> object:
         seen.append(len(values) // 8)
         return chosen(values)
 
-    monkeypatch.setattr(arima, "_chosen", counted)
+    monkeypatch.setattr(arima, "_choose_order", counted)
     values = tuple(100.0 + value * 37 % 11 for value in range(60))
     knobs = ForecastKnobs("arima", arima=ArimaKnobs(points=24, order_intervals=12))
     for end in range(48, 61):

@@ -52,12 +52,14 @@ def test_forecasts_start_in_the_later_part_and_have_a_future() -> None:
 def test_no_forecast_uses_future_values() -> None:
     seen: list[ForecastQuery] = []
 
-    def ask(question: ForecastQuery) -> Forecast | None:
+    def forecaster(question: ForecastQuery) -> Forecast | None:
         seen.append(question)
         return None
 
     values = tuple(map(float, range(30)))
-    score, track = backtest("x", Series(values, 1_000, 90_000), 5, ForecastKnobs(), sizes=[10, 25], ask=ask)
+    score, track = backtest(
+        "x", Series(values, 1_000, 90_000), 5, ForecastKnobs(), sizes=[10, 25], forecaster=forecaster
+    )
     assert [(one.series.values, one.series.end_ms) for one in seen] == [(values[:10], 70_000), (values[:25], 85_000)]
     assert (score.fits, score.fallbacks, score.mae, track.mean) == (2, 2, None, ())
 
@@ -65,18 +67,20 @@ def test_no_forecast_uses_future_values() -> None:
 def test_a_perfect_forecast_has_no_error() -> None:
     values = tuple(map(float, range(30)))
 
-    def ask(question: ForecastQuery) -> Forecast | None:
+    def forecaster(question: ForecastQuery) -> Forecast | None:
         size = len(question.series.values)
         return Forecast(values[size : size + 5], values[size : size + 5], "kalman")
 
-    score, track = backtest("x", Series(values, 1_000, 30_000), 5, ForecastKnobs("kalman"), sizes=[10, 25], ask=ask)
+    score, track = backtest(
+        "x", Series(values, 1_000, 30_000), 5, ForecastKnobs("kalman"), sizes=[10, 25], forecaster=forecaster
+    )
     assert (score.mae, score.smape, score.pinball, score.coverage, score.fallbacks) == (0.0, 0.0, 0.0, 1.0, 0)
     assert (track.at_s, track.mean) == ((15.0, 30.0), (14.0, 29.0))
 
 
 def loss(predictor: PredictorName, series: Series) -> tuple[float, float]:
     """Return mean error and pinball loss one hour ahead, for 23 forecasts after two days of history."""
-    score, _ = backtest("", series, 6, ForecastKnobs(predictor), sizes=list(range(288, 699, 18)), ask=forecast)
+    score, _ = backtest("", series, 6, ForecastKnobs(predictor), sizes=list(range(288, 699, 18)), forecaster=forecast)
     assert score.mae is not None
     assert score.pinball is not None
     assert score.fallbacks == 0
