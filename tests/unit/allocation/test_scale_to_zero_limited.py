@@ -36,7 +36,7 @@ class LimitedScaleToZero(MultiModelWorld):
             scale_to_zero_after_ms=AFTER_MS,
         )
 
-    def hear(self, seconds: int, **said: int) -> None:
+    def run_reporting(self, seconds: int, **said: int) -> None:
         """Report every second from the frontend of the model at zero."""
         for _ in range(seconds):
             self.sequence += 1
@@ -50,13 +50,13 @@ class LimitedScaleToZero(MultiModelWorld):
 
 def test_a_higher_priority_scales_from_zero_although_others_have_all_gpus() -> None:
     models = LimitedScaleToZero(FleetKnobs(), BY_TYPE)
-    models.hear(5)
+    models.run_reporting(5)
     assert models.main() == {"night": 0, "day": GPUS}
-    models.hear(20, queued=1)
+    models.run_reporting(20, queued=1)
     assert models.main() == {"night": 1, "day": GPUS - 1}
     models.propose("day", main=GPUS)
     models.running = 0
-    models.hear(2 * AFTER_MS // SECOND_MS)
+    models.run_reporting(2 * AFTER_MS // SECOND_MS)
     assert models.main() == {"night": 0, "day": GPUS}, "unused GPUs are returned"
 
 
@@ -65,9 +65,9 @@ def test_scale_from_zero_gets_the_first_free_gpus(fleet: FleetKnobs, limited: Gp
     models = LimitedScaleToZero(fleet, limited)
     taken: list[int] = []
     models.after_turn = lambda: taken.append(len(models.workers))
-    models.hear(10, queued=1)
+    models.run_reporting(10, queued=1)
     models.propose("day", main=GPUS - 1)
-    models.hear(20, queued=1)
+    models.run_reporting(20, queued=1)
     assert models.main() == {"night": 1, "day": GPUS - 1}
     assert max(taken) <= GPUS
 
@@ -92,9 +92,9 @@ def test_a_failed_scale_from_zero_is_reported_as_shortage(fleet: FleetKnobs, lim
         seen.update((one.status, one.reason) for one in found if one.name == "OptimizationReady")
 
     models.propose("day", main=GPUS)
-    models.hear(10, queued=9)
+    models.run_reporting(10, queued=9)
     models.after_turn = look
-    models.hear(60, queued=9)
+    models.run_reporting(60, queued=9)
     assert models.main() == {"night": 0, "day": GPUS}
     assert seen == {(False, "ResourceConstrained")}
     ready = models.controller.state.fleet.models["night"].conditions[1]

@@ -95,21 +95,21 @@ def test_fitted_changes_never_reverse_the_proposal(changes: list[PoolChange], ba
     if fitted.code is ReasonCode.GPU_BUDGET_RECONCILE:
         return
     assert all(change.between(count) for change, count in zip(changes, fitted.counts, strict=True))
-    standing = tuple(change.current for change in changes)
+    current = tuple(change.current for change in changes)
     tolerance = band.tolerance(*(change.gpus for change in changes))
-    assert fitted.counts == standing or band.contains(gpus(changes, fitted.counts), tolerance)
+    assert fitted.counts == current or band.contains(gpus(changes, fitted.counts), tolerance)
     if fitted.code is ReasonCode.GPU_BUDGET_GUARD_HOLD:
-        assert fitted.counts == standing
+        assert fitted.counts == current
 
 
 @given(POOL_CHANGES, st.integers(0, 8), st.integers(0, 8))
 def test_without_free_gpus_opposite_steps_apply_together_or_not_at_all(
-    changes: list[PoolChange], give: int, room: int
+    changes: list[PoolChange], above_floor: int, below_ceiling: int
 ) -> None:
-    standing = gpus(changes, [change.current for change in changes])
-    fitted = fit_changes(changes, GpuBand(standing - give, standing + room))
+    current = gpus(changes, [change.current for change in changes])
+    fitted = fit_changes(changes, GpuBand(current - above_floor, current + below_ceiling))
     if {1, -1} <= {change.step for change in changes}:
-        free = ({1} if room else set()) | ({-1} if give else set())
+        free = ({1} if below_ceiling else set()) | ({-1} if above_floor else set())
         assert directions(changes, fitted.counts) >= {1, -1} or directions(changes, fitted.counts) <= free
 
 

@@ -20,9 +20,9 @@ from tests.support.guardrail_harness import A, B, GuardrailHarness
     ],
 )
 def test_growth_stops_at_the_budget(budget: int, wanted: dict[str, int], expected: dict[str, int]) -> None:
-    targets, rails = GuardrailHarness(A, B).budget(budget).outcome(**wanted)
+    targets, limits = GuardrailHarness(A, B).budget(budget).outcome(**wanted)
     assert targets == expected
-    assert {rail.partition(":")[2] for rail in rails} <= {"gpu_budget_max", "gpu_budget_guard_hold"}
+    assert {limit.partition(":")[2] for limit in limits} <= {"gpu_budget_max", "gpu_budget_guard_hold"}
 
 
 def test_growth_waits_for_the_gpus_of_draining_workers() -> None:

@@ -53,9 +53,11 @@ class SickAndSound:
                 for worker in range(2):
                     items.append(self._load(name, worker))
                 if sample is not None:
-                    told = {"sequence": self._second, "interval_ms": 1_000} | sample
+                    payload = {"sequence": self._second, "interval_ms": 1_000} | sample
                     items.append(
-                        frame(f"traffic.{name}.f", {"model": name, "frontend": "f", "incarnation": 1, "sample": told})
+                        frame(
+                            f"traffic.{name}.f", {"model": name, "frontend": "f", "incarnation": 1, "sample": payload}
+                        )
                     )
             answer = self.stepper.step(StepInput(self._second * 1_000, items))
             assert answer.rejected == []
@@ -74,8 +76,8 @@ class SickAndSound:
 
     def _load(self, name: str, number: int) -> StepItem:
         worker, sample = f"{name}-{number}", {"sequence": self._second, "timestamp_ms": 0, "waiting_requests": 0}
-        told = {"model": name, "pool": "main", "worker": worker, "incarnation": 1, "samples": [sample]}
-        return frame(f"load.{name}.main.{worker}", told)
+        payload = {"model": name, "pool": "main", "worker": worker, "incarnation": 1, "samples": [sample]}
+        return frame(f"load.{name}.main.{worker}", payload)
 
 
 def busy(_second: int) -> Sample:

@@ -161,7 +161,7 @@ def sla(workers: int = 3) -> LoadPlannerHarness:
     return harness
 
 
-def hear(harness: LoadPlannerHarness, requests_per_s: int, *blocks: int, seconds: int = 30) -> Recommendation:
+def run_traffic(harness: LoadPlannerHarness, requests_per_s: int, *blocks: int, seconds: int = 30) -> Recommendation:
     for _ in range(seconds):
         sample = TrafficSample(
             harness.world.now, 1_000, requests_per_s, requests_per_s, isl_tokens=500.0, osl_tokens=100.0
@@ -179,10 +179,10 @@ def hear(harness: LoadPlannerHarness, requests_per_s: int, *blocks: int, seconds
 def test_the_size_by_traffic_is_a_minimum_for_steps_by_load() -> None:
     harness = sla()
     harness.learn()
-    recommendation = hear(harness, 470, 500, 500, 500)
+    recommendation = run_traffic(harness, 470, 500, 500, 500)
     assert recommendation.targets == {"d": 5}
     assert codes(recommendation)[0] == ReasonCode.TRAFFIC_SURGE
-    assert hear(sla_learned(), 270, 900, 950, 950, seconds=150).targets == {"d": 4}, (
+    assert run_traffic(sla_learned(), 270, 900, 950, 950, seconds=150).targets == {"d": 4}, (
         "the profile says three, the workers say more"
     )
 
@@ -195,9 +195,9 @@ def sla_learned() -> LoadPlannerHarness:
 
 def test_steps_by_load_respect_the_minimum_and_need_it_to_shrink() -> None:
     harness = sla_learned()
-    assert hear(harness, 270, 100, 100, 100).targets == {}
-    assert hear(sla_learned(), 150, 100, 110, 120, seconds=170).targets == {}, "it only grows after a start"
-    assert hear(sla_learned(), 150, 100, 110, 120, seconds=190).targets == {"d": 2}
+    assert run_traffic(harness, 270, 100, 100, 100).targets == {}
+    assert run_traffic(sla_learned(), 150, 100, 110, 120, seconds=170).targets == {}, "it only grows after a start"
+    assert run_traffic(sla_learned(), 150, 100, 110, 120, seconds=190).targets == {"d": 2}
     blind = sla_learned()
     recommendation = blind.run(100, 100, 100)
     assert (recommendation.targets, codes(recommendation)[0]) == ({}, ReasonCode.TRAFFIC_UNKNOWN)
@@ -211,24 +211,24 @@ def sla_grows_blind() -> bool:
 def test_no_pool_shrinks_while_a_frontend_is_silent() -> None:
     harness = sla_learned()
     sample = TrafficSample(1, 1_000, 1, 1, isl_tokens=500.0, osl_tokens=100.0)
-    hear(harness, 150, 100, 110, 120, seconds=185)
+    run_traffic(harness, 150, 100, 110, 120, seconds=185)
     harness.world.model.traffic.ingest(TrafficReported("m", "silent", 1, sample), harness.world.now)
-    assert hear(harness, 150, 100, 110, 120, seconds=5).targets == {"d": 2}, "it has just reported"
-    recommendation = hear(harness, 150, 100, 110, 120, seconds=30)
+    assert run_traffic(harness, 150, 100, 110, 120, seconds=5).targets == {"d": 2}, "it has just reported"
+    recommendation = run_traffic(harness, 150, 100, 110, 120, seconds=30)
     assert (recommendation.targets, codes(recommendation)[0]) == ({}, ReasonCode.TRAFFIC_INCOMPLETE)
-    assert hear(harness, 150, 100, 110, 120, seconds=30).targets == {"d": 2}, "it has been silent for a minute"
+    assert run_traffic(harness, 150, 100, 110, 120, seconds=30).targets == {"d": 2}, "it has been silent for a minute"
 
 
 def test_an_unreached_minimum_is_reported() -> None:
     harness = sla_learned()
     harness.pool.set_desired(5, harness.world.now)
     harness.world.now += harness.pool.knobs.start_deadline_ms + 1
-    recommendation = hear(harness, 470, 500, 500, 500)
+    recommendation = run_traffic(harness, 470, 500, 500, 500)
     assert ReasonCode.PENDING_UNREACHED in codes(recommendation)
 
 
 def test_an_unusable_profile_holds_the_pool() -> None:
     harness = sla_learned()
     harness.pool.engine = EngineProfile(problem="x.npz: broken. Profile again")
-    recommendation = hear(harness, 470, 900, 950, 900)
+    recommendation = run_traffic(harness, 470, 900, 950, 900)
     assert (recommendation.targets, codes(recommendation)) == ({}, [ReasonCode.PROFILE_UNUSABLE])

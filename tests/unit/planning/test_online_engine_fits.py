@@ -39,7 +39,7 @@ class OnlineFitHarness:
         """Tokens of what their passes compute, one as likely as the other."""
         self.sequence = 0
 
-    def hear(self, seconds: int, *, slower: float = 1.0) -> Recommendation:
+    def run_traffic(self, seconds: int, *, slower: float = 1.0) -> Recommendation:
         """Report 100 requests/s and busy workers."""
         for _ in range(seconds):
             self.world.now += 1_000
@@ -69,76 +69,78 @@ def serves(recommendation: Recommendation) -> float:
 
 
 @pytest.fixture
-def told() -> float:
+def profiled_rate() -> float:
     """Return the rate in requests/s of a worker with a correct profile."""
-    return serves(OnlineFitHarness(engine=EngineProfile(linear=TRUE)).hear(60))
+    return serves(OnlineFitHarness(engine=EngineProfile(linear=TRUE)).run_traffic(60))
 
 
-def test_engines_without_a_profile_are_fitted(told: float) -> None:
+def test_engines_without_a_profile_are_fitted(profiled_rate: float) -> None:
     harness = OnlineFitHarness()
-    first = harness.hear(9)
+    first = harness.run_traffic(9)
     assert ReasonCode.QUEUEING_TARGET not in {reason.code for reason in first.reasons}
     assert first.targets == {}
-    assert serves(harness.hear(120)) == pytest.approx(told, rel=0.1)
+    assert serves(harness.run_traffic(120)) == pytest.approx(profiled_rate, rel=0.1)
 
 
 def test_before_the_fit_the_pool_is_held_with_the_missing_data() -> None:
     harness = OnlineFitHarness()
     harness.prompts = (0,)
-    recommendation = harness.hear(120)
+    recommendation = harness.run_traffic(120)
     [reason] = recommendation.reasons
     assert reason.code is ReasonCode.ENGINE_LEARNING
     assert reason.detail == "prefill: 0 samples are too few: wait for 5"
     assert recommendation.targets == {}
 
 
-def test_each_rank_has_its_own_batch(told: float) -> None:
-    assert serves(OnlineFitHarness(ranks=2).hear(120)) == pytest.approx(2 * told, rel=0.1)
+def test_each_rank_has_its_own_batch(profiled_rate: float) -> None:
+    assert serves(OnlineFitHarness(ranks=2).run_traffic(120)) == pytest.approx(2 * profiled_rate, rel=0.1)
 
 
-def test_profiles_take_precedence_unless_disabled(told: float) -> None:
-    assert serves(OnlineFitHarness(engine=WRONG).hear(120)) < 0.7 * told
-    assert serves(OnlineFitHarness(QueueingKnobs(fitted="always"), WRONG).hear(120)) == pytest.approx(told, rel=0.1)
+def test_profiles_take_precedence_unless_disabled(profiled_rate: float) -> None:
+    assert serves(OnlineFitHarness(engine=WRONG).run_traffic(120)) < 0.7 * profiled_rate
+    assert serves(OnlineFitHarness(QueueingKnobs(fitted="always"), WRONG).run_traffic(120)) == pytest.approx(
+        profiled_rate, rel=0.1
+    )
     assert ReasonCode.PROFILE_UNUSABLE in {
-        reason.code for reason in OnlineFitHarness(QueueingKnobs(fitted="never")).hear(120).reasons
+        reason.code for reason in OnlineFitHarness(QueueingKnobs(fitted="never")).run_traffic(120).reasons
     }
 
 
-def test_a_fit_is_used_by_the_next_agent_at_once(told: float) -> None:
+def test_a_fit_is_used_by_the_next_agent_at_once(profiled_rate: float) -> None:
     harness = OnlineFitHarness()
     assert harness.planner.export_learned() is None
-    harness.hear(120)
+    harness.run_traffic(120)
     data = harness.planner.export_learned()
     assert data is not None
-    harness.hear(60)
+    harness.run_traffic(60)
     assert harness.planner.export_learned() == data, "unchanged parameters are not written again"
     heir = OnlineFitHarness()
     heir.planner.import_learned(data)
     assert heir.planner.export_learned() == data
-    assert serves(heir.hear(12)) == pytest.approx(told, rel=0.1)
+    assert serves(heir.run_traffic(12)) == pytest.approx(profiled_rate, rel=0.1)
 
 
 def test_a_fit_of_another_engine_is_ignored() -> None:
     harness = OnlineFitHarness()
-    harness.hear(120)
+    harness.run_traffic(120)
     data = harness.planner.export_learned()
     assert data is not None
     heir = OnlineFitHarness()
     heir.pool.knobs = replace(POOL, gpus_per_worker=2)
     heir.planner.import_learned(data)
-    assert heir.hear(2).targets == {}
+    assert heir.run_traffic(2).targets == {}
     assert heir.planner.sizer.engines.lines == {}
 
 
 @pytest.mark.parametrize("change", [{"accelerator": "l4"}, {"gpus_per_worker": 2}])
-def test_a_pool_with_new_engines_is_fitted_again(change: dict[str, Any], told: float) -> None:
+def test_a_pool_with_new_engines_is_fitted_again(change: dict[str, Any], profiled_rate: float) -> None:
     harness = OnlineFitHarness()
-    harness.hear(120)
+    harness.run_traffic(120)
     harness.pool.knobs = replace(POOL, **change)
-    assert harness.hear(1).demands[0].capacities == {}
+    assert harness.run_traffic(1).demands[0].capacities == {}
     assert harness.planner.export_learned() is None, "fits of the old engines are not used for the new ones"
-    assert harness.hear(8, slower=1.9).reasons[0].code is ReasonCode.ENGINE_LEARNING
-    assert serves(harness.hear(120, slower=1.9)) < 0.7 * told
+    assert harness.run_traffic(8, slower=1.9).reasons[0].code is ReasonCode.ENGINE_LEARNING
+    assert serves(harness.run_traffic(120, slower=1.9)) < 0.7 * profiled_rate
 
 
 @pytest.mark.parametrize(
@@ -151,11 +153,11 @@ def test_a_pool_with_new_engines_is_fitted_again(change: dict[str, Any], told: f
         b'{"lines":{"p":{"decode":{"slope":0.1,"intercept_ms":-9e9},"prefill":{"slope":0.1,"intercept_ms":-9e9}}}}',
     ],
 )
-def test_implausible_samples_do_no_harm(data: bytes, told: float) -> None:
+def test_implausible_samples_do_no_harm(data: bytes, profiled_rate: float) -> None:
     harness = OnlineFitHarness()
     harness.planner.import_learned(data)
-    assert harness.hear(12).targets == {}
-    assert serves(harness.hear(200)) == pytest.approx(told, rel=0.1)
+    assert harness.run_traffic(12).targets == {}
+    assert serves(harness.run_traffic(200)) == pytest.approx(profiled_rate, rel=0.1)
 
 
 @pytest.mark.parametrize(
@@ -172,7 +174,7 @@ def test_implausible_fits_are_rejected(slope: float, intercept_ms: float) -> Non
 
 def test_fits_are_part_of_the_state() -> None:
     harness = OnlineFitHarness()
-    harness.hear(70)
+    harness.run_traffic(70)
     encoded = msgspec.json.encode(harness.planner)
     twin = msgspec.json.decode(encoded, type=QueueingPlanner)
     assert msgspec.json.encode(twin) == encoded
@@ -180,9 +182,9 @@ def test_fits_are_part_of_the_state() -> None:
 
 def test_a_small_cache_is_reported_after_its_samples_expired() -> None:
     harness = OnlineFitHarness()
-    harness.hear(60)
+    harness.run_traffic(60)
     harness.prompts = (0,)
     harness.planner.sizer.engines.fits["p"].prefill.octaves.clear()
     for worker in harness.pool.workers.values():
         worker.record = replace(worker.record, kv_blocks_total=10, block_size_tokens=16)
-    assert [reason.code for reason in harness.hear(60).reasons] == [ReasonCode.KV_CACHE_TOO_SMALL]
+    assert [reason.code for reason in harness.run_traffic(60).reasons] == [ReasonCode.KV_CACHE_TOO_SMALL]

@@ -36,7 +36,7 @@ def said(harness: ControllerHarness) -> list[Reason]:
     ]
 
 
-def told(effects: list[AnyEffect]) -> list[AnyEffect]:
+def alarms_of(effects: list[AnyEffect]) -> list[AnyEffect]:
     return [effect for effect in effects if isinstance(effect, RaiseAlarm)]
 
 
@@ -45,7 +45,7 @@ def test_a_failed_planner_does_not_affect_other_models_or_the_replay(broken: set
     broken.add("m")
     harness.kv = {"m": 1.0, "n": 1.0}
     effects = harness.advance(40)
-    assert told(effects) == [RaiseAlarm("planner_failed", "m", FAULT)]
+    assert alarms_of(effects) == [RaiseAlarm("planner_failed", "m", FAULT)]
     assert {e.decision.model for e in effects if isinstance(e, CommitDecision)} == {"n"}
     assert harness.controller.state.counters["planner_failures"] >= 40
     assert said(harness) == [Reason(ReasonCode.PLANNER_FAILED, detail=FAULT)]
@@ -61,5 +61,5 @@ def test_a_planner_recovers_and_a_new_failure_is_reported_again(broken: set[str]
     harness = leading()
     for fails in (True, False, True):
         broken.symmetric_difference_update("m")
-        assert len(told(harness.advance(5))) == fails
+        assert len(alarms_of(harness.advance(5))) == fails
         assert (Reason(ReasonCode.PLANNER_FAILED, detail=FAULT) in said(harness)) == fails

@@ -44,8 +44,8 @@ class QueueingHarness:
         self.planner = QueueingPlanner(knobs)
         self.sequence = 0
 
-    def hear(
-        self, requests_per_s: int, seconds: int = 1, *, obey: bool = True, waiting: int = 0, **said: Any
+    def run_traffic(
+        self, requests_per_s: int, seconds: int = 1, *, apply_targets: bool = True, waiting: int = 0, **said: Any
     ) -> Recommendation:
         for _ in range(seconds):
             self.world.now += 1_000
@@ -64,11 +64,11 @@ class QueueingHarness:
             if asked is not None:
                 forecasts = [forecast(question) for question in asked.queries]
                 self.planner.ingest_forecast(ForecastFitted("m", asked.request, forecasts))
-            for name, count in recommendation.targets.items() if obey else ():
-                self.become(name, count)
+            for name, count in recommendation.targets.items() if apply_targets else ():
+                self.apply_counts(name, count)
         return recommendation
 
-    def become(self, name: str, count: int) -> None:
+    def apply_counts(self, name: str, count: int) -> None:
         """Decide and apply counts."""
         pool = self.world.pool(name)
         pool.set_desired(count, self.world.now)
@@ -97,7 +97,7 @@ def codes(recommendation: Recommendation) -> set[ReasonCode]:
 
 def test_it_grows_in_one_step_with_the_rate_of_a_worker_in_the_reason() -> None:
     harness = QueueingHarness(one())
-    recommendation = harness.hear(200, 12)
+    recommendation = harness.run_traffic(200, 12)
     [need] = recommendation.demands
     assert need.role == "aggregated"
     assert need.demand == pytest.approx(200.0, rel=0.1)
@@ -110,12 +110,12 @@ def test_it_grows_in_one_step_with_the_rate_of_a_worker_in_the_reason() -> None:
 
 def test_the_cheapest_pool_serves_the_load_of_a_role() -> None:
     harness = QueueingHarness(*two())
-    [need] = harness.hear(200, 400).demands
+    [need] = harness.run_traffic(200, 400).demands
     assert need.capacities["fast"] / 4.0 < need.capacities["slow"] / 1.0
     assert harness.counts()["fast"] <= 1, "it began with one, and within 10 % headroom none is removed"
     assert harness.counts()["slow"] == -int(-200 // need.capacities["slow"])
     scarce = QueueingHarness(*two(8))
-    [need] = scarce.hear(200, 400).demands
+    [need] = scarce.run_traffic(200, 400).demands
     assert scarce.counts()["slow"] == 8
     left = 200 - 8 * need.capacities["slow"]
     assert scarce.counts()["fast"] == -int(-left // need.capacities["fast"]), "for the remaining demand only"
@@ -123,8 +123,8 @@ def test_the_cheapest_pool_serves_the_load_of_a_role() -> None:
 
 def test_reasons_of_pools_have_the_load_of_the_role_and_their_shares() -> None:
     harness = QueueingHarness(*two(8))
-    harness.hear(150, 400)
-    recommendation = harness.hear(190, 30)
+    harness.run_traffic(150, 400)
+    recommendation = harness.run_traffic(190, 30)
     reasons = [reason for reason in recommendation.reasons if reason.code is ReasonCode.QUEUEING_TARGET]
     assert [reason.pool for reason in reasons] == ["fast", "slow"]
     loads = {(reason.numbers["requests_per_s"], reason.numbers["backlog_requests_per_s"]) for reason in reasons}
@@ -135,7 +135,7 @@ def test_reasons_of_pools_have_the_load_of_the_role_and_their_shares() -> None:
 
 def test_a_pool_that_cannot_meet_the_objective_is_scaled_down() -> None:
     harness = QueueingHarness(*reversed(two()), workers=12, itl_ms=20.0)
-    recommendation = harness.hear(200, 800)
+    recommendation = harness.run_traffic(200, 800)
     [need] = recommendation.demands
     assert set(need.capacities) == {"fast"}
     assert harness.counts()["slow"] == 0
@@ -148,21 +148,21 @@ def test_a_pool_that_cannot_meet_the_objective_is_scaled_down() -> None:
 
 def test_without_a_pool_that_meets_the_objective_pools_are_sized_for_the_work() -> None:
     harness = QueueingHarness(one(), itl_ms=9.0)
-    recommendation = harness.hear(200, 12, isl_tokens=8_000.0, osl_tokens=10.0)
+    recommendation = harness.run_traffic(200, 12, isl_tokens=8_000.0, osl_tokens=10.0)
     assert ReasonCode.SLA_INFEASIBLE in codes(recommendation)
     assert harness.counts()["one"] > 30, "8,000 tokens take 164 ms: 33 workers are fully busy"
 
 
 def test_an_objective_below_any_latency_holds_the_pools() -> None:
     harness = QueueingHarness(one(), ttft_ms=3.0)
-    assert codes(harness.hear(200, 60)) == {ReasonCode.SLA_INFEASIBLE}
+    assert codes(harness.run_traffic(200, 60)) == {ReasonCode.SLA_INFEASIBLE}
     assert harness.counts() == {"one": 1}
 
 
 def test_a_replaced_pool_shrinks_as_the_other_becomes_ready() -> None:
     harness = QueueingHarness(*two(), workers=11, knobs=replace(KNOBS, switching_cost_hours=0.0))
     for _ in range(400):
-        recommendation = harness.hear(200, obey=False)
+        recommendation = harness.run_traffic(200, apply_targets=False)
         if "slow" in recommendation.targets:
             harness.world.pool("slow").set_desired(recommendation.targets["slow"], harness.world.now)
         assert "fast" not in recommendation.targets, "no worker of the others is ready"
@@ -170,25 +170,25 @@ def test_a_replaced_pool_shrinks_as_the_other_becomes_ready() -> None:
     [need] = recommendation.demands
     harness.world.add_workers("slow", 20)
     left = 200 - 20 * need.capacities["slow"]
-    assert harness.hear(200, obey=False).targets["fast"] == -int(-left // need.capacities["fast"])
+    assert harness.run_traffic(200, apply_targets=False).targets["fast"] == -int(-left // need.capacities["fast"])
 
 
 def test_a_shrink_waits_until_workers_were_not_needed_for_a_start_up_time() -> None:
     harness = QueueingHarness(one(), knobs=QueueingKnobs(start_up_ms=100_000))
-    harness.hear(200, 300)
+    harness.run_traffic(200, 300)
     busy = harness.counts()["one"]
-    held = [harness.hear(40) for _ in range(100) if harness.counts()["one"] == busy]
+    held = [harness.run_traffic(40) for _ in range(100) if harness.counts()["one"] == busy]
     assert len(held) == 100
-    harness.hear(40, 400)
+    harness.run_traffic(40, 400)
     assert harness.counts()["one"] < busy / 3
 
 
 def test_during_the_first_interval_its_busiest_part_counts() -> None:
     harness = QueueingHarness(*two())
-    [need] = harness.hear(200, 60).demands
+    [need] = harness.run_traffic(200, 60).demands
     busy, demands, counts = harness.counts(), [], []
     for _ in range(1_000):
-        demands.append(harness.hear(10).demands[0].demand)
+        demands.append(harness.run_traffic(10).demands[0].demand)
         counts.append(sum(harness.counts().values()))
     assert counts[:120] == [sum(busy.values())] * 120
     assert min(demands[:120]) >= need.demand
@@ -198,31 +198,31 @@ def test_during_the_first_interval_its_busiest_part_counts() -> None:
 
 def test_a_passed_peak_is_no_demand_unless_requests_wait() -> None:
     harness = QueueingHarness(one())
-    harness.hear(200, 30, obey=False)
-    [need] = harness.hear(10, 20, obey=False).demands
+    harness.run_traffic(200, 30, apply_targets=False)
+    [need] = harness.run_traffic(10, 20, apply_targets=False).demands
     assert need.demand == need.capacities["one"], "what the one worker serves"
-    [need] = harness.hear(10, 20, obey=False, waiting=2_000).demands
+    [need] = harness.run_traffic(10, 20, apply_targets=False, waiting=2_000).demands
     assert need.demand > 200.0
 
 
 def test_a_backlog_is_served_in_addition_to_arrivals() -> None:
     harness = QueueingHarness(one(), knobs=QueueingKnobs(start_up_ms=30_000, drain_ms=20_000))
-    [need] = harness.hear(100, 200).demands
+    [need] = harness.run_traffic(100, 200).demands
     calm = harness.counts()["one"]
-    harness.hear(100, 60, waiting=40)
+    harness.run_traffic(100, 60, waiting=40)
     assert harness.counts()["one"] == calm, "each of them waits for less than 0.5 s"
-    recommendation = harness.hear(100, 15, waiting=2_050, queued=4_000)
+    recommendation = harness.run_traffic(100, 15, waiting=2_050, queued=4_000)
     [more] = recommendation.demands
     assert more.demand == pytest.approx(need.demand + 6_000 / 20.0, rel=0.02)
     assert harness.counts()["one"] == -int(-more.demand // more.capacities["one"])
     assert recommendation.inputs["aggregated_backlog_requests_per_s"] == pytest.approx(300.0, rel=0.02)
-    assert harness.hear(100, 400).targets == {}
+    assert harness.run_traffic(100, 400).targets == {}
     assert harness.counts()["one"] == calm, "they are removed when it is served"
 
 
 def test_an_objective_in_tokens_per_s_counts_without_arrivals() -> None:
     harness = QueueingHarness(one(), tokens_per_s=40_000.0)
-    [need] = harness.hear(3, 60).demands
+    [need] = harness.run_traffic(3, 60).demands
     assert need.demand == pytest.approx(200.0)
     assert harness.counts()["one"] == -int(-200 // need.capacities["one"])
 
@@ -231,22 +231,22 @@ def test_objectives_apply_to_the_attainment_fraction() -> None:
     counts = []
     for attainment in (0.0, 0.95, 0.999):
         harness = QueueingHarness(one(), attainment=attainment)
-        harness.hear(400, 30)
+        harness.run_traffic(400, 30)
         counts.append(harness.counts()["one"])
     assert counts[0] < counts[1] < counts[2]
 
 
 def test_without_arrivals_all_workers_are_removed() -> None:
     harness = QueueingHarness(*two())
-    assert harness.hear(0, 400).demands[0].demand == 0.0
+    assert harness.run_traffic(0, 400).demands[0].demand == 0.0
     assert harness.counts() == {"fast": 0, "slow": 0}
-    harness.hear(200, 20)
+    harness.run_traffic(200, 20)
     assert sum(harness.counts().values()) > 10
 
 
 def test_unserved_demand_is_reported() -> None:
     harness = QueueingHarness(*two(3))
-    recommendation = harness.hear(400, 60)
+    recommendation = harness.run_traffic(400, 60)
     assert harness.counts() == {"fast": 3, "slow": 3}
     assert all(
         reason.numbers["wanted"] > 3 for reason in recommendation.reasons if reason.code is ReasonCode.QUEUEING_TARGET

@@ -28,7 +28,7 @@ class ScaleToZeroWorld(ControllerWorld):
         self.controller = Controller(self.settings)
         self.handle(BusConnectionChanged(connected=True), RegistryRead([]))
 
-    def hear(self, seconds: int = 1, **said: int) -> list[dict[str, int]]:
+    def run_reporting(self, seconds: int = 1, **said: int) -> list[dict[str, int]]:
         """Report every second from frontend and workers; return the decisions."""
         seen: list[AnyEffect] = []
         self.running = said.get("in_flight", 0)
@@ -45,11 +45,11 @@ def test_a_model_scales_to_zero_in_one_step_and_from_zero_in_the_turn_of_a_reque
     world.register("prefill", "p1", "p2")
     world.register("decode", "d1", "d2")
     world.kv = 0.6
-    world.hear(10, in_flight=1)
-    decided = world.hear(AFTER_MS // 1_000 + 1)
+    world.run_reporting(10, in_flight=1)
+    decided = world.run_reporting(AFTER_MS // 1_000 + 1)
     assert decided[-1] == {"prefill": 0, "decode": 0}
     world.workers.clear()
-    assert world.hear(60) == []
+    assert world.run_reporting(60) == []
     said = format_status(status(world.settings, world.controller.state, "0", world.now, world.now))
     assert "scaled to zero: the first request that a frontend reports starts workers" in said
     world.now += 1_000
@@ -61,7 +61,7 @@ def test_a_model_scales_to_zero_on_time_without_a_report() -> None:
     world = ScaleToZeroWorld("hpa")
     world.register("prefill", "p1")
     world.register("decode", "d1")
-    world.hear(AFTER_MS // 1_000)
+    world.run_reporting(AFTER_MS // 1_000)
     wake = world.controller.next_wake()
     assert wake is not None
     assert wake <= world.now + 1_000, "hpa evaluates every 15 s"
@@ -69,4 +69,4 @@ def test_a_model_scales_to_zero_on_time_without_a_report() -> None:
 
 def test_a_new_model_without_scale_to_zero_starts_its_first_workers() -> None:
     world = ScaleToZeroWorld("threshold", after_ms=0)
-    assert world.hear(10)[:1] == [{"prefill": 1, "decode": 1}]
+    assert world.run_reporting(10)[:1] == [{"prefill": 1, "decode": 1}]

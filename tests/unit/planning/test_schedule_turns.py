@@ -36,7 +36,7 @@ class ScheduleWorld(ControllerWorld):
         self.running = 0
         self.handle(BusConnectionChanged(connected=True), RegistryRead([]))
 
-    def hear(self, seconds: int) -> list[dict[str, int]]:
+    def run_idle(self, seconds: int) -> list[dict[str, int]]:
         """Report no traffic every second; return the decisions."""
         seen: list[AnyEffect] = []
         for _ in range(seconds):
@@ -66,24 +66,24 @@ def test_a_window_begins_and_ends_on_time_without_reports() -> None:
         decided += [(world.now - start, one) for one in world.wake()]
     assert decided == [(BEFORE_S * 1_000, {"prefill": 1, "decode": 5})], "in one step, without other guardrails"
     world.register("decode", "d2", "d3", "d4", "d5")
-    assert world.hear(WITHIN_S - 5) == []
-    assert world.hear(10)[:1] == [{"prefill": 1, "decode": 4}], "the recommended count again, within the step limit"
+    assert world.run_idle(WITHIN_S - 5) == []
+    assert world.run_idle(10)[:1] == [{"prefill": 1, "decode": 4}], "the recommended count again, within the step limit"
 
 
 def test_a_window_prevents_scale_to_zero_and_scales_from_zero() -> None:
     world = ScheduleWorld(scale_to_zero_after_ms=60_000)
-    assert world.hear(BEFORE_S) == [{"prefill": 1, "decode": 5}], "the other role cannot serve alone"
+    assert world.run_idle(BEFORE_S) == [{"prefill": 1, "decode": 5}], "the other role cannot serve alone"
     world.register("prefill", "p1")
     world.register("decode", "d1", "d2", "d3", "d4", "d5")
-    assert world.hear(WITHIN_S - 1) == []
-    assert world.hear(2) == [{"prefill": 0, "decode": 0}]
+    assert world.run_idle(WITHIN_S - 1) == []
+    assert world.run_idle(2) == [{"prefill": 0, "decode": 0}]
 
 
 def test_a_gpu_budget_overrides_a_schedule() -> None:
     world = ScheduleWorld(replicas_min=1, planner="static", planner_knobs={"static": FIXED}, gpu_budget_max=4)
     world.register("prefill", "p1")
     world.register("decode", "d1")
-    assert world.hear(BEFORE_S + 1) == [{"prefill": 1, "decode": 3}]
+    assert world.run_idle(BEFORE_S + 1) == [{"prefill": 1, "decode": 3}]
 
 
 def test_the_reason_has_the_scheduled_minimum_and_its_end() -> None:
@@ -91,7 +91,7 @@ def test_the_reason_has_the_scheduled_minimum_and_its_end() -> None:
     world.register("prefill", "p1")
     world.register("decode", "d1")
     assert "schedule" not in format_status(status(world.settings, world.controller.state, "0", world.now, world.now))
-    world.hear(BEFORE_S + 1)
+    world.run_idle(BEFORE_S + 1)
     said = format_status(status(world.settings, world.controller.state, "0", world.now, world.now))
     assert "schedule: decode at least 5 until 2023-11-14T22:30:00+00:00" in said
     decided = world.controller.state.explanations[-1]
@@ -104,7 +104,7 @@ def test_a_controller_restored_within_a_window_applies_it() -> None:
     world = ScheduleWorld(replicas_min=1, planner="static", planner_knobs={"static": FIXED})
     world.register("prefill", "p1")
     world.register("decode", "d1")
-    world.hear(BEFORE_S + 1)
+    world.run_idle(BEFORE_S + 1)
     twin = Controller(world.settings)
     twin.restore(world.controller.snapshot())
     assert twin.next_wake() == world.controller.next_wake()
@@ -117,14 +117,14 @@ def test_a_removed_schedule_has_no_minimum() -> None:
     world = ScheduleWorld(replicas_min=1, planner="static", planner_knobs={"static": FIXED})
     world.register("prefill", "p1")
     world.register("decode", "d1")
-    world.hear(BEFORE_S + 1)
+    world.run_idle(BEFORE_S + 1)
     world.register("decode", "d2", "d3", "d4", "d5")
     (model,) = world.settings.models
     without = replace(model, pools=tuple(replace(pool, schedules=()) for pool in model.pools))
     world.settings = replace(world.settings, models=(without,))
     world.handle(SettingsChanged(msgspec.Raw(msgspec.json.encode(world.settings))))
     assert world.controller.state.fleet.models["m"].pools["decode"].schedule_minimum == NO_SCHEDULE_MINIMUM
-    assert world.hear(10)[:1] == [{"prefill": 1, "decode": 4}]
+    assert world.run_idle(10)[:1] == [{"prefill": 1, "decode": 4}]
     world.settings = replace(world.settings, models=(model,))
     again = world.handle(SettingsChanged(msgspec.Raw(msgspec.json.encode(world.settings))))
     assert world.decisions(again) == [{"prefill": 1, "decode": 5}], "and at once when it is configured again"
