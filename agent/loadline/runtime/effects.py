@@ -41,7 +41,7 @@ from loadline.core.vocabulary.events import (
 )
 from loadline.errors import BusUnavailable, OutcomeUnknown, StoreDenied, StoreUnavailable
 from loadline.ports import Bus, Compare, Fitter, Store, Write
-from loadline.wire.codec import Rejected, decode_as, decode_decision, encode
+from loadline.wire.codec import Rejected, decode_as, decode_decision, encode, encode_decision
 from loadline.wire.keys import Keys
 from loadline.wire.messages import DrainCommand, DrainReply, MigrateCommand, MigrateReply, ScalingDecision
 from loadline.wire.subjects import Subjects
@@ -226,8 +226,12 @@ class EffectRunner:
         key = self._keys.decision(decision.model)
         fence = Compare(self._keys.leader(effect.scope), "create", decision.epoch)
         order = Compare(key, "mod", effect.expected_revision)
+        value = encode_decision(decision)
+        if isinstance(value, Rejected):  # once committed, it would hold the model: nobody could read it
+            text = f"a decision for {decision.model} is not committed: {value.detail}"
+            return CommitRefused(decision.decision_id, decision.model, fenced=False, detail=text)
         try:
-            outcome = await self._store.commit([fence, order], [Write(key, encode(decision))])
+            outcome = await self._store.commit([fence, order], [Write(key, value)])
         except OutcomeUnknown as error:
             return CommitUnknown(decision.decision_id, decision.model, str(error))
         except (StoreUnavailable, StoreDenied) as error:

@@ -30,6 +30,8 @@ from loadline.wire.subjects import Subjects, decode_token, encode_token
 
 DETAIL_CHARS_MAX: Final = 160
 SUBJECT_CHARS_MAX: Final = 256
+DECISION_BYTES_MAX: Final = 262_000
+"""Largest decision: with its ``ttl_ms`` it stays below 262,144 bytes, the default ``frame_bytes_max`` of scalers."""
 # A name has at most 100 characters of at most 4 bytes, each written as %XX.
 _TOKEN_CHARS_MAX: Final = 100 * 4 * 3
 # 65,536 routes of about 600 bytes: a flood of invented subjects costs 40 MB at most, then the cache is cleared.
@@ -298,6 +300,17 @@ def decode_worker_record(key_parts: Sequence[str], value: bytes, bytes_left_out:
 def decode_learned(model: str, value: bytes) -> LearnedState | Rejected:
     """Decode a model's learned state from the store, or return the reason of its refusal. Never raises."""
     return decode_as(LearnedState, value, f"state/{model}")
+
+
+def encode_decision(decision: Decision) -> bytes | Rejected:
+    """Encode a decision for the store, or return the reason why agents and scalers could not decode it."""
+    value = encode(decision)
+    if len(value) > DECISION_BYTES_MAX:
+        return reject(Rejection.OVERSIZED, "decision", f"{len(value)} bytes, {DECISION_BYTES_MAX} are allowed")
+    decoded = decode_decision(value)
+    if isinstance(decoded, Rejected):
+        return reject(decoded.reason, "decision", f"{len(value)} bytes cannot be decoded: {decoded.detail}")
+    return value
 
 
 def decode_decision(value: bytes) -> Decision | Rejected:

@@ -7,6 +7,7 @@
 Victims are selected once, with a decision that names them, so that a new leader resumes the same drains.
 """
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Annotated, Literal
 
@@ -105,6 +106,10 @@ class Drains(Struct):
         """Return the draining workers of a pool, by name."""
         drains = (d for d in self.open.values() if d.model == model and d.pool == pool)
         return [Victim(d.worker, d.incarnation) for d in sorted(drains, key=lambda d: d.worker)]
+
+    def counts(self, model: str) -> dict[str, int]:
+        """Count the draining workers of a model by pool."""
+        return Counter(drain.pool for drain in self.open.values() if drain.model == model)
 
     def start(  # noqa: PLR0917 - one argument for each fact
         self, fleet: Fleet, model: str, pool_name: str, victim: Victim, drain_id: str, now: int, *, again: bool = False

@@ -99,6 +99,7 @@ class ReasonCode(StrEnum):
     IDLE = "idle"
     LAST_WORKER = "last_worker"
     SCHEDULE_FLOOR = "schedule_floor"
+    DRAIN_LIMIT = "drain_limit"
     # obstacles to any decision
     NOT_LEADER = "not_leader"
     NOT_SETTLED = "not_settled"
@@ -290,6 +291,7 @@ SENTENCES: dict[ReasonCode, str] = {
     ReasonCode.SCHEDULE_FLOOR: (
         "{wanted:g} raised to {allowed:g}: the minimum of a schedule that ends in {left_ms:g} ms"
     ),
+    ReasonCode.DRAIN_LIMIT: "{wanted:g} raised to {allowed:g}: at most {drains_max:g} workers of a pool drain at once",
     ReasonCode.NOT_LEADER: "this agent is not the leader, or its lease is about to expire",
     ReasonCode.NOT_SETTLED: "the registry or the decisions have not been read yet",
     ReasonCode.PAUSED: "the model is paused",

@@ -95,6 +95,8 @@ class Constraints(Struct, frozen=True):
     """Temporary bounds by pool, in addition to the configured ones."""
     budget: BudgetHeadroom = UNBOUNDED
     supply: SupplyHeadroom = UNLIMITED_HEADROOM
+    draining: Mapping[str, int] = MappingProxyType({})
+    """Number of open drains by pool."""
 
 
 def minimum_of(*bounds: int | None) -> int | None:

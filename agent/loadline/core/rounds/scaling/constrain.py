@@ -17,5 +17,6 @@ def constrain(
         evaluation.bounds,
         state.gpus.headroom(state.fleet, model.name, ledger, now),
         UNLIMITED_HEADROOM if ledger is None else state.allocation.headroom(state.fleet, model.name, ledger, now),
+        state.drains.counts(model.name),
     )
     return model.guardrails.apply(model, evaluation.recommendation.targets, constraints, now), constraints

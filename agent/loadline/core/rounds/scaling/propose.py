@@ -3,7 +3,7 @@
 from functools import partial
 
 from loadline.core.decisions.drains import choose_victims
-from loadline.core.fleet.pool import Pool
+from loadline.core.fleet.pool import DRAINS_MAX, Pool
 from loadline.core.fleet.worker import WorkerState
 from loadline.core.planning.guardrails.proposal import Proposal
 from loadline.core.rounds.scaling.context import Outcome, ScalingContext
@@ -59,12 +59,12 @@ def propose(
 
 
 def _victims(context: ScalingContext, model: ModelState, pool: Pool, replicas: int) -> tuple[Victim, ...]:
-    """Return the workers to remove: those that drain already, and new victims for the surplus."""
+    """Return the workers to remove: those that drain already, and new victims for the surplus, bounded together."""
     draining = context.state.drains.of_pool(model.name, pool.name)
     surplus = max(0, pool.ready + pool.starting - replicas)
     migration = context.models[model.name].migration
     can_migrate = partial(_can_migrate, model) if migration.enabled and migration.migrate_drains else None
-    return (*draining, *choose_victims(pool, surplus, can_migrate))
+    return (*draining, *choose_victims(pool, min(surplus, DRAINS_MAX), can_migrate))[:DRAINS_MAX]
 
 
 def _can_migrate(model: ModelState, worker: WorkerState) -> bool:
