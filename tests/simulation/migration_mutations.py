@@ -19,8 +19,8 @@ from loadline.client.handover.messages import HandoverReply, HandoverRequest
 from loadline.client.handover.ownership import RequestOwner, RequestOwners
 from loadline.client.handover.source import HandoverSource
 from loadline.core.migration.columns import IN_SLOTS, OUT_SLOTS, RECEIVING, SENDING
-from loadline.core.migration.load_metrics import SLOTS_IN, SLOTS_OUT
 from loadline.core.migration.load_view import LoadView
+from loadline.core.migration.measures import SLOTS_IN, SLOTS_OUT
 from loadline.core.rounds.migration import MigrationPipeline
 from loadline.sim.chaos.frontend import ChaosFrontend
 from loadline.sim.chaos.runner import ChaosResult, run_plan

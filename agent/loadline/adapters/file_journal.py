@@ -24,7 +24,7 @@ from loadline.errors import JournalError
 
 _log = bounded("journal")
 
-# What may wait for a slow disk: about a minute of turns at 1,000 workers.
+# Records that wait for a slow disk: about a minute of turns at 1,000 workers.
 _QUEUE_BYTES_MAX = 32 * 2**20
 # A copy of a snapshot of 10,000 workers (6 MB) takes 3 ms, in which no other thread runs Python.
 _LARGE_BYTES = 2**20
@@ -36,17 +36,17 @@ _NAME = re.compile(r"\d{8}T\d{6}\.\d{3}Z-\d{6}\.jsonl")
 
 
 class FileJournal:
-    """Implements ``ports.Journal`` in a folder, which is made if there is none. One agent to a folder.
+    """A ``ports.Journal`` in a folder of its own, which is created if it does not exist.
 
     Args:
         directory: The folder.
-        segment_bytes_max: A new segment is due at this size.
-        bytes_max: The oldest segments are deleted so that all together stay below this size.
-        queue_bytes_max: What may wait to be written.
-        retry_s: How long after a failure a new segment is asked for.
+        segment_bytes_max: Size at which a new segment is due.
+        bytes_max: Size of all segments above which the oldest are deleted.
+        queue_bytes_max: Maximum size of the records that wait to be written.
+        retry_s: Time after a failure at which a new segment is due.
 
     Raises:
-        JournalError: Another agent writes there.
+        JournalError: Another agent writes to the folder.
     """
 
     def __init__(
@@ -61,12 +61,12 @@ class FileJournal:
         self._segment_bytes_max = segment_bytes_max
         self._queue_bytes_max = queue_bytes_max
         self._retry_s = retry_s
-        self._changed = threading.Condition()  # guards all below
-        self._segment = 0  # the newest; 0: none yet
+        self._changed = threading.Condition()  # guards all attributes below
+        self._segment = 0  # number of the newest segment; 0: none yet
         self._segment_bytes = 0
-        self._open = False  # whether the newest takes records
+        self._open = False  # True while the newest segment accepts records
         self._retry_at_s = time.monotonic()
-        self._queue: list[tuple[int, bytes | Callable[[], bytes]]] = []  # segment, and record or how to make it
+        self._queue: list[tuple[int, bytes | Callable[[], bytes]]] = []  # segment, and record or its encoder
         self._queued_bytes = 0
         self._lost = 0
         self._closing = False
@@ -84,7 +84,7 @@ class FileJournal:
 
     @property
     def lost(self) -> int:
-        """Records that could not be written, or that came while none could be."""
+        """Number of records that could not be written."""
         return self._lost
 
     def append(self, record: bytes) -> None:
@@ -96,25 +96,25 @@ class FileJournal:
                 self._lost += 1
 
     def begin(self, snapshot: Callable[[bool], bytes]) -> None:
-        """Begin a new segment with what ``snapshot`` gives, told whether the segment goes on where the last one ended.
+        """Begin a new segment with the result of ``snapshot``, called with True if it continues the previous segment.
 
-        What the last one still has to write may fail later; then this segment is given up with it. The writer's thread
-        calls ``snapshot``, when it gets to it.
+        The writer's thread calls ``snapshot`` later. If pending records of the previous segment cannot be written, the
+        new segment is given up too.
         """
         with self._changed:
             if self._closing:
                 self._lost += 1
                 return
-            goes_on = self._open  # only a segment that has lost nothing takes records
+            continues = self._open  # a segment that has lost a record accepts no more
             self._segment += 1
             self._segment_bytes = 0
             self._open = True
-            self._queue.append((self._segment, functools.partial(snapshot, goes_on)))
+            self._queue.append((self._segment, functools.partial(snapshot, continues)))
             self._queued_bytes += ADDED_BYTES  # the snapshot itself is counted once it is encoded
             self._changed.notify()
 
     def close(self) -> None:
-        """Write out what is pending, for at most 5 s."""
+        """Write the pending records, for at most 5 s."""
         with self._changed:
             self._open, self._closing = False, True
             self._changed.notify()
@@ -135,43 +135,44 @@ class FileJournal:
         self._changed.notify()
 
     def _end(self, why: str, lost: int) -> None:
+        """End the segment, and count the lost records."""
         self._lost += lost
         self._open = False
         self._retry_at_s = time.monotonic() + self._retry_s
         _log.warning("journal_stopped", why=why, lost=self._lost, retry_s=self._retry_s)
 
     def _run(self, folder: "_Folder") -> None:
-        """The writer: takes whatever is queued, writes it, and so on until it is closed."""
-        broken = 0  # the last segment that must not be written any more
+        """Write queued records until the journal is closed."""
+        broken = 0  # the last segment that accepts no more writes
         with contextlib.closing(folder):
-            while batch := self._take():
+            while batch := self._pop_batch():
                 for segment, group in itertools.groupby(batch, operator.itemgetter(0)):
-                    records = [self._made(segment, record) for _, record in group]
+                    records = [self._encoded(segment, record) for _, record in group]
                     written, problem = 0, ""
                     if segment > broken:
                         written, problem = folder.write(segment, records)
                     with self._changed:
                         lost = len(records) - written
                         if problem:
-                            broken = self._segment  # one that was begun meanwhile goes on from what is now lost
+                            broken = self._segment  # a segment that began meanwhile continues a lost one
                         if problem and self._open:
                             self._end(problem, lost)
                         else:
                             self._lost += lost
                         self._queued_bytes -= sum(map(len, records)) + ADDED_BYTES * len(records)
 
-    def _made(self, segment: int, record: bytes | Callable[[], bytes]) -> bytes:
-        """The record; one that is only now made is only now counted."""
+    def _encoded(self, segment: int, record: bytes | Callable[[], bytes]) -> bytes:
+        """Return a record; a snapshot is encoded and counted only now."""
         if isinstance(record, bytes):
             return record
-        made = record()
+        encoded = record()
         with self._changed:
-            self._queued_bytes += len(made)
+            self._queued_bytes += len(encoded)
             if segment == self._segment:
-                self._segment_bytes += len(made) + ADDED_BYTES
-        return made
+                self._segment_bytes += len(encoded) + ADDED_BYTES
+        return encoded
 
-    def _take(self) -> list[tuple[int, bytes | Callable[[], bytes]]]:
+    def _pop_batch(self) -> list[tuple[int, bytes | Callable[[], bytes]]]:
         with self._changed:
             self._changed.wait_for(lambda: self._queue or self._closing)
             batch, self._queue = self._queue, []
@@ -179,7 +180,7 @@ class FileJournal:
 
 
 class _Folder:
-    """The files, as the writer sees them."""
+    """Segment files of the writer."""
 
     def __init__(self, directory: Path, keep_bytes: int) -> None:
         self._directory = directory
@@ -189,7 +190,7 @@ class _Folder:
         self._checksums = ChecksumChain()
 
     def write(self, segment: int, records: list[bytes]) -> tuple[int, str]:
-        """Write records to a segment, begun by the first; gives how many are whole on the disk, and what went wrong."""
+        """Write records to a segment, creating it; return the number of complete ones on disk, and the error or ''."""
         begins = segment != self._segment
         try:
             if begins:
@@ -207,7 +208,7 @@ class _Folder:
         except OSError as error:
             ends = itertools.accumulate(len(record) + ADDED_BYTES for record in records)
             whole = [end for end in ends if end <= done]
-            with contextlib.suppress(OSError):  # a torn last record does no harm, it is just not pretty
+            with contextlib.suppress(OSError):  # a torn last record does no harm
                 os.ftruncate(self._file, start + (whole[-1] if whole else 0))
             return len(whole), str(error)
         return len(records), ""
@@ -232,7 +233,7 @@ class _Folder:
         sizes = [path.stat().st_size for path in segments]
         total = sum(sizes)
         for path, size in zip(segments, sizes, strict=True):
-            # A segment without a line is what a full disk left of a try.
+            # A full disk leaves empty segments.
             if total <= self._keep_bytes and size:
                 continue
             path.unlink()
@@ -254,12 +255,12 @@ def _pieces(records: list[bytes], checksums: ChecksumChain) -> Iterator[bytes | 
 
 
 def _lock(directory: Path) -> int:
-    """Keep every other agent out; gives what to close at the end, -1 where the folder cannot be used yet."""
+    """Lock the folder; return the file to close at the end, or -1 while the folder cannot be used."""
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         lock = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError:
-        return -1  # the writer says why, and tries again
+        return -1  # the writer logs the reason and tries again
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
@@ -271,7 +272,7 @@ def _lock(directory: Path) -> int:
 
 
 def _next_name(last: str) -> str:
-    """Time and a number; sorts after the last one even when the wall clock was set back."""
+    """Return a name of time and number that sorts after the last one, even if the wall clock was set back."""
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%f")[:-3] + "Z"
     if last and stamp <= last.partition("-")[0]:
         stamp, _, number = last.removesuffix(".jsonl").partition("-")

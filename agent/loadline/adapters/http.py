@@ -1,4 +1,4 @@
-"""The HTTP side, for Prometheus and for probes: ``/metrics``, ``/healthz``, ``/readyz``."""
+"""HTTP server for Prometheus and probes: ``/metrics``, ``/healthz``, ``/readyz``."""
 
 from collections.abc import Awaitable, Callable
 
@@ -12,15 +12,15 @@ _WAITING_CONNECTIONS_MAX = 64
 
 
 class HttpServer:
-    """Answers three paths. Nothing can be changed through it.
+    """Read-only HTTP server with three paths.
 
     Args:
         host: Address to listen on.
         port: Port to listen on; 0 takes a free one.
-        metrics: The metrics as Prometheus text.
-        healthy: What is wrong with the process, a sentence each; empty: nothing.
-        ready: What it still waits for, a sentence each; empty: nothing.
-        missing: What it could do more with, a sentence each: it is ready without.
+        metrics: Returns the metrics as Prometheus text.
+        healthy: Returns the faults of the process, a sentence each; empty if there are none.
+        ready: Returns the obstacles to readiness, a sentence each; empty if the agent is ready.
+        missing: Returns missing inputs that do not prevent readiness, a sentence each.
     """
 
     def __init__(
@@ -50,21 +50,21 @@ class HttpServer:
 
     @property
     def port(self) -> int:
-        """The port that it listens on, 0 while it does not."""
+        """Port that it listens on; 0 while it does not."""
         addresses = self._runner.addresses
         return int(addresses[0][1]) if addresses else 0
 
     async def start(self) -> None:
-        """Listen.
+        """Start to listen.
 
         Raises:
-            OSError: The address is taken or not ours.
+            OSError: The address is in use or not an address of this host.
         """
         await self._runner.setup()
         await web.TCPSite(self._runner, self._host, self._port, backlog=_WAITING_CONNECTIONS_MAX).start()
 
     async def close(self) -> None:
-        """Stop listening; requests under way get 1 s."""
+        """Stop listening; open requests get 1 s."""
         await self._runner.cleanup()
 
     async def _serve_metrics(self, _request: web.Request) -> web.Response:

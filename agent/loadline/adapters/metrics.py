@@ -17,7 +17,7 @@ from loadline.core.vocabulary.status import AgentStatus
 
 _TURN_BOUNDS_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0)
 _WORKER_STATES = ("desired", "ready", "starting", "pending", "draining", "fresh")
-# What the core counts -> label of ``loadline_decisions_total``.
+# Counters of the core -> label of ``loadline_decisions_total``.
 _OUTCOMES = {
     "decisions_committed": "committed",
     "decisions_advised": "advised",
@@ -26,19 +26,20 @@ _OUTCOMES = {
     "commits_unknown": "unknown",
 }
 _ALARM = "alarm_"
-# What the runtime refused before the core saw it; the core's own refusals are in the status.
+# Counters of frames that the runtime refused; those that the core refused are in the status.
 _REFUSED = "refused_"
 
 
 class Metrics:
-    """What ``/metrics`` shows.
+    """Metrics of the agent in Prometheus' text format.
 
     Args:
-        status: Gives the agent as it is now.
-        counters: Gives what the runtime counted, by name: ``frames_dropped`` becomes ``loadline_frames_dropped_total``,
-            and ``refused_malformed`` is added to ``loadline_rejected_total{reason="malformed"}``.
-        version: The version of the agent.
-        compatible: Names of others under which replica counts are said too.
+        status: Returns the current status.
+        counters: Returns the runtime's counters by name: ``frames_dropped`` is exported as
+            ``loadline_frames_dropped_total``, and ``refused_malformed`` is added to
+            ``loadline_rejected_total{reason="malformed"}``.
+        version: Version of the agent.
+        compatible: Prefixes of other autoscalers under which replica counts are exported as well.
     """
 
     def __init__(
@@ -59,23 +60,23 @@ class Metrics:
         ProcessCollector(registry=self._registry)
 
     def observe_turn(self, seconds: float) -> None:
-        """Count a finished turn by how long it took."""
+        """Record the duration of a turn."""
         self._turns[bisect_left(_TURN_BOUNDS_S, seconds)] += 1
         self._turns_s += seconds
 
     def render(self) -> bytes:
-        """Everything, in Prometheus' text format."""
+        """Return all metrics in the text format."""
         return generate_latest(self._registry)
 
     def collect(self) -> Iterator[Metric]:
-        """All families; called by the registry."""
+        """Yield all metric families; the registry calls it."""
         status, runtime = self._status(), self._counters()
         refused = {name.removeprefix(_REFUSED): n for name, n in runtime.items() if name.startswith(_REFUSED)}
         rejected = {
             reason: status.rejected.get(reason, 0) + refused.get(reason, 0) for reason in status.rejected | refused
         }
         yield InfoMetricFamily("loadline_build", "Version of the agent.", {"version": self._version})
-        yield InfoMetricFamily("loadline_config", "What the agent obeys.", {"digest": status.config_digest})
+        yield InfoMetricFamily("loadline_config", "Configuration in force.", {"digest": status.config_digest})
         yield from _agent(status)
         yield from _pools(status)
         yield from _conditions(status)
@@ -96,18 +97,18 @@ class Metrics:
         for bound, count in zip((*_TURN_BOUNDS_S, "+Inf"), self._turns, strict=True):
             total += count
             buckets.append((str(bound), total))
-        text = "Time from taking a batch of events to having performed its effects."
+        text = "Duration of a turn: decoding a batch of events, handling it and starting its effects."
         return HistogramMetricFamily("loadline_turn_duration_seconds", text, buckets, sum_value=self._turns_s)
 
 
 def _agent(status: AgentStatus) -> Iterator[Metric]:
     for name, text, value in (
         ("leading", "1 while this agent leads.", status.leading),
-        ("epoch", "The leader's term; 0 while another agent leads.", status.epoch),
+        ("epoch", "Epoch of the leader; 0 while another agent leads.", status.epoch),
         ("bus_connected", "1 while NATS can be reached.", status.bus_connected),
         ("store_connected", "1 while etcd can be reached.", status.store_connected),
-        ("config_ok", "1 while the configuration, as it was last read, is obeyed.", not status.config_problem),
-        ("config_restart_keys", "Keys of it that are obeyed after a restart.", len(status.restart_for)),
+        ("config_ok", "1 while the configuration that was read last is in force.", not status.config_problem),
+        ("config_restart_keys", "Changed keys of the configuration that need a restart.", len(status.restart_for)),
         ("uptime_seconds", "Time since the agent started.", status.uptime_ms / 1000),
     ):
         yield GaugeMetricFamily(f"loadline_{name}", text, float(value))
@@ -118,9 +119,9 @@ def _pools(status: AgentStatus) -> Iterator[Metric]:
     workers = GaugeMetricFamily("loadline_pool_workers", "Workers by state.", labels=(*labels, "state"))
     kv_usage = GaugeMetricFamily("loadline_pool_kv_usage_ratio", "Mean KV cache usage, 0 to 1.", labels=labels)
     requests = GaugeMetricFamily("loadline_pool_requests", "Requests by state.", labels=(*labels, "state"))
-    cost = GaugeMetricFamily("loadline_pool_cost_per_hour", "What the workers that there are cost.", labels=labels)
-    power = GaugeMetricFamily("loadline_pool_power_watts", "What they draw under load.", labels=labels)
-    paused = GaugeMetricFamily("loadline_model_paused", "1 while nothing is decided for it.", labels=("model",))
+    cost = GaugeMetricFamily("loadline_pool_cost_per_hour", "Cost of the existing workers per hour.", labels=labels)
+    power = GaugeMetricFamily("loadline_pool_power_watts", "Power of the existing workers under load.", labels=labels)
+    paused = GaugeMetricFamily("loadline_model_paused", "1 while the model is paused.", labels=("model",))
     for model in status.models:
         paused.add_metric((model.model,), float(model.paused))
         for pool in model.pools:
@@ -139,9 +140,11 @@ def _pools(status: AgentStatus) -> Iterator[Metric]:
 
 def _supplies(status: AgentStatus) -> Iterator[Metric]:
     labels = ("supply",)
-    limit = GaugeMetricFamily("loadline_supply_gpus_limit", "GPUs that there are, by type or quota.", labels=labels)
-    occupied = GaugeMetricFamily("loadline_supply_gpus_occupied", "GPUs that are taken or promised.", labels=labels)
-    waiting = GaugeMetricFamily("loadline_supply_gpus_waiting", "GPUs that models would add.", labels=labels)
+    limit = GaugeMetricFamily("loadline_supply_gpus_limit", "GPUs by type or quota.", labels=labels)
+    occupied = GaugeMetricFamily(
+        "loadline_supply_gpus_occupied", "GPUs of workers that exist or are pending.", labels=labels
+    )
+    waiting = GaugeMetricFamily("loadline_supply_gpus_waiting", "GPUs that models wait for.", labels=labels)
     for one in status.supplies:
         limit.add_metric([one.supply], one.limit)
         occupied.add_metric([one.supply], one.occupied)
@@ -151,8 +154,8 @@ def _supplies(status: AgentStatus) -> Iterator[Metric]:
 
 def _conditions(status: AgentStatus) -> Iterator[Metric]:
     labels = ("model", "namespace", "condition", "reason")
-    family = GaugeMetricFamily("loadline_model_condition", "1 while the condition holds, 0 while not.", labels=labels)
-    # A standby skips all models, and is not to be mistaken for a leader that does.
+    family = GaugeMetricFamily("loadline_model_condition", "1 while the condition holds, else 0.", labels=labels)
+    # A standby plans no model; its conditions would look like those of a leader that fails.
     for model in status.models if status.leading else ():
         for one in model.conditions:
             family.add_metric((model.model, model.namespace, one.name, one.reason), float(one.status))

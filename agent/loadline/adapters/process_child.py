@@ -25,7 +25,7 @@ _REAP_S: Final = 5.0  # the kernel needs milliseconds
 _WAITING_MAX: Final = 1_024  # three series of 300 models
 _RESTARTS_S: Final = (1.0, 60.0)
 
-# The pipe broke, the child ended, or what it says is nonsense.
+# The pipe broke, the child ended, or its answer cannot be decoded.
 _FAILURES: Final = (OSError, EOFError, ValueError, RecursionError, msgspec.MsgspecError)
 
 _log = bounded("child")
@@ -72,7 +72,7 @@ class ProcessChild:
             deadline_s: Time limit of the answer.
 
         Raises:
-            Unanswered: There is no answer.
+            ChildUnanswered: There is no answer.
         """
         if self._closed or self._waiting >= _WAITING_MAX:
             raise ChildUnanswered("away", "closed" if self._closed else "too many wait")
@@ -102,7 +102,7 @@ class ProcessChild:
         except _FAILURES as error:
             raise await self._failed("away", f"{type(error).__name__}: {error}") from error
         except BaseException:
-            await self._discard()  # cancelled: the answer would be taken for the next question's
+            await self._discard()  # cancelled: the next query would receive this answer
             raise
         self._failed_before = False
         self._restarts = backoff(*_RESTARTS_S)
@@ -114,7 +114,7 @@ class ProcessChild:
             return self._child
         await self._discard()
         if time.monotonic() < self._start_at_s:
-            raise ConnectionError("waits before it starts again")
+            raise ConnectionError("restarts after a wait")
         self._child = child = await asyncio.create_subprocess_exec(
             *self._command,
             stdin=PIPE,

@@ -1,7 +1,7 @@
-"""Replica counts as metrics, for autoscalers that act on them: under our names, and under those that dashboards know.
+"""Replica counts as metrics for autoscalers that act on them, under our names and those of other autoscalers.
 
-Only an agent that leads and knows what stands says a count, and only of pools about which something was decided. Else
-there is none: an autoscaler that finds no value keeps what there is, one that finds a 0 would stop everything.
+Only the leader exports counts, once it has read the decisions in force, and only for pools with a decision. An
+autoscaler that finds no value keeps the replicas; a 0 would stop all of them.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,9 +14,9 @@ from loadline.core.vocabulary.status import AgentStatus, ModelStatus, PoolStatus
 from loadline.wire.subjects import encode_token
 
 _COUNTS: Final = (
-    ("desired_replicas", "Workers that there should be."),
-    ("current_replicas", "Workers that are ready, or start in time."),
-    ("desired_ratio", "Desired by current replicas; the desired ones where there are none."),
+    ("desired_replicas", "Desired workers."),
+    ("current_replicas", "Workers that are ready or start in time."),
+    ("desired_ratio", "Desired workers divided by current ones; the desired workers if there are none."),
 )
 _CHANGES: Final = "Committed changes of the desired replicas."
 _LABELS: Final = ("model", "pool", "namespace", "accelerator_type")
@@ -25,12 +25,12 @@ _UNKNOWN_ACCELERATOR: Final = "unresolved"
 
 
 def replica_metrics(status: AgentStatus, prefixes: Sequence[str]) -> Iterator[Metric]:
-    """Counts and changes of all pools.
+    """Yield counts and changes of all pools.
 
     Args:
-        status: The agent as it is now.
-        prefixes: Names of others under which the same is said, such as ``inferno`` and ``wva``: with a pool as
-            ``variant_name``.
+        status: Current status of the agent.
+        prefixes: Prefixes under which the same is exported with the pool as ``variant_name``, such as ``inferno`` and
+            ``wva``.
     """
     pools = [(model, pool) for model in status.models for pool in model.pools]
     yield from _families("loadline", _LABELS, pools)
@@ -62,6 +62,6 @@ def _label_values(model: ModelStatus, pool: PoolStatus) -> dict[str, str]:
         "pool": pool.pool,
         "namespace": model.namespace,
         "accelerator_type": pool.accelerator_type or _UNKNOWN_ACCELERATOR,
-        # What follows the last slash is the pool, so no two of them are one variant.
+        # The pool follows the last slash, so two pools are never the same variant.
         "variant_name": f"{model.model}/{encode_token(pool.pool)}",
     }

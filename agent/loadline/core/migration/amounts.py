@@ -9,8 +9,8 @@ from msgspec.structs import replace
 from loadline.core.engines.arrays import FloatArray
 from loadline.core.engines.tpot import predicted_tpot
 from loadline.core.migration.knobs import MetricName
-from loadline.core.migration.load_metrics import KV_NEEDED, KV_TOTAL
 from loadline.core.migration.load_view import LoadView
+from loadline.core.migration.measures import KV_NEEDED, KV_TOTAL
 from loadline.core.migration.outcomes import MigrationAmount, MigrationCode, NotPlanned
 from loadline.core.vocabulary.migrations import ALL_REQUESTS, MigrationOrder, MigrationRule
 

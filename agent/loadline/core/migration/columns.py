@@ -7,7 +7,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from loadline.core.engines.arrays import FloatArray
-from loadline.core.migration.load_metrics import MEASURES
+from loadline.core.migration.measures import MEASURES
 
 Mask = NDArray[np.bool_]
 Times = NDArray[np.int64]
@@ -23,7 +23,7 @@ class WorkerColumns(Struct):
     """Arrays whose last axis has one place per worker. Times are in ms of the agent's clock."""
 
     measures: FloatArray
-    """Measures in the order of ``load_metrics``, with total slots in place of free slots."""
+    """Measures in the order of ``measures``, with total slots in place of free slots."""
     in_flight: FloatArray
     """Effect of the migrations in flight on each worker."""
     alive: Mask

@@ -13,8 +13,8 @@ from msgspec import Struct
 from loadline.core.migration.amounts import requests_within_slo
 from loadline.core.migration.columns import Mask
 from loadline.core.migration.knobs import MigrationKnobs
-from loadline.core.migration.load_metrics import REQUESTS
 from loadline.core.migration.load_view import LoadView
+from loadline.core.migration.measures import REQUESTS
 from loadline.core.migration.outcomes import MigrationCode, NotPlanned
 
 _WAIT_MAX_MS: Final = 3_600_000

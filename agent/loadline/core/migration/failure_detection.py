@@ -9,7 +9,7 @@ from loadline.core.migration.columns import Mask
 from loadline.core.migration.failed_workers import FailedWorker
 from loadline.core.migration.failure_domains import NO_FAILED_DOMAINS, DomainMember, FailedDomains, failed_domains
 from loadline.core.migration.knobs import MigrationKnobs
-from loadline.core.migration.load_metrics import REQUESTS
+from loadline.core.migration.measures import REQUESTS
 from loadline.core.migration.outcomes import MigrationCode, NotPlanned
 from loadline.core.migration.worker_table import WorkerTable
 

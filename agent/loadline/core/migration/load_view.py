@@ -21,7 +21,7 @@ from loadline.core.migration.columns import (
     Rows,
 )
 from loadline.core.migration.knobs import MetricName, MigrationKnobs
-from loadline.core.migration.load_metrics import (
+from loadline.core.migration.measures import (
     BATCH,
     DECODE_TOKENS,
     DECODING,
@@ -84,7 +84,7 @@ class LoadView:
         self._metrics: dict[MetricName, FloatArray] = {}
 
     def measure(self, row: int) -> FloatArray:
-        """Return a measure of ``load_metrics``, as reported."""
+        """Return a measure of ``measures``, as reported."""
         found: FloatArray = self.columns.measures[row]
         return found
 

@@ -4,7 +4,7 @@ from collections.abc import Container
 
 from msgspec import Struct, field
 
-from loadline.core.migration.load_metrics import REQUESTS, SLOTS_IN, SLOTS_OUT, Measures
+from loadline.core.migration.measures import REQUESTS, SLOTS_IN, SLOTS_OUT, Measures
 
 _DOUBLINGS_MAX = 16
 

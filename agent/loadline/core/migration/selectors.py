@@ -14,8 +14,8 @@ from loadline.core.engines.arrays import FloatArray
 from loadline.core.migration.amounts import Sizer
 from loadline.core.migration.columns import Mask, Rows
 from loadline.core.migration.knobs import MetricName
-from loadline.core.migration.load_metrics import KV_NEEDED, KV_TOTAL
 from loadline.core.migration.load_view import LoadView
+from loadline.core.migration.measures import KV_NEEDED, KV_TOTAL
 from loadline.core.migration.outcomes import MigrationAmount, NotPlanned
 from loadline.core.migration.worker_table import RESERVED_CODES
 

@@ -27,7 +27,7 @@ from loadline.core.migration.columns import (
     WorkerColumns,
 )
 from loadline.core.migration.in_flight import InFlightMigration
-from loadline.core.migration.load_metrics import (
+from loadline.core.migration.measures import (
     BATCH,
     DECODE_TOKENS,
     KV_NEEDED,
