@@ -1,7 +1,8 @@
-"""etcd as ``ports.Store``: reads in pages, and a watch that loses no change.
+"""Implementation of ``ports.Store`` on etcd, with paged reads and watches without gaps.
 
-Whoever may write one key can make its value as large as etcd permits. So no answer holds more than a page, and a value
-above the limit of its key is left out of its entry: it takes no memory, and hides no other key.
+A client with write access to a single key can store a value as large as etcd permits. Each reply is therefore limited
+to one page, and a value above the limit of its key is omitted from its entry: it uses no memory, and all other keys
+stay readable.
 """
 
 import time
@@ -21,22 +22,25 @@ from loadline.ports import CommitResult, Compare, StoreChange, StoreEntry, Store
 
 _log = bounded("etcd")
 
-# Time without a change after which another call checks that the watched member is not frozen.
+# A watch without changes for this long is checked with a read from the same member: a frozen member keeps the
+# connection of the watch open.
 _IDLE_S = 2.0
 _RETRY_FIRST_S = 0.1
 _RETRY_MAX_S = 5.0
-# Keys of a page. 64 records of workers have 60 kB, and 20,000 take a second; 64 records of 1 MB take etcd a second to
-# encode. A page that is longer than 4 MiB or comes too late is read again with fewer keys, a single key at any length.
+# Number of keys per page. 64 worker records take 60 kB, and 20,000 are read in 1 s; etcd needs 1 s to encode 64 records
+# of 1 MB. After a page above 4 MiB or a timeout, the next page has fewer keys. A page of a single key may be longer.
 _PAGE_KEYS_FIRST = 16
 _PAGE_KEYS_MAX = 64
 _PAGE_KEYS_DIVISOR = 4
 _PAGE_BYTES_MAX = 4 * 2**20
-# Three names of 100 characters, percent-encoded; a longer key belongs to no program that uses these names.
+# The longest key of an agent or worker has three names of 100 characters, in percent-encoding 3,600 bytes. A longer key
+# belongs to another program.
 _KEY_BYTES_MAX = 4_096
 _KEY_CHARS_LOGGED = 100
+# Default limit of an etcd request: 1.5 MiB.
 _VALUE_BYTES_MAX = 1_572_864
-# Lifetime of a watch after which the next failure starts the backoff anew.
-_STEADY_S = 5.0
+# A watch that ends after this time resets the backoff.
+_BACKOFF_RESET_S = 5.0
 
 
 class _ResponseHeader(Struct):
@@ -50,7 +54,7 @@ class _KeyValue(Struct):
     mod_revision: int = 0
     lease: int = 0
     bytes_left_out: int = 0
-    """Set by the reader of a value that does not fit into a reply."""
+    """Minimum size of a value that ``_range`` omitted because it does not fit into a reply; otherwise 0."""
 
 
 class _RangeResponse(Struct):
@@ -96,14 +100,14 @@ _watch_lines = msgspec.json.Decoder(_WatchLine, strict=False)
 
 
 class EtcdStore:
-    """An etcd cluster. Only ``commit`` raises ``OutcomeUnknown``: all other calls are idempotent.
+    """Client of an etcd cluster. Only ``commit`` raises ``OutcomeUnknown``: all other calls are idempotent.
 
     Args:
         knobs: Endpoints, credentials and timeout of a call.
-        value_bytes_max: Returns the limit of a key's value; a larger one is left out of the entry.
+        value_bytes_max: Function that returns the maximum size of a key's value; a larger value is omitted.
 
     Raises:
-        ConfigError: An endpoint is no URL or is plain http to another host, or a file cannot be used.
+        ConfigError: An endpoint is not a URL or uses plain HTTP to another host, or a file cannot be read.
     """
 
     def __init__(self, knobs: EtcdKnobs, value_bytes_max: Callable[[str], int] = lambda _key: _VALUE_BYTES_MAX) -> None:
@@ -112,7 +116,7 @@ class EtcdStore:
         self._page_keys = _PAGE_KEYS_FIRST
 
     async def grant(self, ttl_s: int) -> int:
-        """Grant a lease and return its id. A lease whose answer was lost expires by itself."""
+        """Grant a lease and return its id. If the reply is lost, the lease expires."""
         return (await self._rpc.call("/lease/grant", {"TTL": ttl_s}, _LeaseResponse)).id
 
     async def keep_alive(self, lease_id: int) -> int:
@@ -121,14 +125,14 @@ class EtcdStore:
         return (await self._rpc.call("/lease/keepalive", {"ID": lease_id}, _KeepAliveResponse)).result.ttl
 
     async def revoke(self, lease_id: int) -> None:
-        """Revoke a lease, which removes its keys; a lease that no longer exists is no error."""
+        """Revoke a lease, which removes its keys; do nothing if it no longer exists."""
         try:
             await self._rpc.call("/lease/revoke", {"ID": lease_id}, _EmptyResponse)
         except LeaseNotFound:
             return
 
     async def get(self, key: str) -> StoreEntry | None:
-        """Return the entry of a key, with a linearizable read; None: there is no such key."""
+        """Return the entry of a key from a linearizable read; None if the key does not exist."""
         answer = await self._range({"key": key.encode()}, 1)
         return next((self._entry(pair) for pair in answer.kvs), None)
 
@@ -147,7 +151,7 @@ class EtcdStore:
                 raise
             self._page_keys = min(2 * limit, _PAGE_KEYS_MAX)
             entries += [self._entry(pair) for pair in page.kvs if _has_usable_key(pair)]
-            # All pages show the revision of the first. One that was compacted meanwhile fails the whole read.
+            # Read all pages at the revision of the first. If etcd compacts it meanwhile, the whole read fails.
             body = {"revision": page.header.revision} | body
             if not page.more:
                 return StoreSnapshot(entries, int(body["revision"]))
@@ -166,10 +170,10 @@ class EtcdStore:
         on_changes: Callable[[list[StoreChange]], None],
         on_connection: Callable[[bool], None],
     ) -> None:
-        """Watch a prefix until cancelled: a snapshot, then every change in order; a new snapshot after any gap.
+        """Watch a prefix until cancelled: pass a snapshot, then all changes in order; after a gap, a new snapshot.
 
         ``on_connection`` is called whenever the connection is established or lost. A frozen server is detected after
-        2 s plus the timeout of a call, a vanished one after 11 s.
+        2 s plus the timeout of a call, an unreachable one after 11 s.
         """
         reported: bool | None = None
 
@@ -181,7 +185,7 @@ class EtcdStore:
 
         waits = backoff(_RETRY_FIRST_S, _RETRY_MAX_S)
         while True:
-            began = time.monotonic()
+            started_s = time.monotonic()
             try:
                 snapshot = await self.read(prefix)
                 report(True)  # noqa: FBT003
@@ -190,7 +194,7 @@ class EtcdStore:
             except (StoreUnavailable, StoreDenied) as error:
                 report(False)  # noqa: FBT003
                 _log.warning("etcd_watch_ended", prefix=prefix, error=str(error))
-            if time.monotonic() - began > _STEADY_S:
+            if time.monotonic() - started_s > _BACKOFF_RESET_S:
                 waits = backoff(_RETRY_FIRST_S, _RETRY_MAX_S)
             await sleep(next(waits))
 
@@ -226,7 +230,7 @@ class EtcdStore:
         return StoreChange(_key(event.kv.key), entry, event.kv.mod_revision)
 
     async def _watch(self, prefix: str, revision: int, on_changes: Callable[[list[StoreChange]], None]) -> None:
-        """Pass on all changes from a revision on; return when the watch ends, such as after a compaction."""
+        """Pass all changes from a revision on to the callback; return when etcd cancels or ends the watch."""
         endpoint = self._rpc.endpoint
 
         def on_line(line: bytes) -> bool:
@@ -244,7 +248,8 @@ class EtcdStore:
         async def check_member() -> None:
             await self._rpc.call("/kv/range", {"key": prefix.encode() or b"\0"}, _RangeResponse, endpoint=endpoint)
 
-        # Fragments: without them, all changes since a revision, or of one revocation, are one message of any length.
+        # Without fragments, etcd sends all changes since a revision, and all deletions of a revoked lease, as one
+        # message of unbounded length.
         body = {"create_request": {**_prefix_range(prefix), "start_revision": revision, "fragment": True}}
         await self._rpc.stream("/watch", body, endpoint=endpoint, on_line=on_line, idle_s=_IDLE_S, on_idle=check_member)
 

@@ -174,8 +174,8 @@ class NatsBus:
         client, self._client = self._client, None
         if client is not None:
             with contextlib.suppress(nats.errors.Error, TimeoutError):
-                await client.fence()
-            await client.discard()
+                await client.flush_all()
+            await client.close_or_abort()
 
     async def _reconnect(self, on_connection: Callable[[bool], None], attempted: Callable[[], None]) -> None:
         waits = backoff(_RETRY_FIRST_S, _RETRY_MAX_S)
@@ -185,7 +185,7 @@ class NatsBus:
             try:
                 await self._open(client)
             except asyncio.CancelledError:
-                await client.discard()
+                await client.close_or_abort()
                 raise
             except Exception as error:  # noqa: BLE001 - whatever it is (also a broken credentials file): try again
                 self._note(error)
@@ -194,10 +194,10 @@ class NatsBus:
                 waits = backoff(_RETRY_FIRST_S, _RETRY_MAX_S)
                 on_connection(True)  # noqa: FBT003 - the port's callback
                 attempted()
-                await client.until_closed()
+                await client.wait_closed()
                 self._client = None
                 on_connection(False)  # noqa: FBT003
-            await client.discard()
+            await client.close_or_abort()
             await asyncio.sleep(next(waits))
 
     async def _open(self, client: NatsClient) -> None:
@@ -230,7 +230,7 @@ class NatsBus:
             async with self._listening:
                 for listen in self._subscriptions:
                     await listen(client)
-                await client.fence()
+                await client.flush_all()
                 self._client, self.last_error = client, ""
 
     async def _subscribe(self, listen: _Listen) -> None:
@@ -239,7 +239,7 @@ class NatsBus:
             if self._client is not None:
                 with contextlib.suppress(nats.errors.Error):  # the connection went: the next one has it
                     await listen(self._client)
-                    await self._client.fence()
+                    await self._client.flush_all()
 
     async def _serve(
         self, client: NatsClient, name: str, version: str, endpoints: _Endpoints, commands: Collection[str]

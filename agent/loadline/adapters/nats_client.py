@@ -1,4 +1,4 @@
-"""nats-py's client, changed where an agent needs it to be faster or safer."""
+"""Client of nats-py with faster delivery of frames, and with limits on requests and waiting times."""
 
 import asyncio
 import contextlib
@@ -14,25 +14,25 @@ from loadline.adapters.nats_requests import COMMAND_LIMITS, QUERY_LIMITS, QueueL
 from loadline.ports import FrameHandler
 
 _FLUSH_S = 1
-# The library reports a lost connection after it has flushed it, which a frozen server can prevent: so poll as well.
+# The library reports a lost connection only after a flush, which a frozen server can block: so poll its state as well.
 _POLL_S = 1.0
 
 _Callback = Callable[[Msg], Awaitable[None]]
 
 
 class NatsClient(Client):
-    """The library's client with frames without delay, bounded requests, mandatory TLS and a bounded close.
+    """Client of nats-py that delivers frames without queues, limits waiting requests and closes within a bounded time.
 
     Args:
         tls_only: Refuse a server that offers no TLS.
-        on_dropped: Called for each request that is dropped because too many wait.
+        on_dropped: Called for each request that is dropped because its queue is full.
     """
 
     def __init__(self, *, tls_only: bool, on_dropped: Callable[[], None] = lambda: None) -> None:
         super().__init__()
         self._tls_only = tls_only
         self._on_dropped = on_dropped
-        self._gone = asyncio.Event()
+        self._disconnected = asyncio.Event()
         self._frame_handlers: dict[int, FrameHandler] = {}
         self._requests: dict[int, RequestQueue] = {}
         self._limits: dict[str, QueueLimits] = {}
@@ -40,7 +40,7 @@ class NatsClient(Client):
 
     @property
     def unsent_bytes(self) -> int:
-        """Size of what waits to be sent: in the library, and in the socket's buffer."""
+        """Size of unsent data in the buffers of the library and of the transport."""
         writer = getattr(self._transport, "_io_writer", None)
         buffered: int = 0 if writer is None else writer.transport.get_write_buffer_size()
         return self.pending_data_size + buffered
@@ -48,9 +48,9 @@ class NatsClient(Client):
     async def subscribe_frames(self, subject: str, handler: FrameHandler) -> None:
         """Pass every frame on the subject to ``handler`` as soon as it is read.
 
-        By way of the library's parser, queue and task a frame would take 5 us instead of 1 us.
+        This takes 1 us per frame; the library's parser, queue and task take 5 us.
         """
-        self._frame_handlers[self._sid + 1] = handler  # the number that the next line gives it
+        self._frame_handlers[self._sid + 1] = handler  # id that the library assigns to the next subscription
         await super().subscribe(subject, cb=_unused)
 
     async def subscribe_commands(self, subject: str, callback: _Callback) -> None:
@@ -62,18 +62,19 @@ class NatsClient(Client):
         """Queue requests on the subject as commands; others are queries."""
         self._limits[subject] = COMMAND_LIMITS
 
-    async def subscribe(  # type: ignore[override]  # nobody here passes the other arguments
+    async def subscribe(  # type: ignore[override]  # the other arguments are unused
         self, subject: str, queue: str = "", cb: _Callback | None = None
     ) -> Subscription:
-        """Subscribe. The micro service calls this for its endpoints; their requests wait in a bounded queue."""
+        """Subscribe with a bounded queue of requests. The library's service framework calls this for each endpoint."""
         replies = bytes(self._inbox_prefix).decode() + "."
-        if cb is None or subject.startswith(replies):  # answers to own requests, as many as were sent
+        if cb is None or subject.startswith(replies):  # replies: at most one for each request sent
             return await super().subscribe(subject, queue, cb)
         bounds = self._limits.get(subject, QUERY_LIMITS)
         self._requests[self._sid + 1] = RequestQueue(self, cb, bounds, self._on_dropped, self._error_cb)
         return await super().subscribe(subject, queue, _unused)
 
-    # For messages with headers, and for large ones in pieces: all others do not get here.
+    # The library calls this for messages that FrameParser does not handle: replies, messages with headers, and large
+    # messages that arrive in parts.
     async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:
         handler, requests = self._frame_handlers.get(sid), self._requests.get(sid)
         try:
@@ -83,21 +84,21 @@ class NatsClient(Client):
                 requests.offer(subject.decode(), reply.decode(), data)
             else:
                 await super()._process_msg(sid, subject, reply, data, headers)
-        except Exception as error:  # noqa: BLE001 - as the library has it: an error of a callback does not end reading
+        except Exception as error:  # noqa: BLE001 - as in the library, an error of a callback must not end reading
             await self._error_cb(error)
 
     async def on_closed(self) -> None:
-        """For the library to call when the connection has ended."""
-        self._gone.set()
+        """Record that the connection has ended; the library calls this."""
+        self._disconnected.set()
 
-    async def until_closed(self) -> None:
+    async def wait_closed(self) -> None:
         """Wait until the connection has ended."""
         while not self.is_closed:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._gone.wait(), _POLL_S)
+                await asyncio.wait_for(self._disconnected.wait(), _POLL_S)
 
-    async def discard(self) -> None:
-        """Close it; a connection that cannot be flushed within 1 s is cut."""
+    async def close_or_abort(self) -> None:
+        """Close the connection; abort it if it cannot be flushed within 1 s."""
         for requests in self._requests.values():
             requests.close()
         try:
@@ -109,16 +110,16 @@ class NatsClient(Client):
                 writer.transport.abort()
 
     def _connect_command(self) -> bytes:
-        # The library goes on in plain text, password and all, where the server's greeting does not ask for TLS.
+        # Without this check, the library sends the password in plain text if the server's INFO does not require TLS.
         if self._tls_only and not self._server_info.get("tls_required"):
             raise nats.errors.Error("the URL says tls:// but the server offers no TLS")
         return super()._connect_command()
 
-    async def fence(self) -> None:
-        """Wait until the server has taken all that was written: one turn for the writer first, as PING overtakes it."""
-        await asyncio.sleep(0)
+    async def flush_all(self) -> None:
+        """Wait until the server has received everything that was published."""
+        await asyncio.sleep(0)  # the library's writer must run first: PING bypasses its buffer
         await self.flush(timeout=_FLUSH_S)
 
 
 async def _unused(_message: Msg) -> None:
-    """Callback of subscriptions whose messages do not pass through the library's queues."""
+    """Do nothing: the messages of these subscriptions bypass the library's queues."""

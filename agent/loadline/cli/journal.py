@@ -1,4 +1,4 @@
-"""Command ``replay``, and explanations from a journal."""
+"""Implementation of ``loadline replay``, and of ``loadline explain`` from a journal."""
 
 import argparse
 import sys
@@ -14,17 +14,17 @@ from loadline.wire.messages import ExplainReply
 
 
 def replay(options: argparse.Namespace) -> int:
-    """Replay a journal through the core; succeed if every effect is identical, byte for byte."""
-    found = _replay(options.journal)
+    """Replay a journal through the core and return the exit code: 0 if all effects are identical byte for byte."""
+    result = _replay(options.journal)
     numbers = (
-        (found.segments, "segment"),
-        (found.turns, "turn"),
-        (found.effects, "effect"),
-        (found.decisions, "decision"),
+        (result.segments, "segment"),
+        (result.turns, "turn"),
+        (result.effects, "effect"),
+        (result.decisions, "decision"),
     )
     counts = ", ".join(plural(count, noun) for count, noun in numbers)
-    if found.difference:
-        print(f"loadline: {found.difference}", file=sys.stderr)
+    if result.difference:
+        print(f"loadline: {result.difference}", file=sys.stderr)
         print(f"the replay differs after {counts}")
         return FAILED
     print(f"the replay is exact: {counts}")
@@ -32,7 +32,7 @@ def replay(options: argparse.Namespace) -> int:
 
 
 def explain(path: Path, decision_id: str, model: str) -> ExplainReply:
-    """Explain a decision from a journal; without an id, the newest ones and the migrations."""
+    """Explain a decision in a journal; without an id, explain the newest decisions, holds and migrations."""
     controller = _replay(path).controller
     if controller is None:
         return ExplainReply([])
@@ -41,7 +41,7 @@ def explain(path: Path, decision_id: str, model: str) -> ExplainReply:
 
 
 def _replay(path: Path) -> journal_records.ReplayResult:
-    found = journal_records.replay((str(segment), records) for segment, records in read_segments(path))
-    if not found.segments:
+    result = journal_records.replay((str(segment), records) for segment, records in read_segments(path))
+    if not result.segments:
         raise JournalError(f"{path}: there is no journal. Is it the folder of `journal.directory`?")
-    return found
+    return result

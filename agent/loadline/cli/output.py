@@ -5,12 +5,12 @@ from datetime import UTC, datetime
 
 
 def printable(text: str) -> str:
-    """Escape control characters: any publisher on the bus can choose names and details."""
+    """Escape control characters, which any publisher on the bus can put into names and details."""
     return "".join(c if c.isprintable() or c == "\n" else f"\\u{ord(c):04x}" for c in text)
 
 
 def table(rows: Sequence[Sequence[str]]) -> str:
-    """Align rows in columns; align words to the left and numbers to the right."""
+    """Format rows as a table with text aligned left and cells that begin with a digit aligned right."""
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     return "\n".join(
         "  ".join(cell.rjust(w) if cell[:1].isdigit() else cell.ljust(w) for cell, w in zip(row, widths, strict=True))

@@ -1,4 +1,4 @@
-"""Fences: refuse decisions and commands that are older than the newest one seen. Pure."""
+"""Fences, which identify decisions and commands that are older than one already seen. Pure."""
 
 from enum import Enum, auto
 
@@ -21,7 +21,7 @@ class DecisionFence:
         self._highest: dict[str, tuple[int, int]] = {}
 
     def classify(self, decision: ScalingDecision) -> Freshness:
-        """Classify a decision, and record its number if it is the highest."""
+        """Classify a decision, and record its (epoch, sequence) if it is the highest."""
         number = (decision.epoch, decision.sequence)
         highest = self._highest.get(decision.model)
         if highest is not None and number < highest:
@@ -47,7 +47,7 @@ class EpochFence:
         self.highest = 0
 
     def admit(self, epoch: int) -> bool:
-        """Return False if a command of a higher epoch was seen; otherwise record this epoch."""
+        """Record the epoch and return True, or return False if a higher epoch was seen."""
         if epoch < self.highest:
             return False
         self.highest = epoch

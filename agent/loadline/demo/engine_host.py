@@ -1,4 +1,4 @@
-"""Engine of a demo worker: runs requests of gateways, and sends them the events."""
+"""Host of a demo worker's engine: receives requests from gateways and returns their events."""
 
 import asyncio
 import heapq
@@ -27,27 +27,28 @@ from loadline.errors import BusUnavailable
 from loadline.sim.engine import EngineEvent, Request, SimulatedEngine
 
 _log = bounded("demo_worker")
-# Requests that a gateway sent before it learned of the drain arrive within about a tick.
-_QUIET_S = 0.3
+# A drain ends at the earliest this long after the last message: requests that a gateway sent before it received the
+# announcement of the drain arrive within about one tick (0.02 s).
+_DRAIN_QUIET_S = 0.3
 _GATEWAYS_MAX = 16
 
 
 class ExtractedRequest(Struct, frozen=True):
-    """Request that has left the engine; its gateway has all earlier events."""
+    """Request that was removed from the engine after all its events were sent to its gateway."""
 
     request: Request
     at_ms: float
-    """Virtual time at which it left."""
+    """Virtual time of the removal."""
     gateway: str
 
 
 class _Extraction(Struct):
-    """Request that is leaving the engine."""
+    """Removal of a request from the engine."""
 
     done: "asyncio.Future[float]"
-    """Set to the virtual time at which it left, once its gateway has all its events."""
+    """Result: virtual time of the removal, set after all events of the request were sent to its gateway."""
     at_ms: float | None = None
-    """Virtual time at which it left; None: it has not left yet."""
+    """Virtual time of the removal; None: the engine has not removed the request yet."""
 
 
 class EngineHost:
@@ -72,15 +73,17 @@ class EngineHost:
         self._bus = bus
         self._root = root
         self._due: list[tuple[float, int, Submission]] = []
-        """Heap of requests that have not reached the engine yet, by virtual time."""
-        self._count = 0
+        """Heap of virtual arrival time, sequence number and request, for requests that the engine has not received."""
+        self._submissions = 0
         self._gateways: dict[str, str] = {}
-        """Gateway by request, until the end of the request was sent to it."""
+        """Gateway of each request, until the final event of the request was sent."""
         self._outboxes: dict[str, list[EngineEvent]] = {}
+        """Unsent events, by gateway."""
         self._extractions: dict[str, _Extraction] = {}
-        self._heartbeat_s = 0.0
-        self._received_s = 0.0
-        self._empty: asyncio.Event | None = None
+        self._last_heartbeat_s = 0.0
+        self._last_received_s = 0.0
+        self._drained: asyncio.Event | None = None
+        """Event that ends a drain; None: the worker does not drain."""
 
     @property
     def now_ms(self) -> float:
@@ -88,10 +91,10 @@ class EngineHost:
         return self._clock.now_ms(behind_s=self._lag_s)
 
     async def drain(self) -> None:
-        """Wait until the worker holds no request, and all ends were sent to the gateways."""
-        self._received_s = time.monotonic()
-        self._empty = asyncio.Event()
-        await self._empty.wait()
+        """Wait until the worker holds no requests and has sent all events to the gateways."""
+        self._last_received_s = time.monotonic()
+        self._drained = asyncio.Event()
+        await self._drained.wait()
 
     def receive(self, _subject: str, payload: bytes) -> None:
         """Accept requests of a gateway."""
@@ -99,7 +102,7 @@ class EngineHost:
         if batch is None or not self._has_outbox(batch.gateway):
             _log.warning("requests_refused", bytes=len(payload))
             return
-        self._received_s = time.monotonic()
+        self._last_received_s = time.monotonic()
         for submission in batch.submissions:
             request = submission.request
             if len(self._gateways) < ITEMS_MAX and self.held_requests.assign(request.request_id, request.hop):
@@ -114,17 +117,17 @@ class EngineHost:
 
     def _submit(self, submission: Submission, gateway: str) -> None:
         self._gateways[submission.request.request_id] = gateway
-        self._count += 1
-        heapq.heappush(self._due, (submission.at_ms, self._count, submission))
+        self._submissions += 1
+        heapq.heappush(self._due, (submission.at_ms, self._submissions, submission))
 
     # -- migration -----------------------------------------------------------------------------------------------------
 
     def run(self, submission: Submission, gateway: str) -> None:
-        """Run a request that was handed over, or resume the worker's own."""
-        self._received_s = time.monotonic()
+        """Run a request that was handed over, or resume a request whose handover failed."""
+        self._last_received_s = time.monotonic()
         if self._has_outbox(gateway):
             self._submit(submission, gateway)
-        else:  # the gateway misses it among the held requests, and restarts it elsewhere
+        else:  # the worker no longer reports the request as held, so the gateway restarts it elsewhere
             self.held_requests.end(submission.request.request_id)
 
     def discard(self, request_id: str) -> None:
@@ -132,9 +135,9 @@ class EngineHost:
         self._gateways.pop(request_id, None)
 
     async def extract(self, request_id: str) -> ExtractedRequest | None:
-        """Remove a request from the engine, and wait until its gateway has all its events.
+        """Remove a request from the engine, and return it after all its events were sent to its gateway.
 
-        None if it is unknown, about to end, or in prefill: it then stays.
+        Return None, and leave the request in the engine, if it is unknown, in prefill or about to end.
         """
         gateway = self._gateways.get(request_id)
         request = None if gateway is None else self.engine.detach(request_id, self.now_ms)
@@ -155,7 +158,7 @@ class EngineHost:
             at_ms, _, submission = heapq.heappop(self._due)
             try:
                 self.engine.submit(submission.request, at_ms)
-            except ValueError as error:  # the gateway misses it among the held requests
+            except ValueError as error:  # no longer reported as held, so the gateway restarts the request
                 self._end(submission.request.request_id)
                 _log.warning("request_refused", error=str(error))
         for event in self.engine.advance(now_ms):
@@ -164,13 +167,13 @@ class EngineHost:
             elif event.request_id in self._extractions:
                 self._extractions[event.request_id].at_ms = event.at_ms
         await self._send_events()
-        self._end_extractions()
-        quiet = time.monotonic() - self._received_s > _QUIET_S
-        if self._empty is not None and not self._gateways and not self.held_requests.unresolved() and quiet:
-            self._empty.set()
+        self._complete_extractions()
+        quiet = time.monotonic() - self._last_received_s > _DRAIN_QUIET_S
+        if self._drained is not None and not self._gateways and not self.held_requests.unresolved() and quiet:
+            self._drained.set()
 
-    def _end_extractions(self) -> None:
-        """End the extraction of requests whose events were all sent."""
+    def _complete_extractions(self) -> None:
+        """Complete the extractions of requests whose events were all sent."""
         unsent = {event.request_id for events in self._outboxes.values() for event in events}
         for name, extraction in self._extractions.items():
             if extraction.at_ms is not None and name not in unsent and not extraction.done.done():
@@ -182,18 +185,18 @@ class EngineHost:
             await self._send(gateway, leaving=True)
 
     async def _send_events(self) -> None:
-        beat = time.monotonic() - self._heartbeat_s >= HEARTBEAT_S
-        if beat:
-            self._heartbeat_s = time.monotonic()
+        heartbeat = time.monotonic() - self._last_heartbeat_s >= HEARTBEAT_S
+        if heartbeat:
+            self._last_heartbeat_s = time.monotonic()
         for gateway, events in self._outboxes.items():
-            if events or beat:
-                await self._send(gateway, beat=beat)
+            if events or heartbeat:
+                await self._send(gateway, heartbeat=heartbeat)
 
-    async def _send(self, gateway: str, *, beat: bool = False, leaving: bool = False) -> None:
+    async def _send(self, gateway: str, *, heartbeat: bool = False, leaving: bool = False) -> None:
         events = self._outboxes[gateway][:ITEMS_MAX]
         ended = {event.request_id for event in events if self._is_end(event)}
         hops = {event.request_id: hop for event in events if (hop := self.held_requests.hop(event.request_id))}
-        held = self._held_of(gateway) if beat else None
+        held = self._held_of(gateway) if heartbeat else None
         batch = ResultBatch(self._record.worker, self._record.incarnation, events, held, leaving, hops)
         try:
             await self._bus.publish(result_subject(self._root, gateway), pack(batch))
@@ -208,7 +211,7 @@ class EngineHost:
         self.discard(request_id)
 
     def _held_of(self, gateway: str) -> list[str]:
-        """Return a gateway's requests, and all with a pending claim, which may be the gateway's."""
+        """Return a gateway's requests, and all requests with a pending claim, since they may belong to the gateway."""
         owned = [name for name, owner in self._gateways.items() if owner == gateway]
         return [*owned, *(name for name, _ in self.held_requests.unresolved())]
 

@@ -1,4 +1,4 @@
-"""Layers of a configuration: precedence, places in errors, and the description by ``check``."""
+"""Layers of a configuration: precedence, locations in errors, and the description that ``check`` prints."""
 
 import pytest
 
@@ -124,13 +124,13 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("text", "place", "remedy"), REFUSED)
-def test_an_error_in_a_layer_is_named_there(text: str, place: str, remedy: str) -> None:
+def test_an_error_in_a_layer_names_the_place_in_the_layer(text: str, place: str, remedy: str) -> None:
     error = config_error(f"{text}\n{BASE}", base="")
     assert error.place == place
     assert remedy in error.remedy
 
 
-JUDGED = [
+CONTRADICTIONS = [
     (
         "defaults.pool.replicas_min = 9",
         "defaults.pool.replicas_min (of models[0].pools[0].replicas_min)",
@@ -150,18 +150,18 @@ JUDGED = [
 ]
 
 
-@pytest.mark.parametrize(("text", "place", "problem"), JUDGED)
-def test_a_contradiction_is_named_in_the_layer_and_in_the_model(text: str, place: str, problem: str) -> None:
+@pytest.mark.parametrize(("text", "place", "problem"), CONTRADICTIONS)
+def test_a_contradiction_names_the_places_in_the_layer_and_in_the_model(text: str, place: str, problem: str) -> None:
     error = config_error(f"{text}\n{BASE}", base="")
     assert error.place == place
     assert problem in error.problem
 
 
 def test_an_error_in_objectives_of_one_model_names_the_service_class() -> None:
-    written = origins_of(parse(LAYERS + MODEL, "x"))
-    assert written["models[0].objectives.attainment"].place == "service_classes[0].models.llama.attainment"
-    assert written["models[0].objectives.ttft_ms"].place == "service_classes[0].objectives.ttft_ms"
-    assert "models[0].objectives.itl_ms" not in written
+    origins = origins_of(parse(LAYERS + MODEL, "x"))
+    assert origins["models[0].objectives.attainment"].place == "service_classes[0].models.llama.attainment"
+    assert origins["models[0].objectives.ttft_ms"].place == "service_classes[0].objectives.ttft_ms"
+    assert "models[0].objectives.itl_ms" not in origins
 
 
 def test_an_unknown_class_is_refused_with_a_suggestion() -> None:
@@ -194,23 +194,25 @@ def test_accelerators_are_unique_and_optional() -> None:
     assert not any("h100" in warning for warning in config_warnings(text))
 
 
-def test_unused_layers_are_warned_of() -> None:
+def test_unused_layers_cause_warnings() -> None:
     spaces = "[[namespaces]]\nname = 'n'\n"
     classes = "[[service_classes]]\nname = 's'\nmodels.lama.ttft_ms = 1\nmodels.llama.ttft_ms = 1\n"
     warnings = config_warnings(spaces + classes)
-    assert any(one.startswith("namespaces[0].name: no model has") for one in warnings)
-    assert any("no model has this name. Did you mean llama?" in one for one in warnings)
-    assert any("service_classes[0].models.llama: the model has another service class" in one for one in warnings)
+    assert any(warning.startswith("namespaces[0].name: no model has") for warning in warnings)
+    assert any("no model has this name. Did you mean llama?" in warning for warning in warnings)
+    assert any(
+        "service_classes[0].models.llama: the model has another service class" in warning for warning in warnings
+    )
 
 
-def test_a_model_of_an_undefined_namespace_is_warned_of() -> None:
+def test_a_model_in_an_undefined_namespace_causes_a_warning() -> None:
     pool = 'name = "a"\nrole = "aggregated"'
     spaces = '[[namespaces]]\nname = "team-b"\n[[models]]\nname = "b"\nnamespace = "team-b"\n[[models.pools]]\n' + pool
     (warning,) = config_warnings(spaces, base=model('namespace = "team-B"', pool))
     assert warning.startswith("models[0].namespace: 'team-B' is not defined in [[namespaces]]")
     assert warning.endswith("Did you mean team-b?")
-    assert config_warnings(spaces, base=model("", pool)) == [], "a model need not be in one"
-    assert config_warnings("", base=model('namespace = "team-B"', pool)) == [], "nor need any be written"
+    assert config_warnings(spaces, base=model("", pool)) == [], "the namespace of a model is optional"
+    assert config_warnings("", base=model('namespace = "team-B"', pool)) == [], "[[namespaces]] is optional"
 
 
 def test_a_warning_names_the_layer_too() -> None:
@@ -225,12 +227,12 @@ def test_a_layer_can_be_set_by_the_environment() -> None:
 
 
 def test_values_from_layers_are_described() -> None:
-    told = describe(parse(LAYERS + MODEL, "x"))
+    description = describe(parse(LAYERS + MODEL, "x"))
     assert (
         '  From namespaces[0].defaults: planner = "static", service_class = "premium", guardrails.cooldown_up_ms = 7, '
-        in told
+        in description
     )
-    assert "  From service_classes[0].models.llama: objectives.attainment = 0." in told
-    assert "  From service_classes[0]: priority = 1, objectives.ttft_ms = 200." in told
-    assert "pools[1].gpus_per_worker = 2" in told
+    assert "  From service_classes[0].models.llama: objectives.attainment = 0." in description
+    assert "  From service_classes[0]: priority = 1, objectives.ttft_ms = 200." in description
+    assert "pools[1].gpus_per_worker = 2" in description
     assert "From" not in describe(parse(BASE, "x"))

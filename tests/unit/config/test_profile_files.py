@@ -1,4 +1,4 @@
-"""Profiles from a profiler's folder and from JSON; errors in NPZ are tested with the engines that read it."""
+"""Profiles in a profiler's folder and in JSON. Errors in NPZ files are tested in ``sim/test_engine_profiles``."""
 
 import json
 import os
@@ -33,7 +33,7 @@ def write_npz(path: Path, content: dict[str, Any]) -> None:
     np.savez(path, **arrays)
 
 
-def test_json_and_npz_give_the_same_sweeps(tmp_path: Path) -> None:
+def test_json_and_npz_with_the_same_content_are_equivalent(tmp_path: Path) -> None:
     write_npz(tmp_path / "p.npz", PREFILL)
     write_npz(tmp_path / "d.npz", DECODE)
     assert read_prefill(tmp_path / "p.npz") == read_prefill(write_json(tmp_path, "p.json", PREFILL))
@@ -41,13 +41,13 @@ def test_json_and_npz_give_the_same_sweeps(tmp_path: Path) -> None:
     assert read_decode(tmp_path / "d.json").max_kv_tokens == 1_000
 
 
-def test_a_profilers_folder(tmp_path: Path) -> None:
+def test_a_profilers_folder_is_read_and_interpolation_data_has_precedence(tmp_path: Path) -> None:
     write_json(tmp_path, "prefill_raw_data.json", PREFILL)
     write_json(tmp_path, "decode_raw_data.json", DECODE)
     assert read_prefill(tmp_path).isl_tokens == (100, 200)
     assert read_decode(tmp_path).kv_usage == (0.1, 0.9)
     write_npz(tmp_path / "selected_prefill_interpolation" / "raw_data.npz", {**PREFILL, "prefill_isl": [100, 300]})
-    assert read_prefill(tmp_path).isl_tokens == (100, 300), "what was measured comes before what stands in for it"
+    assert read_prefill(tmp_path).isl_tokens == (100, 300), "interpolation data has precedence"
 
 
 def test_other_keys_are_ignored(tmp_path: Path) -> None:
@@ -55,7 +55,7 @@ def test_other_keys_are_ignored(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "says"),
+    ("content", "message"),
     [
         ({**DECODE, "z_itl": [1, None]}, r"bad\.json: a point of key 'z_itl' is not a number: null\. Write"),
         ({**DECODE, "z_itl": [1, True]}, r"bad\.json: a point of key 'z_itl' is not a number: true\. Write"),
@@ -65,7 +65,7 @@ def test_other_keys_are_ignored(tmp_path: Path) -> None:
         ({**DECODE, "max_kv_tokens": "many"}, r"bad\.json: key 'max_kv_tokens' is not a number: \"many\"\. Write"),
         ({**DECODE, "max_kv_tokens": []}, r"bad\.json: key 'max_kv_tokens' is empty\. Write one number"),
         ({**DECODE, "z_itl": [1e300, 1]}, r"bad\.json: point 1 of key 'z_itl' is 1e\+300: not finite, or not within"),
-        ({**DECODE, "z_itl": [1e-300, 1]}, r"bad\.json: point 1 of key 'z_itl' is 1e-300: too small to be true"),
+        ({**DECODE, "z_itl": [1e-300, 1]}, r"bad\.json: point 1 of key 'z_itl' is 1e-300: below the minimum of 1e-06"),
         ({"z_itl": [1, 2]}, r"bad\.json: key 'x_kv_usage' is missing\. A profile of this kind has x_kv_usage, "),
         (
             {key: [value[0]] if isinstance(value, list) else value for key, value in DECODE.items()},
@@ -73,20 +73,20 @@ def test_other_keys_are_ignored(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_invalid_json_content_is_named(tmp_path: Path, content: dict[str, Any], says: str) -> None:
-    with pytest.raises(DataError, match=says):
+def test_an_error_in_json_content_names_the_file_and_key(tmp_path: Path, content: dict[str, Any], message: str) -> None:
+    with pytest.raises(DataError, match=message):
         read_decode(write_json(tmp_path, "bad.json", content))
 
 
 @pytest.mark.parametrize("text", [b"", b"[]", b"{", b"\xff", b'{"z_itl": NaN}', b"[" * 100_000, b" " * 4_000_001])
-def test_a_file_that_is_not_json_is_named(tmp_path: Path, text: bytes) -> None:
+def test_an_error_in_json_syntax_names_the_file(tmp_path: Path, text: bytes) -> None:
     path = tmp_path / "bad.json"
     path.write_bytes(text)
     with pytest.raises(DataError, match=r"bad\.json: (cannot be read as JSON|larger than)"):
         read_prefill(path)
 
 
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
+def test_an_error_about_a_missing_file_names_it(tmp_path: Path) -> None:
     with pytest.raises(
         DataError, match=r"contains none of selected_decode_interpolation/raw_data\.npz, decode_raw_data\.json"
     ):
@@ -104,7 +104,7 @@ def test_nan_in_json_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("values", [[1j, 2j], ["a", "b"], [True, False]])
-def test_arrays_of_anything_but_real_numbers_are_refused(tmp_path: Path, values: list[object]) -> None:
+def test_arrays_that_are_not_real_numbers_are_refused(tmp_path: Path, values: list[object]) -> None:
     write_npz(tmp_path / "p.npz", {**PREFILL, "prefill_ttft": values})
     with pytest.raises(DataError, match=r"p\.npz: key 'prefill_ttft' has type [a-z0-9]+, not real numbers\. Profile"):
         read_prefill(tmp_path / "p.npz")

@@ -1,10 +1,10 @@
-"""Acceptance cases of the original planner."""
+"""Acceptance cases of Dynamo's first load planner, run with the threshold planner."""
 
 from loadline.core.vocabulary.reasons import ReasonCode, Recommendation
 from tests.support.threshold_harness import DECODE, PREFILL, PULL_MS, ThresholdHarness, codes, reason
 
 
-def original(p: int, d: int, interval_ms: int) -> ThresholdHarness:
+def dynamo_harness(prefill_workers: int, decode_workers: int, interval_ms: int) -> ThresholdHarness:
     harness = ThresholdHarness(
         PREFILL,
         DECODE,
@@ -13,8 +13,8 @@ def original(p: int, d: int, interval_ms: int) -> ThresholdHarness:
         prefill_queue_scale_up_threshold=5,
         prefill_queue_scale_down_threshold=0.2,
     )
-    harness.add_workers("prefill", p)
-    harness.add_workers("decode", d)
+    harness.add_workers("prefill", prefill_workers)
+    harness.add_workers("decode", decode_workers)
     return harness
 
 
@@ -27,30 +27,30 @@ def run_threshold(harness: ThresholdHarness, queue: list[int], kv: float) -> Rec
     return recommendation
 
 
-def test_original_trend_blocks() -> None:
-    recommendation = run_threshold(original(1, 1, 2_000), [10, 8, 6], 0.7)
+def test_a_falling_queue_blocks_prefill_scale_up() -> None:
+    recommendation = run_threshold(dynamo_harness(1, 1, 2_000), [10, 8, 6], 0.7)
     assert recommendation.targets == {}
     assert reason(recommendation, "prefill").numbers["predicted"] == -6
     assert reason(recommendation, "prefill").code == ReasonCode.QUEUE_TREND_FALLING
 
 
-def test_original_prefill_up() -> None:
-    recommendation = run_threshold(original(1, 1, 2_000), [6, 7, 8], 0.7)
+def test_a_rising_queue_scales_prefill_up() -> None:
+    recommendation = run_threshold(dynamo_harness(1, 1, 2_000), [6, 7, 8], 0.7)
     assert recommendation.targets == {"prefill": 2}
     assert reason(recommendation, "prefill").numbers["predicted"] == 14
 
 
-def test_original_prefill_down() -> None:
-    assert run_threshold(original(3, 1, 2_000), [0, 0, 0], 0.7).targets == {"prefill": 2}
+def test_an_empty_queue_scales_prefill_down() -> None:
+    assert run_threshold(dynamo_harness(3, 1, 2_000), [0, 0, 0], 0.7).targets == {"prefill": 2}
 
 
-def test_original_decode_down() -> None:
-    assert run_threshold(original(1, 2, 2_000), [1, 1, 1], 0.2).targets == {"decode": 1}
+def test_low_kv_usage_scales_decode_down() -> None:
+    assert run_threshold(dynamo_harness(1, 2, 2_000), [1, 1, 1], 0.2).targets == {"decode": 1}
 
 
-def test_original_workers_changed_delays_the_own_pool_only() -> None:
-    """In the original, a change of workers delays both roles, so that a flapping worker stops the model."""
-    harness = original(1, 1, 2_000)
+def test_a_change_of_workers_delays_only_their_pool() -> None:
+    """Dynamo delays both roles when the workers of one change, so a single flapping worker can block a model."""
+    harness = dynamo_harness(1, 1, 2_000)
     harness.pool("prefill").set_desired(1, harness.now)
     run_threshold(harness, [9, 9], 0.95)
     harness.pool("prefill").set_desired(2, harness.now)

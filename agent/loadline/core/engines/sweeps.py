@@ -145,7 +145,8 @@ def _check_above_zero(keys: dict[str, tuple[float, ...]], *named: str) -> None:
         for place, value in enumerate(keys[key]):
             if value < _VALUE_MIN:
                 raise ValueError(
-                    f"point {place + 1} of key {key!r} is {value:g}: too small to be true. {_PROFILE_AGAIN}."
+                    f"point {place + 1} of key {key!r} is {value:g}: below the minimum of {_VALUE_MIN:g}. "
+                    f"{_PROFILE_AGAIN}."
                 )
 
 

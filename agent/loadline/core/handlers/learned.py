@@ -1,11 +1,11 @@
-"""Handlers of learned state in the store."""
+"""Handlers of stored learned state: startup times of pools, and parameters that planners fit."""
 
 from loadline.core.handlers.turn import Turn
 from loadline.core.vocabulary.events import LearnedChanged, LearnedRead
 
 
 def learned_read(turn: Turn, event: LearnedRead) -> None:
-    """Replace all stored learned state."""
+    """Replace the stored learned state of all models."""
     models = turn.state.fleet.models
     turn.state.stored = dict(sorted(event.learned.items()))
     turn.learned.update(dict.fromkeys(name for name in turn.state.stored if name in models))

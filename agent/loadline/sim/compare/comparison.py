@@ -1,4 +1,4 @@
-"""Results of several configurations on the same trace and seed. Encoded, they are the JSON output."""
+"""Results of several configurations on the same trace and seed: the structure of the JSON output of ``compare``."""
 
 from typing import Literal
 
@@ -8,7 +8,7 @@ from loadline.sim.compare.bounds import WorkBound
 from loadline.sim.result import SimulationResult
 
 RunKind = Literal["config", "clairvoyant", "baseline"]
-"""Given configuration, its clairvoyant run as a reference, or built-in baseline."""
+"""Kind of a run: a given configuration, the clairvoyant reference of one, or a built-in baseline."""
 
 
 class ComparedRun(Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""Handovers of a simulated worker: the effects of ``client.handover`` in virtual time, on a simulated engine."""
+"""Handovers of a simulated worker: effects of ``client.handover``, executed in virtual time on a simulated engine."""
 
 from collections.abc import Callable, Coroutine, Iterable
 from functools import partial
@@ -44,48 +44,49 @@ HANDOVER_PREFIX: Final = "sim"
 """First token of the subjects on which requests are handed over."""
 _TIMEOUT_S: Final = 2.0
 _CLAIM_RETRY_MS: Final = 1_000
-_TASKS_MAX: Final = 64
+# More tasks than these cause the removal of ended ones.
+_TASKS_PRUNED_ABOVE: Final = 64
 
 
 class WorkerHost(Protocol):
-    """Part of a worker's process that its handovers use."""
+    """Interface of a worker's process to its handovers."""
 
     record: WorkerRecord
     engine: SimulatedEngine
     peers: BusConnection
-    """Its connection to other workers and to the frontend."""
+    """Connection to other workers and to the frontend."""
     held_requests: HeldRequests
 
     @property
     def held(self) -> list[str]:
-        """Ids of the requests that it owns, or may own."""
+        """Ids of the requests that the worker owns, or has claimed without an answer yet."""
         ...
 
     @property
     def serving(self) -> bool:
-        """True if it accepts requests."""
+        """True if the worker accepts requests."""
         ...
 
     def run(self, request: Request) -> None:
-        """Run a request that it holds."""
+        """Run a request that the worker holds."""
         ...
 
     def advance(self) -> None:
-        """Process the events of its engine until now."""
+        """Process the events of the engine until now."""
         ...
 
 
 class CopyTime(Protocol):
-    """Duration of a KV cache copy to the destination."""
+    """Duration of a copy of a request's KV cache to the destination."""
 
     @property
     def copying_ms(self) -> float:
-        """Time in ms while the request still runs at the source."""
+        """Time in ms in which the request continues to run at the source."""
         ...
 
     @property
     def downtime_ms(self) -> float:
-        """Time in ms while the request runs nowhere."""
+        """Time in ms in which the request runs on neither worker."""
         ...
 
 
@@ -93,7 +94,7 @@ class HandoverKnobs(Struct, frozen=True):
     """Copy times and migration slots of a worker; without slots it does not support handovers."""
 
     copy: Callable[[float, float], CopyTime]
-    """Return the copy time for a number of tokens that grows by a number of tokens per ms."""
+    """Function that returns the copy time, given the number of tokens and their growth in tokens per ms."""
     slots_in: int = SLOTS
     slots_out: int = SLOTS
 
@@ -122,9 +123,9 @@ class SimulatedMigration(EffectExecutor):
 
     Args:
         timeline: Virtual time.
-        host: Its process.
-        knobs: Its copy times and slots.
-        publish: Publishes a report.
+        host: Process of the worker.
+        knobs: Copy times and slots of the worker.
+        publish: Function that publishes a report.
     """
 
     def __init__(
@@ -145,11 +146,11 @@ class SimulatedMigration(EffectExecutor):
             claim_timeout_ms=None,
         )
         self.copies_hang = False
-        """If True, no copy that begins ever ends."""
+        """True: a faulty worker, whose copies start and never end."""
         self.refuses_room = False
-        """If True, it has no room for any request."""
+        """True: a faulty worker, which refuses every request for room."""
         self.on_phase: Callable[[str, MigrateCommand], None] = lambda _phase, _command: None
-        """Called with every step of every migration, ``accepted`` and ``switching`` too."""
+        """Callback for all phases of migrations, including ``accepted`` and ``switching``, which are not reported."""
         self._timeline = timeline
         self._host = host
         self._transport = handover_bus(host.peers)
@@ -159,7 +160,7 @@ class SimulatedMigration(EffectExecutor):
         self._downtimes_ms: dict[Transfer, float] = {}
         self._extractions: dict[str, VirtualFuture[EngineEvent]] = {}
         self._replies: dict[tuple[str, int], VirtualFuture[HandoverReply]] = {}
-        self._planned_ms: float | None = None
+        self._next_tick_ms: float | None = None
         self._tasks: list[VirtualTask] = []
         self._ended = False
         if knobs.supported:
@@ -173,14 +174,14 @@ class SimulatedMigration(EffectExecutor):
         return replace(sample, migration_slots_in=free.incoming, migration_slots_out=free.outgoing)
 
     def end(self) -> None:
-        """End all handovers at once, with the process."""
+        """Abort all handovers without a message, since the process has ended."""
         self._ended = True
         for task in self._tasks:
             task.kill()
         self._tasks.clear()
 
-    def extracted(self, event: EngineEvent) -> bool:
-        """Continue with a request that has left the engine; return whether it left for a handover."""
+    def on_extracted(self, event: EngineEvent) -> bool:
+        """Continue the handover of a request that was removed from the engine; return False if there is none."""
         future = self._extractions.pop(event.request_id, None)
         if future is not None:
             future.set_result(event)
@@ -191,7 +192,7 @@ class SimulatedMigration(EffectExecutor):
         if self._ended:
             coroutine.close()
             return
-        if len(self._tasks) > _TASKS_MAX:
+        if len(self._tasks) > _TASKS_PRUNED_ABOVE:
             self._tasks = [task for task in self._tasks if not task.done]
         self._tasks.append(VirtualTask(coroutine))
 
@@ -202,7 +203,7 @@ class SimulatedMigration(EffectExecutor):
     # -- messages ------------------------------------------------------------------------------------------------------
 
     def answer(self, command: MigrateCommand) -> MigrateReply | None:
-        """Answer a command and start it after the reply; None: another incarnation of this worker answers."""
+        """Answer a command and start it after the reply; return None if it addresses another incarnation."""
         reply = self.migrator.answer(command, self._host.engine.migratable_requests(), self._now_ms)
         if reply is not None and reply.accepted:
             self._timeline.call_later(0.0, partial(self._begin, command))
@@ -214,7 +215,7 @@ class SimulatedMigration(EffectExecutor):
             self._commands[command.command_id] = command
             self.on_phase("accepted", command)
         self.execute(effects)
-        self._plan_tick()
+        self._schedule_tick()
 
     async def _answer_room(self, message: RoomRequest) -> RoomReply | None:
         host, destination = self._host, self.migrator.destination
@@ -257,7 +258,7 @@ class SimulatedMigration(EffectExecutor):
         self._start(release())
 
     def start_copy(self, effect: StartCopy) -> None:
-        """Let the time of a copy pass."""
+        """Start a copy, which ends after its copy time."""
         engine, transfer = self._host.engine, effect.transfer
         itl_ms = engine.load().itl_ms
         time = self._knobs.copy(engine.kv_tokens(transfer.request_id), 1.0 / itl_ms if itl_ms else 0.0)
@@ -270,11 +271,11 @@ class SimulatedMigration(EffectExecutor):
             self.execute(self.migrator.source.on_copied(transfer, self._now_ms))
 
     def cancel_copy(self, effect: CancelCopy) -> None:
-        """End a copy that is late."""
+        """Cancel an overdue copy, which ends at once."""
         self._execute_overdue(self.migrator.source.on_copied(effect.transfer, self._now_ms))
 
     def stop_request(self, effect: StopRequest) -> None:
-        """Take a request out of the engine, at the end of the iteration under way."""
+        """Remove a request from the engine at the end of the current iteration."""
         self._start(self._stop(effect.transfer))
 
     async def _stop(self, transfer: Transfer) -> None:
@@ -293,7 +294,7 @@ class SimulatedMigration(EffectExecutor):
         self.execute(source.on_stopped(transfer, StoppedRequest(host.record.model, state), self._now_ms))
 
     def send_handover(self, effect: SendHandover) -> None:
-        """Send a request to its destination once the rest of its cache is there."""
+        """Send a request to its destination after the downtime, in which the rest of the cache is copied."""
         transfer = effect.transfer
 
         async def send() -> None:
@@ -305,7 +306,7 @@ class SimulatedMigration(EffectExecutor):
         self._start(send())
 
     def send_claim(self, effect: SendClaim) -> None:
-        """Send a claim to a frontend."""
+        """Send a claim to a frontend after ``delay_ms``."""
 
         async def send() -> None:
             await sleep(self._timeline, effect.delay_ms)
@@ -317,16 +318,16 @@ class SimulatedMigration(EffectExecutor):
 
     def run_request(self, effect: RunRequest) -> None:
         """Submit a request to the engine."""
-        its = effect.request
-        request = msgspec.msgpack.decode(its.state, type=Request)
-        self._host.run(replace(request, hop=its.hop, migrations=its.migrations))
+        handed = effect.request
+        request = msgspec.msgpack.decode(handed.state, type=Request)
+        self._host.run(replace(request, hop=handed.hop, migrations=handed.migrations))
 
     def discard_request(self, effect: DiscardRequest) -> None:
-        """Drop a request, if it is in the engine."""
+        """Abort a request if it is in the engine."""
         self._host.engine.abort(effect.request_id, self._timeline.now_ms)
 
     def expire_room(self, effect: ExpireRoom) -> None:
-        """Release a reservation later."""
+        """Release a reservation after ``delay_ms``."""
         self._timeline.call_later(
             effect.delay_ms, partial(self.migrator.destination.on_room_expired, effect.request_id)
         )
@@ -339,7 +340,7 @@ class SimulatedMigration(EffectExecutor):
         self._host.advance()
 
     def publish_reports(self, effect: PublishReports) -> None:
-        """Publish reports, and call the observer with each phase."""
+        """Publish reports, and call ``on_phase`` for each."""
         command = self._commands[effect.reports[-1].command_id]
         self._publish_all(effect.reports)
         for report in effect.reports:
@@ -357,25 +358,25 @@ class SimulatedMigration(EffectExecutor):
             self._publish(report)
             if report.phase in ("done", "aborted"):
                 self._commands.pop(report.command_id, None)
-        self._plan_tick()
+        self._schedule_tick()
 
     def _execute_overdue(self, effects: Iterable[Effect]) -> None:
-        """Execute the effects of a tick without calling the observer for their reports."""
+        """Execute the effects of passed deadlines without calling ``on_phase`` for their reports."""
         for effect in effects:
             if isinstance(effect, PublishReports):
                 self._publish_all(effect.reports)
             else:
                 self.execute([effect])
 
-    def _plan_tick(self) -> None:
+    def _schedule_tick(self) -> None:
         wake_ms = self.migrator.next_wake_ms()
-        if wake_ms is not None and (self._planned_ms is None or wake_ms < self._planned_ms):
-            self._planned_ms = float(wake_ms)
-            self._timeline.call_at(self._planned_ms, partial(self._tick, self._planned_ms))
+        if wake_ms is not None and (self._next_tick_ms is None or wake_ms < self._next_tick_ms):
+            self._next_tick_ms = float(wake_ms)
+            self._timeline.call_at(self._next_tick_ms, partial(self._tick, self._next_tick_ms))
 
     def _tick(self, at_ms: float) -> None:
-        if at_ms != self._planned_ms or self._ended:
+        if at_ms != self._next_tick_ms or self._ended:
             return
-        self._planned_ms = None
+        self._next_tick_ms = None
         self._execute_overdue(self.migrator.tick(self._now_ms))
-        self._plan_tick()
+        self._schedule_tick()

@@ -1,4 +1,4 @@
-"""A scaler's process in virtual time: the plan of the local scaler, with simulated workers for processes."""
+"""Simulated scaler: starts and stops simulated workers in virtual time by the plan of the local scaler."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
@@ -26,7 +26,7 @@ from loadline.wire.codec import Rejected, decode_as, encode
 from loadline.wire.messages import DecisionApplied, DrainReport, ScalingDecision
 from loadline.wire.subjects import Subjects
 
-_TURN_MS: Final = 1_000.0
+_RECONCILE_INTERVAL_MS: Final = 1_000.0
 _TIMING: Final = ProcessTiming(
     linger_ms=2_000,
     grace_ms=5_000,
@@ -37,7 +37,7 @@ _TIMING: Final = ProcessTiming(
 )
 
 StartWorker = Callable[[str, str], SimulatedWorker]
-"""Function that starts a worker of a model's pool."""
+"""Function that starts a worker, given its model and pool."""
 
 
 class _ScaledPool:
@@ -59,14 +59,14 @@ class _ScaledPool:
 
 
 class SimulatedScaler:
-    """Scaler that applies the decisions of some models.
+    """Scaler of a fixed set of models.
 
     Args:
         timeline: Virtual time.
         pools: The pools of each model.
-        bus: Its connection to the bus.
-        start: Starts a worker.
-        name: Name in its answers.
+        bus: Connection of the scaler to the bus.
+        start: Function that starts a worker.
+        name: Name of the scaler in its answers.
         root: First tokens of all subjects.
     """
 
@@ -82,16 +82,19 @@ class SimulatedScaler:
     ) -> None:
         self.bus = bus
         self.applies_decisions = True
-        """Whether it applies the decisions that it accepts."""
+        """False: a faulty scaler, which accepts decisions and does not apply them."""
         self._timeline = timeline
         self._name = name
         self._start_worker = start
         self._subjects = Subjects(root)
         self._fence = DecisionFence()
         self._pools = {(model, pool): _ScaledPool(model, pool) for model, names in pools.items() for pool in names}
-        self._open: dict[str, ScalingDecision] = {}
+        self._unfinished: dict[str, ScalingDecision] = {}
+        """Accepted decision whose targets are not reached yet, by model."""
         self._answers: dict[str, DecisionApplied] = {}
+        """Latest answer, by model."""
         self._drained: dict[str, int] = {}
+        """Highest incarnation that reported the end of its drain, by worker."""
         self._scheduled = False
         VirtualTask(bus.subscribe(self._subjects.all_of("drained"), self._on_drained))
         for model in pools:
@@ -121,7 +124,7 @@ class SimulatedScaler:
             case Freshness.EXPIRED:
                 self._answer(decision, "refused", {}, "expired")
             case Freshness.STALE:
-                self._publish(self._signed(decision, "refused", {}, "stale"))
+                self._publish(self._build_answer(decision, "refused", {}, "stale"))
 
     def _accept(self, decision: ScalingDecision) -> None:
         self._answer(decision, "accepted", {})
@@ -131,16 +134,16 @@ class SimulatedScaler:
             pool = self._pools.get((decision.model, target.pool))
             if pool is not None:
                 pool.target, pool.drain_ttl_ms = target, decision.drain_ttl_ms
-        self._open[decision.model] = decision
+        self._unfinished[decision.model] = decision
         self.schedule_reconcile()
 
     def _answer(
         self, decision: ScalingDecision, status: ApplyStatus, observed: Mapping[str, int], detail: str = ""
     ) -> None:
-        answer = self._answers[decision.model] = self._signed(decision, status, observed, detail)
+        answer = self._answers[decision.model] = self._build_answer(decision, status, observed, detail)
         self._publish(answer)
 
-    def _signed(
+    def _build_answer(
         self, decision: ScalingDecision, status: ApplyStatus, observed: Mapping[str, int], detail: str
     ) -> DecisionApplied:
         return DecisionApplied(
@@ -158,7 +161,7 @@ class SimulatedScaler:
         try:
             self.bus.publish_now(self._subjects.applied(answer.model), encode(answer))
         except BusUnavailable:
-            return  # the agent repeats the announcement, and this scaler its answer
+            return  # sent again when the agent repeats the announcement
 
     def _on_drained(self, subject: str, payload: bytes) -> None:
         report = decode_as(DrainReport, payload, subject)
@@ -175,16 +178,16 @@ class SimulatedScaler:
         reached = True
         for pool in self._pools.values():
             self._remove_exited(pool, now_ms)
-            drained = {name for name, seen in pool.processes.items() if self._drained.get(name, -1) >= seen.incarnation}
-            for seen in mark_leaving(list(pool.processes.values()), pool.target, drained, pool.drain_ttl_ms, now_ms):
-                pool.processes[seen.worker] = seen
+            drained = {name for name, one in pool.processes.items() if self._drained.get(name, -1) >= one.incarnation}
+            for process in mark_leaving(list(pool.processes.values()), pool.target, drained, pool.drain_ttl_ms, now_ms):
+                pool.processes[process.worker] = process
             for action in plan_actions(list(pool.processes.values()), pool.target, pool.failures, _TIMING, now_ms):
                 self._execute(pool, action, now_ms)
             reached &= pool.target is None or is_reached(list(pool.processes.values()), pool.target)
         self._report_progress()
         if not reached:
             self._scheduled = True
-            self._timeline.call_later(_TURN_MS, self._reconcile)
+            self._timeline.call_later(_RECONCILE_INTERVAL_MS, self._reconcile)
 
     def _remove_exited(self, pool: _ScaledPool, now_ms: int) -> None:
         for name in [name for name, worker in pool.workers.items() if not worker.alive]:
@@ -201,11 +204,11 @@ class SimulatedScaler:
         pool.workers[action.worker].kill()
 
     def _report_progress(self) -> None:
-        for model, decision in list(self._open.items()):
+        for model, decision in list(self._unfinished.items()):
             pools = [(self._pools[model, t.pool], t) for t in decision.targets if (model, t.pool) in self._pools]
             observed = {target.pool: len(pool.workers) for pool, target in pools}
             if all(is_reached(list(pool.processes.values()), target) for pool, target in pools):
-                del self._open[model]
+                del self._unfinished[model]
                 self._answer(decision, "done", observed)
             elif observed != self._answers[model].observed:
                 self._answer(decision, "progress", observed)

@@ -119,7 +119,7 @@ class SimulatedWorker:
 
     @property
     def held(self) -> list[str]:
-        """Ids of the requests that it owns, or may own."""
+        """Ids of the requests that the worker owns, or has claimed without an answer yet."""
         return [*self.engine.held, *(name for name, _ in self.held_requests.unresolved())]
 
     @property
@@ -159,7 +159,7 @@ class SimulatedWorker:
             self._finish_drain()
 
     def _on_engine_event(self, event: EngineEvent) -> None:
-        if event.kind == "detached" and self.migration.extracted(event):
+        if event.kind == "detached" and self.migration.on_extracted(event):
             return
         self._on_event(self, event)
         if event.kind != "preempted" and (event.kind != "first_token" or self.record.role == "prefill"):
