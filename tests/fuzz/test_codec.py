@@ -324,6 +324,13 @@ def test_more_kv_blocks_used_than_there_are_is_inconsistent() -> None:
     assert reason_of(new_codec().decode(LOAD, frame)) is Rejection.KV_INCONSISTENT
 
 
+@pytest.mark.parametrize("field", ["running_requests", "migration_slots_in", "decode_batch_requests"])
+def test_a_claim_that_no_engine_can_make_is_invalid(field: str) -> None:
+    samples = [WorkerSample(1, 1, **{field: 10**8})]  # type: ignore[arg-type]
+    frame = codec.encode(LoadReport(MODEL, POOL, WORKER, 1, samples))
+    assert reason_of(new_codec().decode(LOAD, frame)) is Rejection.INVALID
+
+
 @pytest.mark.parametrize(
     "sample",
     [
@@ -332,6 +339,11 @@ def test_more_kv_blocks_used_than_there_are_is_inconsistent() -> None:
         TrafficSample(sequence=1, interval_ms=1, arrivals=0, isl_histogram=Histogram((1.0,), (1,))),
         TrafficSample(sequence=1, interval_ms=1, arrivals=0, osl_histogram=Histogram((2.0, 1.0), (1, 1, 1))),
         TrafficSample(sequence=1, interval_ms=1, arrivals=0, osl_histogram=Histogram((1.0, 1.0), (1, 1, 1))),
+        TrafficSample(sequence=1, interval_ms=1, arrivals=0, isl_histogram=Histogram((5e-324,), (1, 1))),
+        TrafficSample(sequence=1, interval_ms=1, arrivals=0, osl_histogram=Histogram((0.0, 5e-324), (1, 1, 1))),
+        TrafficSample(sequence=1, interval_ms=1, arrivals=1, isl_tokens=5e-324),
+        TrafficSample(sequence=1, interval_ms=1, arrivals=1, itl_ms=5e-324),
+        TrafficSample(sequence=1, interval_ms=1, arrivals=9 * 10**15),
     ],
 )
 def test_traffic_that_contradicts_itself_is_invalid(sample: TrafficSample) -> None:

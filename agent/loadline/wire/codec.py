@@ -23,7 +23,7 @@ from loadline.core.vocabulary.events import (
 from loadline.core.vocabulary.learned import LearnedState
 from loadline.core.vocabulary.reasons import Rejection
 from loadline.core.vocabulary.samples import Histogram, WorkerRecord
-from loadline.core.vocabulary.scalars import Name
+from loadline.core.vocabulary.scalars import LENGTH_MIN, Name
 from loadline.wire.keys import VALUE_BYTES_MAX, WORKER_RECORD_BYTES_MAX
 from loadline.wire.messages import DecisionApplied, DrainReport, LoadReport, MigrationReport, TrafficReport
 from loadline.wire.subjects import Subjects, decode_token, encode_token
@@ -134,6 +134,10 @@ def _read_traffic(data: bytes, subject: str, names: Names) -> WireEvent | Reject
     sample = report.sample
     if max(sample.ttft_met or 0, sample.itl_met or 0) > sample.completed:
         return reject(Rejection.INVALID, subject, "more requests met an objective than were completed")
+    if any(
+        mean and mean < LENGTH_MIN for mean in (sample.isl_tokens, sample.osl_tokens, sample.ttft_ms, sample.itl_ms)
+    ):
+        return reject(Rejection.INVALID, subject, f"a mean is below {LENGTH_MIN:g}")
     for histogram in (sample.isl_histogram, sample.osl_histogram):
         if histogram is not None and (problem := _histogram_problem(histogram)):
             return reject(Rejection.INVALID, subject, problem)
@@ -146,6 +150,8 @@ def _histogram_problem(histogram: Histogram) -> str:
         return f"a histogram of {len(bounds)} bounds has {len(counts)} counts, not one more than bounds"
     if any(low >= high for low, high in pairwise(bounds)):
         return "the bounds of a histogram must rise"
+    if any(0.0 < bound < LENGTH_MIN for bound in bounds[:2]):
+        return f"a bound of a histogram is below {LENGTH_MIN:g} tokens"
     return ""
 
 

@@ -57,10 +57,13 @@ def test_lengths_are_scaled_to_a_known_mean() -> None:
         Histogram((100.0, 100.0), (1, 1, 1)),
         Histogram((0.0, 100.0), (1, 1, 1)),
         Histogram((200.0, 100.0), (1, 1, 1)),
+        Histogram((5e-324,), (1, 0)),
+        Histogram((5e-324, 1e-320), (1, 1, 1)),
     ],
 )
 def test_an_invalid_histogram_has_no_distribution(histogram: Histogram) -> None:
     assert lengths_from_histogram(histogram) is None
+    assert lengths_from_histogram(histogram, 100.0) is None
 
 
 @given(st.floats(1, 100_000))

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from loadline.core.fleet.traffic import Traffic
 from loadline.core.vocabulary.events import TrafficReported
 from loadline.core.vocabulary.reasons import Rejection
-from loadline.core.vocabulary.samples import TrafficSample
+from loadline.core.vocabulary.samples import Histogram, TrafficSample
 from loadline.core.vocabulary.status import TrafficStatus
 
 T0 = 1_700_000_000_000
@@ -128,3 +128,32 @@ def test_a_status_query_changes_nothing() -> None:
     before = msgspec.json.encode(traffic)
     traffic.status(T0 + 3_600_000)
     assert msgspec.json.encode(traffic) == before, "a replay does not include status queries"
+
+
+def test_a_rate_far_above_that_of_the_window_is_bounded() -> None:
+    traffic = make_traffic()
+    for second in range(60):
+        traffic.ingest(report(second, arrivals=200, completed=200, isl_tokens=100.0), T0 + second * 1_000)
+    histogram = Histogram((10.0,), (10**9, 0))
+    excess = report(60, arrivals=10**9, completed=10**9, isl_tokens=900.0, isl_histogram=histogram)  # type: ignore[arg-type]
+    traffic.ingest(excess, T0 + 60_000)
+    rate = traffic.status(T0 + 60_000).requests_per_s
+    assert rate is not None
+    assert 200 <= rate < 250, "ten times the usual rate for one of 60 seconds"
+    assert traffic.totals.isl_bins.counts == ()
+
+
+def test_a_surge_of_ten_times_the_rate_counts_in_full() -> None:
+    traffic = make_traffic()
+    for second in range(60):
+        traffic.ingest(report(second, arrivals=90), T0 + second * 1_000)
+    before = traffic.totals
+    traffic.ingest(report(60, arrivals=900), T0 + 60_000)
+    assert traffic.totals.since(before).arrivals == 900
+
+
+def test_a_histogram_of_far_more_requests_than_arrived_is_left_out() -> None:
+    traffic = make_traffic()
+    traffic.ingest(report(1, arrivals=10, isl_histogram=Histogram((10.0,), (10**9, 0))), T0)  # type: ignore[arg-type]
+    assert traffic.totals.arrivals == 10
+    assert traffic.totals.isl_bins.counts == ()

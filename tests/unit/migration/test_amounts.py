@@ -1,12 +1,17 @@
 """Amounts of migrations: by load gap, slots, room and time."""
 
-from typing import Any
+import tracemalloc
+from types import SimpleNamespace
+from typing import Any, cast
 
+import numpy as np
 import pytest
 from msgspec.structs import replace
 
 from loadline.core.fleet.pool import PoolKnobs
+from loadline.core.migration.amounts import requests_within_slo
 from loadline.core.migration.knobs import MetricName, MigrationKnobs
+from loadline.core.migration.load_view import LoadView
 from loadline.core.migration.outcomes import MigrationCode, PolicyReport, sentence
 from loadline.core.vocabulary.events import TrafficReported
 from loadline.core.vocabulary.migrations import Migration
@@ -173,3 +178,22 @@ def test_room_is_measured_by_decoding_requests() -> None:
     assert world.join("hot", 900, 2, waiting_requests=8, queued_prefill_tokens=80) == []
     assert last_look(world).code is MigrationCode.NO_ROOM
     assert last_look(world).numbers["tokens"] == 450.0
+
+
+def test_a_claim_of_any_number_of_requests_takes_little_memory() -> None:
+    one = np.ones(1)
+    view = SimpleNamespace(
+        knobs=LOAD,
+        tpot=None,
+        tpot_slo_ms=50.0,
+        metric=lambda _name: one,
+        measure=lambda _row: one,
+        tokens_in_flight=one,
+    )
+    tracemalloc.start()
+    try:
+        requests_within_slo(cast("LoadView", view), 0, 1.0, 10**8)
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak_bytes < 1_000_000

@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from loadline.core.engines.latency_models import PrefillModel
 from loadline.core.vocabulary.samples import Histogram
+from loadline.core.vocabulary.scalars import LENGTH_MIN
 
 _OVERFLOW_FACTOR: Final = 1.5
 """Assumed length of requests above the last bound, as a multiple of it."""
@@ -65,7 +66,8 @@ def lengths_from_histogram(histogram: Histogram, mean_tokens: float | None = Non
         mean_tokens: Mean of the same requests, if known; lengths are scaled to it.
 
     Returns:
-        None if the histogram is empty, its bounds are not positive and ascending, or bounds and counts do not match.
+        None if the histogram is empty, its bounds are not ascending from ``LENGTH_MIN``, bounds and counts do not
+        match, or no factor scales its lengths to the mean.
     """
     middles, counts = _middles(histogram.bounds), histogram.counts
     total = sum(counts)
@@ -73,14 +75,15 @@ def lengths_from_histogram(histogram: Histogram, mean_tokens: float | None = Non
         return None
     shares = tuple(count / total for count in counts if count)
     measured = LengthDistribution(tuple(compress(middles, counts)), shares)
-    return measured.scaled(mean_tokens / measured.mean if mean_tokens else 1.0)
+    factor = mean_tokens / measured.mean if mean_tokens else 1.0
+    return measured.scaled(factor) if isfinite(factor) and factor > 0.0 else None
 
 
 @lru_cache(_CACHE_MAX)
 def _middles(bounds: tuple[float, ...]) -> tuple[float, ...]:
-    """Return the assumed length of each bin; empty if bounds are not positive and ascending."""
+    """Return the assumed length of each bin; empty if bounds are not ascending from ``LENGTH_MIN``."""
     edges = (0.0, *bounds)
-    if not bounds or any(map(ge, edges, bounds)):
+    if not bounds or bounds[0] < LENGTH_MIN or any(map(ge, edges, bounds)):
         return ()
     return (*((low + high) / 2.0 for low, high in pairwise(edges)), bounds[-1] * _OVERFLOW_FACTOR)
 

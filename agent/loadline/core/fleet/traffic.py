@@ -18,6 +18,8 @@ BUCKET_MS = 1_000
 _OUTLIER_RATIO: Final = 10.0
 """Largest ratio of a reported mean length to the mean of the window before it. It bounds the weight of a wrong report;
 if requests do become longer, the bound grows by a sixth per second."""
+_SMALL_RATE: Final = 1_000
+"""Requests per second up to which a report is never an outlier; above, the same ratio bounds its rate."""
 _SHORT_TOKENS: Final = 1_000.0
 """Length in tokens up to which a report is never an outlier, since the work is small."""
 _SIGNIFICANT: Final = 100
@@ -215,7 +217,26 @@ class Traffic(Struct):
             sample = replace(sample, arrivals=arrivals, completed=completed)
         if sample.osl_tokens == 0.0:
             sample = replace(sample, osl_tokens=None, osl_histogram=None)
-        return self._without_outliers(sample, now), covered_ms
+        return self._without_outliers(self._without_excess(sample, covered_ms, now), now), covered_ms
+
+    def _without_excess(self, sample: TrafficSample, covered_ms: int, now: int) -> TrafficSample:
+        """Return a report with its requests bounded by those of the window, and without histograms of more."""
+        largest = max(sample.arrivals, sample.completed)
+        if largest * BUCKET_MS > _SMALL_RATE * covered_ms:
+            observed_ms = arrivals = 0
+            for bucket in self._window(now):
+                observed_ms += bucket.observed_ms
+                arrivals += bucket.arrivals
+            usual = arrivals * covered_ms / observed_ms if observed_ms else 0.0
+            limit = int(max(_SMALL_RATE * covered_ms / BUCKET_MS, _OUTLIER_RATIO * usual))
+            if largest > limit:
+                arrivals, completed = min(sample.arrivals, limit), min(sample.completed, limit)
+                sample = replace(sample, arrivals=arrivals, completed=completed, isl_histogram=None, osl_histogram=None)
+        for name, requests in (("isl_histogram", sample.arrivals), ("osl_histogram", sample.completed)):
+            histogram = getattr(sample, name)
+            if histogram is not None and sum(histogram.counts) > max(_SMALL_RATE, _OUTLIER_RATIO * requests):
+                sample = replace(sample, **{name: None})
+        return sample
 
     def _without_outliers(self, sample: TrafficSample, now: int) -> TrafficSample:
         if max(sample.isl_tokens or 0.0, sample.osl_tokens or 0.0) <= _SHORT_TOKENS:

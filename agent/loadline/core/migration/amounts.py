@@ -19,6 +19,10 @@ Sizer = Callable[[LoadView, int, int], MigrationAmount | NotPlanned]
 
 TOKENS_MAX: Final = 1e12
 """Bound of token values in commands, above the tokens of any worker."""
+REQUESTS_MAX: Final = 1_024
+"""Requests of one worker up to which effects are computed: the largest ``migrations_per_worker_max``.
+
+It bounds the work if a worker claims any number."""
 SOON_MS: Final = 2_000.0
 """Approximate time until a migration has an effect; a worker that is ready sooner takes new requests instead."""
 _COPY_RATIO_MAX: Final = 0.5
@@ -183,7 +187,7 @@ def _tpot_with(view: LoadView, row: int, tokens: float, requests: float, limit: 
 
     Both ``tokens`` and ``requests`` (1 or -1) are negative for fewer requests.
     """
-    count = np.arange(1.0, max(limit, 1) + 1.0)
+    count = np.arange(1.0, min(max(limit, 1), REQUESTS_MAX) + 1.0)
     batch = view.metric("decode_batch_size")[row] + requests * count
     total = view.metric("all_decodes_tokens_num")[row] + tokens * count
     return predicted_tpot(view.tpot, batch, np.maximum(total, 0.0))

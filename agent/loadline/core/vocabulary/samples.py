@@ -7,7 +7,21 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from loadline.core.vocabulary.scalars import Count, Milliseconds, Name, Ratio, Role, Text, Tokens, WorkerPhase
+from loadline.core.vocabulary.scalars import (
+    ArrivalCount,
+    BatchCount,
+    BlockCount,
+    Count,
+    Milliseconds,
+    Name,
+    QueueCount,
+    Ratio,
+    Role,
+    Text,
+    TokenCount,
+    Tokens,
+    WorkerPhase,
+)
 
 
 class WorkerSample(Struct, frozen=True, omit_defaults=True, gc=False):
@@ -16,33 +30,35 @@ class WorkerSample(Struct, frozen=True, omit_defaults=True, gc=False):
     sequence: Annotated[Count, Meta(description="Number of the sample, increasing per rank and incarnation.")]
     timestamp_ms: Annotated[Count, Meta(description="Clock of the worker; not used for freshness.")]
     rank: Annotated[int, Meta(ge=0, lt=1024, description="Data-parallel rank within the worker.")] = 0
-    kv_blocks_used: Annotated[Count | None, Meta(description="KV cache blocks in use.")] = None
-    kv_blocks_total: Annotated[Count | None, Meta(description="KV cache blocks in total.")] = None
+    kv_blocks_used: Annotated[BlockCount | None, Meta(description="KV cache blocks in use.")] = None
+    kv_blocks_total: Annotated[BlockCount | None, Meta(description="KV cache blocks in total.")] = None
     kv_usage_ratio: Annotated[
         Ratio | None, Meta(description="KV cache usage, 0..1, for engines that do not report blocks.")
     ] = None
-    waiting_requests: Annotated[Count | None, Meta(description="Requests queued at the engine.")] = None
-    running_requests: Annotated[Count | None, Meta(description="Requests in the running batch.")] = None
-    queued_prefill_tokens: Annotated[Count | None, Meta(description="Prompt tokens not yet started.")] = None
-    active_prefill_tokens: Annotated[Count | None, Meta(description="Prompt tokens being computed.")] = None
-    decode_tokens: Annotated[Count | None, Meta(description="KV tokens held by decoding requests.")] = None
-    decode_batch_requests: Annotated[Count | None, Meta(description="Requests in the decode batch.")] = None
-    waiting_to_decode_tokens: Annotated[Count | None, Meta(description="Tokens prefilled, not yet decoding.")] = None
+    waiting_requests: Annotated[QueueCount | None, Meta(description="Requests queued at the engine.")] = None
+    running_requests: Annotated[BatchCount | None, Meta(description="Requests in the running batch.")] = None
+    queued_prefill_tokens: Annotated[TokenCount | None, Meta(description="Prompt tokens not yet started.")] = None
+    active_prefill_tokens: Annotated[TokenCount | None, Meta(description="Prompt tokens being computed.")] = None
+    decode_tokens: Annotated[TokenCount | None, Meta(description="KV tokens held by decoding requests.")] = None
+    decode_batch_requests: Annotated[BatchCount | None, Meta(description="Requests in the decode batch.")] = None
+    waiting_to_decode_tokens: Annotated[TokenCount | None, Meta(description="Tokens prefilled, not yet decoding.")] = (
+        None
+    )
     ttft_ms: Annotated[Milliseconds | None, Meta(description="Last time to first token.")] = None
     itl_ms: Annotated[Milliseconds | None, Meta(description="Last inter-token latency.")] = None
     isl_tokens: Annotated[Tokens | None, Meta(description="Last input sequence length.")] = None
     iteration_ms: Annotated[Milliseconds | None, Meta(description="Wall time of the last engine iteration.")] = None
-    migration_slots_in: Annotated[Count | None, Meta(description="Requests that it can receive now.")] = None
-    migration_slots_out: Annotated[Count | None, Meta(description="Requests that it can send now.")] = None
+    migration_slots_in: Annotated[BatchCount | None, Meta(description="Requests that it can receive now.")] = None
+    migration_slots_out: Annotated[BatchCount | None, Meta(description="Requests that it can send now.")] = None
     schedulable: Annotated[bool, Meta(description="False if the engine must not receive work.")] = True
     unallocated_prefill_tokens: Annotated[
-        Count | None, Meta(description="Part of active_prefill_tokens without KV blocks.")
+        TokenCount | None, Meta(description="Part of active_prefill_tokens without KV blocks.")
     ] = None
     waiting_to_decode_requests: Annotated[
-        Count | None, Meta(description="Waiting requests that will decode; absent: all waiting requests.")
+        QueueCount | None, Meta(description="Waiting requests that will decode; absent: all waiting requests.")
     ] = None
     unmovable_requests: Annotated[
-        Count | None, Meta(description="Requests that cannot be migrated, such as those with guided decoding.")
+        QueueCount | None, Meta(description="Requests that cannot be migrated, such as those with guided decoding.")
     ] = None
 
 
@@ -64,10 +80,10 @@ class WorkerRecord(Struct, frozen=True, omit_defaults=True, gc=False):
         Meta(description="Role reserved for this worker if all workers can serve both."),
     ] = ""
     data_parallel_size: Annotated[int, Meta(ge=1, le=1024, description="Ranks that report samples.")] = 1
-    kv_blocks_total: Annotated[Count | None, Meta(description="KV cache blocks of one rank.")] = None
-    block_size_tokens: Annotated[Count | None, Meta(description="Tokens in one KV block.")] = None
-    max_batch_requests: Annotated[Count | None, Meta(description="Largest batch, in requests.")] = None
-    max_batched_tokens: Annotated[Count | None, Meta(description="Largest batch, in tokens.")] = None
+    kv_blocks_total: Annotated[BlockCount | None, Meta(description="KV cache blocks of one rank.")] = None
+    block_size_tokens: Annotated[BatchCount | None, Meta(description="Tokens in one KV block.")] = None
+    max_batch_requests: Annotated[BatchCount | None, Meta(description="Largest batch, in requests.")] = None
+    max_batched_tokens: Annotated[TokenCount | None, Meta(description="Largest batch, in tokens.")] = None
 
 
 class RegisteredWorker(Struct, frozen=True):
@@ -81,7 +97,7 @@ class Histogram(Struct, frozen=True):
     """Counts per bin: ``counts[i]`` values are at most ``bounds[i]``; the last bin has no upper bound."""
 
     bounds: Annotated[tuple[Tokens, ...], Meta(max_length=64)]
-    counts: Annotated[tuple[Count, ...], Meta(max_length=65)]
+    counts: Annotated[tuple[ArrivalCount, ...], Meta(max_length=65)]
 
 
 class TrafficSample(Struct, frozen=True, omit_defaults=True):
@@ -89,10 +105,10 @@ class TrafficSample(Struct, frozen=True, omit_defaults=True):
 
     sequence: Annotated[Count, Meta(description="Number of the report, increasing per incarnation.")]
     interval_ms: Annotated[int, Meta(ge=1, le=3_600_000, description="Length of the interval.")]
-    arrivals: Annotated[Count, Meta(description="Requests that arrived.")]
-    completed: Annotated[Count, Meta(description="Requests that finished.")] = 0
-    queued: Annotated[Count, Meta(description="Requests held because no worker can take them.")] = 0
-    in_flight: Annotated[Count, Meta(description="Requests dispatched to workers and not completed.")] = 0
+    arrivals: Annotated[ArrivalCount, Meta(description="Requests that arrived.")]
+    completed: Annotated[ArrivalCount, Meta(description="Requests that finished.")] = 0
+    queued: Annotated[QueueCount, Meta(description="Requests held because no worker can take them.")] = 0
+    in_flight: Annotated[QueueCount, Meta(description="Requests dispatched to workers and not completed.")] = 0
     isl_tokens: Annotated[Tokens | None, Meta(description="Mean input length of the arrivals.")] = None
     kv_hit_rate: Annotated[
         Ratio | None, Meta(description="Fraction of prompt tokens found in prefix caches; absent: 0.")
@@ -100,7 +116,7 @@ class TrafficSample(Struct, frozen=True, omit_defaults=True):
     osl_tokens: Annotated[Tokens | None, Meta(description="Mean output length of the completed requests.")] = None
     ttft_ms: Annotated[Milliseconds | None, Meta(description="Mean time to first token.")] = None
     itl_ms: Annotated[Milliseconds | None, Meta(description="Mean inter-token latency.")] = None
-    ttft_met: Annotated[Count | None, Meta(description="Completed requests within the TTFT objective.")] = None
-    itl_met: Annotated[Count | None, Meta(description="Completed requests within the ITL objective.")] = None
+    ttft_met: Annotated[ArrivalCount | None, Meta(description="Completed requests within the TTFT objective.")] = None
+    itl_met: Annotated[ArrivalCount | None, Meta(description="Completed requests within the ITL objective.")] = None
     isl_histogram: Histogram | None = None
     osl_histogram: Histogram | None = None

@@ -18,6 +18,16 @@ Milliseconds = Annotated[float, Meta(ge=0.0, le=1e12)]
 # Tokens of one request: ten times the longest contexts, so that one wrong report does not outweigh all others.
 TOKENS_MAX: Final = 1e7
 Tokens = Annotated[float, Meta(ge=0.0, le=TOKENS_MAX)]
+LENGTH_MIN: Final = 1e-3
+"""Smallest length (tokens) and latency (ms) above 0: a quotient by a smaller one may be infinite."""
+# What an engine can be: bounds for its claims, since arrays and sums grow with them. The largest batches have some
+# thousand requests, the largest KV caches some ten million tokens, and a queue may be long.
+BatchCount = Annotated[int, Meta(ge=0, le=65_536)]
+QueueCount = Annotated[int, Meta(ge=0, le=10_000_000)]
+TokenCount = Annotated[int, Meta(ge=0, le=10**12)]
+BlockCount = Annotated[int, Meta(ge=0, le=10**9)]
+# A million requests per second over the longest interval of a report.
+ArrivalCount = Annotated[int, Meta(ge=0, le=3_600_000_000)]
 # Without control characters: names appear in log lines, subjects and keys.
 # A character takes up to 12 bytes in a subject, and a load subject holds three names: 100 characters each stay below
 # the 4096 bytes of a protocol line, beyond which NATS closes the connection.
