@@ -1,79 +1,107 @@
-"""Inbox of the next turn: frames, bounded, and the agent's own events."""
+"""Inbox of the next turn: frames, bounded and shared fairly, and the agent's own events."""
 
-from collections import OrderedDict, deque
 from collections.abc import Callable
+from typing import Final
 
-from loadline.core.vocabulary.events import AnyEvent
+from loadline.core.vocabulary.events import (
+    AnyEvent,
+    RegistryRead,
+    WorkerDeregistered,
+    WorkerRegistered,
+)
+from loadline.core.vocabulary.samples import RegisteredWorker
+from loadline.wire.fair_queue import FairQueue
+from loadline.wire.subjects import Subjects
+
+FRAME_BYTES_MAX: Final = 67_108_864
+"""Size of all waiting frames."""
+BATCH_BYTES_MAX: Final = 1_048_576
+"""Size of the frames of one turn, from which on no more are added: about 4,000 samples."""
+UNKNOWN_RATIO: Final = 8
+"""Unknown senders share an eighth of the inbox and of each batch."""
 
 
 class Inbox:
-    """Queue of frames by subject, and of events.
+    """Queue of frames and of events.
 
-    When ``frames_max`` frames wait, a new frame replaces the oldest of the same subject, as only the newest load sample
-    counts; without one, the oldest frame of the first subject is dropped. Events are results of effects and changes of
-    the registry; they are never dropped.
+    Senders share the frames fairly, so that one that floods delays no other. A sender is a subject that is known: that
+    of a registered worker, or one of which the core has accepted a frame. All others share one queue for each kind, as
+    a client can invent any number of subjects. When too many frames wait, a new one replaces the oldest of the same
+    sender, as only the newest load sample counts. Events are results of effects and changes of the registry; they are
+    never dropped.
 
     Args:
         frames_max: Maximum number of waiting frames.
         wake: Called when something arrives.
+        subjects: Subjects of the agent's root.
     """
 
-    def __init__(self, frames_max: int, wake: Callable[[], None]) -> None:
-        self.dropped = 0
-        self.waiting = 0
-        """Number of waiting frames."""
-        self._frames_max = frames_max
+    def __init__(self, frames_max: int, wake: Callable[[], None], subjects: Subjects) -> None:
         self._wake = wake
-        # An OrderedDict, because popping the first key of a dict gets slower with every key removed before it.
-        self._frames: OrderedDict[str, deque[bytes]] = OrderedDict()
+        self._subjects = subjects
+        self._kind_at = len(subjects.prefix) + 1
+        unknown_max = max(1, frames_max // UNKNOWN_RATIO)
+        self._frames: FairQueue[tuple[str, bytes]] = FairQueue(frames_max, FRAME_BYTES_MAX)
+        self._unknown: FairQueue[tuple[str, bytes]] = FairQueue(unknown_max, FRAME_BYTES_MAX // UNKNOWN_RATIO)
+        self._workers: set[str] = set()
+        self._accepted: dict[str, None] = {}
+        self._accepted_max = frames_max
         self._events: list[AnyEvent] = []
+
+    @property
+    def dropped(self) -> int:
+        """Number of dropped frames."""
+        return self._frames.dropped + self._unknown.dropped
+
+    @property
+    def waiting(self) -> int:
+        """Number of waiting frames of known senders."""
+        return self._frames.waiting
 
     def offer(self, subject: str, payload: bytes) -> None:
         """Queue a frame, in O(1): the bus's reader calls this."""
-        queue = self._frames.get(subject)
-        if self.waiting >= self._frames_max:
-            self._drop_oldest(queue)
-            queue = self._frames.get(subject)
-        if queue is None:
-            self._frames[subject] = deque((payload,))
+        if subject in self._workers or subject in self._accepted:
+            self._frames.put(subject, (subject, payload))
         else:
-            queue.append(payload)
-        self.waiting += 1
+            self._unknown.put(subject[self._kind_at : subject.find(".", self._kind_at)], (subject, payload))
         self._wake()
 
     def put(self, event: AnyEvent) -> None:
         """Queue an event."""
+        match event:
+            case WorkerRegistered(worker=worker):
+                self._workers.update(self._subjects_of(*_names(worker)))
+            case RegistryRead(workers=workers):
+                self._workers = {subject for worker in workers for subject in self._subjects_of(*_names(worker))}
+            case WorkerDeregistered():
+                self._workers.difference_update(self._subjects_of(event.model, event.pool, event.worker))
         self._events.append(event)
         self._wake()
+
+    def accept(self, subject: str) -> None:
+        """Count the sender of a subject as known, because the core has accepted a frame of it."""
+        if len(self._accepted) >= self._accepted_max:
+            self._accepted.pop(next(iter(self._accepted)))
+        self._accepted[subject] = None
 
     def pop_batch(self, batch_max: int) -> tuple[list[AnyEvent], list[tuple[str, bytes]]]:
         """Remove and return all events and at most ``batch_max`` frames; frames of a subject keep their order."""
         events, self._events = self._events, []
-        frames: list[tuple[str, bytes]] = []
-        while self._frames and len(frames) < batch_max:
-            subject, queue = self._frames.popitem(last=False)
-            room = batch_max - len(frames)
-            if len(queue) == 1:
-                frames.append((subject, queue[0]))  # the usual case, much faster
-            elif len(queue) > room:
-                frames += [(subject, queue.popleft()) for _ in range(room)]
-                self._frames[subject] = queue
-            else:
-                frames += [(subject, payload) for payload in queue]
-        self.waiting -= len(frames)
+        frames = self._frames.pop_batch(batch_max, BATCH_BYTES_MAX)
+        if self._unknown.waiting and len(frames) < batch_max:
+            room = min(batch_max - len(frames), max(1, batch_max // UNKNOWN_RATIO))
+            frames += self._unknown.pop_batch(room, BATCH_BYTES_MAX // UNKNOWN_RATIO)
         return events, frames
 
     def __bool__(self) -> bool:
         """Return True if a frame or an event waits."""
-        return bool(self._frames or self._events)
+        return bool(self._frames.waiting or self._unknown.waiting or self._events)
 
-    def _drop_oldest(self, queue: deque[bytes] | None) -> None:
-        self.dropped += 1
-        self.waiting -= 1
-        if queue:
-            queue.popleft()
-            return
-        subject, oldest = next(iter(self._frames.items()))
-        oldest.popleft()
-        if not oldest:
-            del self._frames[subject]
+    def _subjects_of(self, model: str, pool: str, worker: str) -> tuple[str, ...]:
+        subjects = self._subjects
+        return subjects.load(model, pool, worker), subjects.drained(worker), subjects.migration(worker)
+
+
+def _names(worker: RegisteredWorker) -> tuple[str, str, str]:
+    record = worker.record
+    return record.model, record.pool, record.worker

@@ -67,7 +67,7 @@ class Runtime:
         self._on_rejected = on_rejected
         self._keys = Keys(namespace)
         self._awake = asyncio.Event()
-        self.inbox = Inbox(knobs.inbox_frames_max, self._awake.set)
+        self.inbox = Inbox(knobs.inbox_frames_max, self._awake.set, self.subjects)
         self._turns = Turns(
             controller=controller,
             bus=bus,

@@ -8,12 +8,12 @@ from collections.abc import Callable, Coroutine
 
 from loadline.core.controller import Controller
 from loadline.core.vocabulary.effects import AnyEffect
-from loadline.core.vocabulary.events import AnyEvent
+from loadline.core.vocabulary.events import AnyEvent, DecisionAnswered, LoadReported, TrafficReported
 from loadline.ports import Bus, Fitter, Journal, Store
 from loadline.runtime import journal_records
 from loadline.runtime.effects import EffectRunner, Log
 from loadline.runtime.inbox import Inbox
-from loadline.wire.codec import Codec, Rejected
+from loadline.wire.codec import Codec, Rejected, WireEvent
 from loadline.wire.keys import Keys
 from loadline.wire.subjects import Subjects
 
@@ -86,21 +86,37 @@ class Turns:
     def turn(self, now: int) -> None:
         """Run one turn at ``now`` (Unix ms)."""
         events, frames = self.inbox.pop_batch(self._batch_max)
+        others: list[tuple[str, WireEvent]] = []
         for subject, payload in frames:
             event = self._codec.decode(subject, payload)
             if isinstance(event, Rejected):
                 self._on_rejected(event)
-            else:
-                events.append(event)
+                continue
+            events.append(event)
+            if event.__class__ is not LoadReported:
+                others.append((subject, event))
         self.count += 1
         self.frames += len(frames)
         self._record(events, now)
         effects = self.controller.handle(events, now)
+        for subject, event in others:
+            if self._is_accepted(event):
+                self.inbox.accept(subject)
         if effects:
             if self._journal is not None:
                 self._journal.append(journal_records.encode(journal_records.EffectsRecord(effects)))
             for effect in effects:
                 self._spawn(effect, self._effects.perform(effect))
+
+    def _is_accepted(self, event: WireEvent) -> bool:
+        """Return True if an event comes from a frontend that counts, or a scaler of a configured model."""
+        model = self.controller.state.fleet.models.get(event.model)
+        match event:
+            case TrafficReported(frontend=frontend):
+                return model is not None and frontend in model.traffic.frontends
+            case DecisionAnswered():
+                return model is not None
+        return False
 
     def _record(self, events: list[AnyEvent], now: int) -> None:
         journal = self._journal

@@ -64,7 +64,7 @@ class Stepper:
             VirtualStore(self._timeline, latency_ms=0.0),
         )
         self._subjects, self._keys = Subjects(root), Keys("step")
-        self._inbox = Inbox(ITEMS_MAX, lambda: None)
+        self._inbox = Inbox(ITEMS_MAX, lambda: None, self._subjects)
         port, store = self._bus.connection(), self._store.connection()
         self._turns = Turns(
             controller=self.controller,

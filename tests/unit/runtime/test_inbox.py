@@ -1,48 +1,66 @@
-"""What waits for the next turn."""
+"""The inbox of the next turn: bounded, fair to senders, in order."""
 
 from collections import Counter
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadline.core.vocabulary.events import AnyEvent, StoreConnectionChanged
-from loadline.runtime.inbox import Inbox
+from loadline.core.vocabulary.events import AnyEvent, StoreConnectionChanged, WorkerDeregistered, WorkerRegistered
+from loadline.core.vocabulary.samples import RegisteredWorker, WorkerRecord
+from loadline.runtime.inbox import UNKNOWN_RATIO, Inbox
+from loadline.wire.fair_queue import ROUNDS_MAX, FairQueue
+from loadline.wire.subjects import Subjects
+
+SUBJECTS = Subjects("loadline")
 
 
-def inbox(frames_max: int = 4) -> tuple[Inbox, list[None]]:
+def inbox(frames_max: int = 4, *known: str) -> tuple[Inbox, list[None]]:
     woken: list[None] = []
-    return Inbox(frames_max, lambda: woken.append(None)), woken
+    box = Inbox(frames_max, lambda: woken.append(None), SUBJECTS)
+    for subject in known:
+        box.accept(subject)
+    return box, woken
 
 
-def test_everything_wakes_and_is_taken_once() -> None:
+def registered(worker: str) -> WorkerRegistered:
+    return WorkerRegistered(RegisteredWorker(WorkerRecord("m", "p", worker, "decode", 1), 1))
+
+
+def load(worker: str) -> str:
+    return SUBJECTS.load("m", "p", worker)
+
+
+def test_everything_wakes_and_is_removed_once() -> None:
     box, woken = inbox()
     assert not box
     event: AnyEvent = StoreConnectionChanged(connected=True)
-    box.offer("a", b"1")
+    box.offer("loadline.v1.load.a", b"1")
     box.put(event)
     assert (bool(box), len(woken)) == (True, 2)
-    assert box.pop_batch(10) == ([event], [("a", b"1")])
+    assert box.pop_batch(10) == ([event], [("loadline.v1.load.a", b"1")])
     assert not box
     assert box.pop_batch(10) == ([], [])
 
 
-def test_when_full_the_oldest_of_the_same_subject_gives_way() -> None:
-    box, _ = inbox(3)
+def test_when_full_the_oldest_frame_of_the_same_subject_is_replaced() -> None:
+    box, _ = inbox(3, "a", "b")
     for subject, payload in [("a", b"1"), ("b", b"1"), ("b", b"2"), ("b", b"3"), ("a", b"2")]:
         box.offer(subject, payload)
     assert box.dropped == 2
-    assert box.pop_batch(10)[1] == [("a", b"2"), ("b", b"2"), ("b", b"3")]
+    assert sorted(box.pop_batch(10)[1]) == [("a", b"2"), ("b", b"2"), ("b", b"3")]
 
 
-def test_when_full_a_new_subject_takes_the_place_of_the_oldest_frame_of_the_first() -> None:
-    box, _ = inbox(2)
-    for subject in ("a", "b", "c"):
-        box.offer(subject, b"1")
-    assert (box.dropped, box.pop_batch(10)[1]) == (1, [("b", b"1"), ("c", b"1")])
+def test_when_full_a_new_sender_replaces_a_frame_of_the_longest_queue() -> None:
+    box, _ = inbox(4, "a", "b")
+    for number in range(10):
+        box.offer("a", b"%d" % number)
+    box.offer("b", b"1")
+    assert ("b", b"1") in box.pop_batch(10)[1]
+    assert box.dropped == 7
 
 
 def test_events_are_never_dropped_and_come_first() -> None:
-    box, _ = inbox(1)
+    box, _ = inbox(1, "a")
     events: list[AnyEvent] = [StoreConnectionChanged(connected=bool(n % 2)) for n in range(100)]
     for event in events:
         box.put(event)
@@ -51,37 +69,79 @@ def test_events_are_never_dropped_and_come_first() -> None:
     assert box.pop_batch(1) == ([], [("a", b"1")])
 
 
-def test_a_busy_subject_does_not_starve_the_others() -> None:
-    box, _ = inbox(100)
-    for number in range(10):
+def test_a_flood_of_one_sender_delays_no_other() -> None:
+    box, _ = inbox(10_000, "busy", "quiet")
+    for number in range(5_000):
         box.offer("busy", b"%d" % number)
     box.offer("quiet", b"1")
-    assert [subject for subject, _ in box.pop_batch(4)[1]] == ["busy"] * 4
-    assert ("quiet", b"1") in box.pop_batch(4)[1]
+    batch = box.pop_batch(512)[1]
+    assert ("quiet", b"1") in batch[:2]
+    assert len(batch) == ROUNDS_MAX + 1, "nor does it make a turn long"
+
+
+def test_a_flood_of_invented_senders_delays_no_known_worker() -> None:
+    box, _ = inbox(8_000)
+    box.put(registered("honest"))
+    for number in range(20_000):
+        box.offer(load(f"forged-{number}"), b"1")
+    box.offer(load("honest"), b"1")
+    for number in range(20_000):
+        box.offer(load(f"forged-{number}"), b"1")
+    batch = box.pop_batch(512)[1]
+    assert batch[0] == (load("honest"), b"1")
+    assert len(batch) == 1 + 512 // UNKNOWN_RATIO
+    assert box.dropped == 40_000 - 8_000 // UNKNOWN_RATIO
+
+
+def test_a_flood_of_invented_workers_leaves_room_for_new_frontends() -> None:
+    box, _ = inbox(8_000)
+    for number in range(20_000):
+        box.offer(load(f"forged-{number}"), b"1")
+    box.offer("loadline.v1.traffic.m.new", b"1")
+    assert ("loadline.v1.traffic.m.new", b"1") in box.pop_batch(512)[1]
+
+
+def test_a_worker_that_left_is_unknown() -> None:
+    box, _ = inbox(8)
+    box.put(registered("w"))
+    box.offer(load("w"), b"1")
+    assert box.waiting == 1
+    box.put(WorkerDeregistered("m", "p", "w"))
+    box.offer(load("w"), b"2")
+    assert box.waiting == 1
+    assert len(box.pop_batch(10)[1]) == 2
+
+
+def test_the_size_of_all_messages_is_bounded() -> None:
+    queue: FairQueue[tuple[str, bytes]] = FairQueue(100, 1_000)
+    queue.put("small", ("small", b"1"))
+    for number in range(20):
+        queue.put("large", (str(number), bytes(300)))
+    queue.put("huge", ("huge", bytes(2_000)))
+    assert [name for name, _ in queue.pop_batch(100, 10_000)] == ["small", "17", "18", "19"]
+    assert queue.dropped == 18
 
 
 frames = st.lists(st.one_of(st.none(), st.sampled_from("abc")), max_size=80)
 
 
 @given(frames, st.integers(1, 8), st.integers(1, 5))
-def test_bounded_in_order_and_nothing_lost_without_being_counted(
-    offers: list[str | None], frames_max: int, batch_max: int
-) -> None:
-    box, _ = inbox(frames_max)
-    taken: list[tuple[str, bytes]] = []
+def test_bounded_in_order_and_every_loss_is_counted(offers: list[str | None], frames_max: int, batch_max: int) -> None:
+    box, _ = inbox(frames_max, *"abc")
+    removed: list[tuple[str, bytes]] = []
     number = 0
     for subject in offers:
         if subject is None:
             _, some = box.pop_batch(batch_max)
             assert len(some) <= batch_max
-            taken += some
+            removed += some
         else:
             number += 1
             box.offer(subject, b"%03d" % number)
-        assert sum(map(len, box._frames.values())) == box.waiting <= frames_max
+        assert sum(map(len, box._frames._queues.values())) == box.waiting <= frames_max
     while box:
-        taken += box.pop_batch(batch_max)[1]
-    assert len(taken) + box.dropped == number
-    for subject in Counter(subject for subject, _ in taken):
-        payloads = [payload for name, payload in taken if name == subject]
+        removed += box.pop_batch(batch_max)[1]
+    assert len(removed) + box.dropped == number
+    for subject in Counter(subject for subject, _ in removed):
+        payloads = [payload for name, payload in removed if name == subject]
         assert payloads == sorted(payloads), "the frames of a subject stay in their order"

@@ -144,7 +144,7 @@ class SimulatedAgent:
         self._last_turn_ms = -turn_spacing_ms
         self._due_ms: float | None = None
         subjects, keys = Subjects(root), Keys(namespace)
-        self.inbox = Inbox(INBOX_FRAMES_MAX, self._wake)
+        self.inbox = Inbox(INBOX_FRAMES_MAX, self._wake, subjects)
         self.turns = Turns(
             controller=self.controller,
             bus=bus,
