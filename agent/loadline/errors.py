@@ -37,6 +37,10 @@ class BusUnavailable(LoadlineError):
     """A message that could not be published, or a request without a reply in time."""
 
 
+class NoSubscriber(BusUnavailable):
+    """A request on a subject that has no subscriber."""
+
+
 class WorkerSuperseded(LoadlineError):
     """A worker whose name belongs to another worker that started later; its process must end."""
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
+from loadline.core.vocabulary.events import WorkerDrained
 from loadline.core.vocabulary.reasons import Rejection
 from loadline.core.vocabulary.samples import Histogram, TrafficSample, WorkerRecord, WorkerSample
 from loadline.core.vocabulary.status import AgentStatus
@@ -28,7 +29,7 @@ MODEL, POOL, WORKER = "meta-llama/Llama-3.1-8B", "decode", "w-1"
 LOAD = SUBJECTS.load(MODEL, POOL, WORKER)
 TRAFFIC = SUBJECTS.traffic(MODEL, "fe-1")
 APPLIED = SUBJECTS.applied(MODEL)
-DRAINED = SUBJECTS.drained(WORKER)
+DRAINED = SUBJECTS.drained(MODEL, POOL, WORKER)
 
 SEEDS: dict[str, msgspec.Struct] = {
     LOAD: LoadReport(
@@ -311,11 +312,19 @@ def test_subjects_that_carry_no_message_are_unknown(subject: str) -> None:
         (SUBJECTS.traffic("other", "fe-1"), SEEDS[TRAFFIC]),
         (SUBJECTS.traffic(MODEL, "other"), SEEDS[TRAFFIC]),
         (SUBJECTS.applied("other"), SEEDS[APPLIED]),
-        (SUBJECTS.drained("other"), SEEDS[DRAINED]),
+        (SUBJECTS.drained("other", POOL, WORKER), SEEDS[DRAINED]),
+        (SUBJECTS.drained(MODEL, "other", WORKER), SEEDS[DRAINED]),
+        (SUBJECTS.drained(MODEL, POOL, "other"), SEEDS[DRAINED]),
+        (SUBJECTS.by_name("drained", "other"), SEEDS[DRAINED]),
     ],
 )
 def test_subject_and_payload_must_name_the_same(subject: str, message: msgspec.Struct) -> None:
     assert reason_of(new_codec().decode(subject, codec.encode(message))) is Rejection.SUBJECT_MISMATCH
+
+
+def test_the_former_subject_of_drains_is_decoded_too() -> None:
+    event = new_codec().decode(SUBJECTS.by_name("drained", WORKER), codec.encode(SEEDS[DRAINED]))
+    assert event == WorkerDrained(MODEL, POOL, WORKER, 7)
 
 
 def test_more_kv_blocks_used_than_there_are_is_inconsistent() -> None:
@@ -355,7 +364,7 @@ def test_the_route_cache_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(codec, "_ROUTES_MAX", 8)
     decoder = new_codec()
     for index in range(100):
-        decoder.decode(SUBJECTS.drained(f"w-{index}"), b"{}")
+        decoder.decode(SUBJECTS.drained(MODEL, POOL, f"w-{index}"), b"{}")
         assert len(decoder._routes) <= 8
 
 

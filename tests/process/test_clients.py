@@ -81,7 +81,7 @@ def test_a_drain_from_command_to_departure(
             await agent.hears_load()
             assert agent.drained == []
             engine.empty.set()
-            assert await scaler.wait_drained("w", 30, incarnation=1)
+            assert await scaler.wait_drained("m", "p", "w", 30, incarnation=1)
             await worker.drained.wait()
             await agent.state_becomes(None)
             # Messages may be lost, so it is said again.

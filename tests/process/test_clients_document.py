@@ -53,7 +53,9 @@ def test_worker(tmp_path: Path, nats_url: str, etcd_url: str, own_name: str) -> 
 
                 async def accepted() -> bool:
                     with contextlib.suppress(BusUnavailable):
-                        reply = await bus.request(Subjects(own_name).drain("decode-1"), encode(command), 5)
+                        reply = await bus.request(
+                            Subjects(own_name).drain("llama", "decode", "decode-1"), encode(command), 5
+                        )
                         return msgspec.json.decode(reply, type=DrainReply).accepted
                     return False
 

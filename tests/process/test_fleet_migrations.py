@@ -117,7 +117,7 @@ def test_a_draining_worker_is_evacuated(fleet: DemoFleet) -> None:
             await until(lambda: busy(leader, a, b) == 4, "all decode", deadline_s=TIMEOUT_S)
             its = leader.endpoint(a)
             drain = DrainCommand("d", MODEL, its.pool, a, "decode", its.incarnation, 1, 60_000)
-            reply = await leader.bus.request(leader.subjects.drain(a), encode(drain), 5)
+            reply = await leader.bus.request(leader.subjects.drain(MODEL, its.pool, a), encode(drain), 5)
             assert msgspec.json.decode(reply, type=DrainReply).accepted
             name = await accepted(leader, a, b, trigger="drain")
             await until(lambda: a in leader.drained and name in finals(leader), "drained")

@@ -132,7 +132,7 @@ def test_a_drain_ends_a_registered_worker(nats: NatsServer, etcd: EtcdServer) ->
                 assert not isinstance(record, Rejected)
                 assert (record.role, record.worker) == ("prefill", "p-1")
                 command = DrainCommand("d", "llama", "prefill", "p-1", "prefill", record.incarnation, 1, 5_000)
-                await bus.request(SUBJECTS.drain("p-1"), encode(command), 5.0)
+                await bus.request(SUBJECTS.drain("llama", "prefill", "p-1"), encode(command), 5.0)
                 code, text = await finished(process)
                 assert code == 0, text
                 assert await entries() == 0

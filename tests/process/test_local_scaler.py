@@ -154,8 +154,8 @@ def test_grows_restarts_shrinks_and_stops(tmp_path: Path, nats_url: str, own_nam
             later_s = time.monotonic() + 1
             await until(lambda: time.monotonic() > later_s, "a second in which nobody drained")
             await made.has("p-1", "p-3", "p-4")
-            report = DrainReport("m", "p", "p-1", LATER)
-            await made.bus.publish(made.subjects.drained("p-1"), encode(report))
+            report = DrainReport("m", "p", "p-1", time.time_ns() // 1_000_000)
+            await made.bus.publish(made.subjects.drained("m", "p", "p-1"), encode(report))
             await made.has("p-3", "p-4")
             assert (await made.answered(2, "done")).observed == {"p": 2}
 
@@ -279,7 +279,9 @@ def test_who_leaves_as_soon_as_it_is_empty_has_drained(tmp_path: Path) -> None:
             workers = local._pools["m", "p"].workers
             await until(lambda: workers, "a worker")
             # No turn of the scaler fits between the two.
-            await bus.publish(subjects.drained("p-1"), encode(DrainReport("m", "p", "p-1", LATER)))
+            await bus.publish(
+                subjects.drained("m", "p", "p-1"), encode(DrainReport("m", "p", "p-1", time.time_ns() // 1_000_000))
+            )
             workers["p-1"].child.send("kill")
             await until(lambda: "p-1" not in workers, "its end")
             stop.set()

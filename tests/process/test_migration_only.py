@@ -94,7 +94,7 @@ def test_two_agents_lead_side_by_side_with_separate_tasks(rig: Rig) -> None:
 
     async def scenario() -> None:
         client = await nats.connect(rig.nats.url)
-        await client.subscribe(SUBJECTS.migrate("d1"), cb=obey)
+        await client.subscribe(SUBJECTS.by_name("migrate", "d1"), cb=obey)
         sequence = 0
 
         async def overloaded() -> bool:

@@ -116,7 +116,7 @@ def test_a_draining_worker_is_evacuated(nats_url: str, etcd_url: str, own_name: 
     async def scenario() -> None:
         async with two_at(nats_url, etcd_url, own_name) as (leader, a, _):
             drain = DrainCommand("d", "m", "p", "a", "decode", 1, 1, 60_000)
-            reply = await leader.bus.request(leader.subjects.drain("a"), encode(drain), 5)
+            reply = await leader.bus.request(leader.subjects.drain("m", "p", "a"), encode(drain), 5)
             assert msgspec.json.decode(reply, type=DrainReply).accepted
             await leaves_the_registry(etcd_url, own_name, "a")
             await until(lambda: leader.sample("a").migration_slots_out == 2, "all it has")

@@ -20,7 +20,7 @@ from loadline.core.vocabulary.status import AgentStatus
 from loadline.errors import BusUnavailable
 from loadline.rig.servers import EtcdServer, NatsServer
 from loadline.wire.codec import encode
-from loadline.wire.messages import DrainCommand, DrainOrder, OperatorReply
+from loadline.wire.messages import DrainCommand, DrainOrder, DrainReport, OperatorReply
 from loadline.wire.subjects import Subjects
 from tests.support.secured import NATS_FILE, etcd_login, nats_login, secure_etcd, secured_nats
 from tests.waiting import SCENARIO_S, until, until_async
@@ -28,76 +28,74 @@ from tests.waiting import SCENARIO_S, until, until_async
 pytestmark = pytest.mark.process
 
 SUBJECTS = Subjects("loadline")
-EVERYWHERE = ("somewhere.else", "$SYS.REQ.SERVER.PING", "_INBOX.other", "_INBOX_agent.forged", "$JS.API.INFO")
-# Role -> what it may publish, and a sample of what it may not.
-MAY_PUBLISH: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    "agent": (
-        (
-            SUBJECTS.decision("llama"),
-            SUBJECTS.drain("decode-1"),
-            SUBJECTS.migrate("decode-1"),
-            SUBJECTS.status("agent-1"),
-        ),
-        (SUBJECTS.load("llama", "decode", "decode-1"), SUBJECTS.applied("llama"), SUBJECTS.api("pause")),
+WORKER_KINDS = ("load", "drain", "drained", "migrate", "migration")
+METHODS = ("status", "explain", "decisions", "pause", "resume", "drain", "announce")
+MIGRATION_METHODS = ("status", "explain", "pause", "resume")
+# One subject of everything that anybody might publish or hear, for own and other names.
+UNIVERSE = (
+    *(
+        f"loadline.v1.{kind}.{model}.{pool}.w-1"
+        for kind in WORKER_KINDS
+        for model in ("llama", "other")
+        for pool in ("prefill", "decode")
     ),
-    "worker-llama-decode": (
-        (SUBJECTS.load("llama", "decode", "decode-1"), SUBJECTS.drained("decode-1"), SUBJECTS.migration("decode-1")),
-        (
-            SUBJECTS.decision("llama"),
-            SUBJECTS.applied("llama"),
-            SUBJECTS.load("llama", "prefill", "prefill-1"),
-            SUBJECTS.load("other", "decode", "decode-1"),
-            SUBJECTS.traffic("llama", "frontend-1"),
-            SUBJECTS.drain("decode-2"),
-            SUBJECTS.api("drain"),
-            SUBJECTS.status("agent-1"),
-        ),
-    ),
-    "frontend-llama": (
-        (SUBJECTS.traffic("llama", "frontend-1"),),
-        (SUBJECTS.traffic("other", "frontend-1"), SUBJECTS.load("llama", "decode", "d"), SUBJECTS.decision("llama")),
-    ),
-    "scaler-llama": (
-        (SUBJECTS.applied("llama"), SUBJECTS.api("announce")),
-        (
-            SUBJECTS.applied("other"),
-            SUBJECTS.decision("llama"),
-            SUBJECTS.load("llama", "decode", "decode-1"),
-            SUBJECTS.drained("decode-1"),
-            SUBJECTS.drain("decode-1"),
-            SUBJECTS.api("pause"),
-        ),
-    ),
-    "operator": (
-        tuple(map(SUBJECTS.api, ("status", "explain", "decisions", "pause", "resume", "drain"))),
-        (SUBJECTS.decision("llama"), SUBJECTS.drain("decode-1"), SUBJECTS.load("llama", "decode", "decode-1")),
-    ),
-    "viewer": (
-        tuple(map(SUBJECTS.api, ("status", "explain", "decisions"))),
-        (*map(SUBJECTS.api, ("pause", "resume", "drain")), SUBJECTS.decision("llama")),
+    *(SUBJECTS.by_name(kind, "w-1") for kind in WORKER_KINDS),
+    *(SUBJECTS.traffic(model, "frontend-1") for model in ("llama", "other")),
+    *(SUBJECTS.decision(model) for model in ("llama", "other")),
+    *(SUBJECTS.applied(model) for model in ("llama", "other")),
+    SUBJECTS.status("agent-1"),
+    *map(SUBJECTS.api, METHODS),
+    *(SUBJECTS.api(method, "migration") for method in MIGRATION_METHODS),
+    *(f"_INBOX_{role}.x" for role in ("agent", "scaler-llama", "operator", "viewer")),
+    *("somewhere.else", "$SYS.REQ.SERVER.PING", "$JS.API.INFO", "_INBOX.other", "$SRV.PING"),
+)
+# Role -> patterns of what it may publish; all else of the universe it may not.
+MAY_PUBLISH: dict[str, tuple[str, ...]] = {
+    "agent": ("loadline.v1.decision.*", "loadline.v1.drain.>", "loadline.v1.migrate.>", "loadline.v1.status.*"),
+    **{
+        f"worker-llama-{pool}": tuple(f"loadline.v1.{kind}.llama.{pool}.*" for kind in ("load", "drained", "migration"))
+        for pool in ("prefill", "decode")
+    },
+    "frontend-llama": ("loadline.v1.traffic.llama.*",),
+    "scaler-llama": ("loadline.v1.applied.llama", "loadline.v1.api.announce"),
+    "operator": ("loadline.v1.api.*", "$SRV.>"),
+    "viewer": tuple(
+        f"loadline.v1.api.{method}"
+        for method in ("status", "explain", "decisions", "migration-status", "migration-explain")
     ),
 }
-# Role -> a sample of what it may listen to, and of what it may not.
-MAY_HEAR: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+# Role -> patterns of what it may hear.
+MAY_HEAR: dict[str, tuple[str, ...]] = {
     "agent": (
-        (*map(SUBJECTS.all_of, ("load", "traffic", "applied", "drained", "migration")), "$SRV.PING", "_INBOX_agent.x"),
-        ("_INBOX.x", "_INBOX_operator.x", ">"),
+        *(f"loadline.v1.{kind}.>" for kind in ("load", "traffic", "applied", "drained", "migration")),
+        *("loadline.v1.api.*", "$SRV.>", "_INBOX_agent.>"),
     ),
-    "worker-llama-decode": (
-        (SUBJECTS.drain("decode-1"), SUBJECTS.migrate("decode-1")),
-        (SUBJECTS.decision("llama"), SUBJECTS.all_of("load"), "_INBOX_agent.>"),
-    ),
-    "frontend-llama": ((), (SUBJECTS.decision("llama"), SUBJECTS.traffic("llama", "frontend-1"))),
+    **{
+        f"worker-llama-{pool}": tuple(f"loadline.v1.{kind}.llama.{pool}.*" for kind in ("drain", "migrate"))
+        for pool in ("prefill", "decode")
+    },
+    "frontend-llama": (),
     "scaler-llama": (
-        (SUBJECTS.decision("llama"), SUBJECTS.all_of("drained"), "_INBOX_scaler-llama.>"),
-        (SUBJECTS.decision("other"), SUBJECTS.all_of("load"), SUBJECTS.drain("decode-1"), SUBJECTS.api("pause")),
+        *("loadline.v1.decision.llama", "loadline.v1.drained.llama.>", "loadline.v1.drained.*"),
+        "_INBOX_scaler-llama.>",
     ),
-    "operator": ((SUBJECTS.all_of("load"), SUBJECTS.all_of("decision")), ("_INBOX_agent.>", "$SRV.PING")),
-    "viewer": (
-        (SUBJECTS.decision("llama"), SUBJECTS.status("agent-1")),
-        (SUBJECTS.all_of("load"), SUBJECTS.api("pause"), "_INBOX_operator.>"),
-    ),
+    "operator": ("loadline.v1.>", "_INBOX_operator.>"),
+    "viewer": ("loadline.v1.decision.*", "loadline.v1.status.*", "_INBOX_viewer.>"),
 }
+
+
+def matches(pattern: str, subject: str) -> bool:
+    """Return True if a subject matches a pattern with ``*`` and a final ``>``."""
+    wanted, tokens = pattern.split("."), subject.split(".")
+    if wanted[-1] == ">":
+        wanted, tokens = wanted[:-1], tokens[: len(wanted) - 1]
+    return len(wanted) == len(tokens) and all(want in {"*", token} for want, token in zip(wanted, tokens, strict=True))
+
+
+def divided(patterns: tuple[str, ...]) -> tuple[list[str], list[str]]:
+    """Return the subjects of the universe that match one of the patterns, and all others."""
+    allowed = [subject for subject in UNIVERSE if any(matches(pattern, subject) for pattern in patterns)]
+    return allowed, [subject for subject in UNIVERSE if subject not in allowed]
 
 
 @pytest.fixture(scope="module")
@@ -126,12 +124,12 @@ async def refused(bus: NatsBus, count: int, what: str) -> None:
 @pytest.mark.parametrize("role", MAY_PUBLISH)
 def test_publishing(server: NatsServer, tmp_path: Path, role: str) -> None:
     async def scenario() -> None:
-        allowed, forbidden = MAY_PUBLISH[role]
+        allowed, forbidden = divided(MAY_PUBLISH[role])
         async with bus_for(nats_login(server, role, tmp_path)) as bus:
             for subject in allowed:
                 await bus.publish(subject, b"{}")
             # The server judges in order: at the first refusal it has let all of the above pass.
-            for number, subject in enumerate((*forbidden, *EVERYWHERE), start=1):
+            for number, subject in enumerate(forbidden, start=1):
                 await bus.publish(subject, b"{}")
                 await refused(bus, number, subject)
 
@@ -141,11 +139,11 @@ def test_publishing(server: NatsServer, tmp_path: Path, role: str) -> None:
 @pytest.mark.parametrize("role", MAY_HEAR)
 def test_listening(server: NatsServer, tmp_path: Path, role: str) -> None:
     async def scenario() -> None:
-        allowed, forbidden = MAY_HEAR[role]
+        allowed, forbidden = divided(MAY_HEAR[role])
         async with bus_for(nats_login(server, role, tmp_path)) as bus:
-            for subject in allowed:
+            for subject in (*MAY_HEAR[role], *allowed):
                 await bus.subscribe(subject, lambda _subject, _data: None)
-            for number, subject in enumerate((*forbidden, "somewhere.else", "$SYS.>"), start=1):
+            for number, subject in enumerate((*forbidden, ">", "$SYS.>"), start=1):
                 await bus.subscribe(subject, lambda _subject, _data: None)
                 await refused(bus, number, subject)
 
@@ -174,21 +172,50 @@ def test_a_worker_with_a_user_of_its_own_speaks_for_itself_alone(tmp_path: Path)
     async def scenario(server: NatsServer) -> None:
         async with bus_for(nats_login(server, "worker-llama-decode", tmp_path)) as bus:
             await bus.publish(SUBJECTS.load("llama", "decode", "decode-1"), b"{}")
-            await bus.publish(SUBJECTS.drained("decode-1"), b"{}")
-            await bus.subscribe(SUBJECTS.drain("decode-1"), lambda _subject, _data: None)
+            await bus.publish(SUBJECTS.drained("llama", "decode", "decode-1"), b"{}")
+            await bus.subscribe(SUBJECTS.drain("llama", "decode", "decode-1"), lambda _subject, _data: None)
             others = (
                 SUBJECTS.load("llama", "decode", "decode-2"),
-                SUBJECTS.drained("decode-2"),
-                SUBJECTS.migration("decode-2"),
+                SUBJECTS.drained("llama", "decode", "decode-2"),
+                SUBJECTS.migration("llama", "decode", "decode-2"),
             )
             for number, subject in enumerate(others, start=1):
                 await bus.publish(subject, b"{}")
                 await refused(bus, number, subject)
-            await bus.subscribe(SUBJECTS.drain("decode-2"), lambda _subject, _data: None)
+            await bus.subscribe(SUBJECTS.drain("llama", "decode", "decode-2"), lambda _subject, _data: None)
             await refused(bus, 4, "another worker's drain commands")
 
     with secured_nats(tmp_path / "server", text[:start] + narrowed + text[end:]) as server:
         asyncio.run(scenario(server))
+
+
+def test_a_prefill_worker_cannot_end_the_drain_of_a_decode_worker(server: NatsServer, tmp_path: Path) -> None:
+    """Neither by a report in its own pool, nor with an incarnation that no worker has."""
+
+    async def scenario() -> None:
+        victim, ours = ("llama", "decode", "decode-1"), ("llama", "prefill", "decode-1")
+        knobs = nats_login(server, "scaler-llama", tmp_path / "scaler")
+        async with (
+            ScalerClient("test", ["llama"], nats=knobs) as scaler,
+            bus_for(nats_login(server, "worker-llama-prefill", tmp_path / "forger")) as forger,
+            bus_for(nats_login(server, "worker-llama-decode", tmp_path / "worker")) as worker,
+        ):
+            for incarnation in (1, 2**53):
+                await forger.publish(SUBJECTS.drained(*ours), encode(DrainReport(*victim, incarnation)))
+                await forger.publish(SUBJECTS.drained(*ours), encode(DrainReport(*ours, incarnation)))
+                await worker.publish(SUBJECTS.drained(*victim), encode(DrainReport(*victim, 2**53)))
+            for number, subject in enumerate(
+                (SUBJECTS.drained(*victim), SUBJECTS.by_name("drained", "decode-1")), start=1
+            ):
+                await forger.publish(subject, encode(DrainReport(*victim, 1)))
+                await refused(forger, number, subject)
+            await until(lambda: scaler.drained(*ours), "the forger's report about itself")
+            await until(lambda: scaler.ignored == 5, "the others are refused")
+            assert not scaler.drained(*victim)
+            await worker.publish(SUBJECTS.drained(*victim), encode(DrainReport(*victim, 1)))
+            assert await scaler.wait_drained(*victim, 30, incarnation=1)
+
+    asyncio.run(scenario())
 
 
 CONFIG = """
@@ -294,7 +321,7 @@ def test_all_parts_can_do_their_work(tmp_path: Path) -> None:
             reply = await buses["operator"].request(SUBJECTS.api("drain"), order_to_drain, 2)
             assert msgspec.json.decode(reply, type=OperatorReply).accepted
             await asyncio.wait_for(worker.drained.wait(), 60)
-            assert await scaler.wait_drained("decode-1", 30, incarnation=1)
+            assert await scaler.wait_drained("llama", "decode", "decode-1", 30, incarnation=1)
             pause = await asyncio.to_thread(loadline, "pause", "llama", "--config", str(operator))
             assert "llama is paused" in pause
             assert {role: bus.denied for role, bus in buses.items()} == dict.fromkeys(buses, 0)

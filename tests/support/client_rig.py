@@ -74,7 +74,7 @@ class Agent:
 
     async def drain(self, role: Role, incarnation: int = 1, drain_id: str = "d", epoch: int = 1) -> DrainReply:
         command = DrainCommand(drain_id, "m", "p", "w", role, incarnation, epoch, 60_000)
-        reply = await self.bus.request(self.subjects.drain("w"), encode(command), 5)
+        reply = await self.bus.request(self.subjects.drain("m", "p", "w"), encode(command), 5)
         return msgspec.json.decode(reply, type=DrainReply)
 
     async def announce(self, announced: ScalingDecision) -> None:

@@ -79,7 +79,7 @@ class WorkerClientHarness:
         self, drain_id: str = "d", *, epoch: int = 1, incarnation: int = INCARNATION, ttl_ms: int = 60_000
     ) -> DrainReply:
         command = DrainCommand(drain_id, "m", "p", "w", "decode", incarnation, epoch, ttl_ms)
-        reply = await self.bus.request(SUBJECTS.drain("w"), encode(command), 5)
+        reply = await self.bus.request(SUBJECTS.drain("m", "p", "w"), encode(command), 5)
         return msgspec.json.decode(reply, type=DrainReply)
 
 

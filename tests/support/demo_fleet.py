@@ -65,12 +65,12 @@ class DemoFleet:
         try:
             await bus.connect(lambda _connected: None)
             await bus.subscribe(
-                subjects.drained(worker),
+                subjects.drained(MODEL, role, worker),
                 lambda _subject, data: reports.put_nowait(msgspec.json.decode(data, type=DrainReport)),
             )
             record = _record((await store.read(key)).entries[0].value)
             command = DrainCommand("d1", MODEL, role, worker, role, record.incarnation, epoch=1, ttl_ms=60_000)
-            reply = await bus.request(subjects.drain(worker), encode(command), timeout_s=TIMEOUT_S)
+            reply = await bus.request(subjects.drain(MODEL, role, worker), encode(command), timeout_s=TIMEOUT_S)
             assert msgspec.json.decode(reply, type=DrainReply).accepted
             async with asyncio.timeout(TIMEOUT_S):
                 report = await reports.get()

@@ -172,12 +172,12 @@ class DriverHarness:
         await self.empty.wait()
 
     async def command(self, **changed: Any) -> MigrateReply:
-        reply = await self.bus.request(SUBJECTS.migrate("w"), encode(replace(COMMAND, **changed)), 5)
+        reply = await self.bus.request(SUBJECTS.migrate("m", "p", "w"), encode(replace(COMMAND, **changed)), 5)
         return msgspec.json.decode(reply, type=MigrateReply)
 
     async def drain(self) -> None:
         command = DrainCommand("d", "m", "p", "w", "decode", 1_000, 1, 60_000)
-        reply = await self.bus.request(SUBJECTS.drain("w"), encode(command), 5)
+        reply = await self.bus.request(SUBJECTS.drain("m", "p", "w"), encode(command), 5)
         assert msgspec.json.decode(reply, type=DrainReply).accepted
 
     def reports(self, command_id: str = "c") -> list[MigrationReported]:

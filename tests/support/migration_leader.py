@@ -63,7 +63,9 @@ class MigrationLeader:
             requests_max=64, ttl_ms=60_000,
         )  # fmt: skip
         command = replace(command, **changed)
-        reply = await self.bus.request(self.subjects.migrate(source), encode(command), 5)
+        reply = await self.bus.request(
+            self.subjects.migrate(command.model, command.source.pool, source), encode(command), 5
+        )
         return msgspec.json.decode(reply, type=MigrateReply)
 
 

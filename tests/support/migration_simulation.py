@@ -243,7 +243,7 @@ class MigrationSimulation(TurnObserver):
         async def ignore(_payload: bytes) -> None:
             return None
 
-        self.bus.answer(self.decode[name].bus, Subjects("loadline").migrate(name), ignore)
+        self.bus.answer(self.decode[name].bus, Subjects("loadline").migrate("m", "decode", name), ignore)
 
     # -- results -------------------------------------------------------------------------------------------------------
 

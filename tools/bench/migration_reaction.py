@@ -98,7 +98,7 @@ class Workers:
         done = MigrationReport(
             command.command_id, "m", command.epoch, command.source, command.destination, command.trigger, "done", 1, 1
         )
-        await self._client.publish(SUBJECTS.migration(name), encode(done))
+        await self._client.publish(SUBJECTS.migration("m", command.source.pool, name), encode(done))
 
     async def report_periodically(self) -> None:
         """Report all workers once a second, evenly spread."""

@@ -23,7 +23,7 @@ from loadline.adapters.backoff import backoff
 from loadline.adapters.logs import bounded
 from loadline.adapters.nats_client import NatsClient
 from loadline.config import NatsKnobs
-from loadline.errors import BusUnavailable, ConfigError
+from loadline.errors import BusUnavailable, ConfigError, NoSubscriber
 from loadline.ports import FrameHandler, RequestHandler
 
 _log = bounded("nats")
@@ -158,6 +158,8 @@ class NatsBus:
         """
         try:
             reply = await self._reachable().request(subject, payload, timeout=timeout_s)
+        except nats.errors.NoRespondersError as error:
+            raise NoSubscriber(f"no answer on {subject}: {_text(error)}") from error
         except (nats.errors.Error, TimeoutError) as error:
             raise BusUnavailable(f"no answer on {subject}: {_text(error)}") from error
         problem = (reply.headers or {}).get("Nats-Service-Error")

@@ -30,6 +30,8 @@ from loadline.wire.codec import Rejected, decode_as, encode, printable
 from loadline.wire.messages import AnnounceRequest, DecisionApplied, DrainReport, OperatorReply, ScalingDecision
 from loadline.wire.subjects import Subjects
 
+CLOCK_SKEW_MAX_MS: Final = 60_000
+"""Largest difference between the clocks of a scaler and of workers."""
 DRAINED_WORKERS_MAX: Final = 10_000
 """Drained workers that are remembered; the oldest is forgotten first."""
 DETAIL_CHARS_MAX: Final = 256
@@ -107,7 +109,7 @@ class ScalerClient(AsyncIterator[ReceivedDecision]):
         self._repeat: dict[str, None] = {}
         self._refusals: deque[DecisionApplied] = deque(maxlen=_REFUSALS_WAITING_MAX)
         self._unsent = asyncio.Event()
-        self._drained: OrderedDict[str, int] = OrderedDict()
+        self._drained: OrderedDict[tuple[str, str, str], int] = OrderedDict()
         self._drain_reported = asyncio.Event()
         self._stack = AsyncExitStack()
 
@@ -117,7 +119,9 @@ class ScalerClient(AsyncIterator[ReceivedDecision]):
         async with AsyncExitStack() as stack:
             self._bus = await stack.enter_async_context(bus_of(bus, nats, f"loadline-scaler-{self._name}"))
             await stack.enter_async_context(running(self._send_pending(), f"answers of {self._name}"))
-            await self._bus.subscribe(self._subjects.all_of("drained"), self._on_drained)
+            drained = dict.fromkeys(subject for model in self._models for subject in self._subjects.all_drained(model))
+            for subject in drained:
+                await self._bus.subscribe(subject, self._on_drained)
             for model in self._models:
                 await self._bus.subscribe(self._subjects.decision(model), self._on_decision)
             await stack.enter_async_context(running(self._request_announcements(), f"first request of {self._name}"))
@@ -158,19 +162,22 @@ class ScalerClient(AsyncIterator[ReceivedDecision]):
         """Refuse a decision, with the reason."""
         await self._answer(received, "refused", {}, detail)
 
-    def drained(self, worker: str, incarnation: int = 0) -> bool:
-        """Return True if a worker reported that it is drained, in this incarnation or a later one."""
-        reported = self._drained.get(worker)
+    def drained(self, model: str, pool: str, worker: str, incarnation: int = 0) -> bool:
+        """Return True if a worker reported that it is drained, in this incarnation or a later one.
+
+        An incarnation is the start time of a process, so a report of one in the future is ignored.
+        """
+        reported = self._drained.get((model, pool, worker))
         return reported is not None and reported >= incarnation
 
-    async def wait_drained(self, worker: str, timeout_s: float, incarnation: int = 0) -> bool:
+    async def wait_drained(self, model: str, pool: str, worker: str, timeout_s: float, incarnation: int = 0) -> bool:
         """Wait at most ``timeout_s`` for the drain report of a worker; return True if it came."""
         deadline_s = time.monotonic() + timeout_s
-        while not self.drained(worker, incarnation):
+        while not self.drained(model, pool, worker, incarnation):
             left_s = deadline_s - time.monotonic()
             reported = self._drain_reported
             if left_s <= 0 or not await wait_at_most(reported, left_s):
-                return self.drained(worker, incarnation)
+                return self.drained(model, pool, worker, incarnation)
         return True
 
     async def _request_announcements(self) -> None:
@@ -254,18 +261,26 @@ class ScalerClient(AsyncIterator[ReceivedDecision]):
 
     def _on_drained(self, subject: str, payload: bytes) -> None:
         report = decode_as(DrainReport, payload, subject)
-        if isinstance(report, Rejected) or self._subjects.drained(report.worker) != subject:
+        if isinstance(report, Rejected) or subject not in self._drained_subjects(report):
             self._ignore(subject, "not a drain report of this worker")
             return
         if report.model not in self._models:
             return
-        self._drained[report.worker] = max(report.incarnation, self._drained.get(report.worker, 0))
-        self._drained.move_to_end(report.worker)
+        if report.incarnation > time.time() * 1_000 + CLOCK_SKEW_MAX_MS:
+            self._ignore(subject, "an incarnation in the future")
+            return
+        key = (report.model, report.pool, report.worker)
+        self._drained[key] = max(report.incarnation, self._drained.get(key, 0))
+        self._drained.move_to_end(key)
         if len(self._drained) > DRAINED_WORKERS_MAX:
             self._drained.popitem(last=False)
         # Present waiters hold the old event; later ones wait for the new one.
         reported, self._drain_reported = self._drain_reported, asyncio.Event()
         reported.set()
+
+    def _drained_subjects(self, report: DrainReport) -> tuple[str, str]:
+        subjects = self._subjects
+        return subjects.drained(report.model, report.pool, report.worker), subjects.by_name("drained", report.worker)
 
     def _ignore(self, subject: str, detail: str) -> None:
         self.ignored += 1

@@ -116,8 +116,8 @@ class WorkerClient:
             # Subscribe before registering: a reader of the record must be able to reach the worker.
             if self._driver is not None:
                 await enter(self._driver)
-            await self._bus.answer(self._subjects.drain(record.worker), self._answer_drain)
-            await self._bus.answer(self._subjects.migrate(record.worker), self._answer_migrate)
+            await self._bus.answer(self._subjects.drain(*record.names), self._answer_drain)
+            await self._bus.answer(self._subjects.migrate(*record.names), self._answer_migrate)
             await enter(running(self._registration.run(), f"registration of {record.worker}"))
             stack.push_async_callback(self._leave)
             await enter(running(self._report_periodically(), f"reports of {record.worker}"))
@@ -174,7 +174,7 @@ class WorkerClient:
         return migrator, MigrationDriver(migrator, options, self.record.worker, self._publish_migration)
 
     async def _answer_migrate(self, payload: bytes) -> bytes | None:
-        command = decode_as(MigrateCommand, payload, self._subjects.migrate(self.record.worker))
+        command = decode_as(MigrateCommand, payload, self._subjects.migrate(*self.record.names))
         if isinstance(command, Rejected):
             _log.warning("migrate_command_ignored", worker=self.record.worker, detail=command.detail)
             return None
@@ -196,7 +196,7 @@ class WorkerClient:
         ]
 
     async def _publish_migration(self, report: MigrationReport) -> None:
-        await publish_now(self._bus, self._subjects.migration(self.record.worker), report)
+        await publish_now(self._bus, self._subjects.migration(*self.record.names), report)
 
     async def _report(self, samples: Sequence[WorkerSample]) -> bool:
         record = self.record
@@ -220,7 +220,7 @@ class WorkerClient:
             self._interrupt.interrupt(WorkerSuperseded(f"{text} {record.incarnation} ends. {remedy}"))
 
     async def _answer_drain(self, payload: bytes) -> bytes | None:
-        command = decode_as(DrainCommand, payload, self._subjects.drain(self.record.worker))
+        command = decode_as(DrainCommand, payload, self._subjects.drain(*self.record.names))
         if isinstance(command, Rejected):
             _log.warning("drain_command_ignored", worker=self.record.worker, detail=command.detail)
             return None
@@ -263,7 +263,7 @@ class WorkerClient:
         return True
 
     async def _report_drained(self) -> None:
-        subject = self._subjects.drained(self.record.worker)
+        subject = self._subjects.drained(*self.record.names)
         delivered = False
         for repeat in range(DRAINED_REPEATS_MAX):
             delivered |= await publish_now(self._bus, subject, self._life.drain_report())

@@ -39,7 +39,7 @@ from loadline.core.vocabulary.events import (
     LeaseRenewed,
     MigrationAnswered,
 )
-from loadline.errors import BusUnavailable, OutcomeUnknown, StoreDenied, StoreUnavailable
+from loadline.errors import BusUnavailable, NoSubscriber, OutcomeUnknown, StoreDenied, StoreUnavailable
 from loadline.ports import Bus, Compare, Fitter, Store, Write
 from loadline.wire.codec import Rejected, decode_as, decode_decision, encode, encode_decision
 from loadline.wire.keys import Keys
@@ -272,7 +272,9 @@ class EffectRunner:
             ttl_ms=effect.ttl_ms,
         )
         try:
-            payload = await self._bus.request(self._subjects.drain(effect.worker), encode(command), DRAIN_TIMEOUT_S)
+            subject = self._subjects.drain(effect.model, effect.pool, effect.worker)
+            former = self._subjects.by_name("drain", effect.worker)
+            payload = await self._request(subject, former, encode(command), DRAIN_TIMEOUT_S)
         except BusUnavailable as error:
             return _drain_answer(effect, accepted=None, detail=str(error))
         reply = decode_as(DrainReply, payload)
@@ -284,9 +286,11 @@ class EffectRunner:
         migration = effect.migration
         fields = {name: getattr(migration, name) for name in migration.__struct_fields__}
         command = MigrateCommand(**fields, ttl_ms=effect.ttl_ms)
-        subject, timeout_s = self._subjects.migrate(migration.source.worker), effect.timeout_ms / 1_000
+        source = migration.source
+        subject = self._subjects.migrate(migration.model, source.pool, source.worker)
+        former = self._subjects.by_name("migrate", source.worker)
         try:
-            payload = await self._bus.request(subject, encode(command), timeout_s)
+            payload = await self._request(subject, former, encode(command), effect.timeout_ms / 1_000)
         except BusUnavailable as error:
             return MigrationAnswered(migration.command_id, migration.model, None, detail=str(error))
         reply = decode_as(MigrateReply, payload)
@@ -309,6 +313,13 @@ class EffectRunner:
             reply.tokens,
             reply.detail,
         )
+
+    async def _request(self, subject: str, former: str, payload: bytes, timeout_s: float) -> bytes:
+        """Send a request to a worker; on the former subject, if only that has a subscriber."""
+        try:
+            return await self._bus.request(subject, payload, timeout_s)
+        except NoSubscriber:
+            return await self._bus.request(former, payload, timeout_s)
 
     async def _fit(self, effect: FitForecast) -> AnyEvent:
         forecasts = [await self._fitter.fit(query, FIT_DEADLINE_S) for query in effect.queries]

@@ -9,7 +9,6 @@ from loadline.core.vocabulary.events import (
     WorkerDeregistered,
     WorkerRegistered,
 )
-from loadline.core.vocabulary.samples import RegisteredWorker
 from loadline.wire.fair_queue import FairQueue
 from loadline.wire.subjects import Subjects
 
@@ -70,9 +69,9 @@ class Inbox:
         """Queue an event."""
         match event:
             case WorkerRegistered(worker=worker):
-                self._workers.update(self._subjects_of(*_names(worker)))
+                self._workers.update(self._subjects_of(*worker.record.names))
             case RegistryRead(workers=workers):
-                self._workers = {subject for worker in workers for subject in self._subjects_of(*_names(worker))}
+                self._workers = {subject for worker in workers for subject in self._subjects_of(*worker.record.names)}
             case WorkerDeregistered():
                 self._workers.difference_update(self._subjects_of(event.model, event.pool, event.worker))
         self._events.append(event)
@@ -99,9 +98,8 @@ class Inbox:
 
     def _subjects_of(self, model: str, pool: str, worker: str) -> tuple[str, ...]:
         subjects = self._subjects
-        return subjects.load(model, pool, worker), subjects.drained(worker), subjects.migration(worker)
-
-
-def _names(worker: RegisteredWorker) -> tuple[str, str, str]:
-    record = worker.record
-    return record.model, record.pool, record.worker
+        return (
+            subjects.load(model, pool, worker),
+            subjects.drained(model, pool, worker),
+            subjects.migration(model, pool, worker),
+        )

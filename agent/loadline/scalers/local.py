@@ -135,7 +135,8 @@ class LocalScaler:
 
     def _mark_leaving(self, pool: _LocalPool, now_ms: int) -> None:
         """Mark the processes that are leaving."""
-        drained = {seen.worker for seen in pool.seen() if self._scaler.drained(seen.worker, seen.incarnation)}
+        model, name, is_drained = pool.model, pool.knobs.name, self._scaler.drained
+        drained = {seen.worker for seen in pool.seen() if is_drained(model, name, seen.worker, seen.incarnation)}
         for seen in mark_leaving(pool.seen(), pool.target, drained, pool.drain_ttl_ms, now_ms):
             pool.workers[seen.worker].seen = seen
 

@@ -164,8 +164,8 @@ class Stepper:
             _, model, pool, _ = self._keys.split(known)
             text = f"{place} registers {record.worker!r}, which is there in pool {pool!r} of model {model!r}"
             raise DataError(f"{text}. Give every worker a name of its own")
-        self._bus.answer(self._caller, self._subjects.drain(record.worker), self._accept_drain)
-        self._bus.answer(self._caller, self._subjects.migrate(record.worker), self._accept_migrate)
+        self._bus.answer(self._caller, self._subjects.drain(*record.names), self._accept_drain)
+        self._bus.answer(self._caller, self._subjects.migrate(*record.names), self._accept_migrate)
         self._store.commit([], [Write(key, value)])
 
     def _deregister(self, worker: str) -> None:

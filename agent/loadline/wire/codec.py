@@ -178,18 +178,16 @@ def _read_drained(data: bytes, subject: str, names: Names) -> WireEvent | Reject
     report = _drain_reports.decode(data, subject)
     if isinstance(report, Rejected):
         return report
-    (worker,) = names
-    if report.worker != worker:
+    if (report.model, report.pool, report.worker)[-len(names) :] != names:  # the former subject has the worker only
         return _mismatch(subject)
-    return WorkerDrained(report.model, report.pool, worker, report.incarnation)
+    return WorkerDrained(report.model, report.pool, report.worker, report.incarnation)
 
 
 def _read_migration(data: bytes, subject: str, names: Names) -> WireEvent | Rejected:
     report = _migration_reports.decode(data, subject)
     if isinstance(report, Rejected):
         return report
-    (worker,) = names
-    if report.source.worker != worker:
+    if (report.model, report.source.pool, report.source.worker)[-len(names) :] != names:
         return _mismatch(subject)
     if report.moved + report.failed > report.requests:
         return reject(Rejection.INVALID, subject, "more requests were moved or failed than were chosen")
@@ -211,14 +209,16 @@ def _read_migration(data: bytes, subject: str, names: Names) -> WireEvent | Reje
     )
 
 
-_KINDS: Final[dict[str, tuple[int, _Reader]]] = {
-    "load": (3, _read_load),
-    "traffic": (2, _read_traffic),
-    "applied": (1, _read_answer),
-    "drained": (1, _read_drained),
-    "migration": (1, _read_migration),
+_KINDS: Final[dict[tuple[str, int], _Reader]] = {
+    ("load", 3): _read_load,
+    ("traffic", 2): _read_traffic,
+    ("applied", 1): _read_answer,
+    ("drained", 3): _read_drained,
+    ("migration", 3): _read_migration,
+    ("drained", 1): _read_drained,
+    ("migration", 1): _read_migration,
 }
-"""Kind of subject -> number of names after it, and reader of its frames."""
+"""Kind of subject and number of names after it -> reader of its frames. The last two are the forms of version 0.1."""
 
 
 class Codec:
@@ -250,8 +250,8 @@ class Codec:
     def _route(self, subject: str) -> tuple[_Reader, Names] | Rejected:
         """Return the reader of the subject's frames and the names in it; cached: subjects are few, frames many."""
         kind, *tokens = subject.removeprefix(self._prefix).split(".", 4)
-        arity, read = _KINDS.get(kind, (0, None))
-        if read is None or not subject.startswith(self._prefix) or len(tokens) != arity:
+        read = _KINDS.get((kind, len(tokens)))
+        if read is None or not subject.startswith(self._prefix):
             return reject(Rejection.SUBJECT_UNKNOWN, subject, "no message type uses this subject")
         if any(len(token) > _TOKEN_CHARS_MAX for token in tokens):
             return reject(Rejection.SUBJECT_UNKNOWN, subject, "a name in the subject is too long")

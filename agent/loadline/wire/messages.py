@@ -65,7 +65,7 @@ class DecisionApplied(Struct, frozen=True, omit_defaults=True):
 
 
 class DrainCommand(Struct, frozen=True):
-    """A command to drain. Subject (request): ``<root>.v1.drain.<worker>``."""
+    """A command to drain. Subject (request): ``<root>.v1.drain.<model>.<pool>.<worker>``."""
 
     drain_id: DecisionId
     model: Name
@@ -86,7 +86,7 @@ class DrainReply(Struct, frozen=True, omit_defaults=True):
 
 
 class DrainReport(Struct, frozen=True, omit_defaults=True):
-    """A report that a worker is drained. Subject: ``<root>.v1.drained.<worker>``."""
+    """A report that a worker is drained. Subject: ``<root>.v1.drained.<model>.<pool>.<worker>``."""
 
     model: Name
     pool: Name
@@ -96,7 +96,7 @@ class DrainReport(Struct, frozen=True, omit_defaults=True):
 
 
 class MigrateCommand(Migration, frozen=True, omit_defaults=True, kw_only=True):
-    """A command to migrate requests to another worker. Subject (request): ``<root>.v1.migrate.<worker>``."""
+    """A command to migrate requests to a worker. Subject (request): ``<root>.v1.migrate.<model>.<pool>.<worker>``."""
 
     ttl_ms: Annotated[Count, Meta(description="Time limit of the whole migration; requests not migrated by then stay.")]
 
@@ -113,7 +113,7 @@ class MigrateReply(Struct, frozen=True, omit_defaults=True):
 
 
 class MigrationReport(Struct, frozen=True, omit_defaults=True):
-    """Progress of a migration, reported by its source. Subject: ``<root>.v1.migration.<worker>``."""
+    """Progress of a migration, reported by its source. Subject: ``<root>.v1.migration.<model>.<pool>.<worker>``."""
 
     command_id: CommandId
     model: Name

@@ -32,7 +32,7 @@ class Subjects:
 
     def load(self, model: str, pool: str, worker: str) -> str:
         """Return the subject of a worker's load reports."""
-        return f"{self.prefix}.load.{encode_token(model)}.{encode_token(pool)}.{encode_token(worker)}"
+        return self._of_worker("load", model, pool, worker)
 
     def traffic(self, model: str, frontend: str) -> str:
         """Return the subject of a frontend's traffic reports."""
@@ -46,21 +46,21 @@ class Subjects:
         """Return the subject of scalers' answers."""
         return f"{self.prefix}.applied.{encode_token(model)}"
 
-    def drain(self, worker: str) -> str:
+    def drain(self, model: str, pool: str, worker: str) -> str:
         """Return the subject of drain commands to a worker."""
-        return f"{self.prefix}.drain.{encode_token(worker)}"
+        return self._of_worker("drain", model, pool, worker)
 
-    def drained(self, worker: str) -> str:
+    def drained(self, model: str, pool: str, worker: str) -> str:
         """Return the subject of a worker's drain report."""
-        return f"{self.prefix}.drained.{encode_token(worker)}"
+        return self._of_worker("drained", model, pool, worker)
 
-    def migrate(self, worker: str) -> str:
+    def migrate(self, model: str, pool: str, worker: str) -> str:
         """Return the subject of migrate commands to a worker."""
-        return f"{self.prefix}.migrate.{encode_token(worker)}"
+        return self._of_worker("migrate", model, pool, worker)
 
-    def migration(self, worker: str) -> str:
+    def migration(self, model: str, pool: str, worker: str) -> str:
         """Return the subject of a worker's migration reports."""
-        return f"{self.prefix}.migration.{encode_token(worker)}"
+        return self._of_worker("migration", model, pool, worker)
 
     def status(self, agent: str) -> str:
         """Return the subject of an agent's status."""
@@ -69,6 +69,20 @@ class Subjects:
     def api(self, method: str, only: str = "") -> str:
         """Return the subject of a method of the agents' API; ``only`` names agents of a single function."""
         return f"{self.prefix}.api.{only}-{method}" if only else f"{self.prefix}.api.{method}"
+
+    def by_name(self, kind: str, worker: str) -> str:
+        """Return the former subject of drains and migrations, which has the worker's name only.
+
+        Workers of version 0.1 still use it. Permissions cannot confine a login to a pool with it.
+        """
+        return f"{self.prefix}.{kind}.{encode_token(worker)}"
+
+    def all_drained(self, model: str) -> tuple[str, str]:
+        """Return the wildcards for drain reports of a model's workers, and for those on the former subject."""
+        return f"{self.prefix}.drained.{encode_token(model)}.>", f"{self.prefix}.drained.*"
+
+    def _of_worker(self, kind: str, model: str, pool: str, worker: str) -> str:
+        return f"{self.prefix}.{kind}.{encode_token(model)}.{encode_token(pool)}.{encode_token(worker)}"
 
     def all_of(self, kind: str) -> str:
         """Return the wildcard for all subjects of a kind, such as ``load``."""

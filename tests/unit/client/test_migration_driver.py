@@ -178,7 +178,7 @@ def test_an_agent_that_only_moves_requests_does_not_fence_out_the_one_that_drain
         async with driver_harness() as harness:
             assert (await harness.command(epoch=5)).accepted
             command = DrainCommand("d", "m", "p", "w", "decode", 1_000, 4, 60_000)
-            reply = await harness.bus.request(SUBJECTS.drain("w"), encode(command), 5)
+            reply = await harness.bus.request(SUBJECTS.drain("m", "p", "w"), encode(command), 5)
             assert msgspec.json.decode(reply, type=DrainReply).accepted
             assert (await harness.command(command_id="older", epoch=4)).reason == "stale_epoch"
 

@@ -31,7 +31,9 @@ class Agent:
         await self.bus.publish(SUBJECTS.decision(announced.model), encode(announced))
 
     async def drained(self, worker: str, incarnation: int = 1, model: str = "m") -> None:
-        await self.bus.publish(SUBJECTS.drained(worker), encode(DrainReport(model, "p", worker, incarnation)))
+        await self.bus.publish(
+            SUBJECTS.drained(model, "p", worker), encode(DrainReport(model, "p", worker, incarnation))
+        )
 
     @property
     def answers(self) -> list[tuple[int, int, str]]:
@@ -175,10 +177,10 @@ def test_rubbish_is_counted_and_changes_nothing() -> None:
         async with entered() as (agent, scaler):
             await agent.bus.publish(SUBJECTS.decision("m"), b"\xff\x00{")
             await agent.bus.publish(SUBJECTS.decision("m"), encode(decision(7, 7, model="other")))
-            await agent.bus.publish(SUBJECTS.drained("w"), b"[]")
-            await agent.bus.publish(SUBJECTS.drained("w"), encode(DrainReport("m", "p", "somebody-else", 1)))
+            await agent.bus.publish(SUBJECTS.drained("m", "p", "w"), b"[]")
+            await agent.bus.publish(SUBJECTS.drained("m", "p", "w"), encode(DrainReport("m", "p", "somebody-else", 1)))
             assert scaler.ignored == 4
-            assert not scaler.drained("w")
+            assert not scaler.drained("m", "p", "w")
             await agent.announce(decision(1, 1))
             assert (await anext(scaler)).decision.sequence == 1
 
@@ -188,16 +190,31 @@ def test_rubbish_is_counted_and_changes_nothing() -> None:
 def test_drained_knows_the_incarnation_and_wakes_whoever_waits() -> None:
     async def scenario() -> None:
         async with entered() as (agent, scaler):
-            waits = [asyncio.create_task(scaler.wait_drained("w", 60, incarnation=5)) for _ in range(2)]
+            waits = [asyncio.create_task(scaler.wait_drained("m", "p", "w", 60, incarnation=5)) for _ in range(2)]
             await agent.drained("w", incarnation=4)
             await asyncio.sleep(0)
-            assert scaler.drained("w")
-            assert not scaler.drained("w", incarnation=5)
+            assert scaler.drained("m", "p", "w")
+            assert not scaler.drained("m", "p", "w", incarnation=5)
             await agent.drained("w", incarnation=5)
             assert await asyncio.gather(*waits) == [True, True]
-            assert not await scaler.wait_drained("never", 0.01)
+            assert not await scaler.wait_drained("m", "p", "never", 0.01)
             await agent.drained("x", model="other")
-            assert not scaler.drained("x")
+            assert not scaler.drained("other", "p", "x")
+
+    asyncio.run(scenario())
+
+
+def test_a_drain_report_of_another_pool_or_of_an_incarnation_to_come_is_not_believed() -> None:
+    async def scenario() -> None:
+        async with entered() as (agent, scaler):
+            forged = encode(DrainReport("m", "other", "w", 1))
+            await agent.bus.publish(SUBJECTS.drained("m", "other", "w"), forged)
+            await agent.bus.publish(SUBJECTS.drained("m", "p", "w"), forged)
+            await agent.drained("w", incarnation=2**53)
+            assert not scaler.drained("m", "p", "w")
+            assert scaler.ignored == 2
+            await agent.bus.publish(SUBJECTS.by_name("drained", "w"), encode(DrainReport("m", "p", "w", 1)))
+            assert scaler.drained("m", "p", "w", incarnation=1), "the former subject is read too"
 
     asyncio.run(scenario())
 
@@ -208,8 +225,8 @@ def test_the_memory_of_drained_workers_is_bounded() -> None:
             for number in range(scaler_module.DRAINED_WORKERS_MAX + 5):
                 await agent.drained(f"w-{number}")
             assert len(scaler._drained) == scaler_module.DRAINED_WORKERS_MAX
-            assert not scaler.drained("w-4")
-            assert scaler.drained("w-5")
+            assert not scaler.drained("m", "p", "w-4")
+            assert scaler.drained("m", "p", "w-5")
 
     asyncio.run(scenario())
 

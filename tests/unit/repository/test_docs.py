@@ -220,7 +220,7 @@ def test_what_is_shown_passes_the_agents_codec() -> None:
         subjects.load(load.model, load.pool, load.worker): "load_report",
         subjects.traffic(traffic.model, traffic.frontend): "traffic_report",
         subjects.applied(applied.model): "decision_applied",
-        subjects.drained(drained.worker): "drain_report",
+        subjects.drained(drained.model, drained.pool, drained.worker): "drain_report",
     }
     for subject, name in frames.items():
         assert not isinstance(codec.decode(subject, shown[name].encode()), Rejected), name

@@ -138,7 +138,7 @@ def test_asyncapi_has_every_subject_and_every_reference_leads_somewhere() -> Non
     filled = {channel["address"].format(root="{root}", **dict.fromkeys(names, "x")) for channel in addressed(document)}
     assert filled == {
         *(subjects.load("x", "x", "x"), subjects.traffic("x", "x"), subjects.decision("x"), subjects.applied("x")),
-        *(subjects.drain("x"), subjects.drained("x"), subjects.migrate("x"), subjects.migration("x")),
+        *(kind("x", "x", "x") for kind in (subjects.drain, subjects.drained, subjects.migrate, subjects.migration)),
         subjects.status("x"),
         *(subjects.api(what, "migration") for what in ("status", "explain", "pause", "resume")),
         *(

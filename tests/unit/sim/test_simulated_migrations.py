@@ -110,7 +110,9 @@ class MigrationHarness:
         replies: list[MigrateReply] = []
 
         async def ask() -> None:
-            reply = decode_as(MigrateReply, await self.asking.request(SUBJECTS.migrate("a"), encode(command), 1.0))
+            reply = decode_as(
+                MigrateReply, await self.asking.request(SUBJECTS.migrate("m", "p", "a"), encode(command), 1.0)
+            )
             assert not isinstance(reply, Rejected)
             replies.append(reply)
 
@@ -179,7 +181,7 @@ def test_a_worker_that_drains_gives_all_away_and_then_is_drained() -> None:
     for number in range(6):
         harness.give(f"r{number}", harness.a, osl_tokens=5_000)
     drain = DrainCommand("d", "m", "p", "a", "decode", 1, 7, 60_000)
-    VirtualTask(harness.asking.request(SUBJECTS.drain("a"), encode(drain), 1.0))
+    VirtualTask(harness.asking.request(SUBJECTS.drain("m", "p", "a"), encode(drain), 1.0))
     harness.pass_ms(10.0)
     assert harness.samples["a"].migration_slots_in == 0
     assert harness.samples["a"].migration_slots_out == 6

@@ -62,7 +62,7 @@ class WorkerHarness:
         replies: list[DrainReply] = []
 
         async def ask() -> None:
-            reply = await self.asking.request(Subjects("loadline").drain("w"), encode(command), 10.0)
+            reply = await self.asking.request(Subjects("loadline").drain("m", "p", "w"), encode(command), 10.0)
             replies.append(msgspec.json.decode(reply, type=DrainReply))
 
         VirtualTask(ask())

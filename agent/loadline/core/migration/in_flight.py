@@ -157,7 +157,7 @@ class InFlightMigrations(Struct):
             if over or allowed < 1:
                 return None
             migration = self._adopt(event, ttl_ms, min(allowed, max(event.requests, 1)), now)
-        elif migration.ended or migration.is_duplicate(event):
+        elif migration.command.source != event.source or migration.ended or migration.is_duplicate(event):
             return None
         if _PHASES.index(event.phase) > _PHASES.index(migration.phase):
             migration.phase, migration.since_ms = event.phase, now

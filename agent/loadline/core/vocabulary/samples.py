@@ -85,6 +85,11 @@ class WorkerRecord(Struct, frozen=True, omit_defaults=True, gc=False):
     max_batch_requests: Annotated[BatchCount | None, Meta(description="Largest batch, in requests.")] = None
     max_batched_tokens: Annotated[TokenCount | None, Meta(description="Largest batch, in tokens.")] = None
 
+    @property
+    def names(self) -> tuple[str, str, str]:
+        """Model, pool and worker."""
+        return self.model, self.pool, self.worker
+
 
 class RegisteredWorker(Struct, frozen=True):
     """A worker's record and its lease."""

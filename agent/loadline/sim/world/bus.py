@@ -6,7 +6,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from loadline.errors import BusUnavailable
+from loadline.errors import BusUnavailable, NoSubscriber
 from loadline.ports import FrameHandler, RequestHandler
 from loadline.sim.world.tasks import VirtualFuture, VirtualTask
 from loadline.sim.world.timeline import Timeline
@@ -219,7 +219,7 @@ class BusConnection:
         bus, promise = self._bus, VirtualFuture[bytes]()
         found = bus.responders(subject)
         if not self.connected or not found:
-            raise BusUnavailable("the bus is away" if found else f"nobody listens on {subject}")
+            raise BusUnavailable("the bus is away") if found else NoSubscriber(f"nobody listens on {subject}")
 
         async def reply(receiver: BusConnection, answer: RequestHandler) -> None:
             answered = await answer(payload)

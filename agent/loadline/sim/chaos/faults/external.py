@@ -82,7 +82,7 @@ def _false_reports(record: WorkerRecord) -> Iterator[tuple[str, bytes]]:
     yield subject, encode(LoadReport(model, pool, name, incarnation, [replace(_HUGE, rank=1_000)]))
     yield _SUBJECTS.load(model, "elsewhere", name), encode(LoadReport(model, pool, name, incarnation, [_HUGE]))
     yield _SUBJECTS.load("other", pool, name), encode(LoadReport("other", pool, name, incarnation, [_HUGE]))
-    yield _SUBJECTS.drained(name), encode(DrainReport(model, pool, name, incarnation + 1, "0"))
+    yield _SUBJECTS.drained(model, pool, name), encode(DrainReport(model, pool, name, incarnation + 1, "0"))
 
 
 def _false_answers(decision: ScalingDecision) -> Iterator[DecisionApplied]:

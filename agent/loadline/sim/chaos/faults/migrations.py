@@ -126,7 +126,9 @@ def stale_migrate_commands(injector: FaultInjector, fault: Fault) -> Undo:
 
 async def _send_command(injector: FaultInjector, command: MigrateCommand) -> None:
     try:
-        await injector.world.rogue.request(_SUBJECTS.migrate(command.source.worker), encode(command), 1.0)
+        await injector.world.rogue.request(
+            _SUBJECTS.migrate(command.model, command.source.pool, command.source.worker), encode(command), 1.0
+        )
     except BusUnavailable:
         return
 
