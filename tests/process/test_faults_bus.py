@@ -224,8 +224,52 @@ def test_a_listener_that_says_nothing_is_survived() -> None:
 
 @pytest.mark.parametrize(
     "knobs",
-    [NatsKnobs(user="agent"), NatsKnobs(password_file="p"), NatsKnobs(ca_file="/nowhere/ca.pem")],  # noqa: S106
+    [
+        NatsKnobs(user="agent"),
+        NatsKnobs(password_file="p"),  # noqa: S106
+        NatsKnobs(ca_file="/nowhere/ca.pem"),
+        NatsKnobs(cert_file="/nowhere/cert.pem", key_file="/nowhere/key.pem"),
+        NatsKnobs(credentials_file="/nowhere/agent.creds"),
+    ],
 )
 def test_a_configuration_that_cannot_work_is_refused(knobs: NatsKnobs) -> None:
     with pytest.raises(ConfigError):
         NatsBus(knobs, name="faults")
+
+
+JWT = "-----BEGIN NATS USER JWT-----\neyJ0.eyJq.c2ln\n------END NATS USER JWT------\n"
+SEED = f"-----BEGIN USER NKEY SEED-----\nSU{'A' * 56}\n------END USER NKEY SEED------\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("", "no user JWT"),
+        ("-----BEGIN NATS USER JWT-----", "no user JWT"),
+        (JWT, "no user seed"),
+        (JWT + "-----BEGIN USER NKEY SEED-----\n", "no user seed"),
+        ("\xff", "not a credentials file"),
+    ],
+)
+def test_a_broken_credentials_file_is_named(tmp_path: Path, text: str, problem: str) -> None:
+    path = tmp_path / "agent.creds"
+    path.write_text(text, "utf-8")
+    with pytest.raises(ConfigError, match=problem) as raised:
+        NatsBus(NatsKnobs(credentials_file=str(path)), name="faults")
+    assert str(path) in str(raised.value)
+
+
+def test_a_credentials_file_that_breaks_later_is_named_and_blocks_nothing(
+    private_nats: MakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda _name: object())
+
+    async def scenario() -> None:
+        path = tmp_path / "agent.creds"
+        path.write_text(JWT + SEED, "utf-8")
+        bus = bus_for(knobs=NatsKnobs(servers=(private_nats().url,), credentials_file=str(path)))
+        path.write_text("", "utf-8")
+        async with asyncio.timeout(10), connected(bus):
+            assert "holds no user JWT" in bus.last_error
+
+    asyncio.run(scenario())

@@ -8,6 +8,7 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
+import msgspec
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -91,6 +92,26 @@ def test_nats(certificate: tuple[Path, Path], tmp_path: Path) -> None:
         assert await last_error(f"tls://localhost:{port}", str(ca)) == ""
         assert "certificate" in (await last_error(f"tls://127.0.0.1:{port}", str(ca))).lower()
         assert "certificate" in (await last_error(f"tls://localhost:{port}", "")).lower()
+
+    with NatsServer(tmp_path, config) as server:
+        asyncio.run(scenario(server.port))
+
+
+def test_nats_with_a_client_certificate(certificate: tuple[Path, Path], tmp_path: Path) -> None:
+    ca, key = certificate
+    config = f'tls {{ cert_file: "{ca}", key_file: "{key}", ca_file: "{ca}", verify: true }}'
+
+    async def scenario(port: int) -> None:
+        anonymous = NatsKnobs(servers=(f"tls://localhost:{port}",), ca_file=str(ca))
+        known = msgspec.structs.replace(anonymous, cert_file=str(ca), key_file=str(key))
+        for knobs, connects in ((known, True), (anonymous, False)):
+            bus = NatsBus(knobs, name="tls")
+            await bus.connect(lambda _connected: None)
+            try:
+                assert bus.connected == connects, bus.last_error
+                assert connects or bus.last_error
+            finally:
+                await bus.close()
 
     with NatsServer(tmp_path, config) as server:
         asyncio.run(scenario(server.port))

@@ -7,9 +7,7 @@ closed for good (such as one whose user expired) is no special case.
 
 import asyncio
 import contextlib
-import importlib.util
 import secrets
-import ssl
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
@@ -22,8 +20,9 @@ from nats.micro.request import Request
 from loadline.adapters.backoff import backoff
 from loadline.adapters.logs import bounded
 from loadline.adapters.nats_client import NatsClient
+from loadline.adapters.nats_logins import check_credentials, tls_context
 from loadline.config import NatsKnobs
-from loadline.errors import BusUnavailable, ConfigError, NoSubscriber
+from loadline.errors import BusUnavailable, NoSubscriber
 from loadline.ports import FrameHandler, RequestHandler
 
 _log = bounded("nats")
@@ -54,7 +53,8 @@ class NatsBus:
         on_oversized: Called with the subject of every frame dropped for exceeding ``frame_bytes_max``.
 
     Raises:
-        ConfigError: The CA file cannot be used, a user has no password file, or credentials need a missing package.
+        ConfigError: A file for TLS or the login cannot be used, a user has no password file, or credentials need a
+            missing package.
     """
 
     def __init__(
@@ -64,14 +64,11 @@ class NatsBus:
         name: str,
         on_oversized: Callable[[str], None] = lambda _subject: None,
     ) -> None:
-        if bool(knobs.user) != bool(knobs.password_file):
-            raise ConfigError("nats.user", "user and password_file belong together", "Write both or neither.")
-        if knobs.credentials_file and importlib.util.find_spec("nkeys") is None:
-            raise ConfigError("nats.credentials_file", "nkeys is not installed", "Run: pip install 'nats-py[nkeys]'")
+        check_credentials(knobs)
         self._knobs = knobs
         self._name = name
         self._on_oversized = on_oversized
-        self._tls = _tls(knobs)
+        self._tls = tls_context(knobs)
         # Held while the list of what to listen to grows or is carried over to a new connection: nothing is missed.
         self._listening = asyncio.Lock()
         self._subscriptions: list[_Listen] = []
@@ -208,6 +205,7 @@ class NatsBus:
         if knobs.user:
             options |= {"user": knobs.user, "password": lambda: Path(knobs.password_file).read_text("utf-8").strip()}
         if knobs.credentials_file:
+            check_credentials(knobs)  # the file may have changed
             options["user_credentials"] = knobs.credentials_file
         if self._tls is not None:
             options["tls"] = self._tls
@@ -308,15 +306,6 @@ class NatsBus:
         if client is None or not client.is_connected:
             raise BusUnavailable(f"NATS is away: {self.last_error or 'not connected'}")
         return client
-
-
-def _tls(knobs: NatsKnobs) -> ssl.SSLContext | None:
-    if not knobs.ca_file:
-        return None
-    try:
-        return ssl.create_default_context(cafile=knobs.ca_file)
-    except OSError as error:
-        raise ConfigError("nats.ca_file", f"{knobs.ca_file} cannot be used: {error}", "Name a PEM file.") from error
 
 
 def _text(error: Exception) -> str:

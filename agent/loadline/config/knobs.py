@@ -63,6 +63,8 @@ class NatsKnobs(Knobs, frozen=True):
     password_file: Annotated[str, Meta(description="File with the password.")] = ""
     credentials_file: Annotated[str, Meta(description="A .creds file (JWT and nkey).")] = ""
     ca_file: Annotated[str, Meta(description="CA bundle for TLS; empty: the system's.")] = ""
+    cert_file: Annotated[str, Meta(description="Client certificate for TLS, with key_file.")] = ""
+    key_file: Annotated[str, Meta(description="Key of the client certificate.")] = ""
     inbox_prefix: Annotated[
         str, Meta(pattern=r"^[A-Za-z0-9_-]+$", description="First token of the subjects of replies.")
     ] = "_INBOX"

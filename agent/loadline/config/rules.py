@@ -128,9 +128,15 @@ def _check_logins(nats: NatsKnobs, etcd: EtcdKnobs) -> None:
             raise ConfigError(f"{section}.{missing}", f"is missing while {present} is set", f"Set both in [{section}].")
     if nats.user and nats.credentials_file:
         raise ConfigError("nats.credentials_file", "and user are both set", "Remove one of them.")
-    if bool(etcd.cert_file) != bool(etcd.key_file):
-        missing = "cert_file" if etcd.key_file else "key_file"
-        raise ConfigError(f"etcd.{missing}", "is missing", "Set cert_file and key_file together.")
+    for section, cert_file, key_file in (
+        ("nats", nats.cert_file, nats.key_file),
+        ("etcd", etcd.cert_file, etcd.key_file),
+    ):
+        if bool(cert_file) != bool(key_file):
+            missing = "cert_file" if key_file else "key_file"
+            raise ConfigError(f"{section}.{missing}", "is missing", "Set cert_file and key_file together.")
+    if nats.cert_file and not all(url.startswith("tls://") for url in nats.servers):
+        raise ConfigError("nats.cert_file", "is set, and a server has no tls:// URL", "Use tls:// for all servers.")
     for index, url in enumerate(etcd.endpoints):
         if url.startswith("http://") and _is_remote(url) and not etcd.insecure:
             remedy = "Use https://, or set etcd.insecure = true if the network is trusted."

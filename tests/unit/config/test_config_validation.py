@@ -200,6 +200,8 @@ CONTRADICTIONS = [
     ('[nats]\nservers = ["nats://"]', BASE, "nats.servers[0]", "not nats:// or tls://", "nats://host:port"),
     ('[nats]\nuser = "u"', BASE, "nats.password_file", "missing while user is set", "[nats]"),
     ('[etcd]\npassword_file = "f"', BASE, "etcd.user", "missing while password_file is set", "[etcd]"),
+    ('[nats]\ncert_file = "f"', BASE, "nats.key_file", "missing", "together"),
+    ('[nats]\ncert_file = "f"\nkey_file = "f"', BASE, "nats.cert_file", "no tls:// URL", "tls://"),
     ('[etcd]\ncert_file = "f"', BASE, "etcd.key_file", "missing", "together"),
     ('[etcd]\nkey_file = "f"', BASE, "etcd.cert_file", "missing", "together"),
     (

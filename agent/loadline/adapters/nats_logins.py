@@ -1,0 +1,65 @@
+"""TLS and credentials for NATS, checked before the library uses them."""
+
+import importlib.util
+import re
+import ssl
+from pathlib import Path
+from typing import Final
+
+from loadline.config import NatsKnobs
+from loadline.errors import ConfigError
+
+_JWT: Final = re.compile(r"^-----BEGIN NATS USER JWT-----\r?\n(eyJ[\w-]+\.[\w-]+\.[\w-]+)\r?\n", re.MULTILINE)
+_SEED: Final = re.compile(r"^-----BEGIN USER NKEY SEED-----\r?\n(SU[A-Z2-7]{56})\r?\n", re.MULTILINE)
+_CREDENTIALS_CHARS_MAX: Final = 1_048_576
+
+
+def tls_context(knobs: NatsKnobs) -> ssl.SSLContext | None:
+    """Return the TLS settings; None for the library's defaults.
+
+    Raises:
+        ConfigError: A file cannot be used.
+    """
+    if not (knobs.ca_file or knobs.cert_file):
+        return None
+    key = "ca_file"
+    try:
+        context = ssl.create_default_context(cafile=knobs.ca_file or None)
+        if knobs.cert_file:
+            key = "cert_file"
+            context.load_cert_chain(knobs.cert_file, knobs.key_file)
+    except OSError as error:
+        files = knobs.ca_file if key == "ca_file" else f"{knobs.cert_file} with {knobs.key_file}"
+        raise ConfigError(f"nats.{key}", f"{files} cannot be used: {error}", "Name a PEM file.") from error
+    return context
+
+
+def check_credentials(knobs: NatsKnobs) -> None:
+    """Check the files of a login: the library hangs on a credentials file without a JWT.
+
+    Raises:
+        ConfigError: User and password file do not belong together, or the credentials file cannot be used.
+    """
+    if bool(knobs.user) != bool(knobs.password_file):
+        raise ConfigError("nats.user", "user and password_file belong together", "Write both or neither.")
+    if not knobs.credentials_file:
+        return
+    problem = _credentials_problem(knobs.credentials_file)
+    if problem:
+        remedy = "Name a file that `nsc generate creds` wrote."
+        raise ConfigError("nats.credentials_file", f"{knobs.credentials_file} {problem}", remedy)
+    if importlib.util.find_spec("nkeys") is None:
+        raise ConfigError("nats.credentials_file", "nkeys is not installed", "Run: pip install 'nats-py[nkeys]'")
+
+
+def _credentials_problem(path: str) -> str:
+    try:
+        with Path(path).open(encoding="ascii") as file:
+            text = file.read(_CREDENTIALS_CHARS_MAX)
+    except OSError as error:
+        return f"cannot be read: {error.strerror}"
+    except UnicodeDecodeError:
+        return "is not a credentials file"
+    if _JWT.search(text) is None:
+        return "holds no user JWT"
+    return "" if _SEED.search(text) else "holds no user seed"
