@@ -37,11 +37,14 @@ class FairQueue(Generic[T]):
     def put(self, sender: str, message: T) -> None:
         """Add a message, in O(1). One that is larger than ``bytes_max`` is dropped."""
         size = len(message[-1])
-        if size > self._bytes_max:
-            self.dropped += 1
-            return
-        while self.waiting >= self._messages_max or self._bytes + size > self._bytes_max:
-            self._drop(sender)
+        total = self._bytes + size
+        if self.waiting >= self._messages_max or total > self._bytes_max:
+            if size > self._bytes_max:
+                self.dropped += 1
+                return
+            while self.waiting >= self._messages_max or self._bytes + size > self._bytes_max:
+                self._drop(sender)
+            total = self._bytes + size
         queue = self._queues.get(sender)
         if queue is None:
             self._queues[sender] = deque((message,))
@@ -50,7 +53,7 @@ class FairQueue(Generic[T]):
             if len(queue) > len(self._longest):
                 self._longest, self._longest_sender = queue, sender
         self.waiting += 1
-        self._bytes += size
+        self._bytes = total
 
     def pop_batch(self, messages_max: int, bytes_max: int) -> list[T]:
         """Remove and return messages of all senders in turn, at most ``ROUNDS_MAX`` of each.
@@ -60,21 +63,27 @@ class FairQueue(Generic[T]):
             bytes_max: Size of the payloads from which on no further message is added.
         """
         messages: list[T] = []
+        if self.waiting == len(self._queues) <= messages_max and self._bytes <= bytes_max:
+            for queue in self._queues.values():  # the usual case: one of each
+                messages += queue
+            self._queues.clear()
+            self._longest = deque()
+            self.waiting = self._bytes = 0
+            return messages
         queues, size = self._queues, 0
+        popitem, append = queues.popitem, messages.append
         for _ in range(ROUNDS_MAX):
-            for _ in range(len(queues)):
-                if len(messages) >= messages_max or size >= bytes_max:
-                    break
-                sender, queue = queues.popitem(last=False)
+            for _ in range(min(len(queues), messages_max - len(messages))):
+                sender, queue = popitem(last=False)
                 message = queue.popleft()
-                messages.append(message)
+                append(message)
                 size += len(message[-1])
                 if queue:
                     queues[sender] = queue
-            else:
-                if queues:
-                    continue
-            break
+                if size >= bytes_max:
+                    break
+            if not queues or len(messages) >= messages_max or size >= bytes_max:
+                break
         self.waiting -= len(messages)
         self._bytes -= size
         return messages
