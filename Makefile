@@ -36,11 +36,11 @@ schemas: venv
 LOCK := $(BIN)/pip-compile --quiet --generate-hashes --allow-unsafe --strip-extras \
   --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --no-header
 
-# The container takes the runtime part and the exact solver, in the very versions that were tested.
+# The container takes the runtime part, the exact solver and NATS credentials, in the very versions that were tested.
 lock:
 	$(PYTHON) -m venv .venv && $(BIN)/python -m pip install --quiet pip-tools
-	$(LOCK) --extra embedded --extra kalman --extra arima --extra prophet --extra solver --extra tui --extra plots --extra dev --output-file requirements.lock pyproject.toml
-	$(LOCK) --extra solver --constraint requirements.lock --output-file requirements-runtime.lock pyproject.toml
+	$(LOCK) --extra embedded --extra kalman --extra arima --extra prophet --extra solver --extra nkeys --extra tui --extra plots --extra dev --output-file requirements.lock pyproject.toml
+	$(LOCK) --extra solver --extra nkeys --constraint requirements.lock --output-file requirements-runtime.lock pyproject.toml
 
 clean:
 	rm -rf .venv .loadline .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
