@@ -9,6 +9,7 @@ import contextlib
 from collections.abc import Awaitable, Callable
 
 from loadline.adapters.logs import bounded
+from loadline.core.fleet.pool import DRAINS_MAX
 from loadline.core.queries import status as query
 from loadline.core.vocabulary.events import AnnouncementRequested, DrainRequested, PauseRequested
 from loadline.core.vocabulary.status import AgentStatus
@@ -161,10 +162,13 @@ class Service:
         order = decode_as(DrainOrder, payload)
         if isinstance(order, Rejected):
             return _refusal(order.detail)
-        pool = self._runtime.controller.state.fleet.find_pool(order.model, order.pool)
+        state = self._runtime.controller.state
+        pool = state.fleet.find_pool(order.model, order.pool)
         workers = getattr(pool, "workers", {})
         if order.worker not in workers:
             return _refusal(f"no worker {order.worker!r} is registered in pool {order.pool!r} of model {order.model!r}")
+        if not workers[order.worker].draining and state.drains_full(order.model, order.pool):
+            return _refusal(f"{DRAINS_MAX} workers of pool {order.pool!r} drain already; try again when some have left")
         self._runtime.inbox.put(DrainRequested(order.model, order.pool, order.worker, order.by or "somebody"))
         return encode(OperatorReply(accepted=True))
 

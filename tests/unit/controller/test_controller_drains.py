@@ -1,5 +1,6 @@
 """The whole core with draining workers."""
 
+from loadline.core.fleet.pool import DRAINS_MAX
 from loadline.core.planning.planners.threshold import ThresholdKnobs
 from loadline.core.vocabulary.effects import RevokeWorkerLease, SendDrain
 from loadline.core.vocabulary.events import (
@@ -11,6 +12,7 @@ from loadline.core.vocabulary.events import (
     WorkerDrained,
     WorkerRegistered,
 )
+from loadline.core.vocabulary.reasons import Rejection
 from loadline.core.vocabulary.samples import RegisteredWorker
 from tests.support.controller_world import ControllerWorld, alarms, booted
 
@@ -114,3 +116,17 @@ def test_silence_does_not_count_without_a_bus() -> None:
     world.handle(BusConnectionChanged(connected=False))
     effects = world.run(12)
     assert not any(isinstance(e, SendDrain | RevokeWorkerLease) for e in effects)
+
+
+def test_an_operator_cannot_drain_more_workers_of_a_pool_than_one_decision_names() -> None:
+    world = booted()
+    world.run(10)
+    world.controller.state.fleet.models["m"].pools["decode"].workers_max = 200
+    world.register("decode", *(f"w{number}" for number in range(DRAINS_MAX)))
+    for number in range(DRAINS_MAX):
+        world.handle(DrainRequested("m", "decode", f"w{number}", "me"))
+    world.handle(DrainRequested("m", "decode", "d1", "me"))
+    (target,) = [t for t in world.stored["m"].decision.targets if t.pool == "decode"]
+    assert {victim.worker for victim in target.victims} == {f"w{number}" for number in range(DRAINS_MAX)}
+    assert len(world.controller.state.drains.open) == DRAINS_MAX
+    assert world.controller.state.rejected[Rejection.DRAINS_FULL] == 1

@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 from loadline.core.decisions.drains import DrainKnobs, Drains, choose_victims
 from loadline.core.fleet.fleet import Fleet
-from loadline.core.fleet.pool import PoolKnobs
+from loadline.core.fleet.pool import DRAINS_MAX, PoolKnobs
 from loadline.core.vocabulary.decisions import Victim
 from loadline.core.vocabulary.effects import Effect, RaiseAlarm, RevokeWorkerLease, SendDrain
 from loadline.core.vocabulary.events import DrainAnswered, WorkerDrained
@@ -21,7 +21,7 @@ class Scene:
     """Two decode workers and the drains of their fleet."""
 
     def __init__(self) -> None:
-        self.fleet: Fleet = fleet_of(PoolKnobs("decode", "decode"))
+        self.fleet: Fleet = fleet_of(PoolKnobs("decode", "decode"), PoolKnobs("other", "decode"))
         self.pool = self.fleet.models["m"].pools["decode"]
         self.drains = Drains(KNOBS)
         for name in ("a", "b"):
@@ -315,3 +315,54 @@ def test_the_list_of_finished_drains_is_bounded() -> None:
         scene.start(incarnation=number)
         scene.drained(incarnation=number)
     assert len(scene.drains.finished) == 256
+
+
+# -- pace --------------------------------------------------------------------------------------------------------------
+
+
+def crowd(count: int) -> Scene:
+    """Return a scene in which that many workers are victims of one decision."""
+    scene = Scene()
+    scene.fleet.models["m"].pools["decode"].workers_max = scene.fleet.models["m"].pools["other"].workers_max = 9_999
+    for number in range(count):
+        scene.fleet.register(registered(f"w{number:04}"), START)
+        assert scene.start(f"w{number:04}") is None
+    return scene
+
+
+def test_one_decision_revokes_leases_at_a_bounded_rate() -> None:
+    scene = crowd(1_000)
+    revoked: dict[int, int] = {}
+    commands: set[str] = set()
+    for second in range(14):
+        now = START + second * 1_000
+        for worker in scene.commanded(now):
+            commands.add(worker)
+            event = DrainAnswered("m", "decode", worker, "id", None)
+            effects = scene.drains.record_answer(event, bus_connected=True, now=now)
+            revoked[second] = revoked.get(second, 0) + sum(isinstance(e, RevokeWorkerLease) for e in effects)
+        if second == 3:
+            assert len(commands) == DRAINS_MAX
+    assert {second: count for second, count in revoked.items() if count} == {4: DRAINS_MAX, 9: DRAINS_MAX}
+    assert len(commands) == 3 * DRAINS_MAX
+    wake = scene.drains.next_wake()
+    assert wake is not None
+    assert wake > START + 13_000, "waiting drains cause no busy loop"
+
+
+def test_waiting_drains_are_commanded_as_soon_as_others_are_accepted() -> None:
+    scene = crowd(100)
+    first = scene.commanded(START)
+    assert len(first) == DRAINS_MAX
+    for worker in first[:30]:
+        scene.drains.record_answer(
+            DrainAnswered("m", "decode", worker, "id", accepted=True), bus_connected=True, now=START
+        )
+    assert scene.commanded(START + 1_000) == [f"w{number:04}" for number in range(DRAINS_MAX, DRAINS_MAX + 30)]
+
+
+def test_a_pool_with_many_unanswered_drains_delays_no_other_pool() -> None:
+    scene = crowd(100)
+    scene.fleet.register(registered("x", pool="other"), START)
+    scene.drains.start(scene.fleet, "m", "other", Victim("x", 1), "id", START)
+    assert scene.commanded(START)[-1] == "x"

@@ -9,7 +9,9 @@ from loadline import app
 from loadline.adapters.system_clock import SystemClock
 from loadline.config import Config, NatsKnobs, parse
 from loadline.core.controller import Controller
+from loadline.core.fleet.pool import DRAINS_MAX
 from loadline.core.migration.outcomes import MigrationCode, PairReport, PolicyReport
+from loadline.core.vocabulary.decisions import Victim
 from loadline.core.vocabulary.events import PauseChanged, PauseRequested, RegistryRead
 from loadline.core.vocabulary.samples import RegisteredWorker, WorkerRecord
 from loadline.core.vocabulary.status import AgentStatus
@@ -18,7 +20,7 @@ from loadline.runtime.service import EXPLANATIONS_MAX, Service
 from loadline.runtime.status_parts import PART_BYTES_MAX, STATUS_BYTES_MAX, join_status
 from loadline.sim.world.fitter import InlineFitter
 from loadline.wire.codec import encode
-from loadline.wire.messages import ExplainReply, ExplainRequest, OperatorReply, PauseCommand, StatusRequest
+from loadline.wire.messages import DrainOrder, ExplainReply, ExplainRequest, OperatorReply, PauseCommand, StatusRequest
 from tests.support.memory import MemoryBus, MemoryStore
 from tests.waiting import until
 
@@ -91,6 +93,21 @@ def test_orders_are_answered_once_they_hold_and_one_after_the_other() -> None:
             assert not answer.done()
             runtime.controller.handle([PauseChanged("m", paused)], runtime.clock.now_ms())
             assert reply(await answer).accepted
+
+    run_scenario(scenario)
+
+
+def test_a_drain_beyond_the_limit_of_its_pool_is_refused() -> None:
+    async def scenario(runtime: Runtime, service: Service) -> None:
+        names = [f"w{number}" for number in range(DRAINS_MAX + 1)]
+        records = [WorkerRecord("m", "pool-0", name, "aggregated", 1) for name in names]
+        now, state = runtime.clock.now_ms(), runtime.controller.state
+        runtime.controller.handle([RegistryRead([RegisteredWorker(record, 5) for record in records])], now)
+        for name in names[:-1]:
+            assert reply(await service._drain(encode(DrainOrder("m", "pool-0", name)))).accepted
+            state.drains.start(state.fleet, "m", "pool-0", Victim(name, 1), "id", now)
+        refused = reply(await service._drain(encode(DrainOrder("m", "pool-0", names[-1]))))
+        assert (refused.accepted, refused.detail.split(" ")[0]) == (False, str(DRAINS_MAX))
 
     run_scenario(scenario)
 

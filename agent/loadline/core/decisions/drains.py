@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct, field
 
 from loadline.core.fleet.fleet import Fleet
-from loadline.core.fleet.pool import Pool
+from loadline.core.fleet.pool import DRAINS_MAX, Pool
 from loadline.core.fleet.worker import WorkerState
 from loadline.core.vocabulary.decisions import Victim
 from loadline.core.vocabulary.effects import Effect, RaiseAlarm, RevokeWorkerLease, SendDrain
@@ -179,6 +179,8 @@ class Drains(Struct):
     def tick(self, fleet: Fleet, epoch: int, listening_since_ms: int | None, now: int) -> list[Effect]:
         """Send drain commands that are due; close drains of workers that died or are overdue.
 
+        Of each pool, at most ``DRAINS_MAX`` drains are commanded before an answer or a revocation; the rest wait.
+
         Args:
             fleet: The fleet.
             epoch: Epoch of the leader, for the commands.
@@ -187,6 +189,7 @@ class Drains(Struct):
             now: Unix time in ms.
         """
         effects: list[Effect] = []
+        unanswered: Counter[tuple[str, str]] = Counter()
         for drain in list(self.open.values()):
             drain.look_at_ms = now + CHECK_INTERVAL_MS
             worker = fleet.models[drain.model].pools[drain.pool].workers.get(drain.worker)
@@ -200,13 +203,18 @@ class Drains(Struct):
                 self._finish(drain, "died", fleet, now)
                 text = f"{drain.worker} became silent while it was draining"
                 effects.append(RaiseAlarm("drain_died", drain.model, text))
-            elif not drain.accepted and now >= drain.ask_at_ms:
-                # The answer or its absence schedules the next command; this time covers the loss of that event.
-                drain.ask_at_ms = now + 5 * self.knobs.retry_ms
-                if listening_since_ms is not None:
-                    effects.append(self._command(drain, worker, epoch, now))
-                else:
-                    drain.ask_at_ms = now + self.knobs.retry_ms
+            elif not drain.accepted:
+                pool = drain.model, drain.pool
+                if unanswered[pool] >= DRAINS_MAX:  # it waits, so that one decision cannot revoke thousands of leases
+                    drain.ask_at_ms = drain.look_at_ms
+                elif now >= drain.ask_at_ms:
+                    # The answer or its absence schedules the next command; this time covers the loss of that event.
+                    drain.ask_at_ms = now + 5 * self.knobs.retry_ms
+                    if listening_since_ms is not None:
+                        effects.append(self._command(drain, worker, epoch, now))
+                    else:
+                        drain.ask_at_ms = now + self.knobs.retry_ms
+                unanswered[pool] += not drain.revoked
         return effects
 
     def next_wake(self) -> int | None:

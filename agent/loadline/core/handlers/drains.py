@@ -44,6 +44,9 @@ def drain_requested(turn: Turn, event: DrainRequested) -> None:
     if worker is None:
         state.reject(Rejection.UNKNOWN_WORKER)
         return
+    if not worker.draining and state.drains_full(event.model, event.pool):
+        state.reject(Rejection.DRAINS_FULL)
+        return
     for known in state.fleet.models[event.model].pools.values():
         if known.desired is None:
             known.reset_desired(known.effective_target(now), now)  # otherwise the target would shrink with the worker

@@ -6,6 +6,7 @@ from loadline.core.decisions.drains import Drains
 from loadline.core.decisions.leadership import Leadership
 from loadline.core.decisions.ledger import Ledger
 from loadline.core.fleet.fleet import Fleet, Model
+from loadline.core.fleet.pool import DRAINS_MAX
 from loadline.core.migration.memory import MigrationMemory
 from loadline.core.planning.allocation.fleet_allocation import FleetAllocation
 from loadline.core.planning.allocation.fleet_budget import FleetBudget
@@ -79,6 +80,13 @@ class AgentState(Struct):
             return False
         registering = now - self.acting_since_ms < self.fleet.knobs.stale_after_ms
         return not registering or all(pool.desired is not None for pool in model.pools.values())
+
+    def drains_full(self, model: str, pool: str) -> bool:
+        """Return True if as many workers of a pool drain, or are victims of a pending decision, as one may name."""
+        entry = self.ledger.entries.get(model)
+        targets = () if entry is None or entry.pending is None else entry.pending.targets
+        victims = {victim for target in targets if target.pool == pool for victim in target.victims}
+        return len(victims.union(self.drains.of_pool(model, pool))) >= DRAINS_MAX
 
     def count(self, counter: str) -> None:
         """Increment a counter."""

@@ -329,6 +329,7 @@ class Rejection(StrEnum):
     UNKNOWN_DECISION = "unknown_decision"
     UNKNOWN_DRAIN = "unknown_drain"
     POOL_FULL = "pool_full"
+    DRAINS_FULL = "drains_full"
 
 
 class Reason(Struct, frozen=True, omit_defaults=True):
