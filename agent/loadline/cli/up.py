@@ -71,8 +71,7 @@ def up(options: argparse.Namespace) -> int:
     )
     length = f"for {options.for_s:g} s" if options.for_s else "until Ctrl-C or the end of the trace"
     header = f"loadline demo: {options.mode}, {options.load} copies of the trace at {options.speed:g}x, {length}"
-    with display.make_display(header) as shown:
-        outcome = asyncio.run(run_demo(demo, shown))
+    outcome = asyncio.run(run_demo(demo, display.make_display(header)))
     if outcome is None:
         print("stopped before the load started")
     else:

@@ -78,8 +78,10 @@ class StatusMonitor:
             self._view.line(f"decision #{decision.sequence} {decision.state}")
 
 
-async def run_demo(options: DemoOptions, view: Display) -> tuple[DemoResult, int] | None:
+async def run_demo(options: DemoOptions, display: Display) -> tuple[DemoResult, int] | None:
     """Run the demo until its time is over, its trace ends, or SIGINT or SIGTERM.
+
+    The display begins after the signal handlers, so a user who sees it can stop the demo.
 
     Returns:
         The result and the number of decisions; None if it was stopped before the load started.
@@ -90,6 +92,11 @@ async def run_demo(options: DemoOptions, view: Display) -> tuple[DemoResult, int
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
+    with display as view:
+        return await _run_until(stop, options, view)
+
+
+async def _run_until(stop: asyncio.Event, options: DemoOptions, view: Display) -> tuple[DemoResult, int] | None:
     stack, monitor = DemoStack(options, view.line), StatusMonitor(view)
     bus: NatsBus | None = None
     try:

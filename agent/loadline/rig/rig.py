@@ -23,7 +23,7 @@ from loadline.rig.servers import EtcdServer, NatsServer, free_port
 from loadline.wire.codec import encode
 from loadline.wire.keys import Keys
 
-READY_S = 20.0
+READY_S = 60.0
 POLL_S = 0.01
 # etcd allows at most 128 writes in a transaction.
 WRITES_MAX = 100
@@ -66,7 +66,7 @@ class ChildAgent:
         """Wait until ``/readyz`` returns 200; return the seconds that it took.
 
         Raises:
-            LoadlineError: The agent ended, or is not ready within 20 s.
+            LoadlineError: The agent ended, or is not ready within 60 s.
         """
         began = time.monotonic()
         while self.get("/readyz")[0] != 200:  # noqa: PLR2004 - HTTP OK
