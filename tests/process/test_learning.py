@@ -74,19 +74,22 @@ def test_a_start_up_that_was_learned_is_known_after_a_restart_of_all_agents(rig:
         made.load(kv=0.7)
         await made.add("decode", "d3")
 
-        async def kept() -> bool:
-            return await stored(store) is not None
+        async def stored_ms() -> int | None:
+            learned = await stored(store)
+            return max(learned.start_ups_ms.get("decode", []), default=None) if learned else None
 
-        await until_async(kept, "what was learned")
-        learned = await stored(store)
-        assert learned is not None
-        assert start_up_ms(made) == max(learned.start_ups_ms["decode"])
+        async def agree() -> bool:
+            return await stored_ms() == start_up_ms(made)
+
+        await until(lambda: start_up_ms(made) is not None, "a start-up is measured")
+        await until_async(agree, "what was learned is stored")
         for agent in agents:
             agent.kill()
+        known_ms = await stored_ms()
         made.observer.statuses.clear()
         start(rig, "c")
         await until(lambda: made.observer.leader() is not None)
-        assert start_up_ms(made) == max(learned.start_ups_ms["decode"])
+        assert start_up_ms(made) == known_ms
 
     run_scenario(rig, scenario)
 
