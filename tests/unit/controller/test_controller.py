@@ -193,7 +193,7 @@ def test_a_shutdown_resigns_and_stops_decisions() -> None:
 def test_a_follower_campaigns_once_the_leader_key_is_removed() -> None:
     world = ControllerWorld()
     world.controller.handle([BusConnectionChanged(connected=True)], world.now)
-    world.controller.handle([CampaignLost("all", "other")], world.now)
+    world.controller.handle([CampaignLost("all", "other", beat=8)], world.now)
     assert world.controller.handle([], world.now + 1_000) == []
     effects = world.controller.handle([LeaderChanged("all", "", 0, 9)], world.now + 2_000)
     assert [type(e) for e in effects] == [Campaign]
