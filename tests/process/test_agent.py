@@ -345,11 +345,12 @@ def test_a_record_that_cannot_be_read_is_no_worker(rig: Rig) -> None:
 
     async def scenario(made: AgentFleet) -> None:
         await made.add("decode", "d1")
-        store, key = EtcdStore(EtcdKnobs(endpoints=(rig.etcd.url,))), Keys("default").worker(MODEL, "decode", "d1")
+        store, key = EtcdStore(EtcdKnobs(endpoints=(rig.etcd.url,))), Keys("default").worker(MODEL, "decode", "d2")
         try:
             await store.commit([], [Write(key, b"{}")])
-            await until(lambda: "d1" not in made.ready())
-            assert 'loadline_rejected_total{reason="invalid"}' in agent.get("/metrics")[1]
+            await until(lambda: 'loadline_rejected_total{reason="invalid"}' in agent.get("/metrics")[1])
+            await made.add("decode", "d3")
+            assert made.registered() == {"d1", "d3"}
         finally:
             await store.close()
 
