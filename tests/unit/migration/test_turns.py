@@ -68,7 +68,7 @@ def stopping(world: MigrationWorld) -> None:
 
 
 def following(world: MigrationWorld) -> None:
-    world.controller.handle([LeaderChanged("all", "agent-2", 8, 8), CampaignLost("all", "agent-2")], world.now)
+    world.controller.handle([LeaderChanged("all", "agent-2", 8, 8), CampaignLost("all", "agent-2", beat=8)], world.now)
 
 
 @pytest.mark.parametrize("forbid", [away, paused, stopping, following])
