@@ -1,8 +1,7 @@
-"""NATS as ``ports.Bus``, on nats-py: at most once, never late.
+"""NATS as ``ports.Bus``, on nats-py. Delivery is at most once; nothing buffered before an outage is sent after it.
 
-Every connection is a fresh client of the library that is not allowed to reconnect by itself. So nothing that was
-buffered before an outage is delivered after it, credentials are read anew each time, and a connection that the server
-closed for good (such as one whose user expired) is no special case.
+Every connection is a new client of the library that must not reconnect by itself. Credentials are read anew for each
+connection, and one that the server closed for good (because its user expired, for example) is replaced like any other.
 """
 
 import asyncio
@@ -35,9 +34,9 @@ _RETRY_FIRST_S = 0.1
 _RETRY_MAX_S = 5.0
 # Limit on bytes waiting for a server that does not read.
 _UNSENT_BYTES_MAX = 8 * 2**20
-# The same for replies: reading must leave the rest to decisions and commands.
+# Lower limit for replies, so that replies to queries leave buffer space for decisions and commands.
 _UNSENT_REPLIES_MAX = 2**20
-# Writing 8 MiB takes about 5 ms of the loop's time.
+# Rate limit for all replies together: writing 8 MiB occupies the event loop for about 5 ms.
 _REPLY_BYTES_PER_S = 8 * 2**20
 
 _Listen = Callable[[NatsClient], Awaitable[object]]
@@ -69,18 +68,18 @@ class NatsBus:
         self._name = name
         self._on_oversized = on_oversized
         self._tls = tls_context(knobs)
-        # Held while the list of what to listen to grows or is carried over to a new connection: nothing is missed.
-        self._listening = asyncio.Lock()
+        # Held while a subscription is added and while all are created again on a new connection, so that none is lost.
+        self._subscriptions_lock = asyncio.Lock()
         self._subscriptions: list[_Listen] = []
         self._client: NatsClient | None = None
         self._connecting: asyncio.Task[None] | None = None
-        self._replies_paid_s = 0.0
+        self._reply_budget_used_until_s = 0.0
         self.last_error = ""
         """Text of the newest error of the connection; empty after a good connect."""
         self.denied = 0
         """Publishes and subscriptions that the server denied, which it reports asynchronously."""
         self.slow_consumers = 0
-        """Frames that the library dropped for a slow consumer."""
+        """Frames that nats-py dropped because a subscription did not keep up."""
         self.requests_dropped = 0
         """Requests that were dropped because too many waited."""
         self.replies_dropped = 0
@@ -98,24 +97,24 @@ class NatsBus:
         await attempted.wait()
 
     async def subscribe(self, subject: str, offer: FrameHandler) -> None:
-        """Hand every frame on the subject to ``offer``; when this returns and the bus is up, the server knows of it."""
+        """Pass every frame on the subject to ``offer``; if connected, the server has subscribed when this returns."""
         bytes_max, on_oversized = self._knobs.frame_bytes_max, self._on_oversized
 
-        def check_size(frame_subject: str, data: bytes) -> None:
+        def offer_unless_oversized(frame_subject: str, data: bytes) -> None:
             if len(data) <= bytes_max:
                 offer(frame_subject, data)
             else:
                 on_oversized(frame_subject)
 
-        await self._subscribe(lambda client: client.subscribe_frames(subject, check_size))
+        await self._subscribe(lambda client: client.subscribe_frames(subject, offer_unless_oversized))
 
-    async def answer(self, subject: str, answer: RequestHandler) -> None:
+    async def answer(self, subject: str, handler: RequestHandler) -> None:
         """Answer requests on the subject, one at a time."""
 
         async def respond(message: Msg) -> None:
-            reply = await self._reply(message.subject, message.data, answer)
+            reply = await self._compute_reply(message.subject, message.data, handler)
             if reply is not None and message.reply:
-                await self._respond(message.subject, reply, message.respond)
+                await self._send_reply(message.subject, reply, message.respond)
 
         await self._subscribe(lambda client: client.subscribe_commands(subject, respond))
 
@@ -126,7 +125,16 @@ class NatsBus:
         endpoints: Mapping[str, tuple[str, RequestHandler]],
         commands: Collection[str] = (),
     ) -> None:
-        """Offer a NATS micro service. Every agent gets every request; the one that has an answer gives it."""
+        """Offer a NATS micro service.
+
+        Every agent receives every request; only an agent whose handler returns a reply sends one.
+
+        Args:
+            name: Name of the service.
+            version: Version of the service.
+            endpoints: Subject and handler of each endpoint, by name.
+            commands: Endpoints that change state; requests to the others are dropped first under load.
+        """
 
         async def listen(client: NatsClient) -> None:
             await self._serve(client, name, version, endpoints, commands)
@@ -137,11 +145,11 @@ class NatsBus:
         """Publish now, or fail without queueing.
 
         Raises:
-            BusUnavailable: The bus is away, does not take the frame, or it is larger than the server permits.
+            BusUnavailable: NATS is not connected, too many bytes wait to be sent, or the payload is too large for it.
         """
         client = self._reachable()
         if client.unsent_bytes > _UNSENT_BYTES_MAX:
-            raise BusUnavailable(f"NATS does not read: {client.unsent_bytes} bytes wait to be sent")
+            raise BusUnavailable(f"the NATS server reads too slowly: {client.unsent_bytes} bytes wait to be sent")
         try:
             await client.publish(subject, payload)
         except nats.errors.Error as error:
@@ -151,17 +159,18 @@ class NatsBus:
         """Publish and wait for one reply.
 
         Raises:
-            BusUnavailable: The bus is away, nobody listens, nobody answered in time, or the answer is an error.
+            NoSubscriber: The subject has no subscriber.
+            BusUnavailable: NATS is not connected, there is no reply in time, or the reply is an error.
         """
         try:
             reply = await self._reachable().request(subject, payload, timeout=timeout_s)
         except nats.errors.NoRespondersError as error:
-            raise NoSubscriber(f"no answer on {subject}: {_text(error)}") from error
+            raise NoSubscriber(f"no subscriber on {subject}: {_text(error)}") from error
         except (nats.errors.Error, TimeoutError) as error:
-            raise BusUnavailable(f"no answer on {subject}: {_text(error)}") from error
+            raise BusUnavailable(f"no reply on {subject}: {_text(error)}") from error
         problem = (reply.headers or {}).get("Nats-Service-Error")
         if problem is not None:
-            raise BusUnavailable(f"no answer on {subject}: {problem}")
+            raise BusUnavailable(f"error reply on {subject}: {problem}")
         data: bytes = reply.data
         return data
 
@@ -227,43 +236,43 @@ class NatsBus:
                 closed_cb=client.on_closed,
                 **options,
             )
-            async with self._listening:
+            async with self._subscriptions_lock:
                 for listen in self._subscriptions:
                     await listen(client)
                 await client.flush_all()
                 self._client, self.last_error = client, ""
 
     async def _subscribe(self, listen: _Listen) -> None:
-        async with self._listening:
+        async with self._subscriptions_lock:
             self._subscriptions.append(listen)
             if self._client is not None:
-                with contextlib.suppress(nats.errors.Error):  # the connection went: the next one has it
+                with contextlib.suppress(nats.errors.Error):  # the connection was lost; the next one subscribes again
                     await listen(self._client)
                     await self._client.flush_all()
 
     async def _serve(
         self, client: NatsClient, name: str, version: str, endpoints: _Endpoints, commands: Collection[str]
     ) -> None:
-        # The library puts all services into one queue group, which hands a request to any one of them. A group of its
-        # own for each agent hands it to all.
-        alone = secrets.token_hex(8)
+        # The library puts all services into one queue group, which passes a request to any one of them. With a group
+        # for each agent, every agent receives it.
+        own_queue_group = secrets.token_hex(8)
         service = await micro.add_service(
-            client, name=name, version=version, queue_group=alone, metadata={"agent": self._name}
+            client, name=name, version=version, queue_group=own_queue_group, metadata={"agent": self._name}
         )
-        for endpoint, (subject, answer) in endpoints.items():
+        for endpoint, (subject, handler) in endpoints.items():
             if endpoint in commands:
-                client.allow_commands(subject)
-            await service.add_endpoint(name=endpoint, subject=subject, handler=self._handler(answer))
+                client.use_command_limits(subject)
+            await service.add_endpoint(name=endpoint, subject=subject, handler=self._service_handler(handler))
 
-    def _handler(self, answer: RequestHandler) -> Callable[[Request], Awaitable[None]]:
+    def _service_handler(self, handler: RequestHandler) -> Callable[[Request], Awaitable[None]]:
         async def handle(request: Request) -> None:
-            reply = await self._reply(request.subject, request.data, answer)
+            reply = await self._compute_reply(request.subject, request.data, handler)
             if reply is not None:
-                await self._respond(request.subject, reply, request.respond)
+                await self._send_reply(request.subject, reply, request.respond)
 
         return handle
 
-    async def _respond(self, subject: str, reply: bytes, respond: Callable[[bytes], Awaitable[None]]) -> None:
+    async def _send_reply(self, subject: str, reply: bytes, respond: Callable[[bytes], Awaitable[None]]) -> None:
         client = self._client
         if client is None or client.unsent_bytes > _UNSENT_REPLIES_MAX:
             self.replies_dropped += 1
@@ -273,19 +282,20 @@ class NatsBus:
         except nats.errors.Error as error:
             _log.warning("not_answered", subject=subject, error=_text(error))
         now_s = asyncio.get_running_loop().time()
-        self._replies_paid_s = max(now_s, self._replies_paid_s) + len(reply) / _REPLY_BYTES_PER_S
-        await asyncio.sleep(self._replies_paid_s - now_s)  # delays the next answer on this subject
+        start_s = max(now_s, self._reply_budget_used_until_s)
+        self._reply_budget_used_until_s = start_s + len(reply) / _REPLY_BYTES_PER_S
+        await asyncio.sleep(self._reply_budget_used_until_s - now_s)  # delays the next answer on this subject
 
     def _count_dropped(self) -> None:
         self.requests_dropped += 1
 
-    async def _reply(self, subject: str, data: bytes, answer: RequestHandler) -> bytes | None:
+    async def _compute_reply(self, subject: str, data: bytes, handler: RequestHandler) -> bytes | None:
         if len(data) > self._knobs.frame_bytes_max:
             self._on_oversized(subject)
             return None
         try:
-            return await answer(data)
-        except Exception as error:  # noqa: BLE001 - a request must not end the service, nor be told of our insides
+            return await handler(data)
+        except Exception as error:  # noqa: BLE001 - a failing request must not stop the service, and the client must not see internal errors
             _log.error("answer_failed", subject=subject, error=repr(error))
             return None
 
@@ -297,14 +307,14 @@ class NatsBus:
         self._note(error)
 
     def _note(self, error: Exception) -> None:
-        if not (self.last_error and isinstance(error, nats.errors.NoServersError)):  # what each server said tells more
+        if not (self.last_error and isinstance(error, nats.errors.NoServersError)):  # the earlier one has the cause
             self.last_error = _text(error)
         _log.warning("nats_error", error=_text(error))
 
     def _reachable(self) -> NatsClient:
         client = self._client
         if client is None or not client.is_connected:
-            raise BusUnavailable(f"NATS is away: {self.last_error or 'not connected'}")
+            raise BusUnavailable(f"not connected to NATS: {self.last_error or 'no connection yet'}")
         return client
 
 

@@ -55,11 +55,11 @@ class NatsClient(Client):
 
     async def subscribe_commands(self, subject: str, callback: _Callback) -> None:
         """Pass every request on the subject to a callback, one at a time."""
-        self.allow_commands(subject)
+        self.use_command_limits(subject)
         await self.subscribe(subject, cb=callback)
 
-    def allow_commands(self, subject: str) -> None:
-        """Queue requests on the subject as commands; others are queries."""
+    def use_command_limits(self, subject: str) -> None:
+        """Apply ``COMMAND_LIMITS`` to requests on the subject; the lower ``QUERY_LIMITS`` apply to all others."""
         self._limits[subject] = COMMAND_LIMITS
 
     async def subscribe(  # type: ignore[override]  # the other arguments are unused

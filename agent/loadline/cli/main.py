@@ -92,7 +92,7 @@ def _remote(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
         "--config", type=Path, metavar="FILE", help="read server, login and root from the agent's configuration"
     )
     connection.add_argument("--nats", metavar="URL", help="NATS server (default: nats://127.0.0.1:4222)")
-    connection.add_argument("--root", help="first tokens of every subject (default: loadline)")
+    connection.add_argument("--root", help="prefix of every NATS subject (default: loadline)")
     parser.add_argument("--json", action="store_true", help="print the answer as JSON")
     return parser
 

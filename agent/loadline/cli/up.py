@@ -34,7 +34,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         default="disaggregated",
         help="separate prefill and decode pools, or one aggregated pool (default: %(default)s)",
     )
-    add("--speed", type=_above_zero, default=defaults.SPEED, help="virtual seconds per second (default: %(default)g)")
+    add("--speed", type=_speed, default=defaults.SPEED, help="virtual seconds per second (default: %(default)g)")
     add("--load", type=_count, default=defaults.LOAD, help="superposed copies of the trace (default: %(default)s)")
     add(
         "--agents",
@@ -44,7 +44,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--attach-nats", default="", metavar="URL", help="use a running NATS server instead of starting one")
     add("--attach-etcd", default="", metavar="URL", help="use a running etcd instead of starting one")
-    add("--root", type=_root, default="loadline-demo", help="first tokens of every subject (default: %(default)s)")
+    add("--root", type=_root, default="loadline-demo", help="prefix of every NATS subject (default: %(default)s)")
     add("--namespace", default="demo", help="etcd keys are under /loadline/<namespace>/ (default: %(default)s)")
     add("--http-port", type=int, default=0, help="port on which the first agent serves /metrics (default: none)")
     add("--directory", type=Path, help="folder for logs, data and journals (default: .loadline/up-<process id>)")
@@ -106,7 +106,7 @@ def _duration(text: str) -> float:
     return float(match[1]) * UNITS_S[match[2] or "s"]
 
 
-def _above_zero(text: str) -> float:
+def _speed(text: str) -> float:
     value = float(text)
     if not 0 < value <= SPEED_MAX:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0 and at most {SPEED_MAX:g}")

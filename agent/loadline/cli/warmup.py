@@ -1,4 +1,4 @@
-"""Option ``--load-predictor-warmup-trace``: traces from which load predictors start warm."""
+"""Option ``--load-predictor-warmup-trace``: recorded load that is the history of the first forecasts."""
 
 import argparse
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="[MODEL=]FILE",
-        help="trace of the load before the start, as history of the first forecasts; once per model",
+        help="trace of past load, used as history for the first forecasts; give the option once per model",
     )
 
 
@@ -43,8 +43,8 @@ def warmed(config: Config, options: argparse.Namespace) -> Config:
             raise ConfigError(OPTION, f"names model {name} twice", "Name one trace for each model.")
         if planners[name] in PLANNERS and not _forecasts(planners[name]):
             problem = f"the {planners[name]} planner of model {name} does not forecast"
-            able = ", ".join(sorted(filter(_forecasts, PLANNERS)))
-            raise ConfigError(OPTION, problem, f"Choose one of {able}, or omit it.")
+            forecasting = ", ".join(sorted(filter(_forecasts, PLANNERS)))
+            raise ConfigError(OPTION, problem, f"Choose one of the planners {forecasting}, or omit the option.")
         traces[name] = file
     models = (
         replace(model, load_predictor_warmup_trace=traces.get(model.name, model.load_predictor_warmup_trace))
@@ -69,17 +69,17 @@ def warnings(config: Config) -> Iterator[str]:
 
 
 def _named(text: str, planners: dict[str, str]) -> tuple[str, str]:
-    """Split the value of the option into model and file."""
+    """Split the value of the option into model and file; without a model, find the one that forecasts."""
     name, equals, file = text.partition("=")
     if equals and name in planners:
         return name, file
     if equals and not Path(text).exists():  # a file name may contain =, too
         raise ConfigError(OPTION, f"{name!r} is not a model", f"Known are: {', '.join(sorted(planners))}.")
-    able = sorted(name for name, planner in planners.items() if _forecasts(planner))
-    if len(able) > 1:
+    forecasting = sorted(name for name, planner in planners.items() if _forecasts(planner))
+    if len(forecasting) > 1:
         remedy = f"Write MODEL={text}, once per model."
-        raise ConfigError(OPTION, f"{text} may belong to {' or '.join(able)}", remedy)
-    return (able or sorted(planners))[0], text
+        raise ConfigError(OPTION, f"{text} may belong to {' or '.join(forecasting)}", remedy)
+    return (forecasting or sorted(planners))[0], text  # the caller reports a model that does not forecast
 
 
 def _forecasts(planner: str) -> bool:

@@ -1,4 +1,4 @@
-"""Client of a frontend: counts arrivals and finished requests, and publishes them every interval, zeros included.
+"""Client for frontends: counts arrivals and finished requests and publishes them every interval, even if none came.
 
     async with FrontendClient("llama", "frontend-1", nats=NatsKnobs()) as frontend:
         frontend.arrived(isl_tokens=812)
@@ -25,13 +25,13 @@ from loadline.wire.subjects import Subjects
 
 
 class FrontendClient:
-    """Traffic of one model at one frontend, as an async context manager.
+    """Reporter of the traffic of one model at one frontend, as an async context manager.
 
     Args:
         model: The served model.
         frontend: This frontend's name.
         nats: Where NATS is; the default is this host.
-        root: First tokens of every subject.
+        root: Prefix of every NATS subject.
         interval_ms: Time between two reports. A report that cannot be published at the end of its interval is dropped.
         bus: A connected bus to use instead of ``nats``; it stays open.
     """
@@ -47,9 +47,9 @@ class FrontendClient:
         bus: Bus | None = None,
     ) -> None:
         self.queued = 0
-        """Requests held because no worker can accept them now; keep it up to date."""
+        """Requests that wait because no worker can accept them now; keep it up to date."""
         self.in_flight = 0
-        """Requests that workers hold now; keep it up to date."""
+        """Requests that workers process now; keep it up to date."""
         self._model = model
         self._frontend = frontend
         self._connection = (bus, nats)

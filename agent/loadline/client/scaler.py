@@ -82,7 +82,7 @@ class ScalerClient(AsyncIterator[ReceivedDecision]):
         name: Name of this scaler, which its answers carry.
         models: Models whose decisions it applies.
         nats: Servers and login of NATS; by default on this host.
-        root: First tokens of every subject.
+        root: Prefix of every NATS subject.
         bus: A connected bus to use instead of ``nats``; it stays open.
     """
 

@@ -60,7 +60,7 @@ class WorkerClient:
         record: Description of the worker; registered as ``starting`` until ``ready`` is called.
         nats: Servers and login of NATS; by default on this host.
         etcd: Endpoints and login of etcd; by default on this host.
-        root: First tokens of every subject.
+        root: Prefix of every NATS subject.
         namespace: Keys live under ``/loadline/<namespace>/``.
         sample: Returns the engine's sample, or one per data-parallel rank. Called every interval and must be quick. The
             client numbers the samples, and stamps those whose ``timestamp_ms`` is 0.

@@ -38,7 +38,7 @@ class AgentKnobs(Knobs, frozen=True):
     ] = ""
     namespace: Annotated[Name, Meta(description="Keys live under /loadline/<namespace>/ in etcd.")] = "default"
     root: Annotated[
-        str, Meta(max_length=100, pattern=r"^[A-Za-z0-9_.-]+$", description="First tokens of every NATS subject.")
+        str, Meta(max_length=100, pattern=r"^[A-Za-z0-9_.-]+$", description="Prefix of every NATS subject.")
     ] = "loadline"
     only: Annotated[
         Literal["", "migration"],

@@ -59,7 +59,7 @@ class EngineHost:
         engine: The engine.
         clock: Clock of virtual time.
         bus: A connected bus.
-        root: First tokens of every subject.
+        root: Prefix of every NATS subject.
     """
 
     def __init__(

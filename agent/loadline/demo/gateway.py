@@ -230,7 +230,7 @@ def parse_options(arguments: list[str]) -> argparse.Namespace:
     add("--mode", choices=tuple(ROLES), default="disaggregated")
     add("--nats", default="nats://127.0.0.1:4222")
     add("--etcd", default="http://127.0.0.1:2379")
-    add("--root", default="loadline", help="first tokens of every subject")
+    add("--root", default="loadline", help="prefix of every NATS subject")
     add("--namespace", default="default", help="keys live under /loadline/<namespace>/")
     add("--trace", type=Path, default=defaults.TRACE, help="a trace in CSV or JSON Lines, plain or gzipped")
     add("--start-s", type=float, default=0.0, help="position in the trace to start from")

@@ -119,7 +119,7 @@ def _options(arguments: list[str]) -> argparse.Namespace:
     add("--name", required=True, help="unique name of the worker")
     add("--nats", default="nats://127.0.0.1:4222")
     add("--etcd", default="http://127.0.0.1:2379")
-    add("--root", default="loadline", help="first tokens of every subject")
+    add("--root", default="loadline", help="prefix of every NATS subject")
     add("--namespace", default="default", help="keys live under /loadline/<namespace>/")
     add("--speed", type=float, default=defaults.SPEED, help="virtual seconds per real second")
     add("--start-delay-s", type=float, default=defaults.START_DELAY_S, help="real seconds from start to ready")

@@ -47,9 +47,7 @@ class LocalKnobs(_StrictKnobs, frozen=True):
 
     models: Annotated[tuple[LocalModelKnobs, ...], Meta(min_length=1, max_length=1024)]
     nats: NatsKnobs = NatsKnobs()
-    root: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.-]+$", description="First tokens of every NATS subject.")] = (
-        "loadline"
-    )
+    root: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.-]+$", description="Prefix of every NATS subject.")] = "loadline"
     name: Annotated[Name, Meta(description="Name in the answers to decisions.")] = "local"
     log_directory: Annotated[
         str, Meta(description="Folder for one <worker>.log each; empty: the scaler's own output.")

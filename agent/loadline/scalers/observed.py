@@ -31,7 +31,7 @@ class ObservedScaler:
     Args:
         scaler: Source of decisions, entered.
         bus: Bus with the agents' status.
-        root: First tokens of every subject.
+        root: Prefix of every NATS subject.
     """
 
     def __init__(self, scaler: ScalerClient, bus: Bus, root: str = "loadline") -> None:

@@ -1,4 +1,8 @@
-"""Claims of a worker that its frontends have not answered, repeated until a time limit. Pure."""
+"""Pending ownership claims of a worker, without I/O.
+
+A worker that receives a migrated request claims it from the request's frontend. An unanswered claim is repeated until a
+time limit.
+"""
 
 from typing import Final
 
@@ -11,7 +15,7 @@ from loadline.core.vocabulary.samples import WorkerRecord
 CLAIM_RETRY_MS: Final = 100
 """Pause before an unanswered claim is repeated."""
 CLAIM_TIMEOUT_MS: Final = 30_000
-"""Time after which a frontend that does not answer claims counts as gone, with its users."""
+"""Time after which a frontend that does not answer claims is considered dead; its requests are dropped."""
 
 
 class _PendingClaim(Struct):
@@ -26,7 +30,7 @@ class PendingClaims:
     Args:
         record: Description of the worker.
         retry_ms: Pause before an unanswered claim is repeated.
-        timeout_ms: Time after which the frontend counts as gone; None: never.
+        timeout_ms: Time after which the frontend is considered dead; None: never.
     """
 
     def __init__(self, record: WorkerRecord, retry_ms: int, timeout_ms: int | None) -> None:
@@ -39,7 +43,7 @@ class PendingClaims:
         return len(self._pending)
 
     def begin(self, request: HandedRequest, now_ms: int) -> list[Effect]:
-        """Claim a request under its hop."""
+        """Claim ownership of a request; its hop counts the migrations so far, and an older hop cannot claim it."""
         message = ClaimRequest(request.request_id, self._record.worker, self._record.incarnation, request.hop)
         self._pending[request.request_id, request.hop] = _PendingClaim(request.frontend, message, now_ms)
         return [SendClaim(request.frontend, message)]
@@ -47,7 +51,11 @@ class PendingClaims:
     def on_reply(
         self, request_id: str, hop: int, reply: ClaimReply | None, now_ms: int
     ) -> tuple[ClaimReply | None, list[Effect]]:
-        """Return the outcome of a pending claim, or None and the repeated claim. ``reply`` None: no answer."""
+        """Return the outcome of a claim and the effects.
+
+        Without a reply (None) the claim is repeated, or counts as refused after the time limit. A claim that is not
+        pending has no outcome and no effects.
+        """
         claim = self._pending.get((request_id, hop))
         if claim is None:
             return None, []

@@ -15,14 +15,14 @@ from loadline.core.vocabulary.events import (
 
 
 def leadership_won(turn: Turn, event: LeadershipWon) -> list[Effect]:
-    """Lead if the lease is still valid; the decisions are then read before anything is decided."""
+    """Start to lead if the lease is still valid, and read all decisions from etcd before making new ones."""
     state = turn.state
     effects = state.leadership.won(event, turn.now)
     if state.leading:
         state.count("leaderships_won")
         state.reread_decisions(turn.now)
         if event.deposed:
-            text = f"{event.deposed} did not write its key in time, but its lease is alive: find out who renews leases"
+            text = f"{event.deposed} stopped writing its key, but its lease is alive: another client may renew it"
             effects.append(RaiseAlarm("leader_deposed", "", text))
         if state.ledger.detect_store_rollback(event.epoch):
             text = "etcd has lost data: scalers and workers refuse this leader's older epoch until they are restarted"
@@ -31,7 +31,7 @@ def leadership_won(turn: Turn, event: LeadershipWon) -> list[Effect]:
 
 
 def campaign_lost(turn: Turn, event: CampaignLost) -> None:
-    """Record that another agent leads."""
+    """Record that the campaign failed: another agent leads, or the store was unreachable."""
     turn.state.leadership.lost_campaign(event.leader, event.beat, turn.now)
 
 
@@ -68,9 +68,9 @@ def shutdown_requested(turn: Turn, _event: ShutdownRequested) -> None:
 
 
 def tick(turn: Turn) -> list[Effect]:
-    """Campaign, renew, step down or resign, whichever is due."""
+    """Campaign, renew, step down or resign as due; at the end of a term, abandon its drains and pending decisions."""
     state = turn.state
-    # Resign after the result of a commit in progress, which the next leader would otherwise have to read back.
+    # Wait for a commit in progress before resigning; otherwise its outcome is unknown to the next leader.
     committing = state.stopping and state.leading and any(entry.pending for entry in state.ledger.entries.values())
     resigning = state.stopping and not committing
     effects = state.leadership.resign(turn.now) if resigning else state.leadership.tick(turn.now)

@@ -47,8 +47,8 @@ def work_bound(trace: Trace, pools: Mapping[str, SimulatedPool], objectives: Obj
 def worker_seconds(arrivals: Sequence[Arrival], pool: SimulatedPool, objectives: ObjectiveKnobs) -> FloatArray:
     """Return the worker time of each request in this pool, in s; infinite for a request that does not fit.
 
-    Only sums are meaningful, since requests share batches. A request that cannot meet an objective even alone counts
-    with the maximum throughput.
+    Only sums are meaningful, since requests share batches. The time of a request that
+    misses an objective even alone is that at the maximum throughput.
     """
     isl = np.array([one.isl_tokens for one in arrivals], dtype=np.int64)
     osl = np.array([one.osl_tokens for one in arrivals], dtype=np.int64)
@@ -64,11 +64,15 @@ def worker_seconds(arrivals: Sequence[Arrival], pool: SimulatedPool, objectives:
 
 
 def _cached(arrivals: Sequence[Arrival]) -> IntArray:
-    """Return the cached prompt tokens of each request in an unlimited cache that all workers share."""
+    """Return an upper bound on the cached prompt tokens of each request.
+
+    They are those in an unlimited cache that all workers share, or those that the trace records, if more.
+    """
     seen: set[int] = set()
     cached = []
-    for one in arrivals:
-        known = next((place for place, block in enumerate(one.prefix) if block not in seen), len(one.prefix))
-        cached.append(min(max(known * PREFIX_BLOCK_TOKENS, one.hit_tokens), one.isl_tokens))
-        seen.update(one.prefix)
+    for arrival in arrivals:
+        prefix = arrival.prefix
+        blocks_seen = next((index for index, block in enumerate(prefix) if block not in seen), len(prefix))
+        cached.append(min(max(blocks_seen * PREFIX_BLOCK_TOKENS, arrival.hit_tokens), arrival.isl_tokens))
+        seen.update(prefix)
     return np.array(cached, dtype=np.int64)

@@ -1,4 +1,4 @@
-"""Forecasts and allocations in virtual time, computed at once so that results are reproducible."""
+"""Forecasts and allocations of a simulation, computed in the caller in zero virtual time: results are reproducible."""
 
 from typing import Final
 
@@ -8,7 +8,7 @@ from loadline.forecast import forecast
 from loadline.solver import solve
 
 _TIME_LIMIT_S: Final = 3_600.0
-"""Far above any problem of a simulation: results must not depend on the speed of the machine."""
+"""Limit that no allocation of a simulation reaches, so that results do not depend on the speed of the machine."""
 
 
 class InlineFitter:

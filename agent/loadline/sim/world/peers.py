@@ -1,4 +1,4 @@
-"""Requests and replies between workers and frontends, on subjects of the simulation alone."""
+"""Requests and replies between workers and frontends, on subjects that only the simulation uses."""
 
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
@@ -11,14 +11,14 @@ from loadline.sim.world.bus import BusConnection
 from loadline.wire.codec import Rejected, decode_as, encode
 
 TIMEOUT_S: Final = 2.0
-"""Time to answer a request."""
+"""Time limit of a reply."""
 
 Q = TypeVar("Q", bound=Struct)
 A = TypeVar("A", bound=Struct)
 
 
 class Acknowledgement(Struct, frozen=True):
-    """Reply of yes or no."""
+    """Reply that accepts or refuses a request."""
 
     accepted: bool
 
@@ -33,7 +33,10 @@ async def request(port: BusConnection, subject: str, message: Struct, kind: type
 
 
 def reply_handler(kind: type[Q], answer: Callable[[Q], Awaitable[Struct | None]]) -> RequestHandler:
-    """Return a handler for requests of this type; if ``answer`` returns None, another process may reply."""
+    """Return a handler that decodes requests of this type and encodes the reply.
+
+    It sends no reply if ``answer`` returns None, because the request is for another process, or if it is malformed.
+    """
 
     async def handle(payload: bytes) -> bytes | None:
         message = decode_as(kind, payload)
