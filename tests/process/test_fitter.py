@@ -173,7 +173,7 @@ def test_a_child_that_dies_again_and_again_is_not_started_at_once() -> None:
             answers = [await child.fit(question(), PATIENCE_S) for _ in range(3)]
             assert [stands_in(answer) for answer in answers] == ["away"] * 3
             assert answers[2] is not None
-            assert "waits" in answers[2].detail
+            assert "restarts after a wait" in answers[2].detail
 
     asyncio.run(ask())
 

@@ -19,10 +19,10 @@ SUBJECTS = Subjects("loadline")
 CODEC = Codec(SUBJECTS, 262_144)
 
 names = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x7f", min_codepoint=0x20), min_size=1)
-short_names = names.filter(lambda name: len(name) <= 128)
+short_names = names.filter(lambda name: len(name) <= 100)
 counts = st.integers(0, 2**53)
-maybe_counts = st.none() | counts
-floats = st.none() | st.floats(0, 1e12)
+batches, queues, arrivals = st.integers(0, 65_536), st.integers(0, 10_000_000), st.integers(0, 3_600_000_000)
+latencies = st.none() | st.just(0.0) | st.floats(1e-3, 1e12)
 samples = st.builds(
     WorkerSample,
     sequence=counts,
@@ -31,18 +31,18 @@ samples = st.builds(
     kv_blocks_used=st.none() | st.integers(0, 1000),
     kv_blocks_total=st.none() | st.integers(1000, 2000),
     kv_usage_ratio=st.none() | st.floats(0, 1),
-    waiting_requests=maybe_counts,
-    running_requests=maybe_counts,
-    itl_ms=floats,
-    ttft_ms=floats,
+    waiting_requests=st.none() | queues,
+    running_requests=st.none() | batches,
+    itl_ms=latencies,
+    ttft_ms=latencies,
     schedulable=st.booleans(),
 )
 traffic_samples = st.builds(
     TrafficSample,
     sequence=counts,
     interval_ms=st.integers(1, 3_600_000),
-    arrivals=counts,
-    isl_tokens=st.none() | st.floats(0, 1e7),
+    arrivals=arrivals,
+    isl_tokens=st.none() | st.just(0.0) | st.floats(1e-3, 1e7),
 )
 
 

@@ -352,7 +352,7 @@ MUTATIONS: dict[str, Mutation] = {
         constant(reconciliation, "_replace_missing", []), 1, "L3-applied"
     ),
     "reconciliation: drain surplus workers": Mutation(constant(reconciliation, "_drain_surplus", []), 13, "L3-applied"),
-    "ledger: drop refused commits": Mutation(handled(ev.CommitRefused, lambda *_args: None), 12, "L4-hold"),
+    "ledger: drop refused commits": Mutation(handled(ev.CommitRefused, lambda *_args: None), 12, "I9-settled"),
     "planner: grow": Mutation(wrapped(ThresholdPlanner, "_decide_by_kv", no_growth), 1, "L2-reference"),
     "controller: wake": Mutation(constant(controller.Controller, "next_wake", None), 0, "L5-turning"),
     "scaler: fence": Mutation(wrapped(DecisionFence, "classify", never_stale), 12, "I2-applied"),
