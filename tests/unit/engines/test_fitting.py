@@ -109,11 +109,11 @@ def test_all_sweeps_of_a_folder_are_read(tmp_path: Path) -> None:
     assert len(read_sweeps(both)) == 2
     folder = tmp_path / "results"
     folder.mkdir()
-    with pytest.raises(DataError, match="holds none of selected_prefill_interpolation"):
+    with pytest.raises(DataError, match="contains none of selected_prefill_interpolation"):
         read_sweeps(folder)
     written(folder, "decode_raw_data.json", DECODE)
     assert [type(sweep) for sweep in read_sweeps(folder)] == [DecodeSweep]
-    with pytest.raises(DataError, match=r"none\.json: holds no sweep"):
+    with pytest.raises(DataError, match=r"none\.json: contains no sweep"):
         read_sweeps(written(tmp_path, "none.json", {"note": "x"}))
     with pytest.raises(DataError, match="key 'prefill_ttft' is missing"):
         read_sweeps(written(tmp_path, "half.json", {"prefill_isl": [1, 2]}))

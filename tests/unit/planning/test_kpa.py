@@ -50,7 +50,7 @@ class KpaTicks:
     """Ticks with given means of both windows, as in Knative's tests."""
 
     def __init__(self, ready: int = 1, **knobs: float) -> None:
-        self.line = FleetHarness([PoolKnobs("p", "decode")], ready)
+        self.line = FleetHarness([PoolKnobs("p", "decode", replicas_max=1_000)], ready)
         self.planner = KpaPlanner(KpaKnobs(**(RATES | knobs)))  # type: ignore[arg-type]
         delay_ms = self.planner.knobs.scale_down_delay_ms
         self.watch = KpaHistory(samples_within(STABLE_MS), samples_within(delay_ms), panic_minimum=ready)
