@@ -164,7 +164,7 @@ class World:
         """Give the planners a history of hours through a snapshot."""
         snapshot = msgspec.json.decode(self._controller.snapshot())
         for one in snapshot["planners"].values():
-            intervals = (one["parts"]["throughput"] if "parts" in one else one)["intervals"]
+            intervals = one["demand"]["intervals"]
             waves = [math.sin(at * math.tau / 144) + self._random.uniform(-0.1, 0.1) for at in range(POINTS)]
             intervals["requests"] = [INTERVAL_MS / 1_000 * (10.0 + 2.0 * wave) for wave in waves]
             intervals["isl_tokens"] = [1_000.0 + 10.0 * wave for wave in waves]
