@@ -176,7 +176,7 @@ class Agent:
             "turns": runtime.turns,
             "frames": runtime.frames,
             "frames_dropped": runtime.inbox.dropped,
-            "slow_consumer_drops": self._bus.slow_consumers,
+            "slow_consumer_drops": self._bus.slow_consumer_drops,
             "requests_dropped": self._bus.requests_dropped,
             "replies_dropped": self._bus.replies_dropped,
             "journal_lost": self._journal.lost if self._journal else 0,

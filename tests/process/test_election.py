@@ -115,13 +115,13 @@ def test_a_live_leader_is_not_deposed_and_writes_its_key(rig: Rig) -> None:
             first = await leader_key(store)
             revisions = {first.mod_revision}
 
-            async def beats() -> bool:
+            async def renews_key() -> bool:
                 now = await leader_key(store)
                 assert now.create_revision == first.create_revision
                 revisions.add(now.mod_revision)
                 return len(revisions) > 2 * (LEASE_TTL_S + MARGIN_S)  # for longer than it takes to depose one
 
-            await until_async(beats, "beats")
+            await until_async(renews_key, "a renewal")
 
     asyncio.run(scenario())
 

@@ -17,7 +17,7 @@ def memory_mb(workers: int, seconds: float) -> tuple[float, float]:
         asyncio.run(made.register(fleet.records, "agent"))
         with agent(made, fleet) as child:
             warm(fleet, wire, child)
-            wire.play(fleet.beats(seconds))
+            wire.play(fleet.report_bursts(seconds))
             return child.memory_mb()
 
 

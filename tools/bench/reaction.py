@@ -42,7 +42,7 @@ APART_S = 0.04
 async def report_all(fleet: BenchFleet, wire: RawPublisher, seconds: float) -> None:
     """Report every worker once a second."""
     began_s = time.monotonic()
-    for at_s, frames in fleet.beats(seconds):
+    for at_s, frames in fleet.report_bursts(seconds):
         await asyncio.sleep(max(0.0, began_s + at_s - time.monotonic()))
         wire.send(frames)
 

@@ -19,10 +19,10 @@ def turns_ms(workers: int, seconds: float) -> tuple[list[float], list[float], in
         asyncio.run(made.register(fleet.records, "agent"))
         with agent(made, fleet) as child:
             warm(fleet, wire, child)
-            wire.play(fleet.beats(2.0))  # steady state from here on
+            wire.play(fleet.report_bursts(2.0))  # steady state from here on
             child.sample()
             child.turns.clear()
-            wire.play(fleet.beats(seconds))
+            wire.play(fleet.report_bursts(seconds))
             sample = child.wait(lambda sample: sample.sequences + sample.lost >= fleet.sequences)
     longest: dict[int, float] = {}
     for at_s, took_s in child.turns:

@@ -78,7 +78,7 @@ class NatsBus:
         """Text of the newest error of the connection; empty after a good connect."""
         self.denied = 0
         """Publishes and subscriptions that the server denied, which it reports asynchronously."""
-        self.slow_consumers = 0
+        self.slow_consumer_drops = 0
         """Frames that nats-py dropped because a subscription did not keep up."""
         self.requests_dropped = 0
         """Requests that were dropped because too many waited."""
@@ -301,7 +301,7 @@ class NatsBus:
 
     async def _on_error(self, error: Exception) -> None:
         if isinstance(error, nats.errors.SlowConsumerError):
-            self.slow_consumers += 1
+            self.slow_consumer_drops += 1
         elif "permissions violation" in str(error).lower():
             self.denied += 1
         self._note(error)

@@ -16,7 +16,7 @@ def load_configuration(options: argparse.Namespace) -> Config:
     Raises:
         ConfigError: The file or an option is invalid.
     """
-    config = warmup.warmed(load(options.config), options)
+    config = warmup.apply_option(load(options.config), options)
     only = options.only or config.agent.only
     return replace(config, agent=replace(config.agent, only=only))
 

@@ -95,7 +95,7 @@ def settings(path: Path, options: argparse.Namespace, fleet_knobs: SimulatedFlee
         DataError: A profile cannot be used.
     """
     with _errors_name(path):
-        config = warmup.warmed(load(path), options)
+        config = warmup.apply_option(load(path), options)
         for warning in (*validate(config), *warmup.warnings(config)):
             print(printable(f"loadline: warning: {path}: {warning}"), file=sys.stderr)
         found = settings_of(config)

@@ -29,7 +29,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def warmed(config: Config, options: argparse.Namespace) -> Config:
+def apply_option(config: Config, options: argparse.Namespace) -> Config:
     """Replace the warm-up traces of the configuration with those of the option.
 
     Raises:
@@ -38,12 +38,12 @@ def warmed(config: Config, options: argparse.Namespace) -> Config:
     planners = {model.name: model.planner for model in config.models}
     traces: dict[str, str] = {}
     for text in options.warmup:
-        name, file = _named(text, planners)
+        name, file = _model_and_file(text, planners)
         if name in traces:
             raise ConfigError(OPTION, f"names model {name} twice", "Name one trace for each model.")
-        if planners[name] in PLANNERS and not _forecasts(planners[name]):
+        if planners[name] in PLANNERS and not _has_history(planners[name]):
             problem = f"the {planners[name]} planner of model {name} does not forecast"
-            forecasting = ", ".join(sorted(filter(_forecasts, PLANNERS)))
+            forecasting = ", ".join(sorted(filter(_has_history, PLANNERS)))
             raise ConfigError(OPTION, problem, f"Choose one of the planners {forecasting}, or omit the option.")
         traces[name] = file
     models = (
@@ -68,19 +68,19 @@ def warnings(config: Config) -> Iterator[str]:
             )
 
 
-def _named(text: str, planners: dict[str, str]) -> tuple[str, str]:
+def _model_and_file(text: str, planners: dict[str, str]) -> tuple[str, str]:
     """Split the value of the option into model and file; without a model, find the one that forecasts."""
     name, equals, file = text.partition("=")
     if equals and name in planners:
         return name, file
     if equals and not Path(text).exists():  # a file name may contain =, too
         raise ConfigError(OPTION, f"{name!r} is not a model", f"Known are: {', '.join(sorted(planners))}.")
-    forecasting = sorted(name for name, planner in planners.items() if _forecasts(planner))
+    forecasting = sorted(name for name, planner in planners.items() if _has_history(planner))
     if len(forecasting) > 1:
         remedy = f"Write MODEL={text}, once per model."
         raise ConfigError(OPTION, f"{text} may belong to {' or '.join(forecasting)}", remedy)
     return (forecasting or sorted(planners))[0], text  # the caller reports a model that does not forecast
 
 
-def _forecasts(planner: str) -> bool:
+def _has_history(planner: str) -> bool:
     return planner in PLANNERS and PLANNERS[planner].needs.history

@@ -42,7 +42,7 @@ class DemoOptions(Struct, frozen=True):
 class DemoResult(Struct, frozen=True):
     """Result of a demo."""
 
-    served: DemoSummary
+    requests: DemoSummary
     gpu_hours: float
     drains: int
 
@@ -163,12 +163,12 @@ class DemoStack:
         if self._gateway is None or self._gateway.code == -signal.SIGTERM:
             return None  # SIGTERM ended it while it started; once running, it exits by itself and writes an account
         try:
-            served = msgspec.json.decode(self.demo.summary_file.read_bytes(), type=DemoSummary)
+            summary = msgspec.json.decode(self.demo.summary_file.read_bytes(), type=DemoSummary)
         except (OSError, msgspec.DecodeError) as error:
             log = self._options.directory / "gateway.log"
             raise LoadlineError(f"the gateway left no account ({error}); its log is {log}") from error
         lifetimes = self.demo.lifetimes_file
-        return DemoResult(served, gpu_hours(lifetimes, self.demo.speed), count_drained(lifetimes))
+        return DemoResult(summary, gpu_hours(lifetimes, self.demo.speed), count_drained(lifetimes))
 
     def _run(self, name: str, command: list[str]) -> None:
         log = self._options.directory / f"{name}.log"

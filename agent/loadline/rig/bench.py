@@ -36,7 +36,7 @@ BARE_ROOT: Final = "bareline"
 """Root of subjects for the bare subscriber, to which no agent subscribes."""
 PATIENCE_S = 60.0
 _POLL_S = 0.05
-_BEATS_PER_S = 200
+_BURSTS_PER_S = 200
 
 
 class BenchFleet:
@@ -106,12 +106,12 @@ class BenchFleet:
         """Build frames of all workers in turn."""
         return b"".join(self.frame(i % len(self.records), samples) for i in range(frames))
 
-    def beats(self, seconds: float) -> Iterator[tuple[float, bytes]]:
+    def report_bursts(self, seconds: float) -> Iterator[tuple[float, bytes]]:
         """Yield the time since the start and the frames due, every 5 ms; each worker reports once a second."""
         sent, count = 0, len(self.records)
-        for beat in range(int(seconds * _BEATS_PER_S)):
-            due = (beat + 1) * count // _BEATS_PER_S
-            yield beat / _BEATS_PER_S, b"".join(self.frame(i % count) for i in range(sent, due))
+        for number in range(int(seconds * _BURSTS_PER_S)):
+            due = (number + 1) * count // _BURSTS_PER_S
+            yield number / _BURSTS_PER_S, b"".join(self.frame(i % count) for i in range(sent, due))
             sent = due
 
 
@@ -135,10 +135,10 @@ class RawPublisher:
         """Send the frames."""
         self._socket.sendall(frames)
 
-    def play(self, beats: Iterator[tuple[float, bytes]]) -> None:
+    def play(self, bursts: Iterator[tuple[float, bytes]]) -> None:
         """Send frames at the times when they are due."""
         began_s = time.monotonic()
-        for at_s, frames in beats:
+        for at_s, frames in bursts:
             time.sleep(max(0.0, began_s + at_s - time.monotonic()))
             self.send(frames)
 

@@ -27,11 +27,15 @@ def read_warmup(path: Path, interval_s: float, busiest_s: float) -> History:
         DataError: The file cannot be used; the text names file, line and remedy.
     """
     bins = rate_bins(path)
-    intervals = _of_requests(read_trace(path), interval_s, busiest_s) if bins is None else _of_bins(bins, interval_s)
+    intervals = (
+        _intervals_of_requests(read_trace(path), interval_s, busiest_s)
+        if bins is None
+        else _intervals_of_bins(bins, interval_s)
+    )
     return merge_intervals(intervals, round(interval_s * 1_000))
 
 
-def _of_requests(trace: Trace, interval_s: float, busiest_s: float) -> list[LoadInterval]:
+def _intervals_of_requests(trace: Trace, interval_s: float, busiest_s: float) -> list[LoadInterval]:
     count = int(trace.duration_s / interval_s + _ROUNDING)
     began_s = trace.duration_s - count * interval_s
     at_s = np.array([one.arrival_s for one in trace.arrivals]) - began_s
@@ -56,14 +60,14 @@ def _of_requests(trace: Trace, interval_s: float, busiest_s: float) -> list[Load
     return [_interval(*one) for one in zip(busy.tolist(), mean_isl.tolist(), mean_osl.tolist(), strict=True)]
 
 
-def _of_bins(bins: list[Bin], interval_s: float) -> list[LoadInterval]:
+def _intervals_of_bins(bins: list[Bin], interval_s: float) -> list[LoadInterval]:
     duration_s = bins[-1].end_s
     count = int(duration_s / interval_s + _ROUNDING)
     edges_s = duration_s - interval_s * np.arange(count, -1, -1)
 
-    def total(of: list[float]) -> FloatArray:
+    def total(values: list[float]) -> FloatArray:
         """Sum values that are spread evenly over the bins, by interval."""
-        sums = np.interp(edges_s, [bins[0].start_s, *(one.end_s for one in bins)], np.cumsum([0.0, *of]))
+        sums = np.interp(edges_s, [bins[0].start_s, *(one.end_s for one in bins)], np.cumsum([0.0, *values]))
         return np.diff(sums)
 
     requests = [one.requests or 0.0 for one in bins]

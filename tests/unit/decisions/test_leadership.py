@@ -61,7 +61,7 @@ def test_a_lost_campaign_is_retried(leader: str, wait_ms: int) -> None:
 # -- a leader whose lease outlives it ----------------------------------------------------------------------------------
 
 
-def beat(revision: int) -> LeaderChanged:
+def heartbeat(revision: int) -> LeaderChanged:
     return LeaderChanged("all", "other", 30, revision, beat=revision)
 
 
@@ -69,15 +69,15 @@ def test_a_leader_that_writes_its_key_is_not_deposed() -> None:
     leadership = follower()
     for round_number in range(20):
         now = T0 + round_number * 3_333
-        leadership.leader_changed(beat(41 + round_number), now)
+        leadership.leader_changed(heartbeat(41 + round_number), now)
         assert leadership.tick(now + 3_332) == []
         assert leadership.next_wake() == now + 12_000
 
 
 def test_a_key_that_was_not_written_for_ttl_and_margin_is_removed_at_the_revision_that_was_seen() -> None:
     leadership = follower()
-    leadership.leader_changed(beat(41), T0)
-    leadership.leader_changed(beat(41), T0 + 9_000)  # a snapshot after a gap: it was not written again
+    leadership.leader_changed(heartbeat(41), T0)
+    leadership.leader_changed(heartbeat(41), T0 + 9_000)  # a snapshot after a gap: it was not written again
     assert leadership.tick(T0 + 11_999) == []
     assert leadership.tick(T0 + 12_000) == [Campaign("all", 10, T0 + 12_000, depose=41)]
     # It was written after all, and the removal was refused: the agent waits for the new revision to age.
@@ -88,7 +88,7 @@ def test_a_key_that_was_not_written_for_ttl_and_margin_is_removed_at_the_revisio
 
 def test_a_store_that_does_not_answer_is_asked_again_without_haste() -> None:
     leadership = follower()
-    leadership.leader_changed(beat(41), T0)
+    leadership.leader_changed(heartbeat(41), T0)
     leadership.tick(T0 + 12_000)
     leadership.lost_campaign("", 0, T0 + 14_000)
     assert leadership.tick(T0 + 14_499) == []

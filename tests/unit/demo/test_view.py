@@ -1,4 +1,4 @@
-"""What a person sees of a demo: the table has what was last decided, how far it got, and why."""
+"""Displays of the demo: workers, the last decision with its state and reasons, and migrations."""
 
 import io
 
@@ -49,13 +49,13 @@ def status(decision: DecisionSummary | None) -> AgentStatus:
     )
 
 
-def test_the_last_decision_is_told_with_its_state_and_reasons() -> None:
-    told = decision_line(status(DECISION).models[0])
-    assert told == "decision #7 applied: prefill 1, decode 5 (decode:kv_usage_high)"
+def test_the_decision_line_has_state_and_reasons() -> None:
+    line = decision_line(status(DECISION).models[0])
+    assert line == "decision #7 applied: prefill 1, decode 5 (decode:kv_usage_high)"
     assert decision_line(status(None).models[0]) == "no decision yet"
 
 
-def test_the_live_table_shows_it_below_the_workers_by_state() -> None:
+def test_the_live_table_shows_workers_by_state_and_below_it_the_decision() -> None:
     rich_console = pytest.importorskip("rich.console")
     view = LiveDisplay("the demo")
     view.status(status(DECISION))
@@ -79,18 +79,18 @@ def test_plain_lines_have_each_pool() -> None:
     )
 
 
-def moving() -> AgentStatus:
-    """Six moves in flight."""
-    move = InFlightStatus("c", "decode-7", "decode-2", "decode_load", "copying", 400, 3, 1)
-    migrations = MigrationStatus(6, (move,) * 6, {}, {"decode_load": 40, "drain": 5}, {}, {}, 2, ("a", "b"))
-    whole = status(None)
-    return replace(whole, models=(replace(whole.models[0], migrations=migrations),))
+def status_with_migrations() -> AgentStatus:
+    """A status with six migrations in flight."""
+    migration = InFlightStatus("c", "decode-7", "decode-2", "decode_load", "copying", 400, 3, 1)
+    migrations = MigrationStatus(6, (migration,) * 6, {}, {"decode_load": 40, "drain": 5}, {}, {}, 2, ("a", "b"))
+    base = status(None)
+    return replace(base, models=(replace(base.models[0], migrations=migrations),))
 
 
-def test_the_live_view_has_moves_in_flight_and_totals() -> None:
+def test_the_live_display_has_migrations_in_flight_and_totals() -> None:
     rich_console = pytest.importorskip("rich.console")
     view = LiveDisplay("the demo")
-    view.status(moving())
+    view.status(status_with_migrations())
     out = io.StringIO()
     rich_console.Console(file=out, width=120).print(view._draw())
     lines = [line.rstrip() for line in out.getvalue().splitlines()]
@@ -98,76 +98,78 @@ def test_the_live_view_has_moves_in_flight_and_totals() -> None:
     assert lines.count("  decode-7 -> decode-2 (decode_load) copying, 1 of 3 requests") == MIGRATIONS_SHOWN
 
 
-def test_plain_lines_have_the_moves_of_a_model_where_there_may_be_any() -> None:
+def test_plain_lines_have_the_migrations_of_models_that_migrate() -> None:
     lines: list[str] = []
     with PlainDisplay("the demo", lines.append) as view:
-        view.status(moving())
+        view.status(status_with_migrations())
     assert lines[1].endswith("running); migrations: 6 in flight, 45 requests migrated, 2 workers do not answer")
 
 
-class Told:
-    """What a demo tells: a view of lines, and the word of workers on their moves."""
+class MigrationDisplay:
+    """Plain display that receives the migration reports of workers."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
-        self.watch = StatusMonitor(PlainDisplay("", self.lines.append))
+        self.monitor = StatusMonitor(PlainDisplay("", self.lines.append))
         self.reports = 0
-        self.news()
+        self.printed_migrations()
 
     def report(
         self, phase: MigrationReportPhase, moved: int = 0, failed: int = 0, reason: MigrationFailure = "", to: int = 2
     ) -> bytes:
         self.reports += 1
-        ends = MigrationEndpoint("decode", "decode-7", 1), MigrationEndpoint("decode", f"decode-{to}", 1)
-        said = MigrationReport(
-            f"c{self.reports}", "m", 1, *ends, "decode_load", phase, moved + failed, moved, failed, reason=reason
+        endpoints = MigrationEndpoint("decode", "decode-7", 1), MigrationEndpoint("decode", f"decode-{to}", 1)
+        report = MigrationReport(
+            f"c{self.reports}", "m", 1, *endpoints, "decode_load", phase, moved + failed, moved, failed, reason=reason
         )
-        return encode(said)
+        return encode(report)
 
-    def hear(self, payload: bytes) -> None:
-        self.watch.on_migration_report("", payload)
+    def receive(self, payload: bytes) -> None:
+        self.monitor.on_migration_report("", payload)
 
-    def news(self) -> list[str]:
-        """Lines that a status brings, without those about the agent."""
+    def printed_migrations(self) -> list[str]:
+        """Receive a status; return the lines about migrations that are printed with it."""
         self.lines.clear()
-        self.watch.on_status("", encode(status(None)))
+        self.monitor.on_status("", encode(status(None)))
         return [line for line in self.lines if "migrated" in line]
 
 
-def test_what_was_moved_is_told_once_with_the_next_status() -> None:
-    told = Told()
-    done = told.report("done", moved=3)
+def test_migrated_requests_are_printed_once_with_the_next_status() -> None:
+    display = MigrationDisplay()
+    done = display.report("done", moved=3)
     for _ in range(3):
-        told.hear(done)
-    told.hear(told.report("copying"))
-    told.hear(told.report("done", moved=2, failed=1, reason="finished"))
-    assert told.news() == ["5 requests migrated decode-7 -> decode-2 (decode_load)"]
-    told.hear(done)
-    assert told.news() == []
+        display.receive(done)
+    display.receive(display.report("copying"))
+    display.receive(display.report("done", moved=2, failed=1, reason="finished"))
+    assert display.printed_migrations() == ["5 requests migrated decode-7 -> decode-2 (decode_load)"]
+    display.receive(done)
+    assert display.printed_migrations() == []
 
 
-def test_what_did_not_move_is_told_with_its_reason_unless_it_had_ended() -> None:
-    told = Told()
-    told.hear(told.report("aborted", failed=2, reason="destination_refused"))
-    told.hear(told.report("aborted", failed=2, reason="finished"))
-    told.hear(b"nonsense")
-    assert told.news() == ["2 requests not migrated decode-7 -> decode-2 (decode_load): destination_refused"]
+def test_failed_migrations_are_printed_with_the_reason_unless_the_requests_had_finished() -> None:
+    display = MigrationDisplay()
+    display.receive(display.report("aborted", failed=2, reason="destination_refused"))
+    display.receive(display.report("aborted", failed=2, reason="finished"))
+    display.receive(b"nonsense")
+    assert display.printed_migrations() == [
+        "2 requests not migrated decode-7 -> decode-2 (decode_load): destination_refused"
+    ]
 
 
-def test_one_request_is_one() -> None:
-    told = Told()
-    told.hear(told.report("done", moved=1))
-    told.hear(told.report("aborted", failed=1, reason="failed"))
-    assert told.news() == [
+def test_one_request_is_printed_in_the_singular() -> None:
+    display = MigrationDisplay()
+    display.receive(display.report("done", moved=1))
+    display.receive(display.report("aborted", failed=1, reason="failed"))
+    assert display.printed_migrations() == [
         "1 request migrated decode-7 -> decode-2 (decode_load)",
         "1 request not migrated decode-7 -> decode-2 (decode_load): failed",
     ]
 
 
-def test_many_moves_are_a_few_lines() -> None:
-    told = Told()
+def test_many_migrations_are_summed_up_in_a_few_lines() -> None:
+    display = MigrationDisplay()
     for number in range(2_000):
-        told.hear(told.report("done", moved=1, to=number))
-    *lines, rest = told.news()
+        display.receive(display.report("done", moved=1, to=number))
+    *lines, rest = display.printed_migrations()
     assert len(lines) == LINES_MAX
     assert rest == f"{2_000 - LINES_MAX} more requests migrated"

@@ -55,9 +55,9 @@ class Leadership(Struct):
     campaign_at_ms: int = 0
     leader: str = ""
     beat: int = 0
-    """Mod revision of the leader's key when it was last seen."""
+    """Mod revision of the leader's last known heartbeat, which is a write of its key."""
     beat_at_ms: int = 0
-    """Time at which the key was first seen at that revision, in Unix ms."""
+    """Time at which this agent saw that heartbeat, in Unix ms."""
     key_free: bool = False
     """True if the leader's key was removed during a campaign, whose result may be older than the removal."""
     bus_lost_at_ms: int = 0
@@ -82,7 +82,7 @@ class Leadership(Struct):
                 self.campaign_at_ms = now + self.knobs.retry_ms
                 return []
             self.awaiting, self.key_free = True, False
-            depose = self.beat if self.leader and now >= self._beat_ends_at_ms() else 0
+            depose = self.beat if self.leader and now >= self._heartbeat_expires_at_ms() else 0
             return [Campaign(self.scope, self.knobs.lease_ttl_s, asked_at_ms=now, depose=depose)]
         return []
 
@@ -129,7 +129,7 @@ class Leadership(Struct):
             still_leading = event.epoch == self.epoch or event.revision < self.epoch
             if not still_leading:
                 return self.step_down(now)
-            self._record_beat(event.beat, now)
+            self._record_heartbeat(event.beat, now)
             return []
         self.key_free = not event.leader and self.awaiting
         self._follow(event.leader, event.beat, now)
@@ -161,16 +161,16 @@ class Leadership(Struct):
         """Record the leader, and campaign when its key has not been written for too long."""
         self.leader = leader
         if leader:
-            self._record_beat(beat, now)
+            self._record_heartbeat(beat, now)
         # The removal of the leader's key triggers a campaign at once; this one covers a removal that was missed, and a
         # key that outlives its leader.
-        self.campaign_at_ms = max(now + self.knobs.retry_ms, self._beat_ends_at_ms() if leader else 0)
+        self.campaign_at_ms = max(now + self.knobs.retry_ms, self._heartbeat_expires_at_ms() if leader else 0)
 
-    def _record_beat(self, beat: int, now: int) -> None:
+    def _record_heartbeat(self, beat: int, now: int) -> None:
         if beat != self.beat:
             self.beat, self.beat_at_ms = beat, now
 
-    def _beat_ends_at_ms(self) -> int:
+    def _heartbeat_expires_at_ms(self) -> int:
         return self.beat_at_ms + self.knobs.lease_ttl_s * 1000 + self.knobs.margin_ms
 
     def _release_lease(self, now: int) -> list[Effect]:

@@ -75,7 +75,7 @@ def announcement_requested(turn: Turn, event: AnnouncementRequested) -> None:
         return
     if not state.ledger.announce_again(event.model, turn.now):
         state.fleet.models[event.model].reconcile = True
-        turn.change(event.model)
+        turn.mark_changed(event.model)
 
 
 def adopt(turn: Turn, decision: Decision) -> None:
@@ -86,7 +86,7 @@ def adopt(turn: Turn, decision: Decision) -> None:
         pool = pools.get(target.pool)
         if pool is not None:
             pool.set_desired(min(target.replicas, fleet.knobs.workers_max), turn.now)
-    turn.change(decision.model)
+    turn.mark_changed(decision.model)
 
 
 def within_bounds(state: AgentState, decision: Decision) -> bool:

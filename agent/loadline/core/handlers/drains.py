@@ -30,7 +30,7 @@ def worker_drained(turn: Turn, event: WorkerDrained) -> None:
     if rejection is None:
         state.count("workers_drained")
         state.fleet.models[event.model].migration.tally.count_drain(state.drains.finished[-1].took_ms)
-        turn.change(event.model)
+        turn.mark_changed(event.model)
     # An unknown drain is not counted as a rejection: a worker repeats its report until its process ends.
 
 
@@ -54,7 +54,7 @@ def drain_requested(turn: Turn, event: DrainRequested) -> None:
     state.drains.start(state.fleet, event.model, event.pool, victim, f"operator-{now}", now, again=True)
     # A new decision names the victim, for scalers, which delete it, and for a new leader, which resumes the drain.
     state.fleet.models[event.model].reconcile = True
-    turn.change(event.model)
+    turn.mark_changed(event.model)
 
 
 def start_victims(turn: Turn, decision: Decision) -> None:

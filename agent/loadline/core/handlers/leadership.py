@@ -54,7 +54,7 @@ def bus_connection_changed(turn: Turn, event: BusConnectionChanged) -> None:
     """Record that the bus connected or disconnected."""
     turn.state.bus_connected, turn.state.bus_since_ms = event.connected, turn.now
     turn.state.leadership.bus_changed(event.connected, turn.now)
-    turn.change_all()
+    turn.mark_all_changed()
 
 
 def store_connection_changed(turn: Turn, event: StoreConnectionChanged) -> None:

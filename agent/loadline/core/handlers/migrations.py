@@ -24,7 +24,7 @@ def migration_answered(turn: Turn, event: MigrationAnswered) -> list[Effect]:
         return []
     peer, tally = _peer(turn, migration, migration.command.source), _tally(turn, event.model)
     policy = migration.command.trigger
-    turn.change(event.model)
+    turn.mark_changed(event.model)
     if event.accepted is not False:
         _count_phase(tally, before, migration, turn.now)
     if event.accepted is None:
@@ -74,7 +74,7 @@ def migration_reported(turn: Turn, event: MigrationReported) -> None:
             tally.count_command(migration.command.trigger, event.phase, event.reason)
             tally.count_ended(migration)
     _record_peers(turn, event, migration)
-    turn.change(event.model)
+    turn.mark_changed(event.model)
 
 
 def _record_peers(turn: Turn, event: MigrationReported, migration: InFlightMigration) -> None:

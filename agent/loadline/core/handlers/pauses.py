@@ -13,7 +13,7 @@ def pause_requested(turn: Turn, event: PauseRequested) -> list[Effect]:
 def pauses_read(turn: Turn, event: PausesRead) -> None:
     """Replace all known pauses by those of the store."""
     turn.state.paused = dict(sorted(event.paused.items()))
-    turn.change_all()
+    turn.mark_all_changed()
 
 
 def pause_changed(turn: Turn, event: PauseChanged) -> None:
@@ -22,4 +22,4 @@ def pause_changed(turn: Turn, event: PauseChanged) -> None:
     if event.paused:
         turn.state.paused[event.model] = event.by
     if event.model in turn.state.fleet.models:
-        turn.change(event.model)
+        turn.mark_changed(event.model)

@@ -27,7 +27,7 @@ def decisions_read(turn: Turn, event: DecisionsRead) -> list[Effect]:
         if not decisions.within_bounds(state, decision):
             state.ledger.stop_announcing(decision.model)
     drains.resume_drains(turn)
-    turn.change_all()
+    turn.mark_all_changed()
     refused = {stored.decision.model: stored.revision for stored in known if stored not in valid}
     refused.update((model, at) for model, at in event.unreadable.items() if model in state.fleet.models)
     for model, revision in refused.items():

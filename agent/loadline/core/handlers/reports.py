@@ -21,7 +21,7 @@ def load_reported(turn: Turn, event: LoadReported) -> None:
     if rejection is not None:
         turn.state.reject(rejection, refused)
     if refused < len(event.samples):
-        turn.change(event.model)
+        turn.mark_changed(event.model)
 
 
 def traffic_reported(turn: Turn, event: TrafficReported) -> None:
@@ -31,7 +31,7 @@ def traffic_reported(turn: Turn, event: TrafficReported) -> None:
     if rejection is not None:
         turn.state.reject(rejection)
     else:
-        turn.change(event.model)
+        turn.mark_changed(event.model)
 
 
 def registry_read(turn: Turn, event: RegistryRead) -> list[Effect]:
@@ -49,7 +49,7 @@ def registry_read(turn: Turn, event: RegistryRead) -> list[Effect]:
     state.registry_read = True
     if state.leading and state.decisions_read:
         drains.resume_drains(turn)  # the victims were unknown when the decisions were read
-    turn.change_all()
+    turn.mark_all_changed()
     if not refused:
         return []
     text = f"{len(refused)} registered workers are not counted: {', '.join(sorted(set(refused)))}"
@@ -63,7 +63,7 @@ def worker_registered(turn: Turn, event: WorkerRegistered) -> list[Effect]:
     migrations.record_registration(turn, record.model, record.pool, record.worker)
     if rejection is None:
         drains.resume_drain_of(turn, record)
-        turn.change(record.model)
+        turn.mark_changed(record.model)
         return []
     turn.state.reject(rejection)
     text = f"{record.worker} of pool {record.pool} is not counted: {rejection}"
@@ -78,4 +78,4 @@ def worker_deregistered(turn: Turn, event: WorkerDeregistered) -> None:
     if worker is not None and not worker.registered:
         migrations.record_vanished(turn, event.model, [worker])
     if rejection is None:
-        turn.change(event.model)
+        turn.mark_changed(event.model)

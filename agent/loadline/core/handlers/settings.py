@@ -58,7 +58,7 @@ def settings_changed(turn: Turn, planners: dict[str, Planner], settings: Setting
     turn.learned.update(dict.fromkeys(sorted(added & state.stored.keys())))
     if added and state.leading:
         state.reread_decisions(turn.now)
-    turn.change_all()
+    turn.mark_all_changed()
     state.count("settings_changed")
     return {knobs.name: _planner(state, planners.get(knobs.name), settings, knobs) for knobs in settings.models}
 

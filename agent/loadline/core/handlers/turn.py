@@ -24,7 +24,7 @@ class Turn:
         self.learned: dict[str, None] = {}
         """Models whose learned state was read from the store in this turn."""
 
-    def change(self, model: str) -> None:
+    def mark_changed(self, model: str) -> None:
         """Mark a model as changed; it is planned at the end of this turn or in one of the next."""
         self._changed[model] = None
 
@@ -33,9 +33,9 @@ class Turn:
         model = self.state.fleet.models.get(event.model)
         if model is not None:
             model.forecasts.append(event)
-            self.change(event.model)
+            self.mark_changed(event.model)
 
-    def change_all(self) -> None:
+    def mark_all_changed(self) -> None:
         """Mark all models as changed; they are planned in one turn, since models that share supplies compete."""
         self._all = True
 

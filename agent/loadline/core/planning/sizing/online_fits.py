@@ -44,7 +44,7 @@ class EngineLines(Struct, frozen=True):
 NO_LINES: Final = EngineLines()
 
 
-class PoolFit(Struct):
+class PoolEngineFit(Struct):
     """Samples and lines of the engines of a pool, and the reports that are already included."""
 
     gpus_per_worker: int
@@ -57,7 +57,7 @@ class PoolFit(Struct):
     refit_at_ms: int = -1
 
     @classmethod
-    def of(cls, pool: Pool, previous: EngineLines) -> "PoolFit":
+    def of(cls, pool: Pool, previous: EngineLines) -> "PoolEngineFit":
         """Start to learn the engines of a pool, from previous lines if the hardware is the same."""
         known = previous if previous.match(pool) else NO_LINES
         decode, prefill = LearnedLine(line=known.decode), LearnedLine(line=known.prefill)
@@ -119,7 +119,7 @@ def _is_plausible(line: Line) -> bool:
 class EngineFits(Struct):
     """Lines of the engines of each pool, learned here or imported."""
 
-    fits: dict[str, PoolFit] = field(default_factory=dict)
+    fits: dict[str, PoolEngineFit] = field(default_factory=dict)
     lines: dict[str, EngineLines] = field(default_factory=dict)
 
     def forget_pool(self, pool: str) -> None:
@@ -136,7 +136,7 @@ class EngineFits(Struct):
         """Learn from the newest samples of the workers of a pool."""
         fit = self.fits.get(pool.name)
         if fit is None:
-            fit = self.fits[pool.name] = PoolFit.of(pool, self.lines.pop(pool.name, NO_LINES))
+            fit = self.fits[pool.name] = PoolEngineFit.of(pool, self.lines.pop(pool.name, NO_LINES))
         fit.update(pool, now)
         lines = fit.lines()
         if lines.decode is not None or lines.prefill is not None:
