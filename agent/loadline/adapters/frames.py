@@ -3,6 +3,7 @@
 The child first sends ``READY`` unasked.
 """
 
+import contextlib
 import os
 import sys
 from collections.abc import Callable
@@ -29,7 +30,8 @@ def answer_all(answer: Callable[[bytes], bytes], imports: list[str]) -> None:
         answer: Maps a query to its answer.
         imports: Modules to import before the first query.
     """
-    os.nice(_NICENESS)
+    with contextlib.suppress(PermissionError):  # a system-call filter, such as that of our systemd unit, may refuse it
+        os.nice(_NICENESS)
     with os.fdopen(os.dup(sys.stdout.fileno()), "wb") as answers:
         os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # output that a library prints must not mix with answers
         for name in imports:

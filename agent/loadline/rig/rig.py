@@ -8,7 +8,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -36,16 +36,17 @@ class ChildAgent:
         config: Text of its configuration, without ``[http]``.
         directory: Folder for configuration and log.
         name: Base name of both files.
+        runner: Command that runs the one appended to it, such as a sandbox.
     """
 
-    def __init__(self, config: str, directory: Path, name: str = "agent") -> None:
+    def __init__(self, config: str, directory: Path, name: str = "agent", runner: Sequence[str] = ()) -> None:
         self.port = free_port()
         self.log = directory / f"{name}.log"
         path = directory / f"{name}.toml"
         path.write_text(f"{config}\n[http]\nport = {self.port}\n", encoding="utf-8")
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(  # noqa: S603 - our own program
-                [sys.executable, "-m", "loadline", "run", "--config", str(path)],
+                [*runner, sys.executable, "-m", "loadline", "run", "--config", str(path)],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -132,9 +133,9 @@ class Rig:
         ]
         return "\n".join([*lines, models])
 
-    def agent(self, config: str, name: str = "agent") -> ChildAgent:
+    def agent(self, config: str, name: str = "agent", runner: Sequence[str] = ()) -> ChildAgent:
         """Start an agent, which ends with the rig."""
-        agent = ChildAgent(config, self.directory, name)
+        agent = ChildAgent(config, self.directory, name, runner)
         self._agents.append(agent)
         return agent
 
