@@ -1,6 +1,6 @@
 """Ports of the agent: Protocols that the adapters implement, and tests implement in memory."""
 
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Literal, Protocol
 
 from msgspec import Struct
@@ -52,11 +52,10 @@ class Bus(Protocol):
         name: str,
         version: str,
         endpoints: Mapping[str, tuple[str, RequestHandler]],
-        commands: Collection[str] = (),
     ) -> None:
-        """Offer a NATS micro service: endpoint name -> (subject, answer).
+        """Offer a NATS micro service of queries: endpoint name -> (subject, answer).
 
-        Endpoints in ``commands`` change something; all others only read, and may be served last and not at all.
+        Queries only read: under load they are answered late, or not at all.
         """
         ...
 

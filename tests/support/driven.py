@@ -1,7 +1,7 @@
 """Ports in virtual time for tests that run on asyncio; virtual time advances with real time."""
 
 import asyncio
-from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, TypeVar
 
 from loadline.ports import (
@@ -121,9 +121,8 @@ class DrivenBus:
         name: str,
         version: str,
         endpoints: Mapping[str, tuple[str, RequestHandler]],
-        commands: Collection[str] = (),
     ) -> None:
-        await self._driver.until_done(self._port.serve(name, version, endpoints, commands))
+        await self._driver.until_done(self._port.serve(name, version, endpoints))
 
     async def publish(self, subject: str, payload: bytes) -> None:
         await self._driver.until_done(self._port.publish(subject, payload))

@@ -7,7 +7,7 @@ connection, and one that the server closed for good (because its user expired, f
 import asyncio
 import contextlib
 import secrets
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +50,7 @@ class NatsBus:
         knobs: Servers and credentials. List all members of a cluster.
         name: Name in the server's list of connections.
         on_oversized: Called with the subject of every frame dropped for exceeding ``frame_bytes_max``.
+        read_pause_s: Pause after each full read of 32 KiB, for a connection whose input can wait.
 
     Raises:
         ConfigError: A file for TLS or the login cannot be used, a user has no password file, or credentials need a
@@ -62,11 +63,13 @@ class NatsBus:
         *,
         name: str,
         on_oversized: Callable[[str], None] = lambda _subject: None,
+        read_pause_s: float = 0.0,
     ) -> None:
         check_credentials(knobs)
         self._knobs = knobs
         self._name = name
         self._on_oversized = on_oversized
+        self._read_pause_s = read_pause_s
         self._tls = tls_context(knobs)
         # Held while a subscription is added and while all are created again on a new connection, so that none is lost.
         self._subscriptions_lock = asyncio.Lock()
@@ -123,9 +126,8 @@ class NatsBus:
         name: str,
         version: str,
         endpoints: Mapping[str, tuple[str, RequestHandler]],
-        commands: Collection[str] = (),
     ) -> None:
-        """Offer a NATS micro service.
+        """Offer a NATS micro service of queries; see ``QUERY_LIMITS``.
 
         Every agent receives every request; only an agent whose handler returns a reply sends one.
 
@@ -133,11 +135,10 @@ class NatsBus:
             name: Name of the service.
             version: Version of the service.
             endpoints: Subject and handler of each endpoint, by name.
-            commands: Endpoints that change state; requests to the others are dropped first under load.
         """
 
         async def listen(client: NatsClient) -> None:
-            await self._serve(client, name, version, endpoints, commands)
+            await self._serve(client, name, version, endpoints)
 
         await self._subscribe(listen)
 
@@ -189,7 +190,7 @@ class NatsBus:
         waits = backoff(_RETRY_FIRST_S, _RETRY_MAX_S)
         while True:
             tls_only = any(url.startswith("tls://") for url in self._knobs.servers)
-            client = NatsClient(tls_only=tls_only, on_dropped=self._count_dropped)
+            client = NatsClient(tls_only=tls_only, read_pause_s=self._read_pause_s, on_dropped=self._count_dropped)
             try:
                 await self._open(client)
             except asyncio.CancelledError:
@@ -250,9 +251,7 @@ class NatsBus:
                     await listen(self._client)
                     await self._client.flush_all()
 
-    async def _serve(
-        self, client: NatsClient, name: str, version: str, endpoints: _Endpoints, commands: Collection[str]
-    ) -> None:
+    async def _serve(self, client: NatsClient, name: str, version: str, endpoints: _Endpoints) -> None:
         # The library puts all services into one queue group, which passes a request to any one of them. With a group
         # for each agent, every agent receives it.
         own_queue_group = secrets.token_hex(8)
@@ -260,8 +259,6 @@ class NatsBus:
             client, name=name, version=version, queue_group=own_queue_group, metadata={"agent": self._name}
         )
         for endpoint, (subject, handler) in endpoints.items():
-            if endpoint in commands:
-                client.use_command_limits(subject)
             await service.add_endpoint(name=endpoint, subject=subject, handler=self._service_handler(handler))
 
     def _service_handler(self, handler: RequestHandler) -> Callable[[Request], Awaitable[None]]:

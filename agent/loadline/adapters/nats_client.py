@@ -25,18 +25,18 @@ class NatsClient(Client):
 
     Args:
         tls_only: Refuse a server that offers no TLS.
+        read_pause_s: Pause after each full read.
         on_dropped: Called for each request that is dropped because its queue is full.
     """
 
-    def __init__(self, *, tls_only: bool, on_dropped: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, *, tls_only: bool, read_pause_s: float, on_dropped: Callable[[], None]) -> None:
         super().__init__()
         self._tls_only = tls_only
         self._on_dropped = on_dropped
         self._disconnected = asyncio.Event()
         self._frame_handlers: dict[int, FrameHandler] = {}
         self._requests: dict[int, RequestQueue] = {}
-        self._limits: dict[str, QueueLimits] = {}
-        self._ps = FrameParser(self, self._frame_handlers, self._requests)
+        self._ps = FrameParser(self, self._frame_handlers, self._requests, read_pause_s)
 
     @property
     def unsent_bytes(self) -> int:
@@ -54,23 +54,22 @@ class NatsClient(Client):
         await super().subscribe(subject, cb=_unused)
 
     async def subscribe_commands(self, subject: str, callback: _Callback) -> None:
-        """Pass every request on the subject to a callback, one at a time."""
-        self.use_command_limits(subject)
-        await self.subscribe(subject, cb=callback)
-
-    def use_command_limits(self, subject: str) -> None:
-        """Apply ``COMMAND_LIMITS`` to requests on the subject; the lower ``QUERY_LIMITS`` apply to all others."""
-        self._limits[subject] = COMMAND_LIMITS
+        """Pass every request on the subject to a callback, one at a time, within ``COMMAND_LIMITS``."""
+        await self._subscribe_requests(subject, "", callback, COMMAND_LIMITS)
 
     async def subscribe(  # type: ignore[override]  # the other arguments are unused
         self, subject: str, queue: str = "", cb: _Callback | None = None
     ) -> Subscription:
-        """Subscribe with a bounded queue of requests. The library's service framework calls this for each endpoint."""
+        """Subscribe within ``QUERY_LIMITS``. The library's service framework calls this for each endpoint."""
         replies = bytes(self._inbox_prefix).decode() + "."
         if cb is None or subject.startswith(replies):  # replies: at most one for each request sent
             return await super().subscribe(subject, queue, cb)
-        bounds = self._limits.get(subject, QUERY_LIMITS)
-        self._requests[self._sid + 1] = RequestQueue(self, cb, bounds, self._on_dropped, self._error_cb)
+        return await self._subscribe_requests(subject, queue, cb, QUERY_LIMITS)
+
+    async def _subscribe_requests(
+        self, subject: str, queue: str, callback: _Callback, limits: QueueLimits
+    ) -> Subscription:
+        self._requests[self._sid + 1] = RequestQueue(self, callback, limits, self._on_dropped, self._error_cb)
         return await super().subscribe(subject, queue, _unused)
 
     # The library calls this for messages that FrameParser does not handle: replies, messages with headers, and large

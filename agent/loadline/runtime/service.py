@@ -14,7 +14,7 @@ from loadline.core.queries import status as query
 from loadline.core.vocabulary.events import AnnouncementRequested, DrainRequested, PauseRequested
 from loadline.core.vocabulary.status import AgentStatus
 from loadline.errors import BusUnavailable
-from loadline.ports import RequestHandler
+from loadline.ports import Bus, RequestHandler
 from loadline.runtime.loop import Runtime
 from loadline.runtime.shared_answers import SharedAnswers
 from loadline.runtime.status_parts import STATUS_BYTES_MAX, split_status, without_lists
@@ -37,20 +37,27 @@ EXPLANATIONS_MAX = 64
 PAUSE_CONFIRM_S = 1.5
 """Time limit for the write of a pause, which takes milliseconds; callers wait for 2 s."""
 PAUSE_POLL_S = 0.005
-COMMANDS = frozenset({"pause", "resume", "drain", "announce"})
-"""Endpoints that change something; the others are queries, which must cost the agent little."""
 ANNOUNCE_DELAY_S = 0.1
 """Time in which requests for announcements are joined: all scalers may start at once."""
-_SCALING_ENDPOINTS = frozenset({"decisions", "drain", "announce"})
+_SCALING = ("decisions", "drain", "announce")
+"""Requests that an agent does not answer if it makes no decisions and drains no workers."""
 
 _log = bounded("agent")
 
 
 class Service:
-    """API of one runtime."""
+    """API of one runtime.
 
-    def __init__(self, runtime: Runtime, version: str) -> None:
+    Args:
+        runtime: The runtime, whose bus carries the commands.
+        queries: Bus of the queries. Messages of one connection arrive in order, so a burst of queries on that of the
+            reports would delay them: 20,000 take 44 ms to read.
+        version: Version of the agent.
+    """
+
+    def __init__(self, runtime: Runtime, queries: Bus, version: str) -> None:
         self._runtime = runtime
+        self._queries = queries
         self._version = version
         self._started_at_ms = runtime.clock.now_ms()
         self._trimmed = False
@@ -65,23 +72,27 @@ class Service:
         return query.status(controller.settings, controller.state, self._version, self._started_at_ms, now)
 
     async def serve(self) -> None:
-        """Serve the endpoints."""
-        subjects = self._runtime.subjects
-        answers: dict[str, RequestHandler] = {
+        """Answer queries and commands."""
+        queries: dict[str, RequestHandler] = {
             "status": self._status,
             "explain": self._leader_only(self._explain),
             "decisions": self._leader_only(self._decisions),
+        }
+        commands: dict[str, RequestHandler] = {
             "pause": self._leader_only(lambda payload: self._pause(payload, paused=True)),
             "resume": self._leader_only(lambda payload: self._pause(payload, paused=False)),
             "drain": self._leader_only(self._drain),
             "announce": self._leader_only(self._announce),
         }
         only = "migration" if self._runtime.controller.settings.only_migration else ""
-        if only:  # it makes no decisions and drains no workers
-            answers = {name: answer for name, answer in answers.items() if name not in _SCALING_ENDPOINTS}
-        endpoints = {name: (subjects.api(name, only), answer) for name, answer in answers.items()}
-        service = f"loadline-{only}" if only else "loadline"
-        await self._runtime.bus.serve(service, self._version, endpoints, COMMANDS)
+        for name in _SCALING if only else ():
+            queries.pop(name, None)
+            commands.pop(name, None)
+        service, subjects = f"loadline-{only}" if only else "loadline", self._runtime.subjects
+        endpoints = {name: (subjects.api(name, only), answer) for name, answer in queries.items()}
+        await self._queries.serve(service, self._version, endpoints)
+        for name, answer in commands.items():
+            await self._runtime.bus.answer(subjects.api(name, only), answer)
 
     async def publish_status(self, interval_ms: int) -> None:
         """Publish the status periodically, until cancelled."""

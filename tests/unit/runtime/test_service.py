@@ -44,7 +44,7 @@ def service_of(config: Config) -> tuple[Runtime, Service]:
         on_turn=lambda _seconds: None,
         on_rejected=lambda _rejected: None,
     )
-    return runtime, Service(runtime, "0")
+    return runtime, Service(runtime, runtime.bus, "0")
 
 
 def config(pools: int) -> Config:

@@ -1,6 +1,6 @@
 """Message bus in virtual time: at-most-once delivery with latency and configurable faults."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final
 
@@ -195,10 +195,9 @@ class BusConnection:
         name: str,
         version: str,
         endpoints: Mapping[str, tuple[str, RequestHandler]],
-        commands: Collection[str] = (),
     ) -> None:
         """Answer requests on the subjects of a micro service, without its discovery."""
-        del name, version, commands
+        del name, version
         for subject, answer in endpoints.values():
             self._bus.answer(self, subject, answer)
 
