@@ -20,6 +20,7 @@ from loadline.adapters.system_clock import SystemClock
 from loadline.config import Config
 from loadline.core.controller import Controller
 from loadline.core.queries.status import lacks_migration_slots, missing
+from loadline.core.vocabulary.events import ChildNotStarted
 from loadline.errors import ConfigError, JournalError
 from loadline.ports import Journal
 from loadline.runtime.loop import Runtime
@@ -66,7 +67,7 @@ class Agent:
             read_pause_s=QUERIES_READ_PAUSE_S,
         )
         self._store = EtcdStore(config.etcd, Keys(config.agent.namespace).value_bytes_max)
-        self._fitter = ChildFitter()
+        self._fitter = ChildFitter(on_unstarted=lambda text: self.runtime.inbox.put(ChildNotStarted(text)))
         self._journal = _journal(config)
         self.runtime = Runtime(
             controller=Controller(settings(config)),

@@ -14,7 +14,7 @@ import pytest
 from loadline.adapters.child_fitter import ChildFitter
 from loadline.core.vocabulary.forecasts import Forecast, ForecastKnobs, ForecastQuery, PredictorName, Series
 from loadline.forecast import forecast
-from tests.waiting import until
+from tests.waiting import until, until_async
 
 pytestmark = pytest.mark.process
 
@@ -174,6 +174,58 @@ def test_a_child_that_dies_again_and_again_is_not_started_at_once() -> None:
             assert [stands_in(answer) for answer in answers] == ["away"] * 3
             assert answers[2] is not None
             assert "restarts after a wait" in answers[2].detail
+
+    asyncio.run(ask())
+
+
+MISSING: Final = ("/nonexistent/python",)
+
+
+@pytest.mark.parametrize("command", [MISSING, (sys.executable, "-c", "import nonexistent")], ids=["missing", "broken"])
+def test_a_child_that_cannot_start_is_reported_once(command: tuple[str, ...]) -> None:
+    said: list[str] = []
+
+    async def ask() -> None:
+        child = ChildFitter(command=command, on_unstarted=said.append)
+        try:
+            answers = [await child.fit(question(), PATIENCE_S) for _ in range(3)]
+            assert [stands_in(answer) for answer in answers] == ["away"] * 3
+            assert answers[2] is not None
+            assert "restarts after a wait" in answers[2].detail
+            await until_async(lambda: restarted(child))
+        finally:
+            await child.close()
+
+    async def restarted(child: ChildFitter) -> bool:
+        answer = await child.fit(question(), PATIENCE_S)
+        return answer is not None and "restarts after a wait" not in answer.detail
+
+    asyncio.run(ask())
+    [text] = said
+    assert text.startswith("the forecasting process cannot start: ")
+
+
+def test_a_child_that_cannot_start_again_is_reported_again(tmp_path: Path) -> None:
+    said: list[str] = []
+    broken = tmp_path / "broken"
+    script = f"{HEAD}if os.path.exists({str(broken)!r}):\n    os._exit(1)\nsay(READY)\nask()\nsay(b'null')\nos._exit(0)"
+
+    async def ask() -> None:
+        child = ChildFitter(command=(sys.executable, "-c", script), on_unstarted=said.append)
+
+        async def answered() -> bool:
+            return await child.fit(question(), PATIENCE_S) is None
+
+        try:
+            for reports in (1, 2):
+                broken.touch()
+                await until(lambda: child.pid == 0)
+                assert not await answered()
+                assert len(said) == reports
+                broken.unlink()
+                await until_async(answered)
+        finally:
+            await child.close()
 
     asyncio.run(ask())
 

@@ -1,6 +1,6 @@
 """Forecasts and allocations in one child process each, so that a slow one delays neither the agent nor the other."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import msgspec
@@ -24,13 +24,24 @@ class ChildFitter:
         imports: Modules that the forecast child imports at its start, so that no fit waits for them.
         command: Another forecast child with the same protocol.
         solver: Another solver child.
+        on_unstarted: Called with a sentence when a child cannot start, and again only after it has started.
     """
 
-    def __init__(self, imports: Sequence[str] = (), command: Sequence[str] = (), solver: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        imports: Sequence[str] = (),
+        command: Sequence[str] = (),
+        solver: Sequence[str] = (),
+        on_unstarted: Callable[[str], None] = lambda _text: None,
+    ) -> None:
         self._fits = ProcessChild(
-            (*command, *imports) if command else module_command("loadline.adapters.forecast_child", imports)
+            (*command, *imports) if command else module_command("loadline.adapters.forecast_child", imports),
+            lambda reason: on_unstarted(f"the forecasting process cannot start: {reason}"),
         )
-        self._solver = ProcessChild(solver or module_command("loadline.adapters.solver_child"))
+        self._solver = ProcessChild(
+            solver or module_command("loadline.adapters.solver_child"),
+            lambda reason: on_unstarted(f"the process of the exact solver cannot start: {reason}"),
+        )
 
     @property
     def pid(self) -> int:

@@ -46,10 +46,13 @@ class ProcessChild:
 
     Args:
         command: Command of the child; it follows the protocol of ``frames``.
+        on_unstarted: Called with the reason when the child cannot start, and again only after it has started.
     """
 
-    def __init__(self, command: Sequence[str]) -> None:
+    def __init__(self, command: Sequence[str], on_unstarted: Callable[[str], None] = lambda _reason: None) -> None:
         self._command = command
+        self._on_unstarted = on_unstarted
+        self._startable = True
         self._child: Process | None = None
         self._turn = asyncio.Lock()
         self._waiting = 0
@@ -91,14 +94,12 @@ class ProcessChild:
             await self._discard()
 
     async def _ask(self, question: bytes, parse: Callable[[bytes], A], deadline_s: float) -> A:
-        why: Literal["late", "away"] = "away"
         try:
             child = await self._ready()
-            why = "late"
             async with asyncio.timeout(deadline_s):
                 answer = parse(await _asked(child, question))
         except TimeoutError:
-            raise await self._failed(why, "no answer in time") from None
+            raise await self._failed("late", "no answer in time") from None
         except _FAILURES as error:
             raise await self._failed("away", f"{type(error).__name__}: {error}") from error
         except BaseException:
@@ -114,7 +115,20 @@ class ProcessChild:
             return self._child
         await self._discard()
         if time.monotonic() < self._start_at_s:
-            raise ConnectionError("restarts after a wait")
+            raise ChildUnanswered("away", "restarts after a wait")
+        try:
+            child = await self._start()
+        except _FAILURES as error:
+            unanswered = await self._failed("away", f"{type(error).__name__}: {error}")
+            if self._startable and not self._closed:
+                self._startable = False
+                self._on_unstarted(unanswered.detail)
+            raise unanswered from error
+        self._startable = True
+        return child
+
+    async def _start(self) -> Process:
+        """Start the child and wait until it is ready; raise one of ``_FAILURES`` if it is not."""
         self._child = child = await asyncio.create_subprocess_exec(
             *self._command,
             stdin=PIPE,
@@ -125,20 +139,24 @@ class ProcessChild:
         )
         if self._closed:
             raise ConnectionError("closed")
-        async with asyncio.timeout(_START_S):
-            if await _frame(child) != READY:
-                raise ValueError("no greeting")
+        try:
+            async with asyncio.timeout(_START_S):
+                if await _frame(child) != READY:
+                    raise ValueError("no greeting")
+        except TimeoutError:
+            raise TimeoutError(f"not ready within {_START_S:.0f} s") from None
+        except EOFError:
+            raise EOFError("it ended before it was ready; the agent's standard error has its output") from None
         return child
 
     async def _failed(self, why: Literal["late", "away"], detail: str) -> ChildUnanswered:
         """Discard the child. The first failure restarts it at once, further consecutive ones after a wait."""
-        if self._child is not None:
-            await self._discard()
-            if self._failed_before:
-                self._start_at_s = time.monotonic() + next(self._restarts)
-            self._failed_before = True
-            if not self._closed:
-                _log.warning("child_failed", why=why, detail=detail, command=self._command[-1])
+        await self._discard()
+        if self._failed_before:
+            self._start_at_s = time.monotonic() + next(self._restarts)
+        self._failed_before = True
+        if not self._closed:
+            _log.warning("child_failed", why=why, detail=detail, command=self._command[-1])
         return ChildUnanswered(why, detail)
 
     async def _discard(self) -> None:

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from loadline.core.handlers import (
     allocations,
+    children,
     decisions,
     drains,
     forecasts,
@@ -74,6 +75,7 @@ HANDLERS: Final[Mapping[type[ev.AnyEvent], Handler]] = {
     ev.SettingsRefused: settings.settings_refused,
     ev.AllocationSolved: allocations.allocation_solved,
     ev.AllocationFailed: allocations.allocation_failed,
+    ev.ChildNotStarted: children.child_not_started,
     ev.PauseRequested: pauses.pause_requested,
     ev.PausesRead: pauses.pauses_read,
     ev.PauseChanged: pauses.pause_changed,

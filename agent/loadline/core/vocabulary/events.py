@@ -304,6 +304,12 @@ class AllocationFailed(Event, frozen=True):
     detail: str = ""
 
 
+class ChildNotStarted(Event, frozen=True):
+    """A child process that forecasts or allocates cannot start. Sent again only after it has started."""
+
+    detail: str
+
+
 class StoreConnectionChanged(Event, frozen=True):
     """The connection to etcd was established or lost."""
 
@@ -366,6 +372,7 @@ AnyEvent = (
     | ForecastFailed
     | AllocationSolved
     | AllocationFailed
+    | ChildNotStarted
     | StoreConnectionChanged
     | BusConnectionChanged
     | SettingsChanged
