@@ -283,8 +283,8 @@ class NatsBus:
         self._reply_budget_used_until_s = start_s + len(reply) / _REPLY_BYTES_PER_S
         await asyncio.sleep(self._reply_budget_used_until_s - now_s)  # delays the next answer on this subject
 
-    def _count_dropped(self) -> None:
-        self.requests_dropped += 1
+    def _count_dropped(self, requests: int) -> None:
+        self.requests_dropped += requests
 
     async def _compute_reply(self, subject: str, data: bytes, handler: RequestHandler) -> bytes | None:
         if len(data) > self._knobs.frame_bytes_max:

@@ -26,10 +26,10 @@ class NatsClient(Client):
     Args:
         tls_only: Refuse a server that offers no TLS.
         read_pause_s: Pause after each full read.
-        on_dropped: Called for each request that is dropped because its queue is full.
+        on_dropped: Called with the number of requests that were dropped because their queue is full.
     """
 
-    def __init__(self, *, tls_only: bool, read_pause_s: float, on_dropped: Callable[[], None]) -> None:
+    def __init__(self, *, tls_only: bool, read_pause_s: float, on_dropped: Callable[[int], None]) -> None:
         super().__init__()
         self._tls_only = tls_only
         self._on_dropped = on_dropped

@@ -77,6 +77,7 @@ class FrameParser(Parser):
             raised.
         """
         at, errors = 0, list[Exception]()
+        handlers, requests = self._handlers, self._requests
         while data.startswith(b"MSG ", at):
             line_end = data.find(_CRLF, at)
             if line_end < 0:
@@ -87,17 +88,16 @@ class FrameParser(Parser):
                 end = begin + int(length)
             except ValueError:
                 break  # the library says what is wrong with it
-            handler = self._handlers.get(sid)
-            requests = self._requests.get(sid) if handler is None else None
-            if (handler is None and requests is None) or end < begin:
+            handler = handlers.get(sid)
+            if (handler is None and sid not in requests) or end < begin:
                 break
             if end + 2 > len(data):
                 return at, True, errors
             try:
                 if handler is not None:
                     handler(subject.decode(), data[begin:end])
-                elif requests is not None:
-                    requests.offer(subject.decode(), reply[0].decode() if reply else "", data[begin:end])
+                else:
+                    requests[sid].offer(subject.decode(), reply[0].decode() if reply else "", data[begin:end])
             except Exception as error:  # noqa: BLE001 - one message that fails must not end the reading
                 errors.append(error)
             at = end + 2

@@ -38,7 +38,7 @@ class RequestQueue:
         client: The connection of the requests.
         answer: Answers a request.
         limits: Limits of the queue.
-        on_dropped: Called for each dropped request.
+        on_dropped: Called with the number of dropped requests.
         on_error: Called with what ``answer`` raises.
     """
 
@@ -47,7 +47,7 @@ class RequestQueue:
         client: Client,
         answer: Callable[[Msg], Awaitable[None]],
         limits: QueueLimits,
-        on_dropped: Callable[[], None],
+        on_dropped: Callable[[int], None],
         on_error: Callable[[Exception], Awaitable[None]],
     ) -> None:
         self._client = client
@@ -55,7 +55,9 @@ class RequestQueue:
         self._spacing_s = limits.spacing_s
         self._on_dropped = on_dropped
         self._on_error = on_error
-        self._queue: FairQueue[tuple[str, str, bytes]] = FairQueue(limits.requests_max, limits.bytes_max)
+        self._queue: FairQueue[tuple[str, str, bytes]] = FairQueue(
+            limits.requests_max, limits.bytes_max, lambda request: len(request[2])
+        )
         self._arrived = asyncio.Event()
         self._task = asyncio.create_task(self._run(), name="nats-requests")
 
@@ -64,7 +66,7 @@ class RequestQueue:
         dropped = self._queue.dropped
         self._queue.put(reply.partition(".")[0], (subject, reply, data))
         if self._queue.dropped != dropped:
-            self._on_dropped()
+            self._on_dropped(self._queue.dropped - dropped)
         self._arrived.set()
 
     def close(self) -> None:
@@ -74,7 +76,7 @@ class RequestQueue:
     async def _run(self) -> None:
         while True:
             await self._arrived.wait()
-            for subject, reply, data in self._queue.pop_batch(1, 1):
+            for _, (subject, reply, data) in self._queue.pop_batch(1, 1):
                 try:
                     await self._answer(Msg(_client=self._client, subject=subject, reply=reply, data=data))
                 except Exception as error:  # noqa: BLE001 - an answer that fails must not end the service

@@ -138,7 +138,9 @@ class Controller:
             if type(event) is ev.SettingsChanged:
                 self._apply_settings(turn, event)
             elif type(event) not in self._mode.ignores:
-                effects += HANDLERS[type(event)](turn, event) or ()
+                caused = HANDLERS[type(event)](turn, event)
+                if caused:  # a load report, the usual event, causes none
+                    effects += caused
         effects += leadership.tick(turn)
         effects += self._tick(turn, self._mode.before_planning)
         learned_state.ingest(self.state, self._planners, turn.learned)

@@ -40,8 +40,10 @@ class Inbox:
         self._subjects = subjects
         self._kind_at = len(subjects.prefix) + 1
         unknown_max = max(1, frames_max // UNKNOWN_RATIO)
-        self._frames: FairQueue[tuple[str, bytes]] = FairQueue(frames_max, FRAME_BYTES_MAX)
-        self._unknown: FairQueue[tuple[str, bytes]] = FairQueue(unknown_max, FRAME_BYTES_MAX // UNKNOWN_RATIO)
+        self._frames: FairQueue[bytes] = FairQueue(frames_max, FRAME_BYTES_MAX, len)
+        self._unknown: FairQueue[tuple[str, bytes]] = FairQueue(
+            unknown_max, FRAME_BYTES_MAX // UNKNOWN_RATIO, lambda frame: len(frame[1])
+        )
         self._workers: set[str] = set()
         self._accepted: dict[str, None] = {}
         self._accepted_max = frames_max
@@ -60,7 +62,7 @@ class Inbox:
     def offer(self, subject: str, payload: bytes) -> None:
         """Queue a frame, in O(1): the bus's reader calls this."""
         if subject in self._workers or subject in self._accepted:
-            self._frames.put(subject, (subject, payload))
+            self._frames.put(subject, payload)
         else:
             self._unknown.put(subject[self._kind_at : subject.find(".", self._kind_at)], (subject, payload))
         self._wake()
@@ -89,7 +91,7 @@ class Inbox:
         frames = self._frames.pop_batch(batch_max, BATCH_BYTES_MAX)
         if self._unknown.waiting and len(frames) < batch_max:
             room = min(batch_max - len(frames), max(1, batch_max // UNKNOWN_RATIO))
-            frames += self._unknown.pop_batch(room, BATCH_BYTES_MAX // UNKNOWN_RATIO)
+            frames += [frame for _, frame in self._unknown.pop_batch(room, BATCH_BYTES_MAX // UNKNOWN_RATIO)]
         return events, frames
 
     def __bool__(self) -> bool:

@@ -87,13 +87,15 @@ class Turns:
         """Run one turn at ``now`` (Unix ms)."""
         events, frames = self.inbox.pop_batch(self._batch_max)
         others: list[tuple[str, WireEvent]] = []
+        decode = self._codec.decode
         for subject, payload in frames:
-            event = self._codec.decode(subject, payload)
-            if isinstance(event, Rejected):
+            event = decode(subject, payload)
+            if event.__class__ is LoadReported:
+                events.append(event)
+            elif isinstance(event, Rejected):
                 self._on_rejected(event)
-                continue
-            events.append(event)
-            if event.__class__ is not LoadReported:
+            else:
+                events.append(event)
                 others.append((subject, event))
         self.count += 1
         self.frames += len(frames)

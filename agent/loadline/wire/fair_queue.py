@@ -1,102 +1,109 @@
 """Bounded queue with fair shares, for input of senders of which one may flood."""
 
 from collections import OrderedDict, deque
-from typing import Any, Final, Generic, TypeVar
+from collections.abc import Callable, Iterable
+from heapq import heapify, heappop, heapreplace
+from typing import Final, Generic, TypeVar
 
-ROUNDS_MAX: Final = 64
-"""Messages of one sender in a batch: a turn of 64 takes less than a millisecond."""
+RUN_MAX: Final = 16
+"""Messages of one sender in a row: they delay the next sender by less than 0.1 ms."""
+ROUNDS_MAX: Final = 4
+"""Runs of one sender in a batch: a turn of 64 messages takes less than a millisecond."""
+_EXCESS_RATIO: Final = 16
 
-T = TypeVar("T", bound=tuple[Any, ...])
+T = TypeVar("T")
 
 
 class FairQueue(Generic[T]):
     """Queue of messages that serves its senders in turn and keeps the messages of each in order.
 
-    A message that would exceed a bound replaces the oldest one of its sender, unless that sender has less than its
-    share (the bound divided by the number of senders). It then replaces the oldest message of the longest queue, so a
-    flood drops its own messages.
+    When a bound is exceeded, the longest queues of a sender lose their oldest messages, so a flood drops its own. They
+    lose a sixteenth of the bound at once, because the search for them takes O(senders).
 
     Args:
-        messages_max: Maximum number of messages: tuples whose last element is the payload.
-        bytes_max: Maximum size of all payloads.
+        messages_max: Maximum number of messages.
+        bytes_max: Maximum size of all messages.
+        size: Returns the size of a message in bytes.
     """
 
-    def __init__(self, messages_max: int, bytes_max: int) -> None:
+    def __init__(self, messages_max: int, bytes_max: int, size: Callable[[T], int]) -> None:
         self.dropped = 0
         self.waiting = 0
         """Number of messages."""
         self._messages_max = messages_max
         self._bytes_max = bytes_max
+        self._size = size
         self._bytes = 0
         # An OrderedDict, because popping the first key of a dict gets slower with every key removed before it.
         self._queues: OrderedDict[str, deque[T]] = OrderedDict()
-        # The longest queue, as of its last message: pops shorten all queues alike.
-        self._longest: deque[T] = deque()
-        self._longest_sender = ""
 
     def put(self, sender: str, message: T) -> None:
-        """Add a message, in O(1). One that is larger than ``bytes_max`` is dropped."""
-        size = len(message[-1])
-        total = self._bytes + size
-        if self.waiting >= self._messages_max or total > self._bytes_max:
-            if size > self._bytes_max:
-                self.dropped += 1
-                return
-            while self.waiting >= self._messages_max or self._bytes + size > self._bytes_max:
-                self._drop(sender)
-            total = self._bytes + size
+        """Add a message, in O(1) on average. One that is larger than ``bytes_max`` is dropped."""
         queue = self._queues.get(sender)
         if queue is None:
             self._queues[sender] = deque((message,))
         else:
             queue.append(message)
-            if len(queue) > len(self._longest):
-                self._longest, self._longest_sender = queue, sender
         self.waiting += 1
-        self._bytes = total
+        self._bytes += self._size(message)
+        if self.waiting > self._messages_max or self._bytes > self._bytes_max:
+            self._drop_excess(sender)
 
-    def pop_batch(self, messages_max: int, bytes_max: int) -> list[T]:
-        """Remove and return messages of all senders in turn, at most ``ROUNDS_MAX`` of each.
+    def pop_batch(self, messages_max: int, bytes_max: int) -> list[tuple[str, T]]:
+        """Remove and return messages of all senders in turn: runs of at most 16, and at most 64 of each.
 
         Args:
             messages_max: Maximum number.
-            bytes_max: Size of the payloads from which on no further message is added.
+            bytes_max: Size from which on no further run is added.
+
+        Returns:
+            Senders and their messages.
         """
-        messages: list[T] = []
-        if self.waiting == len(self._queues) <= messages_max and self._bytes <= bytes_max:
-            for queue in self._queues.values():  # the usual case: one of each
-                messages += queue
-            self._queues.clear()
-            self._longest = deque()
+        queues, messages, size = self._queues, list[tuple[str, T]](), 0
+        if self.waiting == len(queues) <= messages_max and self._bytes <= bytes_max:  # the usual case: one of each
+            messages = [(sender, queue[0]) for sender, queue in queues.items()]
+            queues.clear()
             self.waiting = self._bytes = 0
             return messages
-        queues, size = self._queues, 0
-        popitem, append = queues.popitem, messages.append
         for _ in range(ROUNDS_MAX):
-            for _ in range(min(len(queues), messages_max - len(messages))):
-                sender, queue = popitem(last=False)
-                message = queue.popleft()
-                append(message)
-                size += len(message[-1])
-                if queue:
+            for _ in range(len(queues)):
+                sender, queue = queues.popitem(last=False)
+                run_max = min(RUN_MAX, messages_max - len(messages))
+                run: Iterable[T] = queue
+                if len(queue) > run_max:
+                    run = [queue.popleft() for _ in range(run_max)]
                     queues[sender] = queue
-                if size >= bytes_max:
+                messages += [(sender, message) for message in run]
+                size += sum(map(self._size, run))
+                if size >= bytes_max or len(messages) >= messages_max:
                     break
-            if not queues or len(messages) >= messages_max or size >= bytes_max:
+            if not queues or size >= bytes_max or len(messages) >= messages_max:
                 break
         self.waiting -= len(messages)
         self._bytes -= size
         return messages
 
-    def _drop(self, sender: str) -> None:
-        """Drop the oldest message of ``sender``, or of the longest queue if this sender has less than its share."""
-        queue = self._queues.get(sender)
-        if queue is None or len(queue) < self.waiting // (len(self._queues) + 1):
-            sender = self._longest_sender if self._longest else next(iter(self._queues))
-            queue = self._queues[sender]
-        dropped = queue.popleft()
-        if not queue:
-            del self._queues[sender]
+    def _drop_excess(self, sender: str) -> None:
+        """Drop the newest message of ``sender`` if it alone is too large, else the oldest of the longest queues."""
+        newest = self._queues[sender][-1]
+        if self._size(newest) > self._bytes_max:
+            self._count_drop(sender, self._queues[sender].pop())
+            return
+        messages_max = self._messages_max - self._messages_max // _EXCESS_RATIO
+        bytes_max = self._bytes_max - self._bytes_max // _EXCESS_RATIO
+        longest = [(-len(queue), sender) for sender, queue in self._queues.items()]
+        heapify(longest)
+        while self.waiting > messages_max or self._bytes > bytes_max:
+            minus_length, sender = longest[0]
+            self._count_drop(sender, self._queues[sender].popleft())
+            if minus_length < -1:
+                heapreplace(longest, (minus_length + 1, sender))
+            else:
+                heappop(longest)
+
+    def _count_drop(self, sender: str, message: T) -> None:
         self.dropped += 1
         self.waiting -= 1
-        self._bytes -= len(dropped[-1])
+        self._bytes -= self._size(message)
+        if not self._queues[sender]:
+            del self._queues[sender]
