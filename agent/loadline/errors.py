@@ -1,5 +1,7 @@
 """Exceptions of the I/O boundary. The core raises none: a refusal there is a value with a reason."""
 
+from typing import Self
+
 
 class LoadlineError(Exception):
     """Base of all errors that loadline raises on purpose; its text is a sentence for operators."""
@@ -19,6 +21,12 @@ class ConfigError(LoadlineError):
         self.place = place
         self.problem = problem
         self.remedy = remedy
+
+    @classmethod
+    def missing_package(cls, place: str, value: str, package: str, extra: str, instead: str) -> Self:
+        """Return the error of a value that needs a package of an extra which is not installed."""
+        remedy = f"Install it: pip install 'loadline[{extra}]'. Or {instead}."
+        return cls(place, f"{value} needs the package {package}, which is not installed", remedy)
 
 
 class StoreUnavailable(LoadlineError):

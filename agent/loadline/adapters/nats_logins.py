@@ -48,8 +48,18 @@ def check_credentials(knobs: NatsKnobs) -> None:
     if problem:
         remedy = "Name a file that `nsc generate creds` wrote."
         raise ConfigError("nats.credentials_file", f"{knobs.credentials_file} {problem}", remedy)
-    if importlib.util.find_spec("nkeys") is None:
-        raise ConfigError("nats.credentials_file", "nkeys is not installed", "Run: pip install 'nats-py[nkeys]'")
+    require_packages(knobs)
+
+
+def require_packages(knobs: NatsKnobs) -> None:
+    """Check that the package which signs logins by credentials files is installed if it is needed.
+
+    Raises:
+        ConfigError: It is not.
+    """
+    if knobs.credentials_file and importlib.util.find_spec("nkeys") is None:
+        instead = "use user and password_file"
+        raise ConfigError.missing_package("nats.credentials_file", "a credentials file", "nkeys", "nkeys", instead)
 
 
 def _credentials_problem(path: str) -> str:

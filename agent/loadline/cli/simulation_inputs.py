@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from loadline.cli import output_files, warmup
 from loadline.cli.output import printable
+from loadline.cli.packages import check_scaling_packages
 from loadline.config import load, validate
 from loadline.core.state.settings import Settings
 from loadline.errors import ConfigError
@@ -98,6 +99,7 @@ def settings(path: Path, options: argparse.Namespace, fleet_knobs: SimulatedFlee
         config = warmup.apply_option(load(path), options)
         for warning in (*validate(config), *warmup.warnings(config)):
             print(printable(f"loadline: warning: {path}: {warning}"), file=sys.stderr)
+        check_scaling_packages(config)
         found = settings_of(config)
     with _errors_name(Path(f"{options.fleet} with {path}")):
         model = model_of(fleet_knobs, found)

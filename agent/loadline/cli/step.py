@@ -6,6 +6,7 @@ from typing import BinaryIO
 
 from loadline.cli.exit_codes import INVALID_INPUT
 from loadline.cli.output import printable
+from loadline.cli.packages import check_scaling_packages
 from loadline.config import load, validate
 from loadline.errors import DataError
 from loadline.runtime.settings import settings
@@ -18,6 +19,7 @@ def step(options: argparse.Namespace) -> int:
     config = load(options.config)
     for warning in validate(config):
         print(f"loadline: warning: {warning}", file=sys.stderr)
+    check_scaling_packages(config)
     stepper = Stepper(settings(config), root=config.agent.root, frame_bytes_max=config.nats.frame_bytes_max)
     return answer_steps(stepper, sys.stdin.buffer, sys.stdout.buffer)
 

@@ -18,18 +18,14 @@ def available(name: AnyPredictor) -> bool:
     return name not in _NEEDED or find_spec(_NEEDED[name][0]) is not None
 
 
-def require(knobs: ForecastKnobs) -> None:
-    """Check that the packages of all configured predictors are installed.
+def require(knobs: ForecastKnobs, place: str = "forecast") -> None:
+    """Check that the packages of all predictors of the knobs at ``place`` are installed.
 
     Raises:
         ConfigError: A package is not installed.
     """
-    names = knobs.auto.candidates if knobs.predictor == "auto" else (knobs.predictor,)
-    for name in names:
+    selects = knobs.predictor == "auto"
+    for name in knobs.auto.candidates if selects else (knobs.predictor,):
         if not available(name):
-            package, extra = _NEEDED[name]
-            raise ConfigError(
-                "forecast.predictor",
-                f"{name} needs the package {package}, which is not installed",
-                f"Install it: pip install 'loadline[{extra}]'.",
-            )
+            key = "auto.candidates" if selects else "predictor"
+            raise ConfigError.missing_package(f"{place}.{key}", name, *_NEEDED[name], "choose another predictor")

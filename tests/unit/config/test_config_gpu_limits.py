@@ -1,11 +1,7 @@
 """GPU capacity and quotas in a configuration: known types, and room for minimum replicas."""
 
-from pathlib import Path
-
 import pytest
 
-from loadline import solver
-from loadline.cli.main import main
 from loadline.config import parse
 from loadline.config.summary import describe
 from loadline.runtime.settings import settings
@@ -97,32 +93,6 @@ def test_a_pool_without_a_type_below_a_default_quota_is_refused_with_the_remedy(
     assert found.place == "namespaces[0].gpu_quota.default"
     assert found.problem.endswith("of models[0].pools[0]")
     assert found.remedy.startswith("Set the accelerator of each pool, since a pool without one has no GPU type.")
-
-
-@pytest.mark.parametrize(
-    ("text", "installed", "warned"),
-    [
-        ("[allocation.capacity]\nh100 = 64", False, True),
-        ('[[namespaces]]\nname = "team"\ngpu_quota = { h100 = 64 }', False, True),
-        ("[allocation.capacity]\nh100 = 64", True, False),
-        ('[allocation]\nsolver = "greedy"\ncapacity = { h100 = 64 }', False, False),
-        ("", False, False),
-    ],
-)
-def test_check_warns_of_a_missing_solver(  # noqa: PLR0917 - a case, and where it is tried
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    text: str,
-    installed: bool,  # noqa: FBT001
-    warned: bool,  # noqa: FBT001
-) -> None:
-    monkeypatch.setattr(solver, "available", lambda: installed)
-    path = tmp_path / "loadline.toml"
-    path.write_text(SMALL + text, "utf-8")
-    assert main(["check", "--config", str(path)]) == 0
-    warning = "warning: allocation.solver: SciPy is not installed, so the greedy solver is used when GPUs are short."
-    assert (warning in capsys.readouterr().out) is warned
 
 
 @pytest.mark.parametrize("table", ["[allocation.capacity]", '[[namespaces]]\nname = "team"\n[namespaces.gpu_quota]'])
