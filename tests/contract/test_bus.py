@@ -1,4 +1,4 @@
-"""What every ``ports.Bus`` must do. Written against the port, so that another bus is one more parameter."""
+"""Contract of ``ports.Bus``. Written against the port, so that another bus is one more parameter."""
 
 import asyncio
 import contextlib
@@ -20,7 +20,7 @@ MakeBus = Callable[[], Bus]
 
 @pytest.fixture(params=[pytest.param("nats", marks=pytest.mark.process), "virtual"])
 def make_bus(request: pytest.FixtureRequest) -> MakeBus:
-    """Makes unconnected buses that reach each other."""
+    """Return a function that makes unconnected buses of one server."""
     if request.param == "nats":
         nats_url = request.getfixturevalue("nats_url")
         return lambda: NatsBus(NatsKnobs(servers=(nats_url,), frame_bytes_max=1_000), name="contract")
@@ -30,7 +30,7 @@ def make_bus(request: pytest.FixtureRequest) -> MakeBus:
 
 
 real = pytest.mark.parametrize("make_bus", [pytest.param("nats", marks=pytest.mark.process)], indirect=True)
-"""In virtual time what raises ends the play, frames have no size, and who has a connection is connected."""
+"""Real buses only: a simulated bus raises errors of handlers, limits no frame and connects at once."""
 
 
 @contextlib.asynccontextmanager
@@ -60,7 +60,7 @@ def test_frames_reach_all_subscribers_in_order(make_bus: MakeBus, own_name: str)
     asyncio.run(scenario())
 
 
-def test_subscribed_means_that_the_next_frame_arrives(make_bus: MakeBus, own_name: str) -> None:
+def test_a_subscription_receives_the_next_frame(make_bus: MakeBus, own_name: str) -> None:
     async def scenario() -> None:
         sender, receiver = make_bus(), make_bus()
         async with connected(sender, receiver):
@@ -73,7 +73,7 @@ def test_subscribed_means_that_the_next_frame_arrives(make_bus: MakeBus, own_nam
     asyncio.run(scenario())
 
 
-def test_a_subscription_made_before_the_connection_counts(make_bus: MakeBus, own_name: str) -> None:
+def test_a_subscription_made_before_the_connection_receives_frames(make_bus: MakeBus, own_name: str) -> None:
     async def scenario() -> None:
         bus = make_bus()
         got: list[bytes] = []
@@ -99,7 +99,7 @@ def test_a_request_is_answered(make_bus: MakeBus, own_name: str) -> None:
     asyncio.run(scenario())
 
 
-def test_a_request_that_nobody_answers_fails(make_bus: MakeBus, own_name: str) -> None:
+def test_a_request_without_an_answer_fails(make_bus: MakeBus, own_name: str) -> None:
     async def scenario() -> None:
         asking, silent = make_bus(), make_bus()
 
@@ -116,7 +116,7 @@ def test_a_request_that_nobody_answers_fails(make_bus: MakeBus, own_name: str) -
     asyncio.run(scenario())
 
 
-def test_of_several_services_the_one_with_an_answer_gives_it(make_bus: MakeBus, own_name: str) -> None:
+def test_the_service_that_has_an_answer_replies(make_bus: MakeBus, own_name: str) -> None:
     async def scenario() -> None:
         asking, leader, follower = make_bus(), make_bus(), make_bus()
         asked: list[str] = []
@@ -140,7 +140,7 @@ def test_of_several_services_the_one_with_an_answer_gives_it(make_bus: MakeBus, 
 
 
 @real
-def test_an_answer_that_fails_leaves_the_service_in_place(make_bus: MakeBus, own_name: str) -> None:
+def test_a_service_survives_an_exception_of_its_handler(make_bus: MakeBus, own_name: str) -> None:
     async def scenario() -> None:
         bus = make_bus()
 
@@ -157,7 +157,7 @@ def test_an_answer_that_fails_leaves_the_service_in_place(make_bus: MakeBus, own
 
 
 @real
-def test_a_taker_that_fails_gets_the_next_frame(make_bus: MakeBus, own_name: str) -> None:
+def test_a_subscription_survives_an_exception_of_its_handler(make_bus: MakeBus, own_name: str) -> None:
     async def scenario() -> None:
         bus = make_bus()
         got: list[float] = []
@@ -173,7 +173,7 @@ def test_a_taker_that_fails_gets_the_next_frame(make_bus: MakeBus, own_name: str
 
 
 @real
-def test_what_is_too_large_is_dropped(make_bus: MakeBus, own_name: str) -> None:
+def test_frames_that_are_too_large_are_dropped(make_bus: MakeBus, own_name: str) -> None:
     async def scenario() -> None:
         bus = make_bus()
         got: list[bytes] = []
@@ -204,7 +204,7 @@ def test_nothing_can_be_published_before_connecting_or_after_closing(make_bus: M
     asyncio.run(scenario())
 
 
-def test_closing_delivers_what_was_published(make_bus: MakeBus, own_name: str) -> None:
+def test_closing_delivers_published_frames(make_bus: MakeBus, own_name: str) -> None:
     async def scenario() -> None:
         sender, receiver = make_bus(), make_bus()
         got: list[bytes] = []

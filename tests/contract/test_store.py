@@ -1,4 +1,4 @@
-"""What every ``ports.Store`` must do. Written against the port, so that another store is one more parameter."""
+"""Contract of ``ports.Store``. Written against the port, so that another store is one more parameter."""
 
 import asyncio
 import contextlib
@@ -19,7 +19,7 @@ MakeStore = Callable[[], Store]
 
 @pytest.fixture(params=[pytest.param("etcd", marks=pytest.mark.process), "virtual"])
 def make_store(request: pytest.FixtureRequest) -> MakeStore:
-    """Makes clients of one store."""
+    """Return a function that makes clients of one store."""
     if request.param == "etcd":
         etcd_url = request.getfixturevalue("etcd_url")
         # A thousand writes at once on a busy machine take more than the two seconds that a call may take by default.
@@ -39,7 +39,7 @@ async def opened(make_store: MakeStore) -> AsyncIterator[Store]:
 
 
 class Follower:
-    """Follows a prefix and keeps everything that it was told."""
+    """Follower of a prefix that records all snapshots and changes."""
 
     def __init__(self, store: Store, prefix: str) -> None:
         self.snapshots: list[StoreSnapshot] = []
@@ -63,7 +63,7 @@ async def put(store: Store, key: str, value: bytes, lease_id: int = 0) -> Commit
     return await store.commit([], [Write(key, value, lease_id)])
 
 
-def test_a_prefix_is_read_in_key_order_and_nothing_else(make_store: MakeStore, own_name: str) -> None:
+def test_a_read_returns_the_keys_of_the_prefix_in_order(make_store: MakeStore, own_name: str) -> None:
     async def scenario() -> None:
         async with opened(make_store) as store:
             empty = await store.read(f"{own_name}/")
@@ -80,7 +80,7 @@ def test_a_prefix_is_read_in_key_order_and_nothing_else(make_store: MakeStore, o
     asyncio.run(scenario())
 
 
-def test_one_key_is_read_without_its_neighbours(make_store: MakeStore, own_name: str) -> None:
+def test_a_get_returns_one_key_only(make_store: MakeStore, own_name: str) -> None:
     async def scenario() -> None:
         async with opened(make_store) as store:
             await put(store, f"{own_name}7", b"a neighbour")
@@ -105,7 +105,7 @@ def test_a_prefix_of_many_keys_is_read_completely_and_in_order(make_store: MakeS
     asyncio.run(scenario())
 
 
-def test_any_bytes_are_kept_even_none(make_store: MakeStore, own_name: str) -> None:
+def test_any_value_is_kept_even_an_empty_one(make_store: MakeStore, own_name: str) -> None:
     async def scenario() -> None:
         async with opened(make_store) as store:
             values = [b"", bytes(range(256)), b"x" * 100_000]
@@ -116,7 +116,7 @@ def test_any_bytes_are_kept_even_none(make_store: MakeStore, own_name: str) -> N
     asyncio.run(scenario())
 
 
-def test_a_commit_happens_if_all_comparisons_hold_or_not_at_all(make_store: MakeStore, own_name: str) -> None:
+def test_a_commit_is_applied_only_if_all_comparisons_hold(make_store: MakeStore, own_name: str) -> None:
     async def scenario() -> None:
         async with opened(make_store) as store:
             one, two = f"{own_name}/1", f"{own_name}/2"
@@ -148,7 +148,7 @@ def test_a_commit_without_writes_compares_and_changes_nothing(make_store: MakeSt
     asyncio.run(scenario())
 
 
-def test_of_many_who_claim_a_key_one_gets_it(make_store: MakeStore, own_name: str) -> None:
+def test_one_of_many_concurrent_creations_of_a_key_succeeds(make_store: MakeStore, own_name: str) -> None:
     async def scenario() -> None:
         async with opened(make_store) as store:
             claims = [store.commit([Compare(own_name, "create", 0)], [Write(own_name, b"%d" % i)]) for i in range(30)]
@@ -160,7 +160,7 @@ def test_of_many_who_claim_a_key_one_gets_it(make_store: MakeStore, own_name: st
     asyncio.run(scenario())
 
 
-def test_a_revoked_lease_takes_its_keys_with_it(make_store: MakeStore, own_name: str) -> None:
+def test_revoking_a_lease_removes_its_keys(make_store: MakeStore, own_name: str) -> None:
     async def scenario() -> None:
         async with opened(make_store) as store:
             lease = await store.grant(60)
@@ -176,7 +176,7 @@ def test_a_revoked_lease_takes_its_keys_with_it(make_store: MakeStore, own_name:
     asyncio.run(scenario())
 
 
-def test_a_lease_that_is_not_kept_alive_runs_out(make_store: MakeStore, own_name: str) -> None:
+def test_a_lease_that_is_not_kept_alive_expires(make_store: MakeStore, own_name: str) -> None:
     async def scenario() -> None:
         async with opened(make_store) as store, Follower(store, own_name).following() as follower:
             lease = await store.grant(1)
@@ -187,7 +187,7 @@ def test_a_lease_that_is_not_kept_alive_runs_out(make_store: MakeStore, own_name
     asyncio.run(scenario())
 
 
-def test_who_follows_sees_what_was_there_and_then_every_change_in_order(make_store: MakeStore, own_name: str) -> None:
+def test_a_follower_gets_a_snapshot_and_then_every_change_in_order(make_store: MakeStore, own_name: str) -> None:
     async def scenario() -> None:
         async with opened(make_store) as store, opened(make_store) as writer:
             await put(writer, f"{own_name}/old", b"1")

@@ -20,7 +20,7 @@ ENDS_MS = 93_000.0
 
 
 def scripted() -> list[list[bytes]]:
-    """A rise and a fall of demand, a bus that goes away, and a lost worker, under a leader of its own."""
+    """Run a leader through a rise and a fall of demand, a bus outage and the loss of a worker."""
     world, agent, journal = lone_agent(SEED, SEGMENTS_AT_MS)
     timeline = world.timeline
     timeline.call_at(5_000.0, lambda: world.demand.update({("whole", "both"): 3.5, ("split", "decode"): 2.5}))
@@ -34,7 +34,7 @@ def scripted() -> list[list[bytes]]:
 
 
 def main() -> None:
-    """Write the segments anew."""
+    """Replace the recorded segments."""
     for old in JOURNAL.glob("*.jsonl"):
         old.unlink()
     JOURNAL.mkdir(exist_ok=True)

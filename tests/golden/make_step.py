@@ -24,7 +24,7 @@ MONDAY_MS: Final = 1_704_700_860_000
 
 
 def ramp(low: float, high: float, up_s: float = 30, top_s: float = 60, down_s: float = 90) -> Rate:
-    """Low, then rising, high until ``top_s``, falling until ``down_s``, and low again."""
+    """Return a load that is low, rises, is high until ``top_s``, falls until ``down_s``, and is low again."""
 
     def rate(at_s: float) -> float:
         rising = min(1.0, max(0.0, (at_s - up_s / 2) / (up_s / 2)))
@@ -35,22 +35,22 @@ def ramp(low: float, high: float, up_s: float = 30, top_s: float = 60, down_s: f
 
 
 def burst(low: float, high: float, begin_s: float, end_s: float) -> Rate:
-    """Low, and high between two moments."""
+    """Return a load that is high between two times and low otherwise."""
     return lambda at_s: high if begin_s <= at_s < end_s else low
 
 
 def wave(mean: float, swing: float, period_s: float) -> Rate:
-    """Up and down."""
+    """Return a sinusoidal load."""
     return lambda at_s: mean + swing * sin(2 * pi * at_s / period_s)
 
 
-def whole(**fields: object) -> list[Pool]:
-    """One pool that does both."""
+def aggregated_pool(**fields: object) -> list[Pool]:
+    """Return an aggregated pool."""
     return [Pool("engine", **fields)]  # type: ignore[arg-type]  # the fields of a pool
 
 
-def roles(prefill: int = 1, decode: int = 1, start_s: float = 12.0) -> list[Pool]:
-    """Prefill and decode."""
+def disaggregated_pools(prefill: int = 1, decode: int = 1, start_s: float = 12.0) -> list[Pool]:
+    """Return a prefill and a decode pool."""
     prompts = Engine(prompt_tokens_per_s=3_000.0)
     return [
         Pool("prefill", "prefill", prompts, prefill, start_s),
@@ -61,7 +61,7 @@ def roles(prefill: int = 1, decode: int = 1, start_s: float = 12.0) -> list[Pool
 def simple(
     pools: Callable[[], list[Pool]], rate: Rate, seconds: float = 160, step_ms: int = 3_000, **fields: object
 ) -> MakeCase:
-    """One fleet, one load, and nothing else happens."""
+    """Return a case with one fleet and one load, without faults."""
 
     def make(case: str) -> World:
         fleet = Fleet("llm", pools(), rate, **fields)  # type: ignore[arg-type]
@@ -73,7 +73,7 @@ def simple(
 
 
 def no_data(case: str) -> World:
-    world = World(case, [Fleet("llm", roles(2, 2), ramp(3, 9))], seed=1, step_ms=3_000)
+    world = World(case, [Fleet("llm", disaggregated_pools(2, 2), ramp(3, 9))], seed=1, step_ms=3_000)
     decodes = ("ll-d3", "ll-d4")
     world.run(
         220,
@@ -89,7 +89,7 @@ def no_data(case: str) -> World:
 
 
 def silent_traffic(case: str) -> World:
-    fleet = Fleet("llm", whole(), ramp(2, 10), fields=LATENCY)
+    fleet = Fleet("llm", aggregated_pool(), ramp(2, 10), fields=LATENCY)
     world = World(case, [fleet], seed=2, step_ms=3_000)
     world.run(110)
     fleet.frontend = False
@@ -107,7 +107,7 @@ def pending(case: str) -> World:
 
 
 def unanswered(case: str) -> World:
-    fleet = Fleet("llm", whole(workers=1), ramp(2, 12), scaler="silent")
+    fleet = Fleet("llm", aggregated_pool(workers=1), ramp(2, 12), scaler="silent")
     world = World(case, [fleet], seed=4)
     for scaler in ("silent", "refuses", "slow", "done"):
         fleet.scaler = scaler
@@ -116,7 +116,7 @@ def unanswered(case: str) -> World:
 
 
 def vanish(case: str) -> World:
-    fleet = Fleet("llm", roles(2, 4), wave(8, 2, 90))
+    fleet = Fleet("llm", disaggregated_pools(2, 4), wave(8, 2, 90))
     world = World(case, [fleet], seed=5, step_ms=3_000)
     world.run(
         230,
@@ -132,7 +132,7 @@ def vanish(case: str) -> World:
 
 
 def drains(case: str) -> World:
-    fleet = Fleet("llm", roles(3, 5), lambda _: 4.0, osl=900)
+    fleet = Fleet("llm", disaggregated_pools(3, 5), lambda _: 4.0, osl=900)
     fleet.pools["decode"].drains_in_s = 50.0
     world = World(case, [fleet], seed=6)
     world.run(
@@ -148,7 +148,7 @@ def drains(case: str) -> World:
 
 
 def migrations(pools: Callable[[], list[Pool]], rate: Rate, ends: tuple[str, ...] = ("done",)) -> MakeCase:
-    """Return a case of uneven loads whose migrations end in these ways."""
+    """Return a case of uneven loads whose migrations have these outcomes."""
 
     def make(case: str) -> World:
         fleet = Fleet("llm", pools(), rate, osl=700, balanced=False, fields=MIGRATION_FIELDS)
@@ -162,8 +162,8 @@ def migrations(pools: Callable[[], list[Pool]], rate: Rate, ends: tuple[str, ...
 
 
 def migrating_pools(prefill: int, decode: int) -> list[Pool]:
-    """Prefill, and decode workers on nodes of two that can move requests."""
-    made = roles(prefill, decode)
+    """Return a prefill pool, and a decode pool with two workers per node that can migrate requests."""
+    made = disaggregated_pools(prefill, decode)
     made[1].slots = 4
     made[1].record_of = lambda number: {"node": f"n{number // 2}", "unit": f"u{number // 4}"}
     return made
@@ -185,7 +185,7 @@ def failover(case: str) -> World:
 
 
 def migration_drain(case: str) -> World:
-    fleet = Fleet("llm", whole(workers=4, slots=3), burst(6, 1, 20, 999), osl=900, fields=MIGRATION_FIELDS)
+    fleet = Fleet("llm", aggregated_pool(workers=4, slots=3), burst(6, 1, 20, 999), osl=900, fields=MIGRATION_FIELDS)
     world = World(case, [fleet], seed=9, step_ms=1_000)
     world.run(70, {30: lambda w: w.order(drain=["llm", "engine", "ll-e2"])})
     return world
@@ -213,8 +213,8 @@ def allocation(case: str) -> World:
 
 def fleet_budget(case: str) -> World:
     fleets = [
-        Fleet("one", whole(workers=4), ramp(2, 22, 20, 60, 75)),
-        Fleet("two", whole(workers=4), ramp(2, 22, 100, 130, 150)),
+        Fleet("one", aggregated_pool(workers=4), ramp(2, 22, 20, 60, 75)),
+        Fleet("two", aggregated_pool(workers=4), ramp(2, 22, 100, 130, 150)),
     ]
     world = World(case, fleets, seed=11)
     world.run(132)
@@ -222,20 +222,22 @@ def fleet_budget(case: str) -> World:
 
 
 def schedules(case: str) -> World:
-    world = World(case, [Fleet("llm", whole(workers=1), lambda _: 2.0)], seed=12, step_ms=4_000, start_ms=MONDAY_MS)
+    world = World(
+        case, [Fleet("llm", aggregated_pool(workers=1), lambda _: 2.0)], seed=12, step_ms=4_000, start_ms=MONDAY_MS
+    )
     world.run(400)
     return world
 
 
 def zero(case: str) -> World:
     rate = lambda at_s: 0.0 if 40 <= at_s < 130 or at_s >= 180 else 3.0  # noqa: E731
-    world = World(case, [Fleet("llm", roles(1, 1), rate)], seed=13, step_ms=3_000)
+    world = World(case, [Fleet("llm", disaggregated_pools(1, 1), rate)], seed=13, step_ms=3_000)
     world.run(240)
     return world
 
 
 def pauses(case: str) -> World:
-    world = World(case, [Fleet("llm", whole(workers=1), burst(2, 12, 20, 80))], seed=14)
+    world = World(case, [Fleet("llm", aggregated_pool(workers=1), burst(2, 12, 20, 80))], seed=14)
     world.run(
         200,
         {
@@ -249,7 +251,7 @@ def pauses(case: str) -> World:
 
 
 def reload(case: str) -> World:
-    world = World(case, [Fleet("llm", whole(workers=1), wave(6, 4, 100))], seed=15)
+    world = World(case, [Fleet("llm", aggregated_pool(workers=1), wave(6, 4, 100))], seed=15)
     world.run(
         240,
         {
@@ -262,7 +264,7 @@ def reload(case: str) -> World:
 
 
 def rejected(case: str) -> World:
-    fleet = Fleet("llm", whole(workers=1), lambda _: 2.0)
+    fleet = Fleet("llm", aggregated_pool(workers=1), lambda _: 2.0)
     world = World(case, [fleet], seed=16)
     load, traffic = "g.v1.load.llm.engine.ll-e1", "g.v1.traffic.llm.gate"
     ids = {"model": "llm", "pool": "engine", "worker": "ll-e1", "incarnation": 1}
@@ -307,24 +309,24 @@ def rejected(case: str) -> World:
 
 HAND_OVER = ("done", "aborted", "silent", "done")
 CASE_MAKERS: Final[dict[str, MakeCase]] = {
-    "saturation": simple(whole, ramp(2, 12)),
-    "saturation_roles": simple(roles, ramp(2, 12)),
-    "saturation_upstream": simple(whole, ramp(2, 12)),
-    "saturation_tokens": simple(whole, ramp(2, 12)),
-    "threshold": simple(roles, ramp(2, 12)),
-    "threshold_whole": simple(whole, ramp(2, 14)),
-    "static": simple(roles, wave(3, 2, 60), 60),
-    "hpa": simple(roles, ramp(2, 12)),
-    "kpa": simple(whole, burst(2, 20, 40, 80)),
-    "throughput": simple(roles, ramp(2, 12), isl=1_500),
-    "throughput_history": simple(whole, wave(14, 4, 600), 660, 10_000),
-    "load": simple(lambda: roles(2, 2), ramp(3, 10), fields=LATENCY),
-    "load_whole": simple(whole, ramp(3, 10), fields=LATENCY),
-    "sla": simple(roles, ramp(2, 12), isl=1_500, fields=LATENCY),
-    "sla_whole": simple(whole, ramp(2, 12), fields=LATENCY),
-    "queueing": simple(roles, ramp(2, 12), isl=1_500, fields=LATENCY),
-    "queueing_fitted": simple(whole, ramp(3, 12), fields=ALL),
-    "hybrid": simple(roles, ramp(2, 12), isl=1_500, fields=LATENCY),
+    "saturation": simple(aggregated_pool, ramp(2, 12)),
+    "saturation_roles": simple(disaggregated_pools, ramp(2, 12)),
+    "saturation_upstream": simple(aggregated_pool, ramp(2, 12)),
+    "saturation_tokens": simple(aggregated_pool, ramp(2, 12)),
+    "threshold": simple(disaggregated_pools, ramp(2, 12)),
+    "threshold_whole": simple(aggregated_pool, ramp(2, 14)),
+    "static": simple(disaggregated_pools, wave(3, 2, 60), 60),
+    "hpa": simple(disaggregated_pools, ramp(2, 12)),
+    "kpa": simple(aggregated_pool, burst(2, 20, 40, 80)),
+    "throughput": simple(disaggregated_pools, ramp(2, 12), isl=1_500),
+    "throughput_history": simple(aggregated_pool, wave(14, 4, 600), 660, 10_000),
+    "load": simple(lambda: disaggregated_pools(2, 2), ramp(3, 10), fields=LATENCY),
+    "load_whole": simple(aggregated_pool, ramp(3, 10), fields=LATENCY),
+    "sla": simple(disaggregated_pools, ramp(2, 12), isl=1_500, fields=LATENCY),
+    "sla_whole": simple(aggregated_pool, ramp(2, 12), fields=LATENCY),
+    "queueing": simple(disaggregated_pools, ramp(2, 12), isl=1_500, fields=LATENCY),
+    "queueing_fitted": simple(aggregated_pool, ramp(3, 12), fields=ALL),
+    "hybrid": simple(disaggregated_pools, ramp(2, 12), isl=1_500, fields=LATENCY),
     "hybrid_mixed": simple(
         lambda: [Pool("large", workers=1), Pool("small", engine=Engine(4_000, 14, 1.2, 8, 600), workers=1)],
         ramp(2, 14),
@@ -333,19 +335,19 @@ CASE_MAKERS: Final[dict[str, MakeCase]] = {
     ),
     "no_data": no_data,
     "silent_traffic": silent_traffic,
-    "overload": simple(lambda: whole(workers=1), burst(2, 40, 20, 80), 140),
+    "overload": simple(lambda: aggregated_pool(workers=1), burst(2, 40, 20, 80), 140),
     "pending": pending,
     "unanswered": unanswered,
     "vanish": vanish,
     "drains": drains,
     "migration_load": migrations(lambda: migrating_pools(2, 5), lambda _: 6.0, HAND_OVER),
     "migration_requests": migrations(
-        lambda: whole(workers=5, slots=4, record_of=lambda n: {"unit": f"u{n % 2}"}), lambda _: 7.0
+        lambda: aggregated_pool(workers=5, slots=4, record_of=lambda n: {"unit": f"u{n % 2}"}), lambda _: 7.0
     ),
     "migration_failover": failover,
     "migration_drain": migration_drain,
     "migration_packing": migrations(lambda: migrating_pools(2, 6), burst(9, 0.5, 30, 999)),
-    "migration_only": migrations(lambda: whole(workers=3, slots=4), lambda _: 5.0),
+    "migration_only": migrations(lambda: aggregated_pool(workers=3, slots=4), lambda _: 5.0),
     "allocation": allocation,
     "allocation_weighted": allocation,
     "allocation_exhaustive": allocation,
@@ -353,14 +355,14 @@ CASE_MAKERS: Final[dict[str, MakeCase]] = {
     "schedules": schedules,
     "zero": zero,
     "pauses": pauses,
-    "advice": simple(whole, ramp(2, 12)),
+    "advice": simple(aggregated_pool, ramp(2, 12)),
     "reload": reload,
     "rejected": rejected,
 }
 
 
 def main(arguments: list[str]) -> None:
-    """Write the answers, and without ``--write`` the lines too."""
+    """Record the answers; without ``--write``, the lines as well."""
     for case in [name for name in arguments if name != "--write"] or list(CASE_MAKERS):
         if "--write" in arguments:
             answers = recorded_answers(case)

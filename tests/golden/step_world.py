@@ -23,7 +23,7 @@ ALL = (*LATENCY, "iteration_ms", "kv_blocks_total")
 
 @dataclass
 class Engine:
-    """What a worker can do."""
+    """Performance and capacity of a worker."""
 
     prompt_tokens_per_s: float = 8_000.0
     iteration_ms: float = 12.0
@@ -34,7 +34,7 @@ class Engine:
 
 @dataclass
 class Pool:
-    """A pool of the configuration, and how its workers come."""
+    """A configured pool, and the start and end of its workers."""
 
     name: str
     role: str = "aggregated"
@@ -42,17 +42,17 @@ class Pool:
     workers: int = 2
     start_s: float = 12.0
     never: int = 0
-    """Of those asked for, so many never come."""
+    """Number of requested workers that never start."""
     record: dict[str, Any] = field(default_factory=dict)
     record_of: Callable[[int], dict[str, Any]] = lambda _: {}
     slots: int | None = None
     drains_in_s: float | None = None
-    """A drain takes so long whatever is left; None: until the worker is empty."""
+    """Duration of a drain; None: until the worker is empty."""
 
 
 @dataclass(eq=False)
 class Request:
-    """A request under way."""
+    """A request in progress."""
 
     isl: int
     osl: int
@@ -67,7 +67,7 @@ class Request:
 
 @dataclass(eq=False)
 class Worker:
-    """A worker as it is."""
+    """State of a worker."""
 
     pool: Pool
     name: str
@@ -136,27 +136,27 @@ class World:
                 for _ in range(pool.workers):
                     self.start(fleet, pool)
 
-    # -- orders --------------------------------------------------------------------------------------------------------
+    # -- commands ------------------------------------------------------------------------------------------------------
 
     def order(self, **said: Any) -> None:
-        """An operator's order, or another configuration."""
+        """Record a command of an operator, or a change of the configuration."""
         line = json.dumps(said)
         self.lines.append(line)
         self.agent.run(line)
 
     def lose(self, fleet: str, *names: str) -> None:
-        """Workers are gone with all that they had."""
+        """Remove workers with their requests."""
         for name in names:
             if self.fleets[fleet].workers.pop(name, None) is not None:
                 self.items.append({"gone": name})
 
     def silence(self, fleet: str, *names: str, silent: bool = True) -> None:
-        """Workers report no more, or again."""
+        """Stop or resume the reports of workers."""
         for name, worker in self.fleets[fleet].workers.items():
             worker.silent = silent if not names or name in names else worker.silent
 
     def raw(self, **item: Any) -> None:
-        """Whatever a simulator may write."""
+        """Write an arbitrary line."""
         self.items.append(item)
 
     # -- time ----------------------------------------------------------------------------------------------------------
@@ -196,7 +196,7 @@ class World:
     # -- workers -------------------------------------------------------------------------------------------------------
 
     def start(self, fleet: Fleet, *pools: Pool) -> None:
-        """Workers are there and ready."""
+        """Add ready workers."""
         for pool in pools:
             fleet.started += 1
             name = f"{fleet.name[:2]}-{pool.name[0]}{fleet.started}"
@@ -252,7 +252,7 @@ class World:
         fleet.migrations.clear()
         for worker in list(fleet.workers.values()):
             self._leave(fleet, worker)
-        self._tell_traffic(fleet, arrived, finished)
+        self._report_traffic(fleet, arrived, finished)
 
     def _arrivals(self, fleet: Fleet) -> int:
         mean = fleet.rate((self.now_ms - self.start_ms) / 1_000) * self.step_ms / 1_000
@@ -336,7 +336,7 @@ class World:
         moved = {"phase": "done", "requests": len(chosen), "moved": len(chosen), "tokens": tokens, "took_ms": 400}
         self._publish(subject, ids | moved)
 
-    # -- what is said --------------------------------------------------------------------------------------------------
+    # -- messages ------------------------------------------------------------------------------------------------------
 
     def _report(self, fleet: Fleet) -> None:
         for worker in fleet.workers.values():
@@ -368,7 +368,7 @@ class World:
             found |= {"migration_slots_in": worker.pool.slots, "migration_slots_out": worker.pool.slots}
         return {key: value for key, value in found.items() if value is not None}
 
-    def _tell_traffic(self, fleet: Fleet, arrived: list[Request], finished: list[Request]) -> None:
+    def _report_traffic(self, fleet: Fleet, arrived: list[Request], finished: list[Request]) -> None:
         if not fleet.frontend:
             return
         fleet.sequence += 1

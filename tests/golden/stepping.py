@@ -28,7 +28,7 @@ FREE_TEXT = frozenset({"sentence", "text", "detail"})
 
 
 class RecordedAgent:
-    """The agent of one configuration of ``step/``."""
+    """Agent of one configuration in ``step/``."""
 
     def __init__(self, case: str) -> None:
         config = load(STEP / f"{case}.toml")
@@ -47,7 +47,7 @@ class RecordedAgent:
         return self._stepper.step(given)
 
     def recorded(self, answer: StepOutput) -> str:
-        """Return an answer as it is compared."""
+        """Return an answer in the form in which answers are compared."""
         numbers = {**self._numbers_of_holds(answer), **self._numbers_of_decisions(answer)}
         said = {key: value for key, value in _without_text(msgspec.to_builtins(answer)).items() if value}
         return json.dumps(said | ({"numbers": numbers} if numbers else {}), separators=(",", ":"))
@@ -60,7 +60,7 @@ class RecordedAgent:
         return json.dumps(msgspec.to_builtins(answer) | {"explained": msgspec.to_builtins(explained)})
 
     def status(self) -> str:
-        """Return all that the agent reports of itself now."""
+        """Return the agent's current status."""
         controller = self._stepper.controller
         found = query.status(controller.settings, controller.state, "golden", 0, self._now_ms)
         return msgspec.json.encode(found).decode()
@@ -77,7 +77,7 @@ class RecordedAgent:
 
 
 def recorded_answers(case: str) -> list[str]:
-    """Replay the recorded lines of a case; return the answers as they are compared."""
+    """Replay the recorded lines of a case; return the answers in compared form."""
     agent = RecordedAgent(case)
     given = (STEP / f"{case}.jsonl").read_text("utf-8").splitlines()
     return [agent.recorded(answer) for line in given if (answer := agent.run(line)) is not None]

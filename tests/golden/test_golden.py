@@ -1,4 +1,4 @@
-"""A journal recorded once gives the same effects byte for byte, in any process and under any hash seed."""
+"""Replay of a recorded journal: the same effects byte for byte, in any process and with any hash seed."""
 
 import os
 import subprocess
@@ -17,7 +17,7 @@ EXACT = "the replay is exact: 3 segments, "
 
 
 def replay(journal: Path, hash_seed: str = "0") -> subprocess.CompletedProcess[str]:
-    """The command in a process of its own."""
+    """Run ``loadline replay`` in a child process."""
     command = [sys.executable, "-m", "loadline", "replay", str(journal)]
     environment = os.environ | {"PYTHONHASHSEED": hash_seed}
     return subprocess.run(command, capture_output=True, text=True, check=False, env=environment, timeout=60)
@@ -25,14 +25,14 @@ def replay(journal: Path, hash_seed: str = "0") -> subprocess.CompletedProcess[s
 
 @pytest.fixture
 def changed(tmp_path: Path) -> Path:
-    """A copy to change."""
+    """Return a copy of the journal that a test may change."""
     for segment in JOURNAL.glob("*.jsonl"):
         (tmp_path / segment.name).write_bytes(segment.read_bytes())
     return tmp_path
 
 
 def edit(journal: Path, segment: int, old: str, new: str) -> tuple[str, int]:
-    """Replace the first occurrence in an effect; gives the segment's path and the number of the record."""
+    """Replace the first occurrence in an effect; return the segment's path and the number of the record."""
     path, records = list(read_segments(journal))[segment]
     lines = [record.decode() for record in records]
     number = next(n for n, line in enumerate(lines) if line.startswith('{"kind":"effects"') and old in line)
@@ -42,7 +42,7 @@ def edit(journal: Path, segment: int, old: str, new: str) -> tuple[str, int]:
 
 
 def write(path: Path, records: list[str]) -> None:
-    """Write a segment with right checksums, as somebody would who knows how they are made."""
+    """Write a segment with valid checksums."""
     checksums = ChecksumChain()
     path.write_bytes(b"".join(part for record in records for part in checksums.seal(record.encode())))
 
@@ -54,12 +54,12 @@ def test_the_replay_is_exact(hash_seed: str) -> None:
     assert done.stdout.startswith(EXACT)
 
 
-def test_the_journal_shows_what_an_agent_does() -> None:
+def test_the_journal_has_all_kinds_of_effects() -> None:
     found = journal_records.replay((path.name, records) for path, records in read_segments(JOURNAL))
     assert found.controller is not None
     state = found.controller.state
     assert found.decisions >= 5
-    assert state.counters["leaderships_won"] == 2, "the bus was away for a while"
+    assert state.counters["leaderships_won"] == 2, "the bus was disconnected for a while"
     assert {finished.ending for finished in state.drains.finished} >= {"drained"}
     assert state.leadership.phase == "resigned"
     assert sum(path.stat().st_size for path in JOURNAL.iterdir()) < 350_000
@@ -76,7 +76,7 @@ def test_a_single_segment_can_be_replayed() -> None:
     ("segment", "old", "new"),
     [(0, '"replicas":', '"replicas":1'), (1, '"ttl_ms":', '"ttl_ms":1'), (2, '"lease_id":', '"lease_id":1')],
 )
-def test_a_change_is_found_and_its_place_named(changed: Path, segment: int, old: str, new: str) -> None:
+def test_a_changed_effect_is_reported_with_its_place(changed: Path, segment: int, old: str, new: str) -> None:
     path, number = edit(changed, segment, old, new)
     done = replay(changed)
     assert done.returncode == 1
@@ -84,14 +84,14 @@ def test_a_change_is_found_and_its_place_named(changed: Path, segment: int, old:
     assert "the replay differs after" in done.stdout
 
 
-def test_a_missing_segment_is_found(changed: Path) -> None:
+def test_a_missing_segment_is_reported(changed: Path) -> None:
     first, middle, last = sorted(changed.glob("*.jsonl"))
     middle.unlink()
     done = replay(changed)
     assert done.returncode == 1
     assert f"{last}, record 1: the state that the replay arrived at" in done.stderr
     first.unlink()
-    assert replay(changed).returncode == 0, "any segment is a beginning"
+    assert replay(changed).returncode == 0, "a replay may begin with any segment"
 
 
 def test_a_journal_that_cannot_be_read_is_reported(
@@ -115,7 +115,7 @@ def test_a_damaged_record_is_not_exact(changed: Path, records: int) -> None:
     assert f"{path}, record 11: the checksum is wrong" in done.stderr
 
 
-def test_a_journal_without_a_whole_record_is_refused(tmp_path: Path) -> None:
+def test_a_journal_without_a_complete_record_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "20240101T000000.000Z-000000.jsonl"
     path.write_bytes(b'{"kind":"start","format":')
     done = replay(tmp_path)

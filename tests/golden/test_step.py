@@ -1,4 +1,4 @@
-"""The agent answers recorded lines of ``loadline step`` as it did when they were recorded."""
+"""Answers of ``loadline step`` to recorded lines."""
 
 import pytest
 

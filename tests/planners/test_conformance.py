@@ -29,8 +29,10 @@ LONG_STEPS = 1_800
 NOT_MONOTONE_IN_HISTORY = {
     "threshold": "a queue that was longer before is falling faster, and what will be gone needs no worker",
 }
-"""Planners that may propose fewer workers when the *past* load was higher, and why. Nobody may when the load is
-higher by the same amount all the time."""
+"""Planners that may propose fewer workers when the *past* load was higher, and why.
+
+None may when the load is always higher by the same amount.
+"""
 
 
 NOT_EVENT_DRIVEN = {
@@ -38,22 +40,22 @@ NOT_EVENT_DRIVEN = {
     "kpa": "the original looks every 2 s",
     "static": "it never looks",
 }
-"""Planners that do not answer a flood in the turn in which they see it, and why. The others do."""
+"""Planners that do not scale up in the turn in which an overload is reported, and why. All others must."""
 
 BLIND = {
     "static": "its counts do not come from the load, so they hold without it",
 }
-"""Planners that propose without data, and why. Nobody else does."""
+"""Planners that propose counts without data, and why. All others must hold."""
 
 SWINGS = {
     "hpa": "it takes a queue to be inversely proportional to the workers, so it overshoots both ways",
     "kpa": "it takes the requests in flight to be independent of the workers, so what a queue adds it takes for demand",
     "load": "it takes what waits to be inversely proportional to the workers; the sla planner's floor stops that",
 }
-"""Planners that never come to rest where a queue is the signal, that is at prefill workers, and why."""
+"""Planners that do not converge for pools sized by queue length, such as prefill, and why."""
 
 FIXED = 4
-"""What the static planner is told for every pool."""
+"""Count of every pool in the settings of the static planner."""
 
 
 @pytest.fixture(params=[*sorted(kind.name for kind in BUILT_IN), EXAMPLE])
@@ -125,7 +127,7 @@ def ingest_load(world: FleetHarness, pool: str, kv: float, queue: int, demand: f
         world.model.traffic.ingest(TrafficReported("m", "f", 1, sample), world.now)
 
 
-def look(planner: Planner, world: FleetHarness) -> Recommendation:
+def evaluate(planner: Planner, world: FleetHarness) -> Recommendation:
     """Return the recommendation; answer forecast requests at once."""
     recommendation = planner.plan(world.refresh(), world.now)
     asked = planner.forecast_request()
@@ -148,7 +150,7 @@ def run_load(planner: Planner, world: FleetHarness, load: Load, steps: int = WAR
         kv, queue = load(step)
         for pool in world.model.pools:
             ingest_load(world, pool, kv, queue)
-        yield look(planner, world)
+        yield evaluate(planner, world)
         world.now += STEP_MS
 
 
@@ -190,7 +192,7 @@ def test_no_workers_and_no_data_are_a_hold(name: str, roles: tuple[Role, ...]) -
             world.now += STEP_MS
 
 
-def test_a_pool_whose_data_ends_is_held(name: str, roles: tuple[Role, ...]) -> None:
+def test_a_pool_whose_workers_stop_reporting_is_held(name: str, roles: tuple[Role, ...]) -> None:
     for load in LOADS.values():
         planner, world = make(name), make_harness(roles)
         list(run_load(planner, world, load))
@@ -201,9 +203,9 @@ def test_a_pool_whose_data_ends_is_held(name: str, roles: tuple[Role, ...]) -> N
 def test_an_overload_scales_up_by_the_next_evaluation(name: str, roles: tuple[Role, ...]) -> None:
     planner, world = make(name), make_harness(roles)
     *_, calm = run_load(planner, world, LOADS["middle"], WARM_STEPS + 1)
-    world.now += 1 - STEP_MS  # just after a look of every planner: a minute is a multiple of all intervals
+    world.now += 1 - STEP_MS  # just after an evaluation of every planner: a minute is a multiple of all intervals
     ingest_load(world, roles[0], 1.0, 10_000)
-    flood = look(planner, world)
+    flood = evaluate(planner, world)
     grown = {pool: count for pool, count in flood.targets.items() if count > calm.targets.get(pool, 3)}
     assert bool(grown) == (name not in NOT_EVENT_DRIVEN)
 
@@ -289,7 +291,7 @@ def test_under_constant_demand_the_counts_converge(name: str, roles: tuple[Role,
         for pool in world.model.pools.values():
             kv = min(1.0, demand / pool.ready)
             ingest_load(world, pool.name, kv, queued_requests(kv, step) if pool.knobs.role != "decode" else 0, demand)
-        for pool_name, count in look(planner, world).targets.items():
+        for pool_name, count in evaluate(planner, world).targets.items():
             world.pool(pool_name).set_desired(max(1, min(8, count)), world.now)
         if step % 10 == 0:
             apply_targets(world)

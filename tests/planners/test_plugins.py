@@ -44,7 +44,7 @@ def run(folder: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=300)
 
 
-# -- found -------------------------------------------------------------------------------------------------------------
+# -- usable ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.usefixtures("toy")
@@ -118,7 +118,7 @@ def test_a_controller_uses_it_and_a_snapshot_restores_it() -> None:
     assert heir.snapshot() == world.controller.snapshot()
 
 
-# -- not found, or broken ----------------------------------------------------------------------------------------------
+# -- unknown or broken -------------------------------------------------------------------------------------------------
 
 
 def test_an_unknown_planner_is_refused_with_the_installed_ones() -> None:

@@ -28,7 +28,7 @@ def planner_of(flow: FluidFleet) -> ThroughputPlanner:
 @pytest.mark.parametrize("slower", [0.5, 1.0, 2.0])
 def test_corrections_do_not_oscillate_in_a_ramp(slower: float) -> None:
     knobs = ThroughputKnobs(no_correction=False, throughput_adjustment_interval_ms=30_000)
-    # The fleet lags by three intervals: twenty chances to learn in the ramp what is not so.
+    # The fleet lags by three intervals, so the ramp has twenty intervals in which a correction could go wrong.
     flow = FluidFleet(slower, start_s=90, planner="throughput", planner_knobs={"throughput": knobs})
     learned: list[tuple[float, float]] = []
 
@@ -43,14 +43,14 @@ def test_corrections_do_not_oscillate_in_a_ramp(slower: float) -> None:
     run(LOW, LOW)
     rising = run(LOW, HIGH)
     run(HIGH, HIGH)
-    assert flow.itl_ms(HIGH) <= 50.0, "the objective"
+    assert flow.itl_ms(HIGH) <= 50.0, "the objective is met"
     falling = run(HIGH, LOW)
     for pool, counts in flow.counts.items():
         assert min(rising[pool]) > 0, "no down-up in a ramp up"
         assert max(falling[pool]) < 0, "no up-down in a ramp down"
         assert max(counts) >= 5, "the count follows the ramp"
     assert all(1 / FACTOR_MAX <= factor <= FACTOR_MAX for factors in learned for factor in factors)
-    # The ITL is the engine's alone; the TTFT has queues in it, and a queue is no slower engine.
+    # ITL depends on the engine alone. TTFT includes queueing, which must not be taken for a slower engine.
     assert learned[-1][1] == pytest.approx(slower, rel=0.05)
 
 
@@ -79,4 +79,4 @@ def test_noise_changes_no_count(planner: str, requests_per_s: float) -> None:
     flow.run(3_600, noisy)
     for counts in flow.counts.values():
         found = steps(counts[settled:])
-        assert found in ([], [1]), "at most one more by chance, and never back"
+        assert found in ([], [1]), "at most one scale-up by chance, and no scale-down"

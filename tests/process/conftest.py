@@ -1,4 +1,4 @@
-"""What several tests of processes begin with."""
+"""Fixtures that several process tests share."""
 
 from collections.abc import Iterator
 from pathlib import Path

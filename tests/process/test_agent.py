@@ -1,4 +1,4 @@
-"""Agents as real processes between a real nats-server and a real etcd, and what they survive."""
+"""Agents as processes with real NATS and etcd servers: decisions, takeovers and outages."""
 
 import asyncio
 import random
@@ -47,19 +47,19 @@ def run_scenario(rig: Rig, scenario: Scenario) -> None:
     asyncio.run(run())
 
 
-async def grown(made: AgentFleet, replicas: int) -> None:
-    """Make the load high and wait until the leader has decided for so many decode workers."""
+async def scale_up(made: AgentFleet, replicas: int) -> None:
+    """Make the load high and wait until the leader has decided on this number of decode workers."""
     made.load(kv=0.97, waiting=0)
     await until(lambda: made.observer.desired().get("decode", 0) >= replicas)
 
 
-def test_decides_explains_and_replays(rig: Rig) -> None:
+def test_decisions_are_explained_and_replayed(rig: Rig) -> None:
     agent = start(rig)
 
     async def scenario(made: AgentFleet) -> None:
         await made.add("decode", "d1", "d2")
         await made.add("prefill", "p1")
-        await grown(made, 3)
+        await scale_up(made, 3)
         decision = made.observer.announced[-1]
         assert 0 < decision.ttl_ms <= decision.expires_at_ms - decision.issued_at_ms
         explained = await asyncio.to_thread(loadline, rig, "explain", decision.decision_id)
@@ -72,7 +72,7 @@ def test_decides_explains_and_replays(rig: Rig) -> None:
     assert_replays(rig, "a")
 
 
-def test_a_shrink_is_a_drain_that_ends_when_the_worker_says_so(rig: Rig) -> None:
+def test_a_scale_down_drains_a_worker_until_it_reports_drained(rig: Rig) -> None:
     start(rig)
 
     async def scenario(made: AgentFleet) -> None:
@@ -82,7 +82,9 @@ def test_a_shrink_is_a_drain_that_ends_when_the_worker_says_so(rig: Rig) -> None
         made.workers["d1"].kv = 0.2
         await until(lambda: made.workers["d2"].drain is not None)
         decision = made.observer.committed[-1]
-        assert [v.worker for t in decision.targets for v in t.victims] == ["d2"], "the one with the least work"
+        assert [v.worker for t in decision.targets for v in t.victims] == ["d2"], (
+            "the worker with the least work is drained"
+        )
         await until(lambda: "d2" not in made.ready())
         made.workers["d2"].may_leave.set()
         await made.workers["d2"].client.drained.wait()
@@ -97,7 +99,7 @@ def test_a_standby_takes_over_from_a_killed_leader(rig: Rig) -> None:
     async def scenario(made: AgentFleet) -> None:
         await made.add("decode", "d1", "d2")
         await made.add("prefill", "p1")
-        await grown(made, 3)
+        await scale_up(made, 3)
         epoch = made.observer.committed[-1].epoch
         first.kill()
         del made.observer.statuses["a"]
@@ -105,7 +107,7 @@ def test_a_standby_takes_over_from_a_killed_leader(rig: Rig) -> None:
         open_decision = made.observer.committed[-1].decision_id
         await until(lambda: made.observer.announced[-1].decision_id == open_decision)
         await made.add("decode", "d3")
-        await grown(made, 4)
+        await scale_up(made, 4)
         assert made.observer.committed[-1].epoch > epoch
 
     run_scenario(rig, scenario)
@@ -114,7 +116,7 @@ def test_a_standby_takes_over_from_a_killed_leader(rig: Rig) -> None:
     assert_replays(rig, "b")
 
 
-def test_sigterm_hands_over_at_once(rig: Rig) -> None:
+def test_sigterm_releases_leadership_at_once(rig: Rig) -> None:
     lease_ttl_s = 60
     first, second = (rig.agent(config(rig, name, lease_ttl_s=lease_ttl_s), name) for name in "ab")
     first.wait_ready()
@@ -140,7 +142,7 @@ def test_a_leader_that_was_frozen_steps_down_and_commits_nothing(rig: Rig) -> No
         try:
             del made.observer.statuses["a"]
             await until(lambda: made.observer.leader() is not None)
-            await grown(made, 3)
+            await scale_up(made, 3)
         finally:
             first.process.send_signal(signal.SIGCONT)
         await until(lambda: "a" in made.observer.statuses and not made.observer.statuses["a"].leading)
@@ -151,7 +153,7 @@ def test_a_leader_that_was_frozen_steps_down_and_commits_nothing(rig: Rig) -> No
     assert_replays(rig, "a")
 
 
-def test_nats_may_die_and_come_back(rig: Rig) -> None:
+def test_agents_survive_a_restart_of_nats(rig: Rig) -> None:
     agent = start(rig)
 
     async def scenario(made: AgentFleet) -> None:
@@ -161,13 +163,13 @@ def test_nats_may_die_and_come_back(rig: Rig) -> None:
         rig.nats.kill()
         await until(lambda: "NATS is not connected" in agent.get("/readyz")[1])
         assert agent.get("/healthz")[0] == 200
-        made.load(kv=0.01)  # nobody hears it: what is not heard must not shrink the fleet
+        made.load(kv=0.01)  # no agent receives it, and missing reports must not cause a scale-down
         rig.nats.start()
         await until(lambda: agent.get("/readyz")[0] == 200)
         assert all(made.observer.desired()[pool] >= count for pool, count in before.items())
         made.load(kv=0.7)
         await until(lambda: made.ready() == {"d1", "d2", "p1"})
-        await grown(made, 3)
+        await scale_up(made, 3)
 
     run_scenario(rig, scenario)
     assert agent.stop() == 0
@@ -175,13 +177,13 @@ def test_nats_may_die_and_come_back(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("frozen", [False, True])
-def test_etcd_may_die_or_freeze_and_come_back(rig: Rig, frozen: bool) -> None:  # noqa: FBT001
+def test_agents_survive_a_killed_and_a_frozen_etcd(rig: Rig, frozen: bool) -> None:  # noqa: FBT001
     agent = start(rig)
 
     async def scenario(made: AgentFleet) -> None:
         await made.add("decode", "d1", "d2")
         await made.add("prefill", "p1")
-        await grown(made, 3)
+        await scale_up(made, 3)
         made.load(kv=0.7)
         await made.add("decode", "d3")
         known = len(made.observer.committed)
@@ -195,13 +197,13 @@ def test_etcd_may_die_or_freeze_and_come_back(rig: Rig, frozen: bool) -> None:  
         began_ms = made.observer.statuses["a"].at_ms
         await until(lambda: made.observer.statuses["a"].at_ms > began_ms + 2_000)  # four adjustment intervals
         outage = made.observer.statuses["a"]
-        assert outage.models[0].pools[0].kv_usage_ratio > 0.9, "the load is seen"
+        assert outage.models[0].pools[0].kv_usage_ratio > 0.9, "the agent knows the load"
         assert outage.models[0].pools[0].desired == 3
         if frozen:
             rig.etcd.resume()
         else:
             rig.etcd.start()
-        await grown(made, 4)
+        await scale_up(made, 4)
         await until(lambda: len(made.observer.committed) > known)
         assert all(decision.issued_at_ms > outage.at_ms for decision in made.observer.committed[known:])
 
@@ -229,14 +231,14 @@ asyncio.run(main(*sys.argv[1:]))
 """
 
 
-def test_a_worker_that_dies_is_missed_and_its_place_kept(rig: Rig) -> None:
+def test_a_worker_that_dies_is_replaced(rig: Rig) -> None:
     start(rig)
 
     async def scenario(made: AgentFleet) -> None:
         await made.add("decode", "d1")
         await made.add("prefill", "p1")
         await until(lambda: "victim" in made.ready())
-        await grown(made, 3)
+        await scale_up(made, 3)
         made.load(kv=0.7)
         victim.kill()
         await until(lambda: "victim" not in made.ready())
@@ -250,7 +252,7 @@ def test_a_worker_that_dies_is_missed_and_its_place_kept(rig: Rig) -> None:
             victim.kill()
 
 
-def test_any_bytes_on_any_subject_are_counted_and_forgotten(rig: Rig) -> None:
+def test_arbitrary_frames_are_counted_and_dropped(rig: Rig) -> None:
     agent = start(rig)
     dice = random.Random(7)
 
@@ -267,14 +269,14 @@ def test_any_bytes_on_any_subject_are_counted_and_forgotten(rig: Rig) -> None:
         await until(lambda: "oversized" in agent.get("/metrics")[1])
         assert agent.get("/healthz")[0] == 200
         assert memory_kib(agent) - before < 32 * 1024
-        await grown(made, 2)
+        await scale_up(made, 2)
 
     run_scenario(rig, scenario)
     assert agent.log.read_text().count("\n") < 200, "logged at a bounded rate"
 
 
 async def publish(made: AgentFleet, subject: str, body: bytes) -> None:
-    """Publish, however long the server takes to read."""
+    """Publish, and wait until the server has read everything."""
     while True:
         try:
             return await made.bus.publish(subject, body)
@@ -287,13 +289,13 @@ def memory_kib(agent: ChildAgent) -> int:
     return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS"))
 
 
-def test_a_journal_that_cannot_be_written_stops_nothing(rig: Rig) -> None:
+def test_decisions_continue_if_the_journal_cannot_be_written(rig: Rig) -> None:
     (rig.directory / "journal-a").write_text("in the way")
     agent = start(rig)
 
     async def scenario(made: AgentFleet) -> None:
         await made.add("decode", "d1", "d2")
-        await grown(made, 3)
+        await scale_up(made, 3)
 
     run_scenario(rig, scenario)
     assert "loadline_journal_lost_total" in agent.get("/metrics")[1]
@@ -328,19 +330,19 @@ def test_operators_pause_resume_and_drain(rig: Rig) -> None:
     assert "no agent answers" in silent.stderr
 
 
-def test_servers_that_never_answer_do_not_hold_up_the_loop(rig: Rig) -> None:
+def test_servers_that_never_answer_do_not_block_the_loop(rig: Rig) -> None:
     with ExitStack() as stack:
         holes = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(3)]
         servers = [f"nats://127.0.0.1:{hole.getsockname()[1]}" for hole in holes]
         agent = rig.agent(rig.config(MODELS, "a", nats={"servers": servers}), "a")
-        # It has taken note of etcd, and the first attempt at NATS is still under way: that takes 14 s.
+        # The failure of etcd is known, and the first connection attempt to NATS, which takes 14 s, is in progress.
         until_true(lambda: (said := agent.get("/readyz")[1]) != "" and "etcd" not in said and "registry" not in said)
         assert agent.get("/healthz")[0] == 200
         assert agent.stop() == 0
     assert "nats_error" not in agent.log.read_text()
 
 
-def test_a_record_that_cannot_be_read_is_no_worker(rig: Rig) -> None:
+def test_an_invalid_worker_record_is_ignored(rig: Rig) -> None:
     agent = start(rig)
 
     async def scenario(made: AgentFleet) -> None:
@@ -359,7 +361,7 @@ def test_a_record_that_cannot_be_read_is_no_worker(rig: Rig) -> None:
     assert_replays(rig, "a")
 
 
-def test_without_servers_it_waits_says_so_and_stops_when_told(rig: Rig) -> None:
+def test_an_agent_without_servers_waits_reports_it_and_stops_on_sigterm(rig: Rig) -> None:
     rig.nats.stop()
     rig.etcd.stop()
     agent = rig.agent(config(rig, "a"), "a")

@@ -54,7 +54,7 @@ def rig(tmp_path: Path) -> Iterator[Rig]:
 
 
 @pytest.fixture
-def served(rig: Rig) -> Iterator[DemoFleet]:
+def fleet(rig: Rig) -> Iterator[DemoFleet]:
     made = DemoFleet(rig.directory, rig.nats.url, rig.etcd.url, ROOT)
     yield made
     made.stop()
@@ -91,16 +91,16 @@ async def drain(leader: MigrationLeader, worker: str) -> None:
     assert msgspec.json.decode(reply, type=OperatorReply).accepted
 
 
-def test_a_draining_worker_is_evacuated_and_the_journal_replays(rig: Rig, served: DemoFleet) -> None:
-    """Drain a worker whose requests do not end: it leaves only if every one of them is moved."""
+def test_a_draining_worker_is_evacuated_and_the_journal_replays(rig: Rig, fleet: DemoFleet) -> None:
+    """Drain a worker whose requests do not end, so that it leaves only after all of them have migrated."""
     agent = start(rig, "a")
-    served.worker("prefill", "prefill", *SLOWLY)
-    leaving = served.worker("decode", "d0", *SLOWLY)
+    fleet.worker("prefill", "prefill", *SLOWLY)
+    leaving = fleet.worker("decode", "d0", *SLOWLY)
     for number in (1, 2):
-        served.worker("decode", f"d{number}", *SLOWLY)
+        fleet.worker("decode", f"d{number}", *SLOWLY)
 
     async def scenario() -> None:
-        async with leader_at(rig.nats.url, ROOT, 2 * TIMEOUT_S) as leader, load_on(served, SPEED, endless=9) as load:
+        async with leader_at(rig.nats.url, ROOT, 2 * TIMEOUT_S) as leader, load_on(fleet, SPEED, endless=9) as load:
             await until(lambda: busy(leader, "d0", "d1", "d2"), "all decode", deadline_s=TIMEOUT_S)
             await drain(leader, "d0")
             await until(lambda: f"{ROOT}-d0" in leader.drained, "drained")
@@ -110,18 +110,18 @@ def test_a_draining_worker_is_evacuated_and_the_journal_replays(rig: Rig, served
             assert summary.migrated >= moved(leader, "drain")
 
     asyncio.run(scenario())
-    assert leaving.wait(TIMEOUT_S) == 0, served.log("d0")
+    assert leaving.wait(TIMEOUT_S) == 0, fleet.log("d0")
     assert agent.stop() == 0
     assert_replays(rig, "a")
 
 
-def test_each_request_completes_once_when_leader_source_or_destination_is_killed(rig: Rig, served: DemoFleet) -> None:
+def test_each_request_completes_once_when_leader_source_or_destination_is_killed(rig: Rig, fleet: DemoFleet) -> None:
     agents = {name: start(rig, name) for name in ("a", "b")}
-    served.worker("prefill", "prefill", *SLOWLY)
-    living = {f"d{number}": served.worker("decode", f"d{number}", *SLOWLY) for number in range(4)}
+    fleet.worker("prefill", "prefill", *SLOWLY)
+    living = {f"d{number}": fleet.worker("decode", f"d{number}", *SLOWLY) for number in range(4)}
 
     async def scenario() -> None:
-        async with leader_at(rig.nats.url, ROOT, 4 * TIMEOUT_S) as leader, load_on(served, SPEED, per_s=4.0) as load:
+        async with leader_at(rig.nats.url, ROOT, 4 * TIMEOUT_S) as leader, load_on(fleet, SPEED, per_s=4.0) as load:
             await until(lambda: busy(leader, *living), "all decode", deadline_s=TIMEOUT_S)
             await until(lambda: moved(leader, "decode_load") > 3, "moves by load")
             for victim in ("d0", "d1"):
@@ -130,7 +130,7 @@ def test_each_request_completes_once_when_leader_source_or_destination_is_killed
                 living.pop(victim).kill()
             agents["a"].kill()
             before = moved(leader, "decode_load")
-            living["d4"] = served.worker("decode", "d4", *SLOWLY)
+            living["d4"] = fleet.worker("decode", "d4", *SLOWLY)
             await until(lambda: moved(leader, "decode_load") > before, "the other agent moves", deadline_s=TIMEOUT_S)
             summary = await load.finish()
             assert (summary.finished, summary.lost) == (summary.arrived, 0)

@@ -1,4 +1,4 @@
-"""The clients against real nats-server and etcd: what they do when all is well, and when a server is killed."""
+"""Clients with real NATS and etcd servers, in normal operation and when a server is killed."""
 
 import asyncio
 import shutil
@@ -30,11 +30,11 @@ def test_a_worker_registers_stays_registered_reports_and_leaves(nats_url: str, e
                 await worker.ready()
                 await agent.state_becomes("ready")
                 first = await agent.entry()
-                # Two TTLs later it can only be there because the lease was kept alive.
+                # After two TTLs the key exists only if the lease was kept alive.
                 later_s = time.monotonic() + 4.5
                 await until(lambda: time.monotonic() > later_s, "two TTLs")
                 assert await agent.entry() == first
-                await agent.hears_load()
+                await agent.receives_load()
                 numbers = [sample.sequence for report in agent.loads for sample in report.samples]
                 assert numbers == sorted(set(numbers))
             await agent.state_becomes(None)
@@ -42,7 +42,7 @@ def test_a_worker_registers_stays_registered_reports_and_leaves(nats_url: str, e
     asyncio.run(scenario())
 
 
-def test_a_worker_whose_lease_was_revoked_registers_anew(nats_url: str, etcd_url: str, own_name: str) -> None:
+def test_a_worker_whose_lease_was_revoked_registers_again(nats_url: str, etcd_url: str, own_name: str) -> None:
     async def scenario() -> None:
         async with (
             agent_at(nats_url, etcd_url, own_name) as agent,
@@ -62,7 +62,7 @@ def test_a_worker_whose_lease_was_revoked_registers_anew(nats_url: str, etcd_url
 
 
 @pytest.mark.parametrize(("role", "state_while_draining"), [("decode", None), ("prefill", "draining")])
-def test_a_drain_from_command_to_departure(
+def test_a_drained_worker_reports_and_deregisters(
     nats_url: str, etcd_url: str, own_name: str, role: Role, state_while_draining: str | None
 ) -> None:
     async def scenario() -> None:
@@ -78,20 +78,22 @@ def test_a_drain_from_command_to_departure(
             assert (await agent.drain(role)).accepted
             assert (await agent.drain(role)).accepted
             await agent.state_becomes(state_while_draining)
-            await agent.hears_load()
+            await agent.receives_load()
             assert agent.drained == []
             engine.empty.set()
             assert await scaler.wait_drained("m", "p", "w", 30, incarnation=1)
             await worker.drained.wait()
             await agent.state_becomes(None)
-            # Messages may be lost, so it is said again.
+            # The report is repeated, since messages may be lost.
             await until(lambda: len(agent.drained) > 1, "said again")
             assert set(agent.drained) == {WorkerDrained("m", "p", "w", 1)}
 
     asyncio.run(scenario())
 
 
-def test_a_worker_survives_nats(etcd_url: str, own_name: str, private_nats: Callable[[], NatsServer]) -> None:
+def test_a_worker_survives_a_restart_of_nats(
+    etcd_url: str, own_name: str, private_nats: Callable[[], NatsServer]
+) -> None:
     nats = private_nats()
 
     async def scenario() -> None:
@@ -101,18 +103,18 @@ def test_a_worker_survives_nats(etcd_url: str, own_name: str, private_nats: Call
         ):
             await worker.ready()
             await agent.state_becomes("ready")
-            await agent.hears_load()
+            await agent.receives_load()
             nats.kill()
             await until(lambda: not agent.bus.connected, "NATS is away")
             before = await agent.entry()
             assert not await worker.report_now()
             missed = worker._life.sequence
             await nats.start_async()
-            await agent.hears_load()
-            # What could not be sent then is not sent now.
+            await agent.receives_load()
+            # Reports of the outage are dropped, not sent late.
             late = [sample.sequence for report in agent.loads for sample in report.samples]
             assert missed not in late
-            assert await agent.entry() == before, "the registration has nothing to do with NATS"
+            assert await agent.entry() == before, "the registration does not depend on NATS"
 
             async def drains() -> bool:
                 try:
@@ -125,7 +127,9 @@ def test_a_worker_survives_nats(etcd_url: str, own_name: str, private_nats: Call
     asyncio.run(scenario())
 
 
-def test_a_worker_survives_etcd(nats_url: str, own_name: str, private_etcd: Callable[[], EtcdServer]) -> None:
+def test_a_worker_survives_a_restart_of_etcd(
+    nats_url: str, own_name: str, private_etcd: Callable[[], EtcdServer]
+) -> None:
     etcd = private_etcd()
 
     async def scenario() -> None:
@@ -136,8 +140,8 @@ def test_a_worker_survives_etcd(nats_url: str, own_name: str, private_etcd: Call
             await worker.ready()
             await agent.state_becomes("ready")
             etcd.kill()
-            await agent.hears_load()
-            # Two seconds are the TTL. Without its data etcd knows neither the lease nor the key when it is back.
+            await agent.receives_load()
+            # The TTL is 2 s. etcd restarts without data, so it has lost the lease and the key.
             gone_s = time.monotonic() + 2.5
             await until(lambda: time.monotonic() > gone_s, "longer than the TTL")
             await asyncio.to_thread(shutil.rmtree, etcd.directory / "data")
@@ -161,12 +165,12 @@ def test_a_worker_starts_before_its_servers(
             await etcd.start_async()
             async with agent_at(nats.url, etcd.url, own_name) as agent:
                 await agent.state_becomes("ready")
-                await agent.hears_load()
+                await agent.receives_load()
 
     asyncio.run(scenario())
 
 
-def test_a_frontend_reports_and_survives_nats(
+def test_a_frontend_survives_a_restart_of_nats(
     etcd_url: str, own_name: str, private_nats: Callable[[], NatsServer]
 ) -> None:
     nats = private_nats()
@@ -193,13 +197,13 @@ def test_a_frontend_reports_and_survives_nats(
     asyncio.run(scenario())
 
 
-def test_a_scaler_that_comes_late_and_loses_nats_misses_nothing(
+def test_a_scaler_that_starts_late_and_loses_nats_misses_no_decision(
     etcd_url: str, own_name: str, private_nats: Callable[[], NatsServer]
 ) -> None:
     nats = private_nats()
 
     async def announce(agent: Agent, sequence: int) -> None:
-        """As agents do: again and again until it is done. Old ones slip in, as they do after a change of leader."""
+        """Announce decisions repeatedly until they are applied, as agents do, with outdated ones between."""
         while True:
             try:
                 await agent.announce(decision(2, sequence, PoolTarget("p", "decode", sequence, 0)))
@@ -215,7 +219,7 @@ def test_a_scaler_that_comes_late_and_loses_nats_misses_nothing(
         async with agent_at(nats.url, etcd_url, own_name) as agent:
             announcing = asyncio.create_task(announce(agent, 1))
             async with ScalerClient("s", ["m"], nats=NatsKnobs(servers=(nats.url,)), root=own_name) as scaler:
-                # The first thing it hears may be the old one: then it is of epoch 1, and the newer one follows.
+                # The first decision received may be the outdated one, of epoch 1; then the newer one follows.
                 order = await anext(scaler)
                 while order.decision.epoch == 1:
                     order = await anext(scaler)

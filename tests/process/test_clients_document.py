@@ -36,7 +36,7 @@ def test_scaler(tmp_path: Path, nats_url: str, etcd_url: str, own_name: str) -> 
 
             with SCALER.running(tmp_path, "scaler", nats_url, etcd_url, own_name) as process:
                 await until_async(done, "done")
-                process.kill()  # what it has not said by now it never will
+                process.kill()  # long enough for an erroneous second message
                 assert process.stdout is not None
                 assert "llama decode -> 3" in process.stdout.read().splitlines()
 

@@ -1,4 +1,4 @@
-"""`loadline compare` as a process: Ctrl-C ends it and its children, and leaves nothing half-written."""
+"""`loadline compare` as a process: Ctrl-C ends it with its children and leaves no partial file."""
 
 import os
 import signal
@@ -17,15 +17,15 @@ DEADLINE_S = 60.0
 
 
 def children(pid: int) -> list[int]:
-    """Processes that a process has started and that are still there."""
+    """Return the running child processes of a process."""
     try:
         return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
     except FileNotFoundError:
         return []
 
 
-def runs(pid: int) -> bool:
-    """Whether a process is there and not just waiting for somebody to hear that it ended."""
+def is_running(pid: int) -> bool:
+    """Return whether a process is running and not a zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
@@ -33,7 +33,7 @@ def runs(pid: int) -> bool:
 
 
 def test_ctrl_c_ends_everything_and_leaves_nothing(tmp_path: Path) -> None:
-    # A day of requests: far more than is played until it is stopped.
+    # A day of requests: the simulation lasts much longer than the test.
     trace = "arrival_s,isl,osl\n" + "".join(f"{n / 2},500,100\n" for n in range(170_000))
     options = write_options(tmp_path, trace=trace)
     there = sorted(tmp_path.iterdir())
@@ -42,7 +42,7 @@ def test_ctrl_c_ends_everything_and_leaves_nothing(tmp_path: Path) -> None:
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True) as process:
         try:
             deadline_s = time.monotonic() + DEADLINE_S
-            # One of them is Python's own, which keeps account of what the others share.
+            # One child is Python's resource tracker.
             while len(children(process.pid)) < 2:
                 assert process.poll() is None
                 assert time.monotonic() < deadline_s
@@ -55,6 +55,6 @@ def test_ctrl_c_ends_everything_and_leaves_nothing(tmp_path: Path) -> None:
     assert process.returncode == 130
     assert printed == b""
     assert sorted(tmp_path.iterdir()) == there
-    while any(map(runs, started)):
+    while any(map(is_running, started)):
         assert time.monotonic() < deadline_s
         time.sleep(0.05)

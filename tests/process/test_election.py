@@ -1,4 +1,4 @@
-"""Elections between real agents at a real etcd in which others interfere."""
+"""Elections between agents with a real etcd server, while other clients interfere."""
 
 import asyncio
 import contextlib
@@ -22,7 +22,7 @@ LEADER = Keys("default").leader(LEADER_SCOPE_ALL)
 MARGIN_S = 1
 """``leadership.margin_ms`` of the agents."""
 SLACK_S = 30
-"""For a machine with much to do; without a takeover it would take for ever."""
+"""Time limit on a busy machine."""
 
 
 @pytest.fixture
@@ -44,8 +44,8 @@ async def leader_key(store: EtcdStore) -> StoreEntry:
 
 
 @contextlib.asynccontextmanager
-async def stranger(rig: Rig) -> AsyncIterator[EtcdStore]:
-    """Another client of etcd, which keeps the present leader's lease alive whatever happens to the leader."""
+async def lease_keeper(rig: Rig) -> AsyncIterator[EtcdStore]:
+    """Run another client of etcd that keeps the leader's lease alive, even if the leader is dead."""
     store = EtcdStore(EtcdKnobs(endpoints=(rig.etcd.url,)))
     lease_id = (await leader_key(store)).lease_id
 
@@ -65,7 +65,7 @@ async def stranger(rig: Rig) -> AsyncIterator[EtcdStore]:
         await store.close()
 
 
-async def served(made: AgentFleet) -> None:
+async def wait_for_decision(made: AgentFleet) -> None:
     await made.add("decode", "d1", "d2")
     await made.add("prefill", "p1")
 
@@ -81,8 +81,8 @@ def test_a_leader_whose_lease_others_renew_is_deposed(rig: Rig, frozen: bool) ->
 
     async def scenario() -> None:
         async with asyncio.timeout(SCENARIO_S), fleet(rig) as made:
-            await served(made)
-            async with stranger(rig) as store:
+            await wait_for_decision(made)
+            async with lease_keeper(rig) as store:
                 before = await leader_key(store)
                 if frozen:
                     first.process.send_signal(signal.SIGSTOP)
@@ -110,8 +110,8 @@ def test_a_live_leader_is_not_deposed_and_writes_its_key(rig: Rig) -> None:
     start(rig, "b")
 
     async def scenario() -> None:
-        async with asyncio.timeout(SCENARIO_S), fleet(rig) as made, stranger(rig) as store:
-            await served(made)
+        async with asyncio.timeout(SCENARIO_S), fleet(rig) as made, lease_keeper(rig) as store:
+            await wait_for_decision(made)
             first = await leader_key(store)
             revisions = {first.mod_revision}
 
@@ -119,20 +119,22 @@ def test_a_live_leader_is_not_deposed_and_writes_its_key(rig: Rig) -> None:
                 now = await leader_key(store)
                 assert now.create_revision == first.create_revision
                 revisions.add(now.mod_revision)
-                return len(revisions) > 2 * (LEASE_TTL_S + MARGIN_S)  # for longer than it takes to depose one
+                return len(revisions) > 2 * (
+                    LEASE_TTL_S + MARGIN_S
+                )  # for longer than the time after which a silent leader is deposed
 
             await until_async(renews_key, "a renewal")
 
     asyncio.run(scenario())
 
 
-def test_a_leader_whose_key_was_removed_stops_and_another_term_begins(rig: Rig) -> None:
+def test_a_leader_whose_key_was_removed_steps_down_and_a_new_term_begins(rig: Rig) -> None:
     agent = start(rig, "a")
 
     async def scenario() -> None:
         store = EtcdStore(EtcdKnobs(endpoints=(rig.etcd.url,)))
         async with asyncio.timeout(SCENARIO_S), fleet(rig) as made:
-            await served(made)
+            await wait_for_decision(made)
             before = await leader_key(store)
             await store.commit([], [Write(LEADER, None)])
 

@@ -1,4 +1,4 @@
-"""deploy/etcd/roles.sh against a real etcd: each role can do what it must, and nothing else."""
+"""Permissions of deploy/etcd/roles.sh on a real etcd server: each role can do its work and nothing else."""
 
 import asyncio
 import contextlib
@@ -54,7 +54,7 @@ async def denied(store: EtcdStore, *keys: str) -> None:
             await store.commit([], [Write(key, b"")])
 
 
-def test_the_agent_leads_decides_pauses_and_revokes_in_its_namespace(login: Callable[[str], EtcdKnobs]) -> None:
+def test_the_role_agent_leads_decides_pauses_and_revokes_in_its_namespace(login: Callable[[str], EtcdKnobs]) -> None:
     async def scenario() -> None:
         async with store_for(login("loadline-agent")) as store, store_for(login("loadline-worker-llama")) as worker:
             lease = await store.grant(10)
@@ -103,7 +103,7 @@ def test_the_agent_leads_decides_pauses_and_revokes_in_its_namespace(login: Call
     asyncio.run(scenario())
 
 
-def test_a_worker_writes_records_of_its_model_alone(login: Callable[[str], EtcdKnobs]) -> None:
+def test_the_role_worker_writes_records_of_its_model_only(login: Callable[[str], EtcdKnobs]) -> None:
     async def scenario() -> None:
         async with store_for(login("loadline-worker-llama")) as store:
             lease = await store.grant(10)
@@ -127,7 +127,7 @@ def test_a_worker_writes_records_of_its_model_alone(login: Callable[[str], EtcdK
     asyncio.run(scenario())
 
 
-def test_the_worker_client_lives_and_leaves_with_its_role(login: Callable[[str], EtcdKnobs]) -> None:
+def test_the_worker_client_registers_and_leaves_with_the_role_worker(login: Callable[[str], EtcdKnobs]) -> None:
     async def scenario() -> None:
         async def emptied(_command: DrainCommand) -> None: ...
 
@@ -140,7 +140,9 @@ def test_the_worker_client_lives_and_leaves_with_its_role(login: Callable[[str],
                 return entries[0].value.decode() if entries else ""
 
             async def ready() -> bool:
-                return '"state"' not in (found := await state()) and found != ""  # ready is the default, so left out
+                return (
+                    '"state"' not in (found := await state()) and found != ""
+                )  # ready is the default, so the record omits it
 
             async def gone() -> bool:
                 return not await state()
@@ -160,7 +162,7 @@ def test_the_worker_client_lives_and_leaves_with_its_role(login: Callable[[str],
     asyncio.run(scenario())
 
 
-def test_a_reader_only_reads(login: Callable[[str], EtcdKnobs]) -> None:
+def test_the_role_reader_cannot_write(login: Callable[[str], EtcdKnobs]) -> None:
     async def scenario() -> None:
         async with store_for(login("loadline-reader")) as store:
             await store.read(KEYS.workers)
@@ -171,7 +173,7 @@ def test_a_reader_only_reads(login: Callable[[str], EtcdKnobs]) -> None:
     asyncio.run(scenario())
 
 
-def test_nobody_in_particular_may_nothing(server: EtcdServer) -> None:
+def test_an_anonymous_client_has_no_permission(server: EtcdServer) -> None:
     async def scenario() -> None:
         async with store_for(EtcdKnobs(endpoints=(server.url,))) as store:
             await denied(store, WORKER, "elsewhere")
@@ -181,7 +183,7 @@ def test_nobody_in_particular_may_nothing(server: EtcdServer) -> None:
     asyncio.run(scenario())
 
 
-def test_a_model_is_added_later(server: EtcdServer, login: Callable[[str], EtcdKnobs]) -> None:
+def test_a_role_for_another_model_can_be_added_later(server: EtcdServer, login: Callable[[str], EtcdKnobs]) -> None:
     secure_etcd(server, server.directory / "passwords", "default", "llama", "meta%2Fqwen", again=True)
 
     async def scenario() -> None:

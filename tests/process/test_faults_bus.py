@@ -1,4 +1,4 @@
-"""What the bus does when nats-server dies, freezes, comes back, or does not permit something."""
+"""Bus with a nats-server that is killed, frozen, restarted or denies permissions."""
 
 import asyncio
 import contextlib
@@ -61,13 +61,13 @@ def test_subscriptions_and_services_survive_a_killed_server(private_nats: MakeSe
             await until(lambda: bool(got))
             assert await bus.request("q", b"1", 10) == b"1"
             assert await bus.request("service.echo", b"2", 10) == b"2"
-        # What was published while the server was away never arrives.
+        # Messages published during the outage are lost.
         assert got == [b"back"]
 
     asyncio.run(scenario())
 
 
-def test_the_server_may_come_after_the_agent(private_nats: MakeServer) -> None:
+def test_the_server_may_start_after_the_agent(private_nats: MakeServer) -> None:
     async def scenario() -> None:
         server = private_nats()
         server.kill()
@@ -85,7 +85,7 @@ def test_the_server_may_come_after_the_agent(private_nats: MakeServer) -> None:
     asyncio.run(scenario())
 
 
-def test_another_member_takes_over(private_nats: MakeServer) -> None:
+def test_the_bus_reconnects_to_another_member_of_the_cluster(private_nats: MakeServer) -> None:
     async def scenario() -> None:
         one, two = private_nats(), private_nats()
         bus = bus_for(one, two)
@@ -99,7 +99,7 @@ def test_another_member_takes_over(private_nats: MakeServer) -> None:
     asyncio.run(scenario())
 
 
-def test_a_frozen_server_is_noticed(private_nats: MakeServer) -> None:
+def test_a_frozen_server_is_detected(private_nats: MakeServer) -> None:
     async def scenario() -> None:
         server = private_nats()
         bus = bus_for(server)
@@ -115,7 +115,7 @@ def test_a_frozen_server_is_noticed(private_nats: MakeServer) -> None:
     asyncio.run(scenario())
 
 
-def test_a_frozen_server_cannot_fill_the_memory_nor_hang_the_end(private_nats: MakeServer) -> None:
+def test_a_frozen_server_fills_no_memory_and_does_not_block_the_close(private_nats: MakeServer) -> None:
     async def scenario() -> None:
         server = private_nats()
         bus = bus_for(server)
@@ -123,7 +123,7 @@ def test_a_frozen_server_cannot_fill_the_memory_nor_hang_the_end(private_nats: M
         async with connected(bus):
             server.pause()
             frame = b"x" * 200_000
-            for _ in range(200):  # 40 MB, of which the kernel takes some
+            for _ in range(200):  # 40 MB, part of which fits into the kernel's buffers
                 try:
                     await bus.publish("a", frame)
                 except BusUnavailable:
@@ -132,12 +132,14 @@ def test_a_frozen_server_cannot_fill_the_memory_nor_hang_the_end(private_nats: M
                 await asyncio.sleep(0)
             began = time.monotonic()
         assert refused
-        assert time.monotonic() - began < 10  # 2 s, and room for a busy machine; the pings would take 15 s
+        assert (
+            time.monotonic() - began < 10
+        )  # 2 s, with a margin for a busy machine; detection by pings would take 15 s
 
     asyncio.run(scenario())
 
 
-def test_what_is_not_permitted_is_known_afterwards(private_nats: MakeServer, tmp_path: Path) -> None:
+def test_denied_operations_are_counted(private_nats: MakeServer, tmp_path: Path) -> None:
     async def scenario() -> None:
         server = private_nats(
             """
@@ -159,7 +161,7 @@ def test_what_is_not_permitted_is_known_afterwards(private_nats: MakeServer, tmp
         async with connected(bus) as told:
             assert told == []
             assert "authorization" in bus.last_error.lower()
-            password.write_text("s3cret\n")  # read anew at every connect
+            password.write_text("s3cret\n")  # read again at every connect
             await until(lambda: told == [True])
             assert bus.last_error == ""
             await bus.subscribe("allowed.a", lambda _subject, data: got.append(data))
@@ -172,7 +174,7 @@ def test_what_is_not_permitted_is_known_afterwards(private_nats: MakeServer, tmp
             assert "forbidden.a" in bus.last_error
             assert told == [True]
             await bus.answer("allowed.q", answer)
-            with pytest.raises(BusUnavailable):  # the reply would have to go to an inbox, which this user may not write
+            with pytest.raises(BusUnavailable):  # this user may not publish to the inbox of the reply
                 await bus.request("allowed.q", b"", 0.2)
 
     asyncio.run(scenario())
@@ -192,13 +194,13 @@ def test_tls_cannot_be_stripped(private_nats: MakeServer, tmp_path: Path) -> Non
     asyncio.run(scenario())
 
 
-def test_a_listener_that_is_no_nats_server_is_survived() -> None:
+def test_a_server_of_another_protocol_is_reported() -> None:
     async def scenario() -> None:
-        async def babble(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        async def send_garbage(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             writer.write(b"\xff\xfe garbage\r\n" * 10)
             writer.close()
 
-        listener = await asyncio.start_server(babble, "127.0.0.1", 0)
+        listener = await asyncio.start_server(send_garbage, "127.0.0.1", 0)
         port = listener.sockets[0].getsockname()[1]
         bus = NatsBus(NatsKnobs(servers=(f"nats://127.0.0.1:{port}",)), name="faults")
         async with connected(bus) as told:
@@ -210,7 +212,7 @@ def test_a_listener_that_is_no_nats_server_is_survived() -> None:
     asyncio.run(scenario())
 
 
-def test_a_listener_that_says_nothing_is_survived() -> None:
+def test_a_server_that_sends_nothing_is_reported() -> None:
     async def scenario() -> None:
         with socket.create_server(("127.0.0.1", 0)) as silent:
             port = silent.getsockname()[1]
@@ -232,7 +234,7 @@ def test_a_listener_that_says_nothing_is_survived() -> None:
         NatsKnobs(credentials_file="/nowhere/agent.creds"),
     ],
 )
-def test_a_configuration_that_cannot_work_is_refused(knobs: NatsKnobs) -> None:
+def test_an_invalid_configuration_is_refused(knobs: NatsKnobs) -> None:
     with pytest.raises(ConfigError):
         NatsBus(knobs, name="faults")
 
@@ -251,7 +253,7 @@ SEED = f"-----BEGIN USER NKEY SEED-----\nSU{'A' * 56}\n------END USER NKEY SEED-
         ("\xff", "not a credentials file"),
     ],
 )
-def test_a_broken_credentials_file_is_named(tmp_path: Path, text: str, problem: str) -> None:
+def test_the_error_names_a_broken_credentials_file(tmp_path: Path, text: str, problem: str) -> None:
     path = tmp_path / "agent.creds"
     path.write_text(text, "utf-8")
     with pytest.raises(ConfigError, match=problem) as raised:
@@ -259,7 +261,7 @@ def test_a_broken_credentials_file_is_named(tmp_path: Path, text: str, problem: 
     assert str(path) in str(raised.value)
 
 
-def test_a_credentials_file_that_breaks_later_is_named_and_blocks_nothing(
+def test_a_credentials_file_that_breaks_later_is_reported_without_blocking(
     private_nats: MakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda _name: object())

@@ -1,4 +1,4 @@
-"""The journal on a real file system: rotation, a full disk, a slow one, a torn record."""
+"""Journal on a real file system: rotation, full and slow disks, truncated records."""
 
 import errno
 import os
@@ -35,14 +35,14 @@ def said(snapshot: bytes) -> Callable[[bool], bytes]:
 
 
 def run(journal: Journal, records: int, size: int = 10, first: int = 0) -> None:
-    """What a runtime does with each turn."""
+    """Append turns as the runtime does."""
     for index in range(first, first + records):
         if journal.wants_snapshot:
             journal.begin(said(b'{"snapshot":%d}' % index))
         journal.append(b'{"turn":%d,"x":"%s"}' % (index, b"x" * size))
 
 
-def test_what_is_appended_is_read_back(tmp_path: Path) -> None:
+def test_appended_turns_are_read_back(tmp_path: Path) -> None:
     journal = FileJournal(tmp_path / "new" / "folder", MB, 10 * MB)
     assert journal.wants_snapshot
     run(journal, 1_000)
@@ -53,13 +53,13 @@ def test_what_is_appended_is_read_back(tmp_path: Path) -> None:
     assert journal.lost == 0
 
 
-def test_segments_rotate_and_the_oldest_go(tmp_path: Path) -> None:
+def test_segments_rotate_and_the_oldest_are_removed(tmp_path: Path) -> None:
     journal = FileJournal(tmp_path, 10_000, 50_000)
     other = tmp_path / "README"
     other.write_text("not ours to delete")
     for first in range(0, 5_000, 100):
         run(journal, 100, size=100, first=first)
-        until_true(lambda: not journal._queued_bytes)  # a real agent is slower than a disk
+        until_true(lambda: not journal._queued_bytes)  # as a real agent, which is slower than a disk
     journal.close()
     segments = replay(tmp_path)
     assert all(segment[0].startswith(b'{"snapshot":') for segment in segments)
@@ -73,8 +73,8 @@ def test_segments_rotate_and_the_oldest_go(tmp_path: Path) -> None:
     assert journal.lost == 0
 
 
-def test_a_new_life_goes_on_after_the_old_one(tmp_path: Path) -> None:
-    # A name from the future, as after the wall clock was set back.
+def test_a_restarted_agent_continues_the_sequence_of_segments(tmp_path: Path) -> None:
+    # A segment name in the future, as after a step back of the wall clock.
     (tmp_path / "29990101T000000.000Z-000007.jsonl").write_bytes(lines_of(b'{"snapshot":"old"}'))
     for life in range(3):
         journal = FileJournal(tmp_path, MB, 10 * MB)
@@ -85,7 +85,7 @@ def test_a_new_life_goes_on_after_the_old_one(tmp_path: Path) -> None:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 1 MiB; where it cannot be mounted the test is left out, see the one with ENOSPC below."""
+    """Mount a file system of 1 MiB, or skip the test; a test below simulates ENOSPC."""
     mount, umount = shutil.which("mount"), shutil.which("umount")
     if mount is None or umount is None:
         pytest.skip("there is no mount here")
@@ -93,11 +93,11 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     if subprocess.run(command, check=False, capture_output=True).returncode != 0:
         pytest.skip("cannot mount a tmpfs here")
     yield tmp_path
-    # Lazily: a test that failed may still have a file open, and the mount must not stay behind.
+    # Lazily, since a failed test may still have a file open.
     subprocess.run([umount, "-l", str(tmp_path)], check=True)
 
 
-def test_a_full_disk_stops_the_journal_and_not_the_agent(small_disk: Path) -> None:
+def test_a_full_disk_does_not_stop_the_agent(small_disk: Path) -> None:
     ballast = small_disk / "ballast"
     ballast.write_bytes(b"x" * 700_000)
     journal = FileJournal(small_disk / "journal", 10 * MB, 100 * MB, retry_s=0.0)
@@ -114,7 +114,7 @@ def test_a_full_disk_stops_the_journal_and_not_the_agent(small_disk: Path) -> No
     journal.close()
     before, after = replay(small_disk / "journal")
     assert after == [b'{"snapshot":10000}'] + [b'{"turn":%d,"x":"xxxxxxxxxx"}' % i for i in range(full, full + 10)]
-    # All that is there is a prefix of what was written, and the rest was counted.
+    # The file has a prefix of the records; all others were counted as lost.
     assert len(before) - 1 + journal.lost == full + 1
     assert before[-1].startswith(b'{"turn":%d,' % (len(before) - 2))
 
@@ -145,10 +145,12 @@ def test_a_write_that_fails_ends_the_segment(tmp_path: Path, monkeypatch: pytest
     first, *_, last = replay(tmp_path)
     assert first == [b'{"snapshot":0}', b'{"turn":0,"x":""}', b'{"turn":1,"x":""}']
     assert last[-1] == b'{"turn":5,"x":""}'
-    assert all(file.read_bytes().endswith(b"}\n") for file in tmp_path.glob("*.jsonl"))  # the torn one was cut off
+    assert all(
+        file.read_bytes().endswith(b"}\n") for file in tmp_path.glob("*.jsonl")
+    )  # the truncated record was removed
 
 
-def test_a_segment_that_failed_once_takes_nothing_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_appended_to_a_segment_after_a_failed_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[int] = []
     writing, may_fail = threading.Event(), threading.Event()
     write = os.write
@@ -167,14 +169,14 @@ def test_a_segment_that_failed_once_takes_nothing_more(tmp_path: Path, monkeypat
     until_true(lambda: not journal._queued_bytes)
     journal.append(b'{"turn":1}')
     assert writing.wait(30)
-    journal.append(b'{"turn":2}')  # waits behind the one that fails: without turn 1 it is worth nothing
+    journal.append(b'{"turn":2}')  # queued behind the write that fails; without turn 1 it cannot be replayed
     may_fail.set()
     journal.close()
     assert replay(tmp_path) == [[b'{"snapshot":0}']]
     assert journal.lost == 2
 
 
-def test_a_segment_goes_on_only_from_one_that_lost_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_segment_that_continues_a_failed_one_is_discarded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     writing, may_fail, full = threading.Event(), threading.Event(), threading.Event()
     write = os.write
 
@@ -183,7 +185,7 @@ def test_a_segment_goes_on_only_from_one_that_lost_nothing(tmp_path: Path, monke
             return write(file, data)
         writing.set()
         may_fail.wait(30)
-        full.clear()  # there is room again at once: what was begun on top of the loss could well be written
+        full.clear()  # there is space again at once, so the segment that follows the loss could be written
         raise OSError(errno.ENOSPC, "No space left on device")
 
     def start(number: int) -> Callable[[bool], bytes]:
@@ -197,7 +199,7 @@ def test_a_segment_goes_on_only_from_one_that_lost_nothing(tmp_path: Path, monke
     full.set()
     journal.append(b'{"turn":1}')
     assert writing.wait(30)
-    journal.begin(start(2))  # goes on from turn 1, of which nobody knows yet that it is lost
+    journal.begin(start(2))  # continues from turn 1, whose loss is not known yet
     journal.append(b'{"turn":2}')
     may_fail.set()
     until_true(lambda: not journal._queued_bytes)
@@ -213,7 +215,7 @@ def test_a_segment_goes_on_only_from_one_that_lost_nothing(tmp_path: Path, monke
     ]
 
 
-def test_a_slow_disk_never_makes_the_caller_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_disk_does_not_block_the_caller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     may_go_on, waits = threading.Event(), threading.Event()
     write = os.write
 
@@ -226,7 +228,7 @@ def test_a_slow_disk_never_makes_the_caller_wait(tmp_path: Path, monkeypatch: py
     journal = FileJournal(tmp_path, 100 * MB, 1_000 * MB, queue_bytes_max=100_000, retry_s=3_600)
     journal.begin(said(b'{"snapshot":0}'))
     waits.wait(30)
-    for index in range(10_000):  # would end after 5 minutes, if it waited
+    for index in range(10_000):  # the test would take 5 minutes if the journal blocked
         journal.append(b'{"turn":%05d}' % index)
     assert journal._queued_bytes <= 100_000
     kept = 10_000 - journal.lost
@@ -237,7 +239,7 @@ def test_a_slow_disk_never_makes_the_caller_wait(tmp_path: Path, monkeypatch: py
     assert replay(tmp_path) == [[b'{"snapshot":0}'] + [b'{"turn":%05d}' % index for index in range(kept)]]
 
 
-def test_a_folder_that_cannot_be_made_stops_the_journal(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_created_stops_the_journal(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     journal = FileJournal(tmp_path / "file" / "journal", MB, 10 * MB)
     run(journal, 3)
@@ -249,7 +251,7 @@ def test_a_folder_that_cannot_be_made_stops_the_journal(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("tear", [b'{"turn":3,"x', b"\0" * 512, b"\0" * 512 + b"\n"])
-def test_a_torn_record_ends_its_segment_only(tmp_path: Path, tear: bytes) -> None:
+def test_a_truncated_record_ends_its_segment_only(tmp_path: Path, tear: bytes) -> None:
     records = [b'{"snapshot":0}', b'{"turn":1}', b'{"turn":2}']
     whole = lines_of(*records)
     (tmp_path / "20260101T000000.000Z-000000.jsonl").write_bytes(whole + tear)
@@ -259,14 +261,14 @@ def test_a_torn_record_ends_its_segment_only(tmp_path: Path, tear: bytes) -> Non
 
 
 @pytest.mark.parametrize("damage", [b'{"turn":3}\0\n{"turn":4}\n', b'\0\0{"turn":4}\n'])
-def test_records_behind_a_damage_are_not_passed_over_in_silence(tmp_path: Path, damage: bytes) -> None:
+def test_records_after_a_damaged_one_are_reported(tmp_path: Path, damage: bytes) -> None:
     segment = tmp_path / "20260101T000000.000Z-000000.jsonl"
     segment.write_bytes(lines_of(b'{"snapshot":0}') + damage)
     with pytest.raises(JournalError, match="damaged after record 1"):
         replay(segment)
 
 
-def test_an_empty_segment_is_no_journal(tmp_path: Path) -> None:
+def test_a_journal_with_only_an_empty_segment_is_refused(tmp_path: Path) -> None:
     (tmp_path / "20260101T000000.000Z-000000.jsonl").touch()
     with pytest.raises(JournalError, match="is empty"):
         replay(tmp_path)
@@ -301,7 +303,7 @@ def test_a_changed_segment_is_refused(tmp_path: Path, tamper: Callable[[list[byt
         replay(tmp_path)
 
 
-def test_a_large_record_is_sealed_as_well(tmp_path: Path) -> None:
+def test_a_large_record_has_a_checksum(tmp_path: Path) -> None:
     journal = FileJournal(tmp_path, 10 * MB, 100 * MB)
     run(journal, 3, size=2 * MB)
     journal.close()
@@ -309,7 +311,7 @@ def test_a_large_record_is_sealed_as_well(tmp_path: Path) -> None:
     assert [len(record) // MB for record in segment] == [0, 2, 2, 2]
 
 
-def test_a_folder_belongs_to_one_agent(tmp_path: Path) -> None:
+def test_a_folder_cannot_be_used_by_two_agents(tmp_path: Path) -> None:
     journal = FileJournal(tmp_path, MB, 10 * MB)
     with pytest.raises(JournalError, match="another agent"):
         FileJournal(tmp_path, MB, 10 * MB)
@@ -317,7 +319,7 @@ def test_a_folder_belongs_to_one_agent(tmp_path: Path) -> None:
     FileJournal(tmp_path, MB, 10 * MB).close()
 
 
-def test_nothing_to_read_is_said(tmp_path: Path) -> None:
+def test_an_empty_folder_is_reported(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "nowhere"):
         with pytest.raises(JournalError):
             read_segments(path)

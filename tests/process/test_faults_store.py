@@ -1,4 +1,4 @@
-"""What the store does when etcd dies, freezes, forgets its history, or does not permit something."""
+"""Store with an etcd server that is killed, frozen, compacted or denies permissions."""
 
 import asyncio
 import base64
@@ -24,7 +24,7 @@ MakeServer = Callable[[], EtcdServer]
 
 
 class Follower:
-    """The state of a prefix as one who follows it believes it to be."""
+    """State of a prefix as its follower knows it."""
 
     def __init__(self) -> None:
         self.state: dict[str, bytes] = {}
@@ -68,7 +68,7 @@ async def put(store: EtcdStore, key: str, value: bytes = b"") -> None:
 
 
 def post(server: EtcdServer, path: str, body: dict[str, Any], token: str = "") -> dict[str, Any]:
-    """An operator's call, past the code under test."""
+    """Call etcd directly, not through the code under test."""
     request = urllib.request.Request(  # noqa: S310 - loopback
         f"{server.url}/v3{path}", json.dumps(body).encode(), {"Authorization": token} if token else {}
     )
@@ -81,7 +81,7 @@ def encoded(text: str) -> str:
     return base64.b64encode(text.encode()).decode()
 
 
-def test_who_follows_misses_nothing_when_etcd_is_killed(private_etcd: MakeServer) -> None:
+def test_a_follower_misses_no_change_when_etcd_is_killed(private_etcd: MakeServer) -> None:
     async def scenario() -> None:
         server = private_etcd()
         follower = Follower()
@@ -92,7 +92,7 @@ def test_who_follows_misses_nothing_when_etcd_is_killed(private_etcd: MakeServer
             server.kill()
             await until(lambda: follower.connections == [True, False])
             server.start()
-            # Perhaps before it follows again: then the snapshot must show it, else a change.
+            # If this is before the follower has reconnected, the snapshot has it, otherwise a change.
             await put(other, "a/after", b"2")
             await other.commit([], [Write("a/gone", None)])
             await until(lambda: follower.connections == [True, False, True])
@@ -102,7 +102,7 @@ def test_who_follows_misses_nothing_when_etcd_is_killed(private_etcd: MakeServer
     asyncio.run(scenario())
 
 
-def test_a_dead_server_is_certainly_not_reached(private_etcd: MakeServer) -> None:
+def test_a_commit_to_a_dead_server_certainly_failed(private_etcd: MakeServer) -> None:
     async def scenario() -> None:
         server = private_etcd()
         server.kill()
@@ -122,13 +122,13 @@ def test_a_dead_server_is_certainly_not_reached(private_etcd: MakeServer) -> Non
     asyncio.run(scenario())
 
 
-def test_a_frozen_server_costs_one_timeout_and_leaves_a_write_unknown(private_etcd: MakeServer) -> None:
+def test_a_commit_to_a_frozen_server_has_an_unknown_result_after_the_timeout(private_etcd: MakeServer) -> None:
     async def scenario() -> None:
         server = private_etcd()
         async with opened(server) as store:
             await put(store, "a", b"1")
             server.pause()
-            async with asyncio.timeout(DEADLINE_S):  # two timeouts of 1 s; without them it would never end
+            async with asyncio.timeout(DEADLINE_S):  # two timeouts of 1 s
                 with pytest.raises(OutcomeUnknown):
                     await store.commit([Compare("a", "create", 0)], [Write("a", b"2")])
                 with pytest.raises(StoreUnavailable):
@@ -140,13 +140,13 @@ def test_a_frozen_server_costs_one_timeout_and_leaves_a_write_unknown(private_et
     asyncio.run(scenario())
 
 
-def test_who_follows_notices_a_frozen_server(private_etcd: MakeServer) -> None:
+def test_a_follower_detects_a_frozen_server(private_etcd: MakeServer) -> None:
     async def scenario() -> None:
         server = private_etcd()
         follower = Follower()
         async with opened(server) as store, follower.following(store, "a/"):
             await put(store, "a/0")
-            await until(lambda: "a/0" in follower.state)  # the watch is up, not just the snapshot
+            await until(lambda: "a/0" in follower.state)  # the watch works, not only the snapshot
             server.pause()
             await until(lambda: follower.connections == [True, False])
             server.resume()
@@ -157,7 +157,7 @@ def test_who_follows_notices_a_frozen_server(private_etcd: MakeServer) -> None:
     asyncio.run(scenario())
 
 
-def test_a_compaction_under_a_watch_ends_in_the_right_state(private_etcd: MakeServer) -> None:
+def test_a_follower_reads_again_after_a_compaction(private_etcd: MakeServer) -> None:
     async def scenario() -> None:
         server = private_etcd()
         follower = Follower()
@@ -165,7 +165,7 @@ def test_a_compaction_under_a_watch_ends_in_the_right_state(private_etcd: MakeSe
             await put(other, "a/kept", b"0")
             await put(other, "a/gone", b"0")
             await until(lambda: len(follower.state) == 2)
-            # Away while history is made and forgotten.
+            # Disconnected while changes are made and compacted.
             server.kill()
             await until(lambda: follower.connections[-1] is False)
             server.start()
@@ -181,7 +181,7 @@ def test_a_compaction_under_a_watch_ends_in_the_right_state(private_etcd: MakeSe
     asyncio.run(scenario())
 
 
-def test_a_watch_from_a_forgotten_revision_is_started_anew(private_etcd: MakeServer) -> None:
+def test_a_watch_from_a_compacted_revision_ends(private_etcd: MakeServer) -> None:
     async def scenario() -> None:
         server = private_etcd()
         async with opened(server) as store:
@@ -189,7 +189,7 @@ def test_a_watch_from_a_forgotten_revision_is_started_anew(private_etcd: MakeSer
                 await put(store, "a", b"%d" % index)
             revision = (await store.read("a")).revision
             await asyncio.to_thread(post, server, "/kv/compaction", {"revision": str(revision), "physical": True})
-            # Comes back instead of waiting for ever: `follow` then reads again.
+            # The watch ends instead of waiting for ever, and `follow` reads again.
             changes: list[StoreChange] = []
             await asyncio.wait_for(store._watch("a", revision - 3, changes.extend), DEADLINE_S)
             assert changes == []
@@ -197,7 +197,7 @@ def test_a_watch_from_a_forgotten_revision_is_started_anew(private_etcd: MakeSer
     asyncio.run(scenario())
 
 
-def test_the_next_endpoint_is_asked_when_one_is_dead_or_frozen(private_etcd: MakeServer) -> None:
+def test_the_next_endpoint_is_used_when_one_is_dead_or_frozen(private_etcd: MakeServer) -> None:
     async def scenario() -> None:
         dead, frozen, alive = private_etcd(), private_etcd(), private_etcd()
         dead.kill()
@@ -207,7 +207,7 @@ def test_the_next_endpoint_is_asked_when_one_is_dead_or_frozen(private_etcd: Mak
             assert await store.keep_alive(lease) == 60
             await put(store, "a", b"1")
             assert [entry.value for entry in (await store.read("a")).entries] == [b"1"]
-        async with opened(dead, alive) as store:  # a write that was certainly not taken goes to the next one
+        async with opened(dead, alive) as store:  # a write that certainly failed is sent to the next endpoint
             await put(store, "a", b"2")
 
     asyncio.run(scenario())
@@ -228,7 +228,7 @@ def test_credentials_are_used_renewed_and_refused(private_etcd: MakeServer, tmp_
                 await store.commit([], [Write("/other/a", b"1")])
             with pytest.raises(StoreDenied):
                 await store.read("/other/")
-            # etcd keeps simple tokens in memory, so a new life knows none of the old ones.
+            # etcd keeps simple tokens in memory, so a restart invalidates them.
             await asyncio.to_thread(server.restart)
             await until_readable(store, "/mine/")
             await put(store, "/mine/b", b"2")
@@ -244,7 +244,7 @@ def test_credentials_are_used_renewed_and_refused(private_etcd: MakeServer, tmp_
     asyncio.run(scenario())
 
 
-def test_a_user_is_of_no_harm_where_etcd_asks_for_none(private_etcd: MakeServer, tmp_path: Path) -> None:
+def test_a_user_is_accepted_without_authentication_in_etcd(private_etcd: MakeServer, tmp_path: Path) -> None:
     async def scenario() -> None:
         password = tmp_path / "password"
         password.write_text("s3cret")
@@ -256,24 +256,24 @@ def test_a_user_is_of_no_harm_where_etcd_asks_for_none(private_etcd: MakeServer,
 
 
 @contextlib.asynccontextmanager
-async def babbling() -> AsyncIterator[str]:
-    """The URL of something that takes a request and answers nonsense, as a broken proxy does."""
+async def garbage_server() -> AsyncIterator[str]:
+    """Yield the URL of a server that answers requests with garbage, as a broken proxy does."""
 
-    async def babble(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def send_garbage(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(b"HTTP/1.1 502 Bad Gateway\r\ncontent-length: 9\r\n\r\n\xff<html>\r\n")
         await writer.drain()
         writer.close()
 
-    listener = await asyncio.start_server(babble, "127.0.0.1", 0)
+    listener = await asyncio.start_server(send_garbage, "127.0.0.1", 0)
     yield f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
     listener.close()
     await listener.wait_closed()
 
 
-def test_what_is_no_etcd_is_survived() -> None:
+def test_garbage_answers_are_reported() -> None:
     async def scenario() -> None:
-        async with babbling() as url, opened(knobs=EtcdKnobs(endpoints=(url,))) as store:
+        async with garbage_server() as url, opened(knobs=EtcdKnobs(endpoints=(url,))) as store:
             with pytest.raises(StoreUnavailable):
                 await store.read("a")
             with pytest.raises(OutcomeUnknown):
@@ -282,10 +282,10 @@ def test_what_is_no_etcd_is_survived() -> None:
     asyncio.run(scenario())
 
 
-def test_a_write_that_may_have_happened_is_not_tried_again(private_etcd: MakeServer) -> None:
+def test_a_write_with_an_unknown_result_is_not_repeated(private_etcd: MakeServer) -> None:
     async def scenario() -> None:
         server = private_etcd()
-        async with babbling() as url, opened(knobs=EtcdKnobs(endpoints=(url, server.url))) as store:
+        async with garbage_server() as url, opened(knobs=EtcdKnobs(endpoints=(url, server.url))) as store:
             with pytest.raises(OutcomeUnknown):
                 await store.commit([], [Write("a", b"")])
             assert (await store.read("a")).entries == []
@@ -303,12 +303,12 @@ def test_a_write_that_may_have_happened_is_not_tried_again(private_etcd: MakeSer
         EtcdKnobs(user="agent"),
     ],
 )
-def test_a_configuration_that_cannot_work_or_is_not_safe_is_refused(knobs: EtcdKnobs) -> None:
+def test_invalid_and_unsafe_configurations_are_refused(knobs: EtcdKnobs) -> None:
     with pytest.raises(ConfigError):
         EtcdStore(knobs)
 
 
-def test_plain_http_is_allowed_where_it_is_asked_for() -> None:
+def test_plain_http_is_allowed_if_configured() -> None:
     EtcdStore(EtcdKnobs(endpoints=("http://etcd.example:2379",), insecure=True))
     EtcdStore(EtcdKnobs(endpoints=("http://[::1]:2379", "http://localhost:2379")))
 
@@ -323,7 +323,7 @@ async def until_readable(store: EtcdStore, prefix: str = "a") -> None:
 
 
 def enable_auth(server: EtcdServer) -> None:
-    """User root, and user agent who may do everything under /mine/ and nothing else."""
+    """Create the users root and agent, of which agent has access to /mine/ only."""
     post(server, "/auth/role/add", {"name": "root"})
     post(server, "/auth/user/add", {"name": "root", "password": "root"})
     post(server, "/auth/user/grant", {"user": "root", "role": "root"})

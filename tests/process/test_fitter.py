@@ -1,4 +1,4 @@
-"""The fitter against real children: good ones, and ones that hang, crash, lie or are slow."""
+"""Fitter with real child processes: correct ones, and ones that hang, crash, answer garbage or are slow."""
 
 import asyncio
 import os
@@ -40,7 +40,7 @@ NONSENSE: Final = "say(READY)\nask()\nsay(b'nonsense')\ntime.sleep(3600)"
 NESTED: Final = "say(READY)\nask()\nsay(b'[' * 200000)\ntime.sleep(3600)"
 HUGE: Final = "say(READY)\nask()\nout.write(b'\\xff\\xff\\xff\\xff' + b'x' * 10_000_000)\ntime.sleep(3600)"
 SHORT: Final = 'say(READY)\nask()\nsay(b\'{"mean":[1],"upper":[1],"predictor":"kalman"}\')\ntime.sleep(3600)'
-# Its own child holds the pipes open, and is to die with it.
+# The child's own child keeps the pipes open and must be killed with it.
 PARENT: Final = "import subprocess\nsay(READY)\nask()\nsubprocess.run(['sleep', '3600'])"
 
 
@@ -59,12 +59,12 @@ async def fitter(script: str = "") -> AsyncIterator[ChildFitter]:
 
 
 def gone(pid: int) -> Callable[[], bool]:
-    """Whether a process has ended and was reaped: a zombie still has its folder."""
+    """Return whether a process has ended and was reaped; a zombie still has its folder in /proc."""
     return lambda: not Path(f"/proc/{pid}").exists()
 
 
-def stands_in(answer: Forecast | None) -> str:
-    """Why the last value was answered."""
+def fallback_reason(answer: Forecast | None) -> str:
+    """Return the reason for which the forecast is the last value."""
     assert answer is not None
     assert answer.predictor == "constant"
     assert answer.mean == (LAST,) * 3
@@ -83,7 +83,7 @@ def test_the_child_answers_as_this_process_does(predictor: PredictorName) -> Non
     assert answer.fallback == ""
 
 
-def test_nothing_known_is_no_forecast() -> None:
+def test_a_history_without_values_has_no_forecast() -> None:
     async def ask() -> None:
         async with fitter() as child:
             assert await child.fit(ForecastQuery(Series((None, None), 60_000), 3), PATIENCE_S) is None
@@ -91,7 +91,7 @@ def test_nothing_known_is_no_forecast() -> None:
     asyncio.run(ask())
 
 
-def test_one_child_serves_many_and_is_gone_when_closed() -> None:
+def test_one_child_serves_many_requests_and_ends_when_closed() -> None:
     async def ask() -> None:
         async with fitter() as child:
             answers = await asyncio.gather(*(child.fit(question(), PATIENCE_S) for _ in range(50)))
@@ -111,7 +111,7 @@ def test_a_child_that_hangs_is_killed_at_the_deadline(script: str) -> None:
             asked = asyncio.create_task(child.fit(question(), 0.5))
             await until(lambda: child.pid)
             pid = child.pid
-            assert stands_in(await asked) == "late"
+            assert fallback_reason(await asked) == "late"
             assert asyncio.get_running_loop().time() - began >= 0.5
             assert gone(pid)()
 
@@ -119,16 +119,16 @@ def test_a_child_that_hangs_is_killed_at_the_deadline(script: str) -> None:
 
 
 @pytest.mark.parametrize("script", [CRASHES, NONSENSE, NESTED, HUGE, SHORT], ids=str.__len__)
-def test_a_child_that_crashes_or_lies_is_replaced(script: str) -> None:
+def test_a_child_that_crashes_or_answers_garbage_is_replaced(script: str) -> None:
     async def ask() -> None:
         async with fitter(script) as child:
-            assert stands_in(await child.fit(question(), PATIENCE_S)) == "away"
+            assert fallback_reason(await child.fit(question(), PATIENCE_S)) == "away"
             assert child.pid == 0
 
     asyncio.run(ask())
 
 
-def test_after_a_hang_the_next_question_is_answered(tmp_path: Path) -> None:
+def test_the_next_request_after_a_hang_is_answered(tmp_path: Path) -> None:
     once = f"path = {str(tmp_path / 'hung')!r}\nif not os.path.exists(path):\n    open(path, 'w').close()\n"
     program = "from loadline.adapters.forecast_child import main\nmain([])"
     script = f"{once}    say(READY)\n    ask()\n    time.sleep(3600)\n{program}"
@@ -136,13 +136,13 @@ def test_after_a_hang_the_next_question_is_answered(tmp_path: Path) -> None:
     async def ask() -> None:
         async with fitter(script) as child:
             first, second = await asyncio.gather(child.fit(question(), 0.5), child.fit(question(), PATIENCE_S))
-            assert stands_in(first) == "late"
+            assert fallback_reason(first) == "late"
             assert second == forecast(question())
 
     asyncio.run(ask())
 
 
-def test_a_child_killed_while_idle_is_missed_by_nobody() -> None:
+def test_a_child_killed_while_idle_is_replaced_without_a_failure() -> None:
     async def ask() -> None:
         async with fitter() as child:
             await child.fit(question(), PATIENCE_S)
@@ -156,22 +156,22 @@ def test_a_child_killed_while_idle_is_missed_by_nobody() -> None:
     asyncio.run(ask())
 
 
-def test_a_child_killed_while_it_fits_costs_that_fit() -> None:
+def test_a_child_killed_during_a_fit_fails_that_fit_only() -> None:
     async def ask() -> None:
         async with fitter(HANGS) as child:
             asked = asyncio.create_task(child.fit(question(), PATIENCE_S))
             await until(lambda: child.pid)
             os.kill(child.pid, signal.SIGKILL)
-            assert stands_in(await asked) == "away"
+            assert fallback_reason(await asked) == "away"
 
     asyncio.run(ask())
 
 
-def test_a_child_that_dies_again_and_again_is_not_started_at_once() -> None:
+def test_a_child_that_crashes_repeatedly_is_restarted_with_a_backoff() -> None:
     async def ask() -> None:
         async with fitter("os._exit(1)") as child:
             answers = [await child.fit(question(), PATIENCE_S) for _ in range(3)]
-            assert [stands_in(answer) for answer in answers] == ["away"] * 3
+            assert [fallback_reason(answer) for answer in answers] == ["away"] * 3
             assert answers[2] is not None
             assert "restarts after a wait" in answers[2].detail
 
@@ -189,7 +189,7 @@ def test_a_child_that_cannot_start_is_reported_once(command: tuple[str, ...]) ->
         child = ChildFitter(command=command, on_unstarted=said.append)
         try:
             answers = [await child.fit(question(), PATIENCE_S) for _ in range(3)]
-            assert [stands_in(answer) for answer in answers] == ["away"] * 3
+            assert [fallback_reason(answer) for answer in answers] == ["away"] * 3
             assert answers[2] is not None
             assert "restarts after a wait" in answers[2].detail
             await until_async(lambda: restarted(child))
@@ -230,14 +230,14 @@ def test_a_child_that_cannot_start_again_is_reported_again(tmp_path: Path) -> No
     asyncio.run(ask())
 
 
-def test_closing_answers_those_who_wait() -> None:
+def test_closing_answers_pending_requests() -> None:
     async def ask() -> None:
         async with fitter(HANGS) as child:
             waiting = [asyncio.create_task(child.fit(question(), PATIENCE_S)) for _ in range(3)]
             await until(lambda: child.pid)
             await child.close()
-            assert [stands_in(answer) for answer in await asyncio.gather(*waiting)] == ["away"] * 3
-            assert stands_in(await child.fit(question(), PATIENCE_S)) == "away"
+            assert [fallback_reason(answer) for answer in await asyncio.gather(*waiting)] == ["away"] * 3
+            assert fallback_reason(await child.fit(question(), PATIENCE_S)) == "away"
 
     asyncio.run(ask())
 
@@ -248,12 +248,12 @@ def test_closing_does_not_wait_for_a_child_that_never_starts() -> None:
             waiting = asyncio.create_task(child.fit(question(), PATIENCE_S))
             await until(lambda: child.pid)
             await child.close()
-            assert stands_in(await waiting) == "away"
+            assert fallback_reason(await waiting) == "away"
 
     asyncio.run(ask())
 
 
-def test_a_cancelled_question_leaves_its_answer_to_nobody(tmp_path: Path) -> None:
+def test_the_answer_to_a_cancelled_request_is_discarded(tmp_path: Path) -> None:
     taken = tmp_path / "taken"
     slow = f"say(READY)\nask()\nopen({str(taken)!r}, 'w').close()\ntime.sleep(0.2)\nsay(b'null')\ntime.sleep(3600)"
 
@@ -269,7 +269,7 @@ def test_a_cancelled_question_leaves_its_answer_to_nobody(tmp_path: Path) -> Non
     asyncio.run(ask())
 
 
-def test_a_slow_child_is_waited_for_up_to_the_deadline() -> None:
+def test_a_slow_answer_before_the_deadline_is_used() -> None:
     slow = "say(READY)\nask()\ntime.sleep(0.3)\nsay(b'null')\ntime.sleep(3600)"
 
     async def ask() -> None:
@@ -279,7 +279,7 @@ def test_a_slow_child_is_waited_for_up_to_the_deadline() -> None:
     asyncio.run(ask())
 
 
-def test_what_a_library_prints_is_no_answer() -> None:
+def test_output_of_libraries_does_not_corrupt_answers() -> None:
     noisy = "from loadline.adapters import forecast_child\nfrom loadline.forecast import forecast\n"
     noisy += (
         "forecast_child.forecast = lambda asked: print('noise', flush=True) or forecast(asked)\nforecast_child.main([])"

@@ -1,4 +1,4 @@
-"""The demo fleet as real processes on real servers: whatever becomes of a worker, no request is lost."""
+"""Demo fleet as processes with real servers: no request is lost when workers or servers fail."""
 
 import asyncio
 import signal
@@ -16,18 +16,18 @@ from tests.waiting import until_true
 pytestmark = pytest.mark.process
 
 
-def test_all_requests_finish_and_everybody_leaves(fleet: DemoFleet) -> None:
+def test_all_requests_finish_and_all_processes_end(fleet: DemoFleet) -> None:
     workers = [fleet.worker(role, f"{role}-{i}") for role in ("prefill", "decode") for i in range(2)]
     summary = account(fleet, fleet.gateway())
     assert (summary["arrived"], summary["finished"], summary["lost"], summary["retried"]) == (REQUESTS, REQUESTS, 0, 0)
-    # The profile's shortest prefill takes 32 ms and its shortest iteration 17.6 ms: no time of a real clock is in it.
+    # The profile's shortest prefill takes 32 ms and its shortest iteration 17.6 ms: these are virtual times.
     assert summary["ttft_p50_ms"] > 32.0
     assert 17.0 < summary["itl_p50_ms"] < 68.0
     fleet.stop()
     assert [worker.returncode for worker in workers] == [0] * 4
 
 
-def test_aggregated_workers_serve_alone(fleet: DemoFleet) -> None:
+def test_aggregated_workers_serve_without_other_roles(fleet: DemoFleet) -> None:
     for i in range(2):
         fleet.worker("aggregated", f"w{i}")
     summary = account(fleet, fleet.gateway("--mode", "aggregated"))
@@ -35,7 +35,7 @@ def test_aggregated_workers_serve_alone(fleet: DemoFleet) -> None:
 
 
 @pytest.mark.parametrize("role", ["prefill", "decode"])
-def test_a_killed_worker_loses_nothing(fleet: DemoFleet, role: Role) -> None:
+def test_requests_of_a_killed_worker_are_retried(fleet: DemoFleet, role: Role) -> None:
     victim = fleet.worker(role, "victim")
     for name in ("prefill", "decode"):
         fleet.worker(name, name)
@@ -44,7 +44,7 @@ def test_a_killed_worker_loses_nothing(fleet: DemoFleet, role: Role) -> None:
         async with load_on(fleet, float(SPEED), per_s=6.0) as load:
             await fleet.work_for("victim")
             victim.send_signal(signal.SIGSTOP)
-            await fleet.work_for("victim")  # which it will never do
+            await fleet.work_for("victim")  # which it never reports
             victim.kill()
             summary = await load.finish()
             assert (summary.finished, summary.lost) == (summary.arrived, 0)
@@ -54,7 +54,7 @@ def test_a_killed_worker_loses_nothing(fleet: DemoFleet, role: Role) -> None:
 
 
 @pytest.mark.parametrize("role", ["prefill", "decode"])
-def test_a_drained_worker_finishes_what_it_has_and_leaves(fleet: DemoFleet, role: Role) -> None:
+def test_a_drained_worker_finishes_its_requests_and_leaves(fleet: DemoFleet, role: Role) -> None:
     leaving = fleet.worker(role, "leaving")
     for name in ("prefill", "decode"):
         fleet.worker(name, name)
@@ -66,7 +66,7 @@ def test_a_drained_worker_finishes_what_it_has_and_leaves(fleet: DemoFleet, role
             assert unrouted
             assert (report.drain_id, report.pool) == ("d1", role)
             summary = await load.finish()
-            # It left in order, so nothing had to start again.
+            # It left after a drain, so no request was retried.
             assert (summary.finished, summary.lost, summary.retried) == (summary.arrived, 0, 0)
 
     asyncio.run(scenario())
@@ -88,7 +88,7 @@ def test_requests_wait_while_there_is_no_worker(fleet: DemoFleet) -> None:
     assert (summary["finished"], summary["lost"]) == (REQUESTS, 0)
 
 
-def test_servers_that_go_and_come_back_lose_nothing(
+def test_restarts_of_servers_lose_no_request(
     tmp_path: Path, own_name: str, private_nats: Callable[[], NatsServer], private_etcd: Callable[[], EtcdServer]
 ) -> None:
     nats, etcd = private_nats(), private_etcd()
@@ -107,7 +107,7 @@ def test_servers_that_go_and_come_back_lose_nothing(
         fleet.stop()
 
 
-def test_a_stopped_gateway_leaves_its_account(fleet: DemoFleet) -> None:
+def test_a_stopped_gateway_writes_its_summary(fleet: DemoFleet) -> None:
     for role in ("prefill", "decode"):
         fleet.worker(role, role)
     gateway = fleet.gateway("--repeat", "--requests-max", "0")

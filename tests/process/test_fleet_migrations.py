@@ -47,14 +47,14 @@ async def serving(
 
 
 def assert_all_complete(summary: DemoSummary, moved: int | None = None) -> None:
-    """Check that each request completed once, and the number of them that were moved."""
+    """Check that each request completed once, and the number of migrated requests."""
     assert (summary.finished, summary.lost) == (summary.arrived, 0)
     if moved is not None:
         assert (summary.migrated, summary.retried) == (moved, 0)
 
 
 def finals(leader: MigrationLeader) -> dict[str, tuple[int, int]]:
-    """Return the moved and failed requests of each ended migration."""
+    """Return the migrated and failed requests of each ended migration."""
     return {
         report.command_id: (report.moved, report.failed)
         for report in leader.reports
@@ -77,8 +77,8 @@ async def accepted(leader: MigrationLeader, source: str, destination: str, /, **
     return command_id
 
 
-def moved_by(leader: MigrationLeader) -> int:
-    """Return the number of requests that all ended migrations have moved."""
+def migrated_by(leader: MigrationLeader) -> int:
+    """Return the number of requests migrated by all ended migrations."""
     return sum(moved for moved, _ in finals(leader).values())
 
 
@@ -87,7 +87,7 @@ def busy(leader: MigrationLeader, *workers: str) -> int:
     return min(leader.sample(name).running_requests or 0 if name in leader.loads else 0 for name in workers)
 
 
-def test_requests_migrate_to_and_fro_and_each_completes_once(fleet: DemoFleet) -> None:
+def test_requests_migrate_back_and_forth_and_each_completes_once(fleet: DemoFleet) -> None:
     for name in ("prefill", "a", "b"):
         fleet.worker("prefill" if name == "prefill" else "decode", name, *SLOWLY)
     a, b = f"{fleet.root}-a", f"{fleet.root}-b"
@@ -98,15 +98,15 @@ def test_requests_migrate_to_and_fro_and_each_completes_once(fleet: DemoFleet) -
                 await until(lambda source=source: busy(leader, source), "work", deadline_s=TIMEOUT_S)  # type: ignore[misc]
                 name = await accepted(leader, source, destination, hops_max=9)
                 await until(lambda name=name: name in finals(leader), "over")  # type: ignore[misc]
-                if moved_by(leader) >= 24:
+                if migrated_by(leader) >= 24:
                     break
-            assert_all_complete(await load.finish(), moved_by(leader))
+            assert_all_complete(await load.finish(), migrated_by(leader))
 
     asyncio.run(scenario())
 
 
 def test_a_draining_worker_is_evacuated(fleet: DemoFleet) -> None:
-    """Drain a worker whose requests do not end: it leaves only if every one of them is moved."""
+    """Drain a worker whose requests do not end, so that it leaves only after all of them have migrated."""
     fleet.worker("prefill", "prefill", *SLOWLY)
     leaving = fleet.worker("decode", "a", *SLOWLY)
     fleet.worker("decode", "b", "--slots-in", "64", *SLOWLY)
@@ -141,12 +141,12 @@ def test_a_late_copy_is_withdrawn_and_its_request_completes_at_the_source(fleet:
         async with serving(fleet) as (leader, load):
             await until(lambda: busy(leader, a), "work", deadline_s=TIMEOUT_S)
             reason = ""
-            while reason != "deadline":  # a request that ends before its deadline is no late copy
+            while reason != "deadline":  # a request that ends before the deadline needs no late copy
                 name = await accepted(leader, a, b, order="LR", value=1.0, ttl_ms=50)
                 await until(lambda name=name: name in finals(leader), "over")  # type: ignore[misc]
                 reason = leader.reports[-1].reason
             await until(lambda: leader.sample(b).migration_slots_in == 4, "the destination was told")
-            assert_all_complete(await load.finish(), moved_by(leader))
+            assert_all_complete(await load.finish(), migrated_by(leader))
 
     asyncio.run(scenario())
 
@@ -173,12 +173,12 @@ def test_no_request_is_lost_or_doubled_when_a_worker_is_killed(fleet: DemoFleet)
 
     async def scenario() -> None:
         async with serving(fleet, per_s=3.0) as (leader, load):
-            while not moved_by(leader):
+            while not migrated_by(leader):
                 _, _, name = await migrate(leader)
                 await until(lambda name=name: name in finals(leader), "over")  # type: ignore[misc]
             for phase, end in kills:
                 source, destination, name = await migrate(leader)
-                # A migration that fails does not reach every phase: its end is as good a moment.
+                # A failed migration does not reach every phase; then the kill happens at its end.
                 await until(lambda name=name, phase=phase: {phase, "done", "aborted"} & {*leader.phases(name)}, phase)  # type: ignore[misc]
                 living.pop(source if end == "source" else destination).kill()
                 start()

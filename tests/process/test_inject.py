@@ -63,7 +63,7 @@ async def listening(url: str) -> AsyncIterator[tuple[NatsBus, list[WireEvent | R
         await bus.close()
 
 
-def test_one_sample_is_published_in_the_name_of_a_worker(nats: NatsServer) -> None:
+def test_one_sample_is_published_for_a_worker(nats: NatsServer) -> None:
     async def scenario() -> None:
         async with listening(nats.url) as (_, heard):
             flags = ("--worker", "w-7", "--incarnation", "5", "--kv-usage", "0.95", "--waiting", "3")
@@ -107,7 +107,7 @@ def test_a_shape_of_a_registered_worker_rises_and_the_worker_leaves(nats: NatsSe
                 values = [one.waiting_requests for one in samples if one.waiting_requests is not None]
                 assert values == sorted(values)
                 assert (values[0], values[-1]) == (0, 8)
-            assert (await store.read(Keys("default").workers)).entries == [], "the lease was given back"
+            assert (await store.read(Keys("default").workers)).entries == [], "the lease was revoked"
         finally:
             await store.close()
 
@@ -157,13 +157,13 @@ def test_a_trace_becomes_traffic_reports(nats: NatsServer, tmp_path: Path) -> No
                 return sum(event.sample.arrivals for event in heard if isinstance(event, TrafficReported))
 
             await until(lambda: arrivals() == 20, "every arrival is reported")
-            assert len(heard) >= 3, "an interval at a time"
+            assert len(heard) >= 3, "one report per interval"
             assert not any(isinstance(event, Rejected) for event in heard)
 
     asyncio.run(scenario())
 
 
-def test_a_signal_ends_it_with_a_summary(nats: NatsServer) -> None:
+def test_a_signal_ends_the_tool_with_a_summary(nats: NatsServer) -> None:
     async def scenario() -> None:
         async with listening(nats.url) as (_, heard):
             process = await started("shape", "sine", "--nats", nats.url, "--for", "600", "--hz", "50")
@@ -185,7 +185,7 @@ def test_a_signal_ends_it_with_a_summary(nats: NatsServer) -> None:
         (("trace", "/no/such/trace.csv"), "/no/such/trace.csv"),
     ],
 )
-def test_what_cannot_be_done_is_said_in_one_line(nats: NatsServer, args: tuple[str, ...], words: str) -> None:
+def test_errors_are_printed_in_one_line(nats: NatsServer, args: tuple[str, ...], words: str) -> None:
     server = () if "--nats" in args else ("--nats", nats.url)
 
     async def scenario() -> None:

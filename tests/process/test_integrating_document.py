@@ -1,4 +1,4 @@
-"""The engine in docs/how-to/integrate-an-engine.md: each request is served once, whichever process is killed."""
+"""Engine of docs/how-to/integrate-an-engine.md: each request is served once, even if a process is killed."""
 
 import asyncio
 from contextlib import ExitStack
@@ -18,7 +18,7 @@ DOCUMENT = Document("how-to/integrate-an-engine.md")
 @pytest.mark.parametrize(
     "kill", [("", "done"), ("a", "copying"), ("b", "copying"), ("a", "switched"), ("b", "switched")], ids=" ".join
 )
-def test_requests_move_and_are_served_whole(
+def test_migrated_requests_are_served_completely(
     tmp_path: Path, nats_url: str, etcd_url: str, own_name: str, kill: tuple[str, str]
 ) -> None:
     killed, phase = kill

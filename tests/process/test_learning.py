@@ -1,4 +1,4 @@
-"""What agents have learned outlives all of them."""
+"""Learned state survives a restart of all agents."""
 
 import asyncio
 import contextlib
@@ -57,13 +57,13 @@ async def stored(store: EtcdStore) -> LearnedState | None:
 
 
 def start_up_ms(made: AgentFleet) -> int | None:
-    """As the leader says it of the decode workers."""
+    """Return the start-up time of decode workers in the leader's status."""
     status = made.observer.leader()
     pools = {pool.pool: pool for pool in status.models[0].pools} if status else {}
     return pools["decode"].start_up_ms if pools else None
 
 
-def test_a_start_up_that_was_learned_is_known_after_a_restart_of_all_agents(rig: Rig) -> None:
+def test_a_learned_start_up_time_survives_a_restart_of_all_agents(rig: Rig) -> None:
     agents = [start(rig, name) for name in ("a", "b")]
 
     async def scenario(made: AgentFleet, store: EtcdStore) -> None:
@@ -91,7 +91,7 @@ def test_a_start_up_that_was_learned_is_known_after_a_restart_of_all_agents(rig:
 
 
 class Engines:
-    """Workers of a model without a profile, whose iterations take 10 ms and 0.5 ms a request, while they say so."""
+    """Workers of a model without a profile, which report iterations of 10 ms plus 0.5 ms per request."""
 
     def __init__(self, bus: NatsBus) -> None:
         self.say_iterations = True
@@ -112,7 +112,7 @@ class Engines:
             await asyncio.sleep(0.05)
 
 
-def test_a_fit_that_was_learned_is_known_after_a_restart_though_no_worker_says_more(rig: Rig) -> None:
+def test_a_learned_fit_survives_a_restart_without_new_reports(rig: Rig) -> None:
     models = f'[[models]]\nname = "{MODEL}"\nplanner = "queueing"\n[[models.pools]]\nname = "decode"\nrole = "decode"\n'
     first = rig.agent(rig.config(models, "a"), "a")
     first.wait_ready()
@@ -144,7 +144,7 @@ def test_a_fit_that_was_learned_is_known_after_a_restart_though_no_worker_says_m
     run_scenario(rig, scenario)
 
 
-def test_garbage_in_its_place_is_counted_and_stops_nobody(rig: Rig) -> None:
+def test_invalid_learned_state_is_counted_and_ignored(rig: Rig) -> None:
     async def scenario(made: AgentFleet, store: EtcdStore) -> None:
         await store.commit([], [Write(KEY, b'{"version": 2, "start_ups_ms": "soon"}')])
         agent = start(rig, "a")

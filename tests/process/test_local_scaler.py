@@ -1,4 +1,4 @@
-"""The local scaler as a process, with real children, against a real nats-server."""
+"""Local scaler as a process with real children and a real nats-server."""
 
 import asyncio
 import contextlib
@@ -34,14 +34,14 @@ from tests.waiting import SCENARIO_S, until
 pytestmark = pytest.mark.process
 
 SHELL = ["sh", "-c", "sleep 600 & wait", "{worker}"]
-"""Obeys SIGTERM, and has a child of its own."""
+"""Program that exits on SIGTERM and has a child process."""
 STUBBORN = ["sh", "-c", "trap '' TERM; while :; do sleep 1; done", "{worker}"]
 LATER = 2**53
-"""An incarnation after any start: the test's processes do not register, so they have none of their own."""
+"""Incarnation later than any start, since the test's processes do not register."""
 
 
 class Host:
-    """A local scaler's process, its children, and the agent that tells it what to do."""
+    """Local scaler process, its children, and an agent that announces decisions to it."""
 
     def __init__(self, directory: Path, nats_url: str, root: str, command: list[str]) -> None:
         self.directory = directory
@@ -76,7 +76,7 @@ class Host:
         self.process = subprocess.Popen([sys.executable, "-m", "loadline.scalers.local", "--config", str(config)])
 
     def children(self) -> dict[str, int]:
-        """Name -> process id of the workers that are alive; the name is the last word of the command line."""
+        """Return the process ids of running workers by name, which is the last word of the command line."""
         found = {}
         with contextlib.suppress(OSError):
             for pid in Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text("ascii").split():
@@ -91,13 +91,13 @@ class Host:
         lines = path.read_bytes().splitlines() if path.exists() else []
         return {life.worker: life for life in (msgspec.json.decode(line, type=Lifetime) for line in lines)}
 
-    def hear(self, subject: str, payload: bytes) -> None:
+    def receive(self, subject: str, payload: bytes) -> None:
         event = self._codec.decode(subject, payload)
         assert isinstance(event, DecisionAnswered)
         self.answers.append(event)
 
     def order(self, sequence: int, replicas: int, *victims: str, drain_ttl_ms: int = 60_000, pool: str = "p") -> None:
-        """Announce from now on, as agents do."""
+        """Announce a decision repeatedly from now on, as agents do."""
         named = tuple(Victim(name, LATER) for name in victims)
         target = PoolTarget(pool, "decode", replicas, 0, named)
         self._announced = decision(1, sequence, target, drain_ttl_ms=drain_ttl_ms)
@@ -126,18 +126,18 @@ async def host(directory: Path, nats_url: str, root: str, command: list[str]) ->
     announcing = asyncio.create_task(made.announce_on())
     try:
         await made.bus.connect(lambda _connected: None)
-        await made.bus.subscribe(made.subjects.applied("m"), made.hear)
+        await made.bus.subscribe(made.subjects.applied("m"), made.receive)
         async with asyncio.timeout(SCENARIO_S):
             yield made
     finally:
         announcing.cancel()
-        # Not killed: its workers' own children would live on.
+        # Terminated, not killed: otherwise the children of its workers would survive.
         made.process.terminate()
         made.process.wait(timeout=10)
         await made.bus.close()
 
 
-def test_grows_restarts_shrinks_and_stops(tmp_path: Path, nats_url: str, own_name: str) -> None:
+def test_workers_are_started_restarted_drained_and_stopped(tmp_path: Path, nats_url: str, own_name: str) -> None:
     async def scenario() -> None:
         async with host(tmp_path, nats_url, own_name, SHELL) as made:
             made.order(1, 3)
@@ -179,7 +179,7 @@ def test_grows_restarts_shrinks_and_stops(tmp_path: Path, nats_url: str, own_nam
     asyncio.run(scenario())
 
 
-def test_who_does_not_drain_is_terminated_then_killed(tmp_path: Path, nats_url: str, own_name: str) -> None:
+def test_a_worker_that_does_not_drain_is_terminated_then_killed(tmp_path: Path, nats_url: str, own_name: str) -> None:
     async def scenario() -> None:
         async with host(tmp_path, nats_url, own_name, STUBBORN) as made:
             made.order(1, 1)
@@ -192,7 +192,7 @@ def test_who_does_not_drain_is_terminated_then_killed(tmp_path: Path, nats_url: 
     asyncio.run(scenario())
 
 
-def test_stops_stubborn_workers_by_force(tmp_path: Path, nats_url: str, own_name: str) -> None:
+def test_workers_that_ignore_sigterm_are_killed(tmp_path: Path, nats_url: str, own_name: str) -> None:
     async def scenario() -> None:
         async with host(tmp_path, nats_url, own_name, STUBBORN) as made:
             made.order(1, 2)
@@ -219,9 +219,7 @@ def test_no_worker_outlives_a_scaler_that_is_killed(tmp_path: Path, nats_url: st
     asyncio.run(scenario())
 
 
-def test_without_nats_it_keeps_what_it_has(
-    tmp_path: Path, own_name: str, private_nats: Callable[[], NatsServer]
-) -> None:
+def test_workers_are_kept_without_nats(tmp_path: Path, own_name: str, private_nats: Callable[[], NatsServer]) -> None:
     nats = private_nats()
 
     async def scenario() -> None:
@@ -240,7 +238,7 @@ def test_without_nats_it_keeps_what_it_has(
     asyncio.run(scenario())
 
 
-def test_refuses_a_pool_that_it_does_not_have(tmp_path: Path, nats_url: str, own_name: str) -> None:
+def test_a_decision_for_an_unknown_pool_is_refused(tmp_path: Path, nats_url: str, own_name: str) -> None:
     async def scenario() -> None:
         async with host(tmp_path, nats_url, own_name, SHELL) as made:
             made.order(1, 1, pool="elsewhere")
@@ -251,7 +249,7 @@ def test_refuses_a_pool_that_it_does_not_have(tmp_path: Path, nats_url: str, own
     asyncio.run(scenario())
 
 
-def test_a_command_that_fails_is_tried_again_with_pauses(tmp_path: Path, nats_url: str, own_name: str) -> None:
+def test_a_failing_command_is_retried_with_a_backoff(tmp_path: Path, nats_url: str, own_name: str) -> None:
     flag = tmp_path / "works"
     command = ["sh", "-c", f"test -e {flag} || exit 3; sleep 600 & wait", "{worker}"]
 
@@ -266,7 +264,7 @@ def test_a_command_that_fails_is_tried_again_with_pauses(tmp_path: Path, nats_ur
     asyncio.run(scenario())
 
 
-def test_who_leaves_as_soon_as_it_is_empty_has_drained(tmp_path: Path) -> None:
+def test_a_victim_that_exits_when_empty_counts_as_drained(tmp_path: Path) -> None:
     pool = LocalPoolKnobs("p", "decode", ("sleep", "600"))
     knobs = LocalKnobs((LocalModelKnobs("m", (pool,)),), lifetimes_file=str(tmp_path / "lifetimes.jsonl"))
 
@@ -278,7 +276,7 @@ def test_who_leaves_as_soon_as_it_is_empty_has_drained(tmp_path: Path) -> None:
             await bus.publish(subjects.decision("m"), encode(decision(1, 1, PoolTarget("p", "decode", 1, 0))))
             workers = local._pools["m", "p"].workers
             await until(lambda: workers, "a worker")
-            # No turn of the scaler fits between the two.
+            # The scaler has no turn between the two.
             await bus.publish(
                 subjects.drained("m", "p", "p-1"), encode(DrainReport("m", "p", "p-1", time.time_ns() // 1_000_000))
             )
@@ -292,7 +290,7 @@ def test_who_leaves_as_soon_as_it_is_empty_has_drained(tmp_path: Path) -> None:
     assert (first.worker, first.reason) == ("p-1", "drained")
 
 
-def test_a_configuration_that_cannot_be_used_is_explained(tmp_path: Path) -> None:
+def test_an_invalid_configuration_is_explained(tmp_path: Path) -> None:
     config = tmp_path / "local.toml"
     config.write_text('models = [{ name = "m", pools = [{ name = "p", role = "decode", comand = ["x"] }] }]', "utf-8")
     command = [sys.executable, "-m", "loadline.scalers.local", "--config", str(config)]

@@ -1,4 +1,4 @@
-"""Records that are refused again and again do not fill the disk with alarms."""
+"""Repeated rejections of worker records do not flood the log with alarms."""
 
 import asyncio
 from pathlib import Path
@@ -22,7 +22,7 @@ PER_WRITE = 100
 LINES_MAX = 30
 
 
-def test_a_wrong_role(tmp_path: Path) -> None:
+def test_alarms_of_a_wrong_role_are_bounded(tmp_path: Path) -> None:
     async def flood(rig: Rig) -> None:
         store, keys = EtcdStore(EtcdKnobs(endpoints=(rig.etcd.url,))), Keys("default")
         try:

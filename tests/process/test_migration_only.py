@@ -1,4 +1,4 @@
-"""An agent that only migrates, beside one that only scales, in real processes with real servers."""
+"""Agent that only migrates next to one that only scales, as processes with real servers."""
 
 import asyncio
 import subprocess
@@ -87,14 +87,14 @@ def test_two_agents_lead_side_by_side_with_separate_tasks(rig: Rig) -> None:
     asyncio.run(rig.register(RECORDS))
     commands: list[MigrateCommand] = []
 
-    async def obey(message: Msg) -> None:
+    async def apply_decision(message: Msg) -> None:
         command = msgspec.json.decode(message.data, type=MigrateCommand)
         commands.append(command)
         await message.respond(encode(MigrateReply(command.command_id, accepted=True, requests=1, tokens=500)))
 
     async def scenario() -> None:
         client = await nats.connect(rig.nats.url)
-        await client.subscribe(SUBJECTS.by_name("migrate", "d1"), cb=obey)
+        await client.subscribe(SUBJECTS.by_name("migrate", "d1"), cb=apply_decision)
         sequence = 0
 
         async def overloaded() -> bool:
@@ -130,7 +130,7 @@ def test_two_agents_lead_side_by_side_with_separate_tasks(rig: Rig) -> None:
     assert "m (migration only, default, priority 100)" in told
     assert not [word for word in ("planner", "desired", "pending", "scaled to zero", "missing") if word in told]
     assert "desired" in ask(rig, "status").stdout
-    refused = ask(rig, "drain", "m", "decode", "d1", "--only", "migration")  # it drains nobody
+    refused = ask(rig, "drain", "m", "decode", "d1", "--only", "migration")  # it drains no worker
     assert refused.returncode == 2
     assert "unrecognized arguments: --only" in refused.stderr
     assert moves.stop() == 0

@@ -63,11 +63,11 @@ def test_a_migration_from_command_to_end(nats_url: str, etcd_url: str, own_name:
             await until(lambda: "done" in leader.phases(), "done")
             assert set(b.held) == {"a-0", "a-1", "b-0", "b-1"}
             assert a.held == {}
-            assert await leader.migrate("a", "b") == reply, "said again"
+            assert await leader.migrate("a", "b") == reply, "the report is repeated"
             await until(lambda: leader.phases().count("done") == 3, "the end is said three times")
             done = leader.reports[-1]
             assert (done.requests, done.moved, done.tokens, done.trigger) == (2, 2, 210, "decode_load")
-            assert leader.phases().count("switched") == 2, "the repeated command began nothing"
+            assert leader.phases().count("switched") == 2, "the repeated command started no migration"
             await until(lambda: leader.sample("b").migration_slots_in == 4, "the slots are free again")
 
     asyncio.run(scenario())
@@ -94,7 +94,9 @@ def test_a_missing_destination_fails_without_loss(nats_url: str, etcd_url: str, 
             await until(lambda: "aborted" in leader.phases(), "aborted")
             assert leader.reports[-1].reason == "destination_lost"
             assert len(a.held) == 2
-            assert (await leader.migrate("a", "b", command_id="d")).requests == 2, "they can be moved elsewhere"
+            assert (await leader.migrate("a", "b", command_id="d")).requests == 2, (
+                "the requests can migrate to another worker"
+            )
 
     asyncio.run(scenario())
 
@@ -150,7 +152,7 @@ def test_a_source_killed_while_it_copies_stops_reporting(nats_url: str, etcd_url
 
             await leaves_the_registry(etcd_url, own_name, "a")
             assert leader.phases() == ["admitted", "copying"] * 2
-            assert set(b.held) == {"b-0", "b-1"}, "it never had them"
+            assert set(b.held) == {"b-0", "b-1"}, "the destination never had the requests"
             with pytest.raises(BusUnavailable):
                 await leader.migrate("a", "b", command_id="d")
             async with migrating_worker(nats_url, etcd_url, own_name, "a", incarnation=2):

@@ -1,4 +1,4 @@
-"""The notify socket, with a real socket."""
+"""Notifications of the service manager through a real socket."""
 
 import os
 import socket
@@ -10,7 +10,7 @@ from loadline.adapters.notify import Notifier
 
 
 @pytest.mark.parametrize("abstract", [False, True])
-def test_the_service_manager_is_told(tmp_path: Path, abstract: bool) -> None:  # noqa: FBT001
+def test_the_service_manager_receives_readiness_and_status(tmp_path: Path, abstract: bool) -> None:  # noqa: FBT001
     address = f"@loadline-test-{os.getpid()}" if abstract else str(tmp_path / "notify")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind("\0" + address[1:] if abstract else address)
@@ -24,7 +24,7 @@ def test_the_service_manager_is_told(tmp_path: Path, abstract: bool) -> None:  #
     assert messages == ["READY=1", "WATCHDOG=1", "STOPPING=1"]
 
 
-def test_nobody_listens(tmp_path: Path) -> None:
+def test_a_missing_socket_is_ignored(tmp_path: Path) -> None:
     Notifier({}).ready()
     Notifier({"NOTIFY_SOCKET": str(tmp_path / "gone")}).ready()
 
@@ -42,5 +42,5 @@ def test_a_full_socket_does_not_block(tmp_path: Path) -> None:
     "environment",
     [{}, {"WATCHDOG_USEC": "x"}, {"WATCHDOG_USEC": "1000000", "WATCHDOG_PID": "1"}],
 )
-def test_no_watchdog_of_ours(environment: dict[str, str]) -> None:
+def test_a_watchdog_for_another_process_is_ignored(environment: dict[str, str]) -> None:
     assert Notifier(environment).watchdog_interval_s == 0

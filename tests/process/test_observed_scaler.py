@@ -1,4 +1,4 @@
-"""The scaler that only looks, as a process, between a real agent and workers that others start."""
+"""Observing scaler as a process, with a real agent and workers that others start."""
 
 import asyncio
 import subprocess
@@ -24,13 +24,13 @@ def rig(tmp_path: Path) -> Iterator[Rig]:
 
 
 def state(made: AgentFleet) -> str:
-    """Of the newest decision, as the leader says it."""
+    """Return the state of the newest decision in the leader's status."""
     status = made.observer.leader()
     decision = status.models[0].decision if status else None
     return decision.state if decision else ""
 
 
-def test_a_growth_is_accepted_at_once_and_applied_when_somebody_has_started_the_workers(rig: Rig) -> None:
+def test_a_scale_up_is_accepted_at_once_and_applied_when_the_workers_are_ready(rig: Rig) -> None:
     agent = rig.agent(config(rig, "a"), "a")
     agent.wait_ready()
     scaler = subprocess.Popen([*COMMAND, "--config", str(rig.directory / "a.toml")])
@@ -53,7 +53,7 @@ def test_a_growth_is_accepted_at_once_and_applied_when_somebody_has_started_the_
         scaler.kill()
 
 
-def test_it_says_what_it_cannot_use(tmp_path: Path) -> None:
+def test_invalid_arguments_are_explained(tmp_path: Path) -> None:
     missing = tmp_path / "none.toml"
     done = subprocess.run([*COMMAND, "--config", str(missing)], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2

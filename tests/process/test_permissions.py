@@ -1,4 +1,4 @@
-"""deploy/nats/loadline.conf on a real nats-server: every part can do its work, and nothing that is not its work."""
+"""Permissions of deploy/nats/loadline.conf on a real nats-server: each role can do its work and nothing else."""
 
 import asyncio
 import contextlib
@@ -31,7 +31,7 @@ SUBJECTS = Subjects("loadline")
 WORKER_KINDS = ("load", "drain", "drained", "migrate", "migration")
 METHODS = ("status", "explain", "decisions", "pause", "resume", "drain", "announce")
 MIGRATION_METHODS = ("status", "explain", "pause", "resume")
-# One subject of everything that anybody might publish or hear, for own and other names.
+# One subject of each kind, with own and other names.
 UNIVERSE = (
     *(
         f"loadline.v1.{kind}.{model}.{pool}.w-1"
@@ -49,7 +49,7 @@ UNIVERSE = (
     *(f"_INBOX_{role}.x" for role in ("agent", "scaler-llama", "operator", "viewer")),
     *("somewhere.else", "$SYS.REQ.SERVER.PING", "$JS.API.INFO", "_INBOX.other", "$SRV.PING"),
 )
-# Role -> patterns of what it may publish; all else of the universe it may not.
+# Role -> patterns that it may publish; all other subjects of the universe are denied.
 MAY_PUBLISH: dict[str, tuple[str, ...]] = {
     "agent": ("loadline.v1.decision.*", "loadline.v1.drain.>", "loadline.v1.migrate.>", "loadline.v1.status.*"),
     **{
@@ -64,8 +64,8 @@ MAY_PUBLISH: dict[str, tuple[str, ...]] = {
         for method in ("status", "explain", "decisions", "migration-status", "migration-explain")
     ),
 }
-# Role -> patterns of what it may hear.
-MAY_HEAR: dict[str, tuple[str, ...]] = {
+# Role -> patterns that it may subscribe to.
+MAY_SUBSCRIBE: dict[str, tuple[str, ...]] = {
     "agent": (
         *(f"loadline.v1.{kind}.>" for kind in ("load", "traffic", "applied", "drained", "migration")),
         *("loadline.v1.api.*", "$SRV.>", "_INBOX_agent.>"),
@@ -122,13 +122,13 @@ async def refused(bus: NatsBus, count: int, what: str) -> None:
 
 
 @pytest.mark.parametrize("role", MAY_PUBLISH)
-def test_publishing(server: NatsServer, tmp_path: Path, role: str) -> None:
+def test_each_role_may_publish_its_subjects_only(server: NatsServer, tmp_path: Path, role: str) -> None:
     async def scenario() -> None:
         allowed, forbidden = divided(MAY_PUBLISH[role])
         async with bus_for(nats_login(server, role, tmp_path)) as bus:
             for subject in allowed:
                 await bus.publish(subject, b"{}")
-            # The server judges in order: at the first refusal it has let all of the above pass.
+            # The server checks in order: at the first refusal it has accepted all of the above.
             for number, subject in enumerate(forbidden, start=1):
                 await bus.publish(subject, b"{}")
                 await refused(bus, number, subject)
@@ -136,12 +136,12 @@ def test_publishing(server: NatsServer, tmp_path: Path, role: str) -> None:
     asyncio.run(scenario())
 
 
-@pytest.mark.parametrize("role", MAY_HEAR)
-def test_listening(server: NatsServer, tmp_path: Path, role: str) -> None:
+@pytest.mark.parametrize("role", MAY_SUBSCRIBE)
+def test_each_role_may_subscribe_to_its_subjects_only(server: NatsServer, tmp_path: Path, role: str) -> None:
     async def scenario() -> None:
-        allowed, forbidden = divided(MAY_HEAR[role])
+        allowed, forbidden = divided(MAY_SUBSCRIBE[role])
         async with bus_for(nats_login(server, role, tmp_path)) as bus:
-            for subject in (*MAY_HEAR[role], *allowed):
+            for subject in (*MAY_SUBSCRIBE[role], *allowed):
                 await bus.subscribe(subject, lambda _subject, _data: None)
             for number, subject in enumerate((*forbidden, ">", "$SYS.>"), start=1):
                 await bus.subscribe(subject, lambda _subject, _data: None)
@@ -150,7 +150,7 @@ def test_listening(server: NatsServer, tmp_path: Path, role: str) -> None:
     asyncio.run(scenario())
 
 
-def test_who_has_no_login_is_not_let_in(server: NatsServer) -> None:
+def test_a_client_without_a_login_is_refused(server: NatsServer) -> None:
     async def scenario() -> None:
         bus = NatsBus(NatsKnobs(servers=(server.url,)), name="nobody")
         await bus.connect(lambda _connected: None)
@@ -161,8 +161,8 @@ def test_who_has_no_login_is_not_let_in(server: NatsServer) -> None:
     asyncio.run(scenario())
 
 
-def test_a_worker_with_a_user_of_its_own_speaks_for_itself_alone(tmp_path: Path) -> None:
-    """What the file's comment says of workers that do not trust each other."""
+def test_a_worker_with_its_own_user_publishes_for_itself_only(tmp_path: Path) -> None:
+    """Users per worker, as the comment in the file describes for workers that do not trust each other."""
     text = NATS_FILE.read_text("utf-8")
     start = text.index('user: "worker-llama-decode"')
     end = text.index('user: "frontend-llama"')
@@ -190,7 +190,7 @@ def test_a_worker_with_a_user_of_its_own_speaks_for_itself_alone(tmp_path: Path)
 
 
 def test_a_prefill_worker_cannot_end_the_drain_of_a_decode_worker(server: NatsServer, tmp_path: Path) -> None:
-    """Neither by a report in its own pool, nor with an incarnation that no worker has."""
+    """Neither a report in its own pool nor one with an unknown incarnation ends the drain."""
 
     async def scenario() -> None:
         victim, ours = ("llama", "decode", "decode-1"), ("llama", "prefill", "decode-1")
@@ -261,7 +261,7 @@ def loadline(*arguments: str) -> str:
 
 
 def test_all_parts_can_do_their_work(tmp_path: Path) -> None:
-    """The agent, the clients and the command line, as they are, with these users of NATS and those of etcd."""
+    """Run agent, clients and command line with these users of NATS and those of etcd."""
 
     async def emptied(_command: DrainCommand) -> None: ...
 
@@ -292,7 +292,7 @@ def test_all_parts_can_do_their_work(tmp_path: Path) -> None:
             scaler = await stack.enter_async_context(ScalerClient("scaler", ["llama"], bus=buses["scaler-llama"]))
             await worker.ready()
 
-            order = await anext(scaler)  # two workers are the least, and there is one
+            order = await anext(scaler)  # the minimum is two workers, and there is one
             assert order.targets["decode"].replicas == 2
             await scaler.accept(order)
             await scaler.complete(order, {"decode": 2})

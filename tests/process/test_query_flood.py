@@ -1,4 +1,4 @@
-"""A viewer that floods the agent with queries costs it nothing that it needs."""
+"""A flood of queries costs the agent neither leadership nor memory."""
 
 import asyncio
 import re
@@ -27,7 +27,7 @@ def rig(tmp_path: Path) -> Iterator[Rig]:
 
 
 def burst(rig: Rig, subject: str, payload: bytes) -> None:
-    """Send requests from a connection of its own, whose replies go to an inbox that somebody subscribes to."""
+    """Send requests from a new connection, whose replies go to an inbox that has a subscriber."""
     with socket.create_connection(("127.0.0.1", rig.nats.port), timeout=10) as wire:
         frame = b"PUB %b _INBOX_viewer.x %d\r\n%b\r\n" % (subject.encode(), len(payload), payload)
         wire.sendall(b'CONNECT {"verbose":false,"pedantic":false}\r\n' + frame * BURST + b"PING\r\n")
@@ -74,7 +74,7 @@ def test_a_burst_of_queries(rig: Rig, method: str, payload: bytes) -> None:
         await until(lambda: made.observer.desired().get("decode", 0) >= 3)
         now_leads = made.observer.leader()
         assert now_leads is not None
-        assert now_leads.epoch == leader.epoch, "the lead was kept"
+        assert now_leads.epoch == leader.epoch, "the agent still leads"
         dropped = metric(agent, "loadline_requests_dropped_total")
         assert 0.95 * BURST < dropped < BURST
         assert 0 < len(replies) < BURST - dropped + 1

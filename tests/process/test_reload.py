@@ -1,4 +1,4 @@
-"""Real agents whose configuration changes under them: by SIGHUP, by another file in its place, and a broken one."""
+"""Reload of a configuration: by SIGHUP, by a replaced file, and of a broken one."""
 
 import asyncio
 import signal
@@ -59,7 +59,7 @@ def status(made: AgentFleet, name: str = "a") -> AgentStatus:
     return made.observer.statuses[name]
 
 
-def test_a_fleet_goes_on_under_a_configuration_that_changes(rig: Rig) -> None:
+def test_decisions_continue_with_a_changed_configuration(rig: Rig) -> None:
     agent = start(rig, text(rig, MODELS))
 
     async def scenario(made: AgentFleet) -> None:
@@ -84,7 +84,7 @@ def test_a_fleet_goes_on_under_a_configuration_that_changes(rig: Rig) -> None:
     assert_replays(rig, "a")
 
 
-def test_a_broken_file_is_kept_out_until_it_is_mended(rig: Rig) -> None:
+def test_a_broken_file_is_not_applied_until_it_is_fixed(rig: Rig) -> None:
     agent = start(rig, text(rig, MODELS))
 
     async def scenario(made: AgentFleet) -> None:
@@ -104,7 +104,7 @@ def test_a_broken_file_is_kept_out_until_it_is_mended(rig: Rig) -> None:
     assert agent.stop() == 0
 
 
-def test_sighup_has_it_read_though_nobody_watches_the_file(rig: Rig) -> None:
+def test_sighup_reloads_a_file_that_is_not_watched(rig: Rig) -> None:
     agent = start(rig, text(rig, MODELS, interval_ms=0))
 
     async def scenario(made: AgentFleet) -> None:
@@ -121,7 +121,7 @@ def test_sighup_has_it_read_though_nobody_watches_the_file(rig: Rig) -> None:
     assert agent.stop() == 0
 
 
-def test_a_standby_that_obeys_something_else_is_seen(rig: Rig) -> None:
+def test_a_standby_with_another_configuration_is_reported(rig: Rig) -> None:
     start(rig, text(rig, MODELS, "a"), "a")
     start(rig, text(rig, MODELS, "b"), "b")
 

@@ -1,4 +1,4 @@
-"""What an autoscaler would act on: counts of real agents, through silence, a takeover and a restart."""
+"""Replica metrics of real agents during silence, a takeover and a restart."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -55,7 +55,7 @@ def start(rig: Rig, name: str) -> ChildAgent:
 
 
 def scrape(agent: ChildAgent, label: str, *metrics: str) -> Series:
-    """Values by metric and one of its labels."""
+    """Return the values by metric and one of its labels."""
     families = text_string_to_metric_families(agent.get("/metrics")[1])
     samples = (sample for family in families for sample in family.samples if sample.name in metrics)
     return {(sample.name, sample.labels[label]): sample.value for sample in samples}
@@ -70,7 +70,7 @@ async def wanted(agent: ChildAgent, model: str, count: int) -> None:
 
 
 class Workers:
-    """Workers that are all overloaded, and report while their model is not mute."""
+    """Overloaded workers, which report unless their model is in ``mute``."""
 
     def __init__(self, rig: Rig, bus: NatsBus) -> None:
         self._rig, self._bus = rig, bus
@@ -99,7 +99,7 @@ class Workers:
 
 @asynccontextmanager
 async def overloaded(rig: Rig) -> AsyncIterator[Workers]:
-    """Two workers of each model."""
+    """Yield an agent with two overloaded workers of each model."""
     bus = NatsBus(NatsKnobs(servers=(rig.nats.url,)), name="workers")
     await bus.connect(lambda _connected: None)
     workers = Workers(rig, bus)
@@ -115,7 +115,7 @@ async def overloaded(rig: Rig) -> AsyncIterator[Workers]:
         await bus.close()
 
 
-def test_a_silent_model_keeps_its_count_and_others_grow(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_silent_model_keeps_its_count_and_others_scale_up(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOADLINE__HTTP__COMPATIBLE_METRICS", '["inferno", "wva"]')
     agent = start(rig, "a")
 
@@ -140,7 +140,7 @@ def test_a_silent_model_keeps_its_count_and_others_grow(rig: Rig, monkeypatch: p
     }
 
 
-def test_no_count_is_ever_lower_than_it_is_through_a_takeover_and_a_restart(rig: Rig) -> None:
+def test_no_exported_count_falls_during_a_takeover_and_a_restart(rig: Rig) -> None:
     first = start(rig, "a")
     first.wait_ready()
     second = start(rig, "b")
@@ -153,7 +153,7 @@ def test_no_count_is_ever_lower_than_it_is_through_a_takeover_and_a_restart(rig:
     async def scenario() -> None:
         async with overloaded(rig):
             await until(lambda: desired(first) == {"loud": 3, "mute": 3})
-            assert desired(second) == {}, "a standby says nothing"
+            assert desired(second) == {}, "a standby exports no count"
             first.kill()
             await until(lambda: told(second))
             second.kill()
@@ -161,5 +161,5 @@ def test_no_count_is_ever_lower_than_it_is_through_a_takeover_and_a_restart(rig:
             await until(lambda: told(third))
 
     asyncio.run(scenario())
-    assert {} in seen, "while nobody knows there is no count"
+    assert {} in seen, "there is no count while it is unknown"
     assert {value for one in seen for value in one.values()} == {3.0}

@@ -1,4 +1,4 @@
-"""The embedded servers: they keep their port and their data, and they never outlive their parent."""
+"""Embedded servers: they keep their port and data, and never outlive their parent."""
 
 import asyncio
 import os
@@ -20,7 +20,7 @@ KINDS: list[Callable[[Path], Server]] = [NatsServer, EtcdServer]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_server_comes_back_on_its_port(kind: Callable[[Path], Server], tmp_path: Path) -> None:
+def test_a_restarted_server_keeps_its_port(kind: Callable[[Path], Server], tmp_path: Path) -> None:
     with kind(tmp_path) as server:
         url, pid = server.url, server.pid
         server.restart()
@@ -67,7 +67,7 @@ def test_no_server_outlives_a_parent_that_is_killed(tmp_path: Path) -> None:
     until_true(lambda: not any(is_running(pid) for pid in pids))
 
 
-def test_a_server_that_cannot_start_says_where_to_look(tmp_path: Path) -> None:
+def test_the_error_of_a_server_that_cannot_start_names_its_log(tmp_path: Path) -> None:
     server = NatsServer(tmp_path, config="this is { no configuration")
     with pytest.raises(LoadlineError, match=str(tmp_path)):
         server.start()
@@ -75,7 +75,7 @@ def test_a_server_that_cannot_start_says_where_to_look(tmp_path: Path) -> None:
     assert "configuration" in server.log.read_text() or server.log.stat().st_size
 
 
-def test_a_missing_server_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_of_a_missing_server_names_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.which", lambda _name: None)
     monkeypatch.setattr("sys.executable", str(tmp_path / "python"))
     with pytest.raises(LoadlineError, match=r"loadline\[embedded\]"):

@@ -1,4 +1,4 @@
-"""Real agents whose model sleeps: it wakes for the first request, also under another leader."""
+"""Scale to zero and from zero of real agents, also across a change of leader."""
 
 import asyncio
 from pathlib import Path
@@ -34,7 +34,7 @@ NOBODY = {"decode": 0, "prefill": 0}
 ONE_EACH = {"decode": 1, "prefill": 1}
 
 
-def test_a_model_sleeps_and_is_woken_by_its_first_request_under_the_next_leader(tmp_path: Path) -> None:
+def test_the_next_leader_scales_a_model_from_zero_at_the_first_request(tmp_path: Path) -> None:
     async def scenario(rig: Rig) -> None:
         nats = NatsKnobs(servers=(rig.nats.url,))
         async with fleet(rig) as made, FrontendClient(MODEL, "f", nats=nats, interval_ms=200) as frontend:

@@ -1,4 +1,4 @@
-"""Allocations in a child process: the same as in this one, and none where the child is late or talks nonsense."""
+"""Allocations in a child process: as in this process, or none if the child is late or answers garbage."""
 
 import asyncio
 import sys
@@ -49,11 +49,11 @@ def test_the_child_answers_as_this_process_does() -> None:
 
 
 @pytest.mark.parametrize("script", [HANGS, CRASHES, NONSENSE], ids=["hangs", "crashes", "nonsense"])
-def test_without_an_answer_there_is_no_allocation(script: str) -> None:
+def test_a_solver_without_an_answer_returns_no_allocation(script: str) -> None:
     assert asked((sys.executable, "-c", script), 0.1) is None
 
 
-def test_a_solver_that_hangs_holds_up_no_forecast() -> None:
+def test_a_solver_that_hangs_delays_no_forecast() -> None:
     async def ask() -> Forecast | None:
         fitter = ChildFitter(solver=(sys.executable, "-c", HANGS))
         solving = asyncio.create_task(fitter.solve(problem(), PATIENCE_S))

@@ -40,7 +40,7 @@ def run(config: Path, lines: bytes, **environ: str) -> "subprocess.CompletedProc
 
 @contextmanager
 def answering(config: Path) -> Iterator[tuple["subprocess.Popen[bytes]", IO[bytes], IO[bytes], IO[bytes]]]:
-    """The command when it has answered once; and its stdin, stdout and stderr."""
+    """Yield the command after its first answer."""
     command = [*STEP, str(config)]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe) as process:
@@ -53,7 +53,7 @@ def answering(config: Path) -> Iterator[tuple["subprocess.Popen[bytes]", IO[byte
         yield process, process.stdin, process.stdout, process.stderr
 
 
-def test_the_program_in_the_document_says_what_is_shown(tmp_path: Path) -> None:
+def test_the_program_in_the_document_prints_the_shown_output(tmp_path: Path) -> None:
     [configuration] = re.findall(r"```toml\n(.*?)```", DOCUMENT, re.DOTALL)
     [shown] = re.findall(r"\$ python cosim.py\n(.*?)```", DOCUMENT, re.DOTALL)
     (tmp_path / "loadline.toml").write_text(configuration, "utf-8")
@@ -80,7 +80,7 @@ def test_the_library_in_the_document_works() -> None:
     assert done.stdout == "the registry or the decisions have not been read yet 1000\n"
 
 
-def test_the_steps_in_the_document_are_steps(config: Path) -> None:
+def test_the_steps_in_the_document_are_valid(config: Path) -> None:
     given, answer, error = (json.loads(text) for text in re.findall(r"```json\n(.*?)```", DOCUMENT, re.DOTALL))
     first = {"now_ms": 0, "frames": [{"record": given["frames"][0]["record"] | {"worker": "w0"}}]}
     done = run(config, b"\n".join(json.dumps(line).encode() for line in (first, given)))
@@ -120,7 +120,7 @@ def test_the_same_lines_give_the_same_bytes(config: Path) -> None:
     ],
     ids=lambda value: value[:40] if isinstance(value, bytes) else None,
 )
-def test_a_line_that_cannot_be_used_ends_it(config: Path, line: bytes, problem: str) -> None:
+def test_an_invalid_line_ends_the_command(config: Path, line: bytes, problem: str) -> None:
     done = run(config, b'{"now_ms": 0}\n' + line + b"\n" + b'{"now_ms": 2}\n')
     assert done.returncode == 2
     good, error = map(json.loads, done.stdout.splitlines())
@@ -132,23 +132,23 @@ def test_a_line_that_cannot_be_used_ends_it(config: Path, line: bytes, problem: 
     assert done.stderr.decode() == f"loadline: {error['error']}\n"
 
 
-def test_a_last_line_without_its_end_is_a_line(config: Path) -> None:
+def test_a_last_line_without_a_newline_is_read(config: Path) -> None:
     assert json.loads(run(config, b'{"now_ms": 0}').stdout)["next_wake_ms"] == 1_000
 
 
-def test_no_lines_no_answers(config: Path) -> None:
+def test_empty_input_has_no_answers(config: Path) -> None:
     done = run(config, b"")
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
 
 
-def test_a_configuration_that_cannot_be_used_is_said(config: Path) -> None:
+def test_an_invalid_configuration_is_reported(config: Path) -> None:
     config.write_text("models = []", "utf-8")
     done = run(config, b'{"now_ms": 0}\n')
     assert (done.returncode, done.stdout) == (1, b"")
     assert b"models" in done.stderr
 
 
-def test_it_starts_without_what_it_does_not_need(config: Path) -> None:
+def test_the_command_imports_no_servers_or_plots(config: Path) -> None:
     command = [sys.executable, "-X", "importtime", *STEP[1:], str(config)]
     done = subprocess.run(command, input=b"", capture_output=True, timeout=TIMEOUT_S, check=True)
     imported = {line.rpartition(b"|")[2].strip() for line in done.stderr.splitlines()}
@@ -156,7 +156,7 @@ def test_it_starts_without_what_it_does_not_need(config: Path) -> None:
     assert imported.isdisjoint({b"scipy", b"pmdarima", b"matplotlib", b"nats", b"aiohttp", b"etcd3"})
 
 
-def test_a_reader_that_goes_away_ends_it_in_peace(config: Path) -> None:
+def test_a_closed_output_pipe_ends_the_command_without_an_error(config: Path) -> None:
     with answering(config) as (process, stdin, stdout, stderr):
         stdout.close()
         stdin.write(b'{"now_ms": 1}\n')
@@ -165,7 +165,7 @@ def test_a_reader_that_goes_away_ends_it_in_peace(config: Path) -> None:
         assert stderr.read() == b""
 
 
-def test_ctrl_c_ends_it_in_peace(config: Path) -> None:
+def test_ctrl_c_ends_the_command_without_a_traceback(config: Path) -> None:
     with answering(config) as (process, _, _, stderr):
         process.send_signal(signal.SIGINT)
         assert process.wait(TIMEOUT_S) == 130

@@ -1,4 +1,4 @@
-"""Records that are larger than they may be, in a real etcd: they hide nothing, take no memory, and are named."""
+"""Oversized records in a real etcd: they hide no other record, take little memory and are reported."""
 
 import asyncio
 import contextlib
@@ -30,7 +30,7 @@ KEYS = Keys("default")
 BAD_RECORDS = 90
 BAD_BYTES = 700_000
 MEMORY_BYTES_MAX = 32 * 2**20
-"""Half of what the bad records have."""
+"""Half of the size of all bad records."""
 
 
 @contextlib.asynccontextmanager
@@ -54,7 +54,7 @@ async def write_bad_records(store: EtcdStore) -> None:
 
 @pytest.fixture
 def memory() -> Iterator[Callable[[], int]]:
-    """The most memory of Python objects since the start of the test; the cyclic collector is off."""
+    """Yield the peak memory of Python objects since the start of the test; the cyclic collector is off."""
     gc.collect()
     gc.disable()
     tracemalloc.start()
@@ -63,7 +63,7 @@ def memory() -> Iterator[Callable[[], int]]:
     gc.enable()
 
 
-def test_bad_records_hide_no_other_and_are_named(
+def test_bad_records_hide_no_other_record_and_are_reported(
     private_etcd: Callable[[], EtcdServer], memory: Callable[[], int]
 ) -> None:
     async def scenario() -> None:
@@ -86,7 +86,7 @@ def test_bad_records_hide_no_other_and_are_named(
                 ("oversized", f"workers/m/p/bad-{index:02}") for index in range(BAD_RECORDS)
             }
             assert rejected[0].detail == f"{BAD_BYTES} bytes, {WORKER_RECORD_BYTES_MAX} are allowed"
-            # The same through the watch: only the worker that became unreadable is gone.
+            # The same through the watch: only the worker whose record became unreadable is removed.
             await register(other, "a-good", b"x" * BAD_BYTES)
             await register(other, "new")
             await until(lambda: WorkerDeregistered("m", "p", "a-good") in events, "unreadable")
@@ -111,7 +111,7 @@ def test_a_gap_of_the_watch_with_many_bad_records_is_read_in_bounded_memory(
             revision = (await store.read(KEYS.workers)).revision
             await write_bad_records(other)
             await register(other, "last")
-            # All changes since then in one watch: without fragments they are one line of 84 MB.
+            # A watch returns all changes since then; without fragments they are one line of 84 MB.
             seen: list[str] = []
             watching = asyncio.create_task(
                 store._watch(KEYS.workers, revision + 1, lambda changes: seen.extend(c.key for c in changes))
@@ -143,7 +143,7 @@ def test_an_answer_that_is_too_long_leaves_nothing_behind(
     asyncio.run(scenario())
 
 
-def test_an_agent_stays_ready_and_decides_beside_bad_records(tmp_path: Path) -> None:
+def test_an_agent_stays_ready_and_decides_despite_bad_records(tmp_path: Path) -> None:
     async def scenario(rig: Rig) -> None:
         async with asyncio.timeout(SCENARIO_S), fleet(rig) as made, opened(rig.etcd) as store:
             for index in range(BAD_RECORDS):

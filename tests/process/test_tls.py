@@ -26,7 +26,7 @@ pytestmark = pytest.mark.process
 
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A certificate of its own making, good for ``localhost`` and not for 127.0.0.1, and its key."""
+    """Write a self-signed certificate for ``localhost``, but not for 127.0.0.1, and its key."""
     folder = tmp_path_factory.mktemp("tls")
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])

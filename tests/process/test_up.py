@@ -1,4 +1,4 @@
-"""`loadline up` as a user runs it: it ends by itself, and whenever it is told to, and leaves nothing behind."""
+"""`loadline up` as a user runs it: it ends with the trace or on a signal, and leaves no processes."""
 
 import os
 import re
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.process
 
 
 def processes(directory: Path) -> list[int]:
-    """Processes that have anything to do with a demo's folder."""
+    """Return the processes whose command line names the folder of a demo."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and int(entry.name) != os.getpid():
@@ -48,8 +48,8 @@ class Up:
     def text(self) -> str:
         return self.output.read_text()
 
-    def said(self, words: str) -> None:
-        """Wait for some words."""
+    def wait_for_output(self, words: str) -> None:
+        """Wait until the output has these words."""
         until_true(lambda: words in self.text() or self.process.poll() is not None, deadline_s=60)
         assert words in self.text()
 
@@ -73,7 +73,7 @@ def up(directory: Path, *arguments: str) -> Iterator[Up]:
     until_true(lambda: not processes(directory))
 
 
-def test_ends_by_itself_with_a_summary_and_an_exact_journal(tmp_path: Path) -> None:
+def test_the_demo_ends_with_a_summary_and_a_journal_that_replays(tmp_path: Path) -> None:
     with up(tmp_path / "demo", "--for", "15s", "--agents", "2") as running:
         assert running.process.wait(90) == 0, running.text()
         assert not processes(running.directory)
@@ -91,16 +91,16 @@ def test_ends_by_itself_with_a_summary_and_an_exact_journal(tmp_path: Path) -> N
             assert "exact" in done.stdout
 
 
-def test_goes_on_when_its_servers_and_its_agent_are_killed(tmp_path: Path) -> None:
+def test_the_demo_continues_when_servers_and_agent_are_killed(tmp_path: Path) -> None:
     with up(tmp_path / "demo", "--for", "25s") as running:
-        running.said("load starts")
+        running.wait_for_output("load starts")
         os.kill(running.pid_of("nats-server"), signal.SIGKILL)
-        running.said("nats-server exited")
+        running.wait_for_output("nats-server exited")
         os.kill(running.pid_of("etcd"), signal.SIGKILL)
-        running.said("etcd exited")
+        running.wait_for_output("etcd exited")
         agent = next(pid for pid in processes(running.directory) if b"agent-1.toml" in cmdline(pid))
         os.kill(agent, signal.SIGKILL)
-        running.said("agent-1 exited")
+        running.wait_for_output("agent-1 exited")
         worker = next(int(pid) for pid in children(running, "loadline.scalers.local"))
         os.kill(worker, signal.SIGKILL)
         assert running.process.wait(90) == 0, running.text()
@@ -112,24 +112,24 @@ def cmdline(pid: int) -> bytes:
 
 
 def children(running: Up, module: str) -> list[str]:
-    """Process ids that a module of the demo started."""
+    """Return the ids of the processes that run a module of the demo."""
     parent = next(pid for pid in processes(running.directory) if module.encode() in cmdline(pid))
     return Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
 
 
 @pytest.mark.parametrize("words", ["loadline demo", "query", "leads", "load starts"])
-def test_ctrl_c_at_any_moment_leaves_nothing(tmp_path: Path, words: str) -> None:
+def test_ctrl_c_at_any_time_leaves_no_processes(tmp_path: Path, words: str) -> None:
     with up(tmp_path / "demo") as running:
-        running.said(words)
+        running.wait_for_output(words)
         running.process.send_signal(signal.SIGINT)
         assert running.process.wait(60) == 0, running.text()
         assert not processes(running.directory)
         assert "Traceback" not in running.text()
 
 
-def test_a_kill_leaves_nothing_either(tmp_path: Path) -> None:
+def test_a_killed_demo_leaves_no_processes(tmp_path: Path) -> None:
     with up(tmp_path / "demo") as running:
-        running.said("load starts")
+        running.wait_for_output("load starts")
         assert len(processes(running.directory)) > 4
         running.process.kill()
 

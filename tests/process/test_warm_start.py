@@ -1,4 +1,4 @@
-"""An agent that starts warm: the first thing that it forecasts is no guess from nothing."""
+"""First forecast of an agent that is warmed up with a trace."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""The key of a worker in a real etcd, which others remove or take over."""
+"""Key of a worker in a real etcd that other clients remove or overwrite."""
 
 import asyncio
 
@@ -13,7 +13,7 @@ from tests.support.client_rig import Engine, agent_at, worker_at
 pytestmark = pytest.mark.process
 
 
-def test_a_worker_whose_key_was_removed_is_back_within_a_third_of_its_lease(
+def test_a_removed_worker_key_is_written_again_within_a_third_of_the_ttl(
     nats_url: str, etcd_url: str, own_name: str
 ) -> None:
     async def scenario() -> None:
@@ -36,7 +36,7 @@ def test_a_worker_whose_key_was_removed_is_back_within_a_third_of_its_lease(
 
 
 @pytest.mark.parametrize("other_lives", [True, False])
-def test_a_worker_that_another_incarnation_overtakes_ends_or_is_back(
+def test_a_worker_whose_key_another_incarnation_holds_ends_or_registers_again(
     nats_url: str,
     etcd_url: str,
     own_name: str,

@@ -1,4 +1,4 @@
-"""What holds of every allocation: limits, bounds, the order of what comes in, and how near it is to the best."""
+"""Properties of every allocation: limits, bounds, independence of input order, and distance to the optimum."""
 
 import random
 from collections.abc import Callable
@@ -41,7 +41,7 @@ def options(draw: st.DrawFn, pool: str) -> PoolOption:
 @st.composite
 def parts(draw: st.DrawFn, name: str = "m") -> RoleRequest:
     pools = [f"{name}-{number}" for number in range(draw(st.integers(1, 3)))]
-    # Half of the smallest subnormal is 0. No wish has a demand like that: it is counted in quarters of a worker.
+    # Half of the smallest subnormal is 0, so demands are drawn in quarters of a worker, as in practice.
     demand = draw(st.floats(0.0, 12.0, allow_subnormal=False) | st.integers(0, 12).map(float))
     return RoleRequest(
         draw(st.sampled_from(["prefill", "decode"])), demand, tuple(draw(options(pool)) for pool in pools)
@@ -65,7 +65,7 @@ def cost(part: RoleRequest, counts: dict[str, int], hours: float) -> float:
 
 
 def cheapest(part: RoleRequest, hours: float) -> float | None:
-    """By trying everything."""
+    """Return the minimum cost by exhaustive search."""
     ranges = [
         range(
             one.replicas_min,
@@ -90,8 +90,8 @@ def test_a_cover_is_the_cheapest(part: RoleRequest, hours: float) -> None:
     assert cost(part, found, hours) <= ideal * 1.00001 + 0.0001
 
 
-def checked(problem: AllocationProblem, allocation: Allocation) -> None:
-    """Bounds and limits hold, and what is not served is said."""
+def assert_valid(problem: AllocationProblem, allocation: Allocation) -> None:
+    """Assert that bounds and limits hold and that unserved models are reported."""
     left = dict(problem.limits)
     least = dict.fromkeys(problem.limits, 0)
     assert list(allocation.counts) == sorted(want.name for want in problem.models)
@@ -111,7 +111,7 @@ def checked(problem: AllocationProblem, allocation: Allocation) -> None:
 @settings(max_examples=300, deadline=None)
 def test_limits_and_bounds_hold_and_the_order_does_not_matter(problem: AllocationProblem, draw: random.Random) -> None:
     found = greedy(problem)
-    checked(problem, found)
+    assert_valid(problem, found)
     assert greedy(shuffled(problem, draw)) == found
 
 
@@ -120,12 +120,12 @@ def test_limits_and_bounds_hold_and_the_order_does_not_matter(problem: Allocatio
 def test_limits_and_bounds_hold_for_the_exact_solver(problem: AllocationProblem, draw: random.Random) -> None:
     found = solve(problem, 60.0)
     assert found is not None
-    checked(problem, found)
+    assert_valid(problem, found)
     assert solve(shuffled(problem, draw), 60.0) == found
 
 
 def shuffled(problem: AllocationProblem, draw: random.Random) -> AllocationProblem:
-    """The same in another order."""
+    """Return the same problem in another order."""
 
     def mixed(many: tuple[T, ...]) -> tuple[T, ...]:
         return tuple(draw.sample(many, len(many)))
@@ -170,7 +170,7 @@ def test_the_exact_solver_is_never_worse_than_greedy(policy: SaturationPolicy, *
         assert (unserved, spent) <= quick, seed
         more += unserved < quick[0]
         if policy == "weighted":
-            continue  # nobody is served first
+            continue  # no model is served first
         alone = next((number for number, count in enumerate(ideal[0], 1) if count), len(ideal[0]))
         assert unserved[:alone] == ideal[0][:alone], seed
         if alone == len(ideal[0]) or delayed or policy == "none":  # leftovers take nothing from the next priority

@@ -1,4 +1,4 @@
-"""What holds of every predictor, whatever the series."""
+"""Properties of every predictor for any series."""
 
 import math
 import os
@@ -29,7 +29,7 @@ QUICK: Final[tuple[AnyPredictor, ...]] = ("constant", "kalman", "seasonal", "aut
 ALL: Final[tuple[AnyPredictor, ...]] = (*get_args(PredictorName), "auto")
 INTERVAL_MS: Final = 600_000
 
-# Counts and lengths as they are, with idle (0) and unknown (None) intervals among them.
+# Realistic counts and lengths, with idle (0) and unknown (None) intervals.
 VALUES = st.lists(st.none() | st.just(0.0) | st.floats(0.0, 1e6) | st.integers(0, 50).map(float), max_size=80)
 quick = pytest.mark.parametrize("predictor", QUICK)
 every = pytest.mark.parametrize("predictor", ALL)
@@ -44,14 +44,14 @@ def asked(
 
 
 def wave(count: int = 60) -> list[float | None]:
-    """Seasons of ten intervals with a little of what looks like noise."""
+    """Return seasons of ten intervals with a little pseudo-random noise."""
     return [100.0 + 40.0 * math.sin(at * math.tau / 10) + (at * 7919 % 13) for at in range(count)]
 
 
 @quick
 @settings(max_examples=60, deadline=None)
 @given(values=VALUES, horizon=st.integers(1, 24), log1p=st.booleans())
-def test_a_forecast_is_finite_not_negative_bounded_and_of_the_horizon(
+def test_a_forecast_is_finite_bounded_not_negative_and_as_long_as_the_horizon(
     predictor: AnyPredictor, values: list[float | None], horizon: int, *, log1p: bool
 ) -> None:
     answer = asked(predictor, values, horizon, log1p=log1p)

@@ -1,4 +1,4 @@
-"""Properties of every migrate command, whatever workers report and answer."""
+"""Properties of every migrate command for arbitrary reports and answers of workers."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Our short way through what a NATS server sends gives what the library's long way gives, however it is cut up."""
+"""Equivalence of the fast NATS parser and the library's parser, for any split of the stream."""
 
 import asyncio
 from collections.abc import Iterable
@@ -17,13 +17,13 @@ TAKEN = (1, 3)
 
 
 class Reader:
-    """What a parser calls, in order: a client as far as its parser knows it, and the takers."""
+    """Stand-in for the client of a parser, which records the calls of the parser in order."""
 
     def __init__(self) -> None:
         self.seen: list[tuple[Any, ...]] = []
-        self.takers = {sid: self._taker(sid) for sid in TAKEN}
+        self.takers = {sid: self._handler(sid) for sid in TAKEN}
 
-    def _taker(self, sid: int) -> Any:
+    def _handler(self, sid: int) -> Any:
         def take(subject: str, data: bytes) -> None:
             if data == b"bad":
                 raise ValueError(subject)
@@ -58,13 +58,13 @@ def read(parser: Parser, chunks: Iterable[bytes]) -> None:
     asyncio.run(run())
 
 
-def short_way(chunks: Iterable[bytes]) -> list[tuple[Any, ...]]:
+def parse_fast(chunks: Iterable[bytes]) -> list[tuple[Any, ...]]:
     reader = Reader()
     read(FrameParser(cast("Client", reader), reader.takers, {}), chunks)
     return reader.seen
 
 
-def long_way(chunks: Iterable[bytes]) -> list[tuple[Any, ...]]:
+def parse_with_library(chunks: Iterable[bytes]) -> list[tuple[Any, ...]]:
     reader = Reader()
     read(Parser(reader), chunks)
     return reader.seen
@@ -89,22 +89,22 @@ def test_both_parsers_return_the_same_messages(written: list[bytes], data: st.Da
     stream = b"".join(written)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=8)))
     chunks = [stream[a:b] for a, b in zip([0, *cuts], [*cuts, len(stream)], strict=True)]
-    # An error is told after the other frames of a read: between frames and errors there is no order.
-    assert sorted(map(repr, short_way(chunks))) == sorted(map(repr, long_way([stream])))
-    frames = [seen for seen in short_way(chunks) if seen[0] != "error"]
-    assert frames == [seen for seen in long_way([stream]) if seen[0] != "error"]
+    # Errors are reported after the frames of a read, so the order of frames and errors may differ.
+    assert sorted(map(repr, parse_fast(chunks))) == sorted(map(repr, parse_with_library([stream])))
+    frames = [seen for seen in parse_fast(chunks) if seen[0] != "error"]
+    assert frames == [seen for seen in parse_with_library([stream]) if seen[0] != "error"]
 
 
 def test_messages_are_parsed_byte_by_byte() -> None:
     stream = message(1, "", b"one") + b"PING\r\n" + message(2, "r", b"two") + message(3, "", b"")
     expected = [(1, "load.1", b"one"), ("ping",), (2, "load.2", b"r", b"two", None), (3, "load.3", b"")]
-    assert short_way(stream[i : i + 1] for i in range(len(stream))) == expected
+    assert parse_fast(stream[i : i + 1] for i in range(len(stream))) == expected
 
 
 @pytest.mark.parametrize("line", [b"MSG a\r\n", b"MSG a 1 -9\r\n", b"MSG a 1 x\r\n", b"MSG a one 1\r\n"])
 def test_malformed_lines_end_the_connection_as_in_the_library(line: bytes) -> None:
     with pytest.raises(ProtocolError):
-        short_way([message(1, "", b"fine") + line])
+        parse_fast([message(1, "", b"fine") + line])
 
 
 def test_a_new_connection_starts_with_an_empty_parser() -> None:

@@ -1,4 +1,4 @@
-"""Properties of the wire: encodings agree, tokens come back, versions may differ."""
+"""Properties of the wire format: equal encodings, reversible tokens, compatible versions."""
 
 from typing import Any
 
@@ -47,14 +47,14 @@ traffic_samples = st.builds(
 
 
 @given(names)
-def test_a_name_survives_encoding_and_is_one_token(name: str) -> None:
+def test_a_name_is_encoded_as_one_token_and_decoded_unchanged(name: str) -> None:
     token = encode_token(name)
     assert decode_token(token) == name
     assert not set(token) & set(".*> \t\r\n/")
 
 
 @given(st.text())
-def test_decoding_a_token_gives_a_name_or_a_value_error(token: str) -> None:
+def test_decoding_a_token_returns_a_name_or_raises_a_value_error(token: str) -> None:
     try:
         decode_token(token)
     except ValueError:
@@ -122,7 +122,7 @@ def test_versions_may_differ_by_optional_fields_only(name: str, pack: Any) -> No
 
 @pytest.mark.parametrize("kind", MESSAGES.values(), ids=MESSAGES)
 @given(data=st.binary(max_size=100))
-def test_every_message_is_decoded_totally(kind: type[msgspec.Struct], data: bytes) -> None:
+def test_decoding_never_raises(kind: type[msgspec.Struct], data: bytes) -> None:
     decode_as(kind, data)
     decode_decision(data)
 

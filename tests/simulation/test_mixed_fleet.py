@@ -24,14 +24,14 @@ GUARD = GuardrailKnobs(step_up_max=32, step_down_max=8, stabilisation_ms=20_000,
 
 
 def requests() -> Trace:
-    """15 a second, and then 45."""
+    """Return a trace of 15 requests per second, and then 45."""
     rng, at_s, found = random.Random("mixed"), 0.0, []
     while (at_s := at_s + rng.expovariate(15.0 if at_s < SECONDS / 2 else 45.0)) < SECONDS:
         found.append(Arrival(at_s, int(rng.uniform(300, 1_500)), int(rng.uniform(50, 250))))
     return Trace("mixed", found, SECONDS)
 
 
-def played(itl_ms: float, *, profiled: bool = True, cheap_max: int = 30) -> SimulationResult:
+def simulate_fleet(itl_ms: float, *, profiled: bool = True, cheap_max: int = 30) -> SimulationResult:
     pools = tuple(
         PoolKnobs(
             name, "aggregated", replicas_min=0, replicas_max=30 if name == "dear" else cheap_max, accelerator=name
@@ -70,14 +70,14 @@ def hourly_cost(outcome: SimulationResult) -> float:
 
 
 def settled(outcome: SimulationResult) -> float:
-    """Share of the last sixth of the time, long after the load rose, in which 95 % of the requests had their ITL."""
+    """Return the fraction of the last sixth of the time in which 95 % of the requests met their ITL."""
     late = [ms for ms in outcome.series.itl_p95_ms[-len(outcome.series.at_s) // 6 :] if ms is not None]
     return sum(ms <= outcome.itl_objective_ms for ms in late) / len(late)
 
 
 @pytest.mark.parametrize("profiled", [True, False])
 def test_loose_objectives_use_the_cheap_pool_and_tight_ones_the_fast_pool(*, profiled: bool) -> None:
-    patient, strict = played(60.0, profiled=profiled), played(25.0, profiled=profiled)
+    patient, strict = simulate_fleet(60.0, profiled=profiled), simulate_fleet(25.0, profiled=profiled)
     assert ready_at_end(patient)["dear"] == 0
     assert ready_at_end(patient)["cheap"] >= 6
     assert ready_at_end(strict) == {"dear": pytest.approx(4, abs=1), "cheap": 0}
@@ -86,7 +86,7 @@ def test_loose_objectives_use_the_cheap_pool_and_tight_ones_the_fast_pool(*, pro
 
 
 def test_load_beyond_the_cheap_pool_uses_the_other_pool() -> None:
-    outcome = played(60.0, cheap_max=4)
+    outcome = simulate_fleet(60.0, cheap_max=4)
     assert ready_at_end(outcome)["cheap"] == 4
     assert ready_at_end(outcome)["dear"] in {1, 2}
     assert settled(outcome) >= 0.9

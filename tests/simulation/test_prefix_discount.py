@@ -23,7 +23,7 @@ POOLS = PoolKnobs("p", "prefill", replicas_max=12), PoolKnobs("d", "decode", rep
 
 
 def conversations() -> Trace:
-    """20 prompts of 4,000 tokens a second, which begin with the 2,560 tokens of one of thirty tools."""
+    """Return 20 prompts of 4,000 tokens per second; each begins with the 2,560 tokens of one of thirty tools."""
     found: list[Arrival] = []
     rng, at_s = random.Random("conversations"), 0.0
     while (at_s := at_s + rng.expovariate(20.0)) < SECONDS:

@@ -49,7 +49,7 @@ def test_the_size_is_sufficient_and_close_to_the_minimum(name: str) -> None:
     count = sized(case, arriving).replicas
     assert attained(case, arriving, count) >= ATTAINMENT
     fewer = count - 1 - max(1, int(0.15 * count))
-    assert fewer >= 1, "too small a load to tell"
+    assert fewer >= 1, "the load is too small to compare sizes"
     assert attained(case, arriving, fewer) < ATTAINMENT
 
 
@@ -59,4 +59,4 @@ def test_the_size_by_queue_is_sufficient_and_close_to_the_minimum(name: str) -> 
     arriving = requests(case)
     count = queued(case, arriving)
     assert attained(case, arriving, count) >= ATTAINMENT
-    assert count <= math.ceil(1.2 * sized(case, arriving).replicas), "the queueing model knows mean lengths alone"
+    assert count <= math.ceil(1.2 * sized(case, arriving).replicas), "the queueing model knows only mean lengths"

@@ -24,7 +24,7 @@ from tests.waiting import until, until_async
 
 
 class Agent:
-    """The other end of the bus and the store: hears everything, and can announce and command."""
+    """Agent's side of bus and store: receives all messages, and announces decisions and commands."""
 
     def __init__(self, bus: NatsBus, store: EtcdStore, name: str) -> None:
         self.bus = bus
@@ -37,7 +37,7 @@ class Agent:
         self.answers: list[DecisionAnswered] = []
         self.drained: list[WorkerDrained] = []
 
-    def hear(self, subject: str, payload: bytes) -> None:
+    def receive(self, subject: str, payload: bytes) -> None:
         event = self._codec.decode(subject, payload)
         match event:
             case LoadReported():
@@ -68,7 +68,7 @@ class Agent:
 
         await until_async(is_it, f"state {expected}")
 
-    async def hears_load(self) -> None:
+    async def receives_load(self) -> None:
         heard = len(self.loads)
         await until(lambda: len(self.loads) > heard, "a load report")
 
@@ -89,7 +89,7 @@ async def agent_at(nats_url: str, etcd_url: str, name: str) -> AsyncIterator[Age
     try:
         await bus.connect(lambda _connected: None)
         for kind in ("load", "traffic", "applied", "drained"):
-            await bus.subscribe(agent.subjects.all_of(kind), agent.hear)
+            await bus.subscribe(agent.subjects.all_of(kind), agent.receive)
         async with asyncio.timeout(120):
             yield agent
     finally:
@@ -98,7 +98,7 @@ async def agent_at(nats_url: str, etcd_url: str, name: str) -> AsyncIterator[Age
 
 
 class Engine:
-    """Is empty once a test says so."""
+    """Engine that is empty once a test sets it."""
 
     def __init__(self) -> None:
         self.empty = asyncio.Event()

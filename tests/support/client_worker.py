@@ -1,4 +1,4 @@
-"""A worker client on a bus and a store in memory, and an engine that empties when it is told to."""
+"""Worker client on a bus and a store in memory, with an engine that a test empties."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -25,7 +25,7 @@ IDLE = WorkerSample(0, 0)
 
 
 class WorkerClientHarness:
-    """A worker, its surroundings, and an engine that empties when it is told to."""
+    """Worker client with bus, store and engine."""
 
     def __init__(self, role: Role, samples: Samples) -> None:
         self.bus = MemoryBus()
@@ -65,7 +65,7 @@ class WorkerClientHarness:
         return self.store.server.keys.get(KEY)
 
     def lose_lease(self) -> int:
-        """The lease of what is registered runs out; gives its id."""
+        """Expire the lease of the registration; return its id."""
         held = self.held
         assert held is not None
         self.store.server.revoke(held.lease_id)

@@ -41,7 +41,7 @@ def worker(name: str, incarnation: int, **limits: Any) -> tuple[RequestMigrator,
 
 
 class Source:
-    """Worker ``a`` with the request ``r``, and what its handovers come to."""
+    """Worker ``a`` with the request ``r``, and the results of its handovers."""
 
     def __init__(self, **limits: Any) -> None:
         self.migrator, self.held = worker("a", 1, **limits)
@@ -85,7 +85,7 @@ def kinds(effects: Iterable[Effect]) -> list[type[Effect]]:
 
 
 def assert_rolled_back(effects: list[Effect], reason: str, *first: type[Effect]) -> None:
-    """The room is released, the failure reported, and the transfer over."""
+    """Assert that the room is released, the failure reported and the transfer ended."""
     assert kinds(effects) == [*first, ReleaseRoom, PublishReports, EndTransfer]
     release = effects[len(first)]
     assert isinstance(release, ReleaseRoom)

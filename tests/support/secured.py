@@ -23,7 +23,7 @@ def password_file(directory: Path) -> str:
 
 
 def secured_nats(directory: Path, config: str | None = None) -> NatsServer:
-    """A server, not started, with the file of deploy/nats, or a version of it; every password is ``PASSWORD``."""
+    """Return a server, not started, with the file of deploy/nats or a variant; every password is ``PASSWORD``."""
     directory.mkdir()
     names = re.findall(r"^(\w+):", NATS_FILE.with_name("passwords.conf.example").read_text("utf-8"), re.MULTILINE)
     (directory / "passwords.conf").write_text("".join(f'{name}: "{PASSWORD}"\n' for name in names), "utf-8")
@@ -31,7 +31,7 @@ def secured_nats(directory: Path, config: str | None = None) -> NatsServer:
 
 
 def nats_login(server: NatsServer, user: str, directory: Path) -> NatsKnobs:
-    """How a user of deploy/nats logs in."""
+    """Return the credentials of a user of deploy/nats."""
     return NatsKnobs(
         servers=(server.url,), user=user, password_file=password_file(directory), inbox_prefix=f"_INBOX_{user}"
     )
@@ -55,5 +55,5 @@ def secure_etcd(server: EtcdServer, directory: Path, *arguments: str, again: boo
 
 
 def etcd_login(server: EtcdServer, user: str, directory: Path) -> EtcdKnobs:
-    """How a user of deploy/etcd logs in."""
+    """Return the credentials of a user of deploy/etcd."""
     return EtcdKnobs(endpoints=(server.url,), user=user, password_file=password_file(directory))

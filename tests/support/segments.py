@@ -20,7 +20,7 @@ class Segments:
 
     @property
     def wants_snapshot(self) -> bool:
-        """Whether the next segment is due."""
+        """Return whether the next segment is due."""
         number = len(self.kept)
         return number < len(self._begin_at_ms) and self._world.timeline.now_ms >= self._begin_at_ms[number]
 
@@ -29,15 +29,15 @@ class Segments:
         self.kept.append([snapshot(bool(self.kept))])
 
     def append(self, record: bytes) -> None:
-        """Keep it."""
+        """Append a record."""
         self.kept[-1].append(record)
 
     def close(self) -> None:
-        """Nothing is pending."""
+        """Do nothing: no write is pending."""
 
 
 def lone_agent(seed: int, begin_at_ms: Sequence[float]) -> tuple[ChaosWorld, SimulatedAgent, Segments]:
-    """A world without faults with one agent in it."""
+    """Return a world without faults that has one agent."""
     world = ChaosWorld(FaultPlan(seed, agents=0))
     segments = Segments(world, begin_at_ms)
     world.start()

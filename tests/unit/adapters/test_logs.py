@@ -26,7 +26,7 @@ def lines(stream: io.StringIO) -> list[dict[str, Any]]:
     return [json.loads(line) for line in stream.getvalue().splitlines()]
 
 
-def test_lines_are_json_with_level_and_time_and_what_is_below_the_level_is_left_out(stream: io.StringIO) -> None:
+def test_lines_are_json_with_level_and_time_and_lower_levels_are_omitted(stream: io.StringIO) -> None:
     log = structlog.get_logger()
     log.debug("quiet")
     log.info("said", worker="w1", count=3, ratio=0.5, none=None)
@@ -35,7 +35,7 @@ def test_lines_are_json_with_level_and_time_and_what_is_below_the_level_is_left_
     assert line == {"event": "said", "level": "info", "worker": "w1", "count": 3, "ratio": 0.5, "none": None}
 
 
-def test_secrets_are_hidden_by_their_key_at_any_depth(stream: io.StringIO) -> None:
+def test_values_of_secret_keys_are_hidden_at_any_depth(stream: io.StringIO) -> None:
     knobs = {"user": "u", "secret": "c"}
     fields = {"password": "a", "api_token": "b", "isl_tokens": 7, "password_file": "/run/p", "knobs": knobs}
     structlog.get_logger().info("x", **fields)
@@ -71,7 +71,7 @@ def test_libraries_log_into_the_same_stream(stream: io.StringIO) -> None:
     assert "ValueError: b\\x1bad" in failed["exception"]
 
 
-def test_a_flood_is_bounded_and_the_next_line_gives_the_number_suppressed(stream: io.StringIO) -> None:
+def test_a_flood_is_bounded_and_the_next_line_has_the_number_suppressed(stream: io.StringIO) -> None:
     now = 0.0
     log = BoundedLogger(structlog.get_logger(), LineLimit(lines_max=3, kind_lines_max=9, clock=lambda: now))
     for _ in range(100):
@@ -107,6 +107,6 @@ def test_all_parts_log_through_the_bounded_logger() -> None:
     assert [path.name for path in users] == ["logs.py"]
 
 
-def test_a_bounded_logger_says_who_speaks(stream: io.StringIO) -> None:
+def test_a_bounded_logger_adds_its_name(stream: io.StringIO) -> None:
     bounded("nats").info("x")
     assert lines(stream)[0]["component"] == "nats"

@@ -111,7 +111,7 @@ def test_the_status_is_rendered() -> None:
     assert b"secret-worker-name" not in text
 
 
-def test_moves_are_rendered_by_policy_outcome_and_reason() -> None:
+def test_migrations_are_rendered_by_policy_outcome_and_reason() -> None:
     found = samples(Metrics(lambda: status_with({}, {}), dict, "1.2.3").render())
     model = 'model=meta/llama "3"\n'
     expected = {
@@ -130,7 +130,7 @@ def test_moves_are_rendered_by_policy_outcome_and_reason() -> None:
     assert {name: found.get(name) for name in expected} == expected
 
 
-def test_a_model_whose_requests_stay_says_how_long_drains_take_and_nothing_of_moves() -> None:
+def test_a_model_without_migration_has_drain_durations_and_no_migration_metrics() -> None:
     status = status_with({}, {})
     still = replace(status, models=tuple(replace(model, migrations=None) for model in status.models))
     found = samples(Metrics(lambda: still, dict, "1.2.3").render())

@@ -1,4 +1,4 @@
-"""Replica counts for autoscalers: true, or absent."""
+"""Replica counts for autoscalers: correct, or absent."""
 
 import pytest
 from msgspec.structs import replace
@@ -31,7 +31,7 @@ def found(said: AgentStatus, *compatible: str) -> dict[str, float]:
 
 
 def of(world: ControllerWorld) -> dict[str, float]:
-    """The counts that an agent says, by pool."""
+    """Return the exported counts by pool."""
     said = query.status(world.settings, world.controller.state, "0", START, world.now)
     desired = "loadline_desired_replicas{accelerator_type=unresolved,model=m,namespace=default,pool="
     return {name.removeprefix(desired).rstrip("}"): n for name, n in found(said).items() if name.startswith(desired)}
@@ -50,7 +50,7 @@ def test_counts_have_the_labels_of_the_configuration() -> None:
     }
 
 
-def test_the_ratio_is_the_desired_count_where_there_is_nothing() -> None:
+def test_the_ratio_is_the_desired_count_if_there_are_no_workers() -> None:
     ratios = [value for name, value in found(status(pool(ready=0, starting=0))).items() if "desired_ratio" in name]
     assert ratios == [6]
 
@@ -64,16 +64,16 @@ def test_the_ratio_is_the_desired_count_where_there_is_nothing() -> None:
     ],
     ids=["undecided", "unsettled", "advises"],
 )
-def test_a_count_that_is_not_known_or_not_ours_to_say_is_absent(said: AgentStatus) -> None:
+def test_a_count_is_absent_if_unknown_or_if_another_agent_leads(said: AgentStatus) -> None:
     assert not [name for name in found(said, "inferno", "wva") if any(count in name for count in COUNTS)]
 
 
-def test_zero_is_said_when_it_was_decided() -> None:
+def test_a_decided_count_of_zero_is_exported() -> None:
     [desired] = [value for name, value in found(status(pool(desired=0))).items() if "desired_replicas" in name]
     assert desired == 0
 
 
-def test_names_of_others_are_said_only_when_asked_for() -> None:
+def test_names_of_other_autoscalers_are_exported_only_if_configured() -> None:
     said = status(pool("p/0", changes={"up:kv_usage_high": 2, "down:kv_usage_low": 1}), pool("p1"))
     assert not [name for name in found(said) if name.startswith(("inferno", "wva"))]
     both = found(said, "inferno", "wva", "wva")
@@ -91,7 +91,7 @@ def test_names_of_others_are_said_only_when_asked_for() -> None:
     assert theirs == expected
 
 
-def test_conditions_are_said_by_whoever_leads() -> None:
+def test_only_the_leader_exports_conditions() -> None:
     conditions = (
         Condition("MetricsAvailable", status=True, reason="MetricsFound", message="", since_ms=0),
         Condition("OptimizationReady", status=False, reason="OptimizationFailed", message="secret", since_ms=0),
@@ -106,7 +106,7 @@ def test_conditions_are_said_by_whoever_leads() -> None:
     assert not [name for name in found(replace(said, leading=False)) if "condition" in name]
 
 
-def test_an_agent_says_no_count_before_the_first_decision_and_none_after_its_term() -> None:
+def test_an_agent_exports_counts_from_its_first_decision_to_the_end_of_its_term() -> None:
     world = booted()
     world.answer_commits = False
     world.kv = 0.99
@@ -114,7 +114,7 @@ def test_an_agent_says_no_count_before_the_first_decision_and_none_after_its_ter
     while not any(isinstance(effect, CommitDecision) for effect in world.effects):
         world.run(1)
         seen.append(of(world))
-    assert seen == [{}] * len(seen), "neither 0 nor what there happens to be"
+    assert seen == [{}] * len(seen), "neither 0 nor the number of existing workers"
     world = booted()
     world.kv = 0.99
     while not of(world):
@@ -126,13 +126,13 @@ def test_an_agent_says_no_count_before_the_first_decision_and_none_after_its_ter
     assert of(world) == {}
 
 
-def test_a_leader_that_woke_up_past_its_lease_says_none() -> None:
+def test_a_leader_that_resumes_after_its_lease_expired_exports_no_count() -> None:
     world = booted()
     world.kv = 0.99
     while not of(world):
         world.run(1)
     world.now = world.controller.state.leadership.deadline_ms
-    assert world.controller.leading, "it has not had a turn yet"
+    assert world.controller.leading, "it has not taken a turn yet"
     assert of(world) == {}
 
 

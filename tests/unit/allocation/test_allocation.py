@@ -81,7 +81,7 @@ def test_current_workers_are_kept_unless_savings_exceed_the_switching_cost() -> 
     def pools(cost: float) -> RoleRequest:
         return part(4.0, option("new", cost=cost), option("old", current=4))
 
-    assert cover(pools(0.9), 0.1) == {"new": 0, "old": 4}  # 0.9 + 0.09, and 0.1 for that which goes
+    assert cover(pools(0.9), 0.1) == {"new": 0, "old": 4}  # 0.9 + 0.09, and 0.1 for the worker that stops
     assert cover(pools(0.8), 0.1) == {"new": 4, "old": 0}
     assert cover(pools(0.99), 0.0) == {"new": 4, "old": 0}
 

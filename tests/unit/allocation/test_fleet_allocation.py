@@ -126,7 +126,7 @@ def test_a_higher_priority_gets_the_gpus_of_a_lower_one(policy: SaturationPolicy
     assert counts(models) == {"high": 7, "low": 1 if policy == "none" else 3}
     models.propose("high", main=2)
     models.run(2 * MINUTE_MS)
-    assert counts(models) == {"high": 2, "low": 8}, "and gets them back"
+    assert counts(models) == {"high": 2, "low": 8}, "the model gets its workers back"
 
 
 def test_a_waiting_model_grows_as_soon_as_gpus_are_free() -> None:
