@@ -114,7 +114,7 @@ def test_a_solution_for_outdated_demands_is_ignored() -> None:
     models.propose("b", main=7)
     models.run(MINUTE_MS)
     assert models.effective_targets()["a"] == {"main": 9}
-    assert len(models.problems) == 1, "and the solver is not called again so soon"
+    assert len(models.problems) == 1, "the solver is not called again before the interval"
 
 
 def test_changed_demands_are_solved_again_after_the_interval() -> None:
@@ -157,7 +157,9 @@ def test_another_pool_serves_if_gpus_are_short() -> None:
     needs(models, "a", 20.0, fast=10.0, slow=5.0)
     models.propose("b", main=4)
     models.run(3_000)
-    assert models.effective_targets()["a"] == {"fast": 2, "slow": 4}, "until the others are ready"
+    assert models.effective_targets()["a"] == {"fast": 2, "slow": 4}, (
+        "the old pool keeps its workers until the new ones are ready"
+    )
     assert "fast replacement_not_ready" in limit_codes(models, "a")
     models.run(2 * MINUTE_MS)
     assert models.effective_targets() == {"a": {"fast": 0, "slow": 4}, "b": {"main": 4}}
@@ -172,7 +174,7 @@ def test_a_pool_without_shortage_shrinks_as_recommended() -> None:
     needs(models, "a", 28.0, fast=10.0, slow=4.0)
     models.run(20_000)
     assert models.effective_targets()["a"] == {"fast": 2, "slow": 6}, (
-        "after the window of stabilisation, for nobody waits"
+        "after the stabilisation window, since no model waits"
     )
     models.controller.state.fleet.models["a"].plan_at_ms = models.now + 15_000
     models.run(MINUTE_MS)
@@ -225,22 +227,24 @@ def test_new_limits_apply_and_a_removed_model_is_forgotten() -> None:
     models = contended()
     settings = models.controller.settings
 
-    def told(new: Settings, want: int) -> dict[str, int]:
+    def apply(new: Settings, want: int) -> dict[str, int]:
         models.schedule(SettingsChanged(msgspec.Raw(msgspec.json.encode(new))))
         for one in [one for one in models.workers.values() if one.model not in {model.name for model in new.models}]:
-            models.schedule(WorkerDeregistered(one.model, one.pool, one.worker))  # until then they occupy their GPUs
+            models.schedule(
+                WorkerDeregistered(one.model, one.pool, one.worker)
+            )  # until they leave, they occupy their GPUs
         models.run(1_000)
         for name in models.effective_targets():
             models.propose(name, main=want)  # as the settings are those of its planner too
         models.run(MINUTE_MS)
         return {name: pools["main"] for name, pools in models.effective_targets().items()}
 
-    assert sum(told(settings, 9).values()) == 10
+    assert sum(apply(settings, 9).values()) == 10
     more = replace(settings, allocation=AllocationKnobs({"h100": 16}))
-    assert sum(told(more, 9).values()) == 16
-    assert told(replace(more, models=more.models[:1]), 20) == {"a": 16}
-    assert told(replace(more, models=more.models[:1], allocation=AllocationKnobs()), 20) == {"a": 20}
-    assert sum(told(settings, 9).values()) == 10
+    assert sum(apply(more, 9).values()) == 16
+    assert apply(replace(more, models=more.models[:1]), 20) == {"a": 16}
+    assert apply(replace(more, models=more.models[:1], allocation=AllocationKnobs()), 20) == {"a": 20}
+    assert sum(apply(settings, 9).values()) == 10
 
 
 def test_problems_are_effects_and_solutions_are_events() -> None:

@@ -122,7 +122,7 @@ def test_the_minimum_budget_delays_a_shrink_until_another_model_grows() -> None:
     assert budget(models).offers == {"a": 2}
     models.propose("b", main=5)
     models.run(MINUTE_MS)
-    assert counts(models) == {"a": 3, "b": 5}, "one is enough"
+    assert counts(models) == {"a": 3, "b": 5}, "one of the two models grew"
     assert "main:gpu_budget_gives_way" in models.decisions[-2][1].reasons
 
 
@@ -151,7 +151,9 @@ def test_an_offer_without_data_releases_no_gpus() -> None:
     models = models_of(8, 8, a=4, b=4)
     models.propose("a", main=2)
     models.run(2_000)
-    models.workers = {name: one for name, one in models.workers.items() if one.model != "a"}  # they report no more
+    models.workers = {
+        name: one for name, one in models.workers.items() if one.model != "a"
+    }  # the workers stop reporting
     models.run(10_000)
     models.propose("b", main=6)
     models.run(MINUTE_MS)
@@ -270,7 +272,7 @@ def test_the_status_is_formatted_as_one_line() -> None:
     assert format_gpu_budget(GpuBudgetStatus(2, None, 8, 9, {}, {})).endswith("budget 2 to unlimited")
 
 
-# -- whatever is proposed ----------------------------------------------------------------------------------------------
+# -- random recommendations ------------------------------------------------------------------------------------------
 
 
 class BudgetSequence(NamedTuple):
@@ -309,7 +311,7 @@ def test_the_maximum_always_applies_and_every_wait_has_a_reason(play: BudgetSequ
     assert max(seen, default=0) <= play.most
     widths = {name: one.gpus_per_worker for name, (one, _) in play.workers.items()}
     found = budget(models)
-    assert found.decided == found.occupied, "no worker drains any more"
+    assert found.decided == found.occupied, "all drains have ended"
     assert found.decided >= play.least - max(widths.values())
     for model, replicas in wanted.items():
         if counts(models)[model] < replicas:

@@ -74,7 +74,7 @@ def test_unassigned_workers_occupy_gpus_while_registered(read_again: bool) -> No
     if read_again:
         models.schedule(RegistryRead(registered))
     else:
-        models.schedule(WorkerRegistered(registered[0]))  # its record says nothing of GPUs
+        models.schedule(WorkerRegistered(registered[0]))  # its record has no number of GPUs
     models.run(SECOND_MS)
     assert occupied(models) == 8
     models.schedule(RegistryRead([one for one in registered if one.record.model == "b"]))

@@ -34,7 +34,7 @@ def test_invalid_demo_options_are_refused(options: list[str], capsys: pytest.Cap
 
 
 def test_an_unreachable_server_is_reported_in_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
-    with socket.socket() as taken:  # bound and not listening: connecting is refused
+    with socket.socket() as taken:  # bound but not listening, so connections are refused
         taken.bind(("127.0.0.1", 0))
         url = f"nats://127.0.0.1:{taken.getsockname()[1]}"
         assert main(["pause", "m", "--nats", url]) == 1
@@ -66,4 +66,4 @@ def test_a_journal_that_cannot_be_created_is_warned_of(tmp_path: Path, capsys: p
         parent = tmp_path / "file"
         said = f"warning: journal.directory: {directory} cannot be created, since {parent} is not a folder. Name"
         assert (said in printed) is told
-    assert not (tmp_path / "x").exists(), "a check makes nothing"
+    assert not (tmp_path / "x").exists(), "a check creates no folder"

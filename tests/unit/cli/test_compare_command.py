@@ -35,7 +35,7 @@ def test_the_table_has_configurations_baselines_and_the_bound(
     assert names(printed.out) == [*expected, "work bound"]
     assert printed.out.startswith("trace: 120 requests in 59.5 s; seed 0; objectives of every request: TTFT 500 ms, ")
     found = msgspec.json.decode(json.read_bytes(), type=Comparison)
-    # A fixed count has nothing to foresee.
+    # A fixed count uses no forecast.
     assert [run.kind for run in found.runs] == ["config", "config", "clairvoyant"] + ["baseline"] * 3
     assert [run.outcome.planner for run in found.runs] == ["static"] + ["hpa"] * 2 + ["static", "hpa", "kpa"]
     assert {run.outcome.requests for run in found.runs} == {120}

@@ -17,7 +17,7 @@ from tests.support.simulation_files import CONFIG, FLEET, write_options
 RATES = "t,num_req,mean_isl,mean_osl\n0,60,100,\n60,60,100,\n"
 
 
-def test_it_prints_the_results(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_prints_the_results(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["simulate", *write_options(tmp_path)]) == 0
     printed = capsys.readouterr()
     lines = dict(line.split(maxsplit=1) for line in printed.out.splitlines())
@@ -57,7 +57,7 @@ def test_the_same_seed_gives_the_same_result(tmp_path: Path, capsys: pytest.Capt
         assert found.wall_s > 0
     assert results[0] == results[1]
     assert results[0][0].digest != results[2][0].digest
-    assert len({path.name for path in tmp_path.iterdir()}) == 6  # and no file beside those that were asked for
+    assert len({path.name for path in tmp_path.iterdir()}) == 6  # and no other files
 
 
 def test_the_page_has_the_command_to_reproduce_it(tmp_path: Path) -> None:
@@ -66,8 +66,8 @@ def test_the_page_has_the_command_to_reproduce_it(tmp_path: Path) -> None:
     text = page.read_text("utf-8")
     assert "loadline simulate --trace" in text
     assert "a page.html" in text
-    assert "the static planner decides" in text  # what the configuration does, in sentences
-    assert "&quot;ttft_ms&quot;: 500.0" in text  # and every knob
+    assert "the static planner decides" in text  # the description of the configuration
+    assert "&quot;ttft_ms&quot;: 500.0" in text  # and all knobs
 
 
 def test_a_journal_can_be_replayed_and_explained(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -99,7 +99,7 @@ def test_a_journal_that_cannot_be_written_is_an_error(
     assert main(["simulate", *write_options(tmp_path), "--quiet", "--journal", str(tmp_path / "journal")]) == 1
     printed = capsys.readouterr()
     assert "records could not be written. Is the disk full?" in printed.err
-    assert "120 finished" in printed.out, "what was found is told all the same"
+    assert "120 finished" in printed.out, "the results are printed nevertheless"
 
 
 def full_disk(_file: int, _data: bytes) -> int:

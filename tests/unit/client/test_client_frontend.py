@@ -1,4 +1,4 @@
-"""The frontend client against a bus in memory: what an interval says."""
+"""Reports of the frontend client on a bus in memory."""
 
 import asyncio
 import math
@@ -23,7 +23,7 @@ def reports(bus: MemoryBus) -> list[TrafficReported]:
     return [report for report in decoded if isinstance(report, TrafficReported)]
 
 
-def test_an_interval_says_what_happened_and_the_next_begins_at_zero() -> None:
+def test_a_report_covers_one_interval_and_the_next_begins_at_zero() -> None:
     async def scenario() -> None:
         bus = MemoryBus()
         async with FrontendClient("m", "f", bus=bus, interval_ms=3_600_000) as frontend:
@@ -48,7 +48,7 @@ def test_an_interval_says_what_happened_and_the_next_begins_at_zero() -> None:
     asyncio.run(scenario())
 
 
-def test_an_idle_frontend_keeps_saying_zero() -> None:
+def test_an_idle_frontend_reports_zeros() -> None:
     async def scenario() -> None:
         bus = MemoryBus()
         async with FrontendClient("m", "f", bus=bus, interval_ms=5):
@@ -58,7 +58,7 @@ def test_an_idle_frontend_keeps_saying_zero() -> None:
     asyncio.run(scenario())
 
 
-def test_what_agents_would_refuse_is_not_sent_and_its_field_is_logged() -> None:
+def test_an_invalid_report_is_not_sent_and_its_field_is_logged() -> None:
     async def scenario() -> None:
         async with FrontendClient("m", "f", bus=MemoryBus(), interval_ms=3_600_000) as frontend:
             frontend.queued = 2.5  # type: ignore[assignment]
@@ -70,7 +70,7 @@ def test_what_agents_would_refuse_is_not_sent_and_its_field_is_logged() -> None:
     assert "$.sample.queued" in told
 
 
-def test_what_the_bus_cannot_take_now_is_never_published() -> None:
+def test_reports_of_an_outage_of_the_bus_are_dropped() -> None:
     async def scenario() -> None:
         bus = MemoryBus()
         async with FrontendClient("m", "f", bus=bus, interval_ms=3_600_000) as frontend:
@@ -101,7 +101,7 @@ def test_a_length_is_counted_below_the_first_bound_that_holds_it(tokens: int) ->
 
 
 @pytest.mark.parametrize("broken", [math.nan, math.inf, -1.0])
-def test_what_is_no_measurement_is_left_out(broken: float) -> None:
+def test_implausible_measurements_are_omitted(broken: float) -> None:
     async def scenario() -> None:
         bus = MemoryBus()
         async with FrontendClient("m", "f", bus=bus, interval_ms=3_600_000) as frontend:

@@ -1,4 +1,4 @@
-"""The worker client against a bus and a store in memory: states, drains and refusals."""
+"""Worker client on a bus and a store in memory: states, drains and refusals."""
 
 import asyncio
 
@@ -17,7 +17,7 @@ from tests.support.client_worker import IDLE, INCARNATION, WorkerClientHarness, 
 from tests.waiting import until
 
 
-def test_registers_starting_then_ready_and_reports_risen_numbers() -> None:
+def test_a_worker_registers_as_starting_then_ready_and_its_sequences_rise() -> None:
     async def scenario() -> None:
         async with harness() as made:
             await until(lambda: made.state == "starting", "registered")
@@ -44,7 +44,7 @@ def test_many_ranks_are_split_into_frames() -> None:
     asyncio.run(scenario())
 
 
-def test_an_engine_that_cannot_be_sampled_costs_reports_only() -> None:
+def test_an_engine_that_cannot_be_sampled_sends_no_reports_and_stays_registered() -> None:
     async def scenario() -> None:
         async with harness() as made:
             made.failing = True
@@ -63,15 +63,13 @@ def test_an_engine_that_cannot_be_sampled_costs_reports_only() -> None:
         (WorkerSample(0, 0, waiting_requests=np.int64(3)), "numpy.int64"),  # type: ignore[arg-type]
     ],
 )
-def test_a_sample_that_agents_would_refuse_is_not_sent_and_its_field_is_logged(
-    sample: WorkerSample, detail: str
-) -> None:
+def test_an_invalid_sample_is_not_sent_and_its_field_is_logged(sample: WorkerSample, detail: str) -> None:
     async def scenario() -> None:
         async with harness(samples=sample) as made:
             assert not await made.worker.report_now()
             assert made.bus.published == []
             made.samples = IDLE
-            assert await made.worker.report_now(), "the next one is"
+            assert await made.worker.report_now(), "the next sample is sent"
 
     with capture_logs() as lines:
         asyncio.run(scenario())
@@ -80,7 +78,7 @@ def test_a_sample_that_agents_would_refuse_is_not_sent_and_its_field_is_logged(
     assert all(detail in line["detail"] and line["log_level"] == "error" for line in told)
 
 
-def test_decode_leaves_the_registry_at_once_and_reports_until_it_is_empty() -> None:
+def test_a_draining_decode_worker_deregisters_at_once_and_reports_until_it_is_empty() -> None:
     async def scenario() -> None:
         async with harness("decode") as made:
             await made.worker.ready()
@@ -101,14 +99,14 @@ def test_decode_leaves_the_registry_at_once_and_reports_until_it_is_empty() -> N
 
 
 @pytest.mark.parametrize("role", ["prefill", "aggregated"])
-def test_others_register_as_draining_until_they_are_empty(role: Role) -> None:
+def test_other_workers_stay_registered_as_draining_until_they_are_empty(role: Role) -> None:
     async def scenario() -> None:
         async with harness(role) as made:
             await made.worker.ready()
             await made.command()
             await until(lambda: made.state == "draining", "draining")
             await made.worker.ready()
-            assert made.worker.record.state == "draining", "a drain is not taken back"
+            assert made.worker.record.state == "draining", "a drain cannot be revoked"
             made.empty.set()
             await made.worker.drained.wait()
             assert made.state is None
@@ -116,7 +114,7 @@ def test_others_register_as_draining_until_they_are_empty(role: Role) -> None:
     asyncio.run(scenario())
 
 
-def test_a_drain_is_begun_once_and_says_the_newest_command() -> None:
+def test_a_repeated_drain_starts_once_and_reports_the_newest_command() -> None:
     async def scenario() -> None:
         async with harness() as made:
             replies = [await made.command("a"), await made.command("a"), await made.command("b", epoch=2)]
@@ -131,7 +129,7 @@ def test_a_drain_is_begun_once_and_says_the_newest_command() -> None:
     asyncio.run(scenario())
 
 
-def test_old_leaders_and_commands_for_an_earlier_life_are_refused() -> None:
+def test_commands_of_old_leaders_and_for_earlier_incarnations_are_refused() -> None:
     async def scenario() -> None:
         async with harness() as made:
             gone = await made.command(incarnation=INCARNATION - 1)
@@ -143,7 +141,7 @@ def test_old_leaders_and_commands_for_an_earlier_life_are_refused() -> None:
     asyncio.run(scenario())
 
 
-def test_what_concerns_another_worker_is_left_to_it() -> None:
+def test_commands_for_other_workers_are_ignored() -> None:
     async def scenario() -> None:
         async with harness() as made:
             answer = made.worker._answer_drain
@@ -172,7 +170,7 @@ def test_an_overdue_drain_is_not_reported_as_done() -> None:
     asyncio.run(scenario())
 
 
-def test_a_drain_that_failed_is_tried_again_by_the_next_command() -> None:
+def test_a_failed_drain_is_retried_at_the_next_command() -> None:
     async def scenario() -> None:
         async with harness() as made:
             made.failing = True
@@ -188,7 +186,7 @@ def test_a_drain_that_failed_is_tried_again_by_the_next_command() -> None:
     asyncio.run(scenario())
 
 
-def test_who_leaves_says_so_before_its_key_goes() -> None:
+def test_a_leaving_worker_reports_drained_before_it_deregisters() -> None:
     states: list[str] = []
 
     def written(changes: list[StoreChange]) -> None:
@@ -224,7 +222,7 @@ def test_a_lost_lease_is_replaced_unless_the_worker_drains() -> None:
     asyncio.run(scenario())
 
 
-def test_the_store_may_be_away_when_the_worker_starts() -> None:
+def test_a_worker_starts_while_the_store_is_unreachable() -> None:
     async def scenario() -> None:
         made = WorkerClientHarness("decode", IDLE)
         made.store.set_partitioned(partitioned=True)
@@ -237,7 +235,7 @@ def test_the_store_may_be_away_when_the_worker_starts() -> None:
     asyncio.run(scenario())
 
 
-def test_a_worker_drains_even_while_the_store_is_away() -> None:
+def test_a_worker_drains_while_the_store_is_unreachable() -> None:
     async def scenario() -> None:
         made = WorkerClientHarness("decode", IDLE)
         async with asyncio.timeout(60), made.worker:

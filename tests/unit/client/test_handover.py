@@ -50,17 +50,17 @@ from tests.support.handovers import (
 # -- the source --------------------------------------------------------------------------------------------------------
 
 
-def test_a_handover_from_command_to_end() -> None:
+def test_a_handover_ends_with_the_request_at_the_destination() -> None:
     made = Source()
     assert made.asked == AskRoom(R, "b", RoomRequest("r", 2, 105, 1_000, 125))
     effects = made.to_copy()
     assert phases(effects) == ["admitted", "copying"]
     assert effects[-1] == StartCopy(R, COMMAND)
     assert made.source.on_copied(R, 20) == [StopRequest(R, COMMAND)]
-    assert made.held.hop("r") == 0, "it may run until it is stopped"
+    assert made.held.hop("r") == 0, "the request runs until it is stopped"
     (sent,) = made.source.on_stopped(R, STOPPED, 30)
     assert sent == SendHandover(R, "b", HandoverRequest(HandedRequest("r", "f", 1, 3, b"state"), 2))
-    assert made.held.hop("r") is None, "nobody runs it now"
+    assert made.held.hop("r") is None, "neither worker runs the request now"
     assert made.held.unresolved() == [("r", 1)]
     effects = made.source.on_handover_reply(R, TAKEN, 40)
     assert kinds(effects) == [DiscardRequest, PublishReports, EndTransfer]
@@ -69,7 +69,7 @@ def test_a_handover_from_command_to_end() -> None:
     assert made.migrator.free_slots(10) == FreeSlots(4, 4)
 
 
-def test_a_request_that_waits_has_no_cache_to_copy() -> None:
+def test_a_waiting_request_is_handed_over_without_a_copy() -> None:
     migrator, held = worker("a", 1)
     held.assign("r", 0)
     migrator.answer(replace(COMMAND, order="FCW"), [MigratableRequest("r", 100, 0, waiting=True)], 0)
@@ -79,14 +79,14 @@ def test_a_request_that_waits_has_no_cache_to_copy() -> None:
 
 
 @pytest.mark.parametrize(("reply", "reason"), [(NO, "destination_refused"), (None, "destination_lost")])
-def test_without_room_it_runs_on(reply: RoomReply | None, reason: str) -> None:
+def test_a_request_without_room_at_the_destination_continues(reply: RoomReply | None, reason: str) -> None:
     made = Source()
     assert_rolled_back(made.source.on_room_reply(R, reply, 10), reason)
     assert made.held.hop("r") == 0
 
 
 @pytest.mark.parametrize("step", [Source.to_copy, Source.to_stop])
-def test_an_engine_that_cannot_copy_or_stop_it_runs_it_on(step: Callable[[Source], list[Effect]]) -> None:
+def test_a_request_that_cannot_be_copied_or_stopped_continues(step: Callable[[Source], list[Effect]]) -> None:
     made = Source()
     step(made)
     effects = made.source.on_failure(R, "finished", 30, "it ended")
@@ -95,7 +95,7 @@ def test_an_engine_that_cannot_copy_or_stop_it_runs_it_on(step: Callable[[Source
     assert made.held.hop("r") == 0
 
 
-def test_a_request_that_was_given_to_another_worker_meanwhile_is_not_handed_over() -> None:
+def test_a_request_that_another_worker_owns_meanwhile_is_not_handed_over() -> None:
     made = Source()
     made.to_stop()
     made.held.end("r")
@@ -106,14 +106,14 @@ def test_a_request_that_was_given_to_another_worker_meanwhile_is_not_handed_over
 def test_a_source_whose_claim_is_granted_resumes(reply: HandoverReply | None, reason: str) -> None:
     made = Source()
     assert made.to_claim(reply) == [SendClaim("f", ClaimRequest("r", "a", 1, 1))]
-    assert made.held.hop("r") is None, "not before the frontend says so"
+    assert made.held.hop("r") is None, "not before the frontend grants the claim"
     effects = made.claim(ClaimReply(granted=True, worker="a", incarnation=1))
     assert_rolled_back(effects, reason, RunRequest)
-    assert effects[0] == RunRequest(HandedRequest("r", "f", 1, 2, b"state")), "it was not migrated"
+    assert effects[0] == RunRequest(HandedRequest("r", "f", 1, 2, b"state")), "the request is reported as not migrated"
     assert made.held.hop("r") == 1
 
 
-def test_a_source_whose_claim_is_refused_for_the_destination_has_handed_it_over() -> None:
+def test_a_request_is_migrated_if_the_destination_owns_it_when_the_source_claims_it() -> None:
     made = Source()
     made.to_claim()
     effects = made.claim(ClaimReply(granted=False, worker="b", incarnation=2))
@@ -126,7 +126,7 @@ def test_a_source_whose_claim_is_refused_for_the_destination_has_handed_it_over(
     "owner",
     [ClaimReply(granted=False, worker="c", incarnation=7), ClaimReply(granted=False, worker="b", incarnation=3)],
 )
-def test_a_request_that_the_frontend_gave_to_a_third_is_withdrawn(owner: ClaimReply) -> None:
+def test_a_request_that_the_frontend_gave_to_a_third_worker_is_discarded(owner: ClaimReply) -> None:
     made = Source()
     made.to_claim()
     assert_rolled_back(made.claim(owner), "withdrawn", DiscardRequest)
@@ -145,7 +145,7 @@ def test_a_claim_is_repeated_until_the_frontend_answers() -> None:
     ]
 
 
-def test_a_request_whose_frontend_is_gone_is_nobodys() -> None:
+def test_a_request_is_discarded_if_its_frontend_does_not_answer() -> None:
     made = Source(claim_timeout_ms=1_000)
     made.to_claim()
     assert kinds(made.claim(None, 1_040)) == [SendClaim]
@@ -153,7 +153,7 @@ def test_a_request_whose_frontend_is_gone_is_nobodys() -> None:
     assert (made.held.hop("r"), made.held.unresolved()) == (None, [])
 
 
-def test_a_request_that_has_come_back_meanwhile_is_kept() -> None:
+def test_a_request_that_has_returned_meanwhile_is_kept() -> None:
     made = Source()
     made.to_claim()
     request = HandedRequest("r", "f", 2, 4, b"later")
@@ -169,7 +169,7 @@ def test_a_request_that_has_come_back_meanwhile_is_kept() -> None:
     assert made.held.hop("r") == 2
 
 
-# -- inputs that come twice, late or out of turn -----------------------------------------------------------------------
+# -- repeated, late and reordered inputs -------------------------------------------------------------------------------
 
 
 STEPS: dict[str, Callable[[Source], Any]] = {
@@ -191,21 +191,21 @@ INPUTS: dict[str, Callable[[Source], list[Effect]]] = {
 
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("come", INPUTS)
-def test_an_input_counts_in_its_own_step_alone(step: str, come: str) -> None:
+def test_an_input_has_an_effect_only_in_its_step(step: str, come: str) -> None:
     made = Source()
     STEPS[step](made)
     assert bool(INPUTS[come](made)) == (come == step)
-    assert INPUTS[come](made) == [], "and once"
+    assert INPUTS[come](made) == [], "and only once"
 
 
 @pytest.mark.parametrize("step", ["room", "handover", "claim", "over"])
-def test_an_engine_that_fails_out_of_turn_ends_nothing(step: str) -> None:
+def test_a_late_failure_of_the_engine_ends_nothing(step: str) -> None:
     made = Source()
     STEPS[step](made)
     assert made.source.on_failure(R, "failed", 60) == []
 
 
-def test_a_repeated_command_begins_nothing() -> None:
+def test_a_repeated_command_has_no_effect() -> None:
     made = Source()
     assert made.migrator.answer(COMMAND, [], 1) == made.migrator.answer(COMMAND, [], 2)
     assert made.source.begin("c") == []
@@ -214,20 +214,20 @@ def test_a_repeated_command_begins_nothing() -> None:
 # -- deadlines ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_copy_that_is_late_is_cancelled_and_its_request_runs_on() -> None:
+def test_a_late_copy_is_cancelled_and_its_request_continues() -> None:
     made = Source()
     made.to_copy()
     assert made.migrator.next_wake_ms() == 1_000
     assert made.migrator.tick(999) == []
     assert made.migrator.tick(1_000) == [CancelCopy(R)]
-    assert made.migrator.tick(1_001) == [], "once"
+    assert made.migrator.tick(1_001) == [], "cancelled only once"
     effects = made.source.on_failure(R, "failed", 1_002, "its copy was cancelled")
     assert_rolled_back(effects, "deadline")
     assert reports(effects)[0].detail == "its copy did not finish within 1000 ms"
     assert made.held.hop("r") == 0
 
 
-def test_a_copy_that_ends_although_it_was_cancelled_is_late_all_the_same() -> None:
+def test_a_cancelled_copy_that_ends_nevertheless_counts_as_late() -> None:
     made = Source()
     made.to_copy()
     made.migrator.tick(1_000)
@@ -240,14 +240,14 @@ def test_a_copy_that_ends_with_the_deadline_is_late() -> None:
     assert_rolled_back(made.source.on_copied(R, 1_000), "deadline")
 
 
-def test_a_destination_that_answers_after_the_deadline_gets_its_room_back() -> None:
+def test_room_granted_after_the_deadline_is_released() -> None:
     made = Source()
     assert phases(made.migrator.tick(1_000)) == ["aborted"]
     assert kinds(made.source.on_room_reply(R, YES, 1_500)) == [ReleaseRoom, EndTransfer]
 
 
 @pytest.mark.parametrize("step", ["stop", "handover", "claim"])
-def test_no_deadline_ends_a_switch(step: str) -> None:
+def test_the_deadline_does_not_interrupt_a_handover(step: str) -> None:
     made = Source()
     STEPS[step](made)
     assert made.migrator.tick(99_999) == []

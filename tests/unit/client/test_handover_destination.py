@@ -29,13 +29,13 @@ def handed(name: str, hop: int = 1) -> HandoverRequest:
     return HandoverRequest(HandedRequest(name, "f", hop, 1, b"state"), 2)
 
 
-def test_room_takes_a_slot_and_cache_until_it_is_released_or_expires() -> None:
+def test_room_reserves_a_slot_and_cache_until_it_is_released_or_expires() -> None:
     migrator, _ = worker("b", 2, slots_in=2)
     destination = migrator.destination
     assert destination.on_room_request(room("x", 30), fits=True) == (YES, [ExpireRoom("x", 3_000)])
     assert destination.on_room_request(room("y"), fits=True)[0] == YES
     assert destination.on_room_request(room("z"), fits=True) == (NO, [])
-    assert destination.on_room_request(room("x", 30), fits=True)[0] == YES, "asked again"
+    assert destination.on_room_request(room("x", 30), fits=True)[0] == YES, "a repeated request for room"
     assert (destination.expected, destination.free_slots) == (["x", "y"], 0)
     assert (destination.reserved_kv_tokens("y"), destination.reserved_kv_tokens("")) == (30, 40)
     assert destination.on_room_request(room("x", 0, ttl_ms=0), fits=True) == (NO, [])
@@ -45,7 +45,7 @@ def test_room_takes_a_slot_and_cache_until_it_is_released_or_expires() -> None:
     assert (destination.free_slots, destination.reserved_kv_tokens("")) == (2, 0)
 
 
-def test_a_worker_that_is_full_drains_or_cannot_gives_no_room() -> None:
+def test_full_draining_and_incapable_workers_refuse_room() -> None:
     migrator, _ = worker("b", 2)
     assert migrator.destination.on_room_request(room("x"), fits=False) == (NO, [])
     migrator.drain()
@@ -55,12 +55,12 @@ def test_a_worker_that_is_full_drains_or_cannot_gives_no_room() -> None:
     assert unable.destination.on_room_request(room("x"), fits=True) == (NO, [])
 
 
-def test_messages_are_for_one_incarnation() -> None:
+def test_messages_to_another_incarnation_are_refused() -> None:
     destination = worker("b", 2)[0].destination
     assert [destination.is_addressed(incarnation) for incarnation in (1, 2, 3)] == [False, True, False]
 
 
-def test_a_request_runs_once_its_claim_is_granted_and_not_before() -> None:
+def test_a_request_runs_only_after_its_claim_is_granted() -> None:
     migrator, held = worker("b", 2)
     destination = migrator.destination
     destination.on_room_request(room("r"), fits=True)
@@ -84,10 +84,10 @@ def test_a_request_whose_claim_is_refused_is_dropped() -> None:
         ReplyHandover("r", 1, NOT_TAKEN),
     ]
     assert (held.hop("r"), held.unresolved()) == (None, [])
-    assert migrator.destination.on_handover_request(handed("r"), 30) == (NOT_TAKEN, []), "an old message"
+    assert migrator.destination.on_handover_request(handed("r"), 30) == (NOT_TAKEN, []), "a late handover is refused"
 
 
-def test_a_destination_whose_frontend_is_gone_gives_up() -> None:
+def test_a_destination_discards_the_request_if_the_frontend_does_not_answer() -> None:
     migrator, held = worker("b", 2, claim_timeout_ms=1_000)
     migrator.destination.on_handover_request(handed("r"), 0)
     assert kinds(migrator.on_claim_reply("r", 1, None, 1_000)) == [SendClaim]
@@ -95,17 +95,17 @@ def test_a_destination_whose_frontend_is_gone_gives_up() -> None:
     assert held.unresolved() == []
 
 
-def test_a_handover_that_comes_twice_is_claimed_once_and_answered_alike() -> None:
+def test_a_repeated_handover_is_claimed_once_and_gets_the_same_answer() -> None:
     migrator, _ = worker("b", 2)
     assert migrator.destination.on_handover_request(handed("r"), 10)[0] is None
-    assert migrator.destination.on_handover_request(handed("r"), 11) == (None, []), "it waits with the first"
+    assert migrator.destination.on_handover_request(handed("r"), 11) == (None, []), "both wait for one claim"
     granted = ClaimReply(granted=True, worker="b", incarnation=2)
     assert migrator.on_claim_reply("r", 1, granted, 20) != []
-    assert migrator.on_claim_reply("r", 1, granted, 21) == [], "an answer that comes twice"
+    assert migrator.on_claim_reply("r", 1, granted, 21) == [], "a repeated answer has no effect"
     assert migrator.destination.on_handover_request(handed("r"), 30) == (TAKEN, [])
 
 
-def test_a_request_needs_a_slot_also_where_its_room_has_expired() -> None:
+def test_a_request_whose_room_has_expired_needs_a_free_slot() -> None:
     migrator, held = worker("b", 2, slots_in=1)
     destination = migrator.destination
     destination.on_room_request(room("x"), fits=True)
@@ -114,17 +114,19 @@ def test_a_request_needs_a_slot_also_where_its_room_has_expired() -> None:
     destination.on_room_expired("x")
     assert destination.on_handover_request(handed("r"), 20)[0] is None
     destination.on_room_expired("r")
-    assert destination.expected == ["r"], "its owner is being asked for"
+    assert destination.expected == ["r"], "the claim is pending"
 
 
-def test_a_request_that_runs_here_under_an_earlier_hop_is_stopped_before_it_is_claimed() -> None:
+def test_a_request_that_runs_under_an_earlier_hop_is_stopped_before_the_claim() -> None:
     migrator, held = worker("b", 2)
     held.assign("r", 3)
-    assert migrator.destination.on_handover_request(handed("r", 3), 10) == (TAKEN, []), "it is that one"
+    assert migrator.destination.on_handover_request(handed("r", 3), 10) == (TAKEN, []), (
+        "the request is already running under this hop"
+    )
     _, effects = migrator.destination.on_handover_request(handed("r", 5), 10)
     assert effects[0] == DiscardRequest("r")
     assert held.hop("r") is None
-    assert migrator.destination.on_handover_request(handed("r", 4), 11) == (NOT_TAKEN, []), "an older one"
+    assert migrator.destination.on_handover_request(handed("r", 4), 11) == (NOT_TAKEN, []), "an older hop is refused"
 
 
 # -- the frontend ------------------------------------------------------------------------------------------------------
@@ -135,7 +137,7 @@ def test_the_frontend_answers_a_claim_with_the_owner() -> None:
     owners.assign("r", "a", 1)
     assert owners.answer(ClaimRequest("r", "b", 2, 1)) == ClaimReply(granted=True, worker="b", incarnation=2)
     assert owners.answer(ClaimRequest("r", "a", 1, 1)) == ClaimReply(granted=False, worker="b", incarnation=2)
-    assert owners.answer(ClaimRequest("r", "b", 2, 1)).granted, "repeated"
+    assert owners.answer(ClaimRequest("r", "b", 2, 1)).granted, "a repeated claim is granted again"
     assert owners.owner("r") == RequestOwner("b", 2, 1)
     owners.end("r")
     assert owners.answer(ClaimRequest("r", "b", 2, 1)) == ClaimReply(granted=False)

@@ -1,4 +1,4 @@
-"""Requests that are handed to and fro while messages are lost, late and doubled, copies fail and workers die.
+"""Handovers of requests between workers while messages are lost, late and repeated, copies fail and workers die.
 
 Each runs at one worker at most, and once messages arrive it runs at its owner, and nothing is left behind.
 """
@@ -28,7 +28,7 @@ NAMES = st.sampled_from(["a", "b", "c"])
 
 
 class Worker(EffectExecutor):
-    """One incarnation of a worker; what it sends and waits for is put off until the fleet chooses it."""
+    """Incarnation of a worker; the fleet decides when its messages and timers take effect."""
 
     def __init__(self, fleet: "Fleet", name: str, incarnation: int) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ class Worker(EffectExecutor):
         self.fleet.pending.append((self, call))
 
     def exchange(self, send: Callable[[Callable[[object], None]], None], on_reply: Callable[[object], object]) -> None:
-        """A message and its answer; the sender hears one answer, or at last that there was none."""
+        """Send a message; the sender receives one answer or, in the end, a timeout."""
         self.fleet.send(self, send, on_reply)
 
     def ask_room(self, effect: ef.AskRoom) -> None:
@@ -138,14 +138,14 @@ class Worker(EffectExecutor):
 
 
 class Fleet(RuleBasedStateMachine):
-    """A frontend with two requests, three workers, and all that can go wrong between them."""
+    """A frontend with two requests, three workers, and faults between them."""
 
     def __init__(self) -> None:
         super().__init__()
         self.now_ms = 0
         self.owners = RequestOwners()
         self.pending: list[tuple[Worker, Call]] = []
-        """Messages that are under way, and work of engines."""
+        """Messages in transit, and work of engines."""
         self.timeouts: list[tuple[Worker, Call]] = []
         """Senders that wait for an answer."""
         self.commands = 0
@@ -165,17 +165,17 @@ class Fleet(RuleBasedStateMachine):
     ) -> None:
         heard = False
 
-        def hear(reply: object) -> None:
+        def on_answer(reply: object) -> None:
             nonlocal heard
             if not heard and not sender.dead:
                 heard = True
                 on_reply(reply)
 
         def answer(reply: object) -> None:
-            self.pending.append((sender, partial(hear, reply)))
+            self.pending.append((sender, partial(on_answer, reply)))
 
         self.pending.append((sender, partial(send, answer)))
-        self.timeouts.append((sender, partial(hear, None)))
+        self.timeouts.append((sender, partial(on_answer, None)))
 
     @rule(source=NAMES, destination=NAMES, ttl_ms=st.sampled_from([50, 500]))
     def command(self, source: str, destination: str, ttl_ms: int) -> None:
@@ -191,8 +191,8 @@ class Fleet(RuleBasedStateMachine):
 
     @precondition(lambda self: self.pending)
     @rule(data=st.data(), repeated=st.booleans())
-    def happen(self, data: st.DataObject, repeated: bool) -> None:  # noqa: FBT001 - drawn
-        """Something that was sent or waited for: late, in another order, or twice."""
+    def deliver_event(self, data: st.DataObject, repeated: bool) -> None:  # noqa: FBT001 - drawn
+        """Deliver a pending message or engine event: late, in another order, or twice."""
         place = data.draw(st.integers(0, len(self.pending) - 1))
         worker, call = self.pending[place] if repeated else self.pending.pop(place)
         if not worker.dead:
@@ -200,7 +200,7 @@ class Fleet(RuleBasedStateMachine):
 
     @precondition(lambda self: self.pending)
     @rule(count=st.integers(1, 6))
-    def go_well(self, count: int) -> None:
+    def complete_all(self, count: int) -> None:
         for _ in range(min(count, len(self.pending))):
             worker, call = self.pending.pop(0)
             if not worker.dead:
@@ -209,7 +209,7 @@ class Fleet(RuleBasedStateMachine):
     @precondition(lambda self: self.pending)
     @rule(data=st.data())
     def lose(self, data: st.DataObject) -> None:
-        """A message: its sender hears that there is no answer."""
+        """Lose a message; its sender gets a timeout."""
         place = data.draw(st.integers(0, len(self.pending) - 1))
         if self.pending[place][1].__class__ is partial:
             self.pending.pop(place)
@@ -235,7 +235,7 @@ class Fleet(RuleBasedStateMachine):
 
     @rule(name=NAMES)
     def die(self, name: str) -> None:
-        """And start again, knowing nothing; the frontend gives what it owned to another one."""
+        """Restart a worker without its state; the frontend gives its requests to another one."""
         self.workers[name].dead = True
         incarnation = self.workers[name].incarnation
         self.workers[name] = Worker(self, name, incarnation + 1)
@@ -264,7 +264,7 @@ class Fleet(RuleBasedStateMachine):
             assert all(one == (owner.worker, owner.incarnation, owner.hop) for one in runs)
 
     def teardown(self) -> None:
-        """All messages arrive now, and their answers; then senders hear that there is no answer to what was lost."""
+        """Deliver all messages and answers, then time out the lost ones."""
         for _ in range(50):
             self.wait(1_000)
             self.deliver(self.pending)
@@ -276,9 +276,9 @@ class Fleet(RuleBasedStateMachine):
         for request_id in REQUESTS:
             assert [1 for worker in self.workers.values() if request_id in worker.running], f"{request_id} is lost"
         for worker in self.workers.values():
-            assert not worker.transfers, "never over"
-            assert not worker.held.unresolved(), "in doubt for ever"
-            assert worker.migrator.free_slots(9) == FreeSlots(2, 4), "a slot is lost"
+            assert not worker.transfers, "a migration does not end"
+            assert not worker.held.unresolved(), "a request stays without an owner"
+            assert worker.migrator.free_slots(9) == FreeSlots(2, 4), "a slot is not released"
             finals = {report.command_id: report for report in worker.reports if report.phase in ("done", "aborted")}
             assert {report.command_id for report in worker.reports} == set(finals)
             assert all(report.moved + report.failed == report.requests for report in finals.values())

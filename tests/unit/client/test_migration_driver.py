@@ -1,4 +1,4 @@
-"""A worker that moves requests, against a bus and a store in memory: callbacks, phases, deadlines, failures, slots."""
+"""Migrations of a worker on a bus and a store in memory: callbacks, phases, deadlines, failures, slots."""
 
 import asyncio
 
@@ -15,7 +15,7 @@ from tests.support.migration_driver import SUBJECTS, driver_harness
 from tests.waiting import until
 
 
-def test_two_requests_from_command_to_end() -> None:
+def test_a_command_migrates_two_requests() -> None:
     async def scenario() -> None:
         async with driver_harness() as harness:
             reply = await harness.command()
@@ -32,7 +32,7 @@ def test_two_requests_from_command_to_end() -> None:
             assert harness.engine.discarded == ["a"]
             assert await harness.command() == reply
             await until(lambda: harness.phases().count("done") == 3, "said three times")
-            assert harness.engine.copying == ["a", "b"], "a repeated command begins nothing"
+            assert harness.engine.copying == ["a", "b"], "a repeated command has no effect"
 
     asyncio.run(scenario())
 
@@ -46,7 +46,7 @@ def test_two_requests_from_command_to_end() -> None:
         (TimeoutError(), "failed"),
     ],
 )
-def test_what_the_engine_raises_fails_that_request_alone(error: Exception, reason: str) -> None:
+def test_an_exception_of_the_engine_fails_one_request_only(error: Exception, reason: str) -> None:
     async def scenario() -> None:
         async with driver_harness() as harness:
             harness.engine.copy_errors["b"] = error
@@ -75,12 +75,12 @@ def test_a_copy_that_hangs_is_withdrawn_at_the_deadline(stubborn: bool) -> None:
             assert harness.engine.stopping == []
             last = harness.reports()[-1]
             assert (last.moved, last.failed, last.reason) == (0, 2, "deadline")
-            assert (await harness.command(command_id="d")).requests == 2, "they can be moved again"
+            assert (await harness.command(command_id="d")).requests == 2, "the requests can migrate again"
 
     asyncio.run(scenario())
 
 
-def test_a_switch_in_doubt_outlives_the_deadline() -> None:
+def test_an_unanswered_handover_continues_after_the_deadline() -> None:
     async def scenario() -> None:
         async with driver_harness() as harness:
             harness.engine.candidates.pop()
@@ -119,12 +119,12 @@ def test_slots_are_published_with_every_sample() -> None:
             assert not await harness.transport.room("x", ttl_ms=0)
             assert await harness.next_slots() == [(2, 1)]
             await harness.drain()
-            assert await harness.next_slots() == [(0, 1)], "three requests, of which two are being moved"
+            assert await harness.next_slots() == [(0, 1)], "three requests, of which two are migrating"
 
     asyncio.run(scenario())
 
 
-def test_a_worker_that_is_told_to_drain_says_its_slots_at_once() -> None:
+def test_a_worker_publishes_its_slots_at_once_when_it_drains() -> None:
     async def scenario() -> None:
         async with driver_harness(report_interval_ms=3_600_000) as harness:
             assert await harness.next_slots() == [(2, 3)]
@@ -141,14 +141,14 @@ def test_ranks_share_the_slots_of_their_worker() -> None:
         async with driver_harness(samples=ranks) as harness:
             assert await harness.next_slots() == [(2, 3), (0, 0)]
             await harness.drain()
-            assert await harness.next_slots() == [(0, 64), (0, 0)], "it does not say how many requests it has"
+            assert await harness.next_slots() == [(0, 64), (0, 0)], "its number of requests is unknown"
         async with driver_harness(samples=[]) as harness:
             assert await harness.worker.report_now()
 
     asyncio.run(scenario())
 
 
-def test_slots_that_the_engine_says_are_left_as_they_are() -> None:
+def test_slots_reported_by_the_engine_are_not_changed() -> None:
     async def scenario() -> None:
         ranks = [WorkerSample(0, 0), WorkerSample(0, 0, rank=1, migration_slots_out=9)]
         async with driver_harness(samples=ranks) as harness:
@@ -157,7 +157,7 @@ def test_slots_that_the_engine_says_are_left_as_they_are() -> None:
     asyncio.run(scenario())
 
 
-def test_requests_move_while_the_worker_drains_and_its_lease_is_gone() -> None:
+def test_requests_migrate_from_a_draining_worker_without_a_lease() -> None:
     async def scenario() -> None:
         async with driver_harness() as harness:
             await harness.worker.ready()
@@ -173,7 +173,7 @@ def test_requests_move_while_the_worker_drains_and_its_lease_is_gone() -> None:
     asyncio.run(scenario())
 
 
-def test_an_agent_that_only_moves_requests_does_not_fence_out_the_one_that_drains() -> None:
+def test_an_agent_that_only_migrates_does_not_fence_drain_commands_of_another() -> None:
     async def scenario() -> None:
         async with driver_harness() as harness:
             assert (await harness.command(epoch=5)).accepted
@@ -185,7 +185,7 @@ def test_an_agent_that_only_moves_requests_does_not_fence_out_the_one_that_drain
     asyncio.run(scenario())
 
 
-def test_an_engine_that_cannot_be_asked_has_nothing_to_move() -> None:
+def test_an_engine_whose_requests_are_unknown_migrates_nothing() -> None:
     async def scenario() -> None:
         async with driver_harness() as harness:
             harness.engine.unresponsive = True

@@ -1,4 +1,4 @@
-"""A migrating worker that leaves, meets bad answers, or takes requests in."""
+"""Migrations of a worker that leaves, gets invalid answers or receives requests."""
 
 import asyncio
 from typing import Any
@@ -16,19 +16,19 @@ from tests.support.migration_driver import COMMAND, driver_harness
 from tests.waiting import until
 
 
-def test_a_worker_that_leaves_ends_what_it_has_begun() -> None:
+def test_a_leaving_worker_ends_its_migrations() -> None:
     async def scenario() -> None:
         async with driver_harness() as harness:
             await harness.command()
             await until(lambda: len(harness.engine.copying) == 2, "copying")
         assert len(harness.engine.withdrawn) == 2
         assert await harness.worker._answer_migrate(encode(replace(COMMAND, command_id="d"))) is None
-        assert harness.phases()[-1] == "copying", "it says nothing of what it does not know"
+        assert harness.phases()[-1] == "copying", "the report omits unknown requests"
 
     asyncio.run(scenario())
 
 
-def test_candidates_that_make_no_sense_are_left_out_and_named() -> None:
+def test_invalid_candidates_are_ignored_and_logged() -> None:
     async def scenario() -> None:
         async with driver_harness() as harness:
             odd: Any = [
@@ -57,7 +57,7 @@ def test_candidates_that_make_no_sense_are_left_out_and_named() -> None:
 
 
 @pytest.mark.parametrize("refused", [MigrationRefused("my own reason"), MigrationRefused("failed", None)])  # type: ignore[arg-type]
-def test_reasons_that_are_not_in_the_list_are_told_as_a_detail(refused: MigrationRefused) -> None:
+def test_unknown_reasons_are_reported_as_details(refused: MigrationRefused) -> None:
     async def scenario() -> None:
         async with driver_harness() as harness:
             harness.engine.copy_errors = {"a": refused, "b": refused}
@@ -68,7 +68,7 @@ def test_reasons_that_are_not_in_the_list_are_told_as_a_detail(refused: Migratio
     asyncio.run(scenario())
 
 
-def test_a_handover_that_is_not_answered_is_claimed_until_the_frontend_answers() -> None:
+def test_an_unanswered_handover_is_claimed_until_the_frontend_answers() -> None:
     async def scenario() -> None:
         async with driver_harness() as harness:
             harness.transport.silent = ["handover", "claim"]
@@ -80,12 +80,14 @@ def test_a_handover_that_is_not_answered_is_claimed_until_the_frontend_answers()
             assert [(one.request_id, one.hop) for one in harness.transport.claims] == [("a", 1)] * 2
             assert [(one.hop, one.migrations, one.state) for one in harness.engine.run_requests] == [(1, 0, b"a")]
             assert harness.reports()[-1].reason == "destination_lost"
-            assert [one.ttl_ms for one in harness.transport.asked] == [60_000, 0], "its room is released"
+            assert [one.ttl_ms for one in harness.transport.asked] == [60_000, 0], (
+                "the room at the destination is released"
+            )
 
     asyncio.run(scenario())
 
 
-def test_a_transport_that_fails_is_as_one_that_is_silent() -> None:
+def test_an_exception_of_the_transport_counts_as_a_missing_answer() -> None:
     async def scenario() -> None:
         async with driver_harness() as harness:
             harness.transport.fails = True
@@ -98,7 +100,7 @@ def test_a_transport_that_fails_is_as_one_that_is_silent() -> None:
     assert {line["event"] for line in lines} == {"message_failed"}
 
 
-def test_a_request_that_is_handed_over_runs_once_the_claim_is_granted() -> None:
+def test_a_received_request_runs_after_its_claim_is_granted() -> None:
     async def scenario() -> None:
         async with driver_harness() as harness:
             harness.transport.silent = ["claim"]
@@ -106,11 +108,11 @@ def test_a_request_that_is_handed_over_runs_once_the_claim_is_granted() -> None:
             assert harness.worker.expected_requests == 1
             answers = await asyncio.gather(harness.transport.handover("x"), harness.transport.handover("x"))
             assert all(answers)
-            assert len(harness.transport.claims) == 2, "the second after the first was not answered"
+            assert len(harness.transport.claims) == 2, "the first claim was not answered"
             assert [(one.request_id, one.hop) for one in harness.engine.run_requests] == [("x", 1)]
             assert harness.engine.held_requests.hop("x") == 1
             assert harness.worker.expected_requests == 0
-            assert await harness.transport.handover("x"), "said again"
+            assert await harness.transport.handover("x"), "the report is repeated"
             harness.transport.granted = False
             assert not await harness.transport.handover("y")
             assert harness.engine.discarded == ["x", "y", "y"]
@@ -118,13 +120,15 @@ def test_a_request_that_is_handed_over_runs_once_the_claim_is_granted() -> None:
     asyncio.run(scenario())
 
 
-def test_a_worker_gives_room_only_for_what_fits_beside_what_is_to_come() -> None:
+def test_room_is_granted_only_within_slots_and_cache_that_are_not_reserved() -> None:
     async def scenario() -> None:
         async with driver_harness() as harness:
             assert await harness.transport.room("x", 600)
             assert not await harness.transport.room("y", 600)
             assert await harness.transport.room("x", 900), "its own reservation does not count"
-            assert await harness.transport.room("x", 10, incarnation=999) is None, "another one of its name answers"
+            assert await harness.transport.room("x", 10, incarnation=999) is None, (
+                "another incarnation of the destination answers"
+            )
             assert await harness.transport.handover("x", incarnation=999) is None
             harness.engine.unresponsive = True
             assert not await harness.transport.room("z", 1)
@@ -132,7 +136,7 @@ def test_a_worker_gives_room_only_for_what_fits_beside_what_is_to_come() -> None
     asyncio.run(scenario())
 
 
-def test_room_that_nobody_comes_for_is_given_back_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unused_room_expires(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(destination, "_GRACE_MS", 10)
 
     async def scenario() -> None:
@@ -143,7 +147,7 @@ def test_room_that_nobody_comes_for_is_given_back_in_time(monkeypatch: pytest.Mo
     asyncio.run(scenario())
 
 
-def test_a_request_that_the_engine_cannot_run_is_left_to_its_frontend() -> None:
+def test_a_request_that_the_engine_cannot_run_is_returned_to_its_frontend() -> None:
     async def scenario() -> None:
         async with driver_harness() as harness:
             assert await harness.transport.handover("x", state=b"broken")

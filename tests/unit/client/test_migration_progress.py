@@ -1,4 +1,4 @@
-"""Migrations of a worker: its answers to commands, its reports, and what ends a migration."""
+"""Migrations of a worker: answers to commands, reports, and ends of migrations."""
 
 from typing import Any
 
@@ -30,7 +30,7 @@ def progress(**limits: Any) -> MigrationProgress:
 
 
 def begun(**command: Any) -> MigrationProgress:
-    """With both requests begun, at 0."""
+    """Return a migration whose two requests were begun at 0."""
     made = progress()
     reply = made.answer(replace(COMMAND, **command), QUEUE, 0)
     assert reply is not None
@@ -51,7 +51,7 @@ def refusal(made: MigrationProgress, queue: list[MigratableRequest] = QUEUE, **c
     return reply.reason
 
 
-def test_it_says_what_it_has_chosen_and_begins_it_once() -> None:
+def test_a_command_is_answered_with_the_selected_requests_and_begun_once() -> None:
     made = progress()
     assert made.answer(COMMAND, QUEUE, 0) == MigrateReply("c", accepted=True, requests=2, tokens=310)
     assert made.begin("c") == [A, B]
@@ -59,7 +59,7 @@ def test_it_says_what_it_has_chosen_and_begins_it_once() -> None:
     assert made.begin("unknown") == []
 
 
-def test_the_same_command_has_the_same_answer_and_begins_nothing() -> None:
+def test_a_repeated_command_gets_the_same_answer_and_has_no_effect() -> None:
     made = begun()
     first = made.answer(COMMAND, QUEUE, 1)
     assert first == made.answer(replace(COMMAND, epoch=1), [], 2)
@@ -70,7 +70,7 @@ def test_the_same_command_has_the_same_answer_and_begins_nothing() -> None:
     assert made.begin("c") == []
 
 
-def test_a_refusal_is_repeated_too() -> None:
+def test_a_repeated_command_gets_the_same_refusal() -> None:
     made = progress()
     assert refusal(made, []) == "nothing_to_move"
     assert refusal(made, QUEUE) == "nothing_to_move"
@@ -85,7 +85,7 @@ def test_a_refusal_is_repeated_too() -> None:
         {"source": MigrationEndpoint("p", "w", 1_001)},
     ],
 )
-def test_what_concerns_another_worker_is_left_to_it(command: dict[str, Any]) -> None:
+def test_commands_for_other_workers_are_ignored(command: dict[str, Any]) -> None:
     assert progress().answer(replace(COMMAND, **command), QUEUE, 0) is None
 
 
@@ -101,7 +101,7 @@ def test_what_concerns_another_worker_is_left_to_it(command: dict[str, Any]) -> 
         ("nothing_to_move", {"tokens_max": 50}),
     ],
 )
-def test_what_is_refused(reason: str, command: dict[str, Any]) -> None:
+def test_invalid_commands_are_refused(reason: str, command: dict[str, Any]) -> None:
     made = progress()
     assert refusal(made, [], command_id="before") == "nothing_to_move"
     assert refusal(made, **command) == reason
@@ -111,13 +111,13 @@ def test_an_engine_that_cannot_hand_over_refuses() -> None:
     assert refusal(progress(supported=False)) == "unsupported"
 
 
-def test_a_leader_of_an_older_term_is_not_obeyed() -> None:
+def test_commands_of_an_older_epoch_are_refused() -> None:
     made = begun()
     assert refusal(made, command_id="d", epoch=4) == "stale_epoch"
     assert refusal(made, [], command_id="e", epoch=5) == "nothing_to_move"
 
 
-def test_a_request_is_in_one_move_at_a_time() -> None:
+def test_a_request_is_in_one_migration_at_a_time() -> None:
     made = begun()
     assert refusal(made, command_id="d") == "nothing_to_move"
     made.record_failure(A, "destination_refused", 1)
@@ -125,17 +125,17 @@ def test_a_request_is_in_one_move_at_a_time() -> None:
     assert reply is not None
     assert reply.requests == 1
     assert made.begin("e") == [Transfer("e", "a")]
-    assert made.record_admitted(A, 2) == [], "what its former move says late is not of this one"
+    assert made.record_admitted(A, 2) == [], "late reports of the earlier migration are ignored"
     assert phases(made.record_admitted(Transfer("e", "a"), 2)) == ["admitted"]
 
 
-def test_a_share_is_of_the_cache_that_the_record_says() -> None:
+def test_a_ratio_refers_to_the_registered_cache_size() -> None:
     reply = progress().answer(replace(COMMAND, rule="RATIO", value=0.25), QUEUE, 0)
     assert reply is not None
     assert (reply.requests, reply.tokens) == (1, 105)
 
 
-def test_phases_are_said_of_each_request_and_the_end_is_said_three_times() -> None:
+def test_phases_are_reported_for_each_request_and_the_end_three_times() -> None:
     made = begun()
     said = [
         *made.record_admitted(A, 10),
@@ -159,7 +159,7 @@ def test_phases_are_said_of_each_request_and_the_end_is_said_three_times() -> No
     assert made.next_wake_ms() is None
 
 
-def test_a_move_of_nothing_is_aborted_and_a_failure_before_any_phase_is_said_with_the_next() -> None:
+def test_an_empty_migration_is_aborted_and_an_early_failure_is_reported_with_the_next_phase() -> None:
     made = begun()
     assert made.record_failure(A, "finished", 1) == []
     said = made.record_failure(B, "failed", 2, "x" * 1_000)
@@ -167,25 +167,25 @@ def test_a_move_of_nothing_is_aborted_and_a_failure_before_any_phase_is_said_wit
     assert (said[0].failed, said[0].moved, len(said[0].detail)) == (2, 0, 256)
 
 
-def test_a_failure_is_said_in_the_phase_of_the_move() -> None:
+def test_a_failure_is_reported_in_the_current_phase() -> None:
     made = begun()
     made.record_admitted(A, 1)
     assert phases(made.record_failure(A, "failed", 2)) == ["admitted"]
 
 
-def test_the_deadline_withdraws_what_is_not_being_handed_over() -> None:
+def test_the_deadline_withdraws_requests_that_are_not_being_handed_over() -> None:
     made = begun()
     made.record_admitted(A, 1)
     assert made.begin_switch(A, 29_999)
     assert made.next_wake_ms() == 30_000
     assert made.withdraw_overdue(29_999) == []
     assert made.withdraw_overdue(30_000) == [B]
-    assert made.withdraw_overdue(30_000) == [], "said once"
+    assert made.withdraw_overdue(30_000) == [], "reported once"
     assert (made.is_withdrawn(A), made.is_withdrawn(B)) == (False, True)
     assert not made.begin_switch(B, 29_999)
     made.record_failure(B, "deadline", 30_000)
     assert made.withdraw_overdue(99_999) == []
-    assert made.next_wake_ms() is None, "a switch in doubt takes as long as it takes"
+    assert made.next_wake_ms() is None, "an unanswered handover has no deadline"
     assert phases(made.record_moved(A, 99_999)) == ["switched", "done"]
 
 
@@ -196,7 +196,7 @@ def test_nothing_is_handed_over_after_the_deadline() -> None:
     assert made.withdraw_overdue(30_000) == [A, B]
 
 
-def test_what_comes_late_changes_nothing() -> None:
+def test_late_inputs_have_no_effect() -> None:
     made = begun()
     made.record_failure(A, "withdrawn", 1)
     assert (
@@ -210,7 +210,7 @@ def test_what_comes_late_changes_nothing() -> None:
     assert made.record_copying(B, 2) == [], "nothing is copied to a destination that has not admitted it"
 
 
-def test_free_slots_are_those_that_no_request_takes() -> None:
+def test_free_slots_exclude_reserved_ones() -> None:
     made = progress(slots_out=3)
     assert made.free_slots(10) == 3
     made.answer(COMMAND, QUEUE, 0)
@@ -225,7 +225,7 @@ def test_free_slots_are_those_that_no_request_takes() -> None:
     assert made.free_slots(10) == 1
 
 
-def test_a_worker_that_drains_hands_all_over() -> None:
+def test_a_draining_worker_hands_over_all_requests() -> None:
     made = progress(slots_out=1)
     made.draining = True
     assert made.free_slots(10) == 10
@@ -234,14 +234,14 @@ def test_a_worker_that_drains_hands_all_over() -> None:
     assert made.free_slots(10) == 8
 
 
-def test_what_is_remembered_is_bounded() -> None:
+def test_the_memory_of_ended_migrations_is_bounded() -> None:
     made = begun()
     for number in range(3_000):
         made.answer(replace(COMMAND, command_id=f"r{number}"), [], 0)
     assert len(made._replies) <= 1_024
     reply = made.answer(COMMAND, [], 0)
     assert reply is not None
-    assert reply.accepted, "a move under way is never forgotten"
+    assert reply.accepted, "a migration in flight is never forgotten"
     for number in range(3_000):
         made.answer(replace(COMMAND, command_id=f"m{number}"), [MigratableRequest("z", 1, 1)], 0)
         made.record_moved(Transfer(f"m{number}", "z"), 0)
@@ -255,9 +255,7 @@ NUMBERS = st.integers(0, 3)
 
 
 @given(st.lists(st.tuples(STEPS, NUMBERS, NUMBERS), max_size=60), st.integers(0, 3))
-def test_every_move_ends_once_whatever_is_said_in_whatever_order(
-    steps: list[tuple[str, int, int]], slots_out: int
-) -> None:
+def test_every_migration_ends_once_for_any_order_of_inputs(steps: list[tuple[str, int, int]], slots_out: int) -> None:
     made, now_ms = progress(slots_out=slots_out), 0
     replies: dict[str, MigrateReply] = {}
     said: dict[str, list[MigrationReport]] = {}
@@ -288,7 +286,7 @@ def test_every_move_ends_once_whatever_is_said_in_whatever_order(
         reply = replies.get(command_id)
         assert reports == [] or (reply is not None and reply.accepted)
         ends = [report.phase in ("done", "aborted") for report in reports]
-        assert not any(ends[:-1]), "nothing is said after the end"
+        assert not any(ends[:-1]), "nothing is reported after the end"
         assert all(report.moved + report.failed <= report.requests for report in reports)
         if ends and ends[-1]:
             last = reports[-1]

@@ -1,4 +1,4 @@
-"""One owner of a request at every moment: the frontend's book, the workers' holds, and all that messages can do."""
+"""Ownership of requests: at most one owner at any time, for any loss and order of messages."""
 
 from collections.abc import Iterator
 
@@ -11,15 +11,15 @@ from loadline.client.handover.held_requests import HeldRequests
 from loadline.client.handover.ownership import RequestOwner, RequestOwners
 
 
-def test_a_claim_is_taken_for_the_next_hop_only_and_may_be_repeated() -> None:
+def test_a_claim_is_granted_for_the_next_hop_only_and_may_be_repeated() -> None:
     owners = RequestOwners()
     assert owners.assign("r", "a", 1) == 0
     assert not owners.claim("r", "b", 2, 0), "a's"
-    assert not owners.claim("r", "b", 2, 2), "of a hop that nobody can have been given"
+    assert not owners.claim("r", "b", 2, 2), "a hop that was never assigned"
     assert owners.claim("r", "b", 2, 1)
     assert owners.claim("r", "b", 2, 1)
-    assert not owners.claim("r", "a", 1, 1), "b was first"
-    assert not owners.claim("r", "b", 3, 1), "another life of b"
+    assert not owners.claim("r", "a", 1, 1), "b has claimed this hop before"
+    assert not owners.claim("r", "b", 3, 1), "another incarnation of b"
     assert not owners.claim("r", "a", 1, 0)
     assert owners.owner("r") == RequestOwner("b", 2, 1)
 
@@ -32,7 +32,7 @@ def test_output_counts_under_the_hop_of_its_owner_only() -> None:
     assert not owners.accepts("other", 0)
 
 
-def test_what_is_over_is_nobodys() -> None:
+def test_an_ended_request_has_no_owner() -> None:
     owners = RequestOwners()
     owners.assign("r", "a", 1)
     owners.end("r")
@@ -42,7 +42,7 @@ def test_what_is_over_is_nobodys() -> None:
     assert len(owners) == 0
 
 
-def test_a_request_that_starts_again_elsewhere_is_out_of_the_reach_of_former_claims() -> None:
+def test_earlier_claims_do_not_apply_to_a_retried_request() -> None:
     owners = RequestOwners()
     owners.assign("r", "a", 1)
     assert owners.assign("r", "c", 1) == 1
@@ -50,25 +50,25 @@ def test_a_request_that_starts_again_elsewhere_is_out_of_the_reach_of_former_cla
     assert owners.accepts("r", 1)
 
 
-def test_source_and_destination_are_alike_once_it_is_handed_over() -> None:
+def test_source_and_destination_have_the_same_state_after_a_handover() -> None:
     source, destination = HeldRequests(), HeldRequests()
     assert source.assign("r", 0)
     assert source.hand_over("r") == 1
     assert source.hand_over("r") is None
     assert destination.expect("r", 1)
-    assert destination.expect("r", 1), "the same offer again: the claim is repeated"
+    assert destination.expect("r", 1), "a repeated handover repeats the claim"
     assert source.unresolved() == destination.unresolved() == [("r", 1)]
     assert source.hop("r") is destination.hop("r") is None
     assert destination.resolve_claim("r", 1, granted=True) == "run"
     assert destination.resolve_claim("r", 1, granted=True) == "ignore"
     assert source.resolve_claim("r", 1, granted=False) == "drop"
     assert (source.hop("r"), destination.hop("r")) == (None, 1)
-    assert not destination.expect("r", 1), "it runs already"
-    assert not source.expect("r", 1), "an old offer"
-    assert not source.assign("r", 0), "an old assignment"
+    assert not destination.expect("r", 1), "the request is running already"
+    assert not source.expect("r", 1), "an outdated handover"
+    assert not source.assign("r", 0), "an outdated assignment"
 
 
-def test_an_answer_to_a_former_claim_says_nothing_of_this_one() -> None:
+def test_an_answer_to_an_earlier_claim_is_ignored() -> None:
     holds = HeldRequests()
     holds.expect("r", 1)
     holds.resolve_claim("r", 1, granted=True)
@@ -78,7 +78,7 @@ def test_an_answer_to_a_former_claim_says_nothing_of_this_one() -> None:
     assert holds.unresolved() == [("r", 2)]
 
 
-def test_what_was_given_up_is_remembered_within_bounds() -> None:
+def test_the_memory_of_ended_requests_is_bounded() -> None:
     holds = HeldRequests()
     for number in range(5_000):
         holds.assign(f"r{number}", 0)
@@ -105,8 +105,8 @@ class Answer(Struct, frozen=True):
     taken: bool
 
 
-class Letter(Struct, frozen=True):
-    """To or from one life of a worker."""
+class Message(Struct, frozen=True):
+    """Message to or from one incarnation of a worker."""
 
     worker: str
     incarnation: int
@@ -118,56 +118,56 @@ WORKERS = st.sampled_from(sorted(OTHER))
 
 
 class Fleet(RuleBasedStateMachine):
-    """One request, a frontend and two workers. Letters are lost, repeated and late, and workers die."""
+    """One request, a frontend and two workers. Messages are lost, repeated and late, and workers die."""
 
     def __init__(self) -> None:
         super().__init__()
         self.owners = RequestOwners()
         self.holds = {name: HeldRequests() for name in OTHER}
         self.lives = dict.fromkeys(OTHER, 1)
-        self.letters: list[Letter] = []
+        self.messages: list[Message] = []
         self.suspected = False
-        """The frontend took a living worker for dead: that one may run on, and nobody listens to it."""
+        """True if the frontend took a living worker for dead: it may continue, but its output is ignored."""
         self.assign("a")
 
     def assign(self, worker: str) -> None:
         self.owners.assign("r", worker, self.lives[worker])
-        self.remind()
+        self.repeat_assignment()
 
-    def remind(self) -> None:
+    def repeat_assignment(self) -> None:
         owner = self.owners.owner("r")
         assert owner is not None
-        self.letters.append(Letter(owner.worker, owner.incarnation, Assign(owner.hop)))
+        self.messages.append(Message(owner.worker, owner.incarnation, Assign(owner.hop)))
 
     @rule(source=WORKERS)
     def hand_over(self, source: str) -> None:
         hop = self.holds[source].hand_over("r")
         if hop is not None:
-            self.letters.append(Letter(OTHER[source], self.lives[OTHER[source]], Offer(hop)))
+            self.messages.append(Message(OTHER[source], self.lives[OTHER[source]], Offer(hop)))
 
     @rule(worker=WORKERS)
     def claim(self, worker: str) -> None:
-        self.letters += [Letter(worker, self.lives[worker], Claim(hop)) for _, hop in self.holds[worker].unresolved()]
+        self.messages += [Message(worker, self.lives[worker], Claim(hop)) for _, hop in self.holds[worker].unresolved()]
 
     @rule()
     def assign_again(self) -> None:
-        self.remind()
+        self.repeat_assignment()
 
-    @precondition(lambda self: self.letters)
+    @precondition(lambda self: self.messages)
     @rule(data=st.data(), repeated=st.booleans())
     def arrive(self, data: st.DataObject, repeated: bool) -> None:  # noqa: FBT001 - drawn
-        place = data.draw(st.integers(0, len(self.letters) - 1))
-        letter = self.letters[place] if repeated else self.letters.pop(place)
+        place = data.draw(st.integers(0, len(self.messages) - 1))
+        letter = self.messages[place] if repeated else self.messages.pop(place)
         self.read(letter)
 
-    @precondition(lambda self: self.letters)
+    @precondition(lambda self: self.messages)
     @rule(data=st.data())
     def lose(self, data: st.DataObject) -> None:
-        self.letters.pop(data.draw(st.integers(0, len(self.letters) - 1)))
+        self.messages.pop(data.draw(st.integers(0, len(self.messages) - 1)))
 
     @rule(worker=WORKERS)
     def die(self, worker: str) -> None:
-        """And start again, knowing nothing."""
+        """Restart a worker without its state."""
         self.lives[worker] += 1
         self.holds[worker] = HeldRequests()
 
@@ -187,13 +187,13 @@ class Fleet(RuleBasedStateMachine):
         owner = self.owners.owner("r")
         return owner is not None and self.lives[owner.worker] == owner.incarnation
 
-    def read(self, letter: Letter) -> None:
+    def read(self, letter: Message) -> None:
         says, holds = letter.says, self.holds[letter.worker]
         if isinstance(says, Claim):
             taken = self.owners.claim("r", letter.worker, letter.incarnation, says.hop)
-            self.letters.append(Letter(letter.worker, letter.incarnation, Answer(says.hop, taken)))
+            self.messages.append(Message(letter.worker, letter.incarnation, Answer(says.hop, taken)))
         elif letter.incarnation != self.lives[letter.worker]:
-            return  # to a life that is over
+            return  # to an earlier incarnation
         elif isinstance(says, Assign):
             holds.assign("r", says.hop)
         elif isinstance(says, Offer):
@@ -214,21 +214,23 @@ class Fleet(RuleBasedStateMachine):
         owner = self.owners.owner("r")
         assert owner is not None
         assert heard in ([], [owner.worker])
-        assert all(hop <= owner.hop for _, hop in running), "under a hop that nobody has claimed"
+        assert all(hop <= owner.hop for _, hop in running), "a worker runs it under a hop that was not claimed"
 
     def teardown(self) -> None:
-        """Once letters arrive, the request runs."""
+        """Deliver all messages; then the request must run."""
         for _ in range(3):
             if not self.owner_lives():
                 self.assign("a")
-            self.remind()
+            self.repeat_assignment()
             for worker in OTHER:
                 self.claim(worker)
-            while self.letters:
-                self.read(self.letters.pop(0))
+            while self.messages:
+                self.read(self.messages.pop(0))
         self.never_two_owners()
         assert [hop for _, hop in self.running() if self.owners.accepts("r", hop)], "the request is lost"
-        assert not [claims for holds in self.holds.values() if (claims := holds.unresolved())], "in doubt for ever"
+        assert not [claims for holds in self.holds.values() if (claims := holds.unresolved())], (
+            "the request stays without an owner"
+        )
 
 
 Fleet.TestCase.settings = settings(max_examples=300, stateful_step_count=40)

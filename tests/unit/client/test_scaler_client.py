@@ -1,4 +1,4 @@
-"""The scaler client against a bus in memory: what is handed out, and what is answered."""
+"""Scaler client on a bus in memory: the decisions that it returns, and its answers."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -22,7 +22,7 @@ SUBJECTS = Subjects("loadline")
 
 
 class Agent:
-    """The other end: announces, and reads the answers."""
+    """Agent's side of the bus: announces decisions and reads the answers."""
 
     def __init__(self) -> None:
         self.bus = MemoryBus()
@@ -55,7 +55,7 @@ async def entered(*models: str) -> AsyncIterator[tuple[Agent, ScalerClient]]:
         yield agent, scaler
 
 
-def test_hands_out_targets_and_answers() -> None:
+def test_a_decision_is_returned_and_answered() -> None:
     async def scenario() -> None:
         async with entered() as (agent, scaler):
             wanted = PoolTarget("p", "decode", 3, 2, (Victim("v", 1),))
@@ -74,7 +74,7 @@ def test_hands_out_targets_and_answers() -> None:
     asyncio.run(scenario())
 
 
-def test_a_repetition_is_answered_again_and_not_handed_out() -> None:
+def test_a_repeated_decision_is_answered_again_and_not_returned() -> None:
     async def scenario() -> None:
         async with entered() as (agent, scaler):
             await agent.announce(decision(1, 1))
@@ -89,7 +89,7 @@ def test_a_repetition_is_answered_again_and_not_handed_out() -> None:
     asyncio.run(scenario())
 
 
-def test_a_repetition_that_was_not_answered_yet_is_not_answered_with_an_older_answer() -> None:
+def test_a_repeated_decision_gets_no_answer_of_an_earlier_decision() -> None:
     async def scenario() -> None:
         async with entered() as (agent, scaler):
             await agent.announce(decision(1, 1))
@@ -103,7 +103,7 @@ def test_a_repetition_that_was_not_answered_yet_is_not_answered_with_an_older_an
     asyncio.run(scenario())
 
 
-def test_an_answer_that_was_lost_is_given_with_the_next_repetition() -> None:
+def test_a_lost_answer_is_repeated_at_the_next_announcement() -> None:
     async def scenario() -> None:
         async with entered() as (agent, scaler):
             await agent.announce(decision(1, 1))
@@ -132,11 +132,11 @@ def test_stale_and_expired_are_refused() -> None:
     asyncio.run(scenario())
 
 
-def test_what_expires_while_it_waits_is_refused_when_its_turn_comes() -> None:
+def test_a_decision_that_expires_in_the_queue_is_refused() -> None:
     async def scenario() -> None:
         async with entered("m", "n") as (agent, scaler):
             await agent.announce(decision(1, 1))
-            # A repetition brings the expiry nearer.
+            # A repeated announcement has an earlier expiry.
             await agent.announce(decision(1, 1, ttl_ms=1))
             await until(lambda: scaler._waiting["m"].expired, "expiry")
             await agent.announce(decision(1, 1, model="n"))
@@ -146,7 +146,7 @@ def test_what_expires_while_it_waits_is_refused_when_its_turn_comes() -> None:
     asyncio.run(scenario())
 
 
-def test_only_the_newest_waits_and_models_take_turns() -> None:
+def test_only_the_newest_decision_of_a_model_waits_and_models_take_turns() -> None:
     async def scenario() -> None:
         async with entered("m", "n") as (agent, scaler):
             for sequence in range(1, 1_000):
@@ -159,7 +159,7 @@ def test_only_the_newest_waits_and_models_take_turns() -> None:
     asyncio.run(scenario())
 
 
-def test_an_answer_to_what_is_no_longer_newest_is_dropped() -> None:
+def test_an_answer_to_an_outdated_decision_is_dropped() -> None:
     async def scenario() -> None:
         async with entered() as (agent, scaler):
             await agent.announce(decision(1, 1))
@@ -172,7 +172,7 @@ def test_an_answer_to_what_is_no_longer_newest_is_dropped() -> None:
     asyncio.run(scenario())
 
 
-def test_rubbish_is_counted_and_changes_nothing() -> None:
+def test_invalid_messages_are_counted_and_ignored() -> None:
     async def scenario() -> None:
         async with entered() as (agent, scaler):
             await agent.bus.publish(SUBJECTS.decision("m"), b"\xff\x00{")
@@ -187,7 +187,7 @@ def test_rubbish_is_counted_and_changes_nothing() -> None:
     asyncio.run(scenario())
 
 
-def test_drained_knows_the_incarnation_and_wakes_whoever_waits() -> None:
+def test_a_drain_report_of_the_incarnation_ends_the_wait() -> None:
     async def scenario() -> None:
         async with entered() as (agent, scaler):
             waits = [asyncio.create_task(scaler.wait_drained("m", "p", "w", 60, incarnation=5)) for _ in range(2)]
@@ -204,7 +204,7 @@ def test_drained_knows_the_incarnation_and_wakes_whoever_waits() -> None:
     asyncio.run(scenario())
 
 
-def test_a_drain_report_of_another_pool_or_of_an_incarnation_to_come_is_not_believed() -> None:
+def test_drain_reports_of_another_pool_or_a_later_incarnation_are_ignored() -> None:
     async def scenario() -> None:
         async with entered() as (agent, scaler):
             forged = encode(DrainReport("m", "other", "w", 1))
@@ -214,7 +214,7 @@ def test_a_drain_report_of_another_pool_or_of_an_incarnation_to_come_is_not_beli
             assert not scaler.drained("m", "p", "w")
             assert scaler.ignored == 2
             await agent.bus.publish(SUBJECTS.by_name("drained", "w"), encode(DrainReport("m", "p", "w", 1)))
-            assert scaler.drained("m", "p", "w", incarnation=1), "the former subject is read too"
+            assert scaler.drained("m", "p", "w", incarnation=1), "the earlier subject is read as well"
 
     asyncio.run(scenario())
 
@@ -233,7 +233,7 @@ def test_the_memory_of_drained_workers_is_bounded() -> None:
 
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3), st.booleans()), max_size=30))
-def test_whatever_the_order_what_is_handed_out_only_rises(steps: list[tuple[int, int, bool]]) -> None:
+def test_returned_decisions_only_rise_for_any_order_of_announcements(steps: list[tuple[int, int, bool]]) -> None:
     async def scenario() -> None:
         handed_out = []
         async with entered() as (agent, scaler):
@@ -248,7 +248,7 @@ def test_whatever_the_order_what_is_handed_out_only_rises(steps: list[tuple[int,
     asyncio.run(scenario())
 
 
-def test_asks_for_what_stands_until_a_leader_takes_the_question() -> None:
+def test_current_decisions_are_requested_until_a_leader_answers() -> None:
     async def scenario() -> None:
         agent, asked = Agent(), []
 

@@ -1,4 +1,4 @@
-"""Which announcements a scaler may obey."""
+"""Fence of a scaler: the announcements that it may apply."""
 
 import pytest
 from hypothesis import given
@@ -18,13 +18,13 @@ from tests.support.decisions import decision
         ((1, 9), Freshness.STALE),
     ],
 )
-def test_compared_by_epoch_then_sequence(then: tuple[int, int], verdict: Freshness) -> None:
+def test_decisions_are_compared_by_epoch_then_sequence(then: tuple[int, int], verdict: Freshness) -> None:
     fence = DecisionFence()
     assert fence.classify(decision(2, 5)) is Freshness.NEW
     assert fence.classify(decision(*then)) is verdict
 
 
-def test_models_are_independent() -> None:
+def test_models_have_independent_fences() -> None:
     fence = DecisionFence()
     fence.classify(decision(9, 9, model="a"))
     assert fence.classify(decision(1, 1, model="b")) is Freshness.NEW
@@ -37,7 +37,7 @@ def test_an_expired_decision_still_raises_the_fence() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), max_size=40))
-def test_what_is_new_only_ever_rises(numbers: list[tuple[int, int]]) -> None:
+def test_accepted_decisions_only_rise(numbers: list[tuple[int, int]]) -> None:
     fence = DecisionFence()
     obeyed = [number for number in numbers if fence.classify(decision(*number)) is Freshness.NEW]
     assert obeyed == sorted(set(obeyed))

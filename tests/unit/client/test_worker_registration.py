@@ -1,4 +1,4 @@
-"""The key of a worker in the store: replaced workers, and keys that somebody else removes or overwrites."""
+"""Key of a worker in the store: replaced workers, and keys that other clients remove or overwrite."""
 
 import asyncio
 
@@ -16,7 +16,7 @@ LATER = encode(WorkerRecord("m", "p", "w", "decode", INCARNATION + 1))
 
 
 def registered(made: WorkerClientHarness, value: bytes) -> StoreEntry:
-    """Another worker of the same name registers, as if this one had been frozen for a while."""
+    """Register another worker of the same name, as if this one had been frozen for a while."""
     made.store.server.commit([], [Write(KEY, value, made.store.server.grant(10))])
     assert made.held is not None
     return made.held
@@ -24,7 +24,7 @@ def registered(made: WorkerClientHarness, value: bytes) -> StoreEntry:
 
 @pytest.mark.parametrize("told", [True, False])
 @pytest.mark.parametrize("lease_lost", [True, False])
-def test_a_worker_that_was_replaced_leaves_the_key_to_its_replacement_and_ends(
+def test_a_replaced_worker_ends_without_touching_the_key(
     lease_lost: bool,  # noqa: FBT001
     told: bool,  # noqa: FBT001
 ) -> None:
@@ -52,7 +52,7 @@ def test_a_worker_that_was_replaced_leaves_the_key_to_its_replacement_and_ends(
     asyncio.run(scenario())
 
 
-def test_a_worker_that_drains_finishes_although_it_was_replaced() -> None:
+def test_a_draining_worker_finishes_although_it_was_replaced() -> None:
     async def scenario() -> None:
         made = WorkerClientHarness("prefill", IDLE)
         async with asyncio.timeout(60), made.worker:
@@ -88,7 +88,7 @@ def test_an_error_of_the_engine_is_raised_although_the_worker_was_replaced() -> 
 
 
 @pytest.mark.parametrize("writes", [[None], [b"rubbish"], [LATER, None]])
-def test_a_key_that_somebody_else_removed_or_overwrote_is_written_again(writes: list[bytes | None]) -> None:
+def test_a_key_that_another_client_removed_or_overwrote_is_written_again(writes: list[bytes | None]) -> None:
     async def scenario() -> None:
         async with harness() as made:
             await made.worker.ready()
@@ -128,7 +128,7 @@ def test_a_renewal_that_finds_its_key_writes_nothing() -> None:
 
 
 @pytest.mark.parametrize("value", [encode(WorkerRecord("m", "p", "w", "decode", INCARNATION - 1)), b"rubbish"])
-def test_what_an_earlier_life_left_behind_is_replaced(value: bytes) -> None:
+def test_the_key_of_an_earlier_incarnation_is_replaced(value: bytes) -> None:
     async def scenario() -> None:
         made = WorkerClientHarness("decode", IDLE)
         before = registered(made, value)

@@ -1,4 +1,4 @@
-"""Decisions stay decodable: victims are bounded, and a decision that nobody could decode is never committed."""
+"""Size of decisions: victims are bounded, and a decision that is too large to decode is never committed."""
 
 import asyncio
 
@@ -55,7 +55,7 @@ def committed(decision: Decision) -> tuple[AnyEvent, list[bytes]]:
 
 
 @pytest.mark.parametrize("decision", [with_victims(10_001), with_victims(3_000, "w" * 90), replace(DECISION, model="")])
-def test_a_decision_that_nobody_could_decode_is_refused_instead_of_committed(decision: Decision) -> None:
+def test_a_decision_that_is_too_large_to_decode_is_not_committed(decision: Decision) -> None:
     answer, stored = committed(decision)
     assert isinstance(answer, CommitRefused)
     assert not answer.fenced

@@ -58,7 +58,7 @@ def drains(effects: list[AnyEffect]) -> list[str]:
 
 
 def test_every_event_has_a_handler() -> None:
-    by_the_controller = {SettingsChanged}  # it has the planners, which follow too
+    by_the_controller = {SettingsChanged}  # the controller itself handles it, since planners change as well
     assert HANDLERS.keys() | by_the_controller == set(get_args(AnyEvent))
 
 
@@ -75,7 +75,7 @@ def test_a_commit_confirmed_after_resigning_drains_no_worker(harness: Controller
     harness.lose_lease()
     assert drains(harness.handle(DecisionCommitted(decision.decision_id, "m", 90))) == []
     assert harness.controller.state.drains.open == {}
-    assert harness.controller.state.fleet.models["m"].pools["decode"].ready == 2, "whoever leads takes it out"
+    assert harness.controller.state.fleet.models["m"].pools["decode"].ready == 2, "the next leader removes the worker"
     assert drains(harness.become_leader(StoredDecision(decision, 90))) == [victim]
 
 
@@ -93,7 +93,7 @@ def test_victims_that_register_after_the_read_of_decisions_are_drained() -> None
     assert drains(late.handle(RegistryRead(registry))) == [victim]
 
 
-def test_an_ordered_drain_ends_with_the_leadership_before_the_read_of_decisions() -> None:
+def test_a_requested_drain_ends_with_the_term_before_the_read_of_decisions() -> None:
     harness = ControllerHarness()
     harness.handle(BusConnectionChanged(connected=True), RegistryRead([]))
     harness.register("a")
@@ -161,7 +161,9 @@ def test_a_commit_of_an_earlier_term_delays_no_decision(harness: ControllerHarne
     decision = harness.commit_of(harness.advance(31))
     harness.lose_lease()
     harness.become_leader()
-    assert harness.handle(CommitUnknown(decision.decision_id, "m")) == [], "its epoch is over: it can not land any more"
+    assert harness.handle(CommitUnknown(decision.decision_id, "m")) == [], (
+        "its epoch has ended, so it cannot be committed any more"
+    )
     assert commits(harness.advance(40)) == 1
 
 
@@ -183,9 +185,9 @@ def commits(effects: list[AnyEffect]) -> int:
 def test_a_model_has_at_most_one_uncommitted_decision(harness: ControllerHarness) -> None:
     harness.kv["m"] = 1.0
     decision = harness.commit_of(harness.advance(31))
-    assert commits(harness.advance(40)) == 0, "its outcome is not known yet"
+    assert commits(harness.advance(40)) == 0, "the result of the commit is unknown"
     harness.handle(CommitUnknown(decision.decision_id, "m"))
-    assert commits(harness.advance(40)) == 0, "nor now"
+    assert commits(harness.advance(40)) == 0, "still unknown"
 
 
 def test_a_stopping_agent_starts_no_decision(harness: ControllerHarness) -> None:
@@ -193,7 +195,7 @@ def test_a_stopping_agent_starts_no_decision(harness: ControllerHarness) -> None
     harness.commit_of(harness.advance(31))
     harness.handle(ShutdownRequested())
     harness.kv["n"] = 1.0
-    assert commits(harness.advance(40)) == 0, "another model would grow, but its commit could not be waited for"
+    assert commits(harness.advance(40)) == 0, "a second commit would delay the shutdown"
     assert harness.controller.leading
 
 
@@ -218,9 +220,9 @@ def test_no_decision_before_the_registry_was_read() -> None:
     harness = ControllerHarness()
     harness.handle(BusConnectionChanged(connected=True))
     harness.become_leader()
-    assert commits(harness.advance(60)) == 0, "an empty fleet would be one that nobody has told of"
+    assert commits(harness.advance(60)) == 0, "the registry was not read, so the fleet only looks empty"
     harness.handle(RegistryRead([]))
-    assert commits(harness.advance(6)) == 2, "now it is known to be below its minimum"
+    assert commits(harness.advance(6)) == 2, "the fleet is known to be below its minimum"
 
 
 def test_no_commit_after_the_deadline_of_the_lease(harness: ControllerHarness) -> None:
@@ -244,7 +246,7 @@ def test_after_a_takeover_a_shrink_waits_for_the_warm_up() -> None:
     harness.kv["m"] = 0.1
     harness.advance(40)
     harness.become_leader()
-    assert commits(harness.advance(19)) == 0, "it had data all the time, but leads since this moment"
+    assert commits(harness.advance(19)) == 0, "the agent had data before, but leads only since now"
     assert commits(harness.advance(2)) == 1
 
 
@@ -253,7 +255,7 @@ def test_a_fenced_commit_is_followed_by_a_read(harness: ControllerHarness) -> No
     decision = harness.commit_of(harness.advance(31))
     effects = harness.handle(CommitRefused(decision.decision_id, "m", fenced=True))
     assert [type(e) for e in effects] == [RaiseAlarm, ReadDecisions]
-    assert harness.advance(31)[:1] == [], "nothing is decided until it was read"
+    assert harness.advance(31)[:1] == [], "no decision before the decisions were read"
 
 
 def test_a_stop_waits_for_the_pending_commit(harness: ControllerHarness) -> None:

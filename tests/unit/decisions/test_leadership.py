@@ -77,24 +77,26 @@ def test_a_leader_that_writes_its_key_is_not_deposed() -> None:
 def test_a_key_that_was_not_written_for_ttl_and_margin_is_removed_at_the_revision_that_was_seen() -> None:
     leadership = follower()
     leadership.leader_changed(heartbeat(41), T0)
-    leadership.leader_changed(heartbeat(41), T0 + 9_000)  # a snapshot after a gap: it was not written again
+    leadership.leader_changed(heartbeat(41), T0 + 9_000)  # a snapshot after a gap: the key was not written again
     assert leadership.tick(T0 + 11_999) == []
     assert leadership.tick(T0 + 12_000) == [Campaign("all", 10, T0 + 12_000, depose=41)]
-    # It was written after all, and the removal was refused: the agent waits for the new revision to age.
+    # The key was written meanwhile, so the removal was refused; the agent waits again from the new revision.
     leadership.lost_campaign("other", 42, T0 + 12_100)
     assert leadership.next_wake() == T0 + 24_100
     assert leadership.tick(T0 + 24_100) == [Campaign("all", 10, T0 + 24_100, depose=42)]
 
 
-def test_a_store_that_does_not_answer_is_asked_again_without_haste() -> None:
+def test_campaigns_at_an_unreachable_store_keep_the_retry_interval() -> None:
     leadership = follower()
     leadership.leader_changed(heartbeat(41), T0)
     leadership.tick(T0 + 12_000)
     leadership.lost_campaign("", 0, T0 + 14_000)
     assert leadership.tick(T0 + 14_499) == []
-    assert leadership.tick(T0 + 14_500) == [Campaign("all", 10, T0 + 14_500)], "nobody is known to lead"
+    assert leadership.tick(T0 + 14_500) == [Campaign("all", 10, T0 + 14_500)], "no leader is known"
     leadership.lost_campaign("other", 41, T0 + 14_600)
-    assert leadership.tick(T0 + 15_100) == [Campaign("all", 10, T0 + 15_100, depose=41)], "the key is as old as it was"
+    assert leadership.tick(T0 + 15_100) == [Campaign("all", 10, T0 + 15_100, depose=41)], (
+        "the key has not been written since"
+    )
 
 
 def test_an_agent_that_stepped_down_deposes_its_own_key_if_the_lease_outlives_it() -> None:
@@ -149,7 +151,7 @@ def test_the_lease_is_renewed_after_a_third_of_its_ttl() -> None:
     assert leadership.next_wake() == T0 + 3_333
     assert leadership.tick(T0 + 3_332) == []
     assert leadership.tick(T0 + 3_333) == [RenewLease("all", LEASE, T0 + 3_333, EPOCH)]
-    assert leadership.tick(T0 + 3_400) == [], "one at a time"
+    assert leadership.tick(T0 + 3_400) == [], "at most one renewal at a time"
     assert leadership.next_wake() == DEADLINE
     leadership.renewed(renewed(T0 + 3_333))
     assert leadership.deadline_ms == T0 + 3_333 + 8_000

@@ -33,7 +33,7 @@ def test_a_refused_scale_up_does_not_scale_down(harness: ControllerHarness) -> N
     del harness.workers["m", "b"]
     harness.handle(WorkerDeregistered("m", "decode", "b"))
     harness.handle(refusal(decision))
-    assert harness.desired() == 2, "one is away for a moment: there were two, and no rail allowed a shrink"
+    assert harness.desired() == 2, "one worker is missing for a moment; no guardrail allowed fewer than two"
 
 
 def test_a_repeated_refusal_changes_nothing(harness: ControllerHarness) -> None:

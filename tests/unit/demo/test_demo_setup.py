@@ -1,4 +1,4 @@
-"""The demo's configuration files are what agent and scaler read, and name the commands that start its processes."""
+"""Configuration files and commands of the demo, as agent, scaler and processes read them."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ def demo(folder: Path, mode: Mode) -> DemoSetup:
 
 
 @pytest.mark.parametrize("mode", ["disaggregated", "aggregated"])
-def test_the_agent_reads_its_file(tmp_path: Path, mode: Mode) -> None:
+def test_the_agent_configuration_is_valid(tmp_path: Path, mode: Mode) -> None:
     path = tmp_path / "loadline.toml"
     path.write_text(demo(tmp_path, mode).agent_config("agent-1"), "utf-8")
     read = config.load(path)
@@ -28,7 +28,7 @@ def test_the_agent_reads_its_file(tmp_path: Path, mode: Mode) -> None:
 
 
 @pytest.mark.parametrize("mode", ["disaggregated", "aggregated"])
-def test_the_scaler_reads_its_file_and_starts_workers_that_understand(tmp_path: Path, mode: Mode) -> None:
+def test_the_scaler_configuration_is_valid_and_starts_workers(tmp_path: Path, mode: Mode) -> None:
     path = tmp_path / "scaler.toml"
     path.write_text(demo(tmp_path, mode).scaler_config(), "utf-8")
     (model,) = local_config.read(path).models
@@ -41,7 +41,7 @@ def test_the_scaler_reads_its_file_and_starts_workers_that_understand(tmp_path: 
         assert (options.root, options.namespace, options.speed) == ("r", "n", 20.0)
 
 
-def test_the_gateway_understands_its_command(tmp_path: Path) -> None:
+def test_the_gateway_command_is_valid(tmp_path: Path) -> None:
     _, _, module, *arguments = demo(tmp_path, "aggregated").gateway_command("--repeat")
     assert module == "loadline.demo.gateway"
     options = gateway.parse_options(arguments)

@@ -20,14 +20,14 @@ def test_every_shape_is_tested() -> None:
 
 @pytest.mark.parametrize("index", range(len(PERIODS)))
 @pytest.mark.parametrize("shape", SHAPES)
-def test_a_shape_goes_between_from_and_to(shape: str, index: int) -> None:
+def test_a_shape_is_between_its_bounds(shape: str, index: int) -> None:
     expected = EXPECTED[shape][index]
     assert SHAPES[shape](PERIODS[index]) == pytest.approx(expected, abs=1e-6)
     value = shape_value(shape, PERIODS[index] * 60, 60, low=10, high=-10)
     assert value == pytest.approx(10 - 20 * expected, abs=1e-4)
 
 
-def test_samples_leave_out_what_is_not_said_and_are_bounded() -> None:
+def test_samples_omit_unset_fields_and_are_bounded() -> None:
     sample = sample_of(kv_usage_ratio=0.5, waiting_requests=None)
     assert sample.kv_usage_ratio == 0.5
     assert sample.waiting_requests is None
@@ -36,7 +36,7 @@ def test_samples_leave_out_what_is_not_said_and_are_bounded() -> None:
         sample_of(kv_usage_ratio=1.5)
 
 
-def test_flags_make_the_samples() -> None:
+def test_options_set_the_fields_of_samples() -> None:
     one = sampler(parser().parse_args(["sample", "--kv-usage", "0.95", "--waiting", "3"]))(7.0)
     assert (one.kv_usage_ratio, one.waiting_requests, one.running_requests) == (0.95, 3, None)
     flags = "shape ramp --field waiting --from 0 --to 10 --period 20 --kv-usage 0.5"
@@ -55,7 +55,7 @@ def test_a_shape_that_leaves_the_bounds_is_refused_before_it_starts() -> None:
 @pytest.mark.parametrize(
     "flags", ["", "shape", "shape square", "sample --hz 0", "sample --hz nan", "trace x --speed -1"]
 )
-def test_wrong_flags_are_refused(flags: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_options_are_refused(flags: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         parser().parse_args(flags.split())
     assert caught.value.code == 2

@@ -9,7 +9,7 @@ from loadline.errors import DataError
 from loadline.scalers.local_processes import Lifetime, Lifetimes
 
 
-def test_gpu_hours_are_virtual_and_count_every_gpu(tmp_path: Path) -> None:
+def test_gpu_hours_are_in_virtual_time_and_count_every_gpu(tmp_path: Path) -> None:
     path = tmp_path / "lifetimes.jsonl"
     assert gpu_hours(path, 20.0) == 0.0
     written = Lifetimes(path)
@@ -18,7 +18,7 @@ def test_gpu_hours_are_virtual_and_count_every_gpu(tmp_path: Path) -> None:
     assert gpu_hours(path, 20.0) == pytest.approx(2 * 180 / 3_600 * 20)
 
 
-def test_a_broken_line_is_named(tmp_path: Path) -> None:
+def test_an_invalid_line_is_reported_with_its_number(tmp_path: Path) -> None:
     path = tmp_path / "lifetimes.jsonl"
     path.write_text("{}\n", "utf-8")
     with pytest.raises(DataError, match="line 1"):

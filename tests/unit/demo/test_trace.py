@@ -1,4 +1,4 @@
-"""The demo's trace, and how the demo plays one."""
+"""Trace of the demo, and its replay."""
 
 import pytest
 
@@ -10,7 +10,7 @@ from loadline.traces import Arrival, Trace, read_trace
 THREE = Trace("three", [Arrival(0.0, 1, 1), Arrival(10.0, 2, 1), Arrival(20.0, 3, 1)], 20.0)
 
 
-def test_the_demo_trace_is_what_its_licence_file_says() -> None:
+def test_the_demo_trace_matches_its_licence_file() -> None:
     trace = read_trace(TRACE)
     assert trace.name == "azure2023_conv"
     assert trace.arrivals[0] == Arrival(0.0, 374, 44)
@@ -19,7 +19,7 @@ def test_the_demo_trace_is_what_its_licence_file_says() -> None:
     assert trace.arrivals == sorted(trace.arrivals, key=lambda one: one.arrival_s)
 
 
-def test_playing_starts_where_asked_and_can_go_on_for_ever() -> None:
+def test_a_replay_begins_at_the_start_time_and_can_repeat_for_ever() -> None:
     assert [(one.arrival_s, one.isl_tokens) for one in play(THREE, start_s=5.0)] == [(5.0, 2), (15.0, 3)]
     again = list(play(THREE, start_s=15.0, repeat=True, requests_max=5))
     assert [(one.arrival_s, one.isl_tokens) for one in again] == [(5, 3), (5, 1), (15, 2), (25, 3), (25, 1)]

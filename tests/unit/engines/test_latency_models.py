@@ -29,9 +29,9 @@ def num(value: float) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
 # -- the curve ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_curve_is_the_not_a_knot_spline_where_that_one_is_monotone() -> None:
+def test_a_curve_is_the_not_a_knot_spline_where_that_is_monotone() -> None:
     at = [0.0, 1.0, 3.0, 4.0, 6.0]
-    curve = MonotoneCurve(at, [x**3 + x for x in at])  # that spline meets every cubic
+    curve = MonotoneCurve(at, [x**3 + x for x in at])  # this spline reproduces every cubic
     places = np.linspace(0.0, 6.0, 61)
     assert curve(places) == pytest.approx(places**3 + places, rel=1e-12)
 
@@ -172,10 +172,10 @@ def test_the_best_throughput_of_a_linear_engine_computed_by_hand() -> None:
     assert best.tokens_per_s_per_gpu == pytest.approx(40 / 0.030)
     full = LINEAR.find_best_throughput_per_gpu(1_000.0, 1_000.0)
     assert full is not None
-    assert full.itl_ms == 10.0 + 0.5 * 64, "the largest batch"
+    assert full.itl_ms == 10.0 + 0.5 * 64, "limited by the batch"
     filled = LINEAR.find_best_throughput_per_gpu(1_000.0, 10_000.0)
     assert filled is not None
-    assert filled.itl_ms == 10.0 + 0.5 * 10, "the whole cache"
+    assert filled.itl_ms == 10.0 + 0.5 * 10, "limited by the cache"
     assert LINEAR.find_best_throughput_per_gpu(1_000.0, 200_000.0) is None, "a context that does not fit"
     flat = LinearDecode(LinearTimes(10.0, 0.0, 0.0, 0.1), 1e5, 64.0, gpus=2)
     best = flat.find_best_throughput_per_gpu(10.0, 100.0)

@@ -43,14 +43,14 @@ def test_a_steady_load_keeps_samples_of_other_loads() -> None:
     before = line.line
     fed(line, Line(0.05, 7.0), now=60_000, loads=(98, 102))
     line.refit(60_000)
-    assert line.line == before, "of 60 samples more, none says anything new"
+    assert line.line == before, "60 more samples at the same load add no information"
     alone = LearnedLine()
     fed(alone, Line(0.05, 7.0), loads=(98, 102))
     alone.refit(0)
     assert (alone.line, "nearly the same load" in alone.problem) == (None, True)
 
 
-def test_bad_samples_and_cold_starts_do_not_count() -> None:
+def test_invalid_samples_and_cold_starts_are_ignored() -> None:
     line = learned(Line(0.05, 7.0))
     before = known(line)
     for load, latency_ms in ((float("nan"), 9.0), (float("inf"), 9.0), (0.0, 9.0), (9.0, float("nan")), (9.0, -1.0)):
@@ -94,7 +94,7 @@ def test_a_small_change_is_ignored_and_a_larger_one_adopted() -> None:
     before = line.line
     fed(line, Line(0.0505, 7.07), noise=0.0)
     line.refit(0)
-    assert line.line is before, "what follows from it need not be reckoned anew"
+    assert line.line is before, "values derived from it need not be computed again"
     fed(line, Line(0.06, 8.4), noise=0.0)
     line.refit(0)
     assert known(line) == pytest.approx((8.4, 0.06), rel=0.01)

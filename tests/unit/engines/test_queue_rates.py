@@ -27,7 +27,9 @@ def test_the_role_determines_the_bound() -> None:
     # A full batch of 256 decodes in 35.6 ms, within 50 ms, so the wait for the batch is the bound.
     assert bounds == {"prefill": "ttft", "decode": "ttft", "aggregated": "itl"}
     assert max_engine_rate("decode", ENGINE, WORK, Targets(500.0, 30.0, attainment=0.95), 1).bound == "itl"
-    assert rate("aggregated") < min(rate("prefill"), rate("decode")), "it does both"
+    assert rate("aggregated") < min(rate("prefill"), rate("decode")), (
+        "an aggregated engine computes prompts and decodes"
+    )
     # One prompt takes 55 ms, and a batch of 256 decodes 200 tokens in 7.1 s: both are independent of the objectives.
     assert rate("prefill") < 1_000.0 / 55.0 * 1.1
     assert rate("decode") < 256 / (199 * 35.6) * 1_000.0
@@ -49,7 +51,7 @@ def test_more_load_needs_more_engines(role: Role) -> None:
 def test_prompts_share_the_engines_of_a_pool() -> None:
     lone, pooled = (rate("prefill", work=replace(WORK, requests_per_s=many)) for many in (1.0, 1_000.0))
     assert pooled > 1.1 * lone
-    assert rate("prefill", work=replace(WORK, requests_per_s=1_000.0), most=1) == lone, "there are no others"
+    assert rate("prefill", work=replace(WORK, requests_per_s=1_000.0), most=1) == lone, "the pool has no other engines"
 
 
 def test_the_number_of_engines_is_sufficient_and_not_excessive() -> None:

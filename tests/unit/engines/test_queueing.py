@@ -200,7 +200,7 @@ def test_constant_service_times_can_be_analysed() -> None:
 
 
 def test_without_prompts_there_is_no_prefill() -> None:
-    """Upstream subtracts gamma all the same, so its ITL is too low."""
+    """Upstream subtracts gamma nevertheless, so its ITL is too low."""
     queue = llama(isl=0.0)
     found = analyse(queue, 500.0 * queue.rate_max)
     assert found.prefill_ms == 0.0

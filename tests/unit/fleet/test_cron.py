@@ -39,7 +39,9 @@ def test_the_previous_and_the_next_match(text: str, last: str, following: str | 
     noon = minute("2024-03-09 12:30")  # a Saturday
     found = parse_cron(text)
     if text.startswith("30 12"):
-        assert at(found.previous(noon)) == "Sat 2024-03-09 12:30", "a match at the minute is the previous one"
+        assert at(found.previous(noon)) == "Sat 2024-03-09 12:30", (
+            "a match at the current minute counts as the previous one"
+        )
         noon -= 1
         assert at(found.next(noon)) == "Sat 2024-03-09 12:30"
         following = "Sat 2024-03-09 12:30"

@@ -266,7 +266,7 @@ def test_a_drained_worker_is_removed_with_its_key() -> None:
     assert (sorted(pool.workers), pool.draining_workers(), fleet.workers) == (["b"], 0, 1)
 
 
-# -- everything at once ------------------------------------------------------------------------------------------------
+# -- random events -----------------------------------------------------------------------------------------------------
 
 NAMES = ("a", "b", "c", "d")
 operations = st.one_of(

@@ -132,7 +132,7 @@ def test_auto_prefers_the_first_of_equal_predictors(monkeypatch: pytest.MonkeyPa
 def test_an_order_is_kept_until_it_is_due(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[int] = []
     chosen = arima._choose_order
-    chosen.cache_clear()  # other tests have asked too
+    chosen.cache_clear()  # other tests have filled the cache
 
     def counted(values: bytes) -> object:
         seen.append(len(values) // 8)
@@ -145,8 +145,8 @@ def test_an_order_is_kept_until_it_is_due(monkeypatch: pytest.MonkeyPatch) -> No
         answer = forecast(ForecastQuery(Series(values[:end], 1_000, end * 1_000), 2, knobs))
         assert answer is not None
         assert answer.fallback == ""
-    assert seen == [24] * 13  # of the newest points alone
-    assert chosen.cache_info().misses == 2  # at 48 and at 60
+    assert seen == [24] * 13  # of the newest points only
+    assert chosen.cache_info().misses == 2  # at 48 and at 60 points
 
 
 @pytest.mark.parametrize("predictor", ["kalman", "arima", "prophet"])

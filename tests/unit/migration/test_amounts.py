@@ -39,7 +39,7 @@ def asked(knobs: MigrationKnobs, hot: dict[str, Any], cold: dict[str, Any]) -> l
     return world.join("hot", **hot)
 
 
-def last_look(world: MigrationWorld) -> PolicyReport:
+def last_report(world: MigrationWorld) -> PolicyReport:
     """Return the last report of decode_load."""
     return world.controller.state.fleet.models["m"].migration.groups["decode"].reports["decode_load"]
 
@@ -70,7 +70,7 @@ def test_a_ratio_is_a_share_of_the_source() -> None:
     assert command.value == pytest.approx(0.15)
 
 
-def test_a_source_whose_record_lacks_its_capacity_is_asked_for_tokens() -> None:
+def test_a_source_of_unknown_capacity_gets_an_amount_in_tokens() -> None:
     world = MigrationWorld(replace(LOAD, req_select_rule="RATIO"))
     world.join("cold", 300, 1)
     (command,) = world.join("hot", 900, 9)
@@ -88,14 +88,14 @@ def test_a_share_of_an_unknown_capacity_becomes_tokens() -> None:
 def test_the_minimum_amount_does_not_reverse_the_gap() -> None:
     knobs = replace(LOAD, decode_load_threshold=0.0, req_select_value=1_024.0)
     (command,) = asked(knobs, {"used": 500, "running": 10}, {"used": 300})
-    assert command.value == 150.0  # they would be as far apart as before with 200, the other way round
+    assert command.value == 150.0  # moving 200 would reverse the gap
 
 
 def test_a_request_as_large_as_the_gap_stays() -> None:
     world = MigrationWorld(LOAD)
     world.join("cold", 0, 0)
     assert world.join("hot", 900, 1) == []
-    assert last_look(world).code is MigrationCode.GAP_TOO_SMALL
+    assert last_report(world).code is MigrationCode.GAP_TOO_SMALL
 
 
 def test_an_amount_is_bounded_by_the_room_of_the_destination() -> None:
@@ -130,7 +130,7 @@ def test_migrations_max_bounds_the_requests_of_a_model() -> None:
     second = world.join("hot2", 900, 9)
     assert [command.requests_max for command in (*first, *second)] == [3, 2]
     assert world.join("hot3", 900, 9) == []
-    assert last_look(world).code is MigrationCode.MIGRATIONS_MAX
+    assert last_report(world).code is MigrationCode.MIGRATIONS_MAX
 
 
 def test_a_request_that_completes_before_it_is_copied_stays() -> None:
@@ -139,10 +139,10 @@ def test_a_request_that_completes_before_it_is_copied_stays() -> None:
     world.handle(TrafficReported("m", "f", 1, sample))
     world.join("cold", 0)
     assert world.join("hot", 900, 9) == []  # 100 tokens take 1 s, and a request has 1 s left
-    look = last_look(world)
+    look = last_report(world)
     assert look.code is MigrationCode.FINISHES_SOONER
     assert "takes 1000 ms, and it completes in 1000 ms" in sentence(look.code, look.numbers)
-    assert world.handle(world.report("hot", 990, 99)) != []  # these are shorter
+    assert world.handle(world.report("hot", 990, 99)) != []  # these requests complete earlier
 
 
 @pytest.mark.parametrize(("left_ms", "commands"), [(1_500, 0), (10_000, 1)])
@@ -153,14 +153,14 @@ def test_nothing_migrates_if_a_pending_worker_is_soon_ready(left_ms: int, comman
     pool.requested_at_ms = [world.now + left_ms - 60_000]
     world.join("cold", 0)
     assert len(world.join("hot", 900, 9)) == commands
-    assert (last_look(world).code is MigrationCode.WORKER_SOON_READY) is not bool(commands)
+    assert (last_report(world).code is MigrationCode.WORKER_SOON_READY) is not bool(commands)
 
 
 def test_with_no_operation_reports_say_what_would_migrate() -> None:
     world = MigrationWorld(LOAD, advise=True)
     world.join("cold", 0)
     assert world.join("hot", 900, 9) == []
-    assert last_look(world).code is MigrationCode.ADVISED
+    assert last_report(world).code is MigrationCode.ADVISED
     assert world.controller.state.migration.in_flight.open == {}
 
 
@@ -176,11 +176,11 @@ def test_room_is_measured_by_decoding_requests() -> None:
     world = MigrationWorld(LOAD)
     world.join("cold", 480, 6)  # there are 320 tokens up to its threshold
     assert world.join("hot", 900, 2, waiting_requests=8, queued_prefill_tokens=80) == []
-    assert last_look(world).code is MigrationCode.NO_ROOM
-    assert last_look(world).numbers["tokens"] == 450.0
+    assert last_report(world).code is MigrationCode.NO_ROOM
+    assert last_report(world).numbers["tokens"] == 450.0
 
 
-def test_a_claim_of_any_number_of_requests_takes_little_memory() -> None:
+def test_an_absurd_number_of_requests_takes_little_memory() -> None:
     one = np.ones(1)
     view = SimpleNamespace(
         knobs=LOAD,

@@ -33,11 +33,11 @@ def join(world: MigrationWorld, name: str, running: int, tokens: int = 0, **more
     return world.join(name, tokens, running, kv_blocks_total=CACHE, **more)  # type: ignore[arg-type]  # of a sample
 
 
-def last_look(world: MigrationWorld) -> PolicyReport:
+def last_report(world: MigrationWorld) -> PolicyReport:
     return world.controller.state.fleet.models["m"].migration.groups["decode"].reports["binpacking_consolidation"]
 
 
-def two(few: int = 4, many: int = 100) -> MigrationWorld:
+def three_workers(few: int = 4, many: int = 100) -> MigrationWorld:
     """Return a worker with few requests, one with many, and one with none."""
     world = MigrationWorld(EMPTYING, tpot=LAW)
     join(world, "none", 0)
@@ -63,9 +63,9 @@ def test_a_slow_worker_sends_to_the_fullest_until_it_meets_its_objective() -> No
 
 
 def test_a_worker_is_emptied_into_the_fullest_after_a_delay() -> None:
-    world = two()
+    world = three_workers()
     assert world.advance(9_000) == []
-    assert last_look(world).code is MigrationCode.TOO_SOON
+    assert last_report(world).code is MigrationCode.TOO_SOON
     (command,) = world.advance(2_000)
     assert pairs([command]) == [("few", "many")]
     assert command.requests_max == 4
@@ -73,19 +73,19 @@ def test_a_worker_is_emptied_into_the_fullest_after_a_delay() -> None:
 
 @pytest.mark.parametrize(("few", "many"), [(4, 320), (200, 200)])
 def test_a_worker_is_not_emptied_if_its_requests_do_not_all_fit_elsewhere(few: int, many: int) -> None:
-    world = two(few, many)
+    world = three_workers(few, many)
     assert world.advance(60_000) == []
 
 
 def test_a_worker_with_unmovable_requests_is_not_emptied() -> None:
-    world = two()
+    world = three_workers()
     world.handle(world.load_report("few", unmovable_requests=1))
     assert world.advance(60_000) == []
-    assert last_look(world).code is MigrationCode.NOT_EMPTIED
+    assert last_report(world).code is MigrationCode.NOT_EMPTIED
 
 
 def test_the_delay_restarts_when_a_worker_could_not_be_emptied() -> None:
-    world = two()
+    world = three_workers()
     world.advance(8_000)
     world.handle(world.report("many", 320_000, 320))
     world.advance(1_000)
@@ -95,7 +95,7 @@ def test_the_delay_restarts_when_a_worker_could_not_be_emptied() -> None:
 
 
 def test_each_failed_round_doubles_the_delay() -> None:
-    world, asked_at_s = two(), list[int]()
+    world, asked_at_s = three_workers(), list[int]()
     began_ms = world.now
     while world.now - began_ms < 400_000:
         for command in world.advance(1_000):
@@ -103,9 +103,7 @@ def test_each_failed_round_doubles_the_delay() -> None:
             end(world, command, 4)
             world.handle(world.report("few", 0, 0), world.report("many", 104_000, 104))
             world.advance(1_000)
-            world.handle(
-                world.report("few", 4_000, 4), world.report("many", 100_000, 100)
-            )  # whoever routes has filled it
+            world.handle(world.report("few", 4_000, 4), world.report("many", 100_000, 100))  # the router has filled it
     gaps_s = [later - sooner for sooner, later in pairwise(asked_at_s)]
     assert gaps_s[0] >= 20
     assert len(gaps_s) >= 3
@@ -113,7 +111,7 @@ def test_each_failed_round_doubles_the_delay() -> None:
 
 
 def test_a_successful_round_resets_the_delay() -> None:
-    world = two()
+    world = three_workers()
     (command,) = world.advance(11_000)
     end(world, command, 4)
     world.handle(world.report("few", 0, 0), world.report("many", 104_000, 104))
@@ -149,17 +147,19 @@ def test_bin_packing_needs_times_per_token() -> None:
 
 
 def test_a_snapshot_holds_the_round() -> None:
-    world = two()
+    world = three_workers()
     world.advance(11_000)
     state = msgspec.json.decode(world.controller.snapshot())["state"]
     assert state["fleet"]["models"]["m"]["migration"]["groups"]["decode"]["consolidation"]["workers"] == ["few"]
 
 
 def test_requests_that_come_late_do_not_fail_a_round() -> None:
-    world = two(4, 240)
+    world = three_workers(4, 240)
     (command,) = world.advance(11_000)
     end(world, command, 4)
-    world.handle(world.report("few", 0, 0), world.report("many", 244_000, 244))  # which is too full to be emptied
+    world.handle(
+        world.report("few", 0, 0), world.report("many", 244_000, 244)
+    )  # the worker, which is too full to be emptied
     world.advance(60_000)
     world.handle(world.report("few", 4_000, 4))
     assert pairs(world.advance(12_000)) == [("few", "many")]

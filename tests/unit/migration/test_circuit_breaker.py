@@ -15,7 +15,7 @@ KNOBS = MigrationKnobs(
 )
 
 
-def ill() -> tuple[MigrationWorld, Migration]:
+def failed_worker() -> tuple[MigrationWorld, Migration]:
     """Return a world with a failed worker and the command to evacuate its only request."""
     world = MigrationWorld(KNOBS)
     world.join("ill", 10, 1)
@@ -29,7 +29,7 @@ def peer(world: MigrationWorld, name: str) -> MigrationPeer:
 
 
 def test_the_breaker_opens_for_twice_as_long_each_time() -> None:
-    world, command = ill()
+    world, command = failed_worker()
     waited_ms = []
     for _ in range(4):
         assert world.answer(command, accepted=None) == []
@@ -44,7 +44,7 @@ def test_the_breaker_opens_for_twice_as_long_each_time() -> None:
 
 
 def test_an_answer_closes_the_breaker() -> None:
-    world, command = ill()
+    world, command = failed_worker()
     world.answer(command, accepted=None)
     (again,) = world.advance(5_000)
     world.answer(again, accepted=False, requests=0, reason="no_slots")
@@ -54,14 +54,14 @@ def test_an_answer_closes_the_breaker() -> None:
 
 
 def test_an_open_breaker_does_not_delay_other_workers() -> None:
-    world, command = ill()
+    world, command = failed_worker()
     world.answer(command, accepted=None)
     world.join("worse", 10, 1)
     assert pairs(world.handle(world.load_report("worse", schedulable=False))) == [("worse", "a")]
 
 
 def test_a_worker_with_an_open_breaker_receives_nothing() -> None:
-    world, command = ill()
+    world, command = failed_worker()
     world.answer(command, accepted=None)
     world.handle(world.load_report("ill", schedulable=True))
     world.join("worse", 10, 1)
@@ -69,14 +69,14 @@ def test_a_worker_with_an_open_breaker_receives_nothing() -> None:
 
 
 def test_without_the_bus_no_breaker_opens() -> None:
-    world, command = ill()
+    world, command = failed_worker()
     world.handle(BusConnectionChanged(connected=False))
     world.answer(command, accepted=None)
     assert peer(world, "ill").failures == 0
 
 
 def test_a_destination_that_refused_is_excluded_until_its_next_report() -> None:
-    world, command = ill()
+    world, command = failed_worker()
     world.answer(command, requests=1, tokens=10)
     world.report_phase(command, "aborted", failed=1, reason="destination_refused")
     assert peer(world, "a").excluded
@@ -86,7 +86,7 @@ def test_a_destination_that_refused_is_excluded_until_its_next_report() -> None:
 
 
 def test_a_new_incarnation_has_a_closed_breaker() -> None:
-    world, command = ill()
+    world, command = failed_worker()
     world.answer(command, accepted=None)
     world.samples.pop("ill")
     world.now += 1
@@ -110,7 +110,7 @@ def test_unanswered_commands_of_one_round_count_once() -> None:
 
 
 def test_a_report_closes_the_breaker() -> None:
-    world, command = ill()
+    world, command = failed_worker()
     world.answer(command, accepted=None)
     world.report_phase(command, "admitted")
     assert (peer(world, "ill").failures, peer(world, "ill").breaker_open_until_ms) == (0, 0)

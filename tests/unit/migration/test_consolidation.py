@@ -27,7 +27,7 @@ def fleet(*requests: int) -> MigrationWorld:
     return world
 
 
-def obey(world: MigrationWorld, *commands: Migration) -> None:
+def complete_commands(world: MigrationWorld, *commands: Migration) -> None:
     """Complete all commands."""
     world.now += 100
     for command in commands:
@@ -60,21 +60,21 @@ def test_a_worker_that_is_assigned_requests_is_not_emptied() -> None:
 
 def test_migrated_requests_do_not_count_as_assigned() -> None:
     world = fleet(1, 1, 1, 1)
-    obey(world, *world.advance(AFTER_MS + 1_000))
+    complete_commands(world, *world.advance(AFTER_MS + 1_000))
     assert [world.samples[f"w{number}"].running_requests for number in range(4)] == [0, 2, 0, 2]
     assert pairs(world.advance(AFTER_MS + 2_000)) == [("w1", "w3")]
 
 
 def test_the_next_round_waits_until_workers_of_the_last_have_stayed_empty() -> None:
     world = fleet(1, 1, 1, 1)
-    obey(world, *world.advance(AFTER_MS + 1_000))
+    complete_commands(world, *world.advance(AFTER_MS + 1_000))
     assert world.advance(AFTER_MS - 1_000) == []
     assert len(world.advance(3_000)) == 1
 
 
 def test_a_failed_round_delays_the_next_one() -> None:
     world = fleet(2, FULLER)
-    obey(world, *world.advance(AFTER_MS + 1_000))
+    complete_commands(world, *world.advance(AFTER_MS + 1_000))
     world.now += 100
     world.handle(world.report("w0", 20, 2))
     assert world.advance(KNOBS.ttl_ms + AFTER_MS) == []

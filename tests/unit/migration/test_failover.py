@@ -183,7 +183,7 @@ def test_a_lost_lease_evacuates_the_rest_of_the_unit() -> None:
 def test_a_worker_that_still_reports_has_not_failed_with_its_lease() -> None:
     world = domain_world("instance-unit")
     world.deregister("a0")
-    assert world.advance(30_000) == []  # it reports on, as all do
+    assert world.advance(30_000) == []  # all workers continue to report
 
 
 def test_a_vanished_worker_is_forgotten_after_a_time_or_when_it_returns() -> None:
@@ -199,7 +199,7 @@ def test_a_vanished_worker_is_forgotten_after_a_time_or_when_it_returns() -> Non
     assert len(vanished) == 0
 
 
-def test_a_worker_that_left_in_order_has_not_failed() -> None:
+def test_a_worker_that_deregistered_has_not_failed() -> None:
     world = domain_world("instance-unit")
     world.handle(world.worker("a0", node="a", unit="0", data_parallel_size=2, state="draining"))
     world.deregister("a0")

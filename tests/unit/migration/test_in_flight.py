@@ -44,7 +44,7 @@ def test_no_migration_is_commanded_twice() -> None:
 
 def test_requests_in_flight_count_at_the_destination() -> None:
     world, _ = moved()
-    world.join("other", 300, 3)  # cold will have 400, so this is the emptiest now
+    world.join("other", 300, 3)  # cold will have 400 tokens, so this worker is the emptiest now
     assert pairs(world.handle(world.worker("hot2"), world.report("hot2", 800, 8))) == [("hot2", "other")]
 
 
@@ -75,7 +75,7 @@ def test_a_refusal_releases_both_and_excludes_the_source_until_its_next_report()
     assert outcomes(world) == {"decode_load:planned": 2, "decode_load:refused:no_slots": 1}
 
 
-def test_slots_are_occupied_by_requests_under_way() -> None:
+def test_migrating_requests_occupy_slots() -> None:
     world, command_id = moved()
     found = migration(world, command_id)
     assert found is not None
@@ -140,7 +140,7 @@ def test_an_ended_migration_counts_until_both_workers_have_reported() -> None:
     world.now += 100
     assert world.report_phase(found.command, "done", moved=4, tokens=400, requests=4) == []
     world.now += 100
-    assert world.handle(world.report("hot", 400, 4)) == []  # cold still says that it is empty
+    assert world.handle(world.report("hot", 400, 4)) == []  # cold still reports no load
     assert world.handle(world.report("cold", 400, 4)) == []
     world.now += ENDED_RETENTION_MS
     assert world.handle() == []

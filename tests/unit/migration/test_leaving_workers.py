@@ -25,7 +25,7 @@ def candidates(running: int, waiting: int, hops: int = 0) -> list[MigratableRequ
 
 
 def chosen(world: MigrationWorld, command: Migration, has: list[MigratableRequest]) -> int:
-    """Return how many requests the source selects for a command."""
+    """Return the number of requests that the source selects for a command."""
     fields = {name: getattr(command, name) for name in command.__struct_fields__}
     record = world.records[command.source.worker]
     reply = MigrationProgress(record, slots_out=64).answer(MigrateCommand(**fields, ttl_ms=1_000), has, 0)
@@ -103,7 +103,7 @@ def test_nothing_migrates_to_a_draining_worker() -> None:
     assert world.join("hot", 900, 9) == []
 
 
-def standing(world: MigrationWorld, *victims: Victim) -> None:
+def announce_victims(world: MigrationWorld, *victims: Victim) -> None:
     """Announce a decision with these victims."""
     state = world.controller.state
     targets = (PoolTarget("decode", "decode", 1, 2, victims),)
@@ -113,7 +113,7 @@ def standing(world: MigrationWorld, *victims: Victim) -> None:
 
 def test_a_victim_of_a_decision_receives_nothing_unlike_its_next_incarnation() -> None:
     world = MigrationWorld(LOAD)
-    standing(world, Victim("victim", 1))
+    announce_victims(world, Victim("victim", 1))
     world.join("victim", 0, 0)
     assert world.join("hot", 900, 9) == []
     world.handle(world.worker("victim", incarnation=2))

@@ -1,4 +1,4 @@
-"""Stalls: silence means nothing while the agent itself receives nothing."""
+"""Stalls of the agent: silence of workers does not count while the agent receives nothing."""
 
 from msgspec.structs import replace
 
@@ -28,13 +28,13 @@ def test_samples_that_stayed_the_same_without_the_bus_are_no_failure() -> None:
     hung = {
         source for source, _ in pairs(world.handle(*busy, *(world.load_report(f"w{number}") for number in range(3, 6))))
     }
-    assert hung == {"w3", "w4", "w5"}  # that have requests, and say the same for a whole minute
+    assert hung == {"w3", "w4", "w5"}  # with requests, and with the same samples for a minute
 
 
 def test_reports_that_arrive_late_after_a_stall_are_no_silence() -> None:
     world = fleet()
     world.advance(2_000)
-    world.now += 6_000  # nothing happens, and half of what was said comes in the next turn
+    world.now += 6_000  # no turns for a while; half of the delayed reports arrive in the next turn
     assert world.handle(*(world.load_report(f"w{number}") for number in range(4))) == []
     world.now += 10
     assert world.handle(world.load_report("w4")) == []
@@ -57,7 +57,7 @@ def test_a_vanished_worker_counts_only_after_the_bus_was_connected_long_enough()
         world.handle(world.worker(name, node=name[0]))
         world.handle(world.report(name, 10, 1))
     world.deregister("a0")
-    assert world.advance(10_000) == []  # it still reports
+    assert world.advance(10_000) == []  # the worker still reports
     world.handle(BusConnectionChanged(connected=False))
     world.now += 4_500
     world.handle(BusConnectionChanged(connected=True))

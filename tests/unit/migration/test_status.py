@@ -133,7 +133,7 @@ def test_outcomes_are_counted_with_their_reasons() -> None:
     assert said.requests == {}
     assert (said.silent, said.silent_workers) == (1, ("a",))
     world.now += KNOBS.breaker_ms
-    assert seen(world).silent == 0, "it is asked again"
+    assert seen(world).silent == 0, "the command is repeated"
 
 
 def test_the_lists_are_bounded_and_the_counts_are_not() -> None:

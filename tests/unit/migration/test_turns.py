@@ -25,7 +25,7 @@ LOAD = MigrationKnobs(
 )
 
 
-def test_a_report_is_acted_on_in_its_turn() -> None:
+def test_a_report_causes_commands_in_its_turn() -> None:
     world = MigrationWorld(LOAD)
     world.join("a", 400)
     world.join("b", 0)
@@ -93,7 +93,7 @@ def test_nothing_is_commanded_before_the_registry_was_read() -> None:
     assert pairs(world.handle(RegistryRead([event.worker for event in map(world.worker, ("a", "b"))]))) == [("a", "b")]
 
 
-def test_earlier_reports_are_acted_on_when_commands_are_allowed_again() -> None:
+def test_earlier_reports_cause_commands_once_these_are_allowed_again() -> None:
     world = MigrationWorld(LOAD)
     world.handle(PauseChanged("m", paused=True))
     world.join("a", 900, 5)
@@ -153,7 +153,7 @@ def test_peers_are_forgotten_with_their_workers() -> None:
     world = MigrationWorld(LOAD)
     for name in ("a", "b"):
         world.join(name)
-        world.handle(world.worker(name, incarnation=2))  # it has not reported in this life
+        world.handle(world.worker(name, incarnation=2))  # it has not reported in this incarnation
         world.deregister(name)
     assert world.controller.state.fleet.models["m"].migration.peers.known == {}
 

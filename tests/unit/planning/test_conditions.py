@@ -250,7 +250,7 @@ class TwoModels:
 
 def test_a_silent_model_keeps_its_counts_while_others_are_planned() -> None:
     fleet = TwoModels()
-    fleet.run(4, "loud", "mute")  # no decision yet: mute would shrink to one, but not in its warm-up
+    fleet.run(4, "loud", "mute")  # no decision yet: the model would shrink to one, but not during warm-up
     fleet.run(600, "loud")
     mute, loud = fleet.model("mute"), fleet.model("loud")
     assert loud.pools[0].desired > 2

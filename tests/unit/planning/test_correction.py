@@ -15,12 +15,12 @@ from loadline.core.vocabulary.events import TrafficReported
 from loadline.core.vocabulary.samples import TrafficSample
 from tests.support.fleet_harness import FleetHarness
 
-# ITL is 12 ms and 0.3 ms a request; a prompt of 500 tokens takes 30 ms.
+# ITL is 12 ms plus 0.3 ms per request; a prompt of 500 tokens takes 30 ms.
 LINEAR = LinearKnobs(12.0, 0.3, 20.0, 0.02, max_kv_tokens=4e6, max_batch_requests=1_000)
 INTERVAL_MS = 180_000
 RATE = 40
 ITL_MS = 60.0
-# 40 requests a second for 200 tokens of 60 ms are 480 at a time.
+# 40 requests/s with 200 tokens of 60 ms each are 480 concurrent requests.
 BATCH = RATE * 200 * ITL_MS / 1_000.0
 
 
@@ -76,7 +76,9 @@ def test_workers_of_different_engines_are_weighted_by_their_number() -> None:
     harness.world.pool("p2").engine = EngineProfile(linear=slow)
     harness.interval()
     harness.interval(ttft_ms=80.0)
-    assert harness.learned.prefill == pytest.approx((1.0 + 80.0 / 40.0) / 2.0), "three take 30 ms, and one 70"
+    assert harness.learned.prefill == pytest.approx((1.0 + 80.0 / 40.0) / 2.0), (
+        "three workers take 30 ms, and one takes 70 ms"
+    )
 
 
 def test_factors_are_limited_to_their_bounds() -> None:
@@ -91,7 +93,7 @@ def test_no_factor_changes_while_the_load_changes() -> None:
     harness.interval()
     harness.rate = RATE * 6 // 5
     harness.interval()
-    assert harness.learned.decode == 1.0, "a fifth more"
+    assert harness.learned.decode == 1.0, "the load rises by a fifth"
     harness.interval()
     assert harness.learned.decode != 1.0
 

@@ -65,7 +65,7 @@ def test_one_worker_suffices_exactly_while_the_wait_of_mm1_does() -> None:
 
 def test_without_an_attainment_the_mean_wait_counts() -> None:
     assert [workers_within(busy, 100.0, [(0.0, 1.0)], 0.0) for busy in (0.0, 0.2, 1.0, 1.1, 7.0)] == [0, 1, 1, 2, 7]
-    assert workers_within(5_000.4, 100.0, [(10.0, 1.0)], 0.95) == 5_001, "a few of so many do not matter"
+    assert workers_within(5_000.4, 100.0, [(10.0, 1.0)], 0.95) == 5_001, "a few waits hardly change the mean"
 
 
 @given(st.floats(0.01, 300.0), st.floats(1.0, 1e4), st.floats(0.0, 1e5), st.floats(0.01, 0.999))

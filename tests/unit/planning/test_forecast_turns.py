@@ -97,10 +97,10 @@ class BrokenPredictor(InlineFitter):
 
 
 class SilentLog(NullLog):
-    """Log that ignores exceptions too."""
+    """Log that discards exceptions."""
 
     def exception(self, event: str, **fields: Any) -> None:
-        """Go on."""
+        """Ignore the exception."""
 
 
 def test_a_failed_fit_is_answered_by_a_failure() -> None:

@@ -116,8 +116,8 @@ def test_without_free_gpus_opposite_steps_apply_together_or_not_at_all(
 @pytest.mark.parametrize(
     ("band", "expected"),
     [
-        (GpuBand(11, 11), (5, 3)),  # a fixed fleet: nobody gives for what cannot be had
-        (GpuBand(ceiling=11), (4, 3)),  # the floor allows it: one more, and the wide one fits
+        (GpuBand(11, 11), (5, 3)),  # a fixed fleet: no pool shrinks for a growth that cannot apply
+        (GpuBand(ceiling=11), (4, 3)),  # the floor allows it: one more free GPU, and the wide worker fits
         (GpuBand(ceiling=12), (4, 4)),
     ],
 )
@@ -182,7 +182,7 @@ def test_a_pool_below_its_minimum_grows_at_the_expense_of_others() -> None:
     assert (fitted.counts, fitted.code) == ((30, 34), ReasonCode.GPU_BUDGET_RECONCILE)
     assert fit_changes([PoolChange(1, 2, 4, replicas_min=3)], GpuBand(ceiling=12)).counts == (3,)
     assert fit_changes([PoolChange(9, 9, 1, replicas_max=4), PoolChange(2, 2, 1)], GpuBand(8)).counts == (4, 4), (
-        "and one above its most is cut"
+        "a pool above its maximum shrinks"
     )
 
 

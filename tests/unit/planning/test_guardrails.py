@@ -35,7 +35,7 @@ def test_shrink_is_limited_to_the_maximum_step(wanted: int, allowed: int, rails:
 
 def test_a_step_down_is_measured_from_existing_workers() -> None:
     harness = GuardrailHarness(A, step_down_max=1)
-    harness.pool("a").reset_desired(8, 0)  # four were asked for long ago and never came
+    harness.pool("a").reset_desired(8, 0)  # four workers were requested long ago and never registered
     assert harness.outcome(a=1) == ({"a": 3}, ["a:step_down"])
 
 
@@ -62,7 +62,7 @@ def test_without_data_pools_may_grow() -> None:
 
 def test_a_shrink_stops_at_the_highest_recommendation_of_the_window() -> None:
     harness = GuardrailHarness(A, stabilisation_ms=MINUTE_MS)
-    assert harness.outcome(a=3) == ({"a": 3}, []), "nothing else was proposed yet"
+    assert harness.outcome(a=3) == ({"a": 3}, []), "there was no other recommendation before"
     harness = GuardrailHarness(A, stabilisation_ms=MINUTE_MS)
     assert harness.outcome(a=3)[0] == {"a": 3}
     harness.now += 1_000
@@ -122,7 +122,7 @@ def test_shrinks_wait_for_the_warm_up_after_a_gap_in_the_data() -> None:
     harness = GuardrailHarness(A, warm_up_ms=MINUTE_MS)
     harness.apply()
     harness.now += 10 * MINUTE_MS
-    harness.apply()  # everybody went silent
+    harness.apply()  # all workers became silent
     harness.report("a")
     harness.apply()
     harness.now += MINUTE_MS - 1
@@ -132,13 +132,13 @@ def test_shrinks_wait_for_the_warm_up_after_a_gap_in_the_data() -> None:
     assert harness.outcome(a=3) == ({"a": 3}, [])
 
 
-# -- the stronger over the weaker --------------------------------------------------------------------------------------
+# -- precedence --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("knobs", "most", "wanted", "target", "strongest"),
     [
-        # A minimum and a budget are stronger than every reason to keep or to wait.
+        # A minimum and a budget override all guardrails that delay or prevent a change.
         ({"step_up_max": 1}, None, -1, 6, "replicas_min"),
         ({"cooldown_up_ms": MINUTE_MS}, None, 5, 6, "replicas_min"),
         ({"step_up_max": 1}, 4, 8, 4, "gpu_budget_guard_hold"),
@@ -187,7 +187,8 @@ def test_a_reason_has_the_wanted_and_the_allowed_count() -> None:
     assert reason.sentence() == "a: 8 limited to 6: the largest step up"
 
 
-# -- whatever is proposed ----------------------------------------------------------------------------------------------
+# -- random proposals
+# ---------------------------------------------------------------------------------------------------
 
 
 @st.composite
@@ -269,7 +270,7 @@ def test_any_proposal_respects_bounds_and_budget_and_shrinks_with_data_only(
 @given(tracks(), proposals)
 def test_guardrails_are_idempotent(harness: GuardrailHarness, proposed: dict[str, int]) -> None:
     first = harness.apply(**proposed)
-    # What is brought back is measured from what stands, and what waits for GPUs is not there to be proposed again.
+    # Restored growth is measured from the current target, and growth that waits for GPUs cannot be proposed again.
     codes = {reason.code for reason in first.limits}
     assume(not codes & {ReasonCode.GPU_BUDGET_RECONCILE, ReasonCode.GPU_BUDGET_MIN, ReasonCode.GPU_BUDGET_MAX})
     assert harness.apply(**first.targets).targets == first.targets
@@ -286,7 +287,7 @@ def test_every_change_of_a_proposal_has_a_reason(harness: GuardrailHarness, prop
         assert all(reason.sentence() for reason in said)
 
 
-# -- what a pool is kept to at the moment ------------------------------------------------------------------------------
+# -- temporary bounds -----------------------------------------------------------------------------------------------
 
 EMPTY = PoolKnobs("a", "decode", replicas_min=0)
 IDLE = Bound(ReasonCode.IDLE, maximum=0, numbers={"idle_ms": 1.0})

@@ -12,10 +12,10 @@ from tests.support.guardrail_harness import A, B, GuardrailHarness
         (14, {"a": 6}, {"a": 6, "b": 4}),  # 6 + 4 * 2
         (13, {"a": 6}, {"a": 5, "b": 4}),
         (14, {"b": 5}, {"a": 4, "b": 5}),
-        (13, {"b": 5}, {"a": 4, "b": 4}),  # half a worker is none
-        (13, {"a": 5, "b": 5}, {"a": 5, "b": 4}),  # the growth of the widest is cut first
+        (13, {"b": 5}, {"a": 4, "b": 4}),  # half a worker is rounded to none
+        (13, {"a": 5, "b": 5}, {"a": 5, "b": 4}),  # the growth of the pool with the widest workers is limited first
         (12, {"a": 5, "b": 5}, {"a": 4, "b": 4}),
-        (16, {"a": 8, "b": 6}, {"a": 8, "b": 4}),  # the narrowest first: most workers for the GPUs
+        (16, {"a": 8, "b": 6}, {"a": 8, "b": 4}),  # the narrowest workers first, so that most workers fit
         (14, {"a": 4, "b": 5}, {"a": 4, "b": 5}),
     ],
 )
@@ -71,7 +71,7 @@ def test_opposite_steps_apply_together_or_not_at_all() -> None:
     harness = GuardrailHarness(A, B).budget(12, gpus_min=12)
     assert harness.outcome(a=3, b=5) == ({"a": 4, "b": 4}, ["b:gpu_budget_guard_hold", "a:gpu_budget_guard_hold"])
     assert harness.outcome(a=2, b=5)[0] == {"a": 2, "b": 4}, (
-        "the shrink is first, and the growth follows when GPUs are free"
+        "the shrink comes first; the growth follows when GPUs are free"
     )
 
 
@@ -87,7 +87,7 @@ def test_the_minimum_budget_never_exceeds_the_maximum() -> None:
 def test_minimum_replicas_do_not_wait_for_draining_workers() -> None:
     harness = GuardrailHarness(A, standing=0).budget(2)
     harness.drain("a", 2)
-    assert harness.outcome() == ({"a": 1}, ["a:replicas_min"]), "bounds always hold"
+    assert harness.outcome() == ({"a": 1}, ["a:replicas_min"]), "replica bounds always apply"
 
 
 def test_the_minimum_budget_waits_for_the_gpus_of_draining_workers() -> None:

@@ -46,8 +46,8 @@ def test_quotients_are_rounded_as_if_exact() -> None:
     ("crew", "falling", "count"),
     [
         (PoolCapacity(CHEAP, ready=4), 14.0, 2),
-        (PoolCapacity(CHEAP, ready=3), 14.0, 3),  # one is on its way, and holds nothing yet
-        (PoolCapacity(CHEAP, ready=9), 14.0, 2),  # five are about to leave
+        (PoolCapacity(CHEAP, ready=3), 14.0, 3),  # one worker is pending and has no load yet
+        (PoolCapacity(CHEAP, ready=9), 14.0, 2),  # five workers are draining
         (PoolCapacity(CHEAP, ready=4, silent=True), 0.0, 4),
     ],
 )

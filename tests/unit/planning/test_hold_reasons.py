@@ -25,31 +25,33 @@ def _model(name: str, planner: str, keys: str, objectives: str, role: str = "agg
     return f'{head}[[models.pools]]\nname = "main"\nrole = "{role}"\nreplicas_max = 9\n{keys}\n'
 
 
-class SickAndSound:
-    """SickAndSound models with two workers each: ``sick`` as a test sets it up, and ``sound`` under rising traffic."""
+class HeldAndPlannedModels:
+    """Models with two workers each: ``held`` as a test sets it up, and ``planned`` under rising
+    traffic.
+    """
 
     def __init__(
         self, folder: Path, planner: str, *, keys: str = LINEAR, objectives: str = "{}", role: str = "aggregated"
     ) -> None:
         path = folder / "loadline.toml"
         path.write_text(
-            _model("sick", planner, keys, objectives, role) + _model("sound", planner, LINEAR, "{}"),
+            _model("held", planner, keys, objectives, role) + _model("planned", planner, LINEAR, "{}"),
             encoding="utf-8",
         )
         self.stepper = Stepper(settings(load(path, {})))
-        self.counts: dict[str, list[int]] = {"sick": [], "sound": []}
-        self.roles = {"sick": role, "sound": "aggregated"}
+        self.counts: dict[str, list[int]] = {"held": [], "planned": []}
+        self.roles = {"held": role, "planned": "aggregated"}
         self.said: dict[ReasonCode, str] = {}
-        """What was said of ``sick`` in its last hold."""
+        """Explanation of the last hold of ``held``."""
         self._second = 0
         self._gone: list[StepItem] = []
 
-    def run(self, seconds: int, sick: Callable[[int], Sample | None]) -> None:
-        """Run with this traffic of ``sick``; None: no reports."""
+    def run(self, seconds: int, held: Callable[[int], Sample | None]) -> None:
+        """Run with this traffic of ``held``; None: no reports."""
         for second in range(seconds):
             self._second += 1
             items = self._workers() if self._second == 1 else []
-            for name, sample in (("sick", sick(second)), ("sound", ARRIVALS | {"arrivals": 20 + self._second // 5})):
+            for name, sample in (("held", held(second)), ("planned", ARRIVALS | {"arrivals": 20 + self._second // 5})):
                 for worker in range(2):
                     items.append(self._load(name, worker))
                 if sample is not None:
@@ -64,7 +66,7 @@ class SickAndSound:
             for decision in answer.decisions:
                 self.counts[decision.model].append(decision.targets[0].replicas)
             for hold in answer.holds:
-                if hold.model == "sick":
+                if hold.model == "held":
                     self.said = {reason.code: reason.sentence for reason in hold.reasons}
 
     def _workers(self) -> list[StepItem]:
@@ -129,10 +131,10 @@ PLANNERS: Final = pytest.mark.parametrize("planner", ["throughput", "sla"])
 def test_an_impossible_profile_is_the_reason_of_a_hold(
     tmp_path: Path, planner: str, changed: dict[str, object], words: list[str]
 ) -> None:
-    two = SickAndSound(tmp_path, planner, keys=sweep(tmp_path, **changed))
+    two = HeldAndPlannedModels(tmp_path, planner, keys=sweep(tmp_path, **changed))
     two.run(200, busy)
-    assert two.counts["sick"] == []
-    assert max(two.counts["sound"]) > 2
+    assert two.counts["held"] == []
+    assert max(two.counts["planned"]) > 2
     assert all(word in two.said[ReasonCode.PROFILE_UNUSABLE] for word in words), two.said
 
 
@@ -156,18 +158,18 @@ def test_a_missing_or_unreadable_profile_is_the_reason_of_a_hold(
     tmp_path: Path, planner: str, keys: str, words: list[str]
 ) -> None:
     sweep(tmp_path)
-    two = SickAndSound(tmp_path, planner, keys=keys)
+    two = HeldAndPlannedModels(tmp_path, planner, keys=keys)
     two.run(200, busy)
-    assert two.counts["sick"] == []
-    assert max(two.counts["sound"]) > 2
+    assert two.counts["held"] == []
+    assert max(two.counts["planned"]) > 2
     assert all(word in two.said[ReasonCode.PROFILE_UNUSABLE] for word in words), two.said
 
 
 @PLANNERS
 def test_a_profile_with_two_points_suffices(tmp_path: Path, planner: str) -> None:
-    two = SickAndSound(tmp_path, planner, keys=sweep(tmp_path))
+    two = HeldAndPlannedModels(tmp_path, planner, keys=sweep(tmp_path))
     two.run(200, lambda _second: ARRIVALS | {"arrivals": 100})
-    assert max(two.counts["sick"]) > 2
+    assert max(two.counts["held"]) > 2
 
 
 @PLANNERS
@@ -175,20 +177,20 @@ def test_a_profile_with_two_points_suffices(tmp_path: Path, planner: str) -> Non
 def test_an_objective_below_the_best_latency_of_the_profile_is_reported(
     tmp_path: Path, planner: str, objectives: str
 ) -> None:
-    two = SickAndSound(tmp_path, planner, objectives=objectives)
+    two = HeldAndPlannedModels(tmp_path, planner, objectives=objectives)
     two.run(400, lambda _second: ARRIVALS | {"arrivals": 100})
-    assert two.counts["sick"] == []
-    assert max(two.counts["sound"]) > 2
+    assert two.counts["held"] == []
+    assert max(two.counts["planned"]) > 2
     assert "raise the objective or use faster engines" in two.said[ReasonCode.SLA_INFEASIBLE]
 
 
 @PLANNERS
 def test_without_any_traffic_report_pools_are_held(tmp_path: Path, planner: str) -> None:
     """The whole history is unknown, so that there is no forecast."""
-    two = SickAndSound(tmp_path, planner)
+    two = HeldAndPlannedModels(tmp_path, planner)
     two.run(800, silent)
-    assert two.counts["sick"] == []
-    assert max(two.counts["sound"]) > 2
+    assert two.counts["held"] == []
+    assert max(two.counts["planned"]) > 2
     assert "have a frontend report" in two.said[ReasonCode.TRAFFIC_UNKNOWN]
 
 
@@ -202,18 +204,18 @@ def test_without_any_traffic_report_pools_are_held(tmp_path: Path, planner: str)
     ],
 )
 def test_the_reason_names_the_missing_traffic_figure(tmp_path: Path, planner: str, said: Sample, words: str) -> None:
-    two = SickAndSound(tmp_path, planner)
+    two = HeldAndPlannedModels(tmp_path, planner)
     two.run(400, lambda _second: said)
-    assert two.counts["sick"] == []
+    assert two.counts["held"] == []
     assert words in two.said[ReasonCode.TRAFFIC_UNKNOWN]
 
 
 @PLANNERS
 @pytest.mark.parametrize("role", ["aggregated", "decode"])
 def test_a_kv_cache_below_one_request_is_reported(tmp_path: Path, planner: str, role: str) -> None:
-    two = SickAndSound(tmp_path, planner, keys=LINEAR.replace("1e6", "1"), role=role)
+    two = HeldAndPlannedModels(tmp_path, planner, keys=LINEAR.replace("1e6", "1"), role=role)
     two.run(200, busy)
-    assert two.counts["sick"] == []
+    assert two.counts["held"] == []
     assert ReasonCode.SLA_INFEASIBLE not in two.said
     assert (
         "holds 1100 tokens on average, more than the KV cache of a worker (1 tokens)"
@@ -224,31 +226,31 @@ def test_a_kv_cache_below_one_request_is_reported(tmp_path: Path, planner: str, 
 @PLANNERS
 def test_failing_requests_alone_size_no_pool(tmp_path: Path, planner: str) -> None:
     failing = {"arrivals": 20, "completed": 20, "isl_tokens": 0.0, "osl_tokens": 0.0}
-    two = SickAndSound(tmp_path, planner)
+    two = HeldAndPlannedModels(tmp_path, planner)
     two.run(300, lambda _second: failing)
-    assert two.counts["sick"] == []
+    assert two.counts["held"] == []
     assert ReasonCode.TRAFFIC_UNKNOWN in two.said
     two.run(400, lambda _second: ARRIVALS | {"arrivals": 100})
-    before = two.counts["sick"][-1]
+    before = two.counts["held"][-1]
     two.run(1_500, lambda _second: ARRIVALS | {"arrivals": 100, "completed": 100, "osl_tokens": 0.0})
-    assert two.counts["sick"][-1] == before, "output lengths are those of the past"
+    assert two.counts["held"][-1] == before, "output lengths are known from earlier requests"
 
 
 @pytest.mark.parametrize("before_s", [0, 400])
 def test_no_requests_are_a_load_of_0(tmp_path: Path, before_s: int) -> None:
-    two = SickAndSound(tmp_path, "throughput")
+    two = HeldAndPlannedModels(tmp_path, "throughput")
     two.run(before_s, lambda _second: ARRIVALS | {"arrivals": 10})
     two.run(800, idle)
-    assert two.counts["sick"] == [1], "the least, and lengths are not asked for"
+    assert two.counts["held"] == [1], "the minimum, which needs no lengths"
 
 
 @PLANNERS
 def test_a_gap_in_reports_is_not_idle_time(tmp_path: Path, planner: str) -> None:
-    two = SickAndSound(tmp_path, planner)
+    two = HeldAndPlannedModels(tmp_path, planner)
     two.run(600, lambda _second: ARRIVALS | {"arrivals": 60})
-    before = list(two.counts["sick"])
+    before = list(two.counts["held"])
     two.run(600, silent)
-    assert two.counts["sick"] == before, "three unknown intervals remove no worker"
+    assert two.counts["held"] == before, "three unknown intervals remove no worker"
     assert ReasonCode.TRAFFIC_UNKNOWN in two.said
     two.run(400, lambda _second: ARRIVALS | {"arrivals": 160})
-    assert len(two.counts["sick"]) > len(before), "and planning continues"
+    assert len(two.counts["held"]) > len(before), "and planning continues"

@@ -17,7 +17,7 @@ SYNC_MS = 15_000
 ASIDE = GuardrailKnobs(
     step_up_max=1_000_000, step_down_max=1_000_000, stabilisation_ms=0, cooldown_down_ms=0, warm_up_ms=0
 )
-"""The rails that a faithful baseline runs behind: none but the bounds."""
+"""Guardrails that never limit, as in the baseline: only replica bounds apply."""
 
 
 class HpaHarness(FleetHarness):
@@ -28,7 +28,7 @@ class HpaHarness(FleetHarness):
         self.planner = HpaPlanner(HpaKnobs(**knobs))  # type: ignore[arg-type]
         self.pool("p").reset_desired(workers if standing is None else standing, self.now)
 
-    def tell(self, values: Sequence[float | None], *, queue: bool = False) -> None:
+    def report_values(self, values: Sequence[float | None], *, queue: bool = False) -> None:
         """Report KV usage or waiting requests of each ready worker, without the other metric."""
         self.sequence += 1
         for worker, value in zip(self.pool("p").workers, values, strict=False):
@@ -36,18 +36,18 @@ class HpaHarness(FleetHarness):
                 kv, waiting = (None, int(value)) if queue else (value, None)
                 self.fleet.ingest(reported(worker, sample(self.sequence, kv, waiting, 0), pool="p"), self.now)
 
-    def look_on(self) -> Recommendation:
+    def evaluate(self) -> Recommendation:
         return self.planner.plan(self.refresh(), self.now)
 
     def sync(self, values: Sequence[float | None], *, queue: bool = False) -> int:
         """Return the count after the next sync, which is applied at once."""
         self.now += SYNC_MS
-        self.tell(values, queue=queue)
-        count = self.look_on().targets.get("p", self.pool("p").effective_target(self.now))
-        self.obey(count)
+        self.report_values(values, queue=queue)
+        count = self.evaluate().targets.get("p", self.pool("p").effective_target(self.now))
+        self.apply_target(count)
         return count
 
-    def obey(self, count: int) -> None:
+    def apply_target(self, count: int) -> None:
         pool = self.pool("p")
         pool.set_desired(count, self.now)
         while pool.ready > count:
@@ -59,7 +59,7 @@ class HpaHarness(FleetHarness):
         return self.sync([kv] * self.pool("p").ready)
 
 
-# -- what one metric asks for: ready workers' KV usage (None: silent), workers that have not come, target, count -------
+# -- one metric: KV usage of ready workers (None: silent), pending workers, target, count ------------------------------
 
 KV_CASES: dict[str, tuple[list[float | None], int, float, int]] = {
     "documented: twice the target doubles": ([1.0] * 4, 0, 0.5, 8),
@@ -130,7 +130,7 @@ def test_overdue_workers_count_as_pending() -> None:
 def test_running_and_waiting_prefills_count() -> None:
     harness = HpaHarness(2, "prefill", prefill_requests_target=2.0)
     harness.report("p", waiting=3, running=2)  # 7 in flight at two workers, the target is 2: ceil(7 / 2)
-    assert harness.look_on().targets == {"p": 4}
+    assert harness.evaluate().targets == {"p": 4}
 
 
 # -- several metrics ---------------------------------------------------------------------------------------------------
@@ -141,14 +141,14 @@ def test_running_and_waiting_prefills_count() -> None:
     [
         (0.9, 0, 6, ReasonCode.KV_USAGE_TARGET),  # 3.6 / 0.7, and 0 / 5
         (0.1, 40, 8, ReasonCode.WAITING_REQUESTS_TARGET),  # 0.4 / 0.7, and 40 / 5
-        (0.7, 0, 4, ReasonCode.WITHIN_TOLERANCE),  # what stands is a proposal like any other
-        (0.3, 10, 2, ReasonCode.KV_USAGE_TARGET),  # 1.2 / 0.7 and 10 / 5: of equals the first is named
+        (0.7, 0, 4, ReasonCode.WITHIN_TOLERANCE),  # the current count is a proposal like any other
+        (0.3, 10, 2, ReasonCode.KV_USAGE_TARGET),  # 1.2 / 0.7 and 10 / 5: of equal proposals, the first one is named
     ],
 )
 def test_the_highest_proposal_of_several_metrics_applies(kv: float, waiting: int, count: int, code: ReasonCode) -> None:
     harness = HpaHarness(4, "aggregated", down_stabilisation_ms=0)
     harness.report("p", kv, waiting)
-    recommendation = harness.look_on()
+    recommendation = harness.evaluate()
     assert recommendation.targets.get("p", 4) == count
     assert recommendation.reasons[0].code == code
 
@@ -158,8 +158,8 @@ def test_the_highest_proposal_of_several_metrics_applies(kv: float, waiting: int
 )
 def test_while_a_metric_is_unknown_others_only_scale_up(kv: float, count: int, code: ReasonCode) -> None:
     harness = HpaHarness(4, "aggregated", down_stabilisation_ms=0)
-    harness.tell([kv] * 4)
-    recommendation = harness.look_on()
+    harness.report_values([kv] * 4)
+    recommendation = harness.evaluate()
     assert recommendation.targets.get("p", 4) == count
     assert recommendation.reasons[0].code == code
 
@@ -172,7 +172,7 @@ def test_a_target_of_0_disables_its_metric() -> None:
 def test_without_any_known_metric_the_pool_is_held() -> None:
     harness = HpaHarness(4)
     harness.report_without_load("p")
-    recommendation = harness.look_on()
+    recommendation = harness.evaluate()
     assert (recommendation.targets, [r.code for r in recommendation.reasons]) == ({}, [ReasonCode.NO_DATA])
 
 
@@ -181,41 +181,43 @@ def test_without_any_known_metric_the_pool_is_held() -> None:
 
 def test_between_syncs_the_recommendation_is_repeated() -> None:
     harness = HpaHarness(4)
-    harness.tell([1.0] * 4)
-    assert harness.look_on().targets == {"p": 6}
+    harness.report_values([1.0] * 4)
+    assert harness.evaluate().targets == {"p": 6}
     for _ in range(14):
         harness.now += 1_000
         assert harness.planner.next_wake() == harness.now
-        harness.tell([0.7] * 4)
-        assert harness.look_on().targets == {"p": 6}
+        harness.report_values([0.7] * 4)
+        assert harness.evaluate().targets == {"p": 6}
     harness.now += 1_000
     assert harness.planner.next_wake() == harness.now
-    harness.tell([0.7] * 4)
-    assert harness.look_on().targets == {}
+    harness.report_values([0.7] * 4)
+    assert harness.evaluate().targets == {}
 
 
 def test_a_recommendation_is_discarded_when_the_data_ends() -> None:
     harness = HpaHarness(4)
-    harness.tell([1.0] * 4)
-    assert harness.look_on().targets == {"p": 6}
+    harness.report_values([1.0] * 4)
+    assert harness.evaluate().targets == {"p": 6}
     harness.now += harness.fleet.knobs.stale_after_ms + 1
-    recommendation = harness.look_on()
+    recommendation = harness.evaluate()
     assert (recommendation.targets, [r.code for r in recommendation.reasons]) == ({}, [ReasonCode.NO_DATA])
 
 
 def test_no_change_does_not_undo_changes_from_outside() -> None:
     harness = HpaHarness(4)
-    harness.tell([0.7] * 4)
-    assert harness.look_on().targets == {}
+    harness.report_values([0.7] * 4)
+    assert harness.evaluate().targets == {}
     harness.now += 1_000
     harness.pool("p").set_desired(6, harness.now)
-    assert harness.look_on().targets == {}
+    assert harness.evaluate().targets == {}
 
 
 def test_a_scale_down_takes_the_highest_recommendation_of_the_window() -> None:
     harness = HpaHarness(10)
     assert harness.level(0.7) == 10
-    for _ in range(19):  # the window is 300 s: at the twentieth sync the 10 is 300 s old, and has left
+    for _ in range(
+        19
+    ):  # the window is 300 s: at the twentieth sync the recommendation of 10 is 300 s old and has left it
         assert harness.level(0.07) == 10
     assert harness.level(0.07) == 1
 
@@ -223,11 +225,11 @@ def test_a_scale_down_takes_the_highest_recommendation_of_the_window() -> None:
 def test_a_scale_down_takes_the_highest_and_not_the_last_recommendation() -> None:
     harness = HpaHarness(10)
     harness.level(0.7)
-    harness.level(0.35)  # asks for 5
+    harness.level(0.35)  # recommends 5
     for _ in range(18):
         assert harness.level(0.07) == 10
     assert harness.level(0.07) == 5
-    assert harness.level(0.07) == 1  # the 5 of 10 workers is gone: 5 x 0.07 / 0.7 rounded up
+    assert harness.level(0.07) == 1  # the recommendation of 5 has left the window: 5 x 0.07 / 0.7 rounded up
 
 
 def test_after_a_start_nothing_scales_down_for_a_window() -> None:
@@ -240,7 +242,7 @@ def test_workers_added_from_outside_are_kept_for_a_window() -> None:
     harness = HpaHarness(2)
     for _ in range(30):
         assert harness.level(0.7) == 2
-    harness.obey(6)
+    harness.apply_target(6)
     counts = [harness.level(0.0) for _ in range(21)]
     assert counts == [6] * 20 + [1]
 
@@ -261,8 +263,8 @@ def test_a_sync_scales_up_to_twice_or_four_more(workers: int, count: int) -> Non
 
 def test_a_limited_scale_up_has_a_reason() -> None:
     harness = HpaHarness(2, "prefill", prefill_requests_target=2.0)
-    harness.tell([50, 50], queue=True)
-    recommendation = harness.look_on()
+    harness.report_values([50, 50], queue=True)
+    recommendation = harness.evaluate()
     assert [r.code for r in recommendation.reasons] == [ReasonCode.PREFILL_REQUESTS_TARGET, ReasonCode.SCALE_UP_LIMIT]
     assert recommendation.reasons[1].numbers == {"wanted": 50.0, "allowed": 6.0}
     assert recommendation.inputs == {"p.ready": 2.0, "p.prefill_requests_target": 50.0}
@@ -270,11 +272,11 @@ def test_a_limited_scale_up_has_a_reason() -> None:
 
 def test_limited_growth_continues_by_the_recommendations_of_the_window() -> None:
     harness = HpaHarness(4, "prefill", prefill_requests_target=2.0)
-    assert harness.sync([10] * 4, queue=True) == 8  # asks for 20
-    assert harness.sync([1] * 8, queue=True) == 16  # asks for 4, yet 20 is the highest of the window
+    assert harness.sync([10] * 4, queue=True) == 8  # recommends 20
+    assert harness.sync([1] * 8, queue=True) == 16  # recommends 4, but 20 is the highest of the window
 
 
-# -- together ----------------------------------------------------------------------------------------------------------
+# -- convergence -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("demand", [0.4, 1.3, 3.7, 6.0, 40.0])
@@ -294,12 +296,12 @@ def test_disabled_guardrails_change_nothing() -> None:
     for kv in [0.7] * 3 + [1.0] * 3 + [0.01] * 45 + [0.9] * 5:
         for part in range(15):
             harness.now += 1_000
-            harness.tell([kv] * harness.pool("p").ready)
-            proposed = harness.look_on().targets
+            harness.report_values([kv] * harness.pool("p").ready)
+            proposed = harness.evaluate().targets
             draft = guard.apply(harness.model, proposed, Constraints(harness.now), harness.now)
             standing = harness.pool("p").effective_target(harness.now)
             assert (draft.targets, draft.limits) == ({"p": proposed.get("p", standing)}, []), part
-            harness.obey(draft.targets["p"])
+            harness.apply_target(draft.targets["p"])
         counts.append(harness.pool("p").ready)
     assert max(counts) > 20
     assert min(counts) == 1
@@ -311,8 +313,8 @@ def test_default_guardrails_allow_its_scale_down() -> None:
     began = harness.now
     for _ in range(600):
         harness.now += 1_000
-        harness.tell([0.1] * harness.pool("p").ready)
-        harness.obey(
-            guard.apply(harness.model, harness.look_on().targets, Constraints(began), harness.now).targets["p"]
+        harness.report_values([0.1] * harness.pool("p").ready)
+        harness.apply_target(
+            guard.apply(harness.model, harness.evaluate().targets, Constraints(began), harness.now).targets["p"]
         )
     assert harness.pool("p").ready == 1

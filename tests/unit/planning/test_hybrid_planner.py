@@ -125,7 +125,7 @@ def test_every_row_has_a_sentence_with_the_known_counts() -> None:
                 assert found.reasons[0].sentence().startswith("a: ")
 
 
-def test_it_wakes_for_the_earlier_of_both_planners() -> None:
+def test_the_next_wake_is_the_earlier_one_of_both_planners() -> None:
     table = HybridHarness()
     table.queues.demand.next_ms, table.workers.next_ms = 2_000, 1_000
     assert table.planner.next_wake() == 1_000
@@ -133,7 +133,7 @@ def test_it_wakes_for_the_earlier_of_both_planners() -> None:
     assert table.planner.next_wake() == 500
 
 
-# -- what is demanded --------------------------------------------------------------------------------------------------
+# -- demand ------------------------------------------------------------------------------------------------------------
 
 OURS = RoleDemand("aggregated", 30.0, {"a": 4.0, "b": 10.0})
 THEIRS = RoleDemand("aggregated", 6.5, {"a": 1.0, "b": 1.0})

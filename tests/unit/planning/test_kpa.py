@@ -11,7 +11,7 @@ from tests.support.fleet_harness import START, FleetHarness, reported, sample
 
 SECOND_MS = 1_000
 STABLE_MS = 60_000
-# What the original's tests are made with.
+# Settings of the tests of Knative.
 RATES = {"target_utilization": 1.0, "max_scale_up_rate": 10.0, "max_scale_down_rate": 10.0}
 
 
@@ -23,7 +23,7 @@ class KpaHarness(FleetHarness):
         self.planner = KpaPlanner(KpaKnobs(**knobs))  # type: ignore[arg-type]
         self.pool("p").reset_desired(workers, self.now)
 
-    def look_on(self, in_flight: int, silent: int = 0) -> Recommendation:
+    def evaluate(self, in_flight: int, silent: int = 0) -> Recommendation:
         self.report("p", waiting=in_flight, running=0, silent=silent)
         return self.planner.plan(self.refresh(), self.now)
 
@@ -31,7 +31,7 @@ class KpaHarness(FleetHarness):
         """Evaluate once per second for some seconds."""
         for _ in range(seconds):
             self.now += SECOND_MS
-            recommendation = self.look_on(in_flight)
+            recommendation = self.evaluate(in_flight)
         return recommendation
 
     def count(self, recommendation: Recommendation) -> int:
@@ -72,7 +72,7 @@ class KpaTicks:
         return pool.effective_target(now) if said.replicas is None else said.replicas
 
 
-# -- the original's tables: target, ready, stable, panic, count -------------------------------------------------
+# -- tables of Knative: target, ready, stable, panic, count -------------------------------------------------
 
 CASES = {
     "StableModeUnlimitedTBC": (181, 1, 21, 26, 1),
@@ -203,27 +203,27 @@ def test_means_cover_60_and_6_samples() -> None:
 
 def test_the_load_of_silent_workers_is_the_mean_of_the_others() -> None:
     harness = KpaHarness(4, target_concurrency=10.0, target_utilization=1.0)
-    recommendation = harness.look_on(in_flight=20, silent=2)  # 20 at two workers that speak: 40 at four
+    recommendation = harness.evaluate(in_flight=20, silent=2)  # 20 at the two workers that report: 40 at four
     assert recommendation.inputs["p.in_flight"] == 40
     assert harness.planner.histories["p"].in_flight.values == [40.0]
 
 
 @pytest.mark.parametrize(("role", "target"), [("decode", 70.0), ("aggregated", 70.0), ("prefill", 0.7)])
 def test_default_targets_by_role(role: Role, target: float) -> None:
-    (reason,) = KpaHarness(1, role).look_on(in_flight=0).reasons
+    (reason,) = KpaHarness(1, role).evaluate(in_flight=0).reasons
     assert reason.numbers["target"] == pytest.approx(target)
 
 
 def test_between_ticks_the_recommendation_is_repeated() -> None:
     harness = KpaHarness(1)
-    assert harness.look_on(in_flight=139).targets == {"p": 2}
+    assert harness.evaluate(in_flight=139).targets == {"p": 2}
     harness.now += 1
-    assert harness.look_on(in_flight=0).targets == {"p": 2}
+    assert harness.evaluate(in_flight=0).targets == {"p": 2}
     assert harness.planner.next_wake() == START + 1_000
     harness.now = START + 1_000
-    assert harness.look_on(in_flight=1_000).targets == {"p": 2}
+    assert harness.evaluate(in_flight=1_000).targets == {"p": 2}
     harness.now = START + 2_000
-    assert harness.look_on(in_flight=1_000).targets == {"p": 11}  # (139 + 1000 + 1000) / 3 / 70, in panic
+    assert harness.evaluate(in_flight=1_000).targets == {"p": 11}  # (139 + 1000 + 1000) / 3 / 70, in panic
 
 
 # -- starts and gaps ---------------------------------------------------------------------------------------------------
@@ -231,7 +231,7 @@ def test_between_ticks_the_recommendation_is_repeated() -> None:
 
 def test_several_workers_start_in_panic_and_do_not_scale_down() -> None:
     harness = KpaHarness(8)
-    harness.look_on(in_flight=0)
+    harness.evaluate(in_flight=0)
     assert harness.count(harness.run(60, in_flight=0)) == 8
     assert harness.count(harness.run(2, in_flight=0)) == 4
     harness.ready(4)
@@ -240,17 +240,17 @@ def test_several_workers_start_in_panic_and_do_not_scale_down() -> None:
 
 def test_one_worker_starts_outside_of_panic() -> None:
     harness = KpaHarness(1)
-    assert [r.code for r in harness.look_on(in_flight=0).reasons] == [ReasonCode.CONCURRENCY_TARGET]
+    assert [r.code for r in harness.evaluate(in_flight=0).reasons] == [ReasonCode.CONCURRENCY_TARGET]
     harness.ready(3)
     assert harness.count(harness.run(2, in_flight=0)) == 1
 
 
 def test_a_lost_history_begins_a_panic() -> None:
     harness = KpaHarness(8)
-    harness.run(70, in_flight=560)  # 70 for each
+    harness.run(70, in_flight=560)  # 70 requests for each worker
     assert harness.planner.histories["p"].panic_at_ms == -1
     harness.now += STABLE_MS
-    recommendation = harness.look_on(in_flight=0)
+    recommendation = harness.evaluate(in_flight=0)
     assert (harness.count(recommendation), recommendation.reasons[0].code) == (8, ReasonCode.PANIC)
 
 
@@ -261,22 +261,22 @@ def test_a_short_gap_is_a_hold_without_panic() -> None:
     recommendation = harness.planner.plan(harness.refresh(), harness.now)
     assert (recommendation.targets, [r.code for r in recommendation.reasons]) == ({}, [ReasonCode.NO_DATA])
     harness.now += 2_000
-    harness.look_on(in_flight=0)
+    harness.evaluate(in_flight=0)
     assert harness.planner.histories["p"].panic_at_ms == -1
 
 
-# -- together ----------------------------------------------------------------------------------------------------------
+# -- convergence -------------------------------------------------------------------------------------------------------
 
 
 def test_a_surge_scales_up_in_seconds_and_is_kept_for_a_minute() -> None:
     harness = KpaHarness(1)
-    harness.look_on(in_flight=10)
+    harness.evaluate(in_flight=10)
     harness.run(60, in_flight=10)
     assert harness.count(harness.run(6, in_flight=700)) >= 9  # 700 / 70 = 10 once the panic window is full of it
     assert harness.count(harness.run(2, in_flight=700)) == 10
     harness.ready(10)
     assert harness.count(harness.run(54, in_flight=10)) == 10
-    assert harness.count(harness.run(10, in_flight=10)) == 5  # half of what is ready
+    assert harness.count(harness.run(10, in_flight=10)) == 5  # half of the ready workers
 
 
 @pytest.mark.parametrize("in_flight", [0, 50, 140, 500, 3_000])

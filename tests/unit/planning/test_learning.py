@@ -180,7 +180,7 @@ def test_a_snapshot_contains_learned_parameters() -> None:
     assert again.state.stored == {"m": KNOWN}
 
 
-def told(act: Callable[[RegistryTranslator], None]) -> tuple[list[object], list[Rejected]]:
+def report_learned(act: Callable[[RegistryTranslator], None]) -> tuple[list[object], list[Rejected]]:
     events: list[object] = []
     refused: list[Rejected] = []
     act(RegistryTranslator(KEYS, "all", events.append, refused.append))
@@ -193,8 +193,13 @@ def entry(value: bytes) -> StoreEntry:
 
 def test_the_registry_reports_stored_parameters() -> None:
     good = entry(encode(KNOWN))
-    assert told(lambda one: one.on_snapshot(StoreSnapshot([good], 2))) == ([LearnedRead({"meta/llama": KNOWN})], [])
-    changed = told(lambda one: one.on_changes([StoreChange(good.key, good, 2), StoreChange(good.key, None, 3)]))
+    assert report_learned(lambda one: one.on_snapshot(StoreSnapshot([good], 2))) == (
+        [LearnedRead({"meta/llama": KNOWN})],
+        [],
+    )
+    changed = report_learned(
+        lambda one: one.on_changes([StoreChange(good.key, good, 2), StoreChange(good.key, None, 3)])
+    )
     assert changed == ([LearnedChanged("meta/llama", KNOWN), LearnedChanged("meta/llama", None)], [])
 
 
@@ -212,11 +217,11 @@ def test_the_registry_reports_stored_parameters() -> None:
     ],
 )
 def test_unreadable_parameters_are_rejected(value: bytes, reason: Rejection) -> None:
-    events, refused = told(lambda one: one.on_snapshot(StoreSnapshot([entry(value)], 2)))
+    events, refused = report_learned(lambda one: one.on_snapshot(StoreSnapshot([entry(value)], 2)))
     assert events == [LearnedRead({})]
     assert [one.reason for one in refused] == [reason]
     bad = entry(value)
-    events, refused = told(lambda one: one.on_changes([StoreChange(bad.key, bad, 2)]))
+    events, refused = report_learned(lambda one: one.on_changes([StoreChange(bad.key, bad, 2)]))
     assert events == [LearnedChanged("meta/llama", None)]
     assert [one.reason for one in refused] == [reason]
 

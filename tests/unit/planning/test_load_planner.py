@@ -15,7 +15,7 @@ from loadline.forecast import forecast
 from tests.support.fleet_harness import FleetHarness, reported
 
 BLOCKS = 1_000
-# ITL is 10 ms and 50 ms more of a full cache: 50 ms at 800 blocks.
+# ITL is 10 ms, plus 50 ms with a full cache: 50 ms at 800 blocks.
 UP = 800
 
 
@@ -76,15 +76,15 @@ def test_a_sustained_overload_scales_up_in_its_turn_and_a_spike_does_not(harness
 
 
 def test_it_shrinks_if_the_other_workers_can_take_the_load(harness: LoadPlannerHarness) -> None:
-    # A fifth more than 172 are 206, and on two workers that is 640 blocks each, 80 % of what meets the objective: an
-    # iteration takes twice as long there, so the same requests stay for twice as long.
+    # 172 plus a fifth are 206 blocks. On two workers that is 640 blocks each, 80 % of those that meet the objective:
+    # iterations take twice as long there, so requests stay twice as long.
     assert harness.run(171, 170, 150, seconds=600).targets == {"d": 2}
     assert harness.run(173, 170, 150, seconds=600).targets == {}
 
 
 def test_consolidation_leaves_a_fraction_of_the_iteration_time_above_idle(harness: LoadPlannerHarness) -> None:
-    # All of the 40 ms above the 10 of an idle worker may be used: 800 blocks, which were 228 on three workers.
-    # A fifth is spared.
+    # An idle worker takes 10 ms, so 40 ms may be used: 800 blocks, which were 228 on three workers. A fifth is
+    # headroom.
     harness.planner = LoadPlanner(LoadKnobs(scaling_down_sensitivity_ratio=1.0))
     harness.learn()
     recommendation = harness.run(190, 180, 170, seconds=600)
@@ -110,9 +110,9 @@ def test_a_shrink_waits_an_interval_after_workers_change_from_outside(harness: L
     assert harness.run(171, 170, 150, 150, seconds=3).targets == {"d": 2}
 
 
-def test_pending_workers_take_their_share_in_advance(harness: LoadPlannerHarness) -> None:
+def test_pending_workers_count_as_capacity(harness: LoadPlannerHarness) -> None:
     harness.pool.set_desired(4, harness.world.now)
-    assert harness.run(900, 950, 900, seconds=600).targets == {}, "with four there are 675 a worker"
+    assert harness.run(900, 950, 900, seconds=600).targets == {}, "with four workers there are 675 blocks per worker"
     assert harness.run(1_300, 1_310, 1_290, seconds=600).targets == {"d": 5}
 
 
@@ -132,7 +132,7 @@ def test_without_a_rising_latency_observed_loads_are_accepted() -> None:
             said = WorkerSample(harness.world.sequence, 0, kv_blocks_used=400, running_requests=1, itl_ms=20.0)
             harness.world.fleet.ingest(reported(worker, said, pool="d"), harness.world.now)
         recommendation = harness.planner.plan(harness.world.refresh(), harness.world.now)
-    assert recommendation.targets == {}, "400 need no growth, and 600 were not observed"
+    assert recommendation.targets == {}, "400 blocks need no growth, and 600 were not observed"
 
 
 def test_a_full_cache_is_an_overload_at_any_itl() -> None:
@@ -183,7 +183,7 @@ def test_the_size_by_traffic_is_a_minimum_for_steps_by_load() -> None:
     assert recommendation.targets == {"d": 5}
     assert codes(recommendation)[0] == ReasonCode.TRAFFIC_SURGE
     assert run_traffic(sla_learned(), 270, 900, 950, 950, seconds=150).targets == {"d": 4}, (
-        "the profile says three, the workers say more"
+        "the profile requires three workers, the load of workers requires more"
     )
 
 
@@ -201,10 +201,10 @@ def test_steps_by_load_respect_the_minimum_and_need_it_to_shrink() -> None:
     blind = sla_learned()
     recommendation = blind.run(100, 100, 100)
     assert (recommendation.targets, codes(recommendation)[0]) == ({}, ReasonCode.TRAFFIC_UNKNOWN)
-    assert sla_grows_blind(), "an overload is detected without traffic"
+    assert sla_without_traffic(), "an overload is detected without traffic"
 
 
-def sla_grows_blind() -> bool:
+def sla_without_traffic() -> bool:
     return sla_learned().run(900, 950, 900, seconds=600).targets == {"d": 4}
 
 
@@ -213,10 +213,12 @@ def test_no_pool_shrinks_while_a_frontend_is_silent() -> None:
     sample = TrafficSample(1, 1_000, 1, 1, isl_tokens=500.0, osl_tokens=100.0)
     run_traffic(harness, 150, 100, 110, 120, seconds=185)
     harness.world.model.traffic.ingest(TrafficReported("m", "silent", 1, sample), harness.world.now)
-    assert run_traffic(harness, 150, 100, 110, 120, seconds=5).targets == {"d": 2}, "it has just reported"
+    assert run_traffic(harness, 150, 100, 110, 120, seconds=5).targets == {"d": 2}, "the frontend has just reported"
     recommendation = run_traffic(harness, 150, 100, 110, 120, seconds=30)
     assert (recommendation.targets, codes(recommendation)[0]) == ({}, ReasonCode.TRAFFIC_INCOMPLETE)
-    assert run_traffic(harness, 150, 100, 110, 120, seconds=30).targets == {"d": 2}, "it has been silent for a minute"
+    assert run_traffic(harness, 150, 100, 110, 120, seconds=30).targets == {"d": 2}, (
+        "the frontend has been silent for a minute"
+    )
 
 
 def test_an_unreached_minimum_is_reported() -> None:

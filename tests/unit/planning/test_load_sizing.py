@@ -32,7 +32,7 @@ class PrefillHarness:
             prompts = [first_tokens, *([1_000] * (len(computing) - 1))]
             for worker, busy, prompt in zip(self.pool.workers, computing, prompts, strict=True):
                 tokens = self.queue + (prompt if second % 10 < busy else 0)
-                # The TTFT is told by now and then, after other prompts.
+                # The TTFT is reported occasionally, after other prompts.
                 ttft_ms = 0.1 * (tokens + 1_000) + (second % 7) / 100
                 said = WorkerSample(
                     self.world.sequence, 0, active_prefill_tokens=tokens, ttft_ms=ttft_ms, isl_tokens=1_000.0
@@ -45,7 +45,7 @@ class PrefillHarness:
 def test_prefill_shrinks_by_busy_workers_instead_of_queues() -> None:
     busy = PrefillHarness(4).run([7, 7, 7, 7])
     assert (busy.targets, codes(busy)) == ({}, [ReasonCode.CONSOLIDATION_REFUSED]), (
-        "3.5 busy ones by 80 % need more than three"
+        "3.5 busy workers at 80 % utilisation need more than three"
     )
     assert PrefillHarness(4).run([3, 3, 3, 3]).targets == {"p": 3}
 
@@ -58,15 +58,15 @@ def test_prefill_grows_by_the_growth_of_the_queues() -> None:
     harness = PrefillHarness(4)
     harness.run([9, 9, 9, 9])
     assert PrefillHarness(4).run([9, 9, 9, 9], seconds=330).targets == {}
-    # Every worker gets 10,000 tokens a second more than it computes: by the means of 5 s and of a minute that is work
-    # for 1.2 of them, and 3.8 have been computing.
+    # Each worker receives 10,000 tokens/s more than it computes. By the means over 5 s and over a minute that is work
+    # for 1.2 workers, in addition to 3.8 busy ones.
     assert harness.run([10, 10, 10, 10], seconds=30, queue_tokens=10_000).targets == {"p": 6}
 
 
-def test_a_pool_grows_by_what_its_load_needs_up_to_its_double() -> None:
+def test_a_pool_grows_as_its_load_needs_up_to_twice_its_size() -> None:
     harness = LoadPlannerHarness()
     harness.learn()
-    assert harness.run(1_490, 1_500, 1_510, seconds=600).targets == {"d": 6}, "4,500 blocks, 800 a worker"
+    assert harness.run(1_490, 1_500, 1_510, seconds=600).targets == {"d": 6}, "4,500 blocks at 800 per worker"
     assert harness.run(4_900, 5_000, 5_100, seconds=600).targets == {"d": 6}
 
 
@@ -77,7 +77,7 @@ def test_a_rising_load_scales_up_before_it_exceeds_the_limit() -> None:
         harness.run(300, 310, 320, seconds=60)
     for step in range(46):
         recommendation = ramp.run(*(300 + 10 * step + number for number in range(3)), seconds=1)
-    assert recommendation.targets == {"d": 4}, "750 blocks, and 10 more a second"
+    assert recommendation.targets == {"d": 4}, "750 blocks, which grow by 10 per second"
     assert flat.run(750, 751, 752, seconds=600).targets == {}
 
 
@@ -130,5 +130,5 @@ def test_either_load_grows_an_aggregated_pool_and_only_both_shrink_it() -> None:
 
     world.pool("a").desired = 3
     assert run(500, 900).targets == {"a": 4}
-    assert run(500, 100).targets == {}, "they are always busy"
+    assert run(500, 100).targets == {}, "all workers are always busy"
     assert run(0, 100).targets == {"a": 2}

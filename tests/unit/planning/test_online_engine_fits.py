@@ -17,7 +17,7 @@ from loadline.core.vocabulary.samples import TrafficSample, WorkerSample
 from tests.support.fleet_harness import FleetHarness, reported
 
 TRUE = LinearKnobs(10.0, 0.1, 5.0, 0.02, max_kv_tokens=1e6)
-"""What the engines are, and no configuration says."""
+"""Actual latencies of the engines, which are not configured."""
 WRONG = EngineProfile(linear=LinearKnobs(20.0, 0.2, 10.0, 0.04, max_kv_tokens=1e6))
 POOL = PoolKnobs("p", "aggregated", replicas_max=50)
 
@@ -36,7 +36,7 @@ class OnlineFitHarness:
         self.planner = QueueingPlanner(knobs or QueueingKnobs())
         self.luck = random.Random(3)
         self.prompts: tuple[int, ...] = (0, 0, 500, 1_500, 6_000)
-        """Tokens of what their passes compute, one as likely as the other."""
+        """Tokens of their prefill passes, each equally likely."""
         self.sequence = 0
 
     def run_traffic(self, seconds: int, *, slower: float = 1.0) -> Recommendation:
@@ -169,7 +169,7 @@ def test_implausible_fits_are_rejected(slope: float, intercept_ms: float) -> Non
     data = msgspec.json.encode({"lines": {"p": {"decode": good, "prefill": line}, "q": {"decode": good}}})
     harness = OnlineFitHarness()
     harness.planner.import_learned(data)
-    assert harness.planner.export_learned() is None, "so it is counted as ignored"
+    assert harness.planner.export_learned() is None, "the rejected state is counted"
 
 
 def test_fits_are_part_of_the_state() -> None:

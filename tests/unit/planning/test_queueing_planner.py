@@ -18,7 +18,7 @@ from tests.support.fleet_harness import FleetHarness, reported
 
 FAST = LinearKnobs(8.0, 0.08, 4.0, 0.02, max_kv_tokens=1e6)
 SLOW = LinearKnobs(24.0, 0.16, 8.0, 0.04, max_kv_tokens=1e6)
-"""A fourth of the price: for requests that leave it time, it serves more for its cost."""
+"""Pool at a fourth of the price, which serves more per cost if objectives are loose."""
 KNOBS = QueueingKnobs(start_up_ms=30_000)
 
 
@@ -80,11 +80,11 @@ class QueueingHarness:
         return {name: pool.desired or 0 for name, pool in self.world.model.pools.items()}
 
 
-def one(**knobs: Any) -> tuple[PoolKnobs, LinearKnobs, float]:
+def one_pool(**knobs: Any) -> tuple[PoolKnobs, LinearKnobs, float]:
     return PoolKnobs("one", "aggregated", replicas_max=99, **knobs), FAST, 3.0
 
 
-def two(most: int = 99) -> list[tuple[PoolKnobs, LinearKnobs, float]]:
+def two_pools(most: int = 99) -> list[tuple[PoolKnobs, LinearKnobs, float]]:
     names = ("fast", FAST, 4.0), ("slow", SLOW, 1.0)
     return [
         (PoolKnobs(name, "aggregated", replicas_min=0, replicas_max=most), linear, cost) for name, linear, cost in names
@@ -96,7 +96,7 @@ def codes(recommendation: Recommendation) -> set[ReasonCode]:
 
 
 def test_it_grows_in_one_step_with_the_rate_of_a_worker_in_the_reason() -> None:
-    harness = QueueingHarness(one())
+    harness = QueueingHarness(one_pool())
     recommendation = harness.run_traffic(200, 12)
     [need] = recommendation.demands
     assert need.role == "aggregated"
@@ -109,12 +109,14 @@ def test_it_grows_in_one_step_with_the_rate_of_a_worker_in_the_reason() -> None:
 
 
 def test_the_cheapest_pool_serves_the_load_of_a_role() -> None:
-    harness = QueueingHarness(*two())
+    harness = QueueingHarness(*two_pools())
     [need] = harness.run_traffic(200, 400).demands
     assert need.capacities["fast"] / 4.0 < need.capacities["slow"] / 1.0
-    assert harness.counts()["fast"] <= 1, "it began with one, and within 10 % headroom none is removed"
+    assert harness.counts()["fast"] <= 1, (
+        "the fast pool began with one worker, and within 10 % headroom none is removed"
+    )
     assert harness.counts()["slow"] == -int(-200 // need.capacities["slow"])
-    scarce = QueueingHarness(*two(8))
+    scarce = QueueingHarness(*two_pools(8))
     [need] = scarce.run_traffic(200, 400).demands
     assert scarce.counts()["slow"] == 8
     left = 200 - 8 * need.capacities["slow"]
@@ -122,7 +124,7 @@ def test_the_cheapest_pool_serves_the_load_of_a_role() -> None:
 
 
 def test_reasons_of_pools_have_the_load_of_the_role_and_their_shares() -> None:
-    harness = QueueingHarness(*two(8))
+    harness = QueueingHarness(*two_pools(8))
     harness.run_traffic(150, 400)
     recommendation = harness.run_traffic(190, 30)
     reasons = [reason for reason in recommendation.reasons if reason.code is ReasonCode.QUEUEING_TARGET]
@@ -134,7 +136,7 @@ def test_reasons_of_pools_have_the_load_of_the_role_and_their_shares() -> None:
 
 
 def test_a_pool_that_cannot_meet_the_objective_is_scaled_down() -> None:
-    harness = QueueingHarness(*reversed(two()), workers=12, itl_ms=20.0)
+    harness = QueueingHarness(*reversed(two_pools()), workers=12, itl_ms=20.0)
     recommendation = harness.run_traffic(200, 800)
     [need] = recommendation.demands
     assert set(need.capacities) == {"fast"}
@@ -147,20 +149,20 @@ def test_a_pool_that_cannot_meet_the_objective_is_scaled_down() -> None:
 
 
 def test_without_a_pool_that_meets_the_objective_pools_are_sized_for_the_work() -> None:
-    harness = QueueingHarness(one(), itl_ms=9.0)
+    harness = QueueingHarness(one_pool(), itl_ms=9.0)
     recommendation = harness.run_traffic(200, 12, isl_tokens=8_000.0, osl_tokens=10.0)
     assert ReasonCode.SLA_INFEASIBLE in codes(recommendation)
     assert harness.counts()["one"] > 30, "8,000 tokens take 164 ms: 33 workers are fully busy"
 
 
 def test_an_objective_below_any_latency_holds_the_pools() -> None:
-    harness = QueueingHarness(one(), ttft_ms=3.0)
+    harness = QueueingHarness(one_pool(), ttft_ms=3.0)
     assert codes(harness.run_traffic(200, 60)) == {ReasonCode.SLA_INFEASIBLE}
     assert harness.counts() == {"one": 1}
 
 
 def test_a_replaced_pool_shrinks_as_the_other_becomes_ready() -> None:
-    harness = QueueingHarness(*two(), workers=11, knobs=replace(KNOBS, switching_cost_hours=0.0))
+    harness = QueueingHarness(*two_pools(), workers=11, knobs=replace(KNOBS, switching_cost_hours=0.0))
     for _ in range(400):
         recommendation = harness.run_traffic(200, apply_targets=False)
         if "slow" in recommendation.targets:
@@ -174,7 +176,7 @@ def test_a_replaced_pool_shrinks_as_the_other_becomes_ready() -> None:
 
 
 def test_a_shrink_waits_until_workers_were_not_needed_for_a_start_up_time() -> None:
-    harness = QueueingHarness(one(), knobs=QueueingKnobs(start_up_ms=100_000))
+    harness = QueueingHarness(one_pool(), knobs=QueueingKnobs(start_up_ms=100_000))
     harness.run_traffic(200, 300)
     busy = harness.counts()["one"]
     held = [harness.run_traffic(40) for _ in range(100) if harness.counts()["one"] == busy]
@@ -184,7 +186,7 @@ def test_a_shrink_waits_until_workers_were_not_needed_for_a_start_up_time() -> N
 
 
 def test_during_the_first_interval_its_busiest_part_counts() -> None:
-    harness = QueueingHarness(*two())
+    harness = QueueingHarness(*two_pools())
     [need] = harness.run_traffic(200, 60).demands
     busy, demands, counts = harness.counts(), [], []
     for _ in range(1_000):
@@ -197,31 +199,31 @@ def test_during_the_first_interval_its_busiest_part_counts() -> None:
 
 
 def test_a_passed_peak_is_no_demand_unless_requests_wait() -> None:
-    harness = QueueingHarness(one())
+    harness = QueueingHarness(one_pool())
     harness.run_traffic(200, 30, apply_targets=False)
     [need] = harness.run_traffic(10, 20, apply_targets=False).demands
-    assert need.demand == need.capacities["one"], "what the one worker serves"
+    assert need.demand == need.capacities["one"], "the load that one worker serves"
     [need] = harness.run_traffic(10, 20, apply_targets=False, waiting=2_000).demands
     assert need.demand > 200.0
 
 
 def test_a_backlog_is_served_in_addition_to_arrivals() -> None:
-    harness = QueueingHarness(one(), knobs=QueueingKnobs(start_up_ms=30_000, drain_ms=20_000))
+    harness = QueueingHarness(one_pool(), knobs=QueueingKnobs(start_up_ms=30_000, drain_ms=20_000))
     [need] = harness.run_traffic(100, 200).demands
     calm = harness.counts()["one"]
     harness.run_traffic(100, 60, waiting=40)
-    assert harness.counts()["one"] == calm, "each of them waits for less than 0.5 s"
+    assert harness.counts()["one"] == calm, "each request waits for less than 0.5 s"
     recommendation = harness.run_traffic(100, 15, waiting=2_050, queued=4_000)
     [more] = recommendation.demands
     assert more.demand == pytest.approx(need.demand + 6_000 / 20.0, rel=0.02)
     assert harness.counts()["one"] == -int(-more.demand // more.capacities["one"])
     assert recommendation.inputs["aggregated_backlog_requests_per_s"] == pytest.approx(300.0, rel=0.02)
     assert harness.run_traffic(100, 400).targets == {}
-    assert harness.counts()["one"] == calm, "they are removed when it is served"
+    assert harness.counts()["one"] == calm, "the additional workers are removed when the backlog is served"
 
 
 def test_an_objective_in_tokens_per_s_counts_without_arrivals() -> None:
-    harness = QueueingHarness(one(), tokens_per_s=40_000.0)
+    harness = QueueingHarness(one_pool(), tokens_per_s=40_000.0)
     [need] = harness.run_traffic(3, 60).demands
     assert need.demand == pytest.approx(200.0)
     assert harness.counts()["one"] == -int(-200 // need.capacities["one"])
@@ -230,14 +232,14 @@ def test_an_objective_in_tokens_per_s_counts_without_arrivals() -> None:
 def test_objectives_apply_to_the_attainment_fraction() -> None:
     counts = []
     for attainment in (0.0, 0.95, 0.999):
-        harness = QueueingHarness(one(), attainment=attainment)
+        harness = QueueingHarness(one_pool(), attainment=attainment)
         harness.run_traffic(400, 30)
         counts.append(harness.counts()["one"])
     assert counts[0] < counts[1] < counts[2]
 
 
 def test_without_arrivals_all_workers_are_removed() -> None:
-    harness = QueueingHarness(*two())
+    harness = QueueingHarness(*two_pools())
     assert harness.run_traffic(0, 400).demands[0].demand == 0.0
     assert harness.counts() == {"fast": 0, "slow": 0}
     harness.run_traffic(200, 20)
@@ -245,7 +247,7 @@ def test_without_arrivals_all_workers_are_removed() -> None:
 
 
 def test_unserved_demand_is_reported() -> None:
-    harness = QueueingHarness(*two(3))
+    harness = QueueingHarness(*two_pools(3))
     recommendation = harness.run_traffic(400, 60)
     assert harness.counts() == {"fast": 3, "slow": 3}
     assert all(

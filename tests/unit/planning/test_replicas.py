@@ -62,18 +62,18 @@ def test_concurrency_follows_littles_law() -> None:
     assert concurrency(1_800.0, 2, 10_000.0, 0.0) == 0.0
 
 
-# -- one more, one less ------------------------------------------------------------------------------------------------
+# -- steps by load -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("loads", "target", "step"),
     [
         ([101, 101], 100, 1),
-        ([101, 100], 100, 0),  # not all
+        ([101, 100], 100, 0),  # not all workers are overloaded
         ([39, 39], 100, -1),  # 100 / 2 * 0.8
         ([39, 40], 100, 0),
-        ([1], 100, 0),  # the last one stays
-        ([1_000, 1_000], 0, 0),  # a load that nobody meets
+        ([1], 100, 0),  # the last worker stays
+        ([1_000, 1_000], 0, 0),  # a load at which no worker meets the objective
         ([1_000, 1_000], NAN, 0),
         ([], 100, 0),
     ],
@@ -99,8 +99,8 @@ def test_steps_of_an_aggregated_pool_combine_both_loads() -> None:
         ([40, 40], None, False),  # 80: 10 + 80 of 10 + 0.8 * 90
         ([35, 35], None, True),
         ([35, 1], None, True),
-        ([37, 1], None, False),  # 74: the fullest decides
-        ([35, 35], 70, False),  # more than it holds
+        ([37, 1], None, False),  # 74: the fullest worker decides
+        ([35, 35], 70, False),  # more than the cache holds
         ([1], None, False),
     ],
 )
@@ -115,11 +115,11 @@ def test_the_latency_of_an_idle_worker_is_excluded_from_consolidation() -> None:
     assert not can_consolidate([1, 1], Line(1.0, 100.0).at, objective_ms=100.0)
 
 
-# -- what one engine can take ------------------------------------------------------------------------------------------
+# -- capacity of one engine --------------------------------------------------------------------------------------------
 
 
 def test_capacities_equal_manual_calculations() -> None:
-    line = Line(1.0, 2.0)  # 2 ms, and 1 ms a token
+    line = Line(1.0, 2.0)  # 2 ms plus 1 ms per token
     found = prefill_capacity(line, 500.0, 2_000.0)
     assert found is not None
     assert (found.batch_requests, found.ttft_ms) == (3, 1_502.0)
@@ -148,6 +148,6 @@ def test_redistributed_requests_raise_the_concurrency_of_others() -> None:
     assert load_after_removal(100.0, 5, Line(0.0, 20.0)) == pytest.approx(125.0), "at constant latency"
     line = Line(0.05, 10.0)
     after = load_after_removal(206.0, 3, line)
-    # The same requests a second: what is held, by how long it is.
+    # At the same request rate, concurrency is proportional to the latency.
     assert 3 * 206.0 / line.at(206.0) == pytest.approx(2 * after / line.at(after))
     assert load_after_removal(400.0, 2, line) == inf, "half of the workers never keep up"

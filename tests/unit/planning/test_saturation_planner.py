@@ -45,7 +45,9 @@ def test_growth_does_not_wait_for_a_complete_window() -> None:
 def test_a_sustained_overload_grows_at_once_and_a_spike_does_not() -> None:
     harness = SaturationHarness(workers=4)
     harness.run_loads(300, a=[MIDDLE] * 4)
-    assert harness.run_loads(1, a=[ReportedLoad(kv=0.9, waiting=60)] * 4).targets == {"a": 10}, "of 15"
+    assert harness.run_loads(1, a=[ReportedLoad(kv=0.9, waiting=60)] * 4).targets == {"a": 10}, (
+        "one of 15 samples is a spike"
+    )
     harness = SaturationHarness(workers=4)
     harness.run_loads(300, a=[MIDDLE] * 4)
     assert harness.run_loads(1, a=[ReportedLoad(kv=0.8, waiting=1)] * 4).targets == {}
@@ -80,7 +82,7 @@ def test_another_pool_of_the_role_grows_if_workers_are_overdue() -> None:
     dear = PoolKnobs("b", "aggregated", gpus_per_worker=4, replicas_max=100)
     harness = SaturationHarness(POOL, dear)
     high = [ReportedLoad(kv=0.9)] * 2
-    assert harness.run_loads(30, a=high, b=high).targets == {"a": 3}, "the cheaper one"
+    assert harness.run_loads(30, a=high, b=high).targets == {"a": 3}, "the cheaper pool grows"
     harness.pool("a").set_desired(3, harness.now)
     recommendation = harness.run_loads(90, a=high, b=high)
     assert recommendation.targets == {"b": 3}
@@ -102,9 +104,13 @@ def test_a_silent_worker_counts_as_neither_idle_nor_loaded() -> None:
     harness = SaturationHarness(workers=4)
     assert harness.run_loads(MINUTES, a=[ReportedLoad(kv=0.45)] * 4).targets == {"a": 3}
     harness = SaturationHarness(workers=4)
-    assert harness.run_loads(MINUTES, a=[ReportedLoad(kv=0.45)] * 3 + [None]).targets == {}, "it may be full"
+    assert harness.run_loads(MINUTES, a=[ReportedLoad(kv=0.45)] * 3 + [None]).targets == {}, (
+        "the silent worker may be full"
+    )
     harness = SaturationHarness(workers=4)
-    assert harness.run_loads(MINUTES, a=[ReportedLoad(kv=0.85)] * 3 + [None]).targets == {}, "it may be empty"
+    assert harness.run_loads(MINUTES, a=[ReportedLoad(kv=0.85)] * 3 + [None]).targets == {}, (
+        "the silent worker may be empty"
+    )
 
 
 @pytest.mark.parametrize("missing", [ReportedLoad(kv=None), ReportedLoad(waiting=None)])
@@ -175,13 +181,15 @@ def test_prefill_is_sized_by_busy_workers_and_queue_and_decode_by_cache() -> Non
 def test_requests_queued_at_frontends_count() -> None:
     harness = SaturationHarness(workers=4)
 
-    def tell() -> None:
+    def report_queue() -> None:
         sample = TrafficSample(harness.sequence + 1, 1_000, 10, queued=90)
         harness.model.traffic.ingest(TrafficReported("m", "f", 1, sample), harness.now)
 
     harness.run_loads(30, a=[MIDDLE] * 4)
-    tell()
-    assert harness.run_loads(1, a=[MIDDLE] * 4).targets == {"a": 7}, "90 requests of 30 a worker are three workers more"
+    report_queue()
+    assert harness.run_loads(1, a=[MIDDLE] * 4).targets == {"a": 7}, (
+        "90 requests at 30 per worker need three more workers"
+    )
 
 
 def test_draining_workers_are_not_removed_twice() -> None:
@@ -199,7 +207,7 @@ def test_the_recommendation_has_demand_and_capacities_of_each_role() -> None:
     (need,) = SaturationHarness(workers=10).run_loads(MINUTES, a=[ReportedLoad(kv=0.4)] * 10).demands
     assert need.demand == pytest.approx(5 / 0.75)
     (need,) = SaturationHarness(workers=10).run_loads(60, a=[MIDDLE] * 10).demands
-    assert need.demand == pytest.approx(10.0), "all of the capacity"
+    assert need.demand == pytest.approx(10.0), "the whole capacity"
 
 
 def test_can_remove_one_is_true_if_one_worker_less_suffices() -> None:
@@ -224,5 +232,5 @@ def changes(mean: float, seed: int, hours: int = 2, **knobs: object) -> list[int
 @pytest.mark.parametrize("seed", range(3))
 def test_a_load_that_oscillates_around_a_threshold_changes_nothing(seed: int) -> None:
     at_own, at_upstream = 0.72 * 5, 0.70 * 5
-    assert changes(at_own, seed) == [6], "it grows once and stays"
-    assert len(changes(at_upstream, seed, profile="upstream")) / 2 >= 10, "an hour"
+    assert changes(at_own, seed) == [6], "the count rises once and stays"
+    assert len(changes(at_upstream, seed, profile="upstream")) / 2 >= 10, "for an hour"

@@ -11,15 +11,15 @@ T = SaturationThresholds()
     ("readings", "up", "down_safe"),
     [
         ([], False, False),
-        ([Reading(0.7, 0)] * 3, False, False),  # exactly what is to be spare
+        ([Reading(0.7, 0)] * 3, False, False),  # exactly the configured headroom
         ([Reading(0.71, 0)] * 3, True, False),
         ([Reading(0.2, 2)] * 3, False, False),
         ([Reading(0.2, 3)] * 3, True, False),
         ([Reading(0.35, 0)] * 2, False, True),
         ([Reading(0.36, 0)] * 2, False, False),
         ([Reading(0.1, 1)] * 2, False, True),
-        ([Reading(0.8, 0), Reading(0.1, 5)], True, False),  # all are saturated
-        ([Reading(0.0, 0)], False, False),  # the last one stays
+        ([Reading(0.8, 0), Reading(0.1, 5)], True, False),  # all workers are saturated
+        ([Reading(0.0, 0)], False, False),  # the last worker stays
     ],
 )
 def test_upper_threshold_is_exclusive_lower_is_not(readings: list[Reading], up: bool, down_safe: bool) -> None:  # noqa: FBT001

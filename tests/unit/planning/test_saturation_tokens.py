@@ -13,7 +13,7 @@ from tests.support.fleet_harness import reported
 from tests.support.saturation_harness import STEP_MS, SaturationHarness
 
 BLOCK, BLOCKS = 10, 10_000
-"""100,000 KV tokens a worker, of which 80,000 may be in use."""
+"""100,000 KV tokens per worker, of which 80,000 may be in use."""
 MINUTES = 240
 
 
@@ -66,9 +66,9 @@ def test_waiting_requests_count_with_prompt_and_output_tokens() -> None:
 def test_tokens_held_while_requests_queued_are_the_capacity() -> None:
     harness = TokenHarness()
     assert harness.run(30, 60_000.0).targets == {}
-    assert harness.run(30, 60_000.0, waiting=6).targets == {"a": 5}, "compute bound"
-    assert harness.run(30, 58_000.0).targets == {"a": 5}, "and that is recorded"
-    assert harness.run(30, 65_000.0).targets == {}, "until it holds more"
+    assert harness.run(30, 60_000.0, waiting=6).targets == {"a": 5}, "the capacity is limited by compute"
+    assert harness.run(30, 58_000.0).targets == {"a": 5}, "the observed capacity is recorded"
+    assert harness.run(30, 65_000.0).targets == {}, "a higher load replaces the observed capacity"
 
 
 def test_learned_capacities_survive_a_restart() -> None:

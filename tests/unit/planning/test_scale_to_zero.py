@@ -37,7 +37,7 @@ def test_any_work_restarts_the_idle_time(said: dict[str, int]) -> None:
     assert world.bounded_counts() == {"one": 0}
 
 
-def test_completions_are_no_work_and_outstanding_requests_are() -> None:
+def test_outstanding_requests_count_as_work_and_completions_do_not() -> None:
     world = IdleHarness(ONE)
     world.report_traffic(arrivals=1, in_flight=1)
     world.report_traffic(10 * SECONDS, in_flight=1)
@@ -93,7 +93,7 @@ def test_without_frontends_no_model_scales_to_zero() -> None:
 # -- from zero ---------------------------------------------------------------------------------------------------------
 
 
-def asleep(*pools: PoolKnobs) -> IdleHarness:
+def at_zero(*pools: PoolKnobs) -> IdleHarness:
     world = IdleHarness(*pools, workers=0)
     world.report_traffic(SECONDS + 1)
     assert world.bounded_counts() == dict.fromkeys(world.model.pools, 0)
@@ -102,7 +102,7 @@ def asleep(*pools: PoolKnobs) -> IdleHarness:
 
 @pytest.mark.parametrize("said", [{"arrivals": 1}, {"queued": 1}])
 def test_the_first_request_scales_one_pool_of_each_role_from_zero(said: dict[str, int]) -> None:
-    world = asleep(PREFILL, DECODE, PoolKnobs("e", "decode", replicas_min=0))
+    world = at_zero(PREFILL, DECODE, PoolKnobs("e", "decode", replicas_min=0))
     world.report_traffic(1, ("f",), **said)
     assert world.bounded_counts() == {"p": 1, "d": 1, "e": 0}
     assert {bound.code for bound in world.bounds().values()} == {ReasonCode.FIRST_WORKER}
@@ -110,14 +110,14 @@ def test_the_first_request_scales_one_pool_of_each_role_from_zero(said: dict[str
 
 
 def test_a_rejected_request_scales_from_zero() -> None:
-    world = asleep(ONE)
+    world = at_zero(ONE)
     world.report_traffic(arrivals=1)
     world.report_traffic(10)
     assert world.bounded_counts() == {"one": 1}, "a rejected request counts although none waits"
 
 
 def test_the_fastest_pool_scales_from_zero_then_the_cheapest_then_by_name() -> None:
-    world = asleep(TWO, ONE)
+    world = at_zero(TWO, ONE)
     world.report_traffic(queued=1)
     assert world.bounded_counts() == {"one": 1, "two": 0}, "by name"
     world.pool("one").accelerator = AcceleratorKnobs("dear", cost_per_hour=3.0)
@@ -129,7 +129,7 @@ def test_the_fastest_pool_scales_from_zero_then_the_cheapest_then_by_name() -> N
 
 
 def test_after_an_overdue_pool_the_next_one_scales_from_zero() -> None:
-    world = asleep(ONE, TWO)
+    world = at_zero(ONE, TWO)
     world.report_traffic(queued=1)
     world.pool("one").reset_desired(1, world.now)
     assert world.bounded_counts() == {"one": 1, "two": 0}
@@ -143,14 +143,14 @@ def test_after_an_overdue_pool_the_next_one_scales_from_zero() -> None:
 
 
 def test_missing_reports_do_not_scale_from_zero() -> None:
-    world = asleep(ONE)
+    world = at_zero(ONE)
     world.report_traffic(30, ())
     assert world.bounded_counts() == {"one": 0}
     fresh = IdleHarness(ONE, workers=0)
     assert fresh.bounded_counts() == {"one": 0}
 
 
-# -- in between --------------------------------------------------------------------------------------------------------
+# -- the last worker ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("after_ms", [0, AFTER_MS])

@@ -136,10 +136,10 @@ def test_prompts_beyond_the_objective_do_not_add_workers() -> None:
     mixed = LengthDistribution((100.0, 40_000.0), (0.5, 0.5))
     needs = Demand(5.0, mixed, constant_length(100.0), 0.95)
     found = sizes(model(PREFILL), needs)["p"]
-    # Half of the prompts take 2 ms and may wait for 498 ms, the others take 800 ms and are late whatever happens.
+    # Half of the prompts take 2 ms and may wait for 498 ms; the others take 800 ms and are always late.
     service_ms, spread = 401.0, 0.5 * mixed.mean_square / mixed.mean**2
     assert found.replicas == workers_within(5.0 * 0.401, service_ms, [(498.0, 1.0)], 0.95, spread)
-    assert found.infeasible is None, "half of them can be"
+    assert found.infeasible is None, "half of the prompts can meet the objective"
 
 
 def test_a_cache_below_one_request_is_a_problem() -> None:
@@ -164,7 +164,7 @@ def test_missing_and_unusable_profiles_are_reported_with_a_remedy() -> None:
 def test_the_cheapest_pool_of_a_role_serves_first() -> None:
     cheap, dear = replace(DECODE, name="b", replicas_max=3), replace(DECODE, name="a", gpus_per_worker=2)
     pools = model(cheap, dear)
-    # On two GPUs a linear worker is as fast as on one, so it is twice as dear; its least count serves a part.
+    # On two GPUs a linear worker is as fast as on one, so it costs twice as much; its minimum count serves a part.
     assert {name: size.replicas for name, size in sizes(pools, demand(250.0)).items()} == {"b": 2, "a": 1}
     assert {name: size.replicas for name, size in sizes(pools, demand(600.0)).items()} == {"b": 3, "a": 3}
 

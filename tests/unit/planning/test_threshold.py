@@ -140,7 +140,7 @@ def test_a_sample_that_moves_the_mean_across_the_threshold_acts_at_once() -> Non
     harness.run(29)
     harness.now += PULL_MS - 1
     harness.queue = 100
-    assert harness.report_and_plan().targets == {}, "not a whole window yet"
+    assert harness.report_and_plan().targets == {}, "the window is not complete yet"
     harness.now += 1
     assert harness.report_and_plan().targets == {"prefill": 3}
 
@@ -171,7 +171,7 @@ def test_growth_does_not_wait_for_changing_workers() -> None:
     harness.kv, harness.queue = 1.0, 3
     harness.run(30)
     harness.remove_newest("decode")
-    assert set(harness.report_and_plan().targets) == {"prefill", "decode"}, "too few workers grow all the same"
+    assert set(harness.report_and_plan().targets) == {"prefill", "decode"}, "growth does not wait"
 
 
 def test_growth_waits_an_interval_after_the_target_was_reached() -> None:
@@ -203,10 +203,10 @@ def test_a_pool_changes_once_per_interval(replicas: int) -> None:
 @pytest.mark.parametrize(
     ("queue", "kv", "target"),
     [
-        (1, 0.7, 3),  # either may need more
+        (1, 0.7, 3),  # growth if either signal is high
         (0, 1.0, 3),
         (1, 1.0, 3),
-        (0, 0.1, 1),  # both must need less
+        (0, 0.1, 1),  # shrink if both signals are low
         (0, 0.7, None),
         (1, 0.1, 3),
     ],
@@ -224,7 +224,7 @@ def test_a_low_queue_alone_is_within_thresholds() -> None:
     assert codes(harness.run(30)) == {ReasonCode.WITHIN_THRESHOLDS}
 
 
-# -- what it says of itself --------------------------------------------------------------------------------------------
+# -- reasons and samples -----------------------------------------------------------------------------------------------
 
 
 def test_reasons_of_changing_pools_come_first() -> None:
@@ -239,7 +239,7 @@ def test_reasons_of_changing_pools_come_first() -> None:
     assert recommendation.reasons[0].sentence() == "decode: mean KV load 0.10 is below 0.5"
 
 
-def test_it_samples_once_per_interval_at_any_rate_of_evaluations() -> None:
+def test_metrics_are_sampled_once_per_interval_at_any_rate_of_evaluations() -> None:
     harness = decode()
     for _ in range(100):
         harness.now += 10

@@ -9,7 +9,7 @@ from tests.support.throughput_harness import ThroughputHarness, codes
 
 
 def test_varying_prompt_lengths_are_no_surge_within_chance() -> None:
-    # 160 prompts in 10 s, 40 % longer than usual: 2.2 times what counts alone would swing, 1.1 times what lengths do.
+    # 160 prompts in 10 s, 40 % longer than usual: 2.2 standard deviations by counts alone, 1.1 with varying lengths.
     bins = Histogram((500.0, 10_000.0), (15, 1, 0))
     for histogram, surge in ((bins, False), (None, True)):
         harness = ThroughputHarness()
@@ -36,7 +36,7 @@ def test_unfinished_requests_lengthen_outputs() -> None:
     assert harness.planner.demand.outlook is not None
     assert harness.planner.demand.outlook.osl_tokens == pytest.approx(200.0)
     found = harness.report_traffic(470, 20, completed=400, osl_tokens=300.0, in_flight=3_750)
-    assert found.targets["d"] == 17, "more of them finished, and later"
+    assert found.targets["d"] == 17, "more of the long requests have finished later"
     assert harness.report_traffic(470, 151, in_flight=3_750).targets["d"] == 17
     asked = harness.planner.forecast_request()
     assert asked is not None

@@ -13,7 +13,7 @@ from loadline.core.vocabulary.reasons import ReasonCode
 from tests.support.throughput_harness import KNOBS, ThroughputHarness, codes
 
 
-def test_it_sizes_after_seconds_of_traffic_and_only_grows() -> None:
+def test_the_first_sizing_follows_after_seconds_and_only_grows() -> None:
     harness = ThroughputHarness()
     assert codes(harness.plan()) == {ReasonCode.TRAFFIC_UNKNOWN}
     assert harness.report_traffic(470, 8).targets == {}
@@ -29,7 +29,7 @@ def test_no_pool_grows_for_a_passed_peak_known_from_one_interval() -> None:
     harness.report_traffic(20, 61)
     recommendation = harness.answer_forecast(470 * 180.0)
     assert (recommendation.targets, ReasonCode.PEAK_OVER in codes(recommendation)) == ({}, True)
-    assert harness.report_traffic(300, 10).targets == {"p": 5, "d": 5}, "it may not be a peak"
+    assert harness.report_traffic(300, 10).targets == {"p": 5, "d": 5}, "the single interval may not be a peak"
     harness.report_traffic(300, 170)
     harness.answer_forecast(470 * 180.0)
     assert harness.report_traffic(20, 20).targets == {"p": 5, "d": 5}, "two intervals suffice for a forecast"
@@ -42,20 +42,20 @@ def test_each_interval_requests_a_forecast_over_start_up_time_and_interval() -> 
     harness.report_traffic(150, 2)
     asked = harness.planner.forecast_request()
     assert asked is not None
-    assert harness.planner.forecast_request() is None, "once"
+    assert harness.planner.forecast_request() is None, "one request per interval"
     requests, isl, osl = asked.queries
     assert requests.horizon == 2, "one minute of start-up and three until the next sizing"
     assert requests.series.values == (150 * 180,)
     assert (isl.series.values, osl.series.values) == ((500.0,), (100.0,))
 
 
-def test_it_sizes_for_the_busiest_interval_ahead_within_the_step_limit() -> None:
+def test_pools_are_sized_for_the_busiest_interval_ahead_within_the_step_limit() -> None:
     harness = ThroughputHarness(workers=5)
     harness.report_traffic(470, 181)
     assert harness.answer_forecast(470 * 180.0, 730 * 180.0).targets == {}
     assert harness.report_traffic(470, 119).targets == {}, "workers requested later are ready in time"
     assert harness.report_traffic(470, 2).targets == {"p": 8, "d": 8}, (
-        "a minute to come, another until those of the next look do"
+        "a minute of start-up, and another until workers of the next sizing are ready"
     )
     harness = ThroughputHarness(workers=2)
     harness.report_traffic(150, 181)
@@ -65,7 +65,7 @@ def test_it_sizes_for_the_busiest_interval_ahead_within_the_step_limit() -> None
 
 
 @pytest.mark.parametrize(("start_up_s", "every_s"), [(2, 10), (20, 20), (60, 60), (300, 180)])
-def test_it_sizes_once_per_start_up_time(start_up_s: int, every_s: int) -> None:
+def test_pools_are_sized_once_per_start_up_time(start_up_s: int, every_s: int) -> None:
     harness = ThroughputHarness(ThroughputKnobs(attainment=0.0, start_up_ms=start_up_s * 1_000), workers=5)
     harness.report_traffic(470, 181)
     harness.answer_forecast(*[470 * 180.0] * 4)

@@ -108,7 +108,7 @@ def test_growing_lengths_are_a_surge_within_seconds() -> None:
         surge = Outlook(20.0, 1_000.0, 200.0).is_exceeded_by(traffic.recent_arrivals(10_000, T0 + second * 1_000), 1.0)
         assert surge == (second >= 64)
     ingest_second(traffic, 91, isl_tokens=50_000.0)
-    assert traffic.buckets[-1].isl_sum == 20 * 50_000.0, "by then they count in full"
+    assert traffic.buckets[-1].isl_sum == 20 * 50_000.0, "after that time the new lengths count in full"
 
 
 def test_any_length_of_few_requests_is_accepted() -> None:

@@ -64,7 +64,7 @@ def requests(*at_s: float, isl: int = 100, osl: int = 10) -> str:
     return "arrival_s,isl,osl\n" + "".join(f"{at},{isl},{osl}\n" for at in at_s)
 
 
-# -- what a trace becomes ----------------------------------------------------------------------------------------------
+# -- intervals of a trace ----------------------------------------------------------------------------------------------
 
 
 def test_intervals_end_with_the_trace(tmp_path: Path) -> None:
@@ -123,7 +123,7 @@ def test_every_trace_format_gives_a_history(name: str, interval_s: float) -> Non
     assert msgspec.json.decode(msgspec.json.encode(history), type=History) == history
 
 
-# -- what the planner makes of it --------------------------------------------------------------------------------------
+# -- use by the planner ------------------------------------------------------------------------------------------------
 
 
 def warm(folder: Path, planner: str = "throughput", text: str = WAVE, knobs: str = "") -> Settings:
@@ -151,8 +151,8 @@ def test_the_first_turn_requests_a_forecast_with_the_season(tmp_path: Path, plan
     assert (answers[0].predictor, answers[0].fallback) == ("seasonal", "")
     last = load_series.values[-1]
     assert last is not None
-    assert last < answers[0].mean[0] < answers[0].mean[1], "it rises as on the days before"
-    assert fits(controller.handle([], START + 60_000)) == [], "once"
+    assert last < answers[0].mean[0] < answers[0].mean[1], "the forecast rises as on the days before"
+    assert fits(controller.handle([], START + 60_000)) == [], "one request"
 
 
 def test_the_first_report_is_sized_with_the_forecast(tmp_path: Path) -> None:
@@ -206,7 +206,7 @@ def test_a_restart_at_another_time_keeps_the_phase_of_the_season(tmp_path: Path,
     assert len({len(question.series.values) for question in asked.queries}) == 1
 
 
-# -- what is said of one that cannot be used ---------------------------------------------------------------------------
+# -- unusable traces ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ def test_the_last_prompt_of_an_idle_worker_counts_once() -> None:
     harness = PrefillReports(workers=2)
     for second in range(200):
         harness.report([(2_000.0, 30_000.0)], [(100.0 + second / 10, 500.0)])
-    # The first is the mean, and each of the 200 of 500 tokens takes a 64th off it.
+    # The first prompt sets the mean; each of the 200 prompts of 500 tokens moves it by a 64th.
     assert harness.loads.isl_tokens == pytest.approx(500.0 + 29_500.0 * (63 / 64) ** 200)
 
 

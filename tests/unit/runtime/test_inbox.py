@@ -1,4 +1,4 @@
-"""The inbox of the next turn: bounded, fair to senders, in order."""
+"""Inbox of the next turn: bounded, fair to senders, in order."""
 
 from collections import Counter
 
@@ -30,7 +30,7 @@ def load(worker: str) -> str:
     return SUBJECTS.load("m", "p", worker)
 
 
-def test_everything_wakes_and_is_removed_once() -> None:
+def test_every_item_wakes_the_loop_and_is_removed_once() -> None:
     box, woken = inbox()
     assert not box
     event: AnyEvent = StoreConnectionChanged(connected=True)
@@ -76,7 +76,7 @@ def test_a_flood_of_one_sender_delays_no_other() -> None:
     box.offer("quiet", b"1")
     batch = box.pop_batch(512)[1]
     assert ("quiet", b"1") in batch[: RUN_MAX + 1]
-    assert len(batch) == ROUNDS_MAX * RUN_MAX + 1, "nor does it make a turn long"
+    assert len(batch) == ROUNDS_MAX * RUN_MAX + 1, "the flood does not lengthen a turn"
 
 
 def test_a_flood_of_invented_senders_delays_no_known_worker() -> None:
@@ -138,7 +138,9 @@ frames = st.lists(st.one_of(st.none(), st.sampled_from("abc")), max_size=80)
 
 
 @given(frames, st.integers(1, 8), st.integers(1, 5))
-def test_bounded_in_order_and_every_loss_is_counted(offers: list[str | None], frames_max: int, batch_max: int) -> None:
+def test_the_inbox_is_bounded_and_ordered_and_counts_every_loss(
+    offers: list[str | None], frames_max: int, batch_max: int
+) -> None:
     box, _ = inbox(frames_max, *"abc")
     removed: list[tuple[str, bytes]] = []
     number = 0
@@ -156,4 +158,4 @@ def test_bounded_in_order_and_every_loss_is_counted(offers: list[str | None], fr
     assert len(removed) + box.dropped == number
     for subject in Counter(subject for subject, _ in removed):
         payloads = [payload for name, payload in removed if name == subject]
-        assert payloads == sorted(payloads), "the frames of a subject stay in their order"
+        assert payloads == sorted(payloads), "frames of a subject keep their order"

@@ -1,4 +1,4 @@
-"""The replay: exact on what was recorded, and at a loss for nothing when it was changed."""
+"""Replay of a journal: exact if it is unchanged, and a reported difference for every change."""
 
 from collections.abc import Callable
 
@@ -16,7 +16,7 @@ Segments = list[list[bytes]]
 
 @pytest.fixture(scope="module")
 def recorded() -> Segments:
-    """Three segments of one agent, with decisions and drains in them."""
+    """Record three segments of one agent, with decisions and drains."""
     world, _, segments = lone_agent(10, (0.0, 40_000.0, 80_000.0))
     world.demand.update({("split", "prefill"): 2.5, ("split", "decode"): 2.5, ("whole", "both"): 2.5})
     world.timeline.call_at(50_000.0, lambda: world.demand.update(dict.fromkeys(world.demand, 0.1)))
@@ -34,7 +34,7 @@ def copy(segments: Segments) -> Segments:
 
 
 def effects_at(segments: Segments, kind: str) -> list[tuple[int, int]]:
-    """Segment and line of the records of a kind, such as those with a commit."""
+    """Return segment and line of the records with a kind of effect."""
     return [
         (number, line)
         for number, segment in enumerate(segments)
@@ -55,17 +55,17 @@ def test_a_journal_replays_exactly(recorded: Segments) -> None:
 
 
 @pytest.mark.parametrize("first", [1, 2])
-def test_any_segment_is_a_beginning(recorded: Segments, first: int) -> None:
+def test_a_replay_may_begin_with_any_segment(recorded: Segments, first: int) -> None:
     found = replay(recorded[first:])
     assert (found.difference, found.segments) == ("", 3 - first)
 
 
-def test_nothing_is_no_journal() -> None:
+def test_an_empty_journal_is_refused() -> None:
     found = replay([])
     assert (found.segments, found.controller, found.difference) == (0, None, "")
 
 
-# -- what is changed is found ------------------------------------------------------------------------------------------
+# -- changed records ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -88,28 +88,30 @@ def test_a_changed_effect(recorded: Segments, old: bytes, new: bytes) -> None:
 
 
 @pytest.mark.parametrize("kind", ["CommitDecision", "AnnounceDecision", "SendDrain", "RenewLease", "Campaign"])
-def test_effects_that_are_gone(recorded: Segments, kind: str) -> None:
+def test_missing_effects(recorded: Segments, kind: str) -> None:
     for number, line in effects_at(recorded, kind):
         segments = copy(recorded)
         del segments[number][line]
         assert replay(segments).difference, f"{kind} in segment {number}, record {line + 1}"
 
 
-def test_effects_that_came_twice(recorded: Segments) -> None:
+def test_repeated_effects(recorded: Segments) -> None:
     segments = copy(recorded)
     number, line = effects_at(segments, "CommitDecision")[0]
     segments[number].insert(line, segments[number][line])
     assert replay(segments).difference.startswith(f"segment {number}, record {line + 2}: ")
 
 
-def test_a_turn_that_is_gone(recorded: Segments) -> None:
+def test_a_missing_turn(recorded: Segments) -> None:
     for number, line in effects_at(recorded, '"type"'):
         segments = copy(recorded)
         del segments[number][line - 1]
-        assert replay(segments).difference.startswith(f"segment {number}, record {line}: "), "its effects are not"
+        assert replay(segments).difference.startswith(f"segment {number}, record {line}: "), (
+            "the effects of the missing turn remain"
+        )
 
 
-def test_a_turn_without_effects_that_is_gone_is_missed_by_the_next_segment(recorded: Segments) -> None:
+def test_a_missing_turn_without_effects_is_found_at_the_next_segment(recorded: Segments) -> None:
     segments = copy(recorded)
     line = next(k for k, content in reversed(list(enumerate(segments[0]))) if b"LoadReported" in content)
     assert not segments[0][line + 1 :][:1] or not segments[0][line + 1].startswith(b'{"kind":"effects"')
@@ -117,7 +119,7 @@ def test_a_turn_without_effects_that_is_gone_is_missed_by_the_next_segment(recor
     assert "the state that the replay arrived at" in replay(segments).difference
 
 
-def test_turns_in_another_order(recorded: Segments) -> None:
+def test_reordered_turns(recorded: Segments) -> None:
     segments = copy(recorded)
     commits = effects_at(segments, "CommitDecision")
     number, line = next((n, k) for n, k in commits if segments[n][k - 2].startswith(b'{"kind":"turn"'))
@@ -126,7 +128,7 @@ def test_turns_in_another_order(recorded: Segments) -> None:
     assert replay(segments).difference.startswith(f"segment {number}, record {line}: ")
 
 
-def test_time_that_goes_back(recorded: Segments) -> None:
+def test_decreasing_times(recorded: Segments) -> None:
     segments = copy(recorded)
     turns = [k for k, content in enumerate(segments[2]) if content.startswith(b'{"kind":"turn"')]
     segments[2] = [*segments[2][: turns[-1] + 1], segments[2][turns[-2]]]
@@ -159,20 +161,20 @@ def test_a_changed_snapshot(recorded: Segments) -> None:
     assert replay(segments).difference.startswith("segment 1, record 1: the state that the replay arrived at")
 
 
-def test_a_segment_that_is_gone(recorded: Segments) -> None:
+def test_a_missing_segment(recorded: Segments) -> None:
     assert "the state that the replay arrived at" in replay([recorded[0], recorded[2]]).difference
 
 
-# -- ends and beginnings -----------------------------------------------------------------------------------------------
+# -- incomplete journals -----------------------------------------------------------------------------------------------
 
 
-def test_a_torn_end_is_no_difference(recorded: Segments) -> None:
+def test_an_incomplete_last_turn_is_accepted(recorded: Segments) -> None:
     number, line = effects_at(recorded, "CommitDecision")[-1]
     torn = [*recorded[:number], recorded[number][:line]]
     assert replay(torn).difference == "", "the process ended between a turn and its effects"
 
 
-def test_effects_that_are_gone_at_the_end_of_a_segment_that_goes_on() -> None:
+def test_missing_effects_at_the_end_of_a_segment_that_continues() -> None:
     world, _, recording = lone_agent(3, (0.0, 1.0))
     world.timeline.run_until(100.0)
     assert recording.kept[0][-1].startswith(b'{"kind":"effects"'), "the turn of the first campaign"
@@ -183,7 +185,7 @@ def test_effects_that_are_gone_at_the_end_of_a_segment_that_goes_on() -> None:
     assert replay(segments).difference.startswith("segment 1, record 1: ")
 
 
-def test_after_a_gap_a_segment_is_a_new_beginning(recorded: Segments) -> None:
+def test_the_replay_starts_again_after_a_gap(recorded: Segments) -> None:
     segments = copy(recorded)
     start = segments[2][0]
     segments[2][0] = start.replace(b'"continues":true', b'"continues":false')
@@ -203,18 +205,18 @@ def test_after_a_gap_a_segment_is_a_new_beginning(recorded: Segments) -> None:
         (b'{"kind":"other"}', "not a journal record"),
     ],
 )
-def test_what_is_no_record_is_said_to_be_none(recorded: Segments, line: bytes, what: str) -> None:
+def test_an_invalid_record_is_reported(recorded: Segments, line: bytes, what: str) -> None:
     with pytest.raises(JournalError, match=f"^segment 0, record 3: {what}"):
         replay([[*recorded[0][:2], line]])
 
 
-def test_a_segment_without_its_beginning(recorded: Segments) -> None:
+def test_a_segment_without_its_first_record(recorded: Segments) -> None:
     with pytest.raises(JournalError, match="record 1: a segment must begin with a start record"):
         replay([recorded[0][1:]])
 
 
 @pytest.mark.parametrize("renamed", [b"stabilisation_ms", b'"snapshot"'])
-def test_another_format_is_refused_whatever_its_fields_are(recorded: Segments, renamed: bytes) -> None:
+def test_another_format_is_refused_for_any_fields(recorded: Segments, renamed: bytes) -> None:
     start = recorded[0][0]
     assert renamed in start
     start = start.replace(renamed, renamed.replace(b"s", b"z", 1))
@@ -229,7 +231,7 @@ def test_a_snapshot_of_another_version_is_refused(recorded: Segments) -> None:
         replay([[recorded[0][0].replace(b'"phase":"follower"', b'"phase":7')]])
 
 
-def test_a_turn_at_which_the_core_raises_is_named(recorded: Segments, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_turn_in_which_the_core_raises_is_reported(recorded: Segments, monkeypatch: pytest.MonkeyPatch) -> None:
     def raises(_self: Controller, _events: object, _now: int) -> None:
         raise ZeroDivisionError("float division by zero")
 

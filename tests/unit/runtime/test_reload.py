@@ -1,4 +1,4 @@
-"""The configuration is read again: what is noticed, what is kept, and what is said of it."""
+"""Reload of the configuration: detection of changes, refused files, and events of the core."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -21,7 +21,7 @@ FAST = "[agent]\nname = 'a'\nreload_interval_ms = 10\n"
 
 
 class Reading:
-    """A reloader at work on a file, and what it tells the core."""
+    """Reloader of a file, and the events that it sends to the core."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -37,13 +37,13 @@ class Reading:
         return config, validate(config)
 
     def write(self, text: str) -> None:
-        """As one does it: beside it, and then in its place."""
+        """Replace the file atomically."""
         beside = self.path.with_suffix(".new")
         beside.write_text(text, encoding="utf-8")
         beside.replace(self.path)
 
-    async def told(self, count: int) -> Settings:
-        """The settings of the last of so many events."""
+    async def last_settings(self, count: int) -> Settings:
+        """Return the settings of the last event, after this number of events."""
         await until(lambda: len(self.events) >= count)
         event = self.events[-1]
         assert isinstance(event, SettingsChanged), event
@@ -72,14 +72,14 @@ def reading(tmp_path: Path) -> Reading:
 def test_a_file_that_is_replaced_is_read(reading: Reading) -> None:
     async def scenario() -> None:
         reading.write(f"{FAST}[fleet]\nquorum_ratio = 0.5\n{BASE}")
-        told = await reading.told(1)
+        told = await reading.last_settings(1)
         assert (told.agent, told.fleet.quorum_ratio) == ("a", 0.5)
         assert told.digest not in {"", settings(load(reading.path, {})).agent}
 
     reading.run_scenario(scenario)
 
 
-def test_a_link_that_leads_elsewhere_is_followed(reading: Reading, tmp_path: Path) -> None:
+def test_a_changed_symbolic_link_is_followed(reading: Reading, tmp_path: Path) -> None:
     first, second = tmp_path / "..1", tmp_path / "..2"
     for folder, ratio in ((first, 0.5), (second, 0.25)):
         folder.mkdir()
@@ -94,12 +94,12 @@ def test_a_link_that_leads_elsewhere_is_followed(reading: Reading, tmp_path: Pat
         swapped = tmp_path / "..data_tmp"
         swapped.symlink_to(second)
         swapped.replace(data)
-        assert (await reading.told(1)).fleet.quorum_ratio == 0.25
+        assert (await reading.last_settings(1)).fleet.quorum_ratio == 0.25
 
     reading.run_scenario(scenario)
 
 
-def test_a_broken_file_is_refused_once_and_a_mended_one_obeyed(reading: Reading) -> None:
+def test_a_broken_file_is_refused_once_and_a_corrected_one_applied(reading: Reading) -> None:
     async def scenario() -> None:
         reading.write(FAST + "[fleet]\nquorum_ratio = 7\n" + BASE)
         await until(lambda: bool(reading.events))
@@ -109,14 +109,14 @@ def test_a_broken_file_is_refused_once_and_a_mended_one_obeyed(reading: Reading)
         reading.reloader.request()
         await until(lambda: len(reading.events) == 2)
         reading.write(FAST + "[fleet]\nquorum_ratio = 0.7\n" + BASE)
-        assert (await reading.told(3)).fleet.quorum_ratio == 0.7
+        assert (await reading.last_settings(3)).fleet.quorum_ratio == 0.7
 
     with capture_logs() as logs:
         reading.run_scenario(scenario)
     assert [log["event"] for log in logs] == ["config_refused", "config_refused", "config_reloaded"]
 
 
-def test_a_file_that_is_away_for_a_while_is_no_other_file(reading: Reading) -> None:
+def test_a_file_that_is_missing_for_a_while_causes_no_reload(reading: Reading) -> None:
     async def scenario() -> None:
         away = reading.path.with_suffix(".away")
         reading.path.rename(away)
@@ -124,24 +124,24 @@ def test_a_file_that_is_away_for_a_while_is_no_other_file(reading: Reading) -> N
         await until(lambda: bool(reading.events))
         assert isinstance(reading.events[0], SettingsRefused)
         reading.write(f"{FAST}[fleet]\nquorum_ratio = 0.5\n{BASE}")
-        assert (await reading.told(2)).fleet.quorum_ratio == 0.5
+        assert (await reading.last_settings(2)).fleet.quorum_ratio == 0.5
 
     reading.run_scenario(scenario)
 
 
 def test_a_file_that_is_still_being_written_is_not_read(reading: Reading) -> None:
     async def scenario() -> None:
-        for written in range(200):  # between any two looks it grows
+        for written in range(200):  # the file grows between any two checks
             reading.path.write_text(f"{FAST}{BASE}{'#' * written}", encoding="utf-8")
             await asyncio.sleep(0.001)
         assert not reading.events
         reading.write(f"{FAST}[fleet]\nquorum_ratio = 0.5\n{BASE}")
-        assert (await reading.told(1)).fleet.quorum_ratio == 0.5
+        assert (await reading.last_settings(1)).fleet.quorum_ratio == 0.5
 
     reading.run_scenario(scenario)
 
 
-def test_who_asks_has_it_read_though_the_file_is_not_watched(tmp_path: Path) -> None:
+def test_a_requested_reload_reads_a_file_that_is_not_watched(tmp_path: Path) -> None:
     path = tmp_path / "loadline.toml"
     path.write_text("[agent]\nreload_interval_ms = 0\n" + BASE, encoding="utf-8")
     reading = Reading(path)
@@ -149,12 +149,12 @@ def test_who_asks_has_it_read_though_the_file_is_not_watched(tmp_path: Path) -> 
     async def scenario() -> None:
         reading.write(f"[agent]\nreload_interval_ms = 0\n[fleet]\nquorum_ratio = 0.5\n{BASE}")
         reading.reloader.request()
-        assert await reading.told(1) == settings(load(path, {}))
+        assert await reading.last_settings(1) == settings(load(path, {}))
 
     reading.run_scenario(scenario)
 
 
-def test_of_what_says_the_same_as_before_nothing_is_told(reading: Reading) -> None:
+def test_a_file_with_equal_settings_causes_no_event(reading: Reading) -> None:
     async def read(text: str, events: int) -> None:
         looks = reading.looks
         reading.path.write_text(text, encoding="utf-8")
@@ -172,14 +172,14 @@ def test_of_what_says_the_same_as_before_nothing_is_told(reading: Reading) -> No
 
     reading.run_scenario(scenario)
     kept = [event.restart_for if isinstance(event, SettingsChanged) else None for event in reading.events]
-    assert kept == [["leadership.lease_ttl_s"], None, ["leadership.lease_ttl_s"], []], "one that was refused is told of"
+    assert kept == [["leadership.lease_ttl_s"], None, ["leadership.lease_ttl_s"], []], "a refused file causes an event"
 
 
-def test_what_is_obeyed_at_the_start_alone_is_kept_and_said(reading: Reading) -> None:
+def test_keys_that_need_a_restart_are_kept_and_listed(reading: Reading) -> None:
     async def scenario() -> None:
         other = FAST.replace("'a'", "'b'")
         reading.write(f"{other}[leadership]\nlease_ttl_s = 20\n[fleet]\nquorum_ratio = 0.5\n{BASE}")
-        told = await reading.told(1)
+        told = await reading.last_settings(1)
         assert (told.agent, told.leadership.lease_ttl_s, told.fleet.quorum_ratio) == ("a", 10, 0.5)
 
     with capture_logs() as logs:
@@ -191,7 +191,7 @@ def test_what_is_obeyed_at_the_start_alone_is_kept_and_said(reading: Reading) ->
     assert logs[1]["changes"] == ["fleet.quorum_ratio: 0.8 -> 0.5"]
 
 
-def test_agents_that_obey_the_same_have_the_same_digest(reading: Reading) -> None:
+def test_agents_with_equal_settings_have_equal_digests(reading: Reading) -> None:
     config = load(reading.path, {})
     other = msgspec.structs.replace(config, agent=msgspec.structs.replace(config.agent, name="b"))
     assert settings(config).digest == settings(other).digest
@@ -199,7 +199,7 @@ def test_agents_that_obey_the_same_have_the_same_digest(reading: Reading) -> Non
     assert settings(config).digest != settings(changed).digest
 
 
-def test_changes_go_by_names_and_of_layers_only_what_comes_of_them(reading: Reading) -> None:
+def test_changes_are_listed_by_name_with_layers_resolved(reading: Reading) -> None:
     old = load(reading.path, {})
     reading.write(
         f"{FAST}[defaults.guardrails]\nstep_up_max = 2\n{BASE}replicas_max = 9\n[[models.pools]]\n"

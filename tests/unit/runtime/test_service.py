@@ -1,4 +1,4 @@
-"""What people and programs may ask an agent: answers that are true, and fit into a message."""
+"""API of an agent: status, explanations, pauses and drains."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -82,7 +82,7 @@ def test_a_pause_that_cannot_be_written_is_refused() -> None:
     run_scenario(scenario)
 
 
-def test_orders_are_answered_once_they_hold_and_one_after_the_other() -> None:
+def test_commands_are_answered_in_order_once_they_are_in_force() -> None:
     async def scenario(runtime: Runtime, service: Service) -> None:
         runtime.controller.state.store_connected = True
         pause = asyncio.ensure_future(order(service, paused=True))
@@ -112,7 +112,7 @@ def test_a_drain_beyond_the_limit_of_its_pool_is_refused() -> None:
     run_scenario(scenario)
 
 
-def test_what_is_not_seen_to_be_written_is_not_said_to_be() -> None:
+def test_a_pause_is_confirmed_only_after_it_was_read_back() -> None:
     async def scenario(runtime: Runtime, service: Service) -> None:
         runtime.controller.state.store_connected = True
         answer = reply(await order(service, paused=True))
@@ -122,7 +122,7 @@ def test_what_is_not_seen_to_be_written_is_not_said_to_be() -> None:
     run_scenario(scenario)
 
 
-def test_a_large_status_goes_without_its_workers() -> None:
+def test_a_large_status_omits_its_workers() -> None:
     async def scenario(runtime: Runtime, service: Service) -> None:
         workers = [
             RegisteredWorker(WorkerRecord("m", f"pool-{i}", f"worker-{i}-{j:0100}", "aggregated", incarnation=1), 5)
@@ -144,7 +144,7 @@ def test_a_large_status_goes_without_its_workers() -> None:
     run_scenario(scenario, POOLS)
 
 
-def test_a_status_of_1024_models_comes_in_parts_that_servers_and_readers_take() -> None:
+def test_a_status_of_1024_models_is_sent_in_parts_of_bounded_size() -> None:
     models = "".join(f'[[models]]\nname = "model-{i:04}"\n{POOL.format(1)}{POOL.format(2)}' for i in range(1_024))
 
     async def scenario() -> None:
@@ -162,17 +162,19 @@ def test_a_status_of_1024_models_comes_in_parts_that_servers_and_readers_take() 
         parts = [msgspec.json.decode(payload, type=AgentStatus) for payload in published]
         assert [(part.part, part.parts) for part in parts] == [(n, len(parts)) for n in range(len(parts))]
         assert [model.model for part in parts for model in part.models] == names
-        assert [part.counters for part in parts] == [{"turns": 5}, *[{}] * (len(parts) - 1)], "said once"
+        assert [part.counters for part in parts] == [{"turns": 5}, *[{}] * (len(parts) - 1)], (
+            "the warning is logged once"
+        )
         first = msgspec.json.decode(await service._status(b""), type=AgentStatus)
         asked = [await service._status(encode(StatusRequest(part))) for part in range(first.parts)]
         answer = join_status([msgspec.json.decode(payload, type=AgentStatus) for payload in asked])
         assert ([model.model for model in answer.models], answer.part, answer.parts) == (names, 0, 1)
-        assert await service._status(encode(StatusRequest(99))), "the last that there is"
+        assert await service._status(encode(StatusRequest(99))), "the last part"
 
     asyncio.run(scenario())
 
 
-def test_an_explanation_has_what_the_policies_last_saw_and_fits_into_a_message() -> None:
+def test_an_explanation_has_the_last_policy_reports_and_fits_into_a_message() -> None:
     async def scenario(runtime: Runtime, service: Service) -> None:
         pair = PairReport("a" * 64, "b" * 64, MigrationCode.NO_ROOM, {"tokens": 1.5, "room": 0.5})
         look = PolicyReport("m", "decode_load", "decode", 1, MigrationCode.NO_ROOM, pair.numbers, 16, 16, (pair,) * 16)

@@ -1,4 +1,4 @@
-"""The scaler that only looks: what it accepts, and when it says that it is done."""
+"""Observing scaler: which decisions it accepts, and when it reports them as applied."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -17,7 +17,7 @@ from tests.unit.client.test_scaler_client import SUBJECTS, Agent
 
 
 class Leader(Agent):
-    """Agents, of which one leads, and what they say of the pools."""
+    """Agents, of which one leads, and the pool status that they publish."""
 
     async def ready(self, counts: dict[str, int], *, leading: bool = True, model: str = "m") -> None:
         status = status_with({}, {})
@@ -25,10 +25,10 @@ class Leader(Agent):
         pools = tuple(replace(known.pools[0], pool=name, ready=count) for name, count in counts.items())
         said = replace(status, leading=leading, models=(replace(known, model=model, pools=pools),))
         await self.bus.publish(SUBJECTS.status("a"), encode(said))
-        await self.looked_at()
+        await self.settle()
 
-    async def looked_at(self) -> None:
-        """Let the scaler do all that it can do: nothing of it waits for anything but its turn."""
+    async def settle(self) -> None:
+        """Run the event loop until the scaler has processed everything."""
         for _ in range(20):
             await asyncio.sleep(0)
 
@@ -41,7 +41,7 @@ async def observing() -> AsyncIterator[Leader]:
         ScalerClient("s", ["m"], bus=leader.bus) as scaler,
         running(ObservedScaler(scaler, leader.bus).run(), "observed"),
     ):
-        await leader.looked_at()
+        await leader.settle()
         yield leader
 
 
@@ -57,7 +57,7 @@ def targets(prefill: int, decode: int) -> tuple[PoolTarget, PoolTarget]:
     return PoolTarget("prefill", "prefill", prefill, 1), PoolTarget("decode", "decode", decode, 2)
 
 
-def test_a_decision_is_accepted_and_done_when_all_pools_are_as_decided() -> None:
+def test_a_decision_is_accepted_and_applied_when_all_pools_have_their_counts() -> None:
     async def scenario(leader: Leader) -> None:
         await leader.announce(decision(1, 1, *targets(1, 3)))
         await leader.answered((1, 1, "accepted"))
@@ -72,7 +72,7 @@ def test_a_decision_is_accepted_and_done_when_all_pools_are_as_decided() -> None
     play(scenario)
 
 
-def test_a_part_of_a_status_says_nothing_of_the_models_in_the_others() -> None:
+def test_a_part_of_a_status_does_not_affect_models_of_other_parts() -> None:
     async def scenario(leader: Leader) -> None:
         await leader.ready({"prefill": 1, "decode": 3})
         await leader.ready({"prefill": 9, "decode": 9}, model="another")
@@ -82,7 +82,7 @@ def test_a_part_of_a_status_says_nothing_of_the_models_in_the_others() -> None:
     play(scenario)
 
 
-def test_only_the_newest_decision_of_a_model_is_answered_for() -> None:
+def test_only_the_newest_decision_of_a_model_is_answered() -> None:
     async def scenario(leader: Leader) -> None:
         await leader.announce(decision(1, 1, *targets(1, 3)))
         await leader.answered((1, 1, "accepted"))
@@ -95,7 +95,7 @@ def test_only_the_newest_decision_of_a_model_is_answered_for() -> None:
     play(scenario)
 
 
-def test_what_is_as_decided_already_is_done_at_once() -> None:
+def test_a_decision_without_changes_is_applied_at_once() -> None:
     async def scenario(leader: Leader) -> None:
         await leader.ready({"prefill": 1, "decode": 3})
         await leader.announce(decision(1, 1, *targets(1, 3)))

@@ -1,4 +1,4 @@
-"""The local scaler's decisions: tables for the rules, and properties over random lives of a pool."""
+"""Plans of the local scaler: tables of its rules, and properties over random histories of a pool."""
 
 import pytest
 from hypothesis import given, settings
@@ -46,12 +46,14 @@ START_1 = ProcessAction("start", count=1)
 @pytest.mark.parametrize(
     ("processes", "wanted", "expected"),
     [
-        pytest.param([A], None, [], id="no-target-yet-leave-all-as-it-is"),
-        pytest.param([A, B], target(2), [], id="as-it-should-be"),
+        pytest.param([A], None, [], id="without-a-target-nothing-changes"),
+        pytest.param([A, B], target(2), [], id="at-the-target"),
         pytest.param([A], target(2), [START_1], id="one-missing"),
-        pytest.param([], target(0), [], id="none-wanted"),
+        pytest.param([], target(0), [], id="target-zero"),
         pytest.param([], target(5), [ProcessAction("start", count=2)], id="starts-are-bounded"),
-        pytest.param([Process("a", LIFE, NOW), Process("b", LIFE, NOW)], target(5), [], id="enough-are-starting"),
+        pytest.param(
+            [Process("a", LIFE, NOW), Process("b", LIFE, NOW)], target(5), [], id="sufficient-starting-workers"
+        ),
         pytest.param([Process("a", LIFE, NOW), B], target(5), [START_1], id="room-for-one-more-start"),
         pytest.param(
             [A, B, C], target(2), [ProcessAction("terminate", "c", reason="surplus")], id="surplus-newest-first"
@@ -59,8 +61,8 @@ START_1 = ProcessAction("start", count=1)
         pytest.param(
             [A, B], target(0), [ProcessAction("terminate", w, reason="surplus") for w in "ab"], id="all-are-surplus"
         ),
-        pytest.param([A, old("b", leave_by_ms=NOW + 1)], target(1), [], id="a-draining-victim-is-left-alone"),
-        pytest.param([A, old("b", leave_by_ms=NOW + 1)], target(2), [START_1], id="a-victim-is-no-replica"),
+        pytest.param([A, old("b", leave_by_ms=NOW + 1)], target(1), [], id="a-draining-victim-is-not-signalled-again"),
+        pytest.param([A, old("b", leave_by_ms=NOW + 1)], target(2), [START_1], id="a-victim-does-not-count-as-replica"),
         pytest.param(
             [A, old("b", leave_by_ms=NOW)],
             target(1),
@@ -68,22 +70,28 @@ START_1 = ProcessAction("start", count=1)
             id="drain-deadline",
         ),
         pytest.param(
-            [old("a", leave_by_ms=NOW + TTL, drained_ms=NOW - 1_999)], target(0), [], id="a-drained-one-may-linger"
+            [old("a", leave_by_ms=NOW + TTL, drained_ms=NOW - 1_999)],
+            target(0),
+            [],
+            id="a-drained-worker-may-take-time-to-exit",
         ),
         pytest.param(
             [old("a", leave_by_ms=NOW - 9_999, drained_ms=NOW - 1_999)],
             target(0),
             [],
-            id="drained-in-time-outlives-the-deadline",
+            id="drained-before-the-deadline",
         ),
         pytest.param(
             [old("a", leave_by_ms=NOW + TTL, drained_ms=NOW - 2_000)],
             target(0),
             [ProcessAction("terminate", "a", reason="drained")],
-            id="drained-and-still-there",
+            id="drained-and-still-running",
         ),
         pytest.param(
-            [old("a", signal="terminate", signalled_ms=NOW - 4_999)], target(0), [], id="terminated-has-its-grace"
+            [old("a", signal="terminate", signalled_ms=NOW - 4_999)],
+            target(0),
+            [],
+            id="terminated-within-its-grace-time",
         ),
         pytest.param(
             [old("a", signal="terminate", signalled_ms=NOW - 5_000)],
@@ -92,7 +100,12 @@ START_1 = ProcessAction("start", count=1)
             id="grace-is-over",
         ),
         pytest.param([old("a", signal="kill", signalled_ms=0)], target(0), [], id="killed-once"),
-        pytest.param([old("a", signal="terminate", signalled_ms=NOW)], target(1), [START_1], id="ending-is-no-replica"),
+        pytest.param(
+            [old("a", signal="terminate", signalled_ms=NOW)],
+            target(1),
+            [START_1],
+            id="an-ending-worker-does-not-count-as-replica",
+        ),
     ],
 )
 def test_plan(processes: list[Process], wanted: PoolTarget | None, expected: list[ProcessAction]) -> None:
@@ -112,7 +125,7 @@ def test_backoff_is_bounded() -> None:
     assert [backoff_ms(count, TIMING) for count in (0, 1, 2, 7, 10_000)] == [0, 500, 1_000, 30_000, 30_000]
 
 
-def test_only_unasked_early_ends_are_failures() -> None:
+def test_only_early_exits_without_a_signal_are_failures() -> None:
     young, one = Process("a", LIFE, NOW - 999), StartFailures(1, 5)
     assert failures_after_exit(one, young, TIMING, NOW) == StartFailures(2, NOW)
     assert failures_after_exit(one, Process("a", LIFE, NOW - 1_000), TIMING, NOW) == StartFailures()
@@ -120,27 +133,27 @@ def test_only_unasked_early_ends_are_failures() -> None:
     assert failures_after_exit(one, replace(young, leave_by_ms=NOW), TIMING, NOW) == one
 
 
-def test_a_victim_stays_one_and_keeps_its_first_deadline() -> None:
+def test_a_victim_stays_a_victim_and_keeps_its_first_deadline() -> None:
     [first] = mark_leaving([A], target(0, "a"), set(), TTL, NOW)
     assert first.leave_by_ms == NOW + TTL
     assert mark_leaving([first], target(1), set(), TTL, NOW + 1) == [first]
     assert mark_leaving([first], target(0, "a"), set(), TTL, NOW + 1) == [first]
 
 
-def test_a_victim_of_an_earlier_life_is_another_worker() -> None:
+def test_a_victim_of_an_earlier_incarnation_is_ignored() -> None:
     [ours] = mark_leaving([old("a", incarnation=LIFE + 1)], target(0, "a"), set(), TTL, NOW)
     assert not ours.leaving
     [later] = mark_leaving([old("a", incarnation=LIFE - 1)], target(0, "a"), set(), TTL, NOW)
     assert later.leaving
 
 
-def test_a_worker_that_drained_unasked_is_replaced() -> None:
+def test_a_worker_that_drained_without_a_command_is_replaced() -> None:
     processes = mark_leaving([A, B], target(2), {"a"}, TTL, NOW)
     assert processes[0].leaving
     assert plan_actions(processes, target(2), StartFailures(), TIMING, NOW) == [START_1]
 
 
-def test_reached_needs_the_count_and_nobody_leaving() -> None:
+def test_a_target_is_reached_with_its_count_and_no_leaving_worker() -> None:
     assert is_reached([A, B], target(2))
     assert not is_reached([A], target(2))
     assert not is_reached([A, B, C], target(2))
@@ -148,7 +161,7 @@ def test_reached_needs_the_count_and_nobody_leaving() -> None:
 
 
 class Pool:
-    """A pool whose processes really come and go as the plan says."""
+    """Pool whose simulated processes start and exit as planned."""
 
     def __init__(self) -> None:
         self.processes: dict[str, Process] = {}
@@ -191,7 +204,7 @@ steps = st.lists(
 
 @settings(max_examples=200, deadline=None)
 @given(steps)
-def test_a_pool_is_never_too_large_never_cut_short_and_always_arrives(
+def test_a_pool_never_exceeds_its_target_keeps_grace_times_and_reaches_its_target(
     life: list[tuple[int, set[int], set[int], set[int], int]],
 ) -> None:
     pool, now = Pool(), 0
@@ -214,7 +227,7 @@ def test_a_pool_is_never_too_large_never_cut_short_and_always_arrives(
         staying = [process for process in pool.processes.values() if not process.leaving]
         assert len(staying) <= replicas
 
-    # Left alone, with every process obeying its signals, the target is reached: deadlines and back-off are finite.
+    # If every process obeys its signals, the target is reached, since deadlines and back-off are finite.
     for _ in range(200):
         now += 1_000
         pool.turn(wanted, now)

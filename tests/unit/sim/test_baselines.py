@@ -1,4 +1,4 @@
-"""Baselines: the configuration's fleet with another planner, and no rail of ours in its way."""
+"""Baselines: the fleet of a configuration with another planner and without guardrails."""
 
 import pytest
 from msgspec.structs import asdict, replace
@@ -14,7 +14,7 @@ from loadline.sim.fleet import SimulatedFleetKnobs, SimulatedPoolKnobs, pools_of
 from loadline.sim.profiles import LinearProfile
 from loadline.traces import Arrival, Trace
 
-# A pass of one prompt of 1000 tokens takes 1 s, whatever else there is: a worker computes one a second.
+# A pass of one prompt of 1,000 tokens takes 1 s, so a worker computes one prompt per second.
 PROFILE = LinearProfile(alpha=10.0, beta=0.0, gamma=0.0, delta=1.0)
 POOLS = (
     PoolKnobs("prefill", "prefill", replicas_max=20),
@@ -35,18 +35,18 @@ OBJECTIVES = ObjectiveKnobs(5_000.0, 50.0)
 
 
 def busy(*waves: tuple[float, int]) -> Trace:
-    """Waves of prompts of 1000 tokens: when they begin, and how many arrive within a second."""
+    """Return a trace of waves of prompts of 1,000 tokens: start of each, and arrivals within a second."""
     return Trace("t", [Arrival(at_s + n / many, 1_000, 2) for at_s, many in waves for n in range(many)], 600.0)
 
 
-def test_a_baseline_is_there_for_each_planner_that_users_know() -> None:
+def test_there_is_a_baseline_for_each_common_autoscaler() -> None:
     found = {name: baseline(name, SETTINGS, FLEET, busy((0.0, 1))).models[1].planner for name in BASELINES}
     assert found == {"static-peak": "static", "hpa": "hpa", "kpa": "kpa"}
     assert set(found.values()) <= PLANNERS.keys()
 
 
 @pytest.mark.parametrize("name", BASELINES)
-def test_a_baseline_keeps_fleet_bounds_and_budget_and_the_guard_stands_aside(name: str) -> None:
+def test_a_baseline_keeps_bounds_and_budget_and_has_no_other_guardrail(name: str) -> None:
     found = baseline(
         name, replace(SETTINGS, models=(SETTINGS.models[0], replace(MODEL, no_operation=True))), FLEET, busy((0.0, 1))
     )
@@ -59,19 +59,19 @@ def test_a_baseline_keeps_fleet_bounds_and_budget_and_the_guard_stands_aside(nam
     assert set(guard.values()) == {0}
     assert model.knobs_of("hpa") == (
         HpaKnobs() if name == "hpa" else MODEL.knobs_of("hpa")
-    )  # its known settings, not those of the user
+    )  # its usual settings, not those of the user
 
 
 def test_static_peak_has_workers_for_the_busiest_minute() -> None:
-    # 600 prompts of a second each arrive within a minute: 14 workers, which are busy for 0.71 of it.
+    # 600 prompts of 1 s each arrive within a minute: 14 workers, which are 71 % busy.
     replicas = (
         baseline("static-peak", SETTINGS, FLEET, busy((0.0, 60), (100.0, 300), (150.0, 300))).models[1].knobs.replicas
     )
-    assert replicas == {"prefill": 14, "decode": 3}  # decode has nearly nothing to do, but a least count
+    assert replicas == {"prefill": 14, "decode": 3}  # decode has almost no load, but minimum replicas
 
 
 @pytest.mark.parametrize(("kv_blocks", "full"), [(1_001, 16.0), (10_000, 100.0), (1, 1.0)])
-def test_kpa_asks_for_no_more_requests_at_a_worker_than_its_cache_holds(kv_blocks: int, full: float) -> None:
+def test_the_kpa_target_is_limited_to_the_requests_that_a_cache_holds(kv_blocks: int, full: float) -> None:
     pools = tuple(replace(pool, kv_blocks=kv_blocks) for pool in FLEET.pools)
     found = baseline("kpa", SETTINGS, replace(FLEET, pools=pools), busy((0.0, 60)))
     assert found.models[1].knobs.target_concurrency == full  # requests of 1001 tokens, in blocks of 16

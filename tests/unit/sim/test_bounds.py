@@ -1,4 +1,4 @@
-"""The work bound, against what is reckoned by hand, and against what fleets need."""
+"""Work bound, compared with manual calculations and with simulated fleets."""
 
 import pytest
 
@@ -23,24 +23,24 @@ def pool(
     return SimulatedPool(knobs, role, gpus, engine, profile)
 
 
-def test_prefill_work_is_a_share_of_the_fullest_pass() -> None:
+def test_prefill_work_is_a_fraction_of_the_fullest_pass() -> None:
     # Two prompts of 1000 tokens fill a pass: 20 + 200 ms for both.
     [seconds] = worker_seconds([Arrival(0.0, 1_000, 5)], pool("prefill"), OBJECTIVES)
     assert seconds == pytest.approx(0.110)
 
 
-def test_decode_work_is_a_share_of_the_fullest_iteration_within_the_objective() -> None:
-    # Ten requests take 20 ms an iteration, 2 ms a token each. The first of 101 tokens is prefill's.
+def test_decode_work_is_a_fraction_of_the_fullest_iteration_within_the_objective() -> None:
+    # An iteration of ten requests takes 20 ms, 2 ms per token. The first of 101 tokens comes from prefill.
     [seconds] = worker_seconds([Arrival(0.0, 1_000, 101)], pool("decode"), OBJECTIVES)
     assert seconds == pytest.approx(100 * 0.002)
 
 
-def test_an_aggregated_worker_does_both() -> None:
+def test_an_aggregated_worker_has_the_work_of_both_roles() -> None:
     [seconds] = worker_seconds([Arrival(0.0, 1_000, 101)], pool("aggregated"), OBJECTIVES)
     assert seconds == pytest.approx(0.110 + 0.2)
 
 
-def test_a_request_that_cannot_meet_an_objective_counts_with_the_best_there_is() -> None:
+def test_a_request_that_cannot_meet_its_objective_counts_at_the_best_throughput() -> None:
     slow = LinearProfile(alpha=30.0, beta=1.0, gamma=2_000.0, delta=0.1)
     [decode] = worker_seconds([Arrival(0.0, 100, 2)], pool("decode", profile=slow), OBJECTIVES)
     assert decode == pytest.approx(0.130 / 100)
@@ -48,7 +48,7 @@ def test_a_request_that_cannot_meet_an_objective_counts_with_the_best_there_is()
     assert prefill == pytest.approx(2.200 / 2)
 
 
-def test_what_fits_nowhere_needs_nothing() -> None:
+def test_a_request_that_fits_no_worker_needs_no_gpu_time() -> None:
     trace = Trace("t", [Arrival(0.0, 100, 1), Arrival(0.0, 1_000, 1)], 10.0)
     bound = work_bound(trace, {"a": pool("prefill", blocks=10)}, OBJECTIVES)
     only_small = work_bound(Trace("t", trace.arrivals[:1], 10.0), {"a": pool("prefill", blocks=10)}, OBJECTIVES)
@@ -64,7 +64,7 @@ def test_the_cheapest_pool_in_gpu_time_counts_for_each_request() -> None:
     assert alone.gpu_hours == pytest.approx(36 * 0.2 / 3_600.0)
     dear = work_bound(trace, {"a": pool("decode"), "b": pool("decode", gpus=2)}, OBJECTIVES)
     assert dear == alone
-    # Within 20 ms it takes its whole batch of 100 in 11 ms.
+    # Its full batch of 100 takes 11 ms, within the 20 ms.
     both = work_bound(trace, {"a": pool("decode"), "b": pool("decode", gpus=4, profile=fast)}, OBJECTIVES)
     assert both.gpu_hours == pytest.approx(36 * 100 * 0.00011 * 4 / 3_600.0)
 
@@ -80,7 +80,7 @@ def test_the_bound_adds_up_the_roles() -> None:
     [Arrival(1.0, 2_000, 1, (1, 2, 9)), Arrival(1.0, 2_000, 1, (), 1_024)],
     ids=["named blocks", "a number of tokens"],
 )
-def test_a_prefix_cache_saves_what_was_there_before(second: Arrival) -> None:
+def test_cached_prefixes_are_no_work(second: Arrival) -> None:
     arrivals = [Arrival(0.0, 1_024, 1, (1, 2)), second]
     cold = worker_seconds(arrivals, pool("prefill"), OBJECTIVES)
     warm = worker_seconds(arrivals, pool("prefill", prefix=100), OBJECTIVES)

@@ -1,4 +1,4 @@
-"""What requests take at the least: no engine that meets the objectives is busy for less, whatever it batches."""
+"""Lower bounds of the engine time of requests: no engine that meets the objectives takes less."""
 
 import math
 import random
@@ -16,7 +16,7 @@ from loadline.sim.engine import EngineKnobs, EngineTiming, Request, SimulatedEng
 from loadline.sim.profiles import LinearProfile, MeasuredProfile
 
 LINEAR = LinearProfile(alpha=10.0, beta=0.5, gamma=20.0, delta=0.1)
-FIXED = LinearProfile(alpha=10.0, beta=0.001, gamma=200.0, delta=0.001)  # all cost is that of a pass or an iteration
+FIXED = LinearProfile(alpha=10.0, beta=0.001, gamma=200.0, delta=0.001)  # a fixed cost per pass and iteration only
 MEASURED = MeasuredProfile(PREFILL_PROFILE, DECODE_PROFILE)
 DECODE = EngineKnobs(role="decode", kv_blocks_total=1_000, max_batch_requests=64)
 WHOLE = EngineKnobs(role="prefill", kv_blocks_total=10_000, max_batch_requests=64, max_batched_tokens=2_000)
@@ -24,7 +24,7 @@ CHUNKED = structs.replace(WHOLE, chunked_prefill=True)
 BOTH = EngineKnobs(role="aggregated", kv_blocks_total=2_000, max_batch_requests=64, max_batched_tokens=2_000)
 RIDING = structs.replace(BOTH, chunked_prefill=True)
 
-# The engine reckons runs of iterations to 0.1 %, and contexts are read 2 % apart.
+# The engine approximates runs of iterations to 0.1 %, and contexts are sampled 2 % apart.
 ROUNDING = 1.002
 
 Lengths = list[tuple[int, int]]
@@ -40,7 +40,7 @@ def least_ms(timing: EngineTiming, knobs: EngineKnobs, lengths: Lengths, ttft_ms
 def simulate_engine(
     timing: EngineTiming, knobs: EngineKnobs, lengths: Lengths, at_ms: list[float]
 ) -> tuple[float, float, float]:
-    """An engine does it: the time that it is busy, the longest TTFT and the longest mean ITL."""
+    """Simulate an engine; return its busy time, the longest TTFT and the longest mean ITL."""
     engine = SimulatedEngine(knobs, timing)
     decoding = knobs.role == "decode"
     first = dict(enumerate(at_ms)) if decoding else {}
@@ -88,7 +88,7 @@ def test_no_engine_takes_less(case: str, gap_ms: float, timing: EngineTiming) ->
     busy_ms, ttft_ms, itl_ms = simulate_engine(
         timing, knobs, lengths, [gap_ms * number for number in range(len(lengths))]
     )
-    # The objectives that it just met, and those that it met easily.
+    # Objectives that the engine just met, and looser ones.
     tight = least_ms(timing, knobs, lengths, ttft_ms, itl_ms)
     loose = least_ms(timing, knobs, lengths, 10 * ttft_ms, 10 * itl_ms)
     assert 0.0 < loose <= tight * ROUNDING
@@ -118,31 +118,31 @@ def test_no_engine_takes_less_for_any_trace(seed: int, knobs: EngineKnobs, timin
     assert least_ms(timing, knobs, lengths, ttft_ms, itl_ms) <= busy_ms * ROUNDING
 
 
-def test_the_best_is_nearly_reached_by_an_engine_that_is_kept_busy() -> None:
+def test_a_saturated_engine_nearly_reaches_the_bound() -> None:
     for knobs, lengths in (CASES["unlike prompts that fill a pass"], CASES["equal requests that grow in step"]):
         busy_ms, ttft_ms, itl_ms = simulate_engine(LINEAR, knobs, lengths, [0.0] * len(lengths))
         assert least_ms(LINEAR, knobs, lengths, ttft_ms, itl_ms) >= 0.85 * busy_ms
 
 
-def test_tighter_objectives_never_mean_less() -> None:
+def test_tighter_objectives_never_lower_the_bound() -> None:
     lengths = [(isl, 5 + isl // 10) for isl in range(100, 1_900, 100)]
     found = [least_ms(LINEAR, BOTH, lengths, ms, ms / 25) for ms in (300, 350, 400, 600, 1_000, 1e9)]
     assert all(loose <= tight * (1 + 1e-6) for tight, loose in pairwise(found))
     assert found[0] > 1.1 * found[-1]
 
 
-def test_what_is_in_the_prefix_cache_is_not_computed() -> None:
+def test_cached_tokens_are_not_computed() -> None:
     isl = np.array([1_000, 1_000])
     cold, warm = prefill_ms(LINEAR, WHOLE, isl, np.array([1_000, 400]), 1e9)
-    # Of a pass of 20 ms, half and a fifth; the work is 0.1 ms a token.
+    # Half and a fifth of a pass of 20 ms, plus 0.1 ms per token.
     assert (cold, warm) == pytest.approx((110.0, 44.0))
 
 
 @pytest.mark.parametrize(
     ("ttft_ms", "share"), [(1e9, 1_000 / 4_000), (320.0, 1 / 3), (120.0, 1.0), (119.0, 1_000 / 4_000)]
 )
-def test_a_pass_has_room_for_what_the_objective_leaves(ttft_ms: float, share: float) -> None:
-    # A prompt takes 100 ms and the pass 20 ms. What cannot meet the objective has none.
+def test_the_size_of_a_pass_is_limited_by_the_objective(ttft_ms: float, share: float) -> None:
+    # A prompt takes 100 ms and the pass 20 ms. A prompt that cannot meet the objective has no pass.
     knobs = structs.replace(WHOLE, max_batched_tokens=4_000)
     [found] = prefill_ms(LINEAR, knobs, np.array([1_000]), np.array([1_000]), ttft_ms)
     assert found == pytest.approx(100.0 + 20.0 * share)
@@ -151,8 +151,8 @@ def test_a_pass_has_room_for_what_the_objective_leaves(ttft_ms: float, share: fl
 @pytest.mark.parametrize(
     ("isl", "itl_ms", "batch"), [(100, 20.0, 20), (100, 1e9, 64), (4_000, 1e9, 4), (100, 10.4, 64)]
 )
-def test_an_iteration_has_room_for_what_batch_cache_and_objective_leave(isl: int, itl_ms: float, batch: int) -> None:
-    # A batch of n takes 10 + n / 2 ms; the cache holds 16,000 tokens. What cannot meet the objective has none.
+def test_the_size_of_an_iteration_is_limited_by_batch_cache_and_objective(isl: int, itl_ms: float, batch: int) -> None:
+    # A batch of n takes 10 + n / 2 ms; the cache holds 16,000 tokens. Infeasible requests have no batch.
     knobs = structs.replace(DECODE, kv_blocks_total=1_006)
     [found] = decode_ms(LINEAR, knobs, np.array([isl]), np.array([11]), itl_ms)
     assert found == pytest.approx(10 * (10 + batch / 2) / batch, rel=1e-3)

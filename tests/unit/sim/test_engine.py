@@ -1,4 +1,4 @@
-"""The engine: it loses nothing, keeps its limits, and does not care how time is cut up."""
+"""Simulated engine: exact times, limits, and independence of the steps in which time advances."""
 
 import random
 from itertools import pairwise
@@ -13,7 +13,7 @@ from loadline.sim.engine import EngineEvent, EngineKnobs, Request, SimulatedEngi
 
 
 class Steady(Struct):
-    """Timing that can be worked out by hand: 0.1 ms a prompt token; 10 ms an iteration plus 1 ms for 1,000 tokens."""
+    """Simple timing: 0.1 ms per prompt token; 10 ms per iteration plus 1 ms per 1,000 tokens."""
 
     prefill_ms_per_token: float = 0.1
 
@@ -73,7 +73,7 @@ def test_every_request_ends_exactly_once(work: list[tuple[int, int]], waits: lis
 
 @given(sizes, gaps, kinds, st.lists(st.floats(0.1, 50), min_size=1, max_size=7))
 @settings(max_examples=150, deadline=None)
-def test_one_big_step_equals_many_small(
+def test_one_large_step_equals_many_small_ones(
     work: list[tuple[int, int]], waits: list[float], knobs: EngineKnobs, steps: list[float]
 ) -> None:
     big, small = (SimulatedEngine(knobs, Steady()) for _ in range(2))
@@ -118,7 +118,7 @@ def test_prefill_passes_are_batched_up_to_the_token_limit() -> None:
     engine = SimulatedEngine(EngineKnobs(role="prefill", kv_blocks_total=1_000, max_batched_tokens=1_000), Steady())
     for name, isl in (("a", 100), ("b", 600), ("c", 400), ("d", 100), ("e", 5_000)):
         engine.submit(Request(name, isl, 10), 0.0)
-    # a is alone, for the engine was idle; b and c fill a pass; e is over the limit, so it shares none with d.
+    # a is alone, since the engine was idle; b and c fill a pass; e exceeds the limit, so it is not batched with d.
     ends = {event.request_id: event.at_ms for event in drain(engine)}
     assert ends == pytest.approx({"a": 10.0, "b": 110.0, "c": 110.0, "d": 120.0, "e": 620.0})
 
@@ -137,7 +137,7 @@ def test_prefill_delays_decode_when_they_share_an_engine() -> None:
     assert disturbed["finished", "a"] - alone["finished", "a"] == pytest.approx(2_000.0)
 
 
-def test_chunked_prefill_lets_the_batch_go_on_and_computes_no_less() -> None:
+def test_chunked_prefill_continues_the_batch_and_computes_all_tokens() -> None:
     knobs = EngineKnobs(
         role="aggregated",
         kv_blocks_total=10_000,
@@ -146,8 +146,8 @@ def test_chunked_prefill_lets_the_batch_go_on_and_computes_no_less() -> None:
         chunked_prefill=True,
     )
     decoding, prompt = Request("a", 100, 50), Request("b", 2_000, 1)
-    # a: 100 ms of prefill, then 10.1 ms and up an iteration: at 200 ms the tenth is under way and ends at 201.45 ms.
-    # b: 20 iterations, each with 100 tokens of it beside one of a.
+    # a: 100 ms of prefill, then iterations of 10.1 ms and more: at 200 ms the tenth is running and ends at 201.45 ms.
+    # b: 20 iterations, each with 100 tokens of b and one of a.
     began_ms = 100.0 + sum(10.1 + i / 1_000 for i in range(10))
     mixed_ms = sum(10.11 + i / 1_000 + 100.0 for i in range(20))
     both = ends(knobs, (decoding, 0.0), (prompt, 200.0))
@@ -156,7 +156,7 @@ def test_chunked_prefill_lets_the_batch_go_on_and_computes_no_less() -> None:
     assert both["finished", "a"] - alone["finished", "a"] == pytest.approx(2_000.0)
 
 
-def test_cached_tokens_cost_blocks_but_no_time() -> None:
+def test_cached_tokens_take_blocks_but_no_time() -> None:
     knobs = EngineKnobs(role="prefill", kv_blocks_total=100)
     assert ends(knobs, (Request("a", 1_000, 10, cached_tokens=600), 0.0))["first_token", "a"] == pytest.approx(400.0)
     assert ends(knobs, (Request("a", 1_000, 10, cached_tokens=1_000), 0.0))["first_token", "a"] == pytest.approx(1.0)
@@ -167,15 +167,17 @@ def test_cached_tokens_cost_blocks_but_no_time() -> None:
 
 
 @pytest.mark.parametrize(("blocks", "waits"), [(38, 0), (39, 1)])
-def test_a_newcomer_leaves_a_hundredth_of_the_cache_free(blocks: int, waits: int) -> None:
+def test_admission_leaves_a_hundredth_of_the_cache_free(blocks: int, waits: int) -> None:
     engine = SimulatedEngine(EngineKnobs(role="decode", kv_blocks_total=100), Steady())
     engine.submit(Request("a", 60 * 16, 100, generated_tokens=1, prefilled=True), 0.0)
     engine.submit(Request("b", blocks * 16, 100, generated_tokens=1, prefilled=True), 0.0)
-    assert engine.advance(11.0) == []  # one iteration, after which a has 61 blocks; nobody is let in and thrown out
+    assert (
+        engine.advance(11.0) == []
+    )  # one iteration, after which a has 61 blocks; no request is admitted and preempted
     assert engine.load().waiting_requests == waits
 
 
-def test_preemption_happens_and_recovers() -> None:
+def test_preempted_requests_finish() -> None:
     engine = SimulatedEngine(structs.replace(SMALL, kv_blocks_total=20), Steady())
     for name in ("a", "b", "c"):
         engine.submit(Request(name, 60, 100), 0.0)  # 12 of 20 blocks at first, 30 in the end
@@ -185,7 +187,7 @@ def test_preemption_happens_and_recovers() -> None:
     assert sorted(event.request_id for event in events if event.kind == "finished") == ["a", "b", "c"]
 
 
-def test_what_can_never_fit_is_refused() -> None:
+def test_requests_that_can_never_fit_are_refused() -> None:
     engine = SimulatedEngine(structs.replace(SMALL, kv_blocks_total=10), Steady())
     engine.submit(Request("fits", 100, 61), 5.0)
     engine.submit(Request("too long", 100, 62), 5.0)
@@ -194,7 +196,7 @@ def test_what_can_never_fit_is_refused() -> None:
     assert ("finished", "fits") in [(e.kind, e.request_id) for e in events]
 
 
-def test_an_aborted_request_says_nothing_more() -> None:
+def test_an_aborted_request_emits_no_events() -> None:
     engine = SimulatedEngine(structs.replace(SMALL, max_batch_requests=1), Steady())
     for name in ("runs", "waits", "last"):
         engine.submit(Request(name, 50, 50), 0.0)
@@ -204,7 +206,7 @@ def test_an_aborted_request_says_nothing_more() -> None:
     assert [e.request_id for e in drain(engine) if e.kind == "finished"] == ["last"]
 
 
-def test_a_running_request_moves_with_its_cache_and_loses_no_token() -> None:
+def test_a_running_request_migrates_with_its_cache_and_loses_no_token() -> None:
     knobs = EngineKnobs(role="decode", kv_blocks_total=1_000)
     source, destination = SimulatedEngine(knobs, Steady()), SimulatedEngine(knobs, Steady())
     source.submit(Request("a", 999, 31, generated_tokens=1, prefilled=True), 0.0)
@@ -214,7 +216,7 @@ def test_a_running_request_moves_with_its_cache_and_loses_no_token() -> None:
     assert moved == Request("a", 999, 31, generated_tokens=4, prefilled=True)
     assert moved.kv_tokens == 1_002
     assert (source.detach("a", 25.0), source.abort("a", 25.0)) == (None, False)
-    assert source.held == ["a"]  # until the iteration is over
+    assert source.held == ["a"]  # until the end of the iteration
     (left,) = drain(source)
     assert left.kind == "detached"
     assert left.at_ms == pytest.approx(3 * 11.0)
@@ -222,11 +224,11 @@ def test_a_running_request_moves_with_its_cache_and_loses_no_token() -> None:
     destination.submit(moved, left.at_ms)
     (done,) = drain(destination)
     assert done.kind == "finished"
-    # No iteration is lost: it ends as if it had stayed.
+    # No iteration is lost: the request ends as if it had not migrated.
     assert done.at_ms == pytest.approx(sum(10.0 + (999 + i) / 1_000 for i in range(30)))
 
 
-def test_a_waiting_request_moves_at_once_and_one_in_prefill_stays() -> None:
+def test_a_waiting_request_migrates_at_once_and_one_in_prefill_stays() -> None:
     engine = SimulatedEngine(structs.replace(SMALL, max_batch_requests=1), Steady())
     for name in ("computed", "waits"):
         engine.submit(Request(name, 100, 1), 0.0)
@@ -240,14 +242,14 @@ def test_a_waiting_request_moves_at_once_and_one_in_prefill_stays() -> None:
     ]
 
 
-def test_who_finishes_with_the_iteration_under_way_is_not_taken() -> None:
+def test_a_request_that_finishes_with_the_current_iteration_is_not_detached() -> None:
     engine = SimulatedEngine(SMALL, Steady())
     engine.submit(Request("a", 100, 3), 0.0)
     assert engine.detach("a", 10.0 + 10.1 + 5.0) is None
     assert [e.kind for e in drain(engine)] == ["first_token", "finished"]
 
 
-def test_bad_requests_are_refused_at_the_door() -> None:
+def test_invalid_requests_are_refused() -> None:
     engine = SimulatedEngine(SMALL, Steady())
     engine.submit(Request("a", 10, 10), 0.0)
     for bad in (
@@ -265,14 +267,14 @@ def test_bad_requests_are_refused_at_the_door() -> None:
         )
 
 
-def test_knobs_that_make_no_sense_are_refused() -> None:
+def test_invalid_knobs_are_refused() -> None:
     with pytest.raises(ValueError, match="max_batch_requests is 0"):
         EngineKnobs(role="decode", kv_blocks_total=1, max_batch_requests=0)
     with pytest.raises(ValueError, match="leaves no token for prompts"):
         EngineKnobs(role="aggregated", kv_blocks_total=1, max_batched_tokens=128, chunked_prefill=True)
 
 
-def test_load_says_what_is_inside() -> None:
+def test_the_load_counts_all_requests() -> None:
     engine = SimulatedEngine(EngineKnobs(role="aggregated", kv_blocks_total=100, max_batch_requests=1), Steady())
     idle = engine.load()
     assert (idle.kv_blocks_used, idle.waiting_requests, idle.running_requests, idle.decode_tokens) == (0, 0, 0, 0)

@@ -1,4 +1,4 @@
-"""Engine profiles: measured points are met, nothing outside them surprises, and a bad file says what is wrong."""
+"""Engine profiles: measured points, interpolation, extrapolation, and errors of invalid files."""
 
 import io
 from contextlib import suppress
@@ -38,7 +38,7 @@ def write(folder: Path, **changed: object) -> tuple[Path, Path]:
     return folder / "p.npz", folder / "d.npz"
 
 
-def test_measured_points_are_met() -> None:
+def test_measured_points_are_reproduced() -> None:
     assert PROFILE.prefill_ms(8_240) == pytest.approx(832.271, abs=0.01)
     # The grid rounds a point's KV usage to 1/200; between two points that is less than 1 ms of ITL here. Seven requests
     # of 16,671 tokens fill 0.521 of the cache.
@@ -48,14 +48,14 @@ def test_measured_points_are_met() -> None:
 
 def test_interpolation_is_linear_and_clamped(tmp_path: Path) -> None:
     profile = MeasuredProfile(*write(tmp_path))
-    # 25 ms at 200 tokens is an outlier: 300 tokens take 20 ms. The first two points' line meets 0 tokens at 0 ms.
+    # 25 ms at 200 tokens is an outlier: 300 tokens take 20 ms. The line of the first two points passes through zero.
     assert [profile.prefill_ms(isl) for isl in (0, 1, 100, 150, 200, 300, 400)] == [0, 0.1, 10, 15, 20, 20, 20]
     assert profile.itl_ms(4, 600) == pytest.approx(0.5 * 16 + 0.5 * 42)  # a context of 150, 0.6 of the cache
     assert profile.itl_ms(1_000, 1) == pytest.approx(10.01)
     assert profile.itl_ms(1, 5_000) == 50
 
 
-def test_what_every_pass_costs_is_never_below_zero(tmp_path: Path) -> None:
+def test_the_fixed_time_of_a_pass_is_never_negative(tmp_path: Path) -> None:
     profile = MeasuredProfile(
         *write(tmp_path, prefill_isl=[100, 200], prefill_ttft=[10.0, 40.0], prefill_thpt_per_gpu=[1, 1])
     )
@@ -64,13 +64,13 @@ def test_what_every_pass_costs_is_never_below_zero(tmp_path: Path) -> None:
 
 
 @given(st.floats(0, 1e6), st.floats(0, 1e6))
-def test_more_prompt_never_takes_less(one: float, other: float) -> None:
+def test_longer_prompts_never_take_less_time(one: float, other: float) -> None:
     low, high = sorted((one, other))
     assert 0 < PROFILE.prefill_ms(low) <= PROFILE.prefill_ms(high)
 
 
 @given(st.integers(1, 10_000), st.floats(1, 1e7))
-def test_iteration_time_stays_within_what_was_measured(batch_requests: int, kv_tokens: float) -> None:
+def test_iteration_times_stay_within_the_measured_range(batch_requests: int, kv_tokens: float) -> None:
     assert 17 < PROFILE.itl_ms(batch_requests, kv_tokens) < 68
 
 
@@ -114,14 +114,14 @@ def test_iteration_time_stays_within_what_was_measured(batch_requests: int, kv_t
         ({"z_itl": np.zeros(600_000)}, "d.npz: larger than 4000000 bytes"),
     ],
 )
-def test_bad_files_are_named(tmp_path: Path, changed: dict[str, object], says: str) -> None:
+def test_invalid_files_are_named(tmp_path: Path, changed: dict[str, object], says: str) -> None:
     paths = write(tmp_path, **changed)
     with pytest.raises(DataError, match=says):
         MeasuredProfile(*paths)
 
 
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04 no archive", b"isl,ttft\n1,2\n"])
-def test_files_that_are_no_npz_are_named(tmp_path: Path, content: bytes) -> None:
+def test_files_that_are_not_npz_are_named(tmp_path: Path, content: bytes) -> None:
     bad = tmp_path / "bad.npz"
     bad.write_bytes(content)
     for path in (bad, tmp_path / "missing.npz", tmp_path):
@@ -129,7 +129,7 @@ def test_files_that_are_no_npz_are_named(tmp_path: Path, content: bytes) -> None
             MeasuredProfile(path, path)
 
 
-def test_what_unpacks_to_too_much_is_refused_before_it_is_unpacked(tmp_path: Path) -> None:
+def test_a_file_that_unpacks_to_too_much_is_refused_before(tmp_path: Path) -> None:
     prefill, decode = write(tmp_path)
     with ZipFile(prefill, "w", ZIP_DEFLATED) as archive:
         archive.writestr("prefill_isl.npy", bytes(50_000_000))
@@ -138,7 +138,7 @@ def test_what_unpacks_to_too_much_is_refused_before_it_is_unpacked(tmp_path: Pat
         MeasuredProfile(prefill, decode)
 
 
-def test_a_profile_that_was_cut_off_is_named(tmp_path: Path) -> None:
+def test_a_truncated_profile_is_named(tmp_path: Path) -> None:
     whole = PREFILL.read_bytes()
     path = tmp_path / "cut.npz"
     for size in range(0, len(whole), 97):
@@ -149,7 +149,7 @@ def test_a_profile_that_was_cut_off_is_named(tmp_path: Path) -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 255)), min_size=1, max_size=4))
 @settings(max_examples=300, deadline=None)
-def test_damage_is_a_data_error_or_harmless(
+def test_damaged_bytes_cause_a_data_error_or_no_change(
     tmp_path_factory: pytest.TempPathFactory, flips: list[tuple[int, int]]
 ) -> None:
     content = bytearray(PREFILL.read_bytes())
@@ -161,7 +161,7 @@ def test_damage_is_a_data_error_or_harmless(
         MeasuredProfile(path, DECODE)
 
 
-def test_a_header_that_claims_too_much_is_named(tmp_path: Path) -> None:
+def test_a_header_of_an_absurd_shape_is_named(tmp_path: Path) -> None:
     prefill, decode = write(tmp_path)
     raw = io.BytesIO()
     np.lib.format.write_array_header_1_0(raw, {"descr": "<f8", "fortran_order": False, "shape": (10**15,)})
@@ -187,7 +187,7 @@ def test_linear_times() -> None:
         ({"gamma": 0.0, "delta": 0.0}, "work takes no time"),
     ],
 )
-def test_bad_parameters_are_named_where_they_are_read(changed: dict[str, float], says: str) -> None:
+def test_invalid_parameters_are_named(changed: dict[str, float], says: str) -> None:
     numbers = {"alpha": 7.0, "beta": 0.05, "gamma": 15.0, "delta": 0.02} | changed
     with pytest.raises(msgspec.ValidationError, match=says):
         msgspec.convert({"profile": numbers}, dict[str, LinearProfile])

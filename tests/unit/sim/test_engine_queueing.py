@@ -1,4 +1,4 @@
-"""Engines that are fed at random wait as long, and hold as much, as queueing theory says.
+"""Simulated engines under random arrivals, compared with queueing theory.
 
 Seeds are fixed, so a test gives the same figures every time. A tolerance is at least three standard errors of the mean,
 which for M/M/1 follow from the autocorrelation of its waiting times, and are as large for the others.
@@ -15,13 +15,13 @@ from loadline.sim.engine import EngineKnobs, Request, SimulatedEngine
 from loadline.sim.profiles import LinearProfile
 
 ONE_AT_A_TIME = EngineKnobs(role="prefill", kv_blocks_total=10**9, max_batch_requests=10**6, max_batched_tokens=1)
-# 0.1 ms a prompt token: 1,000 tokens are served in 100 ms.
+# 0.1 ms per prompt token: 1,000 tokens take 100 ms.
 SERVER = LinearProfile(alpha=1.0, beta=0.0, gamma=0.0, delta=0.1)
 SERVICE_MS = 100.0
 
 
 class Seen(Struct):
-    """Mean time in the system, in ms, and the distribution of the number in it as arrivals see it."""
+    """Mean time in the system in ms, and distribution of the number in it as seen by arrivals."""
 
     mean_ms: float
     shares: list[float]
@@ -34,7 +34,7 @@ class Seen(Struct):
 def feed(
     engine: SimulatedEngine, count: int, rate_per_ms: float, request: Callable[[str, random.Random], Request]
 ) -> Seen:
-    """Poisson arrivals. They see time averages, so what they see is compared with the stationary distribution."""
+    """Feed Poisson arrivals, which see time averages and are therefore comparable with the stationary distribution."""
     rng = random.Random(1)
     arrived_ms: dict[str, float] = {}
     numbers: dict[int, int] = {}
@@ -70,7 +70,7 @@ def test_exponential_prompts_make_an_m_m_1_queue() -> None:
 
 
 def test_equal_prompts_make_an_m_d_1_queue() -> None:
-    # Pollaczek and Khinchine: half the waiting of M/M/1.
+    # Pollaczek-Khinchine: half of the waiting time of M/M/1.
     rho = 0.7
     seen = feed(
         SimulatedEngine(ONE_AT_A_TIME, SERVER), 100_000, rho / SERVICE_MS, lambda name, _rng: Request(name, 1_000, 1)
@@ -82,7 +82,7 @@ def test_equal_prompts_make_an_m_d_1_queue() -> None:
 
 
 def stationary(rate: float, service_rate: Callable[[int], float], states: int) -> list[float]:
-    """The distribution of a birth-death chain: each state's weight is the one below times arrivals over services."""
+    """Return the stationary distribution of a birth-death chain with these arrival and service rates."""
     weights = [1.0]
     for number in range(1, states):
         weights.append(weights[-1] * rate / service_rate(number))
@@ -93,7 +93,7 @@ def stationary(rate: float, service_rate: Callable[[int], float], states: int) -
 @pytest.mark.parametrize(("batch_max", "load"), [(32, 0.8), (32, 0.4), (4, 0.7)])
 def test_a_decode_engine_is_a_state_dependent_queue(batch_max: int, load: float) -> None:
     # OSL is geometric, which is exponential in iterations; the batch of n serves n / (OSL * ITL(n)) requests a ms.
-    # A newcomer waits for half an iteration of 500, and chain and engine see the arrival half an iteration apart: 0.2%.
+    # An arrival waits for half an iteration of 500; chain and engine count it half an iteration apart: 0.2 %.
     osl_tokens, profile = 500.0, LinearProfile(alpha=10.0, beta=0.5, gamma=1.0, delta=0.0)
 
     def service_rate(number: int) -> float:

@@ -1,4 +1,4 @@
-"""The fast engine does what one does that goes token by token: the same events in the same order, at the same times."""
+"""Equivalence of the fast engine and a token-by-token reference: equal events, order and times."""
 
 import pytest
 from hypothesis import given, settings
@@ -13,7 +13,7 @@ from tests.support.reference_engine import ReferenceEngine
 
 
 class Constant(Struct):
-    """Binary fractions, so that sums are exact in whatever order they are made."""
+    """Timing with binary fractions, so that sums are exact in any order."""
 
     def prefill_ms(self, tokens: float) -> float:
         return 4.0 + tokens * 0.125
@@ -23,7 +23,7 @@ class Constant(Struct):
 
 
 class Bent(Struct):
-    """An iteration time that grows with the cache and with the mean context, and has a kink at half the cache."""
+    """Timing that grows with cache and mean context, with a kink at half of the cache."""
 
     half_tokens: int
 
@@ -36,14 +36,14 @@ class Bent(Struct):
 
 
 class Action(Struct):
-    """After a wait of so many quarters of a ms, something is done with a request."""
+    """Action on a request after a wait in quarters of a ms."""
 
     kind: str
     wait: int
     isl: int
     osl: int
     other: int
-    """Which earlier request is aborted or taken; how much of the prompt is cached, in percent, of a new one."""
+    """Earlier request to abort or detach; for a new request, the cached percentage of its prompt."""
 
 
 actions = st.lists(
@@ -73,7 +73,7 @@ engines = st.builds(
 def run_engine(
     engine: SimulatedEngine | ReferenceEngine, role: Role, work: list[Action]
 ) -> tuple[list[EngineEvent], list[object]]:
-    """Gives the events, and what the calls answered."""
+    """Return the events and the results of the calls."""
     now_ms = 0.0
     answers: list[object] = []
     for number, action in enumerate(work):
@@ -111,7 +111,7 @@ def test_events_are_those_of_the_reference(knobs: EngineKnobs, work: list[Action
 @given(engines, actions.map(lambda work: [action for action in work if action.kind == "submit"]))
 @settings(max_examples=150, deadline=None)
 def test_times_are_those_of_the_reference_where_iterations_grow(knobs: EngineKnobs, work: list[Action]) -> None:
-    # All at once: a newcomer that falls on the other side of the end of an iteration would be another course of things.
+    # All arrive at once: an arrival on the other side of the end of an iteration would change all later events.
     for action in work:
         action.wait = 0
     half_tokens = knobs.kv_blocks_total * knobs.block_size_tokens // 2
@@ -122,9 +122,9 @@ def test_times_are_those_of_the_reference_where_iterations_grow(knobs: EngineKno
         assert abs(one.at_ms - other.at_ms) <= 0.01 * other.at_ms
 
 
-def test_measured_times_are_met_within_a_thousandth() -> None:
-    # 60 requests of one instant: nobody comes or goes on the other side of an iteration's end, so the difference is
-    # that of the straight lines within runs alone: 0.06% for the worst request here.
+def test_measured_times_are_reproduced_within_a_thousandth() -> None:
+    # 60 simultaneous requests: no arrival falls on the other side of the end of an iteration, so only the straight
+    # lines within runs differ: 0.06 % for the worst request.
     for knobs in (
         EngineKnobs(role="aggregated", kv_blocks_total=14_008),
         EngineKnobs(role="aggregated", kv_blocks_total=14_008, max_batched_tokens=2_048, chunked_prefill=True),

@@ -1,4 +1,4 @@
-"""The prefix cache: leading blocks count, looking changes nothing, and what is oldest is forgotten."""
+"""Prefix cache: hits of leading blocks, lookups without effect, and eviction of the least recently used."""
 
 from itertools import pairwise
 
@@ -18,14 +18,14 @@ def test_only_leading_blocks_count() -> None:
     assert [cache.hit_tokens(prefix) for prefix in ((1, 2, 3, 4), (1, 9, 3), (9, 2), ())] == [1_536, 512, 0, 0]
 
 
-def test_the_least_recently_used_block_is_forgotten_and_of_a_prompt_its_end() -> None:
+def test_the_least_recently_used_block_and_the_end_of_a_prompt_are_evicted_first() -> None:
     cache = PrefixCache(blocks_max=4, block_tokens=1)
     cache.insert((1, 2, 3))
     cache.insert((7, 8))
     assert cache.hit_tokens((1, 2, 3)) == 2
     cache.insert((1, 2))
     cache.insert((9,))
-    # Looking at 7 and 8 does not keep them; using 1 and 2 did.
+    # A lookup of 7 and 8 does not keep them; the use of 1 and 2 does.
     assert [cache.hit_tokens(prefix) for prefix in ((1, 2), (7, 8), (9,))] == [2, 1, 1]
 
 
@@ -36,7 +36,7 @@ def test_a_prompt_longer_than_the_cache_leaves_its_beginning() -> None:
 
 
 @given(st.lists(st.lists(st.integers(0, 12), unique=True, max_size=8), max_size=30), st.integers(1, 10))
-def test_it_is_a_list_in_the_order_of_use(prompts: list[list[int]], blocks_max: int) -> None:
+def test_the_cache_behaves_like_a_list_in_the_order_of_use(prompts: list[list[int]], blocks_max: int) -> None:
     cache = PrefixCache(blocks_max, 1)
     used: list[int] = []  # the newest first
     for prompt in prompts:
@@ -47,7 +47,7 @@ def test_it_is_a_list_in_the_order_of_use(prompts: list[list[int]], blocks_max: 
         assert len(cache) == len(used)
 
 
-def test_the_gateway_says_what_the_caches_of_its_workers_had() -> None:
+def test_the_gateway_reports_the_hits_of_the_caches_of_workers() -> None:
     setup = aggregated(2, fleet={"routing": "kv_aware"}, prefix_cache_blocks=100)
     prompts = [Arrival(1.0 + index, 1_000 + index, 5, prefix=(1, 2 + index)) for index in range(5)]
     simulation = Simulation(Scenario("test", *setup, trace(prompts)))

@@ -1,4 +1,4 @@
-"""Where the simulated gateway sends requests, and what becomes of them when workers drain or are lost."""
+"""Simulated gateway: routing of requests, and retries when workers drain or are lost."""
 
 import random
 from collections.abc import Callable
@@ -24,7 +24,7 @@ SHORT, LONG, ENDLESS = Arrival(0.0, 200, 50), Arrival(0.0, 20_000, 50), Arrival(
 
 
 def unlike(small: int, large: int) -> Setup:
-    """Two pools of one role, on accelerators of different size, that stay as they are."""
+    """Return two pools of one role on accelerators of different size, with fixed counts."""
     pools = tuple(PoolKnobs(name, "aggregated", replicas_min=0, replicas_max=4) for name in ("small", "large"))
     threshold = ThresholdKnobs(adjustment_interval_ms=3_600_000)
     settings = Settings(
@@ -40,11 +40,11 @@ def begun(setup: Setup, arrivals: Trace, seed: int = 0) -> Simulation:
 
 
 def among(*arrivals: Arrival) -> Trace:
-    """These, one every second."""
+    """Return a trace of these requests, one per second."""
     return trace([msgspec.structs.replace(one, arrival_s=1.0 + index) for index, one in enumerate(arrivals)])
 
 
-def played_out(simulation: Simulation) -> Simulation:
+def run_to_end(simulation: Simulation) -> Simulation:
     simulation.run(simulation.duration_ms)
     simulation.run_out()
     return simulation
@@ -52,33 +52,33 @@ def played_out(simulation: Simulation) -> Simulation:
 
 @pytest.mark.parametrize("small", [1, 3])
 def test_a_long_request_goes_to_the_pool_that_can_hold_it(small: int) -> None:
-    outcome = played_out(begun(unlike(small, 1), among(LONG, SHORT, LONG, SHORT, LONG))).result()
+    outcome = run_to_end(begun(unlike(small, 1), among(LONG, SHORT, LONG, SHORT, LONG))).result()
     assert (outcome.finished, outcome.refused, outcome.unfinished) == (5, 0, 0)
 
 
-def test_only_what_no_pool_could_ever_hold_is_refused() -> None:
-    outcome = played_out(begun(unlike(1, 1), among(ENDLESS, LONG, ENDLESS, SHORT))).result()
+def test_only_a_request_that_no_pool_can_hold_is_refused() -> None:
+    outcome = run_to_end(begun(unlike(1, 1), among(ENDLESS, LONG, ENDLESS, SHORT))).result()
     assert (outcome.finished, outcome.refused, outcome.unfinished) == (2, 2, 0)
 
 
-def test_who_waits_for_a_large_worker_is_in_nobodys_way() -> None:
+def test_a_request_that_waits_for_a_large_worker_delays_no_other() -> None:
     simulation = begun(unlike(1, 0), among(LONG, SHORT, SHORT))
     simulation.run(10_000.0)
     outcome = simulation.result()
     assert (outcome.finished, outcome.refused, simulation.gateway.queued) == (2, 0, 1)
 
 
-def test_what_a_decode_worker_cannot_hold_is_refused_before_it_is_computed() -> None:
+def test_a_request_that_no_decode_worker_can_hold_is_refused_before_prefill() -> None:
     settings, fleet = disaggregated()
     decode = msgspec.structs.replace(fleet.pools[1], kv_blocks=100)
     fleet = msgspec.structs.replace(fleet, pools=(fleet.pools[0], decode))
     single = Arrival(0.0, 2_000, 1)  # needs no decode worker
-    outcome = played_out(begun((settings, fleet), among(Arrival(0.0, 2_000, 2), single, SHORT))).result()
+    outcome = run_to_end(begun((settings, fleet), among(Arrival(0.0, 2_000, 2), single, SHORT))).result()
     assert (outcome.finished, outcome.refused, outcome.unfinished) == (2, 1, 0)
 
 
 @pytest.mark.parametrize("others", [0, 1])
-def test_a_cache_that_arrives_at_a_dead_worker_goes_on_to_another_one(others: int) -> None:
+def test_a_cache_that_arrives_at_a_dead_worker_is_sent_to_another_one(others: int) -> None:
     slow: dict[str, object] = {"transfer": TransferKnobs(bandwidth_gbytes_per_s=0.01)}  # 2.6 s for 200 tokens
     settings, fleet = disaggregated(fleet=slow, start_delay=StartDelayKnobs("constant", 5.0))
     decode = msgspec.structs.replace(fleet.pools[1], workers=1 + others)
@@ -90,13 +90,13 @@ def test_a_cache_that_arrives_at_a_dead_worker_goes_on_to_another_one(others: in
     simulation._scaler.schedule_reconcile()
     simulation.run(4_000.0)
     assert (simulation.gateway.in_flight, simulation.gateway.queued) == (others, 1 - others)
-    outcome = played_out(simulation).result()
+    outcome = run_to_end(simulation).result()
     assert (outcome.finished, outcome.retried, outcome.unfinished) == (1, 0, 0)
     assert outcome.ttft_ms.p50 == pytest.approx(15.0)
 
 
 def kill_one(simulation: Simulation, rng: random.Random) -> None:
-    """A worker that is busy dies where it stands; the scaler sees that and starts another one."""
+    """Kill a busy worker; the scaler starts another one."""
     alive = [worker for workers in simulation._alive.values() for worker in workers.values()]
     busy = [worker for worker in alive if worker.engine.held]
     if busy:
@@ -105,13 +105,13 @@ def kill_one(simulation: Simulation, rng: random.Random) -> None:
 
 
 def drain(simulation: Simulation, worker: SimulatedWorker) -> None:
-    """An operator wants it emptied."""
+    """Drain a worker as an operator does."""
     record = worker.record
     simulation.agent.inbox.put(DrainRequested(record.model, record.pool, record.worker, "test"))
 
 
 def drain_one(simulation: Simulation, rng: random.Random) -> None:
-    """A worker of the pool that generates is told to drain, while there is another one."""
+    """Drain a decode worker if there is another one."""
     pool = "both" if "both" in simulation._alive else "d"
     serving = [worker for worker in simulation._alive[pool].values() if worker.serving]
     if len(serving) > 1:
@@ -119,7 +119,7 @@ def drain_one(simulation: Simulation, rng: random.Random) -> None:
 
 
 def check(simulation: Simulation) -> None:
-    """Every request is at one place, and no worker has less than nothing to do."""
+    """Assert that every request is at one place and no load is negative."""
     gateway, served = simulation.gateway, simulation.gateway.log
     assert served.requests == served.finished + served.refused + gateway.queued + gateway.in_flight
     held = [number for station in gateway._workers.values() for number in station.requests.values()]
@@ -141,21 +141,21 @@ def test_no_request_is_lost_or_ends_twice_when_workers_die_and_drain(
 ) -> None:
     rng = random.Random(f"{seed}:deaths")
     # Small caches: about 11 of these requests fit beside each other, so that some wait and some are preempted.
-    # A slow link: a quarter of a second for a cache, so that some are on their way to a worker that dies.
+    # A slow link takes a quarter of a second for a cache, so that some are in transit when their worker dies.
     knobs = {"transfer": TransferKnobs(bandwidth_gbytes_per_s=0.2)}
     setup = fleet(workers=3, fleet=knobs, kv_blocks=300, start_delay=StartDelayKnobs("constant", 5.0))
     setup = with_migration(setup) if moves else setup
     arrivals = [Arrival(rng.uniform(0.0, 30.0), rng.randint(1, 600), rng.randint(1, 300)) for _ in range(600)]
-    arrivals += [Arrival(rng.uniform(0.0, 30.0), 6_000, 10) for _ in range(5)]  # fits nowhere
+    arrivals += [Arrival(rng.uniform(0.0, 30.0), 6_000, 10) for _ in range(5)]  # fits no worker
     simulation = begun(setup, trace(sorted(arrivals, key=lambda one: one.arrival_s)), seed)
-    simulation.timeline.call_at(2_000.0, partial(drain_one, simulation, rng))  # all of them serve and are busy
+    simulation.timeline.call_at(2_000.0, partial(drain_one, simulation, rng))  # all workers serve and are busy
     for deed in (kill_one, drain_one):
         for _ in range(5):
             simulation.timeline.call_at(rng.uniform(3_000.0, 30_000.0), partial(deed, simulation, rng))
     for second in range(1, int(simulation.duration_ms / 1_000.0)):
         simulation.run(second * 1_000.0)
         check(simulation)
-    outcome = played_out(simulation).result()
+    outcome = run_to_end(simulation).result()
     check(simulation)
     assert (outcome.requests, outcome.finished, outcome.refused, outcome.unfinished) == (605, 600, 5, 0)
     assert outcome.retried > 0

@@ -1,4 +1,4 @@
-"""Simulated workers that move requests: one owner at every moment, whatever fails in between."""
+"""Migrations between simulated workers: each request has one owner at any time, for any failure."""
 
 import pytest
 from msgspec.structs import replace
@@ -26,13 +26,13 @@ from loadline.wire.subjects import Subjects
 from tests.support.simulated_fleets import LINEAR
 
 SUBJECTS = Subjects("loadline")
-# A GB in a second, 1 MB a token: 1 ms for each token.
+# 1 GB per second and 1 MB per token: 1 ms for each token.
 HANDOVERS = HandoverKnobs(TransferLink(1.0, 0.0, 1_000_000).live_copy)
 LENGTH = 1_000
 
 
 class MigrationHarness:
-    """A frontend, two workers, and somebody who commands."""
+    """A frontend, two workers, and a leader that sends commands."""
 
     def __init__(self, handovers: HandoverKnobs = HANDOVERS, kv_blocks: int = 1_000) -> None:
         self.timeline = Timeline()
@@ -85,7 +85,7 @@ class MigrationHarness:
         self.samples[said.worker] = said.samples[-1]
 
     def pass_ms(self, wait_ms: float) -> None:
-        """Let time pass; at no moment two workers run the same request."""
+        """Advance the time; assert that no two workers run the same request."""
         until_ms = self.timeline.now_ms + wait_ms
         while self.timeline.now_ms < until_ms:
             self.timeline.run_until(min(self.timeline.now_ms + 1.0, until_ms))
@@ -101,7 +101,7 @@ class MigrationHarness:
         return owner.worker if owner else ""
 
     def command(self, number: int = 1, **changes: object) -> list[MigrateReply]:
-        """What comes back to a command to move all from a to b, within 10 ms."""
+        """Command to migrate all requests from a to b; return the answer of the first 10 ms."""
         ends = (MigrationEndpoint("p", "a", 1), MigrationEndpoint("p", "b", 1))
         command = MigrateCommand(
             str(number), "m", 7, *ends, "test", "NUM_REQ", "LCR", -1, requests_max=4, ttl_ms=20_000
@@ -129,13 +129,13 @@ def running(worker: SimulatedWorker) -> list[str]:
     return [one.request_id for one in worker.engine.migratable_requests()]
 
 
-def test_requests_move_while_they_go_on_and_end_where_they_have_gone() -> None:
+def test_requests_continue_during_a_migration_and_end_at_the_destination() -> None:
     harness = MigrationHarness()
     harness.give("x", harness.a)
     harness.give("y", harness.a)
     harness.pass_ms(50.0)
     assert [(one.accepted, one.requests) for one in harness.command()] == [(True, 2)]
-    assert running(harness.a) == ["x", "y"]  # they go on
+    assert running(harness.a) == ["x", "y"]  # the requests continue
     harness.pass_ms(5_000.0)
     assert (running(harness.a), sorted(running(harness.b)), harness.owner("x")) == ([], ["x", "y"], "b")
     assert harness.phases[:4] == ["admitted", "copying", "admitted", "copying"]
@@ -148,7 +148,7 @@ def test_requests_move_while_they_go_on_and_end_where_they_have_gone() -> None:
     assert harness.b.engine._batch.kv_tokens() == 0
 
 
-def test_a_moved_request_stands_still_for_its_last_part_alone() -> None:
+def test_a_request_pauses_only_for_the_last_stage_of_its_copy() -> None:
     harness = MigrationHarness()
     harness.give("x", harness.a)
     harness.command()
@@ -156,13 +156,13 @@ def test_a_moved_request_stands_still_for_its_last_part_alone() -> None:
     for _ in range(1_500):
         harness.pass_ms(1.0)
         was_here += running(harness.a) == ["x"]
-    assert 990 <= was_here <= 1_100  # a thousand tokens, a ms each, and those that came meanwhile
+    assert 990 <= was_here <= 1_100  # a thousand tokens of 1 ms each, and those generated meanwhile
     (x,) = harness.b.engine.migratable_requests()
     assert x.hops == 1
     assert x.output_tokens > 100
 
 
-def test_workers_say_how_many_they_can_move() -> None:
+def test_workers_report_their_free_slots() -> None:
     harness = MigrationHarness()
     for number in range(6):
         harness.give(f"r{number}", harness.a)
@@ -176,7 +176,7 @@ def test_workers_say_how_many_they_can_move() -> None:
     assert harness.samples["b"].migration_slots_in == 4
 
 
-def test_a_worker_that_drains_gives_all_away_and_then_is_drained() -> None:
+def test_a_draining_worker_is_drained_after_all_requests_have_migrated() -> None:
     harness = MigrationHarness()
     for number in range(6):
         harness.give(f"r{number}", harness.a, osl_tokens=5_000)
@@ -200,7 +200,7 @@ def test_a_worker_that_cannot_hand_over_refuses() -> None:
     assert harness.samples["a"].migration_slots_out is None
 
 
-def test_a_destination_that_has_no_room_keeps_nothing() -> None:
+def test_a_destination_without_room_reserves_nothing() -> None:
     harness = MigrationHarness()
     harness.give("x", harness.a)
     harness.b.migration.refuses_room = True
@@ -210,7 +210,7 @@ def test_a_destination_that_has_no_room_keeps_nothing() -> None:
     assert (harness.said[-1].phase, harness.said[-1].reason) == ("aborted", "destination_refused")
 
 
-def test_a_request_that_could_never_fit_is_not_taken_in() -> None:
+def test_a_request_that_can_never_fit_is_refused() -> None:
     harness = MigrationHarness()
     harness.b.engine = SimulatedEngine(EngineKnobs("decode", 100), LINEAR)
     harness.give("x", harness.a, isl_tokens=100, osl_tokens=3_000)
@@ -220,7 +220,7 @@ def test_a_request_that_could_never_fit_is_not_taken_in() -> None:
     assert (harness.said[-1].phase, harness.said[-1].reason) == ("aborted", "destination_refused")
 
 
-def test_who_was_preempted_keeps_its_tokens_when_it_moves() -> None:
+def test_a_preempted_request_keeps_its_tokens_when_it_migrates() -> None:
     harness = MigrationHarness(kv_blocks=150)
     for number in range(4):
         harness.give(f"r{number}", harness.a, isl_tokens=500, osl_tokens=1_500)
@@ -236,7 +236,7 @@ def test_who_was_preempted_keeps_its_tokens_when_it_moves() -> None:
     assert len(harness.ended) == 4
 
 
-def test_a_copy_that_hangs_is_withdrawn_at_the_deadline_and_its_slots_are_free_again() -> None:
+def test_a_copy_that_hangs_is_withdrawn_at_the_deadline_and_releases_its_slots() -> None:
     harness = MigrationHarness()
     harness.give("x", harness.a, osl_tokens=5_000)
     harness.a.migration.copies_hang = True
@@ -249,7 +249,7 @@ def test_a_copy_that_hangs_is_withdrawn_at_the_deadline_and_its_slots_are_free_a
     assert (harness.samples["a"].migration_slots_out, harness.samples["b"].migration_slots_in) == (4, 4)
 
 
-def test_a_request_that_ends_first_is_not_moved() -> None:
+def test_a_request_that_ends_before_its_copy_is_not_migrated() -> None:
     harness = MigrationHarness()
     harness.give("x", harness.a, osl_tokens=20)
     harness.command()
@@ -259,7 +259,7 @@ def test_a_request_that_ends_first_is_not_moved() -> None:
 
 
 def switching(harness: MigrationHarness) -> None:
-    """Let a move come to where the request runs nowhere."""
+    """Advance a migration to the point at which no worker runs the request."""
     harness.command()
     for _ in range(3_000):
         harness.pass_ms(1.0)
@@ -268,7 +268,7 @@ def switching(harness: MigrationHarness) -> None:
     raise AssertionError("it never stopped")
 
 
-def test_a_destination_that_dies_before_it_has_it_leaves_it_at_the_source() -> None:
+def test_a_request_stays_at_the_source_if_the_destination_dies_before_the_handover() -> None:
     harness = MigrationHarness()
     harness.give("x", harness.a)
     switching(harness)
@@ -279,7 +279,7 @@ def test_a_destination_that_dies_before_it_has_it_leaves_it_at_the_source() -> N
 
 
 @pytest.mark.parametrize("wait_ms", range(8))
-def test_a_destination_that_is_cut_off_in_the_middle_of_a_switch_leaves_one_owner(wait_ms: int) -> None:
+def test_a_destination_partitioned_during_the_handover_leaves_one_owner(wait_ms: int) -> None:
     harness = MigrationHarness()
     harness.give("x", harness.a, osl_tokens=5_000)
     switching(harness)
@@ -294,7 +294,7 @@ def test_a_destination_that_is_cut_off_in_the_middle_of_a_switch_leaves_one_owne
     assert harness.said[-1].phase == ("done" if owner == "b" else "aborted")
 
 
-def test_without_the_frontend_nobody_runs_it_and_with_it_somebody_does() -> None:
+def test_no_worker_runs_the_request_until_the_frontend_answers() -> None:
     harness = MigrationHarness()
     harness.give("x", harness.a)
     switching(harness)
@@ -306,16 +306,16 @@ def test_without_the_frontend_nobody_runs_it_and_with_it_somebody_does() -> None
     assert harness.ended == ["x"]
 
 
-def test_a_command_of_an_earlier_leader_and_one_for_another_life_are_refused() -> None:
+def test_commands_of_an_earlier_leader_and_for_another_incarnation_are_refused() -> None:
     harness = MigrationHarness()
     harness.give("x", harness.a)
     assert [one.reason for one in harness.command(1, source=MigrationEndpoint("p", "a", 0))] == ["gone"]
-    assert harness.command(2, source=MigrationEndpoint("p", "a", 2)) == []  # that life would answer
+    assert harness.command(2, source=MigrationEndpoint("p", "a", 2)) == []  # that incarnation would answer
     harness.command(3, epoch=9, value=0)
     assert [one.reason for one in harness.command(4, epoch=8)] == ["stale_epoch"]
 
 
-def test_the_same_command_again_begins_nothing() -> None:
+def test_a_repeated_command_has_no_effect() -> None:
     harness = MigrationHarness()
     harness.give("x", harness.a)
     assert harness.command() == harness.command()

@@ -1,4 +1,4 @@
-"""A worker in virtual time among others of its name: it behaves as the worker client does."""
+"""Simulated worker among other incarnations of its name: it behaves as the worker client does."""
 
 import msgspec
 import pytest
@@ -26,7 +26,7 @@ def record(incarnation: int = INCARNATION) -> WorkerRecord:
 
 
 class WorkerHarness:
-    """A bus, a store, a worker, and somebody who asks."""
+    """A bus, a store, a worker, and a leader that sends commands."""
 
     def __init__(self) -> None:
         self.timeline = Timeline()
@@ -52,12 +52,12 @@ class WorkerHarness:
         self.timeline.run_until(self.timeline.now_ms + wait_ms)
 
     def held(self) -> int | None:
-        """The incarnation under the key."""
+        """Return the incarnation under the key."""
         entry = self.store.keys.get(KEY)
         return msgspec.json.decode(entry.value, type=WorkerRecord).incarnation if entry else None
 
     def command(self, drain_id: str = "d", *, incarnation: int = INCARNATION, epoch: int = 1) -> list[DrainReply]:
-        """What comes back to a drain command within 100 ms."""
+        """Command a drain; return the answer of the first 100 ms."""
         command = DrainCommand(drain_id, "m", "p", "w", "decode", incarnation, epoch, 60_000)
         replies: list[DrainReply] = []
 
@@ -70,14 +70,14 @@ class WorkerHarness:
         return replies
 
 
-def test_a_command_for_a_later_life_is_left_to_that_life() -> None:
+def test_a_command_for_a_later_incarnation_is_not_answered() -> None:
     harness = WorkerHarness()
     harness.life(INCARNATION + 1)
     assert harness.command(incarnation=INCARNATION + 1) == [DrainReply("d", accepted=True)]
     assert not harness.worker.draining
 
 
-def test_a_command_for_an_earlier_life_or_of_an_earlier_leader_is_refused() -> None:
+def test_commands_for_an_earlier_incarnation_or_of_an_earlier_leader_are_refused() -> None:
     harness = WorkerHarness()
     assert harness.command(incarnation=INCARNATION - 1) == [
         DrainReply("d", accepted=False, detail=f"already gone: this is incarnation {INCARNATION}")
@@ -89,7 +89,7 @@ def test_a_command_for_an_earlier_life_or_of_an_earlier_leader_is_refused() -> N
 
 
 @pytest.mark.parametrize("lease_lost", [True, False])
-def test_the_key_of_a_later_life_is_left_to_it(lease_lost: bool) -> None:  # noqa: FBT001
+def test_the_key_of_a_later_incarnation_is_kept(lease_lost: bool) -> None:  # noqa: FBT001
     harness = WorkerHarness()
     assert harness.held() == INCARNATION
     if lease_lost:
@@ -101,7 +101,7 @@ def test_the_key_of_a_later_life_is_left_to_it(lease_lost: bool) -> None:  # noq
     assert harness.store.keys[KEY].value == later
 
 
-def test_the_key_of_an_earlier_life_is_taken_over() -> None:
+def test_the_key_of_an_earlier_incarnation_is_overwritten() -> None:
     harness = WorkerHarness()
     harness.store.revoke(harness.store.keys[KEY].lease_id)
     harness.store.commit([], [Write(KEY, encode(record(INCARNATION - 1)), harness.store.grant(60))])

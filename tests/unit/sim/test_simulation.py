@@ -1,4 +1,4 @@
-"""Whole simulations, small enough to reckon with."""
+"""Whole simulations, small enough for manual calculations."""
 
 import msgspec
 import pytest
@@ -19,15 +19,15 @@ def run_simulation(
     return simulate(Scenario("test", *setup, arrivals, seed, clairvoyant), lambda _share: None)
 
 
-def test_one_request_alone_takes_what_the_profile_says() -> None:
+def test_a_single_request_has_the_latencies_of_the_profile() -> None:
     outcome = run_simulation(aggregated(), trace([Arrival(1.0, 200, 101)]))
     assert (outcome.requests, outcome.finished, outcome.drops) == (1, 1, 0)
-    # 5 ms and 200 tokens of 50 us; then 100 iterations of 10.1 ms.
+    # 5 ms plus 200 tokens of 50 us, then 100 iterations of 10.1 ms.
     assert outcome.ttft_ms.p50 == pytest.approx(15.0)
     assert outcome.itl_ms.p50 == pytest.approx(10.1)
 
 
-def test_a_hand_over_costs_its_transfer_and_nothing_else() -> None:
+def test_a_transfer_from_prefill_to_decode_adds_its_duration_only() -> None:
     outcome = run_simulation(disaggregated(), trace([Arrival(1.0, 200, 101)]))
     assert outcome.ttft_ms.p50 == pytest.approx(15.0)
     # 200 tokens of 131,072 bytes at 25 GB/s are 1.05 ms, and 1 ms of latency, spread over 100 tokens.
@@ -40,12 +40,12 @@ def test_every_request_ends_exactly_once_and_gpus_are_paid_for() -> None:
     assert (outcome.requests, outcome.finished, outcome.unfinished, outcome.drops) == (600, 600, 0, 0)
     by_pool = outcome.gpu_hours_by_pool
     assert outcome.gpu_hours == pytest.approx(sum(by_pool.values()))
-    # Never more than the four workers a pool may have, never less than the one that it must.
+    # Between the minimum of one and the maximum of four workers of a pool.
     hours = outcome.duration_s / 3_600
     assert all(hours <= used <= 4 * hours + 1e-9 for used in by_pool.values())
 
 
-def test_load_makes_the_fleet_grow_and_silence_makes_it_shrink() -> None:
+def test_the_fleet_grows_under_load_and_shrinks_without() -> None:
     busy = [Arrival(index * 0.02, 400, 200) for index in range(6_000)]
     quiet = [Arrival(120.0 + index * 5.0, 100, 10) for index in range(60)]
     outcome = run_simulation(aggregated(), trace(busy + quiet))
@@ -59,7 +59,7 @@ def test_load_makes_the_fleet_grow_and_silence_makes_it_shrink() -> None:
     assert outcome.gpu_hours < 4 * outcome.duration_s / 3_600
 
 
-def test_a_worker_that_starts_serves_after_its_delay() -> None:
+def test_a_started_worker_serves_after_its_start_delay() -> None:
     settings, fleet = aggregated(start_delay=StartDelayKnobs("constant", 30.0))
     outcome = run_simulation((settings, fleet), trace([Arrival(index * 0.02, 400, 200) for index in range(6_000)]))
     (line,) = outcome.series.pools
@@ -68,7 +68,7 @@ def test_a_worker_that_starts_serves_after_its_delay() -> None:
     assert served - asked == pytest.approx(30.0, abs=outcome.series.step_s)
 
 
-def test_who_sees_the_future_has_its_workers_in_time_and_pays_for_them_before() -> None:
+def test_a_clairvoyant_forecast_starts_workers_in_advance() -> None:
     arrivals = trace([Arrival(index * 0.06, 400, 200) for index in range(2_000)])
     blind, seeing = run_simulation(aggregated(), arrivals), run_simulation(aggregated(), arrivals, clairvoyant=True)
     assert seeing.attainment.both > blind.attainment.both
@@ -77,10 +77,10 @@ def test_who_sees_the_future_has_its_workers_in_time_and_pays_for_them_before() 
     ready = dict(zip(seeing.series.at_s, line.ready, strict=True))
     assert min(at for at, count in ready.items() if count > 1) - first <= seeing.series.step_s
     workers_s = sum(count * seeing.series.step_s for count in line.ready)
-    assert seeing.gpu_hours * 3_600 > workers_s  # the 20 s before each start are in it
+    assert seeing.gpu_hours * 3_600 > workers_s  # includes the 20 s before each worker is ready
 
 
-def test_draining_workers_finish_or_hand_on_what_they_have() -> None:
+def test_draining_workers_finish_or_migrate_their_requests() -> None:
     busy = [Arrival(index * 0.05, 100, 900) for index in range(400)]
     quiet = [Arrival(20.0 + index * 0.8, 100, 900) for index in range(400)]
     outcomes = {}
@@ -98,13 +98,13 @@ def test_draining_workers_finish_or_hand_on_what_they_have() -> None:
     assert outcomes["migrate"].migrated > 0
 
 
-def test_what_does_not_fit_is_refused_and_counted() -> None:
+def test_requests_that_do_not_fit_are_refused_and_counted() -> None:
     outcome = run_simulation(aggregated(), trace([Arrival(0.0, 20_000, 10), Arrival(1.0, 100, 10)]))
     assert (outcome.refused, outcome.finished, outcome.unfinished) == (1, 1, 0)
     assert outcome.attainment.both == 0.5
 
 
-def test_what_is_under_way_for_too_long_is_unfinished() -> None:
+def test_requests_that_take_too_long_are_unfinished() -> None:
     outcome = run_simulation(
         aggregated(workers=0, replicas_max=1, start_delay=StartDelayKnobs("constant", 10_000.0)), steady(5, 1.0)
     )
@@ -112,7 +112,7 @@ def test_what_is_under_way_for_too_long_is_unfinished() -> None:
     assert outcome.ttft_ms.p50 is None
 
 
-def test_prefix_caches_save_work_where_requests_go_to_them() -> None:
+def test_kv_aware_routing_uses_prefix_caches() -> None:
     arrivals = trace([Arrival(index * 0.5, 1_024, 5, prefix=(index % 3, index % 3 + 10)) for index in range(120)])
     saved = {}
     for routing in ("round_robin", "kv_aware"):
@@ -123,7 +123,7 @@ def test_prefix_caches_save_work_where_requests_go_to_them() -> None:
     assert saved["kv_aware"] < 10.0 < saved["round_robin"]
 
 
-def test_the_same_seed_gives_the_same_outcome_and_another_seed_another() -> None:
+def test_equal_seeds_give_equal_outcomes_and_others_differ() -> None:
     settings, fleet = disaggregated(start_delay=StartDelayKnobs("lognormal", 20.0, 0.5))
     arrivals = trace([Arrival(index * 0.02, 400, 100) for index in range(3_000)])
     one, again, other = (run_simulation((settings, fleet), arrivals, seed) for seed in (1, 1, 2))
@@ -131,7 +131,7 @@ def test_the_same_seed_gives_the_same_outcome_and_another_seed_another() -> None
     assert one.digest != other.digest
 
 
-def test_it_can_be_looked_at_while_it_runs() -> None:
+def test_progress_is_reported_during_a_run() -> None:
     settings, fleet = aggregated()
     simulation = Simulation(Scenario("test", settings, fleet, steady(100, 0.5)))
     simulation.run(10_000.0)
@@ -147,7 +147,7 @@ def test_it_can_be_looked_at_while_it_runs() -> None:
         (("both",), "x", "model of the fleet"),
     ],
 )
-def test_what_does_not_fit_together_is_named(pools: tuple[str, ...], model: str, place: str) -> None:
+def test_a_fleet_that_does_not_match_the_configuration_is_named(pools: tuple[str, ...], model: str, place: str) -> None:
     settings, fleet = aggregated()
     described = tuple(msgspec.structs.replace(fleet.pools[0], name=name) for name in pools)
     changed = msgspec.structs.replace(fleet, pools=described, model=model)
@@ -155,7 +155,7 @@ def test_what_does_not_fit_together_is_named(pools: tuple[str, ...], model: str,
         run_simulation((settings, changed), steady(1, 1.0))
 
 
-def test_of_several_models_one_is_played() -> None:
+def test_one_of_several_models_is_simulated() -> None:
     settings, fleet = aggregated()
     idle = ModelKnobs("idle", settings.models[0].pools)
     both = msgspec.structs.replace(settings, models=(idle, *settings.models))
@@ -164,13 +164,13 @@ def test_of_several_models_one_is_played() -> None:
         run_simulation((both, fleet), steady(5, 1.0))
 
 
-def test_requests_that_all_come_at_once_are_seen_too() -> None:
+def test_simultaneous_requests_are_reported() -> None:
     settings, fleet = aggregated(workers=2)
     outcome = run_simulation((settings, fleet), Trace("burst", [Arrival(0.0, 100, 50)] * 40, 0.0))
     assert (outcome.finished, outcome.workers_max, outcome.series.at_s) == (40, {"both": 2}, [0.0])
 
 
-def test_a_fleet_in_which_no_request_could_finish_is_refused() -> None:
+def test_a_fleet_that_can_finish_no_request_is_refused() -> None:
     settings, fleet = disaggregated()
     model = settings.models[0]
     for index, lacks in ((0, "decode"), (1, "prefill")):
@@ -179,7 +179,7 @@ def test_a_fleet_in_which_no_request_could_finish_is_refused() -> None:
             run_simulation((half, msgspec.structs.replace(fleet, pools=(fleet.pools[index],))), steady(1, 1.0))
 
 
-def test_a_single_token_has_met_the_itl_objective_and_is_in_no_percentile() -> None:
+def test_an_output_of_one_token_meets_the_itl_objective_and_is_in_no_percentile() -> None:
     outcome = run_simulation(aggregated(), trace([Arrival(1.0, 200, 1), Arrival(2.0, 200, 1), Arrival(3.0, 200, 101)]))
     assert (outcome.finished, outcome.attainment.itl) == (3, 1.0)
     assert outcome.itl_ms.p50 == pytest.approx(10.1)
@@ -187,7 +187,7 @@ def test_a_single_token_has_met_the_itl_objective_and_is_in_no_percentile() -> N
     assert (alone.itl_ms.p50, alone.attainment.itl, alone.series.itl_p50_ms) == (None, 1.0, [None])
 
 
-def test_what_is_decided_and_drained_after_the_trace_does_not_count() -> None:
+def test_decisions_and_drains_after_the_trace_do_not_count() -> None:
     settings, fleet = aggregated(workers=4)
     simulation = Simulation(Scenario("test", settings, fleet, Trace("test", [Arrival(0.0, 100, 6_000)], 5.0)))
     simulation.run(simulation.duration_ms)

@@ -1,4 +1,4 @@
-"""The agent for other simulators: the production agent, in their time, with every word answered."""
+"""Agent of ``loadline step`` for external simulators: the production agent in their virtual time."""
 
 import json
 from pathlib import Path
@@ -34,7 +34,7 @@ SCHEMAS = Path(__file__).parents[3] / "schemas"
 
 
 def moving() -> Stepper:
-    """An agent that moves requests from full workers to others."""
+    """Return an agent that migrates requests from full workers to others."""
     knobs = MigrationKnobs(
         enabled=True,
         policies=("neutral_load",),
@@ -46,20 +46,20 @@ def moving() -> Stepper:
 
 
 def fill(worker: str, sequence: int, used: int, running: int) -> StepItem:
-    """So many of 1,000 tokens of a worker are used."""
+    """Report the used tokens of a worker, of 1,000."""
     slots = {"migration_slots_in": 4, "migration_slots_out": 4}
     cache = {"kv_blocks_used": used, "kv_blocks_total": 1_000, "decode_tokens": used, "running_requests": running}
     return load(worker, sequence, **cache, **slots)
 
 
 def unbalanced(stepper: Stepper) -> StepOutput:
-    """A worker that is full and one that is empty."""
+    """Register a full and an empty worker."""
     stepper.step(StepInput(0, [record(worker, block_size_tokens=1) for worker in ("full", "empty")]))
     return stepper.step(StepInput(1_000, [fill("full", 0, 900, 9), fill("empty", 0, 100, 1)]))
 
 
 def moved(command: MigrateCommand, phase: MigrationReportPhase, **counts: int) -> StepItem:
-    """The source says how far a move is."""
+    """Report the progress of a migration."""
     names = ("command_id", "model", "epoch", "source", "destination", "trigger")
     said = {name: getattr(command, name) for name in names} | {"phase": phase, "requests": 1} | counts
     return frame(f"migration.{command.source.worker}", msgspec.to_builtins(said))
@@ -80,7 +80,7 @@ def reasons(answer: StepOutput) -> list[ReasonCode]:
     return [reason.code for hold in answer.holds for reason in hold.reasons]
 
 
-def test_a_fleet_grows_with_its_load_and_shrinks_without_loss_after_it() -> None:
+def test_a_fleet_grows_with_its_load_and_shrinks_after_it_without_lost_requests() -> None:
     heard = run_simulator().outputs
     counts = replicas(heard)
     assert max(counts) > 3
@@ -89,7 +89,7 @@ def test_a_fleet_grows_with_its_load_and_shrinks_without_loss_after_it() -> None
     assert [answer for answer in heard if answer.rejected or answer.alarms] == []
 
 
-def test_every_line_is_the_same_from_any_begin_of_time() -> None:
+def test_the_output_does_not_depend_on_the_start_time() -> None:
     def shifted(simulator: StepSimulator, shift: int) -> list[object]:
         answers = msgspec.to_builtins(simulator.outputs)
         for answer in answers:
@@ -104,7 +104,7 @@ def test_every_line_is_the_same_from_any_begin_of_time() -> None:
     assert shifted(run_simulator(0), 0) == shifted(run_simulator(START_MS), START_MS)
 
 
-def test_it_decides_what_an_agent_on_a_bus_decides_of_the_same_frames() -> None:
+def test_decisions_equal_those_of_an_agent_on_a_bus() -> None:
     simulator = run_simulator(START_MS)
     timeline = Timeline()
     bus, store = VirtualBus(timeline, latency_ms=0.0), VirtualStore(timeline, latency_ms=0.0)
@@ -112,7 +112,7 @@ def test_it_decides_what_an_agent_on_a_bus_decides_of_the_same_frames() -> None:
     decided: dict[str, Decision] = {}
     drained: list[DrainCommand] = []
 
-    def hear(_subject: str, payload: bytes) -> None:
+    def receive(_subject: str, payload: bytes) -> None:
         decision = msgspec.json.decode(payload, type=ScalingDecision)
         decided.setdefault(decision.decision_id, decision)
 
@@ -120,10 +120,10 @@ def test_it_decides_what_an_agent_on_a_bus_decides_of_the_same_frames() -> None:
         drained.append(msgspec.json.decode(payload, type=DrainCommand))
         return encode(DrainReply(drained[-1].drain_id, accepted=True))
 
-    bus.subscribe(others, "loadline.v1.decision.>", hear)
+    bus.subscribe(others, "loadline.v1.decision.>", receive)
     SimulatedAgent(timeline, settings(), bus.connection(), store.connection(), turn_spacing_ms=0.0)
     for given in simulator.inputs:
-        if given.now_ms > START_MS:  # what happens at the very beginning is known in the first turn
+        if given.now_ms > START_MS:  # events at the start time are known in the first turn
             timeline.run_until(given.now_ms - START_MS)
         for item in given.frames:
             if isinstance(item.subject, str) and isinstance(item.payload, Raw):
@@ -138,7 +138,7 @@ def test_it_decides_what_an_agent_on_a_bus_decides_of_the_same_frames() -> None:
     assert drained == [drain for answer in simulator.outputs for drain in answer.drains]
 
 
-def test_steps_without_news_change_nothing() -> None:
+def test_steps_without_input_have_no_effect() -> None:
     simulator, stepper = run_simulator(), Stepper(settings())
     fine: list[StepOutput] = []
     for given in simulator.inputs:
@@ -150,7 +150,7 @@ def test_steps_without_news_change_nothing() -> None:
     assert [d for a in fine for d in a.drains] == [d for a in simulator.outputs for d in a.drains]
 
 
-def test_what_is_due_between_two_steps_is_done_in_its_own_time(stepper: Stepper) -> None:
+def test_turns_that_are_due_between_two_steps_run_at_their_time(stepper: Stepper) -> None:
     assert stepper.step(StepInput(0)).decisions == []
     (decision,) = stepper.step(StepInput(60_000)).decisions
     assert decision.issued_at_ms == 5_000
@@ -158,7 +158,7 @@ def test_what_is_due_between_two_steps_is_done_in_its_own_time(stepper: Stepper)
     assert stepper.controller.state.counters["leaderships_won"] == 1
 
 
-def test_it_leads_in_its_first_step_and_says_when_it_wakes(stepper: Stepper) -> None:
+def test_the_agent_leads_in_its_first_step_and_returns_its_next_wake(stepper: Stepper) -> None:
     answer = stepper.step(StepInput(7, [record("w")]))
     assert stepper.controller.leading
     assert answer.next_wake_ms is not None
@@ -167,14 +167,14 @@ def test_it_leads_in_its_first_step_and_says_when_it_wakes(stepper: Stepper) -> 
     assert ReasonCode.NOT_SETTLED in reasons(answer)
 
 
-def test_a_decision_is_told_once_and_expires_if_nobody_answers(stepper: Stepper) -> None:
+def test_a_decision_is_output_once_and_expires_without_an_answer(stepper: Stepper) -> None:
     answers = [stepper.step(StepInput(second * 1_000)) for second in range(1_000)]
     ids = [decision.decision_id for answer in answers for decision in answer.decisions]
-    assert len(ids) == len(set(ids)) == 2, "the first, and another after it has expired"
+    assert len(ids) == len(set(ids)) == 2, "the first decision, and another one after it has expired"
     assert [alarm.kind for answer in answers for alarm in answer.alarms][:1] == ["decision_expired"]
 
 
-def test_a_hold_is_told_when_a_model_was_looked_at_and_only_then(stepper: Stepper) -> None:
+def test_a_hold_is_output_only_after_an_evaluation_of_its_model(stepper: Stepper) -> None:
     stepper.step(StepInput(0, [record("w")]))
     (hold,) = stepper.step(StepInput(6_000, [load("w", 1)])).holds
     assert (hold.model, hold.at_ms, hold.targets) == ("llama", 6_000, {"engine": 1})
@@ -193,7 +193,7 @@ def test_advice_is_a_hold_with_the_advised_counts() -> None:
     assert reasons(answer)[0] == ReasonCode.ADVISE_ONLY
 
 
-def test_moves_are_told_count_as_accepted_and_are_followed_by_what_the_source_says() -> None:
+def test_migrations_are_output_and_followed_by_reports_of_their_source() -> None:
     stepper = moving()
     answer = unbalanced(stepper)
     (command,) = answer.migrations
@@ -209,10 +209,12 @@ def test_moves_are_told_count_as_accepted_and_are_followed_by_what_the_source_sa
     answers += [stepper.step(StepInput(2_500, [fill("full", 2, 800, 8), fill("empty", 2, 200, 2)]))]
     tally = stepper.controller.state.fleet.models["llama"].migration.tally
     assert (tally.requests, tally.tokens) == ({"neutral_load": 1}, {"neutral_load": 100})
-    assert [one.source.worker for answer in answers for one in answer.migrations] == ["full"], "it has too much still"
+    assert [one.source.worker for answer in answers for one in answer.migrations] == ["full"], (
+        "the source is still overloaded"
+    )
 
 
-def test_a_move_of_which_nothing_is_said_is_lost_with_an_alarm() -> None:
+def test_a_migration_without_reports_is_lost_with_an_alarm() -> None:
     stepper = moving()
     unbalanced(stepper)
     said = [
@@ -222,7 +224,7 @@ def test_a_move_of_which_nothing_is_said_is_lost_with_an_alarm() -> None:
     assert "migration_lost" in [alarm.kind for answer in said for alarm in answer.alarms]
 
 
-def test_every_line_is_as_its_schema_says() -> None:
+def test_every_line_matches_its_schema() -> None:
     simulator = run_simulator()
     for name, lines in (("step_input", simulator.inputs), ("step_output", [*simulator.outputs, unbalanced(moving())])):
         check = Draft202012Validator(json.loads((SCHEMAS / f"{name}.v1.json").read_text("utf-8")))
@@ -232,7 +234,7 @@ def test_every_line_is_as_its_schema_says() -> None:
             check.validate({"now_ms": 0, "frames": [{"subject": "x"}], "decisions": [{}]})
 
 
-def test_another_root_is_another_fleet() -> None:
+def test_frames_of_another_root_are_ignored() -> None:
     stepper = Stepper(settings(), root="test")
     answer = stepper.step(StepInput(0, [record("w"), load("w", 1)]))
     assert [refused.reason for refused in answer.rejected] == [Rejection.SUBJECT_UNKNOWN]
@@ -256,22 +258,22 @@ def test_another_root_is_another_fleet() -> None:
         (StepItem(subject="loadline.v1.load.llama.engine.w", payload=Raw(b" " * 262_145)), Rejection.OVERSIZED, None),
     ],
 )
-def test_what_is_refused_is_told(stepper: Stepper, item: StepItem, reason: Rejection, subject: str | None) -> None:
+def test_rejections_are_output(stepper: Stepper, item: StepItem, reason: Rejection, subject: str | None) -> None:
     stepper.step(StepInput(0, [record("w"), load("w", 0)]))
     (refused,) = stepper.step(StepInput(1_000, [item])).rejected
     assert refused.reason == reason
     assert refused.detail
     assert subject is None or refused.subject == subject
-    assert stepper.step(StepInput(2_000)).rejected == [], "once"
+    assert stepper.step(StepInput(2_000)).rejected == [], "the rejection is output once"
 
 
-def test_a_record_that_is_refused_raises_the_alarm_that_names_it(stepper: Stepper) -> None:
+def test_a_refused_record_raises_an_alarm_that_names_it(stepper: Stepper) -> None:
     (alarm,) = stepper.step(StepInput(0, [record("v", role="decode")])).alarms
     assert (alarm.kind, alarm.model) == ("worker_refused", "llama")
     assert "v of pool engine" in alarm.text
 
 
-def test_a_worker_may_go_and_come_again_as_another(stepper: Stepper) -> None:
+def test_a_worker_may_register_again_as_another_one(stepper: Stepper) -> None:
     stepper.step(StepInput(0, [record("w"), load("w", 1)]))
     answer = stepper.step(
         StepInput(1_000, [StepItem(gone="w"), record("w", incarnation=2), load("w", 1, incarnation=2)])
@@ -281,19 +283,21 @@ def test_a_worker_may_go_and_come_again_as_another(stepper: Stepper) -> None:
     assert worker.record.incarnation == 2
 
 
-def test_a_worker_goes_once_and_its_name_is_free_again(stepper: Stepper) -> None:
+def test_a_worker_leaves_once_and_its_name_can_be_reused(stepper: Stepper) -> None:
     gone = StepItem(gone="w")
     (refused,) = stepper.step(StepInput(0, [record("w"), gone, gone])).rejected
     assert (refused.reason, refused.subject) == (Rejection.UNKNOWN_WORKER, "w")
     (refused,) = stepper.step(StepInput(1, [record("w", pool="other")])).rejected
-    assert refused.reason == Rejection.UNKNOWN_POOL, "of the fleet: the name may be used"
+    assert refused.reason == Rejection.UNKNOWN_POOL, "a worker of the fleet: its name can be reused"
 
 
-def test_the_store_lives_in_the_same_time(stepper: Stepper) -> None:
+def test_leases_expire_in_virtual_time(stepper: Stepper) -> None:
     stepper.step(StepInput(0))
     stepper.step(StepInput(60_000))
     assert stepper._timeline.now_ms == 60_000
-    assert [entry.lease_id for entry in stepper._store.keys.values() if "/leader/" in entry.key], "kept by renewals"
+    assert [entry.lease_id for entry in stepper._store.keys.values() if "/leader/" in entry.key], (
+        "renewals keep the lease"
+    )
 
 
 @pytest.mark.parametrize(
@@ -306,7 +310,7 @@ def test_the_store_lives_in_the_same_time(stepper: Stepper) -> None:
         StepItem(subject="x", payload=Raw(b"{}"), gone="w"),
     ],
 )
-def test_an_item_is_one_of_three(stepper: Stepper, item: StepItem) -> None:
+def test_an_input_item_has_exactly_one_of_three_kinds(stepper: Stepper, item: StepItem) -> None:
     with pytest.raises(DataError, match=r"frames\[1\] is neither .* Write "):
         stepper.step(StepInput(0, [record("w"), item]))
 
@@ -317,13 +321,13 @@ def test_names_of_workers_are_unique(stepper: Stepper) -> None:
 
 
 @pytest.mark.parametrize("now_ms", [999, 1_001 + JUMP_MAX_MS])
-def test_time_goes_on_by_a_day_at_most(stepper: Stepper, now_ms: int) -> None:
+def test_a_step_advances_by_at_most_a_day(stepper: Stepper, now_ms: int) -> None:
     stepper.step(StepInput(1_000))
     with pytest.raises(DataError, match=r"now_ms .* from 1000 to"):
         stepper.step(StepInput(now_ms))
 
 
-def test_an_hour_passes_at_once(stepper: Stepper) -> None:
+def test_a_step_of_an_hour_is_fast(stepper: Stepper) -> None:
     stepper.step(StepInput(0, [record("w")]))
     answer = stepper.step(StepInput(3_600_000))
     assert answer.next_wake_ms is not None
@@ -331,7 +335,7 @@ def test_an_hour_passes_at_once(stepper: Stepper) -> None:
     assert stepper.controller.state.counters["leaderships_won"] == 1
 
 
-def test_as_many_frames_as_fit_into_a_line_are_all_read(stepper: Stepper) -> None:
+def test_all_frames_that_fit_into_a_line_are_read(stepper: Stepper) -> None:
     frames = [load("w", sequence) for sequence in range(2_000)]
     answer = stepper.step(StepInput(0, [record("w"), *frames]))
     assert answer.rejected == []
@@ -339,7 +343,7 @@ def test_as_many_frames_as_fit_into_a_line_are_all_read(stepper: Stepper) -> Non
     assert [sample.sequence for sample in worker.latest if sample is not None] == [1_999]
 
 
-def test_every_kind_of_subject_that_an_agent_hears_is_read() -> None:
+def test_all_subjects_of_an_agent_are_read() -> None:
     simulator = run_simulator()
     subjects = [item.subject for given in simulator.inputs for item in given.frames]
     kinds = {subject.split(".")[2] for subject in subjects if isinstance(subject, str)}

@@ -8,7 +8,7 @@ from loadline.sim.world.tasks import VirtualFuture, VirtualTask
 from loadline.sim.world.timeline import Timeline
 
 
-def test_a_coroutine_goes_on_when_what_it_awaits_is_there() -> None:
+def test_a_coroutine_resumes_when_its_promise_is_settled() -> None:
     promise, seen = VirtualFuture[int](), list[object]()
 
     async def work() -> None:
@@ -21,7 +21,7 @@ def test_a_coroutine_goes_on_when_what_it_awaits_is_there() -> None:
     assert (seen, task.done) == (["begun", 7, "ended"], True)
 
 
-def test_what_is_settled_stays_as_it_is() -> None:
+def test_a_promise_is_settled_once() -> None:
     promise = VirtualFuture[int]()
     promise.set_result(1)
     promise.set_result(2)
@@ -49,7 +49,7 @@ def test_a_failure_is_raised_where_it_is_awaited() -> None:
     assert seen == ["gone"]
 
 
-def test_a_killed_task_does_nothing_more() -> None:
+def test_a_killed_task_does_not_resume() -> None:
     promise, seen = VirtualFuture[int](), list[int]()
 
     async def work() -> None:
@@ -61,7 +61,7 @@ def test_a_killed_task_does_nothing_more() -> None:
     assert (seen, task.done) == ([], True)
 
 
-def test_a_task_may_end_itself_in_the_middle() -> None:
+def test_a_task_may_kill_itself() -> None:
     seen, tasks = list[str](), list[VirtualTask]()
 
     async def work() -> None:
@@ -90,7 +90,7 @@ def test_only_promises_can_be_awaited() -> None:
         VirtualTask(asyncio.sleep(0))
 
 
-def test_deeds_are_done_in_the_order_of_their_time_then_of_their_planning() -> None:
+def test_callbacks_run_in_order_of_their_time_then_of_scheduling() -> None:
     timeline, seen = Timeline(), list[tuple[str, float]]()
 
     def do(name: str) -> None:
@@ -106,7 +106,7 @@ def test_deeds_are_done_in_the_order_of_their_time_then_of_their_planning() -> N
     assert timeline.now_ms == 20.5
 
 
-def test_luck_is_a_stream_of_its_own_for_each_purpose() -> None:
+def test_each_purpose_has_its_own_random_stream() -> None:
     one, other = Timeline(3), Timeline(3)
     one.rng("more").random()
     assert one.rng("bus").random() == other.rng("bus").random()

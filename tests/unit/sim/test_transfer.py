@@ -1,4 +1,4 @@
-"""KV cache on its way: bytes over bandwidth, and a request that stands still for the last stage alone."""
+"""Transfers of KV cache: bytes over bandwidth, and a pause of the request for the last stage only."""
 
 import pytest
 from hypothesis import given
@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from loadline.sim.serving.transfer import LAST_STAGE_TOKENS, STAGES_MAX, TransferLink
 
-# 0.01 ms a token.
+# 0.01 ms per token.
 LINK = TransferLink(bandwidth_gbytes_per_s=16.0, latency_ms=2.0, kv_bytes_per_token=160_000)
 
 
@@ -15,26 +15,26 @@ def test_a_transfer_takes_its_bytes_over_the_bandwidth() -> None:
     assert LINK.transfer_ms(5_000) == pytest.approx(52.0)
 
 
-def test_the_request_goes_on_until_little_is_left() -> None:
+def test_the_request_continues_until_the_last_stage() -> None:
     copy = LINK.live_copy(tokens=5_000, tokens_per_ms=0.05)
-    # 50 ms for 5,000 tokens, in which 2.6 are added: these are the last stage.
+    # 5,000 tokens take 50 ms, in which 2.6 tokens are added: these are the last stage.
     assert copy.stages_ms == pytest.approx((52.0, 2.0 + 2.6 * 0.01))
     assert (copy.copying_ms, copy.downtime_ms) == pytest.approx((52.0, 2.026))
 
 
-def test_what_is_short_is_copied_at_once() -> None:
+def test_a_short_cache_is_copied_in_one_stage() -> None:
     copy = LINK.live_copy(LAST_STAGE_TOKENS, tokens_per_ms=0.05)
     assert (copy.copying_ms, copy.downtime_ms) == (0.0, LINK.transfer_ms(LAST_STAGE_TOKENS))
 
 
-def test_a_link_that_never_catches_up_is_given_up_on() -> None:
+def test_a_transfer_slower_than_the_growth_of_the_cache_is_abandoned() -> None:
     copy = LINK.live_copy(tokens=5_000, tokens_per_ms=200.0)
     assert len(copy.stages_ms) == STAGES_MAX
     assert copy.downtime_ms > LINK.transfer_ms(5_000)
 
 
 @given(st.floats(0, 1e6), st.floats(0, 10), st.floats(0.1, 1_000), st.floats(0, 100))
-def test_downtime_is_that_of_what_was_added_meanwhile(
+def test_the_downtime_is_that_of_the_tokens_added_during_the_copy(
     tokens: float, tokens_per_ms: float, bandwidth: float, latency_ms: float
 ) -> None:
     link = TransferLink(bandwidth, latency_ms, 160_000)

@@ -27,7 +27,7 @@ def counts(problem: AllocationProblem) -> dict[str, int]:
     return {pool: count for one in found.counts.values() for pool, count in one.items() if count}
 
 
-# The first has more to lose, so greedy gives it the H100s; then there are too few others for the second.
+# The first model has the higher regret, so greedy gives it the H100s; then too few GPUs remain for the second.
 STRANDED = AllocationProblem(
     (
         want("m1", 4, option("h1"), PoolOption("l1", 2.0, 3.0, {"l40s": 1})),
@@ -77,7 +77,7 @@ def test_leftovers_go_to_unserved_models() -> None:
     assert counts(problem) == {"big": 1, "s1": 2, "s2": 2}
 
 
-# The cheapest for the first priority are three H100s and the L40S; what is left is then the fourth H100 for "p2".
+# The cheapest for the first priority are three H100s and the L40S, which leaves the fourth H100 for "p2".
 HUNGRY = AllocationProblem(
     (
         want("dear", 3, option("d", 3.0)),
@@ -100,7 +100,7 @@ def test_the_cheapest_choice_for_one_priority_leaves_supply_for_the_next() -> No
 
 def test_greedy_may_be_better_when_leftovers_take_supply_of_the_next_priority() -> None:
     assert counts(HUNGRY) == {"ch": 3, "cl": 1, "ph": 1}
-    problem = replace(HUNGRY, delayed_best_effort=False)  # "dear" would have the fourth H100
+    problem = replace(HUNGRY, delayed_best_effort=False)  # "dear" would take the fourth H100
     assert solve(problem, 60.0) == greedy(problem)
     assert counts(problem) == {"d": 3, "cl": 1, "ph": 1}
 
@@ -129,7 +129,7 @@ def test_without_time_only_unconstrained_problems_have_an_answer() -> None:
 
 
 def test_at_the_time_limit_the_best_solution_so_far_is_returned(monkeypatch: pytest.MonkeyPatch) -> None:
-    times = iter([0.0, 0.0])  # the deadline is set, and then it is not over
+    times = iter([0.0, 0.0])  # the deadline is set first, and is not over at the first check
     monkeypatch.setattr("loadline.solver.exact.time.monotonic", lambda: next(times, 100.0))
     assert solve(STRANDED, 1.0) == greedy(STRANDED)
 

@@ -85,9 +85,9 @@ def test_times_are_relative_to_the_start_of_the_window(tmp_path: Path) -> None:
     trace = read_trace(path, arrivals=RateKnobs(start_s=95.0, duration_s=25.0))
     assert [(one.arrival_s, one.isl_tokens) for one in trace.arrivals] == [(5.0, 11), (15.0, 12)]
     assert trace.duration_s == 25.0
-    # What is asked for past the end is not there.
+    # The trace has nothing after its end.
     assert read_trace(path, arrivals=RateKnobs(start_s=900.0, duration_s=1_000.0)).duration_s == 90.0
-    # The end of a window is not in it: the next window begins there.
+    # A window excludes its end, at which the next window begins.
     assert len(read_trace(path, arrivals=RateKnobs(duration_s=100.0)).arrivals) == 10
 
 

@@ -55,7 +55,7 @@ def test_draws_depend_on_the_seed(tmp_path: Path) -> None:
     ("knobs", "cv"),
     [
         (RateKnobs(), 1.0),
-        (RateKnobs(cv=3.0), 1.0),  # which a poisson process does not obey
+        (RateKnobs(cv=3.0), 1.0),  # the coefficient of variation, which a Poisson process ignores
         (RateKnobs(process="gamma", cv=1.0), 1.0),
         (RateKnobs(process="gamma", cv=0.25), 0.25),
         (RateKnobs(process="gamma", cv=3.0), 3.0),
@@ -75,7 +75,7 @@ def test_lengths_have_the_given_variation(tmp_path: Path, cv: float) -> None:
     for lengths, mean in (([one.isl_tokens for one in arrivals], 2_000), ([one.osl_tokens for one in arrivals], 500)):
         assert fmean(lengths) == pytest.approx(mean, rel=4 * cv / 200)
         assert pstdev(lengths) / fmean(lengths) == pytest.approx(cv, rel=0.15)
-    assert len({one.isl_tokens / one.osl_tokens for one in arrivals}) > 1_000  # ISL and OSL are drawn apart
+    assert len({one.isl_tokens / one.osl_tokens for one in arrivals}) > 1_000  # ISL and OSL are drawn independently
 
 
 def test_a_window_cuts_bins_and_times_are_relative_to_it(tmp_path: Path) -> None:
@@ -111,14 +111,14 @@ def test_a_published_gap_is_refused_or_skipped() -> None:
     trace = read_trace(SERIES, arrivals=RateKnobs(scale=0.001, gaps="skip"))
     assert trace.duration_s == 3_600.0
     assert count(trace, 0, 2_400) == len(trace.arrivals) == pytest.approx(5_000, abs=4 * 5_000**0.5)
-    # A window without the hole needs no knob.
+    # A window without the gap needs no knob.
     assert read_trace(SERIES, arrivals=RateKnobs(scale=0.001, duration_s=2_400.0)).arrivals
 
 
 @pytest.mark.parametrize("hole", ["60,,30,5,0\n", "60,9,30,5,1\n", ""])
 def test_a_gap_is_a_blank_a_mark_or_a_missing_bin(tmp_path: Path, hole: str) -> None:
     text = "t,num_req,mean_isl,mean_osl,gap\n0,100,30,5,0\n" + hole + "120,100,30,5,0\n"
-    # The width is that of the first two bins, so a bin that is left out shows from the third on.
+    # The width is that of the first two bins, so missing bins are detected from the third on.
     path = series(tmp_path, text if hole else text.replace("120,", "60,") + "180,100,30,5,0\n")
     with pytest.raises(DataError, match=r"there is no data from (60|120) s to (120|180) s"):
         read_trace(path)
