@@ -13,10 +13,10 @@ import statistics
 import time
 
 from loadline.rig.bench import BenchFleet, RawPublisher, agent, options, percentile, progress, result, rig, subscriber
-from tools.bench.reaction import APART_S, FIRST_S, MODELS, STEADY_RATIO, WORKERS, format_times, react
+from tools.bench.reaction import FIRST_S, MODELS, PER_SECOND, STEADY_RATIO, WORKERS, format_times, react
 
 MESSAGES = 20_000
-BURSTS = round(MODELS * APART_S)
+BURSTS = MODELS // PER_SECOND
 INBOX = b"_INBOX.viewer.x"
 QUERY = b"PUB loadline.v1.api.status %b 0\r\n\r\n" % INBOX
 

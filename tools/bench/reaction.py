@@ -36,7 +36,7 @@ MODELS, WORKERS = 250, 1_000
 STEADY_RATIO = 0.8999
 BLOCKS_MORE = 2_000  # to 0.9999: the mean of 4 workers over 31 samples rises by 0.0008
 FIRST_S = 40.0  # the windows are full 30 s after the last worker was seen to be ready
-APART_S = 0.04
+PER_SECOND = 25
 
 
 async def report_all(fleet: BenchFleet, wire: RawPublisher, seconds: float) -> None:
@@ -48,13 +48,17 @@ async def report_all(fleet: BenchFleet, wire: RawPublisher, seconds: float) -> N
 
 
 async def cross_thresholds(fleet: BenchFleet, wire: RawPublisher, sent_s: dict[str, float]) -> None:
-    """Send a sample that crosses the threshold for one model after the other; record when."""
+    """Send a sample that crosses the threshold for one model after the other; record when.
+
+    Each is half a second away from the next regular report of its worker, which would replace it within one turn.
+    """
     await asyncio.sleep(FIRST_S)
     began_s = time.monotonic()
-    for number, model in enumerate(fleet.models):
-        await asyncio.sleep(max(0.0, began_s + number * APART_S - time.monotonic()))
-        frame = fleet.frame(number * (WORKERS // MODELS), blocks_more=BLOCKS_MORE)
-        sent_s[model] = time.monotonic()
+    for number in range(MODELS):
+        model = MODELS // PER_SECOND * ((number + PER_SECOND // 2) % PER_SECOND) + number // PER_SECOND
+        await asyncio.sleep(max(0.0, began_s + number / PER_SECOND - time.monotonic()))
+        frame = fleet.frame(model * (WORKERS // MODELS), blocks_more=BLOCKS_MORE)
+        sent_s[fleet.models[model]] = time.monotonic()
         wire.send(frame)
 
 
@@ -78,7 +82,7 @@ async def measure_baseline(made: Rig, baselines_ms: list[float]) -> None:
             outcome = await store.commit([Compare("/floor", "mod", revision)], [Write("/floor", bytes(400))])
             baselines_ms.append((time.monotonic() - began_s) * 1e3)
             revision = outcome.revision
-            await asyncio.sleep(APART_S)
+            await asyncio.sleep(1.0 / PER_SECOND)
     finally:
         await client.close()
         await store.close()
@@ -95,7 +99,7 @@ async def react(made: Rig, fleet: BenchFleet, wire: RawPublisher) -> tuple[list[
             asyncio.create_task(measure_baseline(made, baselines_ms)),
         ]
         await asyncio.gather(
-            report_all(fleet, wire, FIRST_S + len(fleet.models) * APART_S + 1.0), cross_thresholds(fleet, wire, sent_s)
+            report_all(fleet, wire, FIRST_S + MODELS / PER_SECOND + 1.0), cross_thresholds(fleet, wire, sent_s)
         )
         for task in tasks:
             task.cancel()
