@@ -12,10 +12,10 @@ _LOOK_S = 0.005
 async def until(condition: Callable[[], object], what: str = "", *, deadline_s: float = DEADLINE_S) -> None:
     """Come back once the condition holds; TimeoutError when it does not in time."""
 
-    async def look() -> object:
+    async def check() -> object:
         return condition()
 
-    await until_async(look, what, deadline_s=deadline_s)
+    await until_async(check, what, deadline_s=deadline_s)
 
 
 async def until_async(

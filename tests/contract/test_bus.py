@@ -119,14 +119,14 @@ def test_a_request_without_an_answer_fails(make_bus: MakeBus, own_name: str) -> 
 def test_the_service_that_has_an_answer_replies(make_bus: MakeBus, own_name: str) -> None:
     async def scenario() -> None:
         asking, leader, follower = make_bus(), make_bus(), make_bus()
-        asked: list[str] = []
+        calls: list[str] = []
 
         async def lead(_data: bytes) -> bytes:
-            asked.append("leader")
+            calls.append("leader")
             return b"I lead"
 
         async def follow(_data: bytes) -> None:
-            asked.append("follower")
+            calls.append("follower")
 
         async with connected(asking, leader, follower):
             subject = f"{own_name}.api.status"
@@ -134,7 +134,7 @@ def test_the_service_that_has_an_answer_replies(make_bus: MakeBus, own_name: str
             await follower.serve("loadline", "1.2.3", {"status": (subject, follow)})
             for _ in range(20):
                 assert await asking.request(subject, b"", 10) == b"I lead"
-            await until(lambda: asked.count("leader") == 20 and asked.count("follower") == 20)
+            await until(lambda: calls.count("leader") == 20 and calls.count("follower") == 20)
 
     asyncio.run(scenario())
 

@@ -138,9 +138,9 @@ class World:
 
     # -- commands ------------------------------------------------------------------------------------------------------
 
-    def order(self, **said: Any) -> None:
+    def order(self, **report: Any) -> None:
         """Record a command of an operator, or a change of the configuration."""
-        line = json.dumps(said)
+        line = json.dumps(report)
         self.lines.append(line)
         self.agent.run(line)
 
@@ -326,8 +326,13 @@ class World:
             ids[key] = {"pool": end.pool, "worker": end.worker, "incarnation": end.incarnation}
         subject = f"migration.{source.name}"
         if not chosen or destination is None or fleet.migration_end == "aborted":
-            said = {"phase": "aborted", "requests": len(chosen), "failed": len(chosen), "reason": "destination_refused"}
-            self._publish(subject, ids | said)
+            report = {
+                "phase": "aborted",
+                "requests": len(chosen),
+                "failed": len(chosen),
+                "reason": "destination_refused",
+            }
+            self._publish(subject, ids | report)
             return
         self._publish(subject, ids | {"phase": "admitted", "requests": len(chosen)})
         for request in chosen:
@@ -382,8 +387,8 @@ class World:
             slowest = [worker for worker in fleet.workers.values() if worker.running]
             sample["ttft_ms"] = round(200 + sum(one.age_ms for one in finished) / len(finished), 1)
             sample["itl_ms"] = round(max((worker.itl_ms for worker in slowest), default=15.0), 2)
-        said = {"model": fleet.name, "frontend": "gate", "incarnation": 1, "sample": sample}
-        self._publish(f"traffic.{fleet.name}.gate", said)
+        report = {"model": fleet.name, "frontend": "gate", "incarnation": 1, "sample": sample}
+        self._publish(f"traffic.{fleet.name}.gate", report)
 
     def _publish(self, subject: str, payload: dict[str, Any]) -> None:
         self.items.append({"subject": f"g.v1.{subject}", "payload": payload})

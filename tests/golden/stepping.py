@@ -42,21 +42,23 @@ class RecordedAgent:
             (order,) = json.loads(line).items()
             self._stepper._inbox.put(_event(*order))
             return None
-        given = decode_step(line.encode())
-        self._now_ms = given.now_ms
-        return self._stepper.step(given)
+        recorded_step = decode_step(line.encode())
+        self._now_ms = recorded_step.now_ms
+        return self._stepper.step(recorded_step)
 
     def recorded(self, answer: StepOutput) -> str:
         """Return an answer in the form in which answers are compared."""
         numbers = {**self._numbers_of_holds(answer), **self._numbers_of_decisions(answer)}
-        said = {key: value for key, value in _without_text(msgspec.to_builtins(answer)).items() if value}
-        return json.dumps(said | ({"numbers": numbers} if numbers else {}), separators=(",", ":"))
+        compared = {key: value for key, value in _without_text(msgspec.to_builtins(answer)).items() if value}
+        return json.dumps(compared | ({"numbers": numbers} if numbers else {}), separators=(",", ":"))
 
     def whole(self, answer: StepOutput) -> str:
         """Return an answer with its sentences and explanations."""
         state = self._stepper.controller.state
-        made = [found for decision in answer.decisions for found in query.explain(state, decision.decision_id, "")]
-        explained = [*made, *(query.explain(state, "", "") if answer.holds else [])]
+        explanations = [
+            found for decision in answer.decisions for found in query.explain(state, decision.decision_id, "")
+        ]
+        explained = [*explanations, *(query.explain(state, "", "") if answer.holds else [])]
         return json.dumps(msgspec.to_builtins(answer) | {"explained": msgspec.to_builtins(explained)})
 
     def status(self) -> str:
@@ -79,8 +81,8 @@ class RecordedAgent:
 def recorded_answers(case: str) -> list[str]:
     """Replay the recorded lines of a case; return the answers in compared form."""
     agent = RecordedAgent(case)
-    given = (STEP / f"{case}.jsonl").read_text("utf-8").splitlines()
-    return [agent.recorded(answer) for line in given if (answer := agent.run(line)) is not None]
+    recorded_step = (STEP / f"{case}.jsonl").read_text("utf-8").splitlines()
+    return [agent.recorded(answer) for line in recorded_step if (answer := agent.run(line)) is not None]
 
 
 def _numbers(explained: object) -> list[float]:
@@ -105,8 +107,8 @@ def _without_text(value: Any) -> Any:
     return [_without_text(part) for part in value] if isinstance(value, list | tuple) else value
 
 
-def _event(kind: str, said: Any) -> AnyEvent:
-    match kind, said:
+def _event(kind: str, compared: Any) -> AnyEvent:
+    match kind, compared:
         case "pause" | "resume", str(model):
             return PauseChanged(model, paused=kind == "pause", by="ada" if kind == "pause" else "")
         case "drain", [model, pool, worker]:

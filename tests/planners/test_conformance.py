@@ -99,7 +99,7 @@ def ingest_load(world: FleetHarness, pool: str, kv: float, queue: int, demand: f
     for number, worker in enumerate(workers):
         isl = ISL + 50.0 * number + world.sequence % 7
         tokens, blocks = queue * ISL // len(workers), round(kv * BLOCKS) + number
-        said = WorkerSample(
+        new_sample = WorkerSample(
             world.sequence,
             0,
             kv_usage_ratio=kv,
@@ -111,7 +111,7 @@ def ingest_load(world: FleetHarness, pool: str, kv: float, queue: int, demand: f
             ttft_ms=10.0 + 0.02 * (tokens + isl),
             itl_ms=10.0 + 50.0 * blocks / BLOCKS,
         )
-        world.fleet.ingest(reported(worker, said, pool=pool), world.now)
+        world.fleet.ingest(reported(worker, new_sample, pool=pool), world.now)
     if pool == next(iter(world.model.pools)):
         arrivals = round((kv * len(workers) if demand is None else demand) * REQUESTS_PER_S) + queue
         sample = TrafficSample(
@@ -130,9 +130,11 @@ def ingest_load(world: FleetHarness, pool: str, kv: float, queue: int, demand: f
 def evaluate(planner: Planner, world: FleetHarness) -> Recommendation:
     """Return the recommendation; answer forecast requests at once."""
     recommendation = planner.plan(world.refresh(), world.now)
-    asked = planner.forecast_request()
-    if asked is not None:
-        planner.ingest_forecast(ForecastFitted("m", asked.request, [forecast(question) for question in asked.queries]))
+    pending = planner.forecast_request()
+    if pending is not None:
+        planner.ingest_forecast(
+            ForecastFitted("m", pending.request, [forecast(question) for question in pending.queries])
+        )
         recommendation = planner.plan(world.model, world.now)
     return recommendation
 
@@ -157,8 +159,8 @@ def run_load(planner: Planner, world: FleetHarness, load: Load, steps: int = WAR
 def last(name: str, roles: tuple[Role, ...], load: Load) -> dict[str, int]:
     world = make_harness(roles)
     *_, recommendation = run_load(make(name), world, load)
-    standing = {pool.name: pool.effective_target(world.now) for pool in world.model.pools.values()}
-    return standing | recommendation.targets
+    current = {pool.name: pool.effective_target(world.now) for pool in world.model.pools.values()}
+    return current | recommendation.targets
 
 
 LOADS: dict[str, Load] = {
@@ -247,10 +249,10 @@ def test_an_encoded_planner_restores_its_state(name: str, roles: tuple[Role, ...
     planner, world = make(name), make_harness(roles)
     list(run_load(planner, world, LOADS[load], 45))
     encoded = msgspec.json.encode(planner)
-    twin, other = msgspec.json.decode(encoded, type=PLANNERS[name]), copy.deepcopy(world)
-    assert msgspec.json.encode(twin) == encoded
-    assert list(run_load(twin, other, LOADS[load])) == list(run_load(planner, world, LOADS[load]))
-    assert msgspec.json.encode(twin) == msgspec.json.encode(planner)
+    restored, other = msgspec.json.decode(encoded, type=PLANNERS[name]), copy.deepcopy(world)
+    assert msgspec.json.encode(restored) == encoded
+    assert list(run_load(restored, other, LOADS[load])) == list(run_load(planner, world, LOADS[load]))
+    assert msgspec.json.encode(restored) == msgspec.json.encode(planner)
 
 
 def test_more_load_never_recommends_fewer_workers(name: str, roles: tuple[Role, ...]) -> None:

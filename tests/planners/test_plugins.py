@@ -113,9 +113,9 @@ def test_a_controller_uses_it_and_a_snapshot_restores_it() -> None:
     world.boot()
     world.queue = 9
     assert {"prefill": 6, "decode": 1} in world.decisions(world.run(120))
-    heir = Controller(msgspec.json.decode(msgspec.json.encode(world.settings), type=Settings))
-    heir.restore(world.controller.snapshot())
-    assert heir.snapshot() == world.controller.snapshot()
+    restored = Controller(msgspec.json.decode(msgspec.json.encode(world.settings), type=Settings))
+    restored.restore(world.controller.snapshot())
+    assert restored.snapshot() == world.controller.snapshot()
 
 
 # -- unknown or broken -------------------------------------------------------------------------------------------------

@@ -69,10 +69,10 @@ def test_corrections_do_not_oscillate_in_a_ramp(slower: float) -> None:
 def test_noise_changes_no_count(planner: str, requests_per_s: float) -> None:
     """At 50 and 55 requests/s, 3 workers barely suffice: an earlier version changed the count every 10 minutes."""
     flow = FluidFleet(workers=3, planner=planner)
-    luck = random.Random(7)
+    rng = random.Random(7)
 
     def noisy(_second: int) -> float:
-        return requests_per_s * max(0.0, luck.gauss(1.0, 0.05))
+        return requests_per_s * max(0.0, rng.gauss(1.0, 0.05))
 
     flow.run(PHASE_S, noisy)
     settled = len(flow.counts["decode"]) - 1

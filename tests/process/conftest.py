@@ -10,6 +10,6 @@ from tests.support.demo_fleet import DemoFleet
 
 @pytest.fixture
 def fleet(tmp_path: Path, nats_url: str, etcd_url: str, own_name: str) -> Iterator[DemoFleet]:
-    made = DemoFleet(tmp_path, nats_url, etcd_url, own_name)
-    yield made
-    made.stop()
+    started = DemoFleet(tmp_path, nats_url, etcd_url, own_name)
+    yield started
+    started.stop()

@@ -29,8 +29,8 @@ Scenario = Callable[[AgentFleet], Awaitable[None]]
 
 @pytest.fixture
 def rig(tmp_path: Path) -> Iterator[Rig]:
-    with Rig(tmp_path) as made:
-        yield made
+    with Rig(tmp_path) as agent_fleet:
+        yield agent_fleet
 
 
 def start(rig: Rig, name: str = "a") -> ChildAgent:
@@ -41,26 +41,26 @@ def start(rig: Rig, name: str = "a") -> ChildAgent:
 
 def run_scenario(rig: Rig, scenario: Scenario) -> None:
     async def run() -> None:
-        async with asyncio.timeout(SCENARIO_S), fleet(rig) as made:
-            await scenario(made)
+        async with asyncio.timeout(SCENARIO_S), fleet(rig) as agent_fleet:
+            await scenario(agent_fleet)
 
     asyncio.run(run())
 
 
-async def scale_up(made: AgentFleet, replicas: int) -> None:
+async def scale_up(agent_fleet: AgentFleet, replicas: int) -> None:
     """Make the load high and wait until the leader has decided on this number of decode workers."""
-    made.load(kv=0.97, waiting=0)
-    await until(lambda: made.observer.desired().get("decode", 0) >= replicas)
+    agent_fleet.load(kv=0.97, waiting=0)
+    await until(lambda: agent_fleet.observer.desired().get("decode", 0) >= replicas)
 
 
 def test_decisions_are_explained_and_replayed(rig: Rig) -> None:
     agent = start(rig)
 
-    async def scenario(made: AgentFleet) -> None:
-        await made.add("decode", "d1", "d2")
-        await made.add("prefill", "p1")
-        await scale_up(made, 3)
-        decision = made.observer.announced[-1]
+    async def scenario(agent_fleet: AgentFleet) -> None:
+        await agent_fleet.add("decode", "d1", "d2")
+        await agent_fleet.add("prefill", "p1")
+        await scale_up(agent_fleet, 3)
+        decision = agent_fleet.observer.announced[-1]
         assert 0 < decision.ttl_ms <= decision.expires_at_ms - decision.issued_at_ms
         explained = await asyncio.to_thread(loadline, rig, "explain", decision.decision_id)
         assert explained.returncode == 0, explained.stderr
@@ -75,19 +75,19 @@ def test_decisions_are_explained_and_replayed(rig: Rig) -> None:
 def test_a_scale_down_drains_a_worker_until_it_reports_drained(rig: Rig) -> None:
     start(rig)
 
-    async def scenario(made: AgentFleet) -> None:
-        await made.add("decode", "d1", "d2")
-        await made.add("prefill", "p1")
-        made.load(kv=0.1)
-        made.workers["d1"].kv = 0.2
-        await until(lambda: made.workers["d2"].drain is not None)
-        decision = made.observer.committed[-1]
+    async def scenario(agent_fleet: AgentFleet) -> None:
+        await agent_fleet.add("decode", "d1", "d2")
+        await agent_fleet.add("prefill", "p1")
+        agent_fleet.load(kv=0.1)
+        agent_fleet.workers["d1"].kv = 0.2
+        await until(lambda: agent_fleet.workers["d2"].drain is not None)
+        decision = agent_fleet.observer.committed[-1]
         assert [v.worker for t in decision.targets for v in t.victims] == ["d2"], (
             "the worker with the least work is drained"
         )
-        await until(lambda: "d2" not in made.ready())
-        made.workers["d2"].may_leave.set()
-        await made.workers["d2"].client.drained.wait()
+        await until(lambda: "d2" not in agent_fleet.ready())
+        agent_fleet.workers["d2"].may_leave.set()
+        await agent_fleet.workers["d2"].client.drained.wait()
 
     run_scenario(rig, scenario)
 
@@ -96,19 +96,19 @@ def test_a_standby_takes_over_from_a_killed_leader(rig: Rig) -> None:
     first = start(rig, "a")
     second = start(rig, "b")
 
-    async def scenario(made: AgentFleet) -> None:
-        await made.add("decode", "d1", "d2")
-        await made.add("prefill", "p1")
-        await scale_up(made, 3)
-        epoch = made.observer.committed[-1].epoch
+    async def scenario(agent_fleet: AgentFleet) -> None:
+        await agent_fleet.add("decode", "d1", "d2")
+        await agent_fleet.add("prefill", "p1")
+        await scale_up(agent_fleet, 3)
+        epoch = agent_fleet.observer.committed[-1].epoch
         first.kill()
-        del made.observer.statuses["a"]
-        await until(lambda: made.observer.leader() is not None)
-        open_decision = made.observer.committed[-1].decision_id
-        await until(lambda: made.observer.announced[-1].decision_id == open_decision)
-        await made.add("decode", "d3")
-        await scale_up(made, 4)
-        assert made.observer.committed[-1].epoch > epoch
+        del agent_fleet.observer.statuses["a"]
+        await until(lambda: agent_fleet.observer.leader() is not None)
+        open_decision = agent_fleet.observer.committed[-1].decision_id
+        await until(lambda: agent_fleet.observer.announced[-1].decision_id == open_decision)
+        await agent_fleet.add("decode", "d3")
+        await scale_up(agent_fleet, 4)
+        assert agent_fleet.observer.committed[-1].epoch > epoch
 
     run_scenario(rig, scenario)
     assert second.stop() == 0
@@ -122,11 +122,11 @@ def test_sigterm_releases_leadership_at_once(rig: Rig) -> None:
     first.wait_ready()
     second.wait_ready()
 
-    async def scenario(made: AgentFleet) -> None:
-        await made.add("decode", "d1")
+    async def scenario(agent_fleet: AgentFleet) -> None:
+        await agent_fleet.add("decode", "d1")
         assert await asyncio.to_thread(first.stop) == 0
-        del made.observer.statuses["a"]
-        await until(lambda: made.observer.leader() is not None, deadline_s=lease_ttl_s / 2)
+        del agent_fleet.observer.statuses["a"]
+        await until(lambda: agent_fleet.observer.leader() is not None, deadline_s=lease_ttl_s / 2)
 
     run_scenario(rig, scenario)
 
@@ -135,18 +135,18 @@ def test_a_leader_that_was_frozen_steps_down_and_commits_nothing(rig: Rig) -> No
     first = start(rig, "a")
     start(rig, "b")
 
-    async def scenario(made: AgentFleet) -> None:
-        await made.add("decode", "d1", "d2")
-        await made.add("prefill", "p1")
+    async def scenario(agent_fleet: AgentFleet) -> None:
+        await agent_fleet.add("decode", "d1", "d2")
+        await agent_fleet.add("prefill", "p1")
         first.process.send_signal(signal.SIGSTOP)
         try:
-            del made.observer.statuses["a"]
-            await until(lambda: made.observer.leader() is not None)
-            await scale_up(made, 3)
+            del agent_fleet.observer.statuses["a"]
+            await until(lambda: agent_fleet.observer.leader() is not None)
+            await scale_up(agent_fleet, 3)
         finally:
             first.process.send_signal(signal.SIGCONT)
-        await until(lambda: "a" in made.observer.statuses and not made.observer.statuses["a"].leading)
-        assert len({d.epoch for d in made.observer.committed}) <= 2
+        await until(lambda: "a" in agent_fleet.observer.statuses and not agent_fleet.observer.statuses["a"].leading)
+        assert len({d.epoch for d in agent_fleet.observer.committed}) <= 2
         assert first.stop() == 0
 
     run_scenario(rig, scenario)
@@ -156,20 +156,20 @@ def test_a_leader_that_was_frozen_steps_down_and_commits_nothing(rig: Rig) -> No
 def test_agents_survive_a_restart_of_nats(rig: Rig) -> None:
     agent = start(rig)
 
-    async def scenario(made: AgentFleet) -> None:
-        await made.add("decode", "d1", "d2")
-        await made.add("prefill", "p1")
-        before = made.observer.desired()
+    async def scenario(agent_fleet: AgentFleet) -> None:
+        await agent_fleet.add("decode", "d1", "d2")
+        await agent_fleet.add("prefill", "p1")
+        before = agent_fleet.observer.desired()
         rig.nats.kill()
         await until(lambda: "NATS is not connected" in agent.get("/readyz")[1])
         assert agent.get("/healthz")[0] == 200
-        made.load(kv=0.01)  # no agent receives it, and missing reports must not cause a scale-down
+        agent_fleet.load(kv=0.01)  # no agent receives it, and missing reports must not cause a scale-down
         rig.nats.start()
         await until(lambda: agent.get("/readyz")[0] == 200)
-        assert all(made.observer.desired()[pool] >= count for pool, count in before.items())
-        made.load(kv=0.7)
-        await until(lambda: made.ready() == {"d1", "d2", "p1"})
-        await scale_up(made, 3)
+        assert all(agent_fleet.observer.desired()[pool] >= count for pool, count in before.items())
+        agent_fleet.load(kv=0.7)
+        await until(lambda: agent_fleet.ready() == {"d1", "d2", "p1"})
+        await scale_up(agent_fleet, 3)
 
     run_scenario(rig, scenario)
     assert agent.stop() == 0
@@ -180,32 +180,32 @@ def test_agents_survive_a_restart_of_nats(rig: Rig) -> None:
 def test_agents_survive_a_killed_and_a_frozen_etcd(rig: Rig, frozen: bool) -> None:  # noqa: FBT001
     agent = start(rig)
 
-    async def scenario(made: AgentFleet) -> None:
-        await made.add("decode", "d1", "d2")
-        await made.add("prefill", "p1")
-        await scale_up(made, 3)
-        made.load(kv=0.7)
-        await made.add("decode", "d3")
-        known = len(made.observer.committed)
+    async def scenario(agent_fleet: AgentFleet) -> None:
+        await agent_fleet.add("decode", "d1", "d2")
+        await agent_fleet.add("prefill", "p1")
+        await scale_up(agent_fleet, 3)
+        agent_fleet.load(kv=0.7)
+        await agent_fleet.add("decode", "d3")
+        known = len(agent_fleet.observer.committed)
         if frozen:
             rig.etcd.pause()
         else:
             rig.etcd.kill()
         await until(lambda: "etcd is not connected" in agent.get("/readyz")[1])
-        await until(lambda: not made.observer.statuses["a"].leading)
-        made.load(kv=0.97)
-        began_ms = made.observer.statuses["a"].at_ms
-        await until(lambda: made.observer.statuses["a"].at_ms > began_ms + 2_000)  # four adjustment intervals
-        outage = made.observer.statuses["a"]
+        await until(lambda: not agent_fleet.observer.statuses["a"].leading)
+        agent_fleet.load(kv=0.97)
+        began_ms = agent_fleet.observer.statuses["a"].at_ms
+        await until(lambda: agent_fleet.observer.statuses["a"].at_ms > began_ms + 2_000)  # four adjustment intervals
+        outage = agent_fleet.observer.statuses["a"]
         assert outage.models[0].pools[0].kv_usage_ratio > 0.9, "the agent knows the load"
         assert outage.models[0].pools[0].desired == 3
         if frozen:
             rig.etcd.resume()
         else:
             rig.etcd.start()
-        await scale_up(made, 4)
-        await until(lambda: len(made.observer.committed) > known)
-        assert all(decision.issued_at_ms > outage.at_ms for decision in made.observer.committed[known:])
+        await scale_up(agent_fleet, 4)
+        await until(lambda: len(agent_fleet.observer.committed) > known)
+        assert all(decision.issued_at_ms > outage.at_ms for decision in agent_fleet.observer.committed[known:])
 
     run_scenario(rig, scenario)
     assert agent.stop() == 0
@@ -234,16 +234,16 @@ asyncio.run(main(*sys.argv[1:]))
 def test_a_worker_that_dies_is_replaced(rig: Rig) -> None:
     start(rig)
 
-    async def scenario(made: AgentFleet) -> None:
-        await made.add("decode", "d1")
-        await made.add("prefill", "p1")
-        await until(lambda: "victim" in made.ready())
-        await scale_up(made, 3)
-        made.load(kv=0.7)
+    async def scenario(agent_fleet: AgentFleet) -> None:
+        await agent_fleet.add("decode", "d1")
+        await agent_fleet.add("prefill", "p1")
+        await until(lambda: "victim" in agent_fleet.ready())
+        await scale_up(agent_fleet, 3)
+        agent_fleet.load(kv=0.7)
         victim.kill()
-        await until(lambda: "victim" not in made.ready())
-        await until(lambda: "victim" not in made.registered())
-        assert made.observer.desired()["decode"] == 3
+        await until(lambda: "victim" not in agent_fleet.ready())
+        await until(lambda: "victim" not in agent_fleet.registered())
+        assert agent_fleet.observer.desired()["decode"] == 3
 
     with subprocess.Popen([sys.executable, "-c", WORKER, rig.nats.url, rig.etcd.url]) as victim:
         try:
@@ -256,30 +256,30 @@ def test_arbitrary_frames_are_counted_and_dropped(rig: Rig) -> None:
     agent = start(rig)
     dice = random.Random(7)
 
-    async def scenario(made: AgentFleet) -> None:
-        await made.add("decode", "d1")
+    async def scenario(agent_fleet: AgentFleet) -> None:
+        await agent_fleet.add("decode", "d1")
         good = msgspec.json.encode({"model": "m", "pool": "decode", "worker": "d1", "incarnation": 1, "samples": []})
         before = memory_kib(agent)
         for number in range(20_000):
             kind = dice.choice(("load", "traffic", "applied", "drained", "nonsense"))
             subject = f"loadline.v1.{kind}.m.decode.w{number}"
             body = dice.choice((dice.randbytes(dice.randrange(300)), good, b"[" * 2000, b'{"model":1e999}', b""))
-            await publish(made, subject, body)
-        await publish(made, "loadline.v1.load.m.decode.d1", b"x" * 300_000)
+            await publish(agent_fleet, subject, body)
+        await publish(agent_fleet, "loadline.v1.load.m.decode.d1", b"x" * 300_000)
         await until(lambda: "oversized" in agent.get("/metrics")[1])
         assert agent.get("/healthz")[0] == 200
         assert memory_kib(agent) - before < 32 * 1024
-        await scale_up(made, 2)
+        await scale_up(agent_fleet, 2)
 
     run_scenario(rig, scenario)
     assert agent.log.read_text().count("\n") < 200, "logged at a bounded rate"
 
 
-async def publish(made: AgentFleet, subject: str, body: bytes) -> None:
+async def publish(agent_fleet: AgentFleet, subject: str, body: bytes) -> None:
     """Publish, and wait until the server has read everything."""
     while True:
         try:
-            return await made.bus.publish(subject, body)
+            return await agent_fleet.bus.publish(subject, body)
         except BusUnavailable:
             await asyncio.sleep(0.01)
 
@@ -293,9 +293,9 @@ def test_decisions_continue_if_the_journal_cannot_be_written(rig: Rig) -> None:
     (rig.directory / "journal-a").write_text("in the way")
     agent = start(rig)
 
-    async def scenario(made: AgentFleet) -> None:
-        await made.add("decode", "d1", "d2")
-        await scale_up(made, 3)
+    async def scenario(agent_fleet: AgentFleet) -> None:
+        await agent_fleet.add("decode", "d1", "d2")
+        await scale_up(agent_fleet, 3)
 
     run_scenario(rig, scenario)
     assert "loadline_journal_lost_total" in agent.get("/metrics")[1]
@@ -305,21 +305,21 @@ def test_decisions_continue_if_the_journal_cannot_be_written(rig: Rig) -> None:
 def test_operators_pause_resume_and_drain(rig: Rig) -> None:
     agent = start(rig)
 
-    async def scenario(made: AgentFleet) -> None:
-        await made.add("decode", "d1", "d2")
-        await made.add("prefill", "p1")
+    async def scenario(agent_fleet: AgentFleet) -> None:
+        await agent_fleet.add("decode", "d1", "d2")
+        await agent_fleet.add("prefill", "p1")
 
-        async def told(*arguments: str) -> "subprocess.CompletedProcess[str]":
+        async def run_command(*arguments: str) -> "subprocess.CompletedProcess[str]":
             return await asyncio.to_thread(loadline, rig, *arguments)
 
-        assert (await told("pause", "m")).returncode == 0
-        await until(lambda: (status := made.observer.leader()) is not None and status.models[0].paused)
-        assert "paused" in (await told("status")).stdout
-        assert (await told("resume", "m")).returncode == 0
-        await until(lambda: (status := made.observer.leader()) is not None and not status.models[0].paused)
-        assert (await told("drain", "m", "decode", "d1")).returncode == 0
-        await until(lambda: made.workers["d1"].drain is not None)
-        refused = await told("drain", "m", "decode", "nobody")
+        assert (await run_command("pause", "m")).returncode == 0
+        await until(lambda: (status := agent_fleet.observer.leader()) is not None and status.models[0].paused)
+        assert "paused" in (await run_command("status")).stdout
+        assert (await run_command("resume", "m")).returncode == 0
+        await until(lambda: (status := agent_fleet.observer.leader()) is not None and not status.models[0].paused)
+        assert (await run_command("drain", "m", "decode", "d1")).returncode == 0
+        await until(lambda: agent_fleet.workers["d1"].drain is not None)
+        refused = await run_command("drain", "m", "decode", "nobody")
         assert refused.returncode == 1
         assert "nobody" in refused.stderr
 
@@ -345,14 +345,14 @@ def test_servers_that_never_answer_do_not_block_the_loop(rig: Rig) -> None:
 def test_an_invalid_worker_record_is_ignored(rig: Rig) -> None:
     agent = start(rig)
 
-    async def scenario(made: AgentFleet) -> None:
-        await made.add("decode", "d1")
+    async def scenario(agent_fleet: AgentFleet) -> None:
+        await agent_fleet.add("decode", "d1")
         store, key = EtcdStore(EtcdKnobs(endpoints=(rig.etcd.url,))), Keys("default").worker(MODEL, "decode", "d2")
         try:
             await store.commit([], [Write(key, b"{}")])
             await until(lambda: 'loadline_rejected_total{reason="invalid"}' in agent.get("/metrics")[1])
-            await made.add("decode", "d3")
-            assert made.registered() == {"d1", "d3"}
+            await agent_fleet.add("decode", "d3")
+            assert agent_fleet.registered() == {"d1", "d3"}
         finally:
             await store.close()
 

@@ -49,15 +49,15 @@ replicas_max = 8
 
 @pytest.fixture
 def rig(tmp_path: Path) -> Iterator[Rig]:
-    with Rig(tmp_path) as made:
-        yield made
+    with Rig(tmp_path) as new_fleet:
+        yield new_fleet
 
 
 @pytest.fixture
 def fleet(rig: Rig) -> Iterator[DemoFleet]:
-    made = DemoFleet(rig.directory, rig.nats.url, rig.etcd.url, ROOT)
-    yield made
-    made.stop()
+    new_fleet = DemoFleet(rig.directory, rig.nats.url, rig.etcd.url, ROOT)
+    yield new_fleet
+    new_fleet.stop()
 
 
 def start(rig: Rig, name: str) -> ChildAgent:

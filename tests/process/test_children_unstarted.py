@@ -24,8 +24,8 @@ if sys.orig_argv[1:2] == ["-m"] and sys.orig_argv[2].startswith("loadline.adapte
 
 @pytest.fixture
 def rig(tmp_path: Path) -> Iterator[Rig]:
-    with Rig(tmp_path) as made:
-        yield made
+    with Rig(tmp_path) as new_rig:
+        yield new_rig
 
 
 def test_children_that_cannot_start_are_one_alarm_each(rig: Rig) -> None:

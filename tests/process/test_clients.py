@@ -190,8 +190,8 @@ def test_a_frontend_survives_a_restart_of_nats(
             frontend.arrived(7)
             assert not await frontend.report_now()
             await nats.start_async()
-            heard = len(agent.traffic)
-            await until(lambda: len(agent.traffic) > heard, "reports again")
+            reports_before = len(agent.traffic)
+            await until(lambda: len(agent.traffic) > reports_before, "reports again")
             assert sum(report.sample.arrivals for report in agent.traffic) == 1
 
     asyncio.run(scenario())

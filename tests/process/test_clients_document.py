@@ -27,12 +27,12 @@ REFERENCE = Document("reference/clients.md")
 
 def test_scaler(tmp_path: Path, nats_url: str, etcd_url: str, own_name: str) -> None:
     async def scenario() -> None:
-        async with agent(nats_url, own_name) as (bus, heard):
+        async with agent(nats_url, own_name) as (bus, received):
             announced = encode(decision(1, 1, PoolTarget("decode", "decode", 3, 2), model="llama"))
 
             async def done() -> bool:
                 await bus.publish(Subjects(own_name).decision("llama"), announced)
-                return any(isinstance(event, DecisionAnswered) and event.status == "done" for event in heard)
+                return any(isinstance(event, DecisionAnswered) and event.status == "done" for event in received)
 
             with SCALER.running(tmp_path, "scaler", nats_url, etcd_url, own_name) as process:
                 await until_async(done, "done")
@@ -45,10 +45,10 @@ def test_scaler(tmp_path: Path, nats_url: str, etcd_url: str, own_name: str) -> 
 
 def test_worker(tmp_path: Path, nats_url: str, etcd_url: str, own_name: str) -> None:
     async def scenario() -> None:
-        async with agent(nats_url, own_name) as (bus, heard):
+        async with agent(nats_url, own_name) as (bus, received):
             with CLIENTS.running(tmp_path, "worker", nats_url, etcd_url, own_name) as process:
-                await until(lambda: any(isinstance(event, LoadReported) for event in heard), "load")
-                incarnation = next(event.incarnation for event in heard if isinstance(event, LoadReported))
+                await until(lambda: any(isinstance(event, LoadReported) for event in received), "load")
+                incarnation = next(event.incarnation for event in received if isinstance(event, LoadReported))
                 command = DrainCommand("d", "llama", "decode", "decode-1", "decode", incarnation, 1, 60_000)
 
                 async def accepted() -> bool:
@@ -62,20 +62,20 @@ def test_worker(tmp_path: Path, nats_url: str, etcd_url: str, own_name: str) -> 
                 await until_async(accepted, "drain accepted")
                 await until(lambda: process.poll() is not None, "departure")
                 assert process.returncode == 0
-                await until(lambda: any(isinstance(event, WorkerDrained) for event in heard), "drained")
+                await until(lambda: any(isinstance(event, WorkerDrained) for event in received), "drained")
 
     asyncio.run(scenario())
 
 
 def test_frontend(tmp_path: Path, nats_url: str, etcd_url: str, own_name: str) -> None:
     async def scenario() -> None:
-        async with agent(nats_url, own_name) as (_, heard):
+        async with agent(nats_url, own_name) as (_, received):
             with CLIENTS.running(tmp_path, "frontend", nats_url, etcd_url, own_name) as process:
                 await until(lambda: process.poll() is not None, "the end")
                 assert process.returncode == 0
 
             def seen() -> tuple[int, int, int]:
-                samples = [event.sample for event in heard if isinstance(event, TrafficReported)]
+                samples = [event.sample for event in received if isinstance(event, TrafficReported)]
                 return (
                     sum(sample.arrivals for sample in samples),
                     sum(sample.completed for sample in samples),

@@ -27,8 +27,8 @@ SLACK_S = 30
 
 @pytest.fixture
 def rig(tmp_path: Path) -> Iterator[Rig]:
-    with Rig(tmp_path) as made:
-        yield made
+    with Rig(tmp_path) as agent_fleet:
+        yield agent_fleet
 
 
 def start(rig: Rig, name: str) -> ChildAgent:
@@ -65,14 +65,14 @@ async def lease_keeper(rig: Rig) -> AsyncIterator[EtcdStore]:
         await store.close()
 
 
-async def wait_for_decision(made: AgentFleet) -> None:
-    await made.add("decode", "d1", "d2")
-    await made.add("prefill", "p1")
+async def wait_for_decision(agent_fleet: AgentFleet) -> None:
+    await agent_fleet.add("decode", "d1", "d2")
+    await agent_fleet.add("prefill", "p1")
 
 
-async def grows(made: AgentFleet, replicas: int) -> None:
-    made.load(kv=0.97)
-    await until(lambda: made.observer.desired().get("decode", 0) >= replicas)
+async def grows(agent_fleet: AgentFleet, replicas: int) -> None:
+    agent_fleet.load(kv=0.97)
+    await until(lambda: agent_fleet.observer.desired().get("decode", 0) >= replicas)
 
 
 @pytest.mark.parametrize("frozen", [False, True])
@@ -80,25 +80,27 @@ def test_a_leader_whose_lease_others_renew_is_deposed(rig: Rig, frozen: bool) ->
     first, second = start(rig, "a"), start(rig, "b")
 
     async def scenario() -> None:
-        async with asyncio.timeout(SCENARIO_S), fleet(rig) as made:
-            await wait_for_decision(made)
+        async with asyncio.timeout(SCENARIO_S), fleet(rig) as agent_fleet:
+            await wait_for_decision(agent_fleet)
             async with lease_keeper(rig) as store:
                 before = await leader_key(store)
                 if frozen:
                     first.process.send_signal(signal.SIGSTOP)
                 else:
                     first.kill()
-                made.observer.statuses.pop("a", None)
+                agent_fleet.observer.statuses.pop("a", None)
                 await until(
-                    lambda: made.observer.leader() is not None, deadline_s=LEASE_TTL_S + MARGIN_S + 0.5 + SLACK_S
+                    lambda: agent_fleet.observer.leader() is not None, deadline_s=LEASE_TTL_S + MARGIN_S + 0.5 + SLACK_S
                 )
-                await grows(made, 3)
-                assert made.observer.committed[-1].epoch > before.create_revision
+                await grows(agent_fleet, 3)
+                assert agent_fleet.observer.committed[-1].epoch > before.create_revision
                 assert '"kind": "leader_deposed"' in second.log.read_text()
             if frozen:
                 first.process.send_signal(signal.SIGCONT)
-                await until(lambda: "a" in made.observer.statuses and not made.observer.statuses["a"].leading)
-                await until(lambda: made.observer.statuses["b"].leading)
+                await until(
+                    lambda: "a" in agent_fleet.observer.statuses and not agent_fleet.observer.statuses["a"].leading
+                )
+                await until(lambda: agent_fleet.observer.statuses["b"].leading)
 
     asyncio.run(scenario())
     assert second.stop() == 0
@@ -110,8 +112,8 @@ def test_a_live_leader_is_not_deposed_and_writes_its_key(rig: Rig) -> None:
     start(rig, "b")
 
     async def scenario() -> None:
-        async with asyncio.timeout(SCENARIO_S), fleet(rig) as made, lease_keeper(rig) as store:
-            await wait_for_decision(made)
+        async with asyncio.timeout(SCENARIO_S), fleet(rig) as agent_fleet, lease_keeper(rig) as store:
+            await wait_for_decision(agent_fleet)
             first = await leader_key(store)
             revisions = {first.mod_revision}
 
@@ -133,8 +135,8 @@ def test_a_leader_whose_key_was_removed_steps_down_and_a_new_term_begins(rig: Ri
 
     async def scenario() -> None:
         store = EtcdStore(EtcdKnobs(endpoints=(rig.etcd.url,)))
-        async with asyncio.timeout(SCENARIO_S), fleet(rig) as made:
-            await wait_for_decision(made)
+        async with asyncio.timeout(SCENARIO_S), fleet(rig) as agent_fleet:
+            await wait_for_decision(agent_fleet)
             before = await leader_key(store)
             await store.commit([], [Write(LEADER, None)])
 
@@ -143,7 +145,7 @@ def test_a_leader_whose_key_was_removed_steps_down_and_a_new_term_begins(rig: Ri
                 return found is not None and found.create_revision > before.create_revision
 
             await until_async(again, "another term")
-            await grows(made, 3)
+            await grows(agent_fleet, 3)
         await store.close()
 
     asyncio.run(scenario())

@@ -88,10 +88,10 @@ def test_the_role_agent_leads_decides_pauses_and_revokes_in_its_namespace(login:
             await until_async(read, "the registry")
             await store.revoke(workers_lease)
 
-            async def told() -> bool:
+            async def lease_ended() -> bool:
                 return f"changed {WORKER}" in seen
 
-            await until_async(told, "the end of the worker's lease")
+            await until_async(lease_ended, "the end of the worker's lease")
             following.cancel()
             await asyncio.wait([following])
             await store.revoke(lease)

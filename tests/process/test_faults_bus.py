@@ -22,10 +22,10 @@ MakeServer = Callable[..., NatsServer]
 
 @contextlib.asynccontextmanager
 async def connected(bus: NatsBus) -> AsyncIterator[list[bool]]:
-    told: list[bool] = []
-    await bus.connect(told.append)
+    connections: list[bool] = []
+    await bus.connect(connections.append)
     try:
-        yield told
+        yield connections
     finally:
         await bus.close()
 
@@ -43,12 +43,12 @@ def test_subscriptions_and_services_survive_a_killed_server(private_nats: MakeSe
         async def answer(data: bytes) -> bytes:
             return data
 
-        async with connected(bus) as told:
+        async with connected(bus) as connections:
             await bus.subscribe("a.*", lambda _subject, data: got.append(data))
             await bus.answer("q", answer)
             await bus.serve("loadline", "1.0.0", {"echo": ("service.echo", answer)})
             server.kill()
-            await until(lambda: told == [True, False])
+            await until(lambda: connections == [True, False])
             for _ in range(3):
                 with pytest.raises(BusUnavailable):
                     await bus.publish("a.b", b"published while away")
@@ -56,7 +56,7 @@ def test_subscriptions_and_services_survive_a_killed_server(private_nats: MakeSe
                 await bus.request("q", b"", 1)
             assert bus.last_error
             server.start()
-            await until(lambda: told == [True, False, True])
+            await until(lambda: connections == [True, False, True])
             await bus.publish("a.b", b"back")
             await until(lambda: bool(got))
             assert await bus.request("q", b"1", 10) == b"1"
@@ -73,12 +73,12 @@ def test_the_server_may_start_after_the_agent(private_nats: MakeServer) -> None:
         server.kill()
         bus = bus_for(server)
         got: list[bytes] = []
-        async with connected(bus) as told:
-            assert told == []
+        async with connected(bus) as connections:
+            assert connections == []
             assert not bus.connected
             await bus.subscribe("early", lambda _subject, data: got.append(data))
             server.start()
-            await until(lambda: told == [True])
+            await until(lambda: connections == [True])
             await bus.publish("early", b"")
             await until(lambda: bool(got))
 
@@ -89,10 +89,10 @@ def test_the_bus_reconnects_to_another_member_of_the_cluster(private_nats: MakeS
     async def scenario() -> None:
         one, two = private_nats(), private_nats()
         bus = bus_for(one, two)
-        async with connected(bus) as told:
+        async with connected(bus) as connections:
             one.kill()
             two.kill()
-            await until(lambda: told == [True, False])
+            await until(lambda: connections == [True, False])
             two.start()
             await until(lambda: bus.connected)
 
@@ -103,13 +103,13 @@ def test_a_frozen_server_is_detected(private_nats: MakeServer) -> None:
     async def scenario() -> None:
         server = private_nats()
         bus = bus_for(server)
-        async with connected(bus) as told:
+        async with connected(bus) as connections:
             server.pause()
-            await until(lambda: told == [True, False])
+            await until(lambda: connections == [True, False])
             with pytest.raises(BusUnavailable):
                 await bus.publish("a", b"")
             server.resume()
-            await until(lambda: told == [True, False, True])
+            await until(lambda: connections == [True, False, True])
             await bus.publish("a", b"")
 
     asyncio.run(scenario())
@@ -158,11 +158,11 @@ def test_denied_operations_are_counted(private_nats: MakeServer, tmp_path: Path)
         async def answer(data: bytes) -> bytes:
             return data
 
-        async with connected(bus) as told:
-            assert told == []
+        async with connected(bus) as connections:
+            assert connections == []
             assert "authorization" in bus.last_error.lower()
             password.write_text("s3cret\n")  # read again at every connect
-            await until(lambda: told == [True])
+            await until(lambda: connections == [True])
             assert bus.last_error == ""
             await bus.subscribe("allowed.a", lambda _subject, data: got.append(data))
             await bus.publish("allowed.a", b"1")
@@ -172,7 +172,7 @@ def test_denied_operations_are_counted(private_nats: MakeServer, tmp_path: Path)
             await bus.subscribe("forbidden.a", lambda _subject, data: got.append(data))
             await until(lambda: bus.denied == 2)
             assert "forbidden.a" in bus.last_error
-            assert told == [True]
+            assert connections == [True]
             await bus.answer("allowed.q", answer)
             with pytest.raises(BusUnavailable):  # this user may not publish to the inbox of the reply
                 await bus.request("allowed.q", b"", 0.2)
@@ -187,8 +187,8 @@ def test_tls_cannot_be_stripped(private_nats: MakeServer, tmp_path: Path) -> Non
         password.write_text("s3cret")
         url = server.url.replace("nats://", "tls://")
         bus = NatsBus(NatsKnobs(servers=(url,), user="agent", password_file=str(password)), name="agent")
-        async with connected(bus) as told:
-            assert told == []
+        async with connected(bus) as connections:
+            assert connections == []
             assert "TLS" in bus.last_error
 
     asyncio.run(scenario())
@@ -203,8 +203,8 @@ def test_a_server_of_another_protocol_is_reported() -> None:
         listener = await asyncio.start_server(send_garbage, "127.0.0.1", 0)
         port = listener.sockets[0].getsockname()[1]
         bus = NatsBus(NatsKnobs(servers=(f"nats://127.0.0.1:{port}",)), name="faults")
-        async with connected(bus) as told:
-            assert told == []
+        async with connected(bus) as connections:
+            assert connections == []
             assert bus.last_error
         listener.close()
         await listener.wait_closed()
@@ -217,8 +217,8 @@ def test_a_server_that_sends_nothing_is_reported() -> None:
         with socket.create_server(("127.0.0.1", 0)) as silent:
             port = silent.getsockname()[1]
             bus = NatsBus(NatsKnobs(servers=(f"nats://127.0.0.1:{port}",)), name="faults")
-            async with connected(bus) as told:
-                assert told == []
+            async with connected(bus) as connections:
+                assert connections == []
                 assert bus.last_error
 
     asyncio.run(scenario())

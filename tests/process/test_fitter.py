@@ -58,7 +58,7 @@ async def fitter(script: str = "") -> AsyncIterator[ChildFitter]:
         assert found.pid == 0
 
 
-def gone(pid: int) -> Callable[[], bool]:
+def is_reaped(pid: int) -> Callable[[], bool]:
     """Return whether a process has ended and was reaped; a zombie still has its folder in /proc."""
     return lambda: not Path(f"/proc/{pid}").exists()
 
@@ -98,7 +98,7 @@ def test_one_child_serves_many_requests_and_ends_when_closed() -> None:
             assert {answer.predictor for answer in answers if answer} == {"kalman"}
             pid = child.pid
             assert pid
-        assert gone(pid)()
+        assert is_reaped(pid)()
 
     asyncio.run(ask())
 
@@ -108,12 +108,12 @@ def test_a_child_that_hangs_is_killed_at_the_deadline(script: str) -> None:
     async def ask() -> None:
         async with fitter(script) as child:
             began = asyncio.get_running_loop().time()
-            asked = asyncio.create_task(child.fit(question(), 0.5))
+            pending = asyncio.create_task(child.fit(question(), 0.5))
             await until(lambda: child.pid)
             pid = child.pid
-            assert fallback_reason(await asked) == "late"
+            assert fallback_reason(await pending) == "late"
             assert asyncio.get_running_loop().time() - began >= 0.5
-            assert gone(pid)()
+            assert is_reaped(pid)()
 
     asyncio.run(ask())
 
@@ -159,10 +159,10 @@ def test_a_child_killed_while_idle_is_replaced_without_a_failure() -> None:
 def test_a_child_killed_during_a_fit_fails_that_fit_only() -> None:
     async def ask() -> None:
         async with fitter(HANGS) as child:
-            asked = asyncio.create_task(child.fit(question(), PATIENCE_S))
+            pending = asyncio.create_task(child.fit(question(), PATIENCE_S))
             await until(lambda: child.pid)
             os.kill(child.pid, signal.SIGKILL)
-            assert fallback_reason(await asked) == "away"
+            assert fallback_reason(await pending) == "away"
 
     asyncio.run(ask())
 
@@ -259,11 +259,11 @@ def test_the_answer_to_a_cancelled_request_is_discarded(tmp_path: Path) -> None:
 
     async def ask() -> None:
         async with fitter(slow) as child:
-            asked = asyncio.create_task(child.fit(question(), PATIENCE_S))
+            pending = asyncio.create_task(child.fit(question(), PATIENCE_S))
             await until(taken.exists)
-            asked.cancel()
+            pending.cancel()
             with pytest.raises(asyncio.CancelledError):
-                await asked
+                await pending
             assert child.pid == 0
 
     asyncio.run(ask())

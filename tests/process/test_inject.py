@@ -50,29 +50,29 @@ async def finished(process: asyncio.subprocess.Process) -> tuple[int | None, str
 
 @asynccontextmanager
 async def listening(url: str) -> AsyncIterator[tuple[NatsBus, list[WireEvent | Rejected]]]:
-    bus, heard, codec = (
+    bus, received, codec = (
         NatsBus(NatsKnobs(servers=(url,)), name="test"),
         list[WireEvent | Rejected](),
         Codec(SUBJECTS, 262_144),
     )
     await bus.connect(lambda _connected: None)
     try:
-        await bus.subscribe("loadline.v1.>", lambda subject, data: heard.append(codec.decode(subject, data)))
-        yield bus, heard
+        await bus.subscribe("loadline.v1.>", lambda subject, data: received.append(codec.decode(subject, data)))
+        yield bus, received
     finally:
         await bus.close()
 
 
 def test_one_sample_is_published_for_a_worker(nats: NatsServer) -> None:
     async def scenario() -> None:
-        async with listening(nats.url) as (_, heard):
+        async with listening(nats.url) as (_, received):
             flags = ("--worker", "w-7", "--incarnation", "5", "--kv-usage", "0.95", "--waiting", "3")
             assert await finished(await started("sample", "--nats", nats.url, *flags)) == (
                 0,
                 "1 samples of w-7 sent, 0 could not be sent\n",
             )
-            await until(lambda: heard, "the sample is heard")
-            (event,) = heard
+            await until(lambda: received, "the sample is heard")
+            (event,) = received
             assert isinstance(event, LoadReported)
             assert (event.model, event.pool, event.worker, event.incarnation) == ("llama", "decode", "w-7", 5)
             assert (event.samples[0].kv_usage_ratio, event.samples[0].waiting_requests) == (0.95, 3)
@@ -84,7 +84,7 @@ def test_a_shape_of_a_registered_worker_rises_and_the_worker_leaves(nats: NatsSe
     async def scenario() -> None:
         store = EtcdStore(EtcdKnobs(endpoints=(etcd.url,)))
         try:
-            async with listening(nats.url) as (_, heard):
+            async with listening(nats.url) as (_, received):
                 flags = (
                     "--register",
                     "--field",
@@ -101,8 +101,8 @@ def test_a_shape_of_a_registered_worker_rises_and_the_worker_leaves(nats: NatsSe
                 process = await started("shape", "ramp", "--nats", nats.url, "--etcd", etcd.url, *flags)
                 code, text = await finished(process)
                 assert code == 0, text
-                await until(lambda: len(heard) >= 13, "all samples are heard")
-                samples = [event.samples[0] for event in heard if isinstance(event, LoadReported)]
+                await until(lambda: len(received) >= 13, "all samples are heard")
+                samples = [event.samples[0] for event in received if isinstance(event, LoadReported)]
                 assert [one.sequence for one in samples] == list(range(1, len(samples) + 1))
                 values = [one.waiting_requests for one in samples if one.waiting_requests is not None]
                 assert values == sorted(values)
@@ -122,11 +122,11 @@ def test_a_drain_ends_a_registered_worker(nats: NatsServer, etcd: EtcdServer) ->
             return len((await store.read(keys.workers)).entries)
 
         try:
-            async with listening(nats.url) as (bus, heard):
+            async with listening(nats.url) as (bus, received):
                 flags = ("--register", "--role", "prefill", "--pool", "prefill", "--worker", "p-1")
                 process = await started("sample", "--nats", nats.url, "--etcd", etcd.url, *flags)
                 await until_async(entries, "the worker is registered")
-                await until(lambda: heard, "the worker reports")
+                await until(lambda: received, "the worker reports")
                 entry = (await store.read(keys.workers)).entries[0]
                 record = decode_worker_record(keys.split(entry.key), entry.value)
                 assert not isinstance(record, Rejected)
@@ -148,26 +148,26 @@ def test_a_trace_becomes_traffic_reports(nats: NatsServer, tmp_path: Path) -> No
     trace.write_bytes(gzip.compress("\n".join(["arrival_s,isl,osl", *rows, ""]).encode()))
 
     async def scenario() -> None:
-        async with listening(nats.url) as (_, heard):
+        async with listening(nats.url) as (_, received):
             flags = ("--speed", "4", "--interval-ms", "100", "--frontend", "f")
             code, text = await finished(await started("trace", str(trace), "--nats", nats.url, *flags))
             assert code == 0, text
 
             def arrivals() -> int:
-                return sum(event.sample.arrivals for event in heard if isinstance(event, TrafficReported))
+                return sum(event.sample.arrivals for event in received if isinstance(event, TrafficReported))
 
             await until(lambda: arrivals() == 20, "every arrival is reported")
-            assert len(heard) >= 3, "one report per interval"
-            assert not any(isinstance(event, Rejected) for event in heard)
+            assert len(received) >= 3, "one report per interval"
+            assert not any(isinstance(event, Rejected) for event in received)
 
     asyncio.run(scenario())
 
 
 def test_a_signal_ends_the_tool_with_a_summary(nats: NatsServer) -> None:
     async def scenario() -> None:
-        async with listening(nats.url) as (_, heard):
+        async with listening(nats.url) as (_, received):
             process = await started("shape", "sine", "--nats", nats.url, "--for", "600", "--hz", "50")
-            await until(lambda: heard, "it has begun")
+            await until(lambda: received, "it has begun")
             process.send_signal(signal.SIGINT)
             code, text = await finished(process)
             assert code == 0

@@ -29,8 +29,8 @@ KEY = Keys("default").learned(MODEL)
 
 @pytest.fixture
 def rig(tmp_path: Path) -> Iterator[Rig]:
-    with Rig(tmp_path) as made:
-        yield made
+    with Rig(tmp_path) as agent_fleet:
+        yield agent_fleet
 
 
 def start(rig: Rig, name: str) -> ChildAgent:
@@ -43,8 +43,8 @@ def run_scenario(rig: Rig, scenario: Callable[[AgentFleet, EtcdStore], Awaitable
     async def run() -> None:
         store = EtcdStore(EtcdKnobs(endpoints=(rig.etcd.url,)))
         try:
-            async with asyncio.timeout(SCENARIO_S), fleet(rig) as made:
-                await scenario(made, store)
+            async with asyncio.timeout(SCENARIO_S), fleet(rig) as agent_fleet:
+                await scenario(agent_fleet, store)
         finally:
             await store.close()
 
@@ -56,9 +56,9 @@ async def stored(store: EtcdStore) -> LearnedState | None:
     return found[0] if found and not isinstance(found[0], Rejected) else None
 
 
-def start_up_ms(made: AgentFleet) -> int | None:
+def start_up_ms(agent_fleet: AgentFleet) -> int | None:
     """Return the start-up time of decode workers in the leader's status."""
-    status = made.observer.leader()
+    status = agent_fleet.observer.leader()
     pools = {pool.pool: pool for pool in status.models[0].pools} if status else {}
     return pools["decode"].start_up_ms if pools else None
 
@@ -66,13 +66,13 @@ def start_up_ms(made: AgentFleet) -> int | None:
 def test_a_learned_start_up_time_survives_a_restart_of_all_agents(rig: Rig) -> None:
     agents = [start(rig, name) for name in ("a", "b")]
 
-    async def scenario(made: AgentFleet, store: EtcdStore) -> None:
-        await made.add("decode", "d1", "d2")
-        await made.add("prefill", "p1")
-        made.load(kv=0.97, waiting=0)
-        await until(lambda: made.observer.desired().get("decode", 0) == 3)
-        made.load(kv=0.7)
-        await made.add("decode", "d3")
+    async def scenario(agent_fleet: AgentFleet, store: EtcdStore) -> None:
+        await agent_fleet.add("decode", "d1", "d2")
+        await agent_fleet.add("prefill", "p1")
+        agent_fleet.load(kv=0.97, waiting=0)
+        await until(lambda: agent_fleet.observer.desired().get("decode", 0) == 3)
+        agent_fleet.load(kv=0.7)
+        await agent_fleet.add("decode", "d3")
 
         async def stored_ms() -> int | None:
             learned = await stored(store)
@@ -82,10 +82,10 @@ def test_a_learned_start_up_time_survives_a_restart_of_all_agents(rig: Rig) -> N
         for agent in agents:
             agent.kill()
         known_ms = await stored_ms()
-        made.observer.statuses.clear()
+        agent_fleet.observer.statuses.clear()
         start(rig, "c")
-        await until(lambda: made.observer.leader() is not None)
-        assert start_up_ms(made) == known_ms
+        await until(lambda: agent_fleet.observer.leader() is not None)
+        assert start_up_ms(agent_fleet) == known_ms
 
     run_scenario(rig, scenario)
 
@@ -117,9 +117,9 @@ def test_a_learned_fit_survives_a_restart_without_new_reports(rig: Rig) -> None:
     first = rig.agent(rig.config(models, "a"), "a")
     first.wait_ready()
 
-    async def scenario(made: AgentFleet, store: EtcdStore) -> None:
+    async def scenario(agent_fleet: AgentFleet, store: EtcdStore) -> None:
         await rig.register([WorkerRecord(MODEL, "decode", "d1", "decode", 1, "ready")])
-        engines = Engines(made.bus)
+        engines = Engines(agent_fleet.bus)
         reporting = asyncio.create_task(engines.report())
 
         async def kept() -> bool:
@@ -133,7 +133,7 @@ def test_a_learned_fit_survives_a_restart_without_new_reports(rig: Rig) -> None:
             learned = await stored(store)
             second = rig.agent(rig.config(models, "b"), "b")
             second.wait_ready()
-            await until(lambda: "b" in made.observer.statuses and made.observer.statuses["b"].leading)
+            await until(lambda: "b" in agent_fleet.observer.statuses and agent_fleet.observer.statuses["b"].leading)
             await store.commit([], [Write(KEY, None)])
             await until_async(kept, "written anew, of what it knows")
             assert await stored(store) == learned
@@ -145,14 +145,14 @@ def test_a_learned_fit_survives_a_restart_without_new_reports(rig: Rig) -> None:
 
 
 def test_invalid_learned_state_is_counted_and_ignored(rig: Rig) -> None:
-    async def scenario(made: AgentFleet, store: EtcdStore) -> None:
+    async def scenario(agent_fleet: AgentFleet, store: EtcdStore) -> None:
         await store.commit([], [Write(KEY, b'{"version": 2, "start_ups_ms": "soon"}')])
         agent = start(rig, "a")
-        await made.add("decode", "d1", "d2")
-        await made.add("prefill", "p1")
-        made.load(kv=0.97, waiting=0)
-        await until(lambda: made.observer.desired().get("decode", 0) == 3)
-        assert start_up_ms(made) is None
+        await agent_fleet.add("decode", "d1", "d2")
+        await agent_fleet.add("prefill", "p1")
+        agent_fleet.load(kv=0.97, waiting=0)
+        await until(lambda: agent_fleet.observer.desired().get("decode", 0) == 3)
+        assert start_up_ms(agent_fleet) is None
         assert 'loadline_rejected_total{reason="invalid"} 1.0' in agent.get("/metrics")[1]
 
     run_scenario(rig, scenario)

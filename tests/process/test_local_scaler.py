@@ -122,51 +122,51 @@ class Host:
 
 @asynccontextmanager
 async def host(directory: Path, nats_url: str, root: str, command: list[str]) -> AsyncIterator[Host]:
-    made = Host(directory, nats_url, root, command)
-    announcing = asyncio.create_task(made.announce_on())
+    scaler_host = Host(directory, nats_url, root, command)
+    announcing = asyncio.create_task(scaler_host.announce_on())
     try:
-        await made.bus.connect(lambda _connected: None)
-        await made.bus.subscribe(made.subjects.applied("m"), made.receive)
+        await scaler_host.bus.connect(lambda _connected: None)
+        await scaler_host.bus.subscribe(scaler_host.subjects.applied("m"), scaler_host.receive)
         async with asyncio.timeout(SCENARIO_S):
-            yield made
+            yield scaler_host
     finally:
         announcing.cancel()
         # Terminated, not killed: otherwise the children of its workers would survive.
-        made.process.terminate()
-        made.process.wait(timeout=10)
-        await made.bus.close()
+        scaler_host.process.terminate()
+        scaler_host.process.wait(timeout=10)
+        await scaler_host.bus.close()
 
 
 def test_workers_are_started_restarted_drained_and_stopped(tmp_path: Path, nats_url: str, own_name: str) -> None:
     async def scenario() -> None:
-        async with host(tmp_path, nats_url, own_name, SHELL) as made:
-            made.order(1, 3)
-            await made.has("p-1", "p-2", "p-3")
-            assert (await made.answered(1, "done")).observed == {"p": 3}
-            assert made.answers[0].status == "accepted"
-            assert b"TOLD=yes" in _environment(made.children()["p-1"])
+        async with host(tmp_path, nats_url, own_name, SHELL) as scaler_host:
+            scaler_host.order(1, 3)
+            await scaler_host.has("p-1", "p-2", "p-3")
+            assert (await scaler_host.answered(1, "done")).observed == {"p": 3}
+            assert scaler_host.answers[0].status == "accepted"
+            assert b"TOLD=yes" in _environment(scaler_host.children()["p-1"])
 
-            os.kill(made.children()["p-2"], signal.SIGKILL)
-            await made.has("p-1", "p-3", "p-4")
+            os.kill(scaler_host.children()["p-2"], signal.SIGKILL)
+            await scaler_host.has("p-1", "p-3", "p-4")
 
-            made.order(2, 2, "p-1")
-            await made.answered(2, "accepted")
+            scaler_host.order(2, 2, "p-1")
+            await scaler_host.answered(2, "accepted")
             later_s = time.monotonic() + 1
             await until(lambda: time.monotonic() > later_s, "a second in which nobody drained")
-            await made.has("p-1", "p-3", "p-4")
+            await scaler_host.has("p-1", "p-3", "p-4")
             report = DrainReport("m", "p", "p-1", time.time_ns() // 1_000_000)
-            await made.bus.publish(made.subjects.drained("m", "p", "p-1"), encode(report))
-            await made.has("p-3", "p-4")
-            assert (await made.answered(2, "done")).observed == {"p": 2}
+            await scaler_host.bus.publish(scaler_host.subjects.drained("m", "p", "p-1"), encode(report))
+            await scaler_host.has("p-3", "p-4")
+            assert (await scaler_host.answered(2, "done")).observed == {"p": 2}
 
-            made.process.send_signal(signal.SIGHUP)  # nothing is reloaded, and nothing ends
-            made.order(3, 3)
-            await made.answered(3, "done")
+            scaler_host.process.send_signal(signal.SIGHUP)  # nothing is reloaded, and nothing ends
+            scaler_host.order(3, 3)
+            await scaler_host.answered(3, "done")
 
-            made.process.send_signal(signal.SIGTERM)
-            await until(lambda: made.process.poll() is not None, "the scaler's end")
-            assert made.process.returncode == 0
-            lives = made.lifetimes()
+            scaler_host.process.send_signal(signal.SIGTERM)
+            await until(lambda: scaler_host.process.poll() is not None, "the scaler's end")
+            assert scaler_host.process.returncode == 0
+            lives = scaler_host.lifetimes()
             assert {name: life.reason for name, life in lives.items()} == {
                 "p-1": "drained",
                 "p-2": "failed",
@@ -181,26 +181,26 @@ def test_workers_are_started_restarted_drained_and_stopped(tmp_path: Path, nats_
 
 def test_a_worker_that_does_not_drain_is_terminated_then_killed(tmp_path: Path, nats_url: str, own_name: str) -> None:
     async def scenario() -> None:
-        async with host(tmp_path, nats_url, own_name, STUBBORN) as made:
-            made.order(1, 1)
-            await made.has("p-1")
-            made.order(2, 0, "p-1", drain_ttl_ms=300)
-            await made.has()
-            await made.answered(2, "done")
-            assert made.lifetimes()["p-1"].reason == "drain_deadline"
+        async with host(tmp_path, nats_url, own_name, STUBBORN) as scaler_host:
+            scaler_host.order(1, 1)
+            await scaler_host.has("p-1")
+            scaler_host.order(2, 0, "p-1", drain_ttl_ms=300)
+            await scaler_host.has()
+            await scaler_host.answered(2, "done")
+            assert scaler_host.lifetimes()["p-1"].reason == "drain_deadline"
 
     asyncio.run(scenario())
 
 
 def test_workers_that_ignore_sigterm_are_killed(tmp_path: Path, nats_url: str, own_name: str) -> None:
     async def scenario() -> None:
-        async with host(tmp_path, nats_url, own_name, STUBBORN) as made:
-            made.order(1, 2)
-            await made.has("p-1", "p-2")
-            pids = list(made.children().values())
-            made.process.send_signal(signal.SIGINT)
-            await until(lambda: made.process.poll() is not None, "the scaler's end")
-            assert made.process.returncode == 0
+        async with host(tmp_path, nats_url, own_name, STUBBORN) as scaler_host:
+            scaler_host.order(1, 2)
+            await scaler_host.has("p-1", "p-2")
+            pids = list(scaler_host.children().values())
+            scaler_host.process.send_signal(signal.SIGINT)
+            await until(lambda: scaler_host.process.poll() is not None, "the scaler's end")
+            assert scaler_host.process.returncode == 0
             assert not any(_alive(pid) for pid in pids)
 
     asyncio.run(scenario())
@@ -208,12 +208,12 @@ def test_workers_that_ignore_sigterm_are_killed(tmp_path: Path, nats_url: str, o
 
 def test_no_worker_outlives_a_scaler_that_is_killed(tmp_path: Path, nats_url: str, own_name: str) -> None:
     async def scenario() -> None:
-        async with host(tmp_path, nats_url, own_name, STUBBORN) as made:
-            made.order(1, 2)
-            await made.has("p-1", "p-2")
-            pids = list(made.children().values())
-            made.process.kill()
-            made.process.wait()
+        async with host(tmp_path, nats_url, own_name, STUBBORN) as scaler_host:
+            scaler_host.order(1, 2)
+            await scaler_host.has("p-1", "p-2")
+            pids = list(scaler_host.children().values())
+            scaler_host.process.kill()
+            scaler_host.process.wait()
             await until(lambda: not any(_alive(pid) for pid in pids), "the end of its workers")
 
     asyncio.run(scenario())
@@ -223,28 +223,28 @@ def test_workers_are_kept_without_nats(tmp_path: Path, own_name: str, private_na
     nats = private_nats()
 
     async def scenario() -> None:
-        async with host(tmp_path, nats.url, own_name, SHELL) as made:
-            made.order(1, 2)
-            await made.has("p-1", "p-2")
+        async with host(tmp_path, nats.url, own_name, SHELL) as scaler_host:
+            scaler_host.order(1, 2)
+            await scaler_host.has("p-1", "p-2")
             nats.kill()
-            await until(lambda: not made.bus.connected, "NATS is away")
-            os.kill(made.children()["p-1"], signal.SIGKILL)
-            await made.has("p-2", "p-3")
-            made.order(2, 3)
+            await until(lambda: not scaler_host.bus.connected, "NATS is away")
+            os.kill(scaler_host.children()["p-1"], signal.SIGKILL)
+            await scaler_host.has("p-2", "p-3")
+            scaler_host.order(2, 3)
             await nats.start_async()
-            await made.has("p-2", "p-3", "p-4")
-            await made.answered(2, "done")
+            await scaler_host.has("p-2", "p-3", "p-4")
+            await scaler_host.answered(2, "done")
 
     asyncio.run(scenario())
 
 
 def test_a_decision_for_an_unknown_pool_is_refused(tmp_path: Path, nats_url: str, own_name: str) -> None:
     async def scenario() -> None:
-        async with host(tmp_path, nats_url, own_name, SHELL) as made:
-            made.order(1, 1, pool="elsewhere")
-            assert "elsewhere" in (await made.answered(1, "refused")).detail
-            made.order(2, 1)
-            await made.answered(2, "done")
+        async with host(tmp_path, nats_url, own_name, SHELL) as scaler_host:
+            scaler_host.order(1, 1, pool="elsewhere")
+            assert "elsewhere" in (await scaler_host.answered(1, "refused")).detail
+            scaler_host.order(2, 1)
+            await scaler_host.answered(2, "done")
 
     asyncio.run(scenario())
 
@@ -254,12 +254,12 @@ def test_a_failing_command_is_retried_with_a_backoff(tmp_path: Path, nats_url: s
     command = ["sh", "-c", f"test -e {flag} || exit 3; sleep 600 & wait", "{worker}"]
 
     async def scenario() -> None:
-        async with host(tmp_path, nats_url, own_name, command) as made:
-            made.order(1, 1)
-            await until(lambda: len(made.lifetimes()) >= 3, "three failed starts")
+        async with host(tmp_path, nats_url, own_name, command) as scaler_host:
+            scaler_host.order(1, 1)
+            await until(lambda: len(scaler_host.lifetimes()) >= 3, "three failed starts")
             flag.touch()
-            await made.answered(1, "done")
-            assert {life.reason for life in made.lifetimes().values()} == {"failed"}
+            await scaler_host.answered(1, "done")
+            assert {life.reason for life in scaler_host.lifetimes().values()} == {"failed"}
 
     asyncio.run(scenario())
 

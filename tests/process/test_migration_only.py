@@ -45,8 +45,8 @@ RECORDS = [
 
 @pytest.fixture
 def rig(tmp_path: Path) -> Iterator[Rig]:
-    with Rig(tmp_path) as made:
-        yield made
+    with Rig(tmp_path) as new_rig:
+        yield new_rig
 
 
 def start(rig: Rig, name: str, models: str, only: str = "") -> ChildAgent:
@@ -76,9 +76,9 @@ def ask(rig: Rig, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def status(rig: Rig, *arguments: str) -> AgentStatus:
-    said = ask(rig, "status", "--json", *arguments)
-    assert said.returncode == 0, said.stderr
-    return msgspec.json.decode(said.stdout, type=AgentStatus)
+    printed = ask(rig, "status", "--json", *arguments)
+    assert printed.returncode == 0, printed.stderr
+    return msgspec.json.decode(printed.stdout, type=AgentStatus)
 
 
 def test_two_agents_lead_side_by_side_with_separate_tasks(rig: Rig) -> None:
@@ -126,9 +126,9 @@ def test_two_agents_lead_side_by_side_with_separate_tasks(rig: Rig) -> None:
     assert code == 200
     assert "loadline_migrations_total{" in text
     assert moves.get("/healthz")[0] == moves.get("/readyz")[0] == 200
-    told = ask(rig, "status", "--only", "migration").stdout
-    assert "m (migration only, default, priority 100)" in told
-    assert not [word for word in ("planner", "desired", "pending", "scaled to zero", "missing") if word in told]
+    output = ask(rig, "status", "--only", "migration").stdout
+    assert "m (migration only, default, priority 100)" in output
+    assert not [word for word in ("planner", "desired", "pending", "scaled to zero", "missing") if word in output]
     assert "desired" in ask(rig, "status").stdout
     refused = ask(rig, "drain", "m", "decode", "d1", "--only", "migration")  # it drains no worker
     assert refused.returncode == 2
@@ -177,9 +177,9 @@ def test_a_standby_takes_over(rig: Rig) -> None:
     first = start(rig, "first", MODEL + MOVES, only="migration")
     second = start(rig, "second", MODEL + MOVES, only="migration")
     assert status(rig, "--only", "migration").agent == "first"
-    nobody = ask(rig, "status")
-    assert nobody.returncode == 1
-    assert nobody.stderr.endswith("Start one, or add --only migration if only that agent runs.\n")
+    answer = ask(rig, "status")
+    assert answer.returncode == 1
+    assert answer.stderr.endswith("Start one, or add --only migration if only that agent runs.\n")
     assert ask(rig, "explain").stderr.endswith("Is an agent running and leading? Check with `loadline status`.\n")
     assert first.stop() == 0
 

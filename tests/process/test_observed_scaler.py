@@ -19,13 +19,13 @@ COMMAND = [sys.executable, "-m", "loadline.scalers.observed"]
 
 @pytest.fixture
 def rig(tmp_path: Path) -> Iterator[Rig]:
-    with Rig(tmp_path) as made:
-        yield made
+    with Rig(tmp_path) as agent_fleet:
+        yield agent_fleet
 
 
-def state(made: AgentFleet) -> str:
+def state(agent_fleet: AgentFleet) -> str:
     """Return the state of the newest decision in the leader's status."""
-    status = made.observer.leader()
+    status = agent_fleet.observer.leader()
     decision = status.models[0].decision if status else None
     return decision.state if decision else ""
 
@@ -36,14 +36,16 @@ def test_a_scale_up_is_accepted_at_once_and_applied_when_the_workers_are_ready(r
     scaler = subprocess.Popen([*COMMAND, "--config", str(rig.directory / "a.toml")])
 
     async def scenario() -> None:
-        async with asyncio.timeout(SCENARIO_S), fleet(rig) as made:
-            await made.add("decode", "d1", "d2")
-            await made.add("prefill", "p1")
-            made.load(kv=0.97, waiting=0)
-            await until(lambda: made.observer.desired().get("decode", 0) == 3 and state(made) == "accepted")
-            made.load(kv=0.7)
-            await made.add("decode", "d3")
-            await until(lambda: state(made) == "applied")
+        async with asyncio.timeout(SCENARIO_S), fleet(rig) as agent_fleet:
+            await agent_fleet.add("decode", "d1", "d2")
+            await agent_fleet.add("prefill", "p1")
+            agent_fleet.load(kv=0.97, waiting=0)
+            await until(
+                lambda: agent_fleet.observer.desired().get("decode", 0) == 3 and state(agent_fleet) == "accepted"
+            )
+            agent_fleet.load(kv=0.7)
+            await agent_fleet.add("decode", "d3")
+            await until(lambda: state(agent_fleet) == "applied")
 
     try:
         asyncio.run(scenario())

@@ -331,6 +331,6 @@ def test_all_parts_can_do_their_work(tmp_path: Path) -> None:
         secure_etcd(etcd, tmp_path / "passwords", "default", "llama")
         with agent(configured("agent", nats, etcd), log):
             asyncio.run(scenario(nats, etcd))
-    said = log.read_text("utf-8").lower()
-    assert "permissions violation" not in said
-    assert "permission denied" not in said
+    output = log.read_text("utf-8").lower()
+    assert "permissions violation" not in output
+    assert "permission denied" not in output

@@ -22,8 +22,8 @@ GROWTH_KB_MAX = 60_000
 
 @pytest.fixture
 def rig(tmp_path: Path) -> Iterator[Rig]:
-    with Rig(tmp_path) as made:
-        yield made
+    with Rig(tmp_path) as agent_fleet:
+        yield agent_fleet
 
 
 def burst(rig: Rig, subject: str, payload: bytes) -> None:
@@ -54,25 +54,27 @@ def test_a_burst_of_queries(rig: Rig, method: str, payload: bytes) -> None:
     agent = rig.agent(config(rig, "a"), "a")
     agent.wait_ready()
 
-    async def scenario(made: AgentFleet) -> None:
-        await made.add("decode", "d1", "d2")
-        await made.add("prefill", "p1")
-        leader = made.observer.leader()
+    async def scenario(agent_fleet: AgentFleet) -> None:
+        await agent_fleet.add("decode", "d1", "d2")
+        await agent_fleet.add("prefill", "p1")
+        leader = agent_fleet.observer.leader()
         assert leader is not None
         before_kb = peak_kb(agent)
         replies: list[bytes] = []
-        await made.bus.subscribe("_INBOX_viewer.>", lambda _subject, data: replies.append(data))
+        await agent_fleet.bus.subscribe("_INBOX_viewer.>", lambda _subject, data: replies.append(data))
         await asyncio.to_thread(burst, rig, f"loadline.v1.api.{method}", payload)
         assert (await asyncio.to_thread(agent.get, "/healthz"))[0] == 200
         command = encode(PauseCommand(MODEL, "operator"))
-        reply = decode_as(OperatorReply, await made.bus.request("loadline.v1.api.pause", command, DEADLINE_S))
+        reply = decode_as(OperatorReply, await agent_fleet.bus.request("loadline.v1.api.pause", command, DEADLINE_S))
         assert isinstance(reply, OperatorReply)
         assert reply.accepted
-        assert await made.bus.request("loadline.v1.api.status", b"", DEADLINE_S), "another client shares the queue"
-        await made.bus.request("loadline.v1.api.resume", command, DEADLINE_S)
-        made.load(kv=0.97)
-        await until(lambda: made.observer.desired().get("decode", 0) >= 3)
-        now_leads = made.observer.leader()
+        assert await agent_fleet.bus.request("loadline.v1.api.status", b"", DEADLINE_S), (
+            "another client shares the queue"
+        )
+        await agent_fleet.bus.request("loadline.v1.api.resume", command, DEADLINE_S)
+        agent_fleet.load(kv=0.97)
+        await until(lambda: agent_fleet.observer.desired().get("decode", 0) >= 3)
+        now_leads = agent_fleet.observer.leader()
         assert now_leads is not None
         assert now_leads.epoch == leader.epoch, "the agent still leads"
         dropped = metric(agent, "loadline_requests_dropped_total")
@@ -81,7 +83,7 @@ def test_a_burst_of_queries(rig: Rig, method: str, payload: bytes) -> None:
         assert peak_kb(agent) - before_kb < GROWTH_KB_MAX
 
     async def run() -> None:
-        async with asyncio.timeout(SCENARIO_S), fleet(rig) as made:
-            await scenario(made)
+        async with asyncio.timeout(SCENARIO_S), fleet(rig) as agent_fleet:
+            await scenario(agent_fleet)
 
     asyncio.run(run())

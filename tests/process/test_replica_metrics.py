@@ -44,8 +44,8 @@ Series = dict[tuple[str, str], float]
 
 @pytest.fixture
 def rig(tmp_path: Path) -> Iterator[Rig]:
-    with Rig(tmp_path) as made:
-        yield made
+    with Rig(tmp_path) as new_rig:
+        yield new_rig
 
 
 def start(rig: Rig, name: str) -> ChildAgent:
@@ -146,7 +146,7 @@ def test_no_exported_count_falls_during_a_takeover_and_a_restart(rig: Rig) -> No
     second = start(rig, "b")
     seen: list[dict[str, float]] = []
 
-    def told(agent: ChildAgent) -> bool:
+    def exports_counts(agent: ChildAgent) -> bool:
         seen.append(desired(agent))
         return len(seen[-1]) == len(NAMES)
 
@@ -155,10 +155,10 @@ def test_no_exported_count_falls_during_a_takeover_and_a_restart(rig: Rig) -> No
             await until(lambda: desired(first) == {"loud": 3, "mute": 3})
             assert desired(second) == {}, "a standby exports no count"
             first.kill()
-            await until(lambda: told(second))
+            await until(lambda: exports_counts(second))
             second.kill()
             third = start(rig, "c")
-            await until(lambda: told(third))
+            await until(lambda: exports_counts(third))
 
     asyncio.run(scenario())
     assert {} in seen, "there is no count while it is unknown"

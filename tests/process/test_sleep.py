@@ -13,7 +13,7 @@ from tests.waiting import SCENARIO_S, until
 
 pytestmark = pytest.mark.process
 
-SLEEPY = """
+SCALE_TO_ZERO = """
 [[models]]
 name = "m"
 scale_to_zero_after_ms = 1500
@@ -30,41 +30,41 @@ role = "prefill"
 replicas_min = 0
 replicas_max = 1
 """
-NOBODY = {"decode": 0, "prefill": 0}
+NO_WORKERS = {"decode": 0, "prefill": 0}
 ONE_EACH = {"decode": 1, "prefill": 1}
 
 
 def test_the_next_leader_scales_a_model_from_zero_at_the_first_request(tmp_path: Path) -> None:
     async def scenario(rig: Rig) -> None:
         nats = NatsKnobs(servers=(rig.nats.url,))
-        async with fleet(rig) as made, FrontendClient(MODEL, "f", nats=nats, interval_ms=200) as frontend:
+        async with fleet(rig) as agent_fleet, FrontendClient(MODEL, "f", nats=nats, interval_ms=200) as frontend:
             frontend.in_flight = 1
-            await made.add("decode", "d1")
-            await made.add("prefill", "p1")
-            for worker in made.workers.values():
+            await agent_fleet.add("decode", "d1")
+            await agent_fleet.add("prefill", "p1")
+            for worker in agent_fleet.workers.values():
                 worker.running = 0
                 worker.may_leave.set()
-            await until(lambda: made.observer.desired() == ONE_EACH)
+            await until(lambda: agent_fleet.observer.desired() == ONE_EACH)
             frontend.in_flight = 0
-            await until(lambda: made.observer.desired() == NOBODY)
-            assert set(made.observer.committed[-1].reasons) >= {"decode:idle", "prefill:idle"}
-            for worker in made.workers.values():
+            await until(lambda: agent_fleet.observer.desired() == NO_WORKERS)
+            assert set(agent_fleet.observer.committed[-1].reasons) >= {"decode:idle", "prefill:idle"}
+            for worker in agent_fleet.workers.values():
                 await worker.client.drained.wait()
 
             first.kill()
-            del made.observer.statuses["a"]
-            await until(lambda: made.observer.leader() is not None)
-            assert made.observer.desired() == NOBODY
+            del agent_fleet.observer.statuses["a"]
+            await until(lambda: agent_fleet.observer.leader() is not None)
+            assert agent_fleet.observer.desired() == NO_WORKERS
             frontend.queued = 1
             frontend.arrived(100)
             await frontend.report_now()
-            await until(lambda: made.observer.desired() == ONE_EACH)
-            assert set(made.observer.committed[-1].reasons) >= {"decode:first_worker", "prefill:first_worker"}
+            await until(lambda: agent_fleet.observer.desired() == ONE_EACH)
+            assert set(agent_fleet.observer.committed[-1].reasons) >= {"decode:first_worker", "prefill:first_worker"}
 
     with Rig(tmp_path) as rig:
-        first = rig.agent(config(rig, "a", SLEEPY), "a")
+        first = rig.agent(config(rig, "a", SCALE_TO_ZERO), "a")
         first.wait_ready()
-        second = rig.agent(config(rig, "b", SLEEPY), "b")
+        second = rig.agent(config(rig, "b", SCALE_TO_ZERO), "b")
         second.wait_ready()
 
         async def run() -> None:

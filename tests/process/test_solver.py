@@ -30,7 +30,7 @@ def problem() -> AllocationProblem:
     return AllocationProblem(wants, {"h100": 10}, "priority_round_robin")
 
 
-def asked(solver: tuple[str, ...], time_limit_s: float) -> Allocation | None:
+def solved(solver: tuple[str, ...], time_limit_s: float) -> Allocation | None:
     async def ask() -> Allocation | None:
         fitter = ChildFitter(solver=solver)
         try:
@@ -42,7 +42,7 @@ def asked(solver: tuple[str, ...], time_limit_s: float) -> Allocation | None:
 
 
 def test_the_child_answers_as_this_process_does() -> None:
-    answer = asked((), PATIENCE_S)
+    answer = solved((), PATIENCE_S)
     assert answer is not None
     assert answer == solve(problem(), PATIENCE_S)
     assert sum(count for pools in answer.counts.values() for count in pools.values()) == 10
@@ -50,7 +50,7 @@ def test_the_child_answers_as_this_process_does() -> None:
 
 @pytest.mark.parametrize("script", [HANGS, CRASHES, NONSENSE], ids=["hangs", "crashes", "nonsense"])
 def test_a_solver_without_an_answer_returns_no_allocation(script: str) -> None:
-    assert asked((sys.executable, "-c", script), 0.1) is None
+    assert solved((sys.executable, "-c", script), 0.1) is None
 
 
 def test_a_solver_that_hangs_delays_no_forecast() -> None:

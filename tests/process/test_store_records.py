@@ -145,17 +145,17 @@ def test_an_answer_that_is_too_long_leaves_nothing_behind(
 
 def test_an_agent_stays_ready_and_decides_despite_bad_records(tmp_path: Path) -> None:
     async def scenario(rig: Rig) -> None:
-        async with asyncio.timeout(SCENARIO_S), fleet(rig) as made, opened(rig.etcd) as store:
+        async with asyncio.timeout(SCENARIO_S), fleet(rig) as agent_fleet, opened(rig.etcd) as store:
             for index in range(BAD_RECORDS):
                 key = KEYS.worker(FLEET_MODEL, "decode", f"bad-{index}")
                 assert (await store.commit([], [Write(key, b"x" * BAD_BYTES)])).committed
             await asyncio.to_thread(rig.etcd.restart)  # a gap in every watch
             agent = rig.agent(config(rig, "a"), "a")
             await asyncio.to_thread(agent.wait_ready)
-            await made.add("decode", "d1", "d2")
-            await made.add("prefill", "p1")
-            made.load(kv=0.97, waiting=0)
-            await until(lambda: made.observer.desired().get("decode", 0) >= 3, "a decision")
+            await agent_fleet.add("decode", "d1", "d2")
+            await agent_fleet.add("prefill", "p1")
+            agent_fleet.load(kv=0.97, waiting=0)
+            await until(lambda: agent_fleet.observer.desired().get("decode", 0) >= 3, "a decision")
 
     with Rig(tmp_path) as rig:
         asyncio.run(scenario(rig))

@@ -36,8 +36,8 @@ def _filter_can_be_installed() -> None:
 
 @pytest.fixture
 def rig(tmp_path: Path) -> Iterator[Rig]:
-    with Rig(tmp_path) as made:
-        yield made
+    with Rig(tmp_path) as new_rig:
+        yield new_rig
 
 
 @pytest.mark.parametrize("call", ["os.nice(1)", "os.sched_setaffinity(0, {0})", "os.chown('/', -1, -1)"])

@@ -31,7 +31,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
     now = dt.datetime.now(dt.UTC)
-    made = (
+    issued = (
         x509.CertificateBuilder()
         .subject_name(name)
         .issuer_name(name)
@@ -44,7 +44,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
         .sign(key, hashes.SHA256())
     )
     certificate, secret = folder / "certificate.pem", folder / "key.pem"
-    certificate.write_bytes(made.public_bytes(serialization.Encoding.PEM))
+    certificate.write_bytes(issued.public_bytes(serialization.Encoding.PEM))
     encoding, form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
     secret.write_bytes(key.private_bytes(encoding, form, serialization.NoEncryption()))
     return certificate, secret

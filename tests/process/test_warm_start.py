@@ -17,8 +17,8 @@ pytestmark = pytest.mark.process
 
 @pytest.fixture
 def rig(tmp_path: Path) -> Iterator[Rig]:
-    with Rig(tmp_path) as made:
-        yield made
+    with Rig(tmp_path) as new_rig:
+        yield new_rig
 
 
 def fitted(journal: Path) -> list[ForecastFitted]:

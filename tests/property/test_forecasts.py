@@ -35,7 +35,7 @@ quick = pytest.mark.parametrize("predictor", QUICK)
 every = pytest.mark.parametrize("predictor", ALL)
 
 
-def asked(
+def forecast_of(
     predictor: AnyPredictor, values: list[float | None], horizon: int = 4, season_s: int = 6_000, *, log1p: bool = False
 ) -> Forecast | None:
     """A season of ten intervals, so that short series have several."""
@@ -54,7 +54,7 @@ def wave(count: int = 60) -> list[float | None]:
 def test_a_forecast_is_finite_bounded_not_negative_and_as_long_as_the_horizon(
     predictor: AnyPredictor, values: list[float | None], horizon: int, *, log1p: bool
 ) -> None:
-    answer = asked(predictor, values, horizon, log1p=log1p)
+    answer = forecast_of(predictor, values, horizon, log1p=log1p)
     known = [value for value in values if value is not None]
     if not known:
         assert answer is None
@@ -74,8 +74,8 @@ def test_a_forecast_is_in_the_unit_of_the_series(
     predictor: AnyPredictor, values: list[float | None], power: int, horizon: int
 ) -> None:
     factor = 4.0**power  # its square root is exact too: nothing but the unit changes
-    ours = asked(predictor, [value and round(value) * 1.0 for value in values], horizon)
-    theirs = asked(predictor, [value and round(value) * factor for value in values], horizon)
+    ours = forecast_of(predictor, [value and round(value) * 1.0 for value in values], horizon)
+    theirs = forecast_of(predictor, [value and round(value) * factor for value in values], horizon)
     if ours is None or theirs is None:
         assert ours is theirs
         return
@@ -90,8 +90,8 @@ def test_unknown_intervals_at_the_end_are_forecast_and_left_out(
     predictor: AnyPredictor, values: list[float | None], gap: int, horizon: int
 ) -> None:
     known = [*values, 3.0]  # the last one is known
-    late = asked(predictor, [*known, *[None] * gap], horizon)
-    whole = asked(predictor, known, gap + horizon)
+    late = forecast_of(predictor, [*known, *[None] * gap], horizon)
+    whole = forecast_of(predictor, known, gap + horizon)
     assert whole is not None
     assert late == replace(whole, mean=whole.mean[gap:], upper=whole.upper[gap:])
 
@@ -99,7 +99,7 @@ def test_unknown_intervals_at_the_end_are_forecast_and_left_out(
 @every
 @pytest.mark.parametrize("value", [0.0, 1.0, 50.0, 0.1, 1e9])
 def test_a_constant_load_is_forecast_unchanged(predictor: AnyPredictor, value: float) -> None:
-    answer = asked(predictor, [value, None] * 20)
+    answer = forecast_of(predictor, [value, None] * 20)
     assert answer is not None
     assert answer.mean == answer.upper == (value,) * 4
     assert answer.fallback == "flat"
@@ -107,9 +107,9 @@ def test_a_constant_load_is_forecast_unchanged(predictor: AnyPredictor, value: f
 
 @every
 def test_a_series_of_unknown_values_has_no_forecast(predictor: AnyPredictor) -> None:
-    assert asked(predictor, []) is None
-    assert asked(predictor, [None] * 50) is None
-    assert asked(predictor, [float("nan"), float("inf"), -1.0]) is None
+    assert forecast_of(predictor, []) is None
+    assert forecast_of(predictor, [None] * 50) is None
+    assert forecast_of(predictor, [float("nan"), float("inf"), -1.0]) is None
 
 
 @every
@@ -118,16 +118,16 @@ def test_values_that_are_not_finite_are_unknown(predictor: AnyPredictor) -> None
     clean[7] = clean[20] = clean[21] = None
     spoilt = list(clean)
     spoilt[7], spoilt[20], spoilt[21] = float("nan"), -5.0, float("inf")
-    answer = asked(predictor, spoilt)
+    answer = forecast_of(predictor, spoilt)
     assert answer is not None
     assert answer.fallback == ""
-    assert answer == asked(predictor, clean)
+    assert answer == forecast_of(predictor, clean)
 
 
 @every
 def test_one_unknown_interval_changes_little(predictor: AnyPredictor) -> None:
-    whole = asked(predictor, wave())
-    holed = asked(predictor, [None if at == 30 else value for at, value in enumerate(wave())])
+    whole = forecast_of(predictor, wave())
+    holed = forecast_of(predictor, [None if at == 30 else value for at, value in enumerate(wave())])
     assert whole is not None
     assert holed is not None
     assert holed.mean == pytest.approx(whole.mean, rel=0.2)
@@ -136,7 +136,7 @@ def test_one_unknown_interval_changes_little(predictor: AnyPredictor) -> None:
 @every
 def test_a_linear_increase_continues(predictor: AnyPredictor) -> None:
     """A predictor that takes a second for an interval would stay where it is."""
-    answer = asked(predictor, [1_000.0 + 10.0 * at + (at * 7919 % 5) for at in range(40)], season_s=86_400)
+    answer = forecast_of(predictor, [1_000.0 + 10.0 * at + (at * 7919 % 5) for at in range(40)], season_s=86_400)
     assert answer is not None
     assert answer.fallback == ""
     truth = [1_402.0 + 10.0 * step for step in range(4)]
@@ -149,7 +149,7 @@ def test_a_linear_increase_continues(predictor: AnyPredictor) -> None:
 
 @every
 def test_a_short_series_is_forecast_by_its_last_value(predictor: AnyPredictor) -> None:
-    answer = asked(predictor, [10.0, 20.0, None, 30.0, 25.0])
+    answer = forecast_of(predictor, [10.0, 20.0, None, 30.0, 25.0])
     assert answer is not None
     assert (answer.predictor, answer.fallback) == ("constant", "points")
     assert answer.mean == (25.0,) * 4

@@ -39,8 +39,8 @@ ACTIONS = st.one_of(
     *(REPORT for _ in range(8)),
     action("answer", number=NUMBERS, accepted=st.sampled_from([True, True, False, None]), begins=st.booleans()),
     action("answer", number=NUMBERS, accepted=st.just(True), begins=st.just(True)),  # noqa: FBT003 - of hypothesis
-    action("progress", number=NUMBERS, fails=st.booleans(), heard=st.booleans()),
-    action("progress", number=NUMBERS, fails=st.just(False), heard=st.just(True)),  # noqa: FBT003 - of hypothesis
+    action("progress", number=NUMBERS, fails=st.booleans(), delivered=st.booleans()),
+    action("progress", number=NUMBERS, fails=st.just(False), delivered=st.just(True)),  # noqa: FBT003 - of hypothesis
     action("pass_time", ms=st.sampled_from([1, 100, 500, 2_000, 4_500, 40_000])),
     action("register", name=NAMES, **RECORD),
     action("leave", name=NAMES),

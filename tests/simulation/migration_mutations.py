@@ -80,11 +80,11 @@ def all_known(view: LoadView) -> Any:
     return view.columns.alive | True
 
 
-def plan_always(old: Any, planner: MigrationPipeline, heard: Any, now: int) -> Any:
+def plan_always(old: Any, planner: MigrationPipeline, listening_since_ms: Any, now: int) -> Any:
     """Let a former leader plan as if it led."""
     leadership = planner.state.leadership
     phase, leadership.phase = leadership.phase, "leading"
-    found = old(planner, heard, now)
+    found = old(planner, listening_since_ms, now)
     leadership.phase = phase
     return found
 

@@ -132,22 +132,22 @@ def combined(*mutations: Apply) -> Apply:
 # -- replacements of production code -----------------------------------------------------------------------------------
 
 
-def always_warm(old: Any, rails: Guardrails, pool: Pool, proposed: int, granted: int, now: int) -> Any:  # noqa: PLR0917 - as it is
-    track = old(rails, pool, proposed, granted, now)
+def always_warm(old: Any, limits: Guardrails, pool: Pool, proposed: int, granted: int, now: int) -> Any:  # noqa: PLR0917 - as it is
+    track = old(limits, pool, proposed, granted, now)
     track.quorate_since_ms = -1
     return track
 
 
-def no_ceiling(old: Any, legs: Any, band: GpuBand, _free: int | None) -> Any:
-    return old(legs, GpuBand(floor=band.floor), None)
+def no_ceiling(old: Any, changes: Any, band: GpuBand, _free: int | None) -> Any:
+    return old(changes, GpuBand(floor=band.floor), None)
 
 
-def no_floor(old: Any, legs: Any, band: GpuBand, free: int | None) -> Any:
-    return old(legs, GpuBand(ceiling=band.ceiling), free)
+def no_floor(old: Any, changes: Any, band: GpuBand, free: int | None) -> Any:
+    return old(changes, GpuBand(ceiling=band.ceiling), free)
 
 
-def nobody_leaves(old: Any, legs: Any, band: GpuBand, _free: int | None) -> Any:
-    return old(legs, band, None)
+def nobody_leaves(old: Any, changes: Any, band: GpuBand, _free: int | None) -> Any:
+    return old(changes, band, None)
 
 
 def forget_unknown(_old: Any, turn: Turn, event: ev.CommitUnknown) -> None:

@@ -49,9 +49,9 @@ def outcome() -> SimulationResult:
 
 
 def test_reported_cache_hits_save_workers(monkeypatch: pytest.MonkeyPatch) -> None:
-    told = outcome()
+    with_hit_rate = outcome()
     monkeypatch.setattr(TrafficInterval, "looked_up", lambda *_: None)
     silent = outcome()
-    assert told.attainment.both >= 0.95
-    assert told.gpu_hours_by_pool["p"] < 0.75 * silent.gpu_hours_by_pool["p"]
-    assert told.gpu_hours_by_pool["d"] == pytest.approx(silent.gpu_hours_by_pool["d"], rel=0.1)
+    assert with_hit_rate.attainment.both >= 0.95
+    assert with_hit_rate.gpu_hours_by_pool["p"] < 0.75 * silent.gpu_hours_by_pool["p"]
+    assert with_hit_rate.gpu_hours_by_pool["d"] == pytest.approx(silent.gpu_hours_by_pool["d"], rel=0.1)

@@ -48,8 +48,8 @@ def test_an_idle_fleet_scales_to_zero_without_losing_requests(planner: str, pool
     assert any(counts(outcome, dusk + AFTER_S - 30).values()), "not before the idle time has passed"
     assert not any(counts(outcome, dusk + AFTER_S + 30).values())
     assert not any(counts(outcome, dawn - 5).values())
-    woken = counts(outcome, dawn + START_UP_S / 2)
-    assert woken == ({"p": 1, "d": 1} if pools is SPLIT else {"one": 1, "two": 0}), "one worker of each role"
+    counts_at_dawn = counts(outcome, dawn + START_UP_S / 2)
+    assert counts_at_dawn == ({"p": 1, "d": 1} if pools is SPLIT else {"one": 1, "two": 0}), "one worker of each role"
     line = outcome.series.pools[0]
     assert first(line, outcome, dawn) - dawn == pytest.approx(START_UP_S, abs=outcome.series.step_s + 2.0)
 

@@ -69,8 +69,8 @@ class Agent:
         await until_async(is_it, f"state {expected}")
 
     async def receives_load(self) -> None:
-        heard = len(self.loads)
-        await until(lambda: len(self.loads) > heard, "a load report")
+        count = len(self.loads)
+        await until(lambda: len(self.loads) > count, "a load report")
 
     async def drain(self, role: Role, incarnation: int = 1, drain_id: str = "d", epoch: int = 1) -> DrainReply:
         command = DrainCommand(drain_id, "m", "p", "w", role, incarnation, epoch, 60_000)

@@ -71,7 +71,7 @@ class WorkerClientHarness:
         self.store.server.revoke(held.lease_id)
         return held.lease_id
 
-    def heard(self) -> list[LoadReported | WorkerDrained]:
+    def received(self) -> list[LoadReported | WorkerDrained]:
         decoded = [CODEC.decode(subject, payload) for subject, payload in self.bus.published]
         return [event for event in decoded if isinstance(event, LoadReported | WorkerDrained)]
 
@@ -85,7 +85,7 @@ class WorkerClientHarness:
 
 @asynccontextmanager
 async def harness(role: Role = "decode", samples: Samples = IDLE) -> AsyncIterator[WorkerClientHarness]:
-    made = WorkerClientHarness(role, samples)
-    async with asyncio.timeout(60), made.worker:
-        yield made
-    assert made.state is None, "a worker that left is no longer registered"
+    new_client = WorkerClientHarness(role, samples)
+    async with asyncio.timeout(60), new_client.worker:
+        yield new_client
+    assert new_client.state is None, "a worker that left is no longer registered"

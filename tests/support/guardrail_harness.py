@@ -18,12 +18,12 @@ MINUTE_MS = 60_000
 class GuardrailHarness(FleetHarness):
     """Pools at a current count under guardrails without limits, except those that a test sets."""
 
-    def __init__(self, *pools: PoolKnobs, standing: int = 4, quorate: bool = True, **knobs: int) -> None:
+    def __init__(self, *pools: PoolKnobs, current: int = 4, quorate: bool = True, **knobs: int) -> None:
         super().__init__(pools, 0)
         self.guard = Guardrails(msgspec.structs.replace(FREE, **knobs), HardLimits(0.8, 0, None))
         self.acting_since_ms = START - 60 * MINUTE_MS
         for pool in pools:
-            self.set_current(pool.name, standing, quorate=quorate)
+            self.set_current(pool.name, current, quorate=quorate)
 
     def set_current(self, name: str, count: int, *, quorate: bool = True) -> None:
         pool = self.pool(name)

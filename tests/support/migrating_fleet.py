@@ -127,8 +127,8 @@ class MigratingFleet:
             "migration_slots_out": self._free(name, "source"),
         }
         more = {"schedulable": schedulable, "unmovable_requests": unmovable, "kv_blocks_total": CAPACITY}
-        unsaid = {} if tells_kv else {"kv_blocks_total": None, "kv_blocks_used": None, "decode_tokens": None}
-        self._handle(self.world.report(name, used, running, **(more | slots | unsaid)))
+        missing = {} if tells_kv else {"kv_blocks_total": None, "kv_blocks_used": None, "decode_tokens": None}
+        self._handle(self.world.report(name, used, running, **(more | slots | missing)))
 
     def answer(self, number: int, *, accepted: bool | None, begins: bool) -> None:
         """Answer a command, or not; without an answer the source may have started all the same."""
@@ -143,7 +143,7 @@ class MigratingFleet:
             del self.commanded[one.command.command_id]
         self._check(self.world.answer(one.command, accepted=accepted, requests=requests, tokens=10 * requests))
 
-    def progress(self, number: int, *, fails: bool, heard: bool) -> None:
+    def progress(self, number: int, *, fails: bool, delivered: bool) -> None:
         """Complete or fail one request of a migration; the report may be lost."""
         one = self._nth(number)
         if one is None or not one.begun:
@@ -156,7 +156,7 @@ class MigratingFleet:
             phase = "done" if one.moved else "aborted"
         else:
             phase = "switched" if one.moved else "copying"
-        if heard and self.bus:
+        if delivered and self.bus:
             failed = 0 if not fails else 1
             requests = max(total + failed, 1)
             self._check(
@@ -188,11 +188,11 @@ class MigratingFleet:
         for command in commands:
             self._check_ends(command)
             ends = {(one.command.source.worker, one.command.destination.worker): one for one in self.commanded.values()}
-            heard = [both for both, one in ends.items() if not one.silent]
+            delivered = [both for both, one in ends.items() if not one.silent]
             source, destination = command.source.worker, command.destination.worker
             assert (source, destination) not in ends, "two migrations of one pair"
-            assert destination not in {one for one, _ in heard}, "a chain or a reversal"
-            assert source not in {one for _, one in heard}, "a chain"
+            assert destination not in {one for one, _ in delivered}, "a chain or a reversal"
+            assert source not in {one for _, one in delivered}, "a chain"
             self.commanded[command.command_id] = CommandedMigration(
                 command, self.world.now + self.knobs.ttl_ms, command.requests_max
             )

@@ -103,7 +103,7 @@ class ScriptedTransport:
         self.silent: list[str] = []
         """Kinds of messages that stay unanswered, once each."""
         self.fails = False
-        self.asked: list[RoomRequest] = []
+        self.room_requests: list[RoomRequest] = []
         self.claims: list[ClaimRequest] = []
         self.granted = True
         self.answer_room: Callable[[RoomRequest], Awaitable[RoomReply | None]] | None = None
@@ -118,7 +118,7 @@ class ScriptedTransport:
         return False
 
     async def ask_room(self, _worker: str, message: RoomRequest) -> RoomReply | None:
-        self.asked.append(message)
+        self.room_requests.append(message)
         return None if self._is_silent("room") else RoomReply(granted=message.ttl_ms > 0)
 
     async def hand_over(self, _worker: str, message: HandoverRequest) -> HandoverReply | None:

@@ -75,15 +75,15 @@ class MigrationWorld:
 
     def handle(self, *events: AnyEvent) -> list[Migration]:
         """Handle events and return the migrate commands."""
-        asked: list[Migration] = []
+        commanded: list[Migration] = []
         pending = list(events)
         while True:
             effects = self.controller.handle(pending, self.now)
-            asked += [effect.migration for effect in effects if isinstance(effect, SendMigrate)]
+            commanded += [effect.migration for effect in effects if isinstance(effect, SendMigrate)]
             self.alarms += [effect for effect in effects if isinstance(effect, RaiseAlarm)]
             pending = [event for effect in effects for event in _lead(effect)]
             if not pending:
-                return asked
+                return commanded
 
     def worker(self, name: str, pool: str = "decode", **record: Any) -> WorkerRegistered:
         """Return the registration of a ready worker."""
@@ -122,12 +122,12 @@ class MigrationWorld:
 
     def advance(self, ms: int, *, silent: tuple[str, ...] = ()) -> list[Migration]:
         """Advance the time in steps of at most 1 s, after each of which all but silent workers repeat their report."""
-        asked: list[Migration] = []
+        commanded: list[Migration] = []
         end = self.now + ms
         while self.now < end:
             self.now = min(self.now + 1_000, end)
-            asked += self.handle(*(self.load_report(name) for name in self.samples if name not in silent))
-        return asked
+            commanded += self.handle(*(self.load_report(name) for name in self.samples if name not in silent))
+        return commanded
 
     def answer(
         self, command: Migration, *, accepted: bool | None = True, requests: int = 1, **more: Any
@@ -166,10 +166,10 @@ class MigrationWorld:
 
 def _lead(effect: AnyEffect) -> list[AnyEvent]:
     match effect:
-        case Campaign(scope=scope, asked_at_ms=asked):
-            return [LeadershipWon(scope, 7, 77, asked)]
-        case RenewLease(scope=scope, lease_id=lease, asked_at_ms=asked):
-            return [LeaseRenewed(scope, lease, asked)]
+        case Campaign(scope=scope, asked_at_ms=commanded):
+            return [LeadershipWon(scope, 7, 77, commanded)]
+        case RenewLease(scope=scope, lease_id=lease, asked_at_ms=commanded):
+            return [LeaseRenewed(scope, lease, commanded)]
     return []
 
 

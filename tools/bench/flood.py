@@ -56,18 +56,18 @@ class FloodingClient:
 def one_round(kind: str) -> tuple[list[float], int]:
     """Return the reactions of one round in ms, and the size in bytes of the replies to the client; "": no client."""
     fleet = BenchFleet(MODELS, WORKERS, STEADY_RATIO)
-    with rig(fsync=True) as made, RawPublisher(made.nats.port) as wire:
-        asyncio.run(made.register(fleet.records, "agent"))
-        with agent(made, fleet) as child, subscriber(made) as echo:
+    with rig(fsync=True) as servers, RawPublisher(servers.nats.port) as wire:
+        asyncio.run(servers.register(fleet.records, "agent"))
+        with agent(servers, fleet) as child, subscriber(servers) as echo:
             child.wait(lambda sample: sample.ready)
             echo.wait(lambda sample: sample.ready)
 
             async def run() -> tuple[list[float], int]:
                 if not kind:
-                    return (await react(made, fleet, wire))[0], 0
-                client = FloodingClient(made.nats.port, QUERY if kind == "queries" else fleet.frame(WORKERS - 1))
+                    return (await react(servers, fleet, wire))[0], 0
+                client = FloodingClient(servers.nats.port, QUERY if kind == "queries" else fleet.frame(WORKERS - 1))
                 reader = asyncio.create_task(asyncio.to_thread(client.read))
-                (reactions, _), _ = await asyncio.gather(react(made, fleet, wire), asyncio.to_thread(client.send))
+                (reactions, _), _ = await asyncio.gather(react(servers, fleet, wire), asyncio.to_thread(client.send))
                 client.close()
                 return reactions, await reader
 

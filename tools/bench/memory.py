@@ -13,9 +13,9 @@ WORKERS, FEW, MODELS = 10_000, 10, 10
 def memory_mb(workers: int, seconds: float) -> tuple[float, float]:
     """Return the memory after ``seconds`` of reports at 1 Hz, and its peak, in MB."""
     fleet = BenchFleet(MODELS, workers)
-    with rig() as made, RawPublisher(made.nats.port) as wire:
-        asyncio.run(made.register(fleet.records, "agent"))
-        with agent(made, fleet) as child:
+    with rig() as servers, RawPublisher(servers.nats.port) as wire:
+        asyncio.run(servers.register(fleet.records, "agent"))
+        with agent(servers, fleet) as child:
             warm(fleet, wire, child)
             wire.play(fleet.report_bursts(seconds))
             return child.memory_mb()

@@ -156,9 +156,9 @@ async def all_at_once(workers: Workers, silent: str) -> list[float]:
     return waits
 
 
-async def measure(made: Rig, count: int) -> dict[str, list[float]]:
+async def measure(servers: Rig, count: int) -> dict[str, list[float]]:
     """Measure all reactions with a leading agent."""
-    client = await nats.connect(made.nats.url)
+    client = await nats.connect(servers.nats.url)
     workers = Workers(client)
     await client.subscribe(SUBJECTS.all_of("migrate"), cb=workers.on_command)
     reporting = asyncio.create_task(workers.report_periodically())
@@ -172,11 +172,11 @@ async def measure(made: Rig, count: int) -> dict[str, list[float]]:
     return {"reaction": reactions, "echo": echoes, "all answer": all_answer, "one silent": one_silent}
 
 
-def agent(made: Rig) -> ProbedProcess:
+def agent(servers: Rig) -> ProbedProcess:
     """Start an agent that migrates requests."""
-    path: Path = made.directory / "agent.toml"
-    path.write_text(made.config(KNOBS, http={"port": 0}), encoding="utf-8")
-    return ProbedProcess(["agent", str(path)], made.directory / "agent.log")
+    path: Path = servers.directory / "agent.toml"
+    path.write_text(servers.config(KNOBS, http={"port": 0}), encoding="utf-8")
+    return ProbedProcess(["agent", str(path)], servers.directory / "agent.log")
 
 
 def main() -> None:
@@ -184,12 +184,12 @@ def main() -> None:
     rounds, count = (1, 100) if options(__doc__) else (3, 400)
     found: list[dict[str, list[float]]] = []
     for number in range(1, rounds + 1):
-        with rig() as made:
-            asyncio.run(made.register(RECORDS))
-            with agent(made) as child, subscriber(made) as echo:
+        with rig() as servers:
+            asyncio.run(servers.register(RECORDS))
+            with agent(servers) as child, subscriber(servers) as echo:
                 child.wait(lambda sample: sample.ready)
                 echo.wait(lambda sample: sample.ready)
-                found.append(asyncio.run(measure(made, count)))
+                found.append(asyncio.run(measure(servers, count)))
         progress(
             f"round {number}/{rounds}: "
             + "; ".join(f"{name} {format_times(times)}" for name, times in found[-1].items())

@@ -180,10 +180,10 @@ def _settings(models: Sequence[str], planner: str) -> Settings:
     pools = tuple(PoolKnobs(role, role, gpus_per_worker=2, replicas_max=16) for role in ROLES)
     throughput = ThroughputKnobs(INTERVAL_MS, forecast=ForecastKnobs("kalman"))
     sla, queueing = SlaKnobs(throughput, LoadKnobs()), QueueingKnobs(INTERVAL_MS, forecast=throughput.forecast)
-    made = tuple(
+    knobs_of_models = tuple(
         ModelKnobs(model, pools, planner=planner, planner_knobs={"sla": sla, "queueing": queueing}) for model in models
     )
-    return Settings("bench", "all", made, profiles=dict.fromkeys(models, profiles))
+    return Settings("bench", "all", knobs_of_models, profiles=dict.fromkeys(models, profiles))
 
 
 def _answers(effects: Sequence[AnyEffect]) -> list[ForecastFitted]:

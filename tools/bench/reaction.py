@@ -69,10 +69,10 @@ async def apply_decisions(scaler: ScalerClient, received_s: dict[str, list[float
         await scaler.complete(order, {pool: target.replicas for pool, target in order.targets.items()})
 
 
-async def measure_baseline(made: Rig, baselines_ms: list[float]) -> None:
+async def measure_baseline(bench_rig: Rig, baselines_ms: list[float]) -> None:
     """Repeat an echo from another process and a transaction like a commit."""
-    client = await nats.connect(made.nats.url)
-    store = EtcdStore(EtcdKnobs(endpoints=(made.etcd.url,)))
+    client = await nats.connect(bench_rig.nats.url)
+    store = EtcdStore(EtcdKnobs(endpoints=(bench_rig.etcd.url,)))
     await asyncio.sleep(FIRST_S)
     revision = 0
     try:
@@ -88,15 +88,15 @@ async def measure_baseline(made: Rig, baselines_ms: list[float]) -> None:
         await store.close()
 
 
-async def react(made: Rig, fleet: BenchFleet, wire: RawPublisher) -> tuple[list[float], list[float]]:
+async def react(bench_rig: Rig, fleet: BenchFleet, wire: RawPublisher) -> tuple[list[float], list[float]]:
     """Return all reactions and all baselines, in ms."""
     sent_s: dict[str, float] = {}
     received_s: dict[str, list[float]] = {}
     baselines_ms: list[float] = []
-    async with ScalerClient("bench", fleet.models, nats=NatsKnobs(servers=(made.nats.url,))) as scaler:
+    async with ScalerClient("bench", fleet.models, nats=NatsKnobs(servers=(bench_rig.nats.url,))) as scaler:
         tasks = [
             asyncio.create_task(apply_decisions(scaler, received_s)),
-            asyncio.create_task(measure_baseline(made, baselines_ms)),
+            asyncio.create_task(measure_baseline(bench_rig, baselines_ms)),
         ]
         await asyncio.gather(
             report_all(fleet, wire, FIRST_S + MODELS / PER_SECOND + 1.0), cross_thresholds(fleet, wire, sent_s)
@@ -124,12 +124,12 @@ def main() -> None:
     bare_p50s: list[float] = []
     for number in range(1, rounds + 1):
         fleet = BenchFleet(MODELS, WORKERS, STEADY_RATIO)
-        with rig(fsync=True) as made, RawPublisher(made.nats.port) as wire:
-            asyncio.run(made.register(fleet.records, "agent"))
-            with agent(made, fleet) as child, subscriber(made) as echo:
+        with rig(fsync=True) as bench_rig, RawPublisher(bench_rig.nats.port) as wire:
+            asyncio.run(bench_rig.register(fleet.records, "agent"))
+            with agent(bench_rig, fleet) as child, subscriber(bench_rig) as echo:
                 child.wait(lambda sample: sample.ready)
                 echo.wait(lambda sample: sample.ready)
-                reactions, baselines = asyncio.run(react(made, fleet, wire))
+                reactions, baselines = asyncio.run(react(bench_rig, fleet, wire))
         ours += reactions
         bare += baselines
         p50s.append(percentile(reactions, 0.5))

@@ -20,14 +20,14 @@ def main() -> None:
     fleet = BenchFleet(MODELS, WORKERS)
     ours: list[float] = []
     bare: list[float] = []
-    with rig() as made:
-        asyncio.run(made.register(fleet.records))
+    with rig() as servers:
+        asyncio.run(servers.register(fleet.records))
         for number in range(1, rounds + 1):
             began_s = time.monotonic()
             subprocess.run([sys.executable, "-c", IMPORTS], check=True)  # noqa: S603 - our own text
             bare.append(time.monotonic() - began_s)
             began_s = time.monotonic()
-            agent = made.agent(made.config(fleet.toml(), f"agent-{number}"), f"agent-{number}")
+            agent = servers.agent(servers.config(fleet.toml(), f"agent-{number}"), f"agent-{number}")
             agent.wait_ready()
             ours.append(time.monotonic() - began_s)
             agent.stop()

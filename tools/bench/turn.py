@@ -15,9 +15,9 @@ WORKERS, FEW, MODELS = 10_000, 1_000, 50
 def turns_ms(workers: int, seconds: float) -> tuple[list[float], list[float], int]:
     """Return the longest turn of every second and all turns, in ms, and the number of lost reports."""
     fleet = BenchFleet(MODELS, workers)
-    with rig() as made, RawPublisher(made.nats.port) as wire:
-        asyncio.run(made.register(fleet.records, "agent"))
-        with agent(made, fleet) as child:
+    with rig() as servers, RawPublisher(servers.nats.port) as wire:
+        asyncio.run(servers.register(fleet.records, "agent"))
+        with agent(servers, fleet) as child:
             warm(fleet, wire, child)
             wire.play(fleet.report_bursts(2.0))  # steady state from here on
             child.sample()

@@ -66,8 +66,8 @@ def test_libraries_log_into_the_same_stream(stream: io.StringIO) -> None:
         raise ValueError("b\x1bad")  # noqa: TRY301
     except ValueError:
         logging.getLogger("asyncio").exception("failed")
-    said, failed = lines(stream)
-    assert (said["event"], said["component"], said["level"]) == ("from elsewhere", "nats", "warning")
+    logged, failed = lines(stream)
+    assert (logged["event"], logged["component"], logged["level"]) == ("from elsewhere", "nats", "warning")
     assert "ValueError: b\\x1bad" in failed["exception"]
 
 

@@ -26,15 +26,17 @@ def status(*pools: PoolStatus, **fields: object) -> AgentStatus:
     return replace(whole, models=(replace(whole.models[0], **known),))
 
 
-def found(said: AgentStatus, *compatible: str) -> dict[str, float]:
-    return samples(Metrics(lambda: said, dict, "1", compatible).render())
+def found(status_now: AgentStatus, *compatible: str) -> dict[str, float]:
+    return samples(Metrics(lambda: status_now, dict, "1", compatible).render())
 
 
 def of(world: ControllerWorld) -> dict[str, float]:
     """Return the exported counts by pool."""
-    said = query.status(world.settings, world.controller.state, "0", START, world.now)
+    status_now = query.status(world.settings, world.controller.state, "0", START, world.now)
     desired = "loadline_desired_replicas{accelerator_type=unresolved,model=m,namespace=default,pool="
-    return {name.removeprefix(desired).rstrip("}"): n for name, n in found(said).items() if name.startswith(desired)}
+    return {
+        name.removeprefix(desired).rstrip("}"): n for name, n in found(status_now).items() if name.startswith(desired)
+    }
 
 
 def test_counts_have_the_labels_of_the_configuration() -> None:
@@ -56,7 +58,7 @@ def test_the_ratio_is_the_desired_count_if_there_are_no_workers() -> None:
 
 
 @pytest.mark.parametrize(
-    "said",
+    "status_now",
     [
         status(pool(decided=False)),
         status(pool(), settled=False),
@@ -64,8 +66,8 @@ def test_the_ratio_is_the_desired_count_if_there_are_no_workers() -> None:
     ],
     ids=["undecided", "unsettled", "advises"],
 )
-def test_a_count_is_absent_if_unknown_or_if_another_agent_leads(said: AgentStatus) -> None:
-    assert not [name for name in found(said, "inferno", "wva") if any(count in name for count in COUNTS)]
+def test_a_count_is_absent_if_unknown_or_if_another_agent_leads(status_now: AgentStatus) -> None:
+    assert not [name for name in found(status_now, "inferno", "wva") if any(count in name for count in COUNTS)]
 
 
 def test_a_decided_count_of_zero_is_exported() -> None:
@@ -74,9 +76,9 @@ def test_a_decided_count_of_zero_is_exported() -> None:
 
 
 def test_names_of_other_autoscalers_are_exported_only_if_configured() -> None:
-    said = status(pool("p/0", changes={"up:kv_usage_high": 2, "down:kv_usage_low": 1}), pool("p1"))
-    assert not [name for name in found(said) if name.startswith(("inferno", "wva"))]
-    both = found(said, "inferno", "wva", "wva")
+    status_now = status(pool("p/0", changes={"up:kv_usage_high": 2, "down:kv_usage_low": 1}), pool("p1"))
+    assert not [name for name in found(status_now) if name.startswith(("inferno", "wva"))]
+    both = found(status_now, "inferno", "wva", "wva")
     assert {name.partition("_")[0] for name in both} >= {"inferno", "wva"}
     theirs = {name: value for name, value in both.items() if name.startswith("inferno")}
     variants = ("m/p%2F0", "m/p1")
@@ -96,14 +98,14 @@ def test_only_the_leader_exports_conditions() -> None:
         Condition("MetricsAvailable", status=True, reason="MetricsFound", message="", since_ms=0),
         Condition("OptimizationReady", status=False, reason="OptimizationFailed", message="secret", since_ms=0),
     )
-    said = status(pool(), conditions=conditions)
+    status_now = status(pool(), conditions=conditions)
     labels = "condition={},model=m,namespace=team-a,reason={}"
     expected = {
         f"loadline_model_condition{{{labels.format('MetricsAvailable', 'MetricsFound')}}}": 1,
         f"loadline_model_condition{{{labels.format('OptimizationReady', 'OptimizationFailed')}}}": 0,
     }
-    assert {name: n for name, n in found(said).items() if "condition" in name} == expected
-    assert not [name for name in found(replace(said, leading=False)) if "condition" in name]
+    assert {name: n for name, n in found(status_now).items() if "condition" in name} == expected
+    assert not [name for name in found(replace(status_now, leading=False)) if "condition" in name]
 
 
 def test_an_agent_exports_counts_from_its_first_decision_to_the_end_of_its_term() -> None:
@@ -141,8 +143,8 @@ def test_committed_changes_are_counted_by_direction_and_reason() -> None:
     world.kv = 0.99
     while not of(world):
         world.run(1)
-    said = query.status(world.settings, world.controller.state, "0", START, world.now)
-    changes = {one.pool: one.changes for one in said.models[0].pools}
+    status_now = query.status(world.settings, world.controller.state, "0", START, world.now)
+    changes = {one.pool: one.changes for one in status_now.models[0].pools}
     assert changes == {"prefill": {"down:prefill_queue_low": 1}, "decode": {"up:kv_usage_high": 1}}
     counted = "loadline_replica_scaling_total{direction=up,model=m,namespace=default,pool=decode,reason=kv_usage_high}"
-    assert found(said)[counted] == 1
+    assert found(status_now)[counted] == 1

@@ -36,7 +36,7 @@ def plain(name: str, workers: float, priority: int = 1, **more: Any) -> ModelReq
 
 
 @pytest.mark.parametrize(
-    ("made", "says"),
+    ("make", "message"),
     [
         (lambda: option("p", serves=0.0), "option 'p': capacity is 0.0; leave out a pool that serves nothing"),
         (lambda: option("p", serves=nan), "option 'p': capacity is nan"),
@@ -57,9 +57,9 @@ def plain(name: str, workers: float, priority: int = 1, **more: Any) -> ModelReq
         (lambda: AllocationProblem((), {}, switching_cost_hours=nan), "problem: switching_cost_hours is nan"),
     ],
 )
-def test_an_invalid_problem_is_refused_with_its_place(made: Callable[[], object], says: str) -> None:
-    with pytest.raises(ValueError, match=says):
-        made()
+def test_an_invalid_problem_is_refused_with_its_place(make: Callable[[], object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make()
 
 
 def test_an_invalid_problem_is_refused_when_decoded() -> None:
@@ -106,9 +106,9 @@ def test_a_cached_cover_belongs_to_the_requested_pools() -> None:
 
 
 def test_a_cover_respects_bounds_and_may_not_exist() -> None:
-    cheap, dear = option("cheap", replicas_max=2), option("dear", cost=5.0, replicas_min=1)
-    assert cover(part(4.0, cheap, dear)) == {"cheap": 2, "dear": 2}
-    assert cover(part(0.0, cheap, dear)) == {"cheap": 0, "dear": 1}
+    cheap, expensive = option("cheap", replicas_max=2), option("dear", cost=5.0, replicas_min=1)
+    assert cover(part(4.0, cheap, expensive)) == {"cheap": 2, "dear": 2}
+    assert cover(part(0.0, cheap, expensive)) == {"cheap": 0, "dear": 1}
     assert cover(part(3.0, cheap)) is None
 
 

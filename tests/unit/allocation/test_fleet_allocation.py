@@ -71,11 +71,11 @@ def supplies(models: MultiModelWorld) -> dict[str, SupplyStatus]:
 def with_capacity_check(models: MultiModelWorld) -> MultiModelWorld:
     """Check after every turn that no more GPUs are occupied than exist."""
 
-    def look() -> None:
+    def check() -> None:
         for one in supplies(models).values():
             assert one.occupied <= one.limit, f"{one} at {models.now - START} ms"
 
-    models.after_turn = look
+    models.after_turn = check
     return models
 
 

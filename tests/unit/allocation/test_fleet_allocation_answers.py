@@ -190,10 +190,10 @@ def test_an_exchange_of_pools_never_loses_capacity() -> None:
     models.propose("b", main=4)
     pools = models.controller.state.fleet.models["a"].pools
 
-    def look() -> None:
+    def check() -> None:
         assert pools["fast"].ready * 10.0 + pools["slow"].ready * 5.0 >= 20.0
 
-    models.after_turn = look
+    models.after_turn = check
     models.run(2 * MINUTE_MS)
 
 

@@ -41,8 +41,8 @@ class KeepingPlanner(DemandingPlanner):
     keeps: int = 0
 
     def plan(self, model: Model, now: int) -> Recommendation:
-        said = super().plan(model, now)
-        return replace(said, targets=said.targets | {next(iter(self.serves)): self.keeps})
+        recommendation = super().plan(model, now)
+        return replace(recommendation, targets=recommendation.targets | {next(iter(self.serves)): self.keeps})
 
 
 class IncompletePlanner(DemandingPlanner):
@@ -57,10 +57,13 @@ class VetoingPlanner(DemandingPlanner):
     """Planner that prevents all shrinks."""
 
     def plan(self, model: Model, now: int) -> Recommendation:
-        said = super().plan(model, now)
+        recommendation = super().plan(model, now)
         return replace(
-            said,
-            targets={name: max(count, model.pools[name].effective_target(now)) for name, count in said.targets.items()},
+            recommendation,
+            targets={
+                name: max(count, model.pools[name].effective_target(now))
+                for name, count in recommendation.targets.items()
+            },
         )
 
 
@@ -246,24 +249,24 @@ def test_a_model_scales_from_zero_although_equals_have_all_gpus() -> None:
 
 
 def test_the_gpu_ledger_is_computed_once_per_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    reckoned: list[int] = []
+    computed_at: list[int] = []
     waited: list[str] = []
 
     def counted(fleet: Fleet, pending: dict[str, dict[str, int]], supplies: Supplies, now: int) -> GpuLedger | None:
-        reckoned.append(now)
+        computed_at.append(now)
         return gpu_ledger_of(fleet, pending, supplies, now)
 
-    def look() -> None:
-        assert len(reckoned) <= 1
-        reckoned.clear()
+    def check() -> None:
+        assert len(computed_at) <= 1
+        computed_at.clear()
         waited.extend(models.controller.state.allocation.waiting)
 
     monkeypatch.setattr(context, "gpu_ledger_of", counted)
     models = models_of({"h100": 4}, {name: [(pool("main", "h100"), 2)] for name in "ab"}, knobs=GREEDY, a=1)
     models.propose("b", main=2)
     models.propose("a", main=5)
-    reckoned.clear()
-    models.after_turn = look
+    computed_at.clear()
+    models.after_turn = check
     models.run(20_000)
     assert "a" in waited
 
@@ -272,10 +275,10 @@ def test_an_exception_after_planning_holds_its_model_only(monkeypatch: pytest.Mo
     models = models_of({"h100": 10}, {name: [(pool("main", "h100"), 1)] for name in "ab"}, knobs=GREEDY)
     sound = FleetAllocation.headroom
 
-    def room(self: FleetAllocation, fleet: Fleet, name: str, books: GpuLedger, now: int) -> SupplyHeadroom:
+    def room(self: FleetAllocation, fleet: Fleet, name: str, ledger: GpuLedger, now: int) -> SupplyHeadroom:
         if name == "a":
             raise ZeroDivisionError("no room")
-        return sound(self, fleet, name, books, now)
+        return sound(self, fleet, name, ledger, now)
 
     with monkeypatch.context() as broken:
         broken.setattr(FleetAllocation, "headroom", room)

@@ -282,7 +282,7 @@ class BudgetSequence(NamedTuple):
     least: int
     workers: dict[str, Any]
     drain_ms: int
-    said: list[tuple[int, str, int]]
+    proposals: list[tuple[int, str, int]]
 
 
 @st.composite
@@ -291,9 +291,11 @@ def budget_sequences(draw: st.DrawFn) -> BudgetSequence:
     workers = {name: (pool(width), draw(st.integers(1, 4))) for name, width in zip("abcd", widths, strict=False)}
     held = sum(one.gpus_per_worker * count for one, count in workers.values())
     waits = st.sampled_from([1, 900, 4_000, 20_000])
-    said = draw(st.lists(st.tuples(waits, st.sampled_from(sorted(workers)), st.integers(1, 8)), max_size=8))
+    proposals = draw(st.lists(st.tuples(waits, st.sampled_from(sorted(workers)), st.integers(1, 8)), max_size=8))
     least = draw(st.sampled_from([0, held, max(0, held - 2)]))
-    return BudgetSequence(held + draw(st.integers(0, 6)), least, workers, draw(st.sampled_from([700, 5_337])), said)
+    return BudgetSequence(
+        held + draw(st.integers(0, 6)), least, workers, draw(st.sampled_from([700, 5_337])), proposals
+    )
 
 
 @given(budget_sequences())
@@ -303,7 +305,7 @@ def test_the_maximum_always_applies_and_every_wait_has_a_reason(play: BudgetSequ
     seen: list[int] = []
     models.after_turn = lambda: seen.append(models.occupied())
     wanted: dict[str, int] = {}
-    for wait_ms, model, replicas in play.said:
+    for wait_ms, model, replicas in play.proposals:
         models.propose(model, main=replicas)
         wanted[model] = replicas
         models.run(wait_ms)

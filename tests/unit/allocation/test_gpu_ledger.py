@@ -124,12 +124,12 @@ def test_free_gpus_are_computed_once_for_all_waiting_models(monkeypatch: pytest.
     settings, asked = models.controller.settings, list[str]()
     free = GpuLedger.free
 
-    def ask(books: GpuLedger, supply: str) -> int:
+    def ask(ledger: GpuLedger, supply: str) -> int:
         asked.append(supply)
-        return free(books, supply)
+        return free(ledger, supply)
 
     monkeypatch.setattr(GpuLedger, "free", ask)
-    books = gpu_ledger_of(fleet, {}, limited_supplies(settings, fleet), models.now)
-    assert books is not None
-    assert len(list(allocation.models_to_wake(books))) == 40, "18 GPUs are free for the lowest priority"
+    ledger = gpu_ledger_of(fleet, {}, limited_supplies(settings, fleet), models.now)
+    assert ledger is not None
+    assert len(list(allocation.models_to_wake(ledger))) == 40, "18 GPUs are free for the lowest priority"
     assert len(asked) == 2, "once for each priority"

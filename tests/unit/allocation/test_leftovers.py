@@ -57,12 +57,12 @@ def scarce_allocation(policy: SaturationPolicy, monkeypatch: pytest.MonkeyPatch,
     looks = 0
     fits = RemainingSupply.fits
 
-    def look(supply: RemainingSupply, takes: dict[str, int]) -> bool:
+    def count_fit(supply: RemainingSupply, takes: dict[str, int]) -> bool:
         nonlocal looks
         looks += 1
         return fits(supply, takes)
 
-    monkeypatch.setattr(RemainingSupply, "fits", look)
+    monkeypatch.setattr(RemainingSupply, "fits", count_fit)
     wants = tuple(
         ModelRequest(
             name,

@@ -36,11 +36,11 @@ class LimitedScaleToZero(MultiModelWorld):
             scale_to_zero_after_ms=AFTER_MS,
         )
 
-    def run_reporting(self, seconds: int, **said: int) -> None:
+    def run_reporting(self, seconds: int, **counts: int) -> None:
         """Report every second from the frontend of the model at zero."""
         for _ in range(seconds):
             self.sequence += 1
-            sample = TrafficSample(self.sequence, SECOND_MS, 0, **said)  # type: ignore[arg-type]
+            sample = TrafficSample(self.sequence, SECOND_MS, 0, **counts)  # type: ignore[arg-type]
             self._schedule_at(self.now, TrafficReported("night", "f", 1, sample))
             self.run(SECOND_MS)
 
@@ -87,13 +87,13 @@ def test_a_failed_scale_from_zero_is_reported_as_shortage(fleet: FleetKnobs, lim
     models = LimitedScaleToZero(fleet, limited)
     seen: set[tuple[bool, str]] = set()
 
-    def look() -> None:
+    def check() -> None:
         found = models.controller.state.fleet.models["night"].conditions
         seen.update((one.status, one.reason) for one in found if one.name == "OptimizationReady")
 
     models.propose("day", main=GPUS)
     models.run_reporting(10, queued=9)
-    models.after_turn = look
+    models.after_turn = check
     models.run_reporting(60, queued=9)
     assert models.main() == {"night": 0, "day": GPUS}
     assert seen == {(False, "ResourceConstrained")}

@@ -27,15 +27,15 @@ def test_a_scheduled_minimum_waits_for_gpus_within_the_capacity(least: int, coun
     models = MultiModelWorld({"day": [(day, 1)], "night": [(night, 6)]}, FleetKnobs(), limited=SHORT)
     occupied: list[int] = []
 
-    def look() -> None:
+    def check() -> None:
         state = models.controller.state
-        books = gpu_ledger_of(
+        used = gpu_ledger_of(
             state.fleet, state.ledger.pending(), limited_supplies(models.controller.settings, state.fleet), models.now
         )
-        assert books is not None
-        occupied.append(GPUS - books.free("h100"))
+        assert used is not None
+        occupied.append(GPUS - used.free("h100"))
 
-    models.after_turn = look
+    models.after_turn = check
     models.propose("night", main=6)
     models.run(3 * MINUTE_MS)
     assert {name: pools["main"] for name, pools in models.effective_targets().items()} == counts

@@ -59,11 +59,11 @@ def test_control_characters_are_escaped() -> None:
 def test_a_journal_that_cannot_be_created_is_warned_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").touch()
     config = tmp_path / "loadline.toml"
-    for directory, told in ((tmp_path / "file" / "x" / "y", True), (tmp_path / "x" / "y", False)):
+    for directory, is_warned in ((tmp_path / "file" / "x" / "y", True), (tmp_path / "x" / "y", False)):
         config.write_text(f'journal.directory = "{directory}"\n{BASE}', encoding="utf-8")
         assert main(["check", "--config", str(config)]) == 0
         printed = capsys.readouterr().out
         parent = tmp_path / "file"
-        said = f"warning: journal.directory: {directory} cannot be created, since {parent} is not a folder. Name"
-        assert (said in printed) is told
+        warning = f"warning: journal.directory: {directory} cannot be created, since {parent} is not a folder. Name"
+        assert (warning in printed) is is_warned
     assert not (tmp_path / "x").exists(), "a check creates no folder"

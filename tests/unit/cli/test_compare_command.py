@@ -71,7 +71,7 @@ def test_baselines_can_be_omitted(tmp_path: Path, capsys: pytest.CaptureFixture[
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "problem"),
     [
         (["--jobs", "-1"], "--jobs"),
         (["--jobs", "100000"], "--jobs"),
@@ -80,12 +80,12 @@ def test_baselines_can_be_omitted(tmp_path: Path, capsys: pytest.CaptureFixture[
     ],
 )
 def test_invalid_options_are_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], said: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], problem: str
 ) -> None:
     assert main(["compare", *write_options(tmp_path), *options]) == 2
     printed = capsys.readouterr()
     assert printed.out == ""
-    assert said in printed.err
+    assert problem in printed.err
 
 
 def test_an_error_names_the_file_among_several(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -113,10 +113,10 @@ def test_check_and_run_refuse_a_configuration_without_its_package(  # noqa: PLR0
     capsys.readouterr()
     for command in ("check", "run"):
         assert main([command, *options]) != 0
-        said = capsys.readouterr().err
-        assert f"{key}: " in said
-        assert f" needs the package {package}, which is not installed. " in said
-        assert f"pip install 'loadline[{extra}]'" in said
+        error = capsys.readouterr().err
+        assert f"{key}: " in error
+        assert f" needs the package {package}, which is not installed. " in error
+        assert f"pip install 'loadline[{extra}]'" in error
 
 
 @pytest.mark.parametrize(

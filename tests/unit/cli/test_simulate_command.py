@@ -119,7 +119,7 @@ def test_rates_become_requests(tmp_path: Path, capsys: pytest.CaptureFixture[str
 
 
 @pytest.mark.parametrize(
-    ("texts", "said"),
+    ("texts", "words"),
     [
         ({"trace": "arrival_s,isl\n0,1\n"}, ["trace.csv, line 1", "osl"]),
         ({"trace": "arrival_s,isl,osl\n0,1,1\n-1,1,1\n"}, ["trace.csv, line 3", "Sort the trace"]),
@@ -144,7 +144,7 @@ def test_rates_become_requests(tmp_path: Path, capsys: pytest.CaptureFixture[str
     ],
 )
 def test_an_unusable_file_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], texts: dict[str, str], said: list[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], texts: dict[str, str], words: list[str]
 ) -> None:
     options = write_options(tmp_path, **texts)
     before = sorted(tmp_path.iterdir())
@@ -152,12 +152,12 @@ def test_an_unusable_file_is_refused(
     printed = capsys.readouterr()
     assert printed.out == ""
     assert printed.err.count("\n") == 1
-    assert all(word in printed.err for word in said), printed.err
+    assert all(word in printed.err for word in words), printed.err
     assert sorted(tmp_path.iterdir()) == before
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "words"),
     [
         (["--scale", "0"], "--scale: is 0.0. Write a number, above 0, at most 1000.\n"),
         (["--scale", "nan"], "scale"),
@@ -180,12 +180,12 @@ def test_an_unusable_file_is_refused(
     ],
 )
 def test_an_invalid_option_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], said: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], words: str
 ) -> None:
     assert main(["simulate", *write_options(tmp_path), *options]) == 2
     printed = capsys.readouterr()
     assert printed.out == ""
-    assert said in printed.err
+    assert words in printed.err
 
 
 @pytest.mark.parametrize("options", [["--seed", "x"], ["--process", "uniform"], ["--gaps", "maybe"], ["--scale", "x"]])

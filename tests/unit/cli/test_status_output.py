@@ -22,23 +22,23 @@ def lines(planner: str, *, only_migration: bool = False) -> list[str]:
         objectives=ObjectiveKnobs(300.0, 25.0, attainment=0.0),
     )
     accelerators = (AcceleratorKnobs("dgx", "h100"),)
-    made = Controller(Settings("a", "all", (model,), accelerators=accelerators))
-    (found,) = status(made.settings, made.state, "0", START, START).models
+    agent = Controller(Settings("a", "all", (model,), accelerators=accelerators))
+    (found,) = status(agent.settings, agent.state, "0", START, START).models
     return format_model(found, only_migration=only_migration).splitlines()
 
 
 def test_a_model_is_shown_with_owner_objectives_and_accelerators() -> None:
-    said = lines("queueing")
-    assert said[0] == "chat (queueing planner, team-a, priority 1, class premium)"
-    assert "  objectives: ttft_ms 300, itl_ms 25, attainment 0" in said
-    assert "  accelerators: big h100" in said
+    printed = lines("queueing")
+    assert printed[0] == "chat (queueing planner, team-a, priority 1, class premium)"
+    assert "  objectives: ttft_ms 300, itl_ms 25, attainment 0" in printed
+    assert "  accelerators: big h100" in printed
 
 
 def test_an_agent_that_only_migrates_shows_nothing_about_scaling() -> None:
-    said = lines("queueing", only_migration=True)
-    assert said[0] == "chat (migration only, team-a, priority 1, class premium)"
-    assert said[1].split() == [word for word in HEADER if word not in {"desired", "pending"}]
-    assert not [line for line in said if line.strip().startswith(("scaled to zero", "missing", "objectives"))]
+    printed = lines("queueing", only_migration=True)
+    assert printed[0] == "chat (migration only, team-a, priority 1, class premium)"
+    assert printed[1].split() == [word for word in HEADER if word not in {"desired", "pending"}]
+    assert not [line for line in printed if line.strip().startswith(("scaled to zero", "missing", "objectives"))]
     assert [line for line in lines("queueing") if line.strip().startswith(("scaled to zero", "missing", "objectives"))]
 
 

@@ -163,12 +163,12 @@ class Fleet(RuleBasedStateMachine):
     def send(
         self, sender: Worker, send: Callable[[Callable[[object], None]], None], on_reply: Callable[[object], object]
     ) -> None:
-        heard = False
+        answered = False
 
         def on_answer(reply: object) -> None:
-            nonlocal heard
-            if not heard and not sender.dead:
-                heard = True
+            nonlocal answered
+            if not answered and not sender.dead:
+                answered = True
                 on_reply(reply)
 
         def answer(reply: object) -> None:

@@ -80,7 +80,7 @@ def test_an_unanswered_handover_is_claimed_until_the_frontend_answers() -> None:
             assert [(one.request_id, one.hop) for one in harness.transport.claims] == [("a", 1)] * 2
             assert [(one.hop, one.migrations, one.state) for one in harness.engine.run_requests] == [(1, 0, b"a")]
             assert harness.reports()[-1].reason == "destination_lost"
-            assert [one.ttl_ms for one in harness.transport.asked] == [60_000, 0], (
+            assert [one.ttl_ms for one in harness.transport.room_requests] == [60_000, 0], (
                 "the room at the destination is released"
             )
 

@@ -31,20 +31,20 @@ def progress(**limits: Any) -> MigrationProgress:
 
 def begun(**command: Any) -> MigrationProgress:
     """Return a migration whose two requests were begun at 0."""
-    made = progress()
-    reply = made.answer(replace(COMMAND, **command), QUEUE, 0)
+    tracker = progress()
+    reply = tracker.answer(replace(COMMAND, **command), QUEUE, 0)
     assert reply is not None
     assert reply.accepted
-    made.begin("c")
-    return made
+    tracker.begin("c")
+    return tracker
 
 
 def phases(reports: list[MigrationReport]) -> list[str]:
     return [report.phase for report in reports]
 
 
-def refusal(made: MigrationProgress, queue: list[MigratableRequest] = QUEUE, **command: Any) -> str | None:
-    reply = made.answer(replace(COMMAND, **command), queue, 0)
+def refusal(tracker: MigrationProgress, queue: list[MigratableRequest] = QUEUE, **command: Any) -> str | None:
+    reply = tracker.answer(replace(COMMAND, **command), queue, 0)
     assert reply is not None
     assert not reply.accepted
     assert isinstance(decode_as(MigrateReply, encode(reply), ""), MigrateReply)
@@ -52,28 +52,28 @@ def refusal(made: MigrationProgress, queue: list[MigratableRequest] = QUEUE, **c
 
 
 def test_a_command_is_answered_with_the_selected_requests_and_begun_once() -> None:
-    made = progress()
-    assert made.answer(COMMAND, QUEUE, 0) == MigrateReply("c", accepted=True, requests=2, tokens=310)
-    assert made.begin("c") == [A, B]
-    assert made.begin("c") == []
-    assert made.begin("unknown") == []
+    tracker = progress()
+    assert tracker.answer(COMMAND, QUEUE, 0) == MigrateReply("c", accepted=True, requests=2, tokens=310)
+    assert tracker.begin("c") == [A, B]
+    assert tracker.begin("c") == []
+    assert tracker.begin("unknown") == []
 
 
 def test_a_repeated_command_gets_the_same_answer_and_has_no_effect() -> None:
-    made = begun()
-    first = made.answer(COMMAND, QUEUE, 1)
-    assert first == made.answer(replace(COMMAND, epoch=1), [], 2)
-    assert made.begin("c") == []
-    made.record_failure(A, "finished", 3)
-    made.record_moved(B, 4)
-    assert made.answer(COMMAND, [*QUEUE, MigratableRequest("d", 1, 1)], 5) == first
-    assert made.begin("c") == []
+    tracker = begun()
+    first = tracker.answer(COMMAND, QUEUE, 1)
+    assert first == tracker.answer(replace(COMMAND, epoch=1), [], 2)
+    assert tracker.begin("c") == []
+    tracker.record_failure(A, "finished", 3)
+    tracker.record_moved(B, 4)
+    assert tracker.answer(COMMAND, [*QUEUE, MigratableRequest("d", 1, 1)], 5) == first
+    assert tracker.begin("c") == []
 
 
 def test_a_repeated_command_gets_the_same_refusal() -> None:
-    made = progress()
-    assert refusal(made, []) == "nothing_to_move"
-    assert refusal(made, QUEUE) == "nothing_to_move"
+    tracker = progress()
+    assert refusal(tracker, []) == "nothing_to_move"
+    assert refusal(tracker, QUEUE) == "nothing_to_move"
 
 
 @pytest.mark.parametrize(
@@ -102,9 +102,9 @@ def test_commands_for_other_workers_are_ignored(command: dict[str, Any]) -> None
     ],
 )
 def test_invalid_commands_are_refused(reason: str, command: dict[str, Any]) -> None:
-    made = progress()
-    assert refusal(made, [], command_id="before") == "nothing_to_move"
-    assert refusal(made, **command) == reason
+    tracker = progress()
+    assert refusal(tracker, [], command_id="before") == "nothing_to_move"
+    assert refusal(tracker, **command) == reason
 
 
 def test_an_engine_that_cannot_hand_over_refuses() -> None:
@@ -112,21 +112,21 @@ def test_an_engine_that_cannot_hand_over_refuses() -> None:
 
 
 def test_commands_of_an_older_epoch_are_refused() -> None:
-    made = begun()
-    assert refusal(made, command_id="d", epoch=4) == "stale_epoch"
-    assert refusal(made, [], command_id="e", epoch=5) == "nothing_to_move"
+    tracker = begun()
+    assert refusal(tracker, command_id="d", epoch=4) == "stale_epoch"
+    assert refusal(tracker, [], command_id="e", epoch=5) == "nothing_to_move"
 
 
 def test_a_request_is_in_one_migration_at_a_time() -> None:
-    made = begun()
-    assert refusal(made, command_id="d") == "nothing_to_move"
-    made.record_failure(A, "destination_refused", 1)
-    reply = made.answer(replace(COMMAND, command_id="e"), QUEUE, 1)
+    tracker = begun()
+    assert refusal(tracker, command_id="d") == "nothing_to_move"
+    tracker.record_failure(A, "destination_refused", 1)
+    reply = tracker.answer(replace(COMMAND, command_id="e"), QUEUE, 1)
     assert reply is not None
     assert reply.requests == 1
-    assert made.begin("e") == [Transfer("e", "a")]
-    assert made.record_admitted(A, 2) == [], "late reports of the earlier migration are ignored"
-    assert phases(made.record_admitted(Transfer("e", "a"), 2)) == ["admitted"]
+    assert tracker.begin("e") == [Transfer("e", "a")]
+    assert tracker.record_admitted(A, 2) == [], "late reports of the earlier migration are ignored"
+    assert phases(tracker.record_admitted(Transfer("e", "a"), 2)) == ["admitted"]
 
 
 def test_a_ratio_refers_to_the_registered_cache_size() -> None:
@@ -136,116 +136,116 @@ def test_a_ratio_refers_to_the_registered_cache_size() -> None:
 
 
 def test_phases_are_reported_for_each_request_and_the_end_three_times() -> None:
-    made = begun()
-    said = [
-        *made.record_admitted(A, 10),
-        *made.record_admitted(B, 11),
-        *made.record_copying(A, 12),
-        *made.record_copying(B, 12),
+    tracker = begun()
+    published = [
+        *tracker.record_admitted(A, 10),
+        *tracker.record_admitted(B, 11),
+        *tracker.record_copying(A, 12),
+        *tracker.record_copying(B, 12),
     ]
-    assert made.begin_switch(A, 20)
-    said += made.record_moved(A, 25)
-    said += made.record_failure(B, "destination_lost", 40, "it hung up")
-    assert phases(said) == ["admitted", "admitted", "copying", "copying", "switched", "done"]
-    last = said[-1]
+    assert tracker.begin_switch(A, 20)
+    published += tracker.record_moved(A, 25)
+    published += tracker.record_failure(B, "destination_lost", 40, "it hung up")
+    assert phases(published) == ["admitted", "admitted", "copying", "copying", "switched", "done"]
+    last = published[-1]
     assert (last.requests, last.moved, last.failed, last.tokens, last.took_ms) == (2, 1, 1, 105, 40)
     assert (last.reason, last.detail) == ("destination_lost", "it hung up")
-    assert all(isinstance(decode_as(MigrationReport, encode(one), ""), MigrationReport) for one in said)
-    assert made.next_wake_ms() == 1_040
-    assert made.repeat_final(1_039) == []
-    assert made.repeat_final(1_040) == [last]
-    assert made.repeat_final(2_040) == [last]
-    assert made.repeat_final(99_999) == []
-    assert made.next_wake_ms() is None
+    assert all(isinstance(decode_as(MigrationReport, encode(one), ""), MigrationReport) for one in published)
+    assert tracker.next_wake_ms() == 1_040
+    assert tracker.repeat_final(1_039) == []
+    assert tracker.repeat_final(1_040) == [last]
+    assert tracker.repeat_final(2_040) == [last]
+    assert tracker.repeat_final(99_999) == []
+    assert tracker.next_wake_ms() is None
 
 
 def test_an_empty_migration_is_aborted_and_an_early_failure_is_reported_with_the_next_phase() -> None:
-    made = begun()
-    assert made.record_failure(A, "finished", 1) == []
-    said = made.record_failure(B, "failed", 2, "x" * 1_000)
-    assert phases(said) == ["aborted"]
-    assert (said[0].failed, said[0].moved, len(said[0].detail)) == (2, 0, 256)
+    tracker = begun()
+    assert tracker.record_failure(A, "finished", 1) == []
+    published = tracker.record_failure(B, "failed", 2, "x" * 1_000)
+    assert phases(published) == ["aborted"]
+    assert (published[0].failed, published[0].moved, len(published[0].detail)) == (2, 0, 256)
 
 
 def test_a_failure_is_reported_in_the_current_phase() -> None:
-    made = begun()
-    made.record_admitted(A, 1)
-    assert phases(made.record_failure(A, "failed", 2)) == ["admitted"]
+    tracker = begun()
+    tracker.record_admitted(A, 1)
+    assert phases(tracker.record_failure(A, "failed", 2)) == ["admitted"]
 
 
 def test_the_deadline_withdraws_requests_that_are_not_being_handed_over() -> None:
-    made = begun()
-    made.record_admitted(A, 1)
-    assert made.begin_switch(A, 29_999)
-    assert made.next_wake_ms() == 30_000
-    assert made.withdraw_overdue(29_999) == []
-    assert made.withdraw_overdue(30_000) == [B]
-    assert made.withdraw_overdue(30_000) == [], "reported once"
-    assert (made.is_withdrawn(A), made.is_withdrawn(B)) == (False, True)
-    assert not made.begin_switch(B, 29_999)
-    made.record_failure(B, "deadline", 30_000)
-    assert made.withdraw_overdue(99_999) == []
-    assert made.next_wake_ms() is None, "an unanswered handover has no deadline"
-    assert phases(made.record_moved(A, 99_999)) == ["switched", "done"]
+    tracker = begun()
+    tracker.record_admitted(A, 1)
+    assert tracker.begin_switch(A, 29_999)
+    assert tracker.next_wake_ms() == 30_000
+    assert tracker.withdraw_overdue(29_999) == []
+    assert tracker.withdraw_overdue(30_000) == [B]
+    assert tracker.withdraw_overdue(30_000) == [], "reported once"
+    assert (tracker.is_withdrawn(A), tracker.is_withdrawn(B)) == (False, True)
+    assert not tracker.begin_switch(B, 29_999)
+    tracker.record_failure(B, "deadline", 30_000)
+    assert tracker.withdraw_overdue(99_999) == []
+    assert tracker.next_wake_ms() is None, "an unanswered handover has no deadline"
+    assert phases(tracker.record_moved(A, 99_999)) == ["switched", "done"]
 
 
 def test_nothing_is_handed_over_after_the_deadline() -> None:
-    made = begun()
-    assert not made.begin_switch(A, 30_000)
-    assert not made.begin_switch(Transfer("c", "unknown"), 1)
-    assert made.withdraw_overdue(30_000) == [A, B]
+    tracker = begun()
+    assert not tracker.begin_switch(A, 30_000)
+    assert not tracker.begin_switch(Transfer("c", "unknown"), 1)
+    assert tracker.withdraw_overdue(30_000) == [A, B]
 
 
 def test_late_inputs_have_no_effect() -> None:
-    made = begun()
-    made.record_failure(A, "withdrawn", 1)
+    tracker = begun()
+    tracker.record_failure(A, "withdrawn", 1)
     assert (
-        made.record_admitted(A, 2)
-        == made.record_copying(A, 2)
-        == made.record_moved(A, 2)
-        == made.record_failure(A, "failed", 2)
+        tracker.record_admitted(A, 2)
+        == tracker.record_copying(A, 2)
+        == tracker.record_moved(A, 2)
+        == tracker.record_failure(A, "failed", 2)
         == []
     )
-    assert not made.begin_switch(A, 2)
-    assert made.record_copying(B, 2) == [], "nothing is copied to a destination that has not admitted it"
+    assert not tracker.begin_switch(A, 2)
+    assert tracker.record_copying(B, 2) == [], "nothing is copied to a destination that has not admitted it"
 
 
 def test_free_slots_exclude_reserved_ones() -> None:
-    made = progress(slots_out=3)
-    assert made.free_slots(10) == 3
-    made.answer(COMMAND, QUEUE, 0)
-    assert made.free_slots(10) == 1
+    tracker = progress(slots_out=3)
+    assert tracker.free_slots(10) == 3
+    tracker.answer(COMMAND, QUEUE, 0)
+    assert tracker.free_slots(10) == 1
     three = [MigratableRequest(name, 1, 1) for name in "xyz"]
-    reply = made.answer(replace(COMMAND, command_id="d"), three, 0)
+    reply = tracker.answer(replace(COMMAND, command_id="d"), three, 0)
     assert reply is not None
     assert reply.requests == 1
-    assert made.free_slots(10) == 0
-    assert refusal(made, three, command_id="e") == "no_slots"
-    made.record_moved(A, 1)
-    assert made.free_slots(10) == 1
+    assert tracker.free_slots(10) == 0
+    assert refusal(tracker, three, command_id="e") == "no_slots"
+    tracker.record_moved(A, 1)
+    assert tracker.free_slots(10) == 1
 
 
 def test_a_draining_worker_hands_over_all_requests() -> None:
-    made = progress(slots_out=1)
-    made.draining = True
-    assert made.free_slots(10) == 10
-    assert made.free_slots(1_000) == DRAIN_SLOTS_MAX
-    made.answer(COMMAND, QUEUE, 0)
-    assert made.free_slots(10) == 8
+    tracker = progress(slots_out=1)
+    tracker.draining = True
+    assert tracker.free_slots(10) == 10
+    assert tracker.free_slots(1_000) == DRAIN_SLOTS_MAX
+    tracker.answer(COMMAND, QUEUE, 0)
+    assert tracker.free_slots(10) == 8
 
 
 def test_the_memory_of_ended_migrations_is_bounded() -> None:
-    made = begun()
+    tracker = begun()
     for number in range(3_000):
-        made.answer(replace(COMMAND, command_id=f"r{number}"), [], 0)
-    assert len(made._replies) <= 1_024
-    reply = made.answer(COMMAND, [], 0)
+        tracker.answer(replace(COMMAND, command_id=f"r{number}"), [], 0)
+    assert len(tracker._replies) <= 1_024
+    reply = tracker.answer(COMMAND, [], 0)
     assert reply is not None
     assert reply.accepted, "a migration in flight is never forgotten"
     for number in range(3_000):
-        made.answer(replace(COMMAND, command_id=f"m{number}"), [MigratableRequest("z", 1, 1)], 0)
-        made.record_moved(Transfer(f"m{number}", "z"), 0)
-    assert len(made._final) <= 1_024
+        tracker.answer(replace(COMMAND, command_id=f"m{number}"), [MigratableRequest("z", 1, 1)], 0)
+        tracker.record_moved(Transfer(f"m{number}", "z"), 0)
+    assert len(tracker._final) <= 1_024
 
 
 STEPS = st.sampled_from(
@@ -256,33 +256,35 @@ NUMBERS = st.integers(0, 3)
 
 @given(st.lists(st.tuples(STEPS, NUMBERS, NUMBERS), max_size=60), st.integers(0, 3))
 def test_every_migration_ends_once_for_any_order_of_inputs(steps: list[tuple[str, int, int]], slots_out: int) -> None:
-    made, now_ms = progress(slots_out=slots_out), 0
+    tracker, now_ms = progress(slots_out=slots_out), 0
     replies: dict[str, MigrateReply] = {}
-    said: dict[str, list[MigrationReport]] = {}
+    published: dict[str, list[MigrationReport]] = {}
     for step, number, which in steps:
         now_ms += 7
         command_id, part = f"c{number}", Transfer(f"c{number}", f"r{which}")
         if step in {"command", "repeat"}:
             queue = [MigratableRequest(f"r{one}", 10, 1) for one in range(4)]
-            reply = made.answer(replace(COMMAND, command_id=command_id, ttl_ms=50), queue, now_ms)
+            reply = tracker.answer(replace(COMMAND, command_id=command_id, ttl_ms=50), queue, now_ms)
             assert reply is not None
             assert replies.setdefault(command_id, reply) == reply
         elif step == "begin":
-            made.begin(command_id)
+            tracker.begin(command_id)
         elif step == "switching":
-            made.begin_switch(part, now_ms)
+            tracker.begin_switch(part, now_ms)
         elif step == "late":
-            for late in made.withdraw_overdue(now_ms):
-                said.setdefault(late.command_id, []).extend(made.record_failure(late, "deadline", now_ms))
+            for late in tracker.withdraw_overdue(now_ms):
+                published.setdefault(late.command_id, []).extend(tracker.record_failure(late, "deadline", now_ms))
         elif step == "failed":
-            said.setdefault(command_id, []).extend(made.record_failure(part, "failed", now_ms))
+            published.setdefault(command_id, []).extend(tracker.record_failure(part, "failed", now_ms))
         else:
-            reached = {"admitted": made.record_admitted, "copying": made.record_copying, "switched": made.record_moved}[
-                step
-            ]
-            said.setdefault(command_id, []).extend(reached(part, now_ms))
-        assert 0 <= made.free_slots(9) <= slots_out
-    for command_id, reports in said.items():
+            reached = {
+                "admitted": tracker.record_admitted,
+                "copying": tracker.record_copying,
+                "switched": tracker.record_moved,
+            }[step]
+            published.setdefault(command_id, []).extend(reached(part, now_ms))
+        assert 0 <= tracker.free_slots(9) <= slots_out
+    for command_id, reports in published.items():
         reply = replies.get(command_id)
         assert reports == [] or (reply is not None and reply.accepted)
         ends = [report.phase in ("done", "aborted") for report in reports]

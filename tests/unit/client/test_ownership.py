@@ -102,7 +102,7 @@ class Claim(Struct, frozen=True):
 
 class Answer(Struct, frozen=True):
     hop: int
-    taken: bool
+    is_granted: bool
 
 
 class Message(Struct, frozen=True):
@@ -110,7 +110,7 @@ class Message(Struct, frozen=True):
 
     worker: str
     incarnation: int
-    says: Assign | Offer | Claim | Answer
+    content: Assign | Offer | Claim | Answer
 
 
 OTHER = {"a": "b", "b": "a"}
@@ -157,8 +157,8 @@ class Fleet(RuleBasedStateMachine):
     @rule(data=st.data(), repeated=st.booleans())
     def arrive(self, data: st.DataObject, repeated: bool) -> None:  # noqa: FBT001 - drawn
         place = data.draw(st.integers(0, len(self.messages) - 1))
-        letter = self.messages[place] if repeated else self.messages.pop(place)
-        self.read(letter)
+        message = self.messages[place] if repeated else self.messages.pop(place)
+        self.read(message)
 
     @precondition(lambda self: self.messages)
     @rule(data=st.data())
@@ -187,19 +187,19 @@ class Fleet(RuleBasedStateMachine):
         owner = self.owners.owner("r")
         return owner is not None and self.lives[owner.worker] == owner.incarnation
 
-    def read(self, letter: Message) -> None:
-        says, holds = letter.says, self.holds[letter.worker]
-        if isinstance(says, Claim):
-            taken = self.owners.claim("r", letter.worker, letter.incarnation, says.hop)
-            self.messages.append(Message(letter.worker, letter.incarnation, Answer(says.hop, taken)))
-        elif letter.incarnation != self.lives[letter.worker]:
+    def read(self, message: Message) -> None:
+        content, holds = message.content, self.holds[message.worker]
+        if isinstance(content, Claim):
+            is_granted = self.owners.claim("r", message.worker, message.incarnation, content.hop)
+            self.messages.append(Message(message.worker, message.incarnation, Answer(content.hop, is_granted)))
+        elif message.incarnation != self.lives[message.worker]:
             return  # to an earlier incarnation
-        elif isinstance(says, Assign):
-            holds.assign("r", says.hop)
-        elif isinstance(says, Offer):
-            holds.expect("r", says.hop)
+        elif isinstance(content, Assign):
+            holds.assign("r", content.hop)
+        elif isinstance(content, Offer):
+            holds.expect("r", content.hop)
         else:
-            holds.resolve_claim("r", says.hop, granted=says.taken)
+            holds.resolve_claim("r", content.hop, granted=content.is_granted)
 
     def running(self) -> Iterator[tuple[str, int]]:
         for name, holds in self.holds.items():
@@ -210,10 +210,10 @@ class Fleet(RuleBasedStateMachine):
     def never_two_owners(self) -> None:
         running = list(self.running())
         assert self.suspected or len(running) <= 1
-        heard = [name for name, hop in running if self.owners.accepts("r", hop)]
+        accepted = [name for name, hop in running if self.owners.accepts("r", hop)]
         owner = self.owners.owner("r")
         assert owner is not None
-        assert heard in ([], [owner.worker])
+        assert accepted in ([], [owner.worker])
         assert all(hop <= owner.hop for _, hop in running), "a worker runs it under a hop that was not claimed"
 
     def teardown(self) -> None:

@@ -250,15 +250,15 @@ def test_returned_decisions_only_rise_for_any_order_of_announcements(steps: list
 
 def test_current_decisions_are_requested_until_a_leader_answers() -> None:
     async def scenario() -> None:
-        agent, asked = Agent(), []
+        agent, requests = Agent(), []
 
         async def answer(payload: bytes) -> bytes:
-            asked.append(msgspec.json.decode(payload, type=AnnounceRequest))
-            return encode(OperatorReply(accepted=len(asked) > 1))
+            requests.append(msgspec.json.decode(payload, type=AnnounceRequest))
+            return encode(OperatorReply(accepted=len(requests) > 1))
 
         await agent.bus.answer(SUBJECTS.api("announce"), answer)
         async with ScalerClient("s", ("m", "n"), bus=agent.bus):
-            await until(lambda: len(asked) == 2, "asked again after a refusal")
-        assert asked[-1] == AnnounceRequest(("m", "n"), "s")
+            await until(lambda: len(requests) == 2, "asked again after a refusal")
+        assert requests[-1] == AnnounceRequest(("m", "n"), "s")
 
     asyncio.run(scenario())

@@ -39,6 +39,6 @@ def test_an_expired_decision_still_raises_the_fence() -> None:
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), max_size=40))
 def test_accepted_decisions_only_rise(numbers: list[tuple[int, int]]) -> None:
     fence = DecisionFence()
-    obeyed = [number for number in numbers if fence.classify(decision(*number)) is Freshness.NEW]
-    assert obeyed == sorted(set(obeyed))
-    assert not numbers or obeyed[-1] == max(numbers)
+    accepted = [number for number in numbers if fence.classify(decision(*number)) is Freshness.NEW]
+    assert accepted == sorted(set(accepted))
+    assert not numbers or accepted[-1] == max(numbers)

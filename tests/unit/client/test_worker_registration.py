@@ -15,11 +15,11 @@ from tests.waiting import until
 LATER = encode(WorkerRecord("m", "p", "w", "decode", INCARNATION + 1))
 
 
-def registered(made: WorkerClientHarness, value: bytes) -> StoreEntry:
+def registered(client: WorkerClientHarness, value: bytes) -> StoreEntry:
     """Register another worker of the same name, as if this one had been frozen for a while."""
-    made.store.server.commit([], [Write(KEY, value, made.store.server.grant(10))])
-    assert made.held is not None
-    return made.held
+    client.store.server.commit([], [Write(KEY, value, client.store.server.grant(10))])
+    assert client.held is not None
+    return client.held
 
 
 @pytest.mark.parametrize("told", [True, False])
@@ -29,53 +29,53 @@ def test_a_replaced_worker_ends_without_touching_the_key(
     told: bool,  # noqa: FBT001
 ) -> None:
     async def scenario() -> None:
-        made = WorkerClientHarness("decode", IDLE)
+        client = WorkerClientHarness("decode", IDLE)
         own = 0
 
         async def serve() -> None:
             nonlocal own
-            async with asyncio.timeout(60), made.worker:
-                await until(lambda: made.state == "starting")
-                assert made.held is not None
-                own = made.lose_lease() if lease_lost else made.held.lease_id
-                registered(made, LATER)
+            async with asyncio.timeout(60), client.worker:
+                await until(lambda: client.state == "starting")
+                assert client.held is not None
+                own = client.lose_lease() if lease_lost else client.held.lease_id
+                registered(client, LATER)
                 if told:
-                    await made.worker.ready()
+                    await client.worker.ready()
                 await asyncio.Event().wait()  # the engine serves until the client ends it
 
         with pytest.raises(WorkerSuperseded, match=r"worker w of pool p .* incarnation 1000 ends"):
             await serve()
-        assert made.held is not None
-        assert made.held.value == LATER
-        assert made.store.server.keep_alive(own) == 0, "its own lease is revoked"
+        assert client.held is not None
+        assert client.held.value == LATER
+        assert client.store.server.keep_alive(own) == 0, "its own lease is revoked"
 
     asyncio.run(scenario())
 
 
 def test_a_draining_worker_finishes_although_it_was_replaced() -> None:
     async def scenario() -> None:
-        made = WorkerClientHarness("prefill", IDLE)
-        async with asyncio.timeout(60), made.worker:
-            await until(lambda: made.state == "starting")
-            await made.command()
-            await until(lambda: made.state == "draining")
-            later = registered(made, encode(WorkerRecord("m", "p", "w", "prefill", INCARNATION + 1)))
-            await until(made.worker._registration.gone.is_set, "the replacement was noticed")
-            made.empty.set()
-            await made.worker.drained.wait()
-        assert made.held == later
+        client = WorkerClientHarness("prefill", IDLE)
+        async with asyncio.timeout(60), client.worker:
+            await until(lambda: client.state == "starting")
+            await client.command()
+            await until(lambda: client.state == "draining")
+            later = registered(client, encode(WorkerRecord("m", "p", "w", "prefill", INCARNATION + 1)))
+            await until(client.worker._registration.gone.is_set, "the replacement was noticed")
+            client.empty.set()
+            await client.worker.drained.wait()
+        assert client.held == later
 
     asyncio.run(scenario())
 
 
 def test_an_error_of_the_engine_is_raised_although_the_worker_was_replaced() -> None:
     async def scenario() -> None:
-        made = WorkerClientHarness("decode", IDLE)
+        client = WorkerClientHarness("decode", IDLE)
 
         async def serve() -> None:
-            async with asyncio.timeout(60), made.worker:
-                await until(lambda: made.state == "starting")
-                registered(made, LATER)
+            async with asyncio.timeout(60), client.worker:
+                await until(lambda: client.state == "starting")
+                registered(client, LATER)
                 try:
                     await asyncio.Event().wait()
                 finally:
@@ -90,17 +90,17 @@ def test_an_error_of_the_engine_is_raised_although_the_worker_was_replaced() -> 
 @pytest.mark.parametrize("writes", [[None], [b"rubbish"], [LATER, None]])
 def test_a_key_that_another_client_removed_or_overwrote_is_written_again(writes: list[bytes | None]) -> None:
     async def scenario() -> None:
-        async with harness() as made:
-            await made.worker.ready()
-            await until(lambda: made.state == "ready", "ready")
-            before = made.held
+        async with harness() as client:
+            await client.worker.ready()
+            await until(lambda: client.state == "ready", "ready")
+            before = client.held
             assert before is not None
             with capture_logs() as logs:
                 for value in writes:
-                    made.store.server.commit([], [Write(KEY, value)])
+                    client.store.server.commit([], [Write(KEY, value)])
                 await until(lambda: any(log["event"] == "registration_restored" for log in logs), "written again")
-            assert made.state == "ready"
-            after = made.held
+            assert client.state == "ready"
+            after = client.held
             assert after is not None
             assert after.mod_revision > before.mod_revision
             assert after.lease_id == before.lease_id
@@ -110,19 +110,19 @@ def test_a_key_that_another_client_removed_or_overwrote_is_written_again(writes:
 
 def test_a_renewal_that_finds_its_key_writes_nothing() -> None:
     async def scenario() -> None:
-        async with harness() as made:
-            await until(lambda: made.state == "starting", "registered")
-            revision, calls = made.store.server.revision, 0
-            keep_alive = made.store.keep_alive
+        async with harness() as client:
+            await until(lambda: client.state == "starting", "registered")
+            revision, calls = client.store.server.revision, 0
+            keep_alive = client.store.keep_alive
 
             async def count(lease_id: int) -> int:
                 nonlocal calls
                 calls += 1
                 return await keep_alive(lease_id)
 
-            made.store.keep_alive = count  # type: ignore[method-assign]
+            client.store.keep_alive = count  # type: ignore[method-assign]
             await until(lambda: calls > 2, "renewed")
-            assert made.store.server.revision == revision
+            assert client.store.server.revision == revision
 
     asyncio.run(scenario())
 
@@ -130,10 +130,10 @@ def test_a_renewal_that_finds_its_key_writes_nothing() -> None:
 @pytest.mark.parametrize("value", [encode(WorkerRecord("m", "p", "w", "decode", INCARNATION - 1)), b"rubbish"])
 def test_the_key_of_an_earlier_incarnation_is_replaced(value: bytes) -> None:
     async def scenario() -> None:
-        made = WorkerClientHarness("decode", IDLE)
-        before = registered(made, value)
-        async with asyncio.timeout(60), made.worker:
-            await until(lambda: made.held != before)
-            assert made.state == "starting"
+        client = WorkerClientHarness("decode", IDLE)
+        before = registered(client, value)
+        async with asyncio.timeout(60), client.worker:
+            await until(lambda: client.held != before)
+            assert client.state == "starting"
 
     asyncio.run(scenario())

@@ -11,7 +11,7 @@ def test_describe_covers_agent_models_and_pools() -> None:
         model('planner = "threshold"\ngpu_budget_max = 9\nno_operation = true', AGGREGATED + FIXED)
         + '[journal]\ndirectory = "/j"\n[http]\nport = 0'
     )
-    told = describe(parse(BY_THRESHOLD + text, "x"))
+    described = describe(parse(BY_THRESHOLD + text, "x"))
     for words in (
         "nats://127.0.0.1:4222",
         "/loadline/default/",
@@ -28,7 +28,7 @@ def test_describe_covers_agent_models_and_pools() -> None:
         "30 s",
         "adds at most 8 to a pool, without a cooldown; it removes at most 1, no sooner than 5 s after its last change",
     ):
-        assert words in told
+        assert words in described
 
 
 BASELINES = [
@@ -61,11 +61,11 @@ BASELINES = [
 
 @pytest.mark.parametrize(("body", "words"), BASELINES)
 def test_describe_covers_each_planner(body: str, words: tuple[str, ...]) -> None:
-    told = describe(parse(model(body, 'name = "p"\nrole = "prefill"', DECODE), "x"))
-    assert all(word in told for word in words), told
+    described = describe(parse(model(body, 'name = "p"\nrole = "prefill"', DECODE), "x"))
+    assert all(word in described for word in words), described
 
 
 def test_describe_covers_the_budget_of_all_models() -> None:
     assert "All models together" not in describe(parse(BASE, "x"))
-    told = describe(parse(f"[fleet]\ngpu_budget_max = 9\ngpu_budget_min = 3\n{BASE}", "x"))
-    assert "All models together: at least 3 and at most 9 GPUs." in told
+    described = describe(parse(f"[fleet]\ngpu_budget_max = 9\ngpu_budget_min = 3\n{BASE}", "x"))
+    assert "All models together: at least 3 and at most 9 GPUs." in described

@@ -106,9 +106,12 @@ def test_an_invalid_number_in_a_table_is_named_by_its_key(table: str) -> None:
 def test_quotas_reach_the_core_and_are_described() -> None:
     text = '[allocation.capacity]\nh100 = 64\n[[namespaces]]\nname = "team"\ngpu_quota = { h100 = 32, default = -1 }'
     config = parse(SMALL + text, "loadline.toml", {})
-    told = settings(config)
-    assert (told.allocation.capacity, told.quotas) == ({"h100": 64}, {"team": {"h100": 32, "default": -1}})
-    said = describe(config).splitlines()
-    assert "GPU capacity, shared by all models: 64 of type h100." in said
+    core_settings = settings(config)
+    assert (core_settings.allocation.capacity, core_settings.quotas) == (
+        {"h100": 64},
+        {"team": {"h100": 32, "default": -1}},
+    )
+    lines = describe(config).splitlines()
+    assert "GPU capacity, shared by all models: 64 of type h100." in lines
     expected = "GPU quota of namespace team: type h100 32, every other type unlimited."
-    assert expected in said
+    assert expected in lines

@@ -71,7 +71,7 @@ def test_a_section_in_the_wrong_place_is_refused_with_the_right_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("knobs", "said"),
+    ("knobs", "described"),
     [
         ("hops_max = 5", "migration is not enabled"),
         (f"{GOOD}suspect_after_ms = 1500", "less than two reports"),
@@ -83,9 +83,9 @@ def test_a_section_in_the_wrong_place_is_refused_with_the_right_one() -> None:
         (f"{GOOD}hops_max = 0", "migrate nothing"),
     ],
 )
-def test_an_implausible_value_gives_a_warning(knobs: str, said: str) -> None:
+def test_an_implausible_value_gives_a_warning(knobs: str, described: str) -> None:
     (warning,) = validate(config(knobs))
-    assert said in warning
+    assert described in warning
 
 
 def test_thresholds_of_metrics_other_than_shares_give_no_warning() -> None:
@@ -103,21 +103,21 @@ def test_linear_parameters_are_enough_for_times_per_token() -> None:
 def test_an_agent_that_only_migrates_has_its_own_leader_scope() -> None:
     alone = config(GOOD, 'only = "migration"')
     assert validate(alone) == []
-    told = settings(alone)
-    assert (told.scope, told.only_migration) == ("migration", True)
+    core_settings = settings(alone)
+    assert (core_settings.scope, core_settings.only_migration) == ("migration", True)
     assert settings(config(GOOD)).scope == "all"
     (warning,) = validate(config("", 'only = "migration"'))
     assert "no model has migration enabled" in warning
 
 
 def test_the_description_says_which_requests_migrate() -> None:
-    said = describe(config(GOOD))
-    assert "Requests migrate between workers: those of draining workers, and those selected by decode_load" in said
+    described = describe(config(GOOD))
+    assert "Requests migrate between workers: those of draining workers, and those selected by decode_load" in described
     assert (
         "silent for 4 s fails, together with all data-parallel ranks of its unit: failover_domain is instance-unit"
-        in said
+        in described
     )
-    assert "the saturation planner decides" in said
+    assert "the saturation planner decides" in described
     assert "Requests migrate" not in describe(config("enabled = false"))
     nothing = describe(config(f"{GOOD}policies = []\nmigrate_drains = false"))
     assert "No request migrates: migration.policies is empty and migration.migrate_drains is false." in nothing
@@ -129,9 +129,9 @@ def test_the_description_of_an_agent_that_only_migrates_omits_scaling() -> None:
     knobs = f"{GOOD}[decisions]\nttl_ms = 1000\n[fleet]\ngpu_budget_max = 4"
     decode = 'pools = [{ name = "d", role = "decode", replicas_max = 4 }]'
     only = 'only = "migration"'
-    said = describe(config(knobs, only, decode))
-    assert "Model m: another autoscaler sets its worker counts." in said
-    assert not [word for word in ("shrink", "decision", "GPUs", "planner", "Pool") if word in said]
+    described = describe(config(knobs, only, decode))
+    assert "Model m: another autoscaler sets its worker counts." in described
+    assert not [word for word in ("shrink", "decision", "GPUs", "planner", "Pool") if word in described]
     assert validate(config(knobs, only, decode)) == []
     assert len(validate(config(knobs, "", decode))) == 2
     two = config(GOOD, only)
@@ -165,7 +165,7 @@ def test_a_missing_time_profile_is_refused_with_its_key(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "described"),
     [
         ("[]", "Expected `object`"),
         ('{"results": []}', "length >= 1"),
@@ -174,9 +174,9 @@ def test_a_missing_time_profile_is_refused_with_its_key(tmp_path: Path) -> None:
         ("{", "truncated"),
     ],
 )
-def test_a_profile_that_cannot_be_used_is_named(tmp_path: Path, content: str, said: str) -> None:
+def test_a_profile_that_cannot_be_used_is_named(tmp_path: Path, content: str, described: str) -> None:
     path = tmp_path / "tpot.json"
     path.write_text(content)
-    with pytest.raises(DataError, match=said) as caught:
+    with pytest.raises(DataError, match=described) as caught:
         read_tpot(path)
     assert str(path) in str(caught.value)

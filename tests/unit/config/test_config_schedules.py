@@ -10,8 +10,8 @@ PLACE = "models[0].pools[0].schedules[0]"
 
 
 def scheduled(replicas_min: int = 4, **changed: str) -> str:
-    said = {"start": "0 8 * * mon-fri", "end": "0 18 * * mon-fri", "timezone": "Europe/Berlin"} | changed
-    lines = [f'{key} = "{value}"' for key, value in said.items()]
+    keys = {"start": "0 8 * * mon-fri", "end": "0 18 * * mon-fri", "timezone": "Europe/Berlin"} | changed
+    lines = [f'{key} = "{value}"' for key, value in keys.items()]
     table = "\n".join(["[[models.pools.schedules]]", *lines, f"replicas_min = {replicas_min}"])
     return model("", f"{DECODE}\n{table}")
 
@@ -71,11 +71,11 @@ def test_timezones_are_read_as_data() -> None:
 
 
 def test_the_description_covers_schedules_and_scale_to_zero() -> None:
-    asleep = (
+    document = (
         scheduled()
         .replace('"m"', '"m"\nscale_to_zero_after_ms = 600_000')
         .replace(DECODE, f"{DECODE}\nreplicas_min = 0")
     )
-    told = describe(parse(asleep, "x"))
-    assert "From '0 8 * * mon-fri' to '0 18 * * mon-fri', Europe/Berlin: at least 4 workers, started early" in told
-    assert "Scales to zero after 10 min without requests" in told
+    described = describe(parse(document, "x"))
+    assert "From '0 8 * * mon-fri' to '0 18 * * mon-fri', Europe/Berlin: at least 4 workers, started early" in described
+    assert "Scales to zero after 10 min without requests" in described

@@ -59,6 +59,6 @@ def test_remote_commands_refuse_a_password_in_a_url(tmp_path: Path, capsys: pyte
     path = tmp_path / "loadline.toml"
     path.write_text(f'[nats]\nservers = ["{NATS}"]\n{BASE}', encoding="utf-8")
     assert cli.main(["status", "--config", str(path)]) == 1
-    said = capsys.readouterr()
-    assert "contains a login" in said.err
-    assert HIDDEN not in said.out + said.err
+    printed = capsys.readouterr()
+    assert "contains a login" in printed.err
+    assert HIDDEN not in printed.out + printed.err

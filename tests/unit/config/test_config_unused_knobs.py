@@ -33,7 +33,7 @@ def test_knobs_of_another_planner_are_warned_of_with_the_right_section(planner: 
 
 
 @pytest.mark.parametrize(
-    ("planner", "objectives", "said"),
+    ("planner", "objectives", "keys"),
     [
         ("saturation", "ttft_ms = 1", ["ttft_ms"]),
         ("threshold", "ttft_ms = 1, itl_ms = 9", ["ttft_ms", "itl_ms"]),
@@ -43,9 +43,9 @@ def test_knobs_of_another_planner_are_warned_of_with_the_right_section(planner: 
         ("saturation", "ttft_ms = 500", []),
     ],
 )
-def test_objectives_that_the_planner_ignores_are_reported(planner: str, objectives: str, said: list[str]) -> None:
+def test_objectives_that_the_planner_ignores_are_reported(planner: str, objectives: str, keys: list[str]) -> None:
     found = warnings(planner, f"objectives = {{ {objectives} }}")
-    expected = [f"models[0].objectives.{key}: the {planner} planner ignores it. Remove it, or set " for key in said]
+    expected = [f"models[0].objectives.{key}: the {planner} planner ignores it. Remove it, or set " for key in keys]
     assert [text.partition("planner to one of ")[0] for text in found] == expected
 
 

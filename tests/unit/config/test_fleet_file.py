@@ -39,7 +39,7 @@ def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "problem"),
     [
         ("pools = []", "pools"),
         (
@@ -56,8 +56,8 @@ def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
         ("[[pools]", "line 1"),
     ],
 )
-def test_an_invalid_value_is_refused_with_its_place(tmp_path: Path, text: str, said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
+def test_an_invalid_value_is_refused_with_its_place(tmp_path: Path, text: str, problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
         read(tmp_path, text)
 
 
@@ -66,8 +66,8 @@ def test_an_invalid_value_is_refused_with_its_place(tmp_path: Path, text: str, s
 )
 def test_start_delays_have_their_mean_and_spread(distribution: str, cv: float) -> None:
     knobs = StartDelayKnobs(distribution, 60.0)  # type: ignore[arg-type]
-    luck = random.Random(1)
-    drawn = [knobs.draw_ms(luck) for _ in range(20_000)]
+    rng = random.Random(1)
+    drawn = [knobs.draw_ms(rng) for _ in range(20_000)]
     assert min(drawn) >= 0
     # The error of a mean of 20,000 is 0.7 % of the spread; 3 % is four of that.
     assert statistics.mean(drawn) == pytest.approx(60_000, rel=0.03)

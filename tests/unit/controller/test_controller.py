@@ -203,16 +203,16 @@ def test_a_restored_controller_continues_identically() -> None:
     world = booted()
     world.kv, world.queue = 0.95, 1
     world.run(25)
-    twin = Controller(world.settings)
-    twin.restore(world.controller.snapshot())
-    assert twin.snapshot() == world.controller.snapshot()
+    restored = Controller(world.settings)
+    restored.restore(world.controller.snapshot())
+    assert restored.snapshot() == world.controller.snapshot()
     for second in range(20):
         world.sequence += 1
         load = sample(world.sequence, 0.99, 2)
         events: list[AnyEvent] = [LoadReported("m", r.pool, r.worker, 1, [load]) for r in world.workers.values()]
         now = world.now + 1_000 * (second + 1)
-        assert twin.handle(events, now) == world.controller.handle(events, now)
-    assert twin.snapshot() == world.controller.snapshot()
+        assert restored.handle(events, now) == world.controller.handle(events, now)
+    assert restored.snapshot() == world.controller.snapshot()
 
 
 def test_a_scaler_can_request_the_current_decision() -> None:

@@ -13,30 +13,30 @@ SETTINGS = Settings("a", "all", (ModelKnobs("m", (PoolKnobs("p", "decode"), Pool
 
 
 def controller(workers: int) -> Controller:
-    made = Controller(SETTINGS)
+    original = Controller(SETTINGS)
     records = [WorkerRecord("m", "p", f"w{n}", "decode", incarnation=1) for n in range(workers)]
-    made.handle([RegistryRead([RegisteredWorker(record, 7) for record in records])], 1_000)
-    report(made, workers, 1, 2_000)
-    return made
+    original.handle([RegistryRead([RegisteredWorker(record, 7) for record in records])], 1_000)
+    report(original, workers, 1, 2_000)
+    return original
 
 
-def report(made: Controller, workers: int, sequence: int, now: int) -> None:
+def report(original: Controller, workers: int, sequence: int, now: int) -> None:
     sample = WorkerSample(sequence, now, kv_usage_ratio=sequence / 10, waiting_requests=sequence)
-    made.handle([LoadReported("m", "p", f"w{n}", 1, [sample]) for n in range(workers)], now)
+    original.handle([LoadReported("m", "p", f"w{n}", 1, [sample]) for n in range(workers)], now)
 
 
 @pytest.mark.parametrize("workers", [0, 1, 128, 300])
 def test_a_capture_excludes_later_events(workers: int) -> None:
-    made = controller(workers)
-    before, finish = made.snapshot(), made.capture()
-    report(made, workers, 2, 3_000)
-    made.handle([WorkerDeregistered("m", "p", "w0"), LeadershipWon("all", 5, 6, 3_100)], 3_100)
-    assert made.snapshot() != before
+    original = controller(workers)
+    before, finish = original.snapshot(), original.capture()
+    report(original, workers, 2, 3_000)
+    original.handle([WorkerDeregistered("m", "p", "w0"), LeadershipWon("all", 5, 6, 3_100)], 3_100)
+    assert original.snapshot() != before
     assert msgspec.json.encode(finish()) == before
 
 
 def test_a_snapshot_restores_the_state() -> None:
-    made, twin = controller(300), Controller(SETTINGS)
-    twin.restore(msgspec.json.encode(made.capture()()))
-    assert msgspec.json.encode(twin.state) == msgspec.json.encode(made.state)
-    assert twin.snapshot() == made.snapshot()
+    original, restored = controller(300), Controller(SETTINGS)
+    restored.restore(msgspec.json.encode(original.capture()()))
+    assert msgspec.json.encode(restored.state) == msgspec.json.encode(original.state)
+    assert restored.snapshot() == original.snapshot()

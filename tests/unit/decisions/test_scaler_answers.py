@@ -66,11 +66,11 @@ def test_a_snapshot_after_an_expiry_has_the_next_planning_time(harness: Controll
     for model in harness.controller.state.fleet.models.values():
         model.plan_at_ms = harness.now + 500
     assert [e.kind for e in harness.handle() if isinstance(e, RaiseAlarm)] == ["decision_expired"]
-    twin = Controller(make_settings())
-    twin.restore(harness.controller.snapshot())
-    assert twin.next_wake() == harness.controller.next_wake() == harness.now
-    assert twin.handle([], harness.now + 1) == harness.controller.handle([], harness.now + 1)
-    assert twin.snapshot() == harness.controller.snapshot()
+    restored = Controller(make_settings())
+    restored.restore(harness.controller.snapshot())
+    assert restored.next_wake() == harness.controller.next_wake() == harness.now
+    assert restored.handle([], harness.now + 1) == harness.controller.handle([], harness.now + 1)
+    assert restored.snapshot() == harness.controller.snapshot()
 
 
 def test_done_with_other_counts_does_not_close_the_decision(harness: ControllerHarness) -> None:

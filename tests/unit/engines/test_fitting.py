@@ -79,7 +79,7 @@ def test_slopes_and_intercepts_are_not_negative() -> None:
 
 
 @pytest.mark.parametrize(
-    ("loads", "latencies_ms", "says"),
+    ("loads", "latencies_ms", "message"),
     [
         ([], [], "0 samples of nearly the same load"),
         ([8.0] * 20, [10.0] * 20, "20 samples of nearly the same load"),
@@ -88,10 +88,10 @@ def test_slopes_and_intercepts_are_not_negative() -> None:
         ([1.0, 2.0, 3.0, 4.0, 5.0], [900.0, 1.0, 900.0, 1.0, 900.0], "by 60% on average"),
     ],
 )
-def test_samples_that_are_not_a_line_are_refused(loads: list[float], latencies_ms: list[float], says: str) -> None:
+def test_samples_that_are_not_a_line_are_refused(loads: list[float], latencies_ms: list[float], message: str) -> None:
     found = fit_line(loads, latencies_ms)
     assert isinstance(found, FitRefused)
-    assert says in found.problem
+    assert message in found.problem
 
 
 def test_a_sweep_is_fitted_for_all_contexts_or_for_one(tmp_path: Path) -> None:
@@ -142,7 +142,7 @@ def test_a_measured_engine(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changed", "options", "says"),
+    ("changed", "options", "message"),
     [
         ({}, [], "there is no prefill sweep"),
         (PREFILL | {"prefill_isl": [390, 395, 400]}, [], "prefill: 3 samples of nearly the same load"),
@@ -151,8 +151,8 @@ def test_a_measured_engine(capsys: pytest.CaptureFixture[str]) -> None:
     ],
 )
 def test_an_impossible_fit_is_reported(
-    changed: dict[str, Any], options: list[str], says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    changed: dict[str, Any], options: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = written(tmp_path, "sweeps.json", {**changed, **DECODE})
     assert main(["fit", "--profile", str(path), *options]) == 2
-    assert says in capsys.readouterr().err
+    assert message in capsys.readouterr().err

@@ -72,11 +72,11 @@ def test_too_few_samples_are_refused_with_a_reason() -> None:
 def test_a_very_different_line_is_doubted_for_several_fits() -> None:
     line = learned(Line(0.05, 7.0))
     before = line.line
-    for look in range(1, 5):
-        fed(line, Line(0.2, 28.0), now=look)
-        line.refit(look)
+    for fit_number in range(1, 5):
+        fed(line, Line(0.2, 28.0), now=fit_number)
+        line.refit(fit_number)
         assert line.line == before
-        assert f"fit {look} of 5" in line.problem
+        assert f"fit {fit_number} of 5" in line.problem
     line.refit(5)
     assert known(line) == pytest.approx((28.0, 0.2), rel=0.1)
 

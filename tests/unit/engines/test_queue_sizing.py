@@ -138,7 +138,7 @@ def test_a_short_queue_bounds_the_wait(room: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changed", "says"),
+    ("changed", "problem"),
     [
         ({"ttft_ms": math.nan}, "target ttft_ms is nan"),
         ({"itl_ms": 0.0}, "target itl_ms is 0.0"),
@@ -148,8 +148,8 @@ def test_a_short_queue_bounds_the_wait(room: int) -> None:
         ({"attainment": math.nan}, "attainment is nan"),
     ],
 )
-def test_invalid_targets_are_refused(changed: dict[str, float], says: str) -> None:
-    with pytest.raises(ValueError, match=says):
+def test_invalid_targets_are_refused(changed: dict[str, float], problem: str) -> None:
+    with pytest.raises(ValueError, match=problem):
         Targets(**changed)
 
 

@@ -224,7 +224,7 @@ def test_the_closed_form_of_the_tail_equals_its_sum(step: float, count: int) -> 
 
 
 @pytest.mark.parametrize(
-    ("changed", "says"),
+    ("changed", "problem"),
     [
         ({"isl_tokens": NAN}, "isl_tokens is nan"),
         ({"isl_tokens": -1.0}, "isl_tokens is -1.0"),
@@ -238,7 +238,7 @@ def test_the_closed_form_of_the_tail_equals_its_sum(step: float, count: int) -> 
         ({"times": LinearTimes(1e300, 1e300, 1.0, 1.0)}, "would take"),
     ],
 )
-def test_invalid_arguments_are_refused_by_name(changed: dict[str, float], says: str) -> None:
+def test_invalid_arguments_are_refused_by_name(changed: dict[str, float], problem: str) -> None:
     """Upstream accepts NaN in its configuration and never returns."""
     given_ = {
         "times": LLAMA,
@@ -247,7 +247,7 @@ def test_invalid_arguments_are_refused_by_name(changed: dict[str, float], says: 
         "max_batch_requests": 8,
         "max_queue_requests": 80,
     }
-    with pytest.raises(ValueError, match=says):
+    with pytest.raises(ValueError, match=problem):
         EngineQueue(**{**given_, **changed})  # type: ignore[arg-type]
 
 

@@ -50,7 +50,7 @@ def test_a_single_point_gives_a_constant() -> None:
 
 
 @pytest.mark.parametrize(
-    ("points", "says"),
+    ("points", "problem"),
     [
         (((1.0,), (1.0, 2.0), (1.0,)), "some points lack"),
         (((1.0, 2.0), (1.0, 2.0), (1.0, 0.0)), r"point 2 is \(2.0, 2.0, 0.0\)"),
@@ -59,8 +59,8 @@ def test_a_single_point_gives_a_constant() -> None:
         (((1.0,), (-1.0,), (1.0,)), "point 1"),
     ],
 )
-def test_implausible_points_are_refused(points: tuple[tuple[float, ...], ...], says: str) -> None:
-    with pytest.raises(ValueError, match=says):
+def test_implausible_points_are_refused(points: tuple[tuple[float, ...], ...], problem: str) -> None:
+    with pytest.raises(ValueError, match=problem):
         TpotSweep(*points)
 
 

@@ -32,7 +32,7 @@ BY_REQUESTS = replace(
 )
 
 
-def asked(knobs: MigrationKnobs, hot: dict[str, Any], cold: dict[str, Any]) -> list[Migration]:
+def command_between(knobs: MigrationKnobs, hot: dict[str, Any], cold: dict[str, Any]) -> list[Migration]:
     """Return the commands from one worker to another."""
     world = MigrationWorld(knobs)
     world.join("cold", **cold)
@@ -45,7 +45,7 @@ def last_report(world: MigrationWorld) -> PolicyReport:
 
 
 def test_half_of_the_load_gap_migrates() -> None:
-    (command,) = asked(LOAD, {"used": 900, "running": 9}, {"used": 300})
+    (command,) = command_between(LOAD, {"used": 900, "running": 9}, {"used": 300})
     assert (command.rule, command.order) == ("TOKEN", "SR")
     assert command.value == pytest.approx(300.0)
     assert command.tokens_max == 500  # until the destination is at the threshold
@@ -57,7 +57,7 @@ def test_half_of_the_load_gap_migrates() -> None:
 )
 def test_half_of_the_gap_migrates_by_every_load_metric(metric: MetricName, threshold: float, value: float) -> None:
     knobs = replace(LOAD, decode_load_metric=metric, decode_load_threshold=threshold)
-    (command,) = asked(knobs, {"used": 900, "running": 9}, {"used": 100})
+    (command,) = command_between(knobs, {"used": 900, "running": 9}, {"used": 100})
     assert command.value == value
 
 
@@ -80,14 +80,14 @@ def test_a_source_of_unknown_capacity_gets_an_amount_in_tokens() -> None:
 
 def test_a_share_of_an_unknown_capacity_becomes_tokens() -> None:
     knobs = replace(BY_REQUESTS, req_select_rule="RATIO", req_select_value=0.1)
-    unsaid = {"kv_blocks_total": None, "kv_blocks_used": None}
-    (command,) = asked(knobs, {"used": 90, "running": 9} | unsaid, {"used": 0} | unsaid)
+    without_kv = {"kv_blocks_total": None, "kv_blocks_used": None}
+    (command,) = command_between(knobs, {"used": 90, "running": 9} | without_kv, {"used": 0} | without_kv)
     assert (command.rule, command.value, command.tokens_max) == ("TOKEN", 40.0, None)
 
 
 def test_the_minimum_amount_does_not_reverse_the_gap() -> None:
     knobs = replace(LOAD, decode_load_threshold=0.0, req_select_value=1_024.0)
-    (command,) = asked(knobs, {"used": 500, "running": 10}, {"used": 300})
+    (command,) = command_between(knobs, {"used": 500, "running": 10}, {"used": 300})
     assert command.value == 150.0  # moving 200 would reverse the gap
 
 
@@ -99,14 +99,14 @@ def test_a_request_as_large_as_the_gap_stays() -> None:
 
 
 def test_an_amount_is_bounded_by_the_room_of_the_destination() -> None:
-    (command,) = asked(LOAD, {"used": 1_000, "running": 10}, {"used": 700})
+    (command,) = command_between(LOAD, {"used": 1_000, "running": 10}, {"used": 700})
     assert command.value == 100.0
-    assert asked(LOAD, {"used": 1_000, "running": 10}, {"used": 750}) == []
+    assert command_between(LOAD, {"used": 1_000, "running": 10}, {"used": 750}) == []
 
 
 @pytest.mark.parametrize(("give", "take", "most"), [(2, 9, 2), (9, 3, 3), (0, 9, None), (9, 0, None), (9, 9, 8)])
 def test_an_amount_is_bounded_by_the_slots_of_both_workers(give: int, take: int, most: int | None) -> None:
-    commands = asked(
+    commands = command_between(
         LOAD,
         {"used": 900, "running": 9, "migration_slots_out": give},
         {"used": 100, "migration_slots_in": take},
@@ -117,9 +117,9 @@ def test_an_amount_is_bounded_by_the_slots_of_both_workers(give: int, take: int,
 
 
 def test_unmovable_requests_do_not_count() -> None:
-    (command,) = asked(LOAD, {"used": 900, "running": 9, "unmovable_requests": 6}, {"used": 100})
+    (command,) = command_between(LOAD, {"used": 900, "running": 9, "unmovable_requests": 6}, {"used": 100})
     assert command.requests_max == 3
-    assert asked(LOAD, {"used": 900, "running": 9, "unmovable_requests": 9}, {"used": 100}) == []
+    assert command_between(LOAD, {"used": 900, "running": 9, "unmovable_requests": 9}, {"used": 100}) == []
 
 
 def test_migrations_max_bounds_the_requests_of_a_model() -> None:
@@ -139,9 +139,9 @@ def test_a_request_that_completes_before_it_is_copied_stays() -> None:
     world.handle(TrafficReported("m", "f", 1, sample))
     world.join("cold", 0)
     assert world.join("hot", 900, 9) == []  # 100 tokens take 1 s, and a request has 1 s left
-    look = last_report(world)
-    assert look.code is MigrationCode.FINISHES_SOONER
-    assert "takes 1000 ms, and it completes in 1000 ms" in sentence(look.code, look.numbers)
+    policy_report = last_report(world)
+    assert policy_report.code is MigrationCode.FINISHES_SOONER
+    assert "takes 1000 ms, and it completes in 1000 ms" in sentence(policy_report.code, policy_report.numbers)
     assert world.handle(world.report("hot", 990, 99)) != []  # these requests complete earlier
 
 

@@ -125,9 +125,9 @@ def test_a_round_remembers_all_its_workers() -> None:
     for number in range(20):
         join(world, f"few{number:02}", 1, 1_000)
         join(world, f"many{number:02}", 310 if number < 1 else 1, 1_000)
-    asked = world.advance(13_000)
+    commands = world.advance(13_000)
     consolidation = world.controller.state.fleet.models["m"].migration.groups["decode"].consolidation
-    assert sorted({command.source.worker for command in asked}) == sorted(consolidation.workers)
+    assert sorted({command.source.worker for command in commands}) == sorted(consolidation.workers)
 
 
 def test_workers_reserved_for_decode_receive_first_and_for_prefill_never() -> None:

@@ -33,12 +33,12 @@ def test_the_breaker_opens_for_twice_as_long_each_time() -> None:
     waited_ms = []
     for _ in range(4):
         assert world.answer(command, accepted=None) == []
-        since_ms, asked = world.now, list[Migration]()
-        while not asked:
-            asked = world.advance(500)
+        since_ms, commanded = world.now, list[Migration]()
+        while not commanded:
+            commanded = world.advance(500)
             assert world.now - since_ms <= KNOBS.breaker_max_ms
         waited_ms.append(world.now - since_ms)
-        (command,) = asked
+        (command,) = commanded
     assert waited_ms == [5_000, 10_000, 15_000, 15_000]
     assert [alarm.kind for alarm in world.alarms if alarm.kind == "migration_unanswered"] == ["migration_unanswered"]
 

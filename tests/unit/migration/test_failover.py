@@ -48,10 +48,10 @@ def test_one_turn_pairs_two_workers_once() -> None:
 @pytest.mark.parametrize("metric", ["kv_cache_usage_ratio_projected", "num_requests"])
 def test_workers_without_cache_metrics_are_evacuated_and_receive(metric: MetricName) -> None:
     world = MigrationWorld(replace(FAILOVER, decode_load_metric=metric))
-    unsaid: dict[str, Any] = {"kv_blocks_total": None, "kv_blocks_used": None, "decode_tokens": None}
-    world.join("a", running=2, **unsaid)
-    world.join("b", running=1, **unsaid)
-    commands = world.join("ill", running=4, schedulable=False, **unsaid)
+    without_kv: dict[str, Any] = {"kv_blocks_total": None, "kv_blocks_used": None, "decode_tokens": None}
+    world.join("a", running=2, **without_kv)
+    world.join("b", running=1, **without_kv)
+    commands = world.join("ill", running=4, schedulable=False, **without_kv)
     assert [(command.destination.worker, command.requests_max) for command in commands] == [("b", 2), ("a", 2)]
     assert {command.tokens_max for command in commands} == {None}
 
@@ -88,7 +88,7 @@ def domain_world(domain: FailoverDomain, ranks: dict[str, int] | None = None, or
 
 
 @pytest.mark.parametrize(
-    ("domain", "struck"),
+    ("domain", "affected"),
     [
         ("instance", {"a0"}),
         ("node", {"a0", "a1"}),
@@ -96,17 +96,17 @@ def domain_world(domain: FailoverDomain, ranks: dict[str, int] | None = None, or
         ("node-unit", {"a0", "a1", "b0", "b1"}),
     ],
 )
-def test_the_workers_of_a_failure_domain_fail_together(domain: FailoverDomain, struck: set[str]) -> None:
-    assert failing(domain_world(domain), "a0") == struck
+def test_the_workers_of_a_failure_domain_fail_together(domain: FailoverDomain, affected: set[str]) -> None:
+    assert failing(domain_world(domain), "a0") == affected
 
 
 @pytest.mark.parametrize("order", [1, -1])
 @pytest.mark.parametrize(
-    ("ranks", "struck"),
+    ("ranks", "affected"),
     [({"a0": 1}, {"a0"}), ({"b0": 1}, {"a0"}), ({"a1": 1, "b1": 1}, {"a0", "b0"})],
 )
-def test_only_the_ranks_of_a_unit_fail_with_it(ranks: dict[str, int], struck: set[str], order: int) -> None:
-    assert failing(domain_world("instance-unit", ranks, order), "a0") == struck
+def test_only_the_ranks_of_a_unit_fail_with_it(ranks: dict[str, int], affected: set[str], order: int) -> None:
+    assert failing(domain_world("instance-unit", ranks, order), "a0") == affected
 
 
 def test_a_failed_prefill_worker_takes_decode_workers_of_its_node_with_it() -> None:
@@ -143,9 +143,9 @@ def test_silence_does_not_count_if_most_are_silent() -> None:
     for name in ("a", "b", "c"):
         world.join(name, 10, 1)
     assert world.advance(20_000, silent=("a", "b")) == []
-    look = world.controller.state.fleet.models["m"].migration.groups["decode"].reports["decode_failover"]
-    assert look.code is MigrationCode.TOO_MANY_SILENT
-    assert sentence(look.code, look.numbers).startswith("2 of 3 workers are silent")
+    policy_report = world.controller.state.fleet.models["m"].migration.groups["decode"].reports["decode_failover"]
+    assert policy_report.code is MigrationCode.TOO_MANY_SILENT
+    assert sentence(policy_report.code, policy_report.numbers).startswith("2 of 3 workers are silent")
 
 
 def test_silence_counts_from_when_the_bus_connected() -> None:
@@ -165,13 +165,13 @@ def test_a_worker_whose_samples_stay_the_same_fails() -> None:
     world.join("hung", 10, 1)
     world.join("idle", 0, 0)
     world.join("busy", 10, 1)
-    asked = []
+    commanded = []
     for number in range(10):
         world.now += 1_000
-        asked += world.handle(
+        commanded += world.handle(
             world.load_report("hung"), world.load_report("idle"), world.report("busy", 11 + number, 1)
         )
-    assert {source for source, _ in pairs(asked)} == {"hung"}
+    assert {source for source, _ in pairs(commanded)} == {"hung"}
 
 
 def test_a_lost_lease_evacuates_the_rest_of_the_unit() -> None:

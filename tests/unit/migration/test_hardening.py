@@ -28,7 +28,7 @@ LOAD = MigrationKnobs(policies=("decode_load",), decode_load_threshold=0.5)
 FAILOVER = MigrationKnobs(policies=("decode_failover",), failover_domain="node")
 
 
-def asked() -> tuple[MigrationWorld, Migration]:
+def commanded() -> tuple[MigrationWorld, Migration]:
     world = MigrationWorld(LOAD)
     world.join("a", 800, 8)
     (command,) = world.join("b", 100, 1)
@@ -45,13 +45,13 @@ def report(command_id: str = "c", *, epoch: int = 7, source: str = "a", incarnat
 
 
 def test_reports_of_unknown_incarnations_and_epochs_are_not_adopted() -> None:
-    world, command = asked()
+    world, command = commanded()
     world.handle(report("1", source="nobody"), report("2", incarnation=9), report("3", epoch=8))
     assert open_migrations(world).keys() == {command.command_id}
 
 
 def test_a_source_cannot_fill_the_ledger() -> None:
-    world, _ = asked()
+    world, _ = commanded()
     for number in range(1_000):
         world.handle(report(f"c{number}"))
     assert (
@@ -60,7 +60,7 @@ def test_a_source_cannot_fill_the_ledger() -> None:
 
 
 def test_a_report_of_another_migration_under_the_same_id_is_ignored() -> None:
-    world, command = asked()
+    world, command = commanded()
     before = open_migrations(world)[command.command_id]
     for other in (report(epoch=6), report(source="b"), report(incarnation=2)):
         world.handle(replace(other, command_id=command.command_id))
@@ -68,7 +68,7 @@ def test_a_report_of_another_migration_under_the_same_id_is_ignored() -> None:
 
 
 def test_a_source_counts_for_at_most_the_commanded_requests() -> None:
-    world, command = asked()
+    world, command = commanded()
     world.answer(command, requests=1_000_000, tokens=100)
     assert open_migrations(world)[command.command_id].slots <= command.requests_max
 
@@ -155,11 +155,11 @@ def test_reports_of_an_earlier_incarnation_do_not_count_for_a_vanished_worker() 
         world.handle(world.report(name, 10, 1))
     ghost = replace(world.load_report("a0"), incarnation=1)
     world.deregister("a0")
-    asked = []
+    commanded = []
     for _ in range(6):
-        asked += world.advance(1_000, silent=("a0",))
+        commanded += world.advance(1_000, silent=("a0",))
         world.handle(ghost)
-    assert pairs(asked)[:1] == [("a1", "b0")]
+    assert pairs(commanded)[:1] == [("a1", "b0")]
 
 
 def test_codes_of_unused_nodes_are_recycled() -> None:
@@ -210,14 +210,14 @@ def test_a_source_that_invents_migrations_does_not_block_others() -> None:
 
 
 def test_migrations_to_unknown_workers_are_not_adopted() -> None:
-    world, command = asked()
+    world, command = commanded()
     its = replace(report("elsewhere"), destination=MigrationEndpoint("decode", "nobody", 1))
     world.handle(its, replace(its, command_id="other", destination=MigrationEndpoint("decode", "b", 9)))
     assert open_migrations(world).keys() == {command.command_id}
 
 
 def test_a_report_after_the_end_does_not_restart_a_migration() -> None:
-    world, command = asked()
+    world, command = commanded()
     world.answer(command)
     world.report_phase(command, "aborted", failed=1, reason="destination_refused")
     world.report_phase(command, "copying")

@@ -34,9 +34,9 @@ def test_the_status_lists_migrations_in_flight_and_totals() -> None:
     commands = replace(
         MOVES, in_flight_commands=(InFlightStatus("c", "decode-7", "decode-2", "decode_load", "copying", 1_250, 3, 1),)
     )
-    said = lines(commands, DurationTotal(4, 12_000))
-    first = said.index("migrations: 2 in flight; requests migrated: 5 by decode_load, 40 by drain")
-    assert said[first + 1 : first + 4] == [
+    text = lines(commands, DurationTotal(4, 12_000))
+    first = text.index("migrations: 2 in flight; requests migrated: 5 by decode_load, 40 by drain")
+    assert text[first + 1 : first + 4] == [
         "  decode-7 -> decode-2 (decode_load) copying: 1 of 3 requests, 1.2 s",
         "1 worker does not answer migration commands: secret-worker-name",
         "drained: 4 workers, 3.0 s on average",
@@ -45,10 +45,10 @@ def test_the_status_lists_migrations_in_flight_and_totals() -> None:
 
 def test_singular_counts_have_singular_nouns() -> None:
     one = replace(MOVES, silent=2, in_flight_commands=(InFlightStatus("c", "a", "b", "drain", "copying", 1_000, 1, 0),))
-    said = "\n".join(lines(one, DurationTotal(1, 3_000)))
-    assert "copying: 0 of 1 request, " in said
-    assert "2 workers do not answer migration commands" in said
-    assert "drained: 1 worker, 3.0 s on average" in said
+    text = "\n".join(lines(one, DurationTotal(1, 3_000)))
+    assert "copying: 0 of 1 request, " in text
+    assert "2 workers do not answer migration commands" in text
+    assert "drained: 1 worker, 3.0 s on average" in text
 
 
 def test_the_output_omits_migrations_of_a_model_without_any() -> None:
@@ -62,12 +62,12 @@ def test_an_explanation_lists_each_pair_with_its_reason() -> None:
     world = MigrationWorld(KNOBS)
     world.join("a", 900, 9)
     world.advance(1_000)
-    assert [look.code for look in query.explain_migrations(world.controller.state, "", "m")] == [
+    assert [policy_report.code for policy_report in query.explain_migrations(world.controller.state, "", "m")] == [
         MigrationCode.NO_DESTINATION
     ]
     world.join("b", 100, 1)
-    (look,) = query.explain_migrations(world.controller.state, "", "")
-    assert format_policy_report(look).splitlines()[1:] == [
+    (policy_report,) = query.explain_migrations(world.controller.state, "", "")
+    assert format_policy_report(policy_report).splitlines()[1:] == [
         "  a migration of up to 3 requests, about 150 tokens, was commanded",
         "  possible sources: 1, possible destinations: 1",
         "    a -> b: a migration of up to 3 requests, about 150 tokens, was commanded",
@@ -77,14 +77,14 @@ def test_an_explanation_lists_each_pair_with_its_reason() -> None:
 def test_a_policy_without_a_source_keeps_its_last_report() -> None:
     world = MigrationWorld(KNOBS)
     world.join("a", 100, 1)
-    (look,) = query.explain_migrations(world.controller.state, "", "m")
-    assert (look.code, look.sources, look.destinations) == (MigrationCode.NO_SOURCE, 0, 1)
+    (policy_report,) = query.explain_migrations(world.controller.state, "", "m")
+    assert (policy_report.code, policy_report.sources, policy_report.destinations) == (MigrationCode.NO_SOURCE, 0, 1)
     world.handle(world.report("a", 900, 9))
     world.advance(1_000)
     world.handle(world.report("a", 100, 1))
     world.advance(1_000)
-    (look,) = query.explain_migrations(world.controller.state, "", "m")
-    assert look.code is MigrationCode.NO_DESTINATION
+    (policy_report,) = query.explain_migrations(world.controller.state, "", "m")
+    assert policy_report.code is MigrationCode.NO_DESTINATION
 
 
 def test_migrations_are_explained_by_model_and_not_by_decision() -> None:
@@ -100,8 +100,8 @@ def test_the_command_prints_policy_reports_without_a_decision(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *, as_json: bool
 ) -> None:
     pair = PairReport("a\x1b[2J", "b", MigrationCode.IN_FLIGHT)
-    look = PolicyReport("m", "decode_load", "decode", START, MigrationCode.IN_FLIGHT, {}, 1, 2, (pair,))
-    reply = ExplainReply([], [look])
+    policy_report = PolicyReport("m", "decode_load", "decode", START, MigrationCode.IN_FLIGHT, {}, 1, 2, (pair,))
+    reply = ExplainReply([], [policy_report])
     monkeypatch.setattr(journal, "explain", lambda *_: reply)
     options = parser().parse_args(["explain", "--journal", "x", *(["--json"] if as_json else [])])
     assert remote.explain(options) == 0

@@ -133,8 +133,8 @@ def test_sources_whose_slots_are_in_use_are_reported() -> None:
     world.join("a", 0, 0)
     world.join("ill", 80, 8, migration_slots_out=0)
     world.handle(world.load_report("ill", schedulable=False))
-    look = world.controller.state.fleet.models["m"].migration.groups["decode"].reports["decode_failover"]
-    assert look.code is MigrationCode.NO_SLOTS
+    policy_report = world.controller.state.fleet.models["m"].migration.groups["decode"].reports["decode_failover"]
+    assert policy_report.code is MigrationCode.NO_SLOTS
 
 
 def test_workers_without_the_load_metric_are_reported() -> None:
@@ -142,8 +142,8 @@ def test_workers_without_the_load_metric_are_reported() -> None:
     world.join("a", 900, 9, kv_blocks_total=None)
     world.join("b", 0, 0, kv_blocks_total=None)
     world.advance(1_000)
-    look = world.controller.state.fleet.models["m"].migration.groups["decode"].reports["decode_load"]
-    assert (look.code, look.numbers) == (MigrationCode.LOAD_UNKNOWN, {"unknown": 2.0, "workers": 2.0})
+    policy_report = world.controller.state.fleet.models["m"].migration.groups["decode"].reports["decode_load"]
+    assert (policy_report.code, policy_report.numbers) == (MigrationCode.LOAD_UNKNOWN, {"unknown": 2.0, "workers": 2.0})
 
 
 def test_reports_of_idle_policies_are_renewed() -> None:

@@ -44,11 +44,11 @@ def test_reports_that_arrive_late_after_a_stall_are_no_silence() -> None:
 
 def test_rare_reports_are_no_stall() -> None:
     world = fleet(replace(FAILOVER, interval_ms=10_000, suspect_after_ms=12_000))
-    asked = []
+    commands = []
     for _ in range(5):
         world.now += 5_000
-        asked += world.handle(*(world.load_report(f"w{number}") for number in range(5)))
-    assert {source for source, _ in pairs(asked)} == {"w5"}
+        commands += world.handle(*(world.load_report(f"w{number}") for number in range(5)))
+    assert {source for source, _ in pairs(commands)} == {"w5"}
 
 
 def test_a_vanished_worker_counts_only_after_the_bus_was_connected_long_enough() -> None:

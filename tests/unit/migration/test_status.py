@@ -41,7 +41,7 @@ def seen(world: MigrationWorld) -> MigrationStatus:
     return found
 
 
-def asked(**knobs: Any) -> tuple[MigrationWorld, Migration]:
+def commanded(**knobs: Any) -> tuple[MigrationWorld, Migration]:
     """Return a world with two workers and the command from one to the other."""
     world = MigrationWorld(replace(KNOBS, **knobs))
     world.join("a", 800, 8)
@@ -69,7 +69,7 @@ def report(**fields: Any) -> MigrationReported:
 
 
 def test_the_status_lists_a_migration_from_its_command_to_its_end() -> None:
-    world, command = asked()
+    world, command = commanded()
     (one,) = seen(world).in_flight_commands
     assert (one.source, one.destination, one.policy, one.phase) == ("a", "b", "decode_load", "asked")
     world.now += 30
@@ -77,8 +77,8 @@ def test_the_status_lists_a_migration_from_its_command_to_its_end() -> None:
     world.now += 70
     world.report_phase(command, "copying", requests=3)
     world.report_phase(command, "switched", requests=3, moved=2)
-    said = seen(world)
-    (one,) = said.in_flight_commands
+    shown = seen(world)
+    (one,) = shown.in_flight_commands
     assert (one.command_id, one.phase, one.age_ms, one.requests, one.moved) == (
         command.command_id,
         "switched",
@@ -88,16 +88,16 @@ def test_the_status_lists_a_migration_from_its_command_to_its_end() -> None:
     )
     world.now += 5
     world.report_phase(command, "done", moved=3, tokens=300, requests=3)
-    said = seen(world)
-    assert (said.in_flight, said.in_flight_commands) == (0, ())
-    assert (said.requests, said.tokens) == ({"decode_load": 3}, {"decode_load": 300})
-    assert said.commands == {f"decode_load:{what}": 1 for what in ("accepted", "done", "planned")}
+    shown = seen(world)
+    assert (shown.in_flight, shown.in_flight_commands) == (0, ())
+    assert (shown.requests, shown.tokens) == ({"decode_load": 3}, {"decode_load": 300})
+    assert shown.commands == {f"decode_load:{what}": 1 for what in ("accepted", "done", "planned")}
     times = {"accepted": 70, "asked": 30, "copying": 0, "switched": 5}
-    assert said.phases == {phase: DurationTotal(1, took_ms) for phase, took_ms in times.items()}
+    assert shown.phases == {phase: DurationTotal(1, took_ms) for phase, took_ms in times.items()}
 
 
 def test_a_migration_whose_report_overtakes_the_answer_is_accepted_once() -> None:
-    world, command = asked()
+    world, command = commanded()
     world.report_phase(command, "admitted")
     world.answer(command)
     world.report_phase(command, "done", moved=1)
@@ -105,7 +105,7 @@ def test_a_migration_whose_report_overtakes_the_answer_is_accepted_once() -> Non
 
 
 def test_a_repeated_phase_counts_once() -> None:
-    world, command = asked()
+    world, command = commanded()
     world.answer(command, requests=2)
     for moved in (0, 1, 2):
         world.report_phase(command, "switched", requests=2, moved=moved)
@@ -115,69 +115,69 @@ def test_a_repeated_phase_counts_once() -> None:
 
 
 def test_outcomes_are_counted_with_their_reasons() -> None:
-    world, command = asked()
+    world, command = commanded()
     world.answer(command, accepted=False, reason="no_slots")
     (again,) = world.advance(1_000)
     world.answer(again)
     world.report_phase(again, "aborted", failed=1, reason="destination_refused")
     (third,) = world.advance(1_000)
     world.answer(third, accepted=None)
-    said = seen(world)
-    assert said.commands == {
+    shown = seen(world)
+    assert shown.commands == {
         "decode_load:planned": 3,
         "decode_load:refused:no_slots": 1,
         "decode_load:accepted": 1,
         "decode_load:aborted:destination_refused": 1,
         "decode_load:unanswered": 1,
     }
-    assert said.requests == {}
-    assert (said.silent, said.silent_workers) == (1, ("a",))
+    assert shown.requests == {}
+    assert (shown.silent, shown.silent_workers) == (1, ("a",))
     world.now += KNOBS.breaker_ms
     assert seen(world).silent == 0, "the command is repeated"
 
 
 def test_the_lists_are_bounded_and_the_counts_are_not() -> None:
-    world, _ = asked(migrations_per_worker_max=1_000)
+    world, _ = commanded(migrations_per_worker_max=1_000)
     for number in range(LISTED_MAX + 6):
         source = MigrationEndpoint("decode", "ab"[number % 2], 1)
         world.handle(report(command_id=f"c{number}", source=source))
-    said = seen(world)
-    assert (said.in_flight, len(said.in_flight_commands)) == (LISTED_MAX + 7, LISTED_MAX)
-    assert said.in_flight_commands[0].phase == "asked", "the oldest is first"
+    shown = seen(world)
+    assert (shown.in_flight, len(shown.in_flight_commands)) == (LISTED_MAX + 7, LISTED_MAX)
+    assert shown.in_flight_commands[0].phase == "asked", "the oldest is first"
 
 
 def test_unknown_triggers_are_counted_as_other() -> None:
-    world, _ = asked()
+    world, _ = commanded()
     for number in range(20):
         world.handle(report(command_id=f"c{number}", trigger=f"x{number}"))
         world.handle(report(command_id=f"c{number}", phase="done", trigger=f"x{number}", moved=1, tokens=9))
-    said = seen(world)
-    assert said.commands == {"decode_load:planned": 1, "other:done": 20}
-    assert (said.requests, said.tokens) == ({"other": 20}, {"other": 180})
+    shown = seen(world)
+    assert shown.commands == {"decode_load:planned": 1, "other:done": 20}
+    assert (shown.requests, shown.tokens) == ({"other": 20}, {"other": 180})
 
 
 def test_a_standby_follows_migrations_without_counting_them() -> None:
-    world, _ = asked()
+    world, _ = commanded()
 
-    def said(controller: Controller) -> MigrationStatus | None:
+    def shown(controller: Controller) -> MigrationStatus | None:
         return model_of(controller, world.now).migrations
 
     other = Controller(world.settings)
     there = [RegisteredWorker(record, 5) for record in world.records.values()]
     other.handle([BusConnectionChanged(connected=True), RegistryRead(there)], world.now)
     other.handle([report()], world.now)
-    followed = said(other)
+    followed = shown(other)
     assert followed is not None
     assert followed.in_flight == 1
     other.handle([report(phase="done", moved=1)], world.now)
-    assert said(other) == MigrationStatus(0, (), {}, {}, {}, {}, 0, ())
+    assert shown(other) == MigrationStatus(0, (), {}, {}, {}, {}, 0, ())
     other.handle([report(command_id="d")], world.now)
     other.handle([], world.now + 60_000)
     assert other.state.migration.in_flight.open == {}
 
 
 def test_a_repeated_end_is_no_rejection() -> None:
-    world, command = asked()
+    world, command = commanded()
     world.answer(command)
     for _ in range(3):
         world.report_phase(command, "aborted", failed=1, reason="finished")
@@ -191,7 +191,7 @@ def test_a_model_without_migration_has_no_migration_status() -> None:
 
 
 def test_a_large_status_omits_its_lists_of_migrations() -> None:
-    world, _ = asked()
+    world, _ = commanded()
     whole = query.status(world.settings, world.controller.state, "0", world.now, world.now)
     (model,) = without_lists(whole).models
     assert model.migrations is not None

@@ -79,8 +79,8 @@ def test_nothing_is_commanded_while_it_must_not_be(forbid: object) -> None:
     assert callable(forbid)
     forbid(world)
     world.now += 1_000
-    told = [world.report("a", 900, 5), world.report("b", 0, 0)]
-    assert world.controller.handle(told, world.now) == []
+    reports = [world.report("a", 900, 5), world.report("b", 0, 0)]
+    assert world.controller.handle(reports, world.now) == []
 
 
 def test_nothing_is_commanded_before_the_registry_was_read() -> None:
@@ -105,7 +105,7 @@ def test_earlier_reports_cause_commands_once_these_are_allowed_again() -> None:
 
 def test_events_in_one_turn_or_in_many_give_the_same_commands() -> None:
     loads = {"d": 800, "a": 900, "c": 100, "b": 0, "e": 450}
-    asked = []
+    commands = []
     for order, at_once in ((list(loads), True), (list(loads), False), (sorted(loads), False)):
         world = MigrationWorld(LOAD)
         world.handle(PauseChanged("m", paused=True))
@@ -115,9 +115,9 @@ def test_events_in_one_turn_or_in_many_give_the_same_commands() -> None:
             world.handle(*batch)
         world.handle(PauseChanged("m", paused=False))
         world.now += 500
-        asked.append(msgspec.json.encode(world.handle()))
-    assert asked[0] == asked[1] == asked[2]
-    assert b'"worker":"a"' in asked[0]
+        commands.append(msgspec.json.encode(world.handle()))
+    assert commands[0] == commands[1] == commands[2]
+    assert b'"worker":"a"' in commands[0]
 
 
 def test_a_worker_without_slots_takes_no_part() -> None:
@@ -169,6 +169,6 @@ def test_a_restored_agent_repeats_no_command() -> None:
     world.handle(PauseChanged("m", paused=False))
     other = Controller(world.settings)
     other.restore(world.controller.snapshot())
-    said = world.load_report("c")
-    assert world.controller.handle([said], world.now) == other.handle([said], world.now) == []
+    new_report = world.load_report("c")
+    assert world.controller.handle([new_report], world.now) == other.handle([new_report], world.now) == []
     assert world.controller.snapshot() == other.snapshot()

@@ -34,14 +34,14 @@ def seen(world: ControllerWorld) -> dict[str, Condition]:
     return {one.name: one for one in status.models[0].conditions}
 
 
-def said(world: ControllerWorld) -> dict[str, tuple[bool, str]]:
+def conditions_of(world: ControllerWorld) -> dict[str, tuple[bool, str]]:
     return {name: (one.status, one.reason) for name, one in seen(world).items()}
 
 
 def test_both_conditions_are_true_for_a_model_that_reports_and_is_planned() -> None:
     world = booted()
     world.run(30)
-    assert said(world) == {
+    assert conditions_of(world) == {
         "MetricsAvailable": (True, "MetricsFound"),
         "OptimizationReady": (True, "OptimizationSucceeded"),
     }
@@ -60,13 +60,13 @@ def test_metrics_are_missing_before_the_first_report_and_stale_after_the_last() 
         "0 of 2 ready workers of pool decode report, and none has ever reported: check that they run" in missing.message
     )
     world.run(10)
-    assert said(world)["MetricsAvailable"] == (True, "MetricsFound")
+    assert conditions_of(world)["MetricsAvailable"] == (True, "MetricsFound")
     fell_silent_at = world.now
     world.run(20, only={"p1", "p2"})
     stale = seen(world)["MetricsAvailable"]
     assert (stale.status, stale.reason) == (False, "MetricsStale")
     assert fell_silent_at < stale.since_ms <= fell_silent_at + 10_000
-    assert said(world)["OptimizationReady"] == (False, "MetricsUnavailable")
+    assert conditions_of(world)["OptimizationReady"] == (False, "MetricsUnavailable")
 
 
 def test_a_new_reason_with_the_same_status_keeps_the_transition_time() -> None:
@@ -87,13 +87,13 @@ def test_a_paused_model_is_skipped_even_without_a_change() -> None:
     assert (found.status, found.reason, found.since_ms) == (False, "SkippedProcessing", world.now)
     assert found.message == "the model is paused: resume it with `loadline resume MODEL`"
     world.handle(PausesRead({}))
-    assert said(world)["OptimizationReady"] == (True, "OptimizationSucceeded")
+    assert conditions_of(world)["OptimizationReady"] == (True, "OptimizationSucceeded")
 
 
 def test_a_standby_reports_skipped_processing() -> None:
     world = ControllerWorld()
     world.controller.handle([RegistryRead([])], world.now)
-    assert said(world)["OptimizationReady"] == (False, "SkippedProcessing")
+    assert conditions_of(world)["OptimizationReady"] == (False, "SkippedProcessing")
 
 
 def test_an_exception_of_the_planner_is_reported_as_failed_optimization(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,7 +111,7 @@ def test_an_exception_of_the_planner_is_reported_as_failed_optimization(monkeypa
 
 
 @pytest.mark.parametrize(
-    ("rail", "code", "status", "reason"),
+    ("limited", "code", "status", "reason"),
     [
         (False, ReasonCode.PROFILE_UNUSABLE, False, "InvalidConfiguration"),
         (False, ReasonCode.TRAFFIC_UNKNOWN, False, "MetricsUnavailable"),
@@ -131,7 +131,7 @@ def test_an_exception_of_the_planner_is_reported_as_failed_optimization(monkeypa
     ],
 )
 def test_the_most_severe_reason_determines_the_condition(
-    *, rail: bool, code: ReasonCode, status: bool, reason: str
+    *, limited: bool, code: ReasonCode, status: bool, reason: str
 ) -> None:
     world = booted()
     model = world.controller.state.fleet.models["m"]
@@ -140,12 +140,12 @@ def test_the_most_severe_reason_determines_the_condition(
     )
     found = Reason(code, "decode", numbers | {"wanted": 2.0})
     calm = Reason(ReasonCode.WITHIN_THRESHOLDS)
-    recommendation = Recommendation("p", {}, (calm,) if rail else (calm, found), {})
-    rails = [found] if rail else []
+    recommendation = Recommendation("p", {}, (calm,) if limited else (calm, found), {})
+    limits = [found] if limited else []
     fleet = world.settings.fleet
-    ready = conditions(model, recommendation, rails, (), world.now, fleet=fleet, by_traffic=False)[1]
+    ready = conditions(model, recommendation, limits, (), world.now, fleet=fleet, by_traffic=False)[1]
     assert (ready.name, ready.status, ready.reason) == ("OptimizationReady", status, reason)
-    skipped = [Reason(ReasonCode.STOPPING), *rails]
+    skipped = [Reason(ReasonCode.STOPPING), *limits]
     assert (
         conditions(model, recommendation, skipped, (), 0, fleet=fleet, by_traffic=False)[1].reason
         == "SkippedProcessing"

@@ -44,7 +44,7 @@ class CorrectionHarness:
         for _ in range(INTERVAL_MS // 1_000):
             self.world.now += 1_000
             self.world.sequence += 1
-            said = TrafficSample(
+            sample = TrafficSample(
                 self.world.sequence,
                 1_000,
                 self.rate,
@@ -54,7 +54,7 @@ class CorrectionHarness:
                 ttft_ms=ttft_ms,
                 itl_ms=itl_ms,
             )
-            self.world.model.traffic.ingest(TrafficReported("m", "f", 1, said), self.world.now)
+            self.world.model.traffic.ingest(TrafficReported("m", "f", 1, sample), self.world.now)
         traffic = self.world.model.traffic
         had: TrafficTotals = traffic.totals.since(self.mark)
         self.mark = traffic.totals
@@ -121,25 +121,25 @@ def test_no_factor_changes_while_a_pool_changes(change: str) -> None:
 
 
 def test_factors_are_exported_unless_they_hardly_changed() -> None:
-    harness, heir = CorrectionHarness({"d": 4}), Correction()
+    harness, successor = CorrectionHarness({"d": 4}), Correction()
     assert harness.learned.export_learned() is None
     for _ in range(3):
         harness.interval()
-    said = harness.learned.export_learned()
-    assert said is not None
-    heir.import_learned(said)
-    assert (heir.prefill, heir.decode) == (1.0, round(harness.learned.decode, 3))
+    sample = harness.learned.export_learned()
+    assert sample is not None
+    successor.import_learned(sample)
+    assert (successor.prefill, successor.decode) == (1.0, round(harness.learned.decode, 3))
     harness.learned.decode += 0.0001
-    assert harness.learned.export_learned() == said == heir.export_learned()
+    assert harness.learned.export_learned() == sample == successor.export_learned()
 
 
 @pytest.mark.parametrize(
     "data", [b"", b"\xff", b"[]", b'{"prefill":1}', b'{"prefill":1,"decode":5}', b'{"decode":NaN}']
 )
 def test_unreadable_factors_are_ignored(data: bytes) -> None:
-    heir = Correction()
-    heir.import_learned(data)
-    assert (heir.prefill, heir.decode) == (1.0, 1.0)
+    successor = Correction()
+    successor.import_learned(data)
+    assert (successor.prefill, successor.decode) == (1.0, 1.0)
 
 
 @pytest.mark.parametrize("corrects", [True, False])
@@ -147,7 +147,7 @@ def test_each_planner_exports_factors_of_its_own(*, corrects: bool) -> None:
     knobs = ThroughputKnobs(no_correction=not corrects)
     factors = b'{"prefill":1.5,"decode":0.5}'
     of_two = msgspec.json.encode({"throughput": factors})
-    for planner, said in ((ThroughputPlanner(knobs), factors), (SlaPlanner(SlaKnobs(throughput=knobs)), of_two)):
+    for planner, sample in ((ThroughputPlanner(knobs), factors), (SlaPlanner(SlaKnobs(throughput=knobs)), of_two)):
         assert planner.export_learned() is None
-        planner.import_learned(said)
-        assert planner.export_learned() == (said if corrects else None)
+        planner.import_learned(sample)
+        assert planner.export_learned() == (sample if corrects else None)

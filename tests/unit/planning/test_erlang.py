@@ -44,10 +44,10 @@ def test_at_full_utilisation_no_count_avoids_the_residual_service_time() -> None
 
 
 def test_the_wait_is_the_residual_service_time_plus_the_queue() -> None:
-    luck, workers, busy, wait_ms = Random(1), 3, 2.5, 130.0
+    rng, workers, busy, wait_ms = Random(1), 3, 2.5, 130.0
     waiting, queue_ms = share_waiting(workers, busy), 50.0 / (workers - busy)
     drawn = [
-        luck.random() * 100.0 + (luck.expovariate(1.0 / queue_ms) if luck.random() < waiting else 0.0)
+        rng.random() * 100.0 + (rng.expovariate(1.0 / queue_ms) if rng.random() < waiting else 0.0)
         for _ in range(40_000)
     ]
     late = sum(one > wait_ms for one in drawn) / len(drawn)

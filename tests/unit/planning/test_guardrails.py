@@ -23,14 +23,14 @@ def test_pools_left_out_keep_their_target() -> None:
     assert GuardrailHarness(A, B).outcome() == ({"a": 4, "b": 4}, [])
 
 
-@pytest.mark.parametrize(("wanted", "allowed", "rails"), [(6, 6, []), (7, 6, ["a:step_up"])])
-def test_growth_is_limited_to_the_maximum_step(wanted: int, allowed: int, rails: list[str]) -> None:
-    assert GuardrailHarness(A, step_up_max=2).outcome(a=wanted) == ({"a": allowed}, rails)
+@pytest.mark.parametrize(("wanted", "allowed", "applied"), [(6, 6, []), (7, 6, ["a:step_up"])])
+def test_growth_is_limited_to_the_maximum_step(wanted: int, allowed: int, applied: list[str]) -> None:
+    assert GuardrailHarness(A, step_up_max=2).outcome(a=wanted) == ({"a": allowed}, applied)
 
 
-@pytest.mark.parametrize(("wanted", "allowed", "rails"), [(2, 2, []), (1, 2, ["a:step_down"])])
-def test_shrink_is_limited_to_the_maximum_step(wanted: int, allowed: int, rails: list[str]) -> None:
-    assert GuardrailHarness(A, step_down_max=2).outcome(a=wanted) == ({"a": allowed}, rails)
+@pytest.mark.parametrize(("wanted", "allowed", "applied"), [(2, 2, []), (1, 2, ["a:step_down"])])
+def test_shrink_is_limited_to_the_maximum_step(wanted: int, allowed: int, applied: list[str]) -> None:
+    assert GuardrailHarness(A, step_down_max=2).outcome(a=wanted) == ({"a": allowed}, applied)
 
 
 def test_a_step_down_is_measured_from_existing_workers() -> None:
@@ -49,11 +49,11 @@ def test_targets_stay_within_replica_bounds(bound: PoolKnobs) -> None:
     assert harness.outcome(a=high + 1) == ({"a": high}, ["a:replicas_max"])
 
 
-@pytest.mark.parametrize(("fresh", "allowed", "rails"), [(4, 3, []), (3, 4, ["a:no_data_no_shrink"])])
-def test_without_data_no_pool_shrinks(fresh: int, allowed: int, rails: list[str]) -> None:
+@pytest.mark.parametrize(("fresh", "allowed", "applied"), [(4, 3, []), (3, 4, ["a:no_data_no_shrink"])])
+def test_without_data_no_pool_shrinks(fresh: int, allowed: int, applied: list[str]) -> None:
     harness = GuardrailHarness(A, quorate=False)
     harness.report("a", silent=4 - fresh)
-    assert harness.outcome(a=3) == ({"a": allowed}, rails)
+    assert harness.outcome(a=3) == ({"a": allowed}, applied)
 
 
 def test_without_data_pools_may_grow() -> None:
@@ -154,9 +154,9 @@ def test_bounds_override_all_other_guardrails(
     pool = PoolKnobs("a", "decode", replicas_min=6 if strongest == "replicas_min" else 1)
     harness = GuardrailHarness(pool, quorate=True, **knobs).budget(most)
     harness.pool("a").scaled_up_at_ms = harness.acting_since_ms = START
-    targets, rails = harness.outcome(a=wanted)
+    targets, applied = harness.outcome(a=wanted)
     assert targets == {"a": target}
-    assert rails[0] == f"a:{strongest}"
+    assert applied[0] == f"a:{strongest}"
 
 
 @pytest.mark.parametrize("most", [None, 2])
@@ -203,7 +203,7 @@ def tracks(draw: st.DrawFn) -> GuardrailHarness:
     spans = st.sampled_from([0, 10_000, MINUTE_MS])
     harness = GuardrailHarness(
         *pools,
-        standing=0,
+        current=0,
         step_up_max=draw(st.integers(1, 4)),
         step_down_max=draw(st.integers(1, 4)),
         stabilisation_ms=draw(spans),
@@ -239,7 +239,7 @@ def test_any_proposal_respects_bounds_and_budget_and_shrinks_with_data_only(
     harness: GuardrailHarness, before: dict[str, int], proposed: dict[str, int]
 ) -> None:
     harness.apply(**before)
-    standing = {pool.name: pool.effective_target(harness.now) for pool in harness.model.pools.values()}
+    current = {pool.name: pool.effective_target(harness.now) for pool in harness.model.pools.values()}
     draft = harness.apply(**proposed)
     limits, bit = harness.guard.hard, {(r.pool, r.code) for r in draft.limits}
     assert set(draft.targets) == set(harness.model.pools)
@@ -247,17 +247,17 @@ def test_any_proposal_respects_bounds_and_budget_and_shrinks_with_data_only(
         name, target = pool.name, draft.targets[pool.name]
         assert pool.knobs.replicas_min <= target <= pool.knobs.replicas_max
         forced = {(name, ReasonCode.GPU_BUDGET_RECONCILE), (name, ReasonCode.REPLICAS_MAX)} & bit
-        if target < standing[name] and not forced:
+        if target < current[name] and not forced:
             assert pool.has_quorum(0.8)
-            assert target >= min(standing[name], pool.scaling_base(harness.now)) - harness.guard.knobs.step_down_max
+            assert target >= min(current[name], pool.scaling_base(harness.now)) - harness.guard.knobs.step_down_max
         if not {(name, ReasonCode.GPU_BUDGET_RECONCILE), (name, ReasonCode.REPLICAS_MIN)} & bit:
-            assert target <= max(standing[name], pool.knobs.replicas_min) + harness.guard.knobs.step_up_max
+            assert target <= max(current[name], pool.knobs.replicas_min) + harness.guard.knobs.step_up_max
     total = gpus(harness, draft.targets)
     if limits.gpu_budget_max is not None:
         assert total <= limits.gpu_budget_max
-        least = {p.name: max(standing[p.name], p.knobs.replicas_min) for p in harness.model.pools.values()}
+        least = {p.name: max(current[p.name], p.knobs.replicas_min) for p in harness.model.pools.values()}
         leaving = sum(
-            (pool.draining_workers() + max(0, standing[pool.name] - draft.targets[pool.name]))
+            (pool.draining_workers() + max(0, current[pool.name] - draft.targets[pool.name]))
             * pool.knobs.gpus_per_worker
             for pool in harness.model.pools.values()
         )
@@ -278,13 +278,13 @@ def test_guardrails_are_idempotent(harness: GuardrailHarness, proposed: dict[str
 
 @given(tracks(), proposals)
 def test_every_change_of_a_proposal_has_a_reason(harness: GuardrailHarness, proposed: dict[str, int]) -> None:
-    standing = {pool.name: pool.effective_target(harness.now) for pool in harness.refresh().pools.values()}
+    current = {pool.name: pool.effective_target(harness.now) for pool in harness.refresh().pools.values()}
     draft = harness.apply(**proposed)
     for name, target in draft.targets.items():
-        said = [reason for reason in draft.limits if reason.pool == name]
-        assert bool(said) or target == proposed.get(name, standing[name])
-        assert not said or said[0].numbers["allowed"] == target, "the strongest reason comes first"
-        assert all(reason.sentence() for reason in said)
+        pool_reasons = [reason for reason in draft.limits if reason.pool == name]
+        assert bool(pool_reasons) or target == proposed.get(name, current[name])
+        assert not pool_reasons or pool_reasons[0].numbers["allowed"] == target, "the strongest reason comes first"
+        assert all(reason.sentence() for reason in pool_reasons)
 
 
 # -- temporary bounds -----------------------------------------------------------------------------------------------
@@ -322,7 +322,7 @@ def test_an_idle_model_keeps_its_workers_without_data_and_its_minimum() -> None:
 
 
 def test_a_temporary_minimum_applies_without_step_or_cooldown() -> None:
-    harness = GuardrailHarness(EMPTY, standing=0, step_up_max=1, cooldown_up_ms=MINUTE_MS)
+    harness = GuardrailHarness(EMPTY, current=0, step_up_max=1, cooldown_up_ms=MINUTE_MS)
     harness.pool("a").scaled_down_at_ms = START
     assert kept(harness, FLOOR) == ({"a": 4}, ["a:schedule_floor"])
     assert kept(harness, FLOOR, a=5)[0] == {"a": 4}
@@ -330,9 +330,9 @@ def test_a_temporary_minimum_applies_without_step_or_cooldown() -> None:
 
 def test_maximum_replicas_override_a_temporary_minimum() -> None:
     least = PoolKnobs("a", "decode", replicas_max=3)
-    assert kept(GuardrailHarness(least, standing=1), FLOOR) == ({"a": 3}, ["a:replicas_max", "a:schedule_floor"])
+    assert kept(GuardrailHarness(least, current=1), FLOOR) == ({"a": 3}, ["a:replicas_max", "a:schedule_floor"])
 
 
 def test_a_bound_without_effect_gives_no_reason() -> None:
     assert kept(GuardrailHarness(A), FLOOR, a=4) == ({"a": 4}, [])
-    assert kept(GuardrailHarness(EMPTY, standing=0), IDLE) == ({"a": 0}, [])
+    assert kept(GuardrailHarness(EMPTY, current=0), IDLE) == ({"a": 0}, [])

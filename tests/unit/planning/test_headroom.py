@@ -43,7 +43,7 @@ def test_quotients_are_rounded_as_if_exact() -> None:
 
 
 @pytest.mark.parametrize(
-    ("crew", "falling", "count"),
+    ("pool", "falling", "count"),
     [
         (PoolCapacity(CHEAP, ready=4), 14.0, 2),
         (PoolCapacity(CHEAP, ready=3), 14.0, 3),  # one worker is pending and has no load yet
@@ -51,8 +51,8 @@ def test_quotients_are_rounded_as_if_exact() -> None:
         (PoolCapacity(CHEAP, ready=4, silent=True), 0.0, 4),
     ],
 )
-def test_only_ready_workers_with_data_are_removed(crew: PoolCapacity, falling: float, count: int) -> None:
-    assert resize([crew], 0.0, falling, 0.85, 0.7).counts == {"cheap": count}
+def test_only_ready_workers_with_data_are_removed(pool: PoolCapacity, falling: float, count: int) -> None:
+    assert resize([pool], 0.0, falling, 0.85, 0.7).counts == {"cheap": count}
 
 
 def test_pools_with_overdue_workers_are_excluded_unless_there_is_no_other() -> None:

@@ -41,7 +41,7 @@ class HeldAndPlannedModels:
         self.stepper = Stepper(settings(load(path, {})))
         self.counts: dict[str, list[int]] = {"held": [], "planned": []}
         self.roles = {"held": role, "planned": "aggregated"}
-        self.said: dict[ReasonCode, str] = {}
+        self.hold_sentences: dict[ReasonCode, str] = {}
         """Explanation of the last hold of ``held``."""
         self._second = 0
         self._gone: list[StepItem] = []
@@ -67,7 +67,7 @@ class HeldAndPlannedModels:
                 self.counts[decision.model].append(decision.targets[0].replicas)
             for hold in answer.holds:
                 if hold.model == "held":
-                    self.said = {reason.code: reason.sentence for reason in hold.reasons}
+                    self.hold_sentences = {reason.code: reason.sentence for reason in hold.reasons}
 
     def _workers(self) -> list[StepItem]:
         return [
@@ -135,7 +135,7 @@ def test_an_impossible_profile_is_the_reason_of_a_hold(
     two.run(200, busy)
     assert two.counts["held"] == []
     assert max(two.counts["planned"]) > 2
-    assert all(word in two.said[ReasonCode.PROFILE_UNUSABLE] for word in words), two.said
+    assert all(word in two.hold_sentences[ReasonCode.PROFILE_UNUSABLE] for word in words), two.hold_sentences
 
 
 @PLANNERS
@@ -162,7 +162,7 @@ def test_a_missing_or_unreadable_profile_is_the_reason_of_a_hold(
     two.run(200, busy)
     assert two.counts["held"] == []
     assert max(two.counts["planned"]) > 2
-    assert all(word in two.said[ReasonCode.PROFILE_UNUSABLE] for word in words), two.said
+    assert all(word in two.hold_sentences[ReasonCode.PROFILE_UNUSABLE] for word in words), two.hold_sentences
 
 
 @PLANNERS
@@ -181,7 +181,7 @@ def test_an_objective_below_the_best_latency_of_the_profile_is_reported(
     two.run(400, lambda _second: ARRIVALS | {"arrivals": 100})
     assert two.counts["held"] == []
     assert max(two.counts["planned"]) > 2
-    assert "raise the objective or use faster engines" in two.said[ReasonCode.SLA_INFEASIBLE]
+    assert "raise the objective or use faster engines" in two.hold_sentences[ReasonCode.SLA_INFEASIBLE]
 
 
 @PLANNERS
@@ -191,23 +191,23 @@ def test_without_any_traffic_report_pools_are_held(tmp_path: Path, planner: str)
     two.run(800, silent)
     assert two.counts["held"] == []
     assert max(two.counts["planned"]) > 2
-    assert "have a frontend report" in two.said[ReasonCode.TRAFFIC_UNKNOWN]
+    assert "have a frontend report" in two.hold_sentences[ReasonCode.TRAFFIC_UNKNOWN]
 
 
 @PLANNERS
 @pytest.mark.parametrize(
-    ("said", "words"),
+    ("traffic", "words"),
     [
         ({"arrivals": 100}, "no frontend reports their length: have it report isl_tokens"),
         ({"arrivals": 100, "isl_tokens": 500.0}, "none has completed: check that workers serve them"),
         ({"arrivals": 100, "isl_tokens": 500.0, "completed": 90}, "check whether they fail, or report osl_tokens"),
     ],
 )
-def test_the_reason_names_the_missing_traffic_figure(tmp_path: Path, planner: str, said: Sample, words: str) -> None:
+def test_the_reason_names_the_missing_traffic_figure(tmp_path: Path, planner: str, traffic: Sample, words: str) -> None:
     two = HeldAndPlannedModels(tmp_path, planner)
-    two.run(400, lambda _second: said)
+    two.run(400, lambda _second: traffic)
     assert two.counts["held"] == []
-    assert words in two.said[ReasonCode.TRAFFIC_UNKNOWN]
+    assert words in two.hold_sentences[ReasonCode.TRAFFIC_UNKNOWN]
 
 
 @PLANNERS
@@ -216,10 +216,10 @@ def test_a_kv_cache_below_one_request_is_reported(tmp_path: Path, planner: str, 
     two = HeldAndPlannedModels(tmp_path, planner, keys=LINEAR.replace("1e6", "1"), role=role)
     two.run(200, busy)
     assert two.counts["held"] == []
-    assert ReasonCode.SLA_INFEASIBLE not in two.said
+    assert ReasonCode.SLA_INFEASIBLE not in two.hold_sentences
     assert (
         "holds 1100 tokens on average, more than the KV cache of a worker (1 tokens)"
-        in (two.said[ReasonCode.KV_CACHE_TOO_SMALL])
+        in (two.hold_sentences[ReasonCode.KV_CACHE_TOO_SMALL])
     )
 
 
@@ -229,7 +229,7 @@ def test_failing_requests_alone_size_no_pool(tmp_path: Path, planner: str) -> No
     two = HeldAndPlannedModels(tmp_path, planner)
     two.run(300, lambda _second: failing)
     assert two.counts["held"] == []
-    assert ReasonCode.TRAFFIC_UNKNOWN in two.said
+    assert ReasonCode.TRAFFIC_UNKNOWN in two.hold_sentences
     two.run(400, lambda _second: ARRIVALS | {"arrivals": 100})
     before = two.counts["held"][-1]
     two.run(1_500, lambda _second: ARRIVALS | {"arrivals": 100, "completed": 100, "osl_tokens": 0.0})
@@ -251,6 +251,6 @@ def test_a_gap_in_reports_is_not_idle_time(tmp_path: Path, planner: str) -> None
     before = list(two.counts["held"])
     two.run(600, silent)
     assert two.counts["held"] == before, "three unknown intervals remove no worker"
-    assert ReasonCode.TRAFFIC_UNKNOWN in two.said
+    assert ReasonCode.TRAFFIC_UNKNOWN in two.hold_sentences
     two.run(400, lambda _second: ARRIVALS | {"arrivals": 160})
     assert len(two.counts["held"]) > len(before), "and planning continues"

@@ -23,10 +23,10 @@ ASIDE = GuardrailKnobs(
 class HpaHarness(FleetHarness):
     """Pool whose workers report the values of a test; None: the worker is silent."""
 
-    def __init__(self, workers: int, role: Role = "decode", standing: int | None = None, **knobs: float) -> None:
+    def __init__(self, workers: int, role: Role = "decode", current: int | None = None, **knobs: float) -> None:
         super().__init__([PoolKnobs("p", role, replicas_max=1_000)], workers)
         self.planner = HpaPlanner(HpaKnobs(**knobs))  # type: ignore[arg-type]
-        self.pool("p").reset_desired(workers if standing is None else standing, self.now)
+        self.pool("p").reset_desired(workers if current is None else current, self.now)
 
     def report_values(self, values: Sequence[float | None], *, queue: bool = False) -> None:
         """Report KV usage or waiting requests of each ready worker, without the other metric."""
@@ -95,7 +95,7 @@ KV_CASES: dict[str, tuple[list[float | None], int, float, int]] = {
 @pytest.mark.parametrize("case", KV_CASES)
 def test_kv_usage_proposes_counts_by_its_ratio_to_the_target(case: str) -> None:
     values, starting, target, count = KV_CASES[case]
-    harness = HpaHarness(len(values), standing=len(values) + starting, kv_usage_target=target, down_stabilisation_ms=0)
+    harness = HpaHarness(len(values), current=len(values) + starting, kv_usage_target=target, down_stabilisation_ms=0)
     assert harness.sync(values) == count
 
 
@@ -116,13 +116,13 @@ def test_waiting_requests_propose_counts_by_their_ratio_to_the_target(case: str,
 
 
 def test_starting_workers_count_as_pending() -> None:
-    harness = HpaHarness(1, standing=3, kv_usage_target=0.3, down_stabilisation_ms=0)
+    harness = HpaHarness(1, current=3, kv_usage_target=0.3, down_stabilisation_ms=0)
     harness.add_workers("p", 2, "starting")
     assert harness.sync([0.4]) == 3
 
 
 def test_overdue_workers_count_as_pending() -> None:
-    harness = HpaHarness(4, standing=8, down_stabilisation_ms=0)
+    harness = HpaHarness(4, current=8, down_stabilisation_ms=0)
     harness.now += harness.pool("p").knobs.start_deadline_ms
     assert harness.sync([0.9] * 4) == 8
 
@@ -299,8 +299,8 @@ def test_disabled_guardrails_change_nothing() -> None:
             harness.report_values([kv] * harness.pool("p").ready)
             proposed = harness.evaluate().targets
             draft = guard.apply(harness.model, proposed, Constraints(harness.now), harness.now)
-            standing = harness.pool("p").effective_target(harness.now)
-            assert (draft.targets, draft.limits) == ({"p": proposed.get("p", standing)}, []), part
+            current = harness.pool("p").effective_target(harness.now)
+            assert (draft.targets, draft.limits) == ({"p": proposed.get("p", current)}, []), part
             harness.apply_target(draft.targets["p"])
         counts.append(harness.pool("p").ready)
     assert max(counts) > 20

@@ -160,14 +160,14 @@ def test_counts_of_the_other_planner_become_a_demand_of_their_capacity() -> None
 
 def test_learned_parameters_of_both_planners_survive_a_restart() -> None:
     planner = HybridPlanner(HybridKnobs(saturation=SaturationKnobs(capacity="tokens")))
-    heir = HybridPlanner(planner.knobs)
+    successor = HybridPlanner(planner.knobs)
     assert planner.export_learned() is None
     sides = planner
     sides.queueing.import_learned(b'{"lines":{"a":{"decode":{"slope":0.1,"intercept_ms":9.0}}}}')
     sides.saturation.import_learned(b'{"a":{"by_bucket":{"1":[60000.0]}}}')
     data = planner.export_learned()
     assert data is not None
-    heir.import_learned(data)
-    assert heir.export_learned() == data
-    assert heir.queueing.export_learned() == sides.queueing.export_learned() is not None
-    assert heir.saturation.export_learned() == sides.saturation.export_learned() is not None
+    successor.import_learned(data)
+    assert successor.export_learned() == data
+    assert successor.queueing.export_learned() == sides.queueing.export_learned() is not None
+    assert successor.saturation.export_learned() == sides.saturation.export_learned() is not None

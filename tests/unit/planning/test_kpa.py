@@ -67,9 +67,9 @@ class KpaTicks:
         window.clear()
         for age_s in reversed(range(60)):
             window.push(now - age_s * SECOND_MS, panic if age_s < 6 else (60 * stable - 6 * panic) / 54)
-        said = self.planner._tick(pool, self.watch, now)
-        self.reasons = said.reasons
-        return pool.effective_target(now) if said.replicas is None else said.replicas
+        change = self.planner._tick(pool, self.watch, now)
+        self.reasons = change.reasons
+        return pool.effective_target(now) if change.replicas is None else change.replicas
 
 
 # -- tables of Knative: target, ready, stable, panic, count -------------------------------------------------

@@ -32,8 +32,8 @@ class LoadPlannerHarness:
         self.world.sequence += 1
         for worker, used in zip(self.pool.workers, blocks, strict=False):
             itl_ms = 10.0 + 50.0 * used / BLOCKS
-            said = WorkerSample(self.world.sequence, 0, kv_blocks_used=used, running_requests=1, itl_ms=itl_ms)
-            self.world.fleet.ingest(reported(worker, said, pool="d"), self.world.now)
+            new_sample = WorkerSample(self.world.sequence, 0, kv_blocks_used=used, running_requests=1, itl_ms=itl_ms)
+            self.world.fleet.ingest(reported(worker, new_sample, pool="d"), self.world.now)
 
     def run(self, *blocks: int, seconds: int = 30) -> Recommendation:
         for _ in range(seconds):
@@ -53,9 +53,9 @@ def codes(recommendation: Recommendation) -> list[ReasonCode]:
 
 @pytest.fixture
 def harness() -> LoadPlannerHarness:
-    made = LoadPlannerHarness()
-    made.learn()
-    return made
+    harness_of = LoadPlannerHarness()
+    harness_of.learn()
+    return harness_of
 
 
 def test_without_a_fit_the_pool_is_held() -> None:
@@ -129,8 +129,8 @@ def test_without_a_rising_latency_observed_loads_are_accepted() -> None:
         harness.world.now += 1_000
         harness.world.sequence += 1
         for worker in harness.pool.workers:
-            said = WorkerSample(harness.world.sequence, 0, kv_blocks_used=400, running_requests=1, itl_ms=20.0)
-            harness.world.fleet.ingest(reported(worker, said, pool="d"), harness.world.now)
+            new_sample = WorkerSample(harness.world.sequence, 0, kv_blocks_used=400, running_requests=1, itl_ms=20.0)
+            harness.world.fleet.ingest(reported(worker, new_sample, pool="d"), harness.world.now)
         recommendation = harness.planner.plan(harness.world.refresh(), harness.world.now)
     assert recommendation.targets == {}, "400 blocks need no growth, and 600 were not observed"
 
@@ -142,7 +142,7 @@ def test_a_full_cache_is_an_overload_at_any_itl() -> None:
         harness.world.sequence += 1
         for number, worker in enumerate(harness.pool.workers):
             used = 950 + (second + number) % 5
-            said = WorkerSample(
+            new_sample = WorkerSample(
                 harness.world.sequence,
                 0,
                 kv_blocks_used=used,
@@ -150,7 +150,7 @@ def test_a_full_cache_is_an_overload_at_any_itl() -> None:
                 running_requests=1,
                 itl_ms=used / 100,
             )
-            harness.world.fleet.ingest(reported(worker, said, pool="d"), harness.world.now)
+            harness.world.fleet.ingest(reported(worker, new_sample, pool="d"), harness.world.now)
         recommendation = harness.planner.plan(harness.world.refresh(), harness.world.now)
     assert recommendation.targets == {"d": 4}
 
@@ -168,10 +168,10 @@ def run_traffic(harness: LoadPlannerHarness, requests_per_s: int, *blocks: int, 
         )
         harness.world.model.traffic.ingest(TrafficReported("m", "f", 1, sample), harness.world.now + 1_000)
         recommendation = harness.run(*blocks, seconds=1)
-        asked = harness.planner.forecast_request()
-        if asked is not None:
+        forecast_queries = harness.planner.forecast_request()
+        if forecast_queries is not None:
             harness.planner.ingest_forecast(
-                ForecastFitted("m", asked.request, [forecast(one) for one in asked.queries])
+                ForecastFitted("m", forecast_queries.request, [forecast(one) for one in forecast_queries.queries])
             )
     return recommendation
 

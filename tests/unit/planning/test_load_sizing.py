@@ -34,10 +34,10 @@ class PrefillHarness:
                 tokens = self.queue + (prompt if second % 10 < busy else 0)
                 # The TTFT is reported occasionally, after other prompts.
                 ttft_ms = 0.1 * (tokens + 1_000) + (second % 7) / 100
-                said = WorkerSample(
+                sample = WorkerSample(
                     self.world.sequence, 0, active_prefill_tokens=tokens, ttft_ms=ttft_ms, isl_tokens=1_000.0
                 )
-                self.world.fleet.ingest(reported(worker, said, pool="p"), self.world.now)
+                self.world.fleet.ingest(reported(worker, sample, pool="p"), self.world.now)
             recommendation = self.planner.plan(self.world.refresh(), self.world.now)
         return recommendation
 
@@ -92,10 +92,10 @@ def test_latencies_of_new_workers_are_excluded() -> None:
         *old, new = harness.pool.workers
         for number, worker in enumerate(old):
             used = 400 + 10 * number
-            said = WorkerSample(
+            sample = WorkerSample(
                 harness.world.sequence, 0, kv_blocks_used=used, running_requests=1, itl_ms=10 + used / 20
             )
-            harness.world.fleet.ingest(reported(worker, said, pool="d"), harness.world.now)
+            harness.world.fleet.ingest(reported(worker, sample, pool="d"), harness.world.now)
         slow = WorkerSample(harness.world.sequence, 0, kv_blocks_used=50, running_requests=1, itl_ms=400.0)
         harness.world.fleet.ingest(reported(new, slow, pool="d"), harness.world.now)
         harness.planner.plan(harness.world.refresh(), harness.world.now)
@@ -114,7 +114,7 @@ def test_either_load_grows_an_aggregated_pool_and_only_both_shrink_it() -> None:
             world.sequence += 1
             for number, worker in enumerate(world.pool("a").workers):
                 tokens = prompt_tokens + 10 * ((second + number) % 10) if prompt_tokens else 0
-                said = WorkerSample(
+                sample = WorkerSample(
                     world.sequence,
                     0,
                     active_prefill_tokens=tokens,
@@ -124,7 +124,7 @@ def test_either_load_grows_an_aggregated_pool_and_only_both_shrink_it() -> None:
                     running_requests=1,
                     itl_ms=10.0 + (blocks + number) / 20,
                 )
-                world.fleet.ingest(reported(worker, said, pool="a"), world.now)
+                world.fleet.ingest(reported(worker, sample, pool="a"), world.now)
             recommendation = planner.plan(world.refresh(), world.now)
         return recommendation
 

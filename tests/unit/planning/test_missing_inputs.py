@@ -17,61 +17,61 @@ def controller(planner: str, engine: EngineProfile | None = None) -> Controller:
     return Controller(Settings("a", "all", (model,), profiles={"m": {"decode": engine}} if engine else {}))
 
 
-def said(made: Controller, now: int = START) -> list[str]:
-    (model,) = made.settings.models
-    return missing(made.state.fleet.models["m"], model, now)
+def missing_texts(agent: Controller, now: int = START) -> list[str]:
+    (model,) = agent.settings.models
+    return missing(agent.state.fleet.models["m"], model, now)
 
 
 def test_missing_workers_traffic_and_profiles_are_listed() -> None:
-    made = controller("sla")
-    assert [text.split(":")[1] for text in said(made)] == [
+    agent = controller("sla")
+    assert [text.split(":")[1] for text in missing_texts(agent)] == [
         " no worker of pool decode is ready",
         " no frontend reports traffic",
         " decode",
     ]
-    made = controller("sla", LINEAR)
-    made.handle([WorkerRegistered(registered("w"))], START)
-    assert said(made) == ["m: no frontend reports traffic"]
-    made.handle([TrafficReported("m", "f", 1, TrafficSample(1, 1_000, 0))], START)
-    assert said(made) == []
-    found = status(made.settings, made.state, "0", START, START + 6_000)
+    agent = controller("sla", LINEAR)
+    agent.handle([WorkerRegistered(registered("w"))], START)
+    assert missing_texts(agent) == ["m: no frontend reports traffic"]
+    agent.handle([TrafficReported("m", "f", 1, TrafficSample(1, 1_000, 0))], START)
+    assert missing_texts(agent) == []
+    found = status(agent.settings, agent.state, "0", START, START + 6_000)
     assert found.models[0].missing == ("m: no frontend reports traffic",)
 
 
 def test_an_unusable_profile_is_listed_with_its_remedy() -> None:
-    made = controller("throughput", EngineProfile(problem="d.npz: not one. Profile again."))
-    assert "d.npz: not one. Profile again." in said(made)[-1]
+    agent = controller("throughput", EngineProfile(problem="d.npz: not one. Profile again."))
+    assert "d.npz: not one. Profile again." in missing_texts(agent)[-1]
 
 
 def test_a_planner_without_profiles_misses_none() -> None:
-    made = controller("threshold")
-    made.handle([WorkerRegistered(registered("w"))], START)
-    assert said(made) == []
+    agent = controller("threshold")
+    agent.handle([WorkerRegistered(registered("w"))], START)
+    assert missing_texts(agent) == []
 
 
 def test_profiles_are_in_the_settings_and_not_in_a_snapshot() -> None:
-    made, twin = controller("sla", LINEAR), controller("sla", LINEAR)
-    assert b"gamma" not in made.snapshot()
-    twin.restore(made.snapshot())
-    assert twin.state.fleet.models["m"].pools["decode"].engine == LINEAR
+    agent, other = controller("sla", LINEAR), controller("sla", LINEAR)
+    assert b"gamma" not in agent.snapshot()
+    other.restore(agent.snapshot())
+    assert other.state.fleet.models["m"].pools["decode"].engine == LINEAR
 
 
 def test_a_pool_with_target_zero_misses_no_worker() -> None:
     pools = tuple(PoolKnobs(name, "decode", replicas_min=0) for name in ("big", "small"))
-    made = Controller(Settings("a", "all", (ModelKnobs("m", pools),)))
-    assert said(made) == ["m: no worker of pool big is ready", "m: no worker of pool small is ready"], (
+    agent = Controller(Settings("a", "all", (ModelKnobs("m", pools),)))
+    assert missing_texts(agent) == ["m: no worker of pool big is ready", "m: no worker of pool small is ready"], (
         "no worker serves"
     )
     for name, count in (("big", 1), ("small", 0)):
-        made.state.fleet.models["m"].pools[name].reset_desired(count, START)
-    assert said(made) == ["m: no worker of pool big is ready"]
+        agent.state.fleet.models["m"].pools[name].reset_desired(count, START)
+    assert missing_texts(agent) == ["m: no worker of pool big is ready"]
 
 
 def test_a_model_at_zero_misses_no_worker_but_needs_frontends() -> None:
     model = ModelKnobs("m", (PoolKnobs("decode", "decode", replicas_min=0),), scale_to_zero_after_ms=60_000)
-    made = Controller(Settings("a", "all", (model,)))
-    assert said(made) == ["m: no frontend reports traffic"]
-    made.handle([TrafficReported("m", "f", 1, TrafficSample(1, 1_000, 0))], START)
-    assert said(made) == []
-    made.state.fleet.models["m"].pools["decode"].reset_desired(1, START)
-    assert said(made) == ["m: no worker of pool decode is ready"]
+    agent = Controller(Settings("a", "all", (model,)))
+    assert missing_texts(agent) == ["m: no frontend reports traffic"]
+    agent.handle([TrafficReported("m", "f", 1, TrafficSample(1, 1_000, 0))], START)
+    assert missing_texts(agent) == []
+    agent.state.fleet.models["m"].pools["decode"].reset_desired(1, START)
+    assert missing_texts(agent) == ["m: no worker of pool decode is ready"]

@@ -34,7 +34,7 @@ class OnlineFitHarness:
         if engine is not None:
             self.pool.engine = engine
         self.planner = QueueingPlanner(knobs or QueueingKnobs())
-        self.luck = random.Random(3)
+        self.rng = random.Random(3)
         self.prompts: tuple[int, ...] = (0, 0, 500, 1_500, 6_000)
         """Tokens of their prefill passes, each equally likely."""
         self.sequence = 0
@@ -52,14 +52,14 @@ class OnlineFitHarness:
         return recommendation
 
     def _sample(self, slower: float) -> WorkerSample:
-        batch, tokens = self.luck.randint(1, 200), self.luck.choice(self.prompts)
+        batch, tokens = self.rng.randint(1, 200), self.rng.choice(self.prompts)
         took_ms = TRUE.gamma + TRUE.delta * tokens if tokens else TRUE.alpha + TRUE.beta * batch
         return WorkerSample(
             self.sequence,
             0,
             decode_batch_requests=batch,
             active_prefill_tokens=tokens,
-            iteration_ms=took_ms * slower * self.luck.uniform(0.98, 1.02),
+            iteration_ms=took_ms * slower * self.rng.uniform(0.98, 1.02),
         )
 
 
@@ -114,10 +114,10 @@ def test_a_fit_is_used_by_the_next_agent_at_once(profiled_rate: float) -> None:
     assert data is not None
     harness.run_traffic(60)
     assert harness.planner.export_learned() == data, "unchanged parameters are not written again"
-    heir = OnlineFitHarness()
-    heir.planner.import_learned(data)
-    assert heir.planner.export_learned() == data
-    assert serves(heir.run_traffic(12)) == pytest.approx(profiled_rate, rel=0.1)
+    successor = OnlineFitHarness()
+    successor.planner.import_learned(data)
+    assert successor.planner.export_learned() == data
+    assert serves(successor.run_traffic(12)) == pytest.approx(profiled_rate, rel=0.1)
 
 
 def test_a_fit_of_another_engine_is_ignored() -> None:
@@ -125,11 +125,11 @@ def test_a_fit_of_another_engine_is_ignored() -> None:
     harness.run_traffic(120)
     data = harness.planner.export_learned()
     assert data is not None
-    heir = OnlineFitHarness()
-    heir.pool.knobs = replace(POOL, gpus_per_worker=2)
-    heir.planner.import_learned(data)
-    assert heir.run_traffic(2).targets == {}
-    assert heir.planner.sizer.engines.lines == {}
+    successor = OnlineFitHarness()
+    successor.pool.knobs = replace(POOL, gpus_per_worker=2)
+    successor.planner.import_learned(data)
+    assert successor.run_traffic(2).targets == {}
+    assert successor.planner.sizer.engines.lines == {}
 
 
 @pytest.mark.parametrize("change", [{"accelerator": "l4"}, {"gpus_per_worker": 2}])
@@ -176,8 +176,8 @@ def test_fits_are_part_of_the_state() -> None:
     harness = OnlineFitHarness()
     harness.run_traffic(70)
     encoded = msgspec.json.encode(harness.planner)
-    twin = msgspec.json.decode(encoded, type=QueueingPlanner)
-    assert msgspec.json.encode(twin) == encoded
+    restored = msgspec.json.decode(encoded, type=QueueingPlanner)
+    assert msgspec.json.encode(restored) == encoded
 
 
 def test_a_small_cache_is_reported_after_its_samples_expired() -> None:

@@ -26,7 +26,7 @@ class RecordingPlanner(Planner):
     """Planner that records its evaluations and forecasts."""
 
     asked_of: ClassVar[list[str]] = []
-    told: list[int] = field(default_factory=list)
+    answered: list[int] = field(default_factory=list)
 
     def plan(self, model: Model, now: int) -> Recommendation:
         del now
@@ -37,7 +37,7 @@ class RecordingPlanner(Planner):
         return START + AWAY_MS
 
     def ingest_forecast(self, answer: ForecastFitted | ForecastFailed) -> None:
-        self.told.append(answer.request)
+        self.answered.append(answer.request)
 
 
 class PlannedModels:
@@ -97,13 +97,13 @@ def test_a_change_of_all_models_has_all_planned(models: PlannedModels) -> None:
 def test_forecasts_wait_with_their_model(models: PlannedModels) -> None:
     models.turn(*(ForecastFitted(name, 1, []) for name in NAMES))
     models.turn(ForecastFailed(LAST[0], 2))
-    twin = PlannedModels()
-    twin.controller.restore(models.controller.snapshot())
-    for one in (models, twin):
+    other = PlannedModels()
+    other.controller.restore(models.controller.snapshot())
+    for one in (models, other):
         one.now = models.now
         one.turn()
         found = one.controller._planners
-        assert [planner.told for planner in found.values() if isinstance(planner, RecordingPlanner)] == [
+        assert [planner.answered for planner in found.values() if isinstance(planner, RecordingPlanner)] == [
             *([1] for _ in FIRST + SECOND),
             [1, 2],
         ]

@@ -28,7 +28,7 @@ def broken(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     return names
 
 
-def said(harness: ControllerHarness) -> list[Reason]:
+def hold_reasons(harness: ControllerHarness) -> list[Reason]:
     return [
         reason
         for recommendation in hold_of(harness.controller.state, "m").recommendations
@@ -48,13 +48,13 @@ def test_a_failed_planner_does_not_affect_other_models_or_the_replay(broken: set
     assert alarms_of(effects) == [RaiseAlarm("planner_failed", "m", FAULT)]
     assert {e.decision.model for e in effects if isinstance(e, CommitDecision)} == {"n"}
     assert harness.controller.state.counters["planner_failures"] >= 40
-    assert said(harness) == [Reason(ReasonCode.PLANNER_FAILED, detail=FAULT)]
+    assert hold_reasons(harness) == [Reason(ReasonCode.PLANNER_FAILED, detail=FAULT)]
 
-    twin = Controller(make_settings())
-    twin.restore(harness.controller.snapshot())
+    replayed = Controller(make_settings())
+    replayed.restore(harness.controller.snapshot())
     later = harness.now + 2_000
-    assert twin.handle([], later) == harness.controller.handle([], later)
-    assert twin.snapshot() == harness.controller.snapshot()
+    assert replayed.handle([], later) == harness.controller.handle([], later)
+    assert replayed.snapshot() == harness.controller.snapshot()
 
 
 def test_a_planner_recovers_and_a_new_failure_is_reported_again(broken: set[str]) -> None:
@@ -62,4 +62,4 @@ def test_a_planner_recovers_and_a_new_failure_is_reported_again(broken: set[str]
     for fails in (True, False, True):
         broken.symmetric_difference_update("m")
         assert len(alarms_of(harness.advance(5))) == fails
-        assert (Reason(ReasonCode.PLANNER_FAILED, detail=FAULT) in said(harness)) == fails
+        assert (Reason(ReasonCode.PLANNER_FAILED, detail=FAULT) in hold_reasons(harness)) == fails

@@ -45,7 +45,7 @@ class QueueingHarness:
         self.sequence = 0
 
     def run_traffic(
-        self, requests_per_s: int, seconds: int = 1, *, apply_targets: bool = True, waiting: int = 0, **said: Any
+        self, requests_per_s: int, seconds: int = 1, *, apply_targets: bool = True, waiting: int = 0, **figures: Any
     ) -> Recommendation:
         for _ in range(seconds):
             self.world.now += 1_000
@@ -57,13 +57,13 @@ class QueueingHarness:
             traffic = TrafficSample(
                 self.sequence, 1_000, requests_per_s, requests_per_s, isl_tokens=1_000.0, osl_tokens=200.0
             )
-            event = TrafficReported("m", "f", 1, replace(traffic, **said))
+            event = TrafficReported("m", "f", 1, replace(traffic, **figures))
             self.world.model.traffic.ingest(event, self.world.now)
             recommendation = self.planner.plan(self.world.refresh(), self.world.now)
-            asked = self.planner.forecast_request()
-            if asked is not None:
-                forecasts = [forecast(question) for question in asked.queries]
-                self.planner.ingest_forecast(ForecastFitted("m", asked.request, forecasts))
+            query = self.planner.forecast_request()
+            if query is not None:
+                forecasts = [forecast(question) for question in query.queries]
+                self.planner.ingest_forecast(ForecastFitted("m", query.request, forecasts))
             for name, count in recommendation.targets.items() if apply_targets else ():
                 self.apply_counts(name, count)
         return recommendation

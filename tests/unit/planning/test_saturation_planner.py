@@ -79,8 +79,8 @@ def test_an_overdue_worker_does_not_prevent_growth() -> None:
 
 
 def test_another_pool_of_the_role_grows_if_workers_are_overdue() -> None:
-    dear = PoolKnobs("b", "aggregated", gpus_per_worker=4, replicas_max=100)
-    harness = SaturationHarness(POOL, dear)
+    expensive = PoolKnobs("b", "aggregated", gpus_per_worker=4, replicas_max=100)
+    harness = SaturationHarness(POOL, expensive)
     high = [ReportedLoad(kv=0.9)] * 2
     assert harness.run_loads(30, a=high, b=high).targets == {"a": 3}, "the cheaper pool grows"
     harness.pool("a").set_desired(3, harness.now)

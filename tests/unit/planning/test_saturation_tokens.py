@@ -37,11 +37,11 @@ class TokenHarness(SaturationHarness):
             self.now += STEP_MS
             self.sequence += 1
             blocks = None if tokens is None else round(tokens / BLOCK)
-            said = WorkerSample(
+            sample = WorkerSample(
                 self.sequence, 0, kv_blocks_used=blocks, waiting_requests=waiting, running_requests=running
             )
             for name in self.pool("a").workers:
-                self.fleet.ingest(reported(name, said, pool="a"), self.now)
+                self.fleet.ingest(reported(name, sample, pool="a"), self.now)
             traffic = TrafficSample(
                 self.sequence, 1_000, 10, 10, queued=queued, isl_tokens=self.isl, osl_tokens=self.osl
             )
@@ -72,14 +72,14 @@ def test_tokens_held_while_requests_queued_are_the_capacity() -> None:
 
 
 def test_learned_capacities_survive_a_restart() -> None:
-    harness, heir = TokenHarness(), TokenHarness()
+    harness, successor = TokenHarness(), TokenHarness()
     assert harness.planner.export_learned() is None
     harness.run(30, 60_000.0, waiting=6)
     data = harness.planner.export_learned()
     assert data is not None
-    heir.planner.import_learned(data)
-    assert heir.planner.export_learned() == data
-    assert heir.run(30, 58_000.0).targets == {"a": 5}
+    successor.planner.import_learned(data)
+    assert successor.planner.export_learned() == data
+    assert successor.run(30, 58_000.0).targets == {"a": 5}
 
 
 @pytest.mark.parametrize(

@@ -46,9 +46,9 @@ def test_a_pool_in_transition_is_held() -> None:
 
 
 def test_the_cheapest_pool_grows_and_the_most_expensive_shrinks() -> None:
-    dear = PoolKnobs("b", "aggregated", gpus_per_worker=2, replicas_max=9)
-    assert make_harness(POOL, dear).run_loads(1, a=[HIGH] * 2, b=[HIGH] * 2).targets == {"a": 3}
-    assert make_harness(POOL, dear).run_loads(1, a=[LOW] * 2, b=[LOW] * 2).targets == {"b": 1}
+    expensive = PoolKnobs("b", "aggregated", gpus_per_worker=2, replicas_max=9)
+    assert make_harness(POOL, expensive).run_loads(1, a=[HIGH] * 2, b=[HIGH] * 2).targets == {"a": 3}
+    assert make_harness(POOL, expensive).run_loads(1, a=[LOW] * 2, b=[LOW] * 2).targets == {"b": 1}
 
 
 def test_roles_are_evaluated_separately_and_silence_is_a_hold() -> None:

@@ -26,11 +26,11 @@ def test_an_idle_model_is_scaled_to_zero_in_all_pools() -> None:
     assert {bound.code for bound in world.bounds().values()} == {ReasonCode.IDLE}
 
 
-@pytest.mark.parametrize("said", [{"arrivals": 1}, {"queued": 1}, {"in_flight": 1}])
-def test_any_work_restarts_the_idle_time(said: dict[str, int]) -> None:
+@pytest.mark.parametrize("fields", [{"arrivals": 1}, {"queued": 1}, {"in_flight": 1}])
+def test_any_work_restarts_the_idle_time(fields: dict[str, int]) -> None:
     world = IdleHarness(ONE)
     world.report_traffic(SECONDS)
-    world.report_traffic(1, ("f",), **said)
+    world.report_traffic(1, ("f",), **fields)
     world.report_traffic(SECONDS - 1)
     assert world.bounds() == {}
     world.report_traffic(2)
@@ -100,10 +100,10 @@ def at_zero(*pools: PoolKnobs) -> IdleHarness:
     return world
 
 
-@pytest.mark.parametrize("said", [{"arrivals": 1}, {"queued": 1}])
-def test_the_first_request_scales_one_pool_of_each_role_from_zero(said: dict[str, int]) -> None:
+@pytest.mark.parametrize("fields", [{"arrivals": 1}, {"queued": 1}])
+def test_the_first_request_scales_one_pool_of_each_role_from_zero(fields: dict[str, int]) -> None:
     world = at_zero(PREFILL, DECODE, PoolKnobs("e", "decode", replicas_min=0))
-    world.report_traffic(1, ("f",), **said)
+    world.report_traffic(1, ("f",), **fields)
     assert world.bounded_counts() == {"p": 1, "d": 1, "e": 0}
     assert {bound.code for bound in world.bounds().values()} == {ReasonCode.FIRST_WORKER}
     assert world.bounded_counts(e=2) == {"p": 1, "d": 0, "e": 2}, "the planner recommends another pool"

@@ -28,13 +28,13 @@ class ScaleToZeroWorld(ControllerWorld):
         self.controller = Controller(self.settings)
         self.handle(BusConnectionChanged(connected=True), RegistryRead([]))
 
-    def run_reporting(self, seconds: int = 1, **said: int) -> list[dict[str, int]]:
+    def run_reporting(self, seconds: int = 1, **counts: int) -> list[dict[str, int]]:
         """Report every second from frontend and workers; return the decisions."""
         seen: list[AnyEffect] = []
-        self.running = said.get("in_flight", 0)
+        self.running = counts.get("in_flight", 0)
         for _ in range(seconds):
             self.now += 1_000
-            seen += self.handle(traffic(self.now // 1_000, "f", **said))
+            seen += self.handle(traffic(self.now // 1_000, "f", **counts))
             seen += self.report()
         return self.decisions(seen)
 
@@ -50,11 +50,11 @@ def test_a_model_scales_to_zero_in_one_step_and_from_zero_in_the_turn_of_a_reque
     assert decided[-1] == {"prefill": 0, "decode": 0}
     world.workers.clear()
     assert world.run_reporting(60) == []
-    said = format_status(status(world.settings, world.controller.state, "0", world.now, world.now))
-    assert "scaled to zero: the first request that a frontend reports starts workers" in said
+    counts = format_status(status(world.settings, world.controller.state, "0", world.now, world.now))
+    assert "scaled to zero: the first request that a frontend reports starts workers" in counts
     world.now += 1_000
-    woken = world.handle(traffic(world.now // 1_000, queued=1))
-    assert world.decisions(woken) == [{"prefill": 1, "decode": 1}]
+    emitted = world.handle(traffic(world.now // 1_000, queued=1))
+    assert world.decisions(emitted) == [{"prefill": 1, "decode": 1}]
 
 
 def test_a_model_scales_to_zero_on_time_without_a_report() -> None:

@@ -92,8 +92,8 @@ def test_the_reason_has_the_scheduled_minimum_and_its_end() -> None:
     world.register("decode", "d1")
     assert "schedule" not in format_status(status(world.settings, world.controller.state, "0", world.now, world.now))
     world.run_idle(BEFORE_S + 1)
-    said = format_status(status(world.settings, world.controller.state, "0", world.now, world.now))
-    assert "schedule: decode at least 5 until 2023-11-14T22:30:00+00:00" in said
+    text = format_status(status(world.settings, world.controller.state, "0", world.now, world.now))
+    assert "schedule: decode at least 5 until 2023-11-14T22:30:00+00:00" in text
     decided = world.controller.state.explanations[-1]
     assert "decode: 1 raised to 5: the minimum of a schedule that ends in 600000 ms" in [
         r.sentence() for r in decided.limits
@@ -105,12 +105,12 @@ def test_a_controller_restored_within_a_window_applies_it() -> None:
     world.register("prefill", "p1")
     world.register("decode", "d1")
     world.run_idle(BEFORE_S + 1)
-    twin = Controller(world.settings)
-    twin.restore(world.controller.snapshot())
-    assert twin.next_wake() == world.controller.next_wake()
+    restored = Controller(world.settings)
+    restored.restore(world.controller.snapshot())
+    assert restored.next_wake() == world.controller.next_wake()
     world.now += 700_000
-    assert twin.handle([], world.now) == world.controller.handle([], world.now)
-    assert twin.snapshot() == world.controller.snapshot()
+    assert restored.handle([], world.now) == world.controller.handle([], world.now)
+    assert restored.snapshot() == world.controller.snapshot()
 
 
 def test_a_removed_schedule_has_no_minimum() -> None:

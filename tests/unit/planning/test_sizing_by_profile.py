@@ -162,27 +162,27 @@ def test_missing_and_unusable_profiles_are_reported_with_a_remedy() -> None:
 
 
 def test_the_cheapest_pool_of_a_role_serves_first() -> None:
-    cheap, dear = replace(DECODE, name="b", replicas_max=3), replace(DECODE, name="a", gpus_per_worker=2)
-    pools = model(cheap, dear)
+    cheap, expensive = replace(DECODE, name="b", replicas_max=3), replace(DECODE, name="a", gpus_per_worker=2)
+    pools = model(cheap, expensive)
     # On two GPUs a linear worker is as fast as on one, so it costs twice as much; its minimum count serves a part.
     assert {name: size.replicas for name, size in sizes(pools, demand(250.0)).items()} == {"b": 2, "a": 1}
     assert {name: size.replicas for name, size in sizes(pools, demand(600.0)).items()} == {"b": 3, "a": 3}
 
 
 def test_minimum_replicas_serve_their_share_first() -> None:
-    cheap, dear = replace(DECODE, name="b"), replace(DECODE, name="a", gpus_per_worker=2, replicas_min=4)
+    cheap, expensive = replace(DECODE, name="b"), replace(DECODE, name="a", gpus_per_worker=2, replicas_min=4)
     for requests_per_s, counts in ((250.0, {"b": 1, "a": 4}), (730.0, {"b": 4, "a": 4}), (0.0, {"b": 1, "a": 4})):
-        found = sizes(model(cheap, dear), demand(requests_per_s))
+        found = sizes(model(cheap, expensive), demand(requests_per_s))
         assert {name: size.replicas for name, size in found.items()} == counts
 
 
-@pytest.mark.parametrize(("standing", "first"), [((7, 1), "a"), ((1, 7), "b"), ((3, 5), "b"), ((1, 1), "b")])
-def test_noise_between_equal_pools_does_not_move_the_demand(standing: tuple[int, int], first: str) -> None:
+@pytest.mark.parametrize(("current", "first"), [((7, 1), "a"), ((1, 7), "b"), ((3, 5), "b"), ((1, 1), "b")])
+def test_noise_between_equal_pools_does_not_move_the_demand(current: tuple[int, int], first: str) -> None:
     pools = model(replace(DECODE, name="a"), replace(DECODE, name="b"))
     linear = LINEAR.linear
     assert linear is not None
     pools.pools["a"].engine = EngineProfile(linear=replace(linear, beta=linear.beta * 1.05))
-    for pool, desired in zip(pools.pools.values(), standing, strict=True):
+    for pool, desired in zip(pools.pools.values(), current, strict=True):
         pool.desired = desired
     found = sizes(pools, demand(730.0))
     assert found[first].replicas > 1

@@ -38,9 +38,9 @@ def test_unfinished_requests_lengthen_outputs() -> None:
     found = harness.report_traffic(470, 20, completed=400, osl_tokens=300.0, in_flight=3_750)
     assert found.targets["d"] == 17, "more of the long requests have finished later"
     assert harness.report_traffic(470, 151, in_flight=3_750).targets["d"] == 17
-    asked = harness.planner.forecast_request()
-    assert asked is not None
-    (osl,) = asked.queries[2].series.values
+    request = harness.planner.forecast_request()
+    assert request is not None
+    (osl,) = request.queries[2].series.values
     ended = 10 * 235 + 20 * 400 + 150 * 470
     assert osl == pytest.approx((235_000 + 2_400_000 + 7_050_000) / ended * (180 * 470) / ended, rel=0.01)
 
@@ -56,9 +56,9 @@ def test_cancelled_requests_do_not_lengthen_outputs() -> None:
     harness = ThroughputHarness()
     for _ in range(181):
         harness.report_traffic(100, completed=60, in_flight=90)
-    asked = harness.planner.forecast_request()
-    assert asked is not None
-    (osl,) = asked.queries[2].series.values
+    request = harness.planner.forecast_request()
+    assert request is not None
+    (osl,) = request.queries[2].series.values
     assert osl == pytest.approx(100.0, rel=0.01), "40 % never finish, but only 90 are outstanding"
 
 

@@ -40,10 +40,10 @@ def test_each_interval_requests_a_forecast_over_start_up_time_and_interval() -> 
     harness.report_traffic(150, 179)
     assert harness.planner.forecast_request() is None
     harness.report_traffic(150, 2)
-    asked = harness.planner.forecast_request()
-    assert asked is not None
+    forecast_queries = harness.planner.forecast_request()
+    assert forecast_queries is not None
     assert harness.planner.forecast_request() is None, "one request per interval"
-    requests, isl, osl = asked.queries
+    requests, isl, osl = forecast_queries.queries
     assert requests.horizon == 2, "one minute of start-up and three until the next sizing"
     assert requests.series.values == (150 * 180,)
     assert (isl.series.values, osl.series.values) == ((500.0,), (100.0,))
@@ -157,10 +157,10 @@ def test_a_burst_of_uncached_prompts_raises_the_load_of_an_interval() -> None:
     harness.report_traffic(100, 100, kv_hit_rate=0.9)
     harness.report_traffic(100, 30, kv_hit_rate=0.6)
     harness.report_traffic(100, 51, kv_hit_rate=0.9)
-    asked = harness.planner.forecast_request()
-    assert asked is not None
+    forecast_queries = harness.planner.forecast_request()
+    assert forecast_queries is not None
     work, mean = 40.0, (150 * 10 + 30 * 40) / 180
-    assert asked.queries[0].series.values[-1] == pytest.approx(100 * 180 * work / mean, rel=0.02)
+    assert forecast_queries.queries[0].series.values[-1] == pytest.approx(100 * 180 * work / mean, rel=0.02)
 
 
 def test_no_requests_scale_down_and_no_reports_hold() -> None:
@@ -177,9 +177,9 @@ def test_an_interval_observed_for_less_than_half_is_unknown() -> None:
     harness.report_traffic(150, 60)
     harness.world.now += 121_000
     harness.plan()
-    asked = harness.planner.forecast_request()
-    assert asked is not None
-    assert asked.queries[0].series.values == (None,)
+    forecast_queries = harness.planner.forecast_request()
+    assert forecast_queries is not None
+    assert forecast_queries.queries[0].series.values == (None,)
 
 
 def test_a_silent_frontend_prevents_a_shrink() -> None:
@@ -210,9 +210,9 @@ def test_a_shrink_waits_for_a_start_up_time() -> None:
 def test_without_a_forecast_the_last_interval_counts() -> None:
     harness = ThroughputHarness(workers=2)
     harness.report_traffic(150, 181)
-    asked = harness.planner.forecast_request()
-    assert asked is not None
-    harness.planner.ingest_forecast(ForecastFailed("m", asked.request, "no fitter"))
+    forecast_queries = harness.planner.forecast_request()
+    assert forecast_queries is not None
+    harness.planner.ingest_forecast(ForecastFailed("m", forecast_queries.request, "no fitter"))
     recommendation = harness.plan()
     assert ReasonCode.FORECAST_FALLBACK in codes(recommendation)
     assert harness.planner.demand.outlook is not None
@@ -222,14 +222,14 @@ def test_without_a_forecast_the_last_interval_counts() -> None:
 def test_outdated_answers_change_nothing() -> None:
     harness = ThroughputHarness()
     harness.report_traffic(150, 181)
-    asked = harness.planner.forecast_request()
-    assert asked is not None
+    forecast_queries = harness.planner.forecast_request()
+    assert forecast_queries is not None
     before = harness.planner.demand.outlook
-    harness.planner.ingest_forecast(ForecastFitted("m", asked.request - 1, [None, None, None]))
-    harness.planner.ingest_forecast(ForecastFailed("m", asked.request + 1))
+    harness.planner.ingest_forecast(ForecastFitted("m", forecast_queries.request - 1, [None, None, None]))
+    harness.planner.ingest_forecast(ForecastFailed("m", forecast_queries.request + 1))
     harness.plan()
     assert harness.planner.demand.outlook == before
-    harness.planner.ingest_forecast(ForecastFitted("m", asked.request, []))
+    harness.planner.ingest_forecast(ForecastFitted("m", forecast_queries.request, []))
     harness.plan()
     assert harness.planner.demand.outlook is not None, "an invalid forecast is replaced by the last interval"
 

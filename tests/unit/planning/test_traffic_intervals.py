@@ -85,8 +85,8 @@ def test_requests_without_output_do_not_affect_output_lengths() -> None:
 LONG = {"isl_tokens": 1e7, "osl_tokens": 1e7}
 
 
-def ingest_second(traffic: Traffic, second: int, **said: float) -> None:
-    lengths = {"isl_tokens": 1_000.0, "osl_tokens": 200.0} | said
+def ingest_second(traffic: Traffic, second: int, **counts: float) -> None:
+    lengths = {"isl_tokens": 1_000.0, "osl_tokens": 200.0} | counts
     sample = TrafficSample(second, 1_000, 20, 20, **lengths)  # type: ignore[arg-type]
     assert traffic.ingest(TrafficReported("m", "f", 1, sample), T0 + second * 1_000) is None
 

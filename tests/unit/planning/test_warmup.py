@@ -171,12 +171,17 @@ def test_the_first_report_is_sized_with_the_forecast(tmp_path: Path) -> None:
 
 
 def test_a_replay_needs_no_trace(tmp_path: Path) -> None:
-    told = warm(tmp_path)
-    controller, lines = Controller(told), list[bytes]()
+    core_settings = warm(tmp_path)
+    controller, lines = Controller(core_settings), list[bytes]()
     lines.append(
         journal_records.encode(
             journal_records.SegmentStart(
-                journal_records.FORMAT, "0", START, continues=False, settings=told, snapshot=controller.capture()()
+                journal_records.FORMAT,
+                "0",
+                START,
+                continues=False,
+                settings=core_settings,
+                snapshot=controller.capture()(),
             )
         )
     )
@@ -194,9 +199,9 @@ def test_a_replay_needs_no_trace(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("late_h", "end"), [(0, "00:00"), (12, "00:00"), (12, "12:00"), (23, "06:30")])
 def test_a_restart_at_another_time_keeps_the_phase_of_the_season(tmp_path: Path, late_h: int, end: str) -> None:
-    told = warm(tmp_path, knobs=f'load_predictor_warmup_end = "{end}"')
+    core_settings = warm(tmp_path, knobs=f'load_predictor_warmup_end = "{end}"')
     start = START - START % DAY_MS + late_h * 3_600_000
-    (asked,) = fits(Controller(told).handle([], start))
+    (asked,) = fits(Controller(core_settings).handle([], start))
     values = asked.queries[0].series.values
     hours, minutes = map(int, end.split(":"))
     phase = (late_h - hours - minutes / 60) / 24  # the wave begins when the trace ends
@@ -255,8 +260,8 @@ def test_the_option_sets_the_trace(tmp_path: Path, capsys: pytest.CaptureFixture
     both = model("a") + model("b", "sla") + model("c", "static")
     assert check(tmp_path, model() + model("c", "static"), past) == 0
     assert check(tmp_path, both, f"a={past}", f"b={past}") == 0
-    said = f"the first forecasts use {past} as if it ended when the agent starts"
-    assert capsys.readouterr().out.count(said) == 3
+    message = f"the first forecasts use {past} as if it ended when the agent starts"
+    assert capsys.readouterr().out.count(message) == 3
     ends = "load_predictor_warmup_end = '18:15'"
     assert check(tmp_path, model(knobs=ends), past) == 0
     assert f"use {past} as if it ended at 18:15 UTC." in capsys.readouterr().out
@@ -265,14 +270,14 @@ def test_the_option_sets_the_trace(tmp_path: Path, capsys: pytest.CaptureFixture
 
 
 def test_a_trace_of_several_models_gives_a_warning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for names, told in ((("x", "y"), 1), (("x", "x"), 0), (("", "x"), 0)):
+    for names, core_settings in ((("x", "y"), 1), (("x", "x"), 0), (("", "x"), 0)):
         rows = "".join(f"{names[n % 2]},{n * 10},100,10\n" for n in range(1_000))
         past = str(write_options(tmp_path, "\ufeffmodel,arrival_s,isl,osl\n" + rows))
         assert check(tmp_path, model(), past) == 0
-        said = (
+        message = (
             f"warning: load_predictor_warmup_trace of model m: {past} has requests of several models, such as x and y"
         )
-        assert capsys.readouterr().out.count(said) == told
+        assert capsys.readouterr().out.count(message) == core_settings
 
 
 def test_a_simulation_uses_the_history(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -304,5 +309,5 @@ def test_an_invalid_option_is_an_error(
 ) -> None:
     past = str(write_options(tmp_path, WAVE))
     assert check(tmp_path, text, *(one.format(past=past) for one in warmups)) == 1
-    said = capsys.readouterr().err
-    assert all(word.format(past=past) in said for word in words), said
+    message = capsys.readouterr().err
+    assert all(word.format(past=past) in message for word in words), message

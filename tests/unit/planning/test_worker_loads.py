@@ -20,11 +20,11 @@ class PrefillReports:
         self.now = START
         self.sequence = 0
 
-    def report(self, *said: list[tuple[float, float]]) -> None:
+    def report(self, *figures: list[tuple[float, float]]) -> None:
         """Report the last TTFT and ISL of each rank of each worker, one second later."""
         self.now += 1_000
         self.sequence += 1
-        for number, ranks in enumerate(said):
+        for number, ranks in enumerate(figures):
             samples = [
                 WorkerSample(self.sequence, 0, rank, active_prefill_tokens=100, ttft_ms=ttft_ms, isl_tokens=isl)
                 for rank, (ttft_ms, isl) in enumerate(ranks)

@@ -15,11 +15,11 @@ SUBJECTS = Subjects("loadline")
 
 
 def inbox(frames_max: int = 4, *known: str) -> tuple[Inbox, list[None]]:
-    woken: list[None] = []
-    box = Inbox(frames_max, lambda: woken.append(None), SUBJECTS)
+    wakes: list[None] = []
+    box = Inbox(frames_max, lambda: wakes.append(None), SUBJECTS)
     for subject in known:
         box.accept(subject)
-    return box, woken
+    return box, wakes
 
 
 def registered(worker: str) -> WorkerRegistered:
@@ -31,12 +31,12 @@ def load(worker: str) -> str:
 
 
 def test_every_item_wakes_the_loop_and_is_removed_once() -> None:
-    box, woken = inbox()
+    box, wakes = inbox()
     assert not box
     event: AnyEvent = StoreConnectionChanged(connected=True)
     box.offer("loadline.v1.load.a", b"1")
     box.put(event)
-    assert (bool(box), len(woken)) == (True, 2)
+    assert (bool(box), len(wakes)) == (True, 2)
     assert box.pop_batch(10) == ([event], [("loadline.v1.load.a", b"1")])
     assert not box
     assert box.pop_batch(10) == ([], [])

@@ -237,6 +237,8 @@ def test_a_turn_in_which_the_core_raises_is_reported(recorded: Segments, monkeyp
 
     monkeypatch.setattr(Controller, "handle", raises)
     now = msgspec.json.decode(recorded[0][1], type=journal_records.TurnRecord).now
-    said = f"segment 0, record 2: the core raised ZeroDivisionError: float division by zero, in the turn at {now} ms"
-    with pytest.raises(JournalError, match=said):
+    expected = (
+        f"segment 0, record 2: the core raised ZeroDivisionError: float division by zero, in the turn at {now} ms"
+    )
+    with pytest.raises(JournalError, match=expected):
         replay(recorded)

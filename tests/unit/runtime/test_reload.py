@@ -38,9 +38,9 @@ class Reading:
 
     def write(self, text: str) -> None:
         """Replace the file atomically."""
-        beside = self.path.with_suffix(".new")
-        beside.write_text(text, encoding="utf-8")
-        beside.replace(self.path)
+        new_file = self.path.with_suffix(".new")
+        new_file.write_text(text, encoding="utf-8")
+        new_file.replace(self.path)
 
     async def last_settings(self, count: int) -> Settings:
         """Return the settings of the last event, after this number of events."""
@@ -72,9 +72,9 @@ def reading(tmp_path: Path) -> Reading:
 def test_a_file_that_is_replaced_is_read(reading: Reading) -> None:
     async def scenario() -> None:
         reading.write(f"{FAST}[fleet]\nquorum_ratio = 0.5\n{BASE}")
-        told = await reading.last_settings(1)
-        assert (told.agent, told.fleet.quorum_ratio) == ("a", 0.5)
-        assert told.digest not in {"", settings(load(reading.path, {})).agent}
+        new_settings = await reading.last_settings(1)
+        assert (new_settings.agent, new_settings.fleet.quorum_ratio) == ("a", 0.5)
+        assert new_settings.digest not in {"", settings(load(reading.path, {})).agent}
 
     reading.run_scenario(scenario)
 
@@ -179,8 +179,12 @@ def test_keys_that_need_a_restart_are_kept_and_listed(reading: Reading) -> None:
     async def scenario() -> None:
         other = FAST.replace("'a'", "'b'")
         reading.write(f"{other}[leadership]\nlease_ttl_s = 20\n[fleet]\nquorum_ratio = 0.5\n{BASE}")
-        told = await reading.last_settings(1)
-        assert (told.agent, told.leadership.lease_ttl_s, told.fleet.quorum_ratio) == ("a", 10, 0.5)
+        new_settings = await reading.last_settings(1)
+        assert (new_settings.agent, new_settings.leadership.lease_ttl_s, new_settings.fleet.quorum_ratio) == (
+            "a",
+            10,
+            0.5,
+        )
 
     with capture_logs() as logs:
         reading.run_scenario(scenario)

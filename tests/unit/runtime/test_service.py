@@ -166,8 +166,8 @@ def test_a_status_of_1024_models_is_sent_in_parts_of_bounded_size() -> None:
             "the warning is logged once"
         )
         first = msgspec.json.decode(await service._status(b""), type=AgentStatus)
-        asked = [await service._status(encode(StatusRequest(part))) for part in range(first.parts)]
-        answer = join_status([msgspec.json.decode(payload, type=AgentStatus) for payload in asked])
+        answers = [await service._status(encode(StatusRequest(part))) for part in range(first.parts)]
+        answer = join_status([msgspec.json.decode(payload, type=AgentStatus) for payload in answers])
         assert ([model.model for model in answer.models], answer.part, answer.parts) == (names, 0, 1)
         assert await service._status(encode(StatusRequest(99))), "the last part"
 
@@ -177,12 +177,14 @@ def test_a_status_of_1024_models_is_sent_in_parts_of_bounded_size() -> None:
 def test_an_explanation_has_the_last_policy_reports_and_fits_into_a_message() -> None:
     async def scenario(runtime: Runtime, service: Service) -> None:
         pair = PairReport("a" * 64, "b" * 64, MigrationCode.NO_ROOM, {"tokens": 1.5, "room": 0.5})
-        look = PolicyReport("m", "decode_load", "decode", 1, MigrationCode.NO_ROOM, pair.numbers, 16, 16, (pair,) * 16)
+        report = PolicyReport(
+            "m", "decode_load", "decode", 1, MigrationCode.NO_ROOM, pair.numbers, 16, 16, (pair,) * 16
+        )
         memory = runtime.controller.state.fleet.models["m"].migration
         for number in range(2 * EXPLANATIONS_MAX):
-            memory.group(f"{number:04}").reports["decode_load"] = look
+            memory.group(f"{number:04}").reports["decode_load"] = report
         answer = await service._explain(encode(ExplainRequest(model="m")))
-        assert msgspec.json.decode(answer, type=ExplainReply) == ExplainReply([], [look] * EXPLANATIONS_MAX)
+        assert msgspec.json.decode(answer, type=ExplainReply) == ExplainReply([], [report] * EXPLANATIONS_MAX)
         assert len(answer) < 1_000_000
         assert (
             msgspec.json.decode(await service._explain(encode(ExplainRequest("d"))), type=ExplainReply).migrations == []

@@ -23,8 +23,8 @@ class Leader(Agent):
         status = status_with({}, {})
         [known] = status.models
         pools = tuple(replace(known.pools[0], pool=name, ready=count) for name, count in counts.items())
-        said = replace(status, leading=leading, models=(replace(known, model=model, pools=pools),))
-        await self.bus.publish(SUBJECTS.status("a"), encode(said))
+        part = replace(status, leading=leading, models=(replace(known, model=model, pools=pools),))
+        await self.bus.publish(SUBJECTS.status("a"), encode(part))
         await self.settle()
 
     async def settle(self) -> None:

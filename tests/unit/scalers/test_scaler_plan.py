@@ -44,7 +44,7 @@ START_1 = ProcessAction("start", count=1)
 
 
 @pytest.mark.parametrize(
-    ("processes", "wanted", "expected"),
+    ("processes", "pool_target", "expected"),
     [
         pytest.param([A], None, [], id="without-a-target-nothing-changes"),
         pytest.param([A, B], target(2), [], id="at-the-target"),
@@ -108,8 +108,8 @@ START_1 = ProcessAction("start", count=1)
         ),
     ],
 )
-def test_plan(processes: list[Process], wanted: PoolTarget | None, expected: list[ProcessAction]) -> None:
-    assert plan_actions(processes, wanted, StartFailures(), TIMING, NOW) == expected
+def test_plan(processes: list[Process], pool_target: PoolTarget | None, expected: list[ProcessAction]) -> None:
+    assert plan_actions(processes, pool_target, StartFailures(), TIMING, NOW) == expected
 
 
 @pytest.mark.parametrize(
@@ -169,11 +169,11 @@ class Pool:
         self.failures = StartFailures()
         self.started = 0
 
-    def turn(self, wanted: PoolTarget, now: int) -> list[ProcessAction]:
+    def turn(self, pool_target: PoolTarget, now: int) -> list[ProcessAction]:
         before = list(self.processes.values())
-        marked = mark_leaving(before, wanted, self.drained, TTL, now)
+        marked = mark_leaving(before, pool_target, self.drained, TTL, now)
         self.processes = {process.worker: process for process in marked}
-        actions = plan_actions(marked, wanted, self.failures, TIMING, now)
+        actions = plan_actions(marked, pool_target, self.failures, TIMING, now)
         for action in actions:
             if action.kind == "start":
                 for _ in range(action.count):
@@ -208,19 +208,19 @@ def test_a_pool_never_exceeds_its_target_keeps_grace_times_and_reaches_its_targe
     life: list[tuple[int, set[int], set[int], set[int], int]],
 ) -> None:
     pool, now = Pool(), 0
-    wanted = target(0)
+    pool_target = target(0)
 
     def named(picks: set[int]) -> list[str]:
         alive = sorted(pool.processes)
         return sorted({alive[pick % len(alive)] for pick in picks}) if alive else []
 
     for replicas, victims, drained, died, passes_ms in life:
-        wanted = target(replicas, *named(victims))
+        pool_target = target(replicas, *named(victims))
         pool.drained |= set(named(drained))
         for worker in named(died):
             pool.exits(worker, now)
         now += passes_ms
-        for action in pool.turn(wanted, now):
+        for action in pool.turn(pool_target, now):
             process = pool.processes.get(action.worker)
             if action.kind == "terminate" and process is not None and process.leave_by_ms is not None:
                 assert process.drained_ms is not None or now >= process.leave_by_ms
@@ -230,8 +230,8 @@ def test_a_pool_never_exceeds_its_target_keeps_grace_times_and_reaches_its_targe
     # If every process obeys its signals, the target is reached, since deadlines and back-off are finite.
     for _ in range(200):
         now += 1_000
-        pool.turn(wanted, now)
+        pool.turn(pool_target, now)
         for worker, process in list(pool.processes.items()):
             if process.signal == "kill":
                 pool.exits(worker, now)
-    assert is_reached(list(pool.processes.values()), wanted)
+    assert is_reached(list(pool.processes.values()), pool_target)

@@ -85,8 +85,8 @@ def test_static_peak_keeps_within_the_bounds() -> None:
 
 def test_the_cheapest_pool_is_filled_first() -> None:
     cheap = PoolKnobs("cheap", "prefill", replicas_max=4)
-    dear = PoolKnobs("dear", "prefill", gpus_per_worker=2, replicas_max=20)
-    model = replace(MODEL, pools=(dear, cheap, POOLS[1]))
+    expensive = PoolKnobs("dear", "prefill", gpus_per_worker=2, replicas_max=20)
+    model = replace(MODEL, pools=(expensive, cheap, POOLS[1]))
     fleet = replace(
         FLEET,
         pools=tuple(SimulatedPoolKnobs(name, kv_blocks=10_000, linear=PROFILE) for name in ("dear", "cheap", "decode")),

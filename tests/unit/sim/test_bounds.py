@@ -62,8 +62,8 @@ def test_the_cheapest_pool_in_gpu_time_counts_for_each_request() -> None:
     trace = Trace("t", [Arrival(0.0, 1_000, 101)] * 36, 10.0)
     alone = work_bound(trace, {"a": pool("decode")}, OBJECTIVES)
     assert alone.gpu_hours == pytest.approx(36 * 0.2 / 3_600.0)
-    dear = work_bound(trace, {"a": pool("decode"), "b": pool("decode", gpus=2)}, OBJECTIVES)
-    assert dear == alone
+    expensive = work_bound(trace, {"a": pool("decode"), "b": pool("decode", gpus=2)}, OBJECTIVES)
+    assert expensive == alone
     # Its full batch of 100 takes 11 ms, within the 20 ms.
     both = work_bound(trace, {"a": pool("decode"), "b": pool("decode", gpus=4, profile=fast)}, OBJECTIVES)
     assert both.gpu_hours == pytest.approx(36 * 100 * 0.00011 * 4 / 3_600.0)

@@ -75,7 +75,7 @@ def test_iteration_times_stay_within_the_measured_range(batch_requests: int, kv_
 
 
 @pytest.mark.parametrize(
-    ("changed", "says"),
+    ("changed", "problem"),
     [
         ({"prefill_ttft": None}, "p.npz: key 'prefill_ttft' is missing. A profile of this kind has prefill_isl,"),
         ({"z_itl": None}, "d.npz: key 'z_itl' is missing"),
@@ -114,9 +114,9 @@ def test_iteration_times_stay_within_the_measured_range(batch_requests: int, kv_
         ({"z_itl": np.zeros(600_000)}, "d.npz: larger than 4000000 bytes"),
     ],
 )
-def test_invalid_files_are_named(tmp_path: Path, changed: dict[str, object], says: str) -> None:
+def test_invalid_files_are_named(tmp_path: Path, changed: dict[str, object], problem: str) -> None:
     paths = write(tmp_path, **changed)
-    with pytest.raises(DataError, match=says):
+    with pytest.raises(DataError, match=problem):
         MeasuredProfile(*paths)
 
 
@@ -178,7 +178,7 @@ def test_linear_times() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changed", "says"),
+    ("changed", "problem"),
     [
         ({"alpha": -1.0}, "alpha is -1.0"),
         ({"beta": NAN}, "beta is nan"),
@@ -187,7 +187,7 @@ def test_linear_times() -> None:
         ({"gamma": 0.0, "delta": 0.0}, "work takes no time"),
     ],
 )
-def test_invalid_parameters_are_named(changed: dict[str, float], says: str) -> None:
+def test_invalid_parameters_are_named(changed: dict[str, float], problem: str) -> None:
     numbers = {"alpha": 7.0, "beta": 0.05, "gamma": 15.0, "delta": 0.02} | changed
-    with pytest.raises(msgspec.ValidationError, match=says):
+    with pytest.raises(msgspec.ValidationError, match=problem):
         msgspec.convert({"profile": numbers}, dict[str, LinearProfile])

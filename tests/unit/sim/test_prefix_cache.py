@@ -51,10 +51,10 @@ def test_the_gateway_reports_the_hits_of_the_caches_of_workers() -> None:
     setup = aggregated(2, fleet={"routing": "kv_aware"}, prefix_cache_blocks=100)
     prompts = [Arrival(1.0 + index, 1_000 + index, 5, prefix=(1, 2 + index)) for index in range(5)]
     simulation = Simulation(Scenario("test", *setup, trace(prompts)))
-    heard = []
+    snapshots = []
     simulation.run(0.0)
     for second in range(2, 8):
         simulation.run(second * 1_000.0 + 500.0)
-        heard.append(simulation.agent.controller.state.fleet.models["m"].traffic.totals)
-    rates = [after.since(before).kv_hit_rate for before, after in pairwise(heard)]
+        snapshots.append(simulation.agent.controller.state.fleet.models["m"].traffic.totals)
+    rates = [after.since(before).kv_hit_rate for before, after in pairwise(snapshots)]
     assert rates == [pytest.approx(512 / (1_000 + index)) for index in range(1, 5)] + [0.0]

@@ -149,9 +149,9 @@ def test_no_request_is_lost_or_ends_twice_when_workers_die_and_drain(
     arrivals += [Arrival(rng.uniform(0.0, 30.0), 6_000, 10) for _ in range(5)]  # fits no worker
     simulation = begun(setup, trace(sorted(arrivals, key=lambda one: one.arrival_s)), seed)
     simulation.timeline.call_at(2_000.0, partial(drain_one, simulation, rng))  # all workers serve and are busy
-    for deed in (kill_one, drain_one):
+    for fault in (kill_one, drain_one):
         for _ in range(5):
-            simulation.timeline.call_at(rng.uniform(3_000.0, 30_000.0), partial(deed, simulation, rng))
+            simulation.timeline.call_at(rng.uniform(3_000.0, 30_000.0), partial(fault, simulation, rng))
     for second in range(1, int(simulation.duration_ms / 1_000.0)):
         simulation.run(second * 1_000.0)
         check(simulation)

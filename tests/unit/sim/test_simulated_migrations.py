@@ -42,7 +42,7 @@ class MigrationHarness:
             VirtualStore(self.timeline),
         )
         self.owners = RequestOwners()
-        self.said: list[MigrationReport] = []
+        self.reports: list[MigrationReport] = []
         self.samples: dict[str, WorkerSample] = {}
         self.ended: list[str] = []
         self.frontend = self.peers.connection()
@@ -75,14 +75,14 @@ class MigrationHarness:
             self.ended.append(event.request_id)
 
     def _reported(self, _subject: str, payload: bytes) -> None:
-        said = decode_as(MigrationReport, payload)
-        assert not isinstance(said, Rejected)
-        self.said.append(said)
+        report = decode_as(MigrationReport, payload)
+        assert not isinstance(report, Rejected)
+        self.reports.append(report)
 
     def _sampled(self, _subject: str, payload: bytes) -> None:
-        said = decode_as(LoadReport, payload)
-        assert not isinstance(said, Rejected)
-        self.samples[said.worker] = said.samples[-1]
+        report = decode_as(LoadReport, payload)
+        assert not isinstance(report, Rejected)
+        self.samples[report.worker] = report.samples[-1]
 
     def pass_ms(self, wait_ms: float) -> None:
         """Advance the time; assert that no two workers run the same request."""
@@ -122,7 +122,7 @@ class MigrationHarness:
 
     @property
     def phases(self) -> list[str]:
-        return [one.phase for one in self.said]
+        return [one.phase for one in self.reports]
 
 
 def running(worker: SimulatedWorker) -> list[str]:
@@ -140,7 +140,7 @@ def test_requests_continue_during_a_migration_and_end_at_the_destination() -> No
     assert (running(harness.a), sorted(running(harness.b)), harness.owner("x")) == ([], ["x", "y"], "b")
     assert harness.phases[:4] == ["admitted", "copying", "admitted", "copying"]
     assert harness.phases[4:] == ["switched", "switched", "done", "done", "done"]
-    last = harness.said[-1]
+    last = harness.reports[-1]
     assert (last.moved, last.failed, last.requests) == (2, 0, 2)
     assert last.tokens > 2 * LENGTH
     harness.pass_ms(60_000.0)
@@ -207,7 +207,7 @@ def test_a_destination_without_room_reserves_nothing() -> None:
     harness.command()
     harness.pass_ms(5_000.0)
     assert (running(harness.a), harness.owner("x")) == (["x"], "a")
-    assert (harness.said[-1].phase, harness.said[-1].reason) == ("aborted", "destination_refused")
+    assert (harness.reports[-1].phase, harness.reports[-1].reason) == ("aborted", "destination_refused")
 
 
 def test_a_request_that_can_never_fit_is_refused() -> None:
@@ -217,7 +217,7 @@ def test_a_request_that_can_never_fit_is_refused() -> None:
     harness.command()
     harness.pass_ms(5_000.0)
     assert running(harness.a) == ["x"]
-    assert (harness.said[-1].phase, harness.said[-1].reason) == ("aborted", "destination_refused")
+    assert (harness.reports[-1].phase, harness.reports[-1].reason) == ("aborted", "destination_refused")
 
 
 def test_a_preempted_request_keeps_its_tokens_when_it_migrates() -> None:
@@ -244,7 +244,7 @@ def test_a_copy_that_hangs_is_withdrawn_at_the_deadline_and_releases_its_slots()
     harness.pass_ms(1_900.0)
     assert harness.phases == ["admitted", "copying"]
     harness.pass_ms(4_000.0)
-    assert (harness.said[-1].phase, harness.said[-1].reason) == ("aborted", "deadline")
+    assert (harness.reports[-1].phase, harness.reports[-1].reason) == ("aborted", "deadline")
     assert running(harness.a) == ["x"]
     assert (harness.samples["a"].migration_slots_out, harness.samples["b"].migration_slots_in) == (4, 4)
 
@@ -255,7 +255,7 @@ def test_a_request_that_ends_before_its_copy_is_not_migrated() -> None:
     harness.command()
     harness.pass_ms(5_000.0)
     assert harness.ended == ["x"]
-    assert (harness.said[-1].phase, harness.said[-1].reason) == ("aborted", "finished")
+    assert (harness.reports[-1].phase, harness.reports[-1].reason) == ("aborted", "finished")
 
 
 def switching(harness: MigrationHarness) -> None:
@@ -275,7 +275,7 @@ def test_a_request_stays_at_the_source_if_the_destination_dies_before_the_handov
     harness.b.kill()
     harness.pass_ms(5_000.0)
     assert (running(harness.a), harness.owner("x")) == (["x"], "a")
-    assert harness.said[-1].reason == "destination_lost"
+    assert harness.reports[-1].reason == "destination_lost"
 
 
 @pytest.mark.parametrize("wait_ms", range(8))
@@ -291,7 +291,7 @@ def test_a_destination_partitioned_during_the_handover_leaves_one_owner(wait_ms:
     harness.pass_ms(10_000.0)
     assert harness.owner("x") == owner
     assert {"a": running(harness.a), "b": running(harness.b)} == {"a": [], "b": []} | {owner: ["x"]}
-    assert harness.said[-1].phase == ("done" if owner == "b" else "aborted")
+    assert harness.reports[-1].phase == ("done" if owner == "b" else "aborted")
 
 
 def test_no_worker_runs_the_request_until_the_frontend_answers() -> None:

@@ -63,9 +63,9 @@ def test_a_started_worker_serves_after_its_start_delay() -> None:
     settings, fleet = aggregated(start_delay=StartDelayKnobs("constant", 30.0))
     outcome = run_simulation((settings, fleet), trace([Arrival(index * 0.02, 400, 200) for index in range(6_000)]))
     (line,) = outcome.series.pools
-    asked = next(at for at, wanted in zip(outcome.series.at_s, line.desired, strict=True) if wanted == 2)
+    decided_s = next(at for at, wanted in zip(outcome.series.at_s, line.desired, strict=True) if wanted == 2)
     served = next(at for at, ready in zip(outcome.series.at_s, line.ready, strict=True) if ready == 2)
-    assert served - asked == pytest.approx(30.0, abs=outcome.series.step_s)
+    assert served - decided_s == pytest.approx(30.0, abs=outcome.series.step_s)
 
 
 def test_a_clairvoyant_forecast_starts_workers_in_advance() -> None:

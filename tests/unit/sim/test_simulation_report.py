@@ -215,8 +215,10 @@ def test_runs_with_migrations_have_a_migration_table() -> None:
     assert {len(row) for row in rows} == {len(report.MIGRATION_HEADER)}
     assert rows[0][2] == "800 ms"
     assert [row[5:8] for row in rows[:2]] == [("20", "3", "2"), ("0", "0", "0")]
-    told = {row[0]: row[1] for row in report.result_rows(busy)}
-    assert told["migration"] == "1 drain, 6 requests migrated by 20 commands (3 refused, 2 aborted), 40000 KV tokens"
+    labelled = {row[0]: row[1] for row in report.result_rows(busy)}
+    assert (
+        labelled["migration"] == "1 drain, 6 requests migrated by 20 commands (3 refused, 2 aborted), 40000 KV tokens"
+    )
 
 
 @pytest.mark.parametrize(

@@ -61,8 +61,8 @@ def unbalanced(stepper: Stepper) -> StepOutput:
 def moved(command: MigrateCommand, phase: MigrationReportPhase, **counts: int) -> StepItem:
     """Report the progress of a migration."""
     names = ("command_id", "model", "epoch", "source", "destination", "trigger")
-    said = {name: getattr(command, name) for name in names} | {"phase": phase, "requests": 1} | counts
-    return frame(f"migration.{command.source.worker}", msgspec.to_builtins(said))
+    step_outputs = {name: getattr(command, name) for name in names} | {"phase": phase, "requests": 1} | counts
+    return frame(f"migration.{command.source.worker}", msgspec.to_builtins(step_outputs))
 
 
 @pytest.fixture
@@ -217,11 +217,11 @@ def test_migrations_are_output_and_followed_by_reports_of_their_source() -> None
 def test_a_migration_without_reports_is_lost_with_an_alarm() -> None:
     stepper = moving()
     unbalanced(stepper)
-    said = [
+    step_outputs = [
         stepper.step(StepInput(ms, [fill("full", ms, 900, 9), fill("empty", ms, 100, 1)]))
         for ms in range(2_000, 40_000, 1_000)
     ]
-    assert "migration_lost" in [alarm.kind for answer in said for alarm in answer.alarms]
+    assert "migration_lost" in [alarm.kind for answer in step_outputs for alarm in answer.alarms]
 
 
 def test_every_line_matches_its_schema() -> None:
