@@ -1,3 +1,3 @@
-"""loadline: keeps a fleet of LLM inference engines at its load line."""
+"""loadline: autoscaler and request migration for fleets of LLM inference engines."""
 
 __version__ = "0.1.0"

@@ -40,7 +40,7 @@ class MigrationWorld:
         knobs: Settings of migration, which is enabled.
         pools: Its pools.
         tpot: Times per output token.
-        advise: True to report migrations without commands.
+        advise: True to explain migrations without commanding them.
         stale_after_ms: Silence after which a worker receives no requests.
     """
 
@@ -99,11 +99,11 @@ class MigrationWorld:
         before = self.samples.get(name)
         if before is None:
             filled = {"kv_blocks_total": 1_000, "migration_slots_in": SLOTS, "migration_slots_out": SLOTS} | sample
-            now = WorkerSample(self.sequence, 0, **filled)
+            newest = WorkerSample(self.sequence, 0, **filled)
         else:
-            now = replace(before, sequence=self.sequence, **sample)
-        self.samples[name] = now
-        return LoadReported("m", self.records[name].pool, name, self.records[name].incarnation, [now])
+            newest = replace(before, sequence=self.sequence, **sample)
+        self.samples[name] = newest
+        return LoadReported("m", self.records[name].pool, name, self.records[name].incarnation, [newest])
 
     def join(
         self, name: str, used: int = 0, running: int = 1, *, pool: str = "decode", **sample: Any
@@ -166,10 +166,10 @@ class MigrationWorld:
 
 def _lead(effect: AnyEffect) -> list[AnyEvent]:
     match effect:
-        case Campaign(scope=scope, asked_at_ms=commanded):
-            return [LeadershipWon(scope, 7, 77, commanded)]
-        case RenewLease(scope=scope, lease_id=lease, asked_at_ms=commanded):
-            return [LeaseRenewed(scope, lease, commanded)]
+        case Campaign(scope=scope, asked_at_ms=requested_ms):
+            return [LeadershipWon(scope, 7, 77, requested_ms)]
+        case RenewLease(scope=scope, lease_id=lease, asked_at_ms=requested_ms):
+            return [LeaseRenewed(scope, lease, requested_ms)]
     return []
 
 

@@ -73,9 +73,11 @@ class SaturationHarness(FleetHarness):
         return len(recommendation.targets)
 
 
-def noisy(mean: float, share: float, steps: int, *, memory_s: float = 60.0, seed: int = 0) -> Iterator[float]:
-    """Yield a load as an AR(1) process with a relative standard deviation of ``share`` and a memory of ``memory_s``."""
-    rng, stay, off = random.Random(seed), math.exp(-STEP_MS / 1_000 / memory_s), 0.0
+def noisy(mean: float, deviation: float, steps: int, *, memory_s: float = 60.0, seed: int = 0) -> Iterator[float]:
+    """Yield a load as an AR(1) process with relative standard deviation ``deviation`` and correlation time
+    ``memory_s``.
+    """
+    rng, correlation, offset = random.Random(seed), math.exp(-STEP_MS / 1_000 / memory_s), 0.0
     for _ in range(steps):
-        yield mean * (1.0 + off)
-        off = stay * off + share * math.sqrt(1.0 - stay * stay) * rng.gauss(0.0, 1.0)
+        yield mean * (1.0 + offset)
+        offset = correlation * offset + deviation * math.sqrt(1.0 - correlation * correlation) * rng.gauss(0.0, 1.0)

@@ -16,10 +16,10 @@ from tests.support import migration_scenarios as scenarios
 from tests.support.migration_simulation import Phase, Route, fullest_within_objective
 
 LOADS: Final = {"6/s": 6.0, "30 %": 6.4, "60 %": 12.8, "85 %": 18.1}
-"""Requests per second, of 21.3 that six workers serve within the objective."""
+"""Requests per second; six workers serve 21.3 within the objective."""
 ROUTES: Final[dict[str, Route]] = {"spread": least_loaded, "packed": fullest_within_objective}
-COPIES: Final = (400.0, 1_000.0)
-DRAIN_LEAST_MS: Final = 200 / 9 * 500.0
+COPY_TIMES_MS: Final = (400.0, 1_000.0)
+DRAIN_MIN_MS: Final = 200 / 9 * 500.0
 SEEDS: Final = 24
 
 
@@ -29,12 +29,12 @@ def loads(seconds: float) -> None:
     bursts = {
         name: (on, off) * int(seconds / (on.seconds + off.seconds)) for name, (on, off) in scenarios.BURSTS.items()
     }
-    for name, played in (phases | bursts).items():
-        for how, route in ROUTES.items():
-            for copy_ms in COPIES:
-                found = scenarios.run_load(*played, route=route, copy_ms=(copy_ms, copy_ms))
+    for name, load in (phases | bursts).items():
+        for routing, route in ROUTES.items():
+            for copy_ms in COPY_TIMES_MS:
+                found = scenarios.run_load(*load, route=route, copy_ms=(copy_ms, copy_ms))
                 result(
-                    f"{name}, {how}, moves of {copy_ms:g} ms: busy workers",
+                    f"{name}, {routing}, migrations of {copy_ms:g} ms: busy workers",
                     "workers",
                     [found.busy],
                     [found.busy_still],
@@ -46,21 +46,25 @@ def loads(seconds: float) -> None:
                 )
 
 
-def order() -> None:
+def consolidation_and_drain() -> None:
     """Measure the consolidation of eight workers into four and two, and the drain of one of ten."""
     for copy_ms in (1_000.0, 50.0):
         for slots in (1, 4):
             one = scenarios.consolidate(slots, copy_ms)
-            name, least_ms = f"8 workers of 4 requests, {slots} slots, moves of {copy_ms:g} ms", copy_ms * 4 / slots
-            more = {"refused": one.refused_share, "waited_ms": one.waited_ms, "commands": sorted_counts(one.commands)}
-            result(f"{name}: until 4 are busy", "ms", [one.four_ms], [least_ms], **more)
-            result(f"{name}: until 2 are busy", "ms", [one.two_ms], [3 * least_ms])
+            name, min_ms = f"8 workers of 4 requests, {slots} slots, migrations of {copy_ms:g} ms", copy_ms * 4 / slots
+            figures = {
+                "refused": one.refused_share,
+                "waited_ms": one.waited_ms,
+                "commands": sorted_counts(one.commands),
+            }
+            result(f"{name}: until 4 are busy", "ms", [one.four_ms], [min_ms], **figures)
+            result(f"{name}: until 2 are busy", "ms", [one.two_ms], [3 * min_ms])
     moved, finished = scenarios.drain_one(), scenarios.drain_one(migrate=False)
     result(
         "drain of 200 requests to 9 workers of one slot",
         "ms",
         [moved.took_ms],
-        [DRAIN_LEAST_MS],
+        [DRAIN_MIN_MS],
         finished_ms=finished.took_ms,
         received=dict(sorted(moved.received.items())),
         refused=moved.refused_share,
@@ -72,35 +76,36 @@ def failures() -> None:
     hangs = [scenarios.failover_of_silent_ms(after_ms) for after_ms in range(0, 1_000, 50)]
     result("a worker hangs: until the first command", "ms", hangs, [5_000.0] * len(hangs))
     result(
-        "a worker wants no work: until the first command",
+        "a worker becomes unschedulable: until the first command",
         "ms",
         [scenarios.failover_of_unschedulable_ms()],
         [5.0],
     )
-    unit, cut = scenarios.fail_unit(lost=True), scenarios.fail_unit(lost=False)
+    unit, partitioned = scenarios.fail_unit(lost=True), scenarios.fail_unit(lost=False)
     result("a rank is lost: until the others are emptied", "ms", [unit.first_ms], [5_000.0], left=unit.left)
     progress(
-        f"a rank is cut off from the store: {cut.left} requests stay where they are, first command at {cut.first_ms} ms"
+        f"a rank is partitioned from the store: {partitioned.left} requests stay,"
+        f" first command at {partitioned.first_ms} ms"
     )
     answer, silent = scenarios.balance_pairs(), scenarios.balance_pairs("decode-07")
     later = [pair.gone_ms - answer[name].gone_ms for name, pair in silent.items()]
-    result("one silent source of 50: how much later the others give", "ms", [max(later)], [5_000.0], sources=len(later))
+    result("50 sources, one silent: delay of the others", "ms", [max(later)], [5_000.0], sources=len(later))
 
 
 def returns() -> None:
     """Count requests that return within 10 s, and commands in the reverse direction, at thresholds of 0.3 and 0.1."""
-    still = [scenarios.balance_static_load(seed) for seed in range(SEEDS)]
+    static = [scenarios.balance_static_load(seed) for seed in range(SEEDS)]
     for name, found in (
-        ("get no new requests", still),
+        ("get no new requests", static),
         ("are routed to the fullest", [scenarios.balance_against_routing()]),
     ):
         hops, commands = (
             sum(len(simulation.hops) for simulation in found),
             sum(len(simulation.commanded) for simulation in found),
         )
-        more = {"reversals": sum(simulation.reversals() for simulation in found), "commands": commands}
-        back = float(sum(len(simulation.rebounds()) for simulation in found))
-        result(f"loads that {name}: requests that returned", "requests", [back], [float(hops)], **more)
+        figures = {"reversals": sum(simulation.reversals() for simulation in found), "commands": commands}
+        returned = float(sum(len(simulation.rebounds()) for simulation in found))
+        result(f"loads that {name}: requests that returned", "requests", [returned], [float(hops)], **figures)
 
 
 def sorted_counts(commands: Counter[str]) -> dict[str, int]:
@@ -111,7 +116,7 @@ def sorted_counts(commands: Counter[str]) -> dict[str, int]:
 def main() -> None:
     """Run the benchmark and print its results."""
     loads(60.0 if options(__doc__) else 300.0)
-    order()
+    consolidation_and_drain()
     failures()
     returns()
 

@@ -40,7 +40,7 @@ class _Unsent(Exception):
 
 
 class _Unclear(Exception):
-    """A request that may have been executed; the answer does not tell."""
+    """A request of which the answer does not show whether it was executed."""
 
 
 class _ServerRefused(Exception):

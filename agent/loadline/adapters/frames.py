@@ -1,6 +1,6 @@
 """Protocol between a child process and its parent: length-prefixed frames on stdin and stdout.
 
-The child first sends ``READY`` unasked.
+The child first sends ``READY``, without a query.
 """
 
 import contextlib

@@ -1,8 +1,8 @@
 """Chained checksums of a segment's records.
 
 The last field of each record is ``crc32``: the CRC-32 of all bytes before it in the segment, the other checksums left
-out. A changed byte, a removed record and a changed order all break the chain. It is no signature: whoever may write the
-file can compute it anew.
+out. A changed byte, a removed record and a changed order all break the chain. It is no signature: a process that may
+write the file can also compute new checksums.
 """
 
 import re

@@ -20,12 +20,12 @@ _SECRETS = frozenset({"password", "passwd", "secret", "token", "authorization", 
 
 
 def configure(log_format: str, log_level: str, stream: TextIO | None = None) -> None:
-    """Send all logging, that of the libraries too, to one stream.
+    """Send all logging, including that of libraries, to one stream.
 
     Args:
         log_format: ``json``, ``console``, or ``auto``: console on a terminal, else json.
-        log_level: ``debug``, ``info``, ``warning`` or ``error``: the least that is written.
-        stream: Where to; stderr by default.
+        log_level: ``debug``, ``info``, ``warning`` or ``error``: the lowest level that is written.
+        stream: Destination; stderr by default.
     """
     stream = stream or sys.stderr
     level = logging.getLevelNamesMapping()[log_level.upper()]
@@ -47,7 +47,7 @@ def configure(log_format: str, log_level: str, stream: TextIO | None = None) -> 
 
 
 class _Forward(logging.Handler):
-    """Passes the lines of libraries on to structlog, limited by library and level: their texts hold anything."""
+    """Handler that passes lines of libraries to structlog, limited by library and level."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Prometheus metrics, rendered from the agent's status at the moment of a scrape: nothing is kept twice.
+"""Prometheus metrics, rendered from the agent's status at each scrape, so that they cannot disagree with it.
 
 Labels are models and pools of the configuration and words of closed enums, never names of workers or frontends.
 """

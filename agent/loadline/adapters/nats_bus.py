@@ -1,6 +1,6 @@
 """NATS as ``ports.Bus``, on nats-py. Delivery is at most once; nothing buffered before an outage is sent after it.
 
-Every connection is a new client of the library that must not reconnect by itself. Credentials are read anew for each
+Every connection is a new client of the library that must not reconnect by itself. Credentials are read again for each
 connection, and one that the server closed for good (because its user expired, for example) is replaced like any other.
 """
 
@@ -196,7 +196,7 @@ class NatsBus:
             except asyncio.CancelledError:
                 await client.close_or_abort()
                 raise
-            except Exception as error:  # noqa: BLE001 - whatever it is (also a broken credentials file): try again
+            except Exception as error:  # noqa: BLE001 - retried, as a broken credentials file
                 self._note(error)
                 attempted()
             else:

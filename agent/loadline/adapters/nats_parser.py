@@ -1,4 +1,4 @@
-"""nats-py's parser, with a short way for the frames of a subscription: most of what an agent reads."""
+"""nats-py's parser with a fast path for messages of subscriptions, which are most of what an agent reads."""
 
 import asyncio
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from loadline.adapters.nats_requests import RequestQueue
 from loadline.ports import FrameHandler
 
 _CRLF: Final = b"\r\n"
-# A frame that is larger is left to the library, which does not copy what it has with each read.
+# The library's parser handles larger messages, since it does not copy the buffer at each read.
 _REST_BYTES_MAX: Final = 65_536
 # The library reads 32 KiB at a time, and does not yield to other tasks while more has arrived.
 _FULL_READ_BYTES: Final = 32_768
@@ -52,7 +52,7 @@ class FrameParser(Parser):
             self._full_reads = 0
             await asyncio.sleep(self._read_pause_s)
         if self.state == AWAITING_MSG_PAYLOAD:
-            # The library has read this one's line: it gets the rest of it and no more, or it would read on.
+            # The library has read the line of this message: pass it the rest of this message only, or it would read on.
             missing = self.needed + len(_CRLF) - len(self.buf)
             await super().parse(data[:missing])
             data = data[missing:]
@@ -73,8 +73,7 @@ class FrameParser(Parser):
         """Pass on the messages that ``data`` begins with.
 
         Returns:
-            How many bytes that were, whether the next is a message of ours that is not complete, and what handlers
-            raised.
+            Number of bytes passed on, True if an incomplete message of a handler follows, and the errors of handlers.
         """
         at, errors = 0, list[Exception]()
         handlers, requests = self._handlers, self._requests
@@ -87,7 +86,7 @@ class FrameParser(Parser):
                 sid, begin = int(number), line_end + 2
                 end = begin + int(length)
             except ValueError:
-                break  # the library says what is wrong with it
+                break  # the library reports the error
             handler = handlers.get(sid)
             if (handler is None and sid not in requests) or end < begin:
                 break

@@ -1,4 +1,4 @@
-"""Queries to a child process: a child that hangs, crashes or exhausts memory costs one answer, and nothing else."""
+"""Queries to a child process: a child that hangs, crashes or exhausts memory fails one query only."""
 
 import asyncio
 import contextlib
@@ -18,9 +18,9 @@ from loadline.adapters.frames import FRAME_BYTES_MAX, LENGTH_BYTES, READY, with_
 from loadline.adapters.logs import bounded
 from loadline.adapters.parent_death import die_with_parent
 
-# More threads than one make a fit of 60 points fifty times as slow where the cores are taken (16 s instead of 0.3 s).
+# With several threads, a fit of 60 points is fifty times slower on a busy machine (16 s instead of 0.3 s).
 _ONE_THREAD: Final = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-_START_S: Final = 60.0  # importing pmdarima takes 2 s, and 20 s on a machine that is full
+_START_S: Final = 60.0  # importing pmdarima takes 2 s, and 20 s on a busy machine
 _REAP_S: Final = 5.0  # the kernel needs milliseconds
 _WAITING_MAX: Final = 1_024  # three series of 300 models
 _RESTARTS_S: Final = (1.0, 60.0)

@@ -11,7 +11,7 @@ _log = bounded("signals")
 
 
 def install_handlers(stop: Callable[[], object], reload: Callable[[], object] | None = None) -> None:
-    """Call ``stop`` on SIGTERM and SIGINT in the running loop, and on SIGHUP ``reload``, or log that there is none.
+    """Call ``stop`` on SIGTERM and SIGINT, and ``reload`` on SIGHUP; without ``reload``, log that SIGHUP has no effect.
 
     A deferred SIGHUP is handled now.
     """

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 
 OnProgress = Callable[[float], None]
 
-# Short runs write nothing into a log.
+# Minimum time between two lines; a shorter run prints none, which keeps logs clean.
 _LINE_INTERVAL_S = 2.0
 
 
@@ -44,7 +44,7 @@ class ProgressLines:
 @contextmanager
 def _bar(what: str) -> Iterator[OnProgress]:
     from rich import progress  # noqa: PLC0415 - an extra
-    from rich.console import Console  # noqa: PLC0415 - as above
+    from rich.console import Console  # noqa: PLC0415 - an extra
 
     columns = (progress.TextColumn("{task.description}"), progress.BarColumn(), progress.TaskProgressColumn())
     times = (progress.TimeElapsedColumn(), progress.TimeRemainingColumn())

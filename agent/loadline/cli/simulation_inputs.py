@@ -84,7 +84,7 @@ def fleet(options: argparse.Namespace) -> SimulatedFleetKnobs:
     Raises:
         ConfigError: The file cannot be used.
     """
-    with _errors_name(options.fleet):
+    with _prefix_errors(options.fleet):
         return read_fleet(options.fleet)
 
 
@@ -95,13 +95,13 @@ def settings(path: Path, options: argparse.Namespace, fleet_knobs: SimulatedFlee
         ConfigError: The file cannot be used, or does not fit this fleet.
         DataError: A profile cannot be used.
     """
-    with _errors_name(path):
+    with _prefix_errors(path):
         config = warmup.apply_option(load(path), options)
         for warning in (*validate(config), *warmup.warnings(config)):
             print(printable(f"loadline: warning: {path}: {warning}"), file=sys.stderr)
         check_scaling_packages(config)
         found = settings_of(config)
-    with _errors_name(Path(f"{options.fleet} with {path}")):
+    with _prefix_errors(Path(f"{options.fleet} with {path}")):
         model = model_of(fleet_knobs, found)
         pools_of(fleet_knobs, model)
     if model.migration.enabled and fleet_knobs.migration is None:
@@ -117,7 +117,7 @@ def knobs_text(found: Settings, fleet_knobs: SimulatedFleetKnobs) -> str:
 
 
 @contextmanager
-def _errors_name(path: Path) -> Iterator[None]:
+def _prefix_errors(path: Path) -> Iterator[None]:
     """Prefix the place of configuration errors with the file."""
     try:
         yield

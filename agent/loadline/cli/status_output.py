@@ -17,7 +17,7 @@ from loadline.core.vocabulary.status import (
 )
 
 MIGRATIONS_SHOWN: Final = 8
-"""Rows of text; ``--json`` has more."""
+"""Maximum rows of a list in the text; ``--json`` has all."""
 HEADER: Final = (
     "pool",
     "role",

@@ -1,1 +1,1 @@
-"""The other side of the bus: worker, frontend and scaler in ten lines."""
+"""Clients with which workers, frontends and scalers talk to the agent."""

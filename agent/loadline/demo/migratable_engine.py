@@ -46,7 +46,7 @@ class DemoMigratableEngine:
         return [one for one in self._host.engine.migratable_requests() if held.hop(one.request_id) is not None]
 
     def has_room(self, kv_tokens: int) -> bool:
-        """Return True if ``kv_tokens`` more tokens fit beside the used cache and the requests that wait to decode."""
+        """Return True if ``kv_tokens`` fit in addition to the used cache and the requests that wait to decode."""
         load, knobs = self._host.engine.load(), self._host.engine.knobs
         waiting = knobs.blocks(load.waiting_to_decode_tokens or 0)
         return knobs.blocks(kv_tokens) + (load.kv_blocks_used or 0) + waiting <= knobs.kv_blocks_total

@@ -124,7 +124,7 @@ async def _run_until(stop: asyncio.Event, options: DemoOptions, view: Display) -
 
 
 async def _unless(stop: asyncio.Event, work: Any, timeout_s: float | None = None) -> bool:
-    """Wait for some work, but no longer than until the stop or the timeout; tells whether it was finished."""
+    """Wait for some work until it ends, the demo stops or the timeout; return whether the work finished."""
     task, stopped = asyncio.ensure_future(work), asyncio.ensure_future(stop.wait())
     done, _ = await asyncio.wait({task, stopped}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
     stopped.cancel()

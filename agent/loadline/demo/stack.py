@@ -119,7 +119,7 @@ class DemoStack:
         """Start all processes except the gateway.
 
         Raises:
-            LoadlineError: A server cannot be started; the text says why.
+            LoadlineError: A server cannot be started; the text has the reason.
         """
         directory = self._options.directory
         directory.mkdir(parents=True, exist_ok=True)

@@ -107,7 +107,7 @@ def _point(run: ComparedRun) -> tuple[float, float]:
 
 
 def _name_points(panel: Any, comparison: Comparison) -> None:
-    """Write each name at the first of six places beside its point that overlaps no other name or point."""
+    """Write each name at the first of six places next to its point that overlaps no other name or point."""
     panel.figure.canvas.draw()
     to_pixels = panel.transData.transform
     per_point = panel.figure.dpi / 72.0

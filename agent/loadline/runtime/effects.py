@@ -1,4 +1,4 @@
-"""Execution of effects. Every effect that the core waits for is answered by an event, whatever happens."""
+"""Execution of effects. Every effect that the core waits for is answered by an event, also if it fails."""
 
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -227,7 +227,7 @@ class EffectRunner:
         fence = Compare(self._keys.leader(effect.scope), "create", decision.epoch)
         order = Compare(key, "mod", effect.expected_revision)
         value = encode_decision(decision)
-        if isinstance(value, Rejected):  # once committed, it would hold the model: nobody could read it
+        if isinstance(value, Rejected):  # once committed, no agent could read it, and the model would be held
             text = f"a decision for {decision.model} is not committed: {value.detail}"
             return CommitRefused(decision.decision_id, decision.model, fenced=False, detail=text)
         try:

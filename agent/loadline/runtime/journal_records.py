@@ -134,9 +134,7 @@ def _replay_segment(name: str, records: Iterable[bytes], found: ReplayResult) ->
 def _handle(controller: Controller, turn: TurnRecord, place: str) -> list[AnyEffect]:
     try:
         return controller.handle(turn.events, turn.now)
-    except (
-        Exception
-    ) as error:  # the core raises nothing on purpose: whatever it is, the turn that shows it is worth most
+    except Exception as error:  # the core never raises on purpose, and the turn of any exception must be reported
         what = f"the core raised {type(error).__name__}: {error}, in the turn at {turn.now} ms"
         raise JournalError(f"{place}: {what}. Replay it with the version that wrote it, or report it") from error
 

@@ -1,6 +1,7 @@
 """Codec between bytes and events. Decoding is total: any input gives an event or a ``Rejected``.
 
-A frame is JSON or MessagePack, told apart by its first byte: all JSON begins below 0x80, a MessagePack map never does.
+A frame is JSON or MessagePack, distinguished by its first byte: all JSON begins below 0x80, a MessagePack map never
+does.
 Unknown fields are ignored; of duplicate keys the last one wins.
 """
 

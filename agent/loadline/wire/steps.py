@@ -14,7 +14,7 @@ from loadline.errors import DataError
 from loadline.wire.codec import Rejected, printable
 from loadline.wire.messages import DrainCommand, MigrateCommand, ScalingDecision
 
-# The records of 20,000 workers are 6 MB, a sample of each beside them 10 MB.
+# The records of 20,000 workers are 6 MB, and a sample of each is another 10 MB.
 LINE_BYTES_MAX: Final = 33_554_432
 ITEMS_MAX: Final = 65_536
 _PROBLEM_CHARS_MAX: Final = 400

@@ -90,7 +90,7 @@ class HandoverDestination:
         if (name, hop) in self._claimed:
             return None, []
         self._claimed[name, hop] = request
-        # If it runs here under an earlier hop, that ends, whatever the answer to the claim.
+        # If it runs here under an earlier hop, stop it, regardless of the answer to the claim.
         return None, [DiscardRequest(name), *self._claims.begin(request, now_ms)]
 
     def on_claim_reply(self, request_id: str, hop: int, reply: ClaimReply) -> list[Effect]:

@@ -8,7 +8,8 @@ The lease is trusted until ``deadline_ms``: the time at which the last successfu
 minus a margin. A process that was paused resumes after its deadline and steps down before it commits anything. If it
 still tried, the store would refuse: every commit compares the create revision of the leader's key, which is the epoch.
 
-A live lease does not prove a live leader: with some releases of etcd, anybody may renew any lease. So the leader writes
+A live lease does not prove a live leader: with some releases of etcd, any client may renew any lease. So the leader
+writes
 its key at every renewal. A follower removes a key that was not written for the TTL plus the margin, on condition that
 it still has the mod revision that the follower saw. By then its owner, if it is alive, has stepped down.
 """

@@ -140,7 +140,8 @@ class Pool(Struct):
     def workers_quota(self) -> int:
         """Number of workers that the pool may register if ``workers_max`` of the fleet suffices for all pools.
 
-        A rolling replacement starts ``replicas_max`` workers beside the old ones, and ``DRAINS_MAX`` may be draining.
+        A rolling replacement starts ``replicas_max`` workers in addition to the old ones, and ``DRAINS_MAX`` may be
+        draining.
         """
         return 2 * self.knobs.replicas_max + DRAINS_MAX
 

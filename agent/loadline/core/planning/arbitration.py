@@ -1,7 +1,8 @@
 """Arbitration between two recommendations: saturation measures the workers, queueing models the objectives.
 
 The queueing model leads: it knows the demand that is expected and the objectives. Saturation may veto: loaded workers
-are not removed, whatever the model recommends. The rules are those of llm-d's Workload Variant Autoscaler; the first
+are not removed, regardless of what the model recommends. The rules are those of llm-d's Workload Variant Autoscaler;
+the first
 that matches applies:
 
 ====  ==========  ===========  ==================  ======================

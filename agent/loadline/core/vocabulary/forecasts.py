@@ -1,7 +1,7 @@
 """Forecast queries and results, with the knobs of the predictors.
 
 A query is complete: the child process or the simulation that executes it needs no other input. The knobs are therefore
-defined here and not beside the predictors.
+defined here and not with the predictors.
 """
 
 from typing import Annotated, Literal

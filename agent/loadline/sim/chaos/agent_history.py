@@ -204,7 +204,7 @@ class AgentHistory:
             self.quorate_since_ms.setdefault(pool, now)
 
     def _retain_models(self, models: Collection[str]) -> None:
-        """Forget all models but these: a model that returns to the settings starts anew."""
+        """Forget all models but these: a model that returns to the settings starts without a history."""
         by_pool: tuple[dict[PoolKey, Any], ...] = (self.proposals, self.quorate_since_ms)
         for remembered in by_pool:
             for pool in [pool for pool in remembered if pool[0] not in models]:

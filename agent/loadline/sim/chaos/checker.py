@@ -143,7 +143,7 @@ class InvariantChecker(TurnObserver):
         return [one for one in known if one is not agent] if agent in known else []
 
     def _record_proposals(self, history: AgentHistory, now: int) -> None:
-        """Record the proposals of this turn and the quorum of each pool, as the explanations tell."""
+        """Record the proposals of this turn and the quorum of each pool, from the explanations."""
         state = history.agent.controller.state
         if not (state.leading and history.registry_read and history.acting):
             history.acting_since_ms = now

@@ -47,7 +47,7 @@ def prefill_ms(
     pass_ms = timing.prefill_ms(0)
     work_ms = _each(timing, isl) - _each(timing, isl - computed)
     if knobs.chunked_prefill and knobs.role != "prefill":
-        return work_ms  # an iteration's fixed cost is counted with the batch beside it
+        return work_ms  # the decode batch of the same iteration has its fixed cost
     tokens = computed / knobs.max_batched_tokens
     if not knobs.chunked_prefill:
         tokens = np.minimum(tokens, 1.0)  # a prompt above the limit has a pass of its own

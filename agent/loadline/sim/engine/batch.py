@@ -1,8 +1,8 @@
 """The running batch: sequences that get one token in each iteration.
 
-All members grow alike, so the batch counts iterations, and stores for each member when it will finish and how its
-cache fills blocks. Joining and leaving cost O(log n), iterations O(1), and the use of blocks after any number of
-further iterations O(block size).
+Each member gets one token per iteration, so the batch counts iterations only, and stores for each member the iteration
+at which it finishes and how its cache fills blocks. Joining and leaving cost O(log n), iterations O(1), and the use of
+blocks after any number of further iterations O(block size).
 """
 
 from heapq import heappop, heappush
@@ -26,8 +26,8 @@ class RunningBatch:
         self._members: dict[int, Sequence] = {}  # in the order of joining
         self._finishes: list[tuple[int, int]] = []  # heap of (iterations at the end, number), with stale entries
         self._kv_offset = 0  # sum of the KV tokens of all members at iteration 0, which may be negative
-        # The same offsets in blocks, rounded up: ceil((offset + i) / size) is the quotient, plus one if the remainder
-        # and i make another block. ``_remainders[r]`` counts the members with remainder r.
+        # The same offsets in blocks, rounded up: after i iterations, ceil((offset + i) / size) is the quotient, plus
+        # one if remainder and i fill another block. ``_remainders[r]`` counts the members with remainder r.
         self._quotients = 0
         self._remainders = [0] * block_size_tokens
 

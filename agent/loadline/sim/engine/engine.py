@@ -5,7 +5,7 @@ or a run of decode iterations without a change: no member joins or finishes, and
 advanced at once, so the cost depends on the number of changes and not on the number of tokens.
 
 Waiting prompts take precedence, first come first served, up to ``max_batched_tokens`` in a pass. Without chunked
-prefill, prompts stay whole and no decode iteration runs beside them. With it, an iteration holds one token of each
+prefill, prompts stay whole and no decode iteration runs at the same time. With it, an iteration holds one token of each
 member of the batch and chunks of prompts in the rest of ``max_batched_tokens``. When blocks run out, the newest
 request is preempted: it loses its cache, returns to the head of the queue and is computed again.
 
@@ -13,7 +13,8 @@ An iteration that computes the prompt tokens from ``a`` to ``b`` of some request
 
     max(itl, prefill(0)) + sum(prefill(b) - prefill(a))
 
-where ``itl`` is that of the batch beside them, if any. The fixed cost of a pass, such as reading the weights, is paid
+where ``itl`` is that of the decode batch in the same iteration, if any. The fixed cost of a pass, such as reading the
+weights, is paid
 once. The chunks of a prompt cost as much as the whole, and a pass over one whole prompt takes the profile's time.
 """
 
@@ -141,7 +142,7 @@ class SimulatedEngine:
         """Remove a request and return it for submission to another engine: the last stage of a migration.
 
         A waiting request leaves now. A running one leaves at the end of the current iteration or pass, with the token
-        of that iteration; the event ``detached`` tells when. None when the request is not inside or already leaving,
+        of that iteration; the event ``detached`` has the time. None when the request is not inside or already leaving,
         finishes with this iteration, or is in prefill.
         """
         self._advance_to(now_ms)

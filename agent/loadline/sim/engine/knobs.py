@@ -9,7 +9,7 @@ class EngineKnobs(Struct, frozen=True):
     """An engine's role and limits.
 
     Raises:
-            ValueError: A limit is below 1, or chunked prefill has no tokens for prompts beside a full batch.
+            ValueError: A limit is below 1, or chunked prefill leaves no tokens for prompts with a full batch.
     """
 
     role: Role

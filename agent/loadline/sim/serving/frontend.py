@@ -206,14 +206,18 @@ class SimulatedFrontend:
             return found
         if not arrival.hit_tokens:
             return 0
-        # The trace tells that the prefix was seen, not where: kv_aware routing finds it, other policies by chance.
+        # The trace shows that the prefix was computed before, but not where: kv_aware routing finds it, other policies
+        # only by chance.
         role = station.worker.record.role
         serving = sum(one.worker.record.role == role and one.worker.serving for one in self._workers.values())
         share = 1.0 if self._fleet.routing == "kv_aware" else 1.0 / serving
         return arrival.hit_tokens if self._rng.random() < share else 0
 
     def _answer_claim(self, claim: ClaimRequest) -> ClaimReply:
-        """Grant or refuse a worker's claim. A request whose worker is lost, or has it no more, is given to nobody."""
+        """Grant or refuse a worker's claim.
+
+        A claim to a request whose worker is lost or no longer has it is refused.
+        """
         name, owner = claim.request_id, self._owners.owner(claim.request_id)
         if owner is None:
             return ClaimReply(granted=False)

@@ -27,7 +27,7 @@ from loadline.wire.subjects import Subjects
 FRAME_BYTES_MAX = 262_144
 BATCH_MAX = 512
 INBOX_FRAMES_MAX = 65_536
-# Tasks do not announce their end: finished ones are removed when there are so many.
+# Number of tasks at which finished ones are removed; tasks do not signal their end.
 _TASKS_MAX = 64
 
 

@@ -213,7 +213,7 @@ class BusConnection:
         """Publish and wait for one reply.
 
         Raises:
-            BusUnavailable: The bus is unreachable, nobody listens, or no answer came in time.
+            BusUnavailable: The bus is unreachable, there is no subscriber, or no answer came in time.
         """
         bus, promise = self._bus, VirtualFuture[bytes]()
         found = bus.responders(subject)

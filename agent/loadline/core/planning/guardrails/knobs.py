@@ -27,7 +27,7 @@ class GuardrailKnobs(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class HardLimits(Struct, frozen=True):
-    """Hard limits of one model, beside the replica bounds of its pools."""
+    """Hard limits of one model, in addition to the replica bounds of its pools."""
 
     quorum_ratio: float
     gpu_budget_min: int

@@ -95,7 +95,7 @@ class SaturationPlanner(Planner):
     """Planner that keeps headroom in KV caches and queues; see the module."""
 
     name = "saturation"
-    summary = "Keeps headroom in the workers' KV caches and queues, whatever the engines are."
+    summary = "Keeps headroom in the workers' KV caches and queues, for any engine."
     Knobs = SaturationKnobs
     needs = Needs(shares_role_load=True)
     pool_fields: ClassVar[tuple[str, ...]] = ("pools", "removable")

@@ -31,7 +31,7 @@ class LoadKnobs(Struct, frozen=True, forbid_unknown_fields=True):
         ),
     ] = SENSITIVITY
     kv_usage_max: Annotated[
-        float, Meta(gt=0, le=1, description="KV usage above which a worker is overloaded, whatever the ITL.")
+        float, Meta(gt=0, le=1, description="KV usage above which a worker is overloaded at any ITL.")
     ] = 0.9
 
 
