@@ -172,10 +172,10 @@ class Agent:
 
     def _missing_inputs(self) -> list[str]:
         controller, now = self.runtime.controller, self.runtime.clock.now_ms()
-        state, told = controller.state, controller.settings
+        state, core_settings = controller.state, controller.settings
         found: list[str] = []
-        for knobs in told.models:
-            found += [] if told.only_migration else missing(state.fleet.models[knobs.name], knobs, now)
+        for knobs in core_settings.models:
+            found += [] if core_settings.only_migration else missing(state.fleet.models[knobs.name], knobs, now)
             found += lacks_migration_slots(state, knobs)
         return found[:MISSING_MAX]
 

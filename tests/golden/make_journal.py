@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
 from loadline.adapters.journal_checksums import ChecksumChain  # noqa: E402 - the path comes first
-from tests.support.segments import lone_agent  # noqa: E402
+from tests.support.segments import single_agent  # noqa: E402
 
 JOURNAL = Path(__file__).parent / "journal"
 SEED = 5
@@ -21,7 +21,7 @@ ENDS_MS = 93_000.0
 
 def scripted() -> list[list[bytes]]:
     """Run a leader through a rise and a fall of demand, a bus outage and the loss of a worker."""
-    world, agent, journal = lone_agent(SEED, SEGMENTS_AT_MS)
+    world, agent, journal = single_agent(SEED, SEGMENTS_AT_MS)
     timeline = world.timeline
     timeline.call_at(5_000.0, lambda: world.demand.update({("whole", "both"): 3.5, ("split", "decode"): 2.5}))
     timeline.call_at(44_000.0, lambda: world.demand.update({("whole", "both"): 0.7, ("split", "prefill"): 0.3}))

@@ -16,8 +16,8 @@ NAME = next(iter(INVARIANTS))
 
 def violation_of(plan: FaultPlan) -> Violation | None:
     """Report a violation if the bus stops for 10 s or more and an agent is killed after that."""
-    down = next((s for s in plan.faults if s.kind == "bus_down" and s.duration_ms >= 10_000), None)
-    killed = [s for s in plan.faults if s.kind == "agent_killed" and down and s.at_ms > down.at_ms]
+    outage = next((f for f in plan.faults if f.kind == "bus_down" and f.duration_ms >= 10_000), None)
+    killed = [f for f in plan.faults if f.kind == "agent_killed" and outage and f.at_ms > outage.at_ms]
     return Violation(NAME, killed[0].at_ms, "") if killed else None
 
 
@@ -28,12 +28,12 @@ def violating_plan() -> FaultPlan:
 def test_a_plan_is_shrunk_to_the_faults_that_violate_the_invariant() -> None:
     plan = violating_plan()
     shrinker = Shrinker(violation_of, NAME)
-    short = shrinker.shrink(plan)
-    assert [fault.kind for fault in short.faults] == ["bus_down", "agent_killed"]
-    assert 10_000 <= short.faults[0].duration_ms < 20_000
-    assert (short.bus, short.agents, short.clock_skew_ms_max) == (BusFaults(), 1, 0.0)
-    assert short.hours <= plan.hours
-    assert violation_of(short)
+    shrunk = shrinker.shrink(plan)
+    assert [fault.kind for fault in shrunk.faults] == ["bus_down", "agent_killed"]
+    assert 10_000 <= shrunk.faults[0].duration_ms < 20_000
+    assert (shrunk.bus, shrunk.agents, shrunk.clock_skew_ms_max) == (BusFaults(), 1, 0.0)
+    assert shrunk.hours <= plan.hours
+    assert violation_of(shrunk)
     assert shrinker.tries <= 300
 
 
@@ -50,8 +50,8 @@ def test_shrinking_stops_after_the_maximum_number_of_runs() -> None:
 
 def test_a_saved_plan_is_read_as_it_was_written(tmp_path: Path) -> None:
     written = saved_plan.SavedPlan("I1-order", "why", draw(3))
-    saved_plan.write(written, tmp_path / "seeds" / "it.json")
-    assert saved_plan.read(tmp_path / "seeds" / "it.json") == written
+    saved_plan.write(written, tmp_path / "seeds" / "plan.json")
+    assert saved_plan.read(tmp_path / "seeds" / "plan.json") == written
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_a_saved_plan_is_read_as_it_was_written(tmp_path: Path) -> None:
     ],
 )
 def test_a_file_that_is_not_a_saved_plan_is_refused(tmp_path: Path, content: bytes, message: str) -> None:
-    path = tmp_path / "it.json"
+    path = tmp_path / "plan.json"
     path.write_bytes(content)
     with pytest.raises(DataError, match=message):
         saved_plan.read(path)
@@ -73,6 +73,6 @@ def test_a_file_that_is_not_a_saved_plan_is_refused(tmp_path: Path, content: byt
         saved_plan.read(tmp_path / "missing.json")
 
 
-def test_a_plan_is_drawn_from_its_seed_alone() -> None:
+def test_a_plan_depends_on_its_seed_only() -> None:
     assert draw(5) == draw(5) != draw(6)
     assert all(isinstance(fault, Fault) for fault in draw(5).faults)

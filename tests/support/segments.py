@@ -36,7 +36,7 @@ class Segments:
         """Do nothing: no write is pending."""
 
 
-def lone_agent(seed: int, begin_at_ms: Sequence[float]) -> tuple[ChaosWorld, SimulatedAgent, Segments]:
+def single_agent(seed: int, begin_at_ms: Sequence[float]) -> tuple[ChaosWorld, SimulatedAgent, Segments]:
     """Return a world without faults that has one agent."""
     world = ChaosWorld(FaultPlan(seed, agents=0))
     segments = Segments(world, begin_at_ms)

@@ -20,8 +20,8 @@ class Notifier:
         # A leading @ stands for the NUL of the abstract name space.
         self._address = "\0" + address[1:] if address.startswith("@") else address
         timeout_us = environment.get("WATCHDOG_USEC", "")
-        ours = environment.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
-        self.watchdog_interval_s = int(timeout_us) / _US_PER_S / 2 if timeout_us.isdecimal() and ours else 0.0
+        is_addressed = environment.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
+        self.watchdog_interval_s = int(timeout_us) / _US_PER_S / 2 if timeout_us.isdecimal() and is_addressed else 0.0
         """Interval in s at which ``alive`` should be called, half of the timeout; 0: no watchdog."""
 
     def ready(self) -> None:

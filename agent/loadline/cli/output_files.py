@@ -26,13 +26,13 @@ def check_output_files(options: argparse.Namespace, *inputs: Path) -> None:
     Raises:
         ConfigError: A file cannot be written, or the report cannot be made.
     """
-    taken = {path.resolve(): "an input file" for path in inputs}
+    uses = {path.resolve(): "an input file" for path in inputs}
     for option, path in (("--json", options.json), ("--html", options.html)):
         if path is None:
             continue
-        if path.resolve() in taken:
-            raise ConfigError(option, f"{path} is {taken[path.resolve()]}", "Name another file.")
-        taken[path.resolve()] = f"also the file of {option}"
+        if path.resolve() in uses:
+            raise ConfigError(option, f"{path} is {uses[path.resolve()]}", "Name another file.")
+        uses[path.resolve()] = f"also the file of {option}"
         if str(path) == "-" or len(path.name.encode()) > _NAME_BYTES_MAX:
             raise ConfigError(option, f"{path} is not a usable file name", "Name a file, with a shorter name.")
         if path.exists() and not path.is_file():

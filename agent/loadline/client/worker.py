@@ -183,8 +183,8 @@ class WorkerClient:
 
     def _with_slots(self, samples: Sequence[WorkerSample]) -> Sequence[WorkerSample]:
         """Add the worker's free slots to the first rank, unless the engine gives them, or migrates nothing."""
-        said = any(one.migration_slots_in is not None or one.migration_slots_out is not None for one in samples)
-        if said or self._driver is None:
+        has_slots = any(one.migration_slots_in is not None or one.migration_slots_out is not None for one in samples)
+        if has_slots or self._driver is None:
             return samples
         counts = [number for one in samples for number in (one.waiting_requests, one.running_requests)]
         known = [number for number in counts if number is not None]

@@ -217,22 +217,22 @@ class ProbedProcess:
 @contextlib.contextmanager
 def rig(*, fsync: bool = False) -> Iterator[Rig]:
     """Start servers in a temporary folder; with ``fsync``, etcd waits for the disk, as in production."""
-    with tempfile.TemporaryDirectory(prefix="loadline-bench-") as folder, Rig(Path(folder), fsync=fsync) as made:
-        yield made
+    with tempfile.TemporaryDirectory(prefix="loadline-bench-") as folder, Rig(Path(folder), fsync=fsync) as servers:
+        yield servers
 
 
-def agent(made: Rig, fleet: BenchFleet, name: str = "agent", cpu: int | None = None) -> ProbedProcess:
+def agent(servers: Rig, fleet: BenchFleet, name: str = "agent", cpu: int | None = None) -> ProbedProcess:
     """Start a probed agent with a journal, for a fleet in the namespace ``name``."""
-    path = made.directory / f"{name}.toml"
+    path = servers.directory / f"{name}.toml"
     sections: dict[str, dict[str, object]] = {"http": {"port": 0}, "agent": {"namespace": name}}
-    path.write_text(made.config(fleet.toml(), name, **sections), encoding="utf-8")
-    return ProbedProcess(["agent", str(path)], made.directory / f"{name}.log", cpu)
+    path.write_text(servers.config(fleet.toml(), name, **sections), encoding="utf-8")
+    return ProbedProcess(["agent", str(path)], servers.directory / f"{name}.log", cpu)
 
 
-def subscriber(made: Rig, cpu: int | None = None) -> ProbedProcess:
+def subscriber(servers: Rig, cpu: int | None = None) -> ProbedProcess:
     """Start a probed subscriber that only decodes."""
     subject = Subjects(BARE_ROOT).all_of("load")
-    return ProbedProcess(["subscriber", made.nats.url, subject], made.directory / "subscriber.log", cpu)
+    return ProbedProcess(["subscriber", servers.nats.url, subject], servers.directory / "subscriber.log", cpu)
 
 
 def ingest_rate(wire: RawPublisher, child: ProbedProcess, burst: bytes, frames: int) -> float:
@@ -247,7 +247,7 @@ def ingest_rate(wire: RawPublisher, child: ProbedProcess, burst: bytes, frames: 
 class Race(Struct):
     """Result of ``race``: samples per second of the agent and of the bare subscriber, by burst."""
 
-    ours: list[float] = []
+    agent_rates: list[float] = []
     bare: list[float] = []
     lost: int = 0
 
@@ -260,18 +260,18 @@ def race(fleet: BenchFleet, frames: int, samples: int, *, rounds: int, bursts: i
     """
     found = Race()
     for number in range(1, rounds + 1):
-        with rig() as made, RawPublisher(made.nats.port) as wire:
-            asyncio.run(made.register(fleet.records, "agent"))
-            with agent(made, fleet, cpu=cpu) as child, subscriber(made, cpu) as bare:
+        with rig() as servers, RawPublisher(servers.nats.port) as wire:
+            asyncio.run(servers.register(fleet.records, "agent"))
+            with agent(servers, fleet, cpu=cpu) as child, subscriber(servers, cpu) as bare:
                 warm(fleet, wire, child)
                 bare.wait(lambda sample: sample.ready)
                 for _ in range(bursts):
                     aside = fleet.burst(frames, samples).replace(f"PUB {ROOT}.".encode(), f"PUB {BARE_ROOT}.".encode())
                     found.bare.append(samples * ingest_rate(wire, bare, aside, frames))
-                    found.ours.append(samples * ingest_rate(wire, child, fleet.burst(frames, samples), frames))
+                    found.agent_rates.append(samples * ingest_rate(wire, child, fleet.burst(frames, samples), frames))
                 end = child.sample()
                 found.lost += fleet.sequences - end.sequences + end.lost + end.journal_lost
-        ours, others = (statistics.median(rates[-bursts:]) for rates in (found.ours, found.bare))
+        agent_rates, others = (statistics.median(rates[-bursts:]) for rates in (found.agent_rates, found.bare))
         progress(f"round {number}/{rounds}: {ours:,.0f} samples/s, bare {others:,.0f}/s, {found.lost} lost")
     return found
 

@@ -20,8 +20,8 @@ DAY_FIRST = GpuLimits(BY_TYPE.allocation, BY_TYPE.accelerators, priorities={"nig
 BUDGET = FleetKnobs(gpu_budget_max=GPUS)
 
 
-def pool(least: int) -> PoolKnobs:
-    return PoolKnobs("main", "aggregated", replicas_min=least, accelerator="h100")
+def pool(replicas_min: int) -> PoolKnobs:
+    return PoolKnobs("main", "aggregated", replicas_min=replicas_min, accelerator="h100")
 
 
 class LimitedScaleToZero(MultiModelWorld):
@@ -44,32 +44,32 @@ class LimitedScaleToZero(MultiModelWorld):
             self._schedule_at(self.now, TrafficReported("night", "f", 1, sample))
             self.run(SECOND_MS)
 
-    def main(self) -> dict[str, int]:
+    def counts(self) -> dict[str, int]:
         return {name: pools["main"] for name, pools in self.effective_targets().items()}
 
 
 def test_a_higher_priority_scales_from_zero_although_others_have_all_gpus() -> None:
     models = LimitedScaleToZero(FleetKnobs(), BY_TYPE)
     models.run_reporting(5)
-    assert models.main() == {"night": 0, "day": GPUS}
+    assert models.counts() == {"night": 0, "day": GPUS}
     models.run_reporting(20, queued=1)
-    assert models.main() == {"night": 1, "day": GPUS - 1}
+    assert models.counts() == {"night": 1, "day": GPUS - 1}
     models.propose("day", main=GPUS)
     models.running = 0
     models.run_reporting(2 * AFTER_MS // SECOND_MS)
-    assert models.main() == {"night": 0, "day": GPUS}, "unused GPUs are returned"
+    assert models.counts() == {"night": 0, "day": GPUS}, "the model gets its unused GPUs back"
 
 
 @pytest.mark.parametrize(("fleet", "limited"), [(BUDGET, GpuLimits()), (FleetKnobs(), BY_TYPE)], ids=["budget", "type"])
 def test_scale_from_zero_gets_the_first_free_gpus(fleet: FleetKnobs, limited: GpuLimits) -> None:
     models = LimitedScaleToZero(fleet, limited)
-    taken: list[int] = []
-    models.after_turn = lambda: taken.append(len(models.workers))
+    workers_by_turn: list[int] = []
+    models.after_turn = lambda: workers_by_turn.append(len(models.workers))
     models.run_reporting(10, queued=1)
     models.propose("day", main=GPUS - 1)
     models.run_reporting(20, queued=1)
-    assert models.main() == {"night": 1, "day": GPUS - 1}
-    assert max(taken) <= GPUS
+    assert models.counts() == {"night": 1, "day": GPUS - 1}
+    assert max(workers_by_turn) <= GPUS
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_a_failed_scale_from_zero_is_reported_as_shortage(fleet: FleetKnobs, lim
     models.run_reporting(10, queued=9)
     models.after_turn = check
     models.run_reporting(60, queued=9)
-    assert models.main() == {"night": 0, "day": GPUS}
+    assert models.counts() == {"night": 0, "day": GPUS}
     assert seen == {(False, "ResourceConstrained")}
     ready = models.controller.state.fleet.models["night"].conditions[1]
     assert ready.message.endswith(remedy)
@@ -109,5 +109,5 @@ def test_a_decision_below_the_demand_has_a_reason_at_once() -> None:
     models.propose("day", main=GPUS + 2)
     models.after_turn = lambda: seen.append(models.controller.state.fleet.models["day"].conditions[1].reason)
     models.run(5 * SECOND_MS)
-    assert models.main()["day"] == GPUS
-    assert set(seen) == {"ResourceConstrained"}, "and is not revised at each step"
+    assert models.counts()["day"] == GPUS
+    assert set(seen) == {"ResourceConstrained"}, "the reason does not change while the count changes step by step"

@@ -31,7 +31,7 @@ def test_describe_covers_agent_models_and_pools() -> None:
         assert words in described
 
 
-BASELINES = [
+DESCRIPTIONS = [
     (
         'planner = "static"\nstatic.replicas.p = 3',
         ("Fixed at 3 workers.", "No fixed count: the current target is kept."),
@@ -59,7 +59,7 @@ BASELINES = [
 ]
 
 
-@pytest.mark.parametrize(("body", "words"), BASELINES)
+@pytest.mark.parametrize(("body", "words"), DESCRIPTIONS)
 def test_describe_covers_each_planner(body: str, words: tuple[str, ...]) -> None:
     described = describe(parse(model(body, 'name = "p"\nrole = "prefill"', DECODE), "x"))
     assert all(word in described for word in words), described

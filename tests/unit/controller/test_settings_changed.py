@@ -27,7 +27,7 @@ from loadline.core.vocabulary.learned import LearnedState
 from loadline.core.vocabulary.samples import RegisteredWorker, WorkerRecord
 from loadline.runtime import journal_records
 from tests.support.controller_harness import READ_AT, ControllerHarness, leading
-from tests.support.segments import lone_agent
+from tests.support.segments import single_agent
 
 DECODE = PoolKnobs("decode", "decode")
 
@@ -278,7 +278,7 @@ def test_a_new_model_starts_with_its_learned_state() -> None:
 
 
 def test_a_journal_replays_exactly_across_changed_settings() -> None:
-    world, agent, journal = lone_agent(5, (0.0, 60_000.0, 90_000.0))
+    world, agent, journal = single_agent(5, (0.0, 60_000.0, 90_000.0))
     timeline, whole = world.timeline, agent.controller.settings
     guard = GuardrailKnobs(stabilisation_ms=2_000, warm_up_ms=2_000)
     changed = with_model(without(whole, "whole"), "split", planner="saturation", guardrails=guard)

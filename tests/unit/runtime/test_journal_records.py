@@ -9,7 +9,7 @@ from loadline.core.controller import Controller
 from loadline.core.vocabulary import events as ev
 from loadline.errors import JournalError
 from loadline.runtime import journal_records
-from tests.support.segments import lone_agent
+from tests.support.segments import single_agent
 
 Segments = list[list[bytes]]
 
@@ -17,7 +17,7 @@ Segments = list[list[bytes]]
 @pytest.fixture(scope="module")
 def recorded() -> Segments:
     """Record three segments of one agent, with decisions and drains."""
-    world, _, segments = lone_agent(10, (0.0, 40_000.0, 80_000.0))
+    world, _, segments = single_agent(10, (0.0, 40_000.0, 80_000.0))
     world.demand.update({("split", "prefill"): 2.5, ("split", "decode"): 2.5, ("whole", "both"): 2.5})
     world.timeline.call_at(50_000.0, lambda: world.demand.update(dict.fromkeys(world.demand, 0.1)))
     world.timeline.run_until(118_500.0)
@@ -175,7 +175,7 @@ def test_an_incomplete_last_turn_is_accepted(recorded: Segments) -> None:
 
 
 def test_missing_effects_at_the_end_of_a_segment_that_continues() -> None:
-    world, _, recording = lone_agent(3, (0.0, 1.0))
+    world, _, recording = single_agent(3, (0.0, 1.0))
     world.timeline.run_until(100.0)
     assert recording.kept[0][-1].startswith(b'{"kind":"effects"'), "the turn of the first campaign"
     segments = copy(recording.kept)

@@ -7,9 +7,9 @@ by a *claim*, a compare-and-set on that number:
 1. A source that hands a request over stops it, and sends the destination its state and the next hop, ``h + 1``.
 2. The destination claims ``h + 1``. It runs the request only after the frontend has granted the claim.
 3. A source that does not learn the outcome claims ``h + 1`` *for itself*, again and again until it gets an answer. If
-   the claim is granted, the destination's never can be: the source resumes the request under ``h + 1``. If it is
-   refused, the destination owns the request and the source discards it. If the frontend is gone, so is the user, and no
-   worker runs the request.
+   the claim is granted, that of the destination can never be granted, and the source resumes the request under
+   ``h + 1``. If it is refused, the destination owns the request and the source discards it. If the frontend is gone, so
+   is the user, and no worker runs the request.
 
 Of the two claims to one hop exactly one is granted, and the other worker learns it. Meanwhile no worker runs the
 request. Both may repeat their claims without limit, because the owner's claim is always granted again. An answer may

@@ -115,14 +115,14 @@ def _count_phase(
         tally.count_phase(before[0], now - before[1])
 
 
-def record_vanished(turn: Turn, model: str, gone: Iterable[WorkerState]) -> None:
+def record_vanished(turn: Turn, model: str, vanished_workers: Iterable[WorkerState]) -> None:
     """Record workers whose leases were lost while they were ready.
 
     They count as failed in their failure domains, and their reports of migrations still count.
     """
     vanished = turn.state.migration.vanished
     enabled = any(one.migration.knobs is not None for one in turn.state.fleet.models.values())
-    for worker in gone if enabled else ():
+    for worker in vanished_workers if enabled else ():
         record = worker.record
         if record.state == "ready" and not worker.draining:
             key = worker_key(model, record.pool, record.worker)

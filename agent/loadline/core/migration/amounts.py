@@ -138,8 +138,8 @@ def size_for_drain(view: LoadView, source: int, destination: int) -> MigrationAm
 def size_for_mitigation(view: LoadView, source: int, destination: int) -> MigrationAmount | NotPlanned:
     """Size so that the source meets the objective for the time per output token and the destination still does."""
     each, limit = view.tokens_per_request(source), slots_between(view, source, destination)
-    over = np.flatnonzero(~(_tpot_with(view, source, -each, -1.0, limit) < _tpot_max_ms(view)))
-    return _by_tpot(view, source, destination, min(len(over) + 1, limit))
+    exceeding = np.flatnonzero(~(_tpot_with(view, source, -each, -1.0, limit) < _tpot_max_ms(view)))
+    return _by_tpot(view, source, destination, min(len(exceeding) + 1, limit))
 
 
 def size_for_consolidation(view: LoadView, source: int, destination: int) -> MigrationAmount | NotPlanned:

@@ -150,11 +150,11 @@ class InFlightMigrations(Struct):
             The migration; None if the report changes nothing.
         """
         migration = self.open.get(event.command_id)
-        over = event.phase in ENDED
+        is_end = event.phase in ENDED
         if migration is None:
             others = (one for one in self.open.values() if one.command.source == event.source and not one.ended)
             allowed = requests_max - sum(one.requests for one in others)
-            if over or allowed < 1:
+            if is_end or allowed < 1:
                 return None
             migration = self._adopt(event, ttl_ms, min(allowed, max(event.requests, 1)), now)
         elif migration.command.source != event.source or migration.ended or migration.is_duplicate(event):
@@ -166,7 +166,7 @@ class InFlightMigrations(Struct):
         migration.failed = min(event.failed, migration.requests - migration.moved)
         if migration.moved > moved:
             migration.progress.append((now, migration.moved, event.tokens))
-        if over:
+        if is_end:
             migration.ended_at_ms, migration.tokens = now, event.tokens
         return migration
 

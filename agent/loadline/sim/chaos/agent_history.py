@@ -165,10 +165,10 @@ class AgentHistory:
         for key, decision in list(self.in_flight.items()):
             if decision.decision_id == event.decision_id:
                 del self.in_flight[key]
-                ours = self.led_epoch == decision.epoch
-                if ours and isinstance(event, ev.CommitUnknown):
+                is_own = self.led_epoch == decision.epoch
+                if is_own and isinstance(event, ev.CommitUnknown):
                     self.unknown[event.model] = (event.decision_id, 0)
-                elif ours and isinstance(event, ev.CommitRefused) and event.fenced:
+                elif is_own and isinstance(event, ev.CommitRefused) and event.fenced:
                     self.decisions_read, self.first_read_request = False, 0  # its view of the store is outdated
 
     def _record_drain_answer(self, event: ev.DrainAnswered) -> None:

@@ -137,22 +137,22 @@ class CommitCheck:
         self._check_cooldown(pool, guard.cooldown_down_ms)
 
     def _check_budget(self) -> None:
-        most, least = self.model.gpu_budget_max, self.model.gpu_budget_min
+        gpus_max, gpus_min = self.model.gpu_budget_max, self.model.gpu_budget_min
         targets = [(self.pools[target.pool], target) for target in self.decision.targets]
         total = sum(target.replicas * pool.knobs.gpus_per_worker for pool, target in targets)
         occupied = any(
             self._has_reason(pool, ReasonCode.GPUS_OCCUPIED) for pool, _ in targets
         )  # a minimum cannot place two workers on one GPU
-        if (total < least and not occupied) or (most is not None and total > most):
+        if (total < gpus_min and not occupied) or (gpus_max is not None and total > gpus_max):
             self.report("I4-budget", f"{total} GPUs")
         grows = any(target.replicas > max(target.previous, pool.knobs.replicas_min) for pool, target in targets)
-        if most is None or not grows:
+        if gpus_max is None or not grows:
             return
         leaving = sum(
             (pool.draining_workers() + max(0, target.previous - target.replicas)) * pool.knobs.gpus_per_worker
             for pool, target in targets
         )
-        if total + leaving > most:
+        if total + leaving > gpus_max:
             self.report("I4-occupied", f"{total} GPUs, and {leaving} occupied by leaving workers")
 
     def _check_capacity(self) -> None:

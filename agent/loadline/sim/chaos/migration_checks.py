@@ -56,9 +56,9 @@ class MigrationCheck:
         if requests > knobs.migrations_max:
             self._report("I21-bounds", f"{requests} requests of {migration.model}")
         for end in (migration.source, migration.destination):
-            mine = sum(one.requests for one in others if end in {one.migration.source, one.migration.destination})
-            if mine + migration.requests_max > knobs.migrations_per_worker_max:
-                self._report("I21-bounds", f"{mine + migration.requests_max} requests of {end.worker}")
+            occupied = sum(one.requests for one in others if end in {one.migration.source, one.migration.destination})
+            if occupied + migration.requests_max > knobs.migrations_per_worker_max:
+                self._report("I21-bounds", f"{occupied + migration.requests_max} requests of {end.worker}")
 
 
 def _life(end: MigrationEndpoint) -> WorkerLife:

@@ -50,8 +50,10 @@ class OutstandingMigrations:
 
     def drop_worker(self, pool: str, worker: str) -> None:
         """Drop the migrations of a worker that has left, even if it returns."""
-        gone = (pool, worker)
-        self._migrations = {name: one for name, one in self._migrations.items() if gone not in _ends(one.migration)}
+        lost_worker = (pool, worker)
+        self._migrations = {
+            name: one for name, one in self._migrations.items() if lost_worker not in _ends(one.migration)
+        }
 
     def retain_workers(self, workers: Collection[tuple[str, str]]) -> None:
         """Keep only migrations between these workers, given by pool and name."""

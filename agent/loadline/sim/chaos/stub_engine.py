@@ -20,7 +20,7 @@ TOKEN_MS: Final = 50.0
 _BLOCKS: Final = 1_000
 _ANONYMOUS_REQUESTS: Final = 10
 """Anonymous requests of a fully busy worker."""
-_TOKENS_MODULO: Final = 100
+_TOKENS_MODULO: Final = 100  # tokens of anonymous requests change with time, so that reports differ
 _TIMING: Final = LinearProfile(10.0, 1.0, 10.0, 0.01)
 
 
@@ -28,7 +28,7 @@ class WorkShare(Struct, frozen=True):
     """Share of a pool's work on one worker."""
 
     busy: float
-    """Work for each serving worker, in workers' worth; above 1 it is overloaded."""
+    """Load of each serving worker, as a fraction of its capacity; above 1 it is overloaded."""
     waiting: int
     """Requests waiting at this worker."""
 
@@ -54,8 +54,8 @@ class _RunningRequest(Struct):
         return self.since_ms + (self.request.osl_tokens - self.request.generated_tokens) * TOKEN_MS
 
     def generated(self, now_ms: float) -> int:
-        made = self.request.generated_tokens + int((now_ms - self.since_ms) / TOKEN_MS)
-        return min(made, self.request.osl_tokens)
+        generated = self.request.generated_tokens + int((now_ms - self.since_ms) / TOKEN_MS)
+        return min(generated, self.request.osl_tokens)
 
 
 class StubEngine(SimulatedEngine):
@@ -77,7 +77,7 @@ class StubEngine(SimulatedEngine):
 
     @property
     def held(self) -> list[str]:
-        """Ids of its requests, and a placeholder until its other work is done."""
+        """Ids of its requests, and ``work`` for anonymous requests until ``empty_at``."""
         return ["work", *self._running] if self._busy else list(self._running)
 
     def empty_at(self, at_ms: float) -> None:
@@ -90,7 +90,7 @@ class StubEngine(SimulatedEngine):
         return one.request.isl_tokens + one.generated(self._now_ms) if one else 0
 
     def fits(self, kv_tokens: int, kv_tokens_max: int) -> bool:
-        """Return True: its cache usage stands for the work of others only."""
+        """Return True: requests take no cache, whose reported usage is that of anonymous requests."""
         del kv_tokens, kv_tokens_max
         return True
 
@@ -122,11 +122,11 @@ class StubEngine(SimulatedEngine):
         self._now_ms = max(self._now_ms, now_ms)
         if self._empty_at_ms is not None and now_ms >= self._empty_at_ms:
             self._busy, self._empty_at_ms = False, None
-        over = [one.request.request_id for one in self._running.values() if one.ends_ms <= now_ms]
-        for name in over:
+        ended_ids = [one.request.request_id for one in self._running.values() if one.ends_ms <= now_ms]
+        for name in ended_ids:
             self.abort(name, now_ms)
-        taken, self._events = self._events, []
-        return [*taken, *(EngineEvent("finished", name, now_ms) for name in over)]
+        events, self._events = self._events, []
+        return [*events, *(EngineEvent("finished", name, now_ms) for name in ended_ids)]
 
     def next_event_ms(self) -> float | None:
         """Return the end of the next request or of the drain."""

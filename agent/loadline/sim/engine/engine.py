@@ -87,8 +87,8 @@ class SimulatedEngine:
             return 0
         if sequence not in self._batch or self._step is None:
             return sequence.kv_tokens
-        made = self._batch.generated(sequence) + self._step.iterations_done(self._now_ms)
-        return sequence.request.isl_tokens + made - 1
+        tokens_now = self._batch.generated(sequence) + self._step.iterations_done(self._now_ms)
+        return sequence.request.isl_tokens + tokens_now - 1
 
     def kv_tokens_max(self, request_id: str) -> int:
         """Return the KV tokens that a request has at its end; 0 when it is not inside."""

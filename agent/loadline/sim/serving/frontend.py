@@ -221,13 +221,13 @@ class SimulatedFrontend:
         name, owner = claim.request_id, self._owners.owner(claim.request_id)
         if owner is None:
             return ClaimReply(granted=False)
-        mine, its = self._workers.get(owner.worker), self._workers.get(claim.worker)
-        there = its is not None and its.worker.record.incarnation == claim.incarnation
-        if mine is None or its is None or not there or name not in mine.requests:
+        current, claimant = self._workers.get(owner.worker), self._workers.get(claim.worker)
+        there = claimant is not None and claimant.worker.record.incarnation == claim.incarnation
+        if current is None or claimant is None or not there or name not in current.requests:
             return ClaimReply(granted=False)
         reply = self._owners.answer(claim)
-        if reply.granted and mine is not its:
-            mine.transfer(name, its)
+        if reply.granted and current is not claimant:
+            current.transfer(name, claimant)
             self.log.migrated += 1
         return reply
 

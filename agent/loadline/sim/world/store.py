@@ -292,16 +292,16 @@ class StoreConnection:
         for watch in self._watches:
             if not watch.alive:
                 continue
-            mine = [change for change in changes if change.key.startswith(watch.prefix)]
-            if not mine:
+            watched = [change for change in changes if change.key.startswith(watch.prefix)]
+            if not watched:
                 continue
             if store.latency_ms == 0.0:
-                watch.on_changes(mine)
+                watch.on_changes(watched)
             elif store.faults.compacted and store.rng.random() < store.faults.compacted:
                 watch.alive = False
                 store.timeline.call_later(_BACK_MS, partial(self._start_watch, watch))
             else:
-                self._deliver(watch, partial(watch.on_changes, mine))
+                self._deliver(watch, partial(watch.on_changes, watched))
 
     def _start_watch(self, watch: _PrefixWatch) -> None:
         """Start a watch with a snapshot."""

@@ -101,6 +101,6 @@ class VirtualTask:
 async def sleep(timeline: Timeline, wait_ms: float) -> None:
     """Wait for a time; return at once if it is not positive."""
     if wait_ms > 0.0:
-        over = VirtualFuture[None]()
-        timeline.call_later(wait_ms, partial(over.set_result, None))
-        await over
+        promise = VirtualFuture[None]()
+        timeline.call_later(wait_ms, partial(promise.set_result, None))
+        await promise

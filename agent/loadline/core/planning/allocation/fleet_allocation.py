@@ -171,11 +171,11 @@ class FleetAllocation(Struct):
         gives_way = frozenset(reason.pool for reason in reasons if reason.code is ReasonCode.GIVES_WAY)
         capacity = CapacityLimits(limits, gives_way, self.settled)
         pools, waiting, first_choice = fleet.models[name].pools, self.waiting.get(name), self.demands[name].counts
-        moved = [reason.pool for reason in reasons if reason.code not in _SHORTAGE_CODES]
+        other_pools = [reason.pool for reason in reasons if reason.code not in _SHORTAGE_CODES]
         if self.settled:
-            exchanged = {pool: granted[pool] for pool in moved}
+            exchanged = {pool: granted[pool] for pool in other_pools}
         else:  # The greedy mix may not be optimal: until the exact one arrives, no pool shrinks or grows for it.
-            current = {pool: max(granted[pool], pools[pool].effective_target(now)) for pool in moved}
+            current = {pool: max(granted[pool], pools[pool].effective_target(now)) for pool in other_pools}
             exchanged = {
                 pool: min(first_choice[pool], count)
                 for pool, count in current.items()
@@ -287,19 +287,21 @@ class FleetAllocation(Struct):
             others = [
                 other for need in demand.needs if pool in need.capacities for other in need.capacities if other != pool
             ]
-            moved = [other for other in others if (granted[other] - demand.counts[other]) * (wanted - allowed) > 0]
+            other_pools = [
+                other for other in others if (granted[other] - demand.counts[other]) * (wanted - allowed) > 0
+            ]
             taken = supplies.takes[name].get(pool, {})
             if others and all(self.left[supply] >= gpus for supply, gpus in taken.items()):
-                moved = others  # its GPUs are free, so it is other pools that serve the demand
+                other_pools = others  # its GPUs are free, so it is other pools that serve the demand
             elif pool in met and allowed < wanted:
-                moved = [other for other in others if granted[other]]
+                other_pools = [other for other in others if granted[other]]
             rising = [other for supply in taken for other in self.rising.get(supply, ())]
             rivals = list(dict.fromkeys(other for other in rising if priorities[other] < priorities[name]))
             numbers = {"wanted": float(wanted), "allowed": float(allowed)}
             if allowed > wanted:
-                yield Reason(ReasonCode.SERVES_FOR_ANOTHER_POOL, pool, numbers, ", ".join(moved))
-            elif moved:
-                yield Reason(ReasonCode.SERVED_BY_ANOTHER_POOL, pool, numbers, ", ".join(moved))
+                yield Reason(ReasonCode.SERVES_FOR_ANOTHER_POOL, pool, numbers, ", ".join(other_pools))
+            elif other_pools:
+                yield Reason(ReasonCode.SERVED_BY_ANOTHER_POOL, pool, numbers, ", ".join(other_pools))
             elif rivals:
                 yield Reason(ReasonCode.GIVES_WAY, pool, numbers, ", ".join(rivals[:_NAMED_MAX]))
             else:

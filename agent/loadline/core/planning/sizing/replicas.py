@@ -1,4 +1,4 @@
-"""Formulas of Dynamo's throughput planner, in all its generations: replicas, correction factors and concurrency.
+"""Formulas of all versions of Dynamo's throughput planner: replicas, correction factors and concurrency.
 
 Latencies are in ms, lengths in tokens, and throughput in tokens per second and GPU. A correction factor is the observed
 latency divided by the profiled one.
