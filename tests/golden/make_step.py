@@ -1,7 +1,7 @@
-"""Record what the golden cases of ``loadline step`` give: ``python tests/golden/make_step.py [--write] [CASE ...]``.
+"""Record the golden cases of ``loadline step``: ``python tests/golden/make_step.py [--write] [CASE ...]``.
 
-``--write`` writes the answers to the recorded lines anew, to be looked at and committed where the agent is meant to
-behave otherwise. Without it the simulated fleets run again and write both lines and answers.
+``--write`` records new answers to the recorded lines; review and commit them after an intended change
+of the agent. Without it, the simulated fleets run again, and both lines and answers are recorded.
 """
 
 import sys
@@ -100,7 +100,7 @@ def silent_traffic(case: str) -> World:
 
 
 def pending(case: str) -> World:
-    pool = Pool("engine", workers=1, start_s=25.0, never=1)
+    pool = Pool("engine", workers=1, start_s=25.0, missing_workers=1)
     world = World(case, [Fleet("llm", [pool], ramp(2, 14, 20, 100, 120))], seed=3)
     world.run(180)
     return world
@@ -133,14 +133,14 @@ def vanish(case: str) -> World:
 
 def drains(case: str) -> World:
     fleet = Fleet("llm", disaggregated_pools(3, 5), lambda _: 4.0, osl=900)
-    fleet.pools["decode"].drains_in_s = 50.0
+    fleet.pools["decode"].drain_s = 50.0
     world = World(case, [fleet], seed=6)
     world.run(
         180,
         {
-            80: lambda w: w.order(drain=["llm", "prefill", "ll-p1"]),
+            80: lambda w: w.command(drain=["llm", "prefill", "ll-p1"]),
             100: lambda w: w.lose("llm", "ll-d5"),
-            120: lambda w: w.order(drain=["llm", "decode", "ll-d7"]),
+            120: lambda w: w.command(drain=["llm", "decode", "ll-d7"]),
             124: lambda w: w.lose("llm", "ll-d7"),
         },
     )
@@ -163,10 +163,11 @@ def migrations(pools: Callable[[], list[Pool]], rate: Rate, ends: tuple[str, ...
 
 def migrating_pools(prefill: int, decode: int) -> list[Pool]:
     """Return a prefill pool, and a decode pool with two workers per node that can migrate requests."""
-    made = disaggregated_pools(prefill, decode)
-    made[1].slots = 4
-    made[1].record_of = lambda number: {"node": f"n{number // 2}", "unit": f"u{number // 4}"}
-    return made
+    pools = disaggregated_pools(prefill, decode)
+    pools[1].slots = 4
+    pools[1].record_of = lambda number: {"node": f"n{number // 2}", "unit": f"u{number // 4}"}
+
+    return pools
 
 
 def failover(case: str) -> World:
@@ -187,7 +188,7 @@ def failover(case: str) -> World:
 def migration_drain(case: str) -> World:
     fleet = Fleet("llm", aggregated_pool(workers=4, slots=3), burst(6, 1, 20, 999), osl=900, fields=MIGRATION_FIELDS)
     world = World(case, [fleet], seed=9, step_ms=1_000)
-    world.run(70, {30: lambda w: w.order(drain=["llm", "engine", "ll-e2"])})
+    world.run(70, {30: lambda w: w.command(drain=["llm", "engine", "ll-e2"])})
     return world
 
 
@@ -241,10 +242,10 @@ def pauses(case: str) -> World:
     world.run(
         200,
         {
-            16: lambda w: w.order(pause="llm"),
-            60: lambda w: w.order(resume="llm"),
-            110: lambda w: w.order(pause="llm"),
-            140: lambda w: w.order(resume="llm"),
+            16: lambda w: w.command(pause="llm"),
+            60: lambda w: w.command(resume="llm"),
+            110: lambda w: w.command(pause="llm"),
+            140: lambda w: w.command(resume="llm"),
         },
     )
     return world
@@ -255,9 +256,9 @@ def reload(case: str) -> World:
     world.run(
         240,
         {
-            60: lambda w: w.order(reload="reload.stricter.toml"),
-            120: lambda w: w.order(reload="reload.planner.toml"),
-            180: lambda w: w.order(reload="reload.toml"),
+            60: lambda w: w.command(reload="reload.stricter.toml"),
+            120: lambda w: w.command(reload="reload.planner.toml"),
+            180: lambda w: w.command(reload="reload.toml"),
         },
     )
     return world
@@ -307,7 +308,7 @@ def rejected(case: str) -> World:
     return world
 
 
-HAND_OVER = ("done", "aborted", "silent", "done")
+OUTCOMES = ("done", "aborted", "silent", "done")
 CASE_MAKERS: Final[dict[str, MakeCase]] = {
     "saturation": simple(aggregated_pool, ramp(2, 12)),
     "saturation_roles": simple(disaggregated_pools, ramp(2, 12)),
@@ -340,7 +341,7 @@ CASE_MAKERS: Final[dict[str, MakeCase]] = {
     "unanswered": unanswered,
     "vanish": vanish,
     "drains": drains,
-    "migration_load": migrations(lambda: migrating_pools(2, 5), lambda _: 6.0, HAND_OVER),
+    "migration_load": migrations(lambda: migrating_pools(2, 5), lambda _: 6.0, OUTCOMES),
     "migration_requests": migrations(
         lambda: aggregated_pool(workers=5, slots=4, record_of=lambda n: {"unit": f"u{n % 2}"}), lambda _: 7.0
     ),

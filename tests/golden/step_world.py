@@ -41,12 +41,12 @@ class Pool:
     engine: Engine = field(default_factory=Engine)
     workers: int = 2
     start_s: float = 12.0
-    never: int = 0
+    missing_workers: int = 0
     """Number of requested workers that never start."""
     record: dict[str, Any] = field(default_factory=dict)
     record_of: Callable[[int], dict[str, Any]] = lambda _: {}
     slots: int | None = None
-    drains_in_s: float | None = None
+    drain_s: float | None = None
     """Duration of a drain; None: until the worker is empty."""
 
 
@@ -138,7 +138,7 @@ class World:
 
     # -- commands ------------------------------------------------------------------------------------------------------
 
-    def order(self, **report: Any) -> None:
+    def command(self, **report: Any) -> None:
         """Record a command of an operator, or a change of the configuration."""
         line = json.dumps(report)
         self.lines.append(line)
@@ -189,7 +189,7 @@ class World:
             worker = self.fleets[drain.model].workers.get(drain.worker)
             if worker is not None and worker.drain is None:
                 worker.drain = drain
-                worker.drains_until_ms = self.now_ms + int((worker.pool.drains_in_s or 0) * 1_000)
+                worker.drains_until_ms = self.now_ms + int((worker.pool.drain_s or 0) * 1_000)
         for command in answer.migrations:
             self.fleets[command.model].migrations.append(command)
 
@@ -223,8 +223,8 @@ class World:
             victims = {victim.worker for victim in target.victims}
             have = len([w for w in serving if w.name not in victims]) + sum(p is pool for _, p in fleet.coming)
             for _ in range(target.replicas - have):
-                if pool.never > 0:
-                    pool.never -= 1
+                if pool.missing_workers > 0:
+                    pool.missing_workers -= 1
                     continue
                 fleet.coming.append((self.now_ms + int(pool.start_s * self.rng.uniform(800, 1_200)), pool))
             while have > target.replicas and any(p is pool for _, p in fleet.coming):

@@ -23,7 +23,7 @@ def main() -> None:
     cpu = min(cores)
     os.sched_setaffinity(0, cores - {cpu} or {cpu})
     found = race(BenchFleet(MODELS, WORKERS), FRAMES, SAMPLES, rounds=rounds, bursts=BURSTS, cpu=cpu)
-    result("frames", "samples/s", found.ours, found.bare, lost=found.lost)
+    result("frames", "samples/s", found.agent_rates, found.bare, lost=found.lost)
 
 
 if __name__ == "__main__":

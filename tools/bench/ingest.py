@@ -14,7 +14,7 @@ def main() -> None:
     """Run the benchmark and print its results."""
     rounds = 1 if options(__doc__) else 4
     found = race(BenchFleet(MODELS, WORKERS), FRAMES, 1, rounds=rounds, bursts=BURSTS)
-    result("ingest", "messages/s", found.ours, found.bare, lost=found.lost)
+    result("ingest", "messages/s", found.agent_rates, found.bare, lost=found.lost)
 
 
 if __name__ == "__main__":

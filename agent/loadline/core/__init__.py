@@ -1,1 +1,1 @@
-"""The pure core: events and a time in, effects out."""
+"""Core without I/O: it maps events and a time to effects."""

@@ -1,4 +1,4 @@
-"""The entry point of the core: events and a time in, effects out.
+"""Entry point of the core: it maps events and a time to effects.
 
 A turn handles the events, runs the leader election, plans the models that changed or are due, and advances decisions,
 drains and migrations. The core reads no clock, never waits and never raises; the same events at the same times give the

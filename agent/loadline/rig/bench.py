@@ -271,8 +271,8 @@ def race(fleet: BenchFleet, frames: int, samples: int, *, rounds: int, bursts: i
                     found.agent_rates.append(samples * ingest_rate(wire, child, fleet.burst(frames, samples), frames))
                 end = child.sample()
                 found.lost += fleet.sequences - end.sequences + end.lost + end.journal_lost
-        agent_rates, others = (statistics.median(rates[-bursts:]) for rates in (found.agent_rates, found.bare))
-        progress(f"round {number}/{rounds}: {ours:,.0f} samples/s, bare {others:,.0f}/s, {found.lost} lost")
+        agent_rate, others = (statistics.median(rates[-bursts:]) for rates in (found.agent_rates, found.bare))
+        progress(f"round {number}/{rounds}: {agent_rate:,.0f} samples/s, bare {others:,.0f}/s, {found.lost} lost")
     return found
 
 

@@ -20,7 +20,7 @@ from loadline.core.vocabulary.scalars import Role
 from tests.support.fleet_harness import START, fleet_of
 
 DATA = Path(__file__).parents[2] / "vectors" / "data"
-# A prompt of 500 tokens takes 10 ms; 500 requests decode in 50 ms, so a worker gives 10,000 tokens a second.
+# A prompt of 500 tokens takes 10 ms; 500 requests decode in 50 ms, so a worker generates 10,000 tokens/s.
 LINEAR = EngineProfile(linear=LinearKnobs(10.0, 0.08, 0.0, 0.02, max_kv_tokens=1e6, max_batch_requests=1_000))
 
 
@@ -36,8 +36,8 @@ def demand(requests_per_s: float, attainment: float = 0.0) -> Demand:
     return Demand(requests_per_s, constant_length(500.0), constant_length(100.0), attainment)
 
 
-def sizes(of: Model, needs: Demand) -> dict[str, Size]:
-    return sizing(of, needs)(1.0)
+def sizes(served: Model, needs: Demand) -> dict[str, Size]:
+    return sizing(served, needs)(1.0)
 
 
 PREFILL, DECODE = PoolKnobs("p", "prefill", replicas_max=50), PoolKnobs("d", "decode", replicas_max=50)
@@ -104,7 +104,7 @@ def test_a_corrected_engine_is_sized_like_an_equally_slow_one() -> None:
     assert corrected["d"].busy == pytest.approx(sizes(model(DECODE, engine=slow), demand(730.0))["d"].busy)
 
 
-def test_an_unreachable_objective_is_reported_and_the_work_is_sized_for() -> None:
+def test_an_unreachable_objective_is_reported_and_the_pool_sized_for_its_work() -> None:
     found = sizes(model(PREFILL, ttft_ms=9.0), demand(730.0))["p"]
     assert found.infeasible is not None
     assert found.infeasible.code == ReasonCode.SLA_INFEASIBLE
@@ -189,8 +189,8 @@ def test_noise_between_equal_pools_does_not_move_the_demand(current: tuple[int, 
     assert sum(size.replicas for size in found.values()) == found[first].replicas + 1
 
 
-def test_a_correction_beyond_the_objective_is_reported_and_the_work_is_sized_for() -> None:
-    # Alone a token takes 10.08 ms, so from a correction of 4.96 on the objective of 50 ms is out of reach.
+def test_a_correction_beyond_the_objective_is_reported_and_the_pool_sized_for_its_work() -> None:
+    # A token of a single request takes 10.08 ms, so above a correction of 4.96 the objective of 50 ms is infeasible.
     for pool in (DECODE, PoolKnobs("both", "aggregated", replicas_max=50)):
         found = sizes(model(pool), replace(demand(100.0), decode_correction=5.0))[pool.name]
         assert found.problem is None
@@ -206,9 +206,9 @@ def test_near_the_best_latency_the_size_of_an_aggregated_pool_is_finite() -> Non
         PoolKnobs("both", "aggregated", replicas_max=10_000),
         Demand(1.0, constant_length(2_000.0), constant_length(200.0), 0.95),
     )
-    near, off = (sizes(model(pool, engine=engine, itl_ms=itl_ms), needs)["both"] for itl_ms in (49.6, 52.0))
-    assert (off.replicas, off.infeasible) == (13, None)
-    assert near.replicas == 1, "its work is a third of a worker's"
+    near, above = (sizes(model(pool, engine=engine, itl_ms=itl_ms), needs)["both"] for itl_ms in (49.6, 52.0))
+    assert (above.replicas, above.infeasible) == (13, None)
+    assert near.replicas == 1, "the load is a third of one worker's capacity"
     assert near.infeasible is not None
     assert near.infeasible.numbers["best_ms"] > 49.6
 
@@ -245,7 +245,7 @@ def test_requests_of_unknown_length_need_one_worker(pools: tuple[PoolKnobs, ...]
 
 
 def test_a_batch_is_limited_by_the_reported_cache() -> None:
-    # 55,000 tokens are 100 requests of 500 tokens and half of 100; planned are 95, which take 17.6 ms.
+    # 55,000 tokens are 100 requests of 500 tokens and half of 100; 95 of them are planned, which take 17.6 ms.
     record = WorkerRecord("m", "d", "w", "decode", 1, kv_blocks_total=1_100, block_size_tokens=50)
     fleet = fleet_of(DECODE)
     fleet.register(RegisteredWorker(record, 5), START)

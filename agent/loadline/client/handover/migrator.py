@@ -69,7 +69,7 @@ class RequestMigrator:
     ) -> MigrateReply | None:
         """Accept or refuse a command, given the worker's requests in queue order; ``source.begin`` begins it.
 
-        None: another worker of this name answers. A repeated command gets the same answer, and begins nothing.
+        None: another worker of this name answers. A repeated command gets the same answer and has no effect.
         """
         return self._progress.answer(command, candidates, now_ms)
 

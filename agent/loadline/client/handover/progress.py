@@ -128,7 +128,7 @@ class MigrationProgress:
     ) -> MigrateReply | None:
         """Accept or refuse a command, given the worker's requests in queue order.
 
-        None: another worker of this name answers. A repeated command gets the same answer, and begins nothing.
+        None: another worker of this name answers. A repeated command gets the same answer and has no effect.
         """
         source = command.source
         if not is_for(self._record, command.model, source.pool, source.worker, source.incarnation):

@@ -33,7 +33,7 @@ class Consolidation(Struct):
     workers: Names = []
     """Workers of the current round."""
     emptied: Names = []
-    """Workers of the round that have been empty; any requests of theirs arrived later."""
+    """Workers of the round that have been empty; requests that they have now arrived later."""
     round_started_ms: int = -1
     round_ends_ms: int = -1
     """Time at which the round is evaluated; -1: there is no round."""

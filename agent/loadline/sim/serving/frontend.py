@@ -168,8 +168,8 @@ class SimulatedFrontend:
         return self._queues[pools]
 
     def _serving_workers(self, pools: tuple[str, ...]) -> list[RoutedWorker]:
-        stations = self._workers.values()
-        return [one for one in stations if one.worker.record.pool in pools and one.worker.serving]
+        workers = self._workers.values()
+        return [one for one in workers if one.worker.record.pool in pools and one.worker.serving]
 
     def _dispatch_waiting(self, lane: DispatchQueue) -> None:
         while lane.waiting and lane.serving:

@@ -75,23 +75,23 @@ RoutingPolicy = Callable[[Sequence[RoutedWorker], Arrival, int], RoutedWorker]
 """Chooses one of the workers (at least one) for an arrival, given the number of earlier dispatches."""
 
 
-def round_robin(stations: Sequence[RoutedWorker], _arrival: Arrival, chosen: int) -> RoutedWorker:
+def round_robin(workers: Sequence[RoutedWorker], _arrival: Arrival, dispatched: int) -> RoutedWorker:
     """Choose the workers in turn."""
-    return stations[chosen % len(stations)]
+    return workers[dispatched % len(workers)]
 
 
-def least_loaded(stations: Sequence[RoutedWorker], _arrival: Arrival, _chosen: int) -> RoutedWorker:
+def least_loaded(workers: Sequence[RoutedWorker], _arrival: Arrival, _dispatched: int) -> RoutedWorker:
     """Choose the worker with the fewest prompt tokens to compute, then the fewest requests."""
-    return min(stations, key=lambda one: (one.queued_prompt_tokens, len(one.requests), one.name))
+    return min(workers, key=lambda one: (one.queued_prompt_tokens, len(one.requests), one.name))
 
 
-def kv_aware(stations: Sequence[RoutedWorker], arrival: Arrival, _chosen: int) -> RoutedWorker:
-    """Choose the worker with the least prefill work until the first token, with its queue and without its cache hits.
+def kv_aware(workers: Sequence[RoutedWorker], arrival: Arrival, _dispatched: int) -> RoutedWorker:
+    """Choose the worker with the least prefill work before the first token: its queue minus its cache hits.
 
     Ties go to the worker with the fewest requests, then to the one with the fewest cached blocks.
     """
     return min(
-        stations,
+        workers,
         key=lambda one: (
             one.queued_prompt_tokens - one.hit_tokens(arrival),
             len(one.requests),
