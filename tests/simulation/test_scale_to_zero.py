@@ -1,5 +1,8 @@
 """Scale to zero in the idle night of a trace: saved GPU hours, and the wait of the first request of the day."""
 
+import re
+from pathlib import Path
+
 import pytest
 from msgspec.structs import replace
 
@@ -11,6 +14,7 @@ from loadline.sim.simulation import Scenario, simulate
 from loadline.traces import Arrival
 from tests.support.simulated_fleets import GUARD, pool_fleet, trace
 
+DOCUMENT = Path(__file__).parents[2] / "docs" / "how-to" / "scale-to-zero.md"
 START_UP_S = 20.0
 """Start-up time of the workers of the fleet."""
 NIGHT_S = (120.0, 1_320.0)
@@ -57,7 +61,8 @@ def test_an_idle_fleet_scales_to_zero_without_losing_requests(planner: str, pool
 def test_scale_to_zero_saves_gpu_hours_and_the_first_requests_wait_for_a_worker() -> None:
     awake, slept = simulate_night("saturation", 0, ALONE), simulate_night("saturation", int(AFTER_S * 1_000), ALONE)
     # The fleet is at zero for 900 of 1,440 s; the backlog afterwards needs more than one worker for a while.
-    assert slept.gpu_hours < 0.55 * awake.gpu_hours
+    [percent] = re.findall(r"saves (\d+) % of the\nGPU-hours", DOCUMENT.read_text("utf-8"))
+    assert round(100.0 * (1.0 - slept.gpu_hours / awake.gpu_hours)) == int(percent)
     late = [ms for ms in slept.series.ttft_p95_ms if ms is not None and ms > 1_000.0]
     assert max(late) == pytest.approx(START_UP_S * 1_000, rel=0.15)
     assert max(ms for ms in awake.series.ttft_p95_ms if ms is not None) < 1_000.0
