@@ -8,7 +8,7 @@ import pytest
 from loadline.core.fleet.traffic import Traffic
 from loadline.core.fleet.traffic_totals import NO_BINS, TrafficTotals
 from loadline.core.vocabulary.events import TrafficReported
-from loadline.core.vocabulary.samples import Histogram, TrafficSample
+from loadline.core.vocabulary.samples import Bins, Histogram, TrafficSample
 
 T0 = 1_700_000_000_000
 BOUNDS = (10.0, 100.0)
@@ -63,12 +63,21 @@ def test_histograms_are_added_and_subtracted() -> None:
     traffic.ingest(report(1, arrivals=3, isl_histogram=Histogram(BOUNDS, (1, 2, 0))), T0)
     mark = traffic.totals
     traffic.ingest(report(2, arrivals=3, isl_histogram=Histogram(BOUNDS, (0, 1, 2))), T0)
-    assert traffic.totals.isl_bins == Histogram(BOUNDS, (1, 3, 2))
-    assert traffic.totals.since(mark).isl_bins == Histogram(BOUNDS, (0, 1, 2))
+    assert traffic.totals.isl_bins == Bins(BOUNDS, (1, 3, 2))
+    assert traffic.totals.since(mark).isl_bins == Bins(BOUNDS, (0, 1, 2))
     traffic.ingest(report(3, arrivals=1, isl_histogram=Histogram((5.0,), (1, 0))), T0)
     assert traffic.totals.since(mark).isl_bins == NO_BINS, "histograms with other bounds cannot be subtracted"
     traffic.ingest(report(4, arrivals=1, isl_histogram=Histogram((5.0,), (1,))), T0)
-    assert traffic.totals.isl_bins == Histogram((5.0,), (1, 0)), "an invalid histogram is ignored"
+    assert traffic.totals.isl_bins == Bins((5.0,), (1, 0)), "an invalid histogram is ignored"
+
+
+def test_a_snapshot_holds_more_requests_than_a_report_may() -> None:
+    """An hour-long report has at most 3.6e9 requests; 1,000 a second are more after six weeks."""
+    most = Histogram(BOUNDS, (3_600_000_000, 0, 0))
+    sample = TrafficSample(1, 3_600_000, 3_600_000_000, 3_600_000_000, isl_histogram=most, osl_histogram=most)
+    totals = TrafficTotals().with_report(sample, 3_600_000).with_report(sample, 3_600_000)
+    assert msgspec.json.decode(msgspec.json.encode(totals), type=TrafficTotals) == totals
+    assert totals.isl_bins.counts[0] == 7_200_000_000
 
 
 def test_a_silent_frontend_makes_traffic_incomplete_for_a_window() -> None:

@@ -15,7 +15,7 @@ import numpy as np
 from msgspec import Struct
 
 from loadline.core.engines.latency_models import PrefillModel
-from loadline.core.vocabulary.samples import Histogram
+from loadline.core.vocabulary.samples import Bins, Histogram
 from loadline.core.vocabulary.scalars import LENGTH_MIN
 
 _OVERFLOW_FACTOR: Final = 1.5
@@ -58,7 +58,7 @@ def constant_length(tokens: float) -> LengthDistribution:
     return LengthDistribution((tokens,), (1.0,))
 
 
-def lengths_from_histogram(histogram: Histogram, mean_tokens: float | None = None) -> LengthDistribution | None:
+def lengths_from_histogram(histogram: Histogram | Bins, mean_tokens: float | None = None) -> LengthDistribution | None:
     """Return the distribution of a histogram.
 
     Args:

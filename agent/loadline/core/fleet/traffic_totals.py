@@ -7,9 +7,9 @@ from typing import Final
 
 from msgspec import Struct
 
-from loadline.core.vocabulary.samples import Histogram, TrafficSample
+from loadline.core.vocabulary.samples import Bins, Histogram, TrafficSample
 
-NO_BINS = Histogram((), ())
+NO_BINS = Bins()
 _WRAP: Final = 2**62
 """Modulus of sums, to encode them in 64 bits; differences are exact while they are smaller."""
 
@@ -54,8 +54,8 @@ class TrafficTotals(Struct, frozen=True):
     osl_tokens: RunningMean = NO_MEAN
     ttft_ms: RunningMean = NO_MEAN
     itl_ms: RunningMean = NO_MEAN
-    isl_bins: Histogram = NO_BINS
-    osl_bins: Histogram = NO_BINS
+    isl_bins: Bins = NO_BINS
+    osl_bins: Bins = NO_BINS
 
     def with_report(self, sample: TrafficSample, observed_ms: int) -> "TrafficTotals":
         """Return the totals with one more report and the time that it covers."""
@@ -126,18 +126,18 @@ def _with(mean: RunningMean, value: float | None, count: int) -> RunningMean:
     return mean if value is None or count <= 0 else mean.plus(value, count)
 
 
-def _added(bins: Histogram, more: Histogram | None) -> Histogram:
+def _added(bins: Bins, more: Histogram | None) -> Bins:
     """Add two histograms. If their bounds differ, return the newer one."""
     if more is None or len(more.counts) != len(more.bounds) + 1:
         return bins
     if bins.bounds != more.bounds:
-        return more
-    return Histogram(bins.bounds, tuple(map(_plus, bins.counts, more.counts)))
+        return Bins(more.bounds, more.counts)
+    return Bins(bins.bounds, tuple(map(_plus, bins.counts, more.counts)))
 
 
-def _less(bins: Histogram, earlier: Histogram) -> Histogram:
+def _less(bins: Bins, earlier: Bins) -> Bins:
     if not earlier.bounds:
         return bins
     if bins.bounds != earlier.bounds:
         return NO_BINS
-    return Histogram(bins.bounds, tuple(map(_minus, bins.counts, earlier.counts)))
+    return Bins(bins.bounds, tuple(map(_minus, bins.counts, earlier.counts)))

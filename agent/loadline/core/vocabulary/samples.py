@@ -98,6 +98,13 @@ class RegisteredWorker(Struct, frozen=True):
     lease_id: int
 
 
+class Bins(Struct, frozen=True):
+    """Sums of histograms with the same bounds: their counts grow for as long as an agent runs."""
+
+    bounds: tuple[float, ...] = ()
+    counts: tuple[int, ...] = ()
+
+
 class Histogram(Struct, frozen=True):
     """Counts per bin: ``counts[i]`` values are at most ``bounds[i]``; the last bin has no upper bound."""
 

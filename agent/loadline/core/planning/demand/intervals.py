@@ -19,7 +19,7 @@ from loadline.core.vocabulary.forecasts import (
     History,
     Series,
 )
-from loadline.core.vocabulary.samples import Histogram
+from loadline.core.vocabulary.samples import Bins
 
 INTERVALS_MAX: Final = POINTS_MAX
 """Number of recorded intervals, as many as a forecast query holds: eight days of three minutes."""
@@ -56,8 +56,8 @@ class Intervals(Struct):
     """Share of the newest interval with requests; see ``Outlook``."""
     decode_peak: float = 1.0
     """Peak of the newest interval with requests; see ``Outlook``."""
-    isl_bins: Histogram = NO_BINS
-    osl_bins: Histogram = NO_BINS
+    isl_bins: Bins = NO_BINS
+    osl_bins: Bins = NO_BINS
     peak_requests_per_s: float = 0.0
     """Rate of requests in the busiest part of the current interval so far."""
     peak_computed_tokens_per_s: float = 0.0
