@@ -5,11 +5,22 @@ import asyncio
 import pytest
 from msgspec.structs import replace
 
+from loadline.core.fleet.fleet import FleetKnobs
 from loadline.core.fleet.pool import DRAINS_MAX, PoolKnobs
 from loadline.core.planning.guardrails.constraints import Constraints
+from loadline.core.planning.guardrails.knobs import GuardrailKnobs
+from loadline.core.planning.planners.static import StaticKnobs
+from loadline.core.state.settings import ModelKnobs, Settings
 from loadline.core.vocabulary.decisions import Decision, PoolTarget, Victim
 from loadline.core.vocabulary.effects import AnyEffect, CommitDecision, RaiseAlarm, RevokeWorkerLease, SendDrain
-from loadline.core.vocabulary.events import AnyEvent, CommitRefused, DecisionCommitted, WorkerDrained
+from loadline.core.vocabulary.events import (
+    AnyEvent,
+    BusConnectionChanged,
+    CommitRefused,
+    DecisionCommitted,
+    RegistryRead,
+    WorkerDrained,
+)
 from loadline.ports import Write
 from loadline.runtime.effects import EffectRunner
 from loadline.sim.world.agent import NullLog
@@ -18,6 +29,7 @@ from loadline.wire.codec import DECISION_BYTES_MAX, decode_as, decode_decision, 
 from loadline.wire.keys import Keys
 from loadline.wire.messages import ScalingDecision
 from loadline.wire.subjects import Subjects
+from tests.support.controller_harness import READ_AT, ControllerHarness
 from tests.support.controller_world import alarms, booted
 from tests.support.guardrail_harness import GuardrailHarness
 from tests.support.memory import MemoryBus, MemoryStore
@@ -96,6 +108,20 @@ def test_a_refused_commit_raises_an_alarm_that_names_model_and_size() -> None:
     found = world.handle(CommitRefused(commit.decision.decision_id, "m", fenced=False, detail=text))
     assert [(e.model, e.text) for e in found if isinstance(e, RaiseAlarm)] == [("m", text)]
     assert world.controller.state.ledger.entries["m"].pending is None
+
+
+def test_a_count_that_exceeds_the_registered_workers_of_the_fleet_is_decided_once() -> None:
+    pool = PoolKnobs("decode", "decode", replicas_max=30_000)
+    knobs = {"static": StaticKnobs({"decode": 30_000})}
+    model = ModelKnobs("m", (pool,), planner="static", planner_knobs=knobs, guardrails=GuardrailKnobs(30_000))
+    harness = ControllerHarness(Settings("agent-1", "all", (model,), fleet=FleetKnobs(workers_max=20_000)))
+    harness.handle(BusConnectionChanged(connected=True), RegistryRead([]))
+    harness.register("a", models="m")
+    harness.become_leader()
+    decision = harness.commit_of(harness.advance(6))
+    found = harness.handle(DecisionCommitted(decision.decision_id, "m", READ_AT + 1))
+    assert not [effect for effect in found if isinstance(effect, CommitDecision)]
+    assert harness.desired() == 30_000
 
 
 def drains(effects: list[AnyEffect]) -> list[str]:

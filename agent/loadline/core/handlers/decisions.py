@@ -85,7 +85,9 @@ def adopt(turn: Turn, decision: Decision) -> None:
     for target in decision.targets:
         pool = pools.get(target.pool)
         if pool is not None:
-            pool.set_desired(min(target.replicas, fleet.knobs.workers_max), turn.now)
+            # A stored decision may have any count, but a lower desired count than decided would be decided again.
+            replicas_max = max(fleet.knobs.workers_max, pool.knobs.replicas_max)
+            pool.set_desired(min(target.replicas, replicas_max), turn.now)
     turn.mark_changed(decision.model)
 
 
