@@ -62,6 +62,15 @@ def test_a_slow_worker_sends_to_the_fullest_until_it_meets_its_objective() -> No
     assert command.value == min(command.requests_max, 16)
 
 
+@pytest.mark.parametrize("capacity", [None, CACHE])
+def test_a_request_that_would_make_every_destination_slow_finds_no_room(capacity: int | None) -> None:
+    world = MigrationWorld(replace(KNOBS, policies=("binpacking_mitigation",)), tpot=LAW)
+    world.join("most", 200_000, 200, kv_blocks_total=capacity)
+    assert join(world, "slow", 2, 4_000_000) == []
+    report = world.controller.state.fleet.models["m"].migration.groups["decode"].reports["binpacking_mitigation"]
+    assert (report.code, report.numbers["room"]) == (MigrationCode.NO_ROOM, 0.0)
+
+
 def test_a_worker_is_emptied_into_the_fullest_after_a_delay() -> None:
     world = three_workers()
     assert world.advance(9_000) == []

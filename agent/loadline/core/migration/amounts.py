@@ -154,7 +154,10 @@ def _by_tpot(view: LoadView, source: int, destination: int, limit: int) -> Migra
         return obstacle
     count = requests_within_slo(view, destination, each, limit)
     if count < 1:
-        return NotPlanned.of(MigrationCode.NO_ROOM, tokens=each, room=max(free_tokens(view, destination), 0.0))
+        space = free_tokens(view, destination)
+        # Where its KV cache has room, or reports none, the time per output token has no room for a request.
+        room = max(space, 0.0) if space < each else 0.0
+        return NotPlanned.of(MigrationCode.NO_ROOM, tokens=each, room=room)
     return _by_count(view, source, destination, "LCR", count)
 
 
