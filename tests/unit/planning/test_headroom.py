@@ -32,6 +32,13 @@ def test_a_shrink_takes_the_most_expensive_pool_first_down_to_its_minimum() -> N
     assert shrink(45.0, [CHEAP, least]) == {"cheap": 2, "dear": 1}
 
 
+def test_a_pool_whose_workers_serve_nothing_neither_grows_nor_shrinks() -> None:
+    useless = Candidate("useless", cost=9.0, capacity=0.0, current=3)
+    assert grow(25.0, [useless, CHEAP]) == {"useless": 3, "cheap": 7}
+    assert shrink(25.0, [useless, CHEAP]) == {"useless": 3, "cheap": 2}
+    assert resize([PoolCapacity(useless, ready=3)], 5.0, 5.0, 0.85, 0.7).counts == {"useless": 3}
+
+
 def test_the_last_worker_of_all_pools_is_kept() -> None:
     assert shrink(1_000.0, [CHEAP]) == {"cheap": 1}
     assert shrink(1_000.0, [CHEAP, DEAR]) == {"cheap": 1, "dear": 0}

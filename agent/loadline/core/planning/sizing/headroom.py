@@ -42,7 +42,7 @@ class Candidate(Struct, frozen=True):
     cost: float
     """Cost of one worker."""
     capacity: float
-    """Capacity of one worker, above 0."""
+    """Capacity of one worker; a pool whose workers serve nothing neither grows nor shrinks."""
     current: int
     replicas_min: int = 0
     replicas_max: int | None = None
@@ -51,7 +51,7 @@ class Candidate(Struct, frozen=True):
 def grow(required: float, candidates: Sequence[Candidate]) -> dict[str, int]:
     """Return counts with ``required`` more capacity, from the pool of the lowest cost per capacity, then the next."""
     counts = {candidate.name: candidate.current for candidate in candidates}
-    for candidate in sorted(candidates, key=lambda one: (one.cost / one.capacity, one.name)):
+    for candidate in sorted(_serving(candidates), key=lambda one: (one.cost / one.capacity, one.name)):
         added = ceil(required / candidate.capacity - _EPSILON)
         if candidate.replicas_max is not None:
             added = min(added, candidate.replicas_max - candidate.current)
@@ -67,7 +67,7 @@ def shrink(headroom: float, candidates: Sequence[Candidate]) -> dict[str, int]:
     The cheapest pool keeps one worker if no other pool has any.
     """
     counts = {candidate.name: candidate.current for candidate in candidates}
-    by_cost = sorted(candidates, key=lambda one: (-one.cost, one.name))
+    by_cost = sorted(_serving(candidates), key=lambda one: (-one.cost, one.name))
     for candidate in by_cost:
         minimum = candidate.replicas_min
         if candidate is by_cost[-1] and not any(counts[other.name] for other in by_cost[:-1]):
@@ -77,6 +77,10 @@ def shrink(headroom: float, candidates: Sequence[Candidate]) -> dict[str, int]:
             counts[candidate.name] -= removed
             headroom -= removed * candidate.capacity
     return counts
+
+
+def _serving(candidates: Sequence[Candidate]) -> list[Candidate]:
+    return [candidate for candidate in candidates if candidate.capacity > 0.0]
 
 
 class PoolCapacity(Struct, frozen=True):
