@@ -108,7 +108,7 @@ def test_a_worker_survives_a_restart_of_nats(
             await until(lambda: not agent.bus.connected, "NATS is away")
             before = await agent.entry()
             assert not await worker.report_now()
-            missed = worker._life.sequence
+            missed = worker._incarnation_state.sequence
             await nats.start_async()
             await agent.receives_load()
             # Reports of the outage are dropped, not sent late.

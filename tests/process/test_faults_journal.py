@@ -76,11 +76,11 @@ def test_segments_rotate_and_the_oldest_are_removed(tmp_path: Path) -> None:
 def test_a_restarted_agent_continues_the_sequence_of_segments(tmp_path: Path) -> None:
     # A segment name in the future, as after a step back of the wall clock.
     (tmp_path / "29990101T000000.000Z-000007.jsonl").write_bytes(lines_of(b'{"snapshot":"old"}'))
-    for life in range(3):
+    for number in range(3):
         journal = FileJournal(tmp_path, MB, 10 * MB)
-        journal.begin(said(b'{"snapshot":%d}' % life))
+        journal.begin(said(b'{"snapshot":%d}' % number))
         journal.close()
-    assert replay(tmp_path) == [[b'{"snapshot":"old"}']] + [[b'{"snapshot":%d}' % life] for life in range(3)]
+    assert replay(tmp_path) == [[b'{"snapshot":"old"}']] + [[b'{"snapshot":%d}' % number] for number in range(3)]
 
 
 @pytest.fixture

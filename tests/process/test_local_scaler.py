@@ -89,7 +89,7 @@ class Host:
     def lifetimes(self) -> dict[str, Lifetime]:
         path = self.directory / "lifetimes.jsonl"
         lines = path.read_bytes().splitlines() if path.exists() else []
-        return {life.worker: life for life in (msgspec.json.decode(line, type=Lifetime) for line in lines)}
+        return {lifetime.worker: lifetime for lifetime in (msgspec.json.decode(line, type=Lifetime) for line in lines)}
 
     def receive(self, subject: str, payload: bytes) -> None:
         event = self._codec.decode(subject, payload)
@@ -166,15 +166,17 @@ def test_workers_are_started_restarted_drained_and_stopped(tmp_path: Path, nats_
             scaler_host.process.send_signal(signal.SIGTERM)
             await until(lambda: scaler_host.process.poll() is not None, "the scaler's end")
             assert scaler_host.process.returncode == 0
-            lives = scaler_host.lifetimes()
-            assert {name: life.reason for name, life in lives.items()} == {
+            ended = scaler_host.lifetimes()
+            assert {name: lifetime.reason for name, lifetime in ended.items()} == {
                 "p-1": "drained",
                 "p-2": "failed",
                 "p-3": "stopped",
                 "p-4": "stopped",
                 "p-5": "stopped",
             }
-            assert all(life.gpus == 2 and life.ended_at_ms > life.started_at_ms for life in lives.values())
+            assert all(
+                lifetime.gpus == 2 and lifetime.ended_at_ms > lifetime.started_at_ms for lifetime in ended.values()
+            )
 
     asyncio.run(scenario())
 
@@ -259,7 +261,7 @@ def test_a_failing_command_is_retried_with_a_backoff(tmp_path: Path, nats_url: s
             await until(lambda: len(scaler_host.lifetimes()) >= 3, "three failed starts")
             flag.touch()
             await scaler_host.answered(1, "done")
-            assert {life.reason for life in scaler_host.lifetimes().values()} == {"failed"}
+            assert {lifetime.reason for lifetime in scaler_host.lifetimes().values()} == {"failed"}
 
     asyncio.run(scenario())
 

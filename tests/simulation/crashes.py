@@ -43,7 +43,7 @@ def crash_settings(agent: str, gpus: int | None) -> Settings:
     base = chaos_settings(agent, gpus)
     pool = PoolKnobs("both", "aggregated", 1, 1, 3, start_deadline_ms=30_000)
     knobs = ThroughputKnobs(throughput_adjustment_interval_ms=10_000, forecast=ForecastKnobs("constant"))
-    ahead = ModelKnobs(
+    forecasting = ModelKnobs(
         "ahead",
         (pool,),
         planner="throughput",
@@ -52,7 +52,7 @@ def crash_settings(agent: str, gpus: int | None) -> Settings:
     )
     linear = LinearKnobs(alpha=10.0, beta=0.1, gamma=5.0, delta=0.05, max_kv_tokens=16_000.0)
     profiles = {"ahead": {"both": EngineProfile(linear=linear)}}
-    return replace(base, models=(*base.models, ahead), profiles=profiles)
+    return replace(base, models=(*base.models, forecasting), profiles=profiles)
 
 
 class Scenario(TurnObserver):
@@ -163,7 +163,9 @@ def occurrences(recovery: Recovery) -> dict[str, int]:
 
 
 def crash(kind: str, side: Side, recovery: Recovery, occurrence: int) -> Violation | None:
-    """Return the first violation of a run in which an agent is killed at place effect."""
+    """Return the first violation of a run in which an agent is killed before or after its effect number ``occurrence``
+    of a kind.
+    """
     scenario = Scenario(_agents(recovery))
     scenario.target, scenario.recovery = (kind, side, occurrence), recovery
     found = scenario.run()

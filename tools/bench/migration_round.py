@@ -24,9 +24,9 @@ from tests.support.migration_world import MigrationWorld
 SIZES: Final = (100, 1_000, 10_000)
 MIGRATIONS_MAX: Final = (10_000, 64)
 SLOTS: Final = 4
-FAILS: Final = 100
-"""Every 100th worker is unschedulable."""
-WARM: Final = 3
+UNSCHEDULABLE_EVERY: Final = 100
+"""One of this many workers is unschedulable."""
+WARM_UP_ROUNDS: Final = 3
 BLOCKS: Final = 100_000
 POOLS: Final = tuple(PoolKnobs(role, role, replicas_max=max(SIZES)) for role in ("decode", "prefill"))
 POLICIES: Final = (
@@ -48,7 +48,7 @@ TPOT: Final = TpotSweep(
 
 def fleet(workers: int, migrations_max: int) -> MigrationWorld:
     """Build a fleet whose workers have all reported."""
-    draw = random.Random(workers)  # noqa: S311 - the same fleet every time
+    rng = random.Random(workers)  # noqa: S311 - the same fleet every time
     knobs = MigrationKnobs(
         policies=POLICIES,
         decode_load_threshold=0.7,
@@ -62,10 +62,10 @@ def fleet(workers: int, migrations_max: int) -> MigrationWorld:
         pool = "prefill" if number % 4 == 0 else "decode"
         node, unit = f"n{number // 8}", f"u{number // 4}"
         events.append(world.worker(f"w{number}", pool, node=node, unit=unit))
-        batch = draw.randint(1, 200)
-        used = int(BLOCKS * draw.uniform(0.05, 0.75))
+        batch = rng.randint(1, 200)
+        used = int(BLOCKS * rng.uniform(0.05, 0.75))
         slots = {"migration_slots_in": SLOTS, "migration_slots_out": SLOTS}
-        world.load_report(f"w{number}", kv_blocks_total=BLOCKS, schedulable=number % FAILS > 0, **slots)
+        world.load_report(f"w{number}", kv_blocks_total=BLOCKS, schedulable=number % UNSCHEDULABLE_EVERY > 0, **slots)
         events.append(world.report(f"w{number}", used, batch))
     world.handle(*events)
     return world
@@ -85,9 +85,9 @@ def pass_ms(world: MigrationWorld) -> float:
 def sample_ms(world: MigrationWorld) -> float:
     """Time a turn with the report of one worker."""
     world.now += 1
-    draw = random.Random(world.now)  # noqa: S311
-    name = f"w{draw.randrange(len(world.records))}"
-    event = world.report(name, int(BLOCKS * draw.uniform(0.05, 0.95)), draw.randint(1, 200))
+    rng = random.Random(world.now)  # noqa: S311
+    name = f"w{rng.randrange(len(world.records))}"
+    event = world.report(name, int(BLOCKS * rng.uniform(0.05, 0.95)), rng.randint(1, 200))
     began_s = time.perf_counter()
     world.controller.handle([event], world.now)
     return (time.perf_counter() - began_s) * 1e3
@@ -104,7 +104,7 @@ def plain_ms(world: MigrationWorld) -> float:
 
 def repeated(measure: Callable[[MigrationWorld], float], world: MigrationWorld, times: int) -> list[float]:
     """Repeat a measurement after a warm-up."""
-    return [measure(world) for _ in range(WARM + times)][WARM:]
+    return [measure(world) for _ in range(WARM_UP_ROUNDS + times)][WARM_UP_ROUNDS:]
 
 
 def main() -> None:
@@ -121,14 +121,12 @@ def main() -> None:
                 pairs = len(world.controller.state.migration.in_flight.open)
                 samples.append(repeated(sample_ms, world, 3 * times))
                 plain.append(percentile(repeated(plain_ms, world, 5), 0.5))
-            for what, found in (("pass", passes), ("one sample", samples)):
-                middle = [percentile(one, 0.5) for one in found]
-                p99 = round(percentile([ms for one in found for ms in one], 0.99), 3)
-                progress(
-                    f"{what} of {workers} workers, at most {migrations_max} requests: {middle[-1]:.3f} ms, p99 {p99} ms"
-                )
+            for name, times_ms in (("pass", passes), ("one sample", samples)):
+                medians = [percentile(one, 0.5) for one in times_ms]
+                p99 = round(percentile([ms for one in times_ms for ms in one], 0.99), 3)
+                progress(f"{name} of {workers} workers, {migrations_max} requests: {medians[-1]:.3f} ms, p99 {p99} ms")
                 result(
-                    f"{what}, {workers} workers, {migrations_max} requests", "ms", middle, plain, p99=p99, pairs=pairs
+                    f"{name}, {workers} workers, {migrations_max} requests", "ms", medians, plain, p99=p99, pairs=pairs
                 )
 
 

@@ -98,7 +98,7 @@ class WorkerClient:
         self._on_drain = on_drain
         self._report_interval_s = report_interval_ms / 1_000
         self._lease_ttl_s = lease_ttl_s
-        self._life = WorkerIncarnation(record)
+        self._incarnation_state = WorkerIncarnation(record)
         self._migrator, self._driver = self._migration(migration)
         self._commands: asyncio.Queue[DrainCommand] = asyncio.Queue(maxsize=1)
         self._stack = AsyncExitStack()
@@ -111,7 +111,11 @@ class WorkerClient:
             enter = stack.enter_async_context
             self._bus = await enter(bus_of(bus, nats, f"loadline-worker-{record.worker}"))
             self._registration = Registration(
-                await enter(store_of(store, etcd)), self._key, encode(record), self._lease_ttl_s, self._life.is_later
+                await enter(store_of(store, etcd)),
+                self._key,
+                encode(record),
+                self._lease_ttl_s,
+                self._incarnation_state.is_later,
             )
             # Subscribe before registering: a reader of the record must be able to reach the worker.
             if self._driver is not None:
@@ -139,7 +143,7 @@ class WorkerClient:
 
     async def ready(self) -> None:
         """Register as ``ready`` as soon as the store is reachable, and report at once: the engine can serve."""
-        if not self._life.drain_id:
+        if not self._incarnation_state.drain_id:
             self._register("ready")
         await self.report_now()
 
@@ -200,7 +204,7 @@ class WorkerClient:
 
     async def _report(self, samples: Sequence[WorkerSample]) -> bool:
         record = self.record
-        report = self._life.report(samples, time.time_ns() // 1_000_000)
+        report = self._incarnation_state.report(samples, time.time_ns() // 1_000_000)
         return await publish_now(self._bus, self._subjects.load(record.model, record.pool, record.worker), report)
 
     async def _report_periodically(self) -> None:
@@ -224,7 +228,7 @@ class WorkerClient:
         if isinstance(command, Rejected):
             _log.warning("drain_command_ignored", worker=self.record.worker, detail=command.detail)
             return None
-        reply = self._life.answer(command, drained=self.drained.is_set())
+        reply = self._incarnation_state.answer(command, drained=self.drained.is_set())
         if reply is None:
             return None
         if reply.accepted:
@@ -266,7 +270,7 @@ class WorkerClient:
         subject = self._subjects.drained(*self.record.names)
         delivered = False
         for repeat in range(DRAINED_REPEATS_MAX):
-            delivered |= await publish_now(self._bus, subject, self._life.drain_report())
+            delivered |= await publish_now(self._bus, subject, self._incarnation_state.drain_report())
             if (delivered or repeat >= DRAINED_UNDELIVERED_MAX) and not self.drained.is_set():
                 await self._leave()
                 self.drained.set()

@@ -16,7 +16,7 @@ from loadline.core.state.settings import ModelKnobs
 from loadline.errors import ConfigError
 
 _YEARS: Final = (2020, 2060)
-"""Years for which clock changes are computed: from the oldest traces to beyond the life of an agent."""
+"""Years for which clock changes are computed: from the oldest traces to beyond the uptime of any agent."""
 
 
 def read_zones(config: Config) -> dict[str, ZoneOffsets]:

@@ -1,1 +1,1 @@
-"""A fleet to watch: simulated engines on real servers."""
+"""Demo: a fleet of simulated engines on real servers."""

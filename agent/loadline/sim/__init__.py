@@ -1,1 +1,1 @@
-"""A deterministic world: engines in virtual time."""
+"""Deterministic simulation of fleets in virtual time."""

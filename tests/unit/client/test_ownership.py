@@ -124,14 +124,14 @@ class Fleet(RuleBasedStateMachine):
         super().__init__()
         self.owners = RequestOwners()
         self.holds = {name: HeldRequests() for name in OTHER}
-        self.lives = dict.fromkeys(OTHER, 1)
+        self.incarnations = dict.fromkeys(OTHER, 1)
         self.messages: list[Message] = []
         self.suspected = False
         """True if the frontend took a living worker for dead: it may continue, but its output is ignored."""
         self.assign("a")
 
     def assign(self, worker: str) -> None:
-        self.owners.assign("r", worker, self.lives[worker])
+        self.owners.assign("r", worker, self.incarnations[worker])
         self.repeat_assignment()
 
     def repeat_assignment(self) -> None:
@@ -143,11 +143,13 @@ class Fleet(RuleBasedStateMachine):
     def hand_over(self, source: str) -> None:
         hop = self.holds[source].hand_over("r")
         if hop is not None:
-            self.messages.append(Message(OTHER[source], self.lives[OTHER[source]], Offer(hop)))
+            self.messages.append(Message(OTHER[source], self.incarnations[OTHER[source]], Offer(hop)))
 
     @rule(worker=WORKERS)
     def claim(self, worker: str) -> None:
-        self.messages += [Message(worker, self.lives[worker], Claim(hop)) for _, hop in self.holds[worker].unresolved()]
+        self.messages += [
+            Message(worker, self.incarnations[worker], Claim(hop)) for _, hop in self.holds[worker].unresolved()
+        ]
 
     @rule()
     def assign_again(self) -> None:
@@ -168,7 +170,7 @@ class Fleet(RuleBasedStateMachine):
     @rule(worker=WORKERS)
     def die(self, worker: str) -> None:
         """Restart a worker without its state."""
-        self.lives[worker] += 1
+        self.incarnations[worker] += 1
         self.holds[worker] = HeldRequests()
 
     @rule(worker=WORKERS)
@@ -185,14 +187,14 @@ class Fleet(RuleBasedStateMachine):
 
     def owner_lives(self) -> bool:
         owner = self.owners.owner("r")
-        return owner is not None and self.lives[owner.worker] == owner.incarnation
+        return owner is not None and self.incarnations[owner.worker] == owner.incarnation
 
     def read(self, message: Message) -> None:
         content, holds = message.content, self.holds[message.worker]
         if isinstance(content, Claim):
             is_granted = self.owners.claim("r", message.worker, message.incarnation, content.hop)
             self.messages.append(Message(message.worker, message.incarnation, Answer(content.hop, is_granted)))
-        elif message.incarnation != self.lives[message.worker]:
+        elif message.incarnation != self.incarnations[message.worker]:
             return  # to an earlier incarnation
         elif isinstance(content, Assign):
             holds.assign("r", content.hop)

@@ -9,7 +9,7 @@ from tests.support.decisions import decision
 
 
 @pytest.mark.parametrize(
-    ("then", "verdict"),
+    ("second", "expected"),
     [
         ((2, 5), Freshness.REPEATED),
         ((2, 6), Freshness.NEW),
@@ -18,10 +18,10 @@ from tests.support.decisions import decision
         ((1, 9), Freshness.STALE),
     ],
 )
-def test_decisions_are_compared_by_epoch_then_sequence(then: tuple[int, int], verdict: Freshness) -> None:
+def test_decisions_are_compared_by_epoch_then_sequence(second: tuple[int, int], expected: Freshness) -> None:
     fence = DecisionFence()
     assert fence.classify(decision(2, 5)) is Freshness.NEW
-    assert fence.classify(decision(*then)) is verdict
+    assert fence.classify(decision(*second)) is expected
 
 
 def test_models_have_independent_fences() -> None:

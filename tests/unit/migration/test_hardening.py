@@ -165,8 +165,8 @@ def test_reports_of_an_earlier_incarnation_do_not_count_for_a_vanished_worker() 
 def test_codes_of_unused_nodes_are_recycled() -> None:
     world = MigrationWorld(LOAD)
     planner = world.controller._mode.migration
-    for life in range(1, 6_001):
-        world.handle(world.worker("a", incarnation=life, node=f"n{life}"), world.report("a", 10, 1))
+    for incarnation in range(1, 6_001):
+        world.handle(world.worker("a", incarnation=incarnation, node=f"n{incarnation}"), world.report("a", 10, 1))
     assert len(planner._nodes) < 5_000
 
 

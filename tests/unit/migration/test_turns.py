@@ -55,7 +55,7 @@ def test_a_destination_receives_from_one_source_in_a_turn() -> None:
     assert pairs(world.handle(world.report("b", 0, 0), world.report("c", 600, 5))) == [("c", "b")]
 
 
-def away(world: MigrationWorld) -> None:
+def disconnected(world: MigrationWorld) -> None:
     world.handle(BusConnectionChanged(connected=False))
 
 
@@ -71,8 +71,8 @@ def following(world: MigrationWorld) -> None:
     world.controller.handle([LeaderChanged("all", "agent-2", 8, 8), CampaignLost("all", "agent-2", beat=8)], world.now)
 
 
-@pytest.mark.parametrize("forbid", [away, paused, stopping, following])
-def test_nothing_is_commanded_while_it_must_not_be(forbid: object) -> None:
+@pytest.mark.parametrize("forbid", [disconnected, paused, stopping, following])
+def test_nothing_is_commanded_without_bus_paused_stopping_or_following(forbid: object) -> None:
     world = MigrationWorld(LOAD)
     world.join("a", 0)
     world.join("b", 0)
@@ -120,7 +120,7 @@ def test_events_in_one_turn_or_in_many_give_the_same_commands() -> None:
     assert b'"worker":"a"' in commands[0]
 
 
-def test_a_worker_without_slots_takes_no_part() -> None:
+def test_a_worker_without_slots_neither_sends_nor_receives() -> None:
     world = MigrationWorld(LOAD)
     world.join("a", 400, 5)
     world.join("b", 0, 0)
@@ -131,7 +131,7 @@ def test_a_worker_without_slots_takes_no_part() -> None:
     ]
 
 
-def test_a_worker_takes_part_once_all_its_ranks_have_reported() -> None:
+def test_a_worker_receives_once_all_its_ranks_have_reported() -> None:
     world = MigrationWorld(LOAD)
     world.join("a", 400, 5)
     world.join("b", 0, 0)

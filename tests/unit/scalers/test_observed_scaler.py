@@ -45,7 +45,7 @@ async def observing() -> AsyncIterator[Leader]:
         yield leader
 
 
-def play(scenario: Callable[[Leader], Awaitable[None]]) -> None:
+def run_scenario(scenario: Callable[[Leader], Awaitable[None]]) -> None:
     async def run() -> None:
         async with observing() as leader:
             await scenario(leader)
@@ -69,7 +69,7 @@ def test_a_decision_is_accepted_and_applied_when_all_pools_have_their_counts() -
         await leader.ready({"prefill": 1, "decode": 3})
         await leader.answered((1, 1, "accepted"), (1, 1, "done"))
 
-    play(scenario)
+    run_scenario(scenario)
 
 
 def test_a_part_of_a_status_does_not_affect_models_of_other_parts() -> None:
@@ -79,7 +79,7 @@ def test_a_part_of_a_status_does_not_affect_models_of_other_parts() -> None:
         await leader.announce(decision(1, 1, *targets(1, 3)))
         await leader.answered((1, 1, "accepted"), (1, 1, "done"))
 
-    play(scenario)
+    run_scenario(scenario)
 
 
 def test_only_the_newest_decision_of_a_model_is_answered() -> None:
@@ -92,7 +92,7 @@ def test_only_the_newest_decision_of_a_model_is_answered() -> None:
         await leader.ready({"prefill": 1, "decode": 4})
         await leader.answered((1, 1, "accepted"), (1, 2, "accepted"), (1, 2, "done"))
 
-    play(scenario)
+    run_scenario(scenario)
 
 
 def test_a_decision_without_changes_is_applied_at_once() -> None:
@@ -101,4 +101,4 @@ def test_a_decision_without_changes_is_applied_at_once() -> None:
         await leader.announce(decision(1, 1, *targets(1, 3)))
         await leader.answered((1, 1, "accepted"), (1, 1, "done"))
 
-    play(scenario)
+    run_scenario(scenario)

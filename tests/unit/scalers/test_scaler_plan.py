@@ -27,16 +27,16 @@ TIMING = ProcessTiming(
     start_concurrency=2,
 )
 NOW = 100_000
-LIFE = 7
+INCARNATION = 7
 TTL = 60_000
 
 
 def target(replicas: int, *victims: str) -> PoolTarget:
-    return PoolTarget("p", "decode", replicas, replicas, tuple(Victim(name, LIFE) for name in victims))
+    return PoolTarget("p", "decode", replicas, replicas, tuple(Victim(name, INCARNATION) for name in victims))
 
 
 def old(worker: str, **changes: object) -> Process:
-    return replace(Process(worker, LIFE, 10), **changes)
+    return replace(Process(worker, INCARNATION, 10), **changes)
 
 
 A, B, C = old("a"), old("b"), old("c", started_ms=20)
@@ -52,9 +52,12 @@ START_1 = ProcessAction("start", count=1)
         pytest.param([], target(0), [], id="target-zero"),
         pytest.param([], target(5), [ProcessAction("start", count=2)], id="starts-are-bounded"),
         pytest.param(
-            [Process("a", LIFE, NOW), Process("b", LIFE, NOW)], target(5), [], id="sufficient-starting-workers"
+            [Process("a", INCARNATION, NOW), Process("b", INCARNATION, NOW)],
+            target(5),
+            [],
+            id="sufficient-starting-workers",
         ),
-        pytest.param([Process("a", LIFE, NOW), B], target(5), [START_1], id="room-for-one-more-start"),
+        pytest.param([Process("a", INCARNATION, NOW), B], target(5), [START_1], id="room-for-one-more-start"),
         pytest.param(
             [A, B, C], target(2), [ProcessAction("terminate", "c", reason="surplus")], id="surplus-newest-first"
         ),
@@ -126,9 +129,9 @@ def test_backoff_is_bounded() -> None:
 
 
 def test_only_early_exits_without_a_signal_are_failures() -> None:
-    young, one = Process("a", LIFE, NOW - 999), StartFailures(1, 5)
+    young, one = Process("a", INCARNATION, NOW - 999), StartFailures(1, 5)
     assert failures_after_exit(one, young, TIMING, NOW) == StartFailures(2, NOW)
-    assert failures_after_exit(one, Process("a", LIFE, NOW - 1_000), TIMING, NOW) == StartFailures()
+    assert failures_after_exit(one, Process("a", INCARNATION, NOW - 1_000), TIMING, NOW) == StartFailures()
     assert failures_after_exit(one, replace(young, signal="terminate"), TIMING, NOW) == one
     assert failures_after_exit(one, replace(young, leave_by_ms=NOW), TIMING, NOW) == one
 
@@ -141,9 +144,9 @@ def test_a_victim_stays_a_victim_and_keeps_its_first_deadline() -> None:
 
 
 def test_a_victim_of_an_earlier_incarnation_is_ignored() -> None:
-    [ours] = mark_leaving([old("a", incarnation=LIFE + 1)], target(0, "a"), set(), TTL, NOW)
+    [ours] = mark_leaving([old("a", incarnation=INCARNATION + 1)], target(0, "a"), set(), TTL, NOW)
     assert not ours.leaving
-    [later] = mark_leaving([old("a", incarnation=LIFE - 1)], target(0, "a"), set(), TTL, NOW)
+    [later] = mark_leaving([old("a", incarnation=INCARNATION - 1)], target(0, "a"), set(), TTL, NOW)
     assert later.leaving
 
 
@@ -179,7 +182,7 @@ class Pool:
                 for _ in range(action.count):
                     self.started += 1
                     name = f"p-{self.started}"
-                    self.processes[name] = Process(name, LIFE, now)
+                    self.processes[name] = Process(name, INCARNATION, now)
             else:
                 self.processes[action.worker] = replace(
                     self.processes[action.worker], signal=action.kind, signalled_ms=now

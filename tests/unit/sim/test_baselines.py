@@ -36,7 +36,9 @@ OBJECTIVES = ObjectiveKnobs(5_000.0, 50.0)
 
 def busy(*waves: tuple[float, int]) -> Trace:
     """Return a trace of waves of prompts of 1,000 tokens: start of each, and arrivals within a second."""
-    return Trace("t", [Arrival(at_s + n / many, 1_000, 2) for at_s, many in waves for n in range(many)], 600.0)
+    return Trace(
+        "t", [Arrival(at_s + number / count, 1_000, 2) for at_s, count in waves for number in range(count)], 600.0
+    )
 
 
 def test_there_is_a_baseline_for_each_common_autoscaler() -> None:
@@ -53,10 +55,10 @@ def test_a_baseline_keeps_bounds_and_budget_and_has_no_other_guardrail(name: str
     other, model = found.models
     assert other == SETTINGS.models[0]
     assert (model.pools, model.gpu_budget_max, model.no_operation) == (POOLS, 30, False)
-    guard = asdict(model.guardrails)
-    steps = {guard.pop("step_up_max"), guard.pop("step_down_max")}
+    guardrails = asdict(model.guardrails)
+    steps = {guardrails.pop("step_up_max"), guardrails.pop("step_down_max")}
     assert min(steps) > max(pool.replicas_max for pool in POOLS)
-    assert set(guard.values()) == {0}
+    assert set(guardrails.values()) == {0}
     assert model.knobs_of("hpa") == (
         HpaKnobs() if name == "hpa" else MODEL.knobs_of("hpa")
     )  # its usual settings, not those of the user

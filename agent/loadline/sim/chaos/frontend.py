@@ -22,7 +22,7 @@ from loadline.sim.chaos.request_client import (
     held_subject,
     submit_subject,
 )
-from loadline.sim.chaos.request_runs import RequestRuns, WorkerLife
+from loadline.sim.chaos.request_runs import RequestRuns, WorkerInstance
 from loadline.sim.chaos.stub_engine import TOKEN_MS
 from loadline.sim.engine import Request
 from loadline.sim.world import peers
@@ -71,7 +71,7 @@ class ChaosFrontend:
         timeline: Timeline,
         network: VirtualBus,
         pools: Sequence[PoolKey],
-        serving: Callable[[PoolKey], list[WorkerLife]],
+        serving: Callable[[PoolKey], list[WorkerInstance]],
         report: ReportViolation,
     ) -> None:
         self.connection = network.connection()
@@ -84,8 +84,8 @@ class ChaosFrontend:
         self._pools = pools
         self._serving = serving
         self._rng = timeline.rng("requests")
-        self._misses: dict[WorkerLife, int] = {}
-        self._polling: set[WorkerLife] = set()
+        self._misses: dict[WorkerInstance, int] = {}
+        self._polling: set[WorkerInstance] = set()
         for model in sorted({model for model, _ in pools}):
             VirtualTask(handover_bus(self.connection).serve_frontend(model, self._answer_claim))
             VirtualTask(
@@ -113,16 +113,16 @@ class ChaosFrontend:
         one = self.open[name]
         serving = self._serving(one.pool)
         if serving:
-            life = self._rng.choice(serving)
-            hop = self.owners.assign(name, *life)
+            instance = self._rng.choice(serving)
+            hop = self.owners.assign(name, *instance)
             self.runs.record_assignment(name, hop)
             self.counts["restarted"] += hop > 0
             one.assigned_ms = self._timeline.now_ms
-            VirtualTask(self._submit(life, Request(name, one.request.isl_tokens, one.request.osl_tokens, hop=hop)))
+            VirtualTask(self._submit(instance, Request(name, one.request.isl_tokens, one.request.osl_tokens, hop=hop)))
 
-    async def _submit(self, life: WorkerLife, request: Request) -> None:
+    async def _submit(self, instance: WorkerInstance, request: Request) -> None:
         """Submit a request until the worker acknowledges it; after the last try assign it to another worker."""
-        worker, incarnation = life
+        worker, incarnation = instance
         for _ in range(_TRIES):
             try:
                 await peers.request(
@@ -156,23 +156,23 @@ class ChaosFrontend:
         self._timeline.call_later(_POLL_MS, self._poll_workers)
         if not self.connection.connected:
             return
-        lives: dict[WorkerLife, None] = {}
+        instances: dict[WorkerInstance, None] = {}
         for name in list(self.open):
             owner = self.owners.owner(name)
             if owner is None:
                 self._assign(name)
             else:
-                lives[owner.worker, owner.incarnation] = None
-        self._misses = {life: self._misses.get(life, 0) for life in lives}
-        for life in lives:
-            if life not in self._polling:
-                VirtualTask(self._poll(life))
+                instances[owner.worker, owner.incarnation] = None
+        self._misses = {instance: self._misses.get(instance, 0) for instance in instances}
+        for instance in instances:
+            if instance not in self._polling:
+                VirtualTask(self._poll(instance))
 
-    async def _poll(self, life: WorkerLife) -> None:
+    async def _poll(self, instance: WorkerInstance) -> None:
         """Ask a worker which requests it holds, and reassign those it lacks; all of them after the last miss."""
-        worker, incarnation = life
+        worker, incarnation = instance
         asked_ms = self._timeline.now_ms
-        self._polling.add(life)
+        self._polling.add(instance)
         names: list[str] = []
         try:
             names = (
@@ -180,16 +180,16 @@ class ChaosFrontend:
                     self.connection, held_subject(worker), HeldRequestsQuery(incarnation), HeldRequestsReply
                 )
             ).request_ids
-            self._misses[life] = 0
+            self._misses[instance] = 0
         except BusUnavailable:
-            self._misses[life] = self._misses.get(life, 0) + 1
-        self._polling.discard(life)
-        if self._misses[life] in range(1, _TRIES):
+            self._misses[instance] = self._misses.get(instance, 0) + 1
+        self._polling.discard(instance)
+        if self._misses[instance] in range(1, _TRIES):
             return
-        for name in self._requests_of(life):
+        for name in self._requests_of(instance):
             if name not in names and self.open[name].assigned_ms < asked_ms:
                 self._assign(name)
 
-    def _requests_of(self, life: WorkerLife) -> list[str]:
+    def _requests_of(self, instance: WorkerInstance) -> list[str]:
         owners = ((name, self.owners.owner(name)) for name in self.open)
-        return [name for name, owner in owners if owner and (owner.worker, owner.incarnation) == life]
+        return [name for name, owner in owners if owner and (owner.worker, owner.incarnation) == instance]

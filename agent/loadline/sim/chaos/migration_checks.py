@@ -5,7 +5,7 @@ from loadline.core.state.agent_state import AgentState
 from loadline.core.vocabulary.migrations import Migration, MigrationEndpoint
 from loadline.sim.chaos.invariants import ReportViolation
 from loadline.sim.chaos.outstanding_migrations import OutstandingMigration
-from loadline.sim.chaos.request_runs import WorkerLife
+from loadline.sim.chaos.request_runs import WorkerInstance
 from loadline.sim.world.worker import SimulatedWorker
 from loadline.wire.messages import MigrateCommand
 
@@ -45,9 +45,9 @@ class MigrationCheck:
                 self._report("I21-where", f"the destination {end.worker} is {worker.availability}")
 
     def _check_chain(self, others: list[Migration]) -> None:
-        sources = {_life(one.source) for one in others}
-        destinations = {_life(one.destination) for one in others}
-        if _life(self._migration.destination) in sources or _life(self._migration.source) in destinations:
+        sources = {_instance(one.source) for one in others}
+        destinations = {_instance(one.destination) for one in others}
+        if _instance(self._migration.destination) in sources or _instance(self._migration.source) in destinations:
             self._report("I21-chain", f"{self._migration} with {others} in flight")
 
     def _check_bounds(self, others: list[OutstandingMigration]) -> None:
@@ -61,7 +61,7 @@ class MigrationCheck:
                 self._report("I21-bounds", f"{occupied + migration.requests_max} requests of {end.worker}")
 
 
-def _life(end: MigrationEndpoint) -> WorkerLife:
+def _instance(end: MigrationEndpoint) -> WorkerInstance:
     return end.worker, end.incarnation
 
 
@@ -74,12 +74,12 @@ class EpochCheck:
 
     def __init__(self, report: ReportViolation) -> None:
         self._report = report
-        self._highest: dict[WorkerLife, int] = {}
+        self._highest: dict[WorkerInstance, int] = {}
 
     def on_phase(self, worker: SimulatedWorker, phase: str, command: MigrateCommand) -> None:
         """Record a phase of a migration at its source."""
-        life = worker.record.worker, worker.record.incarnation
-        highest = self._highest.get(life, 0)
+        instance = worker.record.worker, worker.record.incarnation
+        highest = self._highest.get(instance, 0)
         if phase == "accepted" and command.epoch < highest:
-            self._report("I21-stale", f"{life} accepts epoch {command.epoch} after {highest}")
-        self._highest[life] = max(highest, command.epoch)
+            self._report("I21-stale", f"{instance} accepts epoch {command.epoch} after {highest}")
+        self._highest[instance] = max(highest, command.epoch)

@@ -8,7 +8,7 @@ from loadline.client.handover.ownership import RequestOwners
 from loadline.sim.chaos.invariants import ReportViolation
 from loadline.sim.engine import Request
 
-WorkerLife = tuple[str, int]
+WorkerInstance = tuple[str, int]
 """A worker and its incarnation."""
 _REQUESTS_MAX: Final = 4_096
 
@@ -18,7 +18,7 @@ class _RequestHistory(Struct):
     """Newest hop that the frontend assigned by itself; an earlier owner may not know of it and continue."""
     hops: set[int] = field(default_factory=set)
     """All hops under which it ever ran."""
-    running: dict[WorkerLife, int] = field(default_factory=dict)
+    running: dict[WorkerInstance, int] = field(default_factory=dict)
     """Workers that run it -> hop."""
 
 
@@ -39,28 +39,28 @@ class RequestRuns:
         """Record that the frontend assigns a request by itself, without the consent of an earlier owner."""
         self._history(request_id).assigned_hop = hop
 
-    def started(self, life: WorkerLife, request: Request) -> None:
+    def started(self, instance: WorkerInstance, request: Request) -> None:
         """Check and record that a request starts to run on a worker."""
         name, hop = request.request_id, request.hop
         history, owner = self._history(name), self._owners.owner(name)
-        detail = f"{name} under hop {hop} at {life}, {history.running} run it, the owner is {owner}"
+        detail = f"{name} under hop {hop} at {instance}, {history.running} run it, the owner is {owner}"
         if hop in history.hops:
             self._report("I20-once", detail)
-        if owner is not None and hop >= owner.hop and (owner.worker, owner.incarnation, owner.hop) != (*life, hop):
+        if owner is not None and hop >= owner.hop and (owner.worker, owner.incarnation, owner.hop) != (*instance, hop):
             self._report("I20-owner", detail)
         if hop > history.assigned_hop and any(before >= history.assigned_hop for before in history.running.values()):
             self._report("I20-stopped", detail)
         history.hops.add(hop)
-        history.running[life] = hop
+        history.running[instance] = hop
 
-    def stopped(self, life: WorkerLife, request: Request) -> None:
+    def stopped(self, instance: WorkerInstance, request: Request) -> None:
         """Record that a request no longer runs on a worker."""
-        self._history(request.request_id).running.pop(life, None)
+        self._history(request.request_id).running.pop(instance, None)
 
-    def died(self, life: WorkerLife) -> None:
+    def died(self, instance: WorkerInstance) -> None:
         """Record that a worker has died with all its requests."""
         for history in self._requests.values():
-            history.running.pop(life, None)
+            history.running.pop(instance, None)
 
     def _history(self, request_id: str) -> _RequestHistory:
         history = self._requests.get(request_id)
@@ -77,17 +77,17 @@ class WorkerRuns:
 
     Args:
         runs: Receives the runs.
-        life: The worker and its incarnation.
+        instance: The worker and its incarnation.
     """
 
-    def __init__(self, runs: RequestRuns, life: WorkerLife) -> None:
+    def __init__(self, runs: RequestRuns, instance: WorkerInstance) -> None:
         self._runs = runs
-        self._life = life
+        self._instance = instance
 
     def started(self, request: Request) -> None:
         """Record the start of a request."""
-        self._runs.started(self._life, request)
+        self._runs.started(self._instance, request)
 
     def stopped(self, request: Request) -> None:
         """Record the end of a request."""
-        self._runs.stopped(self._life, request)
+        self._runs.stopped(self._instance, request)

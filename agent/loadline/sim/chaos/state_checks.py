@@ -145,9 +145,9 @@ def _check_drain_end(  # noqa: PLR0917 - one argument for each fact
     if now >= deadline_ms or (model, pool, name) in history.drained_workers or model not in fleet.models:
         return  # a model removed from the settings has no drains
     worker = fleet.models[model].pools[pool].workers.get(name)
-    has_new_life = worker is not None and worker.record.incarnation != incarnation
+    has_new_incarnation = worker is not None and worker.record.incarnation != incarnation
     endings = [one for one in history.agent.controller.state.drains.finished if one.worker == name][-2:]
-    if not any(one.ending == "died" for one in endings) or not (worker is None or has_new_life):
+    if not any(one.ending == "died" for one in endings) or not (worker is None or has_new_incarnation):
         report("I16-drain", f"the drain of {name} ended {deadline_ms - now} ms early: {endings}")
 
 
@@ -157,9 +157,11 @@ def _check_deaths(history: AgentHistory, report: ReportViolation) -> None:
     for one in reversed(state.drains.finished):
         if one is history.last_finished:
             break
-        lives = [pool.workers.get(one.worker) for model in state.fleet.models.values() for pool in model.pools.values()]
-        has_new_life = any(worker is not None and not worker.draining for worker in lives)
-        if one.ending == "died" and one.took_ms < history.settings.fleet.stale_after_ms and not has_new_life:
+        instances = [
+            pool.workers.get(one.worker) for model in state.fleet.models.values() for pool in model.pools.values()
+        ]
+        has_new_incarnation = any(worker is not None and not worker.draining for worker in instances)
+        if one.ending == "died" and one.took_ms < history.settings.fleet.stale_after_ms and not has_new_incarnation:
             report("I16-drain", f"{one.worker} was declared dead after {one.took_ms} ms")
     history.last_finished = state.drains.finished[-1] if state.drains.finished else None
 

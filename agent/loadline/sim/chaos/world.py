@@ -13,7 +13,7 @@ from loadline.sim.chaos.invariants import ReportViolation
 from loadline.sim.chaos.journal import SampledJournal
 from loadline.sim.chaos.plan import FaultPlan
 from loadline.sim.chaos.request_client import RequestClient
-from loadline.sim.chaos.request_runs import WorkerLife, WorkerRuns
+from loadline.sim.chaos.request_runs import WorkerInstance, WorkerRuns
 from loadline.sim.chaos.scaler_faults import FaultyScalerConnection
 from loadline.sim.chaos.settings import REPORT_INTERVAL_MS, chaos_settings
 from loadline.sim.chaos.stub_engine import StubEngine, WorkShare
@@ -92,7 +92,7 @@ class ChaosWorld(TurnObserver):
             self.timeline,
             self.peer_bus,
             [(model.name, pool.name) for model in self.models.values() for pool in model.pools],
-            self._serving_lives,
+            self._serving_instances,
             self._report_violation,
         )
         pools = {name: [pool.name for pool in model.pools] for name, model in self.models.items()}
@@ -221,7 +221,7 @@ class ChaosWorld(TurnObserver):
     def _report_violation(self, name: str, detail: str) -> None:
         self.on_violation(name, detail)
 
-    def _serving_lives(self, pool: PoolKey) -> list[WorkerLife]:
+    def _serving_instances(self, pool: PoolKey) -> list[WorkerInstance]:
         return [(one.record.worker, one.record.incarnation) for one in self.workers_of(pool) if one.serving]
 
     def workers_of(self, pool: PoolKey) -> list[SimulatedWorker]:

@@ -325,10 +325,10 @@ class StoreConnection:
             watch.on_connection(False)  # noqa: FBT003 - the port's callback
 
     def _deliver(self, watch: _PrefixWatch, deliver: Callable[[], None]) -> None:
-        store, life = self._store, watch.generation
+        store, generation = self._store, watch.generation
 
         def arrive() -> None:
-            if watch.generation == life and watch.alive:
+            if watch.generation == generation and watch.alive:
                 deliver()
 
         if store.latency_ms == 0.0:
