@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, settings
 from loadline.rig.servers import EtcdServer, NatsServer
 from tests.file_order import rank
 
-# A loaded machine is slow, and that is no failure: no example has a deadline.
+# Examples have no deadline, since a busy machine is slow.
 settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("tests")
 
@@ -22,7 +22,7 @@ S = TypeVar("S", NatsServer, EtcdServer)
 
 _names = itertools.count()
 
-# A shell starts what runs in its background deaf to Ctrl-C, and processes inherit that: those of tests must hear it.
+# A shell starts background processes with SIGINT ignored, which children inherit; those of tests must receive it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
@@ -33,20 +33,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """Run one file more than there are cores, because some mostly wait."""
+    """Run one more worker than there are cores, because some tests mostly wait."""
     return len(os.sched_getaffinity(0)) + 1
 
 
 @pytest.fixture(autouse=True)
-def log_as_at_first() -> Iterator[None]:
-    """A command that ran in a test leaves its log on the captured output of that test, which is closed after it."""
+def reset_log() -> Iterator[None]:
+    """Reset structlog, since a command that ran in a test logs to the captured output of that test."""
     yield
     structlog.reset_defaults()
 
 
 @pytest.fixture
 def own_name() -> str:
-    """A word that no other test of this run uses: for subject roots and key prefixes on the shared servers."""
+    """Return a name that no other test of this run uses, for subject roots and key prefixes on shared servers."""
     return f"t{os.getpid()}-{next(_names)}"
 
 
@@ -64,22 +64,22 @@ def etcd_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture
 def private_nats(tmp_path: Path) -> Iterator[Callable[..., NatsServer]]:
-    """Makes running servers of this test's own; an argument is text of the configuration file."""
+    """Return a function that starts a server for this test; its argument is text of the configuration file."""
     yield from _running(lambda number, config="": NatsServer(tmp_path / f"nats-{number}", config))
 
 
 @pytest.fixture
 def private_etcd(tmp_path: Path) -> Iterator[Callable[[], EtcdServer]]:
-    """Makes running servers of this test's own."""
+    """Return a function that starts a server for this test."""
     yield from _running(lambda number: EtcdServer(tmp_path / f"etcd-{number}"))
 
 
-def _running(made: Callable[..., S]) -> Iterator[Callable[..., S]]:
-    """Makes servers, by their number and whatever else is said, and stops them when the test is over."""
+def _running(factory: Callable[..., S]) -> Iterator[Callable[..., S]]:
+    """Yield a function that makes servers, and stop them at the end of the test."""
     servers: list[S] = []
 
     def make(*more: str) -> S:
-        server = made(len(servers), *more)
+        server = factory(len(servers), *more)
         servers.append(server)
         server.start()
         return server

@@ -57,12 +57,12 @@ class Request:
     isl: int
     osl: int
     prompt_left: float = 0.0
-    made: float = 0.0
+    generated: float = 0.0
     age_ms: float = 0.0
 
     @property
     def tokens(self) -> int:
-        return int(self.isl + self.made)
+        return int(self.isl + self.generated)
 
 
 @dataclass(eq=False)
@@ -289,8 +289,8 @@ class World:
                 break
             worker.running.append(worker.waiting.pop(0))
         for request in list(worker.running):
-            request.made += self.step_ms / worker.itl_ms
-            if request.made >= request.osl:
+            request.generated += self.step_ms / worker.itl_ms
+            if request.generated >= request.osl:
                 worker.running.remove(request)
                 done.append(request)
         for request in worker.waiting:
@@ -338,8 +338,8 @@ class World:
         for request in chosen:
             (source.running if request in source.running else source.waiting).remove(request)
             destination.running.append(request)
-        moved = {"phase": "done", "requests": len(chosen), "moved": len(chosen), "tokens": tokens, "took_ms": 400}
-        self._publish(subject, ids | moved)
+        migrated = {"phase": "done", "requests": len(chosen), "moved": len(chosen), "tokens": tokens, "took_ms": 400}
+        self._publish(subject, ids | migrated)
 
     # -- messages ------------------------------------------------------------------------------------------------------
 

@@ -27,7 +27,7 @@ WARM_STEPS = 60
 LONG_STEPS = 1_800
 
 NOT_MONOTONE_IN_HISTORY = {
-    "threshold": "a queue that was longer before is falling faster, and what will be gone needs no worker",
+    "threshold": "a queue that was longer before is falling faster, so fewer workers are needed",
 }
 """Planners that may propose fewer workers when the *past* load was higher, and why.
 
@@ -36,21 +36,21 @@ None may when the load is always higher by the same amount.
 
 
 NOT_EVENT_DRIVEN = {
-    "hpa": "the original looks every 15 s",
-    "kpa": "the original looks every 2 s",
-    "static": "it never looks",
+    "hpa": "the original evaluates every 15 s",
+    "kpa": "the original evaluates every 2 s",
+    "static": "its counts are fixed",
 }
 """Planners that do not scale up in the turn in which an overload is reported, and why. All others must."""
 
 BLIND = {
-    "static": "its counts do not come from the load, so they hold without it",
+    "static": "its counts do not depend on the load",
 }
 """Planners that propose counts without data, and why. All others must hold."""
 
-SWINGS = {
-    "hpa": "it takes a queue to be inversely proportional to the workers, so it overshoots both ways",
-    "kpa": "it takes the requests in flight to be independent of the workers, so what a queue adds it takes for demand",
-    "load": "it takes what waits to be inversely proportional to the workers; the sla planner's floor stops that",
+OSCILLATES = {
+    "hpa": "it assumes that a queue is inversely proportional to the workers, so it overshoots up and down",
+    "kpa": "it assumes that requests in flight do not depend on the workers, so it counts a queue as demand",
+    "load": "it assumes that a queue is inversely proportional to the workers; in sla, the minimum prevents that",
 }
 """Planners that do not converge for pools sized by queue length, such as prefill, and why."""
 
@@ -204,11 +204,11 @@ def test_a_pool_whose_workers_stop_reporting_is_held(name: str, roles: tuple[Rol
 
 def test_an_overload_scales_up_by_the_next_evaluation(name: str, roles: tuple[Role, ...]) -> None:
     planner, world = make(name), make_harness(roles)
-    *_, calm = run_load(planner, world, LOADS["middle"], WARM_STEPS + 1)
+    *_, medium = run_load(planner, world, LOADS["middle"], WARM_STEPS + 1)
     world.now += 1 - STEP_MS  # just after an evaluation of every planner: a minute is a multiple of all intervals
     ingest_load(world, roles[0], 1.0, 10_000)
     flood = evaluate(planner, world)
-    grown = {pool: count for pool, count in flood.targets.items() if count > calm.targets.get(pool, 3)}
+    grown = {pool: count for pool, count in flood.targets.items() if count > medium.targets.get(pool, 3)}
     assert bool(grown) == (name not in NOT_EVENT_DRIVEN)
 
 
@@ -273,9 +273,9 @@ def test_more_load_never_recommends_fewer_workers(name: str, roles: tuple[Role, 
 
 
 def test_a_history_with_more_load_never_recommends_fewer_workers(name: str, roles: tuple[Role, ...]) -> None:
-    calm = last(name, roles, steady(0.7, 1))
+    medium = last(name, roles, steady(0.7, 1))
     busy = last(name, roles, lambda step: (0.7, 1 if step == WARM_STEPS - 1 else 2))
-    fewer = [pool for pool in calm if busy[pool] < calm[pool]]
+    fewer = [pool for pool in medium if busy[pool] < medium[pool]]
     assert bool(fewer) == (name in NOT_MONOTONE_IN_HISTORY and "decode" not in fewer)
 
 
@@ -301,12 +301,12 @@ def test_under_constant_demand_the_counts_converge(name: str, roles: tuple[Role,
         world.now += STEP_MS
     for index, role in enumerate(roles):
         counts = [counts[index] for counts in history]
-        if name in SWINGS and role == "prefill":
+        if name in OSCILLATES and role == "prefill":
             continue
         assert len(set(counts[LONG_STEPS // 2 :])) == 1, "it does not converge"
-        moves = [after - before for before, after in itertools.pairwise(counts) if after != before]
-        turns = sum(before * after < 0 for before, after in itertools.pairwise(moves))
-        assert turns <= 1, f"it oscillates: {moves}"
+        changes = [after - before for before, after in itertools.pairwise(counts) if after != before]
+        reversals = sum(before * after < 0 for before, after in itertools.pairwise(changes))
+        assert reversals <= 1, f"it oscillates: {changes}"
 
 
 def queued_requests(busy: float, step: int) -> int:

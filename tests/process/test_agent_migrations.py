@@ -79,7 +79,7 @@ def busy(leader: MigrationLeader, *names: str) -> bool:
     return all(name in leader.loads and leader.sample(name).running_requests for name in workers)
 
 
-def moved(leader: MigrationLeader, trigger: str) -> int:
+def migrated_by(leader: MigrationLeader, trigger: str) -> int:
     """Return the requests migrated by ended migrations of a trigger."""
     ends = {report.command_id: report for report in leader.reports if report.phase == "done"}
     return sum(report.moved for report in ends.values() if report.trigger == trigger)
@@ -100,14 +100,14 @@ def test_a_draining_worker_is_evacuated_and_the_journal_replays(rig: Rig, fleet:
         fleet.worker("decode", f"d{number}", *SLOWLY)
 
     async def scenario() -> None:
-        async with leader_at(rig.nats.url, ROOT, 2 * TIMEOUT_S) as leader, load_on(fleet, SPEED, endless=9) as load:
+        async with leader_at(rig.nats.url, ROOT, 2 * TIMEOUT_S) as leader, load_on(fleet, SPEED, unending=9) as load:
             await until(lambda: busy(leader, "d0", "d1", "d2"), "all decode", deadline_s=TIMEOUT_S)
             await drain(leader, "d0")
             await until(lambda: f"{ROOT}-d0" in leader.drained, "drained")
-            await until(lambda: moved(leader, "drain"), "the migrations are reported")
+            await until(lambda: migrated_by(leader, "drain"), "the migrations are reported")
             summary = await load.stop()
             assert (summary.in_flight, summary.lost, summary.retried) == (9, 0, 0)
-            assert summary.migrated >= moved(leader, "drain")
+            assert summary.migrated >= migrated_by(leader, "drain")
 
     asyncio.run(scenario())
     assert leaving.wait(TIMEOUT_S) == 0, fleet.log("d0")
@@ -123,15 +123,17 @@ def test_each_request_completes_once_when_leader_source_or_destination_is_killed
     async def scenario() -> None:
         async with leader_at(rig.nats.url, ROOT, 4 * TIMEOUT_S) as leader, load_on(fleet, SPEED, per_s=4.0) as load:
             await until(lambda: busy(leader, *living), "all decode", deadline_s=TIMEOUT_S)
-            await until(lambda: moved(leader, "decode_load") > 3, "moves by load")
+            await until(lambda: migrated_by(leader, "decode_load") > 3, "moves by load")
             for victim in ("d0", "d1"):
                 seen = len(leader.reports)
                 await until(lambda: len(leader.reports) > seen, "a move")  # noqa: B023 - at once
                 living.pop(victim).kill()
             agents["a"].kill()
-            before = moved(leader, "decode_load")
+            before = migrated_by(leader, "decode_load")
             living["d4"] = fleet.worker("decode", "d4", *SLOWLY)
-            await until(lambda: moved(leader, "decode_load") > before, "the other agent moves", deadline_s=TIMEOUT_S)
+            await until(
+                lambda: migrated_by(leader, "decode_load") > before, "the other agent moves", deadline_s=TIMEOUT_S
+            )
             summary = await load.finish()
             assert (summary.finished, summary.lost) == (summary.arrived, 0)
             assert summary.migrated > 0

@@ -144,7 +144,7 @@ def test_the_worker_client_registers_and_leaves_with_the_role_worker(login: Call
                     '"state"' not in (found := await state()) and found != ""
                 )  # ready is the default, so the record omits it
 
-            async def gone() -> bool:
+            async def deregistered() -> bool:
                 return not await state()
 
             worker = WorkerClient(
@@ -157,7 +157,7 @@ def test_the_worker_client_registers_and_leaves_with_the_role_worker(login: Call
             async with worker:
                 await worker.ready()
                 await until_async(ready, "registered as ready")
-            await until_async(gone, "gone")
+            await until_async(deregistered, "gone")
 
     asyncio.run(scenario())
 

@@ -73,26 +73,26 @@ def fallback_reason(answer: Forecast | None) -> str:
 
 @pytest.mark.parametrize("predictor", ["constant", "kalman", "arima", "seasonal", "prophet"])
 def test_the_child_answers_as_this_process_does(predictor: PredictorName) -> None:
-    async def ask() -> Forecast | None:
+    async def scenario() -> Forecast | None:
         async with fitter() as child:
             return await child.fit(question(predictor), PATIENCE_S)
 
-    answer = asyncio.run(ask())
+    answer = asyncio.run(scenario())
     assert answer == forecast(question(predictor))
     assert answer is not None
     assert answer.fallback == ""
 
 
 def test_a_history_without_values_has_no_forecast() -> None:
-    async def ask() -> None:
+    async def scenario() -> None:
         async with fitter() as child:
             assert await child.fit(ForecastQuery(Series((None, None), 60_000), 3), PATIENCE_S) is None
 
-    asyncio.run(ask())
+    asyncio.run(scenario())
 
 
 def test_one_child_serves_many_requests_and_ends_when_closed() -> None:
-    async def ask() -> None:
+    async def scenario() -> None:
         async with fitter() as child:
             answers = await asyncio.gather(*(child.fit(question(), PATIENCE_S) for _ in range(50)))
             assert {answer.predictor for answer in answers if answer} == {"kalman"}
@@ -100,12 +100,12 @@ def test_one_child_serves_many_requests_and_ends_when_closed() -> None:
             assert pid
         assert is_reaped(pid)()
 
-    asyncio.run(ask())
+    asyncio.run(scenario())
 
 
 @pytest.mark.parametrize("script", [HANGS, PARENT])
 def test_a_child_that_hangs_is_killed_at_the_deadline(script: str) -> None:
-    async def ask() -> None:
+    async def scenario() -> None:
         async with fitter(script) as child:
             began = asyncio.get_running_loop().time()
             pending = asyncio.create_task(child.fit(question(), 0.5))
@@ -115,17 +115,17 @@ def test_a_child_that_hangs_is_killed_at_the_deadline(script: str) -> None:
             assert asyncio.get_running_loop().time() - began >= 0.5
             assert is_reaped(pid)()
 
-    asyncio.run(ask())
+    asyncio.run(scenario())
 
 
 @pytest.mark.parametrize("script", [CRASHES, NONSENSE, NESTED, HUGE, SHORT], ids=str.__len__)
 def test_a_child_that_crashes_or_answers_garbage_is_replaced(script: str) -> None:
-    async def ask() -> None:
+    async def scenario() -> None:
         async with fitter(script) as child:
             assert fallback_reason(await child.fit(question(), PATIENCE_S)) == "away"
             assert child.pid == 0
 
-    asyncio.run(ask())
+    asyncio.run(scenario())
 
 
 def test_the_next_request_after_a_hang_is_answered(tmp_path: Path) -> None:
@@ -133,17 +133,17 @@ def test_the_next_request_after_a_hang_is_answered(tmp_path: Path) -> None:
     program = "from loadline.adapters.forecast_child import main\nmain([])"
     script = f"{once}    say(READY)\n    ask()\n    time.sleep(3600)\n{program}"
 
-    async def ask() -> None:
+    async def scenario() -> None:
         async with fitter(script) as child:
             first, second = await asyncio.gather(child.fit(question(), 0.5), child.fit(question(), PATIENCE_S))
             assert fallback_reason(first) == "late"
             assert second == forecast(question())
 
-    asyncio.run(ask())
+    asyncio.run(scenario())
 
 
 def test_a_child_killed_while_idle_is_replaced_without_a_failure() -> None:
-    async def ask() -> None:
+    async def scenario() -> None:
         async with fitter() as child:
             await child.fit(question(), PATIENCE_S)
             pid = child.pid
@@ -153,29 +153,29 @@ def test_a_child_killed_while_idle_is_replaced_without_a_failure() -> None:
             assert answer == forecast(question())
             assert child.pid not in (0, pid)
 
-    asyncio.run(ask())
+    asyncio.run(scenario())
 
 
 def test_a_child_killed_during_a_fit_fails_that_fit_only() -> None:
-    async def ask() -> None:
+    async def scenario() -> None:
         async with fitter(HANGS) as child:
             pending = asyncio.create_task(child.fit(question(), PATIENCE_S))
             await until(lambda: child.pid)
             os.kill(child.pid, signal.SIGKILL)
             assert fallback_reason(await pending) == "away"
 
-    asyncio.run(ask())
+    asyncio.run(scenario())
 
 
 def test_a_child_that_crashes_repeatedly_is_restarted_with_a_backoff() -> None:
-    async def ask() -> None:
+    async def scenario() -> None:
         async with fitter("os._exit(1)") as child:
             answers = [await child.fit(question(), PATIENCE_S) for _ in range(3)]
             assert [fallback_reason(answer) for answer in answers] == ["away"] * 3
             assert answers[2] is not None
             assert "restarts after a wait" in answers[2].detail
 
-    asyncio.run(ask())
+    asyncio.run(scenario())
 
 
 MISSING: Final = ("/nonexistent/python",)
@@ -185,7 +185,7 @@ MISSING: Final = ("/nonexistent/python",)
 def test_a_child_that_cannot_start_is_reported_once(command: tuple[str, ...]) -> None:
     said: list[str] = []
 
-    async def ask() -> None:
+    async def scenario() -> None:
         child = ChildFitter(command=command, on_unstarted=said.append)
         try:
             answers = [await child.fit(question(), PATIENCE_S) for _ in range(3)]
@@ -200,7 +200,7 @@ def test_a_child_that_cannot_start_is_reported_once(command: tuple[str, ...]) ->
         answer = await child.fit(question(), PATIENCE_S)
         return answer is not None and "restarts after a wait" not in answer.detail
 
-    asyncio.run(ask())
+    asyncio.run(scenario())
     [text] = said
     assert text.startswith("the forecasting process cannot start: ")
 
@@ -210,7 +210,7 @@ def test_a_child_that_cannot_start_again_is_reported_again(tmp_path: Path) -> No
     broken = tmp_path / "broken"
     script = f"{HEAD}if os.path.exists({str(broken)!r}):\n    os._exit(1)\nsay(READY)\nask()\nsay(b'null')\nos._exit(0)"
 
-    async def ask() -> None:
+    async def scenario() -> None:
         child = ChildFitter(command=(sys.executable, "-c", script), on_unstarted=said.append)
 
         async def answered() -> bool:
@@ -227,11 +227,11 @@ def test_a_child_that_cannot_start_again_is_reported_again(tmp_path: Path) -> No
         finally:
             await child.close()
 
-    asyncio.run(ask())
+    asyncio.run(scenario())
 
 
 def test_closing_answers_pending_requests() -> None:
-    async def ask() -> None:
+    async def scenario() -> None:
         async with fitter(HANGS) as child:
             waiting = [asyncio.create_task(child.fit(question(), PATIENCE_S)) for _ in range(3)]
             await until(lambda: child.pid)
@@ -239,25 +239,25 @@ def test_closing_answers_pending_requests() -> None:
             assert [fallback_reason(answer) for answer in await asyncio.gather(*waiting)] == ["away"] * 3
             assert fallback_reason(await child.fit(question(), PATIENCE_S)) == "away"
 
-    asyncio.run(ask())
+    asyncio.run(scenario())
 
 
 def test_closing_does_not_wait_for_a_child_that_never_starts() -> None:
-    async def ask() -> None:
+    async def scenario() -> None:
         async with fitter(MUTE) as child:
             waiting = asyncio.create_task(child.fit(question(), PATIENCE_S))
             await until(lambda: child.pid)
             await child.close()
             assert fallback_reason(await waiting) == "away"
 
-    asyncio.run(ask())
+    asyncio.run(scenario())
 
 
 def test_the_answer_to_a_cancelled_request_is_discarded(tmp_path: Path) -> None:
     taken = tmp_path / "taken"
     slow = f"say(READY)\nask()\nopen({str(taken)!r}, 'w').close()\ntime.sleep(0.2)\nsay(b'null')\ntime.sleep(3600)"
 
-    async def ask() -> None:
+    async def scenario() -> None:
         async with fitter(slow) as child:
             pending = asyncio.create_task(child.fit(question(), PATIENCE_S))
             await until(taken.exists)
@@ -266,17 +266,17 @@ def test_the_answer_to_a_cancelled_request_is_discarded(tmp_path: Path) -> None:
                 await pending
             assert child.pid == 0
 
-    asyncio.run(ask())
+    asyncio.run(scenario())
 
 
 def test_a_slow_answer_before_the_deadline_is_used() -> None:
     slow = "say(READY)\nask()\ntime.sleep(0.3)\nsay(b'null')\ntime.sleep(3600)"
 
-    async def ask() -> None:
+    async def scenario() -> None:
         async with fitter(slow) as child:
             assert await child.fit(question(), PATIENCE_S) is None
 
-    asyncio.run(ask())
+    asyncio.run(scenario())
 
 
 def test_output_of_libraries_does_not_corrupt_answers() -> None:
@@ -285,8 +285,8 @@ def test_output_of_libraries_does_not_corrupt_answers() -> None:
         "forecast_child.forecast = lambda asked: print('noise', flush=True) or forecast(asked)\nforecast_child.main([])"
     )
 
-    async def ask() -> None:
+    async def scenario() -> None:
         async with fitter(noisy) as child:
             assert await child.fit(question(), PATIENCE_S) == forecast(question())
 
-    asyncio.run(ask())
+    asyncio.run(scenario())

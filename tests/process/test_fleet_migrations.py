@@ -36,21 +36,21 @@ _numbers = itertools.count()
 
 @asynccontextmanager
 async def serving(
-    fleet: DemoFleet, *, per_s: float = 2.0, endless: int = 0
+    fleet: DemoFleet, *, per_s: float = 2.0, unending: int = 0
 ) -> AsyncIterator[tuple[MigrationLeader, Load]]:
     """Run a leader, and a load on the fleet."""
     async with (
         leader_at(fleet.nats, fleet.root, 4 * TIMEOUT_S) as leader,
-        load_on(fleet, SPEED, per_s=per_s, endless=endless) as load,
+        load_on(fleet, SPEED, per_s=per_s, unending=unending) as load,
     ):
         yield leader, load
 
 
-def assert_all_complete(summary: DemoSummary, moved: int | None = None) -> None:
+def assert_all_complete(summary: DemoSummary, migrated_total: int | None = None) -> None:
     """Check that each request completed once, and the number of migrated requests."""
     assert (summary.finished, summary.lost) == (summary.arrived, 0)
-    if moved is not None:
-        assert (summary.migrated, summary.retried) == (moved, 0)
+    if migrated_total is not None:
+        assert (summary.migrated, summary.retried) == (migrated_total, 0)
 
 
 def finals(leader: MigrationLeader) -> dict[str, tuple[int, int]]:
@@ -79,7 +79,7 @@ async def accepted(leader: MigrationLeader, source: str, destination: str, /, **
 
 def migrated_by(leader: MigrationLeader) -> int:
     """Return the number of requests migrated by all ended migrations."""
-    return sum(moved for moved, _ in finals(leader).values())
+    return sum(migrated_total for migrated_total, _ in finals(leader).values())
 
 
 def busy(leader: MigrationLeader, *workers: str) -> int:
@@ -113,7 +113,7 @@ def test_a_draining_worker_is_evacuated(fleet: DemoFleet) -> None:
     a, b = f"{fleet.root}-a", f"{fleet.root}-b"
 
     async def scenario() -> None:
-        async with serving(fleet, endless=8) as (leader, load):
+        async with serving(fleet, unending=8) as (leader, load):
             await until(lambda: busy(leader, a, b) == 4, "all decode", deadline_s=TIMEOUT_S)
             its = leader.endpoint(a)
             drain = DrainCommand("d", MODEL, its.pool, a, "decode", its.incarnation, 1, 60_000)
@@ -224,8 +224,8 @@ def test_no_request_is_lost_when_a_destination_hangs(fleet: DemoFleet) -> None:
                 await until(lambda: name in finals(leader), "the source knows how it ended")
             finally:
                 frozen.send_signal(signal.SIGCONT)
-            moved, failed = finals(leader)[name]
-            assert moved + failed == leader.reports[-1].requests
+            migrated_total, failed = finals(leader)[name]
+            assert migrated_total + failed == leader.reports[-1].requests
             assert_all_complete(await load.finish())
 
     asyncio.run(scenario())

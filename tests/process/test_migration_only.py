@@ -70,20 +70,20 @@ async def report(client: Client, sequence: int, hot: int) -> None:
         await client.publish(SUBJECTS.load("m", "decode", record.worker), encode(report))
 
 
-def ask(rig: Rig, *arguments: str) -> subprocess.CompletedProcess[str]:
+def run_command(rig: Rig, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "loadline", *arguments, "--nats", rig.nats.url]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
 
 
 def status(rig: Rig, *arguments: str) -> AgentStatus:
-    printed = ask(rig, "status", "--json", *arguments)
+    printed = run_command(rig, "status", "--json", *arguments)
     assert printed.returncode == 0, printed.stderr
     return msgspec.json.decode(printed.stdout, type=AgentStatus)
 
 
 def test_two_agents_lead_side_by_side_with_separate_tasks(rig: Rig) -> None:
     scales = start(rig, "scales", MODEL)
-    moves = start(rig, "moves", MODEL + MOVES, only="migration")
+    policy_counts = start(rig, "moves", MODEL + MOVES, only="migration")
     asyncio.run(rig.register(RECORDS))
     commands: list[MigrateCommand] = []
 
@@ -119,21 +119,21 @@ def test_two_agents_lead_side_by_side_with_separate_tasks(rig: Rig) -> None:
     found = mover.models[0].migrations
     assert found is not None
     assert any(key.startswith("decode_load:") for key in msgspec.to_builtins(found)["commands"])
-    why = ask(rig, "explain", "--only", "migration")
+    why = run_command(rig, "explain", "--only", "migration")
     assert "d1" in why.stdout
     assert "d2" in why.stdout
-    code, text = moves.get("/metrics")
+    code, text = policy_counts.get("/metrics")
     assert code == 200
     assert "loadline_migrations_total{" in text
-    assert moves.get("/healthz")[0] == moves.get("/readyz")[0] == 200
-    output = ask(rig, "status", "--only", "migration").stdout
+    assert policy_counts.get("/healthz")[0] == policy_counts.get("/readyz")[0] == 200
+    output = run_command(rig, "status", "--only", "migration").stdout
     assert "m (migration only, default, priority 100)" in output
     assert not [word for word in ("planner", "desired", "pending", "scaled to zero", "missing") if word in output]
-    assert "desired" in ask(rig, "status").stdout
-    refused = ask(rig, "drain", "m", "decode", "d1", "--only", "migration")  # it drains no worker
+    assert "desired" in run_command(rig, "status").stdout
+    refused = run_command(rig, "drain", "m", "decode", "d1", "--only", "migration")  # it drains no worker
     assert refused.returncode == 2
     assert "unrecognized arguments: --only" in refused.stderr
-    assert moves.stop() == 0
+    assert policy_counts.stop() == 0
     assert scales.stop() == 0
     assert_replays(rig, "moves")
 
@@ -177,10 +177,12 @@ def test_a_standby_takes_over(rig: Rig) -> None:
     first = start(rig, "first", MODEL + MOVES, only="migration")
     second = start(rig, "second", MODEL + MOVES, only="migration")
     assert status(rig, "--only", "migration").agent == "first"
-    answer = ask(rig, "status")
+    answer = run_command(rig, "status")
     assert answer.returncode == 1
     assert answer.stderr.endswith("Start one, or add --only migration if only that agent runs.\n")
-    assert ask(rig, "explain").stderr.endswith("Is an agent running and leading? Check with `loadline status`.\n")
+    assert run_command(rig, "explain").stderr.endswith(
+        "Is an agent running and leading? Check with `loadline status`.\n"
+    )
     assert first.stop() == 0
 
     async def scenario() -> None:

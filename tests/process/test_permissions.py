@@ -193,7 +193,7 @@ def test_a_prefill_worker_cannot_end_the_drain_of_a_decode_worker(server: NatsSe
     """Neither a report in its own pool nor one with an unknown incarnation ends the drain."""
 
     async def scenario() -> None:
-        victim, ours = ("llama", "decode", "decode-1"), ("llama", "prefill", "decode-1")
+        victim, own = ("llama", "decode", "decode-1"), ("llama", "prefill", "decode-1")
         knobs = nats_login(server, "scaler-llama", tmp_path / "scaler")
         async with (
             ScalerClient("test", ["llama"], nats=knobs) as scaler,
@@ -201,15 +201,15 @@ def test_a_prefill_worker_cannot_end_the_drain_of_a_decode_worker(server: NatsSe
             bus_for(nats_login(server, "worker-llama-decode", tmp_path / "worker")) as worker,
         ):
             for incarnation in (1, 2**53):
-                await forger.publish(SUBJECTS.drained(*ours), encode(DrainReport(*victim, incarnation)))
-                await forger.publish(SUBJECTS.drained(*ours), encode(DrainReport(*ours, incarnation)))
+                await forger.publish(SUBJECTS.drained(*own), encode(DrainReport(*victim, incarnation)))
+                await forger.publish(SUBJECTS.drained(*own), encode(DrainReport(*own, incarnation)))
                 await worker.publish(SUBJECTS.drained(*victim), encode(DrainReport(*victim, 2**53)))
             for number, subject in enumerate(
                 (SUBJECTS.drained(*victim), SUBJECTS.by_name("drained", "decode-1")), start=1
             ):
                 await forger.publish(subject, encode(DrainReport(*victim, 1)))
                 await refused(forger, number, subject)
-            await until(lambda: scaler.drained(*ours), "the forger's report about itself")
+            await until(lambda: scaler.drained(*own), "the forger's report about itself")
             await until(lambda: scaler.ignored == 5, "the others are refused")
             assert not scaler.drained(*victim)
             await worker.publish(SUBJECTS.drained(*victim), encode(DrainReport(*victim, 1)))

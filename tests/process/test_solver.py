@@ -31,14 +31,14 @@ def problem() -> AllocationProblem:
 
 
 def solved(solver: tuple[str, ...], time_limit_s: float) -> Allocation | None:
-    async def ask() -> Allocation | None:
+    async def scenario() -> Allocation | None:
         fitter = ChildFitter(solver=solver)
         try:
             return await fitter.solve(problem(), time_limit_s)
         finally:
             await fitter.close()
 
-    return asyncio.run(ask())
+    return asyncio.run(scenario())
 
 
 def test_the_child_answers_as_this_process_does() -> None:
@@ -54,7 +54,7 @@ def test_a_solver_without_an_answer_returns_no_allocation(script: str) -> None:
 
 
 def test_a_solver_that_hangs_delays_no_forecast() -> None:
-    async def ask() -> Forecast | None:
+    async def scenario() -> Forecast | None:
         fitter = ChildFitter(solver=(sys.executable, "-c", HANGS))
         solving = asyncio.create_task(fitter.solve(problem(), PATIENCE_S))
         try:
@@ -65,6 +65,6 @@ def test_a_solver_that_hangs_delays_no_forecast() -> None:
             await fitter.close()
             assert await solving is None
 
-    answer = asyncio.run(ask())
+    answer = asyncio.run(scenario())
     assert answer is not None
     assert not answer.fallback

@@ -171,9 +171,9 @@ def test_the_exact_solver_is_never_worse_than_greedy(policy: SaturationPolicy, *
         more += unserved < quick[0]
         if policy == "weighted":
             continue  # no model is served first
-        alone = next((number for number, count in enumerate(ideal[0], 1) if count), len(ideal[0]))
-        assert unserved[:alone] == ideal[0][:alone], seed
-        if alone == len(ideal[0]) or delayed or policy == "none":  # leftovers take nothing from the next priority
+        single = next((number for number, count in enumerate(ideal[0], 1) if count), len(ideal[0]))
+        assert unserved[:single] == ideal[0][:single], seed
+        if single == len(ideal[0]) or delayed or policy == "none":  # leftovers take nothing from the next priority
             assert unserved == ideal[0], seed
             assert spent <= ideal[1] * 1.01, seed
     assert more >= (0 if policy == "weighted" else 5)

@@ -74,13 +74,13 @@ def test_a_forecast_is_in_the_unit_of_the_series(
     predictor: AnyPredictor, values: list[float | None], power: int, horizon: int
 ) -> None:
     factor = 4.0**power  # its square root is exact too: nothing but the unit changes
-    ours = forecast_of(predictor, [value and round(value) * 1.0 for value in values], horizon)
-    theirs = forecast_of(predictor, [value and round(value) * factor for value in values], horizon)
-    if ours is None or theirs is None:
-        assert ours is theirs
+    original = forecast_of(predictor, [value and round(value) * 1.0 for value in values], horizon)
+    scaled_forecast = forecast_of(predictor, [value and round(value) * factor for value in values], horizon)
+    if original is None or scaled_forecast is None:
+        assert original is scaled_forecast
         return
-    assert theirs.mean == pytest.approx([value * factor for value in ours.mean])
-    assert theirs.upper == pytest.approx([value * factor for value in ours.upper])
+    assert scaled_forecast.mean == pytest.approx([value * factor for value in original.mean])
+    assert scaled_forecast.upper == pytest.approx([value * factor for value in original.upper])
 
 
 @quick
@@ -91,9 +91,9 @@ def test_unknown_intervals_at_the_end_are_forecast_and_left_out(
 ) -> None:
     known = [*values, 3.0]  # the last one is known
     late = forecast_of(predictor, [*known, *[None] * gap], horizon)
-    whole = forecast_of(predictor, known, gap + horizon)
-    assert whole is not None
-    assert late == replace(whole, mean=whole.mean[gap:], upper=whole.upper[gap:])
+    full = forecast_of(predictor, known, gap + horizon)
+    assert full is not None
+    assert late == replace(full, mean=full.mean[gap:], upper=full.upper[gap:])
 
 
 @every
@@ -126,11 +126,11 @@ def test_values_that_are_not_finite_are_unknown(predictor: AnyPredictor) -> None
 
 @every
 def test_one_unknown_interval_changes_little(predictor: AnyPredictor) -> None:
-    whole = forecast_of(predictor, wave())
+    full = forecast_of(predictor, wave())
     holed = forecast_of(predictor, [None if at == 30 else value for at, value in enumerate(wave())])
-    assert whole is not None
+    assert full is not None
     assert holed is not None
-    assert holed.mean == pytest.approx(whole.mean, rel=0.2)
+    assert holed.mean == pytest.approx(full.mean, rel=0.2)
 
 
 @every

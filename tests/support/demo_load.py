@@ -26,14 +26,14 @@ class Load:
         endless: Number of requests that arrive at once and do not end; 0: requests arrive until ``finish``.
     """
 
-    def __init__(self, fleet: DemoFleet, speed: float, *, per_s: float = 2.0, endless: int = 0) -> None:
+    def __init__(self, fleet: DemoFleet, speed: float, *, per_s: float = 2.0, unending: int = 0) -> None:
         place = ["--model", MODEL, "--nats", fleet.nats, "--etcd", fleet.etcd]
         place += ["--root", fleet.root, "--namespace", fleet.root, "--speed", str(speed)]
         self._stop = asyncio.Event()
         self._over = False
-        arrivals = itertools.repeat(Arrival(0.0, PROMPT_TOKENS[0], ENDLESS_TOKENS), endless)
+        arrivals = itertools.repeat(Arrival(0.0, PROMPT_TOKENS[0], ENDLESS_TOKENS), unending)
         self._run = asyncio.create_task(
-            run(parse_options(place), arrivals if endless else self._arrivals(per_s), self._stop)
+            run(parse_options(place), arrivals if unending else self._arrivals(per_s), self._stop)
         )
 
     async def finish(self) -> DemoSummary:
@@ -56,10 +56,10 @@ class Load:
 
 
 @asynccontextmanager
-async def load_on(fleet: DemoFleet, speed: float, *, per_s: float = 2.0, endless: int = 0) -> AsyncIterator[Load]:
+async def load_on(fleet: DemoFleet, speed: float, *, per_s: float = 2.0, unending: int = 0) -> AsyncIterator[Load]:
     """Run a load once all workers are ready, and stop it at the end; see ``Load``."""
     await fleet.all_ready()
-    load = Load(fleet, speed, per_s=per_s, endless=endless)
+    load = Load(fleet, speed, per_s=per_s, unending=unending)
     try:
         yield load
     finally:

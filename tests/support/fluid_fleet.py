@@ -72,8 +72,8 @@ class FluidFleet:
         self._items.append(StepItem(record=Raw(msgspec.json.encode(record))))
 
     def _report(self, requests_per_s: float) -> None:
-        whole = int(requests_per_s + self._fraction)
-        self._fraction += requests_per_s - whole
+        requests = int(requests_per_s + self._fraction)
+        self._fraction += requests_per_s - requests
         for pool, names in self._workers.items():
             for name in names:
                 samples = [{"sequence": self._second, "timestamp_ms": 0, "waiting_requests": 0, "kv_usage_ratio": 0.5}]
@@ -81,10 +81,10 @@ class FluidFleet:
                     f"load.m.{pool}.{name}",
                     {"model": "m", "pool": pool, "worker": name, "incarnation": 1, "samples": samples},
                 )
-        sample: dict[str, Any] = {"sequence": self._second, "interval_ms": STEP_MS, "arrivals": whole}
-        if whole:
+        sample: dict[str, Any] = {"sequence": self._second, "interval_ms": STEP_MS, "arrivals": requests}
+        if requests:
             latencies = {"ttft_ms": self._ttft_ms(requests_per_s), "itl_ms": self.itl_ms(requests_per_s)}
-            sample |= {"completed": whole, "isl_tokens": ISL, "osl_tokens": OSL, **latencies}
+            sample |= {"completed": requests, "isl_tokens": ISL, "osl_tokens": OSL, **latencies}
         self._publish("traffic.m.f", {"model": "m", "frontend": "f", "incarnation": 1, "sample": sample})
 
     def _publish(self, subject: str, payload: dict[str, Any]) -> None:

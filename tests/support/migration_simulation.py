@@ -285,24 +285,24 @@ class MigrationSimulation(TurnObserver):
     # -- workers -------------------------------------------------------------------------------------------------------
 
     def _worker(self, pool: str, number: int) -> MigrationScenarioWorker:
-        made = self._pools[pool]
+        pool_knobs = self._pools[pool]
         units = self.knobs.units_of if pool == "decode" else 0
         record = WorkerRecord(
             "m",
             pool,
             f"{pool}-{number:02}",
-            made.role,
+            pool_knobs.role,
             START_MS,
             unit=f"unit-{number // units}" if units else "",
             data_parallel_size=units or 1,
-            kv_blocks_total=made.engine.kv_blocks_total,
-            block_size_tokens=made.engine.block_size_tokens,
+            kv_blocks_total=pool_knobs.engine.kv_blocks_total,
+            block_size_tokens=pool_knobs.engine.block_size_tokens,
         )
         handovers = HandoverKnobs(self._copy, self.knobs.slots, self.knobs.slots)
         return MigrationScenarioWorker(
             self.timeline,
             record,
-            SimulatedEngine(made.engine, made.timing),
+            SimulatedEngine(pool_knobs.engine, pool_knobs.timing),
             self.bus.connection(),
             self.store.connection(),
             peers=self.bus.connection(),

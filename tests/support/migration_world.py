@@ -81,7 +81,7 @@ class MigrationWorld:
             effects = self.controller.handle(pending, self.now)
             commanded += [effect.migration for effect in effects if isinstance(effect, SendMigrate)]
             self.alarms += [effect for effect in effects if isinstance(effect, RaiseAlarm)]
-            pending = [event for effect in effects for event in _lead(effect)]
+            pending = [event for effect in effects for event in _answer_store(effect)]
             if not pending:
                 return commanded
 
@@ -89,8 +89,8 @@ class MigrationWorld:
         """Return the registration of a ready worker."""
         (model,) = self.settings.models
         role = next(one.role for one in model.pools if one.name == pool)
-        filled = {"incarnation": 1, "block_size_tokens": 1} | record
-        self.records[name] = WorkerRecord("m", pool, name, role, **filled)
+        fields = {"incarnation": 1, "block_size_tokens": 1} | record
+        self.records[name] = WorkerRecord("m", pool, name, role, **fields)
         return WorkerRegistered(RegisteredWorker(self.records[name], 5))
 
     def load_report(self, name: str, **sample: Any) -> LoadReported:
@@ -98,8 +98,8 @@ class MigrationWorld:
         self.sequence += 1
         before = self.samples.get(name)
         if before is None:
-            filled = {"kv_blocks_total": 1_000, "migration_slots_in": SLOTS, "migration_slots_out": SLOTS} | sample
-            newest = WorkerSample(self.sequence, 0, **filled)
+            fields = {"kv_blocks_total": 1_000, "migration_slots_in": SLOTS, "migration_slots_out": SLOTS} | sample
+            newest = WorkerSample(self.sequence, 0, **fields)
         else:
             newest = replace(before, sequence=self.sequence, **sample)
         self.samples[name] = newest
@@ -164,7 +164,7 @@ class MigrationWorld:
         return self.handle(report)
 
 
-def _lead(effect: AnyEffect) -> list[AnyEvent]:
+def _answer_store(effect: AnyEffect) -> list[AnyEvent]:
     match effect:
         case Campaign(scope=scope, asked_at_ms=requested_ms):
             return [LeadershipWon(scope, 7, 77, requested_ms)]

@@ -225,8 +225,10 @@ class MultiModelWorld:
                 self._schedule_at(self.now + self.solve_ms, answer)
             case SendDrain(model=model, pool=pool, worker=worker, drain_id=drain_id):
                 self._schedule_at(self.now, DrainAnswered(model, pool, worker, drain_id, accepted=True))
-                gone = self.now + self.drain_ms
-                self._schedule_at(gone, WorkerDrained(model, pool, worker, 1), WorkerDeregistered(model, pool, worker))
+                gone_ms = self.now + self.drain_ms
+                self._schedule_at(
+                    gone_ms, WorkerDrained(model, pool, worker, 1), WorkerDeregistered(model, pool, worker)
+                )
 
     def _commit(self, decision: Decision) -> None:
         at = self.now + self.commit_ms

@@ -7,7 +7,7 @@ import asyncio
 
 from loadline.rig.bench import BenchFleet, RawPublisher, agent, options, progress, result, rig, warm
 
-WORKERS, FEW, MODELS = 10_000, 10, 10
+WORKERS, FEW_WORKERS, MODELS = 10_000, 10, 10
 
 
 def memory_mb(workers: int, seconds: float) -> tuple[float, float]:
@@ -24,16 +24,19 @@ def memory_mb(workers: int, seconds: float) -> tuple[float, float]:
 def main() -> None:
     """Run the benchmark and print its results."""
     rounds, seconds = (1, 5.0) if options(__doc__) else (3, 30.0)
-    ours: list[float] = []
+    memories_mb: list[float] = []
     peaks: list[float] = []
-    few: list[float] = []
+    baselines_mb: list[float] = []
     for number in range(1, rounds + 1):
-        few.append(memory_mb(FEW, seconds)[0])
-        now, peak = memory_mb(WORKERS, seconds)
-        ours.append(now)
+        baselines_mb.append(memory_mb(FEW_WORKERS, seconds)[0])
+        resident_mb, peak = memory_mb(WORKERS, seconds)
+        memories_mb.append(resident_mb)
         peaks.append(peak)
-        progress(f"round {number}/{rounds}: {now:.0f} MB, peak {peak:.0f} MB, with {FEW} workers {few[-1]:.0f} MB")
-    result("memory", "MB", ours, few, peak=round(max(peaks), 1))
+        progress(
+            f"round {number}/{rounds}: {resident_mb:.0f} MB, peak {peak:.0f} MB;"
+            f" with {FEW_WORKERS} workers {baselines_mb[-1]:.0f} MB"
+        )
+    result("memory", "MB", memories_mb, baselines_mb, peak=round(max(peaks), 1))
 
 
 if __name__ == "__main__":

@@ -217,26 +217,26 @@ def seconds_ms(planner: str, intervals: int, seed: int) -> dict[str, list[list[f
 def main() -> None:
     """Run the benchmark and print its results."""
     rounds, intervals = (3, 2) if options(__doc__) else (7, 7)
-    ours: dict[str, list[list[float]]] = {}
+    measured: dict[str, list[list[float]]] = {}
     medians: dict[str, list[float]] = {}
-    bare: list[float] = []
+    baseline: list[float] = []
     for number in range(1, rounds + 1):
-        bare.append(_longest(seconds_ms("static", intervals, number)["ordinary"], 0.5))
+        baseline.append(_longest(seconds_ms("static", intervals, number)["ordinary"], 0.5))
         for planner, prefix in PLANNERS.items():
             for kind, found in seconds_ms(planner, intervals, number).items():
-                ours.setdefault(prefix + kind, []).extend(found)
+                measured.setdefault(prefix + kind, []).extend(found)
                 medians.setdefault(prefix + kind, []).append(_longest(found, 0.5))
         text = ", ".join(f"{kind} {of[-1]:.2f} ms" for kind, of in medians.items())
-        progress(f"round {number}/{rounds}: {text}; static {bare[-1]:.2f} ms")
+        progress(f"round {number}/{rounds}: {text}; static {baseline[-1]:.2f} ms")
     for kind, values in medians.items():
-        found = ours[kind]
+        found = measured[kind]
         more: dict[str, Any] = {
             "p99": round(_longest(found, 0.99), 3),
             "whole": round(percentile([sum(turns) for turns in found], 0.5), 3),
             "turns": percentile([len(turns) for turns in found], 0.5),
             "seconds": len(found),
         }
-        result(f"plan_{kind}", "ms", values, bare, **more)
+        result(f"plan_{kind}", "ms", values, baseline, **more)
 
 
 def _longest(seconds: Sequence[Sequence[float]], share: float) -> float:

@@ -65,14 +65,14 @@ def main() -> None:
         "budget_us": lambda: fit_changes(changes, GpuBand(88, 88)),
     }
     slowest: list[float] = []
-    bare: list[float] = []
+    baseline: list[float] = []
     for number in range(1, rounds + 1):
         found = {name: median_ms(kind, times) for name, kind in kinds.items()}
         slowest.append(max(found.values()))
-        bare.append(median_ms(lambda: np.interp(tokens, sweeps[0].isl_tokens, sweeps[0].ttft_ms), times))
+        baseline.append(median_ms(lambda: np.interp(tokens, sweeps[0].isl_tokens, sweeps[0].ttft_ms), times))
         progress(f"round {number}/{rounds}: " + ", ".join(f"{name} {ms:.2f} ms" for name, ms in found.items()))
     each = {name: round(median_ms(single, times) * 1e3, 1) for name, single in singles.items()}
-    result("profile", "ms", slowest, bare, **each)
+    result("profile", "ms", slowest, baseline, **each)
 
 
 if __name__ == "__main__":

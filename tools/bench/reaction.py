@@ -118,8 +118,8 @@ def reactions_ms(sent_s: dict[str, float], received_s: dict[str, list[float]]) -
 def main() -> None:
     """Run the benchmark and print its results."""
     rounds = 1 if options(__doc__) else 3
-    ours: list[float] = []
-    bare: list[float] = []
+    measured: list[float] = []
+    baseline: list[float] = []
     p50s: list[float] = []
     bare_p50s: list[float] = []
     for number in range(1, rounds + 1):
@@ -130,13 +130,13 @@ def main() -> None:
                 child.wait(lambda sample: sample.ready)
                 echo.wait(lambda sample: sample.ready)
                 reactions, baselines = asyncio.run(react(bench_rig, fleet, wire))
-        ours += reactions
-        bare += baselines
+        measured += reactions
+        baseline += baselines
         p50s.append(percentile(reactions, 0.5))
         bare_p50s.append(percentile(baselines, 0.5))
         progress(f"round {number}/{rounds}: {format_times(reactions)}; lower bound {format_times(baselines)}")
-    p99, bare_p99 = (round(percentile(times, 0.99), 3) for times in (ours, bare))
-    result("reaction", "ms", p50s, bare_p50s, p99=p99, baseline_p99=bare_p99, reactions=len(ours))
+    p99, bare_p99 = (round(percentile(times, 0.99), 3) for times in (measured, baseline))
+    result("reaction", "ms", p50s, bare_p50s, p99=p99, baseline_p99=bare_p99, reactions=len(measured))
 
 
 def format_times(times_ms: Sequence[float]) -> str:

@@ -18,21 +18,21 @@ def main() -> None:
     """Run the benchmark and print its results."""
     rounds = 5 if options(__doc__) else 11
     fleet = BenchFleet(MODELS, WORKERS)
-    ours: list[float] = []
-    bare: list[float] = []
+    measured: list[float] = []
+    baseline: list[float] = []
     with rig() as servers:
         asyncio.run(servers.register(fleet.records))
         for number in range(1, rounds + 1):
             began_s = time.monotonic()
             subprocess.run([sys.executable, "-c", IMPORTS], check=True)  # noqa: S603 - our own text
-            bare.append(time.monotonic() - began_s)
+            baseline.append(time.monotonic() - began_s)
             began_s = time.monotonic()
             agent = servers.agent(servers.config(fleet.toml(), f"agent-{number}"), f"agent-{number}")
             agent.wait_ready()
-            ours.append(time.monotonic() - began_s)
+            measured.append(time.monotonic() - began_s)
             agent.stop()
-            progress(f"round {number}/{rounds}: {ours[-1]:.3f} s, imports alone {bare[-1]:.3f} s")
-    result("startup", "s", ours, bare)
+            progress(f"round {number}/{rounds}: {measured[-1]:.3f} s, imports alone {baseline[-1]:.3f} s")
+    result("startup", "s", measured, baseline)
 
 
 if __name__ == "__main__":

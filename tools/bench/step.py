@@ -79,7 +79,7 @@ def main() -> None:
     """Run the benchmark and print its results."""
     rounds, steps = (2, 500) if options(__doc__) else (7, 2_000)
     loaded: list[float] = []
-    bare: list[float] = []
+    baseline: list[float] = []
     names = ("p99", "bare_p99", "quiet", "quiet_p99", "start_s", "bare_start_s")
     figures: dict[str, list[float]] = {name: [] for name in names}
     with tempfile.TemporaryDirectory() as folder:
@@ -96,7 +96,7 @@ def main() -> None:
             agent.stop()
             echo.stop()
             loaded.append(percentile(times["agent", True], 0.5))
-            bare.append(percentile(times["echo", True], 0.5))
+            baseline.append(percentile(times["echo", True], 0.5))
             figures["p99"].append(percentile(times["agent", True], 0.99))
             figures["bare_p99"].append(percentile(times["echo", True], 0.99))
             figures["quiet"].append(percentile(times["agent", False], 0.5))
@@ -104,9 +104,11 @@ def main() -> None:
             figures["start_s"].append(agent.start_s)
             figures["bare_start_s"].append(echo.start_s)
             progress(
-                f"round {number}/{rounds}: {loaded[-1]:.3f} ms, echo {bare[-1]:.3f} ms, start {agent.start_s:.3f} s"
+                f"round {number}/{rounds}: {loaded[-1]:.3f} ms, echo {baseline[-1]:.3f} ms, start {agent.start_s:.3f} s"
             )
-    result("step", "ms", loaded, bare, **{name: round(percentile(found, 0.5), 3) for name, found in figures.items()})
+    result(
+        "step", "ms", loaded, baseline, **{name: round(percentile(found, 0.5), 3) for name, found in figures.items()}
+    )
 
 
 if __name__ == "__main__":

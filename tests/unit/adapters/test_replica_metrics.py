@@ -16,14 +16,14 @@ COUNTS = ("desired_replicas", "current_replicas", "desired_ratio")
 
 
 def pool(name: str = "p0", **fields: object) -> PoolStatus:
-    whole: dict[str, object] = {"desired": 6, "ready": 3, "starting": 1, "decided": True} | fields
-    return replace(status_with({}, {}).models[0].pools[0], pool=name, **whole)
+    full: dict[str, object] = {"desired": 6, "ready": 3, "starting": 1, "decided": True} | fields
+    return replace(status_with({}, {}).models[0].pools[0], pool=name, **full)
 
 
 def status(*pools: PoolStatus, **fields: object) -> AgentStatus:
-    whole = status_with({}, {})
+    full = status_with({}, {})
     known: dict[str, object] = {"model": "m", "namespace": "team-a", "settled": True, "pools": pools} | fields
-    return replace(whole, models=(replace(whole.models[0], **known),))
+    return replace(full, models=(replace(full.models[0], **known),))
 
 
 def found(status_now: AgentStatus, *compatible: str) -> dict[str, float]:

@@ -124,11 +124,11 @@ def test_free_gpus_are_computed_once_for_all_waiting_models(monkeypatch: pytest.
     settings, asked = models.controller.settings, list[str]()
     free = GpuLedger.free
 
-    def ask(ledger: GpuLedger, supply: str) -> int:
+    def read_free(ledger: GpuLedger, supply: str) -> int:
         asked.append(supply)
         return free(ledger, supply)
 
-    monkeypatch.setattr(GpuLedger, "free", ask)
+    monkeypatch.setattr(GpuLedger, "free", read_free)
     ledger = gpu_ledger_of(fleet, {}, limited_supplies(settings, fleet), models.now)
     assert ledger is not None
     assert len(list(allocation.models_to_wake(ledger))) == 40, "18 GPUs are free for the lowest priority"

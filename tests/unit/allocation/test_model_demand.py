@@ -26,7 +26,7 @@ class MaximumPlanner(DemandingPlanner):
         )
 
 
-def short(most: int = 100) -> MultiModelWorld:
+def two_models(most: int = 100) -> MultiModelWorld:
     """Return two models on ten GPUs of two types."""
     types = (AcceleratorKnobs("h100", cost_per_hour=2.0), AcceleratorKnobs("a100"))
     pools = {
@@ -54,7 +54,7 @@ def short(most: int = 100) -> MultiModelWorld:
     ],
 )
 def test_extreme_role_demands_are_limited(demand: float, fast: float, slow: float) -> None:
-    models = short()
+    models = two_models()
     for name in ("a", "b"):
         models.controller._planners[name] = MaximumPlanner(None, demand, {"fast": fast, "slow": slow})
         models.controller.state.fleet.models[name].plan_at_ms = models.now
@@ -66,14 +66,14 @@ def test_extreme_role_demands_are_limited(demand: float, fast: float, slow: floa
 
 
 def test_a_pool_of_negligible_capacity_is_excluded() -> None:
-    models = short()
+    models = two_models()
     needs(models, "a", 4.0, fast=1e-9, slow=1.0)
     models.run(20 * SECOND_MS)
     assert models.effective_targets()["a"]["slow"] >= 3
 
 
 def test_a_stored_count_is_limited() -> None:
-    models = short()
+    models = two_models()
     models.controller.state.fleet.models["a"].pools["fast"].set_desired(2 * WORKERS_MAX, models.now)
     models.silent.add("a")  # so it keeps its workers
     needs(models, "b", 20.0, fast=2.0, slow=1.0)
@@ -82,7 +82,7 @@ def test_a_stored_count_is_limited() -> None:
 
 
 def test_maximum_replicas_are_limited() -> None:
-    models = short(most=2 * WORKERS_MAX)
+    models = two_models(most=2 * WORKERS_MAX)
     needs(models, "a", 20.0, fast=2.0, slow=1.0)
     needs(models, "b", 20.0, fast=2.0, slow=1.0)
     models.run(10 * SECOND_MS)

@@ -29,10 +29,10 @@ def test_the_command_prints_the_results(tmp_path: Path, capsys: pytest.CaptureFi
 
 
 def test_migration_without_a_migration_table_is_warned_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    moves = CONFIG + "[models.migration]\nenabled = true\ndecode_load_threshold = 0.9\n"
-    assert main(["simulate", *write_options(tmp_path, config=moves)]) == 0
+    migrations = CONFIG + "[models.migration]\nenabled = true\ndecode_load_threshold = 0.9\n"
+    assert main(["simulate", *write_options(tmp_path, config=migrations)]) == 0
     assert "no request migrates, since the fleet has no table [migration]" in capsys.readouterr().err
-    assert main(["simulate", *write_options(tmp_path, config=moves, fleet=FLEET + "[migration]\n")]) == 0
+    assert main(["simulate", *write_options(tmp_path, config=migrations, fleet=FLEET + "[migration]\n")]) == 0
     assert "[migration]" not in capsys.readouterr().err
 
 

@@ -66,8 +66,8 @@ def test_an_invalid_report_is_not_sent_and_its_field_is_logged() -> None:
 
     with capture_logs() as lines:
         asyncio.run(scenario())
-    [told] = [line["detail"] for line in lines if line["event"] == "message_invalid"]
-    assert "$.sample.queued" in told
+    [logged] = [line["detail"] for line in lines if line["event"] == "message_invalid"]
+    assert "$.sample.queued" in logged
 
 
 def test_reports_of_an_outage_of_the_bus_are_dropped() -> None:

@@ -132,8 +132,8 @@ def test_a_repeated_drain_starts_once_and_reports_the_newest_command() -> None:
 def test_commands_of_old_leaders_and_for_earlier_incarnations_are_refused() -> None:
     async def scenario() -> None:
         async with harness() as client:
-            gone = await client.command(incarnation=INCARNATION - 1)
-            assert (gone.accepted, gone.detail) == (False, f"already gone: this is incarnation {INCARNATION}")
+            refused = await client.command(incarnation=INCARNATION - 1)
+            assert (refused.accepted, refused.detail) == (False, f"already gone: this is incarnation {INCARNATION}")
             assert (await client.command("a", epoch=5)).accepted
             assert not (await client.command("b", epoch=4)).accepted
             assert len(client.drains) <= 1

@@ -31,14 +31,14 @@ def test_a_leaving_worker_ends_its_migrations() -> None:
 def test_invalid_candidates_are_ignored_and_logged() -> None:
     async def scenario() -> None:
         async with driver_harness() as harness:
-            odd: Any = [
+            invalid: Any = [
                 MigratableRequest("numpy", np.int64(100), np.int64(5)),  # type: ignore[arg-type]
                 MigratableRequest("negative", -4, 5),
                 MigratableRequest("none", None, 5),  # type: ignore[arg-type]
                 {"request_id": "a dict"},
                 MigratableRequest("numpy", 1, 1),
             ]
-            harness.engine.candidates = odd
+            harness.engine.candidates = invalid
             harness.engine.held_requests.assign("numpy", 0)
             with capture_logs() as logs:
                 reply = await harness.command()

@@ -22,11 +22,11 @@ def registered(client: WorkerClientHarness, value: bytes) -> StoreEntry:
     return client.held
 
 
-@pytest.mark.parametrize("told", [True, False])
+@pytest.mark.parametrize("is_superseded", [True, False])
 @pytest.mark.parametrize("lease_lost", [True, False])
 def test_a_replaced_worker_ends_without_touching_the_key(
     lease_lost: bool,  # noqa: FBT001
-    told: bool,  # noqa: FBT001
+    is_superseded: bool,  # noqa: FBT001
 ) -> None:
     async def scenario() -> None:
         client = WorkerClientHarness("decode", IDLE)
@@ -39,7 +39,7 @@ def test_a_replaced_worker_ends_without_touching_the_key(
                 assert client.held is not None
                 own = client.lose_lease() if lease_lost else client.held.lease_id
                 registered(client, LATER)
-                if told:
+                if is_superseded:
                     await client.worker.ready()
                 await asyncio.Event().wait()  # the engine serves until the client ends it
 

@@ -101,9 +101,9 @@ def test_linear_parameters_are_enough_for_times_per_token() -> None:
 
 
 def test_an_agent_that_only_migrates_has_its_own_leader_scope() -> None:
-    alone = config(GOOD, 'only = "migration"')
-    assert validate(alone) == []
-    core_settings = settings(alone)
+    only_config = config(GOOD, 'only = "migration"')
+    assert validate(only_config) == []
+    core_settings = settings(only_config)
     assert (core_settings.scope, core_settings.only_migration) == ("migration", True)
     assert settings(config(GOOD)).scope == "all"
     (warning,) = validate(config("", 'only = "migration"'))

@@ -230,12 +230,12 @@ def test_the_number_of_unassigned_workers_is_bounded() -> None:
 
 def test_a_model_that_is_added_again_continues_from_the_store() -> None:
     harness, commit = growing()
-    whole = harness.controller.settings
-    change(harness, without(whole, "m"))
+    original = harness.controller.settings
+    change(harness, without(original, "m"))
     assert harness.handle(DecisionCommitted(commit.decision.decision_id, "m", 50)) == []
     harness.advance(3)
     assert set(harness.controller.state.fleet.models) == {"n"}
-    effects = change(harness, whole)
+    effects = change(harness, original)
     assert not [effect for effect in effects if isinstance(effect, CommitDecision)], "the decisions have not been read"
     effects = read(harness, effects, StoredDecision(commit.decision, 50))
     assert harness.desired() == 3
@@ -244,10 +244,10 @@ def test_a_model_that_is_added_again_continues_from_the_store() -> None:
 
 def test_a_model_that_is_added_again_reuses_no_sequence() -> None:
     harness, commit = growing()
-    whole = harness.controller.settings
-    change(harness, without(whole, "m"))
+    original = harness.controller.settings
+    change(harness, without(original, "m"))
     harness.handle(CommitUnknown(commit.decision.decision_id, "m"))
-    read(harness, change(harness, whole))
+    read(harness, change(harness, original))
     (again,) = [effect for effect in harness.advance(45) if isinstance(effect, CommitDecision)]
     assert again.decision.sequence > commit.decision.sequence
 
@@ -256,11 +256,11 @@ def test_only_a_new_model_warms_up() -> None:
     harness = leading()
     harness.advance(5)
     guard = GuardrailKnobs(stabilisation_ms=0, cooldown_down_ms=0, warm_up_ms=60_000)
-    whole = with_model(with_model(harness.controller.settings, "m", guardrails=guard), "n", guardrails=guard)
-    change(harness, without(whole, "m"))
+    original = with_model(with_model(harness.controller.settings, "m", guardrails=guard), "n", guardrails=guard)
+    change(harness, without(original, "m"))
     harness.advance(60)
     harness.kv = {"m": 0.1, "n": 0.1}
-    read(harness, change(harness, whole))
+    read(harness, change(harness, original))
     shrinks = [effect.decision.model for effect in harness.advance(40) if isinstance(effect, CommitDecision)]
     assert set(shrinks) == {"n"}
     shrinks = [effect.decision.model for effect in harness.advance(30) if isinstance(effect, CommitDecision)]
@@ -279,21 +279,21 @@ def test_a_new_model_starts_with_its_learned_state() -> None:
 
 def test_a_journal_replays_exactly_across_changed_settings() -> None:
     world, agent, journal = single_agent(5, (0.0, 60_000.0, 90_000.0))
-    timeline, whole = world.timeline, agent.controller.settings
+    timeline, original = world.timeline, agent.controller.settings
     guard = GuardrailKnobs(stabilisation_ms=2_000, warm_up_ms=2_000)
-    changed = with_model(without(whole, "whole"), "split", planner="saturation", guardrails=guard)
+    changed = with_model(without(original, "whole"), "split", planner="saturation", guardrails=guard)
 
     def put(settings: Settings) -> None:
         agent.inbox.put(SettingsChanged(msgspec.Raw(msgspec.json.encode(settings))))
 
     timeline.call_at(5_000.0, lambda: world.demand.update({("whole", "both"): 3.5, ("split", "decode"): 2.5}))
-    timeline.call_at(20_000.0, lambda: put(with_model(whole, "split", guardrails=guard)))
+    timeline.call_at(20_000.0, lambda: put(with_model(original, "split", guardrails=guard)))
     timeline.call_at(45_000.0, lambda: put(changed))
-    timeline.call_at(70_000.0, lambda: put(whole))
+    timeline.call_at(70_000.0, lambda: put(original))
     timeline.run_until(120_000.0)
     found = journal_records.replay((str(number), segment) for number, segment in enumerate(journal.kept))
     assert (found.difference, found.segments) == ("", 3)
     assert found.controller is not None
-    assert found.controller.settings == whole
+    assert found.controller.settings == original
     assert found.controller.state.counters["settings_changed"] == 3
     assert found.decisions >= 2

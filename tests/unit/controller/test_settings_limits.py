@@ -48,19 +48,19 @@ def main(models: MultiModelWorld) -> dict[str, int]:
 def test_a_removed_model_releases_its_gpus() -> None:
     models = scarce()
     assert main(models) == {"a": 6, "b": 4}
-    whole = models.controller.settings
-    change(models, replace(whole, models=whole.models[:1]))
+    original = models.controller.settings
+    change(models, replace(original, models=original.models[:1]))
     models.run(MINUTE_MS)
     assert main(models) == {"a": 8}
-    change(models, whole)
+    change(models, original)
     models.run(MINUTE_MS)
     assert sum(main(models).values()) == 10
 
 
 def test_a_model_that_waits_for_gpus_can_be_removed() -> None:
     models = scarce()
-    whole = models.controller.settings
-    change(models, replace(whole, models=whole.models[1:]))
+    original = models.controller.settings
+    change(models, replace(original, models=original.models[1:]))
     models.run(MINUTE_MS)
     assert main(models) == {"b": 4}
 
@@ -93,8 +93,8 @@ def test_the_budget_over_all_models_drops_claims_of_removed_models() -> None:
     models.propose("a", main=8)
     models.run(MINUTE_MS)
     assert main(models) == {"a": 6, "b": 4}
-    whole = models.controller.settings
-    change(models, replace(whole, models=whole.models[1:]))
+    original = models.controller.settings
+    change(models, replace(original, models=original.models[1:]))
     models.run(MINUTE_MS)
     assert main(models) == {"b": 4}
     assert not models.controller.state.gpus.claims

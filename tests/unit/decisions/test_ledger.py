@@ -47,8 +47,8 @@ def answer(decision: Decision, status: ApplyStatus, **other: int) -> DecisionAns
 
 
 def stored(epoch: int, sequence: int, revision: int, now: int = T0) -> StoredDecision:
-    made = Decision(decision_id("m", epoch, sequence), "m", epoch, sequence, now, now + 60_000, targets(), ("why",))
-    return StoredDecision(made, revision)
+    one = Decision(decision_id("m", epoch, sequence), "m", epoch, sequence, now, now + 60_000, targets(), ("why",))
+    return StoredDecision(one, revision)
 
 
 # -- proposing and committing ------------------------------------------------------------------------------------------

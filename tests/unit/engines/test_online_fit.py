@@ -44,10 +44,10 @@ def test_a_steady_load_keeps_samples_of_other_loads() -> None:
     fed(line, Line(0.05, 7.0), now=60_000, loads=(98, 102))
     line.refit(60_000)
     assert line.line == before, "60 more samples at the same load add no information"
-    alone = LearnedLine()
-    fed(alone, Line(0.05, 7.0), loads=(98, 102))
-    alone.refit(0)
-    assert (alone.line, "nearly the same load" in alone.problem) == (None, True)
+    isolated = LearnedLine()
+    fed(isolated, Line(0.05, 7.0), loads=(98, 102))
+    isolated.refit(0)
+    assert (isolated.line, "nearly the same load" in isolated.problem) == (None, True)
 
 
 def test_invalid_samples_and_cold_starts_are_ignored() -> None:

@@ -167,10 +167,10 @@ def test_the_search_ends_just_below_the_crossing(name: str) -> None:
     function, crossing, most = FUNCTIONS[name]
     evaluated: list[float] = []
 
-    def ask(place: float) -> float:
+    def evaluate(place: float) -> float:
         evaluated.append(place)
         return function(place)
 
-    found = last_below(ask, (0.001, function(0.001)), (10.0, function(10.0)), 1e-6)
+    found = last_below(evaluate, (0.001, function(0.001)), (10.0, function(10.0)), 1e-6)
     assert crossing * (1.0 - 1.1e-6) <= found <= crossing * (1.0 + 1e-12)
     assert len(evaluated) <= most

@@ -47,16 +47,16 @@ def rate_of(queue: EngineQueue, load: float) -> float:
 def test_an_analysis_equals_the_direct_solution(shape: Shape, load: float) -> None:
     queue = EngineQueue(*shape)
     rate = rate_of(queue, load)
-    found, plain = analyse(queue, 1_000.0 * rate), BirthDeath(shape, rate)
+    found, direct = analyse(queue, 1_000.0 * rate), BirthDeath(shape, rate)
     close = partial(pytest.approx, rel=1e-8, abs=1e-12)
-    assert found.throughput_requests_per_s == close(1_000.0 * plain.throughput)
-    assert found.refused == close(plain.refused)
-    assert found.running_requests == close(plain.running)
-    assert found.waiting_requests == close(plain.waiting)
-    assert found.batch_requests == close(plain.joined_mean)
-    assert found.waiting_ms == close(plain.waiting / plain.throughput, rel=1e-8, abs=1e-9)
-    assert found.service_ms == close(plain.running / plain.throughput)
-    assert found.utilisation == close(plain.running / queue.batch_max)
+    assert found.throughput_requests_per_s == close(1_000.0 * direct.throughput)
+    assert found.refused == close(direct.refused)
+    assert found.running_requests == close(direct.running)
+    assert found.waiting_requests == close(direct.waiting)
+    assert found.batch_requests == close(direct.joined_mean)
+    assert found.waiting_ms == close(direct.waiting / direct.throughput, rel=1e-8, abs=1e-9)
+    assert found.service_ms == close(direct.running / direct.throughput)
+    assert found.utilisation == close(direct.running / queue.batch_max)
     assert found.ttft_ms == found.waiting_ms + found.prefill_ms
 
 
@@ -65,23 +65,23 @@ def test_an_analysis_equals_the_direct_solution(shape: Shape, load: float) -> No
 def test_analyses_of_large_engines_equal_the_direct_solution(batch: int, room: int, load: float) -> None:
     queue = llama(batch, room)
     rate = load * queue.rate_max
-    found, plain = analyse(queue, 1_000.0 * rate), BirthDeath((LLAMA, 512.0, 128.0, batch, room), rate)
-    assert found.waiting_requests == pytest.approx(plain.waiting, rel=1e-7, abs=1e-12)
-    assert found.batch_requests == pytest.approx(plain.joined_mean, rel=1e-9)
-    assert found.refused == pytest.approx(plain.refused, rel=1e-7, abs=1e-12)
+    found, direct = analyse(queue, 1_000.0 * rate), BirthDeath((LLAMA, 512.0, 128.0, batch, room), rate)
+    assert found.waiting_requests == pytest.approx(direct.waiting, rel=1e-7, abs=1e-12)
+    assert found.batch_requests == pytest.approx(direct.joined_mean, rel=1e-9)
+    assert found.refused == pytest.approx(direct.refused, rel=1e-7, abs=1e-12)
     above = queue.share_above(1_000.0 * rate, 0.6 * batch)
-    assert above == pytest.approx(plain.share_above(int(0.6 * batch)), rel=1e-7, abs=1e-10)
+    assert above == pytest.approx(direct.share_above(int(0.6 * batch)), rel=1e-7, abs=1e-10)
 
 
 @given(shapes, loads, st.integers(0, 81), st.floats(0.0, 3.0))
 def test_distributions_equal_the_direct_solution(shape: Shape, load: float, batch: int, waited: float) -> None:
     queue = EngineQueue(*shape)
     rate = rate_of(queue, load)
-    plain = BirthDeath(shape, rate)
+    direct = BirthDeath(shape, rate)
     wait_ms = waited * (queue.queue_max + 1) / queue.rate_max
-    assert queue.share_above(1_000.0 * rate, batch) == pytest.approx(plain.share_above(batch), rel=1e-8, abs=1e-10)
+    assert queue.share_above(1_000.0 * rate, batch) == pytest.approx(direct.share_above(batch), rel=1e-8, abs=1e-10)
     over = queue.share_waiting_over(1_000.0 * rate, wait_ms)
-    assert over == pytest.approx(plain.share_waiting_over(wait_ms), rel=1e-6, abs=1e-12)
+    assert over == pytest.approx(direct.share_waiting_over(wait_ms), rel=1e-6, abs=1e-12)
 
 
 def test_treating_a_long_queue_as_infinite_is_continuous() -> None:
@@ -96,7 +96,7 @@ def test_treating_a_long_queue_as_infinite_is_continuous() -> None:
                 queue.share_waiting_over(1_000.0 * rate * queue.rate_max, wait_ms),
             )
         )
-    assert {endless for endless, _ in found} == {True, False}
+    assert {is_infinite for is_infinite, _ in found} == {True, False}
     assert all(other == pytest.approx(one, rel=3e-8) for (_, one), (_, other) in pairwise(found))
 
 
@@ -126,23 +126,23 @@ def test_percentiles_are_ordered_and_reach_their_share(shape: Shape, load: float
 
 def test_latency_percentiles_follow_from_batches_and_waits() -> None:
     queue = llama()
-    busy, calm = 970.0 * queue.rate_max, 600.0 * queue.rate_max
-    assert queue.ttft_quantile_ms(busy, 0.99) == pytest.approx(
-        queue.wait_quantile_ms(busy, 0.99) + 14.0 + 0.0005 * 512.0 * 64.0
+    high_rate, low_rate = 970.0 * queue.rate_max, 600.0 * queue.rate_max
+    assert queue.ttft_quantile_ms(high_rate, 0.99) == pytest.approx(
+        queue.wait_quantile_ms(high_rate, 0.99) + 14.0 + 0.0005 * 512.0 * 64.0
     )
-    assert queue.wait_quantile_ms(calm, 0.9) == 0.0
-    batch = queue.batch_quantile(calm, 0.9)
-    assert queue.share_above(calm, batch) <= 0.1 < queue.share_above(calm, batch - 1)
-    assert queue.ttft_quantile_ms(calm, 0.9) == pytest.approx(14.0 + 0.0005 * 512.0 * batch)
-    assert queue.itl_quantile_ms(calm, 0.9) == pytest.approx(6.958 + 0.042 * batch)
+    assert queue.wait_quantile_ms(low_rate, 0.9) == 0.0
+    batch = queue.batch_quantile(low_rate, 0.9)
+    assert queue.share_above(low_rate, batch) <= 0.1 < queue.share_above(low_rate, batch - 1)
+    assert queue.ttft_quantile_ms(low_rate, 0.9) == pytest.approx(14.0 + 0.0005 * 512.0 * batch)
+    assert queue.itl_quantile_ms(low_rate, 0.9) == pytest.approx(6.958 + 0.042 * batch)
 
 
 @pytest.mark.parametrize("load", [1.0 - 1e-9, 1.0 - 1e-13])
 def test_an_engine_without_fixed_time_near_saturation(load: float) -> None:
     shape = (LinearTimes(0.0, 0.04, 0.0, 0.001), 512.0, 128.0, 16, 40)
     queue = EngineQueue(*shape)
-    plain = BirthDeath(shape, load * queue.rate_max)
-    assert analyse(queue, 1_000.0 * load * queue.rate_max).batch_requests == pytest.approx(plain.joined_mean, rel=1e-9)
+    direct = BirthDeath(shape, load * queue.rate_max)
+    assert analyse(queue, 1_000.0 * load * queue.rate_max).batch_requests == pytest.approx(direct.joined_mean, rel=1e-9)
 
 
 @pytest.mark.parametrize("load", [0.3, 0.9, 0.99, 1.0, 1.5])
@@ -240,7 +240,7 @@ def test_the_closed_form_of_the_tail_equals_its_sum(step: float, count: int) -> 
 )
 def test_invalid_arguments_are_refused_by_name(changed: dict[str, float], problem: str) -> None:
     """Upstream accepts NaN in its configuration and never returns."""
-    given_ = {
+    arguments = {
         "times": LLAMA,
         "isl_tokens": 512.0,
         "osl_tokens": 128.0,
@@ -248,19 +248,19 @@ def test_invalid_arguments_are_refused_by_name(changed: dict[str, float], proble
         "max_queue_requests": 80,
     }
     with pytest.raises(ValueError, match=problem):
-        EngineQueue(**{**given_, **changed})  # type: ignore[arg-type]
+        EngineQueue(**{**arguments, **changed})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("rate", [NAN, 0.0, -1.0, math.inf, 1e10])
 def test_an_invalid_rate_is_refused(rate: float) -> None:
     queue = llama()
-    for ask in (
+    for method in (
         queue.steady_state,
         lambda r: queue.share_above(r, 3),
         lambda r: queue.share_waiting_over(r, 1.0),
     ):
         with pytest.raises(ValueError, match="the rate is"):
-            ask(rate)
+            method(rate)
 
 
 @pytest.mark.parametrize("wait_ms", [NAN, -1.0])
@@ -272,6 +272,6 @@ def test_an_invalid_wait_is_refused(wait_ms: float) -> None:
 
 @pytest.mark.parametrize("share", [NAN, -0.1, 1.0, 2.0])
 def test_an_invalid_share_is_refused(share: float) -> None:
-    for ask in (llama().wait_quantile_ms, llama().batch_quantile, llama().ttft_quantile_ms, llama().itl_quantile_ms):
+    for method in (llama().wait_quantile_ms, llama().batch_quantile, llama().ttft_quantile_ms, llama().itl_quantile_ms):
         with pytest.raises(ValueError, match="the share is"):
-            ask(10.0, share)
+            method(10.0, share)

@@ -9,18 +9,18 @@ WINDOW_MS = 100
 steps = st.lists(st.tuples(st.integers(0, 60), st.integers(-3, 9)), max_size=60)
 
 
-def at_times(moves: list[tuple[int, int]]) -> list[tuple[int, int]]:
+def at_times(pushes: list[tuple[int, int]]) -> list[tuple[int, int]]:
     now, pushed = 1_000, []
-    for wait_ms, value in moves:
+    for wait_ms, value in pushes:
         now += wait_ms
         pushed.append((now, value))
     return pushed
 
 
 @given(steps, st.integers(0, 300))
-def test_a_window_holds_the_samples_within_its_length(moves: list[tuple[int, int]], later_ms: int) -> None:
+def test_a_window_holds_the_samples_within_its_length(pushes: list[tuple[int, int]], later_ms: int) -> None:
     window = RollingSamples(WINDOW_MS)
-    pushed = at_times(moves)
+    pushed = at_times(pushes)
     for count, (now, value) in enumerate(pushed, start=1):
         window.push(now, float(value))
         inside = [float(v) for at, v in pushed[:count] if at >= now - WINDOW_MS]
@@ -57,13 +57,13 @@ def brute_max(pushed: list[tuple[int, int]], now: int) -> int | None:
 
 
 @given(steps, st.lists(st.integers(0, 150), max_size=4))
-def test_the_maximum_equals_that_of_a_direct_computation(moves: list[tuple[int, int]], later: list[int]) -> None:
+def test_the_maximum_equals_that_of_a_direct_computation(pushes: list[tuple[int, int]], later: list[int]) -> None:
     window = RollingMax(WINDOW_MS)
-    pushed = at_times(moves)
+    pushed = at_times(pushes)
     for count, (now, value) in enumerate(pushed, start=1):
         window.push(now, value)
         assert window.max(now) == brute_max(pushed[:count], now)
-        assert len(window.values) <= len({v for _, v in moves}), "bounded by the number of distinct values"
+        assert len(window.values) <= len({v for _, v in pushes}), "bounded by the number of distinct values"
     now = pushed[-1][0] if pushed else 0
     for wait_ms in later:
         now += wait_ms

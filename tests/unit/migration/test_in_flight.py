@@ -19,7 +19,7 @@ LOAD = MigrationKnobs(
 FAILOVER = replace(LOAD, policies=("decode_failover",))
 
 
-def moved(knobs: MigrationKnobs = LOAD) -> tuple[MigrationWorld, str]:
+def start_migration(knobs: MigrationKnobs = LOAD) -> tuple[MigrationWorld, str]:
     """Return a world in which ``hot`` was told to send 400 tokens, 4 requests, to ``cold``, and the command id."""
     world = MigrationWorld(knobs)
     world.join("cold", 0, 0)
@@ -37,26 +37,26 @@ def outcomes(world: MigrationWorld) -> dict[str, int]:
 
 
 def test_no_migration_is_commanded_twice() -> None:
-    world, _ = moved()
+    world, _ = start_migration()
     assert world.advance(20_000) == []
     assert world.handle(world.report("hot", 950, 9)) == []
 
 
 def test_requests_in_flight_count_at_the_destination() -> None:
-    world, _ = moved()
+    world, _ = start_migration()
     world.join("other", 300, 3)  # cold will have 400 tokens, so this worker is the emptiest now
     assert pairs(world.handle(world.worker("hot2"), world.report("hot2", 800, 8))) == [("hot2", "other")]
 
 
 def test_no_worker_sends_and_receives_at_a_time() -> None:
-    world, _ = moved()
+    world, _ = start_migration()
     world.join("empty", 0, 0)
     assert world.handle(world.report("cold", 900, 9), world.report("hot", 0, 0)) == []
 
 
 @pytest.mark.parametrize("accepted", [True, None])
 def test_an_answer_does_not_release_the_workers(*, accepted: bool | None) -> None:
-    world, command_id = moved()
+    world, command_id = start_migration()
     (command,) = (one.command for one in world.controller.state.migration.in_flight.open.values())
     assert world.answer(command, accepted=accepted, requests=4, tokens=400) == []
     assert migration(world, command_id) is not None
@@ -64,7 +64,7 @@ def test_an_answer_does_not_release_the_workers(*, accepted: bool | None) -> Non
 
 
 def test_a_refusal_releases_both_and_excludes_the_source_until_its_next_report() -> None:
-    world, command_id = moved()
+    world, command_id = start_migration()
     found = migration(world, command_id)
     assert found is not None
     assert world.answer(found.command, accepted=False, requests=0, reason="no_slots") == []
@@ -76,7 +76,7 @@ def test_a_refusal_releases_both_and_excludes_the_source_until_its_next_report()
 
 
 def test_migrating_requests_occupy_slots() -> None:
-    world, command_id = moved()
+    world, command_id = start_migration()
     found = migration(world, command_id)
     assert found is not None
     assert found.slots == found.command.requests_max
@@ -118,7 +118,7 @@ def test_reported_free_slots_come_on_top_of_started_migrations() -> None:
 
 @pytest.mark.parametrize(("phase", "outcome"), [("done", "done"), ("aborted", "aborted:finished")])
 def test_a_repeated_end_counts_once(phase: MigrationReportPhase, outcome: str) -> None:
-    world, command_id = moved()
+    world, command_id = start_migration()
     found = migration(world, command_id)
     assert found is not None
     world.answer(found.command, requests=1, tokens=100)
@@ -133,7 +133,7 @@ def test_a_repeated_end_counts_once(phase: MigrationReportPhase, outcome: str) -
 
 
 def test_an_ended_migration_counts_until_both_workers_have_reported() -> None:
-    world, command_id = moved()
+    world, command_id = start_migration()
     found = migration(world, command_id)
     assert found is not None
     world.answer(found.command, requests=4, tokens=400)
@@ -148,7 +148,7 @@ def test_an_ended_migration_counts_until_both_workers_have_reported() -> None:
 
 
 def test_a_migration_without_reports_is_lost_with_an_alarm() -> None:
-    world, command_id = moved(replace(LOAD, ttl_ms=10_000))
+    world, command_id = start_migration(replace(LOAD, ttl_ms=10_000))
     world.advance(11_000)
     assert migration(world, command_id) is not None
     again = world.advance(1_000)
@@ -159,7 +159,7 @@ def test_a_migration_without_reports_is_lost_with_an_alarm() -> None:
 
 
 def test_reports_may_overtake_the_answer() -> None:
-    world, command_id = moved()
+    world, command_id = start_migration()
     found = migration(world, command_id)
     assert found is not None
     world.report_phase(found.command, "admitted", requests=2)
@@ -169,7 +169,7 @@ def test_reports_may_overtake_the_answer() -> None:
 
 
 def test_a_migration_is_lost_when_its_source_is_gone() -> None:
-    world, command_id = moved()
+    world, command_id = start_migration()
     world.deregister("hot")
     world.advance(world.knobs.suspect_after_ms, silent=("hot",))
     assert migration(world, command_id) is not None
@@ -179,7 +179,7 @@ def test_a_migration_is_lost_when_its_source_is_gone() -> None:
 
 
 def test_a_vanished_source_that_still_reports_ends_its_migration() -> None:
-    world, command_id = moved()
+    world, command_id = start_migration()
     found = migration(world, command_id)
     assert found is not None
     world.deregister("hot")
@@ -189,13 +189,13 @@ def test_a_vanished_source_that_still_reports_ends_its_migration() -> None:
 
 
 def test_a_new_incarnation_of_the_source_ends_its_migrations() -> None:
-    world, command_id = moved()
+    world, command_id = start_migration()
     world.handle(world.worker("hot", incarnation=2))
     assert migration(world, command_id) is None
 
 
 def test_a_source_ends_a_migration_whose_destination_is_gone() -> None:
-    world, command_id = moved()
+    world, command_id = start_migration()
     found = migration(world, command_id)
     assert found is not None
     world.answer(found.command, requests=4, tokens=400)
@@ -220,7 +220,7 @@ def test_migrations_of_an_earlier_leader_are_adopted_with_their_first_report() -
 
 
 def test_the_end_of_an_unknown_migration_is_ignored() -> None:
-    world, _ = moved()
+    world, _ = start_migration()
     ends = MigrationEndpoint("decode", "hot", 1), MigrationEndpoint("decode", "cold", 1)
     world.handle(MigrationReported("unknown", "m", 6, *ends, "decode_load", "done", 1, 1, 0, 100, 5))
     assert migration(world, "unknown") is None
@@ -242,6 +242,6 @@ def spread() -> list[Migration]:
 
 
 def test_a_snapshot_holds_migrations_in_flight() -> None:
-    world, command_id = moved()
+    world, command_id = start_migration()
     snapshot = msgspec.json.decode(world.controller.snapshot())
     assert list(snapshot["state"]["migration"]["in_flight"]["open"]) == [command_id]

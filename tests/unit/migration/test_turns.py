@@ -144,8 +144,8 @@ def test_changed_knobs_apply_at_once() -> None:
     world.join("a", 550, 5)
     world.join("b", 300, 0)
     (model,) = world.settings.models
-    eager = replace(model, migration=replace(world.knobs, load_balance_threshold=0.1))
-    changed = SettingsChanged(msgspec.Raw(msgspec.json.encode(replace(world.settings, models=(eager,)))))
+    changed_model = replace(model, migration=replace(world.knobs, load_balance_threshold=0.1))
+    changed = SettingsChanged(msgspec.Raw(msgspec.json.encode(replace(world.settings, models=(changed_model,)))))
     assert pairs(world.handle(changed)) == [("a", "b")]
 
 

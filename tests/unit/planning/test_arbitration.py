@@ -35,10 +35,10 @@ def test_the_first_matching_row_decides(
 @pytest.mark.parametrize("shrink_safe", [True, False])
 @pytest.mark.parametrize("wanted", [0, 2, 3, 5])
 def test_without_one_recommendation_the_other_decides(wanted: int, *, shrink_safe: bool) -> None:
-    alone = arbitrate(3, wanted, None, shrink_safe=shrink_safe)
-    assert alone == Arbitration(wanted, ReasonCode.SATURATION_ALONE)
-    alone = arbitrate(3, None, wanted, shrink_safe=shrink_safe)
-    assert alone == Arbitration(wanted, ReasonCode.QUEUEING_ALONE)
+    result = arbitrate(3, wanted, None, shrink_safe=shrink_safe)
+    assert result == Arbitration(wanted, ReasonCode.SATURATION_ALONE)
+    result = arbitrate(3, None, wanted, shrink_safe=shrink_safe)
+    assert result == Arbitration(wanted, ReasonCode.QUEUEING_ALONE)
 
 
 @pytest.mark.parametrize("current", [0, 3])

@@ -236,7 +236,7 @@ def test_nothing_is_written_before_the_stored_value_is_read() -> None:
 
 def test_only_the_current_leader_writes_and_an_unreachable_store_does_no_harm() -> None:
     async def scenario() -> None:
-        store, told = MemoryStore(), list[object]()
+        store, emitted = MemoryStore(), list[object]()
         performer = EffectRunner(
             agent="a",
             bus=MemoryBus(),
@@ -244,7 +244,7 @@ def test_only_the_current_leader_writes_and_an_unreachable_store_does_no_harm() 
             fitter=InlineFitter(),
             subjects=Subjects("loadline"),
             keys=KEYS,
-            put=told.append,
+            put=emitted.append,
             log=NullLog(),
         )
         won = await store.commit([], [Write(KEYS.leader("all"), b"a")])
@@ -253,6 +253,6 @@ def test_only_the_current_leader_writes_and_an_unreachable_store_does_no_harm() 
             assert [one.value for one in (await store.read(KEYS.learned("m"))).entries] == written
         store.set_partitioned(partitioned=True)
         await performer.perform(SaveLearned("m", LearnedState(), "all", won.revision))
-        assert told == []
+        assert emitted == []
 
     asyncio.run(scenario())

@@ -210,16 +210,16 @@ def test_a_passed_peak_is_no_demand_unless_requests_wait() -> None:
 def test_a_backlog_is_served_in_addition_to_arrivals() -> None:
     harness = QueueingHarness(one_pool(), knobs=QueueingKnobs(start_up_ms=30_000, drain_ms=20_000))
     [need] = harness.run_traffic(100, 200).demands
-    calm = harness.counts()["one"]
+    low_load = harness.counts()["one"]
     harness.run_traffic(100, 60, waiting=40)
-    assert harness.counts()["one"] == calm, "each request waits for less than 0.5 s"
+    assert harness.counts()["one"] == low_load, "each request waits for less than 0.5 s"
     recommendation = harness.run_traffic(100, 15, waiting=2_050, queued=4_000)
     [more] = recommendation.demands
     assert more.demand == pytest.approx(need.demand + 6_000 / 20.0, rel=0.02)
     assert harness.counts()["one"] == -int(-more.demand // more.capacities["one"])
     assert recommendation.inputs["aggregated_backlog_requests_per_s"] == pytest.approx(300.0, rel=0.02)
     assert harness.run_traffic(100, 400).targets == {}
-    assert harness.counts()["one"] == calm, "the additional workers are removed when the backlog is served"
+    assert harness.counts()["one"] == low_load, "the additional workers are removed when the backlog is served"
 
 
 def test_an_objective_in_tokens_per_s_counts_without_arrivals() -> None:

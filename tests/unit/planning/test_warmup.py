@@ -265,8 +265,8 @@ def test_the_option_sets_the_trace(tmp_path: Path, capsys: pytest.CaptureFixture
     ends = "load_predictor_warmup_end = '18:15'"
     assert check(tmp_path, model(knobs=ends), past) == 0
     assert f"use {past} as if it ended at 18:15 UTC." in capsys.readouterr().out
-    odd = str(write_options(tmp_path, WAVE, "x=y.csv"))
-    assert check(tmp_path, model(), odd) == 0
+    other = str(write_options(tmp_path, WAVE, "x=y.csv"))
+    assert check(tmp_path, model(), other) == 0
 
 
 def test_a_trace_of_several_models_gives_a_warning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

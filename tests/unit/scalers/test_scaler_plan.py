@@ -144,8 +144,8 @@ def test_a_victim_stays_a_victim_and_keeps_its_first_deadline() -> None:
 
 
 def test_a_victim_of_an_earlier_incarnation_is_ignored() -> None:
-    [ours] = mark_leaving([old("a", incarnation=INCARNATION + 1)], target(0, "a"), set(), TTL, NOW)
-    assert not ours.leaving
+    [own] = mark_leaving([old("a", incarnation=INCARNATION + 1)], target(0, "a"), set(), TTL, NOW)
+    assert not own.leaving
     [later] = mark_leaving([old("a", incarnation=INCARNATION - 1)], target(0, "a"), set(), TTL, NOW)
     assert later.leaving
 

@@ -60,10 +60,10 @@ def test_the_cheapest_pool_in_gpu_time_counts_for_each_request() -> None:
     # Ten times as fast on four GPUs is cheaper; the same speed on two is not.
     fast = LinearProfile(alpha=1.0, beta=0.1, gamma=2.0, delta=0.01)
     trace = Trace("t", [Arrival(0.0, 1_000, 101)] * 36, 10.0)
-    alone = work_bound(trace, {"a": pool("decode")}, OBJECTIVES)
-    assert alone.gpu_hours == pytest.approx(36 * 0.2 / 3_600.0)
+    single = work_bound(trace, {"a": pool("decode")}, OBJECTIVES)
+    assert single.gpu_hours == pytest.approx(36 * 0.2 / 3_600.0)
     expensive = work_bound(trace, {"a": pool("decode"), "b": pool("decode", gpus=2)}, OBJECTIVES)
-    assert expensive == alone
+    assert expensive == single
     # Its full batch of 100 takes 11 ms, within the 20 ms.
     both = work_bound(trace, {"a": pool("decode"), "b": pool("decode", gpus=4, profile=fast)}, OBJECTIVES)
     assert both.gpu_hours == pytest.approx(36 * 100 * 0.00011 * 4 / 3_600.0)

@@ -133,8 +133,8 @@ def ends(knobs: EngineKnobs, *requests: tuple[Request, float]) -> dict[tuple[str
 def test_prefill_delays_decode_when_they_share_an_engine() -> None:
     knobs = EngineKnobs(role="aggregated", kv_blocks_total=10_000)
     decoding, prompt = Request("a", 100, 50), Request("b", 2_000, 1)
-    alone, disturbed = ends(knobs, (decoding, 0.0)), ends(knobs, (decoding, 0.0), (prompt, 200.0))
-    assert disturbed["finished", "a"] - alone["finished", "a"] == pytest.approx(2_000.0)
+    single, disturbed = ends(knobs, (decoding, 0.0)), ends(knobs, (decoding, 0.0), (prompt, 200.0))
+    assert disturbed["finished", "a"] - single["finished", "a"] == pytest.approx(2_000.0)
 
 
 def test_chunked_prefill_continues_the_batch_and_computes_all_tokens() -> None:
@@ -152,8 +152,8 @@ def test_chunked_prefill_continues_the_batch_and_computes_all_tokens() -> None:
     mixed_ms = sum(10.11 + i / 1_000 + 100.0 for i in range(20))
     both = ends(knobs, (decoding, 0.0), (prompt, 200.0))
     assert both["first_token", "b"] == pytest.approx(began_ms + mixed_ms)
-    alone = ends(knobs, (decoding, 0.0))
-    assert both["finished", "a"] - alone["finished", "a"] == pytest.approx(2_000.0)
+    single = ends(knobs, (decoding, 0.0))
+    assert both["finished", "a"] - single["finished", "a"] == pytest.approx(2_000.0)
 
 
 def test_cached_tokens_take_blocks_but_no_time() -> None:
@@ -212,16 +212,16 @@ def test_a_running_request_migrates_with_its_cache_and_loses_no_token() -> None:
     source.submit(Request("a", 999, 31, generated_tokens=1, prefilled=True), 0.0)
     source.advance(25.0)  # in the third iteration
     assert source.kv_tokens("a") == 1_001
-    moved = source.detach("a", 25.0)
-    assert moved == Request("a", 999, 31, generated_tokens=4, prefilled=True)
-    assert moved.kv_tokens == 1_002
+    migrated = source.detach("a", 25.0)
+    assert migrated == Request("a", 999, 31, generated_tokens=4, prefilled=True)
+    assert migrated.kv_tokens == 1_002
     assert (source.detach("a", 25.0), source.abort("a", 25.0)) == (None, False)
     assert source.held == ["a"]  # until the end of the iteration
     (left,) = drain(source)
     assert left.kind == "detached"
     assert left.at_ms == pytest.approx(3 * 11.0)
     assert (source.load().kv_blocks_used, source.kv_tokens("a"), source.held) == (0, 0, [])
-    destination.submit(moved, left.at_ms)
+    destination.submit(migrated, left.at_ms)
     (done,) = drain(destination)
     assert done.kind == "finished"
     # No iteration is lost: the request ends as if it had not migrated.

@@ -109,14 +109,14 @@ class MigrationHarness:
         command = replace(command, **changes)
         replies: list[MigrateReply] = []
 
-        async def ask() -> None:
+        async def request_command() -> None:
             reply = decode_as(
                 MigrateReply, await self.asking.request(SUBJECTS.migrate("m", "p", "a"), encode(command), 1.0)
             )
             assert not isinstance(reply, Rejected)
             replies.append(reply)
 
-        VirtualTask(ask())
+        VirtualTask(request_command())
         self.pass_ms(10.0)
         return replies
 

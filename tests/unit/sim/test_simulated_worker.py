@@ -61,11 +61,11 @@ class WorkerHarness:
         command = DrainCommand(drain_id, "m", "p", "w", "decode", incarnation, epoch, 60_000)
         replies: list[DrainReply] = []
 
-        async def ask() -> None:
+        async def request_drain() -> None:
             reply = await self.asking.request(Subjects("loadline").drain("m", "p", "w"), encode(command), 10.0)
             replies.append(msgspec.json.decode(reply, type=DrainReply))
 
-        VirtualTask(ask())
+        VirtualTask(request_drain())
         self.pass_ms(100.0)
         return replies
 

@@ -183,8 +183,8 @@ def test_an_output_of_one_token_meets_the_itl_objective_and_is_in_no_percentile(
     outcome = run_simulation(aggregated(), trace([Arrival(1.0, 200, 1), Arrival(2.0, 200, 1), Arrival(3.0, 200, 101)]))
     assert (outcome.finished, outcome.attainment.itl) == (3, 1.0)
     assert outcome.itl_ms.p50 == pytest.approx(10.1)
-    alone = run_simulation(aggregated(fleet={"itl_ms": 1.0}), trace([Arrival(1.0, 200, 1)]))
-    assert (alone.itl_ms.p50, alone.attainment.itl, alone.series.itl_p50_ms) == (None, 1.0, [None])
+    single = run_simulation(aggregated(fleet={"itl_ms": 1.0}), trace([Arrival(1.0, 200, 1)]))
+    assert (single.itl_ms.p50, single.attainment.itl, single.series.itl_p50_ms) == (None, 1.0, [None])
 
 
 def test_decisions_and_drains_after_the_trace_do_not_count() -> None:

@@ -58,7 +58,7 @@ def unbalanced(stepper: Stepper) -> StepOutput:
     return stepper.step(StepInput(1_000, [fill("full", 0, 900, 9), fill("empty", 0, 100, 1)]))
 
 
-def moved(command: MigrateCommand, phase: MigrationReportPhase, **counts: int) -> StepItem:
+def report_migration(command: MigrateCommand, phase: MigrationReportPhase, **counts: int) -> StepItem:
     """Report the progress of a migration."""
     names = ("command_id", "model", "epoch", "source", "destination", "trigger")
     step_outputs = {name: getattr(command, name) for name in names} | {"phase": phase, "requests": 1} | counts
@@ -200,12 +200,14 @@ def test_migrations_are_output_and_followed_by_reports_of_their_source() -> None
     assert (command.source.worker, command.destination.worker, command.trigger) == ("full", "empty", "neutral_load")
     (flight,) = stepper.controller.state.migration.in_flight.open.values()
     assert (flight.phase, flight.tokens, flight.requests) == ("accepted", 400, 4)
-    reports = [moved(command, "admitted"), moved(command, "copying")]
-    answer = stepper.step(StepInput(1_500, [*reports, moved(command, "switched", moved=1)]))
+    reports = [report_migration(command, "admitted"), report_migration(command, "copying")]
+    answer = stepper.step(StepInput(1_500, [*reports, report_migration(command, "switched", report_migration=1)]))
     assert (answer.migrations, answer.rejected, answer.alarms) == ([], [], [])
     assert flight.phase == "switched"
     after = [fill("full", 1, 800, 8), fill("empty", 1, 200, 2)]
-    answers = [stepper.step(StepInput(2_000, [moved(command, "done", moved=1, tokens=100), *after]))]
+    answers = [
+        stepper.step(StepInput(2_000, [report_migration(command, "done", report_migration=1, tokens=100), *after]))
+    ]
     answers += [stepper.step(StepInput(2_500, [fill("full", 2, 800, 8), fill("empty", 2, 200, 2)]))]
     tally = stepper.controller.state.fleet.models["llama"].migration.tally
     assert (tally.requests, tally.tokens) == ({"neutral_load": 1}, {"neutral_load": 100})
@@ -349,7 +351,7 @@ def test_all_subjects_of_an_agent_are_read() -> None:
     kinds = {subject.split(".")[2] for subject in subjects if isinstance(subject, str)}
     stepper = moving()
     (command,) = unbalanced(stepper).migrations
-    assert stepper.step(StepInput(1_000, [moved(command, "done", moved=1)])).rejected == []
+    assert stepper.step(StepInput(1_000, [report_migration(command, "done", report_migration=1)])).rejected == []
     assert stepper.controller.state.fleet.models["llama"].migration.tally.requests == {"neutral_load": 1}
     assert kinds == set(FRAME_KINDS) - {"traffic", "migration"}
     stepper = Stepper(settings())

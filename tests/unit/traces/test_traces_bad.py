@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from loadline.errors import DataError
 from loadline.traces import RateKnobs, Trace, line_reader, read_trace, requests
 
-OURS = "arrival_s,isl,osl\n"
+GENERIC = "arrival_s,isl,osl\n"
 AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
 SERIES = "t,num_req,mean_isl,mean_osl\n"
 GOOD = '{"timestamp": 0, "input_length": 9, "output_length": 1}\n'
@@ -24,7 +24,7 @@ def line(timestamp: str = "0", isl: str = "9", more: str = "") -> str:
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "message"),
     [
         ("", "line 1: the file is empty. Name"),
         (
@@ -37,24 +37,24 @@ def line(timestamp: str = "0", isl: str = "9", more: str = "") -> str:
         ),
         ("arrival_s,isl\n", "line 1: column 'osl' is missing. Add it; the columns are 'arrival_s, isl'"),
         ("arrival_s;isl;osl\n0;1;1\n", "line 1: 'arrival_s;isl;osl' is not the first line"),
-        (OURS, "line 2: there are no requests"),
-        (OURS + "0,1,1\n1,x,1\n", "line 3: '1,x,1' is not a row of arrival_s, isl, osl. Correct or drop the line"),
-        (OURS + "0,1\n", "line 2: '0,1' is not a row"),
-        (OURS + "0,1,\n", "line 2: '0,1,' is not a row"),
-        (OURS + "0,1.5,1\n", "line 2: '0,1.5,1' is not a row"),
-        (OURS + "5,1,1\n\n4,1,1\n", "line 4: the arrival, 4.0 s, is earlier than the previous one, 5.0 s. Sort"),
-        (OURS + "-1,1,1\n", "line 2: the arrival, -1.0 s, is not within"),
-        (OURS + "nan,1,1\n", "line 2: the arrival, nan s"),
-        (OURS + "inf,1,1\n", "line 2: the arrival, inf s"),
-        (OURS + "1700000000,1,1\n", "line 2: the arrival, .* Count from the start of the trace"),
-        (OURS + "0,0,1\n", "line 2: the lengths, 0 and 1 tokens, are not within 1..1000000. Drop"),
-        (OURS + "0,1,-1\n", "line 2: the lengths"),
-        (OURS + "0,1000001,1\n", "line 2: the lengths"),
-        (OURS + "0,1," + "9" * 5_000 + "\n", "line 2: .* is not a row"),
-        (OURS + '0,1,"1' + "x" * 60_000 + ("\n" + "x" * 60_000) * 3, "line 4: is not CSV"),
+        (GENERIC, "line 2: there are no requests"),
+        (GENERIC + "0,1,1\n1,x,1\n", "line 3: '1,x,1' is not a row of arrival_s, isl, osl. Correct or drop the line"),
+        (GENERIC + "0,1\n", "line 2: '0,1' is not a row"),
+        (GENERIC + "0,1,\n", "line 2: '0,1,' is not a row"),
+        (GENERIC + "0,1.5,1\n", "line 2: '0,1.5,1' is not a row"),
+        (GENERIC + "5,1,1\n\n4,1,1\n", "line 4: the arrival, 4.0 s, is earlier than the previous one, 5.0 s. Sort"),
+        (GENERIC + "-1,1,1\n", "line 2: the arrival, -1.0 s, is not within"),
+        (GENERIC + "nan,1,1\n", "line 2: the arrival, nan s"),
+        (GENERIC + "inf,1,1\n", "line 2: the arrival, inf s"),
+        (GENERIC + "1700000000,1,1\n", "line 2: the arrival, .* Count from the start of the trace"),
+        (GENERIC + "0,0,1\n", "line 2: the lengths, 0 and 1 tokens, are not within 1..1000000. Drop"),
+        (GENERIC + "0,1,-1\n", "line 2: the lengths"),
+        (GENERIC + "0,1000001,1\n", "line 2: the lengths"),
+        (GENERIC + "0,1," + "9" * 5_000 + "\n", "line 2: .* is not a row"),
+        (GENERIC + '0,1,"1' + "x" * 60_000 + ("\n" + "x" * 60_000) * 3, "line 4: is not CSV"),
         ("arrival_s,isl,osl,hit_blocks\n0,1,1,-1\n", "line 2: hit_blocks is negative"),
         ("arrival_s,isl,osl,arrival_dith_s\n0,1,1,2\n0,1,1,-3\n", "line 3: the arrival, -3.0 s"),
-        (OURS + "0,1,1" + "1" * 70_000, "line 2: is longer than 65536 bytes"),
+        (GENERIC + "0,1,1" + "1" * 70_000, "line 2: is longer than 65536 bytes"),
         ("x" * 70_000, "line 1: is longer than 65536 bytes"),
         ("TIMESTAMP,ContextTokens\n", "line 1: column 'GeneratedTokens' is missing"),
         (
@@ -97,10 +97,10 @@ def line(timestamp: str = "0", isl: str = "9", more: str = "") -> str:
         (SERIES + "0,1,1,1\n60,,1,1\n", "line 3: there is no data from 60 s to 120 s"),
     ],
 )
-def test_an_invalid_line_is_named_with_its_remedy(tmp_path: Path, text: str, says: str) -> None:
+def test_an_invalid_line_is_named_with_its_remedy(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "trace.csv"
     path.write_text(text, encoding="utf-8")
-    with pytest.raises(DataError, match=says) as refused:
+    with pytest.raises(DataError, match=message) as refused:
         read_trace(path)
     assert str(refused.value).startswith(f"{path}, line ")
     assert len(str(refused.value)) < len(str(path)) + 400
@@ -108,25 +108,28 @@ def test_an_invalid_line_is_named_with_its_remedy(tmp_path: Path, text: str, say
 
 
 @pytest.mark.parametrize(
-    ("data", "says"),
+    ("data", "message"),
     [
-        (gzip.compress((OURS + "0,1,1\n" * 1_000).encode(), mtime=0)[:-20], "cannot be read .* Download or compress"),
-        (gzip.compress((OURS + "0,1,1\n" * 1_000).encode(), mtime=0)[:5], "line 1: cannot be read"),
-        (gzip.compress((OURS + "0,1,1\n").encode(), mtime=0)[:-8] + bytes(8), "line [123]: cannot be read"),
+        (
+            gzip.compress((GENERIC + "0,1,1\n" * 1_000).encode(), mtime=0)[:-20],
+            "cannot be read .* Download or compress",
+        ),
+        (gzip.compress((GENERIC + "0,1,1\n" * 1_000).encode(), mtime=0)[:5], "line 1: cannot be read"),
+        (gzip.compress((GENERIC + "0,1,1\n").encode(), mtime=0)[:-8] + bytes(8), "line [123]: cannot be read"),
         (b"\x1f\x8b\x08" + bytes(30), "line 1: cannot be read"),
         (b"\x1f\x8b\xff\xff", "line 1: cannot be read"),
         (gzip.compress(b"", mtime=0), "line 1: the file is empty"),
         (gzip.compress(b"x" * 10_000_000, mtime=0), "line 1: is longer than"),
         (b"\x89PNG\r\n\x1a\n" + bytes(range(256)), "line 1: is not UTF-8 text"),
-        (OURS.encode() + b"0,1,1\n\xff,1,1\n", "line 3: is not UTF-8 text"),
+        (GENERIC.encode() + b"0,1,1\n\xff,1,1\n", "line 3: is not UTF-8 text"),
         (bytes(100), r"line 1: '.*' is not the first line of a known trace format"),
-        (OURS.encode("utf-16"), "line 1: is not UTF-8 text"),
+        (GENERIC.encode("utf-16"), "line 1: is not UTF-8 text"),
     ],
 )
-def test_binary_files_are_named(tmp_path: Path, data: bytes, says: str) -> None:
+def test_binary_files_are_named(tmp_path: Path, data: bytes, message: str) -> None:
     path = tmp_path / "trace.csv.gz"
     path.write_bytes(data)
-    with pytest.raises(DataError, match=says) as refused:
+    with pytest.raises(DataError, match=message) as refused:
         read_trace(path)
     assert str(refused.value).startswith(f"{path}, line ")
 
@@ -134,7 +137,7 @@ def test_binary_files_are_named(tmp_path: Path, data: bytes, says: str) -> None:
 def test_a_damaged_file_gives_no_partial_trace(tmp_path: Path) -> None:
     """A thousand rows of a truncated gzip are readable; the window decides whether the loss matters."""
     path = tmp_path / "cut.csv.gz"
-    text = OURS + "".join(f"{i},{i * 7919 % 1000 + 1},5\n" for i in range(20_000))
+    text = GENERIC + "".join(f"{i},{i * 7919 % 1000 + 1},5\n" for i in range(20_000))
     path.write_bytes(gzip.compress(text.encode(), mtime=0)[:-100])
     with pytest.raises(DataError, match=r"line [0-9]{4,}: cannot be read"):
         read_trace(path)
@@ -149,7 +152,7 @@ def test_files_that_cannot_be_opened_are_named(tmp_path: Path) -> None:
         assert str(refused.value).startswith(f"{path}: ")
 
 
-@pytest.mark.parametrize("text", [OURS + "0,1,1\n5,1,1\n", SERIES + "0,9,1,1\n3,9,1,1\n"])
+@pytest.mark.parametrize("text", [GENERIC + "0,1,1\n5,1,1\n", SERIES + "0,9,1,1\n3,9,1,1\n"])
 def test_a_window_after_the_end_is_named(tmp_path: Path, text: str) -> None:
     path = tmp_path / "trace.csv"
     path.write_text(text, encoding="utf-8")
@@ -159,7 +162,7 @@ def test_a_window_after_the_end_is_named(tmp_path: Path, text: str) -> None:
 
 def test_a_window_without_requests_is_named(tmp_path: Path) -> None:
     path = tmp_path / "trace.csv"
-    path.write_text(OURS + "0,1,1\n50,1,1\n", encoding="utf-8")
+    path.write_text(GENERIC + "0,1,1\n50,1,1\n", encoding="utf-8")
     with pytest.raises(DataError, match=r"there are no requests\. .* wider window"):
         read_trace(path, arrivals=RateKnobs(start_s=10.0, duration_s=5.0))
 
@@ -168,7 +171,7 @@ def test_lines_and_requests_are_bounded(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(line_reader, "LINES_MAX", 10)
     monkeypatch.setattr(requests, "REQUESTS_MAX", 5)
     path = tmp_path / "trace.csv"
-    path.write_text(OURS + "\n" * 20, encoding="utf-8")
+    path.write_text(GENERIC + "\n" * 20, encoding="utf-8")
     with pytest.raises(DataError, match="line 11: the file has more than 10 lines"):
         read_trace(path)
     path.write_text("arrival_s,isl,osl,arrival_dith_s\n" + "0,1,1,1\n" * 6, encoding="utf-8")
@@ -182,7 +185,7 @@ CELLS = st.sampled_from(
 TABLES = st.builds(
     lambda header, rows: (header + "".join(",".join(row) + "\n" for row in rows)).encode(),
     st.sampled_from(
-        [OURS, AZURE, SERIES, "arrival_s,isl,osl,hit_blocks,arrival_dith_s\n", "t,num_req,mean_isl,mean_osl,gap\n"]
+        [GENERIC, AZURE, SERIES, "arrival_s,isl,osl,hit_blocks,arrival_dith_s\n", "t,num_req,mean_isl,mean_osl,gap\n"]
     ),
     st.lists(st.lists(CELLS, min_size=2, max_size=6), max_size=5),
 )
@@ -223,11 +226,11 @@ def test_any_bytes_are_a_trace_or_an_error(tmp_path: Path, *, data: bytes, packe
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_a_damaged_gzip_is_a_trace_or_an_error(tmp_path: Path, data: st.DataObject) -> None:
-    whole = bytearray(gzip.compress((OURS + "".join(f"{i},{i + 1},5\n" for i in range(50))).encode(), mtime=0))
-    for at in data.draw(st.lists(st.integers(2, len(whole) - 1), max_size=3)):
-        whole[at] = data.draw(st.integers(0, 255))
+    packed_data = bytearray(gzip.compress((GENERIC + "".join(f"{i},{i + 1},5\n" for i in range(50))).encode(), mtime=0))
+    for at in data.draw(st.lists(st.integers(2, len(packed_data) - 1), max_size=3)):
+        packed_data[at] = data.draw(st.integers(0, 255))
     path = tmp_path / f"{next(_numbers)}.csv.gz"
-    path.write_bytes(whole[: data.draw(st.integers(0, len(whole)))])
+    path.write_bytes(packed_data[: data.draw(st.integers(0, len(packed_data)))])
     try:
         assert len(read_trace(path).arrivals) == 50
     except DataError as error:
