@@ -4,6 +4,7 @@
 of the agent. Without it, the simulated fleets run again, and both lines and answers are recorded.
 """
 
+import argparse
 import sys
 from collections.abc import Callable
 from math import pi, sin
@@ -362,10 +363,14 @@ CASE_MAKERS: Final[dict[str, MakeCase]] = {
 }
 
 
-def main(arguments: list[str]) -> None:
+def main() -> None:
     """Record the answers; without ``--write``, the lines as well."""
-    for case in [name for name in arguments if name != "--write"] or list(CASE_MAKERS):
-        if "--write" in arguments:
+    parser = argparse.ArgumentParser(description="Record the golden cases of `loadline step`.")
+    parser.add_argument("--write", action="store_true", help="record new answers to the recorded lines")
+    parser.add_argument("cases", nargs="*", metavar="CASE", help="case to record (default: all)")
+    options = parser.parse_args()
+    for case in options.cases or CASE_MAKERS:
+        if options.write:
             answers = recorded_answers(case)
         else:
             world = CASE_MAKERS[case](case)
@@ -379,4 +384,4 @@ def _write(name: str, lines: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

@@ -1,8 +1,11 @@
 """The files under deploy/ hold what they promise; what a server makes of them is proven in tests/process."""
 
+import json
 import re
+import shlex
 import shutil
 import subprocess
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -10,7 +13,10 @@ from typing import Any
 import pytest
 import yaml
 
+from loadline.cli.main import parser
+from loadline.cli.run import run
 from loadline.config import Config, load, parse, validate
+from loadline.config.knobs import HttpKnobs
 from loadline.runtime.loop import SHUTDOWN_TIMEOUT_S
 
 ROOT = Path(__file__).parents[3]
@@ -44,9 +50,21 @@ def test_the_unit_is_hardened() -> None:
 @with_systemd
 def test_the_unit_has_no_unknown_setting(tmp_path: Path) -> None:
     unit = tmp_path / UNIT.name
-    unit.write_text(UNIT.read_text("utf-8").replace("/opt/loadline/bin/loadline", "/bin/true"), "utf-8")
-    done = subprocess.run([SYSTEMD_ANALYZE, "verify", str(unit)], capture_output=True, text=True, check=False)
+    installed = str(Path(sys.executable).with_name("loadline"))
+    unit.write_text(UNIT.read_text("utf-8").replace("/opt/loadline/bin/loadline", installed), "utf-8")
+    done = subprocess.run([SYSTEMD_ANALYZE, "verify", str(unit)], capture_output=True, text=True, check=True)
     assert not [line for line in done.stderr.splitlines() if UNIT.name in line]
+
+
+def test_the_unit_starts_what_the_guide_installs() -> None:
+    [command] = unit_values("ExecStart")
+    program, *arguments = shlex.split(command)
+    options = parser().parse_args(arguments)
+    guide = (ROOT / "docs" / "how-to" / "deploy-with-systemd.md").read_text("utf-8")
+    assert f"$ python3 -m venv {Path(program).parents[1]}\n" in guide
+    assert f"{UNIT.parent.relative_to(ROOT)}/{options.config.name} {options.config.parent}/\n" in guide
+    assert Path(program).name in tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["scripts"]
+    assert options.command is run
 
 
 def test_the_unit_reloads_by_sighup() -> None:
@@ -92,6 +110,21 @@ def test_the_container_runs_as_nobody_and_without_a_shell() -> None:
     assert "CMD [" in values["HEALTHCHECK"]
     assert "RUN" not in dict(final)
     assert all(value.startswith("[") for word, value in steps if word == "RUN")
+
+
+def test_containers_start_the_agent_with_the_configuration_that_is_mounted() -> None:
+    values = dict(dockerfile())
+    program = [*json.loads(values["ENTRYPOINT"]), *json.loads(values["CMD"])]
+    assert program[1:3] == ["-m", "loadline"]
+    for arguments in (program[3:], manifests()["Deployment"]["spec"]["template"]["spec"]["containers"][0]["args"]):
+        options = parser().parse_args(arguments)
+        assert options.command is run
+        assert options.config.is_relative_to("/etc/loadline")
+    copied = [value.split()[0] for word, value in dockerfile() if word == "COPY" and not value.startswith("--from")]
+    assert copied
+    assert [name for name in copied if not (ROOT / name).exists()] == []
+    [_, probe] = values["HEALTHCHECK"].split("CMD ")
+    assert f"http://127.0.0.1:{HttpKnobs().port}/healthz" in json.loads(probe)[-1]
 
 
 def test_the_containers_base_is_pinned_to_the_python_that_the_packages_lie_under() -> None:

@@ -1,20 +1,27 @@
 """The documents are true: links lead somewhere, examples are valid, tables are complete."""
 
 import ast
+import functools
 import json
 import re
 import shlex
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable
 from pathlib import Path
 from textwrap import dedent
-from typing import get_args
+from typing import Final, get_args
 
 import jsonschema
 import msgspec
 import pytest
+import yaml
 
 from loadline.app import settings
 from loadline.cli.main import main, parser
-from loadline.config import load, parse, validate
+from loadline.config import load, validate
+from loadline.config.knobs import HttpKnobs
 from loadline.config.tpot_profiles import read_tpot
 from loadline.core.migration.in_flight import MigrationPhase
 from loadline.core.migration.outcomes import MigrationCode
@@ -24,6 +31,7 @@ from loadline.core.vocabulary.migrations import MigrationFailure, MigrationRefus
 from loadline.core.vocabulary.reasons import ReasonCode, Rejection
 from loadline.core.vocabulary.samples import WorkerRecord
 from loadline.core.vocabulary.status import ConditionName, ConditionReason
+from loadline.scalers.local_config import read as read_local
 from loadline.sim.compare.baselines import BASELINES
 from loadline.sim.fleet import model_of, pools_of, read_fleet
 from loadline.sim.fleet.reference import fleet_reference
@@ -83,8 +91,10 @@ def test_links_lead_somewhere(document: Path) -> None:
 @with_each_document
 def test_named_files_exist(document: Path) -> None:
     if document.name != "CHANGELOG.md":
-        named = re.findall(r"`((?:tests|tools|deploy|docs|agent|schemas)/[\w./-]+)`", document.read_text("utf-8"))
-        assert [name for name in named if not (ROOT / name).exists()] == []
+        folders = r"((?:tests|tools|deploy|docs|agent|schemas)/[\w./-]+)"
+        named = re.findall(rf"`{folders}`", document.read_text("utf-8"))
+        used = [path for text in blocks(document, "console") for path in re.findall(rf"(?<!\S){folders}", text)]
+        assert [name for name in (*named, *used) if not (ROOT / name).exists()] == []
 
 
 def test_every_path_of_the_architecture_exists() -> None:
@@ -94,21 +104,35 @@ def test_every_path_of_the_architecture_exists() -> None:
     assert [path for path in paths if not re.fullmatch(r"[a-z]+_[a-z]+", path) and not (PACKAGE / path).exists()] == []
 
 
-@with_each_document
-def test_configurations_are_valid(document: Path) -> None:
-    if document.name in {"clients.md", "write-a-planner.md"}:
-        return  # the file of the local scaler, which a process test reads; a planner that tests/planners install
-    for text in blocks(document, "toml"):
-        if not text.startswith("# fleet.toml"):
-            assert validate(parse(text, document.name)) == []
+def read_configuration(path: Path) -> None:
+    assert validate(load(path, {})) == []
+
+
+# Files by the name in the first line of a block; a block without one is a configuration of the agent.
+READERS: Final[dict[str, Callable[[Path], object]]] = {
+    "fleet.toml": read_fleet,
+    "loadline.toml": read_configuration,
+    "local.toml": read_local,
+    "pyproject.toml": lambda path: tomllib.loads(path.read_text("utf-8")),
+}
 
 
 @with_each_document
-def test_fleets_are_valid(document: Path, tmp_path: Path) -> None:
+def test_files_are_valid(document: Path, tmp_path: Path) -> None:
     for text in blocks(document, "toml"):
-        if text.startswith("# fleet.toml"):
-            (tmp_path / "fleet.toml").write_text(text, "utf-8")
-            read_fleet(tmp_path / "fleet.toml")
+        if 'planner = "in_flight"' in text:
+            continue  # tests/planners install this planner, and validate the block with it
+        named = re.match(r"# (\S+\.toml)\n", text)
+        path = tmp_path / (named[1] if named else "loadline.toml")
+        path.write_text(text, "utf-8")
+        READERS[path.name](path)
+
+
+def test_prometheus_is_told_the_default_address_of_the_agent() -> None:
+    [text] = [text for document in DOCUMENTS for text in blocks(document, "yaml")]
+    [job] = yaml.safe_load(text)["scrape_configs"]
+    assert job["static_configs"] == [{"targets": [f"{HttpKnobs().host}:{HttpKnobs().port}"]}]
+    assert job["honor_labels"] is True
 
 
 def test_an_engine_is_fitted_as_shown(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -162,7 +186,8 @@ def test_the_readmes_scaler_imports_what_there_is() -> None:
 def test_commands_exist(document: Path) -> None:
     text = document.read_text("utf-8").replace("\\\n", " ")
     named = re.findall(r"`loadline ([^`\n]+)`", text)
-    run = re.findall(r"^ *[$#] (?:\S*/)?loadline ([^#\n]+)", text, re.MULTILINE)
+    lines = re.findall(r"^ *[$#] (.*)", text, re.MULTILINE)
+    run = [found for line in lines for found in re.findall(r"(?:^|[;&|] )(?:\S*/)?loadline ([^#;&|]+)", line)]
     for command in [*run, *(command for command in named if " " in command)]:
         parser().parse_args(shlex.split(command))  # SystemExit where it is not understood
     for command in named:
@@ -175,6 +200,33 @@ def test_a_command_that_is_not_understood_is_noticed() -> None:
     with pytest.raises(SystemExit) as ended:
         parser().parse_args(["check", "FILE"])
     assert ended.value.code == 2
+
+
+@functools.cache
+def help_of(program: str) -> str:
+    command = [sys.executable, *(["-m"] if "/" not in program else []), program, "--help"]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=60).stdout
+
+
+@with_each_document
+def test_programs_have_the_options_that_are_shown(document: Path) -> None:
+    text = document.read_text("utf-8").replace("\\\n", " ")
+    for program, arguments in re.findall(r"python (?:-m )?((?:tools|tests|loadline)[./][\w./]+)([^`\n]*)", text):
+        path = program if "/" in program else f"{program.replace('.', '/')}.py"
+        assert (ROOT / path).exists() or (ROOT / "agent" / path).exists(), program
+        for option in re.findall(r"--[a-z-]+", arguments):
+            assert re.search(rf"{option}\b", help_of(program)), f"{program} has no {option}"
+
+
+def test_named_extras_exist() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
+    named = {
+        extra
+        for document in DOCUMENTS
+        for extra in re.findall(r"(?:loadline|'\.)\[(\w+)\]", document.read_text("utf-8"))
+    }
+    assert named
+    assert named <= extras.keys()
 
 
 @with_each_document
