@@ -1,4 +1,4 @@
-"""Waiting for what must come true: it is looked at often, up to a deadline that only a failure reaches."""
+"""Poll a condition until it holds; a test that reaches the deadline fails."""
 
 import asyncio
 import time
@@ -6,11 +6,11 @@ from collections.abc import Awaitable, Callable
 
 DEADLINE_S = 60.0
 SCENARIO_S = 240.0
-_LOOK_S = 0.005
+_POLL_S = 0.005
 
 
 async def until(condition: Callable[[], object], what: str = "", *, deadline_s: float = DEADLINE_S) -> None:
-    """Come back once the condition holds; TimeoutError when it does not in time."""
+    """Wait until the condition holds; raise TimeoutError at the deadline."""
 
     async def check() -> object:
         return condition()
@@ -21,19 +21,19 @@ async def until(condition: Callable[[], object], what: str = "", *, deadline_s: 
 async def until_async(
     condition: Callable[[], Awaitable[object]], what: str = "", *, deadline_s: float = DEADLINE_S
 ) -> None:
-    """The same for a condition that must be awaited."""
+    """Wait, as ``until`` does, for a condition that is awaited."""
     deadline = time.monotonic() + deadline_s
     while not await condition():
         _check(deadline, what)
-        await asyncio.sleep(_LOOK_S)
+        await asyncio.sleep(_POLL_S)
 
 
 def until_true(condition: Callable[[], object], what: str = "", *, deadline_s: float = DEADLINE_S) -> None:
-    """The same outside of a loop."""
+    """Wait, as ``until`` does, outside of an event loop."""
     deadline = time.monotonic() + deadline_s
     while not condition():
         _check(deadline, what)
-        time.sleep(_LOOK_S)
+        time.sleep(_POLL_S)
 
 
 def _check(deadline: float, what: str) -> None:

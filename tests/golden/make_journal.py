@@ -1,6 +1,6 @@
 """Record the journal that the golden test replays: ``python tests/golden/make_journal.py``.
 
-To be run, and its result looked at and committed, when the core is meant to decide otherwise or the records change.
+Run it, review the journal and commit it when the core's decisions are meant to change or the records change.
 Raise ``FORMAT`` in ``runtime/journal_records.py`` where fields of records, settings or snapshots have changed.
 """
 

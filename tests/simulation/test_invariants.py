@@ -1,4 +1,4 @@
-"""The list of invariants names exactly those that are checked, and the tests of the others."""
+"""The list of invariants names every invariant that the simulation checks, and existing tests of the others."""
 
 import re
 from pathlib import Path

@@ -181,7 +181,7 @@ class BoundedLogger:
         self._log(logging.ERROR, event, fields)
 
     def exception(self, event: str, **fields: Any) -> None:
-        """Log at level error with the exception in hand, or count."""
+        """Log at level error with the traceback of the exception that is being handled, or count."""
         self._log(logging.ERROR, event, {**fields, "exc_info": True})
 
     def _log(self, level: int, event: str, fields: dict[str, Any]) -> None:

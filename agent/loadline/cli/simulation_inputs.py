@@ -100,19 +100,19 @@ def settings(path: Path, options: argparse.Namespace, fleet_knobs: SimulatedFlee
         for warning in (*validate(config), *warmup.warnings(config)):
             print(printable(f"loadline: warning: {path}: {warning}"), file=sys.stderr)
         check_scaling_packages(config)
-        found = settings_of(config)
+        settings = settings_of(config)
     with _prefix_errors(Path(f"{options.fleet} with {path}")):
-        model = model_of(fleet_knobs, found)
+        model = model_of(fleet_knobs, settings)
         pools_of(fleet_knobs, model)
     if model.migration.enabled and fleet_knobs.migration is None:
         problem = "no request migrates, since the fleet has no table [migration]"
         print(printable(f"loadline: warning: {options.fleet} with {path}: {problem}"), file=sys.stderr)
-    return found
+    return settings
 
 
-def knobs_text(found: Settings, fleet_knobs: SimulatedFleetKnobs) -> str:
+def knobs_text(settings: Settings, fleet_knobs: SimulatedFleetKnobs) -> str:
     """Format the effective knobs of a run as JSON: the model with every default, and the fleet."""
-    shown: dict[str, Struct] = {"model": model_of(fleet_knobs, found), "fleet": fleet_knobs}
+    shown: dict[str, Struct] = {"model": model_of(fleet_knobs, settings), "fleet": fleet_knobs}
     return msgspec.json.format(msgspec.json.encode(shown)).decode()
 
 

@@ -46,7 +46,9 @@ class LeasedKey:
     ) -> None:
         self.key = key
         self.gone = False
-        """True once the key is gone for good: revoked, expired while the store was away, or another owner's."""
+        """True once the key is lost for good: revoked, expired during an outage of the store, or taken by another
+        owner.
+        """
         self._store = store
         self._wanted = value
         self._written: bytes | None = None

@@ -19,7 +19,7 @@ _log = bounded("registration")
 
 
 class Registration:
-    """Leased key with a task of its own, ``run``, which alone calls the store.
+    """Leased key that a background task, ``run``, maintains; no other method calls the store.
 
     Args:
         store: Store of the key.
@@ -36,7 +36,8 @@ class Registration:
         self._lease_ttl_s = lease_ttl_s
         self._wake = asyncio.Event()
         self.gone = asyncio.Event()
-        """Set once the key is gone for good: revoked, expired during an outage, or taken over by a later owner."""
+        """Set once this owner has lost the key for good: revoked, expired during an outage, or taken by a later owner.
+        """
         self.superseded = False
         """True once a later owner was found to hold the key."""
 
@@ -51,7 +52,7 @@ class Registration:
         self._wake.set()
 
     async def run(self) -> None:
-        """Keep the lease alive until the key is gone for good. Outages of the store of any length are retried."""
+        """Keep the lease alive until the key is lost for good; retry through outages of the store of any length."""
         waits = backoff(_RETRY_FIRST_S, _RETRY_MAX_S)
         while True:
             self._wake.clear()

@@ -36,7 +36,9 @@ class AgentKnobs(Knobs, frozen=True):
             description="Name of this agent; empty: host name and process id.",
         ),
     ] = ""
-    namespace: Annotated[Name, Meta(description="Keys live under /loadline/<namespace>/ in etcd.")] = "default"
+    namespace: Annotated[Name, Meta(description="The agent's keys in etcd begin with /loadline/<namespace>/.")] = (
+        "default"
+    )
     root: Annotated[
         str, Meta(max_length=100, pattern=r"^[A-Za-z0-9_.-]+$", description="Prefix of every NATS subject.")
     ] = "loadline"
@@ -66,11 +68,11 @@ class NatsKnobs(Knobs, frozen=True):
     cert_file: Annotated[str, Meta(description="Client certificate for TLS, with key_file.")] = ""
     key_file: Annotated[str, Meta(description="Key of the client certificate.")] = ""
     inbox_prefix: Annotated[
-        str, Meta(pattern=r"^[A-Za-z0-9_-]+$", description="First token of the subjects of replies.")
+        str, Meta(pattern=r"^[A-Za-z0-9_-]+$", description="First token of the subjects on which replies arrive.")
     ] = "_INBOX"
-    frame_bytes_max: Annotated[Positive, Meta(description="Larger frames are dropped before they are parsed.")] = (
-        262_144
-    )
+    frame_bytes_max: Annotated[
+        Positive, Meta(description="Maximum size of a frame (a received message); larger ones are dropped unparsed.")
+    ] = 262_144
 
 
 class EtcdKnobs(Knobs, frozen=True):
@@ -113,12 +115,15 @@ class JournalKnobs(Knobs, frozen=True):
 
 
 class RuntimeKnobs(Knobs, frozen=True):
-    """Turns of the event loop."""
+    """Turns: the agent handles the received messages in batches, one batch per turn."""
 
-    batch_max: Annotated[Positive, Meta(description="Maximum frames in one turn.")] = 512
+    batch_max: Annotated[Positive, Meta(description="Maximum frames (received messages) in one turn.")] = 512
     inbox_frames_max: Annotated[
         Positive,
-        Meta(description="Maximum waiting frames; when exceeded, the oldest of the same subject is dropped."),
+        Meta(
+            description="Maximum frames that wait for a turn; beyond it, the oldest frame of the same subject is "
+            "dropped."
+        ),
     ] = 65_536
     turn_spacing_ms: Annotated[NotNegative, Meta(description="Minimum time between the starts of two turns.")] = 2
     status_interval_ms: Annotated[Positive, Meta(description="Interval of status messages.")] = 1_000

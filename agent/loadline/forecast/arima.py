@@ -48,7 +48,7 @@ def _model(order: _Order) -> Any:
 
 @lru_cache(maxsize=_CACHE_SIZE)
 def _choose_order(values: bytes) -> _Order:
-    from pmdarima import auto_arima  # noqa: PLC0415 - as above
+    from pmdarima import auto_arima  # noqa: PLC0415 - an extra, and 2 s
 
     found = auto_arima(np.frombuffer(values), seasonal=False, max_p=_ORDER_MAX, max_q=_ORDER_MAX, error_action="ignore")
     return _Order(found.order, found.with_intercept)

@@ -98,7 +98,7 @@ def _opening(title: str, view_box: str) -> str:
 def canvas(name: str, heights_in: Sequence[float], *, share_x: bool = True) -> Iterator[Canvas]:
     """Create an empty figure; ``name`` makes the ids within its SVG unique on a page."""
     import matplotlib as mpl  # noqa: PLC0415 - an extra whose import takes half a second
-    from matplotlib.figure import Figure  # noqa: PLC0415 - as above
+    from matplotlib.figure import Figure  # noqa: PLC0415 - part of the same extra
 
     with mpl.rc_context(_SETTINGS | {"svg.hashsalt": name}):
         figure = Figure(figsize=(_WIDTH_IN, sum(heights_in)), layout="constrained")

@@ -156,7 +156,7 @@ class Server(abc.ABC):
                 cwd=self.directory,
                 # Ctrl-C goes to the whole foreground group; the parent stops its children in order.
                 start_new_session=True,
-                preexec_fn=die_with_parent(),  # noqa: PLW1509 - safe: see there
+                preexec_fn=die_with_parent(),  # noqa: PLW1509 - safe, see die_with_parent
             )
 
     def _choose_ports(self) -> None:
@@ -270,8 +270,8 @@ def free_port() -> int:
 
 
 def _nats_binary() -> Path:
-    beside = Path(sys.executable).with_name("nats-server")
-    found = str(beside) if beside.exists() else shutil.which("nats-server")
+    local = Path(sys.executable).with_name("nats-server")
+    found = str(local) if local.exists() else shutil.which("nats-server")
     return _installed("nats-server", Path(found) if found else None)
 
 

@@ -66,7 +66,7 @@ class Log(Protocol):
         """Log a problem that operators must fix."""
 
     def exception(self, event: str, **fields: Any) -> Any:
-        """Log a bug, with the exception in hand."""
+        """Log a bug, with the traceback of the exception that is being handled."""
 
 
 class EffectRunner:

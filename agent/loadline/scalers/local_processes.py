@@ -104,7 +104,7 @@ def _spawn(command: Sequence[str], env: Mapping[str, str], log_path: Path | None
             env={**os.environ, **env},
             # Ctrl-C goes to the whole foreground group; the scaler stops its children in order.
             start_new_session=True,
-            preexec_fn=die_with_parent(),  # noqa: PLW1509 - safe: see there
+            preexec_fn=die_with_parent(),  # noqa: PLW1509 - safe, see die_with_parent
         )
 
 

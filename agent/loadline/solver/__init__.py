@@ -17,6 +17,6 @@ def solve(problem: AllocationProblem, time_limit_s: float) -> Allocation | None:
     """Allocate within the time limit, see ``exact``; return None on a timeout or if SciPy is not installed."""
     if not available():
         return None
-    from loadline.solver import exact  # noqa: PLC0415 - an extra, as above
+    from loadline.solver import exact  # noqa: PLC0415 - needs the extra that available() checks
 
     return exact.solve(problem, time_limit_s)

@@ -96,7 +96,7 @@ def test_a_repeated_decision_gets_no_answer_of_an_earlier_decision() -> None:
             await scaler.accept(await anext(scaler))
             await agent.announce(decision(1, 2))
             await agent.announce(decision(1, 2))
-            await until(lambda: not scaler._repeat, "the repetition was looked at")
+            await until(lambda: not scaler._repeat, "the client has handled the repetition")
             await scaler.accept(await anext(scaler))
             await agent.answered((1, 1, "accepted"), (1, 2, "accepted"))
 

@@ -155,7 +155,7 @@ def test_a_request_that_no_worker_can_hold_is_lost() -> None:
     assert (summary.lost, summary.refused) == (1, 1)
 
 
-def decoding(dispatcher: Dispatcher, osl_tokens: int = 11) -> str:
+def start_decoding(dispatcher: Dispatcher, osl_tokens: int = 11) -> str:
     """Start a request and bring it to ``d1`` for decoding; return its id there."""
     dispatcher.arrive(1, 100, osl_tokens, 0.0)
     name = send_batches(dispatcher)["p1"][0].request.request_id
@@ -169,7 +169,7 @@ def claim(worker: WorkerRecord, name: str, hop: int) -> ClaimRequest:
 
 def test_only_results_of_the_owner_under_the_claimed_hop_count() -> None:
     dispatcher, account = fleet(P1, D1, D2)
-    name = decoding(dispatcher)
+    name = start_decoding(dispatcher)
     granted = ClaimReply(granted=True, worker="d2", incarnation=1)
     assert dispatcher.claim(claim(D2, name, 1)) == granted
     assert dispatcher.claim(claim(D2, name, 1)) == granted, "a repeated claim"
@@ -187,7 +187,7 @@ def test_only_results_of_the_owner_under_the_claimed_hop_count() -> None:
 
 def test_a_request_that_its_source_takes_back_is_not_counted_as_migrated() -> None:
     dispatcher, account = fleet(P1, D1, D2)
-    name = decoding(dispatcher)
+    name = start_decoding(dispatcher)
     assert dispatcher.claim(claim(D1, name, 1)).granted
     assert dispatcher.claim(claim(D2, name, 1)) == ClaimReply(granted=False, worker="d1", incarnation=1)
     dispatcher.apply_results(replace(results(D1, EngineEvent("finished", name, 500.0)), hops={name: 1}), 600.0)
@@ -196,7 +196,7 @@ def test_a_request_that_its_source_takes_back_is_not_counted_as_migrated() -> No
 
 def test_claims_of_unknown_workers_incarnations_and_requests_are_refused() -> None:
     dispatcher, _ = fleet(P1, D1)
-    name = decoding(dispatcher)
+    name = start_decoding(dispatcher)
     refused = ClaimReply(granted=False, worker="d1", incarnation=1)
     assert dispatcher.claim(claim(D2, name, 1)) == refused
     assert dispatcher.claim(claim(record("d1", "decode", incarnation=2), name, 1)) == refused
@@ -205,7 +205,7 @@ def test_claims_of_unknown_workers_incarnations_and_requests_are_refused() -> No
 
 def test_a_request_is_retried_if_its_new_owner_is_lost_and_old_claims_are_refused() -> None:
     dispatcher, account = fleet(P1, D1, D2)
-    name = decoding(dispatcher)
+    name = start_decoding(dispatcher)
     assert dispatcher.claim(claim(D2, name, 1)).granted
     dispatcher.apply_results(results(D1, held=[]), 300.0)
     pass_time(dispatcher, 2.5)
@@ -218,9 +218,9 @@ def test_a_request_is_retried_if_its_new_owner_is_lost_and_old_claims_are_refuse
 
 def test_a_migration_changes_the_load_of_both_workers() -> None:
     dispatcher, _ = fleet(P1, D1, D2)
-    name = decoding(dispatcher)
+    name = start_decoding(dispatcher)
     dispatcher.claim(claim(D2, name, 1))
-    assert decoding(dispatcher), "the next request goes to the source, which has less load now"
+    assert start_decoding(dispatcher), "the next request goes to the source, which has less load now"
 
 
 def migrate_some(
@@ -293,10 +293,10 @@ def test_percentiles_are_exact_to_one_percent() -> None:
 
 def test_a_decode_worker_that_recomputes_the_cache_keeps_the_request() -> None:
     dispatcher, account = fleet(P1, D1, D2)
-    name = decoding(dispatcher)
+    name = start_decoding(dispatcher)
     assert dispatcher.claim(claim(D2, name, 1)).granted
     dispatcher.apply_results(replace(results(D2, EngineEvent("first_token", name, 400.0)), hops={name: 1}), 450.0)
-    assert (dispatcher.queued, dispatcher.in_flight) == (0, 1), "one worker has it"
+    assert (dispatcher.queued, dispatcher.in_flight) == (0, 1), "d2 still holds the request"
     dispatcher.apply_results(replace(results(D2, EngineEvent("finished", name, 500.0)), hops={name: 1}), 600.0)
     summary = summarise(dispatcher, account)
     assert (summary.finished, summary.lost, summary.queued, summary.in_flight) == (1, 0, 0, 0)

@@ -30,10 +30,10 @@ class DecisionKnobs(Struct, frozen=True, forbid_unknown_fields=True):
         int, Meta(ge=1, description="Time after which a decision that is not applied expires, with an alarm.")
     ] = 900_000
     announce_interval_ms: Annotated[
-        int, Meta(ge=1, description="Interval of announcements until a scaler accepts the decision.")
+        int, Meta(ge=1, description="Time between two announcements of a decision until a scaler accepts it.")
     ] = 1_000
     announce_interval_max_ms: Annotated[
-        int, Meta(ge=1, description="Interval of announcements after a scaler has accepted the decision.")
+        int, Meta(ge=1, description="Time between two announcements of a decision that a scaler has accepted.")
     ] = 10_000
     retry_backoff_ms: Annotated[
         int, Meta(ge=1, description="Wait after a decision expired or was refused; doubles with each failure.")

@@ -30,7 +30,8 @@ class ObjectiveKnobs(Struct, frozen=True, forbid_unknown_fields=True):
     attainment: Annotated[
         Annotated[float, Meta(ge=0, le=0.999)] | None,
         Meta(
-            description="Fraction of requests that must meet the objectives; 0 targets means; unset: planner's default."
+            description="Fraction of requests that must meet the objectives; 0: only their mean latencies must; "
+            "unset: the planner's default."
         ),
     ] = None
 

@@ -33,7 +33,7 @@ class Targets(Struct, frozen=True):
     tokens_per_s: float = 0.0
     """Above 0: tokens per second to provide, with 10 % headroom."""
     attainment: float = 0.0
-    """Fraction (0..1) of requests that must meet the latencies; 0 targets means."""
+    """Fraction (0..1) of requests that must meet the latencies; 0: only their mean latencies must."""
 
     def __post_init__(self) -> None:
         for name in ("ttft_ms", "itl_ms"):

@@ -50,7 +50,10 @@ class PoolKnobs(Struct, frozen=True, forbid_unknown_fields=True):
     ] = ()
     accelerator: Annotated[
         str,
-        Meta(max_length=128, description="One of [[accelerators]], for cost and GPU type; empty: a GPU costs 1."),
+        Meta(
+            max_length=128,
+            description="Name of one of [[accelerators]], which sets cost and GPU type; empty: a GPU costs 1.",
+        ),
     ] = ""
 
 

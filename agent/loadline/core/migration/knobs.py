@@ -56,7 +56,12 @@ class MigrationKnobs(Struct, frozen=True, forbid_unknown_fields=True):
     )
     decode_load_threshold: Annotated[
         float,
-        Meta(ge=0, le=1e12, description="decode_load migrates from workers at or above it to workers below; 0: any."),
+        Meta(
+            ge=0,
+            le=1e12,
+            description="decode_load migrates from workers with at least this load to those with less; 0: between "
+            "any two.",
+        ),
     ] = 1.0
     prefill_load_metric: Annotated[
         MetricName,
@@ -67,19 +72,24 @@ class MigrationKnobs(Struct, frozen=True, forbid_unknown_fields=True):
     )
     neutral_load_threshold: Annotated[
         float,
-        Meta(ge=0, le=1e12, description="neutral_load migrates from workers at or above it to workers below; 0: any."),
+        Meta(
+            ge=0,
+            le=1e12,
+            description="neutral_load migrates from workers with at least this load to those with less; 0: between "
+            "any two.",
+        ),
     ] = 1.0
     load_balance_threshold: Annotated[
         float, Meta(ge=0, le=1e12, description="Smallest load gap between two workers that load policies act on.")
     ] = 0.7
     load_balance_scope: Annotated[
-        Literal["cluster", "unit"], Meta(description="Balance load between all workers, or within each unit.")
+        Literal["cluster", "unit"],
+        Meta(description="Balance load between all workers, or within each data-parallel unit."),
     ] = "cluster"
-    req_select_rule: Annotated[MigrationRule, Meta(description="Unit of req_select_value, for load policies.")] = (
-        "TOKEN"
-    )
+    req_select_rule: Annotated[MigrationRule, Meta(description="Unit of req_select_value.")] = "TOKEN"
     req_select_order: Annotated[
-        MigrationOrder, Meta(description="Order in which requests of a worker migrate, for load policies.")
+        MigrationOrder,
+        Meta(description="Order in which load policies migrate a worker's requests: see docs/reference/protocol.md."),
     ] = "SR"
     req_select_value: Annotated[
         float,
@@ -154,7 +164,8 @@ class MigrationKnobs(Struct, frozen=True, forbid_unknown_fields=True):
         Meta(
             ge=1,
             le=1_024,
-            description="Maximum requests that a worker sends or receives at a time, even if it reports more slots.",
+            description="Maximum requests that a worker sends or receives at a time, even if it reports more "
+            "migration slots.",
         ),
     ] = 16
     across_pools: Annotated[
@@ -174,14 +185,20 @@ class MigrationKnobs(Struct, frozen=True, forbid_unknown_fields=True):
         Meta(
             ge=1,
             le=3_600_000,
-            description="Time without commands for a worker that did not answer; doubles with each failure.",
+            description="Time for which a worker that did not answer gets no commands; doubles with each failure.",
         ),
     ] = 5_000
     breaker_max_ms: Annotated[
-        int, Meta(ge=1, le=3_600_000, description="Longest time without commands for a worker that did not answer.")
+        int,
+        Meta(ge=1, le=3_600_000, description="Longest time for which a worker that did not answer gets no commands."),
     ] = 60_000
     consolidate_after_ms: Annotated[
-        int, Meta(ge=0, le=3_600_000, description="Time for which a worker must be eligible before it is emptied.")
+        int,
+        Meta(
+            ge=0,
+            le=3_600_000,
+            description="Time for which all requests of a worker must fit elsewhere before it is emptied.",
+        ),
     ] = 10_000
     link_gbytes_per_s: Annotated[
         float,

@@ -40,7 +40,7 @@ def arbitrate(current: int, saturation: int | None, queueing: int | None, *, shr
         current: Current count of the pool.
         saturation: Count that saturation recommends; None if too little is known of the workers.
         queueing: Count that the queueing model recommends; None without a recommendation.
-        shrink_safe: True if the pool with one worker less can carry its load.
+        shrink_safe: True if the pool with one worker fewer can carry its load.
     """
     if queueing is None:
         neither = Arbitration(current, ReasonCode.NO_OPINION)

@@ -35,7 +35,11 @@ class ModelKnobs(Struct, frozen=True, forbid_unknown_fields=True):
         int, Meta(ge=1, le=100, description="Rank among the models if GPUs are short; 1 is served first.")
     ] = 100
     service_class: Annotated[
-        str, Meta(max_length=100, description="One of [[service_classes]]: objectives and priority; empty: none.")
+        str,
+        Meta(
+            max_length=100,
+            description="Name of one of [[service_classes]], which sets objectives and priority; empty: none.",
+        ),
     ] = ""
     planner: Annotated[str, Meta(description="Name of the planner; the section of that name has its knobs.")] = (
         "saturation"

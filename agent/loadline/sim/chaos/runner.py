@@ -20,7 +20,7 @@ from loadline.sim.world.store import StoreFaults
 from loadline.wire.keys import Keys
 
 STEP_MS: Final = 1_000.0
-"""Interval at which the run looks for a violation."""
+"""Interval at which the run checks for violations."""
 _PAUSES_WRITTEN_MS: Final = 20_000.0
 """Time for earlier pause requests to reach the store."""
 

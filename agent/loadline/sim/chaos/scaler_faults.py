@@ -12,7 +12,7 @@ from loadline.wire.messages import DecisionApplied, ScalingDecision
 
 ScalerFault = Literal["none", "slow", "silent", "refuses", "false_done", "wrong_counts", "repeats"]
 _SLOW_MS: Final = 6_000.0
-_SENT_KEPT: Final = 8
+_SENT_MAX: Final = 8
 
 
 class FaultyScalerConnection(BusConnection):
@@ -44,7 +44,7 @@ class FaultyScalerConnection(BusConnection):
     def publish_now(self, subject: str, payload: bytes) -> None:
         """Publish an answer as the current fault changes it."""
         self._check_order(payload)
-        self._sent = [*self._sent[-_SENT_KEPT:], (subject, payload)]
+        self._sent = [*self._sent[-_SENT_MAX:], (subject, payload)]
         match self.fault:
             case "silent":
                 return

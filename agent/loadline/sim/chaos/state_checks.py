@@ -45,7 +45,7 @@ def _check_leadership(history: AgentHistory, now: int, report: ReportViolation) 
 
 
 def check_resignation(history: AgentHistory, report: ReportViolation) -> None:
-    """Check that an agent that shuts down gives its lease back only after all its commits."""
+    """Check that an agent that shuts down revokes its lease only after all its commits."""
     underway = [key for key in history.in_flight if key[1] == history.led_epoch]
     if history.stopping and underway and not history.deposed_epoch and not _must_yield(history):
         report("I19-quiet", f"the lease is given back with commits {underway} in flight")

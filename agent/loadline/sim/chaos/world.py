@@ -150,7 +150,7 @@ class ChaosWorld(TurnObserver):
 
     @property
     def leader(self) -> SimulatedAgent | None:
-        """First agent by name that believes to lead."""
+        """First agent, by name, that believes itself the leader."""
         return next((one for _, one in sorted(self.agents.items()) if one.controller.leading), None)
 
     # -- observers -----------------------------------------------------------------------------------------------------

@@ -30,11 +30,11 @@ class StartDelayKnobs(_FleetFileTable, frozen=True):
 
     distribution: Annotated[
         Literal["constant", "uniform", "exponential", "lognormal"],
-        Meta(description="How the times are spread; uniform is mean_s plus or minus mean_s * cv * sqrt(3)."),
+        Meta(description="Distribution of the times; uniform: mean_s plus or minus mean_s * cv * sqrt(3)."),
     ] = "lognormal"
     mean_s: Annotated[NonNegativeFloat, Meta(description="Mean time, in s.")] = 60.0
     cv: Annotated[
-        float, Meta(ge=0, le=10, description="Coefficient of variation; constant and exponential have their own.")
+        float, Meta(ge=0, le=10, description="Coefficient of variation; not used by constant and exponential.")
     ] = 0.25
 
     def draw_ms(self, rng: random.Random) -> float:
@@ -57,20 +57,26 @@ class SimulatedPoolKnobs(_FleetFileTable, frozen=True):
 
     name: Annotated[Name, Meta(description="The pool's name in the configuration.")]
     kv_blocks: Annotated[PositiveInt, Meta(description="KV cache blocks of one worker.")]
-    prefill_profile: Annotated[str, Meta(description="NPZ file of a measured prefill sweep, from this file on.")] = ""
-    decode_profile: Annotated[str, Meta(description="NPZ file of a measured decode sweep, from this file on.")] = ""
+    prefill_profile: Annotated[
+        str, Meta(description="NPZ file of a measured prefill sweep, relative to this file.")
+    ] = ""
+    decode_profile: Annotated[str, Meta(description="NPZ file of a measured decode sweep, relative to this file.")] = ""
     linear: Annotated[
-        LinearProfile | None, Meta(description="alpha, beta, gamma and delta in the place of the profiles.")
+        LinearProfile | None, Meta(description="alpha, beta, gamma and delta, in place of the profiles.")
     ] = None
-    accelerator: Annotated[str, Meta(max_length=256, description="Accelerator type, for the records.")] = ""
+    accelerator: Annotated[
+        str, Meta(max_length=256, description="Accelerator type that workers report when they register.")
+    ] = ""
     block_size_tokens: Annotated[PositiveInt, Meta(description="Tokens in one KV block.")] = 16
-    max_batch_requests: Annotated[PositiveInt, Meta(description="Most requests that decode together.")] = 256
-    max_batched_tokens: Annotated[PositiveInt, Meta(description="Most prompt tokens in one pass.")] = 8_192
+    max_batch_requests: Annotated[PositiveInt, Meta(description="Maximum requests that a worker decodes together.")] = (
+        256
+    )
+    max_batched_tokens: Annotated[PositiveInt, Meta(description="Maximum prompt tokens in one prefill pass.")] = 8_192
     chunked_prefill: Annotated[
         bool, Meta(description="Mix chunks of prompts with decode iterations instead of whole passes between them.")
     ] = False
     prefix_cache_blocks: Annotated[
-        int, Meta(ge=0, description="Prefix blocks of the trace that a worker remembers; 0: no prefix cache.")
+        int, Meta(ge=0, description="Prefix blocks of the trace that a worker caches; 0: no prefix cache.")
     ] = 0
     workers: Annotated[int, Meta(ge=0, le=10_000, description="Workers that are ready when the trace begins.")] = 1
     start_delay: StartDelayKnobs = StartDelayKnobs()
@@ -79,19 +85,26 @@ class SimulatedPoolKnobs(_FleetFileTable, frozen=True):
 class TransferKnobs(_FleetFileTable, frozen=True):
     """Link over which workers transfer KV cache."""
 
-    bandwidth_gbytes_per_s: Annotated[PositiveFloat, Meta(description="10^9 bytes a second, for one transfer.")] = 25.0
-    latency_ms: Annotated[NonNegativeFloat, Meta(description="Added to every transfer.")] = 1.0
+    bandwidth_gbytes_per_s: Annotated[
+        PositiveFloat, Meta(description="Rate of one transfer, in 10^9 bytes per second.")
+    ] = 25.0
+    latency_ms: Annotated[NonNegativeFloat, Meta(description="Latency added to every transfer.")] = 1.0
     kv_bytes_per_token: Annotated[
-        PositiveInt, Meta(description="Bytes of KV cache a token takes, over all layers.")
+        PositiveInt, Meta(description="Size of the KV cache of one token over all layers, in bytes.")
     ] = 131_072
 
 
 class FleetMigrationKnobs(_FleetFileTable, frozen=True):
     """Migration slots of each worker; without this table engines do not support migration."""
 
-    slots_in: Annotated[int, Meta(ge=0, le=1_024, description="Requests that a worker takes in at a time.")] = 4
+    slots_in: Annotated[
+        int, Meta(ge=0, le=1_024, description="Maximum requests that migrate to a worker at a time.")
+    ] = 4
     slots_out: Annotated[
-        int, Meta(ge=0, le=1_024, description="Requests that a worker gives away at a time; more while it drains.")
+        int,
+        Meta(
+            ge=0, le=1_024, description="Maximum requests that migrate from a worker at a time; more while it drains."
+        ),
     ] = 4
 
 
@@ -100,25 +113,35 @@ class SimulatedFleetKnobs(_FleetFileTable, frozen=True):
 
     pools: Annotated[tuple[SimulatedPoolKnobs, ...], Meta(min_length=1, max_length=64, description="Its pools.")]
     model: Annotated[
-        str, Meta(max_length=100, description="The model that the trace is for; empty: the only one there is.")
+        str,
+        Meta(
+            max_length=100,
+            description="The model that the trace is for; may be empty if the configuration has only one.",
+        ),
     ] = ""
     ttft_ms: Annotated[
         PositiveFloat | None,
-        Meta(description="Time to first token that a request is judged by; none: the configuration's objective."),
+        Meta(description="Objective of the time to first token, in ms; none: that of the configuration."),
     ] = None
     itl_ms: Annotated[
         PositiveFloat | None,
-        Meta(description="Mean inter-token latency that a request is judged by; none: the configuration's objective."),
+        Meta(
+            description="Objective of the mean inter-token latency of a request, in ms; none: that of the "
+            "configuration."
+        ),
     ] = None
     routing: Annotated[
         Literal["round_robin", "least_loaded", "kv_aware"],
-        Meta(description="Who gets a request: the next, the one with least to do, or that and most of the prompt."),
+        Meta(
+            description="Worker for a request: round_robin: the next in turn; least_loaded: the one with the least "
+            "queued prompt tokens; kv_aware: the one with the fewest left to compute after prefix cache hits."
+        ),
     ] = "least_loaded"
     report_interval_ms: Annotated[float, Meta(ge=10, description="Time between two load reports.")] = 1_000.0
     transfer: TransferKnobs = TransferKnobs()
     migration: Annotated[
         FleetMigrationKnobs | None,
-        Meta(description="Requests that a worker migrates at a time; none: engines cannot."),
+        Meta(description="Maximum requests that a worker migrates at a time; none: engines do not support migration."),
     ] = None
 
 

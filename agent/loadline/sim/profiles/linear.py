@@ -4,7 +4,7 @@ from loadline.core.engines.linear import LinearTimes
 
 
 class LinearProfile(LinearTimes, frozen=True):
-    """Parameters in ms, ms per request, ms, and ms per token. An iteration does not depend on the context.
+    """Linear timing, in ms: decode iterations take alpha + beta * requests, prefill passes gamma + delta * tokens.
 
     Raises:
         ValueError: A parameter is negative or not finite, or an iteration or a prompt would take no time.

@@ -68,7 +68,7 @@ class RequestLog:
         self._done[number] = -1
 
     def attainment(self, ttft_ms: float, itl_ms: float) -> Attainment:
-        """Return the fraction of all requests within the objectives; unfinished requests are not.
+        """Return the fraction of all requests that met the objectives; an unfinished request did not.
 
         A request that finished without an ITL has a single token and meets the ITL objective.
         """

@@ -85,7 +85,7 @@ class VirtualStore:
 
     def grant(self, ttl_s: int) -> int:
         """Grant a lease and return its id."""
-        self.revision += 1  # etcd does not count leases, but ids of their own keep traces readable
+        self.revision += 1  # etcd does not count leases as revisions, but unique lease ids keep traces readable
         lease = _VirtualLease(self.revision, ttl_s * 1_000.0, self.timeline.now_ms + ttl_s * 1_000.0)
         self._leases[lease.lease_id] = lease
         self.timeline.call_at(lease.expires_ms, partial(self._expire, lease))
@@ -202,7 +202,7 @@ class StoreConnection:
         return await self._call(lambda: self._store.keep_alive(lease_id))
 
     async def revoke(self, lease_id: int) -> None:
-        """End a lease and remove its keys; a lease that is gone already is no error."""
+        """End a lease and remove its keys; do nothing if the lease has already ended."""
         await self._call(lambda: self._store.revoke(lease_id))
 
     async def get(self, key: str) -> StoreEntry | None:

@@ -69,11 +69,11 @@ class KpaKnobs(Struct, frozen=True, forbid_unknown_fields=True):
     target_utilization: Annotated[
         float, Meta(ge=0.01, le=1, description="Target fraction of the target concurrency.")
     ] = 0.7
-    max_scale_up_rate: Annotated[Rate, Meta(description="Maximum growth of a tick, as a factor of ready workers.")] = (
-        1_000.0
-    )
+    max_scale_up_rate: Annotated[
+        Rate, Meta(description="Maximum growth per evaluation, as a factor of ready workers.")
+    ] = 1_000.0
     max_scale_down_rate: Annotated[
-        Rate, Meta(description="Maximum shrink of a tick, as a divisor of ready workers.")
+        Rate, Meta(description="Maximum shrink per evaluation, as a divisor of ready workers.")
     ] = 2.0
     scale_down_delay_ms: Annotated[
         int, Meta(ge=0, le=3_600_000, description="A scale-down takes the highest count of this window.")

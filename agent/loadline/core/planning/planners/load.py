@@ -3,7 +3,7 @@
 A linear regression of latency over load is fitted to recent samples: TTFT over prompt tokens for prefill, ITL over KV
 blocks for decode. Its inverse is the maximum load of a worker within the objective. As in Dynamo's load planner, a pool
 grows when the load of *all* workers exceeds it. The pool shrinks by one worker when all loads are below the maximum
-after their redistribution to one worker less, times ``scaling_down_sensitivity_ratio``. For aggregated workers, either
+after their redistribution to one worker fewer, times ``scaling_down_sensitivity_ratio``. For aggregated workers, either
 kind of load adds a worker, and only both remove one. Differences from Dynamo:
 
 - A sample is evaluated in the turn in which it arrives, with at most one change per interval.

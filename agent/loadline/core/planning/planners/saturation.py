@@ -43,15 +43,21 @@ Threshold = Annotated[float, Meta(gt=0, le=1)]
 
 
 class SaturationKnobs(Struct, frozen=True, forbid_unknown_fields=True):
-    """Knobs of the saturation planner, with the names of llm-d's Workload Variant Autoscaler."""
+    """Knobs of the saturation planner; names of llm-d's Workload Variant Autoscaler (WVA)."""
 
     profile: Annotated[
         Literal["own", "upstream"],
-        Meta(description="Rules: its own, or those of WVA 0.4.1, one worker at a time, as a baseline."),
+        Meta(
+            description="own: this project's rules; upstream: those of WVA 0.4.1, which change one worker at a time, "
+            "as a baseline."
+        ),
     ] = "own"
     capacity: Annotated[
         Literal["usage", "tokens"],
-        Meta(description="Unit of load: KV usage and queues, or KV tokens, with the lengths of requests."),
+        Meta(
+            description="usage: load is KV usage and queue length; tokens: load is KV tokens, from the lengths of "
+            "requests."
+        ),
     ] = "usage"
     kv_cache_threshold: Annotated[Threshold, Meta(description="KV usage at which a worker is saturated.")] = 0.8
     queue_length_threshold: Annotated[
@@ -73,13 +79,14 @@ class SaturationKnobs(Struct, frozen=True, forbid_unknown_fields=True):
         int, Meta(ge=0, le=3_600_000, description="Scale-down uses the highest such mean of this time.")
     ] = 180_000
     kv_spare_trigger: Annotated[
-        float, Meta(ge=0, le=1, description="upstream: KV usage to keep free below its threshold.")
+        float, Meta(ge=0, le=1, description="Profile upstream: KV usage to keep free below kv_cache_threshold.")
     ] = 0.1
     queue_spare_trigger: Annotated[
-        float, Meta(ge=0, le=1e6, description="upstream: waiting requests to keep free below their threshold.")
+        float,
+        Meta(ge=0, le=1e6, description="Profile upstream: waiting requests to keep free below queue_length_threshold."),
     ] = 3.0
     optimization_interval_ms: Annotated[
-        int, Meta(ge=1_000, le=3_600_000, description="upstream: time between two evaluations.")
+        int, Meta(ge=1_000, le=3_600_000, description="Profile upstream: time between two evaluations.")
     ] = 60_000
 
 

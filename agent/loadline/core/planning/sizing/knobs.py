@@ -9,7 +9,7 @@ from loadline.core.planning.sizing.forecast_steps import STEP_MAX
 
 
 class ThroughputKnobs(TrafficKnobs, frozen=True, forbid_unknown_fields=True):
-    """Knobs of the throughput planner, with the names of Dynamo's and units."""
+    """Knobs of the throughput planner; names of Dynamo's, with units added."""
 
     replicas_step_max: Annotated[
         int, Meta(ge=1, le=10_000, description="Most workers by which one forecast changes a pool.")
@@ -19,7 +19,8 @@ class ThroughputKnobs(TrafficKnobs, frozen=True, forbid_unknown_fields=True):
         Meta(
             ge=0,
             le=0.999,
-            description="Fraction of requests that must meet the objectives; 0 targets means, as Dynamo does.",
+            description="Fraction of requests that must meet the objectives; 0: only their mean latencies must, as "
+            "in Dynamo.",
         ),
     ] = 0.95
     no_correction: Annotated[
@@ -31,13 +32,23 @@ class QueueingKnobs(ThroughputKnobs, frozen=True, forbid_unknown_fields=True):
     """Knobs of the queueing planner, in addition to those of the throughput planner."""
 
     drain_ms: Annotated[
-        int, Meta(ge=1_000, le=3_600_000, description="A backlog that waits too long is served within this time.")
+        int,
+        Meta(
+            ge=1_000, le=3_600_000, description="Time within which a backlog that has waited too long is to be served."
+        ),
     ] = 60_000
     switching_cost_hours: Annotated[
         float,
-        Meta(ge=0, le=1_000, description="Cost of starting or stopping a worker, in hours of it: for mixed fleets."),
+        Meta(
+            ge=0,
+            le=1_000,
+            description="Cost of starting or stopping a worker, in hours of its cost; for fleets of several GPU types.",
+        ),
     ] = 0.1
     fitted: Annotated[
         Literal["never", "unprofiled", "always"],
-        Meta(description="Engines that are fitted to the iterations their workers report, in place of a profile."),
+        Meta(
+            description="Which engine models are fitted to the iteration times that workers report, in place of a "
+            "profile."
+        ),
     ] = "unprofiled"

@@ -47,7 +47,7 @@ class DecodeWork(Struct, frozen=True):
     """From load to latency."""
     objective_ms: float
     sensitivity: float
-    """Fraction of the limit with one worker less that loads must stay below for a removal."""
+    """Fraction of the limit with one worker fewer that loads must stay below for a removal."""
     scale: float
     """Number of workers per known load."""
     load_max: float = inf

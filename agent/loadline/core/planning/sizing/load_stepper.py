@@ -17,7 +17,7 @@ from loadline.core.vocabulary.reasons import Reason, ReasonCode
 
 
 class LoadKnobs(Struct, frozen=True, forbid_unknown_fields=True):
-    """Knobs of the load planner, with the names of Dynamo's and units."""
+    """Knobs of the load planner; names of Dynamo's, with units added."""
 
     load_adjustment_interval_ms: Annotated[
         int, Meta(ge=1_000, le=3_600_000, description="Shortest time between two changes of a pool.")
@@ -27,7 +27,8 @@ class LoadKnobs(Struct, frozen=True, forbid_unknown_fields=True):
         Meta(
             ge=0,
             le=1,
-            description="Scale down when loads are below this fraction of what one worker less would bear; 0: never.",
+            description="Scale down when loads are below this fraction of what the pool could carry with one worker "
+            "fewer; 0: never.",
         ),
     ] = SENSITIVITY
     kv_usage_max: Annotated[

@@ -13,7 +13,7 @@ from loadline.core.engines.regression import Line
 Step = Literal[-1, 0, 1]
 
 SENSITIVITY: Final = 0.8
-"""Fraction of the load limit with one worker less that loads must stay below: less oscillation for more workers."""
+"""Fraction of the load limit with one worker fewer that loads must stay below: less oscillation for more workers."""
 
 
 def load_step(loads: Sequence[float], target: float, sensitivity: float = SENSITIVITY) -> Step:
@@ -44,7 +44,7 @@ def can_consolidate(
     sensitivity: float = SENSITIVITY,
     load_max: float | None = None,
 ) -> bool:
-    """Return whether the objective is met with one worker less, where each load grows by ``n / (n - 1)``.
+    """Return whether the objective is met with one worker fewer, where each load grows by ``n / (n - 1)``.
 
     The latency of an idle worker cannot be reduced, so only the latency above it is compared with what the objective
     leaves, times the sensitivity.

@@ -38,7 +38,7 @@ class SaturationAnalysis(Struct, frozen=True):
     queue_headroom: float
     scale_up: bool
     scale_down_safe: bool
-    """True if the unsaturated workers keep their headroom with one worker less."""
+    """True if the unsaturated workers keep their headroom with one worker fewer."""
 
 
 def analyse(readings: Sequence[Reading], thresholds: SaturationThresholds) -> SaturationAnalysis:
