@@ -149,7 +149,7 @@ def test_a_surplus_is_drained_in_several_decisions() -> None:
 
 
 def test_a_scale_down_waits_for_drains_because_scalers_end_workers_in_excess_of_the_target() -> None:
-    harness = GuardrailHarness(PoolKnobs("a", "decode", replicas_min=0, replicas_max=300), standing=200)
+    harness = GuardrailHarness(PoolKnobs("a", "decode", replicas_min=0, replicas_max=300), current=200)
     harness.guard.knobs = replace(harness.guard.knobs, step_down_max=1_000)
 
     def targets(draining: int) -> tuple[int, list[str]]:

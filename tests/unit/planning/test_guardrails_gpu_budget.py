@@ -60,7 +60,7 @@ def test_the_minimum_budget_grows_all_pools_in_proportion() -> None:
 
 
 def test_a_held_pool_is_not_grown_to_reach_the_minimum_budget() -> None:
-    harness = GuardrailHarness(A, PoolKnobs("c", "prefill"), standing=6).budget(16, gpus_min=11)
+    harness = GuardrailHarness(A, PoolKnobs("c", "prefill"), current=6).budget(16, gpus_min=11)
     assert harness.outcome(a=4) == ({"a": 4, "c": 6}, []), (
         "with a maximum budget the minimum may be missed by one worker"
     )
@@ -85,7 +85,7 @@ def test_the_minimum_budget_never_exceeds_the_maximum() -> None:
 
 
 def test_minimum_replicas_do_not_wait_for_draining_workers() -> None:
-    harness = GuardrailHarness(A, standing=0).budget(2)
+    harness = GuardrailHarness(A, current=0).budget(2)
     harness.drain("a", 2)
     assert harness.outcome() == ({"a": 1}, ["a:replicas_min"]), "replica bounds always apply"
 
