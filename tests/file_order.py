@@ -17,6 +17,7 @@ LONGEST_FIRST = (
     "process/test_fleet.py",
     "simulation/test_migration_figures.py",
     "process/test_agent_migrations.py",
+    "fuzz/test_core_extremes.py",
     "planners/test_conformance.py",
     "process/test_learning.py",
     "planners/test_ramps.py",
