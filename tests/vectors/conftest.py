@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.vectors.cases import cases_in
+from tests.vectors.cases import Case, cases_in
 
 OWN = Path(__file__).parent / "data"
 OUTCOMES = ("passed", "failed", "deviations", "not covered")
@@ -17,18 +17,31 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "case" in metafunc.fixturenames:
-        folder = metafunc.config.getoption("--vectors", OWN) or OWN
-        cases = cases_in(folder)
-        if not cases:
-            raise pytest.UsageError(f"--vectors {folder}: holds no vector file of a known name")
+        cases = _cases(metafunc.config)
         metafunc.parametrize("case", cases, ids=[case.id for case in cases])
+
+
+@pytest.fixture
+def all_cases(pytestconfig: pytest.Config) -> list[Case]:
+    """Cases of the folder of this run."""
+    return _cases(pytestconfig)
+
+
+def _cases(config: pytest.Config) -> list[Case]:
+    folder = config.getoption("--vectors", OWN) or OWN
+    cases = cases_in(folder)
+    if not cases:
+        raise pytest.UsageError(f"--vectors {folder}: holds no vector file of a known name")
+    return cases
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     counts: Counter[tuple[str, str]] = Counter()
     reasons: Counter[str] = Counter()
+    gained: list[str] = []
     for report in (one for many in terminalreporter.stats.values() for one in many):
         said = dict(getattr(report, "user_properties", ()))
+        gained += said.get("gained", ())
         if getattr(report, "when", "") != "call" or "group" not in said:
             continue
         counts[said["group"], "failed" if report.failed else said["outcome"]] += 1
@@ -39,6 +52,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         _table(terminalreporter, counts)
         for reason, number in reasons.items():
             terminalreporter.write_line(f"deviation, {number}x: {reason}")
+        for request in dict.fromkeys(gained):
+            terminalreporter.write_line(request)
 
 
 def _table(terminal: pytest.TerminalReporter, counts: Counter[tuple[str, str]]) -> None:

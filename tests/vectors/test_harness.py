@@ -3,11 +3,13 @@
 import json
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.vectors import answered
 from tests.vectors.cases import Case, cases_in
 from tests.vectors.deviations import RULES
 from tests.vectors.matching import difference
@@ -87,6 +89,37 @@ def test_rules_say_why_and_name_no_case() -> None:
     assert not [one for one in ids if f'"{one}"' in text]
 
 
+def run_of(folder: Path, cases: list[dict[str, Any]]) -> subprocess.CompletedProcess[str]:
+    """Run the cases as the vectors of a folder."""
+    (folder / "dynamo_vectors.json").write_text(json.dumps({"cases": cases}))
+    arguments = ["-p", "no:cacheprovider", str(VECTORS / "test_vectors.py"), "--vectors", str(folder)]
+    command = [sys.executable, "-m", "pytest", *arguments]
+    return subprocess.run(command, cwd=VECTORS.parents[1], capture_output=True, text=True, check=False)
+
+
+def test_a_group_that_lost_an_answer_fails(tmp_path: Path) -> None:
+    regress = {"group": "regression", "op": "v1.regress", "in": {"points": [[1, 1]]}, "out": {"slope": None}}
+    cases = [regress | {"id": f"one-{number}"} for number in range(5)]
+    assert run_of(tmp_path, cases).returncode == 0
+    done = run_of(tmp_path, [*cases[1:], regress | {"id": "gone", "op": "v9.regress"}])
+    assert done.returncode == 1
+    assert "regression: 4 of 5 cases are answered, and 5 were" in done.stdout
+
+
+def test_an_answer_that_is_new_asks_for_a_higher_number() -> None:
+    cases, known = Counter({"a": 3, "b": 3, "c": 9}), {"a": {3: 2, 9: 9}, "b": {3: 3}}
+    assert list(answered.lost(cases, Counter({"a": 2, "b": 3}), known)) == []
+    assert list(answered.gained(cases, Counter({"a": 3, "b": 3, "c": 9}), known)) == [
+        "a: 3 of 3 cases are answered: raise 2 in answered.json"
+    ]
+
+
+def test_every_group_of_the_own_vectors_has_an_expected_number() -> None:
+    cases = Counter(case.group for case in cases_in(VECTORS / "data"))
+    expected = answered.read()
+    assert [group for group, count in cases.items() if count not in expected.get(group, {})] == []
+
+
 def test_the_table_counts_what_passed_failed_and_is_not_covered(tmp_path: Path) -> None:
     regress = {"group": "regression", "op": "v1.regress", "in": {"points": [[1, 1]]}}
     cases = [
@@ -107,18 +140,7 @@ def test_the_table_counts_what_passed_failed_and_is_not_covered(tmp_path: Path) 
             "out": {"rps": 1.0, "eligible": False},
         },
     ]
-    (tmp_path / "dynamo_vectors.json").write_text(json.dumps({"cases": cases}))
-    command: list[str | Path] = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-p",
-        "no:cacheprovider",
-        VECTORS / "test_vectors.py",
-        "--vectors",
-        tmp_path,
-    ]
-    done = subprocess.run(command, cwd=VECTORS.parents[1], capture_output=True, text=True, check=False)
+    done = run_of(tmp_path, cases)
     assert done.returncode == 1, done.stdout
     lines = [line.split() for line in done.stdout.splitlines()]
     assert ["regression", "1", "1", "0", "1"] in lines

@@ -1,10 +1,12 @@
 """Every case of the vector files: the product answers as the original did, or as a rule says, or nobody answers."""
 
+from collections import Counter
 from collections.abc import Callable
 
 import pytest
 
 from tests.vectors import (
+    answered,
     dynamo_fleet,
     dynamo_forecasts,
     dynamo_load,
@@ -43,15 +45,23 @@ ANSWERS: dict[str, Answer] = {
 }
 
 
+SEEN: Counter[str] = Counter()
+"""Cases that ran, by group."""
+ANSWERED: Counter[str] = Counter()
+"""Cases among these with an answer."""
+
+
 def test_case(case: Case, record_property: Callable[[str, object], None]) -> None:
     record_property("group", case.group)
     record_property("outcome", "not covered")
+    SEEN[case.group] += 1
     if case.op not in ANSWERS:
         pytest.skip(f"not covered: nothing answers {case.op or case.group}")
     try:
         got = ANSWERS[case.op](case.given)
     except NotCovered as missing:
         pytest.skip(f"not covered: {missing}")
+    ANSWERED[case.group] += 1
     rule = rule_for(case)
     record_property("outcome", "deviations" if rule else "passed")
     if rule:
@@ -59,3 +69,12 @@ def test_case(case: Case, record_property: Callable[[str, object], None]) -> Non
     expected = rule.expects(case) if rule else case.expected
     wrong = difference(expected, got, case.tolerance, near_ms=case.near_ms)
     assert wrong is None, wrong
+
+
+def test_no_group_has_lost_an_answer(all_cases: list[Case], record_property: Callable[[str, object], None]) -> None:
+    """Runs after all cases."""
+    if SEEN.total() < len(all_cases):
+        pytest.skip("some cases did not run")
+    expected = answered.read()
+    record_property("gained", list(answered.gained(SEEN, ANSWERED, expected)))
+    assert list(answered.lost(SEEN, ANSWERED, expected)) == []
