@@ -62,6 +62,28 @@ def test_a_slow_worker_sends_to_the_fullest_until_it_meets_its_objective() -> No
     assert command.value == min(command.requests_max, 16)
 
 
+def test_each_slow_worker_has_a_destination_of_its_own_in_one_round() -> None:
+    """Llumnix plans one pair per cycle."""
+    world = MigrationWorld(replace(KNOBS, policies=("binpacking_mitigation",)), tpot=LAW)
+    for name, running in (("some", 100), ("most", 250)):
+        join(world, name, running, 1_000 * running)
+    slow = ("slow", "slower")
+    commands = world.handle(
+        *(world.worker(name) for name in slow),
+        *(world.report(name, 350_000, 350, kv_blocks_total=CACHE) for name in slow),
+    )
+    assert pairs(commands) == [("slow", "most"), ("slower", "some")]
+
+
+def test_a_worker_beyond_the_grid_of_the_profile_is_judged_by_the_extrapolated_time() -> None:
+    """To Llumnix its time is infinite, so a single long request makes a fast worker the first source."""
+    world = MigrationWorld(replace(KNOBS, policies=("binpacking_mitigation",)), tpot=LAW)
+    join(world, "some", 100, 100_000)
+    assert join(world, "long", 1, 100_000) == []  # 10 + 0.2 + 1 ms: the grid ends at 8,192 tokens of a request
+    assert pairs(join(world, "slow", 350, 350_000)) == [("slow", "some")]
+    assert pairs(join(world, "longer", 10, 4_000_000)) == [("longer", "long")]  # 10 + 1.1 + 40 ms
+
+
 @pytest.mark.parametrize("capacity", [None, CACHE])
 def test_a_request_that_would_make_every_destination_slow_finds_no_room(capacity: int | None) -> None:
     world = MigrationWorld(replace(KNOBS, policies=("binpacking_mitigation",)), tpot=LAW)
