@@ -17,8 +17,8 @@ T = TypeVar("T")
 class FairQueue(Generic[T]):
     """Queue of messages that serves its senders in turn and keeps the messages of each in order.
 
-    When a bound is exceeded, the longest queues of a sender lose their oldest messages, so a flood drops its own. They
-    lose a sixteenth of the bound at once, because the search for them takes O(senders).
+    When a bound is exceeded, the senders with the most messages, or bytes, lose their oldest messages, so a flood drops
+    its own. They lose a sixteenth of the bound at once, because the search takes O(senders), or O(messages) for bytes.
 
     Args:
         messages_max: Maximum number of messages.
@@ -84,22 +84,32 @@ class FairQueue(Generic[T]):
         return messages
 
     def _drop_excess(self, sender: str) -> None:
-        """Drop the newest message of ``sender`` if it alone is too large, else the oldest of the longest queues."""
+        """Drop the newest message of ``sender`` if it alone is too large, else the oldest of the largest queues.
+
+        The bound that is exceeded decides how queues are compared: one message of many bytes is no small queue.
+        """
         newest = self._queues[sender][-1]
         if self._size(newest) > self._bytes_max:
             self._count_drop(sender, self._queues[sender].pop())
             return
-        messages_max = self._messages_max - self._messages_max // _EXCESS_RATIO
-        bytes_max = self._bytes_max - self._bytes_max // _EXCESS_RATIO
-        longest = [(-len(queue), sender) for sender, queue in self._queues.items()]
-        heapify(longest)
-        while self.waiting > messages_max or self._bytes > bytes_max:
-            minus_length, sender = longest[0]
-            self._count_drop(sender, self._queues[sender].popleft())
-            if minus_length < -1:
-                heapreplace(longest, (minus_length + 1, sender))
+        by_bytes = self._bytes > self._bytes_max
+        total, bound = (self._bytes, self._bytes_max) if by_bytes else (self.waiting, self._messages_max)
+        excess = total - (bound - bound // _EXCESS_RATIO)
+        largest = [
+            (-(sum(map(self._size, queue)) if by_bytes else len(queue)), sender)
+            for sender, queue in self._queues.items()
+        ]
+        heapify(largest)
+        while excess > 0:
+            minus_weight, sender = largest[0]
+            message = self._queues[sender].popleft()
+            self._count_drop(sender, message)
+            weight = self._size(message) if by_bytes else 1
+            excess -= weight
+            if minus_weight + weight < 0:
+                heapreplace(largest, (minus_weight + weight, sender))
             else:
-                heappop(longest)
+                heappop(largest)
 
     def _count_drop(self, sender: str, message: T) -> None:
         self.dropped += 1

@@ -124,6 +124,15 @@ def test_the_size_of_all_messages_is_bounded() -> None:
     assert queue.dropped == 18
 
 
+def test_a_few_large_messages_replace_no_small_ones_of_others() -> None:
+    queue: FairQueue[bytes] = FairQueue(64, 65_536, len)
+    queue.put("zealous", bytes(65_000))
+    for _ in range(3):
+        queue.put("modest", bytes(400))
+    assert [sender for sender, _ in queue.pop_batch(100, 100_000)] == ["modest"] * 3
+    assert queue.dropped == 1
+
+
 def test_a_full_queue_drops_from_the_longest_until_a_sixteenth_is_free() -> None:
     queue: FairQueue[bytes] = FairQueue(32, 10_000, len)
     for number in range(32):
