@@ -37,7 +37,7 @@ _bounded = logs.bounded("border")
 GC_THRESHOLD = 50_000
 """Threshold of the youngest generation: allocations minus deallocations; 5 to 10 MB."""
 QUERIES_READ_PAUSE_S = 0.01
-"""Pause after each 32 KiB of queries: reading 650 takes 1.4 ms, so that a flood of them takes an eighth of the time."""
+"""Pause after each read of queries: a read of 650 takes 1.4 ms, so that a flood of them takes an eighth of the time."""
 MISSING_MAX = 64
 """Missing planner inputs listed by a probe."""
 TURN_AGE_MAX_S = 10.0

@@ -107,6 +107,26 @@ def test_malformed_lines_end_the_connection_as_in_the_library(line: bytes) -> No
         parse_fast([message(1, "", b"fine") + line])
 
 
+@pytest.mark.parametrize("read", [32_768, 32_767, 100])
+def test_input_that_can_wait_is_read_at_a_bounded_rate(read: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    reader, stream = Reader(), message(1, "", b"query") * 3_000
+    parser = FrameParser(cast("Client", reader), reader.takers, {}, read_pause_s=0.01)
+    chunks = [stream[at : at + read] for at in range(0, len(stream), read)]
+
+    async def run() -> None:
+        for chunk in chunks:
+            await parser.parse(chunk)
+
+    asyncio.run(run())
+    assert pauses == [0.01] * len(chunks), "bursts that leave a read short of full are no way around the pause"
+
+
 def test_a_new_connection_starts_with_an_empty_parser() -> None:
     reader = Reader()
     parser = FrameParser(cast("Client", reader), reader.takers, {})

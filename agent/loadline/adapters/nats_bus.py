@@ -50,7 +50,7 @@ class NatsBus:
         knobs: Servers and credentials. List all members of a cluster.
         name: Name in the server's list of connections.
         on_oversized: Called with the subject of every frame dropped for exceeding ``frame_bytes_max``.
-        read_pause_s: Pause after each full read of 32 KiB, for a connection whose input can wait.
+        read_pause_s: Pause after each read of at most 32 KiB, for a connection whose input can wait.
 
     Raises:
         ConfigError: A file for TLS or the login cannot be used, a user has no password file, or credentials need a

@@ -25,7 +25,7 @@ class NatsClient(Client):
 
     Args:
         tls_only: Refuse a server that offers no TLS.
-        read_pause_s: Pause after each full read.
+        read_pause_s: Pause after each read.
         on_dropped: Called with the number of requests that were dropped because their queue is full.
     """
 

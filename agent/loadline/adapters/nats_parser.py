@@ -28,7 +28,8 @@ class FrameParser(Parser):
         client: The library's client.
         handlers: Handlers of frames, by the number of the subscription. May grow.
         requests: Queues of requests, by the number of the subscription. May grow.
-        read_pause_s: Pause after each full read of 32 KiB; 0: let other tasks run once after every fourth.
+        read_pause_s: Pause after each read, which has at most 32 KiB; 0: let other tasks run once after every fourth
+            full one.
     """
 
     def __init__(
@@ -42,15 +43,17 @@ class FrameParser(Parser):
         self._handlers = handlers
         self._requests = requests
         self._read_pause_s = read_pause_s
-        self._full_reads_max = 1 if read_pause_s else _FULL_READS_MAX
         self._full_reads = 0
 
     async def parse(self, data: bytes = b"") -> None:
-        """Parse what was read; what is incomplete waits in the buffer for the next call."""
+        """Parse what was read, then pause; what is incomplete waits in the buffer for the next call."""
+        await self._parse(data)
         self._full_reads = self._full_reads + 1 if len(data) >= _FULL_READ_BYTES else 0
-        if self._full_reads >= self._full_reads_max:
+        if self._read_pause_s or self._full_reads >= _FULL_READS_MAX:
             self._full_reads = 0
             await asyncio.sleep(self._read_pause_s)
+
+    async def _parse(self, data: bytes) -> None:
         if self.state == AWAITING_MSG_PAYLOAD:
             # The library has read the line of this message: pass it the rest of this message only, or it would read on.
             missing = self.needed + len(_CRLF) - len(self.buf)
