@@ -94,7 +94,7 @@ class LineLimit:
     """Limit on lines per minute, for each event, kind and model, and for each event and kind.
 
     So a flood about one model hides no other, and one about many models cannot fill the disk. The table of both is
-    bounded too: when it is full, new ones share one allowance per event.
+    bounded too: while it is full, new ones share one allowance per event.
 
     Args:
         lines_max: Lines per minute of one event, kind and model.
@@ -115,6 +115,7 @@ class LineLimit:
         self._windows_max = windows_max
         self._clock = clock
         self._windows: dict[tuple[str, ...], _Window] = {}
+        self._swept_at = float("-inf")
 
     def admit(self, event: str, kind: str, model: str) -> int | None:
         """Count a line; return None if it exceeds a limit, else the number suppressed since the last one admitted."""
@@ -123,19 +124,28 @@ class LineLimit:
         if window.lines >= self._lines_max or of_kind.lines >= self._kind_lines_max:
             window.suppressed += 1
             return None
-        window.lines += 1
-        of_kind.lines += 1
+        for counted in {window, of_kind}:  # one and the same if the table is full
+            counted.lines += 1
         suppressed, window.suppressed = window.suppressed, 0
         return suppressed
 
     def _window(self, key: tuple[str, ...], now: float) -> "_Window":
         window = self._windows.get(key)
         if window is None:
+            if len(self._windows) >= self._windows_max and now - self._swept_at >= _WINDOW_S:
+                self._sweep(now)
             full = len(self._windows) >= self._windows_max  # events are few: their names are constants
             window = self._windows.setdefault(key[:1] if full else key, _Window())
         if now - window.began >= _WINDOW_S:
             window.began, window.lines = now, 0
         return window
+
+    def _sweep(self, now: float) -> None:
+        """Remove the windows that have ended, with nothing suppressed; O(windows), so once a minute at most."""
+        self._swept_at = now
+        self._windows = {
+            key: window for key, window in self._windows.items() if window.suppressed or now - window.began < _WINDOW_S
+        }
 
 
 _WINDOW_S = 60.0

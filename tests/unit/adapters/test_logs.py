@@ -95,6 +95,17 @@ def test_a_flood_about_many_models_is_bounded_too(stream: io.StringIO) -> None:
     assert len(log._limit._windows) <= 50 + 1
 
 
+def test_a_table_that_was_full_takes_new_kinds_again_after_a_minute() -> None:
+    now_s = 0.0
+    limit = LineLimit(lines_max=3, windows_max=4, clock=lambda: now_s)
+    admitted = [limit.admit("alarm", f"kind-{number}", "m") for number in range(4)]
+    assert admitted == [0] * 4
+    late = [limit.admit("alarm", "late", "m") for _ in range(2)]
+    assert late == [0, None], "two of the kinds before it have used the event's allowance too"
+    now_s = 60.0
+    assert [limit.admit("alarm", "late", "m") for _ in range(4)] == [0, 0, 0, None]
+
+
 def test_lines_of_libraries_are_bounded(stream: io.StringIO) -> None:
     for index in range(1_000):
         logging.getLogger("nats").warning("text %d", index)
