@@ -34,7 +34,7 @@ _PATTERNS: Final = {
 }
 # Our deepest key has 4 parts. The parser's memory grows with their square: 20,000 parts take 1.6 GB.
 _KEY_PARTS_MAX: Final = 32
-_KEY_PART: Final = r"""(?:[A-Za-z0-9_-]+|"[^"\n]*"|'[^'\n]*')"""
+_KEY_PART: Final = r"""(?:[A-Za-z0-9_-]+|"(?:[^"\\\n]|\\.)*"|'[^'\n]*')"""
 _LONG_KEY: Final = re.compile(rf"(?<![A-Za-z0-9_-])(?:{_KEY_PART}[ \t]*\.[ \t]*){{{_KEY_PARTS_MAX}}}")
 S = TypeVar("S", bound=Struct)
 _NO_VARIABLES: Final[Mapping[str, str]] = MappingProxyType({})

@@ -91,6 +91,7 @@ SHAPES = [
     ("", "models", "is missing", "a list of 1 to 1024, each a table"),
     ("[[models]]\n" * 10_000, "models", "has 10000 entries", "a list of 1 to 1024, each a table"),
     ("[nats]\n" + "a." * 20_000 + "a = 1", "loadline.toml, line 2", "has a key of more than 32 parts", "Shorten"),
+    ('"\\"".' * 32 + "a = 1", "loadline.toml, line 1", "has a key of more than 32 parts", "Shorten"),
     ("[" + '"a" . ' * 20_000 + "a]", "loadline.toml, line 1", "has a key of more than 32 parts", "Shorten"),
     ("nats = {" + "'a'." * 20_000 + "a = 1}", "loadline.toml, line 1", "has a key of more than 32 parts", "Shorten"),
     (model(), "models[0].pools", "is missing", "a list"),
