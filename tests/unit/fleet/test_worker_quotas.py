@@ -1,5 +1,7 @@
 """Quotas of pools: registrations of one pool never take the places of another pool or model."""
 
+from msgspec.structs import replace
+
 from loadline.core.fleet.fleet import Fleet, FleetKnobs, Model
 from loadline.core.fleet.pool import DRAINS_MAX, Pool, PoolKnobs
 from loadline.core.fleet.traffic import Traffic
@@ -63,6 +65,18 @@ def test_pools_whose_quotas_exceed_the_fleet_have_shares_of_it() -> None:
     fleet = fleet_of_two(replicas_max=1_000_000, workers_max=1_000)
     assert accepted(fleet, "attacked", 1_100) == 500
     assert accepted(fleet, "honest", 1_100) == 500
+
+
+def test_many_small_pools_leave_a_large_one_its_replicas() -> None:
+    fleet = fleet_of_two(replicas_max=1, workers_max=200)
+    for name in (f"small-{number}" for number in range(50)):
+        small = Pool(PoolKnobs("decode", "decode", replicas_max=1))
+        fleet.models[name] = Model(name, {"decode": small}, Traffic(60_000, 1, 5_000))
+    large = fleet.models["honest"].pools["decode"]
+    large.knobs = replace(large.knobs, replicas_max=100)
+    assert accepted(fleet, "honest", 100) == 100
+    assert [accepted(fleet, name, 1) for name in fleet.models if name != "honest"] == [1] * 51
+    assert sum(pool.workers_max for _, pool in fleet.pools()) <= 200
 
 
 def test_shares_are_equal_if_another_program_scales_the_pools() -> None:

@@ -84,15 +84,24 @@ class Fleet(Struct):
     def divide_workers(self) -> None:
         """Set the largest number of workers of each pool, so that no pool takes the places of another; O(pools).
 
-        If the quotas exceed ``workers_max`` together, each pool has its share in proportion to its quota. The shares
-        are equal if another program scales the pools, since ``replicas_max`` is then without meaning.
+        If the quotas exceed ``workers_max`` together, each pool has its ``replicas_max`` and its share of what is left,
+        in proportion to the rest of its quota; if even these exceed it, its share in proportion to ``replicas_max``.
+        The shares are equal if another program scales the pools, since ``replicas_max`` is then without meaning.
         """
-        quotas = [
-            (pool, self.knobs.workers_max if self.external_drains else pool.workers_quota) for _, pool in self.pools()
-        ]
-        total = max(sum(quota for _, quota in quotas), self.knobs.workers_max)
-        for pool, quota in quotas:
-            pool.workers_max = max(1, quota * self.knobs.workers_max // total)
+        places = self.knobs.workers_max
+        pools = [pool for _, pool in self.pools()]
+        if self.external_drains:
+            needs = quotas = [places] * len(pools)
+        else:
+            needs, quotas = [pool.knobs.replicas_max for pool in pools], [pool.workers_quota for pool in pools]
+        needed, wanted = sum(needs), sum(quotas)
+        for pool, need, quota in zip(pools, needs, quotas, strict=True):
+            if wanted <= places:
+                pool.workers_max = quota
+            elif needed <= places:
+                pool.workers_max = need + (quota - need) * (places - needed) // (wanted - needed)
+            else:
+                pool.workers_max = max(1, need * places // needed)
 
     def find_pool(self, model: str, pool: str) -> Pool | Rejection:
         """Return a pool by name."""
