@@ -121,8 +121,8 @@ class RuntimeKnobs(Knobs, frozen=True):
     inbox_frames_max: Annotated[
         Positive,
         Meta(
-            description="Maximum frames that wait for a turn; beyond it, the oldest frame of the same subject is "
-            "dropped."
+            description="Maximum frames that wait for a turn; beyond it, the senders with the most frames lose their "
+            "oldest."
         ),
     ] = 65_536
     turn_spacing_ms: Annotated[NotNegative, Meta(description="Minimum time between the starts of two turns.")] = 2

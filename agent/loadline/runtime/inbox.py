@@ -1,14 +1,10 @@
 """Inbox of the next turn: frames, bounded and shared fairly, and the agent's own events."""
 
-from collections.abc import Callable
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
 from typing import Final
 
-from loadline.core.vocabulary.events import (
-    AnyEvent,
-    RegistryRead,
-    WorkerDeregistered,
-    WorkerRegistered,
-)
+from loadline.core.vocabulary.events import AnyEvent
 from loadline.wire.fair_queue import FairQueue
 from loadline.wire.subjects import Subjects
 
@@ -19,15 +15,18 @@ BATCH_BYTES_MAX: Final = 1_048_576
 UNKNOWN_RATIO: Final = 8
 """Unknown senders share an eighth of the inbox and of each batch."""
 
+WorkerNames = tuple[str, str, str]
+"""Names of a worker's model, of its pool, and its own."""
+
 
 class Inbox:
     """Queue of frames and of events.
 
     Senders share the frames fairly, so that one that floods delays no other. A sender is a subject that is known: that
-    of a registered worker, or one of which the core has accepted a frame. All others share one queue for each kind, as
-    a client can invent any number of subjects. When too many frames wait, a new one replaces the oldest of the same
-    sender, as only the newest load sample counts. Events are results of effects and changes of the registry; they are
-    never dropped.
+    of a worker in the core's fleet, or one of which the core has accepted a frame. All others share one queue for each
+    kind, as a client can invent any number of subjects, and register any number of workers. When too many frames wait,
+    a new one replaces the oldest of the senders with the most, as only the newest load sample counts. Events are
+    results of effects and changes of the registry; they are never dropped.
 
     Args:
         frames_max: Maximum number of waiting frames.
@@ -45,7 +44,7 @@ class Inbox:
             unknown_max, FRAME_BYTES_MAX // UNKNOWN_RATIO, lambda frame: len(frame[1])
         )
         self._workers: set[str] = set()
-        self._accepted: dict[str, None] = {}
+        self._accepted: OrderedDict[str, None] = OrderedDict()
         self._accepted_max = frames_max
         self._events: list[AnyEvent] = []
 
@@ -69,26 +68,35 @@ class Inbox:
 
     def put(self, event: AnyEvent) -> None:
         """Queue an event."""
-        match event:
-            case WorkerRegistered(worker=worker):
-                self._workers.update(self._subjects_of(*worker.record.names))
-            case RegistryRead(workers=workers):
-                self._workers = {subject for worker in workers for subject in self._subjects_of(*worker.record.names)}
-            case WorkerDeregistered():
-                self._workers.difference_update(self._subjects_of(event.model, event.pool, event.worker))
         self._events.append(event)
         self._wake()
 
     def accept(self, subject: str) -> None:
         """Count the sender of a subject as known, because the core has accepted a frame of it."""
-        if len(self._accepted) >= self._accepted_max:
-            self._accepted.pop(next(iter(self._accepted)))
         self._accepted[subject] = None
+        if len(self._accepted) > self._accepted_max:
+            self._accepted.popitem(last=False)
+
+    def set_workers(self, workers: Iterable[WorkerNames]) -> None:
+        """Replace the known workers by those of the core's fleet."""
+        self._workers = {subject for names in workers for subject in self._subjects_of(*names)}
+
+    def add_worker(self, names: WorkerNames) -> None:
+        """Count a worker as known, because the core has taken it into its fleet."""
+        self._workers.update(self._subjects_of(*names))
+
+    def remove_worker(self, names: WorkerNames, *, draining: bool) -> None:
+        """Count a worker whose key is gone as unknown, unless it is ``draining``: it reports until it is empty."""
+        subjects = self._subjects_of(*names)
+        self._workers.difference_update(subjects)
+        for subject in subjects if draining else ():
+            self.accept(subject)  # bounded, as nothing tells that it has left
 
     def pop_batch(self, batch_max: int) -> tuple[list[AnyEvent], list[tuple[str, bytes]]]:
         """Remove and return all events and at most ``batch_max`` frames; frames of a subject keep their order."""
         events, self._events = self._events, []
-        frames = self._frames.pop_batch(batch_max, BATCH_BYTES_MAX)
+        reserved = min(self._unknown.waiting, batch_max // UNKNOWN_RATIO)
+        frames = self._frames.pop_batch(batch_max - reserved, BATCH_BYTES_MAX)
         if self._unknown.waiting and len(frames) < batch_max:
             room = min(batch_max - len(frames), max(1, batch_max // UNKNOWN_RATIO))
             frames += [frame for _, frame in self._unknown.pop_batch(room, BATCH_BYTES_MAX // UNKNOWN_RATIO)]

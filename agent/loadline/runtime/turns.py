@@ -8,11 +8,21 @@ from collections.abc import Callable, Coroutine
 
 from loadline.core.controller import Controller
 from loadline.core.vocabulary.effects import AnyEffect
-from loadline.core.vocabulary.events import AnyEvent, DecisionAnswered, LoadReported, TrafficReported
+from loadline.core.vocabulary.events import (
+    AnyEvent,
+    DecisionAnswered,
+    LoadReported,
+    RegistryRead,
+    SettingsChanged,
+    TrafficReported,
+    WorkerDeregistered,
+    WorkerRegistered,
+)
+from loadline.core.vocabulary.reasons import Rejection
 from loadline.ports import Bus, Fitter, Journal, Store
 from loadline.runtime import journal_records
 from loadline.runtime.effects import EffectRunner, Log
-from loadline.runtime.inbox import Inbox
+from loadline.runtime.inbox import Inbox, WorkerNames
 from loadline.wire.codec import Codec, Rejected, WireEvent
 from loadline.wire.keys import Keys
 from loadline.wire.subjects import Subjects
@@ -85,7 +95,8 @@ class Turns:
 
     def turn(self, now: int) -> None:
         """Run one turn at ``now`` (Unix ms)."""
-        events, frames = self.inbox.pop_batch(self._batch_max)
+        own, frames = self.inbox.pop_batch(self._batch_max)
+        events = own.copy()
         others: list[tuple[str, WireEvent]] = []
         decode = self._codec.decode
         for subject, payload in frames:
@@ -101,6 +112,8 @@ class Turns:
         self.frames += len(frames)
         self._record(events, now)
         effects = self.controller.handle(events, now)
+        for change in own:
+            self._update_workers(change)
         for subject, event in others:
             if self._is_accepted(event):
                 self.inbox.accept(subject)
@@ -109,6 +122,24 @@ class Turns:
                 self._journal.append(journal_records.encode(journal_records.EffectsRecord(effects)))
             for effect in effects:
                 self._spawn(effect, self._effects.perform(effect))
+
+    def _update_workers(self, event: AnyEvent) -> None:
+        """Tell the inbox which workers the core has in its fleet after an event: it may have refused one."""
+        match event:
+            case WorkerRegistered(worker=registered):
+                if self._has_worker(registered.record.names):
+                    self.inbox.add_worker(registered.record.names)
+            case WorkerDeregistered():
+                names = event.model, event.pool, event.worker
+                self.inbox.remove_worker(names, draining=self._has_worker(names))
+            case RegistryRead() | SettingsChanged():
+                pools = self.controller.state.fleet.pools()
+                self.inbox.set_workers((model.name, pool.name, name) for model, pool in pools for name in pool.workers)
+
+    def _has_worker(self, names: WorkerNames) -> bool:
+        model, pool, worker = names
+        found = self.controller.state.fleet.find_pool(model, pool)
+        return not isinstance(found, Rejection) and worker in found.workers
 
     def _is_accepted(self, event: WireEvent) -> bool:
         """Return True if an event comes from a frontend that counts, or a scaler of a configured model."""

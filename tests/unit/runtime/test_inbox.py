@@ -5,8 +5,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadline.core.vocabulary.events import AnyEvent, StoreConnectionChanged, WorkerDeregistered, WorkerRegistered
-from loadline.core.vocabulary.samples import RegisteredWorker, WorkerRecord
+from loadline.core.vocabulary.events import AnyEvent, StoreConnectionChanged
 from loadline.runtime.inbox import UNKNOWN_RATIO, Inbox
 from loadline.wire.fair_queue import ROUNDS_MAX, RUN_MAX, FairQueue
 from loadline.wire.subjects import Subjects
@@ -20,10 +19,6 @@ def inbox(frames_max: int = 4, *known: str) -> tuple[Inbox, list[None]]:
     for subject in known:
         box.accept(subject)
     return box, wakes
-
-
-def registered(worker: str) -> WorkerRegistered:
-    return WorkerRegistered(RegisteredWorker(WorkerRecord("m", "p", worker, "decode", 1), 1))
 
 
 def load(worker: str) -> str:
@@ -81,7 +76,7 @@ def test_a_flood_of_one_sender_delays_no_other() -> None:
 
 def test_a_flood_of_invented_senders_delays_no_known_worker() -> None:
     box, _ = inbox(8_000)
-    box.put(registered("honest"))
+    box.add_worker(("m", "p", "honest"))
     for number in range(20_000):
         box.offer(load(f"forged-{number}"), b"1")
     box.offer(load("honest"), b"1")
@@ -102,15 +97,32 @@ def test_a_flood_of_invented_workers_leaves_room_for_new_frontends() -> None:
     assert ("loadline.v1.traffic.m.new", b"1") in box.pop_batch(512)[1]
 
 
-def test_a_worker_that_left_is_unknown() -> None:
+def test_a_flood_of_known_workers_leaves_a_part_of_each_turn_to_unknown_senders() -> None:
+    workers = [f"w{number}" for number in range(64)]
+    box, _ = inbox(8_000, *map(load, workers))
+    for _ in range(100):
+        for worker in workers:
+            box.offer(load(worker), b"1")
+    for number in range(100):
+        box.offer("loadline.v1.traffic.m.new", b"%d" % number)
+    batch = box.pop_batch(512)[1]
+    assert Counter(subject.split(".")[2] for subject, _ in batch) == {"load": 448, "traffic": 64}
+
+
+def test_a_worker_that_left_is_unknown_unless_it_drains() -> None:
     box, _ = inbox(8)
-    box.put(registered("w"))
-    box.offer(load("w"), b"1")
+    for draining in (False, True):
+        box.add_worker(("m", "p", "w"))
+        box.remove_worker(("m", "p", "w"), draining=draining)
+        box.offer(load("w"), b"1")
+        assert box.waiting == draining
+        assert len(box.pop_batch(10)[1]) == 1
+
+
+def test_a_sender_that_is_accepted_again_replaces_no_other() -> None:
+    box, _ = inbox(2, "a", "b", "b")
+    box.offer("a", b"1")
     assert box.waiting == 1
-    box.put(WorkerDeregistered("m", "p", "w"))
-    box.offer(load("w"), b"2")
-    assert box.waiting == 1
-    assert len(box.pop_batch(10)[1]) == 2
 
 
 def test_the_size_of_all_messages_is_bounded() -> None:
