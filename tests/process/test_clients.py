@@ -85,7 +85,7 @@ def test_a_drained_worker_reports_and_deregisters(
             await worker.drained.wait()
             await agent.state_becomes(None)
             # The report is repeated, since messages may be lost.
-            await until(lambda: len(agent.drained) > 1, "said again")
+            await until(lambda: len(agent.drained) > 1, "the report is repeated")
             assert set(agent.drained) == {WorkerDrained("m", "p", "w", 1)}
 
     asyncio.run(scenario())
@@ -105,7 +105,7 @@ def test_a_worker_survives_a_restart_of_nats(
             await agent.state_becomes("ready")
             await agent.receives_load()
             nats.kill()
-            await until(lambda: not agent.bus.connected, "NATS is away")
+            await until(lambda: not agent.bus.connected, "NATS is unreachable")
             before = await agent.entry()
             assert not await worker.report_now()
             missed = worker._incarnation_state.sequence
@@ -122,7 +122,7 @@ def test_a_worker_survives_a_restart_of_nats(
                 except BusUnavailable:
                     return False
 
-            await until_async(drains, "commands are taken again")
+            await until_async(drains, "commands are accepted again")
 
     asyncio.run(scenario())
 
@@ -186,7 +186,7 @@ def test_a_frontend_survives_a_restart_of_nats(
             frontend.finished(10, 200.0, 20.0)
             await until(lambda: any(report.sample.arrivals for report in agent.traffic), "an arrival")
             nats.kill()
-            await until(lambda: not agent.bus.connected, "NATS is away")
+            await until(lambda: not agent.bus.connected, "NATS is unreachable")
             frontend.arrived(7)
             assert not await frontend.report_now()
             await nats.start_async()
@@ -230,7 +230,7 @@ def test_a_scaler_that_starts_late_and_loses_nats_misses_no_decision(
                     lambda: any(a.epoch == 1 and a.status == "refused" for a in agent.answers), "the old one is refused"
                 )
                 nats.kill()
-                await until(lambda: not agent.bus.connected, "NATS is away")
+                await until(lambda: not agent.bus.connected, "NATS is unreachable")
                 await scaler.complete(order, {"p": 1})
                 announcing.cancel()
                 assert "done" not in statuses(agent, 1)

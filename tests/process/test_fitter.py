@@ -44,7 +44,7 @@ SHORT: Final = 'say(READY)\nask()\nsay(b\'{"mean":[1],"upper":[1],"predictor":"k
 PARENT: Final = "import subprocess\nsay(READY)\nask()\nsubprocess.run(['sleep', '3600'])"
 
 
-def question(predictor: PredictorName = "kalman") -> ForecastQuery:
+def query(predictor: PredictorName = "kalman") -> ForecastQuery:
     return ForecastQuery(Series(VALUES, 60_000, 3_600_000), 3, ForecastKnobs(predictor))
 
 
@@ -75,10 +75,10 @@ def fallback_reason(answer: Forecast | None) -> str:
 def test_the_child_answers_as_this_process_does(predictor: PredictorName) -> None:
     async def scenario() -> Forecast | None:
         async with fitter() as child:
-            return await child.fit(question(predictor), PATIENCE_S)
+            return await child.fit(query(predictor), PATIENCE_S)
 
     answer = asyncio.run(scenario())
-    assert answer == forecast(question(predictor))
+    assert answer == forecast(query(predictor))
     assert answer is not None
     assert answer.fallback == ""
 
@@ -94,7 +94,7 @@ def test_a_history_without_values_has_no_forecast() -> None:
 def test_one_child_serves_many_requests_and_ends_when_closed() -> None:
     async def scenario() -> None:
         async with fitter() as child:
-            answers = await asyncio.gather(*(child.fit(question(), PATIENCE_S) for _ in range(50)))
+            answers = await asyncio.gather(*(child.fit(query(), PATIENCE_S) for _ in range(50)))
             assert {answer.predictor for answer in answers if answer} == {"kalman"}
             pid = child.pid
             assert pid
@@ -108,7 +108,7 @@ def test_a_child_that_hangs_is_killed_at_the_deadline(script: str) -> None:
     async def scenario() -> None:
         async with fitter(script) as child:
             began = asyncio.get_running_loop().time()
-            pending = asyncio.create_task(child.fit(question(), 0.5))
+            pending = asyncio.create_task(child.fit(query(), 0.5))
             await until(lambda: child.pid)
             pid = child.pid
             assert fallback_reason(await pending) == "late"
@@ -122,7 +122,7 @@ def test_a_child_that_hangs_is_killed_at_the_deadline(script: str) -> None:
 def test_a_child_that_crashes_or_answers_garbage_is_replaced(script: str) -> None:
     async def scenario() -> None:
         async with fitter(script) as child:
-            assert fallback_reason(await child.fit(question(), PATIENCE_S)) == "away"
+            assert fallback_reason(await child.fit(query(), PATIENCE_S)) == "away"
             assert child.pid == 0
 
     asyncio.run(scenario())
@@ -135,9 +135,9 @@ def test_the_next_request_after_a_hang_is_answered(tmp_path: Path) -> None:
 
     async def scenario() -> None:
         async with fitter(script) as child:
-            first, second = await asyncio.gather(child.fit(question(), 0.5), child.fit(question(), PATIENCE_S))
+            first, second = await asyncio.gather(child.fit(query(), 0.5), child.fit(query(), PATIENCE_S))
             assert fallback_reason(first) == "late"
-            assert second == forecast(question())
+            assert second == forecast(query())
 
     asyncio.run(scenario())
 
@@ -145,12 +145,12 @@ def test_the_next_request_after_a_hang_is_answered(tmp_path: Path) -> None:
 def test_a_child_killed_while_idle_is_replaced_without_a_failure() -> None:
     async def scenario() -> None:
         async with fitter() as child:
-            await child.fit(question(), PATIENCE_S)
+            await child.fit(query(), PATIENCE_S)
             pid = child.pid
             os.kill(pid, signal.SIGKILL)
             await until(lambda: child.pid == 0)
-            answer = await child.fit(question(), PATIENCE_S)
-            assert answer == forecast(question())
+            answer = await child.fit(query(), PATIENCE_S)
+            assert answer == forecast(query())
             assert child.pid not in (0, pid)
 
     asyncio.run(scenario())
@@ -159,7 +159,7 @@ def test_a_child_killed_while_idle_is_replaced_without_a_failure() -> None:
 def test_a_child_killed_during_a_fit_fails_that_fit_only() -> None:
     async def scenario() -> None:
         async with fitter(HANGS) as child:
-            pending = asyncio.create_task(child.fit(question(), PATIENCE_S))
+            pending = asyncio.create_task(child.fit(query(), PATIENCE_S))
             await until(lambda: child.pid)
             os.kill(child.pid, signal.SIGKILL)
             assert fallback_reason(await pending) == "away"
@@ -170,7 +170,7 @@ def test_a_child_killed_during_a_fit_fails_that_fit_only() -> None:
 def test_a_child_that_crashes_repeatedly_is_restarted_with_a_backoff() -> None:
     async def scenario() -> None:
         async with fitter("os._exit(1)") as child:
-            answers = [await child.fit(question(), PATIENCE_S) for _ in range(3)]
+            answers = [await child.fit(query(), PATIENCE_S) for _ in range(3)]
             assert [fallback_reason(answer) for answer in answers] == ["away"] * 3
             assert answers[2] is not None
             assert "restarts after a wait" in answers[2].detail
@@ -188,7 +188,7 @@ def test_a_child_that_cannot_start_is_reported_once(command: tuple[str, ...]) ->
     async def scenario() -> None:
         child = ChildFitter(command=command, on_unstarted=said.append)
         try:
-            answers = [await child.fit(question(), PATIENCE_S) for _ in range(3)]
+            answers = [await child.fit(query(), PATIENCE_S) for _ in range(3)]
             assert [fallback_reason(answer) for answer in answers] == ["away"] * 3
             assert answers[2] is not None
             assert "restarts after a wait" in answers[2].detail
@@ -197,7 +197,7 @@ def test_a_child_that_cannot_start_is_reported_once(command: tuple[str, ...]) ->
             await child.close()
 
     async def restarted(child: ChildFitter) -> bool:
-        answer = await child.fit(question(), PATIENCE_S)
+        answer = await child.fit(query(), PATIENCE_S)
         return answer is not None and "restarts after a wait" not in answer.detail
 
     asyncio.run(scenario())
@@ -214,7 +214,7 @@ def test_a_child_that_cannot_start_again_is_reported_again(tmp_path: Path) -> No
         child = ChildFitter(command=(sys.executable, "-c", script), on_unstarted=said.append)
 
         async def answered() -> bool:
-            return await child.fit(question(), PATIENCE_S) is None
+            return await child.fit(query(), PATIENCE_S) is None
 
         try:
             for reports in (1, 2):
@@ -233,11 +233,11 @@ def test_a_child_that_cannot_start_again_is_reported_again(tmp_path: Path) -> No
 def test_closing_answers_pending_requests() -> None:
     async def scenario() -> None:
         async with fitter(HANGS) as child:
-            waiting = [asyncio.create_task(child.fit(question(), PATIENCE_S)) for _ in range(3)]
+            waiting = [asyncio.create_task(child.fit(query(), PATIENCE_S)) for _ in range(3)]
             await until(lambda: child.pid)
             await child.close()
             assert [fallback_reason(answer) for answer in await asyncio.gather(*waiting)] == ["away"] * 3
-            assert fallback_reason(await child.fit(question(), PATIENCE_S)) == "away"
+            assert fallback_reason(await child.fit(query(), PATIENCE_S)) == "away"
 
     asyncio.run(scenario())
 
@@ -245,7 +245,7 @@ def test_closing_answers_pending_requests() -> None:
 def test_closing_does_not_wait_for_a_child_that_never_starts() -> None:
     async def scenario() -> None:
         async with fitter(MUTE) as child:
-            waiting = asyncio.create_task(child.fit(question(), PATIENCE_S))
+            waiting = asyncio.create_task(child.fit(query(), PATIENCE_S))
             await until(lambda: child.pid)
             await child.close()
             assert fallback_reason(await waiting) == "away"
@@ -259,7 +259,7 @@ def test_the_answer_to_a_cancelled_request_is_discarded(tmp_path: Path) -> None:
 
     async def scenario() -> None:
         async with fitter(slow) as child:
-            pending = asyncio.create_task(child.fit(question(), PATIENCE_S))
+            pending = asyncio.create_task(child.fit(query(), PATIENCE_S))
             await until(taken.exists)
             pending.cancel()
             with pytest.raises(asyncio.CancelledError):
@@ -274,7 +274,7 @@ def test_a_slow_answer_before_the_deadline_is_used() -> None:
 
     async def scenario() -> None:
         async with fitter(slow) as child:
-            assert await child.fit(question(), PATIENCE_S) is None
+            assert await child.fit(query(), PATIENCE_S) is None
 
     asyncio.run(scenario())
 
@@ -287,6 +287,6 @@ def test_output_of_libraries_does_not_corrupt_answers() -> None:
 
     async def scenario() -> None:
         async with fitter(noisy) as child:
-            assert await child.fit(question(), PATIENCE_S) == forecast(question())
+            assert await child.fit(query(), PATIENCE_S) == forecast(query())
 
     asyncio.run(scenario())

@@ -231,7 +231,7 @@ def test_no_request_is_lost_when_a_destination_hangs(fleet: DemoFleet) -> None:
     asyncio.run(scenario())
 
 
-def test_no_request_is_lost_when_the_bus_goes_away(
+def test_no_request_is_lost_in_an_outage_of_nats(
     tmp_path: Path, etcd_url: str, own_name: str, private_nats: Callable[[], NatsServer]
 ) -> None:
     nats = private_nats()
@@ -244,7 +244,7 @@ def test_no_request_is_lost_when_the_bus_goes_away(
             name = await accepted(leader, a, b)
             await until(lambda: "copying" in leader.phases(name), "copying")
             nats.kill()
-            await until(lambda: not leader.bus.connected, "the bus is away")
+            await until(lambda: not leader.bus.connected, "NATS is unreachable")
             await nats.start_async()
             # Reports of that time are lost, but the last one of a migration is repeated.
             await until(lambda: leader.bus.connected, "the bus is back")

@@ -71,7 +71,7 @@ def test_one_sample_is_published_for_a_worker(nats: NatsServer) -> None:
                 0,
                 "1 samples of w-7 sent, 0 could not be sent\n",
             )
-            await until(lambda: received, "the sample is heard")
+            await until(lambda: received, "the sample is received")
             (event,) = received
             assert isinstance(event, LoadReported)
             assert (event.model, event.pool, event.worker, event.incarnation) == ("llama", "decode", "w-7", 5)
@@ -80,7 +80,7 @@ def test_one_sample_is_published_for_a_worker(nats: NatsServer) -> None:
     asyncio.run(scenario())
 
 
-def test_a_shape_of_a_registered_worker_rises_and_the_worker_leaves(nats: NatsServer, etcd: EtcdServer) -> None:
+def test_a_ramp_is_published_for_a_registered_worker_which_then_deregisters(nats: NatsServer, etcd: EtcdServer) -> None:
     async def scenario() -> None:
         store = EtcdStore(EtcdKnobs(endpoints=(etcd.url,)))
         try:
@@ -101,7 +101,7 @@ def test_a_shape_of_a_registered_worker_rises_and_the_worker_leaves(nats: NatsSe
                 process = await started("shape", "ramp", "--nats", nats.url, "--etcd", etcd.url, *flags)
                 code, text = await finished(process)
                 assert code == 0, text
-                await until(lambda: len(received) >= 13, "all samples are heard")
+                await until(lambda: len(received) >= 13, "all samples are received")
                 samples = [event.samples[0] for event in received if isinstance(event, LoadReported)]
                 assert [one.sequence for one in samples] == list(range(1, len(samples) + 1))
                 values = [one.waiting_requests for one in samples if one.waiting_requests is not None]
@@ -167,7 +167,7 @@ def test_a_signal_ends_the_tool_with_a_summary(nats: NatsServer) -> None:
     async def scenario() -> None:
         async with listening(nats.url) as (_, received):
             process = await started("shape", "sine", "--nats", nats.url, "--for", "600", "--hz", "50")
-            await until(lambda: received, "it has begun")
+            await until(lambda: received, "the first sample is received")
             process.send_signal(signal.SIGINT)
             code, text = await finished(process)
             assert code == 0

@@ -229,7 +229,7 @@ def test_workers_are_kept_without_nats(tmp_path: Path, own_name: str, private_na
             scaler_host.order(1, 2)
             await scaler_host.has("p-1", "p-2")
             nats.kill()
-            await until(lambda: not scaler_host.bus.connected, "NATS is away")
+            await until(lambda: not scaler_host.bus.connected, "NATS is unreachable")
             os.kill(scaler_host.children()["p-1"], signal.SIGKILL)
             await scaler_host.has("p-2", "p-3")
             scaler_host.order(2, 3)

@@ -17,7 +17,7 @@ BEGIN: Final = f"{HEAD}out.write(with_length(READY))\nout.flush()\nsys.stdin.buf
 HANGS: Final = f"{BEGIN}time.sleep(3600)"
 CRASHES: Final = f"{BEGIN}sys.exit(3)"
 NONSENSE: Final = f"{BEGIN}out.write(with_length(b'[1]'))\nout.flush()\ntime.sleep(3600)"
-QUESTION: Final = ForecastQuery(Series((1.0, 2.0) * 4, 60_000, 480_000), 2, ForecastKnobs("constant"))
+QUERY: Final = ForecastQuery(Series((1.0, 2.0) * 4, 60_000, 480_000), 2, ForecastKnobs("constant"))
 
 
 def problem() -> AllocationProblem:
@@ -58,7 +58,7 @@ def test_a_solver_that_hangs_delays_no_forecast() -> None:
         fitter = ChildFitter(solver=(sys.executable, "-c", HANGS))
         solving = asyncio.create_task(fitter.solve(problem(), PATIENCE_S))
         try:
-            answer = await fitter.fit(QUESTION, PATIENCE_S)
+            answer = await fitter.fit(QUERY, PATIENCE_S)
             assert not solving.done()
             return answer
         finally:

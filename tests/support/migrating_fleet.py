@@ -196,9 +196,9 @@ class MigratingFleet:
             self.commanded[command.command_id] = CommandedMigration(
                 command, self.world.now + self.knobs.ttl_ms, command.requests_max
             )
-            heard_of = [one for one in self.commanded.values() if not one.silent]
+            answered = [one for one in self.commanded.values() if not one.silent]
             for name, side in ((source, "source"), (destination, "destination")):
-                used = sum(one.requests for one in heard_of if getattr(one.command, side).worker == name)
+                used = sum(one.requests for one in answered if getattr(one.command, side).worker == name)
                 assert used <= min(self.hosts[name].slots, self.knobs.migrations_per_worker_max), "slots"
         assert sum(one.requests for one in self.commanded.values() if not one.silent) <= self.knobs.migrations_max
         assert not (commands and (self.paused or not self.bus))

@@ -1,4 +1,4 @@
-"""Scenarios for figures of migration; each returns its measurements, in virtual time and for one seed."""
+"""Scenarios that measure the costs and benefits of migration, in virtual time and with one seed each."""
 
 import random
 from collections import Counter
@@ -41,10 +41,10 @@ class LoadResult(Struct, frozen=True):
     refused_share: float
     busy: float
     """Mean number of workers with requests."""
-    busy_still: float
+    busy_without: float
     """Mean number of workers with requests without migration."""
     itl_p95_ms: float
-    itl_p95_still_ms: float
+    itl_p95_without_ms: float
 
     @property
     def moved_share(self) -> float:
@@ -82,7 +82,7 @@ class ConsolidationResult(Struct, frozen=True):
     four_ms: float
     """Time until only four workers have requests."""
     two_ms: float
-    """Time until only two workers have requests; one worker holds 31."""
+    """Time until only two workers have requests; a worker has room for 31 of the 32."""
     commands: Counter[str]
     refused_share: float
 
@@ -111,7 +111,7 @@ class DrainResult(Struct, frozen=True):
     took_ms: float
     received: Counter[str]
     """Requests by destination."""
-    slots_most: int
+    slots_max: int
     """Maximum of the requests that migrated to one destination at a time."""
     commands: Counter[str]
     refused_share: float
@@ -126,18 +126,18 @@ def drain_one(*, migrate: bool = True, also: tuple[str, ...] = ()) -> DrainResul
     simulation.start_requests(200, "decode-00", osl_tokens=2_000)
     for name in ("decode-00", *also):
         simulation.drain(name)
-    most = 0
+    highest = 0
 
     def is_empty() -> bool:
-        nonlocal most
+        nonlocal highest
         in_flight = simulation.agent.controller.state.migration.in_flight.of_model("m")
         arriving = Counter(one.command.destination.worker for one in in_flight for _ in range(one.slots))
-        most = max(most, *arriving.values()) if arriving else most
+        highest = max(highest, *arriving.values()) if arriving else highest
         return not simulation.decode["decode-00"].held
 
     took_ms = simulation.advance_until(is_empty, 600_000.0)
     received = Counter(hop.destination for hop in simulation.hops if hop.source == "decode-00")
-    return DrainResult(took_ms, received, most, simulation.commands(), simulation.refused_share())
+    return DrainResult(took_ms, received, highest, simulation.commands(), simulation.refused_share())
 
 
 def _only(policy: PolicyName, **knobs: float) -> MigrationKnobs:
@@ -169,11 +169,11 @@ class UnitResult(Struct, frozen=True):
 
     first_ms: float
     """Time until the first command to one of the others; inf: none."""
-    left: dict[str, int]
+    remaining: dict[str, int]
     """Requests of each of the others after 30 s."""
-    inside: int
+    within_unit: int
     """Migrations to a worker of the unit."""
-    known: bool
+    still_registered: bool
     """True if the first worker is still registered."""
 
 
@@ -201,8 +201,8 @@ def fail_unit(*, lost: bool) -> UnitResult:
 class PairResult(Struct, frozen=True):
     """Time of the first command to a source, and of its first migrated request, in virtual ms."""
 
-    asked_ms: float
-    gone_ms: float
+    commanded_ms: float
+    migrated_ms: float
 
 
 def balance_pairs(silent: str = "") -> dict[str, PairResult]:
@@ -223,13 +223,15 @@ def balance_pairs(silent: str = "") -> dict[str, PairResult]:
         simulation.ignore_commands(silent)
     simulation.start_requests(60, *list(simulation.decode)[:50], osl_tokens=200)
     simulation.advance(2_500.0)
-    asked_ms = {one.migration.source.worker: one.at_ms for one in reversed(simulation.commanded)}
-    gone_ms = {hop.source: hop.at_ms for hop in reversed(simulation.hops)}
-    return {name: PairResult(at_ms, gone_ms[name]) for name, at_ms in sorted(asked_ms.items()) if name != silent}
+    commanded_ms = {one.migration.source.worker: one.at_ms for one in reversed(simulation.commanded)}
+    migrated_ms = {hop.source: hop.at_ms for hop in reversed(simulation.hops)}
+    return {
+        name: PairResult(at_ms, migrated_ms[name]) for name, at_ms in sorted(commanded_ms.items()) if name != silent
+    }
 
 
 def balance_static_load(seed: int) -> MigrationSimulation:
-    """Balance unequal loads without arrivals for 30 s, from a load of 0.3 and a difference of 0.1 on."""
+    """Balance unequal loads for 30 s without arrivals, with a load threshold of 0.3 and a gap threshold of 0.1."""
     draw = random.Random(seed)
     knobs = _only("decode_load", decode_load_threshold=0.3, load_balance_threshold=0.1)
     slots, copy_ms = draw.choice(((1, (400.0, 1_000.0)), (4, (400.0, 1_000.0)), (4, (50.0, 50.0))))

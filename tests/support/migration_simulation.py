@@ -186,7 +186,7 @@ class MigrationSimulation(TurnObserver):
             Settings("agent", "all", (model,), tpot_profiles={"m": _tpot(knobs)}),
             self.bus.connection(),
             self.store.connection(),
-            watcher=self,
+            observer=self,
         )
         self.timeline.run_until(WARM_MS)
 

@@ -47,7 +47,7 @@ class ReferenceEngine:
         self.prompts: list[ReferenceJob] = []
         self.batch: list[ReferenceJob] = []
         self.leaving: list[ReferenceJob] = []  # in the order in which they were taken
-        self.pieces: list[tuple[ReferenceJob, int]] = []
+        self.chunks: list[tuple[ReferenceJob, int]] = []
         self.decodes = False
         self.end_ms: float | None = None
         self.now_ms = 0.0
@@ -128,23 +128,23 @@ class ReferenceEngine:
         if not self.prompts and not self.batch:
             return
         room = self.knobs.max_batched_tokens - len(self.batch) if self.knobs.chunked_prefill else 10**9
-        self.pieces = []
+        self.chunks = []
         for job in self.prompts:
-            piece = min(job.to_compute, room)
-            room -= piece
-            if piece > 0:
-                self.pieces.append((job, piece))
+            chunk = min(job.to_compute, room)
+            room -= chunk
+            if chunk > 0:
+                self.chunks.append((job, chunk))
         self.end_ms = at_ms + self._duration_ms()
 
     def _duration_ms(self) -> float:
         kv_tokens = sum(job.kv_tokens for job in self.batch)
         itl_ms = self.timing.itl_ms(len(self.batch), kv_tokens) if self.decodes else 0.0
-        if not self.pieces:
+        if not self.chunks:
             return itl_ms
         took_ms = max(itl_ms, self.timing.prefill_ms(0))
-        for job, piece in self.pieces:
-            there = job.tokens - job.to_compute
-            took_ms += self.timing.prefill_ms(there + piece) - self.timing.prefill_ms(there)
+        for job, chunk in self.chunks:
+            cached = job.tokens - job.to_compute
+            took_ms += self.timing.prefill_ms(cached + chunk) - self.timing.prefill_ms(cached)
         return took_ms
 
     def _admit(self) -> None:
@@ -183,8 +183,8 @@ class ReferenceEngine:
                 job.token(at_ms)
                 if job.generated == job.request.osl_tokens and not job.aborted:
                     self._emit("finished", job.request, at_ms, job)
-        for job, piece in self.pieces:
-            job.computed += piece
+        for job, chunk in self.chunks:
+            job.computed += chunk
             if job.to_compute > 0:
                 continue
             job.has_cache = True
@@ -196,10 +196,10 @@ class ReferenceEngine:
                 self._emit("first_token", job.request, at_ms)
             if job.generated == job.request.osl_tokens and self.knobs.role != "prefill" and not job.aborted:
                 self._emit("finished", job.request, at_ms, job)
-        self.pieces = []
+        self.chunks = []
         for job in self.leaving:
             self._emit("detached", job.request, at_ms, job)
         self.leaving = []
         self.prompts = [job for job in self.prompts if not job.aborted]
-        stays = [] if self.knobs.role == "prefill" else self.batch
-        self.batch = [j for j in stays if j.generated < j.request.osl_tokens and not (j.aborted or j.detached)]
+        remaining = [] if self.knobs.role == "prefill" else self.batch
+        self.batch = [j for j in remaining if j.generated < j.request.osl_tokens and not (j.aborted or j.detached)]

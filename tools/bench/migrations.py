@@ -37,11 +37,11 @@ def loads(seconds: float) -> None:
                     f"{name}, {routing}, migrations of {copy_ms:g} ms: busy workers",
                     "workers",
                     [found.busy],
-                    [found.busy_still],
+                    [found.busy_without],
                     requests=found.requests,
                     moved_percent=round(100.0 * found.moved_share, 2),
                     refused_percent=round(100.0 * found.refused_share, 2),
-                    itl_p95_ms=[round(found.itl_p95_ms, 1), round(found.itl_p95_still_ms, 1)],
+                    itl_p95_ms=[round(found.itl_p95_ms, 1), round(found.itl_p95_without_ms, 1)],
                     commands=sorted_counts(found.commands),
                 )
 
@@ -82,13 +82,13 @@ def failures() -> None:
         [5.0],
     )
     unit, partitioned = scenarios.fail_unit(lost=True), scenarios.fail_unit(lost=False)
-    result("a rank is lost: until the others are emptied", "ms", [unit.first_ms], [5_000.0], left=unit.left)
+    result("a rank is lost: until the others are emptied", "ms", [unit.first_ms], [5_000.0], left=unit.remaining)
     progress(
-        f"a rank is partitioned from the store: {partitioned.left} requests stay,"
+        f"a rank is partitioned from the store: {partitioned.remaining} requests stay,"
         f" first command at {partitioned.first_ms} ms"
     )
     answer, silent = scenarios.balance_pairs(), scenarios.balance_pairs("decode-07")
-    later = [pair.gone_ms - answer[name].gone_ms for name, pair in silent.items()]
+    later = [pair.migrated_ms - answer[name].migrated_ms for name, pair in silent.items()]
     result("50 sources, one silent: delay of the others", "ms", [max(later)], [5_000.0], sources=len(later))
 
 

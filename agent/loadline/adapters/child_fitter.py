@@ -64,9 +64,9 @@ class ChildFitter:
 
     async def solve(self, problem: AllocationProblem, time_limit_s: float) -> Allocation | None:
         """Return the allocation, or None if there is none; see ``Fitter``."""
-        question = msgspec.json.encode({"problem": problem, "time_limit_s": time_limit_s})
+        frame = msgspec.json.encode({"problem": problem, "time_limit_s": time_limit_s})
         try:
-            return await self._solver.ask(question, _allocations.decode, time_limit_s + _GRACE_S)
+            return await self._solver.ask(frame, _allocations.decode, time_limit_s + _GRACE_S)
         except ChildUnanswered:
             return None
 

@@ -41,8 +41,8 @@ def answer_all(answer: Callable[[bytes], bytes], imports: list[str]) -> None:
             _write_frame(answers, answer(frame))
 
 
-def _read_frame(questions: BinaryIO) -> bytes:
-    return questions.read(int.from_bytes(questions.read(LENGTH_BYTES)))
+def _read_frame(requests: BinaryIO) -> bytes:
+    return requests.read(int.from_bytes(requests.read(LENGTH_BYTES)))
 
 
 def _write_frame(answers: BinaryIO, frame: bytes) -> None:

@@ -125,16 +125,16 @@ def _pools(status: AgentStatus) -> Iterator[Metric]:
     for model in status.models:
         paused.add_metric((model.model,), float(model.paused))
         for pool in model.pools:
-            which = (model.model, pool.pool, pool.role)
+            labels_of_pool = (model.model, pool.pool, pool.role)
             for state in _WORKER_STATES:
-                workers.add_metric((*which, state), getattr(pool, state))
-            kv_usage.add_metric(which, pool.kv_usage_ratio)
-            requests.add_metric((*which, "waiting"), pool.waiting_requests)
-            requests.add_metric((*which, "running"), pool.running_requests)
+                workers.add_metric((*labels_of_pool, state), getattr(pool, state))
+            kv_usage.add_metric(labels_of_pool, pool.kv_usage_ratio)
+            requests.add_metric((*labels_of_pool, "waiting"), pool.waiting_requests)
+            requests.add_metric((*labels_of_pool, "running"), pool.running_requests)
             if pool.cost_per_hour is not None:
-                cost.add_metric(which, pool.cost_per_hour)
+                cost.add_metric(labels_of_pool, pool.cost_per_hour)
             if pool.power_w is not None:
-                power.add_metric(which, pool.power_w)
+                power.add_metric(labels_of_pool, pool.power_w)
     yield from (workers, kv_usage, requests, cost, power, paused)
 
 

@@ -66,11 +66,11 @@ class ProcessChild:
         """Process id of the child; 0 while there is none."""
         return self._child.pid if self._child is not None and self._child.returncode is None else 0
 
-    async def ask(self, question: bytes, parse: Callable[[bytes], A], deadline_s: float) -> A:
+    async def ask(self, query: bytes, parse: Callable[[bytes], A], deadline_s: float) -> A:
         """Send a query and wait for its answer. Queries run one at a time; the deadline starts when this one does.
 
         Args:
-            question: A frame.
+            query: The query, encoded as a frame.
             parse: Decodes an answer; raises a ValueError or an error of msgspec if it is invalid.
             deadline_s: Time limit of the answer.
 
@@ -82,7 +82,7 @@ class ProcessChild:
         self._waiting += 1
         try:
             async with self._turn:
-                return await self._ask(question, parse, deadline_s)
+                return await self._ask(query, parse, deadline_s)
         finally:
             self._waiting -= 1
 
@@ -93,11 +93,11 @@ class ProcessChild:
         async with self._turn:
             await self._discard()
 
-    async def _ask(self, question: bytes, parse: Callable[[bytes], A], deadline_s: float) -> A:
+    async def _ask(self, query: bytes, parse: Callable[[bytes], A], deadline_s: float) -> A:
         try:
             child = await self._ready()
             async with asyncio.timeout(deadline_s):
-                answer = parse(await _asked(child, question))
+                answer = parse(await _exchange(child, query))
         except TimeoutError:
             raise await self._failed("late", "no answer in time") from None
         except _FAILURES as error:
@@ -178,9 +178,9 @@ def module_command(name: str, imports: Sequence[str] = ()) -> tuple[str, ...]:
     return (sys.executable, "-m", name, *imports)
 
 
-async def _asked(child: Process, question: bytes) -> bytes:
+async def _exchange(child: Process, query: bytes) -> bytes:
     stdin = cast("StreamWriter", child.stdin)
-    stdin.write(with_length(question))
+    stdin.write(with_length(query))
     await stdin.drain()
     return await _frame(child)
 

@@ -19,7 +19,7 @@ _REMEDY: Final = "Try again, with fewer --jobs if memory may have run out."
 
 
 class _RunningSimulation(Struct, frozen=True):
-    place: int
+    index: int
     process: BaseProcess
 
 
@@ -35,31 +35,31 @@ def simulate_all(
     context = get_context("spawn")
     waiting = deque(enumerate(scenarios))
     running: dict[connection.Connection, _RunningSimulation] = {}
-    shares = [0.0] * len(scenarios)
+    progress = [0.0] * len(scenarios)
     outcomes: dict[int, SimulationResult] = {}
     try:
         while waiting or running:
             while waiting and len(running) < jobs:
-                place, scenario = waiting.popleft()
+                index, scenario = waiting.popleft()
                 receiver, sender = context.Pipe(duplex=False)
                 process = context.Process(target=_child, args=(scenario, sender), daemon=True)
-                running[receiver] = _RunningSimulation(place, process)
+                running[receiver] = _RunningSimulation(index, process)
                 _start(process, sender, scenario.name)
             readable = connection.wait(list(running))
             for receiver, run in [(one, run) for one, run in running.items() if one in readable]:
-                message = _receive(receiver, run.process, scenarios[run.place].name)
+                message = _receive(receiver, run.process, scenarios[run.index].name)
                 if isinstance(message, SimulationResult):
-                    outcomes[run.place] = message
+                    outcomes[run.index] = message
                     _end(receiver, running.pop(receiver))
                 else:
-                    shares[run.place] = message
-                    on_progress(sum(shares) / len(shares))
+                    progress[run.index] = message
+                    on_progress(sum(progress) / len(progress))
     finally:
         for receiver, run in running.items():
             if run.process.pid is not None:
                 run.process.terminate()
             _end(receiver, run)
-    return [outcomes[place] for place in range(len(scenarios))]
+    return [outcomes[index] for index in range(len(scenarios))]
 
 
 def _start(process: BaseProcess, sender: connection.Connection, name: str) -> None:

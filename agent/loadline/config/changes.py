@@ -13,7 +13,7 @@ from loadline.config.secrets import redacted
 
 FIXED: Final = ("agent", "nats", "etcd", "http", "journal", "runtime", "leadership")
 """Sections that take effect only when the agent starts."""
-_MERGED: Final = ("service_classes", "written")
+_MERGED: Final = ("service_classes", "origins")
 """Layers, whose values are merged into the models."""
 
 

@@ -62,13 +62,13 @@ def parse(text: str, name: str, environ: Mapping[str, str] = _NO_VARIABLES) -> C
     for variable in sorted(environ):
         if variable.startswith(ENVIRONMENT_PREFIX):
             _override(table, variable, environ[variable])
-    merging, written = merge_layers(table)
+    merging, origins = merge_layers(table)
     try:
         _check(merging, file_schema(), "")
     except ConfigError as error:
-        raise ConfigError(origin_place(error.place, written), error.problem, error.remedy) from error
+        raise ConfigError(origin_place(error.place, origins), error.problem, error.remedy) from error
     config = msgspec.convert(config_table(merging), Config)
-    return LayeredConfig(**msgspec.structs.asdict(config), written=written) if written else config
+    return LayeredConfig(**msgspec.structs.asdict(config), origins=origins) if origins else config
 
 
 def load_as(kind: type[S], path: Path) -> S:

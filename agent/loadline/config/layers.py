@@ -14,7 +14,7 @@ from loadline.config.knobs import Config
 from loadline.errors import ConfigError
 
 SECTIONS: Final = ("defaults", "namespaces", "service_classes")
-_STEP: Final = re.compile(r"[.\[]")
+_SEPARATOR: Final = re.compile(r"[.\[]")
 
 Table = dict[str, Any]
 
@@ -30,20 +30,20 @@ class Origin(Struct, frozen=True):
 class LayeredConfig(Config, frozen=True):
     """Configuration whose models have values from its layers."""
 
-    written: dict[str, Origin] = field(default_factory=dict)
+    origins: dict[str, Origin] = field(default_factory=dict)
     """Origins by the place of the merged value."""
 
 
 def origins_of(config: Config) -> Mapping[str, Origin]:
     """Return the origins of merged values by their places."""
-    return config.written if isinstance(config, LayeredConfig) else {}
+    return config.origins if isinstance(config, LayeredConfig) else {}
 
 
-def origin_place(place: str, written: Mapping[str, Origin]) -> str:
+def origin_place(place: str, origins: Mapping[str, Origin]) -> str:
     """Prefix a place in a model with the place in the layer that its value comes from."""
-    for key in (place, *(place[: match.start()] for match in reversed(list(_STEP.finditer(place))))):
-        if key in written:
-            return f"{written[key].place}{place[len(key) :]} (of {place})"
+    for key in (place, *(place[: match.start()] for match in reversed(list(_SEPARATOR.finditer(place))))):
+        if key in origins:
+            return f"{origins[key].place}{place[len(key) :]} (of {place})"
     return place
 
 
@@ -57,20 +57,20 @@ def merge_layers(table: Table) -> tuple[Table, dict[str, Origin]]:
     Raises:
         ConfigError: The defaults of a namespace set the namespace of its models.
     """
-    written: dict[str, Origin] = {}
+    origins: dict[str, Origin] = {}
     _refuse_namespaces_in_namespaces(table)
     models = table.get("models")
     for index, model in enumerate(models if isinstance(models, list) else ()):
         if isinstance(model, dict):
-            here, layers = f"models[{index}]", list(_of_model(table, model))
+            target_place, layers = f"models[{index}]", list(_of_model(table, model))
             for place, section, layer in layers:
-                filler = _Filler(place, written)
+                filler = _Filler(place, origins)
                 if section:
-                    filler.fill_section(model, here, section, layer)
+                    filler.fill_section(model, target_place, section, layer)
                 else:
-                    filler.fill_model(model, here, layer)
+                    filler.fill_model(model, target_place, layer)
     first = {key: table[key] for key in SECTIONS if key in table}
-    return first | table, written
+    return first | table, origins
 
 
 def _refuse_namespaces_in_namespaces(table: Table) -> None:
@@ -93,40 +93,40 @@ def _of_model(table: Table, model: Table) -> Iterator[tuple[str, str, Table]]:
     own = _table(_table(service, "models"), model.get("name"))
     yield f"{place}.models.{model.get('name')}", "objectives", own
     yield place, "", {key: service[key] for key in ("priority", "objectives") if key in service}
-    yield from ((there, "", layer) for there, layer in below)
+    yield from ((layer_place, "", layer) for layer_place, layer in below)
 
 
 class _Filler:
     """Merges one layer into tables."""
 
-    def __init__(self, layer: str, written: dict[str, Origin]) -> None:
+    def __init__(self, layer: str, origins: dict[str, Origin]) -> None:
         self._layer = layer
-        self._written = written
+        self._origins = origins
 
-    def fill_model(self, model: Table, here: str, table: Table) -> None:
+    def fill_model(self, model: Table, target_place: str, table: Table) -> None:
         """Merge the layer into a model and its pools."""
-        self._fill(model, here, {key: value for key, value in table.items() if key != "pool"}, self._layer)
+        self._fill(model, target_place, {key: value for key, value in table.items() if key != "pool"}, self._layer)
         pools = model.get("pools")
         for index, pool in enumerate(pools if isinstance(pools, list) else ()):
             if isinstance(pool, dict):
-                self._fill(pool, f"{here}.pools[{index}]", _table(table, "pool"), f"{self._layer}.pool")
+                self._fill(pool, f"{target_place}.pools[{index}]", _table(table, "pool"), f"{self._layer}.pool")
 
-    def fill_section(self, model: Table, here: str, section: str, table: Table) -> None:
+    def fill_section(self, model: Table, target_place: str, section: str, table: Table) -> None:
         """Merge the layer into one section of a model."""
         own = model.setdefault(section, {})
         if isinstance(own, dict):
-            self._fill(own, f"{here}.{section}", table, self._layer)
+            self._fill(own, f"{target_place}.{section}", table, self._layer)
 
-    def _fill(self, own: Table, here: str, table: Table, there: str) -> None:
+    def _fill(self, own: Table, target_place: str, table: Table, layer_place: str) -> None:
         """Set the keys that the table does not set itself, and record their origins."""
         for key, value in table.items():
             if isinstance(value, dict):
                 inner = own.setdefault(key, {})
                 if isinstance(inner, dict):
-                    self._fill(inner, f"{here}.{key}", value, f"{there}.{key}")
+                    self._fill(inner, f"{target_place}.{key}", value, f"{layer_place}.{key}")
             elif key not in own:
                 own[key] = value
-                self._written[f"{here}.{key}"] = Origin(self._layer, f"{there}.{key}", value)
+                self._origins[f"{target_place}.{key}"] = Origin(self._layer, f"{layer_place}.{key}", value)
 
 
 def _named(table: Table, section: str, name: object) -> tuple[str, Table]:

@@ -37,13 +37,13 @@ def validate(config: Config) -> list[str]:
     Raises:
         ConfigError: Two values contradict each other, or a value refers to an undefined name.
     """
-    written = origins_of(config)
+    origins = origins_of(config)
     try:
         warnings = _validate_sections(config)
     except ConfigError as error:
-        raise ConfigError(origin_place(error.place, written), error.problem, error.remedy) from error
+        raise ConfigError(origin_place(error.place, origins), error.problem, error.remedy) from error
     parts = (warning.partition(": ") for warning in warnings)
-    return [f"{origin_place(place, written)}{colon}{text}" for place, colon, text in parts]
+    return [f"{origin_place(place, origins)}{colon}{text}" for place, colon, text in parts]
 
 
 def _validate_sections(config: Config) -> list[str]:

@@ -26,7 +26,7 @@ DOCUMENT: Final = (Path(__file__).parents[3] / "docs" / "explanation" / "forecas
 RISING: Final = tuple(float(value) for value in range(10, 30))
 
 
-def question(**knobs: object) -> ForecastQuery:
+def query(**knobs: object) -> ForecastQuery:
     return ForecastQuery(Series(RISING, 1_000, 20_000), 3, msgspec.convert(knobs, ForecastKnobs))
 
 
@@ -47,8 +47,8 @@ def test_an_implausible_prediction_is_replaced_by_the_last_value(
     monkeypatch: pytest.MonkeyPatch, mean: float, upper: float, fallback: Fallback
 ) -> None:
     monkeypatch.setitem(predict.PREDICTORS, "kalman", answering(mean, upper))
-    answer = forecast(question(predictor="kalman"))
-    assert answer == last_value(question(), fallback)
+    answer = forecast(query(predictor="kalman"))
+    assert answer == last_value(query(), fallback)
     assert answer is not None
     assert answer.mean == (29.0,) * 3
 
@@ -62,18 +62,18 @@ def test_a_prediction_of_logarithms_is_checked_in_the_unit_of_the_load(
 ) -> None:
     """The limit is ten times the highest value, 290, whose logarithm is 5.67; ten times the logarithm of 29 is e^34."""
     monkeypatch.setitem(predict.PREDICTORS, "kalman", answering(mean, upper))
-    answer = forecast(question(predictor="kalman", log1p=True))
+    answer = forecast(query(predictor="kalman", log1p=True))
     assert answer is not None
     assert answer.fallback == fallback
     if fallback:
-        assert answer == last_value(question(), fallback)
+        assert answer == last_value(query(), fallback)
     else:
         assert answer.mean == pytest.approx((np.expm1(5.0),) * 3)
 
 
 def test_negative_and_crossed_predictions_are_clipped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(predict.PREDICTORS, "kalman", answering(-3.0, -4.0))
-    answer = forecast(question(predictor="kalman"))
+    answer = forecast(query(predictor="kalman"))
     assert answer is not None
     assert (answer.mean, answer.upper, answer.predictor) == ((0.0,) * 3, (0.0,) * 3, "kalman")
 
@@ -83,13 +83,13 @@ def test_a_failure_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
         raise ZeroDivisionError("of the fit")
 
     monkeypatch.setitem(predict.PREDICTORS, "arima", fails)
-    answer = forecast(question(predictor="arima"))
+    answer = forecast(query(predictor="arima"))
     assert answer is not None
     assert (answer.predictor, answer.fallback, answer.detail) == ("constant", "failed", "ZeroDivisionError: of the fit")
 
 
 def test_the_upper_constant_forecast_follows_past_rises() -> None:
-    answer = forecast(question(predictor="constant"))
+    answer = forecast(query(predictor="constant"))
     assert answer is not None
     assert answer.mean == (29.0,) * 3
     assert answer.upper == (30.0, 31.0, 32.0)
@@ -111,7 +111,7 @@ def test_a_series_without_recent_values_has_no_forecast(unknown: int, *, is_none
 
 
 def test_auto_chooses_the_predictor_with_the_lowest_loss(monkeypatch: pytest.MonkeyPatch) -> None:
-    climb = question(predictor="auto", auto={"candidates": ["constant", "kalman"]})
+    climb = query(predictor="auto", auto={"candidates": ["constant", "kalman"]})
     answer = forecast(climb)
     assert answer is not None
     assert answer.predictor == "kalman"
@@ -124,7 +124,7 @@ def test_auto_chooses_the_predictor_with_the_lowest_loss(monkeypatch: pytest.Mon
 def test_auto_prefers_the_first_of_equal_predictors(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(predict.PREDICTORS, "kalman", predict.PREDICTORS["constant"])
     for candidates in (["constant", "kalman"], ["kalman", "constant"]):
-        answer = forecast(question(predictor="auto", auto={"candidates": candidates}))
+        answer = forecast(query(predictor="auto", auto={"candidates": candidates}))
         assert answer is not None
         assert answer.predictor == candidates[0]
 
@@ -153,7 +153,7 @@ def test_an_order_is_kept_until_it_is_due(monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch, predictor: str) -> None:
     monkeypatch.setattr(packages, "find_spec", lambda _name: None)
     assert not available(msgspec.convert(predictor, PredictorName))
-    for knobs in (question(predictor=predictor), question(predictor="auto", auto={"candidates": [predictor]})):
+    for knobs in (query(predictor=predictor), query(predictor="auto", auto={"candidates": [predictor]})):
         with pytest.raises(ConfigError, match=rf"pip install 'loadline\[{predictor}\]'"):
             require(knobs.knobs)
 

@@ -52,8 +52,8 @@ def test_forecasts_start_in_the_later_part_and_have_a_future() -> None:
 def test_no_forecast_uses_future_values() -> None:
     seen: list[ForecastQuery] = []
 
-    def forecaster(question: ForecastQuery) -> Forecast | None:
-        seen.append(question)
+    def forecaster(query: ForecastQuery) -> Forecast | None:
+        seen.append(query)
         return None
 
     values = tuple(map(float, range(30)))
@@ -67,8 +67,8 @@ def test_no_forecast_uses_future_values() -> None:
 def test_a_perfect_forecast_has_no_error() -> None:
     values = tuple(map(float, range(30)))
 
-    def forecaster(question: ForecastQuery) -> Forecast | None:
-        size = len(question.series.values)
+    def forecaster(query: ForecastQuery) -> Forecast | None:
+        size = len(query.series.values)
         return Forecast(values[size : size + 5], values[size : size + 5], "kalman")
 
     score, track = backtest(

@@ -25,7 +25,7 @@ from loadline.wire.subjects import Subjects
 from tests.support.fleet_harness import START, settings_of
 from tests.support.memory import MemoryBus, MemoryStore
 
-QUESTION = ForecastQuery(Series((1.0, 2.0, 3.0), 60_000), 2)
+QUERY = ForecastQuery(Series((1.0, 2.0, 3.0), 60_000), 2)
 
 
 class RequestingPlanner(Planner):
@@ -43,7 +43,7 @@ class RequestingPlanner(Planner):
 
     def forecast_request(self) -> ForecastRequest | None:
         self.request += 1
-        return ForecastRequest(self.request, [QUESTION])
+        return ForecastRequest(self.request, [QUERY])
 
     def ingest_forecast(self, answer: ForecastFitted | ForecastFailed) -> None:
         self.answers.append(answer)
@@ -66,7 +66,7 @@ def fits(effects: list[AnyEffect]) -> list[FitForecast]:
 
 
 def test_a_follower_requests_forecasts_too(controller: Controller) -> None:
-    assert fits(controller.handle([], START)) == [FitForecast("m", 1, [QUESTION])]
+    assert fits(controller.handle([], START)) == [FitForecast("m", 1, [QUERY])]
     assert fits(controller.handle([], START + 1)) == [], "the model is not due"
 
 
@@ -82,7 +82,7 @@ def test_only_the_answer_to_the_pending_request_has_its_model_planned(controller
 
 def test_a_performed_request_is_answered_by_a_forecast() -> None:
     put: list[AnyEvent] = []
-    asyncio.run(performer(put, InlineFitter()).perform(FitForecast("m", 7, [QUESTION, QUESTION])))
+    asyncio.run(effect_runner(put, InlineFitter()).perform(FitForecast("m", 7, [QUERY, QUERY])))
     (event,) = put
     assert isinstance(event, ForecastFitted)
     assert (event.model, event.request, len(event.forecasts)) == ("m", 7, 2)
@@ -92,8 +92,8 @@ def test_a_performed_request_is_answered_by_a_forecast() -> None:
 class BrokenPredictor(InlineFitter):
     """Predictor that raises an undocumented exception."""
 
-    async def fit(self, question: ForecastQuery, deadline_s: float) -> Forecast | None:
-        raise RuntimeError(f"{question.horizon} {deadline_s}")
+    async def fit(self, query: ForecastQuery, deadline_s: float) -> Forecast | None:
+        raise RuntimeError(f"{query.horizon} {deadline_s}")
 
 
 class SilentLog(NullLog):
@@ -105,14 +105,14 @@ class SilentLog(NullLog):
 
 def test_a_failed_fit_is_answered_by_a_failure() -> None:
     put: list[AnyEvent] = []
-    asyncio.run(performer(put, BrokenPredictor()).perform(FitForecast("m", 7, [QUESTION])))
+    asyncio.run(effect_runner(put, BrokenPredictor()).perform(FitForecast("m", 7, [QUERY])))
     (event,) = put
     assert isinstance(event, ForecastFailed)
     assert (event.model, event.request) == ("m", 7)
     assert "RuntimeError" in event.detail
 
 
-def performer(put: list[AnyEvent], fitter: InlineFitter) -> EffectRunner:
+def effect_runner(put: list[AnyEvent], fitter: InlineFitter) -> EffectRunner:
     return EffectRunner(
         agent="a",
         bus=MemoryBus(),

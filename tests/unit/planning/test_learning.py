@@ -32,20 +32,20 @@ KNOWN = LearnedState(start_ups_ms={"decode": [40_000, 50_000]})
 class LearningPlanner(StaticPlanner):
     """Planner that imports any valid parameters."""
 
-    facts: bytes | None = None
+    learned: bytes | None = None
 
     def export_learned(self) -> bytes | None:
-        return self.facts
+        return self.learned
 
     def import_learned(self, data: bytes) -> None:
         if data == b"poison":
             raise ZeroDivisionError
         if data != b"nonsense":
-            self.facts = data
+            self.learned = data
 
 
-def learning_planner(facts: bytes | None = None) -> LearningPlanner:
-    return LearningPlanner(StaticKnobs(), facts=facts)
+def learning_planner(learned: bytes | None = None) -> LearningPlanner:
+    return LearningPlanner(StaticKnobs(), learned=learned)
 
 
 def start_ups(world: ControllerWorld) -> dict[str, list[int]]:
@@ -134,18 +134,18 @@ def test_deleted_parameters_are_written_again() -> None:
 def test_a_planner_imports_once_and_from_its_own_kind_only() -> None:
     world = ControllerWorld()
     state = world.controller.state
-    state.stored = {"m": LearnedState(planner="static", data=b"facts")}
+    state.stored = {"m": LearnedState(planner="static", data=b"learned")}
     planner = learning_planner()
     ingest(state, {"m": planner}, ["m"])
-    assert planner.facts == b"facts"
-    wiser = learning_planner(b"better")
-    ingest(state, {"m": wiser}, ["m"])
-    assert wiser.facts == b"better"
+    assert planner.learned == b"learned"
+    trained = learning_planner(b"better")
+    ingest(state, {"m": trained}, ["m"])
+    assert trained.learned == b"better"
     assert "learned_ignored" not in state.counters
-    state.stored = {"m": LearnedState(planner="queueing", data=b"facts")}
+    state.stored = {"m": LearnedState(planner="queueing", data=b"learned")}
     other = learning_planner()
     ingest(state, {"m": other}, ["m"])
-    assert (other.facts, state.counters["learned_ignored"]) == (None, 1)
+    assert (other.learned, state.counters["learned_ignored"]) == (None, 1)
 
 
 @pytest.mark.parametrize("data", [b"nonsense", b"poison"])
@@ -159,7 +159,7 @@ def test_unusable_parameters_are_counted_and_ignored(data: bytes) -> None:
 
 def test_parameters_not_learned_again_stay_stored() -> None:
     world = booted()
-    world.controller.state.stored = {"m": LearnedState(planner="queueing", data=b"of another")}
+    world.controller.state.stored = {"m": LearnedState(planner="queueing", data=b"of another planner")}
     assert saved(world) == []
     [effect] = saved(world, learning_planner(b"mine"))
     assert (effect.learned.planner, effect.learned.data) == ("static", b"mine")
@@ -175,9 +175,9 @@ def test_oversized_parameters_are_not_written() -> None:
 def test_a_snapshot_contains_learned_parameters() -> None:
     world = booted()
     world.handle(LearnedRead({"m": KNOWN}))
-    again = Controller(world.settings)
-    again.restore(world.controller.snapshot())
-    assert again.state.stored == {"m": KNOWN}
+    restored = Controller(world.settings)
+    restored.restore(world.controller.snapshot())
+    assert restored.state.stored == {"m": KNOWN}
 
 
 def report_learned(act: Callable[[RegistryTranslator], None]) -> tuple[list[object], list[Rejected]]:
@@ -234,10 +234,10 @@ def test_nothing_is_written_before_the_stored_value_is_read() -> None:
     assert saved(world, learning_planner(b"mine")) != []
 
 
-def test_only_the_current_leader_writes_and_an_unreachable_store_does_no_harm() -> None:
+def test_only_the_current_leader_writes_and_an_unreachable_store_is_ignored() -> None:
     async def scenario() -> None:
         store, emitted = MemoryStore(), list[object]()
-        performer = EffectRunner(
+        runner = EffectRunner(
             agent="a",
             bus=MemoryBus(),
             store=store,
@@ -249,10 +249,10 @@ def test_only_the_current_leader_writes_and_an_unreachable_store_does_no_harm() 
         )
         won = await store.commit([], [Write(KEYS.leader("all"), b"a")])
         for epoch, written in ((won.revision - 1, []), (won.revision, [encode(KNOWN)])):
-            await performer.perform(SaveLearned("m", KNOWN, "all", epoch))
+            await runner.perform(SaveLearned("m", KNOWN, "all", epoch))
             assert [one.value for one in (await store.read(KEYS.learned("m"))).entries] == written
         store.set_partitioned(partitioned=True)
-        await performer.perform(SaveLearned("m", LearnedState(), "all", won.revision))
+        await runner.perform(SaveLearned("m", LearnedState(), "all", won.revision))
         assert emitted == []
 
     asyncio.run(scenario())

@@ -153,7 +153,7 @@ def test_a_pool_with_new_engines_is_fitted_again(change: dict[str, Any], profile
         b'{"lines":{"p":{"decode":{"slope":0.1,"intercept_ms":-9e9},"prefill":{"slope":0.1,"intercept_ms":-9e9}}}}',
     ],
 )
-def test_implausible_samples_do_no_harm(data: bytes, profiled_rate: float) -> None:
+def test_implausible_samples_are_ignored(data: bytes, profiled_rate: float) -> None:
     harness = OnlineFitHarness()
     harness.planner.import_learned(data)
     assert harness.run_traffic(12).targets == {}

@@ -9,7 +9,7 @@ from loadline.core.vocabulary.forecasts import Forecast, ForecastQuery, Series
 MINUTE_MS = 60_000
 
 
-def questions(end_ms: int) -> list[ForecastQuery]:
+def queries(end_ms: int) -> list[ForecastQuery]:
     return [ForecastQuery(Series((1.0,), MINUTE_MS, end_ms), 2)]
 
 
@@ -20,10 +20,10 @@ def fitted(request: int, mean: float) -> ForecastFitted:
 @pytest.mark.parametrize("late", [fitted(1, 9.0), ForecastFailed("m", 1), fitted(3, 9.0)])
 def test_an_answer_to_another_request_leaves_the_pending_one(late: ForecastFitted | ForecastFailed) -> None:
     forecast = PendingForecast()
-    forecast.request_forecasts(questions(MINUTE_MS))
+    forecast.request_forecasts(queries(MINUTE_MS))
     forecast.ingest_forecast(fitted(1, 5.0))
     forecast.is_unread = False
-    forecast.request_forecasts(questions(2 * MINUTE_MS))
+    forecast.request_forecasts(queries(2 * MINUTE_MS))
     forecast.ingest_forecast(late)
     assert (forecast.is_unread, forecast.begins_ms, forecast.notes) == (False, MINUTE_MS, [])
     assert forecast.forecasts == fitted(1, 5.0).forecasts
@@ -34,7 +34,7 @@ def test_an_answer_to_another_request_leaves_the_pending_one(late: ForecastFitte
 
 def test_a_repeated_answer_counts_once() -> None:
     forecast = PendingForecast()
-    forecast.request_forecasts(questions(MINUTE_MS))
+    forecast.request_forecasts(queries(MINUTE_MS))
     forecast.ingest_forecast(fitted(1, 5.0))
     forecast.is_unread = False
     forecast.ingest_forecast(fitted(1, 9.0))

@@ -62,7 +62,7 @@ class QueueingHarness:
             recommendation = self.planner.plan(self.world.refresh(), self.world.now)
             query = self.planner.forecast_request()
             if query is not None:
-                forecasts = [forecast(question) for question in query.queries]
+                forecasts = [forecast(one) for one in query.queries]
                 self.planner.ingest_forecast(ForecastFitted("m", query.request, forecasts))
             for name, count in recommendation.targets.items() if apply_targets else ():
                 self.apply_counts(name, count)

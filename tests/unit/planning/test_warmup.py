@@ -146,7 +146,7 @@ def test_the_first_turn_requests_a_forecast_with_the_season(tmp_path: Path, plan
     load_series = asked.queries[0].series
     assert (load_series.end_ms, load_series.interval_ms) == (START, 180_000)
     assert len(load_series.values) == DAYS * 480
-    answers = [forecast(question) for question in asked.queries]
+    answers = [forecast(query) for query in asked.queries]
     assert answers[0] is not None
     assert (answers[0].predictor, answers[0].fallback) == ("seasonal", "")
     last = load_series.values[-1]
@@ -158,7 +158,7 @@ def test_the_first_turn_requests_a_forecast_with_the_season(tmp_path: Path, plan
 def test_the_first_report_is_sized_with_the_forecast(tmp_path: Path) -> None:
     controller = Controller(warm(tmp_path))
     (asked,) = fits(controller.handle([], START))
-    answers = [forecast(question) for question in asked.queries]
+    answers = [forecast(query) for query in asked.queries]
     controller.handle([ForecastFitted("m", asked.request, answers)], START + 100)
     (silent,) = hold_of(controller.state, "m").recommendations
     assert {reason.code for reason in silent.reasons} == {ReasonCode.TRAFFIC_UNKNOWN}
@@ -208,7 +208,7 @@ def test_a_restart_at_another_time_keeps_the_phase_of_the_season(tmp_path: Path,
     for back in (1, 100, 240, 479):
         wave = 300 + 240 * sin(2 * pi * (phase - back / 480))
         assert values[-back] == pytest.approx(wave * 180 / 600, abs=3), "between 18 and 162 per interval"
-    assert len({len(question.series.values) for question in asked.queries}) == 1
+    assert len({len(query.series.values) for query in asked.queries}) == 1
 
 
 # -- unusable traces ---------------------------------------------------------------------------------------------------

@@ -81,12 +81,12 @@ def reasons(answer: StepOutput) -> list[ReasonCode]:
 
 
 def test_a_fleet_grows_with_its_load_and_shrinks_after_it_without_lost_requests() -> None:
-    heard = run_simulator().outputs
-    counts = replicas(heard)
+    answers = run_simulator().outputs
+    counts = replicas(answers)
     assert max(counts) > 3
     assert counts[-1] < max(counts)
-    assert [drain.worker for answer in heard for drain in answer.drains]
-    assert [answer for answer in heard if answer.rejected or answer.alarms] == []
+    assert [drain.worker for answer in answers for drain in answer.drains]
+    assert [answer for answer in answers if answer.rejected or answer.alarms] == []
 
 
 def test_the_output_does_not_depend_on_the_start_time() -> None:
@@ -201,13 +201,11 @@ def test_migrations_are_output_and_followed_by_reports_of_their_source() -> None
     (flight,) = stepper.controller.state.migration.in_flight.open.values()
     assert (flight.phase, flight.tokens, flight.requests) == ("accepted", 400, 4)
     reports = [report_migration(command, "admitted"), report_migration(command, "copying")]
-    answer = stepper.step(StepInput(1_500, [*reports, report_migration(command, "switched", report_migration=1)]))
+    answer = stepper.step(StepInput(1_500, [*reports, report_migration(command, "switched", moved=1)]))
     assert (answer.migrations, answer.rejected, answer.alarms) == ([], [], [])
     assert flight.phase == "switched"
     after = [fill("full", 1, 800, 8), fill("empty", 1, 200, 2)]
-    answers = [
-        stepper.step(StepInput(2_000, [report_migration(command, "done", report_migration=1, tokens=100), *after]))
-    ]
+    answers = [stepper.step(StepInput(2_000, [report_migration(command, "done", moved=1, tokens=100), *after]))]
     answers += [stepper.step(StepInput(2_500, [fill("full", 2, 800, 8), fill("empty", 2, 200, 2)]))]
     tally = stepper.controller.state.fleet.models["llama"].migration.tally
     assert (tally.requests, tally.tokens) == ({"neutral_load": 1}, {"neutral_load": 100})
@@ -351,7 +349,7 @@ def test_all_subjects_of_an_agent_are_read() -> None:
     kinds = {subject.split(".")[2] for subject in subjects if isinstance(subject, str)}
     stepper = moving()
     (command,) = unbalanced(stepper).migrations
-    assert stepper.step(StepInput(1_000, [report_migration(command, "done", report_migration=1)])).rejected == []
+    assert stepper.step(StepInput(1_000, [report_migration(command, "done", moved=1)])).rejected == []
     assert stepper.controller.state.fleet.models["llama"].migration.tally.requests == {"neutral_load": 1}
     assert kinds == set(FRAME_KINDS) - {"traffic", "migration"}
     stepper = Stepper(settings())

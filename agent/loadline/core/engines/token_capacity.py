@@ -17,11 +17,11 @@ DEFAULT_BATCHED_TOKENS: Final = 8_192
 DEFAULT_SEQUENCES: Final = 256
 """Largest batch in requests of an engine that does not report it: vLLM's default."""
 _OBSERVATIONS_MAX: Final = 10
-"""Observations in a mean, as upstream."""
+"""Observations in a mean, as in the Workload Variant Autoscaler."""
 _TOKENS_MAX: Final = 1e12
 """Largest plausible observation, in tokens."""
 _INFORMATIVE_MIN: Final = 0.5
-"""Fraction of k1 below which a queue is not an observation; upstream once learned 16 % of a cache."""
+"""Fraction of k1 below which a queue is not an observation; the upstream rule once took 16 % of a cache for k2."""
 _OUTPUT_BOUNDS: Final = (100, 500)
 """Mean output lengths in tokens that separate the kinds of load."""
 
@@ -115,11 +115,11 @@ def worker_tokens(
     return k1 if worker.tokens_in_use > k2 and not queues else min(k1, k2)
 
 
-def empty_pool_tokens(stored: float | None, derived: float, like: float | None) -> float:
+def empty_pool_tokens(stored: float | None, derived: float, similar: float | None) -> float:
     """Return the capacity of a worker of an empty pool: as stored, or derived and at most that of a similar pool."""
     if stored is not None:
         return stored
-    return derived if like is None else min(derived, like)
+    return derived if similar is None else min(derived, similar)
 
 
 def request_tokens(role: Role, isl_tokens: float, osl_tokens: float) -> float:

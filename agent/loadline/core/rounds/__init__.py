@@ -1,1 +1,1 @@
-"""Rounds of one turn over the whole state: scaling, migration, reconciliation and learned state."""
+"""Rounds, the steps of a turn that consider the whole state: scaling, migration, reconciliation and learned state."""

@@ -125,7 +125,7 @@ class ChaosWorld(TurnObserver):
             clock=VirtualClock(self.timeline, skew_ms, drift),
             journal=journal,
             turn_spacing_ms=TURN_SPACING_MS,
-            watcher=self,
+            observer=self,
         )
         self.agents[name] = agent
         if journal is not None:
@@ -157,25 +157,25 @@ class ChaosWorld(TurnObserver):
 
     def before_turn(self, agent: SimulatedAgent, events: Sequence[AnyEvent], now: int) -> None:
         """Forward to all observers."""
-        for watcher in self.observers:
-            watcher.before_turn(agent, events, now)
+        for observer in self.observers:
+            observer.before_turn(agent, events, now)
 
     def after_turn(
         self, agent: SimulatedAgent, events: Sequence[AnyEvent], effects: Sequence[AnyEffect], now: int
     ) -> None:
         """Forward to all observers."""
-        for watcher in self.observers:
-            watcher.after_turn(agent, events, effects, now)
+        for observer in self.observers:
+            observer.after_turn(agent, events, effects, now)
 
     def before_effect(self, agent: SimulatedAgent, effect: AnyEffect) -> None:
         """Forward to all observers."""
-        for watcher in self.observers:
-            watcher.before_effect(agent, effect)
+        for observer in self.observers:
+            observer.before_effect(agent, effect)
 
     def after_effect(self, agent: SimulatedAgent, effect: AnyEffect) -> None:
         """Forward to all observers."""
-        for watcher in self.observers:
-            watcher.after_effect(agent, effect)
+        for observer in self.observers:
+            observer.after_effect(agent, effect)
 
     # -- workers -------------------------------------------------------------------------------------------------------
 

@@ -9,8 +9,9 @@ the highest one counts.
 
 Decode: a batch of mean context ``c`` takes at least ``f(c)`` ms per token, at its best size. A straight line below
 ``f`` bounds the cost of each token by its own context for every mixture of contexts; the line with the highest total
-counts. The *mean* of the iterations of a request within the objective raises ``f`` by ``weight * (itl - itl_ms)`` for
-any weight of at least 0, because the sum of these terms over all iterations is at most 0.
+counts. The *mean* iteration of a request that meets the objective takes at most ``itl_ms``, so the sum of
+``weight * (itl - itl_ms)`` over its iterations is at most 0. This term may therefore be added to ``f``, for any weight
+of at least 0.
 """
 
 import math
@@ -45,7 +46,7 @@ def prefill_ms(
         ttft_ms: TTFT objective; it is ignored for prompts that cannot meet it even alone.
     """
     pass_ms = timing.prefill_ms(0)
-    work_ms = _each(timing, isl) - _each(timing, isl - computed)
+    work_ms = _pass_times_ms(timing, isl) - _pass_times_ms(timing, isl - computed)
     if knobs.chunked_prefill and knobs.role != "prefill":
         return work_ms  # the decode batch of the same iteration has its fixed cost
     tokens = computed / knobs.max_batched_tokens
@@ -83,11 +84,11 @@ def decode_ms(timing: EngineTiming, knobs: EngineKnobs, isl: IntArray, osl: IntA
     return cost
 
 
-def _each(timing: EngineTiming, tokens: IntArray) -> FloatArray:
+def _pass_times_ms(timing: EngineTiming, tokens: IntArray) -> FloatArray:
     """Return the time of a pass over each prompt, computed once per distinct length."""
-    different, places = np.unique(tokens, return_inverse=True)
-    took: FloatArray = np.array([timing.prefill_ms(value) for value in different.tolist()])[places]
-    return took
+    distinct, places = np.unique(tokens, return_inverse=True)
+    times_ms: FloatArray = np.array([timing.prefill_ms(value) for value in distinct.tolist()])[places]
+    return times_ms
 
 
 def _highest_total(shares: list[FloatArray]) -> FloatArray:
@@ -111,10 +112,12 @@ def _iterations(
 
 def _highest_line(contexts: FloatArray, itl: FloatArray, mean: float, objective_ms: float) -> tuple[float, float]:
     """Return slope and level of the line below f that is highest at the mean context, over all weights."""
-    each = itl / np.arange(1, itl.shape[1] + 1)
+    per_request = itl / np.arange(1, itl.shape[1] + 1)
 
     def line(weight: float) -> tuple[float, float]:
-        return _line_below(contexts, (each + weight * (itl - objective_ms) if weight else each).min(axis=1), mean)
+        return _line_below(
+            contexts, (per_request + weight * (itl - objective_ms) if weight else per_request).min(axis=1), mean
+        )
 
     def height(weight: float) -> float:
         slope, level = line(weight)

@@ -87,10 +87,10 @@ class TurnObserver:
 class _ObservedController(Controller):
     """Controller that shows every turn to an observer."""
 
-    def __init__(self, settings: Settings, agent: "SimulatedAgent", watcher: TurnObserver) -> None:
+    def __init__(self, settings: Settings, agent: "SimulatedAgent", observer: TurnObserver) -> None:
         super().__init__(settings)
         self._agent = agent
-        self._observer = watcher
+        self._observer = observer
 
     def handle(self, events: Sequence[AnyEvent], now: int) -> list[AnyEffect]:
         """Handle events between two calls of the observer."""
@@ -126,12 +126,12 @@ class SimulatedAgent:
         clock: VirtualClock | None = None,
         journal: Journal | None = None,
         turn_spacing_ms: float = 2.0,
-        watcher: TurnObserver | None = None,
+        observer: TurnObserver | None = None,
         root: str = "loadline",
         namespace: str = "default",
     ) -> None:
         self.name = settings.agent
-        self.controller = Controller(settings) if watcher is None else _ObservedController(settings, self, watcher)
+        self.controller = Controller(settings) if observer is None else _ObservedController(settings, self, observer)
         self.clock = clock or VirtualClock(timeline)
         self.alive = True
         self.bus, self.store, self.journal = bus, store, journal
@@ -139,7 +139,7 @@ class SimulatedAgent:
         """Rejected frames and records by reason."""
         self._timeline = timeline
         self._spacing_ms = turn_spacing_ms
-        self._observer = watcher
+        self._observer = observer
         self._suspended_until_ms = 0.0
         self._last_turn_ms = -turn_spacing_ms
         self._due_ms: float | None = None
@@ -197,15 +197,15 @@ class SimulatedAgent:
             await self.bus.subscribe(subjects.all_of(kind), self.inbox.offer)
 
     def _perform(self, effect: AnyEffect, coroutine: Coroutine[object, object, None]) -> None:
-        watcher = self._observer
-        if watcher is not None:
-            watcher.before_effect(self, effect)
+        observer = self._observer
+        if observer is not None:
+            observer.before_effect(self, effect)
         if not self.alive:
             coroutine.close()
             return
         task = VirtualTask(
             coroutine,
-            None if watcher is None else lambda: watcher.after_effect(self, effect),
+            None if observer is None else lambda: observer.after_effect(self, effect),
             self._defer_while_suspended,
         )
         if not task.done:

@@ -174,7 +174,7 @@ class BusConnection:
             BusUnavailable: The bus is unreachable; the frame is not queued.
         """
         if not self.connected:
-            raise BusUnavailable("the bus is away")
+            raise BusUnavailable("the bus is disconnected")
         self._bus.publish(self, subject, payload)
 
     async def connect(self, on_connection: Callable[[bool], None]) -> None:
@@ -218,7 +218,7 @@ class BusConnection:
         bus, promise = self._bus, VirtualFuture[bytes]()
         found = bus.responders(subject)
         if not self.connected or not found:
-            raise BusUnavailable("the bus is away") if found else NoSubscriber(f"nobody listens on {subject}")
+            raise BusUnavailable("the bus is disconnected") if found else NoSubscriber(f"nobody listens on {subject}")
 
         async def reply(receiver: BusConnection, answer: RequestHandler) -> None:
             answered = await answer(payload)

@@ -240,7 +240,7 @@ class StoreConnection:
     async def _call(self, do: Callable[[], T], *, repeatable: bool = True) -> T:
         """Call the server; the call or its answer may be lost."""
         store = self._store
-        unavailable = StoreUnavailable("the store is away")
+        unavailable = StoreUnavailable("the store is disconnected")
         if store.latency_ms == 0.0:
             if not self.reachable:
                 raise unavailable

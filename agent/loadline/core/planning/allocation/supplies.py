@@ -1,4 +1,4 @@
-"""Limited supplies of GPUs by type, over all models and by namespace, and the GPUs that workers take of them."""
+"""Limited supplies of GPUs by type, over all models and by namespace, and the GPUs that workers take from them."""
 
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Final, Literal

@@ -25,7 +25,7 @@ class Proposal(Struct):
 
     targets: dict[str, int]
     limits: list[Reason] = field(default_factory=list)
-    """Reasons of the guardrails that applied, strongest first after the last one."""
+    """Reasons of the guardrails that applied; sorted once the last has run, strongest first."""
     wanted: dict[str, int] = {}
     """Targets before the limits shared by models: the GPU budget over all models, and limited supplies."""
     waits: dict[str, int] = {}

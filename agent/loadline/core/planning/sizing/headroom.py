@@ -1,4 +1,4 @@
-"""Scaling of the pools of a role by their headroom: the capacity that is missing or unused, and the pools that change.
+"""Sizing of the pools of a role: how much capacity is missing or unused, and which pools grow or shrink for it.
 
 Demand and capacity have the same unit, of any kind. The rules are those of the cost-aware optimiser of llm-d's Workload
 Variant Autoscaler (August 2026). Two are added: silent workers count as full, and a pool with overdue workers is
