@@ -3,8 +3,9 @@
 from loadline.core.controller import Controller
 from loadline.core.fleet.pool import PoolKnobs
 from loadline.core.state.settings import ModelKnobs
-from loadline.core.vocabulary.decisions import StoredDecision
+from loadline.core.vocabulary.decisions import ApplyStatus, Decision, StoredDecision
 from loadline.core.vocabulary.effects import (
+    AnnounceDecision,
     AnyEffect,
     Campaign,
     CommitDecision,
@@ -17,6 +18,7 @@ from loadline.core.vocabulary.events import (
     AnyEvent,
     BusConnectionChanged,
     CommitRefused,
+    DecisionAnswered,
     DecisionCommitted,
     DecisionsRead,
     DrainAnswered,
@@ -44,6 +46,8 @@ class ControllerWorld:
         self.sequence = 0
         self.answer_commits = True
         self.drains_answered: bool | None = True
+        self.scaler_status: ApplyStatus | None = "accepted"
+        """Answer of the scaler to every announcement; None: there is no scaler."""
         self.workers: dict[str, WorkerRecord] = {}
         self.kv = 0.7
         self.queue = 0
@@ -78,6 +82,8 @@ class ControllerWorld:
                 self.revision += 1
                 self.stored[decision.model] = StoredDecision(decision, self.revision)
                 return [DecisionCommitted(decision.decision_id, decision.model, self.revision)]
+            case AnnounceDecision(decision=decision) if self.scaler_status is not None:
+                return [scaler_answer(decision, self.scaler_status)]
             case SendDrain(model=model, pool=pool, worker=worker, drain_id=drain_id):
                 return [DrainAnswered(model, pool, worker, drain_id, self.drains_answered)]
         return []
@@ -121,6 +127,13 @@ def booted(**knobs: object) -> ControllerWorld:
     world = ControllerWorld(**knobs)
     world.boot()
     return world
+
+
+def scaler_answer(decision: Decision, status: ApplyStatus = "accepted") -> DecisionAnswered:
+    """Return the answer of a scaler to a decision."""
+    return DecisionAnswered(
+        decision.decision_id, decision.model, decision.epoch, decision.sequence, "scaler", status, {}
+    )
 
 
 def alarms(effects: list[AnyEffect]) -> list[str]:

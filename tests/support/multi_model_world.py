@@ -17,6 +17,7 @@ from loadline.core.state.settings import ModelKnobs, Settings
 from loadline.core.vocabulary.allocations import Allocation, AllocationProblem
 from loadline.core.vocabulary.decisions import Decision
 from loadline.core.vocabulary.effects import (
+    AnnounceDecision,
     AnyEffect,
     Campaign,
     CommitDecision,
@@ -31,7 +32,6 @@ from loadline.core.vocabulary.events import (
     AnyEvent,
     BusConnectionChanged,
     CommitRefused,
-    DecisionAnswered,
     DecisionCommitted,
     DecisionsRead,
     DrainAnswered,
@@ -44,6 +44,7 @@ from loadline.core.vocabulary.events import (
     WorkerRegistered,
 )
 from loadline.core.vocabulary.samples import RegisteredWorker, WorkerRecord
+from tests.support.controller_world import scaler_answer
 from tests.support.fleet_harness import START, sample
 
 STEPS = GuardrailKnobs(step_up_max=100, step_down_max=100, stabilisation_ms=0, cooldown_down_ms=0, warm_up_ms=0)
@@ -223,6 +224,8 @@ class MultiModelWorld:
                 found = self.solves(problem)
                 answer = AllocationFailed(request) if found is None else AllocationSolved(request, found)
                 self._schedule_at(self.now + self.solve_ms, answer)
+            case AnnounceDecision(decision=decision):
+                self._schedule_at(self.now, scaler_answer(decision))
             case SendDrain(model=model, pool=pool, worker=worker, drain_id=drain_id):
                 self._schedule_at(self.now, DrainAnswered(model, pool, worker, drain_id, accepted=True))
                 gone_ms = self.now + self.drain_ms
@@ -254,8 +257,7 @@ class MultiModelWorld:
             for one in starting[: max(0, -missing)]:
                 self._due.remove(one)
         heapq.heapify(self._due)
-        answered = (decision.decision_id, decision.model, decision.epoch, decision.sequence, "scaler")
-        self._schedule_at(at, DecisionAnswered(*answered, "done", {}))
+        self._schedule_at(at, scaler_answer(decision, "done"))
 
 
 def _starts(event: AnyEvent, model: str, pool: str) -> bool:

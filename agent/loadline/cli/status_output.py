@@ -98,7 +98,8 @@ def format_details(status: ModelStatus, *, only_migration: bool = False) -> list
     if decision is not None:
         targets = ", ".join(f"{pool} {count}" for pool, count in decision.targets.items())
         why = ", ".join(decision.reasons)
-        lines.append(f"decision {decision.decision_id} #{decision.sequence} {decision.state}: {targets} ({why})")
+        state = "waits for a scaler to accept" if decision.state == "committed" else decision.state
+        lines.append(f"decision {decision.decision_id} #{decision.sequence} {state}: {targets} ({why})")
     if not only_migration and not any(pool.desired for pool in status.pools):
         lines.append("scaled to zero: the first request that a frontend reports starts workers")
     lines += _migrations(status.migrations) if status.migrations is not None else []

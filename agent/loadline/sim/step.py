@@ -29,7 +29,14 @@ from loadline.sim.world.tasks import VirtualTask
 from loadline.sim.world.timeline import Timeline
 from loadline.wire.codec import Rejected, decode_as, encode, reject
 from loadline.wire.keys import Keys
-from loadline.wire.messages import DrainCommand, DrainReply, MigrateCommand, MigrateReply, ScalingDecision
+from loadline.wire.messages import (
+    DecisionApplied,
+    DrainCommand,
+    DrainReply,
+    MigrateCommand,
+    MigrateReply,
+    ScalingDecision,
+)
 from loadline.wire.steps import ITEMS_MAX, Alarm, Hold, HoldReason, StepInput, StepItem, StepOutput
 from loadline.wire.subjects import Subjects
 
@@ -187,6 +194,10 @@ class Stepper:
         if self._announced.get(decision.model) != decision.decision_id:
             self._announced[decision.model] = decision.decision_id
             self._output.decisions.append(decision)
+        if decision.model not in self.controller.state.ledger.pending():  # no other decision is about to replace it
+            numbers = decision.decision_id, decision.model, decision.epoch, decision.sequence
+            accepted = DecisionApplied(*numbers, scaler="step", status="accepted")
+            self._inbox.offer(self._subjects.applied(decision.model), encode(accepted))
 
     async def _accept_drain(self, payload: bytes) -> bytes:
         command = msgspec.json.decode(payload, type=DrainCommand)

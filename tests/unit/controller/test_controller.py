@@ -28,7 +28,7 @@ from loadline.core.vocabulary.events import (
     ShutdownRequested,
 )
 from loadline.core.vocabulary.samples import RegisteredWorker
-from tests.support.controller_world import ControllerWorld, alarms, booted
+from tests.support.controller_world import ControllerWorld, alarms, booted, scaler_answer
 from tests.support.fleet_harness import sample
 
 
@@ -63,12 +63,12 @@ def test_the_sample_that_crosses_a_threshold_decides_in_its_turn() -> None:
 
 def test_an_announcement_repeats_until_the_decision_is_applied() -> None:
     world = booted()
+    world.scaler_status = None
     world.kv, world.queue = 0.95, 1
     world.run(31)
     effects = world.run(3)
     assert len([e for e in effects if isinstance(e, AnnounceDecision)]) == 3
-    decision = world.stored["m"].decision
-    answer = DecisionAnswered(decision.decision_id, "m", decision.epoch, decision.sequence, "s", "accepted", {})
+    answer = scaler_answer(world.stored["m"].decision)
     world.handle(answer)
     assert not [e for e in world.run(9) if isinstance(e, AnnounceDecision)], "accepted: announced more rarely"
     assert [e for e in world.run(2) if isinstance(e, AnnounceDecision)]

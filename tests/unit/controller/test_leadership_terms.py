@@ -36,6 +36,7 @@ from loadline.core.vocabulary.events import (
 )
 from loadline.core.vocabulary.samples import RegisteredWorker
 from tests.support.controller_harness import READ_AT, ControllerHarness, leading, make_settings
+from tests.support.controller_world import scaler_answer
 from tests.support.fleet_harness import sample
 
 
@@ -64,7 +65,8 @@ def test_every_event_has_a_handler() -> None:
 
 def test_a_leader_of_a_new_term_continues_its_drains(harness: ControllerHarness) -> None:
     decision, victim = shrinking(harness)
-    assert drains(harness.handle(DecisionCommitted(decision.decision_id, "m", 90))) == [victim]
+    harness.handle(DecisionCommitted(decision.decision_id, "m", 90))
+    assert drains(harness.handle(scaler_answer(decision))) == [victim]
     harness.lose_lease()
     assert harness.controller.state.drains.open == {}
     assert drains(harness.become_leader(StoredDecision(decision, 90))) == [victim]
@@ -76,7 +78,9 @@ def test_a_commit_confirmed_after_resigning_drains_no_worker(harness: Controller
     assert drains(harness.handle(DecisionCommitted(decision.decision_id, "m", 90))) == []
     assert harness.controller.state.drains.open == {}
     assert harness.controller.state.fleet.models["m"].pools["decode"].ready == 2, "the next leader removes the worker"
-    assert drains(harness.become_leader(StoredDecision(decision, 90))) == [victim]
+    assert drains(harness.handle(scaler_answer(decision))) == []
+    assert drains(harness.become_leader(StoredDecision(decision, 90))) == []
+    assert drains(harness.handle(scaler_answer(decision))) == [victim]
 
 
 def test_victims_that_register_after_the_read_of_decisions_are_drained() -> None:
@@ -89,6 +93,7 @@ def test_victims_that_register_after_the_read_of_decisions_are_drained() -> None
     late.now = earlier.now
     late.handle(BusConnectionChanged(connected=True))
     assert drains(late.become_leader(StoredDecision(decision, 90))) == []
+    assert drains(late.handle(scaler_answer(decision))) == []
     registry = [RegisteredWorker(record, 5) for record in earlier.workers.values()]
     assert drains(late.handle(RegistryRead(registry))) == [victim]
 
@@ -107,7 +112,7 @@ def test_a_requested_drain_ends_with_the_term_before_the_read_of_decisions() -> 
 
 def test_a_drained_worker_that_leaves_frees_its_place(harness: ControllerHarness) -> None:
     decision, victim = shrinking(harness)
-    harness.handle(DecisionCommitted(decision.decision_id, "m", 90))
+    harness.handle(DecisionCommitted(decision.decision_id, "m", 90), scaler_answer(decision))
     harness.handle(DrainAnswered("m", "decode", victim, decision.decision_id, accepted=True))
     harness.handle(WorkerDrained("m", "decode", victim, 1))
     harness.handle(WorkerDeregistered("m", "decode", victim))
@@ -116,7 +121,7 @@ def test_a_drained_worker_that_leaves_frees_its_place(harness: ControllerHarness
 
 def test_an_unreachable_bus_fails_no_drain(harness: ControllerHarness) -> None:
     decision, victim = shrinking(harness)
-    harness.handle(DecisionCommitted(decision.decision_id, "m", 90))
+    harness.handle(DecisionCommitted(decision.decision_id, "m", 90), scaler_answer(decision))
     harness.handle(DrainAnswered("m", "decode", victim, decision.decision_id, accepted=True))
     harness.handle(WorkerDeregistered("m", "decode", victim))
     harness.handle(BusConnectionChanged(connected=False))

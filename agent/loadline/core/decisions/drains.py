@@ -1,8 +1,10 @@
 """Drains of workers, from the first command to the empty worker.
 
-    commanded --accepted--> draining --WorkerDrained--> drained
-      |                        |--- TTL or silence ---> overdue | died
-      +--refused or no answer: commanded again; after `revoke_after` attempts the lease is revoked
+    held --a scaler accepts--> commanded --accepted--> draining --WorkerDrained--> drained
+     |                            |                       |--- TTL or silence ---> overdue | died
+     |                            +--refused or no answer: commanded again; after `revoke_after` attempts the lease is
+     |                               revoked
+     +--decision refused or expired: cancelled
 
 Victims are selected once, with a decision that names them, so that a new leader resumes the same drains.
 """
@@ -53,6 +55,8 @@ class Drain(Struct):
     lease_id: int
     started_at_ms: int
     deadline_ms: int
+    held: bool = False
+    """True until a scaler has accepted the decision: no command is sent, and the worker serves."""
     accepted: bool = False
     unanswered: int = 0
     ask_at_ms: int = 0
@@ -112,9 +116,21 @@ class Drains(Struct):
         return Counter(drain.pool for drain in self.open.values() if drain.model == model)
 
     def start(  # noqa: PLR0917 - one argument for each fact
-        self, fleet: Fleet, model: str, pool_name: str, victim: Victim, drain_id: str, now: int, *, again: bool = False
+        self,
+        fleet: Fleet,
+        model: str,
+        pool_name: str,
+        victim: Victim,
+        drain_id: str,
+        now: int,
+        *,
+        again: bool = False,
+        held: bool = False,
     ) -> Rejection | None:
-        """Start the drain of a worker; an open drain continues, an ended one starts only with ``again``."""
+        """Start the drain of a worker, ``held`` until ``begin``.
+
+        An open drain continues; an ended one starts only with ``again``.
+        """
         name = victim.worker
         pool = fleet.find_pool(model, pool_name)
         if isinstance(pool, Rejection):
@@ -128,8 +144,10 @@ class Drains(Struct):
             return None
         known = self.open.get(_key(model, pool_name, name))
         if known is not None and known.incarnation == victim.incarnation:
+            if known.held and not held:
+                self._begin(known, fleet, now)
             return None
-        if known is not None:
+        if known is not None and not known.held:
             self._finish(known, "died", fleet, now)  # the name belongs to a new incarnation
         self.open[_key(model, pool_name, name)] = Drain(
             drain_id=drain_id,
@@ -140,15 +158,33 @@ class Drains(Struct):
             lease_id=worker.lease_id,
             started_at_ms=now,
             deadline_ms=now + self.knobs.ttl_ms,
+            held=held,
             ask_at_ms=now,
         )
-        fleet.start_drain(model, pool_name, name, now)
+        fleet.start_drain(model, pool_name, name, now, held=held)
         return None
+
+    def held(self, model: str) -> dict[str, Drain]:
+        """Return the held drains of a model by key."""
+        return {key: drain for key, drain in self.open.items() if drain.held and drain.model == model}
+
+    def begin_held(self, model: str, fleet: Fleet, now: int) -> bool:
+        """Begin the held drains of a model, whose decision a scaler has accepted; return True if there were any."""
+        held = self.held(model)
+        for drain in held.values():
+            self._begin(drain, fleet, now)
+        return bool(held)
+
+    def cancel_held(self, model: str, fleet: Fleet, now: int) -> None:
+        """Cancel the held drains of a model, whose decision no scaler will accept any more."""
+        for key, drain in self.held(model).items():
+            del self.open[key]
+            fleet.cancel_drain(drain.model, drain.pool, drain.worker, now)
 
     def record_answer(self, event: DrainAnswered, bus_connected: bool, now: int) -> list[Effect]:  # noqa: FBT001 - a fact
         """Record an answer or its absence; an absence does not count while the bus is disconnected."""
         drain = self.open.get(_key(event.model, event.pool, event.worker))
-        if drain is None or drain.drain_id != event.drain_id or drain.accepted:
+        if drain is None or drain.drain_id != event.drain_id or drain.accepted or drain.held:
             return []
         if event.accepted:
             drain.accepted = True
@@ -190,7 +226,7 @@ class Drains(Struct):
         """
         effects: list[Effect] = []
         unanswered: Counter[tuple[str, str]] = Counter()
-        for drain in list(self.open.values()):
+        for drain in self._begun(fleet):
             drain.look_at_ms = now + CHECK_INTERVAL_MS
             worker = fleet.models[drain.model].pools[drain.pool].workers.get(drain.worker)
             if worker is None or worker.record.incarnation != drain.incarnation:
@@ -219,7 +255,8 @@ class Drains(Struct):
 
     def next_wake(self) -> int | None:
         """Return the time at which ``tick`` is next due; None without open drains."""
-        wakes = (d.look_at_ms if d.accepted else min(d.look_at_ms, d.ask_at_ms) for d in self.open.values())
+        begun = (drain for drain in self.open.values() if not drain.held)
+        wakes = (d.look_at_ms if d.accepted else min(d.look_at_ms, d.ask_at_ms) for d in begun)
         return min(wakes, default=None)
 
     def abandon(self, fleet: Fleet, now: int) -> None:
@@ -260,6 +297,18 @@ class Drains(Struct):
             epoch=epoch,
             ttl_ms=drain.deadline_ms - now,
         )
+
+    def _begun(self, fleet: Fleet) -> list[Drain]:
+        """Return the drains that are not held; drop the held ones whose worker is gone."""
+        for key, drain in list(self.open.items()):
+            worker = fleet.models[drain.model].pools[drain.pool].workers.get(drain.worker)
+            if drain.held and (worker is None or worker.record.incarnation != drain.incarnation):
+                del self.open[key]
+        return [drain for drain in self.open.values() if not drain.held]
+
+    def _begin(self, drain: Drain, fleet: Fleet, now: int) -> None:
+        drain.held, drain.started_at_ms, drain.deadline_ms, drain.ask_at_ms = False, now, now + self.knobs.ttl_ms, now
+        fleet.begin_drain(drain.model, drain.pool, drain.worker, now)
 
     def _finish(self, drain: Drain, ending: Ending, fleet: Fleet, now: int) -> None:
         del self.open[_key(drain.model, drain.pool, drain.worker)]

@@ -67,6 +67,8 @@ class LedgerEntry(Struct):
     announce_at_ms: int = 0
     repeats: int = 0
     """Remaining announcements of an applied decision that a scaler requested."""
+    accepted: bool = False
+    """True once a scaler has accepted or applied the decision in force: from then on its victims are drained."""
     failures: int = 0
     not_before_ms: int = 0
 
@@ -193,6 +195,7 @@ class Ledger(Struct):
             return Rejection.UNKNOWN_DECISION, []
         if entry.state not in OPEN:
             return None, []
+        entry.accepted = entry.accepted or event.status != "refused"
         contradicts = any(event.observed.get(t.pool, t.replicas) != t.replicas for t in decision.targets)
         if event.status == "done" and not contradicts:
             entry.state, entry.failures = "applied", 0
@@ -292,7 +295,7 @@ class Ledger(Struct):
         return summarise(entry.decision, entry.state) if entry and entry.decision else None
 
     def _adopt(self, entry: LedgerEntry, decision: Decision, revision: int, now: int) -> Decision:
-        entry.decision, entry.revision, entry.pending = decision, revision, None
+        entry.decision, entry.revision, entry.pending, entry.accepted = decision, revision, None, False
         # The expiry of another agent's decision is from another clock: it is trusted for at most one TTL.
         entry.give_up_at_ms = now + self.knobs.ttl_ms
         entry.sequence = max(entry.sequence, decision.sequence)

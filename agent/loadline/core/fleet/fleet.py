@@ -212,7 +212,7 @@ class Fleet(Struct):
         worker = pool.workers.get(name)
         if worker is None:
             return Rejection.UNKNOWN_WORKER
-        if worker.draining and not worker.drain_ended:
+        if worker.draining and not worker.drain_ended and not worker.drain_held:
             worker.registered = False
         else:
             self._remove(pool, name, now)
@@ -229,12 +229,18 @@ class Fleet(Struct):
             self.unassigned.remove(key)
         return [rejection for r in registered if (rejection := self.register(r, now)) is not None]
 
-    def start_drain(self, model: str, pool_name: str, name: str, now: int) -> None:
-        """Mark a worker as draining, which removes it from the counted workers."""
+    def start_drain(self, model: str, pool_name: str, name: str, now: int, *, held: bool = False) -> None:
+        """Mark a worker as draining, which removes it from the counted workers; ``held``: it serves until it begins."""
         pool = self.models[model].pools[pool_name]
         worker = pool.workers[name]
-        worker.draining, worker.drain_ended, worker.drain_handed_over = True, False, False
+        worker.draining, worker.drain_ended, worker.drain_handed_over, worker.drain_held = True, False, False, held
         pool.reclassify(worker, now)
+
+    def begin_drain(self, model: str, pool_name: str, name: str, now: int) -> None:
+        """Begin the drain of a worker that was held, if it exists."""
+        worker = self.models[model].pools[pool_name].workers.get(name)
+        if worker is not None and worker.drain_held:
+            self.start_drain(model, pool_name, name, now)
 
     def cancel_drain(self, model: str, pool_name: str, name: str, now: int) -> None:
         """Cancel the drain of a worker because another agent leads; the state in its record counts again."""
@@ -242,6 +248,7 @@ class Fleet(Struct):
         worker = pool.workers.get(name)
         if worker is None:
             return
+        worker.drain_held = False
         if worker.registered:
             worker.draining = False
             pool.reclassify(worker, now)
@@ -261,7 +268,7 @@ class Fleet(Struct):
         worker = pool.workers.get(name)
         if worker is None or not worker.draining:
             return  # the worker is a later incarnation, which does not drain
-        worker.drain_ended = True
+        worker.drain_ended, worker.drain_held = True, False
         if not worker.registered:
             self._remove(pool, name, now)
         else:

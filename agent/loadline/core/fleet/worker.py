@@ -58,6 +58,8 @@ class WorkerState(Struct, omit_defaults=True, gc=False):
     """Newest sample by rank; None before the first."""
     registered: bool = True
     draining: bool = False
+    drain_held: bool = False
+    """True while its drain waits for a scaler to accept the decision that names it; until then it serves."""
     drain_ended: bool = False
     """True if its drain has ended; the worker is removed with its key."""
     drain_handed_over: bool = False

@@ -17,7 +17,7 @@ from loadline.core.vocabulary.events import (
 
 
 def decision_committed(turn: Turn, event: DecisionCommitted) -> None:
-    """Put a decision into force, and start the drains of its victims."""
+    """Put a decision into force; the drains of its victims are held until a scaler accepts it."""
     state = turn.state
     unaccepted = state.ledger.unaccepted(event.model)
     decision = state.ledger.confirm_commit(event.decision_id, event.model, event.revision, turn.now)
@@ -28,10 +28,10 @@ def decision_committed(turn: Turn, event: DecisionCommitted) -> None:
         _set_baseline(turn, decision)
         adopt(turn, decision)
         if not within_bounds(state, decision):  # a reload lowered them during the commit
-            state.ledger.stop_announcing(decision.model)
+            withdraw(state, decision.model, turn.now)
         _count_changes(turn, decision)
         if state.leading:
-            drains.start_victims(turn, decision)
+            drains.start_victims(turn, decision.model)
 
 
 def commit_refused(turn: Turn, event: CommitRefused) -> list[Effect]:
@@ -56,14 +56,17 @@ def commit_unknown(turn: Turn, event: CommitUnknown) -> list[Effect]:
 
 
 def decision_answered(turn: Turn, event: DecisionAnswered) -> list[Effect]:
-    """Record the answer of a scaler."""
+    """Record the answer of a scaler, and begin the drains of a decision that it accepts."""
     if not turn.state.leading:
         return []  # a standby may not have read the decision
     rejection, effects = turn.state.ledger.record_answer(event, turn.now)
     if rejection is not None:
         turn.state.reject(rejection)
-    elif event.status == "refused" and effects:  # a repeated answer has no effects
-        _reset_desired(turn, event.model)
+    elif event.status == "refused":
+        if effects:  # a repeated answer has none
+            _reset_desired(turn, event.model)
+    elif drains.begin_held(turn, event.model):
+        turn.mark_changed(event.model)
     return effects
 
 
@@ -95,6 +98,12 @@ def within_bounds(state: AgentState, decision: Decision) -> bool:
     """Return True if a decision is within the configured bounds, which may be lower than when it was made."""
     pools = state.fleet.models[decision.model].pools
     return all(t.pool in pools and t.replicas <= pools[t.pool].knobs.replicas_max for t in decision.targets)
+
+
+def withdraw(state: AgentState, model: str, now: int) -> None:
+    """Stop announcing a decision that stays in force; its victims serve on unless a scaler has accepted it."""
+    state.ledger.stop_announcing(model)
+    state.drains.cancel_held(model, state.fleet, now)
 
 
 def _set_baseline(turn: Turn, decision: Decision) -> None:
@@ -130,6 +139,7 @@ def _reset_desired(turn: Turn, model: str) -> None:
     Without that minimum, workers that are missing for a moment would turn a refused scale-up into a scale-down.
     """
     state, now = turn.state, turn.now
+    state.drains.cancel_held(model, state.fleet, now)
     decision = state.ledger.entries[model].decision
     minimums = {t.pool: min(t.previous, t.replicas) for t in decision.targets} if decision else {}
     for pool in state.fleet.models[model].pools.values():

@@ -2,7 +2,7 @@
 
 from loadline.core.handlers import migrations
 from loadline.core.handlers.turn import Turn
-from loadline.core.vocabulary.decisions import Decision, Victim
+from loadline.core.vocabulary.decisions import Victim
 from loadline.core.vocabulary.effects import Effect
 from loadline.core.vocabulary.events import DrainAnswered, DrainRequested, WorkerDrained
 from loadline.core.vocabulary.reasons import Rejection
@@ -57,19 +57,31 @@ def drain_requested(turn: Turn, event: DrainRequested) -> None:
     turn.mark_changed(event.model)
 
 
-def start_victims(turn: Turn, decision: Decision) -> None:
-    """Start the drains of a decision's victims."""
+def start_victims(turn: Turn, model: str) -> None:
+    """Start the drains of the decision in force, held until a scaler accepts it: without one nobody ends the victims.
+
+    Open and ended drains stay as they are. The victims of a decision that was never accepted serve on.
+    """
     state = turn.state
-    for target in decision.targets:
+    entry = state.ledger.entries.get(model)
+    if entry is None or entry.decision is None or not (entry.accepted or entry.state == "committed"):
+        return
+    drain_id, held = entry.decision.decision_id, not entry.accepted
+    for target in entry.decision.targets:
         for victim in target.victims:
-            state.drains.start(state.fleet, decision.model, target.pool, victim, decision.decision_id, turn.now)
+            state.drains.start(state.fleet, model, target.pool, victim, drain_id, turn.now, held=held)
+
+
+def begin_held(turn: Turn, model: str) -> bool:
+    """Begin the held drains of a model if a scaler has accepted its decision; return True if there were any."""
+    state = turn.state
+    return state.ledger.entries[model].accepted and state.drains.begin_held(model, state.fleet, turn.now)
 
 
 def resume_drains(turn: Turn) -> None:
     """Resume the drains that a former leader started."""
-    for entry in turn.state.ledger.entries.values():
-        if entry.decision is not None:
-            start_victims(turn, entry.decision)
+    for model in turn.state.ledger.entries:
+        start_victims(turn, model)
 
 
 def resume_drain_of(turn: Turn, record: WorkerRecord) -> None:
@@ -81,7 +93,7 @@ def resume_drain_of(turn: Turn, record: WorkerRecord) -> None:
     decision = entry.decision if entry is not None else None
     victim = Victim(record.worker, record.incarnation)
     if decision is not None and any(t.pool == record.pool and victim in t.victims for t in decision.targets):
-        start_victims(turn, decision)
+        start_victims(turn, record.model)
 
 
 def tick(turn: Turn) -> list[Effect]:

@@ -23,9 +23,10 @@ def decisions_read(turn: Turn, event: DecisionsRead) -> list[Effect]:
     known = [stored for stored in event.decisions if stored.decision.model in state.fleet.models]
     valid = [stored for stored in known if _is_plausible(state, stored.decision)]
     for decision in state.ledger.load(valid, event.revision, turn.now):
+        state.drains.cancel_held(decision.model, state.fleet, turn.now)  # those of the decision that it replaces
         decisions.adopt(turn, decision)
         if not decisions.within_bounds(state, decision):
-            state.ledger.stop_announcing(decision.model)
+            decisions.withdraw(state, decision.model, turn.now)
     drains.resume_drains(turn)
     turn.mark_all_changed()
     refused = {stored.decision.model: stored.revision for stored in known if stored not in valid}

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from loadline.core.handlers.decisions import within_bounds
+from loadline.core.handlers.decisions import withdraw, within_bounds
 from loadline.core.handlers.turn import Turn
 from loadline.core.planning.planners import Planner
 from loadline.core.state.agent_state import AgentState, new_planner
@@ -52,7 +52,7 @@ def settings_changed(turn: Turn, planners: dict[str, Planner], settings: Setting
     for name in list(state.ledger.live):
         decision = state.ledger.entries[name].decision
         if decision is not None and not within_bounds(state, decision):
-            state.ledger.stop_announcing(name)
+            withdraw(state, name, turn.now)
             state.fleet.models[name].reconcile = True  # a new decision announces the counts within the bounds
     added = state.fleet.models.keys() - known.keys()
     turn.learned.update(dict.fromkeys(sorted(added & state.stored.keys())))

@@ -213,7 +213,7 @@ class WorkerTable:
         columns.measures[SLOTS_IN, row], columns.measures[SLOTS_OUT, row] = peer.slots_in, peer.slots_out
         columns.alive[row] = worker.registered and not worker.draining and record.state == "ready"
         leaving = worker.draining or record.state == "draining"  # drained by this agent, or by another program
-        columns.draining[row] = leaving and not worker.drain_ended
+        columns.draining[row] = leaving and not worker.drain_ended and not worker.drain_held
         columns.schedulable[row] = not worker.reports_unschedulable()
         if record is not self._records[row]:
             self._records[row] = record

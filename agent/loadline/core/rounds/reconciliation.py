@@ -24,6 +24,8 @@ def _replace_missing(state: AgentState, model: ModelState, now: int) -> list[Eff
 
 def _drain_surplus(state: AgentState, model: ModelState, now: int) -> list[Effect]:
     """Drain workers in excess of the target for ``surplus_after_ms``, since the bounds apply to them too."""
+    if state.ledger.unaccepted(model.name) is not None:
+        return []  # the decision is announced every second, and another one would drain nothing either
     fleet = state.fleet.knobs
     for pool in model.pools.values():
         since_ms = max(pool.surplus_since_ms, state.acting_since_ms)

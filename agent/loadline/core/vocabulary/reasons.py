@@ -99,6 +99,7 @@ class ReasonCode(StrEnum):
     IDLE = "idle"
     LAST_WORKER = "last_worker"
     SCHEDULE_FLOOR = "schedule_floor"
+    UNACCEPTED = "unaccepted"
     DRAIN_LIMIT = "drain_limit"
     # obstacles to any decision
     NOT_LEADER = "not_leader"
@@ -291,6 +292,7 @@ SENTENCES: dict[ReasonCode, str] = {
     ReasonCode.SCHEDULE_FLOOR: (
         "{wanted:g} raised to {allowed:g}: the minimum of a schedule that ends in {left_ms:g} ms"
     ),
+    ReasonCode.UNACCEPTED: "{wanted:g} held at {allowed:g}: no scaler has accepted the last scale-down",
     ReasonCode.DRAIN_LIMIT: "{wanted:g} raised to {allowed:g}: at most {drains_max:g} workers of a pool drain at once",
     ReasonCode.NOT_LEADER: "this agent is not the leader, or its lease is about to expire",
     ReasonCode.NOT_SETTLED: "the registry or the decisions have not been read yet",

@@ -25,10 +25,9 @@ class AgentHistory:
         self.agent = agent
         self.settings = agent.controller.settings
         self.models: dict[str, ModelKnobs] = {model.name: model for model in self.settings.models}
-        self.bus_connected = False
+        self.bus_connected = self.stopping = False
         self.bus_changed_ms = _NEVER
         self.paused: set[str] = set()
-        self.stopping = False
         # leadership
         self.epoch = self.lease_id = 0
         self.lease_requested_ms = _NEVER
@@ -62,6 +61,8 @@ class AgentHistory:
         """Model -> decision, and the time of its newest announcement or of its acceptance."""
         self.answers: list[ev.DecisionAnswered] = []
         """Answers of this turn."""
+        # Victims of accepted decisions: model, pool, name and incarnation.
+        self.accepted_victims: set[tuple[str, str, str, int]] = set()
         self.ledger_states: dict[str, tuple[str, str]] = {}
         """Model -> decision and its ledger state at the end of the last turn."""
         self.draining: dict[str, tuple[int, int]] = {}
@@ -175,6 +176,21 @@ class AgentHistory:
         key = f"{event.model}\0{event.pool}\0{event.worker}"
         if not event.accepted and self.bus_connected and key in self.draining:
             self.drain_failures[key] = self.drain_failures.get(key, 0) + 1
+
+    def record_acceptances(self) -> None:
+        """Record the victims of the decisions in force that the answers of this turn accept."""
+        for answer in self.answers:
+            entry = self.agent.controller.state.ledger.entries.get(answer.model)
+            decision = entry.decision if entry is not None else None
+            numbers = answer.decision_id, answer.epoch, answer.sequence
+            if decision is None or numbers != (decision.decision_id, decision.epoch, decision.sequence):
+                continue
+            if answer.status != "refused":
+                self.accepted_victims.update(
+                    (answer.model, target.pool, victim.worker, victim.incarnation)
+                    for target in decision.targets
+                    for victim in target.victims
+                )
 
     # -- effects -------------------------------------------------------------------------------------------------------
 

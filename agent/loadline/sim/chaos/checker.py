@@ -86,6 +86,7 @@ class InvariantChecker(TurnObserver):
         history = self.history_of(agent)
         report: ReportViolation = partial(self._report_for, agent)
         self._record_proposals(history, now)
+        history.record_acceptances()
         for effect in effects:
             self._check_effect(history, effect, now, report)
         history.record_effects(effects)
@@ -118,6 +119,7 @@ class InvariantChecker(TurnObserver):
                     report("I15-expiry", f"TTL {ttl_ms} ms, {decision.expires_at_ms - now} ms until the expiry")
             case SendDrain():
                 history.drain_requested_ms[effect.drain_id + effect.worker] = now
+                state_checks.check_drain_command(history, effect, report)
             case SendMigrate():
                 self._check_migration(history, effect, now, report)
             case Resign():

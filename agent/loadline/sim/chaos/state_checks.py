@@ -2,10 +2,12 @@
 
 from typing import Final
 
+from loadline.core.decisions.drains import Drain
 from loadline.core.decisions.ledger import OPEN
 from loadline.core.fleet.pool import Pool
 from loadline.core.fleet.worker import WorkerLoad
 from loadline.core.vocabulary.decisions import ApplyStatus, Decision
+from loadline.core.vocabulary.effects import SendDrain
 from loadline.core.vocabulary.events import DecisionAnswered
 from loadline.sim.chaos.agent_history import AgentHistory
 from loadline.sim.chaos.invariants import ReportViolation
@@ -115,26 +117,39 @@ def _check_drains(history: AgentHistory, now: int, report: ReportViolation) -> N
         history.drain_failures.clear()
         return
     _check_deaths(history, report)
-    knobs = history.settings.drain
-    connected_ms = now - history.bus_changed_ms if history.bus_connected else 0
     for key, drain in state.drains.open.items():
-        worker = state.fleet.models[drain.model].pools[drain.pool].workers.get(drain.worker)
-        if worker is None or not worker.draining:
-            report("I16-drain", f"{drain.worker} drains and is {'unknown' if worker is None else 'supply'}")
-        deadline_ms = drain.started_at_ms + knobs.ttl_ms
-        if now >= deadline_ms:
-            report("I16-drain", f"{drain.worker} is {now - deadline_ms} ms past its deadline")
-        history.draining[key] = (drain.incarnation, deadline_ms)
-        if drain.accepted:
-            continue
-        asked_ms = history.drain_requested_ms.get(drain.drain_id + drain.worker, drain.started_at_ms)
-        if min(now - asked_ms, connected_ms) > 5 * knobs.retry_ms + _SLACK_MS:
-            report("I16-asked", f"the last command to {drain.worker} is {now - asked_ms} ms old")
-        if history.drain_failures.get(key, 0) >= knobs.revoke_after and not drain.revoked:
-            report("I16-asked", f"{drain.worker} does not answer and keeps its lease")
+        if not drain.held:
+            _check_drain(history, key, drain, now, report)
     for key in [key for key in history.draining if key not in state.drains.open]:
         history.drain_failures.pop(key, None)
         _check_drain_end(history, key, *history.draining.pop(key), now, report)
+
+
+def _check_drain(history: AgentHistory, key: str, drain: Drain, now: int, report: ReportViolation) -> None:
+    """Check a drain that is not held."""
+    knobs = history.settings.drain
+    worker = history.agent.controller.state.fleet.models[drain.model].pools[drain.pool].workers.get(drain.worker)
+    if worker is None or not worker.draining:
+        report("I16-drain", f"{drain.worker} drains and is {'unknown' if worker is None else 'supply'}")
+    deadline_ms = drain.started_at_ms + knobs.ttl_ms
+    if now >= deadline_ms:
+        report("I16-drain", f"{drain.worker} is {now - deadline_ms} ms past its deadline")
+    history.draining[key] = (drain.incarnation, deadline_ms)
+    if drain.accepted:
+        return
+    connected_ms = now - history.bus_changed_ms if history.bus_connected else 0
+    asked_ms = history.drain_requested_ms.get(drain.drain_id + drain.worker, drain.started_at_ms)
+    if min(now - asked_ms, connected_ms) > 5 * knobs.retry_ms + _SLACK_MS:
+        report("I16-asked", f"the last command to {drain.worker} is {now - asked_ms} ms old")
+    if history.drain_failures.get(key, 0) >= knobs.revoke_after and not drain.revoked:
+        report("I16-asked", f"{drain.worker} does not answer and keeps its lease")
+
+
+def check_drain_command(history: AgentHistory, command: SendDrain, report: ReportViolation) -> None:
+    """Check that a scaler has accepted a decision that names the worker, unless an operator requested the drain."""
+    named = command.model, command.pool, command.worker, command.incarnation
+    if not command.drain_id.startswith("operator-") and named not in history.accepted_victims:
+        report("I16-accepted", f"{command.worker} is commanded to drain")
 
 
 def _check_drain_end(  # noqa: PLR0917 - one argument for each fact
@@ -172,7 +187,8 @@ def _check_victims(history: AgentHistory, report: ReportViolation) -> None:
     if not (state.leading and history.acting and history.registry_read):
         return
     for model, entry in state.ledger.entries.items():
-        for target in entry.decision.targets if entry.decision else ():
+        waits_or_accepted = entry.accepted or entry.state == "committed"
+        for target in entry.decision.targets if entry.decision and waits_or_accepted else ():
             workers = state.fleet.models[model].pools[target.pool].workers
             for victim in target.victims:
                 worker = workers.get(victim.worker)

@@ -97,6 +97,8 @@ class Constraints(Struct, frozen=True):
     supply: SupplyHeadroom = UNLIMITED_HEADROOM
     draining: Mapping[str, int] = MappingProxyType({})
     """Number of open drains by pool."""
+    unaccepted: frozenset[str] = frozenset()
+    """Pools whose last scale-down no scaler has accepted yet."""
 
 
 def minimum_of(*bounds: int | None) -> int | None:

@@ -79,6 +79,15 @@ def no_data_no_shrink(pool: PoolProposal) -> None:
         pool.limit(ReasonCode.NO_DATA_NO_SHRINK, pool.current, fresh=pool.pool.fresh, ready=pool.pool.ready)
 
 
+def unaccepted(pool: PoolProposal) -> None:
+    """Do not shrink further until a scaler has accepted the last scale-down.
+
+    The victims of that one still serve, so the load of the others is no measure of what the pool could do without.
+    """
+    if pool.target < pool.current and pool.pool.name in pool.constraints.unaccepted:
+        pool.limit(ReasonCode.UNACCEPTED, pool.current)
+
+
 def temporary_minimum(pool: PoolProposal) -> None:
     """Keep to a temporary minimum, such as the last worker of a role."""
     bound = pool.constraints.bounds.get(pool.pool.name)
@@ -118,6 +127,7 @@ POOL_GUARDRAILS: Final[tuple[PoolGuardrail, ...]] = (
     temporary_maximum,
     warm_up,  # again: an idle model may be emptied only on complete data
     no_data_no_shrink,
+    unaccepted,
     temporary_minimum,
     replacements,
     schedule_minimum,

@@ -18,5 +18,6 @@ def constrain(
         state.gpus.headroom(state.fleet, model.name, ledger, now),
         UNLIMITED_HEADROOM if ledger is None else state.allocation.headroom(state.fleet, model.name, ledger, now),
         state.drains.counts(model.name),
+        frozenset(drain.pool for drain in state.drains.held(model.name).values()),
     )
     return model.guardrails.apply(model, evaluation.recommendation.targets, constraints, now), constraints
