@@ -9,7 +9,7 @@ import pytest
 
 from loadline.core.vocabulary.scalars import Role
 from loadline.rig.servers import EtcdServer, NatsServer
-from tests.support.demo_fleet import REQUESTS, SPEED, TIMEOUT_S, DemoFleet, account, begun
+from tests.support.demo_fleet import REQUESTS, SPEED, TIMEOUT_S, DemoFleet, account, replay_has_begun
 from tests.support.demo_load import load_on
 from tests.waiting import until_true
 
@@ -42,9 +42,9 @@ def test_requests_of_a_killed_worker_are_retried(fleet: DemoFleet, role: Role) -
 
     async def scenario() -> None:
         async with load_on(fleet, float(SPEED), per_s=6.0) as load:
-            await fleet.work_for("victim")
+            await fleet.wait_for_work("victim")
             victim.send_signal(signal.SIGSTOP)
-            await fleet.work_for("victim")  # which it never reports
+            await fleet.wait_for_work("victim")  # which it never reports
             victim.kill()
             summary = await load.finish()
             assert (summary.finished, summary.lost) == (summary.arrived, 0)
@@ -61,7 +61,7 @@ def test_a_drained_worker_finishes_its_requests_and_leaves(fleet: DemoFleet, rol
 
     async def scenario() -> None:
         async with load_on(fleet, float(SPEED), per_s=6.0) as load:
-            await fleet.work_for("leaving")
+            await fleet.wait_for_work("leaving")
             unrouted, report = await fleet.drain(role, "leaving")
             assert unrouted
             assert (report.drain_id, report.pool) == ("d1", role)
@@ -78,7 +78,7 @@ def test_a_drained_worker_finishes_its_requests_and_leaves(fleet: DemoFleet, rol
 def test_requests_wait_while_there_is_no_worker(fleet: DemoFleet) -> None:
     gateway = fleet.gateway()
     only = [fleet.worker("prefill", "prefill"), fleet.worker("decode", "decode")]
-    until_true(lambda: begun(fleet), deadline_s=TIMEOUT_S)
+    until_true(lambda: replay_has_begun(fleet), deadline_s=TIMEOUT_S)
     for worker in only:
         worker.terminate()
     assert [worker.wait(TIMEOUT_S) for worker in only] == [0, 0]
@@ -97,7 +97,7 @@ def test_restarts_of_servers_lose_no_request(
         for role in ("prefill", "decode"):
             fleet.worker(role, role)
         gateway = fleet.gateway()
-        until_true(lambda: begun(fleet), deadline_s=TIMEOUT_S)
+        until_true(lambda: replay_has_begun(fleet), deadline_s=TIMEOUT_S)
         for server in (nats, etcd):
             server.kill()
             server.start()
@@ -111,7 +111,7 @@ def test_a_stopped_gateway_writes_its_summary(fleet: DemoFleet) -> None:
     for role in ("prefill", "decode"):
         fleet.worker(role, role)
     gateway = fleet.gateway("--repeat", "--requests-max", "0")
-    until_true(lambda: begun(fleet), deadline_s=TIMEOUT_S)
+    until_true(lambda: replay_has_begun(fleet), deadline_s=TIMEOUT_S)
     gateway.terminate()
     summary = account(fleet, gateway)
     assert summary["arrived"] == summary["finished"] + summary["in_flight"] + summary["queued"]

@@ -68,7 +68,7 @@ class Host:
             name = "p"
             role = "decode"
             gpus = 2
-            env = {{ TOLD = "yes" }}
+            env = {{ FROM_CONFIG = "yes" }}
             command = {msgspec.json.encode(command).decode()}
             """,
             encoding="utf-8",
@@ -96,13 +96,15 @@ class Host:
         assert isinstance(event, DecisionAnswered)
         self.answers.append(event)
 
-    def order(self, sequence: int, replicas: int, *victims: str, drain_ttl_ms: int = 60_000, pool: str = "p") -> None:
+    def announce(
+        self, sequence: int, replicas: int, *victims: str, drain_ttl_ms: int = 60_000, pool: str = "p"
+    ) -> None:
         """Announce a decision repeatedly from now on, as agents do."""
         named = tuple(Victim(name, LATER) for name in victims)
         target = PoolTarget(pool, "decode", replicas, 0, named)
         self._announced = decision(1, sequence, target, drain_ttl_ms=drain_ttl_ms)
 
-    async def announce_on(self) -> None:
+    async def keep_announcing(self) -> None:
         while True:
             with contextlib.suppress(BusUnavailable):
                 if self._announced is not None:
@@ -116,14 +118,14 @@ class Host:
         await until(found, f"{status} of decision {sequence}")
         return found()[0]
 
-    async def has(self, *names: str) -> None:
+    async def wait_for_workers(self, *names: str) -> None:
         await until(lambda: set(self.children()) == set(names), f"workers {names}, there are {self.children()}")
 
 
 @asynccontextmanager
 async def host(directory: Path, nats_url: str, root: str, command: list[str]) -> AsyncIterator[Host]:
     scaler_host = Host(directory, nats_url, root, command)
-    announcing = asyncio.create_task(scaler_host.announce_on())
+    announcing = asyncio.create_task(scaler_host.keep_announcing())
     try:
         await scaler_host.bus.connect(lambda _connected: None)
         await scaler_host.bus.subscribe(scaler_host.subjects.applied("m"), scaler_host.receive)
@@ -140,31 +142,31 @@ async def host(directory: Path, nats_url: str, root: str, command: list[str]) ->
 def test_workers_are_started_restarted_drained_and_stopped(tmp_path: Path, nats_url: str, own_name: str) -> None:
     async def scenario() -> None:
         async with host(tmp_path, nats_url, own_name, SHELL) as scaler_host:
-            scaler_host.order(1, 3)
-            await scaler_host.has("p-1", "p-2", "p-3")
+            scaler_host.announce(1, 3)
+            await scaler_host.wait_for_workers("p-1", "p-2", "p-3")
             assert (await scaler_host.answered(1, "done")).observed == {"p": 3}
             assert scaler_host.answers[0].status == "accepted"
-            assert b"TOLD=yes" in _environment(scaler_host.children()["p-1"])
+            assert b"FROM_CONFIG=yes" in _environment(scaler_host.children()["p-1"])
 
             os.kill(scaler_host.children()["p-2"], signal.SIGKILL)
-            await scaler_host.has("p-1", "p-3", "p-4")
+            await scaler_host.wait_for_workers("p-1", "p-3", "p-4")
 
-            scaler_host.order(2, 2, "p-1")
+            scaler_host.announce(2, 2, "p-1")
             await scaler_host.answered(2, "accepted")
             later_s = time.monotonic() + 1
             await until(lambda: time.monotonic() > later_s, "a second in which nobody drained")
-            await scaler_host.has("p-1", "p-3", "p-4")
+            await scaler_host.wait_for_workers("p-1", "p-3", "p-4")
             report = DrainReport("m", "p", "p-1", time.time_ns() // 1_000_000)
             await scaler_host.bus.publish(scaler_host.subjects.drained("m", "p", "p-1"), encode(report))
-            await scaler_host.has("p-3", "p-4")
+            await scaler_host.wait_for_workers("p-3", "p-4")
             assert (await scaler_host.answered(2, "done")).observed == {"p": 2}
 
             scaler_host.process.send_signal(signal.SIGHUP)  # nothing is reloaded, and nothing ends
-            scaler_host.order(3, 3)
+            scaler_host.announce(3, 3)
             await scaler_host.answered(3, "done")
 
             scaler_host.process.send_signal(signal.SIGTERM)
-            await until(lambda: scaler_host.process.poll() is not None, "the scaler's end")
+            await until(lambda: scaler_host.process.poll() is not None, "the scaler has ended")
             assert scaler_host.process.returncode == 0
             ended = scaler_host.lifetimes()
             assert {name: lifetime.reason for name, lifetime in ended.items()} == {
@@ -184,10 +186,10 @@ def test_workers_are_started_restarted_drained_and_stopped(tmp_path: Path, nats_
 def test_a_worker_that_does_not_drain_is_terminated_then_killed(tmp_path: Path, nats_url: str, own_name: str) -> None:
     async def scenario() -> None:
         async with host(tmp_path, nats_url, own_name, STUBBORN) as scaler_host:
-            scaler_host.order(1, 1)
-            await scaler_host.has("p-1")
-            scaler_host.order(2, 0, "p-1", drain_ttl_ms=300)
-            await scaler_host.has()
+            scaler_host.announce(1, 1)
+            await scaler_host.wait_for_workers("p-1")
+            scaler_host.announce(2, 0, "p-1", drain_ttl_ms=300)
+            await scaler_host.wait_for_workers()
             await scaler_host.answered(2, "done")
             assert scaler_host.lifetimes()["p-1"].reason == "drain_deadline"
 
@@ -197,11 +199,11 @@ def test_a_worker_that_does_not_drain_is_terminated_then_killed(tmp_path: Path, 
 def test_workers_that_ignore_sigterm_are_killed(tmp_path: Path, nats_url: str, own_name: str) -> None:
     async def scenario() -> None:
         async with host(tmp_path, nats_url, own_name, STUBBORN) as scaler_host:
-            scaler_host.order(1, 2)
-            await scaler_host.has("p-1", "p-2")
+            scaler_host.announce(1, 2)
+            await scaler_host.wait_for_workers("p-1", "p-2")
             pids = list(scaler_host.children().values())
             scaler_host.process.send_signal(signal.SIGINT)
-            await until(lambda: scaler_host.process.poll() is not None, "the scaler's end")
+            await until(lambda: scaler_host.process.poll() is not None, "the scaler has ended")
             assert scaler_host.process.returncode == 0
             assert not any(_alive(pid) for pid in pids)
 
@@ -211,12 +213,12 @@ def test_workers_that_ignore_sigterm_are_killed(tmp_path: Path, nats_url: str, o
 def test_no_worker_outlives_a_scaler_that_is_killed(tmp_path: Path, nats_url: str, own_name: str) -> None:
     async def scenario() -> None:
         async with host(tmp_path, nats_url, own_name, STUBBORN) as scaler_host:
-            scaler_host.order(1, 2)
-            await scaler_host.has("p-1", "p-2")
+            scaler_host.announce(1, 2)
+            await scaler_host.wait_for_workers("p-1", "p-2")
             pids = list(scaler_host.children().values())
             scaler_host.process.kill()
             scaler_host.process.wait()
-            await until(lambda: not any(_alive(pid) for pid in pids), "the end of its workers")
+            await until(lambda: not any(_alive(pid) for pid in pids), "its workers have ended")
 
     asyncio.run(scenario())
 
@@ -226,15 +228,15 @@ def test_workers_are_kept_without_nats(tmp_path: Path, own_name: str, private_na
 
     async def scenario() -> None:
         async with host(tmp_path, nats.url, own_name, SHELL) as scaler_host:
-            scaler_host.order(1, 2)
-            await scaler_host.has("p-1", "p-2")
+            scaler_host.announce(1, 2)
+            await scaler_host.wait_for_workers("p-1", "p-2")
             nats.kill()
             await until(lambda: not scaler_host.bus.connected, "NATS is unreachable")
             os.kill(scaler_host.children()["p-1"], signal.SIGKILL)
-            await scaler_host.has("p-2", "p-3")
-            scaler_host.order(2, 3)
+            await scaler_host.wait_for_workers("p-2", "p-3")
+            scaler_host.announce(2, 3)
             await nats.start_async()
-            await scaler_host.has("p-2", "p-3", "p-4")
+            await scaler_host.wait_for_workers("p-2", "p-3", "p-4")
             await scaler_host.answered(2, "done")
 
     asyncio.run(scenario())
@@ -243,9 +245,9 @@ def test_workers_are_kept_without_nats(tmp_path: Path, own_name: str, private_na
 def test_a_decision_for_an_unknown_pool_is_refused(tmp_path: Path, nats_url: str, own_name: str) -> None:
     async def scenario() -> None:
         async with host(tmp_path, nats_url, own_name, SHELL) as scaler_host:
-            scaler_host.order(1, 1, pool="elsewhere")
+            scaler_host.announce(1, 1, pool="elsewhere")
             assert "elsewhere" in (await scaler_host.answered(1, "refused")).detail
-            scaler_host.order(2, 1)
+            scaler_host.announce(2, 1)
             await scaler_host.answered(2, "done")
 
     asyncio.run(scenario())
@@ -257,7 +259,7 @@ def test_a_failing_command_is_retried_with_a_backoff(tmp_path: Path, nats_url: s
 
     async def scenario() -> None:
         async with host(tmp_path, nats_url, own_name, command) as scaler_host:
-            scaler_host.order(1, 1)
+            scaler_host.announce(1, 1)
             await until(lambda: len(scaler_host.lifetimes()) >= 3, "three failed starts")
             flag.touch()
             await scaler_host.answered(1, "done")
@@ -278,12 +280,12 @@ def test_a_victim_that_exits_when_empty_counts_as_drained(tmp_path: Path) -> Non
             await bus.publish(subjects.decision("m"), encode(decision(1, 1, PoolTarget("p", "decode", 1, 0))))
             workers = local._pools["m", "p"].workers
             await until(lambda: workers, "a worker")
-            # The scaler has no turn between the two.
+            # The scaler's task does not run between the report and the signal.
             await bus.publish(
                 subjects.drained("m", "p", "p-1"), encode(DrainReport("m", "p", "p-1", time.time_ns() // 1_000_000))
             )
             workers["p-1"].child.send("kill")
-            await until(lambda: "p-1" not in workers, "its end")
+            await until(lambda: "p-1" not in workers, "the worker has ended")
             stop.set()
             await running
 

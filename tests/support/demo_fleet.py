@@ -56,7 +56,7 @@ class DemoFleet:
         return (self._folder / f"{name}.log").read_text()
 
     async def drain(self, role: Role, name: str) -> tuple[bool, DrainReport]:
-        """Drain a worker as the agent does; return whether routers do not see it at the end, and its report."""
+        """Drain a worker as the agent does; return whether it was no longer registered as ready, and its report."""
         worker = f"{self.root}-{name}"
         key, subjects = Keys(self.root).worker(MODEL, role, worker), Subjects(self.root)
         store = EtcdStore(EtcdKnobs(endpoints=(self.etcd,)))
@@ -93,7 +93,7 @@ class DemoFleet:
         finally:
             await store.close()
 
-    async def work_for(self, name: str) -> None:
+    async def wait_for_work(self, name: str) -> None:
         """Wait until the gateway sends something to a worker."""
         sent = asyncio.Event()
         bus = NatsBus(NatsKnobs(servers=(self.nats,)), name="test")
@@ -147,5 +147,5 @@ def account(fleet: DemoFleet, gateway: subprocess.Popen[bytes]) -> dict[str, Any
     return summary
 
 
-def begun(fleet: DemoFleet) -> bool:
+def replay_has_begun(fleet: DemoFleet) -> bool:
     return "replay_begins" in fleet.log("gateway")

@@ -22,7 +22,7 @@ def pool_series(pool: str, role: str) -> PoolSeries:
 
 
 def simulation_result(**changes: Any) -> SimulationResult:
-    """Return a result of four steps of a minute, the third without arrivals."""
+    """Return a result with four steps of one minute, the third without arrivals."""
     series = TimeSeries(
         step_s=60.0,
         at_s=[0.0, 60.0, 120.0, 180.0],
@@ -35,7 +35,7 @@ def simulation_result(**changes: Any) -> SimulationResult:
         itl_p95_ms=[15.0, 22.0, None, 16.0],
         pools=[pool_series("prefill", "prefill"), pool_series("decode", "decode")],
     )
-    found: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "name": "mine",
         "trace": "azure",
         "seed": 7,
@@ -69,7 +69,7 @@ def simulation_result(**changes: Any) -> SimulationResult:
         "series": series,
         "digest": "0123456789abcdef" * 4,
     }
-    return SimulationResult(**(found | changes))
+    return SimulationResult(**(fields | changes))
 
 
 def comparison() -> Comparison:

@@ -1,4 +1,4 @@
-"""Number of answered cases of each group: an answer that is lost would otherwise only skip its cases."""
+"""Number of answered cases of each group, since cases whose answer is lost would otherwise only be skipped."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator

@@ -1,18 +1,18 @@
-"""What an answer to a case is."""
+"""Type of the answers to cases, and the exception for cases without one."""
 
 from collections.abc import Callable
 from typing import Any
 
 Answer = Callable[[Any], Any]
-"""Takes what a case gives, calls the product, says what came out."""
+"""Maps the input of a case to the product's output."""
 
 
 class NotCovered(Exception):
-    """Nothing here answers that."""
+    """No answer covers this case."""
 
 
 def only(given: dict[str, Any], *keys: str) -> None:
-    """Refuse a case that says more than is understood, rather than answer another question."""
+    """Raise ``NotCovered`` if the input has keys that the answer does not know."""
     unknown = sorted(given.keys() - set(keys))
     if unknown:
         raise NotCovered(f"no answer for {', '.join(unknown)}")

@@ -1,4 +1,4 @@
-"""The cases of a folder of vectors: four files, each in its own words, brought into one form."""
+"""Cases of a folder of vectors: converts four files, each with a format of its own, to one form."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,7 +12,7 @@ _RELATIVE, _NEAR_MS = 1e-3, 0.05
 
 
 class Case(Struct, frozen=True):
-    """What goes in, and what is said to come out."""
+    """Input and expected output of the original."""
 
     id: str
     group: str
@@ -21,11 +21,11 @@ class Case(Struct, frozen=True):
     expected: Any
     tolerance: float = TOLERANCE
     near_ms: float = 0.0
-    """How far off a time in ms may be, whatever the tolerance."""
+    """Absolute tolerance of times in ms, in addition to the relative one."""
 
 
 def cases_in(folder: Path) -> list[Case]:
-    """All cases of the files of known names that are there."""
+    """Return all cases of the files in the folder that have known names."""
     return [case for name, read in FILES.items() if (folder / name).is_file() for case in read(_load(folder / name))]
 
 
@@ -48,7 +48,10 @@ def _llumnix(content: dict[str, Any]) -> Iterator[Case]:
 
 
 def _of_original(expected: Any) -> Any:
-    """What is expected, in the words of matchers. That the original goes by chance is said beside all it may answer."""
+    """Convert expected values to matchers.
+
+    The mark of nondeterminism is dropped: such cases list all possible answers.
+    """
     if not isinstance(expected, dict):
         return expected
     known = {key: one for key, one in expected.items() if key != "upstream_nondeterministic"}
@@ -65,7 +68,7 @@ def _wva(content: dict[str, Any]) -> Iterator[Case]:
 
 
 def _wva_queueing(content: dict[str, Any]) -> Iterator[Case]:
-    """An engine is a case, and so is each rate at which it is analysed, and all targets that it is sized for."""
+    """Yield a case for each engine, each rate at which it is analysed and each set of targets it is sized for."""
     for case in content["cases"]:
         group, params = "wva.queueing", case["params"]
         expected = {key: case[key] for key in ("rate_min_rps", "rate_max_rps", "size_error") if key in case}
@@ -77,9 +80,9 @@ def _wva_queueing(content: dict[str, Any]) -> Iterator[Case]:
 
 
 def _single(name: str, group: str, op: str, given: Any, expected: Any) -> Case:
-    """A case whose reference reckons in single precision, and stops its searches early.
+    """Return a case with the tolerance of a reference that uses single precision and stops its searches early.
 
-    The length of a queue is a wait by Little's law, and as far off.
+    A queue length follows from a wait by Little's law, so it has the same error.
     """
     if isinstance(expected, dict) and "queue_len" in expected:
         near = max(_RELATIVE * expected["queue_len"], _NEAR_MS / 1_000.0 * expected["throughput_rps"])

@@ -1,4 +1,4 @@
-"""``pytest tests/vectors --vectors DIR``: every case of the files in a folder, and a table of what became of them."""
+"""``pytest tests/vectors --vectors DIR``: runs every case of a folder and prints a table of the outcomes."""
 
 from collections import Counter
 from pathlib import Path
@@ -23,7 +23,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture
 def all_cases(pytestconfig: pytest.Config) -> list[Case]:
-    """Cases of the folder of this run."""
+    """Return the cases of the folder that this run uses."""
     return _cases(pytestconfig)
 
 
@@ -40,13 +40,13 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     reasons: Counter[str] = Counter()
     gained: list[str] = []
     for report in (one for many in terminalreporter.stats.values() for one in many):
-        said = dict(getattr(report, "user_properties", ()))
-        gained += said.get("gained", ())
-        if getattr(report, "when", "") != "call" or "group" not in said:
+        properties = dict(getattr(report, "user_properties", ()))
+        gained += properties.get("gained", ())
+        if getattr(report, "when", "") != "call" or "group" not in properties:
             continue
-        counts[said["group"], "failed" if report.failed else said["outcome"]] += 1
-        if said["outcome"] == "deviations" and not report.failed:
-            reasons[said["reason"]] += 1
+        counts[properties["group"], "failed" if report.failed else properties["outcome"]] += 1
+        if properties["outcome"] == "deviations" and not report.failed:
+            reasons[properties["reason"]] += 1
     if counts:
         terminalreporter.section("vectors")
         _table(terminalreporter, counts)

@@ -1,7 +1,6 @@
-"""Where this differs from the original on purpose: a rule for a kind of case, why, and what comes out instead.
+"""Intended deviations from the originals: rules that select cases, give a reason and expect another output.
 
-A rule looks at what a case is about, never at its id. It says what is expected instead, so that a deviation is held to
-something too.
+A rule never looks at the id of a case. It returns an expected output, so that deviations are tested as well.
 """
 
 from collections.abc import Callable
@@ -9,13 +8,13 @@ from typing import Any
 
 from msgspec import Struct
 
-from tests.vectors import llumnix_differences, llumnix_reckoning, llumnix_requests, wva_queueing, wva_saturation
+from tests.vectors import llumnix_differences, llumnix_expected, llumnix_requests, wva_queueing, wva_saturation
 from tests.vectors.cases import Case
 from tests.vectors.dynamo_threshold import WHY
 
 
 class Deviation(Struct, frozen=True):
-    """A rule."""
+    """Rule for a deviation: its reason, the cases that it applies to, and their expected output."""
 
     reason: str
     applies: Callable[[Case], bool]
@@ -23,7 +22,7 @@ class Deviation(Struct, frozen=True):
 
 
 def rule_for(case: Case) -> Deviation | None:
-    """The rule that a case falls under."""
+    """Return the first rule that applies to a case."""
     return next((rule for rule in RULES if rule.applies(case)), None)
 
 
@@ -36,7 +35,7 @@ def _own_interval(case: Case) -> dict[str, Any]:
 
 
 def _frees_and_spends(case: Case) -> bool:
-    """A role shrinks and the other one grows by what that frees."""
+    """Return True if one role shrinks and the other one grows by the GPUs that this frees."""
     given, out = case.given, case.expected
     if case.op != "v0.step" or "max_gpu" not in given or not {"p", "d"} <= out.keys():
         return False
@@ -197,52 +196,52 @@ RULES = (
     ),
     Deviation(
         "nobody has room for a request, so none is sent: the original fills the last healthy worker over its cache",
-        llumnix_reckoning.has_no_room,
-        llumnix_reckoning.evacuated,
+        llumnix_expected.has_no_room,
+        llumnix_expected.evacuated,
     ),
     Deviation(
         "who fails and names no node or unit fails alone, with an alarm: in the original it takes all others that name "
         "none with it, or nothing is done at all",
-        llumnix_reckoning.has_no_name,
-        llumnix_reckoning.evacuated,
+        llumnix_expected.has_no_name,
+        llumnix_expected.evacuated,
     ),
     Deviation(
         "silence is counted in ms: the original compares whole seconds",
-        llumnix_reckoning.is_silent_for_part_of_a_second,
-        llumnix_reckoning.evacuated,
+        llumnix_expected.is_silent_for_part_of_a_second,
+        llumnix_expected.evacuated,
     ),
     Deviation(
         "the requests of a failing worker go to all that have slots and room, as many as these have: in the original "
         "all go to one",
-        llumnix_reckoning.is_spread,
-        llumnix_reckoning.evacuated,
+        llumnix_expected.is_spread,
+        llumnix_expected.evacuated,
     ),
     Deviation(
         "requests move between workers of one type: in the original bin packing sends decode to prefill",
-        llumnix_reckoning.crosses_types,
+        llumnix_expected.crosses_types,
         lambda case: {**case.expected, "pairs": [], "request_selection": []},
     ),
     Deviation(
         "the load threshold applies within units as well: in the original it is dropped, and half-empty workers "
         "exchange requests",
-        llumnix_reckoning.is_below_the_threshold_in_a_unit,
+        llumnix_expected.is_below_the_threshold_in_a_unit,
         lambda case: {**case.expected, "pairs": [], "request_selection": []},
     ),
     Deviation(
         "no worker gives to itself",
-        llumnix_reckoning.is_to_itself,
+        llumnix_expected.is_to_itself,
         lambda case: {**case.expected, "pairs": [], "request_selection": []},
     ),
     Deviation(
         "no worker gives away while it takes in: it would send on what has just come",
-        llumnix_reckoning.is_a_chain,
-        llumnix_reckoning.without_chain,
+        llumnix_expected.is_a_chain,
+        llumnix_expected.without_chain,
     ),
     Deviation(
         "a move takes what it is for: half of what two workers are apart, or as many requests as bring the one within "
         "its time per token and leave the other within it. In the original it is the same whatever the loads are",
-        llumnix_reckoning.is_sized,
-        llumnix_reckoning.sized,
+        llumnix_expected.is_sized,
+        llumnix_expected.sized,
     ),
     Deviation(
         "of an engine without a cache nothing is known: in the original it is the fullest of all",

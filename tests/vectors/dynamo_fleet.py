@@ -9,11 +9,11 @@ from tests.vectors.answering import Answer, only
 
 REPLICAS_MAX = 1_000
 SETTLED_MS = 30_000
-"""Until who gives has drained, and who takes has what it asked for."""
+"""Time until the worker of the giving model has drained and the other model has its workers."""
 
 
 def mediate(given: dict[str, Any]) -> list[dict[str, Any]]:
-    """Each request is what a planner says once, and then no more; what was wished for before was said before."""
+    """Answer the requests in order. A planner makes each request once; earlier wishes were requested before."""
     only(given, "pools", "requests", "max_gpus", "min_gpus", "cache")
     pools = {
         model: [(PoolKnobs(role, role, width, 1, REPLICAS_MAX), count) for role, (count, width) in roles.items()]

@@ -27,7 +27,7 @@ def newest(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def oldest(given: dict[str, Any]) -> dict[str, Any]:
-    """The forecasts after each value; 1.0.1 did not wait for five points."""
+    """Return the forecast after each value; version 1.0.1 did not wait for five points."""
     only(given, "predictor", "series", "every")
     ends = range(1 if given.get("every") else len(given["series"]), len(given["series"]) + 1)
     found = [next_value(given["predictor"], given["series"][:end], 1) for end in ends]
@@ -35,7 +35,7 @@ def oldest(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def loss(given: dict[str, Any]) -> float:
-    """The original's score of one moment: requests, ISL and OSL, first as they were forecast, then as they were."""
+    """Return the original's score at one time, from forecast and actual requests, ISL and OSL."""
     only(given, "args")
     values = [np.array([value], dtype=np.float64) for value in given["args"]]
     return work_error(values[3:], values[:3])

@@ -13,7 +13,7 @@ CONFIG = (*LIMITS, "optimization_target", "itl_ms", "ttft_ms", "max_throughput_s
 
 
 def load_1_6(given: dict[str, Any]) -> dict[str, Any]:
-    """A load decision, above the lower bounds of a throughput decision where there was one."""
+    """Return a load decision, limited from below by the throughput decision if there was one."""
     only(given, "counts", "config", "p_caps", "d_caps", "prefill", "decode", "history", "raw", "propose")
     config = given.get("config", {})
     only(config, *CONFIG)

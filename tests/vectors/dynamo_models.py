@@ -177,7 +177,7 @@ def prefill_estimate(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _iterations(given: dict[str, Any]) -> Regression:
-    """Iteration times of a prefill engine against its tokens."""
+    """Fit the iteration times of a prefill engine to its tokens."""
     if given["worker_type"] != "prefill":
         raise NotCovered(f"no capacity of {given['worker_type']} from its iterations")
     return learned([[one["pt"], one["wall"] * 1_000.0] for one in given["history"]])
@@ -209,7 +209,7 @@ def throughput_1_6(given: dict[str, Any]) -> dict[str, Any]:
 def _throughput(
     config: dict[str, Any], why: str | None, legs: list[pool_changes.PoolChange], counts: list[int | None], bounds: Any
 ) -> dict[str, Any]:
-    """With load planning on, a throughput decision only sets the bounds of the load decisions."""
+    """Return a throughput decision; with load planning enabled it only sets the lower bounds of load decisions."""
     if config.get("enable_load_scaling", False):
         return {"decision": None, "bounds": bounds, "throughput": why or "set_lower_bound"}
     changed = any(count not in {None, leg.current} for leg, count in zip(legs, counts, strict=True))

@@ -1,4 +1,4 @@
-"""Answers of the threshold planner and the guard to Dynamo's cases of whole ticks."""
+"""Answers of the threshold planner and the guardrails to Dynamo's cases of whole planning ticks."""
 
 from typing import Any
 
@@ -14,12 +14,14 @@ from tests.vectors.dynamo_terms import ROLES
 
 TICK_MS = 5_000
 PARTS = 1_000
-"""A prompt queue is a share of a context, and requests are whole. So queue and thresholds are a thousandfold here."""
+"""Factor of queues and thresholds: the original's queue is a fraction of a context length, and requests are integers
+here.
+"""
 KV_SCALE = 0.1
-"""What waits for a cache counts there, so one may be fuller than full. So usage and thresholds are a tenth here."""
+"""Factor of KV usage and thresholds: in the original, waiting requests count as usage, which may then exceed 1."""
 KNOBS = ThresholdKnobs(
     metric_pulling_interval_ms=TICK_MS,
-    adjustment_interval_ms=TICK_MS - 1,  # a tick judges its own observation alone
+    adjustment_interval_ms=TICK_MS - 1,  # each tick considers only its own observation
     prefill_queue_scale_up_threshold=1.0 * PARTS,
     prefill_queue_scale_down_threshold=0.1 * PARTS,
     decode_kv_scale_up_threshold=1.0 * KV_SCALE,
@@ -33,7 +35,7 @@ WHY = {
 
 
 def ticks(given: dict[str, Any]) -> list[dict[str, Any]]:
-    """A decision every 5 s, each from the observation that comes with it; the first one was already there before."""
+    """Return a decision every 5 s, each for its own observation; the first observation is there from the start."""
     only(given, "observations", "config", "p_caps", "d_caps")
     only(given["config"], "optimization_target")
     if given["config"].get("optimization_target") != "throughput":

@@ -1,4 +1,4 @@
-"""What several of Dynamo's cases say, in the product's terms."""
+"""Conversions of terms that several of Dynamo's cases share to the product's."""
 
 from typing import Any
 
@@ -21,12 +21,12 @@ LIMITS = (
 
 
 def band(floor: int, ceiling: int) -> GpuBand:
-    """A negative bound is none."""
+    """Return the GPU band; a negative bound means unlimited."""
     return GpuBand(floor if floor >= 0 else None, ceiling if ceiling >= 0 else None)
 
 
 def learned(points: list[list[float]]) -> Regression:
-    """After these samples of load and latency (ms)."""
+    """Return the regression over samples of load and latency (ms)."""
     regression = Regression()
     for x, latency_ms in points:
         regression.push(x, latency_ms)
@@ -34,27 +34,27 @@ def learned(points: list[list[float]]) -> Regression:
 
 
 def least_of(config: dict[str, Any], role: str) -> int:
-    """Fewest replicas of a role."""
+    """Return the minimum replicas of a role."""
     return int(config.get(f"{role}_min_endpoint") or config.get("min_endpoint", 1))
 
 
 def gpus_of(config: dict[str, Any], role: str) -> int:
-    """GPUs of one worker of a role."""
+    """Return the GPUs of one worker of a role."""
     return int(config.get(f"{role}_engine_num_gpu", 1))
 
 
 def word(code: ReasonCode | None) -> str | None:
-    """A reason as it is written."""
+    """Return the wire value of a reason."""
     return None if code is None else code.value
 
 
 def band_of(config: dict[str, Any]) -> GpuBand:
-    """The GPUs that a configuration allows."""
+    """Return the GPU budget of a configuration."""
     return band(config.get("min_gpu_budget", -1), config.get("max_gpu_budget", 8))
 
 
 def leg_of(config: dict[str, Any], role: str, current: int, needed: int | None) -> PoolChange:
-    """A role between what stands and what it needs, bounded."""
+    """Return the change of a role from its current to its needed count, with its bounds."""
     least = least_of(config, role)
     step_max = config.get("max_throughput_scaling_replicas", STEP_MAX)
     wanted = limit_step(current, current if needed is None else needed, least, step_max)

@@ -13,7 +13,8 @@ from tests.vectors.answering import Answer, only
 
 PULL_MS = 1_000
 PARTS = 10
-"""A sample of a queue may be a mean, as 0.1; requests are whole. So queue and thresholds are tenfold here."""
+"""Factor of queues and thresholds: a sample of the original may be a mean, such as 0.1, and requests are integers here.
+"""
 LIMITS = ("max_gpu", "p_gpu", "d_gpu", "min_endpoint")
 GRACE = 3
 REPLICAS_MAX = 1_000
@@ -29,7 +30,7 @@ WHY = {
 
 
 def step(given: dict[str, Any]) -> dict[str, Any]:
-    """One adjustment interval, as its samples; the last one is the picture of the moment of the decision."""
+    """Run one adjustment interval of samples; the last one describes the fleet at the time of the decision."""
     only(given, "p", "d", "queue", "kv", "p_at_start", "d_at_start", "grace", *LIMITS)
     samples = max(len(given["queue"]), len(given["kv"]), 2)
     queue, kv = _spread(given["queue"], samples), _spread(given["kv"], samples)
@@ -37,7 +38,7 @@ def step(given: dict[str, Any]) -> dict[str, Any]:
     for key, name in POOLS.items():
         harness.add_workers(name, given.get(f"{key}_at_start", given[key]))
         harness.pool(name).set_desired(given.get(f"{key}_at_start", given[key]), harness.now)
-    # The last sample comes before the next is due, so that it counts once.
+    # The last sample arrives before the next one is due, so it counts once.
     interval_ms = (samples - 1) * PULL_MS - 1
     planner = ThresholdPlanner(
         ThresholdKnobs(
@@ -62,7 +63,7 @@ def step(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _spread(values: list[float], samples: int) -> list[float]:
-    """As many samples as the other signal has, with the same mean and the same first and last where it has fewer."""
+    """Return the values, or their mean as often as the other signal has samples."""
     return values if len(values) == samples else [sum(values) / len(values)] * samples
 
 
@@ -83,7 +84,7 @@ def _pool(given: dict[str, Any], key: str) -> PoolKnobs:
 
 
 def _guard(given: dict[str, Any]) -> Guardrails:
-    """Nothing but the budget and the least counts."""
+    """Return guardrails that limit only by the GPU budget and the minimum counts."""
     knobs = GuardrailKnobs(stabilisation_ms=0, cooldown_down_ms=0, warm_up_ms=0)
     return Guardrails(knobs, HardLimits(1.0, 0, given.get("max_gpu")))
 

@@ -1,4 +1,4 @@
-"""Answers of the rescheduler to the cases of Llumnix on parts of it: metrics, filters, selectors, loop, commands."""
+"""Answers of migration planning to Llumnix's cases of components: metrics, filters, selectors, loop, commands."""
 
 import math
 from collections.abc import Callable
@@ -24,7 +24,7 @@ from tests.vectors.llumnix_world import ROLES, groups, names, view_of, world_of
 
 KV: Final[MetricName] = "kv_cache_usage_ratio_projected"
 BYSTANDERS: Final = ({"id": "bystander 1"}, {"id": "bystander 2"})
-"""Where most are silent at once nobody fails: so some are not."""
+"""Healthy workers, since no worker counts as failed while most are silent."""
 SAYS: Final[dict[str, Callable[[float], dict[str, Any]]]] = {
     "base": lambda value: {"kv_blocks_used": round(1_000 * value)},
     KV: lambda value: {"kv_blocks_used": round(1_000 * value)},
@@ -34,7 +34,7 @@ SAYS: Final[dict[str, Callable[[float], dict[str, Any]]]] = {
     "all_prefills_tokens_num": lambda value: {"queued_prefill_tokens": value},
     "all_decodes_tokens_num": lambda value: {"decode_tokens": value},
 }
-"""What a worker says whose metric has a value."""
+"""Fields of a load report for which a metric has a given value."""
 
 
 # -- metrics -----------------------------------------------------------------------------------------------------------
@@ -58,7 +58,7 @@ def metric(case: dict[str, Any]) -> dict[str, Any]:
 
 
 def metric_order(case: dict[str, Any]) -> dict[str, bool]:
-    """Who comes first, whatever the two are called: of equals that depends on their names."""
+    """Compare two workers by a metric under both assignments of names, since names decide between equals."""
     given, name = case["given"], _metric_name(case["given"])
     only(given, "metric", "a", "b")
     first, second = _comes_first(name, given["a"], given["b"]), not _comes_first(name, given["b"], given["a"])
@@ -66,7 +66,7 @@ def metric_order(case: dict[str, Any]) -> dict[str, bool]:
 
 
 def _comes_first(name: MetricName, value: float, other: float) -> bool:
-    """Whether the worker ``a`` of that value comes before the worker ``b`` of another."""
+    """Return True if worker ``a`` with the first value is ordered before worker ``b`` with the other."""
     world = MigrationWorld()
     world.join("a", 0, **SAYS[name](value))
     world.join("b", 0, **SAYS[name](other))
@@ -83,8 +83,10 @@ def _view(world: MigrationWorld) -> LoadView:
 # -- filters -----------------------------------------------------------------------------------------------------------
 
 
-class Looked:
-    """Who of some instances fails by itself, who with them, and who may take work in."""
+class FailureDetection:
+    """Failure detection among some instances: those that failed, those in their failure domains, and those that stay
+    healthy.
+    """
 
     def __init__(self, given: dict[str, Any], instances: list[dict[str, Any]], domain: str = "instance") -> None:
         config = {key: given[key] for key in ("staleness_seconds",) if key in given} | {"failover_domain": domain}
@@ -93,13 +95,13 @@ class Looked:
         boards = {group.name: group.table for group in groups(world)}
         found = detect_failures(boards, knobs.migration, (), world.controller.state.bus_since_ms, world.now)
         self.world, self._asked = world, [one["id"] for one in instances]
-        self.own, self.struck, self.serving, self.of_role = set(), set(), set(), {}
+        self.own, self.affected, self.serving, self.of_role = set(), set(), set(), {}
         for group in groups(world):
             own = found.failed[group.name]
-            struck = found.domains.affected(group.table, own)
-            view = view_of(world, group, struck)
+            affected = found.domains.affected(group.table, own)
+            view = view_of(world, group, affected)
             self.own |= self._of(names(group, own))
-            self.struck |= self._of(names(group, struck))
+            self.affected |= self._of(names(group, affected))
             self.serving |= self._of(names(group, healthy(view)))
             self.of_role[group.table.role] = self._of(names(group, np.ones(len(group.table), dtype=np.bool_)))
 
@@ -107,7 +109,7 @@ class Looked:
         return set(found) & set(self._asked)
 
     def without(self, kept: set[str]) -> list[str]:
-        """Those that were asked about and are not among these, in their order."""
+        """Return the instances of the case that are not in ``kept``, in their order."""
         return [name for name in self._asked if name not in kept]
 
 
@@ -121,20 +123,20 @@ def filter_single(case: dict[str, Any]) -> dict[str, Any]:
     if kind not in {"schedulability", "staleness", "infer_type"}:
         raise NotCovered(f"no filter {kind}")
     only(given, "filter", "staleness_seconds", "instance", "infer_type")
-    looked, name = Looked(given, [given["instance"]]), given["instance"]["id"]
+    detected, name = FailureDetection(given, [given["instance"]]), given["instance"]["id"]
     if kind == "infer_type":
-        return {"filtered_out": name not in looked.of_role[ROLES[given["infer_type"]]]}
-    return {"filtered_out": name not in looked.serving, "marks_needs_failover": name in looked.own}
+        return {"filtered_out": name not in detected.of_role[ROLES[given["infer_type"]]]}
+    return {"filtered_out": name not in detected.serving, "marks_needs_failover": name in detected.own}
 
 
 def _is_reserved(given: dict[str, Any]) -> bool:
     only(given, "filter", "key", "rejected", "instance")
     if given["key"] != "reserved":
         raise NotCovered("what a worker is kept for is the only attribute that is filtered by")
-    looked = Looked({}, [given["instance"]])
-    (group,) = (group for group in groups(looked.world) if len(group.table))
+    detected = FailureDetection({}, [given["instance"]])
+    (group,) = (group for group in groups(detected.world) if len(group.table))
     refused = [given["rejected"]] if given["rejected"] else []
-    passes = unreserved(*refused)(view_of(looked.world, group))
+    passes = unreserved(*refused)(view_of(detected.world, group))
     return given["instance"]["id"] not in names(group, passes)
 
 
@@ -150,26 +152,26 @@ def _passes_metric(given: dict[str, Any]) -> bool:
 def filter_chain(case: dict[str, Any]) -> dict[str, Any]:
     given = case["given"]
     only(given, "filters", "staleness_seconds", "instances")
-    looked = Looked(given, given["instances"])
+    detected = FailureDetection(given, given["instances"])
     kept = {one["id"] for one in given["instances"]}
     for one in given["filters"]:
         kind, _, value = one.partition("=")
         if kind == "infer_type":
-            kept &= looked.of_role[ROLES[value]]
+            kept &= detected.of_role[ROLES[value]]
         elif kind in {"schedulability", "staleness"}:
-            kept &= looked.serving
+            kept &= detected.serving
         else:
             raise NotCovered(f"no filter {one}")
-    return {"filtered_out": looked.without(kept)}
+    return {"filtered_out": detected.without(kept)}
 
 
 def filter_global(case: dict[str, Any]) -> dict[str, Any]:
     given = case["given"]
     only(given, "filter", "domain", "instances", "staleness_seconds")
-    looked = Looked(given, given["instances"], given["domain"])
+    detected = FailureDetection(given, given["instances"], given["domain"])
     if given["filter"] == "failover":
-        return {"filtered_out": sorted(looked.struck)}
-    return {"filtered_out": looked.without(looked.struck)}
+        return {"filtered_out": sorted(detected.affected)}
+    return {"filtered_out": detected.without(detected.affected)}
 
 
 def filter_flow(case: dict[str, Any]) -> dict[str, Any]:
@@ -179,15 +181,15 @@ def filter_flow(case: dict[str, Any]) -> dict[str, Any]:
     kind, _, domain = one.partition(":")
     if kind != "failover" or not {"schedulability", "staleness"}.issuperset(given["single"]):
         raise NotCovered("no answer for these filters")
-    looked = Looked(given, given["instances"], domain)
-    return {"remaining": sorted(looked.serving), "needs_failover": sorted(looked.own)}
+    detected = FailureDetection(given, given["instances"], domain)
+    return {"remaining": sorted(detected.serving), "needs_failover": sorted(detected.own)}
 
 
 # -- selectors and policies --------------------------------------------------------------------------------------------
 
 
 def selector(case: dict[str, Any]) -> dict[str, Any]:
-    """Sources with destinations, wherever the amounts would allow it."""
+    """Return pairs of sources and destinations, with loads that never limit the amounts."""
     given = case["given"]
     only(given, "selector", "scope", "force_higher_to_lower", "src", "dst")
     loads = {one["id"]: one["metrics"][KV] for one in (*given["src"], *given["dst"])}
@@ -234,7 +236,7 @@ def policy_registry(case: dict[str, Any]) -> dict[str, Any]:
 
 
 def loop(case: dict[str, Any]) -> dict[str, Any]:
-    """How often all workers are looked at in a time, and whether that is within the bounds."""
+    """Return the number of evaluations of all workers within a time."""
     given = case["given"]
     only(given, "interval_ms", "run_ms")
     world = MigrationWorld(MigrationKnobs(interval_ms=given["interval_ms"]))
@@ -254,10 +256,10 @@ def execute(case: dict[str, Any]) -> dict[str, Any]:
 
 
 def _blocked(given: dict[str, Any]) -> dict[str, float]:
-    """How long whoever answers waits for the others, in virtual time."""
+    """Return the virtual time for which workers that answered wait for the others."""
     only(given, "pairs", "agents", "timeout_s")
     world, silent = _failing(given["pairs"]), 1 if "never answers" in given["agents"] else 0
-    asked = _all_at_once(world)
+    asked = _resume(world)
     assert len(asked) == given["pairs"]
     world.now += 3
     for command in asked[silent:]:
@@ -271,25 +273,25 @@ def _blocked(given: dict[str, Any]) -> dict[str, float]:
 
 
 def _failing(count: int) -> MigrationWorld:
-    """So many workers that must give away one request, and as many that take it; nothing was asked yet."""
+    """Return a world with ``count`` failed workers of one request each and as many healthy ones, before any command."""
     world = MigrationWorld()
     world.handle(PauseChanged("m", paused=True))
     for number in range(count):
-        world.join(f"ill{number:03}", 10, 1, schedulable=False)
-        world.join(f"sound{number:03}", 0, 0)
+        world.join(f"failed{number:03}", 10, 1, schedulable=False)
+        world.join(f"healthy{number:03}", 0, 0)
     return world
 
 
-def _all_at_once(world: MigrationWorld) -> list[Migration]:
-    """What is asked for when it is no more paused."""
+def _resume(world: MigrationWorld) -> list[Migration]:
+    """Resume the model; return the commands."""
     return world.handle(PauseChanged("m", paused=False))
 
 
 def _outcome(given: dict[str, Any]) -> dict[str, Any]:
-    """What is noted of a command."""
+    """Return the recorded outcome of commands."""
     only(given, "pairs", "servers")
     world = _failing(given["pairs"])
-    asked = _all_at_once(world)
+    asked = _resume(world)
     says = {"none listening": None, "answers success=false": False, "answers success=true": True}
     if given["servers"] not in says:
         raise NotCovered(f"no answer for {given['servers']}")

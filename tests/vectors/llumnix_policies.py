@@ -1,4 +1,4 @@
-"""Answers of the rescheduler to the cases of Llumnix that are whole looks of its policies."""
+"""Answers of migration planning to Llumnix's cases of whole policy cycles."""
 
 import math
 from typing import Any
@@ -6,18 +6,18 @@ from typing import Any
 from loadline.core.vocabulary.events import PauseChanged
 from loadline.core.vocabulary.migrations import Migration
 from tests.support.migration_world import MigrationWorld
-from tests.vectors import llumnix_reckoning as reckoning
+from tests.vectors import llumnix_expected as expected
 from tests.vectors.answering import Answer
 from tests.vectors.llumnix_world import groups, view_of, world_of
 
 
 def policy_cycle(case: dict[str, Any]) -> dict[str, Any]:
-    """All policies once: the moves, what they take of requests, and the times that were predicted."""
+    """Run all policies once; return the migrations, their selection of requests, and the predicted times per token."""
     given, shared = case["given"], case["shared"]
     answers = [_cycle(given | {"instances": order}, shared) for order in _orders(given["instances"])]
     first = answers[0]
     if any(other != first for other in answers):
-        first["pairs"] = first["pairs_unordered"] = "these depend on who registered first"
+        first["pairs"] = first["pairs_unordered"] = "these depend on the order of registration"
     return first
 
 
@@ -49,14 +49,14 @@ def _predicted(world: MigrationWorld) -> dict[str, float]:
 
 
 def _evacuation(given: dict[str, Any], commands: list[Migration]) -> dict[str, Any]:
-    """What failover has come to: who gave, who took, and what is wrong with that, if anything is."""
+    """Return the sources and destinations of failover, and its violations."""
     asked = [command for command in commands if command.trigger.endswith("_failover")]
     taken = [(command.source.worker, command.destination.worker, command.requests_max) for command in asked]
     return {
         "rules": sorted({f"{command.rule} {command.order}" for command in asked}),
         "sources": sorted({source for source, _, _ in taken}),
         "destinations": sorted({destination for _, destination, _ in taken}),
-        "wrong": reckoning.wrong(given, taken),
+        "wrong": expected.violations(given, taken),
     }
 
 

@@ -1,4 +1,4 @@
-"""Answers to the cases of Llumnix on which requests of an engine a move takes, and where they differ on purpose."""
+"""Answers to Llumnix's cases of the selection of an engine's requests, and intended deviations."""
 
 from typing import Any
 
@@ -36,7 +36,7 @@ def _lengths(case: Case) -> dict[str, int]:
 
 
 def _budget_tokens(case: Case) -> float | None:
-    """How many tokens are asked for; None where requests are, or where the case is of another kind."""
+    """Return the tokens to migrate; None if the case counts requests or is of another kind."""
     if case.op != "llumnix.request_select" or case.given["given"]["rule"] == "NUM_REQ":
         return None
     value: float = case.given["given"]["value"]
@@ -45,7 +45,7 @@ def _budget_tokens(case: Case) -> float | None:
 
 
 def overshoots(case: Case) -> bool:
-    """What the original selects has more tokens than were asked for."""
+    """Return True if the original selects more tokens than requested."""
     budget = _budget_tokens(case)
     if budget is None:
         return False
@@ -54,7 +54,7 @@ def overshoots(case: Case) -> bool:
 
 
 def within_budget(case: Case) -> dict[str, list[str]]:
-    """The same without the last, and then those further down the order that fit into what is left."""
+    """Return the original's selection without the last request, plus later ones that fit into the remaining tokens."""
     budget, lengths = _budget_tokens(case) or 0.0, _lengths(case)
     *kept, last = case.expected["selected"]
     order = _in_order(case)
@@ -67,13 +67,13 @@ def within_budget(case: Case) -> dict[str, list[str]]:
 
 
 def finds_none(case: Case) -> bool:
-    """Every request is longer than what was asked for, so the original selects none."""
+    """Return True if every request has more tokens than requested, so that the original selects none."""
     budget = _budget_tokens(case)
     return budget is not None and budget > 0 and not case.expected["selected"] and bool(_in_order(case))
 
 
 def first_alone(case: Case) -> dict[str, list[str]]:
-    """The first of the order."""
+    """Return the first request of the order alone."""
     return {"selected": _in_order(case)[:1]}
 
 

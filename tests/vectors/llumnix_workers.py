@@ -1,4 +1,4 @@
-"""Answers of a worker to the cases of Llumnix on what its agents answer; and the kinds of cases that nobody answers."""
+"""Answers of a worker to Llumnix's cases of its agents' replies, and the kinds of cases that are not covered."""
 
 import asyncio
 import json
@@ -41,7 +41,7 @@ VALUES: Final = ("num_reqs", "num_tokens", "kv_cache_usage_ratio")
 
 
 class Engine:
-    """An engine with one request, whose copy does as it is told."""
+    """Engine with one request, whose copy succeeds or raises as configured."""
 
     def __init__(self, raises: Exception | None) -> None:
         self.asked = False
@@ -64,14 +64,14 @@ class Engine:
         return StoppedRequest("f", b"")
 
     def run(self, _request: HandedRequest) -> None:
-        raise NotCovered("nothing comes back")
+        raise NotCovered("no request returns")
 
     def discard(self, _request_id: str) -> None:
         pass
 
 
-class Willing:
-    """A destination that takes whatever comes."""
+class AcceptingPeers:
+    """Destination that accepts everything."""
 
     async def ask_room(self, _worker: str, _message: RoomRequest) -> RoomReply:
         return RoomReply(granted=True)
@@ -91,7 +91,7 @@ HANDLERS: Final[dict[str, tuple[Exception | None, int]]] = {
     "raises generic error": (RuntimeError("the engine is broken"), 4),
     "raises not-enough-slots": (MigrationRefused("destination_refused"), 0),
 }
-"""What the engine does, and how many slots the worker has."""
+"""Exception that the engine raises, and slots of the worker, by handler."""
 
 
 def migrate_rpc(case: dict[str, Any]) -> dict[str, Any]:
@@ -109,7 +109,7 @@ def migrate_rpc(case: dict[str, Any]) -> dict[str, Any]:
 
 
 async def _word(engine: Engine, command: dict[str, Any], slots: int) -> str:
-    """How it ends: a command that was not understood, the reason of a refusal, or what the last report says."""
+    """Return the outcome: ``ignored`` if the command is invalid, else the reason of the refusal or last report."""
     last: asyncio.Future[MigrationReport] = asyncio.get_running_loop().create_future()
 
     async def publish(report: MigrationReport) -> None:
@@ -117,7 +117,7 @@ async def _word(engine: Engine, command: dict[str, Any], slots: int) -> str:
             last.set_result(report)
 
     migrator = RequestMigrator(RECORD, engine.held_requests, slots_out=slots)
-    async with MigrationDriver(migrator, MigrationOptions(engine, Willing()), "w", publish) as driver:
+    async with MigrationDriver(migrator, MigrationOptions(engine, AcceptingPeers()), "w", publish) as driver:
         decoded = decode_as(MigrateCommand, json.dumps(command).encode())
         if isinstance(decoded, Rejected):
             return "ignored"
@@ -137,7 +137,7 @@ def not_covered(why: str) -> Answer:
     return answer
 
 
-DISPATCH: Final = "who gets a new request is chosen by a router in front of the workers, which loadline is not"
+DISPATCH: Final = "a router in front of the workers assigns new requests; loadline is none"
 POOL: Final = "workers are asked over one connection of NATS: there is no pool of connections to them"
 PREDICTOR: Final = "it predicts the first token of a request that is dispatched, for a router"
 

@@ -1,4 +1,4 @@
-"""The fleets of Llumnix's cases as workers under a real controller, and what it sees of them."""
+"""The fleets of Llumnix's cases as workers under a real controller, and its view of them."""
 
 from typing import Any, Final
 
@@ -54,15 +54,15 @@ STATUS: Final = {
 IN_CACHE: Final = {TOTAL, USED, QUEUED}
 STALENESS_S: Final = 60
 FAR_MS: Final = 200_000
-"""Stands for a worker that never reported."""
+"""Age of the last report of a worker that never reported."""
 REQUESTS: Final = 10
-"""Of a worker of which only tokens are told."""
+"""Running requests of a worker whose case gives only tokens."""
 
 
 def world_of(given: dict[str, Any], shared: dict[str, Any]) -> MigrationWorld:
-    """The instances as workers of three pools, one for each type, registered in their order.
+    """Return a world with the instances as workers of three pools, one for each type, registered in their order.
 
-    Each has reported as long ago as is said. It is paused, so that nothing has moved yet.
+    Each has last reported at the age in the case. The model is paused, so nothing has migrated yet.
     """
     config = given.get("config", {})
     only(config, *CONFIG, "policies", "staleness_seconds")
@@ -90,12 +90,14 @@ def world_of(given: dict[str, Any], shared: dict[str, Any]) -> MigrationWorld:
     world.now = end
     memory, model = world.controller.state.migration, world.controller.state.fleet.models["m"]
     model.migration.due_ms = end  # a full round takes place as soon as the model is no longer paused
-    memory.last_turn_at_ms, memory.listening_since_ms = end, -1  # and it was listened to all the time
+    memory.last_turn_at_ms, memory.listening_since_ms = end, -1  # and the agent has listened all the time
     return world
 
 
 def scale(instances: list[dict[str, Any]]) -> int:
-    """What is said of tokens and of the cache need not fit together there: shares stay, the cache is made larger."""
+    """Return a factor of cache sizes: tokens may exceed the cache in a case, so the cache is enlarged at the same
+    usage.
+    """
     statuses = [one.get("status", {}) for one in instances]
     ratios: list[int] = [100 * status.get(TOKENS, 0) // status[TOTAL] for status in statuses if status.get(TOTAL)]
     return max([1, *ratios])
@@ -104,7 +106,7 @@ def scale(instances: list[dict[str, Any]]) -> int:
 def _report(world: MigrationWorld, one: dict[str, Any], times: int) -> None:
     status, ranks = one.get("status", {}), one.get("dp", 1)
     only(status, *STATUS)
-    said = {STATUS[key]: value * (times if key in IN_CACHE else 1) for key, value in status.items()}
+    reported = {STATUS[key]: value * (times if key in IN_CACHE else 1) for key, value in status.items()}
     running = status.get(BATCH, 0 if "num_waiting_requests" in status else REQUESTS)
     first = world.load_report(
         one["id"],
@@ -116,7 +118,7 @@ def _report(world: MigrationWorld, one: dict[str, Any], times: int) -> None:
             "waiting_requests": 0,
             "schedulable": one.get("schedulable", not one.get("needs_failover", False)),
         }
-        | said,
+        | reported,
     )
     idle = {"running_requests": 0, "decode_batch_requests": 0, "kv_blocks_used": 0, "decode_tokens": 0}
     others = [
@@ -136,12 +138,12 @@ def _sweep(shared: dict[str, Any], name: str) -> TpotSweep:
 
 
 def groups(world: MigrationWorld) -> list[MigrationGroup]:
-    """The boards of workers between which requests can move, as they were last looked at."""
+    """Return the groups of workers between which requests can migrate, as of the last evaluation."""
     return world.controller._mode.migration._groups["m"]
 
 
 def view_of(world: MigrationWorld, group: MigrationGroup, failing: Mask | None = None) -> LoadView:
-    """A look at a group as it was before anything moved."""
+    """Return the view of a group before any migration."""
     state = world.controller.state
     group.table.apply_in_flight([])
     nobody = np.zeros(len(group.table), dtype=np.bool_)
@@ -159,5 +161,5 @@ def view_of(world: MigrationWorld, group: MigrationGroup, failing: Mask | None =
 
 
 def names(group: MigrationGroup, mask: Mask) -> list[str]:
-    """Of some workers, in order."""
+    """Return the names of the workers in the mask, in order."""
     return sorted(key[1] for key, there in zip(group.table.keys, mask, strict=True) if there)

@@ -1,4 +1,4 @@
-"""When an answer is what a case expects: the matchers that the vector files describe."""
+"""Comparison of answers with expected outputs, by the matchers that the vector files describe."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -8,11 +8,11 @@ ONE_OF = "_one_of"
 
 
 def difference(expected: Any, got: Any, tolerance: float, place: str = "out", *, near_ms: float = 0.0) -> str | None:
-    """Where and how an answer is another than expected; None where it is not.
+    """Describe the first difference between an answer and the expected output; None if they match.
 
     Numbers compare with a relative tolerance, times in ms (keys in ``_ms``) also by ``near_ms``, dicts by the expected
-    keys alone, lists one by one. A dict of bounds is what a number must keep to. What is expected of
-    ``x_one_of`` is that ``x`` is one of several.
+    keys alone, lists item by item. A number must lie within a dict of bounds. The key ``x_one_of`` lists the possible
+    values of ``x``.
     """
     if isinstance(expected, dict) and not (expected and BOUNDS.issuperset(expected)):
         if not isinstance(got, dict):

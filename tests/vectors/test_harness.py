@@ -1,4 +1,4 @@
-"""The harness itself: what it lets pass, what it does not, and what it says of what nobody answers."""
+"""Tests of the harness itself: matches, differences, and its report of cases without an answer."""
 
 import json
 import subprocess
@@ -33,7 +33,7 @@ VECTORS = Path(__file__).parent
         ({"a_one_of": [1, 2]}, {"a": 2}),
     ],
 )
-def test_what_matches(expected: Any, got: Any) -> None:
+def test_matching_answers_have_no_difference(expected: Any, got: Any) -> None:
     assert difference(expected, got, 1e-6) is None
 
 
@@ -59,7 +59,7 @@ def test_what_matches(expected: Any, got: Any) -> None:
         ({"a_one_of": [1]}, {}, "out.a_one_of: 'missing' is none of"),
     ],
 )
-def test_what_does_not_match(expected: Any, got: Any, says: str) -> None:
+def test_a_difference_names_its_place(expected: Any, got: Any, says: str) -> None:
     assert str(difference(expected, got, 1e-6)).startswith(says)
 
 
@@ -82,7 +82,7 @@ def test_a_file_of_each_kind_is_read(tmp_path: Path) -> None:
     ]
 
 
-def test_rules_say_why_and_name_no_case() -> None:
+def test_deviation_rules_have_reasons_and_name_no_case() -> None:
     ids = [case.id for case in cases_in(VECTORS / "data")]
     text = (VECTORS / "deviations.py").read_text()
     assert all(rule.reason for rule in RULES)
@@ -106,7 +106,7 @@ def test_a_group_that_lost_an_answer_fails(tmp_path: Path) -> None:
     assert "regression: 4 of 5 cases are answered, and 5 were" in done.stdout
 
 
-def test_an_answer_that_is_new_asks_for_a_higher_number() -> None:
+def test_a_new_answer_requests_a_higher_expected_number() -> None:
     cases, known = Counter({"a": 3, "b": 3, "c": 9}), {"a": {3: 2, 9: 9}, "b": {3: 3}}
     assert list(answered.lost(cases, Counter({"a": 2, "b": 3}), known)) == []
     assert list(answered.gained(cases, Counter({"a": 3, "b": 3, "c": 9}), known)) == [
@@ -120,7 +120,7 @@ def test_every_group_of_the_own_vectors_has_an_expected_number() -> None:
     assert [group for group, count in cases.items() if count not in expected.get(group, {})] == []
 
 
-def test_the_table_counts_what_passed_failed_and_is_not_covered(tmp_path: Path) -> None:
+def test_the_table_counts_passed_failed_and_uncovered_cases(tmp_path: Path) -> None:
     regress = {"group": "regression", "op": "v1.regress", "in": {"points": [[1, 1]]}}
     cases = [
         {"id": "right", **regress, "out": {"slope": None}},

@@ -1,4 +1,4 @@
-"""Every case of the vector files: the product answers as the original did, or as a rule says, or nobody answers."""
+"""Cases of the vector files: each has the original's output or that of a deviation rule, or is not covered."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -48,7 +48,7 @@ ANSWERS: dict[str, Answer] = {
 SEEN: Counter[str] = Counter()
 """Cases that ran, by group."""
 ANSWERED: Counter[str] = Counter()
-"""Cases among these with an answer."""
+"""Cases that ran and have an answer, by group."""
 
 
 def test_case(case: Case, record_property: Callable[[str, object], None]) -> None:
@@ -72,7 +72,7 @@ def test_case(case: Case, record_property: Callable[[str, object], None]) -> Non
 
 
 def test_no_group_has_lost_an_answer(all_cases: list[Case], record_property: Callable[[str, object], None]) -> None:
-    """Runs after all cases."""
+    """Check the counts of answers; runs after all cases."""
     if SEEN.total() < len(all_cases):
         pytest.skip("some cases did not run")
     expected = answered.read()

@@ -1,6 +1,7 @@
 """Answers of the allocation to the cases of the Workload Variant Autoscaler about limited supplies.
 
-There 1 is the first priority of the greedy solver, as here, and elsewhere a weight; here a weight is one by a priority.
+In the original, a priority is a rank (1 is first) in the greedy solver, as here, and a weight elsewhere. A weight is
+converted to the inverse of a priority.
 """
 
 from math import lcm
@@ -31,7 +32,7 @@ POLICIES: dict[str, SaturationPolicy] = {
 
 
 def greedy_solver(given: dict[str, Any]) -> dict[str, Any]:
-    """Candidates are given with their values, so they are handed to what comes after they are made."""
+    """Run the solver from the candidates on, since the cases give them with their values."""
     only(given, "saturation_policy", "delayed_best_effort", "capacity_by_type", "servers")
     supply = RemainingSupply(dict(given["capacity_by_type"]))
     contenders = [_contender(server) for server in given["servers"]]
@@ -86,7 +87,7 @@ def _current(model: dict[str, Any]) -> dict[str, int]:
 
 
 def _parts(model: dict[str, Any]) -> tuple[RoleRequest, ...]:
-    """What is asked for beyond what stands, of the analyzer that asks for most."""
+    """Return the requests beyond the current workers, by the analyzer that requests the most."""
     keys = ("variant", "required", "role_required", "prc", "gpus_per_replica", "acc", "current", "priority", "score")
     only(model, *keys, "analyzers")
     takes = {model["acc"]: model["gpus_per_replica"]}
@@ -102,7 +103,7 @@ def _parts(model: dict[str, Any]) -> tuple[RoleRequest, ...]:
 
 
 def greedy_by_saturation(given: dict[str, Any]) -> Any:
-    """Who has least to spare has the first priority; of equals, who is cheaper."""
+    """Allocate by spare capacity: the least comes first, then the lowest cost."""
     only(given, "gpus", "decisions", "current", "target", "max_replicas")
     if "decisions" not in given:
         decision = {"name": "v", "current": given["current"], "target": given["target"], "gpus_per_replica": 1}

@@ -30,7 +30,9 @@ def arbitration(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def scale_to_zero(given: dict[str, Any]) -> dict[str, int]:
-    """Requests of the retention are arrivals here, and a query that fails is a frontend that is silent."""
+    """Return the counts; requests of the retention period become arrivals, and a failed query becomes a silent
+    frontend.
+    """
     only(given, "enabled", "requests_in_retention", "targets", "costs")
     variants, asked = given["targets"], given.get("requests_in_retention", "error")
     pools = [PoolKnobs(name, "aggregated", replicas_min=0) for name in variants]

@@ -1,7 +1,7 @@
-"""Answers of the queueing model to the cases of the Workload Variant Autoscaler; what is expected where it differs.
+"""Answers of the queueing model to the cases of the Workload Variant Autoscaler, and expected outputs of deviations.
 
-The original has three models. The first is ours. Of the second, which its guide shows, every time is linear in the
-batch too, so it is ours with other numbers.
+The original has three models. The first equals ours. In the second, from its guide, all times are linear in the batch
+as well, so it equals ours with other parameters.
 """
 
 import math
@@ -72,7 +72,9 @@ def sizing(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def model_of_three(given: dict[str, Any]) -> dict[str, Any]:
-    """An iteration takes ``alpha + share * batch`` ms, and a request's own part of it once more."""
+    """Analyse the guide's model: an iteration takes ``alpha + share * batch`` ms plus the request's own part of it
+    again.
+    """
     only(given, "alpha", "beta", "gamma", "n_in", "n_out", "max_batch", "max_queue", "rps", "target_ttft", "target_itl")
     isl, osl, beta, gamma = (given[name] for name in ("n_in", "n_out", "beta", "gamma"))
     share = beta * (isl + osl) / (osl + 1) + gamma * (isl + osl / 2)
@@ -90,9 +92,9 @@ def model_of_three(given: dict[str, Any]) -> dict[str, Any]:
     return {
         "resp_ms": found.waiting_ms + found.service_ms,
         "wait_ms": found.waiting_ms,
-        # The guide's number is what Little's law gives of the service time alone: those that run.
+        # The guide applies Little's law to the service time alone, which gives the running requests.
         "num_in_system": found.running_requests,
-        # There a first token also waits for an iteration, and the batch does not count the request itself.
+        # In the guide, a first token also waits for an iteration, and the batch excludes the request itself.
         "ttft_ms": found.ttft_ms - share * (found.batch_requests - found.running_requests) + found.itl_ms,
         "itl_ms": found.itl_ms,
         "max_rps": queue.rate_range_per_s[1],
@@ -100,7 +102,7 @@ def model_of_three(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def quirk(given: dict[str, Any]) -> dict[str, Any]:
-    """What becomes of an engine at which the original errs."""
+    """Return the results for engines at which the original errs."""
     if "lambda_" in given:
         queue = EngineQueue(LinearTimes(6.958, 0.042, 14.0, 0.0005), 512.0, 128.0, 64, 640)
         found = analyse(queue, 2_000.0 * queue.rate_max)
@@ -108,14 +110,14 @@ def quirk(given: dict[str, Any]) -> dict[str, Any]:
     only(given, "alpha", "beta", "gamma", "delta", "target_itl")
     if given["gamma"] or given["delta"]:
         raise NotCovered("no answer without the lengths of the requests")
-    # Without a prefill there is no prompt here, so what one would take does not matter.
+    # Without a prefill there is no prompt here, so the parameters of prefill do not matter.
     queue = EngineQueue(LinearTimes(given["alpha"], given["beta"], 1.0, 0.0), 0.0, 128.0, 64, 640)
     found_size = max_rate(queue, Targets(itl_ms=given["target_itl"]))
     return {"bound": found_size.bound, "itl_ms": analyse(queue, found_size.requests_per_s).itl_ms}
 
 
 def itl_fit(given: dict[str, Any]) -> Any:
-    """Against the share of the KV cache there, but a line is a line."""
+    """Fit a line; the original's variable is KV usage."""
     only(given, "k", "A", "B")
     found = fit_line(given["k"], [given["A"] * k + given["B"] for k in given["k"]])
     if isinstance(found, FitRefused):
@@ -138,7 +140,7 @@ def is_refused(case: Case) -> bool:
 
 
 def answered(case: Case) -> dict[str, Any]:
-    """No more leaves than a full batch lets go."""
+    """Return bounds: the throughput is at most that of a full batch."""
     most = 1_000.001 * _top(case.given)
     return {"throughput_rps": {"gt": 0, "max": most}, "ttft_ms": {"min": 0}, "p_block": {"max": 1}}
 
@@ -156,11 +158,11 @@ def is_without_prompts(case: Case) -> bool:
 
 
 def batch_of_service(case: Case) -> dict[str, Any]:
-    """The batch in which the iterations take as long as the original says that the service does."""
+    """Return the batch whose iterations take as long as the original's service time."""
     given = case.given
     iteration_ms = case.expected["serv_ms"] / max(1, given["n_out"] - 1)
     batch = (iteration_ms - given["alpha"]) / given["beta"]
-    near = 2e-6 * iteration_ms / given["beta"]  # what the rounding of the original makes of it
+    near = 2e-6 * iteration_ms / given["beta"]  # effect of the original's rounding
     return {**case.expected, "itl_ms": iteration_ms, "eff_concurrency": {"min": batch - near, "max": batch + near}}
 
 
@@ -184,7 +186,7 @@ def is_flat(case: Case) -> bool:
 
 
 def sized_flat(case: Case) -> dict[str, Any]:
-    """The ITL is the same at every rate, so it bounds none; it is met by all or by none."""
+    """Return the expected sizing if the ITL is the same at every rate: the objective is met at all rates or at none."""
     if _is_below_floor(case.given):
         return INFEASIBLE
     return {
@@ -195,7 +197,7 @@ def sized_flat(case: Case) -> dict[str, Any]:
 
 
 def is_at_floor(case: Case) -> bool:
-    """A millionth of a target is here much of what the load adds to it."""
+    """Return True if a target is so close to its minimum that a millionth of it matters."""
     if case.op != "wva.queue_sizing_g1" or "error" in case.expected or is_flat(case) or case.given["n_in"] == 0:
         return False
     return any(case.given[name] and case.given[name] < 1.005 * floor for name, floor in _floors(case.given).items())
@@ -236,7 +238,7 @@ def _queue(given: dict[str, Any]) -> EngineQueue:
 
 
 def _top(given: dict[str, Any]) -> float:
-    """Requests that leave a full batch in a ms, as the reference writes it."""
+    """Return the requests that a full batch completes per ms, by the reference's formula."""
     batch, isl = given["max_batch"], given["n_in"]
     prefill_ms = given["gamma"] + given["delta"] * isl * batch if isl else 0.0
     steps = given["n_out"] - 1 if isl or given["n_out"] > 1 else 1
@@ -244,7 +246,7 @@ def _top(given: dict[str, Any]) -> float:
 
 
 def _is_below_floor(given: dict[str, Any]) -> bool:
-    """Whether one request alone misses a target."""
+    """Return True if one request alone misses a target."""
     return any(given[name] and given[name] < floor * (1.0 - 1e-6) for name, floor in _floors(given).items())
 
 

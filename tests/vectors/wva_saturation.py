@@ -71,7 +71,7 @@ def targets(given: dict[str, Any]) -> dict[str, int]:
 
 
 def oracle(given: dict[str, Any]) -> dict[str, Any]:
-    """Analysis, targets and arbitration of one look."""
+    """Return analysis, targets and arbitration of one evaluation."""
     only(given, "config", "replicas", "states", "model_targets")
     found, costs = _analyse(given), {one["variant"]: one["cost"] for one in given["replicas"]}
     states = {one["variant"]: one for one in given["states"]}
@@ -111,14 +111,14 @@ def config_validate(given: dict[str, Any]) -> str:
 
 
 def capacity(given: dict[str, Any]) -> dict[str, Any]:
-    """k1, k2 and the lesser of them, in whichever words a case asks for them."""
+    """Return k1, k2 and the lesser of them, under the keys that a case uses."""
     if "stored_effective" in given:
         only(given, "stored_effective", "live_pods", "avg_out")
         return {"effective": token_capacity.empty_pool_tokens(given["stored_effective"], 0.0, None)}
     if "compatible_live_effective" in given:
         only(given, "derived", "compatible_live_effective")
-        like = given["compatible_live_effective"]
-        return {"effective": token_capacity.empty_pool_tokens(None, given["derived"], like)}
+        similar = given["compatible_live_effective"]
+        return {"effective": token_capacity.empty_pool_tokens(None, given["derived"], similar)}
     if "max_batched_tokens" in given:
         only(given, "max_batched_tokens", "max_num_seqs", "avg_in", "avg_out")
         flags = given["max_batched_tokens"], given["max_num_seqs"]
@@ -136,14 +136,14 @@ def capacity(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def demand(given: dict[str, Any]) -> Any:
-    """Tokens in use, and those of what waits at workers and at frontends."""
+    """Return the tokens in use and those of requests that wait at workers and at frontends."""
     if "epp_queue_size" not in given:
         only(given, "queue", "avg_in", "avg_out", "role")
         tokens = token_capacity.request_tokens(ROLES[given["role"]], given["avg_in"], given["avg_out"])
         return given["queue"] * tokens
     only(given, "tokens_in_use", "epp_queue_size", "epp_queue_bytes", "avg_in", "avg_out", "prefix_hit", "roles")
     size = given["epp_queue_size"]
-    # Frontends here say how long prompts are in tokens; four bytes are one.
+    # Frontends here report prompt lengths in tokens; a token is four bytes.
     isl = max(given["avg_in"], given["epp_queue_bytes"] / 4 / size) if size else 0.0
     isl *= 1.0 - given.get("prefix_hit", 0.0)
     held = given.get("tokens_in_use", 0)
@@ -184,7 +184,7 @@ def cost_aware(given: dict[str, Any]) -> dict[str, int]:
     if "role_spare" not in given and "role_required" not in given:
         return _counts(given["required"], given["spare"], choices)
     counts: dict[str, int] = {}
-    for one in choices:  # each is named after its role there
+    for one in choices:  # each variant is named after its role in the case
         required, spare = (given.get(key, {}).get(one.name, 0) for key in ("role_required", "role_spare"))
         counts |= _counts(required, spare, [one])
     return counts

@@ -20,19 +20,19 @@ from loadline.core.planning.guardrails.gpu_band import GpuBand
 from loadline.core.planning.guardrails.pool_changes import PoolChange, fit_changes
 from loadline.rig.bench import options, progress, result
 
-PLACES = 10_000
+POINTS = 10_000
 DATA = Path(__file__).parents[2] / "agent" / "loadline" / "demo" / "data"
 ENGINE = "dynamo_h100_llama3.3-70b-fp8_tp2"
 
 
-def median_ms(what: Callable[[], object], times: int) -> float:
+def median_ms(action: Callable[[], object], times: int) -> float:
     """Return the median time in ms."""
-    took: list[float] = []
+    took_ms: list[float] = []
     for _ in range(times):
         began_s = time.perf_counter()
-        what()
-        took.append((time.perf_counter() - began_s) * 1e3)
-    return sorted(took)[times // 2]
+        action()
+        took_ms.append((time.perf_counter() - began_s) * 1e3)
+    return sorted(took_ms)[times // 2]
 
 
 def fit(regression: Regression) -> None:
@@ -46,9 +46,9 @@ def main() -> None:
     rounds, times = (2, 100) if options(__doc__) else (7, 500)
     sweeps = read_prefill(DATA / f"{ENGINE}_prefill.npz"), read_decode(DATA / f"{ENGINE}_decode.npz")
     prefill, decode = PrefillCurve(sweeps[0]), DecodeSurface(sweeps[1])
-    stream = random.Random("profile")  # noqa: S311 - the same places every time
-    tokens = np.asarray([stream.uniform(0.0, 20_000.0) for _ in range(PLACES)])
-    usage = np.asarray([stream.random() for _ in range(PLACES)])
+    stream = random.Random("profile")  # noqa: S311 - the same points every time
+    tokens = np.asarray([stream.uniform(0.0, 20_000.0) for _ in range(POINTS)])
+    usage = np.asarray([stream.random() for _ in range(POINTS)])
     kinds: dict[str, Callable[[], object]] = {
         "ttft": lambda: prefill.ttft_ms(tokens),
         "prefill_throughput": lambda: prefill.tokens_per_s_per_gpu(tokens),
@@ -71,8 +71,8 @@ def main() -> None:
         slowest.append(max(found.values()))
         baseline.append(median_ms(lambda: np.interp(tokens, sweeps[0].isl_tokens, sweeps[0].ttft_ms), times))
         progress(f"round {number}/{rounds}: " + ", ".join(f"{name} {ms:.2f} ms" for name, ms in found.items()))
-    each = {name: round(median_ms(single, times) * 1e3, 1) for name, single in singles.items()}
-    result("profile", "ms", slowest, baseline, **each)
+    single_us = {name: round(median_ms(single, times) * 1e3, 1) for name, single in singles.items()}
+    result("profile", "ms", slowest, baseline, **single_us)
 
 
 if __name__ == "__main__":

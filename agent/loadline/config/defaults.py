@@ -16,7 +16,7 @@ class Layer(Struct, frozen=True, forbid_unknown_fields=True):
 class NamespaceKnobs(Struct, frozen=True, forbid_unknown_fields=True):
     """Team that owns the models with its name as their `namespace`."""
 
-    name: Annotated[Name, Meta(description="Name.")]
+    name: Annotated[Name, Meta(description="Name that models refer to.")]
     gpu_quota: Annotated[
         Quota,
         Meta(
@@ -29,7 +29,7 @@ class NamespaceKnobs(Struct, frozen=True, forbid_unknown_fields=True):
 class ServiceClassKnobs(Struct, frozen=True, forbid_unknown_fields=True):
     """Priority and objectives of the models with its name as their `service_class`."""
 
-    name: Annotated[Name, Meta(description="Name.")]
+    name: Annotated[Name, Meta(description="Name that models refer to.")]
     priority: Annotated[int, Meta(ge=1, le=100, description="Priority of its models, from 1 (highest) to 100.")] = 100
     objectives: ObjectiveKnobs = ObjectiveKnobs()
     models: Annotated[

@@ -36,7 +36,9 @@ class AllocationKnobs(Struct, frozen=True, forbid_unknown_fields=True):
     ] = False
     solver: Annotated[
         Literal["exact", "greedy"],
-        Meta(description="exact: greedy at once, then the optimum from a child process; greedy: greedy only."),
+        Meta(
+            description="exact: greedy at once, then the optimum, which a child process computes; greedy: only greedy."
+        ),
     ] = "exact"
     solve_deadline_ms: Annotated[int, Meta(ge=10, le=60_000, description="Time limit of the exact solver.")] = 2_000
     solve_interval_ms: Annotated[

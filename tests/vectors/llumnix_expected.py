@@ -1,4 +1,4 @@
-"""What is right in Llumnix's cases of whole looks, reckoned from the cases alone, and where the original differs."""
+"""Expected outputs of Llumnix's policy cycles, computed from the cases alone, for those where the original differs."""
 
 from collections.abc import Iterable
 from typing import Any, Final
@@ -14,7 +14,7 @@ DISPATCH, TPOT_SLO_MS, LEAST_TOKENS, GAP = 0.85, 50.0, 1_024.0, 0.7
 PACKING: Final = ("binpacking_mitigation", "binpacking_consolidation")
 
 
-# -- who fails, and who can take over ----------------------------------------------------------------------------------
+# -- failed workers and their replacements -----------------------------------------------------------------------------
 
 
 def _kind(one: Instance) -> str:
@@ -35,7 +35,7 @@ def _fails(one: Instance, given: dict[str, Any]) -> bool:
 
 
 def failing(given: dict[str, Any]) -> list[str]:
-    """Who fails, by itself or with its node or with other ranks of its unit; who names none fails alone."""
+    """Return the failed instances and those that share a failed node or unit; without a name, alone."""
     domain, instances = given.get("config", {}).get("failover_domain", "instance-unit"), given["instances"]
     found = {one["id"] for one in instances if _fails(one, given)}
     if domain in {"node", "node-unit"}:
@@ -57,12 +57,13 @@ def _room(one: Instance) -> float:
 
 
 def _sides(given: dict[str, Any]) -> list[tuple[list[Instance], list[Instance]]]:
-    """Of each type that is evacuated: who gives, and who may take."""
-    ill = failing(given)
+    """Return the sources and the possible destinations of each type that is evacuated."""
+    failed = failing(given)
     kinds = [name.removesuffix("_failover") for name in _policies(given) if name.endswith("_failover")]
     of_kind = [[one for one in given["instances"] if _kind(one) == kind] for kind in kinds]
     return [
-        ([one for one in many if one["id"] in ill], [one for one in many if one["id"] not in ill]) for many in of_kind
+        ([one for one in many if one["id"] in failed], [one for one in many if one["id"] not in failed])
+        for many in of_kind
     ]
 
 
@@ -70,10 +71,10 @@ def _policies(given: dict[str, Any]) -> list[str]:
     return str(given.get("config", {}).get("policies", "decode_failover")).split(",")
 
 
-def wrong(given: dict[str, Any], taken: Taken) -> list[str]:
-    """What is wrong with an evacuation: strangers in it, somebody over full, somebody left behind though there is room.
+def violations(given: dict[str, Any], taken: Taken) -> list[str]:
+    """Return the violations of an evacuation: unexpected or overfull workers, and requests left despite room.
 
-    Each gave ``REQUESTS`` at most.
+    Each source has ``REQUESTS`` requests.
     """
     found: list[str] = []
     moved = list(taken)
@@ -87,7 +88,7 @@ def wrong(given: dict[str, Any], taken: Taken) -> list[str]:
         found += [f"{name} gave more than it had" for name, count in left.items() if count < 0]
         found += [f"{name} is over full" for name, tokens in room.items() if tokens < 0.0 and _takes(name, moved)]
         behind = [name for name, count in left.items() if count > 0]
-        # What is known of room is whole tokens: one more may be left.
+        # Room is known in whole tokens, so up to one token more may remain.
         found += [
             f"{name} stays though {other} has room"
             for name in behind
@@ -112,22 +113,25 @@ def _evacuates(case: Case) -> bool:
 
 
 def _is_evacuated(case: Case) -> bool:
-    """Something moves for it there or here."""
+    """Return True if an evacuation migrates requests in the original or here."""
     return _evacuates(case) and bool(evacuated(case)["destinations"] or _pairs(case))
 
 
 def has_no_name(case: Case) -> bool:
-    """Somebody fails who does not name what it would fail with."""
+    """Return True if a failed instance names no node or unit of its failure domain."""
     if not _is_evacuated(case):
         return False
     given = case.given["given"]
-    domain, ill = given["config"].get("failover_domain", ""), [one for one in given["instances"] if _fails(one, given)]
-    by_unit = any(not one.get("unit") and one.get("dp", 1) > 1 for one in ill)
-    return ("node" in domain and any(not one.get("node") for one in ill)) or ("unit" in domain and by_unit)
+    domain, failed = (
+        given["config"].get("failover_domain", ""),
+        [one for one in given["instances"] if _fails(one, given)],
+    )
+    by_unit = any(not one.get("unit") and one.get("dp", 1) > 1 for one in failed)
+    return ("node" in domain and any(not one.get("node") for one in failed)) or ("unit" in domain and by_unit)
 
 
 def is_silent_for_part_of_a_second(case: Case) -> bool:
-    """Somebody is silent for longer than allowed, by less than a second."""
+    """Return True if an instance exceeds the allowed silence by less than a second."""
     if not _is_evacuated(case):
         return False
     after_ms = _silent_ms(case.given["given"])
@@ -135,17 +139,17 @@ def is_silent_for_part_of_a_second(case: Case) -> bool:
 
 
 def has_no_room(case: Case) -> bool:
-    """Something moves there, and nobody has room for it."""
+    """Return True if the original migrates requests although no destination has room."""
     return _evacuates(case) and bool(_pairs(case)) and not evacuated(case)["destinations"]
 
 
 def is_spread(case: Case) -> bool:
-    """Requests are evacuated."""
+    """Return True if requests are evacuated."""
     return _is_evacuated(case)
 
 
 def evacuated(case: Case) -> dict[str, Any]:
-    """Everybody with room takes some, within its room; who gives is known where there is room for all."""
+    """Return the expected evacuation: all with room receive; the sources are known if there is room for all."""
     given = case.given["given"]
     sources: list[str] = []
     destinations: list[str] = []
@@ -162,7 +166,7 @@ def evacuated(case: Case) -> dict[str, Any]:
     return expected | {key: one for key, one in case.expected.items() if key == "pairs_one_of"}
 
 
-# -- how much ----------------------------------------------------------------------------------------------------------
+# -- amounts -----------------------------------------------------------------------------------------------------------
 
 
 def _pairs(case: Case) -> list[dict[str, str]]:
@@ -171,7 +175,7 @@ def _pairs(case: Case) -> list[dict[str, str]]:
 
 
 def crosses_types(case: Case) -> bool:
-    """A request goes from a worker of one type to one of another."""
+    """Return True if a request migrates between workers of different types."""
     if case.op != "llumnix.policy_cycle":
         return False
     kinds = {one["id"]: _kind(one) for one in case.given["given"]["instances"]}
@@ -179,7 +183,7 @@ def crosses_types(case: Case) -> bool:
 
 
 def is_below_the_threshold_in_a_unit(case: Case) -> bool:
-    """Load is balanced within units, and no source reaches the load threshold."""
+    """Return True if load is balanced within units and no source reaches the load threshold."""
     if case.op != "llumnix.policy_cycle" or case.given["given"].get("config", {}).get("scope") != "unit":
         return False
     threshold = case.given["given"]["config"].get("decode_load_threshold", 1.0)
@@ -189,18 +193,18 @@ def is_below_the_threshold_in_a_unit(case: Case) -> bool:
 
 
 def is_to_itself(case: Case) -> bool:
-    """A worker gives to itself."""
+    """Return True if a worker is its own destination."""
     return case.op == "llumnix.policy_cycle" and any(pair["src"] == pair["dst"] for pair in _pairs(case))
 
 
 def is_a_chain(case: Case) -> bool:
-    """A worker takes in and gives away."""
+    """Return True if a worker is both a source and a destination."""
     takers = {pair["dst"] for pair in _pairs(case)} if case.op == "llumnix.policy_cycle" else set()
     return any(pair["src"] in takers for pair in _pairs(case)) if takers else False
 
 
 def without_chain(case: Case) -> dict[str, Any]:
-    """The links of a chain that come first."""
+    """Return the pairs that remain if each worker is only a source or only a destination, by order."""
     kept: list[dict[str, str]] = []
     for pair in _pairs(case):
         if pair["src"] not in {one["dst"] for one in kept} and pair["dst"] not in {one["src"] for one in kept}:
@@ -209,12 +213,12 @@ def without_chain(case: Case) -> dict[str, Any]:
 
 
 def is_sized(case: Case) -> bool:
-    """A move by load or by time per token, whose amount is reckoned."""
+    """Return True for a migration by load or time per token, whose amount is computed here."""
     return case.op == "llumnix.policy_cycle" and "request_selection" in case.expected and not _evacuates(case)
 
 
 def sized(case: Case) -> dict[str, Any]:
-    """The same pairs, with the amounts reckoned. Of several that the original may choose by chance one is chosen."""
+    """Return the same pairs with computed amounts; of several random choices of the original, the first."""
     return {**case.expected, "request_selection": _selection(case, _pairs(case))}
 
 
@@ -236,9 +240,9 @@ def _selection(case: Case, pairs: list[dict[str, str]]) -> list[list[Any]]:
 
 
 def _balanced(given: dict[str, Any], source: Instance, destination: Instance) -> tuple[str, str, float]:
-    """Half of what the two are apart, as far as the destination stays below the threshold.
+    """Return half of the load gap, limited so that the destination stays below the threshold.
 
-    The least is more than half as long as it leaves the two less than the least difference apart the other way round.
+    The minimum amount may exceed half the gap, as long as the reversed gap stays below the balance threshold.
     """
     config, times = given.get("config", {}), scale(given["instances"])
     threshold = config.get("decode_load_threshold", 1.0)
@@ -256,7 +260,7 @@ def _balanced(given: dict[str, Any], source: Instance, destination: Instance) ->
 def _packed(
     given: dict[str, Any], policy: str, source: tuple[int, int], destination: tuple[int, int]
 ) -> tuple[int, int]:
-    """Requests and their tokens: as many as bring the source within its time and leave the destination within it."""
+    """Return requests and tokens: as many as bring the source within its objective and keep the destination in it."""
     within_ms = given.get("config", {}).get("dispatch", DISPATCH) * TPOT_SLO_MS
     each = source[1] // source[0]
     counts = range(1, source[0] + 1)
@@ -268,5 +272,5 @@ def _packed(
 
 
 def _tpot_ms(batch: int, tokens: int) -> float:
-    """The law that the points of the profile ``T1`` lie on."""
+    """Return the time per token by the formula of the profile ``T1``."""
     return 10.0 + 0.1 * (batch + 1) + 1e-5 * tokens
