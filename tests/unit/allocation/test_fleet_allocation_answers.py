@@ -195,6 +195,7 @@ def test_an_exchange_of_pools_never_loses_capacity() -> None:
 
     models.after_turn = check
     models.run(2 * MINUTE_MS)
+    assert (pools["fast"].ready, pools["slow"].ready) == (0, 4)
 
 
 @pytest.mark.parametrize(("deadline_ms", "moved"), [(MINUTE_MS, True), (600_000, False)])

@@ -1,5 +1,7 @@
 """The whole core with draining workers."""
 
+import pytest
+
 from loadline.core.fleet.pool import DRAINS_MAX
 from loadline.core.planning.planners.threshold import ThresholdKnobs
 from loadline.core.vocabulary.effects import RevokeWorkerLease, SendDrain
@@ -106,16 +108,17 @@ def test_surplus_workers_are_drained_with_an_alarm() -> None:
     assert len([e for e in effects if isinstance(e, SendDrain)]) == 2
 
 
-def test_silence_does_not_count_without_a_bus() -> None:
+@pytest.mark.parametrize("connected", [True, False])
+def test_silence_does_not_count_without_a_bus(*, connected: bool) -> None:
     world = booted()
     world.kv, world.queue = 0.3, 0
     world.run(31)
     world.controller.state.drains.open.clear()
     world.drains_answered = None
     world.handle(DrainRequested("m", "decode", "d1", "me"))
-    world.handle(BusConnectionChanged(connected=False))
+    world.handle(BusConnectionChanged(connected=connected))
     effects = world.run(12)
-    assert not any(isinstance(e, SendDrain | RevokeWorkerLease) for e in effects)
+    assert any(isinstance(e, SendDrain | RevokeWorkerLease) for e in effects) is connected
 
 
 def test_an_operator_cannot_drain_more_workers_of_a_pool_than_one_decision_names() -> None:

@@ -296,11 +296,11 @@ def test_an_impossible_stored_decision_is_replaced(harness: ControllerHarness, e
     assert (commit.expected_revision, commit.decision.sequence) == (77, 1)
 
 
-def test_counts_out_of_bounds_are_not_announced(harness: ControllerHarness) -> None:
+@pytest.mark.parametrize(("replicas", "announced"), [(5, {5}), (5_000, set())])
+def test_counts_out_of_bounds_are_not_announced(harness: ControllerHarness, replicas: int, announced: set[int]) -> None:
     harness.lose_lease()
-    beyond = Decision(
-        "x", "m", 1, 3, harness.now, harness.now + 60_000, (PoolTarget("decode", "decode", 5_000, 2),), ()
-    )
-    effects = harness.become_leader(StoredDecision(beyond, 77))
-    announced = [e for e in [*effects, *harness.advance(5)] if isinstance(e, AnnounceDecision)]
-    assert all(t.replicas <= 8 for e in announced for t in e.decision.targets)
+    target = PoolTarget("decode", "decode", replicas, 2)
+    stored = Decision("x", "m", 1, 3, harness.now, harness.now + 60_000, (target,), ())
+    effects = harness.become_leader(StoredDecision(stored, 77))
+    found = [e for e in [*effects, *harness.advance(5)] if isinstance(e, AnnounceDecision)]
+    assert {target.replicas for e in found for target in e.decision.targets} == announced

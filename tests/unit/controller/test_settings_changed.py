@@ -117,6 +117,7 @@ def test_settings_without_new_counts_cause_no_decision() -> None:
         ),
     )
     assert not [effect for effect in harness.advance(60) if isinstance(effect, CommitDecision)]
+    assert harness.controller.state.counters["settings_changed"] == 1
 
 
 def test_a_longer_deadline_makes_late_workers_starting_again() -> None:

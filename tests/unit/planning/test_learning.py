@@ -87,10 +87,10 @@ def test_a_failed_write_is_retried_after_a_minute() -> None:
 
 
 def test_a_standby_writes_nothing() -> None:
-    world = ControllerWorld()
-    world.controller.state.registry_read = True
+    world = booted()
+    world.run(10)
     world.controller.state.fleet.models["m"].pools["decode"].start_ups_ms = [7_000]
-    world.controller.state.leadership.phase = "follower"
+    world.controller.state.leadership.phase = "follower"  # a leader would write, as in the test above
     effects = [world.controller.handle([], world.now + n * 1_000) for n in range(200)]
     assert not [one for turn in effects for one in turn if isinstance(one, SaveLearned)]
 

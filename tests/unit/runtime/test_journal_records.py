@@ -35,12 +35,14 @@ def copy(segments: Segments) -> Segments:
 
 def effects_at(segments: Segments, kind: str) -> list[tuple[int, int]]:
     """Return segment and line of the records with a kind of effect."""
-    return [
+    found = [
         (number, line)
         for number, segment in enumerate(segments)
         for line, content in enumerate(segment)
         if content.startswith(b'{"kind":"effects"') and kind.encode() in content
     ]
+    assert found, f"the journal has no {kind}"
+    return found
 
 
 def test_a_journal_replays_exactly(recorded: Segments) -> None:
