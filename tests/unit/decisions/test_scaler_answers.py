@@ -52,11 +52,11 @@ def test_a_refusal_after_the_end_is_ignored(harness: ControllerHarness) -> None:
     assert harness.desired() == 3
 
 
-def test_the_desired_count_never_exceeds_the_maximum(harness: ControllerHarness) -> None:
+def test_workers_that_nobody_requested_do_not_become_desired(harness: ControllerHarness) -> None:
     decision = growing(harness)
     harness.register(*(f"extra{n}" for n in range(9)), models="m")
     harness.handle(refusal(decision))
-    assert harness.desired() == 8
+    assert harness.desired() == 3
 
 
 def test_a_snapshot_after_an_expiry_has_the_next_planning_time(harness: ControllerHarness) -> None:

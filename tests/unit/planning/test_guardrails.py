@@ -165,9 +165,43 @@ def test_a_gpu_budget_shrinks_pools_without_data(most: int | None) -> None:
     assert harness.outcome(a=1)[0] == {"a": 4 if most is None else 2}
 
 
-def test_maximum_replicas_shrink_pools_without_data() -> None:
-    harness = GuardrailHarness(PoolKnobs("a", "decode", replicas_max=3), quorate=False)
-    assert harness.outcome() == ({"a": 3}, ["a:replicas_max"])
+@pytest.mark.parametrize(
+    ("quorate", "knobs", "allowed", "rails"),
+    [
+        (True, {}, 3, ["a:replicas_max"]),
+        (True, {"step_down_max": 2}, 6, ["a:step_down", "a:replicas_max"]),
+        (False, {}, 8, ["a:no_data_no_shrink", "a:replicas_max"]),
+        (True, {"cooldown_down_ms": MINUTE_MS}, 8, ["a:cooldown", "a:replicas_max"]),
+        (True, {"warm_up_ms": MINUTE_MS}, 8, ["a:warm_up", "a:replicas_max"]),
+    ],
+)
+@pytest.mark.parametrize("wanted", [8, 20])
+def test_existing_workers_above_the_maximum_leave_as_in_any_shrink(
+    *, quorate: bool, knobs: dict[str, int], allowed: int, rails: list[str], wanted: int
+) -> None:
+    harness = GuardrailHarness(PoolKnobs("a", "decode", replicas_max=3), current=8, quorate=quorate, **knobs)
+    harness.pool("a").scaled_down_at_ms = harness.acting_since_ms = START
+    assert harness.outcome(a=wanted) == ({"a": allowed}, rails)
+
+
+def test_requested_workers_above_the_maximum_are_cancelled_at_once() -> None:
+    harness = GuardrailHarness(PoolKnobs("a", "decode", replicas_max=3), quorate=False, step_down_max=1)
+    harness.pool("a").reset_desired(9, START)
+    assert harness.outcome() == ({"a": 4}, ["a:replicas_max", "a:no_data_no_shrink", "a:step_down", "a:replicas_max"])
+
+
+def test_other_pools_change_within_the_budget_while_a_pool_is_above_its_maximum() -> None:
+    harness = GuardrailHarness(PoolKnobs("a", "decode", replicas_max=3), B, step_down_max=1).budget(20)
+    assert harness.outcome(b=6)[0] == {"a": 3, "b": 6}
+    harness.report("a", silent=4)
+    harness.now += 10_000
+    harness.report("b")
+    assert harness.outcome(b=6)[0] == {"a": 4, "b": 6}
+
+
+def test_a_gpu_budget_overrides_the_steps_of_a_pool_above_its_maximum() -> None:
+    harness = GuardrailHarness(PoolKnobs("a", "decode", replicas_max=3), current=8, step_down_max=1).budget(5)
+    assert harness.outcome()[0] == {"a": 5}
 
 
 def test_without_data_not_even_one_worker_is_removed() -> None:
@@ -245,9 +279,10 @@ def test_any_proposal_respects_bounds_and_budget_and_shrinks_with_data_only(
     assert set(draft.targets) == set(harness.model.pools)
     for pool in harness.model.pools.values():
         name, target = pool.name, draft.targets[pool.name]
-        assert pool.knobs.replicas_min <= target <= pool.knobs.replicas_max
-        forced = {(name, ReasonCode.GPU_BUDGET_RECONCILE), (name, ReasonCode.REPLICAS_MAX)} & bit
-        if target < current[name] and not forced:
+        highest = max(pool.knobs.replicas_max, min(current[name], pool.ready + pool.starting))
+        assert pool.knobs.replicas_min <= target <= highest
+        forced = {(name, ReasonCode.GPU_BUDGET_RECONCILE)} & bit
+        if target < min(current[name], highest) and not forced:
             assert pool.has_quorum(0.8)
             assert target >= min(current[name], pool.scaling_base(harness.now)) - harness.guard.knobs.step_down_max
         if not {(name, ReasonCode.GPU_BUDGET_RECONCILE), (name, ReasonCode.REPLICAS_MIN)} & bit:
@@ -264,7 +299,7 @@ def test_any_proposal_respects_bounds_and_budget_and_shrinks_with_data_only(
         grows = any(draft.targets[name] > least[name] for name in least)
         assert not grows or total + leaving <= limits.gpu_budget_max, "growth waits for GPUs"
     elif total < limits.gpu_budget_min:
-        assert all(draft.targets[p.name] == p.knobs.replicas_max for p in harness.model.pools.values())
+        assert all(draft.targets[p.name] >= p.knobs.replicas_max for p in harness.model.pools.values())
 
 
 @given(tracks(), proposals)

@@ -26,7 +26,9 @@ class PoolKnobs(Struct, frozen=True, forbid_unknown_fields=True):
     role: Annotated[Role, Meta(description="prefill, decode or aggregated.")]
     gpus_per_worker: Annotated[int, Meta(ge=1, le=4096, description="GPUs that one worker occupies.")] = 1
     replicas_min: Annotated[int, Meta(ge=0, le=WORKERS_MAX, description="Minimum replicas.")] = 1
-    replicas_max: Annotated[int, Meta(ge=1, le=WORKERS_MAX, description="Maximum replicas: a hard cap on cost.")] = 8
+    replicas_max: Annotated[
+        int, Meta(ge=1, le=WORKERS_MAX, description="Maximum replicas; no pool grows above it.")
+    ] = 8
     start_deadline_ms: Annotated[int, Meta(ge=1, description="Time that a requested worker counts as pending.")] = (
         600_000
     )

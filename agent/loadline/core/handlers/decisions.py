@@ -95,9 +95,11 @@ def adopt(turn: Turn, decision: Decision) -> None:
 
 
 def within_bounds(state: AgentState, decision: Decision) -> bool:
-    """Return True if a decision is within the configured bounds, which may be lower than when it was made."""
+    """Return True if a decision grows no pool above its maximum, which may be lower than when the decision was made."""
     pools = state.fleet.models[decision.model].pools
-    return all(t.pool in pools and t.replicas <= pools[t.pool].knobs.replicas_max for t in decision.targets)
+    return all(
+        t.pool in pools and t.replicas <= max(pools[t.pool].knobs.replicas_max, t.previous) for t in decision.targets
+    )
 
 
 def withdraw(state: AgentState, model: str, now: int) -> None:
@@ -134,18 +136,19 @@ def _count_changes(turn: Turn, decision: Decision) -> None:
 
 
 def _reset_desired(turn: Turn, model: str) -> None:
-    """Reset the desired counts to the existing workers after a decision failed, at least to the lower of its counts.
+    """Reset the desired counts to the existing workers after a decision failed, between the two counts of its change.
 
-    Without that minimum, workers that are missing for a moment would turn a refused scale-up into a scale-down.
+    Workers that are missing for a moment would otherwise turn a refused scale-up into a scale-down, and workers that
+    nobody requested would become desired.
     """
     state, now = turn.state, turn.now
     state.drains.cancel_held(model, state.fleet, now)
     decision = state.ledger.entries[model].decision
-    minimums = {t.pool: min(t.previous, t.replicas) for t in decision.targets} if decision else {}
+    changes = {t.pool: sorted((t.previous, t.replicas)) for t in decision.targets} if decision else {}
     for pool in state.fleet.models[model].pools.values():
-        # A failed worker and its replacement are both registered for some seconds, so the count may exceed the bound.
-        existing = min(pool.ready + pool.worker_counts(now).starting, pool.knobs.replicas_max)
-        pool.reset_desired(max(existing, minimums.get(pool.name, 0)), now)
+        low, high = changes.get(pool.name, (0, pool.knobs.replicas_max))
+        existing = pool.ready + pool.worker_counts(now).starting
+        pool.reset_desired(min(max(existing, low), high), now)
     # In the state and not only in this turn: a snapshot may be taken before the next one.
     state.fleet.models[model].plan_at_ms = now
 

@@ -100,7 +100,8 @@ class CommitCheck:
         return any(f"{pool.name}:{code}" in self.decision.reasons for code in codes)
 
     def _check_replicas(self, pool: Pool, target: PoolTarget) -> None:
-        if not pool.knobs.replicas_min <= target.replicas <= pool.knobs.replicas_max:
+        highest = max(pool.knobs.replicas_max, min(target.previous, pool.ready + pool.starting))
+        if not pool.knobs.replicas_min <= target.replicas <= highest:
             self.report("I4-replicas", f"{target.replicas} of {pool.name}")
         drains = self.state.drains.open.values()
         leaving = {d.worker for d in drains if (d.model, d.pool) == (self.model.name, pool.name)}

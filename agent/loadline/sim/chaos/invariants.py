@@ -18,7 +18,7 @@ INVARIANTS: Final[dict[str, str]] = {
     "I3-yield": "an agent stops leading once it knows of a later epoch or of the loss of its lease",
     "I3-blind": "a leader without the bus leads for at most blind_after_ms",
     "I3-one": "at most one campaign or renewal is in flight",
-    "I4-replicas": "the count of every pool is within its bounds",
+    "I4-replicas": "the count of every pool is within its bounds, or existing workers above its maximum leave",
     "I4-budget": "the GPUs of a decision are within the model's budget",
     "I4-occupied": "no growth uses GPUs that leaving workers still occupy",
     "I4-capacity": "no growth exceeds the GPUs of a type or of a quota, occupied GPUs included",

@@ -60,7 +60,7 @@ def drain_limit(model: ModelProposal) -> None:
         if target >= current:
             continue
         room = max(0, DRAINS_MAX - model.constraints.draining.get(name, 0))
-        lowest = min(current, pool.ready + pool.starting - room, pool.knobs.replicas_max)
+        lowest = min(current, pool.ready + pool.starting - room)
         if target < lowest:
             model.proposal.limit(ReasonCode.DRAIN_LIMIT, name, lowest, drains_max=DRAINS_MAX)
             model.proposal.wanted[name] = lowest
@@ -127,7 +127,8 @@ def _fit_fleet_budget(
 
 def _change(pool: Pool, proposed: int, now: int) -> PoolChange:
     knobs, current = pool.knobs, pool.effective_target(now)
-    return PoolChange(current, proposed, knobs.gpus_per_worker, knobs.replicas_min, knobs.replicas_max)
+    replicas_max = max(knobs.replicas_max, proposed)  # above its maximum, a pool is shrinking stepwise
+    return PoolChange(current, proposed, knobs.gpus_per_worker, knobs.replicas_min, replicas_max)
 
 
 def _bounded(changes: Sequence[PoolChange], band: GpuBand, free: int | None) -> tuple[list[int], ReasonCode | None]:

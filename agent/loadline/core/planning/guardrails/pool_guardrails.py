@@ -110,12 +110,24 @@ def schedule_minimum(pool: PoolProposal) -> None:
 
 
 def replica_bounds(pool: PoolProposal) -> None:
-    """Keep to the configured replica bounds."""
+    """Keep to the configured replica bounds.
+
+    No pool grows above its maximum. Workers that exist above it, of a maximum that was lowered or started by somebody
+    else, leave as in any other shrink: with data and stepwise. Otherwise registered workers alone could cost the
+    others their places.
+    """
     knobs = pool.pool.knobs
     if pool.target < knobs.replicas_min:
         pool.limit(ReasonCode.REPLICAS_MIN, knobs.replicas_min)
     elif pool.target > knobs.replicas_max:
         pool.limit(ReasonCode.REPLICAS_MAX, knobs.replicas_max)
+        if pool.target < pool.current:
+            for guardrail in (cooldown, warm_up, step_down, no_data_no_shrink, unaccepted):
+                guardrail(pool)
+            # What is above the existing workers was requested and is cancelled at once.
+            highest = max(knobs.replicas_max, pool.pool.ready + pool.pool.starting)
+            if pool.target > highest:
+                pool.limit(ReasonCode.REPLICAS_MAX, highest)
 
 
 POOL_GUARDRAILS: Final[tuple[PoolGuardrail, ...]] = (
