@@ -60,3 +60,18 @@ def test_repeated_ttfts_are_detected_per_rank() -> None:
     line = harness.loads.prefill
     drawn = sorted(zip(line.loads, line.latencies_ms, strict=True))
     assert drawn == [(600.0, 100.0), (600.0, 210.0), (1_000.0, 200.0), (1_000.0, 210.0)]
+
+
+def test_every_report_of_an_aggregated_worker_is_a_sample() -> None:
+    """Dynamo fits means over an interval, so its first line takes five intervals."""
+    fleet = fleet_of(PoolKnobs("p", "aggregated"))
+    fleet.register(registered("w", "p", "aggregated"), START)
+    model, loads = fleet.models["m"], PoolLoads(5_000)
+    for second in range(1, 6):
+        sample = WorkerSample(second, 0, kv_blocks_used=100 * second, running_requests=1, itl_ms=10.0 + second)
+        now = START + 1_000 * second
+        fleet.ingest(reported("w", sample, pool="p"), now)
+        model.refresh_totals(now, fleet.knobs)
+        loads.update(model.pools["p"], now)
+    assert loads.decode.loads == [100.0, 200.0, 300.0, 400.0, 500.0]
+    assert loads.decode.line() is not None

@@ -2,7 +2,8 @@
 
 The rules are those of Dynamo's load planner (1.0): least squares over a window of 5 to 50 samples; if the line does not
 rise, the smallest load with a latency below the SLA. In addition, outliers are excluded, such as a first request that
-waits for compilation: samples far from the Theil-Sen line, which tolerates up to 29 % of outliers.
+waits for compilation: samples far from the Theil-Sen line, which tolerates up to 29 % of outliers. A sample is one
+report, also of an aggregated worker, for which Dynamo takes means over an interval.
 """
 
 from collections.abc import Iterable
