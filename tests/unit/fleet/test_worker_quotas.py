@@ -6,7 +6,7 @@ from loadline.core.fleet.fleet import Fleet, FleetKnobs, Model
 from loadline.core.fleet.pool import DRAINS_MAX, Pool, PoolKnobs
 from loadline.core.fleet.traffic import Traffic
 from loadline.core.vocabulary.effects import RaiseAlarm
-from loadline.core.vocabulary.events import RegistryRead, WorkerRegistered
+from loadline.core.vocabulary.events import RegistryRead, WorkerDeregistered, WorkerRegistered
 from loadline.core.vocabulary.reasons import Rejection
 from loadline.core.vocabulary.samples import RegisteredWorker, WorkerRecord
 from tests.support.controller_world import booted
@@ -94,6 +94,47 @@ def test_unassigned_workers_of_one_model_leave_places_to_others() -> None:
     assert (models.count("attacked"), models.count("honest"), len(models)) == (5, 5, 10)
     assert fleet.unassigned.counts == {"attacked": 5, "honest": 5}
     assert fleet.unassigned.gpus == {"attacked": {"": 5}, "honest": {"": 5}}
+
+
+def test_refused_workers_take_the_places_of_workers_that_left_in_the_order_of_registration() -> None:
+    fleet = fleet_of_two()
+    accepted(fleet, "attacked", QUOTA + 3)
+    attacked = fleet.models["attacked"]
+    fleet.admit_waiting(attacked, START)
+    assert len(attacked.pools["decode"].workers) == QUOTA
+    for number in (0, 1, QUOTA):
+        fleet.deregister("attacked", "decode", f"w{number}", START)
+    fleet.admit_waiting(attacked, START)
+    workers = attacked.pools["decode"].workers
+    assert [f"w{number}" in workers for number in range(QUOTA, QUOTA + 3)] == [False, True, True]
+    assert (len(workers), fleet.unassigned.workers) == (QUOTA, {})
+
+
+def test_a_higher_maximum_takes_refused_workers() -> None:
+    fleet = fleet_of_two()
+    accepted(fleet, "honest", QUOTA + 2)
+    pool = fleet.models["honest"].pools["decode"]
+    pool.knobs = replace(pool.knobs, replicas_max=9)
+    fleet.divide_workers()
+    fleet.assign_unassigned(START)
+    assert (len(pool.workers), fleet.unassigned.workers) == (QUOTA + 2, {})
+
+
+def test_refused_workers_occupy_no_gpus_of_budgets() -> None:
+    fleet = fleet_of_two()
+    accepted(fleet, "attacked", QUOTA + 3)
+    assert (fleet.unassigned.counts, fleet.unassigned.gpus) == ({"attacked": 3}, {})
+
+
+def test_a_full_pool_takes_a_refused_worker_at_the_next_plan_after_another_left() -> None:
+    world = booted()
+    workers = world.controller.state.fleet.models["m"].pools["decode"].workers
+    for number in range(QUOTA):
+        world.handle(WorkerRegistered(worker("m", number)))
+    refused = [name for name in (f"w{number}" for number in range(QUOTA)) if name not in workers]
+    world.handle(WorkerDeregistered("m", "decode", "w0"))
+    world.run(10)
+    assert [name for name in refused if name in workers] == refused[:1]
 
 
 def test_refused_workers_are_counted_and_named_by_one_alarm() -> None:

@@ -160,7 +160,6 @@ class Fleet(Struct):
         if record.role != pool.knobs.role:
             self._add_unassigned(_unassigned(registered, managed=True))
             return Rejection.ROLE_MISMATCH
-        self.unassigned.remove(_key(record.model, record.pool, record.worker))
         known = pool.workers.get(record.worker)
         if known is not None and known.registered and record.incarnation < known.record.incarnation:
             return Rejection.STALE_INCARNATION
@@ -168,7 +167,9 @@ class Fleet(Struct):
             if known is not None:
                 self._remove(pool, record.worker, now)
             elif (full := self._full(pool)) is not None:
+                self._add_unassigned(_unassigned(registered, managed=False))  # it waits for a place
                 return full
+            self.unassigned.remove(_key(record.model, record.pool, record.worker))
             self.workers += 1
             worker = WorkerState(
                 record, registered.lease_id, registered_at_ms=now, latest=[None] * record.data_parallel_size
@@ -287,6 +288,17 @@ class Fleet(Struct):
         """Register the unassigned workers whose pool is configured now."""
         for worker in list(self.unassigned.workers.values()):
             self.register(worker.registered, now)
+
+    def admit_waiting(self, model: Model, now: int) -> None:
+        """Register workers that were refused because their pool was full and has room now, in order; O(unassigned)."""
+        with_room = {name: pool for name, pool in model.pools.items() if len(pool.workers) < pool.workers_max}
+        if not with_room or not self.unassigned.counts.get(model.name):
+            return
+        for worker in list(self.unassigned.workers.values()):
+            record = worker.registered.record
+            pool = with_room.get(record.pool) if record.model == model.name else None
+            if pool is not None and len(pool.workers) < pool.workers_max:
+                self.register(worker.registered, now)
 
     def _add_unassigned(self, worker: UnassignedWorker) -> None:
         record = worker.registered.record

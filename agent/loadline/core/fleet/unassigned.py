@@ -1,4 +1,4 @@
-"""Registered workers without a pool: their pool was removed from the settings, or another agent manages them."""
+"""Registered workers without a pool: theirs is full or was removed, or another agent manages them."""
 
 from msgspec import Struct, field
 
@@ -16,7 +16,7 @@ class UnassignedWorker(Struct, frozen=True):
 
 
 class UnassignedWorkers(Struct):
-    """All workers without a pool; later settings may add one for them."""
+    """All workers without a pool; later settings may add one for them, or theirs may have room later."""
 
     workers: dict[str, UnassignedWorker] = field(default_factory=dict)
     gpus: dict[str, dict[str, int]] = field(default_factory=dict)

@@ -24,6 +24,7 @@ class ExternalScaling:
             if model.plan_at_ms <= now:
                 model.expire_silent(now, fleet.knobs)
                 fleet.remove_silent_drains(model, now)
+                fleet.admit_waiting(model, now)
                 model.plan_at_ms = now + SWEEP_MS
             model.refresh_totals(now, fleet.knobs)
         return []

@@ -28,6 +28,7 @@ def evaluate(context: ScalingContext, name: str, now: int) -> Evaluation:
     model = state.fleet.models[name]
     if model.plan_at_ms <= now:
         model.expire_silent(now, state.fleet.knobs)
+        state.fleet.admit_waiting(model, now)
     model.refresh_totals(now, state.fleet.knobs)
     schedule_changes_at_ms = context.schedules[name].refresh(model, now)
     recommendation, effects = _run_planner(context, model, now)
