@@ -108,11 +108,11 @@ class StoreChange(Struct, frozen=True):
 
 
 class Compare(Struct, frozen=True):
-    """A condition: the key's create or mod revision equals ``revision`` (0: there is no such key)."""
+    """A condition: the key's create revision, mod revision or lease is ``number`` (0: no such key, or no lease)."""
 
     key: str
-    target: Literal["create", "mod"]
-    revision: int
+    target: Literal["create", "mod", "lease"]
+    number: int
 
 
 class Write(Struct, frozen=True):

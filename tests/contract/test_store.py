@@ -135,6 +135,21 @@ def test_a_commit_is_applied_only_if_all_comparisons_hold(make_store: MakeStore,
     asyncio.run(scenario())
 
 
+def test_a_commit_compares_the_lease_of_a_key(make_store: MakeStore, own_name: str) -> None:
+    async def scenario() -> None:
+        async with opened(make_store) as store:
+            ours, other = await store.grant(60), await store.grant(60)
+            unleased = [Compare(own_name, "lease", 0)]
+            assert (await store.commit(unleased, [Write(own_name, b"a", ours)])).committed
+            assert not (await store.commit(unleased, [Write(own_name, b"b")])).committed
+            assert not (await store.commit([Compare(own_name, "lease", other)], [Write(own_name, b"b")])).committed
+            assert (await store.commit([Compare(own_name, "lease", ours)], [Write(own_name, b"c", ours)])).committed
+            await store.revoke(ours)
+            assert not (await store.commit([Compare(own_name, "lease", ours)], [Write(own_name, b"d")])).committed
+
+    asyncio.run(scenario())
+
+
 def test_a_commit_without_writes_compares_and_changes_nothing(make_store: MakeStore, own_name: str) -> None:
     async def scenario() -> None:
         async with opened(make_store) as store:

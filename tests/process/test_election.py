@@ -12,6 +12,7 @@ from loadline.adapters.etcd_store import EtcdStore
 from loadline.config import EtcdKnobs
 from loadline.ports import StoreEntry, Write
 from loadline.rig.rig import ChildAgent, Rig
+from loadline.wire.codec import decode_epoch
 from loadline.wire.keys import LEADER_SCOPE_ALL, Keys
 from tests.support.agents import LEASE_TTL_S, AgentFleet, assert_replays, config, fleet
 from tests.waiting import SCENARIO_S, until, until_async
@@ -35,6 +36,12 @@ def start(rig: Rig, name: str) -> ChildAgent:
     agent = rig.agent(config(rig, name), name)
     agent.wait_ready()
     return agent
+
+
+async def epoch_of(store: EtcdStore) -> int:
+    found = await store.get(Keys("default").epoch(LEADER_SCOPE_ALL))
+    assert found is not None
+    return decode_epoch(found.value)
 
 
 async def leader_key(store: EtcdStore) -> StoreEntry:
@@ -83,7 +90,7 @@ def test_a_leader_whose_lease_others_renew_is_deposed(rig: Rig, frozen: bool) ->
         async with asyncio.timeout(SCENARIO_S), fleet(rig) as agent_fleet:
             await wait_for_decision(agent_fleet)
             async with lease_keeper(rig) as store:
-                before = await leader_key(store)
+                before = await epoch_of(store)
                 if frozen:
                     first.process.send_signal(signal.SIGSTOP)
                 else:
@@ -93,7 +100,7 @@ def test_a_leader_whose_lease_others_renew_is_deposed(rig: Rig, frozen: bool) ->
                     lambda: agent_fleet.observer.leader() is not None, deadline_s=LEASE_TTL_S + MARGIN_S + 0.5 + SLACK_S
                 )
                 await grows(agent_fleet, 3)
-                assert agent_fleet.observer.committed[-1].epoch > before.create_revision
+                assert agent_fleet.observer.committed[-1].epoch == await epoch_of(store) > before
                 assert '"kind": "leader_deposed"' in second.log.read_text()
             if frozen:
                 first.process.send_signal(signal.SIGCONT)

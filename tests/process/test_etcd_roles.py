@@ -59,10 +59,11 @@ def test_the_role_agent_leads_decides_pauses_and_revokes_in_its_namespace(login:
         async with store_for(login("loadline-agent")) as store, store_for(login("loadline-worker-llama")) as worker:
             lease = await store.grant(10)
             leader = KEYS.leader(LEADER_SCOPE_ALL)
-            won = await store.commit([Compare(leader, "create", 0)], [Write(leader, b"agent", lease)])
-            assert won.committed
+            term = [Write(KEYS.epoch(LEADER_SCOPE_ALL), b"1"), Write(leader, b"agent", lease)]
+            assert (await store.commit([Compare(leader, "create", 0)], term)).committed
+            assert [entry.value for entry in (await store.read(leader)).entries] == [b"agent", b"1"]
             assert await store.keep_alive(lease) > 0
-            fence = Compare(leader, "create", won.revision)
+            fence = Compare(leader, "lease", lease)
             order = Compare(KEYS.decision("llama"), "mod", 0)
             assert (await store.commit([fence, order], [Write(KEYS.decision("llama"), b"{}")])).committed
             assert (await store.commit([], [Write(KEYS.pause("llama"), b"somebody")])).committed

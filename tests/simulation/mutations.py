@@ -109,9 +109,9 @@ def without_compare(target: str) -> Apply:
     """Let a comparison of a commit always succeed, but not that of a campaign."""
     always = Compare("nobody's", "mod", 0)
 
-    def ignore(old: Any, key: str, what: str, revision: int) -> Compare:
-        campaign = what == "create" and revision == 0
-        return always if what == target and not campaign else old(key, what, revision)
+    def ignore(old: Any, key: str, what: str, number: int) -> Compare:
+        campaign = "/leader/" in key and what != "lease"
+        return always if what == target and not campaign else old(key, what, number)
 
     return wrapped(effect_runner, "Compare", ignore)
 
@@ -325,7 +325,7 @@ MUTATIONS: dict[str, Mutation] = {
     "ledger: observed counts": Mutation(handled(ev.DecisionAnswered, believe_counts), 0, "P4-answer"),
     "ledger: numbers of an answer": Mutation(handled(ev.DecisionAnswered, believe_numbers), 0, "P4-answer"),
     "ledger: same turns, same effects": Mutation(another_id, 1, "I11-replay"),
-    "commit: epoch": Mutation(without_compare("create"), 3, "I2-fence"),
+    "commit: lease": Mutation(without_compare("lease"), 3, "I2-fence"),
     "commit: revision": Mutation(without_compare("mod"), 10, "I1-order"),
     "leadership: deadline": Mutation(wrapped(Leadership, "_extend", no_deadline), 0, "I3-lease"),
     "leadership: margin": Mutation(wrapped(Leadership, "_extend", no_margin), 0, "I3-lease"),

@@ -72,7 +72,8 @@ class ControllerHarness:
     def become_leader(self, *stored: StoredDecision) -> list[AnyEffect]:
         """Win a campaign and answer the read of decisions after it."""
         self.epoch += 10
-        (request,) = [e for e in self.handle(LeadershipWon("all", self.epoch, 7, self.now)) if type(e) is ReadDecisions]
+        won = LeadershipWon("all", self.epoch, 7, self.now, self.epoch)
+        (request,) = [e for e in self.handle(won) if type(e) is ReadDecisions]
         return self.handle(DecisionsRead(request.request, list(stored), READ_AT))
 
     def lose_lease(self) -> None:

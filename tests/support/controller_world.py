@@ -70,7 +70,7 @@ class ControllerWorld:
         match effect:
             case Campaign(scope=scope, asked_at_ms=asked):
                 self.revision += 1
-                return [LeadershipWon(scope, self.revision, 77, asked)]
+                return [LeadershipWon(scope, self.revision, 77, asked, self.revision)]
             case RenewLease(scope=scope, lease_id=lease, asked_at_ms=asked):
                 return [LeaseRenewed(scope, lease, asked)]
             case ReadDecisions(request=request):

@@ -212,7 +212,7 @@ class MultiModelWorld:
     def _perform(self, effect: AnyEffect) -> None:
         match effect:
             case Campaign(scope=scope, asked_at_ms=asked):
-                self._schedule_at(self.now, LeadershipWon(scope, 1, 7, asked))
+                self._schedule_at(self.now, LeadershipWon(scope, 1, 7, asked, 1))
             case RenewLease(scope=scope, lease_id=lease, asked_at_ms=asked):
                 self._schedule_at(self.now, LeaseRenewed(scope, lease, asked))
             case ReadDecisions(request=request):

@@ -92,7 +92,7 @@ class World:
         self._controller.handle(
             [BusConnectionChanged(connected=True), StoreConnectionChanged(connected=True)], self.now
         )
-        self._controller.handle([LeadershipWon(scope, 1, LEASE, self.now)], self.now)
+        self._controller.handle([LeadershipWon(scope, 1, LEASE, self.now, 1)], self.now)
         registered = [RegisteredWorker(record, LEASE) for record in records]
         request = self._controller.state.read_request
         self._controller.handle([RegistryRead(registered), DecisionsRead(request, [], 1)], self.now)

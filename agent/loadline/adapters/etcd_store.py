@@ -274,13 +274,8 @@ def _has_usable_key(pair: _KeyValue) -> bool:
 
 
 def _compare(compare: Compare) -> dict[str, Any]:
-    name = f"{compare.target}_revision"
-    return {
-        "key": compare.key.encode(),
-        "target": compare.target.upper(),
-        "result": "EQUAL",
-        name: compare.revision,
-    }
+    name = "lease" if compare.target == "lease" else f"{compare.target}_revision"
+    return {"key": compare.key.encode(), "target": compare.target.upper(), "result": "EQUAL", name: compare.number}
 
 
 def _write(write: Write) -> dict[str, Any]:

@@ -41,7 +41,7 @@ from loadline.core.vocabulary.events import (
 )
 from loadline.errors import BusUnavailable, NoSubscriber, OutcomeUnknown, StoreDenied, StoreUnavailable
 from loadline.ports import Bus, Compare, Fitter, Store, Write
-from loadline.wire.codec import Rejected, decode_as, decode_decision, encode, encode_decision
+from loadline.wire.codec import Rejected, decode_as, decode_decision, decode_epoch, encode, encode_decision
 from loadline.wire.keys import Keys
 from loadline.wire.messages import DrainCommand, DrainReply, MigrateCommand, MigrateReply, ScalingDecision
 from loadline.wire.subjects import Subjects
@@ -143,10 +143,11 @@ class EffectRunner:
         self._problems[event] = problem
 
     async def _campaign(self, effect: Campaign) -> AnyEvent:
-        key = self._keys.leader(effect.scope)
+        key, epoch_key = self._keys.leader(effect.scope), self._keys.epoch(effect.scope)
         lease_id, deposed = 0, ""
         try:
-            present = await self._store.get(key)
+            entries = {entry.key: entry for entry in (await self._store.read(key)).entries}
+            present, last = entries.get(key), entries.get(epoch_key)
             if present is not None:
                 self._log_change("campaign_failed", "")
                 leader = present.value.decode(errors="replace")
@@ -155,8 +156,13 @@ class EffectRunner:
                 deposed = leader
                 self._log.warning("leader_deposed", leader=leader)
             lease_id = await self._store.grant(effect.ttl_s)
-            write = Write(key, self._agent.encode(), lease_id)
-            outcome = await self._store.commit([Compare(key, "create", 0)], [write])
+            stored = decode_epoch(last.value) if last else 0
+            epoch = max(stored + 1, effect.epoch_min)
+            outcome = await self._store.commit(
+                # Without the second comparison, a term that began and ended since the read could have the same epoch.
+                [Compare(key, "create", 0), Compare(epoch_key, "mod", last.mod_revision if last else 0)],
+                [Write(epoch_key, str(epoch).encode()), Write(key, self._agent.encode(), lease_id)],
+            )
         except _FAILURES as error:
             if lease_id:
                 await self._revoke(lease_id)  # if the write happened, no agent could lead until the lease expires
@@ -164,8 +170,8 @@ class EffectRunner:
             return CampaignLost(effect.scope, "", str(error))
         self._log_change("campaign_failed", "")
         if outcome.committed:
-            self._log.info("leading", epoch=outcome.revision)
-            return LeadershipWon(effect.scope, outcome.revision, lease_id, effect.asked_at_ms, deposed)
+            self._log.info("leading", epoch=epoch)
+            return LeadershipWon(effect.scope, epoch, lease_id, effect.asked_at_ms, outcome.revision, deposed)
         await self._revoke(lease_id)
         return CampaignLost(effect.scope, "", "another agent won the election")
 
@@ -175,7 +181,7 @@ class EffectRunner:
 
     async def _renew(self, effect: RenewLease) -> AnyEvent:
         key = self._keys.leader(effect.scope)
-        ours = Compare(key, "create", effect.revision)
+        ours = Compare(key, "lease", effect.lease_id)
         try:
             alive = await self._store.keep_alive(effect.lease_id) > 0
             write = Write(key, self._agent.encode(), effect.lease_id)
@@ -224,7 +230,7 @@ class EffectRunner:
     async def _commit(self, effect: CommitDecision) -> AnyEvent:
         decision = effect.decision
         key = self._keys.decision(decision.model)
-        fence = Compare(self._keys.leader(effect.scope), "create", decision.epoch)
+        fence = Compare(self._keys.leader(effect.scope), "lease", effect.lease_id)
         order = Compare(key, "mod", effect.expected_revision)
         value = encode_decision(decision)
         if isinstance(value, Rejected):  # once committed, no agent could read it, and the model would be held
@@ -326,7 +332,7 @@ class EffectRunner:
         return ForecastFitted(effect.model, effect.request, forecasts)
 
     async def _save(self, effect: SaveLearned) -> None:
-        fence = Compare(self._keys.leader(effect.scope), "create", effect.epoch)
+        fence = Compare(self._keys.leader(effect.scope), "lease", effect.lease_id)
         try:
             await self._store.commit([fence], [Write(self._keys.learned(effect.model), encode(effect.learned))])
         except _FAILURES as error:

@@ -19,7 +19,7 @@ from loadline.core.vocabulary.events import (
 from loadline.core.vocabulary.learned import LearnedState
 from loadline.core.vocabulary.samples import RegisteredWorker
 from loadline.ports import StoreChange, StoreEntry, StoreSnapshot
-from loadline.wire.codec import Rejected, decode_learned, decode_worker_record
+from loadline.wire.codec import Rejected, decode_epoch, decode_learned, decode_worker_record
 from loadline.wire.keys import Keys
 
 
@@ -40,13 +40,16 @@ class RegistryTranslator:
         self._scope = scope
         self._put = put
         self._on_rejected = on_rejected
+        self._epoch = self._revision = 0
 
     def on_snapshot(self, snapshot: StoreSnapshot) -> None:
-        """Translate a snapshot of all keys."""
+        """Translate a snapshot of all keys; one with a lower epoch or revision than before shows a loss of data."""
+        before = self._epoch, self._revision
         workers: list[RegisteredWorker] = []
         paused: dict[str, str] = {}
         learned: dict[str, LearnedState] = {}
-        leader = LeaderChanged(self._scope, "", 0, snapshot.revision)
+        leader: StoreEntry | None = None
+        self._epoch, self._revision = 0, snapshot.revision
         for entry in snapshot.entries:
             match self._split(entry.key):
                 case ("workers", _, _, _) as parts:
@@ -60,8 +63,11 @@ class RegistryTranslator:
                     if known is not None:
                         learned[model] = known
                 case ("leader", self._scope):
-                    leader = self._leader(entry, snapshot.revision)
-        self._put(leader)
+                    leader = entry
+                case ("leader", self._scope, "epoch"):
+                    self._epoch = decode_epoch(entry.value)
+        went_back = self._epoch < before[0] or self._revision < before[1]
+        self._put(self._leader(leader, snapshot.revision, went_back=went_back))
         self._put(PausesRead(paused))
         self._put(LearnedRead(learned))
         self._put(RegistryRead(workers))
@@ -69,6 +75,7 @@ class RegistryTranslator:
     def on_changes(self, changes: list[StoreChange]) -> None:
         """Translate writes and removals, in order."""
         for change in changes:
+            self._revision = change.revision
             event = self._event(change)
             if event is not None:
                 self._put(event)
@@ -86,13 +93,15 @@ class RegistryTranslator:
                 return LearnedChanged(model, self._learned(model, entry) if entry is not None else None)
             case ("leader", self._scope):
                 return self._leader(entry, change.revision)
+            case ("leader", self._scope, "epoch"):  # the leader's key follows, written by the same transaction
+                self._epoch = decode_epoch(entry.value) if entry is not None else self._epoch
         return None
 
-    def _leader(self, entry: StoreEntry | None, revision: int) -> LeaderChanged:
+    def _leader(self, entry: StoreEntry | None, revision: int, *, went_back: bool = False) -> LeaderChanged:
         if entry is None:
-            return LeaderChanged(self._scope, "", 0, revision)
-        name = entry.value.decode(errors="replace")
-        return LeaderChanged(self._scope, name, entry.create_revision, revision, entry.mod_revision)
+            return LeaderChanged(self._scope, "", 0, revision, epoch=self._epoch, store_went_back=went_back)
+        name, beat = entry.value.decode(errors="replace"), entry.mod_revision
+        return LeaderChanged(self._scope, name, entry.lease_id, revision, beat, self._epoch, went_back)
 
     def _split(self, key: str) -> tuple[str, ...]:
         try:

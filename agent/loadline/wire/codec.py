@@ -38,6 +38,8 @@ _TOKEN_CHARS_MAX: Final = 100 * 4 * 3
 # 65,536 routes of about 600 bytes: a flood of invented subjects costs 40 MB at most, then the cache is cleared.
 _ROUTES_MAX: Final = 65_536
 _MSGPACK_FIRST_BYTE: Final = 0x80
+# Unix times in ms have 13 digits; all numbers of 15 fit into a message.
+_EPOCH_DIGITS_MAX: Final = 15
 
 WireEvent = LoadReported | TrafficReported | DecisionAnswered | WorkerDrained | MigrationReported
 T = TypeVar("T")
@@ -323,3 +325,8 @@ def encode_decision(decision: Decision) -> bytes | Rejected:
 def decode_decision(value: bytes) -> Decision | Rejected:
     """Decode a decision from the store."""
     return decode_as(Decision, value, "decision")
+
+
+def decode_epoch(value: bytes) -> int:
+    """Decode the epoch in its key in the store; 0 if it is none."""
+    return int(value) if value.isdigit() and len(value) <= _EPOCH_DIGITS_MAX else 0

@@ -39,8 +39,12 @@ class Keys:
         return f"{self.prefix}state/{encode_token(model)}"
 
     def leader(self, scope: str) -> str:
-        """Return the key of the leader's name, under its lease; its create revision is the epoch."""
+        """Return the key of the leader's name, under its lease."""
         return f"{self.leaders}{encode_token(scope)}"
+
+    def epoch(self, scope: str) -> str:
+        """Return the key of the newest term's epoch, which remains; it begins with the leader's key."""
+        return f"{self.leader(scope)}/epoch"
 
     def value_bytes_max(self, key: str) -> int:
         """Return the size of the largest value that a key may have."""

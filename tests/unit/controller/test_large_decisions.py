@@ -58,8 +58,9 @@ def committed(decision: Decision) -> tuple[AnyEvent, list[bytes]]:
             put=answers.append,
             log=NullLog(),
         )
-        won = await store.commit([], [Write(KEYS.leader("all"), b"a")])
-        await runner.perform(CommitDecision(replace(decision, epoch=won.revision), "all", 0))
+        lease = await store.grant(10)
+        await store.commit([], [Write(KEYS.leader("all"), b"a", lease)])
+        await runner.perform(CommitDecision(decision, "all", lease, 0))
         (answer,) = answers
         return answer, [entry.value for entry in (await store.read(KEYS.decisions)).entries]
 

@@ -26,6 +26,7 @@ from loadline.core.vocabulary.events import (
     DecisionsRead,
     DrainAnswered,
     DrainRequested,
+    LeaderChanged,
     LeadershipWon,
     LoadReported,
     RegistryRead,
@@ -102,7 +103,7 @@ def test_a_requested_drain_ends_with_the_term_before_the_read_of_decisions() -> 
     harness = ControllerHarness()
     harness.handle(BusConnectionChanged(connected=True), RegistryRead([]))
     harness.register("a")
-    harness.handle(LeadershipWon("all", 20, 7, harness.now))
+    harness.handle(LeadershipWon("all", 20, 7, harness.now, 20))
     assert drains(harness.handle(DrainRequested("m", "decode", "a", "me"))) == ["a"]
     harness.lose_lease()
     assert harness.controller.state.drains.open == {}
@@ -152,9 +153,9 @@ def test_a_pending_read_does_not_answer_a_later_unknown_commit(harness: Controll
 
 def test_the_answer_to_a_read_of_an_earlier_term_is_ignored(harness: ControllerHarness) -> None:
     harness.lose_lease()
-    (early,) = [e for e in harness.handle(LeadershipWon("all", 50, 7, harness.now)) if isinstance(e, ReadDecisions)]
+    (early,) = [e for e in harness.handle(LeadershipWon("all", 50, 7, harness.now, 50)) if isinstance(e, ReadDecisions)]
     harness.lose_lease()
-    effects = harness.handle(LeadershipWon("all", 60, 7, harness.now), DecisionsRead(early.request, [], READ_AT))
+    effects = harness.handle(LeadershipWon("all", 60, 7, harness.now, 60), DecisionsRead(early.request, [], READ_AT))
     assert not harness.controller.state.decisions_read
     (late,) = [e for e in effects if isinstance(e, ReadDecisions)]
     harness.handle(DecisionsRead(late.request, [], READ_AT))
@@ -272,17 +273,62 @@ def test_a_stop_waits_for_the_pending_commit(harness: ControllerHarness) -> None
     assert not any(isinstance(e, Campaign) for e in harness.advance(60))
 
 
-def test_a_store_rollback_is_detected_and_decisions_are_written_again(harness: ControllerHarness) -> None:
+def alarms(effects: list[AnyEffect]) -> list[str]:
+    return [effect.kind for effect in effects if isinstance(effect, RaiseAlarm)]
+
+
+def read_by(effects: list[AnyEffect]) -> int:
+    """Return the number of the read that effects request."""
+    (request,) = [effect.request for effect in effects if isinstance(effect, ReadDecisions)]
+    return request
+
+
+def decided(harness: ControllerHarness) -> Decision:
+    """Commit a decision at revision 5,000, and let the harness want another one."""
     harness.kv["m"] = 1.0
     decision = harness.commit_of(harness.advance(31))
     harness.handle(DecisionCommitted(decision.decision_id, "m", 5_000))
-    harness.lose_lease()
-    harness.epoch = 2  # the next term begins at revision 12 of an empty store
-    effects = harness.handle(LeadershipWon("all", 12, 7, harness.now))
-    assert "store_went_back" in [e.kind for e in effects if isinstance(e, RaiseAlarm)]
-    (request,) = [e for e in effects if isinstance(e, ReadDecisions)]
-    harness.handle(DecisionsRead(request.request, [], 13))
-    assert harness.controller.state.ledger.entries["m"].revision == 0, "the next decision expects no key"
+    harness.register("c", "d")
+    return decision
+
+
+@pytest.mark.parametrize("remains", [True, False])
+def test_a_leader_of_a_restored_store_keeps_its_decision_and_writes_the_next_one(
+    harness: ControllerHarness,
+    remains: bool,  # noqa: FBT001
+) -> None:
+    earlier = Decision("early", "m", 20, 0, harness.now, harness.now + 60_000, (), ())
+    decision = decided(harness)
+    effects = harness.handle(LeaderChanged("all", "agent-1", 7, 12, 12, 20, store_went_back=True))
+    assert alarms(effects) == ["store_went_back"]
+    stored = [StoredDecision(earlier, 9)] if remains else []
+    assert alarms(harness.handle(DecisionsRead(read_by(effects), stored, 13))) == [], "it is reported once"
+    entry = harness.controller.state.ledger.entries["m"]
+    assert (entry.decision, entry.revision) == (decision, 9 if remains else 0)
+    commit = next(e for e in harness.advance(120) if isinstance(e, CommitDecision) and e.decision.model == "m")
+    assert (commit.expected_revision, commit.decision.sequence) == (entry.revision, decision.sequence + 1)
+
+
+@pytest.mark.parametrize(
+    ("key_at", "read_at", "reported"),
+    [(5_000, 5_001, []), (6_000, 6_001, []), (0, 5_001, ["store_went_back"]), (9, 5_001, ["store_went_back"])],
+)
+def test_a_leader_reports_a_lost_decision_of_a_store_that_has_counted_on(
+    harness: ControllerHarness, key_at: int, read_at: int, reported: list[str]
+) -> None:
+    pending = decided(harness)
+    commit = next(e for e in harness.advance(120) if isinstance(e, CommitDecision) and e.decision.model == "m")
+    effects = harness.handle(CommitRefused(commit.decision.decision_id, "m", fenced=True))
+    stored = [StoredDecision(pending, key_at)] if key_at else []
+    assert alarms(harness.handle(DecisionsRead(read_by(effects), stored, read_at))) == reported
+    assert harness.controller.state.ledger.entries["m"].revision == key_at
+
+
+def test_a_standby_reports_a_store_that_went_back() -> None:
+    harness = ControllerHarness()
+    effects = harness.handle(BusConnectionChanged(connected=True), LeaderChanged("all", "", 0, 5, store_went_back=True))
+    assert alarms(effects) == ["store_went_back"]
+    assert not any(isinstance(effect, ReadDecisions) for effect in effects)
 
 
 @pytest.mark.parametrize(("epoch", "sequence"), [(2**53, 3), (1, 2**53)])

@@ -30,7 +30,7 @@ def test_a_capture_excludes_later_events(workers: int) -> None:
     original = controller(workers)
     before, finish = original.snapshot(), original.capture()
     report(original, workers, 2, 3_000)
-    original.handle([WorkerDeregistered("m", "p", "w0"), LeadershipWon("all", 5, 6, 3_100)], 3_100)
+    original.handle([WorkerDeregistered("m", "p", "w0"), LeadershipWon("all", 5, 6, 3_100, 5)], 3_100)
     assert original.snapshot() != before
     assert msgspec.json.encode(finish()) == before
 

@@ -10,9 +10,14 @@ from loadline.core.vocabulary.events import LeaderChanged, LeadershipWon, LeaseR
 
 T0 = 1_700_000_000_000
 KNOBS = LeadershipKnobs(lease_ttl_s=10, margin_ms=2_000, retry_ms=500, blind_after_ms=15_000)
-EPOCH, LEASE = 40, 7
+EPOCH, REVISION, LEASE = T0 - 1_000, 40, 7
+WON = LeadershipWon("all", EPOCH, LEASE, T0, REVISION)
 DEADLINE = T0 + 8_000
 RESIGN = [Resign("all", LEASE)]
+
+
+def campaign(now: int, *, depose: int = 0) -> Campaign:
+    return Campaign("all", 10, now, epoch_min=now, depose=depose)
 
 
 def follower() -> Leadership:
@@ -23,8 +28,8 @@ def follower() -> Leadership:
 
 def leading() -> Leadership:
     leadership = follower()
-    assert leadership.tick(T0) == [Campaign("all", 10, T0)]
-    assert leadership.won(LeadershipWon("all", EPOCH, LEASE, T0), T0 + 100) == []
+    assert leadership.tick(T0) == [campaign(T0)]
+    assert leadership.won(WON, T0 + 100) == []
     return leadership
 
 
@@ -43,7 +48,7 @@ def renewed(asked_at_ms: int, lease_id: int = LEASE) -> LeaseRenewed:
 
 def test_one_campaign_runs_at_a_time() -> None:
     leadership = follower()
-    assert leadership.tick(T0) == [Campaign("all", 10, T0)]
+    assert leadership.tick(T0) == [campaign(T0)]
     assert leadership.next_wake() is None, "nothing is due before the answer"
     assert leadership.tick(T0 + 60_000) == []
 
@@ -55,14 +60,14 @@ def test_a_lost_campaign_is_retried(leader: str, wait_ms: int) -> None:
     leadership.lost_campaign(leader, 41, T0)
     assert (leadership.phase, leadership.leader, leadership.next_wake()) == ("follower", leader, T0 + wait_ms)
     assert leadership.tick(T0 + wait_ms - 1) == []
-    assert leadership.tick(T0 + wait_ms) == [Campaign("all", 10, T0 + wait_ms, depose=41 if leader else 0)]
+    assert leadership.tick(T0 + wait_ms) == [campaign(T0 + wait_ms, depose=41 if leader else 0)]
 
 
 # -- a leader whose lease outlives it ----------------------------------------------------------------------------------
 
 
 def heartbeat(revision: int) -> LeaderChanged:
-    return LeaderChanged("all", "other", 30, revision, beat=revision)
+    return LeaderChanged("all", "other", LEASE - 1, revision, beat=revision)
 
 
 def test_a_leader_that_writes_its_key_is_not_deposed() -> None:
@@ -79,11 +84,11 @@ def test_a_key_that_was_not_written_for_ttl_and_margin_is_removed_at_the_revisio
     leadership.leader_changed(heartbeat(41), T0)
     leadership.leader_changed(heartbeat(41), T0 + 9_000)  # a snapshot after a gap: the key was not written again
     assert leadership.tick(T0 + 11_999) == []
-    assert leadership.tick(T0 + 12_000) == [Campaign("all", 10, T0 + 12_000, depose=41)]
+    assert leadership.tick(T0 + 12_000) == [campaign(T0 + 12_000, depose=41)]
     # The key was written meanwhile, so the removal was refused; the agent waits again from the new revision.
     leadership.lost_campaign("other", 42, T0 + 12_100)
     assert leadership.next_wake() == T0 + 24_100
-    assert leadership.tick(T0 + 24_100) == [Campaign("all", 10, T0 + 24_100, depose=42)]
+    assert leadership.tick(T0 + 24_100) == [campaign(T0 + 24_100, depose=42)]
 
 
 def test_campaigns_at_an_unreachable_store_keep_the_retry_interval() -> None:
@@ -92,18 +97,16 @@ def test_campaigns_at_an_unreachable_store_keep_the_retry_interval() -> None:
     leadership.tick(T0 + 12_000)
     leadership.lost_campaign("", 0, T0 + 14_000)
     assert leadership.tick(T0 + 14_499) == []
-    assert leadership.tick(T0 + 14_500) == [Campaign("all", 10, T0 + 14_500)], "no leader is known"
+    assert leadership.tick(T0 + 14_500) == [campaign(T0 + 14_500)], "no leader is known"
     leadership.lost_campaign("other", 41, T0 + 14_600)
-    assert leadership.tick(T0 + 15_100) == [Campaign("all", 10, T0 + 15_100, depose=41)], (
-        "the key has not been written since"
-    )
+    assert leadership.tick(T0 + 15_100) == [campaign(T0 + 15_100, depose=41)], "the key has not been written since"
 
 
 def test_an_agent_that_stepped_down_deposes_its_own_key_if_the_lease_outlives_it() -> None:
     leadership = leading()
-    leadership.leader_changed(LeaderChanged("all", "me", EPOCH, EPOCH + 3, beat=EPOCH + 3), T0 + 3_400)
+    leadership.leader_changed(LeaderChanged("all", "me", LEASE, REVISION + 3, beat=REVISION + 3), T0 + 3_400)
     assert leadership.tick(DEADLINE) == RESIGN
-    leadership.lost_campaign("me", EPOCH + 3, DEADLINE + 100)
+    leadership.lost_campaign("me", REVISION + 3, DEADLINE + 100)
     assert leadership.next_wake() == T0 + 3_400 + 12_000
 
 
@@ -112,13 +115,13 @@ def test_a_removed_leader_key_causes_a_campaign_at_once() -> None:
     leadership.tick(T0)
     leadership.lost_campaign("other", 41, T0)
     assert leadership.leader_changed(LeaderChanged("all", "", 0, 90), T0 + 1) == []
-    assert leadership.tick(T0 + 1) == [Campaign("all", 10, T0 + 1)]
+    assert leadership.tick(T0 + 1) == [campaign(T0 + 1)]
 
 
 def test_the_lease_counts_from_the_request_of_the_campaign() -> None:
     leadership = follower()
     leadership.tick(T0)
-    assert leadership.won(LeadershipWon("all", EPOCH, LEASE, T0), DEADLINE - 1) == []
+    assert leadership.won(WON, DEADLINE - 1) == []
     assert (leadership.phase, leadership.epoch, leadership.deadline_ms) == ("leading", EPOCH, DEADLINE)
     assert leadership.may_commit(DEADLINE - 1)
     assert not leadership.may_commit(DEADLINE)
@@ -127,17 +130,17 @@ def test_the_lease_counts_from_the_request_of_the_campaign() -> None:
 def test_a_late_victory_releases_the_lease() -> None:
     leadership = follower()
     leadership.tick(T0)
-    assert leadership.won(LeadershipWon("all", EPOCH, LEASE, T0), DEADLINE) == RESIGN
+    assert leadership.won(WON, DEADLINE) == RESIGN
     assert leadership.phase == "follower"
     assert not leadership.may_commit(DEADLINE)
-    assert leadership.tick(DEADLINE + 1_000) == [Campaign("all", 10, DEADLINE + 1_000)]
+    assert leadership.tick(DEADLINE + 1_000) == [campaign(DEADLINE + 1_000)]
 
 
 def test_a_victory_after_resigning_releases_the_lease() -> None:
     leadership = follower()
     leadership.tick(T0)
     assert leadership.resign(T0 + 1) == []
-    assert leadership.won(LeadershipWon("all", EPOCH, LEASE, T0), T0 + 2) == RESIGN
+    assert leadership.won(WON, T0 + 2) == RESIGN
     assert leadership.phase == "resigned"
     assert leadership.tick(T0 + 60_000) == []
     assert leadership.next_wake() is None
@@ -150,7 +153,7 @@ def test_the_lease_is_renewed_after_a_third_of_its_ttl() -> None:
     leadership = leading()
     assert leadership.next_wake() == T0 + 3_333
     assert leadership.tick(T0 + 3_332) == []
-    assert leadership.tick(T0 + 3_333) == [RenewLease("all", LEASE, T0 + 3_333, EPOCH)]
+    assert leadership.tick(T0 + 3_333) == [RenewLease("all", LEASE, T0 + 3_333)]
     assert leadership.tick(T0 + 3_400) == [], "at most one renewal at a time"
     assert leadership.next_wake() == DEADLINE
     leadership.renewed(renewed(T0 + 3_333))
@@ -163,7 +166,7 @@ def test_a_failed_renewal_is_retried_until_the_deadline() -> None:
     leadership.tick(T0 + 3_333)
     assert leadership.renewal_failed(LeaseRenewalFailed("all", LEASE, lost=False), T0 + 5_000) == []
     assert leadership.tick(T0 + 5_499) == []
-    assert leadership.tick(T0 + 5_500) == [RenewLease("all", LEASE, T0 + 5_500, EPOCH)]
+    assert leadership.tick(T0 + 5_500) == [RenewLease("all", LEASE, T0 + 5_500)]
     assert leadership.tick(DEADLINE) == RESIGN
     assert leadership.phase == "follower"
 
@@ -179,12 +182,14 @@ def test_a_paused_process_steps_down_first() -> None:
     [
         (LeaseRenewalFailed("all", LEASE, lost=True), RESIGN),
         (LeaseRenewalFailed("all", LEASE - 1, lost=True), []),  # of an earlier term
-        (LeaderChanged("all", "other", EPOCH + 5, EPOCH + 5), RESIGN),
-        (LeaderChanged("all", "", 0, EPOCH + 1), RESIGN),
-        (LeaderChanged("all", "me", EPOCH, EPOCH), []),
-        (LeaderChanged("all", "me", EPOCH, EPOCH + 30), []),  # this agent's key, in a later snapshot
-        (LeaderChanged("all", "", 0, EPOCH - 1), []),  # the removal that this agent's campaign won by
-        (LeaderChanged("all", "other", EPOCH - 9, EPOCH - 9), []),
+        (LeaderChanged("all", "other", LEASE + 1, REVISION + 5), RESIGN),
+        (LeaderChanged("all", "", 0, REVISION + 1), RESIGN),
+        (LeaderChanged("all", "me", LEASE, REVISION), []),
+        (LeaderChanged("all", "me", LEASE, REVISION + 30), []),  # this agent's key, in a later snapshot
+        (LeaderChanged("all", "", 0, REVISION - 1), []),  # the removal that this agent's campaign won by
+        (LeaderChanged("all", "other", LEASE - 1, REVISION - 9), []),
+        (LeaderChanged("all", "", 0, 5, store_went_back=True), RESIGN),  # a store without its data
+        (LeaderChanged("all", "me", LEASE, REVISION - 9, store_went_back=True), []),  # this term, from a backup
     ],
 )
 def test_a_leader_steps_down_when_its_lease_or_key_is_lost(
@@ -204,7 +209,7 @@ def test_an_agent_that_stepped_down_waits_before_its_next_campaign() -> None:
     leadership = leading()
     leadership.step_down(T0 + 200)
     assert leadership.tick(T0 + 1_199) == []
-    assert leadership.tick(T0 + 1_200) == [Campaign("all", 10, T0 + 1_200)]
+    assert leadership.tick(T0 + 1_200) == [campaign(T0 + 1_200)]
 
 
 def test_a_renewal_of_an_earlier_lease_is_ignored() -> None:
@@ -217,7 +222,7 @@ def test_a_late_renewal_does_not_start_a_second_campaign() -> None:
     leadership = leading()
     leadership.tick(T0 + 3_333)
     leadership.step_down(T0 + 3_400)
-    assert leadership.tick(T0 + 4_400) == [Campaign("all", 10, T0 + 4_400)]
+    assert leadership.tick(T0 + 4_400) == [campaign(T0 + 4_400)]
     leadership.renewed(renewed(T0 + 3_333))
     assert leadership.tick(T0 + 4_500) == []
 
@@ -283,11 +288,11 @@ def test_an_agent_without_a_bus_neither_campaigns_nor_spins() -> None:
     leadership.bus_changed(connected=True, now=now)
     wake = leadership.next_wake()
     assert wake is not None
-    assert leadership.tick(wake) == [Campaign("all", 10, wake)]
+    assert leadership.tick(wake) == [campaign(wake)]
 
 
 def test_an_agent_that_never_had_a_bus_does_not_campaign() -> None:
     leadership = Leadership("all", KNOBS)
     assert leadership.tick(T0) == []
     leadership.bus_changed(connected=True, now=T0 + 5)
-    assert leadership.tick(T0 + 600) == [Campaign("all", 10, T0 + 600)]
+    assert leadership.tick(T0 + 600) == [campaign(T0 + 600)]

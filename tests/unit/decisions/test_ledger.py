@@ -64,7 +64,7 @@ def test_a_proposal_has_all_fields_for_scalers() -> None:
     ledger, _, decision = proposed()
     assert (decision.epoch, decision.sequence, decision.issued_at_ms) == (EPOCH, 1, T0)
     assert (decision.expires_at_ms, decision.drain_ttl_ms) == (T0 + 60_000, 600_000)
-    effect = ledger.commit_effect("m", "all")
+    effect = ledger.commit_effect("m", "all", 7)
     assert (effect.decision, effect.scope, effect.expected_revision) == (decision, "all", 0)
     assert ledger.next_wake() is None, "nothing is announced before its commit"
 
@@ -74,7 +74,7 @@ def test_a_commit_expects_the_last_known_revision() -> None:
     ledger.record_answer(answer(decision, "done"), T0)
     second = propose(ledger)
     assert second.sequence == 2
-    assert ledger.commit_effect("m", "all").expected_revision == 90
+    assert ledger.commit_effect("m", "all", 7).expected_revision == 90
 
 
 @pytest.mark.parametrize("model", ["m", "n"])

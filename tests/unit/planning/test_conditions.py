@@ -221,7 +221,7 @@ class TwoModels:
             for n in range(2)
         ]
         self.handle(BusConnectionChanged(connected=True), RegistryRead(workers))
-        self.handle(LeadershipWon("all", 11, 77, START))
+        self.handle(LeadershipWon("all", 11, 77, START, 11))
 
     def handle(self, *events: AnyEvent) -> None:
         for effect in self.controller.handle(events, self.now):

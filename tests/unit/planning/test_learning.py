@@ -68,8 +68,8 @@ def test_a_leader_writes_an_observed_start_up_time_once() -> None:
     took = start_ups(world)["decode"]
     assert len(took) == 1
     effects = [e for e in world.run(2) if isinstance(e, SaveLearned)]
-    epoch = world.controller.state.leadership.epoch
-    assert effects == [SaveLearned("m", LearnedState(start_ups_ms={"decode": took}), "all", epoch)]
+    lease = world.controller.state.leadership.lease_id
+    assert effects == [SaveLearned("m", LearnedState(start_ups_ms={"decode": took}), "all", lease)]
     world.handle(LearnedChanged("m", effects[0].learned))
     assert [e for e in world.run(120) if isinstance(e, SaveLearned)] == []
 
@@ -247,12 +247,13 @@ def test_only_the_current_leader_writes_and_an_unreachable_store_is_ignored() ->
             put=emitted.append,
             log=NullLog(),
         )
-        won = await store.commit([], [Write(KEYS.leader("all"), b"a")])
-        for epoch, written in ((won.revision - 1, []), (won.revision, [encode(KNOWN)])):
-            await runner.perform(SaveLearned("m", KNOWN, "all", epoch))
+        lease = await store.grant(10)
+        await store.commit([], [Write(KEYS.leader("all"), b"a", lease)])
+        for former_or_own, written in ((lease - 1, []), (lease, [encode(KNOWN)])):
+            await runner.perform(SaveLearned("m", KNOWN, "all", former_or_own))
             assert [one.value for one in (await store.read(KEYS.learned("m"))).entries] == written
         store.set_partitioned(partitioned=True)
-        await runner.perform(SaveLearned("m", LearnedState(), "all", won.revision))
+        await runner.perform(SaveLearned("m", LearnedState(), "all", lease))
         assert emitted == []
 
     asyncio.run(scenario())

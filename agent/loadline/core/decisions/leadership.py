@@ -6,12 +6,15 @@
 
 The lease is trusted until ``deadline_ms``: the time at which the last successful renewal was *requested*, plus the TTL,
 minus a margin. A process that was paused resumes after its deadline and steps down before it commits anything. If it
-still tried, the store would refuse: every commit compares the create revision of the leader's key, which is the epoch.
+still tried, the store would refuse: every commit compares the lease of the leader's key.
 
 A live lease does not prove a live leader: with some releases of etcd, any client may renew any lease. So the leader
 writes
 its key at every renewal. A follower removes a key that was not written for the TTL plus the margin, on condition that
 it still has the mod revision that the follower saw. By then its owner, if it is alive, has stepped down.
+
+Epochs rise even if the store loses data, since scalers and workers refuse lower ones: an epoch is at least the time of
+its campaign in Unix ms, and above every epoch that the store or this agent knows.
 """
 
 from typing import Annotated, Literal
@@ -47,6 +50,8 @@ class Leadership(Struct):
     knobs: LeadershipKnobs
     phase: Phase = "follower"
     epoch: int = 0
+    revision: int = 0
+    """Revision of the store at which this agent last won."""
     lease_id: int = 0
     deadline_ms: int = 0
     since_ms: int = 0
@@ -61,6 +66,8 @@ class Leadership(Struct):
     """Time at which this agent saw that heartbeat, in Unix ms."""
     key_free: bool = False
     """True if the leader's key was removed during a campaign, whose result may be older than the removal."""
+    epoch_max: int = 0
+    """Highest epoch known, even if the store has lost it."""
     bus_lost_at_ms: int = 0
     """Time at which the bus was lost, in Unix ms; -1 while it is connected, 0 if it never was."""
 
@@ -77,14 +84,15 @@ class Leadership(Struct):
                 return self.step_down(now)
             if now >= self.renew_at_ms and not self.awaiting:
                 self.awaiting = True
-                return [RenewLease(self.scope, self.lease_id, asked_at_ms=now, revision=self.epoch)]
+                return [RenewLease(self.scope, self.lease_id, asked_at_ms=now)]
         elif self.phase == "follower" and now >= self.campaign_at_ms and not self.awaiting:
             if self._bus_lost_too_long(now):
                 self.campaign_at_ms = now + self.knobs.retry_ms
                 return []
             self.awaiting, self.key_free = True, False
             depose = self.beat if self.leader and now >= self._heartbeat_expires_at_ms() else 0
-            return [Campaign(self.scope, self.knobs.lease_ttl_s, asked_at_ms=now, depose=depose)]
+            epoch_min = max(now, self.epoch_max + 1)
+            return [Campaign(self.scope, self.knobs.lease_ttl_s, now, epoch_min, depose)]
         return []
 
     def next_wake(self) -> int | None:
@@ -97,7 +105,8 @@ class Leadership(Struct):
     def won(self, event: LeadershipWon, now: int) -> list[Effect]:
         """Start to lead after a campaign; release the lease if the deadline passed or this agent has resigned."""
         self.awaiting = False
-        self.lease_id, self.epoch = event.lease_id, event.epoch
+        self.lease_id, self.epoch, self.revision = event.lease_id, event.epoch, event.revision
+        self.epoch_max = max(self.epoch_max, event.epoch)
         self._extend(event.asked_at_ms)
         if self.phase == "resigned" or now >= self.deadline_ms:
             return self._release_lease(now)
@@ -125,10 +134,11 @@ class Leadership(Struct):
 
     def leader_changed(self, event: LeaderChanged, now: int) -> list[Effect]:
         """Record that the leader's key was written or removed."""
+        self.epoch_max = max(self.epoch_max, event.epoch)
         if self.phase == "leading":
             # Changes before this term, such as the removal that this agent's campaign won by, do not affect it.
-            still_leading = event.epoch == self.epoch or event.revision < self.epoch
-            if not still_leading:
+            earlier = event.revision < self.revision and not event.store_went_back
+            if event.lease_id != self.lease_id and not earlier:
                 return self.step_down(now)
             self._record_heartbeat(event.beat, now)
             return []

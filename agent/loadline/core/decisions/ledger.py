@@ -12,6 +12,7 @@ sequence is never used again.
 """
 
 import hashlib
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, field
@@ -129,11 +130,11 @@ class Ledger(Struct):
         pending = ((model, entry.pending) for model, entry in self.entries.items())
         return {model: {t.pool: t.replicas for t in one.targets} for model, one in pending if one is not None}
 
-    def commit_effect(self, model: str, scope: str) -> CommitDecision:
+    def commit_effect(self, model: str, scope: str, lease_id: int) -> CommitDecision:
         """Return the effect that commits the pending decision."""
         entry = self.entries[model]
         assert entry.pending is not None  # noqa: S101 - propose() came first
-        return CommitDecision(entry.pending, scope, entry.revision)
+        return CommitDecision(entry.pending, scope, lease_id, entry.revision)
 
     def confirm_commit(self, decision: str, model: str, revision: int, now: int) -> Decision | None:
         """Record that the store accepted a decision; return it if it was the pending one."""
@@ -173,7 +174,8 @@ class Ledger(Struct):
             if entry.revision > revision:
                 continue  # it was committed after the read was served
             known = entry.decision
-            if known is None or found.decision.decision_id != known.decision_id:
+            # An older one is from before the store lost data: the known decision stays in force.
+            if known is None or (found.decision.epoch, found.decision.sequence) > (known.epoch, known.sequence):
                 fresh.append(self._adopt(entry, found.decision, found.revision, now))
             entry.revision = found.revision
         for model, entry in self.entries.items():
@@ -220,15 +222,19 @@ class Ledger(Struct):
         self.live[model] = None
         return True
 
-    def detect_store_rollback(self, epoch: int) -> bool:
-        """Return True if the store lost data: this agent knows a revision above ``epoch``, at which the term began.
+    def has_lost(self, revisions: Mapping[str, int], revision: int) -> bool:
+        """Return True if the store has lost a decision: a key has a lower revision than before, or is missing.
 
-        The keys with such a revision count as absent from then on.
+        Args:
+            revisions: Revisions of the keys by model.
+            revision: Revision of the store at which they were read.
         """
-        ahead = [entry for entry in self.entries.values() if entry.revision > epoch]
-        for entry in ahead:
+        return any(revisions.get(model, 0) < entry.revision <= revision for model, entry in self.entries.items())
+
+    def forget_revisions(self) -> None:
+        """Forget the revisions of a store that has lost data."""
+        for entry in self.entries.values():
             entry.revision = 0
-        return bool(ahead)
 
     def stop_announcing(self, model: str) -> None:
         """Stop announcing a decision that stays in force."""

@@ -1,5 +1,6 @@
 """Handlers of leadership: lease, connections and shutdown."""
 
+from loadline.core.handlers import reading
 from loadline.core.handlers.turn import Turn
 from loadline.core.vocabulary.effects import Effect, RaiseAlarm
 from loadline.core.vocabulary.events import (
@@ -24,9 +25,6 @@ def leadership_won(turn: Turn, event: LeadershipWon) -> list[Effect]:
         if event.deposed:
             text = f"{event.deposed} stopped writing its key, but its lease is alive: another client may renew it"
             effects.append(RaiseAlarm("leader_deposed", "", text))
-        if state.ledger.detect_store_rollback(event.epoch):
-            text = "etcd has lost data: scalers and workers refuse this leader's older epoch until they are restarted"
-            effects.append(RaiseAlarm("store_went_back", "", text))
     return effects
 
 
@@ -46,8 +44,9 @@ def lease_renewal_failed(turn: Turn, event: LeaseRenewalFailed) -> list[Effect]:
 
 
 def leader_changed(turn: Turn, event: LeaderChanged) -> list[Effect]:
-    """Step down for another leader, or campaign if there is none."""
-    return turn.state.leadership.leader_changed(event, turn.now)
+    """Step down for another leader, or campaign if there is none; report a store that has lost data."""
+    effects = turn.state.leadership.leader_changed(event, turn.now)
+    return [reading.store_went_back(turn), *effects] if event.store_went_back else effects
 
 
 def bus_connection_changed(turn: Turn, event: BusConnectionChanged) -> None:

@@ -12,6 +12,7 @@ from loadline.core.vocabulary.events import DecisionsRead, DecisionsUnread
 
 SEQUENCE_MAX = 2**52
 """Bound of plausible sequences: far above any real one, and small enough for the next one to fit into a message."""
+_LOST = RaiseAlarm("store_went_back", "", "etcd has lost data, such as the newest decisions and pauses")
 
 
 def decisions_read(turn: Turn, event: DecisionsRead) -> list[Effect]:
@@ -20,6 +21,8 @@ def decisions_read(turn: Turn, event: DecisionsRead) -> list[Effect]:
     if event.request != state.read_request or not state.leading:
         return []
     state.reading, state.decisions_read = False, True
+    revisions = {stored.decision.model: stored.revision for stored in event.decisions} | event.unreadable
+    effects: list[Effect] = [_LOST] if state.ledger.has_lost(revisions, event.revision) else []
     known = [stored for stored in event.decisions if stored.decision.model in state.fleet.models]
     valid = [stored for stored in known if _is_plausible(state, stored.decision)]
     for decision in state.ledger.load(valid, event.revision, turn.now):
@@ -34,7 +37,15 @@ def decisions_read(turn: Turn, event: DecisionsRead) -> list[Effect]:
     for model, revision in refused.items():
         state.ledger.entry(model).revision = revision  # the next decision replaces it
     text = "its key in etcd has no plausible decision; the next decision replaces it"
-    return [RaiseAlarm("stored_decision_refused", model, text) for model in sorted(refused)]
+    return effects + [RaiseAlarm("stored_decision_refused", model, text) for model in sorted(refused)]
+
+
+def store_went_back(turn: Turn) -> Effect:
+    """Report that the store has lost data; a leader reads the decisions that are left."""
+    turn.state.ledger.forget_revisions()
+    if turn.state.leading:
+        turn.state.reread_decisions(turn.now)
+    return _LOST
 
 
 def _is_plausible(state: AgentState, decision: Decision) -> bool:

@@ -44,7 +44,7 @@ def save(planners: Mapping[str, Planner], scope: str, state: AgentState, now: in
     if learned == stored:
         return []
     state.fleet.models[name].learned_saved_at_ms = now
-    return [SaveLearned(name, learned, scope, state.leadership.epoch)]
+    return [SaveLearned(name, learned, scope, state.leadership.lease_id)]
 
 
 def _learned(state: AgentState, planner: Planner, name: str, stored: LearnedState) -> LearnedState:

@@ -40,7 +40,7 @@ class Decision(Struct, frozen=True, omit_defaults=True):
 
     decision_id: Annotated[str, Meta(min_length=1, max_length=64, description="Hash of model, epoch and sequence.")]
     model: Name
-    epoch: Annotated[Count, Meta(description="Term of the leader: the create revision of its key.")]
+    epoch: Annotated[Count, Meta(description="Number of the leader's term, higher than those of all terms before.")]
     sequence: Annotated[Count, Meta(description="Number of the decision, increasing per model.")]
     issued_at_ms: Annotated[Count, Meta(description="Unix time of the decision, in ms.")]
     expires_at_ms: Annotated[Count, Meta(description="Unix time in ms after which a scaler must not apply it.")]

@@ -24,12 +24,14 @@ class Campaign(Effect, frozen=True):
     scope: str
     ttl_s: int
     asked_at_ms: int
+    epoch_min: int
+    """Lowest epoch of the term; it is also above the epoch in the store."""
     depose: int = 0
     """Mod revision of a leader's key that was not written for too long: if it still has it, remove the key first."""
 
 
 class RenewLease(Effect, frozen=True):
-    """Renew the leader's lease, and write its key again: others may renew a lease, but not write the key.
+    """Renew the leader's lease, and write its key again if it has this lease: others may renew it, but not write.
 
     Results in ``LeaseRenewed`` or ``LeaseRenewalFailed``.
     """
@@ -37,8 +39,6 @@ class RenewLease(Effect, frozen=True):
     scope: str
     lease_id: int
     asked_at_ms: int
-    revision: int
-    """Create revision of the leader's key; a key with another one is not written."""
 
 
 class Resign(Effect, frozen=True):
@@ -58,13 +58,14 @@ class ReadDecisions(Effect, frozen=True):
 
 
 class CommitDecision(Effect, frozen=True):
-    """Write a decision if the leader key has its epoch and the model's key has ``expected_revision`` (0: no key).
+    """Write a decision if the leader key has this lease and the model's key has ``expected_revision`` (0: no key).
 
     Results in ``DecisionCommitted``, ``CommitRefused`` or ``CommitUnknown``.
     """
 
     decision: Decision
     scope: str
+    lease_id: int
     expected_revision: int
 
 
@@ -114,12 +115,12 @@ class WritePause(Effect, frozen=True):
 
 
 class SaveLearned(Effect, frozen=True):
-    """Store the learned state of a model if the leader key has this epoch; the registry reports the result."""
+    """Store the learned state of a model if the leader key has this lease; the registry reports the result."""
 
     model: str
     learned: LearnedState
     scope: str
-    epoch: int
+    lease_id: int
 
 
 class FitForecast(Effect, frozen=True):

@@ -68,6 +68,8 @@ class LeadershipWon(Event, frozen=True):
     epoch: int
     lease_id: int
     asked_at_ms: int
+    revision: int
+    """Revision of the store at which the leader's key was written."""
     deposed: str = ""
     """Leader whose key was removed first, as it was not written any more."""
 
@@ -100,14 +102,18 @@ class LeaseRenewalFailed(Event, frozen=True):
 
 
 class LeaderChanged(Event, frozen=True):
-    """The leader's key was written, or removed (empty ``leader``, ``epoch`` 0), at a revision of the store."""
+    """The leader's key was written, or removed (empty ``leader``, ``lease_id`` 0), at a revision of the store."""
 
     scope: str
     leader: str
-    epoch: int
+    lease_id: int
     revision: int
     beat: int = 0
     """Mod revision of the leader's key; the leader writes it at each renewal of its lease."""
+    epoch: int = 0
+    """Epoch of the newest term in the store; 0: none."""
+    store_went_back: bool = False
+    """True if the store shows an older epoch or revision than before: it has lost data."""
 
 
 class DecisionsRead(Event, frozen=True):

@@ -29,7 +29,7 @@ class AgentHistory:
         self.bus_changed_ms = _NEVER
         self.paused: set[str] = set()
         # leadership
-        self.epoch = self.lease_id = 0
+        self.epoch = self.lease_id = self.won_revision = 0
         self.lease_requested_ms = _NEVER
         """Request time of the newest successful grant or renewal of its lease."""
         self.led_epoch = 0
@@ -132,9 +132,10 @@ class AgentHistory:
 
     def _record_leadership(self, event: ev.AnyEvent) -> None:
         match event:
-            case ev.LeadershipWon(epoch=epoch, lease_id=lease_id, asked_at_ms=requested_ms):
+            case ev.LeadershipWon(epoch=epoch, lease_id=lease_id, asked_at_ms=requested_ms, revision=revision):
                 self.campaigns -= 1
                 self.epoch, self.lease_id, self.lease_requested_ms = epoch, lease_id, requested_ms
+                self.won_revision = revision
                 self.decisions_read, self.acting, self.first_read_request = False, False, 0
                 self.migrations.clear()
             case ev.CampaignLost():
@@ -147,8 +148,8 @@ class AgentHistory:
                 self.keep_alive_calls.pop(lease_id, None)
                 if lost and lease_id == self.lease_id:
                     self.deposed_epoch = self.epoch
-            case ev.LeaderChanged(epoch=epoch, revision=revision):
-                if epoch != self.epoch and revision >= self.epoch:
+            case ev.LeaderChanged(lease_id=lease_id, revision=revision):
+                if lease_id != self.lease_id and revision >= self.won_revision:
                     self.deposed_epoch = self.epoch
 
     def _record_read(self, event: ev.DecisionsRead) -> None:

@@ -177,10 +177,9 @@ class InvariantChecker(TurnObserver):
             decision = decode_decision(change.entry.value)
             if not isinstance(decision, Decision):
                 continue
-            leader = self._world.store.keys.get(self._keys.leader("all"))
-            if leader is None or leader.create_revision != decision.epoch:
-                current = leader.create_revision if leader else "none"
-                self.report("I2-fence", f"{decision.model}: epoch {decision.epoch}, the current one is {current}")
+            if decision.epoch != self._world.epoch:
+                text = f"{decision.model}: epoch {decision.epoch}, the current one is {self._world.epoch}"
+                self.report("I2-fence", text)
             number, highest = (decision.epoch, decision.sequence), self._highest_numbers.get(decision.model, (0, 0))
             if number <= highest or (decision.model, decision.sequence) in self._sequences:
                 self.report("I1-order", f"{decision.model}: {number} after {highest}")

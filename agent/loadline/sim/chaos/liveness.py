@@ -12,7 +12,6 @@ from loadline.sim.chaos.invariants import ReportViolation
 from loadline.sim.chaos.plan import CALM_MS
 from loadline.sim.chaos.world import IDLE_BELOW, ChaosWorld
 from loadline.sim.world.agent import SimulatedAgent
-from loadline.wire.keys import Keys
 
 LEADER_AFTER_MS: Final = 13_000.0
 """The lease's TTL of 10 s, 2 s for a new leader, and 1 s until all are connected again."""
@@ -34,11 +33,9 @@ _WAKE_SLACK_MS: Final = 3_000
 def check_leader(world: ChaosWorld, report: ReportViolation) -> None:
     """Check L1: exactly one agent leads, and the store agrees."""
     leaders = [agent for agent in world.agents.values() if agent.controller.leading]
-    entry = world.store.keys.get(Keys("default").leader("all"))
-    term = entry.create_revision if entry else 0
-    if len(leaders) != 1 or leaders[0].controller.state.leadership.epoch != term:
+    if len(leaders) != 1 or leaders[0].controller.state.leadership.epoch != world.epoch:
         epochs = {agent.name: agent.controller.state.leadership.epoch for agent in leaders}
-        report("L1-leader", f"the epoch is {term}, leaders are {epochs}")
+        report("L1-leader", f"the epoch is {world.epoch}, leaders are {epochs}")
 
 
 def check_calm_end(world: ChaosWorld, report: ReportViolation) -> None:

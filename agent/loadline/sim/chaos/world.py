@@ -26,6 +26,8 @@ from loadline.sim.world.scaler import SimulatedScaler
 from loadline.sim.world.store import VirtualStore
 from loadline.sim.world.timeline import START_MS, Timeline
 from loadline.sim.world.worker import SimulatedWorker, SimulatedWorkerKnobs
+from loadline.wire.codec import decode_epoch
+from loadline.wire.keys import Keys
 from loadline.wire.messages import MigrateCommand
 
 TURN_SPACING_MS: Final = 50.0
@@ -152,6 +154,12 @@ class ChaosWorld(TurnObserver):
     def leader(self) -> SimulatedAgent | None:
         """First agent, by name, that believes itself the leader."""
         return next((one for _, one in sorted(self.agents.items()) if one.controller.leading), None)
+
+    @property
+    def epoch(self) -> int:
+        """Epoch of the leader's key in the store; 0: there is no such key."""
+        keys, entries = Keys("default"), self.store.keys
+        return decode_epoch(entries[keys.epoch("all")].value) if keys.leader("all") in entries else 0
 
     # -- observers -----------------------------------------------------------------------------------------------------
 

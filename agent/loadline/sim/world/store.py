@@ -125,8 +125,9 @@ class VirtualStore:
     def _holds(self, compare: Compare) -> bool:
         entry = self.keys.get(compare.key)
         if entry is None:
-            return compare.revision == 0
-        return compare.revision == (entry.create_revision if compare.target == "create" else entry.mod_revision)
+            return compare.number == 0
+        numbers = {"create": entry.create_revision, "mod": entry.mod_revision, "lease": entry.lease_id}
+        return compare.number == numbers[compare.target]
 
     def _write(self, writes: Sequence[Write]) -> None:
         self.revision += 1

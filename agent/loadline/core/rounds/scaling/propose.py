@@ -53,7 +53,7 @@ def propose(
     codes = tuple(dict.fromkeys(f"{r.pool}:{r.code}" if r.pool else str(r.code) for r in reasons))[:REASONS_MAX]
     ttl_ms = state.drains.knobs.ttl_ms
     decision = state.ledger.propose(model.name, targets, codes, state.leadership.epoch, ttl_ms, now)
-    effects: tuple[Effect, ...] = (state.ledger.commit_effect(model.name, context.scope),)
+    effects: tuple[Effect, ...] = (state.ledger.commit_effect(model.name, context.scope, state.leadership.lease_id),)
     explanation = _explain("decided", decision.decision_id, model, recommendation, proposal, proposal.limits, now)
     return Outcome(explanation, effects)
 

@@ -61,7 +61,7 @@ def leader_revoked(injector: FaultInjector, fault: Fault) -> Undo:
         agent.store.delay_watches(_LATE_MS)
     entry = store.keys.get(Keys("default").leader("all"))
     if entry is not None and store.available:
-        injector.world.deposed_epochs.add(entry.create_revision)
+        injector.world.deposed_epochs.add(injector.world.epoch)
         store.revoke(entry.lease_id)
     return no_undo
 

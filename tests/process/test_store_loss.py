@@ -1,0 +1,143 @@
+"""A store that loses its data, or is restored from a backup, under agents, workers and a scaler that live on."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from loadline.adapters.etcd_store import EtcdStore
+from loadline.client.scaler import ScalerClient
+from loadline.config import EtcdKnobs, NatsKnobs
+from loadline.ports import Write
+from loadline.rig.rig import ChildAgent, Rig
+from loadline.wire.keys import Keys
+from loadline.wire.messages import ScalingDecision
+from tests.support.agents import MODEL, AgentFleet, assert_replays, config, fleet
+from tests.waiting import SCENARIO_S, until
+
+pytestmark = pytest.mark.process
+
+ALARM = '"kind": "store_went_back"'
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Iterator[Rig]:
+    with Rig(tmp_path) as running:
+        yield running
+
+
+def start(rig: Rig, name: str) -> ChildAgent:
+    agent = rig.agent(config(rig, name), name)
+    agent.wait_ready()
+    return agent
+
+
+@asynccontextmanager
+async def scaler(rig: Rig) -> AsyncIterator[list[ScalingDecision]]:
+    """A scaler that applies every decision at once; gives those that it accepted."""
+    accepted: list[ScalingDecision] = []
+
+    async def apply(client: ScalerClient) -> None:
+        async for received in client:
+            accepted.append(received.decision)
+            await client.accept(received)
+            await client.complete(received, {target.pool: target.replicas for target in received.decision.targets})
+
+    async with ScalerClient("s", [MODEL], nats=NatsKnobs(servers=(rig.nats.url,))) as client:
+        applying = asyncio.create_task(apply(client))
+        yield accepted
+        applying.cancel()
+        await asyncio.wait([applying])
+
+
+async def grows(agent_fleet: AgentFleet, accepted: list[ScalingDecision]) -> ScalingDecision:
+    """Have the scaler accept a decision for one more decode worker, start that worker, and return the decision."""
+    replicas = 1 + sum(name.startswith("d") for name in agent_fleet.workers)
+
+    def wanted() -> bool:
+        return bool(accepted) and {t.pool: t.replicas for t in accepted[-1].targets}["decode"] == replicas
+
+    agent_fleet.load(kv=0.97)
+    await until(wanted, f"{replicas} workers")
+    agent_fleet.load(kv=0.7)
+    await agent_fleet.add("decode", f"d{replicas}")
+    return accepted[-1]
+
+
+async def shrinks(agent_fleet: AgentFleet) -> int:
+    """Have a worker accept a drain, and return the epoch of its command."""
+    agent_fleet.load(kv=0.1)
+    await until(lambda: any(worker.drain for worker in agent_fleet.workers.values()), "a drain")
+    return next(worker.drain.epoch for worker in agent_fleet.workers.values() if worker.drain)
+
+
+async def write_on(rig: Rig) -> None:
+    """Let etcd count on, as in hours of use."""
+    store, prefix = EtcdStore(EtcdKnobs(endpoints=(rig.etcd.url,))), Keys("default").prefix
+    for _ in range(100):
+        await store.commit([], [Write(f"{prefix}somebody/else", b"")])
+    await store.close()
+
+
+def alarmed(agent: ChildAgent) -> bool:
+    return ALARM in agent.log.read_text()
+
+
+@pytest.mark.parametrize("winner", ["leader", "standby"])
+def test_a_fleet_scales_on_after_etcd_was_wiped_whichever_agent_wins(rig: Rig, winner: str) -> None:
+    leader, standby = start(rig, "a"), start(rig, "b")
+
+    async def scenario() -> None:
+        async with asyncio.timeout(SCENARIO_S), fleet(rig) as agent_fleet, scaler(rig) as accepted:
+            await agent_fleet.add("decode", "d1", "d2")
+            await agent_fleet.add("prefill", "p1")
+            before = await grows(agent_fleet, accepted)
+            await write_on(rig)
+            rig.etcd.kill()
+            (standby if winner == "leader" else leader).kill()
+            await asyncio.to_thread(rig.etcd.wipe)
+            agent_fleet.observer.committed.clear()
+            await rig.etcd.start_async()
+            after = await grows(agent_fleet, accepted)
+            assert after.epoch > before.epoch
+            assert await shrinks(agent_fleet) >= after.epoch
+
+    asyncio.run(scenario())
+    last = leader if winner == "leader" else standby
+    assert last.stop() == 0
+    assert alarmed(last)
+    assert_replays(rig, "a" if last is leader else "b")
+
+
+@pytest.mark.parametrize("same_term", [True, False])
+def test_a_fleet_scales_on_after_etcd_was_restored_from_a_backup(rig: Rig, same_term: bool) -> None:  # noqa: FBT001
+    leader, standby, backup = start(rig, "a"), start(rig, "b"), rig.directory / "backup"
+
+    async def scenario() -> None:
+        async with asyncio.timeout(SCENARIO_S), fleet(rig) as agent_fleet, scaler(rig) as accepted:
+            await agent_fleet.add("decode", "d1", "d2")
+            await agent_fleet.add("prefill", "p1")
+            await grows(agent_fleet, accepted)
+            await asyncio.to_thread(rig.etcd.back_up, backup)
+            if not same_term:
+                assert await asyncio.to_thread(leader.stop) == 0
+            before = await grows(agent_fleet, accepted)
+            await write_on(rig)
+            rig.etcd.kill()
+            await asyncio.to_thread(rig.etcd.restore, backup)
+            agent_fleet.observer.committed.clear()
+            await rig.etcd.start_async()
+            after = await grows(agent_fleet, accepted)
+            assert after.epoch > before.epoch or same_term
+            numbers = [(decision.epoch, decision.sequence) for decision in accepted]
+            assert numbers == sorted(set(numbers))
+            assert len({decision.decision_id for decision in accepted}) == len(accepted)
+            assert alarmed(standby)
+            assert alarmed(leader) is same_term
+            assert await shrinks(agent_fleet) >= after.epoch
+
+    asyncio.run(scenario())
+    assert standby.stop() == 0
+    assert_replays(rig, "b")
