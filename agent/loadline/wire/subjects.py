@@ -17,11 +17,17 @@ def decode_token(token: str) -> str:
     """Undo ``encode_token``.
 
     Raises:
-        ValueError: The token has a character that should have been encoded, or bytes that are not UTF-8.
+        ValueError: ``encode_token`` does not return the token. With a second token for a name, somebody could speak for
+            it, or remove it, without touching the key or subject that its owner watches.
     """
     if _UNSAFE.search(token):
         raise ValueError(f"token {token!r} has characters that must be percent-encoded")
-    return unquote(token, errors="strict")
+    if "%" not in token:
+        return token
+    name = unquote(token, errors="strict")
+    if encode_token(name) != token:
+        raise ValueError(f"token {token!r} is not the encoding of {name!r}, which is {encode_token(name)!r}")
+    return name
 
 
 class Subjects:

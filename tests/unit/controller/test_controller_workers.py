@@ -92,10 +92,13 @@ def test_an_unschedulable_worker_is_not_ready() -> None:
     assert pool.ready == 2, "the next sample is schedulable"
 
 
-def test_an_older_incarnation_does_not_replace_a_newer_one() -> None:
+def test_the_worker_that_holds_the_key_counts_also_if_its_incarnation_is_lower() -> None:
+    """Somebody writes a future incarnation, then the record as it was: its owner sees nothing to mend."""
     world = booted()
-    newer = WorkerRecord("m", "decode", "d1", "decode", 2)
-    world.handle(WorkerRegistered(RegisteredWorker(newer, 6)))
-    world.handle(WorkerRegistered(RegisteredWorker(world.workers["d1"], 5)))
-    assert world.controller.state.fleet.models["m"].pools["decode"].workers["d1"].record == newer
-    assert world.controller.state.rejected["stale_incarnation"] == 1
+    honest = world.workers["d1"]
+    world.handle(WorkerRegistered(RegisteredWorker(WorkerRecord("m", "decode", "d1", "decode", 2**53), 6)))
+    world.handle(WorkerRegistered(RegisteredWorker(honest, 5)))
+    workers = world.controller.state.fleet.models["m"].pools["decode"].workers
+    assert workers["d1"].record == honest
+    world.run(1)
+    assert workers["d1"].latest[0] is not None, "its reports count again"

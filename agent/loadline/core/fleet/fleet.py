@@ -151,7 +151,11 @@ class Fleet(Struct):
         return refused, rejection
 
     def register(self, registered: RegisteredWorker, now: int) -> Rejection | None:
-        """Add or update a worker from its record."""
+        """Add or update a worker from its record.
+
+        The key holds who is registered, also if that is an earlier incarnation than before: its clock may be behind,
+        and it serves, whereas the later one is gone, or writes its key again at its next renewal.
+        """
         record = registered.record
         pool = self.find_pool(record.model, record.pool)
         if isinstance(pool, Rejection):
@@ -161,8 +165,6 @@ class Fleet(Struct):
             self._add_unassigned(_unassigned(registered, managed=True))
             return Rejection.ROLE_MISMATCH
         known = pool.workers.get(record.worker)
-        if known is not None and known.registered and record.incarnation < known.record.incarnation:
-            return Rejection.STALE_INCARNATION
         if known is None or known.record.incarnation != record.incarnation:
             if known is not None:
                 self._remove(pool, record.worker, now)
