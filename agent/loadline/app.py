@@ -27,6 +27,7 @@ from loadline.runtime.loop import Runtime
 from loadline.runtime.reload import Reloader, Source
 from loadline.runtime.service import Service
 from loadline.runtime.settings import agent_name, settings
+from loadline.runtime.shared_answers import SharedAnswers
 from loadline.wire.keys import Keys
 
 __all__ = ["Agent", "configure_gc", "run", "settings"]
@@ -88,10 +89,11 @@ class Agent:
         self._reloader = None if source is None else Reloader(source, config, current, put)
         self.service = Service(self.runtime, self._queries, __version__)
         self._metrics = Metrics(self.service.status, self._counters, __version__, config.http.compatible_metrics)
+        self._scrapes: SharedAnswers[bytes] = SharedAnswers()
         self.http = HttpServer(
             config.http.host,
             config.http.port,
-            metrics=self._metrics.render,
+            metrics=lambda: self._scrapes.get("", self._metrics.render),
             healthy=self._health_problems,
             ready=self._readiness_problems,
             missing=self._missing_inputs,

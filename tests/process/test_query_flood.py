@@ -3,12 +3,14 @@
 import asyncio
 import re
 import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from loadline.rig.rig import ChildAgent, Rig
+from loadline.runtime.shared_answers import SHARED_S
 from loadline.wire.codec import decode_as, encode
 from loadline.wire.messages import ExplainRequest, OperatorReply, PauseCommand
 from tests.support.agents import MODEL, AgentFleet, config, fleet
@@ -17,6 +19,7 @@ from tests.waiting import DEADLINE_S, SCENARIO_S, until
 pytestmark = pytest.mark.process
 
 BURST = 20_000
+SCRAPES = 300
 GROWTH_KB_MAX = 60_000
 
 
@@ -87,3 +90,22 @@ def test_a_burst_of_queries(rig: Rig, method: str, payload: bytes) -> None:
             await scenario(agent_fleet)
 
     asyncio.run(run())
+
+
+def test_a_burst_of_scrapes_is_rendered_once_in_200_ms(rig: Rig) -> None:
+    agent = rig.agent(config(rig, "a"), "a")
+    agent.wait_ready()
+    began_s = time.monotonic()
+    with (
+        socket.create_connection(("127.0.0.1", agent.port), timeout=DEADLINE_S) as wire,
+        wire.makefile("rb") as answers,
+    ):
+        wire.sendall(b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n" * SCRAPES)
+        bodies = []
+        for _ in range(SCRAPES):
+            size = next(int(line.split()[1]) for line in answers if line.lower().startswith(b"content-length:"))
+            while answers.readline() != b"\r\n":
+                pass
+            bodies.append(answers.read(size))
+    uptimes = {re.findall(rb"^loadline_uptime_seconds (\S+)$", body, re.MULTILINE)[0] for body in bodies}
+    assert len(uptimes) <= 1 + (time.monotonic() - began_s) / SHARED_S

@@ -17,7 +17,7 @@ class HttpServer:
     Args:
         host: Address to listen on.
         port: Port to listen on; 0 takes a free one.
-        metrics: Returns the metrics as Prometheus text.
+        metrics: Returns the metrics as Prometheus text, which may take its time.
         healthy: Returns the faults of the process, a sentence each; empty if there are none.
         ready: Returns the obstacles to readiness, a sentence each; empty if the agent is ready.
         missing: Returns missing inputs that do not prevent readiness, a sentence each.
@@ -28,7 +28,7 @@ class HttpServer:
         host: str,
         port: int,
         *,
-        metrics: Callable[[], bytes],
+        metrics: Callable[[], Awaitable[bytes]],
         healthy: Callable[[], list[str]],
         ready: Callable[[], list[str]],
         missing: Callable[[], list[str]] = list,
@@ -68,7 +68,7 @@ class HttpServer:
         await self._runner.cleanup()
 
     async def _serve_metrics(self, _request: web.Request) -> web.Response:
-        return web.Response(body=self._metrics(), headers={"content-type": CONTENT_TYPE_LATEST})
+        return web.Response(body=await self._metrics(), headers={"content-type": CONTENT_TYPE_LATEST})
 
 
 def _probe(

@@ -142,8 +142,12 @@ def test_http_answers_metrics_and_probes() -> None:
     async def scenario() -> None:
         problems: list[str] = []
         lacks = ["m: no frontend reports traffic"]
+
+        async def metrics() -> bytes:
+            return b"m 1\n"
+
         server = HttpServer(
-            "127.0.0.1", 0, metrics=lambda: b"m 1\n", healthy=list, ready=lambda: problems, missing=lambda: lacks
+            "127.0.0.1", 0, metrics=metrics, healthy=list, ready=lambda: problems, missing=lambda: lacks
         )
         assert server.port == 0
         await server.start()
