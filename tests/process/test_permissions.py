@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import msgspec
+import nats
 import pytest
 
 from loadline.adapters.nats_bus import NatsBus
@@ -22,7 +23,7 @@ from loadline.rig.servers import EtcdServer, NatsServer
 from loadline.wire.codec import encode
 from loadline.wire.messages import DrainCommand, DrainOrder, DrainReport, OperatorReply
 from loadline.wire.subjects import Subjects
-from tests.support.secured import NATS_FILE, etcd_login, nats_login, secure_etcd, secured_nats
+from tests.support.secured import NATS_FILE, PASSWORD, etcd_login, nats_login, secure_etcd, secured_nats
 from tests.waiting import SCENARIO_S, until, until_async
 
 pytestmark = pytest.mark.process
@@ -132,6 +133,33 @@ def test_each_role_may_publish_its_subjects_only(server: NatsServer, tmp_path: P
             for number, subject in enumerate(forbidden, start=1):
                 await bus.publish(subject, b"{}")
                 await refused(bus, number, subject)
+
+    asyncio.run(scenario())
+
+
+def test_a_reply_goes_to_an_inbox_only(server: NatsServer, tmp_path: Path) -> None:
+    """A server lets a viewer name any subject for the reply, which the agent may then publish."""
+    subjects = (SUBJECTS.decision("llama"), SUBJECTS.drain("llama", "decode", "w-1"), SUBJECTS.api("pause"))
+    forged = (*subjects, "$JS.API.INFO")
+
+    async def answer(_payload: bytes) -> bytes:
+        return b"{}"
+
+    async def scenario() -> None:
+        async with (
+            bus_for(nats_login(server, "agent", tmp_path)) as agent,
+            bus_for(nats_login(server, "operator", tmp_path)) as operator,
+            await nats.connect(server.url, user="viewer", password=PASSWORD) as viewer,
+        ):
+            heard: list[str] = []
+            await operator.subscribe("loadline.v1.>", lambda subject, _data: heard.append(subject))
+            await agent.answer(SUBJECTS.api("status"), answer)
+            for reply in forged:
+                await viewer.publish(SUBJECTS.api("status"), b"", reply=reply)
+            await viewer.flush()
+            await until(lambda: agent.requests_dropped == len(forged), "the requests are refused")
+            assert await operator.request(SUBJECTS.api("status"), b"", SCENARIO_S) == b"{}"
+            assert set(heard) == {SUBJECTS.api("status")}
 
     asyncio.run(scenario())
 

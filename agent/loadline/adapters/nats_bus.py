@@ -84,7 +84,7 @@ class NatsBus:
         self.slow_consumer_drops = 0
         """Frames that nats-py dropped because a subscription did not keep up."""
         self.requests_dropped = 0
-        """Requests that were dropped because too many waited."""
+        """Requests that were dropped: too many waited, or the reply subject is no inbox."""
         self.replies_dropped = 0
         """Replies that were dropped because too much waited to be sent."""
 

@@ -31,14 +31,16 @@ COMMAND_LIMITS: Final = QueueLimits(1_024)
 class RequestQueue:
     """Requests on one subscription, answered one at a time in a task.
 
-    Requesters share the queue by the first token of their reply subjects: their own inbox prefixes, if the server's
-    permissions are those of ``deploy/nats``.
+    Requesters share the queue by the first token of their reply subjects, usually their inbox prefix. NATS does not
+    check that subject: with one of the requests' own root or of the server, a requester would have the agent publish
+    what it may not publish itself. Such requests are dropped.
 
     Args:
         client: The connection of the requests.
         answer: Answers a request.
         limits: Limits of the queue.
-        on_dropped: Called with the number of dropped requests.
+        on_dropped: Called with the number of requests that were dropped: too many wait, or the reply subject is
+            no inbox.
         on_error: Called with what ``answer`` raises.
     """
 
@@ -63,6 +65,9 @@ class RequestQueue:
 
     def offer(self, subject: str, reply: str, data: bytes) -> None:
         """Queue a request, in O(1): the reader of the connection calls this."""
+        if reply.startswith(("$", f"{subject.partition('.')[0]}.")):
+            self._on_dropped(1)
+            return
         dropped = self._queue.dropped
         self._queue.put(reply.partition(".")[0], (subject, reply, data))
         if self._queue.dropped != dropped:
