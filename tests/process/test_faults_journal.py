@@ -73,6 +73,19 @@ def test_segments_rotate_and_the_oldest_are_removed(tmp_path: Path) -> None:
     assert journal.lost == 0
 
 
+def test_what_is_no_file_but_has_a_segments_name_is_left_alone(tmp_path: Path) -> None:
+    folder, fifo = tmp_path / "20200101T000000.000Z-000000.jsonl", tmp_path / "20200101T000001.000Z-000000.jsonl"
+    folder.mkdir()
+    os.mkfifo(fifo)
+    journal = FileJournal(tmp_path, MB, 10 * MB)
+    run(journal, 10)
+    journal.close()
+    assert journal.lost == 0
+    assert [len(segment) for segment in replay(tmp_path)] == [11]
+    assert folder.is_dir()
+    assert fifo.is_fifo()
+
+
 def test_a_restarted_agent_continues_the_sequence_of_segments(tmp_path: Path) -> None:
     # A segment name in the future, as after a step back of the wall clock.
     (tmp_path / "29990101T000000.000Z-000007.jsonl").write_bytes(lines_of(b'{"snapshot":"old"}'))

@@ -281,7 +281,8 @@ def _next_name(last: str) -> str:
 
 
 def _segments(directory: Path) -> list[Path]:
-    return sorted(path for path in directory.iterdir() if _NAME.fullmatch(path.name))
+    # A folder of that name can neither be read nor deleted, and would stop the journal for ever.
+    return sorted(path for path in directory.iterdir() if _NAME.fullmatch(path.name) and path.is_file())
 
 
 def read_segments(path: Path) -> Iterator[tuple[Path, Iterator[bytes]]]:

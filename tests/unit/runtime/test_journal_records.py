@@ -233,6 +233,14 @@ def test_a_snapshot_of_another_version_is_refused(recorded: Segments) -> None:
         replay([[recorded[0][0].replace(b'"phase":"follower"', b'"phase":7')]])
 
 
+def test_a_snapshot_of_other_settings_is_refused(recorded: Segments) -> None:
+    start = msgspec.json.decode(recorded[0][0])
+    names = [model["name"] for model in start["settings"]["models"]]
+    start["settings"]["models"] = []
+    with pytest.raises(JournalError, match=f"the snapshot cannot be read: the settings lack its models {names[0]}"):
+        replay([[msgspec.json.encode(start)]])
+
+
 def test_a_turn_in_which_the_core_raises_is_reported(recorded: Segments, monkeypatch: pytest.MonkeyPatch) -> None:
     def raises(_self: Controller, _events: object, _now: int) -> None:
         raise ZeroDivisionError("float division by zero")

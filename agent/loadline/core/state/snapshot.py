@@ -84,7 +84,8 @@ def decode_snapshot(settings: Settings, data: bytes) -> tuple[AgentState, dict[s
     """Decode a snapshot.
 
     Raises:
-        msgspec.DecodeError: The snapshot has another layout, such as that of another version.
+        msgspec.DecodeError: The snapshot has another layout, such as that of another version, or is of other
+            settings.
     """
     snapshot = msgspec.json.decode(data, type=Snapshot)
     for model in snapshot.state.fleet.models.values():
@@ -92,5 +93,7 @@ def decode_snapshot(settings: Settings, data: bytes) -> tuple[AgentState, dict[s
             pool.engine = engine_of(settings, model.name, pool.name)
             pool.accelerator = accelerator_of(settings, pool.knobs)
     kinds = {model.name: PLANNERS[model.planner] for model in settings.models}
+    if unknown := sorted(snapshot.planners.keys() - kinds.keys()):
+        raise msgspec.ValidationError(f"the settings lack its models {', '.join(unknown)}")
     planners = {model: msgspec.json.decode(raw, type=kinds[model]) for model, raw in snapshot.planners.items()}
     return snapshot.state, planners
