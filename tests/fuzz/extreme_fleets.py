@@ -50,7 +50,7 @@ STEP_MS: Final = (0, 1, 250, 1_000, 1_000, 1_000, 1_000, 5_000, 20_000)
 STARTS_MS: Final = (0, 1, 1_700_000_000_000, 2**53 - 100_000_000)
 WORKERS_MOST: Final = 6
 COMMITS_MAX: Final = 2
-"""Decisions of a model with the same counts in one ms: a few may be made, but not one in every turn."""
+"""Maximum decisions of a model with the same counts at one time; more are a loop."""
 SUBJECTS: Final = Subjects("x")
 ALLOWANCE_MB: Final = 256
 CPU_S: Final = 300
@@ -88,7 +88,7 @@ class ExtremeWorld:
         self.commits: Counter[tuple[object, ...]] = Counter()
 
     def run(self) -> None:
-        """Run all steps, then read everything that the agent tells of itself."""
+        """Run all steps, then read the agent's status, explanations, snapshot and learned parameters."""
         frames = [self._record(knobs.name, pool) for knobs in self.settings.models for pool in knobs.pools]
         for _ in range(STEPS):
             frames += self._frames()
@@ -124,7 +124,7 @@ class ExtremeWorld:
         self.agent.controller.handle = checked  # type: ignore[method-assign]  # sees every turn of the agent
 
     def _check_commits(self, effects: Sequence[AnyEffect], now: int) -> None:
-        """Check that no model decides the same again and again."""
+        """Check that no model repeats the same decision in every turn."""
         for effect in effects:
             if type(effect) is CommitDecision:
                 decision = effect.decision
@@ -133,7 +133,7 @@ class ExtremeWorld:
                 assert self.commits[made] <= COMMITS_MAX, decision
 
     def _frames(self) -> Iterator[StepItem]:
-        """Yield what workers and frontends say in a step."""
+        """Yield the messages of workers and frontends in a step."""
         for knobs in self.settings.models:
             for pool in knobs.pools:
                 if self.rng.random() < 0.1:
@@ -185,7 +185,7 @@ class ExtremeWorld:
         return _frame(SUBJECTS.traffic(model, frontend), self.extremes.fields(TrafficReport, **said))
 
     def _answers(self, output: StepOutput) -> Iterator[StepItem]:
-        """Yield the answers of scalers and workers to what the agent asked for."""
+        """Yield the answers of scalers and workers to the agent's decisions and commands."""
         for decision in output.decisions:
             if self.rng.random() < 0.8:
                 yield self._applied(decision)
@@ -235,7 +235,7 @@ def _count() -> Any:
 
 
 def check_finite(found: object) -> None:
-    """Check all numbers anywhere in a value.
+    """Check all numbers in a value, however nested.
 
     Raises:
         AssertionError: One is infinite or no number.
@@ -280,7 +280,7 @@ def uncover_faults() -> None:
 
 
 def main() -> None:
-    """Play the seeds of the command line; print what happened as JSON."""
+    """Play the seeds of the command line; print the results as JSON."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("seeds", help="FIRST:LAST, the last one excluded")
     parser.add_argument("--cpu-s", type=int, default=CPU_S, help="limit of CPU time")
@@ -289,7 +289,7 @@ def main() -> None:
     counts: Counter[str] = Counter()
     uncover_faults()
     for kind in list(worlds(-1))[::5]:
-        play(kind, counts)  # imports and caches are no part of what messages claim
+        play(kind, counts)  # imports and caches do not depend on the messages
     counts.clear()
     limit_resources(ALLOWANCE_MB, options.cpu_s)
     for seed in range(first, last):

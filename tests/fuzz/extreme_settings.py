@@ -37,7 +37,7 @@ SHAPES: Final[dict[str, tuple[Role, ...]]] = {
     "aggregated": ("aggregated", "aggregated"),
 }
 FAILING: Final = "failing"
-"""An exact solver that never answers in time."""
+"""Exact solver that never answers in time."""
 PROFILES: Final = ("none", "linear", "sweep")
 POLICIES: Final = get_args(SaturationPolicy)
 SOLVERS: Final = ("exact", "greedy", FAILING)
@@ -46,7 +46,7 @@ QUICK: Final = {"throughput_adjustment_interval_ms": 10_000, "busiest_ms": 10_00
 
 
 class WorldKind(Struct, frozen=True):
-    """What a world consists of."""
+    """Parts of a world that vary."""
 
     seed: int
     planner: str

@@ -1,4 +1,4 @@
-"""No message that the codec accepts makes the agent raise, announce an infinite number, or compute for ever.
+"""No message that the codec accepts makes the agent raise, announce an infinite number, or compute without end.
 
 More seeds: ``python -W error -m tests.fuzz.extreme_fleets FIRST:LAST --cpu-s SECONDS``.
 """

@@ -38,7 +38,7 @@ every = pytest.mark.parametrize("predictor", ALL)
 def forecast_of(
     predictor: AnyPredictor, values: list[float | None], horizon: int = 4, season_s: int = 6_000, *, log1p: bool = False
 ) -> Forecast | None:
-    """A season of ten intervals, so that short series have several."""
+    """Forecast a series with seasons of ten intervals, so that short series have several."""
     knobs = ForecastKnobs(predictor, log1p=log1p, seasonal=SeasonalKnobs(season_s=season_s))
     return forecast(ForecastQuery(Series(tuple(values), INTERVAL_MS, 1_000 * INTERVAL_MS), horizon, knobs))
 
@@ -86,7 +86,7 @@ def test_a_forecast_is_in_the_unit_of_the_series(
 @quick
 @settings(max_examples=40, deadline=None)
 @given(values=VALUES, gap=st.integers(1, 10), horizon=st.integers(1, 6))
-def test_unknown_intervals_at_the_end_are_forecast_and_left_out(
+def test_a_forecast_starts_after_unknown_intervals_at_the_end(
     predictor: AnyPredictor, values: list[float | None], gap: int, horizon: int
 ) -> None:
     known = [*values, 3.0]  # the last one is known
@@ -135,7 +135,7 @@ def test_one_unknown_interval_changes_little(predictor: AnyPredictor) -> None:
 
 @every
 def test_a_linear_increase_continues(predictor: AnyPredictor) -> None:
-    """A predictor that takes a second for an interval would stay where it is."""
+    """A predictor that takes seconds for intervals would not change its forecast."""
     answer = forecast_of(predictor, [1_000.0 + 10.0 * at + (at * 7919 % 5) for at in range(40)], season_s=86_400)
     assert answer is not None
     assert answer.fallback == ""
@@ -158,8 +158,8 @@ def test_a_short_series_is_forecast_by_its_last_value(predictor: AnyPredictor) -
 SCRIPT: Final = """
 import sys
 import msgspec
-from tests.property.test_forecasts import ALL, asked, wave
-print(msgspec.json.encode([asked(predictor, wave()) for predictor in ALL]).decode())
+from tests.property.test_forecasts import ALL, forecast_of, wave
+print(msgspec.json.encode([forecast_of(predictor, wave()) for predictor in ALL]).decode())
 """
 
 

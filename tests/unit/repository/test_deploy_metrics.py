@@ -1,4 +1,4 @@
-"""What Prometheus, Grafana, HPA and KEDA are told to look at is what an agent says."""
+"""Queries of Prometheus, Grafana, HPA and KEDA use metrics and labels that an agent exports."""
 
 import importlib.util
 import json
@@ -21,13 +21,13 @@ from tests.unit.repository.test_deploy import kubernetes_config, manifests
 DEPLOY = Path(__file__).parents[3] / "deploy"
 AUTOSCALING = DEPLOY / "kubernetes" / "autoscaling"
 OF_PROMETHEUS = {"instance", "le"}
-"""Labels that no agent writes."""
+"""Labels that Prometheus adds."""
 COUNTERS = ("journal_lost", "requests_dropped", "replies_dropped")
 """Counters of the runtime that the documentation lists."""
 
 
-def everything() -> AgentStatus:
-    """A status of which every metric of ours has a sample."""
+def full_status() -> AgentStatus:
+    """Return a status that gives every metric of the agent a sample."""
     whole = status_with({"alarm_x": 1}, {"invalid": 1})
     [model] = whole.models
     conditions = (Condition("MetricsAvailable", status=True, reason="MetricsFound", message="", since_ms=0),)
@@ -38,9 +38,9 @@ def everything() -> AgentStatus:
     return replace(whole, models=(replace(model, settled=True, conditions=conditions, pools=pools),), supplies=supplies)
 
 
-def said() -> dict[str, set[str]]:
-    """Every metric of an agent, with its labels."""
-    text = Metrics(everything, lambda: dict.fromkeys(COUNTERS, 1), "1").render().decode()
+def exported_metrics() -> dict[str, set[str]]:
+    """Return every metric of an agent, with its labels."""
+    text = Metrics(full_status, lambda: dict.fromkeys(COUNTERS, 1), "1").render().decode()
     found: dict[str, set[str]] = {}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
@@ -70,8 +70,8 @@ def expressions() -> Iterator[str]:
 
 
 @pytest.mark.parametrize("expression", sorted(set(expressions())))
-def test_every_query_asks_for_metrics_and_labels_that_there_are(expression: str) -> None:
-    known = said()
+def test_every_query_uses_existing_metrics_and_labels(expression: str) -> None:
+    known = exported_metrics()
     recorded = {rule["record"] for rule in rules() if "record" in rule}
     names = re.findall(r"\bloadline[_:]\w+", expression)
     assert names
@@ -83,7 +83,7 @@ def test_every_query_asks_for_metrics_and_labels_that_there_are(expression: str)
     assert expression.count("(") == expression.count(")")
 
 
-def test_what_the_documents_say_to_watch_has_an_alert_or_a_panel() -> None:
+def test_metrics_that_the_documents_recommend_have_an_alert_or_a_panel() -> None:
     text = (DEPLOY.parent / "docs" / "reference" / "metrics-and-alarms.md").read_text("utf-8")
     rows = re.findall(r"^\| (`loadline_.*?) \|.*\| ([^|]*) \|$", text, re.MULTILINE)
     names = [name for row, symptom in rows if symptom for name in re.findall(r"`(loadline_\w+)`", row)]
@@ -92,7 +92,7 @@ def test_what_the_documents_say_to_watch_has_an_alert_or_a_panel() -> None:
     assert not [name for name in names if not {name, f"{name}_bucket", f"{name}_sum"} & asked]
 
 
-def test_alerts_say_what_is_and_what_to_do() -> None:
+def test_alerts_describe_the_problem_and_its_remedy() -> None:
     alerts = [rule for rule in rules() if "alert" in rule]
     assert len({rule["alert"] for rule in alerts}) == len(alerts) > 5
     for rule in alerts:
@@ -100,11 +100,11 @@ def test_alerts_say_what_is_and_what_to_do() -> None:
         assert rule["annotations"].keys() == {"summary", "action"}
         used = set(re.findall(r"\$labels\.(\w+)", rule["annotations"]["summary"]))
         names = re.findall(r"\bloadline_\w+", rule["expr"])
-        labels = {label for name in names for label in said()[name]} if names else {"model", "pool"}
+        labels = {label for name in names for label in exported_metrics()[name]} if names else {"model", "pool"}
         assert used <= labels | OF_PROMETHEUS
 
 
-def test_the_dashboard_has_no_two_panels_in_one_place_and_takes_any_prometheus() -> None:
+def test_panels_of_the_dashboard_do_not_overlap_and_use_any_prometheus() -> None:
     panels = dashboard()["panels"]
     places = [(x, y) for one in panels for x, y in squares(one["gridPos"])]
     assert len(places) == len(set(places))
@@ -121,7 +121,7 @@ def squares(place: dict[str, int]) -> Iterator[tuple[int, int]]:
             yield x, y
 
 
-def test_an_hpa_has_the_replicas_that_the_metric_says_within_the_bounds_of_the_configuration() -> None:
+def test_an_hpa_sets_the_replicas_of_the_metric_within_the_configured_bounds() -> None:
     spec = load("hpa.yaml")["spec"]
     [metric] = spec["metrics"]
     external = metric["external"]
@@ -129,12 +129,12 @@ def test_an_hpa_has_the_replicas_that_the_metric_says_within_the_bounds_of_the_c
     assert external["target"] == {"type": "AverageValue", "averageValue": "1"}
     [rule] = load("prometheus-adapter-values.yaml")["rules"]["external"]
     assert external["metric"]["name"] == rule["name"]["as"]
-    assert external["metric"]["selector"]["matchLabels"].keys() <= said()[external["metric"]["name"]]
+    assert external["metric"]["selector"]["matchLabels"].keys() <= exported_metrics()[external["metric"]["name"]]
     labels = external["metric"]["selector"]["matchLabels"]
     assert_bounds(labels["model"], labels["pool"], spec["minReplicas"], spec["maxReplicas"])
 
 
-def test_keda_takes_no_missing_value_for_a_zero() -> None:
+def test_keda_does_not_treat_a_missing_value_as_zero() -> None:
     spec = load("scaledobject.yaml")["spec"]
     [trigger] = spec["triggers"]
     metadata = trigger["metadata"]
@@ -153,7 +153,7 @@ def assert_bounds(model: str, pool: str, least: int, most: int) -> None:
     assert (knobs.replicas_min, knobs.replicas_max) == (least, most)
 
 
-def test_prometheus_finds_the_service_and_keeps_our_labels() -> None:
+def test_prometheus_selects_the_service_and_keeps_the_agents_labels() -> None:
     spec = load("servicemonitor.yaml")["spec"]
     service = manifests()["Service"]
     [endpoint] = spec["endpoints"]
@@ -162,7 +162,7 @@ def test_prometheus_finds_the_service_and_keeps_our_labels() -> None:
     assert endpoint["honorLabels"] is True
 
 
-def test_the_observed_scaler_has_a_scalers_login_and_no_rights() -> None:
+def test_the_observed_scaler_has_a_scalers_login_and_no_kubernetes_rights() -> None:
     pod = load("observed-scaler.yaml")["spec"]["template"]["spec"]
     [container] = pod["containers"]
     module = container["command"][-1]
@@ -183,6 +183,6 @@ def test_the_observed_scaler_has_a_scalers_login_and_no_rights() -> None:
     assert pod["automountServiceAccountToken"] is False
 
 
-def test_all_files_are_looked_at() -> None:
+def test_every_deployment_file_is_tested() -> None:
     looked_at = {"hpa", "observed-scaler", "prometheus-adapter-values", "scaledobject", "servicemonitor"}
     assert {path.name for path in AUTOSCALING.iterdir()} == {f"{name}.yaml" for name in looked_at}

@@ -1,4 +1,4 @@
-"""The documents are true: links lead somewhere, examples are valid, tables are complete."""
+"""Documents are correct: links have targets, examples are valid, tables are complete."""
 
 import ast
 import functools
@@ -38,7 +38,7 @@ from loadline.sim.fleet.reference import fleet_reference
 from loadline.wire.codec import Codec, Rejected, decode_as, decode_worker_record
 from loadline.wire.messages import MESSAGES, DecisionApplied, DrainReport, LoadReport, TrafficReport
 from loadline.wire.subjects import Subjects
-from tests.unit.repository.test_deploy_metrics import said
+from tests.unit.repository.test_deploy_metrics import exported_metrics
 
 ROOT = Path(__file__).parents[3]
 DOCS = ROOT / "docs"
@@ -49,7 +49,7 @@ PROTOCOL = (REFERENCE / "protocol.md").read_text("utf-8")
 REASONS = (REFERENCE / "reasons.md").read_text("utf-8")
 METRICS = (REFERENCE / "metrics-and-alarms.md").read_text("utf-8")
 KINDS = MESSAGES | {"worker_record": WorkerRecord, "decision": Decision, "learned": LearnedState}
-# Big answers, shown by `loadline status --json` and the like rather than printed into a document.
+# Large answers, which no document shows; `loadline status --json` and similar commands print them.
 NOT_SHOWN = {"agent_status", "explain_reply", "decisions_reply"}
 
 with_each_document = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
@@ -66,7 +66,7 @@ def section(text: str, title: str) -> str:
 
 
 def rows(text: str) -> list[list[str]]:
-    """The cells of a table's rows whose first cell is code."""
+    """Return the cells of a table's rows whose first cell is code."""
     return [
         [cell.strip() for cell in line.strip("|").split("|")] for line in re.findall(r"^\| `.*$", text, re.MULTILINE)
     ]
@@ -78,7 +78,7 @@ def anchors(document: Path) -> set[str]:
 
 
 @with_each_document
-def test_links_lead_somewhere(document: Path) -> None:
+def test_links_have_targets(document: Path) -> None:
     for target in re.findall(r"\]\(([^)\s]+)\)", document.read_text("utf-8")):
         if re.match(r"https?://", target):
             continue
@@ -128,14 +128,16 @@ def test_files_are_valid(document: Path, tmp_path: Path) -> None:
         READERS[path.name](path)
 
 
-def test_prometheus_is_told_the_default_address_of_the_agent() -> None:
+def test_prometheus_scrapes_the_default_address_of_the_agent() -> None:
     [text] = [text for document in DOCUMENTS for text in blocks(document, "yaml")]
     [job] = yaml.safe_load(text)["scrape_configs"]
     assert job["static_configs"] == [{"targets": [f"{HttpKnobs().host}:{HttpKnobs().port}"]}]
     assert job["honor_labels"] is True
 
 
-def test_an_engine_is_fitted_as_shown(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_fit_command_prints_the_parameters_that_are_shown(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     document = DOCS / "how-to" / "size-and-forecast.md"
     [command] = re.findall(r"^\$ loadline (.*)", blocks(document, "console")[0].replace("\\\n", " "))
     monkeypatch.chdir(ROOT)
@@ -143,14 +145,15 @@ def test_an_engine_is_fitted_as_shown(monkeypatch: pytest.MonkeyPatch, capsys: p
     assert capsys.readouterr().out == blocks(document, "text")[0]
 
 
-def test_every_example_fits_the_fleets_beside_it() -> None:
+def test_every_example_configuration_matches_the_example_fleets() -> None:
     examples = DOCS / "examples"
     fleets = [examples / name for name in ("fleet.toml", "serving.toml", "migration-fleet.toml")]
     configs = [path for path in sorted(examples.glob("*.toml")) if path not in fleets]
     assert configs
     for path in configs:
         config = load(path, {})
-        # The profiler divided decode by the 8 GPUs of a node, whatever the worker occupies: the warning is right.
+        # The profiler divided decode throughput by the 8 GPUs of a node, not by those of a worker: the warning is
+        # correct.
         assert [one for one in validate(config) if "workers with 8 GPUs" not in one] == []
         for fleet in map(read_fleet, fleets):
             pools_of(fleet, model_of(fleet, settings(config)))
@@ -177,7 +180,7 @@ def test_programs_compile(document: Path) -> None:
         ast.parse(text)
 
 
-def test_the_readmes_scaler_imports_what_there_is() -> None:
+def test_the_imports_of_the_readmes_scaler_exist() -> None:
     [text] = blocks(ROOT / "README.md", "python")
     exec(compile(text.replace("asyncio.run(main())", ""), "README.md", "exec"), {})  # noqa: S102 - our own document
 
@@ -189,14 +192,14 @@ def test_commands_exist(document: Path) -> None:
     lines = re.findall(r"^ *[$#] (.*)", text, re.MULTILINE)
     run = [found for line in lines for found in re.findall(r"(?:^|[;&|] )(?:\S*/)?loadline ([^#;&|]+)", line)]
     for command in [*run, *(command for command in named if " " in command)]:
-        parser().parse_args(shlex.split(command))  # SystemExit where it is not understood
+        parser().parse_args(shlex.split(command))  # raises SystemExit if the command is invalid
     for command in named:
         with pytest.raises(SystemExit) as ended:
             parser().parse_args([command.split()[0], "--help"])
         assert ended.value.code == 0
 
 
-def test_a_command_that_is_not_understood_is_noticed() -> None:
+def test_an_invalid_command_is_detected() -> None:
     with pytest.raises(SystemExit) as ended:
         parser().parse_args(["check", "FILE"])
     assert ended.value.code == 2
@@ -209,7 +212,7 @@ def help_of(program: str) -> str:
 
 
 @with_each_document
-def test_programs_have_the_options_that_are_shown(document: Path) -> None:
+def test_options_of_programs_in_the_documents_exist(document: Path) -> None:
     text = document.read_text("utf-8").replace("\\\n", " ")
     for program, arguments in re.findall(r"python (?:-m )?((?:tools|tests|loadline)[./][\w./]+)([^`\n]*)", text):
         path = program if "/" in program else f"{program.replace('.', '/')}.py"
@@ -235,7 +238,7 @@ def test_make_targets_exist(document: Path) -> None:
     assert set(re.findall(r"(?:^ *\$ |`)make ([a-z]+)", document.read_text("utf-8"), re.MULTILINE)) <= set(targets)
 
 
-def test_every_message_is_shown_and_is_valid() -> None:
+def test_every_message_has_a_valid_example() -> None:
     shown = re.findall(r"<!-- message: (\w+) -->\n```json\n(.*?)```", PROTOCOL, re.DOTALL)
     assert len(shown) == len(blocks(REFERENCE / "protocol.md", "json"))
     assert {name for name, _ in shown} == KINDS.keys() - NOT_SHOWN
@@ -244,11 +247,12 @@ def test_every_message_is_shown_and_is_valid() -> None:
         jsonschema.validate(json.loads(text), schema)
         message = decode_as(KINDS[name], text.encode())
         assert not isinstance(message, Rejected), message
-        # Unknown fields are ignored, so a misspelt one would pass: what is shown must all come back.
+        # The decoder ignores unknown fields, such as misspelt ones, so every field of an example must survive
+        # re-encoding.
         assert json.loads(msgspec.json.encode(message)) == json.loads(text), name
 
 
-def test_what_is_shown_passes_the_agents_codec() -> None:
+def test_examples_of_messages_pass_the_agents_codec() -> None:
     shown = dict(re.findall(r"<!-- message: (\w+) -->\n```json\n(.*?)```", PROTOCOL, re.DOTALL))
     subjects = Subjects("loadline")
     codec = Codec(subjects, 262_144)
@@ -285,7 +289,9 @@ def test_every_rejection_is_listed() -> None:
 
 def test_every_metric_is_listed() -> None:
     listed = set(re.findall(r"`(loadline_\w+)`", section(METRICS, "Metrics")))
-    exported = {re.sub(r"_(bucket|sum|count)$", "", name) for name in said() if name.startswith("loadline_")}
+    exported = {
+        re.sub(r"_(bucket|sum|count)$", "", name) for name in exported_metrics() if name.startswith("loadline_")
+    }
     assert listed == exported
 
 
