@@ -1,7 +1,7 @@
 """Bounded queue with fair shares, for input of senders of which one may flood."""
 
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from heapq import heapify, heappop, heapreplace
 from typing import Final, Generic, TypeVar
 
@@ -54,7 +54,7 @@ class FairQueue(Generic[T]):
 
         Args:
             messages_max: Maximum number.
-            bytes_max: Size from which on no further run is added.
+            bytes_max: Size from which on no further message is added.
 
         Returns:
             Senders and their messages.
@@ -68,13 +68,14 @@ class FairQueue(Generic[T]):
         for _ in range(ROUNDS_MAX):
             for _ in range(len(queues)):
                 sender, queue = queues.popitem(last=False)
-                run_max = min(RUN_MAX, messages_max - len(messages))
-                run: Iterable[T] = queue
-                if len(queue) > run_max:
-                    run = [queue.popleft() for _ in range(run_max)]
+                for _ in range(min(RUN_MAX, messages_max - len(messages), len(queue))):
+                    message = queue.popleft()
+                    messages.append((sender, message))
+                    size += self._size(message)
+                    if size >= bytes_max:
+                        break
+                if queue:
                     queues[sender] = queue
-                messages += [(sender, message) for message in run]
-                size += sum(map(self._size, run))
                 if size >= bytes_max or len(messages) >= messages_max:
                     break
             if not queues or size >= bytes_max or len(messages) >= messages_max:

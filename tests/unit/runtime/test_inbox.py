@@ -145,6 +145,16 @@ def test_a_few_large_messages_replace_no_small_ones_of_others() -> None:
     assert queue.dropped == 1
 
 
+def test_a_batch_ends_with_the_message_that_reaches_its_size() -> None:
+    queue: FairQueue[bytes] = FairQueue(1_000, 100_000, len)
+    for _ in range(64):
+        queue.put("a", bytes(1_000))
+        queue.put("b", b"1")
+    assert len(queue.pop_batch(512, 3_500)) == 4
+    assert len(queue.pop_batch(512, 3_500)) == 16 + 4
+    assert (queue.waiting, queue.dropped) == (2 * 64 - 24, 0)
+
+
 def test_a_full_queue_drops_from_the_longest_until_a_sixteenth_is_free() -> None:
     queue: FairQueue[bytes] = FairQueue(32, 10_000, len)
     for number in range(32):
