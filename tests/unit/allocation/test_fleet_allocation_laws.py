@@ -45,6 +45,14 @@ class KeepingPlanner(DemandingPlanner):
         return replace(recommendation, targets=recommendation.targets | {next(iter(self.serves)): self.keeps})
 
 
+class ShortPlanner(KeepingPlanner):
+    """Planner that also wants more workers of the second pool than there are GPUs."""
+
+    def plan(self, model: Model, now: int) -> Recommendation:
+        recommendation = super().plan(model, now)
+        return replace(recommendation, targets=recommendation.targets | {"slow": 9})
+
+
 class IncompletePlanner(DemandingPlanner):
     """Planner that holds its pools for incomplete traffic."""
 
@@ -103,6 +111,19 @@ def test_pools_without_shortage_are_not_limited(capacity: dict[str, int], serves
     assert models.effective_targets() == {"a": {"fast": 5, "slow": 0}, "b": {"main": 3}}
     assert limit_codes(models, "a") == set(), "and available GPUs cause no reason"
     assert limit_codes(models, "b") == {"main capacity_limited"}
+
+
+def test_a_pool_without_limit_grows_while_another_pool_of_the_model_is_short() -> None:
+    models = models_of({"a100": 3}, {"a": two_pools(5, 3)}, knobs=GREEDY)
+    planner = ShortPlanner(None, 30.0, {"fast": 10.0}, 5)
+    set_planner(models, "a", planner)
+    models.run(10_000)
+    assert models.effective_targets() == {"a": {"fast": 5, "slow": 3}}
+    planner.keeps = 9
+    models.controller.state.fleet.models["a"].plan_at_ms = models.now
+    models.run(MINUTE_MS)
+    assert not models.controller.state.fleet.models["a"].failing
+    assert models.effective_targets() == {"a": {"fast": 9, "slow": 3}}
 
 
 def test_workers_kept_by_a_planner_are_not_taken_by_an_equal_priority() -> None:

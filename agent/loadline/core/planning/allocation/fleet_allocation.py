@@ -5,7 +5,7 @@ Otherwise the greedy allocation applies at once, while a child process computes 
 arrival until a demand changes. Guardrails and free GPUs still limit changes, so a model may wait for granted GPUs.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Final
 
 from msgspec import Struct, field
@@ -103,6 +103,8 @@ class FleetAllocation(Struct):
         known = self.demands.get(name)
         if known is not None and name in self.granted and demand.is_equivalent(known):
             self.demands[name] = demand
+            takes = self.terms.supplies.takes.get(name, {})
+            self.granted[name] = _with_unlimited(self.granted[name], demand, takes)
         elif known != demand:
             self.changed_demands[name] = demand
             return
@@ -247,19 +249,15 @@ class FleetAllocation(Struct):
     def _grant_first_choices(self, supplies: Supplies) -> None:
         """Grant first choices that fit into the remaining GPUs, so that none stays unused while a model lacks it."""
         for name in sorted(self.granted, key=lambda one: (supplies.priorities[one], one)):
-            granted, counts = self.granted[name], self.demands[name].counts
-            takes_granted, takes_all = supplies.taken(name, granted), supplies.taken(name, counts)
+            granted, demand = self.granted[name], self.demands[name]
+            takes_granted, takes_all = supplies.taken(name, granted), supplies.taken(name, demand.counts)
             missing = {supply: takes_all[supply] - gpus for supply, gpus in takes_granted.items()}
             if all(gpus <= max(0, self.left[supply]) for supply, gpus in missing.items()):
                 del self.granted[name]
                 for supply, gpus in missing.items():
                     self.left[supply] -= gpus
                 continue
-            takes = supplies.takes[name]
-            # Pools that take no limited supply get their first choice in any case.
-            self.granted[name] = {
-                pool: count if pool in takes else max(count, counts[pool]) for pool, count in granted.items()
-            }
+            self.granted[name] = _with_unlimited(granted, demand, supplies.takes[name])
 
     def _free(self, ledger: GpuLedger) -> Callable[[int, str], int]:
         """Return a function of priority and supply: GPUs that are free and not reserved for a higher priority."""
@@ -323,3 +321,8 @@ class FleetAllocation(Struct):
             for supply in {supply: None for takes in grows for supply in takes}:
                 found.setdefault(supply, []).append(name)
         return found
+
+
+def _with_unlimited(granted: Mapping[str, int], demand: ModelDemand, takes: Collection[str]) -> dict[str, int]:
+    """Grant pools that take no limited supply their first choice in any case."""
+    return {pool: count if pool in takes else max(count, demand.counts[pool]) for pool, count in granted.items()}
