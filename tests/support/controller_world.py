@@ -52,6 +52,8 @@ class ControllerWorld:
         self.kv = 0.7
         self.queue = 0
         self.running = 1
+        self.claims: dict[str, int] = {}
+        """Running requests that single workers report instead."""
 
     def handle(self, *events: AnyEvent) -> list[AnyEffect]:
         """Handle events and perform their effects until none is left; return all effects."""
@@ -92,7 +94,8 @@ class ControllerWorld:
         for name in names:
             record = WorkerRecord("m", pool, name, pool, 1, state)  # type: ignore[arg-type]
             self.workers[name] = record
-            self.handle(WorkerRegistered(RegisteredWorker(record, 5)))
+            self.revision += 1
+            self.handle(WorkerRegistered(RegisteredWorker(record, 5, self.revision)))
 
     def report(self, *, only: set[str] | None = None) -> list[AnyEffect]:
         self.sequence += 1
@@ -102,7 +105,9 @@ class ControllerWorld:
                 continue
             first_prefill = name == "p1"
             kv = self.kv if record.role == "decode" else 0.0
-            reported = sample(self.sequence, kv, self.queue if first_prefill else 0, self.running)
+            reported = sample(
+                self.sequence, kv, self.queue if first_prefill else 0, self.claims.get(name, self.running)
+            )
             events.append(LoadReported("m", record.pool, name, 1, [reported]))
         return self.handle(*events)
 

@@ -114,7 +114,7 @@ class RegistryTranslator:
         if isinstance(record, Rejected):
             self._on_rejected(record)
             return None
-        return RegisteredWorker(record, entry.lease_id)
+        return RegisteredWorker(record, entry.lease_id, entry.create_revision)
 
     def _learned(self, model: str, entry: StoreEntry) -> LearnedState | None:
         learned = decode_learned(model, entry.value)

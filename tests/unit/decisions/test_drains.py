@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 from loadline.core.decisions.drains import DrainKnobs, Drains, choose_victims
 from loadline.core.fleet.fleet import Fleet
-from loadline.core.fleet.pool import DRAINS_MAX, PoolKnobs
+from loadline.core.fleet.pool import DRAINS_MAX, Pool, PoolKnobs
 from loadline.core.vocabulary.decisions import Victim
 from loadline.core.vocabulary.effects import Effect, RaiseAlarm, RevokeWorkerLease, SendDrain
 from loadline.core.vocabulary.events import DrainAnswered, WorkerDrained
@@ -86,6 +86,38 @@ def test_with_migration_unmovable_requests_decide_on_victims() -> None:
     migrating = [v.worker for v in choose_victims(pool, 99, lambda worker: worker.record.worker != "fixed")]
     assert migrating == ["few", "many", "fixed", "guided"]
     assert [v.worker for v in choose_victims(pool, 99)] == ["fixed", "guided", "few", "many"]
+
+
+def with_arrivals(*arrivals: tuple[str, int, int], desired: int | None) -> Pool:
+    """Return a pool of workers by name, create revision and running requests."""
+    fleet = fleet_of(PoolKnobs("decode", "decode", replicas_max=100))
+    pool = fleet.models["m"].pools["decode"]
+    for name, revision, running in arrivals:
+        fleet.register(replace(registered(name), create_revision=revision), START)
+        fleet.ingest(reported(name, sample(1, 0.1, 0, running)), START)
+    pool.desired = desired
+    return pool
+
+
+def test_fake_workers_that_claim_load_cost_no_worker_its_place() -> None:
+    honest = [(f"honest{number}", 10 + number, number) for number in range(4)]
+    fakes = [(f"fake{number}", 50 + number, 1_000) for number in range(20)]
+    pool = with_arrivals(*fakes, *honest, desired=4)
+    assert {victim.worker for victim in choose_victims(pool, 20)} == {name for name, _, _ in fakes}
+    assert {victim.worker for victim in choose_victims(pool, 2)} == {"fake18", "fake19"}, "the last registered"
+    assert Victim("honest0", 1) in choose_victims(pool, 21), "a scale-down removes the worker with the least work too"
+
+
+@pytest.mark.parametrize("desired", [None, 3, 5])
+def test_without_more_workers_than_desired_the_least_work_decides(desired: int | None) -> None:
+    pool = with_arrivals(("first", 1, 1), ("second", 2, 5), ("third", 3, 9), desired=desired)
+    assert [victim.worker for victim in choose_victims(pool, 1)] == ["first"]
+
+
+def test_a_worker_past_its_start_deadline_leaves_before_the_one_that_replaces_it() -> None:
+    pool = with_arrivals(("stuck", 1, 0), ("replacement", 2, 0), desired=1)
+    pool.workers["stuck"].late = True
+    assert choose_victims(pool, 1) == [Victim("stuck", 1)]
 
 
 # -- commands ----------------------------------------------------------------------------------------------------------

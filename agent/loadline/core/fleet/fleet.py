@@ -174,13 +174,18 @@ class Fleet(Struct):
             self.unassigned.remove(_key(record.model, record.pool, record.worker))
             self.workers += 1
             worker = WorkerState(
-                record, registered.lease_id, registered_at_ms=now, latest=[None] * record.data_parallel_size
+                record,
+                registered.lease_id,
+                registered_at_ms=now,
+                latest=[None] * record.data_parallel_size,
+                create_revision=registered.create_revision,
             )
             pool.workers[record.worker] = worker
             self._update_external_drain(worker)
             pool.reclassify(worker, now)
             return None
         known.record, known.lease_id, known.registered = record, registered.lease_id, True
+        known.create_revision = registered.create_revision
         known.latest = (known.latest + [None] * record.data_parallel_size)[: record.data_parallel_size]
         self._update_external_drain(known)
         pool.reclassify(known, now)
@@ -282,7 +287,7 @@ class Fleet(Struct):
         self.workers -= len(pool.workers)
         for worker in pool.workers.values():
             if worker.registered:
-                found = RegisteredWorker(worker.record, worker.lease_id)
+                found = RegisteredWorker(worker.record, worker.lease_id, worker.create_revision)
                 occupies = pool.accelerator.gpu_type, pool.knobs.gpus_per_worker
                 self._add_unassigned(UnassignedWorker(found, *occupies, managed=True))
 

@@ -56,6 +56,8 @@ class WorkerState(Struct, omit_defaults=True, gc=False):
     registered_at_ms: int
     latest: list[WorkerSample | None]
     """Newest sample by rank; None before the first."""
+    create_revision: int = 0
+    """Revision of the store in which its key was created."""
     registered: bool = True
     draining: bool = False
     drain_held: bool = False

@@ -96,6 +96,8 @@ class RegisteredWorker(Struct, frozen=True):
 
     record: WorkerRecord
     lease_id: int
+    create_revision: int = 0
+    """Revision of the store in which its key was created: the order in which workers have registered."""
 
 
 class Bins(Struct, frozen=True):
