@@ -32,6 +32,7 @@ from loadline.core.planning.guardrails.proposal import Proposal
 from loadline.core.planning.planners.threshold import ThresholdPlanner
 from loadline.core.rounds import reconciliation
 from loadline.core.rounds.scaling import gate, propose
+from loadline.core.state import agent_state
 from loadline.core.state.agent_state import AgentState
 from loadline.core.state.model_state import ModelState
 from loadline.core.vocabulary import events as ev
@@ -285,6 +286,20 @@ def another_id() -> AbstractContextManager[Any]:
     return patch.object(ledgers, "decision_id", lambda *_args: f"{next(numbers):016x}")
 
 
+def begin_at_commit(old: Any, turn: Turn, model: str) -> None:
+    old(turn, model)
+    turn.state.drains.begin_held(model, turn.state.fleet, turn.now)
+
+
+@contextlib.contextmanager
+def one_victim() -> Iterator[None]:
+    """Let a decision name one victim of a pool instead of 64, which is more than the simulated pools have."""
+    with contextlib.ExitStack() as stack:
+        for module in (gpu_guardrails, propose, agent_state):
+            stack.enter_context(patch.object(module, "DRAINS_MAX", 1))
+        yield
+
+
 # -- the mutations -----------------------------------------------------------------------------------------------------
 
 MUTATIONS: dict[str, Mutation] = {
@@ -335,6 +350,8 @@ MUTATIONS: dict[str, Mutation] = {
     "leadership: bus lost": Mutation(constant(Leadership, "_bus_lost_too_long", value=False), 2, "I3-blind"),
     "leadership: one request at a time": Mutation(wrapped(Leadership, "tick", ask_again), 0, "I3-one"),
     "leadership: resign last": Mutation(wrapped(leadership_handlers, "tick", resign_first), 13, "I19-quiet"),
+    "guardrails: drains": Mutation(combined(one_victim, without_limit(ReasonCode.DRAIN_LIMIT)), 0, "I16-victims"),
+    "drains: wait for a scaler": Mutation(wrapped(drain_handlers, "start_victims", begin_at_commit), 0, "I16-accepted"),
     "drains: only a leader": Mutation(constant(Drains, "abandon", None), 0, "I16-leader"),
     "drains: deadline": Mutation(wrapped(Drains, "start", no_drain_deadline), 0, "I16-drain"),
     "drains: not early": Mutation(constant(Drains, "_silent", value=True), 0, "I16-drain"),

@@ -122,6 +122,10 @@ class CommitCheck:
             self.report("P3-cooldown", f"{pool.name} again after {self.now - changed_ms} ms")
 
     def _check_shrink(self, pool: Pool, target: PoolTarget) -> None:
+        victims = {victim.worker for victim in target.victims}
+        staying = [name for name, one in pool.workers.items() if one.availability != "out" and name not in victims]
+        if len(staying) > target.replicas:
+            self.report("I16-victims", f"{pool.name} shrinks to {target.replicas}, {len(staying)} are no victims")
         history, now, guard, fleet = self.history, self.now, self.model.guardrails, self.history.settings.fleet
         key = self.model.name, pool.name
         change = f"{pool.name} from {target.previous} to {target.replicas}"
