@@ -1,8 +1,18 @@
 """Simulated bus and store without latency: calls complete before they return, on any event loop."""
 
+from collections.abc import Callable
+
+from loadline.core.vocabulary.events import AnyEvent
+from loadline.runtime.effects import EffectRunner, Log
+from loadline.sim.world.agent import NullLog
 from loadline.sim.world.bus import BusConnection, VirtualBus
+from loadline.sim.world.fitter import InlineFitter
 from loadline.sim.world.store import StoreConnection, VirtualStore
 from loadline.sim.world.timeline import Timeline
+from loadline.wire.keys import Keys
+from loadline.wire.subjects import Subjects
+
+KEYS = Keys("default")
 
 
 class MemoryBus(BusConnection):
@@ -24,3 +34,22 @@ class MemoryStore(StoreConnection):
     def __init__(self) -> None:
         self.server = VirtualStore(Timeline(), latency_ms=0.0)
         super().__init__(self.server)
+
+
+def effect_runner(
+    put: Callable[[AnyEvent], None],
+    store: MemoryStore | None = None,
+    fitter: InlineFitter | None = None,
+    log: Log | None = None,
+) -> EffectRunner:
+    """Return a runner of the effects of agent ``a``, which passes their results to ``put``."""
+    return EffectRunner(
+        agent="a",
+        bus=MemoryBus(),
+        store=store or MemoryStore(),
+        fitter=fitter or InlineFitter(),
+        subjects=Subjects("loadline"),
+        keys=KEYS,
+        put=put,
+        log=log or NullLog(),
+    )

@@ -22,19 +22,13 @@ from loadline.core.vocabulary.events import (
     WorkerDrained,
 )
 from loadline.ports import Write
-from loadline.runtime.effects import EffectRunner
-from loadline.sim.world.agent import NullLog
-from loadline.sim.world.fitter import InlineFitter
 from loadline.wire.codec import DECISION_BYTES_MAX, decode_as, decode_decision, encode, encode_decision
-from loadline.wire.keys import Keys
 from loadline.wire.messages import ScalingDecision
-from loadline.wire.subjects import Subjects
 from tests.support.controller_harness import READ_AT, ControllerHarness
 from tests.support.controller_world import alarms, booted
 from tests.support.guardrail_harness import GuardrailHarness
-from tests.support.memory import MemoryBus, MemoryStore
+from tests.support.memory import KEYS, MemoryStore, effect_runner
 
-KEYS = Keys("default")
 DECISION = Decision("id", "m", 1, 1, 0, 1_000, (PoolTarget("decode", "decode", 1, 2),), ())
 
 
@@ -48,16 +42,7 @@ def committed(decision: Decision) -> tuple[AnyEvent, list[bytes]]:
 
     async def run() -> tuple[AnyEvent, list[bytes]]:
         store, answers = MemoryStore(), list[AnyEvent]()
-        runner = EffectRunner(
-            agent="a",
-            bus=MemoryBus(),
-            store=store,
-            fitter=InlineFitter(),
-            subjects=Subjects("loadline"),
-            keys=KEYS,
-            put=answers.append,
-            log=NullLog(),
-        )
+        runner = effect_runner(answers.append, store)
         lease = await store.grant(10)
         await store.commit([], [Write(KEYS.leader("all"), b"a", lease)])
         await runner.perform(CommitDecision(decision, "all", lease, 0))

@@ -17,13 +17,10 @@ from loadline.core.vocabulary.effects import AnyEffect, FitForecast
 from loadline.core.vocabulary.events import AnyEvent, ForecastFailed, ForecastFitted
 from loadline.core.vocabulary.forecasts import Forecast, ForecastQuery, Series
 from loadline.core.vocabulary.reasons import Recommendation
-from loadline.runtime.effects import EffectRunner
 from loadline.sim.world.agent import NullLog
 from loadline.sim.world.fitter import InlineFitter
-from loadline.wire.keys import Keys
-from loadline.wire.subjects import Subjects
 from tests.support.fleet_harness import START, settings_of
-from tests.support.memory import MemoryBus, MemoryStore
+from tests.support.memory import effect_runner
 
 QUERY = ForecastQuery(Series((1.0, 2.0, 3.0), 60_000), 2)
 
@@ -82,7 +79,7 @@ def test_only_the_answer_to_the_pending_request_has_its_model_planned(controller
 
 def test_a_performed_request_is_answered_by_a_forecast() -> None:
     put: list[AnyEvent] = []
-    asyncio.run(effect_runner(put, InlineFitter()).perform(FitForecast("m", 7, [QUERY, QUERY])))
+    asyncio.run(effect_runner(put.append, log=SilentLog()).perform(FitForecast("m", 7, [QUERY, QUERY])))
     (event,) = put
     assert isinstance(event, ForecastFitted)
     assert (event.model, event.request, len(event.forecasts)) == ("m", 7, 2)
@@ -105,21 +102,10 @@ class SilentLog(NullLog):
 
 def test_a_failed_fit_is_answered_by_a_failure() -> None:
     put: list[AnyEvent] = []
-    asyncio.run(effect_runner(put, BrokenPredictor()).perform(FitForecast("m", 7, [QUERY])))
+    asyncio.run(
+        effect_runner(put.append, fitter=BrokenPredictor(), log=SilentLog()).perform(FitForecast("m", 7, [QUERY]))
+    )
     (event,) = put
     assert isinstance(event, ForecastFailed)
     assert (event.model, event.request) == ("m", 7)
     assert "RuntimeError" in event.detail
-
-
-def effect_runner(put: list[AnyEvent], fitter: InlineFitter) -> EffectRunner:
-    return EffectRunner(
-        agent="a",
-        bus=MemoryBus(),
-        store=MemoryStore(),
-        fitter=fitter,
-        subjects=Subjects("loadline"),
-        keys=Keys("default"),
-        put=put.append,
-        log=SilentLog(),
-    )

@@ -15,17 +15,11 @@ from loadline.core.vocabulary.events import LearnedChanged, LearnedRead
 from loadline.core.vocabulary.learned import DATA_BYTES_MAX, LearnedState
 from loadline.core.vocabulary.reasons import Rejection
 from loadline.ports import StoreChange, StoreEntry, StoreSnapshot, Write
-from loadline.runtime.effects import EffectRunner
 from loadline.runtime.registry import RegistryTranslator
-from loadline.sim.world.agent import NullLog
-from loadline.sim.world.fitter import InlineFitter
 from loadline.wire.codec import Rejected, encode
-from loadline.wire.keys import Keys
-from loadline.wire.subjects import Subjects
 from tests.support.controller_world import ControllerWorld, booted
-from tests.support.memory import MemoryBus, MemoryStore
+from tests.support.memory import KEYS, MemoryStore, effect_runner
 
-KEYS = Keys("default")
 KNOWN = LearnedState(start_ups_ms={"decode": [40_000, 50_000]})
 
 
@@ -237,16 +231,7 @@ def test_nothing_is_written_before_the_stored_value_is_read() -> None:
 def test_only_the_current_leader_writes_and_an_unreachable_store_is_ignored() -> None:
     async def scenario() -> None:
         store, emitted = MemoryStore(), list[object]()
-        runner = EffectRunner(
-            agent="a",
-            bus=MemoryBus(),
-            store=store,
-            fitter=InlineFitter(),
-            subjects=Subjects("loadline"),
-            keys=KEYS,
-            put=emitted.append,
-            log=NullLog(),
-        )
+        runner = effect_runner(emitted.append, store)
         lease = await store.grant(10)
         await store.commit([], [Write(KEYS.leader("all"), b"a", lease)])
         for former_or_own, written in ((lease - 1, []), (lease, [encode(KNOWN)])):
