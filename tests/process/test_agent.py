@@ -76,6 +76,7 @@ def test_a_scale_down_drains_a_worker_until_it_reports_drained(rig: Rig) -> None
     start(rig)
 
     async def scenario(agent_fleet: AgentFleet) -> None:
+        await agent_fleet.accept_decisions()
         await agent_fleet.add("decode", "d1", "d2")
         await agent_fleet.add("prefill", "p1")
         agent_fleet.load(kv=0.1)

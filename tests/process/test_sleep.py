@@ -39,6 +39,7 @@ def test_the_next_leader_scales_a_model_from_zero_at_the_first_request(tmp_path:
         nats = NatsKnobs(servers=(rig.nats.url,))
         async with fleet(rig) as agent_fleet, FrontendClient(MODEL, "f", nats=nats, interval_ms=200) as frontend:
             frontend.in_flight = 1
+            await agent_fleet.accept_decisions()
             await agent_fleet.add("decode", "d1")
             await agent_fleet.add("prefill", "p1")
             for worker in agent_fleet.workers.values():

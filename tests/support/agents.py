@@ -10,6 +10,7 @@ import msgspec
 
 from loadline.adapters.etcd_store import EtcdStore
 from loadline.adapters.nats_bus import NatsBus
+from loadline.client.scaler import ScalerClient
 from loadline.client.worker import WorkerClient
 from loadline.config import EtcdKnobs, NatsKnobs
 from loadline.core.vocabulary.decisions import Decision
@@ -149,6 +150,12 @@ class AgentFleet:
             self.workers[name] = worker
         await until(lambda: set(names) <= self.ready())
 
+    async def accept_decisions(self) -> None:
+        """Start a scaler that accepts every decision and applies none."""
+        nats = NatsKnobs(servers=(self.rig.nats.url,))
+        scaler = await self._stack.enter_async_context(ScalerClient("scaler", [MODEL], nats=nats))
+        self._stack.push_async_callback(_end, asyncio.create_task(_accept_all(scaler)))
+
     def ready(self) -> set[str]:
         """Return the names of the workers that the leader reports as ready."""
         return {worker.worker for worker in self._workers() if worker.state == "ready" and worker.age_ms is not None}
@@ -200,6 +207,11 @@ async def fleet(rig: Rig) -> AsyncIterator[AgentFleet]:
         stack.push_async_callback(_end, following)
         yield AgentFleet(rig, bus, observer, stack)
         observer.check_order()
+
+
+async def _accept_all(scaler: ScalerClient) -> None:
+    async for received in scaler:
+        await scaler.accept(received)
 
 
 async def _end(task: asyncio.Task[None]) -> None:

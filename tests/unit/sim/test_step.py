@@ -25,7 +25,7 @@ from loadline.sim.world.store import VirtualStore
 from loadline.sim.world.timeline import START_MS, Timeline
 from loadline.wire.codec import encode
 from loadline.wire.keys import Keys
-from loadline.wire.messages import DrainCommand, DrainReply, MigrateCommand, ScalingDecision
+from loadline.wire.messages import DecisionApplied, DrainCommand, DrainReply, MigrateCommand, ScalingDecision
 from loadline.wire.steps import StepInput, StepItem, StepOutput, encode_step
 from tests.support.step_simulator import StepSimulator, frame, load, record, replicas, settings
 
@@ -97,6 +97,9 @@ def test_the_output_does_not_depend_on_the_start_time() -> None:
             for decision in answer["decisions"]:
                 decision["issued_at_ms"] -= shift
                 decision["expires_at_ms"] -= shift
+                del decision["epoch"], decision["decision_id"]  # the epoch is the time of the campaign
+            for drain in answer["drains"]:
+                del drain["epoch"], drain["drain_id"]
             for hold in answer["holds"]:
                 hold["at_ms"] -= shift
         return list(answers)
@@ -114,7 +117,11 @@ def test_decisions_equal_those_of_an_agent_on_a_bus() -> None:
 
     def receive(_subject: str, payload: bytes) -> None:
         decision = msgspec.json.decode(payload, type=ScalingDecision)
-        decided.setdefault(decision.decision_id, decision)
+        if decided.setdefault(decision.decision_id, decision) is decision:
+            answer = DecisionApplied(
+                decision.decision_id, decision.model, decision.epoch, decision.sequence, "scaler", "accepted"
+            )
+            others.publish_now("loadline.v1.applied.llama", encode(answer))
 
     async def accept(payload: bytes) -> bytes:
         drained.append(msgspec.json.decode(payload, type=DrainCommand))
