@@ -341,7 +341,7 @@ MUTATIONS: dict[str, Mutation] = {
     "ledger: numbers of an answer": Mutation(handled(ev.DecisionAnswered, believe_numbers), 0, "P4-answer"),
     "ledger: same turns, same effects": Mutation(another_id, 1, "I11-replay"),
     "commit: lease": Mutation(without_compare("lease"), 3, "I2-fence"),
-    "commit: revision": Mutation(without_compare("mod"), 10, "I1-order"),
+    "commit: revision": Mutation(without_compare("mod"), 12, "I1-order"),
     "leadership: deadline": Mutation(wrapped(Leadership, "_extend", no_deadline), 0, "I3-lease"),
     "leadership: margin": Mutation(wrapped(Leadership, "_extend", no_margin), 0, "I3-lease"),
     "leadership: lease counted from the request": Mutation(handled(ev.LeaseRenewed, from_the_answer), 0, "I3-lease"),
