@@ -15,6 +15,17 @@ role = "prefill"
 name = "decode"
 role = "decode"
 """
+LINEAR = """
+[[models]]
+name = "{name}"
+planner = "{planner}"
+{knobs}
+[[models.pools]]
+name = "main"
+role = "aggregated"
+linear = {{ alpha = 10, beta = 0.1, gamma = 5, delta = 0.02, max_kv_tokens = 1e6 }}
+"""
+"""Model with one pool and a linear engine profile."""
 BY_THRESHOLD = BASE.replace("[[models.pools]]", 'planner = "threshold"\n[[models.pools]]', 1)
 
 

@@ -12,8 +12,8 @@ import socket
 import statistics
 import time
 
-from loadline.rig.bench import BenchFleet, RawPublisher, agent, options, percentile, progress, result, rig, subscriber
-from tools.bench.reaction import FIRST_S, MODELS, PER_SECOND, STEADY_RATIO, WORKERS, format_times, react
+from loadline.rig.bench import options, percentile, progress, result
+from tools.bench.reaction import FIRST_S, MODELS, PER_SECOND, WORKERS, format_times, react, reporting_fleet
 
 MESSAGES = 20_000
 BURSTS = MODELS // PER_SECOND
@@ -55,23 +55,18 @@ class FloodingClient:
 
 def one_round(kind: str) -> tuple[list[float], int]:
     """Return the reactions of one round in ms, and the size in bytes of the replies to the client; "": no client."""
-    fleet = BenchFleet(MODELS, WORKERS, STEADY_RATIO)
-    with rig(fsync=True) as servers, RawPublisher(servers.nats.port) as wire:
-        asyncio.run(servers.register(fleet.records, "agent"))
-        with agent(servers, fleet) as child, subscriber(servers) as echo:
-            child.wait(lambda sample: sample.ready)
-            echo.wait(lambda sample: sample.ready)
+    with reporting_fleet() as (servers, fleet, wire):
 
-            async def run() -> tuple[list[float], int]:
-                if not kind:
-                    return (await react(servers, fleet, wire))[0], 0
-                client = FloodingClient(servers.nats.port, QUERY if kind == "queries" else fleet.frame(WORKERS - 1))
-                reader = asyncio.create_task(asyncio.to_thread(client.read))
-                (reactions, _), _ = await asyncio.gather(react(servers, fleet, wire), asyncio.to_thread(client.send))
-                client.close()
-                return reactions, await reader
+        async def run() -> tuple[list[float], int]:
+            if not kind:
+                return (await react(servers, fleet, wire))[0], 0
+            client = FloodingClient(servers.nats.port, QUERY if kind == "queries" else fleet.frame(WORKERS - 1))
+            reader = asyncio.create_task(asyncio.to_thread(client.read))
+            (reactions, _), _ = await asyncio.gather(react(servers, fleet, wire), asyncio.to_thread(client.send))
+            client.close()
+            return reactions, await reader
 
-            return asyncio.run(run())
+        return asyncio.run(run())
 
 
 def main() -> None:

@@ -11,7 +11,8 @@ same etcd, which acknowledges a write once it is on the disk of TMPDIR.
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import nats
 
@@ -115,6 +116,18 @@ def reactions_ms(sent_s: dict[str, float], received_s: dict[str, list[float]]) -
     return [(received_s[model][0] - at_s) * 1e3 for model, at_s in sent_s.items()]
 
 
+@contextmanager
+def reporting_fleet() -> Iterator[tuple[Rig, BenchFleet, RawPublisher]]:
+    """Start servers, an agent and an echo; yield the servers, a registered fleet and a connection for its reports."""
+    fleet = BenchFleet(MODELS, WORKERS, STEADY_RATIO)
+    with rig(fsync=True) as servers, RawPublisher(servers.nats.port) as wire:
+        asyncio.run(servers.register(fleet.records, "agent"))
+        with agent(servers, fleet) as child, subscriber(servers) as echo:
+            child.wait(lambda sample: sample.ready)
+            echo.wait(lambda sample: sample.ready)
+            yield servers, fleet, wire
+
+
 def main() -> None:
     """Run the benchmark and print its results."""
     rounds = 1 if options(__doc__) else 3
@@ -123,13 +136,8 @@ def main() -> None:
     p50s: list[float] = []
     bare_p50s: list[float] = []
     for number in range(1, rounds + 1):
-        fleet = BenchFleet(MODELS, WORKERS, STEADY_RATIO)
-        with rig(fsync=True) as bench_rig, RawPublisher(bench_rig.nats.port) as wire:
-            asyncio.run(bench_rig.register(fleet.records, "agent"))
-            with agent(bench_rig, fleet) as child, subscriber(bench_rig) as echo:
-                child.wait(lambda sample: sample.ready)
-                echo.wait(lambda sample: sample.ready)
-                reactions, baselines = asyncio.run(react(bench_rig, fleet, wire))
+        with reporting_fleet() as (servers, fleet, wire):
+            reactions, baselines = asyncio.run(react(servers, fleet, wire))
         measured += reactions
         baseline += baselines
         p50s.append(percentile(reactions, 0.5))

@@ -13,27 +13,18 @@ import pytest
 
 from loadline.cli.main import main
 from loadline.demo.display import PlainDisplay, make_display
+from tests.support.config_texts import LINEAR
 from tests.support.simulation_files import write_options
 
 PYPROJECT: Final = Path(__file__).parents[3] / "pyproject.toml"
 H100: Final = '[[accelerators]]\nname = "h100"\n'
 LIMITED: Final = H100 + "[allocation.capacity]\nh100 = 64\n"
 QUOTA: Final = H100 + '[[namespaces]]\nname = "team"\ngpu_quota = { h100 = 64 }\n'
-MODEL: Final = """
-[[models]]
-name = "m"
-planner = "{planner}"
-{knobs}
-[[models.pools]]
-name = "main"
-role = "aggregated"
-linear = {{ alpha = 10, beta = 0.1, gamma = 5, delta = 0.02, max_kv_tokens = 1e6 }}
-"""
-SMALL: Final = MODEL.format(planner="static", knobs="static.replicas = { main = 1 }")
+SMALL: Final = LINEAR.format(name="m", planner="static", knobs="static.replicas = { main = 1 }")
 
 
 def forecasting(planner: str, knobs: str) -> str:
-    return MODEL.format(planner=planner, knobs=knobs)
+    return LINEAR.format(name="m", planner=planner, knobs=knobs)
 
 
 # Extra, package, configuration that needs it, and the key to change.

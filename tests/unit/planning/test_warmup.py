@@ -21,21 +21,12 @@ from loadline.runtime import journal_records
 from loadline.runtime.settings import settings
 from loadline.sim.result import SimulationResult
 from loadline.traces.warmup import read_warmup
+from tests.support.config_texts import LINEAR
 from tests.support.fleet_harness import START
 from tests.support.holds import hold_of
 from tests.support.simulation_files import write_options as simulation
 
 DATA = Path(__file__).parents[2] / "data"
-MODEL = """
-[[models]]
-name = "{name}"
-planner = "{planner}"
-{knobs}
-[[models.pools]]
-name = "main"
-role = "aggregated"
-linear = {{ alpha = 10, beta = 0.1, gamma = 5, delta = 0.02, max_kv_tokens = 1e6 }}
-"""
 DAYS = 3
 # A wave of a day, in bins of 10 minutes with 60 to 540 requests; it ends where it rises fastest.
 WAVE = "t,num_req,mean_isl,mean_osl\n" + "".join(
@@ -44,13 +35,13 @@ WAVE = "t,num_req,mean_isl,mean_osl\n" + "".join(
 
 
 def model(name: str = "m", planner: str = "throughput", knobs: str = "") -> str:
-    return MODEL.format(name=name, planner=planner, knobs=knobs)
+    return LINEAR.format(name=name, planner=planner, knobs=knobs)
 
 
 def simulated(planner: str) -> str:
     """Return the configuration of the simulated fleet, for up to four workers."""
     linear = "linear = { alpha = 5, beta = 0.1, gamma = 5, delta = 0.05, max_kv_tokens = 32_000 }\nreplicas_max = 4\n"
-    text = MODEL.format(name="llama", planner=planner, knobs="throughput.forecast.min_points = 1")
+    text = LINEAR.format(name="llama", planner=planner, knobs="throughput.forecast.min_points = 1")
     return f"{text.partition('linear')[0]}{linear}"
 
 

@@ -9,9 +9,8 @@ minus a margin. A process that was paused resumes after its deadline and steps d
 still tried, the store would refuse: every commit compares the lease of the leader's key.
 
 A live lease does not prove a live leader: with some releases of etcd, any client may renew any lease. So the leader
-writes
-its key at every renewal. A follower removes a key that was not written for the TTL plus the margin, on condition that
-it still has the mod revision that the follower saw. By then its owner, if it is alive, has stepped down.
+writes its key at every renewal. A follower removes a key that was not written for the TTL plus the margin, on condition
+that it still has the mod revision that the follower saw. By then its owner, if it is alive, has stepped down.
 
 Epochs rise even if the store loses data, since scalers and workers refuse lower ones: an epoch is at least the time of
 its campaign in Unix ms, and above every epoch that the store or this agent knows.
