@@ -19,7 +19,7 @@ from loadline.errors import BusUnavailable
 from loadline.ports import Write
 from loadline.rig.rig import ChildAgent, Rig
 from loadline.wire.keys import Keys
-from tests.support.agents import MODEL, MODELS, AgentFleet, assert_replays, config, fleet, loadline
+from tests.support.agents import LEASE_TTL_S, MODEL, MODELS, AgentFleet, assert_replays, config, fleet, loadline
 from tests.waiting import SCENARIO_S, until, until_true
 
 pytestmark = pytest.mark.process
@@ -33,8 +33,8 @@ def rig(tmp_path: Path) -> Iterator[Rig]:
         yield agent_fleet
 
 
-def start(rig: Rig, name: str = "a") -> ChildAgent:
-    agent = rig.agent(config(rig, name), name)
+def start(rig: Rig, name: str = "a", *, lease_ttl_s: int = LEASE_TTL_S) -> ChildAgent:
+    agent = rig.agent(config(rig, name, lease_ttl_s=lease_ttl_s), name)
     agent.wait_ready()
     return agent
 
@@ -119,9 +119,8 @@ def test_a_standby_takes_over_from_a_killed_leader(rig: Rig) -> None:
 
 def test_sigterm_releases_leadership_at_once(rig: Rig) -> None:
     lease_ttl_s = 60
-    first, second = (rig.agent(config(rig, name, lease_ttl_s=lease_ttl_s), name) for name in "ab")
-    first.wait_ready()
-    second.wait_ready()
+    first = start(rig, "a", lease_ttl_s=lease_ttl_s)
+    start(rig, "b", lease_ttl_s=lease_ttl_s)  # after "a" is ready, so that "a" leads
 
     async def scenario(agent_fleet: AgentFleet) -> None:
         await agent_fleet.add("decode", "d1")
