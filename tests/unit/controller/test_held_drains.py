@@ -148,3 +148,11 @@ def test_a_victim_that_leaves_before_its_drain_begins_is_gone_at_once() -> None:
     world.handle(scaler_answer(world.stored["m"].decision))
     effects = world.handle(WorkerRegistered(RegisteredWorker(record, 6)))
     assert drains(effects) == ["d1"], "it registers again as the same victim"
+
+
+def test_a_victim_that_registers_again_in_the_turn_in_which_it_leaves_stays_a_victim() -> None:
+    world = shrinking()
+    world.handle(WorkerDeregistered("m", "decode", "d1"), WorkerRegistered(RegisteredWorker(world.workers["d1"], 6)))
+    assert decode(world).ready == 1
+    assert drains(world.handle(scaler_answer(world.stored["m"].decision))) == ["d1"]
+    assert (decode(world).ready, decode(world).draining_workers()) == (1, 1)

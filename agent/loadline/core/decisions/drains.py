@@ -133,9 +133,10 @@ class Drains(Struct):
         again: bool = False,
         held: bool = False,
     ) -> Rejection | None:
-        """Start the drain of a worker, ``held`` until ``begin``.
+        """Start the drain of a worker, or hold it until ``begin_held``.
 
-        An open drain continues; an ended one starts only with ``again``.
+        A drain that has begun continues; an ended one starts only with ``again``. One that is held starts anew, since
+        its worker may have registered again meanwhile.
         """
         name = victim.worker
         pool = fleet.find_pool(model, pool_name)
@@ -149,11 +150,9 @@ class Drains(Struct):
         if worker.drain_ended and not (again or worker.drain_handed_over):
             return None
         known = self.open.get(_key(model, pool_name, name))
-        if known is not None and known.incarnation == victim.incarnation:
-            if known.held and not held:
-                self._begin(known, fleet, now)
-            return None
         if known is not None and not known.held:
+            if known.incarnation == victim.incarnation:
+                return None
             self._finish(known, "died", fleet, now)  # the name belongs to a new incarnation
         self.open[_key(model, pool_name, name)] = Drain(
             drain_id=drain_id,
@@ -178,7 +177,9 @@ class Drains(Struct):
         """Begin the held drains of a model, whose decision a scaler has accepted; return True if there were any."""
         held = self.held(model)
         for drain in held.values():
-            self._begin(drain, fleet, now)
+            drain.held, drain.started_at_ms, drain.ask_at_ms = False, now, now
+            drain.deadline_ms = now + self.knobs.ttl_ms
+            fleet.begin_drain(drain.model, drain.pool, drain.worker, now)
         return bool(held)
 
     def cancel_held(self, model: str, fleet: Fleet, now: int) -> None:
@@ -311,10 +312,6 @@ class Drains(Struct):
             if drain.held and (worker is None or worker.record.incarnation != drain.incarnation):
                 del self.open[key]
         return [drain for drain in self.open.values() if not drain.held]
-
-    def _begin(self, drain: Drain, fleet: Fleet, now: int) -> None:
-        drain.held, drain.started_at_ms, drain.deadline_ms, drain.ask_at_ms = False, now, now + self.knobs.ttl_ms, now
-        fleet.begin_drain(drain.model, drain.pool, drain.worker, now)
 
     def _finish(self, drain: Drain, ending: Ending, fleet: Fleet, now: int) -> None:
         del self.open[_key(drain.model, drain.pool, drain.worker)]
