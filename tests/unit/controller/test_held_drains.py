@@ -3,6 +3,7 @@
 import pytest
 
 from loadline.core.fleet.pool import Pool, PoolKnobs
+from loadline.core.migration.knobs import MigrationKnobs
 from loadline.core.planning.guardrails.constraints import Constraints
 from loadline.core.vocabulary.decisions import ApplyStatus, Victim
 from loadline.core.vocabulary.effects import AnyEffect, RevokeWorkerLease, SendDrain
@@ -156,3 +157,16 @@ def test_a_victim_that_registers_again_in_the_turn_in_which_it_leaves_stays_a_vi
     assert decode(world).ready == 1
     assert drains(world.handle(scaler_answer(world.stored["m"].decision))) == ["d1"]
     assert (decode(world).ready, decode(world).draining_workers()) == (1, 1)
+
+
+def test_a_victim_whose_lease_is_lost_while_its_drain_is_held_has_failed() -> None:
+    world = shrinking(migration=MigrationKnobs(enabled=True))
+    world.handle(WorkerDeregistered("m", "decode", "d1"))
+    assert len(world.controller.state.migration.vanished) == 1
+
+
+def test_a_victim_whose_lease_is_lost_while_it_drains_has_not_failed() -> None:
+    world = shrinking(migration=MigrationKnobs(enabled=True))
+    world.handle(scaler_answer(world.stored["m"].decision))
+    world.handle(WorkerDeregistered("m", "decode", "d1"))
+    assert len(world.controller.state.migration.vanished) == 0

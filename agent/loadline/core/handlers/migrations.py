@@ -116,7 +116,7 @@ def _count_phase(
 
 
 def record_vanished(turn: Turn, model: str, vanished_workers: Iterable[WorkerState]) -> None:
-    """Record workers whose leases were lost while they were ready.
+    """Record workers whose leases were lost while they were ready, also with a held drain.
 
     They count as failed in their failure domains, and their reports of migrations still count.
     """
@@ -124,7 +124,7 @@ def record_vanished(turn: Turn, model: str, vanished_workers: Iterable[WorkerSta
     enabled = any(one.migration.knobs is not None for one in turn.state.fleet.models.values())
     for worker in vanished_workers if enabled else ():
         record = worker.record
-        if record.state == "ready" and not worker.draining:
+        if record.state == "ready" and (worker.drain_held or not worker.draining):
             key = worker_key(model, record.pool, record.worker)
             vanished.pop(key, None)  # so that it moves to the end
             vanished[key] = VanishedWorker(
