@@ -205,6 +205,12 @@ def test_a_leader_steps_down_when_its_lease_or_key_is_lost(
     assert leadership.may_commit(now) is not bool(effects)
 
 
+def test_a_leader_of_a_restored_store_notices_the_removal_of_its_key_at_a_lower_revision() -> None:
+    leadership = leading()
+    leadership.leader_changed(LeaderChanged("all", "me", LEASE, REVISION - 9, store_went_back=True), T0 + 200)
+    assert leadership.leader_changed(LeaderChanged("all", "", 0, REVISION - 5), T0 + 300) == RESIGN
+
+
 def test_an_agent_that_stepped_down_waits_before_its_next_campaign() -> None:
     leadership = leading()
     leadership.step_down(T0 + 200)

@@ -135,9 +135,10 @@ class Leadership(Struct):
         """Record that the leader's key was written or removed."""
         self.epoch_max = max(self.epoch_max, event.epoch)
         if self.phase == "leading":
+            if event.store_went_back:
+                self.revision = min(self.revision, event.revision)  # it counts on from there
             # Changes before this term, such as the removal that this agent's campaign won by, do not affect it.
-            earlier = event.revision < self.revision and not event.store_went_back
-            if event.lease_id != self.lease_id and not earlier:
+            if event.lease_id != self.lease_id and event.revision >= self.revision:
                 return self.step_down(now)
             self._record_heartbeat(event.beat, now)
             return []
