@@ -293,20 +293,26 @@ def decided(harness: ControllerHarness) -> Decision:
 
 
 @pytest.mark.parametrize("remains", [True, False])
-def test_a_leader_of_a_restored_store_keeps_its_decision_and_writes_the_next_one(
+def test_a_leader_of_a_restored_store_keeps_its_decision_and_commits_the_counts_again(
     harness: ControllerHarness,
     remains: bool,  # noqa: FBT001
 ) -> None:
-    earlier = Decision("early", "m", 20, 0, harness.now, harness.now + 60_000, (), ())
-    decision = decided(harness)
-    effects = harness.handle(LeaderChanged("all", "agent-1", 7, 12, 12, 20, store_went_back=True))
+    earlier = Decision("early", "m", 10, 0, harness.now, harness.now + 60_000, (), ())
+    decision, _ = shrinking(harness)
+    harness.handle(DecisionCommitted(decision.decision_id, "m", 5_000), scaler_answer(decision, "done"))
+    harness.advance(5)
+    effects = harness.handle(LeaderChanged("all", "agent-1", 7, 12, 12, 10, store_went_back=True))
     assert alarms(effects) == ["store_went_back"]
-    stored = [StoredDecision(earlier, 9)] if remains else []
-    assert alarms(harness.handle(DecisionsRead(read_by(effects), stored, 13))) == [], "it is reported once"
+    effects = harness.handle(DecisionsRead(read_by(effects), [StoredDecision(earlier, 9)] if remains else [], 13))
+    assert alarms(effects) == [], "it is reported once"
     entry = harness.controller.state.ledger.entries["m"]
     assert (entry.decision, entry.revision) == (decision, 9 if remains else 0)
-    commit = next(e for e in harness.advance(120) if isinstance(e, CommitDecision) and e.decision.model == "m")
+    (commit,) = [e for e in effects if isinstance(e, CommitDecision) and e.decision.model == "m"]
     assert (commit.expected_revision, commit.decision.sequence) == (entry.revision, decision.sequence + 1)
+    assert [t.replicas for t in commit.decision.targets] == [t.replicas for t in decision.targets]
+    effects = harness.handle(CommitUnknown(commit.decision.decision_id, "m", "lost"))
+    harness.handle(DecisionsRead(read_by(effects), [StoredDecision(commit.decision, 14)], 15))
+    assert not any(isinstance(effect, CommitDecision) for effect in harness.advance(30)), "it is in the store"
 
 
 @pytest.mark.parametrize(

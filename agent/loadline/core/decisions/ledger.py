@@ -231,6 +231,17 @@ class Ledger(Struct):
         """
         return any(revisions.get(model, 0) < entry.revision <= revision for model, entry in self.entries.items())
 
+    def unstored(self, stored: list[StoredDecision], revision: int) -> list[str]:
+        """Return the models whose decision in force is newer than the one in the store, as of a revision."""
+        found = {one.decision.model: (one.decision.epoch, one.decision.sequence) for one in stored}
+        return [
+            model
+            for model, entry in self.entries.items()
+            if entry.decision is not None
+            and entry.revision <= revision
+            and found.get(model, (0, 0)) < (entry.decision.epoch, entry.decision.sequence)
+        ]
+
     def forget_revisions(self) -> None:
         """Forget the revisions of a store that has lost data."""
         for entry in self.entries.values():

@@ -25,6 +25,8 @@ def decisions_read(turn: Turn, event: DecisionsRead) -> list[Effect]:
     effects: list[Effect] = [_LOST] if state.ledger.has_lost(revisions, event.revision) else []
     known = [stored for stored in event.decisions if stored.decision.model in state.fleet.models]
     valid = [stored for stored in known if _is_plausible(state, stored.decision)]
+    for model in state.ledger.unstored(valid, event.revision):
+        state.fleet.models[model].reconcile = True  # a new decision, since the next leader knows only the stored one
     for decision in state.ledger.load(valid, event.revision, turn.now):
         state.drains.cancel_held(decision.model, state.fleet, turn.now)  # those of the decision that it replaces
         decisions.adopt(turn, decision)

@@ -121,8 +121,8 @@ SENTENCES: dict[ReasonCode, str] = {
     ReasonCode.KV_USAGE_HIGH: "mean KV load {mean:.2f} exceeds {threshold:g}",
     ReasonCode.KV_USAGE_LOW: "mean KV load {mean:.2f} is below {threshold:g}",
     ReasonCode.ASKED_AGAIN: (
-        "the target is decided again: a scaler requested it, a worker must drain, or the number of workers differs "
-        "from the target"
+        "the target is decided again: a scaler requested it, a worker must drain, the number of workers differs from "
+        "the target, or etcd has lost the decision"
     ),
     ReasonCode.FIXED_COUNT: "the configured count is {replicas:g}",
     ReasonCode.KV_USAGE_TARGET: "KV usage per worker is {value:.2f}, target {target:g}: {wanted:g} workers needed",
