@@ -126,6 +126,33 @@ def test_a_pool_without_limit_grows_while_another_pool_of_the_model_is_short() -
     assert models.effective_targets() == {"a": {"fast": 9, "slow": 3}}
 
 
+class SpikingPlanner(ShortPlanner):
+    """Planner that keeps four workers more for one evaluation."""
+
+    spikes: int = 0
+
+    def plan(self, model: Model, now: int) -> Recommendation:
+        self.keeps = 9 if self.spikes else 5
+        self.spikes = 0
+        return super().plan(model, now)
+
+
+def test_a_pool_without_limit_shrinks_again_while_another_pool_of_the_model_is_short() -> None:
+    models = models_of({"a100": 3}, {"a": two_pools(5, 3)}, knobs=GREEDY)
+    planner = SpikingPlanner(None, 30.0, {"fast": 10.0}, 5)
+    set_planner(models, "a", planner)
+    models.run(10_000)
+    planner.spikes = 1
+    found: list[int] = []
+    models.after_turn = lambda: found.append(models.effective_targets()["a"]["fast"])
+    for _ in range(12):
+        models.controller.state.fleet.models["a"].plan_at_ms = models.now
+        models.run(10_000)
+    assert max(found) == 9
+    assert models.effective_targets() == {"a": {"fast": 5, "slow": 3}}
+    assert limit_codes(models, "a") == {"slow capacity_limited"}
+
+
 def test_workers_kept_by_a_planner_are_not_taken_by_an_equal_priority() -> None:
     one = {"a": [(pool("main", "h100"), 4)], "b": [(pool("main", "h100"), 2)]}
     models = models_of({"h100": 6}, one, knobs=GREEDY)

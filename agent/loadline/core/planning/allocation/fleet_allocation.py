@@ -5,7 +5,7 @@ Otherwise the greedy allocation applies at once, while a child process computes 
 arrival until a demand changes. Guardrails and free GPUs still limit changes, so a model may wait for granted GPUs.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from msgspec import Struct, field
@@ -69,7 +69,7 @@ class FleetAllocation(Struct):
     allocated_at_ms: int = -1
     """Unix ms of the last allocation under shortage; -1: none."""
     granted: dict[str, dict[str, int]] = field(default_factory=dict)
-    """Granted counts by pool, of models that do not get their first choice."""
+    """Allocated counts by pool, of models that do not get their first choice; see ``grant_of``."""
     left: dict[str, int] = field(default_factory=dict)
     """GPUs granted to no model, by supply."""
     rising: dict[str, list[str]] = field(default_factory=dict)
@@ -103,12 +103,21 @@ class FleetAllocation(Struct):
         known = self.demands.get(name)
         if known is not None and name in self.granted and demand.is_equivalent(known):
             self.demands[name] = demand
-            takes = self.terms.supplies.takes.get(name, {})
-            self.granted[name] = _with_unlimited(self.granted[name], demand, takes)
         elif known != demand:
             self.changed_demands[name] = demand
             return
         self.changed_demands.pop(name, None)
+
+    def grant_of(self, name: str) -> dict[str, int] | None:
+        """Return the granted counts of a model by pool; None if it gets its first choice.
+
+        Pools that take no limited supply get their first choice in any case, or more if they serve for another pool.
+        """
+        granted = self.granted.get(name)
+        if granted is None:
+            return None
+        counts, takes = self.demands[name].counts, self.terms.supplies.takes.get(name, {})
+        return {pool: count if pool in takes else max(count, counts[pool]) for pool, count in granted.items()}
 
     def forget(self, name: str) -> None:
         """Forget the wait of a model for which nothing can be decided."""
@@ -165,7 +174,7 @@ class FleetAllocation(Struct):
         # A model whose changed demand is not allocated yet has no GPUs to grow into.
         free_gpus, priority = self._free(ledger), ledger.supplies.priorities[name]
         free = {supply: 0 if name in self.changed_demands else free_gpus(priority, supply) for supply in taken}
-        granted = self.granted.get(name)
+        granted = self.grant_of(name)
         if granted is None:
             return SupplyHeadroom(takes, free)
         reasons = tuple(self._reasons(name, granted, ledger.supplies))
@@ -222,7 +231,7 @@ class FleetAllocation(Struct):
         waiting: dict[str, dict[str, int]] = {supply: {} for supply in sorted(supplies.limits)}
         for name, demand in sorted(self.demands.items()):
             pools, pending = fleet.models[name].pools, ledger.pending.get(name, {})
-            granted = self.granted.get(name, demand.counts)
+            granted = self.grant_of(name) or demand.counts
             met = demand.met_by(granted)
             missing = {
                 pool: max(0, max(0 if pool in met else count, granted[pool]) - planned_of(pools[pool], pending, now))
@@ -249,15 +258,13 @@ class FleetAllocation(Struct):
     def _grant_first_choices(self, supplies: Supplies) -> None:
         """Grant first choices that fit into the remaining GPUs, so that none stays unused while a model lacks it."""
         for name in sorted(self.granted, key=lambda one: (supplies.priorities[one], one)):
-            granted, demand = self.granted[name], self.demands[name]
-            takes_granted, takes_all = supplies.taken(name, granted), supplies.taken(name, demand.counts)
+            takes_granted = supplies.taken(name, self.granted[name])
+            takes_all = supplies.taken(name, self.demands[name].counts)
             missing = {supply: takes_all[supply] - gpus for supply, gpus in takes_granted.items()}
             if all(gpus <= max(0, self.left[supply]) for supply, gpus in missing.items()):
                 del self.granted[name]
                 for supply, gpus in missing.items():
                     self.left[supply] -= gpus
-                continue
-            self.granted[name] = _with_unlimited(granted, demand, supplies.takes[name])
 
     def _free(self, ledger: GpuLedger) -> Callable[[int, str], int]:
         """Return a function of priority and supply: GPUs that are free and not reserved for a higher priority."""
@@ -321,8 +328,3 @@ class FleetAllocation(Struct):
             for supply in {supply: None for takes in grows for supply in takes}:
                 found.setdefault(supply, []).append(name)
         return found
-
-
-def _with_unlimited(granted: Mapping[str, int], demand: ModelDemand, takes: Collection[str]) -> dict[str, int]:
-    """Grant pools that take no limited supply their first choice in any case."""
-    return {pool: count if pool in takes else max(count, demand.counts[pool]) for pool, count in granted.items()}

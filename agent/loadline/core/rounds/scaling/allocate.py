@@ -83,6 +83,6 @@ def _demand(
     unchanging = name in state.paused or context.models[name].no_operation
     if evaluation is None or evaluation.failed or unchanging or gate.unsettled(state, model, now) is not None:
         return current_demand(model, pending, now)
-    granted, stale_after_ms = state.allocation.granted.get(name, {}), state.fleet.knobs.stale_after_ms
+    granted, stale_after_ms = state.allocation.grant_of(name) or {}, state.fleet.knobs.stale_after_ms
     recommendation, hard = evaluation.recommendation, model.guardrails.hard
     return demand_of(model, recommendation, evaluation.bounds, hard, pending, granted, stale_after_ms, now)
