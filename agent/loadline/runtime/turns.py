@@ -80,6 +80,7 @@ class Turns:
         self._spawn = spawn
         self._batch_max = batch_max
         self._version = version
+        self._admitted = 0
         self._on_rejected = on_rejected
         self._codec = Codec(subjects, frame_bytes_max)
         self._effects = EffectRunner(
@@ -112,16 +113,23 @@ class Turns:
         self.frames += len(frames)
         self._record(events, now)
         effects = self.controller.handle(events, now)
-        for change in own:
-            self._update_workers(change)
-        for subject, event in others:
-            if self._is_accepted(event):
-                self.inbox.accept(subject)
+        self._update_senders(own, others)
         if effects:
             if self._journal is not None:
                 self._journal.append(journal_records.encode(journal_records.EffectsRecord(effects)))
             for effect in effects:
                 self._spawn(effect, self._effects.perform(effect))
+
+    def _update_senders(self, own: list[AnyEvent], others: list[tuple[str, WireEvent]]) -> None:
+        """Tell the inbox which senders the core knows after a turn."""
+        for change in own:
+            self._update_workers(change)
+        if self.controller.state.fleet.admitted != self._admitted:  # no event tells which workers
+            self._admitted = self.controller.state.fleet.admitted
+            self._list_workers()
+        for subject, event in others:
+            if self._is_accepted(event):
+                self.inbox.accept(subject)
 
     def _update_workers(self, event: AnyEvent) -> None:
         """Tell the inbox which workers the core has in its fleet after an event: it may have refused one."""
@@ -133,8 +141,11 @@ class Turns:
                 names = event.model, event.pool, event.worker
                 self.inbox.remove_worker(names, draining=self._has_worker(names))
             case RegistryRead() | SettingsChanged():
-                pools = self.controller.state.fleet.pools()
-                self.inbox.set_workers((model.name, pool.name, name) for model, pool in pools for name in pool.workers)
+                self._list_workers()
+
+    def _list_workers(self) -> None:
+        pools = self.controller.state.fleet.pools()
+        self.inbox.set_workers((model.name, pool.name, name) for model, pool in pools for name in pool.workers)
 
     def _has_worker(self, names: WorkerNames) -> bool:
         model, pool, worker = names

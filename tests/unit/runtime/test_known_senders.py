@@ -53,10 +53,10 @@ def registered(number: int) -> RegisteredWorker:
     return RegisteredWorker(WorkerRecord("m", "decode", f"new-{number}", "decode", 1), 5)
 
 
-def turn(agent: Turns, *events: AnyEvent) -> None:
+def turn(agent: Turns, *events: AnyEvent, now: int = NOW) -> None:
     for event in events:
         agent.inbox.put(event)
-    agent.turn(NOW)
+    agent.turn(now)
 
 
 def known(agent: Turns, number: int) -> bool:
@@ -75,6 +75,14 @@ def test_workers_that_their_pool_refuses_stay_unknown() -> None:
     assert [number for number in range(QUOTA + 1) if known(agent, number)] == list(range(QUOTA))
     turn(agent, RegistryRead([registered(number) for number in range(1, QUOTA + 2)]))
     assert [number for number in range(QUOTA + 2) if known(agent, number)] == list(range(1, QUOTA + 1))
+
+
+def test_a_worker_that_its_pool_takes_later_is_known() -> None:
+    agent = turns()
+    turn(agent, RegistryRead([registered(number) for number in range(QUOTA + 2)]))
+    turn(agent, WorkerDeregistered("m", "decode", "new-0"))
+    turn(agent, now=NOW + 10_000)
+    assert [known(agent, number) for number in (0, QUOTA, QUOTA + 1)] == [False, True, False]
 
 
 def test_a_worker_that_drains_without_a_key_stays_known() -> None:

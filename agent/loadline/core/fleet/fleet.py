@@ -80,6 +80,8 @@ class Fleet(Struct):
     unassigned: UnassignedWorkers = field(default_factory=UnassignedWorkers)
     external_drains: bool = False
     """True if another program drains workers; the state in a worker's record then starts its drain."""
+    admitted: int = 0
+    """Number of workers that were registered after a wait for a place."""
 
     def divide_workers(self) -> None:
         """Set the largest number of workers of each pool, so that no pool takes the places of another; O(pools).
@@ -305,7 +307,7 @@ class Fleet(Struct):
             record = worker.registered.record
             pool = with_room.get(record.pool) if record.model == model.name else None
             if pool is not None and len(pool.workers) < pool.workers_max:
-                self.register(worker.registered, now)
+                self.admitted += self.register(worker.registered, now) is None
 
     def _add_unassigned(self, worker: UnassignedWorker) -> None:
         record = worker.registered.record
