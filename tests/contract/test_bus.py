@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator, Callable
 
 import pytest
@@ -112,6 +113,25 @@ def test_a_request_without_an_answer_fails(make_bus: MakeBus, own_name: str) -> 
             await silent.answer(f"{own_name}.silent", nothing)
             with pytest.raises(BusUnavailable):
                 await asking.request(f"{own_name}.silent", b"", 0.05)
+
+    asyncio.run(scenario())
+
+
+@real
+def test_a_reply_that_has_arrived_behind_unread_frames_counts(make_bus: MakeBus, own_name: str) -> None:
+    async def scenario() -> None:
+        asking, answering = make_bus(), make_bus()
+        frames = 200  # several reads of 32 KiB, which take longer than the request may
+
+        async def answer(_data: bytes) -> bytes:
+            for _ in range(frames):
+                await answering.publish(f"{own_name}.load", b"x" * 1_000)
+            return b"answer"
+
+        async with connected(asking, answering):
+            await asking.subscribe(f"{own_name}.load", lambda _subject, _data: time.sleep(0.003))
+            await answering.answer(f"{own_name}.question", answer)
+            assert await asking.request(f"{own_name}.question", b"", 0.1) == b"answer"
 
     asyncio.run(scenario())
 

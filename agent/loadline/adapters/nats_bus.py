@@ -164,7 +164,7 @@ class NatsBus:
             BusUnavailable: NATS is not connected, there is no reply in time, or the reply is an error.
         """
         try:
-            reply = await self._reachable().request(subject, payload, timeout=timeout_s)
+            reply = await self._reachable().request_reply(subject, payload, timeout_s)
         except nats.errors.NoRespondersError as error:
             raise NoSubscriber(f"no subscriber on {subject}: {_text(error)}") from error
         except (nats.errors.Error, TimeoutError) as error:

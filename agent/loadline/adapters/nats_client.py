@@ -16,6 +16,10 @@ from loadline.ports import FrameHandler
 _FLUSH_S = 1
 # The library reports a lost connection only after a flush, which a frozen server can block: so poll its state as well.
 _POLL_S = 1.0
+# The server closes a connection that lags by more than 64 MB, which take 2 s to read.
+_UNREAD_S = 5.0
+# The library passes replies on in a task of their own, some steps of the loop after it has read them.
+_PASS_ON_S = 0.05
 
 _Callback = Callable[[Msg], Awaitable[None]]
 
@@ -71,6 +75,29 @@ class NatsClient(Client):
     ) -> Subscription:
         self._requests[self._sid + 1] = RequestQueue(self, callback, limits, self._on_dropped, self._error_cb)
         return await super().subscribe(subject, queue, _unused)
+
+    async def request_reply(self, subject: str, payload: bytes, timeout_s: float) -> Msg:
+        """Publish and wait for one reply; after ``timeout_s``, for one that has arrived and was not read yet.
+
+        A flood of frames or a busy loop delays the reading. A worker that has answered must not count as silent then.
+        """
+        request = asyncio.create_task(self.request(subject, payload, timeout=timeout_s + _UNREAD_S + 1.0))
+        try:
+            await asyncio.wait({request}, timeout=timeout_s)
+            if not request.done() and self.is_connected:
+                await self._read_arrived()
+                await asyncio.wait({request}, timeout=_PASS_ON_S)
+            if not request.done():
+                raise nats.errors.TimeoutError
+            return await request
+        finally:
+            request.cancel()
+
+    async def _read_arrived(self) -> None:
+        """Wait until all that the server has sent is read, which its answer to a PING follows, or for 5 s."""
+        pong = asyncio.get_running_loop().create_future()
+        await self._send_ping(pong)
+        await asyncio.wait({pong}, timeout=_UNREAD_S)  # never cancelled: the library would stop reading at its PONG
 
     # The library calls this for messages that FrameParser does not handle: replies, messages with headers, and large
     # messages that arrive in parts.
