@@ -16,7 +16,11 @@ class GuardrailKnobs(Struct, frozen=True, forbid_unknown_fields=True):
         NotNegative, Meta(description="A pool never shrinks below the highest recommendation of this window.")
     ] = 60_000
     cooldown_up_ms: Annotated[
-        NotNegative, Meta(description="Minimum time between a change of a pool and its next growth.")
+        NotNegative,
+        Meta(
+            description="Minimum time between a change of a pool and its next growth; 0: a further step follows as "
+            "soon as the last one is committed."
+        ),
     ] = 0
     cooldown_down_ms: Annotated[
         NotNegative, Meta(description="Minimum time between a change of a pool and its next shrink.")
