@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from loadline.core.vocabulary.events import WorkerDrained
-from loadline.core.vocabulary.reasons import Rejection
+from loadline.core.vocabulary.rejections import Rejection
 from loadline.core.vocabulary.samples import Histogram, TrafficSample, WorkerRecord, WorkerSample
 from loadline.core.vocabulary.status import AgentStatus
 from loadline.wire import codec

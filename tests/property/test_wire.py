@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from loadline.core.vocabulary.decisions import Decision
 from loadline.core.vocabulary.events import Event, LoadReported
-from loadline.core.vocabulary.reasons import Rejection
+from loadline.core.vocabulary.rejections import Rejection
 from loadline.core.vocabulary.samples import TrafficSample, WorkerRecord, WorkerSample
 from loadline.wire.codec import Codec, Rejected, decode_as, decode_decision, encode
 from loadline.wire.messages import MESSAGES, DecisionApplied, DrainCommand, LoadReport, TrafficReport

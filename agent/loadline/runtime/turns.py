@@ -18,7 +18,7 @@ from loadline.core.vocabulary.events import (
     WorkerDeregistered,
     WorkerRegistered,
 )
-from loadline.core.vocabulary.reasons import Rejection
+from loadline.core.vocabulary.rejections import Rejection
 from loadline.ports import Bus, Fitter, Journal, Store
 from loadline.runtime import journal_records
 from loadline.runtime.effects import EffectRunner, Log

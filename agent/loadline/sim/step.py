@@ -14,7 +14,8 @@ from loadline.core.controller import Controller
 from loadline.core.state.settings import Settings
 from loadline.core.vocabulary.effects import AnyEffect, RaiseAlarm
 from loadline.core.vocabulary.events import BusConnectionChanged, StoreConnectionChanged
-from loadline.core.vocabulary.reasons import Explanation, Rejection
+from loadline.core.vocabulary.reasons import Explanation
+from loadline.core.vocabulary.rejections import Rejection
 from loadline.core.vocabulary.samples import WorkerRecord
 from loadline.errors import DataError
 from loadline.ports import Write

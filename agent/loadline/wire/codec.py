@@ -22,7 +22,7 @@ from loadline.core.vocabulary.events import (
     WorkerDrained,
 )
 from loadline.core.vocabulary.learned import LearnedState
-from loadline.core.vocabulary.reasons import Rejection
+from loadline.core.vocabulary.rejections import Rejection
 from loadline.core.vocabulary.samples import Histogram, WorkerRecord
 from loadline.core.vocabulary.scalars import LENGTH_MIN, Name
 from loadline.wire.keys import VALUE_BYTES_MAX, WORKER_RECORD_BYTES_MAX

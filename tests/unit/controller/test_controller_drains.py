@@ -14,7 +14,7 @@ from loadline.core.vocabulary.events import (
     WorkerDrained,
     WorkerRegistered,
 )
-from loadline.core.vocabulary.reasons import Rejection
+from loadline.core.vocabulary.rejections import Rejection
 from loadline.core.vocabulary.samples import RegisteredWorker
 from tests.support.controller_world import ControllerWorld, alarms, booted
 

@@ -9,7 +9,7 @@ from loadline.core.fleet.pool import DRAINS_MAX, Pool, PoolKnobs
 from loadline.core.vocabulary.decisions import Victim
 from loadline.core.vocabulary.effects import Effect, RaiseAlarm, RevokeWorkerLease, SendDrain
 from loadline.core.vocabulary.events import DrainAnswered, WorkerDrained
-from loadline.core.vocabulary.reasons import Rejection
+from loadline.core.vocabulary.rejections import Rejection
 from loadline.core.vocabulary.scalars import WorkerPhase
 from tests.support.fleet_harness import STALE_MS, START, fleet_of, registered, reported, sample
 

@@ -6,7 +6,7 @@ from loadline.core.decisions.ledger import DecisionKnobs, Ledger, LedgerEntry, d
 from loadline.core.vocabulary.decisions import ApplyStatus, Decision, PoolTarget, StoredDecision
 from loadline.core.vocabulary.effects import AnnounceDecision, RaiseAlarm
 from loadline.core.vocabulary.events import DecisionAnswered
-from loadline.core.vocabulary.reasons import Rejection
+from loadline.core.vocabulary.rejections import Rejection
 
 T0 = 1_700_000_000_000
 KNOBS = DecisionKnobs(

@@ -9,7 +9,7 @@ from loadline.core.fleet.fleet import Fleet, FleetKnobs
 from loadline.core.fleet.pool import Pool, PoolKnobs
 from loadline.core.fleet.worker import WorkerLoad
 from loadline.core.vocabulary.events import LoadReported
-from loadline.core.vocabulary.reasons import Rejection
+from loadline.core.vocabulary.rejections import Rejection
 from loadline.core.vocabulary.samples import RegisteredWorker, WorkerRecord, WorkerSample
 from tests.support.fleet_harness import STALE_MS, START, fleet_of, registered, reported, sample
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from loadline.core.fleet.traffic import Traffic
 from loadline.core.vocabulary.events import TrafficReported
-from loadline.core.vocabulary.reasons import Rejection
+from loadline.core.vocabulary.rejections import Rejection
 from loadline.core.vocabulary.samples import Histogram, TrafficSample
 from loadline.core.vocabulary.status import TrafficStatus
 

@@ -7,7 +7,7 @@ from loadline.core.fleet.pool import DRAINS_MAX, Pool, PoolKnobs
 from loadline.core.fleet.traffic import Traffic
 from loadline.core.vocabulary.effects import RaiseAlarm
 from loadline.core.vocabulary.events import RegistryRead, WorkerDeregistered, WorkerRegistered
-from loadline.core.vocabulary.reasons import Rejection
+from loadline.core.vocabulary.rejections import Rejection
 from loadline.core.vocabulary.samples import RegisteredWorker, WorkerRecord
 from tests.support.controller_world import booted
 from tests.support.fleet_harness import START

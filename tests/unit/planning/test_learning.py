@@ -13,7 +13,7 @@ from loadline.core.rounds.learned_state import SAVE_INTERVAL_MS, ingest, save
 from loadline.core.vocabulary.effects import SaveLearned
 from loadline.core.vocabulary.events import LearnedChanged, LearnedRead
 from loadline.core.vocabulary.learned import DATA_BYTES_MAX, LearnedState
-from loadline.core.vocabulary.reasons import Rejection
+from loadline.core.vocabulary.rejections import Rejection
 from loadline.ports import StoreChange, StoreEntry, StoreSnapshot, Write
 from loadline.runtime.registry import RegistryTranslator
 from loadline.wire.codec import Rejected, encode

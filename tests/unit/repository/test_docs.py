@@ -28,7 +28,8 @@ from loadline.core.migration.outcomes import MigrationCode
 from loadline.core.vocabulary.decisions import Decision
 from loadline.core.vocabulary.learned import LearnedState
 from loadline.core.vocabulary.migrations import MigrationFailure, MigrationRefusal
-from loadline.core.vocabulary.reasons import ReasonCode, Rejection
+from loadline.core.vocabulary.reasons import ReasonCode
+from loadline.core.vocabulary.rejections import Rejection
 from loadline.core.vocabulary.samples import WorkerRecord
 from loadline.core.vocabulary.status import ConditionName, ConditionReason
 from loadline.scalers.local_config import read as read_local

@@ -14,7 +14,8 @@ from loadline.core.migration.knobs import MigrationKnobs
 from loadline.core.state.settings import ModelKnobs, Settings
 from loadline.core.vocabulary.decisions import Decision
 from loadline.core.vocabulary.migrations import MigrationReportPhase
-from loadline.core.vocabulary.reasons import ReasonCode, Rejection
+from loadline.core.vocabulary.reasons import ReasonCode
+from loadline.core.vocabulary.rejections import Rejection
 from loadline.errors import DataError
 from loadline.ports import Write
 from loadline.runtime.turns import FRAME_KINDS

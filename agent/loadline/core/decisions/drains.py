@@ -21,7 +21,7 @@ from loadline.core.fleet.worker import WorkerState
 from loadline.core.vocabulary.decisions import Victim
 from loadline.core.vocabulary.effects import Effect, RaiseAlarm, RevokeWorkerLease, SendDrain
 from loadline.core.vocabulary.events import DrainAnswered, WorkerDrained
-from loadline.core.vocabulary.reasons import Rejection
+from loadline.core.vocabulary.rejections import Rejection
 
 FINISHED_DRAINS_MAX = 256
 """Number of finished drains that are kept."""

@@ -20,7 +20,7 @@ from msgspec import Meta, Struct, field
 from loadline.core.vocabulary.decisions import Decision, PoolTarget, StoredDecision
 from loadline.core.vocabulary.effects import AnnounceDecision, CommitDecision, Effect, RaiseAlarm
 from loadline.core.vocabulary.events import DecisionAnswered
-from loadline.core.vocabulary.reasons import Rejection
+from loadline.core.vocabulary.rejections import Rejection
 from loadline.core.vocabulary.status import DecisionSummary
 
 

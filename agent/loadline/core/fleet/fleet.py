@@ -11,7 +11,7 @@ from loadline.core.fleet.traffic import Traffic
 from loadline.core.fleet.unassigned import UnassignedWorker, UnassignedWorkers
 from loadline.core.fleet.worker import WorkerState
 from loadline.core.vocabulary.events import LoadReported
-from loadline.core.vocabulary.reasons import Rejection
+from loadline.core.vocabulary.rejections import Rejection
 from loadline.core.vocabulary.samples import RegisteredWorker
 
 

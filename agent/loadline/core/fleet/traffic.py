@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from loadline.core.fleet.traffic_totals import TrafficTotals, hit_rate
 from loadline.core.vocabulary.events import TrafficReported
-from loadline.core.vocabulary.reasons import Rejection
+from loadline.core.vocabulary.rejections import Rejection
 from loadline.core.vocabulary.samples import TrafficSample
 from loadline.core.vocabulary.status import TrafficStatus
 

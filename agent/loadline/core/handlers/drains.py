@@ -5,7 +5,7 @@ from loadline.core.handlers.turn import Turn
 from loadline.core.vocabulary.decisions import Victim
 from loadline.core.vocabulary.effects import Effect
 from loadline.core.vocabulary.events import DrainAnswered, DrainRequested, WorkerDrained
-from loadline.core.vocabulary.reasons import Rejection
+from loadline.core.vocabulary.rejections import Rejection
 from loadline.core.vocabulary.samples import WorkerRecord
 
 

@@ -12,7 +12,7 @@ from loadline.core.migration.tally import MigrationTally
 from loadline.core.vocabulary.effects import Effect, RaiseAlarm
 from loadline.core.vocabulary.events import LoadReported, MigrationAnswered, MigrationReported, WorkerDrained
 from loadline.core.vocabulary.migrations import MigrationEndpoint
-from loadline.core.vocabulary.reasons import Rejection
+from loadline.core.vocabulary.rejections import Rejection
 
 
 def migration_answered(turn: Turn, event: MigrationAnswered) -> list[Effect]:

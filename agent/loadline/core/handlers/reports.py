@@ -10,7 +10,7 @@ from loadline.core.vocabulary.events import (
     WorkerDeregistered,
     WorkerRegistered,
 )
-from loadline.core.vocabulary.reasons import Rejection
+from loadline.core.vocabulary.rejections import Rejection
 
 
 def load_reported(turn: Turn, event: LoadReported) -> None:

@@ -15,7 +15,8 @@ from loadline.core.planning.planners import PLANNERS, Planner
 from loadline.core.state.model_state import ModelFleet, new_model
 from loadline.core.state.settings import ModelKnobs, Settings
 from loadline.core.vocabulary.learned import LearnedState
-from loadline.core.vocabulary.reasons import Explanation, Rejection
+from loadline.core.vocabulary.reasons import Explanation
+from loadline.core.vocabulary.rejections import Rejection
 
 
 class AgentState(Struct):
