@@ -23,6 +23,7 @@ _HTTP_ERROR = 400
 _INVALID, _NOT_FOUND, _DENIED, _UNAUTHENTICATED = 3, 5, 7, 16
 _UNCLEAR = frozenset({1, 2, 4, 10, 13, 14})
 _TOKEN_ENDED = ("invalid auth token", "revision in header is old", "user name is empty")
+_READ_NOTHING = msgspec.json.encode({"key": b"\0", "keys_only": True})
 
 _Reply = TypeVar("_Reply", bound=Struct)
 
@@ -95,6 +96,8 @@ class EtcdRpc:
         self._gateways: dict[int, EtcdGateway] = {}
         self._preferred = 0
         self._token: str | None = None if knobs.user else ""
+        self._unanswered: str | None = None
+        """Token of the last call without an answer."""
         self._logging_in = asyncio.Lock()
 
     @property
@@ -206,6 +209,8 @@ class EtcdRpc:
     async def _logged_in(self, deadline: float) -> str:
         """Return the token to send, logging in if needed; empty if none is needed."""
         async with self._logging_in:
+            if self._token and self._token == self._unanswered:
+                await self._check_token(self._token, deadline)
             if self._token is None:
                 try:
                     password = Path(self._knobs.password_file).read_text("utf-8").strip()  # noqa: ASYNC240 - one line
@@ -220,6 +225,30 @@ class EtcdRpc:
                         raise
                     self._token = ""
             return self._token
+
+    async def _check_token(self, token: str, deadline: float) -> None:
+        """Forget a token to which etcd gives no answer, while it answers requests without a token.
+
+        etcd holds a request until it has reached the raft index in its token. An etcd that lost its data or was
+        restored is behind it, so that it would never answer. A new login costs etcd 60 ms of processor time, so one
+        that answers nobody for a while must not get one from each of its clients.
+        """
+        deadline -= (deadline - time.monotonic()) / 2
+        accepted, reached = await asyncio.gather(self._answers(token, deadline), self._answers("", deadline))
+        if accepted:
+            self._unanswered = None
+        elif reached:
+            self._forget_token()
+
+    async def _answers(self, token: str, deadline: float) -> bool:
+        """Return True if a read with a token is answered, even with a refusal."""
+        try:
+            await self._call_endpoints(_Request("/kv/range", _READ_NOTHING), token, deadline)
+        except _ServerRefused:
+            return True
+        except (_Unsent, _Unclear):
+            return False
+        return True
 
     def _forget_token(self) -> None:
         self._token = None if self._knobs.user else ""
@@ -260,6 +289,8 @@ class EtcdRpc:
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
             raise _Unsent(_text(error)) from error
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            if isinstance(error, TimeoutError):
+                self._unanswered = token
             raise _Unclear(_text(error)) from error
         if response.status >= _HTTP_ERROR:
             raise _error(response.status, answer)
