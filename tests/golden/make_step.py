@@ -320,6 +320,8 @@ CASE_MAKERS: Final[dict[str, MakeCase]] = {
     "static": simple(disaggregated_pools, wave(3, 2, 60), 60),
     "hpa": simple(disaggregated_pools, ramp(2, 12)),
     "kpa": simple(aggregated_pool, burst(2, 20, 40, 80)),
+    "keda": simple(aggregated_pool, burst(2, 20, 40, 80)),
+    "apa": simple(disaggregated_pools, ramp(2, 12)),
     "throughput": simple(disaggregated_pools, ramp(2, 12), isl=1_500),
     "throughput_history": simple(aggregated_pool, wave(14, 4, 600), 660, 10_000),
     "load": simple(lambda: disaggregated_pools(2, 2), ramp(3, 10), fields=LATENCY),

@@ -18,7 +18,7 @@ from loadline.cli.parallel import simulate_all
 from loadline.core.planning.planners.static import StaticPlanner
 from loadline.core.state.settings import Settings
 from loadline.errors import ConfigError
-from loadline.sim.compare.baselines import BASELINES, baseline
+from loadline.sim.compare.baselines import BASELINES, USUAL_BASELINES, baseline
 from loadline.sim.compare.bounds import work_bound
 from loadline.sim.compare.comparison import ComparedRun, Comparison, RunKind
 from loadline.sim.fleet import SimulatedFleetKnobs, model_of, objectives_of, pools_of
@@ -26,6 +26,7 @@ from loadline.sim.simulation import Scenario
 from loadline.traces import Trace
 
 _NONE: Final = "none"
+_ALL: Final = "all"
 _JOBS_MAX: Final = 256
 
 
@@ -44,8 +45,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--baseline",
         action="append",
-        choices=[*BASELINES, _NONE],
-        help="baseline derived from the first configuration; repeatable (default: all)",
+        choices=[*BASELINES, _ALL, _NONE],
+        help=f"baseline derived from the first configuration; repeatable (default: {', '.join(USUAL_BASELINES)})",
     )
     add("--jobs", type=int, default=0, metavar="N", help="parallel simulations (default: one per core)")
 
@@ -88,10 +89,10 @@ def _jobs(requested: int) -> int:
 
 def _baselines(requested: list[str] | None) -> list[str]:
     if requested is None:
-        return list(BASELINES)
+        return list(USUAL_BASELINES)
     if _NONE in requested and set(requested) != {_NONE}:
         raise ConfigError("--baseline", "combines none with a baseline", "Write none alone.")
-    return [name for name in BASELINES if name in requested]
+    return [name for name in BASELINES if name in requested or _ALL in requested]
 
 
 def _named(

@@ -1,5 +1,7 @@
 """Baselines: the fleet of a configuration with another planner and without guardrails."""
 
+from typing import Any
+
 import pytest
 from msgspec.structs import asdict, replace
 
@@ -8,9 +10,10 @@ from loadline.core.fleet.pool import PoolKnobs
 from loadline.core.planning.guardrails.knobs import GuardrailKnobs
 from loadline.core.planning.planners import PLANNERS
 from loadline.core.planning.planners.hpa import HpaKnobs
+from loadline.core.planning.planners.keda import KedaKnobs
 from loadline.core.state.settings import ModelKnobs, Settings
 from loadline.sim.compare.baselines import BASELINES, baseline, peak_replicas
-from loadline.sim.fleet import SimulatedFleetKnobs, SimulatedPoolKnobs, pools_of
+from loadline.sim.fleet import SimulatedFleetKnobs, SimulatedPoolKnobs, StartDelayKnobs, pools_of
 from loadline.sim.profiles import LinearProfile
 from loadline.traces import Arrival, Trace
 
@@ -43,7 +46,18 @@ def busy(*waves: tuple[float, int]) -> Trace:
 
 def test_there_is_a_baseline_for_each_common_autoscaler() -> None:
     found = {name: baseline(name, SETTINGS, FLEET, busy((0.0, 1))).models[1].planner for name in BASELINES}
-    assert found == {"static-peak": "static", "hpa": "hpa", "kpa": "kpa"}
+    assert found == {
+        "static-peak": "static",
+        "hpa": "hpa",
+        "kpa": "kpa",
+        "keda-queue": "keda",
+        "keda-saturation": "keda",
+        "keda-tokens": "keda",
+        "keda-latency": "keda",
+        "aibrix-kpa": "kpa",
+        "aibrix-apa": "apa",
+        "wva": "saturation",
+    }
     assert set(found.values()) <= PLANNERS.keys()
 
 
@@ -77,6 +91,39 @@ def test_the_kpa_target_is_limited_to_the_requests_that_a_cache_holds(kv_blocks:
     pools = tuple(replace(pool, kv_blocks=kv_blocks) for pool in FLEET.pools)
     found = baseline("kpa", SETTINGS, replace(FLEET, pools=pools), busy((0.0, 60)))
     assert found.models[1].knobs.target_concurrency == full  # requests of 1001 tokens, in blocks of 16
+
+
+def knobs_of(name: str, fleet: SimulatedFleetKnobs = FLEET) -> Any:
+    return baseline(name, SETTINGS, fleet, busy((0.0, 60))).models[1].knobs
+
+
+def test_the_rules_of_keda_are_calibrated_to_the_fleet() -> None:
+    # A pass of 8,192 tokens takes 8.192 s: 1,000 tokens/s. Of the objective of 5 s, a prompt of 1,000 tokens leaves 4.
+    assert knobs_of("keda-tokens") == KedaKnobs("tokens", prefill_tokens_per_s=1_000.0, backlog_s=0.65 * 4.0)
+    slow = tuple(
+        replace(pool, start_delay=StartDelayKnobs(mean_s=mean_s))
+        for pool, mean_s in zip(FLEET.pools, (20.0, 110.0), strict=True)
+    )
+    for rule in ("queue", "saturation"):
+        found = knobs_of(f"keda-{rule}", replace(FLEET, pools=slow))
+        assert (found.rule, found.start_up_ms) == (rule, 110_000)
+
+
+def test_a_prompt_that_uses_up_the_objective_leaves_a_tenth_of_it_to_the_backlog() -> None:
+    assert knobs_of("keda-tokens", replace(FLEET, ttft_ms=900.0)).backlog_s == pytest.approx(0.09)
+
+
+def test_the_latency_rule_has_the_objectives_of_the_fleet() -> None:
+    model = baseline("keda-latency", SETTINGS, FLEET, busy((0.0, 60))).models[1]
+    assert (model.knobs.rule, model.objectives.ttft_ms) == ("latency", 5_000.0)
+
+
+def test_aibrix_has_settings_of_the_kpa_planner() -> None:
+    knobs = knobs_of("aibrix-kpa")
+    # The cache holds 159.84 requests of 1,001 tokens; the target is half of it.
+    assert knobs.target("decode") == pytest.approx(160_000 / 1_001 / 2)
+    assert knobs.target("prefill") == 10.0
+    assert (knobs.stable_window_ms, knobs.panic_window_ms, knobs.max_scale_up_rate) == (180_000, 60_000, 2.0)
 
 
 def test_static_peak_keeps_within_the_bounds() -> None:

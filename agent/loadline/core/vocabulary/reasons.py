@@ -22,6 +22,10 @@ class ReasonCode(StrEnum):
     PREFILL_REQUESTS_TARGET = "prefill_requests_target"
     CONCURRENCY_TARGET = "concurrency_target"
     PANIC = "panic"
+    FLOW_CONTROL_QUEUE = "flow_control_queue"
+    POOL_SATURATION = "pool_saturation"
+    PREFILL_BACKLOG = "prefill_backlog"
+    LATENCY_RATIO = "latency_ratio"
     THROUGHPUT_TARGET = "throughput_target"
     TRAFFIC_SURGE = "traffic_surge"
     FIRST_WORKER = "first_worker"
@@ -57,9 +61,11 @@ class ReasonCode(StrEnum):
     PLANNER_FAILED = "planner_failed"
     # planners: limits on their own recommendation
     HIGHEST_RECOMMENDATION = "highest_recommendation"
+    LOWEST_RECOMMENDATION = "lowest_recommendation"
     PEAK_OVER = "peak_over"
     SCALE_UP_LIMIT = "scale_up_limit"
     SCALE_RATE = "scale_rate"
+    SCALING_POLICY = "scaling_policy"
     # hybrid planner: arbitration between saturation and the queueing model
     SATURATION_VETO = "saturation_veto"
     SHRINK_UNSAFE = "shrink_unsafe"
@@ -138,6 +144,16 @@ SENTENCES: dict[ReasonCode, str] = {
     ReasonCode.PANIC: (
         "panic mode: {concurrency:.2f} requests are in flight, target {target:g} per worker; at least {allowed:g} "
         "workers for {left_ms:g} ms"
+    ),
+    ReasonCode.FLOW_CONTROL_QUEUE: (
+        "{value:g} requests wait for workers that accept them, target {target:g} per worker: {wanted:g} workers needed"
+    ),
+    ReasonCode.POOL_SATURATION: "workers are saturated to {value:.2f}, target {target:g}: {wanted:g} workers needed",
+    ReasonCode.PREFILL_BACKLOG: (
+        "waiting prompts take {value:.2f} s of prefill, target {target:g} s per worker: {wanted:g} workers needed"
+    ),
+    ReasonCode.LATENCY_RATIO: (
+        "latencies are {value:.2f} of their objectives, the target is {low:g} to {high:g}: {wanted:g} workers needed"
     ),
     ReasonCode.THROUGHPUT_TARGET: (
         "{requests_per_s:.2f} requests/s of {isl_tokens:.0f} input and {osl_tokens:.0f} output tokens occupy "
@@ -218,10 +234,14 @@ SENTENCES: dict[ReasonCode, str] = {
     ReasonCode.HIGHEST_RECOMMENDATION: (
         "{wanted:g} held at {allowed:g}: the highest recommendation of the last {window_ms:g} ms"
     ),
+    ReasonCode.LOWEST_RECOMMENDATION: (
+        "{wanted:g} held at {allowed:g}: the lowest recommendation of the last {window_ms:g} ms"
+    ),
     ReasonCode.SCALE_UP_LIMIT: "{wanted:g} limited to {allowed:g}: the largest scale-up of one sync",
     ReasonCode.SCALE_RATE: (
         "{wanted:g} limited to {allowed:g}: the largest change of {ready:g} ready workers in one tick"
     ),
+    ReasonCode.SCALING_POLICY: "{wanted:g} limited to {allowed:g}: the largest change in {period_ms:g} ms",
     ReasonCode.SATURATION_VETO: (
         "the queueing model recommends {queueing:g} and saturation {saturation:g}: a saturated pool is not scaled down"
     ),

@@ -1,7 +1,8 @@
-"""Baselines derived from a configuration: static peak, HPA and KPA.
+"""Baselines derived from a configuration: static peak, and the rules of other autoscalers.
 
 A baseline has the pools, bounds and budget of that configuration, and its own planner with that planner's usual
-settings. All other guardrails are disabled: a baseline has limits of its own, and ours would change its policy.
+settings. All other guardrails are disabled: a baseline has limits of its own, and ours would change its policy. Values
+that the original's documentation tells users to calibrate are taken from the fleet, the objectives and the trace.
 """
 
 import math
@@ -13,8 +14,11 @@ from msgspec.structs import replace
 
 from loadline.core.engines.profile import ObjectiveKnobs
 from loadline.core.planning.guardrails.knobs import GuardrailKnobs
+from loadline.core.planning.planners.apa import ApaKnobs
 from loadline.core.planning.planners.hpa import HpaKnobs
+from loadline.core.planning.planners.keda import KedaKnobs
 from loadline.core.planning.planners.kpa import KpaKnobs
+from loadline.core.planning.planners.saturation import SaturationKnobs
 from loadline.core.planning.planners.static import StaticKnobs
 from loadline.core.state.settings import ModelKnobs, Settings
 from loadline.sim.compare.bounds import worker_seconds
@@ -25,6 +29,7 @@ PEAK_WINDOW_S: Final = 60.0
 """Length of the busiest interval of the trace, for static peak."""
 PEAK_UTILISATION: Final = 0.75
 """Utilisation of the workers in that interval, for static peak. At 1 every burst within it causes a queue."""
+_TAIL_SHARE: Final = 0.65
 _STEP_MAX: Final = 1_000_000
 _NO_GUARDRAILS: Final = GuardrailKnobs(
     step_up_max=_STEP_MAX,
@@ -92,21 +97,104 @@ def _hpa(model: ModelKnobs, _fleet: SimulatedFleetKnobs, _trace: Trace) -> Model
 
 def _kpa(model: ModelKnobs, fleet: SimulatedFleetKnobs, trace: Trace) -> ModelKnobs:
     """Limit the target concurrency to the mean number of requests that the smallest KV cache holds."""
+    knobs = KpaKnobs()
+    target = max(min(knobs.target_concurrency, _requests_held(model, fleet, trace)), 1.0)
+    return model.with_planner("kpa", replace(knobs, target_concurrency=target))
+
+
+def _aibrix_kpa(model: ModelKnobs, fleet: SimulatedFleetKnobs, trace: Trace) -> ModelKnobs:
+    """Return AIBrix's settings of Knative's rules.
+
+    Windows, rates and cooldown are the defaults of ``pkg/controller/podautoscaler`` of vllm-project/aibrix at e3e10f9.
+    The target of its samples is a KV usage of 0.5: half of the requests that a cache holds. A prefill worker has the 10
+    waiting requests of ``samples/autoscaling/stormservice-pool.yaml``. The code of that revision divides a mean by the
+    target where Knative divides a sum, and so never requests more than two workers; here it is the sum.
+    """
+    half = 0.5
+    knobs = KpaKnobs(
+        tick_interval_ms=10_000,
+        stable_window_ms=180_000,
+        panic_window_ratio=60 / 180,
+        target_concurrency=max(_requests_held(model, fleet, trace), 1.0),
+        prefill_target_concurrency=10.0 / half,
+        target_utilization=half,
+        max_scale_up_rate=2.0,
+        scale_down_delay_ms=300_000,
+    )
+    return model.with_planner("kpa", knobs)
+
+
+def _requests_held(model: ModelKnobs, fleet: SimulatedFleetKnobs, trace: Trace) -> float:
+    """Return the mean requests of the trace that the smallest KV cache of a decoding worker holds."""
     contexts = [one.isl_tokens + one.osl_tokens / 2 for one in trace.arrivals]
     mean_tokens = max(sum(contexts) / max(len(contexts), 1), 1.0)
-    knobs = KpaKnobs()
-    concurrency = [
+    return min(
         pool.engine.kv_blocks_total * pool.engine.block_size_tokens / mean_tokens
         for pool in pools_of(fleet, model).values()
         if pool.role != "prefill"
+    )
+
+
+def _apa(model: ModelKnobs, _fleet: SimulatedFleetKnobs, _trace: Trace) -> ModelKnobs:
+    return model.with_planner("apa", ApaKnobs())
+
+
+def _keda_queue(model: ModelKnobs, fleet: SimulatedFleetKnobs, _trace: Trace) -> ModelKnobs:
+    return model.with_planner("keda", KedaKnobs("queue", start_up_ms=_start_up_ms(fleet)))
+
+
+def _keda_saturation(model: ModelKnobs, fleet: SimulatedFleetKnobs, _trace: Trace) -> ModelKnobs:
+    return model.with_planner("keda", KedaKnobs("saturation", start_up_ms=_start_up_ms(fleet)))
+
+
+def _start_up_ms(fleet: SimulatedFleetKnobs) -> int:
+    """Return the longest mean start delay: the guide sizes the window for growth near the cold-start time."""
+    return round(1_000.0 * max(pool.start_delay.mean_s for pool in fleet.pools))
+
+
+def _keda_tokens(model: ModelKnobs, fleet: SimulatedFleetKnobs, trace: Trace) -> ModelKnobs:
+    """Calibrate as the README of ``keda-epp-token-aware`` of llm-d/llm-d does.
+
+    The prefill rate is that of a pass of ``max_batched_tokens`` on an idle worker, in the slowest pool. The backlog is
+    0.65 of the TTFT objective less the mean prompt at this rate: the README takes 60 to 70 % for a tail. An objective
+    without room for a queue leaves a tenth of it.
+    """
+    pools, ttft_s = pools_of(fleet, model).values(), objectives_of(fleet, model).ttft_ms / 1_000.0
+    rates = [
+        1_000.0 * pool.engine.max_batched_tokens / pool.timing.prefill_ms(pool.engine.max_batched_tokens)
+        for pool in pools
+        if pool.role != "decode"
     ]
-    target = max(min(knobs.target_concurrency, *concurrency), 1.0)
-    return model.with_planner("kpa", replace(knobs, target_concurrency=target))
+    isl_tokens = sum(one.isl_tokens for one in trace.arrivals) / max(len(trace.arrivals), 1)
+    backlog_s = max(_TAIL_SHARE * (ttft_s - isl_tokens / min(rates)), ttft_s / 10.0)
+    return model.with_planner("keda", KedaKnobs("tokens", prefill_tokens_per_s=min(rates), backlog_s=backlog_s))
+
+
+def _keda_latency(model: ModelKnobs, fleet: SimulatedFleetKnobs, _trace: Trace) -> ModelKnobs:
+    """Scale by the objectives that the requests are measured against."""
+    objectives = objectives_of(fleet, model)
+    return replace(
+        model.with_planner("keda", KedaKnobs("latency")),
+        objectives=replace(model.objectives, ttft_ms=objectives.ttft_ms, itl_ms=objectives.itl_ms),
+    )
+
+
+def _wva(model: ModelKnobs, _fleet: SimulatedFleetKnobs, _trace: Trace) -> ModelKnobs:
+    return model.with_planner("saturation", SaturationKnobs(profile="upstream"))
 
 
 BASELINES: Final[dict[str, Callable[[ModelKnobs, SimulatedFleetKnobs, Trace], ModelKnobs]]] = {
     "static-peak": _static_peak,
     "hpa": _hpa,
     "kpa": _kpa,
+    "keda-queue": _keda_queue,
+    "keda-saturation": _keda_saturation,
+    "keda-tokens": _keda_tokens,
+    "keda-latency": _keda_latency,
+    "aibrix-kpa": _aibrix_kpa,
+    "aibrix-apa": _apa,
+    "wva": _wva,
 }
 """Name -> function that returns the model's settings under the baseline."""
+USUAL_BASELINES: Final = ("static-peak", "hpa", "kpa")
+"""Baselines of a comparison that names none: more would take as long as the configurations themselves."""

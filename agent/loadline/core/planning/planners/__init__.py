@@ -7,8 +7,10 @@ from msgspec import Struct
 from msgspec.structs import fields
 
 from loadline.core.planning.planner import Planner
+from loadline.core.planning.planners.apa import ApaPlanner
 from loadline.core.planning.planners.hpa import HpaPlanner
 from loadline.core.planning.planners.hybrid import HybridPlanner
+from loadline.core.planning.planners.keda import KedaPlanner
 from loadline.core.planning.planners.kpa import KpaPlanner
 from loadline.core.planning.planners.load import LoadPlanner
 from loadline.core.planning.planners.queueing import QueueingPlanner

@@ -17,27 +17,17 @@ count: after its start an agent does not scale down for ``down_stabilisation_ms`
 """
 
 from collections.abc import Iterator
-from typing import Annotated, ClassVar, Final
+from typing import Annotated, Final
 
 from msgspec import Meta, Struct, field
 
-from loadline.core.fleet.fleet import Model
 from loadline.core.fleet.pool import Pool, PoolKnobs
-from loadline.core.fleet.windows import RollingSamples
 from loadline.core.fleet.worker import MICRO
-from loadline.core.planning.planner import Finding, KnobProblem, ModelSettings, Planner
-from loadline.core.planning.recommendation import (
-    NO_RECOMMENDATION,
-    WAKE_MS,
-    PoolRecommendation,
-    hold,
-    hold_without_data,
-    recommend,
-    samples_within,
-    scale_to,
-)
+from loadline.core.planning.planner import Finding, KnobProblem, ModelSettings
+from loadline.core.planning.recommendation import PoolRecommendation, hold, samples_within, scale_to
+from loadline.core.planning.synced import SyncedPlanner, SyncHistory
 from loadline.core.vocabulary.durations import duration
-from loadline.core.vocabulary.reasons import Reason, ReasonCode, Recommendation
+from loadline.core.vocabulary.reasons import Reason, ReasonCode
 
 Target = Annotated[float, Meta(ge=0, le=1_000_000)]
 
@@ -86,28 +76,15 @@ class Metric(Struct, frozen=True):
         return self.sum_micro / (self.known * MICRO) if self.known else 0.0
 
 
-class HpaHistory(Struct):
-    """State of one pool between syncs."""
-
-    recommendations: RollingSamples
-    expected: int = 0
-    """Highest count that follows from the recommendations of this planner; a higher one was set from outside."""
-    recommendation: PoolRecommendation = NO_RECOMMENDATION
-    """Recommendation of the last sync."""
-
-
-class HpaPlanner(Planner):
+class HpaPlanner(SyncedPlanner):
     """Planner that scales each pool by the ratio of its metrics to their targets."""
 
     name = "hpa"
     summary = "Kubernetes' Horizontal Pod Autoscaler: brings the mean of each metric to its target."
     Knobs = HpaKnobs
-    pool_fields: ClassVar[tuple[str, ...]] = ("histories",)
 
     knobs: HpaKnobs
-    histories: dict[str, HpaHistory] = field(default_factory=dict)
-    next_sync_ms: int = 0
-    next_check_ms: int = 0
+    histories: dict[str, SyncHistory] = field(default_factory=dict)
 
     @classmethod
     def check(cls, knobs: HpaKnobs, model: ModelSettings, place: str) -> Iterator[Finding]:
@@ -145,32 +122,23 @@ class HpaPlanner(Planner):
         for history in self.histories.values():
             history.recommendations.window_ms = samples_within(self.knobs.down_stabilisation_ms).window_ms
 
-    def next_wake(self) -> int:
-        """Return the next sync, or the next check for stale workers."""
-        return min(self.next_sync_ms, self.next_check_ms)
+    @property
+    def sync_ms(self) -> int:
+        """Time between two syncs."""
+        return self.knobs.sync_interval_ms
 
-    def plan(self, model: Model, now: int) -> Recommendation:
-        """Sync the pools if a sync is due; otherwise repeat the recommendations of pools that have data."""
-        self.next_check_ms = now + WAKE_MS
-        due = now >= self.next_sync_ms
-        if due:
-            self.next_sync_ms = now + self.knobs.sync_interval_ms
-        inputs: dict[str, float] = {}
-        for pool in model.pools.values():
-            history = self.histories.get(pool.name)
-            if history is None:
-                history = self.histories[pool.name] = HpaHistory(samples_within(self.knobs.down_stabilisation_ms))
-            metrics = list(self._metrics(pool))
-            inputs[f"{pool.name}.ready"] = float(pool.ready)
-            inputs |= {f"{pool.name}.{metric.code}": metric.mean for metric in metrics if metric.known}
-            without_data = hold_without_data(pool, max((metric.known for metric in metrics), default=0))
-            if without_data is not None:
-                history.recommendation = without_data
-            elif due:
-                history.recommendation = self._sync(pool, history, metrics, now)
-        return recommend(
-            self.name, model, {name: history.recommendation for name, history in self.histories.items()}, inputs, now
-        )
+    def new_history(self) -> SyncHistory:
+        """Return a history with an empty window."""
+        return SyncHistory(samples_within(self.knobs.down_stabilisation_ms))
+
+    def known(self, pool: Pool) -> int:
+        """Return the highest number of workers that report one of the metrics."""
+        return max((metric.known for metric in self._metrics(pool)), default=0)
+
+    def pool_inputs(self, pool: Pool) -> dict[str, float]:
+        """Return the ready workers and the known metrics."""
+        means = {str(metric.code): metric.mean for metric in self._metrics(pool) if metric.known}
+        return {"ready": float(pool.ready)} | means
 
     def _metrics(self, pool: Pool) -> Iterator[Metric]:
         """Yield the metrics that apply to the role of a pool."""
@@ -188,10 +156,10 @@ class HpaPlanner(Planner):
                 ReasonCode.PREFILL_REQUESTS_TARGET, in_flight_micro, load.queue_reporting, knobs.prefill_requests_target
             )
 
-    def _sync(self, pool: Pool, history: HpaHistory, metrics: list[Metric], now: int) -> PoolRecommendation:
-        current = pool.effective_target(now)
-        if current > history.expected:
-            history.recommendations.push(now, float(current))
+    def sync(self, pool: Pool, now: int) -> PoolRecommendation:
+        """Recommend the highest proposal of all metrics, within the limits of a change."""
+        history, metrics, current = self.histories[pool.name], list(self._metrics(pool)), pool.effective_target(now)
+        history.record_external_growth(current, now)
         known = [metric for metric in metrics if metric.known]
         proposed, reason = max((self._propose(metric, pool, now) for metric in known), key=lambda proposal: proposal[0])
         if proposed < current and len(known) < len(metrics):
@@ -227,17 +195,14 @@ class HpaPlanner(Planner):
         return 1 - self.knobs.tolerance <= usage <= 1 + self.knobs.tolerance
 
     def _normalise(
-        self, pool: Pool, history: HpaHistory, proposed: int, reason: Reason, now: int
+        self, pool: Pool, history: SyncHistory, proposed: int, reason: Reason, now: int
     ) -> PoolRecommendation:
         """Limit a scale-down by the recommendations of the window, and a scale-up by the step limit."""
         current, reasons = pool.effective_target(now), [reason]
         history.recommendations.push(now, float(proposed))
-        highest = int(max(history.recommendations.values, default=proposed))
-        if proposed < current and highest > proposed:
-            window_ms = self.knobs.down_stabilisation_ms
-            numbers = {"wanted": proposed, "allowed": highest, "window_ms": window_ms}
-            reasons.append(Reason.of(ReasonCode.HIGHEST_RECOMMENDATION, pool.name, **numbers))
-            proposed = highest
+        if proposed < current:
+            proposed, delays = history.highest(proposed, pool)
+            reasons += delays
         highest_allowed = max(_GROWTH_FACTOR * current, current + _GROWTH_WORKERS)
         if proposed > highest_allowed:
             reasons.append(Reason.of(ReasonCode.SCALE_UP_LIMIT, pool.name, wanted=proposed, allowed=highest_allowed))

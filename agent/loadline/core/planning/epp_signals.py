@@ -1,0 +1,63 @@
+"""Signals of llm-d's endpoint picker (EPP), derived from the reports of the workers of a pool.
+
+Its flow control stops the dispatch to saturated workers and holds their requests itself. Here the frontends dispatch at
+once, so requests that wait at a worker beyond those that it would have accepted count as held by flow control.
+
+Sources: ``pkg/epp/framework/plugins/flowcontrol/saturationdetector/utilization`` of llm-d/llm-d-router at ebab687 for
+saturation, with its default thresholds; ``llm_d_epp_inflight_tokens`` in
+``guides/workload-autoscaling/keda-epp-token-aware`` of llm-d/llm-d for prompt tokens.
+"""
+
+from collections.abc import Iterator
+from typing import Final
+
+from loadline.core.fleet.pool import Pool
+from loadline.core.fleet.worker import MICRO, WorkerLoad
+
+QUEUE_THRESHOLD: Final = 5
+"""Waiting requests at which a worker is saturated."""
+KV_USAGE_THRESHOLD: Final = 0.8
+"""KV usage at which a worker is saturated."""
+
+
+def pool_saturation(pool: Pool) -> float:
+    """Return the mean saturation of the ready workers; a silent worker counts as saturated."""
+    scores = [
+        max(load.waiting / QUEUE_THRESHOLD, load.kv_micro / MICRO / KV_USAGE_THRESHOLD) for load in _reported(pool)
+    ]
+    return (sum(scores) + pool.ready - len(scores)) / pool.ready
+
+
+def held_requests(pool: Pool) -> float:
+    """Return the requests that flow control would hold; those of silent workers are the mean of the others."""
+    held = 0
+    for load in _reported(pool):
+        accepted = QUEUE_THRESHOLD if load.kv_micro < KV_USAGE_THRESHOLD * MICRO else 0
+        held += max(0, load.waiting - accepted)
+    return _extrapolated(held, pool.load.queue_reporting, pool)
+
+
+def dispatched_requests(pool: Pool) -> float:
+    """Return the requests in flight at the workers without those that flow control would hold."""
+    in_flight = _extrapolated(pool.load.waiting + pool.load.running, pool.load.queue_reporting, pool)
+    return in_flight - held_requests(pool)
+
+
+def prompt_tokens(pool: Pool) -> float:
+    """Return the prompt tokens that are dispatched and not computed yet; 0 if no worker reports them."""
+    tokens = reporting = 0
+    for worker in pool.workers.values():
+        if worker.counted:
+            samples = [one for one in worker.latest if one is not None and one.queued_prefill_tokens is not None]
+            tokens += sum((one.queued_prefill_tokens or 0) + (one.active_prefill_tokens or 0) for one in samples)
+            reporting += bool(samples)
+    return _extrapolated(tokens, reporting, pool)
+
+
+def _reported(pool: Pool) -> Iterator[WorkerLoad]:
+    """Yield the loads of the ready workers that report."""
+    return (worker.load for worker in pool.workers.values() if worker.counted)
+
+
+def _extrapolated(total: float, reporting: int, pool: Pool) -> float:
+    return total / reporting * pool.ready if reporting else 0.0
