@@ -89,6 +89,9 @@ def _planner_warnings(config: Config, model: ModelKnobs, place: str) -> Iterator
 def _check_agent(config: Config) -> None:
     if not all(config.agent.root.split(".")):
         raise ConfigError("agent.root", f"{config.agent.root!r} has an empty token", "Separate tokens by single dots.")
+    if config.nats.inbox_prefix == config.agent.root.partition(".")[0]:
+        problem = f"{config.nats.inbox_prefix!r} is the first token of agent.root, where no replies are sent"
+        raise ConfigError("nats.inbox_prefix", problem, "Choose another prefix, such as _INBOX_agent.")
 
 
 def check_servers(urls: Iterable[str], place: str, schemes: tuple[str, ...]) -> None:

@@ -212,6 +212,14 @@ CONTRADICTIONS = [
         "Remove one",
     ),
     ('[agent]\nroot = "a..b"', BASE, "agent.root", "empty token", "single dots"),
+    ('[nats]\ninbox_prefix = "loadline"', BASE, "nats.inbox_prefix", "first token of agent.root", "_INBOX_agent"),
+    (
+        '[agent]\nroot = "prod.eu"\n[nats]\ninbox_prefix = "prod"',
+        BASE,
+        "nats.inbox_prefix",
+        "first token of agent.root",
+        "_INBOX_agent",
+    ),
 ]
 
 
