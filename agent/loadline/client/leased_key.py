@@ -27,8 +27,7 @@ class LeasedKey:
     """One key under one lease. Steps come one after another, so no two calls can cross.
 
     A live lease does not prove that the key exists: any client that may write the key can remove it, or overwrite it
-    under a
-    lease that then ends. So every renewal compares the key with what was written last, and writes it again.
+    under a lease that then ends. So every renewal compares the key with what was written last, and writes it again.
 
     The key is taken over from an earlier owner only: an owner that was frozen while a later one took its place gives
     up when it wakes.

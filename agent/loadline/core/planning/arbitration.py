@@ -2,8 +2,7 @@
 
 The queueing model leads: it knows the demand that is expected and the objectives. Saturation may veto: loaded workers
 are not removed, regardless of what the model recommends. The rules are those of llm-d's Workload Variant Autoscaler;
-the first
-that matches applies:
+the first that matches applies:
 
 ====  ==========  ===========  ==================  ======================
 rule  saturation  queueing     and                 target
