@@ -57,6 +57,13 @@ def test_a_record_of_an_unknown_pool_or_another_role_is_refused(worker: Register
     assert fleet.workers == 0
 
 
+def test_a_record_that_names_its_role_again_is_assigned_again() -> None:
+    fleet, pool = fleet_with(registered("a"))
+    fleet.register(registered("a", role="prefill"), START)
+    assert fleet.register(registered("a"), START) is None
+    assert (pool.ready, fleet.unassigned.workers, fleet.unassigned.counts) == (1, {}, {})
+
+
 def test_workers_max_applies_to_new_workers_only() -> None:
     fleet, pool = fleet_with(registered("a"), registered("b"), knobs=FleetKnobs(workers_max=4))
     fleet.knobs = FleetKnobs(workers_max=2)

@@ -110,6 +110,16 @@ def test_refused_workers_take_the_places_of_workers_that_left_in_the_order_of_re
     assert (len(workers), fleet.unassigned.workers) == (QUOTA, {})
 
 
+def test_a_refused_worker_that_writes_its_record_again_keeps_its_place_in_the_order() -> None:
+    fleet = fleet_of_two()
+    accepted(fleet, "attacked", QUOTA + 2)
+    assert fleet.register(worker("attacked", QUOTA), START) is Rejection.POOL_FULL
+    fleet.deregister("attacked", "decode", "w0", START)
+    fleet.admit_waiting(fleet.models["attacked"], START)
+    workers = fleet.models["attacked"].pools["decode"].workers
+    assert (f"w{QUOTA}" in workers, f"w{QUOTA + 1}" in workers) == (True, False)
+
+
 def test_a_higher_maximum_takes_refused_workers() -> None:
     fleet = fleet_of_two()
     accepted(fleet, "honest", QUOTA + 2)

@@ -167,13 +167,13 @@ class Fleet(Struct):
             self._add_unassigned(_unassigned(registered, managed=True))
             return Rejection.ROLE_MISMATCH
         known = pool.workers.get(record.worker)
+        if known is None and (full := self._full(pool)) is not None:
+            self._add_unassigned(_unassigned(registered, managed=False))  # it waits for a place
+            return full
+        self.unassigned.remove(_key(record.model, record.pool, record.worker))
         if known is None or known.record.incarnation != record.incarnation:
             if known is not None:
                 self._remove(pool, record.worker, now)
-            elif (full := self._full(pool)) is not None:
-                self._add_unassigned(_unassigned(registered, managed=False))  # it waits for a place
-                return full
-            self.unassigned.remove(_key(record.model, record.pool, record.worker))
             self.workers += 1
             worker = WorkerState(
                 record,

@@ -27,12 +27,15 @@ class UnassignedWorkers(Struct):
     def add(self, key: str, worker: UnassignedWorker, workers_max: int) -> None:
         """Add a worker; when full, it takes the place of the newest one of the model with the most workers.
 
-        The GPUs of a worker that was managed before stay the same.
+        A known worker, which writes its record at each renewal of its lease, keeps its place in the order. If it was
+        managed before, its GPUs stay the same.
         """
-        known = self.remove(key)
-        if known is not None and known.managed:
-            worker = UnassignedWorker(worker.registered, known.gpu_type, known.gpus, managed=True)
-        if len(self.workers) >= workers_max and not self._evict_for(worker.registered.record.model):
+        known = self.workers.get(key)
+        if known is not None:
+            self._count(known, -1)
+            if known.managed:
+                worker = UnassignedWorker(worker.registered, known.gpu_type, known.gpus, managed=True)
+        elif len(self.workers) >= workers_max and not self._evict_for(worker.registered.record.model):
             return
         self.workers[key] = worker
         self._count(worker, 1)
