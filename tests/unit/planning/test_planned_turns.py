@@ -1,4 +1,4 @@
-"""Turns plan a bounded number of models, the longest waiting first."""
+"""Turns plan a bounded number of models: changed ones before those that are due, the longest waiting first."""
 
 from typing import ClassVar
 
@@ -8,7 +8,7 @@ from msgspec import field
 from loadline.core.controller import Controller
 from loadline.core.fleet.fleet import Model
 from loadline.core.fleet.pool import PoolKnobs
-from loadline.core.handlers.turn import PLANNED_MAX
+from loadline.core.handlers.turn import DUE_WAIT_MS, PLANNED_MAX
 from loadline.core.planning import planners
 from loadline.core.planning.planner import Planner
 from loadline.core.state.settings import ModelKnobs
@@ -56,6 +56,11 @@ class PlannedModels:
         self.controller.handle(events, self.now)
         return list(RecordingPlanner.asked_of)
 
+    def make_due(self) -> None:
+        """Have all models due in the next turn, as planners with the same interval are."""
+        for model in self.controller.state.fleet.models.values():
+            model.plan_at_ms = self.now + 2
+
     def change(self, names: list[str]) -> list[str]:
         """Return the models that a turn plans after changes of some."""
         self._sequence += 1
@@ -71,7 +76,7 @@ def models(monkeypatch: pytest.MonkeyPatch) -> PlannedModels:
 
 def test_models_beyond_the_limit_of_a_turn_are_planned_in_the_next(models: PlannedModels) -> None:
     assert models.change(NAMES[::-1]) == FIRST
-    assert models.controller.next_wake() == models.now, "the others are planned without further reports"
+    assert (models.controller.next_wake() or AWAY_MS) <= models.now, "the others are planned without further reports"
     assert [models.turn(), models.turn(), models.turn()] == [SECOND, LAST, []]
     assert {n: m.plan_at_ms for n, m in models.controller.state.fleet.models.items()} == dict.fromkeys(
         NAMES, START + AWAY_MS
@@ -82,6 +87,23 @@ def test_models_that_change_often_do_not_delay_others(models: PlannedModels) -> 
     assert models.change(NAMES) == FIRST
     assert models.change(FIRST) == SECOND
     assert models.change(FIRST + SECOND) == sorted([*LAST, *FIRST[:-1]])
+
+
+def test_a_change_does_not_wait_for_the_models_that_are_due(models: PlannedModels) -> None:
+    models.make_due()
+    assert models.turn() == FIRST
+    assert models.change(LAST) == sorted([*SECOND[: PLANNED_MAX - len(LAST)], *LAST])
+    assert models.turn() == SECOND[PLANNED_MAX - len(LAST) :]
+
+
+def test_models_that_are_due_wait_a_limited_time_for_changes(models: PlannedModels) -> None:
+    models.make_due()
+    due_ms = models.now + 2
+    assert models.change(FIRST) == FIRST
+    while models.now + 2 <= due_ms + DUE_WAIT_MS:
+        assert models.change(FIRST) == FIRST
+    assert models.change(FIRST) == SECOND
+    assert models.change(FIRST) == sorted([*LAST, *FIRST[: PLANNED_MAX - len(LAST)]])
 
 
 def test_a_waiting_model_that_changes_again_is_planned_once(models: PlannedModels) -> None:
