@@ -12,12 +12,13 @@ from loadline.adapters.logs import bounded
 from loadline.core.fleet.pool import DRAINS_MAX
 from loadline.core.queries import status as query
 from loadline.core.vocabulary.events import AnnouncementRequested, DrainRequested, PauseRequested
-from loadline.core.vocabulary.status import AgentStatus
+from loadline.core.vocabulary.status import AgentStatus, ModelStatus
 from loadline.errors import BusUnavailable
 from loadline.ports import Bus, RequestHandler
 from loadline.runtime.loop import Runtime
 from loadline.runtime.shared_answers import SharedAnswers
-from loadline.runtime.status_parts import STATUS_BYTES_MAX, split_status, without_lists
+from loadline.runtime.slices import Steps, map_in_steps
+from loadline.runtime.status_parts import STATUS_BYTES_MAX, encode_status
 from loadline.wire.codec import Rejected, decode_as, encode
 from loadline.wire.messages import (
     AnnounceRequest,
@@ -69,7 +70,7 @@ class Service:
     def status(self) -> AgentStatus:
         """Return the agent's current status."""
         controller, now = self._runtime.controller, self._runtime.clock.now_ms()
-        return query.status(controller.settings, controller.state, self._version, self._started_at_ms, now)
+        return self._status_with([query.model_status(controller.state, m, now) for m in controller.settings.models])
 
     async def serve(self) -> None:
         """Answer queries and commands."""
@@ -99,7 +100,7 @@ class Service:
         subject = self._runtime.subjects.status(self._runtime.controller.settings.agent)
         while True:
             with contextlib.suppress(BusUnavailable):
-                for frame in await self._statuses.get("", self._frames):
+                for frame in await self._statuses.get_in_slices("", self._frames):
                     await self._runtime.bus.publish(subject, frame)
             await asyncio.sleep(interval_ms / 1000)
 
@@ -107,22 +108,36 @@ class Service:
         request = decode_as(StatusRequest, payload)
         if not self._runtime.controller.leading:
             await asyncio.sleep(STANDBY_DELAY_S)
-        frames = await self._statuses.get("", self._frames)
+        frames = await self._statuses.get_in_slices("", self._frames)
         # A request without a part gets the first; an index past the end, after models were removed, gets the last.
         return frames[0 if isinstance(request, Rejected) else min(request.part, len(frames) - 1)]
 
-    def _frames(self) -> list[bytes]:
-        """Return the status as messages within the size limits of servers and readers."""
-        status = self.status()
-        size = len(encode(status))
-        if size > STATUS_BYTES_MAX:
-            status = without_lists(status)
-            if not self._trimmed:
-                self._trimmed = True
-                _log.warning(
-                    "status_trimmed", bytes=size, bytes_max=STATUS_BYTES_MAX, left_out="lists of workers and migrations"
-                )
-        return [encode(part) for part in split_status(status)]
+    def _frames(self) -> Steps[list[bytes]]:
+        """Return the status as messages within the size limits of servers and readers.
+
+        That of 250 models takes 10 ms, so turns run in between.
+        """
+        controller, clock = self._runtime.controller, self._runtime.clock
+        state, configured = controller.state, controller.settings.models
+        present = (knobs for knobs in configured if knobs.name in state.fleet.models)  # the settings may change
+        models = yield from map_in_steps(lambda knobs: query.model_status(state, knobs, clock.now_ms()), present)
+        frames, size = yield from encode_status(self._status_with(models))
+        if size > STATUS_BYTES_MAX and not self._trimmed:
+            self._trimmed = True
+            _log.warning(
+                "status_trimmed", bytes=size, bytes_max=STATUS_BYTES_MAX, left_out="lists of workers and migrations"
+            )
+        return frames
+
+    def _status_with(self, models: list[ModelStatus]) -> AgentStatus:
+        return query.agent_status(
+            self._runtime.controller.settings,
+            self._runtime.controller.state,
+            models,
+            version=self._version,
+            started_at_ms=self._started_at_ms,
+            now=self._runtime.clock.now_ms(),
+        )
 
     def _leader_only(self, answer: Callable[[bytes], Awaitable[bytes]]) -> RequestHandler:
         async def only_leading(payload: bytes) -> bytes | None:

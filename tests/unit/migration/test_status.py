@@ -192,8 +192,7 @@ def test_a_model_without_migration_has_no_migration_status() -> None:
 
 def test_a_large_status_omits_its_lists_of_migrations() -> None:
     world, _ = commanded()
-    full = query.status(world.settings, world.controller.state, "0", world.now, world.now)
-    (model,) = without_lists(full).models
+    model = without_lists(model_of(world.controller, world.now))
     assert model.migrations is not None
     assert (model.migrations.in_flight, model.migrations.in_flight_commands) == (1, ())
     assert all(not pool.workers for pool in model.pools)

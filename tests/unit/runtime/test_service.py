@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 import msgspec
+import pytest
 
 from loadline import app
 from loadline.adapters.system_clock import SystemClock
@@ -12,11 +13,13 @@ from loadline.core.controller import Controller
 from loadline.core.fleet.pool import DRAINS_MAX
 from loadline.core.migration.outcomes import MigrationCode, PairReport, PolicyReport
 from loadline.core.vocabulary.decisions import Victim
-from loadline.core.vocabulary.events import PauseChanged, PauseRequested, RegistryRead
+from loadline.core.vocabulary.events import PauseChanged, PauseRequested, RegistryRead, SettingsChanged
 from loadline.core.vocabulary.samples import RegisteredWorker, WorkerRecord
 from loadline.core.vocabulary.status import AgentStatus
+from loadline.runtime import slices
 from loadline.runtime.loop import Runtime
 from loadline.runtime.service import EXPLANATIONS_MAX, Service
+from loadline.runtime.slices import run_in_slices
 from loadline.runtime.status_parts import PART_BYTES_MAX, STATUS_BYTES_MAX, join_status
 from loadline.sim.world.fitter import InlineFitter
 from loadline.wire.codec import encode
@@ -61,6 +64,12 @@ def run_scenario(scenario: Callable[[Runtime, Service], Awaitable[None]], pools:
             await scenario(*service_of(config(pools)))
 
     asyncio.run(run())
+
+
+async def frames(service: Service) -> list[bytes]:
+    """Return the status as messages."""
+    found, _ = await run_in_slices(service._frames())
+    return found
 
 
 def memory(runtime: Runtime) -> MemoryBus:
@@ -129,14 +138,14 @@ def test_a_large_status_omits_its_workers() -> None:
             for i in range(POOLS)
             for j in range(64)
         ]
-        small = msgspec.json.decode(service._frames()[0], type=AgentStatus)
+        small = msgspec.json.decode((await frames(service))[0], type=AgentStatus)
         assert small.models[0].pools[0].workers == ()
         runtime.controller.handle([RegistryRead(workers[:64])], runtime.clock.now_ms())
-        listed = msgspec.json.decode(service._frames()[0], type=AgentStatus)
+        listed = msgspec.json.decode((await frames(service))[0], type=AgentStatus)
         assert len(listed.models[0].pools[0].workers) == 64
         runtime.controller.handle([RegistryRead(workers)], runtime.clock.now_ms())
         assert len(encode(service.status())) > STATUS_BYTES_MAX
-        payload = service._frames()[0]
+        payload = (await frames(service))[0]
         assert len(payload) <= STATUS_BYTES_MAX
         status = msgspec.json.decode(payload, type=AgentStatus)
         assert {(pool.ready, pool.workers) for pool in status.models[0].pools} == {(64, ())}
@@ -170,6 +179,40 @@ def test_a_status_of_1024_models_is_sent_in_parts_of_bounded_size() -> None:
         answer = join_status([msgspec.json.decode(payload, type=AgentStatus) for payload in answers])
         assert ([model.model for model in answer.models], answer.part, answer.parts) == (names, 0, 1)
         assert await service._status(encode(StatusRequest(99))), "the last part"
+
+    asyncio.run(scenario())
+
+
+def test_a_turn_may_remove_a_model_while_the_status_is_computed() -> None:
+    before, after = (
+        parse("".join(f'[[models]]\nname = "{name}"\n{POOL.format(1)}' for name in names), "test")
+        for names in ("abc", "ac")
+    )
+
+    async def scenario() -> None:
+        runtime, service = service_of(before)
+        steps = service._frames()
+        next(steps)
+        change = SettingsChanged(msgspec.Raw(msgspec.json.encode(app.settings(after))))
+        runtime.controller.handle([change], runtime.clock.now_ms())
+        (frame,), _ = await run_in_slices(steps)
+        assert [model.model for model in msgspec.json.decode(frame, type=AgentStatus).models] == ["a", "c"]
+
+    asyncio.run(scenario())
+
+
+def test_a_status_of_many_models_is_computed_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slices, "SLICE_S", 0.0)
+
+    async def scenario() -> None:
+        models = "".join(f'[[models]]\nname = "{name}"\n{POOL.format(1)}' for name in "abc")
+        _, service = service_of(parse(models, "test"))
+        answering = asyncio.ensure_future(service._status(b""))
+        paused = 0
+        while not answering.done():
+            paused += 1
+            await asyncio.sleep(slices.PAUSE_S)
+        assert paused > len("abc"), "the loop runs after each model"
 
     asyncio.run(scenario())
 

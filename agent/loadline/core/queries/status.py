@@ -1,5 +1,7 @@
 """Read-only queries: status, explanations and decisions."""
 
+from collections.abc import Sequence
+
 from msgspec.structs import replace
 
 from loadline.core.decisions.ledger import summarise
@@ -17,7 +19,15 @@ from loadline.core.vocabulary.status import AgentStatus, DecisionSummary, Migrat
 
 
 def status(settings: Settings, state: AgentState, version: str, started_at_ms: int, now: int) -> AgentStatus:
-    """Return the status of the agent at ``now`` (ms)."""
+    """Return the status of the agent and of all models at ``now`` (ms)."""
+    models = [model_status(state, model, now) for model in settings.models]
+    return agent_status(settings, state, models, version=version, started_at_ms=started_at_ms, now=now)
+
+
+def agent_status(
+    settings: Settings, state: AgentState, models: Sequence[ModelStatus], *, version: str, started_at_ms: int, now: int
+) -> AgentStatus:
+    """Return the status of the agent at ``now`` (ms), with those of its models."""
     leadership = state.leadership
     ledger = gpu_ledger_of(state.fleet, state.ledger.pending(), limited_supplies(settings, state.fleet), now)
     return AgentStatus(
@@ -30,7 +40,7 @@ def status(settings: Settings, state: AgentState, version: str, started_at_ms: i
         leader=settings.agent if state.leading else leadership.leader,
         bus_connected=state.bus_connected,
         store_connected=state.store_connected,
-        models=tuple(_model_status(state, model, now) for model in settings.models),
+        models=tuple(models),
         rejected=dict(sorted(state.rejected.items())),
         counters=dict(sorted(state.counters.items())),
         gpus=state.gpus.status(state.fleet, ledger, now),
@@ -41,7 +51,8 @@ def status(settings: Settings, state: AgentState, version: str, started_at_ms: i
     )
 
 
-def _model_status(state: AgentState, knobs: ModelKnobs, now: int) -> ModelStatus:
+def model_status(state: AgentState, knobs: ModelKnobs, now: int) -> ModelStatus:
+    """Return the status of a model at ``now`` (ms)."""
     model = state.fleet.models[knobs.name]
     hold = model.hold
     sentences: tuple[str, ...] = ()
