@@ -1,6 +1,7 @@
 """Threshold planner, rule by rule."""
 
 import pytest
+from msgspec.structs import replace
 
 from loadline.core.vocabulary.reasons import ReasonCode
 from tests.support.fleet_harness import STALE_MS
@@ -37,7 +38,7 @@ def test_the_mean_queue_is_compared_with_its_thresholds(queue: int, targets: dic
 
 
 def test_the_queue_is_the_sum_over_the_pool() -> None:
-    harness = ThresholdHarness(PREFILL, workers=10)
+    harness = ThresholdHarness(replace(PREFILL, replicas_max=16), workers=10)
     harness.queue = 1  # one of ten workers has one request waiting
     assert harness.run(30).targets == {"prefill": 11}
 

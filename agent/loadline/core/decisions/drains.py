@@ -77,8 +77,8 @@ class FinishedDrain(Struct, frozen=True):
 def choose_victims(pool: Pool, count: int, can_migrate: Callable[[WorkerState], bool] | None = None) -> list[Victim]:
     """Return the ``count`` workers that are cheapest to remove: starting, then least work, then newest, then by name.
 
-    Workers beyond the desired count come before: those past their start deadline, then the last that registered. Nobody
-    requested them, and they may claim any load, so it must not cost those that were there before their places.
+    Workers beyond the places of the pool come before: those past their start deadline, then the last that registered.
+    Nobody requested them, and they may claim any load, so it must not cost those that were there before their places.
 
     Args:
         pool: The pool to shrink.
@@ -94,7 +94,7 @@ def choose_victims(pool: Pool, count: int, can_migrate: Callable[[WorkerState], 
         return (worker.availability == "ready", requests, load.kv_micro, -record.incarnation, record.worker)
 
     in_service = [worker for worker in pool.workers.values() if worker.availability != "out"]
-    excess = 0 if pool.desired is None else max(0, len(in_service) - pool.desired)
+    excess = max(0, len(in_service) - pool.places)
     arrivals = sorted(in_service, key=lambda worker: (not worker.late, -worker.create_revision, cost(worker)))
     latest = {worker.record.worker for worker in arrivals[: min(excess, count)]}
     chosen = sorted(in_service, key=lambda worker: (worker.record.worker not in latest, cost(worker)))[:count]

@@ -111,7 +111,7 @@ class Pool(Struct):
     """Request times of the workers that are missing from ``desired``, oldest first."""
     schedule_minimum: ScheduleMinimum = NO_SCHEDULE_MINIMUM
     surplus_since_ms: int = -1
-    """Time since which there are more workers than ``desired``; -1: there is no surplus."""
+    """Time since which there are more workers than ``places``; -1: there is no surplus."""
     ready_changed_at_ms: int = -1
     """Time of the last change of ``ready``; -1 before the first."""
     target_reached_at_ms: int = -1
@@ -142,6 +142,11 @@ class Pool(Struct):
         return max(self.knobs.replicas_min, self.schedule_minimum.replicas)
 
     @property
+    def places(self) -> int:
+        """Number of workers that keep their places: the target of the decision, or ``replicas_max`` without one."""
+        return self.knobs.replicas_max if self.desired is None else self.desired
+
+    @property
     def workers_quota(self) -> int:
         """Number of workers that the pool may register if ``workers_max`` of the fleet suffices for all pools.
 
@@ -163,6 +168,7 @@ class Pool(Struct):
             if worker.late and now - worker.registered_at_ms <= knobs.start_deadline_ms:
                 worker.late = False
                 self.late -= 1
+        self._update_requests(now)
 
     def worker_counts(self, now: int) -> WorkerCounts:
         """Count the workers by state."""
@@ -183,8 +189,8 @@ class Pool(Struct):
         return bisect_left(self.requested_at_ms, now - self.knobs.start_deadline_ms) if self.requested_at_ms else 0
 
     def effective_target(self, now: int) -> int:
-        """Return the target in force: that of the decision, or the expected workers without one."""
-        return self.expected_workers(now) if self.desired is None else self.desired
+        """Return the target in force: that of the decision; without one the expected workers that have places."""
+        return min(self.expected_workers(now), self.places) if self.desired is None else self.desired
 
     def needs_rerequest(self, now: int) -> bool:
         """Return True if workers are overdue and were not requested again within a start deadline."""
@@ -196,8 +202,7 @@ class Pool(Struct):
 
         Overdue workers do not count.
         """
-        total = self.expected_workers(now)
-        return total if self.desired is None else min(self.desired, total)
+        return min(self.places, self.expected_workers(now))
 
     def draining_workers(self) -> int:
         """Count the draining workers, which still occupy their GPUs."""
@@ -213,6 +218,16 @@ class Pool(Struct):
     def has_quorum(self, ratio: float) -> bool:
         """Return True if enough ready workers are fresh for a scale-down."""
         return self.ready == 0 or self.fresh >= self.ready * ratio
+
+    def kept_workers_have_quorum(self, ratio: float) -> bool:
+        """Return True if enough ready workers are fresh among those that keep their places, the first registered.
+
+        The surplus may be silent: nobody requested it, so it must not stay by saying nothing.
+        """
+        in_service = [worker for worker in self.workers.values() if worker.availability != "out"]
+        in_service.sort(key=lambda worker: (worker.late, worker.create_revision))
+        ready = [worker.counted for worker in in_service[: self.places] if worker.counted_as == "ready"]
+        return sum(ready) >= len(ready) * ratio
 
     def set_desired(self, replicas: int, now: int) -> None:
         """Set the target of a committed decision."""
@@ -245,17 +260,17 @@ class Pool(Struct):
 
     def _update_requests(self, now: int) -> None:
         """Update requests, surplus and target times from the difference between existing and desired workers."""
+        existing = self.ready + self.starting
+        if existing <= self.places:
+            self.surplus_since_ms = -1
+        elif self.surplus_since_ms < 0:
+            self.surplus_since_ms = now
         if self.desired is None:
             return
-        existing = self.ready + self.starting
         missing = max(0, self.desired - existing)
         self.requested_at_ms += [now] * (missing - len(self.requested_at_ms))
         # A new worker answers the newest request, so a flapping worker does not reset the age of the others.
         del self.requested_at_ms[missing:]
-        if existing <= self.desired:
-            self.surplus_since_ms = -1
-        elif self.surplus_since_ms < 0:
-            self.surplus_since_ms = now
         if self.ready >= self.desired and self.target_reached_at_ms < self.scaled_up_at_ms:
             self.target_reached_at_ms = now
 

@@ -112,9 +112,8 @@ def schedule_minimum(pool: PoolProposal) -> None:
 def replica_bounds(pool: PoolProposal) -> None:
     """Keep to the configured replica bounds.
 
-    No pool grows above its maximum. Workers that exist above it, of a maximum that was lowered or started by somebody
-    else, leave as in any other shrink: with data and stepwise. Otherwise registered workers alone could cost the
-    others their places.
+    No pool grows above its maximum. A higher count that was decided before the maximum was lowered falls as in any
+    other shrink: with data and stepwise.
     """
     knobs = pool.pool.knobs
     if pool.target < knobs.replicas_min:
