@@ -2,9 +2,10 @@
 
 1,000 workers of 250 models report at 1 Hz, all just below the threshold, with the default windows of 30 s. Then, model
 by model, one sample of one worker takes the mean of the window across. Times are those of one process, which publishes
-that sample and acts as the scaler; samples are sent when due, also while others are in flight. The baseline is the
-lower bound of that path: an echo over NATS and an etcd transaction, measured between the samples. Both commit to the
-same etcd, which acknowledges a write once it is on the disk of TMPDIR.
+that sample and acts as the scaler. The baseline is the lower bound of that path: an echo over NATS and an etcd
+transaction, one after each sample. Both begin when due, also while others are in flight, and commit to the same etcd,
+which acknowledges a write once it is on the disk of TMPDIR: a stall of that disk delays both, and often decides their
+99th percentile.
 
   python tools/bench/reaction.py [--quick]
 """
@@ -71,19 +72,23 @@ async def apply_decisions(scaler: ScalerClient, received_s: dict[str, list[float
 
 
 async def measure_baseline(bench_rig: Rig, baselines_ms: list[float]) -> None:
-    """Repeat an echo from another process and a transaction like a commit."""
+    """Measure an echo from another process and a transaction like a commit, half an interval after each crossing."""
     client = await nats.connect(bench_rig.nats.url)
     store = EtcdStore(EtcdKnobs(endpoints=(bench_rig.etcd.url,)))
+
+    async def measure(key: str) -> None:
+        began_s = time.monotonic()
+        await client.request("echo", bytes(300))
+        await store.commit([Compare(key, "mod", 0)], [Write(key, bytes(400))])
+        baselines_ms.append((time.monotonic() - began_s) * 1e3)
+
     await asyncio.sleep(FIRST_S)
-    revision = 0
+    began_s = time.monotonic()
     try:
-        while True:
-            began_s = time.monotonic()
-            await client.request("echo", bytes(300))
-            outcome = await store.commit([Compare("/floor", "mod", revision)], [Write("/floor", bytes(400))])
-            baselines_ms.append((time.monotonic() - began_s) * 1e3)
-            revision = outcome.revision
-            await asyncio.sleep(1.0 / PER_SECOND)
+        async with asyncio.TaskGroup() as group:
+            for number in range(MODELS):
+                await asyncio.sleep(max(0.0, began_s + (number + 0.5) / PER_SECOND - time.monotonic()))
+                group.create_task(measure(f"/floor/{number}"))
     finally:
         await client.close()
         await store.close()
@@ -95,16 +100,14 @@ async def react(bench_rig: Rig, fleet: BenchFleet, wire: RawPublisher) -> tuple[
     received_s: dict[str, list[float]] = {}
     baselines_ms: list[float] = []
     async with ScalerClient("bench", fleet.models, nats=NatsKnobs(servers=(bench_rig.nats.url,))) as scaler:
-        tasks = [
-            asyncio.create_task(apply_decisions(scaler, received_s)),
-            asyncio.create_task(measure_baseline(bench_rig, baselines_ms)),
-        ]
+        applying = asyncio.create_task(apply_decisions(scaler, received_s))
         await asyncio.gather(
-            report_all(fleet, wire, FIRST_S + MODELS / PER_SECOND + 1.0), cross_thresholds(fleet, wire, sent_s)
+            report_all(fleet, wire, FIRST_S + MODELS / PER_SECOND + 1.0),
+            cross_thresholds(fleet, wire, sent_s),
+            measure_baseline(bench_rig, baselines_ms),
         )
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        applying.cancel()
+        await asyncio.gather(applying, return_exceptions=True)
     return reactions_ms(sent_s, received_s), baselines_ms
 
 
@@ -117,10 +120,10 @@ def reactions_ms(sent_s: dict[str, float], received_s: dict[str, list[float]]) -
 
 
 @contextmanager
-def reporting_fleet() -> Iterator[tuple[Rig, BenchFleet, RawPublisher]]:
+def reporting_fleet(*, in_memory: bool) -> Iterator[tuple[Rig, BenchFleet, RawPublisher]]:
     """Start servers, an agent and an echo; yield the servers, a registered fleet and a connection for its reports."""
     fleet = BenchFleet(MODELS, WORKERS, STEADY_RATIO)
-    with rig(fsync=True) as servers, RawPublisher(servers.nats.port) as wire:
+    with rig(in_memory=in_memory, fsync=not in_memory) as servers, RawPublisher(servers.nats.port) as wire:
         asyncio.run(servers.register(fleet.records, "agent"))
         with agent(servers, fleet) as child, subscriber(servers) as echo:
             child.wait(lambda sample: sample.ready)
@@ -136,7 +139,7 @@ def main() -> None:
     p50s: list[float] = []
     bare_p50s: list[float] = []
     for number in range(1, rounds + 1):
-        with reporting_fleet() as (servers, fleet, wire):
+        with reporting_fleet(in_memory=False) as (servers, fleet, wire):
             reactions, baselines = asyncio.run(react(servers, fleet, wire))
         measured += reactions
         baseline += baselines

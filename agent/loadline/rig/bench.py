@@ -35,6 +35,7 @@ ROOT: Final = "loadline"
 BARE_ROOT: Final = "bareline"
 """Root of subjects for the bare subscriber, to which no agent subscribes."""
 PATIENCE_S = 60.0
+_MEMORY = Path("/dev/shm")  # noqa: S108 - a new folder in it
 _POLL_S = 0.05
 _BURSTS_PER_S = 200
 
@@ -215,9 +216,18 @@ class ProbedProcess:
 
 
 @contextlib.contextmanager
-def rig(*, fsync: bool = False) -> Iterator[Rig]:
-    """Start servers in a temporary folder; with ``fsync``, etcd waits for the disk, as in production."""
-    with tempfile.TemporaryDirectory(prefix="loadline-bench-") as folder, Rig(Path(folder), fsync=fsync) as servers:
+def rig(*, fsync: bool = False, in_memory: bool = False) -> Iterator[Rig]:
+    """Start servers in a temporary folder.
+
+    Args:
+        fsync: Whether etcd waits for the disk, as in production.
+        in_memory: Whether the folder is in ``_MEMORY``, if the system has that.
+    """
+    parent = _MEMORY if in_memory and _MEMORY.is_dir() else None
+    with (
+        tempfile.TemporaryDirectory(prefix="loadline-bench-", dir=parent) as folder,
+        Rig(Path(folder), fsync=fsync) as servers,
+    ):
         yield servers
 
 
