@@ -3,8 +3,10 @@ PYTHON ?= python3
 BIN := .venv/bin
 FOR ?=
 ARGS ?=
+TRACES ?=
+ONLY ?=
 
-.PHONY: venv run check test lock schemas clean
+.PHONY: venv run check test lock schemas scoreboard clean
 
 venv: .venv/.installed
 
@@ -31,6 +33,10 @@ test: venv
 
 schemas: venv
 	$(BIN)/python tools/schemagen.py
+
+# Every planner and baseline on the same traces and fleets. All of it takes many hours; what is done is kept.
+scoreboard: venv
+	$(BIN)/python -m tools.scoreboard $(if $(TRACES),--traces $(TRACES)) $(if $(ONLY),--only '$(ONLY)') $(ARGS)
 
 # Needs pip-tools in .venv; the locks name versions and hashes, never where they came from.
 LOCK := $(BIN)/pip-compile --quiet --generate-hashes --allow-unsafe --strip-extras \

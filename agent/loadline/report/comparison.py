@@ -1,12 +1,11 @@
 """Page of a comparison: results, attainment against GPU-hours with the work bound, and the workers of every run."""
 
 from itertools import pairwise
-from typing import Any, Final
 
 from loadline.report import formatting
 from loadline.report.charts import draw_workers
 from loadline.report.page import card, code, folded, grid, page, paragraph, section, table
-from loadline.report.plots import BLUE, FAINT, INK, ORANGE, RED, canvas, time_axis
+from loadline.report.plots import BLUE, FAINT, INK, ORANGE, RED, canvas, name_points, time_axis
 from loadline.report.rows import (
     COMPARISON_HEADER,
     MIGRATION_HEADER,
@@ -17,9 +16,6 @@ from loadline.report.rows import (
 )
 from loadline.sim.compare.comparison import ComparedRun, Comparison
 
-Box = tuple[float, float, float, float]
-
-_NAME_CHARS_MAX: Final = 28
 _COLOURS = {"config": BLUE, "clairvoyant": ORANGE, "baseline": INK}
 _MARKERS = {"config": "o", "clairvoyant": "D", "baseline": "s"}
 _MEANINGS = {
@@ -98,41 +94,14 @@ def scatter(comparison: Comparison) -> str:
         panel.set_xlabel("GPU-hours")
         panel.set_title("requests that met both objectives, %")
         figure.legend(2)
-        _name_points(panel, comparison)
+        # A line connects a clairvoyant run to its named run.
+        names = ["" if run.kind == "clairvoyant" else run.outcome.name for run in comparison.runs]
+        name_points(panel, [(name, *_point(run)) for name, run in zip(names, comparison.runs, strict=True)])
         return figure.svg("Attainment against GPU-hours of every run, with the work bound")
 
 
 def _point(run: ComparedRun) -> tuple[float, float]:
     return run.outcome.gpu_hours, 100.0 * run.outcome.attainment.both
-
-
-def _name_points(panel: Any, comparison: Comparison) -> None:
-    """Write each name at the first of six places next to its point that overlaps no other name or point."""
-    panel.figure.canvas.draw()
-    to_pixels = panel.transData.transform
-    per_point = panel.figure.dpi / 72.0
-    height = 9.0 * per_point
-    points = [to_pixels(_point(run)) for run in comparison.runs]
-    occupied = [(x - height / 2, y - height / 2, x + height / 2, y + height / 2) for x, y in points]
-    for run, (x, y) in zip(comparison.runs, points, strict=True):
-        if run.kind == "clairvoyant":
-            continue  # a line connects it to its named run
-        name = run.outcome.name[:_NAME_CHARS_MAX]
-        width = 4.6 * per_point * len(name)
-        left_of_point = -7 - width / per_point
-        spots = [(7, -3), (left_of_point, -3), (7, 7), (7, -14), (left_of_point, 7), (7, 18)]
-        boxes = [(x + dx * per_point, y + dy * per_point) for dx, dy in spots]
-        covered = [
-            sum(_overlap((left, low, left + width, low + height), other) for other in occupied) for left, low in boxes
-        ]
-        best = covered.index(min(covered))
-        left, low = boxes[best]
-        occupied.append((left, low, left + width, low + height))
-        panel.annotate(name, _point(run), xytext=spots[best], textcoords="offset points", fontsize=8)
-
-
-def _overlap(one: Box, other: Box) -> bool:
-    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
 
 
 def _workers(run: ComparedRun, place: int) -> str:

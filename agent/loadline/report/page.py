@@ -4,11 +4,14 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Final
 
-_STYLE: Final = """
+COLOURS: Final = """
 :root { color-scheme: light dark; --paper: #ffffff; --card: #f6f7f9; --ink: #1c2024; --soft: #5b6470; --faint: #aab2bd;
   --blue: #2266cc; --orange: #d9730d; --green: #2e8b57; --red: #c92a2a; --edge: #dde1e7; }
 @media (prefers-color-scheme: dark) { :root { --paper: #14171a; --card: #1d2125; --ink: #e8eaed; --soft: #a3acb8;
   --faint: #5a636e; --blue: #6ea8fe; --orange: #f0a04b; --green: #5fc88f; --red: #ff7b7b; --edge: #30363d; } }
+"""
+"""Colours of the light and the dark theme, which plots refer to."""
+_STYLE: Final = """
 * { box-sizing: border-box; }
 body { margin: 0 auto; padding: 1rem; max-width: 84rem; background: var(--paper); color: var(--ink);
   font: 15px/1.45 system-ui, sans-serif; }
@@ -42,7 +45,7 @@ def page(title: str, subtitle: str, sections: Iterable[str]) -> str:
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{escape(title)}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n"
+        f"<title>{escape(title)}</title>\n<style>{COLOURS}{_STYLE}</style>\n</head>\n<body>\n"
         f'<h1>{escape(title)}</h1>\n<p class="soft">{escape(subtitle)}</p>\n'
         + "\n".join(sections)
         + "\n</body>\n</html>\n"

@@ -51,7 +51,10 @@ _SETTINGS: Final[dict[str, Any]] = {
 _WIDTH_IN: Final = 6.4
 _THOUSAND: Final = 1_000
 
+_NAME_CHARS_MAX: Final = 28
+
 Times = Sequence[float]
+Box = tuple[float, float, float, float]
 
 
 def available() -> bool:
@@ -119,3 +122,36 @@ def time_axis(panel: Any, duration_s: float) -> float:
     panel.set_xlabel(f"time since the start of the trace, {unit}")
     panel.set_xlim(0.0, max(duration_s, 1.0) / unit_s)
     return unit_s
+
+
+def name_points(panel: Any, points: Sequence[tuple[str, float, float]]) -> None:
+    """Write the name of each point at the first of six places next to it that overlaps no other name or point.
+
+    Args:
+        panel: Axes with their final limits.
+        points: Name and place of each point; one without a name gets none, but is not covered either.
+    """
+    panel.figure.canvas.draw()
+    per_point = panel.figure.dpi / 72.0
+    height = 9.0 * per_point
+    pixels = [panel.transData.transform((x, y)) for _, x, y in points]
+    occupied = [(x - height / 2, y - height / 2, x + height / 2, y + height / 2) for x, y in pixels]
+    for (name, at_x, at_y), (x, y) in zip(points, pixels, strict=True):
+        if not name:
+            continue
+        shown = name[:_NAME_CHARS_MAX]
+        width = 4.6 * per_point * len(shown)
+        left_of_point = -7 - width / per_point
+        spots = [(7, -3), (left_of_point, -3), (7, 7), (7, -14), (left_of_point, 7), (7, 18)]
+        boxes = [(x + dx * per_point, y + dy * per_point) for dx, dy in spots]
+        covered = [
+            sum(_overlap((left, low, left + width, low + height), other) for other in occupied) for left, low in boxes
+        ]
+        best = covered.index(min(covered))
+        left, low = boxes[best]
+        occupied.append((left, low, left + width, low + height))
+        panel.annotate(shown, (at_x, at_y), xytext=spots[best], textcoords="offset points", fontsize=8)
+
+
+def _overlap(one: Box, other: Box) -> bool:
+    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
