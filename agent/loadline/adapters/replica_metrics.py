@@ -18,6 +18,7 @@ _COUNTS: Final = (
     ("current_replicas", "Workers that are ready or start in time."),
     ("desired_ratio", "Desired workers divided by current ones; the desired workers if there are none."),
 )
+_RECOMMENDED: Final = "Workers that the planner recommends, before all limits; desired if it recommends no change."
 _CHANGES: Final = "Committed changes of the desired replicas."
 _LABELS: Final = ("model", "pool", "namespace", "accelerator_type")
 _VARIANT_LABELS: Final = ("variant_name", "namespace", "accelerator_type")
@@ -25,7 +26,7 @@ _UNKNOWN_ACCELERATOR: Final = "unresolved"
 
 
 def replica_metrics(status: AgentStatus, prefixes: Sequence[str]) -> Iterator[Metric]:
-    """Yield counts and changes of all pools.
+    """Yield counts, recommendations and changes of all pools.
 
     Args:
         status: Current status of the agent.
@@ -34,6 +35,7 @@ def replica_metrics(status: AgentStatus, prefixes: Sequence[str]) -> Iterator[Me
     """
     pools = [(model, pool) for model in status.models for pool in model.pools]
     yield from _families("loadline", _LABELS, pools)
+    yield _recommended(pools)
     for prefix in dict.fromkeys(prefixes):
         yield from _families(prefix, _VARIANT_LABELS, pools)
 
@@ -48,12 +50,28 @@ def _families(prefix: str, labels: Sequence[str], pools: Sequence[tuple[ModelSta
             direction, _, reason = what.partition(":")
             values = {**of, "direction": direction, "reason": reason}
             changes.add_metric([values[label] for label in changes_labels], count)
-        if not model.settled or not pool.decided or model.no_operation:
+        if not _is_known(model, pool):
             continue
         current = pool.ready + pool.starting
         for family, value in zip(counts, (pool.desired, current, pool.desired / (current or 1)), strict=True):
             family.add_metric([of[label] for label in labels], value)
     yield from (*counts, changes)
+
+
+def _recommended(pools: Sequence[tuple[ModelStatus, PoolStatus]]) -> Metric:
+    """Return the recommended counts; other autoscalers export none, so they have no other name."""
+    family = GaugeMetricFamily("loadline_recommended_replicas", _RECOMMENDED, labels=_LABELS)
+    for model, pool in pools:
+        if _is_known(model, pool):
+            of = _label_values(model, pool)
+            count = pool.desired if pool.recommended is None else pool.recommended
+            family.add_metric([of[label] for label in _LABELS], count)
+    return family
+
+
+def _is_known(model: ModelStatus, pool: PoolStatus) -> bool:
+    """Return True if the counts of a pool are decided, by this agent."""
+    return model.settled and pool.decided and not model.no_operation
 
 
 def _label_values(model: ModelStatus, pool: PoolStatus) -> dict[str, str]:

@@ -52,6 +52,17 @@ def test_counts_have_the_labels_of_the_configuration() -> None:
     }
 
 
+@pytest.mark.parametrize(("recommended", "exported"), [(None, 6), (9, 9), (0, 0)])
+def test_the_recommended_count_is_the_desired_one_unless_the_planner_recommends_another(
+    recommended: int | None, exported: int
+) -> None:
+    status_now = status(pool(recommended=recommended), pool("p1", decided=False, recommended=3))
+    counts = {name: n for name, n in found(status_now, "wva").items() if "recommended" in name}
+    assert counts == {
+        "loadline_recommended_replicas{accelerator_type=unresolved,model=m,namespace=team-a,pool=p0}": exported
+    }
+
+
 def test_the_ratio_is_the_desired_count_if_there_are_no_workers() -> None:
     ratios = [value for name, value in found(status(pool(ready=0, starting=0))).items() if "desired_ratio" in name]
     assert ratios == [6]
@@ -69,7 +80,7 @@ def test_the_ratio_is_the_desired_count_if_there_are_no_workers() -> None:
 def test_a_count_is_absent_if_unknown_or_if_another_agent_leads(status_now: AgentStatus) -> None:
     names = found(status_now, "inferno", "wva").keys()
     assert "loadline_leading{}" in names
-    assert not [name for name in names if any(count in name for count in COUNTS)]
+    assert not [name for name in names if any(count in name for count in (*COUNTS, "recommended_replicas"))]
 
 
 def test_a_decided_count_of_zero_is_exported() -> None:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from loadline.cli.explain_output import format_explanation
 from loadline.cli.status_output import format_status
 from loadline.core.controller import Controller
 from loadline.core.decisions.leadership import LeadershipKnobs
@@ -38,12 +39,13 @@ def conditions_of(world: ControllerWorld) -> dict[str, tuple[bool, str]]:
     return {name: (one.status, one.reason) for name, one in seen(world).items()}
 
 
-def test_both_conditions_are_true_for_a_model_that_reports_and_is_planned() -> None:
+def test_all_conditions_are_true_for_a_model_that_reports_and_is_planned() -> None:
     world = booted()
     world.run(30)
     assert conditions_of(world) == {
         "MetricsAvailable": (True, "MetricsFound"),
         "OptimizationReady": (True, "OptimizationSucceeded"),
+        "DemandWithinMaximum": (True, "WithinMaximum"),
     }
     metrics = seen(world)["MetricsAvailable"]
     assert metrics.message == "enough ready workers of every pool report"
@@ -190,11 +192,11 @@ def test_a_pool_with_target_zero_misses_no_metrics() -> None:
     for pool in model.pools.values():
         pool.desired = 1
     lacking = conditions(model, recommendation, (), (), world.now, fleet=fleet, by_traffic=False)
-    assert [one.reason for one in lacking] == ["MetricsMissing", "MetricsUnavailable"]
+    assert [one.reason for one in lacking[:2]] == ["MetricsMissing", "MetricsUnavailable"]
     for pool in model.pools.values():
         pool.desired = 0
     empty = conditions(model, recommendation, (), lacking, world.now, fleet=fleet, by_traffic=False)
-    assert [one.reason for one in empty] == ["MetricsFound", "OptimizationSucceeded"]
+    assert [one.reason for one in empty[:2]] == ["MetricsFound", "OptimizationSucceeded"]
     by_traffic = conditions(model, recommendation, (), (), world.now, fleet=fleet, by_traffic=True)
     assert by_traffic[0].message.startswith("no frontend reports traffic: check")
 
@@ -255,7 +257,7 @@ def test_a_silent_model_keeps_its_counts_while_others_are_planned() -> None:
     mute, loud = fleet.model("mute"), fleet.model("loud")
     assert loud.pools[0].desired > 2
     assert (mute.settled, mute.pools[0].desired) == (True, 2)
-    assert [one.reason for one in mute.conditions] == ["MetricsStale", "CapacitySafetyOverride"]
+    assert [one.reason for one in mute.conditions[:2]] == ["MetricsStale", "CapacitySafetyOverride"]
     assert loud.conditions[0].status is True
 
 
@@ -275,4 +277,53 @@ def test_a_condition_is_formatted_as_one_line() -> None:
             "OptimizationReady=False since 2023-11-14T22:13:50+00:00: SkippedProcessing: the model is paused: "
             "resume it with `loadline resume MODEL`"
         ),
+        (
+            "DemandWithinMaximum=True since 2023-11-14T22:13:20+00:00: WithinMaximum: "
+            "no pool needs more workers than its replicas_max"
+        ),
     ]
+
+
+def full_world() -> ControllerWorld:
+    """Return a world in which the load of a decode pool needs more than its maximum of 8 workers."""
+    world = booted(planner="saturation")
+    world.register("decode", *(f"d{number}" for number in range(3, 9)))
+    world.run(30)
+    world.kv = 1.0
+    world.run(30)
+    return world
+
+
+def test_a_demand_above_the_maximum_is_a_condition_until_it_ends() -> None:
+    world = full_world()
+    above = seen(world)["DemandWithinMaximum"]
+    assert (above.status, above.reason) == (False, "AboveMaximum")
+    # Eight workers at a KV usage of 1 are 10 at the threshold of 0.8, and 12 at 90 %.
+    assert above.message == "pool decode needs 12 workers, replicas_max is 8: raise it if latency suffers"
+    assert world.now - 30_000 < above.since_ms < world.now - 10_000
+    assert conditions_of(world)["OptimizationReady"] == (True, "OptimizationSucceeded")
+    world.run(20)
+    assert seen(world)["DemandWithinMaximum"].since_ms == above.since_ms
+    world.kv = 0.7
+    world.run(20)
+    assert conditions_of(world)["DemandWithinMaximum"] == (True, "WithinMaximum")
+
+
+def test_a_hold_at_the_maximum_says_what_the_load_needs() -> None:
+    world = full_world()
+    status = query.status(world.settings, world.controller.state, "0", START, world.now)
+    [model] = status.models
+    assert {pool.pool: (pool.desired, pool.recommended) for pool in model.pools}["decode"] == (8, 12)
+    assert "decode: 12 limited to replicas_max 8" in model.hold
+    explained = "\n".join(format_explanation(one) for one in query.explain(world.controller.state, "", "m"))
+    assert "the saturation planner recommends decode 12" in explained
+    assert "decode 8 -> 8" in explained
+
+
+def test_a_pool_above_a_lowered_maximum_is_above_it_until_it_has_shrunk() -> None:
+    world = booted()
+    model, fleet = world.controller.state.fleet.models["m"], world.settings.fleet
+    recommendation = Recommendation("p", {}, (Reason(ReasonCode.WITHIN_THRESHOLDS),), {})
+    model.pools["decode"].desired = 9
+    found = conditions(model, recommendation, (), (), world.now, fleet=fleet, by_traffic=False)[2]
+    assert (found.status, found.reason) == (False, "AboveMaximum")

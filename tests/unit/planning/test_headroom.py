@@ -2,7 +2,15 @@
 
 import pytest
 
-from loadline.core.planning.sizing.headroom import Candidate, PoolCapacity, balance, grow, resize, shrink
+from loadline.core.planning.sizing.headroom import (
+    Candidate,
+    PoolCapacity,
+    balance,
+    grow,
+    grow_beyond_maximum,
+    resize,
+    shrink,
+)
 
 CHEAP = Candidate("cheap", cost=1.0, capacity=10.0, current=4)
 DEAR = Candidate("dear", cost=3.0, capacity=20.0, current=2)
@@ -20,6 +28,15 @@ def test_growth_is_assigned_to_pools_by_cost_per_capacity() -> None:
     bounded = Candidate("cheap", 1.0, 10.0, current=4, replicas_max=5)
     assert grow(25.0, [DEAR, bounded]) == {"cheap": 5, "dear": 3}
     assert grow(25.0, [Candidate("b", 1.0, 10.0, 1), Candidate("a", 1.0, 10.0, 1)]) == {"a": 4, "b": 1}
+
+
+def test_what_exceeds_all_maximums_is_recommended_in_the_cheapest_pool() -> None:
+    cheap, dear = (Candidate(one.name, one.cost, one.capacity, 4, replicas_max=5) for one in (CHEAP, DEAR))
+    for required, counts in ((30.0, {"cheap": 5, "dear": 5}), (31.0, {"cheap": 6, "dear": 5})):
+        assert grow_beyond_maximum(required, [dear, cheap]) == counts
+    full = [PoolCapacity(one, ready=4) for one in (dear, cheap)]
+    assert resize(full, 175.0, 175.0, 1.0, 0.7).counts == {"dear": 5, "cheap": 8}
+    assert grow_beyond_maximum(10.0, [Candidate("useless", cost=9.0, capacity=0.0, current=3)]) == {"useless": 3}
 
 
 def test_a_pool_above_its_maximum_is_not_shrunk_by_growth() -> None:

@@ -1,5 +1,6 @@
 """Queueing planner: demand, assignment to pools, and conditions of scale-down."""
 
+from math import ceil
 from typing import Any
 
 import pytest
@@ -246,10 +247,18 @@ def test_without_arrivals_all_workers_are_removed() -> None:
     assert sum(harness.counts().values()) > 10
 
 
-def test_unserved_demand_is_reported() -> None:
+def test_what_exceeds_all_maximums_is_recommended_in_the_cheapest_pool() -> None:
     harness = QueueingHarness(*two_pools(3))
-    recommendation = harness.run_traffic(400, 60)
-    assert harness.counts() == {"fast": 3, "slow": 3}
-    assert all(
-        reason.numbers["wanted"] > 3 for reason in recommendation.reasons if reason.code is ReasonCode.QUEUEING_TARGET
-    ), "the count that suffices"
+    [need] = harness.run_traffic(400, 60).demands
+    counts = harness.counts()
+    missing = need.demand - 3 * need.capacities["fast"]
+    assert counts == {"fast": 3, "slow": ceil(missing / need.capacities["slow"])}
+    assert counts["slow"] > 3, "the maximum"
+
+
+def test_a_pool_with_room_takes_the_load_before_any_exceeds_its_maximum() -> None:
+    fast, slow = two_pools(3)
+    harness = QueueingHarness((replace(fast[0], replicas_max=200), *fast[1:]), slow)
+    harness.run_traffic(400, 60)
+    counts = harness.counts()
+    assert counts["slow"] <= 3 < counts["fast"]

@@ -1,5 +1,6 @@
 """Scale to zero and from zero, and the last worker of a role."""
 
+import msgspec
 import pytest
 
 from loadline.core.engines.accelerator import AcceleratorKnobs
@@ -140,6 +141,15 @@ def test_after_an_overdue_pool_the_next_one_scales_from_zero() -> None:
     world.now += ONE.start_deadline_ms
     world.report_traffic(queued=1)
     assert world.bounded_counts() == {"one": 1, "two": 1}, "no other pool exists"
+
+
+def test_workers_beyond_the_maximum_serve_nothing() -> None:
+    world = at_zero(msgspec.structs.replace(ONE, replicas_max=1), TWO)
+    world.report_traffic(queued=1)
+    world.pool("one").reset_desired(1, world.now)
+    world.now += ONE.start_deadline_ms
+    world.report_traffic(queued=1)
+    assert world.bounded_counts(one=5)["two"] == 1, "the only worker that the first pool may have is overdue"
 
 
 def test_missing_reports_do_not_scale_from_zero() -> None:

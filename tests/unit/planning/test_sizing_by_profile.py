@@ -13,6 +13,7 @@ from loadline.core.engines.profile import EngineProfile, LinearKnobs, ObjectiveK
 from loadline.core.fleet.fleet import Model
 from loadline.core.fleet.pool import PoolKnobs
 from loadline.core.planning.sizing.erlang import workers_within
+from loadline.core.planning.sizing.replicas import REPLICAS_MAX
 from loadline.core.planning.sizing.sizing_by_profile import Demand, Size, sizing
 from loadline.core.vocabulary.reasons import ReasonCode
 from loadline.core.vocabulary.samples import RegisteredWorker, WorkerRecord
@@ -215,12 +216,20 @@ def test_near_the_best_latency_the_size_of_an_aggregated_pool_is_finite() -> Non
 
 def test_any_objective_and_any_rate_give_a_size() -> None:
     pools = model(PoolKnobs("both", "aggregated", replicas_max=50), ttft_ms=1e300, itl_ms=1e300)
-    assert sizes(pools, demand(1e18))["both"].replicas == 50
+    assert sizes(pools, demand(1e18))["both"].replicas == REPLICAS_MAX
 
 
-def test_sizes_respect_replica_bounds() -> None:
-    assert sizes(model(replace(PREFILL, replicas_max=2)), demand(730.0))["p"].replicas == 2
+def test_sizes_respect_minimum_replicas() -> None:
     assert sizes(model(replace(PREFILL, replicas_min=4)), demand(0.0))["p"].replicas == 4
+
+
+def test_a_size_exceeds_the_maximum_by_what_no_pool_of_the_role_can_serve() -> None:
+    assert sizes(model(replace(PREFILL, replicas_max=2)), demand(730.0))["p"].replicas == 8
+    cheap, expensive = replace(DECODE, name="b", replicas_max=3), replace(DECODE, name="a", gpus_per_worker=2)
+    expensive = replace(expensive, replicas_max=3)
+    for requests_per_s, counts in ((600.0, {"b": 3, "a": 3}), (730.0, {"b": 5, "a": 3}), (0.0, {"b": 1, "a": 1})):
+        found = sizes(model(cheap, expensive), demand(requests_per_s))
+        assert {name: size.replicas for name, size in found.items()} == counts
 
 
 def test_a_throughput_per_gpu_of_a_node_is_multiplied_by_the_gpus_of_a_node() -> None:
@@ -254,8 +263,8 @@ def test_a_batch_is_limited_by_the_reported_cache() -> None:
     assert busy == pytest.approx(100.0 * 100.0 * (10.0 + 0.08 * 95) / 95 / 1_000.0)
 
 
-def test_the_reason_has_the_needed_count_and_the_bounds() -> None:
-    for pool, wanted in ((replace(PREFILL, replicas_min=16), 16), (replace(PREFILL, replicas_max=2), 2)):
+def test_a_size_has_the_needed_count_without_the_minimum() -> None:
+    for pool, wanted in ((replace(PREFILL, replicas_min=16), 16), (replace(PREFILL, replicas_max=2), 3)):
         found = sizes(model(pool), demand(250.0))["p"]
         assert (found.replicas, found.needed) == (wanted, 3)
         assert found.busy == pytest.approx(2.5)
@@ -266,4 +275,4 @@ def test_prefill_workers_are_sized_by_utilisation() -> None:
     cache = EngineProfile(linear=LinearKnobs(10.0, 0.08, 0.0, 0.02, max_kv_tokens=1e9))
     found = sizes(model(PoolKnobs("a", "aggregated", replicas_max=50), engine=cache), long)["a"]
     assert 0.8 * found.needed < found.busy
-    assert found.needed > found.replicas == 50
+    assert found.needed == found.replicas > 50, "the maximum"

@@ -2,6 +2,7 @@
 
 ``MetricsAvailable``: enough workers report, and so do frontends if the planner needs traffic.
 ``OptimizationReady``: the targets follow the recommendation of the planner, within the guardrails.
+``DemandWithinMaximum``: the planner recommends no pool more than its ``replicas_max``.
 """
 
 from collections.abc import Sequence
@@ -111,7 +112,7 @@ def conditions(
     fleet: FleetKnobs,
     by_traffic: bool,
 ) -> tuple[Condition, ...]:
-    """Return both conditions of a model.
+    """Return the conditions of a model.
 
     Args:
         model: State of the model.
@@ -132,6 +133,7 @@ def conditions(
     return (
         condition("MetricsAvailable", _metrics(model, now, fleet, by_traffic=by_traffic)),
         condition("OptimizationReady", _optimization(model, recommendation, limits, now)),
+        condition("DemandWithinMaximum", _maximum(model, recommendation, now)),
     )
 
 
@@ -183,6 +185,21 @@ def _optimization(
     if worst is None:
         return True, "OptimizationSucceeded", sentence
     return worst.status, worst.reason, f"{sentence}: {worst.remedy}" if worst.remedy else sentence
+
+
+def _maximum(model: Model, recommendation: Recommendation, now: int) -> tuple[bool, ConditionReason, str]:
+    """Return the status, reason and message of ``DemandWithinMaximum``; a pool without a target keeps its current one.
+
+    It follows the recommendation and no limit, since others may override that of ``replicas_max``.
+    """
+    above = [
+        f"pool {name} needs {needed} workers, replicas_max is {pool.knobs.replicas_max}"
+        for name, pool in model.pools.items()
+        if (needed := recommendation.targets.get(name, pool.effective_target(now))) > pool.knobs.replicas_max
+    ]
+    if above:
+        return False, "AboveMaximum", f"{'; '.join(above)}: raise it if latency suffers"
+    return True, "WithinMaximum", "no pool needs more workers than its replicas_max"
 
 
 def _lowers_count(reason: Reason) -> bool:

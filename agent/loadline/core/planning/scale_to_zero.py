@@ -85,7 +85,8 @@ def _pools(model: Model) -> Collection[Pool]:
 
 def _is_serving(pool: Pool, count: int | None, now: int) -> bool:
     """Return True if a pool with ``count`` workers (None: its effective target) has any that are not overdue."""
-    return (pool.effective_target(now) if count is None else count) > pool.overdue_workers(now)
+    target = pool.effective_target(now) if count is None else min(count, pool.knobs.replicas_max)
+    return target > pool.overdue_workers(now)
 
 
 def _first(pools: Sequence[Pool]) -> Pool | None:

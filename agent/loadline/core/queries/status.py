@@ -67,7 +67,9 @@ def model_status(state: AgentState, knobs: ModelKnobs, now: int) -> ModelStatus:
         planner=knobs.planner,
         paused=knobs.name in state.paused,
         no_operation=knobs.no_operation,
-        pools=tuple(pool.status(now) for pool in model.pools.values()),
+        pools=tuple(
+            replace(pool.status(now), recommended=model.recommended.get(name)) for name, pool in model.pools.items()
+        ),
         traffic=model.traffic.status(now),
         decision=state.ledger.summary(knobs.name),
         hold=sentences,

@@ -32,6 +32,8 @@ class ModelState(Model, kw_only=True):
     """True if the current targets must be decided again."""
     hold: Explanation | None = None
     """Explanation of the last round without a decision."""
+    recommended: dict[str, int] = field(default_factory=dict)
+    """Recommended counts of the last round, before all limits, of pools that should change."""
     conditions: tuple[Condition, ...] = ()
     """Conditions as of the last round."""
     migration: ModelMigrationState = field(default_factory=ModelMigrationState)

@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from loadline.core.vocabulary.scalars import Role
 
-ConditionName = Literal["MetricsAvailable", "OptimizationReady"]
+ConditionName = Literal["MetricsAvailable", "OptimizationReady", "DemandWithinMaximum"]
 ConditionReason = Literal[
     "MetricsFound",
     "MetricsMissing",
@@ -19,11 +19,16 @@ ConditionReason = Literal[
     "ResourceConstrained",
     "CapacitySafetyOverride",
     "CapacityOnlyMode",
+    "WithinMaximum",
+    "AboveMaximum",
 ]
 
 
 class Condition(Struct, frozen=True):
-    """Condition of a model, in the style of Kubernetes; names and reasons are those of llm-d's VariantAutoscaling."""
+    """Condition of a model, in the style of Kubernetes.
+
+    Names and reasons are those of llm-d's VariantAutoscaling, except for ``DemandWithinMaximum``.
+    """
 
     name: ConditionName
     status: bool
@@ -90,6 +95,8 @@ class PoolStatus(Struct, frozen=True):
     """Power draw of all workers under load, in W; None: not configured."""
     changes: dict[str, int] = {}
     """Number of committed changes of ``desired`` by direction and first reason, such as ``up:kv_usage_high``."""
+    recommended: int | None = None
+    """Workers that the planner recommends, before all limits; None: it recommends no change of ``desired``."""
 
 
 class TrafficStatus(Struct, frozen=True):

@@ -1,17 +1,17 @@
 """Sizing of the pools of a role: how much capacity is missing or unused, and which pools grow or shrink for it.
 
 Demand and capacity have the same unit, of any kind. The rules are those of the cost-aware optimiser of llm-d's Workload
-Variant Autoscaler (August 2026). Two are added: silent workers count as full, and a pool with overdue workers is
-excluded from growth.
+Variant Autoscaler (August 2026). Three are added: silent workers count as full, a pool with overdue workers is excluded
+from growth, and a load that exceeds the maximum counts of all pools is recommended nevertheless.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from math import ceil, floor
 from typing import Final
 
 from msgspec import Struct
 
-_EPSILON: Final = 1e-9
+EPSILON: Final = 1e-9
 """Tolerance of quotients: a capacity of 0.7 times 10 workers needs no more than 7."""
 
 
@@ -51,13 +51,26 @@ class Candidate(Struct, frozen=True):
 def grow(required: float, candidates: Sequence[Candidate]) -> dict[str, int]:
     """Return counts with ``required`` more capacity, from the pool of the lowest cost per capacity, then the next."""
     counts = {candidate.name: candidate.current for candidate in candidates}
-    for candidate in sorted(_serving(candidates), key=lambda one: (one.cost / one.capacity, one.name)):
-        added = ceil(required / candidate.capacity - _EPSILON)
+    for candidate in _by_price(candidates):
+        added = ceil(required / candidate.capacity - EPSILON)
         if candidate.replicas_max is not None:
             added = min(added, candidate.replicas_max - candidate.current)
         if added > 0:
             counts[candidate.name] += added
             required -= added * candidate.capacity
+    return counts
+
+
+def grow_beyond_maximum(required: float, candidates: Sequence[Candidate]) -> dict[str, int]:
+    """Return the counts of ``grow``, and what exceeds the maximum counts of all pools in the pool of the lowest price.
+
+    A guardrail limits that pool to its maximum, so the difference is the capacity that the model lacks.
+    """
+    counts = grow(required, candidates)
+    missing = required - sum((counts[one.name] - one.current) * one.capacity for one in candidates)
+    cheapest = next(_by_price(candidates), None)
+    if cheapest is not None and missing > 0.0:
+        counts[cheapest.name] += max(0, ceil(missing / cheapest.capacity - EPSILON))
     return counts
 
 
@@ -72,7 +85,7 @@ def shrink(headroom: float, candidates: Sequence[Candidate]) -> dict[str, int]:
         minimum = candidate.replicas_min
         if candidate is by_cost[-1] and not any(counts[other.name] for other in by_cost[:-1]):
             minimum = max(minimum, 1)
-        removed = min(floor(headroom / candidate.capacity + _EPSILON), candidate.current - minimum)
+        removed = min(floor(headroom / candidate.capacity + EPSILON), candidate.current - minimum)
         if removed > 0:
             counts[candidate.name] -= removed
             headroom -= removed * candidate.capacity
@@ -81,6 +94,11 @@ def shrink(headroom: float, candidates: Sequence[Candidate]) -> dict[str, int]:
 
 def _serving(candidates: Sequence[Candidate]) -> list[Candidate]:
     return [candidate for candidate in candidates if candidate.capacity > 0.0]
+
+
+def _by_price(candidates: Sequence[Candidate]) -> Iterator[Candidate]:
+    """Return an iterator over the pools in order of their cost per capacity."""
+    return iter(sorted(_serving(candidates), key=lambda one: (one.cost / one.capacity, one.name)))
 
 
 class PoolCapacity(Struct, frozen=True):
@@ -129,7 +147,7 @@ def resize(
     headroom = 0.0 if required > 0.0 else balance(scale_down_load, reported, expected, up, down).headroom
     counts = {candidate.name: candidate.current for candidate in candidates}
     if required > 0.0:
-        counts |= grow(required, [pool.candidate for pool in pools if not pool.overdue] or candidates)
+        counts |= grow_beyond_maximum(required, [pool.candidate for pool in pools if not pool.overdue] or candidates)
     elif headroom > 0.0:
         counts |= shrink(headroom, [pool.candidate for pool in pools if not pool.silent])
     return RoleCounts(counts, required, headroom, expected, reported)

@@ -6,6 +6,7 @@ from msgspec import Struct
 
 from loadline.core.fleet.pool import Pool
 from loadline.core.planning.allocation.covers import cover
+from loadline.core.planning.sizing.replicas import replicas_for
 from loadline.core.planning.sizing.sizing_by_profile import Size
 from loadline.core.planning.sizing.sizing_by_queue import WorkerThroughput
 from loadline.core.vocabulary.allocations import PoolOption, RoleRequest
@@ -28,11 +29,14 @@ class RoleShare(Struct, frozen=True):
         return RoleDemand(self.role, self.requests_per_s, capacities)
 
     def sizes(self, factor: float, switching_cost_hours: float) -> dict[str, Size]:
-        """Return the size of each pool for a multiple of the demand; maximum replicas if all pools are too small."""
+        """Return the size of each pool for a multiple of the demand.
+
+        If maximum replicas of all pools are too few, the pool of the lowest cost per capacity gets what is missing.
+        """
         usable, demand = self._usable(), self.requests_per_s * factor
         options = tuple(_option(pool, usable[pool.name]) for pool in self.pools if pool.name in usable)
         covered = cover(RoleRequest(self.role, demand, options), switching_cost_hours)
-        counts = covered or {option.pool: option.replicas_max for option in options}
+        counts = covered or _beyond_maximum(demand, options)
         capacity = sum(counts[option.pool] * option.capacity for option in options)
         sizes: dict[str, Size] = {}
         for pool in self.pools:
@@ -43,14 +47,23 @@ class RoleShare(Struct, frozen=True):
                 sizes[pool.name] = Size(0.0, count, count, infeasible=one.infeasible)
             else:
                 busy = count and min(1.0, demand / capacity) * count * one.requests_per_s / one.saturated_requests_per_s
-                missing = int(max(0.0, demand - capacity) / one.requests_per_s + 1.0) if covered is None else 0
-                sizes[pool.name] = Size(busy, count, count + missing, infeasible=one.infeasible)
+                sizes[pool.name] = Size(busy, count, count, infeasible=one.infeasible)
         return sizes
 
     def _usable(self) -> dict[str, WorkerThroughput]:
         """Return the pools that meet the objectives; if none does, those that can do the work."""
         working = {pool.name: one for pool in self.pools if (one := self.throughputs[pool.name]).requests_per_s > 0.0}
         return {name: one for name, one in working.items() if one.infeasible is None} or working
+
+
+def _beyond_maximum(demand: float, options: Sequence[PoolOption]) -> dict[str, int]:
+    """Return the maximum counts, and in the pool of the lowest cost per capacity as many as the demand needs."""
+    counts = {option.pool: option.replicas_max for option in options}
+    cheapest = min(options, key=lambda one: (one.cost_per_hour / one.capacity, one.pool), default=None)
+    if cheapest is not None:
+        others = sum(counts[one.pool] * one.capacity for one in options if one is not cheapest)
+        counts[cheapest.pool] = replicas_for(demand - others, cheapest.capacity, cheapest.replicas_max)
+    return counts
 
 
 def _option(pool: Pool, throughput: WorkerThroughput) -> PoolOption:

@@ -7,16 +7,17 @@
 - **Aggregated** workers do both, and decode more slowly the more they prefill.
 
 If a role has several pools, their minimum replicas serve a part of its demand, and the pool with the lowest cost the
-rest.
+rest. A demand that exceeds the maximum replicas of all pools is sized nevertheless; a guardrail limits the counts.
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from statistics import NormalDist
 from typing import Final
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from loadline.core.engines.latency_models import BestThroughput, DecodeModel, PrefillModel
 from loadline.core.engines.lengths import (
@@ -79,9 +80,9 @@ class Size(Struct, frozen=True):
     busy: float = 0.0
     """Mean number of busy workers."""
     replicas: int = 0
-    """Count within the bounds of the pool."""
+    """Count, at least the minimum of the pool; above its maximum if no pool of the role has room for the demand."""
     needed: int = 0
-    """Count without the bounds of the pool."""
+    """Count without the minimum of the pool."""
     problem: Reason | None = None
     infeasible: Reason | None = None
     """Set if such requests miss the objective even alone; the size is then for the work, as close as possible."""
@@ -98,27 +99,38 @@ def sizing(model: Model, demand: Demand) -> Sizing:
     pools = list(model.pools.values())
     sizers = [(pool, _sizer(pool, model.objectives, demand)) for pool in pools]
     roles = [[one for one in sizers if one[0].knobs.role == role] for role in {pool.knobs.role: 0 for pool in pools}]
-    return lambda factor: {name: size for of_role in roles for name, size in _shared(of_role, factor)}
+    return lambda factor: {name: size for of_role in roles for name, size in _shared(of_role, factor).items()}
 
 
-def _shared(pools: list[tuple[Pool, Sizer]], factor: float) -> Iterator[tuple[str, Size]]:
-    """Divide the demand of a role: minimum replicas serve their part, and the cheapest pools the rest."""
+def _shared(pools: list[tuple[Pool, Sizer]], factor: float) -> dict[str, Size]:
+    """Divide the demand of a role: minimum replicas serve their part, and the cheapest pools the rest.
+
+    What exceeds the maximum replicas of all pools is added to the cheapest one.
+    """
     by_cost = sorted(((pool, sizer, sizer(factor)) for pool, sizer in pools), key=_cost)
     parts = {
         pool.name: factor * min(1.0, pool.knobs.replicas_min / alone.replicas) if alone.replicas else 0.0
         for pool, _, alone in by_cost
     }
     rest = max(0.0, factor - sum(parts.values()))
+    sizes: dict[str, Size] = {}
+    cheapest: tuple[str, Sizer, float, float] | None = None
     for pool, sizer, alone in by_cost:
         if alone.problem is not None:
-            yield pool.name, alone
+            sizes[pool.name] = alone
             continue
         part = min(factor, parts[pool.name] + rest)
         size = sizer(part) if part < factor else alone
         needed = size.replicas if rest > 0.0 else 0
         count = min(max(needed, pool.knobs.replicas_min), pool.knobs.replicas_max)
-        yield pool.name, Size(size.busy, count, size.replicas if part > 0.0 else 0, infeasible=size.infeasible)
+        sizes[pool.name] = Size(size.busy, count, size.replicas if part > 0.0 else 0, infeasible=size.infeasible)
         rest = max(0.0, part * (1.0 - count / needed)) if needed else rest
+        cheapest = cheapest or (pool.name, sizer, part, rest)
+    if cheapest is not None and rest > 0.0:
+        name, sizer, part, left = cheapest
+        size = sizer(part - (left - rest))
+        sizes[name] = replace(size, replicas=max(size.replicas, sizes[name].replicas), needed=size.replicas)
+    return sizes
 
 
 def _cost(one: tuple[Pool, Sizer, Size]) -> tuple[float, str]:

@@ -115,6 +115,7 @@ class ScalingPipeline:
         self, evaluation: Evaluation, recommendation: Recommendation, explanation: Explanation, now: int
     ) -> None:
         model, state, knobs = evaluation.model, self._context.state, self._context.models[evaluation.model.name]
+        model.recommended = recommendation.targets
         limits: Sequence[Reason] = explanation.limits
         if knobs.no_operation:
             limits = (Reason(ReasonCode.ADVISE_ONLY), *limits)
