@@ -18,8 +18,8 @@ from loadline.core.migration.outcomes import SENTENCES as MIGRATION_SENTENCES
 from loadline.core.planning.planners import BUILT_IN
 from loadline.core.vocabulary.decisions import Decision
 from loadline.core.vocabulary.learned import LearnedState
-from loadline.core.vocabulary.reasons import SENTENCES
 from loadline.core.vocabulary.samples import WorkerRecord
+from loadline.core.vocabulary.sentences import SENTENCES
 from loadline.sim.fleet.reference import fleet_reference
 from loadline.wire.messages import MESSAGES
 from loadline.wire.steps import StepInput, StepOutput
@@ -185,7 +185,7 @@ def reasons_page() -> str:
     """Return docs/reference/reasons.md with the sentences of the code; its other columns are written by hand."""
     title, scaling, migration = (ROOT / REASONS).read_text(encoding="utf-8").split("\n## ", 2)
     policies, *others = migration.split("\n## ")
-    scaling = with_sentences(scaling, {str(code): sentence for code, sentence in SENTENCES.items()})
+    scaling = with_sentences(scaling, SENTENCES)
     policies = with_sentences(policies, {str(code): sentence for code, sentence in MIGRATION_SENTENCES.items()})
     return "\n## ".join((title, scaling, policies, *others))
 

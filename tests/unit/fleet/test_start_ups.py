@@ -88,6 +88,6 @@ def test_each_pool_scales_down_by_its_startup_time_and_plans_use_the_longest() -
     assert harness.planner.demand.start_up_ms == 100_000
     slow.scaled_up_at_ms = quick.scaled_up_at_ms = harness.world.now - 50_000
     recommendation = harness.answer_forecast(50 * 180.0)
-    held = [reason.pool for reason in recommendation.reasons if reason.code is ReasonCode.ADJUSTMENT_INTERVAL]
+    held = [reason.pool for reason in recommendation.reasons if reason.code is ReasonCode.NEW_WORKER_GRACE]
     assert (recommendation.targets, held) == ({"d": 1}, ["p"])
     assert codes(harness.report_traffic(50, 51)) == {ReasonCode.THROUGHPUT_TARGET}

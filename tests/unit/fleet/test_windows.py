@@ -1,6 +1,6 @@
 """Rolling windows, compared with direct computations."""
 
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from loadline.core.fleet.windows import RollingMax, RollingSamples
@@ -92,3 +92,31 @@ def test_oscillating_values_do_not_retain_an_old_maximum() -> None:
     for now in range(10, 10 + WINDOW_MS + 1, 10):
         window.push(now, 3 if now % 20 else 4)
     assert window.max(10 + WINDOW_MS) == 4
+
+
+@given(steps, st.integers(-3, 9))
+def test_a_maximum_falls_below_a_value_at_the_time_that_is_returned(pushes: list[tuple[int, int]], value: int) -> None:
+    window, now = RollingMax(WINDOW_MS), 1_000
+    for now, pushed in at_times(pushes):
+        window.push(now, pushed)
+    window.push(now, value - 1)
+    highest = window.max(now)
+    assume(highest is not None and highest >= value)
+    below_ms = window.falls_below_ms(value, now)
+    assert now < below_ms <= now + WINDOW_MS
+    assert [window.max(at) >= value for at in (below_ms - 1, below_ms)] == [True, False]  # type: ignore[operator]
+
+
+@given(steps, st.integers(-3, 9))
+def test_the_last_sample_of_a_value_leaves_at_the_time_that_is_returned(
+    pushes: list[tuple[int, int]], value: int
+) -> None:
+    window, now = RollingSamples(WINDOW_MS), 1_000
+    for now, pushed in at_times(pushes):
+        window.push(now, float(pushed))
+    below_ms, is_reached = window.falls_below_ms(value, now), max(window.values, default=-9.0) >= value
+    assert (below_ms > now) is is_reached
+    window.prune(below_ms - 1)
+    assert (max(window.values, default=-9.0) >= value) is is_reached
+    window.prune(below_ms)
+    assert max(window.values, default=-9.0) < value

@@ -102,6 +102,17 @@ def test_a_pool_changes_once_per_interval(harness: LoadPlannerHarness) -> None:
     assert harness.run(900, 950, 810, 900, seconds=3).targets == {"d": 5}
 
 
+def test_a_shrink_waits_for_silent_and_pending_workers_and_names_them(harness: LoadPlannerHarness) -> None:
+    recommendation = harness.run(101, 100, seconds=600)
+    assert (recommendation.targets, codes(recommendation)) == ({}, [ReasonCode.SILENT_WORKERS])
+    assert recommendation.reasons[0].numbers == {"silent": 1}
+    assert harness.run(101, 100, 90, seconds=60).targets == {"d": 2}
+    harness.pool.set_desired(4, harness.world.now)
+    recommendation = harness.run(101, 100, 90, seconds=60)
+    assert (recommendation.targets, codes(recommendation)) == ({}, [ReasonCode.WORKERS_PENDING])
+    assert codes(harness.run(700, 690, 680, seconds=60)) == [ReasonCode.LOAD_WITHIN]
+
+
 def test_a_shrink_waits_an_interval_after_workers_change_from_outside(harness: LoadPlannerHarness) -> None:
     assert harness.run(171, 170, 150, seconds=600).targets == {"d": 2}
     harness.world.add_workers("d", 1)

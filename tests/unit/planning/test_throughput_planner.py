@@ -203,7 +203,7 @@ def test_a_shrink_waits_for_a_start_up_time() -> None:
     for pool in harness.world.model.pools.values():
         pool.scaled_up_at_ms = harness.world.now - 50_000
     recommendation = harness.answer_forecast(50 * 180.0)
-    assert (recommendation.targets, ReasonCode.ADJUSTMENT_INTERVAL in codes(recommendation)) == ({}, True)
+    assert (recommendation.targets, ReasonCode.NEW_WORKER_GRACE in codes(recommendation)) == ({}, True)
     assert harness.report_traffic(50, 50).targets == {"p": 1, "d": 1}
 
 

@@ -33,6 +33,11 @@ class RollingSamples(Struct):
         self.at_ms.clear()
         self.values.clear()
 
+    def falls_below_ms(self, value: float, now: int) -> int:
+        """Return the time at which the last sample of at least a value leaves the window; ``now`` if there is none."""
+        reaching = (at for at, sample in zip(self.at_ms, self.values, strict=True) if sample >= value)
+        return max((at + self.window_ms + 1 for at in reaching), default=now)
+
     def mean_with(self, current: float) -> float:
         """Return the mean of the samples and a current value that is not a sample yet."""
         return (sum(self.values) + current) / (len(self.values) + 1)
@@ -68,3 +73,11 @@ class RollingMax(Struct):
             del self.at_ms[0]
             del self.values[0]
         return self.values[0] if self.values else None
+
+    def falls_below_ms(self, value: int, now: int) -> int:
+        """Return the time at which the maximum falls below a value that it reaches now.
+
+        Assumes that a lower value holds from now on.
+        """
+        lower = (at for at, kept in zip(self.at_ms, self.values, strict=True) if kept < value)
+        return min(lower, default=now) + self.window_ms

@@ -26,6 +26,16 @@ class PoolSize(Struct, frozen=True):
 
     replicas: int
     reason: Reason
+    limit: ReasonCode | None = None
+    """Rule by which the count differs from the one that the load needs; None: it does not."""
+
+    def reasons(self, next_sizing_ms: int, now: int) -> tuple[Reason, ...]:
+        """Return the reason, and that of the limit, which holds until the next sizing."""
+        if self.limit is None:
+            return (self.reason,)
+        numbers = {"wanted": self.reason.numbers["wanted"], "allowed": self.replicas}
+        left_ms = max(0, next_sizing_ms - now)
+        return self.reason, Reason.of(self.limit, self.reason.pool, **numbers, left_ms=left_ms)
 
 
 NO_RECOMMENDATION: Final = PoolRecommendation(None, ())
@@ -58,6 +68,12 @@ def hold_without_data(pool: Pool, known: int) -> PoolRecommendation | None:
     return None
 
 
+def hold_between_changes(pool: Pool, age_ms: int, interval_ms: int) -> Reason:
+    """Return the reason of a pool that changed ``age_ms`` ago and must not change within ``interval_ms``."""
+    numbers = {"age_ms": age_ms, "interval_ms": interval_ms, "left_ms": interval_ms - age_ms}
+    return Reason.of(ReasonCode.ADJUSTMENT_INTERVAL, pool.name, **numbers)
+
+
 def scale_down_delays(model: Model, pool: Pool, start_up_ms: int, now: int) -> Iterator[Reason]:
     """Yield the reasons that delay a scale-down: incomplete traffic, or workers added less than a start-up ago."""
     if not model.traffic.is_complete(now):
@@ -65,22 +81,30 @@ def scale_down_delays(model: Model, pool: Pool, start_up_ms: int, now: int) -> I
     age_ms = now - pool.scaled_up_at_ms
     if pool.scaled_up_at_ms >= 0 and age_ms < start_up_ms:
         # A worker cancelled before it is ready was started in vain, and the load that required it may return.
-        yield Reason.of(ReasonCode.ADJUSTMENT_INTERVAL, pool.name, age_ms=age_ms, interval_ms=start_up_ms)
+        numbers = {"age_ms": age_ms, "grace_ms": start_up_ms, "left_ms": start_up_ms - age_ms}
+        yield Reason.of(ReasonCode.NEW_WORKER_GRACE, pool.name, **numbers)
 
 
-def recommend_size(size: PoolSize, model: Model, pool: Pool, start_up_ms: int, now: int) -> PoolRecommendation:
+def recommend_size(  # noqa: PLR0917 - one argument for each input
+    size: PoolSize, model: Model, pool: Pool, start_up_ms: int, next_sizing_ms: int, now: int
+) -> PoolRecommendation:
     """Recommend the size of a pool; a scale-down waits for its delays."""
-    current = pool.effective_target(now)
+    current, reasons = pool.effective_target(now), size.reasons(next_sizing_ms, now)
     if size.replicas < current:
         delays = tuple(scale_down_delays(model, pool, start_up_ms, now))
         if delays:
-            return PoolRecommendation(None, (size.reason, *delays))
-    return PoolRecommendation(None if size.replicas == current else size.replicas, (size.reason,))
+            return PoolRecommendation(None, (*reasons, *delays))
+    return PoolRecommendation(None if size.replicas == current else size.replicas, reasons)
 
 
-def hold_after_peak(size: PoolSize, pool: Pool, window_ms: int, now: int) -> PoolRecommendation:
-    """Keep the current target of a pool whose size is for a load peak that has passed."""
-    numbers = {"wanted": size.replicas, "allowed": pool.effective_target(now), "window_ms": window_ms}
+def hold_after_peak(size: PoolSize, pool: Pool, window_ms: int, next_sizing_ms: int, now: int) -> PoolRecommendation:
+    """Keep the current target of a pool whose size is for a load peak that has passed, until the next sizing."""
+    numbers = {
+        "wanted": size.replicas,
+        "allowed": pool.effective_target(now),
+        "window_ms": window_ms,
+        "left_ms": max(0, next_sizing_ms - now),
+    }
     return PoolRecommendation(None, (size.reason, Reason.of(ReasonCode.PEAK_OVER, pool.name, **numbers)))
 
 

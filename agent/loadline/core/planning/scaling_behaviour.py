@@ -51,7 +51,11 @@ class ScalingBehaviour(Struct, frozen=True):
         rising = proposed > current
         code = ReasonCode.LOWEST_RECOMMENDATION if rising else ReasonCode.HIGHEST_RECOMMENDATION
         window_ms = self.up_window_ms if rising else self.down_window_ms
-        return allowed, [Reason.of(code, pool.name, wanted=proposed, allowed=allowed, window_ms=window_ms)]
+        samples = zip(recommendations.at_ms, recommendations.values, strict=True)
+        holding = (at for at, sample in samples if (sample <= allowed if rising else sample >= allowed))
+        left_ms = max(holding, default=now) + window_ms - now
+        numbers = {"wanted": proposed, "allowed": allowed, "window_ms": window_ms, "left_ms": left_ms}
+        return allowed, [Reason.of(code, pool.name, **numbers)]
 
     def limit(
         self, proposed: int, current: int, counts: RollingSamples, pool: Pool, now: int

@@ -32,12 +32,13 @@ class SyncHistory(Struct):
         if current > self.expected:
             self.recommendations.push(now, float(current))
 
-    def highest(self, proposed: int, pool: Pool) -> tuple[int, list[Reason]]:
+    def highest(self, proposed: int, pool: Pool, now: int) -> tuple[int, list[Reason]]:
         """Raise a proposal to the highest recommendation of the window, with the reason if that changes it."""
         highest = int(max(self.recommendations.values, default=proposed))
         if highest <= proposed:
             return proposed, []
-        numbers = {"wanted": proposed, "allowed": highest, "window_ms": self.recommendations.window_ms + 1}
+        window_ms, left_ms = self.recommendations.window_ms + 1, self.recommendations.falls_below_ms(highest, now) - now
+        numbers = {"wanted": proposed, "allowed": highest, "window_ms": window_ms, "left_ms": left_ms}
         return highest, [Reason.of(ReasonCode.HIGHEST_RECOMMENDATION, pool.name, **numbers)]
 
 

@@ -64,6 +64,11 @@ class DemandTracker(Struct):
         return self.surge.outlook
 
     @property
+    def next_sizing_ms(self) -> int:
+        """Time of the next sizing, or of the next forecast before the first; surges and forecasts may come earlier."""
+        return self.size_at_ms if self.forecast.begins_ms >= 0 else self.intervals.ends_ms
+
+    @property
     def inputs(self) -> dict[str, float]:
         """Start-up time and outlook, for the inputs of a recommendation."""
         return {"start_up_ms": float(self.start_up_ms)} | ({} if self.outlook is None else self.outlook.inputs)

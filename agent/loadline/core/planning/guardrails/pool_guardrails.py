@@ -18,7 +18,8 @@ def cooldown(pool: PoolProposal) -> None:
     changed_at_ms = max(pool.pool.scaled_up_at_ms, pool.pool.scaled_down_at_ms)
     age_ms = pool.now - changed_at_ms
     if changed_at_ms >= 0 and age_ms < cooldown_ms:
-        pool.limit(ReasonCode.COOLDOWN, pool.current, age_ms=age_ms, cooldown_ms=cooldown_ms)
+        left_ms = cooldown_ms - age_ms
+        pool.limit(ReasonCode.COOLDOWN, pool.current, age_ms=age_ms, cooldown_ms=cooldown_ms, left_ms=left_ms)
 
 
 def stabilisation(pool: PoolProposal) -> None:
@@ -33,17 +34,21 @@ def stabilisation(pool: PoolProposal) -> None:
     limited = limits.settled and name in limits.counts
     if limited and name in limits.gives_way:
         return
-    highest = (pool.history.grants if limited else pool.history.proposals).max(pool.now)
+    recent = pool.history.grants if limited else pool.history.proposals
+    highest = recent.max(pool.now)
     if highest is not None and pool.target < min(highest, pool.current):
-        window_ms = pool.knobs.stabilisation_ms
-        pool.limit(ReasonCode.STABILISATION, min(highest, pool.current), window_ms=window_ms)
+        allowed, window_ms = min(highest, pool.current), pool.knobs.stabilisation_ms
+        left_ms = recent.falls_below_ms(allowed, pool.now) - pool.now
+        pool.limit(ReasonCode.STABILISATION, allowed, window_ms=window_ms, left_ms=left_ms)
 
 
 def warm_up(pool: PoolProposal) -> None:
     """Do not shrink until data has been complete for a while."""
     warm_ms = pool.now - max(pool.constraints.acting_since_ms, pool.history.quorate_since_ms)
     if pool.target < pool.current and warm_ms < pool.knobs.warm_up_ms:
-        pool.limit(ReasonCode.WARM_UP, pool.current, age_ms=warm_ms, needed_ms=pool.knobs.warm_up_ms)
+        needed_ms = pool.knobs.warm_up_ms
+        numbers = {"age_ms": warm_ms, "needed_ms": needed_ms, "left_ms": needed_ms - warm_ms}
+        pool.limit(ReasonCode.WARM_UP, pool.current, **numbers)
 
 
 def step_down(pool: PoolProposal) -> None:

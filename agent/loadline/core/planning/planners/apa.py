@@ -141,7 +141,7 @@ class ApaPlanner(SyncedPlanner):
         proposed, reasons = self._propose(sum(history.values.values) / len(history.values.values), pool, current)
         history.recommendations.push(now, float(proposed))
         if proposed < current:
-            proposed, delays = history.highest(proposed, pool)
+            proposed, delays = history.highest(proposed, pool, now)
             reasons += delays
             proposed = min(proposed, current)
         recommendation = scale_to(max(1, proposed), tuple(reasons), pool, now)

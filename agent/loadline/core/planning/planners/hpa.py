@@ -201,7 +201,7 @@ class HpaPlanner(SyncedPlanner):
         current, reasons = pool.effective_target(now), [reason]
         history.recommendations.push(now, float(proposed))
         if proposed < current:
-            proposed, delays = history.highest(proposed, pool)
+            proposed, delays = history.highest(proposed, pool, now)
             reasons += delays
         highest_allowed = max(_GROWTH_FACTOR * current, current + _GROWTH_WORKERS)
         if proposed > highest_allowed:

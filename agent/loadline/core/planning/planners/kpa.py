@@ -204,7 +204,8 @@ class KpaPlanner(Planner):
         highest = int(max(history.counts.values, default=count))
         if highest > count:
             window_ms = knobs.scale_down_delay_ms
-            numbers = {"wanted": count, "allowed": highest, "window_ms": window_ms}
+            left_ms = history.counts.falls_below_ms(highest, now) - now
+            numbers = {"wanted": count, "allowed": highest, "window_ms": window_ms, "left_ms": left_ms}
             reasons.append(Reason.of(ReasonCode.HIGHEST_RECOMMENDATION, pool.name, **numbers))
         return scale_to(max(1, highest, count), tuple(reasons), pool, now)
 

@@ -142,8 +142,8 @@ class QueueingPlanner(TrafficPlanner):
         if reason is not None or size is None:
             return PoolRecommendation(None, () if reason is None else (reason,))
         if size.replicas > current and peak_over:
-            return hold_after_peak(size, pool, window_ms, now)
-        found = recommend_size(size, model, pool, start_up_ms, now)
+            return hold_after_peak(size, pool, window_ms, self.demand.next_sizing_ms, now)
+        found = recommend_size(size, model, pool, start_up_ms, self.demand.next_sizing_ms, now)
         if found.replicas is None or found.replicas >= current:
             return found
         return self._keep_needed(model, pool, found, now)
@@ -154,7 +154,8 @@ class QueueingPlanner(TrafficPlanner):
         reasons = list(found.reasons)
         needed = min(current, highest.max(now) or 0)
         if needed > wanted:
-            numbers = {"wanted": wanted, "allowed": needed, "window_ms": highest.window_ms}
+            left_ms = highest.falls_below_ms(needed, now) - now
+            numbers = {"wanted": wanted, "allowed": needed, "window_ms": highest.window_ms, "left_ms": left_ms}
             reasons.append(Reason.of(ReasonCode.HIGHEST_RECOMMENDATION, pool.name, **numbers))
             wanted = needed
         sized = self.sizer.sizes.sized

@@ -34,6 +34,7 @@ from loadline.core.planning.planner import Finding, KnobProblem, KnobWarning, Mo
 from loadline.core.planning.recommendation import WAKE_MS, PoolRecommendation, hold_without_data, recommend
 from loadline.core.planning.sizing.headroom import Candidate, PoolCapacity, RoleCounts, resize
 from loadline.core.planning.sizing.occupancy import ObservedLengths, Occupancy
+from loadline.core.planning.sizing.saturation_holds import RoleOccupancy, hold_reason
 from loadline.core.planning.sizing.saturation_rules import SaturationThresholds
 from loadline.core.planning.sizing.wva_saturation import WvaSaturation
 from loadline.core.vocabulary.durations import duration
@@ -88,14 +89,6 @@ class SaturationKnobs(Struct, frozen=True, forbid_unknown_fields=True):
     optimization_interval_ms: Annotated[
         int, Meta(ge=1_000, le=3_600_000, description="Profile upstream: time between two evaluations.")
     ] = 60_000
-
-
-class RoleOccupancy(Struct, frozen=True):
-    """Load of the pools of a role, and the capacity of one worker of each pool, in workers or in KV tokens."""
-
-    scale_up_load: float
-    scale_down_load: float
-    capacities: dict[str, float]
 
 
 class SaturationPlanner(Planner):
@@ -250,11 +243,14 @@ class SaturationPlanner(Planner):
             queued_load = queued / max(batch, self.knobs.queue_length_threshold) * min(capacities.values())
         else:
             queued_load = queued * request_tokens(role, lengths.isl_tokens, lengths.osl_tokens)
+        windows = [(self.pools[name], unit) for name, unit in units.items() if name not in silent]
         return RoleOccupancy(
             sum(self.pools[name].scale_up_load * unit for name, unit in units.items()) + queued_load,
-            sum(self.pools[name].scale_down_load * unit for name, unit in units.items() if name not in silent)
-            + queued_load,
+            sum(one.present_load * unit for one, unit in windows) + queued_load,
+            sum(one.scale_down_load * unit for one, unit in windows) + queued_load,
             capacities,
+            windows,
+            sum(max(0, pool.ready - len(self.pools[pool.name].loads)) for pool in pools if pool.name not in silent),
         )
 
     def _capacities(self, pools: Sequence[Pool], lengths: ObservedLengths | None) -> dict[str, float]:
@@ -285,6 +281,7 @@ class SaturationPlanner(Planner):
             knobs.scale_up_threshold,
             knobs.scale_down_boundary,
         )
+        changes = any(found.counts[state.candidate.name] != state.candidate.current for state in states)
         recommendations: dict[str, PoolRecommendation] = {}
         for pool, state in zip(pools, states, strict=True):
             count = found.counts[pool.name]
@@ -295,43 +292,29 @@ class SaturationPlanner(Planner):
                 continue
             missing = pool.overdue_workers(now)
             overdue = (Reason.of(ReasonCode.PENDING_UNREACHED, pool.name, missing=missing),) if missing else ()
-            reason = self._reason(state.candidate, found, occupancy)
+            reason = self._reason(state.candidate, found, occupancy, now, is_other_first=changes)
             if step > 0:  # overdue workers stay requested
                 count = max(count, pool.effective_target(now))
             recommendations[pool.name] = PoolRecommendation(count if step else None, (reason, *overdue))
         demand = found.expected + found.required - found.headroom
         return recommendations, RoleDemand(pools[0].knobs.role, demand, dict(capacities))
 
-    def _reason(self, candidate: Candidate, found: RoleCounts, occupancy: RoleOccupancy) -> Reason:
+    def _reason(
+        self, candidate: Candidate, found: RoleCounts, occupancy: RoleOccupancy, now: int, *, is_other_first: bool
+    ) -> Reason:
         """Return the reason for a pool's count: load and workers in workers of the pool, and the threshold."""
-        capacity, count = candidate.capacity, found.counts[candidate.name]
-        low, high = occupancy.scale_up_load, occupancy.scale_down_load
+        knobs, name, count, capacity = self.knobs, candidate.name, found.counts[candidate.name], candidate.capacity
+        held, workers = occupancy.scale_up_load / capacity, found.expected / capacity
+        if count > candidate.current:
+            numbers = {"held": held, "workers": workers, "threshold": knobs.scale_up_threshold, "wanted": count}
+            return Reason.of(ReasonCode.SATURATION_HIGH, name, **numbers)
         if count < candidate.current:
-            code, load, workers, threshold = (
-                ReasonCode.SATURATION_LOW,
-                high,
-                found.reported,
-                self.knobs.scale_down_boundary,
-            )
-        else:
-            code, load, workers, threshold = (
-                ReasonCode.SATURATION_HIGH,
-                low,
-                found.expected,
-                self.knobs.scale_up_threshold,
-            )
-        reason = Reason.of(
-            code if count != candidate.current else ReasonCode.SATURATION_WITHIN,
-            candidate.name,
-            held=load / capacity,
-            workers=workers / capacity,
-            threshold=threshold,
-            wanted=count,
-        )
-        if count == candidate.current and high > low:
-            window_s, peak = self.knobs.scale_down_window_ms / 1_000, high / capacity
-            reason = replace(reason, detail=f"the peak of the last {window_s:g} s is {peak:.2f}")
-        return reason
+            held, workers = occupancy.scale_down_load / capacity, found.reported / capacity
+            numbers = {"held": held, "workers": workers, "threshold": knobs.scale_down_boundary, "wanted": count}
+            return Reason.of(ReasonCode.SATURATION_LOW, name, **numbers)
+        if is_other_first:
+            return Reason.of(ReasonCode.OTHER_POOL_FIRST, name, held=held, workers=workers)
+        return hold_reason(candidate, found, occupancy, knobs.scale_down_boundary, now)
 
 
 def _pool_capacity(pool: Pool, capacity: float, now: int, *, silent: bool) -> PoolCapacity:

@@ -14,7 +14,7 @@ from loadline.core.planning.demand.knobs import TrafficKnobs
 from loadline.core.planning.planner import Needs
 from loadline.core.planning.planners.load import LoadPlanner
 from loadline.core.planning.planners.throughput import ThroughputPlanner
-from loadline.core.planning.recommendation import PoolRecommendation, PoolSize, recommend
+from loadline.core.planning.recommendation import PoolRecommendation, recommend
 from loadline.core.planning.sizing.knobs import ThroughputKnobs
 from loadline.core.planning.sizing.load_stepper import LoadKnobs, LoadStep, LoadStepper
 from loadline.core.planning.sizing.profile_sizer import ProfileSizer
@@ -98,23 +98,23 @@ class SlaPlanner(TrafficPlanner):
             wanted = base + step.step if step.step > 0 else current
             reasons = [reason, step.reason]
         else:
-            wanted, reasons = _at_least_size(model, pool, self.sizer.sizes.sized[pool.name], step, now)
+            wanted, reasons = self._at_least_size(model, pool, step, now)
         missing = pool.overdue_workers(now)
         if missing and base < wanted:
             reasons.append(Reason.of(ReasonCode.PENDING_UNREACHED, pool.name, missing=missing))
         return PoolRecommendation(None if wanted == current else wanted, tuple(reasons))
 
-
-def _at_least_size(model: Model, pool: Pool, size: PoolSize, step: LoadStep, now: int) -> tuple[int, list[Reason]]:
-    """Return the count of a step, but at least the size of the pool, with the reasons."""
-    current, reasons = pool.effective_target(now), [step.reason]
-    wanted = pool.scaling_base(now) + step.step if step.step else max(current, size.replicas)
-    if step.step < 0 and not model.traffic.is_complete(now):
-        wanted, reasons = current, [Reason(ReasonCode.TRAFFIC_INCOMPLETE, pool.name), *reasons]
-    if wanted > size.replicas:
-        return wanted, reasons
-    reasons = [size.reason, *reasons]
-    if wanted < size.replicas:
-        numbers = {"wanted": wanted, "allowed": size.replicas}
-        reasons = [Reason.of(ReasonCode.THROUGHPUT_FLOOR, pool.name, **numbers), *reasons]
-    return size.replicas, reasons
+    def _at_least_size(self, model: Model, pool: Pool, step: LoadStep, now: int) -> tuple[int, list[Reason]]:
+        """Return the count of a step, but at least the size of the pool, with the reasons."""
+        size = self.sizer.sizes.sized[pool.name]
+        current, reasons = pool.effective_target(now), [step.reason]
+        wanted = pool.scaling_base(now) + step.step if step.step else max(current, size.replicas)
+        if step.step < 0 and not model.traffic.is_complete(now):
+            wanted, reasons = current, [Reason(ReasonCode.TRAFFIC_INCOMPLETE, pool.name), *reasons]
+        if wanted > size.replicas:
+            return wanted, reasons
+        reasons = [*size.reasons(self.demand.next_sizing_ms, now), *reasons]
+        if wanted < size.replicas:
+            numbers = {"wanted": wanted, "allowed": size.replicas}
+            reasons = [Reason.of(ReasonCode.THROUGHPUT_FLOOR, pool.name, **numbers), *reasons]
+        return size.replicas, reasons

@@ -19,6 +19,7 @@ from loadline.core.fleet.pool import Pool, PoolKnobs
 from loadline.core.fleet.windows import RollingSamples
 from loadline.core.fleet.worker import MICRO
 from loadline.core.planning.planner import Finding, KnobProblem, KnobWarning, ModelSettings, Planner
+from loadline.core.planning.recommendation import hold_between_changes
 from loadline.core.vocabulary.durations import duration
 from loadline.core.vocabulary.reasons import Reason, ReasonCode, Recommendation
 
@@ -231,9 +232,7 @@ class ThresholdPlanner(Planner):
         age_ms, interval_ms = now - changed_at_ms, self.knobs.adjustment_interval_ms
         if age_ms >= interval_ms:
             return decision
-        return ThresholdDecision(
-            0, Reason.of(ReasonCode.ADJUSTMENT_INTERVAL, pool.name, age_ms=age_ms, interval_ms=interval_ms)
-        )
+        return ThresholdDecision(0, hold_between_changes(pool, age_ms, interval_ms))
 
     def _decide_by_queue(self, pool: Pool, queue: Signal) -> ThresholdDecision:
         up, down = self.knobs.prefill_queue_scale_up_threshold, self.knobs.prefill_queue_scale_down_threshold
@@ -255,9 +254,8 @@ class ThresholdPlanner(Planner):
             grace_ms = self.knobs.new_decode_worker_grace_intervals * self.knobs.adjustment_interval_ms
             if pool.scaled_up_at_ms >= 0 and now - pool.scaled_up_at_ms < grace_ms:
                 age_ms = now - pool.scaled_up_at_ms
-                return ThresholdDecision(
-                    0, Reason.of(ReasonCode.NEW_WORKER_GRACE, pool.name, age_ms=age_ms, grace_ms=grace_ms)
-                )
+                numbers = {"age_ms": age_ms, "grace_ms": grace_ms, "left_ms": grace_ms - age_ms}
+                return ThresholdDecision(0, Reason.of(ReasonCode.NEW_WORKER_GRACE, pool.name, **numbers))
             return ThresholdDecision(-1, Reason.of(ReasonCode.KV_USAGE_LOW, pool.name, mean=high, threshold=down))
         low = kv.low.mean_with(kv.now_low)
         if low > up:

@@ -86,5 +86,6 @@ class ThroughputPlanner(TrafficPlanner):
             return PoolRecommendation(None, (reason,))
         size, window_ms = self.sizer.sizes.sized[pool.name], self.knobs.surge_window_ms
         if size.replicas > pool.effective_target(now) and self.demand.is_peak_over(model, window_ms, now):
-            return hold_after_peak(size, pool, window_ms, now)
-        return recommend_size(size, model, pool, pool.start_up_ms(self.knobs.start_up_ms), now)
+            return hold_after_peak(size, pool, window_ms, self.demand.next_sizing_ms, now)
+        start_up_ms = pool.start_up_ms(self.knobs.start_up_ms)
+        return recommend_size(size, model, pool, start_up_ms, self.demand.next_sizing_ms, now)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from math import inf
-from typing import Annotated
+from typing import Annotated, Final
 
 from msgspec import Meta, Struct, field
 
@@ -10,10 +10,13 @@ from loadline.core.engines.profile import ObjectiveKnobs
 from loadline.core.engines.regression import SAMPLES_MIN
 from loadline.core.fleet.fleet import Model
 from loadline.core.fleet.pool import Pool
+from loadline.core.planning.recommendation import hold_between_changes
 from loadline.core.planning.sizing.load_sizing import DecodeWork, PrefillWork
 from loadline.core.planning.sizing.load_steps import SENSITIVITY, combine_steps, load_step
 from loadline.core.planning.sizing.worker_loads import LoadMean, PoolLoads
 from loadline.core.vocabulary.reasons import Reason, ReasonCode
+
+_WITHOUT_LOAD: Final = {ReasonCode.SILENT_WORKERS, ReasonCode.WORKERS_PENDING}
 
 
 class LoadKnobs(Struct, frozen=True, forbid_unknown_fields=True):
@@ -86,7 +89,9 @@ class LoadStepper(Struct):
             return LoadStep(0, Reason.of(ReasonCode.NO_DATA, pool.name, **numbers))
         steps = [_step(pool, work, now) for work in self._work(model.objectives, pool, knobs)]
         step = combine_steps(*(one.step for one in steps))
-        found = next(one for one in steps if one.step == step)
+        # Workers without a load are the cause only if no kind of load is.
+        agreed = [one for one in steps if one.step == step]
+        found = min(agreed, key=lambda one: one.reason.code in _WITHOUT_LOAD)
         return _paced(pool, found, knobs.load_adjustment_interval_ms, now) if found.step else found
 
     def _work(self, objectives: ObjectiveKnobs, pool: Pool, knobs: LoadKnobs) -> Iterator[DecodeWork]:
@@ -115,14 +120,23 @@ def _step(pool: Pool, work: DecodeWork, now: int) -> LoadStep:
         step = min(max(work.needed(up) - counts.expected, 1), counts.expected)
         numbers = {"target": up, "latency_ms": work.objective_ms, "least": min(highs)}
         return LoadStep(step, Reason.of(ReasonCode.LOAD_HIGH, name, **numbers))
-    complete = len(work.loads) >= pool.ready and counts.expected == pool.ready
-    removal = work.removal(down) if complete and work.sensitivity > 0.0 else "no"
+    removal = work.removal(down) if work.sensitivity > 0.0 else "no"
     if removal == "yes":
-        return LoadStep(-1, Reason.of(ReasonCode.LOAD_LOW, name, target=work.removal_limit(down), most=work.highest))
+        return _remove_one(pool, work, down, counts.expected)
     if removal == "refused":
         return LoadStep(0, Reason.of(ReasonCode.CONSOLIDATION_REFUSED, name, latency_ms=work.objective_ms))
     within = {"least": min(highs), "most": work.highest, "target": min(up, 1e12), "latency_ms": work.objective_ms}
     return LoadStep(0, Reason.of(ReasonCode.LOAD_WITHIN, name, **within))
+
+
+def _remove_one(pool: Pool, work: DecodeWork, down: float, expected: int) -> LoadStep:
+    """Return the removal of a worker, unless the load of another is unknown: it is silent, or pending."""
+    silent, name = pool.ready - len(work.loads), pool.name
+    if silent > 0:
+        return LoadStep(0, Reason.of(ReasonCode.SILENT_WORKERS, name, silent=silent))
+    if expected > pool.ready:
+        return LoadStep(0, Reason.of(ReasonCode.WORKERS_PENDING, name, pending=expected - pool.ready))
+    return LoadStep(-1, Reason.of(ReasonCode.LOAD_LOW, name, target=work.removal_limit(down), most=work.highest))
 
 
 def _paced(pool: Pool, step: LoadStep, interval_ms: int, now: int) -> LoadStep:
@@ -133,7 +147,7 @@ def _paced(pool: Pool, step: LoadStep, interval_ms: int, now: int) -> LoadStep:
     age_ms = now - changed_ms
     if changed_ms < 0 or age_ms >= interval_ms:
         return step
-    return LoadStep(0, Reason.of(ReasonCode.ADJUSTMENT_INTERVAL, pool.name, age_ms=age_ms, interval_ms=interval_ms))
+    return LoadStep(0, hold_between_changes(pool, age_ms, interval_ms))
 
 
 def _blocks_max(pool: Pool, kv_usage_max: float) -> float:

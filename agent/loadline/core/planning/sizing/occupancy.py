@@ -112,7 +112,7 @@ class Occupancy(Struct):
         if due:
             self.sampled_ms = now
             self.short.push(now, self.low)
-            self.long.push(now, self.scale_up_load + self.high - self.low)
+            self.long.push(now, self.present_load)
 
     @property
     def scale_up_load(self) -> float:
@@ -120,9 +120,14 @@ class Occupancy(Struct):
         return max(self.short.mean_with(self.low), self.low / _SPIKE_FACTOR)
 
     @property
+    def present_load(self) -> float:
+        """Upper bound of the load: the same with silent workers as full."""
+        return self.scale_up_load + self.high - self.low
+
+    @property
     def scale_down_load(self) -> float:
-        """Upper bound of the load: the peak of such means in the long window, with silent workers as full."""
-        return max((*self.long.values, self.scale_up_load + self.high - self.low))
+        """Peak of the upper bounds in the long window."""
+        return max((*self.long.values, self.present_load))
 
     def _record(self, name: str, pool: Pool, limits: TokenLimits, lengths: ObservedLengths | None) -> None:
         worker = pool.workers.get(name)

@@ -10,7 +10,7 @@ from loadline.core.fleet.pool import Pool
 from loadline.core.planning.demand.outlook import TrafficLoad
 from loadline.core.planning.recommendation import PoolSize
 from loadline.core.planning.sizing.forecast_steps import limit_step
-from loadline.core.planning.sizing.sizing_by_profile import Sizing
+from loadline.core.planning.sizing.sizing_by_profile import Size, Sizing
 from loadline.core.vocabulary.reasons import Reason, ReasonCode
 
 _SCALE_DOWN_FACTOR: Final = 1.1
@@ -59,25 +59,35 @@ class PoolSizes(Struct):
             if load.is_surge and before is not None and size.replicas <= before.replicas:
                 # The size and its cause are kept, with the numbers of the new load.
                 replicas, by_surge = before.replicas, before.reason.code is ReasonCode.TRAFFIC_SURGE
+                limit = ReasonCode.SURGE_ADDS_ONLY if size.replicas < replicas else _minimum_of(size)
             else:
                 by_surge = load.is_surge
                 margin = with_margin[pool.name].replicas
-                replicas = self._limited(pool, size.replicas, margin, step_max, now, is_surge=by_surge)
+                replicas, limit = self._limited(pool, size, margin, step_max, now, is_surge=by_surge)
             numbers = load.outlook.numbers | {
                 "busy": size.busy,
                 "wanted": float(size.needed),
                 "allowed": float(replicas),
             }
             code = ReasonCode.TRAFFIC_SURGE if by_surge else ReasonCode.THROUGHPUT_TARGET
-            self.sized[pool.name] = PoolSize(replicas, reason(pool, numbers, code))
+            self.sized[pool.name] = PoolSize(replicas, reason(pool, numbers, code), limit)
 
-    def _limited(self, pool: Pool, needed: int, with_margin: int, step_max: int, now: int, *, is_surge: bool) -> int:
-        """Return the count of a pool: with a margin for scale-down, and within the step of a forecast."""
+    def _limited(
+        self, pool: Pool, size: Size, with_margin: int, step_max: int, now: int, *, is_surge: bool
+    ) -> tuple[int, ReasonCode | None]:
+        """Return the count of a pool, with a margin for scale-down and within the step of a forecast, and the limit."""
         current = pool.effective_target(now)
-        replicas = max(needed, min(current, with_margin))
+        replicas = max(size.replicas, min(current, with_margin))
+        limit = ReasonCode.SCALE_DOWN_MARGIN if replicas > size.replicas else _minimum_of(size)
         if is_surge:  # a few seconds of traffic may be untypical, so they only add workers
-            return max(replicas, current)
+            return (current, ReasonCode.SURGE_ADDS_ONLY) if replicas < current else (replicas, limit)
         start = self.forecast_targets.get(pool.name, current)
         allowed = limit_step(start, replicas, pool.knobs.replicas_min, step_max)
         # Workers added by a surge since then are not part of the step: they stay while the forecast needs them too.
-        return sorted((allowed, current, replicas))[1]
+        count = sorted((allowed, current, replicas))[1]
+        return count, limit if count == replicas else ReasonCode.FORECAST_STEP
+
+
+def _minimum_of(size: Size) -> ReasonCode | None:
+    """Return the code of minimum replicas if they raise a size, otherwise None."""
+    return ReasonCode.REPLICAS_MIN if size.replicas > size.needed else None

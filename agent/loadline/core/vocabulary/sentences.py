@@ -1,0 +1,210 @@
+"""Sentences of reasons: for each ``ReasonCode`` a format string over ``Reason.numbers``."""
+
+from typing import Final
+
+SENTENCES: Final[dict[str, str]] = {
+    "prefill_queue_high": (
+        "mean prefill queue {mean:.2f} exceeds {threshold:g}, and {predicted:.2f} are forecast for when a new worker "
+        "can help"
+    ),
+    "prefill_queue_low": "mean prefill queue {mean:.2f} is below {threshold:g}",
+    "kv_usage_high": "mean KV load {mean:.2f} exceeds {threshold:g}",
+    "kv_usage_low": "mean KV load {mean:.2f} is below {threshold:g}",
+    "asked_again": (
+        "the target is decided again: a scaler requested it, a worker must drain, the number of workers differs from "
+        "the target, or etcd has lost the decision"
+    ),
+    "fixed_count": "the configured count is {replicas:g}",
+    "kv_usage_target": "KV usage per worker is {value:.2f}, target {target:g}: {wanted:g} workers needed",
+    "waiting_requests_target": ("{value:.2f} requests wait per worker, target {target:g}: {wanted:g} workers needed"),
+    "prefill_requests_target": (
+        "{value:.2f} prefills are in flight per worker, target {target:g}: {wanted:g} workers needed"
+    ),
+    "concurrency_target": (
+        "{concurrency:.2f} requests are in flight, target {target:g} per worker: {wanted:g} workers needed"
+    ),
+    "panic": (
+        "panic mode: {concurrency:.2f} requests are in flight, target {target:g} per worker; at least {allowed:g} "
+        "workers for {left_ms:g} ms"
+    ),
+    "flow_control_queue": (
+        "{value:g} requests wait for workers that accept them, target {target:g} per worker: {wanted:g} workers needed"
+    ),
+    "pool_saturation": "workers are saturated to {value:.2f}, target {target:g}: {wanted:g} workers needed",
+    "prefill_backlog": (
+        "waiting prompts take {value:.2f} s of prefill, target {target:g} s per worker: {wanted:g} workers needed"
+    ),
+    "latency_ratio": (
+        "latencies are {value:.2f} of their objectives, the target is {low:g} to {high:g}: {wanted:g} workers needed"
+    ),
+    "throughput_target": (
+        "{requests_per_s:.2f} requests/s of {isl_tokens:.0f} input and {osl_tokens:.0f} output tokens occupy "
+        "{busy:.2f} workers: {wanted:g} workers needed, {allowed:g} in this interval"
+    ),
+    "traffic_surge": (
+        "{requests_per_s:.2f} requests/s of {isl_tokens:.0f} input and {osl_tokens:.0f} output tokens exceed the "
+        "forecast and occupy {busy:.2f} workers: {wanted:g} workers needed"
+    ),
+    "first_worker": (
+        "{wanted:g} raised to {allowed:g}: {under_way:g} requests are outstanding and no worker serves the role"
+    ),
+    "load_high": (
+        "the load of every worker exceeds {target:.0f}, which gives {latency_ms:g} ms; the lowest is {least:.0f}"
+    ),
+    "load_low": "worker loads are at most {most:.0f}, below {target:.0f}: one worker fewer suffices",
+    "throughput_floor": "{wanted:g} raised to {allowed:g}: the forecast traffic needs it",
+    "queueing_target": (
+        "{requests_per_s:.2f} requests/s of {isl_tokens:.0f} input and {osl_tokens:.0f} output tokens are expected, "
+        "and {backlog_requests_per_s:.2f} requests/s of backlog; the pool gets {takes:.2f} of these, one worker serves "
+        "{serves:.2f}, and {busy:.2f} workers are busy: {wanted:g} workers needed, {allowed:g} in this interval"
+    ),
+    "saturation_high": (
+        "load needs {held:.2f} of {workers:g} workers, above a utilisation of {threshold:g}: {wanted:g} workers needed"
+    ),
+    "saturation_low": (
+        "load needs {held:.2f} of {workers:g} workers at its recent peak, below a utilisation of {threshold:g} with "
+        "fewer: {wanted:g} workers needed"
+    ),
+    "spare_capacity": (
+        "{unsaturated:g} of {workers:g} workers are not saturated, with a headroom of {kv:.2f} KV usage and "
+        "{waiting:.1f} waiting requests each: {wanted:g} workers needed"
+    ),
+    "saturation_within": ("load needs {held:.2f} of {workers:g} workers, within the thresholds"),
+    "recent_peak": (
+        "{wanted:g} held at {allowed:g}: load needs {held:.2f} workers, but needed {peak:.2f} in the last "
+        "{window_ms:g} ms; that peak is over in {left_ms:g} ms"
+    ),
+    "other_pool_first": ("load needs {held:.2f} of {workers:g} workers: another pool of the role changes first"),
+    "silent_workers": "{silent:g} silent workers may be full: no scale-down",
+    "within_thresholds": "all signals are within their thresholds",
+    "no_workers": "no worker is ready",
+    "no_data": ("{fresh:g} of {ready:g} ready workers report, {known:g} of them the metrics that the planner needs"),
+    "adjustment_interval": (
+        "the last change was {age_ms:g} ms ago; the next one is possible after {interval_ms:g} ms, in {left_ms:g} ms"
+    ),
+    "workers_pending": "{pending:g} workers are pending",
+    "queue_trend_falling": (
+        "mean prefill queue {mean:.2f} exceeds {threshold:g}, but only {predicted:.2f} are forecast for when a new "
+        "worker can help"
+    ),
+    "new_worker_grace": (
+        "a worker was added {age_ms:g} ms ago; scale-down is possible {grace_ms:g} ms after that, in {left_ms:g} ms"
+    ),
+    "no_fixed_count": "no count is configured: the current target is kept",
+    "within_tolerance": "{value:.2f} per worker is within {tolerance:g} of the target {target:g}",
+    "unknown_workers": ("the load of {missing:g} silent and {starting:g} pending workers could reverse the decision"),
+    "metric_missing": "{known:g} of {metrics:g} metrics are known: no scale-down to {wanted:g}",
+    "profile_unusable": "the engine profile cannot be used",
+    "sla_infeasible": (
+        "a single request takes {best_ms:.1f} ms, above the objective of {objective_ms:g} ms: raise the objective or "
+        "use faster engines"
+    ),
+    "kv_cache_too_small": (
+        "a request holds {context_tokens:.0f} tokens on average, more than the KV cache of a worker "
+        "({max_kv_tokens:g} tokens)"
+    ),
+    "traffic_unknown": "the traffic is unknown",
+    "traffic_incomplete": "a frontend has stopped reporting: no scale-down",
+    "forecast_fallback": "the forecast failed and the last value is used",
+    "load_learning": "{known:g} of {needed:g} required samples of load and latency are available",
+    "load_within": (
+        "worker loads are between {least:.0f} and {most:.0f}; a load of {target:.0f} gives {latency_ms:g} ms"
+    ),
+    "consolidation_refused": "with one worker fewer, the others would exceed {latency_ms:g} ms",
+    "planner_failed": "the planner failed and the current target is kept; report this with the journal",
+    "peak_over": (
+        "{wanted:g} held at {allowed:g}: less than half of the forecast peak has arrived for {window_ms:g} ms; the "
+        "pools are sized again within {left_ms:g} ms"
+    ),
+    "highest_recommendation": (
+        "{wanted:g} held at {allowed:g}: the highest recommendation of the last {window_ms:g} ms, for {left_ms:g} ms "
+        "more"
+    ),
+    "lowest_recommendation": (
+        "{wanted:g} held at {allowed:g}: the lowest recommendation of the last {window_ms:g} ms, for {left_ms:g} ms "
+        "more"
+    ),
+    "scale_up_limit": "{wanted:g} limited to {allowed:g}: the largest scale-up of one sync",
+    "scale_rate": ("{wanted:g} limited to {allowed:g}: the largest change of {ready:g} ready workers in one tick"),
+    "scaling_policy": "{wanted:g} limited to {allowed:g}: the largest change in {period_ms:g} ms",
+    "scale_down_margin": (
+        "{wanted:g} held at {allowed:g}: a scale-down leaves a tenth of headroom; the pools are sized again within "
+        "{left_ms:g} ms"
+    ),
+    "surge_adds_only": (
+        "{wanted:g} held at {allowed:g}: seconds of traffic cause no scale-down; the pools are sized again within "
+        "{left_ms:g} ms"
+    ),
+    "forecast_step": (
+        "{wanted:g} limited to {allowed:g}: the largest change by one forecast; the pools are sized again within "
+        "{left_ms:g} ms"
+    ),
+    "saturation_veto": (
+        "the queueing model recommends {queueing:g} and saturation {saturation:g}: a saturated pool is not scaled down"
+    ),
+    "shrink_unsafe": ("the queueing model recommends {queueing:g}, but one worker fewer would saturate the others"),
+    "saturation_leads": ("saturation recommends {saturation:g}, the queueing model no more than {queueing:g}"),
+    "queueing_leads": "the queueing model recommends {queueing:g}, saturation {saturation:g}",
+    "queueing_stays": ("the queueing model needs all {queueing:g} workers, saturation recommends {saturation:g}"),
+    "saturation_alone": ("the queueing model has no recommendation, saturation recommends {saturation:g}"),
+    "queueing_alone": ("saturation has no recommendation, the queueing model recommends {queueing:g}"),
+    "no_opinion": "neither saturation nor the queueing model has a recommendation",
+    "engine_learning": "no engine profile is configured, and too few iterations have been measured",
+    "replacement_not_ready": (
+        "{wanted:g} held at {allowed:g}: the ready workers of the other pools cannot carry the load"
+    ),
+    "shrink_stepwise": "{wanted:g} raised to {allowed:g}: a larger scale-down is not known to be safe",
+    "capacity_limited": "{wanted:g} limited to {allowed:g}: models share {limit:g} GPUs",
+    "quota_limited": "{wanted:g} limited to {allowed:g}: the quota of the namespace is {limit:g} GPUs",
+    "gives_way": "{wanted:g} limited to {allowed:g}: GPUs are short and other models take precedence",
+    "served_by_another_pool": ("{wanted:g} limited to {allowed:g}: GPUs are short and another pool serves the load"),
+    "serves_for_another_pool": (
+        "{wanted:g} raised to {allowed:g}: GPUs are short and the pool serves the load of another"
+    ),
+    "gpus_occupied": "{wanted:g} limited to {allowed:g}: {free:g} GPUs are free",
+    "replicas_min": "{wanted:g} raised to replicas_min {allowed:g}",
+    "replicas_max": "{wanted:g} limited to replicas_max {allowed:g}",
+    "gpu_budget_max": ("{wanted:g} limited to {allowed:g}: {gpus:g} GPUs would exceed gpu_budget_max {budget:g}"),
+    "gpu_budget_min": ("{wanted:g} raised to {allowed:g}: {gpus:g} GPUs would be below gpu_budget_min {budget:g}"),
+    "gpu_budget_guard_hold": ("{wanted:g} held at {allowed:g}: the GPU budget allows no step from {gpus:g} GPUs"),
+    "gpu_budget_reconcile": (
+        "{wanted:g} set to {allowed:g}: {gpus:g} GPUs are outside the GPU budget or the bounds of a pool"
+    ),
+    "gpu_budget_gives_way": "{wanted:g} set to {allowed:g}: another model waits for GPUs",
+    "fleet_gpu_budget_max": (
+        "{wanted:g} limited to {allowed:g}: {gpus:g} GPUs of all models are occupied or reserved, "
+        "fleet.gpu_budget_max is {budget:g}"
+    ),
+    "fleet_gpu_budget_min": (
+        "{wanted:g} raised to {allowed:g}: {gpus:g} GPUs of all models are occupied or reserved, "
+        "fleet.gpu_budget_min is {budget:g}"
+    ),
+    "no_data_no_shrink": "{wanted:g} held at {allowed:g}: only {fresh:g} of {ready:g} ready workers report",
+    "step_up": "{wanted:g} limited to {allowed:g}: the largest step up",
+    "step_down": "{wanted:g} raised to {allowed:g}: the largest step down",
+    "stabilisation": (
+        "{wanted:g} held at {allowed:g}: the highest proposal of the last {window_ms:g} ms, for {left_ms:g} ms more"
+    ),
+    "warm_up": (
+        "{wanted:g} held at {allowed:g}: data has been complete for {age_ms:g} ms, scale-down needs {needed_ms:g} ms; "
+        "{left_ms:g} ms are left"
+    ),
+    "cooldown": (
+        "{wanted:g} held at {allowed:g}: the last change was {age_ms:g} ms ago, the cooldown of {cooldown_ms:g} ms "
+        "ends in {left_ms:g} ms"
+    ),
+    "pending_unreached": "{missing:g} requested workers are not ready within their deadline",
+    "idle": "{wanted:g} limited to {allowed:g}: the model has had no requests for {idle_ms:g} ms",
+    "last_worker": ("{wanted:g} raised to {allowed:g}: each role keeps a worker until the model scales to zero"),
+    "schedule_floor": ("{wanted:g} raised to {allowed:g}: the minimum of a schedule that ends in {left_ms:g} ms"),
+    "unaccepted": "{wanted:g} held at {allowed:g}: no scaler has accepted the last scale-down",
+    "drain_limit": "{wanted:g} raised to {allowed:g}: at most {drains_max:g} workers of a pool drain at once",
+    "not_leader": "this agent is not the leader, or its lease is about to expire",
+    "not_settled": "the registry or the decisions have not been read yet",
+    "paused": "the model is paused",
+    "bus_down": "NATS is unreachable",
+    "decision_in_flight": "a decision is being committed",
+    "retry_backoff": "the last decision was not applied; the next attempt is in {left_ms:g} ms",
+    "advise_only": "no_operation is set: the decision is not executed",
+    "stopping": "the agent is stopping",
+}
