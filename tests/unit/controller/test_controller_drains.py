@@ -45,6 +45,14 @@ def test_the_lease_of_a_silent_victim_is_revoked() -> None:
     assert "drain_unanswered" in alarms(effects)
 
 
+def test_the_lease_that_a_silent_victim_has_now_is_revoked() -> None:
+    world = booted()
+    world.drains_answered = None
+    world.handle(DrainRequested("m", "decode", "d1", "me"))
+    world.handle(WorkerRegistered(RegisteredWorker(world.workers["d1"], 9)))
+    assert [e.lease_id for e in world.run(12) if isinstance(e, RevokeWorkerLease)] == [9]
+
+
 def test_a_victim_that_registers_again_is_drained_again() -> None:
     world = booted()
     world.kv, world.queue = 0.3, 0

@@ -247,6 +247,7 @@ class Drains(Struct):
                 text = f"{drain.worker} became silent while it was draining"
                 effects.append(RaiseAlarm("drain_died", drain.model, text))
             elif not drain.accepted:
+                drain.lease_id = worker.lease_id  # another one if its key was written again
                 pool = drain.model, drain.pool
                 if unanswered[pool] >= DRAINS_MAX:  # it waits, so that one decision cannot revoke thousands of leases
                     drain.ask_at_ms = drain.look_at_ms
