@@ -1,6 +1,7 @@
 """Drains are held until a scaler has accepted the decision that names the victims."""
 
 import pytest
+from msgspec.structs import replace
 
 from loadline.core.fleet.pool import Pool, PoolKnobs
 from loadline.core.migration.knobs import MigrationKnobs
@@ -156,6 +157,15 @@ def test_a_victim_that_registers_again_in_the_turn_in_which_it_leaves_stays_a_vi
     world.handle(WorkerDeregistered("m", "decode", "d1"), WorkerRegistered(RegisteredWorker(world.workers["d1"], 6)))
     assert decode(world).ready == 1
     assert drains(world.handle(scaler_answer(world.stored["m"].decision))) == ["d1"]
+    assert (decode(world).ready, decode(world).draining_workers()) == (1, 1)
+
+
+def test_a_draining_victim_whose_key_another_incarnation_held_for_a_moment_is_no_capacity() -> None:
+    world = shrinking()
+    world.handle(scaler_answer(world.stored["m"].decision))
+    record = world.workers["d1"]
+    other = replace(record, incarnation=2)
+    world.handle(*(WorkerRegistered(RegisteredWorker(one, 6)) for one in (other, record)))
     assert (decode(world).ready, decode(world).draining_workers()) == (1, 1)
 
 

@@ -152,6 +152,8 @@ class Drains(Struct):
         known = self.open.get(_key(model, pool_name, name))
         if known is not None and not known.held:
             if known.incarnation == victim.incarnation:
+                if not worker.draining:  # another incarnation held its key meanwhile
+                    fleet.start_drain(model, pool_name, name, now)
                 return None
             self._finish(known, "died", fleet, now)  # the name belongs to a new incarnation
         self.open[_key(model, pool_name, name)] = Drain(
