@@ -69,3 +69,13 @@ def test_without_a_scaler_no_worker_is_drained() -> None:
     world.scaler_status = None
     world.run(300)
     assert drained(world) == set()
+
+
+def test_without_a_scaler_further_fake_workers_cause_no_further_decision() -> None:
+    world = attacked(20)
+    world.scaler_status = None
+    world.run(70)
+    decided = world.stored["m"]
+    world.register("decode", "fake20")
+    world.run(130)
+    assert world.stored["m"] == decided

@@ -1,17 +1,21 @@
 """Drains are held until a scaler has accepted the decision that names the victims."""
 
+import msgspec
 import pytest
+from msgspec import Raw
 from msgspec.structs import replace
 
 from loadline.core.fleet.pool import Pool, PoolKnobs
 from loadline.core.migration.knobs import MigrationKnobs
 from loadline.core.planning.guardrails.constraints import Constraints
-from loadline.core.vocabulary.decisions import ApplyStatus, Victim
+from loadline.core.vocabulary.decisions import ApplyStatus, StoredDecision, Victim
 from loadline.core.vocabulary.effects import AnyEffect, RevokeWorkerLease, SendDrain
 from loadline.core.vocabulary.events import (
     BusConnectionChanged,
     DrainRequested,
+    LeaderChanged,
     RegistryRead,
+    SettingsChanged,
     WorkerDeregistered,
     WorkerRegistered,
 )
@@ -112,6 +116,58 @@ def test_a_pool_shrinks_further_once_a_scaler_has_accepted() -> None:
     world.kv = 0.1
     world.run(150)
     assert decode(world).desired == 1
+
+
+def test_the_victims_of_the_next_decision_wait_for_its_own_acceptance() -> None:
+    world = booted()
+    world.register("decode", "d3")
+    world.kv = 0.1
+    while decode(world).desired != 2:
+        world.run(1)
+    world.scaler_status = None
+    world.run(150)
+    assert decode(world).desired == 1
+    assert set(drains(world.effects)) == {"d1"}
+    assert set(drains(world.handle(scaler_answer(world.stored["m"].decision)))) == {"d2"}
+
+
+@pytest.mark.parametrize("refused", [True, False])
+def test_a_read_of_the_registry_resumes_no_drain_of_a_failed_decision(*, refused: bool) -> None:
+    world = shrinking()
+    if refused:
+        world.handle(scaler_answer(world.stored["m"].decision, "refused"))
+    else:
+        world.run(900)
+    world.handle(RegistryRead([RegisteredWorker(record, 5) for record in world.workers.values()]))
+    assert (decode(world).ready, world.controller.state.drains.open) == (2, {})
+
+
+def test_a_newer_decision_in_the_store_releases_the_victims_that_it_does_not_name() -> None:
+    world = shrinking()
+    stored = world.stored["m"]
+    targets = tuple(replace(target, replicas=2, victims=()) for target in stored.decision.targets)
+    newer = replace(stored.decision, decision_id="newer", sequence=stored.decision.sequence + 1, targets=targets)
+    world.stored["m"] = StoredDecision(newer, world.revision)
+    world.handle(LeaderChanged("all", "agent-1", 77, world.revision, store_went_back=True))
+    assert (decode(world).ready, decode(world).desired, world.controller.state.drains.open) == (2, 2, {})
+
+
+def test_the_victims_of_a_decision_above_a_lowered_maximum_serve_on() -> None:
+    world = shrinking()
+    decision = world.stored["m"].decision
+    prefill, decode_target = decision.targets
+    growing = replace(prefill, replicas=6, victims=())
+    world.stored["m"] = StoredDecision(
+        replace(decision, sequence=decision.sequence + 1, targets=(growing, decode_target)), world.revision
+    )
+    world.handle(LeaderChanged("all", "agent-1", 77, world.revision, store_went_back=True))
+    assert decode(world).ready == 1
+    (model,) = world.settings.models
+    pools = (replace(model.pools[0], replicas_max=3), model.pools[1])
+    lowered = replace(world.settings, models=(replace(model, pools=pools),))
+    world.answer_commits = False
+    world.handle(SettingsChanged(Raw(msgspec.json.encode(lowered))))
+    assert decode(world).ready == 2
 
 
 def test_the_reason_for_not_shrinking_further_is_named() -> None:

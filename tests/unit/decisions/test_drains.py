@@ -108,6 +108,11 @@ def test_fake_workers_that_claim_load_cost_no_worker_its_place() -> None:
     assert Victim("honest0", 1) in choose_victims(pool, 21), "a scale-down removes the worker with the least work too"
 
 
+def test_a_worker_whose_key_was_created_again_registered_last() -> None:
+    pool = with_arrivals(("first", 1, 9), ("second", 2, 0), ("first", 3, 9), desired=1)
+    assert choose_victims(pool, 1) == [Victim("first", 1)]
+
+
 @pytest.mark.parametrize("desired", [None, 3, 5])
 def test_without_more_workers_than_desired_the_least_work_decides(desired: int | None) -> None:
     pool = with_arrivals(("first", 1, 1), ("second", 2, 5), ("third", 3, 9), desired=desired)

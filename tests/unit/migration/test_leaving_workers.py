@@ -72,6 +72,17 @@ def test_a_worker_drained_by_another_scaler_is_evacuated() -> None:
     assert (command.trigger, *pairs([command])[0]) == ("drain", "leaves", "other")
 
 
+def test_a_worker_is_evacuated_once_its_drain_is_not_held_any_more() -> None:
+    world = MigrationWorld(replace(LOAD, policies=()))
+    world.join("other", 0, 0)
+    world.join("leaves", 30, 3)
+    fleet = world.controller.state.fleet
+    fleet.start_drain("m", "decode", "leaves", world.now, held=True)
+    assert world.handle(world.report("leaves", 30, 3)) == []
+    fleet.begin_drain("m", "decode", "leaves", world.now)
+    assert pairs(world.handle(world.report("leaves", 30, 3))) == [("leaves", "other")]
+
+
 def test_a_draining_decode_worker_is_evacuated_after_its_lease_is_gone() -> None:
     world = MigrationWorld(replace(LOAD, policies=()))
     world.join("leaves", 30, 3)

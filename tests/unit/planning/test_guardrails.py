@@ -184,6 +184,12 @@ def test_existing_workers_above_the_maximum_leave_as_in_any_shrink(
     assert harness.outcome(a=wanted) == ({"a": allowed}, rails)
 
 
+def test_existing_workers_above_the_maximum_stay_until_a_scaler_has_accepted_the_last_scale_down() -> None:
+    harness = GuardrailHarness(PoolKnobs("a", "decode", replicas_max=3), current=8)
+    limits = Constraints(harness.acting_since_ms, unaccepted=frozenset({"a"}))
+    assert harness.guard.apply(harness.refresh(), {"a": 8}, limits, harness.now).targets == {"a": 8}
+
+
 def test_requested_workers_above_the_maximum_are_cancelled_at_once() -> None:
     harness = GuardrailHarness(PoolKnobs("a", "decode", replicas_max=3), quorate=False, step_down_max=1)
     harness.pool("a").reset_desired(9, START)
