@@ -348,10 +348,15 @@ def test_an_impossible_stored_decision_is_replaced(harness: ControllerHarness, e
     assert (commit.expected_revision, commit.decision.sequence) == (77, 1)
 
 
-@pytest.mark.parametrize(("replicas", "announced"), [(5, {5}), (5_000, set())])
-def test_counts_out_of_bounds_are_not_announced(harness: ControllerHarness, replicas: int, announced: set[int]) -> None:
+@pytest.mark.parametrize(
+    ("replicas", "previous", "announced"),
+    [(5, 2, {5}), (5_000, 2, set()), (9, 10, {9}), (9, 8, set())],  # the maximum is 8
+)
+def test_growth_above_the_maximum_is_not_announced(
+    harness: ControllerHarness, replicas: int, previous: int, announced: set[int]
+) -> None:
     harness.lose_lease()
-    target = PoolTarget("decode", "decode", replicas, 2)
+    target = PoolTarget("decode", "decode", replicas, previous)
     stored = Decision("x", "m", 1, 3, harness.now, harness.now + 60_000, (target,), ())
     effects = harness.become_leader(StoredDecision(stored, 77))
     found = [e for e in [*effects, *harness.advance(5)] if isinstance(e, AnnounceDecision)]

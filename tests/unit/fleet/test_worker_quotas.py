@@ -79,6 +79,13 @@ def test_many_small_pools_leave_a_large_one_its_replicas() -> None:
     assert sum(pool.workers_max for _, pool in fleet.pools()) <= 200
 
 
+def test_what_replicas_leave_of_the_fleet_is_divided_by_the_rest_of_the_quotas() -> None:
+    fleet = fleet_of_two(replicas_max=1, workers_max=200)
+    large = fleet.models["honest"].pools["decode"]
+    large.knobs = replace(large.knobs, replicas_max=99)
+    assert (accepted(fleet, "attacked", 200), accepted(fleet, "honest", 200)) == (29, 170), "not 2 and 198"
+
+
 def test_shares_are_equal_if_another_program_scales_the_pools() -> None:
     fleet = fleet_of_two(replicas_max=1, workers_max=1_000, external_drains=True)
     assert accepted(fleet, "attacked", 1_100) == 500
