@@ -1,0 +1,82 @@
+"""Choice of the workers that a scale-down removes."""
+
+import pytest
+from msgspec.structs import replace
+
+from loadline.core.decisions.drains import choose_victims
+from loadline.core.fleet.pool import Pool, PoolKnobs
+from loadline.core.vocabulary.decisions import Victim
+from loadline.core.vocabulary.scalars import WorkerPhase
+from tests.support.fleet_harness import START, fleet_of, registered, reported, sample
+
+
+def test_victims_are_the_workers_that_are_cheapest_to_remove() -> None:
+    fleet = fleet_of(PoolKnobs("decode", "decode"))
+    pool = fleet.models["m"].pools["decode"]
+    workers: list[tuple[str, WorkerPhase, int, float, int, int]] = [
+        # name, state, incarnation, KV usage, waiting, running
+        ("busy", "ready", 9, 0.1, 2, 3),
+        ("full", "ready", 9, 0.9, 0, 1),
+        ("old", "ready", 1, 0.5, 0, 1),
+        ("new-b", "ready", 5, 0.5, 0, 1),
+        ("new-a", "ready", 5, 0.5, 1, 0),
+        ("idle", "ready", 1, 0.9, 0, 0),
+        ("starting", "starting", 1, 0.9, 9, 9),
+        ("leaving", "draining", 9, 0.0, 0, 0),
+    ]
+    for name, state, incarnation, kv, waiting, running in workers:
+        fleet.register(registered(name, state=state, incarnation=incarnation), START)
+        fleet.ingest(reported(name, sample(1, kv, waiting, running), incarnation=incarnation), START)
+    order = ["starting", "idle", "new-a", "new-b", "old", "full", "busy"]
+    assert [v.worker for v in choose_victims(pool, 99)] == order
+    assert choose_victims(pool, 2) == [Victim("starting", 1), Victim("idle", 1)]
+    assert choose_victims(pool, 0) == []
+
+
+def test_with_migration_unmovable_requests_decide_on_victims() -> None:
+    fleet = fleet_of(PoolKnobs("decode", "decode"))
+    pool = fleet.models["m"].pools["decode"]
+    for name, running, staying in (("many", 9, 0), ("few", 3, 0), ("guided", 2, 2), ("fixed", 1, 0)):
+        fleet.register(registered(name), START)
+        load = replace(sample(1, 0.1 * running, 0, running), unmovable_requests=staying)
+        fleet.ingest(reported(name, load), START)
+    migrating = [v.worker for v in choose_victims(pool, 99, lambda worker: worker.record.worker != "fixed")]
+    assert migrating == ["few", "many", "fixed", "guided"]
+    assert [v.worker for v in choose_victims(pool, 99)] == ["fixed", "guided", "few", "many"]
+
+
+def with_arrivals(*arrivals: tuple[str, int, int], desired: int | None) -> Pool:
+    """Return a pool of workers by name, create revision and running requests."""
+    fleet = fleet_of(PoolKnobs("decode", "decode", replicas_max=100))
+    pool = fleet.models["m"].pools["decode"]
+    for name, revision, running in arrivals:
+        fleet.register(replace(registered(name), create_revision=revision), START)
+        fleet.ingest(reported(name, sample(1, 0.1, 0, running)), START)
+    pool.desired = desired
+    return pool
+
+
+def test_fake_workers_that_claim_load_cost_no_worker_its_place() -> None:
+    honest = [(f"honest{number}", 10 + number, number) for number in range(4)]
+    fakes = [(f"fake{number}", 50 + number, 1_000) for number in range(20)]
+    pool = with_arrivals(*fakes, *honest, desired=4)
+    assert {victim.worker for victim in choose_victims(pool, 20)} == {name for name, _, _ in fakes}
+    assert {victim.worker for victim in choose_victims(pool, 2)} == {"fake18", "fake19"}, "the last registered"
+    assert Victim("honest0", 1) in choose_victims(pool, 21), "a scale-down removes the worker with the least work too"
+
+
+def test_a_worker_whose_key_was_created_again_registered_last() -> None:
+    pool = with_arrivals(("first", 1, 9), ("second", 2, 0), ("first", 3, 9), desired=1)
+    assert choose_victims(pool, 1) == [Victim("first", 1)]
+
+
+@pytest.mark.parametrize("desired", [None, 3, 5])
+def test_without_more_workers_than_desired_the_least_work_decides(desired: int | None) -> None:
+    pool = with_arrivals(("first", 1, 1), ("second", 2, 5), ("third", 3, 9), desired=desired)
+    assert [victim.worker for victim in choose_victims(pool, 1)] == ["first"]
+
+
+def test_a_worker_past_its_start_deadline_leaves_before_the_one_that_replaces_it() -> None:
+    pool = with_arrivals(("stuck", 1, 0), ("replacement", 2, 0), desired=1)
+    pool.workers["stuck"].late = True
+    assert choose_victims(pool, 1) == [Victim("stuck", 1)]
