@@ -28,6 +28,7 @@ from loadline.runtime.reload import Reloader, Source
 from loadline.runtime.service import Service
 from loadline.runtime.settings import agent_name, settings
 from loadline.runtime.shared_answers import SharedAnswers
+from loadline.runtime.slices import Steps, map_in_steps
 from loadline.wire.keys import Keys
 
 __all__ = ["Agent", "configure_gc", "run", "settings"]
@@ -88,12 +89,12 @@ class Agent:
         current, put = self.runtime.controller.settings, self.runtime.inbox.put
         self._reloader = None if source is None else Reloader(source, config, current, put)
         self.service = Service(self.runtime, self._queries, __version__)
-        self._metrics = Metrics(self.service.status, self._counters, __version__, config.http.compatible_metrics)
+        self._metrics = Metrics(self._counters, __version__, config.http.compatible_metrics)
         self._scrapes: SharedAnswers[bytes] = SharedAnswers()
         self.http = HttpServer(
             config.http.host,
             config.http.port,
-            metrics=lambda: self._scrapes.get("", self._metrics.render),
+            metrics=lambda: self._scrapes.get_in_slices("", self._render_metrics),
             healthy=self._health_problems,
             ready=self._readiness_problems,
             missing=self._missing_inputs,
@@ -132,6 +133,11 @@ class Agent:
         except OSError as error:
             problem = f"cannot listen on {knobs.host}:{knobs.port} ({error.strerror})"
             raise ConfigError("http.port", problem, "Choose another port, or 0 for none.") from error
+
+    def _render_metrics(self) -> Steps[bytes]:
+        status = yield from self.service.status()
+        families = yield from map_in_steps(bytes, self._metrics.render(status))
+        return b"".join(families)
 
     def _stop(self) -> None:
         self._notifier.stopping()

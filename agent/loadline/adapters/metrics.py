@@ -3,13 +3,15 @@
 Labels are models and pools of the configuration and words of closed enums, never names of workers or frontends.
 """
 
+import itertools
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client import ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, InfoMetricFamily
 from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
 
 from loadline.adapters.migration_metrics import migration_metrics
 from loadline.adapters.replica_metrics import replica_metrics
@@ -30,11 +32,20 @@ _ALARM = "alarm_"
 _REFUSED = "refused_"
 
 
+class _Family(Collector):
+    """Collector of one metric family."""
+
+    def __init__(self, family: Metric) -> None:
+        self._family = family
+
+    def collect(self) -> Iterator[Metric]:
+        yield self._family
+
+
 class Metrics:
     """Metrics of the agent in Prometheus' text format.
 
     Args:
-        status: Returns the current status.
         counters: Returns the runtime's counters by name: ``frames_dropped`` is exported as
             ``loadline_frames_dropped_total``, and ``refused_malformed`` is added to
             ``loadline_rejected_total{reason="malformed"}``.
@@ -44,33 +55,29 @@ class Metrics:
 
     def __init__(
         self,
-        status: Callable[[], AgentStatus],
         counters: Callable[[], Mapping[str, float]],
         version: str,
         compatible: Sequence[str] = (),
     ) -> None:
-        self._status = status
         self._counters = counters
         self._version = version
         self._compatible = compatible
         self._turns = [0] * (len(_TURN_BOUNDS_S) + 1)
         self._turns_s = 0.0
-        self._registry = CollectorRegistry()
-        self._registry.register(self)
-        ProcessCollector(registry=self._registry)
+        self._process = ProcessCollector(registry=None)
 
     def observe_turn(self, seconds: float) -> None:
         """Record the duration of a turn."""
         self._turns[bisect_left(_TURN_BOUNDS_S, seconds)] += 1
         self._turns_s += seconds
 
-    def render(self) -> bytes:
-        """Return all metrics in the text format."""
-        return generate_latest(self._registry)
+    def render(self, status: AgentStatus) -> Iterator[bytes]:
+        """Yield all metric families of a status in the text format."""
+        for family in itertools.chain(self._families(status), self._process.collect()):
+            yield generate_latest(_Family(family))
 
-    def collect(self) -> Iterator[Metric]:
-        """Yield all metric families; the registry calls it."""
-        status, runtime = self._status(), self._counters()
+    def _families(self, status: AgentStatus) -> Iterator[Metric]:
+        runtime = self._counters()
         refused = {name.removeprefix(_REFUSED): n for name, n in runtime.items() if name.startswith(_REFUSED)}
         rejected = {
             reason: status.rejected.get(reason, 0) + refused.get(reason, 0) for reason in status.rejected | refused

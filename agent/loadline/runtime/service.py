@@ -12,7 +12,7 @@ from loadline.adapters.logs import bounded
 from loadline.core.fleet.pool import DRAINS_MAX
 from loadline.core.queries import status as query
 from loadline.core.vocabulary.events import AnnouncementRequested, DrainRequested, PauseRequested
-from loadline.core.vocabulary.status import AgentStatus, ModelStatus
+from loadline.core.vocabulary.status import AgentStatus
 from loadline.errors import BusUnavailable
 from loadline.ports import Bus, RequestHandler
 from loadline.runtime.loop import Runtime
@@ -67,10 +67,20 @@ class Service:
         self._replies: SharedAnswers[bytes] = SharedAnswers()
         self._announcing: dict[str, str] = {}
 
-    def status(self) -> AgentStatus:
-        """Return the agent's current status."""
-        controller, now = self._runtime.controller, self._runtime.clock.now_ms()
-        return self._status_with([query.model_status(controller.state, m, now) for m in controller.settings.models])
+    def status(self) -> Steps[AgentStatus]:
+        """Compute the agent's current status: that of 250 models takes 10 ms."""
+        controller, clock = self._runtime.controller, self._runtime.clock
+        state, configured = controller.state, controller.settings.models
+        present = (knobs for knobs in configured if knobs.name in state.fleet.models)  # the settings may change
+        models = yield from map_in_steps(lambda knobs: query.model_status(state, knobs, clock.now_ms()), present)
+        return query.agent_status(
+            controller.settings,
+            state,
+            models,
+            version=self._version,
+            started_at_ms=self._started_at_ms,
+            now=clock.now_ms(),
+        )
 
     async def serve(self) -> None:
         """Answer queries and commands."""
@@ -113,31 +123,15 @@ class Service:
         return frames[0 if isinstance(request, Rejected) else min(request.part, len(frames) - 1)]
 
     def _frames(self) -> Steps[list[bytes]]:
-        """Return the status as messages within the size limits of servers and readers.
-
-        That of 250 models takes 10 ms, so turns run in between.
-        """
-        controller, clock = self._runtime.controller, self._runtime.clock
-        state, configured = controller.state, controller.settings.models
-        present = (knobs for knobs in configured if knobs.name in state.fleet.models)  # the settings may change
-        models = yield from map_in_steps(lambda knobs: query.model_status(state, knobs, clock.now_ms()), present)
-        frames, size = yield from encode_status(self._status_with(models))
+        """Return the status as messages within the size limits of servers and readers."""
+        status = yield from self.status()
+        frames, size = yield from encode_status(status)
         if size > STATUS_BYTES_MAX and not self._trimmed:
             self._trimmed = True
             _log.warning(
                 "status_trimmed", bytes=size, bytes_max=STATUS_BYTES_MAX, left_out="lists of workers and migrations"
             )
         return frames
-
-    def _status_with(self, models: list[ModelStatus]) -> AgentStatus:
-        return query.agent_status(
-            self._runtime.controller.settings,
-            self._runtime.controller.state,
-            models,
-            version=self._version,
-            started_at_ms=self._started_at_ms,
-            now=self._runtime.clock.now_ms(),
-        )
 
     def _leader_only(self, answer: Callable[[bytes], Awaitable[bytes]]) -> RequestHandler:
         async def only_leading(payload: bytes) -> bytes | None:

@@ -75,10 +75,10 @@ def samples(text: bytes) -> dict[str, float]:
 def test_the_status_is_rendered() -> None:
     counters = {"decisions_committed": 5, "commits_refused": 1, "alarm_decision_expired": 2, "workers_drained": 3}
     runtime = {"frames": 100.0, "frames_dropped": 4.0, "journal_lost": 6.0, "refused_malformed": 8.0}
-    metrics = Metrics(lambda: status_with(counters, {"unknown_pool": 2, "malformed": 1}), lambda: runtime, "1.2.3")
+    metrics = Metrics(lambda: runtime, "1.2.3")
     for seconds in (0.0001, 0.003, 0.003, 7.0):
         metrics.observe_turn(seconds)
-    text = metrics.render()
+    text = b"".join(metrics.render(status_with(counters, {"unknown_pool": 2, "malformed": 1})))
     found = samples(text)
     pool = 'model=meta/llama "3"\n,pool=p0,role=decode'
     expected = {
@@ -111,8 +111,14 @@ def test_the_status_is_rendered() -> None:
     assert b"secret-worker-name" not in text
 
 
+def test_each_metric_is_a_part_of_its_own() -> None:
+    parts = list(Metrics(dict, "1.2.3").render(status_with({}, {})))
+    assert len(parts) > 30
+    assert {part.count(b"# HELP") for part in parts} == {1}
+
+
 def test_migrations_are_rendered_by_policy_outcome_and_reason() -> None:
-    found = samples(Metrics(lambda: status_with({}, {}), dict, "1.2.3").render())
+    found = samples(b"".join(Metrics(dict, "1.2.3").render(status_with({}, {}))))
     model = 'model=meta/llama "3"\n'
     expected = {
         f"loadline_migrations_total{{{model},outcome=planned,policy=decode_load,reason=}}": 9,
@@ -133,7 +139,7 @@ def test_migrations_are_rendered_by_policy_outcome_and_reason() -> None:
 def test_a_model_without_migration_has_drain_durations_and_no_migration_metrics() -> None:
     status = status_with({}, {})
     still = replace(status, models=tuple(replace(model, migrations=None) for model in status.models))
-    found = samples(Metrics(lambda: still, dict, "1.2.3").render())
+    found = samples(b"".join(Metrics(dict, "1.2.3").render(still)))
     assert [name for name in found if "_move" in name] == []
     assert found['loadline_drain_seconds_sum{model=meta/llama "3"\n}'] == 12
 

@@ -27,7 +27,7 @@ def status(*pools: PoolStatus, **fields: object) -> AgentStatus:
 
 
 def found(status_now: AgentStatus, *compatible: str) -> dict[str, float]:
-    return samples(Metrics(lambda: status_now, dict, "1", compatible).render())
+    return samples(b"".join(Metrics(dict, "1", compatible).render(status_now)))
 
 
 def of(world: ControllerWorld) -> dict[str, float]:

@@ -24,7 +24,7 @@ def status_of(models: MultiModelWorld) -> AgentStatus:
 
 
 def metrics(status: AgentStatus) -> dict[str, float]:
-    return dict(_lines(Metrics(lambda: status, dict, "0").render().decode()))
+    return dict(_lines(b"".join(Metrics(dict, "0").render(status)).decode()))
 
 
 def _lines(text: str) -> Iterator[tuple[str, float]]:

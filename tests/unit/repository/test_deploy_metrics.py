@@ -40,7 +40,7 @@ def full_status() -> AgentStatus:
 
 def exported_metrics() -> dict[str, set[str]]:
     """Return every metric of an agent, with its labels."""
-    text = Metrics(full_status, lambda: dict.fromkeys(COUNTERS, 1), "1").render().decode()
+    text = b"".join(Metrics(lambda: dict.fromkeys(COUNTERS, 1), "1").render(full_status())).decode()
     found: dict[str, set[str]] = {}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
