@@ -6,6 +6,8 @@ import pytest
 from msgspec.structs import replace
 
 from loadline.core.fleet.pool import PoolKnobs
+from loadline.core.fleet.windows import RollingSamples
+from loadline.core.planning.scaling_behaviour import ScalingBehaviour, ScalingPolicy
 from loadline.core.vocabulary.reasons import Reason, ReasonCode, Recommendation
 from tests.support.fleet_harness import START
 from tests.support.guardrail_harness import MINUTE_MS, A, GuardrailHarness
@@ -127,6 +129,26 @@ def test_a_pool_that_keeps_its_count_while_another_changes_says_so() -> None:
         "a": ReasonCode.SATURATION_HIGH,
         "b": ReasonCode.OTHER_POOL_FIRST,
     }
+
+
+# -- baselines ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("proposed", "code", "left_ms"),
+    [(9, ReasonCode.LOWEST_RECOMMENDATION, 50_000), (2, ReasonCode.HIGHEST_RECOMMENDATION, 290_000)],
+)
+def test_a_stabilised_proposal_applies_when_its_time_is_over(proposed: int, code: ReasonCode, left_ms: int) -> None:
+    policy = ScalingPolicy(100, 4, 15_000)
+    behaviour = ScalingBehaviour(MINUTE_MS, 5 * MINUTE_MS, policy, policy)
+    pool, recommendations = GuardrailHarness(A).pool("a"), RollingSamples(behaviour.window_ms)
+    recommendations.push(START, 5.0)
+    now = START + 10_000
+    recommendations.push(now, float(proposed))
+    allowed, [reason] = behaviour.stabilise(proposed, 5, recommendations, pool, now)
+    assert (allowed, reason.code, reason.numbers["left_ms"]) == (5, code, left_ms)
+    assert behaviour.stabilise(proposed, 5, recommendations, pool, now + left_ms - 1)[0] == 5
+    assert behaviour.stabilise(proposed, 5, recommendations, pool, now + left_ms) == (proposed, [])
 
 
 # -- traffic -----------------------------------------------------------------------------------------------------------
