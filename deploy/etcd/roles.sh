@@ -25,8 +25,8 @@ user() { # name, role
   etcdctl user grant-role "$1" "$2"
 }
 
-# The agent needs the whole namespace: leader key, decisions, learned state, pauses, and the leases of workers that do
-# not answer, which it revokes.
+# The agent needs the whole namespace: leader key, decisions, learned state, pauses, and the keys of workers that do not
+# leave, which it removes.
 role loadline-agent readwrite "$prefix"
 user loadline-agent loadline-agent
 

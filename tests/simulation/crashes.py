@@ -115,7 +115,7 @@ class Scenario(TurnObserver):
             agent.inbox.put(event)
 
     def _partition_one(self) -> None:
-        """Request a drain of a worker that is partitioned from the bus, so that its lease is revoked."""
+        """Request a drain of a worker that is partitioned from the bus, so that its key is removed."""
         worker = next(iter(self.world.workers_of(("whole", "both"))))
         worker.bus.set_partitioned(partitioned=True)
         record = worker.record

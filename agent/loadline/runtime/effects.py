@@ -12,9 +12,9 @@ from loadline.core.vocabulary.effects import (
     FitForecast,
     RaiseAlarm,
     ReadDecisions,
+    RemoveWorker,
     RenewLease,
     Resign,
-    RevokeWorkerLease,
     SaveLearned,
     SendDrain,
     SendMigrate,
@@ -123,8 +123,8 @@ class EffectRunner:
                 self._put(await self._send_drain(effect))
             case SendMigrate():
                 self._put(await self._send_migrate(effect))
-            case RevokeWorkerLease(lease_id=lease_id):
-                await self._revoke(lease_id)
+            case RemoveWorker():
+                await self._remove_worker(effect)
             case FitForecast():
                 self._put(await self._fit(effect))
             case SolveAllocation():
@@ -201,6 +201,13 @@ class EffectRunner:
             await self._store.revoke(lease_id)
         except _FAILURES as error:
             self._log.info("lease_not_revoked", error=str(error))  # it expires by itself
+
+    async def _remove_worker(self, effect: RemoveWorker) -> None:
+        key = self._keys.worker(effect.model, effect.pool, effect.worker)
+        try:
+            await self._store.commit([Compare(key, "lease", effect.lease_id)], [Write(key, None)])
+        except _FAILURES as error:
+            self._log.info("worker_not_removed", worker=effect.worker, error=str(error))
 
     async def _read_decisions(self, effect: ReadDecisions) -> AnyEvent:
         try:

@@ -4,7 +4,7 @@ import pytest
 
 from loadline.core.fleet.pool import DRAINS_MAX
 from loadline.core.planning.planners.threshold import ThresholdKnobs
-from loadline.core.vocabulary.effects import RevokeWorkerLease, SendDrain
+from loadline.core.vocabulary.effects import RemoveWorker, SendDrain
 from loadline.core.vocabulary.events import (
     BusConnectionChanged,
     DrainRequested,
@@ -36,12 +36,12 @@ def test_a_scale_down_drains_the_worker_with_the_least_work() -> None:
     assert world.controller.state.drains.finished[-1].ending == "drained"
 
 
-def test_the_lease_of_a_silent_victim_is_revoked() -> None:
+def test_the_key_of_a_silent_victim_is_removed() -> None:
     world = booted()
     world.kv, world.queue = 0.3, 0
     world.drains_answered = None
     effects = world.run(45)
-    assert any(isinstance(e, RevokeWorkerLease) for e in effects)
+    assert any(isinstance(e, RemoveWorker) for e in effects)
     assert "drain_unanswered" in alarms(effects)
 
 
@@ -50,7 +50,7 @@ def test_the_lease_that_a_silent_victim_has_now_is_revoked() -> None:
     world.drains_answered = None
     world.handle(DrainRequested("m", "decode", "d1", "me"))
     world.handle(WorkerRegistered(RegisteredWorker(world.workers["d1"], 9)))
-    assert [e.lease_id for e in world.run(12) if isinstance(e, RevokeWorkerLease)] == [9]
+    assert [e.lease_id for e in world.run(12) if isinstance(e, RemoveWorker)] == [9]
 
 
 def test_a_victim_that_registers_again_is_drained_again() -> None:
@@ -126,7 +126,7 @@ def test_silence_does_not_count_without_a_bus(*, connected: bool) -> None:
     world.handle(DrainRequested("m", "decode", "d1", "me"))
     world.handle(BusConnectionChanged(connected=connected))
     effects = world.run(12)
-    assert any(isinstance(e, SendDrain | RevokeWorkerLease) for e in effects) is connected
+    assert any(isinstance(e, SendDrain | RemoveWorker) for e in effects) is connected
 
 
 def test_an_operator_cannot_drain_more_workers_of_a_pool_than_one_decision_names() -> None:

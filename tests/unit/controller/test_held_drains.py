@@ -9,7 +9,7 @@ from loadline.core.fleet.pool import Pool, PoolKnobs
 from loadline.core.migration.knobs import MigrationKnobs
 from loadline.core.planning.guardrails.constraints import Constraints
 from loadline.core.vocabulary.decisions import ApplyStatus, StoredDecision, Victim
-from loadline.core.vocabulary.effects import AnyEffect, RevokeWorkerLease, SendDrain
+from loadline.core.vocabulary.effects import AnyEffect, RemoveWorker, SendDrain
 from loadline.core.vocabulary.events import (
     BusConnectionChanged,
     DrainRequested,
@@ -81,7 +81,7 @@ def test_victims_of_an_expired_decision_serve_on() -> None:
     world.run(900)
     assert alarms(world.effects).count("decision_expired") == 1
     assert (decode(world).ready, drains(world.effects)) == (2, [])
-    assert not any(isinstance(effect, RevokeWorkerLease) for effect in world.effects)
+    assert not any(isinstance(effect, RemoveWorker) for effect in world.effects)
 
 
 def test_a_refusal_after_the_acceptance_cancels_no_drain() -> None:

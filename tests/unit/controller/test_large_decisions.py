@@ -12,7 +12,7 @@ from loadline.core.planning.guardrails.knobs import GuardrailKnobs
 from loadline.core.planning.planners.static import StaticKnobs
 from loadline.core.state.settings import ModelKnobs, Settings
 from loadline.core.vocabulary.decisions import Decision, PoolTarget, Victim
-from loadline.core.vocabulary.effects import AnyEffect, CommitDecision, RaiseAlarm, RevokeWorkerLease, SendDrain
+from loadline.core.vocabulary.effects import AnyEffect, CommitDecision, RaiseAlarm, RemoveWorker, SendDrain
 from loadline.core.vocabulary.events import (
     AnyEvent,
     BusConnectionChanged,
@@ -124,7 +124,7 @@ def test_a_surplus_is_drained_in_several_decisions() -> None:
     first = set(drains(world.effects))
     assert (sizes, len(first)) == ([DRAINS_MAX], DRAINS_MAX)
     assert alarms(world.effects).count("workers_surplus") == 1
-    assert not any(isinstance(effect, RevokeWorkerLease) for effect in world.effects)
+    assert not any(isinstance(effect, RemoveWorker) for effect in world.effects)
     for worker in first:
         world.workers.pop(worker)
         world.handle(WorkerDrained("m", "decode", worker, 1))

@@ -2,8 +2,8 @@
 
     held --a scaler accepts--> commanded --accepted--> draining --WorkerDrained--> drained
      |                            |                       |--- TTL or silence ---> overdue | died
-     |                            +--refused or no answer: commanded again; after `revoke_after` attempts the lease is
-     |                               revoked
+     |                            +--refused or no answer: commanded again; after `revoke_after` attempts the key is
+     |                               removed
      +--decision refused or expired: cancelled
 
 Victims are selected once, with a decision that names them, so that a new leader resumes the same drains.
@@ -19,7 +19,7 @@ from loadline.core.fleet.fleet import Fleet
 from loadline.core.fleet.pool import DRAINS_MAX, Pool
 from loadline.core.fleet.worker import WorkerState
 from loadline.core.vocabulary.decisions import Victim
-from loadline.core.vocabulary.effects import Effect, RaiseAlarm, RevokeWorkerLease, SendDrain
+from loadline.core.vocabulary.effects import Effect, RaiseAlarm, RemoveWorker, SendDrain
 from loadline.core.vocabulary.events import DrainAnswered, WorkerDrained
 from loadline.core.vocabulary.rejections import Rejection
 
@@ -37,7 +37,7 @@ class DrainKnobs(Struct, frozen=True, forbid_unknown_fields=True):
         int, Meta(ge=1, description="Time between two drain commands to a worker that does not answer.")
     ] = 2_000
     revoke_after: Annotated[
-        int, Meta(ge=1, description="Unanswered drain commands after which the lease of a worker is revoked.")
+        int, Meta(ge=1, description="Unanswered drain commands after which the key of a worker is removed.")
     ] = 3
 
 
@@ -53,6 +53,7 @@ class Drain(Struct):
     worker: str
     incarnation: int
     lease_id: int
+    """Lease of the worker's key at the last check."""
     started_at_ms: int
     deadline_ms: int
     held: bool = False
@@ -63,7 +64,8 @@ class Drain(Struct):
     """Time of the next drain command."""
     look_at_ms: int = 0
     """Time of the next check."""
-    revoked: bool = False
+    key_removed: bool = False
+    """True once the key was removed, since commands were not accepted."""
 
 
 class FinishedDrain(Struct, frozen=True):
@@ -204,13 +206,10 @@ class Drains(Struct):
         drain.unanswered += 1
         if event.accepted is False and drain.unanswered == 1:
             return [RaiseAlarm("drain_refused", drain.model, f"{drain.worker} refused to drain: {event.detail}")]
-        if drain.unanswered >= self.knobs.revoke_after and not drain.revoked:
-            drain.revoked = True
-            text = f"{drain.worker} did not accept {drain.unanswered} drain commands: its lease is revoked"
-            return [
-                RevokeWorkerLease(drain.worker, drain.lease_id),
-                RaiseAlarm("drain_unanswered", drain.model, text),
-            ]
+        if drain.unanswered >= self.knobs.revoke_after and not drain.key_removed:
+            drain.key_removed = True
+            text = f"{drain.worker} did not accept {drain.unanswered} drain commands: its key is removed"
+            return [_remove_key(drain), RaiseAlarm("drain_unanswered", drain.model, text)]
         return []
 
     def record_drained(self, event: WorkerDrained, fleet: Fleet, now: int) -> Rejection | None:
@@ -224,7 +223,7 @@ class Drains(Struct):
     def tick(self, fleet: Fleet, epoch: int, listening_since_ms: int | None, now: int) -> list[Effect]:
         """Send drain commands that are due; close drains of workers that died or are overdue.
 
-        Of each pool, at most ``DRAINS_MAX`` drains are commanded before an answer or a revocation; the rest wait.
+        Of each pool, at most ``DRAINS_MAX`` drains are commanded before an answer or a removal; the rest wait.
 
         Args:
             fleet: The fleet.
@@ -240,7 +239,11 @@ class Drains(Struct):
             worker = fleet.models[drain.model].pools[drain.pool].workers.get(drain.worker)
             if worker is None or worker.record.incarnation != drain.incarnation:
                 self._finish(drain, "died", fleet, now)
-            elif now >= drain.deadline_ms:
+                continue
+            drain.lease_id = worker.lease_id  # another one if its key was written again
+            if now >= drain.deadline_ms:
+                if worker.registered:
+                    effects.append(_remove_key(drain))
                 self._finish(drain, "overdue", fleet, now)
                 text = f"{drain.worker} was not empty after {now - drain.started_at_ms} ms"
                 effects.append(RaiseAlarm("drain_overdue", drain.model, text))
@@ -249,9 +252,8 @@ class Drains(Struct):
                 text = f"{drain.worker} became silent while it was draining"
                 effects.append(RaiseAlarm("drain_died", drain.model, text))
             elif not drain.accepted:
-                drain.lease_id = worker.lease_id  # another one if its key was written again
                 pool = drain.model, drain.pool
-                if unanswered[pool] >= DRAINS_MAX:  # it waits, so that one decision cannot revoke thousands of leases
+                if unanswered[pool] >= DRAINS_MAX:  # it waits, so that one decision cannot remove thousands
                     drain.ask_at_ms = drain.look_at_ms
                 elif now >= drain.ask_at_ms:
                     # The answer or its absence schedules the next command; this time covers the loss of that event.
@@ -260,7 +262,7 @@ class Drains(Struct):
                         effects.append(self._command(drain, worker, epoch, now))
                     else:
                         drain.ask_at_ms = now + self.knobs.retry_ms
-                unanswered[pool] += not drain.revoked
+                unanswered[pool] += not drain.key_removed
         return effects
 
     def next_wake(self) -> int | None:
@@ -321,6 +323,10 @@ class Drains(Struct):
         self.finished.append(FinishedDrain(drain.worker, ending, now - drain.started_at_ms))
         del self.finished[:-FINISHED_DRAINS_MAX]
         fleet.end_drain(drain.model, drain.pool, drain.worker, now)
+
+
+def _remove_key(drain: Drain) -> RemoveWorker:
+    return RemoveWorker(drain.model, drain.pool, drain.worker, drain.lease_id)
 
 
 def _key(model: str, pool: str, worker: str) -> str:

@@ -99,11 +99,17 @@ class SendMigrate(Effect, frozen=True):
     """Time limit of the source's reply."""
 
 
-class RevokeWorkerLease(Effect, frozen=True):
-    """Revoke the lease of an unresponsive worker so that routers drop it; the registry reports the result."""
+class RemoveWorker(Effect, frozen=True):
+    """Remove the key of a worker that does not leave, so that routers drop it; the registry reports the result.
 
+    Its lease is not revoked: whoever registers a worker chooses the lease, which may hold keys of others.
+    """
+
+    model: str
+    pool: str
     worker: str
     lease_id: int
+    """Lease of the key; a key under another one stays."""
 
 
 class WritePause(Effect, frozen=True):
@@ -159,7 +165,7 @@ AnyEffect = (
     | AnnounceDecision
     | SendDrain
     | SendMigrate
-    | RevokeWorkerLease
+    | RemoveWorker
     | WritePause
     | SaveLearned
     | FitForecast

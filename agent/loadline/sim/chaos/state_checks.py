@@ -141,8 +141,8 @@ def _check_drain(history: AgentHistory, key: str, drain: Drain, now: int, report
     asked_ms = history.drain_requested_ms.get(drain.drain_id + drain.worker, drain.started_at_ms)
     if min(now - asked_ms, connected_ms) > 5 * knobs.retry_ms + _SLACK_MS:
         report("I16-asked", f"the last command to {drain.worker} is {now - asked_ms} ms old")
-    if history.drain_failures.get(key, 0) >= knobs.revoke_after and not drain.revoked:
-        report("I16-asked", f"{drain.worker} does not answer and keeps its lease")
+    if history.drain_failures.get(key, 0) >= knobs.revoke_after and not drain.key_removed:
+        report("I16-asked", f"{drain.worker} does not answer and keeps its key")
 
 
 def check_drain_command(history: AgentHistory, command: SendDrain, report: ReportViolation) -> None:
