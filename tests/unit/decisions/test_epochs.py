@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from loadline.core.decisions.leadership import Leadership, LeadershipKnobs
-from loadline.core.vocabulary.effects import AnyEffect, Campaign
-from loadline.core.vocabulary.events import AnyEvent, CampaignLost, LeaderChanged, LeadershipWon
+from loadline.core.vocabulary.effects import AnyEffect, Campaign, RenewLease
+from loadline.core.vocabulary.events import AnyEvent, CampaignLost, LeaderChanged, LeadershipWon, LeaseRenewalFailed
 from loadline.ports import CommitResult, Compare, Write
 from loadline.runtime.effects import EffectRunner
 from loadline.runtime.registry import RegistryTranslator
@@ -134,6 +134,20 @@ def test_a_commit_under_the_lease_of_a_lost_term_is_refused_even_at_the_same_cre
     assert first.server.keys[LEADER].create_revision == second.server.keys[LEADER].create_revision
     assert asyncio.run(outcome(second, leases[1])).committed
     assert not asyncio.run(outcome(second, leases[0])).committed
+
+
+@pytest.mark.parametrize("successor", [True, False])
+def test_a_leader_whose_key_was_removed_does_not_write_it_again(successor: bool) -> None:  # noqa: FBT001 - a case
+    store = MemoryStore()
+    won = run(store, Campaign("all", 10, T0, T0))
+    assert isinstance(won, LeadershipWon)
+    store.server.commit([], [Write(LEADER, None)])
+    if successor:
+        store.server.commit([], [Write(LEADER, b"b", store.server.grant(10))])
+    answer = run(store, RenewLease("all", won.lease_id, T0))
+    assert isinstance(answer, LeaseRenewalFailed)
+    assert answer.lost
+    assert LEADER not in store.server.keys or store.server.keys[LEADER].value == b"b"
 
 
 # -- events of the watch -----------------------------------------------------------------------------------------------
