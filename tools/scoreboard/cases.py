@@ -84,14 +84,14 @@ def kind_of(policy: str) -> PolicyKind:
 
 
 def all_runs(traces: Sequence[str], seeds: int) -> Iterator[Run]:
-    """Yield all runs; the seeds of one policy follow each other, so that a stopped scoreboard has whole cases."""
+    """Yield all runs; those of one case and seed follow each other, so that they share a trace and compare early."""
     for trace in traces:
         for fleet in FLEETS:
             for arrangement in ARRANGEMENTS:
                 for start_up_s in START_UPS_S:
                     for attainment in ATTAINMENTS:
                         case = Case(trace, fleet, arrangement, start_up_s, attainment)
-                        yield from (Run(case, policy, seed) for policy in policies() for seed in range(seeds))
+                        yield from (Run(case, policy, seed) for seed in range(seeds) for policy in policies())
 
 
 def is_selected(run: Run, patterns: Sequence[str]) -> bool:

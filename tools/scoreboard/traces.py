@@ -26,7 +26,7 @@ CARRIED: Final = (
 )
 """Traces of the project that are long enough; the others have a few requests."""
 PEAK_WORKERS: Final = 10
-_ENDINGS: Final = (".csv", ".csv.gz", ".jsonl", ".jsonl.gz")
+_ENDINGS: Final = (".csv.gz", ".csv", ".jsonl.gz", ".jsonl")
 _PROBED_REQUESTS: Final = 2_000
 _WORKERS_UNBOUNDED: Final = 10_000
 _TRIES: Final = 8
@@ -49,8 +49,8 @@ class TraceWindow(Struct, frozen=True):
 def trace_files(folder: Path | None) -> dict[str, Path]:
     """Return the traces of the project and of a folder by name."""
     found = sorted(folder.iterdir()) if folder is not None else []
-    paths = [*CARRIED, *(path for path in found if path.name.endswith(_ENDINGS))]
-    return {path.name.split(".")[0]: path for path in paths}
+    ending = {path: next(filter(path.name.endswith, _ENDINGS), "") for path in (*CARRIED, *found)}
+    return {path.name.removesuffix(ending[path]): path for path in ending if ending[path]}
 
 
 def busiest_change(path: Path, duration_s: float) -> TraceWindow:

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from loadline.core.fleet.pool import PoolKnobs
 from loadline.core.planning.planners import BUILT_IN
+from loadline.core.state.settings import ModelKnobs
 from loadline.report import plots
 from loadline.sim.compare.baselines import BASELINES
 from tools.scoreboard.__main__ import main
@@ -50,7 +52,8 @@ def test_all_planners_of_the_registry_and_all_baselines_take_part() -> None:
     assert set(BASELINES) <= set(found)
     missing = {kind.name for kind in BUILT_IN} - set(found)
     assert missing == {"apa", "keda", "static"}  # they run as baselines; hpa and kpa are baselines of their own name
-    assert [name for name in found if kind_of(name) == "reference"] == ["saturation, clairvoyant"]
+    default = ModelKnobs("m", (PoolKnobs("p", "aggregated"),)).planner
+    assert [name for name in found if kind_of(name) == "reference"] == [f"{default}, clairvoyant"]
 
 
 @pytest.mark.parametrize(
@@ -129,9 +132,19 @@ def test_results_are_found_by_key(tmp_path: Path) -> None:
 # -- traces ------------------------------------------------------------------------------------------------------------
 
 
-def test_the_window_with_the_largest_change_is_taken(folder: Path) -> None:
-    window = busiest_change(trace_files(folder)["steps"], 40.0)
-    assert (window.start_s, window.duration_s) == (40.0, 40.0)  # the rate rises at 60 s
+def test_traces_are_named_by_their_files(tmp_path: Path) -> None:
+    for name in ("a_x0.25.csv.gz", "b.jsonl", "README.md"):
+        (tmp_path / name).touch()
+    assert list(trace_files(tmp_path))[-2:] == ["a_x0.25", "b"]
+
+
+def test_the_window_with_the_largest_change_is_taken(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    spans = ((0, 60, 0.5), (60, 120, 3.0), (120, 200, 4.0))  # begin, end, requests per second
+    times = [begin + number / rate for begin, end, rate in spans for number in range(int((end - begin) * rate))]
+    path.write_text("arrival_s,isl,osl\n" + "".join(f"{at_s:.3f},100,10\n" for at_s in times), "utf-8")
+    window = busiest_change(path, 40.0)
+    assert (window.start_s, window.duration_s) == (40.0, 40.0)  # not the busiest one, which begins at 120 s
 
 
 # -- scores ------------------------------------------------------------------------------------------------------------
