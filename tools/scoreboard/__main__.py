@@ -122,17 +122,21 @@ def _write(board: Board, path: Path | None) -> None:
     found = {}
     if plots.available():
         for attainment in dict.fromkeys(run.case.attainment for run in board.results):
-            drawn = path.with_name(f"{path.stem}-{attainment}.svg")
-            drawn.write_text(plot(scores(by_case(board.results), attainment), attainment), "utf-8")
-            found[attainment] = drawn.name
+            scored = scores(by_case(board.results), attainment)
+            if scored:
+                drawn = path.with_name(f"{path.stem}-{attainment}.svg")
+                drawn.write_text(plot(scored, attainment), "utf-8")
+                found[attainment] = drawn.name
     path.write_text(page(board, found), "utf-8")
     print(f"wrote {path}")
 
 
 def _command(options: argparse.Namespace) -> str:
-    """Return the command of this selection."""
+    """Return the command of this selection, without its patterns."""
     traces = f" TRACES={options.traces}" if options.traces else ""
-    return f"make scoreboard{traces}{' ARGS=--quick' if options.quick else ''}"
+    if options.quick:
+        return f"make scoreboard{traces} ARGS=--quick"
+    return f"make scoreboard{traces}" + (f" ARGS='--seeds {options.seeds}'" if options.seeds != SEEDS else "")
 
 
 if __name__ == "__main__":

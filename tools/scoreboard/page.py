@@ -87,7 +87,10 @@ def page(board: Board, plots: Mapping[int, str]) -> str:
     )
     parts = [_INTRODUCTION, coverage, "", *covered, ""]
     for attainment in dict.fromkeys(case.attainment for case in cases):
-        parts += [f"## Attainment {attainment} %", "", *score_table(scores(cases, attainment)), "", _SCORES, ""]
+        found = scores(cases, attainment)
+        if not found:
+            continue  # no case has all policies of the selection
+        parts += [f"## Attainment {attainment} %", "", *score_table(found), "", _SCORES, ""]
         if attainment in plots:
             parts += [f"![Misses against GPU-hours, relative to the other policies]({plots[attainment]})", ""]
     parts += ["## Cases", "", "Attainment and GPU-hours, by start-up time and objective.", ""]

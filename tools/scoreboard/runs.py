@@ -1,6 +1,7 @@
 """Execution of the runs of the scoreboard, in a pool of processes."""
 
 import multiprocessing
+import signal
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
@@ -38,8 +39,10 @@ def run_all(
 ) -> list[tuple[str, BaseException]]:
     """Do all jobs, and pass on each result when it is there; return the names and errors of those that failed."""
     failed: list[tuple[str, BaseException]] = []
-    # Spawned, since a fork of a process with threads, as numpy starts, may hang.
-    with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn")) as pool:
+    # Spawned, since a fork of a process with threads, as numpy starts, may hang. Ctrl-C goes to the whole group, and
+    # ends the simulations at once.
+    context, at_once = multiprocessing.get_context("spawn"), (signal.SIGINT, signal.SIG_DFL)
+    with ProcessPoolExecutor(processes, context, initializer=signal.signal, initargs=at_once) as pool:
         futures: dict[Future[RunResult], Job] = {pool.submit(execute, job): job for job in jobs}
         try:
             for future in as_completed(futures):

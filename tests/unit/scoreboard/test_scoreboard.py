@@ -213,6 +213,11 @@ def test_the_page_has_each_policy_in_each_case() -> None:
     assert "- seeds: 0, 1\n" in text
     assert "ONLY='t/70b/aggregated/*/*/POLICY'" in text
     assert "](x.svg)" in text
+    assert "## Attainment 95 %" in text
+    del found[Run(CASE, "sla", 0)], found[Run(OTHER, "hpa", 0)], found[Run(OTHER, "hpa", 1)]
+    found[Run(OTHER, "kpa", 0)] = result(Run(OTHER, "kpa", 0), 0.5, 1.0)
+    without_whole_case = page(Board(found, 60, "c0de", 600.0, "make scoreboard"), {})
+    assert "## Attainment" not in without_whole_case
 
 
 @pytest.mark.skipif(not plots.available(), reason="matplotlib is not installed")
