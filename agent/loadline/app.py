@@ -68,7 +68,8 @@ class Agent:
             on_oversized=self._refuse_oversized,
             read_pause_s=QUERIES_READ_PAUSE_S,
         )
-        self._store = EtcdStore(config.etcd, Keys(config.agent.namespace).value_bytes_max)
+        keys = Keys(config.agent.namespace)
+        self._store = EtcdStore(config.etcd, keys.value_bytes_max, keys.writer)
         self._fitter = ChildFitter(on_unstarted=lambda text: self.runtime.inbox.put(ChildNotStarted(text)))
         self._journal = _journal(config)
         self.runtime = Runtime(

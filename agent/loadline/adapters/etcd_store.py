@@ -2,7 +2,7 @@
 
 A client with write access to a single key can store a value as large as etcd permits. Each reply is therefore limited
 to one page, and a value above the limit of its key is omitted from its entry: it uses no memory, and all other keys
-stay readable.
+stay readable. The entries of one writer are bounded together.
 """
 
 import time
@@ -15,6 +15,7 @@ from msgspec import Struct, field
 
 from loadline.adapters.backoff import backoff
 from loadline.adapters.etcd_rpc import REPLY_BYTES_MAX, EtcdRpc, LeaseNotFound, ReplyTooLong
+from loadline.adapters.kept_entries import KeptEntries
 from loadline.adapters.logs import bounded
 from loadline.config import EtcdKnobs
 from loadline.errors import StoreDenied, StoreUnavailable
@@ -37,6 +38,7 @@ _PAGE_BYTES_MAX = 4 * 2**20
 # belongs to another program.
 _KEY_BYTES_MAX = 4_096
 _KEY_CHARS_LOGGED = 100
+_TOO_MANY_ENTRIES = "find out who writes so many keys; those created last are ignored"
 # Default limit of an etcd request: 1.5 MiB.
 _VALUE_BYTES_MAX = 1_572_864
 # A watch that ends after this time resets the backoff.
@@ -105,14 +107,21 @@ class EtcdStore:
     Args:
         knobs: Endpoints, credentials and timeout of a call.
         value_bytes_max: Function that returns the maximum size of a key's value; a larger value is omitted.
+        writer_of: Function that returns who writes a key; in a read the entries of each are bounded, but those of "".
 
     Raises:
         ConfigError: An endpoint is not a URL or uses plain HTTP to another host, or a file cannot be read.
     """
 
-    def __init__(self, knobs: EtcdKnobs, value_bytes_max: Callable[[str], int] = lambda _key: _VALUE_BYTES_MAX) -> None:
+    def __init__(
+        self,
+        knobs: EtcdKnobs,
+        value_bytes_max: Callable[[str], int] = lambda _key: _VALUE_BYTES_MAX,
+        writer_of: Callable[[str], str] = lambda _key: "",
+    ) -> None:
         self._rpc = EtcdRpc(knobs)
         self._value_bytes_max = value_bytes_max
+        self._writer_of = writer_of
         self._page_keys = _PAGE_KEYS_FIRST
 
     async def grant(self, ttl_s: int) -> int:
@@ -139,7 +148,7 @@ class EtcdStore:
     async def read(self, prefix: str) -> StoreSnapshot:
         """Return all entries under a prefix in key order, with a linearizable read in pages of one revision."""
         body: dict[str, Any] = _prefix_range(prefix)
-        entries: list[StoreEntry] = []
+        entries = KeptEntries(self._writer_of)
         while True:
             limit = self._page_keys
             try:
@@ -150,11 +159,15 @@ class EtcdStore:
                     continue
                 raise
             self._page_keys = min(2 * limit, _PAGE_KEYS_MAX)
-            entries += [self._entry(pair) for pair in page.kvs if _has_usable_key(pair)]
+            for pair in page.kvs:
+                if _has_usable_key(pair):
+                    entries.add(self._entry(pair))
             # Read all pages at the revision of the first. If etcd compacts it meanwhile, the whole read fails.
             body = {"revision": page.header.revision} | body
             if not page.more:
-                return StoreSnapshot(entries, int(body["revision"]))
+                for writer, count in entries.left_out().items():
+                    _log.warning("etcd_entries_left_out", writer=writer, count=count, remedy=_TOO_MANY_ENTRIES)
+                return StoreSnapshot(entries.in_key_order(), int(body["revision"]))
             body["key"] = page.kvs[-1].key + b"\0"
 
     async def commit(self, compares: Sequence[Compare], writes: Sequence[Write]) -> CommitResult:

@@ -50,6 +50,10 @@ class Keys:
         """Return the size of the largest value that a key may have."""
         return WORKER_RECORD_BYTES_MAX if key.startswith(self.workers) else VALUE_BYTES_MAX
 
+    def writer(self, key: str) -> str:
+        """Return the model, percent-encoded, whose workers write a key; empty for a key of agents."""
+        return key.removeprefix(self.workers).partition("/")[0] if key.startswith(self.workers) else ""
+
     def split(self, key: str) -> tuple[str, ...]:
         """Return the decoded segments below the namespace, such as ``("workers", model, pool, worker)``.
 
