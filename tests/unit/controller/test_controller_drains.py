@@ -45,7 +45,7 @@ def test_the_key_of_a_silent_victim_is_removed() -> None:
     assert "drain_unanswered" in alarms(effects)
 
 
-def test_the_lease_that_a_silent_victim_has_now_is_revoked() -> None:
+def test_the_key_of_a_silent_victim_is_removed_under_the_lease_that_it_has_now() -> None:
     world = booted()
     world.drains_answered = None
     world.handle(DrainRequested("m", "decode", "d1", "me"))

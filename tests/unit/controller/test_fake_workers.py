@@ -1,5 +1,7 @@
 """Registered workers that no scaler has started, from one login of a pool."""
 
+import pytest
+
 from loadline.core.vocabulary.effects import SendDrain
 from loadline.core.vocabulary.events import WorkerDeregistered
 from tests.support.controller_world import ControllerWorld, booted
@@ -30,10 +32,12 @@ def test_fake_workers_that_claim_load_are_drained_and_no_other() -> None:
     assert {worker.record.worker for worker in pool.workers.values() if worker.availability == "ready"} == HONEST
 
 
-def test_silent_fake_workers_are_drained() -> None:
-    world = attacked(20)
+@pytest.mark.parametrize(("decided", "places"), [(True, 4), (False, 8)])
+def test_silent_fake_workers_are_drained_also_if_some_have_places(*, decided: bool, places: int) -> None:
+    world = attacked(20, decided=decided)
+    world.kv = 0.6  # neither high nor low
     world.run(70, only=HONEST)
-    assert drained(world) == {f"fake{number:02}" for number in range(20)}
+    assert drained(world) == {f"fake{number:02}" for number in range(places - 4, 20)}
 
 
 def test_no_surplus_is_drained_while_the_workers_that_would_remain_are_silent() -> None:

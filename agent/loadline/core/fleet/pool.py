@@ -219,15 +219,16 @@ class Pool(Struct):
         """Return True if enough ready workers are fresh for a scale-down."""
         return self.ready == 0 or self.fresh >= self.ready * ratio
 
-    def kept_workers_have_quorum(self, ratio: float) -> bool:
-        """Return True if enough ready workers are fresh among those that keep their places, the first registered.
+    def kept_workers_report(self) -> bool:
+        """Return True unless all ready workers are silent of those that keep their places, the first registered.
 
-        The surplus may be silent: nobody requested it, so it must not stay by saying nothing.
+        The others need not report: nobody requested the surplus, and a target that rose while it existed may have given
+        some of it places, so it must not stay by saying nothing.
         """
         in_service = [worker for worker in self.workers.values() if worker.availability != "out"]
         in_service.sort(key=lambda worker: (worker.late, worker.create_revision))
         ready = [worker.counted for worker in in_service[: self.places] if worker.counted_as == "ready"]
-        return sum(ready) >= len(ready) * ratio
+        return any(ready) or not ready
 
     def set_desired(self, replicas: int, now: int) -> None:
         """Set the target of a committed decision."""

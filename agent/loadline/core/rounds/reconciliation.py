@@ -31,7 +31,7 @@ def _drain_surplus(state: AgentState, model: ModelState, now: int) -> list[Effec
         since_ms = max(pool.surplus_since_ms, state.acting_since_ms)
         if pool.surplus_since_ms < 0 or now - since_ms < fleet.surplus_after_ms:
             continue
-        if not pool.kept_workers_have_quorum(fleet.quorum_ratio):
+        if not pool.kept_workers_report():
             continue
         pool.surplus_since_ms = now
         model.reconcile = True
