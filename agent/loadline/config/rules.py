@@ -247,8 +247,8 @@ def _model_warnings(model: ModelKnobs, place: str) -> Iterator[str]:
         yield f'{place}.pools: decode without prefill. Use role = "aggregated" if these workers also prefill.'
     yield from scale_to_zero_warnings(model, place)
     yield from schedule_warnings(model, place)
-    if model.guardrails.stabilisation_ms > _HOUR_MS:
+    if model.effective_guardrails.stabilisation_ms > _HOUR_MS:
         yield (
             f"{place}.guardrails.stabilisation_ms: one high recommendation delays a scale-down by "
-            f"{model.guardrails.stabilisation_ms / _HOUR_MS:g} hours. Set 300000 (5 minutes)."
+            f"{model.effective_guardrails.stabilisation_ms / _HOUR_MS:g} hours. Set 300000 (5 minutes)."
         )

@@ -133,7 +133,7 @@ def _describe_model(model: ModelKnobs, fleet: FleetKnobs) -> Iterator[str]:
             "the first request starts one worker of each role."
         )
     yield from (f"  All pools together: {line}" for line in _describe_budget(model))
-    guard = model.guardrails
+    guard = model.effective_guardrails
     yield (
         f"  A decision adds at most {guard.step_up_max} to a pool{_describe_cooldown(guard.cooldown_up_ms)}; "
         f"it removes at most {guard.step_down_max}{_describe_cooldown(guard.cooldown_down_ms)}. "

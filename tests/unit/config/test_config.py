@@ -40,7 +40,7 @@ def test_every_section_can_be_set_in_a_file() -> None:
     config = parse(text, "x")
     assert config.agent.name == "a-1"
     assert config.fleet.quorum_ratio == 1.0
-    assert config.models[0].guardrails.step_up_max == 2
+    assert config.models[0].effective_guardrails.step_up_max == 2
     assert config.models[0].knobs_of("threshold").adjustment_interval_ms == 5000
 
 

@@ -62,7 +62,11 @@ def test_layers_override_key_by_key_in_order_of_precedence() -> None:
     found = only(LAYERS + MODEL)
     assert (found.planner, found.service_class, found.priority) == ("static", "premium", 1)
     assert (found.objectives.ttft_ms, found.objectives.itl_ms, found.objectives.attainment) == (200, 15, 0)
-    assert (found.guardrails.step_up_max, found.guardrails.cooldown_up_ms, found.guardrails.stabilisation_ms) == (
+    assert (
+        found.effective_guardrails.step_up_max,
+        found.effective_guardrails.cooldown_up_ms,
+        found.effective_guardrails.stabilisation_ms,
+    ) == (
         3,
         7,
         60_000,
@@ -73,7 +77,7 @@ def test_layers_override_key_by_key_in_order_of_precedence() -> None:
 
 def test_zero_and_false_override_a_layer() -> None:
     assert only(LAYERS + MODEL).gpu_budget_min == 0
-    assert only(LAYERS + MODEL).guardrails.cooldown_down_ms == 0
+    assert only(LAYERS + MODEL).effective_guardrails.cooldown_down_ms == 0
     assert only("defaults.no_operation = true\n" + MODEL).no_operation is False
 
 
@@ -223,7 +227,12 @@ def test_a_warning_names_the_layer_too() -> None:
 
 
 def test_a_layer_can_be_set_by_the_environment() -> None:
-    assert parse(BASE, "x", {"LOADLINE__DEFAULTS__GUARDRAILS__STEP_UP_MAX": "2"}).models[0].guardrails.step_up_max == 2
+    assert (
+        parse(BASE, "x", {"LOADLINE__DEFAULTS__GUARDRAILS__STEP_UP_MAX": "2"})
+        .models[0]
+        .effective_guardrails.step_up_max
+        == 2
+    )
 
 
 def test_values_from_layers_are_described() -> None:

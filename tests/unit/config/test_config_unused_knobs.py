@@ -63,7 +63,7 @@ role = "aggregated"
 """
     (warning,) = config_warnings(text, base="")
     assert warning.startswith("service_classes[0].objectives.itl_ms (of models[0].objectives.itl_ms): the saturation ")
-    assert warning.endswith("one of hybrid, keda, load, queueing, sla, throughput.")
+    assert warning.endswith("one of auto, hybrid, keda, load, queueing, sla, throughput.")
 
 
 @pytest.mark.parametrize("knobs", ["sla.throughput.attainment = 0.9", "sla.load.load_adjustment_interval_ms = 7000"])

@@ -37,7 +37,7 @@ CONTRADICTIONS = [
         model('planner = "q"', DECODE),
         "models[0].planner",
         "not an installed planner",
-        "Known are: apa, hpa, hybrid, keda, kpa, load, queueing, saturation, sla, static, threshold, throughput",
+        "Known are: apa, auto, hpa, hybrid, keda, kpa, load, queueing, saturation, sla, static, threshold, throughput",
     ),
     (
         "",

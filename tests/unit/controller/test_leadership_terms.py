@@ -241,7 +241,7 @@ def test_no_commit_after_the_deadline_of_the_lease(harness: ControllerHarness) -
 
 def test_after_a_takeover_a_shrink_waits_for_the_warm_up() -> None:
     settings = make_settings()
-    warm = msgspec.structs.replace(settings.models[0].guardrails, warm_up_ms=20_000)
+    warm = msgspec.structs.replace(settings.models[0].effective_guardrails, warm_up_ms=20_000)
     models = tuple(msgspec.structs.replace(model, guardrails=warm) for model in settings.models)
     harness = ControllerHarness(msgspec.structs.replace(settings, models=models))
     harness.handle(BusConnectionChanged(connected=True), RegistryRead([]))

@@ -69,7 +69,7 @@ def test_a_baseline_keeps_bounds_and_budget_and_has_no_other_guardrail(name: str
     other, model = found.models
     assert other == SETTINGS.models[0]
     assert (model.pools, model.gpu_budget_max, model.no_operation) == (POOLS, 30, False)
-    guardrails = asdict(model.guardrails)
+    guardrails = asdict(model.effective_guardrails)
     steps = {guardrails.pop("step_up_max"), guardrails.pop("step_down_max")}
     assert min(steps) > max(pool.replicas_max for pool in POOLS)
     assert set(guardrails.values()) == {0}

@@ -9,6 +9,7 @@ from loadline.core.engines.profile import ObjectiveKnobs
 from loadline.core.fleet.fleet import FleetKnobs, Model
 from loadline.core.fleet.pool import PoolKnobs
 from loadline.core.planning.demand.knobs import TrafficKnobs
+from loadline.core.planning.guardrails.knobs import GuardrailKnobs
 from loadline.core.vocabulary.events import ForecastFailed, ForecastFitted
 from loadline.core.vocabulary.forecasts import ForecastQuery, History
 from loadline.core.vocabulary.reasons import Recommendation
@@ -90,6 +91,9 @@ class Planner(Struct):
 
     pool_fields: ClassVar[tuple[str, ...]] = ()
     """Names of the fields that are dictionaries by pool name; ``forget_pool`` removes the pool from each."""
+
+    guardrails: ClassVar[GuardrailKnobs] = GuardrailKnobs()
+    """Guardrails of a model that configures none."""
 
     knobs: Any
 

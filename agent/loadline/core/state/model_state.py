@@ -55,7 +55,7 @@ def new_model(settings: Settings, knobs: ModelKnobs) -> ModelState:
         pools={pool.name: new_pool(settings, knobs.name, pool) for pool in knobs.pools},
         traffic=Traffic(fleet.traffic_window_ms, fleet.frontends_max, fleet.stale_after_ms),
         objectives=knobs.objectives,
-        guardrails=Guardrails(knobs.guardrails, hard_limits(settings, knobs)),
+        guardrails=Guardrails(knobs.effective_guardrails, hard_limits(settings, knobs)),
     )
 
 

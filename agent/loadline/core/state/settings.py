@@ -76,7 +76,10 @@ class ModelKnobs(Struct, frozen=True, forbid_unknown_fields=True):
             " agent, the load of the previous day is assumed. Empty: the trace ends at the start.",
         ),
     ] = ""
-    guardrails: GuardrailKnobs = GuardrailKnobs()
+    guardrails: Annotated[
+        GuardrailKnobs | None,
+        Meta(description="Guardrails of the model; unset: those of its planner. The planner auto paces itself."),
+    ] = None
     migration: MigrationKnobs = MigrationKnobs()
     planner_knobs: dict[str, Any] = {}
     """Knobs by the name of the planner: those of its planner, and of other planners with a section in the file."""
@@ -91,6 +94,11 @@ class ModelKnobs(Struct, frozen=True, forbid_unknown_fields=True):
         kind, knobs = PLANNERS[name].Knobs, self.planner_knobs.get(name, {})
         typed = knobs if isinstance(knobs, kind) else convert(knobs, kind, str_keys=True)
         return typed if name == self.planner or typed != kind() else None
+
+    @property
+    def effective_guardrails(self) -> GuardrailKnobs:
+        """Guardrails of the model, or those of its planner."""
+        return PLANNERS[self.planner].guardrails if self.guardrails is None else self.guardrails
 
     @property
     def knobs(self) -> Any:

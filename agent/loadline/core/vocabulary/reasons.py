@@ -37,6 +37,10 @@ class ReasonCode(StrEnum):
     SATURATION_HIGH = "saturation_high"
     SATURATION_LOW = "saturation_low"
     SPARE_CAPACITY = "spare_capacity"
+    DEMAND_TARGET = "demand_target"
+    BACKLOG_TARGET = "backlog_target"
+    SATURATED_TARGET = "saturated_target"
+    OCCUPANCY_TARGET = "occupancy_target"
     # planners: reasons for no change
     SATURATION_WITHIN = "saturation_within"
     WITHIN_THRESHOLDS = "within_thresholds"
@@ -83,6 +87,8 @@ class ReasonCode(StrEnum):
     QUEUEING_ALONE = "queueing_alone"
     NO_OPINION = "no_opinion"
     ENGINE_LEARNING = "engine_learning"
+    CAPACITY_LEARNING = "capacity_learning"
+    UNPROVEN_LOAD = "unproven_load"
     SHRINK_STEPWISE = "shrink_stepwise"
     REPLACEMENT_NOT_READY = "replacement_not_ready"
     # allocation of limited GPUs

@@ -69,6 +69,19 @@ SENTENCES: Final[dict[str, str]] = {
         "{unsaturated:g} of {workers:g} workers are not saturated, with a headroom of {kv:.2f} KV usage and "
         "{waiting:.1f} waiting requests each: {wanted:g} workers needed"
     ),
+    "demand_target": (
+        "{requests_per_s:.2f} requests/s are expected when a worker requested now is ready; a worker serves "
+        "{serves:.2f} within the objectives: {needed:.2f} workers are busy, {wanted:g} needed"
+    ),
+    "backlog_target": (
+        "{waiting:g} requests wait for {behind:g} of {ready:g} workers, and {requests_per_s:.2f} requests/s arrive: "
+        "{wanted:g} workers needed until the backlog is served"
+    ),
+    "saturated_target": (
+        "all {ready:g} workers are full and serve {served:.2f} of {requests_per_s:.2f} requests/s: {wanted:g} workers "
+        "needed"
+    ),
+    "occupancy_target": "the KV caches of {full:.2f} workers are full: {wanted:g} workers needed",
     "saturation_within": ("load needs {held:.2f} of {workers:g} workers, within the thresholds"),
     "recent_peak": (
         "{wanted:g} held at {allowed:g}: load needs {held:.2f} workers, but needed {peak:.2f} in the last "
@@ -150,6 +163,14 @@ SENTENCES: Final[dict[str, str]] = {
     "queueing_alone": ("saturation has no recommendation, the queueing model recommends {queueing:g}"),
     "no_opinion": "neither saturation nor the queueing model has a recommendation",
     "engine_learning": "no engine profile is configured, and too few iterations have been measured",
+    "capacity_learning": (
+        "it is not known yet what a worker serves within the objectives: no scale-down; {needed:.2f} workers are "
+        "occupied"
+    ),
+    "unproven_load": (
+        "{wanted:g} held at {allowed:g}: with fewer, a worker would serve {rate:.2f} requests/s, and no more than "
+        "{proven:.2f} have been seen within the objectives"
+    ),
     "replacement_not_ready": (
         "{wanted:g} held at {allowed:g}: the ready workers of the other pools cannot carry the load"
     ),

@@ -232,7 +232,7 @@ class AgentHistory:
         proposals = self.proposals.setdefault(pool, deque())
         if not proposals or proposals[-1][1] != count:
             proposals.append((now, count))
-        oldest = now - self.models[pool[0]].guardrails.stabilisation_ms
+        oldest = now - self.models[pool[0]].effective_guardrails.stabilisation_ms
         while len(proposals) > 1 and proposals[1][0] <= oldest:
             proposals.popleft()
 

@@ -109,7 +109,7 @@ class CommitCheck:
             self.report("I16-named", f"{sorted(leaving)} are leaving, {[v.worker for v in target.victims]} are named")
 
     def _check_growth(self, pool: Pool, target: PoolTarget) -> None:
-        guard = self.model.guardrails
+        guard = self.model.effective_guardrails
         if self._has_reason(pool, ReasonCode.REPLICAS_MIN, ReasonCode.GPU_BUDGET_RECONCILE):
             return  # bounds take precedence over the step
         if target.replicas > target.previous + guard.step_up_max:
@@ -126,7 +126,8 @@ class CommitCheck:
         staying = [name for name, one in pool.workers.items() if one.availability != "out" and name not in victims]
         if len(staying) > target.replicas:
             self.report("I16-victims", f"{pool.name} shrinks to {target.replicas}, {len(staying)} are no victims")
-        history, now, guard, fleet = self.history, self.now, self.model.guardrails, self.history.settings.fleet
+        history, now, fleet = self.history, self.now, self.history.settings.fleet
+        guard = self.model.effective_guardrails
         key = self.model.name, pool.name
         change = f"{pool.name} from {target.previous} to {target.replicas}"
         if not quorate(pool, fleet.stale_after_ms, fleet.quorum_ratio, now):

@@ -13,7 +13,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from loadline.core.engines.profile import ObjectiveKnobs
-from loadline.core.planning.guardrails.knobs import GuardrailKnobs
+from loadline.core.planning.guardrails.knobs import UNPACED
 from loadline.core.planning.planners.apa import ApaKnobs
 from loadline.core.planning.planners.hpa import HpaKnobs
 from loadline.core.planning.planners.keda import KedaKnobs
@@ -31,14 +31,6 @@ PEAK_UTILISATION: Final = 0.75
 """Utilisation of the workers in that interval, for static peak. At 1 every burst within it causes a queue."""
 _TAIL_SHARE: Final = 0.65
 _STEP_MAX: Final = 1_000_000
-_NO_GUARDRAILS: Final = GuardrailKnobs(
-    step_up_max=_STEP_MAX,
-    step_down_max=_STEP_MAX,
-    stabilisation_ms=0,
-    cooldown_up_ms=0,
-    cooldown_down_ms=0,
-    warm_up_ms=0,
-)
 
 
 def baseline(name: str, settings: Settings, fleet: SimulatedFleetKnobs, trace: Trace) -> Settings:
@@ -49,7 +41,7 @@ def baseline(name: str, settings: Settings, fleet: SimulatedFleetKnobs, trace: T
         DataError: A profile cannot be used.
     """
     model = model_of(fleet, settings)
-    changed = BASELINES[name](replace(model, guardrails=_NO_GUARDRAILS, no_operation=False), fleet, trace)
+    changed = BASELINES[name](replace(model, guardrails=UNPACED, no_operation=False), fleet, trace)
     return replace(settings, models=tuple(changed if one is model else one for one in settings.models))
 
 

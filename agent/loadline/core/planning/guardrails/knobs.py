@@ -1,8 +1,10 @@
 """Settings of the guardrails of one model."""
 
-from typing import Annotated
+from typing import Annotated, Final
 
 from msgspec import Meta, Struct
+
+from loadline.core.vocabulary.scalars import WORKERS_MAX
 
 NotNegative = Annotated[int, Meta(ge=0)]
 
@@ -28,6 +30,12 @@ class GuardrailKnobs(Struct, frozen=True, forbid_unknown_fields=True):
     warm_up_ms: Annotated[
         NotNegative, Meta(description="No shrink until data has been complete for this long, after a start or a gap.")
     ] = 60_000
+
+
+UNPACED: Final = GuardrailKnobs(
+    step_up_max=WORKERS_MAX, step_down_max=WORKERS_MAX, stabilisation_ms=0, cooldown_down_ms=0, warm_up_ms=0
+)
+"""Guardrails that neither delay nor divide changes, for planners that do both themselves."""
 
 
 class HardLimits(Struct, frozen=True):

@@ -8,6 +8,7 @@ from msgspec.structs import fields
 
 from loadline.core.planning.planner import Planner
 from loadline.core.planning.planners.apa import ApaPlanner
+from loadline.core.planning.planners.auto import AutoPlanner
 from loadline.core.planning.planners.hpa import HpaPlanner
 from loadline.core.planning.planners.hybrid import HybridPlanner
 from loadline.core.planning.planners.keda import KedaPlanner

@@ -1,0 +1,117 @@
+"""Arrival rate of a model, forecast over the start-up time of a worker.
+
+The forecast reacts within a second to a change beyond chance, and extrapolates only a rise that has lasted: it must
+show in each of the last two lead times, and within the last one. A single step has neither.
+"""
+
+from bisect import bisect_right
+from itertools import pairwise
+from math import sqrt
+from typing import Final
+
+from msgspec import Struct, field
+
+from loadline.core.fleet.traffic_totals import TrafficTotals
+
+_SECONDS_MAX: Final = 400
+"""Samples kept; three lead times of two minutes."""
+_SPREAD_SAMPLES: Final = 120
+_SPREAD_MIN: Final = 10
+"""Differences from which on the spread of the arrivals is estimated; before, they count as a Poisson process."""
+_SPREAD_MAX: Final = 30.0
+_BEFORE: Final = 30
+"""Samples that a window is compared with."""
+_CHANGE_WINDOWS: Final = ((1, 6.0), (2, 5.0), (4, 4.5), (8, 4.5))
+"""Samples of a window, and the standard errors from which on its difference is a change."""
+_CHANGE_MIN: Final = 0.15
+"""Smallest relative change."""
+_UNEVEN: Final = 3.0
+_STILL: Final = 0.25
+"""A step within two windows is no rise: their rises differ by more than this ratio, or the last window is level."""
+_LEAD_MIN_MS: Final = 20_000
+
+
+class ArrivalRate(Struct):
+    """Arrivals per sample of about a second, with the last change of their rate."""
+
+    at_ms: list[int] = field(default_factory=list)
+    observed_ms: list[int] = field(default_factory=list)
+    arrivals: list[int] = field(default_factory=list)
+    unchanged: int = 0
+    """Number of latest samples since the last change of the rate."""
+    spreads: list[float] = field(default_factory=list)
+    """Squared differences of successive rates, relative to their sum: 1 on average for Poisson arrivals."""
+
+    def add(self, interval: TrafficTotals, now: int) -> None:
+        """Add the traffic since the last sample; without observed time it is ignored."""
+        if interval.observed_ms <= 0:
+            return
+        rate = interval.requests_per_s
+        if self.at_ms:
+            before = self.arrivals[-1] * 1_000.0 / self.observed_ms[-1]
+            self.spreads.append((rate - before) ** 2 / max(0.5, rate + before))
+            del self.spreads[:-_SPREAD_SAMPLES]
+        for values, value in ((self.at_ms, now), (self.observed_ms, interval.observed_ms)):
+            values.append(value)
+        self.arrivals.append(interval.arrivals)
+        for values in (self.at_ms, self.observed_ms, self.arrivals):
+            del values[:-_SECONDS_MAX]
+        self.unchanged = min(self.unchanged + 1, len(self.at_ms))
+        self._detect_change()
+
+    def forecast(self, lead_ms: int, samples: int, now: int) -> float:
+        """Return the rate (1/s) to provide for in ``lead_ms``: level, rise, and half a standard error; 0 if unknown.
+
+        Args:
+            lead_ms: Time from now in ms.
+            samples: Largest number of samples that the level is the mean of.
+            now: Unix time in ms.
+        """
+        count = min(samples, self.unchanged)
+        if not count:
+            return 0.0
+        level, seconds = self._mean(len(self.at_ms) - count, len(self.at_ms))
+        spread = self._spread(0)
+        window_ms = max(lead_ms, _LEAD_MIN_MS)
+        rise = self._rise(window_ms, spread, now) * (lead_ms + seconds * 500.0) / window_ms
+        return level + rise + 0.5 * sqrt(level * spread / seconds)
+
+    def _mean(self, start: int, end: int) -> tuple[float, float]:
+        """Return the rate over the samples ``[start, end)``, and the observed seconds."""
+        observed = sum(self.observed_ms[start:end])
+        return (sum(self.arrivals[start:end]) * 1_000.0 / observed, observed / 1_000.0) if observed else (0.0, 0.0)
+
+    def _spread(self, latest: int) -> float:
+        """Return the variance of the arrivals relative to a Poisson process, without the ``latest`` differences."""
+        spreads = self.spreads[: len(self.spreads) - latest]
+        if len(spreads) < _SPREAD_MIN:
+            return 1.0
+        return max(1.0, min(_SPREAD_MAX, sum(spreads) / len(spreads)))
+
+    def _detect_change(self) -> None:
+        """Find the shortest window whose rate differs from that before it, and start anew with it."""
+        end = len(self.at_ms)
+        for window, errors in _CHANGE_WINDOWS:
+            if self.unchanged < window + 3:
+                return
+            rate, seconds = self._mean(end - window, end)
+            base, before_s = self._mean(max(end - self.unchanged, end - window - _BEFORE), end - window)
+            error = sqrt(max(base, 1.0) * self._spread(window) * (1.0 / seconds + 1.0 / before_s))
+            if abs(rate - base) > max(errors * error, _CHANGE_MIN * base):
+                self.unchanged = window
+                del self.spreads[-window - 1 :]
+                return
+
+    def _rise(self, window_ms: int, spread: float, now: int) -> float:
+        """Return the rise (1/s) per window that the last two windows both show; 0 if there is none."""
+        bounds = [bisect_right(self.at_ms, now - k * window_ms) for k in (3, 2, 1, 0)]
+        means = [self._mean(start, end) for start, end in pairwise(bounds)]
+        (first, first_s), (second, second_s), (last, last_s) = means
+        if min(first_s, second_s, last_s) < 0.8 * window_ms / 1_000.0:
+            return 0.0
+        rise, most = sorted((last - second, second - first))
+        half = bisect_right(self.at_ms, now - window_ms // 2)
+        within = self._mean(half, bounds[3])[0] - self._mean(bounds[2], half)[0]
+        noise = 1.5 * sqrt(2.0 * max(last, 1.0) * spread / last_s)
+        lasts = rise > noise and most < _UNEVEN * rise and within > _STILL * rise
+        return rise if lasts else 0.0

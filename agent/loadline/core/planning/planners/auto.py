@@ -1,0 +1,296 @@
+"""Auto planner: needs no profile and no choice, and is judged by the objectives.
+
+It learns from what the fleet reports how latency depends on the work of a worker, and grows at once to the highest
+count that any of these estimates needs:
+
+- *demand*: the arrivals at the time when a worker requested now is ready, over what a worker serves within TTFT and
+  ITL;
+- *saturation*: the arrivals over what full workers complete, which needs no objective and no model;
+- *occupancy*: full KV caches;
+- *backlog*: additional workers while requests are late behind a backlog.
+
+A pool shrinks to what demand, saturation and occupancy all allow, by as many workers at once, when being wrong costs
+less than waiting: see ``ShrinkHold``. A shrink never takes the remaining workers far beyond a load that was seen to be
+good.
+"""
+
+from collections.abc import Iterator
+from math import ceil
+from typing import Annotated, ClassVar, Final
+
+from msgspec import Meta, Struct, field
+
+from loadline.core.fleet.fleet import Model
+from loadline.core.fleet.pool import Pool, PoolKnobs
+from loadline.core.fleet.traffic_totals import TrafficTotals
+from loadline.core.planning.demand.arrival_rate import ArrivalRate
+from loadline.core.planning.guardrails.knobs import UNPACED, GuardrailKnobs
+from loadline.core.planning.planner import ModelSettings, Needs, Planner
+from loadline.core.planning.recommendation import WAKE_MS, PoolRecommendation, hold_without_data, recommend
+from loadline.core.planning.sizing.backlog_workers import QueuedRequests, workers_for_backlog
+from loadline.core.planning.sizing.pool_evidence import Lengths, PoolEvidence
+from loadline.core.planning.sizing.shrink_hold import ShrinkHold
+from loadline.core.vocabulary.durations import duration
+from loadline.core.vocabulary.reasons import Reason, ReasonCode, Recommendation
+
+_SAMPLE_MS: Final = 1_000
+_SAMPLES: Final = (15, 60)
+"""Seconds whose mean is the level of the arrivals, for growth and for shrinks."""
+_SURGE_RATIO: Final = 2.0
+_SURGE_MIN: Final = 10
+_KV_FULL: Final = 0.85
+_ROUNDING: Final = 0.05
+"""Part of a worker that is not worth another one."""
+_SHRINK_MARGIN: Final = 1.1
+"""Ratio of the workers that a shrink leaves to those needed: without it, one count alternates with the next."""
+_WARM_UP_MS: Final = 30_000
+_BACKLOG_MIN: Final = 4
+"""Waiting requests of a worker up to which it has no backlog."""
+_BACKLOG_SHARE: Final = 0.5
+"""Part of ``cost_of_miss`` that a request late behind a backlog counts: half of them are late with more workers too."""
+_LIGHT: Final = 0.5
+_UNPROVEN_RATIO: Final = 1.3
+"""A shrink that leaves workers less than half utilised, or 1.3 times a load that was seen to be good, is safe."""
+
+
+class AutoPlannerKnobs(Struct, frozen=True, forbid_unknown_fields=True):
+    """Knobs of the auto planner."""
+
+    cost_of_miss: Annotated[
+        float,
+        Meta(
+            gt=0,
+            le=1e4,
+            description="Cost of a request that misses its objectives, in requests: that many could be served at the "
+            "cost of one that is late. More keeps idle workers longer, and adds more while there is a backlog.",
+        ),
+    ] = 20.0
+    start_up_ms: Annotated[
+        int, Meta(ge=0, le=3_600_000, description="Start-up time of a worker, until one has been observed.")
+    ] = 60_000
+
+
+class Need(Struct, frozen=True):
+    """Workers that an estimate needs, with the reason."""
+
+    workers: float
+    reason: Reason
+
+
+class PoolState(Struct):
+    """Evidence of a pool, and the hold of its shrinks."""
+
+    evidence: PoolEvidence = field(default_factory=PoolEvidence)
+    hold: ShrinkHold = field(default_factory=ShrinkHold)
+    known_since_ms: int = -1
+    """Time since which the capacity of a worker is known."""
+
+
+class AutoPlanner(Planner):
+    """Planner that composes an arrival rate, evidence by pool, and a hold of shrinks."""
+
+    name = "auto"
+    summary = "Learns what a worker serves within the objectives and provides for the arrivals; needs no profile."
+    Knobs = AutoPlannerKnobs
+    needs = Needs(traffic=True, objectives=frozenset({"ttft_ms", "itl_ms"}))
+    pool_fields: ClassVar[tuple[str, ...]] = ("pools",)
+    guardrails: ClassVar[GuardrailKnobs] = UNPACED
+
+    knobs: AutoPlannerKnobs
+    pools: dict[str, PoolState] = field(default_factory=dict)
+    arrivals: ArrivalRate = field(default_factory=ArrivalRate)
+    lengths: Lengths = field(default_factory=Lengths)
+    totals: TrafficTotals | None = None
+    """Totals of the traffic at the last sample."""
+    sampled_ms: int = -_SAMPLE_MS
+    forecasts: dict[int, tuple[float, float]] = field(default_factory=dict)
+    """Arrivals (1/s) to provide for when growing and when shrinking, by lead time, as of the last sample."""
+    next_ms: int = 0
+
+    @classmethod
+    def describe(cls, knobs: AutoPlannerKnobs, model: ModelSettings, pool: PoolKnobs) -> Iterator[str]:
+        """Yield what the pool is sized for, and the hold of its shrinks."""
+        ttft, itl = f"TTFT {model.objectives.ttft_ms:g} ms", f"ITL {model.objectives.itl_ms:g} ms"
+        objective = {"prefill": ttft, "decode": itl}.get(pool.role, f"{ttft} and {itl}")
+        yield (
+            f"Learns what a worker serves within {objective}, and provides for the arrivals one start-up ahead "
+            f"({duration(knobs.start_up_ms)} until one is observed)."
+        )
+        yield (
+            "Scales down after a start-up time, and later where lulls have cost more than idle workers; a late request "
+            f"costs {knobs.cost_of_miss:g} served ones."
+        )
+
+    def next_wake(self) -> int:
+        """Return the time of the next sample."""
+        return self.next_ms
+
+    def plan(self, model: Model, now: int) -> Recommendation:
+        """Take a sample if due, and recommend a count for each pool."""
+        if now - self.sampled_ms >= _SAMPLE_MS or self._is_surge(model.traffic.totals):
+            self._sample(model, now)
+        self.next_ms = max(now + 1, self.sampled_ms + WAKE_MS)
+        pools = {pool.name: self._recommend(model, pool, now) for pool in model.pools.values()}
+        return recommend(self.name, model, pools, self._inputs(model), now)
+
+    def _is_surge(self, totals: TrafficTotals) -> bool:
+        """Return whether more requests have arrived since the last sample than twice those of a second."""
+        arrivals = 0 if self.totals is None else totals.since(self.totals).arrivals
+        return arrivals > _SURGE_RATIO * self.arrivals.forecast(0, _SAMPLES[0], self.sampled_ms) + _SURGE_MIN
+
+    def _sample(self, model: Model, now: int) -> None:
+        """Record the traffic and the loads since the last sample."""
+        totals = model.traffic.totals
+        interval = totals.since(totals if self.totals is None else self.totals)
+        self.totals, self.sampled_ms, self.forecasts = totals, now, {}
+        self.arrivals.add(interval, now)
+        self.lengths.add(interval)
+        for pool in model.pools.values():
+            state = self.pools.setdefault(pool.name, PoolState())
+            state.evidence.add(pool, interval, self.lengths, model.objectives, now)
+
+    def _inputs(self, model: Model) -> dict[str, float]:
+        """Return what was learned of each pool, in requests per second."""
+        inputs = {"isl_tokens": self.lengths.isl_tokens, "osl_tokens": self.lengths.osl_tokens}
+        for pool in model.pools.values():
+            work = self.lengths.work(pool.knobs.role)
+            if work:
+                rate = self.pools[pool.name].evidence.capacity(pool.knobs.role, model.objectives)
+                inputs[f"{pool.name}.serves_per_s"] = rate / work
+        return inputs
+
+    def _forecast(self, lead_ms: int, now: int) -> tuple[float, float]:
+        found = self.forecasts.get(lead_ms)
+        if found is None:
+            growth, shrink = (self.arrivals.forecast(lead_ms, samples, now) for samples in _SAMPLES)
+            found = self.forecasts[lead_ms] = growth, shrink
+        return found
+
+    def _recommend(self, model: Model, pool: Pool, now: int) -> PoolRecommendation:
+        state, role = self.pools.setdefault(pool.name, PoolState()), pool.knobs.role
+        held = hold_without_data(pool, pool.load.queue_reporting if role == "prefill" else pool.load.kv_reporting)
+        if held is not None:
+            return held
+        current, share = pool.effective_target(now), _share(model, pool)
+        start_up_ms = pool.start_up_ms(self.knobs.start_up_ms)
+        rate, steady_rate = (share * one for one in self._forecast(start_up_ms, now))
+        work, capacity = self.lengths.work(role), state.evidence.capacity(role, model.objectives)
+        serves = capacity / work if work else 0.0
+        steady = self._lasting_needs(pool, state, rate, serves, now)
+        needs = [*steady, *self._backlog_needs(model, pool, state, rate, serves, steady, now)]
+        most = max(needs, key=lambda need: need.workers)
+        wanted = _whole(most.workers)
+        lasting = max(
+            (need.workers for need in steady if need.reason.code is not ReasonCode.DEMAND_TARGET), default=0.0
+        )
+        if serves:
+            lasting = max(lasting, steady_rate / serves)
+            if state.known_since_ms < 0:
+                state.known_since_ms = now
+        keep = _whole(lasting * _SHRINK_MARGIN) if serves else max(current, wanted)
+        state.hold.update(keep, start_up_ms, now)
+        reason = Reason(most.reason.code, pool.name, most.reason.numbers | {"wanted": float(wanted)})
+        if wanted > current:
+            if serves:
+                missed = max(0.0, rate - pool.ready * serves) * start_up_ms / 1_000.0
+                state.hold.record_growth(current, wanted, missed * self.knobs.cost_of_miss / serves, now)
+            return PoolRecommendation(wanted, (reason,))
+        if not serves:
+            learning = Reason.of(ReasonCode.CAPACITY_LEARNING, pool.name, needed=most.workers)
+            return PoolRecommendation(None, (learning,))
+        if keep >= current:
+            return PoolRecommendation(None, (reason,))
+        return self._shrink(model, pool, state, reason, max(keep, wanted), lasting, steady_rate, now)
+
+    def _lasting_needs(self, pool: Pool, state: PoolState, rate: float, serves: float, now: int) -> list[Need]:
+        """Return the needs by occupancy, saturation and demand."""
+        evidence, role = state.evidence, pool.knobs.role
+        full = 0.0 if role == "prefill" else evidence.kv_workers(pool)
+        needs = [Need(full / _KV_FULL, Reason.of(ReasonCode.OCCUPANCY_TARGET, pool.name, full=full))]
+        if role != "prefill" and evidence.is_saturated(pool):
+            served = evidence.served(pool, self.lengths, now)
+            if served:
+                numbers = {"ready": pool.ready, "served": served, "requests_per_s": rate}
+                workers = pool.ready * max(1.0, rate / served)
+                needs.append(Need(workers, Reason.of(ReasonCode.SATURATED_TARGET, pool.name, **numbers)))
+        if serves:
+            numbers = {"requests_per_s": rate, "serves": serves, "needed": rate / serves}
+            needs.append(Need(rate / serves, Reason.of(ReasonCode.DEMAND_TARGET, pool.name, **numbers)))
+        return needs
+
+    def _backlog_needs(  # noqa: PLR0917 - one argument for each input
+        self, model: Model, pool: Pool, state: PoolState, rate: float, serves: float, steady: list[Need], now: int
+    ) -> Iterator[Need]:
+        """Yield the workers for a backlog, as long as it will be when a worker requested first is ready."""
+        evidence, role = state.evidence, pool.knobs.role
+        if not serves or evidence.longest_queue <= _BACKLOG_MIN:
+            return
+        start_up_ms = pool.start_up_ms(self.knobs.start_up_ms)
+        requested = pool.requested_at_ms
+        left_ms = max(0, start_up_ms - (now - requested[0])) if requested else start_up_ms
+        full = max(serves, evidence.throughput(role, model.objectives) / self.lengths.work(role))
+        longer = max(0.0, rate / pool.ready - full) * left_ms / 1_000.0
+        workers = workers_for_backlog(
+            QueuedRequests(evidence.longest_queue + longer, evidence.behind),
+            rate,
+            full,
+            needed=max(need.workers for need in steady) - _ROUNDING,
+            current=pool.effective_target(now),
+            most=pool.knobs.replicas_max,
+            cost_of_late=_BACKLOG_SHARE * self.knobs.cost_of_miss / full,
+        )
+        waiting = {"waiting": pool.load.waiting, "behind": evidence.behind, "ready": pool.ready}
+        reason = Reason.of(ReasonCode.BACKLOG_TARGET, pool.name, requests_per_s=rate, **waiting)
+        yield Need(float(workers), reason)
+
+    def _shrink(  # noqa: PLR0917 - one argument for each input
+        self,
+        model: Model,
+        pool: Pool,
+        state: PoolState,
+        reason: Reason,
+        keep: int,
+        needed: float,
+        rate: float,
+        now: int,
+    ) -> PoolRecommendation:
+        """Scale down as far as the hold, pending workers and the loads seen so far allow."""
+        current, name, hold = pool.effective_target(now), pool.name, state.hold
+        warm_ms = now - state.known_since_ms
+        if warm_ms < _WARM_UP_MS:
+            counts = {"wanted": keep, "allowed": current, "age_ms": warm_ms}
+            delay = Reason.of(ReasonCode.WARM_UP, name, **counts, needed_ms=_WARM_UP_MS, left_ms=_WARM_UP_MS - warm_ms)
+            return PoolRecommendation(None, (reason, delay))
+        if not model.traffic.is_complete(now):
+            return PoolRecommendation(None, (reason, Reason(ReasonCode.TRAFFIC_INCOMPLETE, name)))
+        pending = pool.starting + len(pool.requested_at_ms)
+        if pending:
+            return PoolRecommendation(None, (reason, Reason.of(ReasonCode.WORKERS_PENDING, name, pending=pending)))
+        allowed = max(keep, min(current, hold.needed.max(now) or 0))
+        limits: list[Reason] = []
+        if allowed > keep:
+            counts = {"wanted": keep, "allowed": allowed, "window_ms": hold.needed.window_ms}
+            left_ms = hold.needed.falls_below_ms(allowed, now) - now
+            limits.append(Reason.of(ReasonCode.HIGHEST_RECOMMENDATION, name, **counts, left_ms=left_ms))
+        work, held = self.lengths.work(pool.knobs.role), allowed
+        proven = state.evidence.proven_rate(pool.knobs.role, model.objectives) / work if work else 0.0
+        while allowed < current and needed > _LIGHT * allowed and rate > _UNPROVEN_RATIO * proven * allowed:
+            allowed += 1
+        if allowed > held:
+            per_worker = {"rate": rate / held, "proven": proven}
+            limits.append(Reason.of(ReasonCode.UNPROVEN_LOAD, name, wanted=held, allowed=allowed, **per_worker))
+        if allowed < current:
+            hold.record_shrink(current, now)
+        return PoolRecommendation(None if allowed == current else allowed, (reason, *limits))
+
+
+def _share(model: Model, pool: Pool) -> float:
+    """Return the share (0..1) of the role's requests that a pool has."""
+    of_role = [one for one in model.pools.values() if one.knobs.role == pool.knobs.role]
+    total = sum(one.load.running + one.load.waiting for one in of_role)
+    return (pool.load.running + pool.load.waiting) / total if len(of_role) > 1 and total else 1.0
+
+
+def _whole(workers: float) -> int:
+    """Round up, except for a small part of a worker; at least 1."""
+    return max(1, ceil(workers - _ROUNDING))

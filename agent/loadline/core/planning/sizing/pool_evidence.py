@@ -1,0 +1,256 @@
+"""Latencies of a pool by the work that each of its workers serves, from reports of workers and frontends.
+
+A point of a curve is a window in which the pool was settled: its workers did not change, none had a backlog that the
+others had not, and the requests that complete now were served under the present load. Work is counted in tokens, an
+output token as several prompt tokens, so that a rate stays comparable while the mix of requests changes.
+"""
+
+from math import sqrt
+from typing import Final
+
+from msgspec import Struct, field
+
+from loadline.core.engines.latency_curve import LatencyCurve
+from loadline.core.engines.profile import ObjectiveKnobs
+from loadline.core.fleet.pool import Pool
+from loadline.core.fleet.traffic_totals import NO_MEAN, RunningMean, TrafficTotals
+from loadline.core.fleet.worker import MICRO
+from loadline.core.vocabulary.scalars import Role
+
+OUTPUT_WEIGHT: Final = 4.0
+"""Prompt tokens that take as long as one output token of a full batch: 2.8 in Dynamo's mock engine, 3 to 6 in the
+measured profiles of 8B and 70B models."""
+ITL_SHARE: Final = 0.8
+"""Mean ITL of a pool whose requests nearly all meet the objective, as a part of it."""
+_WINDOW_MS: Final = 5_000
+_FIRST_WINDOW_MS: Final = 2_000
+"""Window before the first point: a fleet may be overloaded from the first second on."""
+_WINDOW_MAX_MS: Final = 30_000
+_COMPLETED_MIN: Final = 20
+"""Completed requests that end a window."""
+_SETTLE_MS: Final = 3_000
+_SETTLE_REQUESTS: Final = 1.2
+"""Durations of a request that pass before a window begins."""
+_BACKLOG_MIN: Final = 8
+_UNBALANCED: Final = 3
+"""Ratio of the longest to the shortest queue from which on workers differ."""
+_DRIFT: Final = 0.35
+_DRIFT_MIN: Final = 3.0
+"""Change of the running requests in a window, relative and absolute, above which it is no steady state."""
+_BATCH_HALF: Final = 32.0
+"""Batch at which the work is assumed to take as long as the fixed part of an iteration, before points show it."""
+_ERRORS: Final = 2.0
+"""Standard deviations of the TTFT between its mean and the objective."""
+_VARIATION_WEIGHT: Final = 0.15
+_VARIATION_MAX: Final = 1.5
+_VARIATION_COUNT: Final = 8
+"""Requests of a second up to which its mean TTFT varies by chance; above, by the load they share."""
+_LATENCIES_MS: Final = 4_000
+_SATURATED_WEIGHT: Final = 0.2
+
+
+class Lengths(Struct):
+    """Mean lengths of recent requests; 0 while unknown."""
+
+    isl_tokens: float = 0.0
+    osl_tokens: float = 0.0
+
+    def add(self, interval: TrafficTotals) -> None:
+        """Add the requests of an interval."""
+        self.isl_tokens = _moved(self.isl_tokens, interval.isl_tokens)
+        self.osl_tokens = _moved(self.osl_tokens, interval.osl_tokens)
+
+    def work(self, role: Role) -> float:
+        """Return the work of a request for a role, in prompt tokens, or in output tokens for decode."""
+        if role == "prefill":
+            return self.isl_tokens
+        return self.osl_tokens if role == "decode" else self.isl_tokens + OUTPUT_WEIGHT * self.osl_tokens
+
+
+def _moved(mean: float, new: RunningMean) -> float:
+    """Return an exponential mean over about 300 requests."""
+    if new.value is None:
+        return mean
+    return mean + (new.value - mean) * min(1.0, new.count / 300.0 + 0.01) if mean else new.value
+
+
+class EvidenceWindow(Struct):
+    """Sums over the seconds of a window."""
+
+    since_ms: int = 0
+    ready: int = -1
+    first_running: float = 0.0
+    running: float = 0.0
+    samples: int = 0
+    waiting: int = 0
+    """Waiting requests at its begin."""
+    arrivals: int = 0
+    isl_tokens: RunningMean = NO_MEAN
+    itl_ms: RunningMean = NO_MEAN
+    ttft_ms: RunningMean = NO_MEAN
+    ttft_spread: float = 0.0
+    """Sum over the seconds of the squared relative deviations of their mean TTFT, by requests."""
+    ttft_seconds: int = 0
+
+    def add(self, running: float, interval: TrafficTotals) -> None:
+        """Add a second."""
+        self.samples, self.running = self.samples + 1, self.running + running
+        self.arrivals += interval.arrivals
+        self.isl_tokens = _joined(self.isl_tokens, interval.isl_tokens)
+        self.itl_ms = _joined(self.itl_ms, interval.itl_ms)
+        self.ttft_ms = _joined(self.ttft_ms, interval.ttft_ms)
+        second, mean = interval.ttft_ms.value, self.ttft_ms.value
+        if second is not None and mean:
+            if self.ttft_seconds:
+                self.ttft_spread += min(_VARIATION_COUNT, interval.ttft_ms.count) * (second / mean - 1.0) ** 2
+            self.ttft_seconds += 1
+
+
+def _joined(mean: RunningMean, more: RunningMean) -> RunningMean:
+    return RunningMean(mean.thousandths + more.thousandths, mean.count + more.count)
+
+
+class PoolEvidence(Struct):
+    """Curves of ITL and TTFT of a pool, its rate at saturation, and its queues."""
+
+    itl: LatencyCurve = field(default_factory=LatencyCurve)
+    ttft: LatencyCurve = field(default_factory=LatencyCurve)
+    saturated_rate: float = 0.0
+    """Work/s of a worker while requests wait for it and its batch does not grow; 0: not seen."""
+    ttft_variation: float = 0.5
+    """Coefficient of variation of the TTFT."""
+    window: EvidenceWindow = field(default_factory=EvidenceWindow)
+    unsettled_ms: int = -1
+    """Last time at which the pool was not settled."""
+    settled: bool = False
+    """True once the pool was settled."""
+    running: list[float] = []
+    """Running requests per worker in the last seconds."""
+    waiting: list[int] = []
+    """Waiting requests in the last seconds."""
+    longest_queue: int = 0
+    behind: int = 0
+    """Workers with a backlog similar to the longest one."""
+    latencies: list[tuple[int, float, int]] = []
+    """Time, mean ITL and number of requests of the last seconds."""
+
+    def add(self, pool: Pool, interval: TrafficTotals, lengths: Lengths, objectives: ObjectiveKnobs, now: int) -> None:
+        """Record a second."""
+        running = pool.load.running / max(pool.fresh, 1)
+        queues = [worker.load.waiting for worker in pool.workers.values() if worker.counted]
+        self.longest_queue, shortest = max(queues, default=0), min(queues, default=0)
+        self.behind = sum(1 for queue in queues if queue > 3 and queue * _UNBALANCED > self.longest_queue)  # noqa: PLR2004
+        self.running = [*self.running[-4:], running]
+        self.waiting = [*self.waiting[-4:], pool.load.waiting]
+        if interval.itl_ms.value is not None:
+            self.latencies = [*self.latencies[-9:], (now, interval.itl_ms.value, interval.itl_ms.count)]
+        unbalanced = self.longest_queue > _BACKLOG_MIN and shortest * _UNBALANCED < self.longest_queue
+        if pool.fresh == 0 or pool.fresh != pool.ready or self.window.ready != pool.ready or unbalanced:
+            self.unsettled_ms = now
+            self._begin(pool, running, now)
+            return
+        request_ms = _SETTLE_REQUESTS * lengths.osl_tokens * self.itl.latest_ms
+        if self.settled and now - self.unsettled_ms < max(_SETTLE_MS, request_ms):
+            self._begin(pool, running, now)
+            return
+        self.settled = True
+        self.window.add(running, interval)
+        self._learn_saturation(pool, lengths, now)
+        curve = self.ttft if pool.knobs.role == "prefill" else self.itl
+        done = (self.window.ttft_ms if curve is self.ttft else self.window.itl_ms).count
+        span_ms = now - self.window.since_ms
+        if span_ms >= (_WINDOW_MS if curve.bins else _FIRST_WINDOW_MS) and (
+            done >= _COMPLETED_MIN or span_ms >= _WINDOW_MAX_MS
+        ):
+            self._learn(pool, lengths, objectives, running, now)
+            self._begin(pool, running, now)
+
+    def capacity(self, role: Role, objectives: ObjectiveKnobs) -> float:
+        """Return the work/s of a worker within the objectives; 0 if unknown."""
+        rates = [self.saturated_rate] if self.saturated_rate else []
+        if role != "prefill":
+            rates.append(self.itl.rate_within(ITL_SHARE * objectives.itl_ms))
+        if role != "decode":
+            limit_ms = self.ttft_limit_ms(objectives)
+            rates.append(self.ttft.rate_within(limit_ms, extrapolate=role == "prefill"))
+        known = [rate for rate in rates if 0.0 < rate < float("inf")]
+        return min(known, default=0.0)
+
+    def throughput(self, role: Role, objectives: ObjectiveKnobs) -> float:
+        """Return the work/s of a worker that has a backlog; 0 if unknown."""
+        rates = [self.saturated_rate] if self.saturated_rate else []
+        curve, limit_ms = (self.ttft, objectives.ttft_ms) if role == "prefill" else (self.itl, objectives.itl_ms)
+        if curve.bins:
+            rates.append(curve.saturated_rate(limit_ms))
+        return min(rates, default=0.0)
+
+    def proven_rate(self, role: Role, objectives: ObjectiveKnobs) -> float:
+        """Return the highest work/s of a worker that was seen within the objective; 0 if none."""
+        if role == "prefill":
+            return self.ttft.highest_rate_within(self.ttft_limit_ms(objectives))
+        return self.itl.highest_rate_within(objectives.itl_ms)
+
+    def ttft_limit_ms(self, objectives: ObjectiveKnobs) -> float:
+        """Return the mean TTFT at which two standard deviations more are the objective."""
+        limit_ms = objectives.ttft_ms / (1.0 + _ERRORS * self.ttft_variation)
+        return max(limit_ms, min(1.15 * self.ttft.base_ms(objectives.ttft_ms), ITL_SHARE * objectives.ttft_ms))
+
+    def is_saturated(self, pool: Pool) -> bool:
+        """Return whether all workers have had a queue for three seconds without a growing batch."""
+        running, waiting = self.running[-3:], self.waiting[-3:]
+        steady = len(running) == 3 and max(running) <= 1.15 * min(running) + 1.0  # noqa: PLR2004
+        return steady and min(waiting) >= pool.ready > 0 and self.behind == pool.ready == self.window.ready
+
+    def served(self, pool: Pool, lengths: Lengths, now: int) -> float:
+        """Return the requests/s that the pool serves now, by Little's law; 0 if unknown."""
+        recent = [(itl_ms, count) for at_ms, itl_ms, count in self.latencies if now - at_ms < _LATENCIES_MS]
+        total = sum(itl_ms * count for itl_ms, count in recent)
+        if not total or not lengths.osl_tokens:
+            return 0.0
+        itl_ms = total / sum(count for _, count in recent)
+        return pool.load.running * 1_000.0 / (itl_ms * lengths.osl_tokens)
+
+    def kv_workers(self, pool: Pool) -> float:
+        """Return the number of full KV caches that are in use."""
+        return pool.load.kv_micro / MICRO
+
+    def _begin(self, pool: Pool, running: float, now: int) -> None:
+        self.window = EvidenceWindow(now, pool.ready, running, waiting=pool.load.waiting)
+
+    def _learn_saturation(self, pool: Pool, lengths: Lengths, now: int) -> None:
+        role = pool.knobs.role
+        served = self.served(pool, lengths, now) if role != "prefill" and self.is_saturated(pool) else 0.0
+        if served:
+            rate = served * lengths.work(role) / pool.ready
+            weight = _SATURATED_WEIGHT if self.saturated_rate else 1.0
+            self.saturated_rate += (rate - self.saturated_rate) * weight
+
+    def _learn(self, pool: Pool, lengths: Lengths, objectives: ObjectiveKnobs, running: float, now: int) -> None:
+        """Add the window to the curves."""
+        window, role = self.window, pool.knobs.role
+        if window.ttft_seconds > 3 and pool.load.waiting <= 3 * pool.ready:  # noqa: PLR2004
+            variation = min(_VARIATION_MAX, sqrt(window.ttft_spread / (window.ttft_seconds - 1)))
+            self.ttft_variation += (variation - self.ttft_variation) * _VARIATION_WEIGHT
+        if role == "prefill":
+            served = window.arrivals - (pool.load.waiting - window.waiting)
+            if window.isl_tokens.value is not None:
+                rate = max(0.0, served) * window.isl_tokens.value * 1_000.0 / (now - window.since_ms) / pool.ready
+                self._add_ttft(pool, objectives, rate, now)
+            return
+        itl_ms, batch = window.itl_ms.value, window.running / window.samples
+        drifts = abs(running - window.first_running) > max(_DRIFT_MIN, _DRIFT * batch)
+        if not itl_ms or not lengths.osl_tokens or drifts:
+            return
+        rate = batch * 1_000.0 / itl_ms * lengths.work(role) / lengths.osl_tokens
+        if min(self.waiting) <= pool.ready or not self.itl.bins:
+            self.itl.add(rate, itl_ms, itl_ms / (1.0 + batch / _BATCH_HALF), now)
+        if role == "aggregated":
+            self._add_ttft(pool, objectives, rate, now)
+
+    def _add_ttft(self, pool: Pool, objectives: ObjectiveKnobs, rate: float, now: int) -> None:
+        ttft_ms = self.window.ttft_ms.value
+        if ttft_ms:
+            base_ms = 0.9 * ttft_ms
+            if pool.load.waiting > pool.ready:
+                base_ms = min(base_ms, 0.1 * objectives.ttft_ms)
+            self.ttft.add(rate, ttft_ms, base_ms, now)

@@ -1,0 +1,59 @@
+"""Time for which a pool keeps workers that it does not need: as long as being wrong would cost.
+
+Workers that were removed too early are missed for a start-up time. The hold is therefore a start-up at first. When a
+pool grows again and the late requests have cost more than the idle workers would have, the hold becomes as long as that
+lull; when the idle workers would have cost more, it becomes shorter.
+"""
+
+from typing import Final
+
+from msgspec import Struct, field
+
+from loadline.core.fleet.windows import RollingMax
+
+_HOLD_MIN_MS: Final = 15_000
+_HOLD_MAX_MS: Final = 900_000
+_LONGER: Final = 1.25
+"""Ratio of the hold to the lull that it should have covered."""
+_SHORTER: Final = 0.7
+
+
+class ShrinkHold(Struct):
+    """Highest count that a pool needed lately, and the last shrink below it."""
+
+    needed: RollingMax = field(default_factory=lambda: RollingMax(_HOLD_MIN_MS))
+    learned_ms: int = 0
+    """Hold that lulls have taught, in ms."""
+    shrunk_at_ms: int = -1
+    shrunk_from: int = 0
+    lull_since_ms: int = -1
+
+    def update(self, needed: int, start_up_ms: int, now: int) -> None:
+        """Record the needed count."""
+        self.needed.window_ms = max(_HOLD_MIN_MS, start_up_ms, self.learned_ms)
+        self.needed.push(now, needed)
+
+    def record_shrink(self, current: int, now: int) -> None:
+        """Record a scale-down; of several in a row, the first counts."""
+        if self.shrunk_at_ms < 0:
+            self.shrunk_at_ms, self.shrunk_from = now, current
+            self.lull_since_ms = now - self.needed.window_ms
+
+    def record_growth(self, current: int, wanted: int, lost_worker_s: float, now: int) -> None:
+        """Learn from a scale-up after a shrink.
+
+        Args:
+            current: Count before.
+            wanted: Count after.
+            lost_worker_s: Cost of the requests that come too late until the workers are ready, in worker-seconds.
+            now: Unix time in ms.
+        """
+        if self.shrunk_at_ms < 0:
+            return
+        saved_worker_s = (min(self.shrunk_from, wanted) - current) * (now - self.shrunk_at_ms) / 1_000.0
+        if lost_worker_s > saved_worker_s:
+            lull_ms = int((now - self.lull_since_ms) * _LONGER)
+            self.learned_ms = min(_HOLD_MAX_MS, max(self.learned_ms, lull_ms))
+        else:
+            self.learned_ms = int(self.learned_ms * _SHORTER)
+        self.shrunk_at_ms = -1

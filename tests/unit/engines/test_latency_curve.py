@@ -1,0 +1,86 @@
+"""Latency curves: an engine whose latency is ``base / (1 - rate / full)``, observed at few rates."""
+
+import math
+
+import pytest
+
+from loadline.core.engines.latency_curve import LatencyCurve
+
+BASE_MS = 6.0
+FULL = 30.0
+LIMIT_MS = 40.0
+WITHIN = FULL * (1.0 - BASE_MS / LIMIT_MS)
+
+
+def latency_ms(rate: float) -> float:
+    return BASE_MS / (1.0 - rate / FULL)
+
+
+def observed(*rates: float, base_min_ms: float = BASE_MS) -> LatencyCurve:
+    curve = LatencyCurve()
+    for rate in rates:
+        curve.add(rate, latency_ms(rate), base_min_ms, now=0)
+    return curve
+
+
+def test_without_points_no_rate_reaches_the_limit() -> None:
+    assert LatencyCurve().rate_within(LIMIT_MS) == math.inf
+    assert LatencyCurve().saturated_rate(LIMIT_MS) == 0.0
+
+
+def test_a_light_load_predicts_the_rate_within_the_limit() -> None:
+    assert observed(5.0).rate_within(LIMIT_MS) == pytest.approx(WITHIN)
+    assert observed(3.0, 10.0, base_min_ms=1.0).rate_within(LIMIT_MS) == pytest.approx(WITHIN)
+
+
+def test_a_rate_between_two_points_is_interpolated() -> None:
+    assert observed(20.0, 28.0).rate_within(LIMIT_MS) == pytest.approx(WITHIN, rel=0.01)
+
+
+def test_an_unobserved_limit_is_not_extrapolated_if_not_requested() -> None:
+    assert observed(5.0, 10.0).rate_within(LIMIT_MS, extrapolate=False) == math.inf
+
+
+def test_a_latency_that_does_not_rise_has_no_limit() -> None:
+    curve = LatencyCurve()
+    for rate in (5.0, 20.0):
+        curve.add(rate, BASE_MS, BASE_MS, now=0)
+    assert curve.rate_within(LIMIT_MS) == math.inf
+
+
+def test_an_overload_alone_gives_less_than_its_rate() -> None:
+    curve = LatencyCurve()
+    curve.add(29.0, 400.0, 400.0, now=0)
+    assert 0.6 * 29.0 < curve.rate_within(LIMIT_MS) < 29.0
+
+
+def test_an_exceeded_limit_counts_at_once() -> None:
+    """Eight points at a good latency do not hide one that is twice the limit."""
+    curve = LatencyCurve()
+    for _ in range(8):
+        curve.add(20.0, 20.0, BASE_MS, now=0)
+    before = curve.rate_within(LIMIT_MS)
+    curve.add(20.5, 80.0, BASE_MS, now=0)
+    assert curve.rate_within(LIMIT_MS) < min(before, 20.5)
+
+
+def test_a_slower_engine_replaces_what_was_learned() -> None:
+    curve = observed(20.0)
+    for _ in range(30):
+        curve.add(20.0, 2.0 * latency_ms(20.0), 2.0 * BASE_MS, now=0)
+    assert curve.bins[max(curve.bins)].inverse == pytest.approx(0.5 / latency_ms(20.0), rel=0.05)
+
+
+def test_points_are_forgotten_after_half_an_hour() -> None:
+    curve = observed(28.0)
+    curve.add(5.0, latency_ms(5.0), BASE_MS, now=1_800_001)
+    assert [one.rate for one in curve.bins.values()] == [5.0]
+
+
+def test_the_saturated_rate_is_that_of_the_line_but_near_the_observed_rates() -> None:
+    assert observed(5.0, 25.0).saturated_rate(LIMIT_MS) == pytest.approx(FULL)
+    assert observed(5.0).saturated_rate(LIMIT_MS) == pytest.approx(1.3 * 5.0)
+
+
+def test_the_highest_good_rate_excludes_latencies_above_the_limit() -> None:
+    assert observed(10.0, 20.0, 29.0).highest_rate_within(LIMIT_MS) == 20.0

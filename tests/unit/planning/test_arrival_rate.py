@@ -1,0 +1,83 @@
+"""Forecasts of the arrivals: level, changes beyond chance, and rises that have lasted."""
+
+import random
+from collections.abc import Callable, Iterable
+
+import pytest
+
+from loadline.core.fleet.traffic_totals import TrafficTotals
+from loadline.core.planning.demand.arrival_rate import ArrivalRate
+
+LEAD_MS = 30_000
+
+
+def fed(counts: Iterable[int]) -> tuple[ArrivalRate, int]:
+    rate, now = ArrivalRate(), 0
+    for count in counts:
+        now += 1_000
+        rate.add(TrafficTotals(observed_ms=1_000, arrivals=count), now)
+    return rate, now
+
+
+def forecast(counts: Iterable[int], samples: int = 15) -> float:
+    rate, now = fed(counts)
+    return rate.forecast(LEAD_MS, samples, now)
+
+
+def poisson(mean: Callable[[int], float], seconds: int, seed: int) -> list[int]:
+    source = random.Random(seed)
+    found = []
+    for second in range(seconds):
+        count, time_s = 0, source.expovariate(mean(second))
+        while time_s < 1.0:
+            count, time_s = count + 1, time_s + source.expovariate(mean(second))
+        found.append(count)
+    return found
+
+
+def test_without_traffic_nothing_is_expected() -> None:
+    assert ArrivalRate().forecast(LEAD_MS, 15, 0) == 0.0
+    assert forecast([0] * 60) == 0.0
+
+
+def test_unobserved_time_is_no_idle_time() -> None:
+    rate, now = fed([50] * 30)
+    rate.add(TrafficTotals(), now + 60_000)
+    assert rate.forecast(LEAD_MS, 15, now + 60_000) == pytest.approx(50.0, abs=2.0)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_steady_traffic_is_expected_to_stay(seed: int) -> None:
+    assert forecast(poisson(lambda _: 100.0, 300, seed)) == pytest.approx(100.0, abs=10.0)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_step_is_believed_after_one_second_and_not_extrapolated(seed: int) -> None:
+    counts = poisson(lambda second: 10.0 if second < 120 else 150.0, 240, seed)
+    assert forecast(counts[:121]) > 110.0
+    late = [forecast(counts[:end]) for end in range(122, 240)]
+    assert sum(one < 180.0 for one in late) > 0.95 * len(late)
+    assert max(late) < 230.0
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_fall_is_believed_within_two_seconds(seed: int) -> None:
+    counts = poisson(lambda second: 150.0 if second < 120 else 10.0, 122, seed)
+    assert forecast(counts) < 30.0
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_lasting_rise_is_extrapolated_by_the_lead_time(seed: int) -> None:
+    counts = poisson(lambda second: 20.0 + 0.5 * second, 240, seed)
+    assert forecast(counts) == pytest.approx(20.0 + 0.5 * 270, rel=0.12)
+
+
+def test_a_spread_that_was_seen_before_is_no_change() -> None:
+    """Bursts of four times the mean each fifth second: none of them is a new level."""
+    rate, _ = fed([20, 20, 20, 20, 120] * 30)
+    assert rate.unchanged > 60
+
+
+def test_the_history_is_bounded() -> None:
+    rate, _ = fed([10] * 1_000)
+    assert len(rate.at_ms) == len(rate.arrivals) == len(rate.observed_ms) == 400

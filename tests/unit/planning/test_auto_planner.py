@@ -1,0 +1,205 @@
+"""Auto planner on workers whose latency is ``base / (1 - rate / full)``, and which are told to nobody."""
+
+import random
+from itertools import pairwise
+
+import pytest
+
+from loadline.core.engines.profile import ObjectiveKnobs
+from loadline.core.fleet.pool import Pool, PoolKnobs
+from loadline.core.planning.planners.auto import AutoPlanner, AutoPlannerKnobs
+from loadline.core.vocabulary.events import TrafficReported
+from loadline.core.vocabulary.reasons import ReasonCode, Recommendation
+from loadline.core.vocabulary.samples import TrafficSample, WorkerSample
+from tests.support.fleet_harness import FleetHarness, reported
+
+BASE_MS = 6.0
+FULL_PER_S = 30.0
+"""Requests per second at which a worker's queue grows without end."""
+OSL = 100
+START_UP_S = 30
+ITL_MS = 50
+SERVES = FULL_PER_S * (1.0 - BASE_MS / (0.8 * ITL_MS))
+"""Requests per second of a worker at 80 % of the ITL objective."""
+
+
+class AutoWorld:
+    """Planner with an aggregated pool; its targets are started after ``START_UP_S`` and stopped at once."""
+
+    def __init__(
+        self, workers: int, *, slots: int = 256, kv_per_request: float = 0.001, seed: int = 1, itl_ms: float = ITL_MS
+    ) -> None:
+        self.fleet = FleetHarness([PoolKnobs("engine", "aggregated", replicas_max=32)], workers)
+        self.fleet.model.objectives = ObjectiveKnobs(ttft_ms=500, itl_ms=itl_ms)
+        self.pool: Pool = self.fleet.pool("engine")
+        self.pool.desired = workers
+        self.planner = AutoPlanner(AutoPlannerKnobs(start_up_ms=START_UP_S * 1_000))
+        self.slots, self.kv_per_request = slots, kv_per_request
+        self.sequence, self.backlog = 0, 0.0
+        self.starting: list[tuple[int, int]] = []
+        self.counts: list[int] = []
+        self.last = Recommendation("auto", {}, (), {})
+        self.grown_by: set[ReasonCode] = set()
+        self._source = random.Random(seed)
+
+    def run(self, requests_per_s: float, seconds: int, *, frontend: bool = True) -> None:
+        for _ in range(seconds):
+            self._second(requests_per_s, frontend=frontend)
+
+    @property
+    def target(self) -> int:
+        return self.pool.effective_target(self.fleet.now)
+
+    @property
+    def codes(self) -> list[ReasonCode]:
+        return [reason.code for reason in self.last.reasons]
+
+    def _second(self, requests_per_s: float, *, frontend: bool) -> None:
+        world = self.fleet
+        world.now += 1_000
+        self.sequence += 1
+        while self.starting and self.starting[0][0] <= world.now:
+            world.add_workers("engine", self.starting.pop(0)[1])
+        arrivals = max(0, round(self._source.gauss(requests_per_s, requests_per_s**0.5)))
+        ready = max(1, self.pool.ready)
+        at_slots = self.slots / (OSL * BASE_MS / 1_000 + self.slots / FULL_PER_S)
+        most = ready * min(FULL_PER_S * 0.95, at_slots)
+        served = min(arrivals + self.backlog, most)
+        self.backlog += arrivals - served
+        itl_ms = BASE_MS / (1.0 - served / ready / FULL_PER_S)
+        running = round(min(self.slots, served / ready * OSL * itl_ms / 1_000))
+        waiting = round(self.backlog / ready)
+        for worker in self.pool.workers:
+            kv = min(1.0, running * self.kv_per_request)
+            one = WorkerSample(self.sequence, 0, kv_usage_ratio=kv, waiting_requests=waiting, running_requests=running)
+            world.fleet.ingest(reported(worker, one, pool="engine"), world.now)
+        if frontend:
+            ttft_ms = 40.0 + 1_000.0 * self.backlog / most
+            sample = TrafficSample(
+                self.sequence, 1_000, arrivals, round(served), isl_tokens=1_000.0, osl_tokens=OSL, ttft_ms=ttft_ms,
+                itl_ms=itl_ms,
+            )  # fmt: skip
+            world.model.traffic.ingest(TrafficReported("m", "f", 1, sample), world.now)
+        self.last = self.planner.plan(world.refresh(), world.now)
+        self._apply(self.last.targets.get("engine"))
+        self.counts.append(self.target)
+
+    def _apply(self, count: int | None) -> None:
+        world = self.fleet
+        if count is None:
+            return
+        count = min(count, 32)
+        more = count - self.target
+        if more > 0:
+            self.grown_by |= set(self.codes)
+        self.pool.set_desired(count, world.now)
+        if more > 0:
+            self.starting.append((world.now + START_UP_S * 1_000, more))
+        for _ in range(self.pool.ready - count):
+            world.remove_newest("engine")
+
+
+def enough(requests_per_s: float) -> range:
+    """Return the counts that serve a rate within the objectives, with at most two workers too many."""
+    least = int(requests_per_s / (FULL_PER_S * (1.0 - BASE_MS / ITL_MS)))
+    return range(least + 1, int(requests_per_s / SERVES * 1.1) + 3)
+
+
+@pytest.mark.parametrize("requests_per_s", [20.0, 90.0, 240.0])
+def test_a_fleet_of_any_size_finds_the_count(requests_per_s: float) -> None:
+    for workers in (2, 16):
+        world = AutoWorld(workers)
+        world.run(requests_per_s, 300)
+        assert world.target in enough(requests_per_s), workers
+
+
+def test_an_overload_from_the_first_second_is_answered_within_ten() -> None:
+    world = AutoWorld(2)
+    world.run(150.0, 10)
+    assert world.target >= 5
+    world.run(150.0, 240)
+    assert world.backlog == 0
+    assert world.target in enough(150.0)
+
+
+def test_a_step_is_answered_at_once_and_in_one_step() -> None:
+    world = AutoWorld(2)
+    world.run(20.0, 120)
+    before = world.target
+    world.run(150.0, 1)
+    assert before <= 2
+    assert world.target >= 5
+
+
+def test_slow_tokens_grow_a_pool_whose_caches_are_nearly_empty() -> None:
+    world = AutoWorld(2, kv_per_request=1e-5, itl_ms=20)
+    world.run(50.0, 30)
+    assert world.pool.load.kv_micro / 1e6 < 0.1
+    assert world.target >= 3
+    assert world.grown_by == {ReasonCode.DEMAND_TARGET}
+
+
+def test_full_batches_grow_a_pool_whose_latency_and_caches_are_in_order() -> None:
+    world = AutoWorld(1, slots=8)
+    world.run(60.0, 20)
+    assert world.target >= 6
+    assert world.pool.load.kv_micro / 1e6 < 0.1
+
+
+def test_full_caches_grow_a_pool_without_any_traffic_report() -> None:
+    world = AutoWorld(2, kv_per_request=0.02)
+    world.run(50.0, 5, frontend=False)
+    assert world.target >= 3
+    assert world.grown_by == {ReasonCode.OCCUPANCY_TARGET}
+
+
+def test_nothing_shrinks_before_the_capacity_is_known() -> None:
+    world = AutoWorld(8)
+    world.run(20.0, 120, frontend=False)
+    assert world.target == 8
+    assert world.codes == [ReasonCode.CAPACITY_LEARNING]
+
+
+def test_a_shrink_waits_for_a_start_up_and_then_happens_in_one_step() -> None:
+    world = AutoWorld(6)
+    world.run(140.0, 120)
+    high = world.target
+    began = len(world.counts)
+    world.run(20.0, 10)
+    assert world.target == high
+    (hold,) = [reason for reason in world.last.reasons if reason.code is ReasonCode.HIGHEST_RECOMMENDATION]
+    assert 0 < hold.numbers["left_ms"] <= START_UP_S * 1_000
+    world.run(20.0, 60)
+    assert world.target <= 2
+    shrinks = {count for count in world.counts[began:] if count < high}
+    assert len(shrinks) <= 2, "as many workers at once as are not needed"
+
+
+@pytest.mark.parametrize("requests_per_s", [30.0, 75.0, 130.0, 180.0])
+def test_steady_load_is_not_reversed(requests_per_s: float) -> None:
+    for seed in range(6):
+        world = AutoWorld(8, seed=seed)
+        world.run(requests_per_s, 180)
+        settled = len(world.counts)
+        world.run(requests_per_s, 600)
+        steps = [after - before for before, after in pairwise(world.counts[settled:]) if after != before]
+        assert len(steps) <= 1, (seed, steps)
+
+
+def test_lulls_that_were_regretted_are_held() -> None:
+    world = AutoWorld(5)
+    for _ in range(3):
+        world.run(120.0, 90)
+        world.run(10.0, 90)
+    began = len(world.counts)
+    world.run(120.0, 90)
+    world.run(10.0, 80)
+    assert min(world.counts[began:]) >= 5
+
+
+def test_a_silent_frontend_is_no_lull() -> None:
+    world = AutoWorld(6)
+    world.run(140.0, 90)
+    high = world.target
+    world.run(140.0, 120, frontend=False)
+    assert world.target >= high
