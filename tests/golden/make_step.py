@@ -319,6 +319,8 @@ CASE_MAKERS: Final[dict[str, MakeCase]] = {
     "threshold_whole": simple(aggregated_pool, ramp(2, 14)),
     "static": simple(disaggregated_pools, wave(3, 2, 60), 60),
     "hpa": simple(disaggregated_pools, ramp(2, 12)),
+    "auto": simple(aggregated_pool, burst(2, 20, 40, 80), fields=LATENCY),
+    "auto_roles": simple(disaggregated_pools, ramp(2, 12), isl=1_500, fields=LATENCY),
     "kpa": simple(aggregated_pool, burst(2, 20, 40, 80)),
     "keda": simple(aggregated_pool, burst(2, 20, 40, 80)),
     "apa": simple(disaggregated_pools, ramp(2, 12)),

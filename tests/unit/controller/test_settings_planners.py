@@ -145,7 +145,7 @@ def test_a_planner_continues_with_changed_pools_and_knobs(name: str) -> None:
         assert busy.planner.knobs == knobs
 
 
-@pytest.mark.parametrize("name", sorted(set(BY_TRAFFIC) - {"hybrid"}))
+@pytest.mark.parametrize("name", sorted(set(BY_TRAFFIC) - {"auto", "hybrid"}))
 def test_changed_intervals_clear_the_series_and_keep_the_sizes(name: str) -> None:
     busy = Busy(name, _knobs(name))
     busy.run(95)
