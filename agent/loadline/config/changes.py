@@ -42,7 +42,9 @@ def keep_fixed(old: Config, new: Config) -> Config:
 
 
 def _effective(config: Config) -> dict[str, Any]:
-    return {key: value for key, value in file_table(config).items() if key not in _MERGED}
+    models = tuple(replace(model, guardrails=model.effective_guardrails) for model in config.models)
+    table = file_table(replace(config, models=models))
+    return {key: value for key, value in table.items() if key not in _MERGED}
 
 
 def _leaves(value: Any, place: str) -> Iterator[tuple[str, Any]]:
