@@ -11,6 +11,7 @@ from loadline.core.fleet.fleet import FleetKnobs
 from loadline.core.fleet.pool import PoolKnobs
 from loadline.core.fleet.schedule_windows import ScheduleKnobs
 from loadline.core.planning.allocation.supplies import DEFAULT, UNLIMITED
+from loadline.core.planning.guardrails.knobs import UNPACED
 from loadline.core.planning.planners import PLANNERS
 from loadline.core.state.settings import ModelKnobs
 from loadline.core.vocabulary.durations import duration
@@ -134,6 +135,9 @@ def _describe_model(model: ModelKnobs, fleet: FleetKnobs) -> Iterator[str]:
         )
     yield from (f"  All pools together: {line}" for line in _describe_budget(model))
     guard = model.effective_guardrails
+    if guard == UNPACED:
+        yield "  No cooldown, stabilisation or step limit applies to its decisions."
+        return
     yield (
         f"  A decision adds at most {guard.step_up_max} to a pool{_describe_cooldown(guard.cooldown_up_ms)}; "
         f"it removes at most {guard.step_down_max}{_describe_cooldown(guard.cooldown_down_ms)}. "

@@ -33,6 +33,15 @@ def test_describe_covers_agent_models_and_pools() -> None:
 
 DESCRIPTIONS = [
     (
+        'planner = "auto"',
+        (
+            "within TTFT 500 ms, and provides",
+            "within ITL 50 ms, and provides",
+            "(1 min until one is observed)",
+            "No cooldown, stabilisation or step limit applies",
+        ),
+    ),
+    (
         'planner = "static"\nstatic.replicas.p = 3',
         ("Fixed at 3 workers.", "No fixed count: the current target is kept."),
     ),

@@ -6,11 +6,14 @@ from itertools import pairwise
 import pytest
 
 from loadline.core.engines.profile import ObjectiveKnobs
+from loadline.core.fleet.fleet import FleetKnobs
 from loadline.core.fleet.pool import Pool, PoolKnobs
+from loadline.core.planning.planner import ModelSettings
 from loadline.core.planning.planners.auto import AutoPlanner, AutoPlannerKnobs
 from loadline.core.vocabulary.events import TrafficReported
 from loadline.core.vocabulary.reasons import ReasonCode, Recommendation
 from loadline.core.vocabulary.samples import TrafficSample, WorkerSample
+from loadline.core.vocabulary.scalars import Role
 from tests.support.fleet_harness import FleetHarness, reported
 
 BASE_MS = 6.0
@@ -103,6 +106,16 @@ def enough(requests_per_s: float) -> range:
     """Return the counts that serve a rate within the objectives, with at most two workers too many."""
     least = int(requests_per_s / (FULL_PER_S * (1.0 - BASE_MS / ITL_MS)))
     return range(least + 1, int(requests_per_s / SERVES * 1.1) + 3)
+
+
+def test_several_pools_of_a_role_cause_a_warning() -> None:
+    def warnings(*roles: Role) -> int:
+        pools = tuple(PoolKnobs(f"p{number}", role) for number, role in enumerate(roles))
+        settings = ModelSettings(pools, ObjectiveKnobs(), FleetKnobs())
+        return len(list(AutoPlanner.check(AutoPlannerKnobs(), settings, "models[0].auto")))
+
+    assert warnings("prefill", "decode") == 0
+    assert warnings("aggregated", "aggregated") == 1
 
 
 @pytest.mark.parametrize("requests_per_s", [20.0, 90.0, 240.0])

@@ -14,6 +14,7 @@ less than waiting: see ``ShrinkHold``. A shrink never takes the remaining worker
 good.
 """
 
+from collections import Counter
 from collections.abc import Iterator
 from math import ceil
 from typing import Annotated, ClassVar, Final
@@ -25,7 +26,7 @@ from loadline.core.fleet.pool import Pool, PoolKnobs
 from loadline.core.fleet.traffic_totals import TrafficTotals
 from loadline.core.planning.demand.arrival_rate import ArrivalRate
 from loadline.core.planning.guardrails.knobs import UNPACED, GuardrailKnobs
-from loadline.core.planning.planner import ModelSettings, Needs, Planner
+from loadline.core.planning.planner import Finding, KnobWarning, ModelSettings, Needs, Planner
 from loadline.core.planning.recommendation import WAKE_MS, PoolRecommendation, hold_without_data, recommend
 from loadline.core.planning.sizing.backlog_workers import QueuedRequests, workers_for_backlog
 from loadline.core.planning.sizing.pool_evidence import Lengths, PoolEvidence
@@ -106,6 +107,15 @@ class AutoPlanner(Planner):
     forecasts: dict[int, tuple[float, float]] = field(default_factory=dict)
     """Arrivals (1/s) to provide for when growing and when shrinking, by lead time, as of the last sample."""
     next_ms: int = 0
+
+    @classmethod
+    def check(cls, knobs: AutoPlannerKnobs, model: ModelSettings, place: str) -> Iterator[Finding]:  # noqa: ARG003
+        """Yield a warning for each role with several pools."""
+        roles = Counter(pool.role for pool in model.pools)
+        for role, count in sorted(roles.items()):
+            if count > 1:
+                text = f"{count} pools have the role {role}: each is sized for its present share of the requests, "
+                yield KnobWarning(place, f'{text}whatever it costs. For the cheapest mix set planner = "queueing".')
 
     @classmethod
     def describe(cls, knobs: AutoPlannerKnobs, model: ModelSettings, pool: PoolKnobs) -> Iterator[str]:
