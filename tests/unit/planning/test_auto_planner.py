@@ -4,6 +4,7 @@ import random
 from itertools import pairwise
 
 import pytest
+from msgspec.structs import replace
 
 from loadline.core.engines.profile import ObjectiveKnobs
 from loadline.core.fleet.fleet import FleetKnobs
@@ -186,6 +187,32 @@ def test_a_shrink_waits_for_a_start_up_and_then_happens_in_one_step() -> None:
     assert world.target <= 2
     shrinks = {count for count in world.counts[began:] if count < high}
     assert len(shrinks) <= 2, "as many workers at once as are not needed"
+
+
+def test_a_worker_that_never_starts_does_not_keep_the_others() -> None:
+    world = AutoWorld(6)
+    world.pool.knobs = replace(world.pool.knobs, start_deadline_ms=60_000)
+    world.run(140.0, 90)
+    world.fleet.add_workers("engine", 1, "starting")
+    world.pool.set_desired(world.target + 1, world.fleet.now)
+    world.run(20.0, 50)
+    assert ReasonCode.WORKERS_PENDING in world.codes
+    world.run(20.0, 120)
+    assert world.target <= 2
+
+
+def test_a_count_that_is_kept_for_its_margin_says_so() -> None:
+    world = AutoWorld(4)
+    kept = []
+    for _ in range(120):
+        world.run(80.0, 1)
+        kept += [
+            (reason.numbers["wanted"], reason.numbers["allowed"], world.target)
+            for reason in world.last.reasons
+            if reason.code is ReasonCode.SCALE_DOWN_MARGIN
+        ]
+    assert kept
+    assert all(wanted < allowed == target for wanted, allowed, target in kept)
 
 
 @pytest.mark.parametrize("requests_per_s", [30.0, 75.0, 130.0, 180.0])

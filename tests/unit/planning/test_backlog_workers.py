@@ -34,3 +34,10 @@ def test_a_count_never_exceeds_the_maximum_for_a_backlog() -> None:
 
 def test_arrivals_above_the_maximum_are_still_asked_for() -> None:
     assert chosen(QueuedRequests(100, 2), most=4) == 6
+
+
+def test_a_huge_maximum_is_searched_in_few_steps() -> None:
+    found = workers_for_backlog(
+        QueuedRequests(1e6, 2), 1e7, 28.0, needed=10.0, current=6, most=1_000_000, cost_of_late=100.0
+    )
+    assert 10 <= found <= 1_000_000

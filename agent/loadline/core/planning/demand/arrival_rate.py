@@ -51,8 +51,8 @@ class ArrivalRate(Struct):
             before = self.arrivals[-1] * 1_000.0 / self.observed_ms[-1]
             self.spreads.append((rate - before) ** 2 / max(0.5, rate + before))
             del self.spreads[:-_SPREAD_SAMPLES]
-        for values, value in ((self.at_ms, now), (self.observed_ms, interval.observed_ms)):
-            values.append(value)
+        self.at_ms.append(now)
+        self.observed_ms.append(interval.observed_ms)
         self.arrivals.append(interval.arrivals)
         for values in (self.at_ms, self.observed_ms, self.arrivals):
             del values[:-_SECONDS_MAX]

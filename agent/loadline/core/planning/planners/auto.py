@@ -39,12 +39,15 @@ _SAMPLES: Final = (15, 60)
 """Seconds whose mean is the level of the arrivals, for growth and for shrinks."""
 _SURGE_RATIO: Final = 2.0
 _SURGE_MIN: Final = 10
+"""Arrivals since the last sample, relative to those of a second and absolute, above which another is taken at once."""
 _KV_FULL: Final = 0.85
+"""KV usage at which a cache is full: above, an engine preempts requests."""
 _ROUNDING: Final = 0.05
 """Part of a worker that is not worth another one."""
 _SHRINK_MARGIN: Final = 1.1
 """Ratio of the workers that a shrink leaves to those needed: without it, one count alternates with the next."""
 _WARM_UP_MS: Final = 30_000
+"""Time from the first estimate of the capacity to the first shrink, in which some six more points arrive."""
 _BACKLOG_MIN: Final = 4
 """Waiting requests of a worker up to which it has no backlog."""
 _BACKLOG_SHARE: Final = 0.5
@@ -198,18 +201,20 @@ class AutoPlanner(Planner):
             if state.known_since_ms < 0:
                 state.known_since_ms = now
         keep = _whole(lasting * _SHRINK_MARGIN) if serves else max(current, wanted)
-        state.hold.update(keep, start_up_ms, now)
+        state.hold.update(keep, current, start_up_ms, now)
         reason = Reason(most.reason.code, pool.name, most.reason.numbers | {"wanted": float(wanted)})
         if wanted > current:
             if serves:
                 missed = max(0.0, rate - pool.ready * serves) * start_up_ms / 1_000.0
-                state.hold.record_growth(current, wanted, missed * self.knobs.cost_of_miss / serves, now)
+                state.hold.record_growth(wanted, missed * self.knobs.cost_of_miss / serves, now)
             return PoolRecommendation(wanted, (reason,))
         if not serves:
             learning = Reason.of(ReasonCode.CAPACITY_LEARNING, pool.name, needed=most.workers)
             return PoolRecommendation(None, (learning,))
         if keep >= current:
-            return PoolRecommendation(None, (reason,))
+            margin = {"wanted": wanted, "allowed": current, "left_ms": self.next_ms - now}
+            held_by = (Reason.of(ReasonCode.SCALE_DOWN_MARGIN, pool.name, **margin),) if wanted < current else ()
+            return PoolRecommendation(None, (reason, *held_by))
         return self._shrink(model, pool, state, reason, max(keep, wanted), lasting, steady_rate, now)
 
     def _lasting_needs(self, pool: Pool, state: PoolState, rate: float, serves: float, now: int) -> list[Need]:
@@ -273,7 +278,7 @@ class AutoPlanner(Planner):
             return PoolRecommendation(None, (reason, delay))
         if not model.traffic.is_complete(now):
             return PoolRecommendation(None, (reason, Reason(ReasonCode.TRAFFIC_INCOMPLETE, name)))
-        pending = pool.starting + len(pool.requested_at_ms)
+        pending = pool.expected_workers(now) - pool.ready
         if pending:
             return PoolRecommendation(None, (reason, Reason.of(ReasonCode.WORKERS_PENDING, name, pending=pending)))
         allowed = max(keep, min(current, hold.needed.max(now) or 0))
@@ -283,14 +288,12 @@ class AutoPlanner(Planner):
             left_ms = hold.needed.falls_below_ms(allowed, now) - now
             limits.append(Reason.of(ReasonCode.HIGHEST_RECOMMENDATION, name, **counts, left_ms=left_ms))
         work, held = self.lengths.work(pool.knobs.role), allowed
-        proven = state.evidence.proven_rate(pool.knobs.role, model.objectives) / work if work else 0.0
-        while allowed < current and needed > _LIGHT * allowed and rate > _UNPROVEN_RATIO * proven * allowed:
-            allowed += 1
+        proven = state.evidence.proven_rate(pool.knobs.role, model.objectives) / work
+        safe = needed / _LIGHT if not proven else min(needed / _LIGHT, rate / (_UNPROVEN_RATIO * proven))
+        allowed = min(current, max(allowed, ceil(safe)))
         if allowed > held:
             per_worker = {"rate": rate / held, "proven": proven}
             limits.append(Reason.of(ReasonCode.UNPROVEN_LOAD, name, wanted=held, allowed=allowed, **per_worker))
-        if allowed < current:
-            hold.record_shrink(current, now)
         return PoolRecommendation(None if allowed == current else allowed, (reason, *limits))
 
 

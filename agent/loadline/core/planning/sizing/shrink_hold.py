@@ -24,33 +24,32 @@ class ShrinkHold(Struct):
     needed: RollingMax = field(default_factory=lambda: RollingMax(_HOLD_MIN_MS))
     learned_ms: int = 0
     """Hold that lulls have taught, in ms."""
+    current: int = 0
+    """Count in force at the last update."""
     shrunk_at_ms: int = -1
     shrunk_from: int = 0
     lull_since_ms: int = -1
 
-    def update(self, needed: int, start_up_ms: int, now: int) -> None:
-        """Record the needed count."""
+    def update(self, needed: int, current: int, start_up_ms: int, now: int) -> None:
+        """Record the needed count and the one in force; of several scale-downs in a row, the first counts."""
+        if current < self.current and self.shrunk_at_ms < 0:
+            self.shrunk_at_ms, self.shrunk_from = now, self.current
+            self.lull_since_ms = now - self.needed.window_ms
+        self.current = current
         self.needed.window_ms = max(_HOLD_MIN_MS, start_up_ms, self.learned_ms)
         self.needed.push(now, needed)
 
-    def record_shrink(self, current: int, now: int) -> None:
-        """Record a scale-down; of several in a row, the first counts."""
-        if self.shrunk_at_ms < 0:
-            self.shrunk_at_ms, self.shrunk_from = now, current
-            self.lull_since_ms = now - self.needed.window_ms
-
-    def record_growth(self, current: int, wanted: int, lost_worker_s: float, now: int) -> None:
-        """Learn from a scale-up after a shrink.
+    def record_growth(self, wanted: int, lost_worker_s: float, now: int) -> None:
+        """Learn from a scale-up after a scale-down.
 
         Args:
-            current: Count before.
-            wanted: Count after.
+            wanted: Count after the scale-up.
             lost_worker_s: Cost of the requests that come too late until the workers are ready, in worker-seconds.
             now: Unix time in ms.
         """
         if self.shrunk_at_ms < 0:
             return
-        saved_worker_s = (min(self.shrunk_from, wanted) - current) * (now - self.shrunk_at_ms) / 1_000.0
+        saved_worker_s = (min(self.shrunk_from, wanted) - self.current) * (now - self.shrunk_at_ms) / 1_000.0
         if lost_worker_s > saved_worker_s:
             lull_ms = int((now - self.lull_since_ms) * _LONGER)
             self.learned_ms = min(_HOLD_MAX_MS, max(self.learned_ms, lull_ms))
