@@ -31,11 +31,11 @@ from loadline.core.fleet.fleet import Model
 from loadline.core.fleet.pool import Pool, PoolKnobs
 from loadline.core.fleet.windows import RollingSamples
 from loadline.core.fleet.worker import MICRO
-from loadline.core.planning.epp_signals import dispatched_requests, held_requests, pool_saturation, prompt_tokens
-from loadline.core.planning.latency_ratios import LatencyRatios
 from loadline.core.planning.planner import ModelSettings, Needs
 from loadline.core.planning.recommendation import PoolRecommendation, samples_within, scale_to
-from loadline.core.planning.scaling_behaviour import ScalingBehaviour, ScalingPolicy
+from loadline.core.planning.sizing.epp_signals import dispatched_requests, held_requests, pool_saturation, prompt_tokens
+from loadline.core.planning.sizing.latency_ratios import LatencyRatios
+from loadline.core.planning.sizing.scaling_behaviour import ScalingBehaviour, ScalingPolicy
 from loadline.core.planning.synced import SyncedPlanner, SyncHistory
 from loadline.core.vocabulary.durations import duration
 from loadline.core.vocabulary.reasons import Reason, ReasonCode
