@@ -187,6 +187,7 @@ class _Folder:
         self._keep_bytes = keep_bytes
         self._segment = 0
         self._file = -1
+        self._file_bytes = 0
         self._checksums = ChecksumChain()
 
     def write(self, segment: int, records: list[bytes]) -> tuple[int, str]:
@@ -195,7 +196,6 @@ class _Folder:
         try:
             if begins:
                 self._begin(segment)
-            start = os.lseek(self._file, 0, os.SEEK_END)
         except OSError as error:
             return 0, str(error)
         done = 0
@@ -209,8 +209,9 @@ class _Folder:
             ends = itertools.accumulate(len(record) + ADDED_BYTES for record in records)
             whole = [end for end in ends if end <= done]
             with contextlib.suppress(OSError):  # a torn last record does no harm
-                os.ftruncate(self._file, start + (whole[-1] if whole else 0))
-            return len(whole), str(error)
+                os.ftruncate(self._file, self._file_bytes + (whole[-1] if whole else 0))
+            return len(whole), str(error)  # nothing more is written to this segment
+        self._file_bytes += done
         return len(records), ""
 
     def close(self) -> None:
@@ -227,6 +228,7 @@ class _Folder:
         name = _next_name(segments[-1].name if segments else "")
         self._file = os.open(self._directory / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         self._segment = segment
+        self._file_bytes = 0
         self._checksums = ChecksumChain()
 
     def _delete_oldest(self, segments: list[Path]) -> None:

@@ -11,11 +11,14 @@ from loadline.adapters.nats_requests import RequestQueue
 from loadline.ports import FrameHandler
 
 _CRLF: Final = b"\r\n"
+# Subject, subscription and length; a request's reply subject is before the length.
+_FIELDS_MIN: Final = 3
 # The library's parser handles larger messages, since it does not copy the buffer at each read.
 _REST_BYTES_MAX: Final = 65_536
 # The library reads 32 KiB at a time, and does not yield to other tasks while more has arrived.
 _FULL_READ_BYTES: Final = 32_768
-_FULL_READS_MAX: Final = 4
+# 8 reads have about 700 frames, more than a turn handles, and take 1 ms.
+_FULL_READS_MAX: Final = 8
 
 
 class FrameParser(Parser):
@@ -28,7 +31,7 @@ class FrameParser(Parser):
         client: The library's client.
         handlers: Handlers of frames, by the number of the subscription. May grow.
         requests: Queues of requests, by the number of the subscription. May grow.
-        read_pause_s: Pause after each read, which has at most 32 KiB; 0: let other tasks run once after every fourth
+        read_pause_s: Pause after each read, which has at most 32 KiB; 0: let other tasks run once after every eighth
             full one.
     """
 
@@ -84,22 +87,23 @@ class FrameParser(Parser):
             line_end = data.find(_CRLF, at)
             if line_end < 0:
                 return at, True, errors
+            fields = data[at + 4 : line_end].split(b" ")
             try:
-                subject, number, *reply, length = data[at + 4 : line_end].split(b" ")
-                sid, begin = int(number), line_end + 2
-                end = begin + int(length)
-            except ValueError:
+                sid, begin = int(fields[1]), line_end + 2
+                end = begin + int(fields[-1])
+            except (IndexError, ValueError):
                 break  # the library reports the error
             handler = handlers.get(sid)
-            if (handler is None and sid not in requests) or end < begin:
+            if (handler is None and sid not in requests) or end < begin or len(fields) < _FIELDS_MIN:
                 break
             if end + 2 > len(data):
                 return at, True, errors
             try:
                 if handler is not None:
-                    handler(subject.decode(), data[begin:end])
+                    handler(fields[0].decode(), data[begin:end])
                 else:
-                    requests[sid].offer(subject.decode(), reply[0].decode() if reply else "", data[begin:end])
+                    reply = fields[2].decode() if len(fields) > _FIELDS_MIN else ""
+                    requests[sid].offer(fields[0].decode(), reply, data[begin:end])
             except Exception as error:  # noqa: BLE001 - one message that fails must not end the reading
                 errors.append(error)
             at = end + 2

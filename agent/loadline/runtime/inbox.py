@@ -30,7 +30,7 @@ class Inbox:
 
     Args:
         frames_max: Maximum number of waiting frames.
-        wake: Called when something arrives.
+        wake: Called with each event, and with a frame that finds none of its kind waiting.
         subjects: Subjects of the agent's root.
     """
 
@@ -62,9 +62,12 @@ class Inbox:
         """Queue a frame, in O(1): the bus's reader calls this."""
         if subject in self._workers or subject in self._accepted:
             self._frames.put(subject, payload)
+            waiting = self._frames.waiting
         else:
             self._unknown.put(subject[self._kind_at : subject.find(".", self._kind_at)], (subject, payload))
-        self._wake()
+            waiting = self._unknown.waiting
+        if waiting == 1:  # the loop does not sleep while more wait
+            self._wake()
 
     def put(self, event: AnyEvent) -> None:
         """Queue an event."""

@@ -44,9 +44,9 @@ class FairQueue(Generic[T]):
             self._queues[sender] = deque((message,))
         else:
             queue.append(message)
-        self.waiting += 1
-        self._bytes += self._size(message)
-        if self.waiting > self._messages_max or self._bytes > self._bytes_max:
+        self.waiting = waiting = self.waiting + 1
+        self._bytes = size = self._bytes + self._size(message)
+        if waiting > self._messages_max or size > self._bytes_max:
             self._drop_excess(sender)
 
     def pop_batch(self, messages_max: int, bytes_max: int) -> list[tuple[str, T]]:
@@ -60,14 +60,20 @@ class FairQueue(Generic[T]):
             Senders and their messages.
         """
         queues, messages, size = self._queues, list[tuple[str, T]](), 0
-        if self.waiting == len(queues) <= messages_max and self._bytes <= bytes_max:  # the usual case: one of each
+        if self.waiting == len(queues) <= messages_max and self._bytes <= bytes_max:  # a common case: one of each
             messages = [(sender, queue[0]) for sender, queue in queues.items()]
             queues.clear()
             self.waiting = self._bytes = 0
             return messages
         for _ in range(ROUNDS_MAX):
             for _ in range(len(queues)):
+                if len(messages) >= messages_max or size >= bytes_max:
+                    break
                 sender, queue = queues.popitem(last=False)
+                if len(queue) == 1:  # another common case, in half the time
+                    messages.append((sender, message := queue[0]))
+                    size += self._size(message)
+                    continue
                 for _ in range(min(RUN_MAX, messages_max - len(messages), len(queue))):
                     message = queue.popleft()
                     messages.append((sender, message))
@@ -76,10 +82,6 @@ class FairQueue(Generic[T]):
                         break
                 if queue:
                     queues[sender] = queue
-                if size >= bytes_max or len(messages) >= messages_max:
-                    break
-            if not queues or size >= bytes_max or len(messages) >= messages_max:
-                break
         self.waiting -= len(messages)
         self._bytes -= size
         return messages
