@@ -12,6 +12,13 @@ class Backlog(Struct):
     waiting: dict[Role, int] = field(default_factory=dict)
     """Requests at workers of the role; those that no worker has accepted count as prefill, or aggregated requests."""
 
+    @classmethod
+    def of(cls, model: Model, now: int) -> "Backlog":
+        """Return the backlog of a model at ``now`` (ms)."""
+        backlog = cls()
+        backlog.update(model, now)
+        return backlog
+
     def update(self, model: Model, now: int) -> None:
         """Count the requests that wait at ``now`` (ms)."""
         waiting: dict[Role, int] = {}

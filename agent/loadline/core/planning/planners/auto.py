@@ -29,7 +29,10 @@ from loadline.core.planning.guardrails.knobs import UNPACED, GuardrailKnobs
 from loadline.core.planning.planner import Finding, KnobWarning, ModelSettings, Needs, Planner
 from loadline.core.planning.recommendation import WAKE_MS, PoolRecommendation, hold_without_data, recommend
 from loadline.core.planning.sizing.backlog_workers import QueuedRequests, workers_for_backlog
-from loadline.core.planning.sizing.pool_evidence import Lengths, PoolEvidence
+from loadline.core.planning.sizing.need import ROUNDING, Need, whole
+from loadline.core.planning.sizing.pool_evidence import PoolEvidence
+from loadline.core.planning.sizing.request_lengths import Lengths
+from loadline.core.planning.sizing.saturation_evidence import request_share
 from loadline.core.planning.sizing.shrink_hold import ShrinkHold
 from loadline.core.vocabulary.durations import duration
 from loadline.core.vocabulary.reasons import Reason, ReasonCode, Recommendation
@@ -42,8 +45,6 @@ _SURGE_MIN: Final = 10
 """Arrivals since the last sample, relative to those of a second and absolute, above which another is taken at once."""
 _KV_FULL: Final = 0.85
 """KV usage at which a cache is full: above, an engine preempts requests."""
-_ROUNDING: Final = 0.05
-"""Part of a worker that is not worth another one."""
 _SHRINK_MARGIN: Final = 1.1
 """Ratio of the workers that a shrink leaves to those needed: without it, one count alternates with the next."""
 _WARM_UP_MS: Final = 30_000
@@ -72,13 +73,6 @@ class AutoPlannerKnobs(Struct, frozen=True, forbid_unknown_fields=True):
     start_up_ms: Annotated[
         int, Meta(ge=0, le=3_600_000, description="Start-up time of a worker, until one has been observed.")
     ] = 60_000
-
-
-class Need(Struct, frozen=True):
-    """Workers that an estimate needs, with the reason."""
-
-    workers: float
-    reason: Reason
 
 
 class PoolState(Struct):
@@ -184,15 +178,15 @@ class AutoPlanner(Planner):
         held = hold_without_data(pool, pool.load.queue_reporting if role == "prefill" else pool.load.kv_reporting)
         if held is not None:
             return held
-        current, share = pool.effective_target(now), _share(model, pool)
+        current, share = pool.effective_target(now), request_share(model, pool)
         start_up_ms = pool.start_up_ms(self.knobs.start_up_ms)
         rate, steady_rate = (share * one for one in self._forecast(start_up_ms, now))
         work, capacity = self.lengths.work(role), state.evidence.capacity(role, model.objectives)
         serves = capacity / work if work else 0.0
-        steady = self._lasting_needs(pool, state, rate, serves, now)
+        steady = self._lasting_needs(model, pool, state, rate, serves, now)
         needs = [*steady, *self._backlog_needs(model, pool, state, rate, serves, steady, now)]
         most = max(needs, key=lambda need: need.workers)
-        wanted = _whole(most.workers)
+        wanted = whole(most.workers)
         lasting = max(
             (need.workers for need in steady if need.reason.code is not ReasonCode.DEMAND_TARGET), default=0.0
         )
@@ -200,7 +194,7 @@ class AutoPlanner(Planner):
             lasting = max(lasting, steady_rate / serves)
             if state.known_since_ms < 0:
                 state.known_since_ms = now
-        keep = _whole(lasting * _SHRINK_MARGIN) if serves else max(current, wanted)
+        keep = whole(lasting * _SHRINK_MARGIN) if serves else max(current, wanted)
         state.hold.update(keep, current, start_up_ms, now)
         reason = Reason(most.reason.code, pool.name, most.reason.numbers | {"wanted": float(wanted)})
         if wanted > current:
@@ -217,17 +211,16 @@ class AutoPlanner(Planner):
             return PoolRecommendation(None, (reason, *held_by))
         return self._shrink(model, pool, state, reason, max(keep, wanted), lasting, steady_rate, now)
 
-    def _lasting_needs(self, pool: Pool, state: PoolState, rate: float, serves: float, now: int) -> list[Need]:
+    def _lasting_needs(  # noqa: PLR0917 - one argument for each input
+        self, model: Model, pool: Pool, state: PoolState, rate: float, serves: float, now: int
+    ) -> list[Need]:
         """Return the needs by occupancy, saturation and demand."""
         evidence, role = state.evidence, pool.knobs.role
         full = 0.0 if role == "prefill" else evidence.kv_workers(pool)
         needs = [Need(full / _KV_FULL, Reason.of(ReasonCode.OCCUPANCY_TARGET, pool.name, full=full))]
-        if role != "prefill" and evidence.is_saturated(pool):
-            served = evidence.served(pool, self.lengths, now)
-            if served:
-                numbers = {"ready": pool.ready, "served": served, "requests_per_s": rate}
-                workers = pool.ready * max(1.0, rate / served)
-                needs.append(Need(workers, Reason.of(ReasonCode.SATURATED_TARGET, pool.name, **numbers)))
+        saturated = None if role == "prefill" else evidence.queues.need(model, pool, self.lengths, rate, now)
+        if saturated is not None:
+            needs.append(saturated)
         if serves:
             numbers = {"requests_per_s": rate, "serves": serves, "needed": rate / serves}
             needs.append(Need(rate / serves, Reason.of(ReasonCode.DEMAND_TARGET, pool.name, **numbers)))
@@ -238,7 +231,7 @@ class AutoPlanner(Planner):
     ) -> Iterator[Need]:
         """Yield the workers for a backlog, as long as it will be when a worker requested first is ready."""
         evidence, role = state.evidence, pool.knobs.role
-        if not serves or evidence.longest_queue <= _BACKLOG_MIN:
+        if not serves or evidence.queues.longest_queue <= _BACKLOG_MIN:
             return
         start_up_ms = pool.start_up_ms(self.knobs.start_up_ms)
         requested = pool.requested_at_ms
@@ -246,15 +239,15 @@ class AutoPlanner(Planner):
         full = max(serves, evidence.throughput(role, model.objectives) / self.lengths.work(role))
         longer = max(0.0, rate / pool.ready - full) * left_ms / 1_000.0
         workers = workers_for_backlog(
-            QueuedRequests(evidence.longest_queue + longer, evidence.behind),
+            QueuedRequests(evidence.queues.longest_queue + longer, evidence.queues.behind),
             rate,
             full,
-            needed=max(need.workers for need in steady) - _ROUNDING,
+            needed=max(need.workers for need in steady) - ROUNDING,
             current=pool.effective_target(now),
             most=pool.knobs.replicas_max,
             cost_of_late=_BACKLOG_SHARE * self.knobs.cost_of_miss / full,
         )
-        waiting = {"waiting": pool.load.waiting, "behind": evidence.behind, "ready": pool.ready}
+        waiting = {"waiting": pool.load.waiting, "behind": evidence.queues.behind, "ready": pool.ready}
         reason = Reason.of(ReasonCode.BACKLOG_TARGET, pool.name, requests_per_s=rate, **waiting)
         yield Need(float(workers), reason)
 
@@ -295,15 +288,3 @@ class AutoPlanner(Planner):
             per_worker = {"rate": rate / held, "proven": proven}
             limits.append(Reason.of(ReasonCode.UNPROVEN_LOAD, name, wanted=held, allowed=allowed, **per_worker))
         return PoolRecommendation(None if allowed == current else allowed, (reason, *limits))
-
-
-def _share(model: Model, pool: Pool) -> float:
-    """Return the share (0..1) of the role's requests that a pool has."""
-    of_role = [one for one in model.pools.values() if one.knobs.role == pool.knobs.role]
-    total = sum(one.load.running + one.load.waiting for one in of_role)
-    return (pool.load.running + pool.load.waiting) / total if len(of_role) > 1 and total else 1.0
-
-
-def _whole(workers: float) -> int:
-    """Round up, except for a small part of a worker; at least 1."""
-    return max(1, ceil(workers - _ROUNDING))

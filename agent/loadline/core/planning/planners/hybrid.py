@@ -148,7 +148,8 @@ class HybridPlanner(Planner):
         current, name = pool.effective_target(now), pool.name
         saturation_reasons = [reason for reason in saturation.reasons if reason.pool == name]
         queueing_reasons = [reason for reason in queueing.reasons if reason.pool == name]
-        by_queueing = None if self.queueing.hold_reason(model, pool, now) else queueing.targets.get(name, current)
+        held = self.queueing.hold_reason(model, pool, now)
+        by_queueing = queueing.targets.get(name, None if held else current)
         by_saturation = saturation.targets.get(name)
         if by_saturation is None and not any(reason.code in _WITHOUT_DATA for reason in saturation_reasons):
             by_saturation = current

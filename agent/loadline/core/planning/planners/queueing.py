@@ -9,7 +9,8 @@ serves within TTFT and ITL. Differences from the original:
 - The pools of a role share its demand; in the original, each pool is sized for all of it.
 - A pool grows in one step. It shrinks when no sizing of the last start-up time has needed the workers.
 - A pool that other pools replace shrinks as their workers become ready.
-- Engines without a profile are fitted to the iterations that their workers report.
+- Engines without a profile are fitted to the iterations that their workers report. Until then, a saturated pool grows
+  by what its workers are seen to serve.
 """
 
 from collections.abc import Iterator
@@ -28,6 +29,7 @@ from loadline.core.planning.recommendation import PoolRecommendation, hold_after
 from loadline.core.planning.sizing.descriptions import describe_throughput
 from loadline.core.planning.sizing.knobs import QueueingKnobs
 from loadline.core.planning.sizing.queue_sizer import QueueSizer
+from loadline.core.planning.sizing.saturated_pools import SaturatedPools
 from loadline.core.planning.traffic_planner import TrafficPlanner
 from loadline.core.vocabulary.durations import duration
 from loadline.core.vocabulary.reasons import Reason, ReasonCode, Recommendation, RoleDemand
@@ -51,6 +53,8 @@ class QueueingPlanner(TrafficPlanner):
     sizer: QueueSizer = field(default_factory=QueueSizer)
     next_backlog_sizing_ms: int = 0
     """Earliest time (ms) of the next sizing due to a backlog alone."""
+    saturated: SaturatedPools = field(default_factory=SaturatedPools)
+    """Evidence of pools whose engines are not known."""
     highest: dict[str, RollingMax] = field(default_factory=dict)
     """Highest size of each pool in the last start-up time."""
 
@@ -76,6 +80,7 @@ class QueueingPlanner(TrafficPlanner):
     def forget_pool(self, pool: str) -> None:
         """Discard the size of a pool, its share of demands, and its fitted engine."""
         self.sizer.forget_pool(pool)
+        self.saturated.forget_pool(pool)
         self.highest.pop(pool, None)
 
     def export_learned(self) -> bytes | None:
@@ -116,6 +121,7 @@ class QueueingPlanner(TrafficPlanner):
                     self.forget_pool(pool.name)  # the pool was replaced by another one of its name
                 sizer.engines.update(pool, now)
         sizer.apply(self.demand.update(model, knobs, now), model, knobs, now)
+        self.saturated.update(model, sizer.sizes.sized, now)
         if self.demand.outlook is None or now < self.next_backlog_sizing_ms or not model.traffic.is_reporting(now):
             return
         if sizer.is_short(model.objectives, knobs.drain_ms):
@@ -140,7 +146,8 @@ class QueueingPlanner(TrafficPlanner):
             highest.push(now, size.replicas)
         reason = self.hold_reason(model, pool, now)
         if reason is not None or size is None:
-            return PoolRecommendation(None, () if reason is None else (reason,))
+            held = PoolRecommendation(None, () if reason is None else (reason,))
+            return self.saturated.grow(model, pool, held, self.knobs.drain_ms, now)
         if size.replicas > current and peak_over:
             return hold_after_peak(size, pool, window_ms, self.demand.next_sizing_ms, now)
         found = recommend_size(size, model, pool, start_up_ms, self.demand.next_sizing_ms, now)

@@ -2,8 +2,11 @@
 
 The minimum follows from the forecast and the engine profiles, so it rises early and in one step. The steps compensate
 errors of forecast and profiles, which the loads of the workers show. No pool shrinks below its minimum, or while it is
-unknown. If workers do not start, the minimum is reported as not reached, and steps continue from the existing workers.
+unknown. A pool without a usable profile is held; if it is saturated, it grows by what its workers are seen to serve. If
+workers do not start, the minimum is reported as not reached, and steps continue from the existing workers.
 """
+
+from typing import Final
 
 from msgspec import Struct, field, json
 from msgspec.structs import replace
@@ -18,8 +21,12 @@ from loadline.core.planning.recommendation import PoolRecommendation, recommend
 from loadline.core.planning.sizing.knobs import ThroughputKnobs
 from loadline.core.planning.sizing.load_stepper import LoadKnobs, LoadStep, LoadStepper
 from loadline.core.planning.sizing.profile_sizer import ProfileSizer
+from loadline.core.planning.sizing.saturated_pools import SaturatedPools
 from loadline.core.planning.traffic_planner import TrafficPlanner
 from loadline.core.vocabulary.reasons import Reason, ReasonCode, Recommendation
+
+_DRAIN_MS: Final = 60_000
+"""Time within which a pool without a usable profile serves its backlog, as with the queueing planner."""
 
 
 class SlaKnobs(Struct, frozen=True, forbid_unknown_fields=True):
@@ -47,6 +54,8 @@ class SlaPlanner(TrafficPlanner):
     knobs: SlaKnobs
     sizer: ProfileSizer = field(default_factory=ProfileSizer)
     stepper: LoadStepper = field(default_factory=LoadStepper)
+    saturated: SaturatedPools = field(default_factory=SaturatedPools)
+    """Evidence of pools without a usable profile."""
 
     @classmethod
     def traffic_knobs(cls, knobs: SlaKnobs) -> TrafficKnobs:
@@ -62,6 +71,7 @@ class SlaPlanner(TrafficPlanner):
         """Discard the size and the loads of a pool."""
         self.sizer.sizes.forget_pool(pool)
         self.stepper.forget_pool(pool)
+        self.saturated.forget_pool(pool)
 
     def export_learned(self) -> bytes | None:
         """Return the correction factors of the profiles."""
@@ -79,6 +89,7 @@ class SlaPlanner(TrafficPlanner):
         knobs = self.knobs
         self.sizer.apply(self.demand.update(model, knobs.throughput, now), model, knobs.throughput, now)
         self.stepper.update(model, knobs.load, now)
+        self.saturated.update(model, self.sizer.sizes.sized, now)
         pools = {name: self._recommend(model, pool, now) for name, pool in model.pools.items()}
         found = recommend(self.name, model, pools, self.demand.inputs | self.stepper.inputs(model), now)
         notes = (*self.demand.forecast.notes, *self.sizer.sizes.infeasible.values())
@@ -88,7 +99,7 @@ class SlaPlanner(TrafficPlanner):
         """Recommend the step of a pool, but at least its size."""
         reason = self.sizer.hold_reason(model, pool, now)
         if reason is not None and reason.code is not ReasonCode.TRAFFIC_UNKNOWN:
-            return PoolRecommendation(None, (reason,))
+            return self.saturated.grow(model, pool, PoolRecommendation(None, (reason,)), _DRAIN_MS, now)
         step, base, current = (
             self.stepper.step(model, pool, self.knobs.load, now),
             pool.scaling_base(now),

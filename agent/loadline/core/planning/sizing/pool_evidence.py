@@ -15,11 +15,10 @@ from loadline.core.engines.profile import ObjectiveKnobs
 from loadline.core.fleet.pool import Pool
 from loadline.core.fleet.traffic_totals import NO_MEAN, RunningMean, TrafficTotals
 from loadline.core.fleet.worker import MICRO
+from loadline.core.planning.sizing.request_lengths import Lengths
+from loadline.core.planning.sizing.saturation_evidence import SaturationEvidence
 from loadline.core.vocabulary.scalars import Role
 
-OUTPUT_WEIGHT: Final = 4.0
-"""Prompt tokens that take as long as one output token of a full batch: 2.8 in Dynamo's mock engine, 3 to 6 in the
-measured profiles of 8B and 70B models."""
 ITL_SHARE: Final = 0.8
 """Mean ITL of a pool whose requests nearly all meet the objective, as a part of it."""
 _WINDOW_MS: Final = 5_000
@@ -31,9 +30,6 @@ _COMPLETED_MIN: Final = 20
 _SETTLE_MS: Final = 3_000
 _SETTLE_REQUESTS: Final = 1.2
 """Durations of a request that pass before a window begins."""
-_BACKLOG_MIN: Final = 8
-_UNBALANCED: Final = 3
-"""Ratio of the longest to the shortest queue from which on workers differ."""
 _DRIFT: Final = 0.35
 _DRIFT_MIN: Final = 3.0
 """Change of the running requests in a window, relative and absolute, above which it is no steady state."""
@@ -45,33 +41,7 @@ _VARIATION_WEIGHT: Final = 0.15
 _VARIATION_MAX: Final = 1.5
 _VARIATION_COUNT: Final = 8
 """Requests of a second up to which its mean TTFT varies by chance; above, by the load they share."""
-_LATENCIES_MS: Final = 4_000
 _SATURATED_WEIGHT: Final = 0.2
-
-
-class Lengths(Struct):
-    """Mean lengths of recent requests; 0 while unknown."""
-
-    isl_tokens: float = 0.0
-    osl_tokens: float = 0.0
-
-    def add(self, interval: TrafficTotals) -> None:
-        """Add the requests of an interval."""
-        self.isl_tokens = _moved(self.isl_tokens, interval.isl_tokens)
-        self.osl_tokens = _moved(self.osl_tokens, interval.osl_tokens)
-
-    def work(self, role: Role) -> float:
-        """Return the work of a request for a role, in prompt tokens, or in output tokens for decode."""
-        if role == "prefill":
-            return self.isl_tokens
-        return self.osl_tokens if role == "decode" else self.isl_tokens + OUTPUT_WEIGHT * self.osl_tokens
-
-
-def _moved(mean: float, new: RunningMean) -> float:
-    """Return an exponential mean over about 300 requests."""
-    if new.value is None:
-        return mean
-    return mean + (new.value - mean) * min(1.0, new.count / 300.0 + 0.01) if mean else new.value
 
 
 class EvidenceWindow(Struct):
@@ -124,28 +94,14 @@ class PoolEvidence(Struct):
     """Last time at which the pool was not settled."""
     settled: bool = False
     """True once the pool was settled."""
-    running: list[float] = []
-    """Running requests per worker in the last seconds."""
-    waiting: list[int] = []
-    """Waiting requests in the last seconds."""
-    longest_queue: int = 0
-    behind: int = 0
-    """Workers with a backlog similar to the longest one."""
-    latencies: list[tuple[int, float, int]] = []
-    """Time, mean ITL and number of requests of the last seconds."""
+    queues: SaturationEvidence = field(default_factory=SaturationEvidence)
 
     def add(self, pool: Pool, interval: TrafficTotals, lengths: Lengths, objectives: ObjectiveKnobs, now: int) -> None:
         """Record a second."""
-        running = pool.load.running / max(pool.fresh, 1)
-        queues = [worker.load.waiting for worker in pool.workers.values() if worker.counted]
-        self.longest_queue, shortest = max(queues, default=0), min(queues, default=0)
-        self.behind = sum(1 for queue in queues if queue > 3 and queue * _UNBALANCED > self.longest_queue)  # noqa: PLR2004
-        self.running = [*self.running[-4:], running]
-        self.waiting = [*self.waiting[-4:], pool.load.waiting]
-        if interval.itl_ms.value is not None:
-            self.latencies = [*self.latencies[-9:], (now, interval.itl_ms.value, interval.itl_ms.count)]
-        unbalanced = self.longest_queue > _BACKLOG_MIN and shortest * _UNBALANCED < self.longest_queue
-        if pool.fresh == 0 or pool.fresh != pool.ready or self.window.ready != pool.ready or unbalanced:
+        self.queues.add(pool, interval, now)
+        running = self.queues.running[-1]
+        changed = pool.fresh == 0 or pool.fresh != pool.ready or self.window.ready != pool.ready
+        if changed or self.queues.is_unbalanced:
             self.unsettled_ms = now
             self._begin(pool, running, now)
             return
@@ -195,21 +151,6 @@ class PoolEvidence(Struct):
         limit_ms = objectives.ttft_ms / (1.0 + _ERRORS * self.ttft_variation)
         return max(limit_ms, min(1.15 * self.ttft.base_ms(objectives.ttft_ms), ITL_SHARE * objectives.ttft_ms))
 
-    def is_saturated(self, pool: Pool) -> bool:
-        """Return whether all workers have had a queue for three seconds without a growing batch."""
-        running, waiting = self.running[-3:], self.waiting[-3:]
-        steady = len(running) == 3 and max(running) <= 1.15 * min(running) + 1.0  # noqa: PLR2004
-        return steady and min(waiting) >= pool.ready > 0 and self.behind == pool.ready == self.window.ready
-
-    def served(self, pool: Pool, lengths: Lengths, now: int) -> float:
-        """Return the requests/s that the pool serves now, by Little's law; 0 if unknown."""
-        recent = [(itl_ms, count) for at_ms, itl_ms, count in self.latencies if now - at_ms < _LATENCIES_MS]
-        total = sum(itl_ms * count for itl_ms, count in recent)
-        if not total or not lengths.osl_tokens:
-            return 0.0
-        itl_ms = total / sum(count for _, count in recent)
-        return pool.load.running * 1_000.0 / (itl_ms * lengths.osl_tokens)
-
     def kv_workers(self, pool: Pool) -> float:
         """Return the number of full KV caches that are in use."""
         return pool.load.kv_micro / MICRO
@@ -219,8 +160,8 @@ class PoolEvidence(Struct):
 
     def _learn_saturation(self, pool: Pool, lengths: Lengths, now: int) -> None:
         role = pool.knobs.role
-        served = self.served(pool, lengths, now) if role != "prefill" and self.is_saturated(pool) else 0.0
-        if served:
+        served = self.queues.served(pool, lengths, now)
+        if served and role != "prefill" and self.queues.is_saturated(pool):
             rate = served * lengths.work(role) / pool.ready
             weight = _SATURATED_WEIGHT if self.saturated_rate else 1.0
             self.saturated_rate += (rate - self.saturated_rate) * weight
@@ -242,7 +183,7 @@ class PoolEvidence(Struct):
         if not itl_ms or not lengths.osl_tokens or drifts:
             return
         rate = batch * 1_000.0 / itl_ms * lengths.work(role) / lengths.osl_tokens
-        if min(self.waiting) <= pool.ready or not self.itl.bins:
+        if min(self.queues.waiting) <= pool.ready or not self.itl.bins:
             self.itl.add(rate, itl_ms, itl_ms / (1.0 + batch / _BATCH_HALF), now)
         if role == "aggregated":
             self._add_ttft(pool, objectives, rate, now)

@@ -1,0 +1,130 @@
+"""Rate that a pool serves while it is saturated, from reports of workers and frontends.
+
+While requests wait for every worker and the batches do not grow, the rate that the pool serves is its capacity, whether
+batch slots, KV caches or computation limit it. No model of the engine is needed.
+"""
+
+from typing import Final
+
+from msgspec import Struct
+
+from loadline.core.fleet.fleet import Model
+from loadline.core.fleet.pool import Pool
+from loadline.core.fleet.traffic_totals import TrafficTotals
+from loadline.core.planning.sizing.need import Need
+from loadline.core.planning.sizing.request_lengths import Lengths
+from loadline.core.vocabulary.reasons import Reason, ReasonCode
+
+_RECENT: Final = 5
+"""Seconds of which the queues are kept."""
+_SATURATED_SAMPLES: Final = 3
+_BACKLOG_MIN: Final = 3
+"""Waiting requests of a worker up to which it has no backlog."""
+_UNBALANCED: Final = 3
+"""Ratio of the longest to the shortest queue from which on workers differ."""
+_UNBALANCED_MIN: Final = 8
+"""Longest queue up to which queues differ by chance."""
+_LATENCIES_MS: Final = 4_000
+_COUNTED_MS: Final = 10_000
+"""Shortest time over which requests are counted: within 10 s, a few prompts of some seconds each are served."""
+
+
+class SaturationEvidence(Struct):
+    """Queues and batches of the workers of a pool in the last seconds, and the requests since it is saturated."""
+
+    ready: int = -1
+    """Ready workers at the last sample."""
+    running: list[float] = []
+    """Running requests per worker in the last seconds."""
+    waiting: list[int] = []
+    """Waiting requests in the last seconds."""
+    longest_queue: int = 0
+    shortest_queue: int = 0
+    behind: int = 0
+    """Workers with a backlog similar to the longest one."""
+    latencies: list[tuple[int, float, int]] = []
+    """Time, mean ITL and number of requests of the last seconds."""
+    since_ms: int = 0
+    """Time since which the pool has been saturated, or of the last sample if it is not."""
+    waiting_before: int = 0
+    """Waiting requests at that time."""
+    observed_ms: int = 0
+    arrivals: int = 0
+    completed: int = 0
+    """Requests since that time, and the part of it covered by reports."""
+
+    def add(self, pool: Pool, interval: TrafficTotals, now: int) -> None:
+        """Record a second."""
+        queues = [worker.load.waiting for worker in pool.workers.values() if worker.counted]
+        self.longest_queue, self.shortest_queue = max(queues, default=0), min(queues, default=0)
+        self.behind = sum(1 for queue in queues if queue > _BACKLOG_MIN and queue * _UNBALANCED > self.longest_queue)
+        self.running = [*self.running[1 - _RECENT :], pool.load.running / max(pool.fresh, 1)]
+        self.waiting = [*self.waiting[1 - _RECENT :], pool.load.waiting]
+        if interval.itl_ms.value is not None:
+            self.latencies = [*self.latencies[-9:], (now, interval.itl_ms.value, interval.itl_ms.count)]
+        changed, self.ready = pool.ready != self.ready, pool.ready
+        if changed or not self.is_saturated(pool):
+            self.since_ms, self.waiting_before = now, pool.load.waiting
+            self.observed_ms = self.arrivals = self.completed = 0
+        else:
+            self.observed_ms += interval.observed_ms
+            self.arrivals += interval.arrivals
+            self.completed += interval.completed
+
+    @property
+    def is_unbalanced(self) -> bool:
+        """True if some workers have a backlog that others do not have."""
+        return self.longest_queue > _UNBALANCED_MIN and self.shortest_queue * _UNBALANCED < self.longest_queue
+
+    def is_saturated(self, pool: Pool) -> bool:
+        """Return whether all workers have had a queue for three seconds without a growing batch."""
+        running, waiting = self.running[-_SATURATED_SAMPLES:], self.waiting[-_SATURATED_SAMPLES:]
+        if len(running) < _SATURATED_SAMPLES or not self.behind == pool.ready == self.ready > 0:
+            return False
+        # The number of prompts in a prefill pass changes with their lengths.
+        steady = pool.knobs.role == "prefill" or max(running) <= 1.15 * min(running) + 1.0
+        return steady and min(waiting) >= pool.ready
+
+    def served(self, pool: Pool, lengths: Lengths, now: int) -> float:
+        """Return the requests/s that the pool serves now, by Little's law; 0 if unknown."""
+        recent = [(itl_ms, count) for at_ms, itl_ms, count in self.latencies if now - at_ms < _LATENCIES_MS]
+        total = sum(itl_ms * count for itl_ms, count in recent)
+        if not total or not lengths.osl_tokens:
+            return 0.0
+        itl_ms = total / sum(count for _, count in recent)
+        return pool.load.running * 1_000.0 / (itl_ms * lengths.osl_tokens)
+
+    def need(self, model: Model, pool: Pool, lengths: Lengths, requests_per_s: float, now: int) -> Need | None:
+        """Return the workers that a rate needs; None if the pool is not saturated, or serves an unknown rate."""
+        if not self.is_saturated(pool):
+            return None
+        prefill = pool.knobs.role == "prefill"
+        served = 0.0 if prefill else self.served(pool, lengths, now)
+        served = served or self._counted(pool, request_share(model, pool), now)
+        if not served:
+            return None
+        numbers = {"ready": pool.ready, "served": served, "requests_per_s": requests_per_s}
+        workers = pool.ready * max(1.0, requests_per_s / served)
+        return Need(workers, Reason.of(ReasonCode.SATURATED_TARGET, pool.name, **numbers))
+
+    def _counted(self, pool: Pool, share: float, now: int) -> float:
+        """Return the requests/s that the pool has served since it is saturated; 0 while too few.
+
+        A prefill pool has served those that arrived and do not wait. Others have served those that completed, once
+        these are as many as the batches hold: engines that started together also complete together.
+        """
+        span_ms = now - self.since_ms
+        if span_ms < _COUNTED_MS or not self.observed_ms:
+            return 0.0
+        if pool.knobs.role == "prefill":
+            arrived = share * self.arrivals * span_ms / self.observed_ms
+            return max(0.0, arrived - pool.load.waiting + self.waiting_before) * 1_000.0 / span_ms
+        enough = share * self.completed >= max(1, pool.load.running)
+        return share * self.completed * 1_000.0 / self.observed_ms if enough else 0.0
+
+
+def request_share(model: Model, pool: Pool) -> float:
+    """Return the share (0..1) of the role's requests that a pool has."""
+    of_role = [one for one in model.pools.values() if one.knobs.role == pool.knobs.role]
+    total = sum(one.load.running + one.load.waiting for one in of_role)
+    return (pool.load.running + pool.load.waiting) / total if len(of_role) > 1 and total else 1.0
