@@ -68,11 +68,14 @@ class Keys(Struct, frozen=True):
 
 def shared_keys(traces: dict[str, Path], duration_s: float) -> Keys:
     """Return the digests for the code of this checkout and these traces."""
-    agent = ROOT / "agent/loadline"
-    files = [path for package in _SIMULATED for path in (agent / package).rglob("*.py")]
-    files += [Path(__file__).with_name(name) for name in _TOOL]
-    code = sha256("".join(_digest(path) for path in sorted(files)).encode()).hexdigest()[:12]
+    code = code_digest(*(Path(__file__).with_name(name) for name in _TOOL))
     return Keys(code, {name: _digest(path) for name, path in traces.items()}, duration_s)
+
+
+def code_digest(*more: Path) -> str:
+    """Return the digest of the code that a simulation runs, and of more files."""
+    files = [path for package in _SIMULATED for path in (ROOT / "agent/loadline" / package).rglob("*.py")]
+    return sha256("".join(_digest(path) for path in sorted([*files, *more])).encode()).hexdigest()[:12]
 
 
 def read_results(path: Path) -> dict[str, RunResult]:

@@ -216,8 +216,9 @@ def help_of(program: str) -> str:
 def test_options_of_programs_in_the_documents_exist(document: Path) -> None:
     text = document.read_text("utf-8").replace("\\\n", " ")
     for program, arguments in re.findall(r"python (?:-m )?((?:tools|tests|loadline)[./][\w./]+)([^`\n]*)", text):
-        path = program if "/" in program else f"{program.replace('.', '/')}.py"
-        assert (ROOT / path).exists() or (ROOT / "agent" / path).exists(), program
+        path = program if "/" in program else program.replace(".", "/")
+        files = [ROOT / path, ROOT / f"{path}.py", ROOT / path / "__main__.py", ROOT / f"agent/{path}.py"]
+        assert any(file.is_file() for file in files), program
         for option in re.findall(r"--[a-z-]+", arguments):
             assert re.search(rf"{option}\b", help_of(program)), f"{program} has no {option}"
 
