@@ -23,10 +23,16 @@ class ConfigError(LoadlineError):
         self.remedy = remedy
 
     @classmethod
-    def missing_package(cls, place: str, value: str, package: str, extra: str, instead: str) -> Self:
-        """Return the error of a value that needs a package of an extra which is not installed."""
-        remedy = f"Install it: pip install 'loadline[{extra}]'. Or {instead}."
+    def missing_package(cls, place: str, value: str, package: str, requirement: str, instead: str) -> Self:
+        """Return the error of a value that needs a package which is not installed."""
+        remedy = f"Install it: pip install '{requirement}'. Or {instead}."
         return cls(place, f"{value} needs the package {package}, which is not installed", remedy)
+
+    @classmethod
+    def broken_package(cls, place: str, value: str, package: str, error: str, instead: str) -> Self:
+        """Return the error of a value that needs a package whose import fails."""
+        remedy = f"Reinstall it: pip install --force-reinstall '{package}'. Or {instead}."
+        return cls(place, f"{value} needs the package {package}, which cannot be imported: {error}", remedy)
 
 
 class StoreUnavailable(LoadlineError):

@@ -281,9 +281,8 @@ def test_a_slow_answer_before_the_deadline_is_used() -> None:
 
 def test_output_of_libraries_does_not_corrupt_answers() -> None:
     noisy = "from loadline.adapters import forecast_child\nfrom loadline.forecast import forecast\n"
-    noisy += (
-        "forecast_child.forecast = lambda asked: print('noise', flush=True) or forecast(asked)\nforecast_child.main([])"
-    )
+    noisy += "forecast_child.forecast = lambda *asked: print('noise', flush=True) or forecast(*asked)\n"
+    noisy += "forecast_child.main([])"
 
     async def scenario() -> None:
         async with fitter(noisy) as child:

@@ -1,7 +1,9 @@
 """Allocations in a child process: as in this process, or none if the child is late or answers garbage."""
 
 import asyncio
+import os
 import sys
+from pathlib import Path
 from typing import Final
 
 import pytest
@@ -51,6 +53,22 @@ def test_the_child_answers_as_this_process_does() -> None:
 @pytest.mark.parametrize("script", [HANGS, CRASHES, NONSENSE], ids=["hangs", "crashes", "nonsense"])
 def test_a_solver_without_an_answer_returns_no_allocation(script: str) -> None:
     assert solved((sys.executable, "-c", script), 0.1) is None
+
+
+def test_a_solver_without_scipy_cannot_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "scipy").mkdir()
+    (tmp_path / "scipy" / "__init__.py").write_text("raise OSError('libgomp.so.1: no such file')", "utf-8")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    said: list[str] = []
+
+    async def scenario() -> None:
+        fitter = ChildFitter(on_unstarted=said.append)
+        assert await fitter.solve(problem(), PATIENCE_S) is None
+        await fitter.close()
+
+    asyncio.run(scenario())
+    [text] = said
+    assert text.startswith("the process of the exact solver cannot start: ")
 
 
 def test_a_solver_that_hangs_delays_no_forecast() -> None:

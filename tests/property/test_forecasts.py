@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from loadline.core.vocabulary.forecasts import (
     AnyPredictor,
+    AutoKnobs,
     Forecast,
     ForecastKnobs,
     ForecastQuery,
@@ -24,7 +25,7 @@ from loadline.core.vocabulary.forecasts import (
 from loadline.forecast import forecast
 from loadline.forecast.base import GROWTH_MAX
 
-# A fit of the others takes from a tenth of a second to some seconds.
+# A fit of the others takes from a tenth of a second to some seconds; auto chooses between the quick ones.
 QUICK: Final[tuple[AnyPredictor, ...]] = ("constant", "kalman", "seasonal", "auto")
 ALL: Final[tuple[AnyPredictor, ...]] = (*get_args(PredictorName), "auto")
 INTERVAL_MS: Final = 600_000
@@ -39,7 +40,8 @@ def forecast_of(
     predictor: AnyPredictor, values: list[float | None], horizon: int = 4, season_s: int = 6_000, *, log1p: bool = False
 ) -> Forecast | None:
     """Forecast a series with seasons of ten intervals, so that short series have several."""
-    knobs = ForecastKnobs(predictor, log1p=log1p, seasonal=SeasonalKnobs(season_s=season_s))
+    auto = AutoKnobs(("seasonal", "constant", "kalman"))
+    knobs = ForecastKnobs(predictor, log1p=log1p, seasonal=SeasonalKnobs(season_s=season_s), auto=auto)
     return forecast(ForecastQuery(Series(tuple(values), INTERVAL_MS, 1_000 * INTERVAL_MS), horizon, knobs))
 
 

@@ -5,6 +5,7 @@ from typing import Final
 
 import msgspec
 
+from loadline.adapters.forecast_child import UNLIMITED
 from loadline.adapters.process_child import ChildUnanswered, ProcessChild, module_command
 from loadline.core.vocabulary.allocations import Allocation, AllocationProblem
 from loadline.core.vocabulary.forecasts import Forecast, ForecastQuery
@@ -21,7 +22,7 @@ class ChildFitter:
     """A ``Fitter`` that starts its children when they are first needed.
 
     Args:
-        imports: Modules that the forecast child imports at its start, so that no fit waits for them.
+        scoring_limited: Score slow candidates of the predictor ``auto`` over time; or at once, within the deadline.
         command: Another forecast child with the same protocol.
         solver: Another solver child.
         on_unstarted: Called with a sentence when a child cannot start, and again only after it has started.
@@ -29,13 +30,14 @@ class ChildFitter:
 
     def __init__(
         self,
-        imports: Sequence[str] = (),
+        *,
+        scoring_limited: bool = True,
         command: Sequence[str] = (),
         solver: Sequence[str] = (),
         on_unstarted: Callable[[str], None] = lambda _text: None,
     ) -> None:
         self._fits = ProcessChild(
-            (*command, *imports) if command else module_command("loadline.adapters.forecast_child", imports),
+            command or module_command("loadline.adapters.forecast_child", () if scoring_limited else (UNLIMITED,)),
             lambda reason: on_unstarted(f"the forecasting process cannot start: {reason}"),
         )
         self._solver = ProcessChild(

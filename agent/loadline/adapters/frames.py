@@ -6,7 +6,7 @@ The child first sends ``READY``, without a query.
 import contextlib
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import BinaryIO, Final
 
@@ -23,7 +23,7 @@ def with_length(frame: bytes) -> bytes:
     return len(frame).to_bytes(LENGTH_BYTES) + frame
 
 
-def answer_all(answer: Callable[[bytes], bytes], imports: list[str]) -> None:
+def answer_all(answer: Callable[[bytes], bytes], imports: Sequence[str] = ()) -> None:
     """Run as the child: answer until stdin ends.
 
     Args:

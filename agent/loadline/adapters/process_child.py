@@ -173,9 +173,9 @@ class ProcessChild:
                 os.killpg(self.pid, signal.SIGKILL)
 
 
-def module_command(name: str, imports: Sequence[str] = ()) -> tuple[str, ...]:
-    """Return the command of a child that runs a module of this package, with the modules to import at its start."""
-    return (sys.executable, "-m", name, *imports)
+def module_command(name: str, arguments: Sequence[str] = ()) -> tuple[str, ...]:
+    """Return the command of a child that runs a module of this package."""
+    return (sys.executable, "-m", name, *arguments)
 
 
 async def _exchange(child: Process, query: bytes) -> bytes:

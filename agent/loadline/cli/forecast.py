@@ -15,6 +15,7 @@ from loadline.adapters.child_fitter import ChildFitter
 from loadline.cli import output, output_files, progress
 from loadline.cli.exit_codes import reports_input_errors
 from loadline.cli.output_files import check_output_files, write_files
+from loadline.cli.packages import predictor_packages, require
 from loadline.core.vocabulary.forecasts import (
     HORIZON_MAX,
     AnyPredictor,
@@ -25,7 +26,7 @@ from loadline.core.vocabulary.forecasts import (
     SeasonalKnobs,
 )
 from loadline.errors import ConfigError, DataError
-from loadline.forecast import History, available, require
+from loadline.forecast import History, available
 from loadline.forecast.backtest import Backtest, Forecaster, backtest, moments
 from loadline.traces.history import read_history
 
@@ -113,7 +114,7 @@ def _forecaster(deadline_s: float, total: int, on_progress: progress.OnProgress)
     """Yield a function that forecasts in a child process, as an agent does, and reports progress."""
     done = count(1)
     with asyncio.Runner() as runner:
-        fitter = ChildFitter()
+        fitter = ChildFitter(scoring_limited=False)
 
         def forecaster(query: ForecastQuery) -> Forecast | None:
             answer = runner.run(fitter.fit(query, deadline_s))
@@ -147,6 +148,5 @@ def _all_knobs(options: argparse.Namespace) -> list[ForecastKnobs]:
         ForecastKnobs(predictor=name, quantile=options.quantile, seasonal=SeasonalKnobs(season_s=options.season))
         for name in dict.fromkeys(names)
     ]
-    for one in knobs:
-        require(one)
+    require([needed for one in knobs for needed in predictor_packages(one)])
     return knobs

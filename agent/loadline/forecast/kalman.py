@@ -1,6 +1,6 @@
 """Kalman predictor: a local linear trend, estimated by a Kalman filter.
 
-Each forecast runs the filter over the whole history, so that no bad value can corrupt its state for later forecasts.
+Each forecast runs the filter anew, so that no bad value can corrupt its state for later forecasts.
 """
 
 import math
@@ -12,6 +12,8 @@ import numpy as np
 from loadline.core.vocabulary.forecasts import KalmanKnobs
 from loadline.forecast.base import Prediction, PredictionTask, Values
 
+# Newest points to filter: with the default variances the weight of an older one is below 1e-30. 2 ms instead of 15 ms.
+POINTS: Final = 288
 _INITIAL_VARIANCE: Final = 1_000.0  # of level and trend, both unknown
 # Change of the gain below which it has converged. The gain is independent of the values and converges in 50 steps; a
 # step with a fixed gain takes a tenth of the time.
@@ -24,8 +26,10 @@ def kalman(history: Values, task: PredictionTask) -> Prediction:
     The variance grows with the steps as in the model; the past errors determine its scale.
     """
     knobs = task.knobs.kalman
-    model = _filter(knobs, history[0])
-    variance_ratio = _run_filter(model, history[1:])
+    newest = history[-POINTS:]
+    newest = newest[np.isfinite(newest).argmax() :]
+    model = _filter(knobs, newest[0])
+    variance_ratio = _run_filter(model, newest[1:])
     mean, deviation = np.empty(task.steps), np.empty(task.steps)
     for step in range(task.steps):
         model.predict()
@@ -35,7 +39,7 @@ def kalman(history: Values, task: PredictionTask) -> Prediction:
 
 
 def _filter(knobs: KalmanKnobs, first: float) -> Any:
-    from filterpy.kalman import KalmanFilter  # noqa: PLC0415 - an extra, 2 s to import
+    from filterpy.kalman import KalmanFilter  # noqa: PLC0415 - imports SciPy, 1 s
 
     model = KalmanFilter(dim_x=2, dim_z=1)
     model.x = np.array([[first], [0.0]])

@@ -19,6 +19,7 @@ from loadline.forecast.base import (
 from loadline.forecast.constant import constant
 from loadline.forecast.kalman import kalman
 from loadline.forecast.prophet import prophet
+from loadline.forecast.scoring_time import ScoringTime
 from loadline.forecast.seasonal import seasonal
 
 PREDICTORS: Final[dict[PredictorName, Predictor]] = {
@@ -34,11 +35,15 @@ GAP_MAX: Final = 288
 _DETAIL_MAX: Final = 200
 
 
-def forecast(query: ForecastQuery) -> Forecast | None:
+def forecast(query: ForecastQuery, scoring_time: ScoringTime | None = None) -> Forecast | None:
     """Forecast a series; return None if no value, or none of the last 288 intervals, is known.
 
     Never raises: the last value replaces a failed forecast, with the reason. Unknown intervals at the end are predicted
-    too, and left out of the answer. There is no time limit.
+    too, and left out of the answer.
+
+    Args:
+        query: The series and the predictor.
+        scoring_time: Limits the scoring of slow candidates of the predictor ``auto``; None: there is no time limit.
     """
     history, gap = trim_unknown(query.series)
     if not history.size or gap > GAP_MAX:
@@ -48,7 +53,7 @@ def forecast(query: ForecastQuery) -> Forecast | None:
     task = PredictionTask(query.horizon + gap, series.interval_ms, last_index, knobs)
     name: PredictorName
     if knobs.predictor == "auto":
-        name = choose_predictor(history, task, lambda name, values, task: _attempt(name, values, task)[0])
+        name = choose_predictor(history, task, lambda *attempted: _attempt(*attempted)[0], scoring_time)
     else:
         name = knobs.predictor
     prediction, fallback, detail = _attempt(name, history, task)

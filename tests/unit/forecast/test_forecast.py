@@ -1,6 +1,7 @@
 """Fallbacks of failed predictors, and the choice between predictors."""
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, get_args
 
@@ -11,19 +12,25 @@ import pytest
 from loadline.core.vocabulary.forecasts import (
     AnyPredictor,
     ArimaKnobs,
-    AutoKnobs,
     Fallback,
     ForecastKnobs,
     ForecastQuery,
     PredictorName,
     Series,
 )
-from loadline.errors import ConfigError
-from loadline.forecast import arima, available, forecast, last_value, packages, predict, require
+from loadline.forecast import ScoringTime, arima, auto, available, forecast, last_value, packages, predict
 from loadline.forecast.base import Prediction, PredictionTask, Predictor, Values
 
 DOCUMENT: Final = (Path(__file__).parents[3] / "docs" / "explanation" / "forecasting.md").read_text("utf-8")
 RISING: Final = tuple(float(value) for value in range(10, 30))
+
+
+@pytest.fixture(autouse=True)
+def _no_kept_losses() -> Iterator[None]:
+    """Forget the losses of predictors that tests replace."""
+    auto._cell.cache_clear()
+    yield
+    auto._cell.cache_clear()
 
 
 def query(**knobs: object) -> ForecastQuery:
@@ -116,6 +123,7 @@ def test_auto_chooses_the_predictor_with_the_lowest_loss(monkeypatch: pytest.Mon
     assert answer is not None
     assert answer.predictor == "kalman"
     monkeypatch.setitem(predict.PREDICTORS, "kalman", answering(0.0, 0.0))
+    auto._cell.cache_clear()
     answer = forecast(climb)
     assert answer is not None
     assert answer.predictor == "constant"
@@ -124,6 +132,7 @@ def test_auto_chooses_the_predictor_with_the_lowest_loss(monkeypatch: pytest.Mon
 def test_auto_prefers_the_first_of_equal_predictors(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(predict.PREDICTORS, "kalman", predict.PREDICTORS["constant"])
     for candidates in (["constant", "kalman"], ["kalman", "constant"]):
+        auto._cell.cache_clear()
         answer = forecast(query(predictor="auto", auto={"candidates": candidates}))
         assert answer is not None
         assert answer.predictor == candidates[0]
@@ -149,19 +158,85 @@ def test_an_order_is_kept_until_it_is_due(monkeypatch: pytest.MonkeyPatch) -> No
     assert chosen.cache_info().misses == 2  # at 48 and at 60 points
 
 
+def test_auto_scores_slow_predictors_once_at_each_past_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The past times of a forecast are those of the one before, and a new one now and then."""
+    fits: list[int] = []
+
+    def fits_slowly(history: Values, task: PredictionTask) -> Prediction:
+        fits.append(history.size)
+        return Prediction(np.full(task.steps, history[-1]), np.full(task.steps, history[-1]))
+
+    monkeypatch.setitem(predict.PREDICTORS, "arima", fits_slowly)
+    values = tuple(100.0 + at * 31 % 17 for at in range(160))
+    for size in range(100, 160):
+        forecast(ForecastQuery(Series(values[:size], 1_000, size * 1_000), 3, ForecastKnobs()))
+    assert len(fits) == len(set(fits)) <= 24 + 60 / 2
+    assert max(fits) > 150  # up to the newest
+
+
+def test_past_times_are_spread_over_the_newest_half() -> None:
+    values = np.arange(1.0, 1_001.0)
+    sizes = auto._moments(values, PredictionTask(5, 60_000, 4_321, ForecastKnobs()))
+    assert 12 <= len(sizes) <= 24
+    [stride] = set(np.diff(sizes))
+    assert min(sizes) < 500 + stride
+    assert 995 - stride < max(sizes) <= 995
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+    def pass_s(self, seconds: float) -> float:
+        self.now_s += seconds
+        return seconds
+
+
+def test_scoring_takes_a_quarter_of_the_time_and_four_seconds_at_once() -> None:
+    clock = Clock()
+    time = ScoringTime(clock)
+    assert [time.run(lambda: clock.pass_s(2.0)) for _ in range(4)] == [2.0, 2.0, None, None]
+    clock.pass_s(4.0)
+    assert time.run(lambda: clock.pass_s(2.0)) == 2.0  # of the one second that has accrued
+    clock.pass_s(3.9)
+    assert time.run(lambda: 0.0) is None
+    clock.pass_s(3_600.0)
+    assert [time.run(lambda: clock.pass_s(2.0)) for _ in range(4)] == [2.0, 2.0, None, None]
+
+
+def test_a_slow_candidate_is_chosen_after_it_is_scored(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its scores are kept while the time for them accrues, and forecasts by the others do not wait."""
+    clock = Clock()
+
+    def fits_slowly(history: Values, task: PredictionTask) -> Prediction:
+        clock.pass_s(1.0)
+        rise = history[-1] + np.arange(1.0, task.steps + 1)
+        return Prediction(rise, rise)
+
+    monkeypatch.setitem(predict.PREDICTORS, "arima", fits_slowly)
+    time = ScoringTime(clock)
+    asked = query(predictor="auto", auto={"candidates": ["constant", "arima"]})
+    chosen = []
+    for _ in range(4):
+        began_s = clock()
+        answer = forecast(asked, time)
+        assert answer is not None
+        assert clock() - began_s <= 5.0 + (answer.predictor == "arima")
+        chosen.append(answer.predictor)
+        clock.pass_s(60.0)
+    assert chosen == ["constant", "arima", "arima", "arima"]
+
+
 @pytest.mark.parametrize("predictor", ["kalman", "arima", "prophet"])
-def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch, predictor: str) -> None:
+def test_a_missing_package_is_found(monkeypatch: pytest.MonkeyPatch, predictor: str) -> None:
     monkeypatch.setattr(packages, "find_spec", lambda _name: None)
     assert not available(msgspec.convert(predictor, PredictorName))
+    assert available("seasonal")
     for knobs in (query(predictor=predictor), query(predictor="auto", auto={"candidates": [predictor]})):
-        with pytest.raises(ConfigError, match=rf"pip install 'loadline\[{predictor}\]'"):
-            require(knobs.knobs)
-
-
-def test_the_default_predictor_needs_no_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packages, "find_spec", lambda _name: None)
-    require(ForecastKnobs())
-    assert all(available(name) for name in AutoKnobs().candidates)
+        assert packages.configured_predictors(knobs.knobs)[1] == (predictor,)
 
 
 def test_the_document_names_every_predictor_and_every_fallback() -> None:

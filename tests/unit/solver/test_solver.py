@@ -1,6 +1,5 @@
-"""The exact solver: cases that greedy misses, time limits, and missing SciPy; tests/property measures its gap."""
+"""The exact solver: cases that greedy misses, and time limits; tests/property measures its gap."""
 
-import importlib.util
 from typing import Any
 
 import pytest
@@ -145,10 +144,3 @@ def test_no_mixes_are_returned_above_the_limit() -> None:
     pools = option("a"), option("b"), option("c")
     assert len(minimal_mixes(want("m", 2, *pools), RemainingSupply({}), 0.0, limit=6)) == 6
     assert not minimal_mixes(want("m", 2, *pools), RemainingSupply({}), 0.0, limit=5)
-
-
-def test_without_scipy_there_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        "loadline.solver.find_spec", lambda name: None if name == "scipy" else importlib.util.find_spec(name)
-    )
-    assert solve(STRANDED, 60.0) is None

@@ -78,10 +78,15 @@ class AutoKnobs(Struct, frozen=True, forbid_unknown_fields=True):
     candidates: Annotated[
         tuple[PredictorName, ...],
         Meta(min_length=1, max_length=5, description="Predictors to choose from; ties go to the first."),
-    ] = ("seasonal", "constant")
+    ] = ("seasonal", "constant", "kalman", "arima")
     origins: Annotated[
         int,
-        Meta(ge=2, le=200, description="Past times at which each predictor is scored, spread over the newest season."),
+        Meta(
+            ge=2,
+            le=200,
+            description="Past times at which each predictor is scored, spread over the newest season; at least half as "
+            "many, as the distance between them is a power of two of intervals.",
+        ),
     ] = 24
 
 
