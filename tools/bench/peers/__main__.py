@@ -23,7 +23,7 @@ from loadline.errors import LoadlineError
 from tools.bench.peers.lab import FOLDER, Lab
 from tools.bench.peers.results import Found, Results, key_of_run
 from tools.bench.peers.rows import ROWS
-from tools.bench.peers.runs import DYNAMO, FIXED, row_runs
+from tools.bench.peers.runs import DYNAMO, FIXED, ITL_MS, TTFT_MS, row_runs
 from tools.bench.peers.tables import result_rows
 
 _STOPPED: Final = 130
@@ -91,6 +91,9 @@ def _run(options: argparse.Namespace) -> int:
     policies = [FIXED, *DYNAMO, *(options.planner or [_default_planner()])]
     found = _results(options.rows, policies, Lab(options.lab), Results(options.json or options.lab / "results.json"))
     print(table(result_rows(found, policies)))
+    print(
+        f"\nattainment of {TTFT_MS:g} ms TTFT and {ITL_MS:g} ms ITL, GPU-hours over those of the smallest fixed fleet"
+    )
     return 0
 
 
