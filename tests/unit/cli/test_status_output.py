@@ -43,6 +43,6 @@ def test_an_agent_that_only_migrates_shows_nothing_about_scaling() -> None:
 
 
 def test_objectives_that_the_planner_ignores_are_not_shown() -> None:
-    printed = lines("saturation")
-    assert printed[0].startswith("chat (saturation planner")
+    printed = lines("threshold")
+    assert printed[0].startswith("chat (threshold planner")
     assert not [line for line in printed if "objectives" in line]

@@ -35,12 +35,13 @@ def test_knobs_of_another_planner_are_warned_of_with_the_right_section(planner: 
 @pytest.mark.parametrize(
     ("planner", "objectives", "keys"),
     [
-        ("saturation", "ttft_ms = 1", ["ttft_ms"]),
+        ("hpa", "ttft_ms = 1", ["ttft_ms"]),
         ("threshold", "ttft_ms = 1, itl_ms = 9", ["ttft_ms", "itl_ms"]),
         ("throughput", "ttft_ms = 400, attainment = 0.9, tokens_per_s = 5", ["tokens_per_s", "attainment"]),
         ("load", "ttft_ms = 400", []),
         ("hybrid", "ttft_ms = 400, attainment = 0.9, tokens_per_s = 5", []),
-        ("saturation", "ttft_ms = 500", []),
+        ("saturation", "ttft_ms = 1, attainment = 0.9", ["attainment"]),
+        ("threshold", "ttft_ms = 500", []),
     ],
 )
 def test_objectives_that_the_planner_ignores_are_reported(planner: str, objectives: str, keys: list[str]) -> None:
@@ -56,14 +57,15 @@ name = "premium"
 objectives = { itl_ms = 9 }
 [[models]]
 name = "m"
+planner = "threshold"
 service_class = "premium"
 [[models.pools]]
 name = "a"
 role = "aggregated"
 """
     (warning,) = config_warnings(text, base="")
-    assert warning.startswith("service_classes[0].objectives.itl_ms (of models[0].objectives.itl_ms): the saturation ")
-    assert warning.endswith("one of auto, hybrid, keda, load, queueing, sla, throughput.")
+    assert warning.startswith("service_classes[0].objectives.itl_ms (of models[0].objectives.itl_ms): the threshold ")
+    assert warning.endswith("one of auto, hybrid, keda, load, queueing, saturation, sla, throughput.")
 
 
 @pytest.mark.parametrize("knobs", ["sla.throughput.attainment = 0.9", "sla.load.load_adjustment_interval_ms = 7000"])

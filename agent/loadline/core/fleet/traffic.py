@@ -121,6 +121,14 @@ class RecentArrivals(Struct, frozen=True):
         return sqrt(max(0.0, self.computed_squares - computed * computed / n) * n / (n - 1.0)) / computed
 
 
+class RecentLatencies(Struct, frozen=True):
+    """Means of the requests that completed within a short span; None if unknown."""
+
+    ttft_ms: float | None
+    itl_ms: float | None
+    osl_tokens: float | None
+
+
 def _mean(total: float, count: int) -> float | None:
     return total / count if count else None
 
@@ -338,6 +346,15 @@ class Traffic(Struct):
             cached_sum += bucket.cached_sum
             squares += (bucket.isl_sum - bucket.cached_sum) ** 2
         return RecentArrivals(observed_ms, arrivals, isl_sum, isl_count, cached_sum, len(self.buckets) - first, squares)
+
+    def recent_latencies(self, span_ms: int, now: int) -> "RecentLatencies":
+        """Compute the means of the requests that completed in the last ``span_ms``, in whole buckets."""
+        b = self.buckets[bisect_right(self.buckets, now - span_ms, key=_at_ms) :]
+        return RecentLatencies(
+            _mean(sum(x.ttft_sum for x in b), sum(x.ttft_count for x in b)),
+            _mean(sum(x.itl_sum for x in b), sum(x.itl_count for x in b)),
+            _mean(sum(x.osl_sum for x in b), sum(x.osl_count for x in b)),
+        )
 
     def status(self, now: int) -> TrafficStatus:
         """Compute rates and means over the window; all None while no frontend reports. Leaves the state unchanged."""

@@ -41,7 +41,10 @@ class ReasonCode(StrEnum):
     BACKLOG_TARGET = "backlog_target"
     SATURATED_TARGET = "saturated_target"
     OCCUPANCY_TARGET = "occupancy_target"
+    LATENCY_HIGH = "latency_high"
     # planners: reasons for no change
+    LATENCY_LIMIT = "latency_limit"
+    LATENCY_UNAFFECTED = "latency_unaffected"
     SATURATION_WITHIN = "saturation_within"
     WITHIN_THRESHOLDS = "within_thresholds"
     NO_WORKERS = "no_workers"

@@ -9,6 +9,7 @@ Its thresholds are those of the capacity analysers of llm-d's Workload Variant A
 - Scale-up and scale-down have separate boundaries, and a scale-down waits for the last peak to pass, against flapping.
 - Pending workers count as capacity until their deadline, and another pool grows after it; the original holds the model.
 - A silent worker counts as empty for scale-up and as full for scale-down.
+- Where the measured latency is above its objective, a role grows too, and keeps the workers: see ``LatencyGuard``.
 
 The pools of a role serve together: the pool with the lowest cost per capacity grows, the most expensive one shrinks.
 """
@@ -33,12 +34,15 @@ from loadline.core.fleet.windows import RollingSamples
 from loadline.core.planning.planner import Finding, KnobProblem, KnobWarning, ModelSettings, Needs, Planner
 from loadline.core.planning.recommendation import WAKE_MS, PoolRecommendation, hold_without_data, recommend
 from loadline.core.planning.sizing.headroom import Candidate, PoolCapacity, RoleCounts, resize
+from loadline.core.planning.sizing.latency_bounds import guarded, latency_reason
+from loadline.core.planning.sizing.latency_guard import LatencyGuard
 from loadline.core.planning.sizing.occupancy import ObservedLengths, Occupancy
 from loadline.core.planning.sizing.saturation_holds import RoleOccupancy, hold_reason
 from loadline.core.planning.sizing.saturation_rules import SaturationThresholds
 from loadline.core.planning.sizing.wva_saturation import WvaSaturation
 from loadline.core.vocabulary.durations import duration
 from loadline.core.vocabulary.reasons import Reason, ReasonCode, Recommendation, RoleDemand
+from loadline.core.vocabulary.scalars import Role
 
 Threshold = Annotated[float, Meta(gt=0, le=1)]
 
@@ -97,11 +101,12 @@ class SaturationPlanner(Planner):
     name = "saturation"
     summary = "Keeps headroom in the workers' KV caches and queues, for any engine."
     Knobs = SaturationKnobs
-    needs = Needs(shares_role_load=True)
+    needs = Needs(objectives=frozenset({"ttft_ms", "itl_ms"}), shares_role_load=True)
     pool_fields: ClassVar[tuple[str, ...]] = ("pools", "removable")
 
     knobs: SaturationKnobs
     pools: dict[str, Occupancy] = field(default_factory=dict)
+    guards: dict[Role, LatencyGuard] = field(default_factory=dict)
     upstream: WvaSaturation | None = None
     """State of the upstream rules; None with the planner's own rules."""
     removable: dict[str, bool] = field(default_factory=dict)
@@ -124,7 +129,7 @@ class SaturationPlanner(Planner):
             )
 
     @classmethod
-    def describe(cls, knobs: SaturationKnobs, model: ModelSettings, pool: PoolKnobs) -> Iterator[str]:  # noqa: ARG003
+    def describe(cls, knobs: SaturationKnobs, model: ModelSettings, pool: PoolKnobs) -> Iterator[str]:
         """Yield the capacity of a worker, and the thresholds of its role."""
         if knobs.profile == "upstream":
             yield (
@@ -134,11 +139,14 @@ class SaturationPlanner(Planner):
             return
         full = {"prefill": "while it computes", "decode": f"at KV usage {knobs.kv_cache_threshold:g}"}
         both = f"at KV usage {knobs.kv_cache_threshold:g} or {knobs.queue_length_threshold:g} waiting requests"
+        ttft, itl = f"TTFT {model.objectives.ttft_ms:g} ms", f"ITL {model.objectives.itl_ms:g} ms"
+        objectives = {"prefill": ttft, "decode": itl}.get(pool.role, f"{ttft} or {itl}")
         yield (
             f"A worker is full {full.get(pool.role, both)}. Scales up above {knobs.scale_up_threshold:.0%} "
             f"utilisation; scales down when the remaining workers stay below {knobs.scale_down_boundary:.0%} at their "
             f"{duration(knobs.scale_down_window_ms)} peak."
         )
+        yield f"Scales up, at most to twice the count, while the mean latency of half a minute is above {objectives}."
 
     def on_settings_change(self, before: SaturationKnobs) -> None:
         """Resize the windows; state in other units, or of other rules, is dropped."""
@@ -150,8 +158,9 @@ class SaturationPlanner(Planner):
             occupancy.long.window_ms = self.knobs.scale_down_window_ms
 
     def forget_pool(self, pool: str) -> None:
-        """Drop everything about a pool, and the state of the upstream rules, which covers all pools of its role."""
+        """Drop everything about a pool, and the state that covers all pools of its role."""
         super().forget_pool(pool)
+        self.guards.clear()
         self.upstream = None
 
     def can_remove_one(self, pool: str) -> bool:
@@ -183,8 +192,10 @@ class SaturationPlanner(Planner):
             elif len(holds) == len(pools):
                 recommendations |= holds
             else:
+                guard = self.guards.setdefault(role, LatencyGuard())
+                guard.update(model, pools, self.knobs.scale_down_window_ms, now)
                 role_occupancy = self._role_occupancy(pools, holds, queued, lengths)
-                sized, demand = self._resize(pools, holds, role_occupancy, now)
+                sized, demand = self._resize(pools, holds, role_occupancy, guard, now)
                 recommendations |= sized
                 demands.append(demand)
         inputs = {
@@ -269,18 +280,18 @@ class SaturationPlanner(Planner):
         }
 
     def _resize(
-        self, pools: Sequence[Pool], holds: Mapping[str, PoolRecommendation], occupancy: RoleOccupancy, now: int
+        self,
+        pools: Sequence[Pool],
+        holds: Mapping[str, PoolRecommendation],
+        occupancy: RoleOccupancy,
+        guard: LatencyGuard,
+        now: int,
     ) -> tuple[dict[str, PoolRecommendation], RoleDemand]:
         """Return recommendations for the pools of a role, and the demand of the role."""
-        knobs, capacities = self.knobs, occupancy.capacities
+        up, down, capacities = self.knobs.scale_up_threshold, self.knobs.scale_down_boundary, occupancy.capacities
         states = [_pool_capacity(pool, capacities[pool.name], now, silent=pool.name in holds) for pool in pools]
-        found = resize(
-            states,
-            occupancy.scale_up_load,
-            occupancy.scale_down_load,
-            knobs.scale_up_threshold,
-            knobs.scale_down_boundary,
-        )
+        by_load = resize(states, occupancy.scale_up_load, occupancy.scale_down_load, up, down)
+        found = guarded(by_load, states, occupancy, guard, up, down, now)
         changes = any(found.counts[state.candidate.name] != state.candidate.current for state in states)
         recommendations: dict[str, PoolRecommendation] = {}
         for pool, state in zip(pools, states, strict=True):
@@ -292,7 +303,9 @@ class SaturationPlanner(Planner):
                 continue
             missing = pool.overdue_workers(now)
             overdue = (Reason.of(ReasonCode.PENDING_UNREACHED, pool.name, missing=missing),) if missing else ()
-            reason = self._reason(state.candidate, found, occupancy, now, is_other_first=changes)
+            reason = latency_reason(state.candidate, by_load, found, guard) or self._reason(
+                state.candidate, found, occupancy, now, is_other_first=changes
+            )
             if step > 0:  # overdue workers stay requested
                 count = max(count, pool.effective_target(now))
             recommendations[pool.name] = PoolRecommendation(count if step else None, (reason, *overdue))
