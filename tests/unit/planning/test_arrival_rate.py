@@ -78,6 +78,17 @@ def test_a_spread_that_was_seen_before_is_no_change() -> None:
     assert rate.unchanged > 60
 
 
+@pytest.mark.parametrize(("per_s", "samples", "error"), [(5.0, 15, 0.115), (5.0, 60, 0.058), (500.0, 15, 0.0115)])
+def test_the_error_is_that_of_a_poisson_process(per_s: float, samples: int, error: float) -> None:
+    rate, _ = fed(poisson(lambda _second: per_s, 120, 1))
+    assert rate.error(samples) == pytest.approx(error, rel=0.3)
+
+
+def test_without_arrivals_there_is_no_error() -> None:
+    assert ArrivalRate().error(15) == 0.0
+    assert fed([0] * 60)[0].error(15) == 0.0
+
+
 def test_the_history_is_bounded() -> None:
     rate, _ = fed([10] * 1_000)
     assert len(rate.at_ms) == len(rate.arrivals) == len(rate.observed_ms) == 400

@@ -76,6 +76,12 @@ class ArrivalRate(Struct):
         rise = self._rise(window_ms, spread, now) * (lead_ms + seconds * 500.0) / window_ms
         return level + rise + 0.5 * sqrt(level * spread / seconds)
 
+    def error(self, samples: int) -> float:
+        """Return the standard error of the level over up to so many samples, relative to it; 0 if unknown."""
+        count = min(samples, self.unchanged)
+        level, seconds = self._mean(len(self.at_ms) - count, len(self.at_ms))
+        return sqrt(self._spread(0) / (level * seconds)) if level else 0.0
+
     def _mean(self, start: int, end: int) -> tuple[float, float]:
         """Return the rate over the samples ``[start, end)``, and the observed seconds."""
         observed = sum(self.observed_ms[start:end])

@@ -194,7 +194,8 @@ class AutoPlanner(Planner):
             lasting = max(lasting, steady_rate / serves)
             if state.known_since_ms < 0:
                 state.known_since_ms = now
-        keep = whole(lasting * _SHRINK_MARGIN) if serves else max(current, wanted)
+        ratio = _SHRINK_MARGIN + self.arrivals.error(_SAMPLES[0])  # growth within its error would reverse a shrink
+        keep = whole(lasting * ratio) if serves else max(current, wanted)
         state.hold.update(keep, current, start_up_ms, now)
         reason = Reason(most.reason.code, pool.name, most.reason.numbers | {"wanted": float(wanted)})
         if wanted > current:
