@@ -19,7 +19,9 @@ from collections.abc import Iterator
 from math import ceil
 from typing import Annotated, ClassVar, Final
 
+import msgspec
 from msgspec import Meta, Struct, field
+from msgspec.structs import replace
 
 from loadline.core.fleet.fleet import Model
 from loadline.core.fleet.pool import Pool, PoolKnobs
@@ -29,6 +31,13 @@ from loadline.core.planning.guardrails.knobs import UNPACED, GuardrailKnobs
 from loadline.core.planning.planner import Finding, KnobWarning, ModelSettings, Needs, Planner
 from loadline.core.planning.recommendation import WAKE_MS, PoolRecommendation, hold_without_data, recommend
 from loadline.core.planning.sizing.backlog_workers import QueuedRequests, workers_for_backlog
+from loadline.core.planning.sizing.learned_evidence import (
+    EngineKind,
+    LearnedEvidence,
+    LearnedPool,
+    decode_evidence,
+    merged,
+)
 from loadline.core.planning.sizing.need import ROUNDING, Need, whole
 from loadline.core.planning.sizing.pool_evidence import PoolEvidence
 from loadline.core.planning.sizing.request_lengths import Lengths
@@ -78,6 +87,9 @@ class AutoPlannerKnobs(Struct, frozen=True, forbid_unknown_fields=True):
 class PoolState(Struct):
     """Evidence of a pool, and the hold of its shrinks."""
 
+    kind: EngineKind
+    is_inherited: bool = False
+    """True if the evidence began with that of a predecessor."""
     evidence: PoolEvidence = field(default_factory=PoolEvidence)
     hold: ShrinkHold = field(default_factory=ShrinkHold)
     known_since_ms: int = -1
@@ -104,6 +116,10 @@ class AutoPlanner(Planner):
     forecasts: dict[int, tuple[float, float]] = field(default_factory=dict)
     """Arrivals (1/s) to provide for when growing and when shrinking, by lead time, as of the last sample."""
     next_ms: int = 0
+    inherited: LearnedEvidence = LearnedEvidence(Lengths(), {})
+    """Evidence of a predecessor."""
+    exported: LearnedEvidence = LearnedEvidence(Lengths(), {})
+    """Evidence of the last export."""
 
     @classmethod
     def check(cls, knobs: AutoPlannerKnobs, model: ModelSettings, place: str) -> Iterator[Finding]:  # noqa: ARG003
@@ -140,6 +156,34 @@ class AutoPlanner(Planner):
         pools = {pool.name: self._recommend(model, pool, now) for pool in model.pools.values()}
         return recommend(self.name, model, pools, self._inputs(model), now)
 
+    def export_learned(self) -> bytes | None:
+        """Return the latency curves of the pools and the lengths of requests; None if nothing was learned."""
+        learned = {
+            name: LearnedPool.of(one.kind, one.evidence, one.hold.learned_ms) for name, one in self.pools.items()
+        }
+        found = LearnedEvidence(replace(self.lengths), merged(learned, self.inherited.pools))
+        if found.age() != self.exported.age():
+            self.exported = found
+        return msgspec.json.encode(self.exported) if self.exported.pools else None
+
+    def import_learned(self, data: bytes) -> None:
+        """Start with the exported evidence."""
+        found = decode_evidence(data)
+        if found is not None:
+            self.inherited, self.lengths = found, replace(found.lengths)
+            self.pools.clear()
+
+    def _state(self, pool: Pool) -> PoolState:
+        """Return the state of a pool; a new one begins with the evidence of a predecessor on the same engines."""
+        kind, state = EngineKind.of(pool), self.pools.get(pool.name)
+        if state is None or state.kind != kind:
+            state = self.pools[pool.name] = PoolState(kind)
+            before = self.inherited.pools.get(pool.name)
+            if before is not None and before.kind == kind:
+                state.is_inherited, state.evidence = True, before.evidence()
+                state.hold.learned_ms = before.hold_ms
+        return state
+
     def _is_surge(self, totals: TrafficTotals) -> bool:
         """Return whether more requests have arrived since the last sample than twice those of a second."""
         arrivals = 0 if self.totals is None else totals.since(self.totals).arrivals
@@ -153,8 +197,7 @@ class AutoPlanner(Planner):
         self.arrivals.add(interval, now)
         self.lengths.add(interval)
         for pool in model.pools.values():
-            state = self.pools.setdefault(pool.name, PoolState())
-            state.evidence.add(pool, interval, self.lengths, model.objectives, now)
+            self._state(pool).evidence.add(pool, interval, self.lengths, model.objectives, now)
 
     def _inputs(self, model: Model) -> dict[str, float]:
         """Return what was learned of each pool, in requests per second."""
@@ -174,7 +217,7 @@ class AutoPlanner(Planner):
         return found
 
     def _recommend(self, model: Model, pool: Pool, now: int) -> PoolRecommendation:
-        state, role = self.pools.setdefault(pool.name, PoolState()), pool.knobs.role
+        state, role = self._state(pool), pool.knobs.role
         held = hold_without_data(pool, pool.load.queue_reporting if role == "prefill" else pool.load.kv_reporting)
         if held is not None:
             return held
@@ -222,7 +265,7 @@ class AutoPlanner(Planner):
         saturated = None if role == "prefill" else evidence.queues.need(model, pool, self.lengths, rate, now)
         if saturated is not None:
             needs.append(saturated)
-        if serves:
+        if serves and not (state.is_inherited and len(self.arrivals.at_ms) < _SAMPLES[0]):  # one second is chance
             numbers = {"requests_per_s": rate, "serves": serves, "needed": rate / serves}
             needs.append(Need(rate / serves, Reason.of(ReasonCode.DEMAND_TARGET, pool.name, **numbers)))
         return needs

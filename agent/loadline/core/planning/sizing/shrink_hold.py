@@ -31,7 +31,12 @@ class ShrinkHold(Struct):
     lull_since_ms: int = -1
 
     def update(self, needed: int, current: int, start_up_ms: int, now: int) -> None:
-        """Record the needed count and the one in force; of several scale-downs in a row, the first counts."""
+        """Record the needed count and the one in force; of several scale-downs in a row, the first counts.
+
+        The first count in force is held as if it was needed: what was needed before is unknown.
+        """
+        if not self.current:
+            needed = max(needed, current)
         if current < self.current and self.shrunk_at_ms < 0:
             self.shrunk_at_ms, self.shrunk_from = now, self.current
             self.lull_since_ms = now - self.needed.window_ms

@@ -1,0 +1,95 @@
+"""Evidence of pools in the form that a successor of an agent reads."""
+
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from loadline.core.engines.latency_curve import LatencyCurve
+from loadline.core.fleet.pool import Pool
+from loadline.core.planning.sizing.pool_evidence import PoolEvidence
+from loadline.core.planning.sizing.request_lengths import Lengths
+from loadline.core.vocabulary.scalars import Role
+
+_EXPORT_MS: Final = 300_000
+"""Age of an export after which changed points are exported too; points of new rates are at once."""
+
+
+class EngineKind(Struct, frozen=True):
+    """Role and hardware of a pool: evidence of others does not apply."""
+
+    role: Role
+    gpus_per_worker: int
+    accelerator: str
+
+    @classmethod
+    def of(cls, pool: Pool) -> "EngineKind":
+        """Return the kind of a pool's engines."""
+        return cls(pool.knobs.role, pool.knobs.gpus_per_worker, pool.knobs.accelerator)
+
+
+class LearnedPool(Struct, frozen=True):
+    """Lasting part of the evidence of a pool."""
+
+    kind: EngineKind
+    itl: LatencyCurve
+    ttft: LatencyCurve
+    saturated_rate: float
+    ttft_variation: float
+    hold_ms: int
+    """Hold of shrinks that lulls have taught."""
+
+    @classmethod
+    def of(cls, kind: EngineKind, evidence: PoolEvidence, hold_ms: int) -> "LearnedPool":
+        """Return the lasting part of the evidence."""
+        rate, variation = evidence.saturated_rate, evidence.ttft_variation
+        return cls(kind, _lasting(evidence.itl), _lasting(evidence.ttft), rate, variation, hold_ms)
+
+    @property
+    def is_empty(self) -> bool:
+        """True if nothing was learned."""
+        return not (self.itl.bins or self.ttft.bins or self.saturated_rate)
+
+    def evidence(self) -> PoolEvidence:
+        """Return evidence to continue with."""
+        itl, ttft = _lasting(self.itl), _lasting(self.ttft)
+        return PoolEvidence(itl, ttft, self.saturated_rate, self.ttft_variation, settled=True)
+
+
+class LearnedEvidence(Struct, frozen=True):
+    """Lasting evidence of all pools, and lengths of requests."""
+
+    lengths: Lengths
+    pools: dict[str, LearnedPool]
+
+    def age(self) -> list[tuple[str, list[int], list[int], int]]:
+        """Return what makes an export out of date: other rates, or points of another five minutes."""
+        return [
+            (name, sorted(one.itl.bins), sorted(one.ttft.bins), _newest_ms(one) // _EXPORT_MS)
+            for name, one in sorted(self.pools.items())
+        ]
+
+
+def decode_evidence(data: bytes) -> LearnedEvidence | None:
+    """Decode exported evidence; None if it is unreadable."""
+    try:
+        return msgspec.json.decode(data, type=LearnedEvidence)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+def merged(pools: Mapping[str, LearnedPool], before: Mapping[str, LearnedPool]) -> dict[str, LearnedPool]:
+    """Return the known pools, with those of before that are not known now, by name."""
+    known = {name: one for name, one in pools.items() if not one.is_empty}
+    return dict(sorted((dict(before) | known).items()))
+
+
+def _lasting(curve: LatencyCurve) -> LatencyCurve:
+    """Copy a curve without its latest point, which is of the present load."""
+    return LatencyCurve({key: replace(one) for key, one in curve.bins.items()}, curve.base_min_ms)
+
+
+def _newest_ms(pool: LearnedPool) -> int:
+    return max((one.at_ms for curve in (pool.itl, pool.ttft) for one in curve.bins.values()), default=0)
