@@ -32,6 +32,7 @@ class ReasonCode(StrEnum):
     FIRST_WORKER = "first_worker"
     LOAD_HIGH = "load_high"
     LOAD_LOW = "load_low"
+    WORKER_QUEUE_HIGH = "worker_queue_high"
     THROUGHPUT_FLOOR = "throughput_floor"
     QUEUEING_TARGET = "queueing_target"
     SATURATION_HIGH = "saturation_high"

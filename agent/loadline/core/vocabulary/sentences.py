@@ -52,6 +52,10 @@ SENTENCES: Final[dict[str, str]] = {
         "the load of every worker exceeds {target:.0f}, which gives {latency_ms:g} ms; the lowest is {least:.0f}"
     ),
     "load_low": "worker loads are at most {most:.0f}, below {target:.0f}: one worker fewer suffices",
+    "worker_queue_high": (
+        "requests have waited for {queued_ms:g} ms at half of the {ready:g} workers or more; {waiting:g} wait and "
+        "{running:g} run"
+    ),
     "throughput_floor": "{wanted:g} raised to {allowed:g}: the forecast traffic needs it",
     "queueing_target": (
         "{requests_per_s:.2f} requests/s of {isl_tokens:.0f} input and {osl_tokens:.0f} output tokens are expected, "

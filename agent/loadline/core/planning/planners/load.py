@@ -14,6 +14,7 @@ kind of load adds a worker, and only both remove one. Differences from Dynamo:
 - Before a scale-down, the loads of the other workers with its share must meet the objective.
 - Prefill shrinks by the number of busy workers instead of their queues.
 - A worker with a nearly full KV cache is overloaded at any ITL.
+- Requests that wait at decode or aggregated workers cause growth at any KV usage: batch slots may limit the workers.
 """
 
 from collections.abc import Iterator

@@ -1,7 +1,7 @@
 """Steps of pools by the loads of their workers and the latencies at these loads."""
 
 from collections.abc import Iterator
-from math import inf
+from math import ceil, inf
 from typing import Annotated, Final
 
 from msgspec import Meta, Struct, field
@@ -11,11 +11,14 @@ from loadline.core.engines.regression import SAMPLES_MIN
 from loadline.core.fleet.fleet import Model
 from loadline.core.fleet.pool import Pool
 from loadline.core.planning.recommendation import hold_between_changes
+from loadline.core.planning.sizing.decode_queues import waits_for_prefill
 from loadline.core.planning.sizing.load_sizing import DecodeWork, PrefillWork
 from loadline.core.planning.sizing.load_steps import SENSITIVITY, combine_steps, load_step
 from loadline.core.planning.sizing.worker_loads import LoadMean, PoolLoads
 from loadline.core.vocabulary.reasons import Reason, ReasonCode
 
+_QUEUED_MS: Final = 5_000
+"""Time for which requests wait before they cause a step: a burst is over sooner."""
 _WITHOUT_LOAD: Final = {ReasonCode.SILENT_WORKERS, ReasonCode.WORKERS_PENDING}
 
 
@@ -83,6 +86,14 @@ class LoadStepper(Struct):
         """Return the step of a pool; without data it is 0."""
         if pool.ready == 0:
             return LoadStep(0, Reason(ReasonCode.NO_WORKERS, pool.name))
+        found, queued = self._load_step(model, pool, knobs, now), self._queue_step(model, pool, now)
+        # A queue also prevents a removal: KV usage is low if batch slots limit the workers.
+        if queued is not None and (queued.step > found.step or found.step <= 0):
+            found = queued
+        return _paced(pool, found, knobs.load_adjustment_interval_ms, now) if found.step else found
+
+    def _load_step(self, model: Model, pool: Pool, knobs: LoadKnobs, now: int) -> LoadStep:
+        """Return the step by the loads of the workers."""
         known = min(len(values) for values in _by_kind(pool, self.loads[pool.name]).values())
         if known == 0:
             numbers = {"fresh": pool.fresh, "ready": pool.ready, "known": 0}
@@ -91,8 +102,25 @@ class LoadStepper(Struct):
         step = combine_steps(*(one.step for one in steps))
         # Workers without a load are the cause only if no kind of load is.
         agreed = [one for one in steps if one.step == step]
-        found = min(agreed, key=lambda one: one.reason.code in _WITHOUT_LOAD)
-        return _paced(pool, found, knobs.load_adjustment_interval_ms, now) if found.step else found
+        return min(agreed, key=lambda one: one.reason.code in _WITHOUT_LOAD)
+
+    def _queue_step(self, model: Model, pool: Pool, now: int) -> LoadStep | None:
+        """Return the step by the queues of decode and aggregated workers; None if they have none.
+
+        The workers are full at any KV usage, and hold what runs: the step is for what runs and waits, and at most
+        doubles the pool. As a queue does not tell the arrivals, the next one waits until the new workers are ready.
+        """
+        since_ms, pending = self.loads[pool.name].queued_since_ms, pool.expected_workers(now) - pool.ready
+        if pool.knobs.role == "prefill" or since_ms < 0 or now - since_ms < _QUEUED_MS:
+            return None
+        if waits_for_prefill(model, pool):
+            return None
+        if pending > 0:
+            return LoadStep(0, Reason.of(ReasonCode.WORKERS_PENDING, pool.name, pending=pending))
+        waiting, running, ready = pool.load.waiting, pool.load.running, pool.ready
+        step = min(ceil(ready * waiting / running), ready) if running else ready
+        numbers = {"waiting": waiting, "running": running, "ready": ready, "queued_ms": now - since_ms}
+        return LoadStep(step, Reason.of(ReasonCode.WORKER_QUEUE_HIGH, pool.name, **numbers))
 
     def _work(self, objectives: ObjectiveKnobs, pool: Pool, knobs: LoadKnobs) -> Iterator[DecodeWork]:
         loads, sensitivity = self.loads[pool.name], knobs.scaling_down_sensitivity_ratio

@@ -11,6 +11,7 @@ from loadline.core.fleet.pool import Pool
 from loadline.core.fleet.traffic_totals import TrafficTotals
 from loadline.core.planning.demand.backlog import Backlog
 from loadline.core.planning.recommendation import PoolRecommendation
+from loadline.core.planning.sizing.decode_queues import waits_for_prefill
 from loadline.core.planning.sizing.need import whole
 from loadline.core.planning.sizing.request_lengths import Lengths
 from loadline.core.planning.sizing.saturation_evidence import SaturationEvidence, request_share
@@ -60,7 +61,8 @@ class SaturatedPools(Struct):
             now: Unix time in ms.
         """
         evidence = self.pools.get(pool.name)
-        if evidence is None or not any(reason.code in _UNKNOWN_ENGINE for reason in held.reasons):
+        unknown = any(reason.code in _UNKNOWN_ENGINE for reason in held.reasons)
+        if evidence is None or not unknown or waits_for_prefill(model, pool):
             return held
         share = request_share(model, pool)
         arriving = model.traffic.recent_arrivals(_ARRIVALS_MS, now).requests_per_s

@@ -1,6 +1,7 @@
 """Loads of the workers of a pool, and regressions from load to latency. Each sample of a worker is counted once."""
 
 from math import expm1
+from statistics import median
 from typing import Final
 from zlib import crc32
 
@@ -9,6 +10,7 @@ from msgspec import Struct, field
 from loadline.core.engines.regression import SAMPLES_MAX, SAMPLES_MIN, Regression
 from loadline.core.fleet.pool import Pool
 from loadline.core.fleet.worker import WorkerState
+from loadline.core.planning.sizing.decode_queues import QUEUE_MAX
 from loadline.core.vocabulary.samples import WorkerSample
 
 LONG_MEAN_MS: Final = 60_000
@@ -74,6 +76,8 @@ class PoolLoads(Struct):
     fitted_ms: int = -1
     first_seen_ms: int = -1
     """Time of the first report of the pool."""
+    queued_since_ms: int = -1
+    """Time since which half of the workers have had a queue; -1: they have none."""
 
     def stagger_fits(self, name: str, now: int) -> None:
         """Shift the fits in time by the pool's name: 200 fits in one turn took 13 ms."""
@@ -89,6 +93,10 @@ class PoolLoads(Struct):
                 self.workers.pop(name, None)
             else:
                 self._record(name, worker, now)
+        if not _has_queue(pool):
+            self.queued_since_ms = -1
+        elif self.queued_since_ms < 0:
+            self.queued_since_ms = now
         if self.unfitted:
             self._fit(now)
         if len(self.workers) > pool.fresh:
@@ -146,6 +154,13 @@ class PoolLoads(Struct):
                 known.ttfts_ms[sample.rank] = ttft_ms
             if warm and itl_ms and blocks and sample.running_requests != 0:
                 self._add_sample("decode", blocks, itl_ms)
+
+
+def _has_queue(pool: Pool) -> bool:
+    """Return whether half of the workers have a queue."""
+    if 2 * pool.load.waiting <= QUEUE_MAX * pool.fresh:  # not even if half of them had all
+        return False
+    return median(worker.load.waiting for worker in pool.workers.values() if worker.counted) > QUEUE_MAX
 
 
 def _pushed(load: LoadMean | None, value: float | None, weight: float, long_weight: float) -> LoadMean | None:
