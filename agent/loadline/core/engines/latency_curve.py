@@ -89,12 +89,13 @@ class LatencyCurve(Struct):
         fall = max(0.0, within.inverse - highest.inverse) / (highest.rate - within.rate)
         return 1.0 / min(within.inverse + fall * within.rate, bound)
 
-    def rate_within(self, limit_ms: float, *, extrapolate: bool = True) -> float:
+    def rate_within(self, limit_ms: float, *, extrapolate: bool = True, most: float = inf) -> float:
         """Return the work rate at which the mean latency is the limit; infinite if no observed rate reaches it.
 
         Args:
             limit_ms: The limit.
             extrapolate: Also estimate a rate above the observed ones, along the line through them.
+            most: Bound of such an estimate.
         """
         if not self.bins:
             return inf
@@ -110,7 +111,7 @@ class LatencyCurve(Struct):
             rate, inverse = one.rate, lower
         fall = (1.0 / base_ms - inverse) / rate if rate else 0.0
         if found == inf and extrapolate and fall > 0.0:
-            found = max(rate, min(1.0 / base_ms - bound, _UTILISATION_MAX / base_ms) / fall)
+            found = max(rate, min(min(1.0 / base_ms - bound, _UTILISATION_MAX / base_ms) / fall, most))
         return self._within_latest(found, limit_ms, base_ms)
 
     def _within_latest(self, found: float, limit_ms: float, base_ms: float) -> float:
@@ -120,13 +121,20 @@ class LatencyCurve(Struct):
         here = self.latest_rate * (1.0 - base_ms / limit_ms) / (1.0 - base_ms / self.latest_ms)
         return min(found, max(here, _OVERLOAD_MIN * found if found < inf else here))
 
-    def saturated_rate(self, limit_ms: float) -> float:
-        """Return the work rate at which the latency has no bound, at most a little above those seen; 0 if unknown."""
+    def full_rate(self, limit_ms: float) -> float:
+        """Return the work rate at which the line through the points has no bound; infinite if latency does not rise."""
         if not self.bins:
-            return 0.0
+            return inf
         top, base = self.bins[max(self.bins)], 1.0 / self.base_ms(limit_ms)
         fall = (base - top.inverse) / top.rate
-        return min(base / fall, _FULL_MAX * top.rate) if fall > 0.0 else top.rate
+        return base / fall if fall > 0.0 else inf
+
+    def saturated_rate(self, limit_ms: float) -> float:
+        """Return the full rate, at most a little above the observed rates; 0 if unknown."""
+        if not self.bins:
+            return 0.0
+        full, top = self.full_rate(limit_ms), self.bins[max(self.bins)].rate
+        return top if full == inf else min(full, _FULL_MAX * top)
 
     def highest_rate_within(self, limit_ms: float) -> float:
         """Return the highest observed rate within the limit; 0 if there is none."""

@@ -39,7 +39,8 @@ from loadline.core.planning.sizing.learned_evidence import (
     merged,
 )
 from loadline.core.planning.sizing.need import ROUNDING, Need, whole
-from loadline.core.planning.sizing.pool_evidence import PoolEvidence
+from loadline.core.planning.sizing.pool_evidence import KV_FULL, PoolEvidence
+from loadline.core.planning.sizing.profiled_rates import ProfiledRates
 from loadline.core.planning.sizing.request_lengths import Lengths
 from loadline.core.planning.sizing.saturation_evidence import request_share
 from loadline.core.planning.sizing.shrink_hold import ShrinkHold
@@ -52,19 +53,20 @@ _SAMPLES: Final = (15, 60)
 _SURGE_RATIO: Final = 2.0
 _SURGE_MIN: Final = 10
 """Arrivals since the last sample, relative to those of a second and absolute, above which another is taken at once."""
-_KV_FULL: Final = 0.85
-"""KV usage at which a cache is full: above, an engine preempts requests."""
 _SHRINK_MARGIN: Final = 1.1
 """Ratio of the workers that a shrink leaves to those needed: without it, one count alternates with the next."""
 _WARM_UP_MS: Final = 30_000
-"""Time from the first estimate of the capacity to the first shrink, in which some six more points arrive."""
+_WARM_UP_START_UPS: Final = 3
+"""Time from the first estimate of the capacity to the first shrink, absolute and in start-up times: a first minute
+tells little of the next one."""
 _BACKLOG_MIN: Final = 4
 """Waiting requests of a worker up to which it has no backlog."""
 _BACKLOG_SHARE: Final = 0.5
 """Part of ``cost_of_miss`` that a request late behind a backlog counts: half of them are late with more workers too."""
 _LIGHT: Final = 0.5
-_UNPROVEN_RATIO: Final = 1.3
-"""A shrink that leaves workers less than half utilised, or 1.3 times a load that was seen to be good, is safe."""
+_UNPROVEN_RATIO: Final = 1.15
+_UNPROVEN_BY_ONE: Final = 1.25
+"""A shrink that leaves workers less than half utilised, or 1.15 times a load that was seen to be good, is safe."""
 
 
 class AutoPlannerKnobs(Struct, frozen=True, forbid_unknown_fields=True):
@@ -110,6 +112,7 @@ class AutoPlanner(Planner):
     pools: dict[str, PoolState] = field(default_factory=dict)
     arrivals: ArrivalRate = field(default_factory=ArrivalRate)
     lengths: Lengths = field(default_factory=Lengths)
+    profiled: ProfiledRates = field(default_factory=ProfiledRates)
     totals: TrafficTotals | None = None
     """Totals of the traffic at the last sample."""
     sampled_ms: int = -_SAMPLE_MS
@@ -136,12 +139,12 @@ class AutoPlanner(Planner):
         ttft, itl = f"TTFT {model.objectives.ttft_ms:g} ms", f"ITL {model.objectives.itl_ms:g} ms"
         objective = {"prefill": ttft, "decode": itl}.get(pool.role, f"{ttft} and {itl}")
         yield (
-            f"Learns what a worker serves within {objective}, and provides for the arrivals one start-up ahead "
-            f"({duration(knobs.start_up_ms)} until one is observed)."
+            f"Learns what a worker serves within {objective}, unless a profile tells it, and provides for the arrivals "
+            f"one start-up ahead ({duration(knobs.start_up_ms)} until one is observed)."
         )
         yield (
-            "Scales down after a start-up time, and later where lulls have cost more than idle workers; a late request "
-            f"costs {knobs.cost_of_miss:g} served ones."
+            "Scales down half a minute after a start-up time, and later where lulls have cost more than idle workers; "
+            f"a late request costs {knobs.cost_of_miss:g} served ones."
         )
 
     def next_wake(self) -> int:
@@ -198,16 +201,22 @@ class AutoPlanner(Planner):
         self.lengths.add(interval)
         for pool in model.pools.values():
             self._state(pool).evidence.add(pool, interval, self.lengths, model.objectives, now)
+        self.profiled.update(model, now)
 
     def _inputs(self, model: Model) -> dict[str, float]:
         """Return what was learned of each pool, in requests per second."""
         inputs = {"isl_tokens": self.lengths.isl_tokens, "osl_tokens": self.lengths.osl_tokens}
         for pool in model.pools.values():
-            work = self.lengths.work(pool.knobs.role)
-            if work:
-                rate = self.pools[pool.name].evidence.capacity(pool.knobs.role, model.objectives)
-                inputs[f"{pool.name}.serves_per_s"] = rate / work
+            serves = self._serves(model, pool)
+            if serves:
+                inputs[f"{pool.name}.serves_per_s"] = serves
         return inputs
+
+    def _serves(self, model: Model, pool: Pool) -> float:
+        """Return the requests/s that a worker serves within the objectives, by its profile if any; 0 if unknown."""
+        role = pool.knobs.role
+        work, evidence = self.lengths.expected_work(role), self.pools[pool.name].evidence
+        return self.profiled.serves(pool) or (evidence.capacity(role, model.objectives) / work if work else 0.0)
 
     def _forecast(self, lead_ms: int, now: int) -> tuple[float, float]:
         found = self.forecasts.get(lead_ms)
@@ -224,8 +233,7 @@ class AutoPlanner(Planner):
         current, share = pool.effective_target(now), request_share(model, pool)
         start_up_ms = pool.start_up_ms(self.knobs.start_up_ms)
         rate, steady_rate = (share * one for one in self._forecast(start_up_ms, now))
-        work, capacity = self.lengths.work(role), state.evidence.capacity(role, model.objectives)
-        serves = capacity / work if work else 0.0
+        serves = self._serves(model, pool)
         steady = self._lasting_needs(model, pool, state, rate, serves, now)
         needs = [*steady, *self._backlog_needs(model, pool, state, rate, serves, steady, now)]
         most = max(needs, key=lambda need: need.workers)
@@ -244,7 +252,7 @@ class AutoPlanner(Planner):
         if wanted > current:
             if serves:
                 missed = max(0.0, rate - pool.ready * serves) * start_up_ms / 1_000.0
-                state.hold.record_growth(wanted, missed * self.knobs.cost_of_miss / serves, now)
+                state.hold.record_growth(wanted, missed * self.knobs.cost_of_miss / serves, start_up_ms, now)
             return PoolRecommendation(wanted, (reason,))
         if not serves:
             learning = Reason.of(ReasonCode.CAPACITY_LEARNING, pool.name, needed=most.workers)
@@ -261,7 +269,7 @@ class AutoPlanner(Planner):
         """Return the needs by occupancy, saturation and demand."""
         evidence, role = state.evidence, pool.knobs.role
         full = 0.0 if role == "prefill" else evidence.kv_workers(pool)
-        needs = [Need(full / _KV_FULL, Reason.of(ReasonCode.OCCUPANCY_TARGET, pool.name, full=full))]
+        needs = [Need(full / KV_FULL, Reason.of(ReasonCode.OCCUPANCY_TARGET, pool.name, full=full))]
         saturated = None if role == "prefill" else evidence.queues.need(model, pool, self.lengths, rate, now)
         if saturated is not None:
             needs.append(saturated)
@@ -309,9 +317,11 @@ class AutoPlanner(Planner):
         """Scale down as far as the hold, pending workers and the loads seen so far allow."""
         current, name, hold = pool.effective_target(now), pool.name, state.hold
         warm_ms = now - state.known_since_ms
-        if warm_ms < _WARM_UP_MS:
+        start_ups = 1 if state.is_inherited else _WARM_UP_START_UPS
+        needed_ms = max(_WARM_UP_MS, start_ups * pool.start_up_ms(self.knobs.start_up_ms))
+        if warm_ms < needed_ms:
             counts = {"wanted": keep, "allowed": current, "age_ms": warm_ms}
-            delay = Reason.of(ReasonCode.WARM_UP, name, **counts, needed_ms=_WARM_UP_MS, left_ms=_WARM_UP_MS - warm_ms)
+            delay = Reason.of(ReasonCode.WARM_UP, name, **counts, needed_ms=needed_ms, left_ms=needed_ms - warm_ms)
             return PoolRecommendation(None, (reason, delay))
         if not model.traffic.is_complete(now):
             return PoolRecommendation(None, (reason, Reason(ReasonCode.TRAFFIC_INCOMPLETE, name)))
@@ -326,8 +336,11 @@ class AutoPlanner(Planner):
             limits.append(Reason.of(ReasonCode.HIGHEST_RECOMMENDATION, name, **counts, left_ms=left_ms))
         work, held = self.lengths.work(pool.knobs.role), allowed
         proven = state.evidence.proven_rate(pool.knobs.role, model.objectives) / work
-        safe = needed / _LIGHT if not proven else min(needed / _LIGHT, rate / (_UNPROVEN_RATIO * proven))
-        allowed = min(current, max(allowed, ceil(safe)))
+        safe = ceil(needed / _LIGHT)
+        if proven:
+            by_one = max(current - 1, ceil(rate / (_UNPROVEN_BY_ONE * proven)))
+            safe = min(safe, by_one, ceil(rate / (_UNPROVEN_RATIO * proven)))
+        allowed = min(current, max(allowed, safe))
         if allowed > held:
             per_worker = {"rate": rate / held, "proven": proven}
             limits.append(Reason.of(ReasonCode.UNPROVEN_LOAD, name, wanted=held, allowed=allowed, **per_worker))

@@ -37,6 +37,7 @@ class LearnedPool(Struct, frozen=True):
     itl: LatencyCurve
     ttft: LatencyCurve
     saturated_rate: float
+    kv_per_work_ms: float
     ttft_variation: float
     hold_ms: int
     """Hold of shrinks that lulls have taught."""
@@ -44,8 +45,15 @@ class LearnedPool(Struct, frozen=True):
     @classmethod
     def of(cls, kind: EngineKind, evidence: PoolEvidence, hold_ms: int) -> "LearnedPool":
         """Return the lasting part of the evidence."""
-        rate, variation = evidence.saturated_rate, evidence.ttft_variation
-        return cls(kind, _lasting(evidence.itl), _lasting(evidence.ttft), rate, variation, hold_ms)
+        return cls(
+            kind,
+            _lasting(evidence.itl),
+            _lasting(evidence.ttft),
+            evidence.saturated_rate,
+            evidence.kv_per_work_ms,
+            evidence.ttft_variation,
+            hold_ms,
+        )
 
     @property
     def is_empty(self) -> bool:
@@ -55,7 +63,8 @@ class LearnedPool(Struct, frozen=True):
     def evidence(self) -> PoolEvidence:
         """Return evidence to continue with."""
         itl, ttft = _lasting(self.itl), _lasting(self.ttft)
-        return PoolEvidence(itl, ttft, self.saturated_rate, self.ttft_variation, settled=True)
+        rates = self.saturated_rate, self.kv_per_work_ms
+        return PoolEvidence(itl, ttft, *rates, ttft_variation=self.ttft_variation, settled=True)
 
 
 class LearnedEvidence(Struct, frozen=True):

@@ -5,7 +5,7 @@ others had not, and the requests that complete now were served under the present
 output token as several prompt tokens, so that a rate stays comparable while the mix of requests changes.
 """
 
-from math import sqrt
+from math import inf, sqrt
 from typing import Final
 
 from msgspec import Struct, field
@@ -19,6 +19,8 @@ from loadline.core.planning.sizing.request_lengths import Lengths
 from loadline.core.planning.sizing.saturation_evidence import SaturationEvidence
 from loadline.core.vocabulary.scalars import Role
 
+KV_FULL: Final = 0.85
+"""KV usage at which a cache is full: above, an engine preempts requests."""
 ITL_SHARE: Final = 0.8
 """Mean ITL of a pool whose requests nearly all meet the objective, as a part of it."""
 _WINDOW_MS: Final = 5_000
@@ -41,6 +43,9 @@ _VARIATION_WEIGHT: Final = 0.15
 _VARIATION_MAX: Final = 1.5
 _VARIATION_COUNT: Final = 8
 """Requests of a second up to which its mean TTFT varies by chance; above, by the load they share."""
+_TTFT_TOKENS: Final = 1_000.0
+"""Prompt length to which the TTFT of prefill workers is scaled: it grows with the length."""
+_KV_WEIGHT: Final = 0.2
 _SATURATED_WEIGHT: Final = 0.2
 
 
@@ -52,6 +57,8 @@ class EvidenceWindow(Struct):
     first_running: float = 0.0
     running: float = 0.0
     samples: int = 0
+    kv: float = 0.0
+    """Sum over the seconds of the KV usage of a worker."""
     waiting: int = 0
     """Waiting requests at its begin."""
     arrivals: int = 0
@@ -62,9 +69,9 @@ class EvidenceWindow(Struct):
     """Sum over the seconds of the squared relative deviations of their mean TTFT, by requests."""
     ttft_seconds: int = 0
 
-    def add(self, running: float, interval: TrafficTotals) -> None:
+    def add(self, running: float, kv: float, interval: TrafficTotals) -> None:
         """Add a second."""
-        self.samples, self.running = self.samples + 1, self.running + running
+        self.samples, self.running, self.kv = self.samples + 1, self.running + running, self.kv + kv
         self.arrivals += interval.arrivals
         self.isl_tokens = _joined(self.isl_tokens, interval.isl_tokens)
         self.itl_ms = _joined(self.itl_ms, interval.itl_ms)
@@ -87,8 +94,12 @@ class PoolEvidence(Struct):
     ttft: LatencyCurve = field(default_factory=LatencyCurve)
     saturated_rate: float = 0.0
     """Work/s of a worker while requests wait for it and its batch does not grow; 0: not seen."""
+    kv_per_work_ms: float = 0.0
+    """Part of a KV cache that a unit of work/s occupies per ms of ITL; 0: unknown."""
     ttft_variation: float = 0.5
     """Coefficient of variation of the TTFT."""
+    ttft_unit: float = 1.0
+    """Factor from the TTFT of recent requests to that of ``_TTFT_TOKENS`` tokens, for prefill."""
     window: EvidenceWindow = field(default_factory=EvidenceWindow)
     unsettled_ms: int = -1
     """Last time at which the pool was not settled."""
@@ -110,7 +121,7 @@ class PoolEvidence(Struct):
             self._begin(pool, running, now)
             return
         self.settled = True
-        self.window.add(running, interval)
+        self.window.add(running, self.kv_workers(pool) / pool.ready, interval)
         self._learn_saturation(pool, lengths, now)
         curve = self.ttft if pool.knobs.role == "prefill" else self.itl
         done = (self.window.ttft_ms if curve is self.ttft else self.window.itl_ms).count
@@ -125,17 +136,31 @@ class PoolEvidence(Struct):
         """Return the work/s of a worker within the objectives; 0 if unknown."""
         rates = [self.saturated_rate] if self.saturated_rate else []
         if role != "prefill":
-            rates.append(self.itl.rate_within(ITL_SHARE * objectives.itl_ms))
+            limit_ms = ITL_SHARE * objectives.itl_ms
+            rates += self.itl.rate_within(limit_ms), self._kv_rate(limit_ms)
         if role != "decode":
             limit_ms = self.ttft_limit_ms(objectives)
-            rates.append(self.ttft.rate_within(limit_ms, extrapolate=role == "prefill"))
-        known = [rate for rate in rates if 0.0 < rate < float("inf")]
+            most = 1_000.0 * _TTFT_TOKENS * (1.0 / self.ttft.base_ms(limit_ms) - 1.0 / limit_ms)
+            rates.append(self.ttft.rate_within(limit_ms, extrapolate=role == "prefill", most=most))
+        known = [rate for rate in rates if 0.0 < rate < inf]
         return min(known, default=0.0)
+
+    def _kv_rate(self, limit_ms: float) -> float:
+        """Return the work/s that fills the KV cache of a worker; infinite if unknown.
+
+        At the rate ``x``, requests are in the cache for the ITL ``base / (1 - x / full)``.
+        """
+        if not self.kv_per_work_ms:
+            return inf
+        full = self.itl.full_rate(limit_ms)
+        return KV_FULL / (self.kv_per_work_ms * self.itl.base_ms(limit_ms) + KV_FULL / full)
 
     def throughput(self, role: Role, objectives: ObjectiveKnobs) -> float:
         """Return the work/s of a worker that has a backlog; 0 if unknown."""
         rates = [self.saturated_rate] if self.saturated_rate else []
-        curve, limit_ms = (self.ttft, objectives.ttft_ms) if role == "prefill" else (self.itl, objectives.itl_ms)
+        curve, limit_ms = (
+            (self.ttft, objectives.ttft_ms * self.ttft_unit) if role == "prefill" else (self.itl, objectives.itl_ms)
+        )
         if curve.bins:
             rates.append(curve.saturated_rate(limit_ms))
         return min(rates, default=0.0)
@@ -148,8 +173,9 @@ class PoolEvidence(Struct):
 
     def ttft_limit_ms(self, objectives: ObjectiveKnobs) -> float:
         """Return the mean TTFT at which two standard deviations more are the objective."""
-        limit_ms = objectives.ttft_ms / (1.0 + _ERRORS * self.ttft_variation)
-        return max(limit_ms, min(1.15 * self.ttft.base_ms(objectives.ttft_ms), ITL_SHARE * objectives.ttft_ms))
+        objective = objectives.ttft_ms * self.ttft_unit
+        limit_ms = objective / (1.0 + _ERRORS * self.ttft_variation)
+        return max(limit_ms, min(1.15 * self.ttft.base_ms(objective), ITL_SHARE * objective))
 
     def kv_workers(self, pool: Pool) -> float:
         """Return the number of full KV caches that are in use."""
@@ -174,9 +200,10 @@ class PoolEvidence(Struct):
             self.ttft_variation += (variation - self.ttft_variation) * _VARIATION_WEIGHT
         if role == "prefill":
             served = window.arrivals - (pool.load.waiting - window.waiting)
-            if window.isl_tokens.value is not None:
+            if window.isl_tokens.value is not None and window.ttft_ms.value:
                 rate = max(0.0, served) * window.isl_tokens.value * 1_000.0 / (now - window.since_ms) / pool.ready
-                self._add_ttft(pool, objectives, rate, now)
+                ttft_ms = window.ttft_ms.value * _TTFT_TOKENS / window.isl_tokens.value
+                self.ttft.add(rate, ttft_ms, ttft_ms / (1.0 + ttft_ms * rate / 1_000.0 / _TTFT_TOKENS), now)
             return
         itl_ms, batch = window.itl_ms.value, window.running / window.samples
         drifts = abs(running - window.first_running) > max(_DRIFT_MIN, _DRIFT * batch)
@@ -185,6 +212,9 @@ class PoolEvidence(Struct):
         rate = batch * 1_000.0 / itl_ms * lengths.work(role) / lengths.osl_tokens
         if min(self.queues.waiting) <= pool.ready or not self.itl.bins:
             self.itl.add(rate, itl_ms, itl_ms / (1.0 + batch / _BATCH_HALF), now)
+        if rate:
+            kv = window.kv / window.samples / (rate * itl_ms)
+            self.kv_per_work_ms += (kv - self.kv_per_work_ms) * (_KV_WEIGHT if self.kv_per_work_ms else 1.0)
         if role == "aggregated":
             self._add_ttft(pool, objectives, rate, now)
 

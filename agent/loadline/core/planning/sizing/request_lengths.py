@@ -10,28 +10,49 @@ from loadline.core.vocabulary.scalars import Role
 OUTPUT_WEIGHT: Final = 4.0
 """Prompt tokens that take as long as one output token of a full batch: 2.8 in Dynamo's mock engine, 3 to 6 in the
 measured profiles of 8B and 70B models."""
+_RECENT_REQUESTS: Final = 300.0
+_LASTING_SAMPLES: Final = 150
+"""Samples of the lasting means: 150 s, since the mean output of a chat changes by half within a minute by chance."""
 
 
 class Lengths(Struct):
-    """Mean lengths of recent requests; 0 while unknown."""
+    """Mean lengths of recent requests, and of those of some minutes; 0 while unknown."""
 
     isl_tokens: float = 0.0
     osl_tokens: float = 0.0
+    lasting_isl_tokens: float = 0.0
+    lasting_osl_tokens: float = 0.0
+    samples: int = 0
+    """Samples with requests, up to the number of the lasting means."""
 
     def add(self, interval: TrafficTotals) -> None:
-        """Add the requests of an interval."""
-        self.isl_tokens = _moved(self.isl_tokens, interval.isl_tokens)
-        self.osl_tokens = _moved(self.osl_tokens, interval.osl_tokens)
+        """Add the requests of a sample of about a second."""
+        isl, osl = interval.isl_tokens, interval.osl_tokens
+        self.isl_tokens = _moved(self.isl_tokens, isl, isl.count / _RECENT_REQUESTS + 0.01)
+        self.osl_tokens = _moved(self.osl_tokens, osl, osl.count / _RECENT_REQUESTS + 0.01)
+        self.samples = min(_LASTING_SAMPLES, self.samples + (isl.count > 0))
+        weight = 1.0 / max(1, self.samples)
+        self.lasting_isl_tokens = _moved(self.lasting_isl_tokens, isl, weight)
+        self.lasting_osl_tokens = _moved(self.lasting_osl_tokens, osl, weight)
 
     def work(self, role: Role) -> float:
-        """Return the work of a request for a role, in prompt tokens, or in output tokens for decode."""
-        if role == "prefill":
-            return self.isl_tokens
-        return self.osl_tokens if role == "decode" else self.isl_tokens + OUTPUT_WEIGHT * self.osl_tokens
+        """Return the work of a recent request for a role, in prompt tokens, or in output tokens for decode."""
+        return _work(role, self.isl_tokens, self.osl_tokens)
+
+    def expected_work(self, role: Role) -> float:
+        """Return the work of a request to provide for, since requests that are short for some seconds do not last."""
+        isl, osl = max(self.isl_tokens, self.lasting_isl_tokens), max(self.osl_tokens, self.lasting_osl_tokens)
+        return _work(role, isl, osl)
 
 
-def _moved(mean: float, new: RunningMean) -> float:
-    """Return an exponential mean over about 300 requests."""
+def _work(role: Role, isl_tokens: float, osl_tokens: float) -> float:
+    if role == "prefill":
+        return isl_tokens
+    return osl_tokens if role == "decode" else isl_tokens + OUTPUT_WEIGHT * osl_tokens
+
+
+def _moved(mean: float, new: RunningMean, weight: float) -> float:
+    """Return an exponential mean."""
     if new.value is None:
         return mean
-    return mean + (new.value - mean) * min(1.0, new.count / 300.0 + 0.01) if mean else new.value
+    return mean + (new.value - mean) * min(1.0, weight) if mean else new.value

@@ -1,6 +1,6 @@
 """Time for which a pool keeps workers that it does not need: as long as being wrong would cost.
 
-Workers that were removed too early are missed for a start-up time. The hold is therefore a start-up at first. When a
+Workers that were removed too early are missed for a start-up time. The hold is therefore a little more at first. When a
 pool grows again and the late requests have cost more than the idle workers would have, the hold becomes as long as that
 lull; when the idle workers would have cost more, it becomes shorter.
 """
@@ -11,7 +11,8 @@ from msgspec import Struct, field
 
 from loadline.core.fleet.windows import RollingMax
 
-_HOLD_MIN_MS: Final = 15_000
+_HOLD_MORE_MS: Final = 30_000
+"""Hold beyond a start-up time, at first: shorter lulls are chance."""
 _HOLD_MAX_MS: Final = 900_000
 _LONGER: Final = 1.25
 """Ratio of the hold to the lull that it should have covered."""
@@ -21,7 +22,7 @@ _SHORTER: Final = 0.7
 class ShrinkHold(Struct):
     """Highest count that a pool needed lately, and the last shrink below it."""
 
-    needed: RollingMax = field(default_factory=lambda: RollingMax(_HOLD_MIN_MS))
+    needed: RollingMax = field(default_factory=lambda: RollingMax(_HOLD_MORE_MS))
     learned_ms: int = 0
     """Hold that lulls have taught, in ms."""
     current: int = 0
@@ -29,6 +30,11 @@ class ShrinkHold(Struct):
     shrunk_at_ms: int = -1
     shrunk_from: int = 0
     lull_since_ms: int = -1
+    grown_at_ms: int = -1
+    grown_from: int = 0
+    grown_to: int = 0
+    ready_at_ms: int = 0
+    lost_worker_s: float = 0.0
 
     def update(self, needed: int, current: int, start_up_ms: int, now: int) -> None:
         """Record the needed count and the one in force; of several scale-downs in a row, the first counts.
@@ -41,23 +47,34 @@ class ShrinkHold(Struct):
             self.shrunk_at_ms, self.shrunk_from = now, self.current
             self.lull_since_ms = now - self.needed.window_ms
         self.current = current
-        self.needed.window_ms = max(_HOLD_MIN_MS, start_up_ms, self.learned_ms)
+        if self.grown_at_ms >= 0 and now >= self.ready_at_ms:
+            self._learn()
+        self.needed.window_ms = max(start_up_ms + _HOLD_MORE_MS, self.learned_ms)
         self.needed.push(now, needed)
 
-    def record_growth(self, wanted: int, lost_worker_s: float, now: int) -> None:
-        """Learn from a scale-up after a scale-down.
+    def record_growth(self, wanted: int, lost_worker_s: float, start_up_ms: int, now: int) -> None:
+        """Learn from a scale-up after a scale-down, once its workers are ready: the load may still rise until then.
 
         Args:
             wanted: Count after the scale-up.
             lost_worker_s: Cost of the requests that come too late until the workers are ready, in worker-seconds.
+            start_up_ms: Time until they are ready.
             now: Unix time in ms.
         """
         if self.shrunk_at_ms < 0:
             return
-        saved_worker_s = (min(self.shrunk_from, wanted) - self.current) * (now - self.shrunk_at_ms) / 1_000.0
-        if lost_worker_s > saved_worker_s:
-            lull_ms = int((now - self.lull_since_ms) * _LONGER)
+        if self.grown_at_ms < 0:
+            self.grown_at_ms, self.grown_from, self.ready_at_ms = now, self.current, now + start_up_ms
+            self.lost_worker_s, self.grown_to = 0.0, 0
+        self.lost_worker_s, self.grown_to = max(self.lost_worker_s, lost_worker_s), max(self.grown_to, wanted)
+
+    def _learn(self) -> None:
+        """Compare what the last lull has cost with what it has saved."""
+        idle = min(self.shrunk_from, self.grown_to) - self.grown_from
+        saved_worker_s = idle * (self.grown_at_ms - self.shrunk_at_ms) / 1_000.0
+        if self.lost_worker_s > saved_worker_s:
+            lull_ms = int((self.grown_at_ms - self.lull_since_ms) * _LONGER)
             self.learned_ms = min(_HOLD_MAX_MS, max(self.learned_ms, lull_ms))
         else:
             self.learned_ms = int(self.learned_ms * _SHORTER)
-        self.shrunk_at_ms = -1
+        self.shrunk_at_ms = self.grown_at_ms = -1

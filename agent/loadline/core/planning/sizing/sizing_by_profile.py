@@ -97,7 +97,7 @@ Sizing = Callable[[float], dict[str, Size]]
 def sizing(model: Model, demand: Demand) -> Sizing:
     """Return the sizing of all pools of a model for a demand."""
     pools = list(model.pools.values())
-    sizers = [(pool, _sizer(pool, model.objectives, demand)) for pool in pools]
+    sizers = [(pool, pool_sizer(pool, model.objectives, demand)) for pool in pools]
     roles = [[one for one in sizers if one[0].knobs.role == role] for role in {pool.knobs.role: 0 for pool in pools}]
     return lambda factor: {name: size for of_role in roles for name, size in _shared(of_role, factor).items()}
 
@@ -140,7 +140,8 @@ def _cost(one: tuple[Pool, Sizer, Size]) -> tuple[float, str]:
     return alone.busy * pool.cost_per_hour * (_CURRENT_COST_FACTOR if in_use else 1.0), pool.name
 
 
-def _sizer(pool: Pool, objectives: ObjectiveKnobs, demand: Demand) -> Sizer:
+def pool_sizer(pool: Pool, objectives: ObjectiveKnobs, demand: Demand) -> Sizer:
+    """Return the sizing of one pool for a demand that it alone serves."""
     by_role = {"prefill": _prefill, "decode": _decode, "aggregated": _aggregated}
     problem = profile_problem(pool) or out_of_reach(pool, objectives)
     if problem is not None:
