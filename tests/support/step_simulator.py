@@ -23,7 +23,10 @@ replicas_max = 6
 
 def settings(**knobs: Any) -> Settings:
     model = ModelKnobs(
-        "llama", (PoolKnobs("engine", "aggregated", replicas_max=6),), guardrails=GuardrailKnobs(**knobs)
+        "llama",
+        (PoolKnobs("engine", "aggregated", replicas_max=6),),
+        planner="saturation",
+        guardrails=GuardrailKnobs(**knobs),
     )
     return Settings("agent-1", "all", (model,))
 

@@ -35,8 +35,8 @@ DESCRIPTIONS = [
     (
         'planner = "auto"',
         (
-            "within TTFT 500 ms, and provides",
-            "within ITL 50 ms, and provides",
+            "within TTFT 500 ms, unless a profile tells it",
+            "within ITL 50 ms, unless a profile tells it",
             "(1 min until one is observed)",
             "No cooldown, stabilisation or step limit applies",
         ),

@@ -117,7 +117,7 @@ def test_the_description_says_which_requests_migrate() -> None:
         "silent for 4 s fails, together with all data-parallel ranks of its unit: failover_domain is instance-unit"
         in described
     )
-    assert "the saturation planner decides" in described
+    assert "the auto planner decides" in described
     assert "Requests migrate" not in describe(config("enabled = false"))
     nothing = describe(config(f"{GOOD}policies = []\nmigrate_drains = false"))
     assert "No request migrates: migration.policies is empty and migration.migrate_drains is false." in nothing

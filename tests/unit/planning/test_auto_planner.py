@@ -160,16 +160,29 @@ def test_full_batches_grow_a_pool_whose_latency_and_caches_are_in_order() -> Non
     assert world.pool.load.kv_micro / 1e6 < 0.1
 
 
-def test_full_caches_grow_a_pool_without_any_traffic_report() -> None:
+def test_without_frontends_what_workers_hold_decides() -> None:
     world = AutoWorld(2, kv_per_request=0.02)
     world.run(50.0, 5, frontend=False)
     assert world.target >= 3
-    assert world.grown_by == {ReasonCode.OCCUPANCY_TARGET}
+    assert ReasonCode.SATURATION_HIGH in world.grown_by
+    world.run(2.0, 400, frontend=False)
+    assert world.target == 1
+    world.run(50.0, 60)
+    assert world.target >= 2, "a frontend reports now"
+    assert "engine.serves_per_s" in world.last.inputs
+
+
+def test_a_frontend_that_falls_silent_shrinks_nothing() -> None:
+    world = AutoWorld(2)
+    world.run(50.0, 100)
+    before = world.target
+    world.run(1.0, 400, frontend=False)
+    assert world.target == before
 
 
 def test_nothing_shrinks_before_the_capacity_is_known() -> None:
     world = AutoWorld(8)
-    world.run(20.0, 120, frontend=False)
+    world.run(0.01, 20)
     assert world.target == 8
     assert world.codes == [ReasonCode.CAPACITY_LEARNING]
 

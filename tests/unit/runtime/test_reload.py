@@ -12,6 +12,7 @@ from loadline.config import Config, load, validate
 from loadline.config.changes import key_changes
 from loadline.core.state.settings import Settings
 from loadline.core.vocabulary.events import AnyEvent, SettingsChanged, SettingsRefused
+from loadline.core.vocabulary.scalars import WORKERS_MAX
 from loadline.runtime.reload import Reloader, Source
 from loadline.runtime.settings import settings
 from tests.support.config_texts import BASE
@@ -215,7 +216,7 @@ def test_changes_are_listed_by_name_with_layers_resolved(reading: Reading) -> No
     assert found.pop() == 'namespaces.default.name: none -> "default"'
     assert found.pop() == "namespaces.default.gpu_quota.h100: none -> 4"
     assert "models.llama.priority: 100 -> 5" in found
-    assert found[0] == "models.llama.guardrails.step_up_max: 8 -> 2"
+    assert f"models.llama.guardrails.step_up_max: {WORKERS_MAX} -> 2" in found
     assert "models.llama.pools.decode.replicas_max: 8 -> 9" in found
     assert 'models.llama.pools.more.role: none -> "decode"' in found
     assert all(one.startswith("models.llama.") for one in found)

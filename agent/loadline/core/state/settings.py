@@ -41,9 +41,7 @@ class ModelKnobs(Struct, frozen=True, forbid_unknown_fields=True):
             description="Name of one of [[service_classes]], which sets objectives and priority; empty: none.",
         ),
     ] = ""
-    planner: Annotated[str, Meta(description="Name of the planner; the section of that name has its knobs.")] = (
-        "saturation"
-    )
+    planner: Annotated[str, Meta(description="Name of the planner; the section of that name has its knobs.")] = "auto"
     scale_to_zero_after_ms: Annotated[
         int,
         Meta(

@@ -29,6 +29,7 @@ from loadline.core.fleet.traffic_totals import TrafficTotals
 from loadline.core.planning.demand.arrival_rate import ArrivalRate
 from loadline.core.planning.guardrails.knobs import UNPACED, GuardrailKnobs
 from loadline.core.planning.planner import Finding, KnobWarning, ModelSettings, Needs, Planner
+from loadline.core.planning.planners.saturation import SaturationKnobs, SaturationPlanner
 from loadline.core.planning.recommendation import WAKE_MS, PoolRecommendation, hold_without_data, recommend
 from loadline.core.planning.sizing.backlog_workers import QueuedRequests, workers_for_backlog
 from loadline.core.planning.sizing.learned_evidence import (
@@ -118,6 +119,8 @@ class AutoPlanner(Planner):
     sampled_ms: int = -_SAMPLE_MS
     forecasts: dict[int, tuple[float, float]] = field(default_factory=dict)
     """Arrivals (1/s) to provide for when growing and when shrinking, by lead time, as of the last sample."""
+    by_workers: SaturationPlanner = field(default_factory=lambda: SaturationPlanner(SaturationKnobs()))
+    """Planner while no frontend reports."""
     next_ms: int = 0
     inherited: LearnedEvidence = LearnedEvidence(Lengths(), {})
     """Evidence of a predecessor."""
@@ -151,8 +154,18 @@ class AutoPlanner(Planner):
         """Return the time of the next sample."""
         return self.next_ms
 
+    def forget_pool(self, pool: str) -> None:
+        """Drop everything about a pool."""
+        super().forget_pool(pool)
+        self.profiled.forget_pool(pool)
+        self.by_workers.forget_pool(pool)
+
     def plan(self, model: Model, now: int) -> Recommendation:
         """Take a sample if due, and recommend a count for each pool."""
+        if not model.traffic.frontends:
+            found = self.by_workers.plan(model, now)
+            self.next_ms = self.by_workers.next_wake()
+            return replace(found, planner=self.name)
         if now - self.sampled_ms >= _SAMPLE_MS or self._is_surge(model.traffic.totals):
             self._sample(model, now)
         self.next_ms = max(now + 1, self.sampled_ms + WAKE_MS)

@@ -49,6 +49,10 @@ class ProfiledRates(Struct):
                 rate = _rate(pool, model.objectives, demand, counts[pool.name])
                 self.rates[pool.name] = counts[pool.name], rate
 
+    def forget_pool(self, pool: str) -> None:
+        """Drop the rate of a pool."""
+        self.rates.pop(pool, None)
+
     def serves(self, pool: Pool) -> float:
         """Return the requests per second that a worker of a pool serves; 0 if unknown."""
         return self.rates.get(pool.name, (0, 0.0))[1]
