@@ -210,7 +210,7 @@ class TwoModels:
             agent="a",
             scope="all",
             models=(
-                ModelKnobs("loud", (pool,)),
+                ModelKnobs("loud", (pool,), planner="saturation"),
                 ModelKnobs("mute", (pool,), planner="static", planner_knobs={"static": StaticKnobs({"decode": 1})}),
             ),
             leadership=LeadershipKnobs(lease_ttl_s=100_000),

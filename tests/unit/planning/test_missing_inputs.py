@@ -58,7 +58,7 @@ def test_profiles_are_in_the_settings_and_not_in_a_snapshot() -> None:
 
 def test_a_pool_with_target_zero_misses_no_worker() -> None:
     pools = tuple(PoolKnobs(name, "decode", replicas_min=0) for name in ("big", "small"))
-    agent = Controller(Settings("a", "all", (ModelKnobs("m", pools),)))
+    agent = Controller(Settings("a", "all", (ModelKnobs("m", pools, planner="saturation"),)))
     assert missing_texts(agent) == ["m: no worker of pool big is ready", "m: no worker of pool small is ready"], (
         "no worker serves"
     )
