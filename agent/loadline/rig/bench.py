@@ -22,12 +22,12 @@ import msgspec
 from msgspec import Struct
 
 from loadline.adapters.parent_death import die_with_parent
-from loadline.core.vocabulary.samples import WorkerRecord, WorkerSample
+from loadline.core.vocabulary.samples import TrafficSample, WorkerRecord, WorkerSample
 from loadline.errors import LoadlineError
 from loadline.rig.probe import ProbeSample
 from loadline.rig.rig import Rig
 from loadline.wire.codec import encode
-from loadline.wire.messages import LoadReport
+from loadline.wire.messages import LoadReport, TrafficReport
 from loadline.wire.subjects import Subjects
 
 POOL: Final = "decode"
@@ -38,6 +38,9 @@ PATIENCE_S = 60.0
 _MEMORY = Path("/dev/shm")  # noqa: S108 - a new folder in it
 _POLL_S = 0.05
 _BURSTS_PER_S = 200
+_RUNNING = 39.0
+_ITL_MS = 23.75
+_OSL_TOKENS = 200.0
 
 
 class BenchFleet:
@@ -47,9 +50,10 @@ class BenchFleet:
         models: Number of models.
         workers: Number of workers over all models.
         usage_ratio: KV usage of all workers.
+        planner: Planner of all models, with its default knobs.
     """
 
-    def __init__(self, models: int, workers: int, usage_ratio: float = 0.7) -> None:
+    def __init__(self, models: int, workers: int, usage_ratio: float = 0.7, planner: str = "threshold") -> None:
         per_model = workers // models
         self.records = [
             WorkerRecord(f"model-{m:04}", POOL, f"worker-{m:04}-{w:04}", POOL, incarnation=1, kv_blocks_total=20_000)
@@ -57,6 +61,8 @@ class BenchFleet:
             for w in range(per_model)
         ]
         self.models = [f"model-{m:04}" for m in range(models)]
+        self._planner = planner
+        self._intervals = 0
         self._used = int(usage_ratio * 20_000)
         self._sequences = dict.fromkeys(range(len(self.records)), 0)
         self._subjects = [Subjects(ROOT).load(r.model, r.pool, r.worker).encode() for r in self.records]
@@ -68,10 +74,11 @@ class BenchFleet:
         return sum(self._sequences.values())
 
     def toml(self) -> str:
-        """Return the models as TOML, with the default knobs of the threshold planner."""
+        """Return the models as TOML."""
         pool = f'name = "{POOL}"\nrole = "{POOL}"\nreplicas_max = {max(8, 2 * self._per_model)}'
         return "\n".join(
-            f'[[models]]\nname = "{model}"\nplanner = "threshold"\n[[models.pools]]\n{pool}' for model in self.models
+            f'[[models]]\nname = "{model}"\nplanner = "{self._planner}"\n[[models.pools]]\n{pool}'
+            for model in self.models
         )
 
     def frame(self, worker: int, samples: int = 1, blocks_more: int = 0) -> bytes:
@@ -95,13 +102,28 @@ class BenchFleet:
                     queued_prefill_tokens=0,
                     active_prefill_tokens=2_048,
                     decode_tokens=151_552 + 512 * ((first + i) % 7),
-                    itl_ms=23.75,
+                    itl_ms=_ITL_MS,
                 )
                 for i in range(samples)
             ],
         )
         payload = encode(report)
         return b"PUB %b %d\r\n%b\r\n" % (self._subjects[worker], len(payload), payload)
+
+    def traffic_burst(self) -> bytes:
+        """Build the report of a second of a frontend for each model, which fits the reported batches."""
+        self._intervals += 1
+        requests = round(self._per_model * _RUNNING * 1_000.0 / (_ITL_MS * _OSL_TOKENS))
+        sample = TrafficSample(
+            self._intervals, 1_000, requests, requests, isl_tokens=1_000.0, osl_tokens=_OSL_TOKENS, ttft_ms=100.0,
+            itl_ms=_ITL_MS,
+        )  # fmt: skip
+        payloads = ((model, encode(TrafficReport(model, "frontend", 1, sample))) for model in self.models)
+        subjects = Subjects(ROOT)
+        return b"".join(
+            b"PUB %b %d\r\n%b\r\n" % (subjects.traffic(model, "frontend").encode(), len(payload), payload)
+            for model, payload in payloads
+        )
 
     def burst(self, frames: int, samples: int = 1) -> bytes:
         """Build frames of all workers in turn."""
