@@ -162,9 +162,11 @@ def test_full_batches_grow_a_pool_whose_latency_and_caches_are_in_order() -> Non
 
 def test_without_frontends_what_workers_hold_decides() -> None:
     world = AutoWorld(2, kv_per_request=0.02)
+    world.run(50.0, 9, frontend=False)
+    assert ReasonCode.SATURATION_HIGH not in world.grown_by, "a frontend may still report"
     world.run(50.0, 5, frontend=False)
     assert world.target >= 3
-    assert ReasonCode.SATURATION_HIGH in world.grown_by
+    assert any(code.value.startswith("saturation") for code in world.codes)
     world.run(2.0, 400, frontend=False)
     assert world.target == 1
     world.run(50.0, 60)

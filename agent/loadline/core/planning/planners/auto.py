@@ -56,6 +56,8 @@ _SURGE_MIN: Final = 10
 """Arrivals since the last sample, relative to those of a second and absolute, above which another is taken at once."""
 _SHRINK_MARGIN: Final = 1.1
 """Ratio of the workers that a shrink leaves to those needed: without it, one count alternates with the next."""
+_FRONTENDS_MS: Final = 10_000
+"""Time in which frontends send their first reports: after a start, reports of workers may come before."""
 _WARM_UP_MS: Final = 30_000
 _WARM_UP_START_UPS: Final = 3
 """Time from the first estimate of the capacity to the first shrink, absolute and in start-up times: a first minute
@@ -121,6 +123,8 @@ class AutoPlanner(Planner):
     """Arrivals (1/s) to provide for when growing and when shrinking, by lead time, as of the last sample."""
     by_workers: SaturationPlanner = field(default_factory=lambda: SaturationPlanner(SaturationKnobs()))
     """Planner while no frontend reports."""
+    began_ms: int = -1
+    """Time of the first plan."""
     next_ms: int = 0
     inherited: LearnedEvidence = LearnedEvidence(Lengths(), {})
     """Evidence of a predecessor."""
@@ -162,7 +166,9 @@ class AutoPlanner(Planner):
 
     def plan(self, model: Model, now: int) -> Recommendation:
         """Take a sample if due, and recommend a count for each pool."""
-        if not model.traffic.frontends:
+        if self.began_ms < 0:
+            self.began_ms = now
+        if not model.traffic.frontends and now - self.began_ms >= _FRONTENDS_MS:
             found = self.by_workers.plan(model, now)
             self.next_ms = self.by_workers.next_wake()
             return replace(found, planner=self.name)
