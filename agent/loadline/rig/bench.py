@@ -61,7 +61,7 @@ class BenchFleet:
             for w in range(per_model)
         ]
         self.models = [f"model-{m:04}" for m in range(models)]
-        self._planner = planner
+        self.planner = planner
         self._intervals = 0
         self._used = int(usage_ratio * 20_000)
         self._sequences = dict.fromkeys(range(len(self.records)), 0)
@@ -77,7 +77,7 @@ class BenchFleet:
         """Return the models as TOML."""
         pool = f'name = "{POOL}"\nrole = "{POOL}"\nreplicas_max = {max(8, 2 * self._per_model)}'
         return "\n".join(
-            f'[[models]]\nname = "{model}"\nplanner = "{self._planner}"\n[[models.pools]]\n{pool}'
+            f'[[models]]\nname = "{model}"\nplanner = "{self.planner}"\n[[models.pools]]\n{pool}'
             for model in self.models
         )
 
