@@ -14,6 +14,7 @@ from loadline.wire.steps import StepInput, StepItem, StepOutput
 TOML = """
 [[models]]
 name = "llama"
+planner = "saturation"
 [[models.pools]]
 name = "engine"
 role = "aggregated"
