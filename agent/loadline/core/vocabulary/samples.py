@@ -3,7 +3,8 @@
 The types are parts of events, messages and keys in the store.
 """
 
-from typing import Annotated, Literal
+import re
+from typing import Annotated, Final, Literal
 
 from msgspec import Meta, Struct
 
@@ -22,6 +23,10 @@ from loadline.core.vocabulary.scalars import (
     Tokens,
     WorkerPhase,
 )
+
+PORT_MAX: Final = 65_535
+_BASE_URL: Final = re.compile(r"(https?://(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+])(?::([0-9]{1,5}))?)/?")
+"""Scheme, host name or address, port. No user, path or query: an address selects an engine and nothing else."""
 
 
 class WorkerSample(Struct, frozen=True, omit_defaults=True, gc=False):
@@ -84,11 +89,20 @@ class WorkerRecord(Struct, frozen=True, omit_defaults=True, gc=False):
     block_size_tokens: Annotated[BatchCount | None, Meta(description="Tokens in one KV block.")] = None
     max_batch_requests: Annotated[BatchCount | None, Meta(description="Largest batch, in requests.")] = None
     max_batched_tokens: Annotated[TokenCount | None, Meta(description="Largest batch, in tokens.")] = None
+    address: Annotated[
+        Text, Meta(description="Base URL of the engine's HTTP API, such as http://10.0.0.7:8000; unusable: ignored.")
+    ] = ""
 
     @property
     def names(self) -> tuple[str, str, str]:
         """Model, pool and worker."""
         return self.model, self.pool, self.worker
+
+    @property
+    def base_url(self) -> str:
+        """Address without a trailing slash; empty if there is none, or if it is not ``http(s)://host[:port]``."""
+        found = _BASE_URL.fullmatch(self.address)
+        return found[1] if found and int(found[2] or 0) <= PORT_MAX else ""
 
 
 class RegisteredWorker(Struct, frozen=True):
