@@ -35,6 +35,12 @@ NOT_MONOTONE_IN_HISTORY = {
 None may when the load is always higher by the same amount.
 """
 
+NOT_MONOTONE_IN_SWINGS: dict[tuple[str, tuple[Role, ...]], str] = {
+    ("auto", ("aggregated",)): "it provides for the arrivals since their last change beyond chance; a swing that is "
+    "capped at full KV caches changes less, so the mean of 15 s counts instead",
+}
+"""Planners that may propose fewer workers when a *swinging* load is higher by the same amount, and why."""
+
 
 NOT_EVENT_DRIVEN = {
     "apa": "the original evaluates every 10 s",
@@ -264,26 +270,29 @@ def test_an_encoded_planner_restores_its_state(name: str, roles: tuple[Role, ...
     assert msgspec.json.encode(restored) == msgspec.json.encode(planner)
 
 
-def test_more_load_never_recommends_fewer_workers(name: str, roles: tuple[Role, ...]) -> None:
-    varies = False
-    # What auto removes in a lull depends on the lulls before it.
-    shapes = [steady(0.0, 0)] if name == "auto" else [steady(0.0, 0), LOADS["swinging"]]
-    for shape in shapes:
-        grid: dict[tuple[int, int], dict[str, int]] = {}
-        for tenths in range(11):
-            for queue in (0, 1, 2, 50, 1_000):
+@pytest.mark.parametrize("shape", ["idle", "swinging"])
+def test_more_load_never_recommends_fewer_workers(name: str, roles: tuple[Role, ...], shape: str) -> None:
+    """All loads of a grid are higher than the shape by a constant."""
+    grid: dict[tuple[int, int], dict[str, int]] = {}
+    for tenths in range(11):
+        for queue in (0, 1, 2, 50, 1_000):
 
-                def load(step: int, shape: Load = shape, tenths: int = tenths, queue: int = queue) -> tuple[float, int]:
-                    kv, waiting = shape(step)
-                    return min(1.0, kv + tenths / 10), waiting + queue
+            def load(step: int, tenths: int = tenths, queue: int = queue) -> tuple[float, int]:
+                kv, waiting = LOADS[shape](step)
+                return min(1.0, kv + tenths / 10), waiting + queue
 
-                grid[tenths, queue] = last(name, roles, load)
-        varies |= any(targets != grid[0, 0] for targets in grid.values())
-        for (tenths, queue), targets in grid.items():
-            for (more_tenths, more_queue), more in grid.items():
-                if more_tenths >= tenths and more_queue >= queue:
-                    assert all(more[pool] >= targets[pool] for pool in targets)
-    assert varies == (name not in BLIND), "otherwise there is nothing to compare"
+            grid[tenths, queue] = last(name, roles, load)
+    if shape == "idle":
+        varies = any(targets != grid[0, 0] for targets in grid.values())
+        assert varies == (name not in BLIND), "otherwise there is nothing to compare"
+    fewer = any(
+        grid[more][pool] < targets[pool]
+        for (tenths, queue), targets in grid.items()
+        for more in grid
+        if more[0] >= tenths and more[1] >= queue
+        for pool in targets
+    )
+    assert fewer == (shape == "swinging" and (name, roles) in NOT_MONOTONE_IN_SWINGS)
 
 
 def test_a_history_with_more_load_never_recommends_fewer_workers(name: str, roles: tuple[Role, ...]) -> None:
