@@ -25,6 +25,7 @@ from loadline.client.frontend import FrontendClient
 from loadline.client.handover.bus import HandoverBus
 from loadline.client.handover.messages import ClaimReply, ClaimRequest
 from loadline.client.resources import running, wait_at_most
+from loadline.client.worker_registry import WorkerRegistry
 from loadline.config import EtcdKnobs, NatsKnobs
 from loadline.core.engines.profile import ObjectiveKnobs
 from loadline.core.vocabulary.samples import WorkerRecord
@@ -45,49 +46,9 @@ from loadline.demo.protocol import (
 from loadline.demo.setup import ROLES
 from loadline.demo.trace import play
 from loadline.errors import BusUnavailable, ConfigError, DataError
-from loadline.ports import StoreChange, StoreEntry, StoreSnapshot
 from loadline.traces import Arrival, RateKnobs, read_trace
-from loadline.wire.codec import Rejected, decode_as
-from loadline.wire.keys import Keys
-from loadline.wire.subjects import encode_token
 
 _log = bounded("demo_gateway")
-
-
-class WorkerRegistry:
-    """Registered workers of one model; during an outage of etcd, those last known."""
-
-    def __init__(self) -> None:
-        self._records: dict[str, WorkerRecord] = {}
-        self.changed = False
-
-    @property
-    def records(self) -> Sequence[WorkerRecord]:
-        """Records of all registered workers."""
-        return list(self._records.values())
-
-    def read(self, snapshot: StoreSnapshot) -> None:
-        """Replace all records with those of a snapshot."""
-        self.changed = True
-        self._records.clear()
-        for entry in snapshot.entries:
-            self._put(entry.key, entry)
-
-    def follow(self, changes: list[StoreChange]) -> None:
-        """Apply changes of records."""
-        for change in changes:
-            self._put(change.key, change.entry)
-
-    def _put(self, key: str, entry: StoreEntry | None) -> None:
-        self.changed = True
-        self._records.pop(key, None)
-        if entry is None:
-            return
-        record = decode_as(WorkerRecord, entry.value, key)
-        if isinstance(record, Rejected):
-            _log.warning("record_refused", key=key, detail=record.detail)
-        else:
-            self._records[key] = record
 
 
 class DemoGateway:
@@ -98,7 +59,7 @@ class DemoGateway:
     ) -> None:
         # The name is unique per process, so that results for an earlier process are not mistaken for ours.
         self.name = f"{options.name}-{time.time_ns() // 1_000_000:x}"
-        self.registry = WorkerRegistry()
+        self.registry = WorkerRegistry(self._update_workers)
         self._root: str = options.root
         self._arrivals = arrivals
         self._next = next(arrivals, None)
@@ -132,9 +93,6 @@ class DemoGateway:
         """Generate due arrivals, route and send requests, and report traffic."""
         now_s, now_ms = time.monotonic(), self._clock.now_ms()
         elapsed_s, self._ticked_s = now_s - self._ticked_s, now_s
-        if self.registry.changed:
-            self.registry.changed = False
-            self._dispatcher.update_workers(self.registry.records, now_ms)
         if self._bus.connected:
             self._dispatcher.advance_time(elapsed_s, now_ms)
         if self._began_ms is None and self._dispatcher.complete:
@@ -155,6 +113,9 @@ class DemoGateway:
             virtual_s=(self._clock.now_ms() - began_ms) / 1_000,
             speed=self._clock.speed,
         )
+
+    def _update_workers(self, records: Sequence[WorkerRecord]) -> None:
+        self._dispatcher.update_workers(records, self._clock.now_ms())
 
     def _arrive(self, began_ms: float, now_ms: float) -> None:
         while self._next is not None and (at_ms := began_ms + self._next.arrival_s * 1_000) <= now_ms:
@@ -189,7 +150,6 @@ async def _run_until_signal(options: argparse.Namespace, arrivals: Iterator[Arri
 
 async def run(options: argparse.Namespace, arrivals: Iterator[Arrival], stop: asyncio.Event) -> DemoSummary:
     """Replay arrivals until all requests have ended, or until ``stop`` is set."""
-    prefix = f"{Keys(options.namespace).workers}{encode_token(options.model)}/"
     async with AsyncExitStack() as stack:
         bus = NatsBus(NatsKnobs(servers=(options.nats,)), name=f"loadline-demo-{options.name}")
         await bus.connect(lambda connected: _log.info("nats", connected=connected))
@@ -202,12 +162,7 @@ async def run(options: argparse.Namespace, arrivals: Iterator[Arrival], stop: as
         gateway = DemoGateway(options, arrivals, bus, frontend)
         await bus.subscribe(result_subject(options.root, gateway.name), gateway.on_results)
         await HandoverBus(bus, handover_prefix(options.root)).serve_frontend(gateway.name, gateway.claim)
-        follow = store.follow(
-            prefix,
-            gateway.registry.read,
-            gateway.registry.follow,
-            lambda connected: _log.info("etcd", connected=connected),
-        )
+        follow = gateway.registry.follow(store, options.namespace, options.model)
         following = await stack.enter_async_context(running(follow, "registry"))
         while not (gateway.done or following.done() or await wait_at_most(stop, TICK_S)):
             await gateway.tick()
