@@ -1,9 +1,13 @@
-"""Run the demo fleet on running servers: a gateway, and either fixed workers or the local scaler.
+"""Run the demo fleet on running servers, or simulated engines with an OpenAI-compatible API.
+
+On servers it starts a gateway, and either fixed workers or the local scaler:
 
     python tools/fleet.py --nats nats://127.0.0.1:4222 --etcd http://127.0.0.1:2379 --workers 4
     python tools/fleet.py --nats ... --etcd ... --scaler     # follows a `loadline run` on the same servers
+    python tools/fleet.py --openai --workers 3 --port 8000 --speed 2 --kv-blocks 500   # needs no servers
 
-Ends with the trace, after --for seconds, or on Ctrl-C; prints a summary and leaves no process behind.
+Ends with the trace, after --for seconds, or on Ctrl-C; prints a summary and leaves no process behind. With --openai,
+all other options are those of `python -m loadline.demo.openai.server`.
 """
 
 import argparse
@@ -56,11 +60,32 @@ class Processes:
                         await ended.wait()
 
 
-async def run(options: argparse.Namespace, demo: DemoSetup) -> None:
-    """Start the fleet, wait for its end, and stop all processes."""
+def _stop_signal() -> asyncio.Event:
     stop = asyncio.Event()
     for kind in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(kind, stop.set)
+    return stop
+
+
+async def serve(options: argparse.Namespace, more: list[str], directory: Path) -> None:
+    """Run engines with an OpenAI-compatible API on consecutive ports, until a signal or --for."""
+    stop, engines = _stop_signal(), Processes(directory)
+    try:
+        for port in range(options.port, options.port + options.workers):
+            module = (sys.executable, "-m", "loadline.demo.openai.server")
+            engines.start(
+                f"engine-{port}", [*module, "--port", str(port), "--speed", f"{options.speed or 1.0:g}", *more]
+            )
+            print(f"http://127.0.0.1:{port}", flush=True)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(stop.wait(), options.for_s)
+    finally:
+        await engines.stop()
+
+
+async def run(options: argparse.Namespace, demo: DemoSetup) -> None:
+    """Start the fleet, wait for its end, and stop all processes."""
+    stop = _stop_signal()
     workers, rest = Processes(demo.directory), Processes(demo.directory)
     try:
         if options.scaler:
@@ -82,28 +107,35 @@ async def run(options: argparse.Namespace, demo: DemoSetup) -> None:
 
 def main() -> int:
     """Run the program; return its exit code."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
+    description = (__doc__ or "").split("\n", maxsplit=1)[0]
+    parser = argparse.ArgumentParser(description=description, allow_abbrev=False)
     add = parser.add_argument
     add("--nats", default="nats://127.0.0.1:4222")
     add("--etcd", default="http://127.0.0.1:2379")
     add("--root", default="loadline")
     add("--namespace", default="default")
     add("--mode", choices=get_args(Mode), default="disaggregated")
-    add("--speed", type=float, default=defaults.SPEED, help="virtual seconds per second")
+    add("--speed", type=float, help=f"virtual seconds per second (default: {defaults.SPEED:g}, with --openai 1)")
     add("--load", type=int, default=defaults.LOAD, help="superposed copies of the trace")
     add("--start-s", type=float, default=0.0, help="start within the trace, in seconds")
-    add("--workers", type=int, default=defaults.WORKERS_MIN, help="number of fixed workers of each role")
+    add("--workers", type=int, default=defaults.WORKERS_MIN, help="number of fixed workers of each role, or engines")
     add("--scaler", action="store_true", help="no fixed workers; the local scaler follows a running agent")
+    add("--openai", action="store_true", help="run engines with an OpenAI-compatible API and nothing else")
+    add("--port", type=int, default=8_000, help="port of the first engine")
     add("--for", dest="for_s", type=float, help="stop after this many seconds")
     add("--directory", type=Path, help="folder for logs and the summary (default: temporary)")
-    options = parser.parse_args()
+    options, more = parser.parse_known_args()
+    if more and not options.openai:
+        parser.error(f"unrecognized arguments: {' '.join(more)}")
     with contextlib.ExitStack() as stack:
         directory = options.directory or Path(stack.enter_context(tempfile.TemporaryDirectory()))
         directory.mkdir(parents=True, exist_ok=True)
+        if options.openai:
+            asyncio.run(serve(options, more, directory))
+            return 0
+        speed = options.speed or defaults.SPEED
         place = {"root": options.root, "namespace": options.namespace}
-        demo = DemoSetup(
-            options.nats, options.etcd, directory.resolve(), options.mode, options.speed, options.load, **place
-        )
+        demo = DemoSetup(options.nats, options.etcd, directory.resolve(), options.mode, speed, options.load, **place)
         asyncio.run(run(options, demo))
         if not demo.summary_file.exists():
             print((directory / "gateway.log").read_text(), file=sys.stderr)

@@ -174,6 +174,11 @@ class SimulatedEngine:
         """Return the end of the current step; None when idle."""
         return None if self._step is None else self._step.end_ms
 
+    def next_iteration_ms(self) -> float | None:
+        """Return the end of the current iteration, at which its tokens exist; None when idle."""
+        step = self._step
+        return None if step is None else step.end_after(step.iterations_done(self._now_ms) + 1)
+
     def load(self) -> WorkerSample:
         """Return a load sample as of the last time; the publisher numbers and stamps it."""
         step = self._step

@@ -1,0 +1,1 @@
+"""Simulated engines behind an OpenAI-compatible HTTP API with the metric names of vLLM."""
