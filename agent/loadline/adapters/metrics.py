@@ -15,6 +15,7 @@ from prometheus_client.registry import Collector
 
 from loadline.adapters.migration_metrics import migration_metrics
 from loadline.adapters.replica_metrics import replica_metrics
+from loadline.adapters.traffic_metrics import traffic_metrics
 from loadline.core.vocabulary.status import AgentStatus
 
 _TURN_BOUNDS_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0)
@@ -90,6 +91,7 @@ class Metrics:
         yield from _supplies(status)
         yield from replica_metrics(status, self._compatible)
         yield from migration_metrics(status.models)
+        yield from traffic_metrics(status.models)
         yield _labelled("rejected", "Frames and samples that were refused.", "reason", rejected)
         yield from _core(status.counters)
         for name, value in sorted(runtime.items()):

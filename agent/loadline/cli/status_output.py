@@ -94,7 +94,7 @@ def format_details(status: ModelStatus, *, only_migration: bool = False) -> list
     types = [f"{pool.pool} {pool.accelerator_type}" for pool in status.pools if pool.accelerator_type]
     lines = [f"objectives: {', '.join(objectives)}"] if objectives else []
     lines += [f"accelerators: {', '.join(types)}"] if types else []
-    lines.append(_traffic(status.traffic))
+    lines += [_traffic(status.traffic), *_attainment(status.traffic)]
     if decision is not None:
         targets = ", ".join(f"{pool} {count}" for pool, count in decision.targets.items())
         why = ", ".join(decision.reasons)
@@ -124,7 +124,17 @@ def _traffic(traffic: TrafficStatus) -> str:
     parts += [f"OSL {traffic.osl_tokens:.0f}"] if traffic.osl_tokens is not None else []
     parts += [f"TTFT {traffic.ttft_ms:.0f} ms"] if traffic.ttft_ms is not None else []
     parts += [f"ITL {traffic.itl_ms:.1f} ms"] if traffic.itl_ms is not None else []
+    parts += [f"{traffic.queued} queued, {traffic.in_flight} in flight"]
     return "traffic: " + ", ".join(parts)
+
+
+def _attainment(traffic: TrafficStatus) -> list[str]:
+    """Format the fractions of requests within SLO, in a line; none while no request has completed."""
+    found = (("TTFT", traffic.ttft_attainment), ("ITL", traffic.itl_attainment))
+    parts = [f"{share:.1%} of requests within {name}" for name, share in found if share is not None]
+    if not parts and traffic.ttft_ms is not None:
+        parts = ["unknown, since frontends report neither ttft_met nor itl_met"]
+    return [f"attainment: {', '.join(parts)}"] if parts else []
 
 
 def _waiting(waiting: Mapping[str, int]) -> str:

@@ -1,5 +1,7 @@
 """Text status of a model: its owner, objectives and accelerators."""
 
+from msgspec.structs import replace
+
 from loadline.cli.status_output import HEADER, format_model
 from loadline.core.controller import Controller
 from loadline.core.engines.accelerator import AcceleratorKnobs
@@ -7,10 +9,11 @@ from loadline.core.engines.profile import ObjectiveKnobs
 from loadline.core.fleet.pool import PoolKnobs
 from loadline.core.queries.status import status
 from loadline.core.state.settings import ModelKnobs, Settings
+from loadline.core.vocabulary.status import ModelStatus, TrafficStatus
 from tests.support.fleet_harness import START
 
 
-def lines(planner: str, *, only_migration: bool = False) -> list[str]:
+def status_of(planner: str) -> ModelStatus:
     pools = (PoolKnobs("big", "aggregated", accelerator="dgx"), PoolKnobs("small", "aggregated"))
     model = ModelKnobs(
         "chat",
@@ -24,7 +27,11 @@ def lines(planner: str, *, only_migration: bool = False) -> list[str]:
     accelerators = (AcceleratorKnobs("dgx", "h100"),)
     agent = Controller(Settings("a", "all", (model,), accelerators=accelerators))
     (found,) = status(agent.settings, agent.state, "0", START, START).models
-    return format_model(found, only_migration=only_migration).splitlines()
+    return found
+
+
+def lines(planner: str, *, only_migration: bool = False) -> list[str]:
+    return format_model(status_of(planner), only_migration=only_migration).splitlines()
 
 
 def test_a_model_is_shown_with_owner_objectives_and_accelerators() -> None:
@@ -40,6 +47,17 @@ def test_an_agent_that_only_migrates_shows_nothing_about_scaling() -> None:
     assert printed[1].split() == [word for word in HEADER if word not in {"desired", "pending"}]
     assert not [line for line in printed if line.strip().startswith(("scaled to zero", "missing", "objectives"))]
     assert [line for line in lines("queueing") if line.strip().startswith(("scaled to zero", "missing", "objectives"))]
+
+
+def test_traffic_is_shown_with_its_attainment() -> None:
+    counts = TrafficStatus(4.0, 250.0, 80.0, 200.0, 20.0, 3, 12, 1, ttft_attainment=0.975)
+    model = replace(status_of("auto"), traffic=counts)
+    printed = [line.strip() for line in format_model(model).splitlines()]
+    assert "traffic: 4.0 requests/s, ISL 250, OSL 80, TTFT 200 ms, ITL 20.0 ms, 3 queued, 12 in flight" in printed
+    assert "attainment: 97.5% of requests within TTFT" in printed
+    unjudged = format_model(replace(model, traffic=replace(counts, ttft_attainment=None)))
+    assert "attainment: unknown, since frontends report neither ttft_met nor itl_met" in unjudged
+    assert "attainment:" not in "\n".join(lines("auto"))
 
 
 def test_objectives_that_the_planner_ignores_are_not_shown() -> None:

@@ -31,7 +31,7 @@ from tests.support.fleet_harness import START
 ENGINE = EngineProfile(linear=LinearKnobs(10.0, 0.08, 0.0, 0.02, max_kv_tokens=1e6, max_batch_requests=1_000))
 NAMES = ("first", "more", "other")
 INTERVAL_MS, START_UP_MS = 30_000, 10_000
-BY_TRAFFIC = [name for name, kind in PLANNERS.items() if kind.needs.traffic]
+BY_TRAFFIC = [name for name, kind in PLANNERS.items() if kind.needs.traffic != "no"]
 
 
 class Busy:

@@ -4,6 +4,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from loadline.core.fleet.traffic import Traffic
 from loadline.core.vocabulary.events import TrafficReported
@@ -31,7 +32,7 @@ def test_traffic_without_reports_is_unknown() -> None:
 def test_an_idle_frontend_reports_a_rate_of_zero() -> None:
     traffic = make_traffic()
     assert traffic.ingest(report(), T0) is None
-    assert traffic.status(T0) == TrafficStatus(0.0, None, None, None, None, 0)
+    assert traffic.status(T0) == TrafficStatus(0.0, None, None, None, None, 0, frontends=1)
 
 
 def test_rate_and_means_are_weighted_by_requests() -> None:
@@ -39,13 +40,35 @@ def test_rate_and_means_are_weighted_by_requests() -> None:
     traffic.ingest(report(1, arrivals=10, isl_tokens=100.0, completed=4, osl_tokens=50.0, ttft_ms=200.0, itl_ms=20), T0)
     traffic.ingest(report(2, arrivals=30, isl_tokens=300.0, completed=12, osl_tokens=90.0, queued=3), T0 + 10_000)
     status = traffic.status(T0 + 10_000)
-    assert status == TrafficStatus(4.0, 250.0, 80.0, 200.0, 20.0, 3)
+    assert status == TrafficStatus(4.0, 250.0, 80.0, 200.0, 20.0, 3, frontends=1, totals=traffic.totals.status())
+
+
+def test_attainment_is_weighted_by_requests_and_unknown_without_a_judgement() -> None:
+    traffic = make_traffic()
+    traffic.ingest(report(1, completed=10, ttft_met=5), T0)
+    traffic.ingest(report(2, completed=30, ttft_met=30, interval_ms=3_000), T0 + 3_000)
+    traffic.ingest(report(3, completed=60), T0 + 4_000)
+    status = traffic.status(T0 + 4_000)
+    assert status.ttft_attainment == pytest.approx(35 / 40)
+    assert status.itl_attainment is None
+    assert traffic.status(T0 + 61_000).ttft_attainment is None, "the window is over"
+
+
+def test_a_report_that_counts_in_part_keeps_its_attainment() -> None:
+    traffic = make_traffic()
+    traffic.ingest(report(1, completed=600, ttft_met=300, interval_ms=600_000), T0)
+    totals = traffic.totals.status().ttft_attainment
+    assert (totals.count, totals.sum) == (60, 30)
+    traffic.ingest(report(2, arrivals=90_000, completed=90_000, ttft_met=81_000, itl_met=0), T0 + 1_000)
+    more = traffic.totals.status()
+    assert (more.ttft_attainment.count - 60) * 0.9 == pytest.approx(more.ttft_attainment.sum - 30)
+    assert more.itl_attainment.sum == 0 < more.itl_attainment.count < 90_000
 
 
 def test_lengths_without_requests_are_ignored() -> None:
     traffic = make_traffic()
     traffic.ingest(report(1, arrivals=0, isl_tokens=5.0, completed=0, osl_tokens=7.0, ttft_ms=1.0), T0)
-    assert traffic.status(T0) == TrafficStatus(0.0, None, None, None, None, 0)
+    assert traffic.status(T0) == TrafficStatus(0.0, None, None, None, None, 0, frontends=1)
 
 
 def test_old_buckets_leave_the_window() -> None:
@@ -60,7 +83,7 @@ def test_traffic_of_a_silent_frontend_is_unknown() -> None:
     traffic = make_traffic()
     traffic.ingest(report(1, arrivals=5, queued=2), T0)
     assert traffic.status(T0 + 5_000).queued == 2
-    assert traffic.status(T0 + 5_001) == NOTHING
+    assert traffic.status(T0 + 5_001) == replace(NOTHING, totals=traffic.totals.status())
 
 
 def test_repetitions_and_earlier_incarnations_are_refused() -> None:

@@ -22,9 +22,10 @@ from loadline.core.vocabulary.events import (
     LoadReported,
     PausesRead,
     RegistryRead,
+    TrafficReported,
 )
 from loadline.core.vocabulary.reasons import Reason, ReasonCode, Recommendation
-from loadline.core.vocabulary.samples import RegisteredWorker, WorkerRecord
+from loadline.core.vocabulary.samples import RegisteredWorker, TrafficSample, WorkerRecord
 from loadline.core.vocabulary.status import Condition, ModelStatus
 from tests.support.controller_world import ControllerWorld, booted
 from tests.support.fleet_harness import START, sample
@@ -145,13 +146,10 @@ def test_the_most_severe_reason_determines_the_condition(
     recommendation = Recommendation("p", {}, (calm,) if limited else (calm, found), {})
     limits = [found] if limited else []
     fleet = world.settings.fleet
-    ready = conditions(model, recommendation, limits, (), world.now, fleet=fleet, by_traffic=False)[1]
+    ready = conditions(model, recommendation, limits, (), world.now, fleet=fleet, traffic="no")[1]
     assert (ready.name, ready.status, ready.reason) == ("OptimizationReady", status, reason)
     skipped = [Reason(ReasonCode.STOPPING), *limits]
-    assert (
-        conditions(model, recommendation, skipped, (), 0, fleet=fleet, by_traffic=False)[1].reason
-        == "SkippedProcessing"
-    )
+    assert conditions(model, recommendation, skipped, (), 0, fleet=fleet, traffic="no")[1].reason == "SkippedProcessing"
 
 
 def test_a_budget_that_prevents_a_shrink_is_not_a_shortage() -> None:
@@ -159,7 +157,7 @@ def test_a_budget_that_prevents_a_shrink_is_not_a_shortage() -> None:
     model = world.controller.state.fleet.models["m"]
     held = Reason.of(ReasonCode.GPU_BUDGET_GUARD_HOLD, "decode", wanted=1, allowed=2, gpus=2)
     recommendation = Recommendation("p", {}, (Reason(ReasonCode.WITHIN_THRESHOLDS),), {})
-    found = conditions(model, recommendation, [held], (), world.now, fleet=world.settings.fleet, by_traffic=False)
+    found = conditions(model, recommendation, [held], (), world.now, fleet=world.settings.fleet, traffic="no")
     assert found[1].reason == "OptimizationSucceeded"
 
 
@@ -180,7 +178,7 @@ def test_missing_inputs_of_one_planner_are_no_failure_if_the_other_decides(
     model = world.controller.state.fleet.models["m"]
     numbers = dict.fromkeys(("fresh", "ready", "known", "saturation", "queueing"), 1.0)
     recommendation = Recommendation("hybrid", {}, tuple(Reason(code, "decode", numbers) for code in codes), {})
-    found = conditions(model, recommendation, (), (), world.now, fleet=world.settings.fleet, by_traffic=True)
+    found = conditions(model, recommendation, (), (), world.now, fleet=world.settings.fleet, traffic="required")
     assert found[1].reason == reason
 
 
@@ -191,14 +189,28 @@ def test_a_pool_with_target_zero_misses_no_metrics() -> None:
     fleet = world.settings.fleet
     for pool in model.pools.values():
         pool.desired = 1
-    lacking = conditions(model, recommendation, (), (), world.now, fleet=fleet, by_traffic=False)
+    lacking = conditions(model, recommendation, (), (), world.now, fleet=fleet, traffic="no")
     assert [one.reason for one in lacking[:2]] == ["MetricsMissing", "MetricsUnavailable"]
     for pool in model.pools.values():
         pool.desired = 0
-    empty = conditions(model, recommendation, (), lacking, world.now, fleet=fleet, by_traffic=False)
+    empty = conditions(model, recommendation, (), lacking, world.now, fleet=fleet, traffic="no")
     assert [one.reason for one in empty[:2]] == ["MetricsFound", "OptimizationSucceeded"]
-    by_traffic = conditions(model, recommendation, (), (), world.now, fleet=fleet, by_traffic=True)
+    by_traffic = conditions(model, recommendation, (), (), world.now, fleet=fleet, traffic="required")
     assert by_traffic[0].message.startswith("no frontend reports traffic: check")
+
+
+def test_auto_plans_without_frontends_but_misses_one_that_has_reported() -> None:
+    world = booted(planner="auto")
+    world.run(30)
+    metrics = seen(world)["MetricsAvailable"]
+    assert (metrics.status, metrics.reason) == (True, "MetricsFound")
+    assert metrics.message.endswith("; no frontend has reported traffic, so objectives cannot be judged")
+    assert conditions_of(world)["OptimizationReady"] == (True, "OptimizationSucceeded")
+    world.handle(TrafficReported("m", "f", 1, TrafficSample(1, 1_000, 0)))
+    assert seen(world)["MetricsAvailable"].message == "enough ready workers of every pool report"
+    world.run(30)
+    silent = seen(world)["MetricsAvailable"]
+    assert (silent.status, silent.reason) == (False, "MetricsMissing"), "half of its evidence is gone"
 
 
 class TwoModels:
@@ -325,5 +337,5 @@ def test_a_pool_above_a_lowered_maximum_is_above_it_until_it_has_shrunk() -> Non
     model, fleet = world.controller.state.fleet.models["m"], world.settings.fleet
     recommendation = Recommendation("p", {}, (Reason(ReasonCode.WITHIN_THRESHOLDS),), {})
     model.pools["decode"].desired = 9
-    found = conditions(model, recommendation, (), (), world.now, fleet=fleet, by_traffic=False)[2]
+    found = conditions(model, recommendation, (), (), world.now, fleet=fleet, traffic="no")[2]
     assert (found.status, found.reason) == (False, "AboveMaximum")

@@ -35,7 +35,15 @@ def full_status() -> AgentStatus:
         replace(pool, decided=True, changes={"up:x": 1}, cost_per_hour=1.0, power_w=1.0) for pool in model.pools
     )
     supplies = (SupplyStatus("h100", 8, 0, {}),)
-    return replace(whole, models=(replace(model, settled=True, conditions=conditions, pools=pools),), supplies=supplies)
+    full = replace(
+        model,
+        settled=True,
+        conditions=conditions,
+        pools=pools,
+        traffic=replace(model.traffic, frontends=1),
+        objectives={"ttft_ms": 500.0, "itl_ms": 50.0, "attainment": 0.95},
+    )
+    return replace(whole, models=(full,), supplies=supplies)
 
 
 def exported_metrics() -> dict[str, set[str]]:

@@ -8,13 +8,13 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
+from loadline.core.fleet.traffic_buckets import BUCKET_MS, TrafficBucket
 from loadline.core.fleet.traffic_totals import TrafficTotals, hit_rate
 from loadline.core.vocabulary.events import TrafficReported
 from loadline.core.vocabulary.rejections import Rejection
 from loadline.core.vocabulary.samples import TrafficSample
 from loadline.core.vocabulary.status import TrafficStatus
 
-BUCKET_MS = 1_000
 _OUTLIER_RATIO: Final = 10.0
 """Largest ratio of a reported mean length to the mean of the window before it. It bounds the weight of a wrong report;
 if requests do become longer, the bound grows by a sixth per second."""
@@ -24,45 +24,6 @@ _SHORT_TOKENS: Final = 1_000.0
 """Length in tokens up to which a report is never an outlier, since the work is small."""
 _SIGNIFICANT: Final = 100
 """Requests in the window below which its mean length is not significant."""
-
-
-class TrafficBucket(Struct):
-    """Sums over one second. A report over several seconds is divided among their buckets."""
-
-    at_ms: int
-    observed_ms: int = 0
-    """Time covered by reports, in ms."""
-    arrivals: int = 0
-    isl_sum: float = 0.0
-    isl_count: int = 0
-    cached_sum: float = 0.0
-    osl_sum: float = 0.0
-    osl_count: int = 0
-    ttft_sum: float = 0.0
-    ttft_count: int = 0
-    itl_sum: float = 0.0
-    itl_count: int = 0
-
-    def add(self, sample: TrafficSample, observed_ms: int, arrivals: int, completed: int) -> None:
-        """Add a part of a report: ``observed_ms`` of its time and some of its requests, with its mean values."""
-        self.observed_ms += observed_ms
-        self.arrivals += arrivals
-        if sample.isl_tokens is not None and arrivals:
-            self.isl_sum += sample.isl_tokens * arrivals
-            self.isl_count += arrivals
-            self.cached_sum += (sample.kv_hit_rate or 0.0) * sample.isl_tokens * arrivals
-        if completed:
-            if sample.osl_tokens is not None:
-                self.osl_sum += sample.osl_tokens * completed
-                self.osl_count += completed
-            if sample.ttft_ms is not None:
-                self.ttft_sum += sample.ttft_ms * completed
-                self.ttft_count += completed
-            if sample.itl_ms is not None:
-                self.itl_sum += sample.itl_ms * completed
-                self.itl_count += completed
-
-
 _at_ms = attrgetter("at_ms")
 
 
@@ -138,6 +99,16 @@ def _bounded(tokens: float | None, total: float, count: int) -> float | None:
     if tokens is None or count < _SIGNIFICANT:
         return tokens
     return min(tokens, max(_SHORT_TOKENS, _OUTLIER_RATIO * total / count))
+
+
+def _reduced(sample: TrafficSample, arrivals: int, completed: int) -> TrafficSample:
+    """Return a report of fewer requests, of which as large a part met the objectives."""
+    part = completed / sample.completed if sample.completed else 0.0
+    met = {
+        name: None if count is None else round(count * part)
+        for name, count in (("ttft_met", sample.ttft_met), ("itl_met", sample.itl_met))
+    }
+    return replace(sample, arrivals=arrivals, completed=completed, **met)
 
 
 class Traffic(Struct):
@@ -221,8 +192,7 @@ class Traffic(Struct):
             covered_ms = min(covered_ms, gap_ms)
         if covered_ms < sample.interval_ms:
             share = covered_ms / sample.interval_ms
-            arrivals, completed = round(sample.arrivals * share), round(sample.completed * share)
-            sample = replace(sample, arrivals=arrivals, completed=completed)
+            sample = _reduced(sample, round(sample.arrivals * share), round(sample.completed * share))
         if sample.osl_tokens == 0.0:
             sample = replace(sample, osl_tokens=None, osl_histogram=None)
         return self._without_outliers(self._without_excess(sample, covered_ms, now), now), covered_ms
@@ -238,8 +208,8 @@ class Traffic(Struct):
             usual = arrivals * covered_ms / observed_ms if observed_ms else 0.0
             limit = int(max(_SMALL_RATE * covered_ms / BUCKET_MS, _OUTLIER_RATIO * usual))
             if largest > limit:
-                arrivals, completed = min(sample.arrivals, limit), min(sample.completed, limit)
-                sample = replace(sample, arrivals=arrivals, completed=completed, isl_histogram=None, osl_histogram=None)
+                sample = _reduced(sample, min(sample.arrivals, limit), min(sample.completed, limit))
+                sample = replace(sample, isl_histogram=None, osl_histogram=None)
         for name, requests in (("isl_histogram", sample.arrivals), ("osl_histogram", sample.completed)):
             histogram = getattr(sample, name)
             if histogram is not None and sum(histogram.counts) > max(_SMALL_RATE, _OUTLIER_RATIO * requests):
@@ -358,8 +328,9 @@ class Traffic(Struct):
 
     def status(self, now: int) -> TrafficStatus:
         """Compute rates and means over the window; all None while no frontend reports. Leaves the state unchanged."""
-        if not self._live(now):
-            return TrafficStatus(None, None, None, None, None, 0)
+        live = self._live(now)
+        if not live:
+            return TrafficStatus(None, None, None, None, None, 0, totals=self.totals.status())
         # Up to the last report: traffic since then is unknown.
         covered_ms = max(BUCKET_MS, self.reported_at_ms - max(self.first_reported_at_ms, now - self.window_ms))
         b = self._window(now)
@@ -369,5 +340,10 @@ class Traffic(Struct):
             osl_tokens=_mean(sum(x.osl_sum for x in b), sum(x.osl_count for x in b)),
             ttft_ms=_mean(sum(x.ttft_sum for x in b), sum(x.ttft_count for x in b)),
             itl_ms=_mean(sum(x.itl_sum for x in b), sum(x.itl_count for x in b)),
-            queued=self.queued(now),
+            queued=sum(f.queued for f in live),
+            in_flight=sum(f.in_flight for f in live),
+            frontends=len(live),
+            ttft_attainment=_mean(sum(x.ttft_met for x in b), sum(x.ttft_judged for x in b)),
+            itl_attainment=_mean(sum(x.itl_met for x in b), sum(x.itl_judged for x in b)),
+            totals=self.totals.status(),
         )

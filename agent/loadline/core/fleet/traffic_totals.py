@@ -8,6 +8,7 @@ from typing import Final
 from msgspec import Struct
 
 from loadline.core.vocabulary.samples import Bins, Histogram, TrafficSample
+from loadline.core.vocabulary.status import Total, TrafficCounts
 
 NO_BINS = Bins()
 _WRAP: Final = 2**62
@@ -36,6 +37,10 @@ class RunningMean(Struct, frozen=True):
         """Mean of the values; None without values."""
         return self.thousandths / (1_000 * self.count) if self.count else None
 
+    def status(self) -> Total:
+        """Return the number and the sum of the values."""
+        return Total(self.count, self.thousandths / 1_000)
+
 
 NO_MEAN = RunningMean()
 
@@ -56,6 +61,9 @@ class TrafficTotals(Struct, frozen=True):
     itl_ms: RunningMean = NO_MEAN
     isl_bins: Bins = NO_BINS
     osl_bins: Bins = NO_BINS
+    ttft_attainment: RunningMean = NO_MEAN
+    """Fraction of the completed requests within the TTFT objective, where frontends report it."""
+    itl_attainment: RunningMean = NO_MEAN
 
     def with_report(self, sample: TrafficSample, observed_ms: int) -> "TrafficTotals":
         """Return the totals with one more report and the time that it covers."""
@@ -71,6 +79,8 @@ class TrafficTotals(Struct, frozen=True):
             _with(self.itl_ms, sample.itl_ms, done),
             _added(self.isl_bins, sample.isl_histogram),
             _added(self.osl_bins, sample.osl_histogram),
+            _with_met(self.ttft_attainment, sample.ttft_met, done),
+            _with_met(self.itl_attainment, sample.itl_met, done),
         )
 
     def since(self, earlier: "TrafficTotals") -> "TrafficTotals":
@@ -86,6 +96,8 @@ class TrafficTotals(Struct, frozen=True):
             self.itl_ms.minus(earlier.itl_ms),
             _less(self.isl_bins, earlier.isl_bins),
             _less(self.osl_bins, earlier.osl_bins),
+            self.ttft_attainment.minus(earlier.ttft_attainment),
+            self.itl_attainment.minus(earlier.itl_attainment),
         )
 
     @property
@@ -97,6 +109,19 @@ class TrafficTotals(Struct, frozen=True):
     def kv_hit_rate(self) -> float:
         """Fraction (0..1) of prompt tokens found in prefix caches; 0 if unknown."""
         return hit_rate(self.cached_thousandths, self.isl_tokens.thousandths)
+
+    def status(self) -> TrafficCounts:
+        """Return the totals for the status."""
+        return TrafficCounts(
+            self.arrivals,
+            self.completed,
+            self.isl_tokens.status(),
+            self.osl_tokens.status(),
+            self.ttft_ms.status(),
+            self.itl_ms.status(),
+            self.ttft_attainment.status(),
+            self.itl_attainment.status(),
+        )
 
 
 def thousandths(value: float) -> int:
@@ -124,6 +149,10 @@ def hit_rate(cached: float, tokens: float) -> float:
 
 def _with(mean: RunningMean, value: float | None, count: int) -> RunningMean:
     return mean if value is None or count <= 0 else mean.plus(value, count)
+
+
+def _with_met(mean: RunningMean, met: int | None, completed: int) -> RunningMean:
+    return mean if met is None or completed <= 0 else mean.plus(met / completed, completed)
 
 
 def _added(bins: Bins, more: Histogram | None) -> Bins:

@@ -1,6 +1,6 @@
 """Conditions of a model, in the style of Kubernetes: a status, a reason and a message.
 
-``MetricsAvailable``: enough workers report, and so do frontends if the planner needs traffic.
+``MetricsAvailable``: enough workers report, and so do frontends if the planner cannot plan without them.
 ``OptimizationReady``: the targets follow the recommendation of the planner, within the guardrails.
 ``DemandWithinMaximum``: the planner recommends no pool more than its ``replicas_max``.
 """
@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 
 from loadline.core.fleet.fleet import FleetKnobs, Model
 from loadline.core.fleet.pool import Pool
+from loadline.core.planning.planner import TrafficNeed
 from loadline.core.vocabulary.reasons import Reason, ReasonCode, Recommendation
 from loadline.core.vocabulary.status import Condition, ConditionName, ConditionReason
 
@@ -110,7 +111,7 @@ def conditions(
     now: int,
     *,
     fleet: FleetKnobs,
-    by_traffic: bool,
+    traffic: TrafficNeed,
 ) -> tuple[Condition, ...]:
     """Return the conditions of a model.
 
@@ -121,7 +122,7 @@ def conditions(
         before: Previous conditions; an unchanged status keeps its ``since_ms``.
         now: Unix time in ms.
         fleet: Staleness and quorum of workers.
-        by_traffic: True if the planner needs traffic.
+        traffic: Need of the planner for traffic reports.
     """
     previous = {condition.name: (condition.status, condition.since_ms) for condition in before}
 
@@ -131,21 +132,24 @@ def conditions(
         return Condition(name, status, reason, message, since_ms if previous_status is status else now)
 
     return (
-        condition("MetricsAvailable", _metrics(model, now, fleet, by_traffic=by_traffic)),
+        condition("MetricsAvailable", _metrics(model, now, fleet, traffic)),
         condition("OptimizationReady", _optimization(model, recommendation, limits, now)),
         condition("DemandWithinMaximum", _maximum(model, recommendation, now)),
     )
 
 
-def _metrics(model: Model, now: int, fleet: FleetKnobs, *, by_traffic: bool) -> tuple[bool, ConditionReason, str]:
+def _metrics(model: Model, now: int, fleet: FleetKnobs, traffic: TrafficNeed) -> tuple[bool, ConditionReason, str]:
     """Return the status, reason and message of ``MetricsAvailable``."""
     for pool in model.pools.values():
         missing = _missing_metrics(pool, fleet, now)
         if missing is not None:
             return False, *missing
-    if by_traffic and not model.traffic.is_reporting(now):
+    found = "enough ready workers of every pool report"
+    if traffic == "optional" and not model.traffic.frontends:
+        return True, "MetricsFound", f"{found}; no frontend has reported traffic, so objectives cannot be judged"
+    if traffic != "no" and not model.traffic.is_reporting(now):
         return False, "MetricsMissing", "no frontend reports traffic: check that frontends run and reach NATS"
-    return True, "MetricsFound", "enough ready workers of every pool report"
+    return True, "MetricsFound", found
 
 
 def _missing_metrics(pool: Pool, fleet: FleetKnobs, now: int) -> tuple[ConditionReason, str] | None:

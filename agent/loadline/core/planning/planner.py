@@ -19,11 +19,15 @@ class NoKnobs(Struct, frozen=True, forbid_unknown_fields=True):
     """Knobs of a planner that has none."""
 
 
+TrafficNeed = Literal["no", "optional", "required"]
+
+
 class Needs(Struct, frozen=True):
     """Inputs of a planner, and the objectives that it sizes for."""
 
-    traffic: bool = False
-    """True if the planner needs traffic reports of frontends; without them it holds."""
+    traffic: TrafficNeed = "no"
+    """Need for traffic reports of frontends. Without required ones the planner holds; without optional ones it plans by
+    the reports of workers until the first frontend reports."""
     history: bool = False
     """True if first forecasts may use a trace from before the start; see ``Planner.traffic_knobs``."""
     profiles: Literal["no", "optional", "required"] = "no"

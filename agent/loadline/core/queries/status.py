@@ -110,7 +110,7 @@ def missing(model: Model, knobs: ModelKnobs, now: int) -> list[str]:
         if not pool.ready and (targets[pool.name] or not (at_zero or pool.knobs.role in served_roles))
     ]
     needs = PLANNERS[knobs.planner].needs
-    if (needs.traffic or knobs.scale_to_zero_after_ms) and not model.traffic.is_reporting(now):
+    if (needs.traffic != "no" or knobs.scale_to_zero_after_ms) and not model.traffic.is_reporting(now):
         found.append(f"{model.name}: no frontend reports traffic")
     optional = needs.profiles == "optional"  # an invalid profile is reported, an absent one is not
     checked = [pool for pool in model.pools.values() if pool.engine.problem or not optional]

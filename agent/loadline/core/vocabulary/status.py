@@ -99,6 +99,28 @@ class PoolStatus(Struct, frozen=True):
     """Workers that the planner recommends, before all limits; None: it recommends no change of ``desired``."""
 
 
+class Total(Struct, frozen=True):
+    """Number of values and their sum."""
+
+    count: int = 0
+    sum: float = 0.0
+
+
+class TrafficCounts(Struct, frozen=True):
+    """Traffic of a model since this agent started."""
+
+    arrivals: int = 0
+    completed: int = 0
+    isl_tokens: Total = Total()
+    osl_tokens: Total = Total()
+    ttft_ms: Total = Total()
+    itl_ms: Total = Total()
+    ttft_attainment: Total = Total()
+    """Completed requests that frontends compared with the TTFT objective; the sum is those within it."""
+    itl_attainment: Total = Total()
+    """The same for the ITL objective."""
+
+
 class TrafficStatus(Struct, frozen=True):
     """Traffic of a model over the rolling window; None: unknown."""
 
@@ -108,6 +130,15 @@ class TrafficStatus(Struct, frozen=True):
     ttft_ms: float | None
     itl_ms: float | None
     queued: int
+    in_flight: int = 0
+    """Requests dispatched to workers and not completed."""
+    frontends: int = 0
+    """Number of frontends that report."""
+    ttft_attainment: float | None = None
+    """Fraction of the completed requests within the TTFT objective; None: frontends do not report it."""
+    itl_attainment: float | None = None
+    """Fraction of the completed requests within the ITL objective; None: frontends do not report it."""
+    totals: TrafficCounts = TrafficCounts()
 
 
 class DurationTotal(Struct, frozen=True):

@@ -6,7 +6,8 @@ from typing import Final
 from msgspec import Struct, field
 
 from loadline.core.engines.lengths import LengthDistribution, computed_isl, constant_length, lengths_from_histogram
-from loadline.core.fleet.traffic import BUCKET_MS, Traffic
+from loadline.core.fleet.traffic import Traffic
+from loadline.core.fleet.traffic_buckets import BUCKET_MS
 from loadline.core.fleet.traffic_totals import NO_BINS, TrafficTotals
 from loadline.core.planning.demand.outlook import Outlook
 from loadline.core.vocabulary.forecasts import (

@@ -3,7 +3,8 @@
 from msgspec import Struct
 
 from loadline.core.engines.lengths import LengthDistribution
-from loadline.core.fleet.traffic import BUCKET_MS, RecentArrivals, Traffic
+from loadline.core.fleet.traffic import RecentArrivals, Traffic
+from loadline.core.fleet.traffic_buckets import BUCKET_MS
 from loadline.core.planning.demand.outlook import Outlook
 
 

@@ -107,7 +107,7 @@ class AutoPlanner(Planner):
     name = "auto"
     summary = "Learns what a worker serves within the objectives and provides for the arrivals; needs no profile."
     Knobs = AutoPlannerKnobs
-    needs = Needs(traffic=True, objectives=frozenset({"ttft_ms", "itl_ms"}))
+    needs = Needs(traffic="optional", objectives=frozenset({"ttft_ms", "itl_ms"}))
     pool_fields: ClassVar[tuple[str, ...]] = ("pools",)
     guardrails: ClassVar[GuardrailKnobs] = UNPACED
 

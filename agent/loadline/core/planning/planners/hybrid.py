@@ -47,7 +47,7 @@ class HybridPlanner(Planner):
     summary = "The queueing planner leads; the saturation planner vetoes unsafe scale-downs."
     Knobs = HybridKnobs
     needs = Needs(
-        traffic=True,
+        traffic="required",
         history=True,
         profiles="optional",
         objectives=frozenset({"ttft_ms", "itl_ms", "tokens_per_s", "attainment"}),

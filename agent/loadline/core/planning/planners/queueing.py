@@ -42,7 +42,7 @@ class QueueingPlanner(TrafficPlanner):
     summary = "Forecasts the traffic and sizes each role at least cost by a queueing model of its engines."
     Knobs = QueueingKnobs
     needs = Needs(
-        traffic=True,
+        traffic="required",
         history=True,
         profiles="optional",
         objectives=frozenset({"ttft_ms", "itl_ms", "tokens_per_s", "attainment"}),

@@ -43,7 +43,7 @@ class SlaPlanner(TrafficPlanner):
     summary = "Dynamo's SLA planner: sizes of the throughput planner as a minimum, steps of the load planner above it."
     Knobs = SlaKnobs
     needs = Needs(
-        traffic=True,
+        traffic="required",
         history=True,
         profiles="required",
         objectives=frozenset({"ttft_ms", "itl_ms"}),

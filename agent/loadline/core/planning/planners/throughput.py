@@ -35,7 +35,7 @@ class ThroughputPlanner(TrafficPlanner):
     summary = "Dynamo's throughput planner: forecasts the traffic and sizes each pool by engine profiles."
     Knobs = ThroughputKnobs
     needs = Needs(
-        traffic=True,
+        traffic="required",
         history=True,
         profiles="required",
         objectives=frozenset({"ttft_ms", "itl_ms"}),

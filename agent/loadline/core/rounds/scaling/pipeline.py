@@ -127,5 +127,5 @@ class ScalingPipeline:
             model.conditions,
             now,
             fleet=state.fleet.knobs,
-            by_traffic=self._context.planners[model.name].needs.traffic,
+            traffic=self._context.planners[model.name].needs.traffic,
         )
