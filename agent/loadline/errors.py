@@ -65,3 +65,7 @@ class JournalError(LoadlineError):
 
 class DataError(LoadlineError):
     """A data file (profile, trace) that cannot be used; the text names file, place and remedy."""
+
+
+class NotAnExposition(LoadlineError):
+    """A page without the metrics of an engine: another page, a part of one, or one of another program."""

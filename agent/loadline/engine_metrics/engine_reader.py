@@ -1,0 +1,234 @@
+"""Reader of an engine's pages: loads of its ranks, and the traffic that it served between two pages."""
+
+import re
+from typing import Any, Final
+
+import msgspec
+
+from loadline.core.vocabulary.scalars import (
+    LENGTH_MIN,
+    ArrivalCount,
+    BatchCount,
+    BlockCount,
+    Milliseconds,
+    QueueCount,
+    Ratio,
+    TokenCount,
+    Tokens,
+)
+from loadline.engine_metrics.engine_reading import EngineReading, EngineTraffic, RankLoad
+from loadline.engine_metrics.figures import FigureReader, Figures
+from loadline.engine_metrics.increases import Increase
+from loadline.engine_metrics.tables import ENGINES
+from loadline.errors import NotAnExposition
+
+RANKS_MAX: Final = 1_024
+
+# Python engines in one process tell when they started; it differs by some ms between two pages of one process.
+_STARTED: Final = re.compile(rb"\nprocess_start_time_seconds (\S+)")
+_STARTED_TOLERANCE_MS: Final = 1_000
+_SECONDS_MAX: Final = 1e11
+# Some versions tell these without a rank.
+_SETTINGS: Final = ("kv_blocks_total", "kv_tokens_total", "block_size_tokens", "max_batch_requests")
+_LATENCIES: Final = ("ttft_ms", "itl_ms", "queue_ms")
+
+
+class EngineReader:
+    """Reader of the pages of one engine.
+
+    Args:
+        engine: Its name in ``ENGINES``.
+    """
+
+    def __init__(self, engine: str) -> None:
+        self._figures = FigureReader(ENGINES[engine], groups_max=RANKS_MAX + 1)
+        self._read_ms = 0
+        self._started_ms: int | None = None
+        self._requests: int | None = None
+        self._last_means: dict[tuple[int, str], float] = {}
+
+    @property
+    def warnings(self) -> dict[str, int]:
+        """Number of oddities by kind since the start, such as a usage above the capacity."""
+        return {kind: count for kind, count in self._figures.warnings.items() if count}
+
+    def read(self, page: bytes, now_ms: int) -> EngineReading:
+        """Read a page.
+
+        Args:
+            page: The body of the answer.
+            now_ms: Time of the answer, on a clock that never steps back.
+
+        Raises:
+            NotAnExposition: It has no metrics of this engine, or is cut.
+        """
+        groups = self._figures.read(page)
+        started_ms = _started_ms(page)
+        restarted = self._figures.restarted or _differ(started_ms, self._started_ms)
+        shared = groups.pop("", Figures())
+        ranks = self._ranks(groups) if groups else {0: shared}
+        if not ranks:
+            raise NotAnExposition("no series has a rank below 1,024")
+        if restarted:
+            self._last_means.clear()
+        loads = tuple(self._load(rank, figures, shared, fresh=not restarted) for rank, figures in sorted(ranks.items()))
+        everything = [*ranks.values(), shared] if groups else [shared]
+        reading = EngineReading(
+            model=next((figures.model for figures in everything if figures.model), ""),
+            ranks=loads,
+            restarted=restarted,
+            started_ms=started_ms,
+            kv_blocks_total=max((load.kv_blocks_total or 0 for load in loads), default=0) or None,
+            block_size_tokens=self._setting(everything, "block_size_tokens"),
+            max_batch_requests=self._setting(everything, "max_batch_requests"),
+        )
+        if self._read_ms and not restarted:
+            traffic = self._traffic(everything, reading.requests, now_ms - self._read_ms)
+            reading = msgspec.structs.replace(reading, traffic=traffic)
+        self._read_ms, self._started_ms, self._requests = now_ms, started_ms, reading.requests
+        return reading
+
+    def _ranks(self, groups: dict[str, Figures]) -> dict[int, Figures]:
+        """Return the groups whose label is a rank."""
+        ranks = {}
+        for label, figures in groups.items():
+            if label.isascii() and label.isdigit() and int(label[:5]) < RANKS_MAX:
+                ranks[int(label)] = figures
+            else:
+                self._figures.warnings["rank_ignored"] += 1
+        return ranks
+
+    def _load(self, rank: int, figures: Figures, shared: Figures, *, fresh: bool) -> RankLoad:
+        gauges = {name: shared.gauges[name] for name in _SETTINGS if name in shared.gauges} | figures.gauges
+        total = self._whole(gauges, "kv_blocks_total", BlockCount)
+        if total is None and "kv_tokens_total" in gauges:
+            size = self._whole(gauges, "block_size_tokens", BatchCount) or 1
+            total = self._whole({"kv_blocks_total": gauges["kv_tokens_total"] // size}, "kv_blocks_total", BlockCount)
+        ratio = self._ratio(gauges, "kv_usage_ratio")
+        used = self._whole(gauges, "kv_blocks_used", BlockCount)
+        if used is None and ratio is not None and total is not None:
+            used = round(ratio * total)
+        if used is not None and total is not None and used > total:
+            self._figures.warnings["above_capacity"] += 1
+            used = total
+        waiting = self._whole(gauges, "waiting_requests", QueueCount)
+        means = {name: self._mean(rank, name, figures, shared, fresh=fresh) for name in (*_LATENCIES, "isl_tokens")}
+        queued = 0 if waiting == 0 else None
+        if waiting and means["isl_tokens"] is not None:
+            queued = round(waiting * means["isl_tokens"])
+        return RankLoad(
+            rank=rank,
+            waiting_requests=waiting,
+            running_requests=self._whole(gauges, "running_requests", BatchCount),
+            queued_prefill_tokens=queued,
+            decode_batch_requests=self._whole(gauges, "decode_batch_requests", BatchCount),
+            decode_tokens=self._whole(gauges, "decode_tokens", TokenCount),
+            kv_usage_ratio=ratio,
+            kv_blocks_used=used,
+            kv_blocks_total=total,
+            **means,
+        )
+
+    def _mean(self, rank: int, quantity: str, figures: Figures, shared: Figures, *, fresh: bool) -> float | None:
+        """Return the mean of the interval, or of the last one that had any."""
+        if fresh:
+            for candidate in (figures, shared):
+                mean = _isl(candidate) if quantity == "isl_tokens" else candidate.mean(quantity)
+                known = self._number(quantity, mean, Tokens if quantity == "isl_tokens" else Milliseconds)
+                if known is not None:
+                    self._last_means[rank, quantity] = known
+                    break
+        return self._last_means.get((rank, quantity))
+
+    def _traffic(self, groups: list[Figures], requests: int | None, interval_ms: int) -> EngineTraffic | None:
+        """Return the traffic of all ranks, or None if the engine does not count the requests that finished."""
+        whole = _merged(groups)
+        finished = self._whole(whole.counts, "finished_requests", ArrivalCount)
+        if finished is None or requests is None or self._requests is None:
+            return None
+        # Requests are conserved: what finished or is there now and was not there before has arrived.
+        arrivals = max(0, finished + requests - self._requests)
+        looked_up, cached = whole.counts.get("looked_up_tokens", 0.0), whole.counts.get("cached_tokens")
+        hit_ratio = self._ratio({"": cached / looked_up}, "") if looked_up > 0 and cached is not None else None
+        return EngineTraffic(
+            interval_ms=interval_ms,
+            arrivals=arrivals,
+            completed=finished,
+            isl_tokens=self._number("isl_tokens", _isl(whole), Tokens),
+            osl_tokens=self._number("osl_tokens", _osl(whole), Tokens),
+            **{name: self._number(name, whole.mean(name), Milliseconds) for name in _LATENCIES},
+            prefix_hit_ratio=hit_ratio,
+            isl_histogram=whole.histogram("isl_tokens"),
+            osl_histogram=whole.histogram("osl_tokens"),
+        )
+
+    def _setting(self, groups: list[Figures], quantity: str) -> int | None:
+        found = next((figures.gauges for figures in groups if quantity in figures.gauges), {})
+        return self._whole(found, quantity, BatchCount) or None
+
+    def _ratio(self, gauges: dict[str, float], quantity: str) -> float | None:
+        value = gauges.get(quantity)
+        if value is None:
+            return None
+        if value > 1.0:
+            self._figures.warnings["above_capacity"] += 1
+        ratio: float | None = self._number(quantity, min(value, 1.0), Ratio)
+        return ratio
+
+    def _whole(self, gauges: dict[str, float], quantity: str, kind: Any) -> int | None:
+        value = gauges.get(quantity)
+        # 2**53: beyond, the value is impossible for every kind, and rounding infinity fails.
+        whole = value if value is None or not abs(value) <= 2**53 else round(value)
+        known: int | None = self._number(quantity, whole, kind)
+        return known
+
+    def _number(self, quantity: str, value: float | None, kind: Any) -> Any:
+        """Return the value if it is within the bounds of its kind, else None."""
+        if value is None:
+            return None
+        try:
+            # Agents refuse a length or latency that is almost 0.
+            if not 0 < value < LENGTH_MIN or kind is Ratio:
+                return msgspec.convert(value, kind)
+        except msgspec.ValidationError:
+            pass
+        self._figures.warnings[f"impossible_{quantity}"] += 1
+        return None
+
+
+def _isl(figures: Figures) -> float | None:
+    """Return the mean length of the prompts that were computed, or of the requests that finished."""
+    prompts, tokens = figures.counts.get("prompts", 0.0), figures.counts.get("prompt_tokens", 0.0)
+    return tokens / prompts if prompts > 0 and tokens > 0 else figures.mean("isl_tokens")
+
+
+def _osl(figures: Figures) -> float | None:
+    """Return the mean output of the requests that finished; without a histogram, of the tokens of this interval."""
+    if "osl_tokens" in figures.distributions:
+        return figures.mean("osl_tokens")
+    finished, tokens = figures.counts.get("finished_requests", 0.0), figures.counts.get("generated_tokens", 0.0)
+    return tokens / finished if finished > 0 and tokens > 0 else None
+
+
+def _merged(groups: list[Figures]) -> Figures:
+    """Return the sums over ranks."""
+    whole = Figures()
+    for figures in groups:
+        for quantity, count in figures.counts.items():
+            whole.counts[quantity] = whole.counts.get(quantity, 0.0) + count
+        for quantity, increase in figures.distributions.items():
+            whole.distributions.setdefault(quantity, Increase()).add(increase)
+    return whole
+
+
+def _started_ms(page: bytes) -> int | None:
+    found = _STARTED.search(page)
+    try:
+        seconds = float(found.group(1)) if found else -1.0
+    except ValueError:
+        return None
+    return round(seconds * 1_000) if 0 < seconds < _SECONDS_MAX else None
+
+
+def _differ(one: int | None, other: int | None) -> bool:
+    return one is not None and other is not None and abs(one - other) > _STARTED_TOLERANCE_MS

@@ -1,0 +1,94 @@
+"""Reader of the Prometheus text format that looks only at wanted metrics.
+
+A page of an engine has 600 lines, of which 100 matter. One search with a common literal prefix skips the others in C,
+which is 30 times faster than parsing the page.
+"""
+
+import math
+import re
+from functools import lru_cache
+from typing import Final
+
+from msgspec import Struct
+
+from loadline.errors import NotAnExposition
+
+SERIES_MAX: Final = 100_000
+"""Wanted series of one page; 1,024 ranks with 60 series each stay below."""
+
+# Quoted values may contain braces, and an exemplar may follow the value.
+_LABELS: Final = rb'\{([^"}\n]*+(?:"[^"\\\n]*+(?:\\.[^"\\\n]*+)*+"[^"}\n]*+)*+)\}'
+_VALUE: Final = rb"[ \t]*(\S+)"
+_LABEL: Final = re.compile(r'([A-Za-z_]\w*)\s*=\s*"((?:[^"\\]|\\.)*)"')
+_ESCAPES: Final = {r"\\": "\\", r"\"": '"', r"\n": "\n"}
+
+
+class Exposition(Struct, frozen=True):
+    """Wanted series of one page.
+
+    Attributes:
+        series: Values by metric and by labels as written. Of equal series the last counts.
+        unreadable: Values that are not finite numbers, and were left out.
+    """
+
+    series: dict[str, dict[str, float]]
+    unreadable: int
+
+
+def read_exposition(page: bytes, names: frozenset[str]) -> Exposition:
+    """Read the series of some metrics.
+
+    Args:
+        page: The whole body of the answer.
+        names: Metrics, with the suffix that their lines have, such as ``_sum``.
+
+    Raises:
+        NotAnExposition: The page is cut, has none of the metrics, or too many series.
+    """
+    if not page.endswith(b"\n"):
+        raise NotAnExposition(f"{_described(page)}: it does not end with a line")
+    series: dict[str, dict[str, float]] = {}
+    unreadable = found = 0
+    for name, labels, written in _pattern(names).findall(b"\n" + page):
+        found += 1
+        if found > SERIES_MAX:
+            raise NotAnExposition(f"{_described(page)}: it has more than {SERIES_MAX:,} series")
+        value = _number(written)
+        if value is None:
+            unreadable += 1
+        else:
+            series.setdefault(name.decode(), {})[labels.decode(errors="replace")] = value
+    if not found:
+        raise NotAnExposition(f"{_described(page)}: it has none of the wanted metrics")
+    return Exposition(series, unreadable)
+
+
+def labels_of(written: str) -> dict[str, str]:
+    """Return the labels of a series, as written between its braces."""
+    return {name: re.sub(r"\\.", _unescaped, value) for name, value in _LABEL.findall(written)}
+
+
+@lru_cache(maxsize=64)
+def _pattern(names: frozenset[str]) -> re.Pattern[bytes]:
+    first, last = min(names), max(names)
+    prefix = first[: next((at for at, pair in enumerate(zip(first, last, strict=False)) if len(set(pair)) > 1), None)]
+    rest = "|".join(re.escape(name[len(prefix) :]) for name in sorted(names, key=len, reverse=True))
+    name = f"\\n({re.escape(prefix)}(?:{rest}))".encode()
+    return re.compile(name + rb"(?:[ \t]*" + _LABELS + rb"|(?=[ \t]))" + _VALUE)
+
+
+def _number(written: bytes) -> float | None:
+    try:
+        value = float(written)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None
+
+
+def _unescaped(escape: re.Match[str]) -> str:
+    return _ESCAPES.get(escape.group(), escape.group())
+
+
+def _described(page: bytes) -> str:
+    start = page[:60].decode(errors="replace").split("\n", 1)[0]
+    return f"a page of {len(page):,} bytes that starts with {start!r} is not a page of metrics"

@@ -1,0 +1,212 @@
+"""Quantities of one program, by group of its series: a rank of an engine, a model of a router."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from itertools import pairwise
+from typing import Final
+
+from msgspec import Struct
+
+from loadline.core.vocabulary.samples import Histogram
+from loadline.core.vocabulary.scalars import LENGTH_MIN, TOKENS_MAX
+from loadline.engine_metrics.exposition import Exposition, labels_of, read_exposition
+from loadline.engine_metrics.increases import Counters, Increase
+from loadline.engine_metrics.tables import MetricTable
+
+# What a histogram of the protocol holds.
+_BOUNDS_MAX: Final = 64
+_COUNT_MAX: Final = 3_600_000_000
+_PARSED_MAX: Final = 100_000
+_INFINITE: Final = ("+Inf", "Inf", "inf", "+inf")
+
+
+class Figures(Struct):
+    """Quantities of one group. What is not in a dictionary is unknown.
+
+    Attributes:
+        model: Name of the model; empty if the series do not say.
+        gauges: Values of this moment.
+        counts: Increases since the last page.
+        distributions: What histograms counted since the last page; latencies in ms.
+    """
+
+    model: str = ""
+    gauges: dict[str, float] = {}
+    counts: dict[str, float] = {}
+    distributions: dict[str, Increase] = {}
+
+    def mean(self, quantity: str) -> float | None:
+        """Return the mean of what a histogram counted; None: nothing, or unknown."""
+        found = self.distributions.get(quantity)
+        return None if found is None else found.mean
+
+    def histogram(self, quantity: str) -> Histogram | None:
+        """Return the histogram of lengths in tokens as the protocol has it."""
+        found = self.distributions.get(quantity)
+        if found is None:
+            return None
+        bounds = sorted(bound for bound in found.bins if LENGTH_MIN <= bound <= TOKENS_MAX)
+        below = [0.0, *(found.bins[bound] for bound in bounds), found.count]
+        if not bounds or len(bounds) > _BOUNDS_MAX or not all(0 <= count <= _COUNT_MAX for count in below):
+            return None
+        return Histogram(tuple(bounds), tuple(max(0, round(upper - lower)) for lower, upper in pairwise(below)))
+
+
+class _Series(Struct, frozen=True):
+    """Labels of a series, sorted by their use."""
+
+    group: str
+    model: str
+    instance: str
+    bound: float | None
+
+
+class FigureReader:
+    """Reader of the pages of one program.
+
+    Args:
+        table: Its metrics.
+        groups_max: Groups beyond this number are ignored, with a warning.
+    """
+
+    def __init__(self, table: MetricTable, groups_max: int = 1_024) -> None:
+        self.warnings: Counter[str] = Counter()
+        """Number of oddities by kind, since the start."""
+        self.restarted = False
+        """True if the last page has a counter that fell. It then has no increases."""
+        self._table = table
+        self._groups_max = groups_max
+        self._names = table.names()
+        self._counters = Counters()
+        self._increases: dict[str, dict[str, float]] = {}
+        self._parsed: dict[str, _Series] = {}
+
+    def read(self, page: bytes) -> dict[str, Figures]:
+        """Return the quantities of each group; series without a group label have the name ``""``.
+
+        Raises:
+            NotAnExposition: The page has none of the metrics, or is cut.
+        """
+        found = read_exposition(page, self._names)
+        self.warnings["unreadable_value"] += found.unreadable
+        self._counters.begin()
+        self._increases.clear()
+        groups: dict[str, Figures] = {}
+        self._read_gauges(found, groups)
+        self._read_counters(found, groups)
+        for quantity, metrics in self._table.histograms.items():
+            self._read_histogram(found, groups, quantity, metrics)
+        self.restarted = self._counters.fell
+        if self.restarted:
+            self.warnings["counter_fell"] += 1
+            for figures in groups.values():
+                figures.counts, figures.distributions = {}, {}
+        return groups
+
+    def _read_gauges(self, found: Exposition, groups: dict[str, Figures]) -> None:
+        for quantity, terms in self._table.gauges.items():
+            for term in terms:
+                series = next((found.series[name] for name in term if name in found.series), {})
+                for group, value in self._summed(series.items(), largest=quantity.endswith("_ratio")).items():
+                    figures = self._group(groups, group)
+                    if figures is not None:
+                        figures.gauges[quantity] = figures.gauges.get(quantity, 0.0) + value
+        for quantity, places in self._table.settings.items():
+            for metric, label in places:
+                for labels in found.series.get(metric, ()):
+                    written = labels_of(labels).get(label, "")
+                    figures = self._group(groups, self._series(labels).group)
+                    if figures is not None and written.isascii() and written.isdigit():
+                        figures.gauges.setdefault(quantity, float(written))
+        self._read_models(found, groups)
+
+    def _read_models(self, found: Exposition, groups: dict[str, Figures]) -> None:
+        for terms in self._table.gauges.values():
+            for name in terms[0]:
+                for labels in found.series.get(name, ()):
+                    series = self._series(labels)
+                    if series.model and series.group in groups:
+                        groups[series.group].model = series.model
+
+    def _read_counters(self, found: Exposition, groups: dict[str, Figures]) -> None:
+        for quantity, terms in self._table.counters.items():
+            for term in terms:
+                name = next((name for name in term if name in found.series), "")
+                for group, value in self._increase(found, name).items():
+                    figures = self._group(groups, group)
+                    if figures is not None:
+                        figures.counts[quantity] = figures.counts.get(quantity, 0.0) + value
+
+    def _read_histogram(
+        self, found: Exposition, groups: dict[str, Figures], quantity: str, metrics: tuple[str, ...]
+    ) -> None:
+        metric = next((name for name in metrics if f"{name}_count" in found.series), "")
+        totals = self._increase(found, f"{metric}_sum")
+        scale = 1_000.0 if quantity.endswith("_ms") else 1.0
+        for group, count in self._increase(found, f"{metric}_count").items():
+            figures = self._group(groups, group)
+            if figures is not None and group in totals:
+                figures.distributions[quantity] = Increase(count, totals[group] * scale)
+        if quantity in self._table.binned:
+            self._read_bins(found, groups, quantity, metric)
+
+    def _increase(self, found: Exposition, name: str) -> dict[str, float]:
+        """Return the increase of a metric by group. Several quantities may ask for the same one."""
+        if name not in self._increases:
+            series = self._counters.increases(name, found.series.get(name, {}).items())
+            self._increases[name] = self._summed(series)
+        return self._increases[name]
+
+    def _read_bins(self, found: Exposition, groups: dict[str, Figures], quantity: str, metric: str) -> None:
+        series = found.series.get(f"{metric}_bucket", {})
+        for labels, value in self._counters.increases(f"{metric}_bucket", series.items()):
+            parsed = self._series(labels)
+            figures = groups.get(parsed.group)
+            increase = None if figures is None else figures.distributions.get(quantity)
+            if increase is not None and parsed.bound is not None:
+                increase.bins[parsed.bound] = increase.bins.get(parsed.bound, 0.0) + value
+
+    def _summed(self, series: Iterable[tuple[str, float]], *, largest: bool = False) -> dict[str, float]:
+        """Return the sum, or the largest, of the series by group; of copies the largest counts."""
+        instances: dict[tuple[str, str], float] = {}
+        for labels, value in series:
+            parsed = self._series(labels)
+            key = parsed.group, "" if largest else parsed.instance
+            instances[key] = max(value, instances.get(key, value))
+        groups: dict[str, float] = defaultdict(float)
+        for (group, _), value in instances.items():
+            groups[group] += value
+        return groups
+
+    def _group(self, groups: dict[str, Figures], name: str) -> Figures | None:
+        if name not in groups:
+            if len(groups) >= self._groups_max:
+                self.warnings["too_many_groups"] += 1
+                return None
+            groups[name] = Figures()
+        return groups[name]
+
+    def _series(self, labels: str) -> _Series:
+        series = self._parsed.get(labels)
+        if series is None:
+            if len(self._parsed) >= _PARSED_MAX:
+                self._parsed.clear()
+            series = self._parsed[labels] = self._parse(labels)
+        return series
+
+    def _parse(self, written: str) -> _Series:
+        labels = labels_of(written)
+        bound = labels.pop("le", None)
+        group = next((labels[label] for label in self._table.group_labels if label in labels), "")
+        model = next((labels[label] for label in self._table.model_labels if label in labels), "")
+        instance = "\0".join(f"{name}={labels[name]}" for name in sorted(labels) if name not in self._table.copy_labels)
+        return _Series(group, model, instance, _bound(bound))
+
+
+def _bound(written: str | None) -> float | None:
+    if written is None or written in _INFINITE:
+        return None
+    try:
+        return float(written)
+    except ValueError:
+        return None
