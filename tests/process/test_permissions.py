@@ -58,6 +58,10 @@ MAY_PUBLISH: dict[str, tuple[str, ...]] = {
         for pool in ("prefill", "decode")
     },
     "frontend-llama": ("loadline.v1.traffic.llama.*",),
+    "source-llama": (
+        *(f"loadline.v1.{kind}.llama.>" for kind in ("load", "drained", "migration")),
+        "loadline.v1.traffic.llama.*",
+    ),
     "scaler-llama": ("loadline.v1.applied.llama", "loadline.v1.api.announce"),
     "operator": ("loadline.v1.api.*", "$SRV.>"),
     "viewer": tuple(
@@ -76,6 +80,7 @@ MAY_SUBSCRIBE: dict[str, tuple[str, ...]] = {
         for pool in ("prefill", "decode")
     },
     "frontend-llama": (),
+    "source-llama": tuple(f"loadline.v1.{kind}.llama.>" for kind in ("drain", "migrate")),
     "scaler-llama": (
         *("loadline.v1.decision.llama", "loadline.v1.drained.llama.>", "loadline.v1.drained.*"),
         "_INBOX_scaler-llama.>",

@@ -72,6 +72,7 @@ def parser() -> argparse.ArgumentParser:
     for name in ("pause", "resume"):
         text = f"{name.capitalize()} scaling decisions and migrations for a model."
         _remote_agent(add(name, f"remote.{name}", text)).add_argument("model", help="name of the model")
+    add("source", "source.source", "Bring the figures of another system's engines and routers to the agent.")
     add("version", "version.version", "Print the version.")
     return root
 

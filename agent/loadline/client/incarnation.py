@@ -28,13 +28,14 @@ class WorkerIncarnation:
 
     Args:
         record: Description of the worker, in any state.
+        sequence: Sequence after which samples are numbered.
     """
 
-    def __init__(self, record: WorkerRecord) -> None:
+    def __init__(self, record: WorkerRecord, sequence: int = 0) -> None:
         self.drain_id = ""
         """Id of the newest accepted drain command; empty: none."""
-        self.sequence = 0
-        """Sequence of the newest sample; 0: none was reported."""
+        self.sequence = sequence
+        """Sequence of the newest sample."""
         self._epochs = EpochFence()
         """Fence of drain commands."""
         self._record = record

@@ -26,7 +26,7 @@ from loadline.adapters.logs import bounded
 from loadline.client.handover.held_requests import HeldRequests
 from loadline.client.handover.migrator import FreeSlots, RequestMigrator
 from loadline.client.handover.progress import DRAIN_SLOTS_MAX
-from loadline.client.incarnation import DRAINED_INTERVAL_MS, DRAINED_REPEATS_MAX, WorkerIncarnation
+from loadline.client.incarnation import DRAINED_INTERVAL_MS, DRAINED_REPEATS_MAX, WorkerIncarnation, is_for
 from loadline.client.migratable_engine import MigrationOptions
 from loadline.client.migration_driver import MigrationDriver
 from loadline.client.registration import Registration
@@ -38,7 +38,7 @@ from loadline.errors import WorkerSuperseded
 from loadline.ports import Bus, Store
 from loadline.wire.codec import Rejected, decode_as, encode
 from loadline.wire.keys import Keys
-from loadline.wire.messages import DrainCommand, MigrateCommand, MigrationReport
+from loadline.wire.messages import DrainCommand, MigrateCommand, MigrateReply, MigrationReport
 from loadline.wire.subjects import Subjects
 
 # A sample is at most about 600 bytes of JSON, so a frame stays below the 256 KiB that agents take.
@@ -70,6 +70,9 @@ class WorkerClient:
         bus: A connected bus to use instead of ``nats``; it stays open.
         store: A store to use instead of ``etcd``; it stays open.
         migration: Options of handovers in both directions; None: the engine cannot migrate requests.
+        on_migrate: Answers migrate commands of an engine that migrates by itself, instead of ``migration``.
+        outlives: The engine outlives this process: its key stays at the exit until the lease ends, and samples are
+            numbered from the clock, so that another process can continue with the same incarnation.
     """
 
     def __init__(
@@ -87,6 +90,8 @@ class WorkerClient:
         bus: Bus | None = None,
         store: Store | None = None,
         migration: MigrationOptions | None = None,
+        on_migrate: Callable[[MigrateCommand], Awaitable[MigrateReply]] | None = None,
+        outlives: bool = False,
     ) -> None:
         self.record = replace(record, state="starting")
         self.drained = asyncio.Event()
@@ -98,7 +103,9 @@ class WorkerClient:
         self._on_drain = on_drain
         self._report_interval_s = report_interval_ms / 1_000
         self._lease_ttl_s = lease_ttl_s
-        self._incarnation_state = WorkerIncarnation(record)
+        self._outlives = outlives
+        self._incarnation_state = WorkerIncarnation(record, time.time_ns() // 1_000_000 if outlives else 0)
+        self._on_migrate = on_migrate
         self._migrator, self._driver = self._migration(migration)
         self._commands: asyncio.Queue[DrainCommand] = asyncio.Queue(maxsize=1)
         self._stack = AsyncExitStack()
@@ -123,7 +130,8 @@ class WorkerClient:
             await self._bus.answer(self._subjects.drain(*record.names), self._answer_drain)
             await self._bus.answer(self._subjects.migrate(*record.names), self._answer_migrate)
             await enter(running(self._registration.run(), f"registration of {record.worker}"))
-            stack.push_async_callback(self._leave)
+            if not self._outlives:
+                stack.push_async_callback(self.leave)
             await enter(running(self._report_periodically(), f"reports of {record.worker}"))
             await enter(running(self._run_drain(), f"drain of {record.worker}"))
             self._interrupt = BodyInterrupt()
@@ -132,7 +140,7 @@ class WorkerClient:
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Stop reporting, revoke the lease (within 3 s) and disconnect.
+        """Stop reporting, revoke the lease (within 3 s) unless the engine outlives this process, and disconnect.
 
         Raises:
             WorkerSuperseded: The body was ended because a worker of this name started later.
@@ -175,13 +183,17 @@ class WorkerClient:
             slots_out=options.slots_out,
             claim_timeout_ms=options.claim_timeout_ms,
         )
-        return migrator, MigrationDriver(migrator, options, self.record.worker, self._publish_migration)
+        return migrator, MigrationDriver(migrator, options, self.record.worker, self.publish_migration)
 
     async def _answer_migrate(self, payload: bytes) -> bytes | None:
         command = decode_as(MigrateCommand, payload, self._subjects.migrate(*self.record.names))
         if isinstance(command, Rejected):
             _log.warning("migrate_command_ignored", worker=self.record.worker, detail=command.detail)
             return None
+        if self._on_migrate is not None:
+            source = command.source
+            mine = is_for(self.record, command.model, source.pool, source.worker, source.incarnation)
+            return encode(await self._on_migrate(command)) if mine else None
         reply = self._migrator.answer(command, (), 0) if self._driver is None else self._driver.answer(command)
         return None if reply is None else encode(reply)
 
@@ -199,7 +211,8 @@ class WorkerClient:
             for one, slots in zip(samples, each, strict=False)
         ]
 
-    async def _publish_migration(self, report: MigrationReport) -> None:
+    async def publish_migration(self, report: MigrationReport) -> None:
+        """Publish a report of a migration, if the bus accepts it now."""
         await publish_now(self._bus, self._subjects.migration(*self.record.names), report)
 
     async def _report(self, samples: Sequence[WorkerSample]) -> bool:
@@ -272,11 +285,12 @@ class WorkerClient:
         for repeat in range(DRAINED_REPEATS_MAX):
             delivered |= await publish_now(self._bus, subject, self._incarnation_state.drain_report())
             if (delivered or repeat >= DRAINED_UNDELIVERED_MAX) and not self.drained.is_set():
-                await self._leave()
+                await self.leave()
                 self.drained.set()
             await asyncio.sleep(DRAINED_INTERVAL_MS / 1_000)
 
-    async def _leave(self) -> None:
+    async def leave(self) -> None:
+        """Revoke the lease, within 3 s: the engine has gone."""
         self._register("draining")
         self._registration.withdraw()
         await wait_at_most(self._registration.gone, LEAVE_TIMEOUT_S)

@@ -36,6 +36,7 @@ from loadline.scalers.local_config import read as read_local
 from loadline.sim.compare.baselines import BASELINES
 from loadline.sim.fleet import model_of, pools_of, read_fleet
 from loadline.sim.fleet.reference import fleet_reference
+from loadline.sources.dynamo_config import read_dynamo
 from loadline.wire.codec import Codec, Rejected, decode_as, decode_worker_record
 from loadline.wire.messages import MESSAGES, DecisionApplied, DrainReport, LoadReport, TrafficReport
 from loadline.wire.subjects import Subjects
@@ -111,6 +112,7 @@ def read_configuration(path: Path) -> None:
 
 # Files by the name in the first line of a block; a block without one is a configuration of the agent.
 READERS: Final[dict[str, Callable[[Path], object]]] = {
+    "dynamo.toml": read_dynamo,
     "fleet.toml": read_fleet,
     "loadline.toml": read_configuration,
     "local.toml": read_local,

@@ -1,0 +1,60 @@
+"""Command ``source``."""
+
+import argparse
+import asyncio
+from collections.abc import Callable, Coroutine
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Final
+
+from msgspec import Struct
+
+from loadline.adapters import logs, signals
+from loadline.errors import ConfigError
+
+
+class _Source(Struct, frozen=True):
+    """Functions that read the configuration of a source and run it, and the packages that it needs."""
+
+    read: str
+    run: str
+    packages: tuple[str, ...] = ()
+
+
+_SOURCES: Final = {
+    "dynamo": _Source("dynamo_config.read_dynamo", "dynamo.run_dynamo", ("zmq",)),
+}
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``source``."""
+    parser.add_argument("name", choices=tuple(_SOURCES), help="system whose figures are read")
+    parser.add_argument(
+        "--config", type=Path, required=True, metavar="FILE", help="configuration of the source (TOML); see its guide"
+    )
+
+
+def source(options: argparse.Namespace) -> int:
+    """Run a source until it is stopped by a signal."""
+    chosen = _SOURCES[options.name]
+    for package in chosen.packages:
+        if find_spec(package) is None:
+            requirement, instead = f"loadline[{options.name}]", "choose another source"
+            raise ConfigError.missing_package("source", options.name, package, requirement, instead)
+    knobs = _function(chosen.read)(options.config)
+    logs.configure("auto", "info")
+    asyncio.run(_run(_function(chosen.run), knobs))
+    return 0
+
+
+async def _run(run: Callable[[Any, asyncio.Event], Coroutine[Any, Any, None]], knobs: object) -> None:
+    stop = asyncio.Event()
+    signals.install_handlers(stop.set)
+    await run(knobs, stop)
+
+
+def _function(place: str) -> Any:
+    """Import a function of a source, such as ``dynamo.run_dynamo``: the others' packages may be missing."""
+    module, _, name = place.partition(".")
+    return getattr(import_module(f"loadline.sources.{module}"), name)

@@ -1,0 +1,1 @@
+"""Programs that bring the figures of other systems' engines and routers to the agent."""

@@ -1,0 +1,200 @@
+"""Workers that a source registers and reports, because their engines do neither."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
+from typing import Final, Protocol, Self
+
+from loadline.adapters.logs import bounded
+from loadline.client.resources import bus_of, running, store_of
+from loadline.client.worker import WorkerClient
+from loadline.core.vocabulary.samples import WorkerRecord, WorkerSample
+from loadline.errors import WorkerSuperseded
+from loadline.ports import Bus, Store
+from loadline.sources.config import RegisteringKnobs
+from loadline.wire.messages import DrainCommand, MigrateCommand, MigrateReply
+
+MigrateHandler = Callable[[MigrateCommand], Awaitable[MigrateReply]]
+# Engines report at least once a second, also when they are idle: others are heard if any was within 3 s.
+_HEARD_S: Final = 3.0
+
+_log = bounded("source")
+
+
+class SourcedEngine(Protocol):
+    """Newest figures of one engine."""
+
+    def take_samples(self) -> Sequence[WorkerSample]:
+        """Return the samples since the last call; empty if the engine was silent."""
+        ...
+
+    def is_empty(self) -> bool:
+        """Return True if the engine said last that it has no request."""
+        ...
+
+
+class LatestSamples:
+    """Newest sample of each rank of an engine."""
+
+    def __init__(self) -> None:
+        self._latest: dict[int, WorkerSample] = {}
+        self._new: set[int] = set()
+
+    def put(self, sample: WorkerSample) -> None:
+        """Replace the sample of its rank."""
+        self._latest[sample.rank] = sample
+        self._new.add(sample.rank)
+
+    def take_samples(self) -> Sequence[WorkerSample]:
+        """Return the samples since the last call."""
+        new, self._new = sorted(self._new), set()
+        return [self._latest[rank] for rank in new]
+
+    def is_empty(self) -> bool:
+        """Return True if no rank has a request."""
+        return all(not one.waiting_requests and not one.running_requests for one in self._latest.values())
+
+
+class _SourcedWorker:
+    """A worker and the task of its client."""
+
+    def __init__(self, record: WorkerRecord, engine: SourcedEngine, heard_s: float) -> None:
+        self.record = record
+        self.engine = engine
+        self.heard_s = heard_s
+        self.heard = asyncio.Event()
+        self.lost = asyncio.Event()
+
+    async def wait_empty(self, _command: DrainCommand) -> None:
+        """Wait until the engine says that it has no request."""
+        while True:
+            self.heard.clear()
+            await self.heard.wait()
+            if self.engine.is_empty():
+                return
+
+
+class SourcedWorkers:
+    """The workers of a source, as an async context manager.
+
+    A worker outlives the source: its key stays for ``lease_ttl_s``, and a source that starts meanwhile takes it over.
+
+    Args:
+        knobs: Servers and time limits.
+        name: Name of the connection to NATS.
+        bus: A connected bus to use instead of ``knobs.nats``; it stays open.
+        store: A store to use instead of ``knobs.etcd``; it stays open.
+    """
+
+    def __init__(
+        self, knobs: RegisteringKnobs, name: str, *, bus: Bus | None = None, store: Store | None = None
+    ) -> None:
+        self._knobs = knobs
+        self._name = name
+        self._given = (bus, store)
+        self._workers: dict[tuple[str, str, str], _SourcedWorker] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._stack = AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        """Connect, without waiting for NATS or etcd."""
+        bus, store = self._given
+        async with AsyncExitStack() as stack:
+            self._bus = await stack.enter_async_context(bus_of(bus, self._knobs.nats, self._name))
+            self._store = await stack.enter_async_context(store_of(store, self._knobs.etcd))
+            stack.push_async_callback(self._end_all)
+            await stack.enter_async_context(running(self._remove_silent(), "silent workers"))
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """End all clients and disconnect; the keys stay until their leases end."""
+        await self._stack.aclose()
+
+    @property
+    def names(self) -> Sequence[tuple[str, str, str]]:
+        """Model, pool and name of each worker."""
+        return list(self._workers)
+
+    def heard(
+        self,
+        record: WorkerRecord,
+        make_engine: Callable[[], SourcedEngine],
+        on_migrate: MigrateHandler | None = None,
+    ) -> None:
+        """Register a worker unless it is known, and note that its engine was heard now.
+
+        Args:
+            record: Description of the worker, for a new one.
+            make_engine: Returns the figures of a new one.
+            on_migrate: Answers its migrate commands; None: they are refused as ``unsupported``.
+        """
+        now_s = asyncio.get_running_loop().time()
+        worker = self._workers.get(record.names)
+        if worker is None:
+            if len(self._workers) >= self._knobs.workers_max:
+                remedy = "raise workers_max, or find out who sends reports of so many workers"
+                _log.error("workers_full", worker=record.worker, model=record.model, remedy=remedy)
+                return
+            worker = _SourcedWorker(record, make_engine(), now_s)
+            self._workers[record.names] = worker
+            task = asyncio.create_task(self._run(worker, on_migrate), name=f"worker {record.worker}")
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        worker.heard_s = now_s
+        worker.heard.set()
+
+    def engine(self, names: tuple[str, str, str]) -> SourcedEngine | None:
+        """Return the figures of a worker; None: it is not known."""
+        worker = self._workers.get(names)
+        return None if worker is None else worker.engine
+
+    def remove(self, names: tuple[str, str, str]) -> None:
+        """Deregister a worker whose engine has gone for certain."""
+        worker = self._workers.pop(names, None)
+        if worker is not None:
+            worker.lost.set()
+
+    async def _run(self, worker: _SourcedWorker, on_migrate: MigrateHandler | None) -> None:
+        """Register and report a worker until its engine is lost."""
+        record = worker.record
+        client = WorkerClient(
+            record,
+            root=self._knobs.root,
+            namespace=self._knobs.namespace,
+            sample=worker.engine.take_samples,
+            on_drain=worker.wait_empty,
+            report_interval_ms=self._knobs.report_interval_ms,
+            lease_ttl_s=self._knobs.lease_ttl_s,
+            bus=self._bus,
+            store=self._store,
+            outlives=True,
+            on_migrate=on_migrate,
+        )
+        try:
+            async with client:
+                await client.ready()
+                _log.info("worker_registered", worker=record.worker, pool=record.pool, model=record.model)
+                await worker.lost.wait()
+                await client.leave()
+            _log.info("worker_removed", worker=record.worker, pool=record.pool, model=record.model)
+        except WorkerSuperseded as error:  # it stays known, so that it is not registered again
+            _log.error("worker_superseded", worker=record.worker, model=record.model, detail=str(error))
+
+    async def _remove_silent(self) -> None:
+        """Remove workers that are silent while others are heard: if all are silent, the upstream is away."""
+        while True:
+            await asyncio.sleep(1.0)
+            now_s = asyncio.get_running_loop().time()
+            heard_s = max((one.heard_s for one in self._workers.values()), default=now_s)
+            if now_s - heard_s > _HEARD_S:
+                continue
+            for names, worker in list(self._workers.items()):
+                if now_s - worker.heard_s > self._knobs.lost_after_s:
+                    self.remove(names)
+
+    async def _end_all(self) -> None:
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
