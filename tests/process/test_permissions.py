@@ -62,6 +62,7 @@ MAY_PUBLISH: dict[str, tuple[str, ...]] = {
         *(f"loadline.v1.{kind}.llama.>" for kind in ("load", "drained", "migration")),
         "loadline.v1.traffic.llama.*",
     ),
+    "gateway-llama": ("loadline.v1.traffic.llama.*",),
     "scaler-llama": ("loadline.v1.applied.llama", "loadline.v1.api.announce"),
     "operator": ("loadline.v1.api.*", "$SRV.>"),
     "viewer": tuple(
@@ -81,6 +82,7 @@ MAY_SUBSCRIBE: dict[str, tuple[str, ...]] = {
     },
     "frontend-llama": (),
     "source-llama": tuple(f"loadline.v1.{kind}.llama.>" for kind in ("drain", "migrate")),
+    "gateway-llama": ("loadline.v1.load.llama.>",),
     "scaler-llama": (
         *("loadline.v1.decision.llama", "loadline.v1.drained.llama.>", "loadline.v1.drained.*"),
         "_INBOX_scaler-llama.>",

@@ -49,6 +49,7 @@ def parser() -> argparse.ArgumentParser:
         "compare.compare",
         "Compare configurations on a trace, against common baselines and a theoretical bound.",
     )
+    add("gateway", "gateway.gateway", "Route requests of the OpenAI API to registered engines.")
     add("forecast", "forecast.forecast", "Score load predictors on a trace.")
     add("fit", "fit.fit", "Fit the linear latency model of an engine to a profiler's sweeps.")
     _only(_config(add("run", "run.run", "Run the agent.")), "only migrate requests; another autoscaler scales")

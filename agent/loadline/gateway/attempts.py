@@ -1,0 +1,73 @@
+"""Attempts to have one request answered, at one worker after the other."""
+
+from typing import Final
+
+from loadline.adapters.logs import bounded
+from loadline.gateway.backends import Backend
+from loadline.gateway.errors import ApiError
+from loadline.gateway.model import ServedModel
+
+ATTEMPTS_MAX: Final = 3
+"""Answers that may fail before the client gets the failure: a request that ends engines must not end all of them."""
+_RETRIED: Final = frozenset({429, 500, 502, 503, 504})
+"""Statuses with which another worker may do better."""
+
+_log = bounded("gateway")
+
+
+class Attempts:
+    """Attempts of one request.
+
+    Args:
+        model: Its model.
+        arrived_s: Time of its arrival, from which it waits for workers.
+    """
+
+    def __init__(self, model: ServedModel, arrived_s: float) -> None:
+        self._model = model
+        self._deadline_s = arrived_s + model.hold_s
+        self._failed: list[Backend] = []
+
+    @property
+    def exhausted(self) -> bool:
+        """True if no further attempt is made."""
+        return len(self._failed) >= ATTEMPTS_MAX
+
+    async def next_backend(self) -> Backend:
+        """Return the worker for the next attempt.
+
+        Raises:
+            ApiError: There is none.
+        """
+        return await self._model.backends.choose(self._deadline_s, self._failed)
+
+    def unreachable(self, backend: Backend, error: Exception) -> None:
+        """Record that nothing could be sent; the request waits until a worker can be reached."""
+        self._model.backends.mark_unreachable(backend)
+        record = backend.record
+        _log.warning("unreachable", model=record.model, worker=record.worker, address=record.address, error=str(error))
+        self._model.metrics.retried(record.model)
+
+    def failed(self, backend: Backend, reason: str) -> None:
+        """Record a failed answer.
+
+        Raises:
+            ApiError: It was the last attempt.
+        """
+        self._failed.append(backend)
+        record = backend.record
+        _log.warning("engine_failed", model=record.model, worker=record.worker, error=reason)
+        if self.exhausted:
+            raise ApiError(502, f"{ATTEMPTS_MAX} workers of {record.model!r} failed; the last one: {reason}")
+        self._model.metrics.retried(record.model)
+
+    def may_retry(self, backend: Backend, status: int) -> bool:
+        """Record a status; return True if the next worker should be tried, False if the client gets it."""
+        if status not in _RETRIED or len(self._failed) + 1 >= ATTEMPTS_MAX:
+            return False
+        self.failed(backend, f"it answered {status}")
+        return True
+
+    def progressed(self) -> None:
+        """Record that an engine has produced output: earlier failures no longer count."""
+        self._failed.clear()

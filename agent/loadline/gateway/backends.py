@@ -1,0 +1,140 @@
+"""Workers of one model that a gateway routes to, and the requests that wait for one. Pure, but for the waiting."""
+
+import asyncio
+import time
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final
+
+from msgspec import Struct
+
+from loadline.client.frontend import FrontendClient
+from loadline.client.resources import wait_at_most
+from loadline.core.vocabulary.events import LoadReported
+from loadline.core.vocabulary.samples import WorkerRecord, WorkerSample
+from loadline.gateway.errors import ApiError
+
+# A worker that could not be reached gets no requests for this time; its lease ends after 10 s if it died.
+_UNREACHABLE_S: Final = 2.0
+_RETRY_AFTER_S: Final = 10
+
+
+class Backend(Struct, eq=False):
+    """One incarnation of a worker."""
+
+    record: WorkerRecord
+    in_flight: int = 0
+    """Requests that this gateway has there."""
+    engine_requests: int = 0
+    """Requests at the engine as of its last report, those of other gateways included."""
+    unreachable_until_s: float = 0.0
+    refuses_ids: set[str] = set()
+    """Endpoints that refuse to stream token IDs."""
+    context_tokens: int | None = None
+    """Longest context of its engine; None: not asked yet, or unknown."""
+
+    @property
+    def key(self) -> tuple[str, str, int]:
+        """Pool, worker and incarnation."""
+        return self.record.pool, self.record.worker, self.record.incarnation
+
+
+class Backends:
+    """Workers of one model.
+
+    Args:
+        model: The model.
+        held_max: Maximum requests that wait for a worker.
+        frontend: Reporter of the model's traffic, which has the counts of requests.
+    """
+
+    def __init__(self, model: str, held_max: int, frontend: FrontendClient) -> None:
+        self._model = model
+        self._held_max = held_max
+        self._frontend = frontend
+        self._backends: dict[tuple[str, str, int], Backend] = {}
+        self._changed = asyncio.Event()
+
+    @property
+    def ready(self) -> list[Backend]:
+        """Workers that take requests."""
+        return [one for one in self._backends.values() if one.record.state == "ready"]
+
+    def update(self, records: Iterable[WorkerRecord]) -> None:
+        """Apply the registered workers.
+
+        Only aggregated workers serve a whole request. One without an address cannot be reached.
+        """
+        found: dict[tuple[str, str, int], Backend] = {}
+        for record in records:
+            if record.role == "aggregated" and record.address:
+                fresh = Backend(record)
+                backend = found[fresh.key] = self._backends.get(fresh.key, fresh)
+                backend.record = record
+        self._backends = found
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    def find(self, worker: str, incarnation: int) -> Backend | None:
+        """Return the backend of a registered worker; None: there is none."""
+        found = (one for one in self._backends.values() if one.record.worker == worker)
+        return next((one for one in found if one.record.incarnation == incarnation), None)
+
+    def apply_load(self, report: LoadReported) -> None:
+        """Apply a load report of a worker."""
+        backend = self._backends.get((report.pool, report.worker, report.incarnation))
+        if backend is not None:
+            backend.engine_requests = _requests(report.samples)
+
+    def pick(self, now_s: float, avoided: Collection[Backend] = ()) -> Backend | None:
+        """Return the worker with the fewest requests; one of ``avoided`` only if there is no other. None: no worker."""
+        reachable = (one for one in self.ready if one.unreachable_until_s <= now_s)
+        return min(
+            reachable, key=lambda one: (one in avoided, one.in_flight, one.engine_requests, one.key), default=None
+        )
+
+    async def choose(self, deadline_s: float, avoided: Collection[Backend] = ()) -> Backend:
+        """Return a worker for a request, and wait for one if there is none.
+
+        Raises:
+            ApiError: Too many requests wait already, or no worker came until ``deadline_s`` of ``time.monotonic``.
+        """
+        return self.pick(time.monotonic(), avoided) or await self._wait(deadline_s, avoided)
+
+    @contextmanager
+    def using(self, backend: Backend) -> Iterator[None]:
+        """Count a request at a worker."""
+        backend.in_flight += 1
+        self._frontend.in_flight += 1
+        try:
+            yield
+        finally:
+            backend.in_flight -= 1
+            self._frontend.in_flight -= 1
+
+    def mark_unreachable(self, backend: Backend) -> None:
+        """Send no requests to a worker for a while, since nobody answers at its address."""
+        backend.unreachable_until_s = time.monotonic() + _UNREACHABLE_S
+
+    async def _wait(self, deadline_s: float, avoided: Collection[Backend]) -> Backend:
+        if self._frontend.queued >= self._held_max:
+            text = f"{self._frontend.queued} requests wait for a worker of {self._model!r} already"
+            raise ApiError(503, text, code="no_worker", retry_after_s=_RETRY_AFTER_S)
+        self._frontend.queued += 1
+        try:
+            async with asyncio.timeout(deadline_s - time.monotonic()):
+                while True:
+                    # A change wakes all; unreachable workers are tried again without one.
+                    await wait_at_most(self._changed, _UNREACHABLE_S)
+                    backend = self.pick(time.monotonic(), avoided)
+                    if backend is not None:
+                        return backend
+        except TimeoutError:
+            text = f"no worker of {self._model!r} became ready in time"
+            raise ApiError(503, text, code="no_worker", retry_after_s=_RETRY_AFTER_S) from None
+        finally:
+            self._frontend.queued -= 1
+
+
+def _requests(samples: Sequence[WorkerSample]) -> int:
+    return sum((one.waiting_requests or 0) + (one.running_requests or 0) for one in samples)

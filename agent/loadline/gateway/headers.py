@@ -1,0 +1,43 @@
+"""Headers that pass between clients and engines."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from multidict import CIMultiDict
+
+# Those of RFC 9110, 7.6.1: they concern one connection.
+_HOP_BY_HOP: Final = frozenset(
+    {
+        "connection",
+        "keep-alive",
+        "proxy-authenticate",
+        "proxy-authorization",
+        "proxy-connection",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+    }
+)
+# The gateway reads bodies: it decodes requests, asks engines for plain answers, and lengths may change.
+_OF_THE_BODY: Final = frozenset({"content-length", "content-encoding", "expect"})
+_REQUEST_ONLY: Final = frozenset({"host", "accept-encoding"})
+_RESPONSE_ONLY: Final = frozenset({"date", "server"})
+
+
+def to_engine(headers: Mapping[str, str]) -> CIMultiDict[str]:
+    """Return the headers of a client's request that its engine receives."""
+    kept = _without(headers, _REQUEST_ONLY)
+    kept["accept-encoding"] = "identity"
+    return kept
+
+
+def to_client(headers: Mapping[str, str]) -> CIMultiDict[str]:
+    """Return the headers of an engine's answer that the client receives."""
+    return _without(headers, _RESPONSE_ONLY)
+
+
+def _without(headers: Mapping[str, str], others: frozenset[str]) -> CIMultiDict[str]:
+    named = {token.strip().lower() for token in headers.get("connection", "").split(",")}
+    dropped = _HOP_BY_HOP | _OF_THE_BODY | others | named
+    return CIMultiDict((name, value) for name, value in headers.items() if name.lower() not in dropped)

@@ -1,0 +1,18 @@
+"""One served model of a gateway."""
+
+from msgspec import Struct
+
+from loadline.gateway.backends import Backends
+from loadline.gateway.metrics import GatewayMetrics
+from loadline.gateway.traffic import ModelTraffic
+
+
+class ServedModel(Struct, frozen=True):
+    """A model: its workers, and its traffic."""
+
+    name: str
+    backends: Backends
+    traffic: ModelTraffic
+    metrics: GatewayMetrics
+    hold_s: float
+    """Time that a request waits for a worker."""

@@ -1,0 +1,163 @@
+"""HTTP server of a gateway, and its composition."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack
+from typing import Final
+
+import msgspec
+from aiohttp import web
+from prometheus_client import CONTENT_TYPE_LATEST
+
+from loadline.adapters.etcd_store import EtcdStore
+from loadline.adapters.logs import bounded
+from loadline.adapters.nats_bus import NatsBus
+from loadline.client.frontend import FrontendClient
+from loadline.client.resources import running
+from loadline.client.worker_registry import WorkerRegistry
+from loadline.core.vocabulary.events import LoadReported
+from loadline.errors import LoadlineError
+from loadline.gateway.api_request import CHAT, COMPLETIONS, ApiRequest, Endpoint, read_request
+from loadline.gateway.backends import Backends
+from loadline.gateway.engine_client import EngineClient
+from loadline.gateway.errors import BODY_BYTES_MAX, ApiError, errors_as_json
+from loadline.gateway.metrics import GatewayMetrics
+from loadline.gateway.model import ServedModel
+from loadline.gateway.options import GatewayOptions
+from loadline.gateway.stream_session import ClientLeft, StreamSession
+from loadline.gateway.traffic import Measured, ModelTraffic
+from loadline.gateway.whole_answer import answer_whole
+from loadline.wire.codec import Codec
+from loadline.wire.subjects import Subjects, encode_token
+
+_CLIENT_LEFT: Final = 499
+_SHUTDOWN_S: Final = 60.0
+_log = bounded("gateway")
+
+
+class Gateway:
+    """Handlers of the API.
+
+    Args:
+        models: Served models by name.
+        engines: Connections to engines.
+        metrics: Metrics of the gateway.
+    """
+
+    def __init__(self, models: Mapping[str, ServedModel], engines: EngineClient, metrics: GatewayMetrics) -> None:
+        self._models = models
+        self._engines = engines
+        self._metrics = metrics
+        self._began_s = int(time.time())
+
+    def application(self, body_bytes_max: int) -> web.Application:
+        """Return the application that serves the API.
+
+        Args:
+            body_bytes_max: Largest body of a request.
+        """
+        application = web.Application(middlewares=[errors_as_json], client_max_size=body_bytes_max)
+        application[BODY_BYTES_MAX] = body_bytes_max
+        application.add_routes(
+            [
+                web.post(COMPLETIONS, self._serve(COMPLETIONS)),
+                web.post(CHAT, self._serve(CHAT)),
+                web.get("/v1/models", self._list_models),
+                web.get("/healthz", self._answer_health),
+                web.get("/metrics", self._answer_metrics),
+            ]
+        )
+        return application
+
+    def _serve(self, endpoint: Endpoint) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+        async def serve(request: web.Request) -> web.StreamResponse:
+            asked = read_request(endpoint, await request.read(), self._models)
+            model = self._models[asked.model]
+            status = _CLIENT_LEFT
+            try:
+                answer = await self._answer(request, asked, model, model.traffic.arrive(asked))
+                status = answer.status
+            except ApiError as error:
+                status = error.status
+                raise
+            except ClientLeft:
+                return web.Response(status=_CLIENT_LEFT)
+            finally:
+                self._metrics.answered(model.name, status)
+            return answer
+
+        return serve
+
+    async def _answer(
+        self, request: web.Request, asked: ApiRequest, model: ServedModel, measured: Measured
+    ) -> web.StreamResponse:
+        if asked.stream:
+            return await StreamSession(request, asked, model, measured, self._engines).run()
+        return await answer_whole(request, asked, model, measured, self._engines)
+
+    async def _list_models(self, _request: web.Request) -> web.Response:
+        entry = {"object": "model", "created": self._began_s, "owned_by": "loadline"}
+        listed = {"object": "list", "data": [{"id": name, **entry} for name in self._models]}
+        return web.Response(body=msgspec.json.encode(listed), content_type="application/json")
+
+    async def _answer_health(self, _request: web.Request) -> web.Response:
+        return web.Response(text="ok\n")
+
+    async def _answer_metrics(self, _request: web.Request) -> web.Response:
+        return web.Response(body=self._metrics.render(), headers={"content-type": CONTENT_TYPE_LATEST})
+
+
+async def run(options: GatewayOptions, stop: asyncio.Event, on_listening: Callable[[str, int], object]) -> None:
+    """Serve until ``stop`` is set, then let open requests end within a minute.
+
+    Args:
+        options: What it serves.
+        stop: Ends it.
+        on_listening: Called with the address once it accepts connections.
+
+    Raises:
+        LoadlineError: The address cannot be used.
+    """
+    metrics = GatewayMetrics()
+    async with AsyncExitStack() as stack:
+        bus = NatsBus(options.nats, name=f"loadline-gateway-{options.name}")
+        await bus.connect(lambda connected: _log.info("nats", connected=connected))
+        stack.push_async_callback(bus.close)
+        store = EtcdStore(options.etcd)
+        stack.push_async_callback(store.close)
+        engines = EngineClient()
+        stack.push_async_callback(engines.close)
+        models: dict[str, ServedModel] = {}
+        for name, objectives in options.objectives.items():
+            frontend = FrontendClient(name, options.name, bus=bus, root=options.root)
+            await stack.enter_async_context(frontend)
+            backends = Backends(name, options.held_max, frontend)
+            metrics.watch(name, backends, frontend)
+            models[name] = ServedModel(name, backends, ModelTraffic(frontend, objectives), metrics, options.hold_s)
+            follow = WorkerRegistry(backends.update).follow(store, options.namespace, name)
+            await stack.enter_async_context(running(follow, f"workers of {name}"))
+            await _follow_loads(bus, options, name, backends)
+        application = Gateway(models, engines, metrics).application(options.body_bytes_max)
+        runner = web.AppRunner(application, access_log=None, handler_cancellation=True, shutdown_timeout=_SHUTDOWN_S)
+        await runner.setup()
+        stack.push_async_callback(runner.cleanup)
+        try:
+            await web.TCPSite(runner, options.host, options.port).start()
+        except OSError as error:
+            raise LoadlineError(f"cannot listen on {options.host}:{options.port}: {error}") from error
+        on_listening(*runner.addresses[0][:2])
+        await stop.wait()
+
+
+async def _follow_loads(bus: NatsBus, options: GatewayOptions, model: str, backends: Backends) -> None:
+    """Keep the number of requests at each engine, other gateways' included, as workers report it."""
+    subjects = Subjects(options.root)
+    codec = Codec(subjects, options.nats.frame_bytes_max)
+
+    def receive(subject: str, payload: bytes) -> None:
+        event = codec.decode(subject, payload)
+        if isinstance(event, LoadReported):
+            backends.apply_load(event)
+
+    await bus.subscribe(f"{subjects.prefix}.load.{encode_token(model)}.>", receive)

@@ -1,0 +1,44 @@
+"""Server-sent events, as engines stream them. Pure."""
+
+from typing import Final
+
+DONE: Final = b"[DONE]"
+"""Data of the last event of a complete stream."""
+_EVENT_BYTES_MAX: Final = 16 * 1024 * 1024
+
+
+class EventTooLarge(ValueError):
+    """Event above 16 MiB, with which no engine answers."""
+
+
+class EventReader:
+    """Splits a stream into the data of its events. Comments, which keep connections alive, have none."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def feed(self, piece: bytes) -> list[bytes]:
+        """Add bytes as they arrive; return the data of events that are complete.
+
+        Raises:
+            EventTooLarge: An event does not end.
+        """
+        text = self._rest + piece
+        if b"\r" in text:
+            text = text.replace(b"\r\n", b"\n")
+        *events, self._rest = text.split(b"\n\n")
+        if len(self._rest) > _EVENT_BYTES_MAX:
+            raise EventTooLarge
+        return [data for event in events if (data := _data(event))]
+
+
+def write_event(data: bytes) -> bytes:
+    """Return an event with this data."""
+    return b"data: " + data + b"\n\n"
+
+
+def _data(event: bytes) -> bytes:
+    if event.startswith(b"data: ") and b"\n" not in event:  # nearly all
+        return event[6:]
+    lines = [line[5:].removeprefix(b" ") for line in event.split(b"\n") if line.startswith(b"data:")]
+    return b"\n".join(lines)

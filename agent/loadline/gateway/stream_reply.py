@@ -1,0 +1,239 @@
+"""A stream as its client receives it, whichever engines its parts come from. Pure.
+
+The gateway asks engines for token IDs and keeps those of prompt and output. It removes them from what the client gets,
+unless the client asked for them too. After a move the next engine continues after the last token whose text the client
+has: tokens whose text was held back, because they are part of a character, are generated again. So no text is lost or
+repeated, and characters are never split.
+"""
+
+from typing import Any, Final
+
+import msgspec
+
+from loadline.gateway.api_request import CHAT, COMPLETIONS, ApiRequest, Endpoint
+from loadline.gateway.continuation import continuation, obstacle, output_limit
+from loadline.gateway.sse import DONE
+from loadline.gateway.traffic import Measured
+
+_SHARED: Final = ("id", "object", "created", "model", "system_fingerprint", "service_tier")
+"""Fields that all chunks of a stream have in common."""
+
+
+class EngineFailed(Exception):
+    """Early end of a stream by its engine, with an error or an abort, after which another one can continue it."""
+
+
+class StreamReply:
+    """Answer to one streamed request.
+
+    Args:
+        request: The request.
+        measured: Counts of its tokens, and their times.
+        movable: False: engines are not asked for token IDs.
+    """
+
+    def __init__(self, request: ApiRequest, measured: Measured, *, movable: bool = True) -> None:
+        self._request = request
+        self._measured = measured
+        self._chat = request.endpoint == CHAT
+        self._wants_ids = bool(request.body.get("return_token_ids"))
+        self.obstacle = obstacle(request) if movable else "return_token_ids"
+        """Parameter or field that keeps the stream where it is; empty: it can move."""
+        self._prompt_ids: list[int] | None = None
+        self._tokens: list[int] = []
+        self._sent_tokens = 0
+        self._ids_sent = 0
+        self._shared: dict[str, Any] = {}
+        self._head: list[bytes] = []
+        self._hops = 0
+        self.started = False
+        """True once the client was sent something: from then on the answer cannot begin anew."""
+        self.finished = False
+        """True once the engine has given the reason for which the output ends."""
+        self.done = False
+        """True once the stream is complete."""
+
+    @property
+    def can_continue(self) -> bool:
+        """True if another engine can continue the stream now."""
+        return not self.obstacle and self._prompt_ids is not None and not self.finished
+
+    @property
+    def asks_ids(self) -> bool:
+        """True if the gateway, and not the client, asks the engine for token IDs."""
+        return not self.obstacle and not self._wants_ids
+
+    @property
+    def tokens(self) -> tuple[int, int]:
+        """Number of prompt and output tokens; 0 while unknown."""
+        return len(self._prompt_ids or ()), len(self._tokens)
+
+    @property
+    def tokens_left(self) -> int | None:
+        """Maximum output tokens that follow; None: unknown."""
+        limit = output_limit(self._request)
+        return None if limit is None else max(limit - len(self._tokens), 0)
+
+    def first_body(self, *, with_ids: bool) -> tuple[Endpoint, bytes]:
+        """Return endpoint and body of the request to the first engine.
+
+        Args:
+            with_ids: False if the engine refuses to stream token IDs: the stream then stays there.
+        """
+        if not with_ids:
+            self.obstacle = self.obstacle or "return_token_ids"
+        options = {**(self._request.body.get("stream_options") or {}), "include_usage": True}
+        body = {**self._request.body, "stream_options": options}
+        if not self.obstacle:
+            body["return_token_ids"] = True
+        return self._request.endpoint, msgspec.json.encode(body)
+
+    def next_body(self, context_tokens: int | None) -> tuple[Endpoint, bytes] | None:
+        """Return endpoint and body of the request that continues the stream; None: only its end is missing.
+
+        Tokens without text are dropped here, and generated again.
+
+        Args:
+            context_tokens: Maximum tokens of prompt and output together; None: unknown.
+        """
+        dropped = len(self._tokens) - self._sent_tokens
+        del self._tokens[self._sent_tokens :]
+        self._measured.osl_tokens -= dropped
+        self._hops += 1
+        body = continuation(self._request, self._prompt_ids or (), self._tokens, context_tokens)
+        if body["max_tokens"] is not None and body["max_tokens"] <= 0:
+            return None
+        return COMPLETIONS, msgspec.json.encode(body)
+
+    def accept(self, data: bytes) -> list[bytes]:
+        """Return the events to send to the client for one event of the engine.
+
+        Raises:
+            EngineFailed: The event ends the stream early, and another engine can continue it.
+        """
+        if data == DONE:
+            self.done = True
+            return self._start([data])
+        try:
+            chunk = msgspec.json.decode(data)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return self._start([data])
+        if not isinstance(chunk, dict):
+            return self._start([data])
+        if "error" in chunk:
+            return self._fail(data)
+        choices = chunk.get("choices")
+        choice = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else None
+        usage = chunk.get("usage") if self._request.wants_usage else chunk.pop("usage", None)
+        if usage is not None:
+            self._measured.read_usage(self._usage() if self._hops else usage)
+        if choice is None:
+            return self._close(chunk, usage)
+        if not self._shared:
+            self._shared = {name: chunk[name] for name in _SHARED if name in chunk}
+        return self._advance(chunk, choice)
+
+    def end(self) -> list[bytes]:
+        """Return the events that end a stream whose output is complete, or has its maximum length."""
+        events: list[bytes] = []
+        if not self.finished:
+            last: dict[str, Any] = {"delta": {}} if self._chat else {"text": ""}
+            choice = {"index": 0, **last, "logprobs": None, "finish_reason": "length"}
+            events.append(msgspec.json.encode({**self._shared, "choices": [choice]}))
+        if self._request.wants_usage and self._prompt_ids is not None:
+            events.append(msgspec.json.encode({**self._shared, "choices": [], "usage": self._usage()}))
+        self.finished = self.done = True
+        return self._start([*events, DONE])
+
+    def _advance(self, chunk: dict[str, Any], choice: dict[str, Any]) -> list[bytes]:
+        """Return the events for a chunk with output."""
+        new_ids = self._take_ids(chunk, choice)
+        text, others = self._text(choice)
+        finish = choice.get("finish_reason")
+        if finish == "abort" and self.can_continue:
+            raise EngineFailed("the engine aborted the request")
+        if others:
+            self.obstacle = self.obstacle or others
+        if new_ids or (self.obstacle and (text or others)):
+            self._measured.count_tokens(len(new_ids) or 1)
+        if finish is not None:
+            self.finished = True
+        if text or others or finish is not None:
+            self._sent_tokens = len(self._tokens)
+        elif not self.started:
+            # A chunk without output, such as that with the role, waits: until output was sent, the answer can begin
+            # anew at another engine.
+            self._head.append(self._shape(chunk, choice))
+            return []
+        elif self._wants_ids and not self.obstacle:
+            return []  # its token IDs follow with the text
+        return self._start([self._shape(chunk, choice)])
+
+    def _take_ids(self, chunk: dict[str, Any], choice: dict[str, Any]) -> list[int]:
+        """Keep the token IDs of a chunk, and remove them from it unless the client wants them."""
+        if self.obstacle:
+            return []
+        for place in (chunk, choice):  # vLLM's chat chunks have them beside the choices, all others within
+            ids = place.get("prompt_token_ids")
+            if self._prompt_ids is None and _are_ids(ids):
+                self._prompt_ids = ids
+            if not self._wants_ids:
+                place.pop("prompt_token_ids", None)
+        found = choice.pop("token_ids", None)
+        new_ids: list[int] = found if _are_ids(found) else []
+        if not new_ids and self._text(choice)[0]:
+            self.obstacle = "token_ids"  # text without token IDs: the engine does not know the parameter
+        self._tokens += new_ids
+        return new_ids
+
+    def _text(self, choice: dict[str, Any]) -> tuple[str, str]:
+        """Return the text of a choice, and the name of other output that it has, such as a tool call."""
+        if not self._chat or self._hops:
+            return choice.get("text") or "", ""
+        delta = choice.get("delta")
+        if not isinstance(delta, dict):
+            return "", ""
+        others = (name for name, value in delta.items() if value and name not in ("role", "content"))
+        return delta.get("content") or "", next(others, "")
+
+    def _shape(self, chunk: dict[str, Any], choice: dict[str, Any]) -> bytes:
+        """Return a chunk as one of the client's stream."""
+        if self._hops:
+            if self._chat:
+                text, reasons = choice.get("text") or "", ("finish_reason", "stop_reason")
+                kept: dict[str, Any] = {name: choice[name] for name in reasons if name in choice}
+                choice = {"index": 0, "delta": {"content": text}, "logprobs": None, **kept}
+            else:
+                choice.pop("prompt_token_ids", None)
+            chunk = {**self._shared, "choices": [choice]}
+        if self._wants_ids and not self.obstacle and self._ids_sent < len(self._tokens):
+            choice["token_ids"] = self._tokens[self._ids_sent :]
+            self._ids_sent = len(self._tokens)
+        return msgspec.json.encode(chunk)
+
+    def _start(self, events: list[bytes]) -> list[bytes]:
+        self.started = True
+        events, self._head = self._head + events, []
+        return events
+
+    def _close(self, chunk: dict[str, Any], usage: Any) -> list[bytes]:
+        """Return the events for a chunk without output, such as that with the usage."""
+        if usage is None:
+            return self._start([msgspec.json.encode({**chunk, **self._shared})])
+        if not self._request.wants_usage:
+            return []
+        counted = self._usage() if self._hops else usage
+        return self._start([msgspec.json.encode({**chunk, **self._shared, "usage": counted})])
+
+    def _usage(self) -> dict[str, int]:
+        prompt, output = self.tokens
+        return {"prompt_tokens": prompt, "completion_tokens": output, "total_tokens": prompt + output}
+
+    def _fail(self, data: bytes) -> list[bytes]:
+        if self.can_continue or not self.started:
+            raise EngineFailed(data[:200].decode(errors="replace"))
+        return self._start([data])
+
+
+def _are_ids(ids: Any) -> bool:
+    return isinstance(ids, list) and all(type(one) is int for one in ids)

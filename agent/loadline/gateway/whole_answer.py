@@ -1,0 +1,50 @@
+"""Answers that are not streamed: until the engine has answered, another one can begin anew."""
+
+import msgspec
+from aiohttp import web
+
+from loadline.gateway import headers
+from loadline.gateway.api_request import ApiRequest
+from loadline.gateway.attempts import Attempts
+from loadline.gateway.engine_client import EngineBroken, EngineClient, Unreachable
+from loadline.gateway.model import ServedModel
+from loadline.gateway.traffic import Measured
+
+
+async def answer_whole(
+    request: web.Request, asked: ApiRequest, model: ServedModel, measured: Measured, engines: EngineClient
+) -> web.Response:
+    """Return the answer of an engine to a request that is not streamed.
+
+    Raises:
+        ApiError: No worker answered.
+    """
+    attempts = Attempts(model, measured.arrived_s)
+    sent = headers.to_engine(request.headers)
+    while True:
+        backend = await attempts.next_backend()
+        try:
+            with model.backends.using(backend):
+                async with engines.post(backend, asked.endpoint, asked.raw, sent) as answer:
+                    body = await answer.read()
+        except Unreachable as error:
+            attempts.unreachable(backend, error)
+            continue
+        except EngineBroken as error:
+            attempts.failed(backend, str(error))
+            continue
+        if attempts.may_retry(backend, answer.status):
+            continue
+        if answer.ok:
+            _read_usage(measured, body)
+            model.traffic.finish(measured)
+        return web.Response(status=answer.status, body=body, headers=headers.to_client(answer.headers))
+
+
+def _read_usage(measured: Measured, body: bytes) -> None:
+    try:
+        answered = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return
+    if isinstance(answered, dict):
+        measured.read_usage(answered.get("usage"))

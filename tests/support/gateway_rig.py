@@ -1,0 +1,111 @@
+"""A gateway in process, without NATS and etcd, and a client of it."""
+
+import json
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+import aiohttp
+from aiohttp import web
+
+from loadline.client.frontend import FrontendClient
+from loadline.core.engines.profile import ObjectiveKnobs
+from loadline.core.vocabulary.samples import WorkerRecord
+from loadline.core.vocabulary.scalars import Role, WorkerPhase
+from loadline.gateway.backends import Backends
+from loadline.gateway.engine_client import EngineClient
+from loadline.gateway.metrics import GatewayMetrics
+from loadline.gateway.model import ServedModel
+from loadline.gateway.server import Gateway
+from loadline.gateway.traffic import ModelTraffic
+from tests.support.fake_engine import FakeEngine
+
+MODEL = "tiny"
+
+
+def record(
+    worker: str, address: str, *, state: WorkerPhase = "ready", role: Role = "aggregated", incarnation: int = 1
+) -> WorkerRecord:
+    return WorkerRecord(MODEL, "all", worker, role, incarnation, state=state, address=address)
+
+
+class Streamed:
+    """What a client got of a stream."""
+
+    def __init__(self, status: int, headers: dict[str, str], data: list[bytes]) -> None:
+        self.status = status
+        self.headers = headers
+        self.complete = data[-1:] == [b"[DONE]"]
+        self.chunks: list[dict[str, Any]] = [json.loads(one) for one in data if one != b"[DONE]"]
+
+    @property
+    def choices(self) -> list[dict[str, Any]]:
+        return [chunk["choices"][0] for chunk in self.chunks if chunk.get("choices")]
+
+    @property
+    def text(self) -> str:
+        return "".join(one["text"] if "text" in one else one["delta"].get("content", "") for one in self.choices)
+
+    @property
+    def finish(self) -> str | None:
+        reason: str | None = self.choices[-1]["finish_reason"]
+        return reason
+
+    @property
+    def usage(self) -> Any:
+        return self.chunks[-1].get("usage")
+
+
+class GatewayRig:
+    """The gateway's address and parts, and requests to it."""
+
+    def __init__(self, session: aiohttp.ClientSession, url: str, model: ServedModel, frontend: FrontendClient) -> None:
+        self.session = session
+        self.url = url
+        self.model = model
+        self.frontend = frontend
+
+    def register(self, engines: Sequence[FakeEngine]) -> None:
+        self.model.backends.update([record(f"w{number}", one.address) for number, one in enumerate(engines)])
+
+    async def stream(self, path: str = "/v1/completions", **body: Any) -> Streamed:
+        body = {"model": MODEL, "stream": True, **body}
+        async with self.session.post(self.url + path, json=body) as answer:
+            raw = await answer.read()
+            if answer.status != 200:
+                return Streamed(answer.status, dict(answer.headers), [raw])
+            data = [one.removeprefix(b"data: ") for one in raw.split(b"\n\n") if one]
+            return Streamed(answer.status, dict(answer.headers), data)
+
+    async def post(self, path: str, body: Any, **options: Any) -> tuple[int, Any]:
+        payload = body if isinstance(body, bytes) else json.dumps(body).encode()
+        async with self.session.post(self.url + path, data=payload, **options) as answer:
+            return answer.status, await answer.json()
+
+
+@asynccontextmanager
+async def gateway_rig(
+    engines: int = 1,
+    *,
+    held_max: int = 100,
+    hold_s: float = 30.0,
+    body_bytes_max: int = 1_000_000,
+    objectives: ObjectiveKnobs | None = None,
+) -> AsyncIterator[tuple[GatewayRig, list[FakeEngine]]]:
+    async with AsyncExitStack() as stack:
+        fakes = [await stack.enter_async_context(FakeEngine()) for _ in range(engines)]
+        frontend, metrics = FrontendClient(MODEL, "test"), GatewayMetrics()
+        backends = Backends(MODEL, held_max, frontend)
+        metrics.watch(MODEL, backends, frontend)
+        model = ServedModel(MODEL, backends, ModelTraffic(frontend, objectives), metrics, hold_s)
+        client = EngineClient()
+        stack.push_async_callback(client.close)
+        application = Gateway({MODEL: model}, client, metrics).application(body_bytes_max)
+        runner = web.AppRunner(application, access_log=None, handler_cancellation=True, shutdown_timeout=0.1)
+        await runner.setup()
+        stack.push_async_callback(runner.cleanup)
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        session = await stack.enter_async_context(aiohttp.ClientSession())
+        rig = GatewayRig(session, "http://{}:{}".format(*runner.addresses[0]), model, frontend)
+        rig.register(fakes)
+        yield rig, fakes

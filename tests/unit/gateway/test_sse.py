@@ -1,0 +1,24 @@
+import pytest
+
+from loadline.gateway.sse import EventReader, EventTooLarge, write_event
+
+STREAM = b'data: {"a":1}\n\n: comment\n\ndata:x\r\ndata: y\r\n\r\nevent: e\ndata: z\n\n'
+DATA = [b'{"a":1}', b"x\ny", b"z"]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, len(STREAM)])
+def test_events_are_found_however_they_are_cut(size: int) -> None:
+    reader = EventReader()
+    pieces = [STREAM[start : start + size] for start in range(0, len(STREAM), size)]
+    assert [data for piece in pieces for data in reader.feed(piece)] == DATA
+
+
+def test_an_event_that_is_written_is_read() -> None:
+    assert EventReader().feed(write_event(b"[DONE]")) == [b"[DONE]"]
+
+
+def test_an_event_without_end_is_refused() -> None:
+    reader = EventReader()
+    assert reader.feed(b"x" * 16 * 1024 * 1024) == []
+    with pytest.raises(EventTooLarge):
+        reader.feed(b"x")
