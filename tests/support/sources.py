@@ -7,10 +7,13 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
+import grpc
+import grpc.aio
 import msgspec
 
+from loadline.sources.llumnix_messages import MigrateRequest, MigrateResponse
 from tests.support.client_rig import Agent, agent_at
 
 
@@ -85,3 +88,38 @@ async def source_at(
             if process.returncode is None:
                 process.send_signal(signal.SIGTERM)
             await asyncio.wait_for(process.wait(), 30)
+
+
+class Llumlet:
+    """A real gRPC server that answers as Llumnix's agent of an engine does."""
+
+    def __init__(self) -> None:
+        self.requests: list[Any] = []
+        self.answer = MigrateResponse(success=True)
+        self.delay_s = 0.0
+        self.error: grpc.StatusCode | None = None
+        self.port = 0
+
+    @asynccontextmanager
+    async def serving(self) -> AsyncIterator[Self]:
+        handlers = {
+            "Migrate": grpc.unary_unary_rpc_method_handler(
+                self._migrate, request_deserializer=MigrateRequest.FromString, response_serializer=bytes
+            )
+        }
+        server = grpc.aio.server()
+        server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler("llumlet.Llumlet", handlers)])
+        self.port = server.add_insecure_port("127.0.0.1:0")
+        await server.start()
+        try:
+            yield self
+        finally:
+            await server.stop(None)
+
+    async def _migrate(self, request: Any, context: Any) -> bytes:
+        self.requests.append(request)
+        await asyncio.sleep(self.delay_s)
+        if self.error is not None:
+            await context.abort(self.error, "as the test wants")
+        answer: bytes = self.answer.SerializeToString()
+        return answer

@@ -24,6 +24,7 @@ class _Source(Struct, frozen=True):
 
 _SOURCES: Final = {
     "dynamo": _Source("dynamo_config.read_dynamo", "dynamo.run_dynamo", ("zmq",)),
+    "llumnix": _Source("llumnix_config.read_llumnix", "llumnix.run_llumnix", ("redis", "grpc", "google.protobuf")),
 }
 
 

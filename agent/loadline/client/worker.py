@@ -70,7 +70,8 @@ class WorkerClient:
         bus: A connected bus to use instead of ``nats``; it stays open.
         store: A store to use instead of ``etcd``; it stays open.
         migration: Options of handovers in both directions; None: the engine cannot migrate requests.
-        on_migrate: Answers migrate commands of an engine that migrates by itself, instead of ``migration``.
+        on_migrate: Answers migrate commands of an engine that migrates by itself, instead of ``migration``; None: the
+            outcome is unknown, and the agent gets no answer.
         outlives: The engine outlives this process: its key stays at the exit until the lease ends, and samples are
             numbered from the clock, so that another process can continue with the same incarnation.
     """
@@ -90,7 +91,7 @@ class WorkerClient:
         bus: Bus | None = None,
         store: Store | None = None,
         migration: MigrationOptions | None = None,
-        on_migrate: Callable[[MigrateCommand], Awaitable[MigrateReply]] | None = None,
+        on_migrate: Callable[[MigrateCommand], Awaitable[MigrateReply | None]] | None = None,
         outlives: bool = False,
     ) -> None:
         self.record = replace(record, state="starting")
@@ -183,7 +184,7 @@ class WorkerClient:
             slots_out=options.slots_out,
             claim_timeout_ms=options.claim_timeout_ms,
         )
-        return migrator, MigrationDriver(migrator, options, self.record.worker, self.publish_migration)
+        return migrator, MigrationDriver(migrator, options, self.record.worker, self._publish_migration)
 
     async def _answer_migrate(self, payload: bytes) -> bytes | None:
         command = decode_as(MigrateCommand, payload, self._subjects.migrate(*self.record.names))
@@ -193,7 +194,8 @@ class WorkerClient:
         if self._on_migrate is not None:
             source = command.source
             mine = is_for(self.record, command.model, source.pool, source.worker, source.incarnation)
-            return encode(await self._on_migrate(command)) if mine else None
+            own_reply = await self._on_migrate(command) if mine else None
+            return None if own_reply is None else encode(own_reply)
         reply = self._migrator.answer(command, (), 0) if self._driver is None else self._driver.answer(command)
         return None if reply is None else encode(reply)
 
@@ -211,8 +213,7 @@ class WorkerClient:
             for one, slots in zip(samples, each, strict=False)
         ]
 
-    async def publish_migration(self, report: MigrationReport) -> None:
-        """Publish a report of a migration, if the bus accepts it now."""
+    async def _publish_migration(self, report: MigrationReport) -> None:
         await publish_now(self._bus, self._subjects.migration(*self.record.names), report)
 
     async def _report(self, samples: Sequence[WorkerSample]) -> bool:

@@ -6,15 +6,16 @@ from contextlib import AsyncExitStack
 from typing import Final, Protocol, Self
 
 from loadline.adapters.logs import bounded
-from loadline.client.resources import bus_of, running, store_of
+from loadline.client.resources import bus_of, publish_now, running, store_of
 from loadline.client.worker import WorkerClient
 from loadline.core.vocabulary.samples import WorkerRecord, WorkerSample
 from loadline.errors import WorkerSuperseded
 from loadline.ports import Bus, Store
 from loadline.sources.config import RegisteringKnobs
-from loadline.wire.messages import DrainCommand, MigrateCommand, MigrateReply
+from loadline.wire.messages import DrainCommand, MigrateCommand, MigrateReply, MigrationReport
+from loadline.wire.subjects import Subjects
 
-MigrateHandler = Callable[[MigrateCommand], Awaitable[MigrateReply]]
+MigrateHandler = Callable[[MigrateCommand], Awaitable[MigrateReply | None]]
 # Engines report at least once a second, also when they are idle: others are heard if any was within 3 s.
 _HEARD_S: Final = 3.0
 
@@ -122,7 +123,7 @@ class SourcedWorkers:
         make_engine: Callable[[], SourcedEngine],
         on_migrate: MigrateHandler | None = None,
     ) -> None:
-        """Register a worker unless it is known, and note that its engine was heard now.
+        """Register a worker unless this incarnation is known, and note that its engine was heard now.
 
         Args:
             record: Description of the worker, for a new one.
@@ -131,6 +132,9 @@ class SourcedWorkers:
         """
         now_s = asyncio.get_running_loop().time()
         worker = self._workers.get(record.names)
+        if worker is not None and worker.record.incarnation < record.incarnation:
+            self.remove(record.names)
+            worker = None
         if worker is None:
             if len(self._workers) >= self._knobs.workers_max:
                 remedy = "raise workers_max, or find out who sends reports of so many workers"
@@ -154,6 +158,12 @@ class SourcedWorkers:
         worker = self._workers.pop(names, None)
         if worker is not None:
             worker.lost.set()
+
+    async def report_migration(self, report: MigrationReport) -> None:
+        """Publish a report of a migration for its source, if the bus accepts it now."""
+        source = report.source
+        subject = Subjects(self._knobs.root).migration(report.model, source.pool, source.worker)
+        await publish_now(self._bus, subject, report)
 
     async def _run(self, worker: _SourcedWorker, on_migrate: MigrateHandler | None) -> None:
         """Register and report a worker until its engine is lost."""
