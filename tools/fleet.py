@@ -20,10 +20,10 @@ import tempfile
 from pathlib import Path
 from typing import Literal, get_args
 
+from loadline.adapters.child_process import Child
 from loadline.demo import defaults
 from loadline.demo.lifetimes import gpu_hours
 from loadline.demo.setup import ROLES, DemoSetup, Mode
-from loadline.scalers.local_processes import Child
 
 _STOP_S = 8.0
 

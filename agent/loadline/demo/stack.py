@@ -12,12 +12,12 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
+from loadline.adapters.child_process import Child
 from loadline.demo.account import DemoSummary
 from loadline.demo.lifetimes import count_drained, gpu_hours
 from loadline.demo.setup import DemoSetup, Mode
 from loadline.errors import LoadlineError
 from loadline.rig.servers import EtcdServer, NatsServer, Server
-from loadline.scalers.local_processes import Child
 
 RESTART_S = 0.5
 STOP_S = 10.0

@@ -20,6 +20,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from loadline.adapters import logs, signals
+from loadline.adapters.child_process import Child
 from loadline.client.resources import running, wait_at_most
 from loadline.client.scaler import ReceivedDecision, ScalerClient
 from loadline.core.vocabulary.decisions import PoolTarget
@@ -35,7 +36,7 @@ from loadline.scalers.local_plan import (
     mark_leaving,
     plan_actions,
 )
-from loadline.scalers.local_processes import Child, Lifetime, Lifetimes, fill_template, unix_ms
+from loadline.scalers.local_processes import Lifetime, Lifetimes, fill_template, unix_ms
 
 # Interval at which deadlines and drain reports are checked; decisions and exits wake the scaler at once.
 _TURN_S: Final = 0.25
