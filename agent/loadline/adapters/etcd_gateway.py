@@ -14,8 +14,8 @@ from urllib.parse import urlsplit
 import aiohttp
 from etcd3.aio_client import AioClient
 
-from loadline.config import EtcdKnobs
 from loadline.errors import ConfigError
+from loadline.servers import EtcdKnobs
 
 _PORT = 2379
 

@@ -11,8 +11,8 @@ import msgspec
 from msgspec import Struct
 
 from loadline.adapters.etcd_gateway import EtcdGateway, check_endpoint, tls_context
-from loadline.config import EtcdKnobs
 from loadline.errors import ConfigError, OutcomeUnknown, StoreDenied, StoreUnavailable
+from loadline.servers import EtcdKnobs
 
 # etcd's own limit of a request is 1.5 MiB, and 10 MiB at most is recommended: 14 MB in base64.
 REPLY_BYTES_MAX = 16 * 2**20

@@ -17,9 +17,9 @@ from loadline.adapters.backoff import backoff
 from loadline.adapters.etcd_rpc import REPLY_BYTES_MAX, EtcdRpc, LeaseNotFound, ReplyTooLong
 from loadline.adapters.kept_entries import KeptEntries
 from loadline.adapters.logs import bounded
-from loadline.config import EtcdKnobs
 from loadline.errors import StoreDenied, StoreUnavailable
 from loadline.ports import CommitResult, Compare, StoreChange, StoreEntry, StoreSnapshot, Write
+from loadline.servers import EtcdKnobs
 
 _log = bounded("etcd")
 

@@ -20,9 +20,9 @@ from loadline.adapters.backoff import backoff
 from loadline.adapters.logs import bounded
 from loadline.adapters.nats_client import NatsClient
 from loadline.adapters.nats_logins import check_credentials, tls_context
-from loadline.config import NatsKnobs
 from loadline.errors import BusUnavailable, NoSubscriber
 from loadline.ports import FrameHandler, RequestHandler
+from loadline.servers import NatsKnobs
 
 _log = bounded("nats")
 

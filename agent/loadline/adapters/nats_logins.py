@@ -6,8 +6,8 @@ import ssl
 from pathlib import Path
 from typing import Final
 
-from loadline.config import NatsKnobs
 from loadline.errors import ConfigError
+from loadline.servers import NatsKnobs
 
 _JWT: Final = re.compile(r"^-----BEGIN NATS USER JWT-----\r?\n(eyJ[\w-]+\.[\w-]+\.[\w-]+)\r?\n", re.MULTILINE)
 _SEED: Final = re.compile(r"^-----BEGIN USER NKEY SEED-----\r?\n(SU[A-Z2-7]{56})\r?\n", re.MULTILINE)

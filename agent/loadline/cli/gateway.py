@@ -9,12 +9,12 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from loadline.adapters import logs, signals
-from loadline.config import AgentKnobs, EtcdKnobs, NatsKnobs, load
-from loadline.config.rules import check_servers
+from loadline.config import AgentKnobs, load
 from loadline.core.engines.profile import ObjectiveKnobs
 from loadline.errors import LoadlineError
 from loadline.gateway import server
 from loadline.gateway.options import GatewayOptions
+from loadline.servers import EtcdKnobs, NatsKnobs, check_servers
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:

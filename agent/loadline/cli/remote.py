@@ -18,10 +18,10 @@ from loadline.cli.explain_output import format_explanation, format_policy_report
 from loadline.cli.output import printable
 from loadline.cli.status_output import format_status
 from loadline.config import NatsKnobs, load
-from loadline.config.rules import check_servers
 from loadline.core.vocabulary.status import AgentStatus
 from loadline.errors import BusUnavailable, LoadlineError
 from loadline.runtime.status_parts import join_status
+from loadline.servers import check_servers
 from loadline.wire.codec import Rejected, decode_as, encode
 from loadline.wire.messages import DrainOrder, ExplainReply, ExplainRequest, OperatorReply, PauseCommand, StatusRequest
 from loadline.wire.subjects import Subjects

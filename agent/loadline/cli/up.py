@@ -6,11 +6,11 @@ import re
 from pathlib import Path
 from typing import get_args
 
-from loadline.config.rules import check_servers
 from loadline.demo import defaults, display
 from loadline.demo.runner import run_demo
 from loadline.demo.setup import Mode
 from loadline.demo.stack import DemoOptions, DemoResult, run_directory
+from loadline.servers import check_servers
 
 SPEED_MAX = 1000.0
 COUNT_MAX = 64

@@ -18,8 +18,8 @@ from typing import Self
 
 from loadline.client.resources import bus_of, publish_now, running
 from loadline.client.traffic_interval import TrafficInterval
-from loadline.config import NatsKnobs
 from loadline.ports import Bus
+from loadline.servers import NatsKnobs
 from loadline.wire.messages import TrafficReport
 from loadline.wire.subjects import Subjects
 

@@ -9,9 +9,9 @@ from msgspec import Struct
 from loadline.adapters.etcd_store import EtcdStore
 from loadline.adapters.logs import bounded
 from loadline.adapters.nats_bus import NatsBus
-from loadline.config import EtcdKnobs, NatsKnobs
 from loadline.errors import BusUnavailable
 from loadline.ports import Bus, Store
+from loadline.servers import EtcdKnobs, NatsKnobs
 from loadline.wire.codec import Rejected, decode_as, encode
 
 _log = bounded("client")

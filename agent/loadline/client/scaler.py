@@ -22,10 +22,10 @@ from typing import Final, Self
 from loadline.adapters.logs import bounded
 from loadline.client.fence import DecisionFence, Freshness
 from loadline.client.resources import bus_of, publish_now, running, wait_at_most
-from loadline.config import NatsKnobs
 from loadline.core.vocabulary.decisions import ApplyStatus, PoolTarget
 from loadline.errors import BusUnavailable
 from loadline.ports import Bus
+from loadline.servers import NatsKnobs
 from loadline.wire.codec import Rejected, decode_as, encode, printable
 from loadline.wire.messages import AnnounceRequest, DecisionApplied, DrainReport, OperatorReply, ScalingDecision
 from loadline.wire.subjects import Subjects

@@ -31,11 +31,11 @@ from loadline.client.migratable_engine import MigrationOptions
 from loadline.client.migration_driver import MigrationDriver
 from loadline.client.registration import Registration
 from loadline.client.resources import BodyInterrupt, bus_of, publish_now, running, store_of, wait_at_most
-from loadline.config import EtcdKnobs, NatsKnobs
 from loadline.core.vocabulary.samples import WorkerRecord, WorkerSample
 from loadline.core.vocabulary.scalars import WorkerPhase
 from loadline.errors import WorkerSuperseded
 from loadline.ports import Bus, Store
+from loadline.servers import EtcdKnobs, NatsKnobs
 from loadline.wire.codec import Rejected, decode_as, encode
 from loadline.wire.keys import Keys
 from loadline.wire.messages import DrainCommand, MigrateCommand, MigrateReply, MigrationReport

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from msgspec import Meta, Struct
+from msgspec import Meta
 
 from loadline.config.defaults import NamespaceKnobs, ServiceClassKnobs
 from loadline.core.decisions.drains import DrainKnobs
@@ -13,16 +13,12 @@ from loadline.core.fleet.fleet import FleetKnobs
 from loadline.core.planning.allocation.supplies import AllocationKnobs
 from loadline.core.state.settings import ModelKnobs
 from loadline.core.vocabulary.scalars import Name
+from loadline.servers import EtcdKnobs, Knobs, NatsKnobs, Positive
 
 Port = Annotated[int, Meta(ge=0, le=65535)]
-Positive = Annotated[int, Meta(ge=1)]
 NotNegative = Annotated[int, Meta(ge=0)]
 LogFormat = Literal["auto", "json", "console"]
 LogLevel = Literal["debug", "info", "warning", "error"]
-
-
-class Knobs(Struct, frozen=True, forbid_unknown_fields=True):
-    """Base of the sections of this module; unknown keys are errors."""
 
 
 class AgentKnobs(Knobs, frozen=True):
@@ -52,43 +48,6 @@ class AgentKnobs(Knobs, frozen=True):
         NotNegative,
         Meta(description="Time between two checks of the configuration file for changes; 0: reload on SIGHUP only."),
     ] = 2_000
-
-
-class NatsKnobs(Knobs, frozen=True):
-    """Servers of NATS, and login."""
-
-    servers: Annotated[
-        tuple[str, ...],
-        Meta(min_length=1, description="URLs; tls:// for TLS. Passwords are refused here: use the files below."),
-    ] = ("nats://127.0.0.1:4222",)
-    user: Annotated[str, Meta(description="User name, with password_file.")] = ""
-    password_file: Annotated[str, Meta(description="File with the password.")] = ""
-    credentials_file: Annotated[str, Meta(description="A .creds file (JWT and nkey).")] = ""
-    ca_file: Annotated[str, Meta(description="CA bundle for TLS; empty: the system's.")] = ""
-    cert_file: Annotated[str, Meta(description="Client certificate for TLS, with key_file.")] = ""
-    key_file: Annotated[str, Meta(description="Key of the client certificate.")] = ""
-    inbox_prefix: Annotated[
-        str, Meta(pattern=r"^[A-Za-z0-9_-]+$", description="First token of the subjects on which replies arrive.")
-    ] = "_INBOX"
-    frame_bytes_max: Annotated[
-        Positive, Meta(description="Maximum size of a frame (a received message); larger ones are dropped unparsed.")
-    ] = 262_144
-
-
-class EtcdKnobs(Knobs, frozen=True):
-    """Members of etcd, and login."""
-
-    endpoints: Annotated[
-        tuple[str, ...],
-        Meta(min_length=1, description="URLs of the members; the next one is tried when one does not answer."),
-    ] = ("http://127.0.0.1:2379",)
-    user: Annotated[str, Meta(description="User name, with password_file.")] = ""
-    password_file: Annotated[str, Meta(description="File with the password.")] = ""
-    ca_file: Annotated[str, Meta(description="CA bundle for https.")] = ""
-    cert_file: Annotated[str, Meta(description="Client certificate for https.")] = ""
-    key_file: Annotated[str, Meta(description="Key of the client certificate.")] = ""
-    timeout_ms: Annotated[Positive, Meta(description="Time limit of a single call.")] = 2_000
-    insecure: Annotated[bool, Meta(description="Allow http:// to hosts other than this one.")] = False
 
 
 class HttpKnobs(Knobs, frozen=True):

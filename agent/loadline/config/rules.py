@@ -1,12 +1,12 @@
 """Validation of a configuration as a whole: contradictions are errors, implausible settings are warnings."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Final
 from urllib.parse import SplitResult, urlsplit
 
 from loadline.config.budgets import budget_warnings, check_budget, check_fleet_budget, fleet_budget_warnings
 from loadline.config.gpu_limits import check_gpu_limits, schedule_limit_warnings, unlimited_pool_warnings
-from loadline.config.knobs import Config, EtcdKnobs, NatsKnobs
+from loadline.config.knobs import Config
 from loadline.config.layers import origin_place, origins_of
 from loadline.config.migration_checks import check_migration, migration_only_warnings, migration_warnings
 from loadline.config.names import check_names, name_warnings, refuse_duplicates
@@ -19,6 +19,7 @@ from loadline.core.planning.planner import KnobProblem
 from loadline.core.planning.planners import PLANNERS
 from loadline.core.state.settings import ModelKnobs
 from loadline.errors import ConfigError
+from loadline.servers import EtcdKnobs, NatsKnobs, check_servers
 
 LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 _TAKEOVER_MS: Final = 2_000
@@ -92,28 +93,6 @@ def _check_agent(config: Config) -> None:
     if config.nats.inbox_prefix == config.agent.root.partition(".")[0]:
         problem = f"{config.nats.inbox_prefix!r} is the first token of agent.root, where no replies are sent"
         raise ConfigError("nats.inbox_prefix", problem, "Choose another prefix, such as _INBOX_agent.")
-
-
-def check_servers(urls: Iterable[str], place: str, schemes: tuple[str, ...]) -> None:
-    """Check the URLs of servers.
-
-    Raises:
-        ConfigError: A value is not a URL of these schemes, or contains a login.
-    """
-    for index, url in enumerate(urls):
-        here = f"{place}[{index}]"
-        form = f"Write {schemes[0]}://host:port or {schemes[1]}://host:port."
-        try:
-            parts = urlsplit(url)
-            host, _ = parts.hostname, parts.port
-        except ValueError as error:
-            raise ConfigError(here, "is not a URL", form) from error
-        # Errors never quote a refused URL, since it may contain a password.
-        if "@" in url or parts.query or parts.fragment:
-            remedy = "Use user and password_file, or a credentials file, since URLs are logged."
-            raise ConfigError(here, "contains a login", remedy)
-        if parts.scheme not in schemes or not host:
-            raise ConfigError(here, f"is not {schemes[0]}:// or {schemes[1]}://", form)
 
 
 def _is_remote(url: str) -> bool:

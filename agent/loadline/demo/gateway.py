@@ -26,7 +26,6 @@ from loadline.client.handover.bus import HandoverBus
 from loadline.client.handover.messages import ClaimReply, ClaimRequest
 from loadline.client.resources import running, wait_at_most
 from loadline.client.worker_registry import WorkerRegistry
-from loadline.config import EtcdKnobs, NatsKnobs
 from loadline.core.engines.profile import ObjectiveKnobs
 from loadline.core.vocabulary.samples import WorkerRecord
 from loadline.demo import defaults
@@ -46,6 +45,7 @@ from loadline.demo.protocol import (
 from loadline.demo.setup import ROLES
 from loadline.demo.trace import play
 from loadline.errors import BusUnavailable, ConfigError, DataError
+from loadline.servers import EtcdKnobs, NatsKnobs
 from loadline.traces import Arrival, RateKnobs, read_trace
 
 _log = bounded("demo_gateway")

@@ -14,9 +14,9 @@ from msgspec import Struct
 from loadline.client.frontend import FrontendClient
 from loadline.client.resources import publish_now, store_of, wait_at_most
 from loadline.client.worker import WorkerClient
-from loadline.config import EtcdKnobs
 from loadline.core.vocabulary.samples import WorkerRecord, WorkerSample
 from loadline.ports import Bus
+from loadline.servers import EtcdKnobs
 from loadline.traces import read_trace
 from loadline.wire.keys import Keys
 from loadline.wire.messages import DrainCommand, LoadReport

@@ -5,12 +5,12 @@ import signal
 from typing import Any
 
 from loadline.adapters.nats_bus import NatsBus
-from loadline.config import NatsKnobs
 from loadline.core.decisions.ledger import summarise
 from loadline.core.vocabulary.status import AgentStatus, DecisionSummary
 from loadline.demo.display import Display
 from loadline.demo.migration_log import MigrationLog
 from loadline.demo.stack import DemoOptions, DemoResult, DemoStack
+from loadline.servers import NatsKnobs
 from loadline.wire.codec import Rejected, decode_as
 from loadline.wire.messages import DrainReport, MigrationReport, ScalingDecision
 from loadline.wire.subjects import Subjects

@@ -21,7 +21,6 @@ from loadline.client.handover.progress import SLOTS
 from loadline.client.migratable_engine import MigrationOptions
 from loadline.client.resources import wait_at_most
 from loadline.client.worker import WorkerClient
-from loadline.config import EtcdKnobs, NatsKnobs
 from loadline.core.vocabulary.samples import WorkerRecord
 from loadline.demo import defaults
 from loadline.demo.clock import ReplayClock
@@ -29,6 +28,7 @@ from loadline.demo.engine_host import EngineHost
 from loadline.demo.migratable_engine import DemoMigratableEngine
 from loadline.demo.protocol import TICK_S, handover_prefix, submit_subject
 from loadline.errors import DataError, WorkerSuperseded
+from loadline.servers import EtcdKnobs, NatsKnobs
 from loadline.sim.engine import EngineKnobs, SimulatedEngine
 from loadline.sim.profiles import MeasuredProfile
 from loadline.sim.serving.transfer import TransferLink

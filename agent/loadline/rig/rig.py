@@ -15,11 +15,11 @@ from typing import Self
 
 from loadline.adapters.etcd_store import EtcdStore
 from loadline.adapters.parent_death import die_with_parent
-from loadline.config import EtcdKnobs
 from loadline.core.vocabulary.samples import WorkerRecord
 from loadline.errors import LoadlineError
 from loadline.ports import Write
 from loadline.rig.servers import EtcdServer, NatsServer, free_port
+from loadline.servers import EtcdKnobs
 from loadline.wire.codec import encode
 from loadline.wire.keys import Keys
 

@@ -8,9 +8,9 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from loadline.config import NatsKnobs
 from loadline.core.vocabulary.scalars import Name, Role
 from loadline.errors import ConfigError
+from loadline.servers import NatsKnobs
 
 Positive = Annotated[int, Meta(ge=1)]
 

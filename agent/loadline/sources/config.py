@@ -5,13 +5,11 @@ from typing import Annotated, TypeVar
 
 from msgspec import Meta
 
-from loadline.config import EtcdKnobs, NatsKnobs
 from loadline.config.file import load_as
-from loadline.config.knobs import Knobs
-from loadline.config.rules import check_servers
 from loadline.core.vocabulary.samples import WorkerRecord
 from loadline.core.vocabulary.scalars import BatchCount, BlockCount, Name, Role, Text
 from loadline.errors import ConfigError
+from loadline.servers import EtcdKnobs, Knobs, NatsKnobs, check_servers
 
 
 class SourceKnobs(Knobs, frozen=True):

@@ -5,10 +5,9 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from loadline.config import EtcdKnobs, NatsKnobs
-from loadline.config.rules import check_servers
 from loadline.core.vocabulary.scalars import Name
 from loadline.errors import ConfigError
+from loadline.servers import EtcdKnobs, NatsKnobs, check_servers
 from loadline.sources.config import RegisteringKnobs, WorkerKnobs, read, require_pools
 
 

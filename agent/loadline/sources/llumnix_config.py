@@ -5,8 +5,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from loadline.config.knobs import Knobs
-from loadline.config.rules import check_servers
+from loadline.servers import Knobs, check_servers
 from loadline.sources.config import RegisteringKnobs, WorkerKnobs, read, require_pools
 
 
