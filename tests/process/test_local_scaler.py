@@ -73,7 +73,7 @@ class Host:
             """,
             encoding="utf-8",
         )
-        self.process = subprocess.Popen([sys.executable, "-m", "loadline.scalers.local", "--config", str(config)])
+        self.process = subprocess.Popen([sys.executable, "-m", "loadline", "scaler", "local", "--config", str(config)])
 
     def children(self) -> dict[str, int]:
         """Return the process ids of running workers by name, which is the last word of the command line."""
@@ -297,7 +297,7 @@ def test_a_victim_that_exits_when_empty_counts_as_drained(tmp_path: Path) -> Non
 def test_an_invalid_configuration_is_explained(tmp_path: Path) -> None:
     config = tmp_path / "local.toml"
     config.write_text('models = [{ name = "m", pools = [{ name = "p", role = "decode", comand = ["x"] }] }]', "utf-8")
-    command = [sys.executable, "-m", "loadline.scalers.local", "--config", str(config)]
+    command = [sys.executable, "-m", "loadline", "scaler", "local", "--config", str(config)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 2
     assert "models[0].pools[0]" in done.stderr

@@ -14,7 +14,7 @@ from tests.waiting import SCENARIO_S, until
 
 pytestmark = pytest.mark.process
 
-COMMAND = [sys.executable, "-m", "loadline.scalers.observed"]
+COMMAND = [sys.executable, "-m", "loadline", "scaler", "observed"]
 
 
 @pytest.fixture

@@ -101,7 +101,7 @@ def test_the_demo_continues_when_servers_and_agent_are_killed(tmp_path: Path) ->
         agent = next(pid for pid in processes(running.directory) if b"agent-1.toml" in cmdline(pid))
         os.kill(agent, signal.SIGKILL)
         running.wait_for_output("agent-1 exited")
-        worker = next(int(pid) for pid in children(running, "loadline.scalers.local"))
+        worker = next(int(pid) for pid in children(running, "scaler\0local"))
         os.kill(worker, signal.SIGKILL)
         assert running.process.wait(90) == 0, running.text()
         assert " 0 lost" in running.text()

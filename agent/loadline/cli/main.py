@@ -74,6 +74,7 @@ def parser() -> argparse.ArgumentParser:
         text = f"{name.capitalize()} scaling decisions and migrations for a model."
         _remote_agent(add(name, f"remote.{name}", text)).add_argument("model", help="name of the model")
     add("source", "source.source", "Bring the figures of another system's engines and routers to the agent.")
+    add("scaler", "scaler.scaler", "Apply the agent's decisions.")
     add("version", "version.version", "Print the version.")
     return root
 

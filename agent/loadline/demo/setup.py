@@ -63,7 +63,7 @@ class DemoSetup(Struct, frozen=True):
 
     def scaler_command(self, config: Path) -> list[str]:
         """Return the command of the local scaler."""
-        return [sys.executable, "-m", "loadline.scalers.local", "--config", str(config)]
+        return [sys.executable, "-m", "loadline", "scaler", "local", "--config", str(config)]
 
     def _connection_options(self) -> list[str]:
         return [

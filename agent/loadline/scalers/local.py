@@ -1,18 +1,17 @@
 """Reference scaler whose workers are processes of this host.
 
-    python -m loadline.scalers.local --config local.toml
+    loadline scaler local --config local.toml
 
-``local_plan`` (pure) decides, ``local_processes`` acts. Without NATS the scaler keeps its targets: it restarts workers
-that die and continues drains. Its workers end with it, on SIGTERM and when it is killed.
+``local_plan`` (pure) decides, ``local_processes`` acts, and ``local_host`` gives each worker GPUs and a port. Without
+NATS the scaler keeps its targets: it restarts workers that die and continues drains. Its workers end with it, on
+SIGTERM and when it is killed.
 """
 
-import argparse
 import asyncio
 import itertools
-import sys
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -26,6 +25,7 @@ from loadline.client.scaler import ReceivedDecision, ScalerClient
 from loadline.core.vocabulary.decisions import PoolTarget
 from loadline.errors import ConfigError
 from loadline.scalers.local_config import LocalKnobs, LocalPoolKnobs, read
+from loadline.scalers.local_host import Allotment, HostResources, installed_gpus
 from loadline.scalers.local_plan import (
     Process,
     ProcessAction,
@@ -44,11 +44,12 @@ _log = logs.bounded("local_scaler")
 
 
 class _LocalWorker:
-    """A worker: its planned state and its process."""
+    """A worker: its planned state, its process and its part of the host."""
 
-    def __init__(self, seen: Process, child: Child) -> None:
+    def __init__(self, seen: Process, child: Child, allotment: Allotment) -> None:
         self.seen = seen
         self.child = child
+        self.allotment = allotment
         self.end_reason = ""
 
 
@@ -94,6 +95,8 @@ class LocalScaler:
             for model in knobs.models
             for pool in model.pools
         }
+        gpus = installed_gpus() if knobs.gpus == "auto" else knobs.gpus
+        self._host = HostResources(gpus, knobs.first_port, knobs.ports)
         self._lifetimes = Lifetimes(Path(knobs.lifetimes_file) if knobs.lifetimes_file else None)
         self._open: dict[str, ReceivedDecision] = {}
         self._reported: dict[str, dict[str, int]] = {}
@@ -160,8 +163,12 @@ class LocalScaler:
         _log.info("worker_signalled", worker=action.worker, signal=action.kind, reason=worker.end_reason)
 
     def _start(self, pool: _LocalPool, now_ms: int) -> None:
+        allotment = self._host.allocate(pool.knobs.gpus)
+        if isinstance(allotment, str):
+            _log.warning("worker_waits", model=pool.model, pool=pool.knobs.name, reason=allotment)
+            return
         name, incarnation = f"{pool.knobs.name}-{next(pool.numbers)}", unix_ms()
-        names = {
+        names = allotment.names() | {
             "worker": name,
             "model": pool.model,
             "pool": pool.knobs.name,
@@ -170,14 +177,15 @@ class LocalScaler:
         }
         log_path = Path(self._knobs.log_directory, f"{name}.log") if self._knobs.log_directory else None
         try:
-            child = Child(
-                fill_template(pool.knobs.command, names), pool.knobs.env, log_path, partial(self._exited, pool, name)
-            )
+            command, env = fill_template(pool.knobs.command, names), pool.knobs.env
+            filled = dict(zip(env, fill_template(list(env.values()), names), strict=True))
+            child = Child(command, filled, log_path, partial(self._exited, pool, name))
         except OSError as error:
+            self._host.release(allotment)
             pool.failures = StartFailures(pool.failures.count + 1, now_ms)
             _log.error("worker_not_started", worker=name, error=str(error))
             return
-        pool.workers[name] = _LocalWorker(Process(name, incarnation, now_ms), child)
+        pool.workers[name] = _LocalWorker(Process(name, incarnation, now_ms), child, allotment)
         _log.info("worker_started", worker=name, model=pool.model)
 
     def _exited(self, pool: _LocalPool, name: str, code: int) -> None:
@@ -185,6 +193,7 @@ class LocalScaler:
         # Its drain report may have arrived since the last turn.
         self._mark_leaving(pool, now_ms)
         worker = pool.workers.pop(name)
+        self._host.release(worker.allotment)
         pool.failures = failures_after_exit(pool.failures, worker.seen, self._timing, now_ms)
         reason = _exit_reason(worker, code)
         _log.info("worker_ended", worker=name, code=code, reason=reason)
@@ -234,30 +243,18 @@ def _now_ms() -> int:
     return time.monotonic_ns() // 1_000_000
 
 
-async def serve(knobs: LocalKnobs) -> None:
-    """Run until SIGTERM or SIGINT."""
+async def serve(path: Path, only: Sequence[str]) -> None:
+    """Run until SIGTERM or SIGINT, for the models of a configuration or some of them.
+
+    Raises:
+        ConfigError: The configuration is invalid.
+    """
+    knobs = read(path)
+    known = [model.name for model in knobs.models]
+    unknown = sorted(set(only) - set(known))
+    if unknown:
+        raise ConfigError("--model", f"{path} has no model {unknown[0]}", f"Choose from {', '.join(known)}.")
     stop = asyncio.Event()
     signals.install_handlers(stop.set)
-    models = [model.name for model in knobs.models]
-    async with ScalerClient(knobs.name, models, nats=knobs.nats, root=knobs.root) as scaler:
+    async with ScalerClient(knobs.name, only or known, nats=knobs.nats, root=knobs.root) as scaler:
         await LocalScaler(knobs, scaler).run(stop)
-
-
-def main() -> int:
-    """Run the program; return 0 after a stop, 2 for an invalid configuration."""
-    parser = argparse.ArgumentParser(prog="python -m loadline.scalers.local", description="Workers as local processes.")
-    parser.add_argument(
-        "--config", type=Path, required=True, metavar="FILE", help="TOML file; see docs/reference/clients.md"
-    )
-    arguments = parser.parse_args()
-    logs.configure("auto", "info")
-    try:
-        asyncio.run(serve(read(arguments.config)))
-    except ConfigError as error:
-        sys.stderr.write(f"{error}\n")
-        return 2
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -3,7 +3,7 @@
 import re
 import tomllib
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
@@ -28,11 +28,14 @@ class LocalPoolKnobs(_StrictKnobs, frozen=True):
         tuple[str, ...],
         Meta(
             min_length=1,
-            description="Program and arguments; {worker} {model} {pool} {role} {incarnation} are replaced.",
+            description="Program and arguments. Placeholders: {worker} {model} {pool} {role} {incarnation} {slot} "
+            "{port} {gpus}.",
         ),
     ]
-    env: Annotated[dict[str, str], Meta(description="Variables added to the scaler's environment.")] = {}
-    gpus: Annotated[int, Meta(ge=0, le=4096, description="GPUs of one worker, for the lifetimes file.")] = 1
+    env: Annotated[
+        dict[str, str], Meta(description="Variables added to the scaler's environment, with the same placeholders.")
+    ] = {}
+    gpus: Annotated[int, Meta(ge=0, le=4096, description="GPUs of one worker.")] = 1
 
 
 class LocalModelKnobs(_StrictKnobs, frozen=True):
@@ -49,6 +52,14 @@ class LocalKnobs(_StrictKnobs, frozen=True):
     nats: NatsKnobs = NatsKnobs()
     root: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.-]+$", description="Prefix of every NATS subject.")] = "loadline"
     name: Annotated[Name, Meta(description="Name in the answers to decisions.")] = "local"
+    gpus: Annotated[
+        tuple[Name, ...] | Literal["auto"],
+        Meta(
+            description='GPUs of this host, each for one worker at a time; "auto" asks nvidia-smi. Empty: not assigned.'
+        ),
+    ] = ()
+    first_port: Annotated[int, Meta(ge=1, le=65_535, description="Lowest of the workers' ports.")] = 8_100
+    ports: Annotated[int, Meta(ge=1, le=10_000, description="Number of ports from there on.")] = 100
     log_directory: Annotated[
         str, Meta(description="Folder for one <worker>.log each; empty: the scaler's own output.")
     ] = ""
@@ -86,6 +97,10 @@ def read(path: Path) -> LocalKnobs:
         pools = [pool.name for pool in model.pools]
         if len(set(pools)) < len(pools):
             raise ConfigError(f"models.{model.name}.pools", "two pools have the same name", "Rename one.")
+        for pool in model.pools:
+            if knobs.gpus not in {(), "auto"} and pool.gpus > len(knobs.gpus):
+                problem = f"a worker needs {pool.gpus} GPUs, the host has {len(knobs.gpus)}"
+                raise ConfigError(f"models.{model.name}.pools.{pool.name}", problem, "Correct gpus of one of both.")
     models = [model.name for model in knobs.models]
     if len(set(models)) < len(models):
         raise ConfigError("models", "two models have the same name", "Rename one.")

@@ -1,14 +1,12 @@
 """Scaler for fleets whose replicas another autoscaler sets, such as an HPA on ``loadline_desired_replicas``.
 
-    python -m loadline.scalers.observed --config loadline.toml
+    loadline scaler observed --config loadline.toml
 
 It starts and stops no workers. It accepts each decision and completes it once the leader's status shows the decided
 number of ready workers; without it decisions expire, each with an alarm and a pause.
 """
 
-import argparse
 import asyncio
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,7 +15,6 @@ from loadline.client.resources import bus_of, running
 from loadline.client.scaler import ReceivedDecision, ScalerClient
 from loadline.config import load
 from loadline.core.vocabulary.status import AgentStatus
-from loadline.errors import ConfigError
 from loadline.ports import Bus
 from loadline.wire.codec import Rejected, decode_as
 from loadline.wire.subjects import Subjects
@@ -80,7 +77,11 @@ class ObservedScaler:
 
 
 async def serve(path: Path, only: Sequence[str]) -> None:
-    """Run until SIGTERM or SIGINT, for the models of an agent's configuration or some of them."""
+    """Run until SIGTERM or SIGINT, for the models of an agent's configuration or some of them.
+
+    Raises:
+        ConfigError: The configuration is invalid.
+    """
     config = load(path)
     models = only or [model.name for model in config.models]
     root = config.agent.root
@@ -94,25 +95,3 @@ async def serve(path: Path, only: Sequence[str]) -> None:
         stopping = asyncio.create_task(stop.wait())
         await asyncio.wait({answering, stopping}, return_when=asyncio.FIRST_COMPLETED)
         stopping.cancel()
-
-
-def main() -> int:
-    """Run the program; return 0 after a stop, 2 for an invalid configuration."""
-    parser = argparse.ArgumentParser(
-        prog="python -m loadline.scalers.observed",
-        description="Complete decisions that another autoscaler has applied.",
-    )
-    parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="the agents' configuration")
-    parser.add_argument("--model", action="append", default=[], help="only this model; repeatable")
-    arguments = parser.parse_args()
-    logs.configure("auto", "info")
-    try:
-        asyncio.run(serve(arguments.config, arguments.model))
-    except ConfigError as error:
-        sys.stderr.write(f"{error}\n")
-        return 2
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

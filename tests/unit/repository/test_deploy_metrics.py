@@ -1,6 +1,5 @@
 """Queries of Prometheus, Grafana, HPA and KEDA use metrics and labels that an agent exports."""
 
-import importlib.util
 import json
 import re
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ from msgspec.structs import replace
 from prometheus_client.parser import text_string_to_metric_families
 
 from loadline.adapters.metrics import Metrics
+from loadline.cli.main import parser
 from loadline.config import parse
 from loadline.core.vocabulary.status import AgentStatus, Condition, SupplyStatus
 from tests.unit.adapters.test_metrics import status_with
@@ -173,8 +173,10 @@ def test_prometheus_selects_the_service_and_keeps_the_agents_labels() -> None:
 def test_the_observed_scaler_has_a_scalers_login_and_no_kubernetes_rights() -> None:
     pod = load("observed-scaler.yaml")["spec"]["template"]["spec"]
     [container] = pod["containers"]
-    module = container["command"][-1]
-    assert importlib.util.find_spec(module) is not None
+    program, *words = container["command"]
+    assert Path(program).name == "loadline"
+    options = parser().parse_args([*words, *container["args"]])
+    assert options.name == "observed"
     environment = {one["name"]: one["value"] for one in container["env"]}
     config = parse(manifests()["ConfigMap"]["data"]["loadline.toml"], "the ConfigMap", environment)
     users = (DEPLOY / "nats" / "loadline.conf").read_text("utf-8")

@@ -1,0 +1,88 @@
+"""Resources of a host that workers do not share: GPUs, ports and slots."""
+
+import socket
+import subprocess
+from collections.abc import Callable, Sequence
+from contextlib import closing
+
+from msgspec import Struct
+
+from loadline.errors import ConfigError
+
+_NVIDIA_SMI = ("nvidia-smi", "--query-gpu=index", "--format=csv,noheader")
+_NVIDIA_SMI_TIMEOUT_S = 20.0
+
+
+class Allotment(Struct, frozen=True):
+    """Resources of one worker."""
+
+    slot: int
+    port: int
+    gpus: tuple[str, ...]
+
+    def names(self) -> dict[str, str]:
+        """Return the values of the placeholders in commands and variables."""
+        return {"slot": str(self.slot), "port": str(self.port), "gpus": ",".join(self.gpus)}
+
+
+class HostResources:
+    """Free and used resources of a host.
+
+    Args:
+        gpus: Names of the GPUs, as ``CUDA_VISIBLE_DEVICES`` takes them; empty: none are assigned.
+        first_port: Lowest port.
+        ports: Number of ports from there on.
+        port_is_free: Returns True if nothing listens on a port of this host.
+    """
+
+    def __init__(
+        self, gpus: Sequence[str], first_port: int, ports: int, port_is_free: Callable[[int], bool] | None = None
+    ) -> None:
+        self._gpus = tuple(gpus)
+        self._ports = range(first_port, min(first_port + ports, 65_536))
+        self._port_is_free = port_is_free or _is_free
+        self._used: dict[int, Allotment] = {}
+
+    def allocate(self, gpus: int) -> Allotment | str:
+        """Allocate the lowest free slot, port and GPUs for a worker; return a sentence that names what is missing."""
+        used_gpus = {gpu for one in self._used.values() for gpu in one.gpus}
+        used_ports = {one.port for one in self._used.values()}
+        free_gpus = [gpu for gpu in self._gpus if gpu not in used_gpus]
+        if self._gpus and len(free_gpus) < gpus:
+            return f"needs {gpus} GPUs, {len(free_gpus)} of {len(self._gpus)} are free"
+        port = next((port for port in self._ports if port not in used_ports and self._port_is_free(port)), None)
+        if port is None:
+            return f"needs a port, none from {self._ports.start} to {self._ports.stop - 1} is free"
+        slot = next(number for number in range(len(self._used) + 1) if number not in self._used)
+        found = self._used[slot] = Allotment(slot, port, tuple(free_gpus[:gpus]))
+        return found
+
+    def release(self, allotment: Allotment) -> None:
+        """Release what a worker had."""
+        del self._used[allotment.slot]
+
+
+def installed_gpus() -> tuple[str, ...]:
+    """Return the indices of this host's NVIDIA GPUs.
+
+    Raises:
+        ConfigError: ``nvidia-smi`` does not answer.
+    """
+    try:
+        found = subprocess.run(  # noqa: S603 - a constant command
+            _NVIDIA_SMI, capture_output=True, text=True, check=True, timeout=_NVIDIA_SMI_TIMEOUT_S
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        remedy = 'List the GPUs, such as gpus = ["0", "1"], or leave gpus out.'
+        raise ConfigError("gpus", f"nvidia-smi does not answer: {error}", remedy) from error
+    return tuple(line.strip() for line in found.stdout.splitlines() if line.strip())
+
+
+def _is_free(port: int) -> bool:
+    with closing(socket.socket()) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind(("", port))
+        except OSError:
+            return False
+    return True
