@@ -9,7 +9,7 @@ from loadline.core.queries.status import status
 
 def exposed(controller: Controller, now: int, name: str = "loadline_") -> dict[str, float]:
     """Return the samples whose name begins with ``name``, by name and label values, such as ``x_total m decode``."""
-    found = status(controller.settings, controller.state, "0", now, now)
+    found = status(controller.settings, controller.state, "0", now, now, controller.planners)
     text = b"".join(Metrics(dict, "0").render(found)).decode()
     return {
         " ".join([sample.name, *(sample.labels.values())]): sample.value

@@ -14,6 +14,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from loadline.adapters.migration_metrics import migration_metrics
+from loadline.adapters.planning_metrics import planning_metrics
 from loadline.adapters.replica_metrics import replica_metrics
 from loadline.adapters.traffic_metrics import traffic_metrics
 from loadline.core.vocabulary.status import AgentStatus
@@ -92,6 +93,7 @@ class Metrics:
         yield from replica_metrics(status, self._compatible)
         yield from migration_metrics(status.models)
         yield from traffic_metrics(status.models)
+        yield from planning_metrics(status)
         yield _labelled("rejected", "Frames and samples that were refused.", "reason", rejected)
         yield from _core(status.counters)
         for name, value in sorted(runtime.items()):

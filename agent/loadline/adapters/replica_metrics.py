@@ -19,6 +19,7 @@ _COUNTS: Final = (
     ("desired_ratio", "Desired workers divided by current ones; the desired workers if there are none."),
 )
 _RECOMMENDED: Final = "Workers that the planner recommends, before all limits; desired if it recommends no change."
+_UNMET: Final = "Workers that the planner recommends beyond the desired ones: a limit keeps the pool short of them."
 _CHANGES: Final = "Committed changes of the desired replicas."
 _LABELS: Final = ("model", "pool", "namespace", "accelerator_type")
 _VARIANT_LABELS: Final = ("variant_name", "namespace", "accelerator_type")
@@ -35,7 +36,7 @@ def replica_metrics(status: AgentStatus, prefixes: Sequence[str]) -> Iterator[Me
     """
     pools = [(model, pool) for model in status.models for pool in model.pools]
     yield from _families("loadline", _LABELS, pools)
-    yield _recommended(pools)
+    yield from _recommended(pools)
     for prefix in dict.fromkeys(prefixes):
         yield from _families(prefix, _VARIANT_LABELS, pools)
 
@@ -58,15 +59,18 @@ def _families(prefix: str, labels: Sequence[str], pools: Sequence[tuple[ModelSta
     yield from (*counts, changes)
 
 
-def _recommended(pools: Sequence[tuple[ModelStatus, PoolStatus]]) -> Metric:
-    """Return the recommended counts; other autoscalers export none, so they have no other name."""
-    family = GaugeMetricFamily("loadline_recommended_replicas", _RECOMMENDED, labels=_LABELS)
+def _recommended(pools: Sequence[tuple[ModelStatus, PoolStatus]]) -> Iterator[Metric]:
+    """Yield the recommended counts, and what limits take; other autoscalers export none: they have no other name."""
+    recommended = GaugeMetricFamily("loadline_recommended_replicas", _RECOMMENDED, labels=_LABELS)
+    unmet = GaugeMetricFamily("loadline_unmet_replicas", _UNMET, labels=_LABELS)
     for model, pool in pools:
         if _is_known(model, pool):
             of = _label_values(model, pool)
+            labels = [of[label] for label in _LABELS]
             count = pool.desired if pool.recommended is None else pool.recommended
-            family.add_metric([of[label] for label in _LABELS], count)
-    return family
+            recommended.add_metric(labels, count)
+            unmet.add_metric(labels, max(0, count - pool.desired))
+    yield from (recommended, unmet)
 
 
 def _is_known(model: ModelStatus, pool: PoolStatus) -> bool:

@@ -177,6 +177,11 @@ class Controller:
                 wakes.append(reading.next_wake(state))
         return min((wake for wake in wakes if wake is not None), default=None)
 
+    @property
+    def planners(self) -> Mapping[str, Planner]:
+        """Planner of each model."""
+        return self._planners
+
     def snapshot(self) -> bytes:
         """Return state and planners as JSON."""
         return msgspec.json.encode(self.capture()())

@@ -72,7 +72,10 @@ class Service:
         controller, clock = self._runtime.controller, self._runtime.clock
         state, configured = controller.state, controller.settings.models
         present = (knobs for knobs in configured if knobs.name in state.fleet.models)  # the settings may change
-        models = yield from map_in_steps(lambda knobs: query.model_status(state, knobs, clock.now_ms()), present)
+        planners = controller.planners
+        models = yield from map_in_steps(
+            lambda knobs: query.model_status(state, knobs, clock.now_ms(), planners.get(knobs.name)), present
+        )
         return query.agent_status(
             controller.settings,
             state,

@@ -14,7 +14,14 @@ from prometheus_client.parser import text_string_to_metric_families
 from loadline.adapters.metrics import Metrics
 from loadline.cli.main import parser
 from loadline.config import parse
-from loadline.core.vocabulary.status import AgentStatus, Condition, SupplyStatus
+from loadline.core.vocabulary.status import (
+    AgentStatus,
+    Condition,
+    Estimates,
+    ForecastStatus,
+    PoolEstimate,
+    SupplyStatus,
+)
 from tests.unit.adapters.test_metrics import status_with
 from tests.unit.repository.test_deploy import kubernetes_config, manifests
 
@@ -42,6 +49,10 @@ def full_status() -> AgentStatus:
         pools=pools,
         traffic=replace(model.traffic, frontends=1),
         objectives={"ttft_ms": 500.0, "itl_ms": 50.0, "attainment": 0.95},
+        estimates=Estimates(
+            ForecastStatus(1.0, 1, 1.0, 1.0), {"decode": 1.0}, {pools[0].pool: PoolEstimate(1.0, 1.0, 1.0, 1.0)}
+        ),
+        hold_reasons=("p0:cooldown",),
     )
     return replace(whole, models=(full,), supplies=supplies)
 

@@ -25,7 +25,7 @@ _CACHE_MAX: Final = 4_096
 """Cached rates: several for each pool of a few hundred models."""
 _ENGINES_MAX: Final = 64
 """Engines considered as one queue; with more, hardly any prompt finds all of them busy."""
-_PASSES: Final = 1.5
+PASSES: Final = 1.5
 """Passes that a prompt takes: its own and, on average, half of the current one."""
 _TARGET_MIN_MS: Final = 1e-3
 """Target in ms if nothing is left of it."""
@@ -77,7 +77,7 @@ def max_engine_rate(role: Role, engine: QueueEngine, work: RequestLoad, targets:
     initial_wait_ms, batch = 0.0, None
     if role == "aggregated" and osl > 1.0:
         # Iterations are not interrupted, so a prompt waits for the current one.
-        initial_wait_ms, times = engine.times.alpha, _stalled_times(engine.times, isl, osl - 1.0)
+        initial_wait_ms, times = engine.times.alpha, stalled_times(engine.times, isl, osl - 1.0)
         batch = _batch_rate(times, isl, osl, engine.batch_requests, targets)
         if batch.requests_per_s <= 0.0:
             return batch
@@ -97,10 +97,10 @@ def max_engine_rate(role: Role, engine: QueueEngine, work: RequestLoad, targets:
 
 @lru_cache(_CACHE_MAX)
 def _batch_rate(times: LinearTimes, isl: float, osl: float, batch_requests: int, targets: Targets) -> MaxRate:
-    return max_rate(_queue(times, isl, osl, batch_requests), targets)
+    return max_rate(engine_queue(times, isl, osl, batch_requests), targets)
 
 
-def _stalled_times(times: LinearTimes, isl: float, steps: float) -> LinearTimes:
+def stalled_times(times: LinearTimes, isl: float, steps: float) -> LinearTimes:
     """Return the latency parameters of a batch whose iterations are delayed by the prefill passes of other requests."""
     pass_ms = times.gamma + times.delta * isl
     each_ms = pass_ms / steps
@@ -116,12 +116,12 @@ def _prompt_rate(engine: QueueEngine, isl: float, targets: Targets, initial_wait
     one that finds an engine busy must go to another.
     """
     times, pass_ms = engine.times, engine.times.gamma + engine.times.delta * isl
-    shared_ttft_ms = initial_wait_ms + (targets.ttft_ms - initial_wait_ms) / _PASSES
+    shared_ttft_ms = initial_wait_ms + (targets.ttft_ms - initial_wait_ms) / PASSES
     shared = _rate_after_wait(
-        initial_wait_ms, _queue(times, isl, 1.0, engine.pass_requests), replace(targets, ttft_ms=shared_ttft_ms)
+        initial_wait_ms, engine_queue(times, isl, 1.0, engine.pass_requests), replace(targets, ttft_ms=shared_ttft_ms)
     )
     alone = _rate_after_wait(
-        initial_wait_ms, _queue(replace(times, gamma=pass_ms, delta=0.0), isl, 1.0, engines), targets
+        initial_wait_ms, engine_queue(replace(times, gamma=pass_ms, delta=0.0), isl, 1.0, engines), targets
     )
     alone = replace(alone, requests_per_s=alone.requests_per_s / engines)
     return max(shared, alone, key=lambda sized: sized.requests_per_s)
@@ -135,6 +135,6 @@ def _rate_after_wait(initial_wait_ms: float, queue: EngineQueue, targets: Target
     return found if found.requests_per_s > 0.0 else replace(found, lowest_ms=found.lowest_ms + initial_wait_ms)
 
 
-def _queue(times: LinearTimes, isl: float, osl: float, batch_requests: int) -> EngineQueue:
+def engine_queue(times: LinearTimes, isl: float, osl: float, batch_requests: int) -> EngineQueue:
     """Return a queue that refuses no request. Upstream limits it to ten batches; percentiles then take 4 ms each."""
     return EngineQueue(times, isl, osl, batch_requests, QUEUE_MAX)

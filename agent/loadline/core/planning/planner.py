@@ -13,6 +13,7 @@ from loadline.core.planning.guardrails.knobs import GuardrailKnobs
 from loadline.core.vocabulary.events import ForecastFailed, ForecastFitted
 from loadline.core.vocabulary.forecasts import ForecastQuery, History
 from loadline.core.vocabulary.reasons import Recommendation
+from loadline.core.vocabulary.status import Estimates
 
 
 class NoKnobs(Struct, frozen=True, forbid_unknown_fields=True):
@@ -156,6 +157,13 @@ class Planner(Struct):
 
     def ingest_forecast(self, answer: ForecastFitted | ForecastFailed) -> None:
         """Record the answer to the pending forecast request; ignore any other answer."""
+
+    def estimates(self, model: Model) -> Estimates:  # noqa: ARG002 - an interface
+        """Return the expectations of the planner for the status, without a change of its state; by default none.
+
+        Called when a person or a program reads the status, not in a turn.
+        """
+        return Estimates()
 
     def export_learned(self) -> bytes | None:
         """Return the learned engine parameters for a successor; None if there are none.

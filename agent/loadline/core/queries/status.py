@@ -1,6 +1,7 @@
 """Read-only queries: status, explanations and decisions."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Final
 
 from msgspec.structs import replace
 
@@ -9,18 +10,27 @@ from loadline.core.fleet.fleet import Model
 from loadline.core.migration.outcomes import MigrationCode, PolicyReport
 from loadline.core.migration.status import drained_workers, migration_status, policy_reports
 from loadline.core.planning.allocation.gpu_ledger import gpu_ledger_of
-from loadline.core.planning.planners import PLANNERS
+from loadline.core.planning.planners import PLANNERS, Planner
 from loadline.core.planning.sizing.sizing_by_profile import profile_problem
 from loadline.core.state.agent_state import AgentState, limited_supplies
 from loadline.core.state.model_state import ModelState
 from loadline.core.state.settings import ModelKnobs, Settings
-from loadline.core.vocabulary.reasons import Explanation
-from loadline.core.vocabulary.status import AgentStatus, DecisionSummary, MigrationStatus, ModelStatus
+from loadline.core.vocabulary.reasons import Explanation, Reason
+from loadline.core.vocabulary.status import AgentStatus, DecisionSummary, Estimates, MigrationStatus, ModelStatus
+
+NO_PLANNERS: Final[Mapping[str, Planner]] = {}
 
 
-def status(settings: Settings, state: AgentState, version: str, started_at_ms: int, now: int) -> AgentStatus:
-    """Return the status of the agent and of all models at ``now`` (ms)."""
-    models = [model_status(state, model, now) for model in settings.models]
+def status(  # noqa: PLR0917 - one argument for each input
+    settings: Settings,
+    state: AgentState,
+    version: str,
+    started_at_ms: int,
+    now: int,
+    planners: Mapping[str, Planner] = NO_PLANNERS,
+) -> AgentStatus:
+    """Return the status of the agent and of all models at ``now`` (ms), with the estimates of these planners."""
+    models = [model_status(state, model, now, planners.get(model.name)) for model in settings.models]
     return agent_status(settings, state, models, version=version, started_at_ms=started_at_ms, now=now)
 
 
@@ -51,17 +61,10 @@ def agent_status(
     )
 
 
-def model_status(state: AgentState, knobs: ModelKnobs, now: int) -> ModelStatus:
-    """Return the status of a model at ``now`` (ms)."""
+def model_status(state: AgentState, knobs: ModelKnobs, now: int, planner: Planner | None = None) -> ModelStatus:
+    """Return the status of a model at ``now`` (ms), with the estimates of its planner."""
     model = state.fleet.models[knobs.name]
-    hold = model.hold
-    sentences: tuple[str, ...] = ()
-    if hold is not None:
-        reasons = [
-            *hold.limits,
-            *(reason for recommendation in hold.recommendations for reason in recommendation.reasons),
-        ]
-        sentences = tuple(reason.sentence() for reason in reasons)
+    reasons = _hold_reasons(model.hold)
     return ModelStatus(
         model=knobs.name,
         planner=knobs.planner,
@@ -72,7 +75,8 @@ def model_status(state: AgentState, knobs: ModelKnobs, now: int) -> ModelStatus:
         ),
         traffic=model.traffic.status(now),
         decision=state.ledger.summary(knobs.name),
-        hold=sentences,
+        hold=tuple(reason.sentence() for reason in reasons),
+        hold_reasons=tuple(dict.fromkeys(f"{reason.pool}:{reason.code}" for reason in reasons)),
         missing=tuple(missing(model, knobs, now)),
         namespace=knobs.namespace,
         priority=knobs.priority,
@@ -82,7 +86,23 @@ def model_status(state: AgentState, knobs: ModelKnobs, now: int) -> ModelStatus:
         settled=state.settled(model, now),
         migrations=_migrations(state, model, now),
         emptied=drained_workers(model.migration),
+        estimates=Estimates() if planner is None else _estimates(planner, model),
     )
+
+
+def _hold_reasons(hold: Explanation | None) -> list[Reason]:
+    """Return the limits of a hold, and the reasons of its recommendations."""
+    if hold is None:
+        return []
+    return [*hold.limits, *(reason for one in hold.recommendations for reason in one.reasons)]
+
+
+def _estimates(planner: Planner, model: Model) -> Estimates:
+    """Return the estimates of a planner; none if it fails, since the status of all models must be readable."""
+    try:
+        return planner.estimates(model)
+    except Exception:  # noqa: BLE001 - planners of other packages may raise anything
+        return Estimates()
 
 
 def _migrations(state: AgentState, model: ModelState, now: int) -> MigrationStatus | None:

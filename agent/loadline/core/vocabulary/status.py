@@ -141,6 +141,45 @@ class TrafficStatus(Struct, frozen=True):
     totals: TrafficCounts = TrafficCounts()
 
 
+class ForecastStatus(Struct, frozen=True):
+    """Forecast of the arrivals of a model, and an earlier one next to what came."""
+
+    requests_per_s: float
+    """Rate expected when a worker requested now is ready."""
+    lead_ms: int
+    """Time until then."""
+    due_requests_per_s: float | None = None
+    """Rate that was forecast for the time that ended last; None before the first."""
+    observed_requests_per_s: float | None = None
+    """Rate that was observed in that time."""
+    observed_requests: float = 0.0
+    """Requests that were observed in all times with a forecast."""
+    error_requests: float = 0.0
+    """Sum of the absolute differences of the requests that were forecast and observed."""
+
+
+class PoolEstimate(Struct, frozen=True):
+    """Estimates of the workers of a pool; None: unknown."""
+
+    serves_per_s: float | None = None
+    """Requests per second that a worker serves within the objectives."""
+    ttft_ms: float | None = None
+    """Mean TTFT of the expected load with the ready workers, by the queueing model."""
+    itl_ms: float | None = None
+    """Mean ITL of the expected load with the ready workers, by the queueing model."""
+    utilisation_ratio: float | None = None
+    """Expected load divided by what the ready workers serve at all, by the queueing model."""
+
+
+class Estimates(Struct, frozen=True):
+    """Expectations of a planner, and what it has learned of the engines."""
+
+    forecast: ForecastStatus | None = None
+    corrections: dict[str, float] = {}
+    """Observed latencies divided by the profiled ones, by role."""
+    pools: dict[str, PoolEstimate] = {}
+
+
 class DurationTotal(Struct, frozen=True):
     """Number of completed operations and their total duration."""
 
@@ -216,6 +255,9 @@ class ModelStatus(Struct, frozen=True):
     """Migrations; None if migration is disabled."""
     emptied: DurationTotal = DurationTotal()
     """Completed drains and their duration."""
+    estimates: Estimates = Estimates()
+    hold_reasons: tuple[str, ...] = ()
+    """Reasons of ``hold`` as pool and code, such as ``decode:cooldown``; the pool is empty for the whole model."""
 
 
 class GpuBudgetStatus(Struct, frozen=True):

@@ -76,6 +76,12 @@ class ArrivalRate(Struct):
         rise = self._rise(window_ms, spread, now) * (lead_ms + seconds * 500.0) / window_ms
         return level + rise + 0.5 * sqrt(level * spread / seconds)
 
+    def observed(self, from_ms: int, until_ms: int) -> float | None:
+        """Return the rate (1/s) from one time to another; None if less than half of the time was observed."""
+        start, end = (bisect_right(self.at_ms, at_ms) for at_ms in (from_ms, until_ms))
+        rate, seconds = self._mean(start, end)
+        return rate if 2_000.0 * seconds >= until_ms - from_ms else None
+
     def error(self, samples: int) -> float:
         """Return the standard error of the level over up to so many samples, relative to it; 0 if unknown."""
         count = min(samples, self.unchanged)

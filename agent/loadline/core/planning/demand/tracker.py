@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from loadline.core.engines.lengths import constant_length
 from loadline.core.fleet.fleet import Model
 from loadline.core.fleet.traffic_totals import TrafficTotals
+from loadline.core.planning.demand.forecast_record import ExpectedArrivals, ForecastRecord
 from loadline.core.planning.demand.intervals import Intervals
 from loadline.core.planning.demand.knobs import TrafficKnobs
 from loadline.core.planning.demand.outlook import Outlook, TrafficLoad
@@ -37,6 +38,7 @@ class DemandTracker(Struct):
     intervals: Intervals = field(default_factory=Intervals)
     forecast: PendingForecast = field(default_factory=PendingForecast)
     surge: SurgeDetector = field(default_factory=SurgeDetector)
+    record: ForecastRecord = field(default_factory=ForecastRecord)
     start_up_ms: int = -1
     """Longest start-up time of all pools, each as observed or else as configured; -1 before the first update."""
     size_at_ms: int = 0
@@ -53,6 +55,7 @@ class DemandTracker(Struct):
         if self.intervals.interval_ms != interval_ms:
             self.intervals = Intervals(interval_ms, knobs.busiest_ms)
             self.forecast = PendingForecast(request=self.forecast.request)  # its pending request is for the old series
+            self.record.restart()
 
     def warm_up(self, history: History) -> None:
         """Use a history as the intervals before the first one."""
@@ -86,11 +89,14 @@ class DemandTracker(Struct):
         ended = None
         if now >= intervals.ends_ms:
             ended = intervals.close(model.traffic, now)
+            self._compare_forecasts()
             self._request_forecast(knobs)
         self.next_ms = min(self.next_ms, intervals.ends_ms)
         if not model.traffic.is_reporting(now):
             return DemandUpdate(ended)
         is_new = self.forecast.is_unread
+        if is_new:
+            self._record_forecast(now)
         if is_new or (self.forecast.begins_ms >= 0 and now >= self.size_at_ms):
             outlook = self._forecast_outlook(model, knobs, now)
             return DemandUpdate(ended, is_new, None if outlook is None else self._load(outlook, model, now))
@@ -135,6 +141,25 @@ class DemandTracker(Struct):
         if covers(recent, knobs.surge_window_ms) and recent.requests_per_s > outlook.requests_per_s:
             return replace(outlook, requests_per_s=recent.requests_per_s)
         return outlook
+
+    def _record_forecast(self, now: int) -> None:
+        """Record the newest forecast for the interval in which a worker requested now is ready."""
+        requests = next(iter(self.forecast.forecasts), None)
+        if requests is not None:
+            interval_ms = self.intervals.interval_ms
+            _, ready = self.forecast.interval_range(now, self.start_up_ms, interval_ms)
+            index = min(max(ready, 0), len(requests.mean) - 1)
+            from_ms = self.forecast.begins_ms + index * interval_ms
+            rate = requests.mean[index] * 1_000.0 / interval_ms
+            self.record.expect(ExpectedArrivals(from_ms, from_ms + interval_ms, rate), self.start_up_ms)
+
+    def _compare_forecasts(self) -> None:
+        """Compare the forecast for the interval that has just ended, if the interval was observed."""
+        intervals = self.intervals
+        for forecast in self.record.ended(intervals.began_ms):
+            observed = intervals.requests[-1]
+            if forecast.until_ms == intervals.began_ms and observed is not None:
+                self.record.compare(forecast, observed * 1_000.0 / intervals.interval_ms)
 
     def _load(self, outlook: Outlook, model: Model, now: int, *, is_surge: bool = False) -> TrafficLoad | None:
         """Return the load of an outlook; None while its lengths are unknown, since no request has finished."""

@@ -27,6 +27,7 @@ from loadline.core.fleet.fleet import Model
 from loadline.core.fleet.pool import Pool, PoolKnobs
 from loadline.core.fleet.traffic_totals import TrafficTotals
 from loadline.core.planning.demand.arrival_rate import ArrivalRate
+from loadline.core.planning.demand.forecast_record import ExpectedArrivals, ForecastRecord
 from loadline.core.planning.guardrails.knobs import UNPACED, GuardrailKnobs
 from loadline.core.planning.planner import Finding, KnobWarning, ModelSettings, Needs, Planner
 from loadline.core.planning.planners.saturation import SaturationKnobs, SaturationPlanner
@@ -47,10 +48,13 @@ from loadline.core.planning.sizing.saturation_evidence import request_share
 from loadline.core.planning.sizing.shrink_hold import ShrinkHold
 from loadline.core.vocabulary.durations import duration
 from loadline.core.vocabulary.reasons import Reason, ReasonCode, Recommendation
+from loadline.core.vocabulary.status import Estimates, PoolEstimate
 
 _SAMPLE_MS: Final = 1_000
 _SAMPLES: Final = (15, 60)
 """Seconds whose mean is the level of the arrivals, for growth and for shrinks."""
+_COMPARED_MS: Final = 30_000
+"""Time over which a forecast is compared with the arrivals: of fewer arrivals, chance would be most of the error."""
 _SURGE_RATIO: Final = 2.0
 _SURGE_MIN: Final = 10
 """Arrivals since the last sample, relative to those of a second and absolute, above which another is taken at once."""
@@ -121,6 +125,7 @@ class AutoPlanner(Planner):
     sampled_ms: int = -_SAMPLE_MS
     forecasts: dict[int, tuple[float, float]] = field(default_factory=dict)
     """Arrivals (1/s) to provide for when growing and when shrinking, by lead time, as of the last sample."""
+    record: ForecastRecord = field(default_factory=ForecastRecord)
     by_workers: SaturationPlanner = field(default_factory=lambda: SaturationPlanner(SaturationKnobs()))
     """Planner while no frontend reports."""
     began_ms: int = -1
@@ -195,6 +200,11 @@ class AutoPlanner(Planner):
             self.inherited, self.lengths = found, replace(found.lengths)
             self.pools.clear()
 
+    def estimates(self, model: Model) -> Estimates:
+        """Return the forecast, and the requests that a worker of each pool serves."""
+        known = {name: self._serves(model, pool) for name, pool in model.pools.items() if name in self.pools}
+        return Estimates(self.record.status(), {}, {name: PoolEstimate(rate) for name, rate in known.items() if rate})
+
     def _state(self, pool: Pool) -> PoolState:
         """Return the state of a pool; a new one begins with the evidence of a predecessor on the same engines."""
         kind, state = EngineKind.of(pool), self.pools.get(pool.name)
@@ -221,6 +231,18 @@ class AutoPlanner(Planner):
         for pool in model.pools.values():
             self._state(pool).evidence.add(pool, interval, self.lengths, model.objectives, now)
         self.profiled.update(model, now)
+        self._record_forecast(model, now)
+
+    def _record_forecast(self, model: Model, now: int) -> None:
+        """Record the forecast for when a worker requested now is ready, and compare earlier ones with the arrivals."""
+        for forecast in self.record.ended(now):
+            observed = self.arrivals.observed(forecast.from_ms, forecast.until_ms)
+            if observed is not None:
+                self.record.compare(forecast, observed)
+        if self.arrivals.at_ms:
+            lead_ms = max(pool.start_up_ms(self.knobs.start_up_ms) for pool in model.pools.values())
+            from_ms, (rate, _) = now + lead_ms - _COMPARED_MS // 2, self._forecast(lead_ms, now)
+            self.record.expect(ExpectedArrivals(from_ms, from_ms + _COMPARED_MS, rate), lead_ms)
 
     def _inputs(self, model: Model) -> dict[str, float]:
         """Return what was learned of each pool, in requests per second."""

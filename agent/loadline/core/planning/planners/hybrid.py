@@ -29,6 +29,7 @@ from loadline.core.planning.sizing.knobs import QueueingKnobs
 from loadline.core.vocabulary.events import ForecastFailed, ForecastFitted
 from loadline.core.vocabulary.forecasts import History
 from loadline.core.vocabulary.reasons import Reason, ReasonCode, Recommendation, RoleDemand
+from loadline.core.vocabulary.status import Estimates
 
 _WITHOUT_DATA: Final = {ReasonCode.NO_WORKERS, ReasonCode.NO_DATA}
 
@@ -117,6 +118,10 @@ class HybridPlanner(Planner):
     def ingest_forecast(self, answer: ForecastFitted | ForecastFailed) -> None:
         """Hand the answer to the queueing planner."""
         self.queueing.ingest_forecast(answer)
+
+    def estimates(self, model: Model) -> Estimates:
+        """Return the estimates of the queueing planner."""
+        return self.queueing.estimates(model)
 
     def export_learned(self) -> bytes | None:
         """Return the learned parameters of both planners, by their names."""

@@ -33,6 +33,7 @@ from loadline.core.planning.sizing.saturated_pools import SaturatedPools
 from loadline.core.planning.traffic_planner import TrafficPlanner
 from loadline.core.vocabulary.durations import duration
 from loadline.core.vocabulary.reasons import Reason, ReasonCode, Recommendation, RoleDemand
+from loadline.core.vocabulary.status import Estimates
 
 
 class QueueingPlanner(TrafficPlanner):
@@ -103,6 +104,11 @@ class QueueingPlanner(TrafficPlanner):
         demands = self.sizer.demands.values()
         current = tuple(_within_capacity(one, model, now) if peak_over else one for one in demands)
         return replace(found, reasons=(*found.reasons, *notes), demands=current)
+
+    def estimates(self, model: Model) -> Estimates:
+        """Return the forecast, the correction factors and the predictions of the queueing model."""
+        sizer = self.sizer
+        return Estimates(self.demand.record.status(), sizer.corrections(self.knobs), sizer.estimates(model))
 
     def hold_reason(self, model: Model, pool: Pool, now: int) -> Reason | None:
         """Return the reason to hold a pool; None if it has a size."""

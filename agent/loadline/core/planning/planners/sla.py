@@ -24,6 +24,7 @@ from loadline.core.planning.sizing.profile_sizer import ProfileSizer
 from loadline.core.planning.sizing.saturated_pools import SaturatedPools
 from loadline.core.planning.traffic_planner import TrafficPlanner
 from loadline.core.vocabulary.reasons import Reason, ReasonCode, Recommendation
+from loadline.core.vocabulary.status import Estimates
 
 _DRAIN_MS: Final = 60_000
 """Time within which a pool without a usable profile serves its backlog, as with the queueing planner."""
@@ -83,6 +84,10 @@ class SlaPlanner(TrafficPlanner):
         learned = json.decode(data, type=dict[str, bytes]).get("throughput")
         if learned is not None:
             self.sizer.import_learned(learned, self.knobs.throughput)
+
+    def estimates(self, model: Model) -> Estimates:  # noqa: ARG002 - an interface
+        """Return the forecast and the correction factors."""
+        return Estimates(self.demand.record.status(), self.sizer.corrections(self.knobs.throughput))
 
     def plan(self, model: Model, now: int) -> Recommendation:
         """Size the pools if a sizing is due, and recommend the higher of size and step."""

@@ -26,6 +26,7 @@ from loadline.core.planning.sizing.knobs import ThroughputKnobs
 from loadline.core.planning.sizing.profile_sizer import ProfileSizer
 from loadline.core.planning.traffic_planner import TrafficPlanner
 from loadline.core.vocabulary.reasons import Recommendation
+from loadline.core.vocabulary.status import Estimates
 
 
 class ThroughputPlanner(TrafficPlanner):
@@ -71,6 +72,10 @@ class ThroughputPlanner(TrafficPlanner):
     def import_learned(self, data: bytes) -> None:
         """Use correction factors from the first sizing on."""
         self.sizer.import_learned(data, self.knobs)
+
+    def estimates(self, model: Model) -> Estimates:  # noqa: ARG002 - an interface
+        """Return the forecast and the correction factors."""
+        return Estimates(self.demand.record.status(), self.sizer.corrections(self.knobs))
 
     def plan(self, model: Model, now: int) -> Recommendation:
         """Size the pools if a sizing is due, and recommend their sizes."""

@@ -43,6 +43,11 @@ class Correction(Struct):
     arrivals: int = 0
     """Arrivals in the previous interval."""
 
+    @property
+    def by_role(self) -> dict[str, float]:
+        """The factors by role."""
+        return {"prefill": self.prefill, "decode": self.decode}
+
     def export_learned(self) -> bytes | None:
         """Return the rounded factors; None if nothing was learned."""
         factors = _Factors(round(self.prefill, _DIGITS), round(self.decode, _DIGITS))

@@ -38,6 +38,10 @@ class ProfileSizer(Struct):
             return Reason(ReasonCode.TRAFFIC_UNKNOWN, pool.name, detail=model.traffic.missing_input(now))
         return None
 
+    def corrections(self, knobs: ThroughputKnobs) -> dict[str, float]:
+        """Return the correction factors by role; none if the profiles are used as they are."""
+        return {} if knobs.no_correction else self.correction.by_role
+
     def export_learned(self, knobs: ThroughputKnobs) -> bytes | None:
         """Return the correction factors; None without correction."""
         return None if knobs.no_correction else self.correction.export_learned()

@@ -20,6 +20,7 @@ from loadline.core.planning.sizing.sizing_by_profile import Demand, Sizing, prof
 from loadline.core.planning.sizing.sizing_by_queue import WorkerThroughput, throughputs_of
 from loadline.core.vocabulary.reasons import Reason, ReasonCode, RoleDemand
 from loadline.core.vocabulary.scalars import Role
+from loadline.core.vocabulary.status import PoolEstimate
 
 
 class LearnedEngines(Struct, frozen=True):
@@ -84,6 +85,10 @@ class QueueSizer(Struct):
             return Reason(ReasonCode.TRAFFIC_UNKNOWN, pool.name, detail=model.traffic.missing_input(now))
         return None
 
+    def corrections(self, knobs: QueueingKnobs) -> dict[str, float]:
+        """Return the correction factors by role; none if the profiles are used as they are."""
+        return {} if knobs.no_correction else self.correction.by_role
+
     def export_learned(self, knobs: QueueingKnobs) -> bytes | None:
         """Return the latency lines and the correction factors; None if nothing was learned."""
         correction = None if knobs.no_correction else self.correction.export_learned()
@@ -101,6 +106,22 @@ class QueueSizer(Struct):
         self.engines.lines = dict(learned.lines)
         if learned.correction is not None and not knobs.no_correction:
             self.correction.import_learned(learned.correction)
+
+    def estimates(self, model: Model) -> dict[str, PoolEstimate]:
+        """Return what a worker of each pool serves, and the latencies of the expected load with the ready workers."""
+        found: dict[str, PoolEstimate] = {}
+        for role, demand in self.demands.items():
+            ready = {name: model.pools[name].ready for name in demand.capacities}
+            served = sum(rate * ready[name] for name, rate in demand.capacities.items())
+            arriving = demand.demand - self.backlog_requests_per_s[role]
+            for name, rate in demand.capacities.items():
+                engine = self.throughputs[name].engine
+                taken = arriving * rate * ready[name] / served if served else 0.0
+                one = None if engine is None else engine.predict(role, taken, ready[name])
+                found[name] = (
+                    PoolEstimate(rate) if one is None else PoolEstimate(rate, one.ttft_ms, one.itl_ms, one.utilisation)
+                )
+        return found
 
     def _sizing(self, model: Model, load: TrafficLoad, knobs: QueueingKnobs) -> Sizing:
         objectives, pools = model.objectives, list(model.pools.values())

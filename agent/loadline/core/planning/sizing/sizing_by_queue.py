@@ -15,6 +15,7 @@ from loadline.core.engines.fitting import FitRefused, fit_line
 from loadline.core.engines.lengths import computed_isl, mean_decode_context
 from loadline.core.engines.linear import LinearTimes
 from loadline.core.engines.profile import ObjectiveKnobs
+from loadline.core.engines.queue_prediction import QueuePrediction, predict
 from loadline.core.engines.queue_rates import QueueEngine, RequestLoad, max_engine_rate, round_up_length
 from loadline.core.engines.queue_sizing import TOKENS_SHARE, Bound, MaxRate, Targets
 from loadline.core.engines.queueing import BATCH_MAX
@@ -30,6 +31,7 @@ from loadline.core.planning.sizing.sizing_by_profile import (
 )
 from loadline.core.vocabulary.reasons import Reason, ReasonCode
 from loadline.core.vocabulary.samples import WorkerRecord
+from loadline.core.vocabulary.scalars import Role
 
 _BATCH: Final = 256
 """Largest batch in requests of an engine that does not report it; the default of vLLM."""
@@ -41,6 +43,22 @@ _UNUSED: Final = Line(1.0, 0.0)
 """Placeholder for the work that a role does not do; no formula of the role uses it."""
 
 
+class WorkerEngine(Struct, frozen=True):
+    """Engine of a worker, and the mean lengths of its requests."""
+
+    engine: QueueEngine
+    ranks: int
+    """Such engines of a worker."""
+    isl_tokens: float
+    """Prompt tokens to compute."""
+    osl_tokens: float
+
+    def predict(self, role: Role, requests_per_s: float, workers: int) -> QueuePrediction | None:
+        """Return the prediction for ready workers that share a load; None if there is none."""
+        load = RequestLoad(requests_per_s, self.isl_tokens, self.osl_tokens)
+        return predict(role, self.engine, load, workers * self.ranks) if workers else None
+
+
 class WorkerThroughput(Struct, frozen=True):
     """Request rate that one worker serves, or the reason why it is unknown."""
 
@@ -50,6 +68,8 @@ class WorkerThroughput(Struct, frozen=True):
     saturated_requests_per_s: float = 0.0
     """Rate without latency objectives."""
     problem: Reason | None = None
+    engine: WorkerEngine | None = None
+    """Engine that the rate is for; None if unknown."""
     infeasible: Reason | None = None
     """Set if not even one request meets the objectives; the rate is then 90 % of the saturated one."""
 
@@ -95,15 +115,15 @@ def worker_throughput(
         engine = _engine(pool, objectives, demand, lines)
         if isinstance(engine, Reason):
             return WorkerThroughput(problem=engine)
+        of_worker = WorkerEngine(engine, ranks, load.isl_tokens, load.osl_tokens)
         saturated = max_engine_rate(role, engine, load, Targets(), 1).requests_per_s * ranks
         found = max_engine_rate(role, engine, load, targets, pool.knobs.replicas_max)
     except ValueError as error:
         return WorkerThroughput(problem=Reason(ReasonCode.PROFILE_UNUSABLE, pool.name, detail=str(error)))
     if found.requests_per_s > 0.0:
-        return WorkerThroughput(found.requests_per_s * ranks, found.bound, saturated)
-    return WorkerThroughput(
-        TOKENS_SHARE * saturated, found.bound, saturated, infeasible=_infeasible(pool, found, objectives)
-    )
+        return WorkerThroughput(found.requests_per_s * ranks, found.bound, saturated, engine=of_worker)
+    infeasible = _infeasible(pool, found, objectives)
+    return WorkerThroughput(TOKENS_SHARE * saturated, found.bound, saturated, engine=of_worker, infeasible=infeasible)
 
 
 def _infeasible(pool: Pool, found: MaxRate, objectives: ObjectiveKnobs) -> Reason:
