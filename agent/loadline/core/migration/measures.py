@@ -4,6 +4,13 @@ import math
 from operator import add
 from typing import Final
 
+from loadline.core.fleet.estimates import (
+    decoding_requests,
+    kv_tokens_total,
+    kv_tokens_used,
+    prompt_tokens,
+    tokens_to_decode,
+)
 from loadline.core.fleet.worker import WorkerState
 from loadline.core.vocabulary.samples import WorkerRecord, WorkerSample
 
@@ -52,17 +59,17 @@ def measures_of(worker: WorkerState) -> Measures | None:
 
 
 def _of_rank(sample: WorkerSample, record: WorkerRecord) -> Measures:
-    queued, active = sample.queued_prefill_tokens or 0, sample.active_prefill_tokens or 0
-    to_decode, waiting = sample.waiting_to_decode_tokens or 0, sample.waiting_requests or 0
+    queued, active = prompt_tokens(sample, record) or (0.0, 0.0)
+    to_decode, waiting = tokens_to_decode(sample, record), sample.waiting_requests or 0
     running = sample.running_requests or 0
-    total = _kv_total(sample, record)
-    used = _kv_used(sample, record, total)
-    decoding = running if sample.decode_batch_requests is None else sample.decode_batch_requests
+    used, decoding = kv_tokens_used(sample, record), decoding_requests(sample)
+    if used is None:
+        used = _NAN
     will_decode = waiting if sample.waiting_to_decode_requests is None else sample.waiting_to_decode_requests
     decoding_tokens = used if sample.decode_tokens is None else float(sample.decode_tokens)
     return (
         used + queued + (sample.unallocated_prefill_tokens or 0) + to_decode,
-        total,
+        float(kv_tokens_total(sample, record) or _NAN),
         float(decoding + will_decode),
         decoding_tokens + to_decode,
         float(queued + active),
@@ -74,14 +81,3 @@ def _of_rank(sample: WorkerSample, record: WorkerRecord) -> Measures:
         float(decoding),
         decoding_tokens,
     )
-
-
-def _kv_total(sample: WorkerSample, record: WorkerRecord) -> float:
-    blocks, size = sample.kv_blocks_total or record.kv_blocks_total, record.block_size_tokens
-    return float(blocks * size) if blocks and size else _NAN
-
-
-def _kv_used(sample: WorkerSample, record: WorkerRecord, total: float) -> float:
-    if sample.kv_blocks_used is not None and record.block_size_tokens:
-        return float(sample.kv_blocks_used * record.block_size_tokens)
-    return _NAN if sample.kv_usage_ratio is None else sample.kv_usage_ratio * total

@@ -27,6 +27,7 @@ from typing import Annotated, ClassVar, Final, Literal
 
 from msgspec import Meta, Struct, field
 
+from loadline.core.fleet.estimates import estimates_prompts
 from loadline.core.fleet.fleet import Model
 from loadline.core.fleet.pool import Pool, PoolKnobs
 from loadline.core.fleet.windows import RollingSamples
@@ -175,8 +176,10 @@ class KedaPlanner(SyncedPlanner):
         return pool.load.kv_reporting if pool.knobs.role == "decode" else pool.load.queue_reporting
 
     def pool_inputs(self, pool: Pool) -> dict[str, float]:
-        """Return the ready workers and the requests at them."""
-        return {"ready": float(pool.ready), "in_flight": float(pool.load.waiting + pool.load.running)}
+        """Return the ready workers and the requests at them, and whether their prompt tokens are estimates."""
+        found = {"ready": float(pool.ready), "in_flight": float(pool.load.waiting + pool.load.running)}
+        estimated = self.knobs.rule == "tokens" and pool.knobs.role != "decode" and estimates_prompts(pool)
+        return found | ({"prefill_tokens_estimated": 1.0} if estimated else {})
 
     def observe(self, model: Model, pool: Pool, now: int) -> None:
         """Record the latencies that workers report, if the rule uses them."""

@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from msgspec import field
 from msgspec.structs import replace
 
+from loadline.core.fleet.estimates import estimates_iterations
 from loadline.core.fleet.fleet import Model
 from loadline.core.fleet.pool import Pool, PoolKnobs
 from loadline.core.fleet.windows import RollingMax
@@ -99,6 +100,9 @@ class QueueingPlanner(TrafficPlanner):
         pools = {pool.name: self._recommend(model, pool, now, peak_over=peak_over) for pool in model.pools.values()}
         backlogs = self.sizer.backlog_requests_per_s.items()
         inputs = self.demand.inputs | {f"{role}_backlog_requests_per_s": rate for role, rate in backlogs}
+        for name, pool in model.pools.items():
+            if self.sizer.learns(pool, self.knobs) and estimates_iterations(pool):
+                inputs[f"{name}.iterations_estimated"] = 1.0
         found = recommend(self.name, model, pools, inputs, now)
         notes = (*self.demand.forecast.notes, *self.sizer.sizes.infeasible.values())
         demands = self.sizer.demands.values()

@@ -11,6 +11,7 @@ saturation, with its default thresholds; ``llm_d_epp_inflight_tokens`` in
 from collections.abc import Iterator
 from typing import Final
 
+from loadline.core.fleet import estimates
 from loadline.core.fleet.pool import Pool
 from loadline.core.fleet.worker import MICRO, WorkerLoad
 
@@ -44,13 +45,14 @@ def dispatched_requests(pool: Pool) -> float:
 
 
 def prompt_tokens(pool: Pool) -> float:
-    """Return the prompt tokens that are dispatched and not computed yet; 0 if no worker reports them."""
-    tokens = reporting = 0
+    """Return the prompt tokens that are dispatched and not computed yet; 0 if those of no worker are known."""
+    tokens, reporting = 0.0, 0
     for worker in pool.workers.values():
         if worker.counted:
-            samples = [one for one in worker.latest if one is not None and one.queued_prefill_tokens is not None]
-            tokens += sum((one.queued_prefill_tokens or 0) + (one.active_prefill_tokens or 0) for one in samples)
-            reporting += bool(samples)
+            samples = (estimates.prompt_tokens(one, worker.record) for one in worker.latest if one is not None)
+            known = [sum(one) for one in samples if one is not None]
+            tokens += sum(known)
+            reporting += bool(known)
     return _extrapolated(tokens, reporting, pool)
 
 

@@ -75,7 +75,8 @@ class DecodeWork(Struct, frozen=True):
             return LoadLimits(target if target > 0.0 else inf, target)
         samples = zip(self.regression.loads, self.regression.latencies_ms, strict=True)
         within = [load for load, ms in samples if ms < self.objective_ms]
-        return LoadLimits(self.load_max, min(max(within, default=0.0) - self.own_load, self.load_max))
+        # These loads include the request itself: without it, a pool whose prompts never wait had a limit of 0.
+        return LoadLimits(self.load_max, min(max(within, default=0.0), self.load_max))
 
     def expected(self, up: float) -> list[float]:
         """Return the expected load of each worker; the trend is that of the pool, as workers come and go."""

@@ -8,6 +8,7 @@ from msgspec import Meta, Struct, field
 
 from loadline.core.engines.profile import ObjectiveKnobs
 from loadline.core.engines.regression import SAMPLES_MIN
+from loadline.core.fleet.estimates import blocks_total, estimates_prompts
 from loadline.core.fleet.fleet import Model
 from loadline.core.fleet.pool import Pool
 from loadline.core.planning.recommendation import hold_between_changes
@@ -65,14 +66,15 @@ class LoadStepper(Struct):
 
     def update(self, model: Model, knobs: LoadKnobs, now: int) -> None:
         """Record the newest samples of all workers."""
+        isl_tokens = model.traffic.totals.isl_tokens.value or 0.0
         for name, pool in model.pools.items():
             if name not in self.loads:
                 self.loads[name] = PoolLoads(knobs.load_adjustment_interval_ms)
                 self.loads[name].stagger_fits(f"{model.name}/{name}", now)
-            self.loads[name].update(pool, now)
+            self.loads[name].update(pool, now, isl_tokens)
 
     def inputs(self, model: Model) -> dict[str, float]:
-        """Return the lowest and the highest load of each pool."""
+        """Return the lowest and the highest load of each pool, and pools whose prompt tokens are estimates."""
         found: dict[str, float] = {}
         for name, pool in model.pools.items():
             for kind, values in _by_kind(pool, self.loads[name]).items():
@@ -80,6 +82,8 @@ class LoadStepper(Struct):
                     loads = [value.now for value in values]
                     found[f"{name}.{kind}_least"] = min(loads)
                     found[f"{name}.{kind}_most"] = max(loads)
+            if pool.knobs.role != "decode" and estimates_prompts(pool):
+                found[f"{name}.prefill_tokens_estimated"] = 1.0
         return found
 
     def step(self, model: Model, pool: Pool, knobs: LoadKnobs, now: int) -> LoadStep:
@@ -181,10 +185,9 @@ def _paced(pool: Pool, step: LoadStep, interval_ms: int, now: int) -> LoadStep:
 def _blocks_max(pool: Pool, kv_usage_max: float) -> float:
     """Return the KV blocks that a worker may use; infinite if no worker reports how many it has."""
     for worker in pool.workers.values():
-        reported = (sample.kv_blocks_total for sample in worker.latest if sample is not None)
-        total = worker.record.kv_blocks_total or next(filter(None, reported), None)
-        if total:
-            return total * kv_usage_max
+        for sample in worker.latest:
+            if sample is not None and (total := blocks_total(sample, worker.record)):
+                return total * kv_usage_max
     return inf
 
 

@@ -20,6 +20,7 @@ from loadline.core.engines.token_capacity import (
     request_tokens,
     worker_tokens,
 )
+from loadline.core.fleet.estimates import NOMINAL_BLOCKS, kv_tokens_total, kv_tokens_used
 from loadline.core.fleet.pool import Pool
 from loadline.core.fleet.windows import RollingSamples
 from loadline.core.fleet.worker import MICRO, WorkerState
@@ -29,6 +30,8 @@ SAMPLE_MS: Final = 1_000
 """Longest time between two samples of the windows; the short window has at least ten."""
 _SPIKE_FACTOR: Final = 1.5
 """Divisor of the present load where its mean is lower: a spike has little weight, a flood counts at once."""
+_NOMINAL_TOKENS: Final = 16.0 * NOMINAL_BLOCKS
+"""KV tokens of a worker that reports none, while the lengths of requests are unknown too."""
 
 
 class ObservedLengths(Struct, frozen=True):
@@ -57,16 +60,15 @@ def worker_share(role: Role, worker: WorkerState, limits: TokenLimits) -> float 
 
 def worker_kv(worker: WorkerState) -> WorkerKv | None:
     """Return the KV tokens of a worker, total and in use; None if it does not report them."""
-    block_tokens, total, used, waiting = worker.record.block_size_tokens, 0, 0, 0
+    total, used, waiting = 0, 0.0, 0
     for sample in worker.latest:
-        if sample is None or sample.kv_blocks_used is None or not block_tokens:
+        in_use = None if sample is None else kv_tokens_used(sample, worker.record)
+        if sample is None or in_use is None:
             return None
-        total += sample.kv_blocks_total or worker.record.kv_blocks_total or 0
-        used += sample.kv_blocks_used
+        total += kv_tokens_total(sample, worker.record)
+        used += in_use
         waiting += sample.waiting_requests or 0
-    if not total or not block_tokens:
-        return None
-    return WorkerKv(float(total * block_tokens), float(used * block_tokens), waiting / len(worker.latest))
+    return WorkerKv(float(total), used, waiting / len(worker.latest)) if total else None
 
 
 class Occupancy(Struct):
@@ -139,13 +141,11 @@ class Occupancy(Struct):
         else:
             self.loads[name] = load
 
-    def _record_tokens(
-        self, worker: WorkerState, share: float, limits: TokenLimits, lengths: ObservedLengths
-    ) -> float | None:
+    def _record_tokens(self, worker: WorkerState, share: float, limits: TokenLimits, lengths: ObservedLengths) -> float:
         """Return the load of a worker in KV tokens, and learn its capacity if requests queue."""
         kv, role = worker_kv(worker), worker.record.role
         if kv is None:
-            return None
+            return share * _assumed_capacity(worker, lengths)
         if kv.is_queueing(limits.queue_threshold) and kv.is_informative(limits.kv_threshold):
             self.observed.record(lengths.osl_tokens, kv.tokens_in_use)
         tokens = kv.tokens_in_use + kv.waiting_requests * request_tokens(role, lengths.isl_tokens, lengths.osl_tokens)
@@ -157,7 +157,9 @@ class Occupancy(Struct):
         capacities: list[float] = []
         for worker in pool.workers.values():
             kv = worker_kv(worker) if worker.counted else None
-            if kv is not None:
+            if kv is None and lengths is not None and worker.load.kv_reporting:
+                capacities.append(_assumed_capacity(worker, lengths))
+            elif kv is not None:
                 capacity = kv.kv_tokens if lengths is None else self._worker_capacity(worker, kv, limits, lengths)
                 capacities.append(capacity)
         return median(capacities) if capacities else None
@@ -165,8 +167,18 @@ class Occupancy(Struct):
     def _worker_capacity(
         self, worker: WorkerState, kv: WorkerKv, limits: TokenLimits, lengths: ObservedLengths
     ) -> float:
-        batched, sequences = worker.record.max_batched_tokens, worker.record.max_batch_requests
-        derived = derived_tokens(
-            lengths.isl_tokens, lengths.osl_tokens, batched or DEFAULT_BATCHED_TOKENS, sequences or DEFAULT_SEQUENCES
-        )
-        return worker_tokens(kv, limits, self.observed, lengths.osl_tokens, derived or None)
+        derived = _derived_capacity(worker, lengths) or None
+        return worker_tokens(kv, limits, self.observed, lengths.osl_tokens, derived)
+
+
+def _derived_capacity(worker: WorkerState, lengths: ObservedLengths) -> float:
+    """Return the KV tokens of a worker's largest batch; 0 while the lengths of requests are unknown."""
+    batched, sequences = worker.record.max_batched_tokens, worker.record.max_batch_requests
+    return derived_tokens(
+        lengths.isl_tokens, lengths.osl_tokens, batched or DEFAULT_BATCHED_TOKENS, sequences or DEFAULT_SEQUENCES
+    )
+
+
+def _assumed_capacity(worker: WorkerState, lengths: ObservedLengths) -> float:
+    """Return the capacity of a worker that reports no KV tokens: its load in tokens is its occupied share of it."""
+    return _derived_capacity(worker, lengths) or _NOMINAL_TOKENS

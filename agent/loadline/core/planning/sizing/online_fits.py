@@ -8,9 +8,9 @@ from msgspec import Struct, field
 from loadline.core.engines.fitting import LATENCY_MIN_MS
 from loadline.core.engines.online_fit import LearnedLine
 from loadline.core.engines.regression import Line
+from loadline.core.fleet.estimates import decode_iterations, prefill_passes
 from loadline.core.fleet.pool import Pool
 from loadline.core.fleet.worker import WorkerState
-from loadline.core.vocabulary.samples import WorkerSample
 from loadline.core.vocabulary.scalars import Role
 
 _REFIT_MS: Final = 10_000
@@ -98,17 +98,10 @@ class PoolEngineFit(Struct):
             return
         self.sequences[name] = sequence
         for sample in samples:
-            self._push(sample, worker.record.max_batched_tokens, now)
-
-    def _push(self, sample: WorkerSample, tokens_max: int | None, now: int) -> None:
-        """Add an iteration; one with prompts counts as a prefill pass, as they take most of its time."""
-        if sample.iteration_ms is None:
-            return
-        if sample.active_prefill_tokens:
-            tokens = min(sample.active_prefill_tokens, tokens_max or sample.active_prefill_tokens)
-            self.prefill.push(now, tokens, sample.iteration_ms)
-        elif sample.decode_batch_requests:
-            self.decode.push(now, sample.decode_batch_requests, sample.iteration_ms)
+            for tokens, time_ms in prefill_passes(sample, worker.record):
+                self.prefill.push(now, tokens, time_ms)
+            for batch, time_ms in decode_iterations(sample):
+                self.decode.push(now, batch, time_ms)
 
 
 def _is_plausible(line: Line) -> bool:

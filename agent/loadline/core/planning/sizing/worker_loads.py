@@ -8,10 +8,11 @@ from zlib import crc32
 from msgspec import Struct, field
 
 from loadline.core.engines.regression import SAMPLES_MAX, SAMPLES_MIN, Regression
+from loadline.core.fleet.estimates import blocks_used, prompt_tokens
 from loadline.core.fleet.pool import Pool
 from loadline.core.fleet.worker import WorkerState
 from loadline.core.planning.sizing.decode_queues import QUEUE_MAX
-from loadline.core.vocabulary.samples import WorkerSample
+from loadline.core.vocabulary.samples import WorkerRecord, WorkerSample
 
 LONG_MEAN_MS: Final = 60_000
 """Time constant of the mean that a scale-down uses: among many workers, one is always busy for a moment."""
@@ -83,8 +84,8 @@ class PoolLoads(Struct):
         """Shift the fits in time by the pool's name: 200 fits in one turn took 13 ms."""
         self.fitted_ms = now - crc32(name.encode()) % self.mean_ms
 
-    def update(self, pool: Pool, now: int) -> None:
-        """Record the newest samples."""
+    def update(self, pool: Pool, now: int, isl_tokens: float = 0.0) -> None:
+        """Record the newest samples; ``isl_tokens`` is the mean prompt of ranks that report none, 0 if unknown."""
         if self.first_seen_ms < 0 and pool.changed:
             self.first_seen_ms = now
         for name in pool.changed:
@@ -92,7 +93,7 @@ class PoolLoads(Struct):
             if worker is None or not worker.counted:
                 self.workers.pop(name, None)
             else:
-                self._record(name, worker, now)
+                self._record(name, worker, isl_tokens, now)
         if not _has_queue(pool):
             self.queued_since_ms = -1
         elif self.queued_since_ms < 0:
@@ -120,7 +121,7 @@ class PoolLoads(Struct):
             if due or len(regression.loads) < SAMPLES_MIN:
                 regression.extend(self.unfitted.pop(kind, ()))
 
-    def _record(self, name: str, worker: WorkerState, now: int) -> None:
+    def _record(self, name: str, worker: WorkerState, isl_tokens: float, now: int) -> None:
         samples = [sample for sample in worker.latest if sample is not None]
         sequence = 0
         for sample in samples:
@@ -136,21 +137,21 @@ class PoolLoads(Struct):
         age_ms = max(0, now - known.seen_ms)
         weights = -expm1(-age_ms / self.mean_ms), -expm1(-age_ms / LONG_MEAN_MS)
         known.sequence, known.seen_ms = sequence, now
-        role, block = worker.record.role, worker.record.block_size_tokens
-        prefill = _prefill_tokens(samples) if role != "decode" else None
-        blocks = _decode_blocks(samples, block) if role != "prefill" else None
+        record = worker.record
+        prefill = _prefill_tokens(samples, record, isl_tokens) if record.role != "decode" else None
+        blocks = _decode_blocks(samples, record) if record.role != "prefill" else None
         known.prefill_tokens = _pushed(known.prefill_tokens, prefill, *weights)
         known.computing = _pushed(known.computing, None if prefill is None else float(prefill > 0.0), *weights)
         known.decode_blocks = _pushed(known.decode_blocks, blocks, *weights)
         warm = now >= known.warm_at_ms
         for sample in samples:
-            isl, ttft_ms, itl_ms = sample.isl_tokens, sample.ttft_ms, sample.itl_ms
+            isl, ttft_ms, itl_ms = sample.isl_tokens or isl_tokens, sample.ttft_ms, sample.itl_ms
             # A rank repeats its last TTFT and ISL until it has new ones; only the first occurrence matches the load.
             if ttft_ms and prefill is not None and ttft_ms != known.ttfts_ms.get(sample.rank):
                 if isl:
                     self.isl_tokens += (isl - self.isl_tokens) / _ISL_SAMPLES if self.isl_tokens else isl
                 if warm:
-                    self._add_sample("prefill", prefill + (isl or 0.0), ttft_ms)
+                    self._add_sample("prefill", prefill + isl, ttft_ms)
                 known.ttfts_ms[sample.rank] = ttft_ms
             if warm and itl_ms and blocks and sample.running_requests != 0:
                 self._add_sample("decode", blocks, itl_ms)
@@ -172,23 +173,19 @@ def _pushed(load: LoadMean | None, value: float | None, weight: float, long_weig
     return load
 
 
-def _prefill_tokens(samples: list[WorkerSample]) -> float | None:
-    """Return the queued and active prompt tokens, the mean over ranks; None if no rank reports them."""
-    total = reporting = 0
-    for sample in samples:
-        queued, active = sample.queued_prefill_tokens, sample.active_prefill_tokens
-        if queued is not None or active is not None:
-            total += (queued or 0) + (active or 0)
-            reporting += 1
-    return total / reporting if reporting else None
+def _prefill_tokens(samples: list[WorkerSample], record: WorkerRecord, isl_tokens: float) -> float | None:
+    """Return the queued and active prompt tokens, the mean over ranks; None if those of no rank are known."""
+    known = [sum(tokens) for one in samples if (tokens := prompt_tokens(one, record, isl_tokens)) is not None]
+    return sum(known) / len(known) if known else None
 
 
-def _decode_blocks(samples: list[WorkerSample], block_size_tokens: int | None) -> float | None:
+def _decode_blocks(samples: list[WorkerSample], record: WorkerRecord) -> float | None:
     """Return the KV blocks in use, and those that prefilled requests wait for, the mean over ranks; None if unknown."""
-    total, reporting = 0.0, 0
+    total, reporting, size = 0.0, 0, record.block_size_tokens
     for sample in samples:
-        used, waiting = sample.kv_blocks_used, sample.waiting_to_decode_tokens
+        used = blocks_used(sample, record)
         if used is not None:
-            total += used + waiting / block_size_tokens if waiting and block_size_tokens else used
+            waiting = sample.waiting_to_decode_tokens
+            total += used + waiting / size if waiting and size else used
             reporting += 1
     return total / reporting if reporting else None
