@@ -92,7 +92,7 @@ def expressions() -> Iterator[str]:
 def test_every_query_uses_existing_metrics_and_labels(expression: str) -> None:
     known = exported_metrics()
     recorded = {rule["record"] for rule in rules() if "record" in rule}
-    names = re.findall(r"\bloadline[_:]\w+", expression)
+    names = re.findall(r"\bloadline[_:][\w:]+", expression)
     assert names
     assert set(names) <= known.keys() | recorded
     labels = {label for name in names for label in known.get(name, set())} | OF_PROMETHEUS
