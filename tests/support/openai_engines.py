@@ -13,16 +13,22 @@ from loadline.sim.profiles import LinearProfile
 
 MODEL = "tiny"
 TIMING = LinearProfile(8.0, 0.25, 10.0, 0.05)
-KNOBS = EngineKnobs("aggregated", 500, 16, 16, 2_048, chunked_prefill=True)
+KNOBS = EngineKnobs("aggregated", 500, 16, 16, 8_192, chunked_prefill=True)
 
 
 @asynccontextmanager
 async def openai_engine(
-    knobs: EngineKnobs = KNOBS, timing: EngineTiming = TIMING, *, mean_osl: int | None = None, context_max: int = 4_096
+    knobs: EngineKnobs = KNOBS,
+    timing: EngineTiming = TIMING,
+    *,
+    mean_osl: int | None = None,
+    context_max: int = 4_096,
+    paced: type[PacedEngine] = PacedEngine,
+    api: type[EngineApi] = EngineApi,
 ) -> AsyncIterator[str]:
     """Serve an engine; yield its URL."""
-    engine = PacedEngine(SimulatedEngine(knobs, timing), VllmMetrics(MODEL, knobs), 1.0, mean_osl)
-    runner = EngineApi(engine, MODEL, context_max).runner()
+    engine = paced(SimulatedEngine(knobs, timing), VllmMetrics(MODEL, knobs), 1.0, mean_osl)
+    runner = api(engine, MODEL, context_max).runner()
     await runner.setup()
     try:
         await web.TCPSite(runner, "127.0.0.1", 0).start()

@@ -42,14 +42,24 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def fit(options: argparse.Namespace) -> int:
     """Fit lines to the sweeps; print them and the line for the configuration."""
     sweeps = [sweep for path in dict.fromkeys(options.profile) for sweep in read_sweeps(path)]
+    print_fit(", ".join(map(str, options.profile)), sweeps, options.context)
+    return 0
+
+
+def print_fit(named: str, sweeps: list[PrefillSweep | DecodeSweep], context_tokens: float | None) -> None:
+    """Fit lines to sweeps; print them and the line for the configuration.
+
+    Raises:
+        DataError: The sweeps determine no lines.
+        ConfigError: The context was not measured.
+    """
     prefills = [sweep for sweep in sweeps if isinstance(sweep, PrefillSweep)]
     decodes = [sweep for sweep in sweeps if isinstance(sweep, DecodeSweep)]
-    named = ", ".join(map(str, options.profile))
     for role, found in (("prefill", prefills), ("decode", decodes)):
         if not found:
             raise DataError(f"{named}: there is no {role} sweep. Name one with --profile.")
-    _check_context(options.context, decodes)
-    decode = _fitted(named, "decode", fit_decode(decodes, options.context))
+    _check_context(context_tokens, decodes)
+    decode = _fitted(named, "decode", fit_decode(decodes, context_tokens))
     prefill = _fitted(named, "prefill", fit_prefill(prefills))
     times = linear_times(decode, prefill)
     largest = max(batch for sweep in decodes for batch in batches_of(sweep))
@@ -70,10 +80,9 @@ def fit(options: argparse.Namespace) -> int:
     for role, one in (("decode", decode), ("prefill", prefill)):
         if one.mean_error > _GOOD:
             print(f"The {role} line fits its sweep poorly; use {role}_profile instead.")
-    if decode.mean_error > _GOOD and options.context is None:
+    if decode.mean_error > _GOOD and context_tokens is None:
         print("Iteration times depend on the context length; fit one with --context.")
     print(f"linear = {{ {', '.join(f'{name} = {value:.6g}' for name, value in knobs.items())} }}")
-    return 0
 
 
 def _check_context(context_tokens: float | None, sweeps: list[DecodeSweep]) -> None:

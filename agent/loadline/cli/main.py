@@ -52,6 +52,7 @@ def parser() -> argparse.ArgumentParser:
     add("gateway", "gateway.gateway", "Route requests of the OpenAI API to registered engines.")
     add("forecast", "forecast.forecast", "Score load predictors on a trace.")
     add("fit", "fit.fit", "Fit the linear latency model of an engine to a profiler's sweeps.")
+    add("profile", "profile.profile", "Measure engines behind an OpenAI-compatible API, for the planners.")
     _only(_config(add("run", "run.run", "Run the agent.")), "only migrate requests; another autoscaler scales")
     _only(
         _config(add("check", "check.check", "Validate a configuration and describe what the agent does with it.")),

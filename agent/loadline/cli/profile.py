@@ -1,0 +1,164 @@
+"""Command ``profile``: measures engines, and writes what planners read."""
+
+import argparse
+import asyncio
+import re
+import sys
+import time
+from pathlib import Path
+from typing import Final
+
+import aiohttp
+from msgspec import Struct
+
+from loadline.cli import output
+from loadline.cli.exit_codes import FAILED, reports_input_errors
+from loadline.cli.profile_results import write_results
+from loadline.config.regular_file import os_error_text
+from loadline.errors import ConfigError, DataError
+from loadline.profiler.choice import Workload
+from loadline.profiler.endpoint import LINE_BYTES_MAX, TIMEOUTS, EngineEndpoint
+from loadline.profiler.plan import FULL, QUICK
+from loadline.profiler.probe import find_dialect, find_limits
+from loadline.profiler.problems import EngineProblem
+from loadline.profiler.record import Record, Setup
+from loadline.profiler.run import ProfilerRun, RunProgress
+
+_QUICK_S: Final = 120.0
+_BATCH_MAX: Final = 256
+_LINE_INTERVAL_S: Final = 2.0
+_BUSY: Final = 0.8
+"""Fraction of a core above which the profiler itself may delay what it measures."""
+_MINUTE_S: Final = 60.0
+_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,60}")
+
+
+class _Engine(Struct, frozen=True):
+    name: str
+    url: str
+    gpus: int
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``profile``."""
+    add = parser.add_argument
+    add("--url", action="append", required=True, metavar="[NAME=]URL", help="engine; once for each parallelisation")
+    add("--gpus", type=int, action="append", metavar="N", help="GPUs of an engine, in the order of --url (default: 1)")
+    add("--output", type=Path, default=Path("profile"), metavar="FOLDER", help="folder of all files (default: profile)")
+    add("--quick", action="store_true", help="fewer points, in about two minutes for each engine")
+    add("--isl", type=float, default=3_000.0, metavar="TOKENS", help="prompts of the suggestion (default: 3000)")
+    add("--osl", type=float, default=150.0, metavar="TOKENS", help="outputs of the suggestion (default: 150)")
+    add("--ttft-ms", type=float, default=500.0, metavar="MS", help="TTFT objective of the suggestion (default: 500)")
+    add("--itl-ms", type=float, default=50.0, metavar="MS", help="ITL objective of the suggestion (default: 50)")
+    add("--prefix-reuse", type=float, default=0.0, metavar="RATIO", help="part of prompts in the prefix cache, 0 to 1")
+    add("--model", default="", help="name of the served model (default: the only one)")
+    add("--api-key-file", type=Path, metavar="FILE", help="file with the bearer token")
+    add("--max-context", type=int, metavar="TOKENS", help="longest prompt with its output (default: the model's)")
+    add("--max-concurrency", type=int, default=_BATCH_MAX, metavar="N", help="largest batch (default: 256)")
+    add("--kv-tokens", type=int, metavar="TOKENS", help="KV cache of an engine that reports no size")
+
+
+@reports_input_errors
+def profile(options: argparse.Namespace) -> int:
+    """Measure all engines; return failure if one could not be measured to the end."""
+    engines = _engines(options)
+    workload = Workload(options.isl, options.osl, options.ttft_ms, options.itl_ms)
+    _check(options)
+    try:
+        records, complete = asyncio.run(_measure_all(engines, options))
+    except KeyboardInterrupt:
+        print("Interrupted. The same command continues with the next point.", file=sys.stderr)
+        raise
+    return 0 if write_results(options.output, records, workload) and complete else FAILED
+
+
+def _engines(options: argparse.Namespace) -> list[_Engine]:
+    gpus = options.gpus or [1] * len(options.url)
+    if len(gpus) != len(options.url):
+        counts = f"{output.plural(len(gpus), 'count')} for {output.plural(len(options.url), 'engine')}"
+        raise ConfigError("--gpus", counts, "Give one for each --url.")
+    found = []
+    for place, (text, count) in enumerate(zip(options.url, gpus, strict=True), 1):
+        name, mark, url = text.partition("=") if "=" in text.split("://")[0] else (f"engine-{place}", "=", text)
+        if not mark or not url.startswith(("http://", "https://")) or not _NAME.fullmatch(name):
+            raise ConfigError("--url", f"{text!r} is not a name and a URL", "Write tp2=http://10.0.0.7:8000.")
+        if count < 1:
+            raise ConfigError("--gpus", f"{count} is below 1", "Write the GPUs of the engine.")
+        found.append(_Engine(name, url, count))
+    if len({one.name for one in found}) < len(found):
+        raise ConfigError("--url", "two engines have one name", "Name each differently.")
+    return found
+
+
+def _check(options: argparse.Namespace) -> None:
+    for name in ("isl", "osl", "ttft_ms", "itl_ms", "max_context", "max_concurrency", "kv_tokens"):
+        value = getattr(options, name)
+        if value is not None and not 0 < value < float("inf"):
+            raise ConfigError(f"--{name.replace('_', '-')}", f"{value:g} is not above 0", "Write a larger number.")
+    if not 0.0 <= options.prefix_reuse <= 1.0:
+        raise ConfigError("--prefix-reuse", f"{options.prefix_reuse:g} is no ratio", "Write 0 to 1.")
+
+
+async def _measure_all(engines: list[_Engine], options: argparse.Namespace) -> tuple[dict[str, Record], bool]:
+    """Measure one engine after the other; return their records, and whether none failed."""
+    try:
+        key = options.api_key_file.read_text("utf-8").strip() if options.api_key_file else ""
+    except OSError as error:
+        raise DataError(f"{options.api_key_file}: cannot be read: {os_error_text(error)}. Name the file.") from error
+    connector = aiohttp.TCPConnector(limit=0)
+    records: dict[str, Record] = {}
+    failed = False
+    async with aiohttp.ClientSession(connector=connector, timeout=TIMEOUTS, read_bufsize=LINE_BYTES_MAX) as session:
+        for engine in engines:
+            endpoint = EngineEndpoint(session, engine.name, engine.url, key)
+            try:
+                run = await _prepared(endpoint, engine, options)
+                records[engine.name] = run.record
+                await _measure(run, engine.name, _QUICK_S if options.quick else None)
+            except EngineProblem as error:
+                failed = True
+                print(f"loadline: {output.printable(str(error))}", file=sys.stderr)
+                print("The same command continues with the next point.", file=sys.stderr)
+    return records, not failed
+
+
+async def _prepared(endpoint: EngineEndpoint, engine: _Engine, options: argparse.Namespace) -> ProfilerRun:
+    card = await endpoint.card(options.model)
+    prompts = await find_dialect(endpoint, card.id)
+    limits = await find_limits(endpoint, card, options.max_context, options.kv_tokens, options.max_concurrency)
+    grid = QUICK if options.quick else FULL
+    record = Record(options.output / engine.name, Setup(card.id, engine.gpus, grid, options.prefix_reuse))
+    return ProfilerRun(endpoint, prompts, record, limits, ProgressReport(engine.name).update)
+
+
+async def _measure(run: ProfilerRun, name: str, seconds: float | None) -> None:
+    began_s, cpu_s = time.monotonic(), time.process_time()
+    complete = await run.run(seconds)
+    busy = (time.process_time() - cpu_s) / max(time.monotonic() - began_s, 1.0)
+    if not complete:
+        print(f"{name}: two minutes are over; the sweeps have fewer points than planned.", file=sys.stderr)
+    if busy > _BUSY:
+        print(f"{name}: the profiler used {busy:.0%} of a core, so its own delays are in the times.", file=sys.stderr)
+    if run.measurement.early_ends:
+        ends = output.plural(run.measurement.early_ends, "output")
+        print(f"{name}: the model ended {ends} early; they were continued.", file=sys.stderr)
+
+
+class ProgressReport:
+    """Lines with the progress of one engine, at most one in two seconds."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._printed_s = time.monotonic()
+
+    def update(self, progress: RunProgress) -> None:
+        """Print a line if the last one is old enough, and at the end."""
+        last = progress.measured == progress.planned
+        if not last and time.monotonic() - self._printed_s < _LINE_INTERVAL_S:
+            return
+        self._printed_s = time.monotonic()
+        text = f"{self._name}: {progress.measured} of {progress.planned} points"
+        if progress.left_s is not None and not last:
+            rate = progress.measured_now / max(progress.elapsed_s, 1e-9) * _MINUTE_S
+            text += f", {rate:.1f} a minute, about {progress.left_s:.0f} s left"
+        print(text, file=sys.stderr, flush=True)

@@ -1,0 +1,1 @@
+"""Profiler: measures an engine behind an OpenAI-compatible API, and writes what planners read."""

@@ -1,0 +1,150 @@
+"""Run over all points of one engine, until the end or a deadline."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from loadline.profiler.batch import BatchTiming
+from loadline.profiler.endpoint import EngineEndpoint
+from loadline.profiler.measure import Measurement
+from loadline.profiler.plan import DecodeTask, Limits, PrefillTask, Task, largest_batch, plan
+from loadline.profiler.problems import ContextTooLong, EngineProblem, EngineUnavailable
+from loadline.profiler.prompts import PromptSource
+from loadline.profiler.record import DecodePoint, LimitsFound, Record
+
+T = TypeVar("T")
+_RETRIES_S: Final = (1.0, 2.0, 4.0)
+"""Waits before a measurement is repeated because the engine did not answer."""
+
+_OUTPUTS_MIN: Final = 3
+"""Outputs that must fit into the context, so that contexts differ."""
+
+
+class RunProgress(Struct, frozen=True):
+    """Progress of a run; times in seconds."""
+
+    measured: int
+    planned: int
+    elapsed_s: float
+    measured_now: int
+    """Points of this run, without those of an interrupted one."""
+
+    @property
+    def left_s(self) -> float | None:
+        """Expected time to the end; None before the first point."""
+        left = self.planned - self.measured
+        return left * self.elapsed_s / self.measured_now if self.measured_now else None
+
+
+class ProfilerRun:
+    """Measurements of one engine that are missing in a record.
+
+    Args:
+        endpoint: The engine.
+        prompts: Source of prompts.
+        record: Measurements so far.
+        limits: Limits of the engine, unless the record has found others.
+        on_progress: Called after each point.
+    """
+
+    def __init__(
+        self,
+        endpoint: EngineEndpoint,
+        prompts: PromptSource,
+        record: Record,
+        limits: Limits,
+        on_progress: Callable[[RunProgress], None],
+    ) -> None:
+        self.measurement = Measurement(endpoint, record.setup.model, prompts)
+        self._endpoint = endpoint
+        self.record = record
+        self._on_progress = on_progress
+        self._limits = record.limits or limits
+
+    async def run(self, seconds: float | None = None) -> bool:
+        """Measure what is missing; return False if points are missing after ``seconds``.
+
+        Raises:
+            EngineProblem: The engine cannot be measured further.
+        """
+        self._check_room()
+        if self.record.limits is None:
+            await self._find_batch_max()
+        clock, measured_before = asyncio.get_running_loop().time, self.record.count
+        began_s = clock()
+        while True:
+            tasks, required = plan(self.record.setup.grid, self._limits)
+            missing = [task for task in tasks if not self.record.has(task)]
+            now = self.record.count - measured_before
+            self._on_progress(RunProgress(len(tasks) - len(missing), len(tasks), clock() - began_s, now))
+            if not missing:
+                return True
+            if seconds is not None and clock() - began_s >= seconds and missing[0] not in tasks[:required]:
+                return False
+            await self._measure(missing[0])
+
+    def _check_room(self) -> None:
+        room, osl = min(self._limits.context_max, self._limits.kv_tokens), self.record.setup.grid.osl_tokens
+        if room < osl * _OUTPUTS_MIN:
+            problem = f"a context of {room} tokens is too short for outputs of {osl}"
+            raise EngineProblem(
+                f"{self._endpoint.name}: {problem}. Profile an engine with {osl * _OUTPUTS_MIN} or more."
+            )
+
+    async def _measure(self, task: Task) -> None:
+        """Measure a point, or record the limit of the engine that it exceeds."""
+        try:
+            if isinstance(task, PrefillTask):
+                setup = self.record.setup
+                self.record.add(
+                    await _retried(lambda: self.measurement.prefill(task, setup.grid.repeats, setup.prefix_reuse))
+                )
+            else:
+                await self._measure_batch(task)
+        except ContextTooLong as error:
+            # A batch holds its output besides; a limit that excludes nothing would be tried for ever.
+            if error.context_max is None or error.context_max >= self._limits.context_max:
+                raise
+            self._limit(replace(self._limits, context_max=error.context_max))
+
+    async def _measure_batch(self, task: DecodeTask) -> None:
+        found = await self._batch(task)
+        if not isinstance(found, int):
+            self.record.add(DecodePoint(task, found))
+        elif task.requests > 1:
+            self._limit(replace(self._limits, batch_max=max(min(found, task.requests - 1), 1)))
+        else:
+            problem = f"an output of {self.record.setup.grid.osl_tokens} tokens has too few chunks"
+            raise EngineProblem(f"{self._endpoint.name}: {problem}. See the engine's log.")
+
+    async def _find_batch_max(self) -> None:
+        """Record the limits of the engine, with the requests that it runs at a time.
+
+        To find that out with long prompts would take long.
+        """
+        task = largest_batch(self.record.setup.grid, self._limits)
+        found = await self._batch(task)
+        self._limit(replace(self._limits, batch_max=max(found, 1)) if isinstance(found, int) else self._limits)
+
+    async def _batch(self, task: DecodeTask) -> BatchTiming | int:
+        grid, limits = self.record.setup.grid, self._limits
+        osl, block = grid.osl_tokens, limits.block_tokens
+        held_max = min(limits.context_max, limits.kv_tokens // task.requests // block * block)
+        osl_max = held_max - (task.context_tokens - osl // 2)
+        return await _retried(lambda: self.measurement.decode(task, osl, osl_max, grid.repeats))
+
+    def _limit(self, limits: Limits) -> None:
+        self._limits = limits
+        self.record.add(LimitsFound(limits))
+
+
+async def _retried(call: Callable[[], Awaitable[T]]) -> T:
+    for wait_s in _RETRIES_S:
+        try:
+            return await call()
+        except EngineUnavailable:
+            await asyncio.sleep(wait_s)
+    return await call()

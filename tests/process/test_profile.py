@@ -1,0 +1,42 @@
+"""`loadline profile` as a process: interrupted, continued, and read by the planners."""
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from loadline.config.profiles import read_decode, read_prefill
+from loadline.demo import defaults
+from loadline.sim.profiles import MeasuredProfile
+from tests.process.test_openai_fleet import process
+from tests.waiting import until_true
+
+pytestmark = pytest.mark.process
+
+SPEED = 5
+
+
+def test_an_interrupted_profile_continues_and_is_the_engine_s(tmp_path: Path) -> None:
+    limits = ("--max-model-len", "1024", "--max-batch-requests", "4")
+    server = ("-m", "loadline.demo.openai.server", "--port", "0", "--speed", str(SPEED), *limits)
+    with process(*server) as (_, url):
+        options = ("--url", f"tp2={url}", "--gpus", "2", "--quick", "--output", str(tmp_path))
+        command = [sys.executable, "-m", "loadline", "profile", *options]
+        measured = tmp_path / "tp2" / "measurements.jsonl"
+        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as first:
+            until_true(lambda: measured.exists() and '"ttft_ms"' in measured.read_text())
+            first.send_signal(signal.SIGINT)
+            assert "continues with the next point" in first.communicate(timeout=60)[1]
+            assert first.returncode == 130
+        kept = measured.read_text()
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, timeout=200)
+    assert "linear = {" in done.stdout
+    assert measured.read_text().startswith(kept)
+    # Over real sockets, on a busy machine and five times as fast.
+    decode, profile = read_decode(tmp_path), MeasuredProfile(defaults.PREFILL_PROFILE, defaults.DECODE_PROFILE)
+    for usage, context, itl_ms in zip(decode.kv_usage, decode.context_tokens, decode.itl_ms, strict=True):
+        kv_tokens = usage * decode.max_kv_tokens
+        assert itl_ms * SPEED == pytest.approx(profile.itl_ms(round(kv_tokens / context), kv_tokens), rel=0.3)
+    assert len(read_prefill(tmp_path).isl_tokens) == 6

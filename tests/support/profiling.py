@@ -1,0 +1,54 @@
+"""Profiling of simulated engines over sockets and in virtual time."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from loadline.profiler.endpoint import LINE_BYTES_MAX, TIMEOUTS, EngineEndpoint
+from loadline.profiler.plan import Grid
+from loadline.profiler.probe import find_dialect, find_limits
+from loadline.profiler.record import Record, Setup
+from loadline.profiler.run import ProfilerRun, RunProgress
+
+GRID = Grid(prompts=4, contexts=2, batches=3, osl_tokens=32, repeats=1)
+
+
+@asynccontextmanager
+async def endpoint_of(url: str, api_key: str = "") -> AsyncIterator[EngineEndpoint]:
+    async with aiohttp.ClientSession(timeout=TIMEOUTS, read_bufsize=LINE_BYTES_MAX) as session:
+        yield EngineEndpoint(session, "tp1", url, api_key)
+
+
+async def profiled(
+    url: str,
+    folder: Path,
+    *,
+    grid: Grid = GRID,
+    reuse: float = 0.0,
+    seconds: float | None = None,
+    gpus: int = 1,
+    batch_max: int = 256,
+    kv_tokens: int | None = None,
+    on_progress: Callable[[RunProgress], None] = lambda _progress: None,
+) -> tuple[ProfilerRun, bool]:
+    """Profile an engine; return the run, and whether it is complete."""
+    async with endpoint_of(url) as endpoint:
+        card = await endpoint.card("")
+        prompts = await find_dialect(endpoint, card.id)
+        limits = await find_limits(endpoint, card, None, kv_tokens, batch_max)
+        record = Record(folder, Setup(card.id, gpus, grid, reuse))
+        run = ProfilerRun(endpoint, prompts, record, limits, on_progress)
+        return run, await run.run(seconds)
+
+
+def virtual_ms() -> float:
+    return asyncio.get_running_loop().time() * 1_000.0
+
+
+def sse(*chunks: Any) -> bytes:
+    """Return a stream of chunks in bytes."""
+    return b"".join(b"data: " + (chunk if isinstance(chunk, bytes) else chunk.encode()) + b"\n\n" for chunk in chunks)

@@ -1,0 +1,227 @@
+"""Answers with which profiling cannot go on: named with a remedy, retried only where that helps."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from loadline.profiler.problems import EngineProblem, EngineUnavailable
+from tests.support.openai_engines import KNOBS, openai_engine
+from tests.support.profiling import GRID, profiled, sse, virtual_ms
+from tests.support.virtual_time import run_virtual
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+MODELS = {"object": "list", "data": [{"id": "tiny", "max_model_len": 4_096}]}
+METRICS = """\
+vllm:num_requests_running{engine="0",model_name="tiny"} 0
+vllm:cache_config_info{block_size="16",engine="0",num_gpu_blocks="500"} 1
+"""
+TOKEN = json.dumps({"choices": [{"index": 0, "text": "a", "finish_reason": None}]})
+
+
+@asynccontextmanager
+async def stub(handler: Handler, models: Any = MODELS, metrics: str = METRICS) -> AsyncIterator[str]:
+    """Serve completions by a handler; yield the URL."""
+
+    async def card(_request: web.Request) -> web.Response:
+        return models if isinstance(models, web.Response) else web.json_response(models)
+
+    async def page(_request: web.Request) -> web.Response:
+        return web.Response(text=metrics)
+
+    application = web.Application(client_max_size=2**24)
+    application.add_routes([web.get("/v1/models", card), web.get("/metrics", page)])
+    application.add_routes([web.post("/v1/completions", handler), web.post("/v1/chat/completions", handler)])
+    runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.1)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()
+
+
+def error(status: int, message: str) -> Handler:
+    async def answer(_request: web.Request) -> web.Response:
+        return web.json_response({"error": {"message": message, "code": status}}, status=status)
+
+    return answer
+
+
+def stream(data: bytes, content_type: str = "text/event-stream") -> Handler:
+    async def answer(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"content-type": content_type})
+        await response.prepare(request)
+        for line in data.splitlines(keepends=True):
+            await asyncio.sleep(0.001)
+            await response.write(line)
+        return response
+
+    return answer
+
+
+async def collected(request: web.Request) -> web.StreamResponse:
+    """Answer as a proxy does that collects a stream."""
+    await asyncio.sleep(1.0)
+    tokens = json.loads(await request.read())["max_tokens"]
+    return web.Response(body=sse(*[TOKEN] * tokens, "[DONE]"), headers={"content-type": "text/event-stream"})
+
+
+@pytest.mark.parametrize(
+    ("handler", "words"),
+    [
+        (error(401, "Unauthorized"), ["refuses the key", "401", "--api-key-file"]),
+        (error(404, "The model `tiny` does not exist."), ["does not serve this model", "--model"]),
+        (error(400, "no such thing"), ["refuses a request", "no such thing"]),
+        (stream(b'{"choices": []}', "application/json"), ["instead of a stream"]),
+        (collected, ["at once", "proxy"]),
+        (stream(b"<html>hello</html>\n", "text/event-stream"), ["no completion", "<html>"]),
+        (stream(sse("{broken")), ["no completion", "{broken"]),
+        (stream(sse("[1, 2]")), ["no completion"]),
+        (stream(sse('{"other": 1}')), ["no completion"]),
+        (stream(sse(b"\xff\xfe")), ["no completion"]),
+        (stream(sse("[DONE]")), ["without a token"]),
+        (stream(sse(TOKEN.replace("a", "a" * 2**21))), ["line of a stream"]),
+    ],
+)
+def test_an_answer_that_no_retry_improves_is_named_at_once(handler: Handler, words: list[str], tmp_path: Path) -> None:
+    async def main() -> None:
+        async with stub(handler) as url:
+            began_ms = virtual_ms()
+            with pytest.raises(EngineProblem) as caught:
+                await profiled(url, tmp_path)
+            assert not isinstance(caught.value, EngineUnavailable)
+            assert [word for word in words if word not in str(caught.value)] == []
+            assert virtual_ms() - began_ms < 5_000
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize(
+    ("models", "words"),
+    [
+        ({"data": []}, ["several models or none"]),
+        ({"data": [{"id": "a"}, {"id": "b"}]}, ["--model one of: a, b"]),
+        ({"things": 1}, ["lists no models"]),
+        ([], ["lists no models"]),
+    ],
+)
+def test_a_model_that_is_not_clear_is_asked_for(models: Any, words: list[str], tmp_path: Path) -> None:
+    async def main() -> None:
+        async with stub(error(500, "never asked"), models) as url:
+            with pytest.raises(EngineProblem) as caught:
+                await profiled(url, tmp_path)
+            assert [word for word in words if word not in str(caught.value)] == []
+
+    run_virtual(main())
+
+
+def test_an_engine_without_metrics_needs_the_size_of_its_cache(tmp_path: Path) -> None:
+    tokens = sse(*[TOKEN] * 32, "[DONE]")
+
+    async def main() -> None:
+        async with stub(stream(tokens), metrics="other 1\n") as url:
+            with pytest.raises(EngineProblem, match="--kv-tokens"):
+                await profiled(url, tmp_path)
+
+    run_virtual(main())
+
+
+def test_an_engine_that_is_away_is_unavailable(tmp_path: Path) -> None:
+    async def main() -> None:
+        with pytest.raises(EngineUnavailable, match="does not answer"):
+            await profiled("http://127.0.0.1:9", tmp_path)
+        with pytest.raises(EngineProblem, match="not a URL"):
+            await profiled("http://", tmp_path)
+
+    run_virtual(main())
+
+
+class Flaky:
+    """A stub that breaks off some of the streams of a run, after the first ones."""
+
+    def __init__(self, good: int, bad: int) -> None:
+        self.asked = 0
+        self._bad = range(good, good + bad)
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        self.asked += 1
+        body = json.loads(await request.read())
+        response = web.StreamResponse(headers={"content-type": "text/event-stream"})
+        await response.prepare(request)
+        for _ in range(body["max_tokens"]):
+            await asyncio.sleep(0.01)
+            await response.write(sse(TOKEN))
+            if self.asked in self._bad:
+                assert request.transport is not None
+                request.transport.close()
+                return response
+        await response.write(sse("[DONE]"))
+        return response
+
+
+def test_a_stream_that_breaks_off_is_measured_again(tmp_path: Path) -> None:
+    async def main() -> None:
+        flaky = Flaky(good=5, bad=2)
+        async with stub(flaky.answer) as url:
+            run, complete = await profiled(url, tmp_path, batch_max=2)
+        assert complete
+        assert flaky.asked > 7
+        assert all(point.ttft_ms == pytest.approx(10.0, abs=1.1) for point in run.record.prefills.values())
+
+    run_virtual(main())
+
+
+def test_what_was_measured_is_kept_when_the_engine_dies(tmp_path: Path) -> None:
+    async def main() -> None:
+        flaky = Flaky(good=12, bad=10**6)
+        async with stub(flaky.answer) as url:
+            with pytest.raises(EngineUnavailable):
+                await profiled(url, tmp_path, batch_max=2)
+        kept = (tmp_path / "measurements.jsonl").read_text()
+        assert 0 < kept.count('"kind":"prefill"') < GRID.prompts
+        async with openai_engine(KNOBS) as url:
+            _, complete = await profiled(url, tmp_path, batch_max=2)
+        assert complete
+        assert (tmp_path / "measurements.jsonl").read_text().startswith(kept)
+
+    run_virtual(main())
+
+
+def test_a_context_that_is_shorter_than_thought_bounds_the_sweeps(tmp_path: Path) -> None:
+    async def main() -> None:
+        async def limited(request: web.Request) -> web.StreamResponse:
+            body = json.loads(await request.read())
+            if len(body["prompt"]) + body["max_tokens"] > 1_000:
+                return await error(400, "This model's maximum context length is 1000 tokens. However, ...")(request)
+            return await stream(sse(*[TOKEN] * body["max_tokens"], "[DONE]"))(request)
+
+        async with stub(limited) as url:
+            run, complete = await profiled(url, tmp_path, batch_max=2)
+        assert complete
+        assert run.record.limits is not None
+        assert run.record.limits.context_max == 1_000
+        assert max(task.isl_tokens for task in run.record.prefills) == pytest.approx(1_000, abs=20)
+
+    run_virtual(main())
+
+
+def test_a_model_that_ends_at_once_is_given_up(tmp_path: Path) -> None:
+    async def main() -> None:
+        probes = 0
+
+        async def ends(request: web.Request) -> web.StreamResponse:
+            nonlocal probes
+            probes += 1
+            return await stream(sse(*[TOKEN] * (32 if probes < 3 else 1), "[DONE]"))(request)
+
+        async with stub(ends) as url:
+            with pytest.raises(EngineProblem, match="ignore_eos"):
+                await profiled(url, tmp_path, batch_max=2)
+
+    run_virtual(main())
