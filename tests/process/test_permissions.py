@@ -44,6 +44,11 @@ UNIVERSE = (
     *(SUBJECTS.traffic(model, "frontend-1") for model in ("llama", "other")),
     *(SUBJECTS.decision(model) for model in ("llama", "other")),
     *(SUBJECTS.applied(model) for model in ("llama", "other")),
+    *(
+        f"loadline.v1.streams.{model}.{kind}.w-1"
+        for model in ("llama", "other")
+        for kind in ("report", "stop", "claim", "room", "handover")
+    ),
     SUBJECTS.status("agent-1"),
     *map(SUBJECTS.api, METHODS),
     *(SUBJECTS.api(method, "migration") for method in MIGRATION_METHODS),
@@ -62,7 +67,7 @@ MAY_PUBLISH: dict[str, tuple[str, ...]] = {
         *(f"loadline.v1.{kind}.llama.>" for kind in ("load", "drained", "migration")),
         "loadline.v1.traffic.llama.*",
     ),
-    "gateway-llama": ("loadline.v1.traffic.llama.*",),
+    "gateway-llama": ("loadline.v1.traffic.llama.*", "loadline.v1.streams.llama.report.*"),
     "scaler-llama": ("loadline.v1.applied.llama", "loadline.v1.api.announce"),
     "operator": ("loadline.v1.api.*", "$SRV.>"),
     "viewer": tuple(
@@ -82,7 +87,9 @@ MAY_SUBSCRIBE: dict[str, tuple[str, ...]] = {
     },
     "frontend-llama": (),
     "source-llama": tuple(f"loadline.v1.{kind}.llama.>" for kind in ("drain", "migrate")),
-    "gateway-llama": ("loadline.v1.load.llama.>",),
+    "gateway-llama": (
+        *("loadline.v1.load.llama.>", "loadline.v1.streams.llama.stop.*", "loadline.v1.streams.llama.claim.*"),
+    ),
     "scaler-llama": (
         *("loadline.v1.decision.llama", "loadline.v1.drained.llama.>", "loadline.v1.drained.*"),
         "_INBOX_scaler-llama.>",

@@ -73,6 +73,26 @@ async def at_once(_sent: int) -> None:
     """Pace of an engine that never waits."""
 
 
+class Gate:
+    """Pace of an engine that stops at a number of tokens until it may go on."""
+
+    def __init__(self, at: float) -> None:
+        self.at = at
+        self._moved = asyncio.Event()
+        self.reached = asyncio.Event()
+
+    async def __call__(self, sent: int) -> None:
+        while sent >= self.at:
+            self.reached.set()
+            await self._moved.wait()
+
+    def advance(self, at: float = float("inf")) -> None:
+        self.at = at
+        self.reached.clear()
+        self._moved.set()
+        self._moved = asyncio.Event()
+
+
 class FakeEngine:
     """One engine on a port of its own, as an async context manager.
 
@@ -86,6 +106,8 @@ class FakeEngine:
         self.pace = pace
         self.die_after: int | None = None
         """Tokens after which the connection breaks."""
+        self.fail_after: int | None = None
+        """Tokens after which the stream ends with an error, as of a vLLM whose core died."""
         self.piece_bytes = 0
         """Size of the pieces in which events are written; 0: whole events."""
         self.statuses: list[int] = []
@@ -99,6 +121,7 @@ class FakeEngine:
         """Streams that are being served."""
         self.address = ""
         self._stack = AsyncExitStack()
+        self._transports: set[asyncio.Transport] = set()
 
     async def __aenter__(self) -> Self:
         application = web.Application(client_max_size=2**26)
@@ -112,12 +135,19 @@ class FakeEngine:
         runner = web.AppRunner(application, access_log=None, handler_cancellation=True, shutdown_timeout=0.1)
         await runner.setup()
         self._stack.push_async_callback(runner.cleanup)
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        self._site = web.TCPSite(runner, "127.0.0.1", 0)
+        await self._site.start()
         self.address = "http://{}:{}".format(*runner.addresses[0])
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self._stack.aclose()
+
+    async def kill(self) -> None:
+        """Break all connections and listen no more, as a process that is killed."""
+        await self._site.stop()
+        for transport in list(self._transports):
+            transport.abort()
 
     async def _models(self, _request: web.Request) -> web.Response:
         return web.json_response({"data": [{"id": "tiny", "max_model_len": CONTEXT_TOKENS}]})
@@ -136,11 +166,15 @@ class FakeEngine:
         prompt = _tokens(body)
         if not body.get("stream"):
             return await self._whole(body, prompt, chat=chat)
+        assert request.transport is not None
+        transport = request.transport
+        self._transports.add(transport)
         self.open += 1
         try:
             return await self._stream(request, body, prompt, chat=chat)
         finally:
             self.open -= 1
+            self._transports.discard(transport)
 
     async def _whole(self, body: dict[str, Any], prompt: list[int], *, chat: bool) -> web.Response:
         made: list[int] = []
@@ -178,6 +212,9 @@ class FakeEngine:
                 assert request.transport is not None
                 request.transport.abort()
                 return response
+            if self.fail_after is not None and len(made) + len(new) > self.fail_after:
+                await self._event(response, {"error": {"message": "EngineDeadError", "code": 500}})
+                break
             finish = "stop" if new[-1] == EOS else "length" if len(made) + len(new) >= limit else None
             text = detokenizer.add(new)
             choice: dict[str, Any] = {"index": 0, "logprobs": None, "finish_reason": finish}

@@ -16,6 +16,7 @@ from loadline.gateway.backends import Backends
 from loadline.gateway.engine_client import EngineClient
 from loadline.gateway.metrics import GatewayMetrics
 from loadline.gateway.model import ServedModel
+from loadline.gateway.moves import StreamMoves
 from loadline.gateway.server import Gateway
 from loadline.gateway.traffic import ModelTraffic
 from tests.support.fake_engine import FakeEngine
@@ -56,6 +57,16 @@ class Streamed:
         return self.chunks[-1].get("usage")
 
 
+async def stream_from(session: aiohttp.ClientSession, url: str, **body: Any) -> Streamed:
+    """Ask for a stream, and return all of it."""
+    async with session.post(url, json={"model": MODEL, "stream": True, **body}) as answer:
+        raw = await answer.read()
+        if answer.status != 200:
+            return Streamed(answer.status, dict(answer.headers), [raw])
+        data = [one.removeprefix(b"data: ") for one in raw.split(b"\n\n") if one]
+        return Streamed(answer.status, dict(answer.headers), data)
+
+
 class GatewayRig:
     """The gateway's address and parts, and requests to it."""
 
@@ -69,13 +80,7 @@ class GatewayRig:
         self.model.backends.update([record(f"w{number}", one.address) for number, one in enumerate(engines)])
 
     async def stream(self, path: str = "/v1/completions", **body: Any) -> Streamed:
-        body = {"model": MODEL, "stream": True, **body}
-        async with self.session.post(self.url + path, json=body) as answer:
-            raw = await answer.read()
-            if answer.status != 200:
-                return Streamed(answer.status, dict(answer.headers), [raw])
-            data = [one.removeprefix(b"data: ") for one in raw.split(b"\n\n") if one]
-            return Streamed(answer.status, dict(answer.headers), data)
+        return await stream_from(self.session, self.url + path, **body)
 
     async def post(self, path: str, body: Any, **options: Any) -> tuple[int, Any]:
         payload = body if isinstance(body, bytes) else json.dumps(body).encode()
@@ -97,7 +102,8 @@ async def gateway_rig(
         frontend, metrics = FrontendClient(MODEL, "test"), GatewayMetrics()
         backends = Backends(MODEL, held_max, frontend)
         metrics.watch(MODEL, backends, frontend)
-        model = ServedModel(MODEL, backends, ModelTraffic(frontend, objectives), metrics, hold_s)
+        moves = StreamMoves("gateway-1", backends)
+        model = ServedModel(MODEL, backends, ModelTraffic(frontend, objectives), moves, metrics, hold_s)
         client = EngineClient()
         stack.push_async_callback(client.close)
         application = Gateway({MODEL: model}, client, metrics).application(body_bytes_max)

@@ -4,15 +4,17 @@ from msgspec import Struct
 
 from loadline.gateway.backends import Backends
 from loadline.gateway.metrics import GatewayMetrics
+from loadline.gateway.moves import StreamMoves
 from loadline.gateway.traffic import ModelTraffic
 
 
 class ServedModel(Struct, frozen=True):
-    """A model: its workers, and its traffic."""
+    """A model: its workers, its streams and its traffic."""
 
     name: str
     backends: Backends
     traffic: ModelTraffic
+    moves: StreamMoves
     metrics: GatewayMetrics
     hold_s: float
     """Time that a request waits for a worker."""

@@ -14,7 +14,10 @@ from loadline.adapters.etcd_store import EtcdStore
 from loadline.adapters.logs import bounded
 from loadline.adapters.nats_bus import NatsBus
 from loadline.client.frontend import FrontendClient
-from loadline.client.resources import running
+from loadline.client.handover import HandoverBus
+from loadline.client.resources import publish_now, running
+from loadline.client.streams import StopStream, StreamSubjects
+from loadline.client.streams.engine import REPORT_INTERVAL_S
 from loadline.client.worker_registry import WorkerRegistry
 from loadline.core.vocabulary.events import LoadReported
 from loadline.errors import LoadlineError
@@ -24,11 +27,12 @@ from loadline.gateway.engine_client import EngineClient
 from loadline.gateway.errors import BODY_BYTES_MAX, ApiError, errors_as_json
 from loadline.gateway.metrics import GatewayMetrics
 from loadline.gateway.model import ServedModel
+from loadline.gateway.moves import StreamMoves
 from loadline.gateway.options import GatewayOptions
 from loadline.gateway.stream_session import ClientLeft, StreamSession
 from loadline.gateway.traffic import Measured, ModelTraffic
 from loadline.gateway.whole_answer import answer_whole
-from loadline.wire.codec import Codec
+from loadline.wire.codec import Codec, Rejected, decode_as, encode
 from loadline.wire.subjects import Subjects, encode_token
 
 _CLIENT_LEFT: Final = 499
@@ -134,7 +138,10 @@ async def run(options: GatewayOptions, stop: asyncio.Event, on_listening: Callab
             await stack.enter_async_context(frontend)
             backends = Backends(name, options.held_max, frontend)
             metrics.watch(name, backends, frontend)
-            models[name] = ServedModel(name, backends, ModelTraffic(frontend, objectives), metrics, options.hold_s)
+            moves = StreamMoves(f"{options.name}-{time.time_ns() // 1_000_000:x}", backends)
+            await stack.enter_async_context(running(_serve_moves(bus, options.root, name, moves), f"moves of {name}"))
+            traffic = ModelTraffic(frontend, objectives)
+            models[name] = ServedModel(name, backends, traffic, moves, metrics, options.hold_s)
             follow = WorkerRegistry(backends.update).follow(store, options.namespace, name)
             await stack.enter_async_context(running(follow, f"workers of {name}"))
             await _follow_loads(bus, options, name, backends)
@@ -161,3 +168,19 @@ async def _follow_loads(bus: NatsBus, options: GatewayOptions, model: str, backe
             backends.apply_load(event)
 
     await bus.subscribe(f"{subjects.prefix}.load.{encode_token(model)}.>", receive)
+
+
+async def _serve_moves(bus: NatsBus, root: str, model: str, moves: StreamMoves) -> None:
+    """Answer workers that move streams, and report the streams to them until cancelled."""
+    subjects = StreamSubjects(root, model)
+
+    async def answer_stop(payload: bytes) -> bytes | None:
+        command = decode_as(StopStream, payload)
+        return None if isinstance(command, Rejected) else encode(moves.answer_stop(command))
+
+    await bus.answer(subjects.stop(moves.gateway), answer_stop)
+    await HandoverBus(bus, subjects.prefix).serve_frontend(moves.gateway, moves.answer_claim)
+    while True:
+        for report in moves.reports():
+            await publish_now(bus, subjects.report(report.worker), report)
+        await asyncio.sleep(REPORT_INTERVAL_S)

@@ -42,6 +42,8 @@ class StreamReply:
         self._prompt_ids: list[int] | None = None
         self._tokens: list[int] = []
         self._sent_tokens = 0
+        self.is_between_characters = True
+        """False if the text of the last tokens that were sent may lack a part of a character."""
         self._ids_sent = 0
         self._shared: dict[str, Any] = {}
         self._head: list[bytes] = []
@@ -160,6 +162,7 @@ class StreamReply:
             self.finished = True
         if text or others or finish is not None:
             self._sent_tokens = len(self._tokens)
+            self.is_between_characters = len(new_ids) <= 1
         elif not self.started:
             # A chunk without output, such as that with the role, waits: until output was sent, the answer can begin
             # anew at another engine.

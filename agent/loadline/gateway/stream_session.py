@@ -1,11 +1,14 @@
 """Streamed answers: relayed as they come, and continued by another engine if one fails."""
 
+import asyncio
 from contextlib import suppress
 from typing import Final
 
 import aiohttp
 from aiohttp import web
 
+from loadline.adapters.logs import bounded
+from loadline.client.streams import StopReply, StreamProgress
 from loadline.gateway import headers
 from loadline.gateway.api_request import ApiRequest
 from loadline.gateway.attempts import Attempts
@@ -19,6 +22,10 @@ from loadline.gateway.traffic import Measured
 
 _OK: Final = 200
 _REFUSES_FIELD: Final = frozenset({400, 422})
+# A handover takes at most 3 s, and the source claims a stream whose destination does not answer within 1 s more.
+_CLAIM_S: Final = 5.0
+
+_log = bounded("gateway")
 
 
 class ClientLeft(Exception):
@@ -48,6 +55,54 @@ class StreamSession:
         self._reply = StreamReply(asked, measured)
         self._response: web.StreamResponse | None = None
         self._sent = headers.to_engine(request.headers)
+        self._moves = 0
+        self._answer: aiohttp.ClientResponse | None = None
+        """Answer that is relayed now."""
+        self._next: asyncio.Future[Backend] | None = None
+        """Worker that continues the stream, once it is stopped."""
+
+    @property
+    def is_stopped(self) -> bool:
+        """True from a stop until the stream is continued."""
+        return self._next is not None
+
+    def progress(self, request_id: str, hop: int) -> StreamProgress:
+        """Return the stream's progress, for the worker that serves it."""
+        prompt_tokens, output_tokens = self._reply.tokens
+        return StreamProgress(
+            request_id,
+            hop,
+            prompt_tokens,
+            output_tokens,
+            movable=self._answer is not None and self._can_move,
+            hops=self._moves,
+            remaining_tokens=self._reply.tokens_left,
+        )
+
+    def stop(self) -> StopReply:
+        """Close the connection to the engine, if the last chunk that the client has can be the last from there."""
+        if self._reply.finished or self._reply.done:
+            return StopReply("ended")
+        if self._answer is None:
+            return StopReply("later", "its engine has not answered yet")
+        if not self._can_move:
+            return StopReply("unmovable", f"`{self._reply.obstacle}` keeps it there")
+        if not self._reply.is_between_characters:
+            return StopReply("later", "the next chunk may begin within a character")
+        self._next = asyncio.get_running_loop().create_future()
+        self._answer.close()
+        return StopReply("stopped")
+
+    def continue_at(self, backend: Backend) -> None:
+        """Continue the stopped stream at a worker."""
+        if self._next is not None and not self._next.done():
+            self._moves += 1
+            self._next.set_result(backend)
+
+    @property
+    def _can_move(self) -> bool:
+        """True if another engine can continue the stream, or begin it anew."""
+        return self._reply.can_continue or self._response is None
 
     async def run(self) -> web.StreamResponse:
         """Serve the request.
@@ -56,17 +111,38 @@ class StreamSession:
             ApiError: No worker answered, and the client got nothing yet.
             ClientLeft: The client closed its connection.
         """
+        moves = self._model.moves
+        request_id = moves.begin(self)
         try:
+            backend = await self._attempts.next_backend()
+            moves.assign(request_id, backend)
             while True:
-                backend = await self._attempts.next_backend()
                 with self._model.backends.using(backend):
                     answer = await self._run_at(backend)
                 if answer is not None:
                     return answer
+                claimed = await self._await_claim()
+                backend = claimed or await self._attempts.next_backend()
+                if claimed is None:
+                    moves.assign(request_id, backend)
         except ApiError as error:
             if self._response is None:
                 raise
             return await self._end_with(error)
+        finally:
+            moves.end(request_id)
+
+    async def _await_claim(self) -> Backend | None:
+        """Return the worker that a stopped stream continues at; None: it was not stopped, or none claims it."""
+        if self._next is None:
+            return None
+        try:
+            return await asyncio.wait_for(self._next, _CLAIM_S)
+        except TimeoutError:
+            _log.warning("not_claimed", model=self._model.name, remedy="It continues at another worker.")
+            return None
+        finally:
+            self._next = None
 
     async def _run_at(self, backend: Backend) -> web.StreamResponse | None:
         """Relay the answer of a worker; return None if another attempt follows."""
@@ -78,12 +154,18 @@ class StreamSession:
             async with self._engines.post(backend, *sent, self._sent) as answer:
                 if answer.status != _OK:
                     return await self._refused(backend, answer)
+                self._answer = answer
                 await self._relay(answer)
         except Unreachable as error:
             self._attempts.unreachable(backend, error)
             return None
         except (EngineBroken, EngineFailed, EventTooLarge) as error:
             broken = str(error) or type(error).__name__
+        finally:
+            self._answer = None
+        if self._next is not None:
+            self._begin_anew()
+            return None
         if self._reply.finished or self._reply.done:
             return await self._end([] if self._reply.done else self._reply.end())
         self._break_off(backend, broken)
@@ -100,6 +182,8 @@ class StreamSession:
     async def _relay(self, answer: aiohttp.ClientResponse) -> None:
         reader = EventReader()
         async for piece in answer.content.iter_any():
+            if self._next is not None:
+                return
             events: list[bytes] = []
             try:
                 for data in reader.feed(piece):
@@ -143,12 +227,16 @@ class StreamSession:
             ApiError: No other engine can continue the stream.
         """
         self._attempts.failed(backend, reason)
+        self._begin_anew()
+        if self._response is not None and not self._reply.can_continue:
+            cause = f"`{self._reply.obstacle}` keeps it there" if self._reply.obstacle else "it cannot be continued"
+            raise ApiError(502, f"{backend.record.worker} failed, and {cause}: {reason}")
+
+    def _begin_anew(self) -> None:
+        """Forget the output of a stream of which the client has nothing."""
         if self._response is None:
             self._measured.osl_tokens, self._measured.first_s = 0, None
             self._reply = StreamReply(self._asked, self._measured)
-        elif not self._reply.can_continue:
-            cause = f"`{self._reply.obstacle}` keeps it there" if self._reply.obstacle else "it cannot be continued"
-            raise ApiError(502, f"{backend.record.worker} failed, and {cause}: {reason}")
 
     async def _end(self, events: list[bytes]) -> web.StreamResponse:
         self._model.traffic.finish(self._measured)
