@@ -25,6 +25,7 @@ class _Source(Struct, frozen=True):
 _SOURCES: Final = {
     "dynamo": _Source("dynamo_config.read_dynamo", "dynamo.run_dynamo", ("zmq",)),
     "llumnix": _Source("llumnix_config.read_llumnix", "llumnix.run_llumnix", ("redis", "grpc", "google.protobuf")),
+    "gateway": _Source("gateway_config.read_gateway", "gateway.run_gateway"),
 }
 
 

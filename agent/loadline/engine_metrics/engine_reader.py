@@ -6,7 +6,6 @@ from typing import Any, Final
 import msgspec
 
 from loadline.core.vocabulary.scalars import (
-    LENGTH_MIN,
     ArrivalCount,
     BatchCount,
     BlockCount,
@@ -16,9 +15,9 @@ from loadline.core.vocabulary.scalars import (
     TokenCount,
     Tokens,
 )
+from loadline.engine_metrics.bounds import within
 from loadline.engine_metrics.engine_reading import EngineReading, EngineTraffic, RankLoad
 from loadline.engine_metrics.figures import FigureReader, Figures
-from loadline.engine_metrics.increases import Increase
 from loadline.engine_metrics.tables import ENGINES
 from loadline.errors import NotAnExposition
 
@@ -186,14 +185,10 @@ class EngineReader:
         """Return the value if it is within the bounds of its kind, else None."""
         if value is None:
             return None
-        try:
-            # Agents refuse a length or latency that is almost 0.
-            if not 0 < value < LENGTH_MIN or kind is Ratio:
-                return msgspec.convert(value, kind)
-        except msgspec.ValidationError:
-            pass
-        self._figures.warnings[f"impossible_{quantity}"] += 1
-        return None
+        known = within(value, kind)
+        if known is None:
+            self._figures.warnings[f"impossible_{quantity}"] += 1
+        return known
 
 
 def _isl(figures: Figures) -> float | None:
@@ -214,10 +209,7 @@ def _merged(groups: list[Figures]) -> Figures:
     """Return the sums over ranks."""
     whole = Figures()
     for figures in groups:
-        for quantity, count in figures.counts.items():
-            whole.counts[quantity] = whole.counts.get(quantity, 0.0) + count
-        for quantity, increase in figures.distributions.items():
-            whole.distributions.setdefault(quantity, Increase()).add(increase)
+        whole.add(figures)
     return whole
 
 

@@ -35,6 +35,15 @@ class Figures(Struct):
     counts: dict[str, float] = {}
     distributions: dict[str, Increase] = {}
 
+    def add(self, other: "Figures") -> None:
+        """Add the quantities of another group; of ratios the sum means nothing."""
+        for quantity, value in other.gauges.items():
+            self.gauges[quantity] = self.gauges.get(quantity, 0.0) + value
+        for quantity, count in other.counts.items():
+            self.counts[quantity] = self.counts.get(quantity, 0.0) + count
+        for quantity, increase in other.distributions.items():
+            self.distributions.setdefault(quantity, Increase()).add(increase)
+
     def mean(self, quantity: str) -> float | None:
         """Return the mean of what a histogram counted; None: nothing, or unknown."""
         found = self.distributions.get(quantity)

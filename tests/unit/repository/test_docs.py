@@ -37,6 +37,7 @@ from loadline.sim.compare.baselines import BASELINES
 from loadline.sim.fleet import model_of, pools_of, read_fleet
 from loadline.sim.fleet.reference import fleet_reference
 from loadline.sources.dynamo_config import read_dynamo
+from loadline.sources.gateway_config import read_gateway
 from loadline.sources.llumnix_config import read_llumnix
 from loadline.wire.codec import Codec, Rejected, decode_as, decode_worker_record
 from loadline.wire.messages import MESSAGES, DecisionApplied, DrainReport, LoadReport, TrafficReport
@@ -115,6 +116,7 @@ def read_configuration(path: Path) -> None:
 READERS: Final[dict[str, Callable[[Path], object]]] = {
     "dynamo.toml": read_dynamo,
     "fleet.toml": read_fleet,
+    "gateway.toml": read_gateway,
     "llumnix.toml": read_llumnix,
     "loadline.toml": read_configuration,
     "local.toml": read_local,

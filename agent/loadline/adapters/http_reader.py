@@ -1,0 +1,99 @@
+"""HTTP client of many pages, on aiohttp: bounded in time and size, with connections that stay open."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from ssl import SSLContext, SSLError, create_default_context
+from typing import Final, Self
+
+import aiohttp
+
+from loadline.errors import ConfigError, LoadlineError
+
+PAGE_BYTES_MAX: Final = 16_777_216
+"""Largest page; a router with a thousand workers has some MB."""
+_KEEPALIVE_S: Final = 60.0
+_OK: Final = 200
+
+
+class PageUnavailable(LoadlineError):
+    """A page that could not be read.
+
+    Args:
+        reason: One of a short list, such as ``no_answer``.
+        detail: A sentence for people.
+    """
+
+    def __init__(self, reason: str, detail: str) -> None:
+        super().__init__(f"{reason}: {detail}")
+        self.reason = reason
+        self.detail = detail
+
+
+class HttpReader:
+    """Client session, as an async context manager.
+
+    Args:
+        timeout_s: Time limit of an answer.
+        token_file: File with a bearer token, read again for each request, since tokens are rotated; empty: none.
+        ca_file: CA bundle for https; empty: the system's.
+
+    Raises:
+        ConfigError: The CA bundle cannot be used.
+    """
+
+    def __init__(self, timeout_s: float, *, token_file: str = "", ca_file: str = "") -> None:
+        self._timeout_s = timeout_s
+        self._token_file = Path(token_file) if token_file else None
+        self._tls: SSLContext | bool = True
+        if ca_file:
+            try:
+                self._tls = create_default_context(cafile=ca_file)
+            except (OSError, SSLError) as error:
+                raise ConfigError("ca_file", f"cannot be used: {error}", "Name a file in PEM format.") from error
+
+    async def __aenter__(self) -> Self:
+        """Open the session."""
+        self._session = aiohttp.ClientSession(
+            timeout=aiohttp.ClientTimeout(total=self._timeout_s),
+            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEPALIVE_S, ssl=self._tls),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            headers={"Accept": "text/plain;version=0.0.4, application/json", "Accept-Encoding": "identity"},
+        )
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Close all connections."""
+        await self._session.close()
+
+    async def get(self, url: str, parameters: Mapping[str, str] | None = None) -> bytes:
+        """Return a page.
+
+        Raises:
+            PageUnavailable: There is no answer in time, it is no success, or it is too large.
+        """
+        try:
+            request = self._session.get(url, params=parameters, headers=self._login(), allow_redirects=False)
+            async with request as answer:
+                if answer.status != _OK:
+                    raise PageUnavailable("http_status", f"HTTP {answer.status}")
+                return await _body(answer)
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+            raise PageUnavailable("no_answer", f"{type(error).__name__}: {error}") from error
+
+    def _login(self) -> dict[str, str]:
+        if self._token_file is None:
+            return {}
+        try:
+            return {"Authorization": f"Bearer {self._token_file.read_text('utf-8').strip()}"}
+        except (OSError, ValueError) as error:
+            raise PageUnavailable("token_file", str(error)) from error
+
+
+async def _body(answer: aiohttp.ClientResponse) -> bytes:
+    parts, size = [], 0
+    async for part in answer.content.iter_any():
+        parts.append(part)
+        size += len(part)
+        if size > PAGE_BYTES_MAX:
+            raise PageUnavailable("oversized", f"more than {PAGE_BYTES_MAX:,} bytes")
+    return b"".join(parts)

@@ -1,0 +1,156 @@
+"""Reader of a router's pages: the traffic of each model between two pages."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from loadline.core.vocabulary.samples import TrafficSample
+from loadline.core.vocabulary.scalars import ArrivalCount, Milliseconds, QueueCount, Ratio, Tokens
+from loadline.engine_metrics.bounds import within
+from loadline.engine_metrics.figures import FigureReader, Figures
+from loadline.engine_metrics.router_tables import RouterTable
+from loadline.errors import NotAnExposition
+
+MODELS_MAX: Final = 4_096
+_WORKERS_MAX: Final = 20_000
+_INTERVAL_MS_MAX: Final = 3_600_000
+
+
+class RouterReader:
+    """Reader of the pages of one router.
+
+    Args:
+        table: Its metrics.
+        models: Names of models in its metrics, and the agent's. Others are ignored: clients can invent names.
+        default: The agent's model of series without the name of one; empty: they are ignored.
+        model_of: Returns the agent's model of a worker in its metrics; None: it is not registered, as the series of
+            workers that have gone stay in some routers.
+    """
+
+    def __init__(
+        self, table: RouterTable, models: Mapping[str, str], default: str, model_of: Callable[[str], str | None]
+    ) -> None:
+        self._models = {**models, "": default} if default else dict(models)
+        self._model_of = model_of
+        self._traffic = FigureReader(table.traffic, groups_max=MODELS_MAX)
+        self._workers = FigureReader(table.workers, groups_max=_WORKERS_MAX) if table.workers else None
+        self._read_ms = 0
+        self._present: dict[str, int] = {}
+
+    @property
+    def warnings(self) -> dict[str, int]:
+        """Number of oddities by kind since the start."""
+        return {kind: count for kind, count in self._traffic.warnings.items() if count}
+
+    def read(self, page: bytes, now_ms: int) -> dict[str, TrafficSample]:
+        """Return the traffic of each model since the page before; none after the first page and after a restart.
+
+        Args:
+            page: The body of the answer.
+            now_ms: Time of the answer, on a clock that never steps back.
+
+        Raises:
+            NotAnExposition: It has no metrics of this router, or is cut.
+        """
+        groups = self._by_model(self._traffic.read(page))
+        for model, requests in self._in_flight(page).items():
+            groups.setdefault(model, Figures()).gauges.setdefault("in_flight_requests", float(requests))
+        interval_ms = now_ms - self._read_ms
+        first = not self._read_ms or self._traffic.restarted or not 0 < interval_ms <= _INTERVAL_MS_MAX
+        self._read_ms = now_ms
+        found = {}
+        for model, figures in sorted(groups.items()):
+            queued = self._count(figures.gauges, "queued_requests", QueueCount)
+            in_flight = self._count(figures.gauges, "in_flight_requests", QueueCount)
+            present = (queued or 0) + (in_flight or 0)
+            change = present - self._present.get(model, present) if in_flight is not None else 0
+            self._present[model] = present
+            counts = None if first else self._requests(figures, change)
+            if counts is not None:
+                found[model] = self._sample(figures, counts, queued or 0, in_flight or 0, interval_ms)
+        return found
+
+    def _by_model(self, groups: dict[str, Figures]) -> dict[str, Figures]:
+        """Return the groups of the agent's models; several names may be one model."""
+        found: dict[str, Figures] = {}
+        for name, figures in groups.items():
+            model = self._models.get(name)
+            if model is None:
+                self._traffic.warnings["model_ignored"] += 1
+            elif model in found:
+                found[model].add(figures)
+            else:
+                found[model] = figures
+        return found
+
+    def _in_flight(self, page: bytes) -> dict[str, int]:
+        """Return the requests at registered workers, by model."""
+        found: dict[str, int] = {}
+        if self._workers is None:
+            return found
+        try:
+            groups = self._workers.read(page)
+        except NotAnExposition:  # it has had no worker yet
+            return found
+        for worker, figures in groups.items():
+            model, requests = self._model_of(worker), self._count(figures.gauges, "in_flight_requests", QueueCount)
+            if model is None:
+                self._traffic.warnings["worker_ignored"] += 1
+            elif requests is not None:
+                found[model] = found.get(model, 0) + requests
+        return found
+
+    def _requests(self, figures: Figures, change: int) -> tuple[int, int] | None:
+        """Return the arrivals and the finished requests; None: the router counts neither.
+
+        Requests are conserved: what arrived and did not finish is there now. So one count gives the other.
+        """
+        arrived = self._count(figures.counts, "arrived_requests", ArrivalCount)
+        finished = self._count(figures.counts, "finished_requests", ArrivalCount)
+        if arrived is None and finished is None:
+            return None
+        if arrived is None:
+            arrived = max((finished or 0) + change, 0)
+        if finished is None:
+            finished = max(arrived - change, 0)
+        return arrived, finished
+
+    def _sample(
+        self, figures: Figures, requests: tuple[int, int], queued: int, in_flight: int, interval_ms: int
+    ) -> TrafficSample:
+        arrived, finished = requests
+        isl, osl = figures.mean("isl_tokens"), figures.mean("osl_tokens")
+        counts = figures.counts
+        if isl is None and counts.get("prompt_tokens") and finished:
+            isl = counts["prompt_tokens"] / finished
+        if osl is None and counts.get("generated_tokens") and finished:
+            osl = counts["generated_tokens"] / finished
+        looked_up, cached = counts.get("looked_up_tokens", 0.0), counts.get("cached_tokens")
+        hits = min(cached / looked_up, 1.0) if looked_up > 0 and cached is not None else None
+        return TrafficSample(
+            0,
+            interval_ms,
+            arrived,
+            finished,
+            queued,
+            in_flight,
+            isl_tokens=self._known("isl_tokens", isl, Tokens),
+            kv_hit_rate=self._known("kv_hit_rate", hits, Ratio),
+            osl_tokens=self._known("osl_tokens", osl, Tokens),
+            ttft_ms=self._known("ttft_ms", figures.mean("ttft_ms"), Milliseconds),
+            itl_ms=self._known("itl_ms", figures.mean("itl_ms"), Milliseconds),
+            isl_histogram=figures.histogram("isl_tokens"),
+            osl_histogram=figures.histogram("osl_tokens"),
+        )
+
+    def _count(self, values: dict[str, float], quantity: str, kind: Any) -> int | None:
+        value = values.get(quantity)
+        known: int | None = self._known(quantity, value if value is None else round(value), kind)
+        return known
+
+    def _known(self, quantity: str, value: float | None, kind: Any) -> Any:
+        if value is None:
+            return None
+        known = within(value, kind)
+        if known is None:
+            self._traffic.warnings[f"impossible_{quantity}"] += 1
+        return known

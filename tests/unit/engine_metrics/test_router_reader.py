@@ -1,0 +1,187 @@
+"""Pages of routers: the traffic of each model, over versions, restarts, and workers and models that do not count."""
+
+import random
+from collections.abc import Mapping
+from contextlib import suppress
+
+import pytest
+
+from loadline.core.vocabulary.samples import Histogram, TrafficSample
+from loadline.engine_metrics.router_reader import RouterReader
+from loadline.engine_metrics.router_tables import ROUTERS
+from loadline.errors import NotAnExposition
+from loadline.wire.codec import Codec, encode
+from loadline.wire.messages import TrafficReport
+from loadline.wire.subjects import Subjects
+
+MODELS = {"meta/llama": "llama", "llama-lora": "llama", "qwen": "qwen"}
+WORKERS = {"http://10.0.0.7:8000": "llama", "http://10.0.0.8:8000": "qwen"}
+
+
+def page(lines: Mapping[str, float]) -> bytes:
+    return "".join(f"{name} {value}\n" for name, value in lines.items()).encode()
+
+
+def reader(router: str, default: str = "") -> RouterReader:
+    return RouterReader(ROUTERS[router], MODELS, default, WORKERS.get)
+
+
+def between(
+    router: str, before: Mapping[str, float], after: Mapping[str, float], default: str = ""
+) -> dict[str, TrafficSample]:
+    """Return the traffic between two pages that are 2 s apart."""
+    read = reader(router, default)
+    assert read.read(page(before), 1_000) == {}, "one page is no interval"
+    return read.read(page(after), 3_000)
+
+
+@pytest.mark.parametrize(
+    ("prefix", "running", "tokens", "queue"),
+    [
+        ("llm_d_epp_", "request_running", "request_", "llm_d_epp_"),
+        ("inference_objective_", "running_requests", "", "inference_extension_"),
+        ("inference_model_", "running_requests", "", "inference_extension_"),
+    ],
+)
+def test_the_endpoint_picker_of_llm_d_in_three_generations(prefix: str, running: str, tokens: str, queue: str) -> None:
+    labels = '{model_name="meta/llama",target_model_name="x"}'
+
+    def lines(requests: int, flight: int, queued: int) -> dict[str, float]:
+        return {
+            f"{prefix}request_total{labels}": requests,
+            f"{prefix}request_duration_seconds_count{labels}": requests - flight,
+            f"{prefix}{running}{labels}": flight,
+            f"{prefix}{tokens}input_tokens_sum{labels}": 500 * requests,
+            f"{prefix}{tokens}input_tokens_count{labels}": requests,
+            f"{queue}flow_control_queue_size{labels}": queued,
+        }
+
+    found = between("llm-d", lines(100, 4, 0), lines(120, 10, 3))
+    assert found == {"llama": TrafficSample(0, 2_000, 20, 14, 3, 10, isl_tokens=500.0)}
+
+
+def dynamo(started: float | None, finished: float, active: float, ttft_s: float) -> dict[str, float]:
+    name = "dynamo_frontend_"
+    lines = {
+        f'{name}requests_total{{model="qwen",status="success"}}': finished - 1,
+        f'{name}requests_total{{model="qwen",status="error"}}': 1,
+        f'{name}active_requests{{model="qwen"}}': active,
+        f'{name}time_to_first_token_seconds_sum{{model="qwen"}}': ttft_s * finished,
+        f'{name}time_to_first_token_seconds_count{{model="qwen"}}': finished,
+        f'{name}input_sequence_tokens_sum{{model="qwen"}}': 100 * finished,
+        f'{name}input_sequence_tokens_count{{model="qwen"}}': finished,
+        f'{name}input_sequence_tokens_bucket{{model="qwen",le="128"}}': finished - 1,
+        f'{name}input_sequence_tokens_bucket{{model="qwen",le="+Inf"}}': finished,
+        f'{name}cached_tokens_sum{{model="qwen"}}': 25 * finished,
+    }
+    if started is not None:
+        lines[f'{name}requests_started_total{{model="qwen"}}'] = started
+    return lines
+
+
+@pytest.mark.parametrize("started", [(12.0, 32.0), (None, None)])
+def test_dynamos_frontend_counts_arrivals_or_they_are_conserved(started: tuple[float | None, float | None]) -> None:
+    found = between("dynamo", dynamo(started[0], 10, 2, 0.25), dynamo(started[1], 20, 12, 0.25))
+    histogram = Histogram((128.0,), (10, 0))
+    expected = TrafficSample(
+        0, 2_000, 20, 10, 0, 12, isl_tokens=100.0, kv_hit_rate=0.25, ttft_ms=250.0, isl_histogram=histogram
+    )
+    assert found == {"qwen": expected}
+
+
+def test_the_router_of_vllm_counts_only_the_requests_at_registered_workers() -> None:
+    def lines(arrived: int, here: int, gone: int) -> dict[str, float]:
+        return {
+            'vllm:num_incoming_requests_total{model="meta/llama"}': arrived,
+            'vllm:num_prefill_requests{server="http://10.0.0.7:8000"}': here,
+            'vllm:num_decoding_requests{server="http://10.0.0.7:8000"}': here,
+            'vllm:num_decoding_requests{server="http://10.0.0.99:8000"}': gone,
+            'vllm:input_tokens_total{server="http://10.0.0.7:8000",model="meta/llama"}': arrived * 64,
+        }
+
+    found = between("vllm-router", lines(10, 1, 500), lines(30, 3, 500))
+    # 20 arrived, and 4 more are there: 16 finished.
+    assert found == {"llama": TrafficSample(0, 2_000, 20, 16, 0, 6, isl_tokens=20 * 64 / 16)}
+
+
+def test_sglangs_router_and_litellm() -> None:
+    def sglang(requests: int) -> dict[str, float]:
+        labels = '{router_type="http",model="qwen",endpoint="chat"}'
+        return {
+            f"smg_router_requests_total{labels}": requests,
+            f"smg_router_request_duration_seconds_count{labels}": requests - 2,
+            'smg_worker_requests_active{worker="http://10.0.0.8:8000"}': 2,
+        }
+
+    assert between("sglang-router", sglang(5), sglang(9)) == {"qwen": TrafficSample(0, 2_000, 4, 4, 0, 2)}
+
+    def litellm(requests: int) -> dict[str, float]:
+        labels = '{requested_model="qwen",team="a"}'
+        return {
+            f"litellm_proxy_total_requests_metric_total{labels}": requests,
+            f"litellm_request_total_latency_metric_count{labels}": requests - 1,
+            f"litellm_input_tokens_metric_total{labels}": requests * 30,
+            f"litellm_llm_api_time_to_first_token_metric_sum{labels}": requests * 0.5,
+            f"litellm_llm_api_time_to_first_token_metric_count{labels}": requests,
+        }
+
+    assert between("litellm", litellm(5), litellm(9)) == {
+        "qwen": TrafficSample(0, 2_000, 4, 4, isl_tokens=30.0, ttft_ms=500.0)
+    }
+
+
+def test_several_names_may_be_one_model_and_unknown_names_are_ignored() -> None:
+    def lines(each: int) -> dict[str, float]:
+        return {f'litellm_proxy_total_requests_metric_total{{requested_model="{name}"}}': each for name in names}
+
+    names = ("meta/llama", "llama-lora", "whatever a client wrote")
+    found = between("litellm", lines(1), lines(4))
+    assert {model: sample.arrivals for model, sample in found.items()} == {"llama": 6}
+
+
+def test_series_without_a_model_are_of_the_named_one() -> None:
+    lines = 'sgl_router_requests_total{route="/generate"}'
+    found = between("sglang-router", {lines: 3}, {lines: 8}, default="qwen")
+    assert found["qwen"].arrivals == 5
+    assert between("sglang-router", {lines: 3}, {lines: 8}) == {}
+
+
+def test_a_counter_reset_reports_nothing_and_the_next_interval_counts() -> None:
+    read = reader("dynamo")
+    read.read(page(dynamo(100, 100, 0, 0.1)), 1_000)
+    assert read.read(page(dynamo(5, 5, 0, 0.1)), 2_000) == {}
+    assert read.read(page(dynamo(9, 9, 0, 0.1)), 3_000)["qwen"].arrivals == 4
+
+
+def test_an_idle_router_reports_zero_and_a_page_without_its_metrics_nothing() -> None:
+    read = reader("dynamo")
+    read.read(page(dynamo(9, 9, 0, 0.1)), 1_000)
+    sample = read.read(page(dynamo(9, 9, 0, 0.1)), 2_000)["qwen"]
+    assert (sample.arrivals, sample.completed, sample.in_flight, sample.ttft_ms) == (0, 0, 0, None)
+    for other in (b"", b"<html>\n", b'other_metric{model="qwen"} 3\n', b"# HELP x\n", page(dynamo(9, 9, 0, 0.1))[:-1]):
+        with pytest.raises(NotAnExposition):
+            read.read(other, 3_000)
+
+
+def test_after_an_outage_of_over_an_hour_counting_begins_anew() -> None:
+    read = reader("dynamo")
+    read.read(page(dynamo(9, 9, 0, 0.1)), 1_000)
+    assert read.read(page(dynamo(900, 900, 0, 0.1)), 3_700_000) == {}
+    assert read.read(page(dynamo(901, 901, 0, 0.1)), 3_701_000)["qwen"].arrivals == 1
+
+
+def test_any_page_gives_reports_that_agents_accept() -> None:
+    noise = random.Random(11)
+    subjects = Subjects("r")
+    codec = Codec(subjects, 262_144)
+    good = page(dynamo(10, 10, 2, 0.25))
+    for _ in range(300):
+        read = reader("dynamo")
+        for now_ms in (1_000, 2_000, 3_000):
+            damaged = bytearray(good)
+            for _ in range(noise.randrange(12)):
+                damaged[noise.randrange(len(damaged))] = noise.choice(b'0123456789.eE-+"{}\n,= ')
+            with suppress(NotAnExposition):
+                for model, sample in read.read(bytes(damaged) + b"\n", now_ms).items():
+                    event = codec.decode(subjects.traffic(model, "f"), encode(TrafficReport(model, "f", 1, sample)))
+                    assert type(event).__name__ == "TrafficReported", event
