@@ -19,6 +19,7 @@ from loadline.wire.codec import Codec, Rejected, WireEvent, decode_worker_record
 from loadline.wire.keys import Keys
 from loadline.wire.messages import DrainCommand
 from loadline.wire.subjects import Subjects
+from tests.support.secured import nats_login, password_file, secured_nats
 from tests.waiting import DEADLINE_S, until, until_async
 
 pytestmark = pytest.mark.process
@@ -49,15 +50,18 @@ async def finished(process: asyncio.subprocess.Process) -> tuple[int | None, str
 
 
 @asynccontextmanager
-async def listening(url: str) -> AsyncIterator[tuple[NatsBus, list[WireEvent | Rejected]]]:
+async def listening(
+    url: str, login: NatsKnobs | None = None, subjects: tuple[str, ...] = ("loadline.v1.>",)
+) -> AsyncIterator[tuple[NatsBus, list[WireEvent | Rejected]]]:
     bus, received, codec = (
-        NatsBus(NatsKnobs(servers=(url,)), name="test"),
+        NatsBus(login or NatsKnobs(servers=(url,)), name="test"),
         list[WireEvent | Rejected](),
         Codec(SUBJECTS, 262_144),
     )
     await bus.connect(lambda _connected: None)
     try:
-        await bus.subscribe("loadline.v1.>", lambda subject, data: received.append(codec.decode(subject, data)))
+        for wanted in subjects:
+            await bus.subscribe(wanted, lambda subject, data: received.append(codec.decode(subject, data)))
         yield bus, received
     finally:
         await bus.close()
@@ -66,7 +70,7 @@ async def listening(url: str) -> AsyncIterator[tuple[NatsBus, list[WireEvent | R
 def test_one_sample_is_published_for_a_worker(nats: NatsServer) -> None:
     async def scenario() -> None:
         async with listening(nats.url) as (_, received):
-            flags = ("--worker", "w-7", "--incarnation", "5", "--kv-usage", "0.95", "--waiting", "3")
+            flags = ("--worker", "w-7", "--incarnation", "5", "--kv-usage-ratio", "0.95", "--waiting-requests", "3")
             assert await finished(await started("sample", "--nats", nats.url, *flags)) == (
                 0,
                 "1 samples of w-7 sent, 0 could not be sent\n",
@@ -88,7 +92,7 @@ def test_a_ramp_is_published_for_a_registered_worker_which_then_deregisters(nats
                 flags = (
                     "--register",
                     "--field",
-                    "waiting",
+                    "waiting-requests",
                     "--to",
                     "8",
                     "--period",
@@ -176,12 +180,45 @@ def test_a_signal_ends_the_tool_with_a_summary(nats: NatsServer) -> None:
     asyncio.run(scenario())
 
 
+def test_logins_of_the_shipped_permissions_report_for_their_role_only(etcd: EtcdServer, tmp_path: Path) -> None:
+    password = password_file(tmp_path)
+
+    def login(user: str) -> tuple[str, ...]:
+        return "--nats", server.url, "--nats-user", user, "--nats-password-file", password
+
+    async def scenario() -> None:
+        agent = nats_login(server, "agent", tmp_path), ("loadline.v1.load.>", "loadline.v1.traffic.>")
+        async with listening(server.url, *agent) as (_, received):
+            worker, frontend = login("worker-llama-decode"), login("frontend-llama")
+            flags = ("--register", "--etcd", etcd.url, "--kv-usage-ratio", "0.5", "--for", "0.01")
+            assert await finished(await started("sample", *worker, *flags)) == (
+                0,
+                "1 samples of injected sent, 0 could not be sent\n",
+            )
+            assert (await finished(await started("traffic", *frontend, "--arrivals", "9")))[0] == 0
+            await until(lambda: any(isinstance(one, TrafficReported) for one in received), "both are received")
+            *loads, traffic = received
+            assert [one.samples[0].kv_usage_ratio for one in loads if isinstance(one, LoadReported)][-1] == 0.5
+            assert isinstance(traffic, TrafficReported)
+            assert traffic.sample.arrivals == 9
+            before = len(received)
+            code, text = await finished(
+                await started("sample", *worker, "--pool", "prefill", "--running-requests", "1")
+            )
+            assert code == 1
+            assert text.startswith("inject: NATS refused")
+            assert len(received) == before
+
+    with secured_nats(tmp_path / "nats") as server:
+        asyncio.run(scenario())
+
+
 @pytest.mark.parametrize(
     ("args", "words"),
     [
         (("sample", "--nats", "nats://127.0.0.1:1"), "cannot connect to NATS at nats://127.0.0.1:1"),
         (("sample", "--register", "--etcd", "http://127.0.0.1:1"), "127.0.0.1:1"),
-        (("sample", "--kv-usage", "1.5"), "kv_usage_ratio"),
+        (("sample", "--kv-usage-ratio", "1.5"), "kv_usage_ratio"),
         (("trace", "/no/such/trace.csv"), "/no/such/trace.csv"),
     ],
 )

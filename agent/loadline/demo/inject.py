@@ -6,7 +6,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -14,12 +14,12 @@ from msgspec import Struct
 from loadline.client.frontend import FrontendClient
 from loadline.client.resources import publish_now, store_of, wait_at_most
 from loadline.client.worker import WorkerClient
-from loadline.core.vocabulary.samples import WorkerRecord, WorkerSample
+from loadline.core.vocabulary.samples import TrafficSample, WorkerRecord, WorkerSample
 from loadline.ports import Bus
 from loadline.servers import EtcdKnobs
 from loadline.traces import read_trace
 from loadline.wire.keys import Keys
-from loadline.wire.messages import DrainCommand, LoadReport
+from loadline.wire.messages import DrainCommand, LoadReport, TrafficReport
 from loadline.wire.subjects import Subjects
 
 _SPIKE_SHARE: Final = 0.1
@@ -33,17 +33,18 @@ SHAPES: Final[dict[str, Callable[[float], float]]] = {
 
 _NEVER_MS: Final = 3_600_000
 
-SampleAt = Callable[[float], WorkerSample]
+SampleT = TypeVar("SampleT")
+SampleAt = Callable[[float], SampleT]
 """Function from seconds since the start to the sample to publish."""
 
-_Report = Callable[[WorkerSample], Awaitable[bool]]
+_Report = Callable[[SampleT], Awaitable[bool]]
 
 
 class InjectionTarget(Struct, frozen=True):
     """Connections of an agent, and the roots of its subjects and keys."""
 
     bus: Bus
-    etcd: str = "http://127.0.0.1:2379"
+    etcd: EtcdKnobs = EtcdKnobs()
     root: str = "loadline"
     namespace: str = "default"
 
@@ -53,21 +54,30 @@ def shape_value(shape: str, t_s: float, period_s: float, low: float, high: float
     return low + (high - low) * SHAPES[shape](t_s / period_s)
 
 
-def sample_of(**values: float | None) -> WorkerSample:
-    """Build a sample of these fields, numbered by the clock, so that those of the next run are newer. None is omitted.
+def worker_sample(**values: Any) -> WorkerSample:
+    """Build a sample of these fields, numbered by the clock, so that those of the next run are newer.
 
     Raises:
         msgspec.ValidationError: A value is out of its bounds.
     """
     now_ms = time.time_ns() // 1_000_000
-    known = {name: value for name, value in values.items() if value is not None}
-    return msgspec.convert({"sequence": now_ms, "timestamp_ms": now_ms, **known}, WorkerSample)
+    return msgspec.convert({"sequence": now_ms, "timestamp_ms": now_ms, **values}, WorkerSample)
+
+
+def traffic_sample(**values: Any) -> TrafficSample:
+    """Build a sample of these fields, numbered by the clock, of one second without arrivals unless they say otherwise.
+
+    Raises:
+        msgspec.ValidationError: A value is out of its bounds.
+    """
+    now_ms = time.time_ns() // 1_000_000
+    return msgspec.convert({"sequence": now_ms, "interval_ms": 1_000, "arrivals": 0, **values}, TrafficSample)
 
 
 async def inject_load(
     target: InjectionTarget,
     record: WorkerRecord,
-    sample_at: SampleAt,
+    sample_at: SampleAt[WorkerSample],
     *,
     hz: float,
     seconds: float,
@@ -79,15 +89,46 @@ async def inject_load(
     Raises:
         StoreUnavailable: ``register`` is set and etcd does not answer.
     """
-    sent, lost, t_s, began_s = 0, 0, 0.0, time.monotonic()
     async with _registered(target, record, stop) if register else _unregistered(target, record) as report:
-        while t_s <= seconds and not stop.is_set():
-            published = await report(sample_at(t_s))
-            sent, lost = sent + published, lost + (not published)
-            t_s = (sent + lost) / hz
-            if t_s <= seconds:
-                await wait_at_most(stop, max(0.0, began_s + t_s - time.monotonic()))
-    return f"{sent} samples of {record.worker} sent, {lost} could not be sent"
+        return await _repeat(report, sample_at, record.worker, hz=hz, seconds=seconds, stop=stop)
+
+
+async def inject_traffic(
+    target: InjectionTarget,
+    names: tuple[str, str],
+    incarnation: int,
+    sample_at: SampleAt[TrafficSample],
+    *,
+    hz: float,
+    seconds: float,
+    stop: asyncio.Event,
+) -> str:
+    """Publish traffic samples of a model and frontend until the time is over or ``stop`` is set; return a summary."""
+    subject = Subjects(target.root).traffic(*names)
+
+    async def report(sample: TrafficSample) -> bool:
+        return await publish_now(target.bus, subject, TrafficReport(*names, incarnation, sample))
+
+    return await _repeat(report, sample_at, names[1], hz=hz, seconds=seconds, stop=stop)
+
+
+async def _repeat(
+    report: _Report[SampleT],
+    sample_at: SampleAt[SampleT],
+    name: str,
+    *,
+    hz: float,
+    seconds: float,
+    stop: asyncio.Event,
+) -> str:
+    sent, lost, t_s, began_s = 0, 0, 0.0, time.monotonic()
+    while t_s <= seconds and not stop.is_set():
+        published = await report(sample_at(t_s))
+        sent, lost = sent + published, lost + (not published)
+        t_s = (sent + lost) / hz
+        if t_s <= seconds:
+            await wait_at_most(stop, max(0.0, began_s + t_s - time.monotonic()))
+    return f"{sent} samples of {name} sent, {lost} could not be sent"
 
 
 async def inject_trace(
@@ -118,7 +159,7 @@ async def inject_trace(
 
 
 @asynccontextmanager
-async def _unregistered(target: InjectionTarget, record: WorkerRecord) -> AsyncIterator[_Report]:
+async def _unregistered(target: InjectionTarget, record: WorkerRecord) -> AsyncIterator[_Report[WorkerSample]]:
     """Yield a function that reports in the name of an existing worker; the agent accepts its own incarnation only."""
     subject = Subjects(target.root).load(record.model, record.pool, record.worker)
 
@@ -130,9 +171,11 @@ async def _unregistered(target: InjectionTarget, record: WorkerRecord) -> AsyncI
 
 
 @asynccontextmanager
-async def _registered(target: InjectionTarget, record: WorkerRecord, stop: asyncio.Event) -> AsyncIterator[_Report]:
+async def _registered(
+    target: InjectionTarget, record: WorkerRecord, stop: asyncio.Event
+) -> AsyncIterator[_Report[WorkerSample]]:
     """Yield a function that reports as a new worker under a lease; a drain ends it at once."""
-    newest = [sample_of()]
+    newest = [worker_sample()]
 
     async def drained(_command: DrainCommand) -> None:
         stop.set()
@@ -142,7 +185,7 @@ async def _registered(target: InjectionTarget, record: WorkerRecord, stop: async
         return await worker.report_now()
 
     async with AsyncExitStack() as stack:
-        store = await stack.enter_async_context(store_of(None, EtcdKnobs(endpoints=(target.etcd,))))
+        store = await stack.enter_async_context(store_of(None, target.etcd))
         await store.read(Keys(target.namespace).leaders)  # fails now if etcd is unreachable; a worker would wait for it
         worker = WorkerClient(
             record,
