@@ -71,9 +71,10 @@ _BACKLOG_MIN: Final = 4
 _BACKLOG_SHARE: Final = 0.5
 """Part of ``cost_of_miss`` that a request late behind a backlog counts: half of them are late with more workers too."""
 _LIGHT: Final = 0.5
+"""A shrink that leaves workers less than half utilised is safe."""
 _UNPROVEN_RATIO: Final = 1.15
 _UNPROVEN_BY_ONE: Final = 1.25
-"""A shrink that leaves workers less than half utilised, or 1.15 times a load that was seen to be good, is safe."""
+"""Ratio to a load that was seen to be good up to which a shrink is safe: of any number of workers, and of one."""
 
 
 class AutoPlannerKnobs(Struct, frozen=True, forbid_unknown_fields=True):
@@ -103,6 +104,8 @@ class PoolState(Struct):
     hold: ShrinkHold = field(default_factory=ShrinkHold)
     known_since_ms: int = -1
     """Time since which the capacity of a worker is known."""
+    serves: float | None = None
+    """Requests/s that a worker serves within the objectives, as of the last sample; 0 if unknown."""
 
 
 class AutoPlanner(Planner):
@@ -123,6 +126,8 @@ class AutoPlanner(Planner):
     totals: TrafficTotals | None = None
     """Totals of the traffic at the last sample."""
     sampled_ms: int = -_SAMPLE_MS
+    surge: float = 0.0
+    """Arrivals since the last sample above which another is taken at once."""
     forecasts: dict[int, tuple[float, float]] = field(default_factory=dict)
     """Arrivals (1/s) to provide for when growing and when shrinking, by lead time, as of the last sample."""
     record: ForecastRecord = field(default_factory=ForecastRecord)
@@ -218,8 +223,7 @@ class AutoPlanner(Planner):
 
     def _is_surge(self, totals: TrafficTotals) -> bool:
         """Return whether more requests have arrived since the last sample than twice those of a second."""
-        arrivals = 0 if self.totals is None else totals.since(self.totals).arrivals
-        return arrivals > _SURGE_RATIO * self.arrivals.forecast(0, _SAMPLES[0], self.sampled_ms) + _SURGE_MIN
+        return self.totals is not None and totals.since(self.totals).arrivals > self.surge
 
     def _sample(self, model: Model, now: int) -> None:
         """Record the traffic and the loads since the last sample."""
@@ -227,9 +231,12 @@ class AutoPlanner(Planner):
         interval = totals.since(totals if self.totals is None else self.totals)
         self.totals, self.sampled_ms, self.forecasts = totals, now, {}
         self.arrivals.add(interval, now)
+        self.surge = _SURGE_RATIO * self.arrivals.forecast(0, _SAMPLES[0], now) + _SURGE_MIN
         self.lengths.add(interval)
         for pool in model.pools.values():
-            self._state(pool).evidence.add(pool, interval, self.lengths, model.objectives, now)
+            state = self._state(pool)
+            state.evidence.add(pool, interval, self.lengths, model.objectives, now)
+            state.serves = None
         self.profiled.update(model, now)
         self._record_forecast(model, now)
 
@@ -255,9 +262,12 @@ class AutoPlanner(Planner):
 
     def _serves(self, model: Model, pool: Pool) -> float:
         """Return the requests/s that a worker serves within the objectives, by its profile if any; 0 if unknown."""
-        role = pool.knobs.role
-        work, evidence = self.lengths.expected_work(role), self.pools[pool.name].evidence
-        return self.profiled.serves(pool) or (evidence.capacity(role, model.objectives) / work if work else 0.0)
+        role, state = pool.knobs.role, self.pools[pool.name]
+        if state.serves is None:  # anew after each sample: it costs 40 us
+            work = self.lengths.expected_work(role)
+            learned = state.evidence.capacity(role, model.objectives) / work if work else 0.0
+            state.serves = self.profiled.serves(pool) or learned
+        return state.serves
 
     def _forecast(self, lead_ms: int, now: int) -> tuple[float, float]:
         found = self.forecasts.get(lead_ms)

@@ -28,13 +28,21 @@ class ShrinkHold(Struct):
     current: int = 0
     """Count in force at the last update."""
     shrunk_at_ms: int = -1
+    """Time of the first scale-down of the lull; -1: none."""
     shrunk_from: int = 0
+    """Count before it."""
     lull_since_ms: int = -1
+    """Time since which fewer workers were needed."""
     grown_at_ms: int = -1
+    """Time of the first scale-up after the lull; -1: none yet."""
     grown_from: int = 0
+    """Count before it."""
     grown_to: int = 0
+    """Highest count since."""
     ready_at_ms: int = 0
+    """Time when its workers are ready, and the lull is judged."""
     lost_worker_s: float = 0.0
+    """Highest cost of the late requests since."""
 
     def update(self, needed: int, current: int, start_up_ms: int, now: int) -> None:
         """Record the needed count and the one in force; of several scale-downs in a row, the first counts.
