@@ -59,6 +59,14 @@ class WorkerSuperseded(LoadlineError):
     """A worker whose name belongs to another worker that started later; its process must end."""
 
 
+class AddressTaken(LoadlineError):
+    """An engine that is registered under the name of another worker."""
+
+
+class EngineEnded(LoadlineError):
+    """An engine process that ended without being asked to."""
+
+
 class JournalError(LoadlineError):
     """A journal that cannot be written or read."""
 

@@ -169,6 +169,16 @@ class WorkerClient:
             sent &= await self._report(samples[start : start + SAMPLES_IN_FRAME_MAX])
         return sent
 
+    def retire(self) -> None:
+        """Leave routing, as a drain command does: register as ``draining``, and in role decode not at all.
+
+        The worker goes on to report. Exit the context once the engine is empty.
+        """
+        self._migrator.drain()
+        self._register("draining")
+        if self.record.role == "decode":
+            self._registration.withdraw()
+
     @property
     def expected_requests(self) -> int:
         """Number of requests of other workers that have a slot here and have not arrived yet."""
@@ -256,9 +266,7 @@ class WorkerClient:
         emptied = False
         while not emptied:
             command = await self._commands.get()
-            self._register("draining")
-            if self.record.role == "decode":
-                self._registration.withdraw()
+            self.retire()
             if self._driver is not None:
                 await self.report_now()  # slots have changed; the next report is 0.5 s away on average
             emptied = await self._empty_engine(command)

@@ -136,7 +136,7 @@ def test_files_are_valid(document: Path, tmp_path: Path) -> None:
 
 
 def test_prometheus_scrapes_the_default_address_of_the_agent() -> None:
-    [text] = [text for document in DOCUMENTS for text in blocks(document, "yaml")]
+    [text] = [text for document in DOCUMENTS for text in blocks(document, "yaml") if "scrape_configs" in text]
     [job] = yaml.safe_load(text)["scrape_configs"]
     assert job["static_configs"] == [{"targets": [f"{HttpKnobs().host}:{HttpKnobs().port}"]}]
     assert job["honor_labels"] is True

@@ -1,0 +1,156 @@
+"""Command ``sidecar``: an inference engine as a worker."""
+
+import argparse
+import asyncio
+import re
+import socket
+from pathlib import Path
+from typing import Final, get_args
+from urllib.parse import urlsplit
+
+import msgspec
+from msgspec.structs import replace
+
+from loadline.adapters import logs, signals
+from loadline.cli.exit_codes import reports_input_errors
+from loadline.core.vocabulary.samples import WorkerRecord
+from loadline.core.vocabulary.scalars import Name, Role
+from loadline.engine_metrics.tables import ENGINES
+from loadline.errors import ConfigError
+from loadline.servers import EtcdKnobs, NatsKnobs, check_servers
+from loadline.sidecar.options import SidecarOptions
+from loadline.sidecar.sidecar import Sidecar
+
+COUNT_MAX: Final = 4_096
+GRACE_MAX_S: Final = 86_400.0
+_EXAMPLES: Final = """examples:
+  loadline sidecar --url http://127.0.0.1:8000 --advertise http://10.0.0.7:8000
+  loadline sidecar --gpus 2 -- vllm serve Qwen/Qwen3-8B --tensor-parallel-size 2
+"""
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``sidecar``."""
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = _EXAMPLES
+    add = parser.add_argument
+    add("--engine", choices=sorted(ENGINES), default="vllm", help="engine (default: %(default)s)")
+    add("--url", type=_url, default="http://127.0.0.1:8000", help="HTTP API of the engine (default: %(default)s)")
+    add("--advertise", type=_url, default="", metavar="URL", help="HTTP API as routers reach it (default: --url)")
+    add("--model", type=_name, default="", help="name of the model (default: the one that the engine serves)")
+    add("--pool", type=_name, default="", help="name of the pool (default: the role)")
+    add("--role", choices=get_args(Role), default="aggregated", help="role of the worker (default: %(default)s)")
+    add("--worker", type=_name, default="", help="unique name of the worker (default: host name and port)")
+    add("--gpus", type=_count, default=1, help="GPUs that the engine occupies (default: %(default)s)")
+    add("--accelerator", type=_name, default="", help="type of the GPUs, such as h100")
+    add("--node", type=_name, default="", help="machine (default: host name)")
+    add("--unit", type=_name, default="", help="group of workers that fails together")
+    add("--max-batch-requests", type=_count, metavar="N", help="largest batch (default: what engine or command tell)")
+    add(
+        "--report-traffic",
+        action="store_true",
+        help="report the engine's requests as traffic too, for fleets where nothing else does",
+    )
+    add(
+        "--grace-s",
+        type=_seconds,
+        default=30.0,
+        metavar="S",
+        help="time for running requests to end when the sidecar is stopped (default: %(default)g)",
+    )
+    connection = parser.add_argument_group("connection")
+    connection.add_argument(
+        "--config", type=Path, metavar="FILE", help="read servers, logins, root and namespace from this configuration"
+    )
+    connection.add_argument("--nats", metavar="URL", help="NATS server (default: nats://127.0.0.1:4222)")
+    connection.add_argument("--etcd", metavar="URL", help="etcd server (default: http://127.0.0.1:2379)")
+    connection.add_argument("--root", help="prefix of every NATS subject (default: loadline)")
+    connection.add_argument("--namespace", help="etcd keys are under /loadline/NAMESPACE/ (default: default)")
+    add("engine_command", nargs="*", metavar="-- COMMAND", help="start this engine, and end it when it is drained")
+
+
+@reports_input_errors
+def sidecar(options: argparse.Namespace) -> int:
+    """Run until the worker is drained or stopped."""
+    if options.report_traffic and options.role != "aggregated":
+        remedy = "Report traffic in front of the engines: each request passes two of these."
+        raise ConfigError("--report-traffic", f"does not work in role {options.role}", remedy)
+    logs.configure("auto", "info")
+    asyncio.run(_run(_options(options)))
+    return 0
+
+
+async def _run(options: SidecarOptions) -> None:
+    program = Sidecar(options)
+    signals.install_handlers(program.stop)
+    await program.run()
+
+
+def _options(options: argparse.Namespace) -> SidecarOptions:
+    host = socket.gethostname()
+    nats, etcd, root, namespace = _connection(options)
+    return SidecarOptions(
+        engine=options.engine,
+        url=options.url,
+        advertise=options.advertise,
+        model=options.model,
+        pool=options.pool,
+        role=options.role,
+        worker=options.worker or f"{host}-{urlsplit(options.url).port or 80}",
+        gpus=options.gpus,
+        accelerator=options.accelerator,
+        node=options.node or host,
+        unit=options.unit,
+        max_batch_requests=options.max_batch_requests,
+        report_traffic=options.report_traffic,
+        command=tuple(options.engine_command),
+        grace_s=options.grace_s,
+        root=root,
+        namespace=namespace,
+        nats=nats,
+        etcd=etcd,
+    )
+
+
+def _connection(options: argparse.Namespace) -> tuple[NatsKnobs, EtcdKnobs, str, str]:
+    nats, etcd, root, namespace = NatsKnobs(), EtcdKnobs(), "loadline", "default"
+    if options.config is not None:
+        from loadline.config import load, validate  # noqa: PLC0415 - 20 MB that most sidecars do not need
+
+        config = load(options.config)
+        validate(config)
+        nats, etcd, root, namespace = config.nats, config.etcd, config.agent.root, config.agent.namespace
+    if options.nats:
+        check_servers((options.nats,), "--nats", ("nats", "tls"))
+        nats = replace(nats, servers=(options.nats,))
+    if options.etcd:
+        check_servers((options.etcd,), "--etcd", ("http", "https"))
+        etcd = replace(etcd, endpoints=(options.etcd,))
+    return nats, etcd, options.root or root, options.namespace or namespace
+
+
+def _url(text: str) -> str:
+    record = WorkerRecord("m", "p", "w", "aggregated", 0, address=text)
+    if text and not record.base_url:  # empty is the default
+        raise argparse.ArgumentTypeError(f"{text!r} is not a base URL; write http://host:port")
+    return record.base_url
+
+
+def _name(text: str) -> str:
+    try:
+        return text and msgspec.convert(text, Name)  # empty is the default
+    except msgspec.ValidationError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a name of 1 to 100 printable characters") from error
+
+
+def _count(text: str) -> int:
+    if not re.fullmatch(r"[0-9]{1,5}", text) or not 0 < int(text) <= COUNT_MAX:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 to {COUNT_MAX}")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 0 <= value <= GRACE_MAX_S:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds from 0 to {GRACE_MAX_S:g}")
+    return value

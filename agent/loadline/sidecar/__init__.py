@@ -1,0 +1,1 @@
+"""Program that makes a running inference engine a worker."""

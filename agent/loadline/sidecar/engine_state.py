@@ -1,0 +1,82 @@
+"""State of an engine, as its answers tell it. Pure.
+
+An engine is *away* if it refuses connections, or gives no answer for some time: routers must not send it requests, and
+those that it had are lost or stuck. An engine that answers with something else than metrics serves, but its load is
+unknown.
+"""
+
+from typing import Final
+
+from loadline.engine_metrics.engine_reader import EngineReader
+from loadline.engine_metrics.engine_reading import EngineReading
+from loadline.engine_metrics.tables import detect
+from loadline.errors import NotAnExposition
+
+# One refusal may be a full backlog; two, a second apart, are a closed port.
+_REFUSALS_MAX: Final = 2
+# A server may be busy with one long prompt. Agents know after 5 s that a worker is silent.
+SILENCE_MAX_MS: Final = 10_000
+
+
+class EngineState:
+    """Readings and failures of one engine.
+
+    Args:
+        engine: Its name in the table of engines.
+        now_ms: Monotonic time, as in all calls.
+    """
+
+    def __init__(self, engine: str, now_ms: int) -> None:
+        self.reading: EngineReading | None = None
+        """The newest reading."""
+        self.problem = ""
+        """Reason why the last answer has no metrics; empty: it has."""
+        self.away = True
+        self.starts = 0
+        """Number of times that the engine was found to have started, the first included."""
+        self._engine = engine
+        self._reader = EngineReader(engine)
+        self._answered_ms = now_ms
+        self._refusals = 0
+        self._empty_since_ms: list[int] = []
+
+    @property
+    def warnings(self) -> dict[str, int]:
+        """Oddities of the engine's metrics, by kind."""
+        return self._reader.warnings
+
+    def answered(self, page: bytes, asked_ms: int, now_ms: int) -> EngineReading | None:
+        """Take an answer; return its reading, or None if it has no metrics of this engine."""
+        self._answered_ms, self._refusals = now_ms, 0
+        try:
+            reading = self._reader.read(page, now_ms)
+        except NotAnExposition as error:
+            other = detect(page)
+            hint = f"; it is one of {other}: --engine {other}" if other not in (None, self._engine) else ""
+            self.problem = f"{error}{hint}"
+            self._empty_since_ms.clear()
+            return None
+        self.starts += self.away or reading.restarted
+        self.reading, self.problem, self.away = reading, "", False
+        if reading.requests == 0:
+            self._empty_since_ms.append(asked_ms)
+            del self._empty_since_ms[:-2]
+        else:
+            self._empty_since_ms.clear()
+        return reading
+
+    def failed(self, problem: str, now_ms: int, *, refused: bool) -> None:
+        """Take the failure to get an answer; ``refused``: no server listens."""
+        self.problem = problem
+        self._empty_since_ms.clear()
+        self._refusals = self._refusals + 1 if refused else 0
+        if self._refusals >= _REFUSALS_MAX or now_ms - self._answered_ms >= SILENCE_MAX_MS:
+            self.away = True
+
+    def empty_since(self, time_ms: int) -> bool:
+        """Return True if two readings in a row, both asked for after a time, have no request, or the engine is away.
+
+        One is not enough: routers may send another request until they know that the worker is leaving.
+        """
+        empty = self._empty_since_ms
+        return self.away or (len(empty) == 2 and empty[0] >= time_ms)  # noqa: PLR2004 - see above

@@ -1,0 +1,91 @@
+import pytest
+
+from loadline.sidecar.engine_state import SILENCE_MAX_MS, EngineState
+from tests.support.engine_pages import page, vllm
+
+IDLE, BUSY = page(vllm()), page(vllm(running=1))
+HTML = b"<html>\n"
+
+
+def state_of(*pages: bytes) -> EngineState:
+    """Return a state that has read these pages, a second apart, the first at 1 s."""
+    state = EngineState("vllm", 0)
+    for number, body in enumerate(pages, start=1):
+        state.answered(body, number * 1_000, number * 1_000 + 10)
+    return state
+
+
+def test_an_engine_is_away_until_its_first_metrics() -> None:
+    assert state_of().away
+    assert state_of(HTML).away
+    state = state_of(IDLE)
+    assert (state.away, state.starts) == (False, 1)
+
+
+def test_two_refused_connections_in_a_row_are_an_engine_that_is_gone() -> None:
+    state = state_of(IDLE)
+    state.failed("refused", 2_000, refused=True)
+    state.answered(IDLE, 3_000, 3_000)
+    state.failed("refused", 4_000, refused=True)
+    assert not state.away
+    state.failed("refused", 5_000, refused=True)
+    assert state.away
+
+
+def test_an_engine_that_does_not_answer_is_away_after_its_silence() -> None:
+    state = state_of(IDLE)
+    state.failed("timeout", 1_010 + SILENCE_MAX_MS - 1, refused=False)
+    assert not state.away
+    state.failed("timeout", 1_010 + SILENCE_MAX_MS, refused=False)
+    assert state.away
+
+
+def test_an_engine_that_answers_with_other_pages_is_not_away() -> None:
+    state = state_of(IDLE)
+    for second in range(2, 100):
+        assert state.answered(HTML, second * 1_000, second * 1_000) is None
+    assert not state.away
+    assert "not a page of metrics" in state.problem
+
+
+def test_the_problem_names_the_engine_whose_page_it_is() -> None:
+    state = EngineState("sglang", 0)
+    assert state.answered(IDLE, 1, 2) is None
+    assert "--engine vllm" in state.problem
+
+
+def test_every_start_is_counted_once() -> None:
+    state = state_of(IDLE, IDLE, page(vllm(started_s=1.8e9)), page(vllm(started_s=1.8e9)))
+    assert state.starts == 2
+    for second in (5, 6):
+        state.failed("refused", second * 1_000, refused=True)
+    state.answered(IDLE, 7_000, 7_000)
+    assert state.starts == 3
+
+
+@pytest.mark.parametrize(
+    ("pages", "empty"),
+    [
+        ((IDLE, IDLE), True),
+        ((IDLE, IDLE, BUSY), False),
+        ((BUSY, IDLE), False),
+        ((IDLE, HTML, IDLE), False),
+        ((IDLE, page(vllm(waiting=1)), IDLE), False),
+        ((IDLE, page({**vllm(), 'vllm:num_requests_waiting{engine="0",model_name="tiny"}': "NaN"}), IDLE), False),
+    ],
+)
+def test_two_readings_in_a_row_without_requests_are_an_empty_engine(pages: tuple[bytes, ...], *, empty: bool) -> None:
+    assert state_of(*pages).empty_since(1_000) == empty
+
+
+def test_readings_that_were_asked_for_before_do_not_count() -> None:
+    state = state_of(IDLE, IDLE, IDLE)
+    assert state.empty_since(2_000)
+    assert not state.empty_since(2_001)
+
+
+def test_an_engine_that_is_gone_is_empty() -> None:
+    state = state_of(BUSY)
+    for second in (2, 3):
+        state.failed("refused", second * 1_000, refused=True)
+    assert state.empty_since(1_000)

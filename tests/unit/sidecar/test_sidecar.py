@@ -1,0 +1,353 @@
+"""Sidecar with an engine on a real socket, and bus and store in memory."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import msgspec
+import pytest
+
+from loadline.core.vocabulary.events import LoadReported, TrafficReported, WorkerDrained
+from loadline.core.vocabulary.samples import WorkerRecord
+from loadline.errors import AddressTaken, ConfigError, WorkerSuperseded
+from loadline.ports import Write
+from loadline.sidecar.options import SidecarOptions
+from loadline.sidecar.sidecar import Sidecar
+from loadline.wire.codec import Codec, encode
+from loadline.wire.keys import Keys
+from loadline.wire.messages import DrainCommand, DrainReply
+from loadline.wire.subjects import Subjects
+from tests.support.engine_pages import vllm
+from tests.support.engine_server import EngineServer, engine_server
+from tests.support.memory import MemoryBus, MemoryStore
+from tests.waiting import until
+
+SUBJECTS = Subjects("loadline")
+CODEC = Codec(SUBJECTS, 262_144)
+NAMES = ("tiny", "aggregated", "w")
+
+
+class Rig:
+    """A sidecar, its engine, and the agent's side of bus and store."""
+
+    def __init__(self, engine: EngineServer, **options: Any) -> None:
+        self.engine = engine
+        self.bus, self.store = MemoryBus(), MemoryStore()
+        self.sidecar = Sidecar(
+            SidecarOptions(**{"url": engine.url, "worker": "w", "interval_s": 0.005, "lease_ttl_s": 60, **options}),
+            bus=self.bus,
+            store=self.store,
+        )
+        self.running: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self.running = asyncio.create_task(self.sidecar.run())
+
+    def record(self, worker: str = "w") -> WorkerRecord | None:
+        for key, entry in self.store.server.keys.items():
+            record = msgspec.json.decode(entry.value, type=WorkerRecord)
+            if key == Keys("default").worker(*record.names) and record.worker == worker:
+                return record
+        return None
+
+    async def until(self, condition: Callable[[], object], what: str = "") -> None:
+        """Wait for a condition; fail if the sidecar fails."""
+
+        def it_holds() -> object:
+            if self.running is not None and self.running.done():
+                self.running.result()
+            return condition()
+
+        await until(it_holds, what, deadline_s=20)
+
+    async def state_is(self, state: str | None) -> WorkerRecord:
+        def it_is() -> bool:
+            record = self.record()
+            return (record.state if record else None) == state
+
+        await self.until(it_is, f"state {state}")
+        return self.record() or WorkerRecord(*NAMES, "aggregated", 0)
+
+    async def answers(self, count: int) -> None:
+        """Wait until the engine was asked so often again."""
+        asked = self.engine.asked
+        await self.until(lambda: self.engine.asked >= asked + count, "the engine is asked")
+
+    def received(self, kind: type[Any]) -> list[Any]:
+        events = [CODEC.decode(subject, payload) for subject, payload in self.bus.published]
+        return [event for event in events if isinstance(event, kind)]
+
+    async def drain(self, incarnation: int) -> DrainReply:
+        command = DrainCommand("d", *NAMES, "aggregated", incarnation, 1, 60_000)
+        reply = await self.bus.request(SUBJECTS.drain(*NAMES), encode(command), 5)
+        return msgspec.json.decode(reply, type=DrainReply)
+
+    async def ended(self) -> None:
+        assert self.running is not None
+        await self.running
+
+
+@asynccontextmanager
+async def rig(series: dict[str, float | str] | bytes | None = None, **options: Any) -> AsyncIterator[Rig]:
+    async with asyncio.timeout(60), engine_server() as engine:
+        engine.body = vllm() if series is None else series
+        made = Rig(engine, **options)
+        made.start()
+        try:
+            yield made
+        finally:
+            if made.running is not None and not made.running.done():
+                made.sidecar.stop()
+                made.sidecar.stop()
+                await made.running
+
+
+def scenario(run: Callable[[], Awaitable[None]]) -> None:
+    async def wrapped() -> None:
+        await run()
+
+    asyncio.run(wrapped())
+
+
+def test_an_engine_is_registered_with_what_it_tells() -> None:
+    async def run() -> None:
+        async with rig(vllm(running=2, waiting=1, usage=0.5), gpus=2, accelerator="h100", node="n") as made:
+            record = await made.state_is("ready")
+            assert (record.model, record.pool, record.role) == ("tiny", "aggregated", "aggregated")
+            assert (record.kv_blocks_total, record.block_size_tokens, record.data_parallel_size) == (1_000, 16, 1)
+            assert (record.gpus, record.accelerator, record.node) == (2, "h100", "n")
+            assert record.base_url == made.engine.url
+            await made.until(lambda: made.received(LoadReported))
+            [sample] = made.received(LoadReported)[-1].samples
+            assert (sample.running_requests, sample.waiting_requests, sample.kv_blocks_used) == (2, 1, 500)
+
+    scenario(run)
+
+
+def test_an_engine_that_does_not_answer_yet_is_not_registered() -> None:
+    async def run() -> None:
+        async with rig(b"<html>starting</html>\n") as made:
+            await made.answers(5)
+            assert made.record() is None
+            made.engine.body = vllm()
+            await made.state_is("ready")
+
+    scenario(run)
+
+
+@pytest.mark.parametrize("broken", [b"<html>\n", b"", b"vllm:num_requests_running 1", b"\xff" * 100])
+def test_an_engine_whose_metrics_break_stays_registered_and_is_silent(broken: bytes) -> None:
+    async def run() -> None:
+        async with rig() as made:
+            before = await made.state_is("ready")
+            made.engine.body = broken
+            await made.answers(3)
+            count = len(made.received(LoadReported))
+            await made.answers(20)
+            assert len(made.received(LoadReported)) == count
+            assert made.record() == before
+            made.engine.body = vllm()
+            await made.until(lambda: len(made.received(LoadReported)) > count)
+
+    scenario(run)
+
+
+def test_a_reading_is_reported_once() -> None:
+    async def run() -> None:
+        async with rig() as made:
+            await made.state_is("ready")
+            made.engine.may_answer.clear()
+            await made.answers(1)
+            count = len(made.received(LoadReported))
+            await asyncio.sleep(0)
+            assert made.sidecar._sample() == []
+            assert len(made.received(LoadReported)) == count
+            made.engine.may_answer.set()
+
+    scenario(run)
+
+
+def test_an_engine_that_was_started_again_is_a_new_incarnation() -> None:
+    async def run() -> None:
+        async with rig(vllm(finished=100)) as made:
+            before = await made.state_is("ready")
+            made.engine.body = vllm(finished=1, started_s=1.8e9, blocks="500")
+
+            def is_new() -> bool:
+                record = made.record()
+                return record is not None and record.incarnation > before.incarnation and record.state == "ready"
+
+            await made.until(is_new)
+            after = made.record()
+            assert after is not None
+            assert after.kv_blocks_total == 500
+
+    scenario(run)
+
+
+def test_an_engine_that_is_gone_is_starting_until_it_is_back() -> None:
+    async def run() -> None:
+        async with rig(vllm(finished=100)) as made:
+            before = await made.state_is("ready")
+            await made.engine.stop()
+            away = await made.state_is("starting")
+            assert away.incarnation > before.incarnation
+            made.engine.body = vllm(started_s=1.8e9)
+            await made.engine.start()
+            back = await made.state_is("ready")
+            assert back.incarnation == away.incarnation
+            made.bus.published.clear()
+            await made.until(lambda: made.received(LoadReported))
+            assert made.received(LoadReported)[-1].incarnation == back.incarnation
+
+    scenario(run)
+
+
+def test_an_engine_that_comes_back_with_another_cache_is_registered_anew() -> None:
+    async def run() -> None:
+        async with rig() as made:
+            await made.state_is("ready")
+            await made.engine.stop()
+            away = await made.state_is("starting")
+            made.engine.body = vllm(started_s=1.8e9, blocks="77")
+            await made.engine.start()
+            back = await made.state_is("ready")
+            assert back.incarnation > away.incarnation
+            assert back.kv_blocks_total == 77
+
+    scenario(run)
+
+
+def test_a_drained_engine_has_left_routing_before_it_is_found_empty() -> None:
+    async def run() -> None:
+        async with rig(vllm(running=1)) as made:
+            record = await made.state_is("ready")
+            assert (await made.drain(record.incarnation)).accepted
+            await made.state_is("draining")
+            await made.answers(5)
+            assert not made.received(WorkerDrained)
+            made.engine.body = vllm()
+            await made.until(lambda: made.received(WorkerDrained))
+            await made.state_is(None)
+            await made.answers(5)
+            assert made.running is not None
+            assert not made.running.done(), "a restart policy would bring the drained worker back"
+            made.sidecar.stop()
+            await made.ended()
+
+    scenario(run)
+
+
+def test_a_drained_engine_that_is_gone_is_empty() -> None:
+    async def run() -> None:
+        async with rig(vllm(running=1)) as made:
+            record = await made.state_is("ready")
+            await made.drain(record.incarnation)
+            await made.engine.stop()
+            await made.until(lambda: made.received(WorkerDrained))
+
+    scenario(run)
+
+
+def test_a_stop_waits_for_the_requests_in_the_engine() -> None:
+    async def run() -> None:
+        async with rig(vllm(running=1)) as made:
+            await made.state_is("ready")
+            made.sidecar.stop()
+            await made.state_is("draining")
+            await made.answers(5)
+            assert made.record() is not None
+            made.engine.body = vllm()
+            await made.ended()
+            assert made.record() is None
+            assert not made.received(WorkerDrained)
+
+    scenario(run)
+
+
+@pytest.mark.parametrize("grace_s", [0.0, 0.05])
+def test_a_stop_ends_with_the_grace_period(grace_s: float) -> None:
+    async def run() -> None:
+        async with rig(vllm(running=1), grace_s=grace_s) as made:
+            await made.state_is("ready")
+            made.sidecar.stop()
+            await made.ended()
+            assert made.record() is None
+
+    scenario(run)
+
+
+def test_a_decode_worker_is_not_registered_while_it_is_stopped() -> None:
+    async def run() -> None:
+        async with rig(vllm(running=1), role="decode") as made:
+            await made.state_is("ready")
+            made.sidecar.stop()
+            await made.state_is(None)
+            await made.answers(5)
+            assert made.running is not None
+            assert not made.running.done()
+
+    scenario(run)
+
+
+@pytest.mark.parametrize(("node", "taken"), [("n", True), ("other", False)])
+def test_an_engine_of_another_worker_is_refused(node: str, *, taken: bool) -> None:
+    async def run() -> None:
+        async with engine_server() as engine:
+            engine.body = vllm()
+            made = Rig(engine, node="n")
+            other = WorkerRecord("tiny", "p", "other", "aggregated", 1, address=f"{engine.url}/", node=node)
+            await made.store.commit([], [Write(Keys("default").worker(*other.names), encode(other))])
+            made.start()
+            if taken:
+                with pytest.raises(AddressTaken, match="is registered as worker other of pool p"):
+                    await made.ended()
+                assert made.record() is None
+            else:  # each machine has a 127.0.0.1
+                await made.state_is("ready")
+                made.sidecar.stop()
+                await made.ended()
+
+    scenario(run)
+
+
+def test_a_worker_of_the_same_name_that_started_later_supersedes() -> None:
+    async def run() -> None:
+        async with rig(lease_ttl_s=1) as made:
+            record = await made.state_is("ready")
+            later = msgspec.structs.replace(record, incarnation=record.incarnation + 10**6)
+            await made.store.commit([], [Write(Keys("default").worker(*record.names), encode(later))])
+            with pytest.raises(WorkerSuperseded):
+                await made.ended()
+            assert made.record() == later
+
+    scenario(run)
+
+
+def test_an_engine_that_names_no_model_needs_the_option() -> None:
+    async def run() -> None:
+        series: dict[str, float | str] = {"vllm:num_requests_running": 0, "vllm:num_requests_waiting": 0}
+        async with rig(series) as made:
+            with pytest.raises(ConfigError, match="--model"):
+                await made.ended()
+        async with rig(series, model="tiny") as made:
+            await made.state_is("ready")
+
+    scenario(run)
+
+
+def test_traffic_is_reported_on_request_only() -> None:
+    async def run() -> None:
+        for reports in (True, False):
+            async with rig(vllm(finished=5), report_traffic=reports) as made:
+                await made.state_is("ready")
+                await made.answers(2)
+                made.engine.body = vllm(finished=8, outputs=(3, 300), running=2)
+                await made.answers(5)
+                traffic = [event.sample for event in made.received(TrafficReported)]
+                assert sum(sample.completed for sample in traffic) == (3 if reports else 0)
+                assert sum(sample.arrivals for sample in traffic) == (5 if reports else 0)
+                assert [sample.sequence for sample in traffic] == list(range(1, len(traffic) + 1))
+
+    scenario(run)
