@@ -251,6 +251,19 @@ def test_equal_calls_give_equal_recommendations(name: str, roles: tuple[Role, ..
     assert first == second
 
 
+@pytest.mark.parametrize("load", sorted(LOADS))
+def test_estimates_are_finite_and_change_nothing(name: str, roles: tuple[Role, ...], load: str) -> None:
+    planner, world = make(name), make_harness(roles)
+    list(run_load(planner, world, LOADS[load]))
+    before = msgspec.json.encode((planner, world.model))
+    found = planner.estimates(world.model)
+    assert msgspec.json.encode((planner, world.model)) == before
+    assert found.pools.keys() <= world.model.pools.keys()
+    estimates = [*found.pools.values(), *([] if found.forecast is None else [found.forecast])]
+    numbers = [number for one in estimates for number in msgspec.structs.astuple(one) if number is not None]
+    assert all(math.isfinite(number) and number >= 0.0 for number in [*numbers, *found.corrections.values()])
+
+
 def test_planning_does_not_modify_the_fleet_state(name: str, roles: tuple[Role, ...]) -> None:
     planner, world = make(name), make_harness(roles)
     list(run_load(planner, world, LOADS["rising"]))
