@@ -35,6 +35,14 @@ def poisson(mean: Callable[[int], float], seconds: int, seed: int) -> list[int]:
     return found
 
 
+def test_the_observed_rate_needs_half_of_the_time() -> None:
+    rate, _ = fed([10] * 20 + [30] * 20)
+    assert rate.observed(10_000, 20_000) == 10.0
+    assert rate.observed(10_000, 30_000) == 20.0
+    assert rate.observed(30_000, 50_000) == 30.0
+    assert rate.observed(31_000, 51_000) is None
+
+
 def test_without_traffic_nothing_is_expected() -> None:
     assert ArrivalRate().forecast(LEAD_MS, 15, 0) == 0.0
     assert forecast([0] * 60) == 0.0

@@ -158,7 +158,7 @@ class DemandTracker(Struct):
         intervals = self.intervals
         for forecast in self.record.ended(intervals.began_ms):
             observed = intervals.requests[-1]
-            if forecast.until_ms == intervals.began_ms and observed is not None:
+            if observed is not None:  # it is None if several intervals have ended
                 self.record.compare(forecast, observed * 1_000.0 / intervals.interval_ms)
 
     def _load(self, outlook: Outlook, model: Model, now: int, *, is_surge: bool = False) -> TrafficLoad | None:
