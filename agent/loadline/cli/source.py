@@ -26,6 +26,7 @@ _SOURCES: Final = {
     "dynamo": _Source("dynamo_config.read_dynamo", "dynamo.run_dynamo", ("zmq",)),
     "llumnix": _Source("llumnix_config.read_llumnix", "llumnix.run_llumnix", ("redis", "grpc", "google.protobuf")),
     "gateway": _Source("gateway_config.read_gateway", "gateway.run_gateway"),
+    "prometheus": _Source("prometheus_config.read_prometheus", "prometheus.run_prometheus"),
 }
 
 

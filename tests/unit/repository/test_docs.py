@@ -39,6 +39,7 @@ from loadline.sim.fleet.reference import fleet_reference
 from loadline.sources.dynamo_config import read_dynamo
 from loadline.sources.gateway_config import read_gateway
 from loadline.sources.llumnix_config import read_llumnix
+from loadline.sources.prometheus_config import read_prometheus
 from loadline.wire.codec import Codec, Rejected, decode_as, decode_worker_record
 from loadline.wire.messages import MESSAGES, DecisionApplied, DrainReport, LoadReport, TrafficReport
 from loadline.wire.subjects import Subjects
@@ -120,6 +121,7 @@ READERS: Final[dict[str, Callable[[Path], object]]] = {
     "llumnix.toml": read_llumnix,
     "loadline.toml": read_configuration,
     "local.toml": read_local,
+    "prometheus.toml": read_prometheus,
     "pyproject.toml": lambda path: tomllib.loads(path.read_text("utf-8")),
 }
 

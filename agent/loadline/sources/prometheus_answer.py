@@ -1,0 +1,120 @@
+"""Answers of Prometheus' HTTP API as pages of its targets: the newest values of the series of each. Pure.
+
+The query is a range of raw samples, since those have the times at which they were read; an instant value has not.
+"""
+
+import re
+from collections.abc import Iterable
+from typing import Annotated, Final, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+
+from loadline.core.vocabulary.scalars import Name
+
+_NAME: Final = "__name__"
+_ESCAPED: Final = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
+_LABEL: Final = re.compile(r"[A-Za-z_]\w*")
+_MS_MAX: Final = 10**15
+
+_Sample = tuple[Annotated[float, Meta(ge=0, le=1e12)], str]
+
+
+class AnswerRefused(Exception):
+    """An answer that cannot be used, with a reason from a short list."""
+
+    def __init__(self, reason: str, detail: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.detail = detail
+
+
+class _Samples(Struct, frozen=True):
+    metric: dict[str, str]
+    values: Annotated[tuple[_Sample, ...], Meta(min_length=1)]
+
+
+class _Data(Struct, frozen=True):
+    resultType: Literal["matrix"]  # noqa: N815 - Prometheus' name
+    result: list[_Samples]
+
+
+class _Answer(Struct, frozen=True):
+    status: str
+    data: _Data | None = None
+    error: str = ""
+    warnings: list[str] = []
+
+
+class TargetPage(Struct, frozen=True):
+    """Newest values of one target, as a page of metrics."""
+
+    text: bytes
+    read_ms: int
+    """Time at which Prometheus read the newest value, by its clock."""
+
+
+_decoder: Final = msgspec.json.Decoder(_Answer)
+
+
+def query(names: Iterable[str], selector: str, window_s: int) -> str:
+    """Return the query for all series of some metrics that were read in the last seconds.
+
+    Args:
+        names: Names of the metrics.
+        selector: Matchers of labels, such as ``job="vllm"``; empty: all.
+        window_s: Age of the oldest value.
+    """
+    matchers = [f'{_NAME}=~"{"|".join(sorted(names))}"', *filter(None, [selector.strip().strip("{}")])]
+    return f"{{{','.join(matchers)}}}[{window_s}s]"
+
+
+def read_answer(data: bytes, label: str) -> dict[str, TargetPage]:
+    """Return a page for each value of a label.
+
+    Args:
+        data: The body of the answer.
+        label: Label that names a target, such as ``pod``. Series without it, or with a value that cannot be a name,
+            are left out.
+
+    Raises:
+        AnswerRefused: It is not one of the API, an error, or only a part of the data.
+    """
+    try:
+        answer = _decoder.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise AnswerRefused("not_prometheus", str(error)[:200]) from error
+    if answer.status != "success" or answer.data is None:
+        raise AnswerRefused("query_failed", answer.error[:200])
+    if answer.warnings:  # of stores behind it, one did not answer: missing workers would count as lost
+        raise AnswerRefused("partial", answer.warnings[0][:200])
+    lines: dict[str, list[str]] = {}
+    read_ms: dict[str, int] = {}
+    for series in answer.data.result:
+        target = series.metric.get(label, "")
+        if not _is_name(target):
+            continue
+        at_s, value = series.values[-1]
+        lines.setdefault(target, []).append(f"{series.metric.get(_NAME, '')}{_labels(series.metric)} {value}")
+        read_ms[target] = max(read_ms.get(target, 0), min(round(at_s * 1_000), _MS_MAX))
+    return {
+        target: TargetPage("\n".join([*written, ""]).encode(), read_ms[target])
+        for target, written in sorted(lines.items())
+    }
+
+
+def _labels(metric: dict[str, str]) -> str:
+    pairs = [
+        f'{label}="{value.translate(_ESCAPED)}"'
+        for label, value in metric.items()
+        if label != _NAME and _LABEL.fullmatch(label)
+    ]
+    return f"{{{','.join(pairs)}}}" if pairs else ""
+
+
+def _is_name(text: str) -> bool:
+    try:
+        msgspec.convert(text, Name)
+    except msgspec.ValidationError:
+        return False
+    return True
