@@ -16,7 +16,7 @@ from loadline.adapters.nats_bus import NatsBus
 from loadline.config import NatsKnobs
 from loadline.core.vocabulary.samples import WorkerSample
 from loadline.ports import Write
-from loadline.rig.servers import NatsServer, free_port
+from loadline.rig.servers import EtcdServer, NatsServer, free_port
 from tests.support.client_rig import Agent
 from tests.support.sources import envelope, forward_pass, framed, idle_pass, source_at
 from tests.waiting import until, until_async
@@ -160,5 +160,35 @@ def test_the_nats_plane_survives_its_server_and_reports_nothing_meanwhile(
         task.cancel()
         await asyncio.wait({task})
         await bus.close()
+
+    asyncio.run(scenario())
+
+
+def test_the_agents_servers_may_go_away_and_come_back(
+    tmp_path: Path,
+    own_name: str,
+    private_nats: Callable[[], NatsServer],
+    private_etcd: Callable[[], EtcdServer],
+) -> None:
+    async def scenario() -> None:
+        engines, nats, etcd = Engines(), private_nats(), private_etcd()
+        engines.messages = {"a": framed(forward_pass("a"))}
+        config = f'lease_ttl_s = 2\n{POOL}endpoints = ["{engines.url}"]\n'
+        log = tmp_path / "dynamo.log"
+        async with (
+            engines.publishing(),
+            source_at(tmp_path, (nats.url, etcd.url), own_name, "dynamo", config) as (agent, _process),
+        ):
+            await until(lambda: newest(agent, "a"), "a sample")
+            await until_async(lambda: registered(agent, "a"), "registered")
+            nats.kill()
+            etcd.kill()
+            await until(lambda: "registration_retried" in log.read_text("utf-8"), "both are away")
+            await nats.start_async()
+            await etcd.start_async()
+            agent.loads.clear()
+            await until(lambda: newest(agent, "a"), "samples again")
+            await until_async(lambda: registered(agent, "a"), "registered again")
+        assert "Traceback" not in log.read_text("utf-8")
 
     asyncio.run(scenario())

@@ -1,6 +1,7 @@
 """Workers that a source registers and reports, because their engines do neither."""
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from typing import Final, Protocol, Self
@@ -16,8 +17,7 @@ from loadline.wire.messages import DrainCommand, MigrateCommand, MigrateReply, M
 from loadline.wire.subjects import Subjects
 
 MigrateHandler = Callable[[MigrateCommand], Awaitable[MigrateReply | None]]
-# Engines report at least once a second, also when they are idle: others are heard if any was within 3 s.
-_HEARD_S: Final = 3.0
+_SWEEP_S: Final = 1.0
 
 _log = bounded("source")
 
@@ -85,12 +85,20 @@ class SourcedWorkers:
         name: Name of the connection to NATS.
         bus: A connected bus to use instead of ``knobs.nats``; it stays open.
         store: A store to use instead of ``knobs.etcd``; it stays open.
+        clock: Monotonic time in s.
     """
 
     def __init__(
-        self, knobs: RegisteringKnobs, name: str, *, bus: Bus | None = None, store: Store | None = None
+        self,
+        knobs: RegisteringKnobs,
+        name: str,
+        *,
+        bus: Bus | None = None,
+        store: Store | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._knobs = knobs
+        self._clock = clock
         self._name = name
         self._given = (bus, store)
         self._workers: dict[tuple[str, str, str], _SourcedWorker] = {}
@@ -104,7 +112,7 @@ class SourcedWorkers:
             self._bus = await stack.enter_async_context(bus_of(bus, self._knobs.nats, self._name))
             self._store = await stack.enter_async_context(store_of(store, self._knobs.etcd))
             stack.push_async_callback(self._end_all)
-            await stack.enter_async_context(running(self._remove_silent(), "silent workers"))
+            await stack.enter_async_context(running(self._sweep(), "silent workers"))
             self._stack = stack.pop_all()
         return self
 
@@ -130,7 +138,7 @@ class SourcedWorkers:
             make_engine: Returns the figures of a new one.
             on_migrate: Answers its migrate commands; None: they are refused as ``unsupported``.
         """
-        now_s = asyncio.get_running_loop().time()
+        now_s = self._clock()
         worker = self._workers.get(record.names)
         if worker is not None and worker.record.incarnation < record.incarnation:
             self.remove(record.names)
@@ -158,6 +166,13 @@ class SourcedWorkers:
         worker = self._workers.pop(names, None)
         if worker is not None:
             worker.lost.set()
+
+    def remove_silent(self) -> None:
+        """Remove workers that were silent for long while another one was heard: if all are, the upstream is away."""
+        newest_s = max((one.heard_s for one in self._workers.values()), default=0.0)
+        for names, worker in list(self._workers.items()):
+            if newest_s - worker.heard_s > self._knobs.lost_after_s:
+                self.remove(names)
 
     async def report_migration(self, report: MigrationReport) -> None:
         """Publish a report of a migration for its source, if the bus accepts it now."""
@@ -191,17 +206,10 @@ class SourcedWorkers:
         except WorkerSuperseded as error:  # it stays known, so that it is not registered again
             _log.error("worker_superseded", worker=record.worker, model=record.model, detail=str(error))
 
-    async def _remove_silent(self) -> None:
-        """Remove workers that are silent while others are heard: if all are silent, the upstream is away."""
+    async def _sweep(self) -> None:
         while True:
-            await asyncio.sleep(1.0)
-            now_s = asyncio.get_running_loop().time()
-            heard_s = max((one.heard_s for one in self._workers.values()), default=now_s)
-            if now_s - heard_s > _HEARD_S:
-                continue
-            for names, worker in list(self._workers.items()):
-                if now_s - worker.heard_s > self._knobs.lost_after_s:
-                    self.remove(names)
+            await asyncio.sleep(_SWEEP_S)
+            self.remove_silent()
 
     async def _end_all(self) -> None:
         tasks = list(self._tasks)

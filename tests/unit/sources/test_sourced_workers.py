@@ -1,0 +1,182 @@
+"""Workers that a source registers: their lives, drains and takeovers, on a bus and a store in memory."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import msgspec
+from structlog.testing import capture_logs
+
+from loadline.core.vocabulary.migrations import MigrationEndpoint
+from loadline.core.vocabulary.samples import WorkerRecord, WorkerSample
+from loadline.sources.config import RegisteringKnobs
+from loadline.sources.workers import LatestSamples, SourcedWorkers
+from loadline.wire.codec import encode
+from loadline.wire.keys import Keys
+from loadline.wire.messages import DrainCommand, DrainReply, LoadReport, MigrateCommand, MigrateReply
+from loadline.wire.subjects import Subjects
+from tests.support.memory import MemoryBus, MemoryStore
+from tests.waiting import until
+
+KEYS, SUBJECTS = Keys("default"), Subjects("loadline")
+
+
+class Source:
+    """A source, and the agent's side of its bus and store."""
+
+    def __init__(self, store: MemoryStore, workers_max: int = 1_000) -> None:
+        self.bus = MemoryBus()
+        self.store = store
+        self.now_s = 100.0
+        knobs = RegisteringKnobs(report_interval_ms=50, lost_after_s=10, workers_max=workers_max)
+        self.workers = SourcedWorkers(knobs, "source", bus=self.bus, store=store, clock=lambda: self.now_s)
+
+    def hear(self, worker: str, incarnation: int = 1, waiting: int = 0, role: str = "prefill") -> None:
+        record = WorkerRecord("m", "p", worker, role, incarnation)  # type: ignore[arg-type]
+        self.workers.heard(record, LatestSamples)
+        engine = self.workers.engine(record.names)
+        if isinstance(engine, LatestSamples):
+            engine.put(WorkerSample(0, 0, waiting_requests=waiting))
+
+    def registered(self, worker: str) -> WorkerRecord | None:
+        entry = self.store.server.keys.get(KEYS.worker("m", "p", worker))
+        return msgspec.json.decode(entry.value, type=WorkerRecord) if entry else None
+
+    def ready(self, worker: str, incarnation: int = 1) -> bool:
+        record = self.registered(worker)
+        return record is not None and (record.state, record.incarnation) == ("ready", incarnation)
+
+    def sequences(self, worker: str) -> list[int]:
+        subject = SUBJECTS.load("m", "p", worker)
+        reports = [data for name, data in self.bus.published if name == subject]
+        return [one.sequence for data in reports for one in msgspec.json.decode(data, type=LoadReport).samples]
+
+    async def reports(self, worker: str, count: int) -> None:
+        await until(lambda: len(self.sequences(worker)) >= count, "reports")
+
+
+def run(scenario: Callable[[Source], Awaitable[None]], workers_max: int = 1_000) -> MemoryStore:
+    store = MemoryStore()
+
+    async def whole() -> None:
+        source = Source(store, workers_max)
+        async with source.workers:
+            await scenario(source)
+
+    asyncio.run(whole())
+    return store
+
+
+def test_a_worker_is_registered_and_reported_once_for_each_figure() -> None:
+    async def scenario(source: Source) -> None:
+        source.hear("w")
+        await until(lambda: source.ready("w") and source.sequences("w"), "registered and reported")
+        for count in range(1, 4):
+            source.hear("other")
+            await source.reports("other", count)
+        assert len(source.sequences("w")) == 1, "silence is not zero"
+
+    run(scenario)
+
+
+def test_a_worker_is_removed_only_if_another_one_was_heard_long_after_it() -> None:
+    async def scenario(source: Source) -> None:
+        source.hear("a")
+        source.hear("b")
+        await until(lambda: source.ready("a") and source.ready("b"), "registered")
+        source.now_s += 3_600
+        source.workers.remove_silent()
+        assert len(source.workers.names) == 2, "an outage removes nobody"
+        source.hear("a")
+        source.workers.remove_silent()
+        await until(lambda: source.registered("b") is None, "the silent one is removed")
+        assert source.ready("a")
+
+    run(scenario)
+
+
+def test_a_successor_takes_workers_over_with_rising_sequences() -> None:
+    async def first(source: Source) -> None:
+        source.hear("w")
+        await until(lambda: source.ready("w") and source.sequences("w"), "registered")
+        sequences.extend(source.sequences("w"))
+
+    sequences: list[int] = []
+    store = run(first)
+    assert KEYS.worker("m", "p", "w") in store.server.keys, "the key outlives the source"
+
+    async def second() -> None:
+        source = Source(store)
+        async with source.workers:
+            source.hear("w")
+            await until(lambda: source.sequences("w"), "reported")
+            assert min(source.sequences("w")) > max(sequences)
+            assert source.ready("w")
+
+    asyncio.run(second())
+
+
+def test_a_restarted_engine_is_a_new_incarnation() -> None:
+    async def scenario(source: Source) -> None:
+        source.hear("w", incarnation=5)
+        await until(lambda: source.ready("w", 5), "registered")
+        source.hear("w", incarnation=6)
+        await until(lambda: source.ready("w", 6), "the later one")
+        source.hear("w", incarnation=5)
+        assert source.ready("w", 6), "an earlier one comes too late"
+
+    run(scenario)
+
+
+def test_a_drained_worker_is_reported_empty_when_its_engine_says_so() -> None:
+    async def scenario(source: Source) -> None:
+        source.hear("w", waiting=2)
+        await until(lambda: source.ready("w"), "registered")
+        command = DrainCommand("d", "m", "p", "w", "prefill", 1, 1, 60_000)
+        answer = await source.bus.request(SUBJECTS.drain("m", "p", "w"), encode(command), 5)
+        assert msgspec.json.decode(answer, type=DrainReply).accepted
+        drained = SUBJECTS.drained("m", "p", "w")
+        source.hear("w", waiting=1)
+        count = len(source.sequences("w"))
+        await until(lambda: len(source.sequences("w")) > count, "a report")
+        assert not any(subject == drained for subject, _ in source.bus.published)
+        source.hear("w", waiting=0)
+        await until(lambda: any(subject == drained for subject, _ in source.bus.published), "it is empty")
+        await until(lambda: source.registered("w") is None, "and deregistered")
+        source.hear("w", waiting=0)
+        assert source.registered("w") is None, "it is not registered again while it ends"
+
+    run(scenario)
+
+
+def test_more_workers_than_allowed_are_refused_with_an_error() -> None:
+    async def scenario(source: Source) -> None:
+        for number in range(50):
+            source.hear(f"w{number}")
+        assert len(source.workers.names) == 3
+
+    with capture_logs() as lines:
+        run(scenario, workers_max=3)
+    assert [line["log_level"] for line in lines if line["event"] == "workers_full"][:1] == ["error"]
+
+
+def test_without_a_handler_migrations_are_refused() -> None:
+    async def scenario(source: Source) -> None:
+        source.hear("w")
+        await until(lambda: source.ready("w"), "registered")
+        end = MigrationEndpoint("p", "w", 1)
+        command = MigrateCommand(
+            command_id="c",
+            model="m",
+            epoch=1,
+            source=end,
+            destination=MigrationEndpoint("p", "x", 1),
+            trigger="drain",
+            rule="NUM_REQ",
+            order="LR",
+            value=1,
+            ttl_ms=1_000,
+        )
+        answer = await source.bus.request(SUBJECTS.migrate("m", "p", "w"), encode(command), 5)
+        assert msgspec.json.decode(answer, type=MigrateReply).reason == "unsupported"
+
+    run(scenario)
