@@ -72,7 +72,10 @@ class DemoSetup(Struct, frozen=True):
         ]
 
     def agent_config(self, name: str) -> str:
-        """Return an agent's configuration; each has a separate journal, and the first has the HTTP port."""
+        """Return an agent's configuration; each has a separate journal, and the first has the HTTP port.
+
+        The planner must not relate latencies to rates, as ``auto`` does: latencies are of virtual time, rates are not.
+        """
         return f"""\
 [agent]
 name = {_text(name)}
@@ -96,6 +99,7 @@ stale_after_ms = {10 * defaults.REPORT_INTERVAL_MS}
 
 [[models]]
 name = {_text(defaults.MODEL)}
+planner = "saturation"
 gpu_budget_max = {len(ROLES[self.mode]) * defaults.WORKERS_MAX * defaults.GPUS_PER_WORKER}
 
 [models.saturation]

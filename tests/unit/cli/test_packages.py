@@ -63,7 +63,7 @@ NEEDED: Final = [
     ("loadline[nkeys]", "nkeys", '[nats]\ncredentials_file = "agent.creds"\n' + SMALL, "nats.credentials_file"),
 ]
 # What no configuration asks for: the commands that use them say so, or do without.
-OF_COMMANDS: Final = {"dev", "embedded", "plots", "tui"}
+OF_COMMANDS: Final = {"dev", "dynamo", "embedded", "llumnix", "plots", "tui"}
 
 with_each_need = pytest.mark.parametrize(
     ("requirement", "package", "text", "key"), NEEDED, ids=[f"{one[1]}-{index}" for index, one in enumerate(NEEDED)]
