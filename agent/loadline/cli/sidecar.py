@@ -60,7 +60,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
     connection = parser.add_argument_group("connection")
     connection.add_argument(
-        "--config", type=Path, metavar="FILE", help="read servers, logins, root and namespace from this configuration"
+        "--config", type=Path, metavar="FILE", help="read [nats], [etcd], agent.root and agent.namespace"
     )
     connection.add_argument("--nats", metavar="URL", help="NATS server (default: nats://127.0.0.1:4222)")
     connection.add_argument("--etcd", metavar="URL", help="etcd server (default: http://127.0.0.1:2379)")
@@ -115,11 +115,11 @@ def _options(options: argparse.Namespace) -> SidecarOptions:
 def _connection(options: argparse.Namespace) -> tuple[NatsKnobs, EtcdKnobs, str, str]:
     nats, etcd, root, namespace = NatsKnobs(), EtcdKnobs(), "loadline", "default"
     if options.config is not None:
-        from loadline.config import load, validate  # noqa: PLC0415 - 20 MB that most sidecars do not need
+        # Its 15 MB are for sidecars that need it.
+        from loadline.config.connection import load_connection  # noqa: PLC0415
 
-        config = load(options.config)
-        validate(config)
-        nats, etcd, root, namespace = config.nats, config.etcd, config.agent.root, config.agent.namespace
+        found = load_connection(options.config)
+        nats, etcd, root, namespace = found.nats, found.etcd, found.agent.root, found.agent.namespace
     if options.nats:
         check_servers((options.nats,), "--nats", ("nats", "tls"))
         nats = replace(nats, servers=(options.nats,))

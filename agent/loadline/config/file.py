@@ -77,7 +77,16 @@ def load_as(kind: type[S], path: Path) -> S:
     Raises:
         ConfigError: The file cannot be read, or a value in it is invalid.
     """
-    return checked(_table(_read(path), str(path)), kind)
+    return checked(read_table(path), kind)
+
+
+def read_table(path: Path) -> dict[str, Any]:
+    """Read a TOML file.
+
+    Raises:
+        ConfigError: It cannot be read.
+    """
+    return _table(_read(path), str(path))
 
 
 def _read(path: Path) -> str:

@@ -52,7 +52,7 @@ def _validate_sections(config: Config) -> list[str]:
     _check_agent(config)
     check_servers(config.nats.servers, "nats.servers", ("nats", "tls"))
     check_servers(config.etcd.endpoints, "etcd.endpoints", ("http", "https"))
-    _check_logins(config.nats, config.etcd)
+    check_logins(config.nats, config.etcd)
     _check_times(config)
     refuse_duplicates((model.name for model in config.models), "models", "model")
     check_names(config)
@@ -100,7 +100,12 @@ def _is_remote(url: str) -> bool:
     return (parts.hostname or "") not in LOOPBACK
 
 
-def _check_logins(nats: NatsKnobs, etcd: EtcdKnobs) -> None:
+def check_logins(nats: NatsKnobs, etcd: EtcdKnobs) -> None:
+    """Check that logins are whole, and that none crosses the network in plain text.
+
+    Raises:
+        ConfigError: A part is missing, or two exclude each other.
+    """
     for section, user, password_file in (
         ("nats", nats.user, nats.password_file),
         ("etcd", etcd.user, etcd.password_file),

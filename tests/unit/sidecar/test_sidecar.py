@@ -312,6 +312,24 @@ def test_an_engine_of_another_worker_is_refused(node: str, *, taken: bool) -> No
     scenario(run)
 
 
+def test_the_entry_of_a_sidecar_that_was_killed_is_taken_over() -> None:
+    async def run() -> None:
+        async with engine_server() as engine:
+            engine.body = vllm()
+            made = Rig(engine)
+            before = WorkerRecord(*NAMES, "aggregated", 1, address=engine.url)
+            await made.store.commit([], [Write(Keys("default").worker(*NAMES), encode(before))])
+            made.start()
+            after = await made.state_is("ready")
+            if after == before:
+                await made.until(lambda: made.record() != before)
+            await made.until(lambda: made.received(LoadReported))
+            made.sidecar.stop()
+            await made.ended()
+
+    scenario(run)
+
+
 def test_a_worker_of_the_same_name_that_started_later_supersedes() -> None:
     async def run() -> None:
         async with rig(lease_ttl_s=1) as made:
