@@ -200,7 +200,10 @@ class FakeEngine:
         base["object"] = "chat.completion.chunk" if chat else "text_completion"
         if chat:
             role: dict[str, Any] = {"index": 0, "delta": {"role": "assistant", "content": ""}, "finish_reason": None}
-            await self._event(response, {**base, "choices": [role], **({"prompt_token_ids": prompt} if ids else {})})
+            await self._event(
+                response,
+                {**base, "choices": [role], **({"prompt_token_ids": prompt, "prompt_text": None} if ids else {})},
+            )
         made: list[int] = []
         detokenizer, limit = Detokenizer(), _limit(body, prompt, chat=chat)
         while True:

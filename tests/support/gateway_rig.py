@@ -20,6 +20,7 @@ from loadline.gateway.moves import StreamMoves
 from loadline.gateway.server import Gateway
 from loadline.gateway.traffic import ModelTraffic
 from tests.support.fake_engine import FakeEngine
+from tests.support.memory import MemoryBus
 
 MODEL = "tiny"
 
@@ -70,7 +71,10 @@ async def stream_from(session: aiohttp.ClientSession, url: str, **body: Any) -> 
 class GatewayRig:
     """The gateway's address and parts, and requests to it."""
 
-    def __init__(self, session: aiohttp.ClientSession, url: str, model: ServedModel, frontend: FrontendClient) -> None:
+    def __init__(
+        self, bus: MemoryBus, session: aiohttp.ClientSession, url: str, model: ServedModel, frontend: FrontendClient
+    ) -> None:
+        self.bus = bus
         self.session = session
         self.url = url
         self.model = model
@@ -99,7 +103,8 @@ async def gateway_rig(
 ) -> AsyncIterator[tuple[GatewayRig, list[FakeEngine]]]:
     async with AsyncExitStack() as stack:
         fakes = [await stack.enter_async_context(FakeEngine()) for _ in range(engines)]
-        frontend, metrics = FrontendClient(MODEL, "test"), GatewayMetrics()
+        bus, metrics = MemoryBus(), GatewayMetrics()
+        frontend = await stack.enter_async_context(FrontendClient(MODEL, "test", bus=bus, interval_ms=3_600_000))
         backends = Backends(MODEL, held_max, frontend)
         metrics.watch(MODEL, backends, frontend)
         moves = StreamMoves("gateway-1", backends)
@@ -112,6 +117,6 @@ async def gateway_rig(
         stack.push_async_callback(runner.cleanup)
         await web.TCPSite(runner, "127.0.0.1", 0).start()
         session = await stack.enter_async_context(aiohttp.ClientSession())
-        rig = GatewayRig(session, "http://{}:{}".format(*runner.addresses[0]), model, frontend)
+        rig = GatewayRig(bus, session, "http://{}:{}".format(*runner.addresses[0]), model, frontend)
         rig.register(fakes)
         yield rig, fakes

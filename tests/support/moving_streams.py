@@ -35,7 +35,7 @@ def assert_unbroken(got: Streamed, path: str) -> None:
         assert not [one for one in got.choices if "text" in one]
     else:
         assert not [one for one in got.choices if "delta" in one]
-    assert not [one for one in got.chunks if "prompt_token_ids" in one]
+    assert not [one for one in got.chunks if "prompt_token_ids" in one or "prompt_text" in one]
     assert not [one for one in got.choices if "token_ids" in one or "prompt_token_ids" in one]
 
 

@@ -67,7 +67,7 @@ class Backends:
         """
         found: dict[tuple[str, str, int], Backend] = {}
         for record in records:
-            if record.role == "aggregated" and record.address:
+            if record.role == "aggregated" and record.base_url:
                 fresh = Backend(record)
                 backend = found[fresh.key] = self._backends.get(fresh.key, fresh)
                 backend.record = record
@@ -122,6 +122,8 @@ class Backends:
             raise ApiError(503, text, code="no_worker", retry_after_s=_RETRY_AFTER_S)
         self._frontend.queued += 1
         try:
+            if self._frontend.queued == 1:
+                await self._frontend.report_now()  # an agent starts the first worker on it
             async with asyncio.timeout(deadline_s - time.monotonic()):
                 while True:
                     # A change wakes all; unreachable workers are tried again without one.

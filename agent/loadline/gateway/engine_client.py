@@ -51,7 +51,7 @@ class EngineClient:
             Unreachable: The request was not sent.
             EngineBroken: The answer is incomplete.
         """
-        url = backend.record.address + path
+        url = backend.record.base_url + path
         try:
             async with self._session.post(url, data=body, headers=headers, allow_redirects=False) as answer:
                 yield answer
@@ -64,7 +64,7 @@ class EngineClient:
         """Return the longest context of an engine, asking it once; None: it does not say."""
         if backend.context_tokens is None:
             try:
-                async with self._session.get(backend.record.address + "/v1/models", headers=headers) as answer:
+                async with self._session.get(backend.record.base_url + "/v1/models", headers=headers) as answer:
                     listed = msgspec.convert(msgspec.json.decode(await answer.read()), _Models)
             except (aiohttp.ClientError, ConnectionError, TimeoutError, msgspec.MsgspecError, UnicodeDecodeError):
                 return None

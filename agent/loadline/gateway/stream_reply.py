@@ -182,6 +182,7 @@ class StreamReply:
                 self._prompt_ids = ids
             if not self._wants_ids:
                 place.pop("prompt_token_ids", None)
+                place.pop("prompt_text", None)  # empty, and only there with token IDs
         found = choice.pop("token_ids", None)
         new_ids: list[int] = found if _are_ids(found) else []
         if not new_ids and self._text(choice)[0]:

@@ -113,6 +113,8 @@ def test_requests_wait_for_the_first_worker() -> None:
             rig.register([])
             streams = [asyncio.create_task(rig.stream(prompt="abc")) for _ in range(5)]
             await until(lambda: rig.frontend.queued == 5, "all wait")
+            [(_, reported)] = rig.bus.published
+            assert b'"queued":1' in reported, "an agent need not wait for the next report"
             rig.register(engines)
             assert all(one.complete for one in await asyncio.gather(*streams))
             assert rig.frontend.queued == 0
