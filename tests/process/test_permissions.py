@@ -38,7 +38,7 @@ UNIVERSE = (
         f"loadline.v1.{kind}.{model}.{pool}.w-1"
         for kind in WORKER_KINDS
         for model in ("llama", "other")
-        for pool in ("prefill", "decode")
+        for pool in ("prefill", "decode", "aggregated")
     ),
     *(SUBJECTS.by_name(kind, "w-1") for kind in WORKER_KINDS),
     *(SUBJECTS.traffic(model, "frontend-1") for model in ("llama", "other")),
@@ -52,7 +52,7 @@ UNIVERSE = (
     SUBJECTS.status("agent-1"),
     *map(SUBJECTS.api, METHODS),
     *(SUBJECTS.api(method, "migration") for method in MIGRATION_METHODS),
-    *(f"_INBOX_{role}.x" for role in ("agent", "scaler-llama", "operator", "viewer")),
+    *(f"_INBOX_{role}.x" for role in ("agent", "scaler-llama", "operator", "viewer", "worker-llama-aggregated")),
     *("somewhere.else", "$SYS.REQ.SERVER.PING", "$JS.API.INFO", "_INBOX.other", "$SRV.PING"),
 )
 # Role -> patterns that it may publish; all other subjects of the universe are denied.
@@ -62,6 +62,10 @@ MAY_PUBLISH: dict[str, tuple[str, ...]] = {
         f"worker-llama-{pool}": tuple(f"loadline.v1.{kind}.llama.{pool}.*" for kind in ("load", "drained", "migration"))
         for pool in ("prefill", "decode")
     },
+    "worker-llama-aggregated": (
+        *(f"loadline.v1.{kind}.llama.aggregated.*" for kind in ("load", "drained", "migration")),
+        *(f"loadline.v1.streams.llama.{kind}.*" for kind in ("stop", "claim", "room", "handover")),
+    ),
     "frontend-llama": ("loadline.v1.traffic.llama.*",),
     "source-llama": (
         *(f"loadline.v1.{kind}.llama.>" for kind in ("load", "drained", "migration")),
@@ -85,6 +89,11 @@ MAY_SUBSCRIBE: dict[str, tuple[str, ...]] = {
         f"worker-llama-{pool}": tuple(f"loadline.v1.{kind}.llama.{pool}.*" for kind in ("drain", "migrate"))
         for pool in ("prefill", "decode")
     },
+    "worker-llama-aggregated": (
+        *(f"loadline.v1.{kind}.llama.aggregated.*" for kind in ("drain", "migrate")),
+        *(f"loadline.v1.streams.llama.{kind}.*" for kind in ("report", "room", "handover")),
+        "_INBOX_worker-llama-aggregated.>",
+    ),
     "frontend-llama": (),
     "source-llama": tuple(f"loadline.v1.{kind}.llama.>" for kind in ("drain", "migrate")),
     "gateway-llama": (
@@ -207,7 +216,7 @@ def test_a_worker_with_its_own_user_publishes_for_itself_only(tmp_path: Path) ->
     """Users per worker, as the comment in the file describes for workers that do not trust each other."""
     text = NATS_FILE.read_text("utf-8")
     start = text.index('user: "worker-llama-decode"')
-    end = text.index('user: "frontend-llama"')
+    end = text.index('user: "worker-llama-aggregated"')
     narrowed = text[start:end].replace(".*", ".decode-1")
     assert narrowed.count(".decode-1") == 5
 

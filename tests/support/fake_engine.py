@@ -13,6 +13,8 @@ from typing import Any, Self
 
 from aiohttp import web
 
+from tests.support.engine_pages import page, vllm
+
 EOS = 256
 CONTEXT_TOKENS = 600
 _ALPHABET = "abcdefgh éßñ中文字😀🚀"
@@ -130,6 +132,7 @@ class FakeEngine:
                 web.post("/v1/completions", self._answer),
                 web.post("/v1/chat/completions", self._answer),
                 web.get("/v1/models", self._models),
+                web.get("/metrics", self._metrics),
             ]
         )
         runner = web.AppRunner(application, access_log=None, handler_cancellation=True, shutdown_timeout=0.1)
@@ -151,6 +154,9 @@ class FakeEngine:
 
     async def _models(self, _request: web.Request) -> web.Response:
         return web.json_response({"data": [{"id": "tiny", "max_model_len": CONTEXT_TOKENS}]})
+
+    async def _metrics(self, _request: web.Request) -> web.Response:
+        return web.Response(body=page(vllm(running=self.open)))
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()

@@ -15,8 +15,8 @@ from msgspec.structs import replace
 
 from loadline.adapters.backoff import backoff
 from loadline.adapters.logs import bounded
-from loadline.client.migratable_engine import MigrationOptions
 from loadline.client.resources import bus_of, publish_now, running, store_of, wait_at_most
+from loadline.client.streams import StreamEngine
 from loadline.client.worker import WorkerClient
 from loadline.core.vocabulary.samples import WorkerRecord, WorkerSample
 from loadline.engine_metrics.engine_reading import EngineReading
@@ -28,6 +28,7 @@ from loadline.sidecar.engine_record import check_address, is_loopback, record_of
 from loadline.sidecar.engine_state import EngineState
 from loadline.sidecar.options import SidecarOptions
 from loadline.sidecar.pages import EnginePages, NoAnswer
+from loadline.sidecar.stream_load import has_room, with_unmovable
 from loadline.wire.messages import DrainCommand, TrafficReport
 from loadline.wire.subjects import Subjects
 
@@ -43,7 +44,6 @@ class Sidecar:
 
     Args:
         options: Description of engine and worker.
-        migration: Options of handovers to other workers; None: requests stay.
         bus: A connected bus to use instead of ``options.nats``; it stays open.
         store: A store to use instead of ``options.etcd``; it stays open.
     """
@@ -52,13 +52,12 @@ class Sidecar:
         self,
         options: SidecarOptions,
         *,
-        migration: MigrationOptions | None = None,
         bus: Bus | None = None,
         store: Store | None = None,
     ) -> None:
         self.engine = EngineState(options.engine, _now_ms())
         self._options = options
-        self._migration = migration
+        self._streams: StreamEngine | None = None
         self._servers = bus, store
         self._stop = asyncio.Event()
         self._abort = asyncio.Event()
@@ -141,6 +140,8 @@ class Sidecar:
             if count > before.get(kind, 0):
                 _log.warning("engine_metrics_odd", kind=kind, count=count)
         self._unreported = reading.samples()
+        if self._streams is not None:
+            self._unreported = with_unmovable(self._unreported, reading, self._streams.migratable_requests())
         worker = self._worker
         if worker is None:
             return
@@ -182,6 +183,7 @@ class Sidecar:
         record, starts = self._record(reading), self.engine.starts
         await self._check_address(record)
         options = self._options
+        streams = await self._follow_streams(record)
         client = WorkerClient(
             record,
             bus=self._bus,
@@ -192,12 +194,20 @@ class Sidecar:
             on_drain=self._drain,
             report_interval_ms=_NEVER_MS,
             lease_ttl_s=options.lease_ttl_s,
-            migration=self._migration,
+            migration=None if streams is None else streams.options(),
         )
         async with client as self._worker:
             again = await self._serve(client, starts)
         self._worker = None
         return again
+
+    async def _follow_streams(self, record: WorkerRecord) -> StreamEngine | None:
+        """Follow the streams that gateways have at the engine; none serves a part of a request only."""
+        if record.role == "aggregated":
+            bus, root = self._bus, self._options.root
+            self._streams = StreamEngine(record, bus, root, lambda tokens: has_room(self.engine.reading, tokens))
+            await self._streams.start()
+        return self._streams
 
     def _record(self, reading: EngineReading) -> WorkerRecord:
         record = record_of(self._options, reading, self._incarnation)
