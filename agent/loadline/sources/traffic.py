@@ -72,4 +72,7 @@ class TrafficReporter:
 
 def _host(address: str) -> str:
     """Return host and port of a URL; of anything else, the text."""
-    return urlsplit(address).netloc or address
+    try:
+        return urlsplit(address).netloc or address
+    except ValueError:  # a router's label, which a client may have invented
+        return address
