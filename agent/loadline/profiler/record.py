@@ -1,5 +1,7 @@
 """Measurements of one engine in a file that an interrupted run continues: one JSON line each, the setup first."""
 
+from collections import Counter, defaultdict
+from itertools import accumulate
 from pathlib import Path
 from typing import Final
 
@@ -46,6 +48,8 @@ class DecodePoint(Struct, frozen=True, tag="decode", tag_field="kind"):
 
 
 Line = Setup | LimitsFound | PrefillPoint | DecodePoint
+_OUTLIER: Final = 1.1
+"""Factor above the time of a harder task from which a measurement is taken for disturbed."""
 _ENCODER: Final = msgspec.json.Encoder()
 _DECODER: Final = msgspec.json.Decoder(Line)
 
@@ -67,6 +71,8 @@ class Record:
         self.limits: Limits | None = None
         self.prefills: dict[PrefillTask, PrefillPoint] = {}
         self.decodes: dict[DecodeTask, DecodePoint] = {}
+        self.tries: Counter[Task] = Counter()
+        """Number of measurements of each task, of which the fastest counts."""
         folder.mkdir(parents=True, exist_ok=True)
         if self._path.exists():
             self._continue()
@@ -81,6 +87,15 @@ class Record:
     def count(self) -> int:
         """Number of measured tasks."""
         return len(self.prefills) + len(self.decodes)
+
+    def outliers(self) -> list[Task]:
+        """Return the tasks that took longer than one of a longer prompt or of a larger batch of the same context."""
+        rows: dict[int, list[tuple[Task, float]]] = defaultdict(list)
+        for prompt in sorted(self.prefills, key=lambda one: one.isl_tokens):
+            rows[0].append((prompt, self.prefills[prompt].ttft_ms))
+        for task in sorted(self.decodes, key=lambda one: one.requests):
+            rows[task.context_tokens].append((task, self.decodes[task].timing.itl_ms))
+        return [task for row in rows.values() for task in _slower_than_later(row)]
 
     def add(self, line: LimitsFound | PrefillPoint | DecodePoint) -> None:
         """Append a measurement to the file."""
@@ -108,10 +123,17 @@ class Record:
         if isinstance(line, LimitsFound):
             self.limits = line.limits
         elif isinstance(line, PrefillPoint):
-            self.prefills[line.task] = line
+            self.tries[line.task] += 1
+            self.prefills[line.task] = min(line, self.prefills.get(line.task, line), key=lambda one: one.ttft_ms)
         elif isinstance(line, DecodePoint):
-            self.decodes[line.task] = line
+            self.tries[line.task] += 1
+            self.decodes[line.task] = min(line, self.decodes.get(line.task, line), key=lambda one: one.timing.itl_ms)
 
     def _write(self, line: Line) -> None:
         with self._path.open("ab") as file:
             file.write(_ENCODER.encode(line) + b"\n")
+
+
+def _slower_than_later(row: list[tuple[Task, float]]) -> list[Task]:
+    later_ms = [*accumulate((time_ms for _, time_ms in reversed(row)), min)][::-1]
+    return [task for (task, time_ms), least_ms in zip(row, later_ms, strict=True) if time_ms > _OUTLIER * least_ms]

@@ -19,6 +19,8 @@ T = TypeVar("T")
 _RETRIES_S: Final = (1.0, 2.0, 4.0)
 """Waits before a measurement is repeated because the engine did not answer."""
 
+_TRIES_MAX: Final = 3
+"""Measurements of a point that is slower than a harder one."""
 _OUTPUTS_MIN: Final = 3
 """Outputs that must fit into the context, so that contexts differ."""
 
@@ -65,7 +67,7 @@ class ProfilerRun:
         self._limits = record.limits or limits
 
     async def run(self, seconds: float | None = None) -> bool:
-        """Measure what is missing; return False if points are missing after ``seconds``.
+        """Measure what is missing, and again what was disturbed; return False if points are missing after ``seconds``.
 
         Raises:
             EngineProblem: The engine cannot be measured further.
@@ -78,13 +80,15 @@ class ProfilerRun:
         while True:
             tasks, required = plan(self.record.setup.grid, self._limits)
             missing = [task for task in tasks if not self.record.has(task)]
-            now = self.record.count - measured_before
-            self._on_progress(RunProgress(len(tasks) - len(missing), len(tasks), clock() - began_s, now))
-            if not missing:
+            again = [task for task in self.record.outliers() if self.record.tries[task] < _TRIES_MAX]
+            left = missing or again
+            planned, now = len(tasks) + len(again), self.record.count - measured_before
+            self._on_progress(RunProgress(planned - len(missing) - len(again), planned, clock() - began_s, now))
+            if not left:
                 return True
-            if seconds is not None and clock() - began_s >= seconds and missing[0] not in tasks[:required]:
-                return False
-            await self._measure(missing[0])
+            if seconds is not None and clock() - began_s >= seconds and left[0] not in tasks[:required]:
+                return not missing
+            await self._measure(left[0])
 
     def _check_room(self) -> None:
         room, osl = min(self._limits.context_max, self._limits.kv_tokens), self.record.setup.grid.osl_tokens

@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from aiohttp import web
@@ -10,9 +10,11 @@ from aiohttp import web
 from loadline.config.profiles import read_decode, read_prefill
 from loadline.demo.openai.application import EngineApi
 from loadline.demo.openai.engine import Generation, PacedEngine
+from loadline.profiler.plan import PrefillTask
 from loadline.profiler.record import Record
 from loadline.profiler.results import decode_file, decode_sweep, prefill_file, prefill_sweep, usage_factor
 from loadline.profiler.run import ProfilerRun
+from loadline.sim.profiles import LinearProfile
 from tests.support.openai_engines import KNOBS, TIMING, openai_engine
 from tests.support.profiling import profiled
 from tests.support.virtual_time import run_virtual
@@ -133,3 +135,22 @@ def test_progress_has_rate_and_end(tmp_path: Path) -> None:
     assert seen[-1].measured == seen[-1].planned
     assert seen[-1].left_s == 0
     assert 0 < seen[-2].left_s < seen[-2].elapsed_s
+
+
+class Disturbed(LinearProfile, frozen=True):
+    """Timing that is disturbed during the first measurement of prompts of 543 tokens."""
+
+    passes: ClassVar[list[float]] = []
+
+    def prefill_ms(self, tokens: float) -> float:
+        self.passes.append(tokens)
+        disturbed = tokens == 543 and self.passes.count(543) <= 2  # one to warm up, and one
+        return super().prefill_ms(tokens) * (20.0 if disturbed else 1.0)
+
+
+def test_points_that_were_disturbed_are_measured_again(tmp_path: Path) -> None:
+    timing = Disturbed(TIMING.alpha, TIMING.beta, TIMING.gamma, TIMING.delta)
+    run, _ = with_engine(lambda url: profiled(url, tmp_path, batch_max=16), timing=timing)
+    assert {task for task, tries in run.record.tries.items() if tries > 1} == {PrefillTask(543)}
+    assert_recovered(run.record)
+    assert Record(tmp_path, run.record.setup).prefills == run.record.prefills
