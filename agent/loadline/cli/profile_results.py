@@ -47,9 +47,11 @@ def write_results(folder: Path, records: Mapping[str, Record], workload: Workloa
     _write_plots(folder, prefills, decodes, workload)
     _print_suggestion(prefill, decode, workload)
     for name in dict.fromkeys((prefill[0].name, decode[0].name)):
-        print(f"\n{name}:")
+        # Between two contexts only KV usages that both have could be used.
+        context = min(decodes[name].rows(), key=lambda one: abs(one - workload.context_tokens))
+        print(f"\n{name}, with a context of {context:g} tokens:")
         try:
-            print_fit(name, [prefills[name], decodes[name]], None)
+            print_fit(name, [prefills[name], decodes[name]], context)
         except DataError as error:
             print(f"no linear parameters: {error}")
     print(f"\nprofiles: {folder}, and a folder for each engine in it")
