@@ -22,7 +22,7 @@ from loadline.profiler.plan import FULL, QUICK
 from loadline.profiler.probe import find_dialect, find_limits
 from loadline.profiler.problems import EngineProblem
 from loadline.profiler.record import Record, Setup
-from loadline.profiler.run import ProfilerRun, RunProgress
+from loadline.profiler.run import ProfilerRun, RunProgress, retried
 
 _QUICK_S: Final = 120.0
 _BATCH_MAX: Final = 256
@@ -123,8 +123,8 @@ async def _measure_all(engines: list[_Engine], options: argparse.Namespace) -> t
 
 
 async def _prepared(endpoint: EngineEndpoint, engine: _Engine, options: argparse.Namespace) -> ProfilerRun:
-    card = await endpoint.card(options.model)
-    prompts = await find_dialect(endpoint, card.id)
+    card = await retried(lambda: endpoint.card(options.model))
+    prompts = await retried(lambda: find_dialect(endpoint, card.id))
     limits = await find_limits(endpoint, card, options.max_context, options.kv_tokens, options.max_concurrency)
     grid = QUICK if options.quick else FULL
     record = Record(options.output / engine.name, Setup(card.id, engine.gpus, grid, options.prefix_reuse))

@@ -125,7 +125,10 @@ class EngineEndpoint:
         data = None if body is None else msgspec.json.encode(body)
         headers = self._headers | ({} if body is None else {"content-type": "application/json"})
         try:
-            async with self._session.request(method, self._url + path, data=data, headers=headers) as response:
+            # A redirect could pass the key to another host.
+            async with self._session.request(
+                method, self._url + path, data=data, headers=headers, allow_redirects=False
+            ) as response:
                 yield response
         except aiohttp.InvalidURL as error:
             remedy = "Give one such as http://10.0.0.7:8000"
@@ -143,6 +146,8 @@ class EngineEndpoint:
             return
         text = (await _page(response)).decode(errors="replace")
         said = f"{status}, {_message(text)}"
+        if 300 <= status < 400:  # noqa: PLR2004 - HTTP
+            raise EngineProblem(f"{self.name}: is redirected to {response.headers.get('location')}. Give that URL.")
         if status in (401, 403):
             raise EngineProblem(f"{self.name}: refuses the key: {said}. Give --api-key-file.")
         if status in _REFUSED and (found := _CONTEXT.search(text)):

@@ -104,7 +104,7 @@ class ProfilerRun:
             if isinstance(task, PrefillTask):
                 setup = self.record.setup
                 self.record.add(
-                    await _retried(lambda: self.measurement.prefill(task, setup.grid.repeats, setup.prefix_reuse))
+                    await retried(lambda: self.measurement.prefill(task, setup.grid.repeats, setup.prefix_reuse))
                 )
             else:
                 await self._measure_batch(task)
@@ -138,14 +138,19 @@ class ProfilerRun:
         osl, block = grid.osl_tokens, limits.block_tokens
         held_max = min(limits.context_max, limits.kv_tokens // task.requests // block * block)
         osl_max = held_max - (task.context_tokens - osl // 2)
-        return await _retried(lambda: self.measurement.decode(task, osl, osl_max, grid.repeats))
+        return await retried(lambda: self.measurement.decode(task, osl, osl_max, grid.repeats))
 
     def _limit(self, limits: Limits) -> None:
         self._limits = limits
         self.record.add(LimitsFound(limits))
 
 
-async def _retried(call: Callable[[], Awaitable[T]]) -> T:
+async def retried(call: Callable[[], Awaitable[T]]) -> T:
+    """Make a call, and again if the engine was unavailable.
+
+    Raises:
+        EngineUnavailable: It was so four times.
+    """
     for wait_s in _RETRIES_S:
         try:
             return await call()

@@ -65,6 +65,10 @@ def stream(data: bytes, content_type: str = "text/event-stream") -> Handler:
     return answer
 
 
+async def redirect(_request: web.Request) -> web.Response:
+    return web.Response(status=307, headers={"location": "http://127.0.0.1:9/"})
+
+
 async def collected(request: web.Request) -> web.StreamResponse:
     """Answer as a proxy does that collects a stream."""
     await asyncio.sleep(1.0)
@@ -78,6 +82,7 @@ async def collected(request: web.Request) -> web.StreamResponse:
         (error(401, "Unauthorized"), ["refuses the key", "401", "--api-key-file"]),
         (error(404, "The model `tiny` does not exist."), ["does not serve this model", "--model"]),
         (error(400, "no such thing"), ["refuses a request", "no such thing"]),
+        (redirect, ["redirected to http://127.0.0.1:9/"]),
         (stream(b'{"choices": []}', "application/json"), ["instead of a stream"]),
         (collected, ["at once", "proxy"]),
         (stream(b"<html>hello</html>\n", "text/event-stream"), ["no completion", "<html>"]),
