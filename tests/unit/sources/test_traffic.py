@@ -17,7 +17,8 @@ from loadline.sources.traffic import RegisteredAddresses
         ("10.0.0.7:9000", None),
         ("10.0.0.7", None),
         ("", None),
-        ("http://[bad", None),
+        ("http://[bad", "qwen"),
+        ("http://[worse", None),
     ],
 )
 def test_a_label_is_an_address_or_a_name_of_a_registered_worker(label: str, model: str | None) -> None:
