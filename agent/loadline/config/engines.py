@@ -18,6 +18,7 @@ _NEEDED: Final = {
     "prefill": ("prefill_profile",),
     "decode": ("decode_profile",),
     "aggregated": ("prefill_profile", "decode_profile"),
+    "encode": (),
 }
 """Required profile keys by role."""
 

@@ -65,7 +65,7 @@ def _check_tpot(model: ModelKnobs, knobs: MigrationKnobs, key: str) -> None:
     if not by_tpot or knobs.tpot_profiling_data_path:
         return
     for pool in model.pools:
-        if pool.role != "prefill" and not pool.decode_profile and pool.linear is None:
+        if pool.role in {"decode", "aggregated"} and not pool.decode_profile and pool.linear is None:
             problem = f"the time per output token of pool {pool.name} is unknown, and {by_tpot[0]} needs it"
             raise ConfigError(key, problem, "Set decode_profile or linear in the pool, or the path of a profile here.")
 

@@ -23,6 +23,8 @@ Point = tuple[float, float, float]
 def profile_warnings(model: ModelKnobs, place: str) -> Iterator[str]:
     """Yield warnings about unusable or implausible profiles of a model, and about unreachable objectives."""
     for index, pool in enumerate(model.pools):
+        if pool.role == "encode":  # no planner uses a profile of it
+            continue
         here, engine = f"{place}.pools[{index}]", read_engine(pool)
         if engine.problem:
             linear = "" if pool.linear is None else ".linear"

@@ -171,7 +171,9 @@ def _check_model(model: ModelKnobs, place: str) -> None:
         forecasting = (name for name, kind in PLANNERS.items() if kind.needs.history)
         remedy = f"Remove it, or set planner to one of {', '.join(sorted(forecasting))}."
         raise ConfigError(f"{place}.load_predictor_warmup_trace", problem, remedy)
-    roles = {pool.role for pool in model.pools}
+    roles = {pool.role for pool in model.pools} - {"encode"}
+    if not roles:
+        raise ConfigError(f"{place}.pools", "has encode pools only", "Add the pools that compute prompts and tokens.")
     if "aggregated" in roles and len(roles) > 1:
         problem = f"mixes aggregated with {' and '.join(sorted(roles - {'aggregated'}))}"
         raise ConfigError(f"{place}.pools", problem, "Make all pools aggregated, or use prefill and decode only.")
@@ -227,7 +229,7 @@ def _model_warnings(model: ModelKnobs, place: str) -> Iterator[str]:
         )
     else:
         yield from budget_warnings(model, place)
-    if {pool.role for pool in model.pools} == {"decode"}:
+    if {pool.role for pool in model.pools} - {"encode"} == {"decode"}:
         yield f'{place}.pools: decode without prefill. Use role = "aggregated" if these workers also prefill.'
     yield from scale_to_zero_warnings(model, place)
     yield from schedule_warnings(model, place)

@@ -11,6 +11,7 @@ from loadline.core.fleet.fleet import FleetKnobs
 from loadline.core.fleet.pool import PoolKnobs
 from loadline.core.fleet.schedule_windows import ScheduleKnobs
 from loadline.core.planning.allocation.supplies import DEFAULT, UNLIMITED
+from loadline.core.planning.encode_pools import describe_encode_pool
 from loadline.core.planning.guardrails.knobs import UNPACED
 from loadline.core.planning.planners import PLANNERS
 from loadline.core.state.settings import ModelKnobs
@@ -127,7 +128,9 @@ def _describe_model(model: ModelKnobs, fleet: FleetKnobs) -> Iterator[str]:
     for pool in model.pools:
         yield f"  {_describe_pool(pool)}"
         yield from (f"    {_describe_schedule(one)}" for one in pool.schedules)
-        yield from (f"    {line}" for line in kind.describe(model.knobs, model.for_planner(fleet), pool))
+        seen = model.for_planner(fleet)
+        sizing = kind.describe(model.knobs, seen, pool) if pool in seen.pools else describe_encode_pool(seen, pool)
+        yield from (f"    {line}" for line in sizing)
     if model.scale_to_zero_after_ms:
         yield (
             f"  Scales to zero after {duration(model.scale_to_zero_after_ms)} without requests; "

@@ -23,7 +23,7 @@ class PoolKnobs(Struct, frozen=True, forbid_unknown_fields=True):
     """Interchangeable workers: same model, role and accelerator arrangement."""
 
     name: Annotated[Name, Meta(description="Name of the pool, unique within its model.")]
-    role: Annotated[Role, Meta(description="prefill, decode or aggregated.")]
+    role: Annotated[Role, Meta(description="prefill, decode, aggregated or encode.")]
     gpus_per_worker: Annotated[int, Meta(ge=1, le=4096, description="GPUs that one worker occupies.")] = 1
     replicas_min: Annotated[int, Meta(ge=0, le=WORKERS_MAX, description="Minimum replicas.")] = 1
     replicas_max: Annotated[

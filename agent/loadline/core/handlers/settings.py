@@ -77,6 +77,8 @@ def _update_model(turn: Turn, settings: Settings, knobs: ModelKnobs, planners: d
             model.guardrails.history.pop(name, None)
             state.gpus.forget(knobs.name)
             planners[knobs.name].forget_pool(name)
+            if model.encode is not None:
+                model.encode.forget_pool(name)
     for one in knobs.pools:
         if one.name in model.pools:
             engine, accelerator = engine_of(settings, knobs.name, one.name), accelerator_of(settings, one)

@@ -97,6 +97,9 @@ class Planner(Struct):
     pool_fields: ClassVar[tuple[str, ...]] = ()
     """Names of the fields that are dictionaries by pool name; ``forget_pool`` removes the pool from each."""
 
+    sizes_encode_pools: ClassVar[bool] = False
+    """True if the planner sizes encode pools itself; others do not see them, see ``encode_pools``."""
+
     guardrails: ClassVar[GuardrailKnobs] = GuardrailKnobs()
     """Guardrails of a model that configures none."""
 

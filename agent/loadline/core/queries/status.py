@@ -10,6 +10,7 @@ from loadline.core.fleet.fleet import Model
 from loadline.core.migration.outcomes import MigrationCode, PolicyReport
 from loadline.core.migration.status import drained_workers, migration_status, policy_reports
 from loadline.core.planning.allocation.gpu_ledger import gpu_ledger_of
+from loadline.core.planning.encode_pools import as_seen_by
 from loadline.core.planning.planners import PLANNERS, Planner
 from loadline.core.planning.sizing.sizing_by_profile import profile_problem
 from loadline.core.state.agent_state import AgentState, limited_supplies
@@ -100,7 +101,7 @@ def _hold_reasons(hold: Explanation | None) -> list[Reason]:
 def _estimates(planner: Planner, model: Model) -> Estimates:
     """Return the estimates of a planner; none if it fails, since the status of all models must be readable."""
     try:
-        return planner.estimates(model)
+        return planner.estimates(as_seen_by(planner, model))
     except Exception:  # noqa: BLE001 - planners of other packages may raise anything
         return Estimates()
 
@@ -133,7 +134,8 @@ def missing(model: Model, knobs: ModelKnobs, now: int) -> list[str]:
     if (needs.traffic != "no" or knobs.scale_to_zero_after_ms) and not model.traffic.is_reporting(now):
         found.append(f"{model.name}: no frontend reports traffic")
     optional = needs.profiles == "optional"  # an invalid profile is reported, an absent one is not
-    checked = [pool for pool in model.pools.values() if pool.engine.problem or not optional]
+    profiled = [pool for pool in model.pools.values() if pool.knobs.role != "encode"]
+    checked = [pool for pool in profiled if pool.engine.problem or not optional]
     problems = [profile_problem(pool) for pool in checked if needs.profiles != "no"]
     return [*found, *(f"{model.name}: {problem.sentence()}" for problem in problems if problem is not None)]
 

@@ -194,6 +194,8 @@ class MigrationPipeline:
     def _build_groups(self, knobs: ModelKnobs) -> list[MigrationGroup]:
         pools: dict[str, dict[str, Pool]] = {}
         for pool in self.state.fleet.models[knobs.name].pools.values():
+            if pool.knobs.role == "encode":  # an encoding takes less time than its migration
+                continue
             name = pool.knobs.role if knobs.migration.across_pools else pool.name
             pools.setdefault(name, {})[pool.name] = pool
         return [self._build_group(knobs, name, members) for name, members in pools.items()]

@@ -8,6 +8,7 @@ from loadline.core.fleet.fleet import Fleet, Model
 from loadline.core.fleet.pool import Pool, PoolKnobs
 from loadline.core.fleet.traffic import Traffic
 from loadline.core.migration.model_state import ModelMigrationState
+from loadline.core.planning.encode_pools import EncodePools
 from loadline.core.planning.guardrails.guardrails import Guardrails
 from loadline.core.planning.guardrails.knobs import HardLimits
 from loadline.core.planning.scale_to_zero import IdleTracker
@@ -36,6 +37,8 @@ class ModelState(Model, kw_only=True):
     """Recommended counts of the last round, before all limits, of pools that should change."""
     conditions: tuple[Condition, ...] = ()
     """Conditions as of the last round."""
+    encode: EncodePools | None = None
+    """Loads of its encode pools; None if it has none."""
     migration: ModelMigrationState = field(default_factory=ModelMigrationState)
     learned_saved_at_ms: int | None = None
     """Unix time of the last write of its learned state to the store."""

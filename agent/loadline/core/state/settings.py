@@ -114,7 +114,8 @@ class ModelKnobs(Struct, frozen=True, forbid_unknown_fields=True):
 
     def for_planner(self, fleet: FleetKnobs) -> ModelSettings:
         """Return the settings that the checks and the description of its planner need."""
-        return ModelSettings(self.pools, self.objectives, fleet)
+        seen = [pool for pool in self.pools if pool.role != "encode" or PLANNERS[self.planner].sizes_encode_pools]
+        return ModelSettings(tuple(seen), self.objectives, fleet)
 
 
 class Settings(Struct, frozen=True):

@@ -4,7 +4,7 @@ from typing import Annotated, Final, Literal
 
 from msgspec import Meta
 
-Role = Literal["prefill", "decode", "aggregated"]
+Role = Literal["prefill", "decode", "aggregated", "encode"]
 WorkerPhase = Literal["starting", "ready", "draining"]
 
 # 2**53 is the largest integer that every JSON reader keeps exact.

@@ -219,6 +219,9 @@ def pools_of(fleet: SimulatedFleetKnobs, model: ModelKnobs) -> dict[str, Simulat
         where, other = ("fleet", "configuration") if name in configured else ("configuration", "fleet")
         raise ConfigError(f"pool {name}", f"is not in the {where}", f"Describe it there, or drop it from the {other}.")
     roles = {pool.role for pool in model.pools}
+    if "encode" in roles:
+        problem, remedy = "has encode pools, which are not simulated", "Simulate a configuration without them."
+        raise ConfigError(f"model {model.name}", problem, remedy)
     if ("prefill" in roles) != ("decode" in roles):
         has, lacks = ("prefill", "decode") if "prefill" in roles else ("decode", "prefill")
         remedy = f"Add a {lacks} pool, or make it aggregated: no request could finish."

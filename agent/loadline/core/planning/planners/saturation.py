@@ -137,7 +137,8 @@ class SaturationPlanner(Planner):
                 f"KV usage {knobs.kv_cache_threshold:g} and {knobs.queue_length_threshold:g} waiting requests."
             )
             return
-        full = {"prefill": "while it computes", "decode": f"at KV usage {knobs.kv_cache_threshold:g}"}
+        computes = "while it computes"
+        full = {"prefill": computes, "encode": computes, "decode": f"at KV usage {knobs.kv_cache_threshold:g}"}
         both = f"at KV usage {knobs.kv_cache_threshold:g} or {knobs.queue_length_threshold:g} waiting requests"
         ttft, itl = f"TTFT {model.objectives.ttft_ms:g} ms", f"ITL {model.objectives.itl_ms:g} ms"
         objectives = {"prefill": ttft, "decode": itl}.get(pool.role, f"{ttft} or {itl}")
@@ -146,6 +147,8 @@ class SaturationPlanner(Planner):
             f"utilisation; scales down when the remaining workers stay below {knobs.scale_down_boundary:.0%} at their "
             f"{duration(knobs.scale_down_window_ms)} peak."
         )
+        if pool.role == "encode":  # neither latency is its own
+            return
         yield f"Scales up, at most to twice the count, while the mean latency of half a minute is above {objectives}."
 
     def on_settings_change(self, before: SaturationKnobs) -> None:
@@ -181,7 +184,6 @@ class SaturationPlanner(Planner):
             self.next_ms = min(self.next_ms, now + occupancy.sample_ms)
         recommendations: dict[str, PoolRecommendation] = {}
         demands: list[RoleDemand] = []
-        queued = model.traffic.queued(now)
         for role in {pool.knobs.role: None for pool in model.pools.values()}:
             pools = [pool for pool in model.pools.values() if pool.knobs.role == role]
             holds = {pool.name: hold for pool in pools if (hold := self._hold_without_data(pool)) is not None}
@@ -194,6 +196,7 @@ class SaturationPlanner(Planner):
             else:
                 guard = self.guards.setdefault(role, LatencyGuard())
                 guard.update(model, pools, self.knobs.scale_down_window_ms, now)
+                queued = 0 if role == "encode" else model.traffic.queued(now)  # by workers of the other roles
                 role_occupancy = self._role_occupancy(pools, holds, queued, lengths)
                 sized, demand = self._resize(pools, holds, role_occupancy, guard, now)
                 recommendations |= sized

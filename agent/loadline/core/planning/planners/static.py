@@ -31,6 +31,7 @@ class StaticPlanner(Planner):
     name = "static"
     summary = "A fixed count for each pool, independent of the load."
     Knobs = StaticKnobs
+    sizes_encode_pools = True
 
     knobs: StaticKnobs
     next_check_ms: int = 0

@@ -158,8 +158,8 @@ class LatencyGuard(Struct):
         if self.waiting > _QUEUE_MAX or now - self.changed_ms < WINDOW_MS + max(WINDOW_MS, request_ms):
             return None
         ratios = {
-            "TTFT": 0.0 if role == "decode" else ttft_ms / model.objectives.ttft_ms,
-            "ITL": 0.0 if role == "prefill" else itl_ms / model.objectives.itl_ms,
+            "TTFT": 0.0 if role in {"decode", "encode"} else ttft_ms / model.objectives.ttft_ms,
+            "ITL": 0.0 if role in {"prefill", "encode"} else itl_ms / model.objectives.itl_ms,
         }
         metric = max(ratios, key=lambda one: ratios[one])
         ratio, half = min(ratios[metric], _RATIO_MAX), bisect_left(self.requests.at_ms, now - WINDOW_MS)

@@ -44,13 +44,13 @@ class ObservedLengths(Struct, frozen=True):
 def worker_share(role: Role, worker: WorkerState, limits: TokenLimits) -> float | None:
     """Return the occupied share of a worker, 1 if it is saturated; None without the necessary reports.
 
-    A prefill worker is occupied while it computes, and by its queue. Other workers are occupied by the KV cache or the
-    queue, whichever is closer to its threshold. The queue adds to that, as a waiting request needs as much as a running
-    one.
+    A prefill or encode worker is occupied while it computes, and by its queue. Other workers are occupied by the KV
+    cache or the queue, whichever is closer to its threshold. The queue adds to that, as a waiting request needs as much
+    as a running one.
     """
     load, ranks = worker.load, len(worker.latest)
     waiting = load.waiting / ranks
-    if role == "prefill":
+    if role in {"prefill", "encode"}:
         return None if not load.queue_reporting else min(1.0, load.running / ranks) + waiting / limits.queue_threshold
     if not load.kv_reporting or (role == "aggregated" and not load.queue_reporting):
         return None

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
+from loadline.core.planning.encode_pools import EncodePools, as_seen_by
 from loadline.core.planning.guardrails.constraints import NO_BOUNDS, Bound
 from loadline.core.rounds.scaling.context import ScalingContext
 from loadline.core.state.model_state import ModelState
@@ -44,7 +45,11 @@ def _run_planner(context: ScalingContext, model: ModelState, now: int) -> tuple[
     try:
         for forecast in forecasts:
             planner.ingest_forecast(forecast)
-        recommendation, wake_ms, request = planner.plan(model, now), planner.next_wake(), planner.forecast_request()
+        seen = as_seen_by(planner, model)
+        recommendation, wake_ms, request = planner.plan(seen, now), planner.next_wake(), planner.forecast_request()
+        if seen is not model:
+            encode = model.encode = model.encode or EncodePools()
+            recommendation, wake_ms = encode.add_to(recommendation, model, now), min(wake_ms, encode.next_wake())
     except Exception as fault:  # noqa: BLE001 - any exception would stop all models, and again after a restart
         return context.fail(model, fault, now)
     model.plan_at_ms = wake_ms
