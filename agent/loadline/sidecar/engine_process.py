@@ -38,10 +38,11 @@ class EngineProcess:
             _log.warning("engine_cuts_streams", detail="vLLM aborts its requests at SIGTERM", remedy=remedy)
 
     async def end(self) -> None:
-        """Send SIGTERM, and SIGKILL after 30 s."""
-        self.asked_to_end = True
-        # To the server alone: it ends its engine cores itself, after their requests.
-        self._child.send("terminate", group=False)
+        """Send SIGTERM once, and SIGKILL after 30 s."""
+        if not self.asked_to_end:
+            self.asked_to_end = True
+            # To the server alone: it ends its engine cores itself, after their requests.
+            self._child.send("terminate", group=False)
         if not await wait_at_most(self.ended, _END_S):
             _log.warning("engine_killed", after_s=_END_S)
             self._child.send("kill")

@@ -34,8 +34,8 @@ from loadline.wire.subjects import Subjects
 
 # The client reports by itself every interval; here a reading is reported when it is there.
 _NEVER_MS: Final = 3_600_000
-# An empty worker reports that it is drained at once, or ten times a second apart if NATS is away.
-_REPORTED_S: Final = 12.0
+# An engine ends within 30 s; the report that it is drained is sent ten times, a second apart, if NATS is away.
+_REPORTED_S: Final = 45.0
 _log = bounded("sidecar")
 
 
@@ -69,6 +69,7 @@ class Sidecar:
         self._draining = False
         self._commanded = False
         self._emptied = False
+        self._grace_over = False
         self._worker: WorkerClient | None = None
         self._process: EngineProcess | None = None
 
@@ -143,7 +144,7 @@ class Sidecar:
         if self._streams is not None:
             self._unreported = with_unmovable(self._unreported, reading, self._streams.migratable_requests())
         worker = self._worker
-        if worker is None:
+        if worker is None or worker.drained.is_set():
             return
         await worker.report_now()
         traffic = reading.traffic_sample(self._traffic_sequence + 1) if self._options.report_traffic else None
@@ -246,10 +247,12 @@ class Sidecar:
                 _log.info("registered", worker=worker.record.worker, incarnation=worker.record.incarnation)
             await self._next_scrape()
         if self._stop.is_set() and not worker.drained.is_set():
-            await self._leave(worker)
-        if self._commanded:
+            self._draining = True
+            worker.retire()
+            await self._until_empty_or_grace()
+        if self._commanded and self._emptied:
             await wait_at_most(worker.drained, _REPORTED_S)
-        if self._commanded and self._process is None:
+        if worker.drained.is_set() and self._process is None:
             # Whatever keeps this program running would start it again, and the drained worker would be back.
             _log.info("drained", worker=worker.record.worker, detail="waits for SIGTERM")
             await self._stop.wait()
@@ -260,34 +263,30 @@ class Sidecar:
         await self._until_empty()
         await self._end_engine()
 
-    async def _leave(self, worker: WorkerClient) -> None:
-        """Leave routing and wait for the requests in the engine, at most the grace period."""
-        self._draining = True
-        worker.retire()
-        await self._until_empty_or_grace()
-
     async def _until_empty(self) -> None:
         began_ms = _now_ms()
-        while not (self.engine.empty_since(began_ms) or self._abort.is_set() or self._engine_ended):
+        while not (self.engine.empty_since(began_ms) or self._engine_ended):
             await self._next_scrape()
         self._emptied = True
 
     async def _until_empty_or_grace(self) -> None:
-        try:
-            async with asyncio.timeout(self._options.grace_s):
-                await self._until_empty()
-        except TimeoutError:
-            self._emptied = True
+        """Wait for the requests in the engine, once, until the grace period is over or ``stop`` is called again."""
+        if self._grace_over or self._emptied:
+            return
+        emptying, aborting = asyncio.ensure_future(self._until_empty()), asyncio.ensure_future(self._abort.wait())
+        await asyncio.wait({emptying, aborting}, timeout=self._options.grace_s, return_when=asyncio.FIRST_COMPLETED)
+        for task in (emptying, aborting):
+            task.cancel()
+        self._grace_over = True
+        if not self._emptied:
             requests = None if self.engine.reading is None else self.engine.reading.requests
             _log.warning("grace_over", requests=requests, grace_s=self._options.grace_s)
 
     async def _end_engine(self) -> None:
-        """End the engine that was started here; if that is not due to a drain, its requests get the grace period."""
-        if self._process is None or self._process.ended.is_set():
-            return
-        if not self._emptied:
+        """End the engine that was started here; unless a drain has emptied it, its requests get the grace period."""
+        if self._process is not None and not self._process.ended.is_set():
             await self._until_empty_or_grace()
-        await self._process.end()
+            await self._process.end()
 
 
 def _now_ms() -> int:

@@ -1,113 +1,17 @@
-"""Sidecar with an engine on a real socket, and bus and store in memory."""
-
-import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
-from typing import Any
+"""Sidecar through the life of its engine."""
 
 import msgspec
 import pytest
 
-from loadline.core.vocabulary.events import LoadReported, TrafficReported, WorkerDrained
+from loadline.core.vocabulary.events import LoadReported, TrafficReported
 from loadline.core.vocabulary.samples import WorkerRecord
 from loadline.errors import AddressTaken, ConfigError, WorkerSuperseded
 from loadline.ports import Write
-from loadline.sidecar.options import SidecarOptions
-from loadline.sidecar.sidecar import Sidecar
-from loadline.wire.codec import Codec, encode
+from loadline.wire.codec import encode
 from loadline.wire.keys import Keys
-from loadline.wire.messages import DrainCommand, DrainReply
-from loadline.wire.subjects import Subjects
 from tests.support.engine_pages import vllm
-from tests.support.engine_server import EngineServer, engine_server
-from tests.support.memory import MemoryBus, MemoryStore
-from tests.waiting import until
-
-SUBJECTS = Subjects("loadline")
-CODEC = Codec(SUBJECTS, 262_144)
-NAMES = ("tiny", "aggregated", "w")
-
-
-class Rig:
-    """A sidecar, its engine, and the agent's side of bus and store."""
-
-    def __init__(self, engine: EngineServer, **options: Any) -> None:
-        self.engine = engine
-        self.bus, self.store = MemoryBus(), MemoryStore()
-        self.sidecar = Sidecar(
-            SidecarOptions(**{"url": engine.url, "worker": "w", "interval_s": 0.005, "lease_ttl_s": 60, **options}),
-            bus=self.bus,
-            store=self.store,
-        )
-        self.running: asyncio.Task[None] | None = None
-
-    def start(self) -> None:
-        self.running = asyncio.create_task(self.sidecar.run())
-
-    def record(self, worker: str = "w") -> WorkerRecord | None:
-        for key, entry in self.store.server.keys.items():
-            record = msgspec.json.decode(entry.value, type=WorkerRecord)
-            if key == Keys("default").worker(*record.names) and record.worker == worker:
-                return record
-        return None
-
-    async def until(self, condition: Callable[[], object], what: str = "") -> None:
-        """Wait for a condition; fail if the sidecar fails."""
-
-        def it_holds() -> object:
-            if self.running is not None and self.running.done():
-                self.running.result()
-            return condition()
-
-        await until(it_holds, what, deadline_s=20)
-
-    async def state_is(self, state: str | None) -> WorkerRecord:
-        def it_is() -> bool:
-            record = self.record()
-            return (record.state if record else None) == state
-
-        await self.until(it_is, f"state {state}")
-        return self.record() or WorkerRecord(*NAMES, "aggregated", 0)
-
-    async def answers(self, count: int) -> None:
-        """Wait until the engine was asked so often again."""
-        asked = self.engine.asked
-        await self.until(lambda: self.engine.asked >= asked + count, "the engine is asked")
-
-    def received(self, kind: type[Any]) -> list[Any]:
-        events = [CODEC.decode(subject, payload) for subject, payload in self.bus.published]
-        return [event for event in events if isinstance(event, kind)]
-
-    async def drain(self, incarnation: int) -> DrainReply:
-        command = DrainCommand("d", *NAMES, "aggregated", incarnation, 1, 60_000)
-        reply = await self.bus.request(SUBJECTS.drain(*NAMES), encode(command), 5)
-        return msgspec.json.decode(reply, type=DrainReply)
-
-    async def ended(self) -> None:
-        assert self.running is not None
-        await self.running
-
-
-@asynccontextmanager
-async def rig(series: dict[str, float | str] | bytes | None = None, **options: Any) -> AsyncIterator[Rig]:
-    async with asyncio.timeout(60), engine_server() as engine:
-        engine.body = vllm() if series is None else series
-        made = Rig(engine, **options)
-        made.start()
-        try:
-            yield made
-        finally:
-            if made.running is not None and not made.running.done():
-                made.sidecar.stop()
-                made.sidecar.stop()
-                await made.running
-
-
-def scenario(run: Callable[[], Awaitable[None]]) -> None:
-    async def wrapped() -> None:
-        await run()
-
-    asyncio.run(wrapped())
+from tests.support.engine_server import engine_server
+from tests.support.sidecar_rig import NAMES, SidecarRig, rig, scenario
 
 
 def test_an_engine_is_registered_with_what_it_tells() -> None:
@@ -160,7 +64,6 @@ def test_a_reading_is_reported_once() -> None:
             made.engine.may_answer.clear()
             await made.answers(1)
             count = len(made.received(LoadReported))
-            await asyncio.sleep(0)
             assert made.sidecar._sample() == []
             assert len(made.received(LoadReported)) == count
             made.engine.may_answer.set()
@@ -219,84 +122,13 @@ def test_an_engine_that_comes_back_with_another_cache_is_registered_anew() -> No
     scenario(run)
 
 
-def test_a_drained_engine_has_left_routing_before_it_is_found_empty() -> None:
-    async def run() -> None:
-        async with rig(vllm(running=1)) as made:
-            record = await made.state_is("ready")
-            assert (await made.drain(record.incarnation)).accepted
-            await made.state_is("draining")
-            await made.answers(5)
-            assert not made.received(WorkerDrained)
-            made.engine.body = vllm()
-            await made.until(lambda: made.received(WorkerDrained))
-            await made.state_is(None)
-            await made.answers(5)
-            assert made.running is not None
-            assert not made.running.done(), "a restart policy would bring the drained worker back"
-            made.sidecar.stop()
-            await made.ended()
-
-    scenario(run)
-
-
-def test_a_drained_engine_that_is_gone_is_empty() -> None:
-    async def run() -> None:
-        async with rig(vllm(running=1)) as made:
-            record = await made.state_is("ready")
-            await made.drain(record.incarnation)
-            await made.engine.stop()
-            await made.until(lambda: made.received(WorkerDrained))
-
-    scenario(run)
-
-
-def test_a_stop_waits_for_the_requests_in_the_engine() -> None:
-    async def run() -> None:
-        async with rig(vllm(running=1)) as made:
-            await made.state_is("ready")
-            made.sidecar.stop()
-            await made.state_is("draining")
-            await made.answers(5)
-            assert made.record() is not None
-            made.engine.body = vllm()
-            await made.ended()
-            assert made.record() is None
-            assert not made.received(WorkerDrained)
-
-    scenario(run)
-
-
 @pytest.mark.parametrize("grace_s", [0.0, 0.05])
-def test_a_stop_ends_with_the_grace_period(grace_s: float) -> None:
-    async def run() -> None:
-        async with rig(vllm(running=1), grace_s=grace_s) as made:
-            await made.state_is("ready")
-            made.sidecar.stop()
-            await made.ended()
-            assert made.record() is None
-
-    scenario(run)
-
-
-def test_a_decode_worker_is_not_registered_while_it_is_stopped() -> None:
-    async def run() -> None:
-        async with rig(vllm(running=1), role="decode") as made:
-            await made.state_is("ready")
-            made.sidecar.stop()
-            await made.state_is(None)
-            await made.answers(5)
-            assert made.running is not None
-            assert not made.running.done()
-
-    scenario(run)
-
-
 @pytest.mark.parametrize(("node", "taken"), [("n", True), ("other", False)])
 def test_an_engine_of_another_worker_is_refused(node: str, *, taken: bool) -> None:
     async def run() -> None:
         async with engine_server() as engine:
             engine.body = vllm()
-            made = Rig(engine, node="n")
+            made = SidecarRig(engine, node="n")
             other = WorkerRecord("tiny", "p", "other", "aggregated", 1, address=f"{engine.url}/", node=node)
             await made.store.commit([], [Write(Keys("default").worker(*other.names), encode(other))])
             made.start()
@@ -316,7 +148,7 @@ def test_the_entry_of_a_sidecar_that_was_killed_is_taken_over() -> None:
     async def run() -> None:
         async with engine_server() as engine:
             engine.body = vllm()
-            made = Rig(engine)
+            made = SidecarRig(engine)
             before = WorkerRecord(*NAMES, "aggregated", 1, address=engine.url)
             await made.store.commit([], [Write(Keys("default").worker(*NAMES), encode(before))])
             made.start()
