@@ -48,7 +48,7 @@ class ProfilerRun:
         endpoint: The engine.
         prompts: Source of prompts.
         record: Measurements so far.
-        limits: Limits of the engine, unless the record has found others.
+        limits: Limits of the engine; the record may have found lower ones.
         on_progress: Called after each point.
     """
 
@@ -64,7 +64,10 @@ class ProfilerRun:
         self._endpoint = endpoint
         self.record = record
         self._on_progress = on_progress
-        self._limits = record.limits or limits
+        self._limits = limits
+        if (found := record.limits) is not None:
+            context_max = min(limits.context_max, found.context_max)
+            self._limits = replace(limits, context_max=context_max, batch_max=min(limits.batch_max, found.batch_max))
 
     async def run(self, seconds: float | None = None) -> bool:
         """Measure what is missing, and again what was disturbed; return False if points are missing after ``seconds``.
@@ -75,6 +78,8 @@ class ProfilerRun:
         self._check_room()
         if self.record.limits is None:
             await self._find_batch_max()
+        elif self.record.limits != self._limits:
+            self._limit(self._limits)
         clock, measured_before = asyncio.get_running_loop().time, self.record.count
         began_s = clock()
         while True:

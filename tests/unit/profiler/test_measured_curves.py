@@ -128,6 +128,21 @@ def test_an_interrupted_run_continues(tmp_path: Path) -> None:
     assert sum('"ttft_ms"' in line for line in lines) == len(run.record.prefills)  # none was measured twice
 
 
+def test_another_size_of_the_cache_needs_no_new_measurement(tmp_path: Path) -> None:
+    async def scenario(url: str) -> tuple[ProfilerRun, ProfilerRun]:
+        first, _ = await profiled(url, tmp_path, batch_max=2, kv_tokens=20_000)
+        usages = decode_sweep(first.record).kv_usage
+        second, _ = await profiled(url, tmp_path, batch_max=2, kv_tokens=40_000)
+        decode = decode_sweep(second.record)
+        assert decode.max_kv_tokens == 40_000
+        assert decode.kv_usage == pytest.approx([usage / 2 for usage in usages])
+        return first, second
+
+    first, second = with_engine(scenario)
+    assert second.record.tries == first.record.tries
+    assert Record(tmp_path, second.record.setup).limits == second.record.limits
+
+
 def test_progress_has_rate_and_end(tmp_path: Path) -> None:
     seen: list[Any] = []
     with_engine(lambda url: profiled(url, tmp_path, on_progress=seen.append))
