@@ -83,21 +83,26 @@ DYNAMO: Final = RouterTable(
 )
 
 VLLM_ROUTER: Final = RouterTable(
-    # The router of vLLM's production stack. It writes gauges of averages too, over windows of its own: not used.
+    # The router of the production stack, and the later one in Rust, which tells no model. The first writes gauges of
+    # averages too, over windows of its own: not used.
     traffic=MetricTable(
         prefix="vllm:num_incoming_requests",
         group_labels=("model",),
         counters={
-            "arrived_requests": (("vllm:num_incoming_requests_total",),),
+            "arrived_requests": (("vllm:num_incoming_requests_total", "vllm_router_requests_total"),),
+            "finished_requests": (("vllm_router_request_duration_seconds_count",),),
             "prompt_tokens": (("vllm:input_tokens_total",),),
             "generated_tokens": (("vllm:output_tokens_total",),),
         },
     ),
     workers=MetricTable(
         prefix="vllm:num_prefill_requests",
-        group_labels=("server",),
+        group_labels=("server", "worker"),
         gauges={
-            "in_flight_requests": (("vllm:num_prefill_requests",), ("vllm:num_decoding_requests",)),
+            "in_flight_requests": (
+                ("vllm:num_prefill_requests", "vllm_router_running_requests"),
+                ("vllm:num_decoding_requests",),
+            ),
         },
     ),
 )

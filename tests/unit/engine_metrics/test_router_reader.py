@@ -104,6 +104,18 @@ def test_the_router_of_vllm_counts_only_the_requests_at_registered_workers() -> 
     assert found == {"llama": TrafficSample(0, 2_000, 20, 16, 0, 6, isl_tokens=20 * 64 / 16)}
 
 
+def test_the_later_router_of_vllm_tells_no_model() -> None:
+    def lines(requests: int, here: int) -> dict[str, float]:
+        return {
+            'vllm_router_requests_total{route="/v1/completions"}': requests,
+            'vllm_router_running_requests{worker="http://10.0.0.8:8000"}': here,
+            'vllm_router_running_requests{worker="http://10.0.0.99:8000"}': 50,
+        }
+
+    found = between("vllm-router", lines(5, 2), lines(12, 3), default="qwen")
+    assert found == {"qwen": TrafficSample(0, 2_000, 7, 6, 0, 3)}
+
+
 def test_sglangs_router_and_litellm() -> None:
     def sglang(requests: int) -> dict[str, float]:
         labels = '{router_type="http",model="qwen",endpoint="chat"}'
