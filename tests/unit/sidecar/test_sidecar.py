@@ -122,7 +122,6 @@ def test_an_engine_that_comes_back_with_another_cache_is_registered_anew() -> No
     scenario(run)
 
 
-@pytest.mark.parametrize("grace_s", [0.0, 0.05])
 @pytest.mark.parametrize(("node", "taken"), [("n", True), ("other", False)])
 def test_an_engine_of_another_worker_is_refused(node: str, *, taken: bool) -> None:
     async def run() -> None:

@@ -1,5 +1,7 @@
 """End of a sidecar, on command and by SIGTERM."""
 
+import pytest
+
 from loadline.core.vocabulary.events import LoadReported, WorkerDrained
 from tests.support.engine_pages import vllm
 from tests.support.sidecar_rig import rig, scenario
@@ -52,6 +54,7 @@ def test_a_stop_waits_for_the_requests_in_the_engine() -> None:
     scenario(run)
 
 
+@pytest.mark.parametrize("grace_s", [0.0, 0.05])
 def test_a_stop_ends_with_the_grace_period(grace_s: float) -> None:
     async def run() -> None:
         async with rig(vllm(running=1), grace_s=grace_s) as made:
