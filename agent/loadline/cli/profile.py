@@ -26,6 +26,7 @@ from loadline.profiler.run import ProfilerRun, RunProgress, retried
 
 _QUICK_S: Final = 120.0
 _BATCH_MAX: Final = 256
+_KEY_BYTES_MAX: Final = 8_192
 _LINE_INTERVAL_S: Final = 2.0
 _BUSY: Final = 0.8
 """Fraction of a core above which the profiler itself may delay what it measures."""
@@ -101,10 +102,7 @@ def _check(options: argparse.Namespace) -> None:
 
 async def _measure_all(engines: list[_Engine], options: argparse.Namespace) -> tuple[dict[str, Record], bool]:
     """Measure one engine after the other; return their records, and whether none failed."""
-    try:
-        key = options.api_key_file.read_text("utf-8").strip() if options.api_key_file else ""
-    except OSError as error:
-        raise DataError(f"{options.api_key_file}: cannot be read: {os_error_text(error)}. Name the file.") from error
+    key = _key(options.api_key_file) if options.api_key_file else ""
     connector = aiohttp.TCPConnector(limit=0)
     records: dict[str, Record] = {}
     failed = False
@@ -120,6 +118,16 @@ async def _measure_all(engines: list[_Engine], options: argparse.Namespace) -> t
                 print(f"loadline: {output.printable(str(error))}", file=sys.stderr)
                 print("The same command continues with the next point.", file=sys.stderr)
     return records, not failed
+
+
+def _key(file: Path) -> str:
+    try:
+        key = file.read_bytes()[:_KEY_BYTES_MAX].strip()
+    except OSError as error:
+        raise DataError(f"{file}: cannot be read: {os_error_text(error)}. Name the file.") from error
+    if not key.isascii() or not key.decode().isprintable():
+        raise DataError(f"{file}: is no key: it has other characters than printable ASCII. Name another file.")
+    return key.decode()
 
 
 async def _prepared(endpoint: EngineEndpoint, engine: _Engine, options: argparse.Namespace) -> ProfilerRun:

@@ -102,6 +102,7 @@ def test_another_setup_needs_another_folder(tmp_path: Path) -> None:
         (["--url", "http://x", "--isl", "nan"], "--isl"),
         (["--url", "http://x", "--prefix-reuse", "2"], "no ratio"),
         (["--url", "http://x", "--api-key-file", "/nothing"], "cannot be read"),
+        (["--url", "http://x", "--api-key-file", __file__], "is no key"),
     ],
 )
 def test_a_wrong_option_is_named(options: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
