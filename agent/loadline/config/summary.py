@@ -7,6 +7,7 @@ from typing import Final
 from loadline.config.knobs import Config
 from loadline.config.layers import origins_of
 from loadline.config.migration_summary import describe_migration
+from loadline.core.engines.profile import ObjectiveKnobs
 from loadline.core.fleet.fleet import FleetKnobs
 from loadline.core.fleet.pool import PoolKnobs
 from loadline.core.fleet.schedule_windows import ScheduleKnobs
@@ -121,6 +122,10 @@ def _describe_model(model: ModelKnobs, fleet: FleetKnobs) -> Iterator[str]:
     does = "recommends only (no_operation is set)" if model.no_operation else "decides"
     kind = PLANNERS[model.planner]
     yield f"Model {model.name}: the {model.planner} planner {does}. {kind.summary}"
+    defaults = ObjectiveKnobs()
+    if model.objectives == defaults and kind.needs.objectives & {"ttft_ms", "itl_ms"}:
+        limits = f"TTFT {defaults.ttft_ms:g} ms and ITL {defaults.itl_ms:g} ms"
+        yield f"  No objectives are set: it scales by the defaults, {limits}."
     if model.load_predictor_warmup_trace:
         end = model.load_predictor_warmup_end
         ended = f"ended at {end} UTC" if end else "ended when the agent starts, whatever the time of day"

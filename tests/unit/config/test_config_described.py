@@ -6,6 +6,24 @@ from loadline.config import describe, parse
 from tests.support.config_texts import AGGREGATED, BASE, BY_THRESHOLD, DECODE, FIXED, model
 
 
+@pytest.mark.parametrize(
+    ("planner", "objectives", "said"),
+    [
+        ("saturation", "", True),
+        ("auto", "", True),
+        ("saturation", "objectives.itl_ms = 80", False),
+        ("threshold", "", False),
+    ],
+)
+def test_default_objectives_are_described_where_they_have_an_effect(
+    planner: str, objectives: str, *, said: bool
+) -> None:
+    text = describe(parse(BASE + model(f'planner = "{planner}"\n{objectives}', AGGREGATED), "x"))
+    words = "  No objectives are set: it scales by the defaults, TTFT 500 ms and ITL 50 ms.\n"
+    described = text[text.index("Model m:") :]
+    assert (words in described) == said
+
+
 def test_describe_covers_agent_models_and_pools() -> None:
     text = (
         model('planner = "threshold"\ngpu_budget_max = 9\nno_operation = true', AGGREGATED + FIXED)

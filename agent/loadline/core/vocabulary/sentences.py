@@ -87,15 +87,15 @@ SENTENCES: Final[dict[str, str]] = {
     ),
     "occupancy_target": "the KV caches of {full:.2f} workers are full: {wanted:g} workers needed",
     "latency_high": (
-        "the mean latency of {window_ms:g} ms is {ratio:.2f} of its objective at {requests:.1f} requests per worker: "
-        "{wanted:g} workers needed"
+        "the mean latency of {window_ms:g} ms is {ratio:.2f} of its objective of {objective_ms:g} ms at {requests:.1f} "
+        "requests per worker: {wanted:g} workers needed"
     ),
     "latency_limit": (
         "{wanted:g} held at {allowed:g}: above {limit:.1f} requests per worker the latency exceeds its objective"
     ),
     "latency_unaffected": (
-        "the latency is {ratio:.2f} of its objective at {requests:.1f} requests per worker, and fewer did not lower it "
-        "enough: no scale-up"
+        "the latency is {ratio:.2f} of its objective of {objective_ms:g} ms at {requests:.1f} requests per worker, and "
+        "fewer did not lower it enough: no scale-up"
     ),
     "saturation_within": ("load needs {held:.2f} of {workers:g} workers, within the thresholds"),
     "recent_peak": (

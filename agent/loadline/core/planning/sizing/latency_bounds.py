@@ -53,11 +53,10 @@ def latency_reason(candidate: Candidate, by_load: RoleCounts, found: RoleCounts,
     name, point = candidate.name, guard.now
     load_count, count = by_load.counts[name], found.counts[name]
     if count > load_count and count > candidate.current and point is not None:
-        numbers = {"ratio": point.ratio, "requests": point.requests, "window_ms": float(WINDOW_MS)}
-        return Reason(ReasonCode.LATENCY_HIGH, name, numbers | {"wanted": float(count)}, point.metric)
+        numbers = guard.numbers(point) | {"window_ms": float(WINDOW_MS), "wanted": float(count)}
+        return Reason(ReasonCode.LATENCY_HIGH, name, numbers, point.metric)
     if count > load_count and guard.limit < inf:
         return Reason.of(ReasonCode.LATENCY_LIMIT, name, wanted=load_count, allowed=count, limit=guard.limit)
     if count == candidate.current and point is not None and point.ratio > 1.0 and guard.is_flat:
-        numbers = {"ratio": point.ratio, "requests": point.requests}
-        return Reason(ReasonCode.LATENCY_UNAFFECTED, name, numbers, point.metric)
+        return Reason(ReasonCode.LATENCY_UNAFFECTED, name, guard.numbers(point), point.metric)
     return None

@@ -132,6 +132,11 @@ class LatencyGuard(Struct):
                 found = min(found, over.requests - (over.ratio - 1.0) / _slope(over, self.before))
         return max(found, over.requests / _GROWTH_MAX)
 
+    def numbers(self, point: LatencyPoint) -> dict[str, float]:
+        """Return the numbers of a point for a reason, with its objective, which may be a default."""
+        objective_ms = self.objectives.ttft_ms if point.metric == "TTFT" else self.objectives.itl_ms
+        return {"ratio": point.ratio, "requests": point.requests, "objective_ms": float(objective_ms)}
+
     def needed(self, count: int) -> int:
         """Return the workers that lower the latency to its objective, of ``count`` now; 0 if it needs no more."""
         if self.now is None or not self.is_violated or count != self.ready:
