@@ -30,6 +30,13 @@ class ApiRequest(Struct, frozen=True):
         options = self.body.get("stream_options")
         return isinstance(options, dict) and bool(options.get("include_usage"))
 
+    @property
+    def has_one_output(self) -> bool:
+        """True if the answer has one text, so that its end is the end of the answer."""
+        if self.endpoint == COMPLETIONS and isinstance(prompt := self.body["prompt"], list):
+            return self.body.get("n") in (None, 1) and all(type(one) is int for one in prompt)
+        return self.body.get("n") in (None, 1)
+
     def prompt_size(self) -> tuple[int, int]:
         """Return the size of the prompt: characters of its texts, and tokens where it has token IDs."""
         return _size(self.body.get("messages") if self.endpoint == CHAT else self.body.get("prompt"))

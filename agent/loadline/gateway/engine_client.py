@@ -1,5 +1,6 @@
 """HTTP client of engines."""
 
+import secrets
 import socket
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -11,10 +12,17 @@ import msgspec
 from loadline.gateway.backends import Backend
 
 _CONNECT_S: Final = 3.0
+# A stopped stream waits for the list of models, which engines have at hand.
+_MODELS_S: Final = 3.0
 # Engines' servers (uvicorn) close idle connections after 5 s; one that closes while a request is sent fails it.
 _IDLE_S: Final = 2.0
 # A dead host answers nothing: probes after 10 s, every 5 s, three times.
 _KEEPALIVE: Final = ((socket.TCP_KEEPIDLE, 10), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 3))
+
+
+_ANSWER_BYTES_MAX: Final = 64 * 1024 * 1024
+"""Largest answer that is read whole; 128 outputs of 4,096 tokens with log probabilities have 50 MB."""
+_STATUS_CLASSES: Final = frozenset({2, 4, 5})
 
 
 class Unreachable(Exception):
@@ -22,13 +30,15 @@ class Unreachable(Exception):
 
 
 class EngineBroken(Exception):
-    """End of a connection to an engine before the end of its answer."""
+    """End of a connection to an engine before the end of its answer, or an answer that no engine gives."""
 
 
 class EngineClient:
     """Connections to engines; ``close`` ends them."""
 
     def __init__(self) -> None:
+        self.via = f"1.1 loadline-{secrets.token_hex(8)}"
+        """Value of the header ``Via`` of all requests, which no other gateway sends."""
         connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=_IDLE_S, socket_factory=_socket)
         self._session = aiohttp.ClientSession(
             connector=connector,
@@ -49,11 +59,13 @@ class EngineClient:
 
         Raises:
             Unreachable: The request was not sent.
-            EngineBroken: The answer is incomplete.
+            EngineBroken: The answer is incomplete, or neither success nor error, such as a redirection.
         """
         url = backend.record.base_url + path
         try:
             async with self._session.post(url, data=body, headers=headers, allow_redirects=False) as answer:
+                if answer.status // 100 not in _STATUS_CLASSES:
+                    raise EngineBroken(f"it answered {answer.status}")
                 yield answer
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, aiohttp.InvalidURL) as error:
             raise Unreachable(str(error)) from error
@@ -63,14 +75,31 @@ class EngineClient:
     async def context_tokens(self, backend: Backend, headers: Mapping[str, str]) -> int | None:
         """Return the longest context of an engine, asking it once; None: it does not say."""
         if backend.context_tokens is None:
+            url, limit = backend.record.base_url + "/v1/models", aiohttp.ClientTimeout(total=_MODELS_S)
             try:
-                async with self._session.get(backend.record.base_url + "/v1/models", headers=headers) as answer:
-                    listed = msgspec.convert(msgspec.json.decode(await answer.read()), _Models)
-            except (aiohttp.ClientError, ConnectionError, TimeoutError, msgspec.MsgspecError, UnicodeDecodeError):
+                async with self._session.get(url, headers=headers, timeout=limit, allow_redirects=False) as answer:
+                    listed = msgspec.json.decode(await read_whole(answer), type=_Models)
+            except (aiohttp.ClientError, ConnectionError, TimeoutError, EngineBroken):
+                return None
+            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
                 return None
             found = (one.max_model_len for one in listed.data if one.id == backend.record.model)
             backend.context_tokens = next(found, None)
         return backend.context_tokens
+
+
+async def read_whole(answer: aiohttp.ClientResponse) -> bytes:
+    """Return the body of an answer.
+
+    Raises:
+        EngineBroken: It has more than 64 MiB.
+    """
+    body = bytearray()
+    async for piece in answer.content.iter_any():
+        body += piece
+        if len(body) > _ANSWER_BYTES_MAX:
+            raise EngineBroken(f"its answer has more than {_ANSWER_BYTES_MAX:,} bytes")
+    return bytes(body)
 
 
 class _Model(msgspec.Struct):

@@ -25,10 +25,16 @@ _REQUEST_ONLY: Final = frozenset({"host", "accept-encoding"})
 _RESPONSE_ONLY: Final = frozenset({"date", "server"})
 
 
-def to_engine(headers: Mapping[str, str]) -> CIMultiDict[str]:
-    """Return the headers of a client's request that its engine receives."""
+def to_engine(headers: Mapping[str, str], via: str) -> CIMultiDict[str]:
+    """Return the headers of a client's request that its engine receives.
+
+    Args:
+        headers: Those of the client.
+        via: This gateway in the header ``Via``, by which it recognises its own requests.
+    """
     kept = _without(headers, _REQUEST_ONLY)
     kept["accept-encoding"] = "identity"
+    kept.add("via", via)
     return kept
 
 

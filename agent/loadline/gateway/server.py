@@ -37,6 +37,8 @@ from loadline.wire.subjects import Subjects, encode_token
 
 _CLIENT_LEFT: Final = 499
 _SHUTDOWN_S: Final = 60.0
+# A body of 32 MiB takes 30 s at 9 Mbit/s.
+_BODY_S: Final = 60.0
 _log = bounded("gateway")
 
 
@@ -76,7 +78,10 @@ class Gateway:
 
     def _serve(self, endpoint: Endpoint) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
         async def serve(request: web.Request) -> web.StreamResponse:
-            asked = read_request(endpoint, await request.read(), self._models)
+            if any(self._engines.via in value for value in request.headers.getall("via", ())):
+                text = "a worker is registered with the address of this gateway; register the engine's own"
+                raise ApiError(508, text, code="loop")
+            asked = read_request(endpoint, await _body(request), self._models)
             model = self._models[asked.model]
             status = _CLIENT_LEFT
             try:
@@ -110,6 +115,16 @@ class Gateway:
 
     async def _answer_metrics(self, _request: web.Request) -> web.Response:
         return web.Response(body=self._metrics.render(), headers={"content-type": CONTENT_TYPE_LATEST})
+
+
+async def _body(request: web.Request) -> bytes:
+    try:
+        async with asyncio.timeout(_BODY_S):
+            return await request.read()
+    except TimeoutError:
+        raise ApiError(408, f"the body did not arrive within {_BODY_S:.0f} s") from None
+    except web.RequestPayloadError as error:
+        raise ApiError(400, "the body is not what `content-encoding` or its chunks say") from error
 
 
 async def run(options: GatewayOptions, stop: asyncio.Event, on_listening: Callable[[str, int], object]) -> None:

@@ -15,7 +15,8 @@ class EventReader:
     """Splits a stream into the data of its events. Comments, which keep connections alive, have none."""
 
     def __init__(self) -> None:
-        self._rest = b""
+        self._parts: list[bytes] = []
+        self._size = 0
 
     def feed(self, piece: bytes) -> list[bytes]:
         """Add bytes as they arrive; return the data of events that are complete.
@@ -23,13 +24,22 @@ class EventReader:
         Raises:
             EventTooLarge: An event does not end.
         """
-        text = self._rest + piece
+        self._parts.append(piece)
+        self._size += len(piece)
+        if b"\n" not in piece:  # a long event is joined once, not with each of its pieces
+            return self._bounded([])
+        text = b"".join(self._parts)
         if b"\r" in text:
             text = text.replace(b"\r\n", b"\n")
-        *events, self._rest = text.split(b"\n\n")
-        if len(self._rest) > _EVENT_BYTES_MAX:
-            raise EventTooLarge
-        return [data for event in events if (data := _data(event))]
+        *events, rest = text.split(b"\n\n")
+        self._parts, self._size = [rest], len(rest)
+        return self._bounded([data for event in events if (data := _data(event))])
+
+    def _bounded(self, found: list[bytes]) -> list[bytes]:
+        """Return what was found, if the event that has begun is not too large."""
+        if self._size > _EVENT_BYTES_MAX:
+            raise EventTooLarge(f"an event of more than {_EVENT_BYTES_MAX:,} bytes")
+        return found
 
 
 def write_event(data: bytes) -> bytes:

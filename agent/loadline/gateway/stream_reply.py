@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
+from loadline.core.vocabulary.scalars import TOKENS_MAX
 from loadline.gateway.api_request import CHAT, COMPLETIONS, ApiRequest, Endpoint
 from loadline.gateway.continuation import continuation, obstacle, output_limit
 from loadline.gateway.sse import DONE
@@ -36,6 +37,7 @@ class StreamReply:
         self._request = request
         self._measured = measured
         self._chat = request.endpoint == CHAT
+        self._one_output = request.has_one_output
         self._wants_ids = bool(request.body.get("return_token_ids"))
         self.obstacle = obstacle(request) if movable else "return_token_ids"
         """Parameter or field that keeps the stream where it is; empty: it can move."""
@@ -51,7 +53,7 @@ class StreamReply:
         self.started = False
         """True once the client was sent something: from then on the answer cannot begin anew."""
         self.finished = False
-        """True once the engine has given the reason for which the output ends."""
+        """True once the engine has given the reason for which the only output ends; others may follow the first."""
         self.done = False
         """True once the stream is complete."""
 
@@ -74,7 +76,7 @@ class StreamReply:
     def tokens_left(self) -> int | None:
         """Maximum output tokens that follow; None: unknown."""
         limit = output_limit(self._request)
-        return None if limit is None else max(limit - len(self._tokens), 0)
+        return None if limit is None else min(max(limit - len(self._tokens), 0), int(TOKENS_MAX))
 
     def first_body(self, *, with_ids: bool) -> tuple[Endpoint, bytes]:
         """Return endpoint and body of the request to the first engine.
@@ -158,7 +160,7 @@ class StreamReply:
             self.obstacle = self.obstacle or others
         if new_ids or (self.obstacle and (text or others)):
             self._measured.count_tokens(len(new_ids) or 1)
-        if finish is not None:
+        if finish is not None and self._one_output:
             self.finished = True
         if text or others or finish is not None:
             self._sent_tokens = len(self._tokens)

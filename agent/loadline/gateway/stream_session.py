@@ -13,7 +13,7 @@ from loadline.gateway import headers
 from loadline.gateway.api_request import ApiRequest
 from loadline.gateway.attempts import Attempts
 from loadline.gateway.backends import Backend
-from loadline.gateway.engine_client import EngineBroken, EngineClient, Unreachable
+from loadline.gateway.engine_client import EngineBroken, EngineClient, Unreachable, read_whole
 from loadline.gateway.errors import ApiError
 from loadline.gateway.model import ServedModel
 from loadline.gateway.sse import EventReader, EventTooLarge, write_event
@@ -54,7 +54,7 @@ class StreamSession:
         self._attempts = Attempts(model, measured.arrived_s)
         self._reply = StreamReply(asked, measured)
         self._response: web.StreamResponse | None = None
-        self._sent = headers.to_engine(request.headers)
+        self._sent = headers.to_engine(request.headers, engines.via)
         self._moves = 0
         self._answer: aiohttp.ClientResponse | None = None
         """Answer that is relayed now."""
@@ -188,6 +188,8 @@ class StreamSession:
             try:
                 for data in reader.feed(piece):
                     events += self._reply.accept(data)
+                    if self._reply.done:  # whatever follows is not part of the answer
+                        break
             finally:
                 if events:
                     await self._write(events, answer)
@@ -209,7 +211,7 @@ class StreamSession:
 
     async def _refused(self, backend: Backend, answer: aiohttp.ClientResponse) -> web.StreamResponse | None:
         """Handle an answer with an error status; return the client's answer, or None if another attempt follows."""
-        body = await answer.read()
+        body = await read_whole(answer)
         if self._attempts.may_retry(backend, answer.status):
             return None
         if self._response is None:

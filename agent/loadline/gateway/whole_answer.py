@@ -6,7 +6,7 @@ from aiohttp import web
 from loadline.gateway import headers
 from loadline.gateway.api_request import ApiRequest
 from loadline.gateway.attempts import Attempts
-from loadline.gateway.engine_client import EngineBroken, EngineClient, Unreachable
+from loadline.gateway.engine_client import EngineBroken, EngineClient, Unreachable, read_whole
 from loadline.gateway.model import ServedModel
 from loadline.gateway.traffic import Measured
 
@@ -20,13 +20,13 @@ async def answer_whole(
         ApiError: No worker answered.
     """
     attempts = Attempts(model, measured.arrived_s)
-    sent = headers.to_engine(request.headers)
+    sent = headers.to_engine(request.headers, engines.via)
     while True:
         backend = await attempts.next_backend()
         try:
             with model.backends.using(backend):
                 async with engines.post(backend, asked.endpoint, asked.raw, sent) as answer:
-                    body = await answer.read()
+                    body = await read_whole(answer)
         except Unreachable as error:
             attempts.unreachable(backend, error)
             continue
