@@ -36,6 +36,13 @@ pytestmark = pytest.mark.process
 SHELL = ["sh", "-c", "sleep 600 & wait", "{worker}"]
 """Program that exits on SIGTERM and has a child process."""
 STUBBORN = ["sh", "-c", "trap '' TERM; while :; do sleep 1; done", "{worker}"]
+SIDECAR = [
+    "sh",
+    "-c",
+    "trap '' TERM; setsid sh -c 'echo $$ > engine.pid; sleep 600' & while :; do sleep 1; done",
+    "{worker}",
+]
+"""Program that must be killed and has started another one in a session of its own, as sidecars start engines."""
 LATER = 2**53
 """Incarnation later than any start, since the test's processes do not register."""
 
@@ -206,6 +213,25 @@ def test_workers_that_ignore_sigterm_are_killed(tmp_path: Path, nats_url: str, o
             await until(lambda: scaler_host.process.poll() is not None, "the scaler has ended")
             assert scaler_host.process.returncode == 0
             assert not any(_alive(pid) for pid in pids)
+
+    asyncio.run(scenario())
+
+
+def test_an_engine_does_not_outlive_a_sidecar_that_must_be_killed(
+    tmp_path: Path, nats_url: str, own_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    async def scenario() -> None:
+        async with host(tmp_path, nats_url, own_name, SIDECAR) as scaler_host:
+            scaler_host.announce(1, 1)
+            written = tmp_path / "engine.pid"
+            await until(lambda: written.exists() and written.read_text(), "the engine runs")
+            engine = int(written.read_text())
+            assert os.getpgid(engine) == engine
+            scaler_host.announce(2, 0, "p-1", drain_ttl_ms=300)
+            await scaler_host.answered(2, "done")
+            await until(lambda: not _alive(engine), "the engine has ended")
 
     asyncio.run(scenario())
 

@@ -5,7 +5,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Final, Literal
 
@@ -36,9 +36,18 @@ class Child:
         asyncio.get_running_loop().add_reader(self._pidfd, self._ended)
 
     def send(self, kind: Literal["terminate", "kill"], *, group: bool = True) -> None:
-        """Send a signal to the process, and to its own children if ``group``, unless the process has ended."""
-        if self._process.returncode is None:
-            (os.killpg if group else os.kill)(self._process.pid, _SIGNALS[kind])
+        """Send a signal to the process, and to its own group if ``group``, unless the process has ended.
+
+        ``kill`` with ``group`` also kills descendants in other groups: an engine that a sidecar has started would hold
+        its GPU memory for ever.
+        """
+        if self._process.returncode is not None:
+            return
+        elsewhere = _descendants(self._process.pid) if group and kind == "kill" else ()
+        (os.killpg if group else os.kill)(self._process.pid, _SIGNALS[kind])
+        for pid in elsewhere:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
     def _ended(self) -> None:
         asyncio.get_running_loop().remove_reader(self._pidfd)
@@ -46,6 +55,16 @@ class Child:
         # Kill its own children too. The group id is still valid: the process has ended but was not waited for yet.
         os.killpg(self._process.pid, signal.SIGKILL)
         self._on_exit(self._process.wait())
+
+
+def _descendants(pid: int) -> list[int]:
+    """Return the ids of the children of a process, their children, and so on."""
+    found = []
+    for children in Path(f"/proc/{pid}/task").glob("*/children"):
+        with suppress(OSError):
+            for child in map(int, children.read_text("ascii").split()):
+                found += [child, *_descendants(child)]
+    return found
 
 
 def _spawn(command: Sequence[str], env: Mapping[str, str], log_path: Path | None) -> "subprocess.Popen[bytes]":

@@ -71,7 +71,7 @@ class LocalKnobs(_StrictKnobs, frozen=True):
     restart_backoff_ms: Annotated[Positive, Meta(description="Wait after a failed start; doubles each time.")] = 500
     restart_backoff_max_ms: Annotated[Positive, Meta(description="Maximum of this wait.")] = 30_000
     linger_ms: Annotated[Positive, Meta(description="Time for a drained worker to exit by itself.")] = 2_000
-    grace_ms: Annotated[int, Meta(ge=1, le=7_000, description="Time from SIGTERM to SIGKILL.")] = 5_000
+    grace_ms: Annotated[int, Meta(ge=1, le=3_600_000, description="Time from SIGTERM to SIGKILL.")] = 5_000
 
 
 def read(path: Path) -> LocalKnobs:
