@@ -1,7 +1,6 @@
 """The source of Llumnix's engines as a process, with real Redis, gRPC, NATS and etcd."""
 
 import asyncio
-import shutil
 import signal
 import socket
 import subprocess
@@ -18,11 +17,12 @@ from loadline.rig.servers import free_port
 from loadline.wire.codec import encode
 from loadline.wire.messages import MigrateCommand, MigrateReply, MigrationReport
 from tests.support.client_rig import Agent
+from tests.support.programs import find_program
 from tests.support.sources import Llumlet, source_at
 from tests.unit.sources.test_llumnix_status import metadata, status
 from tests.waiting import until, until_async, until_true
 
-REDIS = shutil.which("redis-server")
+REDIS = find_program("redis-server")
 pytestmark = [
     pytest.mark.process,
     pytest.mark.skipif(REDIS is None, reason="redis-server is not installed: apt-get install redis-server"),

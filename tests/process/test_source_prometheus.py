@@ -1,7 +1,6 @@
 """The source of Prometheus as a process, against a server with its API, and once against a real Prometheus."""
 
 import asyncio
-import shutil
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -16,11 +15,12 @@ from aiohttp.test_utils import TestServer
 from loadline.core.vocabulary.samples import TrafficSample, WorkerSample
 from loadline.rig.servers import free_port
 from tests.support.client_rig import Agent
+from tests.support.programs import find_program
 from tests.support.sources import source_at
 from tests.waiting import until, until_async
 
 pytestmark = pytest.mark.process
-PROMETHEUS = shutil.which("prometheus")
+PROMETHEUS = find_program("prometheus")
 
 
 class Engines:

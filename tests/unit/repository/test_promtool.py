@@ -1,18 +1,16 @@
 """Rules and queries as Prometheus reads them: promtool runs the tests of the rules and parses all queries."""
 
-import os
-import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import yaml
 
+from tests.support.programs import find_program
 from tests.unit.repository.test_deploy_metrics import DEPLOY, expressions, rules
 
 FOLDER = DEPLOY / "prometheus"
-PROMTOOL = shutil.which("promtool", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))
+PROMTOOL = find_program("promtool")
 TESTED = {
     "LoadlineLeaders",
     "LoadlineDemandAboveMaximum",
