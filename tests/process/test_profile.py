@@ -4,6 +4,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from statistics import median
 
 import pytest
 
@@ -15,11 +16,11 @@ from tests.waiting import until_true
 
 pytestmark = pytest.mark.process
 
-SPEED = 5
+SPEED = 20
 
 
 def test_an_interrupted_profile_continues_and_is_the_engine_s(tmp_path: Path) -> None:
-    limits = ("--max-model-len", "1024", "--max-batch-requests", "4")
+    limits = ("--max-model-len", "512", "--max-batch-requests", "2")
     server = ("-m", "loadline.demo.openai.server", "--port", "0", "--speed", str(SPEED), *limits)
     with process(*server) as (_, url):
         options = ("--url", f"tp2={url}", "--gpus", "2", "--quick", "--output", str(tmp_path))
@@ -32,11 +33,13 @@ def test_an_interrupted_profile_continues_and_is_the_engine_s(tmp_path: Path) ->
             assert first.returncode == 130
         kept = measured.read_text()
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, timeout=200)
-    assert "linear = {" in done.stdout
+    assert "profiles: " in done.stdout
     assert measured.read_text().startswith(kept)
-    # Over real sockets, on a busy machine and five times as fast.
+    assert len(read_prefill(tmp_path).isl_tokens) == 6
+    # A busy machine disturbs single points; tests in virtual time compare each.
     decode, profile = read_decode(tmp_path), MeasuredProfile(defaults.PREFILL_PROFILE, defaults.DECODE_PROFILE)
+    factors = []
     for usage, context, itl_ms in zip(decode.kv_usage, decode.context_tokens, decode.itl_ms, strict=True):
         kv_tokens = usage * decode.max_kv_tokens
-        assert itl_ms * SPEED == pytest.approx(profile.itl_ms(round(kv_tokens / context), kv_tokens), rel=0.3)
-    assert len(read_prefill(tmp_path).isl_tokens) == 6
+        factors.append(itl_ms * SPEED / profile.itl_ms(round(kv_tokens / context), kv_tokens))
+    assert 0.5 < median(factors) < 2.0
