@@ -110,16 +110,11 @@ class EngineReader:
         if used is not None and total is not None and used > total:
             self._figures.warnings["above_capacity"] += 1
             used = total
-        waiting = self._whole(gauges, "waiting_requests", QueueCount)
         means = {name: self._mean(rank, name, figures, shared, fresh=fresh) for name in (*_LATENCIES, "isl_tokens")}
-        queued = 0 if waiting == 0 else None
-        if waiting and means["isl_tokens"] is not None:
-            queued = round(waiting * means["isl_tokens"])
         return RankLoad(
             rank=rank,
-            waiting_requests=waiting,
+            waiting_requests=self._whole(gauges, "waiting_requests", QueueCount),
             running_requests=self._whole(gauges, "running_requests", BatchCount),
-            queued_prefill_tokens=queued,
             decode_batch_requests=self._whole(gauges, "decode_batch_requests", BatchCount),
             decode_tokens=self._whole(gauges, "decode_tokens", TokenCount),
             kv_usage_ratio=ratio,

@@ -15,13 +15,11 @@ class RankLoad(Struct, frozen=True, kw_only=True):
     Attributes:
         ttft_ms: Mean time to first token of the last interval that had any; so are the other latencies and the ISL.
         queue_ms: Mean time in the queue.
-        queued_prefill_tokens: Waiting requests times the mean ISL: engines count requests, not their tokens.
     """
 
     rank: int = 0
     waiting_requests: int | None = None
     running_requests: int | None = None
-    queued_prefill_tokens: int | None = None
     decode_batch_requests: int | None = None
     decode_tokens: int | None = None
     kv_usage_ratio: float | None = None
@@ -43,7 +41,6 @@ class RankLoad(Struct, frozen=True, kw_only=True):
             kv_usage_ratio=self.kv_usage_ratio,
             waiting_requests=self.waiting_requests,
             running_requests=self.running_requests,
-            queued_prefill_tokens=self.queued_prefill_tokens,
             decode_tokens=self.decode_tokens,
             decode_batch_requests=self.decode_batch_requests,
             ttft_ms=self.ttft_ms,
