@@ -115,6 +115,8 @@ def test_an_engine_that_dies_and_comes_back_is_a_new_incarnation(nats_url: str, 
                     back = await registered(agent, "ready")
                     assert back.incarnation >= away.incarnation
                     await until(lambda: agent.loads[-1].incarnation == back.incarnation)
+                    late = await agent.drain("aggregated", incarnation=before.incarnation)
+                    assert not late.accepted, "the incarnation that is gone still answers"
                     sidecar.send_signal(signal.SIGTERM)
                     await until(lambda: sidecar.poll() is not None)
                     assert sidecar.returncode == 0

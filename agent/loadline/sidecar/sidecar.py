@@ -91,7 +91,6 @@ class Sidecar:
         options = self._options
         async with AsyncExitStack() as stack:
             enter = stack.enter_async_context
-            self._bus = await enter(bus_of(self._servers[0], options.nats, f"loadline-sidecar-{options.worker}"))
             self._store = await enter(store_of(self._servers[1], options.etcd))
             pages = await enter(EnginePages(f"{options.url.rstrip('/')}{ENGINES[options.engine].path}"))
             await enter(running(self._scrape(pages), f"metrics of {options.worker}"))
@@ -184,23 +183,26 @@ class Sidecar:
         record, starts = self._record(reading), self.engine.starts
         await self._check_address(record)
         options = self._options
-        streams = await self._follow_streams(record)
-        client = WorkerClient(
-            record,
-            bus=self._bus,
-            store=self._store,
-            root=options.root,
-            namespace=options.namespace,
-            sample=self._sample,
-            on_drain=self._drain,
-            report_interval_ms=_NEVER_MS,
-            lease_ttl_s=options.lease_ttl_s,
-            migration=None if streams is None else streams.options(),
-        )
-        async with client as self._worker:
-            again = await self._serve(client, starts)
-        self._worker = None
-        return again
+        # A connection of its own: subscriptions of an incarnation that is gone would go on to answer commands.
+        async with bus_of(self._servers[0], options.nats, f"loadline-sidecar-{options.worker}") as self._bus:
+            streams = await self._follow_streams(record)
+            client = WorkerClient(
+                record,
+                bus=self._bus,
+                store=self._store,
+                root=options.root,
+                namespace=options.namespace,
+                sample=self._sample,
+                on_drain=self._drain,
+                report_interval_ms=_NEVER_MS,
+                lease_ttl_s=options.lease_ttl_s,
+                migration=None if streams is None else streams.options(),
+            )
+            try:
+                async with client as self._worker:
+                    return await self._serve(client, starts)
+            finally:
+                self._worker = None
 
     async def _follow_streams(self, record: WorkerRecord) -> StreamEngine | None:
         """Follow the streams that gateways have at the engine; none serves a part of a request only."""
