@@ -5,15 +5,16 @@ import itertools
 import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
 
 import aiohttp
 import msgspec
 import pytest
 
 from loadline.core.vocabulary.migrations import MigrationEndpoint
-from loadline.core.vocabulary.samples import WorkerRecord
+from loadline.core.vocabulary.samples import WorkerSample
 from loadline.wire.codec import encode
-from loadline.wire.messages import DrainCommand, DrainReply, MigrateCommand, MigrateReply, MigrationReport
+from loadline.wire.messages import MigrateCommand, MigrateReply, MigrationReport
 from tests.process.test_gateway import gateway_at
 from tests.support.client_rig import Agent, agent_at
 from tests.support.fake_engine import FakeEngine, Gate, greedy
@@ -38,15 +39,13 @@ async def ask(session: aiohttp.ClientSession, url: str, number: int) -> Streamed
     return await stream_from(session, url + path, **prompt, max_tokens=TOKENS, ignore_eos=True)
 
 
-async def move(
-    agent: Agent, requests: int, source: str, destination: str, *, number: int, incarnations: tuple[int, int] = (1, 1)
-) -> int:
+async def move(agent: Agent, requests: int, source: str, destination: str, *, number: int) -> int:
     """Command a migration as an agent does; return the number of requests that the source has selected."""
     command = MigrateCommand(
         command_id=f"c{number}",
         model=MODEL,
-        source=MigrationEndpoint("all", source, incarnations[0]),
-        destination=MigrationEndpoint("all", destination, incarnations[1]),
+        source=MigrationEndpoint("all", source, 1),
+        destination=MigrationEndpoint("all", destination, 1),
         trigger="test",
         epoch=1,
         rule="NUM_REQ",
@@ -106,67 +105,71 @@ def test_streams_move_and_an_engine_dies_and_nobody_notices(nats_url: str, etcd_
     asyncio.run(scenario())
 
 
+CONFIG = """
+agent = {{ name = "agent", root = "{name}", namespace = "{name}", reload_interval_ms = 0 }}
+nats = {{ servers = ["{nats_url}"] }}
+etcd = {{ endpoints = ["{etcd_url}"] }}
+http = {{ port = 0 }}
+[[models]]
+name = "tiny"
+planner = "static"
+static.replicas = {{ all = 2 }}
+pools = [{{ name = "all", role = "aggregated", replicas_max = 4 }}]
+migration = {{ enabled = true, policies = [] }}
+"""
+
+
 @asynccontextmanager
-async def sidecar_at(
-    nats_url: str, etcd_url: str, name: str, worker: str, engine: FakeEngine
-) -> AsyncIterator[asyncio.subprocess.Process]:
-    servers = ("--nats", nats_url, "--etcd", etcd_url, "--root", name, "--namespace", name)
-    child = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "loadline", "sidecar", "--url", engine.address, "--pool", "all", "--worker", worker),
-        *servers,
-    )
+async def loadline(*arguments: str) -> AsyncIterator[asyncio.subprocess.Process]:
+    child = await asyncio.create_subprocess_exec(sys.executable, "-m", "loadline", *arguments)
     try:
         yield child
     finally:
-        child.kill()
+        if child.returncode is None:
+            child.kill()
         await child.wait()
 
 
-def test_a_drained_sidecar_has_its_streams_moved(nats_url: str, etcd_url: str, own_name: str) -> None:
+def test_an_operators_drain_moves_the_streams_of_a_plain_engine(
+    nats_url: str, etcd_url: str, own_name: str, tmp_path: Path
+) -> None:
+    config = tmp_path / "loadline.toml"
+    config.write_text(CONFIG.format(name=own_name, nats_url=nats_url, etcd_url=etcd_url), "utf-8")
+
     async def scenario() -> None:
         async with AsyncExitStack() as stack:
             enter = stack.enter_async_context
             agent = await enter(agent_at(nats_url, etcd_url, own_name))
-            gate = Gate(20)
-            engines = [await enter(FakeEngine(pace=gate)), await enter(FakeEngine())]
+            engines = [await enter(FakeEngine(pace=Gate(20))), await enter(FakeEngine())]
             session = await enter(aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)))
-
-            async def record(worker: str) -> WorkerRecord:
-                found: list[WorkerRecord] = []
-
-                async def ready() -> bool:
-                    entry = await agent.store.get(agent.keys.worker(MODEL, "all", worker))
-                    found[:] = [] if entry is None else [msgspec.json.decode(entry.value, type=WorkerRecord)]
-                    return bool(found) and found[0].state == "ready"
-
-                await until_async(ready, f"{worker} is ready")
-                return found[0]
-
-            await enter(sidecar_at(nats_url, etcd_url, own_name, "w0", engines[0]))
-            source = await record("w0")
             url = await enter(gateway_at(nats_url, etcd_url, own_name))
+
+            async def sidecar(number: int) -> None:
+                await enter(
+                    loadline(
+                        *("sidecar", "--config", str(config), "--url", engines[number].address),
+                        *("--pool", "all", "--worker", f"w{number}"),
+                    )
+                )
+
+            await sidecar(0)
             streams = [asyncio.create_task(ask(session, url, number)) for number in range(40)]
             await until(lambda: engines[0].open == 40, "all run")
-            await enter(sidecar_at(nats_url, etcd_url, own_name, "w1", engines[1]))
-            destination = await record("w1")
-            movable = [(40, 0)]
-            await until(
-                lambda: (
-                    [
-                        (one.samples[0].running_requests, one.samples[0].unmovable_requests)
-                        for one in agent.loads
-                        if one.worker == "w0"
-                    ][-1:]
-                    == movable
-                ),
-                "all can move",
-            )
-            command = DrainCommand("d", MODEL, "all", "w0", "aggregated", source.incarnation, 1, 60_000)
-            drain = agent.subjects.drain(MODEL, "all", "w0")
-            assert msgspec.json.decode(await agent.bus.request(drain, encode(command), 5), type=DrainReply).accepted
-            incarnations = source.incarnation, destination.incarnation
-            assert await move(agent, 40, "w0", "w1", number=1, incarnations=incarnations) == 40
-            await until(lambda: agent.drained, "the worker is drained")
+            await sidecar(1)
+            await enter(loadline("run", "--config", str(config)))
+
+            def last(worker: str) -> WorkerSample | None:
+                return next((one.samples[0] for one in reversed(agent.loads) if one.worker == worker), None)
+
+            await until(lambda: (sample := last("w0")) and sample.unmovable_requests == 0, "all can move")
+            await until(lambda: last("w1"), "there is a destination")
+
+            async def drained() -> bool:
+                async with loadline("drain", "--config", str(config), MODEL, "all", "w0") as ordered:
+                    return await ordered.wait() == 0
+
+            await until_async(drained, "the agent leads and drains")
+            await until(lambda: engines[0].open == 0, "its streams have moved")
             for number, got in enumerate(await asyncio.gather(*streams)):
                 assert got.text == greedy(body(number)[1], TOKENS, ignore_eos=True)[0]
 

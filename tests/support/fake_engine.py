@@ -116,6 +116,7 @@ class FakeEngine:
         """Statuses of the next answers, in order; 200 answers."""
         self.refuses_chat_ids = False
         self.knows_ids = True
+        self.context_tokens: int | None = CONTEXT_TOKENS
         self.bodies: list[dict[str, Any]] = []
         self.paths: list[str] = []
         self.headers: list[dict[str, str]] = []
@@ -132,6 +133,7 @@ class FakeEngine:
                 web.post("/v1/completions", self._answer),
                 web.post("/v1/chat/completions", self._answer),
                 web.get("/v1/models", self._models),
+                web.post("/detokenize", self._detokenize),
                 web.get("/metrics", self._metrics),
             ]
         )
@@ -153,7 +155,11 @@ class FakeEngine:
             transport.abort()
 
     async def _models(self, _request: web.Request) -> web.Response:
-        return web.json_response({"data": [{"id": "tiny", "max_model_len": CONTEXT_TOKENS}]})
+        return web.json_response({"data": [{"id": "tiny", "max_model_len": self.context_tokens}]})
+
+    async def _detokenize(self, request: web.Request) -> web.Response:
+        tokens = (await request.json())["tokens"]
+        return web.json_response({"prompt": bytes(one for one in tokens if one != EOS).decode(errors="replace")})
 
     async def _metrics(self, _request: web.Request) -> web.Response:
         return web.Response(body=page(vllm(running=self.open)))

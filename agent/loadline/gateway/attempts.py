@@ -1,5 +1,6 @@
 """Attempts to have one request answered, at one worker after the other."""
 
+import time
 from typing import Final
 
 from loadline.adapters.logs import bounded
@@ -69,5 +70,6 @@ class Attempts:
         return True
 
     def progressed(self) -> None:
-        """Record that an engine has produced output: earlier failures no longer count."""
+        """Record that an engine has produced output: earlier failures no longer count, and time begins anew."""
         self._failed.clear()
+        self._deadline_s = time.monotonic() + self._model.hold_s

@@ -2,9 +2,9 @@
 
 import secrets
 import socket
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import aiohttp
 import msgspec
@@ -12,8 +12,8 @@ import msgspec
 from loadline.gateway.backends import Backend
 
 _CONNECT_S: Final = 3.0
-# A stopped stream waits for the list of models, which engines have at hand.
-_MODELS_S: Final = 3.0
+# A stopped stream waits for answers that engines have at hand: their models, and the text of a few tokens.
+_QUESTION: Final = aiohttp.ClientTimeout(total=3.0, sock_connect=_CONNECT_S)
 # Engines' servers (uvicorn) close idle connections after 5 s; one that closes while a request is sent fails it.
 _IDLE_S: Final = 2.0
 # A dead host answers nothing: probes after 10 s, every 5 s, three times.
@@ -23,6 +23,10 @@ _KEEPALIVE: Final = ((socket.TCP_KEEPIDLE, 10), (socket.TCP_KEEPINTVL, 5), (sock
 _ANSWER_BYTES_MAX: Final = 64 * 1024 * 1024
 """Largest answer that is read whole; 128 outputs of 4,096 tokens with log probabilities have 50 MB."""
 _STATUS_CLASSES: Final = frozenset({2, 4, 5})
+# A character has at most four bytes; longer runs are no text.
+_HELD_TOKENS_MAX: Final = 64
+
+_A = TypeVar("_A", bound=msgspec.Struct)
 
 
 class Unreachable(Exception):
@@ -72,20 +76,53 @@ class EngineClient:
         except (aiohttp.ClientError, ConnectionError, TimeoutError) as error:
             raise EngineBroken(str(error) or type(error).__name__) from error
 
-    async def context_tokens(self, backend: Backend, headers: Mapping[str, str]) -> int | None:
-        """Return the longest context of an engine, asking it once; None: it does not say."""
+    async def context_tokens(self, backend: Backend, headers: Mapping[str, str]) -> int:
+        """Return the longest context of an engine, asking it once.
+
+        Raises:
+            Unreachable: The engine was not asked.
+            EngineBroken: It does not say.
+        """
         if backend.context_tokens is None:
-            url, limit = backend.record.base_url + "/v1/models", aiohttp.ClientTimeout(total=_MODELS_S)
-            try:
-                async with self._session.get(url, headers=headers, timeout=limit, allow_redirects=False) as answer:
-                    listed = msgspec.json.decode(await read_whole(answer), type=_Models)
-            except (aiohttp.ClientError, ConnectionError, TimeoutError, EngineBroken):
-                return None
-            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-                return None
+            listed = await self._ask(backend, "/v1/models", None, headers, _Models)
             found = (one.max_model_len for one in listed.data if one.id == backend.record.model)
             backend.context_tokens = next(found, None)
+        if backend.context_tokens is None:
+            raise EngineBroken("it does not tell `max_model_len` in /v1/models")
         return backend.context_tokens
+
+    async def complete_tokens(self, backend: Backend, ids: Sequence[int], headers: Mapping[str, str]) -> int:
+        """Return the number of tokens, from the first on, that end with a complete character.
+
+        Engines send the text of tokens up to there: more would end with a replacement character.
+
+        Raises:
+            Unreachable: The engine was not asked.
+            EngineBroken: It does not say.
+        """
+        for count in range(len(ids), max(len(ids) - _HELD_TOKENS_MAX, 0), -1):
+            body = {"model": backend.record.model, "tokens": ids[:count]}
+            answer = await self._ask(backend, "/detokenize", body, headers, _Text)
+            if not (answer.prompt or answer.text).endswith("\ufffd"):
+                return count
+        if len(ids) > _HELD_TOKENS_MAX:
+            raise EngineBroken("its tokens end within a character")
+        return 0
+
+    async def _ask(self, backend: Backend, path: str, body: object, headers: Mapping[str, str], kind: type[_A]) -> _A:
+        """Return the answer to a question, which is a POST if it has a body."""
+        url, method = backend.record.base_url + path, "GET" if body is None else "POST"
+        try:
+            async with self._session.request(
+                method, url, json=body, headers=headers, allow_redirects=False, timeout=_QUESTION
+            ) as answer:
+                return msgspec.json.decode(await read_whole(answer), type=kind)
+        except aiohttp.ClientConnectorError as error:
+            raise Unreachable(str(error)) from error
+        except (aiohttp.ClientError, ConnectionError, TimeoutError) as error:
+            raise EngineBroken(f"{path}: {error!r}") from error
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            raise EngineBroken(f"{path}: {error!r}") from error
 
 
 async def read_whole(answer: aiohttp.ClientResponse) -> bytes:
@@ -109,6 +146,13 @@ class _Model(msgspec.Struct):
 
 class _Models(msgspec.Struct):
     data: list[_Model]
+
+
+class _Text(msgspec.Struct):
+    """Answer of vLLM (``prompt``) or SGLang (``text``)."""
+
+    prompt: str = ""
+    text: str = ""
 
 
 def _socket(info: tuple[Any, ...]) -> socket.socket:

@@ -21,7 +21,7 @@ class MovableStream(Protocol):
 
     @property
     def is_stopped(self) -> bool:
-        """True from a stop until it is continued."""
+        """True from a stop until a claim is granted, or none came in time."""
         ...
 
     def progress(self, request_id: str, hop: int) -> StreamProgress:

@@ -44,6 +44,7 @@ class StreamReply:
         self._prompt_ids: list[int] | None = None
         self._tokens: list[int] = []
         self._sent_tokens = 0
+        self._certain_tokens = 0
         self.is_between_characters = True
         """False if the text of the last tokens that were sent may lack a part of a character."""
         self._ids_sent = 0
@@ -61,6 +62,16 @@ class StreamReply:
     def can_continue(self) -> bool:
         """True if another engine can continue the stream now."""
         return not self.obstacle and self._prompt_ids is not None and not self.finished
+
+    @property
+    def uncertain_ids(self) -> list[int]:
+        """Tokens of which the last ones may lack text, because they are part of a character."""
+        return self._tokens[self._certain_tokens : self._sent_tokens]
+
+    def settle(self, complete: int) -> None:
+        """Take the text of so many of the uncertain tokens for sent, and that of the others for held back."""
+        self._sent_tokens = self._certain_tokens = self._certain_tokens + complete
+        self.is_between_characters = True
 
     @property
     def asks_ids(self) -> bool:
@@ -165,13 +176,16 @@ class StreamReply:
         if text or others or finish is not None:
             self._sent_tokens = len(self._tokens)
             self.is_between_characters = len(new_ids) <= 1
+            if self.is_between_characters:
+                self._certain_tokens = self._sent_tokens
         elif not self.started:
             # A chunk without output, such as that with the role, waits: until output was sent, the answer can begin
             # anew at another engine.
             self._head.append(self._shape(chunk, choice))
             return []
-        elif self._wants_ids and not self.obstacle:
-            return []  # its token IDs follow with the text
+        elif self._hops or (self._wants_ids and not self.obstacle):
+            # Token IDs follow with the text. Without text there is no progress, of which a later hop must tell.
+            return []
         return self._start([self._shape(chunk, choice)])
 
     def _take_ids(self, chunk: dict[str, Any], choice: dict[str, Any]) -> list[int]:

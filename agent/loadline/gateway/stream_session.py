@@ -55,6 +55,8 @@ class StreamSession:
         self._reply = StreamReply(asked, measured)
         self._response: web.StreamResponse | None = None
         self._sent = headers.to_engine(request.headers, engines.via)
+        login = request.headers.get("authorization")
+        self._asking = {"authorization": login} if login else {}
         self._moves = 0
         self._answer: aiohttp.ClientResponse | None = None
         """Answer that is relayed now."""
@@ -63,8 +65,8 @@ class StreamSession:
 
     @property
     def is_stopped(self) -> bool:
-        """True from a stop until the stream is continued."""
-        return self._next is not None
+        """True from a stop until a claim is granted, or none came in time."""
+        return self._next is not None and not self._next.done()
 
     def progress(self, request_id: str, hop: int) -> StreamProgress:
         """Return the stream's progress, for the worker that serves it."""
@@ -83,7 +85,7 @@ class StreamSession:
         """Close the connection to the engine, if the last chunk that the client has can be the last from there."""
         if self._reply.finished or self._reply.done:
             return StopReply("ended")
-        if self._answer is None:
+        if self._answer is None or self._next is not None:
             return StopReply("later", "its engine has not answered yet")
         if not self._can_move:
             return StopReply("unmovable", f"`{self._reply.obstacle}` keeps it there")
@@ -95,7 +97,7 @@ class StreamSession:
 
     def continue_at(self, backend: Backend) -> None:
         """Continue the stopped stream at a worker."""
-        if self._next is not None and not self._next.done():
+        if self._next is not None:
             self._moves += 1
             self._next.set_result(backend)
 
@@ -146,11 +148,11 @@ class StreamSession:
 
     async def _run_at(self, backend: Backend) -> web.StreamResponse | None:
         """Relay the answer of a worker; return None if another attempt follows."""
-        sent = await self._next_request(backend)
-        if sent is None:
-            return await self._end(self._reply.end())
         broken = "the stream ended early"
         try:
+            sent = await self._next_request(backend)
+            if sent is None:
+                return await self._end(self._reply.end())
             async with self._engines.post(backend, *sent, self._sent) as answer:
                 if answer.status != _OK:
                     return await self._refused(backend, answer)
@@ -174,9 +176,11 @@ class StreamSession:
     async def _next_request(self, backend: Backend) -> tuple[str, bytes] | None:
         if self._response is None:
             return self._reply.first_body(with_ids=self._asked.endpoint not in backend.refuses_ids)
+        if not self._reply.is_between_characters:
+            self._reply.settle(await self._engines.complete_tokens(backend, self._reply.uncertain_ids, self._asking))
         context_tokens = None
         if self._reply.tokens_left is None:
-            context_tokens = await self._engines.context_tokens(backend, self._sent)
+            context_tokens = await self._engines.context_tokens(backend, self._asking)
         return self._reply.next_body(context_tokens)
 
     async def _relay(self, answer: aiohttp.ClientResponse) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import json
 from typing import Any
 
+import aiohttp
 import pytest
 
 from loadline.client.streams import StreamReport
@@ -132,10 +133,10 @@ def test_a_limit_beyond_all_contexts_keeps_no_report_from_the_worker() -> None:
 
 
 @pytest.mark.parametrize("answer", [b"", b"HTTP/1.1 307 X\r\nlocation: /loop\r\ncontent-length: 0\r\n\r\n"])
-def test_a_stream_moves_to_an_engine_that_does_not_list_its_models(
+def test_an_engine_that_does_not_list_its_models_delays_a_stream_by_seconds_only(
     answer: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine_client, "_MODELS_S", 0.2)
+    monkeypatch.setattr(engine_client, "_QUESTION", aiohttp.ClientTimeout(total=0.2))
 
     async def scenario() -> None:
         async with gateway_rig() as (rig, [engine]), RawEngine(answer, hangs=True) as other:
@@ -145,7 +146,8 @@ def test_a_stream_moves_to_an_engine_that_does_not_list_its_models(
             assert backend is not None
             client = engine_client.EngineClient()
             async with asyncio.timeout(5):
-                assert await client.context_tokens(backend, {}) is None
+                with pytest.raises(engine_client.EngineBroken):
+                    await client.context_tokens(backend, {})
             await client.close()
             assert other.requests == 1
             assert engine.bodies == []

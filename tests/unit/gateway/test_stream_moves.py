@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 
 import pytest
 
@@ -22,6 +23,20 @@ def test_an_engine_that_dies_costs_a_pause(path: str, cut: int) -> None:
             engines[0].piece_bytes = cut
             assert_unbroken(await rig.stream(path, **asked(path)), path)
             assert engines[1].paths == [path if cut < 1 else engines[1].paths[0]]
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("chunk_tokens", [2, 3, 7])
+@pytest.mark.parametrize("cut", range(2, TOKENS, 3))
+def test_an_engine_that_dies_within_a_character_loses_nothing(cut: int, chunk_tokens: int) -> None:
+    async def scenario() -> None:
+        async with gateway_rig(3) as (rig, engines):
+            for engine in engines:
+                engine.chunk_tokens = chunk_tokens
+            engines[0].die_after = cut
+            engines[1].die_after = 5
+            assert_unbroken(await rig.stream(CHAT, **asked(CHAT)), CHAT)
 
     asyncio.run(scenario())
 
@@ -276,6 +291,25 @@ def test_the_worker_that_continues_after_a_failure_owns_the_stream() -> None:
             worker, _, stream = only(rig)
             assert (worker, stream.hop, stream.hops) == ("w1", 1, 0)
             gate.advance()
+            assert_unbroken(await streaming, COMPLETIONS)
+
+    asyncio.run(scenario())
+
+
+def test_a_stream_that_has_lasted_waits_for_a_worker_as_long_as_a_new_one() -> None:
+    async def scenario() -> None:
+        async with gateway_rig(2, hold_s=0.5) as (rig, engines):
+            engines[0].pace = gate = Gate(7)
+            streaming = asyncio.create_task(rig.stream(**asked(COMPLETIONS)))
+            await at_gate(gate)
+            later_s = time.monotonic() + 0.6
+            await until(lambda: time.monotonic() > later_s, "more than the time that a request waits")
+            gate.advance(9)
+            await until(lambda: only(rig)[2].output_tokens == 9, "it has gone on")
+            rig.register([])
+            await engines[0].kill()
+            await until(lambda: rig.frontend.queued == 1, "it waits")
+            rig.register(engines[1:])
             assert_unbroken(await streaming, COMPLETIONS)
 
     asyncio.run(scenario())

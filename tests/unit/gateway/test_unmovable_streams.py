@@ -8,7 +8,7 @@ import pytest
 from loadline.client.streams import StopStream
 from tests.support.fake_engine import Gate, greedy
 from tests.support.gateway_rig import gateway_rig
-from tests.support.moving_streams import COMPLETIONS, asked, assert_unbroken, at_gate, only
+from tests.support.moving_streams import CHAT, COMPLETIONS, asked, assert_unbroken, at_gate, only
 from tests.waiting import until
 
 
@@ -73,5 +73,17 @@ def test_an_engine_without_token_ids_keeps_its_streams() -> None:
             assert "w0 failed" in got.chunks[-1]["error"]["message"]
             assert got.text == greedy("abc", 9, ignore_eos=True)[0]
             assert not got.complete
+
+    asyncio.run(scenario())
+
+
+def test_an_engine_that_does_not_tell_its_context_continues_no_stream_without_limit() -> None:
+    async def scenario() -> None:
+        async with gateway_rig(2) as (rig, engines):
+            engines[0].die_after = 9
+            engines[0].context_tokens = engines[1].context_tokens = None
+            got = await rig.stream(CHAT, messages=[{"role": "user", "content": "abc"}], ignore_eos=True)
+            assert "max_model_len" in got.chunks[-1]["error"]["message"]
+            assert engines[1].bodies == []
 
     asyncio.run(scenario())
