@@ -6,6 +6,16 @@ import pytest
 
 from loadline.core.fleet import estimates
 from loadline.core.fleet.estimates import NOMINAL_BLOCKS
+from loadline.core.fleet.worker import WorkerState
+from loadline.core.migration.measures import (
+    BATCH,
+    DECODING,
+    DECODING_TOKENS,
+    KV_NEEDED,
+    KV_TOTAL,
+    PREFILL_TOKENS,
+    measures_of,
+)
 from loadline.core.vocabulary.samples import WorkerRecord, WorkerSample
 from loadline.core.vocabulary.scalars import Role
 
@@ -99,3 +109,13 @@ def test_a_ttft_with_a_queue_for_batch_slots_is_no_prefill_pass() -> None:
 def test_reported_iterations_with_prompts_are_prefill_passes_of_at_most_a_batch() -> None:
     reported = sample(iteration_ms=40.0, active_prefill_tokens=9_000, isl_tokens=200.0, ttft_ms=4_000.0)
     assert list(estimates.prefill_passes(reported, record(max_batched_tokens=8_192))) == [(8_192, 40.0)]
+
+
+@pytest.mark.parametrize(("role", "needed", "prefill"), [("aggregated", 4_600, 600), ("decode", 4_600, 0)])
+def test_migration_measures_a_plain_engine_like_one_that_reports_tokens(role: Role, needed: int, prefill: int) -> None:
+    plain = sample(kv_usage_ratio=0.25, waiting_requests=3, running_requests=8, isl_tokens=200.0, migration_slots_in=4)
+    worker = WorkerState(record(role, **CACHE), 5, registered_at_ms=0, latest=[plain])
+    found = measures_of(worker)
+    assert found is not None
+    assert (found[KV_NEEDED], found[KV_TOTAL], found[PREFILL_TOKENS]) == (needed, 16_000, prefill)
+    assert (found[DECODING], found[DECODING_TOKENS], found[BATCH]) == (8, 4_000, 11)
