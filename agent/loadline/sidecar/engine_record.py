@@ -3,8 +3,11 @@
 from typing import Final
 from urllib.parse import urlsplit
 
+import msgspec
+
 from loadline.adapters.logs import bounded
 from loadline.core.vocabulary.samples import WorkerRecord
+from loadline.core.vocabulary.scalars import Name
 from loadline.engine_metrics.engine_reading import EngineReading
 from loadline.errors import AddressTaken, ConfigError
 from loadline.ports import Store
@@ -14,6 +17,7 @@ from loadline.wire.keys import Keys
 from loadline.wire.subjects import encode_token
 
 _LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
+_SHOWN_CHARS_MAX: Final = 100
 _log = bounded("sidecar")
 
 
@@ -21,11 +25,15 @@ def record_of(options: SidecarOptions, reading: EngineReading, incarnation: int)
     """Describe an engine as a worker.
 
     Raises:
-        ConfigError: Neither the options nor the engine name the model.
+        ConfigError: Neither the options nor the engine name the model, or not as agents accept it.
     """
     model = options.model or reading.model
     if not model:
         raise ConfigError("--model", "is missing, and the metrics of the engine do not name it", "Add --model NAME.")
+    if not _is_name(model):
+        problem = f"is missing, and {model[:_SHOWN_CHARS_MAX]!r} of the engine's metrics is no name of a model"
+        remedy = "Add --model NAME, or have the engine serve it under a name of at most 100 characters."
+        raise ConfigError("--model", problem, remedy)
     return WorkerRecord(
         model=model,
         pool=options.pool or options.role,
@@ -68,3 +76,11 @@ async def check_address(store: Store, namespace: str, record: WorkerRecord) -> N
 def is_loopback(url: str) -> bool:
     """Return True for an address that only its own host can reach."""
     return urlsplit(url).hostname in _LOOPBACK
+
+
+def _is_name(text: str) -> bool:
+    try:
+        msgspec.convert(text, Name)
+    except msgspec.ValidationError:
+        return False
+    return True

@@ -186,6 +186,20 @@ def test_an_engine_that_names_no_model_needs_the_option() -> None:
     scenario(run)
 
 
+@pytest.mark.parametrize("name", ["y" * 101, "/models/" + "y" * 10_000, "a\\nb"])
+def test_a_model_name_that_agents_refuse_needs_the_option(name: str) -> None:
+    async def run() -> None:
+        series = {line.replace('"tiny"', f'"{name}"'): value for line, value in vllm().items()}
+        async with rig(series) as made:
+            with pytest.raises(ConfigError, match="Add --model NAME") as caught:
+                await made.ended()
+            assert len(str(caught.value)) < 400
+        async with rig(series, model="tiny") as made:
+            await made.state_is("ready")
+
+    scenario(run)
+
+
 def test_traffic_is_reported_on_request_only() -> None:
     async def run() -> None:
         for reports in (True, False):
