@@ -80,7 +80,7 @@ def test_requests_wait_for_the_first_worker_and_are_reported(nats_url: str, etcd
     ("options", "says"),
     [
         ((), "no model is named"),
-        (("--model", "m", "--ttft-ms", "5"), "go together"),
+        (("--model", "m", "--ttft-ms", "5"), "has no effect without --itl-ms"),
         (("--model", "m", "--nats", "http://x"), "is not nats:// or tls://"),
     ],
 )

@@ -2,22 +2,19 @@
 
 import argparse
 import asyncio
-import re
 import socket
 from pathlib import Path
 from typing import Final, get_args
 from urllib.parse import urlsplit
 
-import msgspec
-from msgspec.structs import replace
-
 from loadline.adapters import logs, signals
+from loadline.cli.connection import Connection, connection_arguments, connection_of
 from loadline.cli.exit_codes import reports_input_errors
+from loadline.cli.option_types import name, seconds, whole_number
 from loadline.core.vocabulary.samples import WorkerRecord
-from loadline.core.vocabulary.scalars import Name, Role
+from loadline.core.vocabulary.scalars import Role
 from loadline.engine_metrics.tables import ENGINES
 from loadline.errors import ConfigError
-from loadline.servers import EtcdKnobs, NatsKnobs, check_servers
 from loadline.sidecar.options import SidecarOptions
 from loadline.sidecar.sidecar import Sidecar
 
@@ -37,15 +34,20 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add("--engine", choices=sorted(ENGINES), default="vllm", help="engine (default: %(default)s)")
     add("--url", type=_url, default="http://127.0.0.1:8000", help="HTTP API of the engine (default: %(default)s)")
     add("--advertise", type=_url, default="", metavar="URL", help="HTTP API as routers reach it (default: --url)")
-    add("--model", type=_name, default="", help="name of the model (default: the one that the engine serves)")
-    add("--pool", type=_name, default="", help="name of the pool (default: the role)")
+    add("--model", type=name, default="", help="name of the model (default: the one that the engine serves)")
+    add("--pool", type=name, default="", help="name of the pool (default: the role)")
     add("--role", choices=get_args(Role), default="aggregated", help="role of the worker (default: %(default)s)")
-    add("--worker", type=_name, default="", help="unique name of the worker (default: host name and port)")
-    add("--gpus", type=_count, default=1, help="GPUs that the engine occupies (default: %(default)s)")
-    add("--accelerator", type=_name, default="", help="type of the GPUs, such as h100")
-    add("--node", type=_name, default="", help="machine (default: host name)")
-    add("--unit", type=_name, default="", help="group of workers that fails together")
-    add("--max-batch-requests", type=_count, metavar="N", help="largest batch (default: what engine or command tell)")
+    add("--worker", type=name, default="", help="unique name of the worker (default: host name and port)")
+    add("--gpus", type=whole_number(COUNT_MAX), default=1, help="GPUs that the engine occupies (default: %(default)s)")
+    add("--accelerator", type=name, default="", help="type of the GPUs, such as h100")
+    add("--node", type=name, default="", help="machine (default: host name)")
+    add("--unit", type=name, default="", help="group of workers that fails together")
+    add(
+        "--max-batch-requests",
+        type=whole_number(COUNT_MAX),
+        metavar="N",
+        help="largest batch (default: what engine or command tell)",
+    )
     add(
         "--report-traffic",
         action="store_true",
@@ -53,19 +55,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
     add(
         "--grace-s",
-        type=_seconds,
+        type=seconds(GRACE_MAX_S),
         default=30.0,
         metavar="S",
         help="time for running requests to end when the sidecar is stopped (default: %(default)g)",
     )
-    connection = parser.add_argument_group("connection")
-    connection.add_argument(
-        "--config", type=Path, metavar="FILE", help="read [nats], [etcd], agent.root and agent.namespace"
-    )
-    connection.add_argument("--nats", metavar="URL", help="NATS server (default: nats://127.0.0.1:4222)")
-    connection.add_argument("--etcd", metavar="URL", help="etcd server (default: http://127.0.0.1:2379)")
-    connection.add_argument("--root", help="prefix of every NATS subject (default: loadline)")
-    connection.add_argument("--namespace", help="etcd keys are under /loadline/NAMESPACE/ (default: default)")
+    connection_arguments(parser, "read [nats], [etcd], agent.root and agent.namespace")
     add("engine_command", nargs="*", metavar="-- COMMAND", help="start this engine, and end it when it is drained")
 
 
@@ -88,7 +83,7 @@ async def _run(options: SidecarOptions) -> None:
 
 def _options(options: argparse.Namespace) -> SidecarOptions:
     host = socket.gethostname()
-    nats, etcd, root, namespace = _connection(options)
+    connection = connection_of(options, _configured(options.config))
     return SidecarOptions(
         engine=options.engine,
         url=options.url,
@@ -105,28 +100,21 @@ def _options(options: argparse.Namespace) -> SidecarOptions:
         report_traffic=options.report_traffic,
         command=tuple(options.engine_command),
         grace_s=options.grace_s,
-        root=root,
-        namespace=namespace,
-        nats=nats,
-        etcd=etcd,
+        root=connection.root,
+        namespace=connection.namespace,
+        nats=connection.nats,
+        etcd=connection.etcd,
     )
 
 
-def _connection(options: argparse.Namespace) -> tuple[NatsKnobs, EtcdKnobs, str, str]:
-    nats, etcd, root, namespace = NatsKnobs(), EtcdKnobs(), "loadline", "default"
-    if options.config is not None:
-        # Its 15 MB are for sidecars that need it.
-        from loadline.config.connection import load_connection  # noqa: PLC0415
+def _configured(path: Path | None) -> Connection:
+    if path is None:
+        return Connection()
+    # Its 15 MB are for sidecars that need it.
+    from loadline.config.connection import load_connection  # noqa: PLC0415
 
-        found = load_connection(options.config)
-        nats, etcd, root, namespace = found.nats, found.etcd, found.agent.root, found.agent.namespace
-    if options.nats:
-        check_servers((options.nats,), "--nats", ("nats", "tls"))
-        nats = replace(nats, servers=(options.nats,))
-    if options.etcd:
-        check_servers((options.etcd,), "--etcd", ("http", "https"))
-        etcd = replace(etcd, endpoints=(options.etcd,))
-    return nats, etcd, options.root or root, options.namespace or namespace
+    found = load_connection(path)
+    return Connection(found.nats, found.etcd, found.agent.root, found.agent.namespace)
 
 
 def _url(text: str) -> str:
@@ -134,23 +122,3 @@ def _url(text: str) -> str:
     if text and not record.base_url:  # empty is the default
         raise argparse.ArgumentTypeError(f"{text!r} is not a base URL; write http://host:port")
     return record.base_url
-
-
-def _name(text: str) -> str:
-    try:
-        return text and msgspec.convert(text, Name)  # empty is the default
-    except msgspec.ValidationError as error:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a name of 1 to 100 printable characters") from error
-
-
-def _count(text: str) -> int:
-    if not re.fullmatch(r"[0-9]{1,5}", text) or not 0 < int(text) <= COUNT_MAX:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 to {COUNT_MAX}")
-    return int(text)
-
-
-def _seconds(text: str) -> float:
-    value = float(text)
-    if not 0 <= value <= GRACE_MAX_S:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds from 0 to {GRACE_MAX_S:g}")
-    return value

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import get_args
 
+from loadline.cli.option_types import number, subject_root, whole_number
 from loadline.demo import defaults, display
 from loadline.demo.runner import run_demo
 from loadline.demo.setup import Mode
@@ -35,16 +36,23 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="separate prefill and decode pools, or one aggregated pool (default: %(default)s)",
     )
     add("--speed", type=_speed, default=defaults.SPEED, help="virtual seconds per second (default: %(default)g)")
-    add("--load", type=_count, default=defaults.LOAD, help="superposed copies of the trace (default: %(default)s)")
+    add(
+        "--load",
+        type=whole_number(COUNT_MAX),
+        default=defaults.LOAD,
+        help="superposed copies of the trace (default: %(default)s)",
+    )
     add(
         "--agents",
-        type=_count,
+        type=whole_number(COUNT_MAX),
         default=1,
         help="number of agents, of which one leads (default: %(default)s)",
     )
     add("--attach-nats", default="", metavar="URL", help="use a running NATS server instead of starting one")
     add("--attach-etcd", default="", metavar="URL", help="use a running etcd instead of starting one")
-    add("--root", type=_root, default="loadline-demo", help="prefix of every NATS subject (default: %(default)s)")
+    add(
+        "--root", type=subject_root, default="loadline-demo", help="prefix of every NATS subject (default: %(default)s)"
+    )
     add("--namespace", default="demo", help="etcd keys are under /loadline/<namespace>/ (default: %(default)s)")
     add("--http-port", type=int, default=0, help="port on which the first agent serves /metrics (default: none)")
     add("--directory", type=Path, help="folder for logs, data and journals (default: .loadline/up-<process id>)")
@@ -107,25 +115,9 @@ def _duration(text: str) -> float:
 
 
 def _speed(text: str) -> float:
-    value = float(text)
-    if not 0 < value <= SPEED_MAX:
+    if not 0 < number(text) <= SPEED_MAX:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0 and at most {SPEED_MAX:g}")
-    return value
-
-
-def _count(text: str) -> int:
-    value = int(text)
-    if not 1 <= value <= COUNT_MAX:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 to {COUNT_MAX}")
-    return value
-
-
-def _root(text: str) -> str:
-    if not re.fullmatch(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*", text):
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is not a subject root; write tokens of A-Z a-z 0-9 _ - separated by dots"
-        )
-    return text
+    return float(text)
 
 
 def _share(value: float | None) -> str:

@@ -8,6 +8,7 @@ from typing import Final
 from loadline.adapters.child_process import Child
 from loadline.adapters.logs import bounded
 from loadline.client.resources import wait_at_most
+from loadline.errors import ConfigError
 
 # An empty engine ends within seconds; one that is told --shutdown-timeout waits for its requests first.
 _END_S: Final = 30.0
@@ -23,7 +24,7 @@ class EngineProcess:
         on_exit: Called when it has ended.
 
     Raises:
-        OSError: The process cannot be started.
+        ConfigError: The process cannot be started.
     """
 
     def __init__(self, command: Sequence[str], on_exit: Callable[[], None]) -> None:
@@ -32,7 +33,11 @@ class EngineProcess:
         """None while it runs."""
         self.asked_to_end = False
         self._on_exit = on_exit
-        self._child = Child(command, {}, None, self._exited)
+        try:
+            self._child = Child(command, {}, None, self._exited)
+        except OSError as error:
+            problem = f"{command[0]} cannot be started: {error.strerror}"
+            raise ConfigError("-- COMMAND", problem, "Write the path of the engine's program.") from error
         if cuts_streams(command):
             remedy = f"add {_SHUTDOWN_OPTION} 30: requests that outlast a drain then end, too"
             _log.warning("engine_cuts_streams", detail="vLLM aborts its requests at SIGTERM", remedy=remedy)

@@ -1,8 +1,10 @@
+import asyncio
 import shlex
 
 import pytest
 
-from loadline.sidecar.engine_process import batch_slots, cuts_streams
+from loadline.errors import ConfigError
+from loadline.sidecar.engine_process import EngineProcess, batch_slots, cuts_streams
 
 
 @pytest.mark.parametrize(
@@ -35,3 +37,11 @@ def test_a_vllm_without_a_shutdown_timeout_cuts_its_streams(command: str, *, cut
 )
 def test_the_largest_batch_is_read_from_the_command(command: str, slots: int | None) -> None:
     assert batch_slots(shlex.split(command)) == slots
+
+
+def test_a_program_that_cannot_be_started_is_named() -> None:
+    async def scenario() -> None:
+        with pytest.raises(ConfigError, match=r"/nowhere/vllm cannot be started: No such file or directory\. Write"):
+            EngineProcess(["/nowhere/vllm", "serve"], lambda: None)
+
+    asyncio.run(scenario())

@@ -1,0 +1,78 @@
+"""Options of commands beside an agent: what they refuse, and how they replace what a configuration says."""
+
+import argparse
+from collections.abc import Callable
+
+import pytest
+
+from loadline.cli import option_types
+from loadline.cli.connection import Connection, connection_arguments, connection_of
+from loadline.cli.main import main
+from loadline.servers import EtcdKnobs, NatsKnobs
+
+
+@pytest.mark.parametrize(
+    ("read", "text", "says"),
+    [
+        (option_types.whole_number(64), "x", "is not a whole number from 1 to 64"),
+        (option_types.whole_number(64), "0", "is not a whole number from 1 to 64"),
+        (option_types.whole_number(64), "65", "is not a whole number from 1 to 64"),
+        (option_types.whole_number(64), "9" * 5_000, "is not a whole number from 1 to 64"),
+        (option_types.positive, "abc", "is not a number above 0"),
+        (option_types.positive, "nan", "is not a number above 0"),
+        (option_types.positive, "inf", "is not a number above 0"),
+        (option_types.seconds(60), "abc", "is not a number of seconds from 0 to 60"),
+        (option_types.seconds(60), "61", "is not a number of seconds from 0 to 60"),
+        (option_types.name, "a\nb", "is not a name"),
+        (option_types.subject_root, "a.b c", "is not a subject root"),
+        (option_types.subject_root, "a..b", "is not a subject root"),
+        (option_types.server_url("nats", "tls"), "http://x", r"is not nats:// or tls://\. Write nats://host:port"),
+    ],
+)
+def test_a_refused_text_is_answered_with_what_to_write(read: Callable[[str], object], text: str, says: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match=says):
+        read(text)
+
+
+def test_bounds_themselves_are_read() -> None:
+    assert [option_types.whole_number(64)(text) for text in ("1", "64")] == [1, 64]
+    assert [option_types.seconds(60)(text) for text in ("0", "60")] == [0, 60]
+    assert option_types.subject_root("fleet-1.east_2") == "fleet-1.east_2"
+
+
+def test_a_refused_url_is_not_quoted_since_it_may_have_a_password() -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match="contains a login") as refused:
+        option_types.server_url("nats", "tls")("nats://agent:secret@host:4222")
+    assert "secret" not in str(refused.value)
+
+
+def test_options_replace_what_the_configuration_says_and_keep_its_logins() -> None:
+    parser = argparse.ArgumentParser()
+    connection_arguments(parser, "")
+    configured = Connection(NatsKnobs(("nats://a:1",), user="worker"), EtcdKnobs(("http://b:2",)), "east", "blue")
+    assert connection_of(parser.parse_args([]), configured) == configured
+    options = ["--nats", "nats://c:3", "--etcd", "http://d:4", "--root", "west", "--namespace", "green"]
+    found = connection_of(parser.parse_args(options), configured)
+    assert found == Connection(NatsKnobs(("nats://c:3",), user="worker"), EtcdKnobs(("http://d:4",)), "west", "green")
+
+
+@pytest.mark.parametrize("command", ["gateway", "sidecar"])
+def test_commands_beside_an_agent_name_a_bad_root(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([command, "--root", "a b"])
+    assert ended.value.code == 2
+    assert "argument --root: 'a b' is not a subject root" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ([], "--model: no model is named"),
+        (["--model", "m", "--itl-ms", "5"], "--itl-ms: has no effect without --ttft-ms"),
+    ],
+)
+def test_a_gateway_that_lacks_an_option_is_invalid_input(
+    options: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["gateway", *options]) == 2
+    assert says in capsys.readouterr().err
