@@ -45,7 +45,7 @@ from loadline.demo.inject import (
     worker_sample,
 )
 from loadline.errors import BusUnavailable, LoadlineError
-from loadline.servers import EtcdKnobs, NatsKnobs, check_servers
+from loadline.servers import EtcdKnobs, NatsKnobs, check_server
 
 SHAPED: Final = {
     flag_of(name): (name, kind) for name, kind in number_fields(WorkerSample, {"sequence", "timestamp_ms"}).items()
@@ -150,7 +150,7 @@ async def run(args: argparse.Namespace) -> str:
     stop, loop = asyncio.Event(), asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
-    check_servers((args.nats,), "--nats", ("nats", "tls"))
+    check_server(args.nats, "--nats", ("nats", "tls"))
     knobs = msgspec.convert({"servers": [args.nats], **field_values(args, NatsKnobs, prefix="nats-")}, NatsKnobs)
     bus = NatsBus(knobs, name="loadline-inject")
     try:
@@ -176,7 +176,7 @@ async def inject(args: argparse.Namespace, bus: NatsBus, stop: asyncio.Event) ->
         to, names = InjectionTarget(bus, root=args.root), (args.model, args.frontend)
         span = {"hz": args.hz, "seconds": args.seconds or 0.0}
         return await inject_traffic(to, names, args.incarnation, traffic_sampler(args), stop=stop, **span)
-    check_servers((args.etcd,), "--etcd", ("http", "https"))
+    check_server(args.etcd, "--etcd", ("http", "https"))
     etcd = msgspec.convert({"endpoints": [args.etcd], **field_values(args, EtcdKnobs, prefix="etcd-")}, EtcdKnobs)
     to = InjectionTarget(bus, etcd, args.root, args.namespace)
     record = WorkerRecord(args.model, args.pool, args.worker, args.role, args.incarnation)

@@ -56,22 +56,30 @@ class EtcdKnobs(Knobs, frozen=True):
 
 
 def check_servers(urls: Iterable[str], place: str, schemes: tuple[str, ...]) -> None:
-    """Check the URLs of servers.
+    """Check a list of URLs as ``check_server`` does.
 
     Raises:
         ConfigError: A value is not a URL of these schemes, or contains a login.
     """
     for index, url in enumerate(urls):
-        here = f"{place}[{index}]"
-        form = f"Write {schemes[0]}://host:port or {schemes[1]}://host:port."
-        try:
-            parts = urlsplit(url)
-            host, _ = parts.hostname, parts.port
-        except ValueError as error:
-            raise ConfigError(here, "is not a URL", form) from error
-        # Errors never quote a refused URL, since it may contain a password.
-        if "@" in url or parts.query or parts.fragment:
-            remedy = "Use user and password_file, or a credentials file, since URLs are logged."
-            raise ConfigError(here, "contains a login", remedy)
-        if parts.scheme not in schemes or not host:
-            raise ConfigError(here, f"is not {schemes[0]}:// or {schemes[1]}://", form)
+        check_server(url, f"{place}[{index}]", schemes)
+
+
+def check_server(url: str, place: str, schemes: tuple[str, ...]) -> None:
+    """Check the URL of a server.
+
+    Raises:
+        ConfigError: It is not a URL of these schemes, or contains a login.
+    """
+    form = f"Write {schemes[0]}://host:port or {schemes[1]}://host:port."
+    try:
+        parts = urlsplit(url)
+        host, _ = parts.hostname, parts.port
+    except ValueError as error:
+        raise ConfigError(place, "is not a URL", form) from error
+    # Errors never quote a refused URL, since it may contain a password.
+    if "@" in url or parts.query or parts.fragment:
+        remedy = "Use user and password_file, or a credentials file, since URLs are logged."
+        raise ConfigError(place, "contains a login", remedy)
+    if parts.scheme not in schemes or not host:
+        raise ConfigError(place, f"is not {schemes[0]}:// or {schemes[1]}://", form)

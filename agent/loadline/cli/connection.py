@@ -10,7 +10,7 @@ from loadline.cli.option_types import name, server_url, subject_root
 from loadline.servers import EtcdKnobs, NatsKnobs
 
 
-class Connection(Struct, frozen=True):
+class ConnectionOptions(Struct, frozen=True):
     """Servers, logins and names."""
 
     nats: NatsKnobs = NatsKnobs()
@@ -44,11 +44,11 @@ def connection_arguments(parser: argparse.ArgumentParser, config_help: str) -> N
     add("--namespace", type=name, help="etcd keys are under /loadline/<namespace>/ (default: default)")
 
 
-def connection_of(options: argparse.Namespace, configured: Connection) -> Connection:
+def connection_of(options: argparse.Namespace, configured: ConnectionOptions) -> ConnectionOptions:
     """Return ``configured`` with what the options set instead."""
     nats, etcd = configured.nats, configured.etcd
     if options.nats:
         nats = replace(nats, servers=(options.nats,))
     if options.etcd:
         etcd = replace(etcd, endpoints=(options.etcd,))
-    return Connection(nats, etcd, options.root or configured.root, options.namespace or configured.namespace)
+    return ConnectionOptions(nats, etcd, options.root or configured.root, options.namespace or configured.namespace)

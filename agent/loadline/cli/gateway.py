@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from loadline.adapters import logs, signals
-from loadline.cli.connection import Connection, connection_arguments, connection_of
+from loadline.cli.connection import ConnectionOptions, connection_arguments, connection_of
 from loadline.cli.exit_codes import reports_input_errors
 from loadline.cli.option_types import name, positive, whole_number
 from loadline.config import load
@@ -85,11 +85,11 @@ async def _run(options: GatewayOptions) -> None:
 
 
 def _options(options: argparse.Namespace) -> GatewayOptions:
-    connection = Connection()
+    connection = ConnectionOptions()
     configured: Mapping[str, ObjectiveKnobs] = {}
     if options.config is not None:
         config = load(options.config)
-        connection = Connection(config.nats, config.etcd, config.agent.root, config.agent.namespace)
+        connection = ConnectionOptions(config.nats, config.etcd, config.agent.root, config.agent.namespace)
         configured = {model.name: model.objectives for model in config.models}
     connection = connection_of(options, connection)
     models = options.model or list(configured)

@@ -9,7 +9,7 @@ import msgspec
 
 from loadline.core.vocabulary.scalars import Name
 from loadline.errors import ConfigError
-from loadline.servers import check_servers
+from loadline.servers import check_server
 
 
 def whole_number(maximum: int) -> Callable[[str], int]:
@@ -72,7 +72,7 @@ def server_url(*schemes: str) -> Callable[[str], str]:
 
     def read(text: str) -> str:
         try:
-            check_servers((text,), "", schemes)
+            check_server(text, "", schemes)
         except ConfigError as error:
             raise argparse.ArgumentTypeError(f"{error.problem}. {error.remedy}") from error
         return text

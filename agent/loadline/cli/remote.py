@@ -21,7 +21,7 @@ from loadline.config import NatsKnobs, load
 from loadline.core.vocabulary.status import AgentStatus
 from loadline.errors import BusUnavailable, LoadlineError
 from loadline.runtime.status_parts import join_status
-from loadline.servers import check_servers
+from loadline.servers import check_server, check_servers
 from loadline.wire.codec import Rejected, decode_as, encode
 from loadline.wire.messages import DrainOrder, ExplainReply, ExplainRequest, OperatorReply, PauseCommand, StatusRequest
 from loadline.wire.subjects import Subjects
@@ -110,7 +110,7 @@ def _target(options: argparse.Namespace) -> _Target:
         check_servers(config.nats.servers, "nats.servers", ("nats", "tls"))
         knobs, root, only = config.nats, config.agent.root, config.agent.only
     if options.nats:
-        check_servers((options.nats,), "--nats", ("nats", "tls"))
+        check_server(options.nats, "--nats", ("nats", "tls"))
         knobs = msgspec.structs.replace(knobs, servers=(options.nats,))
     if "only" not in options:  # a drain is an order for the agent that scales
         return _Target(knobs, options.root or root, "")

@@ -8,7 +8,7 @@ from typing import Final, get_args
 from urllib.parse import urlsplit
 
 from loadline.adapters import logs, signals
-from loadline.cli.connection import Connection, connection_arguments, connection_of
+from loadline.cli.connection import ConnectionOptions, connection_arguments, connection_of
 from loadline.cli.exit_codes import reports_input_errors
 from loadline.cli.option_types import name, seconds, whole_number
 from loadline.core.vocabulary.samples import WorkerRecord
@@ -107,14 +107,14 @@ def _options(options: argparse.Namespace) -> SidecarOptions:
     )
 
 
-def _configured(path: Path | None) -> Connection:
+def _configured(path: Path | None) -> ConnectionOptions:
     if path is None:
-        return Connection()
+        return ConnectionOptions()
     # Its 15 MB are for sidecars that need it.
     from loadline.config.connection import load_connection  # noqa: PLC0415
 
     found = load_connection(path)
-    return Connection(found.nats, found.etcd, found.agent.root, found.agent.namespace)
+    return ConnectionOptions(found.nats, found.etcd, found.agent.root, found.agent.namespace)
 
 
 def _url(text: str) -> str:

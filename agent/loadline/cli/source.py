@@ -11,6 +11,7 @@ from typing import Any, Final
 from msgspec import Struct
 
 from loadline.adapters import logs, signals
+from loadline.cli.exit_codes import reports_input_errors
 from loadline.errors import ConfigError
 
 
@@ -38,6 +39,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+@reports_input_errors
 def source(options: argparse.Namespace) -> int:
     """Run a source until it is stopped by a signal."""
     chosen = _SOURCES[options.name]

@@ -11,7 +11,7 @@ from loadline.demo import defaults, display
 from loadline.demo.runner import run_demo
 from loadline.demo.setup import Mode
 from loadline.demo.stack import DemoOptions, DemoResult, run_directory
-from loadline.servers import check_servers
+from loadline.servers import check_server
 
 SPEED_MAX = 1000.0
 COUNT_MAX = 64
@@ -61,9 +61,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def up(options: argparse.Namespace) -> int:
     """Run the demo; return 0 when it ends normally."""
     if options.attach_nats:
-        check_servers((options.attach_nats,), "--attach-nats", ("nats", "tls"))
+        check_server(options.attach_nats, "--attach-nats", ("nats", "tls"))
     if options.attach_etcd:
-        check_servers((options.attach_etcd,), "--attach-etcd", ("http", "https"))
+        check_server(options.attach_etcd, "--attach-etcd", ("http", "https"))
     demo = DemoOptions(
         directory=(options.directory or run_directory(Path(".loadline"))).resolve(),
         nats=options.attach_nats,

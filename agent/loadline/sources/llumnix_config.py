@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from loadline.servers import Knobs, check_servers
+from loadline.servers import Knobs, check_server
 from loadline.sources.config import RegisteringKnobs, WorkerKnobs, read, require_pools
 
 
@@ -50,5 +50,5 @@ def read_llumnix(path: Path) -> LlumnixKnobs:
     """
     knobs = read(LlumnixKnobs, path)
     require_pools([(pool.model, pool.name) for pool in knobs.pools])
-    check_servers((knobs.redis.url,), "redis.url", ("redis", "rediss"))
+    check_server(knobs.redis.url, "redis.url", ("redis", "rediss"))
     return knobs

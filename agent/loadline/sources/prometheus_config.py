@@ -7,7 +7,7 @@ from msgspec import Meta, field
 
 from loadline.core.vocabulary.scalars import Name
 from loadline.errors import ConfigError
-from loadline.servers import Knobs, check_servers
+from loadline.servers import Knobs, check_server
 from loadline.sources.config import RegisteringKnobs, WorkerKnobs, read, require_pools
 
 Label = Annotated[str, Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=100)]
@@ -70,7 +70,7 @@ def read_prometheus(path: Path) -> PrometheusKnobs:
         ConfigError: The file cannot be read, or a value in it is invalid.
     """
     knobs = read(PrometheusKnobs, path)
-    check_servers((knobs.url,), "url", ("http", "https"))
+    check_server(knobs.url, "url", ("http", "https"))
     require_pools([(pool.model, pool.name) for pool in knobs.pools])
     if not knobs.pools and not knobs.frontends:
         raise ConfigError("pools", "is missing, and frontends too", "Write [[pools]] or [[frontends]].")

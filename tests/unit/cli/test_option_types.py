@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from loadline.cli import option_types
-from loadline.cli.connection import Connection, connection_arguments, connection_of
+from loadline.cli.connection import ConnectionOptions, connection_arguments, connection_of
 from loadline.cli.main import main
 from loadline.servers import EtcdKnobs, NatsKnobs
 
@@ -49,11 +49,15 @@ def test_a_refused_url_is_not_quoted_since_it_may_have_a_password() -> None:
 def test_options_replace_what_the_configuration_says_and_keep_its_logins() -> None:
     parser = argparse.ArgumentParser()
     connection_arguments(parser, "")
-    configured = Connection(NatsKnobs(("nats://a:1",), user="worker"), EtcdKnobs(("http://b:2",)), "east", "blue")
+    configured = ConnectionOptions(
+        NatsKnobs(("nats://a:1",), user="worker"), EtcdKnobs(("http://b:2",)), "east", "blue"
+    )
     assert connection_of(parser.parse_args([]), configured) == configured
     options = ["--nats", "nats://c:3", "--etcd", "http://d:4", "--root", "west", "--namespace", "green"]
     found = connection_of(parser.parse_args(options), configured)
-    assert found == Connection(NatsKnobs(("nats://c:3",), user="worker"), EtcdKnobs(("http://d:4",)), "west", "green")
+    assert found == ConnectionOptions(
+        NatsKnobs(("nats://c:3",), user="worker"), EtcdKnobs(("http://d:4",)), "west", "green"
+    )
 
 
 @pytest.mark.parametrize("command", ["gateway", "sidecar"])
