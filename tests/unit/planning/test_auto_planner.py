@@ -31,14 +31,21 @@ class AutoWorld:
     """Planner with an aggregated pool; its targets are started after ``START_UP_S`` and stopped at once."""
 
     def __init__(
-        self, workers: int, *, slots: int = 256, kv_per_request: float = 0.001, seed: int = 1, itl_ms: float = ITL_MS
+        self,
+        workers: int,
+        *,
+        slots: int = 256,
+        kv_per_request: float = 0.001,
+        seed: int = 1,
+        itl_ms: float = ITL_MS,
+        prefill_ms: float = 40.0,
     ) -> None:
         self.fleet = FleetHarness([PoolKnobs("engine", "aggregated", replicas_max=32)], workers)
         self.fleet.model.objectives = ObjectiveKnobs(ttft_ms=500, itl_ms=itl_ms)
         self.pool: Pool = self.fleet.pool("engine")
         self.pool.desired = workers
         self.planner = AutoPlanner(AutoPlannerKnobs(start_up_ms=START_UP_S * 1_000))
-        self.slots, self.kv_per_request = slots, kv_per_request
+        self.slots, self.kv_per_request, self.prefill_ms = slots, kv_per_request, prefill_ms
         self.sequence, self.backlog = 0, 0.0
         self.starting: list[tuple[int, int]] = []
         self.counts: list[int] = []
@@ -78,7 +85,7 @@ class AutoWorld:
             one = WorkerSample(self.sequence, 0, kv_usage_ratio=kv, waiting_requests=waiting, running_requests=running)
             world.fleet.ingest(reported(worker, one, pool="engine"), world.now)
         if frontend:
-            ttft_ms = 40.0 + 1_000.0 * self.backlog / most
+            ttft_ms = self.prefill_ms + 1_000.0 * self.backlog / most
             sample = TrafficSample(
                 self.sequence, 1_000, arrivals, round(served), isl_tokens=1_000.0, osl_tokens=OSL, ttft_ms=ttft_ms,
                 itl_ms=itl_ms,
@@ -151,6 +158,15 @@ def test_slow_tokens_grow_a_pool_whose_caches_are_nearly_empty() -> None:
     assert world.pool.load.kv_micro / 1e6 < 0.1
     assert world.target >= 3
     assert world.grown_by == {ReasonCode.DEMAND_TARGET}
+
+
+@pytest.mark.parametrize("prefill_ms", [600.0, 2_000.0])
+def test_a_ttft_that_no_number_of_workers_attains_does_not_grow_a_pool_for_ever(prefill_ms: float) -> None:
+    """A burst leaves a backlog first, so a lower load seems to make prompts faster."""
+    world = AutoWorld(2, prefill_ms=prefill_ms)
+    world.run(3.0 * FULL_PER_S, 60)
+    world.run(1.5 * SERVES, 600)
+    assert max(world.counts[-300:]) <= 6, "three times what the other limits need, and the margin of shrinks"
 
 
 def test_full_batches_grow_a_pool_whose_latency_and_caches_are_in_order() -> None:

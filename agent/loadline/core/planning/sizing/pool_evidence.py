@@ -45,6 +45,8 @@ _VARIATION_COUNT: Final = 8
 """Requests of a second up to which its mean TTFT varies by chance; above, by the load they share."""
 _TTFT_TOKENS: Final = 1_000.0
 """Prompt length to which the TTFT of prefill workers is scaled: it grows with the length."""
+_UTILISATION_MIN: Final = 1.0 / 3.0
+"""Utilisation by the other limits below which requests hardly wait: a late TTFT is then no matter of the load."""
 _KV_WEIGHT: Final = 0.2
 _SATURATED_WEIGHT: Final = 0.2
 
@@ -141,7 +143,9 @@ class PoolEvidence(Struct):
         if role != "decode":
             limit_ms = self.ttft_limit_ms(objectives)
             most = 1_000.0 * _TTFT_TOKENS * (1.0 / self.ttft.base_ms(limit_ms) - 1.0 / limit_ms)
-            rates.append(self.ttft.rate_within(limit_ms, extrapolate=role == "prefill", most=most))
+            rate = self.ttft.rate_within(limit_ms, extrapolate=role == "prefill", most=most)
+            others = min((other for other in rates if 0.0 < other < inf), default=0.0)
+            rates.append(max(rate, _UTILISATION_MIN * others))
         known = [rate for rate in rates if 0.0 < rate < inf]
         return min(known, default=0.0)
 
