@@ -224,7 +224,8 @@ class StreamSession:
                 return None
             return web.Response(status=answer.status, body=body, headers=headers.to_client(answer.headers))
         shown = body[:200].decode(errors="replace")
-        raise ApiError(502, f"{backend.record.worker} refused to continue with {answer.status}: {shown}")
+        self._break_off(backend, f"it refused to continue with {answer.status}: {shown}")
+        return None
 
     def _break_off(self, backend: Backend, reason: str) -> None:
         """Prepare the next attempt after an answer that ended early.

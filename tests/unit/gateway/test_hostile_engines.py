@@ -10,8 +10,9 @@ import pytest
 from loadline.client.streams import StreamReport
 from loadline.gateway import engine_client
 from loadline.wire.codec import decode_as, encode
+from tests.support.fake_engine import Gate
 from tests.support.gateway_rig import MODEL, GatewayRig, gateway_rig, record
-from tests.support.moving_streams import COMPLETIONS
+from tests.support.moving_streams import COMPLETIONS, asked, assert_unbroken, at_gate
 from tests.support.raw_engine import STREAM, RawEngine
 from tests.waiting import until
 
@@ -151,5 +152,34 @@ def test_an_engine_that_does_not_list_its_models_delays_a_stream_by_seconds_only
             await client.close()
             assert other.requests == 1
             assert engine.bodies == []
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("status", [400, 404, 413, 503])
+def test_a_stream_that_its_next_engine_refuses_continues_elsewhere(status: int) -> None:
+    async def scenario() -> None:
+        async with gateway_rig(3) as (rig, engines):
+            engines[0].pace = gate = Gate(7)
+            engines[0].die_after, engines[1].statuses = 9, [status]
+            streaming = asyncio.create_task(rig.stream(**asked(COMPLETIONS)))
+            await at_gate(gate)
+            gate.advance()
+            assert_unbroken(await streaming, COMPLETIONS)
+            assert [len(engine.bodies) for engine in engines] == [1, 1, 1]
+            await idle(rig)
+
+    asyncio.run(scenario())
+
+
+def test_a_stream_that_every_engine_refuses_ends_with_the_reason() -> None:
+    async def scenario() -> None:
+        async with gateway_rig(2) as (rig, engines):
+            engines[0].die_after, engines[0].statuses = 9, [200, 400, 400]
+            engines[1].statuses = [400, 400]
+            got = await rig.stream(**asked(COMPLETIONS))
+            assert "refused to continue with 400" in got.chunks[-1]["error"]["message"]
+            assert sum(len(engine.bodies) for engine in engines) == 3
+            await idle(rig)
 
     asyncio.run(scenario())
