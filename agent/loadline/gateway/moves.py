@@ -8,12 +8,15 @@ assigns it anew, after which no pending claim can be granted. So a stream has on
 import itertools
 from collections import defaultdict
 from collections.abc import Iterable
-from typing import Protocol
+from typing import Final, Protocol
 
 from loadline.client.handover.messages import ClaimReply, ClaimRequest
 from loadline.client.handover.ownership import RequestOwners
 from loadline.client.streams.messages import STREAMS_MAX, StopReply, StopStream, StreamProgress, StreamReport
 from loadline.gateway.backends import Backend, Backends
+
+_NAME_KEPT: Final = 70
+"""Characters of a gateway's name, its last ones: names of requests have at most 100."""
 
 
 class MovableStream(Protocol):
@@ -35,6 +38,11 @@ class MovableStream(Protocol):
     def continue_at(self, backend: Backend) -> None:
         """Continue it at a worker, once it is stopped."""
         ...
+
+
+def gateway_id(name: str, began_ms: int) -> str:
+    """Return the name of a gateway's process. With the number of a stream, it is a valid name of a request."""
+    return f"{name[-_NAME_KEPT:]}-{began_ms:x}"
 
 
 class StreamMoves:

@@ -27,7 +27,7 @@ from loadline.gateway.engine_client import EngineClient
 from loadline.gateway.errors import BODY_BYTES_MAX, ApiError, errors_as_json
 from loadline.gateway.metrics import GatewayMetrics
 from loadline.gateway.model import ServedModel
-from loadline.gateway.moves import StreamMoves
+from loadline.gateway.moves import StreamMoves, gateway_id
 from loadline.gateway.options import GatewayOptions
 from loadline.gateway.stream_session import ClientLeft, StreamSession
 from loadline.gateway.traffic import Measured, ModelTraffic
@@ -153,7 +153,7 @@ async def run(options: GatewayOptions, stop: asyncio.Event, on_listening: Callab
             await stack.enter_async_context(frontend)
             backends = Backends(name, options.held_max, frontend)
             metrics.watch(name, backends, frontend)
-            moves = StreamMoves(f"{options.name}-{time.time_ns() // 1_000_000:x}", backends)
+            moves = StreamMoves(gateway_id(options.name, time.time_ns() // 1_000_000), backends)
             await stack.enter_async_context(running(_serve_moves(bus, options.root, name, moves), f"moves of {name}"))
             traffic = ModelTraffic(frontend, objectives)
             models[name] = ServedModel(name, backends, traffic, moves, metrics, options.hold_s)

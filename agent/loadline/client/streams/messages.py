@@ -7,8 +7,8 @@ from msgspec import Meta, Struct
 from loadline.core.vocabulary.scalars import Count, Name
 from loadline.wire.subjects import Subjects, encode_token
 
-STREAMS_MAX: Final = 2_048
-"""Streams in a report: at some 100 bytes each, below the largest frame. Further ones stay where they are."""
+STREAMS_MAX: Final = 1_024
+"""Streams in a report: with the longest names 230 KB, below the largest frame. Further ones stay where they are."""
 
 
 class StreamProgress(Struct, frozen=True, omit_defaults=True):
