@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import resource
 import socket
 from collections.abc import Mapping
 from typing import Final
@@ -73,8 +74,15 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def gateway(options: argparse.Namespace) -> int:
     """Serve until stopped by a signal."""
     logs.configure("auto", "info")
+    allow_connections()
     asyncio.run(_run(_options(options)))
     return 0
+
+
+def allow_connections() -> None:
+    """Raise the limit of open files as far as the system permits: 1,024, a common default, are 500 streams."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 async def _run(options: GatewayOptions) -> None:
