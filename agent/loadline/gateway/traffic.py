@@ -1,9 +1,10 @@
 """Traffic of a model, reported like that of any frontend."""
 
 import time
+from typing import Annotated
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from loadline.client.frontend import FrontendClient
 from loadline.core.engines.profile import ObjectiveKnobs
@@ -60,16 +61,21 @@ class Measured(Struct):
             return
         self.isl_tokens, self.osl_tokens = counted.prompt_tokens, counted.completion_tokens
         if counted.prompt_tokens_details is not None:
-            self.cached_tokens = counted.prompt_tokens_details.cached_tokens
+            cached = counted.prompt_tokens_details.cached_tokens
+            self.cached_tokens = None if cached is None else min(cached, counted.prompt_tokens)
+
+
+# More tokens than any context has: a count beyond would spoil the ratio, and the lengths of all later arrivals.
+_Tokens = Annotated[int, Meta(ge=0, le=100_000_000)]
 
 
 class _Details(Struct):
-    cached_tokens: int | None = None
+    cached_tokens: _Tokens | None = None
 
 
 class _Usage(Struct):
-    prompt_tokens: int
-    completion_tokens: int = 0
+    prompt_tokens: _Tokens
+    completion_tokens: _Tokens = 0
     prompt_tokens_details: _Details | None = None
 
 
