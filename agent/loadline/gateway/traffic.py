@@ -8,6 +8,7 @@ from msgspec import Meta, Struct
 
 from loadline.client.frontend import FrontendClient
 from loadline.core.engines.profile import ObjectiveKnobs
+from loadline.core.vocabulary.scalars import TOKENS_MAX
 from loadline.gateway.api_request import ApiRequest
 
 # Tokens of a text are four characters long on average in English; what engines report replaces this soon.
@@ -65,8 +66,8 @@ class Measured(Struct):
             self.cached_tokens = None if cached is None else min(cached, counted.prompt_tokens)
 
 
-# More tokens than any context has: a count beyond would spoil the ratio, and the lengths of all later arrivals.
-_Tokens = Annotated[int, Meta(ge=0, le=100_000_000)]
+# A larger count would spoil the ratio, and with it the lengths of all later arrivals; agents refuse it, too.
+_Tokens = Annotated[int, Meta(ge=0, le=int(TOKENS_MAX))]
 
 
 class _Details(Struct):

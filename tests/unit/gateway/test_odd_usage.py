@@ -12,7 +12,7 @@ from loadline.gateway.traffic import Measured
     [
         {"prompt_tokens": -1_000_000, "completion_tokens": 5},
         {"prompt_tokens": 5, "completion_tokens": -1},
-        {"prompt_tokens": 10**30, "completion_tokens": 5},
+        {"prompt_tokens": 10_000_001, "completion_tokens": 5},
         {"prompt_tokens": 5, "completion_tokens": 5, "prompt_tokens_details": {"cached_tokens": -1}},
         {"prompt_tokens": "5"},
         [],
