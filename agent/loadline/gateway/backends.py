@@ -54,6 +54,7 @@ class Backends:
         self._frontend = frontend
         self._backends: dict[tuple[str, str, int], Backend] = {}
         self._changed = asyncio.Event()
+        self._stopping = False
 
     @property
     def ready(self) -> list[Backend]:
@@ -72,8 +73,12 @@ class Backends:
                 backend = found[fresh.key] = self._backends.get(fresh.key, fresh)
                 backend.record = record
         self._backends = found
-        self._changed.set()
-        self._changed = asyncio.Event()
+        self._wake()
+
+    def stop_holding(self) -> None:
+        """Refuse the requests that wait for a worker, and those to come: the gateway ends."""
+        self._stopping = True
+        self._wake()
 
     def find(self, worker: str, incarnation: int) -> Backend | None:
         """Return the backend of a registered worker; None: there is none."""
@@ -116,6 +121,10 @@ class Backends:
         """Send no requests to a worker for a while, since nobody answers at its address."""
         backend.unreachable_until_s = time.monotonic() + _UNREACHABLE_S
 
+    def _wake(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
     async def _wait(self, deadline_s: float, avoided: Collection[Backend]) -> Backend:
         if self._frontend.queued >= self._held_max:
             text = f"{self._frontend.queued} requests wait for a worker of {self._model!r} already"
@@ -125,7 +134,7 @@ class Backends:
             if self._frontend.queued == 1:
                 await self._frontend.report_now()  # an agent starts the first worker on it
             async with asyncio.timeout(deadline_s - time.monotonic()):
-                while True:
+                while not self._stopping:
                     # A change wakes all; unreachable workers are tried again without one.
                     await wait_at_most(self._changed, _UNREACHABLE_S)
                     backend = self.pick(time.monotonic(), avoided)
@@ -134,6 +143,8 @@ class Backends:
         except TimeoutError:
             text = f"no worker of {self._model!r} became ready in time"
             raise ApiError(503, text, code="no_worker", retry_after_s=_RETRY_AFTER_S) from None
+        else:
+            raise ApiError(503, "the gateway ends", code="no_worker", retry_after_s=_RETRY_AFTER_S)
         finally:
             self._frontend.queued -= 1
 

@@ -128,7 +128,7 @@ async def _body(request: web.Request) -> bytes:
 
 
 async def run(options: GatewayOptions, stop: asyncio.Event, on_listening: Callable[[str, int], object]) -> None:
-    """Serve until ``stop`` is set, then let open requests end within a minute.
+    """Serve until ``stop`` is set, then refuse waiting requests and let the others end within a minute.
 
     Args:
         options: What it serves.
@@ -170,6 +170,8 @@ async def run(options: GatewayOptions, stop: asyncio.Event, on_listening: Callab
             raise LoadlineError(f"cannot listen on {options.host}:{options.port}: {error}") from error
         on_listening(*runner.addresses[0][:2])
         await stop.wait()
+        for model in models.values():
+            model.backends.stop_holding()
 
 
 async def _follow_loads(bus: NatsBus, options: GatewayOptions, model: str, backends: Backends) -> None:

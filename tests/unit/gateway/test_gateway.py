@@ -138,6 +138,21 @@ def test_no_more_requests_wait_than_allowed() -> None:
     asyncio.run(scenario())
 
 
+def test_requests_that_wait_are_refused_when_the_gateway_ends() -> None:
+    async def scenario() -> None:
+        async with gateway_rig() as (rig, engines):
+            rig.register([])
+            waiting = asyncio.create_task(rig.post(COMPLETIONS, {"model": MODEL, "prompt": "abc"}))
+            await until(lambda: rig.frontend.queued == 1, "it waits")
+            rig.model.backends.stop_holding()
+            for status, answer in (await waiting, await rig.post(COMPLETIONS, {"model": MODEL, "prompt": "abc"})):
+                assert (status, answer["error"]["message"]) == (503, "the gateway ends")
+            rig.register(engines)
+            assert (await rig.post(COMPLETIONS, {"model": MODEL, "prompt": "abc"}))[0] == 200, "others end as usual"
+
+    asyncio.run(scenario())
+
+
 def test_a_client_that_leaves_while_it_waits_is_no_longer_queued() -> None:
     async def scenario() -> None:
         async with gateway_rig() as (rig, _):
