@@ -11,6 +11,7 @@ from loadline.core.fleet.fleet import FleetKnobs
 from loadline.core.fleet.pool import Pool, PoolKnobs
 from loadline.core.planning.planner import ModelSettings
 from loadline.core.planning.planners.auto import AutoPlanner, AutoPlannerKnobs
+from loadline.core.planning.sizing.pool_evidence import PoolEvidence
 from loadline.core.vocabulary.events import TrafficReported
 from loadline.core.vocabulary.reasons import ReasonCode, Recommendation
 from loadline.core.vocabulary.samples import TrafficSample, WorkerSample
@@ -167,6 +168,16 @@ def test_a_ttft_that_no_number_of_workers_attains_does_not_grow_a_pool_for_ever(
     world.run(3.0 * FULL_PER_S, 60)
     world.run(1.5 * SERVES, 600)
     assert max(world.counts[-300:]) <= 6, "three times what the other limits need, and the margin of shrinks"
+
+
+def test_prompts_that_take_as_long_at_any_load_count_as_computed_in_turn() -> None:
+    """Without a capacity a pool would be ``capacity_learning`` and never shrink."""
+    evidence, objectives = PoolEvidence(), ObjectiveKnobs(ttft_ms=500, itl_ms=50)
+    for rate in (1_000.0, 4_000.0):
+        evidence.ttft.add(rate, 100.0, 100.0, 0)
+    limit_ms = evidence.ttft_limit_ms(objectives)
+    in_turn = 1_000.0 * 1_000.0 * (1.0 / 100.0 - 1.0 / limit_ms)
+    assert evidence.capacity("prefill", objectives) == pytest.approx(in_turn)
 
 
 def test_full_batches_grow_a_pool_whose_latency_and_caches_are_in_order() -> None:

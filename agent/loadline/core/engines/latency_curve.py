@@ -95,7 +95,7 @@ class LatencyCurve(Struct):
         Args:
             limit_ms: The limit.
             extrapolate: Also estimate a rate above the observed ones, along the line through them.
-            most: Bound of such an estimate.
+            most: Bound of such an estimate, which also holds where the latency does not rise.
         """
         if not self.bins:
             return inf
@@ -110,8 +110,9 @@ class LatencyCurve(Struct):
                 break
             rate, inverse = one.rate, lower
         fall = (1.0 / base_ms - inverse) / rate if rate else 0.0
-        if found == inf and extrapolate and fall > 0.0:
-            found = max(rate, min(min(1.0 / base_ms - bound, _UTILISATION_MAX / base_ms) / fall, most))
+        if found == inf and extrapolate:
+            line = min(1.0 / base_ms - bound, _UTILISATION_MAX / base_ms) / fall if fall > 0.0 else inf
+            found = max(rate, min(line, most))
         return self._within_latest(found, limit_ms, base_ms)
 
     def _within_latest(self, found: float, limit_ms: float, base_ms: float) -> float:
