@@ -45,7 +45,7 @@ LOCK := $(BIN)/pip-compile --quiet --generate-hashes --allow-unsafe --strip-extr
 # The container takes the runtime part and NATS credentials, in the very versions that were tested.
 lock:
 	$(PYTHON) -m venv .venv && $(BIN)/python -m pip install --quiet pip-tools
-	$(LOCK) --extra embedded --extra prophet --extra nkeys --extra tui --extra plots --extra dynamo --extra llumnix --extra dev --output-file requirements.lock pyproject.toml
+	$(LOCK) --extra embedded --extra prophet --extra nkeys --extra tui --extra plots --extra dynamo --extra llumnix --extra kubernetes --extra keda --extra circus --extra dev --output-file requirements.lock pyproject.toml
 	$(LOCK) --extra nkeys --constraint requirements.lock --output-file requirements-runtime.lock pyproject.toml
 
 clean:

@@ -10,6 +10,12 @@ from msgspec import Meta, Struct
 from loadline.core.vocabulary.scalars import Count, Name, Role, Workers
 
 ApplyStatus = Literal["accepted", "progress", "done", "refused"]
+VictimRule = Literal["named", "newest", "highest_ordinal", "unknown"]
+"""Rule by which a scaler's platform selects the workers to remove.
+
+``named``: those that the decision names. ``newest``: those that started last. ``highest_ordinal``: those with the
+highest number at the end of their name. ``unknown``: any, so that a drain would reach other workers than the removal.
+"""
 
 
 class Victim(Struct, frozen=True):

@@ -1,0 +1,74 @@
+"""Port of a scaler to its platform: the verbs that each platform carries out."""
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from msgspec import Struct
+
+from loadline.core.vocabulary.decisions import VictimRule
+from loadline.errors import LoadlineError
+
+
+class PlatformError(LoadlineError):
+    """A call that the platform refused or did not answer; its text names the object, the problem and the remedy."""
+
+
+class PoolKey(Struct, frozen=True, order=True):
+    """Identity of a pool."""
+
+    model: str
+    pool: str
+
+
+class PoolObservation(Struct, frozen=True):
+    """State of a pool on its platform."""
+
+    replicas: int
+    """Replicas that the platform is asked for; for groups, such as of a LeaderWorkerSet, the number of groups."""
+    ready: int | None = None
+    """Replicas that are ready; None: the platform cannot tell."""
+    workers: frozenset[str] | None = None
+    """Names of the existing workers; None: the platform cannot tell."""
+    detail: str = ""
+    """Reason why replicas are missing, such as an exceeded quota; empty: none is known."""
+
+
+class Platform(Protocol):
+    """A platform that starts and stops workers. Its calls are absolute, so each may be repeated after a failure."""
+
+    @property
+    def victims(self) -> Mapping[PoolKey, VictimRule]:
+        """Configured pools, each with the rule by which this platform selects the workers to remove."""
+        ...
+
+    async def validate(self) -> Sequence[str]:
+        """Return the problems of the deployment, each with its remedy; empty: it can be scaled."""
+        ...
+
+    async def observe(self, pool: PoolKey) -> PoolObservation:
+        """Return the state of a pool.
+
+        Raises:
+            PlatformError: The platform cannot be asked.
+        """
+        ...
+
+    async def set_replicas(self, pool: PoolKey, replicas: int) -> None:
+        """Ask for ``replicas``.
+
+        Raises:
+            PlatformError: The platform refused.
+        """
+        ...
+
+    async def prefer_removal(self, pool: PoolKey, workers: Sequence[str]) -> None:
+        """Have the next scale-down remove these workers, the first one first; called for the rule ``named`` only.
+
+        Raises:
+            PlatformError: The platform refused.
+        """
+        ...
+
+    async def changed(self) -> None:
+        """Wait until the state of a pool may have changed."""
+        ...
