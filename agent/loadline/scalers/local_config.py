@@ -1,7 +1,5 @@
 """Configuration file of the local scaler: the command of each pool, and time limits."""
 
-import re
-import tomllib
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -10,6 +8,7 @@ from msgspec import Meta
 
 from loadline.core.vocabulary.scalars import Name, Role
 from loadline.errors import ConfigError
+from loadline.scalers.config_file import check_unique, read_as
 from loadline.servers import NatsKnobs
 
 Positive = Annotated[int, Meta(ge=1)]
@@ -80,28 +79,12 @@ def read(path: Path) -> LocalKnobs:
     Raises:
         ConfigError: The file cannot be read or is invalid.
     """
-    try:
-        raw = tomllib.loads(path.read_text("utf-8"))
-        knobs = msgspec.convert(raw, LocalKnobs)
-    except OSError as error:
-        raise ConfigError(str(path), f"it cannot be read: {error.strerror}", "Name a readable file.") from error
-    except msgspec.ValidationError as error:
-        place = re.search(r"`\$\.?(.*)`$", str(error))
-        problem = str(error).split(" - at ")[0]
-        raise ConfigError(
-            place[1] if place else str(path), problem, "See docs/reference/clients.md for every key."
-        ) from error
-    except ValueError as error:
-        raise ConfigError(str(path), f"it is not TOML: {error}", "Correct the line that it names.") from error
+    knobs = read_as(LocalKnobs, path, "docs/reference/clients.md")
     for model in knobs.models:
-        pools = [pool.name for pool in model.pools]
-        if len(set(pools)) < len(pools):
-            raise ConfigError(f"models.{model.name}.pools", "two pools have the same name", "Rename one.")
+        check_unique(f"models.{model.name}.pools", "pools", (pool.name for pool in model.pools))
         for pool in model.pools:
             if knobs.gpus not in {(), "auto"} and pool.gpus > len(knobs.gpus):
                 problem = f"a worker needs {pool.gpus} GPUs, the host has {len(knobs.gpus)}"
                 raise ConfigError(f"models.{model.name}.pools.{pool.name}", problem, "Correct gpus of one of both.")
-    models = [model.name for model in knobs.models]
-    if len(set(models)) < len(models):
-        raise ConfigError("models", "two models have the same name", "Rename one.")
+    check_unique("models", "models", (model.name for model in knobs.models))
     return knobs
