@@ -3,7 +3,7 @@
 from loadline.core.controller import Controller
 from loadline.core.fleet.pool import PoolKnobs
 from loadline.core.state.settings import ModelKnobs
-from loadline.core.vocabulary.decisions import ApplyStatus, Decision, StoredDecision
+from loadline.core.vocabulary.decisions import ApplyStatus, Decision, StoredDecision, VictimRule
 from loadline.core.vocabulary.effects import (
     AnnounceDecision,
     AnyEffect,
@@ -134,10 +134,10 @@ def booted(**knobs: object) -> ControllerWorld:
     return world
 
 
-def scaler_answer(decision: Decision, status: ApplyStatus = "accepted") -> DecisionAnswered:
-    """Return the answer of a scaler to a decision."""
+def scaler_answer(decision: Decision, status: ApplyStatus = "accepted", **victims: VictimRule) -> DecisionAnswered:
+    """Return the answer of a scaler to a decision, with its rules by pool."""
     return DecisionAnswered(
-        decision.decision_id, decision.model, decision.epoch, decision.sequence, "scaler", status, {}
+        decision.decision_id, decision.model, decision.epoch, decision.sequence, "scaler", status, {}, victims=victims
     )
 
 

@@ -22,7 +22,7 @@ from typing import Final, Self
 from loadline.adapters.logs import bounded
 from loadline.client.fence import DecisionFence, Freshness
 from loadline.client.resources import bus_of, publish_now, running, wait_at_most
-from loadline.core.vocabulary.decisions import ApplyStatus, PoolTarget
+from loadline.core.vocabulary.decisions import ApplyStatus, PoolTarget, VictimRule
 from loadline.errors import BusUnavailable
 from loadline.ports import Bus
 from loadline.servers import NatsKnobs
@@ -38,6 +38,9 @@ DETAIL_CHARS_MAX: Final = 256
 _REFUSALS_WAITING_MAX: Final = 64
 _REQUEST_TIMEOUT_S: Final = 1.0
 _REQUEST_INTERVAL_S: Final = 2.0
+
+VictimRules = Mapping[str, VictimRule]
+"""Rules by which a platform selects the workers to remove, by pool."""
 
 _log = bounded("scaler")
 
@@ -106,6 +109,7 @@ class ScalerClient(AsyncIterator[ReceivedDecision]):
         self._waiting: dict[str, ReceivedDecision] = {}
         self._arrived = asyncio.Event()
         self._answers: dict[str, DecisionApplied] = {}
+        self._victims: dict[str, dict[str, VictimRule]] = {}
         self._repeat: dict[str, None] = {}
         self._refusals: deque[DecisionApplied] = deque(maxlen=_REFUSALS_WAITING_MAX)
         self._unsent = asyncio.Event()
@@ -146,21 +150,35 @@ class ScalerClient(AsyncIterator[ReceivedDecision]):
             self._arrived.clear()
             await self._arrived.wait()
 
-    async def accept(self, received: ReceivedDecision) -> None:
-        """Report that a decision will be applied."""
-        await self._answer(received, "accepted", {}, "")
+    async def accept(self, received: ReceivedDecision, victims: VictimRules | None = None) -> None:
+        """Report that a decision will be applied.
 
-    async def progress(self, received: ReceivedDecision, observed: Mapping[str, int]) -> None:
-        """Report progress, with the number of existing workers by pool."""
-        await self._answer(received, "progress", observed, "")
+        Args:
+            received: The decision.
+            victims: Rules by which the platform selects the workers to remove, by pool, as for all answers; a pool
+                without one has ``named``. None: as in the last answer for the model.
+        """
+        await self._answer(received, "accepted", {}, "", victims)
 
-    async def complete(self, received: ReceivedDecision, observed: Mapping[str, int]) -> None:
+    async def progress(
+        self,
+        received: ReceivedDecision,
+        observed: Mapping[str, int],
+        detail: str = "",
+        victims: VictimRules | None = None,
+    ) -> None:
+        """Report progress: the number of existing workers by pool, and the reason why the decision waits."""
+        await self._answer(received, "progress", observed, detail, victims)
+
+    async def complete(
+        self, received: ReceivedDecision, observed: Mapping[str, int], victims: VictimRules | None = None
+    ) -> None:
         """Report that a decision is applied, with the number of existing workers by pool."""
-        await self._answer(received, "done", observed, "")
+        await self._answer(received, "done", observed, "", victims)
 
-    async def refuse(self, received: ReceivedDecision, detail: str) -> None:
+    async def refuse(self, received: ReceivedDecision, detail: str, victims: VictimRules | None = None) -> None:
         """Refuse a decision, with the reason."""
-        await self._answer(received, "refused", {}, detail)
+        await self._answer(received, "refused", {}, detail, victims)
 
     def drained(self, model: str, pool: str, worker: str, incarnation: int = 0) -> bool:
         """Return True if a worker reported that it is drained, in this incarnation or a later one.
@@ -192,10 +210,17 @@ class ScalerClient(AsyncIterator[ReceivedDecision]):
             await asyncio.sleep(_REQUEST_INTERVAL_S)
 
     async def _answer(
-        self, received: ReceivedDecision, status: ApplyStatus, observed: Mapping[str, int], detail: str
+        self,
+        received: ReceivedDecision,
+        status: ApplyStatus,
+        observed: Mapping[str, int],
+        detail: str,
+        victims: VictimRules | None,
     ) -> None:
         """Publish an answer and keep it for repetitions; drop it if a newer decision was received."""
         decision = received.decision
+        if victims is not None:
+            self._victims[decision.model] = dict(victims)
         if not self._fence.is_newest(decision):
             return
         answer = self._signed(decision, status, observed, detail)
@@ -214,6 +239,7 @@ class ScalerClient(AsyncIterator[ReceivedDecision]):
             status=status,
             observed=dict(observed),
             detail=printable(detail, DETAIL_CHARS_MAX),
+            victims=self._victims.get(decision.model, {}),
         )
 
     def _on_decision(self, subject: str, payload: bytes) -> None:

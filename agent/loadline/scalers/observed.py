@@ -2,8 +2,9 @@
 
     loadline scaler observed --config loadline.toml
 
-It starts and stops no workers. It accepts each decision and completes it once the leader's status shows the decided
-number of ready workers; without it decisions expire, each with an alarm and a pause.
+It starts and stops no workers, and has none drained: the other autoscaler selects those that it removes. It accepts
+each decision and completes it once the leader's status shows the decided number of ready workers; without it decisions
+expire, each with an alarm and a pause.
 """
 
 import asyncio
@@ -48,7 +49,7 @@ class ObservedScaler:
 
     async def _receive(self) -> None:
         async for received in self._scaler:
-            await self._scaler.accept(received)
+            await self._scaler.accept(received, dict.fromkeys(received.targets, "unknown"))
             self._open[received.model] = received
             self._changed.set()
 

@@ -174,6 +174,7 @@ def _read_answer(data: bytes, subject: str, names: Names) -> WireEvent | Rejecte
         status=answer.status,
         observed=answer.observed,
         detail=answer.detail,
+        victims=answer.victims,
     )
 
 

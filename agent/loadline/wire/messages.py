@@ -9,7 +9,7 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from loadline.core.migration.outcomes import PolicyReport
-from loadline.core.vocabulary.decisions import ApplyStatus, Decision
+from loadline.core.vocabulary.decisions import ApplyStatus, Decision, VictimRule
 from loadline.core.vocabulary.migrations import (
     Migration,
     MigrationEndpoint,
@@ -62,6 +62,14 @@ class DecisionApplied(Struct, frozen=True, omit_defaults=True):
     status: Annotated[ApplyStatus, Meta(description="accepted, progress, done or refused.")]
     observed: Annotated[dict[Name, Count], Meta(max_length=256, description="Observed workers by pool.")] = {}
     detail: Text = ""
+    victims: Annotated[
+        dict[Name, VictimRule],
+        Meta(
+            max_length=256,
+            description="Rule by which the platform selects the workers to remove, by pool: named (absent too), newest,"
+            " highest_ordinal or unknown. A refusal without rules changes none.",
+        ),
+    ] = {}
 
 
 class DrainCommand(Struct, frozen=True):

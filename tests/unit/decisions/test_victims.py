@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from loadline.core.decisions.drains import choose_victims
+from loadline.core.decisions.victims import choose_victims
 from loadline.core.fleet.pool import Pool, PoolKnobs
 from loadline.core.vocabulary.decisions import Victim
 from loadline.core.vocabulary.scalars import WorkerPhase

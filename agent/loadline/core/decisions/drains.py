@@ -10,13 +10,12 @@ Victims are selected once, with a decision that names them, so that a new leader
 """
 
 from collections import Counter
-from collections.abc import Callable
 from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, field
 
 from loadline.core.fleet.fleet import Fleet
-from loadline.core.fleet.pool import DRAINS_MAX, Pool
+from loadline.core.fleet.pool import DRAINS_MAX
 from loadline.core.fleet.worker import WorkerState
 from loadline.core.vocabulary.decisions import Victim
 from loadline.core.vocabulary.effects import Effect, RaiseAlarm, RemoveWorker, SendDrain
@@ -74,37 +73,6 @@ class FinishedDrain(Struct, frozen=True):
     worker: str
     ending: Ending
     took_ms: int
-
-
-def choose_victims(pool: Pool, count: int, can_migrate: Callable[[WorkerState], bool] | None = None) -> list[Victim]:
-    """Return the ``count`` workers that are cheapest to remove: starting, then least work, then newest, then by name.
-
-    Workers beyond the places of the pool come before: those past their start deadline, then the last that registered.
-    Nobody requested them, and they may claim any load, so it must not cost those that were there before their places.
-
-    Args:
-        pool: The pool to shrink.
-        count: Number of victims.
-        can_migrate: Returns True if a worker can migrate its requests away; None: no worker can. Its work is then the
-            requests that cannot be migrated, and after these its KV usage, which would be copied.
-    """
-
-    def cost(worker: WorkerState) -> tuple[bool, int, int, int, str]:
-        load, record = worker.measure_load(), worker.record
-        migrates = can_migrate is not None and can_migrate(worker)
-        requests = _unmovable_requests(worker) if migrates else load.running + load.waiting
-        return (worker.availability == "ready", requests, load.kv_micro, -record.incarnation, record.worker)
-
-    in_service = [worker for worker in pool.workers.values() if worker.availability != "out"]
-    excess = max(0, len(in_service) - pool.places)
-    arrivals = sorted(in_service, key=lambda worker: (not worker.late, -worker.create_revision, cost(worker)))
-    latest = {worker.record.worker for worker in arrivals[: min(excess, count)]}
-    chosen = sorted(in_service, key=lambda worker: (worker.record.worker not in latest, cost(worker)))[:count]
-    return [Victim(worker.record.worker, worker.record.incarnation) for worker in chosen]
-
-
-def _unmovable_requests(worker: WorkerState) -> int:
-    return sum(sample.unmovable_requests or 0 for sample in worker.latest if sample is not None)
 
 
 class Drains(Struct):

@@ -70,6 +70,10 @@ class LedgerEntry(Struct):
     """Remaining announcements of an applied decision that a scaler requested."""
     accepted: bool = False
     """True once a scaler has accepted or applied the decision in force: from then on its victims are drained."""
+    victims_stay: bool = False
+    """True if the platform removes other workers than the victims of the decision in force, which are not drained."""
+    reselected: bool = False
+    """True if victims were selected again for a scaler's rule since a decision was last applied."""
     failures: int = 0
     not_before_ms: int = 0
 
@@ -187,24 +191,58 @@ class Ledger(Struct):
                 self._back_off(entry, now)
         return fresh
 
-    def record_answer(self, event: DecisionAnswered, now: int) -> tuple[Rejection | None, list[Effect]]:
-        """Record the answer of a scaler; return the reason for rejecting it, if any, and alarms."""
+    def answered(self, event: DecisionAnswered) -> Decision | None:
+        """Return the decision in force if a scaler answered that one."""
         entry = self.entries.get(event.model)
         decision = entry.decision if entry else None
-        if entry is None or decision is None or event.decision_id != decision.decision_id:
+        number = (event.decision_id, event.epoch, event.sequence)
+        if decision is None or number != (decision.decision_id, decision.epoch, decision.sequence):
+            return None
+        return decision
+
+    def select_again(self, event: DecisionAnswered) -> bool:
+        """Record that the platform removes other workers than the victims of the decision in force.
+
+        Returns:
+            True if the same counts should be decided with other victims. That is once until a decision is applied:
+            scalers of one model that declare different rules would otherwise cause decisions without end.
+        """
+        entry = self.entries[event.model]
+        again = not entry.reselected and event.status != "done"
+        entry.victims_stay, entry.reselected = True, True
+        return again
+
+    def is_open(self, model: str) -> bool:
+        """Return True if a decision is in force that is neither applied nor refused nor expired."""
+        entry = self.entries.get(model)
+        return entry is not None and entry.state in OPEN
+
+    def record_answer(
+        self, event: DecisionAnswered, now: int, *, decide_again: bool = False
+    ) -> tuple[Rejection | None, list[Effect]]:
+        """Record the answer of a scaler; return the reason for rejecting it, if any, and alarms.
+
+        Args:
+            event: The answer.
+            now: Unix time in ms.
+            decide_again: True if a refusal is no failure, since another decision follows at once.
+        """
+        decision = self.answered(event)
+        if decision is None:
             return Rejection.UNKNOWN_DECISION, []
-        if (event.epoch, event.sequence) != (decision.epoch, decision.sequence):
-            return Rejection.UNKNOWN_DECISION, []
+        entry = self.entries[event.model]
         if entry.state not in OPEN:
             return None, []
         entry.accepted = entry.accepted or event.status != "refused"
         contradicts = any(event.observed.get(t.pool, t.replicas) != t.replicas for t in decision.targets)
         if event.status == "done" and not contradicts:
-            entry.state, entry.failures = "applied", 0
+            entry.state, entry.failures, entry.reselected = "applied", 0, False
             del self.live[event.model]
         elif event.status == "refused":
             entry.state = "refused"
             del self.live[event.model]
+            if decide_again:
+                return None, []
             self._back_off(entry, now)
             text = f"{event.scaler} refused {decision.decision_id}: {event.detail or 'no reason given'}"
             return None, [RaiseAlarm("decision_refused", event.model, text)]
@@ -312,7 +350,8 @@ class Ledger(Struct):
         return summarise(entry.decision, entry.state) if entry and entry.decision else None
 
     def _adopt(self, entry: LedgerEntry, decision: Decision, revision: int, now: int) -> Decision:
-        entry.decision, entry.revision, entry.pending, entry.accepted = decision, revision, None, False
+        entry.decision, entry.revision, entry.pending = decision, revision, None
+        entry.accepted = entry.victims_stay = False
         # The expiry of another agent's decision is from another clock: it is trusted for at most one TTL.
         entry.give_up_at_ms = now + self.knobs.ttl_ms
         entry.sequence = max(entry.sequence, decision.sequence)

@@ -9,6 +9,7 @@ from loadline.core.engines.accelerator import UNNAMED_ACCELERATOR, AcceleratorKn
 from loadline.core.engines.profile import NO_PROFILE, EngineProfile, LinearKnobs
 from loadline.core.fleet.schedule_windows import ScheduleKnobs
 from loadline.core.fleet.worker import MICRO, NO_LOAD, WorkerLoad, WorkerState
+from loadline.core.vocabulary.decisions import VictimRule
 from loadline.core.vocabulary.learned import START_UPS_MAX
 from loadline.core.vocabulary.scalars import WORKERS_MAX, Name, Role
 from loadline.core.vocabulary.status import PoolStatus
@@ -128,6 +129,8 @@ class Pool(Struct):
     """Number of workers removed so far."""
     workers_max: int = 0
     """Largest number of workers, from ``Fleet.divide_workers``; 0: not divided yet."""
+    victim_rule: VictimRule | None = None
+    """Rule by which its platform selects the workers to remove, as its scaler declared; None: as for ``named``."""
     changes: dict[str, int] = {}
     """Number of committed changes by direction and first reason."""
 
@@ -229,6 +232,12 @@ class Pool(Struct):
         in_service.sort(key=lambda worker: (worker.late, worker.create_revision))
         ready = [worker.counted for worker in in_service[: self.places] if worker.counted_as == "ready"]
         return any(ready) or not ready
+
+    def unnumbered_worker(self) -> str:
+        """Return a worker without a number if the platform removes the one with the highest number; empty: none."""
+        if self.victim_rule != "highest_ordinal":
+            return ""
+        return min((name for name, worker in self.workers.items() if worker.ordinal is None), default="")
 
     def set_desired(self, replicas: int, now: int) -> None:
         """Set the target of a committed decision."""

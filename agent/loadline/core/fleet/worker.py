@@ -1,5 +1,6 @@
 """State of one worker, and its last reported load."""
 
+import re
 from typing import Final, Literal
 
 import msgspec
@@ -10,6 +11,8 @@ from loadline.core.vocabulary.status import WorkerStatus
 
 MICRO = 1_000_000
 """Unit of KV usage: millionths, since integer totals do not drift."""
+
+_ORDINAL: Final = re.compile(r"[0-9]+$")
 
 Availability = Literal["ready", "starting", "out"]
 
@@ -85,6 +88,12 @@ class WorkerState(Struct, omit_defaults=True, gc=False):
         if self.draining or not self.registered or self.record.state == "draining":
             return "out"
         return "out" if self.unschedulable else self.record.state
+
+    @property
+    def ordinal(self) -> int | None:
+        """Number at the end of its name; None if there is none."""
+        found = _ORDINAL.search(self.record.worker)
+        return int(found[0]) if found else None
 
     def copy(self) -> "WorkerState":
         """Return a copy. The parts that it shares with this object are immutable."""

@@ -2,6 +2,7 @@
 
 from msgspec.structs import replace
 
+from loadline.core.decisions.victims import misses_rule
 from loadline.core.handlers import drains
 from loadline.core.handlers.turn import Turn
 from loadline.core.state.agent_state import AgentState
@@ -59,7 +60,8 @@ def decision_answered(turn: Turn, event: DecisionAnswered) -> list[Effect]:
     """Record the answer of a scaler, and begin the drains of a decision that it accepts."""
     if not turn.state.leading:
         return []  # a standby may not have read the decision
-    rejection, effects = turn.state.ledger.record_answer(event, turn.now)
+    decide_again = _apply_victim_rules(turn, event)
+    rejection, effects = turn.state.ledger.record_answer(event, turn.now, decide_again=decide_again)
     if rejection is not None:
         turn.state.reject(rejection)
     elif event.status == "refused":
@@ -68,6 +70,30 @@ def decision_answered(turn: Turn, event: DecisionAnswered) -> list[Effect]:
     elif drains.begin_held(turn, event.model):
         turn.mark_changed(event.model)
     return effects
+
+
+def _apply_victim_rules(turn: Turn, event: DecisionAnswered) -> bool:
+    """Remember the rules by which platforms select workers to remove; return True if they need another decision.
+
+    The victims of a decision that were selected by another rule serve on: a drain would empty workers that stay.
+    """
+    state = turn.state
+    decision = state.ledger.answered(event)
+    if decision is None:
+        return False
+    model = state.fleet.models[event.model]
+    if event.victims or event.status != "refused":
+        for target in decision.targets:
+            if target.pool in model.pools:
+                model.pools[target.pool].victim_rule = event.victims.get(target.pool, "named")
+    if not (state.ledger.is_open(event.model) and misses_rule(decision, event)):
+        return False
+    state.drains.cancel_held(event.model, state.fleet, turn.now)
+    if not state.ledger.select_again(event):
+        return False
+    model.reconcile = True
+    turn.mark_changed(event.model)
+    return True
 
 
 def announcement_requested(turn: Turn, event: AnnouncementRequested) -> None:

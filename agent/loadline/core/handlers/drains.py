@@ -60,11 +60,14 @@ def drain_requested(turn: Turn, event: DrainRequested) -> None:
 def start_victims(turn: Turn, model: str) -> None:
     """Start the drains of the decision in force, held until a scaler accepts it: without one nobody ends the victims.
 
-    Open and ended drains stay as they are. The victims of a decision that was never accepted serve on.
+    Open and ended drains stay as they are. The victims of a decision that was never accepted serve on, and those that
+    the platform does not remove.
     """
     state = turn.state
     entry = state.ledger.entries.get(model)
-    if entry is None or entry.decision is None or not (entry.accepted or entry.state == "committed"):
+    if entry is None or entry.decision is None or entry.victims_stay:
+        return
+    if not (entry.accepted or entry.state == "committed"):
         return
     drain_id, held = entry.decision.decision_id, not entry.accepted
     for target in entry.decision.targets:

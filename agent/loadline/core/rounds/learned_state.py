@@ -17,7 +17,7 @@ SAVE_INTERVAL_MS: Final = 60_000
 def ingest(state: AgentState, planners: Mapping[str, Planner], models: Iterable[str]) -> None:
     """Import the stored learned state of some models, except where this agent has learned its own.
 
-    Startup times that a leader has measured and the learned state of a planner are not replaced.
+    What a leader has measured or scalers have told it, and the learned state of a planner, are not replaced.
     """
     for name in models:
         learned = state.stored[name]
@@ -25,6 +25,8 @@ def ingest(state: AgentState, planners: Mapping[str, Planner], models: Iterable[
             start_ups = learned.start_ups_ms.get(pool.name)
             if start_ups and not (state.leading and pool.start_ups_ms):
                 pool.start_ups_ms = [min(one, pool.knobs.start_deadline_ms) for one in start_ups]
+            if not (state.leading and pool.victim_rule):
+                pool.victim_rule = learned.victims.get(pool.name)
         if learned.data and not _import(planners[name], learned):
             state.count("learned_ignored")
 
@@ -49,14 +51,17 @@ def save(planners: Mapping[str, Planner], scope: str, state: AgentState, now: in
 
 def _learned(state: AgentState, planner: Planner, name: str, stored: LearnedState) -> LearnedState:
     """Return the learned state of a model, with the stored values for what this agent has not learned."""
-    start_ups = {pool.name: list(pool.start_ups_ms) for pool in state.fleet.models[name].pools.values()}
+    pools = state.fleet.models[name].pools.values()
+    start_ups = {pool.name: list(pool.start_ups_ms) for pool in pools}
     start_ups = {pool: times for pool, times in sorted(start_ups.items()) if times}
+    rules = {pool.name: pool.victim_rule or stored.victims.get(pool.name, "named") for pool in pools}
+    rules = {pool: rule for pool, rule in sorted(rules.items()) if rule != "named"}
     data = _export(planner)
     if data is not None and len(data) > DATA_BYTES_MAX:
         state.count("learned_too_large")
         data = None
     author, data = (stored.planner, stored.data) if data is None else (planner.name, data)
-    return LearnedState(start_ups_ms=start_ups or stored.start_ups_ms, planner=author, data=data)
+    return LearnedState(start_ups_ms=start_ups or stored.start_ups_ms, victims=rules, planner=author, data=data)
 
 
 def _import(planner: Planner, learned: LearnedState) -> bool:

@@ -33,6 +33,8 @@ def _drain_surplus(state: AgentState, model: ModelState, now: int) -> list[Effec
             continue
         if not pool.kept_workers_report():
             continue
+        if pool.victim_rule == "unknown" and model.name in state.ledger.live:
+            continue  # a scaler applies the decision, and no worker that it may remove has begun to drain
         pool.surplus_since_ms = now
         model.reconcile = True
         surplus = pool.ready + pool.starting - pool.effective_target(now)

@@ -39,6 +39,10 @@ class PoolTarget(Struct, frozen=True, omit_defaults=True):
             description="Workers to remove; delete each when it reports `drained`, or after drain_ttl_ms.",
         ),
     ] = ()
+    victim_rule: Annotated[
+        VictimRule,
+        Meta(description="Rule by which the victims were selected; refuse the decision if the platform has another."),
+    ] = "named"
 
 
 class Decision(Struct, frozen=True, omit_defaults=True):

@@ -6,7 +6,7 @@ Events are the only input of the core and the content of the journal: small, imm
 from msgspec import Raw, Struct
 
 from loadline.core.vocabulary.allocations import Allocation
-from loadline.core.vocabulary.decisions import ApplyStatus, StoredDecision
+from loadline.core.vocabulary.decisions import ApplyStatus, StoredDecision, VictimRule
 from loadline.core.vocabulary.forecasts import Forecast
 from loadline.core.vocabulary.learned import LearnedState
 from loadline.core.vocabulary.migrations import (
@@ -169,6 +169,8 @@ class DecisionAnswered(Event, frozen=True):
     status: ApplyStatus
     observed: dict[str, int]
     detail: str = ""
+    victims: dict[str, VictimRule] = {}
+    """Rules by which the scaler's platform selects the workers to remove, by pool; absent: ``named``."""
 
 
 class DrainAnswered(Event, frozen=True):

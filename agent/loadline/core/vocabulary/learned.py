@@ -4,6 +4,7 @@ from typing import Annotated, Final, Literal
 
 from msgspec import Meta, Struct
 
+from loadline.core.vocabulary.decisions import VictimRule
 from loadline.core.vocabulary.scalars import Name
 
 DATA_BYTES_MAX: Final = 262_144
@@ -15,12 +16,16 @@ _StartUp = Annotated[int, Meta(ge=0, le=2**53)]
 
 
 class LearnedState(Struct, frozen=True):
-    """Startup times of the pools of a model, and the state of its planner."""
+    """Facts about the pools of a model, and the state of its planner."""
 
     version: Annotated[Literal[1], Meta(description="Version of this layout; other versions are ignored.")] = 1
     start_ups_ms: Annotated[
         dict[Name, Annotated[list[_StartUp], Meta(max_length=START_UPS_MAX)]],
         Meta(max_length=256, description="Latest times from a scale-up until all workers of the pool were ready."),
+    ] = {}
+    victims: Annotated[
+        dict[Name, VictimRule],
+        Meta(max_length=256, description="Rules by which the platforms of pools select the workers to remove."),
     ] = {}
     planner: Annotated[str, Meta(max_length=64, description="Planner that wrote `data`; other planners ignore it.")] = (
         ""

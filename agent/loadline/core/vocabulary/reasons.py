@@ -124,6 +124,7 @@ class ReasonCode(StrEnum):
     SCHEDULE_FLOOR = "schedule_floor"
     UNACCEPTED = "unaccepted"
     DRAIN_LIMIT = "drain_limit"
+    UNNUMBERED_WORKER = "unnumbered_worker"
     # obstacles to any decision
     NOT_LEADER = "not_leader"
     NOT_SETTLED = "not_settled"

@@ -11,8 +11,8 @@ SENTENCES: Final[dict[str, str]] = {
     "kv_usage_high": "mean KV load {mean:.2f} exceeds {threshold:g}",
     "kv_usage_low": "mean KV load {mean:.2f} is below {threshold:g}",
     "asked_again": (
-        "the target is decided again: a scaler requested it, a worker must drain, the number of workers differs from "
-        "the target, or etcd has lost the decision"
+        "the target is decided again: a scaler requested it, its platform removes other workers, a worker must drain, "
+        "the number of workers differs from the target, or etcd has lost the decision"
     ),
     "fixed_count": "the configured count is {replicas:g}",
     "kv_usage_target": "KV usage per worker is {value:.2f}, target {target:g}: {wanted:g} workers needed",
@@ -235,6 +235,9 @@ SENTENCES: Final[dict[str, str]] = {
     "schedule_floor": ("{wanted:g} raised to {allowed:g}: the minimum of a schedule that ends in {left_ms:g} ms"),
     "unaccepted": "{wanted:g} held at {allowed:g}: no scaler has accepted the last scale-down",
     "drain_limit": "{wanted:g} raised to {allowed:g}: at most {drains_max:g} workers of a pool drain at once",
+    "unnumbered_worker": (
+        "{wanted:g} held at {allowed:g}: the platform removes the worker with the highest number, and one has none"
+    ),
     "not_leader": "this agent is not the leader, or its lease is about to expire",
     "not_settled": "the registry or the decisions have not been read yet",
     "paused": "the model is paused",

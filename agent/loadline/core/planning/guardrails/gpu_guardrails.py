@@ -66,7 +66,25 @@ def drain_limit(model: ModelProposal) -> None:
             model.proposal.wanted[name] = lowest
 
 
-MODEL_GUARDRAILS: Final[tuple[ModelGuardrail, ...]] = (gives_way, gpu_budgets, free_supply, drain_limit)
+def unnumbered_workers(model: ModelProposal) -> None:
+    """Do not shrink a pool whose platform removes the highest number while a worker has no number in its name.
+
+    Any worker could then be the one that is removed, so none could be drained before.
+    """
+    for name, pool in model.model.pools.items():
+        target, current = model.proposal.targets[name], pool.effective_target(model.now)
+        if target < current and (worker := pool.unnumbered_worker()):
+            model.proposal.limit(ReasonCode.UNNUMBERED_WORKER, name, current, worker)
+            model.proposal.wanted[name] = current
+
+
+MODEL_GUARDRAILS: Final[tuple[ModelGuardrail, ...]] = (
+    gives_way,
+    gpu_budgets,
+    free_supply,
+    drain_limit,
+    unnumbered_workers,
+)
 """Guardrails of a model, weakest first; they apply after those of all pools."""
 
 

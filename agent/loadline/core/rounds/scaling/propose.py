@@ -2,8 +2,8 @@
 
 from functools import partial
 
-from loadline.core.decisions.drains import choose_victims
-from loadline.core.fleet.pool import DRAINS_MAX, Pool
+from loadline.core.decisions.victims import select_victims
+from loadline.core.fleet.pool import Pool
 from loadline.core.fleet.worker import WorkerState
 from loadline.core.planning.guardrails.proposal import Proposal
 from loadline.core.rounds.scaling.context import Outcome, ScalingContext
@@ -43,6 +43,7 @@ def propose(
             replicas=proposal.targets[pool.name],
             previous=pool.effective_target(now),
             victims=_victims(context, model, pool, proposal.targets[pool.name]),
+            victim_rule=pool.victim_rule or "named",
         )
         for pool in model.pools.values()
     )
@@ -59,12 +60,11 @@ def propose(
 
 
 def _victims(context: ScalingContext, model: ModelState, pool: Pool, replicas: int) -> tuple[Victim, ...]:
-    """Return the workers to remove: those that drain already, and new victims for the surplus, bounded together."""
+    """Return the workers to remove."""
     draining = context.state.drains.of_pool(model.name, pool.name)
-    surplus = max(0, pool.ready + pool.starting - replicas)
     migration = context.models[model.name].migration
     can_migrate = partial(_can_migrate, model) if migration.enabled and migration.migrate_drains else None
-    return (*draining, *choose_victims(pool, min(surplus, DRAINS_MAX), can_migrate))[:DRAINS_MAX]
+    return select_victims(pool, replicas, draining, can_migrate)
 
 
 def _can_migrate(model: ModelState, worker: WorkerState) -> bool:
