@@ -57,7 +57,10 @@ UNIVERSE = (
 )
 # Role -> patterns that it may publish; all other subjects of the universe are denied.
 MAY_PUBLISH: dict[str, tuple[str, ...]] = {
-    "agent": ("loadline.v1.decision.*", "loadline.v1.drain.>", "loadline.v1.migrate.>", "loadline.v1.status.*"),
+    "agent": (
+        *("loadline.v1.decision.*", "loadline.v1.drain.>", "loadline.v1.migrate.>", "loadline.v1.status.*"),
+        *("loadline.v1.api.status", "loadline.v1.api.migration-status"),
+    ),
     **{
         f"worker-llama-{pool}": tuple(f"loadline.v1.{kind}.llama.{pool}.*" for kind in ("load", "drained", "migration"))
         for pool in ("prefill", "decode")

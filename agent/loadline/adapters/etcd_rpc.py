@@ -99,6 +99,8 @@ class EtcdRpc:
         self._unanswered: str | None = None
         """Token of the last call without an answer."""
         self._logging_in = asyncio.Lock()
+        self.dates: dict[int, str] = {}
+        """Date headers of the last answers, by endpoint."""
 
     @property
     def endpoint(self) -> int:
@@ -285,6 +287,7 @@ class EtcdRpc:
     async def _call_endpoint(self, index: int, request: _Request, token: str, bounds: aiohttp.ClientTimeout) -> bytes:
         try:
             async with self._gateway(index).post(request.path, request.data, token, bounds) as response:
+                self.dates[index] = response.headers.get("Date", "")
                 answer = await _read(response, request.bytes_max)
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
             raise _Unsent(_text(error)) from error

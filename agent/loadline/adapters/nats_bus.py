@@ -8,8 +8,6 @@ import asyncio
 import contextlib
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
-from pathlib import Path
-from typing import Any
 
 import nats.errors
 from nats import micro
@@ -19,7 +17,7 @@ from nats.micro.request import Request
 from loadline.adapters.backoff import backoff
 from loadline.adapters.logs import bounded
 from loadline.adapters.nats_client import NatsClient
-from loadline.adapters.nats_logins import check_credentials, tls_context
+from loadline.adapters.nats_logins import check_credentials, login_options, tls_context, tls_only
 from loadline.errors import BusUnavailable, NoSubscriber
 from loadline.ports import FrameHandler, RequestHandler
 from loadline.servers import NatsKnobs
@@ -189,8 +187,9 @@ class NatsBus:
     async def _reconnect(self, on_connection: Callable[[bool], None], attempted: Callable[[], None]) -> None:
         waits = backoff(_RETRY_FIRST_S, _RETRY_MAX_S)
         while True:
-            tls_only = any(url.startswith("tls://") for url in self._knobs.servers)
-            client = NatsClient(tls_only=tls_only, read_pause_s=self._read_pause_s, on_dropped=self._count_dropped)
+            client = NatsClient(
+                tls_only=tls_only(self._knobs), read_pause_s=self._read_pause_s, on_dropped=self._count_dropped
+            )
             try:
                 await self._open(client)
             except asyncio.CancelledError:
@@ -211,20 +210,11 @@ class NatsBus:
 
     async def _open(self, client: NatsClient) -> None:
         knobs = self._knobs
-        options: dict[str, Any] = {}
-        if knobs.user:
-            options |= {"user": knobs.user, "password": lambda: Path(knobs.password_file).read_text("utf-8").strip()}
-        if knobs.credentials_file:
-            check_credentials(knobs)  # the file may have changed
-            options["user_credentials"] = knobs.credentials_file
-        if self._tls is not None:
-            options["tls"] = self._tls
+        options = login_options(knobs, self._tls)
         # Each server is tried twice.
         async with asyncio.timeout((2 * len(knobs.servers) + 1) * _CONNECT_S):
             await client.connect(
-                servers=list(knobs.servers),
                 name=self._name,
-                inbox_prefix=knobs.inbox_prefix,
                 allow_reconnect=False,
                 max_reconnect_attempts=1,
                 reconnect_time_wait=_RETRY_FIRST_S,  # type: ignore[arg-type]

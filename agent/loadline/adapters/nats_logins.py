@@ -4,7 +4,7 @@ import importlib.util
 import re
 import ssl
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from loadline.errors import ConfigError
 from loadline.servers import NatsKnobs
@@ -32,6 +32,28 @@ def tls_context(knobs: NatsKnobs) -> ssl.SSLContext | None:
         files = knobs.ca_file if key == "ca_file" else f"{knobs.cert_file} with {knobs.key_file}"
         raise ConfigError(f"nats.{key}", f"{files} cannot be used: {error}", "Name a PEM file.") from error
     return context
+
+
+def login_options(knobs: NatsKnobs, tls: ssl.SSLContext | None) -> dict[str, Any]:
+    """Return the options of the library's ``connect`` for servers, login and TLS; files are read again for each one.
+
+    Raises:
+        ConfigError: The credentials file cannot be used; it may have changed since the start.
+    """
+    options: dict[str, Any] = {"servers": list(knobs.servers), "inbox_prefix": knobs.inbox_prefix}
+    if knobs.user:
+        options |= {"user": knobs.user, "password": lambda: Path(knobs.password_file).read_text("utf-8").strip()}
+    if knobs.credentials_file:
+        check_credentials(knobs)
+        options["user_credentials"] = knobs.credentials_file
+    if tls is not None:
+        options["tls"] = tls
+    return options
+
+
+def tls_only(knobs: NatsKnobs) -> bool:
+    """Return True if a server that offers no TLS must be refused."""
+    return any(url.startswith("tls://") for url in knobs.servers)
 
 
 def check_credentials(knobs: NatsKnobs) -> None:

@@ -58,6 +58,7 @@ def parser() -> argparse.ArgumentParser:
         _config(add("check", "check.check", "Validate a configuration and describe what the agent does with it.")),
         "check for an agent that only migrates requests",
     )
+    add("doctor", "doctor.doctor", "Check a deployment: servers, permissions, clocks, versions, scalers and engines.")
     _remote_agent(add("status", "remote.status", "Show models, pools and the last decisions."))
     explain = _remote_agent(add("explain", "remote.explain", "Explain a decision, or why none is made."))
     explain.add_argument(

@@ -1,0 +1,1 @@
+"""Checks of a deployment: what works, what does not, and one remedy for each."""

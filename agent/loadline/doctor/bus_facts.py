@@ -1,0 +1,121 @@
+"""Facts that NATS gives: server, permissions of the login, statuses of the agents and clocks of workers."""
+
+import asyncio
+import time
+from itertools import count
+from typing import Final
+
+from msgspec import Struct
+
+from loadline.adapters.nats_probe import NatsProbe, open_probe
+from loadline.core.vocabulary.status import AgentStatus
+from loadline.doctor import agent_role
+from loadline.doctor.deployment import Deployment
+from loadline.errors import BusUnavailable
+from loadline.runtime.status_parts import join_status
+from loadline.wire.codec import Rejected, decode_as, encode
+from loadline.wire.messages import LoadReport, StatusRequest
+from loadline.wire.subjects import Subjects
+
+_LISTEN_S: Final = 1.5
+"""Time for reports and statuses: workers report every second by default, and standbys answer after 0.2 s."""
+_FRAMES_MAX: Final = 2_000
+_PARTS_MAX: Final = 64
+_NAME: Final = "loadline doctor"
+
+
+class AgentAnswer(Struct, frozen=True):
+    """Status of an agent."""
+
+    status: AgentStatus
+    clock_offset_ms: int
+    """Its clock minus that of this host; the answer takes a few ms."""
+
+
+class BusFacts(Struct, frozen=True):
+    """Facts that NATS gives."""
+
+    problem: str = ""
+    """Reason why it is not connected; empty: it is."""
+    server: str = ""
+    version: str = ""
+    payload_bytes_max: int = 0
+    denied_subscriptions: tuple[str, ...] = ()
+    denied_publishes: tuple[str, ...] = ()
+    replies_denied: bool = False
+    status_denied: bool = False
+    agents: tuple[AgentAnswer, ...] = ()
+    worker_clocks_ms: dict[str, int] = {}
+    """Clocks of workers that reported, minus that of this host."""
+
+
+async def gather(deployment: Deployment) -> BusFacts:
+    """Gather the facts; takes some seconds when NATS is connected.
+
+    Raises:
+        ConfigError: A file of the login cannot be used.
+    """
+    try:
+        async with open_probe(deployment.nats, _NAME) as probe:
+            return await _examine(probe, deployment)
+    except BusUnavailable as error:
+        return BusFacts(problem=str(error))
+
+
+async def _examine(probe: NatsProbe, deployment: Deployment) -> BusFacts:
+    replies, status = agent_role.reply_subject(deployment), agent_role.status_subject(deployment)
+    subscriptions = await probe.denied_subscriptions([*agent_role.subscriptions(deployment), replies])
+    publishes = await probe.denied_publishes(agent_role.publishes(deployment))
+    loads = Subjects(deployment.root).all_of("load")
+    clocks: dict[str, int] = {}
+    left = count()
+
+    def read_clock(_subject: str, data: bytes) -> None:
+        # 10,000 workers send as many frames in a second; some are enough.
+        report = decode_as(LoadReport, data) if next(left) < _FRAMES_MAX else None
+        if isinstance(report, LoadReport):
+            clocks[report.worker] = report.samples[-1].timestamp_ms - _now_ms()
+
+    if loads not in subscriptions:
+        await probe.listen(loads, read_clock)
+    agents = [] if replies in subscriptions else await _agents(probe, status)
+    return BusFacts(
+        server=probe.server,
+        version=probe.version,
+        payload_bytes_max=probe.payload_bytes_max,
+        denied_subscriptions=tuple(one for one in subscriptions if one != replies),
+        denied_publishes=tuple(publishes),
+        replies_denied=replies in subscriptions,
+        status_denied=probe.was_denied(status),
+        agents=tuple(agents),
+        worker_clocks_ms=clocks,
+    )
+
+
+async def _agents(probe: NatsProbe, subject: str) -> list[AgentAnswer]:
+    """Ask all agents for their status."""
+    first = await _statuses(probe, subject, 0)
+    parts = {answer.status.agent: [answer.status] for answer in first}
+    for part in range(1, min(_PARTS_MAX, max((answer.status.parts for answer in first), default=1))):
+        for answer in await _statuses(probe, subject, part):
+            if answer.status.part == part:
+                parts.get(answer.status.agent, []).append(answer.status)
+    offsets = {answer.status.agent: answer.clock_offset_ms for answer in first}
+    return [AgentAnswer(join_status(found), offsets[name]) for name, found in sorted(parts.items())]
+
+
+async def _statuses(probe: NatsProbe, subject: str, part: int) -> list[AgentAnswer]:
+    answers: list[AgentAnswer] = []
+
+    def on_reply(_subject: str, data: bytes) -> None:
+        status = decode_as(AgentStatus, data)
+        if not isinstance(status, Rejected):
+            answers.append(AgentAnswer(status, status.at_ms - _now_ms()))
+
+    await probe.ask_all(subject, encode(StatusRequest(part)), on_reply)
+    await asyncio.sleep(_LISTEN_S)
+    return answers
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

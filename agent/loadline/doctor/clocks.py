@@ -1,0 +1,37 @@
+"""Checks of clocks: each is compared with that of this host. NATS does not tell its time."""
+
+from typing import Final
+
+from loadline.adapters.etcd_probe import MemberStatus
+from loadline.doctor.bus_facts import BusFacts
+from loadline.doctor.findings import Finding, failed, ok, skipped, warning
+from loadline.doctor.store_facts import StoreFacts
+
+_WARN_MS: Final = 2_000
+"""A second more than etcd's resolution, and than the age of a report."""
+_MAX_MS: Final = 60_000
+"""Scalers ignore drain reports of workers whose clocks are ahead by more."""
+_REMEDY: Final = "Run chrony or systemd-timesyncd on both hosts."
+
+
+def clock_findings(bus: BusFacts, store: StoreFacts) -> list[Finding]:
+    """Compare the clocks of etcd, agents and workers with that of this host."""
+    members = {url: status for url, status in store.members.items() if isinstance(status, MemberStatus)}
+    etcd = {url: s.clock_offset_ms for url, s in members.items() if s.clock_offset_ms is not None}
+    agents = {answer.status.agent: answer.clock_offset_ms for answer in bus.agents}
+    return [
+        _compared("clock of etcd", etcd),
+        _compared("clocks of agents", agents),
+        _compared("clocks of workers", bus.worker_clocks_ms),
+    ]
+
+
+def _compared(check: str, offsets_ms: dict[str, int]) -> Finding:
+    if not offsets_ms:
+        return skipped(check, "nobody told the time", "Remedy the connections above, or start what is missing.")
+    name, offset_ms = max(offsets_ms.items(), key=lambda one: (abs(one[1]), one[0]))
+    if abs(offset_ms) <= _WARN_MS:
+        return ok(check, f"within {_WARN_MS / 1000:.0f} s of this host ({len(offsets_ms)} compared)")
+    side = "ahead of" if offset_ms > 0 else "behind"
+    text = f"{name} is {abs(offset_ms) / 1000:,.1f} s {side} this host"
+    return (failed if abs(offset_ms) > _MAX_MS else warning)(check, text, _REMEDY)

@@ -1,0 +1,43 @@
+"""Checks of scalers: that the newest decision of each model was accepted and carried out, as the leader knows it."""
+
+from loadline.core.vocabulary.status import AgentStatus, ModelStatus
+from loadline.doctor.bus_facts import BusFacts
+from loadline.doctor.deployment import Deployment
+from loadline.doctor.findings import Finding, failed, first_of, ok, skipped, warning
+
+_UNANSWERED_MS = 5_000
+"""A scaler that runs accepts an announcement at once, and one is sent every second."""
+
+
+def scaler_finding(bus: BusFacts, deployment: Deployment) -> Finding:
+    """Check that a scaler answers the decisions of every model."""
+    check = "scalers"
+    if deployment.only:
+        return ok(check, "not needed: these agents only migrate requests")
+    status = next((answer.status for answer in bus.agents if answer.status.leading), None)
+    if status is None:
+        return skipped(check, "no leader told the state of its decisions", "Remedy the findings on agents first.")
+    models = [model for model in status.models if not model.no_operation]
+    unanswered = [model.model for model in models if _unanswered(model, status)]
+    refused = [f"{model.model} ({_state(model)})" for model in models if _state(model) in {"refused", "expired"}]
+    accepted = [model.model for model in models if _state(model) in {"accepted", "applied"}]
+    if unanswered:
+        remedy = "Start its scaler: `loadline scaler NAME --config FILE`; its login needs the role scaler."
+        return failed(check, f"no scaler accepts the decisions of {first_of(unanswered)}", remedy)
+    if refused:
+        remedy = "`loadline explain` and the scaler's log tell why."
+        return warning(check, f"the last decision was not carried out: {first_of(refused)}", remedy)
+    if not accepted:
+        return skipped(check, "no decision yet that a scaler had time to accept", "Run this again after one.")
+    return ok(check, f"the last decisions of {first_of(accepted)} were accepted")
+
+
+def _state(model: ModelStatus) -> str:
+    return "" if model.decision is None else model.decision.state
+
+
+def _unanswered(model: ModelStatus, status: AgentStatus) -> bool:
+    decision = model.decision
+    return (
+        decision is not None and decision.state == "committed" and status.at_ms - decision.issued_at_ms > _UNANSWERED_MS
+    )

@@ -1,0 +1,134 @@
+"""Findings of `loadline doctor` from facts that real servers give only after a long time, or on another machine."""
+
+import time
+from pathlib import Path
+
+import pytest
+
+from loadline import __version__
+from loadline.adapters.etcd_probe import Lease, MemberStatus
+from loadline.core.vocabulary.status import AgentStatus, DecisionSummary, ModelStatus, TrafficStatus
+from loadline.doctor.agents import agent_findings, leader_finding
+from loadline.doctor.bus_facts import AgentAnswer, BusFacts
+from loadline.doctor.clocks import clock_findings
+from loadline.doctor.deployment import Deployment
+from loadline.doctor.findings import Finding, Verdict
+from loadline.doctor.local_vllm import aborts_at_sigterm
+from loadline.doctor.scalers import scaler_finding
+from loadline.doctor.servers import etcd_findings, nats_findings
+from loadline.doctor.store_facts import Leader, StoreFacts
+from loadline.servers import EtcdKnobs
+
+NOW_MS = 1_800_000_000_000
+TRAFFIC = TrafficStatus(None, None, None, None, None, 0)
+
+
+def status(name: str, *models: ModelStatus, version: str = __version__, digest: str = "d") -> AgentAnswer:
+    found = AgentStatus(
+        name, version, NOW_MS, 0, name == "a", 1, "a", bus_connected=True, store_connected=True, models=models,
+        rejected={}, counters={}, config_digest=digest,
+    )  # fmt: skip
+    return AgentAnswer(found, 0)
+
+
+def decided(state: str, age_ms: int) -> ModelStatus:
+    decision = DecisionSummary("d1", "llama", 1, 1, NOW_MS - age_ms, state, {"decode": 2}, ())
+    return ModelStatus(
+        "llama", "auto", paused=False, no_operation=False, pools=(), traffic=TRAFFIC, decision=decision, hold=()
+    )
+
+
+def verdicts(findings: list[Finding]) -> dict[str, str]:
+    return {finding.check: finding.verdict for finding in findings}
+
+
+def test_agents_of_different_versions_or_configurations_are_reported() -> None:
+    same = agent_findings(BusFacts(agents=(status("a"), status("b"))))
+    assert verdicts(same) == {"agents": "ok", "versions": "ok"}
+    mixed = agent_findings(BusFacts(agents=(status("a"), status("b", version="0.0.9", digest="e"))))
+    assert verdicts(mixed) == {"agents": "ok", "versions": "warning", "configuration": "warning"}
+
+
+@pytest.mark.parametrize(
+    ("state", "age_ms", "verdict"),
+    [
+        ("committed", 6_000, "failed"),
+        ("committed", 1_000, "skipped"),
+        ("expired", 0, "warning"),
+        ("refused", 0, "warning"),
+        ("accepted", 60_000, "ok"),
+        ("applied", 60_000, "ok"),
+    ],
+)
+def test_a_decision_that_no_scaler_accepts_is_reported(state: str, age_ms: int, verdict: Verdict) -> None:
+    answers = BusFacts(agents=(status("a", decided(state, age_ms)), status("b")))
+    assert scaler_finding(answers, Deployment()).verdict == verdict
+
+
+def test_the_age_of_the_leaders_lease_is_told() -> None:
+    bus = BusFacts(agents=(status("a"), status("b")))
+
+    def found(name: str, lease: Lease | None) -> Finding:
+        return leader_finding(bus, StoreFacts(leader=Leader(name, int(time.time() * 1000), lease)))
+
+    assert "renewed 3 s ago, of 10 s" in found("a", Lease(7, 10)).text
+    assert found("a", Lease(7, 10)).verdict == "ok"
+    assert found("a", Lease(-1, 0)).verdict == "failed"
+    assert found("a", None).verdict == "warning"
+    assert found("gone", Lease(7, 10)).verdict == "warning"
+    assert leader_finding(bus, StoreFacts()).verdict == "failed"
+
+
+@pytest.mark.parametrize(("offset_ms", "verdict"), [(1_900, "ok"), (-2_100, "warning"), (60_001, "failed")])
+def test_clocks_are_compared(offset_ms: int, verdict: Verdict) -> None:
+    members: dict[str, MemberStatus | str] = {"e": MemberStatus(clock_offset_ms=offset_ms)}
+    found = clock_findings(BusFacts(worker_clocks_ms={"w": offset_ms, "x": 0}), StoreFacts(members=members))
+    assert verdicts(found) == {"clock of etcd": verdict, "clocks of agents": "skipped", "clocks of workers": verdict}
+
+
+@pytest.mark.parametrize(
+    ("version", "user", "verdict"),
+    [
+        ("3.4.30", "", "failed"),
+        ("3.5.29", "agent", "warning"),
+        ("3.5.29", "", "ok"),
+        ("3.5.30", "agent", "ok"),
+        ("3.6.10", "agent", "warning"),
+        ("3.6.11", "agent", "ok"),
+        ("4.0.0-rc.1", "agent", "ok"),
+    ],
+)
+def test_versions_of_etcd_are_compared(version: str, user: str, verdict: Verdict) -> None:
+    facts = StoreFacts(members={"e": MemberStatus(version=version)})
+    found = etcd_findings(facts, Deployment(etcd=EtcdKnobs(user=user)))
+    assert verdicts(found)["etcd version"] == verdict
+
+
+def test_a_database_near_its_quota_and_a_silent_member_are_reported() -> None:
+    members: dict[str, MemberStatus | str] = {"e": MemberStatus(version="3.6.11", db_size=9, quota=10), "f": "refused"}
+    found = etcd_findings(StoreFacts(members=members), Deployment())
+    assert verdicts(found) == {"etcd": "warning", "etcd version": "ok", "etcd space": "warning"}
+
+
+def test_an_old_nats_server_is_reported() -> None:
+    old = BusFacts(version="2.9.25", payload_bytes_max=1_048_576)
+    assert verdicts(nats_findings(old, Deployment())) == {"nats": "warning", "nats payload": "ok"}
+
+
+@pytest.mark.parametrize(
+    ("url", "command", "aborts"),
+    [
+        ("http://127.0.0.1:8001", "python3 /opt/vllm/bin/vllm serve m --port 8001", True),
+        ("http://127.0.0.1:8001", "python3 /opt/vllm/bin/vllm serve m --port=8001 --shutdown-timeout=0", True),
+        ("http://localhost:8001", "python3 /opt/vllm/bin/vllm serve m --port 8001 --shutdown-timeout 30", False),
+        ("http://127.0.0.1:8000", "python3 -m vllm.entrypoints.openai.api_server --model m", True),
+        ("http://127.0.0.1:8002", "python3 /opt/vllm/bin/vllm serve m --port 8001", False),
+        ("http://10.0.0.7:8001", "python3 /opt/vllm/bin/vllm serve m --port 8001", False),
+        ("http://127.0.0.1:8001", "grep vllm-serve --port 8001", False),
+    ],
+)
+def test_vllm_without_a_shutdown_timeout_is_found(tmp_path: Path, url: str, command: str, *, aborts: bool) -> None:
+    (tmp_path / "17").mkdir()
+    (tmp_path / "17" / "cmdline").write_bytes(b"".join(word.encode() + b"\0" for word in command.split()))
+    (tmp_path / "18").mkdir()  # it has ended
+    assert aborts_at_sigterm(url, tmp_path) is aborts
