@@ -1,15 +1,11 @@
-"""Protobuf messages of Llumnix 1: what its engines store in Redis, and what its agents (llumlets) answer to.
+"""Protobuf messages of Llumnix 1: what its engines store in Redis, and what its agents (llumlets) answer to."""
 
-The types are built from the tables below, so no code is generated.
-"""
-
-import re
 from typing import Any, Final, TypeVar
 
 import msgspec
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
 
+from loadline.adapters.protobuf_tables import ProtobufPackage
 from loadline.core.vocabulary.rejections import Rejection
 from loadline.sources.llumnix_status import LlumnixInstance, LlumnixStatus
 from loadline.wire.codec import Rejected, reject
@@ -38,42 +34,14 @@ _MIGRATE_REQUEST: Final = """
 9 kv_cache_usage_ratio float *; 10 trigger_policy string
 """
 _MIGRATE_RESPONSE: Final = "1 success bool; 2 message string"
-_FIELD: Final = re.compile(r"(\d+) (\w+) (\w+)( \*)?")
-"""Number, name and type of a field; a star: it is one of the values of which a message has one."""
-_KINDS: Final[dict[str, Any]] = {
-    kind: getattr(descriptor_pb2.FieldDescriptorProto, f"TYPE_{kind.upper()}")
-    for kind in ("string", "bool", "int32", "int64", "double", "float")
-}
-
-
-def _build(package: str, tables: dict[str, str]) -> dict[str, Any]:
-    """Return the classes of a package's messages."""
-    file = descriptor_pb2.FileDescriptorProto(name=f"{package}.proto", package=package, syntax="proto3")
-    for name, table in tables.items():
-        message = file.message_type.add(name=name)
-        for number, field, kind, star in _FIELD.findall(table):
-            added = message.field.add(
-                name=field,
-                number=int(number),
-                type=_KINDS[kind],
-                label=descriptor_pb2.FieldDescriptorProto.LABEL_OPTIONAL,
-            )
-            if star:
-                if not message.oneof_decl:
-                    message.oneof_decl.add(name="migration_value")
-                added.oneof_index = 0
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)
-    found = {name: pool.FindMessageTypeByName(f"{package}.{name}") for name in tables}
-    return {name: message_factory.GetMessageClass(one) for name, one in found.items()}
-
-
-_STORED: Final = _build("cms", {"InstanceMetadata": _METADATA, "InstanceStatus": _STATUS})
-_CALLED: Final = _build("llumlet", {"MigrateRequest": _MIGRATE_REQUEST, "MigrateResponse": _MIGRATE_RESPONSE})
-InstanceMetadata: Final = _STORED["InstanceMetadata"]
-InstanceStatus: Final = _STORED["InstanceStatus"]
-MigrateRequest: Final = _CALLED["MigrateRequest"]
-MigrateResponse: Final = _CALLED["MigrateResponse"]
+_STORED: Final = ProtobufPackage("cms", {"InstanceMetadata": _METADATA, "InstanceStatus": _STATUS})
+_CALLED: Final = ProtobufPackage(
+    "llumlet", {"MigrateRequest": _MIGRATE_REQUEST, "MigrateResponse": _MIGRATE_RESPONSE}, oneof="migration_value"
+)
+InstanceMetadata: Final = _STORED.message("InstanceMetadata")
+InstanceStatus: Final = _STORED.message("InstanceStatus")
+MigrateRequest: Final = _CALLED.message("MigrateRequest")
+MigrateResponse: Final = _CALLED.message("MigrateResponse")
 MIGRATE_METHOD: Final = "/llumlet.Llumlet/Migrate"
 
 VALUE_BYTES_MAX: Final = 262_144
