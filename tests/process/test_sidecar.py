@@ -6,7 +6,6 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from pathlib import Path
 
 import aiohttp
 import msgspec
@@ -97,27 +96,6 @@ def test_an_engine_that_the_sidecar_started_finishes_its_streams_before_it_ends(
         traffic = [event.sample for event in agent.traffic]
         assert (sum(sample.arrivals for sample in traffic), sum(sample.completed for sample in traffic)) == (1, 1)
         assert [sample.osl_tokens for sample in traffic if sample.completed] == [TOKENS]
-
-    asyncio.run(scenario())
-
-
-def test_a_worker_is_drained_when_it_is_empty_and_its_engine_may_take_longer_to_end(
-    nats_url: str, etcd_url: str, own_name: str, tmp_path: Path
-) -> None:
-    servers = Servers(nats_url, etcd_url, own_name)
-    may_end = tmp_path / "may_end"
-    slow = f"trap 'while [ ! -e {may_end} ]; do sleep 0.05; done; kill $!; exit 0' TERM; \"$@\" & wait; wait"
-
-    async def scenario() -> None:
-        async with servers.agent() as agent:
-            with process(servers.sidecar("--", "sh", "-c", slow, "engine", *servers.engine)) as sidecar:
-                record = await registered(agent, "ready")
-                assert (await agent.drain("aggregated", incarnation=record.incarnation)).accepted
-                await until(lambda: agent.drained)
-                assert await servers.stream(), "the engine has ended before the report"
-                may_end.touch()
-                await until(lambda: sidecar.poll() is not None)
-                assert sidecar.returncode == 0
 
     asyncio.run(scenario())
 

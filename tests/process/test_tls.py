@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import datetime as dt
 import ssl
 import urllib.error
 import urllib.request
@@ -10,44 +9,22 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
 from loadline.adapters.etcd_store import EtcdStore
 from loadline.adapters.nats_bus import NatsBus
 from loadline.config import EtcdKnobs, NatsKnobs
 from loadline.errors import StoreUnavailable
 from loadline.rig.servers import EtcdServer, NatsServer
+from tests.support.certificates import self_signed
 
 pytestmark = pytest.mark.process
 
 
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """Write a self-signed certificate for ``localhost``, but not for 127.0.0.1, and its key."""
-    folder = tmp_path_factory.mktemp("tls")
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
-    now = dt.datetime.now(dt.UTC)
-    issued = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(1)
-        .not_valid_before(now - dt.timedelta(days=1))
-        .not_valid_after(now + dt.timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    certificate, secret = folder / "certificate.pem", folder / "key.pem"
-    certificate.write_bytes(issued.public_bytes(serialization.Encoding.PEM))
-    encoding, form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
-    secret.write_bytes(key.private_bytes(encoding, form, serialization.NoEncryption()))
-    return certificate, secret
+    """Write a self-signed certificate and its key."""
+    files = self_signed(tmp_path_factory.mktemp("tls"))
+    return files.certificate, files.key
 
 
 class TlsEtcd(EtcdServer):

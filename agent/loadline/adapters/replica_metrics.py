@@ -51,7 +51,7 @@ def _families(prefix: str, labels: Sequence[str], pools: Sequence[tuple[ModelSta
             direction, _, reason = what.partition(":")
             values = {**of, "direction": direction, "reason": reason}
             changes.add_metric([values[label] for label in changes_labels], count)
-        if not _is_known(model, pool):
+        if not model.decides(pool):
             continue
         current = pool.ready + pool.starting
         for family, value in zip(counts, (pool.desired, current, pool.desired / (current or 1)), strict=True):
@@ -64,18 +64,13 @@ def _recommended(pools: Sequence[tuple[ModelStatus, PoolStatus]]) -> Iterator[Me
     recommended = GaugeMetricFamily("loadline_recommended_replicas", _RECOMMENDED, labels=_LABELS)
     unmet = GaugeMetricFamily("loadline_unmet_replicas", _UNMET, labels=_LABELS)
     for model, pool in pools:
-        if _is_known(model, pool):
+        if model.decides(pool):
             of = _label_values(model, pool)
             labels = [of[label] for label in _LABELS]
             count = pool.desired if pool.recommended is None else pool.recommended
             recommended.add_metric(labels, count)
             unmet.add_metric(labels, max(0, count - pool.desired))
     yield from (recommended, unmet)
-
-
-def _is_known(model: ModelStatus, pool: PoolStatus) -> bool:
-    """Return True if the counts of a pool are decided, by this agent."""
-    return model.settled and pool.decided and not model.no_operation
 
 
 def _label_values(model: ModelStatus, pool: PoolStatus) -> dict[str, str]:

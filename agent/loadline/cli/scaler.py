@@ -2,14 +2,25 @@
 
 import argparse
 import asyncio
+from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Final
 
 from loadline.adapters import logs
 from loadline.cli.exit_codes import reports_input_errors
+from loadline.cli.packages import require_extra
 from loadline.scalers import local, observed
 
-_SCALERS: Final = {"local": local.serve, "observed": observed.serve}
+_KEDA_PACKAGES: Final = ("grpc", "grpc_health", "grpc_reflection", "google.protobuf")
+
+
+async def _serve_keda(path: Path, only: Sequence[str]) -> None:
+    require_extra("scaler", "keda", _KEDA_PACKAGES)
+    await import_module("loadline.scalers.keda").serve(path, only)
+
+
+_SCALERS: Final = {"local": local.serve, "observed": observed.serve, "keda": _serve_keda}
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -17,7 +28,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "name",
         choices=tuple(_SCALERS),
-        help="local: workers are processes of this host; observed: another autoscaler applies the decisions",
+        help="local: workers are processes of this host; observed: another autoscaler applies the decisions; "
+        "keda: the same for KEDA, which gets the desired replicas from it",
     )
     text = "configuration of the scaler; for observed, that of the agent (TOML)"
     parser.add_argument("--config", type=Path, required=True, metavar="FILE", help=text)

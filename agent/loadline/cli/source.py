@@ -4,7 +4,6 @@ import argparse
 import asyncio
 from collections.abc import Callable, Coroutine
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,7 +11,7 @@ from msgspec import Struct
 
 from loadline.adapters import logs, signals
 from loadline.cli.exit_codes import reports_input_errors
-from loadline.errors import ConfigError
+from loadline.cli.packages import require_extra
 
 
 class _Source(Struct, frozen=True):
@@ -43,10 +42,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def source(options: argparse.Namespace) -> int:
     """Run a source until it is stopped by a signal."""
     chosen = _SOURCES[options.name]
-    for package in chosen.packages:
-        if find_spec(package) is None:
-            requirement, instead = f"loadline[{options.name}]", "choose another source"
-            raise ConfigError.missing_package("source", options.name, package, requirement, instead)
+    require_extra("source", options.name, chosen.packages)
     knobs = _function(chosen.read)(options.config)
     logs.configure("auto", "info")
     asyncio.run(_run(_function(chosen.run), knobs))

@@ -17,6 +17,8 @@ from loadline.client.scaler import ReceivedDecision, ScalerClient
 from loadline.config import load
 from loadline.core.vocabulary.status import AgentStatus
 from loadline.ports import Bus
+from loadline.scalers.desired_counts import DesiredCounts
+from loadline.servers import NatsKnobs
 from loadline.wire.codec import Rejected, decode_as
 from loadline.wire.subjects import Subjects
 
@@ -30,10 +32,14 @@ class ObservedScaler:
         scaler: Source of decisions, entered.
         bus: Bus with the agents' status.
         root: Prefix of every NATS subject.
+        counts: Desired counts to keep up to date; None: nobody reads them.
     """
 
-    def __init__(self, scaler: ScalerClient, bus: Bus, root: str = "loadline") -> None:
+    def __init__(
+        self, scaler: ScalerClient, bus: Bus, root: str = "loadline", counts: DesiredCounts | None = None
+    ) -> None:
         self._scaler = scaler
+        self._counts = counts
         self._bus = bus
         self._subjects = Subjects(root)
         self._open: dict[str, ReceivedDecision] = {}
@@ -49,6 +55,8 @@ class ObservedScaler:
 
     async def _receive(self) -> None:
         async for received in self._scaler:
+            if self._counts is not None:
+                self._counts.apply_decision(received.decision)
             await self._scaler.accept(received, dict.fromkeys(received.targets, "unknown"))
             self._open[received.model] = received
             self._changed.set()
@@ -72,6 +80,8 @@ class ObservedScaler:
         status = decode_as(AgentStatus, payload)
         if isinstance(status, Rejected) or not status.leading:
             return
+        if self._counts is not None:
+            self._counts.apply_status(status)
         # A part of a status covers only its own models, so the counts of the others are kept.
         self._ready |= {model.model: {pool.pool: pool.ready for pool in model.pools} for model in status.models}
         self._changed.set()
@@ -85,13 +95,34 @@ async def serve(path: Path, only: Sequence[str]) -> None:
     """
     config = load(path)
     models = only or [model.name for model in config.models]
-    root = config.agent.root
     stop = asyncio.Event()
     signals.install_handlers(stop.set)
+    await observe("observed", models, config.nats, stop, root=config.agent.root)
+
+
+async def observe(
+    name: str,
+    models: Sequence[str],
+    nats: NatsKnobs,
+    stop: asyncio.Event,
+    *,
+    root: str,
+    counts: DesiredCounts | None = None,
+) -> None:
+    """Answer the decisions of some models until ``stop`` is set.
+
+    Args:
+        name: Name in the answers.
+        models: The models.
+        nats: Servers and login of NATS.
+        stop: Ends it.
+        root: Prefix of every NATS subject.
+        counts: Desired counts to keep up to date; None: nobody reads them.
+    """
     async with (
-        bus_of(None, config.nats, "loadline-scaler-observed") as bus,
-        ScalerClient("observed", models, bus=bus, root=root) as scaler,
-        running(ObservedScaler(scaler, bus, root).run(), "observed scaler") as answering,
+        bus_of(None, nats, f"loadline-scaler-{name}") as bus,
+        ScalerClient(name, models, bus=bus, root=root) as scaler,
+        running(ObservedScaler(scaler, bus, root, counts).run(), f"{name} scaler") as answering,
     ):
         stopping = asyncio.create_task(stop.wait())
         await asyncio.wait({answering, stopping}, return_when=asyncio.FIRST_COMPLETED)

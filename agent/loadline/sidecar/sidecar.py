@@ -254,18 +254,16 @@ class Sidecar:
             await self._until_empty_or_grace()
         if self._commanded and self._emptied:
             await wait_at_most(worker.drained, _REPORTED_S)
-        if worker.drained.is_set():
-            if self._process is None:
-                # Whatever keeps this program running would start it again, and the drained worker would be back.
-                _log.info("drained", worker=worker.record.worker, detail="waits for SIGTERM")
-                await self._stop.wait()
-            # The report is repeated meanwhile: an empty vLLM takes 2 to 16 s to end.
-            await self._end_engine()
+        if worker.drained.is_set() and self._process is None:
+            # Whatever keeps this program running would start it again, and the drained worker would be back.
+            _log.info("drained", worker=worker.record.worker, detail="waits for SIGTERM")
+            await self._stop.wait()
         return False
 
     async def _drain(self, _command: DrainCommand) -> None:
         self._draining = self._commanded = True
         await self._until_empty()
+        await self._end_engine()
 
     async def _until_empty(self) -> None:
         began_ms = _now_ms()

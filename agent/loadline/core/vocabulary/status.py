@@ -259,6 +259,10 @@ class ModelStatus(Struct, frozen=True):
     hold_reasons: tuple[str, ...] = ()
     """Reasons of ``hold`` as pool and code, such as ``decode:cooldown``; the pool is empty for the whole model."""
 
+    def decides(self, pool: PoolStatus) -> bool:
+        """Return True if the desired count of a pool was decided, by this agent, for others to act on."""
+        return self.settled and pool.decided and not self.no_operation
+
 
 class GpuBudgetStatus(Struct, frozen=True):
     """GPU budget over all models."""

@@ -1,0 +1,49 @@
+"""Configuration file of the KEDA scaler: its models, its address, and files for TLS."""
+
+from pathlib import Path
+from typing import Annotated
+
+from msgspec import Meta
+
+from loadline.adapters.grpc_server import TlsFiles
+from loadline.core.vocabulary.scalars import Name
+from loadline.errors import ConfigError
+from loadline.scalers.config_file import check_unique, read_as
+from loadline.servers import Knobs, NatsKnobs
+
+
+class KedaScalerKnobs(Knobs, frozen=True):
+    """Configuration file of `loadline scaler keda`."""
+
+    models: Annotated[
+        tuple[Name, ...], Meta(min_length=1, max_length=1024, description="Models whose replicas KEDA sets.")
+    ]
+    nats: NatsKnobs = NatsKnobs()
+    root: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.-]+$", description="Prefix of every NATS subject.")] = "loadline"
+    name: Annotated[Name, Meta(description="Name in the answers to decisions.")] = "keda"
+    host: Annotated[Name, Meta(description="Address to listen on; 0.0.0.0 for all of IPv4.")] = "127.0.0.1"
+    port: Annotated[int, Meta(ge=0, le=65_535, description="Port to listen on; 0: a free one.")] = 50_051
+    hold_ms: Annotated[
+        int,
+        Meta(
+            ge=1_000, le=3_600_000, description="Time that counts are kept while no leader reports; then UNAVAILABLE."
+        ),
+    ] = 30_000
+    tls: Annotated[TlsFiles | None, Meta(description="Files for TLS; default: without encryption.")] = None
+
+
+def read(path: Path) -> KedaScalerKnobs:
+    """Read a TOML file.
+
+    Raises:
+        ConfigError: The file cannot be read or is invalid, or a file for TLS cannot be read.
+    """
+    knobs = read_as(KedaScalerKnobs, path, "docs/reference/scalers.md")
+    check_unique("models", "models", knobs.models)
+    if knobs.tls is not None:
+        try:
+            knobs.tls.read()
+        except OSError as error:
+            problem = f"{error.filename} cannot be read: {error.strerror}"
+            raise ConfigError("tls", problem, "Name readable files in PEM.") from error
+    return knobs

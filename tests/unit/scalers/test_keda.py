@@ -1,0 +1,296 @@
+"""KEDA scaler over real gRPC: answers, pushes, refusals, health, reflection and TLS."""
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+from google.protobuf import descriptor_pb2
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+
+from loadline.adapters.grpc_server import GrpcServer, TlsFiles
+from loadline.errors import ConfigError
+from loadline.scalers.desired_counts import DesiredCounts
+from loadline.scalers.keda import KedaService
+from loadline.scalers.keda_config import read
+from loadline.scalers.keda_messages import SERVICE
+from tests.support.certificates import self_signed
+from tests.support.keda import METRIC, Keda, Pushes, keda_at
+from tests.unit.scalers.test_desired_counts import HOLD_S, Clock, decided, reported
+from tests.waiting import until, until_async
+
+POOL = {"model": "m", "pool": "decode"}
+
+
+class Scaler:
+    """A scaler that serves, its counts and its clock."""
+
+    def __init__(self) -> None:
+        self.clock = Clock()
+        self.counts = DesiredCounts(["m", "other"], HOLD_S, self.clock)
+        self.service = KedaService(self.counts)
+        self.server = GrpcServer(SERVICE, self.service.handlers)
+        self.sequence = 0
+
+    def decide(self, replicas: int) -> None:
+        self.sequence += 1
+        self.counts.apply_decision(decided(1, self.sequence, replicas))
+
+
+@asynccontextmanager
+async def serving() -> AsyncIterator[tuple[Scaler, Keda]]:
+    scaler = Scaler()
+    port = await scaler.server.start("127.0.0.1", 0)
+    try:
+        async with keda_at(port) as keda:
+            yield scaler, keda
+    finally:
+        scaler.service.close()
+        await scaler.server.stop()
+
+
+def run_scenario(scenario: Callable[[Scaler, Keda], Awaitable[None]]) -> None:
+    async def run() -> None:
+        async with asyncio.timeout(60), serving() as (scaler, keda):
+            await scenario(scaler, keda)
+
+    asyncio.run(run())
+
+
+def test_an_hpa_gets_as_many_replicas_as_decided() -> None:
+    async def scenario(scaler: Scaler, keda: Keda) -> None:
+        scaler.decide(12)
+        [spec] = (await keda.call("GetMetricSpec", **POOL)).metricSpecs
+        assert (spec.metricName, spec.targetSize, spec.targetSizeFloat) == (METRIC, 1, 1.0)
+        assert await keda.value(**POOL) == 12
+        assert (await keda.call("IsActive", **POOL)).result
+        scaler.decide(0)
+        assert await keda.value(**POOL) == 0
+        assert not (await keda.call("IsActive", **POOL)).result
+
+    run_scenario(scenario)
+
+
+def test_the_target_is_sent_at_once_and_its_stream_stays_open() -> None:
+    async def scenario(_scaler: Scaler, keda: Keda) -> None:
+        stream = keda.call("StreamMetricSpec", **POOL)
+        assert (await stream.read()).metricSpecs[0].targetSize == 1
+        assert not stream.done()
+
+    run_scenario(scenario)
+
+
+def test_a_stream_has_the_state_and_then_each_change_only() -> None:
+    async def scenario(scaler: Scaler, keda: Keda) -> None:
+        pushes = Pushes(keda.call("StreamIsActive", **POOL))
+        await keda.call("GetMetricSpec", **POOL)
+        assert pushes.received == []  # unknown is not inactive
+        for replicas in (0, 1, 2, 3, 0, 4):
+            scaler.decide(replicas)
+            expected = [replicas > 0]
+            await until(lambda: pushes.received[-1:] == expected)  # noqa: B023 - awaited in the same turn of the loop
+        assert pushes.received == [False, True, False, True]
+        scaler.service.close()
+        await pushes.task
+        assert await pushes.call.code() is grpc.StatusCode.OK  # after an error KEDA waits longer
+
+    run_scenario(scenario)
+
+
+def test_counts_are_kept_for_a_time_and_then_unavailable_while_streams_go_on() -> None:
+    async def scenario(scaler: Scaler, keda: Keda) -> None:
+        assert (await keda.refusal("GetMetrics", **POOL))[0] == "UNAVAILABLE"
+        scaler.decide(3)
+        pushes = Pushes(keda.call("StreamIsActive", **POOL))
+        await until(lambda: pushes.received == [True])
+        scaler.clock.now_s += HOLD_S
+        assert await keda.value(**POOL) == 3
+        scaler.clock.now_s += 0.1
+        assert (await keda.refusal("GetMetrics", **POOL))[0] == "UNAVAILABLE"
+        code, detail = await keda.refusal("IsActive", **POOL)
+        assert code == "UNAVAILABLE"
+        assert "pool decode of model m" in detail
+        late = Pushes(keda.call("StreamIsActive", **POOL))
+        await keda.call("GetMetricSpec", **POOL)
+        assert late.received == []
+        scaler.counts.apply_status(reported(1, scaler.sequence, 3))
+        await until(lambda: late.received == [True])
+        assert await keda.value(**POOL) == 3
+        scaler.decide(0)
+        await until(lambda: pushes.received == [True, False])
+
+    run_scenario(scenario)
+
+
+@pytest.mark.parametrize("method", [method.name for method in SERVICE.methods])
+@pytest.mark.parametrize(
+    ("metadata", "sentence"),
+    [
+        (
+            {"pool": "decode"},
+            "The metadata `model` of the trigger of serving/llama-decode is missing. Known: m, other.",
+        ),
+        ({"model": "llama", "pool": "decode"}, "`model` of .* is 'llama'. Known: m, other."),
+        ({"model": "m"}, "`pool` of .* is missing. Known: decode."),
+        ({"model": "m", "pool": "x\n" * 99}, r"`pool` of .* is 'x.{0,70}'. Known: decode."),
+        ({"model": "M", "pool": "decode"}, "is 'M'. Known: m, other."),
+    ],
+)
+def test_wrong_metadata_is_refused_with_the_known_names(method: str, metadata: dict[str, str], sentence: str) -> None:
+    async def scenario(scaler: Scaler, keda: Keda) -> None:
+        scaler.decide(1)
+        code, detail = await keda.refusal(method, **metadata)
+        assert code == "INVALID_ARGUMENT"
+        assert re.search(sentence, detail), detail
+        assert "\n" not in detail
+
+    run_scenario(scenario)
+
+
+def test_another_metric_is_refused_with_the_known_name() -> None:
+    async def scenario(scaler: Scaler, keda: Keda) -> None:
+        scaler.decide(1)
+        described = SERVICE.methods_by_name["GetMetrics"]
+        call = keda.channel.unary_unary(f"/{SERVICE.full_name}/{described.name}")
+        with pytest.raises(grpc.aio.AioRpcError, match=METRIC) as refused:
+            await call(b"\x12\x03cpu")
+        assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+    run_scenario(scenario)
+
+
+def test_garbage_and_large_requests_end_their_own_call_only() -> None:
+    async def scenario(scaler: Scaler, keda: Keda) -> None:
+        scaler.decide(1)
+        call = keda.channel.unary_unary(f"/{SERVICE.full_name}/IsActive")
+        for payload in (b"\xff" * 9, b"\x0a\x7f", b"\x0a" + bytes([0x80, 0x80, 0x40]) + b"m" * 2**20):
+            with pytest.raises(grpc.aio.AioRpcError):
+                await call(payload)
+        assert await keda.value(**POOL) == 1
+
+    run_scenario(scenario)
+
+
+def test_thousands_of_streams_are_pushed_and_one_that_breaks_ends_alone(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario(scaler: Scaler, keda: Keda) -> None:
+        scaler.decide(0)
+        streams = [Pushes(keda.call("StreamIsActive", **POOL)) for _ in range(2_000)]
+        await until(lambda: all(one.received == [False] for one in streams), "all streams are open")
+        for gone in streams[::2]:
+            gone.call.cancel()
+        await asyncio.wait([gone.task for gone in streams[::2]])
+        started_s = asyncio.get_running_loop().time()
+        scaler.decide(1)
+        await until(lambda: all(one.received == [False, True] for one in streams[1::2]), "all streams are pushed")
+        assert asyncio.get_running_loop().time() - started_s < 5
+
+    run_scenario(scenario)
+    assert not caplog.records
+
+
+def test_a_peer_that_closes_its_connection_leaves_no_stream_behind() -> None:
+    async def scenario(scaler: Scaler, keda: Keda) -> None:
+        scaler.decide(1)
+        before = len(asyncio.all_tasks())
+        pushes = [Pushes(keda.call("StreamIsActive", **POOL)) for _ in range(20)]
+        await until(lambda: all(one.received == [True] for one in pushes))
+        assert len(asyncio.all_tasks()) >= before + 20
+        await keda.channel.close()
+        await asyncio.wait([one.task for one in pushes])
+        await until(lambda: len(asyncio.all_tasks()) <= before, "the handlers have ended")
+
+    run_scenario(scenario)
+
+
+def test_health_tells_whether_the_process_serves_and_whether_it_knows_counts() -> None:
+    async def scenario(scaler: Scaler, keda: Keda) -> None:
+        health = health_pb2_grpc.HealthStub(keda.channel)
+        serving_states = health_pb2.HealthCheckResponse
+
+        async def state(service: str) -> Any:
+            return (await health.Check(health_pb2.HealthCheckRequest(service=service))).status
+
+        await scaler.server.set_serving(serving=False)
+        assert await state("") == serving_states.SERVING
+        assert await state(SERVICE.full_name) == serving_states.NOT_SERVING
+        await scaler.server.set_serving(serving=True)
+        assert await state(SERVICE.full_name) == serving_states.SERVING
+
+    run_scenario(scenario)
+
+
+def test_reflection_describes_all_services() -> None:
+    async def scenario(_scaler: Scaler, keda: Keda) -> None:
+        request = reflection_pb2.ServerReflectionRequest
+        names = [SERVICE.full_name, "grpc.health.v1.Health", "grpc.reflection.v1alpha.ServerReflection"]
+        asked = [request(list_services=""), *(request(file_containing_symbol=name) for name in names)]
+        stub = reflection_pb2_grpc.ServerReflectionStub(keda.channel)
+        answers = [one async for one in stub.ServerReflectionInfo(iter(asked))]
+        assert sorted(one.name for one in answers[0].list_services_response.service) == sorted(names)
+        for name, answer in zip(names, answers[1:], strict=True):
+            [file] = answer.file_descriptor_response.file_descriptor_proto
+            described = descriptor_pb2.FileDescriptorProto.FromString(file)
+            assert f"{described.package}.{described.service[0].name}" == name
+
+    run_scenario(scenario)
+
+
+def test_tls_checks_clients_and_follows_renewed_certificates(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        own, keda_own = self_signed(tmp_path / "scaler"), self_signed(tmp_path / "keda")
+        files = TlsFiles(str(own.certificate), str(own.key), client_ca_file=str(keda_own.certificate))
+        counts = DesiredCounts(["m"], HOLD_S)
+        counts.apply_decision(decided(1, 1, 3))
+        server = GrpcServer(SERVICE, KedaService(counts).handlers, files)
+        port = await server.start("127.0.0.1", 0)
+
+        async def value(authority: bytes, *, certified: bool = True) -> float | str:
+            login = (keda_own.key.read_bytes(), keda_own.certificate.read_bytes()) if certified else (None, None)
+            async with keda_at(port, grpc.ssl_channel_credentials(authority, *login)) as keda:
+                try:
+                    return await keda.value(**POOL)
+                except grpc.aio.AioRpcError as error:
+                    return str(error.code().name)
+
+        try:
+            old = own.certificate.read_bytes()
+            assert await value(old) == 3
+            assert await value(old, certified=False) == "UNAVAILABLE"
+            own.certificate.unlink()
+            assert await value(old) == 3  # the one in use is kept
+            self_signed(tmp_path / "scaler")
+            new = own.certificate.read_bytes()
+
+            async def accepted() -> bool:
+                return await value(new) == 3
+
+            await until_async(accepted, "the renewed certificate is used")
+            assert await value(old) == "UNAVAILABLE"
+        finally:
+            await server.stop()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("models = []", "models"),
+        ('models = ["m", "m"]', "two models have the same name"),
+        ('models = ["m"]\nhold_ms = 10', "hold_ms"),
+        ('models = ["m"]\nscale = 1', "scale"),
+        ('models = ["m"]\n[tls]\ncert_file = "/none"\nkey_file = "/none"', "/none cannot be read"),
+        ('models = ["m"]\n[tls]\ncert_file = "/none"', "key_file"),
+    ],
+)
+def test_an_invalid_configuration_names_the_place(tmp_path: Path, text: str, problem: str) -> None:
+    file = tmp_path / "keda.toml"
+    file.write_text(text, "utf-8")
+    with pytest.raises(ConfigError, match=problem):
+        read(file)
