@@ -29,6 +29,8 @@ class PoolObservation(Struct, frozen=True):
     """Replicas that are ready; None: the platform cannot tell."""
     workers: frozenset[str] | None = None
     """Names of the existing workers; None: the platform cannot tell."""
+    ending: frozenset[str] = frozenset()
+    """Workers that the platform is removing already, where it can tell."""
     detail: str = ""
     """Reason why replicas are missing, such as an exceeded quota; empty: none is known."""
 

@@ -1,0 +1,219 @@
+"""Platform whose workers are pods: the counts of workloads, deletion costs of victims, and watches."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Final, TypeVar
+
+from loadline.adapters.kubernetes_api import NOT_FOUND, ApiFault, KubernetesApi, ObjectName, Resource
+from loadline.core.vocabulary.decisions import VictimRule
+from loadline.scalers.kubernetes.config import KubernetesKnobs, KubernetesPoolKnobs
+from loadline.scalers.kubernetes.pods import (
+    DELETION_COST,
+    Pod,
+    cost_changes,
+    last_message,
+    missing_reason,
+    read_pods,
+    removed_instead,
+)
+from loadline.scalers.kubernetes.validation import problems_of
+from loadline.scalers.kubernetes.workloads import KubernetesWorkload, WorkloadState, workload_of
+from loadline.scalers.platform import PlatformError, PoolKey, PoolObservation
+
+PODS: Final = Resource("", "v1", "Pod", "pods")
+_EVENTS: Final = Resource("", "v1", "Event", "events")
+Result = TypeVar("Result")
+
+
+class _KubernetesPool:
+    """A configured pool, its workload, and what was read last."""
+
+    def __init__(self, knobs: KubernetesPoolKnobs, workload: KubernetesWorkload) -> None:
+        self.knobs = knobs
+        self.workload = workload
+        self.selector = knobs.pod_selector
+        self.replicas: int | None = None
+        self.watches: dict[str, asyncio.Task[None]] = {}
+
+
+class KubernetesPlatform:
+    """The workloads of a configuration.
+
+    Args:
+        api: The API server.
+        knobs: The configuration.
+    """
+
+    def __init__(self, api: KubernetesApi, knobs: KubernetesKnobs) -> None:
+        self._api = api
+        namespace = knobs.namespace or api.namespace
+        self._pools = {
+            PoolKey(model.name, pool.name): _KubernetesPool(pool, workload_of(api, pool, namespace))
+            for model in knobs.models
+            for pool in model.pools
+        }
+        self._changed = asyncio.Event()
+
+    @property
+    def victims(self) -> Mapping[PoolKey, VictimRule]:
+        """Configured pools, each with the rule by which its controller selects the pods to remove."""
+        return {key: pool.knobs.rule for key, pool in self._pools.items()}
+
+    async def validate(self) -> Sequence[str]:
+        """Return the problems of the deployment, each with its remedy; empty: it can be scaled."""
+        found = [await problems_of(self._api, key, pool.knobs, pool.workload) for key, pool in self._pools.items()]
+        return [problem for problems in found for problem in problems]
+
+    async def observe(self, pool: PoolKey) -> PoolObservation:
+        """Return the state of a pool.
+
+        Raises:
+            PlatformError: The API server cannot be asked.
+        """
+        found = self._pools[pool]
+        reading = await _explained(found.workload.target, found.workload.read())
+        found.selector = found.knobs.pod_selector or reading.selector
+        found.replicas = reading.replicas
+        self._keep_watching(found)
+        pods = await self._read_pods(found)
+        missing = reading.ready is not None and reading.ready < reading.replicas
+        detail = await self._missing_reason(found, reading, pods or ()) if missing else ""
+        if pods is None:
+            return PoolObservation(reading.replicas, reading.ready, detail=detail)
+        return PoolObservation(
+            replicas=reading.replicas,
+            ready=reading.ready,
+            workers=frozenset(pod.worker for pod in pods if pod.worker),
+            ending=frozenset(pod.worker for pod in pods if pod.worker and pod.ending),
+            detail=detail,
+        )
+
+    async def set_replicas(self, pool: PoolKey, replicas: int) -> None:
+        """Ask for ``replicas``.
+
+        Raises:
+            PlatformError: The API server refused, or would remove other pods than the preferred ones.
+        """
+        found = self._pools[pool]
+        if found.knobs.rule == "named" and found.replicas is not None and replicas < found.replicas:
+            await self._check_order(found, found.replicas - replicas)
+        await _explained(found.workload.target, found.workload.write(replicas))
+        found.replicas = replicas
+
+    async def prefer_removal(self, pool: PoolKey, workers: Sequence[str]) -> None:
+        """Have the next scale-down remove these workers, the first one first.
+
+        Raises:
+            PlatformError: The API server refused.
+        """
+        found = self._pools[pool]
+        pods = await _explained(found.workload.target, self._list_pods(found))
+        for name, cost in sorted(cost_changes(pods, workers).items()):
+            target = ObjectName(PODS, found.workload.target.namespace, name)
+            patch = {"metadata": {"annotations": {DELETION_COST: cost}}}
+            try:
+                await self._api.patch(target, patch)
+            except ApiFault as fault:
+                if fault.status != NOT_FOUND:
+                    raise _error(target, fault) from fault
+
+    async def changed(self) -> None:
+        """Wait until the state of a pool may have changed."""
+        await self._changed.wait()
+        self._changed.clear()
+
+    async def close(self) -> None:
+        """End the watches."""
+        watches = [watch for pool in self._pools.values() for watch in pool.watches.values()]
+        for watch in watches:
+            watch.cancel()
+        await asyncio.gather(*watches, return_exceptions=True)
+
+    async def _check_order(self, pool: _KubernetesPool, removals: int) -> None:
+        """Check that the controller would remove the preferred pods.
+
+        Raises:
+            PlatformError: It would remove another one, which is still starting.
+        """
+        pods = await _explained(pool.workload.target, self._list_pods(pool))
+        instead = removed_instead(pods, removals)
+        if instead:
+            reason = f"pod {instead} is not ready, so Kubernetes would remove it before drained ones"
+            raise PlatformError(f"{pool.workload.target}: {reason}. The count waits until it is ready")
+
+    async def _list_pods(self, pool: _KubernetesPool) -> list[Pod]:
+        if not pool.selector:
+            return []
+        contents = await self._api.list(PODS, pool.workload.target.namespace, pool.selector)
+        return read_pods(contents, pool.knobs.worker_label)
+
+    async def _read_pods(self, pool: _KubernetesPool) -> list[Pod] | None:
+        """Return the pods; None: there is no selector, or this login may not list them."""
+        if not pool.selector:
+            return None
+        try:
+            return await self._list_pods(pool)
+        except ApiFault as fault:
+            if fault.forbidden or fault.status == NOT_FOUND:
+                return None
+            raise _error(pool.workload.target, fault) from fault
+
+    async def _missing_reason(self, pool: _KubernetesPool, reading: WorkloadState, pods: Sequence[Pod]) -> str:
+        """Return why replicas are missing; a StatefulSet reports an exceeded quota by events only."""
+        reason = missing_reason(reading.content, pods)
+        if reason or len(pods) >= reading.replicas:
+            return reason
+        target = pool.workload.target
+        try:
+            fields = {"involvedObject.name": target.name, "type": "Warning"}
+            return last_message(await self._api.list(_EVENTS, target.namespace, fields=fields))
+        except ApiFault:
+            return ""
+
+    def _keep_watching(self, pool: _KubernetesPool) -> None:
+        target = pool.workload.target
+        self._keep(
+            pool,
+            "object",
+            lambda: self._api.watch(target.resource, target.namespace, self._changed.set, name=target.name),
+        )
+        if pool.selector:
+            self._keep(
+                pool,
+                pool.selector,
+                lambda: self._api.watch(PODS, target.namespace, self._changed.set, selector=pool.selector),
+            )
+
+    def _keep(self, pool: _KubernetesPool, what: str, watch: Callable[[], Coroutine[object, object, None]]) -> None:
+        if what not in pool.watches:
+            pool.watches[what] = asyncio.create_task(watch(), name=f"watch of {pool.workload.target}: {what}")
+
+
+@asynccontextmanager
+async def connect(knobs: KubernetesKnobs) -> AsyncIterator[KubernetesPlatform]:
+    """Yield the platform of a configuration.
+
+    Raises:
+        ConfigError: There is no usable kubeconfig.
+    """
+    async with KubernetesApi(knobs.kubeconfig) as api:
+        platform = KubernetesPlatform(api, knobs)
+        try:
+            yield platform
+        finally:
+            await platform.close()
+
+
+async def _explained(target: ObjectName, call: Coroutine[object, object, Result]) -> Result:
+    """Return the answer to a call; name the object in its error."""
+    try:
+        return await call
+    except ApiFault as fault:
+        raise _error(target, fault) from fault
+
+
+def _error(target: ObjectName, fault: ApiFault) -> PlatformError:
+    if fault.forbidden:
+        return PlatformError(f"{target}: forbidden: {fault}. Grant it in deploy/kubernetes/scaler")
+    return PlatformError(f"{target}: {fault}")

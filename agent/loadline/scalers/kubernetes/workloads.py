@@ -1,0 +1,246 @@
+"""Objects that hold a count of replicas: in their ``/scale``, at a place inside them, or in a Dynamo service."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, Protocol
+
+from msgspec import Struct
+
+from loadline.adapters.kubernetes_api import CONFLICT, NOT_FOUND, ApiFault, KubernetesApi, Object, ObjectName, Resource
+from loadline.scalers.kubernetes.config import (
+    GRAPH_DEPLOYMENT,
+    KINDS,
+    KubernetesPoolKnobs,
+    object_name,
+)
+from loadline.scalers.kubernetes.places import Step, parse_place, patch_at, value_at
+from loadline.scalers.platform import PlatformError
+
+_CONFLICTS_MAX: Final = 5
+_ADAPTER_KIND: Final = "DynamoGraphDeploymentScalingAdapter"
+# Names that Dynamo's recipes give to services without a type, the oldest last.
+_LEGACY_SERVICES: Final = {
+    "prefill": ("prefill", "VllmPrefillWorker", "SGLangPrefillWorker", "TRTLLMPrefillWorker"),
+    "decode": ("decode", "VllmDecodeWorker", "SGLangDecodeWorker", "TRTLLMDecodeWorker"),
+}
+
+
+class WorkloadState(Struct, frozen=True):
+    """State of a workload."""
+
+    replicas: int
+    content: Object
+    """The object."""
+    ready: int | None = None
+    selector: str = ""
+    """Labels of its pods; empty: it does not say."""
+
+
+class KubernetesWorkload(Protocol):
+    """An object with a count of replicas."""
+
+    target: ObjectName
+
+    async def read(self) -> WorkloadState:
+        """Return its state."""
+        ...
+
+    async def write(self, replicas: int, *, dry_run: bool = False) -> None:
+        """Set its count."""
+        ...
+
+
+def workload_of(api: KubernetesApi, pool: KubernetesPoolKnobs, namespace: str) -> KubernetesWorkload:
+    """Return the workload of a pool, in ``namespace`` unless the pool names one."""
+    api_version = pool.api_version or KINDS[pool.kind].api_version
+    group, version = api_version.split("/")
+    resource = Resource(group, version, pool.kind, pool.plural or f"{pool.kind.lower()}s")
+    target = ObjectName(resource, pool.namespace or namespace, object_name(pool))
+    if pool.kind == GRAPH_DEPLOYMENT:
+        return GraphService(api, target, pool.sub_component_type, pool.service)
+    if pool.path:
+        return CountInside(api, target, parse_place(pool.path))
+    return Scalable(api, target)
+
+
+class Scalable:
+    """An object with a ``/scale``."""
+
+    def __init__(self, api: KubernetesApi, target: ObjectName) -> None:
+        self._api = api
+        self.target = target
+
+    async def read(self) -> WorkloadState:
+        """Return its state."""
+        content, scale = await asyncio.gather(self._api.get(self.target), self._api.get_scale(self.target))
+        # The server leaves out a count of 0.
+        replicas = _count(value_at(scale, parse_place("spec.replicas"))) or 0
+        selector = value_at(scale, parse_place("status.selector"))
+        return WorkloadState(replicas, content, _ready(content), selector if isinstance(selector, str) else "")
+
+    async def write(self, replicas: int, *, dry_run: bool = False) -> None:
+        """Set its count."""
+        patch = {"spec": {"replicas": replicas}}
+        await _repeat_on_conflict(lambda: self._api.patch(self.target, patch, scale=True, dry_run=dry_run))
+
+
+class CountInside:
+    """An object without a ``/scale``, whose count is at a place inside it."""
+
+    def __init__(self, api: KubernetesApi, target: ObjectName, place: tuple[Step, ...]) -> None:
+        self._api = api
+        self.target = target
+        self._place = place
+
+    async def read(self) -> WorkloadState:
+        """Return its state."""
+        content = await self._api.get(self.target)
+        return WorkloadState(count_at(content, self._place, self.target), content, self._ready(content))
+
+    async def write(self, replicas: int, *, dry_run: bool = False) -> None:
+        """Set its count; if the object changes meanwhile, again in the changed object."""
+
+        async def write_into_fresh() -> None:
+            content = await self._api.get(self.target)
+            if count_at(content, self._place, self.target) == replicas and not dry_run:
+                return
+            version = value_at(content, parse_place("metadata.resourceVersion"))
+            patch = {"metadata": {"resourceVersion": version}} | patch_at(content, self._place, replicas)
+            await self._api.patch(self.target, patch, dry_run=dry_run)
+
+        await _repeat_on_conflict(write_into_fresh)
+
+    def _ready(self, content: Object) -> int | None:
+        """Return the ready replicas of a role, such as of a StormService."""
+        role = next((step.element for step in self._place if step.element), "")
+        return _count(value_at(content, (Step("status"), Step("roleStatuses", role), Step("readyReplicas"))))
+
+
+class GraphService:
+    """A service of a DynamoGraphDeployment, scaled by its ScalingAdapter if it has one.
+
+    Args:
+        sub_component_type: Type of the service.
+        service: Its name, if no service has the type.
+    """
+
+    def __init__(self, api: KubernetesApi, target: ObjectName, sub_component_type: str, service: str) -> None:
+        self._api = api
+        self.target = target
+        self._type = sub_component_type
+        self._service = service
+
+    async def read(self) -> WorkloadState:
+        """Return its state."""
+        content = await self._api.get(self.target)
+        name = self._find(content)
+        adapter = await self._adapter_reading(name)
+        place = _service_place(content, name)
+        replicas = adapter.replicas if adapter else count_at(content, place, self.target)
+        group = "components" if _is_list(content) else "services"
+        ready = _count(value_at(content, (Step("status"), Step(group), Step(name), Step("readyReplicas"))))
+        return WorkloadState(replicas, content, ready)
+
+    async def write(self, replicas: int, *, dry_run: bool = False) -> None:
+        """Set its count."""
+        content = await self._api.get(self.target)
+        name = self._find(content)
+        if await self._adapter_reading(name):
+            await self._adapter(name).write(replicas, dry_run=dry_run)
+        else:
+            inside = CountInside(self._api, self.target, _service_place(content, name))
+            await inside.write(replicas, dry_run=dry_run)
+
+    def _adapter(self, service: str) -> Scalable:
+        resource = self.target.resource
+        adapters = Resource(resource.group, resource.version, _ADAPTER_KIND, f"{_ADAPTER_KIND.lower()}s")
+        return Scalable(self._api, ObjectName(adapters, self.target.namespace, f"{self.target.name}-{service.lower()}"))
+
+    async def _adapter_reading(self, service: str) -> WorkloadState | None:
+        try:
+            return await self._adapter(service).read()
+        except ApiFault as fault:
+            if fault.status == NOT_FOUND:
+                return None
+            raise
+
+    def _find(self, content: Object) -> str:
+        """Return the name of the service."""
+        services = _services(content)
+        typed = sorted(name for name, type_name in services.items() if self._type and type_name == self._type)
+        if len(typed) > 1:
+            remedy = f"Give {self._type} to one of them."
+            raise PlatformError(f"{self.target}: {', '.join(typed)} all have the type {self._type}. {remedy}")
+        names = [self._service] if self._service else _LEGACY_SERVICES.get(self._type, ())
+        found = typed or [name for name in names if services.get(name) in {"", "worker", self._type}]
+        if not found:
+            wanted = self._type or self._service
+            remedy = "Set its subComponentType, or name it with the key service."
+            raise PlatformError(f"{self.target}: no service is {wanted}. {remedy}")
+        return found[0]
+
+
+async def _repeat_on_conflict(write: Callable[[], Awaitable[None]]) -> None:
+    for attempt in range(1, _CONFLICTS_MAX + 1):
+        try:
+            await write()
+        except ApiFault as fault:
+            if fault.status != CONFLICT or attempt == _CONFLICTS_MAX:
+                raise
+        else:
+            return
+
+
+def count_at(content: Object, place: tuple[Step, ...], target: ObjectName) -> int:
+    """Return the count at a place; without one, the usual default of 1.
+
+    Raises:
+        PlatformError: The object has no such place.
+    """
+    if not isinstance(value_at(content, place[:-1]), dict):
+        remedy = "Correct path, or name a role or service that it has."
+        raise PlatformError(f"{target}: it has no {'.'.join(map(_text, place))}. {remedy}")
+    found = _count(value_at(content, place))
+    return 1 if found is None else found
+
+
+def _text(step: Step) -> str:
+    return f"{step.key}[name={step.element}]" if step.element else step.key
+
+
+def _services(content: Object) -> dict[str, str]:
+    """Return the type of each service: since v1beta1 they are a list of components, before a map."""
+    spec = content.get("spec")
+    spec = spec if isinstance(spec, dict) else {}
+    components, services = spec.get("components"), spec.get("services")
+    if isinstance(components, list):
+        named = [item for item in components if isinstance(item, dict)]
+        return {str(item.get("name", "")): str(item.get("type", "")) for item in named}
+    if isinstance(services, dict):
+        found = {name: item for name, item in services.items() if isinstance(item, dict)}
+        return {name: str(item.get("subComponentType", "")) for name, item in found.items()}
+    return {}
+
+
+def _is_list(content: Object) -> bool:
+    return isinstance(value_at(content, parse_place("spec.components")), list)
+
+
+def _service_place(content: Object, name: str) -> tuple[Step, ...]:
+    if _is_list(content):
+        return (Step("spec"), Step("components", name), Step("replicas"))
+    return (Step("spec"), Step("services"), Step(name), Step("replicas"))
+
+
+def _ready(content: Object) -> int | None:
+    """Return the ready replicas; a controller leaves out a count of 0."""
+    status = content.get("status")
+    if not isinstance(status, dict):
+        return None
+    found = _count(status.get("readyReplicas"))
+    known = {"Deployment", "StatefulSet", "LeaderWorkerSet"}
+    return 0 if found is None and content.get("kind") in known else found
+
+
+def _count(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
