@@ -11,12 +11,12 @@ import msgspec
 from msgspec import Struct
 
 from loadline.adapters.etcd_gateway import EtcdGateway, check_endpoint, tls_context
+from loadline.adapters.http_body import BodyTooLarge, read_body
 from loadline.errors import ConfigError, OutcomeUnknown, StoreDenied, StoreUnavailable
 from loadline.servers import EtcdKnobs
 
 # etcd's own limit of a request is 1.5 MiB, and 10 MiB at most is recommended: 14 MB in base64.
 REPLY_BYTES_MAX = 16 * 2**20
-_CHUNK_BYTES = 64 * 2**10
 _HTTP_ERROR = 400
 
 # gRPC codes, as the gateway gives them. After the unclear ones a write may have happened.
@@ -308,14 +308,10 @@ class EtcdRpc:
 
 
 async def _read(response: aiohttp.ClientResponse, bytes_max: int) -> bytes:
-    answer = bytearray()
-    async for chunk in response.content.iter_chunked(_CHUNK_BYTES):
-        answer += chunk
-        if len(answer) > bytes_max:
-            answer.clear()  # the traceback of the error would hold it
-            response.close()
-            raise ReplyTooLong(f"etcd: the answer is longer than {bytes_max} bytes")
-    return bytes(answer)
+    try:
+        return await read_body(response, bytes_max)
+    except BodyTooLarge as error:
+        raise ReplyTooLong(f"etcd: the answer has {error}") from error
 
 
 async def _feed(

@@ -7,6 +7,7 @@ from typing import Final, Self
 
 import aiohttp
 
+from loadline.adapters.http_body import BodyTooLarge, read_body
 from loadline.errors import ConfigError, LoadlineError
 
 PAGE_BYTES_MAX: Final = 16_777_216
@@ -76,7 +77,9 @@ class HttpReader:
             async with request as answer:
                 if answer.status != _OK:
                     raise PageUnavailable("http_status", f"HTTP {answer.status}")
-                return await _body(answer)
+                return await read_body(answer, PAGE_BYTES_MAX)
+        except BodyTooLarge as error:
+            raise PageUnavailable("oversized", str(error)) from error
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             raise PageUnavailable("no_answer", f"{type(error).__name__}: {error}") from error
 
@@ -87,13 +90,3 @@ class HttpReader:
             return {"Authorization": f"Bearer {self._token_file.read_text('utf-8').strip()}"}
         except (OSError, ValueError) as error:
             raise PageUnavailable("token_file", str(error)) from error
-
-
-async def _body(answer: aiohttp.ClientResponse) -> bytes:
-    parts, size = [], 0
-    async for part in answer.content.iter_any():
-        parts.append(part)
-        size += len(part)
-        if size > PAGE_BYTES_MAX:
-            raise PageUnavailable("oversized", f"more than {PAGE_BYTES_MAX:,} bytes")
-    return b"".join(parts)

@@ -9,6 +9,7 @@ from typing import Any, Final, TypeVar
 import aiohttp
 import msgspec
 
+from loadline.adapters.http_body import BodyTooLarge, read_body
 from loadline.gateway.backends import Backend
 
 _CONNECT_S: Final = 3.0
@@ -131,12 +132,10 @@ async def read_whole(answer: aiohttp.ClientResponse) -> bytes:
     Raises:
         EngineBroken: It has more than 64 MiB.
     """
-    body = bytearray()
-    async for piece in answer.content.iter_any():
-        body += piece
-        if len(body) > _ANSWER_BYTES_MAX:
-            raise EngineBroken(f"its answer has more than {_ANSWER_BYTES_MAX:,} bytes")
-    return bytes(body)
+    try:
+        return await read_body(answer, _ANSWER_BYTES_MAX)
+    except BodyTooLarge as error:
+        raise EngineBroken(f"its answer has {error}") from error
 
 
 class _Model(msgspec.Struct):

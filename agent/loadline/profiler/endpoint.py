@@ -11,6 +11,7 @@ import msgspec
 from aiohttp.http_exceptions import LineTooLong
 from msgspec import Struct
 
+from loadline.adapters.http_body import BodyTooLarge, read_body
 from loadline.profiler.problems import ContextTooLong, EngineProblem, EngineUnavailable, RequestRefused
 from loadline.profiler.prompts import Prompt
 from loadline.profiler.stream import StreamTiming, read_stream
@@ -70,7 +71,7 @@ class EngineEndpoint:
         try:
             async with self._request("GET", "/v1/models") as response:
                 await self._check(response)
-                cards = msgspec.json.decode(await _page(response), type=_ModelCards).data
+                cards = msgspec.json.decode(await read_body(response, _PAGE_BYTES_MAX), type=_ModelCards).data
         except RequestRefused:
             if model:
                 return ModelCard(model)  # some gateways list no models
@@ -115,7 +116,7 @@ class EngineEndpoint:
         """Return the page of metrics; None: there is none."""
         try:
             async with self._request("GET", "/metrics") as response:
-                return await _page(response) if response.status == 200 else None  # noqa: PLR2004 - HTTP
+                return await read_body(response, _PAGE_BYTES_MAX) if response.status == 200 else None  # noqa: PLR2004 - HTTP
         except EngineProblem:
             return None
 
@@ -133,6 +134,8 @@ class EngineEndpoint:
         except aiohttp.InvalidURL as error:
             remedy = "Give one such as http://10.0.0.7:8000"
             raise EngineProblem(f"{self.name}: {self._url} is not a URL. {remedy}.") from error
+        except BodyTooLarge as error:
+            raise EngineProblem(f"{self.name}: {path} answers {error}. Give the engine's base URL.") from error
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             said = (str(error) or type(error).__name__)[:_SHOWN_MAX].rstrip(".")
             raise EngineUnavailable(
@@ -144,7 +147,7 @@ class EngineEndpoint:
         status = response.status
         if status == 200:  # noqa: PLR2004 - HTTP
             return
-        text = (await _page(response)).decode(errors="replace")
+        text = (await read_body(response, _PAGE_BYTES_MAX)).decode(errors="replace")
         said = f"{status}, {_message(text)}"
         if 300 <= status < 400:  # noqa: PLR2004 - HTTP
             raise EngineProblem(f"{self.name}: is redirected to {response.headers.get('location')}. Give that URL.")
@@ -160,17 +163,6 @@ class EngineEndpoint:
         if status in _REFUSED or status == 404:  # noqa: PLR2004 - HTTP
             raise RequestRefused(f"{self.name}: refuses a request: {said}. Give the URL of an OpenAI-compatible API.")
         raise EngineUnavailable(f"{self.name}: answers {said}. See the engine's log.")
-
-
-async def _page(response: aiohttp.ClientResponse) -> bytes:
-    """Return the beginning of a body that may be of any size."""
-    parts, size = [], 0
-    async for part in response.content.iter_any():
-        parts.append(part)
-        size += len(part)
-        if size >= _PAGE_BYTES_MAX:
-            break
-    return b"".join(parts)
 
 
 def _message(text: str) -> str:

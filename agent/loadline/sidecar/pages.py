@@ -4,6 +4,7 @@ from typing import Final, Self
 
 import aiohttp
 
+from loadline.adapters.http_body import BodyTooLarge, read_body
 from loadline.errors import LoadlineError
 
 PAGE_BYTES_MAX: Final = 16_777_216
@@ -63,12 +64,9 @@ class EnginePages:
             async with self._session.get(self._url, allow_redirects=False) as answer:
                 if answer.status >= _SERVER_ERRORS:
                     raise NoAnswer(f"HTTP {answer.status}")
-                body = bytearray()
-                async for chunk in answer.content.iter_any():
-                    body += chunk
-                    if len(body) > PAGE_BYTES_MAX:
-                        raise NoAnswer(f"a page of more than {PAGE_BYTES_MAX:,} bytes")
-                return bytes(body)
+                return await read_body(answer, PAGE_BYTES_MAX)
+        except BodyTooLarge as error:
+            raise NoAnswer(f"a page of {error}") from error
         except aiohttp.ClientConnectorError as error:
             raise NoAnswer(str(error), refused=isinstance(error.os_error, ConnectionRefusedError)) from error
         except (TimeoutError, aiohttp.ClientError) as error:

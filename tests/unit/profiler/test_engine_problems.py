@@ -83,6 +83,7 @@ async def collected(request: web.Request) -> web.StreamResponse:
         (error(404, "The model `tiny` does not exist."), ["does not serve this model", "--model"]),
         (error(400, "no such thing"), ["refuses a request", "no such thing"]),
         (redirect, ["redirected to http://127.0.0.1:9/"]),
+        (error(400, "x" * 2**23), ["/v1/completions answers more than 4,194,304 bytes"]),
         (stream(b'{"choices": []}', "application/json"), ["instead of a stream"]),
         (collected, ["at once", "proxy"]),
         (stream(b"<html>hello</html>\n", "text/event-stream"), ["no completion", "<html>"]),
