@@ -1,11 +1,14 @@
 """Sidecar process on real servers, with simulated engines behind a real API."""
 
 import asyncio
+import os
+import select
 import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
 
 import aiohttp
 import msgspec
@@ -137,3 +140,42 @@ def test_a_sidecar_ends_with_the_engine_that_it_started(nats_url: str, etcd_url:
             assert await agent.entry() is None
 
     asyncio.run(scenario())
+
+
+def test_all_processes_of_an_engine_end_with_a_sidecar_that_is_killed(
+    nats_url: str, etcd_url: str, own_name: str, tmp_path: Path
+) -> None:
+    servers = Servers(nats_url, etcd_url, own_name)
+    started = tmp_path / "pid"
+    engine = f"trap '' TERM; sleep 1000 & echo $! > {started}.new; mv {started}.new {started}; wait"
+
+    async def scenario() -> None:
+        with process(servers.sidecar("--", "sh", "-c", engine)) as sidecar:
+            await until(started.exists)
+            core = os.pidfd_open(int(started.read_text()))
+            assert not ended(core)
+            sidecar.kill()
+            await until(lambda: ended(core), "the child of the engine ends")
+
+    asyncio.run(scenario())
+
+
+def test_an_engine_that_others_started_outlives_a_sidecar_that_is_killed(
+    nats_url: str, etcd_url: str, own_name: str
+) -> None:
+    servers = Servers(nats_url, etcd_url, own_name)
+
+    async def scenario() -> None:
+        async with servers.agent() as agent:
+            with process(servers.engine) as engine:
+                with process(servers.sidecar()):
+                    before = await registered(agent, "ready")
+                with process(servers.sidecar()):
+                    await until(lambda: agent.loads[-1].incarnation > before.incarnation)
+                assert engine.poll() is None
+
+    asyncio.run(scenario())
+
+
+def ended(pidfd: int) -> bool:
+    return bool(select.select([pidfd], [], [], 0)[0])

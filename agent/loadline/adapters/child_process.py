@@ -9,13 +9,16 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Final, Literal
 
+from loadline.adapters.group_guard import GroupGuard
 from loadline.adapters.parent_death import die_with_parent
 
 _SIGNALS: Final = {"terminate": signal.SIGTERM, "kill": signal.SIGKILL}
 
 
 class Child:
-    """Process in its own process group, which ends with this one. Create it in the event loop of the main thread.
+    """Process in its own process group, which ends with this one, even if this one is killed.
+
+    Create it in the event loop of the main thread.
 
     Args:
         command: Program and arguments.
@@ -32,6 +35,12 @@ class Child:
     ) -> None:
         self._on_exit = on_exit
         self._process = _spawn(command, env, log_path)
+        try:
+            self._guard = GroupGuard(self._process.pid)
+        except OSError:
+            self._process.kill()
+            self._process.wait()
+            raise
         self._pidfd = os.pidfd_open(self._process.pid)
         asyncio.get_running_loop().add_reader(self._pidfd, self._ended)
 
@@ -54,6 +63,7 @@ class Child:
         os.close(self._pidfd)
         # Kill its own children too. The group id is still valid: the process has ended but was not waited for yet.
         os.killpg(self._process.pid, signal.SIGKILL)
+        self._guard.dismiss()
         self._on_exit(self._process.wait())
 
 

@@ -17,7 +17,7 @@ _log = bounded("sidecar")
 
 
 class EngineProcess:
-    """Engine process, which never outlives the sidecar.
+    """Engine process, which with its children never outlives the sidecar, even if that is killed.
 
     Args:
         command: Program and arguments.
