@@ -97,7 +97,9 @@ async def gateway_rig(
     engines: int = 1,
     *,
     held_max: int = 100,
+    held_bytes_max: int = 1_000_000,
     hold_s: float = 30.0,
+    stall_s: float = 30.0,
     body_bytes_max: int = 1_000_000,
     objectives: ObjectiveKnobs | None = None,
 ) -> AsyncIterator[tuple[GatewayRig, list[FakeEngine]]]:
@@ -105,10 +107,10 @@ async def gateway_rig(
         fakes = [await stack.enter_async_context(FakeEngine()) for _ in range(engines)]
         bus, metrics = MemoryBus(), GatewayMetrics()
         frontend = await stack.enter_async_context(FrontendClient(MODEL, "test", bus=bus, interval_ms=3_600_000))
-        backends = Backends(MODEL, held_max, frontend)
+        backends = Backends(MODEL, held_max, held_bytes_max, frontend)
         metrics.watch(MODEL, backends, frontend)
         moves = StreamMoves("gateway-1", backends)
-        model = ServedModel(MODEL, backends, ModelTraffic(frontend, objectives), moves, metrics, hold_s)
+        model = ServedModel(MODEL, backends, ModelTraffic(frontend, objectives), moves, metrics, hold_s, stall_s)
         client = EngineClient()
         stack.push_async_callback(client.close)
         application = Gateway({MODEL: model}, client, metrics).application(body_bytes_max)

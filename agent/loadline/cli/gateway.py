@@ -18,6 +18,7 @@ from loadline.gateway import server
 from loadline.gateway.options import GatewayOptions
 
 _HELD_MAX: Final = 1_000_000
+_HELD_BYTES_MAX: Final = 2**40
 _BODY_BYTES_MAX: Final = 2**30
 
 
@@ -54,10 +55,23 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="requests of a model that wait (default: %(default)s)",
     )
     add(
+        "--held-bytes-max",
+        type=whole_number(_HELD_BYTES_MAX),
+        default=268_435_456,
+        help="bytes of the bodies of these requests (default: %(default)s)",
+    )
+    add(
         "--hold-s",
         type=positive,
         default=300.0,
         help="time that a request waits for a worker, then it gets 503 (default: %(default)g)",
+    )
+    add(
+        "--stall-s",
+        type=positive,
+        default=60.0,
+        help="time for which an engine may send nothing once it streams tokens, then another one continues the stream"
+        " (default: %(default)g)",
     )
     add(
         "--body-bytes-max",
@@ -118,7 +132,9 @@ def _options(options: argparse.Namespace) -> GatewayOptions:
         root=connection.root,
         namespace=connection.namespace,
         held_max=options.held_max,
+        held_bytes_max=options.held_bytes_max,
         hold_s=options.hold_s,
+        stall_s=options.stall_s,
         body_bytes_max=options.body_bytes_max,
     )
 

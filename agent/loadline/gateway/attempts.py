@@ -22,10 +22,12 @@ class Attempts:
     Args:
         model: Its model.
         arrived_s: Time of its arrival, from which it waits for workers.
+        body_bytes: Size of its body.
     """
 
-    def __init__(self, model: ServedModel, arrived_s: float) -> None:
+    def __init__(self, model: ServedModel, arrived_s: float, body_bytes: int) -> None:
         self._model = model
+        self._body_bytes = body_bytes
         self._deadline_s = arrived_s + model.hold_s
         self._failed: list[Backend] = []
 
@@ -40,7 +42,7 @@ class Attempts:
         Raises:
             ApiError: There is none.
         """
-        return await self._model.backends.choose(self._deadline_s, self._failed)
+        return await self._model.backends.choose(self._deadline_s, self._body_bytes, self._failed)
 
     def unreachable(self, backend: Backend, error: Exception) -> None:
         """Record that nothing could be sent; the request waits until a worker can be reached."""

@@ -45,12 +45,15 @@ class Backends:
     Args:
         model: The model.
         held_max: Maximum requests that wait for a worker.
+        held_bytes_max: Maximum bytes of their bodies.
         frontend: Reporter of the model's traffic, which has the counts of requests.
     """
 
-    def __init__(self, model: str, held_max: int, frontend: FrontendClient) -> None:
+    def __init__(self, model: str, held_max: int, held_bytes_max: int, frontend: FrontendClient) -> None:
         self._model = model
         self._held_max = held_max
+        self._held_bytes_max = held_bytes_max
+        self._held_bytes = 0
         self._frontend = frontend
         self._backends: dict[tuple[str, str, int], Backend] = {}
         self._changed = asyncio.Event()
@@ -98,13 +101,18 @@ class Backends:
             reachable, key=lambda one: (one in avoided, one.in_flight, one.engine_requests, one.key), default=None
         )
 
-    async def choose(self, deadline_s: float, avoided: Collection[Backend] = ()) -> Backend:
+    async def choose(self, deadline_s: float, body_bytes: int, avoided: Collection[Backend] = ()) -> Backend:
         """Return a worker for a request, and wait for one if there is none.
 
         Raises:
-            ApiError: Too many requests wait already, or no worker came until ``deadline_s`` of ``time.monotonic``.
+            ApiError: Too many requests or bytes wait already, or no worker came until ``deadline_s`` of
+                ``time.monotonic``.
         """
-        return self.pick(time.monotonic(), avoided) or await self._wait(deadline_s, avoided)
+        picked = self.pick(time.monotonic(), avoided)
+        if picked is not None:
+            return picked
+        with self._holding(body_bytes):
+            return await self._wait(deadline_s, avoided)
 
     @contextmanager
     def using(self, backend: Backend) -> Iterator[None]:
@@ -125,11 +133,26 @@ class Backends:
         self._changed.set()
         self._changed = asyncio.Event()
 
-    async def _wait(self, deadline_s: float, avoided: Collection[Backend]) -> Backend:
-        if self._frontend.queued >= self._held_max:
-            text = f"{self._frontend.queued} requests wait for a worker of {self._model!r} already"
+    @contextmanager
+    def _holding(self, body_bytes: int) -> Iterator[None]:
+        """Count a request that waits.
+
+        Raises:
+            ApiError: Too many requests or bytes wait already.
+        """
+        if self._frontend.queued >= self._held_max or self._held_bytes + body_bytes > self._held_bytes_max:
+            waiting = f"{self._frontend.queued} requests of {self._held_bytes} bytes"
+            text = f"{waiting} wait for a worker of {self._model!r} already"
             raise ApiError(503, text, code="no_worker", retry_after_s=_RETRY_AFTER_S)
         self._frontend.queued += 1
+        self._held_bytes += body_bytes
+        try:
+            yield
+        finally:
+            self._frontend.queued -= 1
+            self._held_bytes -= body_bytes
+
+    async def _wait(self, deadline_s: float, avoided: Collection[Backend]) -> Backend:
         try:
             if self._frontend.queued == 1:
                 await self._frontend.report_now()  # an agent starts the first worker on it
@@ -145,8 +168,6 @@ class Backends:
             raise ApiError(503, text, code="no_worker", retry_after_s=_RETRY_AFTER_S) from None
         else:
             raise ApiError(503, "the gateway ends", code="no_worker", retry_after_s=_RETRY_AFTER_S)
-        finally:
-            self._frontend.queued -= 1
 
 
 def _requests(samples: Sequence[WorkerSample]) -> int:

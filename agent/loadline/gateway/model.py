@@ -18,3 +18,5 @@ class ServedModel(Struct, frozen=True):
     metrics: GatewayMetrics
     hold_s: float
     """Time that a request waits for a worker."""
+    stall_s: float
+    """Time for which an engine may send nothing once it has begun to stream tokens."""

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from loadline.config import EtcdKnobs, NatsKnobs
 from loadline.core.engines.profile import ObjectiveKnobs
+from loadline.servers import EtcdKnobs, NatsKnobs
 
 
 class GatewayOptions(Struct, frozen=True):
@@ -23,7 +23,11 @@ class GatewayOptions(Struct, frozen=True):
     namespace: str = "default"
     held_max: int = 1_000
     """Requests of a model that wait for a worker; further ones are refused."""
+    held_bytes_max: int = 256 * 1024 * 1024
+    """Bytes of the bodies of these requests."""
     hold_s: float = 300.0
     """Time that a request waits for a worker: engines take minutes to load a model."""
+    stall_s: float = 60.0
+    """Time for which an engine may send nothing once it has begun to stream tokens; then another one continues."""
     body_bytes_max: int = 32 * 1024 * 1024
     """Largest body of a request; images are part of it."""

@@ -1,6 +1,7 @@
 """Streamed answers: relayed as they come, and continued by another engine if one fails."""
 
 import asyncio
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import Final
 
@@ -17,6 +18,7 @@ from loadline.gateway.engine_client import EngineBroken, EngineClient, Unreachab
 from loadline.gateway.errors import ApiError
 from loadline.gateway.model import ServedModel
 from loadline.gateway.sse import EventReader, EventTooLarge, write_event
+from loadline.gateway.stall_limit import StallLimit
 from loadline.gateway.stream_reply import EngineFailed, StreamReply
 from loadline.gateway.traffic import Measured
 
@@ -51,7 +53,7 @@ class StreamSession:
         self._model = model
         self._measured = measured
         self._engines = engines
-        self._attempts = Attempts(model, measured.arrived_s)
+        self._attempts = Attempts(model, measured.arrived_s, len(asked.raw))
         self._reply = StreamReply(asked, measured)
         self._response: web.StreamResponse | None = None
         self._sent = headers.to_engine(request.headers, engines.via)
@@ -184,21 +186,29 @@ class StreamSession:
         return self._reply.next_body(context_tokens)
 
     async def _relay(self, answer: aiohttp.ClientResponse) -> None:
-        reader = EventReader()
-        async for piece in answer.content.iter_any():
-            if self._next is not None:
-                return
-            events: list[bytes] = []
-            try:
-                for data in reader.feed(piece):
-                    events += self._reply.accept(data)
-                    if self._reply.done:  # whatever follows is not part of the answer
-                        break
-            finally:
-                if events:
-                    await self._write(events, answer)
-            if self._reply.done:
-                return
+        reader, tokens_before = EventReader(), self._measured.osl_tokens
+        with StallLimit(self._model.stall_s, answer.close) as limit:
+            async for piece in answer.content.iter_any():
+                limit.end_wait()
+                if self._next is not None:
+                    return
+                await self._pass_on(reader.feed(piece), answer)
+                if self._reply.done:
+                    return
+                if self._measured.osl_tokens > tokens_before:  # the first token may wait for other requests
+                    limit.begin_wait()
+
+    async def _pass_on(self, received: Iterable[bytes], answer: aiohttp.ClientResponse) -> None:
+        """Send the client what it gets for events of the engine."""
+        events: list[bytes] = []
+        try:
+            for data in received:
+                events += self._reply.accept(data)
+                if self._reply.done:  # whatever follows is not part of the answer
+                    break
+        finally:
+            if events:
+                await self._write(events, answer)
 
     async def _write(self, events: list[bytes], answer: aiohttp.ClientResponse | None = None) -> None:
         try:

@@ -19,7 +19,7 @@ async def answer_whole(
     Raises:
         ApiError: No worker answered.
     """
-    attempts = Attempts(model, measured.arrived_s)
+    attempts = Attempts(model, measured.arrived_s, len(asked.raw))
     sent = headers.to_engine(request.headers, engines.via)
     while True:
         backend = await attempts.next_backend()

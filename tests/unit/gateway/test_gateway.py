@@ -138,6 +138,23 @@ def test_no_more_requests_wait_than_allowed() -> None:
     asyncio.run(scenario())
 
 
+def test_no_more_bytes_wait_than_allowed() -> None:
+    async def scenario() -> None:
+        async with gateway_rig(held_bytes_max=1_400) as (rig, engines):
+            for _ in range(2):  # bytes that waited are counted no more
+                rig.register([])
+                waiting = [asyncio.create_task(rig.stream(prompt="a" * 500, max_tokens=2)) for _ in range(2)]
+                await until(lambda: rig.frontend.queued == 2, "both wait")
+                status, answer = await rig.post(COMPLETIONS, {"model": MODEL, "prompt": "a" * 500})
+                assert (status, answer["error"]["type"]) == (503, "overloaded_error")
+                waiting.append(asyncio.create_task(rig.stream(prompt="a")))
+                await until(lambda: rig.frontend.queued == 3, "a small one waits, too")
+                rig.register(engines)
+                assert all(one.complete for one in await asyncio.gather(*waiting))
+
+    asyncio.run(scenario())
+
+
 def test_requests_that_wait_are_refused_when_the_gateway_ends() -> None:
     async def scenario() -> None:
         async with gateway_rig() as (rig, engines):
