@@ -62,6 +62,8 @@ class EngineReader:
             NotAnExposition: It has no metrics of this engine, or is cut.
         """
         groups = self._figures.read(page)
+        if not self._figures.has_series:
+            raise NotAnExposition("its metrics have no series yet")
         started_ms = _started_ms(page)
         restarted = self._figures.restarted or _differ(started_ms, self._started_ms)
         shared = groups.pop("", Figures())

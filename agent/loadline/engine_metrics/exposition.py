@@ -20,6 +20,9 @@ SERIES_MAX: Final = 100_000
 _LABELS: Final = rb'\{([^"}\n]*+(?:"[^"\\\n]*+(?:\\.[^"\\\n]*+)*+"[^"}\n]*+)*+)\}'
 _VALUE: Final = rb"[ \t]*(\S+)"
 _LABEL: Final = re.compile(r'([A-Za-z_]\w*)\s*=\s*"((?:[^"\\]|\\.)*)"')
+_TYPE: Final = re.compile(rb"\n# TYPE[ \t]+(\S+)")
+# A family is declared without the suffix of its lines; one of a counter, depending on the version, with it.
+_SUFFIX: Final = re.compile(r"_(?:total|sum|count|bucket)$")
 _ESCAPES: Final = {r"\\": "\\", r"\"": '"', r"\n": "\n"}
 
 
@@ -29,10 +32,12 @@ class Exposition(Struct, frozen=True):
     Attributes:
         series: Values by metric and by labels as written. Of equal series the last counts.
         unreadable: Values that are not finite numbers, and were left out.
+        declared: Wanted metrics that the program knows: those with series, and those that have none yet.
     """
 
     series: dict[str, dict[str, float]]
     unreadable: int
+    declared: frozenset[str]
 
 
 def read_exposition(page: bytes, names: frozenset[str]) -> Exposition:
@@ -49,7 +54,8 @@ def read_exposition(page: bytes, names: frozenset[str]) -> Exposition:
         raise NotAnExposition(f"{_described(page)}: it does not end with a line")
     series: dict[str, dict[str, float]] = {}
     unreadable = found = 0
-    for name, labels, written in _pattern(names).findall(b"\n" + page):
+    lines = b"\n" + page
+    for name, labels, written in _pattern(names).findall(lines):
         found += 1
         if found > SERIES_MAX:
             raise NotAnExposition(f"{_described(page)}: it has more than {SERIES_MAX:,} series")
@@ -58,9 +64,10 @@ def read_exposition(page: bytes, names: frozenset[str]) -> Exposition:
             unreadable += 1
         else:
             series.setdefault(name.decode(), {})[labels.decode(errors="replace")] = value
-    if not found:
+    declared = _declared(lines, names) | series.keys()
+    if not found and not declared:
         raise NotAnExposition(f"{_described(page)}: it has none of the wanted metrics")
-    return Exposition(series, unreadable)
+    return Exposition(series, unreadable, declared)
 
 
 def labels_of(written: str) -> dict[str, str]:
@@ -75,6 +82,22 @@ def _pattern(names: frozenset[str]) -> re.Pattern[bytes]:
     rest = "|".join(re.escape(name[len(prefix) :]) for name in sorted(names, key=len, reverse=True))
     name = f"\\n({re.escape(prefix)}(?:{rest}))".encode()
     return re.compile(name + rb"(?:[ \t]*" + _LABELS + rb"|(?=[ \t]))" + _VALUE)
+
+
+def _declared(lines: bytes, names: frozenset[str]) -> frozenset[str]:
+    """Return the metrics whose family has a line with its type."""
+    families = _families(names)
+    return frozenset(name for family in _TYPE.findall(lines) for name in families.get(family, ()))
+
+
+@lru_cache(maxsize=64)
+def _families(names: frozenset[str]) -> dict[bytes, list[str]]:
+    """Return the metrics by the names that their families may have."""
+    found: dict[bytes, list[str]] = {}
+    for name in names:
+        for family in {name, _SUFFIX.sub("", name)}:
+            found.setdefault(family.encode(), []).append(name)
+    return found
 
 
 def _number(written: bytes) -> float | None:

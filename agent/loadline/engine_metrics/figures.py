@@ -83,6 +83,8 @@ class FigureReader:
         """Number of oddities by kind, since the start."""
         self.restarted = False
         """True if the last page has a counter that fell. It then has no increases."""
+        self.has_series = False
+        """False if the last page only declares metrics."""
         self._table = table
         self._groups_max = groups_max
         self._names = table.names()
@@ -98,7 +100,8 @@ class FigureReader:
         """
         found = read_exposition(page, self._names)
         self.warnings["unreadable_value"] += found.unreadable
-        self._counters.begin()
+        self.has_series = bool(found.series)
+        self._counters.begin(found)
         self._increases.clear()
         groups: dict[str, Figures] = {}
         self._read_gauges(found, groups)
@@ -141,7 +144,7 @@ class FigureReader:
         for quantity, terms in self._table.counters.items():
             for term in terms:
                 name = next((name for name in term if name in found.series), "")
-                for group, value in self._increase(found, name).items():
+                for group, value in self._increase(name).items():
                     figures = self._group(groups, group)
                     if figures is not None:
                         figures.counts[quantity] = figures.counts.get(quantity, 0.0) + value
@@ -150,25 +153,23 @@ class FigureReader:
         self, found: Exposition, groups: dict[str, Figures], quantity: str, metrics: tuple[str, ...]
     ) -> None:
         metric = next((name for name in metrics if f"{name}_count" in found.series), "")
-        totals = self._increase(found, f"{metric}_sum")
+        totals = self._increase(f"{metric}_sum")
         scale = 1_000.0 if quantity.endswith("_ms") else 1.0
-        for group, count in self._increase(found, f"{metric}_count").items():
+        for group, count in self._increase(f"{metric}_count").items():
             figures = self._group(groups, group)
             if figures is not None and group in totals:
                 figures.distributions[quantity] = Increase(count, totals[group] * scale)
         if quantity in self._table.binned:
-            self._read_bins(found, groups, quantity, metric)
+            self._read_bins(groups, quantity, metric)
 
-    def _increase(self, found: Exposition, name: str) -> dict[str, float]:
+    def _increase(self, name: str) -> dict[str, float]:
         """Return the increase of a metric by group. Several quantities may ask for the same one."""
         if name not in self._increases:
-            series = self._counters.increases(name, found.series.get(name, {}).items())
-            self._increases[name] = self._summed(series)
+            self._increases[name] = self._summed(self._counters.increases(name))
         return self._increases[name]
 
-    def _read_bins(self, found: Exposition, groups: dict[str, Figures], quantity: str, metric: str) -> None:
-        series = found.series.get(f"{metric}_bucket", {})
-        for labels, value in self._counters.increases(f"{metric}_bucket", series.items()):
+    def _read_bins(self, groups: dict[str, Figures], quantity: str, metric: str) -> None:
+        for labels, value in self._counters.increases(f"{metric}_bucket"):
             parsed = self._series(labels)
             figures = groups.get(parsed.group)
             increase = None if figures is None else figures.distributions.get(quantity)

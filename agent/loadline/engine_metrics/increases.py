@@ -1,9 +1,10 @@
 """Increases of counters and histograms between two pages of one program."""
 
-from collections.abc import Iterable
 from typing import Final
 
 from msgspec import Struct
+
+from loadline.engine_metrics.exposition import Exposition
 
 # Groups come and go with the workers of a router; a program with as many series as this has lost its bounds.
 _SERIES_MAX: Final = 200_000
@@ -38,30 +39,45 @@ class Increase(Struct):
 class Counters:
     """Last values of counters.
 
-    A series counts from its first sight, not from 0, so a metric that appears late or is missing for a while never
-    yields what the program counted in its whole life. A counter that falls belongs to a program that was started again.
+    A series that is new counts from 0 if the page before declared its metric: the program had not counted anything yet.
+    Otherwise it counts from its first sight, so a metric that appears late or is missing for a while never yields what
+    the program counted in its whole life. A counter that falls belongs to a program that was started again.
     """
 
-    __slots__ = ("_last", "fell")
+    __slots__ = ("_known", "_last", "_page", "fell")
 
     def __init__(self) -> None:
-        self._last: dict[tuple[str, str], float] = {}
+        self._last: dict[str, dict[str, float]] = {}
+        self._page = _NO_PAGE
+        self._known: frozenset[str] = frozenset()
         self.fell = False
         """True if a counter fell since the last call of ``begin``."""
 
-    def begin(self) -> None:
+    def begin(self, page: Exposition) -> None:
         """Start a page."""
-        self.fell = False
-        if len(self._last) > _SERIES_MAX:
+        before, self._page = self._page, page
+        if sum(map(len, self._last.values())) > _SERIES_MAX:
             self._last.clear()
+            before = _NO_PAGE
+        elif self.fell:  # series that are not there again belong to the program that has gone
+            self._last = {metric: dict(series) for metric, series in before.series.items()}
+        for metric in page.declared - page.series.keys():
+            self._last.pop(metric, None)  # series do not end before their program
+        self._known = before.declared
+        self.fell = False
 
-    def increases(self, metric: str, series: Iterable[tuple[str, float]]) -> list[tuple[str, float]]:
-        """Return the increase of each series that was seen before, by its labels."""
+    def increases(self, metric: str) -> list[tuple[str, float]]:
+        """Return the increase of each series of a metric whose last value is known, by its labels."""
         found = []
-        for labels, value in series:
-            last = self._last.get((metric, labels))
-            self._last[metric, labels] = value
+        values = self._last.setdefault(metric, {})
+        first = 0.0 if metric in self._known else None
+        for labels, value in self._page.series.get(metric, {}).items():
+            last = values.get(labels, first)
+            values[labels] = value
             if last is not None:
                 self.fell |= value < last
                 found.append((labels, value - last))
         return found
+
+
+_NO_PAGE: Final = Exposition({}, 0, frozenset())

@@ -86,12 +86,17 @@ def test_a_metric_that_was_missing_does_not_count_its_whole_past() -> None:
     assert reading.ranks[0].itl_ms == pytest.approx(100)
 
 
-def test_requests_of_a_reason_that_is_new_count_from_its_first_page() -> None:
+def test_requests_of_a_reason_that_is_new_count() -> None:
     series = vllm(finished=5)
-    new = {**vllm(finished=6), 'vllm:request_success_total{engine="0",finished_reason="new"}': 1_000.0}
+    new = {**vllm(finished=6), 'vllm:request_success_total{engine="0",finished_reason="new"}': 2.0}
     traffic = read(series, new).traffic
     assert traffic is not None
-    assert traffic.completed == 1
+    assert traffic.completed == 3
+
+
+def test_an_engine_that_only_declares_its_metrics_is_not_read() -> None:
+    with pytest.raises(NotAnExposition, match="no series yet"):
+        EngineReader("vllm").read(b"# TYPE vllm:num_requests_running gauge\n", 1_000)
 
 
 def test_each_rank_has_a_load_and_traffic_is_their_sum() -> None:

@@ -142,6 +142,66 @@ def test_sglangs_router_and_litellm() -> None:
     }
 
 
+LITELLM_IDLE = b"""# HELP litellm_proxy_total_requests_metric_total Total number of requests made to the proxy server
+# TYPE litellm_proxy_total_requests_metric_total counter
+# HELP litellm_request_total_latency_metric Total latency (seconds) for a request to LiteLLM
+# TYPE litellm_request_total_latency_metric histogram
+# TYPE litellm_input_tokens_metric_total counter
+"""
+
+
+def litellm(requests: int, name: str = "qwen") -> bytes:
+    labels = f'{{requested_model="{name}"}}'
+    lines = {
+        f"litellm_proxy_total_requests_metric_total{labels}": requests,
+        f"litellm_request_total_latency_metric_count{labels}": requests,
+        f"litellm_input_tokens_metric_total{labels}": requests * 30,
+    }
+    return LITELLM_IDLE + page(lines)
+
+
+def test_the_first_requests_of_a_router_count() -> None:
+    """They wake a model that was scaled to zero."""
+    read = reader("litellm")
+    assert read.read(LITELLM_IDLE, 1_000) == {}
+    assert read.read(litellm(1), 2_000) == {"qwen": TrafficSample(0, 1_000, 1, 1, isl_tokens=30.0)}
+    assert read.read(litellm(1), 3_000)["qwen"].arrivals == 0
+
+
+def test_the_first_requests_of_another_model_count() -> None:
+    read = reader("litellm")
+    read.read(litellm(1_000), 1_000)
+    found = read.read(litellm(1_000) + litellm(2, "llama-lora"), 2_000)
+    assert {model: sample.arrivals for model, sample in found.items()} == {"llama": 2, "qwen": 0}
+
+
+def test_the_first_requests_after_a_restart_count() -> None:
+    read = reader("litellm")
+    read.read(litellm(1_000), 1_000)
+    assert read.read(LITELLM_IDLE, 2_000) == {}
+    assert read.read(litellm(1), 3_000)["qwen"].arrivals == 1
+    read.read(litellm(1_000) + litellm(7, "llama-lora"), 4_000)
+    assert read.read(litellm(3), 5_000) == {}, "started again"
+    found = read.read(litellm(4) + litellm(2, "llama-lora"), 6_000)
+    assert {model: sample.arrivals for model, sample in found.items()} == {"llama": 2, "qwen": 1}
+
+
+def test_the_past_of_a_router_that_did_not_declare_its_metrics_does_not_count() -> None:
+    read = reader("litellm")
+    read.read(page({'litellm_input_tokens_metric_total{requested_model="qwen"}': 30_000}), 1_000)
+    found = read.read(litellm(1_000), 2_000)
+    assert found == {}
+    assert read.read(litellm(1_001), 3_000)["qwen"].arrivals == 1
+
+
+def test_a_series_that_is_missing_for_a_while_counts_what_it_missed() -> None:
+    read = reader("litellm")
+    read.read(litellm(1_000) + litellm(500, "llama-lora"), 1_000)
+    read.read(litellm(1_001), 2_000)
+    found = read.read(litellm(1_002) + litellm(503, "llama-lora"), 3_000)
+    assert {model: sample.arrivals for model, sample in found.items()} == {"llama": 3, "qwen": 1}
+
+
 def test_several_names_may_be_one_model_and_unknown_names_are_ignored() -> None:
     def lines(each: int) -> dict[str, float]:
         return {f'litellm_proxy_total_requests_metric_total{{requested_model="{name}"}}': each for name in names}
