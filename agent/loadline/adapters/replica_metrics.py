@@ -1,7 +1,7 @@
 """Replica counts as metrics for autoscalers that act on them, under our names and those of other autoscalers.
 
-Only the leader exports counts, once it has read the decisions in force, and only for pools with a decision. An
-autoscaler that finds no value keeps the replicas; a 0 would stop all of them.
+Only the leader exports counts, once it has read registry and decisions. An autoscaler that finds no value keeps the
+replicas; a 0 would stop all of them.
 """
 
 from collections.abc import Iterator, Sequence
@@ -51,10 +51,10 @@ def _families(prefix: str, labels: Sequence[str], pools: Sequence[tuple[ModelSta
             direction, _, reason = what.partition(":")
             values = {**of, "direction": direction, "reason": reason}
             changes.add_metric([values[label] for label in changes_labels], count)
-        if not model.decides(pool):
+        current, desired = pool.ready + pool.starting, model.replicas(pool)
+        if desired is None:
             continue
-        current = pool.ready + pool.starting
-        for family, value in zip(counts, (pool.desired, current, pool.desired / (current or 1)), strict=True):
+        for family, value in zip(counts, (desired, current, desired / (current or 1)), strict=True):
             family.add_metric([of[label] for label in labels], value)
     yield from (*counts, changes)
 
@@ -64,12 +64,13 @@ def _recommended(pools: Sequence[tuple[ModelStatus, PoolStatus]]) -> Iterator[Me
     recommended = GaugeMetricFamily("loadline_recommended_replicas", _RECOMMENDED, labels=_LABELS)
     unmet = GaugeMetricFamily("loadline_unmet_replicas", _UNMET, labels=_LABELS)
     for model, pool in pools:
-        if model.decides(pool):
+        desired = model.replicas(pool)
+        if desired is not None:
             of = _label_values(model, pool)
             labels = [of[label] for label in _LABELS]
-            count = pool.desired if pool.recommended is None else pool.recommended
+            count = desired if pool.recommended is None else pool.recommended
             recommended.add_metric(labels, count)
-            unmet.add_metric(labels, max(0, count - pool.desired))
+            unmet.add_metric(labels, max(0, count - desired))
     yield from (recommended, unmet)
 
 

@@ -5,7 +5,7 @@ import signal
 from typing import Any
 
 from loadline.adapters.nats_bus import NatsBus
-from loadline.core.decisions.ledger import summarise
+from loadline.core.queries.status import summarise
 from loadline.core.vocabulary.status import AgentStatus, DecisionSummary
 from loadline.demo.display import Display
 from loadline.demo.migration_log import MigrationLog

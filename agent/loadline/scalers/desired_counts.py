@@ -68,8 +68,8 @@ class DesiredCounts:
             if kept is None or number < kept.newest:
                 continue
             kept.newest = number
-            decided = {pool.pool: pool.desired for pool in reported.pools if reported.decides(pool)}
-            self._replace(kept, {pool.pool for pool in reported.pools}, decided)
+            counts = {pool.pool: n for pool in reported.pools if (n := reported.replicas(pool)) is not None}
+            self._replace(kept, {pool.pool for pool in reported.pools}, counts)
 
     def _replace(self, kept: "_ModelCounts", pools: AbstractSet[str], counts: Mapping[str, int]) -> None:
         """Set names of pools and counts; without counts, the present ones stay until their time is over."""

@@ -112,7 +112,7 @@ class KedaService:
     def _count(self, model: str, pool: str) -> int:
         count = self._counts.count(model, pool)
         if count is None:
-            detail = f"No leader reports a decided count of pool {pool} of model {model}. See loadline status."
+            detail = f"No leader reports a count of pool {pool} of model {model}. See loadline status."
             raise CallRefused("UNAVAILABLE", detail)
         return count
 

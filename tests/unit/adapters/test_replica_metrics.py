@@ -5,8 +5,7 @@ from msgspec.structs import replace
 
 from loadline.adapters.metrics import Metrics
 from loadline.core.queries import status as query
-from loadline.core.vocabulary.effects import CommitDecision
-from loadline.core.vocabulary.events import LeaseRenewalFailed
+from loadline.core.vocabulary.events import BusConnectionChanged, LeaseRenewalFailed, RegistryRead, WorkerDeregistered
 from loadline.core.vocabulary.status import AgentStatus, Condition, PoolStatus
 from tests.support.controller_world import ControllerWorld, booted
 from tests.support.fleet_harness import START
@@ -83,6 +82,30 @@ def test_a_count_is_absent_if_unknown_or_if_another_agent_leads(status_now: Agen
     assert not [name for name in names if any(count in name for count in (*COUNTS, "recommended_replicas"))]
 
 
+def test_before_the_first_decision_the_count_is_that_of_the_workers_to_keep() -> None:
+    world = booted()
+    assert of(world) == {}, "workers may still be registering"
+    world.run(6)
+    assert of(world) == {"prefill": 2, "decode": 2}
+    world.handle(WorkerDeregistered("m", "decode", "d2"))
+    assert "m" not in world.stored
+    assert of(world)["decode"] == 2, "an autoscaler replaces a worker that fails"
+    world.register("decode", "d3", "d4")
+    assert of(world)["decode"] == 3
+    world.kv = 0.97
+    world.run(31)
+    assert of(world)["decode"] == world.controller.state.fleet.models["m"].pools["decode"].desired == 4
+
+
+def test_without_workers_and_decision_there_is_no_count() -> None:
+    world = ControllerWorld()
+    world.handle(BusConnectionChanged(connected=True), RegistryRead([]))
+    world.answer_commits = False
+    world.register("prefill", "p1")
+    world.run(30)
+    assert of(world) == {"prefill": 1}, "a 0 would stop workers that have not registered yet"
+
+
 def test_a_decided_count_of_zero_is_exported() -> None:
     [desired] = [value for name, value in found(status(pool(desired=0))).items() if "desired_replicas" in name]
     assert desired == 0
@@ -121,19 +144,10 @@ def test_only_the_leader_exports_conditions() -> None:
     assert not [name for name in found(replace(status_now, leading=False)) if "condition" in name]
 
 
-def test_an_agent_exports_counts_from_its_first_decision_to_the_end_of_its_term() -> None:
-    world = booted()
-    world.answer_commits = False
-    world.kv = 0.99
-    seen: list[dict[str, float]] = []
-    while not any(isinstance(effect, CommitDecision) for effect in world.effects):
-        world.run(1)
-        seen.append(of(world))
-    assert seen == [{}] * len(seen), "neither 0 nor the number of existing workers"
+def test_an_agent_exports_counts_to_the_end_of_its_term() -> None:
     world = booted()
     world.kv = 0.99
-    while not of(world):
-        world.run(1)
+    world.run(31)
     assert of(world) == {"decode": 3, "prefill": 1}
     lease = world.controller.state.leadership.lease_id
     world.handle(LeaseRenewalFailed("all", lease, lost=True))
@@ -154,8 +168,7 @@ def test_a_leader_that_resumes_after_its_lease_expired_exports_no_count() -> Non
 def test_committed_changes_are_counted_by_direction_and_reason() -> None:
     world = booted()
     world.kv = 0.99
-    while not of(world):
-        world.run(1)
+    world.run(31)
     status_now = query.status(world.settings, world.controller.state, "0", START, world.now)
     changes = {one.pool: one.changes for one in status_now.models[0].pools}
     assert changes == {"prefill": {"down:prefill_queue_low": 1}, "decode": {"up:kv_usage_high": 1}}

@@ -276,11 +276,3 @@ def test_answers_after_the_end_are_ignored(status: ApplyStatus) -> None:
     ledger.record_answer(answer(decision, "done"), T0)
     assert ledger.record_answer(answer(decision, status), T0) == (None, [])
     assert entry.state == "applied"
-
-
-def test_the_summary_is_of_the_newest_decision() -> None:
-    ledger, _, decision = committed()
-    summary = ledger.summary("m")
-    assert summary is not None
-    assert (summary.decision_id, summary.state, summary.targets) == (decision.decision_id, "committed", {"decode": 3})
-    assert ledger.summary("n") is None

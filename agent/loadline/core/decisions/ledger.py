@@ -21,7 +21,6 @@ from loadline.core.vocabulary.decisions import Decision, PoolTarget, StoredDecis
 from loadline.core.vocabulary.effects import AnnounceDecision, CommitDecision, Effect, RaiseAlarm
 from loadline.core.vocabulary.events import DecisionAnswered
 from loadline.core.vocabulary.rejections import Rejection
-from loadline.core.vocabulary.status import DecisionSummary
 
 
 class DecisionKnobs(Struct, frozen=True, forbid_unknown_fields=True):
@@ -42,6 +41,13 @@ class DecisionKnobs(Struct, frozen=True, forbid_unknown_fields=True):
     retry_backoff_max_ms: Annotated[
         int, Meta(ge=1, description="Longest wait after a decision expired or was refused.")
     ] = 300_000
+    blocking: Annotated[
+        bool,
+        Meta(
+            description="Decide nothing new for a model until the decision that a scaler has accepted is done, refused"
+            " or expired."
+        ),
+    ] = False
 
 
 State = Literal["none", "proposed", "unknown", "committed", "accepted", "applied", "refused", "expired"]
@@ -74,6 +80,8 @@ class LedgerEntry(Struct):
     """True if the platform removes other workers than the victims of the decision in force, which are not drained."""
     reselected: bool = False
     """True if victims were selected again for a scaler's rule since a decision was last applied."""
+    detail: str = ""
+    """Last statement of a scaler about the decision in force, such as the reason why it waits."""
     failures: int = 0
     not_before_ms: int = 0
 
@@ -212,6 +220,16 @@ class Ledger(Struct):
         entry.victims_stay, entry.reselected = True, True
         return again
 
+    def blocks(self, model: str, epoch: int) -> bool:
+        """Return True if no decision may follow before the one in force has ended; ``epoch`` is that of this term.
+
+        A decision of an earlier term may have been accepted before this one began.
+        """
+        entry = self.entries.get(model)
+        if not self.knobs.blocking or entry is None or entry.decision is None or entry.victims_stay:
+            return False
+        return entry.state == "accepted" or (entry.state == "committed" and entry.decision.epoch != epoch)
+
     def is_open(self, model: str) -> bool:
         """Return True if a decision is in force that is neither applied nor refused nor expired."""
         entry = self.entries.get(model)
@@ -233,7 +251,7 @@ class Ledger(Struct):
         entry = self.entries[event.model]
         if entry.state not in OPEN:
             return None, []
-        entry.accepted = entry.accepted or event.status != "refused"
+        entry.accepted, entry.detail = entry.accepted or event.status != "refused", event.detail
         contradicts = any(event.observed.get(t.pool, t.replicas) != t.replicas for t in decision.targets)
         if event.status == "done" and not contradicts:
             entry.state, entry.failures, entry.reselected = "applied", 0, False
@@ -344,14 +362,9 @@ class Ledger(Struct):
                 wakes.append(min(entry.announce_at_ms, entry.expires_at_ms))
         return min(wakes, default=None)
 
-    def summary(self, model: str) -> DecisionSummary | None:
-        """Return a summary of the newest decision."""
-        entry = self.entries.get(model)
-        return summarise(entry.decision, entry.state) if entry and entry.decision else None
-
     def _adopt(self, entry: LedgerEntry, decision: Decision, revision: int, now: int) -> Decision:
         entry.decision, entry.revision, entry.pending = decision, revision, None
-        entry.accepted = entry.victims_stay = False
+        entry.accepted, entry.victims_stay, entry.detail = False, False, ""
         # The expiry of another agent's decision is from another clock: it is trusted for at most one TTL.
         entry.give_up_at_ms = now + self.knobs.ttl_ms
         entry.sequence = max(entry.sequence, decision.sequence)
@@ -372,17 +385,3 @@ class Ledger(Struct):
 
 def _announcement(entry: LedgerEntry, decision: Decision, now: int) -> AnnounceDecision:
     return AnnounceDecision(decision, entry.expires_at_ms - now)
-
-
-def summarise(decision: Decision, state: str) -> DecisionSummary:
-    """Summarise a decision and its state."""
-    return DecisionSummary(
-        decision_id=decision.decision_id,
-        model=decision.model,
-        epoch=decision.epoch,
-        sequence=decision.sequence,
-        issued_at_ms=decision.issued_at_ms,
-        state=state,
-        targets={target.pool: target.replicas for target in decision.targets},
-        reasons=decision.reasons,
-    )

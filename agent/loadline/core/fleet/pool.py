@@ -108,6 +108,8 @@ class Pool(Struct):
     load: WorkerLoad = field(default_factory=WorkerLoad)
     desired: int | None = None
     """Replicas of the last decision; None while unknown."""
+    undecided_max: int = 0
+    """Most workers that existed at once before the first decision."""
     requested_at_ms: list[int] = []
     """Request times of the workers that are missing from ``desired``, oldest first."""
     schedule_minimum: ScheduleMinimum = NO_SCHEDULE_MINIMUM
@@ -276,6 +278,7 @@ class Pool(Struct):
         elif self.surplus_since_ms < 0:
             self.surplus_since_ms = now
         if self.desired is None:
+            self.undecided_max = max(self.undecided_max, min(existing, self.places))
             return
         missing = max(0, self.desired - existing)
         self.requested_at_ms += [now] * (missing - len(self.requested_at_ms))
@@ -376,6 +379,7 @@ class Pool(Struct):
             schedule_replicas_min=self.schedule_minimum.replicas,
             schedule_ends_at_ms=self.schedule_minimum.ends_at_ms if self.schedule_minimum.replicas else None,
             decided=self.desired is not None,
+            undecided_max=self.undecided_max,
             start_up_ms=max(self.start_ups_ms, default=None),
             accelerator_type=accelerator.gpu_type if self.knobs.accelerator else "",
             cost_per_hour=units * accelerator.cost_per_hour if self.knobs.accelerator else None,

@@ -67,9 +67,14 @@ def decision_answered(turn: Turn, event: DecisionAnswered) -> list[Effect]:
     elif event.status == "refused":
         if effects:  # a repeated answer has none
             _reset_desired(turn, event.model)
-    elif drains.begin_held(turn, event.model):
+    elif drains.begin_held(turn, event.model) or _unblocks(turn.state, event.model):
         turn.mark_changed(event.model)
     return effects
+
+
+def _unblocks(state: AgentState, model: str) -> bool:
+    """Return True if a model whose decision is done may have waited to decide."""
+    return state.ledger.knobs.blocking and not state.ledger.is_open(model)
 
 
 def _apply_victim_rules(turn: Turn, event: DecisionAnswered) -> bool:

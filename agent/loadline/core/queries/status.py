@@ -5,7 +5,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from loadline.core.decisions.ledger import summarise
+from loadline.core.decisions.ledger import LedgerEntry
 from loadline.core.fleet.fleet import Model
 from loadline.core.migration.outcomes import MigrationCode, PolicyReport
 from loadline.core.migration.status import drained_workers, migration_status, policy_reports
@@ -16,6 +16,7 @@ from loadline.core.planning.sizing.sizing_by_profile import profile_problem
 from loadline.core.state.agent_state import AgentState, limited_supplies
 from loadline.core.state.model_state import ModelState
 from loadline.core.state.settings import ModelKnobs, Settings
+from loadline.core.vocabulary.decisions import Decision
 from loadline.core.vocabulary.reasons import Explanation, Reason
 from loadline.core.vocabulary.status import AgentStatus, DecisionSummary, Estimates, MigrationStatus, ModelStatus
 
@@ -75,7 +76,7 @@ def model_status(state: AgentState, knobs: ModelKnobs, now: int, planner: Planne
             replace(pool.status(now), recommended=model.recommended.get(name)) for name, pool in model.pools.items()
         ),
         traffic=model.traffic.status(now),
-        decision=state.ledger.summary(knobs.name),
+        decision=_newest_decision(state.ledger.entries.get(knobs.name)),
         hold=tuple(reason.sentence() for reason in reasons),
         hold_reasons=tuple(dict.fromkeys(f"{reason.pool}:{reason.code}" for reason in reasons)),
         missing=tuple(missing(model, knobs, now)),
@@ -89,6 +90,25 @@ def model_status(state: AgentState, knobs: ModelKnobs, now: int, planner: Planne
         emptied=drained_workers(model.migration),
         estimates=Estimates() if planner is None else _estimates(planner, model),
     )
+
+
+def summarise(decision: Decision, state: str, detail: str = "") -> DecisionSummary:
+    """Summarise a decision, its state and what its scaler says about it."""
+    return DecisionSummary(
+        decision_id=decision.decision_id,
+        model=decision.model,
+        epoch=decision.epoch,
+        sequence=decision.sequence,
+        issued_at_ms=decision.issued_at_ms,
+        state=state,
+        targets={target.pool: target.replicas for target in decision.targets},
+        reasons=decision.reasons,
+        detail=detail,
+    )
+
+
+def _newest_decision(entry: LedgerEntry | None) -> DecisionSummary | None:
+    return None if entry is None or entry.decision is None else summarise(entry.decision, entry.state, entry.detail)
 
 
 def _hold_reasons(hold: Explanation | None) -> list[Reason]:
@@ -181,6 +201,6 @@ def explain_migrations(state: AgentState, decision_id: str, model: str) -> list[
 
 def decisions(state: AgentState) -> list[DecisionSummary]:
     """Return the newest decision of each model, newest first."""
-    entries = (entry for entry in state.ledger.entries.values() if entry.decision is not None)
-    found = [summarise(entry.decision, entry.state) for entry in entries if entry.decision is not None]
+    summaries = (_newest_decision(entry) for entry in state.ledger.entries.values())
+    found = [summary for summary in summaries if summary is not None]
     return sorted(found, key=lambda d: (-d.issued_at_ms, d.model))

@@ -131,6 +131,7 @@ class ReasonCode(StrEnum):
     PAUSED = "paused"
     BUS_DOWN = "bus_down"
     DECISION_IN_FLIGHT = "decision_in_flight"
+    DECISION_UNFINISHED = "decision_unfinished"
     RETRY_BACKOFF = "retry_backoff"
     ADVISE_ONLY = "advise_only"
     STOPPING = "stopping"

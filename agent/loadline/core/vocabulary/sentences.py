@@ -243,6 +243,7 @@ SENTENCES: Final[dict[str, str]] = {
     "paused": "the model is paused",
     "bus_down": "NATS is unreachable",
     "decision_in_flight": "a decision is being committed",
+    "decision_unfinished": "decisions.blocking: the last decision is not done; it expires in {left_ms:g} ms",
     "retry_backoff": "the last decision was not applied; the next attempt is in {left_ms:g} ms",
     "advise_only": "no_operation is set: the decision is not executed",
     "stopping": "the agent is stopping",

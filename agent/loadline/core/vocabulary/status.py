@@ -50,6 +50,8 @@ class DecisionSummary(Struct, frozen=True):
     state: str
     targets: dict[str, int]
     reasons: tuple[str, ...]
+    detail: str = ""
+    """Last statement of its scaler, such as the reason why it waits or was refused."""
 
 
 class WorkerStatus(Struct, frozen=True):
@@ -86,6 +88,8 @@ class PoolStatus(Struct, frozen=True):
     """End of the active schedule, in Unix ms."""
     decided: bool = False
     """True if a decision set ``desired``; otherwise it is the number of existing workers."""
+    undecided_max: int = 0
+    """Most workers that existed at once before the first decision."""
     start_up_ms: int | None = None
     """Startup time of workers, the longest of the latest few, in ms; None before the first."""
     accelerator_type: str = ""
@@ -259,9 +263,15 @@ class ModelStatus(Struct, frozen=True):
     hold_reasons: tuple[str, ...] = ()
     """Reasons of ``hold`` as pool and code, such as ``decode:cooldown``; the pool is empty for the whole model."""
 
-    def decides(self, pool: PoolStatus) -> bool:
-        """Return True if the desired count of a pool was decided, by this agent, for others to act on."""
-        return self.settled and pool.decided and not self.no_operation
+    def replicas(self, pool: PoolStatus) -> int | None:
+        """Return the count of a pool for other autoscalers to act on; None while this agent does not know it.
+
+        Before the first decision it is the most workers that have existed, so that a worker that fails is replaced. A 0
+        would stop workers that have not registered yet, so it needs a decision.
+        """
+        if self.no_operation or not self.settled:
+            return None
+        return pool.desired if pool.decided else pool.undecided_max or None
 
 
 class GpuBudgetStatus(Struct, frozen=True):
