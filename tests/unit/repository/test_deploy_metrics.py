@@ -184,9 +184,7 @@ def test_prometheus_selects_the_service_and_keeps_the_agents_labels() -> None:
 def test_the_observed_scaler_has_a_scalers_login_and_no_kubernetes_rights() -> None:
     pod = load("observed-scaler.yaml")["spec"]["template"]["spec"]
     [container] = pod["containers"]
-    program, *words = container["command"]
-    assert Path(program).name == "loadline"
-    options = parser().parse_args([*words, *container["args"]])
+    options = parser().parse_args(container["args"])
     assert options.name == "observed"
     environment = {one["name"]: one["value"] for one in container["env"]}
     config = parse(manifests()["ConfigMap"]["data"]["loadline.toml"], "the ConfigMap", environment)
@@ -194,7 +192,7 @@ def test_the_observed_scaler_has_a_scalers_login_and_no_kubernetes_rights() -> N
     assert f'user: "{config.nats.user}"' in users
     assert config.nats.inbox_prefix == f"_INBOX_{config.nats.user}"
     mounts = [mount["mountPath"] for mount in container["volumeMounts"]]
-    assert container["args"] == ["--config", f"{mounts[0]}/loadline.toml"]
+    assert options.config == Path(mounts[0]) / "loadline.toml"
     assert config.nats.password_file.startswith(f"{mounts[1]}/")
     agent = manifests()["Deployment"]["spec"]["template"]["spec"]
     [agents] = agent["containers"]

@@ -96,7 +96,7 @@ def test_links_have_targets(document: Path) -> None:
 @with_each_document
 def test_named_files_exist(document: Path) -> None:
     if document.name != "CHANGELOG.md":
-        folders = r"((?:tests|tools|deploy|docs|agent|schemas)/[\w./-]+)"
+        folders = r"((?:tests|tools|deploy|docs|agent|schemas)/[\w./@-]+)"
         named = re.findall(rf"`{folders}`", document.read_text("utf-8"))
         used = [path for text in blocks(document, "console") for path in re.findall(rf"(?<!\S){folders}", text)]
         assert [name for name in (*named, *used) if not (ROOT / name).exists()] == []

@@ -1,0 +1,76 @@
+"""Render the Helm chart with some values into tests/golden/helm, with Helm's own engine.
+
+It needs Helm's SDK as a Python package, which is no dependency of the project: `pip install helm-python-sdk`. With
+`kubernetes-validate` installed too, the result is checked against the schemas of Kubernetes.
+"""
+
+import hashlib
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+ROOT: Final = Path(__file__).parents[2]
+CHART: Final = ROOT / "deploy" / "helm" / "loadline"
+GOLDEN: Final = Path(__file__).parent / "helm"
+KUBERNETES_MINORS: Final = ("1.27", "1.33", "1.37")
+_SCALER: Final = 'models = ["llama"]\n'
+_SOURCE: Final = {"name": "routers", "type": "gateway", "config": 'root = "loadline"\n'}
+CASES: Final[dict[str, dict[str, Any]]] = {
+    "defaults": {},
+    "everything": {
+        "scaler": {"name": "kubernetes", "config": _SCALER, "namespaces": ["engines", "more-engines"]},
+        "gateway": {"enabled": True},
+        "sources": [_SOURCE],
+        "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
+        "prometheusRule": {"enabled": True},
+        "imagePullSecrets": [{"name": "registry"}],
+        "agent": {"nodeSelector": {"pool": "system"}, "tolerations": [{"key": "system", "operator": "Exists"}]},
+    },
+    "keda": {"scaler": {"name": "keda", "config": _SCALER}, "networkPolicy": {"enabled": False}},
+    "observed": {"scaler": {"name": "observed"}, "podDisruptionBudget": {"enabled": False}},
+}
+"""Values of each rendering."""
+
+
+def digest() -> str:
+    """Return the digest of the chart and of the values, which each rendering has in its first line."""
+    found = hashlib.sha256(repr(CASES).encode())
+    for path in sorted(path for path in CHART.rglob("*") if path.is_file()):
+        found.update(f"{path.relative_to(CHART)}\0".encode() + path.read_bytes() + b"\0")
+    return found.hexdigest()
+
+
+def render(case: str) -> str:
+    """Render the chart with the values of a case, as the release ``loadline`` in the namespace ``loadline``."""
+    import helm_python  # type: ignore[import-not-found, unused-ignore]  # noqa: PLC0415 - no dependency
+
+    with helm_python.Chart.load(CHART) as chart:
+        files = chart.render(CASES[case], name="loadline", namespace="loadline")
+    texts = [
+        text.strip().removeprefix("---\n")
+        for name, text in sorted(files.items())
+        if name.endswith(".yaml") and text.strip()
+    ]
+    lines = "\n---\n".join(texts).splitlines()
+    return f"# chart and values: {digest()}\n" + "\n".join(line.rstrip() for line in lines) + "\n"
+
+
+def validate(text: str) -> None:
+    """Check all objects of Kubernetes itself against its schemas; unknown fields are errors."""
+    import kubernetes_validate  # type: ignore[import-not-found, unused-ignore]  # noqa: PLC0415 - no dependency
+
+    for document in yaml.safe_load_all(text):
+        if document["apiVersion"] != "monitoring.coreos.com/v1":
+            for minor in KUBERNETES_MINORS:
+                kubernetes_validate.validate(document, minor, strict=True)
+
+
+if __name__ == "__main__":
+    for name in CASES:
+        rendered = render(name)
+        (GOLDEN / f"{name}.yaml").write_text(rendered, "utf-8")
+        validate(rendered)
+        count = len(list(yaml.safe_load_all(rendered)))
+        sys.stdout.write(f"{name}: {count} objects, valid in {', '.join(KUBERNETES_MINORS)}\n")
