@@ -10,7 +10,7 @@ from typing import Final
 from loadline.adapters import logs
 from loadline.cli.exit_codes import reports_input_errors
 from loadline.cli.packages import require_extra
-from loadline.scalers import dynamo_virtual, local, observed
+from loadline.scalers import local, observed
 
 _KEDA_PACKAGES: Final = ("grpc", "grpc_health", "grpc_reflection", "google.protobuf")
 
@@ -20,12 +20,7 @@ async def _serve_keda(path: Path, only: Sequence[str]) -> None:
     await import_module("loadline.scalers.keda").serve(path, only)
 
 
-_SCALERS: Final = {
-    "local": local.serve,
-    "observed": observed.serve,
-    "keda": _serve_keda,
-    "dynamo-virtual": dynamo_virtual.serve,
-}
+_SCALERS: Final = {"local": local.serve, "observed": observed.serve, "keda": _serve_keda}
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,8 +29,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "name",
         choices=tuple(_SCALERS),
         help="local: workers are processes of this host; observed: another autoscaler applies the decisions; "
-        "keda: the same for KEDA, which gets the desired replicas from it; dynamo-virtual: a program with Dynamo's "
-        "VirtualConnectorClient applies them",
+        "keda: the same for KEDA, which gets the desired replicas from it",
     )
     text = "configuration of the scaler; for observed, that of the agent (TOML)"
     parser.add_argument("--config", type=Path, required=True, metavar="FILE", help=text)

@@ -1,4 +1,4 @@
-"""Queries of Prometheus, Grafana, HPA and KEDA use metrics and labels that an agent exports."""
+"""Queries of Prometheus, Grafana and HPA use metrics and labels that an agent exports."""
 
 import json
 import re
@@ -12,8 +12,6 @@ from msgspec.structs import replace
 from prometheus_client.parser import text_string_to_metric_families
 
 from loadline.adapters.metrics import Metrics
-from loadline.cli.main import parser
-from loadline.config import parse
 from loadline.core.vocabulary.status import (
     AgentStatus,
     Condition,
@@ -23,7 +21,7 @@ from loadline.core.vocabulary.status import (
     SupplyStatus,
 )
 from tests.unit.adapters.test_metrics import status_with
-from tests.unit.repository.test_deploy import kubernetes_config, manifests
+from tests.unit.repository.test_deploy import manifests
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
 AUTOSCALING = DEPLOY / "kubernetes" / "autoscaling"
@@ -84,7 +82,6 @@ def dashboard() -> dict[str, Any]:
 def expressions() -> Iterator[str]:
     yield from (rule["expr"] for rule in rules())
     yield from (target["expr"] for panel in dashboard()["panels"] for target in panel["targets"])
-    yield from (trigger["metadata"]["query"] for trigger in load("scaledobject.yaml")["spec"]["triggers"])
     yield from (rule["metricsQuery"] for rule in load("prometheus-adapter-values.yaml")["rules"]["external"])
 
 
@@ -140,38 +137,6 @@ def squares(place: dict[str, int]) -> Iterator[tuple[int, int]]:
             yield x, y
 
 
-def test_an_hpa_sets_the_replicas_of_the_metric_within_the_configured_bounds() -> None:
-    spec = load("hpa.yaml")["spec"]
-    [metric] = spec["metrics"]
-    external = metric["external"]
-    assert metric["type"] == "External"
-    assert external["target"] == {"type": "AverageValue", "averageValue": "1"}
-    [rule] = load("prometheus-adapter-values.yaml")["rules"]["external"]
-    assert external["metric"]["name"] == rule["name"]["as"]
-    assert external["metric"]["selector"]["matchLabels"].keys() <= exported_metrics()[external["metric"]["name"]]
-    labels = external["metric"]["selector"]["matchLabels"]
-    assert_bounds(labels["model"], labels["pool"], spec["minReplicas"], spec["maxReplicas"])
-
-
-def test_keda_does_not_treat_a_missing_value_as_zero() -> None:
-    spec = load("scaledobject.yaml")["spec"]
-    [trigger] = spec["triggers"]
-    metadata = trigger["metadata"]
-    assert trigger["metricType"] == "AverageValue"
-    assert (metadata["threshold"], metadata["ignoreNullValues"]) == ("1", "false")
-    assert "fallback" not in spec
-    found = re.search(r'model="(\w+)",pool="(\w+)"', metadata["query"])
-    assert found is not None
-    assert_bounds(found[1], found[2], spec["minReplicaCount"], spec["maxReplicaCount"])
-
-
-def assert_bounds(model: str, pool: str, least: int, most: int) -> None:
-    [knobs] = [
-        one for each in kubernetes_config().models if each.name == model for one in each.pools if one.name == pool
-    ]
-    assert (knobs.replicas_min, knobs.replicas_max) == (least, most)
-
-
 def test_prometheus_selects_the_service_and_keeps_the_agents_labels() -> None:
     spec = load("servicemonitor.yaml")["spec"]
     service = manifests()["Service"]
@@ -179,29 +144,3 @@ def test_prometheus_selects_the_service_and_keeps_the_agents_labels() -> None:
     assert spec["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
     assert endpoint["port"] in {port["name"] for port in service["spec"]["ports"]}
     assert endpoint["honorLabels"] is True
-
-
-def test_the_observed_scaler_has_a_scalers_login_and_no_kubernetes_rights() -> None:
-    pod = load("observed-scaler.yaml")["spec"]["template"]["spec"]
-    [container] = pod["containers"]
-    options = parser().parse_args(container["args"])
-    assert options.name == "observed"
-    environment = {one["name"]: one["value"] for one in container["env"]}
-    config = parse(manifests()["ConfigMap"]["data"]["loadline.toml"], "the ConfigMap", environment)
-    users = (DEPLOY / "nats" / "loadline.conf").read_text("utf-8")
-    assert f'user: "{config.nats.user}"' in users
-    assert config.nats.inbox_prefix == f"_INBOX_{config.nats.user}"
-    mounts = [mount["mountPath"] for mount in container["volumeMounts"]]
-    assert options.config == Path(mounts[0]) / "loadline.toml"
-    assert config.nats.password_file.startswith(f"{mounts[1]}/")
-    agent = manifests()["Deployment"]["spec"]["template"]["spec"]
-    [agents] = agent["containers"]
-    assert container["image"] == agents["image"]
-    assert container["securityContext"] == agents["securityContext"]
-    assert pod["securityContext"] == agent["securityContext"]
-    assert pod["automountServiceAccountToken"] is False
-
-
-def test_every_deployment_file_is_tested() -> None:
-    looked_at = {"hpa", "observed-scaler", "prometheus-adapter-values", "scaledobject", "servicemonitor"}
-    assert {path.name for path in AUTOSCALING.iterdir()} == {f"{name}.yaml" for name in looked_at}
