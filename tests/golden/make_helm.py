@@ -15,20 +15,44 @@ ROOT: Final = Path(__file__).parents[2]
 CHART: Final = ROOT / "deploy" / "helm" / "loadline"
 GOLDEN: Final = Path(__file__).parent / "helm"
 KUBERNETES_MINORS: Final = ("1.27", "1.33", "1.37")
-_SCALER: Final = 'models = ["llama"]\n'
-_SOURCE: Final = {"name": "routers", "type": "gateway", "config": 'root = "loadline"\n'}
+_SCALER: Final = yaml.safe_load((ROOT / "deploy" / "kubernetes" / "scaler" / "configmap.yaml").read_text("utf-8"))
+_KEDA: Final = """models = ["llama"]
+host = "0.0.0.0"
+
+[nats]
+servers = ["tls://nats.nats.svc:4222"]
+user = "scaler-llama"
+password_file = "/etc/loadline/secrets/scaler-password"
+ca_file = "/etc/loadline/secrets/ca.crt"
+inbox_prefix = "_INBOX_scaler-llama"
+"""
+_SOURCE: Final = """[nats]
+servers = ["tls://nats.nats.svc:4222"]
+user = "frontend-llama"
+password_file = "/etc/loadline/secrets/frontend-password"
+
+[[frontends]]
+name = "epp"
+router = "llm-d"
+model = "llama"
+urls = ["http://epp.serving.svc:9090/metrics"]
+"""
 CASES: Final[dict[str, dict[str, Any]]] = {
     "defaults": {},
     "everything": {
-        "scaler": {"name": "kubernetes", "config": _SCALER, "namespaces": ["engines", "more-engines"]},
+        "scaler": {
+            "name": "kubernetes",
+            "config": _SCALER["data"]["scaler.toml"],
+            "namespaces": ["serving", "more-serving"],
+        },
         "gateway": {"enabled": True},
-        "sources": [_SOURCE],
+        "sources": [{"name": "routers", "type": "gateway", "config": _SOURCE}],
         "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
         "prometheusRule": {"enabled": True},
         "imagePullSecrets": [{"name": "registry"}],
         "agent": {"nodeSelector": {"pool": "system"}, "tolerations": [{"key": "system", "operator": "Exists"}]},
     },
-    "keda": {"scaler": {"name": "keda", "config": _SCALER}, "networkPolicy": {"enabled": False}},
+    "keda": {"scaler": {"name": "keda", "config": _KEDA}, "networkPolicy": {"enabled": False}},
     "observed": {"scaler": {"name": "observed"}, "podDisruptionBudget": {"enabled": False}},
 }
 """Values of each rendering."""
@@ -59,10 +83,11 @@ def render(case: str) -> str:
 
 def validate(text: str) -> None:
     """Check all objects of Kubernetes itself against its schemas; unknown fields are errors."""
+    others = ("monitoring.coreos.com/", "keda.sh/", "kustomize.config.k8s.io/")
     import kubernetes_validate  # type: ignore[import-not-found, unused-ignore]  # noqa: PLC0415 - no dependency
 
     for document in yaml.safe_load_all(text):
-        if document["apiVersion"] != "monitoring.coreos.com/v1":
+        if not document.get("apiVersion", others[0]).startswith(others):
             for minor in KUBERNETES_MINORS:
                 kubernetes_validate.validate(document, minor, strict=True)
 
