@@ -45,7 +45,11 @@ async def engine_findings(store: StoreFacts) -> list[Finding]:
     check = "engines"
     addressed = sorted((one for one in store.workers if one.base_url), key=lambda one: one.names)
     if not addressed:
-        return [skipped(check, "no worker registered an address", "Nothing, unless a gateway routes to them.")]
+        return [
+            skipped(
+                check, "no worker registered an address", "Register addresses if a gateway routes to these workers."
+            )
+        ]
     asked = addressed[:_ENGINES_MAX]
     at_once = asyncio.Semaphore(_AT_ONCE)
     async with HttpReader(_TIMEOUT_S) as reader:

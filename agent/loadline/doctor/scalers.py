@@ -1,6 +1,6 @@
 """Checks of scalers: that the newest decision of each model was accepted and carried out, as the leader knows it."""
 
-from loadline.core.vocabulary.status import AgentStatus, ModelStatus
+from loadline.core.vocabulary.status import ModelStatus
 from loadline.doctor.bus_facts import BusFacts
 from loadline.doctor.deployment import Deployment
 from loadline.doctor.findings import Finding, failed, first_of, ok, skipped, warning
@@ -17,9 +17,14 @@ def scaler_finding(bus: BusFacts, deployment: Deployment) -> Finding:
     status = next((answer.status for answer in bus.agents if answer.status.leading), None)
     if status is None:
         return skipped(check, "no leader told the state of its decisions", "Remedy the findings on agents first.")
-    models = [model for model in status.models if not model.no_operation]
-    unanswered = [model.model for model in models if _unanswered(model, status)]
-    refused = [f"{model.model} ({_state(model)})" for model in models if _state(model) in {"refused", "expired"}]
+    return _judge([model for model in status.models if not model.no_operation], status.at_ms)
+
+
+def _judge(models: list[ModelStatus], now_ms: int) -> Finding:
+    check = "scalers"
+    unanswered = [model.model for model in models if _unanswered(model, now_ms)]
+    refused = [_told(model) for model in models if _state(model) in {"refused", "expired"}]
+    waiting = [_told(model) for model in models if _state(model) == "accepted" and _detail(model)]
     accepted = [model.model for model in models if _state(model) in {"accepted", "applied"}]
     if unanswered:
         remedy = "Start its scaler: `loadline scaler NAME --config FILE`; its login needs the role scaler."
@@ -27,6 +32,9 @@ def scaler_finding(bus: BusFacts, deployment: Deployment) -> Finding:
     if refused:
         remedy = "`loadline explain` and the scaler's log tell why."
         return warning(check, f"the last decision was not carried out: {first_of(refused)}", remedy)
+    if waiting:
+        remedy = "Remedy what the scaler states; `loadline scaler NAME validate --config FILE` may tell more."
+        return warning(check, f"the last decision waits: {first_of(waiting)}", remedy)
     if not accepted:
         return skipped(check, "no decision yet that a scaler had time to accept", "Run this again after one.")
     return ok(check, f"the last decisions of {first_of(accepted)} were accepted")
@@ -36,8 +44,15 @@ def _state(model: ModelStatus) -> str:
     return "" if model.decision is None else model.decision.state
 
 
-def _unanswered(model: ModelStatus, status: AgentStatus) -> bool:
+def _detail(model: ModelStatus) -> str:
+    return "" if model.decision is None else model.decision.detail
+
+
+def _told(model: ModelStatus) -> str:
+    detail = _detail(model)
+    return f"{model.model} ({_state(model)}{': ' if detail else ''}{detail})"
+
+
+def _unanswered(model: ModelStatus, now_ms: int) -> bool:
     decision = model.decision
-    return (
-        decision is not None and decision.state == "committed" and status.at_ms - decision.issued_at_ms > _UNANSWERED_MS
-    )
+    return decision is not None and decision.state == "committed" and now_ms - decision.issued_at_ms > _UNANSWERED_MS

@@ -31,8 +31,8 @@ def status(name: str, *models: ModelStatus, version: str = __version__, digest: 
     return AgentAnswer(found, 0)
 
 
-def decided(state: str, age_ms: int) -> ModelStatus:
-    decision = DecisionSummary("d1", "llama", 1, 1, NOW_MS - age_ms, state, {"decode": 2}, ())
+def decided(state: str, age_ms: int, detail: str = "") -> ModelStatus:
+    decision = DecisionSummary("d1", "llama", 1, 1, NOW_MS - age_ms, state, {"decode": 2}, (), detail)
     return ModelStatus(
         "llama", "auto", paused=False, no_operation=False, pools=(), traffic=TRAFFIC, decision=decision, hold=()
     )
@@ -63,6 +63,13 @@ def test_agents_of_different_versions_or_configurations_are_reported() -> None:
 def test_a_decision_that_no_scaler_accepts_is_reported(state: str, age_ms: int, verdict: Verdict) -> None:
     answers = BusFacts(agents=(status("a", decided(state, age_ms)), status("b")))
     assert scaler_finding(answers, Deployment()).verdict == verdict
+
+
+def test_the_reason_for_which_a_scaler_waits_is_told() -> None:
+    waits = BusFacts(agents=(status("a", decided("accepted", 60_000, "exceeded quota: gpus")),))
+    found = scaler_finding(waits, Deployment())
+    assert found.verdict == "warning"
+    assert "llama (accepted: exceeded quota: gpus)" in found.text
 
 
 def test_the_age_of_the_leaders_lease_is_told() -> None:
