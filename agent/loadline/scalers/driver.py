@@ -1,0 +1,255 @@
+"""Driver of a scaler: applies decisions by setting the replicas of a platform's pools.
+
+``replica_plan`` (pure) decides and the platform acts. Each pool has one task, which compares its state with the current
+decision whatever woke it. So no pool has two writers or waits for another, and a scaler that was stopped between any
+two of its steps continues with the current decision, which it requests.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from typing import Final
+
+from msgspec import Struct
+
+from loadline.adapters.logs import bounded
+from loadline.client.resources import running, wait_at_most
+from loadline.client.scaler import ReceivedDecision, ScalerClient
+from loadline.core.vocabulary.decisions import VictimRule
+from loadline.scalers.platform import Platform, PlatformError, PoolKey, PoolObservation
+from loadline.scalers.replica_plan import ReplicaPlan, plan_replicas
+
+CALLS_TIMEOUT_S: Final = 30.0
+"""Time limit of the calls of one step."""
+BACKOFF_S: Final = 0.25
+BACKOFF_MAX_S: Final = 30.0
+_RESYNC_S: Final = 30.0
+"""Interval of observations without a sign of a change, since a platform may have lost one."""
+_TURN_S: Final = 0.25
+"""Interval at which the drain reports and the deadline of a decision are checked; all else wakes a pool at once."""
+
+_log = bounded("scaler")
+
+
+class _Progress(Struct, frozen=True):
+    """Result of a pool's last step."""
+
+    existing: int | None
+    detail: str
+    done: bool = False
+
+
+class _Release(Struct, frozen=True):
+    """Victims of a pool that may be removed."""
+
+    drained: frozenset[str] = frozenset()
+    expired: bool = False
+    """True if all may be removed."""
+
+
+class _OpenDecision:
+    """A decision that is not done."""
+
+    def __init__(self, received: ReceivedDecision) -> None:
+        self.received = received
+        self.progress: dict[str, _Progress] = {}
+        self.reported: object = None
+
+    def observed(self) -> dict[str, int]:
+        """Return the number of existing workers by pool."""
+        return {pool: each.existing for pool, each in self.progress.items() if each.existing is not None}
+
+    def detail(self) -> str:
+        """Return the reasons why the decision is not done."""
+        return "; ".join(f"{pool}: {each.detail}" for pool, each in sorted(self.progress.items()) if each.detail)
+
+    def done(self) -> bool:
+        """Return True if all pools have reached their targets."""
+        return len(self.progress) == len(self.received.targets) and all(p.done for p in self.progress.values())
+
+
+class _ScaledPool:
+    """A pool, and the decision in force for it."""
+
+    def __init__(self, key: PoolKey) -> None:
+        self.key = key
+        self.wake = asyncio.Event()
+        self.failures = 0
+        self.received: ReceivedDecision | None = None
+        self.reached = False
+        """True once the decision was done in this pool."""
+        self.release = _Release()
+        """Victims that might be removed at the last step."""
+        self.requested: int | None = None
+        """Replicas requested in the last step, until the platform has them."""
+
+    def delay_s(self) -> float:
+        """Return the time until the next step, unless the pool is woken."""
+        if not self.failures:
+            return _RESYNC_S if self.requested is None else _TURN_S
+        return min(BACKOFF_MAX_S, BACKOFF_S * 2.0 ** min(self.failures - 1, 16))
+
+
+class ReplicaScaler:
+    """Scaler that applies decisions by setting replicas.
+
+    Args:
+        platform: The platform, entered.
+        scaler: Source of decisions, entered.
+    """
+
+    def __init__(self, platform: Platform, scaler: ScalerClient) -> None:
+        self._platform = platform
+        self._scaler = scaler
+        self._pools = {key: _ScaledPool(key) for key in platform.victims}
+        self._open: dict[str, _OpenDecision] = {}
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Apply decisions until ``stop`` is set. The end of the scaler changes nothing on the platform."""
+        works = {"decisions": self._receive(), "changes": self._follow_changes()}
+        works |= {f"pool {key.model}/{key.pool}": self._run_pool(pool) for key, pool in self._pools.items()}
+        async with AsyncExitStack() as stack:
+            tasks = [await stack.enter_async_context(running(work, name)) for name, work in works.items()]
+            stopping = asyncio.create_task(stop.wait())
+            try:
+                await asyncio.wait([stopping, *tasks], return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                stopping.cancel()
+
+    async def _receive(self) -> None:
+        async for received in self._scaler:
+            rules = self._rules(received.model)
+            refusal = _refusal(received, rules)
+            if refusal:
+                await self._scaler.refuse(received, refusal, rules)
+                _log.warning("decision_refused", decision=received.decision.decision_id, detail=refusal)
+                continue
+            await self._scaler.accept(received, rules)
+            self._open[received.model] = _OpenDecision(received)
+            for name in received.targets:
+                pool = self._pools[PoolKey(received.model, name)]
+                pool.received, pool.reached, pool.requested = received, False, None
+                pool.wake.set()
+            targets = {name: target.replicas for name, target in received.targets.items()}
+            _log.info("decision_accepted", decision=received.decision.decision_id, targets=targets)
+
+    async def _follow_changes(self) -> None:
+        while True:
+            await self._platform.changed()
+            for pool in self._pools.values():
+                if not pool.failures:  # otherwise changes elsewhere would end its backoff
+                    pool.wake.set()
+
+    async def _run_pool(self, pool: _ScaledPool) -> None:
+        while True:
+            await self._sleep(pool)
+            pool.wake.clear()
+            received = pool.received
+            if received is None:
+                continue
+            try:
+                async with asyncio.timeout(CALLS_TIMEOUT_S):
+                    progress = await self._step(pool, received)
+                pool.failures = 0
+            except (PlatformError, TimeoutError) as error:
+                pool.failures += 1
+                detail = str(error) or f"the platform did not answer within {CALLS_TIMEOUT_S:g} s"
+                _log.warning("platform_failed", model=pool.key.model, pool=pool.key.pool, detail=detail)
+                progress = _Progress(None, detail)
+            await self._report(pool, received, progress)
+
+    async def _sleep(self, pool: _ScaledPool) -> None:
+        """Wait until a pool is due: woken, after its delay, or because more victims may be removed."""
+        clock = asyncio.get_running_loop().time
+        due_s = clock() + pool.delay_s()
+        while True:
+            received = None if pool.reached or pool.failures else pool.received
+            left_s = due_s - clock()
+            wait_s = left_s if received is None else min(left_s, _TURN_S)
+            if await wait_at_most(pool.wake, wait_s) or wait_s == left_s:
+                return
+            if received is not None and self._release(pool.key, received) != pool.release:
+                return
+
+    async def _step(self, pool: _ScaledPool, received: ReceivedDecision) -> _Progress:
+        """Observe a pool and request the replicas that the decision needs.
+
+        Raises:
+            PlatformError: The platform failed.
+        """
+        key, target = pool.key, received.targets[pool.key.pool]
+        seen = await self._platform.observe(key)
+        if pool.reached:
+            # Workers beyond the target may serve by now: another decision names those to remove.
+            plan = ReplicaPlan(max(seen.replicas, target.replicas), done=True)
+        else:
+            pool.release = self._release(key, received)
+            plan = plan_replicas(
+                self._platform.victims[key], target, pool.release.drained, seen, expired=pool.release.expired
+            )
+        if plan.replicas != seen.replicas:
+            await self._request(pool, received, plan, seen.replicas)
+        else:
+            pool.requested = None
+        if pool.received is received:
+            pool.reached = plan.done
+        return _Progress(_existing(seen), plan.waits_for, done=plan.done)
+
+    async def _request(self, pool: _ScaledPool, received: ReceivedDecision, plan: ReplicaPlan, previous: int) -> None:
+        if plan.removal:
+            await self._platform.prefer_removal(pool.key, plan.removal)
+        if pool.received is not received:  # a newer decision may need the workers that this one removes
+            return
+        unheeded, pool.requested = pool.requested == plan.replicas, plan.replicas
+        await self._platform.set_replicas(pool.key, plan.replicas)
+        if unheeded:
+            problem = f"it has {previous} replicas although {plan.replicas} were requested"
+            raise PlatformError(f"{problem}: another autoscaler or a limit sets them")
+        _log.info("replicas_set", model=pool.key.model, pool=pool.key.pool, previous=previous, replicas=plan.replicas)
+
+    async def _report(self, pool: _ScaledPool, received: ReceivedDecision, progress: _Progress) -> None:
+        """Report an open decision if its progress has changed or it is done."""
+        opened = self._open.get(pool.key.model)
+        if opened is None or opened.received is not received:
+            return
+        opened.progress[pool.key.pool] = progress
+        rules = self._rules(pool.key.model)
+        if opened.done():
+            del self._open[pool.key.model]
+            observed = {name: target.replicas for name, target in received.targets.items()}
+            await self._scaler.complete(received, observed, rules)
+            _log.info("decision_done", decision=received.decision.decision_id, observed=observed)
+            return
+        report = opened.observed(), opened.detail()
+        if opened.reported != report:
+            opened.reported = report
+            await self._scaler.progress(received, *report, rules)
+
+    def _release(self, key: PoolKey, received: ReceivedDecision) -> _Release:
+        """Return the victims of a pool that may be removed by now."""
+        victims = received.targets[key.pool].victims
+        drained = (v.worker for v in victims if self._scaler.drained(key.model, key.pool, v.worker, v.incarnation))
+        return _Release(frozenset(drained), received.drain_expired)
+
+    def _rules(self, model: str) -> Mapping[str, VictimRule]:
+        """Return the rule of each pool of a model, which all answers carry."""
+        return {key.pool: rule for key, rule in self._platform.victims.items() if key.model == model}
+
+
+def _refusal(received: ReceivedDecision, rules: Mapping[str, VictimRule]) -> str:
+    """Return the reason to refuse a decision; empty: there is none."""
+    unknown = sorted(set(received.targets) - set(rules))
+    if unknown:
+        return f"no such pool is configured: {', '.join(unknown)}"
+    for name, target in sorted(received.targets.items()):
+        removes = target.victims or target.replicas < target.previous
+        if removes and target.victim_rule != rules[name]:
+            return f"the platform selects the workers of {name} to remove by the rule {rules[name]}"
+    return ""
+
+
+def _existing(seen: PoolObservation) -> int:
+    """Return the number of existing workers, as far as the platform can tell."""
+    if seen.workers is not None:
+        return len(seen.workers)
+    return seen.replicas if seen.ready is None else seen.ready
