@@ -118,7 +118,9 @@ async def publish_now(bus: Bus, subject: str, message: Struct) -> bool:
 async def wait_at_most(event: asyncio.Event, timeout_s: float) -> bool:
     """Wait for an event, at most ``timeout_s``; return True if it was set."""
     try:
-        await asyncio.wait_for(event.wait(), timeout_s)
+        # wait_for of Python 3.11 swallows a cancellation at the moment when the event is set.
+        async with asyncio.timeout(timeout_s):
+            await event.wait()
     except TimeoutError:
         return False
     return True

@@ -1,0 +1,87 @@
+"""Configuration file of the scaler for Dynamo's virtual connector: the Dynamo namespace of each model."""
+
+from pathlib import Path
+from typing import Annotated
+
+from msgspec import Meta
+
+from loadline.core.vocabulary.scalars import Name, Role
+from loadline.errors import ConfigError
+from loadline.scalers.config_file import check_unique, read_as
+from loadline.scalers.dynamo_keys import COUNT_OF_ROLE
+from loadline.servers import EtcdKnobs, Knobs, NatsKnobs, check_servers
+
+
+class ConnectorPoolKnobs(Knobs, frozen=True):
+    """Pool whose count is one of Dynamo's two."""
+
+    name: Annotated[Name, Meta(description="Name of the pool, as in the agent's configuration.")]
+    role: Annotated[Role, Meta(description="prefill, decode or aggregated; Dynamo counts aggregated as decode.")]
+
+
+class ConnectorModelKnobs(Knobs, frozen=True):
+    """Model, and the Dynamo deployment that serves it."""
+
+    name: Name
+    namespace: Annotated[
+        str, Meta(pattern=r"^[A-Za-z0-9_.-]+$", description="Dynamo's namespace of the deployment (DYN_NAMESPACE).")
+    ]
+    pools: Annotated[tuple[ConnectorPoolKnobs, ...], Meta(min_length=1, max_length=64)]
+
+
+class DynamoVirtualKnobs(Knobs, frozen=True):
+    """Configuration file of the scaler for Dynamo's virtual connector."""
+
+    models: Annotated[tuple[ConnectorModelKnobs, ...], Meta(min_length=1, max_length=1024)]
+    nats: NatsKnobs = NatsKnobs()
+    etcd: Annotated[EtcdKnobs, Meta(description="Dynamo's etcd.")] = EtcdKnobs()
+    root: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.-]+$", description="Prefix of every NATS subject.")] = "loadline"
+    name: Annotated[Name, Meta(description="Name in the answers to decisions.")] = "dynamo"
+    acknowledge_timeout_s: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=86_400,
+            description="Time for Dynamo's client to acknowledge a decision; then the next one replaces it.",
+        ),
+    ] = 1_800
+
+
+def read(path: Path) -> DynamoVirtualKnobs:
+    """Read a TOML file.
+
+    Raises:
+        ConfigError: The file cannot be read, or a value in it is invalid.
+    """
+    knobs = read_as(DynamoVirtualKnobs, path, "docs/reference/scalers.md")
+    check_servers(knobs.nats.servers, "nats.servers", ("nats", "tls"))
+    check_servers(knobs.etcd.endpoints, "etcd.endpoints", ("http", "https"))
+    check_unique("models", "models", (model.name for model in knobs.models))
+    namespaces: dict[str, str] = {}
+    for model in knobs.models:
+        if model.namespace in namespaces:
+            problem = f"has the namespace of {namespaces[model.namespace]}, and Dynamo has two counts for each"
+            raise ConfigError(f"models.{model.name}.namespace", problem, "Deploy each model in a namespace of its own.")
+        namespaces[model.namespace] = model.name
+        check_unique(f"models.{model.name}.pools", "pools", (pool.name for pool in model.pools))
+        _check_roles(model)
+    return knobs
+
+
+def _check_roles(model: ConnectorModelKnobs) -> None:
+    """Check that each count of Dynamo has one pool.
+
+    Raises:
+        ConfigError: A role has no count, or two pools share one.
+    """
+    pools: dict[str, str] = {}
+    for pool in model.pools:
+        place = f"models.{model.name}.pools.{pool.name}"
+        key = COUNT_OF_ROLE.get(pool.role)
+        if key is None:
+            raise ConfigError(f"{place}.role", f"Dynamo has no count of {pool.role} workers", "Use another scaler.")
+        if key in pools:
+            problem = f"has the count {key}, as {pools[key]} has, and Dynamo has one for each role"
+            remedy = "Merge the pools, or serve the second one as a model with a Dynamo namespace of its own."
+            raise ConfigError(place, problem, remedy)
+        pools[key] = pool.name
