@@ -12,13 +12,13 @@ from loadline.errors import ConfigError
 from loadline.servers import check_server
 
 
-def whole_number(maximum: int) -> Callable[[str], int]:
-    """Return the type of numbers from 1 to ``maximum``."""
+def whole_number(maximum: int, minimum: int = 1) -> Callable[[str], int]:
+    """Return the type of whole numbers in a range."""
 
     def read(text: str) -> int:
         digits = len(str(maximum))
-        if not re.fullmatch(rf"[0-9]{{1,{digits}}}", text) or not 1 <= int(text) <= maximum:
-            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 to {maximum}")
+        if not re.fullmatch(rf"[0-9]{{1,{digits}}}", text) or not minimum <= int(text) <= maximum:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {minimum} to {maximum}")
         return int(text)
 
     return read

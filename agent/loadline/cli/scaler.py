@@ -2,43 +2,165 @@
 
 import argparse
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from importlib import import_module
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
+
+from msgspec import Struct
 
 from loadline.adapters import logs
-from loadline.cli.exit_codes import reports_input_errors
+from loadline.cli.exit_codes import FAILED, reports_input_errors
+from loadline.cli.option_types import seconds, whole_number
+from loadline.cli.output import printable, table
 from loadline.cli.packages import require_extra
-from loadline.scalers import local, observed
-
-_KEDA_PACKAGES: Final = ("grpc", "grpc_health", "grpc_reflection", "google.protobuf")
-
-
-async def _serve_keda(path: Path, only: Sequence[str]) -> None:
-    require_extra("scaler", "keda", _KEDA_PACKAGES)
-    await import_module("loadline.scalers.keda").serve(path, only)
+from loadline.core.vocabulary.scalars import WORKERS_MAX
+from loadline.errors import ConfigError
+from loadline.scalers import platform_commands as commands
+from loadline.scalers.platform import Platform, PoolKey, PoolObservation
 
 
-_SCALERS: Final = {"local": local.serve, "observed": observed.serve, "keda": _serve_keda}
+class _Scaler(Struct, frozen=True):
+    """A scaler: a program of its own (``serve``), or a platform with the functions ``read`` and ``connect``."""
+
+    text: str
+    serve: str = ""
+    platform: str = ""
+    packages: tuple[str, ...] = ()
+
+
+_SCALERS: Final = {
+    "dynamo-virtual": _Scaler(
+        "a program with Dynamo's VirtualConnectorClient applies decisions", serve="dynamo_virtual.serve"
+    ),
+    "exec": _Scaler("your command sets the replicas", platform="exec"),
+    "keda": _Scaler(
+        "KEDA gets the desired replicas from it",
+        serve="keda.serve",
+        packages=("grpc", "grpc_health", "grpc_reflection", "google.protobuf"),
+    ),
+    "kubernetes": _Scaler("workers are pods", platform="kubernetes", packages=("lightkube",)),
+    "local": _Scaler("workers are processes of this host", serve="local.serve"),
+    "observed": _Scaler("another autoscaler applies the decisions", serve="observed.serve"),
+}
+
+_WAIT_MAX_S: Final = 86_400.0
+_WITH_POOL: Final = {"set": "request N replicas", "add": "request N more", "remove": "request N fewer"}
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``scaler``."""
-    parser.add_argument(
-        "name",
-        choices=tuple(_SCALERS),
-        help="local: workers are processes of this host; observed: another autoscaler applies the decisions; "
-        "keda: the same for KEDA, which gets the desired replicas from it",
+    texts = "; ".join(f"{name}: {each.text}" for name, each in _SCALERS.items())
+    parser.add_argument("name", choices=tuple(_SCALERS), help=texts)
+    _add_options(parser)
+    actions = parser.add_subparsers(
+        dest="action", metavar="ACTION", parser_class=argparse.ArgumentParser, help="default: run"
     )
+
+    def add(name: str, text: str) -> argparse.ArgumentParser:
+        action = actions.add_parser(name, help=text, description=text)
+        _add_options(action)
+        return action
+
+    add("run", "apply decisions until stopped by a signal")
+    add("validate", "print the problems of the deployment, each with its remedy")
+    _add_wait(add("status", "print the replicas of each pool"))
+    for name, text in _WITH_POOL.items():
+        action = add(name, text)
+        action.add_argument("model", help="name of the model")
+        action.add_argument("pool", help="name of the pool")
+        action.add_argument("count", metavar="N", type=whole_number(WORKERS_MAX, 0), help="number of replicas")
+        _add_wait(action)
+
+
+def _add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that may stand before and after the action; the latter must not reset the former."""
     text = "configuration of the scaler; for observed, that of the agent (TOML)"
-    parser.add_argument("--config", type=Path, required=True, metavar="FILE", help=text)
-    parser.add_argument("--model", action="append", default=[], metavar="NAME", help="only this model; repeatable")
+    parser.add_argument("--config", type=Path, default=argparse.SUPPRESS, metavar="FILE", help=text)
+    text = "only this model; repeatable"
+    parser.add_argument("--model", dest="models", action="append", default=argparse.SUPPRESS, metavar="NAME", help=text)
+
+
+def _add_wait(parser: argparse.ArgumentParser) -> None:
+    text = "wait until all requested replicas are ready, at most S seconds"
+    parser.add_argument("--wait", type=seconds(_WAIT_MAX_S), metavar="S", help=text)
 
 
 @reports_input_errors
 def scaler(options: argparse.Namespace) -> int:
-    """Apply decisions until stopped by a signal."""
-    logs.configure("auto", "info")
-    asyncio.run(_SCALERS[options.name](options.config, options.model))
-    return 0
+    """Apply decisions until stopped by a signal, or carry out one action."""
+    if "config" not in options:
+        raise ConfigError("--config", "it is missing", "Name the configuration: --config FILE.")
+    chosen, only = _SCALERS[options.name], options.models if "models" in options else []
+    require_extra("scaler", options.name, chosen.packages)
+    action = options.action or "run"
+    if action == "run":
+        logs.configure("auto", "info")
+    if chosen.serve:
+        if action != "run":
+            raise ConfigError(action, f"{options.name} has no such action", "It can only run.")
+        asyncio.run(_function(chosen.serve)(options.config, only))
+        return 0
+    knobs = _function(f"{chosen.platform}.read")(options.config)
+    connect = _function(f"{chosen.platform}.connect")
+    return asyncio.run(_carry_out(connect, knobs, action, options, only))
+
+
+async def _carry_out(
+    connect: Callable[[Any], AbstractAsyncContextManager[Platform]],
+    knobs: Any,
+    action: str,
+    options: argparse.Namespace,
+    only: Sequence[str],
+) -> int:
+    async with connect(knobs) as platform:
+        if action == "run":
+            await commands.run_scaler(knobs, platform, only)
+            return 0
+        if action == "validate":
+            problems = await platform.validate()
+            print(printable("\n".join(problems)) or "the deployment can be scaled")
+            return FAILED if problems else 0
+        if action == "status":
+            return await _print_status(platform, only, options.wait)
+        return await _change(platform, action, PoolKey(options.model, options.pool), options)
+
+
+async def _print_status(platform: Platform, only: Sequence[str], wait_s: float | None) -> int:
+    states = await commands.observe_all(platform, only)
+    late = await commands.wait_ready(platform, list(states), wait_s) if wait_s is not None else {}
+    states = await commands.observe_all(platform, only) if wait_s is not None else states
+    rows = [("model", "pool", "replicas", "ready", "workers", "detail")]
+    rows += [(key.model, key.pool, *_cells(seen)) for key, seen in states.items()]
+    print(printable(table(rows)))
+    return FAILED if late else 0
+
+
+async def _change(platform: Platform, action: str, pool: PoolKey, options: argparse.Namespace) -> int:
+    if action == "set":
+        replicas = await commands.set_replicas(platform, pool, options.count)
+    else:
+        difference = options.count if action == "add" else -options.count
+        replicas = await commands.change_replicas(platform, pool, difference)
+    print(printable(f"{pool.model} {pool.pool}: {replicas} replicas requested"))
+    if options.wait is None:
+        return 0
+    late = await commands.wait_ready(platform, [pool], options.wait)
+    for seen in late.values():
+        ready = "" if seen.ready is None else f", {seen.ready} ready"
+        print(printable(f"not ready after {options.wait:g} s: {seen.replicas} replicas{ready} {seen.detail}".rstrip()))
+    return FAILED if late else 0
+
+
+def _cells(seen: PoolObservation) -> tuple[str, str, str, str]:
+    ready = "-" if seen.ready is None else str(seen.ready)
+    workers = "-" if seen.workers is None else str(len(seen.workers))
+    return str(seen.replicas), ready, workers, seen.detail
+
+
+def _function(path: str) -> Callable[..., Any]:
+    """Import a function of a scaler: only the chosen one may need its packages."""
+    module, _, name = path.rpartition(".")
+    function: Callable[..., Any] = getattr(import_module(f"loadline.scalers.{module}"), name)
+    return function

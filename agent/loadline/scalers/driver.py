@@ -68,7 +68,7 @@ class _OpenDecision:
         return len(self.progress) == len(self.received.targets) and all(p.done for p in self.progress.values())
 
 
-class _ScaledPool:
+class _PoolTask:
     """A pool, and the decision in force for it."""
 
     def __init__(self, key: PoolKey) -> None:
@@ -101,7 +101,7 @@ class ReplicaScaler:
     def __init__(self, platform: Platform, scaler: ScalerClient) -> None:
         self._platform = platform
         self._scaler = scaler
-        self._pools = {key: _ScaledPool(key) for key in platform.victims}
+        self._pools = {key: _PoolTask(key) for key in platform.victims}
         self._open: dict[str, _OpenDecision] = {}
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -140,7 +140,7 @@ class ReplicaScaler:
                 if not pool.failures:  # otherwise changes elsewhere would end its backoff
                     pool.wake.set()
 
-    async def _run_pool(self, pool: _ScaledPool) -> None:
+    async def _run_pool(self, pool: _PoolTask) -> None:
         while True:
             await self._sleep(pool)
             pool.wake.clear()
@@ -158,7 +158,7 @@ class ReplicaScaler:
                 progress = _Progress(None, detail)
             await self._report(pool, received, progress)
 
-    async def _sleep(self, pool: _ScaledPool) -> None:
+    async def _sleep(self, pool: _PoolTask) -> None:
         """Wait until a pool is due: woken, after its delay, or because more victims may be removed."""
         clock = asyncio.get_running_loop().time
         due_s = clock() + pool.delay_s()
@@ -171,7 +171,7 @@ class ReplicaScaler:
             if received is not None and self._release(pool.key, received) != pool.release:
                 return
 
-    async def _step(self, pool: _ScaledPool, received: ReceivedDecision) -> _Progress:
+    async def _step(self, pool: _PoolTask, received: ReceivedDecision) -> _Progress:
         """Observe a pool and request the replicas that the decision needs.
 
         Raises:
@@ -195,7 +195,7 @@ class ReplicaScaler:
             pool.reached = plan.done
         return _Progress(_existing(seen), plan.waits_for, done=plan.done)
 
-    async def _request(self, pool: _ScaledPool, received: ReceivedDecision, plan: ReplicaPlan, previous: int) -> None:
+    async def _request(self, pool: _PoolTask, received: ReceivedDecision, plan: ReplicaPlan, previous: int) -> None:
         if plan.removal:
             await self._platform.prefer_removal(pool.key, plan.removal)
         if pool.received is not received:  # a newer decision may need the workers that this one removes
@@ -207,7 +207,7 @@ class ReplicaScaler:
             raise PlatformError(f"{problem}: another autoscaler or a limit sets them")
         _log.info("replicas_set", model=pool.key.model, pool=pool.key.pool, previous=previous, replicas=plan.replicas)
 
-    async def _report(self, pool: _ScaledPool, received: ReceivedDecision, progress: _Progress) -> None:
+    async def _report(self, pool: _PoolTask, received: ReceivedDecision, progress: _Progress) -> None:
         """Report an open decision if its progress has changed or it is done."""
         opened = self._open.get(pool.key.model)
         if opened is None or opened.received is not received:

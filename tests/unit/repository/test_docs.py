@@ -33,6 +33,8 @@ from loadline.core.vocabulary.rejections import Rejection
 from loadline.core.vocabulary.samples import WorkerRecord
 from loadline.core.vocabulary.status import ConditionName, ConditionReason
 from loadline.scalers.config_file import read_as
+from loadline.scalers.dynamo_virtual_config import read as read_dynamo_virtual
+from loadline.scalers.exec import read as read_exec
 from loadline.scalers.keda_config import KedaScalerKnobs
 from loadline.scalers.local_config import read as read_local
 from loadline.sim.compare.baselines import BASELINES
@@ -118,6 +120,8 @@ def read_configuration(path: Path) -> None:
 # Files by the name in the first line of a block; a block without one is a configuration of the agent.
 READERS: Final[dict[str, Callable[[Path], object]]] = {
     "dynamo.toml": read_dynamo,
+    "dynamo-virtual.toml": read_dynamo_virtual,
+    "exec.toml": read_exec,
     "fleet.toml": read_fleet,
     "gateway.toml": read_gateway,
     "keda.toml": lambda path: read_as(KedaScalerKnobs, path, ""),  # without the files for TLS

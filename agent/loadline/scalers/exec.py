@@ -1,0 +1,170 @@
+"""Platform behind a command: each call runs it with a JSON object on stdin.
+
+The object has ``verb`` and, for all but ``validate``, ``model`` and ``pool``. ``observe`` and ``validate`` answer with
+JSON on stdout. A command that fails says why in the last line of stderr.
+"""
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Annotated, Any, Final, TypeVar
+
+import msgspec
+from msgspec import Meta, Struct
+
+from loadline.core.vocabulary.decisions import VictimRule
+from loadline.core.vocabulary.scalars import Count, Name
+from loadline.scalers.config_file import check_unique, read_as
+from loadline.scalers.platform import PlatformError, PoolKey, PoolObservation
+from loadline.servers import Knobs, NatsKnobs, Positive
+
+_OUTPUT_BYTES_MAX: Final = 1_048_576
+_REASON_CHARS_MAX: Final = 200
+
+T = TypeVar("T")
+
+
+class ExecPoolKnobs(Knobs, frozen=True):
+    """A pool, and the rule by which its workers are removed."""
+
+    name: Name
+    victims: Annotated[
+        VictimRule,
+        Meta(description="Workers that set_replicas removes: named, newest, highest_ordinal or unknown (any)."),
+    ] = "unknown"
+
+
+class ExecModelKnobs(Knobs, frozen=True):
+    """A model and its pools."""
+
+    name: Name
+    pools: Annotated[tuple[ExecPoolKnobs, ...], Meta(min_length=1, max_length=64)]
+
+
+class ExecKnobs(Knobs, frozen=True):
+    """Configuration file of the exec scaler."""
+
+    command: Annotated[tuple[str, ...], Meta(min_length=1, description="Program and arguments.")]
+    models: Annotated[tuple[ExecModelKnobs, ...], Meta(min_length=1, max_length=1024)]
+    nats: NatsKnobs = NatsKnobs()
+    root: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.-]+$", description="Prefix of every NATS subject.")] = "loadline"
+    name: Annotated[Name, Meta(description="Name in the answers to decisions.")] = "exec"
+    timeout_ms: Annotated[
+        int, Meta(ge=1, le=25_000, description="Time limit of one call; then the command is killed.")
+    ] = 10_000
+    poll_ms: Annotated[Positive, Meta(description="Time between two observations of a pool.")] = 5_000
+
+
+class _Observation(Struct, frozen=True):
+    """Answer to ``observe``."""
+
+    replicas: Count
+    ready: Count | None = None
+    workers: Annotated[frozenset[Name], Meta(max_length=100_000)] | None = None
+    ending: Annotated[frozenset[Name], Meta(max_length=100_000)] = frozenset()
+    detail: str = ""
+
+
+def read(path: Path) -> ExecKnobs:
+    """Read a TOML file.
+
+    Raises:
+        ConfigError: The file cannot be read or is invalid.
+    """
+    knobs = read_as(ExecKnobs, path, "docs/reference/scalers.md")
+    check_unique("models", "models", (model.name for model in knobs.models))
+    for model in knobs.models:
+        check_unique(f"models.{model.name}.pools", "pools", (pool.name for pool in model.pools))
+    return knobs
+
+
+@asynccontextmanager
+async def connect(knobs: ExecKnobs) -> AsyncIterator["ExecPlatform"]:
+    """Yield the platform of a configuration."""
+    yield ExecPlatform(knobs)
+
+
+class ExecPlatform:
+    """Platform that a command carries out."""
+
+    def __init__(self, knobs: ExecKnobs) -> None:
+        self._knobs = knobs
+        self._victims = {PoolKey(model.name, pool.name): pool.victims for model in knobs.models for pool in model.pools}
+
+    @property
+    def victims(self) -> Mapping[PoolKey, VictimRule]:
+        """Configured pools, each with its rule."""
+        return self._victims
+
+    async def validate(self) -> Sequence[str]:
+        """Return the problems that the command reports, or its failure."""
+        try:
+            output = await self._call({"verb": "validate"})
+            return self._parse("validate", output, list[str]) if output.strip() else []
+        except PlatformError as error:
+            return [str(error)]
+
+    async def observe(self, pool: PoolKey) -> PoolObservation:
+        """Return the state of a pool."""
+        answer = self._parse("observe", await self._call(_order("observe", pool)), _Observation)
+        return PoolObservation(answer.replicas, answer.ready, answer.workers, answer.ending, answer.detail)
+
+    async def set_replicas(self, pool: PoolKey, replicas: int) -> None:
+        """Request ``replicas``."""
+        await self._call(_order("set_replicas", pool, replicas=replicas))
+
+    async def prefer_removal(self, pool: PoolKey, workers: Sequence[str]) -> None:
+        """Have the next scale-down remove these workers."""
+        await self._call(_order("prefer_removal", pool, workers=workers))
+
+    async def changed(self) -> None:
+        """Wait until it is time to observe again."""
+        await asyncio.sleep(self._knobs.poll_ms / 1_000)
+
+    def _parse(self, verb: str, output: bytes, kind: type[T]) -> T:
+        try:
+            return msgspec.json.decode(output, type=kind)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise self._error(verb, f"its output is invalid: {error}") from error
+
+    async def _call(self, order: Mapping[str, Any]) -> bytes:
+        """Run the command for one order and return its output.
+
+        Raises:
+            PlatformError: The command cannot be started, fails, or does not end in time.
+        """
+        verb = order["verb"]
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *self._knobs.command, stdin=-1, stdout=-1, stderr=-1, start_new_session=True
+            )
+        except OSError as error:
+            raise self._error(verb, f"it cannot be started: {error.strerror}") from error
+        try:
+            async with asyncio.timeout(self._knobs.timeout_ms / 1_000):
+                output, errors = await process.communicate(msgspec.json.encode(order))
+        except BaseException as error:
+            # Its children too: they would continue beside the next call. What a successful call started stays.
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            await process.wait()
+            if isinstance(error, TimeoutError):
+                raise self._error(verb, f"it did not end within {self._knobs.timeout_ms} ms") from error
+            raise
+        if len(output) > _OUTPUT_BYTES_MAX:
+            raise self._error(verb, f"its output exceeds {_OUTPUT_BYTES_MAX} bytes")
+        if process.returncode:
+            reason = errors[-4 * _REASON_CHARS_MAX :].decode("utf-8", "replace").strip().rpartition("\n")[2]
+            code = f"exit code {process.returncode}"
+            raise self._error(verb, f"{reason[:_REASON_CHARS_MAX]} ({code})" if reason else code)
+        return output
+
+    def _error(self, verb: str, problem: str) -> PlatformError:
+        return PlatformError(f"{self._knobs.command[0]} {verb}: {problem}")
+
+
+def _order(verb: str, pool: PoolKey, **arguments: Any) -> dict[str, Any]:
+    return {"verb": verb, "model": pool.model, "pool": pool.pool, **arguments}
