@@ -1,4 +1,4 @@
-"""Composition of the sidecar: engine, worker client, traffic reports, and the end of all three.
+"""Composition of the sidecar: engine, worker client, reports, and the end of all three.
 
 The worker is registered once the engine answers, under a new incarnation for each start of the engine. While the engine
 is away the worker is ``starting``: routers send it nothing, and agents wait for it as for a worker that was just
@@ -15,22 +15,23 @@ from msgspec.structs import replace
 
 from loadline.adapters.backoff import backoff
 from loadline.adapters.logs import bounded
-from loadline.client.resources import bus_of, publish_now, running, store_of, wait_at_most
+from loadline.client.resources import bus_of, running, store_of, wait_at_most
 from loadline.client.streams import StreamEngine
 from loadline.client.worker import WorkerClient
-from loadline.core.vocabulary.samples import WorkerRecord, WorkerSample
+from loadline.core.vocabulary.samples import WorkerRecord
 from loadline.engine_metrics.engine_reading import EngineReading
 from loadline.engine_metrics.tables import ENGINES
 from loadline.errors import AddressTaken, EngineEnded, LoadlineError
 from loadline.ports import Bus, Store
+from loadline.sidecar.engine_end import EngineEnd
 from loadline.sidecar.engine_process import EngineProcess, batch_slots
 from loadline.sidecar.engine_record import check_address, is_loopback, record_of
-from loadline.sidecar.engine_state import EngineState
+from loadline.sidecar.engine_watch import EngineWatch
 from loadline.sidecar.options import SidecarOptions
-from loadline.sidecar.pages import EnginePages, NoAnswer
-from loadline.sidecar.stream_load import has_room, with_unmovable
-from loadline.wire.messages import DrainCommand, TrafficReport
-from loadline.wire.subjects import Subjects
+from loadline.sidecar.pages import EnginePages
+from loadline.sidecar.reports import EngineReports
+from loadline.sidecar.stream_load import has_room
+from loadline.wire.messages import DrainCommand
 
 # The client reports by itself every interval; here a reading is reported when it is there.
 _NEVER_MS: Final = 3_600_000
@@ -48,37 +49,23 @@ class Sidecar:
         store: A store to use instead of ``options.etcd``; it stays open.
     """
 
-    def __init__(
-        self,
-        options: SidecarOptions,
-        *,
-        bus: Bus | None = None,
-        store: Store | None = None,
-    ) -> None:
-        self.engine = EngineState(options.engine, _now_ms())
+    def __init__(self, options: SidecarOptions, *, bus: Bus | None = None, store: Store | None = None) -> None:
         self._options = options
-        self._streams: StreamEngine | None = None
         self._servers = bus, store
+        self._watch = EngineWatch(options.engine, options.interval_s)
+        self._reports = EngineReports(options.root, with_traffic=options.report_traffic)
+        self._end = EngineEnd(self._watch, options.grace_s)
         self._stop = asyncio.Event()
-        self._abort = asyncio.Event()
-        self._scraped = asyncio.Event()
-        self._unreported: list[WorkerSample] = []
         self._incarnation = 0
-        self._traffic_sequence = 0
-        self._logged = ""
         self._draining = False
         self._commanded = False
-        self._emptied = False
-        self._grace_over = False
-        self._worker: WorkerClient | None = None
-        self._process: EngineProcess | None = None
 
     def stop(self) -> None:
         """Drain and end; the second call ends at once."""
         if self._stop.is_set():
-            self._abort.set()
+            self._end.abort()
         self._stop.set()
-        self._scraped.set()
+        self._watch.wake()
 
     async def run(self) -> None:
         """Run until the worker was drained, ``stop`` was called, or the engine that was started here ends.
@@ -93,124 +80,69 @@ class Sidecar:
             enter = stack.enter_async_context
             self._store = await enter(store_of(self._servers[1], options.etcd))
             pages = await enter(EnginePages(f"{options.url.rstrip('/')}{ENGINES[options.engine].path}"))
-            await enter(running(self._scrape(pages), f"metrics of {options.worker}"))
+            await enter(running(self._run_watch(pages), f"metrics of {options.worker}"))
             if options.command:
-                self._process = EngineProcess(options.command, self._scraped.set)
-                stack.push_async_callback(self._end_engine)
+                self._end.process = EngineProcess(options.command, self._watch.wake)
+                stack.push_async_callback(self._end.end_process)
             while (reading := await self._await_engine()) is not None and await self._serve_incarnation(reading):
                 pass
-        if self._process is not None and not self._process.asked_to_end:
-            raise EngineEnded(f"the engine ended with exit code {self._process.exit_code}")
+        process = self._end.process
+        if process is not None and not process.asked_to_end:
+            raise EngineEnded(f"the engine ended with exit code {process.exit_code}")
 
-    @property
-    def _engine_ended(self) -> bool:
-        return self._process is not None and self._process.ended.is_set()
-
-    @property
-    def _ending(self) -> bool:
-        return self._stop.is_set() or self._engine_ended
-
-    async def _scrape(self, pages: EnginePages) -> None:
-        due_s = time.monotonic()
+    async def _run_watch(self, pages: EnginePages) -> None:
         try:
-            while True:
-                asked_ms = _now_ms()
-                try:
-                    page = await pages.fetch()
-                except NoAnswer as error:
-                    self.engine.failed(str(error), _now_ms(), refused=error.refused)
-                    self._log_problem("engine_silent")
-                else:
-                    await self._take(page, asked_ms)
-                self._scraped.set()
-                due_s = max(due_s + self._options.interval_s, time.monotonic())
-                await asyncio.sleep(due_s - time.monotonic())
+            await self._watch.run(pages, self._reports.report)
         finally:
             self.stop()  # blind, it must not stay registered
 
-    async def _take(self, page: bytes, asked_ms: int) -> None:
-        """Report what a page says."""
-        before = self.engine.warnings
-        reading = self.engine.answered(page, asked_ms, _now_ms())
-        if reading is None:
-            self._log_problem("engine_unreadable")
-            return
-        self._logged = ""
-        for kind, count in self.engine.warnings.items():
-            if count > before.get(kind, 0):
-                _log.warning("engine_metrics_odd", kind=kind, count=count)
-        self._unreported = reading.samples()
-        if self._streams is not None:
-            self._unreported = with_unmovable(self._unreported, reading, self._streams.migratable_requests())
-        worker = self._worker
-        if worker is None or worker.drained.is_set():
-            return
-        await worker.report_now()
-        traffic = reading.traffic_sample(self._traffic_sequence + 1) if self._options.report_traffic else None
-        if traffic is not None:
-            self._traffic_sequence += 1
-            record = worker.record
-            report = TrafficReport(record.model, record.worker, record.incarnation, traffic)
-            await publish_now(self._bus, Subjects(self._options.root).traffic(record.model, record.worker), report)
-
-    def _log_problem(self, event: str) -> None:
-        """Log a problem once, and again when the engine is found to be away; an engine that loads is no problem."""
-        place = f"{event} {self.engine.away}"
-        if place != self._logged:
-            self._logged = place
-            log = _log.info if self.engine.reading is None else _log.warning
-            log(event, error=self.engine.problem, away=self.engine.away)
-
-    def _sample(self) -> list[WorkerSample]:
-        """Return the samples of the newest page once: an engine that does not answer is silent."""
-        samples, self._unreported = self._unreported, []
-        return samples
+    @property
+    def _ending(self) -> bool:
+        return self._stop.is_set() or self._end.has_ended
 
     async def _await_engine(self) -> EngineReading | None:
         """Wait until the engine was read once; return the newest reading, or None if the sidecar ends."""
-        while self.engine.reading is None and not self._ending:
-            await self._next_scrape()
-        return None if self._ending else self.engine.reading
-
-    async def _next_scrape(self) -> None:
-        self._scraped.clear()
-        await self._scraped.wait()
+        while self._watch.engine.reading is None and not self._ending:
+            await self._watch.next_attempt()
+        return None if self._ending else self._watch.engine.reading
 
     async def _serve_incarnation(self, reading: EngineReading) -> bool:
         """Register the engine and serve until it is started again (True), or the sidecar ends (False)."""
         # Later than the last one even if the clock was set back.
         self._incarnation = max(time.time_ns() // 1_000_000, self._incarnation + 1)
-        record, starts = self._record(reading), self.engine.starts
+        record, starts = self._record(reading), self._watch.engine.starts
         await self._check_address(record)
         options = self._options
         # A connection of its own: subscriptions of an incarnation that is gone would go on to answer commands.
-        async with bus_of(self._servers[0], options.nats, f"loadline-sidecar-{options.worker}") as self._bus:
-            streams = await self._follow_streams(record)
+        async with bus_of(self._servers[0], options.nats, f"loadline-sidecar-{options.worker}") as bus:
+            streams = self._reports.streams = await self._follow_streams(record, bus)
             client = WorkerClient(
                 record,
-                bus=self._bus,
+                bus=bus,
                 store=self._store,
                 root=options.root,
                 namespace=options.namespace,
-                sample=self._sample,
+                sample=self._reports.samples,
                 on_drain=self._drain,
                 report_interval_ms=_NEVER_MS,
                 lease_ttl_s=options.lease_ttl_s,
                 migration=None if streams is None else streams.options(),
             )
             try:
-                async with client as self._worker:
-                    return await self._serve(client, starts)
+                async with client as worker:
+                    self._reports.begin(worker, bus)
+                    return await self._serve(worker, starts)
             finally:
-                self._worker = None
+                self._reports.end()
 
-    async def _follow_streams(self, record: WorkerRecord) -> StreamEngine | None:
+    async def _follow_streams(self, record: WorkerRecord, bus: Bus) -> StreamEngine | None:
         """Follow the streams that gateways have at the engine; none serves a part of a request only."""
-        if record.role == "aggregated":
-            bus, root = self._bus, self._options.root
-            self._streams = StreamEngine(record, bus, root, lambda tokens: has_room(self.engine.reading, tokens))
-            await self._streams.start()
-        return self._streams
+        if record.role != "aggregated":
+            return None
+        root, engine = self._options.root, self._watch.engine
+        streams = StreamEngine(record, bus, root, lambda tokens: has_room(engine.reading, tokens))
+        await streams.start()
+        return streams
 
     def _record(self, reading: EngineReading) -> WorkerRecord:
         record = record_of(self._options, reading, self._incarnation)
@@ -238,23 +170,23 @@ class Sidecar:
         """Serve one incarnation; return True if the engine has another one."""
         ready = False
         while not self._ending and not worker.drained.is_set():
-            if ready and not self._draining and (self.engine.away or self.engine.starts > starts):
+            if ready and not self._draining and (self._watch.engine.away or self._watch.engine.starts > starts):
                 return True
-            if not ready and not self.engine.away and self.engine.reading is not None:
+            if not ready and not self._watch.engine.away and self._watch.engine.reading is not None:
                 # It may have come back with another cache or another model.
-                if replace(self._record(self.engine.reading), state="starting") != worker.record:
+                if replace(self._record(self._watch.engine.reading), state="starting") != worker.record:
                     return True
-                ready, starts = True, self.engine.starts
+                ready, starts = True, self._watch.engine.starts
                 await worker.ready()
                 _log.info("registered", worker=worker.record.worker, incarnation=worker.record.incarnation)
-            await self._next_scrape()
+            await self._watch.next_attempt()
         if self._stop.is_set() and not worker.drained.is_set():
             self._draining = True
             worker.retire()
-            await self._until_empty_or_grace()
-        if self._commanded and self._emptied:
+            await self._end.until_empty_or_grace()
+        if self._commanded and self._end.emptied:
             await wait_at_most(worker.drained, _REPORTED_S)
-        if worker.drained.is_set() and self._process is None:
+        if worker.drained.is_set() and self._end.process is None:
             # Whatever keeps this program running would start it again, and the drained worker would be back.
             _log.info("drained", worker=worker.record.worker, detail="waits for SIGTERM")
             await self._stop.wait()
@@ -262,34 +194,5 @@ class Sidecar:
 
     async def _drain(self, _command: DrainCommand) -> None:
         self._draining = self._commanded = True
-        await self._until_empty()
-        await self._end_engine()
-
-    async def _until_empty(self) -> None:
-        began_ms = _now_ms()
-        while not (self.engine.empty_since(began_ms) or self._engine_ended):
-            await self._next_scrape()
-        self._emptied = True
-
-    async def _until_empty_or_grace(self) -> None:
-        """Wait for the requests in the engine, once, until the grace period is over or ``stop`` is called again."""
-        if self._grace_over or self._emptied:
-            return
-        emptying, aborting = asyncio.ensure_future(self._until_empty()), asyncio.ensure_future(self._abort.wait())
-        await asyncio.wait({emptying, aborting}, timeout=self._options.grace_s, return_when=asyncio.FIRST_COMPLETED)
-        for task in (emptying, aborting):
-            task.cancel()
-        self._grace_over = True
-        if not self._emptied:
-            requests = None if self.engine.reading is None else self.engine.reading.requests
-            _log.warning("grace_over", requests=requests, grace_s=self._options.grace_s)
-
-    async def _end_engine(self) -> None:
-        """End the engine that was started here; unless a drain has emptied it, its requests get the grace period."""
-        if self._process is not None and not self._process.ended.is_set():
-            await self._until_empty_or_grace()
-            await self._process.end()
-
-
-def _now_ms() -> int:
-    return time.monotonic_ns() // 1_000_000
+        await self._end.until_empty()
+        await self._end.end_process()

@@ -64,7 +64,7 @@ def test_a_reading_is_reported_once() -> None:
             made.engine.may_answer.clear()
             await made.answers(1)
             count = len(made.received(LoadReported))
-            assert made.sidecar._sample() == []
+            assert made.sidecar._reports.samples() == []
             assert len(made.received(LoadReported)) == count
             made.engine.may_answer.set()
 
