@@ -4,13 +4,15 @@ The latter takes 0.6 s and 20 MB to import, since its sections are defined with 
 """
 
 from collections.abc import Iterable
-from typing import Annotated
+from typing import Annotated, Final
 from urllib.parse import urlsplit
 
 from msgspec import Meta, Struct
 
 from loadline.errors import ConfigError
 
+LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
+"""Hosts that only their own machine can reach."""
 Positive = Annotated[int, Meta(ge=1)]
 
 
@@ -83,3 +85,38 @@ def check_server(url: str, place: str, schemes: tuple[str, ...]) -> None:
         raise ConfigError(place, "contains a login", remedy)
     if parts.scheme not in schemes or not host:
         raise ConfigError(place, f"is not {schemes[0]}:// or {schemes[1]}://", form)
+
+
+def check_logins(nats: NatsKnobs, etcd: EtcdKnobs) -> None:
+    """Check that logins are whole, and that none crosses the network in plain text.
+
+    Raises:
+        ConfigError: A part is missing, or two exclude each other.
+    """
+    for section, user, password_file in (
+        ("nats", nats.user, nats.password_file),
+        ("etcd", etcd.user, etcd.password_file),
+    ):
+        if bool(user) != bool(password_file):
+            missing, present = ("user", "password_file") if password_file else ("password_file", "user")
+            raise ConfigError(f"{section}.{missing}", f"is missing while {present} is set", f"Set both in [{section}].")
+    if nats.user and nats.credentials_file:
+        raise ConfigError("nats.credentials_file", "and user are both set", "Remove one of them.")
+    for section, cert_file, key_file in (
+        ("nats", nats.cert_file, nats.key_file),
+        ("etcd", etcd.cert_file, etcd.key_file),
+    ):
+        if bool(cert_file) != bool(key_file):
+            missing = "cert_file" if key_file else "key_file"
+            raise ConfigError(f"{section}.{missing}", "is missing", "Set cert_file and key_file together.")
+    if nats.cert_file and not all(url.startswith("tls://") for url in nats.servers):
+        raise ConfigError("nats.cert_file", "is set, and a server has no tls:// URL", "Use tls:// for all servers.")
+    for index, url in enumerate(etcd.endpoints):
+        if url.startswith("http://") and not is_loopback(url) and not etcd.insecure:
+            remedy = "Use https://, or set etcd.insecure = true if the network is trusted."
+            raise ConfigError(f"etcd.endpoints[{index}]", "is not encrypted", remedy)
+
+
+def is_loopback(url: str) -> bool:
+    """Return True for a URL whose host only its own machine can reach."""
+    return (urlsplit(url).hostname or "") in LOOPBACK

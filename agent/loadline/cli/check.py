@@ -12,8 +12,8 @@ from loadline.cli.configuration import configuration_warnings, load_configuratio
 from loadline.cli.output import plural, printable
 from loadline.config import describe
 from loadline.config.autoscalers import AUTOSCALERS_BYTES_MAX, read_autoscalers, tolerance_warnings
-from loadline.config.regular_file import open_regular, os_error_text
 from loadline.errors import ConfigError
+from loadline.toml.regular_file import open_regular, os_error_text
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from loadline.cli.option_types import name, server_url, subject_root
 from loadline.servers import EtcdKnobs, NatsKnobs
+from loadline.toml.connection import load_connection
 
 
 class ConnectionOptions(Struct, frozen=True):
@@ -42,6 +43,18 @@ def connection_arguments(parser: argparse.ArgumentParser, config_help: str) -> N
     )
     add("--root", type=subject_root, help="prefix of every NATS subject (default: loadline)")
     add("--namespace", type=name, help="etcd keys are under /loadline/<namespace>/ (default: default)")
+
+
+def configured_connection(path: Path | None) -> ConnectionOptions:
+    """Return the connection of a configuration file; without one the defaults.
+
+    Raises:
+        ConfigError: The file cannot be read, or a value in it is invalid.
+    """
+    if path is None:
+        return ConnectionOptions()
+    found = load_connection(path)
+    return ConnectionOptions(found.nats, found.etcd, found.agent.root, found.agent.namespace)
 
 
 def connection_of(options: argparse.Namespace, configured: ConnectionOptions) -> ConnectionOptions:

@@ -8,12 +8,12 @@ import msgspec
 
 from loadline.cli import output
 from loadline.cli.exit_codes import reports_input_errors
-from loadline.config.file import checked
 from loadline.config.profiles import read_sweeps
 from loadline.core.engines.fitting import Fit, FitRefused, batches_of, fit_decode, fit_prefill, linear_times
 from loadline.core.engines.profile import LinearKnobs
 from loadline.core.engines.sweeps import DecodeSweep, PrefillSweep
 from loadline.errors import ConfigError, DataError
+from loadline.toml.checking import checked
 
 _GOOD: Final = 0.1
 """Mean relative error above which a line fits a sweep poorly."""

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Final
 
 from loadline import report
-from loadline.config.regular_file import os_error_text
 from loadline.errors import ConfigError, LoadlineError
+from loadline.toml.regular_file import os_error_text
 
 # File systems allow 255 bytes; the partial file has a longer name.
 _NAME_BYTES_MAX: Final = 230

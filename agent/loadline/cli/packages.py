@@ -5,7 +5,7 @@ Otherwise only fallbacks would work: forecasts would be the last value, and GPUs
 
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import cache
 from importlib.util import find_spec
 from typing import Final
@@ -84,17 +84,6 @@ def require(needed: list[NeededPackage]) -> None:
     except _ImportFailed as failed:
         one = modules[failed.module]
         raise ConfigError.broken_package(one.place, one.value, one.package, str(failed), one.instead) from failed
-
-
-def require_extra(place: str, name: str, packages: Sequence[str]) -> None:
-    """Check that the packages of an extra, which has the name of the program that needs them, are installed.
-
-    Raises:
-        ConfigError: One is not.
-    """
-    for package in packages:
-        if find_spec(package) is None:
-            raise ConfigError.missing_package(place, name, package, f"loadline[{name}]", f"choose another {place}")
 
 
 class _ImportFailed(Exception):

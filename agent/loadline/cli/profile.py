@@ -14,7 +14,6 @@ from msgspec import Struct
 from loadline.cli import output
 from loadline.cli.exit_codes import FAILED, reports_input_errors
 from loadline.cli.profile_results import write_results
-from loadline.config.regular_file import os_error_text
 from loadline.errors import ConfigError, DataError
 from loadline.profiler.choice import Workload
 from loadline.profiler.endpoint import LINE_BYTES_MAX, TIMEOUTS, EngineEndpoint
@@ -23,6 +22,7 @@ from loadline.profiler.probe import find_dialect, find_limits
 from loadline.profiler.problems import EngineProblem
 from loadline.profiler.record import Record, Setup
 from loadline.profiler.run import ProfilerRun, RunProgress, retried
+from loadline.toml.regular_file import os_error_text
 
 _QUICK_S: Final = 120.0
 _BATCH_MAX: Final = 256

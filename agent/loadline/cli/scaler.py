@@ -12,9 +12,9 @@ from msgspec import Struct
 
 from loadline.adapters import logs
 from loadline.cli.exit_codes import FAILED, reports_input_errors
+from loadline.cli.extras import require_extra
 from loadline.cli.option_types import seconds, whole_number
 from loadline.cli.output import printable, table
-from loadline.cli.packages import require_extra
 from loadline.core.vocabulary.scalars import WORKERS_MAX
 from loadline.errors import ConfigError
 from loadline.scalers import platform_commands as commands

@@ -3,12 +3,11 @@
 import argparse
 import asyncio
 import socket
-from pathlib import Path
 from typing import Final, get_args
 from urllib.parse import urlsplit
 
 from loadline.adapters import logs, signals
-from loadline.cli.connection import ConnectionOptions, connection_arguments, connection_of
+from loadline.cli.connection import configured_connection, connection_arguments, connection_of
 from loadline.cli.exit_codes import reports_input_errors
 from loadline.cli.option_types import name, seconds, whole_number
 from loadline.core.vocabulary.samples import WorkerRecord
@@ -83,7 +82,7 @@ async def _run(options: SidecarOptions) -> None:
 
 def _options(options: argparse.Namespace) -> SidecarOptions:
     host = socket.gethostname()
-    connection = connection_of(options, _configured(options.config))
+    connection = connection_of(options, configured_connection(options.config))
     return SidecarOptions(
         engine=options.engine,
         url=options.url,
@@ -105,16 +104,6 @@ def _options(options: argparse.Namespace) -> SidecarOptions:
         nats=connection.nats,
         etcd=connection.etcd,
     )
-
-
-def _configured(path: Path | None) -> ConnectionOptions:
-    if path is None:
-        return ConnectionOptions()
-    # Its 15 MB are for sidecars that need it.
-    from loadline.config.connection import load_connection  # noqa: PLC0415
-
-    found = load_connection(path)
-    return ConnectionOptions(found.nats, found.etcd, found.agent.root, found.agent.namespace)
 
 
 def _url(text: str) -> str:

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from loadline.adapters import logs, signals
 from loadline.cli.exit_codes import reports_input_errors
-from loadline.cli.packages import require_extra
+from loadline.cli.extras import require_extra
 
 
 class _Source(Struct, frozen=True):

@@ -1,7 +1,7 @@
 """Configuration: knobs, loading of files, and validation."""
 
 from loadline.config.engines import read_engines, read_tpots
-from loadline.config.file import load, load_as, parse
+from loadline.config.file import load, parse
 from loadline.config.knobs import AgentKnobs, Config, HttpKnobs, JournalKnobs, RuntimeKnobs
 from loadline.config.rules import validate
 from loadline.config.schedules import read_zones
@@ -18,7 +18,6 @@ __all__ = [
     "RuntimeKnobs",
     "describe",
     "load",
-    "load_as",
     "parse",
     "read_engines",
     "read_tpots",

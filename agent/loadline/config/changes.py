@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from loadline.config.knobs import Config
 from loadline.config.schema import file_table
-from loadline.config.secrets import redacted
+from loadline.toml.secrets import redacted
 
 FIXED: Final = ("agent", "nats", "etcd", "http", "journal", "runtime", "leadership")
 """Sections that take effect only when the agent starts."""

@@ -4,11 +4,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from loadline.config.knobs import Config
-from loadline.config.names import did_you_mean
 from loadline.config.schedules import highest_minimum
 from loadline.core.engines.accelerator import UNNAMED_ACCELERATOR
 from loadline.core.planning.allocation.supplies import DEFAULT, limits_on
 from loadline.errors import ConfigError
+from loadline.toml.checking import did_you_mean
 
 
 class _PoolGpus(NamedTuple):

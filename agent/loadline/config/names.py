@@ -1,8 +1,7 @@
 """Validation of names in a configuration: names are unique, and references name a defined table."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
-from difflib import get_close_matches
+from collections.abc import Iterable, Iterator
 from math import gcd
 from typing import Final
 
@@ -10,6 +9,7 @@ from loadline.config.knobs import Config
 from loadline.core.engines.accelerator import AcceleratorKnobs
 from loadline.core.state.settings import ModelKnobs
 from loadline.errors import ConfigError
+from loadline.toml.checking import did_you_mean
 
 _NO_NAMESPACE: Final = "default"
 """Namespace of models that do not set one; it needs no table."""
@@ -74,12 +74,6 @@ def refuse_duplicates(names: Iterable[str], place: str, kind: str) -> None:
     for name, count in Counter(names).items():
         if count > 1:
             raise ConfigError(place, f"{kind} {name!r} is defined {count} times", f"Give every {kind} a unique name.")
-
-
-def did_you_mean(word: str, known: Collection[str]) -> str:
-    """Return the remedy for an unknown word: the most similar known one, or the list of all known ones."""
-    close = get_close_matches(word, known, n=1)
-    return f"Did you mean {close[0]}?" if close else f"Known are: {', '.join(sorted(known))}."
 
 
 def _check_accelerators(known: dict[str, AcceleratorKnobs], model: ModelKnobs, place: str) -> None:

@@ -7,9 +7,9 @@ from importlib.metadata import EntryPoint, entry_points
 from types import MappingProxyType
 from typing import Final
 
-from loadline.config.names import did_you_mean
 from loadline.core.planning.planners import PLANNERS, register
 from loadline.core.state.settings import ModelKnobs
+from loadline.toml.checking import did_you_mean
 
 GROUP: Final = "loadline.planners"
 """Group of the entry points; each has the name of its planner."""

@@ -15,9 +15,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from loadline.config.regular_file import open_regular, os_error_text
 from loadline.core.engines.sweeps import POINTS_MAX, DecodeSweep, PrefillSweep
 from loadline.errors import DataError, LoadlineError
+from loadline.toml.regular_file import open_regular, os_error_text
 
 BYTES_MAX: Final = 4_000_000
 """Maximum size of a file; a profile has a few kB."""

@@ -4,7 +4,7 @@ from collections.abc import Collection
 from types import MappingProxyType
 from typing import Final
 
-from loadline.config.names import did_you_mean
+from loadline.toml.checking import did_you_mean
 
 RENAMED: Final = MappingProxyType(
     {

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from typing import Final
-from urllib.parse import SplitResult, urlsplit
 
 from loadline.config.budgets import budget_warnings, check_budget, check_fleet_budget, fleet_budget_warnings
 from loadline.config.gpu_limits import check_gpu_limits, schedule_limit_warnings, unlimited_pool_warnings
@@ -19,9 +18,8 @@ from loadline.core.planning.planner import KnobProblem
 from loadline.core.planning.planners import PLANNERS
 from loadline.core.state.settings import ModelKnobs
 from loadline.errors import ConfigError
-from loadline.servers import EtcdKnobs, NatsKnobs, check_servers
+from loadline.servers import LOOPBACK, check_logins, check_servers, is_loopback
 
-LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 _TAKEOVER_MS: Final = 2_000
 """Time after the TTL of a lease within which a standby should take over; longer campaign intervals exceed it."""
 _HOUR_MS: Final = 3_600_000
@@ -95,41 +93,6 @@ def _check_agent(config: Config) -> None:
         raise ConfigError("nats.inbox_prefix", problem, "Choose another prefix, such as _INBOX_agent.")
 
 
-def _is_remote(url: str) -> bool:
-    parts: SplitResult = urlsplit(url)
-    return (parts.hostname or "") not in LOOPBACK
-
-
-def check_logins(nats: NatsKnobs, etcd: EtcdKnobs) -> None:
-    """Check that logins are whole, and that none crosses the network in plain text.
-
-    Raises:
-        ConfigError: A part is missing, or two exclude each other.
-    """
-    for section, user, password_file in (
-        ("nats", nats.user, nats.password_file),
-        ("etcd", etcd.user, etcd.password_file),
-    ):
-        if bool(user) != bool(password_file):
-            missing, present = ("user", "password_file") if password_file else ("password_file", "user")
-            raise ConfigError(f"{section}.{missing}", f"is missing while {present} is set", f"Set both in [{section}].")
-    if nats.user and nats.credentials_file:
-        raise ConfigError("nats.credentials_file", "and user are both set", "Remove one of them.")
-    for section, cert_file, key_file in (
-        ("nats", nats.cert_file, nats.key_file),
-        ("etcd", etcd.cert_file, etcd.key_file),
-    ):
-        if bool(cert_file) != bool(key_file):
-            missing = "cert_file" if key_file else "key_file"
-            raise ConfigError(f"{section}.{missing}", "is missing", "Set cert_file and key_file together.")
-    if nats.cert_file and not all(url.startswith("tls://") for url in nats.servers):
-        raise ConfigError("nats.cert_file", "is set, and a server has no tls:// URL", "Use tls:// for all servers.")
-    for index, url in enumerate(etcd.endpoints):
-        if url.startswith("http://") and _is_remote(url) and not etcd.insecure:
-            remedy = "Use https://, or set etcd.insecure = true if the network is trusted."
-            raise ConfigError(f"etcd.endpoints[{index}]", "is not encrypted", remedy)
-
-
 def _check_times(config: Config) -> None:
     ttl_ms, margin_ms = config.leadership.lease_ttl_s * 1000, config.leadership.margin_ms
     if margin_ms >= ttl_ms:
@@ -190,9 +153,9 @@ def _agent_warnings(config: Config) -> Iterator[str]:
             f"http.host: {config.http.host} accepts connections of other machines without a login. Set 127.0.0.1, or "
             "restrict access by a firewall."
         )
-    if config.nats.user and any(url.startswith("nats://") and _is_remote(url) for url in config.nats.servers):
+    if config.nats.user and any(url.startswith("nats://") and not is_loopback(url) for url in config.nats.servers):
         yield "nats.servers: the password is sent over the network unencrypted. Use tls://."
-    if config.etcd.user and any(url.startswith("http://") and _is_remote(url) for url in config.etcd.endpoints):
+    if config.etcd.user and any(url.startswith("http://") and not is_loopback(url) for url in config.etcd.endpoints):
         yield "etcd.endpoints: the password is sent over the network unencrypted. Use https://."
     if config.leadership.retry_ms > _TAKEOVER_MS:
         yield (

@@ -10,9 +10,9 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta, Struct
 
-from loadline.config.regular_file import open_regular, os_error_text
 from loadline.core.engines.tpot import POINTS_MAX, TpotSweep
 from loadline.errors import DataError
+from loadline.toml.regular_file import open_regular, os_error_text
 
 BYTES_MAX: Final = 64_000_000
 """Maximum size of a file, in which each point may include its raw measurements."""

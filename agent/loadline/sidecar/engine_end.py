@@ -4,7 +4,7 @@ import asyncio
 
 from loadline.adapters.logs import bounded
 from loadline.sidecar.engine_process import EngineProcess
-from loadline.sidecar.engine_watch import EngineWatch
+from loadline.sidecar.engine_scraper import EngineScraper
 
 _log = bounded("sidecar")
 
@@ -13,16 +13,16 @@ class EngineEnd:
     """End of one engine. Its requests get one grace period, unless a drain waits for them.
 
     Args:
-        watch: Watch of the engine.
+        scraper: Scraper of the engine.
         grace_s: Time for its requests to end.
     """
 
-    def __init__(self, watch: EngineWatch, grace_s: float) -> None:
+    def __init__(self, scraper: EngineScraper, grace_s: float) -> None:
         self.process: EngineProcess | None = None
         """The engine, if it was started here."""
         self.emptied = False
         """True once the engine was found without requests."""
-        self._watch = watch
+        self._scraper = scraper
         self._grace_s = grace_s
         self._grace_over = False
         self._abort = asyncio.Event()
@@ -38,7 +38,7 @@ class EngineEnd:
 
     async def until_empty(self) -> None:
         """Wait until the engine has no requests."""
-        await self._watch.until_empty(lambda: self.has_ended)
+        await self._scraper.until_empty(lambda: self.has_ended)
         self.emptied = True
 
     async def until_empty_or_grace(self) -> None:
@@ -51,7 +51,7 @@ class EngineEnd:
             task.cancel()
         self._grace_over = True
         if not self.emptied:
-            reading = self._watch.engine.reading
+            reading = self._scraper.engine.reading
             requests = None if reading is None else reading.requests
             _log.warning("grace_over", requests=requests, grace_s=self._grace_s)
 

@@ -1,7 +1,6 @@
 """Registry record of an engine, and the search for another worker of the same engine."""
 
 from typing import Final
-from urllib.parse import urlsplit
 
 import msgspec
 
@@ -11,12 +10,12 @@ from loadline.core.vocabulary.scalars import Name
 from loadline.engine_metrics.engine_reading import EngineReading
 from loadline.errors import AddressTaken, ConfigError
 from loadline.ports import Store
+from loadline.servers import is_loopback
 from loadline.sidecar.options import SidecarOptions
 from loadline.wire.codec import Rejected, decode_as
 from loadline.wire.keys import Keys
 from loadline.wire.subjects import encode_token
 
-_LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 _SHOWN_CHARS_MAX: Final = 100
 _log = bounded("sidecar")
 
@@ -71,11 +70,6 @@ async def check_address(store: Store, namespace: str, record: WorkerRecord) -> N
             place = f"worker {other.worker} of pool {other.pool}"
             remedy = "Run one sidecar for each engine; the entry of one that ended expires after 10 s."
             raise AddressTaken(f"the engine at {record.base_url} is registered as {place}. {remedy}")
-
-
-def is_loopback(url: str) -> bool:
-    """Return True for an address that only its own host can reach."""
-    return urlsplit(url).hostname in _LOOPBACK
 
 
 def _is_name(text: str) -> bool:

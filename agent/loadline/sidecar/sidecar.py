@@ -23,10 +23,11 @@ from loadline.engine_metrics.engine_reading import EngineReading
 from loadline.engine_metrics.tables import ENGINES
 from loadline.errors import AddressTaken, EngineEnded, LoadlineError
 from loadline.ports import Bus, Store
+from loadline.servers import is_loopback
 from loadline.sidecar.engine_end import EngineEnd
 from loadline.sidecar.engine_process import EngineProcess, batch_slots
-from loadline.sidecar.engine_record import check_address, is_loopback, record_of
-from loadline.sidecar.engine_watch import EngineWatch
+from loadline.sidecar.engine_record import check_address, record_of
+from loadline.sidecar.engine_scraper import EngineScraper
 from loadline.sidecar.options import SidecarOptions
 from loadline.sidecar.pages import EnginePages
 from loadline.sidecar.reports import EngineReports
@@ -52,9 +53,9 @@ class Sidecar:
     def __init__(self, options: SidecarOptions, *, bus: Bus | None = None, store: Store | None = None) -> None:
         self._options = options
         self._servers = bus, store
-        self._watch = EngineWatch(options.engine, options.interval_s)
+        self._scraper = EngineScraper(options.engine, options.interval_s)
         self._reports = EngineReports(options.root, with_traffic=options.report_traffic)
-        self._end = EngineEnd(self._watch, options.grace_s)
+        self._end = EngineEnd(self._scraper, options.grace_s)
         self._stop = asyncio.Event()
         self._incarnation = 0
         self._draining = False
@@ -65,7 +66,7 @@ class Sidecar:
         if self._stop.is_set():
             self._end.abort()
         self._stop.set()
-        self._watch.wake()
+        self._scraper.wake()
 
     async def run(self) -> None:
         """Run until the worker was drained, ``stop`` was called, or the engine that was started here ends.
@@ -80,9 +81,9 @@ class Sidecar:
             enter = stack.enter_async_context
             self._store = await enter(store_of(self._servers[1], options.etcd))
             pages = await enter(EnginePages(f"{options.url.rstrip('/')}{ENGINES[options.engine].path}"))
-            await enter(running(self._run_watch(pages), f"metrics of {options.worker}"))
+            await enter(running(self._run_scraper(pages), f"metrics of {options.worker}"))
             if options.command:
-                self._end.process = EngineProcess(options.command, self._watch.wake)
+                self._end.process = EngineProcess(options.command, self._scraper.wake)
                 stack.push_async_callback(self._end.end_process)
             while (reading := await self._await_engine()) is not None and await self._serve_incarnation(reading):
                 pass
@@ -90,9 +91,9 @@ class Sidecar:
         if process is not None and not process.asked_to_end:
             raise EngineEnded(f"the engine ended with exit code {process.exit_code}")
 
-    async def _run_watch(self, pages: EnginePages) -> None:
+    async def _run_scraper(self, pages: EnginePages) -> None:
         try:
-            await self._watch.run(pages, self._reports.report)
+            await self._scraper.run(pages, self._reports.report)
         finally:
             self.stop()  # blind, it must not stay registered
 
@@ -102,15 +103,15 @@ class Sidecar:
 
     async def _await_engine(self) -> EngineReading | None:
         """Wait until the engine was read once; return the newest reading, or None if the sidecar ends."""
-        while self._watch.engine.reading is None and not self._ending:
-            await self._watch.next_attempt()
-        return None if self._ending else self._watch.engine.reading
+        while self._scraper.engine.reading is None and not self._ending:
+            await self._scraper.next_scrape()
+        return None if self._ending else self._scraper.engine.reading
 
     async def _serve_incarnation(self, reading: EngineReading) -> bool:
         """Register the engine and serve until it is started again (True), or the sidecar ends (False)."""
         # Later than the last one even if the clock was set back.
         self._incarnation = max(time.time_ns() // 1_000_000, self._incarnation + 1)
-        record, starts = self._record(reading), self._watch.engine.starts
+        record, starts = self._record(reading), self._scraper.engine.starts
         await self._check_address(record)
         options = self._options
         # A connection of its own: subscriptions of an incarnation that is gone would go on to answer commands.
@@ -139,7 +140,7 @@ class Sidecar:
         """Follow the streams that gateways have at the engine; none serves a part of a request only."""
         if record.role != "aggregated":
             return None
-        root, engine = self._options.root, self._watch.engine
+        root, engine = self._options.root, self._scraper.engine
         streams = StreamEngine(record, bus, root, lambda tokens: has_room(engine.reading, tokens))
         await streams.start()
         return streams
@@ -170,16 +171,16 @@ class Sidecar:
         """Serve one incarnation; return True if the engine has another one."""
         ready = False
         while not self._ending and not worker.drained.is_set():
-            if ready and not self._draining and (self._watch.engine.away or self._watch.engine.starts > starts):
+            if ready and not self._draining and (self._scraper.engine.away or self._scraper.engine.starts > starts):
                 return True
-            if not ready and not self._watch.engine.away and self._watch.engine.reading is not None:
+            if not ready and not self._scraper.engine.away and self._scraper.engine.reading is not None:
                 # It may have come back with another cache or another model.
-                if replace(self._record(self._watch.engine.reading), state="starting") != worker.record:
+                if replace(self._record(self._scraper.engine.reading), state="starting") != worker.record:
                     return True
-                ready, starts = True, self._watch.engine.starts
+                ready, starts = True, self._scraper.engine.starts
                 await worker.ready()
                 _log.info("registered", worker=worker.record.worker, incarnation=worker.record.incarnation)
-            await self._watch.next_attempt()
+            await self._scraper.next_scrape()
         if self._stop.is_set() and not worker.drained.is_set():
             self._draining = True
             worker.retire()

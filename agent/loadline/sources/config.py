@@ -5,11 +5,11 @@ from typing import Annotated, TypeVar
 
 from msgspec import Meta
 
-from loadline.config.file import load_as
 from loadline.core.vocabulary.samples import WorkerRecord
 from loadline.core.vocabulary.scalars import BatchCount, BlockCount, Name, Role, Text
 from loadline.errors import ConfigError
 from loadline.servers import EtcdKnobs, Knobs, NatsKnobs, check_servers
+from loadline.toml.checking import load_as
 
 
 class SourceKnobs(Knobs, frozen=True):

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from loadline.config.regular_file import open_regular, os_error_text
 from loadline.errors import DataError
+from loadline.toml.regular_file import open_regular, os_error_text
 
 LINE_BYTES_MAX = 65_536  # a prompt of a million tokens has 1,954 block ids, 16 kB of JSON
 LINES_MAX = 50_000_000  # a week of the largest published trace has 27 million; bounds a gzip bomb of blank lines

@@ -5,8 +5,8 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from loadline.config.file import accepted_values, fields_of
 from loadline.errors import ConfigError
+from loadline.toml.checking import accepted_values, fields_of
 
 REQUESTS_MAX = 5_000_000  # 1 GB of arrivals, and more than ten minutes of simulation
 BLOCKS_MAX = 20_000_000  # ids of prefix blocks, 0.7 GB; the published conversations have 0.3 million

@@ -28,6 +28,15 @@ def test_a_parser_can_parse_a_command_twice() -> None:
     assert one.parse_args(["up", "--load", "2"]).load == one.parse_args(["up", "--load", "2"]).load == 2
 
 
+def test_a_sidecar_does_not_pay_for_the_configuration_of_agents() -> None:
+    """It runs beside every engine, and 20 MB are those of NumPy and the planners."""
+    program = "import sys, loadline.cli.sidecar; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    modules = set(done.stdout.split())
+    assert "loadline.toml.connection" in modules
+    assert modules.isdisjoint({"loadline.config", "loadline.core.planning", "numpy"})
+
+
 def test_help_imports_no_command_module() -> None:
     program = "import sys; from loadline.cli.main import parser; parser().format_help(); print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)

@@ -2,12 +2,14 @@
 
 import argparse
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from loadline.cli import option_types
 from loadline.cli.connection import ConnectionOptions, connection_arguments, connection_of
 from loadline.cli.main import main
+from loadline.gateway.options import GatewayOptions
 from loadline.servers import EtcdKnobs, NatsKnobs
 
 
@@ -80,3 +82,32 @@ def test_a_gateway_that_lacks_an_option_is_invalid_input(
 ) -> None:
     assert main(["gateway", *options]) == 2
     assert says in capsys.readouterr().err
+
+
+MODEL = """
+[[models]]
+name = "n"
+objectives.ttft_ms = 70
+pools = [{ name = "a", role = "aggregated", replicas_max = 4 }]
+"""
+
+
+def test_a_gateway_with_models_needs_only_the_connection_of_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[GatewayOptions] = []
+
+    async def run(options: GatewayOptions, *_: object) -> None:
+        started.append(options)
+
+    monkeypatch.setattr("loadline.gateway.server.run", run)
+    file = tmp_path / "gateway.toml"
+    file.write_text("agent.root = 'r'\nnats.servers = ['nats://a:1']\n", "utf-8")
+    assert main(["gateway", "--model", "m", "--config", str(file)]) == 0
+    assert main(["gateway", "--config", str(file)]) == 2
+    file.write_text(f"{file.read_text('utf-8')}{MODEL}", "utf-8")
+    assert main(["gateway", "--config", str(file)]) == 0
+    assert main(["gateway", "--model", "n", "--ttft-ms", "1", "--itl-ms", "2", "--config", str(file)]) == 0
+    assert [(one.root, one.nats.servers) for one in started] == [("r", ("nats://a:1",))] * 3
+    found = [{model: knobs and knobs.ttft_ms for model, knobs in one.objectives.items()} for one in started]
+    assert found == [{"m": None}, {"n": 70}, {"n": 1}]

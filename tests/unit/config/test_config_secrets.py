@@ -8,8 +8,8 @@ from msgspec.structs import replace
 from loadline.cli import main as cli
 from loadline.config import Config, NatsKnobs, parse, validate
 from loadline.config.changes import key_changes
-from loadline.config.secrets import redacted
 from loadline.errors import ConfigError
+from loadline.toml.secrets import redacted
 from tests.support.config_texts import BASE
 
 HIDDEN = "s3cret"

@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from loadline.config.connection import FleetConnection, load_connection
 from loadline.errors import ConfigError
+from loadline.toml.connection import FleetConnection, load_connection
 
 
 def load(path: Path, text: str) -> FleetConnection:

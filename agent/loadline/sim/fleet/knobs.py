@@ -8,13 +8,13 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from loadline.config import load_as
 from loadline.core.engines.profile import ObjectiveKnobs
 from loadline.core.state.settings import ModelKnobs, Settings
 from loadline.core.vocabulary.scalars import Name, Role
 from loadline.errors import ConfigError
 from loadline.sim.engine import EngineKnobs, EngineTiming
 from loadline.sim.profiles import LinearProfile, MeasuredProfile
+from loadline.toml.checking import load_as
 
 PositiveInt = Annotated[int, Meta(ge=1)]
 PositiveFloat = Annotated[float, Meta(gt=0)]

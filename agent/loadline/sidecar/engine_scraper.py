@@ -12,8 +12,8 @@ from loadline.sidecar.pages import EnginePages, NoAnswer
 _log = bounded("sidecar")
 
 
-class EngineWatch:
-    """Watch of one engine.
+class EngineScraper:
+    """Scraper of one engine.
 
     Args:
         engine: Its name in the table of engines.
@@ -30,7 +30,7 @@ class EngineWatch:
         """End the wait for the next attempt: something else has changed."""
         self._asked.set()
 
-    async def next_attempt(self) -> None:
+    async def next_scrape(self) -> None:
         """Wait until the engine was asked once more, with whatever result."""
         self._asked.clear()
         await self._asked.wait()
@@ -39,7 +39,7 @@ class EngineWatch:
         """Wait until the engine has no requests, or has ended."""
         began_ms = _now_ms()
         while not (self.engine.empty_since(began_ms) or has_ended()):
-            await self.next_attempt()
+            await self.next_scrape()
 
     async def run(self, pages: EnginePages, on_reading: Callable[[EngineReading], Awaitable[None]]) -> None:
         """Read the engine until cancelled; call ``on_reading`` with each reading."""

@@ -5,11 +5,11 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
-from loadline.config.file import checked, read_table
-from loadline.config.rules import check_logins
 from loadline.core.vocabulary.scalars import Name
 from loadline.errors import ConfigError
-from loadline.servers import EtcdKnobs, Knobs, NatsKnobs, check_servers
+from loadline.servers import EtcdKnobs, Knobs, NatsKnobs, check_logins, check_servers
+from loadline.toml.checking import checked
+from loadline.toml.reading import read_table
 
 
 class FleetNames(Knobs, frozen=True):
