@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 from ssl import SSLContext, SSLError, create_default_context
-from typing import Final, Self
+from typing import Any, Final, Self
 
 import aiohttp
 
@@ -13,6 +13,7 @@ from loadline.errors import ConfigError, LoadlineError
 PAGE_BYTES_MAX: Final = 16_777_216
 """Largest page; a router with a thousand workers has some MB."""
 _KEEPALIVE_S: Final = 60.0
+_REFUSAL_BYTES_MAX: Final = 4_096
 _OK: Final = 200
 
 
@@ -22,12 +23,16 @@ class PageUnavailable(LoadlineError):
     Args:
         reason: One of a short list, such as ``no_answer``.
         detail: A sentence for people.
+        status: HTTP status; 0 without an answer.
+        body: Beginning of the answer.
     """
 
-    def __init__(self, reason: str, detail: str) -> None:
+    def __init__(self, reason: str, detail: str, status: int = 0, body: bytes = b"") -> None:
         super().__init__(f"{reason}: {detail}")
         self.reason = reason
         self.detail = detail
+        self.status = status
+        self.body = body
 
 
 class HttpReader:
@@ -72,11 +77,23 @@ class HttpReader:
         Raises:
             PageUnavailable: There is no answer in time, it is no success, or it is too large.
         """
+        return await self._request("GET", url, params=parameters)
+
+    async def post(self, url: str, document: object) -> bytes:
+        """Send a document as JSON and return the answer.
+
+        Raises:
+            PageUnavailable: There is no answer in time, it is no success, or it is too large.
+        """
+        return await self._request("POST", url, json=document)
+
+    async def _request(self, method: str, url: str, **content: Any) -> bytes:
         try:
-            request = self._session.get(url, params=parameters, headers=self._login(), allow_redirects=False)
+            request = self._session.request(method, url, headers=self._login(), allow_redirects=False, **content)
             async with request as answer:
                 if answer.status != _OK:
-                    raise PageUnavailable("http_status", f"HTTP {answer.status}")
+                    refusal = await answer.content.read(_REFUSAL_BYTES_MAX)
+                    raise PageUnavailable("http_status", f"HTTP {answer.status}", answer.status, refusal)
                 return await read_body(answer, PAGE_BYTES_MAX)
         except BodyTooLarge as error:
             raise PageUnavailable("oversized", str(error)) from error

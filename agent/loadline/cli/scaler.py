@@ -43,6 +43,7 @@ _SCALERS: Final = {
     "kubernetes": _Scaler("workers are pods", platform="kubernetes", packages=("lightkube",)),
     "local": _Scaler("workers are processes of this host", serve="local.serve"),
     "observed": _Scaler("another autoscaler applies the decisions", serve="observed.serve"),
+    "ray": _Scaler("workers are replicas of Ray Serve", platform="ray"),
 }
 
 _WAIT_MAX_S: Final = 86_400.0

@@ -37,6 +37,7 @@ from loadline.scalers.dynamo_virtual_config import read as read_dynamo_virtual
 from loadline.scalers.exec import read as read_exec
 from loadline.scalers.keda_config import KedaScalerKnobs
 from loadline.scalers.local_config import read as read_local
+from loadline.scalers.ray_config import read as read_ray
 from loadline.sim.compare.baselines import BASELINES
 from loadline.sim.fleet import model_of, pools_of, read_fleet
 from loadline.sim.fleet.reference import fleet_reference
@@ -129,6 +130,7 @@ READERS: Final[dict[str, Callable[[Path], object]]] = {
     "loadline.toml": read_configuration,
     "local.toml": read_local,
     "prometheus.toml": read_prometheus,
+    "ray.toml": read_ray,
     "pyproject.toml": lambda path: tomllib.loads(path.read_text("utf-8")),
 }
 

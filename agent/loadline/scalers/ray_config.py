@@ -1,0 +1,67 @@
+"""Configuration file of the scaler for Ray Serve: the deployment of each pool."""
+
+from pathlib import Path
+from typing import Annotated
+
+from msgspec import Meta
+
+from loadline.core.vocabulary.scalars import Name
+from loadline.errors import ConfigError
+from loadline.scalers.config_file import check_unique, read_as
+from loadline.servers import Knobs, NatsKnobs, check_server, check_servers
+
+
+class RayPoolKnobs(Knobs, frozen=True):
+    """Pool whose workers are the replicas of one deployment."""
+
+    name: Annotated[Name, Meta(description="Name of the pool, as in the agent's configuration.")]
+    application: Annotated[str, Meta(min_length=1, description="Application of Ray Serve.")]
+    deployment: Annotated[str, Meta(min_length=1, description="Deployment in it, such as LLMServer:llama.")]
+
+
+class RayModelKnobs(Knobs, frozen=True):
+    """Model and its pools."""
+
+    name: Name
+    pools: Annotated[tuple[RayPoolKnobs, ...], Meta(min_length=1, max_length=64)]
+
+
+class RayKnobs(Knobs, frozen=True):
+    """Configuration file of the scaler for Ray Serve."""
+
+    models: Annotated[tuple[RayModelKnobs, ...], Meta(min_length=1, max_length=1024)]
+    nats: NatsKnobs = NatsKnobs()
+    root: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.-]+$", description="Prefix of every NATS subject.")] = "loadline"
+    name: Annotated[Name, Meta(description="Name in the answers to decisions.")] = "ray"
+    address: Annotated[str, Meta(description="URL of Ray's dashboard.")] = "http://127.0.0.1:8265"
+    token_file: Annotated[str, Meta(description="File with Ray's token, read again for each request; empty: none.")] = (
+        ""
+    )
+    ca_file: Annotated[str, Meta(description="CA bundle for https.")] = ""
+    timeout_ms: Annotated[int, Meta(ge=1, le=600_000, description="Time limit of an answer.")] = 5_000
+    poll_ms: Annotated[
+        int, Meta(ge=50, le=600_000, description="Time between two reads of the deployments while a decision is open.")
+    ] = 500
+
+
+def read(path: Path) -> RayKnobs:
+    """Read a TOML file.
+
+    Raises:
+        ConfigError: The file cannot be read, or a value in it is invalid.
+    """
+    knobs = read_as(RayKnobs, path, "docs/reference/scalers.md")
+    check_servers(knobs.nats.servers, "nats.servers", ("nats", "tls"))
+    check_server(knobs.address, "address", ("http", "https"))
+    check_unique("models", "models", (model.name for model in knobs.models))
+    deployments: dict[tuple[str, str], str] = {}
+    for model in knobs.models:
+        check_unique(f"models.{model.name}.pools", "pools", (pool.name for pool in model.pools))
+        for pool in model.pools:
+            place = f"models.{model.name}.pools.{pool.name}"
+            deployment = (pool.application, pool.deployment)
+            if deployment in deployments:
+                problem = f"has the deployment of {deployments[deployment]}"
+                raise ConfigError(place, problem, "Give each pool a deployment of its own.")
+            deployments[deployment] = place
+    return knobs
