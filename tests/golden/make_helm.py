@@ -6,6 +6,7 @@ It needs Helm's SDK as a Python package, which is no dependency of the project: 
 
 import hashlib
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -81,14 +82,14 @@ def render(case: str) -> str:
     return f"# chart and values: {digest()}\n" + "\n".join(line.rstrip() for line in lines) + "\n"
 
 
-def validate(text: str) -> None:
+def validate(text: str, minors: Sequence[str] = KUBERNETES_MINORS) -> None:
     """Check all objects of Kubernetes itself against its schemas; unknown fields are errors."""
     others = ("monitoring.coreos.com/", "keda.sh/", "kustomize.config.k8s.io/")
     import kubernetes_validate  # type: ignore[import-not-found, unused-ignore]  # noqa: PLC0415 - no dependency
 
     for document in yaml.safe_load_all(text):
         if not document.get("apiVersion", others[0]).startswith(others):
-            for minor in KUBERNETES_MINORS:
+            for minor in minors:
                 kubernetes_validate.validate(document, minor, strict=True)
 
 

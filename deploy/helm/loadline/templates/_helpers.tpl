@@ -74,6 +74,13 @@ spec:
       ports:
         - name: {{ .name }}
           containerPort: {{ .number }}
+      {{- if eq .name "grpc" }}
+      # Works with TLS too; the kubelet speaks gRPC without TLS only.
+      livenessProbe:
+        tcpSocket: { port: grpc }
+        periodSeconds: 10
+        timeoutSeconds: 2
+      {{- end }}
       {{- with .path }}
       readinessProbe:
         httpGet: { path: {{ . }}, port: http }
