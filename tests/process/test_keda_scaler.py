@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -12,6 +13,7 @@ from pathlib import Path
 import grpc
 import pytest
 
+from loadline.adapters import grpc_server
 from loadline.client.frontend import FrontendClient
 from loadline.config import NatsKnobs
 from loadline.rig.rig import Rig
@@ -19,10 +21,12 @@ from loadline.rig.servers import free_port
 from tests.process.test_sleep import SCALE_TO_ZERO
 from tests.support.agents import MODEL, AgentFleet, config, fleet
 from tests.support.keda import Keda, Pushes, keda_at
+from tests.unit.scalers.test_keda import serving
 from tests.waiting import SCENARIO_S, until, until_async
 
 pytestmark = pytest.mark.process
 
+ROOT = Path(__file__).parents[2]
 COMMAND = [sys.executable, "-m", "loadline", "scaler", "keda"]
 DECODE = {"model": MODEL, "pool": "decode"}
 
@@ -119,6 +123,47 @@ def test_the_first_request_starts_the_first_worker_within_a_second(tmp_path: Pat
         with keda_scaler(rig, port) as scaler:
             asyncio.run(scenario(rig, scaler, port))
         assert agent.stop() == 0
+
+
+FROZEN_PEER = """
+import asyncio, sys
+from tests.support.keda import keda_at
+
+async def stream(port):
+    async with keda_at(port) as keda:
+        call = keda.call("StreamIsActive", model="m", pool="decode")
+        await call.read()
+        print("open", flush=True)
+        await call.read()
+
+asyncio.run(stream(int(sys.argv[1])))
+"""
+
+
+def test_the_stream_of_a_frozen_peer_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its kernel still acknowledges packets, so only pings find it."""
+    quick = {"grpc.keepalive_time_ms": 1_000, "grpc.http2.ping_timeout_ms": 1_000}
+    assert quick.keys() <= dict(grpc_server._OPTIONS).keys()
+    monkeypatch.setattr(grpc_server, "_OPTIONS", tuple({**dict(grpc_server._OPTIONS), **quick}.items()))
+
+    async def scenario() -> None:
+        async with asyncio.timeout(SCENARIO_S), serving() as (scaler, _):
+            scaler.decide(1)
+            before = len(asyncio.all_tasks())
+            port = str(scaler.port)
+            command = [sys.executable, "-c", FROZEN_PEER, port]
+            peer = await asyncio.create_subprocess_exec(*command, cwd=ROOT, stdout=subprocess.PIPE)
+            try:
+                assert peer.stdout is not None
+                assert await peer.stdout.readline() == b"open\n"
+                assert len(asyncio.all_tasks()) > before
+                peer.send_signal(signal.SIGSTOP)
+                await until(lambda: len(asyncio.all_tasks()) <= before, "its stream has ended")
+            finally:
+                peer.kill()
+                await peer.wait()
+
+    asyncio.run(scenario())
 
 
 def test_a_port_in_use_is_explained(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ _OPTIONS: Final = (
     ("grpc.so_reuseport", 0),  # a second server on the port fails, instead of taking half of the calls
     # A stream may be silent for days: a peer that vanished without closing its connection is found within 40 s.
     ("grpc.keepalive_time_ms", 30_000),
-    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.http2.ping_timeout_ms", 10_000),
     ("grpc.http2.max_pings_without_data", 0),
 )
 

@@ -36,6 +36,7 @@ class Scaler:
         self.counts = DesiredCounts(["m", "other"], HOLD_S, self.clock)
         self.service = KedaService(self.counts)
         self.server = GrpcServer(SERVICE, self.service.handlers)
+        self.port = 0
         self.sequence = 0
 
     def decide(self, replicas: int) -> None:
@@ -46,9 +47,9 @@ class Scaler:
 @asynccontextmanager
 async def serving() -> AsyncIterator[tuple[Scaler, Keda]]:
     scaler = Scaler()
-    port = await scaler.server.start("127.0.0.1", 0)
+    scaler.port = await scaler.server.start("127.0.0.1", 0)
     try:
-        async with keda_at(port) as keda:
+        async with keda_at(scaler.port) as keda:
             yield scaler, keda
     finally:
         scaler.service.close()
