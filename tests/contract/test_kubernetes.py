@@ -1,33 +1,21 @@
-"""Contract of a Kubernetes API server, as the scaler uses it.
-
-All cases run against the double. ``LOADLINE_TEST_KUBECONFIG=FILE`` runs them against a real server too. It needs the
-kinds of ``tests/support/kubernetes_double.py`` except those of the groups ``v1`` and ``autoscaling``, and a client
-certificate in the file, which is JSON.
-"""
+"""Contract of a Kubernetes API server, as the scaler uses it. ``LOADLINE_TEST_KUBECONFIG=FILE`` adds a real server."""
 
 import asyncio
-import base64
-import json
-import os
-import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import Any
 
-import aiohttp
 import pytest
 
-from loadline.adapters.kubernetes_api import ApiFault, KubernetesApi, ObjectName, Resource
+from loadline.adapters.kubernetes_api import ApiFault, ObjectName, Resource
 from loadline.scalers.kubernetes.places import parse_place
 from loadline.scalers.kubernetes.workloads import CountInside, GraphService, Scalable
 from loadline.scalers.platform import PlatformError
-from tests.support.kubernetes_double import MERGE, kubernetes_double
+from tests.support.kubernetes_double import MERGE
+from tests.support.kubernetes_servers import DEPLOYMENT, LWS, SERVERS, ApiServer, api_server, path_of
 from tests.waiting import until
 
-Object = dict[str, Any]
-LWS = Resource("leaderworkerset.x-k8s.io", "v1", "LeaderWorkerSet", "leaderworkersets")
-DEPLOYMENT = Resource("apps.example.com", "v1", "Deployment", "deployments")
+Opened = Callable[[], AbstractAsyncContextManager[ApiServer]]
 STORM = Resource("orchestration.aibrix.ai", "v1alpha1", "StormService", "stormservices")
 GRAPH = Resource("nvidia.com", "v1alpha1", "DynamoGraphDeployment", "dynamographdeployments")
 ADAPTER = Resource(
@@ -35,79 +23,13 @@ ADAPTER = Resource(
 )
 
 
-class Server:
-    """A server under test, with a client that is not the scaler's."""
-
-    def __init__(self, api: KubernetesApi, session: aiohttp.ClientSession, url: str) -> None:
-        self.api = api
-        self._session = session
-        self._url = url
-
-    async def call(
-        self, method: str, path: str, body: Object | None = None, content_type: str = "application/json"
-    ) -> tuple[int, str]:
-        data = None if body is None else json.dumps(body)
-        headers = {"Content-Type": content_type}
-        async with self._session.request(method, self._url + path, data=data, headers=headers) as answer:
-            return answer.status, await answer.text()
-
-    async def create(self, resource: Resource, name: str, content: Object) -> ObjectName:
-        path = _path(resource)
-        await self.call("DELETE", f"{path}/{name}")
-        metadata = {**content.get("metadata", {}), "name": name}
-        kind = {"apiVersion": f"{resource.group}/{resource.version}", "kind": resource.kind}
-        status, text = await self.call("POST", path, {**content, **kind, "metadata": metadata})
-        assert status == 201, text
-        return ObjectName(resource, "default", name)
+@pytest.fixture(params=SERVERS)
+def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Opened:
+    """Return a function that opens a server."""
+    return lambda: api_server(request.param, tmp_path)
 
 
-def _path(resource: Resource) -> str:
-    return f"/apis/{resource.group}/{resource.version}/namespaces/default/{resource.plural}"
-
-
-def _real() -> str:
-    return os.environ.get("LOADLINE_TEST_KUBECONFIG", "")
-
-
-@pytest.fixture(params=["double", "real"])
-def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Any]:
-    """Return a context manager of a server."""
-    if request.param == "real" and not _real():
-        pytest.skip("LOADLINE_TEST_KUBECONFIG names no server")
-    return lambda: _opened_real(tmp_path) if request.param == "real" else _opened_double(tmp_path)
-
-
-@asynccontextmanager
-async def _opened_double(tmp_path: Path) -> AsyncIterator[Server]:
-    async with (
-        kubernetes_double() as double,
-        KubernetesApi(str(double.kubeconfig(tmp_path))) as api,
-        aiohttp.ClientSession() as session,
-    ):
-        yield Server(api, session, f"http://127.0.0.1:{double.port}")
-
-
-@asynccontextmanager
-async def _opened_real(tmp_path: Path) -> AsyncIterator[Server]:
-    url, tls = _real_server(tmp_path)
-    async with (
-        KubernetesApi(_real()) as api,
-        aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=tls)) as session,
-    ):
-        yield Server(api, session, url)
-
-
-def _real_server(tmp_path: Path) -> tuple[str, ssl.SSLContext]:
-    config = json.loads(Path(_real()).read_text("utf-8"))
-    cluster, user = config["clusters"][0]["cluster"], config["users"][0]["user"]
-    tls = ssl.create_default_context(cadata=base64.b64decode(cluster["certificate-authority-data"]).decode())
-    for name in ("client-certificate-data", "client-key-data"):
-        (tmp_path / name).write_bytes(base64.b64decode(user[name]))
-    tls.load_cert_chain(tmp_path / "client-certificate-data", tmp_path / "client-key-data")
-    return cluster["server"], tls
-
-
-def run(opened: Callable[[], Any], scenario: Callable[[Server], Awaitable[None]]) -> None:
+def run(opened: Opened, scenario: Callable[[ApiServer], Awaitable[None]]) -> None:
     async def whole() -> None:
         async with opened() as server:
             await scenario(server)
@@ -115,8 +37,8 @@ def run(opened: Callable[[], Any], scenario: Callable[[Server], Awaitable[None]]
     asyncio.run(whole())
 
 
-def test_a_count_is_read_and_set_by_scale_even_if_it_is_0(opened: Callable[[], Any]) -> None:
-    async def scenario(server: Server) -> None:
+def test_a_count_is_read_and_set_by_scale_even_if_it_is_0(opened: Opened) -> None:
+    async def scenario(server: ApiServer) -> None:
         target = await server.create(LWS, "counted", {"spec": {"replicas": 2}})
         workload = Scalable(server.api, target)
         assert (await workload.read()).replicas == 2
@@ -128,19 +50,19 @@ def test_a_count_is_read_and_set_by_scale_even_if_it_is_0(opened: Callable[[], A
     run(opened, scenario)
 
 
-def test_scale_reports_selector_and_ready_replicas(opened: Callable[[], Any]) -> None:
-    async def scenario(server: Server) -> None:
+def test_scale_reports_selector_and_ready_replicas(opened: Opened) -> None:
+    async def scenario(server: ApiServer) -> None:
         target = await server.create(LWS, "selected", {"spec": {"replicas": 2}})
         status = {"status": {"replicas": 2, "readyReplicas": 1, "hpaPodSelector": "a=b,c=d"}}
-        assert (await server.call("PATCH", f"{_path(LWS)}/selected/status", status, MERGE))[0] == 200
+        assert (await server.call("PATCH", f"{path_of(LWS)}/selected/status", status, MERGE))[0] == 200
         reading = await Scalable(server.api, target).read()
         assert (reading.ready, reading.selector) == (1, "a=b,c=d")
 
     run(opened, scenario)
 
 
-def test_a_dry_run_checks_and_changes_nothing(opened: Callable[[], Any]) -> None:
-    async def scenario(server: Server) -> None:
+def test_a_dry_run_checks_and_changes_nothing(opened: Opened) -> None:
+    async def scenario(server: ApiServer) -> None:
         target = await server.create(LWS, "dry", {"spec": {"replicas": 2}})
         workload = Scalable(server.api, target)
         await workload.write(5, dry_run=True)
@@ -152,8 +74,8 @@ def test_a_dry_run_checks_and_changes_nothing(opened: Callable[[], Any]) -> None
     run(opened, scenario)
 
 
-def test_a_missing_object_and_a_missing_scale_are_not_found(opened: Callable[[], Any]) -> None:
-    async def scenario(server: Server) -> None:
+def test_a_missing_object_and_a_missing_scale_are_not_found(opened: Opened) -> None:
+    async def scenario(server: ApiServer) -> None:
         storm = await server.create(STORM, "unscalable", {"spec": {}})
         for workload in (Scalable(server.api, ObjectName(LWS, "default", "absent")), Scalable(server.api, storm)):
             with pytest.raises(ApiFault) as caught:
@@ -166,18 +88,18 @@ def test_a_missing_object_and_a_missing_scale_are_not_found(opened: Callable[[],
     run(opened, scenario)
 
 
-def test_custom_resources_refuse_strategic_merge_patches(opened: Callable[[], Any]) -> None:
-    async def scenario(server: Server) -> None:
+def test_custom_resources_refuse_strategic_merge_patches(opened: Opened) -> None:
+    async def scenario(server: ApiServer) -> None:
         await server.create(LWS, "strategic", {"spec": {"replicas": 2}})
         kind = "application/strategic-merge-patch+json"
-        status, _ = await server.call("PATCH", f"{_path(LWS)}/strategic/scale", {"spec": {"replicas": 3}}, kind)
+        status, _ = await server.call("PATCH", f"{path_of(LWS)}/strategic/scale", {"spec": {"replicas": 3}}, kind)
         assert status == 415
 
     run(opened, scenario)
 
 
-def test_a_patch_of_an_outdated_version_conflicts(opened: Callable[[], Any]) -> None:
-    async def scenario(server: Server) -> None:
+def test_a_patch_of_an_outdated_version_conflicts(opened: Opened) -> None:
+    async def scenario(server: ApiServer) -> None:
         target = await server.create(LWS, "locked", {"spec": {"replicas": 2}})
         version = (await server.api.get(target))["metadata"]["resourceVersion"]
         await server.api.patch(target, {"spec": {"replicas": 3}})
@@ -190,8 +112,8 @@ def test_a_patch_of_an_outdated_version_conflicts(opened: Callable[[], Any]) -> 
     run(opened, scenario)
 
 
-def test_two_roles_of_one_object_are_set_at_the_same_time(opened: Callable[[], Any]) -> None:
-    async def scenario(server: Server) -> None:
+def test_two_roles_of_one_object_are_set_at_the_same_time(opened: Opened) -> None:
+    async def scenario(server: ApiServer) -> None:
         roles = [{"name": name, "replicas": 1, "image": name} for name in ("prefill", "decode", "router")]
         target = await server.create(STORM, "storm", {"spec": {"template": {"spec": {"roles": roles}}}})
         places = [f"spec.template.spec.roles[name={name}].replicas" for name in ("prefill", "decode")]
@@ -206,8 +128,8 @@ def test_two_roles_of_one_object_are_set_at_the_same_time(opened: Callable[[], A
     run(opened, scenario)
 
 
-def test_a_service_is_found_by_its_type_and_else_by_its_legacy_name(opened: Callable[[], Any]) -> None:
-    async def scenario(server: Server) -> None:
+def test_a_service_is_found_by_its_type_and_else_by_its_legacy_name(opened: Opened) -> None:
+    async def scenario(server: ApiServer) -> None:
         services = {
             "Frontend": {"replicas": 1},
             "Odd": {"subComponentType": "prefill", "replicas": 2},
@@ -230,8 +152,8 @@ def test_a_service_is_found_by_its_type_and_else_by_its_legacy_name(opened: Call
     run(opened, scenario)
 
 
-def test_components_of_later_versions_are_a_list(opened: Callable[[], Any]) -> None:
-    async def scenario(server: Server) -> None:
+def test_components_of_later_versions_are_a_list(opened: Opened) -> None:
+    async def scenario(server: ApiServer) -> None:
         components = [{"name": "a", "type": "decode"}, {"name": "b", "type": "prefill", "replicas": 2}]
         target = await server.create(GRAPH, "listed", {"spec": {"components": components}})
         service = GraphService(server.api, target, "decode", "")
@@ -245,8 +167,8 @@ def test_components_of_later_versions_are_a_list(opened: Callable[[], Any]) -> N
     run(opened, scenario)
 
 
-def test_a_service_with_a_scaling_adapter_is_scaled_by_it(opened: Callable[[], Any]) -> None:
-    async def scenario(server: Server) -> None:
+def test_a_service_with_a_scaling_adapter_is_scaled_by_it(opened: Opened) -> None:
+    async def scenario(server: ApiServer) -> None:
         services = {"Decode": {"subComponentType": "decode", "replicas": 1}}
         target = await server.create(GRAPH, "adapted", {"spec": {"services": services}})
         adapter = await server.create(ADAPTER, "adapted-decode", {"spec": {"replicas": 2}})
@@ -259,8 +181,8 @@ def test_a_service_with_a_scaling_adapter_is_scaled_by_it(opened: Callable[[], A
     run(opened, scenario)
 
 
-def test_lists_select_by_label(opened: Callable[[], Any]) -> None:
-    async def scenario(server: Server) -> None:
+def test_lists_select_by_label(opened: Opened) -> None:
+    async def scenario(server: ApiServer) -> None:
         for name, app in (("first", "x"), ("second", "y")):
             await server.create(DEPLOYMENT, name, {"metadata": {"labels": {"app": app, "tier": "t"}}, "spec": {}})
         found = await server.api.list(DEPLOYMENT, "default", "app=y,tier=t")
@@ -269,8 +191,8 @@ def test_lists_select_by_label(opened: Callable[[], Any]) -> None:
     run(opened, scenario)
 
 
-def test_a_watch_reports_the_changes_of_its_object_only(opened: Callable[[], Any]) -> None:
-    async def scenario(server: Server) -> None:
+def test_a_watch_reports_the_changes_of_its_object_only(opened: Opened) -> None:
+    async def scenario(server: ApiServer) -> None:
         target = await server.create(LWS, "watched", {"spec": {"replicas": 2}})
         other = await server.create(LWS, "unwatched", {"spec": {"replicas": 2}})
         changes: list[None] = []
@@ -288,13 +210,13 @@ def test_a_watch_reports_the_changes_of_its_object_only(opened: Callable[[], Any
 
 @pytest.mark.parametrize(("version", "expected"), [("1", '"code":410'), ("9000000", "")])
 def test_a_watch_from_too_early_is_refused_and_one_from_the_future_is_silent(
-    opened: Callable[[], Any], version: str, expected: str
+    opened: Opened, version: str, expected: str
 ) -> None:
-    async def scenario(server: Server) -> None:
+    async def scenario(server: ApiServer) -> None:
         await server.create(LWS, "versions", {"spec": {"replicas": 2}})
         await server.create(LWS, "versions", {"spec": {"replicas": 3}})
         query = f"?watch=true&timeoutSeconds=1&resourceVersion={version}"
-        status, text = await server.call("GET", _path(LWS) + query)
+        status, text = await server.call("GET", path_of(LWS) + query)
         assert status == 200
         text = text.replace(" ", "")
         assert (expected in text) if expected else (text == "")

@@ -72,11 +72,16 @@ class KubernetesPlatform:
             PlatformError: The API server cannot be asked.
         """
         found = self._pools[pool]
-        reading = await _explained(found.workload.target, found.workload.read())
+        known = found.selector
+        # Both at once, as soon as the selector is known: a decision waits for these answers.
+        reading, pods = await asyncio.gather(
+            _explained(found.workload.target, found.workload.read()), self._read_pods(found)
+        )
         found.selector = found.knobs.pod_selector or reading.selector
         found.replicas = reading.replicas
         self._keep_watching(found)
-        pods = await self._read_pods(found)
+        if found.selector != known:
+            pods = await self._read_pods(found)
         missing = reading.ready is not None and reading.ready < reading.replicas
         detail = await self._missing_reason(found, reading, pods or ()) if missing else ""
         if pods is None:

@@ -17,6 +17,9 @@ from loadline.scalers.kubernetes.places import Step, parse_place, patch_at, valu
 from loadline.scalers.platform import PlatformError
 
 _CONFLICTS_MAX: Final = 5
+_REPLICAS: Final = parse_place("spec.replicas")
+# Their count is at _REPLICAS, and status.readyReplicas counts the ready ones.
+_USUAL_KINDS: Final = frozenset({"Deployment", "StatefulSet", "LeaderWorkerSet"})
 _ADAPTER_KIND: Final = "DynamoGraphDeploymentScalingAdapter"
 # Names that Dynamo's recipes give to services without a type, the oldest last.
 _LEGACY_SERVICES: Final = {
@@ -69,14 +72,19 @@ class Scalable:
     def __init__(self, api: KubernetesApi, target: ObjectName) -> None:
         self._api = api
         self.target = target
+        self._selector = ""
 
     async def read(self) -> WorkloadState:
-        """Return its state."""
+        """Return its state; for usual kinds without ``/scale`` once the selector is known, since it never changes."""
+        if self._selector and self.target.resource.kind in _USUAL_KINDS:
+            content = await self._api.get(self.target)
+            return WorkloadState(count_at(content, _REPLICAS, self.target), content, _ready(content), self._selector)
         content, scale = await asyncio.gather(self._api.get(self.target), self._api.get_scale(self.target))
         # The server leaves out a count of 0.
-        replicas = _count(value_at(scale, parse_place("spec.replicas"))) or 0
+        replicas = _count(value_at(scale, _REPLICAS)) or 0
         selector = value_at(scale, parse_place("status.selector"))
-        return WorkloadState(replicas, content, _ready(content), selector if isinstance(selector, str) else "")
+        self._selector = selector if isinstance(selector, str) else ""
+        return WorkloadState(replicas, content, _ready(content), self._selector)
 
     async def write(self, replicas: int, *, dry_run: bool = False) -> None:
         """Set its count."""
@@ -238,8 +246,7 @@ def _ready(content: Object) -> int | None:
     if not isinstance(status, dict):
         return None
     found = _count(status.get("readyReplicas"))
-    known = {"Deployment", "StatefulSet", "LeaderWorkerSet"}
-    return 0 if found is None and content.get("kind") in known else found
+    return 0 if found is None and content.get("kind") in _USUAL_KINDS else found
 
 
 def _count(value: Any) -> int | None:

@@ -1,0 +1,159 @@
+"""Kubernetes scaler as a process, with real NATS, etcd and agent. The test plays the controllers of the API server."""
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from loadline.rig.rig import Rig
+from tests.support.agents import MODELS, AgentFleet, config, fleet
+from tests.support.kubernetes_double import MERGE
+from tests.support.kubernetes_servers import DEPLOYMENT, LWS, SERVERS, ApiServer, api_server, path_of
+from tests.waiting import SCENARIO_S, until, until_async
+
+pytestmark = pytest.mark.process
+
+# Each scale-down removes one worker, and the prefill pool keeps its one.
+BOUNDED = MODELS.replace("replicas_max = 9", "replicas_min = 2\nreplicas_max = 4") + "replicas_max = 1\n"
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Iterator[Rig]:
+    with Rig(tmp_path) as agent_fleet:
+        yield agent_fleet
+
+
+class GroupController:
+    """Controller of a LeaderWorkerSet: starts and ends groups by their ordinals, the highest first."""
+
+    def __init__(self, server: ApiServer, agent_fleet: AgentFleet) -> None:
+        self._server = server
+        self._fleet = agent_fleet
+        self.groups: list[str] = []
+        self.removed: list[str] = []
+        self.kv = 0.7
+
+    async def replicas(self) -> int:
+        _, text = await self._server.call("GET", f"{path_of(LWS)}/decode")
+        return int(text.partition('"replicas":')[2].lstrip().partition("}")[0].partition(",")[0])
+
+    async def apply(self) -> None:
+        """Make the groups as many as the object asks for."""
+        wanted = await self.replicas()
+        while len(self.groups) > wanted:
+            name = self.groups.pop()
+            assert self._fleet.workers[name].client.drained.is_set(), f"{name} was removed before it was empty"
+            del self._fleet.workers[name]
+            self.removed.append(name)
+            if self._server.double is not None:
+                self._server.double.delete("pods", name)
+        while len(self.groups) < wanted:
+            name = f"decode-{len(self.groups)}"
+            self.groups.append(name)
+            if self._server.double is not None:
+                self._server.double.put("pods", name, POD)
+            await self._fleet.add("decode", name)
+        self._fleet.load(kv=self.kv)
+        status = {"replicas": wanted, "readyReplicas": wanted, "hpaPodSelector": "lws=decode"}
+        await self._server.call("PATCH", f"{path_of(LWS)}/decode/status", {"status": status}, MERGE)
+
+    async def follows(self, condition: Callable[[], object], what: str) -> None:
+        """Apply what the object asks for until a condition holds."""
+
+        async def applied() -> object:
+            await self.apply()
+            return condition()
+
+        await until_async(applied, what)
+
+
+POD = {
+    "metadata": {"labels": {"lws": "decode"}},
+    "spec": {"nodeName": "n"},
+    "status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]},
+}
+
+
+def write_config(rig: Rig, server: ApiServer) -> Path:
+    path = rig.directory / "kubernetes.toml"
+    path.write_text(
+        f"""
+        kubeconfig = "{server.kubeconfig}"
+        namespace = "default"
+        nats.servers = ["{rig.nats.url}"]
+        [[models]]
+        name = "m"
+        [[models.pools]]
+        name = "decode"
+        kind = "LeaderWorkerSet"
+        object = "decode"
+        [[models.pools]]
+        name = "prefill"
+        kind = "Deployment"
+        api_version = "apps.example.com/v1"
+        object = "prefill"
+        victims = "unknown"
+        """,
+        encoding="utf-8",
+    )
+    return path
+
+
+@pytest.mark.parametrize("which", SERVERS)
+def test_groups_are_started_under_load_and_the_highest_are_drained_before_the_count_falls(rig: Rig, which: str) -> None:
+    agent = rig.agent(config(rig, "a", BOUNDED), "a")
+    agent.wait_ready()
+    processes: list[subprocess.Popen[bytes]] = []
+
+    async def scenario() -> None:
+        async with (
+            asyncio.timeout(SCENARIO_S),
+            api_server(which, rig.directory) as server,
+            fleet(rig) as agent_fleet,
+        ):
+            await server.create(LWS, "decode", {"spec": {"replicas": 2}})
+            await server.create(DEPLOYMENT, "prefill", {"spec": {"replicas": 1}})
+            controller = GroupController(server, agent_fleet)
+            await controller.apply()
+            await agent_fleet.add("prefill", "prefill-a")
+            command = [sys.executable, "-m", "loadline", "scaler", "kubernetes", "--config"]
+            process = await asyncio.to_thread(subprocess.Popen, [*command, str(write_config(rig, server))])
+            processes.append(process)
+
+            controller.kv = 0.97
+            await controller.follows(lambda: len(controller.groups) == 4, "the fleet grows to its maximum")
+            await until(lambda: decision_state(agent_fleet) == "applied", "the growth is applied")
+
+            controller.kv = 0.1
+            for victim in ("decode-3", "decode-2"):
+                await remove(agent_fleet, controller, victim)
+            assert controller.removed == ["decode-3", "decode-2"]
+            await until(lambda: decision_state(agent_fleet) == "applied", "the scale-down is applied")
+
+    try:
+        asyncio.run(scenario())
+        processes[0].terminate()
+        assert processes[0].wait(60) == 0
+    finally:
+        for process in processes:
+            process.kill()
+
+
+async def remove(agent_fleet: AgentFleet, controller: GroupController, victim: str) -> None:
+    """Wait until a worker alone drains, empty it, and wait until its group is removed."""
+    worker = agent_fleet.workers[victim]
+    await controller.follows(lambda: worker.drain is not None, f"{victim} drains")
+    assert [name for name, other in agent_fleet.workers.items() if other.drain] == [victim]
+    assert await controller.replicas() == len(controller.groups), "the count fell before the victim was empty"
+    worker.may_leave.set()
+    await controller.follows(lambda: victim in controller.removed, f"{victim} is removed")
+
+
+def decision_state(agent_fleet: AgentFleet) -> str:
+    """Return the state of the newest decision in the leader's status."""
+    status = agent_fleet.observer.leader()
+    decision = status.models[0].decision if status else None
+    return decision.state if decision else ""
