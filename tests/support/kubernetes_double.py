@@ -39,6 +39,8 @@ KINDS = (
     Kind("autoscaling/v2", "HorizontalPodAutoscaler", "horizontalpodautoscalers"),
     Kind("apps.example.com/v1", "Deployment", "deployments", scale=True, selector="selector"),
     Kind("apps.example.com/v1", "StatefulSet", "statefulsets", scale=True),
+    Kind("apps/v1", "Deployment", "deployments", scale=True, selector="selector"),
+    Kind("apps/v1", "StatefulSet", "statefulsets", scale=True, selector="selector"),
     Kind("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet", "leaderworkersets", scale=True, selector="hpaPodSelector"),
     Kind("nvidia.com/v1alpha1", "DynamoGraphDeployment", "dynamographdeployments"),
     Kind(

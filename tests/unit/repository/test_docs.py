@@ -36,6 +36,7 @@ from loadline.scalers.config_file import read_as
 from loadline.scalers.dynamo_virtual_config import read as read_dynamo_virtual
 from loadline.scalers.exec import read as read_exec
 from loadline.scalers.keda_config import KedaScalerKnobs
+from loadline.scalers.kubernetes.config import read as read_kubernetes
 from loadline.scalers.local_config import read as read_local
 from loadline.scalers.ray_config import read as read_ray
 from loadline.sim.compare.baselines import BASELINES
@@ -126,6 +127,7 @@ READERS: Final[dict[str, Callable[[Path], object]]] = {
     "fleet.toml": read_fleet,
     "gateway.toml": read_gateway,
     "keda.toml": lambda path: read_as(KedaScalerKnobs, path, ""),  # without the files for TLS
+    "kubernetes.toml": read_kubernetes,
     "llumnix.toml": read_llumnix,
     "loadline.toml": read_configuration,
     "local.toml": read_local,
