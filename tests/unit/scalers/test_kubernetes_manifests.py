@@ -1,4 +1,4 @@
-"""Manifests of the Kubernetes scaler: its configuration is valid; its role permits the calls that it makes, no others."""
+"""Manifests of the Kubernetes scaler: its configuration is valid, and its role permits its calls and no others."""
 
 import asyncio
 from pathlib import Path

@@ -71,7 +71,8 @@ class KubernetesPoolKnobs(Knobs, frozen=True):
         str, Meta(max_length=253, description="Service of a DynamoGraphDeployment that has no such type, by name.")
     ] = ""
     victims: Annotated[
-        VictimRule | Literal[""], Meta(description="Rule by which the controller selects pods; empty: the kind's.")
+        Literal["", "named", "highest_ordinal", "unknown"],
+        Meta(description="Rule by which the controller selects pods; empty: the kind's."),
     ] = ""
     pod_selector: Annotated[
         str, Meta(max_length=1_024, description="Labels of the workers' pods; empty: the selector that /scale reports.")
