@@ -22,7 +22,7 @@ from loadline.scalers.platform import Platform, PoolKey, PoolObservation
 
 
 class _Scaler(Struct, frozen=True):
-    """A scaler: a program of its own (``serve``), or a platform with the functions ``read`` and ``connect``."""
+    """A scaler: a program of its own (``serve``), a platform with the functions ``read`` and ``connect``, or both."""
 
     text: str
     serve: str = ""
@@ -32,7 +32,9 @@ class _Scaler(Struct, frozen=True):
 
 _SCALERS: Final = {
     "dynamo-virtual": _Scaler(
-        "a program with Dynamo's VirtualConnectorClient applies decisions", serve="dynamo_virtual.serve"
+        "a program with Dynamo's VirtualConnectorClient applies decisions",
+        serve="dynamo_virtual.serve",
+        platform="dynamo_actions",
     ),
     "exec": _Scaler("your command sets the replicas", platform="exec"),
     "keda": _Scaler(
@@ -98,11 +100,11 @@ def scaler(options: argparse.Namespace) -> int:
     action = options.action or "run"
     if action == "run":
         logs.configure("auto", "info")
-    if chosen.serve:
-        if action != "run":
-            raise ConfigError(action, f"{options.name} has no such action", "It can only run.")
+    if action == "run" and chosen.serve:
         asyncio.run(_function(chosen.serve)(options.config, only))
         return 0
+    if not chosen.platform:
+        raise ConfigError(action, f"{options.name} has no such action", "It can only run.")
     knobs = _function(f"{chosen.platform}.read")(options.config)
     connect = _function(f"{chosen.platform}.connect")
     return asyncio.run(_carry_out(connect, knobs, action, options, only))
