@@ -210,7 +210,7 @@ def _journal(config: Config) -> Journal | None:
     try:
         return FileJournal(Path(knobs.directory), knobs.segment_bytes_max, knobs.bytes_max)
     except JournalError as error:
-        _log.error("no_journal", error=str(error))
+        _log.error("no_journal", detail=str(error))
         return None
 
 

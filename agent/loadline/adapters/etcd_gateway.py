@@ -74,9 +74,8 @@ def check_endpoint(place: str, url: str, *, insecure: bool) -> None:
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.password:
         raise ConfigError(place, "this is no URL of etcd", "Write it like https://etcd.example:2379, without a user.")
     if parts.scheme == "http" and not insecure and not _is_loopback(parts.hostname):
-        raise ConfigError(
-            place, f"plain http to {parts.hostname} shows keys and passwords", "Use https, or set insecure = true."
-        )
+        problem = f"plain http to {parts.hostname} shows keys and passwords"
+        raise ConfigError(place, problem, "Use https, or set insecure = true in [etcd].")
 
 
 def _is_loopback(host: str) -> bool:

@@ -206,7 +206,7 @@ class EtcdStore:
                 await self._watch(prefix, snapshot.revision + 1, on_changes)
             except (StoreUnavailable, StoreDenied) as error:
                 report(False)  # noqa: FBT003
-                _log.warning("etcd_watch_ended", prefix=prefix, error=str(error))
+                _log.warning("etcd_watch_ended", prefix=prefix, detail=str(error))
             if time.monotonic() - started_s > _BACKOFF_RESET_S:
                 waits = backoff(_RETRY_FIRST_S, _RETRY_MAX_S)
             await sleep(next(waits))

@@ -267,7 +267,7 @@ class NatsBus:
         try:
             await respond(reply)
         except nats.errors.Error as error:
-            _log.warning("not_answered", subject=subject, error=_text(error))
+            _log.warning("not_answered", subject=subject, detail=_text(error))
         now_s = asyncio.get_running_loop().time()
         start_s = max(now_s, self._reply_budget_used_until_s)
         self._reply_budget_used_until_s = start_s + len(reply) / _REPLY_BYTES_PER_S
@@ -283,7 +283,7 @@ class NatsBus:
         try:
             return await handler(data)
         except Exception as error:  # noqa: BLE001 - a failing request must not stop the service, and the client must not see internal errors
-            _log.error("answer_failed", subject=subject, error=repr(error))
+            _log.error("answer_failed", subject=subject, detail=repr(error))
             return None
 
     async def _on_error(self, error: Exception) -> None:
@@ -296,7 +296,7 @@ class NatsBus:
     def _note(self, error: Exception) -> None:
         if not (self.last_error and isinstance(error, nats.errors.NoServersError)):  # the earlier one has the cause
             self.last_error = _text(error)
-        _log.warning("nats_error", error=_text(error))
+        _log.warning("nats_error", detail=_text(error))
 
     def _reachable(self) -> NatsClient:
         client = self._client

@@ -6,6 +6,7 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
+from loadline.adapters.etcd_gateway import check_endpoint
 from loadline.cli.option_types import name, server_url, subject_root
 from loadline.servers import EtcdKnobs, NatsKnobs
 from loadline.toml.connection import load_connection
@@ -58,10 +59,15 @@ def configured_connection(path: Path | None) -> ConnectionOptions:
 
 
 def connection_of(options: argparse.Namespace, configured: ConnectionOptions) -> ConnectionOptions:
-    """Return ``configured`` with what the options set instead."""
+    """Return ``configured`` with what the options set instead.
+
+    Raises:
+        ConfigError: ``--etcd`` is plain http to another host, and the configuration does not permit that.
+    """
     nats, etcd = configured.nats, configured.etcd
     if options.nats:
         nats = replace(nats, servers=(options.nats,))
     if options.etcd:
+        check_endpoint("--etcd", options.etcd, insecure=etcd.insecure)
         etcd = replace(etcd, endpoints=(options.etcd,))
     return ConnectionOptions(nats, etcd, options.root or configured.root, options.namespace or configured.namespace)

@@ -17,6 +17,8 @@ from loadline.toml.checking import checked
 
 _GOOD: Final = 0.1
 """Mean relative error above which a line fits a sweep poorly."""
+_SAMPLES_MIN: Final = 3
+"""Samples from which on a line has an error: it goes through any two."""
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -78,7 +80,9 @@ def print_fit(named: str, sweeps: list[PrefillSweep | DecodeSweep], context_toke
     rows.append(("prefill", f"{times.gamma:.5g} + {times.delta:.5g} * tokens", *_quality(prefill)))
     print(output.table(rows))
     for role, one in (("decode", decode), ("prefill", prefill)):
-        if one.mean_error > _GOOD:
+        if one.samples < _SAMPLES_MIN:
+            print(f"The {role} line goes through both of its samples, so its error is unknown.")
+        elif one.mean_error > _GOOD:
             print(f"The {role} line fits its sweep poorly; use {role}_profile instead.")
     if decode.mean_error > _GOOD and context_tokens is None:
         print("Iteration times depend on the context length; fit one with --context.")
@@ -101,4 +105,6 @@ def _fitted(named: str, role: str, found: Fit | FitRefused) -> Fit:
 
 
 def _quality(found: Fit) -> tuple[str, str, str]:
+    if found.samples < _SAMPLES_MIN:
+        return str(found.samples), "unknown", "unknown"
     return str(found.samples), f"{found.mean_error:.1%}", f"{found.largest_error:.1%}"

@@ -13,7 +13,7 @@ from msgspec import Struct
 from loadline.adapters import logs
 from loadline.adapters.nats_bus import NatsBus
 from loadline.cli import journal
-from loadline.cli.exit_codes import FAILED
+from loadline.cli.exit_codes import FAILED, reports_input_errors
 from loadline.cli.explain_output import format_explanation, format_policy_report
 from loadline.cli.output import printable
 from loadline.cli.status_output import format_status
@@ -32,6 +32,7 @@ _OPERATOR_CHARS_MAX: Final = 64
 T = TypeVar("T", bound=Struct)
 
 
+@reports_input_errors
 def status(options: argparse.Namespace) -> int:
     """Print the status of the fleet."""
     first = _request(options, "status", encode(StatusRequest()), AgentStatus)
@@ -41,6 +42,7 @@ def status(options: argparse.Namespace) -> int:
     return _print(options, answer, format_status(answer, only_migration=bool(_target(options).only)))
 
 
+@reports_input_errors
 def explain(options: argparse.Namespace) -> int:
     """Print the inputs, recommendations, limits and result of decisions, and the reports of migration policies."""
     if options.journal is not None:
@@ -56,18 +58,21 @@ def explain(options: argparse.Namespace) -> int:
     return _print(options, found, "\n\n".join(texts))
 
 
+@reports_input_errors
 def drain(options: argparse.Namespace) -> int:
     """Order the leader to drain a worker."""
     order = DrainOrder(options.model, options.pool, options.worker, _operator())
     return _order(options, "drain", order, f"{options.worker} will be drained; follow it with `loadline status`")
 
 
+@reports_input_errors
 def pause(options: argparse.Namespace) -> int:
     """Pause decisions and migrations for a model."""
     done = f"{options.model} is paused: no scaling decisions, no migrations"
     return _order(options, "pause", PauseCommand(options.model, _operator()), done)
 
 
+@reports_input_errors
 def resume(options: argparse.Namespace) -> int:
     """Resume decisions and migrations for a model."""
     done = f"{options.model} is resumed: scaling decisions and migrations continue"

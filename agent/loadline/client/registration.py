@@ -59,7 +59,7 @@ class Registration:
             try:
                 step = await self._leased.step(time.monotonic())
             except LoadlineError as error:
-                _log.warning("registration_retried", key=self._leased.key, error=str(error))
+                _log.warning("registration_retried", key=self._leased.key, detail=str(error))
                 delay_s = next(waits)
             else:
                 self._log_step(step)

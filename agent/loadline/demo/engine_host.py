@@ -160,7 +160,7 @@ class EngineHost:
                 self.engine.submit(submission.request, at_ms)
             except ValueError as error:  # no longer reported as held, so the gateway restarts the request
                 self._end(submission.request.request_id)
-                _log.warning("request_refused", error=str(error))
+                _log.warning("request_refused", detail=str(error))
         for event in self.engine.advance(now_ms):
             if event.kind != "detached":
                 self._outboxes[self._gateways[event.request_id]].append(event)

@@ -209,7 +209,7 @@ def main(arguments: list[str] | None = None) -> int:
         arrivals = play(trace, start_s=options.start_s, repeat=options.repeat, requests_max=options.requests_max)
         summary = asyncio.run(_run_until_signal(options, arrivals))
     except (ConfigError, DataError) as error:
-        _log.error("cannot_start", error=str(error))
+        _log.error("cannot_start", detail=str(error))
         return 1
     _log.info("ends", **msgspec.structs.asdict(summary))
     if options.summary_file is not None:

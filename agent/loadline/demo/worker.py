@@ -77,7 +77,7 @@ async def run(options: argparse.Namespace) -> None:
             await host.drain()
 
     async with AsyncExitStack() as stack:
-        await bus.connect(lambda connected: _log.info("nats", connected=connected))
+        await bus.connect(lambda connected: _log.info("bus_connection", connected=connected))
         stack.push_async_callback(bus.close)
         await bus.subscribe(submit_subject(options.root, record.worker), host.receive)
         worker = await stack.enter_async_context(
@@ -152,10 +152,10 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         asyncio.run(run(options))
     except DataError as error:
-        _log.error("cannot_start", error=str(error))
+        _log.error("cannot_start", detail=str(error))
         return 1
     except WorkerSuperseded as error:
-        _log.error("superseded", error=str(error))
+        _log.error("superseded", detail=str(error))
         return 1
     return 0
 

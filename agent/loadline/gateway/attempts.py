@@ -48,7 +48,7 @@ class Attempts:
         """Record that nothing could be sent; the request waits until a worker can be reached."""
         self._model.backends.mark_unreachable(backend)
         record = backend.record
-        _log.warning("unreachable", model=record.model, worker=record.worker, address=record.address, error=str(error))
+        _log.warning("unreachable", model=record.model, worker=record.worker, address=record.address, detail=str(error))
         self._model.metrics.retried(record.model)
 
     def failed(self, backend: Backend, reason: str) -> None:
@@ -59,7 +59,7 @@ class Attempts:
         """
         self._failed.append(backend)
         record = backend.record
-        _log.warning("engine_failed", model=record.model, worker=record.worker, error=reason)
+        _log.warning("engine_failed", model=record.model, worker=record.worker, detail=reason)
         if self.exhausted:
             raise ApiError(502, f"{ATTEMPTS_MAX} workers of {record.model!r} failed; the last one: {reason}")
         self._model.metrics.retried(record.model)

@@ -10,12 +10,9 @@ import msgspec
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from loadline.adapters.etcd_store import EtcdStore
-from loadline.adapters.logs import bounded
-from loadline.adapters.nats_bus import NatsBus
 from loadline.client.frontend import FrontendClient
 from loadline.client.handover import HandoverBus
-from loadline.client.resources import publish_now, running
+from loadline.client.resources import bus_of, publish_now, running, store_of
 from loadline.client.streams import StopStream, StreamSubjects
 from loadline.client.streams.engine import REPORT_INTERVAL_S
 from loadline.client.worker_registry import WorkerRegistry
@@ -32,6 +29,7 @@ from loadline.gateway.options import GatewayOptions
 from loadline.gateway.stream_session import ClientLeft, StreamSession
 from loadline.gateway.traffic import Measured, ModelTraffic
 from loadline.gateway.whole_answer import answer_whole
+from loadline.ports import Bus
 from loadline.wire.codec import Codec, Rejected, decode_as, encode
 from loadline.wire.subjects import Subjects, encode_token
 
@@ -39,7 +37,6 @@ _CLIENT_LEFT: Final = 499
 _SHUTDOWN_S: Final = 60.0
 # A body of 32 MiB takes 30 s at 9 Mbit/s.
 _BODY_S: Final = 60.0
-_log = bounded("gateway")
 
 
 class Gateway:
@@ -140,11 +137,8 @@ async def run(options: GatewayOptions, stop: asyncio.Event, on_listening: Callab
     """
     metrics = GatewayMetrics()
     async with AsyncExitStack() as stack:
-        bus = NatsBus(options.nats, name=f"loadline-gateway-{options.name}")
-        await bus.connect(lambda connected: _log.info("nats", connected=connected))
-        stack.push_async_callback(bus.close)
-        store = EtcdStore(options.etcd)
-        stack.push_async_callback(store.close)
+        bus = await stack.enter_async_context(bus_of(None, options.nats, f"loadline-gateway-{options.name}"))
+        store = await stack.enter_async_context(store_of(None, options.etcd))
         engines = EngineClient()
         stack.push_async_callback(engines.close)
         models: dict[str, ServedModel] = {}
@@ -174,7 +168,7 @@ async def run(options: GatewayOptions, stop: asyncio.Event, on_listening: Callab
             model.backends.stop_holding()
 
 
-async def _follow_loads(bus: NatsBus, options: GatewayOptions, model: str, backends: Backends) -> None:
+async def _follow_loads(bus: Bus, options: GatewayOptions, model: str, backends: Backends) -> None:
     """Keep the number of requests at each engine, other gateways' included, as workers report it."""
     subjects = Subjects(options.root)
     codec = Codec(subjects, options.nats.frame_bytes_max)
@@ -187,7 +181,7 @@ async def _follow_loads(bus: NatsBus, options: GatewayOptions, model: str, backe
     await bus.subscribe(f"{subjects.prefix}.load.{encode_token(model)}.>", receive)
 
 
-async def _serve_moves(bus: NatsBus, root: str, model: str, moves: StreamMoves) -> None:
+async def _serve_moves(bus: Bus, root: str, model: str, moves: StreamMoves) -> None:
     """Answer workers that move streams, and report the streams to them until cancelled."""
     subjects = StreamSubjects(root, model)
 

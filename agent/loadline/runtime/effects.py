@@ -139,7 +139,7 @@ class EffectRunner:
     def _log_change(self, event: str, problem: str) -> None:
         """Log a problem when it appears or changes; failing calls are retried twice a second."""
         if problem and self._problems.get(event) != problem:
-            self._log.warning(event, error=problem)
+            self._log.warning(event, detail=problem)
         self._problems[event] = problem
 
     async def _campaign(self, effect: Campaign) -> AnyEvent:
@@ -200,14 +200,14 @@ class EffectRunner:
         try:
             await self._store.revoke(lease_id)
         except _FAILURES as error:
-            self._log.info("lease_not_revoked", error=str(error))  # it expires by itself
+            self._log.info("lease_not_revoked", detail=str(error))  # it expires by itself
 
     async def _remove_worker(self, effect: RemoveWorker) -> None:
         key = self._keys.worker(effect.model, effect.pool, effect.worker)
         try:
             await self._store.commit([Compare(key, "lease", effect.lease_id)], [Write(key, None)])
         except _FAILURES as error:
-            self._log.info("worker_not_removed", worker=effect.worker, error=str(error))
+            self._log.info("worker_not_removed", worker=effect.worker, detail=str(error))
 
     async def _read_decisions(self, effect: ReadDecisions) -> AnyEvent:
         try:
@@ -271,7 +271,8 @@ class EffectRunner:
         try:
             await self._bus.publish(self._subjects.decision(decision.model), encode(message))
         except BusUnavailable as error:
-            self._log.info("not_announced", decision=decision.decision_id, error=str(error))  # the core announces again
+            # The core announces it again.
+            self._log.info("not_announced", decision=decision.decision_id, detail=str(error))
 
     async def _send_drain(self, effect: SendDrain) -> AnyEvent:
         command = DrainCommand(
@@ -358,7 +359,7 @@ class EffectRunner:
             key = self._keys.pause(effect.model)
             await self._store.commit([], [Write(key, effect.by.encode() if effect.paused else None)])
         except _FAILURES as error:
-            self._log.error("pause_not_written", model=effect.model, error=str(error), remedy="try again")
+            self._log.error("pause_not_written", model=effect.model, detail=str(error), remedy="try again")
 
 
 def _drain_answer(effect: SendDrain, *, accepted: bool | None, detail: str) -> DrainAnswered:

@@ -76,7 +76,7 @@ class EngineScraper:
         if place != self._logged:
             self._logged = place
             log = _log.info if self.engine.reading is None else _log.warning
-            log(event, error=self.engine.problem, away=self.engine.away)
+            log(event, detail=self.engine.problem, away=self.engine.away)
 
 
 def _now_ms() -> int:

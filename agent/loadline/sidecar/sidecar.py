@@ -162,7 +162,7 @@ class Sidecar:
             except AddressTaken:
                 raise
             except LoadlineError as error:
-                _log.warning("registry_unreadable", error=str(error))
+                _log.warning("registry_unreadable", detail=str(error))
                 await wait_at_most(self._stop, next(waits))
             else:
                 return

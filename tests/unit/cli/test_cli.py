@@ -13,7 +13,7 @@ from tests.support.config_texts import BASE
 
 @pytest.mark.parametrize("url", ["nats://127.0.0.1:99999", "nats://", "nats://127.0.0.1:abc", "http://127.0.0.1", "x"])
 def test_an_invalid_server_address_is_refused(url: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["status", "--nats", url]) == 1
+    assert main(["status", "--nats", url]) == 2
     assert "--nats: is not " in capsys.readouterr().err
 
 

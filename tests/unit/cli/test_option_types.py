@@ -55,10 +55,10 @@ def test_options_replace_what_the_configuration_says_and_keep_its_logins() -> No
         NatsKnobs(("nats://a:1",), user="worker"), EtcdKnobs(("http://b:2",)), "east", "blue"
     )
     assert connection_of(parser.parse_args([]), configured) == configured
-    options = ["--nats", "nats://c:3", "--etcd", "http://d:4", "--root", "west", "--namespace", "green"]
+    options = ["--nats", "nats://c:3", "--etcd", "https://d:4", "--root", "west", "--namespace", "green"]
     found = connection_of(parser.parse_args(options), configured)
     assert found == ConnectionOptions(
-        NatsKnobs(("nats://c:3",), user="worker"), EtcdKnobs(("http://d:4",)), "west", "green"
+        NatsKnobs(("nats://c:3",), user="worker"), EtcdKnobs(("https://d:4",)), "west", "green"
     )
 
 
@@ -82,6 +82,22 @@ def test_a_gateway_that_lacks_an_option_is_invalid_input(
 ) -> None:
     assert main(["gateway", *options]) == 2
     assert says in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", [["gateway", "--model", "m"], ["sidecar"]])
+def test_plain_http_to_another_host_names_the_option(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*command, "--etcd", "http://etcd.example:2379"]) == 2
+    error = capsys.readouterr().err
+    assert "--etcd: plain http to etcd.example shows keys and passwords" in error
+    assert "insecure = true in [etcd]" in error
+
+
+def test_a_configuration_permits_plain_http_to_another_host() -> None:
+    parser = argparse.ArgumentParser()
+    connection_arguments(parser, "")
+    options = parser.parse_args(["--etcd", "http://etcd.example:2379"])
+    insecure = ConnectionOptions(etcd=EtcdKnobs(insecure=True))
+    assert connection_of(options, insecure).etcd.endpoints == ("http://etcd.example:2379",)
 
 
 MODEL = """

@@ -141,6 +141,16 @@ def test_a_measured_engine(capsys: pytest.CaptureFixture[str]) -> None:
     assert "--context" not in capsys.readouterr().out
 
 
+def test_two_samples_have_no_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = [str(written(tmp_path, "p.json", PREFILL)), str(written(tmp_path, "d.json", DECODE))]
+    assert main(["fit", "--profile", *files, "--context", "1500"]) == 0
+    out = capsys.readouterr().out
+    [iteration] = [line for line in out.splitlines() if line.startswith("iteration")]
+    assert iteration.split()[-3:] == ["2", "unknown", "unknown"]
+    assert "The decode line goes through both of its samples, so its error is unknown." in out
+    assert "The prefill line goes" not in out
+
+
 @pytest.mark.parametrize(
     ("changed", "options", "message"),
     [
