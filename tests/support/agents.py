@@ -59,7 +59,7 @@ class TestWorker:
 
     __test__ = False
 
-    def __init__(self, rig: Rig, pool: Role, name: str) -> None:
+    def __init__(self, rig: Rig, pool: Role, name: str, incarnation: int = 1) -> None:
         self.name = name
         self.kv = 0.7
         self.waiting = 0
@@ -67,7 +67,7 @@ class TestWorker:
         self.drain: DrainCommand | None = None
         self.may_leave = asyncio.Event()
         self.client = WorkerClient(
-            WorkerRecord(MODEL, pool, name, pool, incarnation=1),
+            WorkerRecord(MODEL, pool, name, pool, incarnation),
             nats=NatsKnobs(servers=(rig.nats.url,)),
             etcd=EtcdKnobs(endpoints=(rig.etcd.url,)),
             sample=lambda: WorkerSample(
@@ -141,10 +141,10 @@ class AgentFleet:
         self.workers: dict[str, TestWorker] = {}
         self._stack = stack
 
-    async def add(self, pool: Role, *names: str) -> None:
+    async def add(self, pool: Role, *names: str, incarnation: int = 1) -> None:
         """Start workers and wait until the leader reports all of them as ready."""
         for name in names:
-            worker = TestWorker(self.rig, pool, name)
+            worker = TestWorker(self.rig, pool, name, incarnation)
             await self._stack.enter_async_context(worker.client)
             await worker.client.ready()
             self.workers[name] = worker

@@ -38,11 +38,12 @@ class WorkerIncarnation:
         """Sequence of the newest sample."""
         self._epochs = EpochFence()
         """Fence of drain commands."""
-        self._record = record
+        self.record = record
+        """Description of the worker, in any state."""
 
     def report(self, samples: Sequence[WorkerSample], now_ms: int) -> LoadReport:
         """Return a report of numbered samples; a ``timestamp_ms`` of 0 is replaced with Unix time ``now_ms``."""
-        record, numbered = self._record, []
+        record, numbered = self.record, []
         for sample in samples:
             self.sequence += 1
             numbered.append(replace(sample, sequence=self.sequence, timestamp_ms=sample.timestamp_ms or now_ms))
@@ -50,12 +51,12 @@ class WorkerIncarnation:
 
     def drain_report(self) -> DrainReport:
         """Return the report that the worker is empty."""
-        record = self._record
+        record = self.record
         return DrainReport(record.model, record.pool, record.worker, record.incarnation, self.drain_id)
 
     def answer(self, command: DrainCommand, *, drained: bool) -> DrainReply | None:
         """Accept or refuse a drain command; ``drained``: the worker is already empty. None: another worker answers."""
-        if not is_for(self._record, command.model, command.pool, command.worker, command.incarnation):
+        if not is_for(self.record, command.model, command.pool, command.worker, command.incarnation):
             return None
         refusal = self._refusal(command, drained=drained)
         if not refusal:
@@ -64,8 +65,8 @@ class WorkerIncarnation:
 
     def _refusal(self, command: DrainCommand, *, drained: bool) -> str:
         """Return the reason to refuse a command; empty: it is accepted."""
-        if command.incarnation < self._record.incarnation:
-            return f"already gone: this is incarnation {self._record.incarnation}"
+        if command.incarnation < self.record.incarnation:
+            return f"already gone: this is incarnation {self.record.incarnation}"
         if not self._epochs.admit(command.epoch):
             return f"a command of epoch {self._epochs.highest} was received"
         if drained and command.drain_id != self.drain_id:
@@ -74,5 +75,5 @@ class WorkerIncarnation:
 
     def is_later(self, value: bytes) -> bool:
         """Return True if a record is of a later incarnation under the same name."""
-        record = decode_as(WorkerRecord, value, self._record.worker)
-        return not isinstance(record, Rejected) and record.incarnation > self._record.incarnation
+        record = decode_as(WorkerRecord, value, self.record.worker)
+        return not isinstance(record, Rejected) and record.incarnation > self.record.incarnation

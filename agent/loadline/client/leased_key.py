@@ -52,6 +52,8 @@ class LeasedKey:
         self._wanted = value
         self._written: bytes | None = None
         self._revision = 0  # of our last write; 0: the key does not exist
+        self._wanted_key = key
+        self._former = Compare("", "mod", 0)  # the key that the next write replaces, if it still is ours
         self._lease_ttl_s = lease_ttl_s
         self._is_later = is_later
         self._lease_id = 0
@@ -63,6 +65,11 @@ class LeasedKey:
         """Change the value with the next step. ``replace_lost`` False: a lost lease stays lost."""
         self._wanted = value
         self._replace_lost = replace_lost
+
+    def move(self, key: str, value: bytes) -> None:
+        """Replace the key by another one with the next step, in one transaction."""
+        self._wanted_key = key
+        self.write(value)
 
     def withdraw(self) -> None:
         """Write a pending value and revoke the lease with the next step, and register no more."""
@@ -92,6 +99,10 @@ class LeasedKey:
         if not self._lease_id:
             self._lease_id = await self._store.grant(self._lease_ttl_s)
         self._lease_ends_s = now_s + self._lease_ttl_s
+        if self.key != self._wanted_key:  # here and not in move(), which may be called during a step
+            if self._written is not None:
+                self._former = Compare(self.key, "mod", self._revision)
+            self.key, self._written, self._revision = self._wanted_key, None, 0
         value, step = self._wanted, LeaseStep.RENEWED
         if self._written == value:
             if await self._is_unchanged():
@@ -109,8 +120,12 @@ class LeasedKey:
     async def _put(self, value: bytes) -> bool:
         """Write the value; return False, and write nothing, if a later owner holds the key."""
         for _ in range(2):
-            compare = Compare(self.key, "mod", self._revision)
-            outcome = await self._store.commit([compare], [Write(self.key, value, self._lease_id)])
+            compares, writes = [Compare(self.key, "mod", self._revision)], [Write(self.key, value, self._lease_id)]
+            if self._former.key:
+                compares.append(self._former)
+                writes.append(Write(self._former.key, None))
+            outcome = await self._store.commit(compares, writes)
+            self._former = Compare("", "mod", 0)  # if another client has changed it, it is not ours to remove
             if outcome.committed:
                 self._revision = outcome.revision
                 return True
@@ -122,7 +137,8 @@ class LeasedKey:
 
     async def _write_last(self) -> None:
         """Write a pending value before the key goes: a worker that leaves is not taken for one that failed."""
-        if self._lease_id and self._written is not None and self._written != self._wanted:
+        wanted = self._written != self._wanted and self.key == self._wanted_key
+        if self._lease_id and self._written is not None and wanted:
             with suppress(LoadlineError):
                 await self._put(self._wanted)
             self._written = self._wanted  # one try: the lease is revoked in any case

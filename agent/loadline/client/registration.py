@@ -46,6 +46,11 @@ class Registration:
         self._leased.write(value, replace_lost=replace_lost)
         self._wake.set()
 
+    def move(self, key: str, value: bytes) -> None:
+        """Replace the key by another one as soon as the store is reachable."""
+        self._leased.move(key, value)
+        self._wake.set()
+
     def withdraw(self) -> None:
         """Revoke the lease as soon as the store is reachable, and do not register again."""
         self._leased.withdraw()

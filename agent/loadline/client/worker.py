@@ -32,7 +32,7 @@ from loadline.client.migration_driver import MigrationDriver
 from loadline.client.registration import Registration
 from loadline.client.resources import BodyInterrupt, bus_of, publish_now, running, store_of, wait_at_most
 from loadline.core.vocabulary.samples import WorkerRecord, WorkerSample
-from loadline.core.vocabulary.scalars import WorkerPhase
+from loadline.core.vocabulary.scalars import Role, WorkerPhase
 from loadline.errors import WorkerSuperseded
 from loadline.ports import Bus, Store
 from loadline.servers import EtcdKnobs, NatsKnobs
@@ -99,7 +99,8 @@ class WorkerClient:
         """Set once the worker is empty, has reported it and revoked its lease: the process may exit."""
         self._connections = (bus, nats, store, etcd)
         self._subjects = Subjects(root)
-        self._key = Keys(namespace).worker(record.model, record.pool, record.worker)
+        self._keys = Keys(namespace)
+        self._answered_pools: set[str] = set()
         self._sample = sample
         self._on_drain = on_drain
         self._report_interval_s = report_interval_ms / 1_000
@@ -120,7 +121,7 @@ class WorkerClient:
             self._bus = await enter(bus_of(bus, nats, f"loadline-worker-{record.worker}"))
             self._registration = Registration(
                 await enter(store_of(store, etcd)),
-                self._key,
+                self._keys.worker(*record.names),
                 encode(record),
                 self._lease_ttl_s,
                 self._incarnation_state.is_later,
@@ -128,8 +129,7 @@ class WorkerClient:
             # Subscribe before registering: a reader of the record must be able to reach the worker.
             if self._driver is not None:
                 await enter(self._driver)
-            await self._bus.answer(self._subjects.drain(*record.names), self._answer_drain)
-            await self._bus.answer(self._subjects.migrate(*record.names), self._answer_migrate)
+            await self._answer_commands()
             await enter(running(self._registration.run(), f"registration of {record.worker}"))
             if not self._outlives:
                 stack.push_async_callback(self.leave)
@@ -154,6 +154,22 @@ class WorkerClient:
         """Register as ``ready`` as soon as the store is reachable, and report at once: the engine can serve."""
         if not self._incarnation_state.drain_id:
             self._register("ready")
+        await self.report_now()
+
+    async def move(self, pool: str, role: Role) -> None:
+        """Serve in another pool, in its role, as soon as the store is reachable; the engine must be empty.
+
+        Raises:
+            ValueError: The worker drains.
+        """
+        if self._incarnation_state.drain_id or self.record.state == "draining":
+            text = f"worker {self.record.worker} drains, so it cannot move to pool {pool}"
+            raise ValueError(f"{text}. Start another worker there.")
+        self.record = replace(self.record, pool=pool, role=role)
+        self._incarnation_state.record = self.record
+        self._migrator.move(self.record)
+        await self._answer_commands()
+        self._registration.move(self._keys.worker(*self.record.names), encode(self.record))
         await self.report_now()
 
     async def report_now(self) -> bool:
@@ -195,6 +211,14 @@ class WorkerClient:
             claim_timeout_ms=options.claim_timeout_ms,
         )
         return migrator, MigrationDriver(migrator, options, self.record.worker, self._publish_migration)
+
+    async def _answer_commands(self) -> None:
+        """Answer commands under the names of the record; those to a former pool are left to other workers."""
+        if self.record.pool in self._answered_pools:
+            return
+        self._answered_pools.add(self.record.pool)
+        await self._bus.answer(self._subjects.drain(*self.record.names), self._answer_drain)
+        await self._bus.answer(self._subjects.migrate(*self.record.names), self._answer_migrate)
 
     async def _answer_migrate(self, payload: bytes) -> bytes | None:
         command = decode_as(MigrateCommand, payload, self._subjects.migrate(*self.record.names))

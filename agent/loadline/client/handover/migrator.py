@@ -56,6 +56,10 @@ class RequestMigrator:
         self.destination = HandoverDestination(record.incarnation, held, self._claims, slots_in if supported else 0)
         """Inputs of incoming requests."""
 
+    def move(self, record: WorkerRecord) -> None:
+        """Answer commands to the worker in its other pool."""
+        self._progress.record = record
+
     def drain(self) -> None:
         """Start to hand over all requests, and refuse incoming ones."""
         self._progress.draining = self.destination.draining = True

@@ -108,7 +108,8 @@ class MigrationProgress:
     def __init__(self, record: WorkerRecord, *, slots_out: int = SLOTS, supported: bool = True) -> None:
         self.draining = False
         """True once the worker drains: it hands over up to ``DRAIN_SLOTS_MAX`` requests at a time."""
-        self._record = record
+        self.record = record
+        """Description of the worker."""
         self._kv_tokens = (record.kv_blocks_total or 0) * (record.block_size_tokens or 0) * record.data_parallel_size
         # Separate from the fence of drains: an agent that only migrates requests has its own epochs.
         self._epochs = EpochFence()
@@ -131,7 +132,7 @@ class MigrationProgress:
         None: another worker of this name answers. A repeated command gets the same answer and has no effect.
         """
         source = command.source
-        if not is_for(self._record, command.model, source.pool, source.worker, source.incarnation):
+        if not is_for(self.record, command.model, source.pool, source.worker, source.incarnation):
             return None
         known = self._migrations.get(command.command_id)
         before = known.reply if known else self._replies.get(command.command_id)
@@ -171,7 +172,7 @@ class MigrationProgress:
 
     def _refusal(self, command: MigrateCommand) -> tuple[MigrationRefusal | None, str]:
         """Return the reason to refuse the command regardless of the requests; None: there is none."""
-        record, destination = self._record, command.destination
+        record, destination = self.record, command.destination
         if command.source.incarnation < record.incarnation:
             return "gone", f"this is incarnation {record.incarnation}"
         if not self._epochs.admit(command.epoch):

@@ -141,6 +141,13 @@ class Drains(Struct):
         fleet.start_drain(model, pool_name, name, now, held=held)
         return None
 
+    def move(self, model: str, former: str, pool: str, worker: str) -> None:
+        """Continue the drain of a worker that registered in another pool."""
+        drain = self.open.pop(_key(model, former, worker), None)
+        if drain is not None:
+            drain.pool = pool
+            self.open[_key(model, pool, worker)] = drain
+
     def held(self, model: str) -> dict[str, Drain]:
         """Return the held drains of a model by key."""
         return {key: drain for key, drain in self.open.items() if drain.held and drain.model == model}

@@ -152,6 +152,20 @@ class Fleet(Struct):
             pool.dirty[event.worker] = None
         return refused, rejection
 
+    def former_pool(self, registered: RegisteredWorker) -> Pool | None:
+        """Return the pool that a worker left by registering in another one; None if it has not moved.
+
+        One lease belongs to one process, so two keys of a name and an incarnation under it are the same worker.
+        """
+        record, model = registered.record, self.models.get(registered.record.model)
+        for pool in model.pools.values() if model is not None else ():
+            known = pool.workers.get(record.worker)
+            if known is None or pool.name == record.pool:
+                continue
+            if (known.record.incarnation, known.lease_id) == (record.incarnation, registered.lease_id):
+                return pool
+        return None
+
     def register(self, registered: RegisteredWorker, now: int) -> Rejection | None:
         """Add or update a worker from its record.
 
@@ -166,6 +180,9 @@ class Fleet(Struct):
         if record.role != pool.knobs.role:
             self._add_unassigned(_unassigned(registered, managed=True))
             return Rejection.ROLE_MISMATCH
+        former = self.former_pool(registered)
+        if former is not None and former.workers[record.worker].create_revision > registered.create_revision:
+            return Rejection.WORKER_MOVED
         known = pool.workers.get(record.worker)
         if known is None and (full := self._full(pool)) is not None:
             self._add_unassigned(_unassigned(registered, managed=False))  # it waits for a place
@@ -175,17 +192,12 @@ class Fleet(Struct):
             if known is not None:
                 self._remove(pool, record.worker, now)
             self.workers += 1
-            worker = WorkerState(
-                record,
-                registered.lease_id,
-                registered_at_ms=now,
-                latest=[None] * record.data_parallel_size,
-                create_revision=registered.create_revision,
-            )
-            pool.workers[record.worker] = worker
-            self._update_external_drain(worker)
-            pool.reclassify(worker, now)
-            return None
+            if former is not None:
+                known = former.workers[record.worker]
+                self._remove(former, record.worker, now)
+            else:
+                known = WorkerState(record, registered.lease_id, registered_at_ms=now, latest=[])
+            pool.workers[record.worker] = known
         known.record, known.lease_id, known.registered = record, registered.lease_id, True
         known.create_revision = registered.create_revision
         known.latest = (known.latest + [None] * record.data_parallel_size)[: record.data_parallel_size]

@@ -11,6 +11,7 @@ from loadline.core.vocabulary.events import (
     WorkerRegistered,
 )
 from loadline.core.vocabulary.rejections import Rejection
+from loadline.core.vocabulary.samples import RegisteredWorker
 
 
 def load_reported(turn: Turn, event: LoadReported) -> None:
@@ -37,6 +38,9 @@ def traffic_reported(turn: Turn, event: TrafficReported) -> None:
 def registry_read(turn: Turn, event: RegistryRead) -> list[Effect]:
     """Replace the known workers by those of the registry."""
     state = turn.state
+    for registered in event.workers:
+        if state.fleet.former_pool(registered) is not None:
+            _register(turn, registered)  # before its former key counts as gone
     before = {(model.name, pool.name): dict(pool.workers) for model, pool in state.fleet.pools()}
     refused = state.fleet.replace_registry(event.workers, turn.now)
     for (model, pool), known in before.items():
@@ -59,7 +63,7 @@ def registry_read(turn: Turn, event: RegistryRead) -> list[Effect]:
 def worker_registered(turn: Turn, event: WorkerRegistered) -> list[Effect]:
     """Add a worker, or update its record."""
     record = event.worker.record
-    rejection = turn.state.fleet.register(event.worker, turn.now)
+    rejection = _register(turn, event.worker)
     migrations.record_registration(turn, record.model, record.pool, record.worker)
     if rejection is None:
         drains.resume_drain_of(turn, record)
@@ -68,6 +72,29 @@ def worker_registered(turn: Turn, event: WorkerRegistered) -> list[Effect]:
     turn.state.reject(rejection)
     text = f"{record.worker} of pool {record.pool} is not counted: {rejection}"
     return [RaiseAlarm("worker_refused", record.model, text)]
+
+
+def _register(turn: Turn, registered: RegisteredWorker) -> Rejection | None:
+    """Add a worker, update its record, or follow it to the other pool that its record names.
+
+    A drain goes on there. The counts of both pools follow a worker in service: otherwise one pool would start a worker
+    in its place, and the other drain one.
+    """
+    state, record = turn.state, registered.record
+    former = state.fleet.former_pool(registered)
+    rejection = state.fleet.register(registered, turn.now)
+    if former is None or rejection is not None:
+        return rejection
+    model = state.fleet.models[record.model]
+    pool = model.pools[record.pool]
+    state.drains.move(model.name, former.name, pool.name, record.worker)
+    if not state.leading:
+        return None
+    model.reconcile = True  # the decision names the worker, or counts it, in its former pool
+    for one, step in ((former, -1), (pool, 1)):
+        if one.desired is not None and not pool.workers[record.worker].draining:
+            one.reset_desired(min(max(one.desired + step, one.minimum), one.knobs.replicas_max), turn.now)
+    return None
 
 
 def worker_deregistered(turn: Turn, event: WorkerDeregistered) -> None:

@@ -29,3 +29,4 @@ class Rejection(StrEnum):
     UNKNOWN_DRAIN = "unknown_drain"
     POOL_FULL = "pool_full"
     DRAINS_FULL = "drains_full"
+    WORKER_MOVED = "worker_moved"

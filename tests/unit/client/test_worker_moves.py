@@ -1,0 +1,99 @@
+"""Worker that takes another role: its key is replaced in one transaction, and commands reach it in its new pool."""
+
+import asyncio
+from collections.abc import Callable
+
+import msgspec
+import pytest
+
+from loadline.core.vocabulary.events import LoadReported
+from loadline.core.vocabulary.samples import WorkerRecord
+from loadline.ports import Write
+from loadline.wire.codec import encode
+from loadline.wire.keys import Keys
+from loadline.wire.messages import DrainCommand, DrainReply
+from tests.support.client_worker import INCARNATION, KEY, SUBJECTS, WorkerClientHarness, harness
+from tests.waiting import until
+
+NEW_KEY = Keys("default").worker("m", "other", "w")
+OF_ANOTHER = encode(WorkerRecord("m", "p", "w", "prefill", INCARNATION + 1))
+
+
+def keys(client: WorkerClientHarness) -> set[str]:
+    return {key for key in client.store.server.keys if "/workers/" in key}
+
+
+async def asked_to_drain(client: WorkerClientHarness, pool: str) -> DrainReply:
+    command = DrainCommand("d", "m", pool, "w", "decode", INCARNATION, 1, 60_000)
+    reply = await client.bus.request(SUBJECTS.drain("m", pool, "w"), encode(command), 5)
+    return msgspec.json.decode(reply, type=DrainReply)
+
+
+def test_a_worker_that_moves_is_registered_in_one_pool_at_every_moment() -> None:
+    async def scenario() -> None:
+        async with harness("prefill") as client:
+            await client.worker.ready()
+            await until(lambda: client.state == "ready")
+            assert client.held is not None
+            lease_id, revision = client.held.lease_id, client.store.server.revision
+            await client.worker.move("other", "decode")
+            await until(lambda: NEW_KEY in keys(client))
+            assert keys(client) == {NEW_KEY}
+            entry = client.store.server.keys[NEW_KEY]
+            record = msgspec.json.decode(entry.value, type=WorkerRecord)
+            assert (record.pool, record.role, record.state, record.incarnation) == (
+                "other",
+                "decode",
+                "ready",
+                INCARNATION,
+            )
+            assert (entry.lease_id, client.store.server.revision) == (lease_id, revision + 1), "one transaction"
+            await until(lambda: isinstance(one := client.received()[-1], LoadReported) and one.pool == "other")
+            assert (await asked_to_drain(client, "other")).accepted
+            with pytest.raises(ValueError, match="worker w drains"):
+                await client.worker.move("p", "prefill")
+            client.empty.set()
+            await until(client.worker.drained.is_set)
+            assert keys(client) == set()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("disturb", "left"),
+    [
+        (lambda client: client.lose_lease(), {NEW_KEY}),
+        (lambda client: client.store.server.commit([], [Write(KEY, None)]), {NEW_KEY}),
+        (lambda client: client.store.server.commit([], [Write(KEY, OF_ANOTHER)]), {NEW_KEY, KEY}),
+    ],
+    ids=["lease lost", "key removed", "key of another worker"],
+)
+def test_a_move_touches_no_key_that_is_not_its_own(
+    disturb: Callable[[WorkerClientHarness], object], left: set[str]
+) -> None:
+    async def scenario() -> None:
+        async with harness("prefill") as client:
+            await until(lambda: client.state == "starting")
+            disturb(client)
+            await client.worker.move("other", "decode")
+            await until(lambda: keys(client) == left, f"{left}, but there is {keys(client)}")
+            await client.worker.ready()
+            await until(
+                lambda: msgspec.json.decode(client.store.server.keys[NEW_KEY].value, type=WorkerRecord).state == "ready"
+            )
+            client.store.server.commit([], [Write(KEY, None)])
+
+    asyncio.run(scenario())
+
+
+def test_a_worker_may_move_while_it_registers_and_back() -> None:
+    async def scenario() -> None:
+        async with harness("prefill") as client:
+            await client.worker.move("other", "decode")
+            await until(lambda: keys(client) == {NEW_KEY})
+            await client.worker.move("p", "prefill")
+            await client.worker.ready()
+            await until(lambda: keys(client) == {KEY})
+            await until(lambda: client.state == "ready")
+
+    asyncio.run(scenario())

@@ -1,0 +1,126 @@
+"""Workers that register in another pool: counted once, with their drains, and the counts of the pools follow."""
+
+from msgspec.structs import replace
+
+from loadline.core.vocabulary.decisions import Victim
+from loadline.core.vocabulary.effects import AnyEffect, SendDrain
+from loadline.core.vocabulary.events import (
+    DrainRequested,
+    RegistryRead,
+    WorkerDeregistered,
+    WorkerDrained,
+    WorkerRegistered,
+)
+from loadline.core.vocabulary.rejections import Rejection
+from loadline.core.vocabulary.samples import RegisteredWorker
+from tests.support.controller_world import ControllerWorld, alarms, booted
+
+
+def decided() -> ControllerWorld:
+    """Return a world in which two workers of each pool are decided and exist."""
+    world = booted(planner="static")
+    world.run(10)
+    world.controller.state.fleet.models["m"].reconcile = True
+    world.run(1)
+    assert (counts(world), desired(world)) == ({"prefill": 2, "decode": 2}, {"prefill": 2, "decode": 2})
+    world.effects.clear()
+    return world
+
+
+def counts(world: ControllerWorld) -> dict[str, int]:
+    return {name: pool.ready for name, pool in world.controller.state.fleet.models["m"].pools.items()}
+
+
+def desired(world: ControllerWorld) -> dict[str, int | None]:
+    return {name: pool.desired for name, pool in world.controller.state.fleet.models["m"].pools.items()}
+
+
+def stored(world: ControllerWorld) -> dict[str, tuple[int, tuple[Victim, ...]]]:
+    return {target.pool: (target.replicas, target.victims) for target in world.stored["m"].decision.targets}
+
+
+def moved(world: ControllerWorld, name: str = "p2") -> RegisteredWorker:
+    """Return the record of a worker in the other pool, as a later write of its process."""
+    record = world.workers[name]
+    other = "decode" if record.pool == "prefill" else "prefill"
+    world.workers[name] = replace(record, pool=other, role=other)
+    world.revision += 1
+    return RegisteredWorker(world.workers[name], 5, world.revision)
+
+
+def drained(effects: list[AnyEffect]) -> list[tuple[str, str, str]]:
+    return [(one.pool, one.worker, one.role) for one in effects if isinstance(one, SendDrain)]
+
+
+def test_a_worker_counts_in_the_pool_that_it_registered_in_last() -> None:
+    world = decided()
+    effects = world.handle(WorkerRegistered(moved(world)))
+    assert (counts(world), world.controller.state.fleet.workers) == ({"prefill": 1, "decode": 3}, 4)
+    assert desired(world) == {"prefill": 1, "decode": 3}
+    assert stored(world) == {"prefill": (1, ()), "decode": (3, ())}, "a new leader knows it too"
+    assert alarms(effects) == []
+    world.handle(WorkerDeregistered("m", "prefill", "p2"))
+    world.run(90)
+    assert (counts(world), drained(world.effects), alarms(world.effects)) == ({"prefill": 1, "decode": 3}, [], [])
+    assert world.controller.state.migration.vanished == {}, "it did not fail"
+
+
+def test_a_worker_keeps_its_load_and_its_place_when_it_moves_back() -> None:
+    world = decided()
+    world.handle(WorkerRegistered(moved(world)))
+    pool = world.controller.state.fleet.models["m"].pools["decode"]
+    assert pool.workers["p2"].seen_at_ms == world.now
+    world.run(1)
+    assert (pool.fresh, pool.load.running) == (3, 3)
+    world.handle(WorkerDeregistered("m", "prefill", "p2"), WorkerRegistered(moved(world)))
+    world.run(1)
+    assert (counts(world), pool.fresh, pool.load.running) == ({"prefill": 2, "decode": 2}, 2, 2)
+
+
+def test_a_snapshot_of_the_registry_shows_the_move() -> None:
+    world = decided()
+    registered = moved(world)
+    others = [RegisteredWorker(record, 5, 1) for name, record in world.workers.items() if name != "p2"]
+    world.handle(RegistryRead([*others, registered]))
+    assert (counts(world), desired(world)) == ({"prefill": 1, "decode": 3}, {"prefill": 1, "decode": 3})
+    assert world.controller.state.migration.vanished == {}
+    former = RegisteredWorker(replace(registered.record, pool="prefill", role="prefill"), 5, 2)
+    world.handle(RegistryRead([*others, registered, former]))
+    assert counts(world) == {"prefill": 1, "decode": 3}, "its former key is not removed yet"
+    assert world.controller.state.rejected[Rejection.WORKER_MOVED] == 1
+
+
+def test_a_drain_goes_on_in_the_other_pool() -> None:
+    world = decided()
+    world.drains_answered = None
+    assert drained(world.handle(DrainRequested("m", "prefill", "p2", "somebody"))) == [("prefill", "p2", "prefill")]
+    world.handle(WorkerRegistered(moved(world)))
+    assert counts(world) == {"prefill": 1, "decode": 2}
+    assert desired(world) == {"prefill": 2, "decode": 2}, "it was out of service, so its replacement is still wanted"
+    assert stored(world)["decode"] == (2, (Victim("p2", 1),)), "its scaler finds it in its new pool"
+    world.drains_answered = True
+    world.effects.clear()
+    world.run(3)
+    assert drained(world.effects) == [("decode", "p2", "decode")]
+    world.handle(WorkerDrained("m", "decode", "p2", 1))
+    assert world.controller.state.drains.open == {}
+    assert world.controller.state.fleet.models["m"].pools["decode"].workers["p2"].drain_ended
+
+
+def test_the_counts_stay_within_their_bounds() -> None:
+    world = decided()
+    pools = world.controller.state.fleet.models["m"].pools
+    pools["decode"].knobs = replace(pools["decode"].knobs, replicas_max=2)
+    world.handle(WorkerRegistered(moved(world)))
+    assert desired(world) == {"prefill": 1, "decode": 2}
+
+
+def test_another_process_of_the_name_is_another_worker() -> None:
+    world = decided()
+    record = world.workers["p2"]
+    for other in (replace(record, incarnation=2), record):
+        lease_id = 5 if other.incarnation == 2 else 6
+        found = RegisteredWorker(replace(other, pool="decode", role="decode"), lease_id, 99)
+        world.handle(WorkerRegistered(found))
+        assert counts(world) == {"prefill": 2, "decode": 3}
+    assert desired(world) == {"prefill": 2, "decode": 2}
