@@ -10,6 +10,7 @@ from loadline.client.resources import running, store_of
 from loadline.client.scaler import ScalerClient
 from loadline.core.vocabulary.decisions import PoolTarget
 from loadline.ports import Write
+from loadline.rig.servers import EtcdServer
 from loadline.scalers.dynamo_virtual import DynamoVirtualScaler
 from loadline.scalers.dynamo_virtual_config import ConnectorModelKnobs, ConnectorPoolKnobs, DynamoVirtualKnobs
 from loadline.servers import EtcdKnobs, NatsKnobs
@@ -226,3 +227,29 @@ def test_what_a_dead_planner_left_is_announced_properly(start: Start) -> None:
                 await fleet.answers(1, "done")
 
     run(start, scenario)
+
+
+def test_a_decision_outlives_an_outage_of_etcd(
+    nats_url: str, private_etcd: Callable[[], EtcdServer], own_name: str
+) -> None:
+    server = private_etcd()
+
+    async def scenario() -> None:
+        async with agent_at(nats_url, server.url, own_name) as agent:
+            fleet = Fleet(agent, nats_url, server.url, own_name, "double")
+            async with fleet.scaling(), fleet.client() as client:
+                await fleet.decide(counts(1, 2, 3))
+                assert await client.wait(WAKES_S)
+                assert await client.get() == (2, 3, 0)
+                await client.complete()
+                await fleet.answers(1, "done")
+                server.stop()
+                await fleet.decide(counts(2, 2, 4))
+                await until(lambda: fleet.detail(2).startswith("Dynamo's etcd: "))
+                server.start()
+                assert await client.wait(WAKES_S)
+                assert await client.get() == (2, 4, 1)
+                await client.complete()
+                await fleet.answers(2, "done")
+
+    asyncio.run(scenario())
