@@ -32,7 +32,7 @@ _ADDRESS: Final = "Set address to the URL of Ray's dashboard."
 _REMEDIES: Final = {
     401: _TOKEN,
     403: _TOKEN,
-    503: "Ray Serve is not running or is recovering; the call is repeated.",
+    503: "Ray Serve is not running or is recovering: run `serve status`.",
 }
 
 
