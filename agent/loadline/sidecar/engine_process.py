@@ -46,8 +46,7 @@ class EngineProcess:
         """Send SIGTERM once, and SIGKILL after 30 s."""
         if not self.asked_to_end:
             self.asked_to_end = True
-            # To the server alone: it ends its engine cores itself, after their requests.
-            self._child.send("terminate", group=False)
+            self._child.send("terminate")
         if not await wait_at_most(self.ended, _END_S):
             _log.warning("engine_killed", after_s=_END_S)
             self._child.send("kill")
