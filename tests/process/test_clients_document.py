@@ -11,7 +11,7 @@ import pytest
 from loadline.core.vocabulary.decisions import PoolTarget
 from loadline.core.vocabulary.events import DecisionAnswered, LoadReported, TrafficReported, WorkerDrained
 from loadline.errors import BusUnavailable
-from loadline.scalers.local_config import read
+from loadline.scalers.local.config import read
 from loadline.wire.codec import encode
 from loadline.wire.messages import DrainCommand, DrainReply
 from loadline.wire.subjects import Subjects
@@ -88,9 +88,12 @@ def test_frontend(tmp_path: Path, nats_url: str, etcd_url: str, own_name: str) -
 
 
 def test_the_local_scaler_takes_the_configuration_that_is_shown(tmp_path: Path) -> None:
-    [shown] = re.findall(r"```toml\n(.*?)```", REFERENCE.text, re.DOTALL)
+    [shown] = re.findall(r"```toml\n(# local.toml\n.*?)```", REFERENCE.text, re.DOTALL)
     path = tmp_path / "local.toml"
     path.write_text(shown, "utf-8")
     knobs = read(path)
     written = {line.split(" = ")[0] for line in shown.splitlines() if " = " in line}
-    assert set(knobs.__struct_fields__) == written - {"servers", "role", "command", "env"} | {"nats", "models"}
+    assert set(knobs.__struct_fields__) == written - {"servers", "role", "command", "env", "sidecar"} | {
+        "nats",
+        "models",
+    }

@@ -1,33 +1,29 @@
 """Local scaler as a process with real children and a real nats-server."""
 
 import asyncio
-import contextlib
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from loadline.adapters.nats_bus import NatsBus
 from loadline.client.scaler import ScalerClient
-from loadline.config import NatsKnobs
-from loadline.core.vocabulary.decisions import PoolTarget, Victim
-from loadline.core.vocabulary.events import DecisionAnswered
-from loadline.errors import BusUnavailable
+from loadline.core.vocabulary.decisions import PoolTarget
 from loadline.rig.servers import NatsServer
-from loadline.scalers.local import LocalScaler
-from loadline.scalers.local_config import LocalKnobs, LocalModelKnobs, LocalPoolKnobs
-from loadline.scalers.local_processes import Lifetime
-from loadline.wire.codec import Codec, encode
-from loadline.wire.messages import DrainReport, ScalingDecision
+from loadline.scalers.local.config import LocalKnobs, LocalModelKnobs, LocalPoolKnobs
+from loadline.scalers.local.launcher import ChildLauncher
+from loadline.scalers.local.lifetimes import Lifetime
+from loadline.scalers.local.scaler import LocalScaler
+from loadline.wire.codec import encode
+from loadline.wire.messages import DrainReport
 from loadline.wire.subjects import Subjects
 from tests.support.decisions import decision
+from tests.support.local_scaler import host
 from tests.support.memory import MemoryBus
 from tests.waiting import SCENARIO_S, until
 
@@ -43,107 +39,6 @@ SIDECAR = [
     "{worker}",
 ]
 """Program that must be killed and has started another one in a session of its own, as sidecars start engines."""
-LATER = 2**53
-"""Incarnation later than any start, since the test's processes do not register."""
-
-
-class Host:
-    """Local scaler process, its children, and an agent that announces decisions to it."""
-
-    def __init__(self, directory: Path, nats_url: str, root: str, command: list[str]) -> None:
-        self.directory = directory
-        self.root = root
-        self.subjects = Subjects(root)
-        self.bus = NatsBus(NatsKnobs(servers=(nats_url,)), name="test-agent")
-        self.answers: list[DecisionAnswered] = []
-        self._codec = Codec(self.subjects, 262_144)
-        self._announced: ScalingDecision | None = None
-        config = directory / "local.toml"
-        config.write_text(
-            f"""
-            root = "{root}"
-            log_directory = "{directory}/logs"
-            lifetimes_file = "{directory}/lifetimes.jsonl"
-            settle_ms = 100
-            restart_backoff_ms = 50
-            linger_ms = 200
-            grace_ms = 1000
-            nats.servers = ["{nats_url}"]
-            [[models]]
-            name = "m"
-            [[models.pools]]
-            name = "p"
-            role = "decode"
-            gpus = 2
-            env = {{ FROM_CONFIG = "yes" }}
-            command = {msgspec.json.encode(command).decode()}
-            """,
-            encoding="utf-8",
-        )
-        self.process = subprocess.Popen([sys.executable, "-m", "loadline", "scaler", "local", "--config", str(config)])
-
-    def children(self) -> dict[str, int]:
-        """Return the process ids of running workers by name, which is the last word of the command line."""
-        found = {}
-        with contextlib.suppress(OSError):
-            for pid in Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text("ascii").split():
-                with contextlib.suppress(OSError):
-                    words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-                    if len(words) > 2 and words[-2].startswith(b"p-"):
-                        found[words[-2].decode()] = int(pid)
-        return found
-
-    def lifetimes(self) -> dict[str, Lifetime]:
-        path = self.directory / "lifetimes.jsonl"
-        lines = path.read_bytes().splitlines() if path.exists() else []
-        return {lifetime.worker: lifetime for lifetime in (msgspec.json.decode(line, type=Lifetime) for line in lines)}
-
-    def receive(self, subject: str, payload: bytes) -> None:
-        event = self._codec.decode(subject, payload)
-        assert isinstance(event, DecisionAnswered)
-        self.answers.append(event)
-
-    def announce(
-        self, sequence: int, replicas: int, *victims: str, drain_ttl_ms: int = 60_000, pool: str = "p"
-    ) -> None:
-        """Announce a decision repeatedly from now on, as agents do."""
-        named = tuple(Victim(name, LATER) for name in victims)
-        target = PoolTarget(pool, "decode", replicas, 0, named)
-        self._announced = decision(1, sequence, target, drain_ttl_ms=drain_ttl_ms)
-
-    async def keep_announcing(self) -> None:
-        while True:
-            with contextlib.suppress(BusUnavailable):
-                if self._announced is not None:
-                    await self.bus.publish(self.subjects.decision("m"), encode(self._announced))
-            await asyncio.sleep(0.05)
-
-    async def answered(self, sequence: int, status: str) -> DecisionAnswered:
-        def found() -> list[DecisionAnswered]:
-            return [answer for answer in self.answers if (answer.sequence, answer.status) == (sequence, status)]
-
-        await until(found, f"{status} of decision {sequence}")
-        return found()[0]
-
-    async def wait_for_workers(self, *names: str) -> None:
-        await until(lambda: set(self.children()) == set(names), f"workers {names}, there are {self.children()}")
-
-
-@asynccontextmanager
-async def host(directory: Path, nats_url: str, root: str, command: list[str]) -> AsyncIterator[Host]:
-    scaler_host = Host(directory, nats_url, root, command)
-    announcing = asyncio.create_task(scaler_host.keep_announcing())
-    try:
-        await scaler_host.bus.connect(lambda _connected: None)
-        await scaler_host.bus.subscribe(scaler_host.subjects.applied("m"), scaler_host.receive)
-        async with asyncio.timeout(SCENARIO_S):
-            yield scaler_host
-    finally:
-        announcing.cancel()
-        # Terminated, not killed: otherwise the children of its workers would survive.
-        scaler_host.process.terminate()
-        scaler_host.process.wait(timeout=10)
-        await scaler_host.bus.close()
 
 
 def test_workers_are_started_restarted_drained_and_stopped(tmp_path: Path, nats_url: str, own_name: str) -> None:
@@ -249,6 +144,58 @@ def test_no_worker_outlives_a_scaler_that_is_killed(tmp_path: Path, nats_url: st
     asyncio.run(scenario())
 
 
+def test_a_state_file_lets_workers_outlive_a_scaler_until_one_ends_them(
+    tmp_path: Path, nats_url: str, own_name: str
+) -> None:
+    async def scenario() -> None:
+        async with host(tmp_path, nats_url, own_name, SHELL, f'state_file = "{tmp_path}/state.json"') as scaler_host:
+            scaler_host.announce(1, 2)
+            await scaler_host.wait_for_workers("p-1", "p-2")
+            await scaler_host.answered(1, "done")
+            pids = list(scaler_host.children().values())
+            for restarts, signal_number in enumerate((signal.SIGKILL, signal.SIGTERM), 1):
+                scaler_host.process.kill()
+                scaler_host.process.wait()
+                assert all(map(_alive, pids))
+                scaler_host.start()
+                scaler_host.announce(1 + restarts, 2 + restarts)
+                await scaler_host.answered(1 + restarts, "done")
+                pids += scaler_host.children().values()
+                assert len(pids) == 2 + restarts
+                scaler_host.process.send_signal(signal_number)
+            await until(lambda: scaler_host.process.poll() is not None, "the scaler has ended")
+            assert not any(map(_alive, pids))
+            ended = {name: lifetime.reason for name, lifetime in scaler_host.lifetimes().items()}
+            assert ended == dict.fromkeys(("p-1", "p-2", "p-3", "p-4"), "stopped")
+
+    asyncio.run(scenario())
+
+
+def test_workers_are_left_at_a_stop_and_refused_without_their_pool(
+    tmp_path: Path, nats_url: str, own_name: str
+) -> None:
+    knobs = f'state_file = "{tmp_path}/state.json"\non_stop = "leave"'
+
+    async def scenario() -> None:
+        async with host(tmp_path, nats_url, own_name, SHELL, knobs) as scaler_host:
+            scaler_host.announce(1, 1)
+            await scaler_host.wait_for_workers("p-1")
+            [pid] = scaler_host.children().values()
+            scaler_host.process.terminate()
+            assert scaler_host.process.wait(60) == 0
+            assert _alive(pid)
+            try:
+                text = scaler_host.config.read_text("utf-8")
+                scaler_host.config.write_text(text.replace('name = "p"', 'name = "q"'), "utf-8")
+                scaler_host.start()
+                assert scaler_host.process.wait(60) == 2
+                assert _alive(pid)
+            finally:
+                os.killpg(pid, signal.SIGKILL)
+
+    asyncio.run(scenario())
+
+
 def test_workers_are_kept_without_nats(tmp_path: Path, own_name: str, private_nats: Callable[[], NatsServer]) -> None:
     nats = private_nats()
 
@@ -301,7 +248,7 @@ def test_a_victim_that_exits_when_empty_counts_as_drained(tmp_path: Path) -> Non
     async def scenario() -> None:
         bus, stop, subjects = MemoryBus(), asyncio.Event(), Subjects(knobs.root)
         async with asyncio.timeout(SCENARIO_S), ScalerClient("s", ["m"], bus=bus) as scaler:
-            local = LocalScaler(knobs, scaler)
+            local = LocalScaler(knobs, scaler, ChildLauncher(outlive=False))
             running = asyncio.create_task(local.run(stop))
             await bus.publish(subjects.decision("m"), encode(decision(1, 1, PoolTarget("p", "decode", 1, 0))))
             workers = local._pools["m", "p"].workers
@@ -310,7 +257,7 @@ def test_a_victim_that_exits_when_empty_counts_as_drained(tmp_path: Path) -> Non
             await bus.publish(
                 subjects.drained("m", "p", "p-1"), encode(DrainReport("m", "p", "p-1", time.time_ns() // 1_000_000))
             )
-            workers["p-1"].child.send("kill")
+            workers["p-1"].process.send("kill")
             await until(lambda: "p-1" not in workers, "the worker has ended")
             stop.set()
             await running

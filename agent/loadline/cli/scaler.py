@@ -28,9 +28,17 @@ class _Scaler(Struct, frozen=True):
     serve: str = ""
     platform: str = ""
     packages: tuple[str, ...] = ()
+    has_sidecars: bool = False
+    """True if its ``serve`` takes ``sidecar``, to start each worker in one."""
 
 
 _SCALERS: Final = {
+    "circus": _Scaler(
+        "workers are processes of circusd on this host",
+        serve="local.circus.serve",
+        packages=("zmq",),
+        has_sidecars=True,
+    ),
     "dynamo-virtual": _Scaler(
         "a program with Dynamo's VirtualConnectorClient applies decisions",
         serve="dynamo_virtual.serve",
@@ -43,7 +51,7 @@ _SCALERS: Final = {
         packages=("grpc", "grpc_health", "grpc_reflection", "google.protobuf"),
     ),
     "kubernetes": _Scaler("workers are pods", platform="kubernetes", packages=("lightkube",)),
-    "local": _Scaler("workers are processes of this host", serve="local.serve"),
+    "local": _Scaler("workers are processes of this host", serve="local.serve.serve", has_sidecars=True),
     "observed": _Scaler("another autoscaler applies the decisions", serve="observed.serve"),
     "ray": _Scaler("workers are replicas of Ray Serve", platform="ray"),
 }
@@ -56,6 +64,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``scaler``."""
     texts = "; ".join(f"{name}: {each.text}" for name, each in _SCALERS.items())
     parser.add_argument("name", choices=tuple(_SCALERS), help=texts)
+    text = "local and circus: start each worker in a sidecar, as sidecar = true of its pool does"
+    parser.add_argument("--sidecar", action="store_true", help=text)
     _add_options(parser)
     actions = parser.add_subparsers(
         dest="action", metavar="ACTION", parser_class=argparse.ArgumentParser, help="default: run"
@@ -97,11 +107,14 @@ def scaler(options: argparse.Namespace) -> int:
         raise ConfigError("--config", "it is missing", "Name the configuration: --config FILE.")
     chosen, only = _SCALERS[options.name], options.models if "models" in options else []
     require_extra("scaler", options.name, chosen.packages)
+    if options.sidecar and not chosen.has_sidecars:
+        raise ConfigError("--sidecar", f"{options.name} starts no engines", "Leave it out.")
     action = options.action or "run"
     if action == "run":
         logs.configure("auto", "info")
     if action == "run" and chosen.serve:
-        asyncio.run(_function(chosen.serve)(options.config, only))
+        sidecars = {"sidecar": options.sidecar} if chosen.has_sidecars else {}
+        asyncio.run(_function(chosen.serve)(options.config, only, **sidecars))
         return 0
     if not chosen.platform:
         raise ConfigError(action, f"{options.name} has no such action", "It can only run.")

@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 
 from loadline.errors import DataError
-from loadline.scalers.local_processes import Lifetime
+from loadline.scalers.local.lifetimes import Lifetime
 
 _MS_IN_HOUR = 3_600_000
 

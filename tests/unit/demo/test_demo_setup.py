@@ -7,8 +7,8 @@ import pytest
 from loadline import config
 from loadline.demo import gateway, worker
 from loadline.demo.setup import ROLES, DemoSetup, Mode
-from loadline.scalers import local_config
-from loadline.scalers.local_processes import fill_template
+from loadline.scalers.local import config as local_config
+from loadline.scalers.local.commands import fill_template
 
 
 def demo(folder: Path, mode: Mode) -> DemoSetup:

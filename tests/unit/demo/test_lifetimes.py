@@ -6,7 +6,7 @@ import pytest
 
 from loadline.demo.lifetimes import gpu_hours
 from loadline.errors import DataError
-from loadline.scalers.local_processes import Lifetime, Lifetimes
+from loadline.scalers.local.lifetimes import Lifetime, Lifetimes
 
 
 def test_gpu_hours_are_in_virtual_time_and_count_every_gpu(tmp_path: Path) -> None:

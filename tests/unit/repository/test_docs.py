@@ -37,7 +37,8 @@ from loadline.scalers.dynamo_virtual_config import read as read_dynamo_virtual
 from loadline.scalers.exec import read as read_exec
 from loadline.scalers.keda_config import KedaScalerKnobs
 from loadline.scalers.kubernetes.config import read as read_kubernetes
-from loadline.scalers.local_config import read as read_local
+from loadline.scalers.local.circus import read as read_circus
+from loadline.scalers.local.config import read as read_local
 from loadline.scalers.ray_config import read as read_ray
 from loadline.sim.compare.baselines import BASELINES
 from loadline.sim.fleet import model_of, pools_of, read_fleet
@@ -121,6 +122,7 @@ def read_configuration(path: Path) -> None:
 
 # Files by the name in the first line of a block; a block without one is a configuration of the agent.
 READERS: Final[dict[str, Callable[[Path], object]]] = {
+    "circus.toml": read_circus,
     "dynamo.toml": read_dynamo,
     "dynamo-virtual.toml": read_dynamo_virtual,
     "exec.toml": read_exec,

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from loadline.errors import ConfigError
-from loadline.scalers.local_config import read
-from loadline.scalers.local_host import Allotment, HostResources, installed_gpus
+from loadline.scalers.local.config import read
+from loadline.scalers.local.host import Allotment, HostResources, installed_gpus
 
 
 def test_no_two_workers_share_a_slot_a_port_or_a_gpu() -> None:

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from loadline.core.vocabulary.decisions import PoolTarget, Victim
-from loadline.scalers.local_plan import (
+from loadline.scalers.local.plan import (
     Process,
     ProcessAction,
     ProcessTiming,

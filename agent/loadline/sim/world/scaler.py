@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from loadline.client.fence import DecisionFence, Freshness
 from loadline.core.vocabulary.decisions import ApplyStatus, PoolTarget
 from loadline.errors import BusUnavailable
-from loadline.scalers.local_plan import (
+from loadline.scalers.local.plan import (
     Process,
     ProcessAction,
     ProcessTiming,

@@ -1,7 +1,6 @@
-"""Commands of worker processes, and the file of their lifetimes."""
+"""File of the lifetimes of worker processes."""
 
 import time
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -45,16 +44,6 @@ class Lifetimes:
                 file.write(msgspec.json.encode(lifetime) + b"\n")
         except OSError as error:
             _log.error("lifetime_not_written", worker=lifetime.worker, error=str(error))
-
-
-def fill_template(template: Sequence[str], names: Mapping[str, str]) -> list[str]:
-    """Replace each ``{name}`` in a command; other braces stay, so that JSON arguments need no escaping."""
-    filled = []
-    for argument in template:
-        for name, value in names.items():
-            argument = argument.replace(f"{{{name}}}", value)  # noqa: PLW2901 - each name in turn
-        filled.append(argument)
-    return filled
 
 
 def unix_ms() -> int:

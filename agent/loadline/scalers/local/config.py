@@ -1,15 +1,19 @@
 """Configuration file of the local scaler: the command of each pool, and time limits."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta
+from msgspec.structs import replace
 
 from loadline.core.vocabulary.scalars import Name, Role
 from loadline.errors import ConfigError
 from loadline.scalers.config_file import check_unique, read_as
 from loadline.servers import NatsKnobs
+
+SIDECAR_GRACE_MS: Final = 70_000
+"""Time that a sidecar takes after SIGTERM: 30 s for the requests, 30 s for the engine, 10 s for its reports."""
 
 Positive = Annotated[int, Meta(ge=1)]
 
@@ -35,6 +39,9 @@ class LocalPoolKnobs(_StrictKnobs, frozen=True):
         dict[str, str], Meta(description="Variables added to the scaler's environment, with the same placeholders.")
     ] = {}
     gpus: Annotated[int, Meta(ge=0, le=4096, description="GPUs of one worker.")] = 1
+    sidecar: Annotated[
+        bool, Meta(description="Start each command in a sidecar, which registers it at http://127.0.0.1:{port}.")
+    ] = False
 
 
 class LocalModelKnobs(_StrictKnobs, frozen=True):
@@ -59,6 +66,24 @@ class LocalKnobs(_StrictKnobs, frozen=True):
     ] = ()
     first_port: Annotated[int, Meta(ge=1, le=65_535, description="Lowest of the workers' ports.")] = 8_100
     ports: Annotated[int, Meta(ge=1, le=10_000, description="Number of ports from there on.")] = 100
+    avoid_used_gpus: Annotated[
+        bool, Meta(description="Give no worker a GPU on which nvidia-smi, where it is, shows a process of others.")
+    ] = True
+    state_file: Annotated[
+        str,
+        Meta(
+            description="File of the running workers, which outlive the scaler and are found again by its successor; "
+            "empty: they end with it."
+        ),
+    ] = ""
+    on_stop: Annotated[
+        Literal["end", "leave"],
+        Meta(description="Whether SIGTERM ends the workers too, or leaves them running; leave needs state_file."),
+    ] = "end"
+    sidecar_config: Annotated[
+        str,
+        Meta(description="File with [nats], [etcd] and [agent] for sidecars; empty: the first server of this one."),
+    ] = ""
     log_directory: Annotated[
         str, Meta(description="Folder for one <worker>.log each; empty: the scaler's own output.")
     ] = ""
@@ -73,18 +98,52 @@ class LocalKnobs(_StrictKnobs, frozen=True):
     grace_ms: Annotated[int, Meta(ge=1, le=3_600_000, description="Time from SIGTERM to SIGKILL.")] = 5_000
 
 
-def read(path: Path) -> LocalKnobs:
+Checked = TypeVar("Checked", bound=LocalKnobs)
+
+
+def read(path: Path, *, sidecar: bool = False) -> LocalKnobs:
     """Read a TOML file.
+
+    Args:
+        path: Path of the file.
+        sidecar: Whether the workers of every pool get a sidecar.
 
     Raises:
         ConfigError: The file cannot be read or is invalid.
     """
-    knobs = read_as(LocalKnobs, path, "docs/reference/clients.md")
+    return checked(read_as(LocalKnobs, path, "docs/reference/clients.md"), sidecar=sidecar)
+
+
+def checked(knobs: Checked, *, sidecar: bool) -> Checked:
+    """Return a configuration with ``sidecar`` applied.
+
+    Raises:
+        ConfigError: Its values contradict each other.
+    """
+    if sidecar:
+        models = tuple(
+            replace(model, pools=tuple(replace(pool, sidecar=True) for pool in model.pools)) for model in knobs.models
+        )
+        knobs = replace(knobs, models=models)
+    _check(knobs)
+    return knobs
+
+
+def _check(knobs: LocalKnobs) -> None:
+    if knobs.on_stop == "leave" and not knobs.state_file:
+        remedy = "Set state_file too: without it nothing would find the workers again."
+        raise ConfigError("on_stop", "leave has no effect without a state file", remedy)
+    check_unique("models", "models", (model.name for model in knobs.models))
     for model in knobs.models:
         check_unique(f"models.{model.name}.pools", "pools", (pool.name for pool in model.pools))
         for pool in model.pools:
-            if knobs.gpus not in {(), "auto"} and pool.gpus > len(knobs.gpus):
-                problem = f"a worker needs {pool.gpus} GPUs, the host has {len(knobs.gpus)}"
-                raise ConfigError(f"models.{model.name}.pools.{pool.name}", problem, "Correct gpus of one of both.")
-    check_unique("models", "models", (model.name for model in knobs.models))
-    return knobs
+            _check_pool(knobs, pool, f"models.{model.name}.pools.{pool.name}")
+
+
+def _check_pool(knobs: LocalKnobs, pool: LocalPoolKnobs, place: str) -> None:
+    if knobs.gpus not in {(), "auto"} and pool.gpus > len(knobs.gpus):
+        problem = f"a worker needs {pool.gpus} GPUs, the host has {len(knobs.gpus)}"
+        raise ConfigError(place, problem, "Correct gpus of one of both.")
+    if pool.sidecar and knobs.grace_ms < SIDECAR_GRACE_MS:
+        problem = f"a sidecar is killed {knobs.grace_ms} ms after SIGTERM, before its engine is empty"
+        raise ConfigError(place, problem, f"Set grace_ms = {SIDECAR_GRACE_MS}, or more.")

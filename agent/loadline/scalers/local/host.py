@@ -2,7 +2,7 @@
 
 import socket
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 
 from msgspec import Struct
@@ -43,19 +43,31 @@ class HostResources:
         self._port_is_free = port_is_free or _is_free
         self._used: dict[int, Allotment] = {}
 
-    def allocate(self, gpus: int) -> Allotment | str:
-        """Allocate the lowest free slot, port and GPUs for a worker; return a sentence that names what is missing."""
+    def allocate(self, gpus: int, taken: Mapping[str, str] | None = None) -> Allotment | str:
+        """Allocate the lowest free slot, port and GPUs for a worker; return a sentence that names what is missing.
+
+        Args:
+            gpus: Number of GPUs.
+            taken: GPUs that processes of others use, each with the reason.
+        """
+        taken = taken or {}
         used_gpus = {gpu for one in self._used.values() for gpu in one.gpus}
         used_ports = {one.port for one in self._used.values()}
-        free_gpus = [gpu for gpu in self._gpus if gpu not in used_gpus]
+        unused = [gpu for gpu in self._gpus if gpu not in used_gpus]
+        free_gpus = [gpu for gpu in unused if gpu not in taken]
         if self._gpus and len(free_gpus) < gpus:
-            return f"needs {gpus} GPUs, {len(free_gpus)} of {len(self._gpus)} are free"
+            reasons = [taken[gpu] for gpu in unused if gpu in taken]
+            return "; ".join([f"needs {gpus} GPUs, {len(free_gpus)} of {len(self._gpus)} are free", *reasons])
         port = next((port for port in self._ports if port not in used_ports and self._port_is_free(port)), None)
         if port is None:
             return f"needs a port, none from {self._ports.start} to {self._ports.stop - 1} is free"
         slot = next(number for number in range(len(self._used) + 1) if number not in self._used)
         found = self._used[slot] = Allotment(slot, port, tuple(free_gpus[:gpus]))
         return found
+
+    def adopt(self, allotment: Allotment) -> None:
+        """Allocate what a worker already has."""
+        self._used[allotment.slot] = allotment
 
     def release(self, allotment: Allotment) -> None:
         """Release what a worker had."""

@@ -1,0 +1,1 @@
+"""Scaler whose workers are processes of this host."""

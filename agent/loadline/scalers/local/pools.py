@@ -1,0 +1,71 @@
+"""Workers of the local scaler, by pool, and their form in the state file."""
+
+from collections.abc import Mapping
+
+from loadline.core.vocabulary.decisions import PoolTarget
+from loadline.scalers.local.config import LocalKnobs, LocalPoolKnobs
+from loadline.scalers.local.host import Allotment
+from loadline.scalers.local.launcher import WorkerProcess
+from loadline.scalers.local.plan import Process, StartFailures
+from loadline.scalers.local.state_file import SavedWorker
+
+
+class LocalWorker:
+    """A worker: its planned state, its process and its part of the host."""
+
+    def __init__(
+        self, seen: Process, process: WorkerProcess, allotment: Allotment, gpus: int, end_reason: str = ""
+    ) -> None:
+        self.seen = seen
+        self.process = process
+        self.allotment = allotment
+        self.gpus = gpus
+        self.end_reason = end_reason
+
+    def exit_reason(self, code: int | None) -> str:
+        """Return the reason of its end, given the exit code if it is known."""
+        if self.end_reason:
+            return self.end_reason
+        if self.seen.drained_ms is not None:
+            return "drained"
+        if self.seen.leaving:
+            return "left"
+        return "failed" if code else "exited"
+
+
+class LocalPool:
+    """Workers and target of one pool."""
+
+    def __init__(self, model: str, knobs: LocalPoolKnobs) -> None:
+        self.model = model
+        self.knobs = knobs
+        self.workers: dict[str, LocalWorker] = {}
+        self.target: PoolTarget | None = None
+        self.drain_ttl_ms = 0
+        self.failures = StartFailures()
+        self.waits = ""
+        """The reason why no further worker is started; empty: there is none."""
+
+    def seen(self) -> list[Process]:
+        """Return the states of its workers."""
+        return [worker.seen for worker in self.workers.values()]
+
+    def saved(self) -> list[SavedWorker]:
+        """Return its workers as the state file has them."""
+        return [
+            SavedWorker(
+                model=self.model,
+                pool=self.knobs.name,
+                gpus=worker.gpus,
+                process=worker.seen,
+                allotment=worker.allotment,
+                identity=worker.process.identity,
+                end_reason=worker.end_reason,
+            )
+            for worker in self.workers.values()
+        ]
+
+
+def pools_of(knobs: LocalKnobs) -> Mapping[tuple[str, str], LocalPool]:
+    """Return the configured pools by model and name."""
+    return {(model.name, pool.name): LocalPool(model.name, pool) for model in knobs.models for pool in model.pools}

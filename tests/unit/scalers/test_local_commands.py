@@ -1,0 +1,50 @@
+"""Commands of the local scaler's workers."""
+
+from pathlib import Path
+
+import pytest
+
+from loadline.cli.main import parser
+from loadline.errors import ConfigError
+from loadline.scalers.local.commands import command_of, fill_template
+from loadline.scalers.local.config import LocalKnobs, read
+
+CONFIG = """
+root = "other"
+nats.servers = ["nats://10.0.0.1:4222", "nats://10.0.0.2:4222"]
+models = [{ name = "m", pools = [{ name = "p", role = "prefill", gpus = 2, command = ["vllm", "--port", "{port}"] }] }]
+"""
+NAMES = {"worker": "p-1", "model": "m", "pool": "p", "role": "prefill", "port": "8101"}
+
+
+def read_text(directory: Path, text: str, *, sidecar: bool = True) -> LocalKnobs:
+    path = directory / "local.toml"
+    path.write_text(text, "utf-8")
+    return read(path, sidecar=sidecar)
+
+
+def test_a_sidecar_understands_the_options_that_it_gets(tmp_path: Path) -> None:
+    knobs = read_text(tmp_path, f"grace_ms = 70000\n{CONFIG}")
+    command = fill_template(command_of(knobs, knobs.models[0].pools[0]), NAMES)
+    options = parser().parse_args(command[3:])
+    assert (options.worker, options.model, options.pool, options.role, options.gpus) == ("p-1", "m", "p", "prefill", 2)
+    assert (options.url, options.nats, options.root) == ("http://127.0.0.1:8101", "nats://10.0.0.1:4222", "other")
+    assert options.engine_command == ["vllm", "--port", "8101"]
+
+
+def test_a_sidecar_may_have_a_login_of_its_own(tmp_path: Path) -> None:
+    knobs = read_text(tmp_path, f'grace_ms = 70000\nsidecar_config = "sidecar.toml"\n{CONFIG}')
+    options = parser().parse_args(fill_template(command_of(knobs, knobs.models[0].pools[0]), NAMES)[3:])
+    assert options.config == Path("sidecar.toml")
+    assert options.nats is None
+
+
+def test_a_sidecar_gets_the_time_to_empty_its_engine(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="Set grace_ms = 70000"):
+        read_text(tmp_path, CONFIG)
+    assert not read_text(tmp_path, CONFIG, sidecar=False).models[0].pools[0].sidecar
+
+
+def test_workers_without_a_state_file_are_not_left(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="Set state_file"):
+        read_text(tmp_path, f'on_stop = "leave"\n{CONFIG}', sidecar=False)
