@@ -1,0 +1,74 @@
+"""systemd units of the programs beside the agent agree with these programs and with the guide."""
+
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from loadline.cli.main import parser
+from loadline.scalers.local.config import read
+from loadline.toml.connection import load_connection
+
+ROOT = Path(__file__).parents[3]
+SYSTEMD = ROOT / "deploy" / "systemd"
+GUIDE = (ROOT / "docs" / "how-to" / "deploy-with-systemd.md").read_text("utf-8")
+SCALER = SYSTEMD / "loadline-local-scaler.service"
+UNITS = (SCALER, SYSTEMD / "loadline-sidecar@.service", SYSTEMD / "loadline-gateway.service")
+SYSTEMD_ANALYZE = shutil.which("systemd-analyze") or ""
+
+with_each_unit = pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
+
+
+def values(unit: Path, key: str) -> list[str]:
+    return re.findall(rf"^{key}=(.*)$", unit.read_text("utf-8").replace("\\\n", ""), re.MULTILINE)
+
+
+@pytest.mark.skipif(not SYSTEMD_ANALYZE, reason="systemd-analyze is not installed")
+@with_each_unit
+def test_a_unit_has_no_unknown_setting(unit: Path, tmp_path: Path) -> None:
+    path = tmp_path / unit.name.replace("@.", "@8000.")
+    installed = str(Path(sys.executable).with_name("loadline"))
+    path.write_text(unit.read_text("utf-8").replace("/opt/loadline/bin/loadline", installed), "utf-8")
+    done = subprocess.run([SYSTEMD_ANALYZE, "verify", str(path)], capture_output=True, text=True, check=True)
+    assert not [line for line in done.stderr.splitlines() if path.name in line]
+
+
+@with_each_unit
+def test_a_unit_starts_its_program_with_a_configuration_that_the_guide_installs(unit: Path) -> None:
+    [command] = values(unit, "ExecStart")
+    program, *arguments = shlex.split(command.replace("%i", "8000").replace("$SIDECAR_OPTIONS", "--gpus 2"))
+    options = parser().parse_args(arguments)
+    assert program == "/opt/loadline/bin/loadline"
+    assert str(options.config.parent) == "/etc/loadline"
+    assert options.config.name in GUIDE
+    assert unit.name in GUIDE
+
+
+@with_each_unit
+def test_a_unit_is_always_restarted(unit: Path) -> None:
+    assert values(unit, "Restart") == ["always"]
+    assert values(unit, "StartLimitIntervalSec") == ["0"]
+
+
+def test_engines_outlive_the_service_of_the_scaler() -> None:
+    knobs = read(SYSTEMD / "local.toml")
+    assert values(SCALER, "KillMode") == ["process"]
+    assert values(SCALER, "OOMPolicy") == ["continue"]
+    # Engines keep the folders of temporary files of the service that has started them.
+    assert values(SCALER, "PrivateTmp") == values(SCALER, "DynamicUser") == []
+    assert knobs.on_stop == "leave"
+    assert knobs.state_file.startswith(f"/var/lib/{values(SCALER, 'StateDirectory')[0]}/")
+    assert knobs.log_directory == f"/var/log/{values(SCALER, 'LogsDirectory')[0]}"
+
+
+def test_scaler_and_sidecars_read_passwords_that_their_user_owns() -> None:
+    knobs, sidecars = read(SYSTEMD / "local.toml"), load_connection(SYSTEMD / "sidecar.toml")
+    [installed] = re.findall(r"install -m 0400 -o loadline (.*) /etc/loadline/", GUIDE)
+    assert knobs.sidecar_config == "/etc/loadline/sidecar.toml"
+    files = {knobs.nats.password_file, sidecars.nats.password_file, sidecars.etcd.password_file}
+    assert files == {f"/etc/loadline/{name}" for name in installed.split()}
+    assert {values(unit, "User")[0] for unit in UNITS[:2]} == {"loadline"}
