@@ -3,7 +3,7 @@
 import asyncio
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -16,6 +16,7 @@ from tests.waiting import SCENARIO_S, until, until_async
 
 pytestmark = pytest.mark.process
 
+Restart = Callable[[], Awaitable[None]]
 # Each scale-down removes one worker, and the prefill pool keeps its one.
 BOUNDED = MODELS.replace("replicas_max = 9", "replicas_min = 2\nreplicas_max = 4") + "replicas_max = 1\n"
 
@@ -35,6 +36,7 @@ class GroupController:
         self.groups: list[str] = []
         self.removed: list[str] = []
         self.kv = 0.7
+        self.quota = 9
 
     async def replicas(self) -> int:
         _, text = await self._server.call("GET", f"{path_of(LWS)}/decode")
@@ -42,7 +44,8 @@ class GroupController:
 
     async def apply(self) -> None:
         """Make the groups as many as the object asks for."""
-        wanted = await self.replicas()
+        replicas = await self.replicas()
+        wanted = min(replicas, self.quota)
         while len(self.groups) > wanted:
             name = self.groups.pop()
             assert self._fleet.workers[name].client.drained.is_set(), f"{name} was removed before it was empty"
@@ -57,6 +60,8 @@ class GroupController:
                 self._server.double.put("pods", name, POD)
             await self._fleet.add("decode", name)
         self._fleet.load(kv=self.kv)
+        if replicas > wanted and self._server.double is not None:
+            self._server.double.put("events", "quota", QUOTA_EVENT)
         status = {"replicas": wanted, "readyReplicas": wanted, "hpaPodSelector": "lws=decode"}
         await self._server.call("PATCH", f"{path_of(LWS)}/decode/status", {"status": status}, MERGE)
 
@@ -70,6 +75,7 @@ class GroupController:
         await until_async(applied, what)
 
 
+QUOTA_EVENT = {"involvedObject": {"name": "decode"}, "type": "Warning", "message": "exceeded quota: gpus"}
 POD = {
     "metadata": {"labels": {"lws": "decode"}},
     "spec": {"nodeName": "n"},
@@ -102,13 +108,12 @@ def write_config(rig: Rig, server: ApiServer) -> Path:
     return path
 
 
-@pytest.mark.parametrize("which", SERVERS)
-def test_groups_are_started_under_load_and_the_highest_are_drained_before_the_count_falls(rig: Rig, which: str) -> None:
-    agent = rig.agent(config(rig, "a", BOUNDED), "a")
-    agent.wait_ready()
+def play(rig: Rig, which: str, scenario: Callable[[AgentFleet, GroupController, Restart], Awaitable[None]]) -> None:
+    """Run an agent, two groups, a scaler, and then a scenario, which may kill and restart the scaler."""
+    rig.agent(config(rig, "a", BOUNDED), "a").wait_ready()
     processes: list[subprocess.Popen[bytes]] = []
 
-    async def scenario() -> None:
+    async def whole() -> None:
         async with (
             asyncio.timeout(SCENARIO_S),
             api_server(which, rig.directory) as server,
@@ -120,26 +125,55 @@ def test_groups_are_started_under_load_and_the_highest_are_drained_before_the_co
             await controller.apply()
             await agent_fleet.add("prefill", "prefill-a")
             command = [sys.executable, "-m", "loadline", "scaler", "kubernetes", "--config"]
-            process = await asyncio.to_thread(subprocess.Popen, [*command, str(write_config(rig, server))])
-            processes.append(process)
+            command.append(str(write_config(rig, server)))
 
-            controller.kv = 0.97
-            await controller.follows(lambda: len(controller.groups) == 4, "the fleet grows to its maximum")
-            await until(lambda: decision_state(agent_fleet) == "applied", "the growth is applied")
+            async def restart() -> None:
+                if processes:
+                    processes[-1].kill()
+                    await asyncio.to_thread(processes[-1].wait)
+                processes.append(await asyncio.to_thread(subprocess.Popen, command))
 
-            controller.kv = 0.1
-            for victim in ("decode-3", "decode-2"):
-                await remove(agent_fleet, controller, victim)
-            assert controller.removed == ["decode-3", "decode-2"]
-            await until(lambda: decision_state(agent_fleet) == "applied", "the scale-down is applied")
+            await restart()
+            await scenario(agent_fleet, controller, restart)
 
     try:
-        asyncio.run(scenario())
-        processes[0].terminate()
-        assert processes[0].wait(60) == 0
+        asyncio.run(whole())
+        processes[-1].terminate()
+        assert processes[-1].wait(60) == 0
     finally:
         for process in processes:
             process.kill()
+
+
+@pytest.mark.parametrize("which", SERVERS)
+def test_groups_are_started_under_load_and_the_highest_are_drained_before_the_count_falls(rig: Rig, which: str) -> None:
+    async def scenario(agent_fleet: AgentFleet, controller: GroupController, _restart: Restart) -> None:
+        controller.kv = 0.97
+        await controller.follows(lambda: len(controller.groups) == 4, "the fleet grows to its maximum")
+        await until(lambda: decision(agent_fleet)[0] == "applied", "the growth is applied")
+        controller.kv = 0.1
+        for victim in ("decode-3", "decode-2"):
+            await remove(agent_fleet, controller, victim)
+        assert controller.removed == ["decode-3", "decode-2"]
+        await until(lambda: decision(agent_fleet)[0] == "applied", "the scale-down is applied")
+
+    play(rig, which, scenario)
+
+
+def test_a_quota_is_shown_and_a_scaler_killed_during_growth_and_drain_continues(rig: Rig) -> None:
+    async def scenario(agent_fleet: AgentFleet, controller: GroupController, restart: Restart) -> None:
+        controller.kv, controller.quota = 0.97, 2
+        await controller.follows(lambda: "exceeded quota: gpus" in decision(agent_fleet)[1], "the quota is shown")
+        await restart()
+        controller.quota = 9
+        await controller.follows(lambda: len(controller.groups) == 4, "the fleet grows to its maximum")
+        controller.kv = 0.1
+        victim = agent_fleet.workers["decode-3"]
+        await controller.follows(lambda: victim.drain is not None, "the highest drains")
+        await restart()
+        await remove(agent_fleet, controller, "decode-3")
+
+    play(rig, "double", scenario)
 
 
 async def remove(agent_fleet: AgentFleet, controller: GroupController, victim: str) -> None:
@@ -152,8 +186,8 @@ async def remove(agent_fleet: AgentFleet, controller: GroupController, victim: s
     await controller.follows(lambda: victim in controller.removed, f"{victim} is removed")
 
 
-def decision_state(agent_fleet: AgentFleet) -> str:
-    """Return the state of the newest decision in the leader's status."""
+def decision(agent_fleet: AgentFleet) -> tuple[str, str]:
+    """Return state and detail of the newest decision in the leader's status."""
     status = agent_fleet.observer.leader()
-    decision = status.models[0].decision if status else None
-    return decision.state if decision else ""
+    newest = status.models[0].decision if status else None
+    return (newest.state, newest.detail) if newest else ("", "")
