@@ -111,6 +111,8 @@ class WorkerClient:
         self._migrator, self._driver = self._migration(migration)
         self._commands: asyncio.Queue[DrainCommand] = asyncio.Queue(maxsize=1)
         self._stack = AsyncExitStack()
+        self._exited = False
+        """True from the exit on: a bus of the caller still delivers commands, which nobody would carry out."""
 
     async def __aenter__(self) -> Self:
         """Register as ``starting`` and start to report, without waiting for NATS or etcd."""
@@ -147,6 +149,7 @@ class WorkerClient:
             WorkerSuperseded: The body was ended because a worker of this name started later.
         """
         self._interrupt.leave()
+        self._exited = True
         await self._stack.aclose()
         self._interrupt.raise_error(kind)
 
@@ -221,6 +224,8 @@ class WorkerClient:
         await self._bus.answer(self._subjects.migrate(*self.record.names), self._answer_migrate)
 
     async def _answer_migrate(self, payload: bytes) -> bytes | None:
+        if self._exited:
+            return None
         command = decode_as(MigrateCommand, payload, self._subjects.migrate(*self.record.names))
         if isinstance(command, Rejected):
             _log.warning("migrate_command_ignored", worker=self.record.worker, detail=command.detail)
@@ -272,6 +277,8 @@ class WorkerClient:
             self._interrupt.interrupt(WorkerSuperseded(f"{text} {record.incarnation} ends. {remedy}"))
 
     async def _answer_drain(self, payload: bytes) -> bytes | None:
+        if self._exited:
+            return None
         command = decode_as(DrainCommand, payload, self._subjects.drain(*self.record.names))
         if isinstance(command, Rejected):
             _log.warning("drain_command_ignored", worker=self.record.worker, detail=command.detail)

@@ -32,6 +32,16 @@ def test_a_worker_registers_as_starting_then_ready_and_its_sequences_rise() -> N
     asyncio.run(scenario())
 
 
+def test_a_worker_that_has_left_answers_no_commands_on_a_bus_of_its_caller() -> None:
+    async def scenario() -> None:
+        async with harness() as client:
+            late = encode(DrainCommand("d", "m", "p", "w", "decode", INCARNATION, 1, 60_000))
+        assert await client.worker._answer_drain(late) is None
+        assert client.drains == []
+
+    asyncio.run(scenario())
+
+
 def test_many_ranks_are_split_into_frames() -> None:
     async def scenario() -> None:
         async with harness(samples=[WorkerSample(0, 7, rank=rank) for rank in range(600)]) as client:
