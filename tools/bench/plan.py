@@ -23,31 +23,19 @@ import msgspec
 
 from loadline.app import configure_gc
 from loadline.config.profiles import read_decode, read_prefill
-from loadline.core.controller import Controller
 from loadline.core.engines.profile import EngineProfile
 from loadline.core.fleet.pool import PoolKnobs
 from loadline.core.planning.planners.sla import SlaKnobs
 from loadline.core.planning.sizing.knobs import QueueingKnobs, ThroughputKnobs
 from loadline.core.planning.sizing.load_stepper import LoadKnobs
 from loadline.core.state.settings import ModelKnobs, Settings
-from loadline.core.vocabulary.effects import AnyEffect, FitForecast
-from loadline.core.vocabulary.events import (
-    AnyEvent,
-    BusConnectionChanged,
-    DecisionsRead,
-    ForecastFitted,
-    LeadershipWon,
-    LeaseRenewed,
-    LoadReported,
-    RegistryRead,
-    StoreConnectionChanged,
-    TrafficReported,
-)
+from loadline.core.vocabulary.effects import AnyEffect
+from loadline.core.vocabulary.events import AnyEvent, ForecastFitted, LoadReported, TrafficReported
 from loadline.core.vocabulary.forecasts import ForecastKnobs
-from loadline.core.vocabulary.samples import Histogram, RegisteredWorker, TrafficSample, WorkerRecord, WorkerSample
+from loadline.core.vocabulary.samples import Histogram, TrafficSample, WorkerRecord, WorkerSample
 from loadline.core.vocabulary.scalars import Role
-from loadline.forecast import forecast
 from loadline.rig.bench import options, percentile, progress, result
+from loadline.rig.leader import answers, leading_controller, renewal
 
 MODELS: Final = 100
 WORKERS: Final = 4
@@ -64,7 +52,6 @@ BLOCK_TOKENS: Final = 16
 BOUNDS: Final = tuple(float(2**power) for power in range(5, 17))
 ROLES: Final[tuple[Role, ...]] = ("prefill", "decode")
 START_MS: Final = 1_700_000_000_000
-LEASE: Final = 1
 DATA: Final = Path(__file__).parents[2] / "agent" / "loadline" / "demo" / "data"
 PLANNERS: Final = {"sla": "", "queueing": "queueing_"}
 """Measured planners, and the prefixes of their results."""
@@ -79,7 +66,6 @@ class World:
         self._random = random.Random(f"{seed}:plan")  # noqa: S311 - repeatable
         self._sequence = 0
         self._models = [f"model-{number:03}" for number in range(MODELS)]
-        self._controller = Controller(_settings(self._models, planner))
         records = [
             WorkerRecord(
                 model, role, f"{role}-{number}", role, 1, kv_blocks_total=BLOCKS, block_size_tokens=BLOCK_TOKENS
@@ -88,14 +74,7 @@ class World:
             for role in ROLES
             for number in range(WORKERS)
         ]
-        scope = self._controller.settings.scope
-        self._controller.handle(
-            [BusConnectionChanged(connected=True), StoreConnectionChanged(connected=True)], self.now
-        )
-        self._controller.handle([LeadershipWon(scope, 1, LEASE, self.now, 1)], self.now)
-        registered = [RegisteredWorker(record, LEASE) for record in records]
-        request = self._controller.state.read_request
-        self._controller.handle([RegistryRead(registered), DecisionsRead(request, [], 1)], self.now)
+        self._controller = leading_controller(_settings(self._models, planner), records, self.now)
         if planner in PLANNERS:
             self._fill_history()
 
@@ -106,7 +85,7 @@ class World:
         """
         self.now += 1_000
         self._sequence += 1
-        renewed = LeaseRenewed(self._controller.settings.scope, LEASE, self.now)
+        renewed = renewal(self._controller, self.now)
         reports = [self._reports(model) for model in self._models]
         for turn in itertools.count():
             now = self.now + turn * SPACING_MS
@@ -186,31 +165,23 @@ def _settings(models: Sequence[str], planner: str) -> Settings:
     return Settings("bench", "all", knobs_of_models, profiles=dict.fromkeys(models, profiles))
 
 
-def _answers(effects: Sequence[AnyEffect]) -> list[ForecastFitted]:
-    return [
-        ForecastFitted(effect.model, effect.request, [forecast(query) for query in effect.queries])
-        for effect in effects
-        if isinstance(effect, FitForecast)
-    ]
-
-
 def seconds_ms(planner: str, intervals: int, seed: int) -> dict[str, list[list[float]]]:
     """Return the times of the turns of each second by kind: ``ordinary``, ``closing`` and ``sizing``."""
     world = World(planner, seed)
     found: dict[str, list[list[float]]] = {"ordinary": [], "closing": [], "sizing": []}
-    answers: list[ForecastFitted] = []
+    answered: list[ForecastFitted] = []
     learning, seconds = INTERVAL_MS // 1_000 + 1, intervals * INTERVAL_MS // 1_000
     for second in range(learning + seconds):
         if second == learning:  # lines are learned, and windows are full
             configure_gc()
-        turns = list(world.second(answers))
-        requested = [answer for _, effects in turns for answer in _answers(effects)]
+        turns = list(world.second(answered))
+        requested = [answer for _, effects in turns for answer in answers(effects)]
         if requested and len(requested) != MODELS:
             raise RuntimeError(f"{len(requested)} of {MODELS} models request forecasts")
         if second >= learning:
-            kind = "sizing" if answers else "closing" if requested else "ordinary"
+            kind = "sizing" if answered else "closing" if requested else "ordinary"
             found[kind].append([took_ms for took_ms, _ in turns])
-        answers = requested
+        answered = requested
     return found
 
 

@@ -20,24 +20,13 @@ from loadline.core.fleet.pool import PoolKnobs
 from loadline.core.planning.sizing.knobs import QueueingKnobs
 from loadline.core.queries.status import status
 from loadline.core.state.settings import ModelKnobs, Settings
-from loadline.core.vocabulary.effects import FitForecast
-from loadline.core.vocabulary.events import (
-    AnyEvent,
-    BusConnectionChanged,
-    DecisionsRead,
-    ForecastFitted,
-    LeadershipWon,
-    LeaseRenewed,
-    LoadReported,
-    RegistryRead,
-    StoreConnectionChanged,
-    TrafficReported,
-)
+from loadline.core.vocabulary.effects import AnyEffect
+from loadline.core.vocabulary.events import AnyEvent, ForecastFitted, LoadReported, TrafficReported
 from loadline.core.vocabulary.forecasts import ForecastKnobs
-from loadline.core.vocabulary.samples import RegisteredWorker, TrafficSample, WorkerRecord, WorkerSample
+from loadline.core.vocabulary.samples import TrafficSample, WorkerRecord, WorkerSample
 from loadline.core.vocabulary.scalars import Role
-from loadline.forecast import forecast
 from loadline.rig.bench import options, percentile, progress, result
+from loadline.rig.leader import answers, leading_controller, renewal
 
 PLANNERS: Final = ("auto", "queueing")
 MODELS: Final = tuple(f"model-{number:03}" for number in range(100))
@@ -49,7 +38,6 @@ SPACING_MS: Final = 2
 BATCH: Final = 500
 """Events of a turn; the default of ``runtime.batch_max``."""
 START_MS: Final = 1_700_000_000_000
-LEASE: Final = 1
 ENGINE: Final = EngineProfile(linear=LinearKnobs(10.0, 0.08, 0.0, 0.02, max_kv_tokens=1e6, max_batch_requests=1_000))
 
 
@@ -59,17 +47,13 @@ def controller(planner: str) -> Controller:
     knobs = {"queueing": QueueingKnobs(10_000, forecast=ForecastKnobs("constant"))}
     models = tuple(ModelKnobs(name, pools, planner=planner, planner_knobs=knobs) for name in MODELS)
     profiles = {name: {pool: ENGINE for pool, _ in POOLS} for name in MODELS}
-    found = Controller(Settings("bench", "all", models, profiles=profiles))
     workers = [
-        RegisteredWorker(WorkerRecord(model, pool, f"{pool}-{number}", role, 1), LEASE)
+        WorkerRecord(model, pool, f"{pool}-{number}", role, 1)
         for model in MODELS
         for pool, role in POOLS
         for number in range(WORKERS)
     ]
-    found.handle([BusConnectionChanged(connected=True), StoreConnectionChanged(connected=True)], START_MS)
-    found.handle([LeadershipWon("all", 1, LEASE, START_MS, 1)], START_MS)
-    found.handle([RegistryRead(workers), DecisionsRead(found.state.read_request, [], 1)], START_MS)
-    return found
+    return leading_controller(Settings("bench", "all", models, profiles=profiles), workers, START_MS)
 
 
 def reports(sequence: int) -> Iterator[AnyEvent]:
@@ -87,14 +71,14 @@ def reports(sequence: int) -> Iterator[AnyEvent]:
 
 def measure(planner: str) -> tuple[list[float], list[float], float]:
     """Return the times of scrapes and of the turns of seconds, in ms, and the size of a scrape in kB."""
-    agent, metrics, answers = controller(planner), Metrics(dict, "0"), list[AnyEvent]()
+    agent, metrics, answered = controller(planner), Metrics(dict, "0"), list[ForecastFitted]()
     configure_gc()
     scrapes_ms: list[float] = []
     turns_ms: list[float] = []
     size = 0
     for second in range(1, SECONDS + 1):
-        now, asked, took_s = START_MS + 1_000 * second, list[FitForecast](), 0.0
-        events = [LeaseRenewed("all", LEASE, now), *answers, *reports(second)]
+        now, caused, took_s = START_MS + 1_000 * second, list[AnyEffect](), 0.0
+        events = [renewal(agent, now), *answered, *reports(second)]
         for turn in itertools.count():
             batch, at_ms = events[turn * BATCH : (turn + 1) * BATCH], now + turn * SPACING_MS
             wake_ms = agent.next_wake()
@@ -103,8 +87,8 @@ def measure(planner: str) -> tuple[list[float], list[float], float]:
             began_s = time.thread_time()
             effects = agent.handle(batch, at_ms)
             took_s += time.thread_time() - began_s
-            asked += [effect for effect in effects if isinstance(effect, FitForecast)]
-        answers = [ForecastFitted(one.model, one.request, [forecast(query) for query in one.queries]) for one in asked]
+            caused += effects
+        answered = answers(caused)
         if second > SECONDS // 2:
             turns_ms.append(took_s * 1e3)
             began_s = time.thread_time()
