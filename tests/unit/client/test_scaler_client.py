@@ -74,6 +74,33 @@ def test_a_decision_is_returned_and_answered() -> None:
     asyncio.run(scenario())
 
 
+def test_answers_declare_the_rules_until_others_are_given_and_say_why_a_decision_waits() -> None:
+    async def scenario() -> None:
+        async with entered() as (agent, scaler):
+            await agent.announce(decision(1, 1))
+            order = await anext(scaler)
+            await scaler.accept(order, {"p": "newest"})
+            await scaler.progress(order, {"p": 1}, "quota exceeded")
+            await agent.announce(decision(1, 2))
+            await scaler.refuse(await anext(scaler), "no image")
+            await agent.announce(decision(1, 3))
+            await scaler.complete(await anext(scaler), {"p": 3}, {})
+            await until(lambda: len(agent.answers) == 4)
+            found = [
+                msgspec.json.decode(payload, type=DecisionApplied)
+                for subject, payload in agent.bus.published
+                if subject == SUBJECTS.applied("m")
+            ]
+            assert [(one.victims, one.detail) for one in found] == [
+                ({"p": "newest"}, ""),
+                ({"p": "newest"}, "quota exceeded"),
+                ({"p": "newest"}, "no image"),
+                ({}, ""),
+            ]
+
+    asyncio.run(scenario())
+
+
 def test_a_repeated_decision_is_answered_again_and_not_returned() -> None:
     async def scenario() -> None:
         async with entered() as (agent, scaler):
