@@ -58,7 +58,7 @@ def test_a_login_is_redacted_in_any_value(text: str, *, hidden: bool) -> None:
 def test_remote_commands_refuse_a_password_in_a_url(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "loadline.toml"
     path.write_text(f'[nats]\nservers = ["{NATS}"]\n{BASE}', encoding="utf-8")
-    assert cli.main(["status", "--config", str(path)]) == 1
+    assert cli.main(["status", "--config", str(path)]) == 2
     printed = capsys.readouterr()
     assert "contains a login" in printed.err
     assert HIDDEN not in printed.out + printed.err
