@@ -82,7 +82,7 @@ def require_packages(knobs: NatsKnobs) -> None:
     if knobs.credentials_file and importlib.util.find_spec("nkeys") is None:
         instead = "use user and password_file"
         raise ConfigError.missing_package(
-            "nats.credentials_file", "a credentials file", "nkeys", "loadline[nkeys]", instead
+            "nats.credentials_file", "a credentials file", "nkeys", "loadline-agent[nkeys]", instead
         )
 
 

@@ -14,4 +14,6 @@ def require_extra(place: str, name: str, packages: Sequence[str]) -> None:
     """
     for package in packages:
         if find_spec(package) is None:
-            raise ConfigError.missing_package(place, name, package, f"loadline[{name}]", f"choose another {place}")
+            raise ConfigError.missing_package(
+                place, name, package, f"loadline-agent[{name}]", f"choose another {place}"
+            )

@@ -45,7 +45,9 @@ def check_output_files(options: argparse.Namespace, *inputs: Path) -> None:
             problem = f"{path} cannot be written: {os_error_text(error)}"
             raise ConfigError(option, problem, "Name a file in another folder.") from error
     if options.html is not None and not report.available():
-        raise ConfigError.missing_package("--html", "a page with plots", "matplotlib", "loadline[plots]", "omit it")
+        raise ConfigError.missing_package(
+            "--html", "a page with plots", "matplotlib", "loadline-agent[plots]", "omit it"
+        )
 
 
 def write_files(contents: Mapping[Path, bytes]) -> None:

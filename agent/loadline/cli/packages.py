@@ -22,7 +22,7 @@ from loadline.forecast.packages import PACKAGES, configured_predictors
 
 _MODULES: Final = {"filterpy": "filterpy.kalman", "scipy": "scipy.optimize"}
 """Modules that are used, of packages which import nothing themselves."""
-_REQUIREMENTS: Final = {"prophet": "loadline[prophet]"}
+_REQUIREMENTS: Final = {"prophet": "loadline-agent[prophet]"}
 _IMPORT_S: Final = 60.0  # pmdarima takes 2 s, and 20 s on a busy machine
 # Prints what it imports, so that a module is known even if its import ends the process.
 _IMPORTER: Final = (

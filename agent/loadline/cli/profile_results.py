@@ -69,7 +69,7 @@ def _write_plots(
     folder: Path, prefills: Mapping[str, PrefillSweep], decodes: Mapping[str, DecodeSweep], workload: Workload
 ) -> None:
     if not report.available():
-        print("No plots: they need matplotlib. Install it: pip install 'loadline[plots]'.")
+        print("No plots: they need matplotlib. Install it: pip install 'loadline-agent[plots]'.")
         return
     write_files(
         {

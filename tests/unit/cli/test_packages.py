@@ -45,7 +45,7 @@ NEEDED: Final = [
         "models[0].sla.throughput.forecast.predictor",
     ),
     (
-        "loadline[prophet]",
+        "loadline-agent[prophet]",
         "prophet",
         forecasting("hybrid", 'hybrid.queueing.forecast.auto.candidates = ["seasonal", "prophet"]'),
         "models[0].hybrid.queueing.forecast.auto.candidates",
@@ -60,10 +60,10 @@ NEEDED: Final = [
     ("filterpy", "filterpy", forecasting("throughput", ""), "models[0].throughput.forecast.auto.candidates"),
     ("scipy", "scipy", LIMITED + SMALL, "allocation.solver"),
     ("scipy", "scipy", QUOTA + SMALL, "allocation.solver"),
-    ("loadline[nkeys]", "nkeys", '[nats]\ncredentials_file = "agent.creds"\n' + SMALL, "nats.credentials_file"),
+    ("loadline-agent[nkeys]", "nkeys", '[nats]\ncredentials_file = "agent.creds"\n' + SMALL, "nats.credentials_file"),
 ]
 # What no configuration asks for: the commands that use them say so, or do without.
-OF_COMMANDS: Final = {"dev", "dynamo", "embedded", "llumnix", "plots", "tui"}
+OF_COMMANDS: Final = {"circus", "dev", "dynamo", "embedded", "keda", "kubernetes", "llumnix", "plots", "tui"}
 
 with_each_need = pytest.mark.parametrize(
     ("requirement", "package", "text", "key"), NEEDED, ids=[f"{one[1]}-{index}" for index, one in enumerate(NEEDED)]
@@ -134,7 +134,7 @@ def test_a_configuration_that_needs_no_package_is_valid_without_any(
 
 def test_every_extra_is_asked_for_by_a_configuration_or_a_command() -> None:
     extras = tomllib.loads(PYPROJECT.read_text("utf-8"))["project"]["optional-dependencies"]
-    named = {requirement[len("loadline[") : -1] for requirement, _, _, _ in NEEDED if "[" in requirement}
+    named = {requirement[len("loadline-agent[") : -1] for requirement, _, _, _ in NEEDED if "[" in requirement}
     assert named | OF_COMMANDS == extras.keys()
 
 

@@ -214,7 +214,7 @@ def test_without_matplotlib_a_page_is_refused_before_the_simulation(
     monkeypatch.setattr("loadline.report.plots.find_spec", lambda _name: None)
     monkeypatch.setattr("loadline.cli.simulate.run", lambda *_: pytest.fail("it was simulated"))
     assert main(["simulate", *write_options(tmp_path), "--html", str(tmp_path / "out.html")]) == 2
-    assert "pip install 'loadline[plots]'" in capsys.readouterr().err
+    assert "pip install 'loadline-agent[plots]'" in capsys.readouterr().err
 
 
 def test_a_failed_write_leaves_the_old_file(

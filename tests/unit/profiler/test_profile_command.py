@@ -53,7 +53,7 @@ def test_without_matplotlib_the_rest_is_written(
 ) -> None:
     monkeypatch.setattr(report, "available", lambda: False)
     assert write_results(tmp_path, {"tp1": record(tmp_path, "tp1", 1)}, WORKLOAD)
-    assert "loadline[plots]" in capsys.readouterr().out
+    assert "loadline-agent[plots]" in capsys.readouterr().out
     assert not list(tmp_path.glob("*.png"))
     read_decode(tmp_path)
 
