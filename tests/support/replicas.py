@@ -10,7 +10,6 @@ from loadline.scalers.platform import PlatformError, PoolKey, PoolObservation
 Fault = Callable[[str], None]
 """Called with the name of each call before and after it, such as ``set_replicas`` and ``set_replicas:done``."""
 _CONTROLLER_S = 0.4
-_CALL_S = 0.01
 
 
 class ReplicaPool:
@@ -25,6 +24,9 @@ class ReplicaPool:
         self.preferred: tuple[str, ...] = ()
         self.quota = 1_000
         self.detail = ""
+        self.start_steps = 1
+        """Steps of the controller in which a new worker is not ready."""
+        self.starting: dict[str, int] = {}
         self.removed: list[str] = []
 
     def control(self) -> None:
@@ -32,14 +34,18 @@ class ReplicaPool:
         for name in self.ending:
             self.workers.remove(name)
         self.ending.clear()
+        self.starting = {name: left - 1 for name, left in self.starting.items() if name in self.workers and left > 1}
         while len(self.workers) < min(self.replicas, self.quota):
             number = len(self.workers) if self.rule == "highest_ordinal" else self.started
             self.workers.append(f"w{number}")
+            self.starting[f"w{number}"] = self.start_steps
             self.started += 1
         surplus = len(self.workers) - self.replicas
         if surplus > 0:
             told = [name for name in self.preferred if name in self.workers and self.rule == "named"]
             order = [*told, *(name for name in reversed(self.workers) if name not in told)]
+            if self.rule != "highest_ordinal":
+                order.sort(key=lambda name: name not in self.starting)  # as ReplicaSets do
             self.ending.update(order[:surplus])
             self.removed += order[:surplus]
 
@@ -52,6 +58,7 @@ class MemoryPlatform:
         self.calls: list[tuple[str, object]] = []
         self.fault: Fault = lambda _call: None
         self.problems: list[str] = []
+        self.call_s = 0.01
         self._changed = asyncio.Event()
 
     async def run(self) -> None:
@@ -59,9 +66,9 @@ class MemoryPlatform:
         while True:
             await asyncio.sleep(_CONTROLLER_S)
             for pool in self.pools.values():
-                before = (*pool.workers, *pool.ending)
+                before = (*pool.workers, *pool.ending, *pool.starting)
                 pool.control()
-                if (*pool.workers, *pool.ending) != before:
+                if (*pool.workers, *pool.ending, *pool.starting) != before:
                     self.change()
 
     def change(self) -> None:
@@ -79,7 +86,7 @@ class MemoryPlatform:
     async def observe(self, pool: PoolKey) -> PoolObservation:
         await self._begin("observe", None)
         state = self.pools[pool]
-        ready = len(state.workers) - len(state.ending)
+        ready = len(set(state.workers) - state.ending - set(state.starting))
         self.fault("observe:done")
         return PoolObservation(
             state.replicas, ready, frozenset(state.workers), frozenset(state.ending), state.detail if ready else ""
@@ -105,7 +112,7 @@ class MemoryPlatform:
     async def _begin(self, name: str, argument: object) -> None:
         self.calls.append((name, argument))
         self.fault(name)
-        await asyncio.sleep(_CALL_S)
+        await asyncio.sleep(self.call_s)
 
 
 def refusing(text: str, *names: str) -> Fault:

@@ -6,9 +6,9 @@ two of its steps continues with the current decision, which it requests.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from contextlib import AsyncExitStack
-from typing import Final
+from typing import Final, TypeVar
 
 from msgspec import Struct
 
@@ -16,11 +16,11 @@ from loadline.adapters.logs import bounded
 from loadline.client.resources import running, wait_at_most
 from loadline.client.scaler import ReceivedDecision, ScalerClient
 from loadline.core.vocabulary.decisions import VictimRule
-from loadline.scalers.platform import Platform, PlatformError, PoolKey, PoolObservation
+from loadline.scalers.platform import Platform, PlatformError, PlatformWait, PoolKey, PoolObservation
 from loadline.scalers.replica_plan import ReplicaPlan, plan_replicas
 
-CALLS_TIMEOUT_S: Final = 30.0
-"""Time limit of the calls of one step."""
+CALL_TIMEOUT_S: Final = 30.0
+"""Time limit of each call; the calls of a step are not limited together, or slow ones would never set a count."""
 BACKOFF_S: Final = 0.25
 BACKOFF_MAX_S: Final = 30.0
 _RESYNC_S: Final = 30.0
@@ -29,6 +29,7 @@ _TURN_S: Final = 0.25
 """Interval at which the drain reports and the deadline of a decision are checked; all else wakes a pool at once."""
 
 _log = bounded("scaler")
+Answer = TypeVar("Answer")
 
 
 class _Progress(Struct, frozen=True):
@@ -148,14 +149,12 @@ class ReplicaScaler:
             if received is None:
                 continue
             try:
-                async with asyncio.timeout(CALLS_TIMEOUT_S):
-                    progress = await self._step(pool, received)
+                progress = await self._step(pool, received)
                 pool.failures = 0
-            except (PlatformError, TimeoutError) as error:
+            except PlatformError as error:
                 pool.failures += 1
-                detail = str(error) or f"the platform did not answer within {CALLS_TIMEOUT_S:g} s"
-                _log.warning("platform_failed", model=pool.key.model, pool=pool.key.pool, detail=detail)
-                progress = _Progress(None, detail)
+                _log.warning("platform_failed", model=pool.key.model, pool=pool.key.pool, detail=str(error))
+                progress = _Progress(None, str(error))
             await self._report(pool, received, progress)
 
     async def _sleep(self, pool: _PoolTask) -> None:
@@ -178,7 +177,7 @@ class ReplicaScaler:
             PlatformError: The platform failed.
         """
         key, target = pool.key, received.targets[pool.key.pool]
-        seen = await self._platform.observe(key)
+        seen = await _answer(self._platform.observe(key))
         if pool.reached:
             # Workers beyond the target may serve by now: another decision names those to remove.
             plan = ReplicaPlan(max(seen.replicas, target.replicas), done=True)
@@ -188,7 +187,10 @@ class ReplicaScaler:
                 self._platform.victims[key], target, pool.release.drained, seen, expired=pool.release.expired
             )
         if plan.replicas != seen.replicas:
-            await self._request(pool, received, plan, seen.replicas)
+            try:
+                await self._request(pool, received, plan, seen.replicas)
+            except PlatformWait as wait:
+                return _Progress(_existing(seen), str(wait))
         else:
             pool.requested = None
         if pool.received is received:
@@ -197,11 +199,13 @@ class ReplicaScaler:
 
     async def _request(self, pool: _PoolTask, received: ReceivedDecision, plan: ReplicaPlan, previous: int) -> None:
         if plan.removal:
-            await self._platform.prefer_removal(pool.key, plan.removal)
+            await _answer(self._platform.prefer_removal(pool.key, plan.removal))
         if pool.received is not received:  # a newer decision may need the workers that this one removes
             return
-        unheeded, pool.requested = pool.requested == plan.replicas, plan.replicas
-        await self._platform.set_replicas(pool.key, plan.replicas)
+        unheeded, pool.requested = pool.requested == plan.replicas, None
+        await _answer(self._platform.set_replicas(pool.key, plan.replicas))
+        if pool.received is received:
+            pool.requested = plan.replicas
         if unheeded:
             problem = f"it has {previous} replicas although {plan.replicas} were requested"
             raise PlatformError(f"{problem}: another autoscaler or a limit sets them")
@@ -234,6 +238,19 @@ class ReplicaScaler:
     def _rules(self, model: str) -> Mapping[str, VictimRule]:
         """Return the rule of each pool of a model, which all answers carry."""
         return {key.pool: rule for key, rule in self._platform.victims.items() if key.model == model}
+
+
+async def _answer(call: Awaitable[Answer]) -> Answer:
+    """Return the answer to a call.
+
+    Raises:
+        PlatformError: The platform failed or did not answer in time.
+    """
+    try:
+        async with asyncio.timeout(CALL_TIMEOUT_S):
+            return await call
+    except TimeoutError as error:
+        raise PlatformError(f"the platform did not answer within {CALL_TIMEOUT_S:g} s") from error
 
 
 def _refusal(received: ReceivedDecision, rules: Mapping[str, VictimRule]) -> str:

@@ -13,6 +13,10 @@ class PlatformError(LoadlineError):
     """A call that the platform refused or did not answer; its text names the object, the problem and the remedy."""
 
 
+class PlatformWait(PlatformError):
+    """A count that the platform cannot set yet; its text names the reason. It is set once the pool has changed."""
+
+
 class PoolKey(Struct, frozen=True, order=True):
     """Identity of a pool."""
 
@@ -60,6 +64,7 @@ class Platform(Protocol):
 
         Raises:
             PlatformError: The platform refused.
+            PlatformWait: It cannot yet.
         """
         ...
 

@@ -10,14 +10,13 @@ import pytest
 from loadline.client.resources import running
 from loadline.client.scaler import ScalerClient
 from loadline.core.vocabulary.decisions import PoolTarget, Victim, VictimRule
-from loadline.scalers import driver
 from loadline.scalers.driver import ReplicaScaler
 from loadline.scalers.platform import PoolKey
 from loadline.wire.codec import encode
 from loadline.wire.messages import DecisionApplied, DrainReport, ScalingDecision
 from tests.support.decisions import decision
 from tests.support.memory import MemoryBus
-from tests.support.replicas import MemoryPlatform, ReplicaPool, refusing
+from tests.support.replicas import MemoryPlatform, ReplicaPool
 from tests.support.virtual_time import run_virtual
 from tests.unit.client.test_scaler_client import SUBJECTS
 from tests.waiting import until
@@ -207,28 +206,6 @@ def test_a_scaler_that_ends_between_any_two_steps_is_continued_by_another(rule: 
     assert point > 8
 
 
-def test_the_reason_of_a_refusal_is_reported_and_calls_back_off() -> None:
-    async def scenario() -> None:
-        fleet = Fleet("named", 1)
-        fleet.platform.fault = refusing(
-            "deployments/llama is forbidden. Grant patch on deployments/scale.", "set_replicas"
-        )
-        async with fleet.running():
-            fleet.decide(1, 3)
-            await asyncio.sleep(100)
-            calls = len(fleet.platform.requested())
-            # 0.25, 0.5, 1, 2, 4, 8, 16 and then every 30 s.
-            assert calls == 10
-            assert list(dict.fromkeys(fleet.statuses())) == ["accepted", "progress"]
-            assert fleet.details()[-1].startswith("p: deployments/llama is forbidden")
-            fleet.platform.fault = lambda _call: None
-            fleet.decide(2, 2)
-            await fleet.until_done()
-        assert fleet.platform.requested()[calls:] == [2]
-
-    run_virtual(scenario())
-
-
 def test_workers_that_a_quota_forbids_are_reported() -> None:
     async def scenario() -> None:
         fleet = Fleet("named", 1)
@@ -240,33 +217,6 @@ def test_workers_that_a_quota_forbids_are_reported() -> None:
             assert fleet.answers()[-1].observed == {"p": 2}
             fleet.pool.quota = 4
             await fleet.until_done()
-
-    run_virtual(scenario())
-
-
-def test_a_call_without_an_answer_ends_after_a_time_limit() -> None:
-    async def scenario() -> None:
-        fleet = Fleet("named", 1)
-        observe = fleet.platform.observe
-        fleet.platform.observe = lambda _pool: asyncio.sleep(10_000)  # type: ignore[method-assign,assignment,return-value]
-        async with fleet.running():
-            fleet.decide(1, 2)
-            await until(lambda: "p: the platform did not answer within 30 s" in fleet.details())
-            fleet.platform.observe = observe  # type: ignore[method-assign]
-            await fleet.until_done()
-
-    run_virtual(scenario())
-
-
-def test_replicas_that_somebody_else_sets_are_requested_again_with_a_backoff() -> None:
-    async def scenario() -> None:
-        fleet = Fleet("named", 1)
-        fleet.platform.fault = lambda call: setattr(fleet.pool, "replicas", 1) if call == "set_replicas:done" else None
-        async with fleet.running():
-            fleet.decide(1, 2)
-            await asyncio.sleep(60)
-            assert len(fleet.platform.requested()) < 12
-            assert "it has 1 replicas although 2 were requested" in fleet.details()[-1]
 
     run_virtual(scenario())
 
@@ -350,6 +300,5 @@ def test_a_scaler_ends_when_it_is_stopped() -> None:
             stop.set()
             await run
         assert fleet.platform.calls == []
-        assert driver.BACKOFF_S < driver.BACKOFF_MAX_S
 
     run_virtual(scenario())

@@ -1,0 +1,120 @@
+"""Driver of a scaler on a platform whose calls fail, take their time or are postponed."""
+
+import asyncio
+
+from loadline.scalers.platform import PlatformError, PlatformWait
+from tests.support.replicas import refusing
+from tests.support.virtual_time import run_virtual
+from tests.unit.scalers.test_driver import Fleet
+from tests.waiting import until
+
+
+def test_the_reason_of_a_refusal_is_reported_and_calls_back_off() -> None:
+    async def scenario() -> None:
+        fleet = Fleet("named", 1)
+        fleet.platform.fault = refusing(
+            "deployments/llama is forbidden. Grant patch on deployments/scale.", "set_replicas"
+        )
+        async with fleet.running():
+            fleet.decide(1, 3)
+            await asyncio.sleep(100)
+            calls = len(fleet.platform.requested())
+            # 0.25, 0.5, 1, 2, 4, 8, 16 and then every 30 s.
+            assert calls == 10
+            assert list(dict.fromkeys(fleet.statuses())) == ["accepted", "progress"]
+            assert fleet.details()[-1].startswith("p: deployments/llama is forbidden")
+            fleet.platform.fault = lambda _call: None
+            fleet.decide(2, 2)
+            await fleet.until_done()
+        assert fleet.platform.requested()[calls:] == [2]
+
+    run_virtual(scenario())
+
+
+def test_a_call_without_an_answer_ends_after_a_time_limit() -> None:
+    async def scenario() -> None:
+        fleet = Fleet("named", 1)
+        observe = fleet.platform.observe
+        fleet.platform.observe = lambda _pool: asyncio.sleep(10_000)  # type: ignore[method-assign,assignment,return-value]
+        async with fleet.running():
+            fleet.decide(1, 2)
+            await until(lambda: "p: the platform did not answer within 30 s" in fleet.details())
+            fleet.platform.observe = observe  # type: ignore[method-assign]
+            await fleet.until_done()
+
+    run_virtual(scenario())
+
+
+def test_the_calls_of_a_step_may_take_their_time_limits_together() -> None:
+    async def scenario() -> None:
+        fleet = Fleet("named", 3)
+        fleet.platform.call_s = 20
+        async with fleet.running():
+            fleet.decide(1, 2, "w0")
+            await fleet.until_done()
+        assert fleet.pool.workers == ["w1", "w2"]
+        assert not any("did not answer" in detail for detail in fleet.details())
+
+    run_virtual(scenario())
+
+
+def test_a_count_that_could_not_be_set_is_no_count_that_somebody_else_sets() -> None:
+    async def scenario() -> None:
+        fleet = Fleet("named", 1)
+        failures = iter(["the connection was reset"])
+
+        def fault(call: str) -> None:
+            problem = next(failures, "") if call == "set_replicas" else ""
+            if problem:
+                raise PlatformError(problem)
+
+        fleet.platform.fault = fault
+        async with fleet.running():
+            fleet.decide(1, 3)
+            await fleet.until_done()
+        assert fleet.platform.requested() == [3, 3]
+        assert "p: the connection was reset" in fleet.details()
+        assert not any("another autoscaler" in detail for detail in fleet.details())
+
+    run_virtual(scenario())
+
+
+def test_a_count_that_the_platform_postpones_is_set_when_the_pool_has_changed() -> None:
+    async def scenario() -> None:
+        fleet = Fleet("named", 2)
+        postponed = True
+
+        def fault(call: str) -> None:
+            if call == "set_replicas" and postponed:
+                raise PlatformWait("pod w1 is not ready")
+
+        fleet.platform.fault = fault
+        async with fleet.running():
+            fleet.decide(1, 3)
+            await until(lambda: fleet.details()[-1:] == ["p: pod w1 is not ready"])
+            assert fleet.answers()[-1].observed == {"p": 2}
+            for _ in range(20):
+                fleet.platform.change()
+                await asyncio.sleep(1)
+            assert len(fleet.platform.requested()) == 21
+            postponed = False
+            fleet.platform.change()
+            await asyncio.sleep(0.5)
+            assert fleet.pool.replicas == 3
+            await fleet.until_done()
+        assert fleet.details()[-1] == ""
+
+    run_virtual(scenario())
+
+
+def test_replicas_that_somebody_else_sets_are_requested_again_with_a_backoff() -> None:
+    async def scenario() -> None:
+        fleet = Fleet("named", 1)
+        fleet.platform.fault = lambda call: setattr(fleet.pool, "replicas", 1) if call == "set_replicas:done" else None
+        async with fleet.running():
+            fleet.decide(1, 2)
+            await asyncio.sleep(60)
+            assert len(fleet.platform.requested()) < 12
+            assert "it has 1 replicas although 2 were requested" in fleet.details()[-1]
+
+    run_virtual(scenario())
