@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
+import kubernetes_validate  # type: ignore[import-untyped]
 import yaml
 
 ROOT: Final = Path(__file__).parents[2]
@@ -85,8 +86,6 @@ def render(case: str) -> str:
 def validate(text: str, minors: Sequence[str] = KUBERNETES_MINORS) -> None:
     """Check all objects of Kubernetes itself against its schemas; unknown fields are errors."""
     others = ("monitoring.coreos.com/", "keda.sh/", "kustomize.config.k8s.io/")
-    import kubernetes_validate  # type: ignore[import-not-found, unused-ignore]  # noqa: PLC0415 - no dependency
-
     for document in yaml.safe_load_all(text):
         if not document.get("apiVersion", others[0]).startswith(others):
             for minor in minors:

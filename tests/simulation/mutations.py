@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from loadline.client.fence import DecisionFence, Freshness
 from loadline.core import controller
 from loadline.core.decisions import ledger as ledgers
+from loadline.core.decisions import victims
 from loadline.core.decisions.drains import Drains
 from loadline.core.decisions.leadership import Leadership
 from loadline.core.decisions.ledger import Ledger, LedgerEntry
@@ -295,7 +296,7 @@ def begin_at_commit(old: Any, turn: Turn, model: str) -> None:
 def one_victim() -> Iterator[None]:
     """Let a decision name one victim of a pool instead of 64, which is more than the simulated pools have."""
     with contextlib.ExitStack() as stack:
-        for module in (gpu_guardrails, propose, agent_state):
+        for module in (gpu_guardrails, victims, agent_state):
             stack.enter_context(patch.object(module, "DRAINS_MAX", 1))
         yield
 

@@ -29,7 +29,6 @@ READERS: dict[str, Callable[[Path], Any]] = {
     "gateway": gateway_config.read_gateway,
 }
 needs_helm = pytest.mark.skipif(find_spec("helm_python") is None, reason="helm-python-sdk is not installed")
-needs_schemas = pytest.mark.skipif(find_spec("kubernetes_validate") is None, reason="kubernetes-validate is missing")
 
 
 def rendered(case: str) -> list[dict[str, Any]]:
@@ -70,7 +69,6 @@ def test_helm_renders_the_same_again(case: str) -> None:
     assert render(case) == (GOLDEN / f"{case}.yaml").read_text("utf-8")
 
 
-@needs_schemas
 @pytest.mark.parametrize("path", [*GOLDEN.glob("*.yaml"), *MANIFESTS.rglob("*.yaml")], ids=lambda path: path.name)
 def test_objects_are_valid_in_kubernetes(path: Path) -> None:
     validate(path.read_text("utf-8"), KUBERNETES_MINORS if path.parent == GOLDEN else KUBERNETES_MINORS[-1:])
