@@ -22,7 +22,7 @@ from tests.waiting import until, until_async
 pytestmark = pytest.mark.process
 
 SCALER, CLIENTS = Document("how-to/write-a-scaler.md"), Document("how-to/report-load.md")
-REFERENCE = Document("reference/clients.md")
+REFERENCE = Document("reference/scalers.md")
 
 
 def test_scaler(tmp_path: Path, nats_url: str, etcd_url: str, own_name: str) -> None:

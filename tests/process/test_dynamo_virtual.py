@@ -47,7 +47,7 @@ class Fleet:
         pools = ConnectorPoolKnobs("p", "prefill"), ConnectorPoolKnobs("d", "decode")
         nats, etcd = NatsKnobs(servers=(nats_url,)), EtcdKnobs(endpoints=(etcd_url,))
         models = (ConnectorModelKnobs("m", self.name, pools),)
-        knobs = DynamoVirtualKnobs(models, nats, etcd, self.name, acknowledge_timeout_s=timeout_s)
+        knobs = DynamoVirtualKnobs(models, etcd, nats=nats, root=self.name, acknowledge_timeout_s=timeout_s)
         async with (
             store_of(None, etcd) as store,
             ScalerClient("dynamo", ["m"], nats=nats, root=self.name) as scaler,

@@ -132,7 +132,7 @@ async def _carry_out(
 ) -> int:
     async with connect(knobs) as platform:
         if action == "run":
-            await commands.run_scaler(knobs, platform, only)
+            await commands.run_scaler(knobs, knobs.name, platform, only)
             return 0
         if action == "validate":
             problems = await platform.validate()

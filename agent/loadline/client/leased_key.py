@@ -3,9 +3,12 @@
 from collections.abc import Callable
 from contextlib import suppress
 from enum import Enum, auto
+from typing import Final
 
 from loadline.errors import LoadlineError, StoreUnavailable
 from loadline.ports import Compare, Store, Write
+
+_NONE: Final = Compare("", "mod", 0)
 
 
 class LeaseStep(Enum):
@@ -53,7 +56,7 @@ class LeasedKey:
         self._written: bytes | None = None
         self._revision = 0  # of our last write; 0: the key does not exist
         self._wanted_key = key
-        self._former = Compare("", "mod", 0)  # the key that the next write replaces, if it still is ours
+        self._former = _NONE  # the key that the next write replaces, if it still is ours
         self._lease_ttl_s = lease_ttl_s
         self._is_later = is_later
         self._lease_id = 0
@@ -100,9 +103,7 @@ class LeasedKey:
             self._lease_id = await self._store.grant(self._lease_ttl_s)
         self._lease_ends_s = now_s + self._lease_ttl_s
         if self.key != self._wanted_key:  # here and not in move(), which may be called during a step
-            if self._written is not None:
-                self._former = Compare(self.key, "mod", self._revision)
-            self.key, self._written, self._revision = self._wanted_key, None, 0
+            await self._leave_key()
         value, step = self._wanted, LeaseStep.RENEWED
         if self._written == value:
             if await self._is_unchanged():
@@ -112,6 +113,18 @@ class LeasedKey:
             return await self._revoke(LeaseStep.SUPERSEDED)
         self._written = value
         return step
+
+    async def _leave_key(self) -> None:
+        """Go over to the wanted key; the next write replaces the present one if it is ours."""
+        if self._written is not None:
+            self._former = Compare(self.key, "mod", self._revision)
+        else:  # its last write may have had an unknown outcome
+            held = await self._store.get(self.key)
+            if held is not None and held.lease_id == self._lease_id:
+                self._former = Compare(self.key, "mod", held.mod_revision)
+        if self._former.key == self._wanted_key:  # a transaction cannot both write and remove a key
+            self._former = _NONE
+        self.key, self._written, self._revision = self._wanted_key, None, 0
 
     async def _is_unchanged(self) -> bool:
         """Return True if our last write is the last write of the key."""
@@ -125,10 +138,13 @@ class LeasedKey:
                 compares.append(self._former)
                 writes.append(Write(self._former.key, None))
             outcome = await self._store.commit(compares, writes)
-            self._former = Compare("", "mod", 0)  # if another client has changed it, it is not ours to remove
             if outcome.committed:
-                self._revision = outcome.revision
+                self._revision, self._former = outcome.revision, _NONE
                 return True
+            if self._former.key:
+                former = await self._store.get(self._former.key)
+                if former is None or former.mod_revision != self._former.number:
+                    self._former = _NONE  # another client has changed it, so it is not ours to remove
             held = await self._store.get(self.key)
             if held is not None and held.lease_id != self._lease_id and self._is_later(held.value):
                 return False

@@ -1,16 +1,29 @@
-"""Configuration files of scalers: TOML, where unknown keys are errors."""
+"""Configuration files of scalers: TOML, where unknown keys are errors, and what all of them share."""
 
 import re
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
 import msgspec
+from msgspec import Meta
 
+from loadline.core.vocabulary.scalars import Name
 from loadline.errors import ConfigError
+from loadline.servers import EtcdKnobs, Knobs, NatsKnobs, check_logins, check_servers
 
-Shape = TypeVar("Shape")
+ScalerName = Annotated[Name, Meta(description="Name in the answers to decisions.")]
+
+
+class ScalerKnobs(Knobs, frozen=True, kw_only=True):
+    """Base of the configuration files; each has a ``name`` too, with a default of its own."""
+
+    nats: NatsKnobs = NatsKnobs()
+    root: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.-]+$", description="Prefix of every NATS subject.")] = "loadline"
+
+
+Shape = TypeVar("Shape", bound=ScalerKnobs)
 
 
 def read_as(shape: type[Shape], path: Path, reference: str) -> Shape:
@@ -25,7 +38,7 @@ def read_as(shape: type[Shape], path: Path, reference: str) -> Shape:
         ConfigError: The file cannot be read or is invalid.
     """
     try:
-        return msgspec.convert(tomllib.loads(path.read_text("utf-8")), shape)
+        knobs = msgspec.convert(tomllib.loads(path.read_text("utf-8")), shape)
     except OSError as error:
         raise ConfigError(str(path), f"it cannot be read: {error.strerror}", "Name a readable file.") from error
     except msgspec.ValidationError as error:
@@ -34,6 +47,9 @@ def read_as(shape: type[Shape], path: Path, reference: str) -> Shape:
         raise ConfigError(place[1] if place else str(path), problem, f"See {reference} for every key.") from error
     except ValueError as error:
         raise ConfigError(str(path), f"it is not TOML: {error}", "Correct the line that it names.") from error
+    check_servers(knobs.nats.servers, "nats.servers", ("nats", "tls"))
+    check_logins(knobs.nats, EtcdKnobs())
+    return knobs
 
 
 def check_unique(place: str, what: str, names: Iterable[str]) -> None:
@@ -45,3 +61,16 @@ def check_unique(place: str, what: str, names: Iterable[str]) -> None:
     listed = list(names)
     if len(set(listed)) < len(listed):
         raise ConfigError(place, f"two {what} have the same name", "Rename one.")
+
+
+def selected_models(only: Sequence[str], known: Sequence[str]) -> Sequence[str]:
+    """Return the models that ``--model`` names, or all of a configuration without it.
+
+    Raises:
+        ConfigError: A model is not configured.
+    """
+    unknown = sorted(set(only) - set(known))
+    if unknown:
+        problem = f"the configuration has no model {unknown[0]}"
+        raise ConfigError("--model", problem, f"Choose from {', '.join(known)}.")
+    return only or known

@@ -16,8 +16,9 @@ from loadline.adapters import logs, signals
 from loadline.client.resources import running, store_of, wait_at_most
 from loadline.client.scaler import ReceivedDecision, ScalerClient
 from loadline.core.vocabulary.decisions import VictimRule
-from loadline.errors import ConfigError, OutcomeUnknown, StoreDenied, StoreUnavailable
+from loadline.errors import OutcomeUnknown, StoreDenied, StoreUnavailable
 from loadline.ports import Compare, Store, StoreChange, StoreEntry, StoreSnapshot, Write
+from loadline.scalers.config_file import selected_models
 from loadline.scalers.dynamo_keys import (
     COUNT_OF_ROLE,
     DECODE,
@@ -224,15 +225,12 @@ async def serve(path: Path, only: Sequence[str]) -> None:
         ConfigError: The configuration is invalid.
     """
     knobs = read(path)
-    known = [model.name for model in knobs.models]
-    unknown = sorted(set(only) - set(known))
-    if unknown:
-        raise ConfigError("--model", f"{path} has no model {unknown[0]}", f"Choose from {', '.join(known)}.")
+    models = selected_models(only, [model.name for model in knobs.models])
     stop = asyncio.Event()
     signals.install_handlers(stop.set)
     async with (
         store_of(None, knobs.etcd) as store,
-        ScalerClient(knobs.name, only or known, nats=knobs.nats, root=knobs.root) as scaler,
+        ScalerClient(knobs.name, models, nats=knobs.nats, root=knobs.root) as scaler,
         running(DynamoVirtualScaler(knobs, scaler, store).run(), "dynamo scaler") as applying,
     ):
         stopping = asyncio.create_task(stop.wait())

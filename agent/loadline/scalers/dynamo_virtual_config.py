@@ -7,9 +7,9 @@ from msgspec import Meta
 
 from loadline.core.vocabulary.scalars import Name, Role
 from loadline.errors import ConfigError
-from loadline.scalers.config_file import check_unique, read_as
+from loadline.scalers.config_file import ScalerKnobs, ScalerName, check_unique, read_as
 from loadline.scalers.dynamo_keys import COUNT_OF_ROLE
-from loadline.servers import EtcdKnobs, Knobs, NatsKnobs, check_servers
+from loadline.servers import EtcdKnobs, Knobs, check_servers
 
 
 class ConnectorPoolKnobs(Knobs, frozen=True):
@@ -29,14 +29,12 @@ class ConnectorModelKnobs(Knobs, frozen=True):
     pools: Annotated[tuple[ConnectorPoolKnobs, ...], Meta(min_length=1, max_length=64)]
 
 
-class DynamoVirtualKnobs(Knobs, frozen=True):
+class DynamoVirtualKnobs(ScalerKnobs, frozen=True):
     """Configuration file of the scaler for Dynamo's virtual connector."""
 
     models: Annotated[tuple[ConnectorModelKnobs, ...], Meta(min_length=1, max_length=1024)]
-    nats: NatsKnobs = NatsKnobs()
     etcd: Annotated[EtcdKnobs, Meta(description="Dynamo's etcd.")] = EtcdKnobs()
-    root: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.-]+$", description="Prefix of every NATS subject.")] = "loadline"
-    name: Annotated[Name, Meta(description="Name in the answers to decisions.")] = "dynamo"
+    name: ScalerName = "dynamo"
     acknowledge_timeout_s: Annotated[
         int,
         Meta(
@@ -54,7 +52,6 @@ def read(path: Path) -> DynamoVirtualKnobs:
         ConfigError: The file cannot be read, or a value in it is invalid.
     """
     knobs = read_as(DynamoVirtualKnobs, path, "docs/reference/scalers.md")
-    check_servers(knobs.nats.servers, "nats.servers", ("nats", "tls"))
     check_servers(knobs.etcd.endpoints, "etcd.endpoints", ("http", "https"))
     check_unique("models", "models", (model.name for model in knobs.models))
     namespaces: dict[str, str] = {}

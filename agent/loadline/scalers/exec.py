@@ -17,9 +17,9 @@ from msgspec import Meta, Struct
 
 from loadline.core.vocabulary.decisions import VictimRule
 from loadline.core.vocabulary.scalars import Count, Name
-from loadline.scalers.config_file import check_unique, read_as
+from loadline.scalers.config_file import ScalerKnobs, ScalerName, check_unique, read_as
 from loadline.scalers.platform import PlatformError, PoolKey, PoolObservation
-from loadline.servers import Knobs, NatsKnobs, Positive
+from loadline.servers import Knobs, Positive
 
 _OUTPUT_BYTES_MAX: Final = 1_048_576
 _REASON_CHARS_MAX: Final = 200
@@ -44,14 +44,12 @@ class ExecModelKnobs(Knobs, frozen=True):
     pools: Annotated[tuple[ExecPoolKnobs, ...], Meta(min_length=1, max_length=64)]
 
 
-class ExecKnobs(Knobs, frozen=True):
+class ExecKnobs(ScalerKnobs, frozen=True):
     """Configuration file of the exec scaler."""
 
     command: Annotated[tuple[str, ...], Meta(min_length=1, description="Program and arguments.")]
     models: Annotated[tuple[ExecModelKnobs, ...], Meta(min_length=1, max_length=1024)]
-    nats: NatsKnobs = NatsKnobs()
-    root: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.-]+$", description="Prefix of every NATS subject.")] = "loadline"
-    name: Annotated[Name, Meta(description="Name in the answers to decisions.")] = "exec"
+    name: ScalerName = "exec"
     timeout_ms: Annotated[
         int, Meta(ge=1, le=25_000, description="Time limit of one call; then the command is killed.")
     ] = 10_000

@@ -17,6 +17,7 @@ from loadline.adapters import logs, signals
 from loadline.adapters.grpc_server import CallRefused, GrpcServer
 from loadline.client.resources import running
 from loadline.errors import ConfigError
+from loadline.scalers.config_file import selected_models
 from loadline.scalers.desired_counts import DesiredCounts
 from loadline.scalers.keda_config import KedaScalerKnobs, read
 from loadline.scalers.keda_messages import (
@@ -166,6 +167,7 @@ async def serve(path: Path, only: Sequence[str]) -> None:
         ConfigError: The configuration is invalid.
     """
     knobs = read(path)
+    models = tuple(selected_models(only, knobs.models))
     stop = asyncio.Event()
     signals.install_handlers(stop.set)
-    await run_keda(replace(knobs, models=tuple(only) or knobs.models), stop)
+    await run_keda(replace(knobs, models=models), stop)

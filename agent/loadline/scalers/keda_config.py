@@ -8,19 +8,16 @@ from msgspec import Meta
 from loadline.adapters.grpc_server import TlsFiles
 from loadline.core.vocabulary.scalars import Name
 from loadline.errors import ConfigError
-from loadline.scalers.config_file import check_unique, read_as
-from loadline.servers import Knobs, NatsKnobs
+from loadline.scalers.config_file import ScalerKnobs, ScalerName, check_unique, read_as
 
 
-class KedaScalerKnobs(Knobs, frozen=True):
+class KedaScalerKnobs(ScalerKnobs, frozen=True):
     """Configuration file of `loadline scaler keda`."""
 
     models: Annotated[
         tuple[Name, ...], Meta(min_length=1, max_length=1024, description="Models whose replicas KEDA sets.")
     ]
-    nats: NatsKnobs = NatsKnobs()
-    root: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.-]+$", description="Prefix of every NATS subject.")] = "loadline"
-    name: Annotated[Name, Meta(description="Name in the answers to decisions.")] = "keda"
+    name: ScalerName = "keda"
     host: Annotated[Name, Meta(description="Address to listen on; 0.0.0.0 for all of IPv4.")] = "127.0.0.1"
     port: Annotated[int, Meta(ge=0, le=65_535, description="Port to listen on; 0: a free one.")] = 50_051
     hold_ms: Annotated[

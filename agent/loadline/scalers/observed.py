@@ -17,6 +17,7 @@ from loadline.client.scaler import ReceivedDecision, ScalerClient
 from loadline.config import load
 from loadline.core.vocabulary.status import AgentStatus
 from loadline.ports import Bus
+from loadline.scalers.config_file import selected_models
 from loadline.scalers.desired_counts import DesiredCounts
 from loadline.servers import NatsKnobs
 from loadline.wire.codec import Rejected, decode_as
@@ -91,10 +92,10 @@ async def serve(path: Path, only: Sequence[str]) -> None:
     """Run until SIGTERM or SIGINT, for the models of an agent's configuration or some of them.
 
     Raises:
-        ConfigError: The configuration is invalid.
+        ConfigError: The configuration is invalid, or a model is not configured.
     """
     config = load(path)
-    models = only or [model.name for model in config.models]
+    models = selected_models(only, [model.name for model in config.models])
     stop = asyncio.Event()
     signals.install_handlers(stop.set)
     await observe("observed", models, config.nats, stop, root=config.agent.root)

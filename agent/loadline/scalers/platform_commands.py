@@ -7,51 +7,27 @@ decision if they fall below.
 import asyncio
 import time
 from collections.abc import Sequence
-from typing import Protocol
 
 from loadline.adapters import signals
 from loadline.client.scaler import ScalerClient
 from loadline.errors import ConfigError, LoadlineError
+from loadline.scalers.config_file import ScalerKnobs, selected_models
 from loadline.scalers.driver import ReplicaScaler
 from loadline.scalers.platform import Platform, PoolKey, PoolObservation
-from loadline.servers import NatsKnobs
 
 _POLL_S = 1.0
 
 
-class ScalerKnobs(Protocol):
-    """Keys that the configuration of every scaler has."""
-
-    @property
-    def nats(self) -> NatsKnobs:
-        """Servers and login of NATS."""
-        ...
-
-    @property
-    def root(self) -> str:
-        """Prefix of every NATS subject."""
-        ...
-
-    @property
-    def name(self) -> str:
-        """Name in the answers to decisions."""
-        ...
-
-
-async def run_scaler(knobs: ScalerKnobs, platform: Platform, only: Sequence[str]) -> None:
+async def run_scaler(knobs: ScalerKnobs, name: str, platform: Platform, only: Sequence[str]) -> None:
     """Apply decisions until SIGTERM or SIGINT, for the models of a platform or some of them.
 
     Raises:
         ConfigError: A model is not configured.
     """
-    known = sorted({key.model for key in platform.victims})
-    unknown = sorted(set(only) - set(known))
-    if unknown:
-        problem = f"the configuration has no model {unknown[0]}"
-        raise ConfigError("--model", problem, f"Choose from {', '.join(known)}.")
+    models = selected_models(only, _models(platform))
     stop = asyncio.Event()
     signals.install_handlers(stop.set)
-    async with ScalerClient(knobs.name, only or known, nats=knobs.nats, root=knobs.root) as scaler:
+    async with ScalerClient(name, models, nats=knobs.nats, root=knobs.root) as scaler:
         await ReplicaScaler(platform, scaler).run(stop)
 
 
@@ -59,9 +35,11 @@ async def observe_all(platform: Platform, only: Sequence[str] = ()) -> dict[Pool
     """Return the state of all pools, or those of some models.
 
     Raises:
+        ConfigError: A model is not configured.
         PlatformError: The platform cannot be asked.
     """
-    keys = sorted(key for key in platform.victims if not only or key.model in only)
+    models = selected_models(only, _models(platform))
+    keys = sorted(key for key in platform.victims if key.model in models)
     return {key: await platform.observe(key) for key in keys}
 
 
@@ -118,6 +96,10 @@ def is_ready(seen: PoolObservation) -> bool:
     """Return True if a pool has as many replicas as requested and, where the platform can tell, all are ready."""
     workers = seen.replicas if seen.workers is None else len(seen.workers)
     return seen.ready in {None, seen.replicas} and workers == seen.replicas
+
+
+def _models(platform: Platform) -> list[str]:
+    return sorted({key.model for key in platform.victims})
 
 
 def _check_known(platform: Platform, pool: PoolKey) -> None:

@@ -7,8 +7,8 @@ from msgspec import Meta
 
 from loadline.core.vocabulary.scalars import Name
 from loadline.errors import ConfigError
-from loadline.scalers.config_file import check_unique, read_as
-from loadline.servers import Knobs, NatsKnobs, check_server, check_servers
+from loadline.scalers.config_file import ScalerKnobs, ScalerName, check_unique, read_as
+from loadline.servers import Knobs, check_server
 
 
 class RayPoolKnobs(Knobs, frozen=True):
@@ -26,13 +26,11 @@ class RayModelKnobs(Knobs, frozen=True):
     pools: Annotated[tuple[RayPoolKnobs, ...], Meta(min_length=1, max_length=64)]
 
 
-class RayKnobs(Knobs, frozen=True):
+class RayKnobs(ScalerKnobs, frozen=True):
     """Configuration file of the scaler for Ray Serve."""
 
     models: Annotated[tuple[RayModelKnobs, ...], Meta(min_length=1, max_length=1024)]
-    nats: NatsKnobs = NatsKnobs()
-    root: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.-]+$", description="Prefix of every NATS subject.")] = "loadline"
-    name: Annotated[Name, Meta(description="Name in the answers to decisions.")] = "ray"
+    name: ScalerName = "ray"
     address: Annotated[str, Meta(description="URL of Ray's dashboard.")] = "http://127.0.0.1:8265"
     token_file: Annotated[str, Meta(description="File with Ray's token, read again for each request; empty: none.")] = (
         ""
@@ -51,7 +49,6 @@ def read(path: Path) -> RayKnobs:
         ConfigError: The file cannot be read, or a value in it is invalid.
     """
     knobs = read_as(RayKnobs, path, "docs/reference/scalers.md")
-    check_servers(knobs.nats.servers, "nats.servers", ("nats", "tls"))
     check_server(knobs.address, "address", ("http", "https"))
     check_unique("models", "models", (model.name for model in knobs.models))
     deployments: dict[tuple[str, str], str] = {}

@@ -10,8 +10,8 @@ from msgspec import Meta, Struct
 from loadline.core.vocabulary.decisions import VictimRule
 from loadline.core.vocabulary.scalars import Name
 from loadline.errors import ConfigError
-from loadline.scalers.config_file import check_unique, read_as
-from loadline.servers import Knobs, NatsKnobs
+from loadline.scalers.config_file import ScalerKnobs, ScalerName, check_unique, read_as
+from loadline.servers import Knobs
 
 REFERENCE: Final = "docs/reference/scalers.md"
 GRAPH_DEPLOYMENT: Final = "DynamoGraphDeployment"
@@ -99,13 +99,11 @@ class KubernetesModelKnobs(Knobs, frozen=True):
     pools: Annotated[tuple[KubernetesPoolKnobs, ...], Meta(min_length=1, max_length=64)]
 
 
-class KubernetesKnobs(Knobs, frozen=True):
+class KubernetesKnobs(ScalerKnobs, frozen=True):
     """Configuration file of the Kubernetes scaler."""
 
     models: Annotated[tuple[KubernetesModelKnobs, ...], Meta(min_length=1, max_length=1024)]
-    nats: NatsKnobs = NatsKnobs()
-    root: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.-]+$", description="Prefix of every NATS subject.")] = "loadline"
-    name: Annotated[Name, Meta(description="Name in the answers to decisions.")] = "kubernetes"
+    name: ScalerName = "kubernetes"
     kubeconfig: Annotated[
         str, Meta(description="File with server and login; empty: the pod's service account, then $KUBECONFIG.")
     ] = ""

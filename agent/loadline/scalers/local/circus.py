@@ -222,7 +222,7 @@ async def serve(path: Path, only: Sequence[str], *, sidecar: bool = False) -> No
     launcher = CircusLauncher(client, f"{knobs.root}/{knobs.name}")
     try:
         await client.command("numwatchers")
-        await run_scaler(knobs, path, only, launcher)
+        await run_scaler(knobs, only, launcher)
         await launcher.close()
     except (CircusRefused, CircusUnavailable) as error:
         raise ConfigError("circus", str(error), "Start circusd, or name its endpoint.") from error

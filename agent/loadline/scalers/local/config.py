@@ -3,14 +3,13 @@
 from pathlib import Path
 from typing import Annotated, Final, Literal, TypeVar
 
-import msgspec
 from msgspec import Meta
 from msgspec.structs import replace
 
 from loadline.core.vocabulary.scalars import Name, Role
 from loadline.errors import ConfigError
-from loadline.scalers.config_file import check_unique, read_as
-from loadline.servers import NatsKnobs
+from loadline.scalers.config_file import ScalerKnobs, ScalerName, check_unique, read_as
+from loadline.servers import Knobs
 
 SIDECAR_GRACE_MS: Final = 70_000
 """Time that a sidecar takes after SIGTERM: 30 s for the requests, 30 s for the engine, 10 s for its reports."""
@@ -18,11 +17,7 @@ SIDECAR_GRACE_MS: Final = 70_000
 Positive = Annotated[int, Meta(ge=1)]
 
 
-class _StrictKnobs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Base of knobs that reject unknown keys."""
-
-
-class LocalPoolKnobs(_StrictKnobs, frozen=True):
+class LocalPoolKnobs(Knobs, frozen=True):
     """Command and environment of a pool's workers."""
 
     name: Name
@@ -37,27 +32,25 @@ class LocalPoolKnobs(_StrictKnobs, frozen=True):
     ]
     env: Annotated[
         dict[str, str], Meta(description="Variables added to the scaler's environment, with the same placeholders.")
-    ] = {}
+    ] = {}  # noqa: RUF012 - msgspec copies an empty default
     gpus: Annotated[int, Meta(ge=0, le=4096, description="GPUs of one worker.")] = 1
     sidecar: Annotated[
         bool, Meta(description="Start each command in a sidecar, which registers it at http://127.0.0.1:{port}.")
     ] = False
 
 
-class LocalModelKnobs(_StrictKnobs, frozen=True):
+class LocalModelKnobs(Knobs, frozen=True):
     """Model and its pools."""
 
     name: Name
     pools: Annotated[tuple[LocalPoolKnobs, ...], Meta(min_length=1, max_length=64)]
 
 
-class LocalKnobs(_StrictKnobs, frozen=True):
+class LocalKnobs(ScalerKnobs, frozen=True):
     """Configuration file of the local scaler."""
 
     models: Annotated[tuple[LocalModelKnobs, ...], Meta(min_length=1, max_length=1024)]
-    nats: NatsKnobs = NatsKnobs()
-    root: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.-]+$", description="Prefix of every NATS subject.")] = "loadline"
-    name: Annotated[Name, Meta(description="Name in the answers to decisions.")] = "local"
+    name: ScalerName = "local"
     gpus: Annotated[
         tuple[Name, ...] | Literal["auto"],
         Meta(
@@ -111,7 +104,7 @@ def read(path: Path, *, sidecar: bool = False) -> LocalKnobs:
     Raises:
         ConfigError: The file cannot be read or is invalid.
     """
-    return checked(read_as(LocalKnobs, path, "docs/reference/clients.md"), sidecar=sidecar)
+    return checked(read_as(LocalKnobs, path, "docs/reference/scalers.md"), sidecar=sidecar)
 
 
 def checked(knobs: Checked, *, sidecar: bool) -> Checked:

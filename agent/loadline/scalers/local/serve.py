@@ -7,7 +7,7 @@ from pathlib import Path
 
 from loadline.adapters import signals
 from loadline.client.scaler import ScalerClient
-from loadline.errors import ConfigError
+from loadline.scalers.config_file import selected_models
 from loadline.scalers.local.config import LocalKnobs, read
 from loadline.scalers.local.launcher import ChildLauncher, Launcher
 from loadline.scalers.local.scaler import LocalScaler
@@ -26,20 +26,17 @@ async def serve(path: Path, only: Sequence[str], *, sidecar: bool = False) -> No
         ConfigError: The configuration is invalid, or the state file cannot be used.
     """
     knobs = read(path, sidecar=sidecar)
-    await run_scaler(knobs, path, only, ChildLauncher(outlive=bool(knobs.state_file)))
+    await run_scaler(knobs, only, ChildLauncher(outlive=bool(knobs.state_file)))
 
 
-async def run_scaler(knobs: LocalKnobs, path: Path, only: Sequence[str], launcher: Launcher) -> None:
+async def run_scaler(knobs: LocalKnobs, only: Sequence[str], launcher: Launcher) -> None:
     """Run with a launcher until SIGTERM or SIGINT."""
-    known = [model.name for model in knobs.models]
-    unknown = sorted(set(only) - set(known))
-    if unknown:
-        raise ConfigError("--model", f"{path} has no model {unknown[0]}", f"Choose from {', '.join(known)}.")
+    models = selected_models(only, [model.name for model in knobs.models])
     stop = asyncio.Event()
     signals.install_handlers(stop.set)
     async with AsyncExitStack() as stack:
         state_file = None
         if knobs.state_file:
             state_file = stack.enter_context(StateFile(Path(knobs.state_file), f"{knobs.root}/{knobs.name}"))
-        scaler = ScalerClient(knobs.name, only or known, nats=knobs.nats, root=knobs.root)
+        scaler = ScalerClient(knobs.name, models, nats=knobs.nats, root=knobs.root)
         await LocalScaler(knobs, await stack.enter_async_context(scaler), launcher, state_file).run(stop)
