@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import os
 import socket
 from typing import Final, get_args
 from urllib.parse import urlsplit
@@ -98,6 +99,8 @@ def _options(options: argparse.Namespace) -> SidecarOptions:
         max_batch_requests=options.max_batch_requests,
         report_traffic=options.report_traffic,
         command=tuple(options.engine_command),
+        # The kubelet restarts each container of a Deployment that ends, even with exit code 0.
+        wait_after_drain="KUBERNETES_SERVICE_HOST" in os.environ,
         grace_s=options.grace_s,
         root=connection.root,
         namespace=connection.namespace,

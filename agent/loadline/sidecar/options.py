@@ -18,6 +18,8 @@ class SidecarOptions(Struct, frozen=True, kw_only=True):
         max_batch_requests: None: what the engine tells.
         report_traffic: Report the engine's requests as traffic too.
         command: Command that starts the engine; empty: it is started by others.
+        wait_after_drain: Wait for SIGTERM after a drain even if the engine was started here, since something restarts
+            each program that ends.
         grace_s: Time for the requests in the engine to end when the sidecar is stopped.
     """
 
@@ -35,6 +37,7 @@ class SidecarOptions(Struct, frozen=True, kw_only=True):
     max_batch_requests: int | None = None
     report_traffic: bool = False
     command: tuple[str, ...] = ()
+    wait_after_drain: bool = False
     grace_s: float = 30.0
     interval_s: float = 1.0
     lease_ttl_s: int = 10

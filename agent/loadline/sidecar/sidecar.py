@@ -187,7 +187,7 @@ class Sidecar:
             await self._end.until_empty_or_grace()
         if self._commanded and self._end.emptied:
             await wait_at_most(worker.drained, _REPORTED_S)
-        if worker.drained.is_set() and self._end.process is None:
+        if worker.drained.is_set() and (self._end.process is None or self._options.wait_after_drain):
             # Whatever keeps this program running would start it again, and the drained worker would be back.
             _log.info("drained", worker=worker.record.worker, detail="waits for SIGTERM")
             await self._stop.wait()

@@ -81,3 +81,9 @@ def test_the_deployment_runs_one_scaler_with_the_configuration_and_login_that_ar
     assert set(manifest("kustomization")["resources"]) == {
         path.name for path in FOLDER.glob("*.yaml") if path.stem != "kustomization"
     }
+
+
+def test_a_scaler_that_answers_keda_ends_before_its_successor_starts() -> None:
+    text = (FOLDER.parent / "autoscaling" / "keda-scaler.yaml").read_text("utf-8")
+    [deployment] = [each for each in yaml.safe_load_all(text) if each["kind"] == "Deployment"]
+    assert deployment["spec"]["strategy"] == {"type": "Recreate"}

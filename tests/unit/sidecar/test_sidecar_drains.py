@@ -1,5 +1,7 @@
 """End of a sidecar, on command and by SIGTERM."""
 
+import asyncio
+
 import pytest
 
 from loadline.core.vocabulary.events import LoadReported, WorkerDrained
@@ -120,5 +122,21 @@ def test_a_decode_worker_is_not_registered_while_it_is_stopped() -> None:
             await made.answers(5)
             assert made.running is not None
             assert not made.running.done()
+
+    scenario(run)
+
+
+def test_a_drained_sidecar_that_would_be_restarted_waits_after_it_has_ended_its_engine() -> None:
+    async def run() -> None:
+        async with rig(vllm(), command=("sleep", "600"), wait_after_drain=True) as made:
+            record = await made.state_is("ready")
+            assert (await made.drain(record.incarnation)).accepted
+            await made.until(lambda: made.received(WorkerDrained))
+            await made.state_is(None)
+            assert made.running is not None
+            await asyncio.wait({made.running}, timeout=0.5)
+            assert not made.running.done(), "the kubelet would bring the drained worker back"
+            made.sidecar.stop()
+            await made.ended()
 
     scenario(run)
