@@ -95,7 +95,8 @@ async def wait_ready(platform: Platform, pools: Sequence[PoolKey], timeout_s: fl
 def is_ready(seen: PoolObservation) -> bool:
     """Return True if a pool has as many replicas as requested and, where the platform can tell, all are ready."""
     workers = seen.replicas if seen.workers is None else len(seen.workers)
-    return seen.ready in {None, seen.replicas} and workers == seen.replicas
+    # A rolling update has more ready replicas than requested.
+    return (seen.ready is None or seen.ready >= seen.replicas) and workers == seen.replicas
 
 
 def _models(platform: Platform) -> list[str]:

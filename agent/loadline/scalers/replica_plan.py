@@ -1,7 +1,8 @@
 """Planning of a replica scaler, pure: from a target and the state of a pool to the replicas to ask for.
 
 A victim is *free* once it is drained or its drain deadline has passed; until then it is *draining*, and holds the count
-up. Workers beyond the target and the victims are unknown to the agent, such as those that never became ready.
+up. Workers beyond the target that are no victims go if they are not ready. The others may serve: until the deadline
+they stay, so that the agent names and drains them.
 """
 
 import re
@@ -46,21 +47,23 @@ def plan_replicas(
     free = frozenset(victim.worker for victim in target.victims) if expired else drained
     order = _removal_order(rule, target, free)
     if seen.workers is None:
-        replicas, draining = _plan_unlisted(order, target.replicas, free, seen.replicas)
+        replicas, draining = _plan_unlisted(order, target.replicas, free, seen, at_once=expired or rule == "unknown")
         remaining: Collection[str] = ()
+        kept = max(0, replicas - target.replicas)
     else:
-        workers = _sort_out(order, target.replicas, free, seen)
+        workers = _sort_out(rule, order, target.replicas, free, seen, expired=expired)
         replicas = _plan_listed(rule, target.replicas, workers, seen, expired=expired)
-        draining = (*workers.draining, *(workers.missing if workers.unmatched else ()))
+        draining = (*workers.draining, *(workers.missing if workers.kept else ()))
         remaining = set(order) & seen.workers if len(seen.workers) > target.replicas else ()
-        order = [worker for worker in order if worker in workers.present]
+        kept = workers.kept
+        order = [*(w for w in order if w in workers.present and w in free), *workers.idle_names]
     settled = replicas == seen.replicas == target.replicas and not draining and not remaining
-    done = settled and seen.ready in {None, replicas}
+    done = settled and (seen.ready is None or seen.ready >= replicas)
     return ReplicaPlan(
         replicas,
         removal=tuple(order) if rule == "named" and replicas < seen.replicas else (),
         done=done,
-        waits_for="" if done or replicas != seen.replicas else _reason(target, draining, remaining, seen),
+        waits_for="" if done or replicas != seen.replicas else _reason(target, draining, remaining, kept, seen),
     )
 
 
@@ -79,29 +82,58 @@ class _ListedWorkers(Struct, frozen=True):
     """Draining victims that are not listed, at least not by their names."""
     surplus: int
     """Workers beyond the target that are no victims."""
-
-    @property
-    def unmatched(self) -> int:
-        """Workers that may be missing victims under another name."""
-        return min(self.surplus, len(self.missing))
+    kept: int
+    """Workers of the surplus that must stay: they may serve, or be missing victims under another name."""
+    idle_names: Sequence[str]
+    """Workers of the surplus that go, if the platform knows their names."""
+    unready: AbstractSet[str] | None
+    """Workers that are not ready, if the platform knows their names."""
 
     @property
     def held(self) -> int:
         """Replicas beyond the target that must stay."""
-        return len(self.victims) - self.removable + self.unmatched
+        return len(self.victims) - self.removable + self.kept
+
+    @property
+    def removals(self) -> int:
+        """Workers that may be removed by now."""
+        return self.removable + self.surplus - self.kept
 
 
-def _sort_out(order: Sequence[str], replicas: int, free: AbstractSet[str], seen: PoolObservation) -> _ListedWorkers:
+def _sort_out(
+    rule: VictimRule,
+    order: Sequence[str],
+    replicas: int,
+    free: AbstractSet[str],
+    seen: PoolObservation,
+    *,
+    expired: bool,
+) -> _ListedWorkers:
     existing = seen.workers or frozenset()
     present = existing - seen.ending
     victims = [worker for worker in order if worker in present]
+    missing = [worker for worker in order if worker not in existing and worker not in free]
+    surplus = max(0, len(present) - len(victims) - replicas)
+    unready = sorted(seen.unready & present - set(victims)) if seen.unready is not None else []
+    if expired or rule == "unknown":
+        idle = surplus
+    else:
+        # Victims may be those that are not ready, as far as only a number is known.
+        ready = len(present) if seen.ready is None else seen.ready
+        known = len(unready) if seen.unready is not None else len(present) - ready - len(victims)
+        idle = max(0, min(surplus, known) - len(missing))
+    kept = surplus - idle
     return _ListedWorkers(
         present=present,
         victims=frozenset(victims),
         draining=[worker for worker in victims if worker not in free],
-        removable=_leading(victims, free),
-        missing=[worker for worker in order if worker not in existing and worker not in free],
-        surplus=max(0, len(present) - len(victims) - replicas),
+        # A worker that may serve may also be newer than the victims.
+        removable=0 if rule == "newest" and kept else _leading(victims, free),
+        missing=missing,
+        surplus=surplus,
+        kept=kept,
+        idle_names=unready[:idle],
+        unready=seen.unready,
     )
 
 
@@ -112,8 +144,8 @@ def _plan_listed(
     if rule == "highest_ordinal" and not expired:
         lowest = _lowest_by_ordinal(target, workers, seen.replicas)
     elif workers.held:
-        # No more replicas go than victims, even if workers that are missing now start before the count is set.
-        lowest = max(target + workers.held, max(seen.replicas, len(workers.present)) - workers.removable)
+        # No more replicas go than these workers, even if workers that are missing now start before the count is set.
+        lowest = max(target + workers.held, max(seen.replicas, len(workers.present)) - workers.removals)
     else:
         lowest = target
     if seen.replicas > lowest:
@@ -131,24 +163,28 @@ def _lowest_by_ordinal(target: int, workers: _ListedWorkers, replicas: int) -> i
         return target
     # The first replica has ordinal 0, unless `ordinals.start` says otherwise: then no worker is below it.
     first = max(0, min(_ordinal(descending[-1]), _ordinal(descending[0]) - replicas + 1))
-    draining, removable = set(workers.draining), workers.surplus - workers.unmatched
+    draining, idle = set(workers.draining), workers.surplus - workers.kept
     for worker in descending:
-        if worker in draining or (worker not in workers.victims and removable == 0):
+        unnamed = worker not in workers.victims
+        serves = workers.unready is not None and worker not in workers.unready
+        if worker in draining or (unnamed and (idle == 0 or serves)):
             return max(target, _ordinal(worker) - first + 1)
-        removable -= worker not in workers.victims
+        idle -= unnamed
     return target
 
 
 def _plan_unlisted(
-    order: Sequence[str], target: int, free: AbstractSet[str], replicas: int
+    order: Sequence[str], target: int, free: AbstractSet[str], seen: PoolObservation, *, at_once: bool
 ) -> tuple[int, Collection[str]]:
     """Return the replicas to ask for, and the draining victims, of a pool whose workers the platform does not list."""
     draining = [worker for worker in order if worker not in free]
-    if not draining or replicas <= target:
+    if at_once or seen.replicas <= target:
         return target, ()
-    if replicas > target + len(order):
-        return replicas, draining  # a scale-down of the workers beyond the victims might remove a victim
-    return min(replicas, target + len(order) - _leading(order, free)), draining
+    if seen.replicas > target + len(order):
+        # Those beyond the victims may serve, and victims may be those that are not ready.
+        ready = seen.replicas if seen.ready is None else seen.ready
+        return min(seen.replicas, max(target, ready) + len(order)), draining
+    return min(seen.replicas, target + len(order) - _leading(order, free)), draining
 
 
 def _removal_order(rule: VictimRule, target: PoolTarget, free: AbstractSet[str]) -> list[str]:
@@ -173,9 +209,13 @@ def _ordinal(worker: str) -> int:
     return int(found[0]) if found else -1
 
 
-def _reason(target: PoolTarget, draining: Collection[str], remaining: Collection[str], seen: PoolObservation) -> str:
+def _reason(
+    target: PoolTarget, draining: Collection[str], remaining: Collection[str], kept: int, seen: PoolObservation
+) -> str:
     if draining:
         reason = f"{_listed(draining)} must drain"
+    elif kept:
+        reason = f"{kept} of its workers beyond the target may serve; the agent must name them"
     elif remaining:
         reason = f"the platform must remove {_listed(remaining)}"
     elif seen.replicas != target.replicas:

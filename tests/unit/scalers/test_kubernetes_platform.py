@@ -72,7 +72,9 @@ def test_workers_are_pods_that_have_not_ended(tmp_path: Path) -> None:
         pod(server, "evicted", status={"phase": "Failed"})
         pod(server, "other", metadata={"labels": {"app": "other"}})
         seen = await platform.observe(POOL)
-        assert seen == PoolObservation(3, 2, frozenset({"a", "leaving"}), ending=frozenset({"leaving"}))
+        assert seen == PoolObservation(
+            3, 2, frozenset({"a", "leaving"}), ending=frozenset({"leaving"}), unready=frozenset()
+        )
 
     run(scenario, tmp_path)
 

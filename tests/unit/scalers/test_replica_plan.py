@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from loadline.core.vocabulary.decisions import PoolTarget, Victim, VictimRule
 from loadline.scalers.platform import PoolObservation
+from loadline.scalers.platform_commands import is_ready
 from loadline.scalers.replica_plan import plan_replicas
 
 NONE: frozenset[str] = frozenset()
@@ -29,7 +30,7 @@ def test_named_victims_go_one_by_one_as_they_drain() -> None:
     waiting = plan_replicas("named", wanted, NONE, state)
     assert (waiting.replicas, waiting.removal, waiting.waits_for) == (3, (), "w1, w2 must drain")
     one = plan_replicas("named", wanted, frozenset({"w2"}), state)
-    assert (one.replicas, one.removal) == (2, ("w2", "w1"))
+    assert (one.replicas, one.removal) == (2, ("w2",))
     assert plan_replicas("named", wanted, NONE, state, expired=True).replicas == 1
 
 
@@ -93,6 +94,28 @@ def test_a_target_is_reached_when_its_replicas_are_ready_and_its_victims_are_gon
     assert plan_replicas("named", target(0), NONE, PoolObservation(0)).done
 
 
+def test_a_worker_that_becomes_ready_during_a_drain_stays_until_the_agent_names_it() -> None:
+    wanted, names = target(3, "w4"), ("w0", "w1", "w2", "w3", "w4")
+    loading = PoolObservation(5, 4, frozenset(names), unready=frozenset({"w3"}))
+    assert plan_replicas("named", wanted, NONE, loading).removal == ("w3",)
+    serving = PoolObservation(5, 5, frozenset(names), unready=NONE)
+    one = plan_replicas("named", wanted, frozenset({"w4"}), serving)
+    assert (one.replicas, one.removal) == (4, ("w4",))
+    assert plan_replicas("newest", wanted, frozenset({"w4"}), serving).replicas == 5
+    held = plan_replicas("named", wanted, frozenset({"w4"}), seen(4, *names[:4], ready=4))
+    assert (held.replicas, held.done) == (4, False)
+    assert held.waits_for == "1 of its workers beyond the target may serve; the agent must name them"
+    assert plan_replicas("named", wanted, NONE, serving, expired=True).replicas == 3
+    # A victim that drains may be the one that is not ready.
+    assert plan_replicas("named", wanted, NONE, seen(5, *names, ready=4)).replicas == 5
+    assert plan_replicas("named", wanted, NONE, seen(5, *names, ready=3)).replicas == 4
+
+
+def test_a_rolling_update_has_more_ready_replicas_than_requested() -> None:
+    assert plan_replicas("named", target(5), NONE, PoolObservation(5, 6)).done
+    assert is_ready(PoolObservation(5, 6))
+
+
 class Controller:
     """Controller of a platform: creates missing workers, marks surplus ones as ending and removes them, one by one."""
 
@@ -102,6 +125,7 @@ class Controller:
         self.replicas = count
         self.started = count
         self.workers = {f"w{number}" for number in range(count)}
+        self.serving = set(self.workers)
         self.ending: set[str] = set()
         self.preferred: tuple[str, ...] = ()
         self.quota = 30
@@ -117,6 +141,11 @@ class Controller:
             self.workers.add(f"w{self.started}")
             self.started += 1
 
+    def serve(self) -> None:
+        starting = sorted(self.workers - self.serving)
+        if starting:
+            self.serving.add(self.random.choice(starting))
+
     def mark_ending(self) -> str | None:
         """Select one surplus worker to remove; return it."""
         present = sorted(self.workers - self.ending, key=lambda name: int(name[1:]))
@@ -126,19 +155,26 @@ class Controller:
             surplus = present if len(present) > self.replicas else []
         if not surplus:
             return None
+        starting = [name for name in surplus if name not in self.serving]
         chosen = surplus[-1]
+        if self.rule == "newest" and starting:
+            chosen = starting[-1]
         if self.rule == "named":
             # It prefers any worker that it was not told of to none, not to those that it was told of.
-            chosen = next((name for name in self.preferred if name in surplus), self.random.choice(surplus))
+            chosen = next((name for name in self.preferred if name in surplus), self.random.choice(starting or surplus))
         self.ending.add(chosen)
         return chosen
 
     def remove(self) -> None:
         if self.ending:
-            self.workers.discard(self.ending.pop())
+            ended = self.ending.pop()
+            self.workers.discard(ended)
+            self.serving.discard(ended)
 
     def observe(self) -> PoolObservation:
-        return PoolObservation(self.replicas, None, frozenset(self.workers), frozenset(self.ending))
+        ready = len(self.serving - self.ending)
+        unready = frozenset(self.workers - self.serving)
+        return PoolObservation(self.replicas, ready, frozenset(self.workers), frozenset(self.ending), unready=unready)
 
 
 class World:
@@ -154,6 +190,7 @@ class World:
         self.known: set[str] = set()
         self.expired = False
         self.planned: tuple[int, tuple[str, ...]] | None = None
+        self.serving_at_plan, self.served = NONE, NONE
 
     def act(self, action: str) -> None:
         getattr(self, action)()
@@ -172,9 +209,10 @@ class World:
     def plan(self) -> None:
         """Observe and plan; other actions may come before the plan is carried out."""
         state = self.controller.observe()
+        self.serving_at_plan = frozenset(self.controller.serving)
         free = frozenset(self.known)
         plan = plan_replicas(self.controller.rule, self.target, free, state, expired=self.expired)
-        undrained = len(self.victims & self.controller.workers - self.drained - self.controller.ending)
+        undrained = len(self.victims & self.controller.workers - self.known - self.controller.ending)
         if plan.replicas > state.replicas and not self.expired:
             assert plan.replicas <= self.target.replicas + undrained
         assert not plan.done or state.replicas == self.target.replicas
@@ -185,6 +223,7 @@ class World:
             if self.planned[1]:
                 self.controller.preferred = self.planned[1]
             self.controller.replicas = self.planned[0]
+            self.served = self.serving_at_plan
             self.planned = None
 
     def create(self) -> None:
@@ -199,6 +238,17 @@ class World:
             assert ended in self.drained, f"{ended} was removed before it was drained"
         else:
             assert needed > self.target.replicas, f"{ended} was removed, which the target needs"
+            assert ended not in self.served, f"{ended} was removed, which serves and was not named"
+
+    def serve(self) -> None:
+        self.controller.serve()
+
+    def name_surplus(self) -> None:
+        """Decide as the agent does once workers beyond the target have served for some time, and drain them."""
+        present = sorted(self.controller.workers, key=lambda name: int(name[1:]))
+        self.target = target(self.target.replicas, *present[self.target.replicas :])
+        self.victims = {victim.worker for victim in self.target.victims}
+        self.drained |= self.victims
 
     def remove(self) -> None:
         self.controller.remove()
@@ -206,7 +256,7 @@ class World:
     def settle(self) -> None:
         """Let everybody act until nothing changes any more."""
         for _ in range(200):
-            for action in ("report", "plan", "carry_out", "create", "mark_ending", "remove"):
+            for action in ("report", "plan", "carry_out", "create", "serve", "mark_ending", "remove"):
                 self.act(action)
 
     @property
@@ -215,7 +265,7 @@ class World:
         return plan_replicas(self.controller.rule, self.target, frozenset(self.known), state, expired=self.expired).done
 
 
-ACTIONS = ("drain", "report", "restart", "plan", "carry_out", "create", "mark_ending", "remove")
+ACTIONS = ("drain", "report", "restart", "plan", "carry_out", "create", "serve", "mark_ending", "remove")
 
 
 @settings(max_examples=400, deadline=None)
@@ -239,6 +289,8 @@ def test_no_order_of_events_removes_a_worker_before_it_is_drained(
     for action in actions:
         world.act(action)
     world.drained |= world.victims
+    world.settle()
+    world.name_surplus()
     world.settle()
     assert world.controller.replicas == world.target.replicas
     assert len(world.controller.workers) == world.target.replicas

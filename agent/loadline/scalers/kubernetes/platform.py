@@ -91,6 +91,7 @@ class KubernetesPlatform:
             ready=reading.ready,
             workers=frozenset(pod.worker for pod in pods if pod.worker),
             ending=frozenset(pod.worker for pod in pods if pod.worker and pod.ending),
+            unready=frozenset(pod.worker for pod in pods if pod.worker and not pod.ready),
             detail=detail,
         )
 
