@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from loadline.adapters.process_identity import identify, kill_tree, open_pidfd
+from loadline.adapters.process_identity import ProcessIdentity, identify, kill_tree, open_pidfd
 from loadline.adapters.watched_process import WatchedProcess
 from tests.waiting import until, until_true
 
@@ -52,6 +52,54 @@ def test_what_an_ended_process_left_in_its_session_ends_too(tmp_path: Path) -> N
     assert runs(pid)
     kill_tree(found)
     until_true(lambda: not runs(pid), "it has ended")
+
+
+def test_what_a_process_left_that_ended_before_it_was_watched_ends_too(tmp_path: Path) -> None:
+    process = subprocess.Popen(["/bin/sh", "-c", f"sleep 600 & echo $! > {tmp_path}/a"], start_new_session=True)
+    found = identify(process.pid)
+    [pid] = wait_for_pids(tmp_path / "a")
+    process.wait()
+    assert runs(pid)
+    with pytest.raises(ProcessLookupError):
+        WatchedProcess(found, lambda: None)
+    until_true(lambda: not runs(pid), "it has ended")
+
+
+def test_one_process_that_cannot_be_killed_does_not_save_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = f"sleep 600 & echo $! > {tmp_path}/a; sleep 600 & echo $! > {tmp_path}/b; wait"
+    send, refused = signal.pidfd_send_signal, list[int]()
+
+    def refuse_first(pidfd: int, number: int) -> None:
+        if not refused:
+            refused.append(pidfd)
+            raise PermissionError(1, "refused")
+        send(pidfd, number)
+
+    with subprocess.Popen(["/bin/sh", "-c", script], start_new_session=True) as process:
+        pids = [process.pid, *wait_for_pids(tmp_path / "a", tmp_path / "b")]
+        with monkeypatch.context() as patched:
+            patched.setattr(signal, "pidfd_send_signal", refuse_first)
+            kill_tree(identify(process.pid))
+        until_true(lambda: sum(map(runs, pids)) == 1, "two have ended")
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def test_an_end_is_told_even_if_what_it_left_cannot_be_killed(
+    sleeper: "subprocess.Popen[bytes]", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_identity: ProcessIdentity) -> None:
+        raise OSError(24, "Too many open files")
+
+    async def scenario() -> None:
+        ended: list[bool] = []
+        watched = WatchedProcess(identify(sleeper.pid), lambda: ended.append(True))
+        monkeypatch.setattr("loadline.adapters.watched_process.kill_tree", fail)
+        watched.send("terminate")
+        await until(lambda: ended, "its end is told", deadline_s=10)
+
+    asyncio.run(scenario())
 
 
 def test_the_end_of_a_process_of_somebody_else_is_noticed(sleeper: "subprocess.Popen[bytes]") -> None:

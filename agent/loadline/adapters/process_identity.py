@@ -2,11 +2,16 @@
 
 import os
 import signal
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from functools import cache
 from pathlib import Path
 
 from msgspec import Struct
+
+from loadline.adapters import logs
+
+_log = logs.bounded("process_identity")
 
 
 class ProcessIdentity(Struct, frozen=True):
@@ -52,21 +57,33 @@ def open_pidfd(identity: ProcessIdentity) -> int:
 def kill_tree(root: ProcessIdentity) -> None:
     """Send SIGKILL to a process, its descendants and its session, of which the process may have ended.
 
-    Engine cores of vLLM survive their server otherwise and hold its GPUs.
+    Engine cores of vLLM survive their server otherwise and hold its GPUs. One that cannot be killed is logged and does
+    not save the others.
     """
     with ExitStack() as stack:
         pidfds = []
         for pid, stat in _members(root).items():
-            with suppress(ProcessLookupError):
-                pidfds.append(_open_pidfd(pid, stat.start_ticks))
-                stack.callback(os.close, pidfds[-1])
+            with _logged_failure(pid):
+                pidfds.append((pid, _open_pidfd(pid, stat.start_ticks)))
+                stack.callback(os.close, pidfds[-1][1])
         # The kernel reuses no id that is still that of a session: if another process has it, all of these are its own.
         holder = _read_stat(root.pid)
         if root.boot_id != _boot_id() or (holder is not None and holder.start_ticks != root.start_ticks):
             return
-        for pidfd in pidfds:
-            with suppress(ProcessLookupError):
+        for pid, pidfd in pidfds:
+            with _logged_failure(pid):
                 signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+
+
+@contextmanager
+def _logged_failure(pid: int) -> Iterator[None]:
+    """Log that a process cannot be killed; one that has ended needs no line."""
+    try:
+        yield
+    except ProcessLookupError:
+        pass
+    except OSError as error:
+        _log.error("process_not_killed", pid=pid, error=str(error))
 
 
 def _open_pidfd(pid: int, start_ticks: int) -> int:

@@ -18,13 +18,17 @@ class WatchedProcess:
         on_end: Called once, after it has ended and what it left behind was killed.
 
     Raises:
-        ProcessLookupError: It has ended.
+        ProcessLookupError: It has ended; what it left in its session was killed.
     """
 
     def __init__(self, identity: ProcessIdentity, on_end: Callable[[], None]) -> None:
         self.identity = identity
         self._on_end = on_end
-        self._pidfd: int | None = open_pidfd(identity)
+        try:
+            self._pidfd: int | None = open_pidfd(identity)
+        except ProcessLookupError:
+            kill_tree(identity)
+            raise
         asyncio.get_running_loop().add_reader(self._pidfd, self._ended)
 
     def send(self, kind: Literal["terminate", "kill"]) -> None:
@@ -49,6 +53,8 @@ class WatchedProcess:
 
     def _ended(self) -> None:
         self.forget()
-        # Kill its own children too, before its parent waits for it: until then its id is its own.
-        kill_tree(self.identity)
-        self._on_end()
+        try:
+            # Kill its own children too, before its parent waits for it: until then its id is its own.
+            kill_tree(self.identity)
+        finally:
+            self._on_end()

@@ -57,7 +57,7 @@ class Launcher(Protocol):
         ...
 
     async def adopt(self, worker: str, identity: ProcessIdentity | None, on_exit: OnExit) -> WorkerProcess | None:
-        """Return the running process of a worker of the state file; None: it has ended."""
+        """Return the running process of a worker of the state file; None: it has ended, and what it left was killed."""
         ...
 
     async def discard_unreleased(self) -> None:
