@@ -19,12 +19,12 @@ from tests.waiting import until_true
 
 pytestmark = pytest.mark.process
 
-STEPS: Final = 12
+STEPS: Final = 6
 """Steps of the longest decision below: two workers are created and released, and the state is written twice."""
 # A fork of a process that has imported the scaler starts at once.
 SCALERS: Final = multiprocessing.get_context("forkserver")
 SCALERS.set_forkserver_preload(["tests.support.crashing_scaler"])
-CIRCUS_STEPS: Final = 14
+CIRCUS_STEPS: Final = 7
 CIRCUS_CONFIG: Final = """
 [circus]
 endpoint = ipc://{directory}/circus.sock

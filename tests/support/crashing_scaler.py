@@ -1,7 +1,7 @@
 """Local scaler that kills itself between two of its steps; run ``scale`` in a process of its own.
 
-The steps are those with an effect that outlives the scaler, each before and after: a process is created, the state file
-is replaced, a process is released, a signal is sent. The scaler applies ``decision.json`` of its directory, receives a
+The steps are those with an effect that outlives the scaler: a process is created, the state file is replaced, a process
+is released, a signal is sent. It dies after one of them, which is before the next one. The scaler applies ``decision.json`` of its directory, receives a
 drain report of each victim, and ends with code 0 once the decision is done. Its workers run on.
 """
 
@@ -54,17 +54,15 @@ class Steps:
         self._passed = 0
 
     def install(self, owner: type, name: str) -> None:
-        """Count the calls of a method, before and after each."""
+        """Count the calls of a method, after each."""
         call: Any = getattr(owner, name)
 
         def counted(*args: object, **kwargs: object) -> object:
-            self._step()
             result = call(*args, **kwargs)
             self._step()
             return result
 
         async def counted_coroutine(*args: object, **kwargs: object) -> object:
-            self._step()
             result = await call(*args, **kwargs)
             self._step()
             return result
