@@ -18,7 +18,9 @@ from loadline.rig.servers import NatsServer
 from loadline.scalers.local.config import LocalKnobs, LocalModelKnobs, LocalPoolKnobs
 from loadline.scalers.local.launcher import ChildLauncher
 from loadline.scalers.local.lifetimes import Lifetime
+from loadline.scalers.local.pools import LocalWorker
 from loadline.scalers.local.scaler import LocalScaler
+from loadline.scalers.local.state_file import StateFile
 from loadline.wire.codec import encode
 from loadline.wire.messages import DrainReport
 from loadline.wire.subjects import Subjects
@@ -55,17 +57,18 @@ def test_workers_are_started_restarted_drained_and_stopped(tmp_path: Path, nats_
 
             scaler_host.announce(2, 2, "p-1")
             await scaler_host.answered(2, "accepted")
-            later_s = time.monotonic() + 1
-            await until(lambda: time.monotonic() > later_s, "a second in which nobody drained")
+            scaler_host.announce(3, 2, "p-1")
+            # An answer with counts follows a turn of the scaler: in two of them nobody has drained.
+            assert (await scaler_host.answered(3, "progress")).observed == {"p": 3}
             await scaler_host.wait_for_workers("p-1", "p-3", "p-4")
             report = DrainReport("m", "p", "p-1", time.time_ns() // 1_000_000)
             await scaler_host.bus.publish(scaler_host.subjects.drained("m", "p", "p-1"), encode(report))
             await scaler_host.wait_for_workers("p-3", "p-4")
-            assert (await scaler_host.answered(2, "done")).observed == {"p": 2}
+            assert (await scaler_host.answered(3, "done")).observed == {"p": 2}
 
             scaler_host.process.send_signal(signal.SIGHUP)  # nothing is reloaded, and nothing ends
-            scaler_host.announce(3, 3)
-            await scaler_host.answered(3, "done")
+            scaler_host.announce(4, 3)
+            await scaler_host.answered(4, "done")
 
             scaler_host.process.send_signal(signal.SIGTERM)
             await until(lambda: scaler_host.process.poll() is not None, "the scaler has ended")
@@ -169,6 +172,65 @@ def test_a_state_file_lets_workers_outlive_a_scaler_until_one_ends_them(
             assert ended == dict.fromkeys(("p-1", "p-2", "p-3", "p-4"), "stopped")
 
     asyncio.run(scenario())
+
+
+def test_nothing_survives_of_a_worker_that_died_while_no_scaler_ran(
+    tmp_path: Path, nats_url: str, own_name: str
+) -> None:
+    knobs = f'state_file = "{tmp_path}/state.json"\ngpus = ["0", "1"]\navoid_used_gpus = false'
+
+    async def scenario() -> None:
+        async with host(tmp_path, nats_url, own_name, SHELL, knobs) as scaler_host:
+            scaler_host.announce(1, 1)
+            await scaler_host.answered(1, "done")
+            worker = scaler_host.children()["p-1"]
+            core = _only_child(worker)
+            scaler_host.process.kill()
+            scaler_host.process.wait()
+            os.kill(worker, signal.SIGKILL)
+            await until(lambda: not _has_id(worker), "the worker has ended and its parent knows", deadline_s=10)
+            assert _alive(core)
+            scaler_host.start()
+            await scaler_host.wait_for_workers("p-2")
+            await until(lambda: not _alive(core), "its core has ended", deadline_s=10)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("outlive", [True, False])
+def test_a_crash_of_the_scaler_ends_workers_only_without_a_state_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, outlive: bool
+) -> None:
+    pool = LocalPoolKnobs("p", "decode", ("sleep", "600"))
+    knobs = LocalKnobs((LocalModelKnobs("m", (pool,)),), state_file=str(tmp_path / "state.json"))
+
+    async def scenario(state_file: StateFile) -> None:
+        bus = MemoryBus()
+        async with asyncio.timeout(SCENARIO_S), ScalerClient("s", ["m"], bus=bus) as scaler:
+            local = LocalScaler(knobs, scaler, ChildLauncher(outlive=outlive), state_file if outlive else None)
+            workers, seen = local._pools["m", "p"].workers, dict[str, LocalWorker]()
+
+            async def crash() -> None:
+                seen.update(workers)
+                if seen:
+                    raise RuntimeError("broken")
+
+            monkeypatch.setattr(local, "_report", crash)
+            target = PoolTarget("p", "decode", 1, 0)
+            await bus.publish(Subjects(knobs.root).decision("m"), encode(decision(1, 1, target)))
+            with pytest.raises(RuntimeError, match="broken"):
+                await local.run(asyncio.Event())
+            identity = seen["p-1"].process.identity
+            assert identity is not None
+            assert _alive(identity.pid) == outlive
+            assert [(one.identity, one.process.signal) for one in state_file.read().workers] == (
+                [(identity, "none")] if outlive else []
+            )
+            seen["p-1"].process.send("kill")
+            await until(lambda: not workers, "it has ended")
+
+    with StateFile(tmp_path / "state.json", "s") as file:
+        asyncio.run(scenario(file))
 
 
 def test_workers_are_left_at_a_stop_and_refused_without_their_pool(
@@ -283,6 +345,14 @@ def _alive(pid: int) -> bool:
     except OSError:
         return False
     return state != "Z"
+
+
+def _has_id(pid: int) -> bool:
+    return Path(f"/proc/{pid}").exists()
+
+
+def _only_child(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/task/{pid}/children").read_text("ascii"))
 
 
 def _environment(pid: int) -> list[bytes]:

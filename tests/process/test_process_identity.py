@@ -62,7 +62,7 @@ def test_what_a_process_left_that_ended_before_it_was_watched_ends_too(tmp_path:
     assert runs(pid)
     with pytest.raises(ProcessLookupError):
         WatchedProcess(found, lambda: None)
-    until_true(lambda: not runs(pid), "it has ended")
+    until_true(lambda: not runs(pid), "it has ended", deadline_s=10)
 
 
 def test_one_process_that_cannot_be_killed_does_not_save_the_others(
@@ -79,11 +79,12 @@ def test_one_process_that_cannot_be_killed_does_not_save_the_others(
 
     with subprocess.Popen(["/bin/sh", "-c", script], start_new_session=True) as process:
         pids = [process.pid, *wait_for_pids(tmp_path / "a", tmp_path / "b")]
-        with monkeypatch.context() as patched:
-            patched.setattr(signal, "pidfd_send_signal", refuse_first)
+        try:
+            monkeypatch.setattr(signal, "pidfd_send_signal", refuse_first)
             kill_tree(identify(process.pid))
-        until_true(lambda: sum(map(runs, pids)) == 1, "two have ended")
-        os.killpg(process.pid, signal.SIGKILL)
+            until_true(lambda: sum(map(runs, pids)) == 1, "two have ended", deadline_s=10)
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 def test_an_end_is_told_even_if_what_it_left_cannot_be_killed(

@@ -1,8 +1,9 @@
 """Local scaler that kills itself between two of its steps; run ``scale`` in a process of its own.
 
 The steps are those with an effect that outlives the scaler: a process is created, the state file is replaced, a process
-is released, a signal is sent. It dies after one of them, which is before the next one. The scaler applies ``decision.json`` of its directory, receives a
-drain report of each victim, and ends with code 0 once the decision is done. Its workers run on.
+is released, a signal is sent. It dies after one of them, which is before the next one. The scaler applies
+``decision.json`` of its directory, receives a drain report of each victim, and ends with code 0 once the decision is
+done. Its workers run on.
 """
 
 import asyncio

@@ -29,13 +29,14 @@ class _Scaler(Struct, frozen=True):
     platform: str = ""
     packages: tuple[str, ...] = ()
     has_sidecars: bool = False
-    """True if its ``serve`` takes ``sidecar``, to start each worker in one."""
+    """True if its ``serve`` and ``read`` take ``sidecar``, to start each worker in one."""
 
 
 _SCALERS: Final = {
     "circus": _Scaler(
         "workers are processes of circusd on this host",
         serve="local.circus.serve",
+        platform="local.circus",
         packages=("zmq",),
         has_sidecars=True,
     ),
@@ -51,7 +52,9 @@ _SCALERS: Final = {
         packages=("grpc", "grpc_health", "grpc_reflection", "google.protobuf"),
     ),
     "kubernetes": _Scaler("workers are pods", platform="kubernetes", packages=("lightkube",)),
-    "local": _Scaler("workers are processes of this host", serve="local.serve.serve", has_sidecars=True),
+    "local": _Scaler(
+        "workers are processes of this host", serve="local.serve.serve", platform="local.actions", has_sidecars=True
+    ),
     "observed": _Scaler("another autoscaler applies the decisions", serve="observed.serve"),
     "ray": _Scaler("workers are replicas of Ray Serve", platform="ray"),
 }
@@ -64,8 +67,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``scaler``."""
     texts = "; ".join(f"{name}: {each.text}" for name, each in _SCALERS.items())
     parser.add_argument("name", choices=tuple(_SCALERS), help=texts)
-    text = "local and circus: start each worker in a sidecar, as sidecar = true of its pool does"
-    parser.add_argument("--sidecar", action="store_true", help=text)
     _add_options(parser)
     actions = parser.add_subparsers(
         dest="action", metavar="ACTION", parser_class=argparse.ArgumentParser, help="default: run"
@@ -93,6 +94,8 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--config", type=Path, default=argparse.SUPPRESS, metavar="FILE", help=text)
     text = "only this model; repeatable"
     parser.add_argument("--model", dest="models", action="append", default=argparse.SUPPRESS, metavar="NAME", help=text)
+    text = "local and circus: start each worker in a sidecar, as sidecar = true of its pool does"
+    parser.add_argument("--sidecar", action="store_true", default=argparse.SUPPRESS, help=text)
 
 
 def _add_wait(parser: argparse.ArgumentParser) -> None:
@@ -107,18 +110,18 @@ def scaler(options: argparse.Namespace) -> int:
         raise ConfigError("--config", "it is missing", "Name the configuration: --config FILE.")
     chosen, only = _SCALERS[options.name], options.models if "models" in options else []
     require_extra("scaler", options.name, chosen.packages)
-    if options.sidecar and not chosen.has_sidecars:
+    if "sidecar" in options and not chosen.has_sidecars:
         raise ConfigError("--sidecar", f"{options.name} starts no engines", "Leave it out.")
     action = options.action or "run"
     if action == "run":
         logs.configure("auto", "info")
+    sidecars = {"sidecar": "sidecar" in options} if chosen.has_sidecars else {}
     if action == "run" and chosen.serve:
-        sidecars = {"sidecar": options.sidecar} if chosen.has_sidecars else {}
         asyncio.run(_function(chosen.serve)(options.config, only, **sidecars))
         return 0
     if not chosen.platform:
         raise ConfigError(action, f"{options.name} has no such action", "It can only run.")
-    knobs = _function(f"{chosen.platform}.read")(options.config)
+    knobs = _function(f"{chosen.platform}.read")(options.config, **sidecars)
     connect = _function(f"{chosen.platform}.connect")
     return asyncio.run(_carry_out(connect, knobs, action, options, only))
 

@@ -41,8 +41,12 @@ def test_a_sidecar_may_have_a_login_of_its_own(tmp_path: Path) -> None:
 
 def test_a_sidecar_gets_the_time_to_empty_its_engine(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="Set grace_ms = 70000"):
-        read_text(tmp_path, CONFIG)
-    assert not read_text(tmp_path, CONFIG, sidecar=False).models[0].pools[0].sidecar
+        read_text(tmp_path, f"grace_ms = 69999\n{CONFIG}")
+    assert read_text(tmp_path, CONFIG).sigterm_grace_ms == 70_000
+    engines = read_text(tmp_path, CONFIG, sidecar=False)
+    assert not engines.models[0].pools[0].sidecar
+    assert engines.sigterm_grace_ms == 5_000
+    assert read_text(tmp_path, f"grace_ms = 80000\n{CONFIG}").sigterm_grace_ms == 80_000
 
 
 def test_workers_without_a_state_file_are_not_left(tmp_path: Path) -> None:

@@ -16,11 +16,15 @@ from loadline.adapters import logs
 from loadline.adapters.circus_client import CircusClient, CircusRefused, CircusUnavailable
 from loadline.adapters.process_identity import ProcessIdentity, identify
 from loadline.adapters.watched_process import WatchedProcess
+from loadline.core.vocabulary.scalars import Name
 from loadline.errors import ConfigError
 from loadline.scalers.config_file import read_as
+from loadline.scalers.local.actions import connect
 from loadline.scalers.local.config import LocalKnobs, checked
 from loadline.scalers.local.launcher import Launch, OnExit, WorkerProcess
 from loadline.scalers.local.serve import run_scaler
+
+__all__ = ["CircusKnobs", "CircusLauncher", "connect", "read", "serve"]
 
 # The scaler decides when a worker is killed; circusd, which would do so by itself, waits for a day.
 _GRACEFUL_TIMEOUT_S: Final = 86_400
@@ -35,18 +39,20 @@ _log = logs.bounded("circus_scaler")
 class CircusKnobs(LocalKnobs, frozen=True, forbid_unknown_fields=True):
     """Configuration file of the circus scaler: that of the local one, and circusd."""
 
+    name: Annotated[Name, Meta(description="Name in the answers to decisions.")] = "circus"
     circus: Annotated[str, Meta(description="Endpoint of circusd.")] = "tcp://127.0.0.1:5555"
 
 
 class _WatcherProcess:
     """Process of a worker in circusd."""
 
-    def __init__(self, launcher: "CircusLauncher", worker: str, on_exit: OnExit) -> None:
+    def __init__(self, launcher: "CircusLauncher", worker: str, on_exit: OnExit, *, released: bool) -> None:
         self._launcher = launcher
         self._worker = worker
         self._on_exit = on_exit
         self._process: WatchedProcess | None = None
-        self._released = False
+        self._released = released
+        self._requested: Literal["none", "terminate", "kill"] = "none"
 
     @property
     def identity(self) -> ProcessIdentity | None:
@@ -63,7 +69,6 @@ class _WatcherProcess:
 
     async def find(self) -> None:
         """Watch the process that circusd runs; without one the worker has ended."""
-        self._released = True
         try:
             pid = await self._launcher.pid_of(self._worker)
             identity = identify(pid) if pid else None
@@ -76,25 +81,29 @@ class _WatcherProcess:
             self._ended()
         except CircusUnavailable as error:
             _log.warning("worker_unknown", worker=self._worker, error=str(error))
-            self._launcher.later(self._find_later())
+            self._launcher.later(self.find_later())
 
     def watch(self, identity: ProcessIdentity) -> None:
-        """Watch a process.
+        """Watch a process, and send it the strongest signal that was requested before it was found.
 
         Raises:
             ProcessLookupError: It has ended.
         """
-        self._released = True
         self._process = WatchedProcess(identity, self._ended)
+        if self._requested != "none":
+            self._process.send(self._requested)
 
     def send(self, kind: Literal["terminate", "kill"]) -> None:
-        """Send a signal; nothing while circusd does not tell the process."""
+        """Send a signal, as soon as the process is found."""
         if self._process is not None:
             self._process.send(kind)
         elif not self._released:
             self._ended()
+        elif self._requested != "kill":
+            self._requested = kind
 
-    async def _find_later(self) -> None:
+    async def find_later(self) -> None:
+        """Look for the process again after a wait."""
         await asyncio.sleep(_UNAVAILABLE_WAIT_S)
         await self.find()
 
@@ -115,6 +124,7 @@ class CircusLauncher:
         self._client = client
         self._scaler = scaler
         self._tasks: set[asyncio.Task[None]] = set()
+        self._discarded = False
 
     async def create(self, launch: Launch, on_exit: OnExit) -> WorkerProcess:
         """Add a watcher that is not started."""
@@ -131,33 +141,46 @@ class CircusLauncher:
             "env": {**launch.env, _MARK: self._scaler},
         }
         try:
+            if not self._discarded:
+                await self._discard()
             await self._client.command("add", name=launch.worker, cmd=program, args=arguments, options=options)
         except (CircusRefused, CircusUnavailable) as error:
             raise OSError(str(error)) from error
-        return _WatcherProcess(self, launch.worker, on_exit)
+        return _WatcherProcess(self, launch.worker, on_exit, released=False)
 
     async def adopt(self, worker: str, identity: ProcessIdentity | None, on_exit: OnExit) -> WorkerProcess | None:
-        """Return the process if it still runs, also if circusd does not."""
-        process = _WatcherProcess(self, worker, on_exit)
+        """Return the process if it still runs, also if circusd does not, or if only circusd could tell."""
+        process = _WatcherProcess(self, worker, on_exit, released=True)
         try:
             if identity is not None:
                 process.watch(identity)
-                return process
-            if await self.pid_of(worker) is not None:
+            elif await self.pid_of(worker) is None:
+                return None
+            else:
                 # It may end until it is found, and then calls ``on_exit`` as any worker does.
                 self.later(process.find())
-                return process
         except ProcessLookupError:
             self.remove_later(worker)
-        return None
+            return None
+        except CircusUnavailable:
+            self.later(process.find_later())
+        return process
 
     async def discard_unreleased(self) -> None:
-        """Remove the stopped watchers of this scaler; those of workers that have ended are among them."""
+        """Remove the stopped watchers of this scaler, at the latest before the first new one is added."""
+        try:
+            await self._discard()
+        except (CircusRefused, CircusUnavailable) as error:
+            _log.warning("watchers_not_discarded", error=str(error), remedy="Start circusd, or name its endpoint.")
+
+    async def _discard(self) -> None:
+        # Those of workers that have ended are among them.
         statuses = (await self._client.command("status")).get("statuses", {})
         for name in (name for name, status in statuses.items() if status == "stopped"):
             options = (await self._client.command("get", name=name, keys=["env"])).get("options", {})
             if (options.get("env") or {}).get(_MARK) == self._scaler:
                 await self._client.command("rm", name=name)
+        self._discarded = True
 
     async def start(self, worker: str) -> None:
         """Start the watcher of a worker, and wait until circusd has started its process."""
@@ -215,16 +238,13 @@ async def serve(path: Path, only: Sequence[str], *, sidecar: bool = False) -> No
     """Run until SIGTERM or SIGINT, for the models of a configuration or some of them.
 
     Raises:
-        ConfigError: The configuration is invalid, or circusd does not answer.
+        ConfigError: The configuration is invalid, or the state file cannot be used.
     """
     knobs = read(path, sidecar=sidecar)
     client = CircusClient(knobs.circus)
     launcher = CircusLauncher(client, f"{knobs.root}/{knobs.name}")
     try:
-        await client.command("numwatchers")
         await run_scaler(knobs, only, launcher)
         await launcher.close()
-    except (CircusRefused, CircusUnavailable) as error:
-        raise ConfigError("circus", str(error), "Start circusd, or name its endpoint.") from error
     finally:
         client.close()

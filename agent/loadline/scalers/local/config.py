@@ -11,6 +11,7 @@ from loadline.errors import ConfigError
 from loadline.scalers.config_file import ScalerKnobs, ScalerName, check_unique, read_as
 from loadline.servers import Knobs
 
+GRACE_MS: Final = 5_000
 SIDECAR_GRACE_MS: Final = 70_000
 """Time that a sidecar takes after SIGTERM: 30 s for the requests, 30 s for the engine, 10 s for its reports."""
 
@@ -78,7 +79,11 @@ class LocalKnobs(ScalerKnobs, frozen=True):
         Meta(description="File with [nats], [etcd] and [agent] for sidecars; empty: the first server of this one."),
     ] = ""
     log_directory: Annotated[
-        str, Meta(description="Folder for one <worker>.log each; empty: the scaler's own output.")
+        str,
+        Meta(
+            description="Folder for one <worker>.log each, of which the last 20 of each pool's ended workers are kept; "
+            "empty: the scaler's own output."
+        ),
     ] = ""
     lifetimes_file: Annotated[str, Meta(description="JSON Lines file of ended workers; empty: none.")] = ""
     start_concurrency: Annotated[
@@ -88,7 +93,17 @@ class LocalKnobs(ScalerKnobs, frozen=True):
     restart_backoff_ms: Annotated[Positive, Meta(description="Wait after a failed start; doubles each time.")] = 500
     restart_backoff_max_ms: Annotated[Positive, Meta(description="Maximum of this wait.")] = 30_000
     linger_ms: Annotated[Positive, Meta(description="Time for a drained worker to exit by itself.")] = 2_000
-    grace_ms: Annotated[int, Meta(ge=1, le=3_600_000, description="Time from SIGTERM to SIGKILL.")] = 5_000
+    grace_ms: Annotated[
+        Annotated[int, Meta(ge=1, le=3_600_000)] | None,
+        Meta(description="Time from SIGTERM to SIGKILL; default: 70 s if a pool has sidecars, otherwise 5 s."),
+    ] = None
+
+    @property
+    def sigterm_grace_ms(self) -> int:
+        """Time from SIGTERM to SIGKILL, as configured or by default."""
+        if self.grace_ms is not None:
+            return self.grace_ms
+        return SIDECAR_GRACE_MS if any(pool.sidecar for model in self.models for pool in model.pools) else GRACE_MS
 
 
 Checked = TypeVar("Checked", bound=LocalKnobs)
@@ -137,6 +152,6 @@ def _check_pool(knobs: LocalKnobs, pool: LocalPoolKnobs, place: str) -> None:
     if knobs.gpus not in {(), "auto"} and pool.gpus > len(knobs.gpus):
         problem = f"a worker needs {pool.gpus} GPUs, the host has {len(knobs.gpus)}"
         raise ConfigError(place, problem, "Correct gpus of one of both.")
-    if pool.sidecar and knobs.grace_ms < SIDECAR_GRACE_MS:
-        problem = f"a sidecar is killed {knobs.grace_ms} ms after SIGTERM, before its engine is empty"
-        raise ConfigError(place, problem, f"Set grace_ms = {SIDECAR_GRACE_MS}, or more.")
+    if pool.sidecar and knobs.sigterm_grace_ms < SIDECAR_GRACE_MS:
+        problem = f"a sidecar is killed {knobs.sigterm_grace_ms} ms after SIGTERM, before its engine is empty"
+        raise ConfigError(place, problem, f"Set grace_ms = {SIDECAR_GRACE_MS}, or more, or leave it out.")

@@ -38,6 +38,7 @@ from loadline.scalers.local.plan import (
 )
 from loadline.scalers.local.pools import LocalPool, LocalWorker, pools_of
 from loadline.scalers.local.state_file import SavedWorker, StateFile
+from loadline.scalers.local.worker_logs import WorkerLogs
 
 # Interval at which deadlines and drain reports are checked; decisions and exits wake the scaler at once.
 _TURN_S: Final = 0.25
@@ -63,7 +64,7 @@ class LocalScaler:
         self._state_file = state_file
         self._timing = ProcessTiming(
             linger_ms=knobs.linger_ms,
-            grace_ms=knobs.grace_ms,
+            grace_ms=knobs.sigterm_grace_ms,
             settle_ms=knobs.settle_ms,
             restart_backoff_ms=knobs.restart_backoff_ms,
             restart_backoff_max_ms=knobs.restart_backoff_max_ms,
@@ -76,6 +77,7 @@ class LocalScaler:
         self._host = HostResources(gpus, knobs.first_port, knobs.ports)
         self._gpu_use = GpuUse() if gpus and knobs.avoid_used_gpus else None
         self._lifetimes = Lifetimes(Path(knobs.lifetimes_file) if knobs.lifetimes_file else None)
+        self._logs = WorkerLogs(Path(knobs.log_directory)) if knobs.log_directory else None
         self._open: dict[str, ReceivedDecision] = {}
         self._reported: dict[str, tuple[dict[str, int], str]] = {}
         self._wake = asyncio.Event()
@@ -83,7 +85,7 @@ class LocalScaler:
     async def run(self, stop: asyncio.Event) -> None:
         """Apply decisions until ``stop`` is set; then end all workers, within slightly more than ``grace_ms``.
 
-        With ``on_stop = "leave"`` they run on.
+        With ``on_stop = "leave"`` they run on; with a state file also if the scaler crashes.
 
         Raises:
             ConfigError: The state file cannot be used, or lists a running worker of a pool that is not configured.
@@ -100,9 +102,12 @@ class LocalScaler:
                     await wait_at_most(self._wake, _TURN_S)
         finally:
             stopping.cancel()
-            if self._knobs.on_stop == "end":
-                await self._end_all()
-            self._save()
+            try:
+                # A crash is no request to end the engines: the next scaler finds them by the state file.
+                if self._state_file is None or (stop.is_set() and self._knobs.on_stop == "end"):
+                    await self._end_all()
+            finally:
+                self._save()
 
     async def _adopt(self, state_file: StateFile) -> None:
         """Take over the workers of an earlier scaler that still run."""
@@ -126,6 +131,9 @@ class LocalScaler:
             raise ConfigError("models", problem, "Configure it until it is scaled to 0, or end the process.")
         pool.workers[name] = LocalWorker(saved.process, process, saved.allotment, saved.gpus, saved.end_reason)
         self._host.adopt(saved.allotment)
+        if saved.identity is None and saved.process.signal != "none":
+            # It was not found yet, so the signal may never have been sent.
+            process.send(saved.process.signal)
         _log.info("worker_adopted", worker=name, model=saved.model)
 
     def _save(self) -> bool:
@@ -228,8 +236,10 @@ class LocalScaler:
             name,
             fill_template(command_of(self._knobs, pool.knobs), names),
             dict(zip(env, fill_template(list(env.values()), names), strict=True)),
-            Path(self._knobs.log_directory, f"{name}.log") if self._knobs.log_directory else None,
+            self._logs.path_of(name) if self._logs else None,
         )
+        if self._logs is not None:
+            self._logs.prune(pool.knobs.name, {worker for each in self._pools.values() for worker in each.workers})
         try:
             process = await self._launcher.create(launch, partial(self._exited, pool, name))
         except OSError as error:
@@ -274,7 +284,7 @@ class LocalScaler:
             for pool in self._pools.values():
                 for name in pool.workers:
                     self._signal(pool, ProcessAction(kind, name, reason="stopped"), _now_ms())
-            deadline_s = time.monotonic() + self._knobs.grace_ms / 1_000
+            deadline_s = time.monotonic() + self._timing.grace_ms / 1_000
             while any(pool.workers for pool in self._pools.values()) and time.monotonic() < deadline_s:
                 self._wake.clear()
                 await wait_at_most(self._wake, _TURN_S)
