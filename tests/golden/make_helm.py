@@ -1,7 +1,7 @@
 """Render the Helm chart with some values into tests/golden/helm, with Helm's own engine.
 
-It needs Helm's SDK as a Python package, which is no dependency of the project: `pip install helm-python-sdk`. With
-`kubernetes-validate` installed too, the result is checked against the schemas of Kubernetes.
+It needs Helm's SDK as a Python package, which is no dependency of the project: `pip install helm-python-sdk`. The
+result is checked against the schemas of Kubernetes.
 """
 
 import hashlib
