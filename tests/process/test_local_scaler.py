@@ -184,7 +184,8 @@ def test_nothing_survives_of_a_worker_that_died_while_no_scaler_ran(
             scaler_host.announce(1, 1)
             await scaler_host.answered(1, "done")
             worker = scaler_host.children()["p-1"]
-            core = _only_child(worker)
+            await until(lambda: _children(worker), "the worker has started its core", deadline_s=10)
+            [core] = _children(worker)
             scaler_host.process.kill()
             scaler_host.process.wait()
             os.kill(worker, signal.SIGKILL)
@@ -351,8 +352,8 @@ def _has_id(pid: int) -> bool:
     return Path(f"/proc/{pid}").exists()
 
 
-def _only_child(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/task/{pid}/children").read_text("ascii"))
+def _children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text("ascii").split()]
 
 
 def _environment(pid: int) -> list[bytes]:
