@@ -45,8 +45,8 @@ LOCK := $(BIN)/pip-compile --quiet --generate-hashes --allow-unsafe --strip-extr
 # The container takes the runtime part in the very versions that were tested, with the extras of all programs that it can run.
 lock:
 	$(PYTHON) -m venv .venv && $(BIN)/python -m pip install --quiet pip-tools
-	$(LOCK) --extra embedded --extra prophet --extra nkeys --extra tui --extra plots --extra dynamo --extra llumnix --extra kubernetes --extra keda --extra circus --extra dev --output-file requirements.lock pyproject.toml
-	$(LOCK) --extra nkeys --extra kubernetes --extra keda --extra dynamo --extra llumnix --constraint requirements.lock --output-file requirements-runtime.lock pyproject.toml
+	$(LOCK) --extra embedded --extra prophet --extra nkeys --extra tui --extra plots --extra dynamo --extra llumnix --extra kubernetes --extra keda --extra circus --extra parquet --extra tensorboard --extra otel --extra dev --output-file requirements.lock pyproject.toml
+	$(LOCK) --extra nkeys --extra kubernetes --extra keda --extra dynamo --extra llumnix --extra tensorboard --extra otel --constraint requirements.lock --output-file requirements-runtime.lock pyproject.toml
 
 clean:
 	rm -rf .venv .loadline .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -26,7 +26,7 @@ KUBERNETES = ROOT / "deploy" / "kubernetes"
 EXPOSURE_MAX = 1.5
 MAKEFILE = ROOT / "Makefile"
 # The image runs every program except the local scaler, which needs the engines beside it, and circus.
-IMAGE_EXTRAS = ["nkeys", "kubernetes", "keda", "dynamo", "llumnix"]
+IMAGE_EXTRAS = ["nkeys", "kubernetes", "keda", "dynamo", "llumnix", "tensorboard", "otel"]
 # Longest shutdown of Agent.run after SIGTERM: handover, and closing HTTP, NATS and etcd.
 LEAVE_S = SHUTDOWN_TIMEOUT_S + 5
 
