@@ -5,24 +5,20 @@ JSON on stdout. A command that fails says why in the last line of stderr.
 """
 
 import asyncio
-import os
-import signal
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Annotated, Any, Final, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct
 
 from loadline.core.vocabulary.decisions import VictimRule
 from loadline.core.vocabulary.scalars import Count, Name
+from loadline.scalers.command import CommandFailed, run_command
 from loadline.scalers.config_file import ScalerKnobs, ScalerName, check_unique, read_as
 from loadline.scalers.platform import PlatformError, PoolKey, PoolObservation
 from loadline.servers import Knobs, Positive
-
-_OUTPUT_BYTES_MAX: Final = 1_048_576
-_REASON_CHARS_MAX: Final = 200
 
 T = TypeVar("T")
 
@@ -125,40 +121,20 @@ class ExecPlatform:
     def _parse(self, verb: str, output: bytes, kind: type[T]) -> T:
         try:
             return msgspec.json.decode(output, type=kind)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise self._error(verb, f"its output is invalid: {error}") from error
 
     async def _call(self, order: Mapping[str, Any]) -> bytes:
         """Run the command for one order and return its output.
 
         Raises:
-            PlatformError: The command cannot be started, fails, or does not end in time.
+            PlatformError: It failed.
         """
         verb = order["verb"]
         try:
-            process = await asyncio.create_subprocess_exec(
-                *self._knobs.command, stdin=-1, stdout=-1, stderr=-1, start_new_session=True
-            )
-        except OSError as error:
-            raise self._error(verb, f"it cannot be started: {error.strerror}") from error
-        try:
-            async with asyncio.timeout(self._knobs.timeout_ms / 1_000):
-                output, errors = await process.communicate(msgspec.json.encode(order))
-        except BaseException as error:
-            # Its children too: they would continue beside the next call. What a successful call started stays.
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            await process.wait()
-            if isinstance(error, TimeoutError):
-                raise self._error(verb, f"it did not end within {self._knobs.timeout_ms} ms") from error
-            raise
-        if len(output) > _OUTPUT_BYTES_MAX:
-            raise self._error(verb, f"its output exceeds {_OUTPUT_BYTES_MAX} bytes")
-        if process.returncode:
-            reason = errors[-4 * _REASON_CHARS_MAX :].decode("utf-8", "replace").strip().rpartition("\n")[2]
-            code = f"exit code {process.returncode}"
-            raise self._error(verb, f"{reason[:_REASON_CHARS_MAX]} ({code})" if reason else code)
-        return output
+            return await run_command(self._knobs.command, msgspec.json.encode(order), self._knobs.timeout_ms / 1_000)
+        except CommandFailed as failure:
+            raise self._error(verb, str(failure)) from failure
 
     def _error(self, verb: str, problem: str) -> PlatformError:
         return PlatformError(f"{self._knobs.command[0]} {verb}: {problem}")

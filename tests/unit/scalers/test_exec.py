@@ -44,6 +44,7 @@ def test_a_command_gets_its_order(tmp_path: Path) -> None:
         ("exit 3", "sh observe: exit code 3"),
         ("echo nonsense", "sh observe: its output is invalid"),
         ("""echo '{"replicas": -1}'""", "sh observe: its output is invalid"),
+        ("""printf '{"x":'; head -c 99999 /dev/zero | tr '\\0' '['""", "sh observe: its output is invalid"),
         ("head -c 2000000 /dev/zero", "sh observe: its output exceeds 1048576 bytes"),
     ],
 )

@@ -1,12 +1,11 @@
 """GPUs that processes of others use, as nvidia-smi shows them."""
 
-import asyncio
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import Final
 
 from loadline.adapters.logs import bounded
+from loadline.scalers.command import CommandFailed, run_command
 
 _GPUS: Final = ("--query-gpu=index,uuid", "--format=csv,noheader")
 _PROCESSES: Final = ("--query-compute-apps=gpu_uuid,pid,process_name", "--format=csv,noheader")
@@ -30,8 +29,8 @@ class GpuUse:
             return
         try:
             gpus, processes = await _ask(_GPUS), await _ask(_PROCESSES)
-        except OSError as error:
-            _log.warning("gpu_use_unknown", error=str(error) or "nvidia-smi does not answer")
+        except CommandFailed as failure:
+            _log.warning("gpu_use_unknown", error=f"nvidia-smi: {failure}")
             self.used = {}
         else:
             self.used = _used(gpus, processes)
@@ -56,22 +55,7 @@ async def _ask(arguments: tuple[str, ...]) -> str:
     """Return the output of nvidia-smi.
 
     Raises:
-        OSError: It is not there, fails, or does not answer in time.
+        CommandFailed: It is not there, fails, or does not answer in time.
     """
-    process = await asyncio.create_subprocess_exec(
-        "nvidia-smi",
-        *arguments,
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.DEVNULL,
-    )
-    try:
-        output, _ = await asyncio.wait_for(process.communicate(), _TIMEOUT_S)
-    finally:
-        if process.returncode is None:
-            with suppress(ProcessLookupError):
-                process.kill()
-            await process.wait()
-    if process.returncode:
-        raise OSError(f"nvidia-smi exited with {process.returncode}")
+    output = await run_command(("nvidia-smi", *arguments), b"", _TIMEOUT_S)
     return output.decode("utf-8", "replace")
