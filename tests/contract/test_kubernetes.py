@@ -4,13 +4,14 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from loadline.adapters.kubernetes_api import ApiFault, ObjectName, Resource
 from loadline.scalers.kubernetes.places import parse_place
 from loadline.scalers.kubernetes.workloads import CountInside, GraphService, Scalable
-from loadline.scalers.platform import PlatformError
+from loadline.scalers.platform import CountChanged, PlatformError
 from tests.support.kubernetes_double import MERGE
 from tests.support.kubernetes_servers import DEPLOYMENT, LWS, SERVERS, ApiServer, api_server, path_of
 from tests.waiting import until
@@ -112,6 +113,23 @@ def test_a_patch_of_an_outdated_version_conflicts(opened: Opened) -> None:
     run(opened, scenario)
 
 
+def test_a_count_is_set_only_from_the_state_it_was_derived_from(opened: Opened) -> None:
+    async def scenario(server: ApiServer) -> None:
+        for resource in (LWS, STORM):
+            target = await server.create(resource, "compared", {"spec": {"replicas": 2}})
+            inside = CountInside(server.api, target, parse_place("spec.replicas"))
+            workload = Scalable(server.api, target) if resource is LWS else inside
+            base = await workload.read()
+            await server.api.patch(target, {"metadata": {"labels": {"a": "b"}}})
+            await workload.write(3, base)
+            assert (await workload.read()).replicas == 3
+            with pytest.raises(CountChanged, match="from 2 to 3"):
+                await workload.write(1, base)
+            assert (await workload.read()).replicas == 3
+
+    run(opened, scenario)
+
+
 def test_two_roles_of_one_object_are_set_at_the_same_time(opened: Opened) -> None:
     async def scenario(server: ApiServer) -> None:
         roles = [{"name": name, "replicas": 1, "image": name} for name in ("prefill", "decode", "router")]
@@ -195,12 +213,16 @@ def test_a_watch_reports_the_changes_of_its_object_only(opened: Opened) -> None:
     async def scenario(server: ApiServer) -> None:
         target = await server.create(LWS, "watched", {"spec": {"replicas": 2}})
         other = await server.create(LWS, "unwatched", {"spec": {"replicas": 2}})
-        changes: list[None] = []
-        watching = asyncio.create_task(server.api.watch(LWS, "default", lambda: changes.append(None), name=target.name))
+        changes: list[dict[str, Any] | None] = []
+        watching = asyncio.create_task(server.api.watch(LWS, "default", changes.append, name=target.name))
         await until(lambda: len(changes) == 1)  # the present state
         await server.api.patch(other, {"spec": {"replicas": 3}})
         await server.api.patch(target, {"spec": {"replicas": 3}}, scale=True)
         await until(lambda: len(changes) == 2)
+        await server.call("DELETE", f"{path_of(LWS)}/watched")
+        await until(lambda: len(changes) == 3)
+        assert [change and change["spec"]["replicas"] for change in changes] == [2, 3, None]
+        await server.create(LWS, "watched", {"spec": {"replicas": 2}})
         watching.cancel()
         await asyncio.gather(watching, return_exceptions=True)
         await server.api.may_watch(target)

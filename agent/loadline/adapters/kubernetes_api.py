@@ -31,6 +31,7 @@ _THROTTLED: Final = frozenset({429, 503})
 _ATTEMPTS_MAX: Final = 4
 _RETRY_AFTER_MAX_S: Final = 10.0
 _CALL_TIMEOUT_S: Final = 10.0
+_KEEP_ALIVE_S: Final = 90.0
 _PAGE_OBJECTS: Final = 500
 # Each watch begins anew, with the present objects, after a minute: a server whose etcd was restored from a snapshot
 # sends nothing to a watch that continues from a later version, and closes it neither.
@@ -117,10 +118,13 @@ class KubernetesApi:
             config = configs.get()
             if config is None or config.user is None:
                 raise ValueError("it names no cluster and user")  # noqa: TRY301 - one report of all that is wrong with it
-            # Watches stay open, so the number of connections has no limit: httpx2's is 100.
+            # Watches stay open, so the number of connections has no limit: httpx2's is 100. Idle ones live as long as
+            # client-go's, longer than the scaler's 30 s between observations: a new one costs two round trips for TLS.
             transport = httpx2.AsyncHTTPTransport(
                 verify=verify_cluster(config.cluster, config.user, config.abs_file),
-                limits=httpx2.Limits(max_connections=None, max_keepalive_connections=32),
+                limits=httpx2.Limits(
+                    max_connections=None, max_keepalive_connections=32, keepalive_expiry=_KEEP_ALIVE_S
+                ),
             )
             self._client = lightkube.AsyncClient(
                 config, timeout=httpx2.Timeout(_CALL_TIMEOUT_S), transport=transport, field_manager="loadline"
@@ -199,11 +203,18 @@ class KubernetesApi:
         return await _answered(collect)
 
     async def watch(
-        self, resource: Resource, namespace: str, on_change: Callable[[], None], *, name: str = "", selector: str = ""
+        self,
+        resource: Resource,
+        namespace: str,
+        on_change: Callable[[Object | None], None],
+        *,
+        name: str = "",
+        selector: str = "",
     ) -> None:
-        """Call ``on_change`` after each change of an object or of those of a selector, until cancelled.
+        """Call ``on_change`` with each changed object, of that name or those of a selector, until cancelled.
 
-        It is also called when a watch was interrupted, since changes may have been missed.
+        A watch begins with the present objects. ``on_change`` is called with None when an object is deleted or the
+        watch was interrupted: what it reported before may not hold any more.
         """
         waits = backoff(0.2, _CALL_TIMEOUT_S)
         fields: dict[str, Any] | None = {"metadata.name": name} if name else None
@@ -213,15 +224,17 @@ class KubernetesApi:
                     events = self._client.watch(
                         _objects_of(resource), namespace=namespace, labels=_labels(selector), fields=fields
                     )
-                    async for _ in events:
-                        on_change()
+                    async for change, content in events:
+                        on_change(None if change == "DELETED" else dict(content))
                         waits = backoff(0.2, _CALL_TIMEOUT_S)
             except TimeoutError:
                 continue
             except _CALL_ERRORS as error:
                 _log.info("watch_interrupted", kind=resource.kind, name=name or selector, detail=str(_fault(error)))
+            finally:
+                on_change(None)
             await asyncio.sleep(next(waits))
-            on_change()
+            on_change(None)
 
     async def may_watch(self, target: ObjectName) -> None:
         """Open and close a watch of an object.

@@ -15,8 +15,15 @@ from msgspec import Struct
 from loadline.adapters.logs import bounded
 from loadline.client.resources import running, wait_at_most
 from loadline.client.scaler import ReceivedDecision, ScalerClient
-from loadline.core.vocabulary.decisions import VictimRule
-from loadline.scalers.platform import Platform, PlatformError, PlatformWait, PoolKey, PoolObservation
+from loadline.core.vocabulary.decisions import PoolTarget, VictimRule
+from loadline.scalers.platform import (
+    Platform,
+    PlatformError,
+    PlatformWait,
+    PoolKey,
+    PoolObservation,
+    WatchingPlatform,
+)
 from loadline.scalers.replica_plan import ReplicaPlan, plan_replicas
 
 CALL_TIMEOUT_S: Final = 30.0
@@ -77,6 +84,8 @@ class _PoolTask:
         self.wake = asyncio.Event()
         self.failures = 0
         self.received: ReceivedDecision | None = None
+        self.begun = False
+        """True once the decision was tried in this pool."""
         self.reached = False
         """True once the decision was done in this pool."""
         self.release = _Release()
@@ -129,7 +138,8 @@ class ReplicaScaler:
             self._open[received.model] = _OpenDecision(received)
             for name in received.targets:
                 pool = self._pools[PoolKey(received.model, name)]
-                pool.received, pool.reached, pool.requested = received, False, None
+                pool.received, pool.requested = received, None
+                pool.begun = pool.reached = False
                 pool.wake.set()
             targets = {name: target.replicas for name, target in received.targets.items()}
             _log.info("decision_accepted", decision=received.decision.decision_id, targets=targets)
@@ -177,6 +187,9 @@ class ReplicaScaler:
             PlatformError: The platform failed.
         """
         key, target = pool.key, received.targets[pool.key.pool]
+        if not pool.begun:
+            pool.begun = True
+            await self._change_known(pool, target)
         seen = await _answer(self._platform.observe(key))
         if pool.reached:
             # Workers beyond the target may serve by now: another decision names those to remove.
@@ -197,6 +210,19 @@ class ReplicaScaler:
             pool.reached = plan.done
         return _Progress(_existing(seen), plan.waits_for, done=plan.done)
 
+    async def _change_known(self, pool: _PoolTask, target: PoolTarget) -> None:
+        """Request a new decision's count before the pool is observed, if no state of its workers can alter the plan.
+
+        Raises:
+            PlatformError: The platform failed.
+        """
+        if target.victims or not isinstance(self._platform, WatchingPlatform):
+            return
+        lower = self._platform.victims[pool.key] == "unknown"
+        previous = await _answer(self._platform.change_known(pool.key, target.replicas, lower=lower))
+        if previous is not None:
+            _log_change(pool.key, previous, target.replicas)
+
     async def _request(self, pool: _PoolTask, received: ReceivedDecision, plan: ReplicaPlan, previous: int) -> None:
         if plan.removal:
             await _answer(self._platform.prefer_removal(pool.key, plan.removal))
@@ -209,7 +235,7 @@ class ReplicaScaler:
         if unheeded:
             problem = f"it has {previous} replicas although {plan.replicas} were requested"
             raise PlatformError(f"{problem}: another autoscaler or a limit sets them")
-        _log.info("replicas_set", model=pool.key.model, pool=pool.key.pool, previous=previous, replicas=plan.replicas)
+        _log_change(pool.key, previous, plan.replicas)
 
     async def _report(self, pool: _PoolTask, received: ReceivedDecision, progress: _Progress) -> None:
         """Report an open decision if its progress has changed or it is done."""
@@ -238,6 +264,10 @@ class ReplicaScaler:
     def _rules(self, model: str) -> Mapping[str, VictimRule]:
         """Return the rule of each pool of a model, which all answers carry."""
         return {key.pool: rule for key, rule in self._platform.victims.items() if key.model == model}
+
+
+def _log_change(pool: PoolKey, previous: int, replicas: int) -> None:
+    _log.info("replicas_set", model=pool.model, pool=pool.pool, previous=previous, replicas=replicas)
 
 
 async def _answer(call: Awaitable[Answer]) -> Answer:

@@ -1,7 +1,7 @@
 """Port of a scaler to its platform: the verbs that each platform carries out."""
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from msgspec import Struct
 
@@ -11,6 +11,10 @@ from loadline.errors import LoadlineError
 
 class PlatformError(LoadlineError):
     """A call that the platform refused or did not answer; its text names the object, the problem and the remedy."""
+
+
+class CountChanged(PlatformError):
+    """A count that somebody else has changed since it was read; it was left as it is."""
 
 
 class PlatformWait(PlatformError):
@@ -80,4 +84,22 @@ class Platform(Protocol):
 
     async def changed(self) -> None:
         """Wait until the state of a pool may have changed."""
+        ...
+
+
+@runtime_checkable
+class WatchingPlatform(Platform, Protocol):
+    """A platform that knows counts without a call, since it is told of each change."""
+
+    async def change_known(self, pool: PoolKey, replicas: int, *, lower: bool) -> int | None:
+        """Ask for ``replicas`` if another count is known, and only for more unless ``lower``.
+
+        It has no effect if the known count is not the present one.
+
+        Returns:
+            The previous count; None: nothing was changed.
+
+        Raises:
+            PlatformError: The platform refused.
+        """
         ...

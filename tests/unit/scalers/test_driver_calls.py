@@ -2,10 +2,13 @@
 
 import asyncio
 
-from loadline.scalers.platform import PlatformError, PlatformWait
-from tests.support.replicas import refusing
+import pytest
+
+from loadline.core.vocabulary.decisions import VictimRule
+from loadline.scalers.platform import PlatformError, PlatformWait, PoolKey
+from tests.support.replicas import MemoryPlatform, refusing
 from tests.support.virtual_time import run_virtual
-from tests.unit.scalers.test_driver import Fleet
+from tests.unit.scalers.test_driver import KEY, Fleet
 from tests.waiting import until
 
 
@@ -116,5 +119,63 @@ def test_replicas_that_somebody_else_sets_are_requested_again_with_a_backoff() -
             await asyncio.sleep(60)
             assert len(fleet.platform.requested()) < 12
             assert "it has 1 replicas although 2 were requested" in fleet.details()[-1]
+
+    run_virtual(scenario())
+
+
+class WatchedPlatform(MemoryPlatform):
+    """Platform that knows its counts."""
+
+    async def change_known(self, pool: PoolKey, replicas: int, *, lower: bool) -> int | None:
+        await self._begin("change_known", (replicas, lower))
+        known = self.pools[pool].replicas
+        if replicas == known or (replicas < known and not lower):
+            return None
+        self.pools[pool].replicas = replicas
+        return known
+
+
+@pytest.mark.parametrize(("rule", "lower"), [("unknown", True), ("named", False)])
+def test_a_known_count_is_changed_before_the_pool_is_observed(rule: VictimRule, *, lower: bool) -> None:
+    async def scenario() -> None:
+        fleet = Fleet(rule, 2)
+        fleet.platform = WatchedPlatform({KEY: fleet.pool})
+        async with fleet.running():
+            fleet.decide(1, 4)
+            await fleet.until_done()
+            assert fleet.platform.calls[:2] == [("change_known", (4, lower)), ("observe", None)]
+            assert fleet.platform.requested() == []
+            # Once for each decision: from then on the pool is observed.
+            fleet.platform.change()
+            await asyncio.sleep(60)
+            assert [call for call, _ in fleet.platform.calls].count("change_known") == 1
+
+    run_virtual(scenario())
+
+
+def test_a_decision_with_victims_changes_no_count_before_the_pool_is_observed() -> None:
+    async def scenario() -> None:
+        fleet = Fleet("named", 3)
+        fleet.platform = WatchedPlatform({KEY: fleet.pool})
+        async with fleet.running():
+            fleet.decide(1, 2, "w0")
+            await fleet.until_done()
+        assert "change_known" not in {call for call, _ in fleet.platform.calls}
+
+    run_virtual(scenario())
+
+
+def test_a_known_count_that_is_refused_is_reported_and_backs_off() -> None:
+    async def scenario() -> None:
+        fleet = Fleet("named", 1)
+        fleet.platform = WatchedPlatform({KEY: fleet.pool})
+        fleet.platform.fault = refusing("forbidden", "change_known", "set_replicas")
+        async with fleet.running():
+            fleet.decide(1, 3)
+            await asyncio.sleep(10)
+            assert fleet.details()[-1] == "p: forbidden"
+            assert [call for call, _ in fleet.platform.calls].count("change_known") == 1
+            fleet.platform.fault = lambda _call: None
+            await fleet.until_done()
 
     run_virtual(scenario())

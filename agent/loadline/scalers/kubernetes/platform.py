@@ -2,10 +2,10 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Final, TypeVar
 
-from loadline.adapters.kubernetes_api import NOT_FOUND, ApiFault, KubernetesApi, ObjectName, Resource
+from loadline.adapters.kubernetes_api import NOT_FOUND, ApiFault, KubernetesApi, Object, ObjectName, Resource
 from loadline.core.vocabulary.decisions import VictimRule
 from loadline.scalers.kubernetes.config import KubernetesKnobs, KubernetesPoolKnobs
 from loadline.scalers.kubernetes.pods import (
@@ -19,7 +19,7 @@ from loadline.scalers.kubernetes.pods import (
 )
 from loadline.scalers.kubernetes.validation import problems_of
 from loadline.scalers.kubernetes.workloads import KubernetesWorkload, WorkloadState, workload_of
-from loadline.scalers.platform import PlatformError, PoolKey, PoolObservation
+from loadline.scalers.platform import CountChanged, PlatformError, PoolKey, PoolObservation
 
 PODS: Final = Resource("", "v1", "Pod", "pods")
 _EVENTS: Final = Resource("", "v1", "Event", "events")
@@ -33,7 +33,10 @@ class _KubernetesPool:
         self.knobs = knobs
         self.workload = workload
         self.selector = knobs.pod_selector
-        self.replicas: int | None = None
+        self.observed: WorkloadState | None = None
+        """State that was read last."""
+        self.watched: WorkloadState | None = None
+        """State that its watch has reported; None: it is not known without a call."""
         self.watches: dict[str, asyncio.Task[None]] = {}
 
 
@@ -78,7 +81,7 @@ class KubernetesPlatform:
             _explained(found.workload.target, found.workload.read()), self._read_pods(found)
         )
         found.selector = found.knobs.pod_selector or reading.selector
-        found.replicas = reading.replicas
+        found.observed = reading
         self._keep_watching(found)
         if found.selector != known:
             pods = await self._read_pods(found)
@@ -99,13 +102,31 @@ class KubernetesPlatform:
         """Ask for ``replicas``.
 
         Raises:
+            CountChanged: The count is not the observed one any more.
             PlatformError: The API server refused, or would remove other pods than the preferred ones.
         """
         found = self._pools[pool]
-        if found.knobs.rule == "named" and found.replicas is not None and replicas < found.replicas:
-            await self._check_order(found, found.replicas - replicas)
-        await _explained(found.workload.target, found.workload.write(replicas))
-        found.replicas = replicas
+        base, found.observed, found.watched = found.observed, None, None
+        if found.knobs.rule == "named" and base is not None and replicas < base.replicas:
+            await self._check_order(found, base.replicas - replicas)
+        await _explained(found.workload.target, found.workload.write(replicas, base))
+
+    async def change_known(self, pool: PoolKey, replicas: int, *, lower: bool) -> int | None:
+        """Set a count that the watch has reported, if it is lower or may be lowered; return the previous one.
+
+        Raises:
+            PlatformError: The API server refused.
+        """
+        found = self._pools[pool]
+        base = found.watched
+        if base is None or base.replicas == replicas or (base.replicas > replicas and not lower):
+            return None
+        found.watched = None  # until the watch reports the change
+        try:
+            await _explained(found.workload.target, found.workload.write(replicas, base))
+        except CountChanged:
+            return None
+        return base.replicas
 
     async def prefer_removal(self, pool: PoolKey, workers: Sequence[str]) -> None:
         """Have the next scale-down remove these workers, the first one first.
@@ -179,16 +200,23 @@ class KubernetesPlatform:
 
     def _keep_watching(self, pool: _KubernetesPool) -> None:
         target = pool.workload.target
+
+        def keep_state(content: Object | None) -> None:
+            pool.watched = None
+            with suppress(PlatformError):  # observations name what is wrong with the object
+                pool.watched = pool.workload.state_in(content) if content else None
+            self._changed.set()
+
         self._keep(
             pool,
             "object",
-            lambda: self._api.watch(target.resource, target.namespace, self._changed.set, name=target.name),
+            lambda: self._api.watch(target.resource, target.namespace, keep_state, name=target.name),
         )
         if pool.selector:
             self._keep(
                 pool,
                 pool.selector,
-                lambda: self._api.watch(PODS, target.namespace, self._changed.set, selector=pool.selector),
+                lambda: self._api.watch(PODS, target.namespace, lambda _: self._changed.set(), selector=pool.selector),
             )
 
     def _keep(self, pool: _KubernetesPool, what: str, watch: Callable[[], Coroutine[object, object, None]]) -> None:

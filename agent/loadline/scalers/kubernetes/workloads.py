@@ -14,7 +14,7 @@ from loadline.scalers.kubernetes.config import (
     object_name,
 )
 from loadline.scalers.kubernetes.places import Step, parse_place, patch_at, value_at
-from loadline.scalers.platform import PlatformError
+from loadline.scalers.platform import CountChanged, PlatformError
 
 _CONFLICTS_MAX: Final = 5
 _REPLICAS: Final = parse_place("spec.replicas")
@@ -37,6 +37,8 @@ class WorkloadState(Struct, frozen=True):
     ready: int | None = None
     selector: str = ""
     """Labels of its pods; empty: it does not say."""
+    version: Any = None
+    """Version of the object that holds the count: a change of another version conflicts."""
 
 
 class KubernetesWorkload(Protocol):
@@ -48,8 +50,16 @@ class KubernetesWorkload(Protocol):
         """Return its state."""
         ...
 
-    async def write(self, replicas: int, *, dry_run: bool = False) -> None:
-        """Set its count."""
+    def state_in(self, content: Object) -> WorkloadState | None:
+        """Return its state as the object has it; None: the object alone does not have it."""
+        ...
+
+    async def write(self, replicas: int, base: WorkloadState | None = None, *, dry_run: bool = False) -> None:
+        """Set its count, if it is still that of ``base``.
+
+        Raises:
+            CountChanged: It is not.
+        """
         ...
 
 
@@ -76,20 +86,35 @@ class Scalable:
 
     async def read(self) -> WorkloadState:
         """Return its state; for usual kinds without ``/scale`` once the selector is known, since it never changes."""
-        if self._selector and self.target.resource.kind in _USUAL_KINDS:
-            content = await self._api.get(self.target)
-            return WorkloadState(count_at(content, _REPLICAS, self.target), content, _ready(content), self._selector)
+        if self._selector and self._is_usual:
+            return self._usual_state(await self._api.get(self.target))
         content, scale = await asyncio.gather(self._api.get(self.target), self._api.get_scale(self.target))
         # The server leaves out a count of 0.
         replicas = _count(value_at(scale, _REPLICAS)) or 0
         selector = value_at(scale, parse_place("status.selector"))
         self._selector = selector if isinstance(selector, str) else ""
-        return WorkloadState(replicas, content, _ready(content), self._selector)
+        return WorkloadState(replicas, content, _ready(content), self._selector, _version(scale))
 
-    async def write(self, replicas: int, *, dry_run: bool = False) -> None:
-        """Set its count."""
-        patch = {"spec": {"replicas": replicas}}
-        await _repeat_on_conflict(lambda: self._api.patch(self.target, patch, scale=True, dry_run=dry_run))
+    def state_in(self, content: Object) -> WorkloadState | None:
+        """Return its state as the object has it; None: only its ``/scale`` knows where the count is."""
+        return self._usual_state(content) if self._is_usual else None
+
+    async def write(self, replicas: int, base: WorkloadState | None = None, *, dry_run: bool = False) -> None:
+        """Set its count, if it is still that of ``base``."""
+
+        async def send(state: WorkloadState | None) -> None:
+            patch = _precondition(state) | {"spec": {"replicas": replicas}}
+            await self._api.patch(self.target, patch, scale=True, dry_run=dry_run)
+
+        await _repeat_on_conflict(self, base, send)
+
+    @property
+    def _is_usual(self) -> bool:
+        return self.target.resource.kind in _USUAL_KINDS
+
+    def _usual_state(self, content: Object) -> WorkloadState:
+        replicas = count_at(content, _REPLICAS, self.target)
+        return WorkloadState(replicas, content, _ready(content), self._selector, _version(content))
 
 
 class CountInside:
@@ -102,21 +127,24 @@ class CountInside:
 
     async def read(self) -> WorkloadState:
         """Return its state."""
-        content = await self._api.get(self.target)
-        return WorkloadState(count_at(content, self._place, self.target), content, self._ready(content))
+        return self.state_in(await self._api.get(self.target))
 
-    async def write(self, replicas: int, *, dry_run: bool = False) -> None:
-        """Set its count; if the object changes meanwhile, again in the changed object."""
+    def state_in(self, content: Object) -> WorkloadState:
+        """Return its state as the object has it."""
+        replicas = count_at(content, self._place, self.target)
+        return WorkloadState(replicas, content, self._ready(content), version=_version(content))
 
-        async def write_into_fresh() -> None:
-            content = await self._api.get(self.target)
-            if count_at(content, self._place, self.target) == replicas and not dry_run:
+    async def write(self, replicas: int, base: WorkloadState | None = None, *, dry_run: bool = False) -> None:
+        """Set its count, if it is still that of ``base``; if the object changes meanwhile, in the changed object."""
+
+        async def send(state: WorkloadState | None) -> None:
+            found = state or await self.read()
+            if found.replicas == replicas and not dry_run:
                 return
-            version = value_at(content, parse_place("metadata.resourceVersion"))
-            patch = {"metadata": {"resourceVersion": version}} | patch_at(content, self._place, replicas)
+            patch = _precondition(found) | patch_at(found.content, self._place, replicas)
             await self._api.patch(self.target, patch, dry_run=dry_run)
 
-        await _repeat_on_conflict(write_into_fresh)
+        await _repeat_on_conflict(self, base, send)
 
     def _ready(self, content: Object) -> int | None:
         """Return the ready replicas of a role, such as of a StormService."""
@@ -147,17 +175,20 @@ class GraphService:
         replicas = adapter.replicas if adapter else count_at(content, place, self.target)
         group = "components" if _is_list(content) else "services"
         ready = _count(value_at(content, (Step("status"), Step(group), Step(name), Step("readyReplicas"))))
-        return WorkloadState(replicas, content, ready)
+        return WorkloadState(replicas, content, ready, version=adapter.version if adapter else _version(content))
 
-    async def write(self, replicas: int, *, dry_run: bool = False) -> None:
-        """Set its count."""
+    def state_in(self, content: Object) -> None:
+        """Return None: a ScalingAdapter may hold the count."""
+
+    async def write(self, replicas: int, base: WorkloadState | None = None, *, dry_run: bool = False) -> None:
+        """Set its count, if it is still that of ``base``."""
         content = await self._api.get(self.target)
         name = self._find(content)
         if await self._adapter_reading(name):
-            await self._adapter(name).write(replicas, dry_run=dry_run)
+            await self._adapter(name).write(replicas, base, dry_run=dry_run)
         else:
             inside = CountInside(self._api, self.target, _service_place(content, name))
-            await inside.write(replicas, dry_run=dry_run)
+            await inside.write(replicas, base, dry_run=dry_run)
 
     def _adapter(self, service: str) -> Scalable:
         resource = self.target.resource
@@ -188,15 +219,33 @@ class GraphService:
         return found[0]
 
 
-async def _repeat_on_conflict(write: Callable[[], Awaitable[None]]) -> None:
+async def _repeat_on_conflict(
+    workload: KubernetesWorkload, base: WorkloadState | None, send: Callable[[WorkloadState | None], Awaitable[None]]
+) -> None:
+    """Send a change of ``base``, and after a conflict of the state as it is then, unless its count is another one."""
+    state = base
     for attempt in range(1, _CONFLICTS_MAX + 1):
         try:
-            await write()
+            if attempt > 1:
+                state = await workload.read()
+            if base and state and state.replicas != base.replicas:
+                problem = f"somebody else has changed its replicas from {base.replicas} to {state.replicas}"
+                raise CountChanged(f"{workload.target}: {problem}")
+            await send(state)
         except ApiFault as fault:
             if fault.status != CONFLICT or attempt == _CONFLICTS_MAX:
                 raise
         else:
             return
+
+
+def _precondition(state: WorkloadState | None) -> Object:
+    """Return the part of a patch by which the server refuses it if the object has changed since."""
+    return {"metadata": {"resourceVersion": state.version}} if state and state.version else {}
+
+
+def _version(content: Object) -> Any:
+    return value_at(content, parse_place("metadata.resourceVersion"))
 
 
 def count_at(content: Object, place: tuple[Step, ...], target: ObjectName) -> int:
