@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from loadline.scalers.kubernetes.config import KubernetesKnobs, KubernetesModelKnobs, KubernetesPoolKnobs
 from loadline.scalers.kubernetes.platform import KubernetesPlatform, connect
 from loadline.scalers.kubernetes.pods import DELETION_COST
-from loadline.scalers.platform import PlatformError, PoolKey, PoolObservation
+from loadline.scalers.platform import PlatformError, PlatformWait, PoolKey, PoolObservation
 from tests.support.kubernetes_double import KubernetesDouble, kubernetes_double
 from tests.waiting import until
 
@@ -47,7 +48,7 @@ def pod(server: KubernetesDouble, name: str, *, ready: bool = True, **changes: A
             "creationTimestamp": "2026-01-01T00:00:00Z",
             **changes.get("metadata", {}),
         },
-        "spec": {"nodeName": "n"},
+        "spec": changes.get("spec", {"nodeName": "n"}),
         "status": {"phase": "Running", "conditions": conditions, **changes.get("status", {})},
     }
     server.put("pods", name, content)
@@ -129,12 +130,45 @@ def test_the_count_waits_while_kubernetes_would_remove_a_pod_that_is_not_ready(t
             pod(server, name, ready=ready)
         await platform.observe(POOL)
         await platform.prefer_removal(POOL, ["drained"])
-        with pytest.raises(PlatformError, match="pod unready is not ready"):
+        with pytest.raises(PlatformWait, match="pod unready is not ready"):
             await platform.set_replicas(POOL, 2)
         assert replicas(server) == 3
         pod(server, "unready")
         await platform.set_replicas(POOL, 2)
         assert replicas(server) == 2
+
+    run(scenario, tmp_path)
+
+
+CRASHED: Object = {"waiting": {"reason": "CrashLoopBackOff"}}
+STARTS: Object = {"waiting": {"reason": "ContainerCreating"}}
+
+
+@pytest.mark.parametrize(
+    ("changes", "removable"),
+    [
+        ({"status": {"containerStatuses": [{"state": CRASHED}]}}, True),
+        ({"status": {"containerStatuses": [{"state": {"terminated": {"exitCode": 1}}}]}}, True),
+        ({"status": {"containerStatuses": [{"state": CRASHED}, {"state": {"running": {}}}]}}, False),
+        ({"status": {"phase": "Pending", "containerStatuses": [{"state": STARTS}]}}, False),
+        ({"status": {"phase": "Pending", "initContainerStatuses": [{"state": {"running": {}}}]}}, False),
+        ({"spec": {}, "status": {"phase": "Pending"}}, True),
+        ({"status": {"phase": "Pending"}}, False),
+    ],
+)
+def test_a_pod_in_which_nothing_runs_may_go_in_place_of_a_drained_one(
+    tmp_path: Path, changes: Object, *, removable: bool
+) -> None:
+    async def scenario(server: KubernetesDouble, platform: KubernetesPlatform) -> None:
+        deployment(server, 3)
+        pod(server, "drained")
+        pod(server, "busy")
+        pod(server, "unready", ready=False, **changes)
+        await platform.observe(POOL)
+        await platform.prefer_removal(POOL, ["drained"])
+        with nullcontext() if removable else pytest.raises(PlatformWait, match="pod unready is not ready"):
+            await platform.set_replicas(POOL, 2)
+        assert replicas(server) == (2 if removable else 3)
 
     run(scenario, tmp_path)
 

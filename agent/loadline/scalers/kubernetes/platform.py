@@ -19,7 +19,7 @@ from loadline.scalers.kubernetes.pods import (
 )
 from loadline.scalers.kubernetes.validation import problems_of
 from loadline.scalers.kubernetes.workloads import KubernetesWorkload, WorkloadState, workload_of
-from loadline.scalers.platform import CountChanged, PlatformError, PoolKey, PoolObservation
+from loadline.scalers.platform import CountChanged, PlatformError, PlatformWait, PoolKey, PoolObservation
 
 PODS: Final = Resource("", "v1", "Pod", "pods")
 _EVENTS: Final = Resource("", "v1", "Event", "events")
@@ -103,7 +103,8 @@ class KubernetesPlatform:
 
         Raises:
             CountChanged: The count is not the observed one any more.
-            PlatformError: The API server refused, or would remove other pods than the preferred ones.
+            PlatformWait: The controller would remove other pods than the preferred ones.
+            PlatformError: The API server refused.
         """
         found = self._pools[pool]
         base, found.observed, found.watched = found.observed, None, None
@@ -161,13 +162,13 @@ class KubernetesPlatform:
         """Check that the controller would remove the preferred pods.
 
         Raises:
-            PlatformError: It would remove another one, which is still starting.
+            PlatformWait: It would remove another one, which is still starting.
         """
         pods = await _explained(pool.workload.target, self._list_pods(pool))
         instead = removed_instead(pods, removals)
         if instead:
             reason = f"pod {instead} is not ready, so Kubernetes would remove it before drained ones"
-            raise PlatformError(f"{pool.workload.target}: {reason}. The count waits until it is ready")
+            raise PlatformWait(f"{pool.workload.target}: {reason}. The count waits until it is ready")
 
     async def _list_pods(self, pool: _KubernetesPool) -> list[Pod]:
         if not pool.selector:

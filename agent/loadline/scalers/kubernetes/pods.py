@@ -16,6 +16,7 @@ _REASON_CHARS_MAX: Final = 200
 _ENDED: Final = frozenset({"Succeeded", "Failed"})
 _PHASES: Final = {"Pending": 0, "Unknown": 1}
 _STARTING: Final = frozenset({"ContainerCreating", "PodInitializing"})
+_CONTAINER_GROUPS: Final = ("initContainerStatuses", "containerStatuses")
 
 
 class Pod(Struct, frozen=True):
@@ -31,6 +32,8 @@ class Pod(Struct, frozen=True):
     ending: bool = False
     """True if it is being deleted: it is no replica any more."""
     problem: str = ""
+    stopped: bool = False
+    """True if none of its containers runs or starts, as between two crashes: its removal costs no request."""
 
     @property
     def preferred(self) -> bool:
@@ -59,13 +62,15 @@ def cost_changes(pods: Sequence[Pod], workers: Sequence[str]) -> dict[str, str |
 def removed_instead(pods: Sequence[Pod], removals: int) -> str:
     """Return a pod that a ReplicaSet would remove in place of a preferred one; empty: none.
 
-    It removes first pods that are not scheduled, pending or not ready, and compares costs only then.
+    It removes first pods that are not scheduled, pending or not ready, and compares costs only then. Stopped ones may
+    go.
     """
     staying = [pod for pod in pods if not pod.ending]
     order = sorted(staying, key=lambda pod: (pod.assigned, _PHASES.get(pod.phase, 2), pod.ready, pod.cost))
     first = order[:removals]
     missed = min(removals, sum(pod.preferred for pod in staying)) - sum(pod.preferred for pod in first)
-    return next((pod.name for pod in first if not pod.preferred), "") if missed > 0 else ""
+    others = (pod.name for pod in first if not pod.preferred and not pod.stopped)
+    return next(others, "") if missed > 0 else ""
 
 
 def missing_reason(content: Object, pods: Sequence[Pod]) -> str:
@@ -96,18 +101,35 @@ def _read_pod(content: Object, worker_label: str) -> Pod:
         created=str(_at(content, "metadata.creationTimestamp")),
         ending=bool(_at(content, "metadata.deletionTimestamp")),
         problem=_pod_problem(name, content, conditions),
+        stopped=_is_stopped(content),
     )
+
+
+def _is_stopped(content: Object) -> bool:
+    states = [value_at(container, (Step("state"),)) for container in _containers(content)]
+    reported = [state for state in states if isinstance(state, dict)]
+    if not reported:  # the node has not reported any yet
+        return not _at(content, "spec.nodeName")
+    return not any("running" in state or _waits(state).get("reason") in _STARTING for state in reported)
+
+
+def _containers(content: Object) -> list[Object]:
+    return [item for group in _CONTAINER_GROUPS for item in _list(value_at(content, (Step("status"), Step(group))))]
+
+
+def _waits(state: Any) -> Object:
+    waiting = state.get("waiting") if isinstance(state, dict) else None
+    return waiting if isinstance(waiting, dict) else {}
 
 
 def _pod_problem(name: str, content: Object, conditions: Mapping[str, Object]) -> str:
     scheduled = conditions.get("PodScheduled", {})
     if scheduled.get("status") == "False":
         return _sentence(f"pod {name} is not scheduled", scheduled.get("message"))
-    for group in ("initContainerStatuses", "containerStatuses"):
-        for container in _list(value_at(content, (Step("status"), Step(group)))):
-            waiting = value_at(container, parse_place("state.waiting"))
-            if isinstance(waiting, dict) and waiting.get("reason") not in _STARTING:
-                return _sentence(f"pod {name} waits: {waiting.get('reason')}", waiting.get("message"))
+    for container in _containers(content):
+        waiting = _waits(container.get("state"))
+        if waiting and waiting.get("reason") not in _STARTING:
+            return _sentence(f"pod {name} waits: {waiting.get('reason')}", waiting.get("message"))
     return ""
 
 
