@@ -86,7 +86,7 @@ class RayServe:
         self._http = http
         self._address = knobs.address.rstrip("/")
         self._poll_s = knobs.poll_ms / 1_000
-        self._last: Mapping[str, _ServeApplication] = {}
+        self._announced: Mapping[str, _ServeApplication] = {}
         self._pools = {PoolKey(model.name, pool.name): pool for model in knobs.models for pool in model.pools}
         self._victims: dict[PoolKey, VictimRule] = dict.fromkeys(self._pools, "unknown")
 
@@ -144,26 +144,27 @@ class RayServe:
         raise PlatformError(f"{_named(self._pools[pool])}: Ray selects the replicas to stop, not {', '.join(workers)}.")
 
     async def changed(self) -> None:
-        """Read the state at intervals until it differs, since Ray's API has no watch, or cannot be read."""
+        """Read the state at intervals, since Ray's API has no watch, until it has changed or cannot be read."""
         while True:
             await asyncio.sleep(self._poll_s)
-            previous = self._last
             try:
-                if await self._applications() != previous:
-                    return
+                found = await self._applications()
             except PlatformError:
+                return
+            # The state of the last call, not that of the last read: an observation of one pool reads all of them.
+            if found != self._announced:
+                self._announced = found
                 return
 
     async def _applications(self) -> Mapping[str, _ServeApplication]:
         try:
             page = await self._http.get(f"{self._address}/api/serve/applications/")
-            self._last = msgspec.json.decode(page, type=_ServeInstance).applications
+            return msgspec.json.decode(page, type=_ServeInstance).applications
         except PageUnavailable as error:
             self._refused(f"Ray at {self._address}", error, missing=_ADDRESS)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             problem = f"Ray at {self._address}: its answer is not the state of Ray Serve: {error}."
             raise PlatformError(f"{problem} {_ADDRESS}") from error
-        return self._last
 
     def _refused(self, place: str, error: PageUnavailable, missing: str = _NAMES) -> NoReturn:
         """Raise the error of a call, with its remedy: ``missing`` for a path that does not exist.

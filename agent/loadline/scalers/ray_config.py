@@ -37,9 +37,7 @@ class RayKnobs(ScalerKnobs, frozen=True):
     )
     ca_file: Annotated[str, Meta(description="CA bundle for https.")] = ""
     timeout_ms: Annotated[int, Meta(ge=1, le=600_000, description="Time limit of an answer.")] = 5_000
-    poll_ms: Annotated[
-        int, Meta(ge=50, le=600_000, description="Time between two reads of the deployments while a decision is open.")
-    ] = 500
+    poll_ms: Annotated[int, Meta(ge=50, le=600_000, description="Time between two reads of all deployments.")] = 500
 
 
 def read(path: Path) -> RayKnobs:

@@ -121,9 +121,20 @@ def test_a_change_is_noticed() -> None:
     on_both(scenario)
 
 
+def test_a_change_that_an_observation_has_read_is_noticed_too() -> None:
+    async def scenario(ray: RayServe, _double: RayDouble) -> None:
+        await ray.changed()
+        await ray.set_replicas(WORKERS, 2)
+        await ray.observe(FIXED)
+        await ray.changed()
+
+    on_double(scenario)
+
+
 def test_an_unchanged_state_is_one_read_per_interval_and_no_change() -> None:
     async def scenario(ray: RayServe, double: RayDouble) -> None:
-        await ray.observe(WORKERS)
+        await ray.changed()
+        double.calls.clear()
         changed = asyncio.ensure_future(ray.changed())
         done, _ = await asyncio.wait({changed}, timeout=0.3)
         assert not done
