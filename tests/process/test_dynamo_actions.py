@@ -46,7 +46,8 @@ def test_counts_are_set_one_decision_each_and_ready_when_acknowledged(etcd_url: 
         assert await wait_ready(platform, [DECODE], 60.0) == {}
         assert await change_replicas(platform, DECODE, -3) == 0
         assert await client.get() == (-1, 0, 1)
-        assert not is_ready(await platform.observe(DECODE))
+        seen = await platform.observe(DECODE)
+        assert (seen.replicas, seen.ready, is_ready(seen)) == (0, 0, False)
 
     run(etcd_url, own_name, scenario)
 

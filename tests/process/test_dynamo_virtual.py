@@ -41,13 +41,13 @@ class Fleet:
         self._kind = kind
 
     @asynccontextmanager
-    async def scaling(self, timeout_s: int = 1_800) -> AsyncIterator[None]:
+    async def scaling(self, timeout_ms: int = 1_800_000) -> AsyncIterator[None]:
         """Run a scaler; it ends without a farewell, as one that is killed."""
         nats_url, etcd_url = self._urls
         pools = ConnectorPoolKnobs("p", "prefill"), ConnectorPoolKnobs("d", "decode")
         nats, etcd = NatsKnobs(servers=(nats_url,)), EtcdKnobs(endpoints=(etcd_url,))
         models = (ConnectorModelKnobs("m", self.name, pools),)
-        knobs = DynamoVirtualKnobs(models, etcd, nats=nats, root=self.name, acknowledge_timeout_s=timeout_s)
+        knobs = DynamoVirtualKnobs(models, etcd, nats=nats, root=self.name, acknowledge_timeout_ms=timeout_ms)
         async with (
             store_of(None, etcd) as store,
             ScalerClient("dynamo", ["m"], nats=nats, root=self.name) as scaler,
@@ -197,7 +197,7 @@ def test_a_restarted_scaler_goes_on_with_the_decision_it_wrote(start: Start) -> 
 
 def test_a_decision_without_acknowledgement_is_refused_and_the_next_one_replaces_it(start: Start) -> None:
     async def scenario(fleet: Fleet) -> None:
-        async with fleet.scaling(timeout_s=5), fleet.client() as client:
+        async with fleet.scaling(timeout_ms=5_000), fleet.client() as client:
             await fleet.decide(counts(1, 2, 3))
             assert await client.wait(WAKES_S)
             assert await client.get() == (2, 3, 0)

@@ -11,7 +11,6 @@ from loadline.ports import Store
 from loadline.scalers.dynamo_keys import (
     COUNT_OF_ROLE,
     PREFILL,
-    UNSET,
     ConnectorState,
     Counts,
     announcement,
@@ -50,19 +49,13 @@ class ConnectorActions:
         return self._victims
 
     async def validate(self) -> Sequence[str]:
-        """Return the namespaces whose decision is not acknowledged."""
-        problems = []
-        for namespace in sorted({model.namespace for model, _ in self._pools.values()}):
-            try:
-                state = await self._read(namespace)
-            except PlatformError as error:
-                return [str(error)]
-            if not state.ready:
-                problems.append(f"namespace {namespace}: decision {state.decision} is not acknowledged. {_START}")
-        return problems
+        """Return the namespaces that cannot be read or whose decision is not acknowledged."""
+        namespaces = sorted({model.namespace for model, _ in self._pools.values()})
+        problems = await asyncio.gather(*map(self._problem, namespaces))
+        return list(dict.fromkeys(problem for problem in problems if problem))
 
     async def observe(self, pool: PoolKey) -> PoolObservation:
-        """Return the count of a pool; ``ready`` is -1 until it is acknowledged, since Dynamo knows no other state.
+        """Return the count of a pool; ``ready`` is 0 until it is acknowledged, since Dynamo knows no other state.
 
         Raises:
             PlatformError: Dynamo's etcd does not answer.
@@ -73,7 +66,8 @@ class ConnectorActions:
         replicas = max(stated, 0)
         if state.ready:
             return PoolObservation(replicas, replicas)
-        return PoolObservation(replicas, UNSET, detail=f"decision {state.decision} is not acknowledged. {_START}")
+        detail = f"decision {state.decision} is not acknowledged. {_START}"
+        return PoolObservation(replicas, 0, detail=detail, acknowledged=False)
 
     async def set_replicas(self, pool: PoolKey, replicas: int) -> None:
         """Announce a count as Dynamo's next decision, if the one before is acknowledged.
@@ -107,6 +101,14 @@ class ConnectorActions:
     async def changed(self) -> None:
         """Wait for the time between two reads."""
         await asyncio.sleep(_POLL_S)
+
+    async def _problem(self, namespace: str) -> str:
+        """Return the problem of a namespace; empty: there is none."""
+        try:
+            state = await self._read(namespace)
+        except PlatformError as error:
+            return str(error)
+        return "" if state.ready else f"namespace {namespace}: decision {state.decision} is not acknowledged. {_START}"
 
     async def _read(self, namespace: str) -> ConnectorState:
         prefix = prefix_of(namespace)

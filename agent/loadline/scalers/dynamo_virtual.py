@@ -189,7 +189,7 @@ class DynamoVirtualScaler:
 
     def __init__(self, knobs: DynamoVirtualKnobs, scaler: ScalerClient, store: Store) -> None:
         self._scaler = scaler
-        timeout_s = float(knobs.acknowledge_timeout_s)
+        timeout_s = knobs.acknowledge_timeout_ms / 1_000
         self._connectors = {model.name: _Connector(model, scaler, store, timeout_s) for model in knobs.models}
 
     async def run(self) -> None:

@@ -34,15 +34,15 @@ class DynamoVirtualKnobs(ScalerKnobs, frozen=True):
 
     models: Annotated[tuple[ConnectorModelKnobs, ...], Meta(min_length=1, max_length=1024)]
     etcd: Annotated[EtcdKnobs, Meta(description="Dynamo's etcd.")] = EtcdKnobs()
-    name: ScalerName = "dynamo"
-    acknowledge_timeout_s: Annotated[
+    name: ScalerName = "dynamo-virtual"
+    acknowledge_timeout_ms: Annotated[
         int,
         Meta(
             ge=1,
-            le=86_400,
+            le=86_400_000,
             description="Time for Dynamo's client to acknowledge a decision; then the next one replaces it.",
         ),
-    ] = 1_800
+    ] = 1_800_000
 
 
 def read(path: Path) -> DynamoVirtualKnobs:

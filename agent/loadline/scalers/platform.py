@@ -41,6 +41,8 @@ class PoolObservation(Struct, frozen=True):
     """Workers that the platform is removing already, where it can tell."""
     detail: str = ""
     """Reason why replicas are missing, such as an exceeded quota; empty: none is known."""
+    acknowledged: bool = True
+    """False: the platform has not taken up the count of ``replicas`` yet."""
     unready: frozenset[str] | None = None
     """Workers that are not ready; None: the platform knows their number at most."""
 

@@ -96,7 +96,7 @@ def is_ready(seen: PoolObservation) -> bool:
     """Return True if a pool has as many replicas as requested and, where the platform can tell, all are ready."""
     workers = seen.replicas if seen.workers is None else len(seen.workers)
     # A rolling update has more ready replicas than requested.
-    return (seen.ready is None or seen.ready >= seen.replicas) and workers == seen.replicas
+    return seen.acknowledged and (seen.ready is None or seen.ready >= seen.replicas) and workers == seen.replicas
 
 
 def _models(platform: Platform) -> list[str]:

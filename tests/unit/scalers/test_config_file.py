@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,7 @@ from loadline.scalers.local import config as local_config
 from loadline.scalers.observed import serve as serve_observed
 
 MODELS = '[[models]]\nname = "m"\n[[models.pools]]\nname = "p"\n'
-FILES: dict[str, tuple[Callable[[Path], object], str]] = {
+FILES: dict[str, tuple[Callable[[Path], Any], str]] = {
     "dynamo-virtual": (
         dynamo_virtual_config.read,
         '[[models]]\nname = "m"\nnamespace = "n"\n[[models.pools]]\nname = "p"\nrole = "decode"\n',
@@ -26,6 +27,14 @@ FILES: dict[str, tuple[Callable[[Path], object], str]] = {
     "local": (local_config.read, f'{MODELS}role = "decode"\ncommand = ["true"]\n'),
     "ray": (ray_config.read, f'{MODELS}application = "a"\ndeployment = "d"\n'),
 }
+
+
+@pytest.mark.parametrize("scaler", sorted(FILES))
+def test_the_default_name_is_that_of_the_command(scaler: str, tmp_path: Path) -> None:
+    read, text = FILES[scaler]
+    path = tmp_path / "scaler.toml"
+    path.write_text(text)
+    assert read(path).name == scaler
 
 
 @pytest.mark.parametrize("scaler", sorted(FILES))
