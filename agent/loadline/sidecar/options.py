@@ -19,7 +19,7 @@ class SidecarOptions(Struct, frozen=True, kw_only=True):
         report_traffic: Report the engine's requests as traffic too.
         command: Command that starts the engine; empty: it is started by others.
         wait_after_drain: Wait for SIGTERM after a drain even if the engine was started here, since something restarts
-            each program that ends.
+            each program that ends; but not longer than the removal of the worker may take.
         grace_s: Time for the requests in the engine to end when the sidecar is stopped.
     """
 

@@ -38,6 +38,8 @@ from loadline.wire.messages import DrainCommand
 _NEVER_MS: Final = 3_600_000
 # An engine ends within 30 s; the report that it is drained is sent ten times, a second apart, if NATS is away.
 _REPORTED_S: Final = 45.0
+_REMOVAL_S: Final = 60.0
+"""Time in which a scaler removes a worker after the time limit of its drain."""
 _log = bounded("sidecar")
 
 
@@ -60,6 +62,7 @@ class Sidecar:
         self._incarnation = 0
         self._draining = False
         self._commanded = False
+        self._removed_by_s = 0.0
 
     def stop(self) -> None:
         """Drain and end; the second call ends at once."""
@@ -190,10 +193,21 @@ class Sidecar:
         if worker.drained.is_set() and (self._end.process is None or self._options.wait_after_drain):
             # Whatever keeps this program running would start it again, and the drained worker would be back.
             _log.info("drained", worker=worker.record.worker, detail="waits for SIGTERM")
-            await self._stop.wait()
+            await self._await_removal()
         return False
 
-    async def _drain(self, _command: DrainCommand) -> None:
+    async def _await_removal(self) -> None:
+        """Wait for SIGTERM; a worker that is restarted at its end returns if nobody has removed it in time."""
+        if not self._options.wait_after_drain:
+            await self._stop.wait()
+            return
+        left_s = self._removed_by_s - asyncio.get_running_loop().time()
+        if not await wait_at_most(self._stop, max(0.0, left_s)):
+            # A newer decision may have kept it: its pod counts as a replica and would never serve again.
+            _log.warning("not_removed", worker=self._options.worker, detail="ends, so that it is started again")
+
+    async def _drain(self, command: DrainCommand) -> None:
         self._draining = self._commanded = True
+        self._removed_by_s = asyncio.get_running_loop().time() + command.ttl_ms / 1_000 + _REMOVAL_S
         await self._end.until_empty()
         await self._end.end_process()

@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from loadline.core.vocabulary.events import LoadReported, WorkerDrained
+from loadline.sidecar import sidecar
 from tests.support.engine_pages import vllm
 from tests.support.sidecar_rig import rig, scenario
 
@@ -139,4 +140,19 @@ def test_a_drained_sidecar_that_would_be_restarted_waits_after_it_has_ended_its_
             made.sidecar.stop()
             await made.ended()
 
+    scenario(run)
+
+
+@pytest.mark.parametrize("command", [(), ("sleep", "600")])
+def test_a_drained_sidecar_that_nobody_removes_ends_so_that_its_worker_returns(
+    monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
+) -> None:
+    async def run() -> None:
+        async with rig(vllm(), command=command, wait_after_drain=True) as made:
+            record = await made.state_is("ready")
+            assert (await made.drain(record.incarnation)).accepted
+            await made.ended()
+            assert made.received(WorkerDrained)
+
+    monkeypatch.setattr(sidecar, "_REMOVAL_S", -59.9)  # the command has 60 s
     scenario(run)
