@@ -51,7 +51,8 @@ def _families(prefix: str, labels: Sequence[str], pools: Sequence[tuple[ModelSta
             direction, _, reason = what.partition(":")
             values = {**of, "direction": direction, "reason": reason}
             changes.add_metric([values[label] for label in changes_labels], count)
-        current, desired = pool.ready + pool.starting, model.replicas(pool)
+        # Other autoscalers count the workers that they started, wherever they serve.
+        current, desired = max(0, pool.ready + pool.starting - pool.moved), model.replicas(pool)
         if desired is None:
             continue
         for family, value in zip(counts, (desired, current, desired / (current or 1)), strict=True):
@@ -68,7 +69,7 @@ def _recommended(pools: Sequence[tuple[ModelStatus, PoolStatus]]) -> Iterator[Me
         if desired is not None:
             of = _label_values(model, pool)
             labels = [of[label] for label in _LABELS]
-            count = desired if pool.recommended is None else pool.recommended
+            count = desired if pool.recommended is None else max(0, pool.recommended - pool.moved)
             recommended.add_metric(labels, count)
             unmet.add_metric(labels, max(0, count - desired))
     yield from (recommended, unmet)

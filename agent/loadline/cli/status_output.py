@@ -94,6 +94,8 @@ def format_details(status: ModelStatus, *, only_migration: bool = False) -> list
     types = [f"{pool.pool} {pool.accelerator_type}" for pool in status.pools if pool.accelerator_type]
     lines = [f"objectives: {', '.join(objectives)}"] if objectives else []
     lines += [f"accelerators: {', '.join(types)}"] if types else []
+    moved = [f"{pool.pool} {pool.moved:+d}" for pool in status.pools if pool.moved]
+    lines += [f"workers that serve in another pool than the one that started them: {', '.join(moved)}"] if moved else []
     lines += [_traffic(status.traffic), *_attainment(status.traffic)]
     if decision is not None:
         targets = ", ".join(f"{pool} {count}" for pool, count in decision.targets.items())

@@ -50,9 +50,9 @@ class WorkerIncarnation:
         return LoadReport(record.model, record.pool, record.worker, record.incarnation, numbered)
 
     def drain_report(self) -> DrainReport:
-        """Return the report that the worker is empty."""
+        """Return the report that the worker is empty, to the scaler of the pool in which it started."""
         record = self.record
-        return DrainReport(record.model, record.pool, record.worker, record.incarnation, self.drain_id)
+        return DrainReport(record.model, record.home, record.worker, record.incarnation, self.drain_id)
 
     def answer(self, command: DrainCommand, *, drained: bool) -> DrainReply | None:
         """Accept or refuse a drain command; ``drained``: the worker is already empty. None: another worker answers."""

@@ -162,13 +162,16 @@ class WorkerClient:
     async def move(self, pool: str, role: Role) -> None:
         """Serve in another pool, in its role, as soon as the store is reachable; the engine must be empty.
 
+        The scaler of the pool in which it started counts and ends it as before.
+
         Raises:
             ValueError: The worker drains.
         """
         if self._incarnation_state.drain_id or self.record.state == "draining":
             text = f"worker {self.record.worker} drains, so it cannot move to pool {pool}"
             raise ValueError(f"{text}. Start another worker there.")
-        self.record = replace(self.record, pool=pool, role=role)
+        home = self.record.home
+        self.record = replace(self.record, pool=pool, role=role, home_pool="" if pool == home else home)
         self._incarnation_state.record = self.record
         self._migrator.move(self.record)
         await self._answer_commands()
@@ -320,7 +323,7 @@ class WorkerClient:
         return True
 
     async def _report_drained(self) -> None:
-        subject = self._subjects.drained(*self.record.names)
+        subject = self._subjects.drained(self.record.model, self.record.home, self.record.worker)
         delivered = False
         for repeat in range(DRAINED_REPEATS_MAX):
             delivered |= await publish_now(self._bus, subject, self._incarnation_state.drain_report())

@@ -45,6 +45,7 @@ class ObservedScaler:
         self._subjects = Subjects(root)
         self._open: dict[str, ReceivedDecision] = {}
         self._ready: dict[str, dict[str, int]] = {}
+        """Ready workers by model and by the pool in which they were started."""
         self._changed = asyncio.Event()
 
     async def run(self) -> None:
@@ -84,7 +85,9 @@ class ObservedScaler:
         if self._counts is not None:
             self._counts.apply_status(status)
         # A part of a status covers only its own models, so the counts of the others are kept.
-        self._ready |= {model.model: {pool.pool: pool.ready for pool in model.pools} for model in status.models}
+        self._ready |= {
+            model.model: {pool.pool: pool.ready - pool.moved for pool in model.pools} for model in status.models
+        }
         self._changed.set()
 
 

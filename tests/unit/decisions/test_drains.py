@@ -61,8 +61,8 @@ def test_a_victim_is_commanded_at_once() -> None:
     (command,) = scene.tick(START)
     assert command == SendDrain("m", "decode", "a", "decode", 1, "id", EPOCH, 60_000)
     assert (scene.pool.ready, scene.pool.draining_workers()) == (1, 1)
-    assert scene.drains.of_pool("m", "decode") == [Victim("a", 1)]
-    assert scene.drains.of_pool("m", "prefill") == []
+    assert scene.drains.started_in("m", "decode") == [Victim("a", 1)]
+    assert scene.drains.started_in("m", "prefill") == []
 
 
 def test_an_open_drain_is_not_started_again() -> None:
@@ -205,7 +205,7 @@ def test_a_new_incarnation_can_be_drained_too() -> None:
     scene.fleet.register(registered("a", incarnation=2), START + 1_000)
     assert scene.start(incarnation=2, now=START + 1_000) is None
     assert scene.commanded(START + 1_000) == ["a"]
-    assert scene.drains.of_pool("m", "decode") == [Victim("a", 2)]
+    assert scene.drains.started_in("m", "decode") == [Victim("a", 2)]
     assert scene.endings == [("a", "died")]
 
 

@@ -31,6 +31,12 @@ def pool_of(rule: VictimRule | None, *workers: str, desired: int | None = None, 
     return pool
 
 
+def selected(pool: Pool, replicas: int) -> list[str]:
+    """Return the victims of a scale-down to ``replicas``."""
+    removal = select_victims({"decode": pool}, {"decode": replicas}, {"decode": DRAINING})["decode"]
+    return names(removal.victims)
+
+
 def names(victims: tuple[Victim, ...]) -> list[str]:
     return [victim.worker for victim in victims]
 
@@ -47,7 +53,7 @@ def names(victims: tuple[Victim, ...]) -> list[str]:
 )
 def test_the_rule_selects_the_victims(rule: VictimRule | None, expected: list[str]) -> None:
     pool = pool_of(rule, "w-0", "w-1", "w-2", "w-10", "w-3", out="w-1")
-    assert names(select_victims(pool, 2, DRAINING)) == expected
+    assert selected(pool, 2) == expected
 
 
 @pytest.mark.parametrize(
@@ -64,7 +70,7 @@ def test_the_rule_selects_the_victims(rule: VictimRule | None, expected: list[st
 )
 def test_the_highest_numbers_leave(workers: tuple[str, ...], replicas: int, expected: list[str]) -> None:
     pool = pool_of("highest_ordinal", *workers, desired=5)
-    assert names(select_victims(pool, replicas, DRAINING)) == expected
+    assert selected(pool, replicas) == expected
 
 
 def drained(effects: list[AnyEffect]) -> list[str]:

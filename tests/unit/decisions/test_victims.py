@@ -3,11 +3,16 @@
 import pytest
 from msgspec.structs import replace
 
-from loadline.core.decisions.victims import choose_victims
+from loadline.core.decisions.victims import CanMigrate, choose_victims
 from loadline.core.fleet.pool import Pool, PoolKnobs
 from loadline.core.vocabulary.decisions import Victim
 from loadline.core.vocabulary.scalars import WorkerPhase
 from tests.support.fleet_harness import START, fleet_of, registered, reported, sample
+
+
+def chosen(pool: Pool, count: int, can_migrate: CanMigrate | None = None) -> list[Victim]:
+    workers = choose_victims({pool.name: pool}, pool.name, count, can_migrate)
+    return [Victim(worker.record.worker, worker.record.incarnation) for worker in workers]
 
 
 def test_victims_are_the_workers_that_are_cheapest_to_remove() -> None:
@@ -28,9 +33,9 @@ def test_victims_are_the_workers_that_are_cheapest_to_remove() -> None:
         fleet.register(registered(name, state=state, incarnation=incarnation), START)
         fleet.ingest(reported(name, sample(1, kv, waiting, running), incarnation=incarnation), START)
     order = ["starting", "idle", "new-a", "new-b", "old", "full", "busy"]
-    assert [v.worker for v in choose_victims(pool, 99)] == order
-    assert choose_victims(pool, 2) == [Victim("starting", 1), Victim("idle", 1)]
-    assert choose_victims(pool, 0) == []
+    assert [v.worker for v in chosen(pool, 99)] == order
+    assert chosen(pool, 2) == [Victim("starting", 1), Victim("idle", 1)]
+    assert chosen(pool, 0) == []
 
 
 def test_with_migration_unmovable_requests_decide_on_victims() -> None:
@@ -40,9 +45,9 @@ def test_with_migration_unmovable_requests_decide_on_victims() -> None:
         fleet.register(registered(name), START)
         load = replace(sample(1, 0.1 * running, 0, running), unmovable_requests=staying)
         fleet.ingest(reported(name, load), START)
-    migrating = [v.worker for v in choose_victims(pool, 99, lambda worker: worker.record.worker != "fixed")]
+    migrating = [v.worker for v in chosen(pool, 99, lambda worker: worker.record.worker != "fixed")]
     assert migrating == ["few", "many", "fixed", "guided"]
-    assert [v.worker for v in choose_victims(pool, 99)] == ["fixed", "guided", "few", "many"]
+    assert [v.worker for v in chosen(pool, 99)] == ["fixed", "guided", "few", "many"]
 
 
 def with_arrivals(*arrivals: tuple[str, int, int], desired: int | None) -> Pool:
@@ -60,23 +65,23 @@ def test_fake_workers_that_claim_load_cost_no_worker_its_place() -> None:
     honest = [(f"honest{number}", 10 + number, number) for number in range(4)]
     fakes = [(f"fake{number}", 50 + number, 1_000) for number in range(20)]
     pool = with_arrivals(*fakes, *honest, desired=4)
-    assert {victim.worker for victim in choose_victims(pool, 20)} == {name for name, _, _ in fakes}
-    assert {victim.worker for victim in choose_victims(pool, 2)} == {"fake18", "fake19"}, "the last registered"
-    assert Victim("honest0", 1) in choose_victims(pool, 21), "a scale-down removes the worker with the least work too"
+    assert {victim.worker for victim in chosen(pool, 20)} == {name for name, _, _ in fakes}
+    assert {victim.worker for victim in chosen(pool, 2)} == {"fake18", "fake19"}, "the last registered"
+    assert Victim("honest0", 1) in chosen(pool, 21), "a scale-down removes the worker with the least work too"
 
 
 def test_a_worker_whose_key_was_created_again_registered_last() -> None:
     pool = with_arrivals(("first", 1, 9), ("second", 2, 0), ("first", 3, 9), desired=1)
-    assert choose_victims(pool, 1) == [Victim("first", 1)]
+    assert chosen(pool, 1) == [Victim("first", 1)]
 
 
 @pytest.mark.parametrize("desired", [None, 3, 5])
 def test_without_more_workers_than_desired_the_least_work_decides(desired: int | None) -> None:
     pool = with_arrivals(("first", 1, 1), ("second", 2, 5), ("third", 3, 9), desired=desired)
-    assert [victim.worker for victim in choose_victims(pool, 1)] == ["first"]
+    assert [victim.worker for victim in chosen(pool, 1)] == ["first"]
 
 
 def test_a_worker_past_its_start_deadline_leaves_before_the_one_that_replaces_it() -> None:
     pool = with_arrivals(("stuck", 1, 0), ("replacement", 2, 0), desired=1)
     pool.workers["stuck"].late = True
-    assert choose_victims(pool, 1) == [Victim("stuck", 1)]
+    assert chosen(pool, 1) == [Victim("stuck", 1)]

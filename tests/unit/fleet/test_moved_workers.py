@@ -1,9 +1,9 @@
-"""Workers that register in another pool: counted once, with their drains, and the counts of the pools follow."""
+"""Workers that serve in another pool than the one whose scaler started them: no scaler notices, targets follow."""
 
 from msgspec.structs import replace
 
 from loadline.core.vocabulary.decisions import Victim
-from loadline.core.vocabulary.effects import AnyEffect, SendDrain
+from loadline.core.vocabulary.effects import AnyEffect, CommitDecision, SendDrain
 from loadline.core.vocabulary.events import (
     DrainRequested,
     RegistryRead,
@@ -39,11 +39,16 @@ def stored(world: ControllerWorld) -> dict[str, tuple[int, tuple[Victim, ...]]]:
     return {target.pool: (target.replicas, target.victims) for target in world.stored["m"].decision.targets}
 
 
+def targets(world: ControllerWorld) -> dict[str, int | None]:
+    return {name: pool.target for name, pool in world.controller.state.fleet.models["m"].pools.items()}
+
+
 def moved(world: ControllerWorld, name: str = "p2") -> RegisteredWorker:
     """Return the record of a worker in the other pool, as a later write of its process."""
     record = world.workers[name]
     other = "decode" if record.pool == "prefill" else "prefill"
-    world.workers[name] = replace(record, pool=other, role=other)
+    home = "" if other == record.home else record.home
+    world.workers[name] = replace(record, pool=other, role=other, home_pool=home)
     world.revision += 1
     return RegisteredWorker(world.workers[name], 5, world.revision)
 
@@ -56,8 +61,8 @@ def test_a_worker_counts_in_the_pool_that_it_registered_in_last() -> None:
     world = decided()
     effects = world.handle(WorkerRegistered(moved(world)))
     assert (counts(world), world.controller.state.fleet.workers) == ({"prefill": 1, "decode": 3}, 4)
-    assert desired(world) == {"prefill": 1, "decode": 3}
-    assert stored(world) == {"prefill": (1, ()), "decode": (3, ())}, "a new leader knows it too"
+    assert (targets(world), desired(world)) == ({"prefill": 1, "decode": 3}, {"prefill": 2, "decode": 2})
+    assert [effect for effect in effects if isinstance(effect, CommitDecision)] == [], "no scaler has to do anything"
     assert alarms(effects) == []
     world.handle(WorkerDeregistered("m", "prefill", "p2"))
     world.run(90)
@@ -82,7 +87,7 @@ def test_a_snapshot_of_the_registry_shows_the_move() -> None:
     registered = moved(world)
     others = [RegisteredWorker(record, 5, 1) for name, record in world.workers.items() if name != "p2"]
     world.handle(RegistryRead([*others, registered]))
-    assert (counts(world), desired(world)) == ({"prefill": 1, "decode": 3}, {"prefill": 1, "decode": 3})
+    assert (counts(world), targets(world)) == ({"prefill": 1, "decode": 3}, {"prefill": 1, "decode": 3})
     assert world.controller.state.migration.vanished == {}
     former = RegisteredWorker(replace(registered.record, pool="prefill", role="prefill"), 5, 2)
     world.handle(RegistryRead([*others, registered, former]))
@@ -96,23 +101,29 @@ def test_a_drain_goes_on_in_the_other_pool() -> None:
     assert drained(world.handle(DrainRequested("m", "prefill", "p2", "somebody"))) == [("prefill", "p2", "prefill")]
     world.handle(WorkerRegistered(moved(world)))
     assert counts(world) == {"prefill": 1, "decode": 2}
-    assert desired(world) == {"prefill": 2, "decode": 2}, "it was out of service, so its replacement is still wanted"
-    assert stored(world)["decode"] == (2, (Victim("p2", 1),)), "its scaler finds it in its new pool"
+    assert targets(world) == {"prefill": 2, "decode": 2}, "it is out of service, and replaced where it was started"
+    assert stored(world)["prefill"] == (2, (Victim("p2", 1),)), "the scaler that started it ends it"
     world.drains_answered = True
     world.effects.clear()
     world.run(3)
     assert drained(world.effects) == [("decode", "p2", "decode")]
-    world.handle(WorkerDrained("m", "decode", "p2", 1))
+    world.handle(WorkerDrained("m", "prefill", "p2", 1))
     assert world.controller.state.drains.open == {}
     assert world.controller.state.fleet.models["m"].pools["decode"].workers["p2"].drain_ended
 
 
-def test_the_counts_stay_within_their_bounds() -> None:
+def test_bounds_count_the_workers_that_serve() -> None:
     world = decided()
     pools = world.controller.state.fleet.models["m"].pools
     pools["decode"].knobs = replace(pools["decode"].knobs, replicas_max=2)
+    pools["prefill"].knobs = replace(pools["prefill"].knobs, replicas_min=2)
     world.handle(WorkerRegistered(moved(world)))
-    assert desired(world) == {"prefill": 1, "decode": 2}
+    assert targets(world) == {"prefill": 2, "decode": 2}
+    victims = [victim for _, named in stored(world).values() for victim in named]
+    assert len(victims) == 1, "one of the three leaves, wherever it was started"
+    home = "prefill" if victims == [Victim("p2", 1)] else "decode"
+    assert stored(world)[home][1] == tuple(victims)
+    assert sum(count for count, _ in stored(world).values()) == 4
 
 
 def test_another_process_of_the_name_is_another_worker() -> None:

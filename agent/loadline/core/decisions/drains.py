@@ -15,6 +15,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct, field
 
 from loadline.core.fleet.fleet import Fleet
+from loadline.core.fleet.moved_workers import home_of
 from loadline.core.fleet.pool import DRAINS_MAX
 from loadline.core.fleet.worker import WorkerState
 from loadline.core.vocabulary.decisions import Victim
@@ -50,6 +51,8 @@ class Drain(Struct):
     model: str
     pool: str
     worker: str
+    home: str
+    """Pool whose scaler started the worker, and ends it."""
     incarnation: int
     lease_id: int
     """Lease of the worker's key at the last check."""
@@ -82,9 +85,9 @@ class Drains(Struct):
     open: dict[str, Drain] = field(default_factory=dict)
     finished: list[FinishedDrain] = field(default_factory=list)
 
-    def of_pool(self, model: str, pool: str) -> list[Victim]:
-        """Return the draining workers of a pool, by name."""
-        drains = (d for d in self.open.values() if d.model == model and d.pool == pool)
+    def started_in(self, model: str, pool: str) -> list[Victim]:
+        """Return the draining workers that the scaler of a pool started, by name."""
+        drains = (d for d in self.open.values() if d.model == model and d.home == pool)
         return [Victim(d.worker, d.incarnation) for d in sorted(drains, key=lambda d: d.worker)]
 
     def counts(self, model: str) -> dict[str, int]:
@@ -131,6 +134,7 @@ class Drains(Struct):
             model=model,
             pool=pool_name,
             worker=name,
+            home=home_of(fleet.models[model].pools, worker),
             incarnation=worker.record.incarnation,
             lease_id=worker.lease_id,
             started_at_ms=now,

@@ -1,7 +1,10 @@
 """Choice of the workers that a scale-down removes, by the rule of the platform that removes them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
+from msgspec import Struct
+
+from loadline.core.fleet.moved_workers import home_of, started_in
 from loadline.core.fleet.pool import DRAINS_MAX, Pool
 from loadline.core.fleet.worker import WorkerState
 from loadline.core.vocabulary.decisions import Decision, Victim
@@ -10,31 +13,57 @@ from loadline.core.vocabulary.events import DecisionAnswered
 CanMigrate = Callable[[WorkerState], bool]
 
 
-def select_victims(
-    pool: Pool, replicas: int, draining: Sequence[Victim], can_migrate: CanMigrate | None = None
-) -> tuple[Victim, ...]:
-    """Return the workers that leave if a pool is set to ``replicas``; at most ``DRAINS_MAX``.
+class Removal(Struct, frozen=True):
+    """Part of a decision for one scaler."""
 
-    A platform with a rule of its own removes what the rule gives, so its victims are all workers that the count leaves
-    out, those that drain already included, and an operator's drain is none of them.
+    replicas: int
+    """Workers that it started and that stay, wherever they serve, and those that it has to start."""
+    victims: tuple[Victim, ...]
+    """Workers that it has to remove, at most ``DRAINS_MAX``."""
+
+
+def select_victims(
+    pools: Mapping[str, Pool],
+    targets: Mapping[str, int],
+    draining: Mapping[str, Sequence[Victim]],
+    can_migrate: CanMigrate | None = None,
+) -> dict[str, Removal]:
+    """Return what each scaler has to do so that ``targets`` workers serve in each pool.
+
+    Where decisions name the victims, a pool that shrinks loses the workers that are cheapest to remove, also those of
+    other pools that have moved to it. A platform with a rule of its own removes what the rule gives among the workers
+    that it started, so its victims are all that the count leaves out, those that drain already included; an operator's
+    drain is none of them.
 
     Args:
-        pool: The pool.
-        replicas: Count that is decided.
-        draining: Workers that drain already.
+        pools: The pools of a model.
+        targets: Count of each pool that should serve in it.
+        draining: Workers that drain already, by the pool that started them.
         can_migrate: As of ``choose_victims``.
     """
-    match pool.victim_rule:
-        case "newest":
-            chosen = _newest(pool, len(pool.workers) - replicas)
-        case "highest_ordinal":
-            chosen = _highest_ordinals(pool, replicas)
-        case "unknown":
-            chosen = []
-        case _:
-            surplus = max(0, pool.ready + pool.starting - replicas)
-            chosen = [*draining, *choose_victims(pool, min(surplus, DRAINS_MAX), can_migrate)]
-    return tuple(chosen[:DRAINS_MAX])
+    replicas = {name: targets[name] - pool.moved for name, pool in pools.items()}
+    chosen: dict[str, list[Victim]] = {name: list(draining.get(name, ())) for name in pools}
+    for name, pool in pools.items():
+        surplus = max(0, pool.ready + pool.starting - targets[name])
+        for worker in choose_victims(pools, name, min(surplus, DRAINS_MAX), can_migrate) if surplus else ():
+            home = home_of(pools, worker)
+            replicas[home] -= home != name  # it is counted there, and was no part of the count here
+            replicas[name] += home != name
+            chosen[home].append(_victim(worker))
+    removals = {}
+    for name, pool in pools.items():
+        count = max(0, replicas[name])
+        match pool.victim_rule:
+            case "newest":
+                victims = _newest(started_in(pools, name), count)
+            case "highest_ordinal":
+                victims = _highest_ordinals(started_in(pools, name), pool.desired or 0, count)
+            case "unknown":
+                victims = []
+            case _:
+                victims = chosen[name]
+        removals[name] = Removal(count, tuple(victims[:DRAINS_MAX]))
+    return removals
 
 
 def misses_rule(decision: Decision, answer: DecisionAnswered) -> bool:
@@ -51,14 +80,18 @@ def misses_rule(decision: Decision, answer: DecisionAnswered) -> bool:
     )
 
 
-def choose_victims(pool: Pool, count: int, can_migrate: CanMigrate | None = None) -> list[Victim]:
+def choose_victims(
+    pools: Mapping[str, Pool], name: str, count: int, can_migrate: CanMigrate | None = None
+) -> list[WorkerState]:
     """Return the ``count`` workers that are cheapest to remove: starting, then least work, then newest, then by name.
 
-    Workers beyond the places of the pool come before: those past their start deadline, then the last that registered.
-    Nobody requested them, and they may claim any load, so it must not cost those that were there before their places.
+    Workers whose platform cannot be told to remove them are left out. Those beyond the places of the pool come before:
+    those past their start deadline, then the last that registered. Nobody requested them, and they may claim any load,
+    so it must not cost those that were there before their places. Workers that moved from another pool were requested.
 
     Args:
-        pool: The pool to shrink.
+        pools: The pools of the model.
+        name: The pool to shrink.
         count: Number of victims.
         can_migrate: Returns True if a worker can migrate its requests away; None: no worker can. Its work is then the
             requests that cannot be migrated, and after these its KV usage, which would be copied.
@@ -70,34 +103,43 @@ def choose_victims(pool: Pool, count: int, can_migrate: CanMigrate | None = None
         requests = _unmovable_requests(worker) if migrates else load.running + load.waiting
         return (worker.availability == "ready", requests, load.kv_micro, -record.incarnation, record.worker)
 
+    pool = pools[name]
     in_service = [worker for worker in pool.workers.values() if worker.availability != "out"]
+    removable = [worker for worker in in_service if _can_be_named(pools, pool, worker)]
     excess = max(0, len(in_service) - pool.places)
-    arrivals = sorted(in_service, key=lambda worker: (not worker.late, -worker.create_revision, cost(worker)))
+    arrivals = sorted(
+        removable,
+        key=lambda worker: (not worker.late, bool(worker.counted_from), -worker.create_revision, cost(worker)),
+    )
     latest = {worker.record.worker for worker in arrivals[: min(excess, count)]}
-    chosen = sorted(in_service, key=lambda worker: (worker.record.worker not in latest, cost(worker)))[:count]
-    return [_victim(worker) for worker in chosen]
+    return sorted(removable, key=lambda worker: (worker.record.worker not in latest, cost(worker)))[:count]
+
+
+def _can_be_named(pools: Mapping[str, Pool], pool: Pool, worker: WorkerState) -> bool:
+    """Return True if a platform can be told to remove a worker of a pool, because that pool shrinks."""
+    return pool.can_name_victims and pools[home_of(pools, worker)].can_name_victims
 
 
 def _unmovable_requests(worker: WorkerState) -> int:
     return sum(sample.unmovable_requests or 0 for sample in worker.latest if sample is not None)
 
 
-def _newest(pool: Pool, count: int) -> list[Victim]:
-    """Return the ``count`` workers that started last, by their incarnations."""
-    by_start = sorted(pool.workers.values(), key=lambda worker: (-worker.record.incarnation, worker.record.worker))
-    return [_victim(worker) for worker in by_start[: max(0, count)]]
+def _newest(workers: Sequence[WorkerState], replicas: int) -> list[Victim]:
+    """Return the workers beyond ``replicas`` that started last, by their incarnations."""
+    by_start = sorted(workers, key=lambda worker: (-worker.record.incarnation, worker.record.worker))
+    return [_victim(worker) for worker in by_start[: max(0, len(workers) - replicas)]]
 
 
-def _highest_ordinals(pool: Pool, replicas: int) -> list[Victim]:
+def _highest_ordinals(workers: Sequence[WorkerState], desired: int, replicas: int) -> list[Victim]:
     """Return the workers with the highest numbers, highest first.
 
     A StatefulSet or LeaderWorkerSet numbers its workers from 0 and keeps the numbers below ``replicas``. Of other
-    numbers, no more workers leave than the platform loses.
+    numbers, no more workers leave than the platform loses, which has at least ``desired``.
     """
-    leaving = max(len(pool.workers), pool.desired or 0) - replicas
-    numbered = ((worker.ordinal, name) for name, worker in pool.workers.items() if worker.ordinal is not None)
-    beyond = sorted((-ordinal, name) for ordinal, name in numbered if ordinal >= replicas)
-    return [_victim(pool.workers[name]) for _, name in beyond[: max(0, leaving)]]
+    leaving = max(len(workers), desired) - replicas
+    beyond = [worker for worker in workers if worker.ordinal is not None and worker.ordinal >= replicas]
+    beyond.sort(key=lambda worker: (-(worker.ordinal or 0), worker.record.worker))
+    return [_victim(worker) for worker in beyond[: max(0, leaving)]]
 
 
 def _victim(worker: WorkerState) -> Victim:

@@ -6,10 +6,12 @@ from typing import Annotated
 from msgspec import Meta, Struct, field
 
 from loadline.core.engines.profile import ObjectiveKnobs
+from loadline.core.fleet.moved_workers import count_moved
 from loadline.core.fleet.pool import Pool
 from loadline.core.fleet.traffic import Traffic
 from loadline.core.fleet.unassigned import UnassignedWorker, UnassignedWorkers
 from loadline.core.fleet.worker import WorkerState
+from loadline.core.vocabulary.decisions import Victim
 from loadline.core.vocabulary.events import LoadReported
 from loadline.core.vocabulary.rejections import Rejection
 from loadline.core.vocabulary.samples import RegisteredWorker
@@ -118,6 +120,15 @@ class Fleet(Struct):
             for pool in model.pools.values():
                 yield model, pool
 
+    def serving_pool(self, model: str, home: str, victim: Victim) -> str:
+        """Return the pool in which a worker serves that was started in ``home``; ``home`` if it is unknown."""
+        found = self.models.get(model)
+        for pool in found.pools.values() if found is not None else ():
+            known = pool.workers.get(victim.worker)
+            if known is not None and (known.record.home, known.record.incarnation) == (home, victim.incarnation):
+                return pool.name
+        return home
+
     def ingest(self, event: LoadReported, now: int) -> tuple[int, Rejection | None]:
         """Store the samples that are newer than the known ones.
 
@@ -202,7 +213,7 @@ class Fleet(Struct):
         known.create_revision = registered.create_revision
         known.latest = (known.latest + [None] * record.data_parallel_size)[: record.data_parallel_size]
         self._update_external_drain(known)
-        pool.reclassify(known, now)
+        self._reclassify(pool, known, now)
         return None
 
     def _full(self, pool: Pool) -> Rejection | None:
@@ -256,7 +267,7 @@ class Fleet(Struct):
         pool = self.models[model].pools[pool_name]
         worker = pool.workers[name]
         worker.draining, worker.drain_ended, worker.drain_handed_over, worker.drain_held = True, False, False, held
-        pool.reclassify(worker, now)
+        self._reclassify(pool, worker, now)
 
     def begin_drain(self, model: str, pool_name: str, name: str, now: int) -> None:
         """Begin the drain of a worker that was held, if it exists."""
@@ -273,7 +284,7 @@ class Fleet(Struct):
         worker.drain_held = False
         if worker.registered:
             worker.draining = False
-            pool.reclassify(worker, now)
+            self._reclassify(pool, worker, now)
         else:
             self._remove(pool, name, now)
 
@@ -326,8 +337,22 @@ class Fleet(Struct):
         self.unassigned.add(_key(record.model, record.pool, record.worker), worker, self.knobs.workers_max)
 
     def _remove(self, pool: Pool, name: str, now: int) -> None:
+        worker = pool.workers[name]
         pool.remove(name, now)
+        count_moved(self.models[worker.record.model].pools, pool, worker, "", now)
         self.workers -= 1
+
+    def _reclassify(self, pool: Pool, worker: WorkerState, now: int) -> None:
+        """Update the counts for a worker.
+
+        A target rises before the worker counts in its pool and falls after it, or the worker would be surplus between.
+        """
+        pools, moved_from = self.models[worker.record.model].pools, worker.moved_from
+        if moved_from:
+            count_moved(pools, pool, worker, moved_from, now)
+        pool.reclassify(worker, now)
+        if not moved_from:
+            count_moved(pools, pool, worker, "", now)
 
 
 def _unassigned(registered: RegisteredWorker, *, managed: bool) -> UnassignedWorker:

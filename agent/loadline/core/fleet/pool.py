@@ -107,9 +107,13 @@ class Pool(Struct):
     """Starting workers past the start deadline, as of the last ``expire_silent``."""
     load: WorkerLoad = field(default_factory=WorkerLoad)
     desired: int | None = None
-    """Replicas of the last decision; None while unknown."""
+    """Replicas of the last decision, which counts the workers that its scaler starts; None while unknown."""
+    moved_in: int = 0
+    """Workers of other pools that serve in this one, without those that drain."""
+    moved_out: int = 0
+    """Workers of this pool that serve in other ones, without those that drain."""
     undecided_max: int = 0
-    """Most workers that existed at once before the first decision."""
+    """Most workers of this pool, wherever they serve, that existed at once before the first decision."""
     requested_at_ms: list[int] = []
     """Request times of the workers that are missing from ``desired``, oldest first."""
     schedule_minimum: ScheduleMinimum = NO_SCHEDULE_MINIMUM
@@ -147,9 +151,25 @@ class Pool(Struct):
         return max(self.knobs.replicas_min, self.schedule_minimum.replicas)
 
     @property
+    def moved(self) -> int:
+        """Workers of other pools that serve in this one, minus those of this one that serve in others."""
+        return self.moved_in - self.moved_out
+
+    @property
+    def target(self) -> int | None:
+        """Workers that should serve: those that were decided, and those that have moved; None while unknown."""
+        return None if self.desired is None else max(0, self.desired + self.moved)
+
+    @property
     def places(self) -> int:
-        """Number of workers that keep their places: the target of the decision, or ``replicas_max`` without one."""
-        return self.knobs.replicas_max if self.desired is None else self.desired
+        """Number of workers that keep their places: the target, or ``replicas_max`` while it is unknown."""
+        target = self.target
+        return self.knobs.replicas_max if target is None else target
+
+    @property
+    def can_name_victims(self) -> bool:
+        """True if its platform removes the workers that decisions name."""
+        return self.victim_rule in {None, "named"}
 
     @property
     def workers_quota(self) -> int:
@@ -194,8 +214,9 @@ class Pool(Struct):
         return bisect_left(self.requested_at_ms, now - self.knobs.start_deadline_ms) if self.requested_at_ms else 0
 
     def effective_target(self, now: int) -> int:
-        """Return the target in force: that of the decision; without one the expected workers that have places."""
-        return min(self.expected_workers(now), self.places) if self.desired is None else self.desired
+        """Return the target in force; without a decision the expected workers that have places."""
+        target = self.target
+        return min(self.expected_workers(now), self.places) if target is None else target
 
     def needs_rerequest(self, now: int) -> bool:
         """Return True if workers are overdue and were not requested again within a start deadline."""
@@ -224,30 +245,19 @@ class Pool(Struct):
         """Return True if enough ready workers are fresh for a scale-down."""
         return self.ready == 0 or self.fresh >= self.ready * ratio
 
-    def kept_workers_report(self) -> bool:
-        """Return True unless all ready workers are silent of those that keep their places, the first registered.
-
-        The others need not report: nobody requested the surplus, and a target that rose while it existed may have given
-        some of it places, so it must not stay by saying nothing.
-        """
-        in_service = [worker for worker in self.workers.values() if worker.availability != "out"]
-        in_service.sort(key=lambda worker: (worker.late, worker.create_revision))
-        ready = [worker.counted for worker in in_service[: self.places] if worker.counted_as == "ready"]
-        return any(ready) or not ready
-
-    def unnumbered_worker(self) -> str:
-        """Return a worker without a number if the platform removes the one with the highest number; empty: none."""
-        if self.victim_rule != "highest_ordinal":
-            return ""
-        return min((name for name, worker in self.workers.items() if worker.ordinal is None), default="")
-
     def set_desired(self, replicas: int, now: int) -> None:
-        """Set the target of a committed decision."""
+        """Set the replicas of a committed decision."""
         if self.desired is not None and replicas > self.desired:
             self.scaled_up_at_ms = now
         elif self.desired is not None and replicas < self.desired:
             self.scaled_down_at_ms = now
         self.reset_desired(replicas, now)
+
+    def count_moved(self, *, moved_in: int = 0, moved_out: int = 0, now: int) -> None:
+        """Add to the numbers of moved workers, which the target follows."""
+        self.moved_in += moved_in
+        self.moved_out += moved_out
+        self._update_requests(now)
 
     def start_up_ms(self, default_ms: int) -> int:
         """Return the startup time of workers, the longest of the latest few; ``default_ms`` before the first."""
@@ -266,25 +276,25 @@ class Pool(Struct):
             self.changes[key] = self.changes.get(key, 0) + 1
 
     def reset_desired(self, replicas: int, now: int) -> None:
-        """Set the target without recording a scale-up or scale-down."""
+        """Set the decided replicas without recording a scale-up or scale-down."""
         self.desired = replicas
         self._update_requests(now)
 
     def _update_requests(self, now: int) -> None:
-        """Update requests, surplus and target times from the difference between existing and desired workers."""
-        existing = self.ready + self.starting
+        """Update requests, surplus and target times from the difference between existing workers and the target."""
+        existing, target = self.ready + self.starting, self.target
         if existing <= self.places:
             self.surplus_since_ms = -1
         elif self.surplus_since_ms < 0:
             self.surplus_since_ms = now
-        if self.desired is None:
-            self.undecided_max = max(self.undecided_max, min(existing, self.places))
+        if target is None:
+            self.undecided_max = max(self.undecided_max, min(existing, self.places) - self.moved)
             return
-        missing = max(0, self.desired - existing)
+        missing = max(0, target - existing)
         self.requested_at_ms += [now] * (missing - len(self.requested_at_ms))
         # A new worker answers the newest request, so a flapping worker does not reset the age of the others.
         del self.requested_at_ms[missing:]
-        if self.ready >= self.desired and self.target_reached_at_ms < self.scaled_up_at_ms:
+        if self.ready >= target and self.target_reached_at_ms < self.scaled_up_at_ms:
             self.target_reached_at_ms = now
 
     def refresh_totals(self, now: int, stale_after_ms: int) -> None:
@@ -366,6 +376,7 @@ class Pool(Struct):
             pool=self.name,
             role=self.knobs.role,
             desired=self.effective_target(now),
+            moved=self.moved,
             ready=self.ready,
             starting=supply.starting,
             pending=supply.pending,

@@ -81,6 +81,8 @@ class WorkerState(Struct, omit_defaults=True, gc=False):
     """True if the totals of the pool include it."""
     counted_as: Availability = "out"
     """Availability in the counts of the pool."""
+    counted_from: str = ""
+    """Home pool that counts it as moved; empty: none does."""
 
     @property
     def availability(self) -> Availability:
@@ -88,6 +90,13 @@ class WorkerState(Struct, omit_defaults=True, gc=False):
         if self.draining or not self.registered or self.record.state == "draining":
             return "out"
         return "out" if self.unschedulable else self.record.state
+
+    @property
+    def moved_from(self) -> str:
+        """Home pool while it serves in another one; empty: it serves at home, or it drains."""
+        record = self.record
+        draining = self.draining or record.state == "draining"
+        return "" if draining or record.home == record.pool else record.home
 
     @property
     def ordinal(self) -> int | None:

@@ -129,7 +129,8 @@ def within_bounds(state: AgentState, decision: Decision) -> bool:
     """Return True if a decision grows no pool above its maximum, which may be lower than when the decision was made."""
     pools = state.fleet.models[decision.model].pools
     return all(
-        t.pool in pools and t.replicas <= max(pools[t.pool].knobs.replicas_max, t.previous) for t in decision.targets
+        t.pool in pools and t.replicas <= max(pools[t.pool].knobs.replicas_max - pools[t.pool].moved, t.previous)
+        for t in decision.targets
     )
 
 
@@ -178,7 +179,7 @@ def _reset_desired(turn: Turn, model: str) -> None:
     changes = {t.pool: sorted((t.previous, t.replicas)) for t in decision.targets} if decision else {}
     for pool in state.fleet.models[model].pools.values():
         low, high = changes.get(pool.name, (0, pool.knobs.replicas_max))
-        existing = pool.ready + pool.worker_counts(now).starting
+        existing = pool.ready + pool.worker_counts(now).starting - pool.moved
         pool.reset_desired(min(max(existing, low), high), now)
     # In the state and not only in this turn: a snapshot may be taken before the next one.
     state.fleet.models[model].plan_at_ms = now

@@ -1,5 +1,7 @@
 """Handlers of drains: of the victims of decisions, and of workers that an operator names."""
 
+from msgspec.structs import replace
+
 from loadline.core.handlers import migrations
 from loadline.core.handlers.turn import Turn
 from loadline.core.vocabulary.decisions import Victim
@@ -17,6 +19,9 @@ def drain_answered(turn: Turn, event: DrainAnswered) -> list[Effect]:
 def worker_drained(turn: Turn, event: WorkerDrained) -> None:
     """End the drain of a worker that is empty."""
     state = turn.state
+    # It names the pool whose scaler waits for it; drains are known by the pool in which the worker serves.
+    victim = Victim(event.worker, event.incarnation)
+    event = replace(event, pool=state.fleet.serving_pool(event.model, event.pool, victim))
     migrations.record_drained(turn, event)
     if state.fleet.external_drains or not state.leading:
         pool = state.fleet.find_pool(event.model, event.pool)
@@ -49,7 +54,9 @@ def drain_requested(turn: Turn, event: DrainRequested) -> None:
         return
     for known in state.fleet.models[event.model].pools.values():
         if known.desired is None:
-            known.reset_desired(known.effective_target(now), now)  # otherwise the target would shrink with the worker
+            known.reset_desired(
+                known.effective_target(now) - known.moved, now
+            )  # otherwise the target would shrink with the worker
     victim = Victim(event.worker, worker.record.incarnation)
     state.drains.start(state.fleet, event.model, event.pool, victim, f"operator-{now}", now, again=True)
     # A new decision names the victim, for scalers, which delete it, and for a new leader, which resumes the drain.
@@ -72,7 +79,8 @@ def start_victims(turn: Turn, model: str) -> None:
     drain_id, held = entry.decision.decision_id, not entry.accepted
     for target in entry.decision.targets:
         for victim in target.victims:
-            state.drains.start(state.fleet, model, target.pool, victim, drain_id, turn.now, held=held)
+            pool = state.fleet.serving_pool(model, target.pool, victim)
+            state.drains.start(state.fleet, model, pool, victim, drain_id, turn.now, held=held)
 
 
 def begin_held(turn: Turn, model: str) -> bool:
@@ -95,7 +103,7 @@ def resume_drain_of(turn: Turn, record: WorkerRecord) -> None:
     entry = state.ledger.entries.get(record.model)
     decision = entry.decision if entry is not None else None
     victim = Victim(record.worker, record.incarnation)
-    if decision is not None and any(t.pool == record.pool and victim in t.victims for t in decision.targets):
+    if decision is not None and any(t.pool == record.home and victim in t.victims for t in decision.targets):
         start_victims(turn, record.model)
 
 

@@ -77,24 +77,14 @@ def worker_registered(turn: Turn, event: WorkerRegistered) -> list[Effect]:
 def _register(turn: Turn, registered: RegisteredWorker) -> Rejection | None:
     """Add a worker, update its record, or follow it to the other pool that its record names.
 
-    A drain goes on there. The counts of both pools follow a worker in service: otherwise one pool would start a worker
-    in its place, and the other drain one.
+    A drain goes on there.
     """
     state, record = turn.state, registered.record
     former = state.fleet.former_pool(registered)
     rejection = state.fleet.register(registered, turn.now)
-    if former is None or rejection is not None:
-        return rejection
-    model = state.fleet.models[record.model]
-    pool = model.pools[record.pool]
-    state.drains.move(model.name, former.name, pool.name, record.worker)
-    if not state.leading:
-        return None
-    model.reconcile = True  # the decision names the worker, or counts it, in its former pool
-    for one, step in ((former, -1), (pool, 1)):
-        if one.desired is not None and not pool.workers[record.worker].draining:
-            one.reset_desired(min(max(one.desired + step, one.minimum), one.knobs.replicas_max), turn.now)
-    return None
+    if former is not None and rejection is None:
+        state.drains.move(record.model, former.name, record.pool, record.worker)
+    return rejection
 
 
 def worker_deregistered(turn: Turn, event: WorkerDeregistered) -> None:

@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from loadline.core.fleet.moved_workers import recount_moved
 from loadline.core.handlers.decisions import withdraw, within_bounds
 from loadline.core.handlers.turn import Turn
 from loadline.core.planning.planners import Planner
@@ -44,6 +45,8 @@ def settings_changed(turn: Turn, planners: dict[str, Planner], settings: Setting
         state.remove_model(name)
         turn.remove_model(name)
     state.fleet.models = models
+    for model in models.values():
+        recount_moved(model.pools, turn.now)
     state.drains.remove_unconfigured(state.fleet)
     state.fleet.divide_workers()
     state.fleet.assign_unassigned(turn.now)

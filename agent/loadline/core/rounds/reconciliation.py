@@ -1,5 +1,6 @@
 """Reconciliation: a new decision for targets that differ from reality, with missing or surplus workers."""
 
+from loadline.core.fleet.pool import Pool
 from loadline.core.state.agent_state import AgentState
 from loadline.core.state.model_state import ModelState
 from loadline.core.vocabulary.effects import Effect, RaiseAlarm
@@ -31,7 +32,7 @@ def _drain_surplus(state: AgentState, model: ModelState, now: int) -> list[Effec
         since_ms = max(pool.surplus_since_ms, state.acting_since_ms)
         if pool.surplus_since_ms < 0 or now - since_ms < fleet.surplus_after_ms:
             continue
-        if not pool.kept_workers_report():
+        if not _kept_workers_report(pool):
             continue
         if pool.victim_rule == "unknown" and model.name in state.ledger.live:
             continue  # a scaler applies the decision, and no worker that it may remove has begun to drain
@@ -40,3 +41,15 @@ def _drain_surplus(state: AgentState, model: ModelState, now: int) -> list[Effec
         surplus = pool.ready + pool.starting - pool.effective_target(now)
         return [RaiseAlarm("workers_surplus", model.name, f"{surplus} workers of {pool.name} exceed the target")]
     return []
+
+
+def _kept_workers_report(pool: Pool) -> bool:
+    """Return True unless all ready workers are silent of those that keep their places, the first registered.
+
+    The others need not report: nobody requested the surplus, and a target that rose while it existed may have given
+    some of it places, so it must not stay by saying nothing. A worker that moved here was requested.
+    """
+    in_service = [worker for worker in pool.workers.values() if worker.availability != "out"]
+    in_service.sort(key=lambda worker: (worker.late, not worker.counted_from, worker.create_revision))
+    ready = [worker.counted for worker in in_service[: pool.places] if worker.counted_as == "ready"]
+    return any(ready) or not ready

@@ -87,7 +87,7 @@ class AgentState(Struct):
         entry = self.ledger.entries.get(model)
         targets = () if entry is None or entry.pending is None else entry.pending.targets
         victims = {victim for target in targets if target.pool == pool for victim in target.victims}
-        return len(victims.union(self.drains.of_pool(model, pool))) >= DRAINS_MAX
+        return len(victims.union(self.drains.started_in(model, pool))) >= DRAINS_MAX
 
     def count(self, counter: str) -> None:
         """Increment a counter."""

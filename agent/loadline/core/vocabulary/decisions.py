@@ -30,7 +30,9 @@ class PoolTarget(Struct, frozen=True, omit_defaults=True):
 
     pool: Name
     role: Role
-    replicas: Annotated[Workers, Meta(description="Desired workers, without the victims.")]
+    replicas: Annotated[
+        Workers, Meta(description="Desired workers that are started in this pool, without the victims.")
+    ]
     previous: Annotated[Workers, Meta(description="Desired workers before this decision.")]
     victims: Annotated[
         tuple[Victim, ...],

@@ -125,6 +125,7 @@ class ReasonCode(StrEnum):
     UNACCEPTED = "unaccepted"
     DRAIN_LIMIT = "drain_limit"
     UNNUMBERED_WORKER = "unnumbered_worker"
+    MOVED_WORKER = "moved_worker"
     # obstacles to any decision
     NOT_LEADER = "not_leader"
     NOT_SETTLED = "not_settled"

@@ -92,6 +92,14 @@ class WorkerRecord(Struct, frozen=True, omit_defaults=True, gc=False):
     address: Annotated[
         Text, Meta(description="Base URL of the engine's HTTP API, such as http://10.0.0.7:8000; unusable: ignored.")
     ] = ""
+    home_pool: Annotated[
+        Text, Meta(description="Pool whose scaler started the worker, if it serves in another one; empty: its pool.")
+    ] = ""
+
+    @property
+    def home(self) -> str:
+        """Pool whose scaler started the worker."""
+        return self.home_pool or self.pool
 
     @property
     def names(self) -> tuple[str, str, str]:

@@ -238,6 +238,10 @@ SENTENCES: Final[dict[str, str]] = {
     "unnumbered_worker": (
         "{wanted:g} held at {allowed:g}: the platform removes the worker with the highest number, and one has none"
     ),
+    "moved_worker": (
+        "{wanted:g} raised to {allowed:g}: workers serve in another pool than the one that started them, and their "
+        "platform cannot be told which to remove"
+    ),
     "not_leader": "this agent is not the leader, or its lease is about to expire",
     "not_settled": "the registry or the decisions have not been read yet",
     "paused": "the model is paused",

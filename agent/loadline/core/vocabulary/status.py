@@ -99,6 +99,8 @@ class PoolStatus(Struct, frozen=True):
     """Power draw of all workers under load, in W; None: not configured."""
     changes: dict[str, int] = {}
     """Number of committed changes of ``desired`` by direction and first reason, such as ``up:kv_usage_high``."""
+    moved: int = 0
+    """Workers of other pools that serve in this one, minus those of this one that serve in others."""
     recommended: int | None = None
     """Workers that the planner recommends, before all limits; None: it recommends no change of ``desired``."""
 
@@ -266,12 +268,13 @@ class ModelStatus(Struct, frozen=True):
     def replicas(self, pool: PoolStatus) -> int | None:
         """Return the count of a pool for other autoscalers to act on; None while this agent does not know it.
 
+        It counts the workers that were started in the pool, wherever they serve, since others start and end them there.
         Before the first decision it is the most workers that have existed, so that a worker that fails is replaced. A 0
         would stop workers that have not registered yet, so it needs a decision.
         """
         if self.no_operation or not self.settled:
             return None
-        return pool.desired if pool.decided else pool.undecided_max or None
+        return max(0, pool.desired - pool.moved) if pool.decided else pool.undecided_max or None
 
 
 class GpuBudgetStatus(Struct, frozen=True):

@@ -18,7 +18,7 @@ class GpuLedger(Struct):
     """GPUs by model in one turn. Each decision is entered at once, so that the next model is planned with it."""
 
     pending: dict[str, dict[str, int]]
-    """Counts being committed, by model and pool."""
+    """Targets being committed, by model and pool."""
     supplies: Supplies = Supplies()
     planned: dict[str, int] = field(default_factory=dict)
     """GPUs of current targets, and of those being committed."""
@@ -69,14 +69,27 @@ class GpuLedger(Struct):
 
 
 def gpu_ledger_of(fleet: Fleet, pending: dict[str, dict[str, int]], supplies: Supplies, now: int) -> GpuLedger | None:
-    """Return the GPUs of all models at ``now`` (ms); None if neither a budget nor a supply limits them."""
+    """Return the GPUs of all models; None if neither a budget nor a supply limits them.
+
+    Args:
+        fleet: The fleet.
+        pending: Counts of the decisions that are being committed, by model and pool.
+        supplies: Limited supplies.
+        now: Unix time in ms.
+    """
     if fleet.knobs.gpu_budget_max is None and not fleet.knobs.gpu_budget_min and not supplies.limits:
         return None
-    ledger = GpuLedger(pending, supplies)
+    ledger = GpuLedger({name: _serving(fleet, name, counts) for name, counts in pending.items()}, supplies)
     for model in fleet.models.values():
         ledger.enter(model, now)
     ledger.enter_unassigned(fleet.unassigned)
     return ledger
+
+
+def _serving(fleet: Fleet, name: str, counts: Mapping[str, int]) -> dict[str, int]:
+    """Return the workers that serve in each pool of a model with the counts of a decision."""
+    pools = fleet.models[name].pools if name in fleet.models else {}
+    return {pool: count + (pools[pool].moved if pool in pools else 0) for pool, count in counts.items()}
 
 
 def planned_of(pool: Pool, pending: Mapping[str, int], now: int) -> int:

@@ -1,13 +1,14 @@
-"""Guardrails of a whole model: GPU budgets of the model and of all models, limited supplies of GPUs, and drains."""
+"""Guardrails of a whole model: GPU budgets of the model and of all models, limited supplies of GPUs, and removals."""
 
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from loadline.core.fleet.pool import DRAINS_MAX, Pool
+from loadline.core.fleet.pool import Pool
 from loadline.core.planning.guardrails.constraints import UNBOUNDED, BudgetHeadroom, SupplyHeadroom, minimum_of
 from loadline.core.planning.guardrails.gpu_band import GpuBand
 from loadline.core.planning.guardrails.pool_changes import PoolChange, fit_changes, fit_direction
 from loadline.core.planning.guardrails.proposal import ModelProposal, Proposal
+from loadline.core.planning.guardrails.removal_guardrails import drain_limit, moved_workers, unnumbered_workers
 from loadline.core.vocabulary.reasons import ReasonCode
 
 ModelGuardrail = Callable[[ModelProposal], None]
@@ -49,41 +50,13 @@ def free_supply(model: ModelProposal) -> None:
             _limit_growth(model, supply, name, free)
 
 
-def drain_limit(model: ModelProposal) -> None:
-    """Shrink no further than ``DRAINS_MAX`` open drains allow; the rest of a scale-down follows as drains end.
-
-    A scaler ends workers in excess of the target that are no victims, so the target waits for the victims. The GPUs of
-    workers count until they have left, so that the wait exceeds no budget.
-    """
-    for name, pool in model.model.pools.items():
-        target, current = model.proposal.targets[name], pool.effective_target(model.now)
-        if target >= current:
-            continue
-        room = max(0, DRAINS_MAX - model.constraints.draining.get(name, 0))
-        lowest = min(current, pool.ready + pool.starting - room)
-        if target < lowest:
-            model.proposal.limit(ReasonCode.DRAIN_LIMIT, name, lowest, drains_max=DRAINS_MAX)
-            model.proposal.wanted[name] = lowest
-
-
-def unnumbered_workers(model: ModelProposal) -> None:
-    """Do not shrink a pool whose platform removes the highest number while a worker has no number in its name.
-
-    Any worker could then be the one that is removed, so none could be drained before.
-    """
-    for name, pool in model.model.pools.items():
-        target, current = model.proposal.targets[name], pool.effective_target(model.now)
-        if target < current and (worker := pool.unnumbered_worker()):
-            model.proposal.limit(ReasonCode.UNNUMBERED_WORKER, name, current, worker)
-            model.proposal.wanted[name] = current
-
-
 MODEL_GUARDRAILS: Final[tuple[ModelGuardrail, ...]] = (
     gives_way,
     gpu_budgets,
     free_supply,
     drain_limit,
     unnumbered_workers,
+    moved_workers,
 )
 """Guardrails of a model, weakest first; they apply after those of all pools."""
 

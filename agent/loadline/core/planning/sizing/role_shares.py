@@ -67,7 +67,7 @@ def _beyond_maximum(demand: float, options: Sequence[PoolOption]) -> dict[str, i
 
 
 def _option(pool: Pool, throughput: WorkerThroughput) -> PoolOption:
-    current = pool.ready + pool.starting if pool.desired is None else pool.desired
+    current = pool.ready + pool.starting if pool.target is None else pool.target
     knobs = pool.knobs
     return PoolOption(
         pool.name,

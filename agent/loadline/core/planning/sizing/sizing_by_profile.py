@@ -136,7 +136,7 @@ def _shared(pools: list[tuple[Pool, Sizer]], factor: float) -> dict[str, Size]:
 def _cost(one: tuple[Pool, Sizer, Size]) -> tuple[float, str]:
     """Return the cost of serving the whole demand by one pool, lower if it is in use, so that ties are stable."""
     pool, _, alone = one
-    in_use = (pool.desired or 0) > pool.knobs.replicas_min
+    in_use = (pool.target or 0) > pool.knobs.replicas_min
     return alone.busy * pool.cost_per_hour * (_CURRENT_COST_FACTOR if in_use else 1.0), pool.name
 
 

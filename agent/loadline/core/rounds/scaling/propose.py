@@ -2,13 +2,12 @@
 
 from functools import partial
 
-from loadline.core.decisions.victims import select_victims
-from loadline.core.fleet.pool import Pool
+from loadline.core.decisions.victims import Removal, select_victims
 from loadline.core.fleet.worker import WorkerState
 from loadline.core.planning.guardrails.proposal import Proposal
 from loadline.core.rounds.scaling.context import Outcome, ScalingContext
 from loadline.core.state.model_state import ModelState
-from loadline.core.vocabulary.decisions import PoolTarget, Victim
+from loadline.core.vocabulary.decisions import PoolTarget
 from loadline.core.vocabulary.effects import Effect
 from loadline.core.vocabulary.reasons import Explanation, Reason, ReasonCode, Recommendation
 
@@ -36,13 +35,14 @@ def propose(
 ) -> Outcome:
     """Create a decision in the ledger, with its victims, and return the effect that commits it."""
     state = context.state
+    removals = _removals(context, model, proposal)
     targets = tuple(
         PoolTarget(
             pool=pool.name,
             role=pool.knobs.role,
-            replicas=proposal.targets[pool.name],
-            previous=pool.effective_target(now),
-            victims=_victims(context, model, pool, proposal.targets[pool.name]),
+            replicas=removals[pool.name].replicas,
+            previous=max(0, pool.effective_target(now) - pool.moved),
+            victims=removals[pool.name].victims,
             victim_rule=pool.victim_rule or "named",
         )
         for pool in model.pools.values()
@@ -59,12 +59,12 @@ def propose(
     return Outcome(explanation, effects)
 
 
-def _victims(context: ScalingContext, model: ModelState, pool: Pool, replicas: int) -> tuple[Victim, ...]:
-    """Return the workers to remove."""
-    draining = context.state.drains.of_pool(model.name, pool.name)
+def _removals(context: ScalingContext, model: ModelState, proposal: Proposal) -> dict[str, Removal]:
+    """Return the counts and the workers to remove, by the pool whose scaler started them."""
+    draining = {name: context.state.drains.started_in(model.name, name) for name in model.pools}
     migration = context.models[model.name].migration
     can_migrate = partial(_can_migrate, model) if migration.enabled and migration.migrate_drains else None
-    return select_victims(pool, replicas, draining, can_migrate)
+    return select_victims(model.pools, proposal.targets, draining, can_migrate)
 
 
 def _can_migrate(model: ModelState, worker: WorkerState) -> bool:

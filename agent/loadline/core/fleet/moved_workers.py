@@ -1,0 +1,45 @@
+"""Counts of the workers that serve in another pool than the one whose scaler started them.
+
+A decision has the count of each scaler: the workers that were started in a pool, wherever they serve. So a worker that
+moves changes no decision, and one that ends is replaced where it was started; the targets of both pools follow it.
+"""
+
+from collections.abc import Mapping
+
+from loadline.core.fleet.pool import Pool
+from loadline.core.fleet.worker import WorkerState
+
+
+def count_moved(pools: Mapping[str, Pool], pool: Pool, worker: WorkerState, home: str, now: int) -> None:
+    """Count a worker of ``pool`` as moved from its pool ``home``; empty, or not configured: as one that has not."""
+    home = home if home in pools else ""
+    before, worker.counted_from = worker.counted_from, home
+    if home == before:
+        return
+    for name, step in ((before, -1), (home, 1)):
+        if name:
+            pool.count_moved(moved_in=step, now=now)
+            pools[name].count_moved(moved_out=step, now=now)
+
+
+def recount_moved(pools: Mapping[str, Pool], now: int) -> None:
+    """Count all moved workers again, after pools were added or removed."""
+    for pool in pools.values():
+        pool.moved_in = pool.moved_out = 0
+        for worker in pool.workers.values():
+            worker.counted_from = ""
+    for pool in pools.values():
+        pool.count_moved(now=now)
+        for worker in pool.workers.values():
+            count_moved(pools, pool, worker, worker.moved_from, now)
+
+
+def home_of(pools: Mapping[str, Pool], worker: WorkerState) -> str:
+    """Return the pool whose scaler started a worker; the pool in which it serves if that one is not configured."""
+    record = worker.record
+    return record.home if record.home in pools else record.pool
+
+
+def started_in(pools: Mapping[str, Pool], name: str) -> list[WorkerState]:
+    """Return the workers that the scaler of a pool started, wherever they serve."""
+    return [worker for pool in pools.values() for worker in pool.workers.values() if home_of(pools, worker) == name]
