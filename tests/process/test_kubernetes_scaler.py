@@ -4,11 +4,14 @@ import asyncio
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from loadline.adapters.kubernetes_api import Resource
 from loadline.rig.rig import Rig
+from loadline.scalers.kubernetes.pods import DELETION_COST
 from tests.support.agents import MODELS, AgentFleet, config, fleet
 from tests.support.kubernetes_double import MERGE
 from tests.support.kubernetes_servers import DEPLOYMENT, LWS, SERVERS, ApiServer, api_server, path_of
@@ -30,6 +33,9 @@ def rig(tmp_path: Path) -> Iterator[Rig]:
 class GroupController:
     """Controller of a LeaderWorkerSet: starts and ends groups by their ordinals, the highest first."""
 
+    RESOURCE = LWS
+    SELECTOR_KEY = "hpaPodSelector"
+
     def __init__(self, server: ApiServer, agent_fleet: AgentFleet) -> None:
         self._server = server
         self._fleet = agent_fleet
@@ -38,8 +44,20 @@ class GroupController:
         self.kv = 0.7
         self.quota = 9
 
+    @property
+    def _path(self) -> str:
+        return f"{path_of(self.RESOURCE)}/decode"
+
+    def new_name(self) -> str:
+        """Return the name of the next group to start."""
+        return f"decode-{len(self.groups)}"
+
+    def removed_next(self) -> str:
+        """Return the name of the next group to remove."""
+        return self.groups[-1]
+
     async def replicas(self) -> int:
-        _, text = await self._server.call("GET", f"{path_of(LWS)}/decode")
+        _, text = await self._server.call("GET", self._path)
         return int(text.partition('"replicas":')[2].lstrip().partition("}")[0].partition(",")[0])
 
     async def apply(self) -> None:
@@ -47,14 +65,15 @@ class GroupController:
         replicas = await self.replicas()
         wanted = min(replicas, self.quota)
         while len(self.groups) > wanted:
-            name = self.groups.pop()
+            name = self.removed_next()
+            self.groups.remove(name)
             assert self._fleet.workers[name].client.drained.is_set(), f"{name} was removed before it was empty"
             del self._fleet.workers[name]
             self.removed.append(name)
             if self._server.double is not None:
                 self._server.double.delete("pods", name)
         while len(self.groups) < wanted:
-            name = f"decode-{len(self.groups)}"
+            name = self.new_name()
             self.groups.append(name)
             if self._server.double is not None:
                 self._server.double.put("pods", name, POD)
@@ -62,8 +81,8 @@ class GroupController:
         self._fleet.load(kv=self.kv)
         if replicas > wanted and self._server.double is not None:
             self._server.double.put("events", "quota", QUOTA_EVENT)
-        status = {"replicas": wanted, "readyReplicas": wanted, "hpaPodSelector": "lws=decode"}
-        await self._server.call("PATCH", f"{path_of(LWS)}/decode/status", {"status": status}, MERGE)
+        status = {"replicas": wanted, "readyReplicas": wanted, self.SELECTOR_KEY: "lws=decode"}
+        await self._server.call("PATCH", f"{self._path}/status", {"status": status}, MERGE)
 
     async def follows(self, condition: Callable[[], object], what: str) -> None:
         """Apply what the object asks for until a condition holds."""
@@ -75,6 +94,25 @@ class GroupController:
         await until_async(applied, what)
 
 
+class PodController(GroupController):
+    """Controller of a Deployment: removes pods by their deletion cost, the newest first among equals."""
+
+    RESOURCE = DEPLOYMENT
+    SELECTOR_KEY = "selector"
+
+    def new_name(self) -> str:
+        return f"decode-{len(self.groups) + len(self.removed)}"
+
+    def removed_next(self) -> str:
+        return min(reversed(self.groups), key=self.cost)
+
+    def cost(self, name: str) -> int:
+        """Return the deletion cost of a pod."""
+        assert self._server.double is not None
+        pod = self._server.double.objects["pods", "default", name]
+        return int(pod["metadata"].get("annotations", {}).get(DELETION_COST, 0))
+
+
 QUOTA_EVENT = {"involvedObject": {"name": "decode"}, "type": "Warning", "message": "exceeded quota: gpus"}
 POD = {
     "metadata": {"labels": {"lws": "decode"}},
@@ -83,7 +121,7 @@ POD = {
 }
 
 
-def write_config(rig: Rig, server: ApiServer) -> Path:
+def write_config(rig: Rig, server: ApiServer, decode: Resource) -> Path:
     path = rig.directory / "kubernetes.toml"
     path.write_text(
         f"""
@@ -94,7 +132,8 @@ def write_config(rig: Rig, server: ApiServer) -> Path:
         name = "m"
         [[models.pools]]
         name = "decode"
-        kind = "LeaderWorkerSet"
+        kind = "{decode.kind}"
+        api_version = "{decode.group}/{decode.version}"
         object = "decode"
         [[models.pools]]
         name = "prefill"
@@ -108,7 +147,12 @@ def write_config(rig: Rig, server: ApiServer) -> Path:
     return path
 
 
-def play(rig: Rig, which: str, scenario: Callable[[AgentFleet, GroupController, Restart], Awaitable[None]]) -> None:
+def play(
+    rig: Rig,
+    which: str,
+    scenario: Callable[[AgentFleet, GroupController, Restart], Awaitable[None]],
+    controller_type: type[GroupController] = GroupController,
+) -> None:
     """Run an agent, two groups, a scaler, and then a scenario, which may kill and restart the scaler."""
     rig.agent(config(rig, "a", BOUNDED), "a").wait_ready()
     processes: list[subprocess.Popen[bytes]] = []
@@ -119,13 +163,13 @@ def play(rig: Rig, which: str, scenario: Callable[[AgentFleet, GroupController, 
             api_server(which, rig.directory) as server,
             fleet(rig) as agent_fleet,
         ):
-            await server.create(LWS, "decode", {"spec": {"replicas": 2}})
+            await server.create(controller_type.RESOURCE, "decode", {"spec": {"replicas": 2}})
             await server.create(DEPLOYMENT, "prefill", {"spec": {"replicas": 1}})
-            controller = GroupController(server, agent_fleet)
+            controller = controller_type(server, agent_fleet)
             await controller.apply()
             await agent_fleet.add("prefill", "prefill-a")
             command = [sys.executable, "-m", "loadline", "scaler", "kubernetes", "--config"]
-            command.append(str(write_config(rig, server)))
+            command.append(str(write_config(rig, server, controller_type.RESOURCE)))
 
             async def restart() -> None:
                 if processes:
@@ -174,6 +218,32 @@ def test_a_quota_is_shown_and_a_scaler_killed_during_growth_and_drain_continues(
         await remove(agent_fleet, controller, "decode-3")
 
     play(rig, "double", scenario)
+
+
+def test_the_pods_that_the_agent_names_get_deletion_costs_and_go_once_they_are_empty(rig: Rig) -> None:
+    async def scenario(agent_fleet: AgentFleet, controller: GroupController, restart: Restart) -> None:
+        def drains(name: str) -> bool:
+            return agent_fleet.workers[name].drain is not None
+
+        assert isinstance(controller, PodController)
+        controller.kv = 0.97
+        await controller.follows(lambda: len(controller.groups) == 4, "the fleet grows to its maximum")
+        await until(lambda: decision(agent_fleet)[0] == "applied", "the growth is applied")
+        for name, worker in agent_fleet.workers.items():
+            worker.running = {"decode-1": 1, "decode-0": 2}.get(name, 3)
+        controller.kv = 0.1
+        # Neither the newest nor the highest: those with the least work, as the agent has named them.
+        for victim in ("decode-1", "decode-0"):
+            await controller.follows(partial(drains, victim), f"{victim} drains")
+            assert all(controller.cost(name) == 0 for name in controller.groups), "only drained workers are preferred"
+            await restart()
+            await remove(agent_fleet, controller, victim)
+        assert controller.removed == ["decode-1", "decode-0"]
+        named = [v.worker for made in agent_fleet.observer.committed for t in made.targets for v in t.victims]
+        assert list(dict.fromkeys(named)) == ["decode-1", "decode-0"]
+        await until(lambda: decision(agent_fleet)[0] == "applied", "the scale-down is applied")
+
+    play(rig, "double", scenario, PodController)
 
 
 async def remove(agent_fleet: AgentFleet, controller: GroupController, victim: str) -> None:
