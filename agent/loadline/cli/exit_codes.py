@@ -1,4 +1,4 @@
-"""Exit codes of commands: 0 success, 1 failure, 2 invalid options or input."""
+"""Exit codes of commands."""
 
 import argparse
 import functools
@@ -14,6 +14,20 @@ Command = Callable[[argparse.Namespace], int]
 
 FAILED: Final = 1
 INVALID_INPUT: Final = 2
+INTERRUPTED: Final = 128 + signal.SIGINT
+TERMINATED: Final = 128 + signal.SIGTERM
+
+EXIT_CODES: Final = {
+    0: "success; of `replay`: every effect is identical",
+    FAILED: (
+        "failure: no server or agent answers, a check of `doctor` or `validate` failed, a replay differs, "
+        "replicas are not ready in time"
+    ),
+    INVALID_INPUT: "invalid options, configuration or input file",
+    INTERRUPTED: "interrupted (SIGINT)",
+    TERMINATED: "terminated (SIGTERM); programs that run until then, such as `run`, end with 0",
+}
+"""Meaning of every exit code."""
 
 
 def reports_input_errors(command: Command) -> Command:
@@ -21,7 +35,7 @@ def reports_input_errors(command: Command) -> Command:
 
     @functools.wraps(command)
     def wrapped(options: argparse.Namespace) -> int:
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # ends child processes too
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))  # ends child processes too
         try:
             return command(options)
         except (ConfigError, DataError) as error:

@@ -20,8 +20,8 @@ class LazyParser(argparse.ArgumentParser):
         super().__init__(**options)
         self._runs = runs
 
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Import the module, then parse."""
+    def load(self) -> None:
+        """Import the module of the command and add its options."""
         if self._runs:
             name, _, function = self._runs.partition(".")
             self._runs = ""
@@ -29,4 +29,8 @@ class LazyParser(argparse.ArgumentParser):
             self.set_defaults(command=getattr(module, function))
             if hasattr(module, "arguments"):
                 module.arguments(self)
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Import the module, then parse."""
+        self.load()
         return super().parse_known_args(args, namespace)

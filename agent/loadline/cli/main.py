@@ -5,12 +5,11 @@ import shlex
 import sys
 from pathlib import Path
 
-from loadline.cli.exit_codes import FAILED, Command
+from loadline import __version__
+from loadline.cli.exit_codes import FAILED, INTERRUPTED, Command
 from loadline.cli.lazy_parser import LazyParser
 from loadline.cli.output import printable
 from loadline.errors import LoadlineError
-
-_INTERRUPTED = 130
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -27,12 +26,13 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"loadline: {printable(str(error))}", file=sys.stderr)
         return FAILED
     except KeyboardInterrupt:
-        return _INTERRUPTED
+        return INTERRUPTED
 
 
 def parser() -> argparse.ArgumentParser:
     """Build the parser of all commands; those that import much add their options only when they are called."""
     root = argparse.ArgumentParser(prog="loadline", description="Autoscaling agent for LLM inference fleets.")
+    root.add_argument("--version", action="version", version=f"loadline {__version__}", help="print the version")
     commands = root.add_subparsers(metavar="COMMAND", required=True, parser_class=LazyParser)
 
     def add(name: str, runs: str, text: str) -> LazyParser:
@@ -78,6 +78,7 @@ def parser() -> argparse.ArgumentParser:
         _remote_agent(add(name, f"remote.{name}", text)).add_argument("model", help="name of the model")
     add("source", "source.source", "Bring the figures of another system's engines and routers to the agent.")
     add("scaler", "scaler.scaler", "Apply the agent's decisions.")
+    add("completion", "completion.completion", "Print a script that completes commands and options in a shell.")
     add("version", "version.version", "Print the version.")
     return root
 

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from loadline import __version__
 from loadline.cli import output, remote
+from loadline.cli.exit_codes import EXIT_CODES
 from loadline.cli.main import main
 from tests.support.config_texts import BASE
 
@@ -67,3 +69,18 @@ def test_a_journal_that_cannot_be_created_is_warned_of(tmp_path: Path, capsys: p
         warning = f"warning: journal.directory: {directory} cannot be created, since {parent} is not a folder. Name"
         assert (warning in printed) is is_warned
     assert not (tmp_path / "x").exists(), "a check creates no folder"
+
+
+def test_version_is_a_command_and_an_option(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["version"]) == 0
+    command = capsys.readouterr().out
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out == command == f"loadline {__version__}\n"
+
+
+def test_the_reference_has_the_table_of_exit_codes() -> None:
+    page = (Path(__file__).parents[3] / "docs/reference/cli.md").read_text()
+    table = page.partition("| Code | Meaning |\n|---|---|\n")[2].partition("\n\n")[0]
+    assert table == "\n".join(f"| {int(code)} | {text} |" for code, text in EXIT_CODES.items())
