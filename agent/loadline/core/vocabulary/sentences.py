@@ -85,7 +85,7 @@ SENTENCES: Final[dict[str, str]] = {
         "all {ready:g} workers are full and serve {served:.2f} of {requests_per_s:.2f} requests/s: {wanted:g} workers "
         "needed"
     ),
-    "occupancy_target": "the KV caches of {full:.2f} workers are full: {wanted:g} workers needed",
+    "occupancy_target": "the KV usage of all workers would fill {full:.2f} of them: {wanted:g} workers needed",
     "latency_high": (
         "the mean latency of {window_ms:g} ms is {ratio:.2f} of its objective of {objective_ms:g} ms at {requests:.1f} "
         "requests per worker: {wanted:g} workers needed"
