@@ -78,7 +78,8 @@ async def serve(options: argparse.Namespace, more: list[str], directory: Path) -
             )
             print(f"http://127.0.0.1:{port}", flush=True)
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(stop.wait(), options.for_s)
+            async with asyncio.timeout(options.for_s):
+                await stop.wait()
     finally:
         await engines.stop()
 

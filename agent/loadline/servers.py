@@ -3,16 +3,15 @@
 The latter takes 0.6 s and 20 MB to import, since its sections are defined with the planners.
 """
 
+import ipaddress
 from collections.abc import Iterable
-from typing import Annotated, Final
+from typing import Annotated
 from urllib.parse import urlsplit
 
 from msgspec import Meta, Struct
 
 from loadline.errors import ConfigError
 
-LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
-"""Hosts that only their own machine can reach."""
 Positive = Annotated[int, Meta(ge=1)]
 
 
@@ -119,4 +118,12 @@ def check_logins(nats: NatsKnobs, etcd: EtcdKnobs) -> None:
 
 def is_loopback(url: str) -> bool:
     """Return True for a URL whose host only its own machine can reach."""
-    return (urlsplit(url).hostname or "") in LOOPBACK
+    return is_loopback_host(urlsplit(url).hostname or "")
+
+
+def is_loopback_host(host: str) -> bool:
+    """Return True for a host, or an address, that only its own machine can reach."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -121,7 +121,8 @@ class Announcer:
         self._done.clear()
         began_s = time.monotonic()
         await self._bus.publish("echo", bytes(300))
-        await asyncio.wait_for(self._done.wait(), DONE_S)
+        async with asyncio.timeout(DONE_S):
+            await self._done.wait()
         return (time.monotonic() - began_s) * 1e3
 
     async def announce(self, pool: PoolKey, replicas: int) -> float:
@@ -142,7 +143,8 @@ class Announcer:
         )
         payload, announced_s = encode(decision), time.monotonic()
         await self._bus.publish(SUBJECTS.decision(pool.model), payload)
-        await asyncio.wait_for(self._done.wait(), DONE_S)
+        async with asyncio.timeout(DONE_S):
+            await self._done.wait()
         return announced_s
 
     def _on_answer(self, _subject: str, payload: bytes) -> None:

@@ -5,7 +5,6 @@ version with a blocking call, its TLS does not check host names, and its models,
 aiohttp.
 """
 
-import ipaddress
 import socket
 import ssl
 from typing import Any
@@ -15,7 +14,7 @@ import aiohttp
 from etcd3.aio_client import AioClient
 
 from loadline.errors import ConfigError
-from loadline.servers import EtcdKnobs
+from loadline.servers import EtcdKnobs, is_loopback
 
 _PORT = 2379
 
@@ -73,16 +72,9 @@ def check_endpoint(place: str, url: str, *, insecure: bool) -> None:
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.password:
         raise ConfigError(place, "this is no URL of etcd", "Write it like https://etcd.example:2379, without a user.")
-    if parts.scheme == "http" and not insecure and not _is_loopback(parts.hostname):
+    if parts.scheme == "http" and not insecure and not is_loopback(url):
         problem = f"plain http to {parts.hostname} shows keys and passwords"
         raise ConfigError(place, problem, "Use https, or set insecure = true in [etcd].")
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def tls_context(knobs: EtcdKnobs) -> ssl.SSLContext | None:

@@ -121,7 +121,8 @@ class NatsClient(Client):
         """Wait until the connection has ended."""
         while not self.is_closed:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._disconnected.wait(), _POLL_S)
+                async with asyncio.timeout(_POLL_S):
+                    await self._disconnected.wait()
 
     async def close_or_abort(self) -> None:
         """Close the connection; abort it if it cannot be flushed within 1 s."""
@@ -129,7 +130,8 @@ class NatsClient(Client):
             requests.close()
         try:
             with contextlib.suppress(TimeoutError, OSError):
-                await asyncio.wait_for(self.close(), _FLUSH_S)
+                async with asyncio.timeout(_FLUSH_S):
+                    await self.close()
         finally:
             writer = getattr(self._transport, "_io_writer", None)
             if writer is not None:

@@ -165,7 +165,7 @@ class ProcessChild:
         child, self._child = self._child, None
         if child is not None:
             with contextlib.suppress(TimeoutError):
-                await asyncio.shield(asyncio.wait_for(child.communicate(), _REAP_S))
+                await asyncio.shield(_reap(child))
 
     def _kill(self) -> None:
         if self.pid:
@@ -183,6 +183,11 @@ async def _exchange(child: Process, query: bytes) -> bytes:
     stdin.write(with_length(query))
     await stdin.drain()
     return await _frame(child)
+
+
+async def _reap(child: Process) -> None:
+    async with asyncio.timeout(_REAP_S):
+        await child.communicate()
 
 
 async def _frame(child: Process) -> bytes:

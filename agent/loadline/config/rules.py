@@ -18,7 +18,7 @@ from loadline.core.planning.planner import KnobProblem
 from loadline.core.planning.planners import PLANNERS
 from loadline.core.state.settings import ModelKnobs
 from loadline.errors import ConfigError
-from loadline.servers import LOOPBACK, check_logins, check_servers, is_loopback
+from loadline.servers import check_logins, check_servers, is_loopback, is_loopback_host
 
 _TAKEOVER_MS: Final = 2_000
 """Time after the TTL of a lease within which a standby should take over; longer campaign intervals exceed it."""
@@ -148,7 +148,7 @@ def _check_model(model: ModelKnobs, place: str) -> None:
 
 
 def _agent_warnings(config: Config) -> Iterator[str]:
-    if config.http.port and config.http.host not in LOOPBACK:
+    if config.http.port and not is_loopback_host(config.http.host):
         yield (
             f"http.host: {config.http.host} accepts connections of other machines without a login. Set 127.0.0.1, or "
             "restrict access by a firewall."

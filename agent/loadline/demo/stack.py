@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Struct
 
 from loadline.adapters.child_process import Child
+from loadline.client.resources import wait_at_most
 from loadline.demo.account import DemoSummary
 from loadline.demo.lifetimes import count_drained, gpu_hours
 from loadline.demo.setup import DemoSetup, Mode
@@ -73,8 +74,7 @@ class SupervisedProcess:
             if self._child is None:
                 return
             self._child.send(kind)
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self.ended.wait(), STOP_S)
+            await wait_at_most(self.ended, STOP_S)
 
     def _start(self) -> None:
         if not self._stopping:

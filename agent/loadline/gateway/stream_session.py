@@ -141,7 +141,8 @@ class StreamSession:
         if self._next is None:
             return None
         try:
-            return await asyncio.wait_for(self._next, _CLAIM_S)
+            async with asyncio.timeout(_CLAIM_S):
+                return await self._next
         except TimeoutError:
             _log.warning("not_claimed", model=self._model.name, remedy="It continues at another worker.")
             return None

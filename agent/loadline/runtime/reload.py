@@ -68,7 +68,8 @@ class Reloader:
         read_at = seen = self._source.stamp
         while True:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._requested.wait(), interval_s)
+                async with asyncio.timeout(interval_s):
+                    await self._requested.wait()
             requested = self._requested.is_set()
             self._requested.clear()
             before, seen = seen, await asyncio.to_thread(_stamp, self._source.path)

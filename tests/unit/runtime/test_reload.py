@@ -196,6 +196,20 @@ def test_keys_that_need_a_restart_are_kept_and_listed(reading: Reading) -> None:
     assert logs[1]["changes"] == ["fleet.quorum_ratio: 0.8 -> 0.5"]
 
 
+def test_a_request_at_the_end_does_not_keep_it_running(reading: Reading) -> None:
+    async def scenario() -> None:
+        task = asyncio.create_task(reading.reloader.run())
+        await asyncio.sleep(0)
+        reading.reloader.request()
+        await asyncio.sleep(0)  # the request has ended the wait, and its task has not run yet
+        task.cancel()
+        done, _ = await asyncio.wait({task}, timeout=5)
+        assert done == {task}
+        assert task.cancelled()
+
+    asyncio.run(scenario())
+
+
 def test_agents_with_equal_settings_have_equal_digests(reading: Reading) -> None:
     config = load(reading.path, {})
     other = msgspec.structs.replace(config, agent=msgspec.structs.replace(config.agent, name="b"))
