@@ -124,6 +124,8 @@ class KubernetesDouble:
         metadata = {**content.get("metadata", {}), "name": name, "namespace": namespace}
         key = (plural, namespace, name)
         change = "MODIFIED" if key in self.objects else "ADDED"
+        found = self.objects.get(key, {"metadata": {"uid": f"uid-{self._revision}"}})
+        metadata["uid"] = found["metadata"]["uid"]
         api_version = {"apiVersion": kind.group_version, "kind": kind.kind}
         return self._store(change, key, {**api_version, **content, "metadata": metadata})
 

@@ -29,6 +29,7 @@ CONFLICT: Final = 409
 _FORBIDDEN: Final = 403
 _THROTTLED: Final = frozenset({429, 503})
 _ATTEMPTS_MAX: Final = 4
+# Of all attempts together: the driver gives a call 30 s, and after these it reports that the server throttles.
 _RETRY_AFTER_MAX_S: Final = 10.0
 _CALL_TIMEOUT_S: Final = 10.0
 _KEEP_ALIVE_S: Final = 90.0
@@ -263,14 +264,17 @@ def _labels(selector: str) -> dict[str, Any] | None:
 
 async def _answered(call: Callable[[], Awaitable[Answer]]) -> Answer:
     """Return the answer to a call; wait as long as a throttling server asks for, a few times."""
+    left_s = _RETRY_AFTER_MAX_S
     for attempt in range(1, _ATTEMPTS_MAX + 1):
         try:
             async with asyncio.timeout(_CALL_TIMEOUT_S):
                 return await call()
         except (*_CALL_ERRORS, TimeoutError) as error:
             wait_s = _retry_after_s(error)
-            if wait_s is None or attempt == _ATTEMPTS_MAX:
+            if wait_s is None or left_s <= 0 or attempt == _ATTEMPTS_MAX:
                 raise _fault(error) from error
+        wait_s = min(wait_s, left_s)
+        left_s -= wait_s
         await asyncio.sleep(wait_s)
     raise AssertionError
 
@@ -284,7 +288,7 @@ def _retry_after_s(error: BaseException) -> float | None:
     if answer is None or answer.status_code not in _THROTTLED:
         return None
     asked = answer.headers.get("Retry-After", "")
-    return min(float(asked), _RETRY_AFTER_MAX_S) if asked.isdecimal() else None
+    return float(asked) if asked.isdecimal() else None
 
 
 def _fault(error: BaseException) -> ApiFault:

@@ -146,8 +146,8 @@ class ReplicaScaler:
 
     async def _follow_changes(self) -> None:
         while True:
-            await self._platform.changed()
-            for pool in self._pools.values():
+            changed = await self._platform.changed()
+            for pool in [self._pools[key] for key in self._pools if changed is None or key in changed]:
                 if not pool.failures:  # otherwise changes elsewhere would end its backoff
                     pool.wake.set()
 

@@ -1,6 +1,6 @@
 """Port of a scaler to its platform: the verbs that each platform carries out."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
 from msgspec import Struct
@@ -84,8 +84,8 @@ class Platform(Protocol):
         """
         ...
 
-    async def changed(self) -> None:
-        """Wait until the state of a pool may have changed."""
+    async def changed(self) -> Collection[PoolKey] | None:
+        """Wait until the state of a pool may have changed; return the changed pools, None: any."""
         ...
 
 

@@ -1,12 +1,14 @@
 """Driver of a scaler on a platform whose calls fail, take their time or are postponed."""
 
 import asyncio
+from collections.abc import Mapping
 
 import pytest
 
-from loadline.core.vocabulary.decisions import VictimRule
-from loadline.scalers.platform import PlatformError, PlatformWait, PoolKey
-from tests.support.replicas import MemoryPlatform, refusing
+from loadline.core.vocabulary.decisions import PoolTarget, VictimRule
+from loadline.scalers.platform import PlatformError, PlatformWait, PoolKey, PoolObservation
+from tests.support.decisions import decision
+from tests.support.replicas import MemoryPlatform, ReplicaPool, refusing
 from tests.support.virtual_time import run_virtual
 from tests.unit.scalers.test_driver import KEY, Fleet
 from tests.waiting import until
@@ -179,3 +181,39 @@ def test_a_known_count_that_is_refused_is_reported_and_backs_off() -> None:
             await fleet.until_done()
 
     run_virtual(scenario())
+
+
+def test_only_the_pools_that_have_changed_are_observed_again() -> None:
+    async def scenario() -> None:
+        fleet = Fleet("named", 1)
+        other = PoolKey("m", "q")
+        fleet.platform = NamingPlatform({KEY: fleet.pool, other: ReplicaPool("named", 1)})
+        targets = [PoolTarget(key.pool, "decode", 2, 1) for key in (KEY, other)]
+        fleet.current = decision(1, 1, *targets)
+        async with fleet.running():
+            fleet.announce()
+            await fleet.until_done()
+            await asyncio.sleep(1)
+            fleet.platform.observed.clear()
+            for _ in range(5):
+                fleet.platform.change()
+                await asyncio.sleep(0.5)
+            assert fleet.platform.observed == [KEY] * 5
+
+    run_virtual(scenario())
+
+
+class NamingPlatform(MemoryPlatform):
+    """Platform of whose changes all are of one pool."""
+
+    def __init__(self, pools: Mapping[PoolKey, ReplicaPool]) -> None:
+        super().__init__(pools)
+        self.observed: list[PoolKey] = []
+
+    async def observe(self, pool: PoolKey) -> PoolObservation:
+        self.observed.append(pool)
+        return await super().observe(pool)
+
+    async def changed(self) -> set[PoolKey]:  # type: ignore[override]
+        await super().changed()
+        return {KEY}

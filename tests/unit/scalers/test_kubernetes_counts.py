@@ -1,13 +1,15 @@
 """Counts of the Kubernetes platform: known from watches, and changed only from the state they were derived from."""
 
+import asyncio
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from loadline.scalers.kubernetes.platform import KubernetesPlatform
-from loadline.scalers.platform import CountChanged
+from loadline.scalers.platform import CountChanged, PlatformError
 from tests.support.kubernetes_double import KubernetesDouble
-from tests.unit.scalers.test_kubernetes_platform import POOL, deployment, replicas, run
+from tests.unit.scalers.test_kubernetes_platform import POOL, costs, deployment, pod, replicas, run
 from tests.waiting import until
 
 
@@ -76,3 +78,72 @@ def test_no_count_is_known_of_a_deleted_object_or_after_an_interrupted_watch(tmp
         await until(lambda: platform._pools[POOL].watched is None)
 
     run(scenario, tmp_path)
+
+
+def test_a_deployment_that_is_created_anew_has_its_own_pods(tmp_path: Path) -> None:
+    async def scenario(server: KubernetesDouble, platform: KubernetesPlatform) -> None:
+        deployment(server, 2)
+        pod(server, "old")
+        await until_watched(platform)
+        server.delete("deployments", "llama")
+        with pytest.raises(PlatformError, match="not found"):
+            await platform.observe(POOL)
+        deployment(server, 1, selector="app=anew")
+        pod(server, "new", metadata={"labels": {"app": "anew"}})
+        seen = await platform.observe(POOL)
+        assert (seen.replicas, seen.workers) == (1, frozenset({"new"}))
+        await platform.prefer_removal(POOL, ["new"])
+        assert set(costs(server)) == {"new"}
+        # Its pods are watched too.
+        await until(lambda: server.requests.count("watch pods") == 2)
+        await settled(platform)
+        pod(server, "other", metadata={"labels": {"app": "anew"}})
+        async with asyncio.timeout(10.0):
+            assert await platform.changed() == {POOL}
+
+    run(scenario, tmp_path)
+
+
+def test_changes_are_gathered_and_name_the_pools_that_changed(tmp_path: Path) -> None:
+    async def scenario(server: KubernetesDouble, platform: KubernetesPlatform) -> None:
+        deployment(server, 2)
+        await until_watched(platform)
+        await settled(platform)
+        server.put("statefulsets", "llama", {"spec": {"replicas": 7}})
+        deployment(server, 3)
+        pod(server, "a")
+        async with asyncio.timeout(10.0):
+            assert await platform.changed() == {POOL}
+        await settled(platform)
+
+    run(scenario, tmp_path)
+
+
+def test_a_throttled_call_ends_with_the_reason_before_its_time_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[float] = []
+    sleep = asyncio.sleep
+
+    async def wait(delay_s: float) -> None:
+        waits.append(delay_s)
+        await sleep(0)
+
+    async def scenario(server: KubernetesDouble, platform: KubernetesPlatform) -> None:
+        deployment(server, 2)
+        server.failures = [(429, {"Retry-After": "6"})] * 4
+        monkeypatch.setattr("loadline.adapters.kubernetes_api.asyncio.sleep", wait)
+        with pytest.raises(PlatformError, match="Deployment default/llama: injected failure"):
+            await platform.set_replicas(POOL, 5)
+        monkeypatch.setattr("loadline.adapters.kubernetes_api.asyncio.sleep", sleep)
+        assert [each for each in waits if each] == [6.0, 4.0]
+
+    run(scenario, tmp_path)
+
+
+async def settled(platform: KubernetesPlatform) -> None:
+    """Take the changes so far."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(0.5):
+            while True:
+                await platform.changed()

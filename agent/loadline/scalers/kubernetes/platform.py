@@ -1,7 +1,7 @@
 """Platform whose workers are pods: the counts of workloads, deletion costs of victims, and watches."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Final, TypeVar
 
@@ -22,6 +22,9 @@ from loadline.scalers.kubernetes.workloads import KubernetesWorkload, WorkloadSt
 from loadline.scalers.platform import CountChanged, PlatformError, PlatformWait, PoolKey, PoolObservation
 
 PODS: Final = Resource("", "v1", "Pod", "pods")
+_OBJECT: Final = "object"
+_GATHER_S: Final = 0.1
+"""Time to gather changes: a rollout has tens in a second, and each observation takes up to three calls."""
 _EVENTS: Final = Resource("", "v1", "Event", "events")
 Result = TypeVar("Result")
 
@@ -57,6 +60,7 @@ class KubernetesPlatform:
             for pool in model.pools
         }
         self._changed = asyncio.Event()
+        self._changed_pools: set[PoolKey] = set()
 
     @property
     def victims(self) -> Mapping[PoolKey, VictimRule]:
@@ -82,7 +86,7 @@ class KubernetesPlatform:
         )
         found.selector = found.knobs.pod_selector or reading.selector
         found.observed = reading
-        self._keep_watching(found)
+        self._keep_watching(pool, found)
         if found.selector != known:
             pods = await self._read_pods(found)
         missing = reading.ready is not None and reading.ready < reading.replicas
@@ -146,10 +150,13 @@ class KubernetesPlatform:
                 if fault.status != NOT_FOUND:
                     raise _error(target, fault) from fault
 
-    async def changed(self) -> None:
-        """Wait until the state of a pool may have changed."""
+    async def changed(self) -> Collection[PoolKey]:
+        """Wait until the state of a pool may have changed; return the changed pools."""
         await self._changed.wait()
+        await asyncio.sleep(_GATHER_S)
         self._changed.clear()
+        changed, self._changed_pools = self._changed_pools, set()
+        return changed
 
     async def close(self) -> None:
         """End the watches."""
@@ -199,25 +206,31 @@ class KubernetesPlatform:
         except ApiFault:
             return ""
 
-    def _keep_watching(self, pool: _KubernetesPool) -> None:
+    def _keep_watching(self, key: PoolKey, pool: _KubernetesPool) -> None:
         target = pool.workload.target
+
+        def note_change(_: Object | None) -> None:
+            self._changed_pools.add(key)
+            self._changed.set()
 
         def keep_state(content: Object | None) -> None:
             pool.watched = None
             with suppress(PlatformError):  # observations name what is wrong with the object
                 pool.watched = pool.workload.state_in(content) if content else None
-            self._changed.set()
+            note_change(content)
 
         self._keep(
             pool,
-            "object",
+            _OBJECT,
             lambda: self._api.watch(target.resource, target.namespace, keep_state, name=target.name),
         )
+        for former in set(pool.watches) - {_OBJECT, pool.selector}:  # of an object that had the same name
+            pool.watches.pop(former).cancel()
         if pool.selector:
             self._keep(
                 pool,
                 pool.selector,
-                lambda: self._api.watch(PODS, target.namespace, lambda _: self._changed.set(), selector=pool.selector),
+                lambda: self._api.watch(PODS, target.namespace, note_change, selector=pool.selector),
             )
 
     def _keep(self, pool: _KubernetesPool, what: str, watch: Callable[[], Coroutine[object, object, None]]) -> None:

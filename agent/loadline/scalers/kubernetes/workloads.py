@@ -83,16 +83,19 @@ class Scalable:
         self._api = api
         self.target = target
         self._selector = ""
+        self._uid: Any = None
 
     async def read(self) -> WorkloadState:
         """Return its state; for usual kinds without ``/scale`` once the selector is known, since it never changes."""
         if self._selector and self._is_usual:
-            return self._usual_state(await self._api.get(self.target))
+            content = await self._api.get(self.target)
+            if _uid(content) == self._uid:  # else another object has its name, with a selector of its own
+                return self._usual_state(content)
         content, scale = await asyncio.gather(self._api.get(self.target), self._api.get_scale(self.target))
         # The server leaves out a count of 0.
         replicas = _count(value_at(scale, _REPLICAS)) or 0
         selector = value_at(scale, parse_place("status.selector"))
-        self._selector = selector if isinstance(selector, str) else ""
+        self._selector, self._uid = selector if isinstance(selector, str) else "", _uid(content)
         return WorkloadState(replicas, content, _ready(content), self._selector, _version(scale))
 
     def state_in(self, content: Object) -> WorkloadState | None:
@@ -242,6 +245,10 @@ async def _repeat_on_conflict(
 def _precondition(state: WorkloadState | None) -> Object:
     """Return the part of a patch by which the server refuses it if the object has changed since."""
     return {"metadata": {"resourceVersion": state.version}} if state and state.version else {}
+
+
+def _uid(content: Object) -> Any:
+    return value_at(content, parse_place("metadata.uid"))
 
 
 def _version(content: Object) -> Any:
