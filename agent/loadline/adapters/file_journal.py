@@ -287,11 +287,16 @@ def _segments(directory: Path) -> list[Path]:
     return sorted(path for path in directory.iterdir() if _NAME.fullmatch(path.name) and path.is_file())
 
 
-def read_segments(path: Path) -> Iterator[tuple[Path, Iterator[bytes]]]:
+OnTorn = Callable[[Path, int], None]
+_Segment = tuple[Path, Iterator[bytes]]
+
+
+def read_segments(path: Path, on_torn: OnTorn = lambda _segment, _records: None) -> Iterator[_Segment]:
     """Read the segments in order, each with its records; a torn last record is left out.
 
     Args:
         path: A journal's folder, or one segment.
+        on_torn: Called with a segment whose last record is torn, and the number of whole records before it.
 
     Raises:
         JournalError: There is nothing to read.
@@ -302,10 +307,10 @@ def read_segments(path: Path) -> Iterator[tuple[Path, Iterator[bytes]]]:
             raise JournalError(f"{path} is neither a segment of a journal nor a folder with some")
     except OSError as error:
         raise JournalError(f"{path} cannot be read: {error}") from error
-    return ((segment, _records(segment)) for segment in paths)
+    return ((segment, _records(segment, on_torn)) for segment in paths)
 
 
-def _records(segment: Path) -> Iterator[bytes]:
+def _records(segment: Path, on_torn: OnTorn) -> Iterator[bytes]:
     try:
         checksums = ChecksumChain()
         with segment.open("rb") as lines:
@@ -324,5 +329,7 @@ def _records(segment: Path) -> Iterator[bytes]:
                 )
             if not number and not line:
                 raise JournalError(f"{segment} is empty")
+            if line:
+                on_torn(segment, number)
     except OSError as error:
         raise JournalError(f"{segment} cannot be read: {error}") from error

@@ -66,6 +66,7 @@ def parser() -> argparse.ArgumentParser:
     )
     explain.add_argument("--model", default="", help="explain only this model")
     explain.add_argument("--journal", type=Path, metavar="PATH", help="read a journal instead of asking an agent")
+    _remote_agent(add("history", "history.history", "Show decisions, holds and migrations, with reasons and numbers."))
     replay = add("replay", "journal.replay", "Replay a journal and verify that every effect is identical.")
     replay.add_argument("journal", type=Path, metavar="JOURNAL", help="folder of a journal, or one segment")
     add("sidecar", "sidecar.sidecar", "Make a running inference engine, such as vLLM, a worker of the fleet.")

@@ -39,8 +39,8 @@ def check_output_files(options: argparse.Namespace, *inputs: Path) -> None:
             kind = "a folder" if path.is_dir() else "not a regular file"  # writing would replace a device
             raise ConfigError(option, f"{path} is {kind}", "Name a file.")
         try:
-            _partial(path).touch()
-            _partial(path).unlink()
+            partial_path(path).touch()
+            partial_path(path).unlink()
         except OSError as error:
             problem = f"{path} cannot be written: {os_error_text(error)}"
             raise ConfigError(option, problem, "Name a file in another folder.") from error
@@ -57,7 +57,7 @@ def write_files(contents: Mapping[Path, bytes]) -> None:
         LoadlineError: A file cannot be written.
     """
     for path, content in contents.items():
-        partial = _partial(path)
+        partial = partial_path(path)
         try:
             partial.write_bytes(content)
             partial.replace(path.resolve())
@@ -68,6 +68,6 @@ def write_files(contents: Mapping[Path, bytes]) -> None:
             partial.unlink(missing_ok=True)
 
 
-def _partial(path: Path) -> Path:
+def partial_path(path: Path) -> Path:
     """Return the name of a file until it is complete."""
     return path.resolve().with_name(f".{path.resolve().name}.{os.getpid()}.partial")

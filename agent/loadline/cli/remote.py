@@ -18,6 +18,7 @@ from loadline.cli.explain_output import format_explanation, format_policy_report
 from loadline.cli.output import printable
 from loadline.cli.status_output import format_status
 from loadline.config import NatsKnobs, load
+from loadline.core.vocabulary.reasons import Explanation
 from loadline.core.vocabulary.status import AgentStatus
 from loadline.errors import BusUnavailable, LoadlineError
 from loadline.runtime.status_parts import join_status
@@ -56,6 +57,12 @@ def explain(options: argparse.Namespace) -> int:
         print(f"loadline: no record of {name}; a journal may have it: --journal PATH", file=sys.stderr)
         return FAILED
     return _print(options, found, "\n\n".join(texts))
+
+
+def explanations(options: argparse.Namespace, model: str) -> list[Explanation]:
+    """Return the explanations that the leader remembers, newest first: of decisions, and of the newest holds."""
+    request = ExplainRequest(model=model, earlier=True)
+    return _request(options, "explain", encode(request), ExplainReply).explanations
 
 
 @reports_input_errors

@@ -6,7 +6,7 @@ handled, so a replay sees exactly what the core saw.
 """
 
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Generic, TypeVar
 
 import msgspec
@@ -45,6 +45,12 @@ class _SegmentHeader(Struct, frozen=True, tag="start", tag_field="kind"):
     version: str
 
 
+class _Beginning(Struct, frozen=True, tag="start", tag_field="kind"):
+    """Time of the first record."""
+
+    now: int
+
+
 class TurnRecord(Struct, frozen=True, tag="turn", tag_field="kind"):
     """Events of a turn at ``now`` (ms)."""
 
@@ -60,6 +66,7 @@ class EffectsRecord(Struct, frozen=True, tag="effects", tag_field="kind"):
 
 encode = msgspec.json.Encoder().encode
 _headers = msgspec.json.Decoder(_SegmentHeader)
+_beginnings = msgspec.json.Decoder(_Beginning)
 _records: msgspec.json.Decoder[SegmentStart[Raw] | TurnRecord | EffectsRecord] = msgspec.json.Decoder(
     SegmentStart[Raw] | TurnRecord | EffectsRecord
 )
@@ -80,6 +87,15 @@ class ReplayResult(Struct):
     """Effects of the last turn that no journal record has confirmed yet."""
 
 
+class ReplayedTurn(Struct, frozen=True):
+    """A turn that was replayed; ``controller`` has the state after it."""
+
+    controller: Controller
+    now: int
+    events: list[AnyEvent]
+    effects: list[AnyEffect]
+
+
 def replay(segments: Iterable[tuple[str, Iterable[bytes]]]) -> ReplayResult:
     """Drive a fresh controller with the recorded turns and compare every effect byte for byte.
 
@@ -89,45 +105,70 @@ def replay(segments: Iterable[tuple[str, Iterable[bytes]]]) -> ReplayResult:
     Raises:
         JournalError: A record is not one of ours.
     """
-    discover()  # the settings may name the planner of a package
     found = ReplayResult()
-    for name, records in segments:
-        found.segments += 1
-        if _replay_segment(name, records, found):
-            break
-    if found.segments and found.controller is None:
-        raise JournalError(f"{name}: no whole record: the process ended, or the disk was full, during the first one")
+    for _turn in replay_turns(segments, found):
+        pass
     return found
 
 
-def _replay_segment(name: str, records: Iterable[bytes], found: ReplayResult) -> bool:
-    """Replay one segment; return True at a difference."""
+def replay_turns(segments: Iterable[tuple[str, Iterable[bytes]]], found: ReplayResult) -> Iterator[ReplayedTurn]:
+    """Replay turn by turn, as ``replay``; stop at the first difference, which ``found`` then has.
+
+    Raises:
+        JournalError: A record is not one of ours.
+    """
+    discover()  # the settings may name the planner of a package
+    for name, records in segments:
+        found.segments += 1
+        yield from _replay_segment(name, records, found)
+        if found.difference:
+            return
+    if found.segments and found.controller is None:
+        raise JournalError(f"{name}: no whole record: the process ended, or the disk was full, during the first one")
+
+
+def started_at_ms(record: bytes) -> int:
+    """Return the time at which a segment begins, by its first record in any format; 0: it has none."""
+    try:
+        return _beginnings.decode(record).now
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return 0
+
+
+def _replay_segment(name: str, records: Iterable[bytes], found: ReplayResult) -> Iterator[ReplayedTurn]:
+    """Replay the turns of one segment, up to a difference."""
     for number, line in enumerate(records, start=1):
         place = f"{name}, record {number}"
         record = _parse(line, place)
         if isinstance(record, SegmentStart):
             if _begin(record, place, found):
-                return True
+                return
             continue
         if found.controller is None:
             raise JournalError(f"{place}: a segment must begin with a start record; its beginning may be missing")
         if isinstance(record, TurnRecord):
-            if found.unconfirmed:
-                return _differ(found, place, _missing(found.unconfirmed))
-            if record.now < found.now:
-                return _differ(found, place, f"time goes back by {found.now - record.now} ms")
+            if _misses_turn(record, place, found):
+                return
             found.turns, found.now = found.turns + 1, record.now
             effects = _handle(found.controller, record, place)
             found.unconfirmed = encode(EffectsRecord(effects)) if effects else None
             found.effects += len(effects)
             found.decisions += sum(isinstance(effect, CommitDecision) for effect in effects)
+            yield ReplayedTurn(found.controller, record.now, record.events, effects)
         elif line != found.unconfirmed:
-            return _differ(
-                found, place, f"the replay gives {_shown(found.unconfirmed)}, the journal has {_shown(line)}"
-            )
+            _differ(found, place, f"the replay gives {_shown(found.unconfirmed)}, the journal has {_shown(line)}")
+            return
         else:
             found.unconfirmed = None
     # Effects of the last turn may be missing at the end of a journal: the process ended between the two writes.
+
+
+def _misses_turn(record: TurnRecord, place: str, found: ReplayResult) -> bool:
+    """Return True, and record the difference, if a turn cannot follow the last one."""
+    if found.unconfirmed:
+        return _differ(found, place, _missing(found.unconfirmed))
+    if record.now < found.now:
+        return _differ(found, place, f"time goes back by {found.now - record.now} ms")
     return False
 
 

@@ -149,7 +149,7 @@ class Service:
 
         def explain() -> bytes:
             state = self._runtime.controller.state
-            found = query.explain(state, request.decision_id, request.model)
+            found = query.explain(state, request.decision_id, request.model, earlier=request.earlier)
             migrations = query.explain_migrations(state, request.decision_id, request.model)
             return encode(ExplainReply(found[:EXPLANATIONS_MAX], migrations[:EXPLANATIONS_MAX]))
 

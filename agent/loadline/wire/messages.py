@@ -156,6 +156,7 @@ class ExplainRequest(Struct, frozen=True, omit_defaults=True):
 
     decision_id: Annotated[str, Meta(max_length=64)] = ""
     model: Annotated[str, Meta(max_length=128)] = ""
+    earlier: Annotated[bool, Meta(description="Also the earlier decisions that the agent remembers.")] = False
 
 
 class ExplainReply(Struct, frozen=True):

@@ -170,17 +170,18 @@ def lacks_migration_slots(state: AgentState, knobs: ModelKnobs) -> list[str]:
     return [f"{knobs.name}: no worker publishes migration_slots_in or migration_slots_out, so no request migrates"]
 
 
-def explain(state: AgentState, decision_id: str, model: str) -> list[Explanation]:
+def explain(state: AgentState, decision_id: str, model: str, *, earlier: bool = False) -> list[Explanation]:
     """Return the explanation of a decision; without an id, those of the newest decision and hold of each model.
 
-    An empty ``model`` selects all models.
+    An empty ``model`` selects all models, and ``earlier`` also the decisions before the newest one.
     """
     if decision_id:
         return [e for e in reversed(state.explanations) if e.decision_id == decision_id]
     found: list[Explanation] = []
     for name in sorted(state.fleet.models):
         if model in {"", name}:
-            found += [e for e in reversed(state.explanations) if e.model == name][:1]
+            decided = [e for e in reversed(state.explanations) if e.model == name]
+            found += decided if earlier else decided[:1]
             hold = state.fleet.models[name].hold
             if hold is not None:
                 found.append(hold)

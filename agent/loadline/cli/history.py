@@ -1,0 +1,116 @@
+"""Command ``history``: decisions, holds and migrations of a journal, or the latest ones of a running agent."""
+
+import argparse
+import csv
+import itertools
+import re
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final, TextIO
+
+import msgspec
+from msgspec.structs import astuple
+
+from loadline.cli import remote
+from loadline.cli.exit_codes import reports_input_errors
+from loadline.cli.extras import require_extra
+from loadline.cli.history_output import format_row
+from loadline.cli.history_parquet import write_parquet
+from loadline.cli.option_types import name
+from loadline.cli.output import printable
+from loadline.errors import ConfigError
+from loadline.journal import COLUMNS, JournalCutOff, Row, read_rows
+from loadline.journal.rows import explanation_rows
+
+_UNITS_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+def since(text: str) -> int:
+    """Read an age, such as ``1h``, or a time in ISO 8601; return Unix time in ms."""
+    age = re.fullmatch(r"([0-9]{1,6})([smhd])", text)
+    if age is not None:
+        return max(0, int(time.time() * 1000) - int(age[1]) * _UNITS_MS[age[2]])
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError as error:
+        wanted = "neither an age such as 30m, 1h or 2d nor a time such as 2026-11-23T21:00:00Z"
+        raise argparse.ArgumentTypeError(f"{text!r} is {wanted}") from error
+    return max(0, int((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1000))
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``history``; those of the connection are common to all commands that ask an agent."""
+    add = parser.add_argument
+    add("--journal", type=Path, metavar="PATH", help="read a journal, a folder or one segment, instead of an agent")
+    add("--model", type=name, default="", help="only this model")
+    add("--since", type=since, default=0, metavar="WHEN", help="only what ended since: 30m, 1h, 2d or an ISO 8601 time")
+    other = parser.add_mutually_exclusive_group()
+    other.add_argument("--csv", action="store_true", help="print CSV; lists and numbers are JSON")
+    other.add_argument("--parquet", type=Path, metavar="FILE", help="write a Parquet file")
+
+
+@reports_input_errors
+def history(options: argparse.Namespace) -> int:
+    """Print or write the history."""
+    if options.json and (options.csv or options.parquet is not None):
+        raise ConfigError("--json", "it cannot be combined with --csv or --parquet", "Name one of them.")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", JournalCutOff)
+        _write(options)
+    for warning in caught:
+        print(f"loadline: warning: {printable(str(warning.message))}", file=sys.stderr)
+    return 0
+
+
+def _write(options: argparse.Namespace) -> None:
+    if options.parquet is not None:
+        require_extra("--parquet", "parquet", ["pyarrow"])
+        print(f"{write_parquet(_rows(options), options.parquet)} rows in {options.parquet}")
+        return
+    write: Callable[[Iterable[Row], TextIO], None] = _write_text
+    if options.json:
+        write = _write_json
+    elif options.csv:
+        write = _write_csv
+    write(_rows(options), sys.stdout)
+
+
+def _rows(options: argparse.Namespace) -> Iterator[Row]:
+    """Return the rows of a journal, or those of the decisions that a running agent remembers, oldest first."""
+    if options.journal is not None:
+        return read_rows(options.journal, model=options.model, since_ms=options.since)
+    found = remote.explanations(options, options.model)
+    chosen = (one for one in reversed(found) if one.at_ms >= options.since)
+    return itertools.chain.from_iterable(map(explanation_rows, chosen))
+
+
+def _write_text(rows: Iterable[Row], out: TextIO) -> None:
+    empty = True
+    for row in rows:
+        empty = False
+        out.write(printable(format_row(row)) + "\n")
+    if empty:
+        out.write("no decision, hold or migration\n")
+
+
+def _write_json(rows: Iterable[Row], out: TextIO) -> None:
+    """Write an array, one row a line."""
+    separator = "[\n"
+    for row in rows:
+        out.write(separator + msgspec.json.encode(row).decode())
+        separator = ",\n"
+    out.write("\n]\n" if separator == ",\n" else "[]\n")
+
+
+def _write_csv(rows: Iterable[Row], out: TextIO) -> None:
+    lines = csv.writer(out, lineterminator="\n")
+    lines.writerow(COLUMNS)
+    lines.writerows(map(_cell, astuple(row)) for row in rows)
+
+
+def _cell(value: object) -> object:
+    return msgspec.json.encode(value).decode() if isinstance(value, list | dict) else value
