@@ -29,6 +29,10 @@ from loadline.runtime.service import Service
 from loadline.runtime.settings import agent_name, settings
 from loadline.runtime.shared_answers import SharedAnswers
 from loadline.runtime.slices import Steps, map_in_steps
+from loadline.web.access import Access
+from loadline.web.event_streams import EventStreams
+from loadline.web.live_handlers import LiveHandlers
+from loadline.web.live_page import LivePage
 from loadline.wire.keys import Keys
 
 __all__ = ["Agent", "configure_gc", "run", "settings"]
@@ -92,6 +96,8 @@ class Agent:
         self.service = Service(self.runtime, self._queries, __version__)
         self._metrics = Metrics(self._counters, __version__, config.http.compatible_metrics)
         self._scrapes: SharedAnswers[bytes] = SharedAnswers()
+        self._access = Access(config.http.host, config.http.token_file)
+        self._page = LivePage(len(config.models), lambda: self.runtime.controller.state, EventStreams())
         self.http = HttpServer(
             config.http.host,
             config.http.port,
@@ -99,6 +105,7 @@ class Agent:
             healthy=self._health_problems,
             ready=self._readiness_problems,
             missing=self._missing_inputs,
+            routes=LiveHandlers(self._page, self._access, self.service.set_paused).routes(),
         )
 
     async def run(self) -> None:
@@ -106,10 +113,11 @@ class Agent:
         signals.install_handlers(self._stop, None if self._reloader is None else self._reloader.request)
         if self._config.http.port:
             await self._start_http()
+        interval_ms = self._config.runtime.status_interval_ms
         helpers = [
             asyncio.create_task(self._queries.connect(lambda _connected: None)),
             asyncio.create_task(self.service.serve()),
-            asyncio.create_task(self.service.publish_status(self._config.runtime.status_interval_ms)),
+            asyncio.create_task(self.service.publish_status(interval_ms, self._page.update)),
         ]
         if self._reloader is not None:
             helpers.append(asyncio.create_task(self._reloader.run()))
@@ -120,6 +128,7 @@ class Agent:
             for task in helpers:
                 task.cancel()
             await asyncio.gather(*helpers, return_exceptions=True)
+            self._page.streams.close()
             await self.http.close()
             await self._queries.close()
             await self._bus.close()
@@ -129,6 +138,7 @@ class Agent:
 
     async def _start_http(self) -> None:
         knobs = self._config.http
+        self._access.check()
         try:
             await self.http.start()
         except OSError as error:

@@ -1,6 +1,6 @@
-"""HTTP server for Prometheus and probes: ``/metrics``, ``/healthz``, ``/readyz``."""
+"""HTTP server for Prometheus, probes and the live page: ``/metrics``, ``/healthz``, ``/readyz`` and further routes."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST
@@ -12,7 +12,7 @@ _WAITING_CONNECTIONS_MAX = 64
 
 
 class HttpServer:
-    """Read-only HTTP server with three paths.
+    """HTTP server of an agent.
 
     Args:
         host: Address to listen on.
@@ -21,6 +21,7 @@ class HttpServer:
         healthy: Returns the faults of the process, a sentence each; empty if there are none.
         ready: Returns the obstacles to readiness, a sentence each; empty if the agent is ready.
         missing: Returns missing inputs that do not prevent readiness, a sentence each.
+        routes: Routes of the live page.
     """
 
     def __init__(
@@ -32,6 +33,7 @@ class HttpServer:
         healthy: Callable[[], list[str]],
         ready: Callable[[], list[str]],
         missing: Callable[[], list[str]] = list,
+        routes: Iterable[web.RouteDef] = (),
     ) -> None:
         self._host = host
         self._port = port
@@ -42,6 +44,7 @@ class HttpServer:
                 web.get("/metrics", self._serve_metrics),
                 web.get("/healthz", _probe(healthy)),
                 web.get("/readyz", _probe(ready, missing)),
+                *routes,
             ]
         )
         self._runner = web.AppRunner(

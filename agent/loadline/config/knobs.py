@@ -51,10 +51,17 @@ class AgentKnobs(Knobs, frozen=True):
 
 
 class HttpKnobs(Knobs, frozen=True):
-    """HTTP server: /metrics, /healthz, /readyz."""
+    """HTTP server: /metrics, /healthz, /readyz, and the live page at /."""
 
     host: Annotated[str, Meta(description="Address to listen on.")] = "127.0.0.1"
     port: Annotated[Port, Meta(description="Port to listen on; 0 disables the server.")] = 9464
+    token_file: Annotated[
+        str,
+        Meta(
+            description="File with a token of 16 characters or more, with which the live page is shown to other "
+            "machines and can pause models; empty: it is shown on loopback only, and cannot."
+        ),
+    ] = ""
     compatible_metrics: Annotated[
         tuple[Literal["inferno", "wva"], ...],
         Meta(description="Additional names of replica metrics, as in llm-d's autoscaler, for its dashboards."),

@@ -149,9 +149,10 @@ def _check_model(model: ModelKnobs, place: str) -> None:
 
 def _agent_warnings(config: Config) -> Iterator[str]:
     if config.http.port and not is_loopback_host(config.http.host):
+        page = "" if config.http.token_file else ", and the live page to nobody until token_file is set"
         yield (
-            f"http.host: {config.http.host} accepts connections of other machines without a login. Set 127.0.0.1, or "
-            "restrict access by a firewall."
+            f"http.host: {config.http.host} shows metrics and probes to other machines without a login{page}. "
+            "Set 127.0.0.1, or restrict access by a firewall."
         )
     if config.nats.user and any(url.startswith("nats://") and not is_loopback(url) for url in config.nats.servers):
         yield "nats.servers: the password is sent over the network unencrypted. Use tls://."

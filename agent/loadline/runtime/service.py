@@ -62,6 +62,7 @@ class Service:
         self._version = version
         self._started_at_ms = runtime.clock.now_ms()
         self._trimmed = False
+        self._newest: AgentStatus | None = None
         self._pausing = asyncio.Lock()
         self._statuses: SharedAnswers[list[bytes]] = SharedAnswers()
         self._replies: SharedAnswers[bytes] = SharedAnswers()
@@ -108,13 +109,15 @@ class Service:
         for name, answer in commands.items():
             await self._runtime.bus.answer(subjects.api(name, only), answer)
 
-    async def publish_status(self, interval_ms: int) -> None:
-        """Publish the status periodically, until cancelled."""
+    async def publish_status(self, interval_ms: int, show: Callable[[AgentStatus], Awaitable[None]]) -> None:
+        """Publish the status periodically, and show it, until cancelled."""
         subject = self._runtime.subjects.status(self._runtime.controller.settings.agent)
         while True:
             with contextlib.suppress(BusUnavailable):
                 for frame in await self._statuses.get_in_slices("", self._frames):
                     await self._runtime.bus.publish(subject, frame)
+            if self._newest is not None:
+                await show(self._newest)
             await asyncio.sleep(interval_ms / 1000)
 
     async def _status(self, payload: bytes) -> bytes:
@@ -127,7 +130,7 @@ class Service:
 
     def _frames(self) -> Steps[list[bytes]]:
         """Return the status as messages within the size limits of servers and readers."""
-        status = yield from self.status()
+        status = self._newest = yield from self.status()
         frames, size = yield from encode_status(status)
         if size > STATUS_BYTES_MAX and not self._trimmed:
             self._trimmed = True
@@ -163,23 +166,27 @@ class Service:
         command = decode_as(PauseCommand, payload)
         if isinstance(command, Rejected):
             return _refusal(command.detail)
+        return encode(await self.set_paused(command.model, command.by or "somebody", paused=paused))
+
+    async def set_paused(self, model: str, by: str, *, paused: bool) -> OperatorReply:
+        """Pause or resume a model; return when that is written."""
         state = self._runtime.controller.state
-        if command.model not in state.fleet.models:
-            return _refusal(f"there is no model {command.model!r}; there are: {', '.join(sorted(state.fleet.models))}")
+        if model not in state.fleet.models:
+            return _refused(f"there is no model {model!r}; there are: {', '.join(sorted(state.fleet.models))}")
         if not state.store_connected:
-            return _refusal("etcd is not connected, so the pause cannot be written; no decisions are made meanwhile")
+            return _refused("etcd is not connected, so the pause cannot be written; no decisions are made meanwhile")
 
         def written() -> bool:
-            return (command.model in self._runtime.controller.state.paused) == paused
+            return (model in self._runtime.controller.state.paused) == paused
 
         async with self._pausing:  # serialised, in order of arrival
             if not written():
-                self._runtime.inbox.put(PauseRequested(command.model, paused, command.by or "somebody"))
+                self._runtime.inbox.put(PauseRequested(model, paused, by))
             if not await _wait_for(written):
-                return _refusal(
+                return _refused(
                     f"the write is not confirmed after {PAUSE_CONFIRM_S:g} s; `loadline status` shows the current state"
                 )
-        return encode(OperatorReply(accepted=True))
+        return OperatorReply(accepted=True)
 
     async def _drain(self, payload: bytes) -> bytes:
         order = decode_as(DrainOrder, payload)
@@ -222,5 +229,9 @@ async def _wait_for(condition: Callable[[], bool]) -> bool:
     return condition()
 
 
+def _refused(detail: str) -> OperatorReply:
+    return OperatorReply(accepted=False, detail=detail[:256])
+
+
 def _refusal(detail: str) -> bytes:
-    return encode(OperatorReply(accepted=False, detail=detail[:256]))
+    return encode(_refused(detail))

@@ -22,6 +22,8 @@ from loadline.runtime.service import EXPLANATIONS_MAX, Service
 from loadline.runtime.slices import run_in_slices
 from loadline.runtime.status_parts import PART_BYTES_MAX, STATUS_BYTES_MAX, join_status
 from loadline.sim.world.fitter import InlineFitter
+from loadline.web.event_streams import EventStreams
+from loadline.web.live_page import LivePage
 from loadline.wire.codec import encode
 from loadline.wire.messages import DrainOrder, ExplainReply, ExplainRequest, OperatorReply, PauseCommand, StatusRequest
 from tests.support.memory import MemoryBus, MemoryStore
@@ -161,7 +163,8 @@ def test_a_status_of_1024_models_is_sent_in_parts_of_bounded_size() -> None:
         runtime, service = service_of(parse(models, "test"))
         names = [knobs.name for knobs in runtime.controller.settings.models]
         runtime.controller.state.counters["turns"] = 5
-        publishing = asyncio.ensure_future(service.publish_status(3_600_000))
+        shown = LivePage(len(names), lambda: runtime.controller.state, EventStreams())
+        publishing = asyncio.ensure_future(service.publish_status(3_600_000, shown.update))
         subject = runtime.subjects.status(runtime.controller.settings.agent)
         published = [payload for to, payload in memory(runtime).published if to == subject]
         while not published:

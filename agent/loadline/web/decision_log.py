@@ -1,0 +1,75 @@
+"""Latest decisions of each model, with their explanations and last known states."""
+
+from collections import OrderedDict
+from collections.abc import Iterable
+from typing import Final
+
+from loadline.core.vocabulary.reasons import Explanation
+from loadline.core.vocabulary.status import DecisionSummary
+from loadline.web.page_data import DecisionPage, decision_page
+
+DECISIONS_MAX: Final = 64
+"""Decisions of a model that the page lists."""
+FLEET_DECISIONS_MAX: Final = 4_096
+"""Decisions of all models: some 8 MB."""
+
+_Key = tuple[int, str]
+
+
+class DecisionLog:
+    """Decisions and advice by model, bounded.
+
+    Args:
+        models: Number of models, which divide ``FLEET_DECISIONS_MAX``.
+    """
+
+    def __init__(self, models: int) -> None:
+        self._kept_max = max(4, min(DECISIONS_MAX, FLEET_DECISIONS_MAX // max(1, models)))
+        self._explanations: dict[str, OrderedDict[_Key, Explanation]] = {}
+        self._states: dict[str, OrderedDict[str, tuple[str, str]]] = {}
+        self._revisions: dict[str, int] = {}
+
+    def add(self, explanations: Iterable[Explanation]) -> None:
+        """Add explanations; known ones change only if another decision superseded them."""
+        for one in explanations:
+            kept, key = self._explanations.setdefault(one.model, OrderedDict()), (one.at_ms, one.decision_id)
+            known = kept.get(key)
+            if known is not None and known.superseded_by == one.superseded_by:
+                continue
+            kept[key] = one
+            _shorten(kept, self._kept_max)
+            self._change(one.model)
+
+    def update(self, model: str, decision: DecisionSummary | None) -> None:
+        """Keep the state of a model's newest decision."""
+        if decision is None:
+            return
+        states, state = self._states.setdefault(model, OrderedDict()), (decision.state, decision.detail)
+        if states.get(decision.decision_id) != state:
+            states[decision.decision_id] = state
+            _shorten(states, self._kept_max)
+            self._change(model)
+
+    def forget_others(self, models: set[str]) -> None:
+        """Forget models that are no longer configured."""
+        for name in self._revisions.keys() - models:
+            for kept in (self._explanations, self._states, self._revisions):
+                kept.pop(name, None)
+
+    def revision(self, model: str) -> int:
+        """Return a number that rises with each change of a model's decisions."""
+        return self._revisions.get(model, 0)
+
+    def pages(self, model: str) -> list[DecisionPage]:
+        """Return the decisions of a model, newest first."""
+        states = self._states.get(model, OrderedDict())
+        found = reversed(self._explanations.get(model, OrderedDict()).values())
+        return [decision_page(one, *states.get(one.decision_id, ("", ""))) for one in found]
+
+    def _change(self, model: str) -> None:
+        self._revisions[model] = self._revisions.get(model, 0) + 1
+
+
+def _shorten(kept: OrderedDict[_Key, Explanation] | OrderedDict[str, tuple[str, str]], size_max: int) -> None:
+    while len(kept) > size_max:
+        kept.popitem(last=False)

@@ -1,0 +1,42 @@
+"""The page for browsers without JavaScript: HTML tables of a status."""
+
+from collections.abc import Iterator
+from html import escape
+
+from loadline.core.vocabulary.status import AgentStatus, ModelStatus, PoolStatus
+from loadline.runtime.slices import Steps, map_in_steps
+
+COLUMNS = ("Pool", "Role", "Desired", "Ready", "Starting", "Pending", "Draining", "KV", "Waiting", "Running")
+ASK = (
+    '<form method="post" action="/"><label>Token <input type="password" name="token" autocomplete="off"></label> '
+    "<button>Show the fleet</button></form>"
+)
+"""Form that asks for the token and shows the tables once."""
+
+
+def tables(status: AgentStatus | None) -> Steps[str]:
+    """Return the tables of all models, one model a step."""
+    if status is None:
+        return "<p>The agent has just started. Its first status follows within a second.</p>"
+    models = yield from map_in_steps(lambda model: "\n".join(_model(model)), status.models)
+    role = f"leads, epoch {status.epoch}" if status.leading else f"standby; {status.leader or 'no agent'} leads"
+    return f"<p>Agent {escape(status.agent)} {escape(status.version)}: {escape(role)}.</p>\n" + "\n".join(models)
+
+
+def _model(model: ModelStatus) -> Iterator[str]:
+    flags = [word for word, on in (("paused", model.paused), ("recommends only", model.no_operation)) if on]
+    yield f"<h2>{escape(', '.join([model.model, f'{model.planner} planner', *flags]))}</h2>"
+    yield f"<table><thead><tr>{''.join(f'<th scope=col>{name}</th>' for name in COLUMNS)}</tr></thead><tbody>"
+    yield from map(_pool, model.pools)
+    yield "</tbody></table>"
+    facts = [*(f"{one.name}: {one.message}" for one in model.conditions if not one.status), *model.missing, *model.hold]
+    if facts:
+        yield f"<ul>{''.join(f'<li>{escape(fact)}</li>' for fact in facts)}</ul>"
+
+
+def _pool(pool: PoolStatus) -> str:
+    cells = (
+        pool.role, pool.desired, pool.ready, pool.starting, pool.pending, pool.draining,
+        f"{pool.kv_usage_ratio:.0%}", pool.waiting_requests, pool.running_requests,
+    )  # fmt: skip
+    return f"<tr><th scope=row>{escape(pool.pool)}</th>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"

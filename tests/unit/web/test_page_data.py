@@ -1,0 +1,120 @@
+from math import isnan, nan
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from loadline.core.vocabulary.status import DecisionSummary, TrafficStatus
+from loadline.web.decision_log import DECISIONS_MAX, DecisionLog
+from loadline.web.history import FLEET_POINTS_MAX, POINTS_MAX, SPAN_MS, FleetHistory, ModelHistory
+from loadline.web.page_data import fleet_row, model_page, point, waits, worker_cell
+from tests.support.statuses import START_MS, agent, explanation, model, pool, worker
+
+
+def test_a_row_sums_the_pools_and_weighs_kv_usage_by_ready_workers() -> None:
+    row = fleet_row(replace(model(), pools=(pool(1, kv=0.9), pool(3, desired=5, kv=0.1))))
+    assert (row.desired, row.ready, row.kv_usage_ratio) == (6, 4, 0.3)
+
+
+@pytest.mark.parametrize(
+    ("changes", "state"),
+    [
+        ({}, "steady"),
+        ({"missing": ("no frontend reports traffic",)}, "attention"),
+        ({"no_operation": True, "missing": ("x",)}, "advisory"),
+        ({"paused": True, "no_operation": True}, "paused"),
+    ],
+)
+def test_the_state_of_a_row_names_what_matters_most(changes: dict[str, object], state: str) -> None:
+    assert fleet_row(replace(model(), **changes)).state == state
+
+
+def test_a_model_without_ready_workers_has_no_kv_usage_and_serves_nothing() -> None:
+    empty = replace(model(), pools=(pool(0, desired=2),))
+    assert fleet_row(empty).kv_usage_ratio is None
+    assert point(empty)["kv:decode"] is None
+    assert point(empty)["served"] == 0.0
+
+
+def test_a_point_has_what_the_ready_workers_serve_and_the_error_of_the_forecast() -> None:
+    found = point(model())
+    assert (found["served"], found["forecast"], found["forecast_lead_ms"], found["forecast_error"]) == (
+        12.0, 12.0, 60_000, 0.1,
+    )  # fmt: skip
+    unknown = replace(model(), traffic=TrafficStatus(None, None, None, None, None, 0))
+    assert point(unknown)["rate"] is None
+
+
+def test_a_worker_that_stopped_reporting_is_silent_and_a_starting_one_is_not() -> None:
+    assert worker_cell(worker(1, age_ms=10_001)).state == "silent"
+    assert worker_cell(worker(1, age_ms=10_000)).state == "ready"
+    assert worker_cell(worker(1, state="starting", age_ms=99_000)).state == "starting"
+
+
+def test_a_wait_ends_when_its_reason_says_and_is_listed_once() -> None:
+    hold = explanation()
+    found = list(waits(replace(hold, limits=(*hold.limits, *hold.limits))))
+    assert [(one.code, one.until_ms) for one in found] == [("cooldown", START_MS + 5_000), ("no_workers", None)]
+    assert "the cooldown of 9000 ms ends in 5000 ms" in found[0].sentence
+
+
+def test_the_page_of_a_model_lists_workers_once_and_as_arrays() -> None:
+    status = model(workers=2)
+    cells = {"decode": [worker_cell(one) for one in status.pools[0].workers]}
+    page = msgspec.json.decode(
+        msgspec.json.encode(model_page(status, cells, None, at_ms=START_MS, decisions_revision=3))
+    )
+    assert page["workers"] == {"decode": [["decode-1", "ready", 50, 1, 9], ["decode-2", "ready", 50, 2, 10]]}
+    assert page["status"]["pools"][0]["workers"] == []
+
+
+def test_a_ring_keeps_the_newest_points_in_order_and_fills_new_series_with_unknown() -> None:
+    history = ModelHistory(points_max=4, interval_ms=1_000)
+    for second in range(6):
+        history.record(second * 1_000, {"rate": float(second)})
+    history.record(5_900, {"rate": 9.0, "ready:new": 1.0})  # within the last interval
+    history.record(4_000, {"rate": 77.0})  # the clock went back
+    page = history.page()
+    assert page.times_ms == [2_000, 3_000, 4_000, 5_900]
+    assert page.series["rate"] == [2.0, 3.0, 4.0, 9.0]
+    assert [*map(isnan, page.series["ready:new"])] == [True, True, True, False]
+    assert msgspec.json.encode(nan) == b"null"
+
+
+def test_an_hour_of_any_number_of_models_is_bounded() -> None:
+    for models in (1, 100, 1_000):
+        history = FleetHistory(models)
+        for at_ms in range(0, 2 * SPAN_MS, 2_500):
+            history.record(model(), at_ms)
+        page = history.page("llama")
+        assert len(page.times_ms) * models <= max(FLEET_POINTS_MAX, POINTS_MAX)
+        assert page.times_ms[-1] - page.times_ms[0] >= SPAN_MS - 2 * page.interval_ms
+    history.forget_others(set())
+    assert history.page("llama").times_ms == []
+
+
+def test_decisions_have_their_last_state_and_a_revision_that_rises_only_with_a_change() -> None:
+    log = DecisionLog(1)
+    log.add([explanation()])
+    log.update("llama", model().decision)
+    before = log.revision("llama")
+    log.add([explanation()])
+    log.update("llama", model().decision)
+    assert log.revision("llama") == before
+    log.add([replace(explanation(), superseded_by="d2")])
+    assert log.revision("llama") == before + 1
+    [page] = log.pages("llama")
+    assert (page.state, page.superseded_by) == ("done", "d2")
+    assert page.recommendations[0].reasons[0].startswith("decode: ")
+
+
+def test_decisions_of_a_model_are_bounded_and_newest_first() -> None:
+    log = DecisionLog(1)
+    for number in range(200):
+        log.add([explanation(at_ms=START_MS + number, decision_id=f"d{number}")])
+        log.update("llama", DecisionSummary(f"d{number}", "llama", 1, number, 0, "done", {}, ()))
+    pages = log.pages("llama")
+    assert [page.decision_id for page in pages[:2]] == ["d199", "d198"]
+    assert len(pages) == DECISIONS_MAX
+    log.forget_others({model.model for model in agent().models})
+    assert log.pages("llama") == []
