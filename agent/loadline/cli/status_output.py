@@ -103,7 +103,7 @@ def format_details(status: ModelStatus, *, only_migration: bool = False) -> list
         state = "waits for a scaler to accept" if decision.state == "committed" else decision.state
         lines.append(f"decision {decision.decision_id} #{decision.sequence} {state}: {targets} ({why})")
         lines += [f"scaler: {decision.detail}"] if decision.detail else []
-    if not only_migration and not any(pool.desired for pool in status.pools):
+    if not only_migration and all(pool.decided and not pool.desired for pool in status.pools):
         lines.append("scaled to zero: the first request that a frontend reports starts workers")
     lines += _migrations(status.migrations) if status.migrations is not None else []
     if status.emptied.count:

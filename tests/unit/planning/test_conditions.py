@@ -146,10 +146,13 @@ def test_the_most_severe_reason_determines_the_condition(
     recommendation = Recommendation("p", {}, (calm,) if limited else (calm, found), {})
     limits = [found] if limited else []
     fleet = world.settings.fleet
-    ready = conditions(model, recommendation, limits, (), world.now, fleet=fleet, traffic="no")[1]
+    ready = conditions(model, recommendation, limits, (), world.now, fleet=fleet, traffic="no", scales_to_zero=False)[1]
     assert (ready.name, ready.status, ready.reason) == ("OptimizationReady", status, reason)
     skipped = [Reason(ReasonCode.STOPPING), *limits]
-    assert conditions(model, recommendation, skipped, (), 0, fleet=fleet, traffic="no")[1].reason == "SkippedProcessing"
+    assert (
+        conditions(model, recommendation, skipped, (), 0, fleet=fleet, traffic="no", scales_to_zero=False)[1].reason
+        == "SkippedProcessing"
+    )
 
 
 def test_a_budget_that_prevents_a_shrink_is_not_a_shortage() -> None:
@@ -157,7 +160,9 @@ def test_a_budget_that_prevents_a_shrink_is_not_a_shortage() -> None:
     model = world.controller.state.fleet.models["m"]
     held = Reason.of(ReasonCode.GPU_BUDGET_GUARD_HOLD, "decode", wanted=1, allowed=2, gpus=2)
     recommendation = Recommendation("p", {}, (Reason(ReasonCode.WITHIN_THRESHOLDS),), {})
-    found = conditions(model, recommendation, [held], (), world.now, fleet=world.settings.fleet, traffic="no")
+    found = conditions(
+        model, recommendation, [held], (), world.now, fleet=world.settings.fleet, traffic="no", scales_to_zero=False
+    )
     assert found[1].reason == "OptimizationSucceeded"
 
 
@@ -178,7 +183,9 @@ def test_missing_inputs_of_one_planner_are_no_failure_if_the_other_decides(
     model = world.controller.state.fleet.models["m"]
     numbers = dict.fromkeys(("fresh", "ready", "known", "saturation", "queueing"), 1.0)
     recommendation = Recommendation("hybrid", {}, tuple(Reason(code, "decode", numbers) for code in codes), {})
-    found = conditions(model, recommendation, (), (), world.now, fleet=world.settings.fleet, traffic="required")
+    found = conditions(
+        model, recommendation, (), (), world.now, fleet=world.settings.fleet, traffic="required", scales_to_zero=False
+    )
     assert found[1].reason == reason
 
 
@@ -189,13 +196,15 @@ def test_a_pool_with_target_zero_misses_no_metrics() -> None:
     fleet = world.settings.fleet
     for pool in model.pools.values():
         pool.desired = 1
-    lacking = conditions(model, recommendation, (), (), world.now, fleet=fleet, traffic="no")
+    lacking = conditions(model, recommendation, (), (), world.now, fleet=fleet, traffic="no", scales_to_zero=False)
     assert [one.reason for one in lacking[:2]] == ["MetricsMissing", "MetricsUnavailable"]
     for pool in model.pools.values():
         pool.desired = 0
-    empty = conditions(model, recommendation, (), lacking, world.now, fleet=fleet, traffic="no")
+    empty = conditions(model, recommendation, (), lacking, world.now, fleet=fleet, traffic="no", scales_to_zero=False)
     assert [one.reason for one in empty[:2]] == ["MetricsFound", "OptimizationSucceeded"]
-    by_traffic = conditions(model, recommendation, (), (), world.now, fleet=fleet, traffic="required")
+    by_traffic = conditions(
+        model, recommendation, (), (), world.now, fleet=fleet, traffic="required", scales_to_zero=False
+    )
     assert by_traffic[0].message.startswith("no frontend reports traffic: check")
 
 
@@ -337,5 +346,16 @@ def test_a_pool_above_a_lowered_maximum_is_above_it_until_it_has_shrunk() -> Non
     model, fleet = world.controller.state.fleet.models["m"], world.settings.fleet
     recommendation = Recommendation("p", {}, (Reason(ReasonCode.WITHIN_THRESHOLDS),), {})
     model.pools["decode"].desired = 9
-    found = conditions(model, recommendation, (), (), world.now, fleet=fleet, traffic="no")[2]
+    found = conditions(model, recommendation, (), (), world.now, fleet=fleet, traffic="no", scales_to_zero=False)[2]
     assert (found.status, found.reason) == (False, "AboveMaximum")
+
+
+@pytest.mark.parametrize("planner", ["threshold", "auto"])
+def test_conditions_agree_with_the_missing_inputs_before_the_first_worker(planner: str) -> None:
+    world = ControllerWorld(planner=planner)
+    world.handle(BusConnectionChanged(connected=True), RegistryRead([]))
+    world.run(10)
+    (model,) = query.status(world.settings, world.controller.state, "0", START, world.now).models
+    assert "m: no worker of pool prefill is ready" in model.missing
+    assert conditions_of(world)["MetricsAvailable"] == (False, "MetricsMissing")
+    assert conditions_of(world)["OptimizationReady"][0] is False

@@ -1,5 +1,6 @@
 """Missing inputs of planners."""
 
+from loadline.cli.status_output import format_model
 from loadline.core.controller import Controller
 from loadline.core.engines.profile import EngineProfile, LinearKnobs
 from loadline.core.fleet.pool import PoolKnobs
@@ -75,3 +76,22 @@ def test_a_model_at_zero_misses_no_worker_but_needs_frontends() -> None:
     assert missing_texts(agent) == []
     agent.state.fleet.models["m"].pools["decode"].reset_desired(1, START)
     assert missing_texts(agent) == ["m: no worker of pool decode is ready"]
+
+
+def test_a_planner_that_plans_by_workers_alone_misses_no_frontend() -> None:
+    agent = controller("auto", LINEAR)
+    agent.handle([WorkerRegistered(registered("w"))], START)
+    assert missing_texts(agent) == []
+    agent.handle([TrafficReported("m", "f", 1, TrafficSample(1, 1_000, 0))], START)
+    agent.handle([], START + 6_000)
+    assert missing_texts(agent, START + 6_000) == ["m: no frontend reports traffic"], "one has reported, then stopped"
+
+
+def test_a_model_without_workers_is_not_scaled_to_zero_before_a_decision() -> None:
+    agent = controller("threshold")
+    (before,) = status(agent.settings, agent.state, "0", START, START).models
+    assert "no worker of pool decode is ready" in format_model(before)
+    assert "scaled to zero" not in format_model(before)
+    agent.state.fleet.models["m"].pools["decode"].reset_desired(0, START)
+    (after,) = status(agent.settings, agent.state, "0", START, START).models
+    assert "scaled to zero" in format_model(after)

@@ -112,6 +112,7 @@ def conditions(
     *,
     fleet: FleetKnobs,
     traffic: TrafficNeed,
+    scales_to_zero: bool,
 ) -> tuple[Condition, ...]:
     """Return the conditions of a model.
 
@@ -123,6 +124,7 @@ def conditions(
         now: Unix time in ms.
         fleet: Staleness and quorum of workers.
         traffic: Need of the planner for traffic reports.
+        scales_to_zero: True if an idle model is scaled to zero.
     """
     previous = {condition.name: (condition.status, condition.since_ms) for condition in before}
 
@@ -132,33 +134,49 @@ def conditions(
         return Condition(name, status, reason, message, since_ms if previous_status is status else now)
 
     return (
-        condition("MetricsAvailable", _metrics(model, now, fleet, traffic)),
+        condition("MetricsAvailable", _metrics(model, now, fleet, traffic, scales_to_zero=scales_to_zero)),
         condition("OptimizationReady", _optimization(model, recommendation, limits, now)),
         condition("DemandWithinMaximum", _maximum(model, recommendation, now)),
     )
 
 
-def _metrics(model: Model, now: int, fleet: FleetKnobs, traffic: TrafficNeed) -> tuple[bool, ConditionReason, str]:
+def empty_pools(model: Model, now: int, *, scales_to_zero: bool) -> list[Pool]:
+    """Return the pools that have no ready worker and should have one, also before the first decision."""
+    targets = {pool.name: _intended(pool, now) for pool in model.pools.values()}
+    served_roles = {pool.knobs.role for pool in model.pools.values() if targets[pool.name]}
+    at_zero = scales_to_zero and not served_roles
+    undecided = (pool for pool in model.pools.values() if pool.desired is None and not at_zero)
+    unserved = {pool.name for pool in undecided if pool.knobs.role not in served_roles}
+    return [pool for pool in model.pools.values() if not pool.ready and (targets[pool.name] or pool.name in unserved)]
+
+
+def lacks_traffic(model: Model, need: TrafficNeed, now: int) -> bool:
+    """Return True if a planner waits for reports of frontends; where they are optional, only once one has reported."""
+    expected = need == "required" or (need == "optional" and bool(model.traffic.frontends))
+    return expected and not model.traffic.is_reporting(now)
+
+
+def _metrics(
+    model: Model, now: int, fleet: FleetKnobs, traffic: TrafficNeed, *, scales_to_zero: bool
+) -> tuple[bool, ConditionReason, str]:
     """Return the status, reason and message of ``MetricsAvailable``."""
+    for pool in empty_pools(model, now, scales_to_zero=scales_to_zero):
+        return False, "MetricsMissing", f"no worker of pool {pool.name} is ready: find out why none starts"
     for pool in model.pools.values():
-        missing = _missing_metrics(pool, fleet, now)
-        if missing is not None:
-            return False, *missing
+        silent = _silent_workers(pool, fleet)
+        if silent is not None:
+            return False, *silent
     found = "enough ready workers of every pool report"
     if traffic == "optional" and not model.traffic.frontends:
         return True, "MetricsFound", f"{found}; no frontend has reported traffic, so objectives cannot be judged"
-    if traffic != "no" and not model.traffic.is_reporting(now):
+    if lacks_traffic(model, traffic, now):
         return False, "MetricsMissing", "no frontend reports traffic: check that frontends run and reach NATS"
     return True, "MetricsFound", found
 
 
-def _missing_metrics(pool: Pool, fleet: FleetKnobs, now: int) -> tuple[ConditionReason, str] | None:
-    """Return the reason and message for a pool of which too few workers report; None for other pools."""
-    if not pool.ready:
-        if not pool.effective_target(now):
-            return None
-        return "MetricsMissing", f"no worker of pool {pool.name} is ready: find out why none starts"
-    if pool.fresh and pool.has_quorum(fleet.quorum_ratio):
+def _silent_workers(pool: Pool, fleet: FleetKnobs) -> tuple[ConditionReason, str] | None:
+    """Return the reason and message for a pool of which too few ready workers report; None for other pools."""
+    if not pool.ready or (pool.fresh and pool.has_quorum(fleet.quorum_ratio)):
         return None
     has_reported = any(worker.seen_at_ms >= 0 for worker in pool.workers.values() if worker.counted_as == "ready")
     remedy = "check that they run and reach NATS, and the rejected samples"
@@ -212,6 +230,14 @@ def _lowers_count(reason: Reason) -> bool:
 
 
 def _is_empty_as_intended(model: Model, reason: Reason, now: int) -> bool:
-    """Return True if a pool has no workers because its target is 0."""
+    """Return True if a pool has no workers because its target is 0, and not because none has registered yet."""
     pool = model.pools.get(reason.pool)
-    return reason.code is ReasonCode.NO_WORKERS and pool is not None and pool.effective_target(now) == 0
+    if reason.code is not ReasonCode.NO_WORKERS or pool is None:
+        return False
+    return not _intended(pool, now)
+
+
+def _intended(pool: Pool, now: int) -> int:
+    """Return the target of a pool; before the first decision at least its minimum, though no worker exists."""
+    target = pool.effective_target(now)
+    return max(target, pool.minimum) if pool.desired is None else target

@@ -10,6 +10,7 @@ from loadline.core.fleet.fleet import Model
 from loadline.core.migration.outcomes import MigrationCode, PolicyReport
 from loadline.core.migration.status import drained_workers, migration_status, policy_reports
 from loadline.core.planning.allocation.gpu_ledger import gpu_ledger_of
+from loadline.core.planning.conditions import empty_pools, lacks_traffic
 from loadline.core.planning.encode_pools import as_seen_by
 from loadline.core.planning.planners import PLANNERS, Planner
 from loadline.core.planning.sizing.sizing_by_profile import profile_problem
@@ -142,16 +143,11 @@ def _active_objectives(knobs: ModelKnobs) -> dict[str, float]:
 
 def missing(model: Model, knobs: ModelKnobs, now: int) -> list[str]:
     """Return the missing inputs of a model (workers, traffic, profiles), one sentence each."""
-    targets = {pool.name: max(pool.effective_target(now), pool.minimum) for pool in model.pools.values()}
-    served_roles = {pool.knobs.role for pool in model.pools.values() if targets[pool.name]}
-    at_zero = bool(knobs.scale_to_zero_after_ms) and not served_roles
-    found = [
-        f"{model.name}: no worker of pool {pool.name} is ready"
-        for pool in model.pools.values()
-        if not pool.ready and (targets[pool.name] or not (at_zero or pool.knobs.role in served_roles))
-    ]
+    scales_to_zero = bool(knobs.scale_to_zero_after_ms)
+    empty = empty_pools(model, now, scales_to_zero=scales_to_zero)
+    found = [f"{model.name}: no worker of pool {pool.name} is ready" for pool in empty]
     needs = PLANNERS[knobs.planner].needs
-    if (needs.traffic != "no" or knobs.scale_to_zero_after_ms) and not model.traffic.is_reporting(now):
+    if lacks_traffic(model, "required" if scales_to_zero else needs.traffic, now):
         found.append(f"{model.name}: no frontend reports traffic")
     optional = needs.profiles == "optional"  # an invalid profile is reported, an absent one is not
     profiled = [pool for pool in model.pools.values() if pool.knobs.role != "encode"]

@@ -128,4 +128,5 @@ class ScalingPipeline:
             now,
             fleet=state.fleet.knobs,
             traffic=self._context.planners[model.name].needs.traffic,
+            scales_to_zero=bool(knobs.scale_to_zero_after_ms),
         )
