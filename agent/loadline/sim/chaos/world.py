@@ -204,7 +204,7 @@ class ChaosWorld(TurnObserver):
         worker = SimulatedWorker(
             self.timeline,
             record,
-            StubEngine(knobs.role, partial(self._work_share, (model, pool), record.worker), observer),
+            StubEngine(knobs.role, lambda: self._work_share(worker.record), observer),
             self.bus.connection(),
             self.store.connection(),
             peers=self.peer_bus.connection(),
@@ -236,12 +236,13 @@ class ChaosWorld(TurnObserver):
         """Return the live workers of a pool."""
         return [one for one in self.workers.values() if (one.record.model, one.record.pool) == pool]
 
-    def _work_share(self, pool: PoolKey, name: str) -> WorkShare:
+    def _work_share(self, record: WorkerRecord) -> WorkShare:
         """Return a worker's share of its pool's demand, which is divided among the serving workers.
 
         In a pool that is neither idle nor overloaded one request waits, at one worker. That lies between the planner's
         thresholds, so the count converges.
         """
+        pool, name = (record.model, record.pool), record.worker
         serving = self._serving[pool]
         busy = self.demand[pool] / max(1, len(serving))
         if busy > 1.0:
@@ -249,7 +250,6 @@ class ChaosWorld(TurnObserver):
         return WorkShare(busy, int(busy > IDLE_BELOW and serving[:1] == [name]))
 
     def _on_worker_changed(self, worker: SimulatedWorker) -> None:
-        pool = worker.record.model, worker.record.pool
         name = worker.record.worker
         if not worker.alive:
             self._request_clients.pop(worker).close()
@@ -258,4 +258,5 @@ class ChaosWorld(TurnObserver):
                 del self.workers[name]
         if worker.alive and worker.draining and isinstance(worker.engine, StubEngine):
             worker.engine.empty_at(self.timeline.now_ms + self._rng.uniform(500.0, 15_000.0))
-        self._serving[pool] = [one.record.worker for one in self.workers_of(pool) if one.serving]
+        for pool in {(worker.record.model, name) for name in (worker.record.pool, worker.record.home)}:
+            self._serving[pool] = [one.record.worker for one in self.workers_of(pool) if one.serving]

@@ -14,7 +14,7 @@ from loadline.client.handover.held_requests import HeldRequests
 from loadline.client.incarnation import DRAINED_INTERVAL_MS, DRAINED_REPEATS_MAX, WorkerIncarnation
 from loadline.client.leased_key import LeasedKey, LeaseStep
 from loadline.core.vocabulary.samples import WorkerRecord
-from loadline.core.vocabulary.scalars import WorkerPhase
+from loadline.core.vocabulary.scalars import Role, WorkerPhase
 from loadline.errors import BusUnavailable, LoadlineError
 from loadline.sim.engine import EngineEvent, Request, SimulatedEngine
 from loadline.sim.world.bus import BusConnection
@@ -91,24 +91,20 @@ class SimulatedWorker:
         self._knobs = knobs
         self._on_event = on_event
         self._on_change = on_change
-        subjects = Subjects(root)
-        self._load_subject = subjects.load(record.model, record.pool, record.worker)
-        self._drain_subject = subjects.drain(*record.names)
-        self._drained_subject = subjects.drained(*record.names)
-        self._migrate_subject = subjects.migrate(*record.names)
-        self._migration_subject = subjects.migration(*record.names)
+        self._subjects, self._keys = Subjects(root), Keys(namespace)
+        self._answered_pools: set[str] = set()
+        self._load_subject = self._subjects.load(*record.names)
+        self._drained_subject = self._subjects.drained(*record.names)
         self._incarnation = WorkerIncarnation(record)
         self.held_requests = HeldRequests()
         self.migration = SimulatedMigration(timeline, self, knobs.handovers, self._publish_migration)
-        key = Keys(namespace).worker(record.model, record.pool, record.worker)
+        key = self._keys.worker(*record.names)
         self._leased = LeasedKey(store, key, encode(self.record), knobs.lease_ttl_s, self._incarnation.is_later)
         self._next_event_ms: float | None = None
         self._registration_changed = VirtualFuture[None]()
-        self._tasks = [
-            VirtualTask(self.bus.answer(self._drain_subject, self._answer_drain)),
-            VirtualTask(self.bus.answer(self._migrate_subject, self._answer_migrate)),
-            VirtualTask(self._run_registration()),
-        ]
+        self._tasks: list[VirtualTask] = []
+        self._answer_commands()
+        self._tasks.append(VirtualTask(self._run_registration()))
         timeline.call_later(knobs.start_delay_ms, self._become_ready)
         self._schedule_report()
 
@@ -136,6 +132,30 @@ class SimulatedWorker:
             return False
         self.run(request)
         return True
+
+    def move(self, pool: str, role: Role) -> None:
+        """Serve in another pool, in its role, unless it drains or has ended."""
+        if not self.serving:
+            return
+        home = self.record.home
+        self.record = replace(self.record, pool=pool, role=role, home_pool="" if pool == home else home)
+        self._incarnation.record = self.record
+        self.migration.migrator.move(self.record)
+        self._load_subject = self._subjects.load(*self.record.names)
+        if pool not in self._answered_pools:
+            self._answer_commands()
+        self._leased.move(self._keys.worker(*self.record.names), encode(self.record))
+        self._registration_changed.set_result(None)
+        self._report()
+        self._on_change(self)
+
+    def _answer_commands(self) -> None:
+        """Answer commands under the names of the record; those to a former pool are left to other workers."""
+        self._answered_pools.add(self.record.pool)
+        self._drain_subject = self._subjects.drain(*self.record.names)
+        self._migrate_subject = self._subjects.migrate(*self.record.names)
+        self._tasks.append(VirtualTask(self.bus.answer(self._drain_subject, self._answer_drain)))
+        self._tasks.append(VirtualTask(self.bus.answer(self._migrate_subject, self._answer_migrate)))
 
     def run(self, request: Request) -> None:
         """Run a request that it holds, and abort its execution under an earlier hop."""
@@ -230,7 +250,7 @@ class SimulatedWorker:
         return None if reply is None else encode(reply)
 
     def _publish_migration(self, report: MigrationReport) -> None:
-        self._publish(self._migration_subject, report)
+        self._publish(self._subjects.migration(*self.record.names), report)
 
     # -- draining ------------------------------------------------------------------------------------------------------
 
