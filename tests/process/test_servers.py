@@ -2,16 +2,21 @@
 
 import asyncio
 import os
+import re
 import signal
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from loadline.adapters.parent_death import ending_with_parent
 from loadline.errors import LoadlineError
+from loadline.rig.rig import Rig
 from loadline.rig.servers import EtcdServer, NatsServer, Server
+from tests.support.agents import config
 from tests.waiting import until_true
 
 pytestmark = pytest.mark.process
@@ -65,6 +70,31 @@ def test_no_server_outlives_a_parent_that_is_killed(tmp_path: Path) -> None:
         assert all(is_running(pid) for pid in pids)
         os.kill(parent.pid, signal.SIGKILL)
     until_true(lambda: not any(is_running(pid) for pid in pids))
+
+
+def test_no_python_runs_in_the_forked_child_of_a_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would free what the threads of C libraries hold, such as those of an open gRPC channel, and crash."""
+    start = subprocess.Popen.__init__
+    started = []
+
+    def watched(self: "subprocess.Popen[bytes]", *arguments: Any, **options: Any) -> None:
+        started.append(options.get("preexec_fn"))
+        start(self, *arguments, **options)
+
+    monkeypatch.setattr(subprocess.Popen, "__init__", watched)
+    with Rig(tmp_path) as rig:
+        agent = rig.agent(config(rig, "a"), "a")
+        agent.wait_ready()
+        assert agent.stop() == 0
+    assert started
+    assert not any(started)
+
+
+def test_a_program_that_ends_with_its_parent_ignores_no_signal() -> None:
+    status = subprocess.run(
+        ending_with_parent(["cat", "/proc/self/status"]), capture_output=True, text=True, check=True
+    )
+    assert re.search(r"^SigIgn:\t0+$", status.stdout, re.MULTILINE)
 
 
 def test_the_error_of_a_server_that_cannot_start_names_its_log(tmp_path: Path) -> None:

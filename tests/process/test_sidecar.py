@@ -14,7 +14,7 @@ import aiohttp
 import msgspec
 import pytest
 
-from loadline.adapters.parent_death import die_with_parent
+from loadline.adapters.parent_death import ending_with_parent
 from loadline.core.vocabulary.samples import WorkerRecord
 from loadline.rig.servers import free_port
 from tests.support.client_rig import Agent, agent_at
@@ -28,7 +28,7 @@ TOKENS = 300
 
 @contextmanager
 def process(command: list[str]) -> "Iterator[subprocess.Popen[bytes]]":
-    child = subprocess.Popen(command, preexec_fn=die_with_parent())  # noqa: PLW1509 - a system call and a comparison
+    child = subprocess.Popen(ending_with_parent(command))
     try:
         yield child
     finally:

@@ -23,7 +23,7 @@ from aiohttp import web
 
 from loadline.adapters.http_reader import HttpReader
 from loadline.adapters.nats_bus import NatsBus
-from loadline.adapters.parent_death import die_with_parent
+from loadline.adapters.parent_death import ending_with_parent
 from loadline.rig.bench import options, progress, result, rig
 from loadline.rig.rig import Rig
 from loadline.rig.servers import free_port
@@ -104,7 +104,7 @@ def bare(seconds: float, ports: list[str]) -> None:
 @contextlib.contextmanager
 def child(*command: str) -> Iterator[int]:
     """Run a process; yield its id."""
-    process = subprocess.Popen(command, preexec_fn=die_with_parent())  # noqa: PLW1509, S603 - our own programs
+    process = subprocess.Popen(ending_with_parent(command))  # noqa: S603 - our own programs
     try:
         yield process.pid
     finally:

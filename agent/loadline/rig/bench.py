@@ -21,7 +21,7 @@ from typing import Any, Final, Self
 import msgspec
 from msgspec import Struct
 
-from loadline.adapters.parent_death import die_with_parent
+from loadline.adapters.parent_death import ending_with_parent
 from loadline.core.vocabulary.samples import TrafficSample, WorkerRecord, WorkerSample
 from loadline.errors import LoadlineError
 from loadline.rig.probe import ProbeSample
@@ -178,11 +178,10 @@ class ProbedProcess:
     def __init__(self, arguments: Sequence[str], log: Path, cpu: int | None = None) -> None:
         with log.open("ab") as errors:
             self._process = subprocess.Popen(  # noqa: S603 - our own program
-                [sys.executable, "-m", "loadline.rig.probe", *arguments],
+                ending_with_parent([sys.executable, "-m", "loadline.rig.probe", *arguments]),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
-                preexec_fn=die_with_parent(),  # noqa: PLW1509 - a system call and a comparison
             )
         if cpu is not None:
             os.sched_setaffinity(self._process.pid, {cpu})

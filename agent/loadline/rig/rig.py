@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Self
 
 from loadline.adapters.etcd_store import EtcdStore
-from loadline.adapters.parent_death import die_with_parent
+from loadline.adapters.parent_death import ending_with_parent
 from loadline.core.vocabulary.samples import WorkerRecord
 from loadline.errors import LoadlineError
 from loadline.ports import Write
@@ -46,11 +46,10 @@ class ChildAgent:
         path.write_text(f"{config}\n[http]\nport = {self.port}\n", encoding="utf-8")
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(  # noqa: S603 - our own program
-                [*runner, sys.executable, "-m", "loadline", "run", "--config", str(path)],
+                ending_with_parent([*runner, sys.executable, "-m", "loadline", "run", "--config", str(path)]),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                preexec_fn=die_with_parent(),  # noqa: PLW1509 - a system call and a comparison
             )
 
     def get(self, path: str) -> tuple[int, str]:

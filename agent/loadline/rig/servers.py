@@ -19,7 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from loadline.adapters.parent_death import die_with_parent
+from loadline.adapters.parent_death import ending_with_parent
 from loadline.errors import LoadlineError
 
 _HOST = "127.0.0.1"
@@ -146,7 +146,7 @@ class Server(abc.ABC):
         raise LoadlineError(f"{self.name} did not start within {_START_S:g} s. Its log is {self.log}")
 
     def _spawn(self) -> None:
-        command = self._command()
+        command = ending_with_parent(self._command())
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(  # noqa: S603 - our own child, a fixed command
                 command,
@@ -156,7 +156,6 @@ class Server(abc.ABC):
                 cwd=self.directory,
                 # Ctrl-C goes to the whole foreground group; the parent stops its children in order.
                 start_new_session=True,
-                preexec_fn=die_with_parent(),  # noqa: PLW1509 - safe, see die_with_parent
             )
 
     def _choose_ports(self) -> None:
