@@ -6,7 +6,7 @@ ARGS ?=
 TRACES ?=
 ONLY ?=
 
-.PHONY: venv run check test lock schemas scoreboard clean
+.PHONY: venv run check test package audit sbom lock schemas scoreboard clean
 
 venv: .venv/.installed
 
@@ -30,6 +30,21 @@ check: venv
 # A file of tests stays in one process: its tests share what is made once for them. tests/conftest.py orders the files.
 test: venv
 	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(ARGS)
+
+# Wheel and sdist in bare environments. ARGS="--lowest": the lowest versions of the dependencies; ARGS="--python 3.13"
+package: venv
+	$(BIN)/python tools/package.py $(ARGS)
+
+# Both programs run in environments of their own. The audit asks the package
+# index for known vulnerabilities; --strict: without an answer, such as offline, it fails and says so.
+audit: venv
+	$(BIN)/uvx --from pip-audit==2.10.1 pip-audit --strict --require-hashes --disable-pip \
+	  --requirement requirements-runtime.lock
+
+sbom: venv
+	@mkdir -p dist
+	$(BIN)/uvx --from cyclonedx-bom==7.5.0 cyclonedx-py requirements --pyproject pyproject.toml --output-reproducible \
+	  --output-file dist/sbom.json requirements-runtime.lock
 
 schemas: venv
 	$(BIN)/python tools/schemagen.py
