@@ -22,7 +22,7 @@ from loadline.core.controller import Controller
 from loadline.core.queries.status import lacks_migration_slots, missing
 from loadline.core.vocabulary.events import ChildNotStarted
 from loadline.errors import ConfigError, JournalError
-from loadline.ports import Journal
+from loadline.ports import DecisionTraces, Journal
 from loadline.runtime.loop import Runtime
 from loadline.runtime.reload import Reloader, Source
 from loadline.runtime.service import Service
@@ -76,6 +76,7 @@ class Agent:
         self._store = EtcdStore(config.etcd, keys.value_bytes_max, keys.writer)
         self._fitter = ChildFitter(on_unstarted=lambda text: self.runtime.inbox.put(ChildNotStarted(text)))
         self._journal = _journal(config)
+        self._traces = _traces(config)
         self.runtime = Runtime(
             controller=Controller(settings(config)),
             clock=SystemClock(),
@@ -90,6 +91,7 @@ class Agent:
             version=__version__,
             on_turn=self._on_turn,
             on_rejected=lambda rejected: self._count_refused(rejected.reason, rejected.subject, rejected.detail),
+            traces=self._traces,
         )
         current, put = self.runtime.controller.settings, self.runtime.inbox.put
         self._reloader = None if source is None else Reloader(source, config, current, put)
@@ -134,6 +136,8 @@ class Agent:
             await self._bus.close()
             await self._store.close()
             await self._fitter.close()
+            if self._traces is not None:
+                await self._traces.close()
             _log.info("stopped", turns=self.runtime.turns, frames=self.runtime.frames)
 
     async def _start_http(self) -> None:
@@ -222,6 +226,14 @@ def _journal(config: Config) -> Journal | None:
     except JournalError as error:
         _log.error("no_journal", detail=str(error))
         return None
+
+
+def _traces(config: Config) -> DecisionTraces | None:
+    if not config.otel.traces:
+        return None
+    from loadline.adapters.otel_traces import OtelTraces  # noqa: PLC0415 - an extra
+
+    return OtelTraces(agent_name(config), __version__)
 
 
 def configure_gc() -> None:

@@ -7,6 +7,7 @@ from msgspec import Struct
 
 from loadline.core.vocabulary.allocations import Allocation, AllocationProblem
 from loadline.core.vocabulary.forecasts import Forecast, ForecastQuery
+from loadline.core.vocabulary.history import DecisionRecord
 
 
 class Clock(Protocol):
@@ -59,7 +60,7 @@ class Bus(Protocol):
         """
         ...
 
-    async def publish(self, subject: str, payload: bytes) -> None:
+    async def publish(self, subject: str, payload: bytes, headers: Mapping[str, str] | None = None) -> None:
         """Publish now, or fail without queueing.
 
         Raises:
@@ -206,6 +207,18 @@ class Journal(Protocol):
 
     def close(self) -> None:
         """Write pending records and close."""
+        ...
+
+
+class DecisionTraces(Protocol):
+    """An exporter of traces. Never blocks and never raises: what it cannot send is lost."""
+
+    def export(self, record: DecisionRecord) -> None:
+        """Export the trace of a decision that has ended."""
+        ...
+
+    async def close(self) -> None:
+        """Send what is queued, within a few seconds."""
         ...
 
 

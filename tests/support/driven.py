@@ -124,8 +124,8 @@ class DrivenBus:
     ) -> None:
         await self._driver.until_done(self._port.serve(name, version, endpoints))
 
-    async def publish(self, subject: str, payload: bytes) -> None:
-        await self._driver.until_done(self._port.publish(subject, payload))
+    async def publish(self, subject: str, payload: bytes, headers: Mapping[str, str] | None = None) -> None:
+        await self._driver.until_done(self._port.publish(subject, payload, headers))
 
     async def request(self, subject: str, payload: bytes, timeout_s: float) -> bytes:
         return await self._driver.until_done(self._port.request(subject, payload, timeout_s))

@@ -140,7 +140,7 @@ class NatsBus:
 
         await self._subscribe(listen)
 
-    async def publish(self, subject: str, payload: bytes) -> None:
+    async def publish(self, subject: str, payload: bytes, headers: Mapping[str, str] | None = None) -> None:
         """Publish now, or fail without queueing.
 
         Raises:
@@ -150,7 +150,7 @@ class NatsBus:
         if client.unsent_bytes > _UNSENT_BYTES_MAX:
             raise BusUnavailable(f"the NATS server reads too slowly: {client.unsent_bytes} bytes wait to be sent")
         try:
-            await client.publish(subject, payload)
+            await client.publish(subject, payload, headers=None if headers is None else dict(headers))
         except nats.errors.Error as error:
             raise BusUnavailable(f"not published on {subject}: {_text(error)}") from error
 

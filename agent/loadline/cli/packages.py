@@ -13,6 +13,7 @@ from typing import Final
 from msgspec import Struct
 
 from loadline.adapters import nats_logins
+from loadline.cli.extras import require_extra
 from loadline.config import Config
 from loadline.config.layers import origin_place, origins_of
 from loadline.core.planning.planners import PLANNERS
@@ -47,6 +48,8 @@ def check_packages(config: Config) -> None:
         ConfigError: A package is not installed, or its import fails.
     """
     nats_logins.require_packages(config.nats)
+    if config.otel.traces:
+        require_extra("otel.traces", "otel", ["opentelemetry"])
     check_scaling_packages(config)
 
 

@@ -95,6 +95,12 @@ class RuntimeKnobs(Knobs, frozen=True):
     status_interval_ms: Annotated[Positive, Meta(description="Interval of status messages.")] = 1_000
 
 
+class OtelKnobs(Knobs, frozen=True):
+    """OpenTelemetry: one trace a decision. The standard variables OTEL_* set endpoint, sampling and resource."""
+
+    traces: Annotated[bool, Meta(description="Export traces by OTLP over HTTP. Needs the extra `otel`.")] = False
+
+
 class Config(Knobs, frozen=True):
     """Configuration of an agent, with layers merged into the models; ``file_schema`` has the keys of its file."""
 
@@ -111,6 +117,7 @@ class Config(Knobs, frozen=True):
     etcd: EtcdKnobs = EtcdKnobs()
     http: HttpKnobs = HttpKnobs()
     journal: JournalKnobs = JournalKnobs()
+    otel: OtelKnobs = OtelKnobs()
     runtime: RuntimeKnobs = RuntimeKnobs()
     leadership: LeadershipKnobs = LeadershipKnobs()
     decisions: DecisionKnobs = DecisionKnobs()

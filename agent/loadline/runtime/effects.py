@@ -45,6 +45,7 @@ from loadline.wire.codec import Rejected, decode_as, decode_decision, decode_epo
 from loadline.wire.keys import Keys
 from loadline.wire.messages import DrainCommand, DrainReply, MigrateCommand, MigrateReply, ScalingDecision
 from loadline.wire.subjects import Subjects
+from loadline.wire.trace_context import trace_headers
 
 DRAIN_TIMEOUT_S = 1.0
 """Timeout of a drain command; a worker answers in milliseconds, and the core retries."""
@@ -83,6 +84,7 @@ class EffectRunner:
         keys: Keys,
         put: Callable[[AnyEvent], None],
         log: Log,
+        traced: bool = False,
     ) -> None:
         self._agent = agent
         self._bus = bus
@@ -92,6 +94,7 @@ class EffectRunner:
         self._keys = keys
         self._put = put
         self._log = log
+        self._traced = traced
         self._problems: dict[str, str] = {}
 
     async def perform(self, effect: AnyEffect) -> None:
@@ -269,7 +272,8 @@ class EffectRunner:
         fields = {name: getattr(decision, name) for name in decision.__struct_fields__}
         message = ScalingDecision(**fields, ttl_ms=effect.ttl_ms)
         try:
-            await self._bus.publish(self._subjects.decision(decision.model), encode(message))
+            headers = trace_headers(decision.decision_id) if self._traced else None
+            await self._bus.publish(self._subjects.decision(decision.model), encode(message), headers)
         except BusUnavailable as error:
             # The core announces it again.
             self._log.info("not_announced", decision=decision.decision_id, detail=str(error))

@@ -8,7 +8,7 @@ from loadline.config import RuntimeKnobs
 from loadline.core.controller import Controller
 from loadline.core.vocabulary.effects import AnyEffect
 from loadline.core.vocabulary.events import BusConnectionChanged, ShutdownRequested, StoreConnectionChanged
-from loadline.ports import Bus, Clock, Fitter, Journal, Store
+from loadline.ports import Bus, Clock, DecisionTraces, Fitter, Journal, Store
 from loadline.runtime.inbox import Inbox
 from loadline.runtime.registry import RegistryTranslator
 from loadline.runtime.turns import FRAME_KINDS, Turns
@@ -37,6 +37,7 @@ class Runtime:
         version: Version written to the journal.
         on_turn: Called with the duration (s) of each turn; feeds the watchdog and the metrics.
         on_rejected: Called with every refused frame and registry record.
+        traces: Receives the decisions that have ended; None: no traces.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class Runtime:
         version: str,
         on_turn: Callable[[float], None],
         on_rejected: Callable[[Rejected], None],
+        traces: DecisionTraces | None = None,
     ) -> None:
         self.controller = controller
         self.clock = clock
@@ -83,6 +85,7 @@ class Runtime:
             frame_bytes_max=frame_bytes_max,
             version=version,
             on_rejected=on_rejected,
+            traces=traces,
         )
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopping = False

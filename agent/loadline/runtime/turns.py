@@ -19,9 +19,10 @@ from loadline.core.vocabulary.events import (
     WorkerRegistered,
 )
 from loadline.core.vocabulary.rejections import Rejection
-from loadline.ports import Bus, Fitter, Journal, Store
+from loadline.ports import Bus, DecisionTraces, Fitter, Journal, Store
 from loadline.runtime import journal_records
 from loadline.runtime.effects import EffectRunner, Log
+from loadline.runtime.history import DecisionHistory
 from loadline.runtime.inbox import Inbox, WorkerNames
 from loadline.wire.codec import Codec, Rejected, WireEvent
 from loadline.wire.keys import Keys
@@ -52,6 +53,7 @@ class Turns:
         frame_bytes_max: Larger frames are refused.
         version: Version written to the journal.
         on_rejected: Called with every refused frame.
+        traces: Receives the decisions that have ended; None: no traces.
     """
 
     def __init__(
@@ -71,6 +73,7 @@ class Turns:
         frame_bytes_max: int,
         version: str,
         on_rejected: Callable[[Rejected], None],
+        traces: DecisionTraces | None = None,
     ) -> None:
         self.controller = controller
         self.inbox = inbox
@@ -92,7 +95,10 @@ class Turns:
             keys=keys,
             put=inbox.put,
             log=log,
+            traced=traces is not None,
         )
+        self._traces = traces
+        self._decisions = DecisionHistory()
 
     def turn(self, now: int) -> None:
         """Run one turn at ``now`` (Unix ms)."""
@@ -119,6 +125,9 @@ class Turns:
                 self._journal.append(journal_records.encode(journal_records.EffectsRecord(effects)))
             for effect in effects:
                 self._spawn(effect, self._effects.perform(effect))
+        if self._traces is not None:
+            for record in self._decisions.observe(self.controller.state, events, effects, now):
+                self._traces.export(record)
 
     def _update_senders(self, own: list[AnyEvent], others: list[tuple[str, WireEvent]]) -> None:
         """Tell the inbox which senders the core knows after a turn."""

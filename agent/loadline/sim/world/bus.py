@@ -201,12 +201,13 @@ class BusConnection:
         for subject, answer in endpoints.values():
             self._bus.answer(self, subject, answer)
 
-    async def publish(self, subject: str, payload: bytes) -> None:
-        """Publish now or not at all.
+    async def publish(self, subject: str, payload: bytes, headers: Mapping[str, str] | None = None) -> None:
+        """Publish now or not at all; headers are left out.
 
         Raises:
             BusUnavailable: The bus is unreachable; the frame is not queued.
         """
+        del headers
         self.publish_now(subject, payload)
 
     async def request(self, subject: str, payload: bytes, timeout_s: float) -> bytes:
