@@ -1,7 +1,7 @@
 """Platform whose workers are pods: the counts of workloads, deletion costs of victims, and watches."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Final, TypeVar
 
@@ -82,7 +82,7 @@ class KubernetesPlatform:
         known = found.selector
         # Both at once, as soon as the selector is known: a decision waits for these answers.
         reading, pods = await asyncio.gather(
-            _explained(found.workload.target, found.workload.read()), self._read_pods(found)
+            _explained(found.workload.target, found.workload.read), self._read_pods(found)
         )
         found.selector = found.knobs.pod_selector or reading.selector
         found.observed = reading
@@ -114,7 +114,7 @@ class KubernetesPlatform:
         base, found.observed, found.watched = found.observed, None, None
         if found.knobs.rule == "named" and base is not None and replicas < base.replicas:
             await self._check_order(found, base.replicas - replicas)
-        await _explained(found.workload.target, found.workload.write(replicas, base))
+        await _explained(found.workload.target, lambda: found.workload.write(replicas, base))
 
     async def change_known(self, pool: PoolKey, replicas: int, *, lower: bool) -> int | None:
         """Set a count that the watch has reported, if it is lower or may be lowered; return the previous one.
@@ -128,7 +128,7 @@ class KubernetesPlatform:
             return None
         found.watched = None  # until the watch reports the change
         try:
-            await _explained(found.workload.target, found.workload.write(replicas, base))
+            await _explained(found.workload.target, lambda: found.workload.write(replicas, base))
         except CountChanged:
             return None
         return base.replicas
@@ -140,7 +140,7 @@ class KubernetesPlatform:
             PlatformError: The API server refused.
         """
         found = self._pools[pool]
-        pods = await _explained(found.workload.target, self._list_pods(found))
+        pods = await _explained(found.workload.target, lambda: self._list_pods(found))
         for name, cost in sorted(cost_changes(pods, workers).items()):
             target = ObjectName(PODS, found.workload.target.namespace, name)
             patch = {"metadata": {"annotations": {DELETION_COST: cost}}}
@@ -171,7 +171,7 @@ class KubernetesPlatform:
         Raises:
             PlatformWait: It would remove another one, which is still starting.
         """
-        pods = await _explained(pool.workload.target, self._list_pods(pool))
+        pods = await _explained(pool.workload.target, lambda: self._list_pods(pool))
         instead = removed_instead(pods, removals)
         if instead:
             reason = f"pod {instead} is not ready, so Kubernetes would remove it before drained ones"
@@ -253,10 +253,10 @@ async def connect(knobs: KubernetesKnobs) -> AsyncIterator[KubernetesPlatform]:
             await platform.close()
 
 
-async def _explained(target: ObjectName, call: Coroutine[object, object, Result]) -> Result:
+async def _explained(target: ObjectName, call: Callable[[], Awaitable[Result]]) -> Result:
     """Return the answer to a call; name the object in its error."""
     try:
-        return await call
+        return await call()
     except ApiFault as fault:
         raise _error(target, fault) from fault
 
