@@ -13,7 +13,14 @@ def require_extra(place: str, name: str, packages: Sequence[str]) -> None:
         ConfigError: One is not.
     """
     for package in packages:
-        if find_spec(package) is None:
-            raise ConfigError.missing_package(
-                place, name, package, f"loadline-agent[{name}]", f"choose another {place}"
-            )
+        require_package(place, name, package, name, f"choose another {place}")
+
+
+def require_package(place: str, value: str, package: str, extra: str, instead: str) -> None:
+    """Check that a package of an extra is installed.
+
+    Raises:
+        ConfigError: It is not.
+    """
+    if find_spec(package) is None:
+        raise ConfigError.missing_package(place, value, package, f"loadline-agent[{extra}]", instead)

@@ -59,6 +59,10 @@ def parser() -> argparse.ArgumentParser:
         "check for an agent that only migrates requests",
     )
     add("doctor", "doctor.doctor", "Check a deployment: servers, permissions, clocks, versions, scalers and engines.")
+    top = _only(
+        add("top", "top.top", "Show the fleet live in the terminal."), "show the agent that only migrates requests"
+    )
+    _connection(top)
     _remote_agent(add("status", "remote.status", "Show models, pools and the last decisions."))
     explain = _remote_agent(add("explain", "remote.explain", "Explain a decision, or why none is made."))
     explain.add_argument(
@@ -95,14 +99,18 @@ def _config(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
 
 
 def _remote(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    _connection(parser)
+    parser.add_argument("--json", action="store_true", help="print the answer as JSON")
+    return parser
+
+
+def _connection(parser: argparse.ArgumentParser) -> None:
     connection = parser.add_argument_group("connection")
     connection.add_argument(
         "--config", type=Path, metavar="FILE", help="read server, login and root from the agent's configuration"
     )
     connection.add_argument("--nats", metavar="URL", help="NATS server (default: nats://127.0.0.1:4222)")
     connection.add_argument("--root", help="prefix of every NATS subject (default: loadline)")
-    parser.add_argument("--json", action="store_true", help="print the answer as JSON")
-    return parser
 
 
 def _remote_agent(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:

@@ -5,6 +5,8 @@ import asyncio
 import getpass
 import os
 import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Final, TypeVar
 
 import msgspec
@@ -36,11 +38,9 @@ T = TypeVar("T", bound=Struct)
 @reports_input_errors
 def status(options: argparse.Namespace) -> int:
     """Print the status of the fleet."""
-    first = _request(options, "status", encode(StatusRequest()), AgentStatus)
-    others = range(1, first.parts)
-    rest = [_request(options, "status", encode(StatusRequest(part)), AgentStatus) for part in others]
-    answer = join_status([first, *rest])
-    return _print(options, answer, format_status(answer, only_migration=bool(_target(options).only)))
+    target = target_of(options)
+    answer = asyncio.run(_status(target))
+    return _print(options, answer, format_status(answer, only_migration=bool(target.only)))
 
 
 @reports_input_errors
@@ -68,7 +68,7 @@ def explanations(options: argparse.Namespace, model: str) -> list[Explanation]:
 @reports_input_errors
 def drain(options: argparse.Namespace) -> int:
     """Order the leader to drain a worker."""
-    order = DrainOrder(options.model, options.pool, options.worker, _operator())
+    order = DrainOrder(options.model, options.pool, options.worker, operator())
     return _order(options, "drain", order, f"{options.worker} will be drained; follow it with `loadline status`")
 
 
@@ -76,17 +76,17 @@ def drain(options: argparse.Namespace) -> int:
 def pause(options: argparse.Namespace) -> int:
     """Pause decisions and migrations for a model."""
     done = f"{options.model} is paused: no scaling decisions, no migrations"
-    return _order(options, "pause", PauseCommand(options.model, _operator()), done)
+    return _order(options, "pause", PauseCommand(options.model, operator()), done)
 
 
 @reports_input_errors
 def resume(options: argparse.Namespace) -> int:
     """Resume decisions and migrations for a model."""
     done = f"{options.model} is resumed: scaling decisions and migrations continue"
-    return _order(options, "resume", PauseCommand(options.model, _operator()), done)
+    return _order(options, "resume", PauseCommand(options.model, operator()), done)
 
 
-def _operator() -> str:
+def operator() -> str:
     """Return the name of the user; a container's user may have none."""
     try:
         return getpass.getuser()[:_OPERATOR_CHARS_MAX]
@@ -107,7 +107,7 @@ def _print(options: argparse.Namespace, answer: Struct, text: str) -> int:
     return 0
 
 
-class _Target(Struct, frozen=True):
+class Target(Struct, frozen=True):
     """Agent that a command is sent to: its NATS servers, its subject root, and its mode."""
 
     nats: NatsKnobs
@@ -115,7 +115,12 @@ class _Target(Struct, frozen=True):
     only: str
 
 
-def _target(options: argparse.Namespace) -> _Target:
+def target_of(options: argparse.Namespace) -> Target:
+    """Return the agent that the options name.
+
+    Raises:
+        ConfigError: An option or the configuration is invalid.
+    """
     knobs, root, only = NatsKnobs(), "loadline", ""
     if options.config is not None:
         config = load(options.config)
@@ -125,14 +130,13 @@ def _target(options: argparse.Namespace) -> _Target:
         check_server(options.nats, "--nats", ("nats", "tls"))
         knobs = msgspec.structs.replace(knobs, servers=(options.nats,))
     if "only" not in options:  # a drain is an order for the agent that scales
-        return _Target(knobs, options.root or root, "")
-    return _Target(knobs, options.root or root, options.only or only)
+        return Target(knobs, options.root or root, "")
+    return Target(knobs, options.root or root, options.only or only)
 
 
 def _request(options: argparse.Namespace, method: str, payload: bytes, kind: type[T]) -> T:
-    target = _target(options)
-    subject, remedy = Subjects(target.root).api(method, target.only), _remedy(method, target.only)
-    return asyncio.run(_exchange(target.nats, subject, payload, kind, remedy))
+    target = target_of(options)
+    return asyncio.run(_exchange(target, method, payload, kind))
 
 
 def _remedy(method: str, only: str) -> str:
@@ -142,24 +146,63 @@ def _remedy(method: str, only: str) -> str:
     return "Start one." if only else "Start one, or add --only migration if only that agent runs."
 
 
-async def _exchange(knobs: NatsKnobs, subject: str, payload: bytes, kind: type[T], remedy: str) -> T:
+async def _status(target: Target) -> AgentStatus:
+    logs.configure("auto", "error")
+    async with connected(target) as bus:
+        return await ask_status(bus, target)
+
+
+async def _exchange(target: Target, method: str, payload: bytes, kind: type[T]) -> T:
     logs.configure("auto", "error")  # a failed connection is reported below, once
-    bus = NatsBus(knobs, name="loadline cli")
+    async with connected(target) as bus:
+        return await ask(bus, target, method, payload, kind)
+
+
+@asynccontextmanager
+async def connected(target: Target) -> AsyncIterator[NatsBus]:
+    """Connect to the NATS server of an agent.
+
+    Raises:
+        LoadlineError: The server does not accept the connection.
+    """
+    bus = NatsBus(target.nats, name="loadline cli")
     try:
         await bus.connect(lambda _connected: None)
         if not bus.connected:
-            servers = ", ".join(knobs.servers)
+            servers = ", ".join(target.nats.servers)
             remedy = "Name the server: --nats URL or --config FILE"
             raise LoadlineError(f"cannot connect to NATS at {servers}: {bus.last_error}. {remedy}")
-        try:
-            data = await bus.request(subject, payload, TIMEOUT_S)
-        except BusUnavailable as error:
-            raise LoadlineError(f"no agent answers on {subject}: {error}. {remedy}") from error
+        yield bus
     finally:
         await bus.close()
+
+
+async def ask(bus: NatsBus, target: Target, method: str, payload: bytes, kind: type[T]) -> T:
+    """Send a request to an agent and return its answer.
+
+    Raises:
+        LoadlineError: No agent answers, or the answer is invalid.
+    """
+    subject = Subjects(target.root).api(method, target.only)
+    try:
+        data = await bus.request(subject, payload, TIMEOUT_S)
+    except BusUnavailable as error:
+        raise LoadlineError(f"no agent answers on {subject}: {error}. {_remedy(method, target.only)}") from error
     answer = decode_as(kind, data)
     if isinstance(answer, Rejected):
         refusal = decode_as(OperatorReply, data)
         detail = answer.detail if isinstance(refusal, Rejected) else refusal.detail
         raise LoadlineError(f"invalid answer from the agent on {subject}: {detail}")
     return answer
+
+
+async def ask_status(bus: NatsBus, target: Target) -> AgentStatus:
+    """Return the status of an agent, joined from its parts.
+
+    Raises:
+        LoadlineError: No agent answers, or the answer is invalid.
+    """
+    first = await ask(bus, target, "status", encode(StatusRequest()), AgentStatus)
+    others = range(1, first.parts)
+    rest = [await ask(bus, target, "status", encode(StatusRequest(part)), AgentStatus) for part in others]
+    return join_status([first, *rest])

@@ -49,9 +49,9 @@ def test_an_operator_needs_no_user_name(monkeypatch: pytest.MonkeyPatch) -> None
     for name in ("USER", "LOGNAME", "LNAME", "USERNAME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr("pwd.getpwuid", lambda uid: {}[uid])
-    assert remote._operator() == f"uid {os.getuid()}"
+    assert remote.operator() == f"uid {os.getuid()}"
     monkeypatch.setenv("LOGNAME", "x" * 300)
-    assert len(remote._operator()) == 64
+    assert len(remote.operator()) == 64
 
 
 def test_control_characters_are_escaped() -> None:
