@@ -14,8 +14,8 @@ from loadline.core.vocabulary.status import AgentStatus, ModelStatus, PoolStatus
 from loadline.wire.subjects import encode_token
 
 _COUNTS: Final = (
-    ("desired_replicas", "Desired workers."),
-    ("current_replicas", "Workers that are ready or start in time."),
+    ("desired_replicas", "Desired workers, in the pool that starts them."),
+    ("current_replicas", "Workers that are ready or start in time, in the pool that started them."),
     ("desired_ratio", "Desired workers divided by current ones; the desired workers if there are none."),
 )
 _RECOMMENDED: Final = "Workers that the planner recommends, before all limits; desired if it recommends no change."

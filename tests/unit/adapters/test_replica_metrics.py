@@ -62,6 +62,27 @@ def test_the_recommended_count_is_the_desired_one_unless_the_planner_recommends_
     }
 
 
+def test_other_autoscalers_see_the_workers_that_they_started_wherever_they_serve() -> None:
+    moved_in, moved_out = pool(moved=2, recommended=7), pool("p1", desired=1, ready=1, starting=0, moved=-2)
+    counts = {
+        name.split("{")[0].removeprefix("loadline_") + " " + name[-3:-1]: value
+        for name, value in found(status(moved_in, moved_out)).items()
+        if name.startswith(("loadline_desired_", "loadline_current_", "loadline_recommended_", "loadline_unmet_"))
+    }
+    assert counts == {
+        "desired_replicas p0": 4,
+        "current_replicas p0": 2,
+        "desired_ratio p0": 2,
+        "recommended_replicas p0": 5,
+        "unmet_replicas p0": 1,
+        "desired_replicas p1": 3,
+        "current_replicas p1": 3,
+        "desired_ratio p1": 1,
+        "recommended_replicas p1": 3,
+        "unmet_replicas p1": 0,
+    }
+
+
 def test_the_ratio_is_the_desired_count_if_there_are_no_workers() -> None:
     ratios = [value for name, value in found(status(pool(ready=0, starting=0))).items() if "desired_ratio" in name]
     assert ratios == [6]

@@ -14,7 +14,7 @@ CanMigrate = Callable[[WorkerState], bool]
 
 
 class Removal(Struct, frozen=True):
-    """Part of a decision for one scaler."""
+    """Count and victims of one pool for the scaler that starts and ends its workers."""
 
     replicas: int
     """Workers that it started and that stay, wherever they serve, and those that it has to start."""

@@ -74,7 +74,7 @@ def _check_model(world: ChaosWorld, leader: SimulatedAgent, model: ModelKnobs, r
     if entry is not None and (entry.state in OPEN or entry.pending is not None):
         report("L3-applied", f"the decision of {model.name} is {entry.state}, pending is {entry.pending}")
     pools = state.fleet.models[model.name].pools
-    total = sum((pool.desired or pool.ready) * pool.knobs.gpus_per_worker for pool in pools.values())
+    total = sum((pool.target or pool.ready) * pool.knobs.gpus_per_worker for pool in pools.values())
     for pool in pools.values():
         _check_pool(world, model, pool, total, report, scarce=_is_scarce(leader, model, pool))
 
@@ -88,7 +88,7 @@ def _is_scarce(leader: SimulatedAgent, model: ModelKnobs, pool: Pool) -> bool:
         for other in settings.models:
             later = other.priority > model.priority
             counts = {
-                one.name: one.knobs.replicas_min if later else one.desired or one.ready
+                one.name: one.knobs.replicas_min if later else one.target or one.ready
                 for one in fleet.models[other.name].pools.values()
             }
             left -= supplies.taken(other.name, counts).get(supply, 0)
@@ -103,7 +103,7 @@ def _check_pool(
     key = model.name, pool.name
     workers = world.workers_of(key)
     serving = sum(worker.serving for worker in workers)
-    desired = serving if pool.desired is None else pool.desired
+    desired = serving if pool.target is None else pool.target
     if serving != desired or len(workers) != desired:
         report("L3-applied", f"{key}: {desired} decided, {len(workers)} running, {serving} serving")
         return
