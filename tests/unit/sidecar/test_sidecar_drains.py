@@ -1,8 +1,7 @@
 """End of a sidecar, on command and by SIGTERM."""
 
-import asyncio
-
 import pytest
+from structlog.testing import capture_logs
 
 from loadline.core.vocabulary.events import LoadReported, WorkerDrained
 from loadline.sidecar import sidecar
@@ -135,12 +134,15 @@ def test_a_drained_sidecar_that_would_be_restarted_waits_after_it_has_ended_its_
             await made.until(lambda: made.received(WorkerDrained))
             await made.state_is(None)
             assert made.running is not None
-            await asyncio.wait({made.running}, timeout=0.5)
-            assert not made.running.done(), "the kubelet would bring the drained worker back"
+            waits = {"event": "drained", "detail": "waits for SIGTERM"}
+            running = made.running
+            await made.until(lambda: running.done() or any(waits.items() <= line.items() for line in lines))
+            assert not running.done(), "the kubelet would bring the drained worker back"
             made.sidecar.stop()
             await made.ended()
 
-    scenario(run)
+    with capture_logs() as lines:
+        scenario(run)
 
 
 @pytest.mark.parametrize("command", [(), ("sleep", "600")])
