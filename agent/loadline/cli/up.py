@@ -11,6 +11,7 @@ from loadline.demo import defaults, display
 from loadline.demo.runner import run_demo
 from loadline.demo.setup import Mode
 from loadline.demo.stack import DemoOptions, DemoResult, run_directory
+from loadline.rig.servers import free_port
 from loadline.servers import check_server
 
 SPEED_MAX = 1000.0
@@ -54,7 +55,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--root", type=subject_root, default="loadline-demo", help="prefix of every NATS subject (default: %(default)s)"
     )
     add("--namespace", default="demo", help="etcd keys are under /loadline/<namespace>/ (default: %(default)s)")
-    add("--http-port", type=int, default=0, help="port on which the first agent serves /metrics (default: none)")
+    add("--http-port", type=int, default=0, help="port of the first agent's live page (default: a free one)")
     add("--directory", type=Path, help="folder for logs, data and journals (default: .loadline/up-<process id>)")
 
 
@@ -73,7 +74,7 @@ def up(options: argparse.Namespace) -> int:
         load=options.load,
         agents=options.agents,
         for_s=options.for_s,
-        http_port=options.http_port,
+        http_port=options.http_port or free_port(),
         root=options.root,
         namespace=options.namespace,
     )

@@ -103,6 +103,7 @@ async def _run_until(stop: asyncio.Event, options: DemoOptions, view: Display) -
         if await _unless(stop, stack.start()):
             view.line(f"NATS {stack.demo.nats}  etcd {stack.demo.etcd}  files {options.directory}")
             view.line(f"query: loadline status --nats {stack.demo.nats} --root {options.root}")
+            view.line(f"live page: http://127.0.0.1:{options.http_port}/")
             bus = NatsBus(NatsKnobs(servers=(stack.demo.nats,)), name="loadline up")
             await bus.connect(lambda _connected: None)
             await bus.subscribe(Subjects(options.root).all_of("status"), monitor.on_status)

@@ -1,5 +1,5 @@
 // The charts of one model: the last hour, appended to as points arrive.
-import { h, milliseconds, minute, number, percent } from "./format.js";
+import { clock, h, milliseconds, minute, number, percent } from "./format.js";
 
 const HOUR_S = 3600;
 
@@ -126,6 +126,7 @@ export class Charts {
       const column = data[chart.lines.indexOf(line) + 1];
       const value = index === null ? column.findLast((one, at) => one !== null && (line.key === "expected" || data[0][at] * 1000 <= chart.nowMs)) : column[index];
       const text = value === null || value === undefined ? "–" : chart.definition.format(value);
+      element.parentElement.hidden = !column.some((one) => one !== null);
       if (element.textContent !== text) element.textContent = text;
       said.push(`${line.name} ${text}`);
     }
@@ -147,7 +148,7 @@ export class Charts {
         y: { range: (_plot, low, high) => span(definition, low, high) },
       },
       axes: [
-        { ...axis, size: 22, gap: 3, grid: { show: false }, space: 70, values: (_plot, ticks) => ticks.map((tick) => minute(tick * 1000)) },
+        { ...axis, size: 28, gap: 7, grid: { show: false }, space: 76, values: (plot, ticks) => ticks.map((tick) => (plot.scales.x.max - plot.scales.x.min < 600 ? clock : minute)(tick * 1000)) },
         { ...axis, size: 46, gap: 4, space: 34, incrs: definition.whole ? [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000] : undefined,
           values: (_plot, ticks) => ticks.map((tick) => definition.format(tick)) },
       ],
@@ -183,7 +184,7 @@ function span(definition, low, high) {
 }
 
 function tone(kind, colour) {
-  if (kind === "limit") return colour("--line-strong");
+  if (kind === "limit") return colour("--faint");
   if (kind === "band") return "transparent";
   return [colour("--accent"), colour("--muted"), colour("--warn"), colour("--line-strong")][kind % 4];
 }

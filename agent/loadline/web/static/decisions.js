@@ -2,6 +2,7 @@
 import { clock, counting, exact, h, minute, plural, words } from "./format.js";
 
 const HOUR_MS = 3600000;
+const SPAN_MIN_MS = 300000;
 const SHOWN = 12;
 const BAD = new Set(["refused", "expired", "failed"]);
 const DONE = new Set(["done", "applied"]);
@@ -29,19 +30,22 @@ export class Decisions {
       if (pages.length) this.root.replaceChildren(this.line, this.list, this.more);
       else this.root.replaceChildren(h("p", { class: "muted" }, "No decision yet. When the agent changes a count, the reasons are here."));
     }
-    const from = nowMs - HOUR_MS;
-    const marks = this.pages.filter((page) => page.at_ms >= from).map((page) => this.mark(page, from));
+    // The line begins with the first decision while that is less than an hour ago, but is five minutes long at least.
+    const first = this.pages.at(-1)?.at_ms ?? nowMs;
+    const spanMs = Math.max(SPAN_MIN_MS, Math.min(HOUR_MS, 1.04 * (nowMs - first)));
+    const from = nowMs - spanMs;
+    const marks = this.pages.filter((page) => page.at_ms >= from).map((page) => this.mark(page, from, spanMs));
     const label = (share) => {
-      const element = h("span", { class: share === 1 ? "now" : "" }, share === 1 ? "now" : minute(from + share * HOUR_MS));
+      const element = h("span", { class: share === 1 ? "now" : "" }, share === 1 ? "now" : minute(from + share * spanMs));
       if (share !== 1) element.style.left = `${100 * share}%`;
       return element;
     };
     this.line.replaceChildren(...[0, 0.25, 0.5, 0.75, 1].map(label), ...marks);
   }
 
-  mark(page, from) {
+  mark(page, from, spanMs) {
     const element = h("button", { class: `mark ${direction(page)}`, type: "button", tabindex: "-1", title: `${clock(page.at_ms)} ${summary(page)}` });
-    element.style.left = `${(100 * (page.at_ms - from)) / HOUR_MS}%`;
+    element.style.left = `${(100 * (page.at_ms - from)) / spanMs}%`;
     element.addEventListener("click", () => this.open(page));
     return element;
   }

@@ -29,11 +29,12 @@ export function exact(value) {
 export function percent(ratio) {
   if (ratio === null || ratio === undefined) return NONE;
   const value = 100 * ratio;
-  return value > 99 && value < 100 ? `${(Math.floor(value * 100) / 100).toFixed(2)}%` : `${value.toFixed(value < 10 ? 1 : 0)}%`;
+  return value > 99 && value < 100 ? `${(Math.floor(value * 100) / 100).toFixed(2)}%` : `${value.toFixed(value > 0 && value < 10 ? 1 : 0)}%`;
 }
 
 export function milliseconds(value) {
   if (value === null || value === undefined) return NONE;
+  if (value === 0) return "0 ms";
   if (value < 10) return `${value.toFixed(1)} ms`;
   if (value < 1000) return `${Math.round(value)} ms`;
   return value < 1e5 ? `${(value / 1000).toFixed(value < 1e4 ? 2 : 1)} s` : duration(value);

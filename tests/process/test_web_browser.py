@@ -1,0 +1,215 @@
+"""The live page in headless Chromium: what it draws, by keyboard, for screen readers, and with 1,000 workers."""
+
+import asyncio
+import os
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Final, cast
+
+import pytest
+from msgspec.structs import replace
+
+from loadline.adapters.http import HttpServer
+from loadline.core.state.agent_state import AgentState
+from loadline.core.vocabulary.status import AgentStatus
+from loadline.web.access import Access
+from loadline.web.event_streams import EventStreams
+from loadline.web.live_handlers import LiveHandlers
+from loadline.web.live_page import LivePage
+from loadline.wire.messages import OperatorReply
+from tests.support.browser import CHROMIUM, Tab, browser
+from tests.support.statuses import START_MS, agent, explanation, model, pool, worker
+from tests.waiting import SCENARIO_S
+
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed (Debian: apt-get install chromium)"),
+]
+AXE: Final = Path(sys.prefix) / "axe" / "package" / "axe.min.js"
+TOKEN: Final = "0123456789-abcdef"  # noqa: S105 - of no agent
+SHOTS: Final = os.environ.get("LOADLINE_TEST_SCREENSHOTS", "")
+"""Folder for screenshots; empty: the test's own."""
+
+
+class Site:
+    """A page of made-up statuses."""
+
+    def __init__(self, token_file: str = "", port: int = 0) -> None:
+        known = SimpleNamespace(hold=replace(explanation(), outcome="held"))
+        models = {"llama": known, "qwen": known}
+        state = SimpleNamespace(explanations=[explanation()], fleet=SimpleNamespace(models=models))
+        self.page = LivePage(2, lambda: cast("AgentState", state), EventStreams())
+        self.paused: list[str] = []
+        routes = LiveHandlers(self.page, Access("127.0.0.1", token_file), self.set_paused).routes()
+        self._server = HttpServer("127.0.0.1", port, metrics=_no_metrics, healthy=list, ready=list, routes=routes)
+
+    async def start(self) -> str:
+        await self._server.start()
+        self.port = self._server.port
+        return f"http://127.0.0.1:{self.port}/"
+
+    async def stop(self) -> None:
+        self.page.streams.close()
+        await self._server.close()
+
+    async def tell(self, *seconds: int, change: Callable[[AgentStatus], AgentStatus] = lambda status: status) -> None:
+        for second in seconds:
+            at_ms = START_MS + 5_000 * second
+            busy = [pool(12, kv=0.35 + second % 9 / 15), replace(pool(3, desired=4, kv=0.97), pool="prefill")]
+            llama = replace(model(), pools=tuple(busy))
+            await self.page.update(change(agent(llama, model("qwen"), at_ms=at_ms)))
+
+    async def set_paused(self, model: str, by: str, *, paused: bool) -> OperatorReply:
+        self.paused.append(f"{model} {by} {paused}")
+        return OperatorReply(accepted=True)
+
+
+async def _no_metrics() -> bytes:
+    return b""
+
+
+def run(scenario: Callable[[Site, Tab, str], Awaitable[None]], token_file: str = "") -> None:
+    async def bounded() -> None:
+        site = Site(token_file)
+        async with asyncio.timeout(SCENARIO_S):
+            url = await site.start()
+            try:
+                async with browser() as tab:
+                    await scenario(site, tab, url)
+            finally:
+                await site.stop()
+
+    asyncio.run(bounded())
+
+
+DRAWN: Final = "document.querySelectorAll('.u-over').length >= 5 && document.querySelector('.log details')"
+
+
+def test_the_page_shows_the_fleet_at_all_widths_in_both_themes_and_reaches_no_other_host(tmp_path: Path) -> None:
+    folder = Path(SHOTS or tmp_path)
+
+    async def scenario(site: Site, tab: Tab, url: str) -> None:
+        await site.tell(*range(60))
+        await tab.size(1280, 900)
+        await tab.open(url)
+        await tab.shows(DRAWN)
+        assert await tab.evaluate("document.querySelectorAll('.w').length") == 15
+        for width in (400, 1280, 3840):
+            for theme in ("light", "dark"):
+                await tab.size(width, 1600, theme)
+                await tab.shows(f"document.documentElement.scrollWidth === {width}")
+                await tab.screenshot(folder / f"page-{width}-{theme}.png")
+                assert (folder / f"page-{width}-{theme}.png").stat().st_size > 20_000
+        assert tab.problems == []
+
+    run(scenario)
+
+
+@pytest.mark.skipif(not AXE.exists(), reason=f"axe-core is not at {AXE} (npm pack axe-core)")
+def test_axe_finds_nothing_in_either_theme() -> None:
+    async def scenario(site: Site, tab: Tab, url: str) -> None:
+        await site.tell(*range(30), change=lambda status: replace(status, config_problem="a key is unknown"))
+        await tab.size(1280, 1400)
+        await tab.open(url)
+        await tab.shows(DRAWN)
+        await tab.evaluate("document.querySelector('.log details').open = true")
+        await tab.evaluate(await asyncio.to_thread(AXE.read_text, "utf-8"))
+        for width, theme in ((1280, "light"), (1280, "dark"), (400, "light")):
+            await tab.size(width, 1400, theme)
+            await tab.shows(f"matchMedia('(prefers-color-scheme: {theme})').matches")
+            found = await tab.evaluate(
+                "axe.run().then((all) => all.violations.map((one) => `${one.id}: ` + "
+                "one.nodes.map((node) => node.html + ' ' + node.failureSummary).slice(0, 3).join(' | ')))"
+            )
+            assert found == [], (width, theme)
+
+    run(scenario)
+
+
+def test_all_can_be_done_by_keyboard(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text(TOKEN)
+    focus = "(document.activeElement.textContent || document.activeElement.ariaLabel || '').trim()"
+
+    async def scenario(site: Site, tab: Tab, url: str) -> None:
+        await site.tell(*range(5))
+        await tab.size(1280, 900)
+        await tab.open(url)
+        await tab.shows(DRAWN)
+
+        async def tab_to(text: str) -> None:
+            for _ in range(40):
+                await tab.press("Tab")
+                if (await tab.evaluate(focus)).startswith(text):
+                    return
+            raise AssertionError(f"no key reaches {text}")
+
+        await tab_to("Skip to the fleet")
+        await tab_to("llama")
+        await tab_to("qwen")
+        await tab.press("Enter")
+        await tab.shows("document.getElementById('name').textContent === 'qwen'")
+        await tab_to("Pause")
+        await tab.press("Enter")
+        await tab.shows("document.activeElement.name === 'token'")
+        await tab.type("wrong-wrong-wrong-wrong")
+        await tab.press("Enter")
+        await tab.shows("document.querySelector('.error')?.textContent.includes('not the agent')")
+        await tab.evaluate("document.querySelector('dialog input').focus()")
+        await tab.type(TOKEN)
+        await tab.press("Enter")
+        await tab.shows("!document.querySelector('dialog').open")
+        assert site.paused == ["qwen the live page True"]
+        await tab_to("5")  # the first worker's cell
+        await tab.press("ArrowRight")
+        await tab.shows("document.activeElement.dataset.worker === 'decode-2'")
+        await tab.shows("document.querySelector('.about').textContent.startsWith('decode-2: ready, KV')")
+
+    run(scenario, str(file))
+
+
+def test_a_page_that_lost_the_agent_says_so_and_goes_on_when_it_is_back() -> None:
+    async def scenario(site: Site, tab: Tab, url: str) -> None:
+        await site.tell(*range(5))
+        await tab.open(url)
+        await tab.shows(DRAWN)
+        await site.stop()
+        await tab.shows("document.getElementById('banners').textContent.includes('Reconnecting')")
+        await tab.shows("/reconnecting… \\d+ s old/.test(document.getElementById('live').textContent)")
+        again = Site(port=site.port)
+        await again.start()
+        await again.tell(9)
+        await tab.shows("document.getElementById('live').textContent === 'live'")
+        await tab.shows("document.getElementById('banners').textContent === ''")
+        await again.stop()
+
+    run(scenario)
+
+
+def test_1000_workers_are_drawn_without_a_stutter() -> None:
+    async def scenario(site: Site, tab: Tab, url: str) -> None:
+        def change(status: AgentStatus) -> AgentStatus:
+            kv = status.at_ms // 5_000 % 90 / 100
+            workers = tuple(worker(number, (kv + number / 1_000) % 1) for number in range(1_000))
+            big = replace(pool(4), ready=1_000, desired=1_000, workers=workers)
+            return replace(status, models=(replace(status.models[0], pools=(big,)),))
+
+        await site.tell(*range(5), change=change)
+        await tab.size(1280, 900)
+        await tab.open(url)
+        await tab.shows("document.querySelectorAll('.w').length === 1000")
+        await tab.evaluate(
+            "window.long = []; new PerformanceObserver((list) => window.long.push(...list.getEntries()"
+            ".map((one) => one.duration))).observe({entryTypes: ['longtask']})"
+        )
+        for second in range(5, 15):
+            await site.tell(second, change=change)
+            first = round(100 * (((START_MS + 5_000 * second) // 5_000 % 90 / 100) % 1))
+            await tab.shows(f"Number(document.querySelector('.w').textContent) === {first}")
+        # Blocks above 50 ms are noticed; this machine may be shared by other tests.
+        worst = await tab.evaluate("Math.max(0, ...window.long)")
+        assert worst < 400, worst
+
+    run(scenario)
