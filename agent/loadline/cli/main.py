@@ -73,6 +73,7 @@ def parser() -> argparse.ArgumentParser:
     _remote_agent(add("history", "history.history", "Show decisions, holds and migrations, with reasons and numbers."))
     replay = add("replay", "journal.replay", "Replay a journal and verify that every effect is identical.")
     replay.add_argument("journal", type=Path, metavar="JOURNAL", help="folder of a journal, or one segment")
+    add("view", "view.view", "Show a journal on the live page, with a slider for the time.")
     add("sidecar", "sidecar.sidecar", "Make a running inference engine, such as vLLM, a worker of the fleet.")
     _config(add("step", "step.step", "Drive the agent from your own simulator: JSON lines on stdin and stdout."))
     drain = _remote(add("drain", "remote.drain", "Drain one worker and take it out of service."))

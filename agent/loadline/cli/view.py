@@ -1,0 +1,36 @@
+"""Command ``view``: the live page over a journal of the past."""
+
+import argparse
+import asyncio
+from pathlib import Path
+
+from aiohttp import web
+
+from loadline.web.journal_handlers import JournalHandlers
+from loadline.web.journal_view import JournalView
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``view``."""
+    parser.add_argument("journal", type=Path, metavar="JOURNAL", help="folder of a journal, or one segment")
+    parser.add_argument("--port", type=int, default=0, help="port on 127.0.0.1 (default: a free one)")
+
+
+def view(options: argparse.Namespace) -> int:
+    """Serve the page of a journal until interrupted."""
+    shown = JournalView(options.journal)
+    asyncio.run(_serve(JournalHandlers(shown, options.journal.name), options.port))
+    return 0
+
+
+async def _serve(handlers: JournalHandlers, port: int) -> None:
+    application = web.Application()
+    application.add_routes(handlers.routes())
+    runner = web.AppRunner(application, access_log=None, shutdown_timeout=1.0)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", port).start()
+        print(f"live page of the journal: http://127.0.0.1:{runner.addresses[0][1]}/  (Ctrl-C ends it)", flush=True)
+        await asyncio.Event().wait()
+    finally:
+        await runner.cleanup()
