@@ -22,13 +22,13 @@ from loadline.core.controller import Controller
 from loadline.core.queries.status import lacks_migration_slots, missing
 from loadline.core.vocabulary.events import ChildNotStarted
 from loadline.errors import ConfigError, JournalError
-from loadline.ports import DecisionTraces, Journal
+from loadline.ports import DecisionTraces, Journal, SampleFiles
 from loadline.runtime.loop import Runtime
 from loadline.runtime.reload import Reloader, Source
 from loadline.runtime.service import Service
 from loadline.runtime.settings import agent_name, settings
 from loadline.runtime.shared_answers import SharedAnswers
-from loadline.runtime.slices import Steps, map_in_steps
+from loadline.runtime.slices import Steps, map_in_steps, run_in_slices
 from loadline.web.access import Access
 from loadline.web.event_streams import EventStreams
 from loadline.web.live_handlers import LiveHandlers
@@ -77,6 +77,7 @@ class Agent:
         self._fitter = ChildFitter(on_unstarted=lambda text: self.runtime.inbox.put(ChildNotStarted(text)))
         self._journal = _journal(config)
         self._traces = _traces(config)
+        self._tensorboard = _tensorboard(config)
         self.runtime = Runtime(
             controller=Controller(settings(config)),
             clock=SystemClock(),
@@ -121,6 +122,8 @@ class Agent:
             asyncio.create_task(self.service.serve()),
             asyncio.create_task(self.service.publish_status(interval_ms, self._page.update)),
         ]
+        if self._tensorboard is not None:
+            helpers.append(asyncio.create_task(self._write_samples(self._tensorboard)))
         if self._reloader is not None:
             helpers.append(asyncio.create_task(self._reloader.run()))
         _log.info("started", agent=agent_name(self._config), version=__version__, http_port=self.http.port)
@@ -148,6 +151,13 @@ class Agent:
         except OSError as error:
             problem = f"cannot listen on {knobs.host}:{knobs.port} ({error.strerror})"
             raise ConfigError("http.port", problem, "Choose another port, or 0 for none.") from error
+
+    async def _write_samples(self, files: SampleFiles) -> None:
+        """Write a sample of all models periodically, until cancelled."""
+        while True:
+            await asyncio.sleep(self._config.tensorboard.interval_ms / 1000)
+            status, _ = await run_in_slices(self.service.status())
+            await files.write(status.models)
 
     def _render_metrics(self) -> Steps[bytes]:
         status = yield from self.service.status()
@@ -213,6 +223,7 @@ class Agent:
             "requests_dropped": self._bus.requests_dropped + self._queries.requests_dropped,
             "replies_dropped": self._bus.replies_dropped + self._queries.replies_dropped,
             "journal_lost": self._journal.lost if self._journal else 0,
+            **({} if self._tensorboard is None else {"tensorboard_lost": self._tensorboard.lost}),
             **refused,
         }
 
@@ -234,6 +245,15 @@ def _traces(config: Config) -> DecisionTraces | None:
     from loadline.adapters.otel_traces import OtelTraces  # noqa: PLC0415 - an extra
 
     return OtelTraces(agent_name(config), __version__)
+
+
+def _tensorboard(config: Config) -> SampleFiles | None:
+    if not config.tensorboard.log_dir:
+        return None
+    from loadline.adapters.tensorboard import TensorboardFiles  # noqa: PLC0415 - an extra
+
+    gpus = {(model.name, pool.name): pool.gpus_per_worker for model in config.models for pool in model.pools}
+    return TensorboardFiles(Path(config.tensorboard.log_dir), gpus)
 
 
 def configure_gc() -> None:

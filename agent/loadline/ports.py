@@ -1,6 +1,6 @@
 """Ports of the agent: Protocols that the adapters implement, and tests implement in memory."""
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Literal, Protocol
 
 from msgspec import Struct
@@ -8,6 +8,7 @@ from msgspec import Struct
 from loadline.core.vocabulary.allocations import Allocation, AllocationProblem
 from loadline.core.vocabulary.forecasts import Forecast, ForecastQuery
 from loadline.core.vocabulary.history import DecisionRecord
+from loadline.core.vocabulary.status import ModelStatus
 
 
 class Clock(Protocol):
@@ -219,6 +220,19 @@ class DecisionTraces(Protocol):
 
     async def close(self) -> None:
         """Send what is queued, within a few seconds."""
+        ...
+
+
+class SampleFiles(Protocol):
+    """Files of samples. Never raises: samples that it cannot write count as lost."""
+
+    @property
+    def lost(self) -> int:
+        """Number of scalars that could not be written."""
+        ...
+
+    async def write(self, models: Iterable[ModelStatus]) -> None:
+        """Write one sample of each model."""
         ...
 
 

@@ -50,6 +50,8 @@ def check_packages(config: Config) -> None:
     nats_logins.require_packages(config.nats)
     if config.otel.traces:
         require_extra("otel.traces", "otel", ["opentelemetry"])
+    if config.tensorboard.log_dir:
+        require_extra("tensorboard.log_dir", "tensorboard", ["tensorboardX"])
     check_scaling_packages(config)
 
 

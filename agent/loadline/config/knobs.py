@@ -101,6 +101,13 @@ class OtelKnobs(Knobs, frozen=True):
     traces: Annotated[bool, Meta(description="Export traces by OTLP over HTTP. Needs the extra `otel`.")] = False
 
 
+class TensorboardKnobs(Knobs, frozen=True):
+    """TensorBoard: event files with the scalars of Dynamo's first planner."""
+
+    log_dir: Annotated[str, Meta(description="Folder of the files; empty: none. Needs the extra `tensorboard`.")] = ""
+    interval_ms: Annotated[Positive, Meta(description="Time between two samples.")] = 10_000
+
+
 class Config(Knobs, frozen=True):
     """Configuration of an agent, with layers merged into the models; ``file_schema`` has the keys of its file."""
 
@@ -118,6 +125,7 @@ class Config(Knobs, frozen=True):
     http: HttpKnobs = HttpKnobs()
     journal: JournalKnobs = JournalKnobs()
     otel: OtelKnobs = OtelKnobs()
+    tensorboard: TensorboardKnobs = TensorboardKnobs()
     runtime: RuntimeKnobs = RuntimeKnobs()
     leadership: LeadershipKnobs = LeadershipKnobs()
     decisions: DecisionKnobs = DecisionKnobs()

@@ -27,7 +27,7 @@ DEPLOY = Path(__file__).parents[3] / "deploy"
 AUTOSCALING = DEPLOY / "kubernetes" / "autoscaling"
 OF_PROMETHEUS = {"instance", "le"}
 """Labels that Prometheus adds."""
-COUNTERS = ("journal_lost", "requests_dropped", "replies_dropped")
+COUNTERS = ("journal_lost", "requests_dropped", "replies_dropped", "tensorboard_lost")
 """Counters of the runtime that the documentation lists."""
 
 
