@@ -56,7 +56,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--namespace", default="demo", help="etcd keys are under /loadline/<namespace>/ (default: %(default)s)")
     add("--http-port", type=int, default=0, help="port of the first agent's live page (default: a free one)")
-    add("--directory", type=Path, help="folder for logs, data and journals (default: .loadline/up-<process id>)")
+    add(
+        "--directory",
+        type=Path,
+        help="folder for logs, data and journals (default: .loadline/up-<process id>; the last three are kept)",
+    )
 
 
 def up(options: argparse.Namespace) -> int:

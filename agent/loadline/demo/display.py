@@ -11,6 +11,8 @@ from loadline.demo.migration_log import requests
 
 LINES_SHOWN_MAX = 12
 MIGRATIONS_SHOWN = 4
+BAR_MAX = 16
+"""Longest bar of ready workers, so that the table fits 80 columns."""
 PLAIN_INTERVAL_MS = 5_000
 
 
@@ -102,14 +104,14 @@ class LiveDisplay:
         for model in self._status.models if self._status else ():
             table = Table(title=_title(model), title_justify="left", expand=False)
             table.add_column("pool")
-            for name in ("desired", "ready", "starting", "pending", "draining", "KV", "waiting", "running"):
-                table.add_column(name, justify="right")
+            for name in ("want", "ready", "start", "drain", "KV", "wait", "run"):
+                table.add_column(name, justify="right", no_wrap=True)
             for pool in model.pools:
                 table.add_row(
                     pool.pool,
                     str(pool.desired),
-                    Text("#" * pool.ready + f" {pool.ready}", style="green"),
-                    *(_or_dot(n) for n in (pool.starting, pool.pending, pool.draining)),
+                    Text("#" * min(pool.ready, BAR_MAX) + f" {pool.ready}", style="green"),
+                    *(_or_dot(n) for n in (pool.starting + pool.pending, pool.draining)),
                     f"{pool.kv_usage_ratio:.0%}",
                     str(pool.waiting_requests),
                     str(pool.running_requests),

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Callable
@@ -22,6 +23,7 @@ from loadline.rig.servers import EtcdServer, NatsServer, Server
 
 RESTART_S = 0.5
 STOP_S = 10.0
+RUNS_KEPT = 3
 
 
 class DemoOptions(Struct, frozen=True):
@@ -186,5 +188,13 @@ class DemoStack:
 
 
 def run_directory(parent: Path) -> Path:
-    """Return the path of a new folder for one run, named after this process."""
+    """Return the path of a new folder for one run, named after this process; only the last three others are kept."""
+    ended = [one for one in parent.glob("up-*") if not _is_running(one.name.removeprefix("up-"))]
+    for old in sorted(ended, key=lambda one: one.stat().st_mtime)[:-RUNS_KEPT]:
+        shutil.rmtree(old, ignore_errors=True)
     return (parent / f"up-{os.getpid()}").resolve()
+
+
+def _is_running(pid: str) -> bool:
+    """Return True if the process of a folder may still use it, or if the name is none of ours."""
+    return not pid.isdecimal() or Path("/proc", pid).exists()

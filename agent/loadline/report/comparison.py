@@ -43,6 +43,8 @@ def comparison_page(comparison: Comparison, configurations: list[tuple[str, str]
     """
     first = comparison.runs[0].outcome
     rows = comparison_rows(comparison)
+    highest = highest_counts(comparison)
+    duration_s = max(run.outcome.duration_s for run in comparison.runs)
     return page(
         f"loadline compare: {first.trace}",
         f"{first.model}; {trace_summary(first)}; seed {first.seed}; TTFT {first.ttft_objective_ms:g} ms, "
@@ -57,7 +59,10 @@ def comparison_page(comparison: Comparison, configurations: list[tuple[str, str]
             section("Attainment against GPU-hours", f'<div class="card narrow">{scatter(comparison)}</div>'),
             section(
                 "Workers over time",
-                grid(card(run_label(run), _workers(run, place)) for place, run in enumerate(comparison.runs)),
+                grid(
+                    card(run_label(run), _workers(run, place, highest, duration_s))
+                    for place, run in enumerate(comparison.runs)
+                ),
             ),
             section("Configurations", *(folded(name, code(text)) for name, text in configurations)),
             section("Reproduce", code(command)),
@@ -104,14 +109,23 @@ def _point(run: ComparedRun) -> tuple[float, float]:
     return run.outcome.gpu_hours, 100.0 * run.outcome.attainment.both
 
 
-def _workers(run: ComparedRun, place: int) -> str:
+def highest_counts(comparison: Comparison) -> dict[str, int]:
+    """Return the most workers of each pool in any run: all panels of a pool have the same axis."""
+    found: dict[str, int] = {}
+    for run in comparison.runs:
+        for pool in run.outcome.series.pools:
+            found[pool.pool] = max(found.get(pool.pool, 1), *pool.desired, *pool.ready)
+    return found
+
+
+def _workers(run: ComparedRun, place: int, highest: dict[str, int], duration_s: float) -> str:
     """Plot the workers of every pool of one run."""
     outcome = run.outcome
     pools = outcome.series.pools
     with canvas(f"run {place}", (1.5,) * len(pools)) as figure:
-        unit_s = time_axis(figure.panels[-1], outcome.duration_s)
+        unit_s = time_axis(figure.panels[-1], duration_s)
         for panel, pool in zip(figure.panels, pools, strict=True):
             draw_workers(panel, [at_s / unit_s for at_s in outcome.series.at_s], pool)
             panel.set_title(f"{pool.pool}: workers ready (green), starting (blue), desired (dots)")
-            panel.set_ylim(0.0, 1.1 * max((*pool.desired, *pool.ready, 1)))
+            panel.set_ylim(0.0, 1.1 * highest[pool.pool])
         return figure.svg(f"Workers over time of {run_label(run)}")

@@ -60,14 +60,29 @@ def test_the_live_table_shows_workers_by_state_and_below_it_the_decision() -> No
     view = LiveDisplay("the demo")
     view.status(status(DECISION))
     out = io.StringIO()
-    rich_console.Console(file=out, width=120).print(view._draw())
+    rich_console.Console(file=out, width=80).print(view._draw())
     lines = out.getvalue().splitlines()
+    assert "…" not in out.getvalue()
     [decode] = [line for line in lines if line.startswith("│ decode")]
     assert [cell.strip() for cell in decode.strip("│").split("│")] == [
-        *("decode", "5", "### 3", "1", "1", "2", "98%", "17", "158")
+        *("decode", "5", "### 3", "2", "2", "98%", "17", "158")
     ]
     assert "decision #7 applied: prefill 1, decode 5 (decode:kv_usage_high)" in lines
     assert "298 requests/s, TTFT 252 ms, ITL 35.5 ms" in lines
+
+
+def test_the_live_table_fits_80_columns_with_many_workers() -> None:
+    rich_console = pytest.importorskip("rich.console")
+    base = status(DECISION)
+    pools = tuple(
+        replace(one, ready=480, desired=500, draining=120, waiting_requests=12_345) for one in base.models[0].pools
+    )
+    view = LiveDisplay("the demo")
+    view.status(replace(base, models=(replace(base.models[0], pools=pools),)))
+    out = io.StringIO()
+    rich_console.Console(file=out, width=80).print(view._draw())
+    assert "…" not in out.getvalue()
+    assert "################ 480" in out.getvalue()
 
 
 def test_plain_lines_have_each_pool() -> None:

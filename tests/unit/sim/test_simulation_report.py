@@ -2,11 +2,14 @@
 
 import re
 from html.parser import HTMLParser
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from loadline import report
 from loadline.report import formatting
+from loadline.report.comparison import highest_counts
 from loadline.sim.compare.bounds import WorkBound
 from loadline.sim.compare.comparison import ComparedRun, Comparison
 from loadline.sim.result import MigrationTotals, Percentiles, ScalingAction
@@ -240,3 +243,12 @@ def test_runs_with_migrations_have_a_migration_table() -> None:
 )
 def test_numbers_are_formatted(text: str, expected: str) -> None:
     assert text == expected
+
+
+def test_the_panels_of_a_pool_share_the_axis_of_the_run_with_most_workers() -> None:
+    def run(**most: int) -> Any:
+        pools = [SimpleNamespace(pool=name, desired=[1, count], ready=[1, 1]) for name, count in most.items()]
+        return SimpleNamespace(outcome=SimpleNamespace(series=SimpleNamespace(pools=pools)))
+
+    compared: Any = SimpleNamespace(runs=[run(prefill=2, decode=7), run(prefill=5), run(decode=0)])
+    assert highest_counts(compared) == {"prefill": 5, "decode": 7}
