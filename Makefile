@@ -6,7 +6,7 @@ ARGS ?=
 TRACES ?=
 ONLY ?=
 
-.PHONY: venv run check test package audit sbom lock schemas scoreboard clean
+.PHONY: venv run check test docs package audit sbom lock schemas scoreboard clean
 
 venv: .venv/.installed
 
@@ -30,6 +30,10 @@ check: venv
 # A file of tests stays in one process: its tests share what is made once for them. tests/conftest.py orders the files.
 test: venv
 	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(ARGS)
+
+# The site, in build/site. A broken link fails.
+docs: venv
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python tools/docs.py
 
 # Wheel and sdist in bare environments. ARGS="--lowest": the lowest versions of the dependencies; ARGS="--python 3.13"
 package: venv
