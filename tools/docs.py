@@ -34,6 +34,12 @@ exclude_docs: |
   !/docs/**
   !/deploy/**
   !/api/**
+  !/agent/**/*.py
+  !/schemas/**
+  !/tests/**/*.py
+  !/tools/**/*.py
+  !/LICENSE
+  !/Makefile
 validation: { links: { anchors: warn, not_found: warn, unrecognized_links: ignore } }
 """
 
@@ -49,7 +55,7 @@ def main() -> int:
         (source / "api" / f"{module}.md").write_text(f"::: loadline.client.{module}\n", "utf-8")
     configuration = BUILD / "mkdocs.yml"
     configuration.write_text(CONFIGURATION, "utf-8")
-    command = (sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--config-file", str(configuration))
+    command = (sys.executable, "-m", "mkdocs", "build", "--strict", "--config-file", str(configuration))
     return subprocess.run(command, check=False).returncode  # noqa: S603 - our own command
 
 
