@@ -5,14 +5,12 @@ import os
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Final, cast
+from typing import Final
 
 import pytest
 from msgspec.structs import replace
 
 from loadline.adapters.http import HttpServer
-from loadline.core.state.agent_state import AgentState
 from loadline.core.vocabulary.status import AgentStatus
 from loadline.web.access import Access
 from loadline.web.event_streams import EventStreams
@@ -20,7 +18,7 @@ from loadline.web.live_handlers import LiveHandlers
 from loadline.web.live_page import LivePage
 from loadline.wire.messages import OperatorReply
 from tests.support.browser import CHROMIUM, Tab, browser
-from tests.support.statuses import START_MS, agent, explanation, model, pool, worker
+from tests.support.statuses import START_MS, agent, model, pool, state_of, worker
 from tests.waiting import SCENARIO_S
 
 pytestmark = [
@@ -37,10 +35,7 @@ class Site:
     """A page of made-up statuses."""
 
     def __init__(self, token_file: str = "", port: int = 0) -> None:
-        known = SimpleNamespace(hold=replace(explanation(), outcome="held"))
-        models = {"llama": known, "qwen": known}
-        state = SimpleNamespace(explanations=[explanation()], fleet=SimpleNamespace(models=models))
-        self.page = LivePage(2, lambda: cast("AgentState", state), EventStreams())
+        self.page = LivePage(2, lambda: state_of(self.page.status), EventStreams())
         self.paused: list[str] = []
         routes = LiveHandlers(self.page, Access("127.0.0.1", token_file), self.set_paused).routes()
         self._server = HttpServer("127.0.0.1", port, metrics=_no_metrics, healthy=list, ready=list, routes=routes)

@@ -1,5 +1,9 @@
 """Statuses of made-up fleets, for the live page."""
 
+from types import SimpleNamespace
+from typing import cast
+
+from loadline.core.state.agent_state import AgentState
 from loadline.core.vocabulary.reasons import Explanation, Reason, ReasonCode, Recommendation
 from loadline.core.vocabulary.status import (
     AgentStatus,
@@ -61,3 +65,22 @@ def explanation(name: str = "llama", at_ms: int = START_MS, decision_id: str = "
     )
     planned = Recommendation("sla", {"decode": 4}, (Reason.of(ReasonCode.NO_WORKERS, "decode"),), {"load": 2.5})
     return Explanation(name, at_ms, "decided", decision_id, {"decode": 3}, (planned,), (cooldown,), {"decode": 4})
+
+
+def state_of(status: AgentStatus | None) -> AgentState:
+    """Return what the live page reads of a core with these workers: all of them, and a hold."""
+    models = {
+        one.model: SimpleNamespace(
+            hold=explanation(),
+            pools={
+                listed.pool: SimpleNamespace(
+                    workers={
+                        each.worker: SimpleNamespace(status=lambda _now, each=each: each) for each in listed.workers
+                    }
+                )
+                for listed in one.pools
+            },
+        )
+        for one in (status.models if status is not None else ())
+    }
+    return cast("AgentState", SimpleNamespace(explanations=[explanation()], fleet=SimpleNamespace(models=models)))

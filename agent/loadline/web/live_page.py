@@ -92,12 +92,13 @@ class LivePage:
 
     def _model_event(self, model: ModelStatus, at_ms: int) -> Steps[bytes]:
         workers: dict[str, list[WorkerCell]] = {}
-        for pool in model.pools:
-            cells = workers[pool.pool] = []
-            for first in range(0, len(pool.workers), CELLS_PER_STEP):
-                cells += map(worker_cell, pool.workers[first : first + CELLS_PER_STEP])
-                yield
         known = self._state().fleet.models.get(model.model)
+        for name, pool in known.pools.items() if known is not None else ():
+            cells = workers[name] = []
+            listed = list(pool.workers.values())  # all of them, while a status lists a few
+            for first in range(0, len(listed), CELLS_PER_STEP):
+                cells += [worker_cell(one.status(at_ms)) for one in listed[first : first + CELLS_PER_STEP]]
+                yield
         hold = None if known is None else known.hold
         revision = self._decisions.revision(model.model)
         page = model_page(model, workers, hold, at_ms=at_ms, decisions_revision=revision)

@@ -6,22 +6,20 @@ import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import aiohttp
 import pytest
 from msgspec.structs import replace
 
 from loadline.adapters.http import HttpServer
-from loadline.core.state.agent_state import AgentState
 from loadline.errors import ConfigError
 from loadline.web.access import Access
 from loadline.web.event_streams import EventStreams
 from loadline.web.live_handlers import LiveHandlers
 from loadline.web.live_page import LivePage
 from loadline.wire.messages import OperatorReply
-from tests.support.statuses import START_MS, agent, explanation, model
+from tests.support.statuses import START_MS, agent, model, state_of
 from tests.waiting import SCENARIO_S, until
 
 TOKEN = "0123456789-abcdef"  # noqa: S105 - of no agent
@@ -56,10 +54,7 @@ class Served:
 async def served(
     host: str = "127.0.0.1", token_file: str = "", streams: EventStreams | None = None
 ) -> AsyncIterator[Served]:
-    state = SimpleNamespace(
-        explanations=[explanation()], fleet=SimpleNamespace(models={"llama": SimpleNamespace(hold=explanation())})
-    )
-    page = LivePage(1, lambda: cast("AgentState", state), streams or EventStreams())
+    page = LivePage(1, lambda: state_of(page.status), streams or EventStreams())
     found = Served(page, "")
 
     async def metrics() -> bytes:

@@ -1,0 +1,85 @@
+"""Turns of an agent with 1,000 workers that report once a second, with 20 open live pages and with none.
+
+Both are measured in turn on the same agent; the clients read in a thread of this process. ``MB`` is what the pages
+read in the last round.
+
+  python tools/bench/page.py [--quick]
+"""
+
+import asyncio
+import socket
+import threading
+from contextlib import ExitStack
+from typing import Final
+
+from loadline.rig.bench import BenchFleet, ProbedProcess, RawPublisher, options, percentile, progress, result, rig, warm
+from loadline.rig.servers import free_port
+
+WORKERS: Final = 1_000
+PAGES: Final = 20
+
+
+class Pages:
+    """Open pages, which read all that they are sent."""
+
+    def __init__(self, port: int, count: int) -> None:
+        self.read_bytes = 0
+        self._sockets = [socket.create_connection(("127.0.0.1", port)) for _ in range(count)]
+        for one in self._sockets:
+            one.sendall(b"GET /api/events HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        self._threads = [threading.Thread(target=self._read, args=(one,)) for one in self._sockets]
+        for thread in self._threads:
+            thread.start()
+
+    def close(self) -> None:
+        """Close all pages."""
+        for one in self._sockets:
+            one.shutdown(socket.SHUT_RDWR)
+        for thread in self._threads:
+            thread.join()
+        for one in self._sockets:
+            one.close()
+
+    def _read(self, page: socket.socket) -> None:
+        while data := page.recv(1 << 18):
+            self.read_bytes += len(data)
+
+
+def turns_ms(fleet: BenchFleet, wire: RawPublisher, child: ProbedProcess, seconds: float) -> list[float]:
+    """Return the durations of the turns while all workers report for some time."""
+    child.sample()
+    child.turns.clear()
+    wire.play(fleet.report_bursts(seconds))
+    child.sample()
+    return [took_s * 1e3 for _, took_s in child.turns]
+
+
+def main() -> None:
+    """Run the benchmark and print its results."""
+    quick = options(__doc__)
+    rounds, seconds = (2, 8.0) if quick else (5, 20.0)
+    fleet, port = BenchFleet(1, WORKERS), free_port()
+    without: list[float] = []
+    with_pages: list[float] = []
+    read_mb = 0.0
+    with ExitStack() as stack:
+        servers = stack.enter_context(rig())
+        wire = stack.enter_context(RawPublisher(servers.nats.port))
+        asyncio.run(servers.register(fleet.records, "agent"))
+        path = servers.directory / "agent.toml"
+        sections: dict[str, dict[str, object]] = {"http": {"port": port}, "agent": {"namespace": "agent"}}
+        path.write_text(servers.config(fleet.toml(), "agent", **sections), encoding="utf-8")
+        child = stack.enter_context(ProbedProcess(["agent", str(path)], servers.directory / "agent.log"))
+        warm(fleet, wire, child)
+        for number in range(1, rounds + 1):
+            without.append(percentile(turns_ms(fleet, wire, child, seconds), 0.99))
+            pages = Pages(port, PAGES)
+            with_pages.append(percentile(turns_ms(fleet, wire, child, seconds), 0.99))
+            pages.close()
+            read_mb = pages.read_bytes / 1e6
+            progress(f"round {number}/{rounds}: p99 {without[-1]:.2f} ms, with pages {with_pages[-1]:.2f} ms")
+    result("page_turn_p99", "ms", with_pages, without, MB=round(read_mb, 1))
+
+
+if __name__ == "__main__":
+    main()
