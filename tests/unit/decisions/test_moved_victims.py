@@ -66,6 +66,21 @@ def test_the_scaler_that_started_a_victim_ends_it() -> None:
     assert removals(fleet, {"prefill": 2, "decode": 2}) == {"prefill": (2, ["prefill-2"]), "decode": (2, [])}
 
 
+def test_an_unschedulable_worker_that_has_moved_is_ended_by_its_scaler() -> None:
+    fleet = fleet_with_a_move()
+    decode = pools_of(fleet)["decode"]
+    for name in decode.workers:
+        fleet.ingest(reported(name, replace(sample(1, 0.5, 0, 4), schedulable=name != "prefill-2")), START)
+    decode.refresh_totals(START, 5_000)
+    assert (decode.ready, decode.target) == (2, 3)
+    knobs = GuardrailKnobs(stabilisation_ms=1, warm_up_ms=0, step_down_max=9, cooldown_down_ms=0)
+    wanted = {"prefill": 2, "decode": 0}
+    proposal = Guardrails(knobs, HardLimits(0.8, 0, None)).apply(fleet.models["m"], wanted, Constraints(START), START)
+    assert proposal.targets == wanted
+    assert removals(fleet, wanted) == {"prefill": (2, ["prefill-2"]), "decode": (0, ["decode-0", "decode-1"])}
+    assert removals(fleet, {"prefill": 2, "decode": 2}) == {"prefill": (2, ["prefill-2"]), "decode": (2, [])}
+
+
 def test_another_victim_is_ended_by_the_scaler_of_its_pool() -> None:
     fleet = fleet_with_a_move()
     fleet.ingest(reported("prefill-2", sample(1, 0.5, 0, 4)), START)

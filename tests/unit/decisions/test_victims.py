@@ -3,9 +3,14 @@
 import pytest
 from msgspec.structs import replace
 
-from loadline.core.decisions.victims import CanMigrate, choose_victims
-from loadline.core.fleet.pool import Pool, PoolKnobs
+from loadline.core.decisions.victims import CanMigrate, choose_victims, select_victims
+from loadline.core.fleet.fleet import Fleet
+from loadline.core.fleet.pool import DRAINS_MAX, Pool, PoolKnobs
+from loadline.core.planning.guardrails.constraints import Constraints
+from loadline.core.planning.guardrails.guardrails import Guardrails
+from loadline.core.planning.guardrails.knobs import GuardrailKnobs, HardLimits
 from loadline.core.vocabulary.decisions import Victim
+from loadline.core.vocabulary.reasons import ReasonCode
 from loadline.core.vocabulary.scalars import WorkerPhase
 from tests.support.fleet_harness import START, fleet_of, registered, reported, sample
 
@@ -85,3 +90,58 @@ def test_a_worker_past_its_start_deadline_leaves_before_the_one_that_replaces_it
     pool = with_arrivals(("stuck", 1, 0), ("replacement", 2, 0), desired=1)
     pool.workers["stuck"].late = True
     assert chosen(pool, 1) == [Victim("stuck", 1)]
+
+
+def with_unschedulable(*workers: tuple[str, bool, int], desired: int | None) -> Fleet:
+    """Return a fleet with a pool of workers by name, whether they are schedulable, and running requests."""
+    fleet = fleet_of(PoolKnobs("decode", "decode", replicas_min=0, replicas_max=100))
+    pool = fleet.models["m"].pools["decode"]
+    for revision, (name, schedulable, running) in enumerate(workers, 1):
+        state: WorkerPhase = "starting" if name == "new" else "ready"
+        fleet.register(replace(registered(name, state=state), create_revision=revision), START)
+        fleet.ingest(reported(name, replace(sample(1, 0.1, 0, running), schedulable=schedulable)), START)
+    pool.desired = desired
+    pool.refresh_totals(START, 5_000)
+    return fleet
+
+
+def removed(fleet: Fleet, target: int) -> list[str]:
+    removal = select_victims(fleet.models["m"].pools, {"decode": target}, {})["decode"]
+    assert removal.replicas == target
+    return [victim.worker for victim in removal.victims]
+
+
+@pytest.mark.parametrize("desired", [3, None])
+@pytest.mark.parametrize(
+    ("target", "expected"), [(0, ["stuck", "new", "busy"]), (1, ["stuck", "new"]), (2, ["stuck"]), (3, []), (4, [])]
+)
+def test_a_smaller_count_takes_the_unschedulable_worker_first(
+    desired: int | None, target: int, expected: list[str]
+) -> None:
+    fleet = with_unschedulable(("stuck", False, 9), ("busy", True, 5), ("new", True, 0), desired=desired)
+    assert removed(fleet, target) == expected
+
+
+def test_no_worker_stays_that_the_smaller_count_has_no_place_for() -> None:
+    workers = [("stuck", False, 9), ("busy", True, 5), ("idle", True, 0), ("unrequested", True, 9)]
+    fleet = with_unschedulable(*workers, desired=3)
+    assert removed(fleet, 3) == [], "the unschedulable worker may take work again, or another one replaces it"
+    assert removed(fleet, 2) == ["unrequested", "stuck"]
+
+
+def test_a_worker_that_leaves_already_is_no_victim() -> None:
+    fleet = with_unschedulable(("stuck", False, 0), ("leaving", False, 0), ("busy", True, 5), desired=2)
+    fleet.start_drain("m", "decode", "leaving", START)
+    assert removed(fleet, 1) == ["stuck"]
+
+
+def test_a_count_does_not_fall_by_more_unschedulable_workers_than_may_drain() -> None:
+    stuck = [(f"stuck{number}", False, 0) for number in range(DRAINS_MAX + 5)]
+    fleet = with_unschedulable(*stuck, ("ready", True, 0), desired=len(stuck) + 1)
+    guardrails = Guardrails(
+        GuardrailKnobs(stabilisation_ms=1, warm_up_ms=0, step_down_max=99, cooldown_down_ms=0), HardLimits(0.8, 0, None)
+    )
+    proposal = guardrails.apply(fleet.models["m"], {"decode": 1}, Constraints(START), START)
+    assert [limit.code for limit in proposal.limits] == [ReasonCode.DRAIN_LIMIT]
+    assert proposal.targets == {"decode": 6}
+    assert len(removed(fleet, 6)) == DRAINS_MAX

@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from loadline.core.fleet.moved_workers import home_of, started_in
 from loadline.core.fleet.pool import DRAINS_MAX, Pool
-from loadline.core.fleet.worker import WorkerState
+from loadline.core.fleet.worker import WorkerState, staying
 from loadline.core.vocabulary.decisions import Decision, Victim
 from loadline.core.vocabulary.events import DecisionAnswered
 
@@ -44,8 +44,8 @@ def select_victims(
     replicas = {name: targets[name] - pool.moved for name, pool in pools.items()}
     chosen: dict[str, list[Victim]] = {name: list(draining.get(name, ())) for name in pools}
     for name, pool in pools.items():
-        surplus = max(0, pool.ready + pool.starting - targets[name])
-        for worker in choose_victims(pools, name, min(surplus, DRAINS_MAX), can_migrate) if surplus else ():
+        surplus = min(_surplus(pool, targets[name]), DRAINS_MAX)
+        for worker in choose_victims(pools, name, surplus, can_migrate) if surplus else ():
             home = home_of(pools, worker)
             replicas[home] -= home != name  # it is counted there, and was no part of the count here
             replicas[name] += home != name
@@ -83,7 +83,10 @@ def misses_rule(decision: Decision, answer: DecisionAnswered) -> bool:
 def choose_victims(
     pools: Mapping[str, Pool], name: str, count: int, can_migrate: CanMigrate | None = None
 ) -> list[WorkerState]:
-    """Return the ``count`` workers that are cheapest to remove: starting, then least work, then newest, then by name.
+    """Return the ``count`` workers that are cheapest to remove.
+
+    These are unschedulable ones, then starting ones, then those with the least work, then the newest, then by name.
+    An unschedulable worker takes no work, so that keeping it instead of another one would leave the pool one short.
 
     Workers whose platform cannot be told to remove them are left out. Those beyond the places of the pool come before:
     those past their start deadline, then the last that registered. Nobody requested them, and they may claim any load,
@@ -97,22 +100,33 @@ def choose_victims(
             requests that cannot be migrated, and after these its KV usage, which would be copied.
     """
 
-    def cost(worker: WorkerState) -> tuple[bool, int, int, int, str]:
+    def cost(worker: WorkerState) -> tuple[bool, bool, int, int, int, str]:
         load, record = worker.measure_load(), worker.record
         migrates = can_migrate is not None and can_migrate(worker)
         requests = _unmovable_requests(worker) if migrates else load.running + load.waiting
-        return (worker.availability == "ready", requests, load.kv_micro, -record.incarnation, record.worker)
+        in_use = not worker.unschedulable, worker.availability == "ready"
+        return (*in_use, requests, load.kv_micro, -record.incarnation, record.worker)
 
     pool = pools[name]
-    in_service = [worker for worker in pool.workers.values() if worker.availability != "out"]
-    removable = [worker for worker in in_service if _can_be_named(pools, pool, worker)]
-    excess = max(0, len(in_service) - pool.places)
+    candidates = staying(pool.workers)
+    removable = [worker for worker in candidates if _can_be_named(pools, pool, worker)]
+    excess = max(0, len(candidates) - pool.places)
     arrivals = sorted(
         removable,
         key=lambda worker: (not worker.late, bool(worker.counted_from), -worker.create_revision, cost(worker)),
     )
     latest = {worker.record.worker for worker in arrivals[: min(excess, count)]}
     return sorted(removable, key=lambda worker: (worker.record.worker not in latest, cost(worker)))[:count]
+
+
+def _surplus(pool: Pool, target: int) -> int:
+    """Count the workers that a pool has to lose to have ``target``.
+
+    The scaler counts unschedulable workers, too, so one of them leaves with a smaller count: otherwise the scaler would
+    end another worker that nobody has drained. With the same count they are no surplus: they may take work again.
+    """
+    counted = len(staying(pool.workers)) if target < pool.places else pool.ready + pool.starting
+    return max(0, counted - target)
 
 
 def _can_be_named(pools: Mapping[str, Pool], pool: Pool, worker: WorkerState) -> bool:

@@ -1,6 +1,7 @@
 """State of one worker, and its last reported load."""
 
 import re
+from collections.abc import Mapping
 from typing import Final, Literal
 
 import msgspec
@@ -87,9 +88,14 @@ class WorkerState(Struct, omit_defaults=True, gc=False):
     @property
     def availability(self) -> Availability:
         """State in the counts of the pool: ready, starting, or out of them."""
+        return "out" if self.unschedulable else self.phase
+
+    @property
+    def phase(self) -> Availability:
+        """State for its scaler: ready, starting, or out if it drains or is gone; it may be unschedulable."""
         if self.draining or not self.registered or self.record.state == "draining":
             return "out"
-        return "out" if self.unschedulable else self.record.state
+        return self.record.state
 
     @property
     def moved_from(self) -> str:
@@ -155,6 +161,11 @@ class WorkerState(Struct, omit_defaults=True, gc=False):
         if not ranks:
             return WorkerLoad()
         return WorkerLoad(kv_known, queue_known, kv_sum_micro // ranks, waiting, waiting_while_running, running)
+
+
+def staying(workers: Mapping[str, WorkerState]) -> list[WorkerState]:
+    """Return the workers that neither drain nor are gone, unschedulable ones included; O(workers)."""
+    return [worker for worker in workers.values() if worker.phase != "out"]
 
 
 def _kv_micro(sample: WorkerSample, record: WorkerRecord) -> int | None:

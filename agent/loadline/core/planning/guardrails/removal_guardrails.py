@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from loadline.core.fleet.pool import DRAINS_MAX, Pool
+from loadline.core.fleet.worker import staying
 from loadline.core.planning.guardrails.proposal import ModelProposal
 from loadline.core.vocabulary.reasons import ReasonCode
 
@@ -15,10 +16,10 @@ def drain_limit(model: ModelProposal) -> None:
     """
     for name, pool in model.model.pools.items():
         target, current = model.proposal.targets[name], pool.effective_target(model.now)
-        if target >= current:
-            continue
         room = max(0, DRAINS_MAX - model.constraints.draining.get(name, 0))
-        lowest = min(current, pool.ready + pool.starting - room)
+        if target >= min(current, len(pool.workers) - room):
+            continue  # even if all workers stay, so they need no count: a pool may have 10,000
+        lowest = min(current, len(staying(pool.workers)) - room)
         if target < lowest:
             _keep(model, ReasonCode.DRAIN_LIMIT, name, lowest, drains_max=DRAINS_MAX)
 
@@ -55,7 +56,7 @@ def moved_workers(model: ModelProposal) -> None:
 def _kept(pool: Pool, pools: Mapping[str, Pool]) -> int:
     """Count the moved workers that a pool keeps, since a smaller count of it cannot remove them."""
     arrived = [worker for worker in pool.workers.values() if worker.counted_from]
-    if not pool.can_name_victims or any(worker.availability == "out" for worker in arrived):
+    if not pool.can_name_victims:
         return len(arrived)
     return sum(not pools[worker.counted_from].can_name_victims for worker in arrived)
 
