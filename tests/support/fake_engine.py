@@ -121,7 +121,7 @@ class FakeEngine:
         self.paths: list[str] = []
         self.headers: list[dict[str, str]] = []
         self.open = 0
-        """Streams that are being served."""
+        """Answers that are being generated."""
         self.address = ""
         self._stack = AsyncExitStack()
         self._transports: set[asyncio.Transport] = set()
@@ -176,13 +176,13 @@ class FakeEngine:
         if status != 200:
             return web.json_response({"error": {"message": f"status {status}"}}, status=status)
         prompt = _tokens(body)
-        if not body.get("stream"):
-            return await self._whole(body, prompt, chat=chat)
         assert request.transport is not None
         transport = request.transport
         self._transports.add(transport)
         self.open += 1
         try:
+            if not body.get("stream"):
+                return await self._whole(body, prompt, chat=chat)
             return await self._stream(request, body, prompt, chat=chat)
         finally:
             self.open -= 1

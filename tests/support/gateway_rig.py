@@ -100,6 +100,7 @@ async def gateway_rig(
     held_bytes_max: int = 1_000_000,
     hold_s: float = 30.0,
     stall_s: float = 30.0,
+    first_byte_s: float | None = None,
     body_bytes_max: int = 1_000_000,
     objectives: ObjectiveKnobs | None = None,
 ) -> AsyncIterator[tuple[GatewayRig, list[FakeEngine]]]:
@@ -110,7 +111,8 @@ async def gateway_rig(
         backends = Backends(MODEL, held_max, held_bytes_max, frontend)
         metrics.watch(MODEL, backends, frontend)
         moves = StreamMoves("gateway-1", backends)
-        model = ServedModel(MODEL, backends, ModelTraffic(frontend, objectives), moves, metrics, hold_s, stall_s)
+        limits = hold_s, stall_s, first_byte_s
+        model = ServedModel(MODEL, backends, ModelTraffic(frontend, objectives), moves, metrics, *limits)
         client = EngineClient()
         stack.push_async_callback(client.close)
         application = Gateway({MODEL: model}, client, metrics).application(body_bytes_max)

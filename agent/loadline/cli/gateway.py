@@ -49,6 +49,14 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--ttft-ms", type=positive, help="TTFT objective, to report attainment; with --itl-ms (default: of --config)")
     add("--itl-ms", type=positive, help="ITL objective, to report attainment; with --ttft-ms (default: of --config)")
+    _limit_arguments(parser)
+    connection_arguments(
+        parser, "read servers, logins, root, namespace, models and objectives from the agent's configuration"
+    )
+
+
+def _limit_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
     add(
         "--held-max",
         type=whole_number(_HELD_MAX),
@@ -75,13 +83,16 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         " (default: %(default)g)",
     )
     add(
+        "--first-byte-s",
+        type=positive,
+        help="time that an engine has until the first byte of an answer, then the request gets 504; that of an answer"
+        " which is not streamed comes after its whole generation (default: no limit)",
+    )
+    add(
         "--body-bytes-max",
         type=whole_number(_BODY_BYTES_MAX),
         default=33_554_432,
         help="largest body of a request (default: %(default)s)",
-    )
-    connection_arguments(
-        parser, "read servers, logins, root, namespace, models and objectives from the agent's configuration"
     )
 
 
@@ -133,6 +144,7 @@ def _options(options: argparse.Namespace) -> GatewayOptions:
         held_bytes_max=options.held_bytes_max,
         hold_s=options.hold_s,
         stall_s=options.stall_s,
+        first_byte_s=options.first_byte_s,
         body_bytes_max=options.body_bytes_max,
     )
 

@@ -20,3 +20,5 @@ class ServedModel(Struct, frozen=True):
     """Time that a request waits for a worker."""
     stall_s: float
     """Time for which an engine may send nothing once it has begun to stream tokens."""
+    first_byte_s: float | None = None
+    """Time that an engine has until the first output of a stream, or for a whole answer; None: no limit."""

@@ -150,7 +150,8 @@ async def run(options: GatewayOptions, stop: asyncio.Event, on_listening: Callab
             moves = StreamMoves(gateway_id(options.name, time.time_ns() // 1_000_000), backends)
             await stack.enter_async_context(running(_serve_moves(bus, options.root, name, moves), f"moves of {name}"))
             traffic = ModelTraffic(frontend, objectives)
-            models[name] = ServedModel(name, backends, traffic, moves, metrics, options.hold_s, options.stall_s)
+            limits = options.hold_s, options.stall_s, options.first_byte_s
+            models[name] = ServedModel(name, backends, traffic, moves, metrics, *limits)
             follow = WorkerRegistry(backends.update).follow(store, options.namespace, name)
             await stack.enter_async_context(running(follow, f"workers of {name}"))
             await _follow_loads(bus, options, name, backends)

@@ -16,6 +16,7 @@ from loadline.gateway.attempts import Attempts
 from loadline.gateway.backends import Backend
 from loadline.gateway.engine_client import EngineBroken, EngineClient, Unreachable, read_whole
 from loadline.gateway.errors import ApiError
+from loadline.gateway.first_byte import too_late
 from loadline.gateway.model import ServedModel
 from loadline.gateway.sse import EventReader, EventTooLarge, write_event
 from loadline.gateway.stall_limit import StallLimit
@@ -62,6 +63,8 @@ class StreamSession:
         self._moves = 0
         self._answer: aiohttp.ClientResponse | None = None
         """Answer that is relayed now."""
+        self._first_byte: asyncio.Timeout | None = None
+        """Limit of the time until the first output of an answer, until there is some."""
         self._next: asyncio.Future[Backend] | None = None
         """Worker that continues the stream, once it is stopped."""
 
@@ -112,7 +115,7 @@ class StreamSession:
         """Serve the request.
 
         Raises:
-            ApiError: No worker answered, and the client got nothing yet.
+            ApiError: No worker answered, or not in time, and the client got nothing yet.
             ClientLeft: The client closed its connection.
         """
         moves = self._model.moves
@@ -156,18 +159,25 @@ class StreamSession:
             sent = await self._next_request(backend)
             if sent is None:
                 return await self._end(self._reply.end())
-            async with self._engines.post(backend, *sent, self._sent) as answer:
+            async with (
+                asyncio.timeout(self._model.first_byte_s) as self._first_byte,
+                self._engines.post(backend, *sent, self._sent) as answer,
+            ):
                 if answer.status != _OK:
                     return await self._refused(backend, answer)
                 self._answer = answer
                 await self._relay(answer)
+        except TimeoutError:
+            if self._response is None and self._next is None:
+                raise too_late(self._model, backend) from None
+            broken = f"it sent nothing for {self._model.first_byte_s:g} s"
         except Unreachable as error:
             self._attempts.unreachable(backend, error)
             return None
         except (EngineBroken, EngineFailed, EventTooLarge) as error:
             broken = str(error) or type(error).__name__
         finally:
-            self._answer = None
+            self._answer = self._first_byte = None
         if self._next is not None:
             self._begin_anew()
             return None
@@ -209,6 +219,9 @@ class StreamSession:
                     break
         finally:
             if events:
+                if self._first_byte is not None:  # the time that a slow client takes is not the engine's
+                    self._first_byte.reschedule(None)
+                    self._first_byte = None
                 await self._write(events, answer)
 
     async def _write(self, events: list[bytes], answer: aiohttp.ClientResponse | None = None) -> None:

@@ -1,5 +1,7 @@
 """Answers that are not streamed: until the engine has answered, another one can begin anew."""
 
+import asyncio
+
 import msgspec
 from aiohttp import web
 
@@ -7,6 +9,7 @@ from loadline.gateway import headers
 from loadline.gateway.api_request import ApiRequest
 from loadline.gateway.attempts import Attempts
 from loadline.gateway.engine_client import EngineBroken, EngineClient, Unreachable, read_whole
+from loadline.gateway.first_byte import too_late
 from loadline.gateway.model import ServedModel
 from loadline.gateway.traffic import Measured
 
@@ -17,7 +20,7 @@ async def answer_whole(
     """Return the answer of an engine to a request that is not streamed.
 
     Raises:
-        ApiError: No worker answered.
+        ApiError: No worker answered, or not in time.
     """
     attempts = Attempts(model, measured.arrived_s, len(asked.raw))
     sent = headers.to_engine(request.headers, engines.via)
@@ -25,8 +28,13 @@ async def answer_whole(
         backend = await attempts.next_backend()
         try:
             with model.backends.using(backend):
-                async with engines.post(backend, asked.endpoint, asked.raw, sent) as answer:
+                async with (
+                    asyncio.timeout(model.first_byte_s),
+                    engines.post(backend, asked.endpoint, asked.raw, sent) as answer,
+                ):
                     body = await read_whole(answer)
+        except TimeoutError:
+            raise too_late(model, backend) from None
         except Unreachable as error:
             attempts.unreachable(backend, error)
             continue
