@@ -28,6 +28,9 @@ FrameHandler = Callable[[str, bytes], None]
 RequestHandler = Callable[[bytes], Awaitable[bytes | None]]
 """Callback for a request: takes its payload and returns the reply, or None to leave the reply to another agent."""
 
+Unsubscribe = Callable[[], Awaitable[None]]
+"""Ends a subscription: once it was called, nothing is delivered, and requests that wait get no answer."""
+
 
 class Bus(Protocol):
     """A message bus with at-most-once delivery."""
@@ -41,11 +44,11 @@ class Bus(Protocol):
         """Connect, reconnect for ever in the background, and report every change of the connection."""
         ...
 
-    async def subscribe(self, subject: str, offer: FrameHandler) -> None:
+    async def subscribe(self, subject: str, offer: FrameHandler) -> Unsubscribe:
         """Pass every frame on the subject (wildcards allowed) to ``offer``. Survives reconnects."""
         ...
 
-    async def answer(self, subject: str, answer: RequestHandler) -> None:
+    async def answer(self, subject: str, answer: RequestHandler) -> Unsubscribe:
         """Answer requests on the subject."""
         ...
 

@@ -9,7 +9,7 @@ import pytest
 
 from loadline.adapters.nats_bus import NatsBus
 from loadline.config import NatsKnobs
-from loadline.errors import BusUnavailable
+from loadline.errors import BusUnavailable, NoSubscriber
 from loadline.ports import Bus
 from loadline.sim.world.bus import VirtualBus
 from loadline.sim.world.timeline import Timeline
@@ -113,6 +113,36 @@ def test_a_request_without_an_answer_fails(make_bus: MakeBus, own_name: str) -> 
             await silent.answer(f"{own_name}.silent", nothing)
             with pytest.raises(BusUnavailable):
                 await asking.request(f"{own_name}.silent", b"", 0.05)
+
+    asyncio.run(scenario())
+
+
+def test_a_subscription_that_was_ended_receives_nothing_and_others_stay(make_bus: MakeBus, own_name: str) -> None:
+    async def scenario() -> None:
+        bus, early = make_bus(), make_bus()
+        got: list[str] = []
+
+        async def answer(data: bytes) -> bytes:
+            return data
+
+        end_early = await early.subscribe(own_name, lambda _subject, _data: got.append("before the connection"))
+        await end_early()
+        async with connected(bus, early):
+            end_frames = await bus.subscribe(own_name, lambda _subject, _data: got.append("ended"))
+            await bus.subscribe(own_name, lambda _subject, _data: got.append("stays"))
+            end_answers = await bus.answer(f"{own_name}.ended", answer)
+            await bus.answer(f"{own_name}.stays", answer)
+            for _ in range(2):  # the second time changes nothing
+                await end_frames()
+                await end_answers()
+            await bus.publish(own_name, b"")
+            with pytest.raises(NoSubscriber):
+                await bus.request(f"{own_name}.ended", b"1", 10)
+            assert await bus.request(f"{own_name}.stays", b"2", 10) == b"2"
+            await until(lambda: bool(got))
+            await bus.answer(f"{own_name}.ended", answer)
+            assert await bus.request(f"{own_name}.ended", b"3", 10) == b"3"
+        assert got == ["stays"]
 
     asyncio.run(scenario())
 

@@ -11,7 +11,7 @@ import pytest
 
 from loadline.adapters.nats_bus import NatsBus
 from loadline.config import NatsKnobs
-from loadline.errors import BusUnavailable, ConfigError
+from loadline.errors import BusUnavailable, ConfigError, NoSubscriber
 from loadline.rig.servers import NatsServer
 from tests.waiting import until
 
@@ -47,6 +47,10 @@ def test_subscriptions_and_services_survive_a_killed_server(private_nats: MakeSe
             await bus.subscribe("a.*", lambda _subject, data: got.append(data))
             await bus.answer("q", answer)
             await bus.serve("loadline", "1.0.0", {"echo": ("service.echo", answer)})
+            end_before = await bus.answer("ended.before", answer)
+            end_while_away = await bus.answer("ended.while-away", answer)
+            end_afterwards = await bus.answer("ended.afterwards", answer)
+            await end_before()
             server.kill()
             await until(lambda: connections == [True, False])
             for _ in range(3):
@@ -55,8 +59,14 @@ def test_subscriptions_and_services_survive_a_killed_server(private_nats: MakeSe
             with pytest.raises(BusUnavailable):
                 await bus.request("q", b"", 1)
             assert bus.last_error
+            await end_while_away()
             server.start()
             await until(lambda: connections == [True, False, True])
+            assert await bus.request("ended.afterwards", b"0", 10) == b"0"
+            await end_afterwards()
+            for ended in ("before", "while-away", "afterwards"):
+                with pytest.raises(NoSubscriber):
+                    await bus.request(f"ended.{ended}", b"", 10)
             await bus.publish("a.b", b"back")
             await until(lambda: bool(got))
             assert await bus.request("q", b"1", 10) == b"1"

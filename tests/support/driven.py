@@ -12,6 +12,7 @@ from loadline.ports import (
     StoreChange,
     StoreEntry,
     StoreSnapshot,
+    Unsubscribe,
     Write,
 )
 from loadline.sim.world.bus import BusConnection
@@ -110,11 +111,11 @@ class DrivenBus:
     async def connect(self, on_connection: Callable[[bool], None]) -> None:
         await self._driver.until_done(self._port.connect(on_connection))
 
-    async def subscribe(self, subject: str, offer: FrameHandler) -> None:
-        await self._driver.until_done(self._port.subscribe(subject, offer))
+    async def subscribe(self, subject: str, offer: FrameHandler) -> Unsubscribe:
+        return await self._driver.until_done(self._port.subscribe(subject, offer))
 
-    async def answer(self, subject: str, answer: RequestHandler) -> None:
-        await self._driver.until_done(self._port.answer(subject, answer))
+    async def answer(self, subject: str, answer: RequestHandler) -> Unsubscribe:
+        return await self._driver.until_done(self._port.answer(subject, answer))
 
     async def serve(
         self,

@@ -25,6 +25,7 @@ from loadline.core.migration.requests import MigratableRequest
 from loadline.core.vocabulary.events import LoadReported, MigrationReported
 from loadline.core.vocabulary.migrations import MigrationEndpoint
 from loadline.core.vocabulary.samples import WorkerRecord, WorkerSample
+from loadline.ports import Unsubscribe
 from loadline.wire.codec import Codec, encode
 from loadline.wire.messages import DrainCommand, DrainReply, MigrateCommand, MigrateReply
 from loadline.wire.subjects import Subjects
@@ -135,8 +136,13 @@ class ScriptedTransport:
         _worker: str,
         answer_room: Callable[[RoomRequest], Awaitable[RoomReply | None]],
         answer_handover: Callable[[HandoverRequest], Awaitable[HandoverReply | None]],
-    ) -> None:
+    ) -> Unsubscribe:
         self.answer_room, self.answer_handover = answer_room, answer_handover
+
+        async def end() -> None:
+            self.answer_room = self.answer_handover = None
+
+        return end
 
     async def room(self, name: str, kv_tokens: int = 10, *, incarnation: int = 1_000, ttl_ms: int = 1_000) -> Any:
         """Request room at the worker; return whether it is granted."""

@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Final
 
 from loadline.client.handover.held_requests import HeldRequests
@@ -20,6 +21,7 @@ from loadline.client.migratable_engine import MigrationOptions, MigrationRefused
 from loadline.client.migration_driver import MigrationDriver
 from loadline.core.migration.requests import MigratableRequest
 from loadline.core.vocabulary.samples import WorkerRecord
+from loadline.ports import Unsubscribe
 from loadline.wire.codec import Rejected, decode_as
 from loadline.wire.messages import MigrateCommand, MigrationReport
 from tests.vectors.answering import Answer, NotCovered, only
@@ -82,8 +84,8 @@ class AcceptingPeers:
     async def claim(self, _frontend: str, _message: ClaimRequest) -> None:
         return None
 
-    async def serve_worker(self, _worker: str, *_answers: object) -> None:
-        pass
+    async def serve_worker(self, _worker: str, *_answers: object) -> Unsubscribe:
+        return partial(asyncio.sleep, 0)
 
 
 HANDLERS: Final[dict[str, tuple[Exception | None, int]]] = {

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping
 import nats.errors
 from nats import micro
 from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription
 from nats.micro.request import Request
 
 from loadline.adapters.backoff import backoff
@@ -19,7 +20,7 @@ from loadline.adapters.logs import bounded
 from loadline.adapters.nats_client import NatsClient
 from loadline.adapters.nats_logins import check_credentials, login_options, tls_context, tls_only
 from loadline.errors import BusUnavailable, NoSubscriber
-from loadline.ports import FrameHandler, RequestHandler
+from loadline.ports import FrameHandler, RequestHandler, Unsubscribe
 from loadline.servers import NatsKnobs
 
 _log = bounded("nats")
@@ -37,7 +38,7 @@ _UNSENT_REPLIES_MAX = 2**20
 # Rate limit for all replies together: writing 8 MiB occupies the event loop for about 5 ms.
 _REPLY_BYTES_PER_S = 8 * 2**20
 
-_Listen = Callable[[NatsClient], Awaitable[object]]
+_Listen = Callable[[NatsClient], Awaitable[Subscription | None]]
 _Endpoints = Mapping[str, tuple[str, RequestHandler]]
 
 
@@ -71,7 +72,8 @@ class NatsBus:
         self._tls = tls_context(knobs)
         # Held while a subscription is added and while all are created again on a new connection, so that none is lost.
         self._subscriptions_lock = asyncio.Lock()
-        self._subscriptions: list[_Listen] = []
+        self._subscriptions: dict[_Listen, Subscription | None] = {}
+        """Subscriptions, with that of the newest connection."""
         self._client: NatsClient | None = None
         self._connecting: asyncio.Task[None] | None = None
         self._reply_budget_used_until_s = 0.0
@@ -97,7 +99,7 @@ class NatsBus:
         self._connecting = asyncio.create_task(self._reconnect(on_connection, attempted.set), name="nats-reconnect")
         await attempted.wait()
 
-    async def subscribe(self, subject: str, offer: FrameHandler) -> None:
+    async def subscribe(self, subject: str, offer: FrameHandler) -> Unsubscribe:
         """Pass every frame on the subject to ``offer``; if connected, the server has subscribed when this returns."""
         bytes_max, on_oversized = self._knobs.frame_bytes_max, self._on_oversized
 
@@ -107,9 +109,9 @@ class NatsBus:
             else:
                 on_oversized(frame_subject)
 
-        await self._subscribe(lambda client: client.subscribe_frames(subject, offer_unless_oversized))
+        return await self._subscribe(lambda client: client.subscribe_frames(subject, offer_unless_oversized))
 
-    async def answer(self, subject: str, handler: RequestHandler) -> None:
+    async def answer(self, subject: str, handler: RequestHandler) -> Unsubscribe:
         """Answer requests on the subject, one at a time."""
 
         async def respond(message: Msg) -> None:
@@ -117,7 +119,7 @@ class NatsBus:
             if reply is not None and message.reply:
                 await self._send_reply(message.subject, reply, message.respond)
 
-        await self._subscribe(lambda client: client.subscribe_commands(subject, respond))
+        return await self._subscribe(lambda client: client.subscribe_commands(subject, respond))
 
     async def serve(
         self,
@@ -229,17 +231,26 @@ class NatsBus:
             )
             async with self._subscriptions_lock:
                 for listen in self._subscriptions:
-                    await listen(client)
+                    self._subscriptions[listen] = await listen(client)
                 await client.flush_all()
                 self._client, self.last_error = client, ""
 
-    async def _subscribe(self, listen: _Listen) -> None:
+    async def _subscribe(self, listen: _Listen) -> Unsubscribe:
         async with self._subscriptions_lock:
-            self._subscriptions.append(listen)
+            self._subscriptions[listen] = None
             if self._client is not None:
                 with contextlib.suppress(nats.errors.Error):  # the connection was lost; the next one subscribes again
-                    await listen(self._client)
+                    self._subscriptions[listen] = await listen(self._client)
                     await self._client.flush_all()
+
+        async def unsubscribe() -> None:
+            async with self._subscriptions_lock:
+                subscription = self._subscriptions.pop(listen, None)
+                if self._client is not None and subscription is not None:
+                    with contextlib.suppress(nats.errors.Error):  # the connection was lost, and the subscription too
+                        await self._client.unsubscribe(subscription)
+
+        return unsubscribe
 
     async def _serve(self, client: NatsClient, name: str, version: str, endpoints: _Endpoints) -> None:
         # The library puts all services into one queue group, which passes a request to any one of them. With a group

@@ -49,17 +49,29 @@ class NatsClient(Client):
         buffered: int = 0 if writer is None else writer.transport.get_write_buffer_size()
         return self.pending_data_size + buffered
 
-    async def subscribe_frames(self, subject: str, handler: FrameHandler) -> None:
+    async def subscribe_frames(self, subject: str, handler: FrameHandler) -> Subscription:
         """Pass every frame on the subject to ``handler`` as soon as it is read.
 
         This takes 1 us per frame; the library's parser, queue and task take 5 us.
         """
         self._frame_handlers[self._sid + 1] = handler  # id that the library assigns to the next subscription
-        await super().subscribe(subject, cb=_unused)
+        return await super().subscribe(subject, cb=_unused)
 
-    async def subscribe_commands(self, subject: str, callback: _Callback) -> None:
+    async def subscribe_commands(self, subject: str, callback: _Callback) -> Subscription:
         """Pass every request on the subject to a callback, one at a time, within ``COMMAND_LIMITS``."""
-        await self._subscribe_requests(subject, "", callback, COMMAND_LIMITS)
+        return await self._subscribe_requests(subject, "", callback, COMMAND_LIMITS)
+
+    async def unsubscribe(self, subscription: Subscription) -> None:
+        """End a subscription, and the answers to its requests.
+
+        Raises:
+            nats.errors.Error: The connection was lost, or the subscription is one of another connection.
+        """
+        self._frame_handlers.pop(subscription._id, None)  # noqa: SLF001 - the library has no accessor
+        requests = self._requests.pop(subscription._id, None)  # noqa: SLF001
+        if requests is not None:
+            requests.close()
+        await subscription.unsubscribe()
 
     async def subscribe(  # type: ignore[override]  # the other arguments are unused
         self, subject: str, queue: str = "", cb: _Callback | None = None

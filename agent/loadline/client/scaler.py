@@ -125,9 +125,10 @@ class ScalerClient(AsyncIterator[ReceivedDecision]):
             await stack.enter_async_context(running(self._send_pending(), f"answers of {self._name}"))
             drained = dict.fromkeys(subject for model in self._models for subject in self._subjects.all_drained(model))
             for subject in drained:
-                await self._bus.subscribe(subject, self._on_drained)
+                stack.push_async_callback(await self._bus.subscribe(subject, self._on_drained))
             for model in self._models:
-                await self._bus.subscribe(self._subjects.decision(model), self._on_decision)
+                subscribed = await self._bus.subscribe(self._subjects.decision(model), self._on_decision)
+                stack.push_async_callback(subscribed)
             await stack.enter_async_context(running(self._request_announcements(), f"first request of {self._name}"))
             self._stack = stack.pop_all()
         return self

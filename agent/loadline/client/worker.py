@@ -34,7 +34,7 @@ from loadline.client.resources import BodyInterrupt, bus_of, publish_now, runnin
 from loadline.core.vocabulary.samples import WorkerRecord, WorkerSample
 from loadline.core.vocabulary.scalars import Role, WorkerPhase
 from loadline.errors import WorkerSuperseded
-from loadline.ports import Bus, Store
+from loadline.ports import Bus, Store, Unsubscribe
 from loadline.servers import EtcdKnobs, NatsKnobs
 from loadline.wire.codec import Rejected, decode_as, encode
 from loadline.wire.keys import Keys
@@ -100,7 +100,8 @@ class WorkerClient:
         self._connections = (bus, nats, store, etcd)
         self._subjects = Subjects(root)
         self._keys = Keys(namespace)
-        self._answered_pools: set[str] = set()
+        self._unsubscribe: list[Unsubscribe] = []
+        """Ends of the subscriptions to commands."""
         self._sample = sample
         self._on_drain = on_drain
         self._report_interval_s = report_interval_ms / 1_000
@@ -131,6 +132,7 @@ class WorkerClient:
             # Subscribe before registering: a reader of the record must be able to reach the worker.
             if self._driver is not None:
                 await enter(self._driver)
+            stack.push_async_callback(self._ignore_commands)
             await self._answer_commands()
             await enter(running(self._registration.run(), f"registration of {record.worker}"))
             if not self._outlives:
@@ -174,6 +176,7 @@ class WorkerClient:
         self.record = replace(self.record, pool=pool, role=role, home_pool="" if pool == home else home)
         self._incarnation_state.record = self.record
         self._migrator.move(self.record)
+        await self._ignore_commands()
         await self._answer_commands()
         self._registration.move(self._keys.worker(*self.record.names), encode(self.record))
         await self.report_now()
@@ -219,12 +222,14 @@ class WorkerClient:
         return migrator, MigrationDriver(migrator, options, self.record.worker, self._publish_migration)
 
     async def _answer_commands(self) -> None:
-        """Answer commands under the names of the record; those to a former pool are left to other workers."""
-        if self.record.pool in self._answered_pools:
-            return
-        self._answered_pools.add(self.record.pool)
-        await self._bus.answer(self._subjects.drain(*self.record.names), self._answer_drain)
-        await self._bus.answer(self._subjects.migrate(*self.record.names), self._answer_migrate)
+        """Answer commands under the names of the record."""
+        subjects, names = self._subjects, self.record.names
+        self._unsubscribe.append(await self._bus.answer(subjects.drain(*names), self._answer_drain))
+        self._unsubscribe.append(await self._bus.answer(subjects.migrate(*names), self._answer_migrate))
+
+    async def _ignore_commands(self) -> None:
+        while self._unsubscribe:
+            await self._unsubscribe.pop()()
 
     async def _answer_migrate(self, payload: bytes) -> bytes | None:
         if self._exited:

@@ -17,7 +17,7 @@ from loadline.client.handover.messages import (
     RoomRequest,
 )
 from loadline.errors import BusUnavailable
-from loadline.ports import Bus, RequestHandler
+from loadline.ports import Bus, RequestHandler, Unsubscribe
 from loadline.wire.codec import Rejected, decode_as, encode
 from loadline.wire.subjects import encode_token
 
@@ -45,8 +45,12 @@ class HandoverTransport(Protocol):
         worker: str,
         answer_room: Callable[[RoomRequest], Awaitable[RoomReply | None]],
         answer_handover: Callable[[HandoverRequest], Awaitable[HandoverReply | None]],
-    ) -> None:
-        """Start to answer messages to a worker; if a function returns None, another worker of its name answers."""
+    ) -> Unsubscribe:
+        """Start to answer messages to a worker; if a function returns None, another worker of its name answers.
+
+        Returns:
+            A function that ends the answers.
+        """
         ...
 
 
@@ -83,10 +87,22 @@ class HandoverBus:
         worker: str,
         answer_room: Callable[[RoomRequest], Awaitable[RoomReply | None]],
         answer_handover: Callable[[HandoverRequest], Awaitable[HandoverReply | None]],
-    ) -> None:
-        """Start to answer messages to a worker; if a function returns None, another worker of its name answers."""
-        await self._bus.answer(self._subject("room", worker), _answering(RoomRequest, answer_room))
-        await self._bus.answer(self._subject("handover", worker), _answering(HandoverRequest, answer_handover))
+    ) -> Unsubscribe:
+        """Start to answer messages to a worker; if a function returns None, another worker of its name answers.
+
+        Returns:
+            A function that ends the answers.
+        """
+        end_rooms = await self._bus.answer(self._subject("room", worker), _answering(RoomRequest, answer_room))
+        end_handovers = await self._bus.answer(
+            self._subject("handover", worker), _answering(HandoverRequest, answer_handover)
+        )
+
+        async def end() -> None:
+            await end_rooms()
+            await end_handovers()
+
+        return end
 
     async def serve_frontend(self, frontend: str, answer_claim: Callable[[ClaimRequest], ClaimReply]) -> None:
         """Start to answer claims to requests of a frontend, for example with ``RequestOwners.answer``."""

@@ -5,7 +5,7 @@ from typing import Final, Literal
 
 from msgspec.structs import replace
 
-from loadline.ports import FrameHandler
+from loadline.ports import FrameHandler, Unsubscribe
 from loadline.sim.world.bus import BusConnection, VirtualBus
 from loadline.wire.codec import Rejected, decode_as, encode
 from loadline.wire.messages import DecisionApplied, ScalingDecision
@@ -29,7 +29,7 @@ class FaultyScalerConnection(BusConnection):
         """Description of an acceptance older than an earlier one; empty: none."""
         self._sent: list[tuple[str, bytes]] = []
 
-    async def subscribe(self, subject: str, offer: FrameHandler) -> None:
+    async def subscribe(self, subject: str, offer: FrameHandler) -> Unsubscribe:
         """Subscribe; deliver late while the fault is ``slow``."""
 
         def receive(subject: str, payload: bytes) -> None:
@@ -39,7 +39,7 @@ class FaultyScalerConnection(BusConnection):
             wait_ms = _SLOW_MS if self.fault == "slow" else 0.0
             self._bus.timeline.call_later(wait_ms, partial(offer, subject, payload))
 
-        await super().subscribe(subject, receive)
+        return await super().subscribe(subject, receive)
 
     def publish_now(self, subject: str, payload: bytes) -> None:
         """Publish an answer as the current fault changes it."""

@@ -7,7 +7,7 @@ from typing import Final
 from msgspec import Struct
 
 from loadline.errors import BusUnavailable, NoSubscriber
-from loadline.ports import FrameHandler, RequestHandler
+from loadline.ports import FrameHandler, RequestHandler, Unsubscribe
 from loadline.sim.world.tasks import VirtualFuture, VirtualTask
 from loadline.sim.world.timeline import Timeline
 
@@ -79,14 +79,31 @@ class VirtualBus:
         for port in self._connections:
             port.connection_changed()
 
-    def subscribe(self, port: "BusConnection", pattern: str, offer: FrameHandler) -> None:
+    def subscribe(self, port: "BusConnection", pattern: str, offer: FrameHandler) -> Unsubscribe:
         """Deliver matching subjects to a connection; a pattern may end in ``>``."""
-        self._subscriptions.append(_Subscription(pattern, port, offer))
+        subscription = _Subscription(pattern, port, offer)
+        self._subscriptions.append(subscription)
         self._routes.clear()
 
-    def answer(self, port: "BusConnection", subject: str, answer: RequestHandler) -> None:
+        async def unsubscribe() -> None:
+            if subscription in self._subscriptions:
+                self._subscriptions.remove(subscription)
+                self._routes.clear()
+
+        return unsubscribe
+
+    def answer(self, port: "BusConnection", subject: str, answer: RequestHandler) -> Unsubscribe:
         """Let this connection answer requests on a subject."""
         self._answers.setdefault(subject, {})[port] = answer
+
+        async def unsubscribe() -> None:
+            held = self._answers.get(subject, {})
+            if held.get(port) == answer:
+                del held[port]
+                if not held:
+                    del self._answers[subject]
+
+        return unsubscribe
 
     def responders(self, subject: str) -> "dict[BusConnection, RequestHandler]":
         """Return all responders of a subject; the first answer counts."""
@@ -182,13 +199,13 @@ class BusConnection:
         self._on_connection = on_connection
         on_connection(self.connected)
 
-    async def subscribe(self, subject: str, offer: FrameHandler) -> None:
+    async def subscribe(self, subject: str, offer: FrameHandler) -> Unsubscribe:
         """Pass every frame on a subject (which may end in ``>``) to ``offer``."""
-        self._bus.subscribe(self, subject, offer)
+        return self._bus.subscribe(self, subject, offer)
 
-    async def answer(self, subject: str, answer: RequestHandler) -> None:
+    async def answer(self, subject: str, answer: RequestHandler) -> Unsubscribe:
         """Answer requests on the subject."""
-        self._bus.answer(self, subject, answer)
+        return self._bus.answer(self, subject, answer)
 
     async def serve(
         self,

@@ -187,7 +187,7 @@ class SimulatedMigration(EffectExecutor):
             future.set_result(event)
         return future is not None
 
-    def _start(self, coroutine: Coroutine[object, object, None]) -> None:
+    def _start(self, coroutine: Coroutine[object, object, object]) -> None:
         """Run a coroutine until the process ends."""
         if self._ended:
             coroutine.close()
