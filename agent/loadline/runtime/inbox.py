@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from loadline.core.vocabulary.events import AnyEvent
+from loadline.core.vocabulary.samples import WorkerRecord
 from loadline.wire.fair_queue import FairQueue
 from loadline.wire.subjects import Subjects
 
@@ -44,6 +45,8 @@ class Inbox:
             unknown_max, FRAME_BYTES_MAX // UNKNOWN_RATIO, lambda frame: len(frame[1])
         )
         self._workers: set[str] = set()
+        self._homes: dict[WorkerNames, str] = {}
+        """Pools that started the workers which have moved: their drain reports go to the scalers of these."""
         self._accepted: OrderedDict[str, None] = OrderedDict()
         self._accepted_max = frames_max
         self._events: list[AnyEvent] = []
@@ -80,18 +83,27 @@ class Inbox:
         if len(self._accepted) > self._accepted_max:
             self._accepted.popitem(last=False)
 
-    def set_workers(self, workers: Iterable[WorkerNames]) -> None:
+    def set_workers(self, workers: Iterable[WorkerRecord]) -> None:
         """Replace the known workers by those of the core's fleet."""
-        self._workers = {subject for names in workers for subject in self._subjects_of(*names)}
+        self._workers.clear()
+        self._homes.clear()
+        for record in workers:
+            self.add_worker(record)
 
-    def add_worker(self, names: WorkerNames) -> None:
+    def add_worker(self, record: WorkerRecord) -> None:
         """Count a worker as known, because the core has taken it into its fleet."""
+        names = record.names
+        self._workers.difference_update(self._subjects_of(*names))  # its home may be another one now
+        self._homes.pop(names, None)
+        if record.home != record.pool:
+            self._homes[names] = record.home
         self._workers.update(self._subjects_of(*names))
 
     def remove_worker(self, names: WorkerNames, *, draining: bool) -> None:
         """Count a worker whose key is gone as unknown, unless it is ``draining``: it reports until it is empty."""
         subjects = self._subjects_of(*names)
         self._workers.difference_update(subjects)
+        self._homes.pop(names, None)
         for subject in subjects if draining else ():
             self.accept(subject)  # bounded, as nothing tells that it has left
 
@@ -110,9 +122,9 @@ class Inbox:
         return bool(self._frames.waiting or self._unknown.waiting or self._events)
 
     def _subjects_of(self, model: str, pool: str, worker: str) -> tuple[str, ...]:
-        subjects = self._subjects
+        subjects, home = self._subjects, self._homes.get((model, pool, worker), pool)
         return (
             subjects.load(model, pool, worker),
-            subjects.drained(model, pool, worker),
+            subjects.drained(model, home, worker),
             subjects.migration(model, pool, worker),
         )

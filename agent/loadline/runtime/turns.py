@@ -145,7 +145,7 @@ class Turns:
         match event:
             case WorkerRegistered(worker=registered):
                 if self._has_worker(registered.record.names):
-                    self.inbox.add_worker(registered.record.names)
+                    self.inbox.add_worker(registered.record)
             case WorkerDeregistered():
                 names = event.model, event.pool, event.worker
                 self.inbox.remove_worker(names, draining=self._has_worker(names))
@@ -154,7 +154,7 @@ class Turns:
 
     def _list_workers(self) -> None:
         pools = self.controller.state.fleet.pools()
-        self.inbox.set_workers((model.name, pool.name, name) for model, pool in pools for name in pool.workers)
+        self.inbox.set_workers(worker.record for _, pool in pools for worker in pool.workers.values())
 
     def _has_worker(self, names: WorkerNames) -> bool:
         model, pool, worker = names

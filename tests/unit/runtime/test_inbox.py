@@ -4,8 +4,10 @@ from collections import Counter
 
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from loadline.core.vocabulary.events import AnyEvent, StoreConnectionChanged
+from loadline.core.vocabulary.samples import WorkerRecord
 from loadline.runtime.inbox import UNKNOWN_RATIO, Inbox
 from loadline.wire.fair_queue import ROUNDS_MAX, RUN_MAX, FairQueue
 from loadline.wire.subjects import Subjects
@@ -76,7 +78,7 @@ def test_a_flood_of_one_sender_delays_no_other() -> None:
 
 def test_a_flood_of_invented_senders_delays_no_known_worker() -> None:
     box, _ = inbox(8_000)
-    box.add_worker(("m", "p", "honest"))
+    box.add_worker(WorkerRecord("m", "p", "honest", "decode", 1))
     for number in range(20_000):
         box.offer(load(f"forged-{number}"), b"1")
     box.offer(load("honest"), b"1")
@@ -112,11 +114,36 @@ def test_a_flood_of_known_workers_leaves_a_part_of_each_turn_to_unknown_senders(
 def test_a_worker_that_left_is_unknown_unless_it_drains() -> None:
     box, _ = inbox(8)
     for draining in (False, True):
-        box.add_worker(("m", "p", "w"))
+        box.add_worker(WorkerRecord("m", "p", "w", "decode", 1))
         box.remove_worker(("m", "p", "w"), draining=draining)
         box.offer(load("w"), b"1")
         assert box.waiting == draining
         assert len(box.pop_batch(10)[1]) == 1
+
+
+def test_the_drain_report_of_a_worker_that_has_moved_is_that_of_a_known_sender() -> None:
+    box, _ = inbox(8)
+    moved = WorkerRecord("m", "decode", "w", "decode", 1, home_pool="prefill")
+    report = SUBJECTS.drained("m", "prefill", "w")
+
+    def known() -> bool:
+        box.offer(report, b"1")
+        found = box.waiting == 1
+        assert box.pop_batch(10)[1] == [(report, b"1")]
+        return found
+
+    assert not known()
+    box.add_worker(moved)
+    assert known()
+    box.remove_worker(moved.names, draining=False)
+    assert not known()
+    box.set_workers([moved])
+    assert known()
+    box.add_worker(replace(moved, home_pool=""))
+    assert not known()
+    box.add_worker(moved)
+    box.remove_worker(moved.names, draining=True)
+    assert known(), "it reports until it is empty"
 
 
 def test_a_sender_that_is_accepted_again_replaces_no_other() -> None:
