@@ -120,7 +120,8 @@ class Agent:
         helpers = [
             asyncio.create_task(self._queries.connect(lambda _connected: None)),
             asyncio.create_task(self.service.serve()),
-            asyncio.create_task(self.service.publish_status(interval_ms, self._page.update)),
+            asyncio.create_task(self.service.publish_status(interval_ms, self._page.offer)),
+            asyncio.create_task(self._page.run()),
         ]
         if self._tensorboard is not None:
             helpers.append(asyncio.create_task(self._write_samples(self._tensorboard)))

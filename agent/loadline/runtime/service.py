@@ -109,15 +109,15 @@ class Service:
         for name, answer in commands.items():
             await self._runtime.bus.answer(subjects.api(name, only), answer)
 
-    async def publish_status(self, interval_ms: int, show: Callable[[AgentStatus], Awaitable[None]]) -> None:
-        """Publish the status periodically, and show it, until cancelled."""
+    async def publish_status(self, interval_ms: int, show: Callable[[AgentStatus], None]) -> None:
+        """Publish the status periodically, and hand it to ``show``, until cancelled."""
         subject = self._runtime.subjects.status(self._runtime.controller.settings.agent)
         while True:
             with contextlib.suppress(BusUnavailable):
                 for frame in await self._statuses.get_in_slices("", self._frames):
                     await self._runtime.bus.publish(subject, frame)
             if self._newest is not None:
-                await show(self._newest)
+                show(self._newest)
             await asyncio.sleep(interval_ms / 1000)
 
     async def _status(self, payload: bytes) -> bytes:

@@ -1,10 +1,12 @@
 """The page of a running agent: computed once per status, and encoded once for all clients."""
 
+import asyncio
 from collections.abc import Callable, Sequence
 from typing import Final
 
 import msgspec
 
+from loadline.adapters.logs import bounded
 from loadline.core.state.agent_state import AgentState
 from loadline.core.vocabulary.status import AgentStatus, ModelStatus
 from loadline.runtime.slices import Steps, map_in_steps, run_in_slices
@@ -16,6 +18,7 @@ from loadline.web.page_data import FleetRow, WorkerCell, fleet_page, fleet_row, 
 CELLS_PER_STEP: Final = 64
 """Workers between two pauses: 64 cells take 0.1 ms."""
 
+_log = bounded("page")
 _encode: Final = msgspec.json.Encoder().encode
 
 
@@ -36,11 +39,27 @@ class LivePage:
         self._decisions = DecisionLog(models)
         self._fleet = b""
         self._frames: dict[str, bytes] = {}
+        self._offered: asyncio.Queue[AgentStatus] = asyncio.Queue(maxsize=1)
 
     @property
     def status(self) -> AgentStatus | None:
         """Newest status; None before the first."""
         return self._status
+
+    def offer(self, status: AgentStatus) -> None:
+        """Replace the status that ``run`` takes next, so that whoever publishes statuses never waits for the page."""
+        if self._offered.full():
+            self._offered.get_nowait()
+        self._offered.put_nowait(status)
+
+    async def run(self) -> None:
+        """Take offered statuses until cancelled; one that cannot be shown is logged and left out."""
+        while True:
+            status = await self._offered.get()
+            try:
+                await self.update(status)
+            except Exception as error:  # noqa: BLE001 - a defect of one status must not end the page
+                _log.error("page_not_updated", error=repr(error))
 
     async def update(self, status: AgentStatus) -> None:
         """Take a new status, in slices, and send it to the clients."""

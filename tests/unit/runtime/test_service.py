@@ -164,7 +164,7 @@ def test_a_status_of_1024_models_is_sent_in_parts_of_bounded_size() -> None:
         names = [knobs.name for knobs in runtime.controller.settings.models]
         runtime.controller.state.counters["turns"] = 5
         shown = LivePage(len(names), lambda: runtime.controller.state, EventStreams())
-        publishing = asyncio.ensure_future(service.publish_status(3_600_000, shown.update))
+        publishing = asyncio.ensure_future(service.publish_status(3_600_000, shown.offer))
         subject = runtime.subjects.status(runtime.controller.settings.agent)
         published = [payload for to, payload in memory(runtime).published if to == subject]
         while not published:
@@ -183,6 +183,28 @@ def test_a_status_of_1024_models_is_sent_in_parts_of_bounded_size() -> None:
         assert await service._status(encode(StatusRequest(99))), "the last part"
 
     asyncio.run(scenario())
+
+
+def test_a_status_is_published_at_each_interval_though_its_page_fails_or_hangs() -> None:
+    async def scenario(runtime: Runtime, service: Service) -> None:
+        class Broken(LivePage):
+            async def update(self, status: AgentStatus) -> None:
+                updates.append(status)
+                if len(updates) == 1:
+                    raise RuntimeError("a defect of the page")
+                await asyncio.Event().wait()
+
+        updates: list[AgentStatus] = []
+        page = Broken(1, lambda: runtime.controller.state, EventStreams())
+        tasks = [asyncio.create_task(page.run()), asyncio.create_task(service.publish_status(1, page.offer))]
+        await until(lambda: len(updates) > 1, "the page hangs")
+        before = len(memory(runtime).published)
+        await until(lambda: len(memory(runtime).published) > before + 5, "more statuses")
+        assert not any(task.done() for task in tasks)
+        for task in tasks:
+            task.cancel()
+
+    run_scenario(scenario)
 
 
 def test_a_turn_may_remove_a_model_while_the_status_is_computed() -> None:
