@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from loadline.adapters.http import HttpServer
 from loadline.errors import ConfigError
 from loadline.web.access import Access
-from loadline.web.event_streams import EventStreams
+from loadline.web.event_streams import CLIENTS_MAX, EventStreams
 from loadline.web.live_handlers import LiveHandlers
 from loadline.web.live_page import LivePage
 from loadline.wire.messages import OperatorReply
@@ -139,6 +139,31 @@ def test_more_clients_than_the_limit_are_refused_until_one_leaves() -> None:
             async with site.session.get(url) as third:
                 assert third.status == 200
             second.close()
+
+    run(scenario)
+
+
+def test_of_1000_clients_64_follow_and_all_others_are_refused_at_once() -> None:
+    async def scenario() -> None:
+        async with served() as site:
+            await site.page.update(agent(model()))
+            port = int(site.base.rpartition(":")[2])
+
+            async def connect() -> tuple[str, asyncio.StreamReader, asyncio.StreamWriter]:
+                reader, writer = await asyncio.open_connection("127.0.0.1", port)
+                writer.write(b"GET /api/events?model=llama HTTP/1.1\r\nHost: localhost\r\n\r\n")
+                return (await reader.readuntil(b"\r\n")).decode().split()[1], reader, writer
+
+            clients = await asyncio.gather(*(connect() for _ in range(1_000)))
+            codes = [code for code, _, _ in clients]
+            assert (codes.count("200"), codes.count("503")) == (CLIENTS_MAX, 1_000 - CLIENTS_MAX)
+            assert site.page.streams.count == CLIENTS_MAX
+            await site.page.update(agent(model(), at_ms=START_MS + 1_000))
+            for code, reader, _ in clients:
+                if code == "200":
+                    await reader.readuntil(f"id: {START_MS + 1_000}\n".encode())
+            for _, _, writer in clients:
+                writer.close()
 
     run(scenario)
 
