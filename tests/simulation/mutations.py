@@ -21,18 +21,20 @@ from loadline.core.decisions import victims
 from loadline.core.decisions.drains import Drains
 from loadline.core.decisions.leadership import Leadership
 from loadline.core.decisions.ledger import Ledger, LedgerEntry
+from loadline.core.decisions.victims import Removal
 from loadline.core.fleet.fleet import Fleet
 from loadline.core.fleet.pool import Pool
 from loadline.core.handlers import drains as drain_handlers
 from loadline.core.handlers import leadership as leadership_handlers
 from loadline.core.handlers.turn import Turn
-from loadline.core.planning.guardrails import gpu_guardrails
+from loadline.core.planning.guardrails import gpu_guardrails, removal_guardrails
 from loadline.core.planning.guardrails.gpu_band import GpuBand
 from loadline.core.planning.guardrails.guardrails import Guardrails
 from loadline.core.planning.guardrails.proposal import Proposal
 from loadline.core.planning.planners.threshold import ThresholdPlanner
 from loadline.core.rounds import reconciliation
 from loadline.core.rounds.scaling import gate, propose
+from loadline.core.rounds.scaling.context import ScalingContext
 from loadline.core.state import agent_state
 from loadline.core.state.agent_state import AgentState
 from loadline.core.state.model_state import ModelState
@@ -276,9 +278,13 @@ def never_stale(old: Any, fence: DecisionFence, decision: Any) -> Any:
     return Freshness.NEW if verdict is Freshness.STALE else verdict
 
 
-def victims_forgotten(old: Any, context: Any, model: ModelState, pool: Pool, replicas: int) -> Any:
-    leaving = context.state.drains.of_pool(model.name, pool.name)
-    return tuple(victim for victim in old(context, model, pool, replicas) if victim not in leaving)
+def victims_forgotten(old: Any, context: ScalingContext, model: ModelState, proposal: Proposal) -> dict[str, Removal]:
+    leaving = {victim for pool in model.pools for victim in context.state.drains.started_in(model.name, pool)}
+    removals: dict[str, Removal] = old(context, model, proposal)
+    return {
+        name: replace(removal, victims=tuple(victim for victim in removal.victims if victim not in leaving))
+        for name, removal in removals.items()
+    }
 
 
 def another_id() -> AbstractContextManager[Any]:
@@ -296,7 +302,7 @@ def begin_at_commit(old: Any, turn: Turn, model: str) -> None:
 def one_victim() -> Iterator[None]:
     """Let a decision name one victim of a pool instead of 64, which is more than the simulated pools have."""
     with contextlib.ExitStack() as stack:
-        for module in (gpu_guardrails, victims, agent_state):
+        for module in (removal_guardrails, victims, agent_state):
             stack.enter_context(patch.object(module, "DRAINS_MAX", 1))
         yield
 
@@ -330,7 +336,7 @@ MUTATIONS: dict[str, Mutation] = {
     "gate: one in flight": Mutation(without_obstacle(ReasonCode.DECISION_IN_FLIGHT), 0, "I14-one"),
     "gate: back-off": Mutation(without_obstacle(ReasonCode.RETRY_BACKOFF), 4, "P2-back-off"),
     "gate: stopping": Mutation(without_obstacle(ReasonCode.STOPPING), 15, "I19-quiet"),
-    "proposal: name leaving workers": Mutation(wrapped(propose, "_victims", victims_forgotten), 0, "I16-named"),
+    "proposal: name leaving workers": Mutation(wrapped(propose, "_removals", victims_forgotten), 0, "I16-named"),
     "ledger: expiry": Mutation(lambda: patch.object(LedgerEntry, "expires_at_ms", NEVER), 0, "I15-expiry"),
     "ledger: give up after a full TTL": Mutation(wrapped(Ledger, "_adopt", no_end), 0, "I15-expiry"),
     "ledger: read back unknown outcomes": Mutation(handled(ev.CommitUnknown, forget_unknown), 4, "I17-truth"),
