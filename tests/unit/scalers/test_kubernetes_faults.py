@@ -52,7 +52,7 @@ class Cluster:
         """Let pods become ready, and start or remove some, those that are not ready first and then by cost."""
         before, wanted = self.pods(), replicas(self.server)
         for name in [name for name, ready in before.items() if not ready and self.random.random() < 0.2]:
-            pod(self.server, name)
+            pod(self.server, name, metadata={"annotations": self._annotations(name)})  # a scaler may have set its cost
         pods = self.pods()
         self._ready_steps = {name: self._ready_steps.get(name, 0) + 1 for name, ready in pods.items() if ready}
         costs = {name: self._cost(name) for name in pods}
@@ -69,8 +69,11 @@ class Cluster:
             deployment(self.server, wanted, ready=ready)
 
     def _cost(self, name: str) -> int:
-        annotations = self.server.objects["pods", "default", name]["metadata"].get("annotations", {})
-        return int(annotations.get(DELETION_COST, 0))
+        return int(self._annotations(name).get(DELETION_COST, 0))
+
+    def _annotations(self, name: str) -> dict[str, str]:
+        annotations: dict[str, str] = self.server.objects["pods", "default", name]["metadata"].get("annotations", {})
+        return annotations
 
     def decide(self, target: int) -> None:
         """Announce a decision for a count, and drain its victims."""
