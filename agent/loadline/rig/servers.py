@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import http.client
 import importlib.util
+import os
 import shutil
 import signal
 import socket
@@ -118,8 +119,10 @@ class Server(abc.ABC):
         self.start()
 
     def pause(self) -> None:
-        """Freeze the server: its sockets stay open, without answers."""
+        """Freeze the server, and return once it is frozen: its sockets stay open, without answers."""
         self._signal(signal.SIGSTOP)
+        if self.alive and self._process is not None:  # on a busy machine its threads answer for a while
+            os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def resume(self) -> None:
         """Continue a paused server."""
