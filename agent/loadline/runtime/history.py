@@ -38,6 +38,8 @@ class DecisionHistory:
                 reports[event.model] = event.frontend, now
             else:
                 self._record(event, now)
+        for name in reports.keys() - state.fleet.models.keys():
+            del reports[name]  # a client can invent any number of models
         ended = [record for record in self.open.values() if self._ends(record, state, now)]
         for record in ended:
             del self.open[record.decision.decision_id]
