@@ -44,7 +44,8 @@ class Inbox:
         self._unknown: FairQueue[tuple[str, bytes]] = FairQueue(
             unknown_max, FRAME_BYTES_MAX // UNKNOWN_RATIO, lambda frame: len(frame[1])
         )
-        self._workers: set[str] = set()
+        self._workers: dict[str, WorkerNames] = {}
+        """Worker that reports under each subject; a worker that moves keeps the subject of its drain reports."""
         self._homes: dict[WorkerNames, str] = {}
         """Pools that started the workers which have moved: their drain reports go to the scalers of these."""
         self._accepted: OrderedDict[str, None] = OrderedDict()
@@ -93,19 +94,16 @@ class Inbox:
     def add_worker(self, record: WorkerRecord) -> None:
         """Count a worker as known, because the core has taken it into its fleet."""
         names = record.names
-        self._workers.difference_update(self._subjects_of(*names))  # its home may be another one now
-        self._homes.pop(names, None)
+        self._forget(names)  # its home may be another one now
         if record.home != record.pool:
             self._homes[names] = record.home
-        self._workers.update(self._subjects_of(*names))
+        self._workers.update(dict.fromkeys(self._subjects_of(*names), names))
 
     def remove_worker(self, names: WorkerNames, *, draining: bool) -> None:
         """Count a worker whose key is gone as unknown, unless it is ``draining``: it reports until it is empty."""
-        subjects = self._subjects_of(*names)
-        self._workers.difference_update(subjects)
-        self._homes.pop(names, None)
-        for subject in subjects if draining else ():
+        for subject in self._subjects_of(*names) if draining else ():
             self.accept(subject)  # bounded, as nothing tells that it has left
+        self._forget(names)
 
     def pop_batch(self, batch_max: int) -> tuple[list[AnyEvent], list[tuple[str, bytes]]]:
         """Remove and return all events and at most ``batch_max`` frames; frames of a subject keep their order."""
@@ -120,6 +118,13 @@ class Inbox:
     def __bool__(self) -> bool:
         """Return True if a frame or an event waits."""
         return bool(self._frames.waiting or self._unknown.waiting or self._events)
+
+    def _forget(self, names: WorkerNames) -> None:
+        """Forget the subjects of a worker, except those under which it reports by now from another pool."""
+        for subject in self._subjects_of(*names):
+            if self._workers.get(subject) == names:
+                del self._workers[subject]
+        self._homes.pop(names, None)
 
     def _subjects_of(self, model: str, pool: str, worker: str) -> tuple[str, ...]:
         subjects, home = self._subjects, self._homes.get((model, pool, worker), pool)

@@ -133,7 +133,10 @@ def test_the_drain_report_of_a_worker_that_has_moved_is_that_of_a_known_sender()
         return found
 
     assert not known()
+    box.add_worker(replace(moved, pool="prefill", role="prefill", home_pool=""))
     box.add_worker(moved)
+    assert known()
+    box.remove_worker(("m", "prefill", "w"), draining=False)  # its former key, removed after the new one was written
     assert known()
     box.remove_worker(moved.names, draining=False)
     assert not known()
