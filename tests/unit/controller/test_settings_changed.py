@@ -13,6 +13,7 @@ from loadline.core.state.settings import Settings
 from loadline.core.vocabulary.decisions import StoredDecision
 from loadline.core.vocabulary.effects import AnnounceDecision, AnyEffect, CommitDecision, ReadDecisions, SendDrain
 from loadline.core.vocabulary.events import (
+    AnnouncementRequested,
     CommitUnknown,
     DecisionCommitted,
     DecisionsRead,
@@ -165,6 +166,15 @@ def test_an_open_decision_above_new_bounds_is_no_longer_announced() -> None:
     effects = change(harness, with_model(harness.controller.settings, "m", pools=(replace(DECODE, replicas_max=2),)))
     assert [target.replicas for target in harness.commit_of(effects).targets] == [2]
     assert not [effect for effect in harness.advance(5) if isinstance(effect, AnnounceDecision)]
+
+
+def test_a_scaler_that_starts_gets_no_decision_above_new_bounds() -> None:
+    harness, commit = growing()
+    harness.handle(DecisionCommitted(commit.decision.decision_id, "m", 50))
+    harness.controller.state.paused["m"] = "somebody"
+    change(harness, with_model(harness.controller.settings, "m", pools=(replace(DECODE, replicas_max=2),)))
+    effects = [*harness.handle(AnnouncementRequested("m", "started")), *harness.advance(5)]
+    assert not [effect for effect in effects if isinstance(effect, AnnounceDecision)]
 
 
 def test_a_removed_pool_drops_its_drains() -> None:

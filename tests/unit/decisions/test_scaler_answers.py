@@ -5,8 +5,13 @@ import pytest
 
 from loadline.core.controller import Controller
 from loadline.core.vocabulary.decisions import Decision
-from loadline.core.vocabulary.effects import RaiseAlarm
-from loadline.core.vocabulary.events import DecisionAnswered, DecisionCommitted, WorkerDeregistered
+from loadline.core.vocabulary.effects import AnnounceDecision, RaiseAlarm
+from loadline.core.vocabulary.events import (
+    AnnouncementRequested,
+    DecisionAnswered,
+    DecisionCommitted,
+    WorkerDeregistered,
+)
 from tests.support.controller_harness import ControllerHarness, leading, make_settings
 
 
@@ -98,3 +103,15 @@ def test_a_decision_that_no_scaler_accepted_is_shown_as_superseded(
     shown = {one.decision_id: one.superseded_by for one in state.explanations}
     assert shown == {first.decision_id: "" if accepted else second.decision_id, second.decision_id: ""}
     assert state.counters.get("decisions_superseded", 0) == (0 if accepted else 1)
+
+
+def test_the_end_of_a_repeated_announcement_changes_no_desired_count(harness: ControllerHarness) -> None:
+    decision = growing(harness)
+    harness.register("c", models="m")
+    harness.handle(msgspec.structs.replace(refusal(decision), status="done"))
+    del harness.workers["m", "b"]
+    harness.handle(WorkerDeregistered("m", "decode", "b"), AnnouncementRequested("m", "restarted"))
+    announced = [effect for effect in harness.advance(5) if isinstance(effect, AnnounceDecision)]
+    assert announced, "a scaler that starts again requests what it may have applied already"
+    assert not harness.controller.state.ledger.live
+    assert harness.desired() == 3, "the scaler replaces the worker that failed"

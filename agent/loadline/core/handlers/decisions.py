@@ -107,7 +107,7 @@ def announcement_requested(turn: Turn, event: AnnouncementRequested) -> None:
     entry = state.ledger.entries.get(event.model)
     if not state.leading or not state.decisions_read or entry is None or entry.decision is None:
         return
-    if not state.ledger.announce_again(event.model, turn.now):
+    if not (within_bounds(state, entry.decision) and state.ledger.announce_again(event.model, turn.now)):
         state.fleet.models[event.model].reconcile = True
         turn.mark_changed(event.model)
 
@@ -191,6 +191,6 @@ def tick(turn: Turn) -> list[Effect]:
     effects: list[Effect] = []
     for model in list(ledger.live):
         effects += ledger.tick(model, turn.now)
-        if model not in ledger.live:
+        if ledger.entries[model].state == "expired":
             _reset_desired(turn, model)
     return effects
