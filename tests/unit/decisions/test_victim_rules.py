@@ -239,3 +239,16 @@ def test_a_snapshot_has_the_rule_and_that_victims_stay() -> None:
     state = msgspec.json.decode(msgspec.json.encode(world.controller.state), type=type(world.controller.state))
     assert state.fleet.models["m"].pools["decode"].victim_rule == "newest"
     assert state.ledger.entry("m").victims_stay
+
+
+def test_the_victims_of_an_unaccepted_decision_serve_on_if_the_next_one_does_not_name_them() -> None:
+    world = booted()
+    world.scaler_status, decode(world).victim_rule = None, "newest"
+    world.kv = 0.3
+    world.run(31)
+    assert victims(world) == ("d1",)
+    world.kv = 0.99
+    world.run(61)
+    assert victims(world) == ()
+    effects = world.handle(scaler_answer(world.stored["m"].decision, decode="newest"))
+    assert (drained(effects), decode(world).ready) == ([], 2), "the platform keeps both"

@@ -10,6 +10,7 @@ Victims are selected once, with a decision that names them, so that a new leader
 """
 
 from collections import Counter
+from collections.abc import Container
 from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, field
@@ -165,11 +166,12 @@ class Drains(Struct):
             fleet.begin_drain(drain.model, drain.pool, drain.worker, now)
         return bool(held)
 
-    def cancel_held(self, model: str, fleet: Fleet, now: int) -> None:
-        """Cancel the held drains of a model, whose decision no scaler will accept any more."""
+    def cancel_held(self, model: str, fleet: Fleet, now: int, named: Container[Victim] = ()) -> None:
+        """Cancel the held drains of a model, except of workers that its decision in force has ``named``."""
         for key, drain in self.held(model).items():
-            del self.open[key]
-            fleet.cancel_drain(drain.model, drain.pool, drain.worker, now)
+            if Victim(drain.worker, drain.incarnation) not in named:
+                del self.open[key]
+                fleet.cancel_drain(drain.model, drain.pool, drain.worker, now)
 
     def record_answer(self, event: DrainAnswered, bus_connected: bool, now: int) -> list[Effect]:  # noqa: FBT001 - a fact
         """Record an answer or its absence; an absence does not count while the bus is disconnected."""

@@ -67,20 +67,20 @@ def drain_requested(turn: Turn, event: DrainRequested) -> None:
 def start_victims(turn: Turn, model: str) -> None:
     """Start the drains of the decision in force, held until a scaler accepts it: without one nobody ends the victims.
 
-    Open and ended drains stay as they are. The victims of a decision that was never accepted serve on, and those that
-    the platform does not remove.
+    Open and ended drains stay as they are. The victims of a decision that was never accepted serve on, those that the
+    platform does not remove, and those of an earlier decision that this one does not name.
     """
     state = turn.state
     entry = state.ledger.entries.get(model)
-    if entry is None or entry.decision is None or entry.victims_stay:
+    if entry is None or entry.decision is None:
         return
-    if not (entry.accepted or entry.state == "committed"):
-        return
+    starts = not entry.victims_stay and (entry.accepted or entry.state == "committed")
+    victims = [(target.pool, victim) for target in entry.decision.targets for victim in target.victims if starts]
+    state.drains.cancel_held(model, state.fleet, turn.now, named={victim for _, victim in victims})
     drain_id, held = entry.decision.decision_id, not entry.accepted
-    for target in entry.decision.targets:
-        for victim in target.victims:
-            pool = state.fleet.serving_pool(model, target.pool, victim)
-            state.drains.start(state.fleet, model, pool, victim, drain_id, turn.now, held=held)
+    for home, victim in victims:
+        pool = state.fleet.serving_pool(model, home, victim)
+        state.drains.start(state.fleet, model, pool, victim, drain_id, turn.now, held=held)
 
 
 def begin_held(turn: Turn, model: str) -> bool:

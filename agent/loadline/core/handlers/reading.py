@@ -28,7 +28,6 @@ def decisions_read(turn: Turn, event: DecisionsRead) -> list[Effect]:
     for model in state.ledger.unstored(valid, event.revision):
         state.fleet.models[model].reconcile = True  # a new decision, since the next leader knows only the stored one
     for decision in state.ledger.load(valid, event.revision, turn.now):
-        state.drains.cancel_held(decision.model, state.fleet, turn.now)  # those of the decision that it replaces
         decisions.adopt(turn, decision)
         if not decisions.within_bounds(state, decision):
             decisions.withdraw(state, decision.model, turn.now)
