@@ -9,6 +9,7 @@ import contextlib
 from collections.abc import Awaitable, Callable
 
 from loadline.adapters.logs import bounded
+from loadline.core.fleet.moved_workers import home_of
 from loadline.core.fleet.pool import DRAINS_MAX
 from loadline.core.queries import status as query
 from loadline.core.vocabulary.events import AnnouncementRequested, DrainRequested, PauseRequested
@@ -194,11 +195,12 @@ class Service:
             return _refusal(order.detail)
         state = self._runtime.controller.state
         pool = state.fleet.find_pool(order.model, order.pool)
-        workers = getattr(pool, "workers", {})
-        if order.worker not in workers:
+        worker = getattr(pool, "workers", {}).get(order.worker)
+        if worker is None:
             return _refusal(f"no worker {order.worker!r} is registered in pool {order.pool!r} of model {order.model!r}")
-        if not workers[order.worker].draining and state.drains_full(order.model, order.pool):
-            return _refusal(f"{DRAINS_MAX} workers of pool {order.pool!r} drain already; try again when some have left")
+        home = home_of(state.fleet.models[order.model].pools, worker)
+        if not worker.draining and state.drains_full(order.model, home):
+            return _refusal(f"{DRAINS_MAX} workers of pool {home!r} drain already; try again when some have left")
         self._runtime.inbox.put(DrainRequested(order.model, order.pool, order.worker, order.by or "somebody"))
         return encode(OperatorReply(accepted=True))
 

@@ -5,14 +5,15 @@ from collections.abc import Mapping
 import pytest
 from msgspec.structs import replace
 
+from loadline.core.decisions.drains import DrainKnobs, Drains
 from loadline.core.decisions.victims import Removal, select_victims
 from loadline.core.fleet.fleet import Fleet
 from loadline.core.fleet.moved_workers import recount_moved
-from loadline.core.fleet.pool import Pool, PoolKnobs
+from loadline.core.fleet.pool import DRAINS_MAX, Pool, PoolKnobs
 from loadline.core.planning.guardrails.constraints import Constraints
 from loadline.core.planning.guardrails.guardrails import Guardrails
 from loadline.core.planning.guardrails.knobs import GuardrailKnobs, HardLimits
-from loadline.core.vocabulary.decisions import VictimRule
+from loadline.core.vocabulary.decisions import Victim, VictimRule
 from loadline.core.vocabulary.reasons import ReasonCode
 from loadline.core.vocabulary.samples import RegisteredWorker, WorkerRecord
 from loadline.core.vocabulary.scalars import Role
@@ -141,3 +142,27 @@ def test_a_pool_that_is_configured_later_counts_its_moved_workers() -> None:
     pools["prefill"] = prefill
     recount_moved(pools, START)
     assert {name: pool.target for name, pool in pools.items()} == {"prefill": 2, "decode": 3}
+
+
+@pytest.mark.parametrize("draining", [0, 10])
+def test_a_decision_counts_each_worker_that_it_cannot_name_any_more(draining: int) -> None:
+    knobs = [PoolKnobs(role, role, replicas_min=0, replicas_max=500) for role in ("prefill", "decode")]
+    fleet = fleet_of(*knobs, knobs=None)
+    for number in range(200):
+        record = WorkerRecord("m", "prefill", f"p{number}", "prefill", 1)
+        if number >= 100:
+            record = replace(record, pool="decode", role="decode", home_pool="prefill")
+        assert fleet.register(RegisteredWorker(record, 5), START) is None
+    pools_of(fleet)["prefill"].desired, pools_of(fleet)["decode"].desired = 200, 0
+    known = [Victim(f"gone-{number}", 1) for number in range(draining)]
+    found = select_victims(pools_of(fleet), {"prefill": 50, "decode": 50}, {"prefill": known})["prefill"]
+    assert len(found.victims) == DRAINS_MAX
+    assert found.replicas == 200 - (DRAINS_MAX - draining), "otherwise its scaler would end workers without a drain"
+
+
+def test_a_drain_counts_in_the_pool_that_started_its_worker_too() -> None:
+    fleet = fleet_with_a_move()
+    drains = Drains(DrainKnobs())
+    for pool, worker in (("decode", "prefill-2"), ("decode", "decode-0")):
+        drains.start(fleet, "m", pool, Victim(worker, 1), "d", START)
+    assert drains.counts("m") == {"decode": 2, "prefill": 1}

@@ -2,6 +2,7 @@
 
 from msgspec.structs import replace
 
+from loadline.core.fleet.pool import DRAINS_MAX
 from loadline.core.vocabulary.decisions import Victim
 from loadline.core.vocabulary.effects import AnyEffect, CommitDecision, SendDrain
 from loadline.core.vocabulary.events import (
@@ -12,7 +13,7 @@ from loadline.core.vocabulary.events import (
     WorkerRegistered,
 )
 from loadline.core.vocabulary.rejections import Rejection
-from loadline.core.vocabulary.samples import RegisteredWorker
+from loadline.core.vocabulary.samples import RegisteredWorker, WorkerRecord
 from tests.support.controller_world import ControllerWorld, alarms, booted
 
 
@@ -135,3 +136,60 @@ def test_another_process_of_the_name_is_another_worker() -> None:
         world.handle(WorkerRegistered(found))
         assert counts(world) == {"prefill": 2, "decode": 3}
     assert desired(world) == {"prefill": 2, "decode": 2}
+
+
+def test_a_new_leader_resumes_the_drain_of_a_worker_whose_home_is_not_configured() -> None:
+    world = decided()
+    record = WorkerRecord("m", "decode", "x", "decode", 1, home_pool="removed")
+    world.handle(WorkerRegistered(RegisteredWorker(record, 5, 99)), DrainRequested("m", "decode", "x", "somebody"))
+    world.run(1)
+    assert stored(world)["decode"] == (2, (Victim("x", 1),)), "the scaler of the pool in which it serves ends it"
+    successor = ControllerWorld(planner="static")
+    successor.stored, successor.now, successor.revision = world.stored, world.now, 900
+    successor.boot()
+    assert drained(successor.handle(WorkerRegistered(RegisteredWorker(record, 6, 901)))) == [("decode", "x", "decode")]
+
+
+def test_a_draining_worker_that_moves_with_a_new_lease_goes_on_to_drain() -> None:
+    world = decided()
+    world.drains_answered = None
+    world.handle(DrainRequested("m", "prefill", "p2", "somebody"))
+    world.handle(WorkerDeregistered("m", "prefill", "p2"))
+    world.handle(WorkerRegistered(replace(moved(world), lease_id=6)))
+    assert counts(world) == {"prefill": 1, "decode": 2}
+    world.effects.clear()
+    world.run(3)
+    assert drained(world.effects) == [("decode", "p2", "decode")]
+
+
+def test_the_pool_that_loses_a_worker_has_been_scaled_wherever_the_worker_was_started() -> None:
+    world = decided()
+    pools = world.controller.state.fleet.models["m"].pools
+    world.handle(WorkerRegistered(moved(world)))
+    world.claims = {"d1": 9, "d2": 9}
+    world.run(1)
+    pools["decode"].knobs = replace(pools["decode"].knobs, replicas_max=2)
+    world.run(1)
+    assert (stored(world)["prefill"], targets(world)) == ((1, (Victim("p2", 1),)), {"prefill": 1, "decode": 2})
+    scaled = {name: (pool.scaled_up_at_ms, pool.scaled_down_at_ms) for name, pool in pools.items()}
+    assert scaled == {"prefill": (-1, -1), "decode": (-1, world.now)}
+
+
+def test_a_worker_moves_in_a_full_fleet() -> None:
+    world = decided()
+    fleet = world.controller.state.fleet
+    fleet.knobs = replace(fleet.knobs, workers_max=fleet.workers)
+    assert alarms(world.handle(WorkerRegistered(moved(world)))) == []
+    assert (counts(world), fleet.workers) == ({"prefill": 1, "decode": 3}, 4)
+
+
+def test_an_operator_drains_no_worker_that_the_decision_for_its_home_cannot_name() -> None:
+    world = decided()
+    world.controller.state.fleet.models["m"].pools["prefill"].workers_max = 200
+    world.register("prefill", *(f"w{number}" for number in range(DRAINS_MAX)))
+    world.handle(WorkerRegistered(moved(world)))
+    for number in range(DRAINS_MAX):
+        world.handle(DrainRequested("m", "prefill", f"w{number}", "me"))
+    world.effects.clear()
+    assert drained(world.handle(DrainRequested("m", "decode", "p2", "me"))) == []
+    assert drained(world.handle(DrainRequested("m", "decode", "d1", "me"))) == [("decode", "d1", "decode")]

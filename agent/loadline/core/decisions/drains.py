@@ -92,8 +92,9 @@ class Drains(Struct):
         return [Victim(d.worker, d.incarnation) for d in sorted(drains, key=lambda d: d.worker)]
 
     def counts(self, model: str) -> dict[str, int]:
-        """Count the draining workers of a model by pool."""
-        return Counter(drain.pool for drain in self.open.values() if drain.model == model)
+        """Count the draining workers of a model by pool; one that has moved counts in both pools."""
+        drains = (drain for drain in self.open.values() if drain.model == model)
+        return Counter(pool for drain in drains for pool in {drain.pool: None, drain.home: None})
 
     def start(  # noqa: PLR0917 - one argument for each fact
         self,

@@ -43,12 +43,16 @@ def select_victims(
     """
     replicas = {name: targets[name] - pool.moved for name, pool in pools.items()}
     chosen: dict[str, list[Victim]] = {name: list(draining.get(name, ())) for name in pools}
+    leaving: list[WorkerState] = []
     for name, pool in pools.items():
         surplus = min(_surplus(pool, targets[name]), DRAINS_MAX)
-        for worker in choose_victims(pools, name, surplus, can_migrate) if surplus else ():
-            home = home_of(pools, worker)
-            replicas[home] -= home != name  # it is counted there, and was no part of the count here
-            replicas[name] += home != name
+        leaving += choose_victims(pools, name, surplus, can_migrate) if surplus else ()
+    leaving.sort(key=lambda worker: bool(worker.counted_from))  # those that have moved last
+    for worker in leaving:
+        name, home = worker.record.pool, home_of(pools, worker)
+        if len(chosen[home]) < DRAINS_MAX:  # otherwise it serves on: a scaler ends what is neither counted nor named
+            replicas[home] -= 1  # one that has moved is counted there, and was no part of the count here
+            replicas[name] += 1
             chosen[home].append(_victim(worker))
     removals = {}
     for name, pool in pools.items():

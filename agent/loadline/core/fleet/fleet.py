@@ -166,14 +166,16 @@ class Fleet(Struct):
     def former_pool(self, registered: RegisteredWorker) -> Pool | None:
         """Return the pool that a worker left by registering in another one; None if it has not moved.
 
-        One lease belongs to one process, so two keys of a name and an incarnation under it are the same worker.
+        One lease belongs to one process, so two keys of a name and an incarnation under it are the same worker. A
+        draining worker whose key is gone has lost its lease, so it registers with another one.
         """
         record, model = registered.record, self.models.get(registered.record.model)
         for pool in model.pools.values() if model is not None else ():
             known = pool.workers.get(record.worker)
             if known is None or pool.name == record.pool:
                 continue
-            if (known.record.incarnation, known.lease_id) == (record.incarnation, registered.lease_id):
+            same_process = known.lease_id == registered.lease_id or not known.registered
+            if same_process and known.record.incarnation == record.incarnation:
                 return pool
         return None
 
@@ -195,7 +197,7 @@ class Fleet(Struct):
         if former is not None and former.workers[record.worker].create_revision > registered.create_revision:
             return Rejection.WORKER_MOVED
         known = pool.workers.get(record.worker)
-        if known is None and (full := self._full(pool)) is not None:
+        if known is None and (full := self._full(pool, arrives=former is None)) is not None:
             self._add_unassigned(_unassigned(registered, managed=False))  # it waits for a place
             return full
         self.unassigned.remove(_key(record.model, record.pool, record.worker))
@@ -216,9 +218,9 @@ class Fleet(Struct):
         self._reclassify(pool, known, now)
         return None
 
-    def _full(self, pool: Pool) -> Rejection | None:
-        """Return the reason for refusing a new worker of a pool if there is no place for it."""
-        if self.workers >= self.knobs.workers_max:
+    def _full(self, pool: Pool, *, arrives: bool) -> Rejection | None:
+        """Return the reason for refusing a worker of a pool if it has no place; ``arrives``: it is new in the fleet."""
+        if arrives and self.workers >= self.knobs.workers_max:
             return Rejection.WORKERS_FULL
         if not pool.workers_max:
             self.divide_workers()

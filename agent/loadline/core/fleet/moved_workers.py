@@ -4,10 +4,12 @@ A decision has the count of each scaler: the workers that were started in a pool
 moves changes no decision, and one that ends is replaced where it was started; the targets of both pools follow it.
 """
 
+from collections import Counter
 from collections.abc import Mapping
 
 from loadline.core.fleet.pool import Pool
 from loadline.core.fleet.worker import WorkerState
+from loadline.core.vocabulary.decisions import Decision, Victim
 
 
 def count_moved(pools: Mapping[str, Pool], pool: Pool, worker: WorkerState, home: str, now: int) -> None:
@@ -32,6 +34,19 @@ def recount_moved(pools: Mapping[str, Pool], now: int) -> None:
         pool.count_moved(now=now)
         for worker in pool.workers.values():
             count_moved(pools, pool, worker, worker.moved_from, now)
+
+
+def moves_ended_by(decision: Decision, pools: Mapping[str, Pool]) -> Counter[str]:
+    """Return the changes of ``Pool.moved`` by pool as the victims of a decision begin to drain."""
+    changes: Counter[str] = Counter()
+    arrived = [worker for pool in pools.values() if pool.moved_in for worker in pool.workers.values()]
+    victims = {(target.pool, victim) for target in decision.targets for victim in target.victims if arrived}
+    for worker in arrived:
+        record = worker.record
+        if (worker.counted_from, Victim(record.worker, record.incarnation)) in victims:
+            changes[worker.counted_from] += 1
+            changes[record.pool] -= 1
+    return changes
 
 
 def home_of(pools: Mapping[str, Pool], worker: WorkerState) -> str:

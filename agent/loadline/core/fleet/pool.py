@@ -245,11 +245,11 @@ class Pool(Struct):
         """Return True if enough ready workers are fresh for a scale-down."""
         return self.ready == 0 or self.fresh >= self.ready * ratio
 
-    def set_desired(self, replicas: int, now: int) -> None:
-        """Set the replicas of a committed decision."""
-        if self.desired is not None and replicas > self.desired:
+    def set_desired(self, replicas: int, now: int, *, moves: int = 0) -> None:
+        """Set the replicas of a committed decision; ``moves``: the change of ``moved`` as its victims drain."""
+        if self.desired is not None and replicas + moves > self.desired:
             self.scaled_up_at_ms = now
-        elif self.desired is not None and replicas < self.desired:
+        elif self.desired is not None and replicas + moves < self.desired:
             self.scaled_down_at_ms = now
         self.reset_desired(replicas, now)
 

@@ -3,6 +3,7 @@
 from msgspec.structs import replace
 
 from loadline.core.decisions.victims import misses_rule
+from loadline.core.fleet.moved_workers import moves_ended_by
 from loadline.core.handlers import drains
 from loadline.core.handlers.turn import Turn
 from loadline.core.state.agent_state import AgentState
@@ -116,12 +117,13 @@ def adopt(turn: Turn, decision: Decision) -> None:
     """Make the counts of a decision the desired counts."""
     fleet = turn.state.fleet
     pools = fleet.models[decision.model].pools
+    moves = moves_ended_by(decision, pools)
     for target in decision.targets:
         pool = pools.get(target.pool)
         if pool is not None:
             # A stored decision may have any count, but a lower desired count than decided would be decided again.
             replicas_max = max(fleet.knobs.workers_max, pool.knobs.replicas_max)
-            pool.set_desired(min(target.replicas, replicas_max), turn.now)
+            pool.set_desired(min(target.replicas, replicas_max), turn.now, moves=moves[pool.name])
     turn.mark_changed(decision.model)
 
 

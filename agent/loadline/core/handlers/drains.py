@@ -2,6 +2,7 @@
 
 from msgspec.structs import replace
 
+from loadline.core.fleet.moved_workers import home_of
 from loadline.core.handlers import migrations
 from loadline.core.handlers.turn import Turn
 from loadline.core.vocabulary.decisions import Victim
@@ -49,10 +50,11 @@ def drain_requested(turn: Turn, event: DrainRequested) -> None:
     if worker is None:
         state.reject(Rejection.UNKNOWN_WORKER)
         return
-    if not worker.draining and state.drains_full(event.model, event.pool):
+    pools = state.fleet.models[event.model].pools
+    if not worker.draining and state.drains_full(event.model, home_of(pools, worker)):
         state.reject(Rejection.DRAINS_FULL)
         return
-    for known in state.fleet.models[event.model].pools.values():
+    for known in pools.values():
         if known.desired is None:
             known.reset_desired(
                 known.effective_target(now) - known.moved, now
@@ -103,7 +105,7 @@ def resume_drain_of(turn: Turn, record: WorkerRecord) -> None:
     entry = state.ledger.entries.get(record.model)
     decision = entry.decision if entry is not None else None
     victim = Victim(record.worker, record.incarnation)
-    if decision is not None and any(t.pool == record.home and victim in t.victims for t in decision.targets):
+    if decision is not None and any(victim in target.victims for target in decision.targets):
         start_victims(turn, record.model)
 
 

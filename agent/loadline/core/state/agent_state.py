@@ -82,12 +82,15 @@ class AgentState(Struct):
         registering = now - self.acting_since_ms < self.fleet.knobs.stale_after_ms
         return not registering or all(pool.desired is not None for pool in model.pools.values())
 
-    def drains_full(self, model: str, pool: str) -> bool:
-        """Return True if as many workers of a pool drain, or are victims of a pending decision, as one may name."""
+    def drains_full(self, model: str, home: str) -> bool:
+        """Return True if as many workers drain, or are victims of a pending decision, as one may name.
+
+        Those count that the scaler of the pool ``home`` has started, wherever they serve.
+        """
         entry = self.ledger.entries.get(model)
         targets = () if entry is None or entry.pending is None else entry.pending.targets
-        victims = {victim for target in targets if target.pool == pool for victim in target.victims}
-        return len(victims.union(self.drains.started_in(model, pool))) >= DRAINS_MAX
+        victims = {victim for target in targets if target.pool == home for victim in target.victims}
+        return len(victims.union(self.drains.started_in(model, home))) >= DRAINS_MAX
 
     def count(self, counter: str) -> None:
         """Increment a counter."""
