@@ -157,6 +157,18 @@ def test_an_expired_decision_that_a_scaler_refuses_leaves_its_rule() -> None:
     assert decode(world).victim_rule == "named", "an answer without rules: every victim can be named"
 
 
+@pytest.mark.parametrize("status", ["accepted", "refused"])
+def test_an_answer_without_rules_says_that_victims_can_be_named_unless_it_refuses(status: ApplyStatus) -> None:
+    world = booted()
+    world.scaler_status, decode(world).victim_rule, world.kv = None, "highest_ordinal", 0.3
+    world.run(31)
+    assert victims(world) == ("d2",)
+    effects = world.handle(scaler_answer(world.stored["m"].decision, status))
+    assert len(committed(effects)) == (status == "accepted")
+    assert alarms(effects) == ([] if status == "accepted" else ["decision_refused"])
+    assert decode(world).victim_rule == ("named" if status == "accepted" else "highest_ordinal")
+
+
 def test_a_growing_decision_is_not_decided_again() -> None:
     world = booted()
     world.scaler_status = None
