@@ -17,7 +17,8 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack
-from typing import Final, Self
+from itertools import takewhile
+from typing import Final, NamedTuple, Self
 
 from loadline.adapters.logs import bounded
 from loadline.client.fence import DecisionFence, Freshness
@@ -34,6 +35,8 @@ CLOCK_SKEW_MAX_MS: Final = 60_000
 """Largest difference between the clocks of a scaler and of workers."""
 DRAINED_WORKERS_MAX: Final = 10_000
 """Drained workers that are remembered; the oldest is forgotten first."""
+AWAITING_REMOVAL_S: Final = 3.0
+"""Time after its last report in which a drained worker awaits its removal. It reports each second while it runs."""
 DETAIL_CHARS_MAX: Final = 256
 _REFUSALS_WAITING_MAX: Final = 64
 _REQUEST_TIMEOUT_S: Final = 1.0
@@ -43,6 +46,13 @@ VictimRules = Mapping[str, VictimRule]
 """Rules by which a platform selects the workers to remove, by pool."""
 
 _log = bounded("scaler")
+
+
+class _LastReport(NamedTuple):
+    """Last drain report of a worker."""
+
+    incarnation: int
+    at_s: float
 
 
 class ReceivedDecision:
@@ -113,7 +123,7 @@ class ScalerClient(AsyncIterator[ReceivedDecision]):
         self._repeat: dict[str, None] = {}
         self._refusals: deque[DecisionApplied] = deque(maxlen=_REFUSALS_WAITING_MAX)
         self._unsent = asyncio.Event()
-        self._drained: OrderedDict[tuple[str, str, str], int] = OrderedDict()
+        self._drained: OrderedDict[tuple[str, str, str], _LastReport] = OrderedDict()
         self._drain_reported = asyncio.Event()
         self._stack = AsyncExitStack()
 
@@ -187,7 +197,17 @@ class ScalerClient(AsyncIterator[ReceivedDecision]):
         An incarnation is the start time of a process, so a report of one in the future is ignored.
         """
         reported = self._drained.get((model, pool, worker))
-        return reported is not None and reported >= incarnation
+        return reported is not None and reported.incarnation >= incarnation
+
+    def awaiting_removal(self, model: str, pool: str) -> dict[str, int]:
+        """Return the drained workers of a pool that wait for their removal, by name, with their incarnations.
+
+        They need not be victims of the current decision: it may have come after their drain. A worker of which no
+        report has come for 3 s is left out, since its name may belong to a process by now that serves.
+        """
+        since_s = asyncio.get_running_loop().time() - AWAITING_REMOVAL_S
+        recent = takewhile(lambda entry: entry[1].at_s >= since_s, reversed(self._drained.items()))
+        return {key[2]: report.incarnation for key, report in recent if key[:2] == (model, pool)}
 
     async def wait_drained(self, model: str, pool: str, worker: str, timeout_s: float, incarnation: int = 0) -> bool:
         """Wait at most ``timeout_s`` for the drain report of a worker; return True if it came."""
@@ -297,7 +317,9 @@ class ScalerClient(AsyncIterator[ReceivedDecision]):
             self._ignore(subject, "an incarnation in the future")
             return
         key = (report.model, report.pool, report.worker)
-        self._drained[key] = max(report.incarnation, self._drained.get(key, 0))
+        known = self._drained.get(key)
+        newest = report.incarnation if known is None else max(report.incarnation, known.incarnation)
+        self._drained[key] = _LastReport(newest, asyncio.get_running_loop().time())
         self._drained.move_to_end(key)
         if len(self._drained) > DRAINED_WORKERS_MAX:
             self._drained.popitem(last=False)

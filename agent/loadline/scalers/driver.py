@@ -11,11 +11,12 @@ from contextlib import AsyncExitStack
 from typing import Final, TypeVar
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from loadline.adapters.logs import bounded
 from loadline.client.resources import running, wait_at_most
 from loadline.client.scaler import ReceivedDecision, ScalerClient
-from loadline.core.vocabulary.decisions import PoolTarget, VictimRule
+from loadline.core.vocabulary.decisions import PoolTarget, Victim, VictimRule
 from loadline.scalers.platform import (
     Platform,
     PlatformError,
@@ -48,11 +49,14 @@ class _Progress(Struct, frozen=True):
 
 
 class _Release(Struct, frozen=True):
-    """Victims of a pool that may be removed."""
+    """Workers of a pool that may be removed."""
 
     drained: frozenset[str] = frozenset()
+    """Victims that are drained."""
+    awaiting: frozenset[Victim] = frozenset()
+    """Others that are drained and await their removal, such as victims of a decision that was replaced."""
     expired: bool = False
-    """True if all may be removed."""
+    """True if all victims may be removed."""
 
 
 class _OpenDecision:
@@ -196,9 +200,7 @@ class ReplicaScaler:
             plan = ReplicaPlan(max(seen.replicas, target.replicas), done=True)
         else:
             pool.release = self._release(key, received)
-            plan = plan_replicas(
-                self._platform.victims[key], target, pool.release.drained, seen, expired=pool.release.expired
-            )
+            plan = self._plan(key, target, pool.release, seen)
         if plan.replicas != seen.replicas:
             try:
                 await self._request(pool, received, plan, seen.replicas)
@@ -209,6 +211,14 @@ class ReplicaScaler:
         if pool.received is received:
             pool.reached = plan.done
         return _Progress(_existing(seen), plan.waits_for, done=plan.done)
+
+    def _plan(self, key: PoolKey, target: PoolTarget, release: _Release, seen: PoolObservation) -> ReplicaPlan:
+        """Plan the next step; drained workers that exist are victims too."""
+        existing = seen.workers or frozenset()
+        awaiting = sorted((one for one in release.awaiting if one.worker in existing), key=lambda one: one.worker)
+        target = replace(target, victims=(*target.victims, *awaiting))
+        drained = release.drained | {one.worker for one in awaiting}
+        return plan_replicas(self._platform.victims[key], target, drained, seen, expired=release.expired)
 
     async def _change_known(self, pool: _PoolTask, target: PoolTarget) -> None:
         """Request a new decision's count before the pool is observed, if no state of its workers can alter the plan.
@@ -256,10 +266,13 @@ class ReplicaScaler:
             await self._scaler.progress(received, *report, rules)
 
     def _release(self, key: PoolKey, received: ReceivedDecision) -> _Release:
-        """Return the victims of a pool that may be removed by now."""
+        """Return the workers of a pool that may be removed by now."""
         victims = received.targets[key.pool].victims
         drained = (v.worker for v in victims if self._scaler.drained(key.model, key.pool, v.worker, v.incarnation))
-        return _Release(frozenset(drained), received.drain_expired)
+        named = {victim.worker for victim in victims}
+        awaiting = self._scaler.awaiting_removal(key.model, key.pool)
+        others = (Victim(worker, incarnation) for worker, incarnation in awaiting.items() if worker not in named)
+        return _Release(frozenset(drained), frozenset(others), received.drain_expired)
 
     def _rules(self, model: str) -> Mapping[str, VictimRule]:
         """Return the rule of each pool of a model, which all answers carry."""

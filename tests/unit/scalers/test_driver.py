@@ -148,6 +148,43 @@ def test_victims_are_removed_as_they_drain(rule: VictimRule, victims: tuple[str,
     run_virtual(scenario())
 
 
+@pytest.mark.parametrize(
+    ("rule", "victims"), [("named", ("w0", "w2")), ("newest", ("w3", "w2")), ("highest_ordinal", ("w3", "w2"))]
+)
+def test_a_drained_worker_that_a_newer_decision_does_not_name_is_removed(
+    rule: VictimRule, victims: tuple[str, str]
+) -> None:
+    """The agent counts it no more, but it waits for its end: no scaler ran when it was drained."""
+
+    async def scenario() -> None:
+        fleet = Fleet(rule, 4)
+        async with fleet.acting():
+            async with fleet.scaler():
+                fleet.decide(1, 3, victims[0])
+                await until(lambda: "accepted" in fleet.statuses())
+            await until(lambda: victims[0] in fleet.drained)
+            fleet.decide(2, 2, victims[1])
+            async with fleet.scaler():
+                await fleet.until_done()
+        assert set(fleet.pool.removed) == set(victims) == fleet.drained
+        assert fleet.pool.replicas == 2
+
+    run_virtual(scenario())
+
+
+def test_a_drained_worker_that_reports_no_more_may_be_another_process() -> None:
+    async def scenario() -> None:
+        fleet = Fleet("named", 3)
+        async with fleet.running():
+            fleet.report("w0")
+            await asyncio.sleep(4)
+            fleet.decide(1, 2, "w1")
+            await asyncio.sleep(60)
+            assert fleet.pool.removed == ["w1"]
+
+    run_virtual(scenario())
+
+
 def test_victims_are_removed_after_the_deadline() -> None:
     async def scenario() -> None:
         fleet = Fleet("named", 3)
