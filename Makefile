@@ -6,7 +6,7 @@ ARGS ?=
 TRACES ?=
 ONLY ?=
 
-.PHONY: venv run check test docs package audit sbom lock schemas scoreboard clean
+.PHONY: venv run check test chaos docs package audit sbom lock schemas scoreboard clean
 
 venv: .venv/.installed
 
@@ -30,6 +30,10 @@ check: venv
 # A file of tests stays in one process: its tests share what is made once for them. tests/conftest.py orders the files.
 test: venv
 	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(ARGS)
+
+# Servers, agents, scaler and workers killed, frozen and cut off under load. ARGS="--seeds 0:10 --for 300"
+chaos: venv
+	$(BIN)/python -m tools.process_chaos $(ARGS)
 
 # The site, in build/site. A broken link fails.
 docs: venv

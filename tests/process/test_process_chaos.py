@@ -1,0 +1,93 @@
+"""Faults on real processes: a short run, the plan of its faults, and the proxy that disturbs connections."""
+
+import asyncio
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from tests.waiting import until, until_async
+from tools.process_chaos import faults
+from tools.process_chaos.checks import TAKEOVER_S
+from tools.process_chaos.plan import KINDS, Fault, alone, draw
+from tools.process_chaos.proxy import Proxy
+from tools.process_chaos.run import SETTLE_S, run_seed
+
+pytestmark = pytest.mark.process
+
+SEED, DURATION_S = 904, 24.0
+
+
+def test_a_seed_gives_every_kind_of_fault_and_always_the_same_plan() -> None:
+    plan = draw(SEED, 400.0, SETTLE_S)
+    assert plan == draw(SEED, 400.0, SETTLE_S)
+    assert {fault.kind for fault in plan} == KINDS.keys() == faults.FAULTS.keys()
+    assert plan != draw(SEED + 1, 400.0, SETTLE_S)
+
+
+def test_a_fault_is_alone_if_no_other_lasts_around_it() -> None:
+    plan = [Fault(10.0, "kill_etcd", 2.0), Fault(13.0, "kill_leader", 0.0), Fault(30.0, "kill_leader", 0.0)]
+    assert [alone(fault, plan, settle_s=5.0) for fault in plan] == [False, False, True]
+
+
+def test_nothing_is_lost_when_processes_are_killed_frozen_and_cut_off(tmp_path: Path) -> None:
+    plan = draw(SEED, DURATION_S, SETTLE_S)
+    kinds = {fault.kind for fault in plan}
+    assert kinds >= {"kill_leader", "stop_leader", "kill_standby", "kill_scaler", "kill_worker", "slow_leader_etcd"}
+    outcome = asyncio.run(run_seed(SEED, DURATION_S, tmp_path, lambda _line: None, takeover_s=2 * TAKEOVER_S))
+    assert outcome.violations == []
+    assert [kind for kind, _ in outcome.takeovers] == ["kill_leader"]
+    assert outcome.requests > 0
+
+
+def test_a_proxy_passes_bytes_on_holds_them_back_and_cuts_connections() -> None:
+    async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(ConnectionResetError):
+            while data := await reader.read(100):
+                writer.write(data)
+        await closed(writer)
+
+    async def scenario() -> None:
+        server = await asyncio.start_server(echo, "127.0.0.1", 0)
+        proxy = Proxy(server.sockets[0].getsockname()[1])
+        await proxy.start()
+        reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
+        writer.write(b"first")
+        assert await reader.readexactly(5) == b"first"
+        proxy.set_state("frozen")
+        writer.write(b"second")
+        answer = asyncio.create_task(reader.readexactly(6))
+        await asyncio.sleep(0.05)  # what passes a frozen proxy would arrive at once
+        assert not answer.done()
+        proxy.set_state("slow")
+        assert await answer == b"second"
+        proxy.set_state("cut")
+        assert await reader.read() == b""
+        await closed(writer)
+        await until_async(lambda: _is_refused(proxy.port), "the proxy refuses connections")
+        proxy.set_state("open")
+        reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
+        writer.write(b"third")
+        assert await reader.readexactly(5) == b"third"
+        await closed(writer)
+        await proxy.close()
+        server.close()
+        await until(lambda: asyncio.all_tasks() == {asyncio.current_task()}, "the echoes have ended")
+
+    asyncio.run(scenario())
+
+
+async def closed(writer: asyncio.StreamWriter) -> None:
+    writer.close()
+    with suppress(ConnectionResetError):
+        await writer.wait_closed()
+
+
+async def _is_refused(port: int) -> bool:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        return await reader.read() == b""
+    except ConnectionResetError:
+        return True
+    finally:
+        await closed(writer)

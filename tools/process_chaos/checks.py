@@ -1,0 +1,133 @@
+"""What is observed while faults happen, and what must be true of it."""
+
+import json
+import time
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from loadline.adapters.etcd_store import EtcdStore
+from loadline.adapters.file_journal import read_segments
+from loadline.core.vocabulary.decisions import Decision
+from loadline.demo.account import DemoSummary
+from loadline.ports import StoreChange, StoreEntry, StoreSnapshot
+from loadline.runtime import journal_records
+from loadline.wire.codec import decode_decision
+from loadline.wire.keys import LEADER_SCOPE_ALL
+from tools.process_chaos.fleet import LEASE_TTL_S, ChaosFleet
+
+TAKEOVER_S: Final = LEASE_TTL_S + 2.0
+"""Time limit of a takeover while nothing else fails."""
+
+
+class Observer:
+    """Observer of decisions and leaders in etcd.
+
+    Args:
+        fleet: The fleet that it observes.
+    """
+
+    def __init__(self, fleet: ChaosFleet) -> None:
+        self._fleet = fleet
+        self.leader_key = fleet.keys.leader(LEADER_SCOPE_ALL)
+        self.last_leader = "agent-1"
+        self.leads = False
+        self.takeovers: list[tuple[float, str]] = []
+        """Times at which an agent began to lead (monotonic, s), and its name."""
+        self.decisions = 0
+        self.violations: list[str] = []
+        self.killed: set[str] = set()
+        """Workers that a fault has killed."""
+        self._newest: dict[str, tuple[int, int, str]] = {}
+        self._terms: dict[str, int] = {}
+
+    async def run(self, store: EtcdStore) -> None:
+        """Follow all keys until cancelled."""
+        await store.follow(self._fleet.keys.prefix, self._on_snapshot, self._on_changes, lambda _connected: None)
+
+    def _on_snapshot(self, snapshot: StoreSnapshot) -> None:
+        self.leads = any(entry.key == self.leader_key for entry in snapshot.entries)
+        for entry in snapshot.entries:
+            self._observe(entry)
+
+    def _on_changes(self, changes: list[StoreChange]) -> None:
+        for change in changes:
+            if change.entry is not None:
+                self._observe(change.entry)
+            elif change.key == self.leader_key:
+                self.leads = False
+
+    def _observe(self, entry: StoreEntry) -> None:
+        if entry.key == self.leader_key:
+            self._observe_leader(entry)
+        elif entry.key.startswith(self._fleet.keys.decisions):
+            found = decode_decision(entry.value)
+            if isinstance(found, Decision):
+                self._observe_decision(found)
+            else:
+                self.violations.append(f"a decision in etcd cannot be read: {found.detail}")
+
+    def _observe_leader(self, entry: StoreEntry) -> None:
+        name = entry.value.decode()
+        if self._terms.get(name) != entry.create_revision:
+            self._terms[name] = entry.create_revision
+            self.takeovers.append((time.monotonic(), name))
+        self.last_leader, self.leads = name, True
+
+    def _observe_decision(self, decision: Decision) -> None:
+        order = decision.epoch, decision.sequence, decision.decision_id
+        newest = self._newest.get(decision.model)
+        if newest == order:
+            return
+        self.decisions += 1
+        if newest is not None and (decision.sequence <= newest[1] or decision.epoch < newest[0]):
+            self.violations.append(f"decision {order} of {decision.model} follows {newest}")
+        self._newest[decision.model] = order
+
+
+def journal_problems(fleet: ChaosFleet) -> Iterator[str]:
+    """Yield the differences between the journals and their replays."""
+    for name in fleet.agents:
+        folder = fleet.directory / "journal" / name
+        result = journal_records.replay((str(segment), records) for segment, records in read_segments(folder))
+        if result.difference:
+            yield f"the journal of {name}: {result.difference}"
+        if not result.turns:
+            yield f"the journal of {name} has no turn"
+
+
+def worker_problems(fleet: ChaosFleet, before_s: float) -> Iterator[str]:
+    """Yield the workers that were ended before they were empty, until a Unix time in s."""
+    for log in sorted((fleet.directory / "workers").glob("*.log")):
+        left = _last(log, "leaves")
+        if left and _unix_s(left) < before_s and not (left["drained"] and left["held"] == 0):
+            yield f"{log.stem} left with {left['held']} requests, drained: {left['drained']}"
+
+
+def request_problems(fleet: ChaosFleet) -> Iterator[str]:
+    """Yield what is wrong with the gateway's account."""
+    if not fleet.setup.summary_file.exists():
+        yield f"the gateway did not end: {fleet.directory / 'gateway.log'}"
+        return
+    summary = read_summary(fleet)
+    if summary.lost or summary.finished != summary.arrived:
+        yield f"of {summary.arrived} requests {summary.finished} are finished, {summary.lost} lost"
+
+
+def read_summary(fleet: ChaosFleet) -> DemoSummary:
+    """Return the gateway's account."""
+    return msgspec.json.decode(fleet.setup.summary_file.read_bytes(), type=DemoSummary)
+
+
+def _last(log: Path, event: str) -> dict[str, object]:
+    """Return the last record of an event in a log; empty if there is none."""
+    lines = [line for line in log.read_text(encoding="utf-8").splitlines() if f'"event": "{event}"' in line]
+    found: dict[str, object] = json.loads(lines[-1]) if lines else {}
+    return found
+
+
+def _unix_s(record: dict[str, object]) -> float:
+    return datetime.fromisoformat(str(record["timestamp"])).timestamp()

@@ -1,0 +1,183 @@
+"""Faults on the processes of a fleet. Each function makes one and heals it when its time is over."""
+
+import asyncio
+import os
+import signal
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from pathlib import Path
+from random import Random
+from typing import Final
+
+from msgspec import Struct
+
+from loadline.adapters.etcd_rpc import EtcdRpc
+from loadline.errors import LoadlineError
+from loadline.rig.servers import Server
+from loadline.servers import EtcdKnobs
+from tools.process_chaos.checks import Observer
+from tools.process_chaos.fleet import ChaosFleet, Program
+from tools.process_chaos.proxy import State
+
+Inject = Callable[[ChaosFleet, Observer, float, Random], Awaitable[None]]
+
+
+async def inject(kind: str, fleet: ChaosFleet, observer: Observer, for_s: float, rng: Random) -> None:
+    """Make a fault, and heal it after ``for_s``."""
+    await FAULTS[kind](fleet, observer, for_s, rng)
+
+
+def _kill_server(server_of: Callable[[ChaosFleet], Server]) -> Inject:
+    async def kill(fleet: ChaosFleet, _observer: Observer, for_s: float, _rng: Random) -> None:
+        server = server_of(fleet)
+        await asyncio.to_thread(server.kill)
+        await asyncio.sleep(for_s)
+        if not server.alive:  # another fault may have started it
+            await server.start_async()
+
+    return kill
+
+
+def _freeze_server(server_of: Callable[[ChaosFleet], Server]) -> Inject:
+    async def freeze(fleet: ChaosFleet, _observer: Observer, for_s: float, _rng: Random) -> None:
+        server = server_of(fleet)
+        server.pause()
+        try:
+            await asyncio.sleep(for_s)
+        finally:
+            server.resume()
+
+    return freeze
+
+
+async def _compact(fleet: ChaosFleet, _observer: Observer, _for_s: float, _rng: Random) -> None:
+    """Compact etcd at its present revision, so that a watch which is behind must read anew."""
+    store = fleet.open_store()
+    rpc = EtcdRpc(EtcdKnobs(endpoints=(fleet.etcd.url,)))
+    try:
+        revision = (await store.read(fleet.keys.leaders)).revision
+        with suppress(LoadlineError):
+            await rpc.call("/kv/compaction", {"revision": revision}, Struct)
+    finally:
+        await store.close()
+        await rpc.close()
+
+
+def _signal_agent(number: signal.Signals, *, leads: bool) -> Inject:
+    async def send(fleet: ChaosFleet, observer: Observer, for_s: float, _rng: Random) -> None:
+        agent = _agent(fleet, observer, leads=leads)
+        agent.send(number)
+        if number is signal.SIGSTOP:
+            try:
+                await asyncio.sleep(for_s)
+            finally:
+                agent.send(signal.SIGCONT)
+
+    return send
+
+
+async def _revoke_leader(fleet: ChaosFleet, observer: Observer, _for_s: float, _rng: Random) -> None:
+    await _revoke(fleet, observer.leader_key)
+
+
+async def _revoke_worker(fleet: ChaosFleet, _observer: Observer, _for_s: float, rng: Random) -> None:
+    workers = await _workers(fleet)
+    if workers:
+        await _revoke(fleet, rng.choice(workers))
+
+
+def _proxied(server: str, state: State) -> Inject:
+    async def disturb(fleet: ChaosFleet, observer: Observer, for_s: float, _rng: Random) -> None:
+        proxy = fleet.proxies[_agent(fleet, observer, leads=True).name, server]
+        proxy.set_state(state)
+        try:
+            await asyncio.sleep(for_s)
+        finally:
+            proxy.set_state("open")
+
+    return disturb
+
+
+async def _kill_scaler(fleet: ChaosFleet, _observer: Observer, _for_s: float, _rng: Random) -> None:
+    fleet.scaler.send(signal.SIGKILL)
+
+
+def _signal_worker(number: signal.Signals) -> Inject:
+    async def send(fleet: ChaosFleet, observer: Observer, for_s: float, rng: Random) -> None:
+        workers = [key.rsplit("/", 1)[1] for key in await _workers(fleet)]
+        process = _process_of(rng.choice(workers)) if workers else None
+        if process is None:
+            return
+        name, pid = process
+        if number is signal.SIGKILL:
+            observer.killed.add(name)
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)
+        if number is signal.SIGSTOP:
+            try:
+                await asyncio.sleep(for_s)
+            finally:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGCONT)
+
+    return send
+
+
+FAULTS: Final[dict[str, Inject]] = {
+    "kill_nats": _kill_server(lambda fleet: fleet.nats),
+    "freeze_nats": _freeze_server(lambda fleet: fleet.nats),
+    "kill_etcd": _kill_server(lambda fleet: fleet.etcd),
+    "freeze_etcd": _freeze_server(lambda fleet: fleet.etcd),
+    "compact_etcd": _compact,
+    "kill_leader": _signal_agent(signal.SIGKILL, leads=True),
+    "stop_leader": _signal_agent(signal.SIGTERM, leads=True),
+    "freeze_leader": _signal_agent(signal.SIGSTOP, leads=True),
+    "kill_standby": _signal_agent(signal.SIGKILL, leads=False),
+    "revoke_leader": _revoke_leader,
+    "cut_leader_nats": _proxied("nats-server", "cut"),
+    "cut_leader_etcd": _proxied("etcd", "cut"),
+    "freeze_leader_etcd": _proxied("etcd", "frozen"),
+    "slow_leader_etcd": _proxied("etcd", "slow"),
+    "kill_scaler": _kill_scaler,
+    "kill_worker": _signal_worker(signal.SIGKILL),
+    "freeze_worker": _signal_worker(signal.SIGSTOP),
+    "revoke_worker": _revoke_worker,
+}
+
+
+def _agent(fleet: ChaosFleet, observer: Observer, *, leads: bool) -> Program:
+    """Return the leader, or the standby; without a leader the agent that led last counts as one."""
+    return next(agent for name, agent in sorted(fleet.agents.items()) if (name == observer.last_leader) is leads)
+
+
+async def _revoke(fleet: ChaosFleet, key: str) -> None:
+    """Revoke the lease of a key, as an operator may."""
+    store = fleet.open_store()
+    try:
+        with suppress(LoadlineError):
+            entry = await store.get(key)
+            if entry is not None:
+                await store.revoke(entry.lease_id)
+    finally:
+        await store.close()
+
+
+async def _workers(fleet: ChaosFleet) -> list[str]:
+    """Return the keys of all workers."""
+    store = fleet.open_store()
+    try:
+        return [entry.key for entry in (await store.read(fleet.keys.workers)).entries]
+    except LoadlineError:
+        return []
+    finally:
+        await store.close()
+
+
+def _process_of(worker: str) -> tuple[str, int] | None:
+    """Return the name and process id of a worker; None if it has ended."""
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            words = folder.joinpath("cmdline").read_bytes().split(b"\0")
+            if worker.encode() in words and b"loadline.demo.worker" in words:
+                return worker, int(folder.name)
+    return None

@@ -1,0 +1,74 @@
+"""Plan of faults on real processes: what is done to which process, and when."""
+
+from random import Random
+from typing import Final
+
+from msgspec import Struct
+
+KINDS: Final = {
+    "kill_nats": (1, 3),
+    "freeze_nats": (2, 8),
+    "kill_etcd": (1, 3),
+    "freeze_etcd": (2, 6),
+    "compact_etcd": (0, 0),
+    "kill_leader": (0, 0),
+    "stop_leader": (0, 0),
+    "freeze_leader": (2, 12),
+    "kill_standby": (0, 0),
+    "revoke_leader": (0, 0),
+    "cut_leader_nats": (2, 10),
+    "cut_leader_etcd": (2, 10),
+    "freeze_leader_etcd": (2, 8),
+    "slow_leader_etcd": (2, 8),
+    "kill_scaler": (0, 0),
+    "kill_worker": (0, 0),
+    "freeze_worker": (2, 6),
+    "revoke_worker": (0, 0),
+}
+"""Kinds of faults, each with the shortest and the longest time that it lasts, in s; 0: it is an instant."""
+_TOGETHER: Final = 0.25
+"""Fraction of faults that begin while the one before lasts."""
+
+
+class Fault(Struct, frozen=True):
+    """One fault."""
+
+    at_s: float
+    """Time from the start of the load."""
+    kind: str
+    for_s: float
+    """Time until it heals; 0: it is an instant."""
+
+    @property
+    def until_s(self) -> float:
+        """Time from the start of the load at which it heals."""
+        return self.at_s + self.for_s
+
+
+def draw(seed: int, duration_s: float, settle_s: float) -> list[Fault]:
+    """Return the faults of a run in order of time; every kind comes before one comes again.
+
+    Args:
+        seed: Seed of the plan: the same seed gives the same faults.
+        duration_s: Time in which faults begin.
+        settle_s: Time between the end of a fault and the next one, unless both come together.
+    """
+    rng = Random(seed)  # noqa: S311 - faults, no secrets
+    kinds: list[str] = []
+    faults: list[Fault] = []
+    at_s = settle_s
+    while at_s < duration_s:
+        if not kinds:
+            kinds = sorted(KINDS)
+            rng.shuffle(kinds)
+        kind = kinds.pop()
+        fault = Fault(at_s, kind, rng.uniform(*KINDS[kind]))
+        faults.append(fault)
+        at_s += rng.uniform(0, fault.for_s) if rng.random() < _TOGETHER else fault.for_s + settle_s
+    return faults
+
+
+def alone(fault: Fault, faults: list[Fault], settle_s: float) -> bool:
+    """Return True if no other fault lasts within ``settle_s`` of a fault, so that a takeover has a time limit."""
+    others = [other for other in faults if other is not fault]
+    return all(other.until_s + settle_s <= fault.at_s or fault.until_s + settle_s <= other.at_s for other in others)

@@ -1,0 +1,97 @@
+"""One run: start a fleet, put it under load, make the faults of a seed, and check what came of it."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+from random import Random
+from typing import Final
+
+from msgspec import Struct
+
+from loadline.client.resources import running
+from loadline.errors import LoadlineError
+from tools.process_chaos.checks import (
+    TAKEOVER_S,
+    Observer,
+    journal_problems,
+    read_summary,
+    request_problems,
+    worker_problems,
+)
+from tools.process_chaos.faults import inject
+from tools.process_chaos.fleet import REQUESTS_PER_S, ChaosFleet
+from tools.process_chaos.plan import alone, draw
+
+SETTLE_S: Final = TAKEOVER_S + 1.0
+_START_S: Final = 60.0
+_FINISH_S: Final = 120.0
+"""Time limit of the requests after the last fault."""
+_POLL_S: Final = 0.05
+_DEPOSED: Final = frozenset({"kill_leader", "stop_leader", "revoke_leader"})
+
+
+class Outcome(Struct):
+    """Result of a run."""
+
+    faults: int
+    decisions: int
+    requests: int
+    takeovers: list[tuple[str, float]]
+    """Faults after which another agent led, each with the time that it took in s."""
+    violations: list[str]
+
+
+async def run_seed(
+    seed: int, duration_s: float, directory: Path, write_line: Callable[[str], None], *, takeover_s: float = TAKEOVER_S
+) -> Outcome:
+    """Run the faults of a seed for ``duration_s`` of load; a takeover may last ``takeover_s``.
+
+    Raises:
+        LoadlineError: The fleet cannot be started.
+    """
+    plan = draw(seed, duration_s, SETTLE_S)
+    fleet = ChaosFleet(directory, write_line)
+    observer = Observer(fleet)
+    takeovers: list[tuple[str, float]] = []
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(fleet.stop)
+        await fleet.start()
+        store = fleet.open_store()
+        stack.push_async_callback(store.close)
+        await stack.enter_async_context(running(observer.run(store), "observer"))
+        if not await _until(lambda: observer.decisions > 0, _START_S):
+            raise LoadlineError(f"the agents decided nothing in {_START_S:g} s; their logs are in {directory}")
+        fleet.start_load(int(REQUESTS_PER_S * duration_s))
+        began_s = time.monotonic()
+        rng = Random(seed)  # noqa: S311 - faults, no secrets
+        async with asyncio.TaskGroup() as group:
+            for fault in plan:
+                await asyncio.sleep(max(0.0, began_s + fault.at_s - time.monotonic()))
+                write_line(f"{fault.kind}" + (f" for {fault.for_s:.1f} s" if fault.for_s else ""))
+                group.create_task(inject(fault.kind, fleet, observer, fault.for_s, rng))
+                if fault.kind in _DEPOSED and alone(fault, plan, SETTLE_S) and fleet.has_standby:
+                    group.create_task(_time_takeover(fault.kind, observer, takeovers))
+        if not await _until(fleet.gateway.ended.is_set, duration_s + _FINISH_S):
+            observer.violations.append(f"requests wait {_FINISH_S:g} s after the last fault")
+        ended_s = time.time()
+    late = [f"{took_s:.1f} s without a leader after {kind}" for kind, took_s in takeovers if took_s > takeover_s]
+    problems = [*late, *journal_problems(fleet), *worker_problems(fleet, ended_s), *request_problems(fleet)]
+    requests = read_summary(fleet).finished if fleet.setup.summary_file.exists() else 0
+    return Outcome(len(plan), observer.decisions, requests, takeovers, observer.violations + problems)
+
+
+async def _time_takeover(kind: str, observer: Observer, takeovers: list[tuple[str, float]]) -> None:
+    """Measure how long it takes until another term begins."""
+    terms, began_s = len(observer.takeovers), time.monotonic()
+    await _until(lambda: len(observer.takeovers) > terms, 2 * SETTLE_S)
+    led_s = observer.takeovers[terms][0] if len(observer.takeovers) > terms else time.monotonic()
+    takeovers.append((kind, led_s - began_s))
+
+
+async def _until(condition: Callable[[], bool], deadline_s: float) -> bool:
+    deadline = time.monotonic() + deadline_s
+    while not condition() and time.monotonic() < deadline:  # noqa: ASYNC110 - no event tells
+        await asyncio.sleep(_POLL_S)
+    return condition()
