@@ -1,5 +1,6 @@
 """Workers that serve in another pool than the one whose scaler started them: no scaler notices, targets follow."""
 
+import pytest
 from msgspec.structs import replace
 
 from loadline.core.fleet.pool import DRAINS_MAX
@@ -193,3 +194,17 @@ def test_an_operator_drains_no_worker_that_the_decision_for_its_home_cannot_name
     world.effects.clear()
     assert drained(world.handle(DrainRequested("m", "decode", "p2", "me"))) == []
     assert drained(world.handle(DrainRequested("m", "decode", "d1", "me"))) == [("decode", "d1", "decode")]
+
+
+@pytest.mark.parametrize(("decided_count", "surplus", "missing"), [(1, 1, 0), (4, 0, 2)])
+def test_a_move_that_ends_changes_no_age_of_a_surplus_or_of_missing_workers(
+    decided_count: int, surplus: int, missing: int
+) -> None:
+    world = decided()
+    world.handle(WorkerRegistered(moved(world)))
+    pool, began_ms = world.controller.state.fleet.models["m"].pools["decode"], world.now
+    pool.reset_desired(decided_count, began_ms)
+    world.controller.state.fleet.deregister("m", "decode", "p2", began_ms + 1_000)
+    assert (pool.ready, pool.target) == (2, decided_count)
+    assert pool.surplus_since_ms == (began_ms if surplus else -1)
+    assert pool.requested_at_ms == [began_ms] * missing

@@ -340,21 +340,18 @@ class Fleet(Struct):
 
     def _remove(self, pool: Pool, name: str, now: int) -> None:
         worker = pool.workers[name]
+        changed = count_moved(self.models[worker.record.model].pools, pool, worker, "")
         pool.remove(name, now)
-        count_moved(self.models[worker.record.model].pools, pool, worker, "", now)
+        for one in changed:
+            one.update_requests(now)
         self.workers -= 1
 
     def _reclassify(self, pool: Pool, worker: WorkerState, now: int) -> None:
-        """Update the counts for a worker.
-
-        A target rises before the worker counts in its pool and falls after it, or the worker would be surplus between.
-        """
-        pools, moved_from = self.models[worker.record.model].pools, worker.moved_from
-        if moved_from:
-            count_moved(pools, pool, worker, moved_from, now)
+        """Update the counts for a worker."""
+        changed = count_moved(self.models[worker.record.model].pools, pool, worker, worker.moved_from)
         pool.reclassify(worker, now)
-        if not moved_from:
-            count_moved(pools, pool, worker, "", now)
+        for one in changed:
+            one.update_requests(now)
 
 
 def _unassigned(registered: RegisteredWorker, *, managed: bool) -> UnassignedWorker:

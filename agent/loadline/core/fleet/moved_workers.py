@@ -12,16 +12,20 @@ from loadline.core.fleet.worker import WorkerState
 from loadline.core.vocabulary.decisions import Decision, Victim
 
 
-def count_moved(pools: Mapping[str, Pool], pool: Pool, worker: WorkerState, home: str, now: int) -> None:
-    """Count a worker of ``pool`` as moved from its pool ``home``; empty, or not configured: as one that has not."""
+def count_moved(pools: Mapping[str, Pool], pool: Pool, worker: WorkerState, home: str) -> list[Pool]:
+    """Count a worker of ``pool`` as moved from its pool ``home``; empty, or not configured: as one that has not.
+
+    Returns:
+        The pools whose target has changed. Call ``update_requests`` of each once its workers are counted too: where
+        both change in one step, there is no surplus and no missing worker for a moment.
+    """
     home = home if home in pools else ""
     before, worker.counted_from = worker.counted_from, home
-    if home == before:
-        return
-    for name, step in ((before, -1), (home, 1)):
-        if name:
-            pool.count_moved(moved_in=step, now=now)
-            pools[name].count_moved(moved_out=step, now=now)
+    changed = {name: step for name, step in ((before, -1), (home, 1)) if name and home != before}
+    for name, step in changed.items():
+        pool.moved_in += step
+        pools[name].moved_out += step
+    return [pool, *(pools[name] for name in changed)] if changed else []
 
 
 def recount_moved(pools: Mapping[str, Pool], now: int) -> None:
@@ -31,9 +35,10 @@ def recount_moved(pools: Mapping[str, Pool], now: int) -> None:
         for worker in pool.workers.values():
             worker.counted_from = ""
     for pool in pools.values():
-        pool.count_moved(now=now)
         for worker in pool.workers.values():
-            count_moved(pools, pool, worker, worker.moved_from, now)
+            count_moved(pools, pool, worker, worker.moved_from)
+    for pool in pools.values():
+        pool.update_requests(now)
 
 
 def moves_ended_by(decision: Decision, pools: Mapping[str, Pool]) -> Counter[str]:

@@ -193,7 +193,7 @@ class Pool(Struct):
             if worker.late and now - worker.registered_at_ms <= knobs.start_deadline_ms:
                 worker.late = False
                 self.late -= 1
-        self._update_requests(now)
+        self.update_requests(now)
 
     def worker_counts(self, now: int) -> WorkerCounts:
         """Count the workers by state."""
@@ -253,12 +253,6 @@ class Pool(Struct):
             self.scaled_down_at_ms = now
         self.reset_desired(replicas, now)
 
-    def count_moved(self, *, moved_in: int = 0, moved_out: int = 0, now: int) -> None:
-        """Add to the numbers of moved workers, which the target follows."""
-        self.moved_in += moved_in
-        self.moved_out += moved_out
-        self._update_requests(now)
-
     def start_up_ms(self, default_ms: int) -> int:
         """Return the startup time of workers, the longest of the latest few; ``default_ms`` before the first."""
         return max(self.start_ups_ms, default=default_ms)
@@ -278,9 +272,9 @@ class Pool(Struct):
     def reset_desired(self, replicas: int, now: int) -> None:
         """Set the decided replicas without recording a scale-up or scale-down."""
         self.desired = replicas
-        self._update_requests(now)
+        self.update_requests(now)
 
-    def _update_requests(self, now: int) -> None:
+    def update_requests(self, now: int) -> None:
         """Update requests, surplus and target times from the difference between existing workers and the target."""
         existing, target = self.ready + self.starting, self.target
         if existing <= self.places:
@@ -350,7 +344,7 @@ class Pool(Struct):
             self.ready += (after == "ready") - (before == "ready")
             self.ready_changed_at_ms = now
         scaling_up = self.target_reached_at_ms < self.scaled_up_at_ms
-        self._update_requests(now)
+        self.update_requests(now)
         # A lower target also ends a scale-up, but measures no startup time.
         if scaling_up and self.target_reached_at_ms == now and self.scaled_down_at_ms < self.scaled_up_at_ms:
             # A worker past the deadline was requested again, so a startup time of hours would be wrong.
