@@ -18,7 +18,12 @@ class LossyStore(MemoryStore):
 
     lose = ""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.written: list[tuple[str, bytes | None]] = []
+
     async def commit(self, compares: Sequence[Compare], writes: Sequence[Write]) -> CommitResult:
+        self.written += [(write.key, write.value) for write in writes]
         names = [write.key for write in writes]
         assert len(set(names)) == len(names), "etcd refuses a transaction that writes a key twice"
         lose, self.lose = self.lose if writes else "", "" if writes else self.lose
@@ -74,5 +79,20 @@ def test_a_former_key_that_another_client_wrote_stays() -> None:
         leased.move(NEW, b"new")
         await leased.step(1.0)
         assert store.held() == {OLD: b"another", NEW: b"new"}
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("moves", [False, True])
+def test_the_last_value_is_written_before_the_lease_goes_but_not_to_a_key_that_it_leaves(*, moves: bool) -> None:
+    async def scenario() -> None:
+        store, leased = await registered()
+        leased.write(b"draining")
+        if moves:
+            leased.move(NEW, b"draining")
+        leased.withdraw()
+        assert await leased.step(1.0) is LeaseStep.REVOKED
+        assert store.held() == {}
+        assert store.written == [(OLD, b"old"), *([] if moves else [(OLD, b"draining")])]
 
     asyncio.run(scenario())
