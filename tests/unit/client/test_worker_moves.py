@@ -7,11 +7,13 @@ import msgspec
 import pytest
 
 from loadline.core.vocabulary.events import LoadReported
+from loadline.core.vocabulary.migrations import MigrationEndpoint
 from loadline.core.vocabulary.samples import WorkerRecord
+from loadline.errors import BusUnavailable
 from loadline.ports import Write
 from loadline.wire.codec import encode
 from loadline.wire.keys import Keys
-from loadline.wire.messages import DrainCommand, DrainReply
+from loadline.wire.messages import DrainCommand, DrainReply, MigrateCommand, MigrateReply
 from tests.support.client_worker import INCARNATION, KEY, SUBJECTS, WorkerClientHarness, harness
 from tests.waiting import until
 
@@ -27,6 +29,37 @@ async def asked_to_drain(client: WorkerClientHarness, pool: str) -> DrainReply:
     command = DrainCommand("d", "m", pool, "w", "decode", INCARNATION, 1, 60_000)
     reply = await client.bus.request(SUBJECTS.drain("m", pool, "w"), encode(command), 5)
     return msgspec.json.decode(reply, type=DrainReply)
+
+
+async def asked_to_migrate(client: WorkerClientHarness, pool: str) -> MigrateReply:
+    source, destination = MigrationEndpoint(pool, "w", INCARNATION), MigrationEndpoint(pool, "v", 1)
+    command = MigrateCommand(
+        command_id="c",
+        model="m",
+        epoch=1,
+        source=source,
+        destination=destination,
+        trigger="drain",
+        rule="NUM_REQ",
+        order="SR",
+        value=1,
+        ttl_ms=60_000,
+    )
+    reply = await client.bus.request(SUBJECTS.migrate("m", pool, "w"), encode(command), 5)
+    return msgspec.json.decode(reply, type=MigrateReply)
+
+
+def test_commands_to_a_worker_reach_it_in_its_new_pool_only() -> None:
+    async def scenario() -> None:
+        async with harness("prefill") as client:
+            assert (await asked_to_migrate(client, "p")).reason == "unsupported"
+            await client.worker.move("other", "decode")
+            assert (await asked_to_migrate(client, "other")).reason == "unsupported", "it answers for itself"
+            for asked in (asked_to_migrate, asked_to_drain):
+                with pytest.raises(BusUnavailable):
+                    await asked(client, "p")
+
+    asyncio.run(scenario())
 
 
 def test_a_worker_that_moves_is_registered_in_one_pool_at_every_moment() -> None:
