@@ -178,7 +178,7 @@ class ExtremeWorld:
 
     def _traffic(self, model: str, frontend: str) -> StepItem:
         sample = self.extremes.fields(TrafficSample, sequence=next(self.sequences))
-        for name in ("ttft_met", "itl_met"):
+        for name in ("ttft_met", "itl_met", "both_met"):
             if name in sample:
                 sample[name] = min(sample[name], sample.get("completed", 0))
         said = {"model": model, "frontend": frontend, "incarnation": 1, "sample": sample}

@@ -345,6 +345,7 @@ def test_a_claim_that_no_engine_can_make_is_invalid(field: str) -> None:
     [
         TrafficSample(sequence=1, interval_ms=1, arrivals=0, completed=1, ttft_met=2),
         TrafficSample(sequence=1, interval_ms=1, arrivals=0, completed=1, itl_met=2),
+        TrafficSample(sequence=1, interval_ms=1, arrivals=0, completed=1, both_met=2),
         TrafficSample(sequence=1, interval_ms=1, arrivals=0, isl_histogram=Histogram((1.0,), (1,))),
         TrafficSample(sequence=1, interval_ms=1, arrivals=0, osl_histogram=Histogram((2.0, 1.0), (1, 1, 1))),
         TrafficSample(sequence=1, interval_ms=1, arrivals=0, osl_histogram=Histogram((1.0, 1.0), (1, 1, 1))),

@@ -70,7 +70,7 @@ def test_requests_wait_for_the_first_worker_and_are_reported(nats_url: str, etcd
                     assert (await answer.json())["choices"][0]["text"] == greedy("abc", 30, ignore_eos=True)[0]
                 await until(lambda: any(one.sample.completed == 1 for one in agent.traffic), "it is reported")
             done = next(one.sample for one in agent.traffic if one.sample.completed == 1)
-            assert (done.osl_tokens, done.ttft_met, done.itl_met) == (30, 1, 1)
+            assert (done.osl_tokens, done.ttft_met, done.itl_met, done.both_met) == (30, 1, 1, 1)
             assert sum(one.sample.arrivals for one in agent.traffic) == 1
 
     asyncio.run(scenario())

@@ -59,7 +59,11 @@ def _attainment(models: Sequence[ModelStatus]) -> Iterator[Metric]:
     met = CounterMetricFamily("loadline_traffic_met", "Completed requests within an objective.", labels=labels)
     for model in models:
         totals = model.traffic.totals
-        for objective, total in (("ttft", totals.ttft_attainment), ("itl", totals.itl_attainment)):
+        for objective, total in (
+            ("ttft", totals.ttft_attainment),
+            ("itl", totals.itl_attainment),
+            ("both", totals.both_attainment),
+        ):
             judged.add_metric((model.model, objective), total.count)
             met.add_metric((model.model, objective), total.sum)
     yield from (judged, met)

@@ -133,7 +133,7 @@ def _traffic(traffic: TrafficStatus) -> str:
 
 def _attainment(traffic: TrafficStatus) -> list[str]:
     """Format the fractions of requests within SLO, in a line; none while no request has completed."""
-    found = (("TTFT", traffic.ttft_attainment), ("ITL", traffic.itl_attainment))
+    found = (("TTFT", traffic.ttft_attainment), ("ITL", traffic.itl_attainment), ("both", traffic.both_attainment))
     parts = [f"{share:.1%} of requests within {name}" for name, share in found if share is not None]
     if not parts and traffic.ttft_ms is not None:
         parts = ["unknown, since frontends report neither ttft_met nor itl_met"]

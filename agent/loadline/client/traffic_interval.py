@@ -86,7 +86,18 @@ class _MetCount:
 class TrafficInterval:
     """Counts since the last report."""
 
-    __slots__ = ("_arrivals", "_completed", "_hits", "_isl", "_itl", "_itl_met", "_osl", "_ttft", "_ttft_met")
+    __slots__ = (
+        "_arrivals",
+        "_both_met",
+        "_completed",
+        "_hits",
+        "_isl",
+        "_itl",
+        "_itl_met",
+        "_osl",
+        "_ttft",
+        "_ttft_met",
+    )
 
     def __init__(self) -> None:
         self._arrivals = 0
@@ -98,6 +109,7 @@ class TrafficInterval:
         self._itl = _Mean()
         self._ttft_met = _MetCount()
         self._itl_met = _MetCount()
+        self._both_met = _MetCount()
 
     def arrived(self, isl_tokens: int) -> None:
         """Count an arrival."""
@@ -124,6 +136,7 @@ class TrafficInterval:
         self._itl.add(itl_ms)
         self._ttft_met.add(met=ttft_met)
         self._itl_met.add(met=itl_met)
+        self._both_met.add(met=None if ttft_met is None or itl_met is None else ttft_met and itl_met)
 
     def sample(self, sequence: int, elapsed_ms: int, *, queued: int, in_flight: int) -> TrafficSample:
         """Return the sample of the interval, with the requests that the frontend holds at its end."""
@@ -141,6 +154,7 @@ class TrafficInterval:
             itl_ms=self._itl.value(),
             ttft_met=self._ttft_met.count,
             itl_met=self._itl_met.count,
+            both_met=self._both_met.count,
             isl_histogram=self._isl.histogram(),
             osl_histogram=self._osl.histogram(),
         )

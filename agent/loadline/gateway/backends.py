@@ -20,7 +20,7 @@ _RETRY_AFTER_S: Final = 10
 
 
 class Backend(Struct, eq=False):
-    """One incarnation of a worker."""
+    """One worker at one address, over all of its incarnations: its open requests survive a new sidecar."""
 
     record: WorkerRecord
     in_flight: int = 0
@@ -34,9 +34,21 @@ class Backend(Struct, eq=False):
     """Longest context of its engine; None: not asked yet, or unknown."""
 
     @property
-    def key(self) -> tuple[str, str, int]:
-        """Pool, worker and incarnation."""
-        return self.record.pool, self.record.worker, self.record.incarnation
+    def is_away(self) -> bool:
+        """True if its engine does not answer, or makes no progress, as its sidecar says."""
+        return self.record.state == "starting"
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """Pool, worker and address."""
+        return self.record.pool, self.record.worker, self.record.base_url
+
+    def register(self, record: WorkerRecord) -> None:
+        """Apply a record of the worker; a new incarnation may be another engine."""
+        if record.incarnation != self.record.incarnation:
+            self.engine_requests, self.unreachable_until_s, self.context_tokens = 0, 0.0, None
+            self.refuses_ids.clear()
+        self.record = record
 
 
 class Backends:
@@ -55,7 +67,9 @@ class Backends:
         self._held_bytes_max = held_bytes_max
         self._held_bytes = 0
         self._frontend = frontend
-        self._backends: dict[tuple[str, str, int], Backend] = {}
+        self._backends: dict[tuple[str, str, str], Backend] = {}
+        self._left: dict[tuple[str, str, str], Backend] = {}
+        """Workers that are not registered and have requests."""
         self._changed = asyncio.Event()
         self._stopping = False
 
@@ -69,13 +83,14 @@ class Backends:
 
         Only aggregated workers serve a whole request. One without an address cannot be reached.
         """
-        found: dict[tuple[str, str, int], Backend] = {}
+        known, found = self._left | self._backends, {}
         for record in records:
             if record.role == "aggregated" and record.base_url:
                 fresh = Backend(record)
-                backend = found[fresh.key] = self._backends.get(fresh.key, fresh)
-                backend.record = record
+                backend = found[fresh.key] = known.get(fresh.key, fresh)
+                backend.register(record)
         self._backends = found
+        self._left = {key: one for key, one in known.items() if key not in found and one.in_flight}
         self._wake()
 
     def stop_holding(self) -> None:
@@ -90,8 +105,8 @@ class Backends:
 
     def apply_load(self, report: LoadReported) -> None:
         """Apply a load report of a worker."""
-        backend = self._backends.get((report.pool, report.worker, report.incarnation))
-        if backend is not None:
+        backend = self.find(report.worker, report.incarnation)
+        if backend is not None and backend.record.pool == report.pool:
             backend.engine_requests = _requests(report.samples)
 
     def pick(self, now_s: float, avoided: Collection[Backend] = ()) -> Backend | None:

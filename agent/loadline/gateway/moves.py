@@ -27,6 +27,11 @@ class MovableStream(Protocol):
         """True from a stop until a claim is granted, or none came in time."""
         ...
 
+    @property
+    def backend(self) -> Backend | None:
+        """Worker that was asked and has not ended its answer; None: there is none."""
+        ...
+
     def progress(self, request_id: str, hop: int) -> StreamProgress:
         """Return what a report tells of it."""
         ...
@@ -108,6 +113,7 @@ class StreamMoves:
         """Return the reports that are due: for each worker with streams, and twice after its last one."""
         streams: dict[tuple[str, int], list[StreamProgress]] = defaultdict(list)
         for request_id, stream in self._streams.items():
+            self._follow(request_id, stream)
             owner = self._owners.owner(request_id)
             if owner is not None:
                 listed = streams[owner.worker, owner.incarnation]
@@ -117,3 +123,16 @@ class StreamMoves:
         self._reported = last | dict.fromkeys(streams, 2)
         for worker, incarnation in self._reported:
             yield StreamReport(self.gateway, worker, incarnation, streams.get((worker, incarnation), []))
+
+    def _follow(self, request_id: str, stream: MovableStream) -> None:
+        """Assign a stream to the present incarnation of its worker.
+
+        A sidecar that is started again registers its engine anew. A stream that is still relayed from there is at that
+        engine, so the new sidecar may move it.
+        """
+        backend, owner = stream.backend, self._owners.owner(request_id)
+        if backend is None or owner is None or stream.is_stopped:
+            return
+        record = backend.record
+        if record.worker == owner.worker and record.incarnation != owner.incarnation:
+            self.assign(request_id, backend)

@@ -15,11 +15,11 @@ from loadline.gateway.api_request import ApiRequest
 from loadline.gateway.attempts import Attempts
 from loadline.gateway.backends import Backend
 from loadline.gateway.engine_client import EngineBroken, EngineClient, Unreachable, read_whole
+from loadline.gateway.engine_wait import EngineWait
 from loadline.gateway.errors import ApiError
 from loadline.gateway.first_byte import too_late
 from loadline.gateway.model import ServedModel
 from loadline.gateway.sse import EventReader, EventTooLarge, write_event
-from loadline.gateway.stall_limit import StallLimit
 from loadline.gateway.stream_reply import EngineFailed, StreamReply
 from loadline.gateway.traffic import Measured
 
@@ -63,6 +63,8 @@ class StreamSession:
         self._moves = 0
         self._answer: aiohttp.ClientResponse | None = None
         """Answer that is relayed now."""
+        self.backend: Backend | None = None
+        """Worker that was asked."""
         self._first_byte: asyncio.Timeout | None = None
         """Limit of the time until the first output of an answer, until there is some."""
         self._next: asyncio.Future[Backend] | None = None
@@ -155,18 +157,20 @@ class StreamSession:
     async def _run_at(self, backend: Backend) -> web.StreamResponse | None:
         """Relay the answer of a worker; return None if another attempt follows."""
         broken = "the stream ended early"
+        self.backend = backend
         try:
             sent = await self._next_request(backend)
             if sent is None:
                 return await self._end(self._reply.end())
             async with (
                 asyncio.timeout(self._model.first_byte_s) as self._first_byte,
+                EngineWait(backend, self._model.stall_s) as wait,
                 self._engines.post(backend, *sent, self._sent) as answer,
             ):
                 if answer.status != _OK:
                     return await self._refused(backend, answer)
                 self._answer = answer
-                await self._relay(answer)
+                await self._relay(answer, wait)
         except TimeoutError:
             if self._response is None and self._next is None:
                 raise too_late(self._model, backend) from None
@@ -177,7 +181,7 @@ class StreamSession:
         except (EngineBroken, EngineFailed, EventTooLarge) as error:
             broken = str(error) or type(error).__name__
         finally:
-            self._answer = self._first_byte = None
+            self._answer = self.backend = self._first_byte = None
         if self._next is not None:
             self._begin_anew()
             return None
@@ -196,18 +200,16 @@ class StreamSession:
             context_tokens = await self._engines.context_tokens(backend, self._asking)
         return self._reply.next_body(context_tokens)
 
-    async def _relay(self, answer: aiohttp.ClientResponse) -> None:
+    async def _relay(self, answer: aiohttp.ClientResponse, wait: EngineWait) -> None:
         reader, tokens_before = EventReader(), self._measured.osl_tokens
-        with StallLimit(self._model.stall_s, answer.close) as limit:
-            async for piece in answer.content.iter_any():
-                limit.end_wait()
-                if self._next is not None:
-                    return
-                await self._pass_on(reader.feed(piece), answer)
-                if self._reply.done:
-                    return
-                if self._measured.osl_tokens > tokens_before:  # the first token may wait for other requests
-                    limit.begin_wait()
+        async for piece in answer.content.iter_any():
+            wait.end()
+            if self._next is not None:
+                return
+            await self._pass_on(reader.feed(piece), answer)
+            if self._reply.done:
+                return
+            wait.begin(has_tokens=self._measured.osl_tokens > tokens_before)
 
     async def _pass_on(self, received: Iterable[bytes], answer: aiohttp.ClientResponse) -> None:
         """Send the client what it gets for events of the engine."""

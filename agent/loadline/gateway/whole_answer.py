@@ -9,6 +9,7 @@ from loadline.gateway import headers
 from loadline.gateway.api_request import ApiRequest
 from loadline.gateway.attempts import Attempts
 from loadline.gateway.engine_client import EngineBroken, EngineClient, Unreachable, read_whole
+from loadline.gateway.engine_wait import EngineWait
 from loadline.gateway.first_byte import too_late
 from loadline.gateway.model import ServedModel
 from loadline.gateway.traffic import Measured
@@ -30,6 +31,7 @@ async def answer_whole(
             with model.backends.using(backend):
                 async with (
                     asyncio.timeout(model.first_byte_s),
+                    EngineWait(backend, model.stall_s),
                     engines.post(backend, asked.endpoint, asked.raw, sent) as answer,
                 ):
                     body = await read_whole(answer)

@@ -64,7 +64,10 @@ class EngineScraper:
         if reading is None:
             self._log_problem("engine_unreadable")
             return None
-        self._logged = ""
+        if self.engine.away:
+            self._log_problem("engine_stands_still")
+        else:
+            self._logged = ""
         for kind, count in self.engine.warnings.items():
             if count > before.get(kind, 0):
                 _log.warning("engine_metrics_odd", kind=kind, count=count)

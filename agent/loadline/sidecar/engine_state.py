@@ -1,11 +1,13 @@
 """State of an engine, as its answers tell it. Pure.
 
-An engine is *away* if it refuses connections, or gives no answer for some time: routers must not send it requests, and
-those that it had are lost or stuck. An engine that answers with something else than metrics serves, but its load is
+An engine is *away* if it refuses connections, gives no answer for some time, or makes no progress with the requests that
+it runs: routers must not send it requests, and those that it had are lost or stuck. An engine that answers with something else than metrics serves, but its load is
 unknown.
 """
 
 from typing import Final
+
+from msgspec.structs import replace
 
 from loadline.engine_metrics.engine_reader import EngineReader
 from loadline.engine_metrics.engine_reading import EngineReading
@@ -16,6 +18,9 @@ from loadline.errors import NotAnExposition
 _REFUSALS_MAX: Final = 2
 # A server may be busy with one long prompt. Agents know after 5 s that a worker is silent.
 SILENCE_MAX_MS: Final = 10_000
+# One step of an engine, such as a chunk of a long prompt, takes seconds at most. Each changes the use of the cache or
+# the latencies. A server whose core hangs goes on to answer with the same numbers.
+STANDSTILL_MAX_MS: Final = 60_000
 
 
 class EngineState:
@@ -39,6 +44,8 @@ class EngineState:
         self._answered_ms = now_ms
         self._refusals = 0
         self._empty_since_ms: list[int] = []
+        self._progress: object = None
+        self._progressed_ms = now_ms
 
     @property
     def warnings(self) -> dict[str, int]:
@@ -56,8 +63,13 @@ class EngineState:
             self.problem = f"{error}{hint}"
             self._empty_since_ms.clear()
             return None
-        self.starts += self.away or reading.restarted
-        self.reading, self.problem, self.away = reading, "", False
+        progress = _progress(reading)
+        if progress is None or progress != self._progress:
+            self._progress, self._progressed_ms = progress, now_ms
+        stands_still = now_ms - self._progressed_ms >= STANDSTILL_MAX_MS
+        self.starts += (self.away and not stands_still) or reading.restarted
+        self.problem = f"no progress for {STANDSTILL_MAX_MS // 1_000} s with running requests" if stands_still else ""
+        self.reading, self.away = reading, stands_still
         if reading.requests == 0:
             self._empty_since_ms.append(asked_ms)
             del self._empty_since_ms[:-2]
@@ -80,3 +92,16 @@ class EngineState:
         """
         empty = self._empty_since_ms
         return self.away or (len(empty) == 2 and empty[0] >= time_ms)  # noqa: PLR2004 - see above
+
+
+def _progress(reading: EngineReading) -> object:
+    """Return figures of which each step of a busy engine changes some; None: it is idle, or does not tell.
+
+    The number of waiting requests is none of them: requests arrive at an engine that hangs, too.
+    """
+    if not any(load.running_requests for load in reading.ranks):
+        return None
+    if any(load.kv_usage_ratio is None for load in reading.ranks):
+        return None
+    completed = None if reading.traffic is None else reading.traffic.completed
+    return (*(replace(load, waiting_requests=None) for load in reading.ranks), completed or 0)

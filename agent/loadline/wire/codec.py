@@ -135,7 +135,7 @@ def _read_traffic(data: bytes, subject: str, names: Names) -> WireEvent | Reject
     if report.model != model or report.frontend != frontend:
         return _mismatch(subject)
     sample = report.sample
-    if max(sample.ttft_met or 0, sample.itl_met or 0) > sample.completed:
+    if max(sample.ttft_met or 0, sample.itl_met or 0, sample.both_met or 0) > sample.completed:
         return reject(Rejection.INVALID, subject, "more requests met an objective than were completed")
     if any(
         mean and mean < LENGTH_MIN for mean in (sample.isl_tokens, sample.osl_tokens, sample.ttft_ms, sample.itl_ms)

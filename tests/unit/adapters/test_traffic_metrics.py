@@ -71,7 +71,7 @@ def test_queued_and_running_requests_are_those_of_frontends_that_report() -> Non
 
 def test_attainment_counts_only_requests_that_frontends_judged() -> None:
     agent = controller()
-    report(agent, START, completed=10, ttft_met=9, itl_met=4)
+    report(agent, START, completed=10, ttft_met=9, itl_met=4, both_met=3)
     report(agent, START + SECOND, completed=30, ttft_met=30)
     report(agent, START + 2 * SECOND, completed=50)
     found = exposed(agent, START + 2 * SECOND, "loadline_traffic")
@@ -79,6 +79,8 @@ def test_attainment_counts_only_requests_that_frontends_judged() -> None:
     assert found["loadline_traffic_met_total m ttft"] == 39
     assert found["loadline_traffic_judged_total m itl"] == 10
     assert found["loadline_traffic_met_total m itl"] == 4
+    assert found["loadline_traffic_judged_total m both"] == 10
+    assert found["loadline_traffic_met_total m both"] == 3
 
 
 def test_objectives_are_those_that_the_planner_sizes_for() -> None:

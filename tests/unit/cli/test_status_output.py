@@ -55,6 +55,9 @@ def test_traffic_is_shown_with_its_attainment() -> None:
     printed = [line.strip() for line in format_model(model).splitlines()]
     assert "traffic: 4.0 requests/s, ISL 250, OSL 80, TTFT 200 ms, ITL 20.0 ms, 3 queued, 12 in flight" in printed
     assert "attainment: 97.5% of requests within TTFT" in printed
+    both = replace(counts, itl_attainment=0.9, both_attainment=0.88)
+    judged = "attainment: 97.5% of requests within TTFT, 90.0% of requests within ITL, 88.0% of requests within both"
+    assert judged in format_model(replace(model, traffic=both))
     unjudged = format_model(replace(model, traffic=replace(counts, ttft_attainment=None)))
     assert "attainment: unknown, since frontends report neither ttft_met nor itl_met" in unjudged
     assert "attainment:" not in "\n".join(lines("auto"))

@@ -33,15 +33,16 @@ def test_a_report_covers_one_interval_and_the_next_begins_at_zero() -> None:
             frontend.looked_up(300, 900)
             frontend.queued, frontend.in_flight = 3, 2
             frontend.finished(10, 200.0, 20.0, ttft_met=True, itl_met=False)
-            frontend.finished(30, 400.0, None, ttft_met=False, itl_met=False)
+            frontend.finished(30, 400.0, None, ttft_met=False, itl_met=True)
             assert await frontend.report_now()
             assert await frontend.report_now()
         first, idle = (report.sample for report in reports(bus))
         assert (first.sequence, first.arrivals, first.completed, first.queued, first.in_flight) == (1, 2, 2, 3, 2)
         assert (first.isl_tokens, first.osl_tokens, first.ttft_ms, first.itl_ms) == (200, 20, 300, 20)
-        assert (first.ttft_met, first.itl_met, first.kv_hit_rate) == (1, 0, 350 / 400)
+        assert (first.ttft_met, first.itl_met, first.both_met, first.kv_hit_rate) == (1, 1, 0, 350 / 400)
         assert (idle.sequence, idle.arrivals, idle.completed, idle.queued) == (2, 0, 0, 3)
-        assert (idle.isl_tokens, idle.ttft_ms, idle.ttft_met, idle.kv_hit_rate) == (None, None, None, None)
+        assert (idle.isl_tokens, idle.ttft_ms, idle.ttft_met, idle.both_met) == (None, None, None, None)
+        assert idle.kv_hit_rate is None
         assert idle.isl_histogram is not None
         assert sum(idle.isl_histogram.counts) == 0
 

@@ -51,14 +51,23 @@ def test_attainment_is_weighted_by_requests_and_unknown_without_a_judgement() ->
     status = traffic.status(T0 + 4_000)
     assert status.ttft_attainment == pytest.approx(35 / 40)
     assert status.itl_attainment is None
+    assert status.both_attainment is None
     assert traffic.status(T0 + 61_000).ttft_attainment is None, "the window is over"
+
+
+def test_requests_within_both_objectives_are_counted_apart() -> None:
+    traffic = make_traffic()
+    traffic.ingest(report(1, completed=10, ttft_met=8, itl_met=7, both_met=5), T0)
+    traffic.ingest(report(2, completed=30, ttft_met=30, itl_met=30, both_met=30), T0 + 1_000)
+    assert traffic.status(T0 + 1_000).both_attainment == pytest.approx(35 / 40)
 
 
 def test_a_report_that_counts_in_part_keeps_its_attainment() -> None:
     traffic = make_traffic()
-    traffic.ingest(report(1, completed=600, ttft_met=300, interval_ms=600_000), T0)
+    traffic.ingest(report(1, completed=600, ttft_met=300, both_met=240, interval_ms=600_000), T0)
     totals = traffic.totals.status().ttft_attainment
     assert (totals.count, totals.sum) == (60, 30)
+    assert traffic.totals.status().both_attainment.sum == 24
     traffic.ingest(report(2, arrivals=90_000, completed=90_000, ttft_met=81_000, itl_met=0), T0 + 1_000)
     more = traffic.totals.status()
     assert (more.ttft_attainment.count - 60) * 0.9 == pytest.approx(more.ttft_attainment.sum - 30)

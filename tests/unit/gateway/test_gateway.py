@@ -346,7 +346,7 @@ def test_traffic_is_reported_with_lengths_latencies_and_attainment() -> None:
             assert 10 <= sample.isl_tokens <= 40
             assert sample.ttft_ms is not None
             assert sample.itl_ms is not None
-            assert (sample.ttft_met, sample.itl_met) == (2, 2)
+            assert (sample.ttft_met, sample.itl_met, sample.both_met) == (2, 2, 2)
 
     asyncio.run(scenario())
 

@@ -106,7 +106,7 @@ def _reduced(sample: TrafficSample, arrivals: int, completed: int) -> TrafficSam
     part = completed / sample.completed if sample.completed else 0.0
     met = {
         name: None if count is None else round(count * part)
-        for name, count in (("ttft_met", sample.ttft_met), ("itl_met", sample.itl_met))
+        for name, count in (("ttft_met", sample.ttft_met), ("itl_met", sample.itl_met), ("both_met", sample.both_met))
     }
     return replace(sample, arrivals=arrivals, completed=completed, **met)
 
@@ -345,5 +345,6 @@ class Traffic(Struct):
             frontends=len(live),
             ttft_attainment=_mean(sum(x.ttft_met for x in b), sum(x.ttft_judged for x in b)),
             itl_attainment=_mean(sum(x.itl_met for x in b), sum(x.itl_judged for x in b)),
+            both_attainment=_mean(sum(x.both_met for x in b), sum(x.both_judged for x in b)),
             totals=self.totals.status(),
         )

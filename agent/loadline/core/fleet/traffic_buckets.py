@@ -28,6 +28,8 @@ class TrafficBucket(Struct):
     ttft_judged: int = 0
     itl_met: float = 0.0
     itl_judged: int = 0
+    both_met: float = 0.0
+    both_judged: int = 0
 
     def add(self, sample: TrafficSample, observed_ms: int, arrivals: int, completed: int) -> None:
         """Add a part of a report: ``observed_ms`` of its time and some of its requests, with its mean values."""
@@ -53,3 +55,6 @@ class TrafficBucket(Struct):
             if sample.itl_met is not None:
                 self.itl_met += sample.itl_met / sample.completed * completed
                 self.itl_judged += completed
+            if sample.both_met is not None:
+                self.both_met += sample.both_met / sample.completed * completed
+                self.both_judged += completed

@@ -64,6 +64,7 @@ class TrafficTotals(Struct, frozen=True):
     ttft_attainment: RunningMean = NO_MEAN
     """Fraction of the completed requests within the TTFT objective, where frontends report it."""
     itl_attainment: RunningMean = NO_MEAN
+    both_attainment: RunningMean = NO_MEAN
 
     def with_report(self, sample: TrafficSample, observed_ms: int) -> "TrafficTotals":
         """Return the totals with one more report and the time that it covers."""
@@ -81,6 +82,7 @@ class TrafficTotals(Struct, frozen=True):
             _added(self.osl_bins, sample.osl_histogram),
             _with_met(self.ttft_attainment, sample.ttft_met, done),
             _with_met(self.itl_attainment, sample.itl_met, done),
+            _with_met(self.both_attainment, sample.both_met, done),
         )
 
     def since(self, earlier: "TrafficTotals") -> "TrafficTotals":
@@ -98,6 +100,7 @@ class TrafficTotals(Struct, frozen=True):
             _less(self.osl_bins, earlier.osl_bins),
             self.ttft_attainment.minus(earlier.ttft_attainment),
             self.itl_attainment.minus(earlier.itl_attainment),
+            self.both_attainment.minus(earlier.both_attainment),
         )
 
     @property
@@ -121,6 +124,7 @@ class TrafficTotals(Struct, frozen=True):
             self.itl_ms.status(),
             self.ttft_attainment.status(),
             self.itl_attainment.status(),
+            self.both_attainment.status(),
         )
 
 

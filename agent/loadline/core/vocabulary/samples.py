@@ -154,5 +154,6 @@ class TrafficSample(Struct, frozen=True, omit_defaults=True):
     itl_ms: Annotated[Milliseconds | None, Meta(description="Mean inter-token latency.")] = None
     ttft_met: Annotated[ArrivalCount | None, Meta(description="Completed requests within the TTFT objective.")] = None
     itl_met: Annotated[ArrivalCount | None, Meta(description="Completed requests within the ITL objective.")] = None
+    both_met: Annotated[ArrivalCount | None, Meta(description="Completed requests within both objectives.")] = None
     isl_histogram: Histogram | None = None
     osl_histogram: Histogram | None = None

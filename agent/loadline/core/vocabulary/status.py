@@ -125,6 +125,8 @@ class TrafficCounts(Struct, frozen=True):
     """Completed requests that frontends compared with the TTFT objective; the sum is those within it."""
     itl_attainment: Total = Total()
     """The same for the ITL objective."""
+    both_attainment: Total = Total()
+    """The same for both objectives together."""
 
 
 class TrafficStatus(Struct, frozen=True):
@@ -144,6 +146,8 @@ class TrafficStatus(Struct, frozen=True):
     """Fraction of the completed requests within the TTFT objective; None: frontends do not report it."""
     itl_attainment: float | None = None
     """Fraction of the completed requests within the ITL objective; None: frontends do not report it."""
+    both_attainment: float | None = None
+    """Fraction of the completed requests within both objectives; None: frontends do not report it."""
     totals: TrafficCounts = TrafficCounts()
 
 
