@@ -20,6 +20,7 @@ from loadline.sidecar.sidecar import Sidecar
 
 COUNT_MAX: Final = 4_096
 GRACE_MAX_S: Final = 86_400.0
+PID_MAX: Final = 2**22
 _EXAMPLES: Final = """examples:
   loadline sidecar --url http://127.0.0.1:8000 --advertise http://10.0.0.7:8000
   loadline sidecar --gpus 2 -- vllm serve Qwen/Qwen3-8B --tensor-parallel-size 2
@@ -61,6 +62,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="time for running requests to end when the sidecar is stopped (default: %(default)g)",
     )
     connection_arguments(parser, "read [nats], [etcd], agent.root and agent.namespace")
+    add(
+        "--pid",
+        type=whole_number(PID_MAX),
+        help="process of a running engine, which then is ended when it is drained, as one that was started here",
+    )
     add("engine_command", nargs="*", metavar="-- COMMAND", help="start this engine, and end it when it is drained")
 
 
@@ -70,6 +76,8 @@ def sidecar(options: argparse.Namespace) -> int:
     if options.report_traffic and options.role != "aggregated":
         remedy = "Report traffic in front of the engines: each request passes two of these."
         raise ConfigError("--report-traffic", f"does not work in role {options.role}", remedy)
+    if options.pid is not None and options.engine_command:
+        raise ConfigError("--pid", "has no effect on an engine that is started here", "Leave it out.")
     logs.configure("auto", "info")
     asyncio.run(_run(_options(options)))
     return 0
@@ -99,6 +107,7 @@ def _options(options: argparse.Namespace) -> SidecarOptions:
         max_batch_requests=options.max_batch_requests,
         report_traffic=options.report_traffic,
         command=tuple(options.engine_command),
+        pid=options.pid,
         # The kubelet restarts each container of a Deployment that ends, even with exit code 0.
         wait_after_drain="KUBERNETES_SERVICE_HOST" in os.environ,
         grace_s=options.grace_s,

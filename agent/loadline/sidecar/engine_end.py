@@ -1,4 +1,4 @@
-"""End of an engine: of its requests, and then of its process, if that was started here."""
+"""End of an engine: of its requests, and then of its process, if that is known."""
 
 import asyncio
 
@@ -19,7 +19,7 @@ class EngineEnd:
 
     def __init__(self, scraper: EngineScraper, grace_s: float) -> None:
         self.process: EngineProcess | None = None
-        """The engine, if it was started here."""
+        """The process of the engine; None: it is left alone."""
         self.emptied = False
         """True once the engine was found without requests."""
         self._scraper = scraper
@@ -29,7 +29,7 @@ class EngineEnd:
 
     @property
     def has_ended(self) -> bool:
-        """True if the engine was started here and has ended."""
+        """True if the process of the engine is known and has ended."""
         return self.process is not None and self.process.ended.is_set()
 
     def abort(self) -> None:
@@ -56,7 +56,7 @@ class EngineEnd:
             _log.warning("grace_over", requests=requests, grace_s=self._grace_s)
 
     async def end_process(self) -> None:
-        """End the engine that was started here; unless a drain has emptied it, its requests get the grace period."""
+        """End the process of the engine; unless a drain has emptied it, its requests get the grace period."""
         if self.process is not None and not self.has_ended:
             await self.until_empty_or_grace()
             await self.process.end()

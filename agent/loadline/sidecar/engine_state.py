@@ -1,8 +1,8 @@
 """State of an engine, as its answers tell it. Pure.
 
-An engine is *away* if it refuses connections, gives no answer for some time, or makes no progress with the requests that
-it runs: routers must not send it requests, and those that it had are lost or stuck. An engine that answers with something else than metrics serves, but its load is
-unknown.
+An engine is *away* if it refuses connections, gives no answer for some time, or makes no progress with the requests
+that it runs: routers must not send it requests, and those that it had are lost or stuck. An engine that answers with
+something else than metrics serves, but its load is unknown.
 """
 
 from typing import Final
@@ -95,13 +95,14 @@ class EngineState:
 
 
 def _progress(reading: EngineReading) -> object:
-    """Return figures of which each step of a busy engine changes some; None: it is idle, or does not tell.
+    """Return figures of which each step of a busy engine changes some; None: it is idle or does not tell.
 
-    The number of waiting requests is none of them: requests arrive at an engine that hangs, too.
+    None also while requests complete. Waiting requests do not count: they arrive at an engine that hangs, too.
     """
     if not any(load.running_requests for load in reading.ranks):
         return None
     if any(load.kv_usage_ratio is None for load in reading.ranks):
         return None
-    completed = None if reading.traffic is None else reading.traffic.completed
-    return (*(replace(load, waiting_requests=None) for load in reading.ranks), completed or 0)
+    if reading.traffic is not None and reading.traffic.completed:
+        return None
+    return [replace(load, waiting_requests=None) for load in reading.ranks]

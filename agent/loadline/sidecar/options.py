@@ -18,6 +18,7 @@ class SidecarOptions(Struct, frozen=True, kw_only=True):
         max_batch_requests: None: what the engine tells.
         report_traffic: Report the engine's requests as traffic too.
         command: Command that starts the engine; empty: it is started by others.
+        pid: Process of an engine that others have started, which ends it once it is drained; None: it is left alone.
         wait_after_drain: Wait for SIGTERM after a drain even if the engine was started here, since something restarts
             each program that ends; but not longer than the removal of the worker may take.
         grace_s: Time for the requests in the engine to end when the sidecar is stopped.
@@ -37,6 +38,7 @@ class SidecarOptions(Struct, frozen=True, kw_only=True):
     max_batch_requests: int | None = None
     report_traffic: bool = False
     command: tuple[str, ...] = ()
+    pid: int | None = None
     wait_after_drain: bool = False
     grace_s: float = 30.0
     interval_s: float = 1.0

@@ -25,7 +25,7 @@ from loadline.errors import AddressTaken, EngineEnded, LoadlineError
 from loadline.ports import Bus, Store
 from loadline.servers import is_loopback
 from loadline.sidecar.engine_end import EngineEnd
-from loadline.sidecar.engine_process import EngineProcess, batch_slots
+from loadline.sidecar.engine_process import FoundEngine, StartedEngine
 from loadline.sidecar.engine_record import check_address, record_of
 from loadline.sidecar.engine_scraper import EngineScraper
 from loadline.sidecar.options import SidecarOptions
@@ -72,11 +72,11 @@ class Sidecar:
         self._scraper.wake()
 
     async def run(self) -> None:
-        """Run until the worker was drained, ``stop`` was called, or the engine that was started here ends.
+        """Run until the worker was drained, ``stop`` was called, or the process of the engine ends.
 
         Raises:
             AddressTaken: Another worker is registered with this engine.
-            EngineEnded: The engine that was started here ended by itself.
+            EngineEnded: The process of the engine ended by itself.
             WorkerSuperseded: Another worker of this name started later.
         """
         options = self._options
@@ -86,13 +86,16 @@ class Sidecar:
             pages = await enter(EnginePages(f"{options.url.rstrip('/')}{ENGINES[options.engine].path}"))
             await enter(running(self._run_scraper(pages), f"metrics of {options.worker}"))
             if options.command:
-                self._end.process = EngineProcess(options.command, self._scraper.wake)
+                self._end.process = StartedEngine(options.command, self._scraper.wake)
                 stack.push_async_callback(self._end.end_process)
+            elif options.pid is not None:
+                self._end.process = found = FoundEngine(options.pid, self._scraper.wake)
+                stack.callback(found.forget)
             while (reading := await self._await_engine()) is not None and await self._serve_incarnation(reading):
                 pass
         process = self._end.process
-        if process is not None and not process.asked_to_end:
-            raise EngineEnded(f"the engine ended with exit code {process.exit_code}")
+        if process is not None and process.ended.is_set() and not process.asked_to_end:
+            raise EngineEnded(process.ending)
 
     async def _run_scraper(self, pages: EnginePages) -> None:
         try:
@@ -150,7 +153,8 @@ class Sidecar:
 
     def _record(self, reading: EngineReading) -> WorkerRecord:
         record = record_of(self._options, reading, self._incarnation)
-        slots = record.max_batch_requests or batch_slots(self._options.command)
+        process = self._end.process
+        slots = record.max_batch_requests or (None if process is None else process.batch_slots)
         return replace(record, max_batch_requests=slots)
 
     async def _check_address(self, record: WorkerRecord) -> None:

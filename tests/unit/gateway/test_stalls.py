@@ -5,11 +5,15 @@ import asyncio
 import aiohttp
 import pytest
 
+from loadline.core.vocabulary.scalars import WorkerPhase
+from loadline.gateway import engine_wait
 from loadline.gateway.stream_session import StreamSession
 from tests.support.fake_engine import Gate
-from tests.support.gateway_rig import gateway_rig
-from tests.support.moving_streams import CHAT, COMPLETIONS, TOKENS, asked, assert_unbroken, at_gate
+from tests.support.gateway_rig import GatewayRig, gateway_rig, record
+from tests.support.moving_streams import CHAT, COMPLETIONS, TOKENS, asked, assert_unbroken, at_gate, claim, stop
+from tests.support.raw_engine import RawEngine
 from tests.support.virtual_time import run_virtual
+from tests.waiting import until
 
 
 @pytest.mark.parametrize("path", [COMPLETIONS, CHAT])
@@ -76,5 +80,96 @@ def test_a_slow_client_is_no_reason_to_leave_an_engine(monkeypatch: pytest.Monke
             gate.advance()
             assert (await streaming).complete
             assert engines[1].bodies == []
+
+    run_virtual(scenario())
+
+
+def sidecar_says(rig: GatewayRig, addresses: list[str], states: list[WorkerPhase], incarnation: int) -> None:
+    """Register the engines anew, as sidecars do: the old incarnations leave first."""
+    backends = rig.model.backends
+    pairs = list(zip(addresses, states, strict=True))
+    backends.update([record(f"w{n}", address) for n, (address, state) in enumerate(pairs) if state == "ready"])
+    backends.update(
+        [
+            record(f"w{n}", address, state=state, incarnation=1 if state == "ready" else incarnation)
+            for n, (address, state) in enumerate(pairs)
+        ]
+    )
+
+
+@pytest.mark.parametrize("path", [COMPLETIONS, CHAT])
+@pytest.mark.parametrize("cut", [0, 9])
+def test_a_stream_at_an_engine_that_is_away_is_continued_elsewhere(path: str, cut: int) -> None:
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        async with gateway_rig(2, stall_s=600) as (rig, [hung, other]):
+            hung.pace = gate = Gate(cut)
+            streaming = asyncio.create_task(rig.stream(path, **asked(path)))
+            await at_gate(gate)
+            await asyncio.sleep(100)
+            sidecar_says(rig, [hung.address, other.address], ["starting", "ready"], 2)
+            began_s = loop.time()
+            assert_unbroken(await streaming, path)
+            assert loop.time() - began_s == pytest.approx(6, abs=1.5)
+            assert hung.open == 0
+            assert len(other.bodies) == 1
+
+    run_virtual(scenario())
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_an_engine_that_hangs_before_its_headers_is_replaced(*, stream: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_wait, "_AWAY_S", 0.01)
+    monkeypatch.setattr(engine_wait, "_CHECK_S", 0.01)
+
+    async def scenario() -> None:
+        async with gateway_rig() as (rig, [other]), RawEngine(b"", hangs=True) as hung:
+            rig.model.backends.update([record("w0", hung.address)])
+            body = {"model": "tiny", "prompt": "abc", "stream": stream}
+            asking = asyncio.create_task(rig.session.post(rig.url + COMPLETIONS, json=body))
+            await until(lambda: hung.requests == 1, "it is asked")
+            sidecar_says(rig, [hung.address, other.address], ["starting", "ready"], 2)
+            async with await asking as answer:
+                assert answer.status == 200
+                await answer.read()
+            assert hung.open == 0
+
+    asyncio.run(scenario())
+
+
+def test_a_new_sidecar_is_no_reason_to_leave_its_engine() -> None:
+    async def scenario() -> None:
+        async with gateway_rig(2, stall_s=600) as (rig, [engine, other]):
+            engine.pace = gate = Gate(0)
+            streaming = asyncio.create_task(rig.stream(**asked(COMPLETIONS)))
+            await at_gate(gate)
+            for _ in range(3):
+                await asyncio.sleep(30)
+                sidecar_says(rig, [engine.address, other.address], ["starting", "ready"], 2)
+                await asyncio.sleep(2)
+                rig.register([engine, other])
+            gate.advance()
+            assert_unbroken(await streaming, COMPLETIONS)
+            assert other.bodies == []
+
+    run_virtual(scenario())
+
+
+def test_a_new_sidecar_moves_the_streams_that_began_before_it() -> None:
+    async def scenario() -> None:
+        async with gateway_rig(2) as (rig, [engine, other]):
+            engine.pace = gate = Gate(9)
+            streaming = asyncio.create_task(rig.stream(**asked(COMPLETIONS)))
+            await at_gate(gate)
+            again = record("w0", engine.address, incarnation=2)
+            rig.model.backends.update([again, record("w1", other.address)])
+            [report] = [one for one in rig.model.moves.reports() if one.streams]
+            assert (report.worker, report.incarnation) == ("w0", 2)
+            assert [one.in_flight for one in rig.model.backends.ready] == [1, 0]
+            worker, stream = await stop(rig)
+            assert worker == "w0"
+            assert claim(rig, stream, "w1")
+            assert_unbroken(await streaming, COMPLETIONS)
+            assert (len(engine.bodies), len(other.bodies)) == (1, 1)
 
     run_virtual(scenario())

@@ -1,6 +1,8 @@
+from collections.abc import Callable
+
 import pytest
 
-from loadline.sidecar.engine_state import SILENCE_MAX_MS, EngineState
+from loadline.sidecar.engine_state import SILENCE_MAX_MS, STANDSTILL_MAX_MS, EngineState
 from tests.support.engine_pages import page, vllm
 
 IDLE, BUSY = page(vllm()), page(vllm(running=1))
@@ -89,3 +91,47 @@ def test_an_engine_that_is_gone_is_empty() -> None:
     for second in (2, 3):
         state.failed("refused", second * 1_000, refused=True)
     assert state.empty_since(1_000)
+
+
+def away_after(pages: Callable[[int], bytes], seconds: int) -> bool:
+    """Return True if an engine with a page for each second is away at the end."""
+    state = EngineState("vllm", 0)
+    for second in range(seconds + 1):
+        state.answered(pages(second), second * 1_000, second * 1_000)
+    return state.away
+
+
+def test_an_engine_that_answers_and_makes_no_progress_is_away() -> None:
+    def hung(second: int) -> bytes:
+        return page(vllm(running=2, waiting=second, usage=0.3, itl=(100, 2.0)))
+
+    limit_s = STANDSTILL_MAX_MS // 1_000
+    assert not away_after(hung, limit_s - 1)
+    assert away_after(hung, limit_s)
+
+
+@pytest.mark.parametrize(
+    "busy",
+    [
+        pytest.param(lambda second: page(vllm(running=1, usage=second / 1_000)), id="a long prompt fills the cache"),
+        pytest.param(lambda second: page(vllm(running=1, itl=(second, second**1.1))), id="it generates tokens"),
+        pytest.param(lambda second: page(vllm(running=1, finished=second)), id="it completes requests"),
+        pytest.param(lambda _: page(vllm(waiting=1)), id="it is idle"),
+        pytest.param(
+            lambda _: page({name: value for name, value in vllm(running=1).items() if "usage" not in name}),
+            id="it does not tell the use of its cache",
+        ),
+    ],
+)
+def test_a_busy_or_idle_engine_is_not_away(busy: Callable[[int], bytes]) -> None:
+    assert not away_after(busy, 3 * STANDSTILL_MAX_MS // 1_000)
+
+
+def test_an_engine_that_makes_progress_again_has_started_again() -> None:
+    state = EngineState("vllm", 0)
+    for second in range(62):
+        state.answered(BUSY, second * 1_000, second * 1_000)
+    assert (state.away, state.starts) == (True, 1)
+    assert "no progress" in state.problem
+    state.answered(page(vllm(running=1, usage=0.1)), 62_000, 62_000)
+    assert (state.away, state.starts, state.problem) == (False, 2, "")
