@@ -1,4 +1,4 @@
-"""Limits of the wait for an engine: a pause between tokens, and an engine that is away."""
+"""Limits of the wait for an engine: a pause in its output, and an engine that is away."""
 
 import asyncio
 from types import TracebackType
@@ -15,7 +15,7 @@ _CHECK_S: Final = 1.0
 class EngineWait:
     """Time limit of each wait for an engine, as an async context manager; raises ``EngineBroken`` at its end.
 
-    An engine that has sent tokens may pause for ``stall_s``. Before its first token it may take any time, since that
+    An engine that has sent output may pause for ``stall_s``. Before its first output it may take any time, since that
     waits for other requests, unless the engine is away: its sidecar knows by its metrics that it hangs.
 
     One timer a stream, not one a chunk, looks at the wait: a gateway relays 17,000 chunks per second.
@@ -31,7 +31,7 @@ class EngineWait:
         self._loop = asyncio.get_running_loop()
         self._since_s: float | None = self._loop.time()
         """Begin of the present wait; None: the client is sent what has come."""
-        self._has_tokens = False
+        self._has_output = False
         self._away_since_s: float | None = None
         self._reason = ""
         self._timeout = asyncio.timeout(None)
@@ -56,9 +56,9 @@ class EngineWait:
         except TimeoutError:
             raise EngineBroken(self._reason) from None
 
-    def begin(self, *, has_tokens: bool) -> None:
-        """Begin to wait for the engine's next output; ``has_tokens``: it has sent tokens."""
-        self._since_s, self._has_tokens = self._loop.time(), has_tokens
+    def begin(self, *, has_output: bool) -> None:
+        """Begin to wait for the engine's next output; ``has_output``: it has sent some."""
+        self._since_s, self._has_output = self._loop.time(), has_output
 
     def end(self) -> None:
         """Record that the engine sent something: the time that a slow client takes is not the engine's."""
@@ -78,7 +78,7 @@ class EngineWait:
 
     def _excess(self, now_s: float, since_s: float) -> str:
         """Return the limit that a wait exceeds; empty: none."""
-        if self._has_tokens and now_s - since_s >= self._stall_s:
+        if self._has_output and now_s - since_s >= self._stall_s:
             return f"it sent nothing for {self._stall_s:g} s"
         if self._away_since_s is not None and now_s - max(since_s, self._away_since_s) >= _AWAY_S:
             return "its sidecar says that it does not answer, or makes no progress"

@@ -22,6 +22,7 @@ from loadline.gateway.api_request import CHAT, COMPLETIONS, ApiRequest, Endpoint
 from loadline.gateway.backends import Backends
 from loadline.gateway.engine_client import EngineClient
 from loadline.gateway.errors import BODY_BYTES_MAX, ApiError, errors_as_json
+from loadline.gateway.idle_connections import IdleConnections
 from loadline.gateway.metrics import GatewayMetrics
 from loadline.gateway.model import ServedModel
 from loadline.gateway.moves import StreamMoves, gateway_id
@@ -53,6 +54,8 @@ class Gateway:
         self._engines = engines
         self._metrics = metrics
         self._began_s = int(time.time())
+        self.idle = IdleConnections()
+        """Connections of clients without a request."""
 
     def application(self, body_bytes_max: int) -> web.Application:
         """Return the application that serves the API.
@@ -60,7 +63,7 @@ class Gateway:
         Args:
             body_bytes_max: Largest body of a request.
         """
-        application = web.Application(middlewares=[errors_as_json], client_max_size=body_bytes_max)
+        application = web.Application(middlewares=[self.idle.track, errors_as_json], client_max_size=body_bytes_max)
         application[BODY_BYTES_MAX] = body_bytes_max
         application.add_routes(
             [
@@ -155,7 +158,8 @@ async def run(options: GatewayOptions, stop: asyncio.Event, on_listening: Callab
             follow = WorkerRegistry(backends.update).follow(store, options.namespace, name)
             await stack.enter_async_context(running(follow, f"workers of {name}"))
             await _follow_loads(bus, options, name, backends)
-        application = Gateway(models, engines, metrics).application(options.body_bytes_max)
+        gateway = Gateway(models, engines, metrics)
+        application = gateway.application(options.body_bytes_max)
         runner = web.AppRunner(application, access_log=None, handler_cancellation=True, shutdown_timeout=_SHUTDOWN_S)
         await runner.setup()
         stack.push_async_callback(runner.cleanup)
@@ -163,6 +167,8 @@ async def run(options: GatewayOptions, stop: asyncio.Event, on_listening: Callab
             await web.TCPSite(runner, options.host, options.port).start()
         except OSError as error:
             raise LoadlineError(f"cannot listen on {options.host}:{options.port}: {error}") from error
+        if runner.server is not None:
+            await stack.enter_async_context(running(gateway.idle.run(runner.server), "idle connections"))
         on_listening(*runner.addresses[0][:2])
         await stop.wait()
         for model in models.values():

@@ -201,7 +201,7 @@ class StreamSession:
         return self._reply.next_body(context_tokens)
 
     async def _relay(self, answer: aiohttp.ClientResponse, wait: EngineWait) -> None:
-        reader, tokens_before = EventReader(), self._measured.osl_tokens
+        reader = EventReader()
         async for piece in answer.content.iter_any():
             wait.end()
             if self._next is not None:
@@ -209,7 +209,7 @@ class StreamSession:
             await self._pass_on(reader.feed(piece), answer)
             if self._reply.done:
                 return
-            wait.begin(has_tokens=self._measured.osl_tokens > tokens_before)
+            wait.begin(has_output=self._first_byte is None)
 
     async def _pass_on(self, received: Iterable[bytes], answer: aiohttp.ClientResponse) -> None:
         """Send the client what it gets for events of the engine."""

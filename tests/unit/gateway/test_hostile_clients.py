@@ -2,11 +2,16 @@
 
 import asyncio
 import json
+from contextlib import suppress
 
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 
 from loadline.gateway import server
+from loadline.gateway.idle_connections import IDLE_S, IdleConnections
 from tests.support.gateway_rig import GatewayRig, gateway_rig
+from tests.waiting import until
 
 _HEAD = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\n"
 
@@ -32,6 +37,43 @@ def test_a_body_that_does_not_arrive_is_refused(monkeypatch: pytest.MonkeyPatch)
             status, message = await send(rig, _HEAD + b"content-length: 100\r\n\r\nabc")
             assert status == b"408"
             assert "did not arrive" in message
+
+    asyncio.run(scenario())
+
+
+def test_a_connection_without_a_request_is_closed_even_if_it_sends_headers() -> None:
+    async def scenario() -> None:
+        application = web.Application(middlewares=[(idle := IdleConnections()).track])
+        arrived, may_answer = asyncio.Event(), asyncio.Event()
+
+        async def answer(_request: web.Request) -> web.Response:
+            arrived.set()
+            await may_answer.wait()
+            return web.Response()
+
+        application.router.add_get("/", answer)
+        async with TestServer(application) as served:
+            assert served.runner is not None
+            server = served.runner.server
+            assert server is not None
+            slow, writer = await asyncio.open_connection("127.0.0.1", served.port)
+            busy, asking = await asyncio.open_connection("127.0.0.1", served.port)
+            asking.write(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
+            writer.write(b"GET / HTTP/1.1\r\nhost: x\r\n")
+            await arrived.wait()
+            await until(lambda: len(server.connections) == 2, "both are connected")
+            for second in range(int(IDLE_S)):
+                idle.close_overdue(server, second)
+                writer.write(b"x: y\r\n")
+                await writer.drain()
+            assert len(server.connections) == 2
+            idle.close_overdue(server, IDLE_S)
+            with suppress(ConnectionResetError):  # what it has sent is not read any more
+                assert await slow.read() == b""
+            may_answer.set()
+            assert (await busy.readline()).startswith(b"HTTP/1.1 200")
+            for one in (writer, asking):
+                one.close()
 
     asyncio.run(scenario())
 

@@ -11,7 +11,7 @@ from loadline.gateway.stream_session import StreamSession
 from tests.support.fake_engine import Gate
 from tests.support.gateway_rig import GatewayRig, gateway_rig, record
 from tests.support.moving_streams import CHAT, COMPLETIONS, TOKENS, asked, assert_unbroken, at_gate, claim, stop
-from tests.support.raw_engine import RawEngine
+from tests.support.raw_engine import STREAM, RawEngine
 from tests.support.virtual_time import run_virtual
 from tests.waiting import until
 
@@ -40,6 +40,18 @@ def test_a_stream_that_stalls_and_cannot_move_ends_with_an_error() -> None:
             assert "`seed` keeps it there" in got.chunks[-1]["error"]["message"]
             assert other.bodies == []
             assert (rig.frontend.in_flight, rig.frontend.queued) == (0, 0)
+
+    run_virtual(scenario())
+
+
+def test_an_engine_that_stalls_after_output_without_tokens_is_left() -> None:
+    async def scenario() -> None:
+        raw = STREAM + b'data: {"choices": [], "id": "c"}\n\n'
+        async with gateway_rig(0, stall_s=60) as (rig, _), RawEngine(raw, hangs=True) as engine:
+            rig.model.backends.update([record("w", engine.address)])
+            got = await rig.stream(**asked(COMPLETIONS))
+            assert "it sent nothing for 60 s" in got.chunks[-1]["error"]["message"]
+            await until(lambda: engine.open == 0, "the engine is free")
 
     run_virtual(scenario())
 
