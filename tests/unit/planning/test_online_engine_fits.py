@@ -35,6 +35,8 @@ class OnlineFitHarness:
             self.pool.engine = engine
         self.planner = QueueingPlanner(knobs or QueueingKnobs())
         self.rng = random.Random(3)
+        self.slots, self.waiting = 200, 0
+        self.kv_usage: float | None = 0.3
         self.prompts: tuple[int, ...] = (0, 0, 500, 1_500, 6_000)
         """Tokens of their prefill passes, each equally likely."""
         self.sequence = 0
@@ -52,11 +54,14 @@ class OnlineFitHarness:
         return recommendation
 
     def _sample(self, slower: float) -> WorkerSample:
-        batch, tokens = self.rng.randint(1, 200), self.rng.choice(self.prompts)
+        batch, tokens = self.slots if self.waiting else self.rng.randint(1, self.slots), self.rng.choice(self.prompts)
         took_ms = TRUE.gamma + TRUE.delta * tokens if tokens else TRUE.alpha + TRUE.beta * batch
         return WorkerSample(
             self.sequence,
             0,
+            kv_usage_ratio=self.kv_usage,
+            waiting_requests=self.waiting,
+            running_requests=batch,
             decode_batch_requests=batch,
             active_prefill_tokens=tokens,
             iteration_ms=took_ms * slower * self.rng.uniform(0.98, 1.02),
@@ -115,6 +120,7 @@ def test_a_fit_is_used_by_the_next_agent_at_once(profiled_rate: float) -> None:
     harness.run_traffic(60)
     assert harness.planner.export_learned() == data, "unchanged parameters are not written again"
     successor = OnlineFitHarness()
+    successor.slots = 8
     successor.planner.import_learned(data)
     assert successor.planner.export_learned() == data
     assert serves(successor.run_traffic(12)) == pytest.approx(profiled_rate, rel=0.1)
@@ -188,3 +194,44 @@ def test_a_small_cache_is_reported_after_its_samples_expired() -> None:
     for worker in harness.pool.workers.values():
         worker.record = replace(worker.record, kv_blocks_total=10, block_size_tokens=16)
     assert [reason.code for reason in harness.run_traffic(60).reasons] == [ReasonCode.KV_CACHE_TOO_SMALL]
+
+
+def registered_rate(slots: int) -> float:
+    """Return the rate of a worker that registers its largest batch."""
+    harness = OnlineFitHarness()
+    harness.slots = slots
+    for worker in harness.pool.workers.values():
+        worker.record = replace(worker.record, max_batch_requests=slots)
+    return serves(harness.run_traffic(120))
+
+
+def test_a_batch_that_was_full_replaces_the_assumed_one() -> None:
+    harness = OnlineFitHarness()
+    harness.slots = 8
+    assumed = serves(harness.run_traffic(120))
+    harness.waiting = 3
+    harness.run_traffic(5)
+    harness.waiting = 0
+    found = serves(harness.run_traffic(60))
+    assert found == pytest.approx(registered_rate(8), rel=0.1)
+    assert found < 0.5 * assumed
+    successor = OnlineFitHarness()
+    successor.slots = 8
+    successor.planner.import_learned(harness.planner.export_learned() or b"")
+    assert serves(successor.run_traffic(9)) == pytest.approx(found, rel=0.01)
+
+
+def test_a_larger_batch_refutes_one_that_seemed_full() -> None:
+    harness = OnlineFitHarness()
+    harness.slots, harness.waiting = 8, 3
+    harness.run_traffic(5)
+    harness.slots, harness.waiting = 200, 0
+    assert serves(harness.run_traffic(120)) > 2.0 * registered_rate(8)
+
+
+@pytest.mark.parametrize("kv_usage", [0.95, None])
+def test_a_queue_for_the_cache_shows_no_largest_batch(kv_usage: float | None) -> None:
+    harness = OnlineFitHarness()
+    harness.slots, harness.waiting, harness.kv_usage = 8, 3, kv_usage
+    harness.run_traffic(20)
+    assert harness.planner.sizer.engines.fits["p"].batch.requests == 0

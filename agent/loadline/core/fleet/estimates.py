@@ -29,6 +29,12 @@ def blocks_used(sample: WorkerSample, record: WorkerRecord) -> float | None:
     return None if sample.kv_usage_ratio is None else sample.kv_usage_ratio * blocks_total(sample, record)
 
 
+def kv_usage_ratio(sample: WorkerSample, record: WorkerRecord) -> float | None:
+    """Return the KV usage of a rank, 0..1; None if unknown."""
+    used, total = blocks_used(sample, record), blocks_total(sample, record)
+    return None if used is None or not total else used / total
+
+
 def _reported_blocks(sample: WorkerSample, record: WorkerRecord) -> int:
     return sample.kv_blocks_total or record.kv_blocks_total or 0
 

@@ -129,7 +129,7 @@ class QueueingPlanner(TrafficPlanner):
             if sizer.learns(pool, knobs):
                 if sizer.engines.is_outdated(pool):
                     self.forget_pool(pool.name)  # the pool was replaced by another one of its name
-                sizer.engines.update(pool, now)
+                sizer.engines.update(model, pool, now)
         sizer.apply(self.demand.update(model, knobs, now), model, knobs, now)
         self.saturated.update(model, sizer.sizes.sized, now)
         if self.demand.outlook is None or now < self.next_backlog_sizing_ms or not model.traffic.is_reporting(now):

@@ -1,5 +1,6 @@
 """Latency lines of the engines of a pool, learned online from the iterations that its workers report."""
 
+from collections.abc import Container
 from typing import Final
 from zlib import crc32
 
@@ -8,13 +9,20 @@ from msgspec import Struct, field
 from loadline.core.engines.fitting import LATENCY_MIN_MS
 from loadline.core.engines.online_fit import LearnedLine
 from loadline.core.engines.regression import Line
-from loadline.core.fleet.estimates import decode_iterations, prefill_passes
+from loadline.core.fleet.estimates import decode_iterations, kv_usage_ratio, prefill_passes
+from loadline.core.fleet.fleet import Model
 from loadline.core.fleet.pool import Pool
 from loadline.core.fleet.worker import WorkerState
+from loadline.core.planning.sizing.decode_queues import waits_for_prefill
+from loadline.core.vocabulary.samples import WorkerSample
 from loadline.core.vocabulary.scalars import Role
 
 _REFIT_MS: Final = 10_000
 """Interval between two fits, which take 0.5 ms for both lines."""
+_FULL_REPORTS: Final = 3
+"""Successive reports with a queue and the same batch that show the largest batch: a prefill budget alone varies it."""
+_KV_MAX: Final = 0.9
+"""KV usage from which on a queue waits for the cache."""
 _TIME_MAX_MS: Final = 1e6
 """Bound of plausible times, as of the linear parameters of a pool."""
 
@@ -27,6 +35,8 @@ class EngineLines(Struct, frozen=True):
     gpus_per_worker: int = 0
     accelerator: str = ""
     """Accelerator that the lines were learned on."""
+    batch_max: int = 0
+    """Largest batch of a rank, seen while requests waited for it; 0: unknown."""
 
     def covers(self, role: Role) -> bool:
         """Return whether all lines that a role needs are known."""
@@ -44,6 +54,33 @@ class EngineLines(Struct, frozen=True):
 NO_LINES: Final = EngineLines()
 
 
+class FullBatch(Struct):
+    """Largest batch of the ranks of a pool: engines that register none show it while requests wait for it."""
+
+    requests: int = 0
+    """Largest batch; 0: unknown."""
+    queued: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """Batch of each rank that has a queue, and the number of its reports so far, by worker and rank."""
+
+    def record(self, worker: WorkerState, sample: WorkerSample) -> None:
+        """Record a report of a rank. A queue while the KV cache is full, or may be, tells nothing."""
+        batch, place = sample.running_requests or 0, f"{worker.record.worker}/{sample.rank}"
+        if self.requests:
+            self.requests = max(self.requests, batch)
+        usage = kv_usage_ratio(sample, worker.record)
+        if batch <= 1 or not sample.waiting_requests or usage is None or usage >= _KV_MAX:
+            self.queued.pop(place, None)
+            return
+        before, count = self.queued.get(place, (batch, 0))
+        self.queued[place] = batch, count + 1 if before == batch else 1
+        if self.queued[place][1] >= _FULL_REPORTS:
+            self.requests = max(self.requests, batch)
+
+    def forget_others(self, workers: Container[str]) -> None:
+        """Drop the ranks of all other workers."""
+        self.queued = {place: one for place, one in self.queued.items() if place.rpartition("/")[0] in workers}
+
+
 class PoolEngineFit(Struct):
     """Samples and lines of the engines of a pool, and the reports that are already included."""
 
@@ -52,6 +89,7 @@ class PoolEngineFit(Struct):
     """Accelerator that the lines are learned on."""
     decode: LearnedLine = field(default_factory=LearnedLine)
     prefill: LearnedLine = field(default_factory=LearnedLine)
+    batch: FullBatch = field(default_factory=FullBatch)
     sequences: dict[str, int] = field(default_factory=dict)
     """Sum of the sequences of the ranks of each worker, so that a sample is counted once."""
     refit_at_ms: int = -1
@@ -61,20 +99,28 @@ class PoolEngineFit(Struct):
         """Start to learn the engines of a pool, from previous lines if the hardware is the same."""
         known = previous if previous.match(pool) else NO_LINES
         decode, prefill = LearnedLine(line=known.decode), LearnedLine(line=known.prefill)
-        return cls(pool.knobs.gpus_per_worker, pool.knobs.accelerator, decode, prefill)
+        batch = FullBatch(known.batch_max)
+        return cls(pool.knobs.gpus_per_worker, pool.knobs.accelerator, decode, prefill, batch)
 
     def matches(self, pool: Pool) -> bool:
         """Return whether the pool still has the hardware that the lines are learned on."""
         return self.lines().match(pool)
 
-    def update(self, pool: Pool, now: int) -> None:
-        """Record new samples, and fit the lines when due; the fits of different pools are staggered."""
+    def update(self, pool: Pool, now: int, *, is_own_queue: bool) -> None:
+        """Record new samples, and fit the lines when due; the fits of different pools are staggered.
+
+        Args:
+            pool: The pool.
+            now: Unix time in ms.
+            is_own_queue: True if its requests wait for its workers, and not for prefill workers.
+        """
         for name in pool.changed:
             worker = pool.workers.get(name)
             if worker is not None and worker.counted:
-                self._record(name, worker, now)
+                self._record(name, worker, now, is_own_queue=is_own_queue)
         if len(self.sequences) > len(pool.workers):
             self.sequences = {name: sequence for name, sequence in self.sequences.items() if name in pool.workers}
+            self.batch.forget_others(pool.workers)
         if now >= self.refit_at_ms:
             self.decode.refit(now)
             self.prefill.refit(now)
@@ -82,7 +128,8 @@ class PoolEngineFit(Struct):
 
     def lines(self) -> EngineLines:
         """Return the present lines."""
-        return EngineLines(self.decode.line, self.prefill.line, self.gpus_per_worker, self.accelerator)
+        lines = self.decode.line, self.prefill.line
+        return EngineLines(*lines, self.gpus_per_worker, self.accelerator, self.batch.requests)
 
     def problem(self, pool: Pool) -> str:
         """Return the reason why a line that the pool's role needs was not adopted; empty if all were."""
@@ -91,13 +138,15 @@ class PoolEngineFit(Struct):
             return f"prefill: {self.prefill.problem}"
         return f"decode: {self.decode.problem}" if role != "prefill" and self.decode.problem else ""
 
-    def _record(self, name: str, worker: WorkerState, now: int) -> None:
+    def _record(self, name: str, worker: WorkerState, now: int, *, is_own_queue: bool) -> None:
         samples = [sample for sample in worker.latest if sample is not None]
         sequence = sum(sample.sequence for sample in samples)
         if self.sequences.get(name) == sequence:
             return
         self.sequences[name] = sequence
         for sample in samples:
+            if is_own_queue:
+                self.batch.record(worker, sample)
             for tokens, time_ms in prefill_passes(sample, worker.record):
                 self.prefill.push(now, tokens, time_ms)
             for batch, time_ms in decode_iterations(sample):
@@ -125,12 +174,12 @@ class EngineFits(Struct):
         fit = self.fits.get(pool.name)
         return fit is not None and not fit.matches(pool)
 
-    def update(self, pool: Pool, now: int) -> None:
-        """Learn from the newest samples of the workers of a pool."""
+    def update(self, model: Model, pool: Pool, now: int) -> None:
+        """Learn from the newest samples of the workers of a pool of a model."""
         fit = self.fits.get(pool.name)
         if fit is None:
             fit = self.fits[pool.name] = PoolEngineFit.of(pool, self.lines.pop(pool.name, NO_LINES))
-        fit.update(pool, now)
+        fit.update(pool, now, is_own_queue=not waits_for_prefill(model, pool))
         lines = fit.lines()
         if lines.decode is not None or lines.prefill is not None:
             self.lines[pool.name] = lines

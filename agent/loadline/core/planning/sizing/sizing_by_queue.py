@@ -34,7 +34,7 @@ from loadline.core.vocabulary.samples import WorkerRecord
 from loadline.core.vocabulary.scalars import Role
 
 _BATCH: Final = 256
-"""Largest batch in requests of an engine that does not report it; the default of vLLM."""
+"""Largest batch in requests of an engine that does not register it and was never full; the default of vLLM."""
 _PASS_TOKENS: Final = 8_192
 """Largest pass in tokens of an engine that does not report it."""
 _POINTS: Final = 16
@@ -148,7 +148,7 @@ def _engine(pool: Pool, objectives: ObjectiveKnobs, demand: Demand, lines: Engin
     if role != "prefill" and fitting < 1.0:
         numbers = {"max_kv_tokens": fitting * context, "context_tokens": context}
         return Reason(ReasonCode.KV_CACHE_TOO_SMALL, pool.name, numbers)
-    requests_max = min((record and record.max_batch_requests) or _default_batch(pool), BATCH_MAX)
+    requests_max = min((record and record.max_batch_requests) or _default_batch(pool, lines), BATCH_MAX)
     batch = max(1, int(min(requests_max, fitting)))
     tokens = (record and record.max_batched_tokens) or _PASS_TOKENS
     pass_requests = max(1, int(min(requests_max, tokens / max(1.0, _computed_mean(demand)))))
@@ -171,8 +171,10 @@ def _ranks(pool: Pool, lines: EngineLines) -> int:
     return record.data_parallel_size if record is not None and lines is not NO_LINES else 1
 
 
-def _default_batch(pool: Pool) -> float:
-    """Return the largest batch of a pool whose workers do not report it."""
+def _default_batch(pool: Pool, lines: EngineLines) -> float:
+    """Return the largest batch of a rank whose worker does not register it: the observed one, if it was ever full."""
+    if lines.batch_max:
+        return lines.batch_max
     return _BATCH if pool.engine.linear is None else pool.engine.linear.max_batch_requests
 
 
