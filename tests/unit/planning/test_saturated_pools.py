@@ -3,15 +3,18 @@
 from collections.abc import Callable
 
 import pytest
+from msgspec.structs import replace
 
+from loadline.core.fleet.fleet import Model
 from loadline.core.fleet.pool import Pool
 from loadline.core.planning.planner import Planner
+from loadline.core.planning.planners.auto import AutoPlanner, AutoPlannerKnobs
 from loadline.core.planning.planners.hybrid import HybridKnobs, HybridPlanner
 from loadline.core.planning.planners.queueing import QueueingPlanner
 from loadline.core.planning.planners.saturation import SaturationKnobs
 from loadline.core.planning.planners.sla import SlaKnobs, SlaPlanner
 from loadline.core.planning.sizing.knobs import QueueingKnobs
-from loadline.core.vocabulary.reasons import ReasonCode
+from loadline.core.vocabulary.reasons import ReasonCode, Recommendation
 from loadline.core.vocabulary.samples import WorkerSample
 from tests.support.fleet_harness import reported
 from tests.support.slotted_world import DECODES_PER_S, PREFILLS_PER_S, SLOTS, Queue, SlottedWorld
@@ -74,6 +77,26 @@ def test_a_queue_at_one_of_two_workers_is_no_saturated_pool(name: str) -> None:
     world._report = report_one  # type: ignore[method-assign]
     world.run(30, 60)
     assert not world.reasons(ReasonCode.SATURATED_TARGET)
+
+
+class FixedPrefill(AutoPlanner):
+    """Planner that leaves the prefill pool as it is, such as where no GPU is free for it."""
+
+    def plan(self, model: Model, now: int) -> Recommendation:
+        found = super().plan(model, now)
+        return replace(found, targets={name: count for name, count in found.targets.items() if name != "prefill"})
+
+
+@pytest.mark.parametrize("slots", [SLOTS, None], ids=["slots", "no slots"])
+@pytest.mark.parametrize(("requests_per_s", "most"), [(30, 3), (60, 5)])
+def test_requests_that_wait_for_prefill_do_not_saturate_the_decode_pool(
+    slots: int | None, requests_per_s: int, most: int
+) -> None:
+    """Two prefill workers serve 20 requests per second. The others wait at decode workers whose batches have room."""
+    world = SlottedWorld(FixedPrefill(AutoPlannerKnobs()), "prefill", "decode", slots=slots, early=True)
+    for _ in range(60):
+        assert world.run(requests_per_s, 1)["decode"] <= most
+        assert not world.reasons(ReasonCode.BACKLOG_TARGET)[1:], "one backlog, that of the prefill pool"
 
 
 def test_hybrid_takes_the_growth_that_queueing_recommends_without_a_size() -> None:

@@ -235,7 +235,7 @@ class AutoPlanner(Planner):
         self.lengths.add(interval)
         for pool in model.pools.values():
             state = self._state(pool)
-            state.evidence.add(pool, interval, self.lengths, model.objectives, now)
+            state.evidence.add(model, pool, interval, self.lengths, now)
             state.serves = None
         self.profiled.update(model, now)
         self._record_forecast(model, now)

@@ -12,6 +12,7 @@ from msgspec import Struct, field
 
 from loadline.core.engines.latency_curve import LatencyCurve
 from loadline.core.engines.profile import ObjectiveKnobs
+from loadline.core.fleet.fleet import Model
 from loadline.core.fleet.pool import Pool
 from loadline.core.fleet.traffic_totals import NO_MEAN, RunningMean, TrafficTotals
 from loadline.core.fleet.worker import MICRO
@@ -109,9 +110,9 @@ class PoolEvidence(Struct):
     """True once the pool was settled."""
     queues: SaturationEvidence = field(default_factory=SaturationEvidence)
 
-    def add(self, pool: Pool, interval: TrafficTotals, lengths: Lengths, objectives: ObjectiveKnobs, now: int) -> None:
+    def add(self, model: Model, pool: Pool, interval: TrafficTotals, lengths: Lengths, now: int) -> None:
         """Record a second."""
-        self.queues.add(pool, interval, now)
+        self.queues.add(model, pool, interval, now)
         running = self.queues.running[-1]
         changed = pool.fresh == 0 or pool.fresh != pool.ready or self.window.ready != pool.ready
         if changed or self.queues.is_unbalanced:
@@ -131,7 +132,7 @@ class PoolEvidence(Struct):
         if span_ms >= (_WINDOW_MS if curve.bins else _FIRST_WINDOW_MS) and (
             done >= _COMPLETED_MIN or span_ms >= _WINDOW_MAX_MS
         ):
-            self._learn(pool, lengths, objectives, running, now)
+            self._learn(pool, lengths, model.objectives, running, now)
             self._begin(pool, running, now)
 
     def capacity(self, role: Role, objectives: ObjectiveKnobs) -> float:

@@ -11,7 +11,6 @@ from loadline.core.fleet.pool import Pool
 from loadline.core.fleet.traffic_totals import TrafficTotals
 from loadline.core.planning.demand.backlog import Backlog
 from loadline.core.planning.recommendation import PoolRecommendation
-from loadline.core.planning.sizing.decode_queues import waits_for_prefill
 from loadline.core.planning.sizing.need import whole
 from loadline.core.planning.sizing.request_lengths import Lengths
 from loadline.core.planning.sizing.saturation_evidence import SaturationEvidence, request_share
@@ -48,7 +47,7 @@ class SaturatedPools(Struct):
         self.totals, self.sampled_ms = totals, now
         self.lengths.add(interval)
         for name, evidence in self.pools.items():
-            evidence.add(model.pools[name], interval, now)
+            evidence.add(model, model.pools[name], interval, now)
 
     def grow(self, model: Model, pool: Pool, held: PoolRecommendation, drain_ms: int, now: int) -> PoolRecommendation:
         """Return the growth that a saturated pool needs whose engine is not known; otherwise the hold of the pool.
@@ -62,7 +61,7 @@ class SaturatedPools(Struct):
         """
         evidence = self.pools.get(pool.name)
         unknown = any(reason.code in _UNKNOWN_ENGINE for reason in held.reasons)
-        if evidence is None or not unknown or waits_for_prefill(model, pool):
+        if evidence is None or not unknown:
             return held
         share = request_share(model, pool)
         arriving = model.traffic.recent_arrivals(_ARRIVALS_MS, now).requests_per_s

@@ -11,6 +11,7 @@ from msgspec import Struct
 from loadline.core.fleet.fleet import Model
 from loadline.core.fleet.pool import Pool
 from loadline.core.fleet.traffic_totals import TrafficTotals
+from loadline.core.planning.sizing.decode_queues import waits_for_prefill
 from loadline.core.planning.sizing.need import Need
 from loadline.core.planning.sizing.request_lengths import Lengths
 from loadline.core.vocabulary.reasons import Reason, ReasonCode
@@ -53,13 +54,14 @@ class SaturationEvidence(Struct):
     completed: int = 0
     """Requests since that time, and the part of it covered by reports."""
 
-    def add(self, pool: Pool, interval: TrafficTotals, now: int) -> None:
-        """Record a second."""
-        queues = [worker.load.waiting for worker in pool.workers.values() if worker.counted]
+    def add(self, model: Model, pool: Pool, interval: TrafficTotals, now: int) -> None:
+        """Record a second. Requests that wait for prefill workers are no queue of a decode pool."""
+        own = not waits_for_prefill(model, pool)
+        queues = [worker.load.waiting for worker in pool.workers.values() if worker.counted and own]
         self.longest_queue, self.shortest_queue = max(queues, default=0), min(queues, default=0)
         self.behind = sum(1 for queue in queues if queue > _BACKLOG_MIN and queue * _UNBALANCED > self.longest_queue)
         self.running = [*self.running[1 - _RECENT :], pool.load.running / max(pool.fresh, 1)]
-        self.waiting = [*self.waiting[1 - _RECENT :], pool.load.waiting]
+        self.waiting = [*self.waiting[1 - _RECENT :], pool.load.waiting if own else 0]
         if interval.itl_ms.value is not None:
             self.latencies = [*self.latencies[-9:], (now, interval.itl_ms.value, interval.itl_ms.count)]
         changed, self.ready = pool.ready != self.ready, pool.ready
