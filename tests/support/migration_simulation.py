@@ -172,7 +172,7 @@ class MigrationSimulation(TurnObserver):
             self._pools,
             fleet,
             self.bus.connection(),
-            objectives=model.objectives,
+            objectives=model.effective_objectives,
             served=self.served,
         )
         self.gateway.hops = self.hops

@@ -156,7 +156,7 @@ def _objectives(path: Path) -> Mapping[str, ObjectiveKnobs]:
     # It takes 0.6 s and 20 MB, which a gateway with options of its own saves.
     from loadline.config import load  # noqa: PLC0415
 
-    return {model.name: model.objectives for model in load(path).models}
+    return {model.name: model.effective_objectives for model in load(path).models}
 
 
 def _address(text: str) -> tuple[str, int]:

@@ -113,7 +113,7 @@ class _Filler:
 
     def fill_section(self, model: Table, target_place: str, section: str, table: Table) -> None:
         """Merge the layer into one section of a model."""
-        own = model.setdefault(section, {})
+        own = model.setdefault(section, {}) if table else None
         if isinstance(own, dict):
             self._fill(own, f"{target_place}.{section}", table, self._layer)
 

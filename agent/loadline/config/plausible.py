@@ -91,8 +91,8 @@ def _objective_warnings(model: ModelKnobs, place: str, pool: PoolKnobs, engine: 
     prefill = None if pool.role == "decode" else engine.prefill_model(pool.gpus_per_worker)
     decode = None if pool.role == "prefill" else engine.decode_model(pool.gpus_per_worker)
     for key, objective_ms, best_ms in (
-        ("ttft_ms", model.objectives.ttft_ms, 0.0 if prefill is None else prefill.ttft_min_ms),
-        ("itl_ms", model.objectives.itl_ms, 0.0 if decode is None else decode.itl_min_ms),
+        ("ttft_ms", model.effective_objectives.ttft_ms, 0.0 if prefill is None else prefill.ttft_min_ms),
+        ("itl_ms", model.effective_objectives.itl_ms, 0.0 if decode is None else decode.itl_min_ms),
     ):
         if objective_ms < best_ms:
             yield (

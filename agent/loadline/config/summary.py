@@ -122,10 +122,11 @@ def _describe_model(model: ModelKnobs, fleet: FleetKnobs) -> Iterator[str]:
     does = "recommends only (no_operation is set)" if model.no_operation else "decides"
     kind = PLANNERS[model.planner]
     yield f"Model {model.name}: the {model.planner} planner {does}. {kind.summary}"
-    defaults = ObjectiveKnobs()
-    if model.objectives == defaults and kind.needs.objectives & {"ttft_ms", "itl_ms"}:
+    if model.objectives is None and kind.needs.objectives & {"ttft_ms", "itl_ms"}:
+        defaults = ObjectiveKnobs()
         limits = f"TTFT {defaults.ttft_ms:g} ms and ITL {defaults.itl_ms:g} ms"
-        yield f"  No objectives are set: it scales by the defaults, {limits}."
+        scales = f"by the defaults, {limits}" if kind.needs.default_objectives else "by load alone, at any latency"
+        yield f"  No objectives are set: it scales {scales}."
     if model.load_predictor_warmup_trace:
         end = model.load_predictor_warmup_end
         ended = f"ended at {end} UTC" if end else "ended when the agent starts, whatever the time of day"

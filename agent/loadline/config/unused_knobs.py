@@ -15,7 +15,7 @@ def unused_knob_warnings(model: ModelKnobs, place: str) -> Iterator[str]:
     needs = PLANNERS[model.planner].needs
     for key in ObjectiveKnobs.__struct_fields__:
         planners = sorted(name for name, kind in PLANNERS.items() if key in kind.needs.objectives)
-        changed = getattr(model.objectives, key) != getattr(ObjectiveKnobs(), key)
+        changed = getattr(model.effective_objectives, key) != getattr(ObjectiveKnobs(), key)
         if key not in needs.objectives and planners and changed:
             yield (
                 f"{place}.objectives.{key}: the {model.planner} planner ignores it. Remove it, or set "

@@ -9,19 +9,20 @@ from tests.support.config_texts import AGGREGATED, BASE, BY_THRESHOLD, DECODE, F
 @pytest.mark.parametrize(
     ("planner", "objectives", "said"),
     [
-        ("saturation", "", True),
-        ("auto", "", True),
-        ("saturation", "objectives.itl_ms = 80", False),
-        ("threshold", "", False),
+        ("saturation", "", "by load alone, at any latency."),
+        ("auto", "", "by the defaults, TTFT 500 ms and ITL 50 ms."),
+        ("saturation", "objectives.itl_ms = 50", ""),
+        ("auto", "service_class = 'x'", ""),
+        ("threshold", "", ""),
     ],
 )
-def test_default_objectives_are_described_where_they_have_an_effect(
-    planner: str, objectives: str, *, said: bool
-) -> None:
-    text = describe(parse(BASE + model(f'planner = "{planner}"\n{objectives}', AGGREGATED), "x"))
-    words = "  No objectives are set: it scales by the defaults, TTFT 500 ms and ITL 50 ms.\n"
+def test_models_without_objectives_are_described(planner: str, objectives: str, said: str) -> None:
+    service = "\n[[service_classes]]\nname = 'x'\nobjectives.ttft_ms = 500\n"
+    text = describe(parse(BASE + model(f'planner = "{planner}"\n{objectives}', AGGREGATED) + service, "x"))
     described = text[text.index("Model m:") :]
-    assert (words in described) == said
+    assert ("No objectives are set" in described) == bool(said)
+    assert said in described
+    assert ("mean latency of half a minute" in described) == (planner == "saturation" and bool(objectives))
 
 
 def test_describe_covers_agent_models_and_pools() -> None:

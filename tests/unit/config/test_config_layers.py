@@ -61,7 +61,11 @@ def only(text: str) -> ModelKnobs:
 def test_layers_override_key_by_key_in_order_of_precedence() -> None:
     found = only(LAYERS + MODEL)
     assert (found.planner, found.service_class, found.priority) == ("static", "premium", 1)
-    assert (found.objectives.ttft_ms, found.objectives.itl_ms, found.objectives.attainment) == (200, 15, 0)
+    assert (
+        found.effective_objectives.ttft_ms,
+        found.effective_objectives.itl_ms,
+        found.effective_objectives.attainment,
+    ) == (200, 15, 0)
     assert (
         found.effective_guardrails.step_up_max,
         found.effective_guardrails.cooldown_up_ms,

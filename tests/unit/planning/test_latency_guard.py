@@ -107,6 +107,20 @@ def test_twice_the_itl_objective_at_an_empty_cache_grows_until_it_is_met(*, fron
     assert max(new / old for old, new in pairwise(world.counts)) <= 2.0
 
 
+def test_a_model_without_objectives_is_not_scaled_for_the_defaults() -> None:
+    world = LatencyWorld(rising)
+    world.fleet.model.has_objectives = False
+    assert world.run(120, 600) == 1  # 15 % of a cache
+    assert not world.grown_by
+
+
+def test_objectives_that_are_removed_hold_no_worker() -> None:
+    world = LatencyWorld(rising)
+    assert world.run(120, 600) > 2
+    world.fleet.model.has_objectives = False
+    assert world.run(120, 200) == 1
+
+
 def test_the_reason_has_latency_load_and_count() -> None:
     world = LatencyWorld(rising)
     while ReasonCode.LATENCY_HIGH not in world.codes:

@@ -115,7 +115,7 @@ def test_a_prompt_that_uses_up_the_objective_leaves_a_tenth_of_it_to_the_backlog
 
 def test_the_latency_rule_has_the_objectives_of_the_fleet() -> None:
     model = baseline("keda-latency", SETTINGS, FLEET, busy((0.0, 60))).models[1]
-    assert (model.knobs.rule, model.objectives.ttft_ms) == ("latency", 5_000.0)
+    assert (model.knobs.rule, model.effective_objectives.ttft_ms) == ("latency", 5_000.0)
 
 
 def test_aibrix_has_settings_of_the_kpa_planner() -> None:

@@ -61,6 +61,8 @@ class Model(Struct):
     pools: dict[str, Pool]
     traffic: Traffic
     objectives: ObjectiveKnobs = ObjectiveKnobs()
+    has_objectives: bool = True
+    """False if its configuration has no objectives, and ``objectives`` are the defaults."""
 
     def refresh_totals(self, now: int, knobs: FleetKnobs) -> None:
         """Refresh the totals of all pools."""

@@ -70,7 +70,7 @@ def _update_model(turn: Turn, settings: Settings, knobs: ModelKnobs, planners: d
     """Apply new settings to a known model; a pool whose role changed is replaced."""
     state, now, fleet = turn.state, turn.now, settings.fleet
     model = state.fleet.models[knobs.name]
-    model.objectives = knobs.objectives
+    model.objectives, model.has_objectives = knobs.effective_objectives, knobs.objectives is not None
     model.guardrails.apply_settings(knobs.effective_guardrails, hard_limits(settings, knobs))
     model.traffic.apply_settings(fleet.traffic_window_ms, fleet.frontends_max, fleet.stale_after_ms)
     roles = {pool.name: pool.role for pool in knobs.pools}

@@ -35,6 +35,8 @@ class Needs(Struct, frozen=True):
     """Need for engine profiles; optional: the engines of other pools are fitted to the iterations of their workers."""
     objectives: frozenset[str] = frozenset()
     """Keys of the objectives that the planner sizes for."""
+    default_objectives: bool = True
+    """True if it sizes for the default objectives in a model without any; otherwise it ignores latencies there."""
     shares_role_load: bool = False
     """True if the planner divides the load of a role among its pools, so that an empty pool can grow again."""
 
@@ -45,6 +47,8 @@ class ModelSettings(Struct, frozen=True):
     pools: tuple[PoolKnobs, ...]
     objectives: ObjectiveKnobs
     fleet: FleetKnobs
+    has_objectives: bool = True
+    """False if the model has none, and ``objectives`` are the defaults."""
 
 
 class KnobProblem(Struct, frozen=True):

@@ -136,8 +136,9 @@ def _migrations(state: AgentState, model: ModelState, now: int) -> MigrationStat
 
 def _active_objectives(knobs: ModelKnobs) -> dict[str, float]:
     """Return the objectives that are set and that the planner of a model sizes for."""
-    sized_for = PLANNERS[knobs.planner].needs.objectives
-    values = {key: getattr(knobs.objectives, key) for key in knobs.objectives.__struct_fields__ if key in sized_for}
+    needs, objectives = PLANNERS[knobs.planner].needs, knobs.effective_objectives
+    sized_for = needs.objectives if knobs.objectives is not None or needs.default_objectives else ()
+    values = {key: getattr(objectives, key) for key in objectives.__struct_fields__ if key in sized_for}
     return {key: value for key, value in values.items() if value is not None and (value or key == "attainment")}
 
 

@@ -57,7 +57,8 @@ def new_model(settings: Settings, knobs: ModelKnobs) -> ModelState:
         name=knobs.name,
         pools={pool.name: new_pool(settings, knobs.name, pool) for pool in knobs.pools},
         traffic=Traffic(fleet.traffic_window_ms, fleet.frontends_max, fleet.stale_after_ms),
-        objectives=knobs.objectives,
+        objectives=knobs.effective_objectives,
+        has_objectives=knobs.objectives is not None,
         guardrails=Guardrails(knobs.effective_guardrails, hard_limits(settings, knobs)),
     )
 

@@ -58,7 +58,10 @@ class ModelKnobs(Struct, frozen=True, forbid_unknown_fields=True):
         Annotated[int, Meta(ge=1)] | None, Meta(description="Maximum GPUs over all pools of the model.")
     ] = None
     gpu_budget_min: Annotated[int, Meta(ge=0, description="Minimum GPUs over all pools of the model.")] = 0
-    objectives: ObjectiveKnobs = ObjectiveKnobs()
+    objectives: Annotated[
+        ObjectiveKnobs | None,
+        Meta(description="Objectives of the model; unset: planners that size for latencies use the defaults."),
+    ] = None
     load_predictor_warmup_trace: Annotated[
         str,
         Meta(
@@ -94,6 +97,11 @@ class ModelKnobs(Struct, frozen=True, forbid_unknown_fields=True):
         return typed if name == self.planner or typed != kind() else None
 
     @property
+    def effective_objectives(self) -> ObjectiveKnobs:
+        """Objectives of the model, or the defaults."""
+        return ObjectiveKnobs() if self.objectives is None else self.objectives
+
+    @property
     def effective_guardrails(self) -> GuardrailKnobs:
         """Guardrails of the model, or those of its planner."""
         return PLANNERS[self.planner].guardrails if self.guardrails is None else self.guardrails
@@ -115,7 +123,7 @@ class ModelKnobs(Struct, frozen=True, forbid_unknown_fields=True):
     def for_planner(self, fleet: FleetKnobs) -> ModelSettings:
         """Return the settings that the checks and the description of its planner need."""
         seen = [pool for pool in self.pools if pool.role != "encode" or PLANNERS[self.planner].sizes_encode_pools]
-        return ModelSettings(tuple(seen), self.objectives, fleet)
+        return ModelSettings(tuple(seen), self.effective_objectives, fleet, self.objectives is not None)
 
 
 class Settings(Struct, frozen=True):

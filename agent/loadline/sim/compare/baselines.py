@@ -167,7 +167,7 @@ def _keda_latency(model: ModelKnobs, fleet: SimulatedFleetKnobs, _trace: Trace) 
     objectives = objectives_of(fleet, model)
     return replace(
         model.with_planner("keda", KedaKnobs("latency")),
-        objectives=replace(model.objectives, ttft_ms=objectives.ttft_ms, itl_ms=objectives.itl_ms),
+        objectives=replace(model.effective_objectives, ttft_ms=objectives.ttft_ms, itl_ms=objectives.itl_ms),
     )
 
 

@@ -199,7 +199,7 @@ def model_of(fleet: SimulatedFleetKnobs, settings: Settings) -> ModelKnobs:
 
 def objectives_of(fleet: SimulatedFleetKnobs, model: ModelKnobs) -> ObjectiveKnobs:
     """Return the objectives that requests are measured against: those of the fleet file, else the model's own."""
-    configured = model.objectives
+    configured = model.effective_objectives
     return ObjectiveKnobs(
         configured.ttft_ms if fleet.ttft_ms is None else fleet.ttft_ms,
         configured.itl_ms if fleet.itl_ms is None else fleet.itl_ms,

@@ -9,7 +9,7 @@ Its thresholds are those of the capacity analysers of llm-d's Workload Variant A
 - Scale-up and scale-down have separate boundaries, and a scale-down waits for the last peak to pass, against flapping.
 - Pending workers count as capacity until their deadline, and another pool grows after it; the original holds the model.
 - A silent worker counts as empty for scale-up and as full for scale-down.
-- Where the measured latency is above its objective, a role grows too, and keeps the workers: see ``LatencyGuard``.
+- Where the measured latency is above a configured objective, a role grows too, and keeps the workers: ``LatencyGuard``.
 
 The pools of a role serve together: the pool with the lowest cost per capacity grows, the most expensive one shrinks.
 """
@@ -101,7 +101,7 @@ class SaturationPlanner(Planner):
     name = "saturation"
     summary = "Keeps headroom in the workers' KV caches and queues, for any engine."
     Knobs = SaturationKnobs
-    needs = Needs(objectives=frozenset({"ttft_ms", "itl_ms"}), shares_role_load=True)
+    needs = Needs(objectives=frozenset({"ttft_ms", "itl_ms"}), default_objectives=False, shares_role_load=True)
     pool_fields: ClassVar[tuple[str, ...]] = ("pools", "removable")
 
     knobs: SaturationKnobs
@@ -147,7 +147,7 @@ class SaturationPlanner(Planner):
             f"utilisation; scales down when the remaining workers stay below {knobs.scale_down_boundary:.0%} at their "
             f"{duration(knobs.scale_down_window_ms)} peak."
         )
-        if pool.role == "encode":  # neither latency is its own
+        if pool.role == "encode" or not model.has_objectives:  # neither latency of an encode pool is its own
             return
         yield f"Scales up, at most to twice the count, while the mean latency of half a minute is above {objectives}."
 
@@ -194,8 +194,9 @@ class SaturationPlanner(Planner):
             elif len(holds) == len(pools):
                 recommendations |= holds
             else:
-                guard = self.guards.setdefault(role, LatencyGuard())
-                guard.update(model, pools, self.knobs.scale_down_window_ms, now)
+                guard = self.guards.setdefault(role, LatencyGuard()) if model.has_objectives else LatencyGuard()
+                if model.has_objectives:
+                    guard.update(model, pools, self.knobs.scale_down_window_ms, now)
                 queued = 0 if role == "encode" else model.traffic.queued(now)  # by workers of the other roles
                 role_occupancy = self._role_occupancy(pools, holds, queued, lengths)
                 sized, demand = self._resize(pools, holds, role_occupancy, guard, now)
