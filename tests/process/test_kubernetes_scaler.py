@@ -187,6 +187,7 @@ def play(
     finally:
         for process in processes:
             process.kill()
+            process.wait()
 
 
 @pytest.mark.parametrize("which", SERVERS)

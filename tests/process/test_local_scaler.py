@@ -2,11 +2,13 @@
 
 import asyncio
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 import msgspec
@@ -14,6 +16,7 @@ import pytest
 
 from loadline.client.scaler import ScalerClient
 from loadline.core.vocabulary.decisions import PoolTarget
+from loadline.core.vocabulary.events import DecisionAnswered
 from loadline.rig.servers import NatsServer
 from loadline.scalers.local.config import LocalKnobs, LocalModelKnobs, LocalPoolKnobs
 from loadline.scalers.local.launcher import ChildLauncher
@@ -291,15 +294,26 @@ def test_a_decision_for_an_unknown_pool_is_refused(tmp_path: Path, nats_url: str
 
 def test_a_failing_command_is_retried_with_a_backoff(tmp_path: Path, nats_url: str, own_name: str) -> None:
     flag = tmp_path / "works"
-    command = ["sh", "-c", f"test -e {flag} || exit 3; sleep 600 & wait", "{worker}"]
+    # It lives longer than `settle_ms`, as an engine that fails while it loads its model.
+    command = ["sh", "-c", f"test -e {flag} || {{ sleep 0.3; exit 3; }}; sleep 600 & wait", "{worker}"]
 
     async def scenario() -> None:
         async with host(tmp_path, nats_url, own_name, command) as scaler_host:
             scaler_host.announce(1, 1)
-            await until(lambda: len(scaler_host.lifetimes()) >= 3, "three failed starts")
+            await until(lambda: len(scaler_host.lifetimes()) >= 4, "four failed starts")
             flag.touch()
-            await scaler_host.answered(1, "done")
-            assert {lifetime.reason for lifetime in scaler_host.lifetimes().values()} == {"failed"}
+            ended = list(scaler_host.lifetimes().values())
+            assert {lifetime.reason for lifetime in ended} == {"failed"}
+            # 50 ms, doubled each time; a later start may only be later.
+            waits = [after.started_at_ms - before.ended_at_ms for before, after in pairwise(ended)]
+            assert all(wait >= 40 * 2**number for number, wait in enumerate(waits[:3]))
+
+            def newest() -> DecisionAnswered:
+                return scaler_host.answers[-1]
+
+            shown = rf"^p: p-\d+ exited with code 3, \d+ s after its start: see {tmp_path}/logs/p-\d+\.log$"
+            assert any(re.match(shown, answer.detail) for answer in scaler_host.answers)
+            await until(lambda: (newest().status, newest().detail) == ("done", ""), "the pool has recovered")
 
     asyncio.run(scenario())
 

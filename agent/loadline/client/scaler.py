@@ -182,10 +182,22 @@ class ScalerClient(AsyncIterator[ReceivedDecision]):
         await self._answer(received, "progress", observed, detail, victims)
 
     async def complete(
-        self, received: ReceivedDecision, observed: Mapping[str, int], victims: VictimRules | None = None
+        self,
+        received: ReceivedDecision,
+        observed: Mapping[str, int],
+        victims: VictimRules | None = None,
+        *,
+        detail: str = "",
     ) -> None:
-        """Report that a decision is applied, with the number of existing workers by pool."""
-        await self._answer(received, "done", observed, "", victims)
+        """Report that a decision is applied, with the number of existing workers by pool.
+
+        Args:
+            received: The decision.
+            observed: Number of existing workers by pool.
+            victims: Rules as of ``accept``.
+            detail: What is wrong with its workers, such as that they crash. Report it again whenever this changes.
+        """
+        await self._answer(received, "done", observed, detail, victims)
 
     async def refuse(self, received: ReceivedDecision, detail: str, victims: VictimRules | None = None) -> None:
         """Refuse a decision, with the reason."""

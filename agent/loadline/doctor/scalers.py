@@ -24,7 +24,7 @@ def _judge(models: list[ModelStatus], now_ms: int) -> Finding:
     check = "scalers"
     unanswered = [model.model for model in models if _unanswered(model, now_ms)]
     refused = [_told(model) for model in models if _state(model) in {"refused", "expired"}]
-    waiting = [_told(model) for model in models if _state(model) == "accepted" and _detail(model)]
+    reasons = [_told(model) for model in models if _state(model) in {"accepted", "applied"} and _detail(model)]
     accepted = [model.model for model in models if _state(model) in {"accepted", "applied"}]
     if unanswered:
         remedy = "Start its scaler: `loadline scaler NAME --config FILE`; its login needs the role scaler."
@@ -32,9 +32,9 @@ def _judge(models: list[ModelStatus], now_ms: int) -> Finding:
     if refused:
         remedy = "`loadline explain` and the scaler's log tell why."
         return warning(check, f"the last decision was not carried out: {first_of(refused)}", remedy)
-    if waiting:
+    if reasons:
         remedy = "Remedy what the scaler states; `loadline scaler NAME validate --config FILE` may tell more."
-        return warning(check, f"the last decision waits: {first_of(waiting)}", remedy)
+        return warning(check, f"workers are missing: {first_of(reasons)}", remedy)
     if not accepted:
         return skipped(check, "no decision yet that a scaler had time to accept", "Run this again after one.")
     return ok(check, f"the last decisions of {first_of(accepted)} were accepted")

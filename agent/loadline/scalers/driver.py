@@ -59,20 +59,21 @@ class _Release(Struct, frozen=True):
     """True if all victims may be removed."""
 
 
-class _OpenDecision:
-    """A decision that is not done."""
+class _CurrentDecision:
+    """The newest decision of a model, and what was reported of it."""
 
     def __init__(self, received: ReceivedDecision) -> None:
         self.received = received
         self.progress: dict[str, _Progress] = {}
-        self.reported: object = None
+        self.reported: tuple[bool, dict[str, int], str] | None = None
+        """Whether it is done, existing workers by pool, and the reasons."""
 
     def observed(self) -> dict[str, int]:
         """Return the number of existing workers by pool."""
         return {pool: each.existing for pool, each in self.progress.items() if each.existing is not None}
 
     def detail(self) -> str:
-        """Return the reasons why the decision is not done."""
+        """Return the reasons why the decision is not done, or why its workers are not ready any more."""
         return "; ".join(f"{pool}: {each.detail}" for pool, each in sorted(self.progress.items()) if each.detail)
 
     def done(self) -> bool:
@@ -116,7 +117,7 @@ class ReplicaScaler:
         self._platform = platform
         self._scaler = scaler
         self._pools = {key: _PoolTask(key) for key in platform.victims}
-        self._open: dict[str, _OpenDecision] = {}
+        self._current: dict[str, _CurrentDecision] = {}
 
     async def run(self, stop: asyncio.Event) -> None:
         """Apply decisions until ``stop`` is set. The end of the scaler changes nothing on the platform."""
@@ -139,7 +140,7 @@ class ReplicaScaler:
                 _log.warning("decision_refused", decision=received.decision.decision_id, detail=refusal)
                 continue
             await self._scaler.accept(received, rules)
-            self._open[received.model] = _OpenDecision(received)
+            self._current[received.model] = _CurrentDecision(received)
             for name in received.targets:
                 pool = self._pools[PoolKey(received.model, name)]
                 pool.received, pool.requested = received, None
@@ -168,7 +169,7 @@ class ReplicaScaler:
             except PlatformError as error:
                 pool.failures += 1
                 _log.warning("platform_failed", model=pool.key.model, pool=pool.key.pool, detail=str(error))
-                progress = _Progress(None, str(error))
+                progress = _Progress(None, str(error), done=pool.reached)
             await self._report(pool, received, progress)
 
     async def _sleep(self, pool: _PoolTask) -> None:
@@ -197,7 +198,7 @@ class ReplicaScaler:
         seen = await _answer(self._platform.observe(key))
         if pool.reached:
             # Workers beyond the target may serve by now: another decision names those to remove.
-            plan = ReplicaPlan(max(seen.replicas, target.replicas), done=True)
+            plan = ReplicaPlan(max(seen.replicas, target.replicas), done=True, waits_for=seen.detail)
         else:
             pool.release = self._release(key, received)
             plan = self._plan(key, target, pool.release, seen)
@@ -205,7 +206,7 @@ class ReplicaScaler:
             try:
                 await self._request(pool, received, plan, seen.replicas)
             except PlatformWait as wait:
-                return _Progress(_existing(seen), str(wait))
+                return _Progress(_existing(seen), str(wait), done=pool.reached)
         else:
             pool.requested = None
         if pool.received is received:
@@ -248,22 +249,24 @@ class ReplicaScaler:
         _log_change(pool.key, previous, plan.replicas)
 
     async def _report(self, pool: _PoolTask, received: ReceivedDecision, progress: _Progress) -> None:
-        """Report an open decision if its progress has changed or it is done."""
-        opened = self._open.get(pool.key.model)
-        if opened is None or opened.received is not received:
+        """Report a decision if its progress has changed; also after it is done, so that its status has the reason."""
+        current = self._current[pool.key.model]
+        if current.received is not received:
             return
-        opened.progress[pool.key.pool] = progress
-        rules = self._rules(pool.key.model)
-        if opened.done():
-            del self._open[pool.key.model]
+        current.progress[pool.key.pool] = progress
+        rules, before = self._rules(pool.key.model), current.reported
+        done, observed, detail = current.done(), current.observed(), current.detail()
+        if done:
             observed = {name: target.replicas for name, target in received.targets.items()}
-            await self._scaler.complete(received, observed, rules)
-            _log.info("decision_done", decision=received.decision.decision_id, observed=observed)
+        current.reported = done, observed, detail
+        if current.reported == before:
             return
-        report = opened.observed(), opened.detail()
-        if opened.reported != report:
-            opened.reported = report
-            await self._scaler.progress(received, *report, rules)
+        if not done:
+            await self._scaler.progress(received, observed, detail, rules)
+            return
+        await self._scaler.complete(received, observed, rules, detail=detail)
+        if before is None or not before[0]:
+            _log.info("decision_done", decision=received.decision.decision_id, observed=observed)
 
     def _release(self, key: PoolKey, received: ReceivedDecision) -> _Release:
         """Return the workers of a pool that may be removed by now."""

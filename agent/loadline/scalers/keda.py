@@ -19,6 +19,7 @@ from loadline.client.resources import running
 from loadline.errors import ConfigError
 from loadline.scalers.config_file import selected_models
 from loadline.scalers.desired_counts import DesiredCounts
+from loadline.scalers.keda_calls import KedaCalls
 from loadline.scalers.keda_config import KedaScalerKnobs, read
 from loadline.scalers.keda_messages import (
     SERVICE,
@@ -28,7 +29,7 @@ from loadline.scalers.keda_messages import (
     MetricSpec,
     MetricValue,
 )
-from loadline.scalers.observed import observe
+from loadline.scalers.observed import Followed, observe
 from loadline.wire.codec import printable
 
 METRIC: Final = "loadline-desired-replicas"
@@ -47,10 +48,12 @@ class KedaService:
 
     Args:
         counts: Desired replicas.
+        calls: Recorder of the calls.
     """
 
-    def __init__(self, counts: DesiredCounts) -> None:
+    def __init__(self, counts: DesiredCounts, calls: KedaCalls) -> None:
         self._counts = counts
+        self._calls = calls
         self._closed = asyncio.Event()
         self.handlers = {
             "IsActive": self._is_active,
@@ -71,15 +74,16 @@ class KedaService:
     async def _stream_is_active(self, reference: Any) -> AsyncIterator[Any]:
         """Send the state of a pool and each change; send nothing while it is unknown."""
         sent = None
-        while not self._closed.is_set():
-            model, pool = self._pool(reference)
-            changed = self._counts.changed(model)
-            count = self._counts.count(model, pool)
-            if count is not None and (count > 0) != sent:
-                sent = count > 0
-                yield IsActiveResponse(result=sent)
-            else:
-                await changed.wait()
+        with self._calls.streaming(*self._pool(reference)):
+            while not self._closed.is_set():
+                model, pool = self._pool(reference)
+                changed = self._counts.changed(model)
+                count = self._counts.count(model, pool)
+                if count is not None and (count > 0) != sent:
+                    sent = count > 0
+                    yield IsActiveResponse(result=sent)
+                else:
+                    await changed.wait()
 
     async def _get_metric_spec(self, reference: Any) -> Any:
         self._pool(reference)
@@ -108,7 +112,9 @@ class KedaService:
             CallRefused: One of them is missing or unknown.
         """
         model = _named(reference, "model", self._counts.models)
-        return model, _named(reference, "pool", self._counts.pools(model))
+        pool = _named(reference, "pool", self._counts.pools(model))
+        self._calls.record(model, pool)
+        return model, pool
 
     def _count(self, model: str, pool: str) -> int:
         count = self._counts.count(model, pool)
@@ -137,7 +143,8 @@ async def run_keda(knobs: KedaScalerKnobs, stop: asyncio.Event) -> None:
         ConfigError: The address or a file for TLS cannot be used.
     """
     counts = DesiredCounts(knobs.models, knobs.hold_ms / 1_000)
-    service = KedaService(counts)
+    calls = KedaCalls()
+    service = KedaService(counts, calls)
     server = GrpcServer(SERVICE, service.handlers, knobs.tls)
     try:
         port = await server.start(knobs.host, knobs.port)
@@ -147,7 +154,8 @@ async def run_keda(knobs: KedaScalerKnobs, stop: asyncio.Event) -> None:
     _log.info("listening", host=knobs.host, port=port, tls=knobs.tls is not None)
     try:
         async with running(_report_health(server, counts), "health"):
-            await observe(knobs.name, knobs.models, knobs.nats, stop, root=knobs.root, counts=counts)
+            followed = Followed(counts, calls.obstacle)
+            await observe(knobs.name, knobs.models, knobs.nats, stop, root=knobs.root, followed=followed)
     finally:
         service.close()
         await server.stop()

@@ -8,8 +8,10 @@ expire, each with an alarm and a pause.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+
+from msgspec import Struct
 
 from loadline.adapters import logs, signals
 from loadline.client.resources import bus_of, running
@@ -26,6 +28,15 @@ from loadline.wire.subjects import Subjects
 _log = logs.bounded("observed_scaler")
 
 
+class Followed(Struct, frozen=True):
+    """Counts that another program reads from this one."""
+
+    counts: DesiredCounts
+    """Kept up to date."""
+    obstacle: Callable[[str, str], str]
+    """Returns why the count of a pool, given its model and name, is not applied; empty: no reason is known."""
+
+
 class ObservedScaler:
     """Scaler that completes decisions based on the leader's status.
 
@@ -33,17 +44,19 @@ class ObservedScaler:
         scaler: Source of decisions, entered.
         bus: Bus with the agents' status.
         root: Prefix of every NATS subject.
-        counts: Desired counts to keep up to date; None: nobody reads them.
+        followed: Counts to keep up to date; None: nobody reads them here.
     """
 
     def __init__(
-        self, scaler: ScalerClient, bus: Bus, root: str = "loadline", counts: DesiredCounts | None = None
+        self, scaler: ScalerClient, bus: Bus, root: str = "loadline", followed: Followed | None = None
     ) -> None:
         self._scaler = scaler
-        self._counts = counts
+        self._followed = followed
         self._bus = bus
         self._subjects = Subjects(root)
         self._open: dict[str, ReceivedDecision] = {}
+        self._details: dict[str, str] = {}
+        """Reason that was reported last, by model."""
         self._ready: dict[str, dict[str, int]] = {}
         """Ready workers by model and by the pool in which they were started."""
         self._changed = asyncio.Event()
@@ -57,10 +70,10 @@ class ObservedScaler:
 
     async def _receive(self) -> None:
         async for received in self._scaler:
-            if self._counts is not None:
-                self._counts.apply_decision(received.decision)
+            if self._followed is not None:
+                self._followed.counts.apply_decision(received.decision)
             await self._scaler.accept(received, dict.fromkeys(received.targets, "unknown"))
-            self._open[received.model] = received
+            self._open[received.model], self._details[received.model] = received, ""
             self._changed.set()
 
     async def _answer(self) -> None:
@@ -68,22 +81,33 @@ class ObservedScaler:
             await self._changed.wait()
             self._changed.clear()
             for model in list(self._open):
-                await self._complete_if_reached(model)
+                await self._report(model)
 
-    async def _complete_if_reached(self, model: str) -> None:
+    async def _report(self, model: str) -> None:
+        """Complete the decision of a model if it is reached; else report a new reason why it is not."""
         received, ready = self._open[model], self._ready.get(model, {})
         observed = {pool: ready.get(pool, 0) for pool in received.targets}
         if all(observed[pool] == target.replicas for pool, target in received.targets.items()):
             del self._open[model]
             await self._scaler.complete(received, observed)
             _log.info("decision_done", decision=received.decision.decision_id, observed=observed)
+        elif self._followed is not None:
+            obstacles = {
+                pool: self._followed.obstacle(model, pool)
+                for pool, target in received.targets.items()
+                if observed[pool] != target.replicas
+            }
+            detail = "; ".join(f"{pool}: {obstacle}" for pool, obstacle in obstacles.items() if obstacle)
+            if detail != self._details[model]:
+                self._details[model] = detail
+                await self._scaler.progress(received, observed, detail)
 
     def _on_status(self, _subject: str, payload: bytes) -> None:
         status = decode_as(AgentStatus, payload)
         if isinstance(status, Rejected) or not status.leading:
             return
-        if self._counts is not None:
-            self._counts.apply_status(status)
+        if self._followed is not None:
+            self._followed.counts.apply_status(status)
         # A part of a status covers only its own models, so the counts of the others are kept.
         self._ready |= {
             model.model: {pool.pool: pool.ready - pool.moved for pool in model.pools} for model in status.models
@@ -111,7 +135,7 @@ async def observe(
     stop: asyncio.Event,
     *,
     root: str,
-    counts: DesiredCounts | None = None,
+    followed: Followed | None = None,
 ) -> None:
     """Answer the decisions of some models until ``stop`` is set.
 
@@ -121,12 +145,12 @@ async def observe(
         nats: Servers and login of NATS.
         stop: Ends it.
         root: Prefix of every NATS subject.
-        counts: Desired counts to keep up to date; None: nobody reads them.
+        followed: Counts to keep up to date; None: nobody reads them here.
     """
     async with (
         bus_of(None, nats, f"loadline-scaler-{name}") as bus,
         ScalerClient(name, models, bus=bus, root=root) as scaler,
-        running(ObservedScaler(scaler, bus, root, counts).run(), f"{name} scaler") as answering,
+        running(ObservedScaler(scaler, bus, root, followed).run(), f"{name} scaler") as answering,
     ):
         stopping = asyncio.create_task(stop.wait())
         await asyncio.wait({answering, stopping}, return_when=asyncio.FIRST_COMPLETED)

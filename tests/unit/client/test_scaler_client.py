@@ -36,13 +36,16 @@ class Agent:
         )
 
     @property
-    def answers(self) -> list[tuple[int, int, str]]:
-        found = [
+    def applied(self) -> list[DecisionApplied]:
+        return [
             msgspec.json.decode(payload, type=DecisionApplied)
             for subject, payload in self.bus.published
             if subject == SUBJECTS.applied("m")
         ]
-        return [(answer.epoch, answer.sequence, answer.status) for answer in found]
+
+    @property
+    def answers(self) -> list[tuple[int, int, str]]:
+        return [(answer.epoch, answer.sequence, answer.status) for answer in self.applied]
 
     async def answered(self, *expected: tuple[int, int, str]) -> None:
         await until(lambda: self.answers == list(expected), f"{expected}, but there is {self.answers}")

@@ -57,6 +57,17 @@ def test_a_refusal_after_the_end_is_ignored(harness: ControllerHarness) -> None:
     assert harness.desired() == 3
 
 
+def test_what_happens_to_the_workers_of_an_applied_decision_is_kept(harness: ControllerHarness) -> None:
+    decision = growing(harness)
+    done = msgspec.structs.replace(refusal(decision), status="done")
+    entry = harness.controller.state.ledger.entry("m")
+    for detail in ("decode: b exited with code 1", "", "decode: it needs a GPU"):
+        harness.handle(msgspec.structs.replace(done, detail=detail))
+        assert (entry.state, entry.detail) == ("applied", detail)
+    harness.handle(refusal(decision))
+    assert (entry.state, entry.detail) == ("applied", "decode: it needs a GPU")
+
+
 def test_workers_that_nobody_requested_do_not_become_desired(harness: ControllerHarness) -> None:
     decision = growing(harness)
     harness.register(*(f"extra{n}" for n in range(9)), models="m")

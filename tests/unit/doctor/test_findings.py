@@ -65,11 +65,12 @@ def test_a_decision_that_no_scaler_accepts_is_reported(state: str, age_ms: int, 
     assert scaler_finding(answers, Deployment()).verdict == verdict
 
 
-def test_the_reason_for_which_a_scaler_waits_is_told() -> None:
-    waits = BusFacts(agents=(status("a", decided("accepted", 60_000, "exceeded quota: gpus")),))
-    found = scaler_finding(waits, Deployment())
+@pytest.mark.parametrize("state", ["accepted", "applied"])
+def test_the_reason_for_which_workers_are_missing_is_told(state: str) -> None:
+    missing = BusFacts(agents=(status("a", decided(state, 60_000, "exceeded quota: gpus")),))
+    found = scaler_finding(missing, Deployment())
     assert found.verdict == "warning"
-    assert "llama (accepted: exceeded quota: gpus)" in found.text
+    assert f"llama ({state}: exceeded quota: gpus)" in found.text
 
 
 def test_the_age_of_the_leaders_lease_is_told() -> None:

@@ -16,7 +16,7 @@ from loadline.wire.codec import encode
 from loadline.wire.messages import DecisionApplied, DrainReport, ScalingDecision
 from tests.support.decisions import decision
 from tests.support.memory import MemoryBus
-from tests.support.replicas import MemoryPlatform, ReplicaPool
+from tests.support.replicas import MemoryPlatform, ReplicaPool, refusing
 from tests.support.virtual_time import run_virtual
 from tests.unit.client.test_scaler_client import SUBJECTS
 from tests.waiting import until
@@ -254,6 +254,28 @@ def test_workers_that_a_quota_forbids_are_reported() -> None:
             assert fleet.answers()[-1].observed == {"p": 2}
             fleet.pool.quota = 4
             await fleet.until_done()
+
+    run_virtual(scenario())
+
+
+def test_reasons_are_reported_after_a_decision_is_done() -> None:
+    async def scenario() -> None:
+        fleet = Fleet("named", 2)
+        async with fleet.running():
+            fleet.decide(1, 2)
+            await fleet.until_done()
+            fleet.pool.detail = "pod w0 waits: CrashLoopBackOff"
+            fleet.platform.change()
+            await until(lambda: fleet.details()[-1] == "p: pod w0 waits: CrashLoopBackOff")
+            fleet.platform.fault = refusing("the API server is away", "observe")
+            fleet.platform.change()
+            await until(lambda: fleet.details()[-1] == "p: the API server is away")
+            fleet.pool.detail = ""
+            fleet.platform.fault = lambda _call: None
+            await until(lambda: not fleet.details()[-1])
+            first = fleet.statuses().index("done")
+            assert set(fleet.statuses()[first:]) == {"done"}
+            assert all(answer.observed == {"p": 2} for answer in fleet.answers()[first:])
 
     run_virtual(scenario())
 

@@ -18,6 +18,7 @@ from loadline.adapters.grpc_server import GrpcServer, TlsFiles
 from loadline.errors import ConfigError
 from loadline.scalers.desired_counts import DesiredCounts
 from loadline.scalers.keda import KedaService
+from loadline.scalers.keda_calls import SILENT_S, KedaCalls
 from loadline.scalers.keda_config import read
 from loadline.scalers.keda_messages import SERVICE
 from tests.support.certificates import self_signed
@@ -34,7 +35,8 @@ class Scaler:
     def __init__(self) -> None:
         self.clock = Clock()
         self.counts = DesiredCounts(["m", "other"], HOLD_S, self.clock)
-        self.service = KedaService(self.counts)
+        self.calls = KedaCalls(self.clock)
+        self.service = KedaService(self.counts, self.calls)
         self.server = GrpcServer(SERVICE, self.service.handlers)
         self.port = 0
         self.sequence = 0
@@ -100,6 +102,33 @@ def test_a_stream_has_the_state_and_then_each_change_only() -> None:
         scaler.service.close()
         await pushes.task
         assert await pushes.call.code() is grpc.StatusCode.OK  # after an error KEDA waits longer
+
+    run_scenario(scenario)
+
+
+def test_a_pool_that_keda_does_not_ask_for_has_a_reason() -> None:
+    async def scenario(scaler: Scaler, keda: Keda) -> None:
+        def told() -> bool:
+            return "KEDA has not asked for its count for 120 s" in scaler.calls.obstacle("m", "decode")
+
+        scaler.decide(1)
+        assert not told(), "it has time to begin"
+        scaler.clock.now_s += SILENT_S
+        assert told()
+        scaler.decide(1)
+        assert await keda.value(**POOL) == 1
+        assert not told()
+        pushes = Pushes(keda.call("StreamIsActive", **POOL))
+        await until(lambda: pushes.received)
+        scaler.clock.now_s += SILENT_S
+        assert not told(), "its stream is open"
+        pushes.call.cancel()  # the peer has gone
+        await asyncio.wait([pushes.task])
+        # The server learns of it a little later; the end of a stream is a sign of life too.
+        await until(lambda: not any(scaler.calls._streams.values()))
+        assert not told()
+        scaler.clock.now_s += SILENT_S
+        assert told()
 
     run_scenario(scenario)
 
@@ -248,7 +277,7 @@ def test_tls_checks_clients_and_follows_renewed_certificates(tmp_path: Path) -> 
         files = TlsFiles(str(own.certificate), str(own.key), client_ca_file=str(keda_own.certificate))
         counts = DesiredCounts(["m"], HOLD_S)
         counts.apply_decision(decided(1, 1, 3))
-        server = GrpcServer(SERVICE, KedaService(counts).handlers, files)
+        server = GrpcServer(SERVICE, KedaService(counts, KedaCalls()).handlers, files)
         port = await server.start("127.0.0.1", 0)
 
         async def value(authority: bytes, *, certified: bool = True) -> float | str:

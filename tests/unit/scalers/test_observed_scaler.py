@@ -9,7 +9,8 @@ from msgspec.structs import replace
 from loadline.client.resources import running
 from loadline.client.scaler import ScalerClient
 from loadline.core.vocabulary.decisions import PoolTarget
-from loadline.scalers.observed import ObservedScaler
+from loadline.scalers.desired_counts import DesiredCounts
+from loadline.scalers.observed import Followed, ObservedScaler
 from loadline.wire.codec import encode
 from tests.support.decisions import decision
 from tests.unit.adapters.test_metrics import status_with
@@ -34,12 +35,12 @@ class Leader(Agent):
 
 
 @asynccontextmanager
-async def observing() -> AsyncIterator[Leader]:
+async def observing(followed: Followed | None = None) -> AsyncIterator[Leader]:
     leader = Leader()
     async with (
         asyncio.timeout(60),
         ScalerClient("s", ["m"], bus=leader.bus) as scaler,
-        running(ObservedScaler(scaler, leader.bus).run(), "observed"),
+        running(ObservedScaler(scaler, leader.bus, followed=followed).run(), "observed"),
     ):
         await leader.settle()
         yield leader
@@ -93,6 +94,23 @@ def test_only_the_newest_decision_of_a_model_is_answered() -> None:
         await leader.answered((1, 1, "accepted"), (1, 2, "accepted"), (1, 2, "done"))
 
     run_scenario(scenario)
+
+
+def test_the_reason_why_a_count_is_not_applied_is_reported_once() -> None:
+    async def scenario() -> None:
+        obstacles = {"prefill": "", "decode": "nobody asks"}
+        followed = Followed(DesiredCounts(["m"], 60), lambda _model, pool: obstacles[pool])
+        async with observing(followed) as leader:
+            await leader.announce(decision(1, 1, *targets(1, 3)))
+            for _ in range(2):
+                await leader.ready({"prefill": 1, "decode": 2})
+            obstacles["decode"] = ""
+            await leader.ready({"prefill": 1, "decode": 2})
+            await leader.ready({"prefill": 1, "decode": 3})
+            answers = [(answer.status, answer.detail) for answer in leader.applied]
+            assert answers == [("accepted", ""), ("progress", "decode: nobody asks"), ("progress", ""), ("done", "")]
+
+    asyncio.run(scenario())
 
 
 def test_a_decision_without_changes_is_applied_at_once() -> None:

@@ -13,6 +13,7 @@ from loadline.scalers.local.plan import (
     StartFailures,
     backoff_ms,
     failures_after_exit,
+    has_recovered,
     is_reached,
     mark_leaving,
     plan_actions,
@@ -22,6 +23,7 @@ TIMING = ProcessTiming(
     linger_ms=2_000,
     grace_ms=5_000,
     settle_ms=1_000,
+    reset_ms=600_000,
     restart_backoff_ms=500,
     restart_backoff_max_ms=30_000,
     start_concurrency=2,
@@ -128,12 +130,32 @@ def test_backoff_is_bounded() -> None:
     assert [backoff_ms(count, TIMING) for count in (0, 1, 2, 7, 10_000)] == [0, 500, 1_000, 30_000, 30_000]
 
 
-def test_only_early_exits_without_a_signal_are_failures() -> None:
-    young, one = Process("a", INCARNATION, NOW - 999), StartFailures(1, 5)
+def test_exits_without_a_signal_are_failures_within_ten_minutes() -> None:
+    young, one = Process("a", INCARNATION, NOW - 599_999), StartFailures(1, 5)
     assert failures_after_exit(one, young, TIMING, NOW) == StartFailures(2, NOW)
-    assert failures_after_exit(one, Process("a", INCARNATION, NOW - 1_000), TIMING, NOW) == StartFailures()
+    assert failures_after_exit(one, Process("a", INCARNATION, NOW - 600_000), TIMING, NOW) == StartFailures()
     assert failures_after_exit(one, replace(young, signal="terminate"), TIMING, NOW) == one
     assert failures_after_exit(one, replace(young, leave_by_ms=NOW), TIMING, NOW) == one
+
+
+@pytest.mark.parametrize(
+    ("ages_ms", "lived_ms", "recovered"),
+    [
+        ([39_999, 50_000], 20_000, False),
+        ([40_000, 50_000], 20_000, True),
+        ([50_000], 20_000, False),
+        ([999, 1_000], 10, False),
+        ([1_000, 1_000], 10, True),
+        ([600_000, 600_000], 10_000_000, True),
+    ],
+)
+def test_a_pool_has_recovered_when_its_workers_outlive_the_one_that_failed(
+    ages_ms: list[int], lived_ms: int, *, recovered: bool
+) -> None:
+    processes = [Process(f"w{number}", INCARNATION, NOW - age_ms) for number, age_ms in enumerate(ages_ms)]
+    leaving = Process("old", INCARNATION, NOW, leave_by_ms=NOW)
+    assert has_recovered([*processes, leaving], target(2), lived_ms, TIMING, NOW) is recovered
+    assert not has_recovered(processes, None, lived_ms, TIMING, NOW)
 
 
 def test_a_victim_stays_a_victim_and_keeps_its_first_deadline() -> None:

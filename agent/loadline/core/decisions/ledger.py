@@ -249,6 +249,8 @@ class Ledger(Struct):
         if decision is None:
             return Rejection.UNKNOWN_DECISION, []
         entry = self.entries[event.model]
+        if entry.state == "applied" and event.status == "done":
+            entry.detail = event.detail  # what has happened to its workers since
         if entry.state not in OPEN:
             return None, []
         entry.accepted, entry.detail = entry.accepted or event.status != "refused", event.detail

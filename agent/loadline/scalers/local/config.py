@@ -15,6 +15,9 @@ GRACE_MS: Final = 5_000
 SIDECAR_GRACE_MS: Final = 70_000
 """Time that a sidecar takes after SIGTERM: 30 s for the requests, 30 s for the engine, 10 s for its reports."""
 
+RESTART_RESET_MS: Final = 600_000
+"""Age at which an exit is no failed start any more, as of containers in Kubernetes."""
+
 Positive = Annotated[int, Meta(ge=1)]
 
 
@@ -89,8 +92,10 @@ class LocalKnobs(ScalerKnobs, frozen=True):
     start_concurrency: Annotated[
         Positive, Meta(description="Maximum number of workers of a pool that start at once.")
     ] = 4
-    settle_ms: Annotated[Positive, Meta(description="A worker that exits sooner than this failed to start.")] = 1_000
-    restart_backoff_ms: Annotated[Positive, Meta(description="Wait after a failed start; doubles each time.")] = 500
+    settle_ms: Annotated[Positive, Meta(description="Age below which a worker counts as starting.")] = 1_000
+    restart_backoff_ms: Annotated[
+        Positive, Meta(description="Wait after a worker exits within 10 min; doubles each time.")
+    ] = 500
     restart_backoff_max_ms: Annotated[Positive, Meta(description="Maximum of this wait.")] = 30_000
     linger_ms: Annotated[Positive, Meta(description="Time for a drained worker to exit by itself.")] = 2_000
     grace_ms: Annotated[

@@ -24,7 +24,9 @@ class ProcessTiming(Struct, frozen=True):
     grace_ms: int
     """Time from SIGTERM to SIGKILL."""
     settle_ms: int
-    """A process younger than this counts as starting; one that dies younger failed to start."""
+    """A process younger than this counts as starting."""
+    reset_ms: int
+    """A process that exits younger than this failed. Engines fail up to minutes after their start."""
     restart_backoff_ms: int
     """Wait after a failed start; doubles with every further one."""
     restart_backoff_max_ms: int
@@ -55,7 +57,7 @@ class Process(Struct, frozen=True):
 
 
 class StartFailures(Struct, frozen=True):
-    """Consecutive failed starts, and the time of the last one."""
+    """Consecutive failed processes, and the time of the last failure."""
 
     count: int = 0
     last_ms: int = 0
@@ -135,12 +137,30 @@ def backoff_ms(failures: int, timing: ProcessTiming) -> int:
 
 
 def failures_after_exit(failures: StartFailures, process: Process, timing: ProcessTiming, now_ms: int) -> StartFailures:
-    """Count an exit as a failed start, unless it was requested or came after ``settle_ms``."""
+    """Count an exit as a failure, unless it was requested or came after ``reset_ms``."""
     if process.leaving:
         return failures
-    if now_ms - process.started_ms >= timing.settle_ms:
+    if now_ms - process.started_ms >= timing.reset_ms:
         return StartFailures()
     return StartFailures(failures.count + 1, now_ms)
+
+
+def has_recovered(
+    processes: Sequence[Process], target: PoolTarget | None, lived_ms: int, timing: ProcessTiming, now_ms: int
+) -> bool:
+    """Return True if a pool has its count again, of processes that have run twice as long as the one that failed.
+
+    Args:
+        processes: Processes of the pool.
+        target: Its target; None: not known.
+        lived_ms: Time from start to failure of the process that failed last.
+        timing: Time limits of the pool.
+        now_ms: Present time.
+    """
+    staying = [process for process in processes if not process.leaving]
+    proven_ms = min(max(2 * lived_ms, timing.settle_ms), timing.reset_ms)
+    running = all(now_ms - process.started_ms >= proven_ms for process in staying)
+    return running and target is not None and len(staying) >= target.replicas
 
 
 def is_reached(processes: Sequence[Process], target: PoolTarget) -> bool:

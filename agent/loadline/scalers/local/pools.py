@@ -1,6 +1,9 @@
 """Workers of the local scaler, by pool, and their form in the state file."""
 
 from collections.abc import Mapping
+from pathlib import Path
+
+from msgspec import Struct
 
 from loadline.core.vocabulary.decisions import PoolTarget
 from loadline.scalers.local.config import LocalKnobs, LocalPoolKnobs
@@ -33,6 +36,31 @@ class LocalWorker:
         return "failed" if code else "exited"
 
 
+class Failure(Struct, frozen=True):
+    """Worker that could not be started, or ended although nobody requested it."""
+
+    reason: str
+    """Sentence with the worker, the problem and where to look."""
+    lived_ms: int = 0
+    """Time from its start to its end."""
+
+
+def exit_failure(worker: str, code: int | None, lived_ms: int, log_path: Path | None) -> Failure:
+    """Return the failure of a worker that exited.
+
+    Args:
+        worker: Its name.
+        code: Exit code; negative: the signal that ended it; None: unknown.
+        lived_ms: Time since its start.
+        log_path: Its log; None: it has none.
+    """
+    how = "ended"
+    if code is not None:
+        how = f"exited with code {code}" if code >= 0 else f"was ended by signal {-code}"
+    log = f": see {log_path}" if log_path else ""
+    return Failure(f"{worker} {how}, {lived_ms / 1_000:.0f} s after its start{log}", lived_ms)
+
+
 class LocalPool:
     """Workers and target of one pool."""
 
@@ -45,6 +73,14 @@ class LocalPool:
         self.failures = StartFailures()
         self.waits = ""
         """The reason why no further worker is started; empty: there is none."""
+        self.failure: Failure | None = None
+        """The last failure, until the pool has recovered."""
+
+    @property
+    def detail(self) -> str:
+        """Return why workers are missing; empty: none is, or no reason is known."""
+        reasons = [self.waits, self.failure.reason if self.failure else ""]
+        return ", ".join(reason for reason in reasons if reason)
 
     def seen(self) -> list[Process]:
         """Return the states of its workers."""

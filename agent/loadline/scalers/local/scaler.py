@@ -21,7 +21,7 @@ from loadline.client.resources import running, wait_at_most
 from loadline.client.scaler import ReceivedDecision, ScalerClient
 from loadline.errors import ConfigError
 from loadline.scalers.local.commands import command_of, fill_template
-from loadline.scalers.local.config import LocalKnobs
+from loadline.scalers.local.config import RESTART_RESET_MS, LocalKnobs
 from loadline.scalers.local.gpu_use import GpuUse
 from loadline.scalers.local.host import HostResources, installed_gpus
 from loadline.scalers.local.launcher import Launch, Launcher
@@ -32,11 +32,12 @@ from loadline.scalers.local.plan import (
     ProcessTiming,
     StartFailures,
     failures_after_exit,
+    has_recovered,
     is_reached,
     mark_leaving,
     plan_actions,
 )
-from loadline.scalers.local.pools import LocalPool, LocalWorker, pools_of
+from loadline.scalers.local.pools import Failure, LocalPool, LocalWorker, exit_failure, pools_of
 from loadline.scalers.local.state_file import SavedWorker, StateFile
 from loadline.scalers.local.worker_logs import WorkerLogs
 
@@ -66,6 +67,7 @@ class LocalScaler:
             linger_ms=knobs.linger_ms,
             grace_ms=knobs.sigterm_grace_ms,
             settle_ms=knobs.settle_ms,
+            reset_ms=RESTART_RESET_MS,
             restart_backoff_ms=knobs.restart_backoff_ms,
             restart_backoff_max_ms=knobs.restart_backoff_max_ms,
             start_concurrency=knobs.start_concurrency,
@@ -78,8 +80,9 @@ class LocalScaler:
         self._gpu_use = GpuUse() if gpus and knobs.avoid_used_gpus else None
         self._lifetimes = Lifetimes(Path(knobs.lifetimes_file) if knobs.lifetimes_file else None)
         self._logs = WorkerLogs(Path(knobs.log_directory)) if knobs.log_directory else None
-        self._open: dict[str, ReceivedDecision] = {}
-        self._reported: dict[str, tuple[dict[str, int], str]] = {}
+        self._current: dict[str, ReceivedDecision] = {}
+        self._reported: dict[str, tuple[bool, dict[str, int], str]] = {}
+        """Whether the current decision of a model is done, its existing workers by pool, and the reasons."""
         self._wake = asyncio.Event()
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -162,7 +165,7 @@ class LocalScaler:
             for name, target in received.targets.items():
                 pool = self._pools[model, name]
                 pool.target, pool.drain_ttl_ms = target, received.decision.drain_ttl_ms
-            self._open[model] = received
+            self._current[model] = received
             self._reported.pop(model, None)
             self._wake.set()
             _log.info("decision_accepted", decision=received.decision.decision_id, targets=_counts(received))
@@ -180,6 +183,8 @@ class LocalScaler:
         for pool in self._pools.values():
             self._mark_leaving(pool, now_ms)
             pool.waits = ""
+            if pool.failure and has_recovered(pool.seen(), pool.target, pool.failure.lived_ms, self._timing, now_ms):
+                pool.failure = None
             for action in plan_actions(pool.seen(), pool.target, pool.failures, self._timing, now_ms):
                 if action.kind == "start":
                     starting += [pool] * action.count
@@ -244,7 +249,8 @@ class LocalScaler:
             process = await self._launcher.create(launch, partial(self._exited, pool, name))
         except OSError as error:
             self._host.release(allotment)
-            pool.failures, pool.waits = StartFailures(pool.failures.count + 1, now_ms), str(error)
+            pool.failures = StartFailures(pool.failures.count + 1, now_ms)
+            pool.failure = Failure(f"{name} cannot be started: {error}")
             _log.error("worker_not_started", worker=name, error=str(error))
             return None
         pool.workers[name] = LocalWorker(Process(name, incarnation, now_ms), process, allotment, pool.knobs.gpus)
@@ -257,6 +263,9 @@ class LocalScaler:
         worker = pool.workers.pop(name)
         self._host.release(worker.allotment)
         pool.failures = failures_after_exit(pool.failures, worker.seen, self._timing, now_ms)
+        if not worker.seen.leaving:
+            log_path = self._logs.path_of(name) if self._logs else None
+            pool.failure = exit_failure(name, code, now_ms - worker.seen.started_ms, log_path)
         reason = worker.exit_reason(code)
         _log.info("worker_ended", worker=name, code=code, reason=reason)
         self._add_lifetime(pool.model, pool.knobs.name, worker.seen, worker.gpus, reason)
@@ -266,18 +275,23 @@ class LocalScaler:
         self._lifetimes.add(Lifetime(process.worker, model, pool, gpus, process.incarnation, unix_ms(), reason))
 
     async def _report(self) -> None:
-        """Report the progress of open decisions when their counts have changed."""
-        for model, received in list(self._open.items()):
+        """Report decisions whose counts or reasons have changed; also after they are done, for the leader's status."""
+        for model, received in list(self._current.items()):
             pools = {name: self._pools[model, name] for name in received.targets}
-            observed = {name: len(pool.workers) for name, pool in pools.items()}
-            detail = "; ".join(f"{name}: {pool.waits}" for name, pool in pools.items() if pool.waits)
-            if all(is_reached(pool.seen(), received.targets[name]) for name, pool in pools.items()):
-                del self._open[model]
-                await self._scaler.complete(received, observed)
-                _log.info("decision_done", decision=received.decision.decision_id, observed=observed)
-            elif self._reported.get(model) != (observed, detail):
-                self._reported[model] = observed, detail
+            before = self._reported.get(model)
+            was_done = before is not None and before[0]
+            done = was_done or all(is_reached(pool.seen(), received.targets[name]) for name, pool in pools.items())
+            observed = _counts(received) if done else {name: len(pool.workers) for name, pool in pools.items()}
+            detail = "; ".join(f"{name}: {pool.detail}" for name, pool in pools.items() if pool.detail)
+            if before == (done, observed, detail):
+                continue
+            self._reported[model] = done, observed, detail
+            if not done:
                 await self._scaler.progress(received, observed, detail)
+                continue
+            await self._scaler.complete(received, observed, detail=detail)
+            if not was_done:
+                _log.info("decision_done", decision=received.decision.decision_id, observed=observed)
 
     async def _end_all(self) -> None:
         for kind in ("terminate", "kill"):

@@ -31,6 +31,7 @@ _TIMING: Final = ProcessTiming(
     linger_ms=2_000,
     grace_ms=5_000,
     settle_ms=1_000,
+    reset_ms=1_000,
     restart_backoff_ms=1_000,
     restart_backoff_max_ms=60_000,
     start_concurrency=1_000,
