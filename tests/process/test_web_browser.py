@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from loadline.adapters.http import HttpServer
-from loadline.core.vocabulary.status import AgentStatus
+from loadline.core.vocabulary.status import AgentStatus, InFlightStatus, MigrationStatus, RaisedAlarm, RecentMigration
 from loadline.web.access import Access
 from loadline.web.event_streams import EventStreams
 from loadline.web.live_handlers import LiveHandlers
@@ -163,6 +163,44 @@ def test_all_can_be_done_by_keyboard(tmp_path: Path) -> None:
         await tab.shows("document.querySelector('.about').textContent.startsWith('decode-2: ready, KV')")
 
     run(scenario, str(file))
+
+
+def test_alarms_and_migrations_as_flows_are_shown() -> None:
+    alarms = (
+        RaisedAlarm("drain_overdue", "llama", "decode-1 is not empty", START_MS, 3),
+        RaisedAlarm("store_went_back", "", "etcd has lost data", START_MS - 1, 1),
+    )
+    moved = tuple(
+        RecentMigration(f"decode-{one}", f"decode-{1 + one % 3}", "drain", 1 + one, START_MS) for one in range(12)
+    )
+    running = (InFlightStatus("c1", "decode-1", "decode-2", "decode_load", "copying", 900, 4, 1),)
+    migrations = MigrationStatus(1, running, {}, {"drain": 78}, {}, {}, 1, ("decode-1",), moved)
+
+    def change(status: AgentStatus) -> AgentStatus:
+        models = (replace(status.models[0], migrations=migrations), *status.models[1:])
+        return replace(status, models=models, alarms=alarms)
+
+    async def scenario(site: Site, tab: Tab, url: str) -> None:
+        await site.tell(*range(5), change=change)
+        await tab.size(1280, 900)
+        await tab.open(url)
+        await tab.shows(DRAWN)
+        text = "document.getElementById('{}').textContent"
+        assert "2 alarms in the last hourdrain overdue, llama: decode-1 is" in await tab.evaluate(text.format("alarms"))
+        await tab.evaluate("document.querySelector('.alarms summary').click()")
+        await tab.shows(
+            "document.querySelectorAll('.alarms li').length === 2 && document.querySelector('.alarms').open"
+        )
+        assert "decode-1 is not empty · 3 times" in await tab.evaluate(text.format("alarms"))
+        said = await tab.evaluate("document.querySelector('.flows').ariaLabel")
+        assert said.startswith("Requests that migrated in the last 5 minutes: decode-11 to decode-3 12, decode-10 to")
+        assert await tab.evaluate("document.querySelectorAll('.flows path').length") == 13
+        assert await tab.evaluate("document.querySelectorAll('.flows path.running').length") == 1
+        assert "5 others" in await tab.evaluate("document.querySelector('.flows ul').textContent")
+        assert "decode load 0drain 78in flight 11 worker does not" in await tab.evaluate(text.format("migrations"))
+        assert tab.problems == []
+
+    run(scenario)
 
 
 def test_a_page_that_lost_the_agent_says_so_and_goes_on_when_it_is_back() -> None:

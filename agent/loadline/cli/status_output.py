@@ -12,6 +12,7 @@ from loadline.core.vocabulary.status import (
     MigrationStatus,
     ModelStatus,
     PoolStatus,
+    RaisedAlarm,
     SupplyStatus,
     TrafficStatus,
 )
@@ -46,6 +47,7 @@ def format_status(agent: AgentStatus, *, only_migration: bool = False) -> str:
     lines += [f"restart the agent to apply {', '.join(agent.restart_for)}"] if agent.restart_for else []
     lines += [format_gpu_budget(agent.gpus)] if agent.gpus is not None else []
     lines += ["\n".join(format_supply(one) for one in agent.supplies)] if agent.supplies else []
+    lines += ["\n".join(["alarms of the last hour, newest first:", *map(_alarm, agent.alarms)])] if agent.alarms else []
     return "\n\n".join([*lines, *(format_model(each, only_migration=only_migration) for each in agent.models)])
 
 
@@ -171,6 +173,12 @@ def _in_flight(one: InFlightStatus) -> str:
         f"  {one.source} -> {one.destination} ({one.policy}) {one.phase}: "
         f"{one.moved} of {plural(one.requests, 'request')}, {one.age_ms / 1000:.1f} s"
     )
+
+
+def _alarm(alarm: RaisedAlarm) -> str:
+    about = f" {alarm.model}" if alarm.model else ""
+    times = f" ({alarm.count} times)" if alarm.count > 1 else ""
+    return f"  {timestamp(alarm.at_ms)[11:19]} {alarm.kind}{about}: {alarm.text}{times}"
 
 
 def _link(connected: bool) -> str:  # noqa: FBT001 - a fact, not a mode

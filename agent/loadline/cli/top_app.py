@@ -14,7 +14,7 @@ from textual.widgets import DataTable, Footer, Input, RichLog, Static
 
 from loadline.cli.output import printable
 from loadline.cli.status_output import format_details
-from loadline.cli.top_rows import COLUMNS, Key, TopRow, decision_changes, fleet_rows, headline, summary
+from loadline.cli.top_rows import COLUMNS, Key, TopRow, alarm_changes, decision_changes, fleet_rows, headline, summary
 from loadline.cli.top_screens import ConfirmScreen, TextScreen
 from loadline.core.vocabulary.status import AgentStatus, ModelStatus
 from loadline.errors import LoadlineError
@@ -119,8 +119,11 @@ class TopApp(App[None]):
             await asyncio.sleep(self._interval_s)
 
     def _show(self, agent: AgentStatus) -> None:
+        log = self.query_one(RichLog)
         for line in decision_changes(self.agent, agent):
-            self.query_one(RichLog).write(line)
+            log.write(line)
+        for line in alarm_changes(self.agent, agent):
+            log.write(Text(line, style="bold red"))
         self.agent = agent
         self._redraw()
 

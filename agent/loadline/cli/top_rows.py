@@ -68,6 +68,16 @@ def decision_changes(before: AgentStatus | None, after: AgentStatus) -> list[str
     return lines
 
 
+def alarm_changes(before: AgentStatus | None, after: AgentStatus) -> list[str]:
+    """Return a line for each alarm that is new, oldest first."""
+    known = set(() if before is None else before.alarms)
+    return [
+        printable(f"{timestamp(one.at_ms)[11:19]} ALARM {one.kind} {one.model}".rstrip() + f": {one.text}")
+        for one in reversed(after.alarms)
+        if one not in known
+    ]
+
+
 def _decision(model: ModelStatus) -> str | None:
     decision = model.decision
     if decision is None:

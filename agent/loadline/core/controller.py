@@ -153,6 +153,7 @@ class Controller:
         for effect in effects:
             if type(effect) is RaiseAlarm:
                 self.state.count(f"alarm_{effect.kind}")
+                self.state.alarms.add(effect, now)
         return effects  # type: ignore[return-value]  # every Effect is one of AnyEffect
 
     def _tick(self, turn: Turn, ticks: Sequence[Tick]) -> list[Effect]:

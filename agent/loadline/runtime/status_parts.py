@@ -35,10 +35,12 @@ def _size(model: ModelStatus) -> int:
 def without_lists(model: ModelStatus) -> ModelStatus:
     """Return the status of a model without its lists of workers and migrations; all counts stay."""
     migrations = model.migrations
+    if migrations is not None:
+        migrations = replace(migrations, in_flight_commands=(), silent_workers=(), recent=())
     return replace(
         model,
         pools=tuple(replace(pool, workers=()) for pool in model.pools),
-        migrations=None if migrations is None else replace(migrations, in_flight_commands=(), silent_workers=()),
+        migrations=migrations,
     )
 
 
@@ -48,7 +50,7 @@ def _split(status: AgentStatus, sizes: Sequence[int]) -> list[AgentStatus]:
     The first part has the fields that concern all models. A part of a single model, or the first, may be larger.
     """
     head = replace(status, models=())
-    rest = replace(head, gpus=None, supplies=(), rejected={}, counters={})
+    rest = replace(head, gpus=None, supplies=(), alarms=(), rejected={}, counters={})
     groups: list[list[ModelStatus]] = [[]]
     size, rest_bytes = len(encode(head)), len(encode(rest))
     for model, added in zip(status.models, sizes, strict=True):

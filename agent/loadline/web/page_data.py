@@ -20,7 +20,8 @@ class FleetRow(Struct, frozen=True):
     namespace: str
     planner: str
     state: str
-    """``paused``, ``advisory``, ``attention`` (a condition is false or an input is missing) or ``steady``."""
+    """``paused``, ``advisory``, ``attention`` (a condition is false, an input is missing or an objective is missed),
+    ``scaling`` (workers are started or drained) or ``steady``."""
     desired: int
     ready: int
     starting: int
@@ -33,6 +34,10 @@ class FleetRow(Struct, frozen=True):
     itl_ms: float | None
     ttft_attainment: float | None
     itl_attainment: float | None
+    ttft_missed: bool
+    """True if the TTFT of the last minute misses its objective."""
+    itl_missed: bool
+    """True if the ITL of the last minute misses its objective."""
     decided_at_ms: int | None
 
 
@@ -124,6 +129,8 @@ def fleet_row(status: ModelStatus) -> FleetRow:
         itl_ms=_rounded(traffic.itl_ms),
         ttft_attainment=_rounded(traffic.ttft_attainment, 4),
         itl_attainment=_rounded(traffic.itl_attainment, 4),
+        ttft_missed=_is_ttft_missed(status),
+        itl_missed=_is_itl_missed(status),
         decided_at_ms=None if status.decision is None else status.decision.issued_at_ms,
     )
 
@@ -232,7 +239,29 @@ def _state(status: ModelStatus) -> str:
     if status.no_operation:
         return "advisory"
     troubled = bool(status.missing) or not all(condition.status for condition in status.conditions)
-    return "attention" if troubled else "steady"
+    if troubled or _is_ttft_missed(status) or _is_itl_missed(status):
+        return "attention"
+    changing = any(pool.ready != pool.desired or pool.starting or pool.draining for pool in status.pools)
+    return "scaling" if changing else "steady"
+
+
+def _is_ttft_missed(status: ModelStatus) -> bool:
+    traffic, goals = status.traffic, status.objectives
+    return _is_missed(traffic.ttft_ms, goals.get("ttft_ms"), traffic.ttft_attainment, goals.get("attainment"))
+
+
+def _is_itl_missed(status: ModelStatus) -> bool:
+    traffic, goals = status.traffic, status.objectives
+    return _is_missed(traffic.itl_ms, goals.get("itl_ms"), traffic.itl_attainment, goals.get("attainment"))
+
+
+def _is_missed(mean_ms: float | None, goal_ms: float | None, attained: float | None, wanted: float | None) -> bool:
+    """Return True if too few requests are within an objective, or their mean is not, as the planner sizes for."""
+    if not goal_ms:
+        return False
+    if wanted and attained is not None:
+        return attained < wanted
+    return mean_ms is not None and mean_ms > goal_ms
 
 
 def _mean_kv(pools: Sequence[PoolStatus]) -> float | None:

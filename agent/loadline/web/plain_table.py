@@ -1,6 +1,6 @@
 """The page for browsers without JavaScript: HTML tables of a status."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from html import escape
 
 from loadline.core.vocabulary.status import AgentStatus, ModelStatus, PoolStatus
@@ -20,7 +20,11 @@ def tables(status: AgentStatus | None) -> Steps[str]:
         return "<p>The agent has just started. Its first status follows within a second.</p>"
     models = yield from map_in_steps(lambda model: "\n".join(_model(model)), status.models)
     role = f"leads, epoch {status.epoch}" if status.leading else f"standby; {status.leader or 'no agent'} leads"
-    return f"<p>Agent {escape(status.agent)} {escape(status.version)}: {escape(role)}.</p>\n" + "\n".join(models)
+    head = f"<p>Agent {escape(status.agent)} {escape(status.version)}: {escape(role)}.</p>"
+    alarms = [f"{one.kind} {one.model}".rstrip() + f": {one.text}" for one in status.alarms]
+    if alarms:
+        head += f"\n<h2>Alarms of the last hour</h2>{_list(alarms)}"
+    return "\n".join([head, *models])
 
 
 def _model(model: ModelStatus) -> Iterator[str]:
@@ -31,7 +35,11 @@ def _model(model: ModelStatus) -> Iterator[str]:
     yield "</tbody></table>"
     facts = [*(f"{one.name}: {one.message}" for one in model.conditions if not one.status), *model.missing, *model.hold]
     if facts:
-        yield f"<ul>{''.join(f'<li>{escape(fact)}</li>' for fact in facts)}</ul>"
+        yield _list(facts)
+
+
+def _list(facts: Iterable[str]) -> str:
+    return f"<ul>{''.join(f'<li>{escape(fact)}</li>' for fact in facts)}</ul>"
 
 
 def _pool(pool: PoolStatus) -> str:

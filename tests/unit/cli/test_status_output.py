@@ -2,15 +2,16 @@
 
 from msgspec.structs import replace
 
-from loadline.cli.status_output import HEADER, format_model
+from loadline.cli.status_output import HEADER, format_model, format_status
 from loadline.core.controller import Controller
 from loadline.core.engines.accelerator import AcceleratorKnobs
 from loadline.core.engines.profile import ObjectiveKnobs
 from loadline.core.fleet.pool import PoolKnobs
 from loadline.core.queries.status import status
 from loadline.core.state.settings import ModelKnobs, Settings
-from loadline.core.vocabulary.status import ModelStatus, TrafficStatus
+from loadline.core.vocabulary.status import ModelStatus, RaisedAlarm, TrafficStatus
 from tests.support.fleet_harness import START
+from tests.support.statuses import agent
 
 
 def status_of(planner: str) -> ModelStatus:
@@ -67,3 +68,13 @@ def test_objectives_that_the_planner_ignores_are_not_shown() -> None:
     printed = lines("threshold")
     assert printed[0].startswith("chat (threshold planner")
     assert not [line for line in printed if "objectives" in line]
+
+
+def test_alarms_of_the_last_hour_are_listed_with_their_times() -> None:
+    alarms = (
+        RaisedAlarm("workers_missing", "chat", "d-1 is not ready", 45_296_000, 3),
+        RaisedAlarm("store_went_back", "", "x", 0, 1),
+    )
+    printed = format_status(replace(agent(), alarms=alarms))
+    assert "  12:34:56 workers_missing chat: d-1 is not ready (3 times)\n  00:00:00 store_went_back: x" in printed
+    assert "alarms" not in format_status(agent())

@@ -9,7 +9,7 @@ from textual.pilot import Pilot
 from textual.widgets import Input
 
 from loadline.cli.top_app import TopApp
-from loadline.cli.top_rows import COLUMNS, decision_changes, fleet_rows
+from loadline.cli.top_rows import COLUMNS, alarm_changes, decision_changes, fleet_rows
 from loadline.core.vocabulary.scalars import Role
 from loadline.core.vocabulary.status import (
     AgentStatus,
@@ -18,6 +18,7 @@ from loadline.core.vocabulary.status import (
     MigrationStatus,
     ModelStatus,
     PoolStatus,
+    RaisedAlarm,
     TrafficStatus,
 )
 from loadline.errors import LoadlineError
@@ -224,3 +225,12 @@ def test_a_decision_is_listed_once_for_each_state() -> None:
     assert decision is not None
     done = agent(replace(after.models[0], decision=replace(decision, state="done")))
     assert decision_changes(after, done) == ["12:34:56 chat #7 done: decode 3 (kv_usage_high)"]
+
+
+def test_an_alarm_is_listed_once_for_each_time_that_it_is_raised() -> None:
+    first = RaisedAlarm("drain_overdue", "chat", "d\x1b1 is late", 45_296_000, 1)
+    again = replace(first, at_ms=45_297_000, count=2)
+    before, after = (replace(agent(model("chat")), alarms=(one,)) for one in (first, again))
+    assert alarm_changes(None, before) == ["12:34:56 ALARM drain_overdue chat: d\\u001b1 is late"]
+    assert alarm_changes(before, before) == []
+    assert alarm_changes(before, after) == ["12:34:57 ALARM drain_overdue chat: d\\u001b1 is late"]

@@ -4,6 +4,7 @@ import msgspec
 
 from loadline.core.controller import Controller
 from loadline.core.planning.planners.threshold import ThresholdKnobs
+from loadline.core.queries.status import status
 from loadline.core.vocabulary.decisions import StoredDecision
 from loadline.core.vocabulary.effects import (
     AnnounceDecision,
@@ -144,6 +145,8 @@ def test_an_expired_decision_raises_an_alarm() -> None:
     world.run(31)
     effects = world.run(901)
     assert "decision_expired" in alarms(effects)
+    (alarm,) = status(world.controller.settings, world.controller.state, "", 0, world.now).alarms
+    assert (alarm.kind, alarm.model) == ("decision_expired", "m")
     pools = world.controller.state.fleet.models["m"].pools
     assert pools["decode"].desired is not None
 

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from loadline.core.controller import Controller
 from loadline.core.migration.knobs import MigrationKnobs
 from loadline.core.migration.status import LISTED_MAX
-from loadline.core.migration.tally import MigrationTally
+from loadline.core.migration.tally import RECENT_MAX, RECENT_MS, MigrationTally
 from loadline.core.queries import status as query
 from loadline.core.state.settings import ModelKnobs, Settings
 from loadline.core.vocabulary.events import (
@@ -21,7 +21,7 @@ from loadline.core.vocabulary.events import (
 )
 from loadline.core.vocabulary.migrations import Migration, MigrationEndpoint
 from loadline.core.vocabulary.samples import RegisteredWorker
-from loadline.core.vocabulary.status import DurationTotal, MigrationStatus, ModelStatus
+from loadline.core.vocabulary.status import DurationTotal, MigrationStatus, ModelStatus, RecentMigration
 from loadline.runtime.status_parts import without_lists
 from loadline.wire.codec import encode
 from tests.support.controller_world import booted
@@ -92,6 +92,7 @@ def test_the_status_lists_a_migration_from_its_command_to_its_end() -> None:
     assert (shown.in_flight, shown.in_flight_commands) == (0, ())
     assert (shown.requests, shown.tokens) == ({"decode_load": 3}, {"decode_load": 300})
     assert shown.commands == {f"decode_load:{what}": 1 for what in ("accepted", "done", "planned")}
+    assert shown.recent == (RecentMigration("a", "b", "decode_load", 3, world.now),)
     times = {"accepted": 70, "asked": 30, "copying": 0, "switched": 5}
     assert shown.phases == {phase: DurationTotal(1, took_ms) for phase, took_ms in times.items()}
 
@@ -154,6 +155,17 @@ def test_unknown_triggers_are_counted_as_other() -> None:
     shown = seen(world)
     assert shown.commands == {"decode_load:planned": 1, "other:done": 20}
     assert (shown.requests, shown.tokens) == ({"other": 20}, {"other": 180})
+
+
+def test_recent_migrations_are_the_newest_of_5_minutes() -> None:
+    world, _ = commanded(migrations_per_worker_max=1_000)
+    numbers = range(1, RECENT_MAX + 3)
+    for number in numbers:
+        world.handle(report(command_id=f"c{number}", requests=number))
+        world.handle(report(command_id=f"c{number}", phase="done", requests=number, moved=number))
+    assert [one.requests for one in seen(world).recent] == list(numbers)[-RECENT_MAX:]
+    world.now += RECENT_MS + 1
+    assert seen(world).recent == ()
 
 
 def test_a_standby_follows_migrations_without_counting_them() -> None:

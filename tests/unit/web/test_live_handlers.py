@@ -13,6 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from loadline.adapters.http import HttpServer
+from loadline.core.vocabulary.status import RaisedAlarm
 from loadline.errors import ConfigError
 from loadline.web.access import Access
 from loadline.web.event_streams import CLIENTS_MAX, EventStreams
@@ -278,8 +279,10 @@ def test_without_javascript_the_page_is_a_table_with_names_escaped() -> None:
     async def scenario() -> None:
         async with served() as site:
             assert "has just started" in (await site.get("/"))[1]
-            await site.page.update(agent(model("<script>x")))
+            alarm = RaisedAlarm("drain_overdue", "<b>", "a & b", START_MS, 1)
+            await site.page.update(replace(agent(model("<script>x")), alarms=(alarm,)))
             _, text = await site.get("/")
+            assert "<li>drain_overdue &lt;b&gt;: a &amp; b</li>" in text
             assert "<h2>&lt;script&gt;x, sla planner</h2>" in text
             assert "<th scope=row>decode</th><td>decode</td><td>4</td><td>4</td>" in text
 

@@ -21,6 +21,11 @@ def test_a_row_sums_the_pools_and_weighs_kv_usage_by_ready_workers() -> None:
     [
         ({}, "steady"),
         ({"missing": ("no frontend reports traffic",)}, "attention"),
+        ({"objectives": {"ttft_ms": 200.0}}, "attention"),
+        ({"objectives": {"itl_ms": 21.0}}, "attention"),
+        ({"objectives": {"ttft_ms": 500.0, "attainment": 0.98}}, "attention"),
+        ({"objectives": {"ttft_ms": 200.0, "attainment": 0.95}}, "steady"),
+        ({"pools": (pool(3, desired=4),)}, "scaling"),
         ({"no_operation": True, "missing": ("x",)}, "advisory"),
         ({"paused": True, "no_operation": True}, "paused"),
     ],

@@ -72,7 +72,7 @@ def migration_reported(turn: Turn, event: MigrationReported) -> None:
             tally.count_command(migration.command.trigger, "accepted")  # the report overtook the answer
         if migration.ended:
             tally.count_command(migration.command.trigger, event.phase, event.reason)
-            tally.count_ended(migration)
+            tally.count_ended(migration, turn.now)
     _record_peers(turn, event, migration)
     turn.mark_changed(event.model)
 

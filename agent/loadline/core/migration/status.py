@@ -43,6 +43,7 @@ def migration_status(state: ModelMigrationState, in_flight: Iterable[InFlightMig
         phases={phase: DurationTotal(count, tally.phases_ms[phase]) for phase, count in sorted(tally.phases.items())},
         silent=len(silent),
         silent_workers=tuple(silent[:LISTED_MAX]),
+        recent=tally.recent(now),
     )
 
 

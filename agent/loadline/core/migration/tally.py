@@ -6,9 +6,14 @@ from msgspec import Struct, field
 
 from loadline.core.migration.in_flight import InFlightMigration, MigrationPhase
 from loadline.core.migration.knobs import DRAIN, PolicyName
+from loadline.core.vocabulary.status import RecentMigration
 
 TRIGGERS: Final = frozenset((*get_args(PolicyName), DRAIN))
 """Triggers that are counted by name. Adopted migrations may report other triggers, which count as ``other``."""
+RECENT_MS: Final = 300_000
+"""Time after its end for which a migration is recent."""
+RECENT_MAX: Final = 64
+"""Recent migrations of a model that are kept, some 8 kB in its status."""
 
 
 class MigrationTally(Struct):
@@ -28,6 +33,8 @@ class MigrationTally(Struct):
     """Drained workers."""
     emptied_ms: int = 0
     """Total time of drains, in ms."""
+    ended: list[RecentMigration] = field(default_factory=list)
+    """Latest migrations that moved requests, oldest first."""
 
     def count_command(self, policy: str, outcome: str, reason: str = "") -> None:
         """Count an outcome of a command."""
@@ -39,12 +46,20 @@ class MigrationTally(Struct):
         self.phases[phase] = self.phases.get(phase, 0) + 1
         self.phases_ms[phase] = self.phases_ms.get(phase, 0) + took_ms
 
-    def count_ended(self, migration: InFlightMigration) -> None:
+    def count_ended(self, migration: InFlightMigration, now: int) -> None:
         """Count the requests and tokens of a migration that ended."""
-        trigger = _known(migration.command.trigger)
-        if migration.moved:
-            self.requests[trigger] = self.requests.get(trigger, 0) + migration.moved
-            self.tokens[trigger] = self.tokens.get(trigger, 0) + migration.tokens
+        command, moved = migration.command, migration.moved
+        if not moved:
+            return
+        trigger = _known(command.trigger)
+        self.requests[trigger] = self.requests.get(trigger, 0) + moved
+        self.tokens[trigger] = self.tokens.get(trigger, 0) + migration.tokens
+        ended = RecentMigration(command.source.worker, command.destination.worker, trigger, moved, now)
+        self.ended = [*self.ended[1 - RECENT_MAX :], ended]
+
+    def recent(self, now: int) -> tuple[RecentMigration, ...]:
+        """Return the migrations that moved requests lately, oldest first."""
+        return tuple(one for one in self.ended if now - one.ended_at_ms <= RECENT_MS)
 
     def count_lost(self, migration: InFlightMigration, reason: str, now: int) -> None:
         """Count a migration whose end was not reported in time."""

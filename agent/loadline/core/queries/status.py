@@ -61,6 +61,7 @@ def agent_status(
         config_problem=state.config_problem,
         restart_for=tuple(state.restart_for),
         supplies=state.allocation.status(state.fleet, ledger, now),
+        alarms=state.alarms.recent(now),
     )
 
 

@@ -12,6 +12,7 @@ from loadline.core.planning.allocation.fleet_allocation import FleetAllocation
 from loadline.core.planning.allocation.fleet_budget import FleetBudget
 from loadline.core.planning.allocation.supplies import Supplies, Tenant, supplies_of
 from loadline.core.planning.planners import PLANNERS, Planner
+from loadline.core.state.alarms import Alarms
 from loadline.core.state.model_state import ModelFleet, new_model
 from loadline.core.state.settings import ModelKnobs, Settings
 from loadline.core.vocabulary.learned import LearnedState
@@ -64,6 +65,7 @@ class AgentState(Struct):
     rejected: dict[str, int] = field(default_factory=dict)
     counters: dict[str, int] = field(default_factory=dict)
     explanations: list[Explanation] = field(default_factory=list)
+    alarms: Alarms = field(default_factory=Alarms)
 
     @property
     def leading(self) -> bool:

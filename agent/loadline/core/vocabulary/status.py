@@ -219,6 +219,17 @@ class InFlightStatus(Struct, frozen=True):
     """Requests that the destination has taken over."""
 
 
+class RecentMigration(Struct, frozen=True):
+    """A migration that has ended and moved requests."""
+
+    source: str
+    destination: str
+    policy: str
+    requests: int
+    """Requests that the destination has taken over."""
+    ended_at_ms: int
+
+
 class MigrationStatus(Struct, frozen=True):
     """Migrations of a model: those in flight, and totals since this agent became leader."""
 
@@ -238,6 +249,8 @@ class MigrationStatus(Struct, frozen=True):
     """Number of unresponsive workers that get no commands for now."""
     silent_workers: tuple[str, ...]
     """Names of unresponsive workers; at most 64."""
+    recent: tuple[RecentMigration, ...] = ()
+    """Migrations that moved requests in the last 5 min, oldest first; at most 64."""
 
 
 class ModelStatus(Struct, frozen=True):
@@ -308,6 +321,18 @@ class SupplyStatus(Struct, frozen=True):
     """GPUs that models wait for, by name."""
 
 
+class RaisedAlarm(Struct, frozen=True):
+    """The newest alarm of a kind and model."""
+
+    kind: str
+    model: str
+    """Empty: the alarm is about the agent."""
+    text: str
+    at_ms: int
+    count: int
+    """Alarms of this kind and model in a row, each within an hour of the one before."""
+
+
 class AgentStatus(Struct, frozen=True):
     """State of an agent, its leadership and its models. Subject: ``<root>.v1.status.<agent>``."""
 
@@ -333,6 +358,8 @@ class AgentStatus(Struct, frozen=True):
     """Changed configuration keys that take effect after a restart."""
     supplies: tuple[SupplyStatus, ...] = ()
     """Limited supplies, by name."""
+    alarms: tuple[RaisedAlarm, ...] = ()
+    """Alarms of the last hour, newest first; at most 32."""
     part: int = 0
     """Number of this part; a status of many models is split into parts."""
     parts: int = 1

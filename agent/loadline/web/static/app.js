@@ -1,10 +1,11 @@
 // Puts the parts together: follows the chosen model, and draws what arrives once per frame of the screen.
 import { Charts } from "./charts.js";
 import { Decisions } from "./decisions.js";
+import { drawMigrations } from "./flows.js";
 import { duration, h, number, milliseconds, percent, updateTimes } from "./format.js";
 import { Journal } from "./journal.js";
 import { askToken, confirmPause } from "./orders.js";
-import { drawBanners, drawConditions, drawFleet, drawGpus, drawMigrations, drawWaits } from "./panels.js";
+import { drawAlarms, drawBanners, drawConditions, drawFleet, drawGpus, drawWaits } from "./panels.js";
 import { Pools } from "./pools.js";
 import { follow, get } from "./stream.js";
 
@@ -13,7 +14,7 @@ const root = document.documentElement;
 const live = { state: "connecting", seenMs: 0 };
 const charts = new Charts($$("charts"));
 const pools = new Pools($$("pools"));
-const decisions = new Decisions($$("decisions"));
+const decisions = new Decisions($$("decisions"), $$("legend"));
 const journal = root.dataset.mode === "journal" ? new Journal($$("journal"), show, chosen) : null;
 let fleet = null;
 let model = null;
@@ -110,6 +111,7 @@ function drawNow() {
   $$("agent").textContent = `${agent.agent} · ${agent.version} · ${role} · up ${duration(agent.uptime_ms)}`;
   const name = `${model?.status.model ?? agent.agent} · loadline`;
   if (name !== title) { document.title = name; title = name; }
+  drawAlarms($$("alarms"), agent.alarms);
   $$("fleet").hidden = !fleet.rows.length;
   drawFleet($$("fleet"), fleet.rows, model?.status.model, (name) => { location.hash = encodeURIComponent(name); });
   $$("model").hidden = !model;

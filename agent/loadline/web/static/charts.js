@@ -2,6 +2,8 @@
 import { clock, h, milliseconds, minute, number, percent } from "./format.js";
 
 const HOUR_S = 3600;
+const TONES = 6;
+const STEPS_S = [1, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1200, 1800, 3600];
 
 // Each chart: its title, its lines, the format of its values, and a fixed range if it has one.
 function definitions(pools, objectives) {
@@ -13,9 +15,9 @@ function definitions(pools, objectives) {
       { key: "served", name: "within objectives", tone: "limit" },
       { key: "expected", name: "forecast", tone: 0, dash: true }, { key: "rate", name: "observed", tone: 0, fill: true }],
       bands: [{ series: [1, 2] }] },
-    { title: "Workers", format: number, whole: true, lines: pools.flatMap((pool, index) => [
-      { key: `desired:${pool}`, name: `${pool} desired`, tone: index, dash: true, stepped: true },
-      { key: `ready:${pool}`, name: `${pool} ready`, tone: index, stepped: true }]) },
+    { title: "Workers", format: number, whole: true, lines: [{ constant: null, name: "desired", tone: "limit", dash: true }, ...pools.flatMap((pool, index) => [
+      { key: `desired:${pool}`, name: "", tone: index, dash: true, stepped: true },
+      { key: `ready:${pool}`, name: pool, of: `desired:${pool}`, tone: index, stepped: true }])] },
     { title: "KV cache in use", format: percent, range: [0, 1], lines: byPool("kv") },
     { title: "TTFT", format: milliseconds, lines: [...objective(objectives.ttft_ms), { key: "ttft", name: "mean", tone: 0, fill: true }] },
     { title: "ITL", format: milliseconds, lines: [...objective(objectives.itl_ms), { key: "itl", name: "mean", tone: 0, fill: true }] },
@@ -55,7 +57,7 @@ export class Charts {
   }
 
   draw(pools, objectives, nowMs) {
-    const signature = JSON.stringify([pools, objectives, document.documentElement.dataset.theme || "", matchMedia("(prefers-color-scheme: dark)").matches]);
+    const signature = JSON.stringify([pools, objectives, document.documentElement.dataset.theme || "", matchMedia("(prefers-color-scheme: dark)").matches, rem()]);
     const found = definitions(pools, objectives);
     if (signature !== this.signature) { this.signature = signature; this.build(found); }
     const columns = this.columns(nowMs);
@@ -83,21 +85,19 @@ export class Charts {
 
   build(found) {
     for (const chart of this.charts) chart.plot?.destroy();
-    const style = getComputedStyle(document.documentElement);
-    const colour = (name) => style.getPropertyValue(name).trim();
     this.charts = found.map((definition) => {
-      const lines = definition.lines.map((line) => ({ ...line, colour: tone(line.tone, colour) }));
+      const lines = definition.lines.map((line) => ({ ...line, colour: tone(line.tone) }));
       const place = h("div", { class: "plot" });
       const values = new Map();
       const keys = lines.filter((line) => line.name).map((line) => {
-        const value = h("b", {}, "–");
-        values.set(line, value);
+        const value = h("b");
+        if (line.constant !== null) values.set(line, value); // null: a key without a line
         const swatch = h("i", { class: line.dash ? "dash" : "" });
         swatch.style.setProperty("--c", line.colour);
         return h("span", { class: "key" }, swatch, `${line.name} `, value);
       });
       const figure = h("figure", { class: "chart" }, h("figcaption", {}, h("b", {}, definition.title), ...keys), place);
-      return { definition, lines, place, values, figure, plot: null, grid: colour("--line"), text: colour("--faint") };
+      return { definition, lines, place, values, figure, plot: null, grid: colour("--line"), text: colour("--faint"), unit: rem() };
     });
     this.root.replaceChildren(...this.charts.map((chart) => chart.figure));
   }
@@ -125,7 +125,8 @@ export class Charts {
     for (const [line, element] of chart.values) {
       const column = data[chart.lines.indexOf(line) + 1];
       const value = index === null ? column.findLast((one, at) => one !== null && (line.key === "expected" || data[0][at] * 1000 <= chart.nowMs)) : column[index];
-      const text = value === null || value === undefined ? "–" : chart.definition.format(value);
+      const of = line.of ? data[chart.lines.findIndex((other) => other.key === line.of) + 1] : null;
+      const text = [value, ...(of ? [index === null ? of.findLast((one) => one !== null) : of[index]] : [])].map(chart.definition.format).join(" / ");
       element.parentElement.hidden = !column.some((one) => one !== null);
       if (element.textContent !== text) element.textContent = text;
       said.push(`${line.name} ${text}`);
@@ -135,8 +136,8 @@ export class Charts {
   }
 
   plot(chart, data) {
-    const { definition, lines } = chart;
-    const axis = { stroke: chart.text, font: "11px system-ui", grid: { stroke: chart.grid, width: 1 }, ticks: { show: false } };
+    const { definition, lines, unit } = chart;
+    const axis = { stroke: chart.text, font: `${1.1 * unit}px system-ui`, grid: { stroke: chart.grid, width: 1 }, ticks: { show: false } };
     return new uPlot({
       width: chart.place.clientWidth || 320,
       height: chart.place.clientHeight || 150,
@@ -148,20 +149,20 @@ export class Charts {
         y: { range: (_plot, low, high) => span(definition, low, high) },
       },
       axes: [
-        { ...axis, size: 28, gap: 7, grid: { show: false }, space: 76, values: (plot, ticks) => ticks.map((tick) => (plot.scales.x.max - plot.scales.x.min < 600 ? clock : minute)(tick * 1000)) },
-        { ...axis, size: 46, gap: 4, space: 34, incrs: definition.whole ? [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000] : undefined,
+        { ...axis, size: 2.8 * unit, gap: 0.7 * unit, grid: { show: false }, space: 7.6 * unit, incrs: STEPS_S, values: times },
+        { ...axis, size: 5 * unit, gap: 0.4 * unit, space: 3.4 * unit, incrs: definition.whole ? [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000] : undefined,
           values: (_plot, ticks) => ticks.map((tick) => definition.format(tick)) },
       ],
       series: [{}, ...lines.map((line) => ({
         stroke: line.tone === "band" ? "transparent" : line.colour,
         width: line.tone === "limit" ? 1 : 1.5,
         dash: line.dash ? [4, 4] : undefined,
-        fill: line.fill ? `${line.colour}14` : undefined,
+        fill: line.fill ? faded(line.colour, 0.08) : undefined,
         paths: line.stepped ? uPlot.paths.stepped({ align: 1 }) : undefined,
         points: { show: false },
         spanGaps: false,
       }))],
-      bands: (definition.bands || []).map((band) => ({ ...band, fill: `${tone(0, (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim())}2b` })),
+      bands: (definition.bands || []).map((band) => ({ ...band, fill: faded(tone(0), 0.17) })),
       hooks: { setCursor: [(plot) => this.caption(chart, plot.cursor.idx ?? null)] },
     }, data, chart.place);
   }
@@ -183,8 +184,27 @@ function span(definition, low, high) {
   return [0, definition.whole ? Math.ceil(most * 1.15) : most * 1.15];
 }
 
-function tone(kind, colour) {
-  if (kind === "limit") return colour("--faint");
-  if (kind === "band") return "transparent";
-  return [colour("--accent"), colour("--muted"), colour("--warn"), colour("--line-strong")][kind % 4];
+// Labels of the time axis; one that would be cut off at the right edge is left out.
+function times(plot, ticks) {
+  const format = plot.scales.x.max - plot.scales.x.min < 600 ? clock : minute;
+  const last = plot.over.clientWidth - 2.4 * rem();
+  return ticks.map((tick) => (plot.over.clientWidth && plot.valToPos(tick, "x") > last ? "" : format(tick * 1000)));
 }
+
+function tone(kind) {
+  if (kind === "limit") return colour("--faint");
+  return kind === "band" ? "transparent" : colour(`--s${kind % TONES}`);
+}
+
+const rem = () => parseFloat(getComputedStyle(document.documentElement).fontSize);
+
+// A colour of the style sheet as the present theme has it: canvas knows neither var() nor light-dark().
+function colour(name) {
+  const probe = document.body.appendChild(h("i", { hidden: true }));
+  probe.style.color = `var(${name})`;
+  const found = getComputedStyle(probe).color;
+  probe.remove();
+  return found;
+}
+
+const faded = (rgb, alpha) => rgb.replace("rgb(", "rgba(").replace(")", `, ${alpha})`);

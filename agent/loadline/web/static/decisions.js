@@ -4,11 +4,12 @@ import { clock, counting, exact, h, minute, plural, words } from "./format.js";
 const HOUR_MS = 3600000;
 const SPAN_MIN_MS = 300000;
 const SHOWN = 12;
-const BAD = new Set(["refused", "expired", "failed"]);
-const DONE = new Set(["done", "applied"]);
+const ENDS = { applied: "", refused: "bad", expired: "bad" };
+const LEGEND = { up: "more workers", down: "fewer", same: "same counts again" };
 
 export class Decisions {
-  constructor(root) {
+  constructor(root, legend) {
+    legend.append(...Object.entries(LEGEND).map(([kind, text]) => h("span", {}, h("i", { class: `mark ${kind}` }), text)));
     this.root = root;
     this.line = h("div", { class: "line", "aria-hidden": "true" });
     this.list = h("ol", { class: "log" });
@@ -24,7 +25,7 @@ export class Decisions {
       this.pages = pages;
       const open = new Set([...this.list.querySelectorAll("details[open]")].map((one) => one.dataset.key));
       const shown = this.all ? pages : pages.slice(0, SHOWN);
-      this.list.replaceChildren(...shown.map((page) => entry(page, open.has(key(page)))));
+      this.list.replaceChildren(...shown.map((page) => entry(page, open.has(key(page)), page === pages[0])));
       this.more.hidden = shown.length === pages.length;
       this.more.textContent = `Show all ${pages.length}`;
       if (pages.length) this.root.replaceChildren(this.line, this.list, this.more);
@@ -69,20 +70,22 @@ function direction(page) {
   return sum > 0 ? "up" : sum < 0 ? "down" : "same";
 }
 
-function state(page) {
-  if (page.superseded_by) return h("span", { class: "tag" }, "superseded");
-  if (page.outcome === "advised") return h("span", { class: "tag on" }, "advice");
-  if (!page.state) return h("span", { class: "tag" }, "past");
-  const kind = BAD.has(page.state) ? "bad" : DONE.has(page.state) ? "" : "on";
-  return h("span", { class: `tag ${kind}` }, page.state === "committed" ? "waits for a scaler" : page.state);
+// The page sees the states of the newest decision only: one of which it saw no end was replaced by the next.
+function state(page, isNewest) {
+  const tag = (kind, text) => h("span", { class: `tag ${kind}` }, text);
+  if (page.outcome === "advised") return tag("on", "advice");
+  if (page.superseded_by) return tag("", "superseded");
+  if (page.state in ENDS) return tag(ENDS[page.state], page.state);
+  if (!isNewest || !page.state) return tag("", "replaced");
+  return tag("on", page.state === "committed" ? "waits for a scaler" : page.state);
 }
 
-function entry(page, open) {
+function entry(page, open, isNewest) {
   const shown = changes(page).map(([pool, count]) => h("span", { class: "change" }, `${pool} ${page.current[pool]}`, h("span", { class: "arrow" }, "→"), String(count)));
   const why = page.recommendations.flatMap((one) => one.reasons)[0] || page.limits[0] || "";
   const details = h("details", { open },
     h("summary", {}, h("time", { datetime: new Date(page.at_ms).toISOString() }, clock(page.at_ms)),
-      h("span", {}, shown.length ? shown : "same counts again"), h("span", { class: "why" }, why), state(page)));
+      h("span", {}, shown.length ? shown : "same counts again"), h("span", { class: "why" }, why), state(page, isNewest)));
   details.dataset.key = key(page);
   // The body is built when it is opened: most never are.
   const fill = () => { if (details.open && !details.querySelector(".more")) details.append(explanation(page)); };

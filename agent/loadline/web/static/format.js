@@ -11,6 +11,13 @@ export function h(tag, properties = {}, ...children) {
   return element;
 }
 
+export function svg(tag, properties = {}, ...children) {
+  const element = document.createElementNS("http://www.w3.org/2000/svg", tag);
+  for (const [name, value] of Object.entries(properties)) element.setAttribute(name, String(value));
+  element.append(...children);
+  return element;
+}
+
 export const NONE = "–";
 
 export function number(value) {
@@ -62,7 +69,7 @@ export function updateTimes(nowMs, root = document) {
     const at = Number(element.dataset.at);
     const text = element.dataset.kind === "until"
       ? (at > nowMs ? `${duration(at - nowMs)} left` : "due")
-      : `${duration(nowMs - at)} ago`;
+      : `${element.dataset.kind === "for" ? "for " : ""}${duration(nowMs - at)}${element.dataset.kind === "for" ? "" : " ago"}`;
     if (element.textContent !== text) element.textContent = text;
   }
 }

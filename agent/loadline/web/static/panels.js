@@ -1,13 +1,17 @@
-// The smaller parts of the page: list of models, notices, holds, conditions, GPUs and migrations.
+// The smaller parts of the page: list of models, notices, alarms, holds, conditions and GPUs.
 import { NONE, counting, duration, h, milliseconds, number, percent, plural, words } from "./format.js";
 
-const STATES = { steady: ["steady", ""], attention: ["attention", "warn"], paused: ["paused", "warn"], advisory: ["advice only", "on"] };
-const TARGET = 0.95;
-const FLOWS = 8;
+const STATES = {
+  attention: ["attention", "warn"], paused: ["paused", "warn"], advisory: ["advice only", "on"], scaling: ["scaling", "on"], steady: ["steady", ""],
+};
+const MANY = 12;
+// Columns of the list of models; c1 is left out on phones, c1 and c2 are the first to go on narrower windows.
+const HEADS = [["Model", ""], ["State", ""], ["Workers", "num"], ["Load", "num c1"], ["KV", "num c1"], ["Waiting", "num c1 c2"],
+  ["TTFT", "num c1"], ["ITL", "num c1"], ["Within TTFT", "num"], ["Within ITL", "num"], ["Last decision", "c1 c2"]];
 
 const drawn = new WeakMap();
 // Draw only what changed, so that focus, selection and the reading position stay.
-function once(root, data, build) {
+export function once(root, data, build) {
   const signature = JSON.stringify(data);
   if (drawn.get(root) === signature) return;
   drawn.set(root, signature);
@@ -16,29 +20,48 @@ function once(root, data, build) {
 
 export function drawFleet(root, rows, chosen, choose) {
   once(root, [rows, chosen], () => {
-    const heads = ["Model", "State", "Workers", "Load", "KV", "Waiting", "TTFT", "ITL", "Within TTFT", "Within ITL", "Last decision"];
     const body = rows.map((row) => {
       const link = h("a", { href: `#${encodeURIComponent(row.model)}`, "aria-current": row.model === chosen ? "true" : null }, row.model);
       const [text, kind] = STATES[row.state];
-      const moving = row.starting ? `+${row.starting}` : row.draining ? `−${row.draining}` : "";
-      const line = h("tr", { "data-on": row.model === chosen },
-        h("th", { scope: "row" }, link), h("td", {}, h("span", { class: `tag ${kind}` }, text)),
-        h("td", { class: "num" }, `${row.ready} / ${row.desired} `, h("span", { class: "muted" }, moving)),
-        h("td", { class: "num" }, row.requests_per_s === null ? NONE : `${number(row.requests_per_s)}/s`),
-        h("td", { class: `num ${row.kv_usage_ratio >= 0.95 ? "miss" : row.kv_usage_ratio >= 0.8 ? "warm" : ""}` }, percent(row.kv_usage_ratio)),
-        h("td", { class: "num" }, number(row.waiting_requests)),
-        h("td", { class: "num" }, milliseconds(row.ttft_ms)), h("td", { class: "num" }, milliseconds(row.itl_ms)),
-        met(row.ttft_attainment), met(row.itl_attainment),
-        h("td", { class: "muted" }, row.decided_at_ms === null ? "none yet" : counting(row.decided_at_ms, "since")));
+      const moving = row.starting ? ` +${row.starting}` : row.draining ? ` −${row.draining}` : "";
+      const warm = row.kv_usage_ratio >= 0.95 ? "miss" : row.kv_usage_ratio >= 0.8 ? "warm" : "";
+      const [late, slow] = [row.ttft_missed ? "miss" : "", row.itl_missed ? "miss" : ""];
+      const cells = [
+        ["", h("span", { class: `tag ${kind}` }, text)], ["", `${row.ready} / ${row.desired}`, h("span", { class: "muted" }, moving)],
+        ["", row.requests_per_s === null ? NONE : `${number(row.requests_per_s)}/s`], [warm, percent(row.kv_usage_ratio)],
+        ["", number(row.waiting_requests)], [late, milliseconds(row.ttft_ms)], [slow, milliseconds(row.itl_ms)],
+        [late, percent(row.ttft_attainment)], [slow, percent(row.itl_attainment)],
+        ["muted", row.decided_at_ms === null ? "none yet" : counting(row.decided_at_ms, "since")]];
+      const line = h("tr", { "data-on": row.model === chosen }, h("th", { scope: "row" }, link),
+        cells.map(([kind, ...content], index) => h("td", { class: `${HEADS[index + 1][1]} ${kind}`.trim() }, content)));
       line.addEventListener("click", (event) => { if (event.target.tagName !== "A") choose(row.model); });
       return line;
     });
-    const numeric = new Set([2, 3, 4, 5, 6, 7, 8, 9]);
-    return h("table", {}, h("thead", {}, h("tr", {}, heads.map((name, index) => h("th", { scope: "col", class: numeric.has(index) ? "num" : "" }, name)))), h("tbody", {}, body));
+    const table = h("table", {}, h("thead", {}, h("tr", {}, HEADS.map(([name, kind]) => h("th", { scope: "col", class: kind }, name)))), h("tbody", {}, body));
+    if (rows.length <= MANY) return table;
+    return [h("p", { class: "sum" }, ...sums(rows)), h("div", { class: "many", tabindex: "0", role: "group", "aria-label": "List of models" }, table)];
   });
 }
 
-const met = (ratio) => h("td", { class: `num ${ratio !== null && ratio < TARGET ? "miss" : ""}` }, percent(ratio));
+// What a long list has in it, before anybody scrolls.
+function sums(rows) {
+  const states = Object.entries(STATES).map(([state, [text]]) => [text, rows.filter((row) => row.state === state).length]);
+  const workers = rows.reduce((total, row) => total + row.ready, 0);
+  const facts = [[plural(rows.length, "model")], [plural(workers, "ready worker")], ...states.filter(([, count]) => count).map(([text, count]) => [text, count])];
+  return facts.flatMap(([text, count], index) => [index ? " · " : "", count === undefined ? h("b", {}, text) : `${count} ${text}`]);
+}
+
+// Alarms of the last hour: the newest at once, all when opened.
+export function drawAlarms(root, alarms) {
+  root.hidden = !alarms.length;
+  const open = root.querySelector("details")?.open ?? false;
+  once(root, alarms, () => alarms.length && h("details", { class: "banner warn alarms", open },
+    h("summary", {}, h("b", {}, `${plural(alarms.length, "alarm")} in the last hour`), h("span", {}, `${title(alarms[0])}: ${alarms[0].text}`)),
+    h("ul", {}, alarms.map((one) => h("li", {}, h("b", {}, title(one)),
+      h("span", {}, one.text, one.count > 1 ? h("span", { class: "muted" }, ` · ${one.count} times`) : ""), counting(one.at_ms, "since"))))));
+}
+
+const title = (alarm) => (alarm.model ? `${words(alarm.kind)}, ${alarm.model}` : words(alarm.kind));
 
 export function drawBanners(root, agent, model, live, nowMs) {
   const found = [];
@@ -65,8 +88,9 @@ export function drawWaits(root, waits, model) {
 
 export function drawConditions(root, conditions) {
   once(root, conditions, () => (conditions.length ? h("ul", { class: "facts" }, conditions.map((one) => h("li", {},
-    h("span", {}, spaced(one.name)), h("span", { class: `tag ${one.status ? "" : "warn"}` }, one.status ? "yes" : spaced(one.reason).toLowerCase()),
-    one.status ? "" : h("span", { class: "sub" }, one.message), h("span", { class: "sub" }, "since ", counting(one.since_ms, "since"))))) : h("p", { class: "muted" }, "Known after the first round of planning.")));
+    h("span", {}, spaced(one.name)),
+    h("span", {}, h("span", { class: "since" }, counting(one.since_ms, "for")), h("span", { class: `tag ${one.status ? "" : "warn"}` }, one.status ? "yes" : spaced(one.reason).toLowerCase())),
+    one.status ? "" : h("span", { class: "sub" }, one.message)))) : h("p", { class: "muted" }, "Known after the first round of planning.")));
 }
 
 const spaced = (name) => name.replace(/([a-z])([A-Z])/g, (_all, end, start) => `${end} ${start.toLowerCase()}`);
@@ -87,22 +111,4 @@ function supply(name, occupied, limit, waiting, more) {
   const wanting = Object.entries(waiting).map(([model, count]) => `${model} waits for ${count}`);
   const facts = [more, ...wanting].filter(Boolean).join(" · ");
   return h("li", {}, h("span", {}, name), h("span", {}, `${occupied} of ${limit ?? "unlimited"}`), bar, facts ? h("span", { class: "sub" }, facts) : "");
-}
-
-export function drawMigrations(root, migrations) {
-  root.parentElement.hidden = !migrations;
-  if (!migrations) return;
-  once(root, migrations, () => {
-    const flows = migrations.in_flight_commands.slice(0, FLOWS).map((one) => {
-      const pipe = h("span", { class: "pipe", role: "img", "aria-label": `${one.moved} of ${one.requests} requests moved` }, h("i"));
-      pipe.firstChild.style.width = `${one.requests ? (100 * one.moved) / one.requests : 0}%`;
-      return h("li", {}, h("span", { class: "flow sub" }, h("span", { title: one.source }, one.source), pipe, h("span", { class: "to", title: one.destination }, one.destination)),
-        h("span", { class: "sub" }, `${words(one.policy)} · ${one.phase} · ${one.moved} of ${plural(one.requests, "request")} · ${milliseconds(one.age_ms)}`));
-    });
-    const more = migrations.in_flight - flows.length;
-    const totals = Object.entries(migrations.requests).map(([policy, count]) => h("li", {}, h("span", {}, words(policy)), h("span", {}, plural(count, "request"))));
-    return h("ul", { class: "facts" }, flows, more > 0 ? h("li", {}, `and ${more} more in flight`) : "",
-      migrations.in_flight ? "" : h("li", { class: "muted" }, "None in flight."), totals,
-      migrations.silent ? h("li", {}, `${plural(migrations.silent, "worker")} do not answer migration commands`) : "");
-  });
 }

@@ -4,6 +4,8 @@ import { NONE, counting, h, milliseconds, number, percent, plural, words } from 
 const HOT = 80;
 const FULL = 95;
 const MANY = 240;
+const LEGEND = [["hot", `from ${HOT}`], ["full", `from ${FULL}`], ["starting", "starting"], ["draining", "draining"],
+  ["silent", "silent for 10 s"], ["unschedulable", "unschedulable"]];
 const KEYS = { ArrowRight: 1, ArrowLeft: -1 };
 
 export class Pools {
@@ -68,6 +70,7 @@ class Card {
     const first = this.grid.firstElementChild;
     if (first && !this.grid.querySelector('[tabindex="0"]')) first.tabIndex = 0;
     this.workers = workers.length;
+    this.states = new Set(workers.map(([, state, kv]) => (state === "ready" ? heat(kv).trim() || state : state)));
     this.total = pool.ready + pool.starting + pool.draining;
     this.describe();
   }
@@ -112,12 +115,20 @@ class Card {
   describe() {
     const focused = this.grid.contains(document.activeElement) ? this.cells.get(document.activeElement.dataset.worker) : null;
     if (focused) this.about.textContent = focused.text;
-    else if (!this.grid.matches(":hover")) this.about.textContent = this.summary();
+    else if (!this.grid.matches(":hover")) this.drawLegend();
   }
 
-  summary() {
-    if (!this.workers) return this.total ? `${plural(this.total, "worker")}; too many in the fleet to list` : "No worker is registered.";
-    return "Each cell is a worker, with its KV cache in use in percent.";
+  drawLegend() {
+    if (!this.workers) {
+      this.about.textContent = this.total ? `${plural(this.total, "worker")}; too many in the fleet to list` : "No worker is registered.";
+      return;
+    }
+    const keys = LEGEND.filter(([state]) => this.states.has(state));
+    const legend = keys.map(([state, text]) => h("span", {}, h("i", { class: `w swatch ${state}`, "aria-hidden": "true" }), text));
+    const signature = keys.join();
+    if (this.about.dataset.legend === signature && this.about.childElementCount === keys.length) return;
+    this.about.dataset.legend = signature;
+    this.about.replaceChildren("KV cache in use by worker, %", ...legend);
   }
 
   move(event) {

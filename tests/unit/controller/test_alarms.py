@@ -1,0 +1,33 @@
+"""Alarms that the status lists: the newest of each kind and model, bounded, for an hour."""
+
+from loadline.core.state.alarms import ALARMS_MAX, RECENT_MS, TEXT_CHARS_MAX, Alarms
+from loadline.core.vocabulary.effects import RaiseAlarm
+from loadline.core.vocabulary.status import RaisedAlarm
+
+
+def test_the_newest_alarm_of_a_kind_and_model_is_listed_with_the_number_of_times() -> None:
+    alarms = Alarms()
+    alarms.add(RaiseAlarm("drain_overdue", "m", "a is late"), 1_000)
+    alarms.add(RaiseAlarm("drain_overdue", "n", "c is late"), 2_000)
+    alarms.add(RaiseAlarm("drain_overdue", "m", "b is late"), 3_000)
+    newest, other = alarms.recent(3_000)
+    assert newest == RaisedAlarm("drain_overdue", "m", "b is late", 3_000, 2)
+    assert other == RaisedAlarm("drain_overdue", "n", "c is late", 2_000, 1)
+
+
+def test_an_alarm_is_listed_for_an_hour_and_counted_anew_after_that() -> None:
+    alarms = Alarms()
+    alarms.add(RaiseAlarm("commit_refused", "m", "text"), 0)
+    assert len(alarms.recent(RECENT_MS)) == 1
+    assert alarms.recent(RECENT_MS + 1) == ()
+    alarms.add(RaiseAlarm("commit_refused", "m", "text"), RECENT_MS + 1)
+    assert [one.count for one in alarms.recent(RECENT_MS + 1)] == [1]
+
+
+def test_any_number_of_alarms_with_any_text_is_bounded() -> None:
+    alarms = Alarms()
+    for number in range(3 * ALARMS_MAX):
+        alarms.add(RaiseAlarm("workers_missing", f"m{number}", "w" * 10_000), number)
+    found = alarms.recent(1_000)
+    assert [one.model for one in found] == [f"m{3 * ALARMS_MAX - 1 - number}" for number in range(ALARMS_MAX)]
+    assert {len(one.text) for one in found} == {TEXT_CHARS_MAX}
