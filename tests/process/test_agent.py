@@ -131,6 +131,22 @@ def test_sigterm_releases_leadership_at_once(rig: Rig) -> None:
     run_scenario(rig, scenario)
 
 
+def test_sigterm_ends_an_agent_to_which_reports_never_stop(rig: Rig) -> None:
+    agent = start(rig)
+
+    async def scenario(agent_fleet: AgentFleet) -> None:
+        await agent_fleet.add("decode", "d1")
+        stopping = asyncio.create_task(asyncio.to_thread(agent.stop))
+        while not stopping.done():
+            for _ in range(100):
+                await publish(agent_fleet, "loadline.v1.load.m.decode.d1", b"{}")
+            await asyncio.sleep(0.001)
+        assert await stopping == 0
+
+    run_scenario(rig, scenario)
+    assert "shutdown_incomplete" not in agent.log.read_text()
+
+
 def test_a_leader_that_was_frozen_steps_down_and_commits_nothing(rig: Rig) -> None:
     first = start(rig, "a")
     start(rig, "b")

@@ -62,6 +62,11 @@ class Inbox:
         """Number of waiting frames of known senders."""
         return self._frames.waiting
 
+    @property
+    def has_events(self) -> bool:
+        """True if an event waits."""
+        return bool(self._events)
+
     def offer(self, subject: str, payload: bytes) -> None:
         """Queue a frame, in O(1): the bus's reader calls this."""
         if subject in self._workers or subject in self._accepted:

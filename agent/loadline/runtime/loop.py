@@ -19,6 +19,8 @@ from loadline.wire.subjects import Subjects
 SHUTDOWN_TIMEOUT_S = 5.0
 """Time limit of a shutdown for a commit in progress and for revoking the leader's lease."""
 
+_log = bounded("agent")
+
 
 class Runtime:
     """Runs a controller on a clock, a bus, a store and a journal.
@@ -80,7 +82,7 @@ class Runtime:
             keys=self._keys,
             inbox=self.inbox,
             spawn=self._spawn,
-            log=bounded("agent"),
+            log=_log,
             batch_max=knobs.batch_max,
             frame_bytes_max=frame_bytes_max,
             version=version,
@@ -143,7 +145,10 @@ class Runtime:
                     feed.result()  # an exception ends the agent with its reason
             if self._stopping:
                 deadline = deadline or loop.time() + SHUTDOWN_TIMEOUT_S
-                if self._has_resigned() or loop.time() >= deadline:
+                if self._has_resigned():
+                    return
+                if loop.time() >= deadline:
+                    _log.warning("shutdown_incomplete", waits_for=sorted(task.get_name() for task in self._tasks))
                     return
             began = loop.time()
             self._turns.turn(self.clock.now_ms())
@@ -168,7 +173,9 @@ class Runtime:
             timer.cancel()
 
     def _has_resigned(self) -> bool:
-        return self.controller.state.leadership.phase == "resigned" and not self._tasks and not self.inbox
+        """Return True if the leadership is given back and every effect answered; frames arrive for ever."""
+        resigned = self.controller.state.leadership.phase == "resigned"
+        return resigned and not self._tasks and not self.inbox.has_events
 
     def _spawn(self, effect: AnyEffect, coroutine: Coroutine[object, object, None]) -> None:
         task = asyncio.create_task(coroutine, name=type(effect).__name__)
