@@ -21,6 +21,8 @@ from tools.process_chaos.fleet import LEASE_TTL_S, ChaosFleet
 
 TAKEOVER_S: Final = LEASE_TTL_S + 2.0
 """Time limit of a takeover while nothing else fails."""
+HANDOVER_S: Final = 1.0
+"""Time limit of a takeover from a leader that was told to stop."""
 
 
 class Observer:

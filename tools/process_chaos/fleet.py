@@ -47,14 +47,18 @@ class Program:
         self._log = log
         self._restart = restart
         self._child: Child | None = None
+        self._log_bytes = 0
+        """Size of its log at the last start."""
         self._start()
 
     @property
     def is_ready(self) -> bool:
-        """True if the last line of its log that tells of a start or of readiness tells of readiness."""
-        lines = self._log.read_text(encoding="utf-8").splitlines() if self._child is not None else []
-        told = [line for line in lines if '"event": "started"' in line or '"event": "ready"' in line]
-        return bool(told) and '"event": "ready"' in told[-1]
+        """True if it has logged since its last start that it is ready."""
+        if self._child is None:
+            return False
+        with self._log.open("rb") as log:
+            log.seek(self._log_bytes)
+            return b'"event": "ready"' in log.read()
 
     def send(self, number: signal.Signals) -> None:
         """Send a signal to the process alone; nothing while it does not run."""
@@ -76,6 +80,7 @@ class Program:
 
     def _start(self) -> None:
         if self._child is None and not self.ended.is_set():
+            self._log_bytes = self._log.stat().st_size if self._log.exists() else 0
             self._child = Child(self._command, {}, self._log, self._exited)
 
     def _exited(self, code: int) -> None:

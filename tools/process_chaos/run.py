@@ -13,6 +13,7 @@ from msgspec import Struct
 from loadline.client.resources import running
 from loadline.errors import LoadlineError
 from tools.process_chaos.checks import (
+    HANDOVER_S,
     TAKEOVER_S,
     Observer,
     journal_problems,
@@ -76,7 +77,12 @@ async def run_seed(
         if not await _until(fleet.gateway.ended.is_set, duration_s + _FINISH_S):
             observer.violations.append(f"requests wait {_FINISH_S:g} s after the last fault")
         ended_s = time.time()
-    late = [f"{took_s:.1f} s without a leader after {kind}" for kind, took_s in takeovers if took_s > takeover_s]
+    limits_s = {"stop_leader": HANDOVER_S}
+    late = [
+        f"{took_s:.1f} s without a leader after {kind}"
+        for kind, took_s in takeovers
+        if took_s > limits_s.get(kind, takeover_s)
+    ]
     problems = [*late, *journal_problems(fleet), *worker_problems(fleet, ended_s), *request_problems(fleet)]
     requests = read_summary(fleet).finished if fleet.setup.summary_file.exists() else 0
     return Outcome(len(plan), observer.decisions, requests, takeovers, observer.violations + problems)
