@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from loadline.adapters.http import HttpServer
+from loadline.adapters.parent_death import ending_with_parent
 from loadline.core.vocabulary.status import AgentStatus, InFlightStatus, MigrationStatus, RaisedAlarm, RecentMigration
 from loadline.web.access import Access
 from loadline.web.event_streams import EventStreams
@@ -25,6 +27,7 @@ pytestmark = [
     pytest.mark.process,
     pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed (Debian: apt-get install chromium)"),
 ]
+GOLDEN: Final = Path(__file__).parents[1] / "golden" / "journal"
 AXE: Final = Path(sys.prefix) / "axe" / "package" / "axe.min.js"
 TOKEN: Final = "0123456789-abcdef"  # noqa: S105 - of no agent
 SHOTS: Final = os.environ.get("LOADLINE_TEST_SCREENSHOTS", "")
@@ -90,7 +93,7 @@ def test_the_page_shows_the_fleet_at_all_widths_in_both_themes_and_reaches_no_ot
         await tab.size(1280, 900)
         await tab.open(url)
         await tab.shows(DRAWN)
-        assert await tab.evaluate("document.querySelectorAll('.w').length") == 15
+        assert await tab.evaluate("document.querySelectorAll('.grid .w').length") == 15
         for width in (400, 1280, 3840):
             for theme in ("light", "dark"):
                 await tab.size(width, 1600, theme)
@@ -221,6 +224,46 @@ def test_a_page_that_lost_the_agent_says_so_and_goes_on_when_it_is_back() -> Non
     run(scenario)
 
 
+def test_a_journal_is_shown_at_the_time_of_its_slider_by_keyboard_too() -> None:
+    async def scenario() -> None:
+        command = [sys.executable, "-m", "loadline", "view", str(GOLDEN)]
+        process = await asyncio.create_subprocess_exec(*ending_with_parent(command), stdout=asyncio.subprocess.PIPE)
+        try:
+            assert process.stdout is not None
+            async with asyncio.timeout(SCENARIO_S), browser() as tab:
+                url = re.findall(rb"http://\S+", await process.stdout.readline())[0].decode()
+                await tab.size(1280, 900)
+                await tab.open(url)
+                await tab.shows("document.querySelector('.log details')")
+                value = "Number(document.querySelector('#journal input').value)"
+                last = await tab.evaluate(value)
+                decisions = await tab.evaluate("document.querySelectorAll('.log details').length")
+                await tab.evaluate("document.querySelector('#journal input').focus()")
+                await tab.press("Home")
+                await tab.shows(f"{value} < {last}")
+                await tab.shows(f"document.querySelectorAll('.log details').length < {decisions}")
+                await tab.evaluate("document.querySelector('[aria-label=\"One minute on\"]').click()")
+                await tab.shows(f"{value} <= {last} && document.querySelector('#journal output').textContent")
+                assert tab.problems == []
+        finally:
+            process.terminate()
+            await process.wait()
+
+    asyncio.run(scenario())
+
+
+def test_without_javascript_the_tables_are_the_page() -> None:
+    async def scenario(site: Site, tab: Tab, url: str) -> None:
+        await site.tell(0)
+        await tab.call("Emulation.setScriptExecutionDisabled", value=True)
+        await tab.size(400, 900)
+        await tab.open(url)
+        await tab.shows("document.body?.innerText.includes('llama, sla planner')")
+        assert await tab.evaluate("document.documentElement.scrollWidth") == 400, "wide tables scroll in themselves"
+
+    run(scenario)
+
+
 def test_a_page_that_is_open_for_a_day_keeps_the_points_of_an_hour() -> None:
     async def scenario(site: Site, tab: Tab, url: str) -> None:
         await site.tell(*range(5))
@@ -250,7 +293,7 @@ def test_1000_workers_are_drawn_without_a_stutter() -> None:
         await site.tell(*range(5), change=change)
         await tab.size(1280, 900)
         await tab.open(url)
-        await tab.shows("document.querySelectorAll('.w').length === 1000")
+        await tab.shows("document.querySelectorAll('.grid .w').length === 1000")
         await tab.evaluate(
             "window.long = []; new PerformanceObserver((list) => window.long.push(...list.getEntries()"
             ".map((one) => one.duration))).observe({entryTypes: ['longtask']})"
@@ -258,7 +301,7 @@ def test_1000_workers_are_drawn_without_a_stutter() -> None:
         for second in range(5, 15):
             await site.tell(second, change=change)
             first = round(100 * (((START_MS + 5_000 * second) // 5_000 % 90 / 100) % 1))
-            await tab.shows(f"Number(document.querySelector('.w').textContent) === {first}")
+            await tab.shows(f"Number(document.querySelector('.grid .w').textContent) === {first}")
         # Blocks above 50 ms are noticed; this machine may be shared by other tests.
         worst = await tab.evaluate("Math.max(0, ...window.long)")
         assert worst < 400, worst

@@ -23,7 +23,7 @@ _FLAGS: Final = (
     "--disable-background-networking", "--disable-sync", "--disable-dev-shm-usage", "--hide-scrollbars",
     "--remote-debugging-port=0", "--force-color-profile=srgb",
 )  # fmt: skip
-KEYS: Final = {"Tab": 9, "Enter": 13, "Escape": 27, "ArrowRight": 39, "ArrowDown": 40, " ": 32}
+KEYS: Final = {"Tab": 9, "Enter": 13, "Escape": 27, "ArrowRight": 39, "ArrowDown": 40, "Home": 36, " ": 32}
 
 
 class Tab:

@@ -14,7 +14,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -31,6 +31,7 @@ _LARGE_BYTES = 2**20
 _RETRY_S = 10.0
 _CLOSE_S = 5.0
 # A snapshot of 20,000 workers is about 10 MB.
+_PROGRESS_BYTES = 2**15
 _LINE_BYTES_MAX = 256 * 2**20
 _NAME = re.compile(r"\d{8}T\d{6}\.\d{3}Z-\d{6}\.jsonl")
 
@@ -288,6 +289,8 @@ def _segments(directory: Path) -> list[Path]:
 
 
 OnTorn = Callable[[Path, int], None]
+OnProgress = Callable[[float], None]
+"""Takes the part of some segments that has been read, 0..1."""
 _Segment = tuple[Path, Iterator[bytes]]
 
 
@@ -308,6 +311,34 @@ def read_segments(path: Path, on_torn: OnTorn = lambda _segment, _records: None)
     except OSError as error:
         raise JournalError(f"{path} cannot be read: {error}") from error
     return ((segment, _records(segment, on_torn)) for segment in paths)
+
+
+def no_progress(_done: float) -> None:
+    """Report nothing."""
+
+
+def with_progress(segments: Sequence[_Segment], on_progress: OnProgress) -> Iterator[_Segment]:
+    """Yield segments, and report the progress over all of them while their records are read."""
+    sizes = [_size_bytes(segment) for segment, _ in segments]
+    for number, (segment, records) in enumerate(segments):
+        yield segment, _counted(records, sum(sizes[:number]), sum(sizes), on_progress)
+
+
+def _counted(records: Iterator[bytes], read_bytes: int, total_bytes: int, on_progress: OnProgress) -> Iterator[bytes]:
+    reported_bytes = 0
+    for record in records:
+        if read_bytes - reported_bytes >= _PROGRESS_BYTES:
+            reported_bytes = read_bytes
+            on_progress(min(1.0, read_bytes / max(1, total_bytes)))
+        yield record
+        read_bytes += len(record)
+
+
+def _size_bytes(segment: Path) -> int:
+    try:
+        return segment.stat().st_size
+    except OSError:  # its agent has deleted it; reading it names that
+        return 0
 
 
 def _records(segment: Path, on_torn: OnTorn) -> Iterator[bytes]:

@@ -15,7 +15,7 @@ from typing import Final, TextIO
 import msgspec
 from msgspec.structs import astuple
 
-from loadline.cli import remote
+from loadline.cli import progress, remote
 from loadline.cli.exit_codes import reports_input_errors
 from loadline.cli.extras import require_extra
 from loadline.cli.history_output import format_row
@@ -48,6 +48,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add("--journal", type=Path, metavar="PATH", help="read a journal, a folder or one segment, instead of an agent")
     add("--model", type=name, default="", help="only this model")
     add("--since", type=since, default=0, metavar="WHEN", help="only what ended since: 30m, 1h, 2d or an ISO 8601 time")
+    add("--quiet", action="store_true", help="do not show progress")
     other = parser.add_mutually_exclusive_group()
     other.add_argument("--csv", action="store_true", help="print CSV; lists and numbers are JSON")
     other.add_argument("--parquet", type=Path, metavar="FILE", help="write a Parquet file")
@@ -60,29 +61,30 @@ def history(options: argparse.Namespace) -> int:
         raise ConfigError("--json", "it cannot be combined with --csv or --parquet", "Name one of them.")
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", JournalCutOff)
-        _write(options)
+        with progress.progress_display("reading the journal", quiet=options.quiet) as on_progress:
+            _write(options, on_progress)
     for warning in caught:
         print(f"loadline: warning: {printable(str(warning.message))}", file=sys.stderr)
     return 0
 
 
-def _write(options: argparse.Namespace) -> None:
+def _write(options: argparse.Namespace, on_progress: progress.OnProgress) -> None:
     if options.parquet is not None:
         require_extra("--parquet", "parquet", ["pyarrow"])
-        print(f"{write_parquet(_rows(options), options.parquet)} rows in {options.parquet}")
+        print(f"{write_parquet(_rows(options, on_progress), options.parquet)} rows in {options.parquet}")
         return
     write: Callable[[Iterable[Row], TextIO], None] = _write_text
     if options.json:
         write = _write_json
     elif options.csv:
         write = _write_csv
-    write(_rows(options), sys.stdout)
+    write(_rows(options, on_progress), sys.stdout)
 
 
-def _rows(options: argparse.Namespace) -> Iterator[Row]:
+def _rows(options: argparse.Namespace, on_progress: progress.OnProgress) -> Iterator[Row]:
     """Return the rows of a journal, or those of the decisions that a running agent remembers, oldest first."""
     if options.journal is not None:
-        return read_rows(options.journal, model=options.model, since_ms=options.since)
+        return read_rows(options.journal, model=options.model, since_ms=options.since, on_progress=on_progress)
     found = remote.explanations(options, options.model)
     chosen = (one for one in reversed(found) if one.at_ms >= options.since)
     return itertools.chain.from_iterable(map(explanation_rows, chosen))

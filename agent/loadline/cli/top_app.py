@@ -57,8 +57,9 @@ class TopApp(App[None]):
     ]
     CSS = """
     #head { height: auto; padding: 0 1; text-style: bold; }
-    DataTable { height: 1fr; min-height: 5; }
-    #details { height: auto; max-height: 40%; padding: 0 1; border-top: solid $primary; }
+    DataTable { height: auto; max-height: 50%; }
+    #details { height: 1fr; min-height: 4; padding: 0 1; border-top: solid $primary; }
+    #details:focus { border-top: solid $accent; }
     #details Static { height: auto; }
     RichLog { height: 5; padding: 0 1; border-top: solid $primary; }
     #narrow { display: none; padding: 1; }
@@ -80,7 +81,7 @@ class TopApp(App[None]):
         with Vertical(id="wide"):
             yield Static("waiting for an agent", id="head", markup=False)
             yield FleetTable(cursor_type="row", cell_padding=0)
-            with VerticalScroll(id="details", can_focus=False):
+            with VerticalScroll(id="details"):
                 yield Static("", markup=False)
             yield RichLog(wrap=True, max_lines=200, markup=False)
             yield Input(placeholder="part of the name of a model", id="filter")

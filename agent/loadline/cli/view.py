@@ -6,6 +6,7 @@ from pathlib import Path
 
 from aiohttp import web
 
+from loadline.cli.progress import progress_display
 from loadline.web.journal_handlers import JournalHandlers
 from loadline.web.journal_view import JournalView
 
@@ -13,12 +14,14 @@ from loadline.web.journal_view import JournalView
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``view``."""
     parser.add_argument("journal", type=Path, metavar="JOURNAL", help="folder of a journal, or one segment")
+    parser.add_argument("--quiet", action="store_true", help="do not show progress")
     parser.add_argument("--port", type=int, default=0, help="port on 127.0.0.1 (default: a free one)")
 
 
 def view(options: argparse.Namespace) -> int:
     """Serve the page of a journal until interrupted."""
-    shown = JournalView(options.journal)
+    with progress_display("replaying the newest segment", quiet=options.quiet) as on_progress:
+        shown = JournalView(options.journal, on_progress)
     asyncio.run(_serve(JournalHandlers(shown, options.journal.name), options.port))
     return 0
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from msgspec.structs import asdict
 
-from loadline.adapters.file_journal import read_segments
+from loadline.adapters.file_journal import OnProgress, no_progress, read_segments, with_progress
 from loadline.core.controller import Controller
 from loadline.core.vocabulary.history import AnyRecord
 from loadline.errors import JournalError
@@ -47,19 +47,21 @@ def read(path: str | Path, *, model: str = "", since_ms: int = 0) -> Iterator[di
     return map(asdict, read_rows(path, model=model, since_ms=since_ms))
 
 
-def read_rows(path: str | Path, *, model: str = "", since_ms: int = 0) -> Iterator[Row]:
-    """Read the history in a journal as ``read``, with typed rows."""
-    for record in _records(Path(path), since_ms):
+def read_rows(
+    path: str | Path, *, model: str = "", since_ms: int = 0, on_progress: OnProgress = no_progress
+) -> Iterator[Row]:
+    """Read the history in a journal as ``read``, with typed rows, and report the progress."""
+    for record in _records(Path(path), since_ms, on_progress):
         for row in rows_of(record):
             if model in {"", row.model} and (row.ended_at_ms is None or row.ended_at_ms >= since_ms):
                 yield row
 
 
-def _records(path: Path, since_ms: int) -> Iterator[AnyRecord]:
+def _records(path: Path, since_ms: int, on_progress: OnProgress) -> Iterator[AnyRecord]:
     """Replay a journal; yield what has ended, then what is open."""
     result, history = ReplayResult(), TurnHistory()
     controller: Controller | None = None
-    for turn in replay_turns(_segments(path, since_ms), result):
+    for turn in replay_turns(_segments(path, since_ms, on_progress), result):
         if turn.controller is not controller:  # the agent was restarted, or has lost records
             yield from history.unfinished()
             controller, history = turn.controller, TurnHistory()
@@ -72,17 +74,14 @@ def _records(path: Path, since_ms: int) -> Iterator[AnyRecord]:
         raise JournalError(f"{path}: there is no journal. Is it the folder of `journal.directory`?")
 
 
-def _segments(path: Path, since_ms: int) -> Iterator[tuple[str, Iterator[bytes]]]:
+def _segments(path: Path, since_ms: int, on_progress: OnProgress) -> Iterator[tuple[str, Iterator[bytes]]]:
     """Return the segments from the one on that was being written at ``since_ms``."""
-    begin = 0
+    found = list(read_segments(path, on_torn=_warn))
     if since_ms:
-        known = list(read_segments(path))
-        for begin in reversed(range(len(known))):
-            if started_at_ms(next(known[begin][1], b"")) <= since_ms:
-                break
-    for number, (segment, records) in enumerate(read_segments(path, on_torn=_warn)):
-        if number >= begin:
-            yield str(segment), records
+        starts = ((number, next(records, b"")) for number, (_, records) in reversed([*enumerate(read_segments(path))]))
+        begin = next((number for number, first in starts if started_at_ms(first) <= since_ms), 0)
+        found = found[begin:]
+    return ((str(segment), records) for segment, records in with_progress(found, on_progress))
 
 
 def _warn(segment: Path, records: int) -> None:

@@ -12,7 +12,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from loadline.adapters.file_journal import read_segments
+from loadline.adapters.file_journal import OnProgress, no_progress, read_segments, with_progress
 from loadline.core.queries import status as query
 from loadline.core.vocabulary.reasons import Explanation
 from loadline.core.vocabulary.status import AgentStatus
@@ -64,19 +64,20 @@ class JournalView:
 
     Args:
         path: Folder of a journal, or one segment.
+        on_progress: Takes the progress of the replay of the newest segment.
 
     Raises:
         JournalError: There is no journal, or its newest segment is of another version.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, on_progress: OnProgress = no_progress) -> None:
         found = [(started_at_ms(next(records, b"")), segment) for segment, records in read_segments(path)]
         self._segments = [(at_ms, segment) for at_ms, segment in found if at_ms]
         if not self._segments:
             raise JournalError(f"{path}: no segment has a whole first record")
         self._kept: OrderedDict[Path, _Frames] = OrderedDict()
         self._replaying = threading.Lock()
-        newest = self._frames(self._segments[-1][1])
+        newest = self._frames(self._segments[-1][1], on_progress)
         if not newest.moments:
             raise JournalError(newest.problem)
         self.span = JournalSpan(self._segments[0][0], newest.moments[-1].status.at_ms)
@@ -94,25 +95,26 @@ class JournalView:
         shown = max(1, bisect_right(frames.moments, at_ms, key=lambda one: one.status.at_ms))
         return _frame(frames.moments[:shown], model, frames.problem)
 
-    def _frames(self, segment: Path) -> _Frames:
+    def _frames(self, segment: Path, on_progress: OnProgress = no_progress) -> _Frames:
         with self._replaying:  # one replay at a time, whatever is asked for
             found = self._kept.get(segment)
             if found is None:
-                found = self._kept[segment] = _replay(segment)
+                found = self._kept[segment] = _replay(segment, on_progress)
                 if len(self._kept) > SEGMENTS_MAX:
                     self._kept.popitem(last=False)
             self._kept.move_to_end(segment)
             return found
 
 
-def _replay(segment: Path) -> _Frames:
+def _replay(segment: Path, on_progress: OnProgress) -> _Frames:
     """Replay a segment into frames, up to the first record that cannot be read."""
     moments: list[_Moment] = []
     frame_ms, result = FRAME_MS, ReplayResult()
     last: ReplayedTurn | None = None
     problem = ""
     try:
-        for turn in replay_turns(((str(path), records) for path, records in read_segments(segment)), result):
+        read = with_progress(list(read_segments(segment)), on_progress)
+        for turn in replay_turns(((str(path), records) for path, records in read), result):
             last = turn
             if not moments or turn.now - moments[-1].status.at_ms >= frame_ms:
                 moments.append(_moment(turn))

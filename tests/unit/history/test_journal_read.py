@@ -176,6 +176,19 @@ def test_memory_does_not_grow_with_the_journal(copy: Path) -> None:
     assert peak_bytes(folder) < 1.5 * once
 
 
+def test_the_progress_rises_to_the_end_over_all_segments_that_are_read(copy: Path) -> None:
+    def progress(since_ms: int) -> list[float]:
+        found: list[float] = []
+        assert list(journal.read_rows(copy, since_ms=since_ms, on_progress=found.append))
+        assert found == sorted(set(found))
+        return found
+
+    start_ms = json.loads(max(copy.glob("*.jsonl")).read_bytes().partition(b"\n")[0])["now"]
+    whole, last = progress(0), progress(start_ms)
+    assert len(whole) > len(last) > 0
+    assert 0.5 < whole[-1] <= 1.0
+
+
 def test_the_reference_has_each_column() -> None:
     text = (ROOT / "docs/reference/history.md").read_text("utf-8")
     cells = [line.split("|")[1] for line in text.splitlines() if line.startswith("| `")]

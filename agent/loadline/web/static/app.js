@@ -108,7 +108,8 @@ function drawNow() {
   if (!model) empty(fleet.rows.length ? "Loading…" : "No model is configured.", "");
   else $$("empty").hidden = true;
   const role = agent.leading ? `leads, epoch ${agent.epoch}` : "standby";
-  $$("agent").textContent = `${agent.agent} · ${agent.version} · ${role} · up ${duration(agent.uptime_ms)}`;
+  const process = journal ? [] : [agent.version, `up ${duration(agent.uptime_ms)}`];
+  $$("agent").textContent = [agent.agent, role, ...process].join(" · ");
   const name = `${model?.status.model ?? agent.agent} · loadline`;
   if (name !== title) { document.title = name; title = name; }
   drawAlarms($$("alarms"), agent.alarms);

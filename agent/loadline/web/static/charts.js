@@ -12,7 +12,7 @@ function definitions(pools, objectives) {
   return [
     { title: "Load, requests/s", format: number, lines: [
       { key: "high", name: "", tone: "band" }, { key: "low", name: "", tone: "band" },
-      { key: "served", name: "within objectives", tone: "limit" },
+      { key: "served", name: "capacity", tone: "limit" },
       { key: "expected", name: "forecast", tone: 0, dash: true }, { key: "rate", name: "observed", tone: 0, fill: true }],
       bands: [{ series: [1, 2] }] },
     { title: "Workers", format: number, whole: true, lines: [{ constant: null, name: "desired", tone: "limit", dash: true }, ...pools.flatMap((pool, index) => [
