@@ -18,11 +18,16 @@ from tests.support.client_worker import INCARNATION, KEY, SUBJECTS, WorkerClient
 from tests.waiting import until
 
 NEW_KEY = Keys("default").worker("m", "other", "w")
+THIRD_KEY = Keys("default").worker("m", "third", "w")
 OF_ANOTHER = encode(WorkerRecord("m", "p", "w", "prefill", INCARNATION + 1))
 
 
 def keys(client: WorkerClientHarness) -> set[str]:
     return {key for key in client.store.server.keys if "/workers/" in key}
+
+
+def home_pool(client: WorkerClientHarness, key: str) -> str:
+    return msgspec.json.decode(client.store.server.keys[key].value, type=WorkerRecord).home_pool
 
 
 async def asked_to_drain(client: WorkerClientHarness, pool: str) -> DrainReply:
@@ -124,9 +129,14 @@ def test_a_worker_may_move_while_it_registers_and_back() -> None:
         async with harness("prefill") as client:
             await client.worker.move("other", "decode")
             await until(lambda: keys(client) == {NEW_KEY})
+            assert home_pool(client, NEW_KEY) == "p", "the scaler that started it ends it"
+            await client.worker.move("third", "decode")
+            await until(lambda: keys(client) == {THIRD_KEY})
+            assert home_pool(client, THIRD_KEY) == "p"
             await client.worker.move("p", "prefill")
             await client.worker.ready()
             await until(lambda: keys(client) == {KEY})
             await until(lambda: client.state == "ready")
+            assert home_pool(client, KEY) == ""
 
     asyncio.run(scenario())

@@ -236,3 +236,15 @@ def test_a_victim_whose_lease_is_lost_while_it_drains_has_not_failed() -> None:
     world.handle(scaler_answer(world.stored["m"].decision))
     world.handle(WorkerDeregistered("m", "decode", "d1"))
     assert len(world.controller.state.migration.vanished) == 0
+
+
+def test_a_victim_that_died_is_drained_again_if_a_scaler_accepted_its_removal_and_refused_later() -> None:
+    world = shrinking()
+    decision = world.stored["m"].decision
+    world.handle(scaler_answer(decision))
+    world.handle(scaler_answer(decision, "refused"))
+    record = world.workers.pop("d1")
+    world.handle(WorkerDeregistered("m", "decode", "d1"))
+    world.run(20)
+    assert "d1" not in decode(world).workers
+    assert drains(world.handle(WorkerRegistered(RegisteredWorker(record, 6)))) == ["d1"]
