@@ -59,6 +59,12 @@ async def move(agent: Agent, requests: int, source: str, destination: str, *, nu
     return answered.requests if answered.accepted else 0
 
 
+async def has_workers(session: aiohttp.ClientSession, url: str, count: int) -> bool:
+    """Return True if a gateway has a number of workers to which it sends requests."""
+    async with session.get(f"{url}/metrics") as answer:
+        return f'loadline_gateway_workers{{model="tiny"}} {count:.1f}' in await answer.text()
+
+
 def test_streams_move_and_an_engine_dies_and_nobody_notices(nats_url: str, etcd_url: str, own_name: str) -> None:
     async def scenario() -> None:
         reports: dict[str, MigrationReport] = {}
@@ -79,6 +85,7 @@ def test_streams_move_and_an_engine_dies_and_nobody_notices(nats_url: str, etcd_
                 await enter(stream_worker(nats_url, etcd_url, own_name, f"w{number}", engine))
                 for number, engine in enumerate(engines[:2])
             ]
+            await until_async(lambda: has_workers(session, url, 2), "it knows both")
             streams = [asyncio.create_task(ask(session, url, number)) for number in range(STREAMS)]
             await until(lambda: [one.open for one in engines[:2]] == [STREAMS // 2] * 2, "half of them each")
             listed = worker[0].streams.migratable_requests

@@ -13,7 +13,7 @@ from loadline.core.vocabulary.forecasts import Forecast, PredictorName
 from loadline.rig.rig import Rig
 from tests.support import syscall_filter
 from tests.support.children import contending, events_in, forecasting, write_past
-from tests.waiting import until_true
+from tests.waiting import SCENARIO_S, until_true
 
 pytestmark = pytest.mark.process
 
@@ -63,7 +63,8 @@ def test_children_forecast_and_solve_under_the_filter(rig: Rig) -> None:
     def used() -> set[tuple[str, str]]:
         return {(model, found.predictor) for model, found in requests() if found.fallback != "late"}
 
-    until_true(lambda: len(used()) == len(PREDICTORS) and solved(), "a forecast of each model, and a solution")
+    found = "a forecast of each model, and a solution"
+    until_true(lambda: len(used()) == len(PREDICTORS) and solved(), found, deadline_s=SCENARIO_S)
     assert used() == {(name, name) for name in PREDICTORS}
     solution = solved()[0]
     assert isinstance(solution, AllocationSolved), solution

@@ -119,18 +119,21 @@ class Server(abc.ABC):
         self.start()
 
     def pause(self) -> None:
-        """Freeze the server, and return once it is frozen: its sockets stay open, without answers."""
-        self._signal(signal.SIGSTOP)
-        if self.alive and self._process is not None:  # on a busy machine its threads answer for a while
-            os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+        """Freeze the server: its sockets stay open, without answers once this returns."""
+        if (process := self._signal(signal.SIGSTOP)) is not None:
+            # On a busy machine, its threads go on for a while; with WNOWAIT, Popen still sees an exit.
+            os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def resume(self) -> None:
         """Continue a paused server."""
         self._signal(signal.SIGCONT)
 
-    def _signal(self, number: signal.Signals) -> None:
-        if self.alive and self._process is not None:
-            self._process.send_signal(number)
+    def _signal(self, number: signal.Signals) -> "subprocess.Popen[bytes] | None":
+        """Send a signal to the process; return None if it has ended."""
+        if not self.alive or self._process is None:
+            return None
+        self._process.send_signal(number)
+        return self._process
 
     def _attempts(self) -> Iterator[None]:
         """Start the process and yield before each readiness check; retry if it loses the race for a port."""
