@@ -54,6 +54,7 @@ def test_a_count_is_read_and_set_by_scale_even_if_it_is_0(opened: Opened) -> Non
 def test_scale_reports_selector_and_ready_replicas(opened: Opened) -> None:
     async def scenario(server: ApiServer) -> None:
         target = await server.create(LWS, "selected", {"spec": {"replicas": 2}})
+        assert (await Scalable(server.api, target).read()).ready == 0, "its controller has not begun"
         status = {"status": {"replicas": 2, "readyReplicas": 1, "hpaPodSelector": "a=b,c=d"}}
         assert (await server.call("PATCH", f"{path_of(LWS)}/selected/status", status, MERGE))[0] == 200
         reading = await Scalable(server.api, target).read()

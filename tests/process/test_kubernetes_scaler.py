@@ -165,6 +165,8 @@ def play(
         ):
             await server.create(controller_type.RESOURCE, "decode", {"spec": {"replicas": 2}})
             await server.create(DEPLOYMENT, "prefill", {"spec": {"replicas": 1}})
+            ready = {"status": {"replicas": 1, "readyReplicas": 1}}
+            await server.call("PATCH", f"{path_of(DEPLOYMENT)}/prefill/status", ready, MERGE)
             controller = controller_type(server, agent_fleet)
             await controller.apply()
             await agent_fleet.add("prefill", "prefill-a")

@@ -48,7 +48,7 @@ name = "p"
 role = "decode"
 command = ["sh", "-c", '''
 echo start {{worker}} {{gpus}} {{port}} $$ >> {directory}/events
-trap 'echo term {{worker}} >> {directory}/events; exit 0' TERM
+trap 'echo term {{name}} >> {directory}/events; exit 0' TERM
 sleep 600 & wait
 ''']
 """

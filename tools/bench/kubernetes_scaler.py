@@ -4,7 +4,7 @@ One decision to grow after another, for a LeaderWorkerSet whose selector selects
 another object by the same client, before each decision. The server is the one that LOADLINE_TEST_KUBECONFIG names, else
 the double of the tests in this process.
 
-  python tools/bench/kubernetes_scaler.py [--quick]
+  python -m tools.bench.kubernetes_scaler [--quick]
 """
 
 import asyncio

@@ -115,6 +115,15 @@ async def publish_now(bus: Bus, subject: str, message: Struct) -> bool:
     return True
 
 
+async def wait_until_stopped(stop: asyncio.Event, *tasks: asyncio.Task[None]) -> None:
+    """Wait until ``stop`` is set or one of the tasks has ended."""
+    stopping = asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait([stopping, *tasks], return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        stopping.cancel()
+
+
 async def wait_at_most(event: asyncio.Event, timeout_s: float) -> bool:
     """Wait for an event, at most ``timeout_s``; return True if it was set."""
     try:

@@ -4,7 +4,7 @@ import re
 import tomllib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, Protocol, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -50,6 +50,35 @@ def read_as(shape: type[Shape], path: Path, reference: str) -> Shape:
     check_servers(knobs.nats.servers, "nats.servers", ("nats", "tls"))
     check_logins(knobs.nats, EtcdKnobs())
     return knobs
+
+
+class NamedTable(Protocol):
+    """Table of a configuration with a name."""
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        ...
+
+
+class ModelTable(NamedTable, Protocol):
+    """Model of a configuration."""
+
+    @property
+    def pools(self) -> Sequence[NamedTable]:
+        """Its pools."""
+        ...
+
+
+def check_names(models: Sequence[ModelTable]) -> None:
+    """Check that the names of models differ, and those of the pools of each.
+
+    Raises:
+        ConfigError: Two are the same.
+    """
+    check_unique("models", "models", (model.name for model in models))
+    for model in models:
+        check_unique(f"models.{model.name}.pools", "pools", (pool.name for pool in model.pools))
 
 
 def check_unique(place: str, what: str, names: Iterable[str]) -> None:

@@ -14,7 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from loadline.adapters.logs import bounded
-from loadline.client.resources import running, wait_at_most
+from loadline.client.resources import running, wait_at_most, wait_until_stopped
 from loadline.client.scaler import ReceivedDecision, ScalerClient
 from loadline.core.vocabulary.decisions import PoolTarget, Victim, VictimRule
 from loadline.scalers.platform import (
@@ -125,11 +125,7 @@ class ReplicaScaler:
         works |= {f"pool {key.model}/{key.pool}": self._run_pool(pool) for key, pool in self._pools.items()}
         async with AsyncExitStack() as stack:
             tasks = [await stack.enter_async_context(running(work, name)) for name, work in works.items()]
-            stopping = asyncio.create_task(stop.wait())
-            try:
-                await asyncio.wait([stopping, *tasks], return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                stopping.cancel()
+            await wait_until_stopped(stop, *tasks)
 
     async def _receive(self) -> None:
         async for received in self._scaler:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from loadline.adapters import logs, signals
-from loadline.client.resources import running, store_of, wait_at_most
+from loadline.client.resources import running, store_of, wait_at_most, wait_until_stopped
 from loadline.client.scaler import ReceivedDecision, ScalerClient
 from loadline.core.vocabulary.decisions import VictimRule
 from loadline.errors import OutcomeUnknown, StoreDenied, StoreUnavailable
@@ -233,6 +233,4 @@ async def serve(path: Path, only: Sequence[str]) -> None:
         ScalerClient(knobs.name, models, nats=knobs.nats, root=knobs.root) as scaler,
         running(DynamoVirtualScaler(knobs, scaler, store).run(), "dynamo scaler") as applying,
     ):
-        stopping = asyncio.create_task(stop.wait())
-        await asyncio.wait({applying, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        stopping.cancel()
+        await wait_until_stopped(stop, applying)

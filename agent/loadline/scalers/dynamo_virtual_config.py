@@ -7,7 +7,7 @@ from msgspec import Meta
 
 from loadline.core.vocabulary.scalars import Name, Role
 from loadline.errors import ConfigError
-from loadline.scalers.config_file import ScalerKnobs, ScalerName, check_unique, read_as
+from loadline.scalers.config_file import ScalerKnobs, ScalerName, check_names, read_as
 from loadline.scalers.dynamo_keys import COUNT_OF_ROLE
 from loadline.servers import EtcdKnobs, Knobs, check_servers
 
@@ -53,14 +53,13 @@ def read(path: Path) -> DynamoVirtualKnobs:
     """
     knobs = read_as(DynamoVirtualKnobs, path, "docs/reference/scalers.md")
     check_servers(knobs.etcd.endpoints, "etcd.endpoints", ("http", "https"))
-    check_unique("models", "models", (model.name for model in knobs.models))
+    check_names(knobs.models)
     namespaces: dict[str, str] = {}
     for model in knobs.models:
         if model.namespace in namespaces:
             problem = f"has the namespace of {namespaces[model.namespace]}, and Dynamo has two counts for each"
             raise ConfigError(f"models.{model.name}.namespace", problem, "Deploy each model in a namespace of its own.")
         namespaces[model.namespace] = model.name
-        check_unique(f"models.{model.name}.pools", "pools", (pool.name for pool in model.pools))
         _check_roles(model)
     return knobs
 

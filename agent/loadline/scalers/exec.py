@@ -16,7 +16,7 @@ from msgspec import Meta, Struct
 from loadline.core.vocabulary.decisions import VictimRule
 from loadline.core.vocabulary.scalars import Count, Name
 from loadline.scalers.command import CommandFailed, run_command
-from loadline.scalers.config_file import ScalerKnobs, ScalerName, check_unique, read_as
+from loadline.scalers.config_file import ScalerKnobs, ScalerName, check_names, read_as
 from loadline.scalers.platform import PlatformError, PoolKey, PoolObservation
 from loadline.servers import Knobs, Positive
 
@@ -69,9 +69,7 @@ def read(path: Path) -> ExecKnobs:
         ConfigError: The file cannot be read or is invalid.
     """
     knobs = read_as(ExecKnobs, path, "docs/reference/scalers.md")
-    check_unique("models", "models", (model.name for model in knobs.models))
-    for model in knobs.models:
-        check_unique(f"models.{model.name}.pools", "pools", (pool.name for pool in model.pools))
+    check_names(knobs.models)
     return knobs
 
 

@@ -113,7 +113,8 @@ class KedaService:
         """
         model = _named(reference, "model", self._counts.models)
         pool = _named(reference, "pool", self._counts.pools(model))
-        self._calls.record(model, pool)
+        if pool in self._counts.pools(model):
+            self._calls.record(model, pool)
         return model, pool
 
     def _count(self, model: str, pool: str) -> int:

@@ -24,7 +24,7 @@ class KedaCalls:
         self._streams: Counter[tuple[str, str]] = Counter()
 
     def record(self, model: str, pool: str) -> None:
-        """Record a call for a pool."""
+        """Record a call for a pool, which must exist: callers choose the names."""
         self._last_s[model, pool] = self._now()
 
     @contextmanager
@@ -35,7 +35,10 @@ class KedaCalls:
             yield
         finally:
             self._streams[model, pool] -= 1
-            self.record(model, pool)
+            if not self._streams[model, pool]:
+                del self._streams[model, pool]
+            if (model, pool) in self._last_s:
+                self.record(model, pool)
 
     def obstacle(self, model: str, pool: str) -> str:
         """Return why KEDA does not apply the count of a pool; empty: it asks for it, or has time to begin."""

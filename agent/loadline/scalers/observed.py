@@ -14,7 +14,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from loadline.adapters import logs, signals
-from loadline.client.resources import bus_of, running
+from loadline.client.resources import bus_of, running, wait_until_stopped
 from loadline.client.scaler import ReceivedDecision, ScalerClient
 from loadline.config import load
 from loadline.core.vocabulary.status import AgentStatus
@@ -152,6 +152,4 @@ async def observe(
         ScalerClient(name, models, bus=bus, root=root) as scaler,
         running(ObservedScaler(scaler, bus, root, followed).run(), f"{name} scaler") as answering,
     ):
-        stopping = asyncio.create_task(stop.wait())
-        await asyncio.wait({answering, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        stopping.cancel()
+        await wait_until_stopped(stop, answering)

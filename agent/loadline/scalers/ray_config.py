@@ -7,7 +7,7 @@ from msgspec import Meta
 
 from loadline.core.vocabulary.scalars import Name
 from loadline.errors import ConfigError
-from loadline.scalers.config_file import ScalerKnobs, ScalerName, check_unique, read_as
+from loadline.scalers.config_file import ScalerKnobs, ScalerName, check_names, read_as
 from loadline.servers import Knobs, check_server
 
 
@@ -48,10 +48,9 @@ def read(path: Path) -> RayKnobs:
     """
     knobs = read_as(RayKnobs, path, "docs/reference/scalers.md")
     check_server(knobs.address, "address", ("http", "https"))
-    check_unique("models", "models", (model.name for model in knobs.models))
+    check_names(knobs.models)
     deployments: dict[tuple[str, str], str] = {}
     for model in knobs.models:
-        check_unique(f"models.{model.name}.pools", "pools", (pool.name for pool in model.pools))
         for pool in model.pools:
             place = f"models.{model.name}.pools.{pool.name}"
             deployment = (pool.application, pool.deployment)

@@ -133,6 +133,18 @@ def test_a_pool_that_keda_does_not_ask_for_has_a_reason() -> None:
     run_scenario(scenario)
 
 
+def test_names_of_pools_that_do_not_exist_are_not_kept() -> None:
+    async def scenario(scaler: Scaler, keda: Keda) -> None:
+        pushes = [Pushes(keda.call("StreamIsActive", model="m", pool=f"p{number}")) for number in range(3)]
+        await until(lambda: len(scaler.calls._streams) == len(pushes))
+        for each in pushes:
+            each.call.cancel()
+        await until(lambda: not scaler.calls._streams)
+        assert not scaler.calls._last_s
+
+    run_scenario(scenario)
+
+
 def test_counts_are_kept_for_a_time_and_then_unavailable_while_streams_go_on() -> None:
     async def scenario(scaler: Scaler, keda: Keda) -> None:
         assert (await keda.refusal("GetMetrics", **POOL))[0] == "UNAVAILABLE"

@@ -284,6 +284,17 @@ def test_a_forbidden_change_names_object_and_remedy(tmp_path: Path) -> None:
     run(scenario, tmp_path)
 
 
+def test_errors_name_the_object_and_the_remedy(tmp_path: Path) -> None:
+    async def scenario(server: KubernetesDouble, platform: KubernetesPlatform) -> None:
+        with pytest.raises(PlatformError, match=r"Deployment default/llama is missing: .* Create it, or correct"):
+            await platform.observe(POOL)
+        await server.stop()
+        with pytest.raises(PlatformError, match=r"Deployment default/llama: no answer: .* Check the API server"):
+            await platform.observe(POOL)
+
+    run(scenario, tmp_path)
+
+
 def test_changes_are_reported_after_closed_watches_restarts_and_a_restored_backup(tmp_path: Path) -> None:
     async def scenario(server: KubernetesDouble, platform: KubernetesPlatform) -> None:
         deployment(server, 2)
@@ -332,8 +343,8 @@ def test_validate_finds_nothing_wrong_with_a_sound_deployment(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("forbidden", "problem"),
     [
-        (("get", "deployments"), "may not be read"),
-        (("get", "deployments/scale"), "may not be read"),
+        (("get", "deployments"), "Deployment default/llama: forbidden"),
+        (("get", "deployments/scale"), "Deployment default/llama: forbidden"),
         (("patch", "deployments/scale"), "cannot be scaled"),
         (("watch", "deployments"), "cannot be watched"),
         (("list", "pods"), "victims of Deployment default/llama cannot be named"),

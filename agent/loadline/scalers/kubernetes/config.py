@@ -10,7 +10,7 @@ from msgspec import Meta, Struct
 from loadline.core.vocabulary.decisions import VictimRule
 from loadline.core.vocabulary.scalars import Name
 from loadline.errors import ConfigError
-from loadline.scalers.config_file import ScalerKnobs, ScalerName, check_unique, read_as
+from loadline.scalers.config_file import ScalerKnobs, ScalerName, check_names, read_as
 from loadline.servers import Knobs
 
 REFERENCE: Final = "docs/reference/scalers.md"
@@ -119,10 +119,9 @@ def read(path: Path) -> KubernetesKnobs:
         ConfigError: The file cannot be read or is invalid.
     """
     knobs = read_as(KubernetesKnobs, path, REFERENCE)
-    check_unique("models", "models", (model.name for model in knobs.models))
+    check_names(knobs.models)
     objects: dict[tuple[str, ...], str] = {}
     for model in knobs.models:
-        check_unique(f"models.{model.name}.pools", "pools", (pool.name for pool in model.pools))
         for pool in model.pools:
             place = f"models.{model.name}.pools.{pool.name}"
             _check(place, pool)

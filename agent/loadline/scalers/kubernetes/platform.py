@@ -8,6 +8,7 @@ from typing import Final, TypeVar
 from loadline.adapters.kubernetes_api import NOT_FOUND, ApiFault, KubernetesApi, Object, ObjectName, Resource
 from loadline.core.vocabulary.decisions import VictimRule
 from loadline.scalers.kubernetes.config import KubernetesKnobs, KubernetesPoolKnobs
+from loadline.scalers.kubernetes.faults import explain
 from loadline.scalers.kubernetes.pods import (
     DELETION_COST,
     Pod,
@@ -148,7 +149,7 @@ class KubernetesPlatform:
                 await self._api.patch(target, patch)
             except ApiFault as fault:
                 if fault.status != NOT_FOUND:
-                    raise _error(target, fault) from fault
+                    raise PlatformError(explain(target, fault)) from fault
 
     async def changed(self) -> Collection[PoolKey]:
         """Wait until the state of a pool may have changed; return the changed pools."""
@@ -192,7 +193,7 @@ class KubernetesPlatform:
         except ApiFault as fault:
             if fault.forbidden or fault.status == NOT_FOUND:
                 return None
-            raise _error(pool.workload.target, fault) from fault
+            raise PlatformError(explain(pool.workload.target, fault)) from fault
 
     async def _missing_reason(self, pool: _KubernetesPool, reading: WorkloadState, pods: Sequence[Pod]) -> str:
         """Return why replicas are missing; a StatefulSet reports an exceeded quota by events only."""
@@ -258,10 +259,4 @@ async def _explained(target: ObjectName, call: Callable[[], Awaitable[Result]]) 
     try:
         return await call()
     except ApiFault as fault:
-        raise _error(target, fault) from fault
-
-
-def _error(target: ObjectName, fault: ApiFault) -> PlatformError:
-    if fault.forbidden:
-        return PlatformError(f"{target}: forbidden: {fault}. Grant it in deploy/kubernetes/scaler")
-    return PlatformError(f"{target}: {fault}")
+        raise PlatformError(explain(target, fault)) from fault

@@ -5,6 +5,7 @@ from typing import Any, Final
 
 from loadline.adapters.kubernetes_api import NOT_FOUND, ApiFault, KubernetesApi, Object, ObjectName, Resource
 from loadline.scalers.kubernetes.config import STORM_SERVICE, KubernetesPoolKnobs
+from loadline.scalers.kubernetes.faults import GRANT, explain
 from loadline.scalers.kubernetes.places import parse_place, value_at
 from loadline.scalers.kubernetes.pods import DELETION_COST
 from loadline.scalers.kubernetes.workloads import KubernetesWorkload, WorkloadState
@@ -12,7 +13,6 @@ from loadline.scalers.platform import PlatformError, PoolKey
 
 _PODS: Final = Resource("", "v1", "Pod", "pods")
 _AUTOSCALERS: Final = Resource("autoscaling", "v2", "HorizontalPodAutoscaler", "horizontalpodautoscalers")
-_GRANT: Final = "Grant it to the scaler's login, see deploy/kubernetes/scaler."
 # The server checks permissions before it looks for the object, so a patch of an absent pod shows what is permitted.
 _ABSENT_POD: Final = "loadline-permission-check"
 
@@ -27,7 +27,7 @@ async def problems_of(
     except PlatformError as error:
         return [f"{place}: {error}"]
     except ApiFault as fault:
-        return [f"{place}: {_unreadable(target, fault)}"]
+        return [f"{place}: {explain(target, fault)}"]
     found = [
         await _write_problem(workload, reading),
         await _watch_problem(api, target),
@@ -38,19 +38,11 @@ async def problems_of(
     return [f"{place}: {problem}" for problem in found if problem]
 
 
-def _unreadable(target: ObjectName, fault: ApiFault) -> str:
-    if fault.status == NOT_FOUND:
-        return f"{target} is missing: {fault}. Create it, or correct object, namespace and api_version."
-    if fault.forbidden:
-        return f"{target} may not be read: {fault}. {_GRANT}"
-    return f"{target} cannot be read: {fault}. Check the API server and the kubeconfig."
-
-
 async def _write_problem(workload: KubernetesWorkload, reading: WorkloadState) -> str:
     try:
         await workload.write(reading.replicas, dry_run=True)
     except ApiFault as fault:
-        remedy = _GRANT if fault.forbidden else "Check kind and path."
+        remedy = GRANT if fault.forbidden else "Check kind and path."
         return f"{workload.target} cannot be scaled: {fault}. {remedy}"
     return ""
 
@@ -59,7 +51,7 @@ async def _watch_problem(api: KubernetesApi, target: ObjectName) -> str:
     try:
         await api.may_watch(target)
     except ApiFault as fault:
-        remedy = _GRANT if fault.forbidden else "Check the API server."
+        remedy = GRANT if fault.forbidden else "Check the API server."
         return f"{target} cannot be watched: {fault}. {remedy}"
     return ""
 
@@ -83,7 +75,7 @@ async def _pod_problems(
             return []
         if names_victims:
             return [f"victims of {target} cannot be named: {fault}. Grant list and patch of pods, or {instead}."]
-        return [f"the pods of {target} cannot be seen: {fault}. {_GRANT}"] if fault.forbidden else []
+        return [f"the pods of {target} cannot be seen: {fault}. {GRANT}"] if fault.forbidden else []
     return []
 
 

@@ -297,11 +297,9 @@ def _service_place(content: Object, name: str) -> tuple[Step, ...]:
 
 
 def _ready(content: Object) -> int | None:
-    """Return the ready replicas; a controller leaves out a count of 0."""
+    """Return the ready replicas; a controller leaves out a count of 0, and a status before it has begun."""
     status = content.get("status")
-    if not isinstance(status, dict):
-        return None
-    found = _count(status.get("readyReplicas"))
+    found = _count(status.get("readyReplicas")) if isinstance(status, dict) else None
     return 0 if found is None and content.get("kind") in _USUAL_KINDS else found
 
 

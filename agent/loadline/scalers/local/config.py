@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from loadline.core.vocabulary.scalars import Name, Role
 from loadline.errors import ConfigError
-from loadline.scalers.config_file import ScalerKnobs, ScalerName, check_unique, read_as
+from loadline.scalers.config_file import ScalerKnobs, ScalerName, check_names, read_as
 from loadline.servers import Knobs
 
 GRACE_MS: Final = 5_000
@@ -30,8 +30,8 @@ class LocalPoolKnobs(Knobs, frozen=True):
         tuple[str, ...],
         Meta(
             min_length=1,
-            description="Program and arguments. Placeholders: {worker} {model} {pool} {role} {incarnation} {slot} "
-            "{port} {gpus}.",
+            description="Program and arguments. Placeholders: {worker} or {name}, {model} {pool} {role} "
+            "{incarnation} {slot} {port} {gpus}.",
         ),
     ]
     env: Annotated[
@@ -146,9 +146,8 @@ def _check(knobs: LocalKnobs) -> None:
     if knobs.on_stop == "leave" and not knobs.state_file:
         remedy = "Set state_file too: without it nothing would find the workers again."
         raise ConfigError("on_stop", "leave has no effect without a state file", remedy)
-    check_unique("models", "models", (model.name for model in knobs.models))
+    check_names(knobs.models)
     for model in knobs.models:
-        check_unique(f"models.{model.name}.pools", "pools", (pool.name for pool in model.pools))
         for pool in model.pools:
             _check_pool(knobs, pool, f"models.{model.name}.pools.{pool.name}")
 

@@ -231,6 +231,7 @@ class LocalScaler:
         name = f"{pool.knobs.name}-{number}"
         names = allotment.names() | {
             "worker": name,
+            "name": name,
             "model": pool.model,
             "pool": pool.knobs.name,
             "role": pool.knobs.role,
