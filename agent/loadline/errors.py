@@ -1,5 +1,6 @@
 """Exceptions of the I/O boundary. The core raises none: a refusal there is a value with a reason."""
 
+from collections.abc import Iterable
 from typing import Self
 
 
@@ -14,13 +15,31 @@ class ConfigError(LoadlineError):
         place: Path of the key, such as ``models[0].pools[1].replicas_max``.
         problem: The problem.
         remedy: The correction.
+        where: File and line, such as ``fleet.toml, line 12``; empty: unknown.
     """
 
-    def __init__(self, place: str, problem: str, remedy: str) -> None:
-        super().__init__(f"{place}: {problem}. {remedy}")
+    def __init__(self, place: str, problem: str, remedy: str, where: str = "") -> None:
+        super().__init__(": ".join(filter(None, (where, place, f"{problem}. {remedy}"))))
         self.place = place
         self.problem = problem
         self.remedy = remedy
+        self.where = where
+
+    @property
+    def errors(self) -> tuple["ConfigError", ...]:
+        """The errors that this one stands for: itself."""
+        return (self,)
+
+    @staticmethod
+    def raise_all(errors: Iterable["ConfigError"]) -> None:
+        """Raise errors together, if there are any.
+
+        Raises:
+            ConfigError: There is one; ConfigErrors: there are several.
+        """
+        found = tuple(errors)
+        if found:
+            raise ConfigErrors(found) if len(found) > 1 else found[0]
 
     @classmethod
     def missing_package(cls, place: str, value: str, package: str, requirement: str, instead: str) -> Self:
@@ -33,6 +52,21 @@ class ConfigError(LoadlineError):
         """Return the error of a value that needs a package whose import fails."""
         remedy = f"Reinstall it: pip install --force-reinstall '{package}'. Or {instead}."
         return cls(place, f"{value} needs the package {package}, which cannot be imported: {error}", remedy)
+
+
+class ConfigErrors(ConfigError):
+    """Several errors of one configuration; as a ``ConfigError`` it is the first of them."""
+
+    def __init__(self, errors: tuple[ConfigError, ...]) -> None:
+        first = errors[0]
+        super().__init__(first.place, first.problem, first.remedy, first.where)
+        self.args = ("\n".join(map(str, errors)),)
+        self._errors = errors
+
+    @property
+    def errors(self) -> tuple[ConfigError, ...]:
+        """All errors, in the order of the file."""
+        return self._errors
 
 
 class StoreUnavailable(LoadlineError):

@@ -15,7 +15,7 @@ from msgspec import Struct
 from loadline.adapters import nats_logins
 from loadline.cli.extras import require_extra
 from loadline.config import Config
-from loadline.config.layers import origin_place, origins_of
+from loadline.config.layers import sources_of
 from loadline.core.planning.planners import PLANNERS
 from loadline.core.vocabulary.forecasts import ForecastKnobs
 from loadline.errors import ConfigError
@@ -125,7 +125,7 @@ def _forecast_packages(config: Config) -> Iterator[NeededPackage]:
             parts = [part.name for part in planner.composed_of if getattr(model.knobs, part.name) is traffic]
             place = ".".join([f"models[{index}]", model.planner, *parts, "forecast"])
             for one in predictor_packages(traffic.forecast, place):
-                yield NeededPackage(origin_place(one.place, origins_of(config)), one.value, one.package, one.instead)
+                yield NeededPackage(sources_of(config).shown_place(one.place), one.value, one.package, one.instead)
 
 
 def _solver_packages(config: Config) -> Iterator[NeededPackage]:

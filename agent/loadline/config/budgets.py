@@ -7,24 +7,16 @@ from loadline.core.state.settings import ModelKnobs
 from loadline.errors import ConfigError
 
 
-def check_budget(model: ModelKnobs, place: str) -> None:
-    """Check that the pools of a model can meet its budget.
-
-    Raises:
-        ConfigError: The budget contradicts itself or the replica bounds of the pools.
-    """
-    _check(place, model, _smallest(model), _largest(model))
+def budget_errors(model: ModelKnobs, place: str) -> Iterator[ConfigError]:
+    """Yield errors of a budget that contradicts itself or the replica bounds of the pools."""
+    yield from _errors(place, model, _smallest(model), _largest(model))
 
 
-def check_fleet_budget(fleet: FleetKnobs, models: Sequence[ModelKnobs]) -> None:
-    """Check that all models together can meet the budget of the fleet.
-
-    Raises:
-        ConfigError: The budget contradicts itself or the bounds and budgets of the models.
-    """
+def fleet_budget_errors(fleet: FleetKnobs, models: Sequence[ModelKnobs]) -> Iterator[ConfigError]:
+    """Yield errors of a fleet budget that contradicts itself or the bounds and budgets of the models."""
     smallest = sum(max(_smallest(model), model.gpu_budget_min) for model in models)
     largest = sum(min(_largest(model), model.gpu_budget_max or _largest(model)) for model in models)
-    _check("fleet", fleet, smallest, largest, ", within the budgets of the models")
+    yield from _errors("fleet", fleet, smallest, largest, ", within the budgets of the models")
 
 
 def budget_warnings(model: ModelKnobs, place: str) -> Iterator[str]:
@@ -49,22 +41,24 @@ def _largest(model: ModelKnobs) -> int:
     return sum(pool.replicas_max * pool.gpus_per_worker for pool in model.pools)
 
 
-def _check(place: str, knobs: ModelKnobs | FleetKnobs, smallest: int, largest: int, within: str = "") -> None:
+def _errors(
+    place: str, knobs: ModelKnobs | FleetKnobs, smallest: int, largest: int, within: str = ""
+) -> Iterator[ConfigError]:
     low, high = knobs.gpu_budget_min, knobs.gpu_budget_max
     if high is not None and low > high:
-        raise ConfigError(
+        yield ConfigError(
             f"{place}.gpu_budget_min", f"{low} is above gpu_budget_max {high}", "Lower it or raise gpu_budget_max."
         )
     if high is not None and high < smallest:
         problem = (
             f"{high} GPUs are fewer than the {smallest} of the smallest fleet (replicas_min x gpus_per_worker{within})"
         )
-        raise ConfigError(f"{place}.gpu_budget_max", problem, f"Set it to {smallest} or more, or lower replicas_min.")
+        yield ConfigError(f"{place}.gpu_budget_max", problem, f"Set it to {smallest} or more, or lower replicas_min.")
     if low > largest:
         problem = (
             f"{low} GPUs are more than the {largest} of the largest fleet (replicas_max x gpus_per_worker{within})"
         )
-        raise ConfigError(f"{place}.gpu_budget_min", problem, f"Set it to {largest} or less, or raise replicas_max.")
+        yield ConfigError(f"{place}.gpu_budget_min", problem, f"Set it to {largest} or less, or raise replicas_max.")
 
 
 def _warnings(place: str, knobs: ModelKnobs | FleetKnobs, smallest: int, largest: int) -> Iterator[str]:

@@ -13,7 +13,7 @@ from loadline.toml.secrets import redacted
 
 FIXED: Final = ("agent", "nats", "etcd", "http", "journal", "otel", "tensorboard", "runtime", "leadership")
 """Sections that take effect only when the agent starts."""
-_MERGED: Final = ("service_classes", "origins")
+_MERGED: Final = ("service_classes",)
 """Layers, whose values are merged into the models."""
 
 

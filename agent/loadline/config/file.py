@@ -12,12 +12,13 @@ from msgspec import inspect
 
 from loadline.config.engines import resolve_paths
 from loadline.config.knobs import Config
-from loadline.config.layers import LayeredConfig, merge_layers, origin_place
+from loadline.config.layers import LoadedConfig, Sources, merge_layers
 from loadline.config.plugins import discover, unknown_planner
 from loadline.config.renamed import remedy_for
 from loadline.config.schema import config_table, file_schema
 from loadline.errors import ConfigError
-from loadline.toml.checking import check, fields_of, shown, unwrap
+from loadline.toml.checking import fields_of, shown, table_errors, unwrap
+from loadline.toml.lines import FileLines, key_lines
 from loadline.toml.reading import parse_table, read_text
 
 ENVIRONMENT_PREFIX: Final = "LOADLINE__"
@@ -43,16 +44,15 @@ def parse(text: str, name: str, environ: Mapping[str, str] = _NO_VARIABLES) -> C
     """
     discover()
     table = parse_table(text, name)
+    variables = {}
     for variable in sorted(environ):
         if variable.startswith(ENVIRONMENT_PREFIX):
-            _override(table, variable, environ[variable])
+            variables[_override(table, variable, environ[variable])] = variable
     merging, origins = merge_layers(table)
-    try:
-        check(merging, file_schema(), _unknown_key)
-    except ConfigError as error:
-        raise ConfigError(origin_place(error.place, origins), error.problem, error.remedy) from error
+    sources = Sources(origins, FileLines(name, key_lines(text), variables))
+    ConfigError.raise_all(map(sources.located, table_errors(merging, file_schema(), _unknown_key)))
     config = msgspec.convert(config_table(merging), Config)
-    return LayeredConfig(**msgspec.structs.asdict(config), origins=origins) if origins else config
+    return LoadedConfig(**msgspec.structs.asdict(config), sources=sources)
 
 
 def _unknown_key(key: str, table: dict[str, Any], known: Collection[str], section: str) -> ConfigError:
@@ -62,8 +62,8 @@ def _unknown_key(key: str, table: dict[str, Any], known: Collection[str], sectio
     return ConfigError(f"{section}{key}", "is not a known key here", remedy_for(key, known, section))
 
 
-def _override(raw: dict[str, Any], variable: str, text: str) -> None:
-    """Set the key that a variable names: ``LOADLINE__NATS__SERVERS`` is ``servers`` in ``[nats]``."""
+def _override(raw: dict[str, Any], variable: str, text: str) -> str:
+    """Set the key that a variable names, and return its place: ``LOADLINE__NATS__SERVERS`` is ``nats.servers``."""
     table, fields, path = raw, fields_of(file_schema()), variable.removeprefix(ENVIRONMENT_PREFIX).lower().split("__")
     for depth, part in enumerate(path):
         if part not in fields:
@@ -82,6 +82,7 @@ def _override(raw: dict[str, Any], variable: str, text: str) -> None:
             raise ConfigError(
                 f"environment variable {variable}", f"addresses a key below {part}, which is not a section", remedy
             )
+    return ".".join(path)
 
 
 def _environment_value(text: str, info: inspect.Type) -> Any:

@@ -22,32 +22,28 @@ class _PoolGpus(NamedTuple):
     scheduled_gpus: int
 
 
-def check_gpu_limits(config: Config) -> None:
-    """Check that limits name known GPU types and cover minimum replicas.
-
-    Raises:
-        ConfigError: A limit names an unknown type, or the minimum replicas of pools exceed it.
-    """
+def gpu_limit_errors(config: Config) -> Iterator[ConfigError]:
+    """Yield errors of limits that name an unknown GPU type, or that the minimum replicas of pools exceed."""
     known = {one.gpu_type for one in config.accelerators}
     for index, one in enumerate(config.accelerators):
         if one.gpu_type == DEFAULT or "/" in one.gpu_type:
             problem = f"{one.gpu_type!r} is reserved in quotas"
-            raise ConfigError(f"accelerators[{index}].type", problem, 'Choose another type, without "/".')
-    _check_types(config.allocation.capacity, "allocation.capacity", known)
+            yield ConfigError(f"accelerators[{index}].type", problem, 'Choose another type, without "/".')
+    yield from _type_errors(config.allocation.capacity, "allocation.capacity", known)
     for index, namespace in enumerate(config.namespaces):
-        _check_types(namespace.gpu_quota, f"namespaces[{index}].gpu_quota", known | {DEFAULT})
-    _check_minimums(config)
+        yield from _type_errors(namespace.gpu_quota, f"namespaces[{index}].gpu_quota", known | {DEFAULT})
+    yield from _minimum_errors(config)
 
 
-def _check_types(limits: Mapping[str, int], place: str, known: set[str]) -> None:
+def _type_errors(limits: Mapping[str, int], place: str, known: set[str]) -> Iterator[ConfigError]:
     for kind in limits:
         if kind not in known:
             remedy = did_you_mean(kind, known) if known else "Add an [[accelerators]] table of that type."
-            raise ConfigError(f"{place}.{kind}", f"no accelerator has the type {kind!r}", remedy)
+            yield ConfigError(f"{place}.{kind}", f"no accelerator has the type {kind!r}", remedy)
 
 
-def _check_minimums(config: Config) -> None:
-    """Check that each limit covers the minimum replicas, which are always reserved."""
+def _minimum_errors(config: Config) -> Iterator[ConfigError]:
+    """Yield errors of limits that do not cover the minimum replicas, which are always reserved."""
     for place, limit, pools in _limits(config):
         gpus = sum(one.gpus for one in pools)
         if gpus <= limit:
@@ -58,7 +54,7 @@ def _check_minimums(config: Config) -> None:
         remedy = f"Set it to {gpus} or more, or lower replicas_min."
         if not any(one.accelerator for one in pools):
             remedy = f"Set the accelerator of each pool, since a pool without one has no GPU type. Or: {remedy}"
-        raise ConfigError(place, problem, remedy)
+        yield ConfigError(place, problem, remedy)
 
 
 def _limits(config: Config) -> Iterator[tuple[str, int, list[_PoolGpus]]]:

@@ -5,13 +5,14 @@ key is never mistaken for a set one. The origin of every merged value is recorde
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, Final
 
-from msgspec import Struct, field
+from msgspec import Struct
 
 from loadline.config.knobs import Config
 from loadline.errors import ConfigError
+from loadline.toml.lines import FileLines
 
 SECTIONS: Final = ("defaults", "namespaces", "service_classes")
 _SEPARATOR: Final = re.compile(r"[.\[]")
@@ -27,24 +28,43 @@ class Origin(Struct, frozen=True):
     value: Any
 
 
-class LayeredConfig(Config, frozen=True):
-    """Configuration whose models have values from its layers."""
+class Sources(Struct, frozen=True):
+    """Origins of the values of a configuration."""
 
-    origins: dict[str, Origin] = field(default_factory=dict)
+    origins: dict[str, Origin] = {}
     """Origins by the place of the merged value."""
+    file: FileLines = FileLines()
+
+    def written_place(self, place: str) -> str:
+        """Return the place of a value in the layer that it comes from; without a layer, its own."""
+        for key in (place, *(place[: match.start()] for match in reversed(list(_SEPARATOR.finditer(place))))):
+            if key in self.origins:
+                return f"{self.origins[key].place}{place[len(key) :]}"
+        return place
+
+    def shown_place(self, place: str) -> str:
+        """Return a place for people: a place in a model after the one in the layer that its value comes from."""
+        written = self.written_place(place)
+        return place if written == place else f"{written} (of {place})"
+
+    def where(self, place: str) -> str:
+        """Return the file and line of a value, or the environment variable that sets it."""
+        return self.file.where(self.written_place(place))
+
+    def located(self, error: ConfigError) -> ConfigError:
+        """Return an error in the merged configuration with its place for people, file and line."""
+        return ConfigError(self.shown_place(error.place), error.problem, error.remedy, self.where(error.place))
 
 
-def origins_of(config: Config) -> Mapping[str, Origin]:
-    """Return the origins of merged values by their places."""
-    return config.origins if isinstance(config, LayeredConfig) else {}
+class LoadedConfig(Config, frozen=True):
+    """Configuration of a file."""
+
+    sources: Sources = Sources()
 
 
-def origin_place(place: str, origins: Mapping[str, Origin]) -> str:
-    """Prefix a place in a model with the place in the layer that its value comes from."""
-    for key in (place, *(place[: match.start()] for match in reversed(list(_SEPARATOR.finditer(place))))):
-        if key in origins:
-            return f"{origins[key].place}{place[len(key) :]} (of {place})"
-    return place
+def sources_of(config: Config) -> Sources:
+    """Return where the values of a configuration come from."""
+    return config.sources if isinstance(config, LoadedConfig) else Sources()
 
 
 def merge_layers(table: Table) -> tuple[Table, dict[str, Origin]]:

@@ -27,12 +27,8 @@ def migration_only_warnings(config: Config) -> Iterator[str]:
         )
 
 
-def check_migration(model: ModelKnobs, place: str) -> None:
-    """Check that thresholds are consistent, and that the metrics of all policies are available.
-
-    Raises:
-        ConfigError: A value is invalid, or two values contradict each other.
-    """
+def migration_errors(model: ModelKnobs, place: str) -> Iterator[ConfigError]:
+    """Yield errors of thresholds that contradict each other, and of policies whose metric is not available."""
     knobs, here = model.migration, f"{place}.migration"
     ordered = (
         ("tpot_migrate_out_floor_threshold", "tpot_slo_dispatch_threshold"),
@@ -42,23 +38,23 @@ def check_migration(model: ModelKnobs, place: str) -> None:
     for low, high in ordered:
         if getattr(knobs, low) > getattr(knobs, high):
             problem = f"{getattr(knobs, low):g} is above {high} {getattr(knobs, high):g}"
-            raise ConfigError(f"{here}.{low}", problem, f"Lower it or raise {high}.")
-    _check_value(knobs, f"{here}.req_select_value")
+            yield ConfigError(f"{here}.{low}", problem, f"Lower it or raise {high}.")
+    yield from _value_errors(knobs, f"{here}.req_select_value")
     if knobs.enabled:
-        _check_tpot(model, knobs, f"{here}.tpot_profiling_data_path")
+        yield from _tpot_errors(model, knobs, f"{here}.tpot_profiling_data_path")
 
 
-def _check_value(knobs: MigrationKnobs, key: str) -> None:
+def _value_errors(knobs: MigrationKnobs, key: str) -> Iterator[ConfigError]:
     rule, value = knobs.req_select_rule, knobs.req_select_value
     if rule == "NUM_REQ" and 0.0 <= value < 1.0:
         problem = f"{value:g} is less than one request, but req_select_rule is NUM_REQ"
-        raise ConfigError(key, problem, "Give 1 or more, or -1 for all.")
+        yield ConfigError(key, problem, "Give 1 or more, or -1 for all.")
     if rule == "RATIO" and value > 1.0:
         problem = f"{value:g} is more than the whole cache, but req_select_rule is RATIO"
-        raise ConfigError(key, problem, "Give a fraction up to 1, or 0 for half the load gap.")
+        yield ConfigError(key, problem, "Give a fraction up to 1, or 0 for half the load gap.")
 
 
-def _check_tpot(model: ModelKnobs, knobs: MigrationKnobs, key: str) -> None:
+def _tpot_errors(model: ModelKnobs, knobs: MigrationKnobs, key: str) -> Iterator[ConfigError]:
     active = knobs.active_policies
     by_tpot = [name for name in active if name in PACKING]
     by_tpot += [name for role, name in _LOADS.items() if name in active and _metric(knobs, role) == _TPOT]
@@ -67,7 +63,8 @@ def _check_tpot(model: ModelKnobs, knobs: MigrationKnobs, key: str) -> None:
     for pool in model.pools:
         if pool.role in {"decode", "aggregated"} and not pool.decode_profile and pool.linear is None:
             problem = f"the time per output token of pool {pool.name} is unknown, and {by_tpot[0]} needs it"
-            raise ConfigError(key, problem, "Set decode_profile or linear in the pool, or the path of a profile here.")
+            yield ConfigError(key, problem, "Set decode_profile or linear in the pool, or the path of a profile here.")
+            return
 
 
 def migration_warnings(model: ModelKnobs, place: str) -> Iterator[str]:

@@ -15,23 +15,19 @@ _NO_NAMESPACE: Final = "default"
 """Namespace of models that do not set one; it needs no table."""
 
 
-def check_names(config: Config) -> None:
-    """Check that accelerators, namespaces and service classes are unique and defined.
-
-    Raises:
-        ConfigError: A name is defined twice, or referred to but not defined.
-    """
+def name_errors(config: Config) -> Iterator[ConfigError]:
+    """Yield errors for accelerators, namespaces and service classes that are defined twice, or not at all."""
     accelerators = {one.name: one for one in config.accelerators}
     classes = {one.name for one in config.service_classes}
-    refuse_duplicates((one.name for one in config.accelerators), "accelerators", "accelerator")
-    refuse_duplicates((one.name for one in config.namespaces), "namespaces", "namespace")
-    refuse_duplicates((one.name for one in config.service_classes), "service_classes", "class")
+    yield from duplicate_errors((one.name for one in config.accelerators), "accelerators", "accelerator")
+    yield from duplicate_errors((one.name for one in config.namespaces), "namespaces", "namespace")
+    yield from duplicate_errors((one.name for one in config.service_classes), "service_classes", "class")
     for index, model in enumerate(config.models):
-        _check_accelerators(accelerators, model, f"models[{index}]")
+        yield from _accelerator_errors(accelerators, model, f"models[{index}]")
         if model.service_class and model.service_class not in classes:
             place, problem = f"models[{index}].service_class", f"{model.service_class!r} is not defined"
             remedy = did_you_mean(model.service_class, classes) if classes else "Add a [[service_classes]] table."
-            raise ConfigError(place, problem, remedy)
+            yield ConfigError(place, problem, remedy)
 
 
 def name_warnings(config: Config) -> Iterator[str]:
@@ -60,30 +56,28 @@ def name_warnings(config: Config) -> Iterator[str]:
                 )
 
 
-def refuse_duplicates(names: Iterable[str], place: str, kind: str) -> None:
-    """Check that names are unique.
+def duplicate_errors(names: Iterable[str], place: str, kind: str) -> Iterator[ConfigError]:
+    """Yield an error for each name that occurs more than once.
 
     Args:
         names: Names of all tables.
         place: Place of the tables.
         kind: Kind of the tables, for the error.
-
-    Raises:
-        ConfigError: A name occurs more than once.
     """
     for name, count in Counter(names).items():
         if count > 1:
-            raise ConfigError(place, f"{kind} {name!r} is defined {count} times", f"Give every {kind} a unique name.")
+            yield ConfigError(place, f"{kind} {name!r} is defined {count} times", f"Give every {kind} a unique name.")
 
 
-def _check_accelerators(known: dict[str, AcceleratorKnobs], model: ModelKnobs, place: str) -> None:
+def _accelerator_errors(known: dict[str, AcceleratorKnobs], model: ModelKnobs, place: str) -> Iterator[ConfigError]:
     for index, pool in enumerate(model.pools):
         if not pool.accelerator:
             continue
         here = f"{place}.pools[{index}].accelerator"
         if pool.accelerator not in known:
             remedy = did_you_mean(pool.accelerator, known) if known else "Add an [[accelerators]] table of that name."
-            raise ConfigError(here, f"{pool.accelerator!r} is not defined", remedy)
+            yield ConfigError(here, f"{pool.accelerator!r} is not defined", remedy)
+            continue
         unit = known[pool.accelerator].multiplicity
         if pool.gpus_per_worker % unit:
             problem = f"{pool.accelerator!r} has units of {unit} GPUs, but a worker takes {pool.gpus_per_worker}"
@@ -91,4 +85,4 @@ def _check_accelerators(known: dict[str, AcceleratorKnobs], model: ModelKnobs, p
                 f"Set gpus_per_worker to a multiple of {unit}, or, if workers share a unit, the multiplicity to "
                 f"{gcd(unit, pool.gpus_per_worker)} and its costs to match."
             )
-            raise ConfigError(here, problem, remedy)
+            yield ConfigError(here, problem, remedy)

@@ -22,23 +22,25 @@ Point = tuple[float, float, float]
 
 def profile_warnings(model: ModelKnobs, place: str) -> Iterator[str]:
     """Yield warnings about unusable or implausible profiles of a model, and about unreachable objectives."""
+    need = PLANNERS[model.planner].needs.profiles
     for index, pool in enumerate(model.pools):
         if pool.role == "encode":  # no planner uses a profile of it
             continue
         here, engine = f"{place}.pools[{index}]", read_engine(pool)
         if engine.problem:
             linear = "" if pool.linear is None else ".linear"
-            yield f"{here}{linear}: {engine.problem} Until then the pool is held."
-        elif engine == EngineProfile():
+            effect = "the profile is not used" if need == "no" else "the pool is held"
+            yield f"{here}{linear}: {engine.problem} Until then {effect}."
+        elif engine == EngineProfile() and need != "no":
             kind = "decode_profile" if pool.role == "decode" else "prefill_profile"
-            optional = PLANNERS[model.planner].needs.profiles == "optional"
-            effect = "so it is held until its workers have reported latencies" if optional else "so it is held"
+            effect = "so it is held" + (" until its workers have reported latencies" if need == "optional" else "")
             yield f"{here}.{kind}: the pool has no engine profile, {effect}. Set {kind} or linear."
         if pool.role != "decode" and engine.prefill is not None:
             yield from _unit_warnings(f"{here}.prefill_profile", "prefill_ttft", _prefill_points(engine.prefill), pool)
         if pool.role != "prefill" and engine.decode is not None:
             yield from _decode_warnings(f"{here}.decode_profile", engine, engine.decode, pool)
-        yield from _objective_warnings(model, place, pool, engine)
+        if need != "no":
+            yield from _objective_warnings(model, place, pool, engine)
 
 
 def _decode_warnings(here: str, engine: EngineProfile, sweep: DecodeSweep, pool: PoolKnobs) -> Iterator[str]:

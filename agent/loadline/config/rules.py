@@ -1,20 +1,21 @@
 """Validation of a configuration as a whole: contradictions are errors, implausible settings are warnings."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
-from loadline.config.budgets import budget_warnings, check_budget, check_fleet_budget, fleet_budget_warnings
-from loadline.config.gpu_limits import check_gpu_limits, schedule_limit_warnings, unlimited_pool_warnings
+from loadline.config.budgets import budget_errors, budget_warnings, fleet_budget_errors, fleet_budget_warnings
+from loadline.config.gpu_limits import gpu_limit_errors, schedule_limit_warnings, unlimited_pool_warnings
 from loadline.config.knobs import Config
-from loadline.config.layers import origin_place, origins_of
-from loadline.config.migration_checks import check_migration, migration_only_warnings, migration_warnings
-from loadline.config.names import check_names, name_warnings, refuse_duplicates
+from loadline.config.layers import sources_of
+from loadline.config.migration_checks import migration_errors, migration_only_warnings, migration_warnings
+from loadline.config.names import duplicate_errors, name_errors, name_warnings
 from loadline.config.plausible import profile_warnings
 from loadline.config.plugins import plugin_warnings, unknown_planner
-from loadline.config.scale_to_zero import check_scale_to_zero, scale_to_zero_warnings
-from loadline.config.schedules import check_schedules, schedule_warnings
+from loadline.config.scale_to_zero import scale_to_zero_errors, scale_to_zero_warnings
+from loadline.config.schedules import schedule_errors, schedule_warnings
+from loadline.config.units import unit_warnings
 from loadline.config.unused_knobs import unused_knob_warnings
-from loadline.core.planning.planner import KnobProblem
+from loadline.core.planning.planner import Finding, KnobProblem, KnobWarning
 from loadline.core.planning.planners import PLANNERS
 from loadline.core.state.settings import ModelKnobs
 from loadline.errors import ConfigError
@@ -34,70 +35,81 @@ def validate(config: Config) -> list[str]:
         Warnings about settings without effect or with implausible values, one per item.
 
     Raises:
-        ConfigError: Two values contradict each other, or a value refers to an undefined name.
+        ConfigError: Values contradict each other, or refer to undefined names; it names all of them.
     """
-    origins = origins_of(config)
+    sources = sources_of(config)
+    ConfigError.raise_all(map(sources.located, _errors(config)))
+    parts = (warning.partition(": ") for warning in _warnings(config))
+    return [f"{sources.shown_place(place)}{colon}{text}" for place, colon, text in parts]
+
+
+def _errors(config: Config) -> Iterator[ConfigError]:
+    """Yield the errors of all sections and models, with places in the merged configuration."""
+    yield from _agent_errors(config)
+    yield from _raised(check_servers, config.nats.servers, "nats.servers", ("nats", "tls"))
+    yield from _raised(check_servers, config.etcd.endpoints, "etcd.endpoints", ("http", "https"))
+    yield from _raised(check_logins, config.nats, config.etcd)
+    yield from _time_errors(config)
+    yield from duplicate_errors((model.name for model in config.models), "models", "model")
+    yield from name_errors(config)
+    for index, model in enumerate(config.models):
+        place = f"models[{index}]"
+        yield from _model_errors(model, place)
+        yield from migration_errors(model, place)
+        findings = _planner_findings(config, model, place) if model.planner in PLANNERS else ()
+        yield from (ConfigError(one.place, one.problem, one.remedy) for one in findings if isinstance(one, KnobProblem))
+    yield from fleet_budget_errors(config.fleet, config.models)
+    yield from gpu_limit_errors(config)
+
+
+def _raised(check: Callable[..., None], *arguments: object) -> Iterator[ConfigError]:
+    """Yield the error that a check raises."""
     try:
-        warnings = _validate_sections(config)
+        check(*arguments)
     except ConfigError as error:
-        raise ConfigError(origin_place(error.place, origins), error.problem, error.remedy) from error
-    parts = (warning.partition(": ") for warning in warnings)
-    return [f"{origin_place(place, origins)}{colon}{text}" for place, colon, text in parts]
+        yield error
 
 
-def _validate_sections(config: Config) -> list[str]:
-    """Validate all sections and models; return the warnings, with places in the merged configuration."""
-    _check_agent(config)
-    check_servers(config.nats.servers, "nats.servers", ("nats", "tls"))
-    check_servers(config.etcd.endpoints, "etcd.endpoints", ("http", "https"))
-    check_logins(config.nats, config.etcd)
-    _check_times(config)
-    refuse_duplicates((model.name for model in config.models), "models", "model")
-    check_names(config)
+def _warnings(config: Config) -> list[str]:
+    """Return the warnings of a configuration without errors, with places in the merged configuration."""
     warnings = [*plugin_warnings(), *_agent_warnings(config), *name_warnings(config), *migration_only_warnings(config)]
     scaling = [*_decision_warnings(config), *fleet_budget_warnings(config.fleet, config.models)]
     for index, model in enumerate(config.models):
         place = f"models[{index}]"
-        _check_model(model, place)
-        check_migration(model, place)
         warnings += migration_warnings(model, place)
         scaling += [*_model_warnings(model, place), *unused_knob_warnings(model, place)]
         scaling += _planner_warnings(config, model, place)
-    check_fleet_budget(config.fleet, config.models)
-    check_gpu_limits(config)
+    scaling += unit_warnings(config)
     scaling += [*unlimited_pool_warnings(config), *schedule_limit_warnings(config)]
     # Warnings about scaling do not apply to an agent that only migrates.
     return warnings if config.agent.only else [*warnings, *scaling]
 
 
-def _planner_warnings(config: Config, model: ModelKnobs, place: str) -> Iterator[str]:
-    """Yield warnings about the planner of a model.
-
-    Raises:
-        ConfigError: Its knobs contradict each other.
-    """
+def _planner_findings(config: Config, model: ModelKnobs, place: str) -> Iterator[Finding]:
     kind = PLANNERS[model.planner]
-    for finding in kind.check(model.knobs, model.for_planner(config.fleet), f"{place}.{model.planner}"):
-        if isinstance(finding, KnobProblem):
-            raise ConfigError(finding.place, finding.problem, finding.remedy)
-        yield f"{finding.place}: {finding.text}"
-    if kind.needs.profiles != "no":
-        yield from profile_warnings(model, place)
+    return kind.check(model.knobs, model.for_planner(config.fleet), f"{place}.{model.planner}")
 
 
-def _check_agent(config: Config) -> None:
+def _planner_warnings(config: Config, model: ModelKnobs, place: str) -> Iterator[str]:
+    for finding in _planner_findings(config, model, place):
+        if isinstance(finding, KnobWarning):
+            yield f"{finding.place}: {finding.text}"
+    yield from profile_warnings(model, place)
+
+
+def _agent_errors(config: Config) -> Iterator[ConfigError]:
     if not all(config.agent.root.split(".")):
-        raise ConfigError("agent.root", f"{config.agent.root!r} has an empty token", "Separate tokens by single dots.")
+        yield ConfigError("agent.root", f"{config.agent.root!r} has an empty token", "Separate tokens by single dots.")
     if config.nats.inbox_prefix == config.agent.root.partition(".")[0]:
         problem = f"{config.nats.inbox_prefix!r} is the first token of agent.root, where no replies are sent"
-        raise ConfigError("nats.inbox_prefix", problem, "Choose another prefix, such as _INBOX_agent.")
+        yield ConfigError("nats.inbox_prefix", problem, "Choose another prefix, such as _INBOX_agent.")
 
 
-def _check_times(config: Config) -> None:
+def _time_errors(config: Config) -> Iterator[ConfigError]:
     ttl_ms, margin_ms = config.leadership.lease_ttl_s * 1000, config.leadership.margin_ms
     if margin_ms >= ttl_ms:
         problem = f"{margin_ms} ms is not below the lease TTL of {ttl_ms} ms, so no agent could lead"
-        raise ConfigError("leadership.margin_ms", problem, "Set it to a fifth of lease_ttl_s, or raise lease_ttl_s.")
+        yield ConfigError("leadership.margin_ms", problem, "Set it to a fifth of lease_ttl_s, or raise lease_ttl_s.")
     for section, low, low_value, high, high_value in (
         ("journal", "segment_bytes_max", config.journal.segment_bytes_max, "bytes_max", config.journal.bytes_max),
         (
@@ -116,35 +128,35 @@ def _check_times(config: Config) -> None:
         ),
     ):
         if low_value > high_value:
-            raise ConfigError(
+            yield ConfigError(
                 f"{section}.{low}", f"{low_value} is above {high} {high_value}", f"Lower it or raise {high}."
             )
 
 
-def _check_model(model: ModelKnobs, place: str) -> None:
-    refuse_duplicates((pool.name for pool in model.pools), f"{place}.pools", "pool")
+def _model_errors(model: ModelKnobs, place: str) -> Iterator[ConfigError]:
+    yield from duplicate_errors((pool.name for pool in model.pools), f"{place}.pools", "pool")
     if model.planner not in PLANNERS:
-        raise ConfigError(f"{place}.planner", *unknown_planner(model.planner))
-    for index, pool in enumerate(model.pools):
-        if pool.replicas_min > pool.replicas_max:
-            problem = f"{pool.replicas_min} is above replicas_max {pool.replicas_max}"
-            raise ConfigError(f"{place}.pools[{index}].replicas_min", problem, "Lower it or raise replicas_max.")
-    if model.load_predictor_warmup_trace and not PLANNERS[model.planner].needs.history:
+        yield ConfigError(f"{place}.planner", *unknown_planner(model.planner))
+    elif model.load_predictor_warmup_trace and not PLANNERS[model.planner].needs.history:
         problem = f"is set, but the {model.planner} planner does not forecast"
         forecasting = (name for name, kind in PLANNERS.items() if kind.needs.history)
         remedy = f"Remove it, or set planner to one of {', '.join(sorted(forecasting))}."
-        raise ConfigError(f"{place}.load_predictor_warmup_trace", problem, remedy)
+        yield ConfigError(f"{place}.load_predictor_warmup_trace", problem, remedy)
+    for index, pool in enumerate(model.pools):
+        if pool.replicas_min > pool.replicas_max:
+            problem = f"{pool.replicas_min} is above replicas_max {pool.replicas_max}"
+            yield ConfigError(f"{place}.pools[{index}].replicas_min", problem, "Lower it or raise replicas_max.")
     roles = {pool.role for pool in model.pools} - {"encode"}
     if not roles:
-        raise ConfigError(f"{place}.pools", "has encode pools only", "Add the pools that compute prompts and tokens.")
+        yield ConfigError(f"{place}.pools", "has encode pools only", "Add the pools that compute prompts and tokens.")
     if "aggregated" in roles and len(roles) > 1:
         problem = f"mixes aggregated with {' and '.join(sorted(roles - {'aggregated'}))}"
-        raise ConfigError(f"{place}.pools", problem, "Make all pools aggregated, or use prefill and decode only.")
+        yield ConfigError(f"{place}.pools", problem, "Make all pools aggregated, or use prefill and decode only.")
     if roles == {"prefill"}:
-        raise ConfigError(f"{place}.pools", "has prefill but no decode", 'Add a pool with role = "decode".')
-    check_budget(model, place)
-    check_scale_to_zero(model, place)
-    check_schedules(model, place)
+        yield ConfigError(f"{place}.pools", "has prefill but no decode", 'Add a pool with role = "decode".')
+    yield from budget_errors(model, place)
+    yield from scale_to_zero_errors(model, place)
+    yield from schedule_errors(model, place)
 
 
 def _agent_warnings(config: Config) -> Iterator[str]:

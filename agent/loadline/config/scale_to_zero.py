@@ -12,22 +12,18 @@ _IDLE_MIN_MS: Final = 10_000
 """Shortest plausible idle time: workers take longer to start, so a lower value is probably in seconds."""
 
 
-def check_scale_to_zero(model: ModelKnobs, place: str) -> None:
-    """Check that a model that scales to zero has no minimum of replicas or GPUs.
-
-    Raises:
-        ConfigError: A minimum prevents scale to zero.
-    """
+def scale_to_zero_errors(model: ModelKnobs, place: str) -> Iterator[ConfigError]:
+    """Yield errors of minimums of replicas or GPUs that prevent scale to zero."""
     if not model.scale_to_zero_after_ms:
         return
     off = "or remove scale_to_zero_after_ms"
     for index, pool in enumerate(model.pools):
         if pool.replicas_min:
             problem = f"{pool.replicas_min} prevents scale to zero, which scale_to_zero_after_ms enables"
-            raise ConfigError(f"{place}.pools[{index}].replicas_min", problem, f"Set 0, {off}.")
+            yield ConfigError(f"{place}.pools[{index}].replicas_min", problem, f"Set 0, {off}.")
     if model.gpu_budget_min:
         problem = f"{model.gpu_budget_min} prevents scale to zero, which scale_to_zero_after_ms enables"
-        raise ConfigError(f"{place}.gpu_budget_min", problem, f"Remove it, {off}.")
+        yield ConfigError(f"{place}.gpu_budget_min", problem, f"Remove it, {off}.")
 
 
 def scale_to_zero_warnings(model: ModelKnobs, place: str) -> Iterator[str]:

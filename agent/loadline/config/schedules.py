@@ -28,25 +28,25 @@ def read_zones(config: Config) -> dict[str, ZoneOffsets]:
     return {schedule.timezone: _zone(schedule.timezone, place) for place, schedule in _schedules(config.models)}
 
 
-def check_schedules(model: ModelKnobs, place: str) -> None:
-    """Check the schedules of a model.
-
-    Raises:
-        ConfigError: A cron line, a timezone or a count is invalid.
-    """
+def schedule_errors(model: ModelKnobs, place: str) -> Iterator[ConfigError]:
+    """Yield errors of invalid cron lines, timezones and counts in the schedules of a model."""
     for here, schedule, pool in _of_model(model, place):
+        times = []
         for key in ("start", "end"):
             try:
-                parse_cron(getattr(schedule, key))
+                times.append(parse_cron(getattr(schedule, key)))
             except CronError as error:
                 problem = f"{getattr(schedule, key)!r} {error.problem}"
-                raise ConfigError(f"{here}.{key}", problem, error.remedy) from error
-        if parse_cron(schedule.start) == parse_cron(schedule.end):
-            raise ConfigError(f"{here}.end", "equals the start, so the window is empty", "Set a later end.")
+                yield ConfigError(f"{here}.{key}", problem, error.remedy)
+        if len(times) == 2 and times[0] == times[1]:  # noqa: PLR2004 - both are valid
+            yield ConfigError(f"{here}.end", "equals the start, so the window is empty", "Set a later end.")
         if schedule.replicas_min > pool.replicas_max:
             problem = f"{schedule.replicas_min} is above replicas_max {pool.replicas_max}"
-            raise ConfigError(f"{here}.replicas_min", problem, "Lower it or raise replicas_max.")
-        _zone(schedule.timezone, here)
+            yield ConfigError(f"{here}.replicas_min", problem, "Lower it or raise replicas_max.")
+        try:
+            _zone(schedule.timezone, here)
+        except ConfigError as error:
+            yield error
 
 
 def schedule_warnings(model: ModelKnobs, place: str) -> Iterator[str]:

@@ -38,7 +38,7 @@ def config_table(table: Table) -> Table:
 
 def file_table(config: Config) -> Table:
     """Convert a ``Config`` to the table of a file that has no layers and sets every key."""
-    table: Table = to_builtins(config)
+    table: Table = _without(to_builtins(config), "sources")
     for model, knobs in zip(table["models"], config.models, strict=True):
         del model[_SECTIONS]
         model |= {name: to_builtins(knobs.knobs_of(name)) for name in PLANNERS}

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from loadline.config.knobs import Config
-from loadline.config.layers import origins_of
+from loadline.config.layers import sources_of
 from loadline.config.migration_summary import describe_migration
 from loadline.core.engines.profile import ObjectiveKnobs
 from loadline.core.fleet.fleet import FleetKnobs
@@ -104,7 +104,7 @@ def _describe_cost(config: Config) -> Iterator[str]:
 def _describe_layers(config: Config, place: str) -> Iterator[str]:
     """List the values that a model takes from each layer, a line per layer."""
     found: dict[str, list[str]] = {}
-    for key, origin in origins_of(config).items():
+    for key, origin in sources_of(config).origins.items():
         if key.startswith(place):
             found.setdefault(origin.layer, []).append(f"{key.removeprefix(place)} = {json.dumps(origin.value)}")
     yield from (f"  From {layer}: {', '.join(values)}." for layer, values in found.items())

@@ -2,7 +2,7 @@
 
 import functools
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -11,7 +11,8 @@ import msgspec
 from msgspec import Struct, inspect
 
 from loadline.errors import ConfigError
-from loadline.toml.reading import read_table
+from loadline.toml.lines import FileLines, key_lines
+from loadline.toml.reading import parse_table, read_text
 from loadline.toml.secrets import redacted
 
 Table = dict[str, Any]
@@ -44,16 +45,19 @@ def load_as(kind: type[S], path: Path) -> S:
     Raises:
         ConfigError: The file cannot be read, or a value in it is invalid.
     """
-    return checked(read_table(path), kind)
+    text = read_text(path)
+    table, lines = parse_table(text, str(path)), FileLines(str(path), key_lines(text))
+    ConfigError.raise_all(map(lines.located, table_errors(table, kind)))
+    return msgspec.convert(table, kind)
 
 
 def checked(table: Table, kind: type[S]) -> S:
     """Convert a table to a Struct.
 
     Raises:
-        ConfigError: A key is unknown or a value is invalid; its place is the key.
+        ConfigError: A key is unknown or a value is invalid; its place is the key. It names all of them.
     """
-    check(table, kind)
+    ConfigError.raise_all(table_errors(table, kind))
     return msgspec.convert(table, kind)
 
 
@@ -120,82 +124,91 @@ def _annotations_of(kind: type[Struct]) -> Mapping[str, Any]:
     return {field.name: field.type for field in msgspec.structs.fields(kind)}
 
 
-def check(table: Table, kind: type[Struct], unknown: UnknownKey = unknown_key, place: str = "") -> None:
-    """Check a table key by key, so that an error can name the key.
+def table_errors(
+    table: Table, kind: type[Struct], unknown: UnknownKey = unknown_key, place: str = ""
+) -> Iterator[ConfigError]:
+    """Check a table key by key, and yield an error for each key that is unknown or missing, and each invalid value.
 
     Args:
         table: The table.
         kind: Struct that it must fit.
         unknown: Maker of the error of an unknown key.
         place: Path of the table with a final dot; empty for the top level.
-
-    Raises:
-        ConfigError: A key is unknown or missing, or a value is invalid.
     """
     fields = fields_of(kind)
     types = _annotations_of(kind)
     for key, value in table.items():
         if key not in fields:
-            raise unknown(key, table, fields, place)
-        _check_value(value, fields[key], types[key], unknown, f"{place}{key}")
+            yield unknown(key, table, fields, place)
+        else:
+            yield from _value_errors(value, fields[key], types[key], unknown, f"{place}{key}")
     for field in fields.values():
         if field.required and field.name not in table:
-            raise ConfigError(f"{place}{field.name}", "is missing", f"Write {accepted_values(field.type)}.")
+            yield ConfigError(f"{place}{field.name}", "is missing", f"Write {accepted_values(field.type)}.")
 
 
-def _check_value(value: Any, field: inspect.Field, annotation: Any, unknown: UnknownKey, place: str) -> None:
+def _value_errors(
+    value: Any, field: inspect.Field, annotation: Any, unknown: UnknownKey, place: str
+) -> Iterator[ConfigError]:
     info = unwrap(field.type)
-    if isinstance(info, inspect.StructType) and isinstance(value, dict):
-        check(value, info.cls, unknown, f"{place}.")
-        _check_whole(value, info.cls, place)
+    found = list(_inner_errors(value, info, unknown, place))
+    if found:
+        yield from found
         return
-    _check_elements(value, info, unknown, place)
     exact = not isinstance(value, int | float) or (math.isfinite(value) and abs(value) <= _INTEGER_MAX)
     try:
         msgspec.convert(value, annotation)
     except msgspec.ValidationError as error:
+        if isinstance(info, inspect.StructType) and isinstance(value, dict):
+            # Its own error message is the problem, a colon and the remedy.
+            problem, _, remedy = str(error).partition(": ")
+            yield ConfigError(place, problem, f"{remedy[:1].upper()}{remedy[1:]}.")
+            return
+        wrong, accepted = {place: value}, field.type
         if isinstance(info, inspect.DictType) and isinstance(value, dict):
-            _check_entries(value, info, annotation, place)
-        raise ConfigError(place, f"is {shown(place, value)}", f"Write {accepted_values(field.type)}.") from error
-    if not exact:
-        raise ConfigError(
-            place, f"is {shown(place, value)}", f"Write {accepted_values(field.type)}, finite and at most 2^53."
-        )
-
-
-def _check_elements(value: Any, info: inspect.Type, unknown: UnknownKey, place: str) -> None:
-    """Check the Structs in a list or in a table of names."""
-    if isinstance(info, inspect.VarTupleType) and isinstance(value, list):
-        if info.max_length is not None and len(value) > info.max_length:
-            raise ConfigError(place, f"has {len(value)} entries", f"Write {accepted_values(info)}.")
-        element, named = info.item_type, {f"[{index}]": one for index, one in enumerate(value)}
-    elif isinstance(info, inspect.DictType) and isinstance(value, dict):
-        element, named = info.value_type, {f".{name}": one for name, one in value.items()}
+            entries = {f"{place}.{name}": one for name, one in value.items() if not _fits({name: one}, annotation)}
+            wrong, accepted = (entries, info.value_type) if entries else (wrong, accepted)
+        for here, one in wrong.items():
+            yield ConfigError(here, f"is {shown(here, one)}", f"Write {accepted_values(accepted)}.")
     else:
-        return
-    kind = unwrap(element)
-    if isinstance(kind, inspect.StructType) and all(isinstance(one, dict) for one in named.values()):
-        for name, one in named.items():
-            check(one, kind.cls, unknown, f"{place}{name}.")
+        if not exact:
+            remedy = f"Write {accepted_values(field.type)}, finite and at most 2^53."
+            yield ConfigError(place, f"is {shown(place, value)}", remedy)
 
 
-def _check_entries(value: Table, info: inspect.DictType, annotation: Any, place: str) -> None:
-    """Check the entries of a table of names, so that an error can name the entry."""
-    for name, one in value.items():
-        try:
-            msgspec.convert({name: one}, annotation)
-        except msgspec.ValidationError as error:
-            here = f"{place}.{name}"
-            raise ConfigError(here, f"is {shown(here, one)}", f"Write {accepted_values(info.value_type)}.") from error
-
-
-def _check_whole(value: Table, kind: type[Struct], place: str) -> None:
-    """Check a Struct as a whole; its own error message is the problem, a colon and the remedy."""
+def _fits(value: Any, annotation: Any) -> bool:
     try:
-        msgspec.convert(value, kind)
-    except msgspec.ValidationError as error:
-        problem, _, remedy = str(error).partition(": ")
-        raise ConfigError(place, problem, f"{remedy[:1].upper()}{remedy[1:]}.") from error
+        msgspec.convert(value, annotation)
+    except msgspec.ValidationError:
+        return False
+    return True
+
+
+def _inner_errors(value: Any, info: inspect.Type, unknown: UnknownKey, place: str) -> Iterator[ConfigError]:
+    """Yield the errors of a table, or of the elements of a list or of a table of names."""
+    if isinstance(info, inspect.StructType) and isinstance(value, dict):
+        yield from table_errors(value, info.cls, unknown, f"{place}.")
+    elif isinstance(info, inspect.VarTupleType) and isinstance(value, list):
+        if info.max_length is not None and len(value) > info.max_length:
+            yield ConfigError(place, f"has {len(value)} entries", f"Write {accepted_values(info)}.")
+            return
+        elements = {f"{place}[{index}]": one for index, one in enumerate(value)}
+        yield from _element_errors(elements, info.item_type, unknown)
+    elif isinstance(info, inspect.DictType) and isinstance(value, dict):
+        elements = {f"{place}.{name}": one for name, one in value.items()}
+        yield from _element_errors(elements, info.value_type, unknown)
+
+
+def _element_errors(elements: Mapping[str, Any], kind: inspect.Type, unknown: UnknownKey) -> Iterator[ConfigError]:
+    """Yield the errors of elements by their places, such as those of tables without a required key."""
+    struct = unwrap(kind)
+    if not isinstance(struct, inspect.StructType):
+        return
+    for place, one in elements.items():
+        if isinstance(one, dict):
+            yield from table_errors(one, struct.cls, unknown, f"{place}.")
+        else:
+            yield ConfigError(place, f"is {shown(place, one)}", f"Write {accepted_values(kind)}.")
 
 
 def shown(place: str, value: Any) -> str:

@@ -3,7 +3,7 @@
 import pytest
 
 from loadline.config import describe, parse
-from loadline.config.layers import origins_of
+from loadline.config.layers import sources_of
 from loadline.core.state.settings import ModelKnobs
 from tests.support.config_texts import BASE, DECODE, config_error, config_warnings, model
 
@@ -109,7 +109,7 @@ REFUSED = [
     ("defaults.guardrails = 3", "defaults.guardrails", "a table"),
     ("defaults = 3", "defaults", "a table"),
     ("namespaces = 3", "namespaces", "a list"),
-    ("namespaces = [3]", "namespaces", "a list"),
+    ("namespaces = [3]", "namespaces[0]", "a table"),
     ("defaults.pool.role = 'decode'", "defaults.pool.role", "Known are"),
     (
         "[[namespaces]]\nname = 'n'\ndefaults.pool.replicas_mx = 1",
@@ -166,7 +166,7 @@ def test_a_contradiction_names_the_places_in_the_layer_and_in_the_model(text: st
 
 
 def test_an_error_in_objectives_of_one_model_names_the_service_class() -> None:
-    origins = origins_of(parse(LAYERS + MODEL, "x"))
+    origins = sources_of(parse(LAYERS + MODEL, "x")).origins
     assert origins["models[0].objectives.attainment"].place == "service_classes[0].models.llama.attainment"
     assert origins["models[0].objectives.ttft_ms"].place == "service_classes[0].objectives.ttft_ms"
     assert "models[0].objectives.itl_ms" not in origins

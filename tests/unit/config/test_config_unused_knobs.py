@@ -40,7 +40,7 @@ def test_knobs_of_another_planner_are_warned_of_with_the_right_section(planner: 
         ("throughput", "ttft_ms = 400, attainment = 0.9, tokens_per_s = 5", ["tokens_per_s", "attainment"]),
         ("load", "ttft_ms = 400", []),
         ("hybrid", "ttft_ms = 400, attainment = 0.9, tokens_per_s = 5", []),
-        ("saturation", "ttft_ms = 1, attainment = 0.9", ["attainment"]),
+        ("saturation", "ttft_ms = 10, attainment = 0.9", ["attainment"]),
         ("threshold", "ttft_ms = 500", []),
     ],
 )

@@ -329,7 +329,7 @@ def test_a_model_that_scales_to_zero_gives_no_warning() -> None:
 
 
 def test_traffic_windows_of_another_planner_are_not_checked() -> None:
-    assert config_warnings("[fleet]\ntraffic_window_ms = 1", base=model('planner = "load"', AGGREGATED)) == []
+    assert config_warnings("[fleet]\ntraffic_window_ms = 1_000", base=model('planner = "load"', AGGREGATED)) == []
 
 
 LINEAR = "linear = { alpha = 10, beta = 0.1, gamma = 5, delta = 0.02, max_kv_tokens = 1e6 }"
