@@ -15,6 +15,7 @@ from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
 
+from loadline.cli.progress import progress_display
 from loadline.errors import DataError
 from loadline.sim.chaos import saved_plan
 from loadline.sim.chaos.plan import FaultPlan, draw
@@ -22,7 +23,6 @@ from loadline.sim.chaos.runner import ChaosResult, run_plan
 from loadline.sim.chaos.shrink import Shrinker
 
 SEEDS = Path(__file__).parent.parent / "tests" / "simulation" / "seeds"
-SHOWN_EVERY_S = 10.0
 HOURS_MAX = 1_000.0
 
 
@@ -37,19 +37,20 @@ def main() -> int:
     began = time.monotonic()
     total: Counter[str] = Counter()
     failed: list[ChaosResult] = []
-    hours, done, shown = 0.0, 0, began
-    for outcome in [run_plan(plan.seed, plan=plan)] if plan else _run_all(options.seeds, options.hours, options.jobs):
-        done += 1
-        hours += outcome.hours
-        total.update(outcome.counts)
-        if outcome.violation:
-            failed.append(outcome)
-            print(f"seed {outcome.seed}: {outcome.violation}\n  reproduce: {_command(options, outcome)}", flush=True)
-        if time.monotonic() - shown > SHOWN_EVERY_S:
-            shown = time.monotonic()
-            print(f"... {done} seeds, {hours:.0f} h, {len(failed)} failed, {shown - began:.0f} s", flush=True)
-        if options.verbose:
-            print(f"seed {outcome.seed}: {outcome.digest} {outcome.counts} {outcome.injected}", flush=True)
+    hours, done = 0.0, 0
+    outcomes = [run_plan(plan.seed, plan=plan)] if plan else _run_all(options.seeds, options.hours, options.jobs)
+    with progress_display("injecting faults", "seeds") as on_progress:
+        for outcome in outcomes:
+            done += 1
+            on_progress(done, 1 if plan else len(options.seeds))
+            hours += outcome.hours
+            total.update(outcome.counts)
+            if outcome.violation:
+                failed.append(outcome)
+                reproduce = _command(options, outcome)
+                print(f"seed {outcome.seed}: {outcome.violation}\n  reproduce: {reproduce}", flush=True)
+            if options.verbose:
+                print(f"seed {outcome.seed}: {outcome.digest} {outcome.counts} {outcome.injected}", flush=True)
     took_s = time.monotonic() - began
     print(f"{done} seeds, {hours:.1f} simulated hours in {took_s:.0f} s: {len(failed)} violated an invariant")
     print(", ".join(f"{count} {name}" for name, count in total.most_common()))

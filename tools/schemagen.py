@@ -12,6 +12,12 @@ import msgspec
 import yaml
 from msgspec import Struct
 
+from loadline.cli.check import CheckResult
+from loadline.cli.fit import FittedEngine
+from loadline.cli.journal import ReplaySummary
+from loadline.cli.profile_results import ProfileResult
+from loadline.cli.scaler import ChangeResult, PlatformPool, ValidateResult
+from loadline.cli.version import VersionResult
 from loadline.config.reference import reference
 from loadline.config.schema import file_schema
 from loadline.core.migration.outcomes import SENTENCES as MIGRATION_SENTENCES
@@ -20,14 +26,44 @@ from loadline.core.vocabulary.decisions import Decision
 from loadline.core.vocabulary.learned import LearnedState
 from loadline.core.vocabulary.samples import WorkerRecord
 from loadline.core.vocabulary.sentences import SENTENCES
+from loadline.core.vocabulary.status import AgentStatus
+from loadline.doctor.findings import Finding
+from loadline.forecast.backtest import Backtest
+from loadline.journal import Row
+from loadline.sim.compare.comparison import Comparison
 from loadline.sim.fleet.reference import fleet_reference
-from loadline.wire.messages import MESSAGES
+from loadline.sim.result import SimulationResult
+from loadline.wire.messages import MESSAGES, ExplainReply, OperatorReply
 from loadline.wire.steps import StepInput, StepOutput
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 REASONS: Final = Path("docs/reference/reasons.md")
 STORED: Final[dict[str, type[Struct]]] = {"worker_record": WorkerRecord, "decision": Decision, "learned": LearnedState}
 STEPS: Final[dict[str, type[Struct]]] = {"step_input": StepInput, "step_output": StepOutput}
+
+OUTPUTS: Final[dict[str, Any]] = {
+    "check": CheckResult,
+    "compare": Comparison,
+    "doctor": list[Finding],
+    "drain": OperatorReply,
+    "explain": ExplainReply,
+    "fit": FittedEngine,
+    "forecast": Backtest,
+    "history": list[Row],
+    "pause": OperatorReply,
+    "profile": ProfileResult,
+    "replay": ReplaySummary,
+    "resume": OperatorReply,
+    "scaler add": ChangeResult,
+    "scaler remove": ChangeResult,
+    "scaler set": ChangeResult,
+    "scaler status": list[PlatformPool],
+    "scaler validate": ValidateResult,
+    "simulate": SimulationResult,
+    "status": AgentStatus,
+    "version": VersionResult,
+}
+"""Results of commands with ``--output json``."""
 
 _ALONE: Final = "Answered by the agent that only migrates requests."
 
@@ -97,10 +133,11 @@ CHANNELS |= {
 }
 
 
-def json_schema(kind: type[Struct], name: str) -> str:
-    """Return the JSON Schema of a Struct, with nested Structs under ``$defs``."""
-    (top,), parts = msgspec.json.schema_components([kind], ref_template="#/$defs/{name}")
-    own = parts.pop(top["$ref"].rpartition("/")[2])
+def json_schema(kind: Any, name: str) -> str:
+    """Return the JSON Schema of a Struct or a list of Structs, with nested Structs under ``$defs``."""
+    (own,), parts = msgspec.json.schema_components([kind], ref_template="#/$defs/{name}")
+    if "$ref" in own:
+        own = parts.pop(own["$ref"].rpartition("/")[2])
     schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": f"urn:loadline:{name}", **own}
     return json.dumps(schema | ({"$defs": parts} if parts else {}), indent=2) + "\n"
 
@@ -194,6 +231,9 @@ def outputs() -> dict[Path, str]:
     """Return the content of each generated file by path."""
     kinds = {**MESSAGES, **STORED, **STEPS}
     schemas = {Path(f"schemas/{n}.v1.json"): json_schema(k, f"{n}:v1") for n, k in kinds.items()}
+    for command, kind in OUTPUTS.items():
+        name = command.replace(" ", "_")
+        schemas[Path(f"schemas/output/{name}.v1.json")] = json_schema(kind, f"output:{name}:v1")
     return {
         **schemas,
         Path("schemas/config.json"): json_schema(file_schema(BUILT_IN), "config"),
@@ -212,7 +252,7 @@ def main() -> int:
     args = parser.parse_args()
     wanted = outputs()
     pages = (args.into / "docs/reference" / name for name in ("configuration.md", "fleet-file.md", REASONS.name))
-    files = [*args.into.glob("schemas/*"), *pages]
+    files = [*args.into.glob("schemas/**/*"), *pages]
     there = {path.relative_to(args.into): path.read_text(encoding="utf-8") for path in files if path.is_file()}
     stray = sorted(there.keys() - wanted.keys())
     stale = sorted(path for path, text in wanted.items() if there.get(path) != text)

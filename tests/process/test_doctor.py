@@ -2,12 +2,14 @@
 
 import asyncio
 import contextlib
+import json
 import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
+import jsonschema
 import msgspec
 import pytest
 from aiohttp import web
@@ -32,6 +34,7 @@ from tests.waiting import until_true
 pytestmark = pytest.mark.process
 
 KEYS = Keys("default")
+SCHEMA = Path(__file__).parents[2] / "schemas/output/doctor.v1.json"
 SUBJECTS = Subjects("loadline")
 CONFIG = """
 [agent]
@@ -132,6 +135,7 @@ def test_a_deployment_as_documented_has_no_failure(fleet: Fleet) -> None:
     command = [sys.executable, "-m", "loadline", "doctor", "--json", "--config", str(fleet.config)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     found = msgspec.json.decode(done.stdout, type=list[Finding])
+    jsonschema.validate(json.loads(done.stdout), json.loads(SCHEMA.read_text("utf-8")))
     assert done.returncode == 0, done.stdout
     assert not [finding for finding in found if finding.verdict == "failed"]
     assert all(finding.remedy for finding in found if finding.verdict != "ok")

@@ -23,7 +23,7 @@ def test_an_interrupted_profile_continues_and_is_the_engine_s(tmp_path: Path) ->
     limits = ("--max-model-len", "512", "--max-batch-requests", "2")
     server = ("-m", "loadline.demo.openai.server", "--port", "0", "--speed", str(SPEED), *limits)
     with process(*server) as (_, url):
-        options = ("--url", f"tp2={url}", "--gpus", "2", "--quick", "--output", str(tmp_path))
+        options = ("--url", f"tp2={url}", "--gpus", "2", "--quick", "--directory", str(tmp_path))
         command = [sys.executable, "-m", "loadline", "profile", *options]
         measured = tmp_path / "tp2" / "measurements.jsonl"
         with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as first:

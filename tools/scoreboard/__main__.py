@@ -101,12 +101,12 @@ def _results(
     jobs = [Job(key, run, windows[run.case.trace]) for key, run in waiting.items()]
     done = len(stored)
 
-    with progress_display(f"{len(jobs)} runs", quiet=not jobs) as on_progress:
+    with progress_display("simulating", "runs", quiet=not jobs) as on_progress:
 
         def on_result(result: RunResult) -> None:
             append_result(options.results, result)
             stored[result.key] = result
-            on_progress((len(stored) - done) / len(jobs))
+            on_progress(len(stored) - done, len(jobs))
 
         failed = run_all(jobs, options.jobs or len(os.sched_getaffinity(0)), on_result)
     for name, error in failed:

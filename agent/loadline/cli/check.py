@@ -1,24 +1,34 @@
 """Command ``check``."""
 
 import argparse
+import asyncio
 import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from msgspec import Struct
+
 from loadline import app
-from loadline.cli import warmup
-from loadline.cli.configuration import configuration_warnings, load_configuration
-from loadline.cli.output import plural, printable
+from loadline.adapters import logs
+from loadline.cli import output, warmup
+from loadline.cli.configuration import configuration_warnings, load_configuration, located
+from loadline.cli.doctor import exit_code, format_findings
+from loadline.cli.exit_codes import INVALID_INPUT
 from loadline.config import describe
 from loadline.config.autoscalers import AUTOSCALERS_BYTES_MAX, read_autoscalers, tolerance_warnings
-from loadline.errors import ConfigError
+from loadline.doctor.deployment import of_config
+from loadline.doctor.examination import examine_servers
+from loadline.doctor.findings import Finding
+from loadline.errors import ConfigError, DataError
 from loadline.toml.regular_file import open_regular, os_error_text
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``check``."""
     warmup.arguments(parser)
+    parser.add_argument("--connect", action="store_true", help="also connect to NATS and etcd, and try the permissions")
+    output.arguments(parser)
     parser.add_argument(
         "--autoscalers",
         metavar="FILE",
@@ -26,18 +36,67 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+class ConfigProblem(Struct, frozen=True):
+    """An error of a configuration."""
+
+    where: str
+    """File and line; empty: unknown."""
+    place: str
+    """Path of the key, such as ``models[0].planner``; empty: it is not one of a key."""
+    problem: str
+    remedy: str
+
+
+class CheckResult(Struct, frozen=True):
+    """Result of ``loadline check``."""
+
+    config: str
+    errors: list[ConfigProblem] = []
+    """Without one the configuration is valid."""
+    warnings: list[str] = []
+    description: str = ""
+    connections: list[Finding] = []
+    """Findings of ``--connect``."""
+
+
 def check(options: argparse.Namespace) -> int:
-    """Validate a configuration; print its description and its warnings."""
+    """Validate a configuration; print its description and its warnings, or all errors."""
+    try:
+        result = _checked(options)
+    except (ConfigError, DataError) as error:
+        if options.output == "json":
+            print(output.json_text(CheckResult(str(options.config), _problems(error))))
+            return INVALID_INPUT
+        raise
+    lines = [result.description, *(f"warning: {warning}" for warning in result.warnings)]
+    lines += [format_findings(result.connections)] if result.connections else []
+    lines.append(f"{options.config}: valid, {output.plural(len(result.warnings), 'warning')}")
+    output.print_result(options, result, "\n".join(lines))
+    return exit_code(result.connections)
+
+
+def _checked(options: argparse.Namespace) -> CheckResult:
+    """Return what is found in a valid configuration.
+
+    Raises:
+        ConfigError: It is invalid.
+        DataError: One of its files is.
+    """
     config = load_configuration(options)
-    warnings = [*configuration_warnings(config), *_journal_warnings(config.journal.directory)]
+    warnings = configuration_warnings(config)
+    warnings += [located(config, warning) for warning in _journal_warnings(config.journal.directory)]
     if options.autoscalers:
         warnings += tolerance_warnings(config, read_autoscalers(_read(options.autoscalers)))
     app.settings(config)  # reads the warm-up traces: an unusable one is an error
-    print(printable(describe(config)))
-    for warning in warnings:
-        print(printable(f"warning: {warning}"))
-    print(f"{options.config}: valid, {plural(len(warnings), 'warning')}")
-    return 0
+    logs.configure("auto", "error")  # a failed connection is a finding
+    connections = asyncio.run(examine_servers(of_config(config))) if options.connect else []
+    return CheckResult(str(options.config), [], warnings, describe(config), connections)
+
+
+def _problems(error: ConfigError | DataError) -> list[ConfigProblem]:
+    if isinstance(error, ConfigError):
+        return [ConfigProblem(one.where, one.place, one.problem, one.remedy) for one in error.errors]
+    return [ConfigProblem("", "", str(error), "")]
 
 
 def _read(name: str) -> bytes:

@@ -12,7 +12,6 @@ from msgspec.structs import replace
 
 from loadline import report
 from loadline.cli import output, progress, simulation_inputs
-from loadline.cli.exit_codes import reports_input_errors
 from loadline.cli.output_files import check_output_files, write_files
 from loadline.cli.parallel import simulate_all
 from loadline.core.planning.planners.static import StaticPlanner
@@ -51,7 +50,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add("--jobs", type=int, default=0, metavar="N", help="parallel simulations (default: one per core)")
 
 
-@reports_input_errors
 def compare(options: argparse.Namespace) -> int:
     """Simulate all configurations and baselines, and print them side by side."""
     jobs = _jobs(options.jobs)
@@ -69,11 +67,13 @@ def compare(options: argparse.Namespace) -> int:
         for name, settings, kind in named
     ]
     bound = work_bound(trace, pools_of(fleet, first), objectives)
-    with progress.progress_display(f"simulating {trace.name} {len(plan)} times", quiet=options.quiet) as on_progress:
-        outcomes = simulate_all([scenario for _, scenario in plan], jobs, on_progress)
+    what, length_s = f"simulating {trace.name} {len(plan)} times", trace.duration_s * len(plan)
+    with progress.progress_display(what, "simulated s", quiet=options.quiet) as on_progress:
+        scenarios = [scenario for _, scenario in plan]
+        outcomes = simulate_all(scenarios, jobs, lambda part: on_progress(part * length_s, length_s))
     runs = [ComparedRun(kind, outcome) for (kind, _), outcome in zip(plan, outcomes, strict=True)]
     comparison = Comparison(bound, runs)
-    print(output.printable("\n".join(_lines(comparison))))
+    output.print_result(options, comparison, "\n".join(_lines(comparison)))
     texts = [
         (name, simulation_inputs.knobs_text(settings, fleet)) for name, settings, kind in named if kind != "clairvoyant"
     ]

@@ -21,7 +21,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def completion(options: argparse.Namespace) -> int:
     """Print the script for a shell."""
     root = main.parser()
-    for parser in _parsers(root):
+    for parser in all_parsers(root):
         for action in parser._actions:  # noqa: SLF001 - argparse has no public list of options
             if action.type is Path:
                 action.complete = shtab.DIRECTORY if action.metavar == "DIRECTORY" else shtab.FILE  # type: ignore[attr-defined]
@@ -29,7 +29,7 @@ def completion(options: argparse.Namespace) -> int:
     return 0
 
 
-def _parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
+def all_parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
     """Yield a parser and those of its commands, each with all its options."""
     if isinstance(parser, LazyParser):
         parser.load()
@@ -37,4 +37,4 @@ def _parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParse
     for action in parser._actions:  # noqa: SLF001 - argparse has no public list of commands
         if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001 - the only way to recognise them
             for each in action.choices.values():
-                yield from _parsers(each)
+                yield from all_parsers(each)

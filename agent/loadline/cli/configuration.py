@@ -7,6 +7,7 @@ from msgspec.structs import replace
 from loadline.cli import warmup
 from loadline.cli.packages import check_packages
 from loadline.config import Config, load, validate
+from loadline.config.layers import sources_of
 
 
 def load_configuration(options: argparse.Namespace) -> Config:
@@ -21,11 +22,17 @@ def load_configuration(options: argparse.Namespace) -> Config:
 
 
 def configuration_warnings(config: Config) -> list[str]:
-    """Validate a configuration on this machine; return its warnings.
+    """Validate a configuration on this machine; return its warnings, each with file and line.
 
     Raises:
         ConfigError: The configuration is invalid, or needs a package that is not installed.
     """
     warnings = [*validate(config), *([] if config.agent.only else warmup.warnings(config))]
     check_packages(config)
-    return warnings
+    return [located(config, warning) for warning in warnings]
+
+
+def located(config: Config, warning: str) -> str:
+    """Return a warning, which begins with the place of a value, with the file and line of it."""
+    place = warning.partition(": ")[0].partition(" (of ")[0]
+    return f"{sources_of(config).file.where(place)}: {warning}"

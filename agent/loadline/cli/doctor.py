@@ -2,13 +2,12 @@
 
 import argparse
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 
-import msgspec
-
 from loadline.adapters import logs
-from loadline.cli.exit_codes import FAILED, reports_input_errors
-from loadline.cli.output import plural, printable
+from loadline.cli import output
+from loadline.cli.exit_codes import FAILED
 from loadline.cli.packages import check_packages
 from loadline.config import load, validate
 from loadline.doctor.deployment import Deployment, of_config
@@ -22,10 +21,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--config", type=Path, metavar="FILE", help="configuration of the agent (default: servers of this host)"
     )
-    parser.add_argument("--json", action="store_true", help="print the results as JSON")
+    output.arguments(parser)
 
 
-@reports_input_errors
 def doctor(options: argparse.Namespace) -> int:
     """Check a deployment: print one line for each check, and the remedy of what is wrong."""
     logs.configure("auto", "error")  # each problem is printed below, once
@@ -35,7 +33,9 @@ def doctor(options: argparse.Namespace) -> int:
         warnings = validate(config)
         local.append(
             warning(
-                "configuration", plural(len(warnings), "warning"), f"Run `loadline check --config {options.config}`."
+                "configuration",
+                output.plural(len(warnings), "warning"),
+                f"Run `loadline check --config {options.config}`.",
             )
             if warnings
             else ok("configuration", "valid")
@@ -47,12 +47,19 @@ def doctor(options: argparse.Namespace) -> int:
         except ConfigError as error:
             local.append(failed("packages", f"{error.place}: {error.problem}", error.remedy))
     findings = [*local, *asyncio.run(examine(deployment))]
-    if options.json:
-        print(msgspec.json.format(msgspec.json.encode(findings)).decode())
-    else:
-        width = max(len(finding.check) for finding in findings)
-        print(printable("\n".join(_lines(finding, width) for finding in findings)))
+    output.print_result(options, findings, format_findings(findings))
+    return exit_code(findings)
+
+
+def exit_code(findings: Sequence[Finding]) -> int:
+    """Return the exit code of a command that prints findings: failure if a check failed."""
     return FAILED if any(finding.verdict == "failed" for finding in findings) else 0
+
+
+def format_findings(findings: Sequence[Finding]) -> str:
+    """Format findings, one or two lines each."""
+    width = max(len(finding.check) for finding in findings)
+    return "\n".join(_lines(finding, width) for finding in findings)
 
 
 def _lines(finding: Finding, width: int) -> str:

@@ -1,13 +1,14 @@
 """Command ``fit``: the linear latency model of an engine from a profiler's sweeps."""
 
 import argparse
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
 import msgspec
+from msgspec import Struct
 
 from loadline.cli import output
-from loadline.cli.exit_codes import reports_input_errors
 from loadline.config.profiles import read_sweeps
 from loadline.core.engines.fitting import Fit, FitRefused, batches_of, fit_decode, fit_prefill, linear_times
 from loadline.core.engines.profile import LinearKnobs
@@ -19,6 +20,30 @@ _GOOD: Final = 0.1
 """Mean relative error above which a line fits a sweep poorly."""
 _SAMPLES_MIN: Final = 3
 """Samples from which on a line has an error: it goes through any two."""
+
+
+class FittedLine(Struct, frozen=True):
+    """Line ``constant_ms + slope_ms * x`` of a role; x is the batch in requests (decode), or the tokens (prefill)."""
+
+    constant_ms: float
+    slope_ms: float
+    samples: int
+    mean_error: float | None
+    """Mean relative error; None: unknown, since the line goes through all samples."""
+    largest_error: float | None
+
+
+class FittedEngine(Struct, frozen=True):
+    """Result of ``loadline fit``."""
+
+    linear: LinearKnobs
+    """Value of ``linear`` for a pool of the configuration."""
+    decode: FittedLine
+    prefill: FittedLine
+    context_tokens: float | None
+    """Mean context length of a request at which decode is fitted; None: at all measured ones."""
+    notes: list[str]
+    """Sentences about what is doubtful."""
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,18 +63,24 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         metavar="TOKENS",
         help="fit decode at this mean context length of a request (default: at all measured ones)",
     )
+    output.arguments(parser)
 
 
-@reports_input_errors
 def fit(options: argparse.Namespace) -> int:
     """Fit lines to the sweeps; print them and the line for the configuration."""
     sweeps = [sweep for path in dict.fromkeys(options.profile) for sweep in read_sweeps(path)]
-    print_fit(", ".join(map(str, options.profile)), sweeps, options.context)
+    fitted = fit_engine(", ".join(map(str, options.profile)), sweeps, options.context)
+    output.print_result(options, fitted, format_fit(fitted))
     return 0
 
 
-def print_fit(named: str, sweeps: list[PrefillSweep | DecodeSweep], context_tokens: float | None) -> None:
-    """Fit lines to sweeps; print them and the line for the configuration.
+def fit_engine(named: str, sweeps: Sequence[PrefillSweep | DecodeSweep], context_tokens: float | None) -> FittedEngine:
+    """Fit lines to sweeps.
+
+    Args:
+        named: Name of the sweeps, for errors.
+        sweeps: At least one of each role.
+        context_tokens: Mean context length of a request at which decode is fitted; None: at all measured ones.
 
     Raises:
         DataError: The sweeps determine no lines.
@@ -71,22 +102,38 @@ def print_fit(named: str, sweeps: list[PrefillSweep | DecodeSweep], context_toke
         "max_batch_requests": max(1.0, float(round(largest))),
     }
     try:
-        checked(knobs, LinearKnobs)
+        linear = checked(knobs, LinearKnobs)
     except ConfigError as error:
         problem = f"the fitted {error.place} {error.problem}, which no engine has"
         raise DataError(f"{named}: {problem}. Profile the engine again.") from error
+    return FittedEngine(
+        linear,
+        _line(decode, times.alpha, times.beta),
+        _line(prefill, times.gamma, times.delta),
+        context_tokens,
+        list(_notes(decode, prefill, context_tokens)),
+    )
+
+
+def format_fit(fitted: FittedEngine) -> str:
+    """Format fitted lines as a table, with the line for the configuration."""
     rows = [("", "ms", "samples", "mean error", "largest")]
-    rows.append(("iteration", f"{times.alpha:.5g} + {times.beta:.5g} * batch", *_quality(decode)))
-    rows.append(("prefill", f"{times.gamma:.5g} + {times.delta:.5g} * tokens", *_quality(prefill)))
-    print(output.table(rows))
+    for name, line, unit in (("iteration", fitted.decode, "batch"), ("prefill", fitted.prefill, "tokens")):
+        text = f"{line.constant_ms:.5g} + {line.slope_ms:.5g} * {unit}"
+        rows.append((name, text, str(line.samples), _error(line.mean_error), _error(line.largest_error)))
+    knobs = msgspec.structs.asdict(fitted.linear)
+    written = f"linear = {{ {', '.join(f'{name} = {value:.6g}' for name, value in knobs.items())} }}"
+    return "\n".join([output.table(rows), *fitted.notes, written])
+
+
+def _notes(decode: Fit, prefill: Fit, context_tokens: float | None) -> Iterator[str]:
     for role, one in (("decode", decode), ("prefill", prefill)):
         if one.samples < _SAMPLES_MIN:
-            print(f"The {role} line goes through both of its samples, so its error is unknown.")
+            yield f"The {role} line goes through both of its samples, so its error is unknown."
         elif one.mean_error > _GOOD:
-            print(f"The {role} line fits its sweep poorly; use {role}_profile instead.")
+            yield f"The {role} line fits its sweep poorly; use {role}_profile instead."
     if decode.mean_error > _GOOD and context_tokens is None:
-        print("Iteration times depend on the context length; fit one with --context.")
-    print(f"linear = {{ {', '.join(f'{name} = {value:.6g}' for name, value in knobs.items())} }}")
+        yield "Iteration times depend on the context length; fit one with --context."
 
 
 def _check_context(context_tokens: float | None, sweeps: list[DecodeSweep]) -> None:
@@ -104,7 +151,11 @@ def _fitted(named: str, role: str, found: Fit | FitRefused) -> Fit:
     return found
 
 
-def _quality(found: Fit) -> tuple[str, str, str]:
-    if found.samples < _SAMPLES_MIN:
-        return str(found.samples), "unknown", "unknown"
-    return str(found.samples), f"{found.mean_error:.1%}", f"{found.largest_error:.1%}"
+def _line(found: Fit, constant_ms: float, slope_ms: float) -> FittedLine:
+    known = found.samples >= _SAMPLES_MIN
+    errors = (found.mean_error, found.largest_error) if known else (None, None)
+    return FittedLine(constant_ms, slope_ms, found.samples, *errors)
+
+
+def _error(value: float | None) -> str:
+    return "unknown" if value is None else f"{value:.1%}"

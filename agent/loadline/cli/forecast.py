@@ -13,7 +13,6 @@ import msgspec
 from loadline import report
 from loadline.adapters.child_fitter import ChildFitter
 from loadline.cli import output, output_files, progress
-from loadline.cli.exit_codes import reports_input_errors
 from loadline.cli.output_files import check_output_files, write_files
 from loadline.cli.packages import predictor_packages, require
 from loadline.core.vocabulary.forecasts import (
@@ -66,7 +65,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add("--quiet", action="store_true", help="do not show progress")
 
 
-@reports_input_errors
 def forecast(options: argparse.Namespace) -> int:
     """Score predictors by a rolling backtest on arrivals, ISL and OSL."""
     check_output_files(options, options.trace)
@@ -79,7 +77,7 @@ def forecast(options: argparse.Namespace) -> int:
         raise DataError(f"{options.trace}: {problem}. Take a longer trace, a smaller --interval or --horizon.")
     total = len(sizes) * len(series) * len(all_knobs)
     with (
-        progress.progress_display(f"forecasting {options.trace.name}", quiet=options.quiet) as on_progress,
+        progress.progress_display(f"forecasting {options.trace.name}", "fits", quiet=options.quiet) as on_progress,
         _forecaster(options.deadline, total, on_progress) as forecaster,
     ):
         found = [
@@ -89,10 +87,9 @@ def forecast(options: argparse.Namespace) -> int:
         ]
     scores, tracks = [score for score, _ in found], [track for _, track in found]
     result = Backtest(options.trace.name, options.horizon, options.quantile, series, scores, tracks)
-    print(output.printable(report.forecast_summary(result)))
-    print(output.table([report.SCORE_HEADER, *report.score_rows(result)]))
-    if ranking := report.forecast_ranking(result):
-        print(ranking)
+    scored = output.table([report.SCORE_HEADER, *report.score_rows(result)])
+    lines = (report.forecast_summary(result), scored, report.forecast_ranking(result))
+    output.print_result(options, result, "\n".join(filter(None, lines)))
     contents = {}
     if options.json is not None:
         contents[options.json] = msgspec.json.encode(result) + b"\n"
@@ -118,7 +115,7 @@ def _forecaster(deadline_s: float, total: int, on_progress: progress.OnProgress)
 
         def forecaster(query: ForecastQuery) -> Forecast | None:
             answer = runner.run(fitter.fit(query, deadline_s))
-            on_progress(next(done) / total)
+            on_progress(next(done), total)
             return answer
 
         try:

@@ -10,7 +10,6 @@ from typing import Final
 
 from loadline.adapters import logs, signals
 from loadline.cli.connection import configured_connection, connection_arguments, connection_of
-from loadline.cli.exit_codes import reports_input_errors
 from loadline.cli.option_types import name, positive, whole_number
 from loadline.core.engines.profile import ObjectiveKnobs
 from loadline.errors import ConfigError
@@ -96,7 +95,6 @@ def _limit_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-@reports_input_errors
 def gateway(options: argparse.Namespace) -> int:
     """Serve until stopped by a signal."""
     logs.configure("auto", "info")

@@ -7,7 +7,7 @@ import re
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, TextIO
@@ -15,8 +15,7 @@ from typing import Final, TextIO
 import msgspec
 from msgspec.structs import astuple
 
-from loadline.cli import progress, remote
-from loadline.cli.exit_codes import reports_input_errors
+from loadline.cli import output, progress, remote
 from loadline.cli.extras import require_extra
 from loadline.cli.history_output import format_row
 from loadline.cli.history_parquet import write_parquet
@@ -49,16 +48,15 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add("--model", type=name, default="", help="only this model")
     add("--since", type=since, default=0, metavar="WHEN", help="only what ended since: 30m, 1h, 2d or an ISO 8601 time")
     add("--quiet", action="store_true", help="do not show progress")
-    other = parser.add_mutually_exclusive_group()
-    other.add_argument("--csv", action="store_true", help="print CSV; lists and numbers are JSON")
-    other.add_argument("--parquet", type=Path, metavar="FILE", help="write a Parquet file")
+    output.arguments(parser, "csv")
+    add("--csv", dest="output", action="store_const", const="csv", help="same as --output csv; lists are JSON in it")
+    add("--parquet", type=Path, metavar="FILE", help="write a Parquet file instead")
 
 
-@reports_input_errors
 def history(options: argparse.Namespace) -> int:
     """Print or write the history."""
-    if options.json and (options.csv or options.parquet is not None):
-        raise ConfigError("--json", "it cannot be combined with --csv or --parquet", "Name one of them.")
+    if options.output != "text" and options.parquet is not None:
+        raise ConfigError("--parquet", f"cannot be combined with --output {options.output}", "Name one of them.")
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", JournalCutOff)
         with progress.progress_display("reading the journal", quiet=options.quiet) as on_progress:
@@ -73,11 +71,7 @@ def _write(options: argparse.Namespace, on_progress: progress.OnProgress) -> Non
         require_extra("--parquet", "parquet", ["pyarrow"])
         print(f"{write_parquet(_rows(options, on_progress), options.parquet)} rows in {options.parquet}")
         return
-    write: Callable[[Iterable[Row], TextIO], None] = _write_text
-    if options.json:
-        write = _write_json
-    elif options.csv:
-        write = _write_csv
+    write = {"text": _write_text, "json": _write_json, "csv": _write_csv}[options.output]
     write(_rows(options, on_progress), sys.stdout)
 
 

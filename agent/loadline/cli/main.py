@@ -2,19 +2,21 @@
 
 import argparse
 import shlex
+import signal
 import sys
 from pathlib import Path
 
 from loadline import __version__
-from loadline.cli.exit_codes import FAILED, INTERRUPTED, Command
+from loadline.cli import output
+from loadline.cli.exit_codes import FAILED, INTERRUPTED, INVALID_INPUT, TERMINATED, Command
 from loadline.cli.lazy_parser import LazyParser
-from loadline.cli.output import printable
-from loadline.errors import LoadlineError
+from loadline.errors import ConfigError, DataError, LoadlineError
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one command; return its exit code."""
     written = sys.argv[1:] if arguments is None else arguments
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))  # ends child processes too
     try:
         options = parser().parse_args(written, argparse.Namespace(line=shlex.join(["loadline", *written])))
         command: Command = options.command
@@ -22,11 +24,22 @@ def main(arguments: list[str] | None = None) -> int:
     except BrokenPipeError:
         sys.stderr.close()  # the reader of our output has gone, as `head` does
         return 0
+    except ConfigError as error:
+        for one in error.errors:
+            _print_error(one)
+        return INVALID_INPUT
+    except DataError as error:
+        _print_error(error)
+        return INVALID_INPUT
     except (LoadlineError, OSError) as error:
-        print(f"loadline: {printable(str(error))}", file=sys.stderr)
+        _print_error(error)
         return FAILED
     except KeyboardInterrupt:
         return INTERRUPTED
+
+
+def _print_error(error: Exception) -> None:
+    print(f"loadline: {output.printable(str(error))}", file=sys.stderr)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -70,9 +83,11 @@ def parser() -> argparse.ArgumentParser:
     )
     explain.add_argument("--model", default="", help="explain only this model")
     explain.add_argument("--journal", type=Path, metavar="PATH", help="read a journal instead of asking an agent")
-    _remote_agent(add("history", "history.history", "Show decisions, holds and migrations, with reasons and numbers."))
+    history = add("history", "history.history", "Show decisions, holds and migrations, with reasons and numbers.")
+    _only(_connection(history), "address the agent that only migrates requests")
     replay = add("replay", "journal.replay", "Replay a journal and verify that every effect is identical.")
     replay.add_argument("journal", type=Path, metavar="JOURNAL", help="folder of a journal, or one segment")
+    output.arguments(replay)
     add("view", "view.view", "Show a journal on the live page, with a slider for the time.")
     add("sidecar", "sidecar.sidecar", "Make a running inference engine, such as vLLM, a worker of the fleet.")
     _config(add("step", "step.step", "Drive the agent from your own simulator: JSON lines on stdin and stdout."))
@@ -100,18 +115,18 @@ def _config(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
 
 
 def _remote(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
-    _connection(parser)
-    parser.add_argument("--json", action="store_true", help="print the answer as JSON")
+    output.arguments(_connection(parser))
     return parser
 
 
-def _connection(parser: argparse.ArgumentParser) -> None:
+def _connection(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     connection = parser.add_argument_group("connection")
     connection.add_argument(
         "--config", type=Path, metavar="FILE", help="read server, login and root from the agent's configuration"
     )
     connection.add_argument("--nats", metavar="URL", help="NATS server (default: nats://127.0.0.1:4222)")
     connection.add_argument("--root", help="prefix of every NATS subject (default: loadline)")
+    return parser
 
 
 def _remote_agent(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:

@@ -1,7 +1,35 @@
-"""Text output shared by commands: escaping, tables, counts and times."""
+"""Output shared by commands: the choice of text or JSON, escaping, tables, counts and times."""
 
+import argparse
 from collections.abc import Sequence
 from datetime import UTC, datetime
+
+import msgspec
+
+
+def arguments(parser: argparse.ArgumentParser, *formats: str, alias: bool = True) -> None:
+    """Add the option ``--output``.
+
+    Args:
+        parser: Parser of the command.
+        formats: Formats in addition to text and JSON.
+        alias: Whether ``--json`` is short for ``--output json``; without it, ``--json`` may be another option.
+    """
+    parser.add_argument(
+        "--output", choices=("text", "json", *formats), default="text", help="form of the output (default: text)"
+    )
+    if alias:
+        parser.add_argument("--json", dest="output", action="store_const", const="json", help="same as --output json")
+
+
+def print_result(options: argparse.Namespace, result: object, text: str) -> None:
+    """Print a result as JSON or as text, as ``--output`` says."""
+    print(json_text(result) if options.output == "json" else printable(text))
+
+
+def json_text(result: object) -> str:
+    """Format a result as indented JSON."""
+    return msgspec.json.format(msgspec.json.encode(result)).decode()
 
 
 def printable(text: str) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from loadline import report
+from loadline.cli import output
 from loadline.errors import ConfigError, LoadlineError
 from loadline.toml.regular_file import os_error_text
 
@@ -15,7 +16,8 @@ _NAME_BYTES_MAX: Final = 230
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options ``--json`` and ``--html``."""
+    """Add the options ``--output``, ``--json`` and ``--html``."""
+    output.arguments(parser, alias=False)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the result as JSON")
     parser.add_argument("--html", type=Path, metavar="FILE", help="write a report with plots as a single HTML page")
 

@@ -12,8 +12,9 @@ import aiohttp
 from msgspec import Struct
 
 from loadline.cli import output
-from loadline.cli.exit_codes import FAILED, reports_input_errors
-from loadline.cli.profile_results import write_results
+from loadline.cli.exit_codes import FAILED
+from loadline.cli.profile_results import format_profile, write_results
+from loadline.cli.progress import OnProgress, progress_display
 from loadline.errors import ConfigError, DataError
 from loadline.profiler.choice import Workload
 from loadline.profiler.endpoint import LINE_BYTES_MAX, TIMEOUTS, EngineEndpoint
@@ -21,16 +22,14 @@ from loadline.profiler.plan import FULL, QUICK
 from loadline.profiler.probe import find_dialect, find_limits
 from loadline.profiler.problems import EngineProblem
 from loadline.profiler.record import Record, Setup
-from loadline.profiler.run import ProfilerRun, RunProgress, retried
+from loadline.profiler.run import ProfilerRun, retried
 from loadline.toml.regular_file import os_error_text
 
 _QUICK_S: Final = 120.0
 _BATCH_MAX: Final = 256
 _KEY_BYTES_MAX: Final = 8_192
-_LINE_INTERVAL_S: Final = 2.0
 _BUSY: Final = 0.8
 """Fraction of a core above which the profiler itself may delay what it measures."""
-_MINUTE_S: Final = 60.0
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,60}")
 
 
@@ -45,7 +44,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--url", action="append", required=True, metavar="[NAME=]URL", help="engine; once for each parallelisation")
     add("--gpus", type=int, action="append", metavar="N", help="GPUs of an engine, in the order of --url (default: 1)")
-    add("--output", type=Path, default=Path("profile"), metavar="FOLDER", help="folder of all files (default: profile)")
+    add("--directory", type=Path, default=Path("profile"), help="folder of all files (default: profile)")
     add("--quick", action="store_true", help="fewer points, in about two minutes for each engine")
     add("--isl", type=float, default=3_000.0, metavar="TOKENS", help="prompts of the suggestion (default: 3000)")
     add("--osl", type=float, default=150.0, metavar="TOKENS", help="outputs of the suggestion (default: 150)")
@@ -57,9 +56,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add("--max-context", type=int, metavar="TOKENS", help="longest prompt with its output (default: the model's)")
     add("--max-concurrency", type=int, default=_BATCH_MAX, metavar="N", help="largest batch (default: 256)")
     add("--kv-tokens", type=int, metavar="TOKENS", help="KV cache of an engine that reports no size")
+    output.arguments(parser)
 
 
-@reports_input_errors
 def profile(options: argparse.Namespace) -> int:
     """Measure all engines; return failure if one could not be measured to the end."""
     engines = _engines(options)
@@ -70,7 +69,9 @@ def profile(options: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         print("Interrupted. The same command continues with the next point.", file=sys.stderr)
         raise
-    return 0 if write_results(options.output, records, workload) and complete else FAILED
+    result = write_results(options.directory, records, workload)
+    output.print_result(options, result, format_profile(result))
+    return 0 if complete and not result.unusable else FAILED
 
 
 def _engines(options: argparse.Namespace) -> list[_Engine]:
@@ -110,9 +111,10 @@ async def _measure_all(engines: list[_Engine], options: argparse.Namespace) -> t
         for engine in engines:
             endpoint = EngineEndpoint(session, engine.name, engine.url, key)
             try:
-                run = await _prepared(endpoint, engine, options)
-                records[engine.name] = run.record
-                await _measure(run, engine.name, _QUICK_S if options.quick else None)
+                with progress_display(f"measuring {engine.name}", "points") as on_progress:
+                    run = await _prepared(endpoint, engine, options, on_progress)
+                    records[engine.name] = run.record
+                    await _measure(run, engine.name, _QUICK_S if options.quick else None)
             except EngineProblem as error:
                 failed = True
                 print(f"loadline: {output.printable(str(error))}", file=sys.stderr)
@@ -130,13 +132,15 @@ def _key(file: Path) -> str:
     return key.decode()
 
 
-async def _prepared(endpoint: EngineEndpoint, engine: _Engine, options: argparse.Namespace) -> ProfilerRun:
+async def _prepared(
+    endpoint: EngineEndpoint, engine: _Engine, options: argparse.Namespace, on_progress: OnProgress
+) -> ProfilerRun:
     card = await retried(lambda: endpoint.card(options.model))
     prompts = await retried(lambda: find_dialect(endpoint, card.id))
     limits = await find_limits(endpoint, card, options.max_context, options.kv_tokens, options.max_concurrency)
     grid = QUICK if options.quick else FULL
-    record = Record(options.output / engine.name, Setup(card.id, engine.gpus, grid, options.prefix_reuse))
-    return ProfilerRun(endpoint, prompts, record, limits, ProgressReport(engine.name).update)
+    record = Record(options.directory / engine.name, Setup(card.id, engine.gpus, grid, options.prefix_reuse))
+    return ProfilerRun(endpoint, prompts, record, limits, lambda now: on_progress(now.measured, now.planned))
 
 
 async def _measure(run: ProfilerRun, name: str, seconds: float | None) -> None:
@@ -150,23 +154,3 @@ async def _measure(run: ProfilerRun, name: str, seconds: float | None) -> None:
     if run.measurement.early_ends:
         ends = output.plural(run.measurement.early_ends, "output")
         print(f"{name}: the model ended {ends} early; they were continued.", file=sys.stderr)
-
-
-class ProgressReport:
-    """Lines with the progress of one engine, at most one in two seconds."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._printed_s = time.monotonic()
-
-    def update(self, progress: RunProgress) -> None:
-        """Print a line if the last one is old enough, and at the end."""
-        last = progress.measured == progress.planned
-        if not last and time.monotonic() - self._printed_s < _LINE_INTERVAL_S:
-            return
-        self._printed_s = time.monotonic()
-        text = f"{self._name}: {progress.measured} of {progress.planned} points"
-        if progress.left_s is not None and not last:
-            rate = progress.measured_now / max(progress.elapsed_s, 1e-9) * _MINUTE_S
-            text += f", {rate:.1f} a minute, about {progress.left_s:.0f} s left"
-        print(text, file=sys.stderr, flush=True)

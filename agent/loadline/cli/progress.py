@@ -1,57 +1,57 @@
-"""Progress on stderr: a bar on a terminal, else a line per tenth, at most one in two seconds."""
+"""Progress of long commands: a bar on stderr with the rate and the time left; nothing where stderr is no terminal."""
 
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from importlib.util import find_spec
+from typing import Final
 
-OnProgress = Callable[[float], None]
+from rich import progress
+from rich.console import Console
+from rich.text import Text
 
-# Minimum time between two lines; a shorter run prints none, which keeps logs clean.
-_LINE_INTERVAL_S = 2.0
+OnProgress = Callable[[float, float], None]
+"""Takes what is done and what is to do, in the same unit."""
 
-
-@contextmanager
-def progress_display(what: str, *, quiet: bool) -> Iterator[OnProgress]:
-    """Yield a function that takes the progress, 0..1, and displays it."""
-    if quiet:
-        yield _ignore
-    elif sys.stderr.isatty() and find_spec("rich") is not None:
-        with _bar(what) as on_progress:
-            yield on_progress
-    else:
-        yield ProgressLines(what).update
-
-
-class ProgressLines:
-    """Progress as lines: one per tenth, at most one in two seconds."""
-
-    def __init__(self, what: str, now_s: Callable[[], float] = time.monotonic) -> None:
-        self._what = what
-        self._now_s = now_s
-        self._printed_s = now_s()
-        self._tenths = 0
-
-    def update(self, done: float) -> None:
-        """Print a line if the progress, 0..1, has reached the next tenth."""
-        tenths = int(done * 10.0 + 1e-9)
-        if tenths > self._tenths and self._now_s() - self._printed_s >= _LINE_INTERVAL_S:
-            self._tenths, self._printed_s = tenths, self._now_s()
-            print(f"{self._what}: {tenths * 10} %", file=sys.stderr, flush=True)
+_MINUTE_S: Final = 60.0
 
 
 @contextmanager
-def _bar(what: str) -> Iterator[OnProgress]:
-    from rich import progress  # noqa: PLC0415 - an extra
-    from rich.console import Console  # noqa: PLC0415 - an extra
+def progress_display(what: str, unit: str, *, quiet: bool = False) -> Iterator[OnProgress]:
+    """Yield a function that shows progress.
 
-    columns = (progress.TextColumn("{task.description}"), progress.BarColumn(), progress.TaskProgressColumn())
-    times = (progress.TimeElapsedColumn(), progress.TimeRemainingColumn())
-    with progress.Progress(*columns, *times, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(what, total=1.0)
-        yield lambda done: bar.update(task, completed=done)
+    Args:
+        what: What is done, such as ``replaying journal``.
+        unit: Unit of the progress in the plural, such as ``records``.
+        quiet: Show nothing.
+    """
+    columns = (
+        progress.TextColumn("{task.description}"),
+        progress.BarColumn(),
+        progress.TaskProgressColumn(),
+        _RateColumn(unit),
+        progress.TimeRemainingColumn(elapsed_when_finished=True),
+    )
+    disabled = quiet or not sys.stderr.isatty()
+    with progress.Progress(*columns, console=Console(stderr=True), transient=True, disable=disabled) as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
-def _ignore(_done: float) -> None:
-    pass
+class _RateColumn(progress.ProgressColumn):
+    """Mean rate since the start, by the second or by the minute."""
+
+    def __init__(self, unit: str) -> None:
+        super().__init__()
+        self._unit = unit
+
+    def render(self, task: progress.Task) -> Text:
+        """Format the rate of a task; empty before its first progress."""
+        return Text(rate_text(task.completed, task.elapsed or 0.0, self._unit), style="progress.data.speed")
+
+
+def rate_text(done: float, elapsed_s: float, unit: str) -> str:
+    """Format a rate, such as ``12 runs/min``; empty if nothing is done yet."""
+    if done <= 0.0 or elapsed_s <= 0.0:
+        return ""
+    rate = done / elapsed_s
+    return f"{rate:,.0f} {unit}/s" if rate >= 1.0 else f"{rate * _MINUTE_S:,.1f} {unit}/min"

@@ -15,9 +15,9 @@ from msgspec import Struct
 from loadline.adapters import logs
 from loadline.adapters.nats_bus import NatsBus
 from loadline.cli import journal
-from loadline.cli.exit_codes import FAILED, reports_input_errors
+from loadline.cli.exit_codes import FAILED
 from loadline.cli.explain_output import format_explanation, format_policy_report
-from loadline.cli.output import printable
+from loadline.cli.output import print_result, printable
 from loadline.cli.status_output import format_status
 from loadline.config import NatsKnobs, load
 from loadline.core.vocabulary.reasons import Explanation
@@ -35,7 +35,6 @@ _OPERATOR_CHARS_MAX: Final = 64
 T = TypeVar("T", bound=Struct)
 
 
-@reports_input_errors
 def status(options: argparse.Namespace) -> int:
     """Print the status of the fleet."""
     target = target_of(options)
@@ -43,7 +42,6 @@ def status(options: argparse.Namespace) -> int:
     return _print(options, answer, format_status(answer, only_migration=bool(target.only)))
 
 
-@reports_input_errors
 def explain(options: argparse.Namespace) -> int:
     """Print the inputs, recommendations, limits and result of decisions, and the reports of migration policies."""
     if options.journal is not None:
@@ -65,21 +63,18 @@ def explanations(options: argparse.Namespace, model: str) -> list[Explanation]:
     return _request(options, "explain", encode(request), ExplainReply).explanations
 
 
-@reports_input_errors
 def drain(options: argparse.Namespace) -> int:
     """Order the leader to drain a worker."""
     order = DrainOrder(options.model, options.pool, options.worker, operator())
     return _order(options, "drain", order, f"{options.worker} will be drained; follow it with `loadline status`")
 
 
-@reports_input_errors
 def pause(options: argparse.Namespace) -> int:
     """Pause decisions and migrations for a model."""
     done = f"{options.model} is paused: no scaling decisions, no migrations"
     return _order(options, "pause", PauseCommand(options.model, operator()), done)
 
 
-@reports_input_errors
 def resume(options: argparse.Namespace) -> int:
     """Resume decisions and migrations for a model."""
     done = f"{options.model} is resumed: scaling decisions and migrations continue"
@@ -103,7 +98,7 @@ def _order(options: argparse.Namespace, method: str, order: Struct, done: str) -
 
 
 def _print(options: argparse.Namespace, answer: Struct, text: str) -> int:
-    print(msgspec.json.format(msgspec.json.encode(answer)).decode() if options.json else printable(text))
+    print_result(options, answer, text)
     return 0
 
 

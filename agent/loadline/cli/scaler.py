@@ -11,10 +11,10 @@ from typing import Any, Final
 from msgspec import Struct
 
 from loadline.adapters import logs
-from loadline.cli.exit_codes import FAILED, reports_input_errors
+from loadline.cli import output
+from loadline.cli.exit_codes import FAILED
 from loadline.cli.extras import require_extra
 from loadline.cli.option_types import seconds, whole_number
-from loadline.cli.output import printable, table
 from loadline.core.vocabulary.scalars import WORKERS_MAX
 from loadline.errors import ConfigError
 from loadline.scalers import platform_commands as commands
@@ -30,6 +30,37 @@ class _Scaler(Struct, frozen=True):
     packages: tuple[str, ...] = ()
     has_sidecars: bool = False
     """True if its ``serve`` and ``read`` take ``sidecar``, to start each worker in one."""
+
+
+class PlatformPool(Struct, frozen=True):
+    """Replicas of a pool, as a platform has them."""
+
+    model: str
+    pool: str
+    replicas: int
+    ready: int | None
+    """None: the platform does not tell."""
+    workers: int | None
+    """Number of known workers; None: the platform does not tell."""
+    detail: str
+
+
+class ValidateResult(Struct, frozen=True):
+    """Result of ``loadline scaler NAME validate``."""
+
+    problems: list[str]
+    """Sentences, each with its remedy; none: the deployment can be scaled."""
+
+
+class ChangeResult(Struct, frozen=True):
+    """Result of ``set``, ``add`` and ``remove`` of ``loadline scaler NAME``."""
+
+    model: str
+    pool: str
+    requested: int
+    """Replicas that are requested now."""
+    late: list[PlatformPool]
+    """The pool if its replicas were not ready within ``--wait``."""
 
 
 _SCALERS: Final = {
@@ -78,7 +109,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         return action
 
     add("run", "apply decisions until stopped by a signal")
-    add("validate", "print the problems of the deployment, each with its remedy")
+    output.arguments(add("validate", "print the problems of the deployment, each with its remedy"))
     _add_wait(add("status", "print the replicas of each pool"))
     for name, text in _WITH_POOL.items():
         action = add(name, text)
@@ -99,11 +130,11 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_wait(parser: argparse.ArgumentParser) -> None:
+    output.arguments(parser)
     text = "wait until all requested replicas are ready, at most S seconds"
     parser.add_argument("--wait", type=seconds(_WAIT_MAX_S), metavar="S", help=text)
 
 
-@reports_input_errors
 def scaler(options: argparse.Namespace) -> int:
     """Apply decisions until stopped by a signal, or carry out one action."""
     if "config" not in options:
@@ -139,20 +170,22 @@ async def _carry_out(
             return 0
         if action == "validate":
             problems = await platform.validate()
-            print(printable("\n".join(problems)) or "the deployment can be scaled")
+            text = "\n".join(problems) or "the deployment can be scaled"
+            output.print_result(options, ValidateResult(list(problems)), text)
             return FAILED if problems else 0
         if action == "status":
-            return await _print_status(platform, only, options.wait)
+            return await _print_status(platform, only, options)
         return await _change(platform, action, PoolKey(options.model, options.pool), options)
 
 
-async def _print_status(platform: Platform, only: Sequence[str], wait_s: float | None) -> int:
+async def _print_status(platform: Platform, only: Sequence[str], options: argparse.Namespace) -> int:
+    wait_s: float | None = options.wait
     states = await commands.observe_all(platform, only)
     late = await commands.wait_ready(platform, list(states), wait_s) if wait_s is not None else {}
     states = await commands.observe_all(platform, only) if wait_s is not None else states
-    rows = [("model", "pool", "replicas", "ready", "workers", "detail")]
-    rows += [(key.model, key.pool, *_cells(seen)) for key, seen in states.items()]
-    print(printable(table(rows)))
+    pools = [_state(key, seen) for key, seen in states.items()]
+    rows = [("model", "pool", "replicas", "ready", "workers", "detail"), *map(_cells, pools)]
+    output.print_result(options, pools, output.table(rows))
     return FAILED if late else 0
 
 
@@ -162,20 +195,24 @@ async def _change(platform: Platform, action: str, pool: PoolKey, options: argpa
     else:
         difference = options.count if action == "add" else -options.count
         replicas = await commands.change_replicas(platform, pool, difference)
-    print(printable(f"{pool.model} {pool.pool}: {replicas} replicas requested"))
-    if options.wait is None:
-        return 0
-    late = await commands.wait_ready(platform, [pool], options.wait)
-    for seen in late.values():
-        ready = "" if seen.ready is None else f", {seen.ready} ready"
-        print(printable(f"not ready after {options.wait:g} s: {seen.replicas} replicas{ready} {seen.detail}".rstrip()))
+    late = {} if options.wait is None else await commands.wait_ready(platform, [pool], options.wait)
+    result = ChangeResult(pool.model, pool.pool, replicas, [_state(key, seen) for key, seen in late.items()])
+    lines = [f"{pool.model} {pool.pool}: {replicas} replicas requested"]
+    for one in result.late:
+        ready = "" if one.ready is None else f", {one.ready} ready"
+        lines.append(f"not ready after {options.wait:g} s: {one.replicas} replicas{ready} {one.detail}".rstrip())
+    output.print_result(options, result, "\n".join(lines))
     return FAILED if late else 0
 
 
-def _cells(seen: PoolObservation) -> tuple[str, str, str, str]:
-    ready = "-" if seen.ready is None else str(seen.ready)
-    workers = "-" if seen.workers is None else str(len(seen.workers))
-    return str(seen.replicas), ready, workers, seen.detail
+def _state(key: PoolKey, seen: PoolObservation) -> PlatformPool:
+    workers = None if seen.workers is None else len(seen.workers)
+    return PlatformPool(key.model, key.pool, seen.replicas, seen.ready, workers, seen.detail)
+
+
+def _cells(pool: PlatformPool) -> tuple[str, ...]:
+    counts = ("-" if count is None else str(count) for count in (pool.replicas, pool.ready, pool.workers))
+    return (pool.model, pool.pool, *counts, pool.detail)
 
 
 def _function(path: str) -> Callable[..., Any]:

@@ -9,7 +9,6 @@ from urllib.parse import urlsplit
 
 from loadline.adapters import logs, signals
 from loadline.cli.connection import configured_connection, connection_arguments, connection_of
-from loadline.cli.exit_codes import reports_input_errors
 from loadline.cli.option_types import name, seconds, whole_number
 from loadline.core.vocabulary.samples import WorkerRecord
 from loadline.core.vocabulary.scalars import Role
@@ -70,7 +69,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add("engine_command", nargs="*", metavar="-- COMMAND", help="start this engine, and end it when it is drained")
 
 
-@reports_input_errors
 def sidecar(options: argparse.Namespace) -> int:
     """Run until the worker is drained or stopped."""
     if options.report_traffic and options.role != "aggregated":

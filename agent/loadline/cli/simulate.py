@@ -13,7 +13,6 @@ from msgspec.structs import replace
 from loadline import report
 from loadline.adapters.file_journal import FileJournal
 from loadline.cli import output, progress, simulation_inputs
-from loadline.cli.exit_codes import reports_input_errors
 from loadline.cli.output_files import check_output_files, write_files
 from loadline.config import describe, load
 from loadline.config.knobs import JournalKnobs
@@ -33,7 +32,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-@reports_input_errors
 def simulate(options: argparse.Namespace) -> int:
     """Run a trace on a simulated fleet and print the results."""
     check_output_files(options, options.trace, options.fleet, options.config)
@@ -41,16 +39,18 @@ def simulate(options: argparse.Namespace) -> int:
     settings = simulation_inputs.settings(options.config, options, fleet)
     scenario = Scenario(options.config.stem, settings, fleet, simulation_inputs.trace(options), options.seed)
     with _journal(options.journal) as journal:
-        with progress.progress_display(f"simulating {scenario.trace.name}", quiet=options.quiet) as on_progress:
+        what, length_s = f"simulating {scenario.trace.name}", scenario.trace.duration_s
+        with progress.progress_display(what, "simulated s", quiet=options.quiet) as on_progress:
             began_s = time.perf_counter()
-            outcome = run(scenario, on_progress, journal)
+            outcome = run(scenario, lambda part: on_progress(part * length_s, length_s), journal)
         _write_results(options, scenario, replace(outcome, wall_s=time.perf_counter() - began_s))
     return 0
 
 
 def _write_results(options: argparse.Namespace, scenario: Scenario, outcome: SimulationResult) -> None:
     """Print the results and write the result files."""
-    print(output.printable("\n".join(f"{name:<12}{text}" for name, text in report.result_rows(outcome))))
+    text = "\n".join(f"{name:<12}{text}" for name, text in report.result_rows(outcome))
+    output.print_result(options, outcome, text)
     contents = {}
     if options.json is not None:
         contents[options.json] = msgspec.json.encode(outcome) + b"\n"

@@ -118,10 +118,13 @@ def knobs_text(settings: Settings, fleet_knobs: SimulatedFleetKnobs) -> str:
 
 @contextmanager
 def _prefix_errors(path: Path) -> Iterator[None]:
-    """Prefix the place of configuration errors with the file."""
+    """Name the file in configuration errors that do not."""
     try:
         yield
     except ConfigError as error:
-        if str(path) in error.place:
-            raise
-        raise ConfigError(f"{path}, {error.place}", error.problem, error.remedy) from error
+        ConfigError.raise_all(
+            one
+            if one.where or str(path) in one.place
+            else ConfigError(one.place, one.problem, one.remedy, where=str(path))
+            for one in error.errors
+        )

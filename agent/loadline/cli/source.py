@@ -10,7 +10,6 @@ from typing import Any, Final
 from msgspec import Struct
 
 from loadline.adapters import logs, signals
-from loadline.cli.exit_codes import reports_input_errors
 from loadline.cli.extras import require_extra
 
 
@@ -38,7 +37,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-@reports_input_errors
 def source(options: argparse.Namespace) -> int:
     """Run a source until it is stopped by a signal."""
     chosen = _SOURCES[options.name]

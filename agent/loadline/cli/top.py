@@ -7,7 +7,6 @@ import sys
 
 from loadline.adapters import logs
 from loadline.adapters.nats_bus import NatsBus
-from loadline.cli.exit_codes import reports_input_errors
 from loadline.cli.explain_output import format_explanation, format_policy_report
 from loadline.cli.extras import require_package
 from loadline.cli.remote import Target, ask, ask_status, connected, operator, target_of
@@ -24,7 +23,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-@reports_input_errors
 def top(options: argparse.Namespace) -> int:
     """Show the fleet until ``q``."""
     require_package("top", "a live view", "textual", "tui", "use `loadline status`")

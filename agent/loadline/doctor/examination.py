@@ -33,16 +33,9 @@ async def examine(deployment: Deployment) -> list[Finding]:
     Raises:
         ConfigError: A file of a login cannot be used.
     """
-    late = f"no answer within {TIME_MAX_S:.0f} s"
-    bus, store = await asyncio.gather(
-        _bounded(gather_bus(deployment), BusFacts(problem=late)),
-        _bounded(gather_store(deployment), StoreFacts(problem=late)),
-    )
+    bus, store = await _facts(deployment)
     return [
-        *servers.nats_findings(bus, deployment),
-        *permissions.nats_findings(bus, deployment),
-        *servers.etcd_findings(store, deployment),
-        *permissions.etcd_findings(store, deployment),
+        *_server_findings(bus, store, deployment),
         *clock_findings(bus, store),
         *agent_findings(bus),
         leader_finding(bus, store),
@@ -50,6 +43,32 @@ async def examine(deployment: Deployment) -> list[Finding]:
         *worker_findings(store, deployment),
         *await engine_findings(store),
     ]
+
+
+async def examine_servers(deployment: Deployment) -> list[Finding]:
+    """Return the findings about NATS and etcd alone: whether they are reached, and what they permit.
+
+    Raises:
+        ConfigError: A file of a login cannot be used.
+    """
+    return _server_findings(*await _facts(deployment), deployment)
+
+
+def _server_findings(bus: BusFacts, store: StoreFacts, deployment: Deployment) -> list[Finding]:
+    return [
+        *servers.nats_findings(bus, deployment),
+        *permissions.nats_findings(bus, deployment),
+        *servers.etcd_findings(store, deployment),
+        *permissions.etcd_findings(store, deployment),
+    ]
+
+
+async def _facts(deployment: Deployment) -> tuple[BusFacts, StoreFacts]:
+    late = f"no answer within {TIME_MAX_S:.0f} s"
+    return await asyncio.gather(
+        _bounded(gather_bus(deployment), BusFacts(problem=late)),
+        _bounded(gather_store(deployment), StoreFacts(problem=late)),
+    )
 
 
 async def _bounded(facts: Awaitable[_Facts], late: _Facts) -> _Facts:

@@ -65,8 +65,8 @@ def test_a_journal_that_cannot_be_created_is_warned_of(tmp_path: Path, capsys: p
         config.write_text(f'journal.directory = "{directory}"\n{BASE}', encoding="utf-8")
         assert main(["check", "--config", str(config)]) == 0
         printed = capsys.readouterr().out
-        parent = tmp_path / "file"
-        warning = f"warning: journal.directory: {directory} cannot be created, since {parent} is not a folder. Name"
+        problem = f"{directory} cannot be created, since {tmp_path / 'file'} is not a folder. Name"
+        warning = f"warning: {config}, line 1: journal.directory: {problem}"
         assert (warning in printed) is is_warned
     assert not (tmp_path / "x").exists(), "a check creates no folder"
 

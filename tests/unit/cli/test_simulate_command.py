@@ -10,7 +10,6 @@ import pytest
 from msgspec.structs import replace
 
 from loadline.cli.main import main
-from loadline.cli.progress import ProgressLines
 from loadline.sim.result import SimulationResult
 from tests.support.simulation_files import CONFIG, FLEET, write_options
 
@@ -242,16 +241,3 @@ def _umask() -> int:
     found = os.umask(0)
     os.umask(found)
     return found
-
-
-def test_progress_is_a_line_per_tenth_and_none_for_short_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    now_s = 0.0
-    slow = ProgressLines("playing", lambda: now_s)
-    for done in range(101):
-        now_s += 0.5
-        slow.update(done / 100)
-    assert capsys.readouterr().err.splitlines() == [f"playing: {tenth} %" for tenth in range(10, 101, 10)]
-    quick = ProgressLines("playing", lambda: 0.0)
-    for done in range(101):
-        quick.update(done / 100)
-    assert capsys.readouterr().err == ""

@@ -6,7 +6,7 @@ import pytest
 
 from loadline import report
 from loadline.cli.main import main
-from loadline.cli.profile_results import write_results
+from loadline.cli.profile_results import format_profile, write_results
 from loadline.config.profiles import read_decode, read_prefill
 from loadline.demo import defaults
 from loadline.errors import DataError
@@ -33,12 +33,9 @@ def record(folder: Path, name: str, gpus: int, *, usage_factor: float = 1.0) -> 
     return found
 
 
-def test_results_are_profiles_plots_thresholds_and_linear_parameters(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_results_are_profiles_plots_thresholds_and_linear_parameters(tmp_path: Path) -> None:
     records = {name: record(tmp_path, name, gpus) for name, gpus in (("tp1", 1), ("tp2", 2))}
-    assert write_results(tmp_path, records, WORKLOAD)
-    said = capsys.readouterr().out
+    said = format_profile(write_results(tmp_path, records, WORKLOAD))
     assert read_prefill(tmp_path / "tp2").tokens_per_s_per_gpu == read_prefill(tmp_path / "tp1").tokens_per_s_per_gpu
     assert read_decode(tmp_path / "tp2").itl_ms[0] * 2 == pytest.approx(read_decode(tmp_path / "tp1").itl_ms[0])
     assert read_prefill(tmp_path) == read_prefill(tmp_path / "tp1")
@@ -48,32 +45,27 @@ def test_results_are_profiles_plots_thresholds_and_linear_parameters(
     assert (tmp_path / "decode_performance.png").read_bytes().startswith(PNG)
 
 
-def test_without_matplotlib_the_rest_is_written(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_matplotlib_the_rest_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(report, "available", lambda: False)
-    assert write_results(tmp_path, {"tp1": record(tmp_path, "tp1", 1)}, WORKLOAD)
-    assert "loadline-agent[plots]" in capsys.readouterr().out
+    result = write_results(tmp_path, {"tp1": record(tmp_path, "tp1", 1)}, WORKLOAD)
+    assert "loadline-agent[plots]" in format_profile(result)
     assert not list(tmp_path.glob("*.png"))
     read_decode(tmp_path)
 
 
-def test_an_engine_with_too_few_points_does_not_stop_the_others(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_engine_with_too_few_points_does_not_stop_the_others(tmp_path: Path) -> None:
     stopped = Record(tmp_path / "tp2", Setup("tiny", 2, QUICK, 0.0))
     records = {"tp1": record(tmp_path, "tp1", 1), "tp2": stopped}
-    assert not write_results(tmp_path, records, WORKLOAD)
-    assert "tp2: no profile: prefill: key 'prefill_isl' is empty" in capsys.readouterr().out
+    result = write_results(tmp_path, records, WORKLOAD)
+    assert list(result.unusable) == ["tp2"]
+    assert "tp2: no profile: prefill: key 'prefill_isl' is empty" in format_profile(result)
     read_prefill(tmp_path / "tp1")
-    assert not write_results(tmp_path, {"tp2": stopped}, WORKLOAD)
+    assert not write_results(tmp_path, {"tp2": stopped}, WORKLOAD).suggestions
 
 
-def test_a_cache_that_is_larger_than_reported_is_pointed_out(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    write_results(tmp_path, {"tp1": record(tmp_path, "tp1", 1, usage_factor=0.5)}, WORKLOAD)
-    assert "50% of the KV usage" in capsys.readouterr().out
+def test_a_cache_that_is_larger_than_reported_is_pointed_out(tmp_path: Path) -> None:
+    result = write_results(tmp_path, {"tp1": record(tmp_path, "tp1", 1, usage_factor=0.5)}, WORKLOAD)
+    assert "50% of the KV usage" in format_profile(result)
 
 
 def test_plots_accept_the_profiles_of_the_original() -> None:

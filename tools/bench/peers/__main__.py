@@ -106,14 +106,14 @@ def _results(rows: Sequence[str], policies: Sequence[str], lab: Lab, results: Re
     keys = {(row, policy): key_of_run(ROWS[row], policy) for row in rows for policy in policies}
     waiting = [place for place, key in keys.items() if results.get(*place, key) is None]
     if waiting:
-        with lab.simulator() as simulator, progress_display(f"{len(waiting)} runs", quiet=False) as on_progress:
+        with lab.simulator() as simulator, progress_display("simulating", "runs") as on_progress:
             done = 0
             for name, places in groupby(waiting, key=itemgetter(0)):
                 with row_runs(ROWS[name], simulator) as runs:
                     for row, policy in places:
                         results.add(row, policy, runs.run(policy, keys[row, policy]))
                         done += 1
-                        on_progress(done / len(waiting))
+                        on_progress(done, len(waiting))
     return {row: {policy: results.found[row][policy] for policy in policies} for row in rows}
 
 
