@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
+from loadline.adapters import nats_client
 from loadline.adapters.nats_bus import NatsBus
 from loadline.config import NatsKnobs
 from loadline.errors import BusUnavailable, NoSubscriber
@@ -19,10 +20,12 @@ from tests.waiting import DEADLINE_S, until
 MakeBus = Callable[[], Bus]
 
 
-@pytest.fixture(params=[pytest.param("nats", marks=pytest.mark.process), "virtual"])
-def make_bus(request: pytest.FixtureRequest) -> MakeBus:
-    """Return a function that makes unconnected buses of one server."""
-    if request.param == "nats":
+@pytest.fixture(params=[*(pytest.param(name, marks=pytest.mark.process) for name in ("nats", "plain")), "virtual"])
+def make_bus(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> MakeBus:
+    """Return a function that makes unconnected buses of one server; plain: without private parts of nats-py."""
+    if request.param == "plain":
+        monkeypatch.setattr(nats_client, "missing_parts", lambda: ("_sid",))
+    if request.param in {"nats", "plain"}:
         nats_url = request.getfixturevalue("nats_url")
         return lambda: NatsBus(NatsKnobs(servers=(nats_url,), frame_bytes_max=1_000), name="contract")
     driver = Driver(Timeline())

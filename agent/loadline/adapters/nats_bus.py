@@ -219,8 +219,8 @@ class NatsBus:
                 name=self._name,
                 allow_reconnect=False,
                 max_reconnect_attempts=1,
-                reconnect_time_wait=_RETRY_FIRST_S,  # type: ignore[arg-type]
-                connect_timeout=_CONNECT_S,  # type: ignore[arg-type]
+                reconnect_time_wait=_RETRY_FIRST_S,
+                connect_timeout=_CONNECT_S,
                 ping_interval=_PING_S,
                 max_outstanding_pings=_PINGS_MAX,
                 pending_size=0,

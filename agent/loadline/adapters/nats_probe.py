@@ -94,7 +94,7 @@ async def open_probe(knobs: NatsKnobs, name: str) -> AsyncIterator[NatsProbe]:
                     name=name,
                     allow_reconnect=False,
                     max_reconnect_attempts=1,
-                    connect_timeout=_CONNECT_S,  # type: ignore[arg-type]
+                    connect_timeout=_CONNECT_S,
                     pending_size=0,
                     error_cb=on_error,
                     **options,
