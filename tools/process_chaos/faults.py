@@ -55,8 +55,8 @@ async def _compact(fleet: ChaosFleet, _observer: Observer, _for_s: float, _rng: 
     store = fleet.open_store()
     rpc = EtcdRpc(EtcdKnobs(endpoints=(fleet.etcd.url,)))
     try:
-        revision = (await store.read(fleet.keys.leaders)).revision
-        with suppress(LoadlineError):
+        with suppress(LoadlineError):  # another fault may last
+            revision = (await store.read(fleet.keys.leaders)).revision
             await rpc.call("/kv/compaction", {"revision": revision}, Struct)
     finally:
         await store.close()

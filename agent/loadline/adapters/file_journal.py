@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Final
 
 from loadline.adapters.journal_checksums import ADDED_BYTES, ChecksumChain
 from loadline.adapters.logs import bounded
@@ -289,9 +290,10 @@ def _segments(directory: Path) -> list[Path]:
 
 
 OnTorn = Callable[[Path, int], None]
-OnProgress = Callable[[float], None]
-"""Takes the part of some segments that has been read, 0..1."""
+OnProgress = Callable[[float, float], None]
+"""Takes the size of what has been read of some segments, and the size of all, in MB."""
 _Segment = tuple[Path, Iterator[bytes]]
+_MB: Final = 1_000_000
 
 
 def read_segments(path: Path, on_torn: OnTorn = lambda _segment, _records: None) -> Iterator[_Segment]:
@@ -313,7 +315,7 @@ def read_segments(path: Path, on_torn: OnTorn = lambda _segment, _records: None)
     return ((segment, _records(segment, on_torn)) for segment in paths)
 
 
-def no_progress(_done: float) -> None:
+def no_progress(_done_mb: float, _total_mb: float) -> None:
     """Report nothing."""
 
 
@@ -329,7 +331,7 @@ def _counted(records: Iterator[bytes], read_bytes: int, total_bytes: int, on_pro
     for record in records:
         if read_bytes - reported_bytes >= _PROGRESS_BYTES:
             reported_bytes = read_bytes
-            on_progress(min(1.0, read_bytes / max(1, total_bytes)))
+            on_progress(min(read_bytes, total_bytes) / _MB, total_bytes / _MB)
         yield record
         read_bytes += len(record)
 

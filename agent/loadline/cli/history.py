@@ -59,7 +59,7 @@ def history(options: argparse.Namespace) -> int:
         raise ConfigError("--parquet", f"cannot be combined with --output {options.output}", "Name one of them.")
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", JournalCutOff)
-        with progress.progress_display("reading the journal", quiet=options.quiet) as on_progress:
+        with progress.progress_display("reading the journal", "MB", quiet=options.quiet) as on_progress:
             _write(options, on_progress)
     for warning in caught:
         print(f"loadline: warning: {printable(str(warning.message))}", file=sys.stderr)

@@ -2,22 +2,17 @@
 
 import argparse
 import sys
-from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Final
 
 from msgspec import Struct
 
-from loadline.adapters.file_journal import read_segments
+from loadline.adapters.file_journal import read_segments, with_progress
 from loadline.cli import output, progress
 from loadline.cli.exit_codes import FAILED
 from loadline.core.queries import status as query
 from loadline.errors import JournalError
 from loadline.runtime import journal_records
 from loadline.wire.messages import ExplainReply
-
-_SHOWN_RECORDS: Final = 256
-"""Records between two updates of the progress."""
 
 
 class ReplaySummary(Struct, frozen=True):
@@ -60,27 +55,9 @@ def explain(path: Path, decision_id: str, model: str) -> ExplainReply:
 
 
 def _replay(path: Path) -> journal_records.ReplayResult:
-    segments = list(read_segments(path))
-    with progress.progress_display(f"replaying {path.name}", "bytes") as on_progress:
-        result = journal_records.replay(_watched(segments, on_progress))
+    with progress.progress_display(f"replaying {path.name}", "MB") as on_progress:
+        segments = with_progress(list(read_segments(path)), on_progress)
+        result = journal_records.replay((str(segment), records) for segment, records in segments)
     if not result.segments:
         raise JournalError(f"{path}: there is no journal. Is it the folder of `journal.directory`?")
     return result
-
-
-def _watched(
-    segments: Sequence[tuple[Path, Iterable[bytes]]], on_progress: progress.OnProgress
-) -> Iterator[tuple[str, Iterator[bytes]]]:
-    """Yield segments, and report the bytes of the records that are taken."""
-    sizes = [segment.stat().st_size for segment, _ in segments]
-
-    def taken(records: Iterable[bytes], before: int) -> Iterator[bytes]:
-        read = before
-        for number, record in enumerate(records):
-            read += len(record)
-            if number % _SHOWN_RECORDS == 0:
-                on_progress(read, sum(sizes))
-            yield record
-
-    for index, (segment, records) in enumerate(segments):
-        yield str(segment), taken(records, sum(sizes[:index]))

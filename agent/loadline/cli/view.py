@@ -20,7 +20,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def view(options: argparse.Namespace) -> int:
     """Serve the page of a journal until interrupted."""
-    with progress_display("replaying the newest segment", quiet=options.quiet) as on_progress:
+    with progress_display("replaying the newest segment", "MB", quiet=options.quiet) as on_progress:
         shown = JournalView(options.journal, on_progress)
     asyncio.run(_serve(JournalHandlers(shown, options.journal.name), options.port))
     return 0

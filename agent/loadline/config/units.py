@@ -29,7 +29,8 @@ def unit_warnings(config: Config) -> Iterator[str]:
     for index, model in enumerate(config.models):
         place = f"models[{index}]"
         kind = PLANNERS[model.planner]
-        yield from _objective_warnings(model.objectives, f"{place}.objectives", kind.needs.objectives)
+        if model.objectives is not None:
+            yield from _objective_warnings(model.objectives, f"{place}.objectives", kind.needs.objectives)
         for name, knobs in (("guardrails", model.guardrails), ("migration", model.migration), (kind.name, model.knobs)):
             yield from _time_warnings(knobs, f"{place}.{name}")
         for at, pool in enumerate(model.pools):
