@@ -16,6 +16,7 @@ from typing import Final
 
 ROOT: Final = Path(__file__).parents[1]
 UV: Final = Path(sys.executable).with_name("uv")
+PIPX: Final = "1.18.4"
 COMPARE: Final = (
     "compare", "--trace", str(ROOT / "agent/loadline/demo/data/azure2023_conv.csv.gz"), "--duration", "60", "--fleet",
     str(ROOT / "docs/examples/serving.toml"), "--config", str(ROOT / "docs/examples/auto.toml"),
@@ -31,7 +32,7 @@ COMMANDS: Final = (
 def run(*command: str | Path, folder: Path) -> None:
     """Run a command in a folder, without this environment's packages and programs."""
     environment = {name: value for name, value in os.environ.items() if name not in {"PYTHONPATH", "VIRTUAL_ENV"}}
-    environment["PATH"] = "/usr/bin:/bin"
+    environment |= {"PATH": "/usr/bin:/bin", "PIPX_HOME": str(folder / "pipx")}
     began_s = time.monotonic()
     ended = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)  # noqa: S603 - our own commands
     shown = " ".join(Path(one).name if Path(one).is_absolute() else str(one) for one in command)
@@ -68,6 +69,8 @@ def main() -> int:
             run(install(sdist, folder, chosen.python, lowest=False) / "loadline", "--version", folder=folder)
             uvx = (UV, "tool", "run", "--python", chosen.python, "--constraint", ROOT / "requirements.lock")
             run(*uvx, "--from", wheel, "loadline-agent", "up", "--for", "3s", folder=folder)
+            pipx = (UV, "tool", "run", f"pipx@{PIPX}", "run", f"--pip-args=--constraint={ROOT / 'requirements.lock'}")
+            run(*pipx, "--python", chosen.python, "--spec", wheel, "loadline-agent", "--version", folder=folder)
     return 0
 
 

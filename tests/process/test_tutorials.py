@@ -8,7 +8,6 @@ import re
 import signal
 import subprocess
 import sys
-import textwrap
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Final
 import pytest
 
 from tests.support.namespaces import can_make_namespaces, network_namespace
+from tests.support.tutorials import blocks_of, commands
 from tests.waiting import until_true
 
 pytestmark = [
@@ -40,16 +40,6 @@ EXPECTED: Final = (
 )
 LOAD_S: Final = 60
 """Time of the load, in place of the tutorial's, which leaves a reader time to read."""
-
-
-def blocks() -> Iterator[tuple[str, str]]:
-    """Yield the code blocks of the tutorial with their languages."""
-    for found in re.finditer(r"^ *```(\w+)\n(.*?)^ *```$", TUTORIAL.read_text("utf-8"), re.MULTILINE | re.DOTALL):
-        yield found[1], textwrap.dedent(found[2])
-
-
-def commands(text: str) -> list[str]:
-    return [found.replace("\\\n", " ") for found in re.findall(r"^\$ ((?:.*\\\n)*.*)", text, re.MULTILINE)]
 
 
 class Reader:
@@ -132,7 +122,7 @@ def reader(folder: Path) -> Iterator[Reader]:
 def test_the_tutorial_from_pip_install_works_as_written(tmp_path: Path) -> None:
     (tmp_path / ".venv").symlink_to(Path(sys.executable).parents[1])
     with reader(tmp_path) as one:
-        for language, text in blocks():
+        for language, text in blocks_of(TUTORIAL):
             if language == "console":
                 for command in commands(text):
                     one.do(command)

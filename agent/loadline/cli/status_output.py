@@ -72,7 +72,8 @@ def format_model(status: ModelStatus, *, only_migration: bool = False) -> str:
         (
             pool.pool,
             pool.role,
-            *(str(n) for n in (pool.desired, pool.ready, pool.starting, pool.pending, pool.draining, pool.fresh)),
+            str(pool.desired) if pool.decided else "-",
+            *(str(n) for n in (pool.ready, pool.starting, pool.pending, pool.draining, pool.fresh)),
             f"{pool.kv_usage_ratio:.0%}",
             str(pool.waiting_requests),
             str(pool.running_requests),

@@ -1,5 +1,7 @@
 """Text status of a model: its owner, objectives and accelerators."""
 
+import re
+
 from msgspec.structs import replace
 
 from loadline.cli.status_output import HEADER, format_model, format_status
@@ -78,3 +80,12 @@ def test_alarms_of_the_last_hour_are_listed_with_their_times() -> None:
     printed = format_status(replace(agent(), alarms=alarms))
     assert "  12:34:56 workers_missing chat: d-1 is not ready (3 times)\n  00:00:00 store_went_back: x" in printed
     assert "alarms" not in format_status(agent())
+
+
+def test_the_first_seconds_do_not_contradict_themselves() -> None:
+    printed = "\n".join(lines("auto"))
+    for pool in ("big", "small"):
+        assert re.search(rf"^{pool} +aggregated  - +0 +0 ", printed, re.MULTILINE), "nothing is decided yet"
+    assert "scaled to zero" not in printed
+    assert "=True" not in printed
+    assert "missing: chat: no worker of pool big is ready" in printed
