@@ -1,4 +1,4 @@
-# Two commands for a newcomer: `make run` and `make test`. Everything they need is installed into .venv from the package index.
+# `make run` is the first command for a newcomer, `make test` runs all tests. Everything they need is installed into .venv from the package index.
 PYTHON ?= python3
 BIN := .venv/bin
 FOR ?=
