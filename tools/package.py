@@ -16,7 +16,6 @@ from typing import Final
 
 ROOT: Final = Path(__file__).parents[1]
 UV: Final = Path(sys.executable).with_name("uv")
-PIPX: Final = "1.18.4"
 COMPARE: Final = (
     "compare", "--trace", str(ROOT / "agent/loadline/demo/data/azure2023_conv.csv.gz"), "--duration", "60", "--fleet",
     str(ROOT / "docs/examples/serving.toml"), "--config", str(ROOT / "docs/examples/auto.toml"),
@@ -32,7 +31,7 @@ COMMANDS: Final = (
 def run(*command: str | Path, folder: Path) -> None:
     """Run a command in a folder, without this environment's packages and programs."""
     environment = {name: value for name, value in os.environ.items() if name not in {"PYTHONPATH", "VIRTUAL_ENV"}}
-    environment |= {"PATH": "/usr/bin:/bin", "PIPX_HOME": str(folder / "pipx")}
+    environment["PATH"] = "/usr/bin:/bin"
     began_s = time.monotonic()
     ended = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)  # noqa: S603 - our own commands
     shown = " ".join(Path(one).name if Path(one).is_absolute() else str(one) for one in command)
@@ -69,8 +68,6 @@ def main() -> int:
             run(install(sdist, folder, chosen.python, lowest=False) / "loadline", "--version", folder=folder)
             uvx = (UV, "tool", "run", "--python", chosen.python, "--constraint", ROOT / "requirements.lock")
             run(*uvx, "--from", wheel, "loadline-agent", "up", "--for", "3s", folder=folder)
-            pipx = (UV, "tool", "run", f"pipx@{PIPX}", "run", f"--pip-args=--constraint={ROOT / 'requirements.lock'}")
-            run(*pipx, "--python", chosen.python, "--spec", wheel, "loadline-agent", "--version", folder=folder)
     return 0
 
 

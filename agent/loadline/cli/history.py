@@ -21,7 +21,6 @@ from loadline.cli.history_output import format_row
 from loadline.cli.history_parquet import write_parquet
 from loadline.cli.option_types import name
 from loadline.cli.output import printable
-from loadline.errors import ConfigError
 from loadline.journal import COLUMNS, JournalCutOff, Row, read_rows
 from loadline.journal.rows import explanation_rows
 
@@ -48,15 +47,19 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add("--model", type=name, default="", help="only this model")
     add("--since", type=since, default=0, metavar="WHEN", help="only what ended since: 30m, 1h, 2d or an ISO 8601 time")
     add("--quiet", action="store_true", help="do not show progress")
-    output.arguments(parser, "csv")
-    add("--csv", dest="output", action="store_const", const="csv", help="same as --output csv; lists are JSON in it")
-    add("--parquet", type=Path, metavar="FILE", help="write a Parquet file instead")
+    other = output.arguments(parser, "csv")
+    other.add_argument(
+        "--csv",
+        dest="output",
+        action="store_const",
+        const="csv",
+        help="same as --output csv; lists and numbers are JSON",
+    )
+    other.add_argument("--parquet", type=Path, metavar="FILE", help="write a Parquet file")
 
 
 def history(options: argparse.Namespace) -> int:
     """Print or write the history."""
-    if options.output != "text" and options.parquet is not None:
-        raise ConfigError("--parquet", f"cannot be combined with --output {options.output}", "Name one of them.")
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", JournalCutOff)
         with progress.progress_display("reading the journal", "MB", quiet=options.quiet) as on_progress:

@@ -6,20 +6,25 @@ from datetime import UTC, datetime
 
 import msgspec
 
+Options = argparse._MutuallyExclusiveGroup  # noqa: SLF001 - argparse has no public name for what it returns
+"""Options of which one may be given."""
 
-def arguments(parser: argparse.ArgumentParser, *formats: str, alias: bool = True) -> None:
-    """Add the option ``--output``.
+
+def arguments(parser: argparse.ArgumentParser, *formats: str, alias: bool = True) -> Options:
+    """Add the option ``--output``, and return the group of the options that exclude it.
 
     Args:
         parser: Parser of the command.
         formats: Formats in addition to text and JSON.
         alias: Whether ``--json`` is short for ``--output json``; without it, ``--json`` may be another option.
     """
-    parser.add_argument(
+    group = parser.add_mutually_exclusive_group()
+    group.add_argument(
         "--output", choices=("text", "json", *formats), default="text", help="form of the output (default: text)"
     )
     if alias:
-        parser.add_argument("--json", dest="output", action="store_const", const="json", help="same as --output json")
+        group.add_argument("--json", dest="output", action="store_const", const="json", help="same as --output json")
+    return group
 
 
 def print_result(options: argparse.Namespace, result: object, text: str) -> None:

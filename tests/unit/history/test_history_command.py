@@ -70,11 +70,12 @@ def test_without_its_extra_parquet_names_the_remedy(
     assert "pip install 'loadline-agent[parquet]'" in capsys.readouterr().err
 
 
-def test_a_parquet_file_and_a_printed_format_exclude_each_other(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["history", "--journal", str(GOLDEN), "--csv", "--parquet", str(tmp_path / "rows.parquet")]) == 2
-    assert "--parquet: cannot be combined with --output csv. Name one of them." in capsys.readouterr().err
+def test_formats_exclude_each_other(capsys: pytest.CaptureFixture[str]) -> None:
+    for options in (["--csv", "--json"], ["--parquet", "x", "--output", "csv"]):
+        with pytest.raises(SystemExit) as ended:
+            main(["history", "--journal", str(GOLDEN), *options])
+        assert ended.value.code == 2
+        assert "not allowed with argument" in capsys.readouterr().err
 
 
 def test_a_journal_that_is_cut_off_is_a_warning_after_the_rows(
