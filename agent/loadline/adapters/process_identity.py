@@ -83,7 +83,7 @@ def _logged_failure(pid: int) -> Iterator[None]:
     except ProcessLookupError:
         pass
     except OSError as error:
-        _log.error("process_not_killed", pid=pid, error=str(error))
+        _log.error("process_not_killed", pid=pid, detail=str(error))
 
 
 def _open_pidfd(pid: int, start_ticks: int) -> int:

@@ -59,7 +59,7 @@ class LivePage:
             try:
                 await self.update(status)
             except Exception as error:  # noqa: BLE001 - a defect of one status must not end the page
-                _log.error("page_not_updated", error=repr(error))
+                _log.error("page_not_updated", detail=repr(error))
 
     async def update(self, status: AgentStatus) -> None:
         """Take a new status, in slices, and send it to the clients."""

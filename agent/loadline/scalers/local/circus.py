@@ -64,7 +64,7 @@ class _WatcherProcess:
         try:
             await self._launcher.start(self._worker)
         except (CircusRefused, CircusUnavailable) as error:
-            _log.error("watcher_not_started", worker=self._worker, error=str(error))
+            _log.error("watcher_not_started", worker=self._worker, detail=str(error))
         await self.find()
 
     async def find(self) -> None:
@@ -80,7 +80,7 @@ class _WatcherProcess:
         except ProcessLookupError:
             self._ended()
         except CircusUnavailable as error:
-            _log.warning("worker_unknown", worker=self._worker, error=str(error))
+            _log.warning("worker_unknown", worker=self._worker, detail=str(error))
             self._launcher.later(self.find_later())
 
     def watch(self, identity: ProcessIdentity) -> None:
@@ -171,7 +171,7 @@ class CircusLauncher:
         try:
             await self._discard()
         except (CircusRefused, CircusUnavailable) as error:
-            _log.warning("watchers_not_discarded", error=str(error), remedy="Start circusd, or name its endpoint.")
+            _log.warning("watchers_not_discarded", detail=str(error), remedy="Start circusd, or name its endpoint.")
 
     async def _discard(self) -> None:
         # Those of workers that have ended are among them.
@@ -215,7 +215,7 @@ class CircusLauncher:
         try:
             await self._client.command("rm", name=worker)
         except (CircusRefused, CircusUnavailable) as error:
-            _log.warning("watcher_not_removed", worker=worker, error=str(error))
+            _log.warning("watcher_not_removed", worker=worker, detail=str(error))
 
 
 def read(path: Path, *, sidecar: bool = False) -> CircusKnobs:

@@ -30,7 +30,7 @@ class GpuUse:
         try:
             gpus, processes = await _ask(_GPUS), await _ask(_PROCESSES)
         except CommandFailed as failure:
-            _log.warning("gpu_use_unknown", error=f"nvidia-smi: {failure}")
+            _log.warning("gpu_use_unknown", detail=f"nvidia-smi: {failure}")
             self.used = {}
         else:
             self.used = _used(gpus, processes)

@@ -43,7 +43,7 @@ class Lifetimes:
             with self._path.open("ab") as file:
                 file.write(msgspec.json.encode(lifetime) + b"\n")
         except OSError as error:
-            _log.error("lifetime_not_written", worker=lifetime.worker, error=str(error))
+            _log.error("lifetime_not_written", worker=lifetime.worker, detail=str(error))
 
 
 def unix_ms() -> int:

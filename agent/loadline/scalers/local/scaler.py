@@ -146,7 +146,7 @@ class LocalScaler:
         try:
             self._state_file.write(dict(self._numbers), [one for pool in self._pools.values() for one in pool.saved()])
         except OSError as error:
-            _log.error("state_not_written", error=str(error), remedy="No worker is started until it can be written.")
+            _log.error("state_not_written", detail=str(error), remedy="No worker is started until it can be written.")
             return False
         return True
 
@@ -252,7 +252,7 @@ class LocalScaler:
             self._host.release(allotment)
             pool.failures = StartFailures(pool.failures.count + 1, now_ms)
             pool.failure = Failure(f"{name} cannot be started: {error}")
-            _log.error("worker_not_started", worker=name, error=str(error))
+            _log.error("worker_not_started", worker=name, detail=str(error))
             return None
         pool.workers[name] = LocalWorker(Process(name, incarnation, now_ms), process, allotment, pool.knobs.gpus)
         return pool.workers[name]

@@ -43,4 +43,4 @@ class WorkerLogs:
         except FileNotFoundError:
             return
         except OSError as error:
-            _log.error("logs_not_removed", pool=pool, error=str(error))
+            _log.error("logs_not_removed", pool=pool, detail=str(error))
