@@ -101,8 +101,8 @@ def _progress(reading: EngineReading) -> object:
     """
     if not any(load.running_requests for load in reading.ranks):
         return None
-    if any(load.kv_usage_ratio is None for load in reading.ranks):
-        return None
+    if not all(load.kv_usage_ratio for load in reading.ranks if load.running_requests):
+        return None  # a simulated engine may run requests without a cache
     if reading.traffic is not None and reading.traffic.completed:
         return None
     return [replace(load, waiting_requests=None) for load in reading.ranks]

@@ -114,9 +114,12 @@ def test_an_engine_that_answers_and_makes_no_progress_is_away() -> None:
     "busy",
     [
         pytest.param(lambda second: page(vllm(running=1, usage=second / 1_000)), id="a long prompt fills the cache"),
-        pytest.param(lambda second: page(vllm(running=1, itl=(second, second**1.1))), id="it generates tokens"),
-        pytest.param(lambda second: page(vllm(running=1, finished=second)), id="it completes requests"),
-        pytest.param(lambda _: page(vllm(waiting=1)), id="it is idle"),
+        pytest.param(
+            lambda second: page(vllm(running=1, usage=0.1, itl=(second, second**1.1))), id="it generates tokens"
+        ),
+        pytest.param(lambda second: page(vllm(running=1, usage=0.1, finished=second)), id="it completes requests"),
+        pytest.param(lambda _: page(vllm(waiting=1, usage=0.1)), id="it is idle"),
+        pytest.param(lambda _: page(vllm(running=1, usage=0.0)), id="it has no cache"),
         pytest.param(
             lambda _: page({name: value for name, value in vllm(running=1).items() if "usage" not in name}),
             id="it does not tell the use of its cache",
@@ -130,8 +133,8 @@ def test_a_busy_or_idle_engine_is_not_away(busy: Callable[[int], bytes]) -> None
 def test_an_engine_that_makes_progress_again_has_started_again() -> None:
     state = EngineState("vllm", 0)
     for second in range(62):
-        state.answered(BUSY, second * 1_000, second * 1_000)
+        state.answered(page(vllm(running=1, usage=0.1)), second * 1_000, second * 1_000)
     assert (state.away, state.starts) == (True, 1)
     assert "no progress" in state.problem
-    state.answered(page(vllm(running=1, usage=0.1)), 62_000, 62_000)
+    state.answered(page(vllm(running=1, usage=0.2)), 62_000, 62_000)
     assert (state.away, state.starts, state.problem) == (False, 2, "")
