@@ -79,8 +79,8 @@ def reversals(actions: list[ScalingAction]) -> list[tuple[ScalingAction, Scaling
 
 @pytest.mark.parametrize(
     ("served", "per_s", "workers", "needed"),
-    [(SHORT, 5.0, 4, 3), (SMALL, 12.0, 2, 2), (FAST, 30.0, 4, 1)],
-    ids=["large", "small", "fast"],
+    [(SHORT, 5.0, 4, 3), (SHORT, 6.5, 4, 4), (SMALL, 12.0, 2, 2), (FAST, 30.0, 4, 1)],
+    ids=["large", "near a boundary", "small", "fast"],
 )
 def test_a_steady_load_has_a_steady_count(served: Served, per_s: float, workers: int, needed: int) -> None:
     outcome = simulate_auto(served, per_s, 1_200.0, workers)
@@ -91,7 +91,11 @@ def test_a_steady_load_has_a_steady_count(served: Served, per_s: float, workers:
     assert outcome.attainment.both >= 0.99
 
 
-@pytest.mark.parametrize(("served", "per_s", "workers"), [(SMALL, 40.0, 1), (FAST, 200.0, 2)], ids=["small", "fast"])
+@pytest.mark.parametrize(
+    ("served", "per_s", "workers"),
+    [(SMALL, 40.0, 1), (FAST, 200.0, 2), (SHORT, 10.0, 2)],
+    ids=["small", "fast", "large"],
+)
 def test_overload_from_the_first_second_adds_workers_within_15_s(served: Served, per_s: float, workers: int) -> None:
     outcome = simulate_auto(served, per_s, 60.0, workers)
     assert outcome.actions

@@ -8,6 +8,7 @@ from loadline.core.engines.accelerator import AcceleratorKnobs
 from loadline.core.engines.profile import EngineProfile, LinearKnobs, ObjectiveKnobs
 from loadline.core.fleet.pool import PoolKnobs
 from loadline.core.planning.guardrails.knobs import GuardrailKnobs
+from loadline.core.planning.planners.auto import AutoPlannerKnobs
 from loadline.core.planning.sizing.knobs import QueueingKnobs
 from loadline.core.state.settings import ModelKnobs, Settings
 from loadline.sim.fleet import SimulatedFleetKnobs
@@ -31,21 +32,26 @@ def requests() -> Trace:
     return Trace("mixed", found, SECONDS)
 
 
-def simulate_fleet(itl_ms: float, *, profiled: bool = True, cheap_max: int = 30) -> SimulationResult:
+def simulate_fleet(
+    itl_ms: float, *, planner: str = "queueing", profiled: bool = True, cheap_max: int = 30
+) -> SimulationResult:
     pools = tuple(
         PoolKnobs(
             name, "aggregated", replicas_min=0, replicas_max=30 if name == "dear" else cheap_max, accelerator=name
         )
         for name in ENGINES
     )
-    knobs = QueueingKnobs(throughput_adjustment_interval_ms=60_000, start_up_ms=20_000)
+    knobs = {
+        "queueing": QueueingKnobs(throughput_adjustment_interval_ms=60_000, start_up_ms=20_000),
+        "auto": AutoPlannerKnobs(start_up_ms=20_000),
+    }
     model = ModelKnobs(
         "m",
         pools,
-        planner="queueing",
+        planner=planner,
         objectives=ObjectiveKnobs(500.0, itl_ms),
-        guardrails=GUARD,
-        planner_knobs={"queueing": knobs},
+        guardrails=GUARD if planner == "queueing" else None,
+        planner_knobs=knobs,
     )
     profiles = {
         name: EngineProfile(linear=LinearKnobs(*engine, max_kv_tokens=320_000.0)) for name, engine in ENGINES.items()
@@ -89,4 +95,21 @@ def test_load_beyond_the_cheap_pool_uses_the_other_pool() -> None:
     outcome = simulate_fleet(60.0, cheap_max=4)
     assert ready_at_end(outcome)["cheap"] == 4
     assert ready_at_end(outcome)["dear"] in {1, 2}
+    assert settled(outcome) >= 0.9
+
+
+@pytest.mark.parametrize("profiled", [True, False])
+def test_auto_grows_in_the_cheap_pool_unless_only_the_fast_one_meets_the_objective(*, profiled: bool) -> None:
+    patient = simulate_fleet(60.0, planner="auto", profiled=profiled)
+    strict = simulate_fleet(25.0, planner="auto", profiled=profiled)
+    assert ready_at_end(patient)["cheap"] >= 6
+    assert ready_at_end(patient)["dear"] <= 4
+    assert ready_at_end(strict) == {"dear": pytest.approx(4, abs=1), "cheap": 0}
+    assert min(settled(patient), settled(strict)) >= 0.9
+
+
+def test_auto_uses_the_other_pool_beyond_the_maximum_of_the_cheap_one() -> None:
+    outcome = simulate_fleet(60.0, planner="auto", cheap_max=4)
+    assert ready_at_end(outcome)["cheap"] == 4
+    assert ready_at_end(outcome)["dear"] >= 2
     assert settled(outcome) >= 0.9

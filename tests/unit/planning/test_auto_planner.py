@@ -117,14 +117,15 @@ def enough(requests_per_s: float) -> range:
     return range(least + 1, int(requests_per_s / SERVES * 1.1) + 3)
 
 
-def test_several_pools_of_a_role_cause_a_warning() -> None:
-    def warnings(*roles: Role) -> int:
+def test_several_pools_of_a_role_are_described_as_sharing_its_load() -> None:
+    def shares(*roles: Role) -> bool:
         pools = tuple(PoolKnobs(f"p{number}", role) for number, role in enumerate(roles))
         settings = ModelSettings(pools, ObjectiveKnobs(), FleetKnobs())
-        return len(list(AutoPlanner.check(AutoPlannerKnobs(), settings, "models[0].auto")))
+        assert not list(AutoPlanner.check(AutoPlannerKnobs(), settings, "models[0].auto"))
+        return any("Shares the load" in text for text in AutoPlanner.describe(AutoPlannerKnobs(), settings, pools[0]))
 
-    assert warnings("prefill", "decode") == 0
-    assert warnings("aggregated", "aggregated") == 1
+    assert not shares("prefill", "decode")
+    assert shares("aggregated", "aggregated")
 
 
 @pytest.mark.parametrize("requests_per_s", [20.0, 90.0, 240.0])

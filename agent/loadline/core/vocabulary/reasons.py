@@ -43,6 +43,7 @@ class ReasonCode(StrEnum):
     SATURATED_TARGET = "saturated_target"
     OCCUPANCY_TARGET = "occupancy_target"
     LATENCY_HIGH = "latency_high"
+    SHARED_DEMAND = "shared_demand"
     # planners: reasons for no change
     LATENCY_LIMIT = "latency_limit"
     LATENCY_UNAFFECTED = "latency_unaffected"

@@ -86,6 +86,10 @@ SENTENCES: Final[dict[str, str]] = {
         "needed"
     ),
     "occupancy_target": "the KV usage of all workers would fill {full:.2f} of them: {wanted:g} workers needed",
+    "shared_demand": (
+        "{requests_per_s:.2f} requests/s are expected at all pools of the role, which serve {capacity:.2f} within the "
+        "objectives; a worker of this one serves {serves:.2f}: {wanted:g} workers needed"
+    ),
     "latency_high": (
         "the mean latency of {window_ms:g} ms is {ratio:.2f} of its objective of {objective_ms:g} ms at {requests:.1f} "
         "requests per worker: {wanted:g} workers needed"

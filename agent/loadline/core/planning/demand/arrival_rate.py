@@ -28,6 +28,11 @@ _CHANGE_MIN: Final = 0.15
 _UNEVEN: Final = 3.0
 _STILL: Final = 0.25
 """A step within two windows is no rise: their rises differ by more than this ratio, or the last window is level."""
+_CHANCE: Final = 1.5
+_CHANCE_OF_CHANGE: Final = 2.5
+"""Standard errors of the level that are chance, and of one that has just changed."""
+_CHANGE_ARRIVALS: Final = 100
+"""Arrivals that confirm a change: of fewer, normal errors underrate the rare bursts of a Poisson process."""
 _LEAD_MIN_MS: Final = 20_000
 
 
@@ -87,6 +92,18 @@ class ArrivalRate(Struct):
         count = min(samples, self.unchanged)
         level, seconds = self._mean(len(self.at_ms) - count, len(self.at_ms))
         return sqrt(self._spread(0) / (level * seconds)) if level else 0.0
+
+    def certain(self, samples: int) -> float:
+        """Return the part of the level over up to so many samples that is not chance, for Poisson arrivals."""
+        count = min(samples, self.unchanged)
+        level, seconds = self._mean(len(self.at_ms) - count, len(self.at_ms))
+        errors = _CHANCE_OF_CHANGE if self.is_doubtful(samples) else _CHANCE
+        return max(0.0, 1.0 - errors / sqrt(level * seconds)) if level else 1.0
+
+    def is_doubtful(self, samples: int) -> bool:
+        """Return whether the level has changed within so many samples, by few arrivals: some changes are chance."""
+        count = min(samples, self.unchanged)
+        return count < samples and sum(self.arrivals[-count:]) < _CHANGE_ARRIVALS
 
     def _mean(self, start: int, end: int) -> tuple[float, float]:
         """Return the rate over the samples ``[start, end)``, and the observed seconds."""

@@ -14,7 +14,6 @@ less than waiting: see ``ShrinkHold``. A shrink never takes the remaining worker
 good.
 """
 
-from collections import Counter
 from collections.abc import Iterator
 from math import ceil
 from typing import Annotated, ClassVar, Final
@@ -29,10 +28,9 @@ from loadline.core.fleet.traffic_totals import TrafficTotals
 from loadline.core.planning.demand.arrival_rate import ArrivalRate
 from loadline.core.planning.demand.forecast_record import ExpectedArrivals, ForecastRecord
 from loadline.core.planning.guardrails.knobs import UNPACED, GuardrailKnobs
-from loadline.core.planning.planner import Finding, KnobWarning, ModelSettings, Needs, Planner
+from loadline.core.planning.planner import ModelSettings, Needs, Planner
 from loadline.core.planning.planners.saturation import SaturationKnobs, SaturationPlanner
 from loadline.core.planning.recommendation import WAKE_MS, PoolRecommendation, hold_without_data, recommend
-from loadline.core.planning.sizing.backlog_workers import QueuedRequests, workers_for_backlog
 from loadline.core.planning.sizing.learned_evidence import (
     EngineKind,
     LearnedEvidence,
@@ -40,36 +38,27 @@ from loadline.core.planning.sizing.learned_evidence import (
     decode_evidence,
     merged,
 )
-from loadline.core.planning.sizing.need import ROUNDING, Need, whole
-from loadline.core.planning.sizing.pool_evidence import KV_FULL, PoolEvidence
+from loadline.core.planning.sizing.pool_needs import SAMPLES, PoolLoad, PoolNeeds, PoolState
 from loadline.core.planning.sizing.profiled_rates import ProfiledRates
 from loadline.core.planning.sizing.request_lengths import Lengths
 from loadline.core.planning.sizing.saturation_evidence import request_share
-from loadline.core.planning.sizing.shrink_hold import ShrinkHold
+from loadline.core.planning.sizing.shared_roles import EmptyPool, pool_intervals, share_needs
 from loadline.core.vocabulary.durations import duration
-from loadline.core.vocabulary.reasons import Reason, ReasonCode, Recommendation
+from loadline.core.vocabulary.reasons import Reason, ReasonCode, Recommendation, RoleDemand
 from loadline.core.vocabulary.status import Estimates, PoolEstimate
 
 _SAMPLE_MS: Final = 1_000
-_SAMPLES: Final = (15, 60)
-"""Seconds whose mean is the level of the arrivals, for growth and for shrinks."""
 _COMPARED_MS: Final = 30_000
 """Time over which a forecast is compared with the arrivals: of fewer arrivals, chance would be most of the error."""
 _SURGE_RATIO: Final = 2.0
 _SURGE_MIN: Final = 10
 """Arrivals since the last sample, relative to those of a second and absolute, above which another is taken at once."""
-_SHRINK_MARGIN: Final = 1.1
-"""Ratio of the workers that a shrink leaves to those needed: without it, one count alternates with the next."""
 _FRONTENDS_MS: Final = 10_000
 """Time in which frontends send their first reports: after a start, reports of workers may come before."""
 _WARM_UP_MS: Final = 30_000
 _WARM_UP_START_UPS: Final = 3
 """Time from the first estimate of the capacity to the first shrink, absolute and in start-up times: a first minute
 tells little of the next one."""
-_BACKLOG_MIN: Final = 4
-"""Waiting requests of a worker up to which it has no backlog."""
-_BACKLOG_SHARE: Final = 0.5
-"""Part of ``cost_of_miss`` that a request late behind a backlog counts: half of them are late with more workers too."""
 _LIGHT: Final = 0.5
 """A shrink that leaves workers less than half utilised is safe."""
 _UNPROVEN_RATIO: Final = 1.15
@@ -94,27 +83,13 @@ class AutoPlannerKnobs(Struct, frozen=True, forbid_unknown_fields=True):
     ] = 60_000
 
 
-class PoolState(Struct):
-    """Evidence of a pool, and the hold of its shrinks."""
-
-    kind: EngineKind
-    is_inherited: bool = False
-    """True if the evidence began with that of a predecessor."""
-    evidence: PoolEvidence = field(default_factory=PoolEvidence)
-    hold: ShrinkHold = field(default_factory=ShrinkHold)
-    known_since_ms: int = -1
-    """Time since which the capacity of a worker is known."""
-    serves: float | None = None
-    """Requests/s that a worker serves within the objectives, as of the last sample; 0 if unknown."""
-
-
 class AutoPlanner(Planner):
     """Planner that composes an arrival rate, evidence by pool, and a hold of shrinks."""
 
     name = "auto"
     summary = "Learns what a worker serves within the objectives and provides for the arrivals; needs no profile."
     Knobs = AutoPlannerKnobs
-    needs = Needs(traffic="optional", objectives=frozenset({"ttft_ms", "itl_ms"}))
+    needs = Needs(traffic="optional", objectives=frozenset({"ttft_ms", "itl_ms"}), shares_role_load=True)
     pool_fields: ClassVar[tuple[str, ...]] = ("pools",)
     guardrails: ClassVar[GuardrailKnobs] = UNPACED
 
@@ -142,15 +117,6 @@ class AutoPlanner(Planner):
     """Evidence of the last export."""
 
     @classmethod
-    def check(cls, knobs: AutoPlannerKnobs, model: ModelSettings, place: str) -> Iterator[Finding]:  # noqa: ARG003
-        """Yield a warning for each role with several pools."""
-        roles = Counter(pool.role for pool in model.pools)
-        for role, count in sorted(roles.items()):
-            if count > 1:
-                text = f"{count} pools have the role {role}: each is sized for its present share of the requests, "
-                yield KnobWarning(place, f'{text}whatever it costs. For the cheapest mix set planner = "queueing".')
-
-    @classmethod
     def describe(cls, knobs: AutoPlannerKnobs, model: ModelSettings, pool: PoolKnobs) -> Iterator[str]:
         """Yield what the pool is sized for, and the hold of its shrinks."""
         ttft, itl = f"TTFT {model.objectives.ttft_ms:g} ms", f"ITL {model.objectives.itl_ms:g} ms"
@@ -159,6 +125,8 @@ class AutoPlanner(Planner):
             f"Learns what a worker serves within {objective}, unless a profile tells it, and provides for the arrivals "
             f"one start-up ahead ({duration(knobs.start_up_ms)} until one is observed)."
         )
+        if sum(one.role == pool.role for one in model.pools) > 1:
+            yield "Shares the load of its role with other pools: the cheapest grows, the most expensive one shrinks."
         yield (
             "Scales down half a minute after a start-up time, and later where lulls have cost more than idle workers; "
             f"a late request costs {knobs.cost_of_miss:g} served ones."
@@ -179,14 +147,21 @@ class AutoPlanner(Planner):
         if self.began_ms < 0:
             self.began_ms = now
         if not model.traffic.frontends and now - self.began_ms >= _FRONTENDS_MS:
-            found = self.by_workers.plan(model, now)
+            by_workers = self.by_workers.plan(model, now)
             self.next_ms = self.by_workers.next_wake()
-            return replace(found, planner=self.name)
+            return replace(by_workers, planner=self.name)
         if now - self.sampled_ms >= _SAMPLE_MS or self._is_surge(model.traffic.totals):
             self._sample(model, now)
         self.next_ms = max(now + 1, self.sampled_ms + WAKE_MS)
-        pools = {pool.name: self._recommend(model, pool, now) for pool in model.pools.values()}
-        return recommend(self.name, model, pools, self._inputs(model), now)
+        pools: dict[str, PoolRecommendation] = {}
+        demands: tuple[RoleDemand, ...] = ()
+        for role in {pool.knobs.role: None for pool in model.pools.values()}:
+            of_role = [pool for pool in model.pools.values() if pool.knobs.role == role]
+            found, demand = self._recommend_role(model, of_role, now)
+            pools |= found
+            demands += () if demand is None else (demand,)
+        in_order = {name: pools[name] for name in model.pools}
+        return replace(recommend(self.name, model, in_order, self._inputs(model), now), demands=demands)
 
     def export_learned(self) -> bytes | None:
         """Return the latency curves of the pools and the lengths of requests; None if nothing was learned."""
@@ -231,11 +206,12 @@ class AutoPlanner(Planner):
         interval = totals.since(totals if self.totals is None else self.totals)
         self.totals, self.sampled_ms, self.forecasts = totals, now, {}
         self.arrivals.add(interval, now)
-        self.surge = _SURGE_RATIO * self.arrivals.forecast(0, _SAMPLES[0], now) + _SURGE_MIN
+        self.surge = _SURGE_RATIO * self.arrivals.forecast(0, SAMPLES[0], now) + _SURGE_MIN
         self.lengths.add(interval)
+        intervals = pool_intervals(model, interval)
         for pool in model.pools.values():
             state = self._state(pool)
-            state.evidence.add(model, pool, interval, self.lengths, now)
+            state.evidence.add(model, pool, intervals[pool.name], self.lengths, now)
             state.serves = None
         self.profiled.update(model, now)
         self._record_forecast(model, now)
@@ -272,104 +248,71 @@ class AutoPlanner(Planner):
     def _forecast(self, lead_ms: int, now: int) -> tuple[float, float]:
         found = self.forecasts.get(lead_ms)
         if found is None:
-            growth, shrink = (self.arrivals.forecast(lead_ms, samples, now) for samples in _SAMPLES)
+            growth, shrink = (self.arrivals.forecast(lead_ms, samples, now) for samples in SAMPLES)
             found = self.forecasts[lead_ms] = growth, shrink
         return found
 
-    def _recommend(self, model: Model, pool: Pool, now: int) -> PoolRecommendation:
-        state, role = self._state(pool), pool.knobs.role
-        held = hold_without_data(pool, pool.load.queue_reporting if role == "prefill" else pool.load.kv_reporting)
-        if held is not None:
-            return held
-        current, share = pool.effective_target(now), request_share(model, pool)
-        start_up_ms = pool.start_up_ms(self.knobs.start_up_ms)
-        rate, steady_rate = (share * one for one in self._forecast(start_up_ms, now))
-        serves = self._serves(model, pool)
-        steady = self._lasting_needs(model, pool, state, rate, serves, now)
-        needs = [*steady, *self._backlog_needs(model, pool, state, rate, serves, steady, now)]
-        most = max(needs, key=lambda need: need.workers)
-        wanted = whole(most.workers)
-        lasting = max(
-            (need.workers for need in steady if need.reason.code is not ReasonCode.DEMAND_TARGET), default=0.0
-        )
-        if serves:
-            lasting = max(lasting, steady_rate / serves)
-            if state.known_since_ms < 0:
-                state.known_since_ms = now
-        ratio = _SHRINK_MARGIN + self.arrivals.error(_SAMPLES[0])  # growth within its error would reverse a shrink
-        keep = whole(lasting * ratio) if serves else max(current, wanted)
-        state.hold.update(keep, current, start_up_ms, now)
-        reason = Reason(most.reason.code, pool.name, most.reason.numbers | {"wanted": float(wanted)})
+    def _recommend_role(
+        self, model: Model, pools: list[Pool], now: int
+    ) -> tuple[dict[str, PoolRecommendation], RoleDemand | None]:
+        """Recommend a count for each pool of a role; return also the demand of the role if several share it."""
+        found: dict[str, PoolRecommendation] = {}
+        loads: list[PoolLoad] = []
+        for pool in pools:
+            known = pool.load.queue_reporting if pool.knobs.role == "prefill" else pool.load.kv_reporting
+            held = hold_without_data(pool, known)
+            if held is not None:
+                found[pool.name] = held
+            else:
+                loads.append(self._load(model, pool, now))
+        needs = [load.needs(self.knobs.cost_of_miss) for load in loads]
+        shared = None
+        if len(pools) > 1 and loads:
+            empty = [EmptyPool(pool, self._serves(model, pool)) for pool in pools if pool.name in found]
+            shared = share_needs(loads, needs, empty)
+        if shared is not None:
+            needs, found = shared.needs, found | shared.empty
+        found |= {load.pool.name: self._recommend(load, need) for load, need in zip(loads, needs, strict=True)}
+        return found, None if shared is None else shared.demand
+
+    def _load(self, model: Model, pool: Pool, now: int) -> PoolLoad:
+        """Return a pool with the arrivals that it has to serve, which are its share of those of the role."""
+        share, start_up_ms = request_share(model, pool), pool.start_up_ms(self.knobs.start_up_ms)
+        growing, lasting = self._forecast(start_up_ms, now)
+        state, serves = self._state(pool), self._serves(model, pool)
+        rates = share * growing, share * lasting
+        return PoolLoad(model, pool, state, self.arrivals, self.lengths, *rates, serves, start_up_ms, now)
+
+    def _recommend(self, load: PoolLoad, needs: PoolNeeds) -> PoolRecommendation:
+        """Recommend what a pool needs, or what the limits of a shrink leave."""
+        pool, state, serves, now = load.pool, load.state, load.serves, load.now
+        current, wanted = pool.effective_target(now), needs.wanted
+        if serves and state.known_since_ms < 0:
+            state.known_since_ms = now
+        state.hold.update(needs.keep, current, load.start_up_ms, now)
+        reason = Reason(needs.reason.code, pool.name, needs.reason.numbers | {"wanted": float(wanted)})
         if wanted > current:
             if serves:
-                missed = max(0.0, rate - pool.ready * serves) * start_up_ms / 1_000.0
-                state.hold.record_growth(wanted, missed * self.knobs.cost_of_miss / serves, start_up_ms, now)
+                missed = max(0.0, needs.growing_per_s - pool.ready * serves) * load.start_up_ms / 1_000.0
+                state.hold.record_growth(wanted, missed * self.knobs.cost_of_miss / serves, load.start_up_ms, now)
             return PoolRecommendation(wanted, (reason,))
         if not serves:
-            learning = Reason.of(ReasonCode.CAPACITY_LEARNING, pool.name, needed=most.workers)
+            learning = Reason.of(ReasonCode.CAPACITY_LEARNING, pool.name, needed=needs.lasting)
             return PoolRecommendation(None, (learning,))
-        if keep >= current:
+        if needs.keep >= current:
             margin = {"wanted": wanted, "allowed": current, "left_ms": self.next_ms - now}
             held_by = (Reason.of(ReasonCode.SCALE_DOWN_MARGIN, pool.name, **margin),) if wanted < current else ()
             return PoolRecommendation(None, (reason, *held_by))
-        return self._shrink(model, pool, state, reason, max(keep, wanted), lasting, steady_rate, now)
+        return self._shrink(load, needs, reason)
 
-    def _lasting_needs(  # noqa: PLR0917 - one argument for each input
-        self, model: Model, pool: Pool, state: PoolState, rate: float, serves: float, now: int
-    ) -> list[Need]:
-        """Return the needs by occupancy, saturation and demand."""
-        evidence, role = state.evidence, pool.knobs.role
-        full = 0.0 if role == "prefill" else evidence.kv_workers(pool)
-        needs = [Need(full / KV_FULL, Reason.of(ReasonCode.OCCUPANCY_TARGET, pool.name, full=full))]
-        saturated = None if role == "prefill" else evidence.queues.need(model, pool, self.lengths, rate, now)
-        if saturated is not None:
-            needs.append(saturated)
-        if serves and not (state.is_inherited and len(self.arrivals.at_ms) < _SAMPLES[0]):  # one second is chance
-            numbers = {"requests_per_s": rate, "serves": serves, "needed": rate / serves}
-            needs.append(Need(rate / serves, Reason.of(ReasonCode.DEMAND_TARGET, pool.name, **numbers)))
-        return needs
-
-    def _backlog_needs(  # noqa: PLR0917 - one argument for each input
-        self, model: Model, pool: Pool, state: PoolState, rate: float, serves: float, steady: list[Need], now: int
-    ) -> Iterator[Need]:
-        """Yield the workers for a backlog, as long as it will be when a worker requested first is ready."""
-        evidence, role = state.evidence, pool.knobs.role
-        if not serves or evidence.queues.longest_queue <= _BACKLOG_MIN:
-            return
-        start_up_ms = pool.start_up_ms(self.knobs.start_up_ms)
-        requested = pool.requested_at_ms
-        left_ms = max(0, start_up_ms - (now - requested[0])) if requested else start_up_ms
-        full = max(serves, evidence.throughput(role, model.objectives) / self.lengths.work(role))
-        longer = max(0.0, rate / pool.ready - full) * left_ms / 1_000.0
-        workers = workers_for_backlog(
-            QueuedRequests(evidence.queues.longest_queue + longer, evidence.queues.behind),
-            rate,
-            full,
-            needed=max(need.workers for need in steady) - ROUNDING,
-            current=pool.effective_target(now),
-            most=pool.knobs.replicas_max,
-            cost_of_late=_BACKLOG_SHARE * self.knobs.cost_of_miss / full,
-        )
-        waiting = {"waiting": pool.load.waiting, "behind": evidence.queues.behind, "ready": pool.ready}
-        reason = Reason.of(ReasonCode.BACKLOG_TARGET, pool.name, requests_per_s=rate, **waiting)
-        yield Need(float(workers), reason)
-
-    def _shrink(  # noqa: PLR0917 - one argument for each input
-        self,
-        model: Model,
-        pool: Pool,
-        state: PoolState,
-        reason: Reason,
-        keep: int,
-        needed: float,
-        rate: float,
-        now: int,
-    ) -> PoolRecommendation:
+    def _shrink(self, load: PoolLoad, needs: PoolNeeds, reason: Reason) -> PoolRecommendation:
         """Scale down as far as the hold, pending workers and the loads seen so far allow."""
+        model, pool, state, now = load.model, load.pool, load.state, load.now
+        keep, rate = max(needs.keep, needs.wanted), needs.requests_per_s
         current, name, hold = pool.effective_target(now), pool.name, state.hold
         warm_ms = now - state.known_since_ms
         start_ups = 1 if state.is_inherited else _WARM_UP_START_UPS
-        needed_ms = max(_WARM_UP_MS, start_ups * pool.start_up_ms(self.knobs.start_up_ms))
+        needed_ms = max(_WARM_UP_MS, start_ups * load.start_up_ms)
         if warm_ms < needed_ms:
             counts = {"wanted": keep, "allowed": current, "age_ms": warm_ms}
             delay = Reason.of(ReasonCode.WARM_UP, name, **counts, needed_ms=needed_ms, left_ms=needed_ms - warm_ms)
@@ -387,7 +330,7 @@ class AutoPlanner(Planner):
             limits.append(Reason.of(ReasonCode.HIGHEST_RECOMMENDATION, name, **counts, left_ms=left_ms))
         work, held = self.lengths.work(pool.knobs.role), allowed
         proven = state.evidence.proven_rate(pool.knobs.role, model.objectives) / work
-        safe = ceil(needed / _LIGHT)
+        safe = ceil(needs.lasting / _LIGHT)
         if proven:
             by_one = max(current - 1, ceil(rate / (_UNPROVEN_BY_ONE * proven)))
             safe = min(safe, by_one, ceil(rate / (_UNPROVEN_RATIO * proven)))

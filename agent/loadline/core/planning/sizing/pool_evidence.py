@@ -17,7 +17,7 @@ from loadline.core.fleet.pool import Pool
 from loadline.core.fleet.traffic_totals import NO_MEAN, RunningMean, TrafficTotals
 from loadline.core.fleet.worker import MICRO
 from loadline.core.planning.sizing.request_lengths import Lengths
-from loadline.core.planning.sizing.saturation_evidence import SaturationEvidence
+from loadline.core.planning.sizing.saturation_evidence import SaturationEvidence, request_share
 from loadline.core.vocabulary.scalars import Role
 
 KV_FULL: Final = 0.85
@@ -132,7 +132,7 @@ class PoolEvidence(Struct):
         if span_ms >= (_WINDOW_MS if curve.bins else _FIRST_WINDOW_MS) and (
             done >= _COMPLETED_MIN or span_ms >= _WINDOW_MAX_MS
         ):
-            self._learn(pool, lengths, model.objectives, running, now)
+            self._learn(model, pool, lengths, running, now)
             self._begin(pool, running, now)
 
     def capacity(self, role: Role, objectives: ObjectiveKnobs) -> float:
@@ -197,14 +197,14 @@ class PoolEvidence(Struct):
             weight = _SATURATED_WEIGHT if self.saturated_rate else 1.0
             self.saturated_rate += (rate - self.saturated_rate) * weight
 
-    def _learn(self, pool: Pool, lengths: Lengths, objectives: ObjectiveKnobs, running: float, now: int) -> None:
+    def _learn(self, model: Model, pool: Pool, lengths: Lengths, running: float, now: int) -> None:
         """Add the window to the curves."""
         window, role = self.window, pool.knobs.role
         if window.ttft_seconds > 3 and pool.load.waiting <= 3 * pool.ready:  # noqa: PLR2004
             variation = min(_VARIATION_MAX, sqrt(window.ttft_spread / (window.ttft_seconds - 1)))
             self.ttft_variation += (variation - self.ttft_variation) * _VARIATION_WEIGHT
         if role == "prefill":
-            served = window.arrivals - (pool.load.waiting - window.waiting)
+            served = request_share(model, pool) * window.arrivals - (pool.load.waiting - window.waiting)
             if window.isl_tokens.value is not None and window.ttft_ms.value:
                 rate = max(0.0, served) * window.isl_tokens.value * 1_000.0 / (now - window.since_ms) / pool.ready
                 ttft_ms = window.ttft_ms.value * _TTFT_TOKENS / window.isl_tokens.value
@@ -221,7 +221,7 @@ class PoolEvidence(Struct):
             kv = window.kv / window.samples / (rate * itl_ms)
             self.kv_per_work_ms += (kv - self.kv_per_work_ms) * (_KV_WEIGHT if self.kv_per_work_ms else 1.0)
         if role == "aggregated":
-            self._add_ttft(pool, objectives, rate, now)
+            self._add_ttft(pool, model.objectives, rate, now)
 
     def _add_ttft(self, pool: Pool, objectives: ObjectiveKnobs, rate: float, now: int) -> None:
         ttft_ms = self.window.ttft_ms.value

@@ -6,7 +6,7 @@ batch slots, KV caches or computation limit it. No model of the engine is needed
 
 from typing import Final
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from loadline.core.fleet.fleet import Model
 from loadline.core.fleet.pool import Pool
@@ -26,8 +26,51 @@ _UNBALANCED: Final = 3
 _UNBALANCED_MIN: Final = 8
 """Longest queue up to which queues differ by chance."""
 _LATENCIES_MS: Final = 4_000
+_QUEUED_MS: Final = 5_000
 _COUNTED_MS: Final = 10_000
-"""Shortest time over which requests are counted: within 10 s, a few prompts of some seconds each are served."""
+"""Shortest times over which requests are counted, those taken out of queues and those served: within 10 s, a few
+prompts of some seconds each are served."""
+
+
+class QueuedSpan(Struct):
+    """Requests since all workers of a pool have had a queue."""
+
+    since_ms: int = 0
+    """Time since then, or of the last sample if they have none."""
+    waiting_before: int = 0
+    """Waiting requests at that time."""
+    observed_ms: int = 0
+    """Part of the time since then that is covered by reports."""
+    arrivals: int = 0
+    completed: int = 0
+
+    def add(self, interval: TrafficTotals, waiting: int, now: int, *, lasts: bool) -> None:
+        """Add a second, or begin anew with the next one."""
+        if not lasts:
+            self.since_ms, self.waiting_before = now, waiting
+            self.observed_ms = self.arrivals = self.completed = 0
+            return
+        self.observed_ms += interval.observed_ms
+        self.arrivals += interval.arrivals
+        self.completed += interval.completed
+
+    def span_ms(self, now: int) -> int:
+        """Return the time since then."""
+        return now - self.since_ms
+
+    def taken_per_s(self, pool: Pool, share: float, now: int) -> float:
+        """Return the requests/s that arrived at a pool and do not wait; 0 if unknown.
+
+        Args:
+            pool: The pool.
+            share: Share (0..1) of the arrivals that it has.
+            now: Unix time in ms.
+        """
+        span_ms = self.span_ms(now)
+        if not span_ms or not self.observed_ms:
+            return 0.0
+        arrived = share * self.arrivals * span_ms / self.observed_ms
+        return max(0.0, arrived - pool.load.waiting + self.waiting_before) * 1_000.0 / span_ms
 
 
 class SaturationEvidence(Struct):
@@ -45,14 +88,10 @@ class SaturationEvidence(Struct):
     """Workers with a backlog similar to the longest one."""
     latencies: list[tuple[int, float, int]] = []
     """Time, mean ITL and number of requests of the last seconds."""
-    since_ms: int = 0
-    """Time since which the pool has been saturated, or of the last sample if it is not."""
-    waiting_before: int = 0
-    """Waiting requests at that time."""
-    observed_ms: int = 0
-    arrivals: int = 0
-    completed: int = 0
-    """Requests since that time, and the part of it covered by reports."""
+    saturated: QueuedSpan = field(default_factory=QueuedSpan)
+    """Time since which the pool has been saturated."""
+    queued: QueuedSpan = field(default_factory=QueuedSpan)
+    """Time since which all workers have had a queue, also while their batches grow."""
 
     def add(self, model: Model, pool: Pool, interval: TrafficTotals, now: int) -> None:
         """Record a second. Requests that wait for prefill workers are no queue of a decode pool."""
@@ -65,27 +104,28 @@ class SaturationEvidence(Struct):
         if interval.itl_ms.value is not None:
             self.latencies = [*self.latencies[-9:], (now, interval.itl_ms.value, interval.itl_ms.count)]
         changed, self.ready = pool.ready != self.ready, pool.ready
-        if changed or not self.is_saturated(pool):
-            self.since_ms, self.waiting_before = now, pool.load.waiting
-            self.observed_ms = self.arrivals = self.completed = 0
-        else:
-            self.observed_ms += interval.observed_ms
-            self.arrivals += interval.arrivals
-            self.completed += interval.completed
+        queued = not changed and self.is_queued(pool)
+        self.queued.add(interval, pool.load.waiting, now, lasts=queued)
+        self.saturated.add(interval, pool.load.waiting, now, lasts=queued and self.is_saturated(pool))
 
     @property
     def is_unbalanced(self) -> bool:
         """True if some workers have a backlog that others do not have."""
         return self.longest_queue > _UNBALANCED_MIN and self.shortest_queue * _UNBALANCED < self.longest_queue
 
+    def is_queued(self, pool: Pool) -> bool:
+        """Return whether all workers have had a queue for three seconds."""
+        waiting = self.waiting[-_SATURATED_SAMPLES:]
+        known = len(waiting) == _SATURATED_SAMPLES and self.behind == pool.ready == self.ready > 0
+        return known and min(waiting) >= pool.ready
+
     def is_saturated(self, pool: Pool) -> bool:
         """Return whether all workers have had a queue for three seconds without a growing batch."""
-        running, waiting = self.running[-_SATURATED_SAMPLES:], self.waiting[-_SATURATED_SAMPLES:]
-        if len(running) < _SATURATED_SAMPLES or not self.behind == pool.ready == self.ready > 0:
+        if not self.is_queued(pool):
             return False
+        running = self.running[-_SATURATED_SAMPLES:]
         # The number of prompts in a prefill pass changes with their lengths.
-        steady = pool.knobs.role == "prefill" or max(running) <= 1.15 * min(running) + 1.0
-        return steady and min(waiting) >= pool.ready
+        return pool.knobs.role == "prefill" or max(running) <= 1.15 * min(running) + 1.0
 
     def served(self, pool: Pool, lengths: Lengths, now: int) -> float:
         """Return the requests/s that the pool serves now, by Little's law; 0 if unknown."""
@@ -102,12 +142,17 @@ class SaturationEvidence(Struct):
             return None
         prefill = pool.knobs.role == "prefill"
         served = 0.0 if prefill else self.served(pool, lengths, now)
-        served = served or self._counted(pool, request_share(model, pool), now)
-        if not served:
+        return _need(pool, served or self._counted(pool, request_share(model, pool), now), requests_per_s)
+
+    def need_by_queues(self, model: Model, pool: Pool, requests_per_s: float, now: int) -> Need | None:
+        """Return the workers that a rate needs while all queues grow; None if they do not, or not for long enough.
+
+        A pool serves at most what it takes out of its queues, so more workers are needed before the first of its
+        requests has completed, which takes as long as an answer.
+        """
+        if not self.is_queued(pool) or self.queued.span_ms(now) < _QUEUED_MS:
             return None
-        numbers = {"ready": pool.ready, "served": served, "requests_per_s": requests_per_s}
-        workers = pool.ready * max(1.0, requests_per_s / served)
-        return Need(workers, Reason.of(ReasonCode.SATURATED_TARGET, pool.name, **numbers))
+        return _need(pool, self.queued.taken_per_s(pool, request_share(model, pool), now), requests_per_s)
 
     def _counted(self, pool: Pool, share: float, now: int) -> float:
         """Return the requests/s that the pool has served since it is saturated; 0 while too few.
@@ -115,14 +160,21 @@ class SaturationEvidence(Struct):
         A prefill pool has served those that arrived and do not wait. Others have served those that completed, once
         these are as many as the batches hold: engines that started together also complete together.
         """
-        span_ms = now - self.since_ms
-        if span_ms < _COUNTED_MS or not self.observed_ms:
+        span = self.saturated
+        if span.span_ms(now) < _COUNTED_MS or not span.observed_ms:
             return 0.0
         if pool.knobs.role == "prefill":
-            arrived = share * self.arrivals * span_ms / self.observed_ms
-            return max(0.0, arrived - pool.load.waiting + self.waiting_before) * 1_000.0 / span_ms
-        enough = share * self.completed >= max(1, pool.load.running)
-        return share * self.completed * 1_000.0 / self.observed_ms if enough else 0.0
+            return span.taken_per_s(pool, share, now)
+        enough = share * span.completed >= max(1, pool.load.running)
+        return share * span.completed * 1_000.0 / span.observed_ms if enough else 0.0
+
+
+def _need(pool: Pool, served: float, requests_per_s: float) -> Need | None:
+    if not served:
+        return None
+    numbers = {"ready": pool.ready, "served": served, "requests_per_s": requests_per_s}
+    workers = pool.ready * max(1.0, requests_per_s / served)
+    return Need(workers, Reason.of(ReasonCode.SATURATED_TARGET, pool.name, **numbers))
 
 
 def request_share(model: Model, pool: Pool) -> float:

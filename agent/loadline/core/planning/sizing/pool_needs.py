@@ -1,0 +1,153 @@
+"""Workers that a pool needs, by all that is known of it: demand, saturation, occupancy and backlog."""
+
+from collections.abc import Iterator
+from typing import Final
+
+from msgspec import Struct, field
+
+from loadline.core.fleet.fleet import Model
+from loadline.core.fleet.pool import Pool
+from loadline.core.planning.demand.arrival_rate import ArrivalRate
+from loadline.core.planning.sizing.backlog_workers import QueuedRequests, workers_for_backlog
+from loadline.core.planning.sizing.learned_evidence import EngineKind
+from loadline.core.planning.sizing.need import ROUNDING, Need, whole
+from loadline.core.planning.sizing.pool_evidence import KV_FULL, PoolEvidence
+from loadline.core.planning.sizing.request_lengths import Lengths
+from loadline.core.planning.sizing.shrink_hold import ShrinkHold
+from loadline.core.vocabulary.reasons import Reason, ReasonCode
+
+SAMPLES: Final = (15, 60)
+"""Seconds whose mean is the level of the arrivals, for growth and for shrinks."""
+_SHRINK_MARGIN: Final = 1.1
+"""Ratio of the workers that a shrink leaves to those needed: without it, one count alternates with the next."""
+_BACKLOG_MIN: Final = 4
+"""Waiting requests of a worker up to which it has no backlog, unless it serves more within TTFT."""
+_BACKLOG_SHARE: Final = 0.5
+"""Part of ``cost_of_miss`` that a request late behind a backlog counts: half of them are late with more workers too."""
+
+
+class PoolState(Struct):
+    """Evidence of a pool, and the hold of its shrinks."""
+
+    kind: EngineKind
+    is_inherited: bool = False
+    """True if the evidence began with that of a predecessor."""
+    evidence: PoolEvidence = field(default_factory=PoolEvidence)
+    hold: ShrinkHold = field(default_factory=ShrinkHold)
+    known_since_ms: int = -1
+    """Time since which the capacity of a worker is known."""
+    serves: float | None = None
+    """Requests/s that a worker serves within the objectives, as of the last sample; 0 if unknown."""
+
+
+class PoolNeeds(Struct):
+    """Workers that a pool needs."""
+
+    wanted: int
+    """Count that all needs are met by."""
+    keep: int
+    """Count that a shrink leaves, with its margin."""
+    lasting: float
+    """Workers that are needed for longer than a backlog lasts, without the margin."""
+    requests_per_s: float
+    """Arrivals that last."""
+    growing_per_s: float
+    """Arrivals to grow for."""
+    reason: Reason
+    """Reason of ``wanted``."""
+
+
+class PoolLoad(Struct, frozen=True):
+    """A pool, what is known of it, and the arrivals that it has to serve."""
+
+    model: Model
+    pool: Pool
+    state: PoolState
+    arrivals: ArrivalRate
+    lengths: Lengths
+    growing_per_s: float
+    """Arrivals (1/s) when a worker requested now is ready, for growth; ``lasting_per_s`` is for shrinks."""
+    lasting_per_s: float
+    serves: float
+    """Requests/s that a worker serves within the objectives; 0 if unknown."""
+    start_up_ms: int
+    now: int
+
+    def needs(self, cost_of_miss: float) -> PoolNeeds:
+        """Return the workers that the pool needs."""
+        pool, serves = self.pool, self.serves
+        steady = list(self._lasting_needs())
+        needs = [*steady, *self._backlog_needs(steady, cost_of_miss)]
+        most = max(needs, key=lambda need: need.workers)
+        current, wanted = pool.effective_target(self.now), whole(most.workers)
+        lasting = max(
+            (need.workers for need in steady if need.reason.code is not ReasonCode.DEMAND_TARGET), default=0.0
+        )
+        if serves:
+            lasting = max(lasting, self.lasting_per_s / serves)
+        keep = whole(lasting * self.shrink_ratio) if serves else max(current, wanted)
+        return PoolNeeds(wanted, keep, lasting, self.lasting_per_s, self.growing_per_s, most.reason)
+
+    @property
+    def shrink_ratio(self) -> float:
+        """Ratio of the workers that a shrink leaves to those needed: growth within the error would reverse it."""
+        return _SHRINK_MARGIN + self.arrivals.error(SAMPLES[0])
+
+    def by_chance(self, capacity_per_s: float, growing_per_s: float, lasting_per_s: float) -> bool:
+        """Return whether arrivals exceed a capacity by no more than chance, and have done so for seconds only."""
+        certain = growing_per_s * self.arrivals.certain(SAMPLES[0])
+        lasts = 0.0 if self.arrivals.is_doubtful(SAMPLES[0]) else lasting_per_s
+        return max(certain, lasts) <= capacity_per_s
+
+    def _lasting_needs(self) -> Iterator[Need]:
+        """Yield the needs by occupancy, saturation and demand."""
+        pool, serves, rate = self.pool, self.serves, self.growing_per_s
+        evidence, role = self.state.evidence, pool.knobs.role
+        full = 0.0 if role == "prefill" else evidence.kv_workers(pool)
+        yield Need(full / KV_FULL, Reason.of(ReasonCode.OCCUPANCY_TARGET, pool.name, full=full))
+        saturated = self.saturated_need()
+        if saturated is not None:
+            yield saturated
+        if serves and not (self.state.is_inherited and len(self.arrivals.at_ms) < SAMPLES[0]):  # one second is chance
+            numbers = {"requests_per_s": rate, "serves": serves, "needed": rate / serves}
+            most = pool.effective_target(self.now) + ROUNDING
+            is_chance = self.by_chance(most * serves, rate, self.lasting_per_s)
+            workers = min(rate / serves, most) if is_chance else rate / serves
+            yield Need(workers, Reason.of(ReasonCode.DEMAND_TARGET, pool.name, **numbers))
+
+    def saturated_need(self) -> Need | None:
+        """Return the need by what full workers complete, or take out of their queues; None if they are not full."""
+        queues, rate = self.state.evidence.queues, self.growing_per_s
+        found = None
+        if self.pool.knobs.role != "prefill":
+            found = queues.need(self.model, self.pool, self.lengths, rate, self.now)
+        if found is None and not self.serves:
+            found = queues.need_by_queues(self.model, self.pool, rate, self.now)
+        return found
+
+    def _backlog_needs(self, steady: list[Need], cost_of_miss: float) -> Iterator[Need]:
+        """Yield the workers for a backlog, as long as it will be when a worker requested first is ready."""
+        model, pool, serves, rate = self.model, self.pool, self.serves, self.growing_per_s
+        evidence, role = self.state.evidence, pool.knobs.role
+        work = self.lengths.work(role)
+        if not serves or not work:
+            return
+        full = max(serves, evidence.throughput(role, model.objectives) / work)
+        served = 0.0 if role == "decode" else full * model.objectives.ttft_ms / 1_000.0
+        if evidence.queues.longest_queue <= max(_BACKLOG_MIN, served):
+            return
+        requested = pool.requested_at_ms
+        left_ms = max(0, self.start_up_ms - (self.now - requested[0])) if requested else self.start_up_ms
+        longer = max(0.0, rate / pool.ready - full) * left_ms / 1_000.0
+        workers = workers_for_backlog(
+            QueuedRequests(evidence.queues.longest_queue + longer, evidence.queues.behind),
+            rate,
+            full,
+            needed=max(need.workers for need in steady) - ROUNDING,
+            current=pool.effective_target(self.now),
+            most=pool.knobs.replicas_max,
+            cost_of_late=_BACKLOG_SHARE * cost_of_miss / full,
+        )
+        waiting = {"waiting": pool.load.waiting, "behind": evidence.queues.behind, "ready": pool.ready}
+        reason = Reason.of(ReasonCode.BACKLOG_TARGET, pool.name, requests_per_s=rate, **waiting)
+        yield Need(float(workers), reason)
