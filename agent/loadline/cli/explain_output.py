@@ -1,8 +1,10 @@
 """Text output of ``loadline explain``."""
 
+from collections.abc import Sequence
+
 from loadline.cli.output import timestamp
 from loadline.core.migration.outcomes import PolicyReport, sentence
-from loadline.core.vocabulary.reasons import Explanation
+from loadline.core.vocabulary.reasons import Explanation, SizeEstimate
 
 
 def format_explanation(found: Explanation) -> str:
@@ -14,6 +16,7 @@ def format_explanation(found: Explanation) -> str:
     for one in found.recommendations:
         lines.append("  inputs")
         lines += [f"    {name} = {value:g}" for name, value in sorted(one.inputs.items())]
+        lines += _estimate_lines(one.estimates)
         targets = ", ".join(f"{pool} {count}" for pool, count in one.targets.items()) or "no change"
         lines.append(f"  the {one.planner} planner recommends {targets}")
         lines += [f"    {reason.sentence()}" for reason in one.reasons]
@@ -24,6 +27,24 @@ def format_explanation(found: Explanation) -> str:
     if found.superseded_by:
         lines.append(f"  no scaler accepted it before decision {found.superseded_by} took its place")
     return "\n".join(lines)
+
+
+def _estimate_lines(estimates: Sequence[SizeEstimate]) -> list[str]:
+    """Return a table of the workers that each estimator needs, its confidence and what it knows that from."""
+    if not estimates:
+        return []
+    rows = [("pool", "estimator", "workers", "confidence", "from")]
+    for one in estimates:
+        workers = "-" if one.workers is None else f"{one.workers:.2f}"
+        rows.append(
+            (one.pool, one.estimator, workers, "-" if one.confidence is None else f"{one.confidence:.2f}", one.basis)
+        )
+    widths = [max(len(row[column]) for row in rows) for column in range(4)]
+    table = [
+        "    " + "  ".join((*(text.ljust(width) for text, width in zip(row, widths, strict=False)), row[4]))
+        for row in rows
+    ]
+    return ["  estimates", *table]
 
 
 def format_policy_report(found: PolicyReport) -> str:

@@ -5,7 +5,7 @@ therefore ``base / (1 - x / full)``: the reciprocal of the latency falls linearl
 without load to 0 at saturation. Real engines are nearly so; the curve is linear between the observed points.
 """
 
-from math import floor, inf, log2
+from math import floor, hypot, inf, log2, sqrt
 from typing import Final
 
 from msgspec import Struct, field
@@ -24,6 +24,8 @@ _SPREAD: Final = 1.5
 """Ratio of rates from which on two bins determine the base."""
 _OVERLOAD_MIN: Final = 0.6
 """Smallest factor by which the latest point alone lowers the rate within the limit."""
+_PRIOR_SPREAD: Final = 0.2
+"""Relative deviation of a latency from its mean before points show it."""
 _FULL_MAX: Final = 1.3
 """Largest ratio of the extrapolated saturated rate to the highest observed rate."""
 
@@ -36,11 +38,14 @@ class RateBin(Struct):
     """Reciprocal of the latency in ms."""
     at_ms: int
     points: int = 1
+    spread: float = 0.0
+    """Mean squared deviation of the points, relative to their mean."""
 
     def add(self, rate: float, inverse: float, now: int) -> None:
         """Add a point."""
         self.points, self.at_ms = self.points + 1, now
         weight = 1.0 / min(self.points, _POINTS)
+        self.spread += ((inverse / self.inverse - 1.0) ** 2 - self.spread) * weight
         self.rate += (rate - self.rate) * weight
         self.inverse += (inverse - self.inverse) * weight
 
@@ -136,6 +141,19 @@ class LatencyCurve(Struct):
             return 0.0
         full, top = self.full_rate(limit_ms), self.bins[max(self.bins)].rate
         return top if full == inf else min(full, _FULL_MAX * top)
+
+    def error(self, rate: float) -> float:
+        """Return the relative standard error of a rate that the curve gives; infinite without points.
+
+        It is that of the mean of all points, and the part of the rate that lies beyond the observed ones. One point
+        says nothing of the spread, so it counts with that of ``_PRIOR_SPREAD``.
+        """
+        points = sum(one.points for one in self.bins.values())
+        if not points or rate <= 0.0:
+            return inf
+        squares = _PRIOR_SPREAD**2 + sum(one.spread * one.points for one in self.bins.values())
+        beyond = max(0.0, 1.0 - self.bins[max(self.bins)].rate / rate)
+        return hypot(sqrt(squares / (1.0 + points) / points), beyond)
 
     def highest_rate_within(self, limit_ms: float) -> float:
         """Return the highest observed rate within the limit; 0 if there is none."""

@@ -1,6 +1,7 @@
 """Reasons for decisions and holds: a closed list of codes, and the explanations made of them."""
 
 from enum import StrEnum
+from typing import Literal
 
 from msgspec import Struct
 
@@ -169,6 +170,22 @@ class RoleDemand(Struct, frozen=True):
     """Demand that one worker serves, by pool; pools that cannot meet the objectives are absent."""
 
 
+Estimator = Literal["forecast", "surge", "backlog", "profile", "fitted", "saturated", "latency", "occupancy"]
+
+
+class SizeEstimate(Struct, frozen=True, omit_defaults=True):
+    """Workers of a pool that one estimator of a planner says are needed."""
+
+    pool: str
+    estimator: Estimator
+    workers: float | None = None
+    """Workers needed; None: it has no opinion."""
+    confidence: float | None = None
+    """1 minus the half-width of its 95 % interval relative to the estimate, 0..1; None: it has no opinion."""
+    basis: str = ""
+    """What it knows the estimate from, or why it has none."""
+
+
 class Recommendation(Struct, frozen=True):
     """Result of a planner: targets by pool, with reasons. A pool without a target keeps its current one."""
 
@@ -178,6 +195,8 @@ class Recommendation(Struct, frozen=True):
     inputs: dict[str, float]
     demands: tuple[RoleDemand, ...] = ()
     """Demands by role, from planners that can express one pool's capacity in terms of another's."""
+    estimates: tuple[SizeEstimate, ...] = ()
+    """Estimates behind the recommendation, from planners that combine several."""
 
 
 class Explanation(Struct, frozen=True):

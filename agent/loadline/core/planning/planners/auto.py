@@ -17,6 +17,7 @@ good.
 from collections.abc import Iterator
 from math import ceil
 from typing import Annotated, ClassVar, Final
+from zlib import crc32
 
 import msgspec
 from msgspec import Meta, Struct, field
@@ -43,8 +44,9 @@ from loadline.core.planning.sizing.profiled_rates import ProfiledRates
 from loadline.core.planning.sizing.request_lengths import Lengths
 from loadline.core.planning.sizing.saturation_evidence import request_share
 from loadline.core.planning.sizing.shared_roles import EmptyPool, pool_intervals, share_needs
+from loadline.core.planning.sizing.size_estimates import size_estimates
 from loadline.core.vocabulary.durations import duration
-from loadline.core.vocabulary.reasons import Reason, ReasonCode, Recommendation, RoleDemand
+from loadline.core.vocabulary.reasons import Reason, ReasonCode, Recommendation, RoleDemand, SizeEstimate
 from loadline.core.vocabulary.status import Estimates, PoolEstimate
 
 _SAMPLE_MS: Final = 1_000
@@ -59,6 +61,8 @@ _WARM_UP_MS: Final = 30_000
 _WARM_UP_START_UPS: Final = 3
 """Time from the first estimate of the capacity to the first shrink, absolute and in start-up times: a first minute
 tells little of the next one."""
+_OPINIONS_MS: Final = 10_000
+"""Interval of the estimates for ``explain``, which take twice as long as a plan."""
 _LIGHT: Final = 0.5
 """A shrink that leaves workers less than half utilised is safe."""
 _UNPROVEN_RATIO: Final = 1.15
@@ -90,7 +94,7 @@ class AutoPlanner(Planner):
     summary = "Learns what a worker serves within the objectives and provides for the arrivals; needs no profile."
     Knobs = AutoPlannerKnobs
     needs = Needs(traffic="optional", objectives=frozenset({"ttft_ms", "itl_ms"}), shares_role_load=True)
-    pool_fields: ClassVar[tuple[str, ...]] = ("pools",)
+    pool_fields: ClassVar[tuple[str, ...]] = ("pools", "opinions")
     guardrails: ClassVar[GuardrailKnobs] = UNPACED
 
     knobs: AutoPlannerKnobs
@@ -105,6 +109,9 @@ class AutoPlanner(Planner):
     """Arrivals since the last sample above which another is taken at once."""
     forecasts: dict[int, tuple[float, float]] = field(default_factory=dict)
     """Arrivals (1/s) to provide for when growing and when shrinking, by lead time, as of the last sample."""
+    opinions: dict[str, tuple[SizeEstimate, ...]] = field(default_factory=dict)
+    """Estimates for each pool, at most ``_OPINIONS_MS`` old, and those of the last change."""
+    opinions_due_ms: int = 0
     record: ForecastRecord = field(default_factory=ForecastRecord)
     by_workers: SaturationPlanner = field(default_factory=lambda: SaturationPlanner(SaturationKnobs()))
     """Planner while no frontend reports."""
@@ -161,7 +168,11 @@ class AutoPlanner(Planner):
             pools |= found
             demands += () if demand is None else (demand,)
         in_order = {name: pools[name] for name in model.pools}
-        return replace(recommend(self.name, model, in_order, self._inputs(model), now), demands=demands)
+        if now >= self.opinions_due_ms:  # at another time for each model
+            self.opinions_due_ms = now + _OPINIONS_MS - (now + crc32(model.name.encode())) % _OPINIONS_MS
+        opinions = tuple(one for name in model.pools for one in self.opinions.get(name, ()))
+        result = recommend(self.name, model, in_order, self._inputs(model), now)
+        return replace(result, demands=demands, estimates=opinions)
 
     def export_learned(self) -> bytes | None:
         """Return the latency curves of the pools and the lengths of requests; None if nothing was learned."""
@@ -241,8 +252,8 @@ class AutoPlanner(Planner):
         role, state = pool.knobs.role, self.pools[pool.name]
         if state.serves is None:  # anew after each sample: it costs 40 us
             work = self.lengths.expected_work(role)
-            learned = state.evidence.capacity(role, model.objectives) / work if work else 0.0
-            state.serves = self.profiled.serves(pool) or learned
+            state.learned = state.evidence.capacity(role, model.objectives) / work if work else 0.0
+            state.serves = self.profiled.serves(pool) or state.learned
         return state.serves
 
     def _forecast(self, lead_ms: int, now: int) -> tuple[float, float]:
@@ -265,7 +276,7 @@ class AutoPlanner(Planner):
                 found[pool.name] = held
             else:
                 loads.append(self._load(model, pool, now))
-        needs = [load.needs(self.knobs.cost_of_miss) for load in loads]
+        needs = [load.needs() for load in loads]
         shared = None
         if len(pools) > 1 and loads:
             empty = [EmptyPool(pool, self._serves(model, pool)) for pool in pools if pool.name in found]
@@ -273,6 +284,11 @@ class AutoPlanner(Planner):
         if shared is not None:
             needs, found = shared.needs, found | shared.empty
         found |= {load.pool.name: self._recommend(load, need) for load, need in zip(loads, needs, strict=True)}
+        changes = any(one.replicas is not None for one in found.values())
+        for load in loads:
+            if changes or now >= self.opinions_due_ms or load.pool.name not in self.opinions:
+                one = size_estimates(load, self.profiled.serves(load.pool), load.state.learned, self.record)
+                self.opinions[load.pool.name] = tuple(one)
         return found, None if shared is None else shared.demand
 
     def _load(self, model: Model, pool: Pool, now: int) -> PoolLoad:
@@ -281,7 +297,9 @@ class AutoPlanner(Planner):
         growing, lasting = self._forecast(start_up_ms, now)
         state, serves = self._state(pool), self._serves(model, pool)
         rates = share * growing, share * lasting
-        return PoolLoad(model, pool, state, self.arrivals, self.lengths, *rates, serves, start_up_ms, now)
+        return PoolLoad(
+            model, pool, state, self.arrivals, self.lengths, *rates, serves, start_up_ms, self.knobs.cost_of_miss, now
+        )
 
     def _recommend(self, load: PoolLoad, needs: PoolNeeds) -> PoolRecommendation:
         """Recommend what a pool needs, or what the limits of a shrink leave."""

@@ -182,6 +182,10 @@ class PoolEvidence(Struct):
         limit_ms = objective / (1.0 + _ERRORS * self.ttft_variation)
         return max(limit_ms, min(1.15 * self.ttft.base_ms(objective), ITL_SHARE * objective))
 
+    def curve(self, role: Role) -> LatencyCurve:
+        """Return the curve that bounds a role first: TTFT for prefill, ITL for the others."""
+        return self.ttft if role == "prefill" else self.itl
+
     def kv_workers(self, pool: Pool) -> float:
         """Return the number of full KV caches that are in use."""
         return pool.load.kv_micro / MICRO

@@ -38,6 +38,8 @@ class PoolState(Struct):
     """Time since which the capacity of a worker is known."""
     serves: float | None = None
     """Requests/s that a worker serves within the objectives, as of the last sample; 0 if unknown."""
+    learned: float = 0.0
+    """The same without regard to a profile."""
 
 
 class PoolNeeds(Struct):
@@ -71,13 +73,15 @@ class PoolLoad(Struct, frozen=True):
     serves: float
     """Requests/s that a worker serves within the objectives; 0 if unknown."""
     start_up_ms: int
+    cost_of_miss: float
+    """Cost of a late request in requests."""
     now: int
 
-    def needs(self, cost_of_miss: float) -> PoolNeeds:
+    def needs(self) -> PoolNeeds:
         """Return the workers that the pool needs."""
         pool, serves = self.pool, self.serves
         steady = list(self._lasting_needs())
-        needs = [*steady, *self._backlog_needs(steady, cost_of_miss)]
+        needs = [*steady, *self._backlog_needs(steady)]
         most = max(needs, key=lambda need: need.workers)
         current, wanted = pool.effective_target(self.now), whole(most.workers)
         lasting = max(
@@ -125,7 +129,12 @@ class PoolLoad(Struct, frozen=True):
             found = queues.need_by_queues(self.model, self.pool, rate, self.now)
         return found
 
-    def _backlog_needs(self, steady: list[Need], cost_of_miss: float) -> Iterator[Need]:
+    def needs_by_backlog(self) -> float | None:
+        """Return the workers for a backlog; None if there is none."""
+        found = next(self._backlog_needs(list(self._lasting_needs())), None)
+        return None if found is None else found.workers
+
+    def _backlog_needs(self, steady: list[Need]) -> Iterator[Need]:
         """Yield the workers for a backlog, as long as it will be when a worker requested first is ready."""
         model, pool, serves, rate = self.model, self.pool, self.serves, self.growing_per_s
         evidence, role = self.state.evidence, pool.knobs.role
@@ -146,7 +155,7 @@ class PoolLoad(Struct, frozen=True):
             needed=max(need.workers for need in steady) - ROUNDING,
             current=pool.effective_target(self.now),
             most=pool.knobs.replicas_max,
-            cost_of_late=_BACKLOG_SHARE * cost_of_miss / full,
+            cost_of_late=_BACKLOG_SHARE * self.cost_of_miss / full,
         )
         waiting = {"waiting": pool.load.waiting, "behind": evidence.queues.behind, "ready": pool.ready}
         reason = Reason.of(ReasonCode.BACKLOG_TARGET, pool.name, requests_per_s=rate, **waiting)
