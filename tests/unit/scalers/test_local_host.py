@@ -15,7 +15,7 @@ def test_no_two_workers_share_a_slot_a_port_or_a_gpu() -> None:
     first, second = host.allocate(2), host.allocate(2)
     assert first == Allotment(0, 9_000, ("a", "b"))
     assert second == Allotment(1, 9_002, ("c", "d"))
-    assert host.allocate(1) == "needs 1 GPUs, 0 of 4 are free"
+    assert host.allocate(1) == "needs 1 GPU, 0 of 4 are free"
 
 
 def test_what_a_worker_had_is_used_again() -> None:

@@ -57,7 +57,8 @@ class HostResources:
         free_gpus = [gpu for gpu in unused if gpu not in taken]
         if self._gpus and len(free_gpus) < gpus:
             reasons = [taken[gpu] for gpu in unused if gpu in taken]
-            return "; ".join([f"needs {gpus} GPUs, {len(free_gpus)} of {len(self._gpus)} are free", *reasons])
+            needed = f"needs {gpus} GPU{'' if gpus == 1 else 's'}, {len(free_gpus)} of {len(self._gpus)} are free"
+            return "; ".join([needed, *reasons])
         port = next((port for port in self._ports if port not in used_ports and self._port_is_free(port)), None)
         if port is None:
             return f"needs a port, none from {self._ports.start} to {self._ports.stop - 1} is free"

@@ -80,7 +80,7 @@ class LocalPool:
     def detail(self) -> str:
         """Return why workers are missing; empty: none is, or no reason is known."""
         reasons = [self.waits, self.failure.reason if self.failure else ""]
-        return ", ".join(reason for reason in reasons if reason)
+        return "; ".join(reason for reason in reasons if reason)
 
     def seen(self) -> list[Process]:
         """Return the states of its workers."""
