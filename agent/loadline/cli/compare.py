@@ -27,6 +27,12 @@ from loadline.traces import Trace
 _NONE: Final = "none"
 _ALL: Final = "all"
 _JOBS_MAX: Final = 256
+_NARROW: Final = frozenset({
+    "configuration", "TTFT met", "ITL met", "both met", "GPU-hours", "actions", "flaps",
+    "longest gap p99", "commands", "refused", "requests migrated",
+})  # fmt: skip
+"""Columns that fit 80 characters; ``--wide`` prints all."""
+_NAME_CHARS_MAX: Final = 24
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -47,6 +53,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         choices=[*BASELINES, _ALL, _NONE],
         help=f"baseline derived from the first configuration; repeatable (default: {', '.join(USUAL_BASELINES)})",
     )
+    add("--wide", action="store_true", help="print all columns (default: those that fit 80 characters)")
     add("--jobs", type=int, default=0, metavar="N", help="parallel simulations (default: one per core)")
 
 
@@ -73,7 +80,7 @@ def compare(options: argparse.Namespace) -> int:
         outcomes = simulate_all(scenarios, jobs, lambda part: on_progress(part * length_s, length_s))
     runs = [ComparedRun(kind, outcome) for (kind, _), outcome in zip(plan, outcomes, strict=True)]
     comparison = Comparison(bound, runs)
-    output.print_result(options, comparison, "\n".join(_lines(comparison)))
+    output.print_result(options, comparison, "\n".join(_lines(comparison, wide=options.wide)))
     texts = [
         (name, simulation_inputs.knobs_text(settings, fleet)) for name, settings, kind in named if kind != "clairvoyant"
     ]
@@ -117,14 +124,30 @@ def unique(names: Iterable[str]) -> list[str]:
     return found
 
 
-def _lines(comparison: Comparison) -> Iterator[str]:
+def _lines(comparison: Comparison, *, wide: bool) -> Iterator[str]:
     one = comparison.runs[0].outcome
     objectives = f"objectives of every request: TTFT {one.ttft_objective_ms:g} ms, ITL {one.itl_objective_ms:g} ms"
-    yield f"{report.trace_summary(one)}; seed {one.seed}; {objectives}"
-    yield output.table([report.COMPARISON_HEADER, *report.comparison_rows(comparison)])
+    yield f"{report.trace_summary(one)}; seed {one.seed}"
+    yield objectives
+    yield output.table(_columns([report.COMPARISON_HEADER, *report.comparison_rows(comparison)], wide=wide))
     migrations = report.migration_rows(comparison)
     if migrations:
-        yield output.table([report.MIGRATION_HEADER, *migrations])
+        yield output.table(_columns([report.MIGRATION_HEADER, *migrations], wide=wide))
+
+
+def _columns(rows: list[tuple[str, ...]], *, wide: bool) -> list[tuple[str, ...]]:
+    """Return all columns, or those that fit 80 characters, with names cut to fit."""
+    if wide:
+        return rows
+    kept = [place for place, title in enumerate(rows[0]) if title in _NARROW]
+    return [tuple(_cut(row[place]) if place == 0 else row[place] for place in kept) for row in rows]
+
+
+def _cut(label: str) -> str:
+    """Shorten the name in a label, and keep what follows it."""
+    name, comma, kind = label.partition(", ")
+    room = _NAME_CHARS_MAX - len(comma) - len(kind)
+    return label if len(name) <= room else f"{name[: room - 1]}…{comma}{kind}"
 
 
 def _write(options: argparse.Namespace, comparison: Comparison, texts: list[tuple[str, str]]) -> None:

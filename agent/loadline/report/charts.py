@@ -10,6 +10,8 @@ from loadline.sim.result import PoolSeries, ScalingAction, SimulationResult, Tim
 _MARKERS_MAX = 80
 # Latencies above this multiple of their objective get a logarithmic axis; on a linear one the rest would be flat.
 _LOG_RATIO = 8.0
+STEPS_MAX = 240
+"""Most steps of workers in a panel, which is 400 points wide."""
 
 
 def load(outcome: SimulationResult) -> str:
@@ -69,17 +71,34 @@ def workers(outcome: SimulationResult, pool: PoolSeries) -> str:
         return figure.svg(f"Workers of pool {pool.pool} over time")
 
 
-def draw_workers(panel: Any, at: Sequence[float], pool: PoolSeries) -> None:
-    """Draw the workers of a pool, with starting and draining workers stacked on the ready ones."""
-    ready, starting, draining = pool.ready, pool.starting, pool.draining
+def draw_workers(panel: Any, at: Sequence[float], pool: PoolSeries, steps_max: int = STEPS_MAX) -> None:
+    """Draw the workers of a pool in at most so many steps; starting and draining ones are stacked on the ready ones."""
+    counts = pool.ready, pool.starting, pool.draining, pool.desired
+    at, ready, starting, draining, desired = _changes(steps_max, at, *counts)
     upper = [one + other for one, other in zip(ready, starting, strict=True)]
     top = [one + other for one, other in zip(upper, draining, strict=True)]
     panel.fill_between(at, ready, step="post", color=GREEN, alpha=0.25, linewidth=0, label="ready")
     panel.fill_between(at, ready, upper, step="post", color=BLUE, alpha=0.45, linewidth=0, label="starting")
     panel.fill_between(at, upper, top, step="post", color=ORANGE, alpha=0.45, linewidth=0, label="draining")
     panel.step(at, ready, where="post", color=GREEN)
-    panel.step(at, pool.desired, where="post", color=INK, linestyle=":", label="desired")
+    panel.step(at, desired, where="post", color=INK, linestyle=":", label="desired")
     panel.yaxis.get_major_locator().set_params(integer=True)
+
+
+def _changes(steps_max: int, at: Sequence[float], *columns: Sequence[int]) -> list[list[Any]]:
+    """Return the times at which any value changes, and the values: at most so many steps, and the ends."""
+    rows = list(zip(at, *columns, strict=True))
+    least = (rows[-1][0] - rows[0][0]) / steps_max
+    kept = [rows[0]]
+    for row in rows[1:]:
+        if row[1:] == kept[-1][1:]:
+            continue
+        if row[0] - kept[-1][0] < least:  # closer than a panel can show: the newest counts
+            kept[-1] = (kept[-1][0], *row[1:])
+        else:
+            kept.append(row)
+    kept.append(rows[-1])
+    return [list(column) for column in zip(*kept, strict=True)]
 
 
 def occupancy(outcome: SimulationResult, pool: PoolSeries) -> str:

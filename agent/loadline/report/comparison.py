@@ -3,7 +3,7 @@
 from itertools import pairwise
 
 from loadline.report import formatting
-from loadline.report.charts import draw_workers
+from loadline.report.charts import STEPS_MAX, draw_workers
 from loadline.report.page import card, code, folded, grid, page, paragraph, section, table
 from loadline.report.plots import BLUE, FAINT, INK, ORANGE, RED, canvas, name_points, time_axis
 from loadline.report.rows import (
@@ -16,6 +16,8 @@ from loadline.report.rows import (
 )
 from loadline.sim.compare.comparison import ComparedRun, Comparison
 
+_PAGE_STEPS_MAX = 2_500
+"""Steps of workers in a page: each takes up to 300 bytes, and a page should stay below 1 MB."""
 _COLOURS = {"config": BLUE, "clairvoyant": ORANGE, "baseline": INK}
 _MARKERS = {"config": "o", "clairvoyant": "D", "baseline": "s"}
 _MEANINGS = {
@@ -45,6 +47,8 @@ def comparison_page(comparison: Comparison, configurations: list[tuple[str, str]
     rows = comparison_rows(comparison)
     highest = highest_counts(comparison)
     duration_s = max(run.outcome.duration_s for run in comparison.runs)
+    panels = sum(len(run.outcome.series.pools) for run in comparison.runs)
+    steps_max = min(STEPS_MAX, _PAGE_STEPS_MAX // max(1, panels))
     return page(
         f"loadline compare: {first.trace}",
         f"{first.model}; {trace_summary(first)}; seed {first.seed}; TTFT {first.ttft_objective_ms:g} ms, "
@@ -60,7 +64,7 @@ def comparison_page(comparison: Comparison, configurations: list[tuple[str, str]
             section(
                 "Workers over time",
                 grid(
-                    card(run_label(run), _workers(run, place, highest, duration_s))
+                    card(run_label(run), _workers(run, place, highest, duration_s, steps_max))
                     for place, run in enumerate(comparison.runs)
                 ),
             ),
@@ -118,14 +122,14 @@ def highest_counts(comparison: Comparison) -> dict[str, int]:
     return found
 
 
-def _workers(run: ComparedRun, place: int, highest: dict[str, int], duration_s: float) -> str:
+def _workers(run: ComparedRun, place: int, highest: dict[str, int], duration_s: float, steps_max: int) -> str:
     """Plot the workers of every pool of one run."""
     outcome = run.outcome
     pools = outcome.series.pools
     with canvas(f"run {place}", (1.5,) * len(pools)) as figure:
         unit_s = time_axis(figure.panels[-1], duration_s)
         for panel, pool in zip(figure.panels, pools, strict=True):
-            draw_workers(panel, [at_s / unit_s for at_s in outcome.series.at_s], pool)
+            draw_workers(panel, [at_s / unit_s for at_s in outcome.series.at_s], pool, steps_max)
             panel.set_title(f"{pool.pool}: workers ready (green), starting (blue), desired (dots)")
             panel.set_ylim(0.0, 1.1 * highest[pool.pool])
         return figure.svg(f"Workers over time of {run_label(run)}")

@@ -87,6 +87,7 @@ class Canvas:
         body = re.sub(r"<metadata>.*?</metadata>", "", body, flags=re.DOTALL)
         body = re.sub(r'<g id="[^"]*">', "<g>", body)
         body = re.sub(r'^<svg [^>]*?(viewBox="[^"]*")[^>]*>', lambda found: _opening(title, found[1]), body)
+        body = re.sub(r' d="[^"]*"', lambda path: re.sub(r"(\.\d)\d+", r"\1", path[0]), body)  # a tenth of a point
         body = re.sub(r"(font: [^']*)'DejaVu Sans'[^;\"]*", r"\1system-ui, sans-serif", body)
         for colour, variable in _VARIABLES.items():
             body = body.replace(colour, f"var(--{variable})")

@@ -188,6 +188,8 @@ class ProbedProcess:
         self._log = log
         self.turns: list[tuple[float, float]] = []
         """Turns of all samples so far; clear it to start over."""
+        self.turns_cpu_s: list[float] = []
+        """Processor time of the same turns."""
 
     def __enter__(self) -> Self:
         return self
@@ -214,6 +216,7 @@ class ProbedProcess:
             raise LoadlineError(f"the probed process ended: {self._log.read_text()[-2000:]}")
         sample = msgspec.json.decode(line, type=ProbeSample)
         self.turns += sample.turns
+        self.turns_cpu_s += sample.turns_cpu_s
         return sample
 
     def wait(self, enough: Callable[[ProbeSample], bool]) -> ProbeSample:

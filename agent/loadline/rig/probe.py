@@ -42,6 +42,8 @@ class ProbeSample(Struct, frozen=True):
     """Sum of the newest known sequences of all workers."""
     turns: list[tuple[float, float]] = []
     """End time and duration of every turn since the last sample, in s."""
+    turns_cpu_s: list[float] = []
+    """Processor time of the same turns, which other programs of the machine change less than the duration."""
 
 
 class BareLoadReport(Struct):
@@ -60,6 +62,16 @@ class ProbedAgent(Agent):
     def start_recording(self) -> None:
         """Start recording turns."""
         self._turns: list[tuple[float, float]] = []
+        self._turns_cpu_s: list[float] = []
+        turns = self.runtime._turns  # noqa: SLF001 - measured where it runs
+        turn = turns.turn
+
+        def timed(now: int) -> None:
+            began_s = time.thread_time()
+            turn(now)
+            self._turns_cpu_s.append(time.thread_time() - began_s)
+
+        turns.turn = timed  # type: ignore[method-assign]
         self._frames, self._taken_at_s = 0, 0.0
 
     def sample(self) -> ProbeSample:
@@ -69,6 +81,7 @@ class ProbedAgent(Agent):
         newest = [sample.sequence for pool in pools for w in pool.workers.values() for sample in w.latest if sample]
         refused = sum(count for name, count in counted.items() if name.startswith("refused_"))
         turns, self._turns = self._turns, []
+        turns_cpu_s, self._turns_cpu_s = self._turns_cpu_s, []
         return ProbeSample(
             frames=self._frames,
             taken_at_s=self._taken_at_s,
@@ -79,6 +92,7 @@ class ProbedAgent(Agent):
             workers=len(newest),
             sequences=sum(newest),
             turns=turns,
+            turns_cpu_s=turns_cpu_s,
         )
 
     def _on_turn(self, seconds: float) -> None:

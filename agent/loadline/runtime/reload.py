@@ -90,7 +90,7 @@ class Reloader:
             _log.error(
                 "config_refused",
                 path=str(self._source.path),
-                error=str(error),
+                detail=str(error),
                 remedy="The configuration in force is kept.",
             )
             self._applied = None

@@ -1,5 +1,6 @@
 """Command `loadline compare`: configurations, baselines and the bound."""
 
+import re
 from multiprocessing import active_children
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from loadline import report
 from loadline.cli.compare import unique
 from loadline.cli.main import main
 from loadline.cli.parallel import simulate_all
@@ -19,7 +21,7 @@ from tests.support.simulation_files import CONFIG, write_options
 
 def names(printed: str) -> list[str]:
     """Return the first column of the table, whose columns are at least two spaces apart."""
-    return [line.split("  ")[0] for line in printed.splitlines()[2:]]
+    return [line.split("  ")[0] for line in printed.splitlines()[3:]]
 
 
 def test_the_table_has_configurations_baselines_and_the_bound(
@@ -33,7 +35,9 @@ def test_the_table_has_configurations_baselines_and_the_bound(
     printed = capsys.readouterr()
     expected = ["config", "hpa-2", "hpa-2, clairvoyant", "static-peak", "hpa", "kpa"]
     assert names(printed.out) == [*expected, "work bound"]
-    assert printed.out.startswith("trace: 120 requests in 59.5 s; seed 0; objectives of every request: TTFT 500 ms, ")
+    assert printed.out.startswith("trace: 120 requests in 59.5 s; seed 0\nobjectives of every request: TTFT 500 ms, ")
+    assert max(map(len, printed.out.splitlines())) <= 80
+    assert "planner" not in printed.out
     found = msgspec.json.decode(json.read_bytes(), type=Comparison)
     # A fixed count uses no forecast.
     assert [run.kind for run in found.runs] == ["config", "config", "clairvoyant"] + ["baseline"] * 3
@@ -41,6 +45,18 @@ def test_the_table_has_configurations_baselines_and_the_bound(
     assert {run.outcome.requests for run in found.runs} == {120}
     assert 0 < found.work_bound.gpu_hours < min(run.outcome.gpu_hours for run in found.runs)
     assert "hpa-2, clairvoyant" in html.read_text("utf-8")
+
+
+def test_wide_tables_have_all_columns_and_others_cut_names(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    long = tmp_path / f"{'n' * 40}.toml"
+    long.write_text(CONFIG.replace('"static"', '"hpa"'), "utf-8")
+    options = [*write_options(tmp_path)[:-2], "--config", str(long), "--baseline", "none"]
+    assert main(["compare", *options]) == 0
+    printed = capsys.readouterr().out
+    assert max(map(len, printed.splitlines())) <= 80
+    assert names(printed) == [f"{'n' * 23}…", f"{'n' * 10}…, clairvoyant", "work bound"]
+    assert main(["compare", *options, "--wide"]) == 0
+    assert tuple(re.split("  +", capsys.readouterr().out.splitlines()[2].strip())) == report.COMPARISON_HEADER
 
 
 def test_all_runs_have_the_objectives_of_the_first_configuration(tmp_path: Path) -> None:

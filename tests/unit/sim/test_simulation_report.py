@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from loadline import report
 from loadline.report import formatting
@@ -183,6 +184,20 @@ def test_a_comparison_has_table_plot_and_every_run() -> None:
     assert "work bound, 0.12 GPU-hours" in {text.strip() for text in page.texts}
     [scatter] = re.findall(r"<svg[^>]*Attainment.*?</svg>", text, re.DOTALL)
     assert {"mine", "hpa"} <= set(re.findall(r">([^<>\n]+)</text>", scatter))
+
+
+def test_a_page_of_many_long_runs_stays_below_1_mb() -> None:
+    times = [float(second) for second in range(0, 86_400, 10)]
+    counts = [int(second) // 60 % 9 for second in times]
+    pools = [
+        replace(pool_series(name, name), desired=counts, ready=counts, starting=counts, draining=counts)
+        for name in ("prefill", "decode")
+    ]
+    day = simulation_result(duration_s=86_400.0)
+    day = replace(day, series=replace(day.series, at_s=times, pools=pools))
+    runs = [ComparedRun("config", replace(day, name=f"run {number}")) for number in range(13)]
+    text = report.comparison_page(Comparison(WorkBound(1.0), runs), [], "loadline compare")
+    assert len(text.encode()) < 1_000_000
 
 
 def test_a_comparison_without_requests_is_drawn() -> None:
