@@ -82,6 +82,19 @@ def run(scenario: Callable[[Site, Tab, str], Awaitable[None]], token_file: str =
     asyncio.run(bounded())
 
 
+def with_alarms_and_migrations(status: AgentStatus) -> AgentStatus:
+    alarms = (
+        RaisedAlarm("drain_overdue", "llama", "decode-1 is not empty", START_MS, 3),
+        RaisedAlarm("store_went_back", "", "etcd has lost data", START_MS - 1, 1),
+    )
+    ends = ((f"decode-{one}", f"decode-{1 + one % 3}") for one in range(12))
+    moved = tuple(RecentMigration(*pair, "drain", 1 + one, START_MS) for one, pair in enumerate(ends))
+    running = (InFlightStatus("c1", "decode-1", "decode-2", "decode_load", "copying", 900, 4, 1),)
+    migrations = MigrationStatus(1, running, {}, {"drain": 78}, {}, {}, 1, ("decode-1",), moved)
+    models = (replace(status.models[0], migrations=migrations), *status.models[1:])
+    return replace(status, models=models, alarms=alarms)
+
+
 DRAWN: Final = "document.querySelectorAll('.u-over').length >= 5 && document.querySelector('.log details')"
 
 
@@ -108,13 +121,18 @@ def test_the_page_shows_the_fleet_at_all_widths_in_both_themes_and_reaches_no_ot
 @pytest.mark.skipif(not AXE.exists(), reason=f"axe-core is not at {AXE} (npm pack axe-core)")
 def test_axe_finds_nothing_in_either_theme() -> None:
     async def scenario(site: Site, tab: Tab, url: str) -> None:
-        await site.tell(*range(30), change=lambda status: replace(status, config_problem="a key is unknown"))
+        def change(status: AgentStatus) -> AgentStatus:
+            many = tuple(replace(model(f"model-{number:02}"), paused=number % 5 == 0) for number in range(14))
+            told = replace(status, models=(*status.models, *many), config_problem="a key is unknown")
+            return with_alarms_and_migrations(told)
+
+        await site.tell(*range(30), change=change)
         await tab.size(1280, 1400)
         await tab.open(url)
         await tab.shows(DRAWN)
-        await tab.evaluate("document.querySelector('.log details').open = true")
+        await tab.evaluate("document.querySelectorAll('.log details, .alarms').forEach((one) => { one.open = true; })")
         await tab.evaluate(await asyncio.to_thread(AXE.read_text, "utf-8"))
-        for width, theme in ((1280, "light"), (1280, "dark"), (400, "light")):
+        for width, theme in ((1280, "light"), (1280, "dark"), (400, "light"), (3840, "dark")):
             await tab.size(width, 1400, theme)
             await tab.shows(f"matchMedia('(prefers-color-scheme: {theme})').matches")
             found = await tab.evaluate(
@@ -164,27 +182,22 @@ def test_all_can_be_done_by_keyboard(tmp_path: Path) -> None:
         await tab.press("ArrowRight")
         await tab.shows("document.activeElement.dataset.worker === 'decode-2'")
         await tab.shows("document.querySelector('.about').textContent.startsWith('decode-2: ready, KV')")
+        await tab_to("Load, requests/s: ")
+        outline = "getComputedStyle(document.activeElement).outlineStyle"
+        assert await tab.evaluate(outline) == "solid", "the focus is visible"
+        said = "document.querySelector('#charts [role=status]').textContent"
+        await tab.press("Home")
+        await tab.shows(f"/^[0-9:]{{8}}: .*observed 10$/.test({said})")
+        first = await tab.evaluate(said)
+        await tab.press("ArrowRight")
+        await tab.shows(f"{said}.slice(0, 8) > {first[:8]!r}")
 
     run(scenario, str(file))
 
 
 def test_alarms_and_migrations_as_flows_are_shown() -> None:
-    alarms = (
-        RaisedAlarm("drain_overdue", "llama", "decode-1 is not empty", START_MS, 3),
-        RaisedAlarm("store_went_back", "", "etcd has lost data", START_MS - 1, 1),
-    )
-    moved = tuple(
-        RecentMigration(f"decode-{one}", f"decode-{1 + one % 3}", "drain", 1 + one, START_MS) for one in range(12)
-    )
-    running = (InFlightStatus("c1", "decode-1", "decode-2", "decode_load", "copying", 900, 4, 1),)
-    migrations = MigrationStatus(1, running, {}, {"drain": 78}, {}, {}, 1, ("decode-1",), moved)
-
-    def change(status: AgentStatus) -> AgentStatus:
-        models = (replace(status.models[0], migrations=migrations), *status.models[1:])
-        return replace(status, models=models, alarms=alarms)
-
     async def scenario(site: Site, tab: Tab, url: str) -> None:
-        await site.tell(*range(5), change=change)
+        await site.tell(*range(5), change=with_alarms_and_migrations)
         await tab.size(1280, 900)
         await tab.open(url)
         await tab.shows(DRAWN)
@@ -282,7 +295,7 @@ def test_a_page_that_is_open_for_a_day_keeps_the_points_of_an_hour() -> None:
     run(scenario)
 
 
-def test_1000_workers_are_drawn_without_a_stutter() -> None:
+def test_of_1000_workers_only_the_changed_cells_are_drawn_again() -> None:
     async def scenario(site: Site, tab: Tab, url: str) -> None:
         def change(status: AgentStatus) -> AgentStatus:
             kv = status.at_ms // 5_000 % 90 / 100
@@ -295,15 +308,13 @@ def test_1000_workers_are_drawn_without_a_stutter() -> None:
         await tab.open(url)
         await tab.shows("document.querySelectorAll('.grid .w').length === 1000")
         await tab.evaluate(
-            "window.long = []; new PerformanceObserver((list) => window.long.push(...list.getEntries()"
-            ".map((one) => one.duration))).observe({entryTypes: ['longtask']})"
+            "window.replaced = 0; new MutationObserver((found) => { window.replaced += found.length; })"
+            ".observe(document.querySelector('.grid'), {childList: true})"
         )
         for second in range(5, 15):
             await site.tell(second, change=change)
             first = round(100 * (((START_MS + 5_000 * second) // 5_000 % 90 / 100) % 1))
             await tab.shows(f"Number(document.querySelector('.grid .w').textContent) === {first}")
-        # Blocks above 50 ms are noticed; this machine may be shared by other tests.
-        worst = await tab.evaluate("Math.max(0, ...window.long)")
-        assert worst < 400, worst
+        assert await tab.evaluate("window.replaced") == 0
 
     run(scenario)

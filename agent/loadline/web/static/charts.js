@@ -33,6 +33,7 @@ export class Charts {
     this.intervalMs = 5000;
     this.charts = [];
     this.signature = "";
+    this.said = h("p", { class: "sr", role: "status" });
     new ResizeObserver(() => this.resize()).observe(root);
   }
 
@@ -97,9 +98,12 @@ export class Charts {
         return h("span", { class: "key" }, swatch, `${line.name} `, value);
       });
       const figure = h("figure", { class: "chart" }, h("figcaption", {}, h("b", {}, definition.title), ...keys), place);
-      return { definition, lines, place, values, figure, plot: null, grid: colour("--line"), text: colour("--faint"), unit: rem() };
+      const chart = { definition, lines, place, values, figure, plot: null, grid: colour("--line"), text: colour("--faint"), unit: rem() };
+      place.addEventListener("keydown", (event) => this.move(chart, event));
+      place.addEventListener("blur", () => this.point(chart, null));
+      return chart;
     });
-    this.root.replaceChildren(...this.charts.map((chart) => chart.figure));
+    this.root.replaceChildren(...this.charts.map((chart) => chart.figure), this.said);
   }
 
   fill(chart, rows, nowMs) {
@@ -107,6 +111,7 @@ export class Charts {
     if (!known || rows.length < 2) {
       chart.plot?.destroy();
       chart.plot = null;
+      chart.place.removeAttribute("tabindex");
       const text = this.points.length < 2 ? "collecting the first points…" : "not reported";
       if (chart.place.textContent !== text) chart.place.replaceChildren(h("p", { class: "none" }, text));
       return;
@@ -114,8 +119,12 @@ export class Charts {
     const data = [rows.map((row) => row.at / 1000)];
     for (const line of chart.lines) data.push(rows.map((row) => (line.constant !== undefined ? line.constant : row[line.key] ?? null)));
     chart.nowMs = nowMs;
-    if (chart.plot === null) { chart.place.replaceChildren(); chart.plot = this.plot(chart, data); } else chart.plot.setData(data);
-    this.caption(chart, null);
+    if (chart.plot === null) {
+      chart.place.replaceChildren();
+      chart.place.tabIndex = 0;
+      chart.plot = this.plot(chart, data);
+    } else chart.plot.setData(data);
+    if (document.activeElement !== chart.place) this.caption(chart, null);
   }
 
   caption(chart, index) {
@@ -131,8 +140,26 @@ export class Charts {
       if (element.textContent !== text) element.textContent = text;
       said.push(`${line.name} ${text}`);
     }
+    if (index !== null) return said;
     chart.place.setAttribute("role", "img");
-    if (index === null) chart.place.setAttribute("aria-label", `${chart.definition.title}: ${said.join(", ")}`);
+    chart.place.setAttribute("aria-label", `${chart.definition.title}: ${said.join(", ")}`);
+  }
+
+  // The arrow keys move the cursor of a chart from point to point, and say the values.
+  move(chart, event) {
+    const last = chart.plot ? chart.plot.data[0].length - 1 : -1;
+    const step = { ArrowLeft: -1, ArrowRight: 1, Home: -last, End: last }[event.key];
+    if (step === undefined || last < 0) return;
+    event.preventDefault();
+    const at = Math.max(0, Math.min(last, (chart.plot.cursor.idx ?? last) + step));
+    this.point(chart, at);
+    this.said.textContent = `${clock(chart.plot.data[0][at] * 1000)}: ${this.caption(chart, at).join(", ")}`;
+  }
+
+  point(chart, index) {
+    if (!chart.plot) return;
+    const left = index === null ? -10 : chart.plot.valToPos(chart.plot.data[0][index], "x");
+    chart.plot.setCursor({ left, top: index === null ? -10 : 0 });
   }
 
   plot(chart, data) {
