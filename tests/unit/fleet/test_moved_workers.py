@@ -4,6 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from loadline.core.fleet.pool import DRAINS_MAX
+from loadline.core.migration.knobs import MigrationKnobs
 from loadline.core.vocabulary.decisions import Victim
 from loadline.core.vocabulary.effects import AnyEffect, CommitDecision, SendDrain
 from loadline.core.vocabulary.events import (
@@ -18,9 +19,9 @@ from loadline.core.vocabulary.samples import RegisteredWorker, WorkerRecord
 from tests.support.controller_world import ControllerWorld, alarms, booted
 
 
-def decided() -> ControllerWorld:
+def decided(**knobs: object) -> ControllerWorld:
     """Return a world in which two workers of each pool are decided and exist."""
-    world = booted(planner="static")
+    world = booted(planner="static", **knobs)
     world.run(10)
     world.controller.state.fleet.models["m"].reconcile = True
     world.run(1)
@@ -208,3 +209,17 @@ def test_a_move_that_ends_changes_no_age_of_a_surplus_or_of_missing_workers(
     assert (pool.ready, pool.target) == (2, decided_count)
     assert pool.surplus_since_ms == (began_ms if surplus else -1)
     assert pool.requested_at_ms == [began_ms] * missing
+
+
+def test_a_worker_that_lost_its_lease_and_registers_in_another_pool_has_not_failed() -> None:
+    world = decided(migration=MigrationKnobs(enabled=True))
+    world.handle(WorkerDeregistered("m", "prefill", "p2"))
+    vanished = world.controller.state.migration.vanished
+    assert len(vanished) == 1
+    other = replace(world.workers["p2"], incarnation=2, pool="decode", role="decode")
+    world.handle(WorkerRegistered(RegisteredWorker(other, 7, 98)))
+    assert len(vanished) == 1, "another process of the name"
+    world.handle(WorkerDeregistered("m", "decode", "p2"))
+    assert len(vanished) == 2
+    world.handle(WorkerRegistered(replace(moved(world), lease_id=6)))
+    assert vanished == {}

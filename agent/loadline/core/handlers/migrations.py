@@ -13,6 +13,7 @@ from loadline.core.vocabulary.effects import Effect, RaiseAlarm
 from loadline.core.vocabulary.events import LoadReported, MigrationAnswered, MigrationReported, WorkerDrained
 from loadline.core.vocabulary.migrations import MigrationEndpoint
 from loadline.core.vocabulary.rejections import Rejection
+from loadline.core.vocabulary.samples import WorkerRecord
 
 
 def migration_answered(turn: Turn, event: MigrationAnswered) -> list[Effect]:
@@ -132,9 +133,16 @@ def record_vanished(turn: Turn, model: str, vanished_workers: Iterable[WorkerSta
             )
 
 
-def record_registration(turn: Turn, model: str, pool: str, worker: str) -> None:
-    """Remove a vanished worker whose name is registered again."""
-    turn.state.migration.vanished.pop(worker_key(model, pool, worker), None)
+def record_registration(turn: Turn, record: WorkerRecord) -> None:
+    """Remove a vanished worker whose name is registered again, or that has registered in another pool."""
+    vanished = turn.state.migration.vanished
+    vanished.pop(worker_key(*record.names), None)
+    model = turn.state.fleet.models.get(record.model)
+    for pool in model.pools if vanished and model is not None else ():
+        key = worker_key(record.model, pool, record.worker)
+        known = vanished.get(key)
+        if known is not None and known.incarnation == record.incarnation:
+            del vanished[key]
 
 
 def record_drained(turn: Turn, event: WorkerDrained) -> None:

@@ -47,7 +47,7 @@ def registry_read(turn: Turn, event: RegistryRead) -> list[Effect]:
         present = state.fleet.models[model].pools[pool].workers
         migrations.record_vanished(turn, model, [worker for name, worker in known.items() if name not in present])
     for registered in event.workers:
-        migrations.record_registration(turn, registered.record.model, registered.record.pool, registered.record.worker)
+        migrations.record_registration(turn, registered.record)
     for rejection in refused:
         state.reject(rejection)
     state.registry_read = True
@@ -64,7 +64,7 @@ def worker_registered(turn: Turn, event: WorkerRegistered) -> list[Effect]:
     """Add a worker, or update its record."""
     record = event.worker.record
     rejection = _register(turn, event.worker)
-    migrations.record_registration(turn, record.model, record.pool, record.worker)
+    migrations.record_registration(turn, record)
     if rejection is None:
         drains.resume_drain_of(turn, record)
         turn.mark_changed(record.model)
