@@ -134,34 +134,40 @@ def _reserve_nothing(*_args: Any) -> None:
 
 
 MUTATIONS: dict[str, Mutation] = {
-    "owners: compare and set": Mutation(wrapped(RequestOwners, "claim", claim_anything), 0, "I20-once"),
-    "holds: a hop is used once": Mutation(wrapped(HeldRequests, "_is_new", accept_every_hop), 0, "I20-once"),
+    "owners: compare and set": Mutation(wrapped(RequestOwners, "claim", claim_anything), 0, "I20-once", hours=1.0),
+    "holds: a hop is used once": Mutation(wrapped(HeldRequests, "_is_new", accept_every_hop), 0, "I20-once", hours=1.0),
     "destination: claims first": Mutation(
-        wrapped(HandoverDestination, "on_handover_request", run_unasked), 0, "I20-owner"
+        wrapped(HandoverDestination, "on_handover_request", run_unasked), 0, "I20-owner", hours=1.0
     ),
-    "source: claims first": Mutation(wrapped(HandoverSource, "on_handover_reply", resume_unasked), 0, "I20-owner"),
-    "source: stops first": Mutation(wrapped(StubEngine, "detach", detach_and_continue), 0, "I20-stopped"),
-    "worker: earlier terms": Mutation(constant(EpochFence, "admit", value=True), 3, "I21-stale"),
-    "frontend: polls for lost requests": Mutation(wrapped(ChaosFrontend, "_poll_workers", never_poll), 0, "L6-served"),
+    "source: claims first": Mutation(
+        wrapped(HandoverSource, "on_handover_reply", resume_unasked), 0, "I20-owner", hours=1.0
+    ),
+    "source: stops first": Mutation(wrapped(StubEngine, "detach", detach_and_continue), 0, "I20-stopped", hours=1.0),
+    "worker: earlier terms": Mutation(constant(EpochFence, "admit", value=True), 3, "I21-stale", hours=1.0),
+    "frontend: polls for lost requests": Mutation(
+        wrapped(ChaosFrontend, "_poll_workers", never_poll), 0, "L6-served", hours=1.0
+    ),
     "planner: only a leader, within its lease": Mutation(
         combined(
             constant(MigrationPipeline, "_may_command", value=True), wrapped(MigrationPipeline, "plan", plan_always)
         ),
         0,
         "I21-fence",
+        hours=1.0,
     ),
     "planner: only to ready workers": Mutation(
-        lambda: patch.object(LoadView, "serving", property(all_known)), 0, "I21-where"
+        lambda: patch.object(LoadView, "serving", property(all_known)), 0, "I21-where", hours=1.0
     ),
-    "planner: no chains": Mutation(allow_chains, 0, "I21-chain"),
-    "planner: limits": Mutation(use_all_slots, 0, "I21-bounds"),
+    "planner: no chains": Mutation(allow_chains, 0, "I21-chain", hours=1.0),
+    "planner: limits": Mutation(use_all_slots, 0, "I21-bounds", hours=1.0),
 }
 
 
 def run_mutated(name: str, seed: int) -> ChaosResult:
     """Run the plan of a seed with a mutation."""
-    with MUTATIONS[name].apply():
-        return run_plan(seed)
+    mutation = MUTATIONS[name]
+    with mutation.apply():
+        return run_plan(seed, mutation.hours)
 
 
 if __name__ == "__main__":

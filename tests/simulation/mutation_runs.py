@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 from loadline.sim.chaos.runner import ChaosResult, run_plan
 
 CI_SEEDS = range(100)
+CI_HOURS = 0.3
+"""Simulated hours of each of these runs: nine inject every kind of fault."""
 SEARCH_SEEDS_MAX = 60
 TEST_SEEDS_MAX = 12
 """Runs of each mutation in a test; one that needs more should get another seed."""
@@ -24,6 +26,8 @@ class Mutation(NamedTuple):
     apply: Apply
     seed: int
     violates: str
+    hours: float = CI_HOURS
+    """Simulated hours of its runs; more than in CI if the violation takes longer."""
 
 
 def assert_detected(mutation: Mutation) -> None:
@@ -31,7 +35,7 @@ def assert_detected(mutation: Mutation) -> None:
     found: dict[int, str] = {}
     for seed in [mutation.seed, *(seed for seed in CI_SEEDS if seed != mutation.seed)][:TEST_SEEDS_MAX]:
         with mutation.apply():
-            violation = run_plan(seed).violation
+            violation = run_plan(seed, mutation.hours).violation
         if violation is not None and violation.name == mutation.violates:
             return
         found[seed] = "nothing" if violation is None else violation.name

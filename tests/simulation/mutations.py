@@ -1,7 +1,8 @@
 """Mutations that disable one safeguard each, to prove that the invariants detect its absence.
 
-With a mutation some seed of the CI set violates the safeguard's invariant. The first known seed is listed with it and
-runs first. A change of what agents do changes the runs of all seeds, so other seeds are tried as well.
+With a mutation some run of the CI set violates the safeguard's invariant, or a longer one where ``hours`` says so. The
+listed seed runs first; best is one that violates it early. A change of what agents do changes the runs of all seeds, so
+others are tried as well.
 ``python -m tests.simulation.mutations`` finds new seeds.
 """
 
@@ -310,83 +311,97 @@ def one_victim() -> Iterator[None]:
 # -- the mutations -----------------------------------------------------------------------------------------------------
 
 MUTATIONS: dict[str, Mutation] = {
-    "guardrails: replicas_min": Mutation(without_limit(ReasonCode.REPLICAS_MIN), 1, "I4-replicas"),
+    "guardrails: replicas_min": Mutation(without_limit(ReasonCode.REPLICAS_MIN), 4, "I4-replicas"),
     "guardrails: replicas_max": Mutation(without_limit(ReasonCode.REPLICAS_MAX), 0, "I4-replicas"),
     "guardrails: gpu_budget_max": Mutation(wrapped(gpu_guardrails, "_bounded", no_ceiling), 1, "I4-budget"),
-    "guardrails: gpu_budget_min": Mutation(wrapped(gpu_guardrails, "_bounded", no_floor), 0, "I4-budget"),
+    "guardrails: gpu_budget_min": Mutation(wrapped(gpu_guardrails, "_bounded", no_floor), 1, "I4-budget"),
     "guardrails: draining workers occupy GPUs": Mutation(
-        wrapped(gpu_guardrails, "_bounded", nobody_leaves), 3, "I4-occupied"
+        wrapped(gpu_guardrails, "_bounded", nobody_leaves), 3, "I4-occupied", hours=1.0
     ),
     "supply headroom: draining workers occupy GPUs": Mutation(
-        constant(gpu_guardrails, "_limit_growth", None), 40, "I4-capacity"
+        constant(gpu_guardrails, "_limit_growth", None), 40, "I4-capacity", hours=1.0
     ),
-    "guardrails: no shrink without data": Mutation(without_limit(ReasonCode.NO_DATA_NO_SHRINK), 32, "I6-data"),
-    "guardrails: quorum": Mutation(constant(Pool, "has_quorum", value=True), 32, "I6-data"),
+    "guardrails: no shrink without data": Mutation(
+        without_limit(ReasonCode.NO_DATA_NO_SHRINK), 32, "I6-data", hours=1.0
+    ),
+    "guardrails: quorum": Mutation(constant(Pool, "has_quorum", value=True), 32, "I6-data", hours=1.0),
     "guardrails: step_up": Mutation(without_limit(ReasonCode.STEP_UP), 0, "I5-step"),
     "guardrails: step_down": Mutation(without_limit(ReasonCode.STEP_DOWN), 12, "I5-step"),
     "guardrails: stabilisation": Mutation(without_limit(ReasonCode.STABILISATION), 1, "I8-window"),
-    "guardrails: warm-up": Mutation(without_limit(ReasonCode.WARM_UP), 3, "I9-warm-up"),
-    "guardrails: warm-up after a gap": Mutation(wrapped(Guardrails, "_record", always_warm), 3, "I9-warm-up"),
+    "guardrails: warm-up": Mutation(without_limit(ReasonCode.WARM_UP), 6, "I9-warm-up"),
+    "guardrails: warm-up after a gap": Mutation(
+        wrapped(Guardrails, "_record", always_warm), 3, "I9-warm-up", hours=1.0
+    ),
     "guardrails: cooldown up": Mutation(without_limit(ReasonCode.COOLDOWN, growing=True), 0, "P3-cooldown"),
     "guardrails: cooldown down": Mutation(without_limit(ReasonCode.COOLDOWN, growing=False), 12, "P3-cooldown"),
-    "gate: read first": Mutation(without_settling(read=False), 4, "I9-settled"),
+    "gate: read first": Mutation(without_settling(read=False), 1, "I9-settled"),
     "gate: observe a new fleet": Mutation(without_settling(read=True), 7, "I9-young"),
-    "gate: paused": Mutation(without_obstacle(ReasonCode.PAUSED), 1, "P5-paused"),
-    "gate: bus down": Mutation(without_obstacle(ReasonCode.BUS_DOWN), 15, "P6-bus"),
-    "gate: one in flight": Mutation(without_obstacle(ReasonCode.DECISION_IN_FLIGHT), 0, "I14-one"),
+    "gate: paused": Mutation(without_obstacle(ReasonCode.PAUSED), 6, "P5-paused"),
+    "gate: bus down": Mutation(without_obstacle(ReasonCode.BUS_DOWN), 15, "P6-bus", hours=1.0),
+    "gate: one in flight": Mutation(without_obstacle(ReasonCode.DECISION_IN_FLIGHT), 3, "I14-one"),
     "gate: back-off": Mutation(without_obstacle(ReasonCode.RETRY_BACKOFF), 4, "P2-back-off"),
-    "gate: stopping": Mutation(without_obstacle(ReasonCode.STOPPING), 15, "I19-quiet"),
-    "proposal: name leaving workers": Mutation(wrapped(propose, "_removals", victims_forgotten), 0, "I16-named"),
+    "gate: stopping": Mutation(without_obstacle(ReasonCode.STOPPING), 15, "I19-quiet", hours=1.0),
+    "proposal: name leaving workers": Mutation(wrapped(propose, "_removals", victims_forgotten), 1, "I16-named"),
     "ledger: expiry": Mutation(lambda: patch.object(LedgerEntry, "expires_at_ms", NEVER), 0, "I15-expiry"),
-    "ledger: give up after a full TTL": Mutation(wrapped(Ledger, "_adopt", no_end), 0, "I15-expiry"),
+    "ledger: give up after a full TTL": Mutation(wrapped(Ledger, "_adopt", no_end), 0, "I15-expiry", hours=1.0),
     "ledger: read back unknown outcomes": Mutation(handled(ev.CommitUnknown, forget_unknown), 4, "I17-truth"),
-    "ledger: read again after a refusal": Mutation(handled(ev.CommitRefused, forget_refused), 10, "I9-settled"),
-    "ledger: a sequence is used once": Mutation(wrapped(Ledger, "drop_pending", use_again), 7, "I17-used"),
+    "ledger: read again after a refusal": Mutation(
+        handled(ev.CommitRefused, forget_refused), 10, "I9-settled", hours=1.0
+    ),
+    "ledger: a sequence is used once": Mutation(wrapped(Ledger, "drop_pending", use_again), 7, "I17-used", hours=1.0),
     "ledger: sequences continue": Mutation(wrapped(Ledger, "_adopt", start_over), 0, "I1-order"),
     "ledger: repeat announcements": Mutation(wrapped(Ledger, "tick", announce_once), 0, "P1-announced"),
-    "ledger: observed counts": Mutation(handled(ev.DecisionAnswered, believe_counts), 0, "P4-answer"),
+    "ledger: observed counts": Mutation(handled(ev.DecisionAnswered, believe_counts), 0, "P4-answer", hours=1.0),
     "ledger: numbers of an answer": Mutation(handled(ev.DecisionAnswered, believe_numbers), 0, "P4-answer"),
-    "ledger: same turns, same effects": Mutation(another_id, 1, "I11-replay"),
-    "commit: lease": Mutation(without_compare("lease"), 3, "I2-fence"),
-    "commit: revision": Mutation(without_compare("mod"), 12, "I1-order"),
+    "ledger: same turns, same effects": Mutation(another_id, 6, "I11-replay"),
+    "commit: lease": Mutation(without_compare("lease"), 3, "I2-fence", hours=1.0),
+    "commit: revision": Mutation(without_compare("mod"), 3, "I1-order"),
     "leadership: deadline": Mutation(wrapped(Leadership, "_extend", no_deadline), 0, "I3-lease"),
-    "leadership: margin": Mutation(wrapped(Leadership, "_extend", no_margin), 0, "I3-lease"),
+    "leadership: margin": Mutation(wrapped(Leadership, "_extend", no_margin), 0, "I3-lease", hours=1.0),
     "leadership: lease counted from the request": Mutation(handled(ev.LeaseRenewed, from_the_answer), 0, "I3-lease"),
     "leadership: lease lost": Mutation(handled(ev.LeaseRenewalFailed, not_lost), 0, "I3-yield"),
-    "leadership: another leads": Mutation(handled(ev.LeaderChanged, keep_leading), 0, "I3-yield"),
+    "leadership: another leads": Mutation(handled(ev.LeaderChanged, keep_leading), 0, "I3-yield", hours=1.0),
     "leadership: bus lost": Mutation(constant(Leadership, "_bus_lost_too_long", value=False), 2, "I3-blind"),
     "leadership: one request at a time": Mutation(wrapped(Leadership, "tick", ask_again), 0, "I3-one"),
-    "leadership: resign last": Mutation(wrapped(leadership_handlers, "tick", resign_first), 13, "I19-quiet"),
-    "guardrails: drains": Mutation(combined(one_victim, without_limit(ReasonCode.DRAIN_LIMIT)), 0, "I16-victims"),
+    "leadership: resign last": Mutation(wrapped(leadership_handlers, "tick", resign_first), 13, "I19-quiet", hours=1.0),
+    "guardrails: drains": Mutation(combined(one_victim, without_limit(ReasonCode.DRAIN_LIMIT)), 1, "I16-victims"),
     "drains: wait for a scaler": Mutation(wrapped(drain_handlers, "start_victims", begin_at_commit), 0, "I16-accepted"),
-    "drains: only a leader": Mutation(constant(Drains, "abandon", None), 0, "I16-leader"),
-    "drains: deadline": Mutation(wrapped(Drains, "start", no_drain_deadline), 0, "I16-drain"),
-    "drains: not early": Mutation(constant(Drains, "_silent", value=True), 0, "I16-drain"),
-    "drains: repeat commands": Mutation(wrapped(Drains, "record_answer", ask_to_drain_once), 2, "I16-asked"),
-    "drains: revoke silent workers": Mutation(wrapped(Drains, "record_answer", never_revoke), 5, "I16-asked"),
-    "drains: continue after a takeover": Mutation(constant(drain_handlers, "resume_drains", None), 0, "I16-goes-on"),
-    "fleet: newest sample": Mutation(wrapped(Fleet, "ingest", any_sample), 1, "I10-newest"),
+    "drains: only a leader": Mutation(constant(Drains, "abandon", None), 0, "I16-leader", hours=1.0),
+    "drains: deadline": Mutation(wrapped(Drains, "start", no_drain_deadline), 0, "I16-drain", hours=1.0),
+    "drains: not early": Mutation(constant(Drains, "_silent", value=True), 0, "I16-drain", hours=1.0),
+    "drains: repeat commands": Mutation(wrapped(Drains, "record_answer", ask_to_drain_once), 2, "I16-asked", hours=1.0),
+    "drains: revoke silent workers": Mutation(wrapped(Drains, "record_answer", never_revoke), 1, "I16-asked"),
+    "drains: continue after a takeover": Mutation(
+        constant(drain_handlers, "resume_drains", None), 0, "I16-goes-on", hours=1.0
+    ),
+    "fleet: newest sample": Mutation(wrapped(Fleet, "ingest", any_sample), 1, "I10-newest", hours=1.0),
     "fleet: uncount stale workers": Mutation(constant(Pool, "_uncount", None), 0, "I13-finite"),
     "leadership: campaign when nobody leads": Mutation(
         combined(wrapped(Leadership, "lost_campaign", give_up), wrapped(Leadership, "_release_lease", give_up)),
         4,
         "L1-leader",
+        hours=1.0,
     ),
     "reconciliation: replace missing workers": Mutation(
-        constant(reconciliation, "_replace_missing", []), 1, "L3-applied"
+        constant(reconciliation, "_replace_missing", []), 1, "L3-applied", hours=1.0
     ),
-    "reconciliation: drain surplus workers": Mutation(constant(reconciliation, "_drain_surplus", []), 13, "L3-applied"),
-    "ledger: drop refused commits": Mutation(handled(ev.CommitRefused, lambda *_args: None), 12, "I9-settled"),
-    "planner: grow": Mutation(wrapped(ThresholdPlanner, "_decide_by_kv", no_growth), 1, "L2-reference"),
-    "controller: wake": Mutation(constant(controller.Controller, "next_wake", None), 0, "L5-turning"),
-    "scaler: fence": Mutation(wrapped(DecisionFence, "classify", never_stale), 12, "I2-applied"),
+    "reconciliation: drain surplus workers": Mutation(
+        constant(reconciliation, "_drain_surplus", []), 13, "L3-applied", hours=1.0
+    ),
+    "ledger: drop refused commits": Mutation(
+        handled(ev.CommitRefused, lambda *_args: None), 12, "I9-settled", hours=1.0
+    ),
+    "planner: grow": Mutation(wrapped(ThresholdPlanner, "_decide_by_kv", no_growth), 1, "L2-reference", hours=1.0),
+    "controller: wake": Mutation(constant(controller.Controller, "next_wake", None), 0, "L5-turning", hours=1.0),
+    "scaler: fence": Mutation(wrapped(DecisionFence, "classify", never_stale), 12, "I2-applied", hours=1.0),
 }
 
 
 def run_mutated(name: str, seed: int) -> ChaosResult:
     """Run the plan of a seed with a mutation."""
-    with MUTATIONS[name].apply():
-        return run_plan(seed)
+    mutation = MUTATIONS[name]
+    with mutation.apply():
+        return run_plan(seed, mutation.hours)
 
 
 if __name__ == "__main__":

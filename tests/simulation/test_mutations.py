@@ -1,4 +1,4 @@
-"""Every mutation of a safeguard violates its invariant in at least one seed of the CI set."""
+"""Every mutation of a safeguard violates its invariant in at least one seed of the CI set, or in a longer run of it."""
 
 import pytest
 

@@ -13,11 +13,9 @@ from loadline.sim.chaos import saved_plan
 from loadline.sim.chaos.faults import FAULTS
 from loadline.sim.chaos.plan import FAULT_KINDS
 from loadline.sim.chaos.runner import ChaosResult, run_plan
-from tests.simulation.mutation_runs import CI_SEEDS
+from tests.simulation.mutation_runs import CI_HOURS, CI_SEEDS
 
 CHUNK = 10
-HOURS = 0.3
-"""Simulated hours per seed: nine runs of this length inject every kind of fault."""
 SEEDS = Path(__file__).parent / "seeds"
 SAVED_PLANS = sorted(SEEDS.glob("*.json"))
 
@@ -30,7 +28,7 @@ def runs() -> Iterator[Runs]:
     beside_others = "PYTEST_XDIST_WORKER" in os.environ
     jobs = 1 if beside_others else len(os.sched_getaffinity(0))
     with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
-        yield {seed: pool.submit(run_plan, seed, HOURS) for seed in CI_SEEDS}
+        yield {seed: pool.submit(run_plan, seed, CI_HOURS) for seed in CI_SEEDS}
         pool.shutdown(cancel_futures=True)
 
 
@@ -39,9 +37,9 @@ def test_no_seed_violates_an_invariant(first: int, runs: Runs) -> None:
     for seed in range(first, first + CHUNK):
         result = runs[seed].result()
         assert result.violation is None, (
-            f"{result.violation}\n  reproduce: python tools/chaos.py --seeds {seed} --hours {HOURS}"
+            f"{result.violation}\n  reproduce: python tools/chaos.py --seeds {seed} --hours {CI_HOURS}"
         )
-        assert result.hours == HOURS
+        assert result.hours == CI_HOURS
 
 
 def test_the_runs_cover_all_faults_and_most_effects(runs: Runs) -> None:
