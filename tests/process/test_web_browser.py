@@ -107,6 +107,9 @@ def test_the_page_shows_the_fleet_at_all_widths_in_both_themes_and_reaches_no_ot
         await tab.open(url)
         await tab.shows(DRAWN)
         assert await tab.evaluate("document.querySelectorAll('.grid .w').length") == 15
+        await tab.shows(
+            "document.getElementById('waits').textContent.includes('the cooldown of 9.00 s ends in 5.00 s')"
+        )
         for width in (400, 1280, 3840):
             for theme in ("light", "dark"):
                 await tab.size(width, 1600, theme)
