@@ -23,6 +23,8 @@ class EngineServer:
         self.status = 200
         self.may_answer = asyncio.Event()
         self.may_answer.set()
+        self.path = "/metrics"
+        """The only path that is asked for."""
         self.asked = 0
         self.port = 0
         self._runner: web.AppRunner | None = None
@@ -46,7 +48,7 @@ class EngineServer:
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         self.asked += 1
-        assert request.path == "/metrics"
+        assert request.path == self.path
         await self.may_answer.wait()
         body = page(self.body) if isinstance(self.body, dict) else self.body
         return web.Response(body=body, status=self.status)

@@ -27,7 +27,7 @@ NAMES = ("tiny", "aggregated", "w")
 class SidecarRig:
     """A sidecar, its engine, and the agent's side of bus and store."""
 
-    def __init__(self, engine: EngineServer, **options: Any) -> None:
+    def __init__(self, engine: EngineServer, /, **options: Any) -> None:
         self.engine = engine
         self.bus, self.store = MemoryBus(), MemoryStore()
         self.sidecar = Sidecar(
@@ -85,8 +85,11 @@ class SidecarRig:
 
 
 @asynccontextmanager
-async def rig(series: dict[str, float | str] | bytes | None = None, **options: Any) -> AsyncIterator[SidecarRig]:
+async def rig(
+    series: dict[str, float | str] | bytes | None = None, path: str = "/metrics", **options: Any
+) -> AsyncIterator[SidecarRig]:
     async with asyncio.timeout(60), engine_server() as engine:
+        engine.path = path
         engine.body = vllm() if series is None else series
         made = SidecarRig(engine, **options)
         made.start()

@@ -4,6 +4,7 @@ import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +13,7 @@ from loadline.errors import ConfigError, EngineEnded
 from loadline.sidecar.engine_process import FoundEngine, StartedEngine, batch_slots, cuts_streams
 from tests.support.engine_pages import vllm
 from tests.support.sidecar_rig import rig, scenario
+from tests.waiting import until
 
 
 @pytest.mark.parametrize(
@@ -109,7 +111,11 @@ def test_an_engine_that_others_end_ends_its_sidecar() -> None:
 def test_the_command_of_a_running_engine_tells_its_largest_batch() -> None:
     async def run() -> None:
         with other_process("sh", "-c", "read x", "vllm", "--max-num-seqs", "7") as engine:
-            assert FoundEngine(engine.pid, lambda: None).batch_slots == 7
+            command = Path(f"/proc/{engine.pid}/cmdline")
+            await until(command.read_bytes, "the kernel has its command")
+            found = FoundEngine(engine.pid, lambda: None)
+            assert found.batch_slots == 7
+            found.forget()
 
     scenario(run)
 
