@@ -264,4 +264,4 @@ def _passing_requests(requests: RequestQueue) -> _Callback:
 
 
 async def _log_error(error: Exception) -> None:
-    _log.warning("request_failed", error=repr(error))
+    _log.warning("request_failed", detail=repr(error))

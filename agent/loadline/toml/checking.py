@@ -142,8 +142,10 @@ def table_errors(
             yield unknown(key, table, fields, place)
         else:
             yield from _value_errors(value, fields[key], types[key], unknown, f"{place}{key}")
+    unknown_keys = table.keys() - fields.keys()
     for field in fields.values():
-        if field.required and field.name not in table:
+        # A misspelt key is one error, not a second one of the key that it should be.
+        if field.required and field.name not in table and not get_close_matches(field.name, unknown_keys):
             yield ConfigError(f"{place}{field.name}", "is missing", f"Write {accepted_values(field.type)}.")
 
 

@@ -99,7 +99,6 @@ def test_errors_of_a_configuration_are_data_too(tmp_path: Path, capsys: pytest.C
     assert [(one["where"], one["place"]) for one in found["errors"]] == [
         (f"{config}, line 2", "models[0].name"),
         (f"{config}, line 3", "models[0].pools[0].rolle"),
-        (f"{config}, line 3", "models[0].pools[0].role"),
     ]
 
 

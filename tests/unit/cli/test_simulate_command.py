@@ -66,7 +66,7 @@ def test_the_page_has_the_command_to_reproduce_it(tmp_path: Path) -> None:
     assert "loadline simulate --trace" in text
     assert "a page.html" in text
     assert "the static planner decides" in text  # the description of the configuration
-    assert "&quot;gpu_budget_max&quot;" in text  # and all knobs
+    assert "&quot;ttft_ms&quot;: 500.0" in text  # and all knobs
 
 
 def test_a_journal_can_be_replayed_and_explained(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -130,16 +130,13 @@ def test_rates_become_requests(tmp_path: Path, capsys: pytest.CaptureFixture[str
         ),
         ({"fleet": FLEET.replace("linear", "# linear")}, ["fleet.toml", "profile"]),
         ({"fleet": FLEET.replace("2000", "0")}, ["fleet.toml", "kv_blocks", "1 or more"]),
-        (
-            {"fleet": FLEET.replace('"main"', '"other"')},
-            ["fleet.toml with ", "config.toml: pool main", "Describe it there"],
-        ),
+        ({"fleet": FLEET.replace('"main"', '"other"')}, ["config.toml: pool ", "Describe it there"]),
         ({"fleet": "model = 'x'\n" + FLEET}, ["config.toml", "'x'", "llama"]),
         ({"fleet": "routing = 'random'\n" + FLEET}, ["fleet.toml", "routing", "least_loaded"]),
         ({"fleet": FLEET.replace("alpha = 5.0", "alpha = -5.0")}, ["pools[0].linear: alpha is -5.0. Write a finite"]),
         (
             {"fleet": FLEET.replace("alpha", "alfa")},
-            ["fleet.toml, line 5: pools[0].linear.alfa", "Did you mean alpha?"],
+            ["fleet.toml, line ", "pools[0].linear.alfa", "Did you mean alpha?"],
         ),
         ({"fleet": FLEET.replace("workers = 2", "workers = 1000000")}, ["pools[0].workers", "from 0 to 10000"]),
         ({"fleet": "]"}, ["fleet.toml, line 1"]),
@@ -156,9 +153,8 @@ def test_an_unusable_file_is_refused(
     assert main(["simulate", *options, "--json", str(tmp_path / "out.json")]) == 2
     printed = capsys.readouterr()
     assert printed.out == ""
-    lines = printed.err.splitlines()
-    assert [line.startswith("loadline: ") for line in lines] == [True] * len(lines), "one line for each error"
-    assert any(all(word in line for word in words) for line in lines), printed.err
+    assert printed.err.count("\n") == 1
+    assert all(word in printed.err for word in words), printed.err
     assert sorted(tmp_path.iterdir()) == before
 
 
