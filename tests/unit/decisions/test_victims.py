@@ -41,6 +41,8 @@ def test_victims_are_the_workers_that_are_cheapest_to_remove() -> None:
     assert [v.worker for v in chosen(pool, 99)] == order
     assert chosen(pool, 2) == [Victim("starting", 1), Victim("idle", 1)]
     assert chosen(pool, 0) == []
+    preferred = choose_victims({pool.name: pool}, pool.name, 3, None, {"full", "busy"})
+    assert [worker.record.worker for worker in preferred] == ["starting", "full", "busy"]
 
 
 def test_with_migration_unmovable_requests_decide_on_victims() -> None:

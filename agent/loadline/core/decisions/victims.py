@@ -1,6 +1,7 @@
 """Choice of the workers that a scale-down removes, by the rule of the platform that removes them."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from types import MappingProxyType
 
 from msgspec import Struct
 
@@ -27,6 +28,7 @@ def select_victims(
     targets: Mapping[str, int],
     draining: Mapping[str, Sequence[Victim]],
     can_migrate: CanMigrate | None = None,
+    preferred: Mapping[str, Collection[str]] = MappingProxyType({}),
 ) -> dict[str, Removal]:
     """Return what each scaler has to do so that ``targets`` workers serve in each pool.
 
@@ -40,13 +42,14 @@ def select_victims(
         targets: Count of each pool that should serve in it.
         draining: Workers that drain already, by the pool that started them.
         can_migrate: As of ``choose_victims``.
+        preferred: Workers that a pool should lose first, by pool.
     """
     replicas = {name: targets[name] - pool.moved for name, pool in pools.items()}
     chosen: dict[str, list[Victim]] = {name: list(draining.get(name, ())) for name in pools}
     leaving: list[WorkerState] = []
     for name, pool in pools.items():
         surplus = min(_surplus(pool, targets[name]), DRAINS_MAX)
-        leaving += choose_victims(pools, name, surplus, can_migrate) if surplus else ()
+        leaving += choose_victims(pools, name, surplus, can_migrate, preferred.get(name, ())) if surplus else ()
     leaving.sort(key=lambda worker: bool(worker.counted_from))  # those that have moved last
     for worker in leaving:
         name, home = worker.record.pool, home_of(pools, worker)
@@ -85,11 +88,16 @@ def misses_rule(decision: Decision, answer: DecisionAnswered) -> bool:
 
 
 def choose_victims(
-    pools: Mapping[str, Pool], name: str, count: int, can_migrate: CanMigrate | None = None
+    pools: Mapping[str, Pool],
+    name: str,
+    count: int,
+    can_migrate: CanMigrate | None = None,
+    preferred: Collection[str] = (),
 ) -> list[WorkerState]:
     """Return the ``count`` workers that are cheapest to remove.
 
-    These are unschedulable ones, then starting ones, then those with the least work, then the newest, then by name.
+    These are unschedulable ones, then starting ones, then preferred ones, then those with the least work, then the
+    newest, then by name.
     An unschedulable worker takes no work, so that keeping it instead of another one would leave the pool one short.
 
     Workers whose platform cannot be told to remove them are left out. Those beyond the places of the pool come before:
@@ -102,13 +110,14 @@ def choose_victims(
         count: Number of victims.
         can_migrate: Returns True if a worker can migrate its requests away; None: no worker can. Its work is then the
             requests that cannot be migrated, and after these its KV usage, which would be copied.
+        preferred: Workers that the planner wants to lose, whatever their work.
     """
 
-    def cost(worker: WorkerState) -> tuple[bool, bool, int, int, int, str]:
+    def cost(worker: WorkerState) -> tuple[bool, bool, bool, int, int, int, str]:
         load, record = worker.measure_load(), worker.record
         migrates = can_migrate is not None and can_migrate(worker)
         requests = _unmovable_requests(worker) if migrates else load.running + load.waiting
-        in_use = not worker.unschedulable, worker.availability == "ready"
+        in_use = not worker.unschedulable, worker.availability == "ready", record.worker not in preferred
         return (*in_use, requests, load.kv_micro, -record.incarnation, record.worker)
 
     pool = pools[name]

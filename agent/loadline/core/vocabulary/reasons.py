@@ -195,6 +195,8 @@ class Recommendation(Struct, frozen=True):
     inputs: dict[str, float]
     demands: tuple[RoleDemand, ...] = ()
     """Demands by role, from planners that can express one pool's capacity in terms of another's."""
+    victims: dict[str, tuple[str, ...]] = {}
+    """Workers that pools should lose first when they shrink, by pool; for the others the cheapest to remove are."""
     estimates: tuple[SizeEstimate, ...] = ()
     """Estimates behind the recommendation, from planners that combine several."""
 

@@ -94,7 +94,7 @@ class AutoPlanner(Planner):
     summary = "Learns what a worker serves within the objectives and provides for the arrivals; needs no profile."
     Knobs = AutoPlannerKnobs
     needs = Needs(traffic="optional", objectives=frozenset({"ttft_ms", "itl_ms"}), shares_role_load=True)
-    pool_fields: ClassVar[tuple[str, ...]] = ("pools", "opinions")
+    pool_fields: ClassVar[tuple[str, ...]] = ("pools", "opinions", "late")
     guardrails: ClassVar[GuardrailKnobs] = UNPACED
 
     knobs: AutoPlannerKnobs
@@ -109,6 +109,8 @@ class AutoPlanner(Planner):
     """Arrivals since the last sample above which another is taken at once."""
     forecasts: dict[int, tuple[float, float]] = field(default_factory=dict)
     """Arrivals (1/s) to provide for when growing and when shrinking, by lead time, as of the last sample."""
+    late: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Workers with a backlog that they cannot serve within TTFT: the first to go in a shrink."""
     opinions: dict[str, tuple[SizeEstimate, ...]] = field(default_factory=dict)
     """Estimates for each pool, at most ``_OPINIONS_MS`` old, and those of the last change."""
     opinions_due_ms: int = 0
@@ -172,7 +174,7 @@ class AutoPlanner(Planner):
             self.opinions_due_ms = now + _OPINIONS_MS - (now + crc32(model.name.encode())) % _OPINIONS_MS
         opinions = tuple(one for name in model.pools for one in self.opinions.get(name, ()))
         result = recommend(self.name, model, in_order, self._inputs(model), now)
-        return replace(result, demands=demands, estimates=opinions)
+        return replace(result, demands=demands, victims=self._victims(), estimates=opinions)
 
     def export_learned(self) -> bytes | None:
         """Return the latency curves of the pools and the lengths of requests; None if nothing was learned."""
@@ -238,6 +240,10 @@ class AutoPlanner(Planner):
             from_ms, (rate, _) = now + lead_ms - _COMPARED_MS // 2, self._forecast(lead_ms, now)
             self.record.expect(ExpectedArrivals(from_ms, from_ms + _COMPARED_MS, rate), lead_ms)
 
+    def _victims(self) -> dict[str, tuple[str, ...]]:
+        """Return the workers to lose first in each pool that has any."""
+        return {name: late for name, late in self.late.items() if late}
+
     def _inputs(self, model: Model) -> dict[str, float]:
         """Return what was learned of each pool, in requests per second."""
         inputs = {"isl_tokens": self.lengths.isl_tokens, "osl_tokens": self.lengths.osl_tokens}
@@ -276,6 +282,7 @@ class AutoPlanner(Planner):
                 found[pool.name] = held
             else:
                 loads.append(self._load(model, pool, now))
+        self.late |= {load.pool.name: load.late_workers() for load in loads}
         needs = [load.needs() for load in loads]
         shared = None
         if len(pools) > 1 and loads:

@@ -129,6 +129,25 @@ class PoolLoad(Struct, frozen=True):
             found = queues.need_by_queues(self.model, self.pool, rate, self.now)
         return found
 
+    def late_workers(self) -> tuple[str, ...]:
+        """Return the workers whose queue is a backlog: requests that join it are late, whatever others do."""
+        work, queues = self.lengths.work(self.pool.knobs.role), self.state.evidence.queues
+        if not self.serves or not work or not queues.longest_queue:
+            return ()
+        most = self._backlog_min(self._serves_at_most(work))
+        found = (name for name, one in self.pool.workers.items() if one.counted and one.load.waiting > most)
+        return tuple(sorted(found))
+
+    def _serves_at_most(self, work: float) -> float:
+        """Return the requests/s of so much work that a worker with a backlog serves."""
+        role, objectives = self.pool.knobs.role, self.model.objectives
+        return max(self.serves, self.state.evidence.throughput(role, objectives) / work)
+
+    def _backlog_min(self, serves_at_most: float) -> float:
+        """Return the requests of a worker up to which it has no backlog, as it serves them within TTFT."""
+        within = serves_at_most * self.model.objectives.ttft_ms / 1_000.0
+        return max(_BACKLOG_MIN, 0.0 if self.pool.knobs.role == "decode" else within)
+
     def needs_by_backlog(self) -> float | None:
         """Return the workers for a backlog; None if there is none."""
         found = next(self._backlog_needs(list(self._lasting_needs())), None)
@@ -136,14 +155,12 @@ class PoolLoad(Struct, frozen=True):
 
     def _backlog_needs(self, steady: list[Need]) -> Iterator[Need]:
         """Yield the workers for a backlog, as long as it will be when a worker requested first is ready."""
-        model, pool, serves, rate = self.model, self.pool, self.serves, self.growing_per_s
-        evidence, role = self.state.evidence, pool.knobs.role
-        work = self.lengths.work(role)
-        if not serves or not work:
+        pool, rate, evidence = self.pool, self.growing_per_s, self.state.evidence
+        work = self.lengths.work(pool.knobs.role)
+        if not self.serves or not work:
             return
-        full = max(serves, evidence.throughput(role, model.objectives) / work)
-        served = 0.0 if role == "decode" else full * model.objectives.ttft_ms / 1_000.0
-        if evidence.queues.longest_queue <= max(_BACKLOG_MIN, served):
+        full = self._serves_at_most(work)
+        if evidence.queues.longest_queue <= self._backlog_min(full):
             return
         requested = pool.requested_at_ms
         left_ms = max(0, self.start_up_ms - (self.now - requested[0])) if requested else self.start_up_ms

@@ -35,7 +35,7 @@ def propose(
 ) -> Outcome:
     """Create a decision in the ledger, with its victims, and return the effect that commits it."""
     state = context.state
-    removals = _removals(context, model, proposal)
+    removals = _removals(context, model, recommendation, proposal)
     targets = tuple(
         PoolTarget(
             pool=pool.name,
@@ -59,12 +59,14 @@ def propose(
     return Outcome(explanation, effects)
 
 
-def _removals(context: ScalingContext, model: ModelState, proposal: Proposal) -> dict[str, Removal]:
+def _removals(
+    context: ScalingContext, model: ModelState, recommendation: Recommendation, proposal: Proposal
+) -> dict[str, Removal]:
     """Return the counts and the workers to remove, by the pool whose scaler started them."""
     draining = {name: context.state.drains.started_in(model.name, name) for name in model.pools}
     migration = context.models[model.name].migration
     can_migrate = partial(_can_migrate, model) if migration.enabled and migration.migrate_drains else None
-    return select_victims(model.pools, proposal.targets, draining, can_migrate)
+    return select_victims(model.pools, proposal.targets, draining, can_migrate, recommendation.victims)
 
 
 def _can_migrate(model: ModelState, worker: WorkerState) -> bool:
