@@ -66,7 +66,7 @@ def test_the_page_has_the_command_to_reproduce_it(tmp_path: Path) -> None:
     assert "loadline simulate --trace" in text
     assert "a page.html" in text
     assert "the static planner decides" in text  # the description of the configuration
-    assert "&quot;ttft_ms&quot;: 500.0" in text  # and all knobs
+    assert "&quot;replicas_max&quot;: " in text  # and all knobs
 
 
 def test_a_journal_can_be_replayed_and_explained(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
