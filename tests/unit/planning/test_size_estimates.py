@@ -1,4 +1,4 @@
-"""What each estimator of auto says, and its confidence."""
+"""Estimates of each estimator of auto, and their confidence."""
 
 import pytest
 
@@ -16,7 +16,7 @@ def estimates(world: AutoWorld) -> dict[str, SizeEstimate]:
     return {one.estimator: one for one in world.last.estimates}
 
 
-def test_every_estimator_is_listed_with_an_opinion_and_a_confidence_or_the_cause_why_not() -> None:
+def test_every_estimator_is_listed_with_workers_and_a_confidence_or_the_cause_why_not() -> None:
     world = AutoWorld(4)
     for seconds in (3, 60, 60):
         world.run(60.0, seconds)

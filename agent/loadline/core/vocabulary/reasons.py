@@ -179,11 +179,11 @@ class SizeEstimate(Struct, frozen=True, omit_defaults=True):
     pool: str
     estimator: Estimator
     workers: float | None = None
-    """Workers needed; None: it has no opinion."""
+    """Workers needed; None: it has no estimate."""
     confidence: float | None = None
-    """1 minus the half-width of its 95 % interval relative to the estimate, 0..1; None: it has no opinion."""
+    """1 minus the half-width of its 95 % interval relative to the estimate, 0..1; None: it has no estimate."""
     basis: str = ""
-    """What it knows the estimate from, or why it has none."""
+    """Data that it comes from, or the cause why there is none."""
 
 
 class Recommendation(Struct, frozen=True):

@@ -61,7 +61,7 @@ _WARM_UP_MS: Final = 30_000
 _WARM_UP_START_UPS: Final = 3
 """Time from the first estimate of the capacity to the first shrink, absolute and in start-up times: a first minute
 tells little of the next one."""
-_OPINIONS_MS: Final = 10_000
+_ESTIMATES_MS: Final = 10_000
 """Interval of the estimates for ``explain``, which take twice as long as a plan."""
 _LIGHT: Final = 0.5
 """A shrink that leaves workers less than half utilised is safe."""
@@ -94,7 +94,7 @@ class AutoPlanner(Planner):
     summary = "Learns what a worker serves within the objectives and provides for the arrivals; needs no profile."
     Knobs = AutoPlannerKnobs
     needs = Needs(traffic="optional", objectives=frozenset({"ttft_ms", "itl_ms"}), shares_role_load=True)
-    pool_fields: ClassVar[tuple[str, ...]] = ("pools", "opinions", "late")
+    pool_fields: ClassVar[tuple[str, ...]] = ("pools", "estimated", "late")
     guardrails: ClassVar[GuardrailKnobs] = UNPACED
 
     knobs: AutoPlannerKnobs
@@ -111,9 +111,9 @@ class AutoPlanner(Planner):
     """Arrivals (1/s) to provide for when growing and when shrinking, by lead time, as of the last sample."""
     late: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """Workers with a backlog that they cannot serve within TTFT: the first to go in a shrink."""
-    opinions: dict[str, tuple[SizeEstimate, ...]] = field(default_factory=dict)
-    """Estimates for each pool, at most ``_OPINIONS_MS`` old, and those of the last change."""
-    opinions_due_ms: int = 0
+    estimated: dict[str, tuple[SizeEstimate, ...]] = field(default_factory=dict)
+    """Estimates for each pool, at most ``_ESTIMATES_MS`` old, and those of the last change."""
+    estimates_due_ms: int = 0
     record: ForecastRecord = field(default_factory=ForecastRecord)
     by_workers: SaturationPlanner = field(default_factory=lambda: SaturationPlanner(SaturationKnobs()))
     """Planner while no frontend reports."""
@@ -170,11 +170,11 @@ class AutoPlanner(Planner):
             pools |= found
             demands += () if demand is None else (demand,)
         in_order = {name: pools[name] for name in model.pools}
-        if now >= self.opinions_due_ms:  # at another time for each model
-            self.opinions_due_ms = now + _OPINIONS_MS - (now + crc32(model.name.encode())) % _OPINIONS_MS
-        opinions = tuple(one for name in model.pools for one in self.opinions.get(name, ()))
+        if now >= self.estimates_due_ms:  # at another time for each model
+            self.estimates_due_ms = now + _ESTIMATES_MS - (now + crc32(model.name.encode())) % _ESTIMATES_MS
+        estimates = tuple(one for name in model.pools for one in self.estimated.get(name, ()))
         result = recommend(self.name, model, in_order, self._inputs(model), now)
-        return replace(result, demands=demands, victims=self._victims(), estimates=opinions)
+        return replace(result, demands=demands, victims=self._victims(), estimates=estimates)
 
     def export_learned(self) -> bytes | None:
         """Return the latency curves of the pools and the lengths of requests; None if nothing was learned."""
@@ -293,9 +293,9 @@ class AutoPlanner(Planner):
         found |= {load.pool.name: self._recommend(load, need) for load, need in zip(loads, needs, strict=True)}
         changes = any(one.replicas is not None for one in found.values())
         for load in loads:
-            if changes or now >= self.opinions_due_ms or load.pool.name not in self.opinions:
+            if changes or now >= self.estimates_due_ms or load.pool.name not in self.estimated:
                 one = size_estimates(load, self.profiled.serves(load.pool), load.state.learned, self.record)
-                self.opinions[load.pool.name] = tuple(one)
+                self.estimated[load.pool.name] = tuple(one)
         return found, None if shared is None else shared.demand
 
     def _load(self, model: Model, pool: Pool, now: int) -> PoolLoad:

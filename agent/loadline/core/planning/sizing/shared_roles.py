@@ -35,7 +35,7 @@ class EmptyPool(Struct, frozen=True):
 
 
 class SharedNeeds(Struct, frozen=True):
-    """What the pools of a role need together."""
+    """Needs of the pools of a role together."""
 
     needs: list[PoolNeeds]
     """Needs of the pools with workers."""

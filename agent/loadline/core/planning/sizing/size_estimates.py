@@ -1,4 +1,4 @@
-"""What each estimator of the planner auto says: the workers that are needed, and how far its data supports that.
+"""Estimates of each estimator of the planner auto: workers that are needed, and how far its data supports that.
 
 The confidence is 1 minus the half-width of the 95 % interval of the estimate, relative to it: ``1 - 2 * error`` for a
 relative standard error, at least 0. Errors of a demand and of the capacity that divides it add up in squares.
