@@ -26,8 +26,7 @@ from loadline.sim.chaos.frontend import ChaosFrontend
 from loadline.sim.chaos.runner import ChaosResult, run_plan
 from loadline.sim.chaos.stub_engine import StubEngine
 from loadline.sim.engine import EngineEvent, Request
-from tests.simulation.mutation_runs import Mutation, find_seeds
-from tests.simulation.mutations import combined, constant, wrapped
+from tests.simulation.mutation_runs import Mutation, combined, constant, find_seeds, wrapped
 
 
 def claim_anything(_old: Any, owners: RequestOwners, request_id: str, worker: str, incarnation: int, hop: int) -> bool:

@@ -1,12 +1,14 @@
-"""Runs of the simulated world with one safeguard disabled."""
+"""Kinds of mutations, and runs of the simulated world with one safeguard disabled."""
 
+import contextlib
 import itertools
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 from loadline.sim.chaos.runner import ChaosResult, run_plan
 
@@ -28,6 +30,36 @@ class Mutation(NamedTuple):
     violates: str
     hours: float = CI_HOURS
     """Simulated hours of its runs; more than in CI if the violation takes longer."""
+
+
+def wrapped(owner: Any, name: str, new: Callable[..., Any]) -> Apply:
+    """Replace a function or method by ``new(old, *args)``."""
+
+    @contextlib.contextmanager
+    def apply() -> Iterator[None]:
+        old = getattr(owner, name)
+        with patch.object(owner, name, lambda *args, **kwargs: new(old, *args, **kwargs)):
+            yield
+
+    return apply
+
+
+def constant(owner: Any, name: str, value: Any) -> Apply:
+    """Replace the result of a function or method by a constant."""
+    return wrapped(owner, name, lambda _old, *_args, **_kwargs: value)
+
+
+def combined(*mutations: Apply) -> Apply:
+    """Apply several mutations at once, of safeguards that back each other up."""
+
+    @contextlib.contextmanager
+    def apply() -> Iterator[None]:
+        with contextlib.ExitStack() as stack:
+            for one in mutations:
+                stack.enter_context(one())
+            yield
+
+    return apply
 
 
 def assert_detected(mutation: Mutation) -> None:

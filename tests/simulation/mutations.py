@@ -45,28 +45,11 @@ from loadline.core.vocabulary.reasons import Reason, ReasonCode
 from loadline.ports import Compare
 from loadline.runtime import effects as effect_runner
 from loadline.sim.chaos.runner import ChaosResult, run_plan
-from tests.simulation.mutation_runs import Apply, Mutation, find_seeds
+from tests.simulation.mutation_runs import Apply, Mutation, combined, constant, find_seeds, wrapped
 
 NEVER = 2**53
 
 # -- kinds of mutations ------------------------------------------------------------------------------------------------
-
-
-def wrapped(owner: Any, name: str, new: Callable[..., Any]) -> Apply:
-    """Replace a function or method by ``new(old, *args)``."""
-
-    @contextlib.contextmanager
-    def apply() -> Iterator[None]:
-        old = getattr(owner, name)
-        with patch.object(owner, name, lambda *args, **kwargs: new(old, *args, **kwargs)):
-            yield
-
-    return apply
-
-
-def constant(owner: Any, name: str, value: Any) -> Apply:
-    """Replace the result of a function or method by a constant."""
-    return wrapped(owner, name, lambda _old, *_args, **_kwargs: value)
 
 
 def handled(kind: type[ev.AnyEvent], new: Callable[..., Any]) -> Apply:
@@ -119,19 +102,6 @@ def without_compare(target: str) -> Apply:
         return always if what == target and not campaign else old(key, what, number)
 
     return wrapped(effect_runner, "Compare", ignore)
-
-
-def combined(*mutations: Apply) -> Apply:
-    """Apply several mutations at once, of safeguards that back each other up."""
-
-    @contextlib.contextmanager
-    def apply() -> Iterator[None]:
-        with contextlib.ExitStack() as stack:
-            for one in mutations:
-                stack.enter_context(one())
-            yield
-
-    return apply
 
 
 # -- replacements of production code -----------------------------------------------------------------------------------

@@ -255,7 +255,7 @@ class AutoPlanner(Planner):
 
     def _serves(self, model: Model, pool: Pool) -> float:
         """Return the requests/s that a worker serves within the objectives, by its profile if any; 0 if unknown."""
-        role, state = pool.knobs.role, self.pools[pool.name]
+        role, state = pool.knobs.role, self._state(pool)
         if state.serves is None:  # anew after each sample: it costs 40 us
             work = self.lengths.expected_work(role)
             state.learned = state.evidence.capacity(role, model.objectives) / work if work else 0.0
