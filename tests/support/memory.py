@@ -3,7 +3,8 @@
 from collections.abc import Callable
 
 from loadline.core.vocabulary.events import AnyEvent
-from loadline.runtime.effects import EffectRunner, Log
+from loadline.runtime.effects import EffectRunner
+from loadline.runtime.problem_log import Log
 from loadline.sim.world.agent import NullLog
 from loadline.sim.world.bus import BusConnection, VirtualBus
 from loadline.sim.world.fitter import InlineFitter

@@ -26,6 +26,7 @@ from loadline.core.handlers import (
     reading,
     reports,
     settings,
+    sharing,
 )
 from loadline.core.handlers.turn import Turn
 from loadline.core.planning.planners import Planner
@@ -53,6 +54,8 @@ HANDLERS: Final[Mapping[type[ev.AnyEvent], Handler]] = {
     ev.LeaseRenewed: leadership.lease_renewed,
     ev.LeaseRenewalFailed: leadership.lease_renewal_failed,
     ev.LeaderChanged: leadership.leader_changed,
+    ev.AgentsChanged: sharing.agents_changed,
+    ev.PresenceRenewed: sharing.presence_renewed,
     ev.BusConnectionChanged: leadership.bus_connection_changed,
     ev.StoreConnectionChanged: leadership.store_connection_changed,
     ev.ShutdownRequested: leadership.shutdown_requested,
@@ -144,7 +147,7 @@ class Controller:
         effects += leadership.tick(turn)
         effects += self._tick(turn, self._mode.before_planning)
         learned_state.ingest(self.state, self._planners, turn.learned)
-        names = turn.to_plan()
+        names = [] if self.state.dormant else turn.to_plan()
         effects += self._mode.scaling.plan(names, now)
         effects += self._tick(turn, self._mode.after_planning)
         if self.leading:
@@ -164,14 +167,16 @@ class Controller:
         old, new = self.settings, msgspec.json.decode(event.settings, type=Settings)
         self.settings = replace(new, agent=old.agent, scope=old.scope, leadership=old.leadership)
         self.state.config_problem, self.state.restart_for = "", list(event.restart_for)
+        self.state.leadership.layout_changed(new.sharing.layout)
         self._planners = settings.settings_changed(turn, self._planners, self.settings)
         self._mode = compose(self.settings, self.state, self._planners)
 
     def next_wake(self) -> int | None:
         """Return the Unix time in ms at which the next turn is due without an event; None if none is."""
         state = self.state
-        wakes = [state.leadership.next_wake()]
-        wakes.append(min((model.plan_at_ms for model in state.fleet.models.values()), default=None))
+        wakes = [state.leadership.next_wake(), None if state.presence is None else state.presence.next_wake()]
+        if not state.dormant:
+            wakes.append(min((model.plan_at_ms for model in state.fleet.models.values()), default=None))
         if self.leading:
             wakes += [state.ledger.next_wake(), state.drains.next_wake(), self._mode.migration.next_wake()]
             if self._mode.before_planning:

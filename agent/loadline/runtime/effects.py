@@ -1,7 +1,6 @@
 """Execution of effects. Every effect that the core waits for is answered by an event, also if it fails."""
 
-from collections.abc import Callable
-from typing import Any, Protocol
+from collections.abc import Awaitable, Callable
 
 from loadline.core.vocabulary.decisions import Decision, StoredDecision
 from loadline.core.vocabulary.effects import (
@@ -10,10 +9,13 @@ from loadline.core.vocabulary.effects import (
     Campaign,
     CommitDecision,
     FitForecast,
+    FollowReports,
+    LeavePresence,
     RaiseAlarm,
     ReadDecisions,
     RemoveWorker,
     RenewLease,
+    RenewPresence,
     Resign,
     SaveLearned,
     SendDrain,
@@ -34,14 +36,15 @@ from loadline.core.vocabulary.events import (
     DrainAnswered,
     ForecastFailed,
     ForecastFitted,
-    LeadershipWon,
     LeaseRenewalFailed,
-    LeaseRenewed,
     MigrationAnswered,
+    PresenceRenewed,
 )
 from loadline.errors import BusUnavailable, NoSubscriber, OutcomeUnknown, StoreDenied, StoreUnavailable
 from loadline.ports import Bus, Compare, Fitter, Store, Write
-from loadline.wire.codec import Rejected, decode_as, decode_decision, decode_epoch, encode, encode_decision
+from loadline.runtime.election import STORE_FAILURES, Election
+from loadline.runtime.problem_log import Log, ProblemLog
+from loadline.wire.codec import Rejected, decode_as, decode_decision, encode, encode_decision
 from loadline.wire.keys import Keys
 from loadline.wire.messages import DrainCommand, DrainReply, MigrateCommand, MigrateReply, ScalingDecision
 from loadline.wire.subjects import Subjects
@@ -51,23 +54,14 @@ DRAIN_TIMEOUT_S = 1.0
 """Timeout of a drain command; a worker answers in milliseconds, and the core retries."""
 FIT_DEADLINE_S = 20.0
 """Deadline for one series. Selecting an ARIMA order takes 3 s, and six times that on a busy machine."""
-_FAILURES = (StoreUnavailable, StoreDenied, OutcomeUnknown)
 
 
-class Log(Protocol):
-    """The methods of a structlog logger that are used here."""
+FollowModels = Callable[[list[str]], Awaitable[None]]
+"""Subscribes to the reports of models, and to no others."""
 
-    def info(self, event: str, **fields: Any) -> Any:
-        """Log a normal event."""
 
-    def warning(self, event: str, **fields: Any) -> Any:
-        """Log a condition that operators should know."""
-
-    def error(self, event: str, **fields: Any) -> Any:
-        """Log a problem that operators must fix."""
-
-    def exception(self, event: str, **fields: Any) -> Any:
-        """Log a bug, with the traceback of the exception that is being handled."""
+async def follow_nothing(_models: list[str]) -> None:
+    """Keep the subscriptions of an agent that shares no models: it receives all reports."""
 
 
 class EffectRunner:
@@ -84,9 +78,9 @@ class EffectRunner:
         keys: Keys,
         put: Callable[[AnyEvent], None],
         log: Log,
+        follow: FollowModels = follow_nothing,
         traced: bool = False,
     ) -> None:
-        self._agent = agent
         self._bus = bus
         self._store = store
         self._fitter = fitter
@@ -95,7 +89,9 @@ class EffectRunner:
         self._put = put
         self._log = log
         self._traced = traced
-        self._problems: dict[str, str] = {}
+        self._problems = ProblemLog(log)
+        self._election = Election(agent, bus, store, keys, log, self._problems)
+        self._follow = follow
 
     async def perform(self, effect: AnyEffect) -> None:
         """Execute an effect and emit the event that answers it."""
@@ -110,12 +106,18 @@ class EffectRunner:
     async def _execute(self, effect: AnyEffect) -> None:  # noqa: C901, PLR0912 - one line for each effect
         match effect:
             case Campaign():
-                self._put(await self._campaign(effect))
+                self._put(await self._election.campaign(effect))
             case RenewLease():
-                self._put(await self._renew(effect))
+                self._put(await self._election.renew(effect))
             case Resign(lease_id=lease_id):
                 self._log.info("leadership_given_back")
-                await self._revoke(lease_id)
+                await self._election.revoke(lease_id)
+            case RenewPresence():
+                self._put(await self._election.renew_presence(effect))
+            case LeavePresence(lease_id=lease_id):
+                await self._election.revoke(lease_id)
+            case FollowReports(models=models):
+                await self._follow(models)
             case ReadDecisions():
                 self._put(await self._read_decisions(effect))
             case CommitDecision():
@@ -139,86 +141,20 @@ class EffectRunner:
             case RaiseAlarm(kind=kind, model=model, text=text):
                 self._log.warning("alarm", kind=kind, model=model, text=text)
 
-    def _log_change(self, event: str, problem: str) -> None:
-        """Log a problem when it appears or changes; failing calls are retried twice a second."""
-        if problem and self._problems.get(event) != problem:
-            self._log.warning(event, detail=problem)
-        self._problems[event] = problem
-
-    async def _campaign(self, effect: Campaign) -> AnyEvent:
-        key, epoch_key = self._keys.leader(effect.scope), self._keys.epoch(effect.scope)
-        lease_id, deposed = 0, ""
-        try:
-            entries = {entry.key: entry for entry in (await self._store.read(key)).entries}
-            present, last = entries.get(key), entries.get(epoch_key)
-            if present is not None:
-                self._log_change("campaign_failed", "")
-                leader = present.value.decode(errors="replace")
-                if present.mod_revision != effect.depose or not await self._depose(key, effect.depose):
-                    return CampaignLost(effect.scope, leader, beat=present.mod_revision)
-                deposed = leader
-                self._log.warning("leader_deposed", leader=leader)
-            lease_id = await self._store.grant(effect.ttl_s)
-            stored = decode_epoch(last.value) if last else 0
-            epoch = max(stored + 1, effect.epoch_min)
-            outcome = await self._store.commit(
-                # Without the second comparison, a term that began and ended since the read could have the same epoch.
-                [Compare(key, "create", 0), Compare(epoch_key, "mod", last.mod_revision if last else 0)],
-                [Write(epoch_key, str(epoch).encode()), Write(key, self._agent.encode(), lease_id)],
-            )
-        except _FAILURES as error:
-            if lease_id:
-                await self._revoke(lease_id)  # if the write happened, no agent could lead until the lease expires
-            self._log_change("campaign_failed", str(error))
-            return CampaignLost(effect.scope, "", str(error))
-        self._log_change("campaign_failed", "")
-        if outcome.committed:
-            self._log.info("leading", epoch=epoch)
-            return LeadershipWon(effect.scope, epoch, lease_id, effect.asked_at_ms, outcome.revision, deposed)
-        await self._revoke(lease_id)
-        return CampaignLost(effect.scope, "", "another agent won the election")
-
-    async def _depose(self, key: str, revision: int) -> bool:
-        """Remove the key of a leader that no longer writes it; return False if it was written meanwhile."""
-        return (await self._store.commit([Compare(key, "mod", revision)], [Write(key, None)])).committed
-
-    async def _renew(self, effect: RenewLease) -> AnyEvent:
-        key = self._keys.leader(effect.scope)
-        ours = Compare(key, "lease", effect.lease_id)
-        try:
-            alive = await self._store.keep_alive(effect.lease_id) > 0
-            write = Write(key, self._agent.encode(), effect.lease_id)
-            alive = alive and (await self._store.commit([ours], [write])).committed
-        except _FAILURES as error:
-            self._log_change("renewal_failed", str(error))
-            return LeaseRenewalFailed(effect.scope, effect.lease_id, lost=False, detail=str(error))
-        self._log_change("renewal_failed", "")
-        if not alive:
-            self._log.warning("lease_lost")
-            text = "the lease has expired, or the key was removed"
-            return LeaseRenewalFailed(effect.scope, effect.lease_id, lost=True, detail=text)
-        return LeaseRenewed(effect.scope, effect.lease_id, effect.asked_at_ms)
-
-    async def _revoke(self, lease_id: int) -> None:
-        try:
-            await self._store.revoke(lease_id)
-        except _FAILURES as error:
-            self._log.info("lease_not_revoked", detail=str(error))  # it expires by itself
-
     async def _remove_worker(self, effect: RemoveWorker) -> None:
         key = self._keys.worker(effect.model, effect.pool, effect.worker)
         try:
             await self._store.commit([Compare(key, "lease", effect.lease_id)], [Write(key, None)])
-        except _FAILURES as error:
+        except STORE_FAILURES as error:
             self._log.info("worker_not_removed", worker=effect.worker, detail=str(error))
 
     async def _read_decisions(self, effect: ReadDecisions) -> AnyEvent:
         try:
             found = await self._store.read(self._keys.decisions)
-        except _FAILURES as error:
-            self._log_change("decisions_unread", str(error))
+        except STORE_FAILURES as error:
+            self._problems.report("decisions_unread", str(error))
             return DecisionsUnread(effect.request, str(error))
-        self._log_change("decisions_unread", "")
+        self._problems.report("decisions_unread", "")
         decisions: list[StoredDecision] = []
         unreadable: dict[str, int] = {}
         for entry in found.entries:
@@ -347,10 +283,10 @@ class EffectRunner:
         fence = Compare(self._keys.leader(effect.scope), "lease", effect.lease_id)
         try:
             await self._store.commit([fence], [Write(self._keys.learned(effect.model), encode(effect.learned))])
-        except _FAILURES as error:
-            self._log_change("learned_not_saved", str(error))  # the core tries again
+        except STORE_FAILURES as error:
+            self._problems.report("learned_not_saved", str(error))  # the core tries again
         else:
-            self._log_change("learned_not_saved", "")
+            self._problems.report("learned_not_saved", "")
 
     async def _solve(self, effect: SolveAllocation) -> AnyEvent:
         found = await self._fitter.solve(effect.problem, effect.time_limit_ms / 1_000)
@@ -362,7 +298,7 @@ class EffectRunner:
         try:
             key = self._keys.pause(effect.model)
             await self._store.commit([], [Write(key, effect.by.encode() if effect.paused else None)])
-        except _FAILURES as error:
+        except STORE_FAILURES as error:
             self._log.error("pause_not_written", model=effect.model, detail=str(error), remedy="try again")
 
 
@@ -377,6 +313,8 @@ def _failed(effect: AnyEffect, detail: str) -> AnyEvent | None:  # noqa: PLR0911
             return CampaignLost(scope, "", detail)
         case RenewLease(scope=scope, lease_id=lease_id):
             return LeaseRenewalFailed(scope, lease_id, lost=False, detail=detail)
+        case RenewPresence():
+            return PresenceRenewed(0)
         case ReadDecisions(request=request):
             return DecisionsUnread(request, detail)
         case CommitDecision(decision=decision):

@@ -1,4 +1,4 @@
-"""Translation of store changes to events: workers, pauses, learned state and the leader.
+"""Translation of store changes to events: workers, pauses, learned state, the leader and live agents.
 
 Decisions are read only after this agent has won the election.
 """
@@ -6,6 +6,7 @@ Decisions are read only after this agent has won the election.
 from collections.abc import Callable
 
 from loadline.core.vocabulary.events import (
+    AgentsChanged,
     AnyEvent,
     LeaderChanged,
     LearnedChanged,
@@ -31,16 +32,25 @@ class RegistryTranslator:
         scope: Scope of the leader to report.
         put: Receives the events.
         on_rejected: Called with every refused record.
+        shared: True if agents share the models, so that the live agents are reported too.
     """
 
     def __init__(
-        self, keys: Keys, scope: str, put: Callable[[AnyEvent], None], on_rejected: Callable[[Rejected], None]
+        self,
+        keys: Keys,
+        scope: str,
+        put: Callable[[AnyEvent], None],
+        on_rejected: Callable[[Rejected], None],
+        *,
+        shared: bool = False,
     ) -> None:
         self._keys = keys
         self._scope = scope
         self._put = put
         self._on_rejected = on_rejected
         self._epoch = self._revision = 0
+        self._shared = shared
+        self._agents: dict[str, None] = {}
 
     def on_snapshot(self, snapshot: StoreSnapshot) -> None:
         """Translate a snapshot of all keys; one with a lower epoch or revision than before shows a loss of data."""
@@ -68,6 +78,10 @@ class RegistryTranslator:
                     self._epoch = decode_epoch(entry.value)
         went_back = self._epoch < before[0] or self._revision < before[1]
         self._put(self._leader(leader, snapshot.revision, went_back=went_back))
+        if self._shared:
+            keys = (self._split(entry.key) for entry in snapshot.entries)
+            self._agents = {name[1]: None for name in keys if len(name) == 2 and name[0] == "agents"}  # noqa: PLR2004
+            self._put(AgentsChanged(sorted(self._agents)))
         self._put(PausesRead(paused))
         self._put(LearnedRead(learned))
         self._put(RegistryRead(workers))
@@ -91,11 +105,22 @@ class RegistryTranslator:
                 return PauseChanged(model, paused=entry is not None, by=by)
             case ("state", model):
                 return LearnedChanged(model, self._learned(model, entry) if entry is not None else None)
+            case ("agents", name) if self._shared:
+                return self._agent(name, present=entry is not None)
             case ("leader", self._scope):
                 return self._leader(entry, change.revision)
             case ("leader", self._scope, "epoch"):  # the leader's key follows, written by the same transaction
                 self._epoch = decode_epoch(entry.value) if entry is not None else self._epoch
         return None
+
+    def _agent(self, name: str, *, present: bool) -> AgentsChanged | None:
+        if present == (name in self._agents):
+            return None
+        if present:
+            self._agents[name] = None
+        else:
+            del self._agents[name]
+        return AgentsChanged(sorted(self._agents))
 
     def _leader(self, entry: StoreEntry | None, revision: int, *, went_back: bool = False) -> LeaderChanged:
         if entry is None:

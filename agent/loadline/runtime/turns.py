@@ -21,9 +21,10 @@ from loadline.core.vocabulary.events import (
 from loadline.core.vocabulary.rejections import Rejection
 from loadline.ports import Bus, DecisionTraces, Fitter, Journal, Store
 from loadline.runtime import journal_records
-from loadline.runtime.effects import EffectRunner, Log
+from loadline.runtime.effects import EffectRunner, FollowModels, follow_nothing
 from loadline.runtime.history import DecisionHistory
 from loadline.runtime.inbox import Inbox, WorkerNames
+from loadline.runtime.problem_log import Log
 from loadline.wire.codec import Codec, Rejected, WireEvent
 from loadline.wire.keys import Keys
 from loadline.wire.subjects import Subjects
@@ -53,6 +54,7 @@ class Turns:
         frame_bytes_max: Larger frames are refused.
         version: Version written to the journal.
         on_rejected: Called with every refused frame.
+        follow: Subscribes to the reports of models, if agents share them.
         traces: Receives the decisions that have ended; None: no traces.
     """
 
@@ -73,6 +75,7 @@ class Turns:
         frame_bytes_max: int,
         version: str,
         on_rejected: Callable[[Rejected], None],
+        follow: FollowModels = follow_nothing,
         traces: DecisionTraces | None = None,
     ) -> None:
         self.controller = controller
@@ -95,6 +98,7 @@ class Turns:
             keys=keys,
             put=inbox.put,
             log=log,
+            follow=follow,
             traced=traces is not None,
         )
         self._traces = traces

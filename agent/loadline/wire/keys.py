@@ -21,6 +21,9 @@ class Keys:
         self.decisions = f"{self.prefix}decisions/"
         self.pauses = f"{self.prefix}pause/"
         self.leaders = f"{self.prefix}leader/"
+        self.layout = f"{self.leaders}layout"
+        """Key of the partition of the models into shards under which agents lead; absent: one agent leads all."""
+        self.agents = f"{self.prefix}agents/"
 
     def worker(self, model: str, pool: str, worker: str) -> str:
         """Return the key of a worker's record, which is under the worker's lease."""
@@ -45,6 +48,10 @@ class Keys:
     def epoch(self, scope: str) -> str:
         """Return the key of the newest term's epoch, which remains; it begins with the leader's key."""
         return f"{self.leader(scope)}/epoch"
+
+    def agent(self, name: str) -> str:
+        """Return the key by which the other agents see that an agent lives, under its lease."""
+        return f"{self.agents}{encode_token(name)}"
 
     def value_bytes_max(self, key: str) -> int:
         """Return the size of the largest value that a key may have."""

@@ -4,6 +4,7 @@ import re
 from urllib.parse import quote, unquote
 
 VERSION = "v1"
+_REPORTS_BY_MODEL = ("load", "traffic", "drained", "migration")
 _UNSAFE = re.compile(r"[^A-Za-z0-9_%-]")
 _TILDE_DOT = str.maketrans({"~": "%7E", ".": "%2E"})
 
@@ -86,6 +87,11 @@ class Subjects:
     def all_drained(self, model: str) -> tuple[str, str]:
         """Return the wildcards for drain reports of a model's workers, and for those on the former subject."""
         return f"{self.prefix}.drained.{encode_token(model)}.>", f"{self.prefix}.drained.*"
+
+    def reports_of(self, model: str) -> tuple[str, ...]:
+        """Return the wildcards for all that is reported about one model."""
+        token = encode_token(model)
+        return self.applied(model), *(f"{self.prefix}.{kind}.{token}.>" for kind in _REPORTS_BY_MODEL)
 
     def _of_worker(self, kind: str, model: str, pool: str, worker: str) -> str:
         return f"{self.prefix}.{kind}.{encode_token(model)}.{encode_token(pool)}.{encode_token(worker)}"

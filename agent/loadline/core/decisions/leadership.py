@@ -12,14 +12,17 @@ A live lease does not prove a live leader: with some releases of etcd, any clien
 writes its key at every renewal. A follower removes a key that was not written for the TTL plus the margin, on condition
 that it still has the mod revision that the follower saw. By then its owner, if it is alive, has stepped down.
 
+Where models are shared out to agents, each shard has such an election, and a ``Candidacy`` says whose turn it is.
+
 Epochs rise even if the store loses data, since scalers and workers refuse lower ones: an epoch is at least the time of
 its campaign in Unix ms, and above every epoch that the store or this agent knows.
 """
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from msgspec import Meta, Struct
 
+from loadline.core.decisions.candidacy import Candidacy
 from loadline.core.vocabulary.effects import Campaign, Effect, RenewLease, Resign
 from loadline.core.vocabulary.events import LeaderChanged, LeadershipWon, LeaseRenewalFailed, LeaseRenewed
 
@@ -38,6 +41,9 @@ class LeadershipKnobs(Struct, frozen=True, forbid_unknown_fields=True):
         int, Meta(ge=1, description="Time without a connection to NATS after which a leader steps down.")
     ] = 15_000
 
+
+BLIND_MS: Final = 60_000
+"""Interval of campaigns of an agent that waits for reports; their subscription triggers one at once."""
 
 Phase = Literal["follower", "leading", "resigned"]
 
@@ -69,6 +75,10 @@ class Leadership(Struct):
     """Highest epoch known, even if the store has lost it."""
     bus_lost_at_ms: int = 0
     """Time at which the bus was lost, in Unix ms; -1 while it is connected, 0 if it never was."""
+    candidacy: Candidacy | None = None
+    """Place among the agents that share the models; None: one agent leads all models, and the others stand by."""
+    layout: str = ""
+    """Partition of the models into shards; see ``Campaign``."""
 
     def may_commit(self, now: int) -> bool:
         """Return True if a commit may start now."""
@@ -81,25 +91,45 @@ class Leadership(Struct):
                 return self.step_down(now)
             if self._bus_lost_too_long(now):
                 return self.step_down(now)
+            if self.candidacy is not None and 0 < self.candidacy.handover_at_ms <= now:
+                self.candidacy.handover_at_ms, self.candidacy.handing_over = 0, True
             if now >= self.renew_at_ms and not self.awaiting:
                 self.awaiting = True
                 return [RenewLease(self.scope, self.lease_id, asked_at_ms=now)]
-        elif self.phase == "follower" and now >= self.campaign_at_ms and not self.awaiting:
-            if self._bus_lost_too_long(now):
-                self.campaign_at_ms = now + self.knobs.retry_ms
+        elif self.phase == "follower" and self._may_campaign() and now >= self.campaign_at_ms:
+            if self._blind(now):
+                self.campaign_at_ms = now + (self.knobs.retry_ms if self.candidacy is None else BLIND_MS)
                 return []
             self.awaiting, self.key_free = True, False
             depose = self.beat if self.leader and now >= self._heartbeat_expires_at_ms() else 0
             epoch_min = max(now, self.epoch_max + 1)
-            return [Campaign(self.scope, self.knobs.lease_ttl_s, now, epoch_min, depose)]
+            return [Campaign(self.scope, self.knobs.lease_ttl_s, now, epoch_min, depose, self.layout)]
         return []
 
     def next_wake(self) -> int | None:
         """Return the time at which ``tick`` is next due; None until an event."""
         if self.phase == "leading":
             wake = self.deadline_ms if self.awaiting else min(self.deadline_ms, self.renew_at_ms)
+            if self.candidacy is not None and self.candidacy.handover_at_ms:
+                wake = min(wake, self.candidacy.handover_at_ms)
             return wake if self.bus_lost_at_ms < 0 else min(wake, self.bus_lost_at_ms + self.knobs.blind_after_ms)
-        return self.campaign_at_ms if self.phase == "follower" and not self.awaiting else None
+        return self.campaign_at_ms if self.phase == "follower" and self._may_campaign() else None
+
+    @property
+    def handing_over(self) -> bool:
+        """True while this leader starts nothing new, since another agent takes over."""
+        return self.candidacy is not None and self.candidacy.handing_over
+
+    @property
+    def wants_reports(self) -> bool:
+        """True if this agent needs the reports of its models: it leads, leads next, or is about to campaign."""
+        if self.candidacy is None or self.phase == "leading":
+            return True
+        return (
+            self.phase == "follower"
+            and self.candidacy.known
+            and not (self.candidacy.rank and not self.candidacy.awaits_reports)
+        )
 
     def won(self, event: LeadershipWon, now: int) -> list[Effect]:
         """Start to lead after a campaign; release the lease if the deadline passed or this agent has resigned."""
@@ -110,6 +140,8 @@ class Leadership(Struct):
         if self.phase == "resigned" or now >= self.deadline_ms:
             return self._release_lease(now)
         self.phase, self.since_ms, self.leader = "leading", now, ""
+        if self.candidacy is not None:
+            self.candidacy.consider_handover(now)
         return []
 
     def lost_campaign(self, leader: str, beat: int, now: int) -> None:
@@ -145,13 +177,32 @@ class Leadership(Struct):
         self.key_free = not event.leader and self.awaiting
         self._follow(event.leader, event.beat, now)
         if not event.leader:
-            self.campaign_at_ms = now
+            self.campaign_at_ms = now + self._yield_ms()
         return []
+
+    def agents_changed(self, agents: list[str], now: int) -> None:
+        """Record which agents live; campaign for a free key if it is this agent's turn, or plan to hand over."""
+        if self.candidacy is None:
+            return
+        was_known = self.candidacy.known
+        self.candidacy.update(agents, self.scope)
+        if self.phase == "leading":
+            self.candidacy.consider_handover(now)
+        elif not self.leader and not (was_known and self.candidacy.rank):
+            self.campaign_at_ms = now + self._yield_ms()
+
+    def layout_changed(self, layout: str) -> None:
+        """Give up the lead of a shard whose models are others now; it is led again when all agents agree."""
+        if self.candidacy is not None and layout != self.layout:
+            self.layout = layout
+            self.candidacy.handing_over = self.phase == "leading"
 
     def bus_changed(self, connected: bool, now: int) -> None:  # noqa: FBT001 - a fact, not a mode
         """Record that the bus disconnected or connected."""
         if connected:
             self.bus_lost_at_ms = -1
+            if self.candidacy is not None and self.candidacy.awaits_reports:
+                self.candidacy.awaits_reports, self.campaign_at_ms = False, now
         elif self.bus_lost_at_ms < 0:
             self.bus_lost_at_ms = now
 
@@ -160,6 +211,8 @@ class Leadership(Struct):
         if self.phase != "leading":
             return []
         self.phase, self.awaiting = "follower", False
+        if self.candidacy is not None:
+            self.candidacy.end_term(now)
         return self._release_lease(now)
 
     def resign(self, now: int) -> list[Effect]:
@@ -173,9 +226,25 @@ class Leadership(Struct):
         self.leader = leader
         if leader:
             self._record_heartbeat(beat, now)
+            if self.candidacy is not None:
+                self.candidacy.awaits_reports = False
         # The removal of the leader's key triggers a campaign at once; this one covers a removal that was missed, and a
         # key that outlives its leader.
-        self.campaign_at_ms = max(now + self.knobs.retry_ms, self._heartbeat_expires_at_ms() if leader else 0)
+        expires_at_ms = self._heartbeat_expires_at_ms() if leader else 0
+        self.campaign_at_ms = max(now + self.knobs.retry_ms, expires_at_ms) + self._yield_ms()
+
+    def _yield_ms(self) -> int:
+        return 0 if self.candidacy is None else self.candidacy.yield_ms
+
+    def _may_campaign(self) -> bool:
+        return not self.awaiting and (self.candidacy is None or self.candidacy.known)
+
+    def _blind(self, now: int) -> bool:
+        """Return True if this agent receives no reports; one that shares the models then has them sent first."""
+        if self.candidacy is None:
+            return self._bus_lost_too_long(now)
+        self.candidacy.awaits_reports = self.bus_lost_at_ms >= 0
+        return self.candidacy.awaits_reports
 
     def _record_heartbeat(self, beat: int, now: int) -> None:
         if beat != self.beat:

@@ -1,6 +1,6 @@
 """Handlers of leadership: lease, connections and shutdown."""
 
-from loadline.core.handlers import reading
+from loadline.core.handlers import reading, sharing
 from loadline.core.handlers.turn import Turn
 from loadline.core.vocabulary.effects import Effect, RaiseAlarm
 from loadline.core.vocabulary.events import (
@@ -69,13 +69,18 @@ def shutdown_requested(turn: Turn, _event: ShutdownRequested) -> None:
 def tick(turn: Turn) -> list[Effect]:
     """Campaign, renew, step down or resign as due; at the end of a term, abandon its drains and pending decisions."""
     state = turn.state
-    # Wait for a commit in progress before resigning; otherwise its outcome is unknown to the next leader.
-    committing = state.stopping and state.leading and any(entry.pending for entry in state.ledger.entries.values())
-    resigning = state.stopping and not committing
-    effects = state.leadership.resign(turn.now) if resigning else state.leadership.tick(turn.now)
+    leadership = state.leadership
+    # Wait for a commit in progress before the term ends; otherwise its outcome is unknown to the next leader.
+    committing = state.leading and any(entry.pending for entry in state.ledger.entries.values())
+    if state.stopping and not committing:
+        effects = leadership.resign(turn.now)
+    else:
+        effects = leadership.tick(turn.now)
+        if leadership.handing_over and not committing:
+            effects += leadership.step_down(turn.now)
     if state.led and not state.leading:
         state.acting_since_ms = -1
         state.drains.abandon(state.fleet, turn.now)
         state.ledger.clear_pending()
     state.led = state.leading
-    return effects
+    return effects + sharing.tick(turn)

@@ -22,6 +22,7 @@ _BY_CODE: Final[tuple[tuple[ConditionReason, bool, dict[ReasonCode, str]], ...]]
             ReasonCode.NOT_LEADER: "query the leader",
             ReasonCode.NOT_SETTLED: "if this persists, check the connection to etcd",
             ReasonCode.STOPPING: "another agent takes over",
+            ReasonCode.HANDING_OVER: "another agent takes over",
             ReasonCode.PAUSED: "resume it with `loadline resume MODEL`",
             ReasonCode.BUS_DOWN: "check the connection to NATS",
         },

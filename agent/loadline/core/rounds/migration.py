@@ -173,7 +173,8 @@ class MigrationPipeline:
         """Return True if this agent leads, knows the fleet and its decisions, and the model is not paused."""
         state = self.state
         known = state.registry_read and (state.decisions_read or not self._needs_decisions)
-        leads = state.leadership.may_commit(now) and not state.stopping
+        ending = state.stopping or state.leadership.handing_over
+        leads = state.leadership.may_commit(now) and not ending
         return leads and known and state.bus_connected and name not in state.paused
 
     def _failed_elsewhere(self, name: str, seen_since_ms: int, listening_since_ms: int) -> list[DomainMember]:

@@ -2,9 +2,11 @@
 
 from msgspec import Struct, field
 
+from loadline.core.decisions.candidacy import Candidacy
 from loadline.core.decisions.drains import Drains
 from loadline.core.decisions.leadership import Leadership
 from loadline.core.decisions.ledger import Ledger
+from loadline.core.decisions.presence import Presence
 from loadline.core.fleet.fleet import Fleet, Model
 from loadline.core.fleet.pool import DRAINS_MAX
 from loadline.core.migration.memory import MigrationMemory
@@ -62,6 +64,10 @@ class AgentState(Struct):
     """Unix time at which the bus connected or disconnected."""
     store_connected: bool = False
     stopping: bool = False
+    presence: Presence | None = None
+    """Key by which other agents see that this one lives; None: another controller of the agent keeps it, or none."""
+    followed: list[str] = field(default_factory=list)
+    """Models whose reports this agent has subscribed to, where agents share the models; by name."""
     rejected: dict[str, int] = field(default_factory=dict)
     counters: dict[str, int] = field(default_factory=dict)
     explanations: list[Explanation] = field(default_factory=list)
@@ -71,6 +77,11 @@ class AgentState(Struct):
     def leading(self) -> bool:
         """True if this agent is the leader."""
         return self.leadership.phase == "leading"
+
+    @property
+    def dormant(self) -> bool:
+        """True if another agent leads the models, and this one does not receive their reports."""
+        return self.leadership.candidacy is not None and not self.leading and not self.followed
 
     def settled(self, model: Model, now: int) -> bool:
         """Return True if this agent may decide and knows the current targets of a model.
@@ -121,15 +132,22 @@ class AgentState(Struct):
 
 def initial_state(settings: Settings) -> AgentState:
     """Return the state of an agent at its start."""
+    knobs = settings.leadership
     return AgentState(
         fleet=ModelFleet(
             knobs=settings.fleet,
             models={model.name: new_model(settings, model) for model in settings.models},
             external_drains=settings.only_migration,
         ),
-        leadership=Leadership(settings.scope, settings.leadership),
+        leadership=Leadership(
+            settings.scope,
+            knobs,
+            candidacy=Candidacy(settings.agent) if settings.sharing.layout else None,
+            layout=settings.sharing.layout,
+        ),
         ledger=Ledger(settings.decisions),
         drains=Drains(settings.drain),
+        presence=Presence(knobs.lease_ttl_s, knobs.retry_ms) if settings.sharing.presence else None,
     )
 
 

@@ -126,6 +126,17 @@ class ModelKnobs(Struct, frozen=True, forbid_unknown_fields=True):
         return ModelSettings(tuple(seen), self.effective_objectives, fleet, self.objectives is not None)
 
 
+class Sharing(Struct, frozen=True):
+    """Part of a controller in sharing models out to agents."""
+
+    shards: int = 1
+    """Number of shards; 1: one agent leads all models."""
+    layout: str = ""
+    """Name of the partition of the models into shards; empty: one shard."""
+    presence: bool = False
+    """True if this controller shows the other agents that its agent lives."""
+
+
 class Settings(Struct, frozen=True):
     """Settings of a controller."""
 
@@ -152,3 +163,4 @@ class Settings(Struct, frozen=True):
     """Digest of all settings except the agent's name; equal for agents with equal settings."""
     histories: dict[str, History] = {}
     """Load before the start of the agent by model, as data; planners are warmed up with it."""
+    sharing: Sharing = Sharing()

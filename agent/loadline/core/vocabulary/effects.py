@@ -28,6 +28,8 @@ class Campaign(Effect, frozen=True):
     """Lowest epoch of the term; it is also above the epoch in the store."""
     depose: int = 0
     """Mod revision of a leader's key that was not written for too long: if it still has it, remove the key first."""
+    layout: str = ""
+    """Partition of the models into shards. Agents with another one must not lead; empty: one agent leads all models."""
 
 
 class RenewLease(Effect, frozen=True):
@@ -46,6 +48,26 @@ class Resign(Effect, frozen=True):
 
     scope: str
     lease_id: int
+
+
+class RenewPresence(Effect, frozen=True):
+    """Renew the lease of this agent's presence key, or write the key with a new one; results in ``PresenceRenewed``."""
+
+    lease_id: int
+    """0: there is no lease yet."""
+    ttl_s: int
+
+
+class LeavePresence(Effect, frozen=True):
+    """Revoke the lease of this agent's presence key. Without a result: if the store is unreachable, it expires."""
+
+    lease_id: int
+
+
+class FollowReports(Effect, frozen=True):
+    """Subscribe to the reports of these models, and to no others; results in ``BusConnectionChanged``."""
+
+    models: list[str]
 
 
 class ReadDecisions(Effect, frozen=True):
@@ -160,6 +182,9 @@ AnyEffect = (
     Campaign
     | RenewLease
     | Resign
+    | RenewPresence
+    | LeavePresence
+    | FollowReports
     | ReadDecisions
     | CommitDecision
     | AnnounceDecision

@@ -116,6 +116,18 @@ class LeaderChanged(Event, frozen=True):
     """True if the store shows an older epoch or revision than before: it has lost data."""
 
 
+class AgentsChanged(Event, frozen=True):
+    """An agent joined or left: the names of all live agents, sorted."""
+
+    agents: list[str]
+
+
+class PresenceRenewed(Event, frozen=True):
+    """The presence key of this agent was written under a lease; 0: it was not."""
+
+    lease_id: int
+
+
 class DecisionsRead(Event, frozen=True):
     """All decisions in the store at ``revision``; models that it does not list have none."""
 
@@ -359,6 +371,8 @@ AnyEvent = (
     | LeaseRenewed
     | LeaseRenewalFailed
     | LeaderChanged
+    | AgentsChanged
+    | PresenceRenewed
     | DecisionsRead
     | DecisionsUnread
     | DecisionCommitted

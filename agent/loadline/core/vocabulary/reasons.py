@@ -138,6 +138,7 @@ class ReasonCode(StrEnum):
     RETRY_BACKOFF = "retry_backoff"
     ADVISE_ONLY = "advise_only"
     STOPPING = "stopping"
+    HANDING_OVER = "handing_over"
 
 
 class Reason(Struct, frozen=True, omit_defaults=True):

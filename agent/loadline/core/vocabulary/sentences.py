@@ -255,4 +255,5 @@ SENTENCES: Final[dict[str, str]] = {
     "retry_backoff": "the last decision was not applied; the next attempt is in {left_ms:g} ms",
     "advise_only": "no_operation is set: the decision is not executed",
     "stopping": "the agent is stopping",
+    "handing_over": "another agent takes over the model",
 }

@@ -24,6 +24,7 @@ _OBSTACLES: Final = frozenset(
         ReasonCode.DECISION_IN_FLIGHT,
         ReasonCode.RETRY_BACKOFF,
         ReasonCode.STOPPING,
+        ReasonCode.HANDING_OVER,
     }
 )
 _WAKE_SLACK_MS: Final = 3_000

@@ -20,6 +20,8 @@ def obstacle(state: AgentState, model: ModelState, now: int) -> Reason | None:
     """Return the reason why no decision may be proposed for a model now; None if one may."""
     if state.stopping:
         return Reason(ReasonCode.STOPPING)
+    if state.leadership.handing_over:
+        return Reason(ReasonCode.HANDING_OVER)
     if model.name in state.paused:
         return Reason(ReasonCode.PAUSED)
     if not state.bus_connected:
