@@ -20,13 +20,17 @@ from loadline.adapters.system_clock import SystemClock
 from loadline.config import Config
 from loadline.core.controller import Controller
 from loadline.core.queries.status import lacks_migration_slots, missing
+from loadline.core.state.partition import split
+from loadline.core.state.settings import Settings
 from loadline.core.vocabulary.events import ChildNotStarted
 from loadline.errors import ConfigError, JournalError
-from loadline.ports import DecisionTraces, Journal, SampleFiles
+from loadline.ports import Clock, DecisionTraces, Journal, SampleFiles
+from loadline.runtime.feeds import Feeds, KeyRouter
 from loadline.runtime.loop import Runtime
 from loadline.runtime.reload import Reloader, Source
 from loadline.runtime.service import Service
 from loadline.runtime.settings import agent_name, settings
+from loadline.runtime.shards import Shards, SharedFeeds
 from loadline.runtime.shared_answers import SharedAnswers
 from loadline.runtime.slices import Steps, map_in_steps, run_in_slices
 from loadline.web.access import Access
@@ -74,33 +78,19 @@ class Agent:
         )
         keys = Keys(config.agent.namespace)
         self._store = EtcdStore(config.etcd, keys.value_bytes_max, keys.writer)
-        self._fitter = ChildFitter(on_unstarted=lambda text: self.runtime.inbox.put(ChildNotStarted(text)))
-        self._journal = _journal(config)
+        self._fitter = ChildFitter(on_unstarted=lambda text: self.shards.put(ChildNotStarted(text)))
         self._traces = _traces(config)
         self._tensorboard = _tensorboard(config)
-        self.runtime = Runtime(
-            controller=Controller(settings(config)),
-            clock=SystemClock(),
-            bus=self._bus,
-            store=self._store,
-            fitter=self._fitter,
-            journal=self._journal,
-            root=config.agent.root,
-            namespace=config.agent.namespace,
-            knobs=config.runtime,
-            frame_bytes_max=config.nats.frame_bytes_max,
-            version=__version__,
-            on_turn=self._on_turn,
-            on_rejected=lambda rejected: self._count_refused(rejected.reason, rejected.subject, rejected.detail),
-            traces=self._traces,
-        )
-        current, put = self.runtime.controller.settings, self.runtime.inbox.put
-        self._reloader = None if source is None else Reloader(source, config, current, put)
-        self.service = Service(self.runtime, self._queries, __version__)
+        current = settings(config)
+        self._journals: list[Journal] = []
+        self.shards = self._shards(current, keys)
+        self.runtime = self.shards.first
+        self._reloader = None if source is None else Reloader(source, config, current, self.shards.put)
+        self.service = Service(self.shards, self._queries, __version__)
         self._metrics = Metrics(self._counters, __version__, config.http.compatible_metrics)
         self._scrapes: SharedAnswers[bytes] = SharedAnswers()
         self._access = Access(config.http.host, config.http.token_file)
-        self._page = LivePage(len(config.models), lambda: self.runtime.controller.state, EventStreams())
+        self._page = LivePage(len(config.models), lambda: self.shards.states, EventStreams())
         self.http = HttpServer(
             config.http.host,
             config.http.port,
@@ -109,6 +99,41 @@ class Agent:
             ready=self._readiness_problems,
             missing=self._missing_inputs,
             routes=LiveHandlers(self._page, self._access, self.service.set_paused).routes(),
+        )
+
+    def _shards(self, whole: Settings, keys: Keys) -> Shards:
+        """Return the runtime of each shard, each with a journal of its own."""
+        parts = split(whole)
+        clock, router = SystemClock(), KeyRouter(keys, whole)
+        feeds = Feeds(self._bus, self._store, router, len(parts))
+        shared = len(parts) > 1
+        runtimes = [
+            self._runtime(part, clock, _journal(self._config, part.scope if shared else "", len(parts)), feeds, shard)
+            for shard, part in enumerate(parts)
+        ]
+        return Shards(runtimes, SharedFeeds(feeds, router) if shared else None)
+
+    def _runtime(self, part: Settings, clock: Clock, journal: Journal | None, feeds: Feeds, shard: int) -> Runtime:
+        config, shared = self._config, bool(part.sharing.layout)
+        if journal is not None:
+            self._journals.append(journal)
+        return Runtime(
+            controller=Controller(part),
+            clock=clock,
+            bus=self._bus,
+            store=self._store,
+            fitter=self._fitter,
+            journal=journal,
+            root=config.agent.root,
+            namespace=config.agent.namespace,
+            knobs=config.runtime,
+            frame_bytes_max=config.nats.frame_bytes_max,
+            version=__version__,
+            on_turn=self._on_turn,
+            on_rejected=lambda rejected: self._count_refused(rejected.reason, rejected.subject, rejected.detail),
+            traces=self._traces,
+            follow=feeds.follow_of(shard) if shared else None,
+            connect=feeds.connect if shared else None,
         )
 
     async def run(self) -> None:
@@ -129,7 +154,7 @@ class Agent:
             helpers.append(asyncio.create_task(self._reloader.run()))
         _log.info("started", agent=agent_name(self._config), version=__version__, http_port=self.http.port)
         try:
-            await self.runtime.run()
+            await self.shards.run()
         finally:
             for task in helpers:
                 task.cancel()
@@ -142,7 +167,7 @@ class Agent:
             await self._fitter.close()
             if self._traces is not None:
                 await self._traces.close()
-            _log.info("stopped", turns=self.runtime.turns, frames=self.runtime.frames)
+            _log.info("stopped", turns=self.shards.turns, frames=self.shards.frames)
 
     async def _start_http(self) -> None:
         knobs = self._config.http
@@ -167,7 +192,7 @@ class Agent:
 
     def _stop(self) -> None:
         self._notifier.stopping()
-        self.runtime.stop()
+        self.shards.stop()
 
     def _on_turn(self, seconds: float) -> None:
         """Record a completed turn, and feed the watchdog: only a completed turn does."""
@@ -194,47 +219,50 @@ class Agent:
         return [f"no turn completed for {age_s:.0f} s"] if age_s > TURN_AGE_MAX_S else []
 
     def _readiness_problems(self) -> list[str]:
-        state = self.runtime.controller.state
+        states = [one.controller.state for one in self.shards.runtimes]
         problems = self._health_problems()
-        if not state.bus_connected:
+        if not (self._bus.connected if self.shards.shared else states[0].bus_connected):
             problems.append(f"NATS is not connected: {', '.join(self._config.nats.servers)}")
-        if not state.store_connected:
+        if not states[0].store_connected:
             problems.append(f"etcd is not connected: {', '.join(self._config.etcd.endpoints)}")
-        elif not state.registry_read:
+        elif not all(state.registry_read for state in states):
             problems.append("the registry has not been read yet")
         return problems
 
     def _missing_inputs(self) -> list[str]:
-        controller, now = self.runtime.controller, self.runtime.clock.now_ms()
-        state, core_settings = controller.state, controller.settings
+        now = self.runtime.clock.now_ms()
         found: list[str] = []
-        for knobs in core_settings.models:
-            found += [] if core_settings.only_migration else missing(state.fleet.models[knobs.name], knobs, now)
-            found += lacks_migration_slots(state, knobs)
+        for controller in (one.controller for one in self.shards.shown):
+            state, core_settings = controller.state, controller.settings
+            for knobs in core_settings.models:
+                found += [] if core_settings.only_migration else missing(state.fleet.models[knobs.name], knobs, now)
+                found += lacks_migration_slots(state, knobs)
         return found[:MISSING_MAX]
 
     def _counters(self) -> dict[str, int]:
-        runtime = self.runtime
+        shards = self.shards
         refused = {f"refused_{reason}": count for reason, count in self._frames_refused.items()}
         return {
-            "turns": runtime.turns,
-            "frames": runtime.frames,
-            "frames_dropped": runtime.inbox.dropped,
+            "turns": shards.turns,
+            "frames": shards.frames,
+            "frames_dropped": shards.frames_dropped,
             "slow_consumer_drops": self._bus.slow_consumer_drops + self._queries.slow_consumer_drops,
             "requests_dropped": self._bus.requests_dropped + self._queries.requests_dropped,
             "replies_dropped": self._bus.replies_dropped + self._queries.replies_dropped,
-            "journal_lost": self._journal.lost if self._journal else 0,
+            "journal_lost": sum(one.lost for one in self._journals),
             **({} if self._tensorboard is None else {"tensorboard_lost": self._tensorboard.lost}),
             **refused,
         }
 
 
-def _journal(config: Config) -> Journal | None:
+def _journal(config: Config, folder: str, journals: int) -> Journal | None:
+    """Return the journal in a folder of the configured one, where ``journals`` share its size."""
     knobs = config.journal
     if not knobs.directory:
         return None
+    bytes_max = knobs.bytes_max // journals
     try:
-        return FileJournal(Path(knobs.directory), knobs.segment_bytes_max, knobs.bytes_max)
+        return FileJournal(Path(knobs.directory) / folder, min(knobs.segment_bytes_max, bytes_max), bytes_max)
     except JournalError as error:
         _log.error("no_journal", detail=str(error))
         return None

@@ -113,8 +113,9 @@ class Metrics:
 
 
 def _agent(status: AgentStatus) -> Iterator[Metric]:
+    leading = float(status.leading) if status.sharing is None else status.sharing.led_ratio
     for name, text, value in (
-        ("leading", "1 while this agent leads.", status.leading),
+        ("leading", "Fraction of the models' shards that this agent leads; 1: it leads all models.", leading),
         ("epoch", "Epoch of the leader; 0 while another agent leads.", status.epoch),
         ("bus_connected", "1 while NATS can be reached.", status.bus_connected),
         ("store_connected", "1 while etcd can be reached.", status.store_connected),

@@ -175,6 +175,23 @@ class NatsBus:
         data: bytes = reply.data
         return data
 
+    async def request_all(self, subject: str, payload: bytes, window_s: float) -> list[bytes]:
+        """Publish and return all replies that arrive within a time, as several programs may answer.
+
+        Raises:
+            BusUnavailable: NATS is not connected.
+        """
+        client, replies = self._reachable(), list[bytes]()
+        inbox = client.new_inbox()
+        try:
+            subscription = await client.subscribe_frames(inbox, lambda _subject, data: replies.append(data))
+            await client.publish(subject, payload, reply=inbox)
+            await asyncio.sleep(window_s)
+            await client.unsubscribe(subscription)
+        except nats.errors.Error as error:
+            raise BusUnavailable(f"not published on {subject}: {_text(error)}") from error
+        return replies
+
     async def close(self) -> None:
         """Flush pending publishes, then disconnect; within 2 s."""
         if self._connecting is not None:

@@ -18,7 +18,8 @@ from loadline.cli import journal
 from loadline.cli.exit_codes import FAILED
 from loadline.cli.explain_output import format_explanation, format_policy_report
 from loadline.cli.output import print_result, printable
-from loadline.cli.status_output import format_status
+from loadline.cli.shared_models import merge_agents, merge_explanations
+from loadline.cli.status_output import format_statuses
 from loadline.config import NatsKnobs, load
 from loadline.core.vocabulary.reasons import Explanation
 from loadline.core.vocabulary.status import AgentStatus
@@ -30,6 +31,10 @@ from loadline.wire.messages import DrainOrder, ExplainReply, ExplainRequest, Ope
 from loadline.wire.subjects import Subjects
 
 TIMEOUT_S: Final = 2.0
+GATHER_S: Final = 0.5
+"""Time for the answers of all agents: one that leads nothing answers 0.2 s later than the others."""
+STATUS_PARTS_MAX: Final = 64
+"""Parts of a status that are asked for: 64 parts have 12 MiB."""
 _OPERATOR_CHARS_MAX: Final = 64
 
 T = TypeVar("T", bound=Struct)
@@ -38,8 +43,8 @@ T = TypeVar("T", bound=Struct)
 def status(options: argparse.Namespace) -> int:
     """Print the status of the fleet."""
     target = target_of(options)
-    answer = asyncio.run(_status(target))
-    return _print(options, answer, format_status(answer, only_migration=bool(target.only)))
+    agents = asyncio.run(_statuses(target))
+    return _print(options, merge_agents(agents), format_statuses(agents, only_migration=bool(target.only)))
 
 
 def explain(options: argparse.Namespace) -> int:
@@ -48,7 +53,7 @@ def explain(options: argparse.Namespace) -> int:
         found = journal.explain(options.journal, options.decision, options.model)
     else:
         request = ExplainRequest(decision_id=options.decision, model=options.model)
-        found = _request(options, "explain", encode(request), ExplainReply)
+        found = asyncio.run(_explain(target_of(options), request))
     texts = [*map(format_explanation, found.explanations), *map(format_policy_report, found.migrations)]
     if not texts:
         name = f"decision {options.decision}" if options.decision else f"model {options.model or '(any)'}"
@@ -60,7 +65,7 @@ def explain(options: argparse.Namespace) -> int:
 def explanations(options: argparse.Namespace, model: str) -> list[Explanation]:
     """Return the explanations that the leader remembers, newest first: of decisions, and of the newest holds."""
     request = ExplainRequest(model=model, earlier=True)
-    return _request(options, "explain", encode(request), ExplainReply).explanations
+    return asyncio.run(_explain(target_of(options), request)).explanations
 
 
 def drain(options: argparse.Namespace) -> int:
@@ -141,10 +146,19 @@ def _remedy(method: str, only: str) -> str:
     return "Start one." if only else "Start one, or add --only migration if only that agent runs."
 
 
-async def _status(target: Target) -> AgentStatus:
+async def _statuses(target: Target) -> list[AgentStatus]:
     logs.configure("auto", "error")
     async with connected(target) as bus:
-        return await ask_status(bus, target)
+        return await ask_statuses(bus, target)
+
+
+async def _explain(target: Target, request: ExplainRequest) -> ExplainReply:
+    logs.configure("auto", "error")
+    async with connected(target) as bus:
+        first = await ask(bus, target, "explain", encode(request), ExplainReply)
+        if request.model or not first.shared:
+            return first
+        return merge_explanations(await ask_all(bus, target, "explain", encode(request), ExplainReply))
 
 
 async def _exchange(target: Target, method: str, payload: bytes, kind: type[T]) -> T:
@@ -191,13 +205,42 @@ async def ask(bus: NatsBus, target: Target, method: str, payload: bytes, kind: t
     return answer
 
 
-async def ask_status(bus: NatsBus, target: Target) -> AgentStatus:
-    """Return the status of an agent, joined from its parts.
+async def ask_all(bus: NatsBus, target: Target, method: str, payload: bytes, kind: type[T]) -> list[T]:
+    """Send a request to all agents and return their valid answers.
+
+    Raises:
+        LoadlineError: NATS is not connected.
+    """
+    replies = await bus.request_all(Subjects(target.root).api(method, target.only), payload, GATHER_S)
+    answers = (decode_as(kind, reply) for reply in replies)
+    return [answer for answer in answers if not isinstance(answer, Rejected)]
+
+
+async def ask_statuses(bus: NatsBus, target: Target) -> list[AgentStatus]:
+    """Return the status of the leader, or those of all agents, by name, if they share the models.
 
     Raises:
         LoadlineError: No agent answers, or the answer is invalid.
     """
     first = await ask(bus, target, "status", encode(StatusRequest()), AgentStatus)
-    others = range(1, first.parts)
-    rest = [await ask(bus, target, "status", encode(StatusRequest(part)), AgentStatus) for part in others]
-    return join_status([first, *rest])
+    if first.sharing is None:
+        others = range(1, first.parts)
+        rest = [await ask(bus, target, "status", encode(StatusRequest(part)), AgentStatus) for part in others]
+        return [join_status([first, *rest])]
+    parts: dict[str, list[AgentStatus]] = {}
+    for part in range(STATUS_PARTS_MAX):
+        for status in await ask_all(bus, target, "status", encode(StatusRequest(part)), AgentStatus):
+            if status.part == part:
+                parts.setdefault(status.agent, []).append(status)
+        if all(found[0].parts <= part + 1 for found in parts.values()):
+            break
+    return [join_status(parts[agent]) for agent in sorted(parts)] or [first]
+
+
+async def ask_status(bus: NatsBus, target: Target) -> AgentStatus:
+    """Return the status of the fleet.
+
+    Raises:
+        LoadlineError: No agent answers, or the answer is invalid.
+    """
+    return merge_agents(await ask_statuses(bus, target))

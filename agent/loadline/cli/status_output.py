@@ -1,9 +1,10 @@
 """Text output of ``loadline status``."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from loadline.cli.output import plural, table, timestamp
+from loadline.cli.shared_models import merge_agents
 from loadline.core.vocabulary.status import (
     AgentStatus,
     Condition,
@@ -37,18 +38,39 @@ _SCALING_COLUMNS: Final = frozenset({"desired", "pending"})
 """Columns that only the agent that scales knows."""
 
 
+def format_statuses(agents: Sequence[AgentStatus], *, only_migration: bool = False) -> str:
+    """Format the status of an agent, or of all agents that share the models."""
+    fleet = merge_agents(agents)
+    heads = [line for agent in agents for line in _head(agent)]
+    if fleet.sharing is not None and (silent := set(fleet.sharing.agents) - {agent.agent for agent in agents}):
+        heads.append(f"no answer from {', '.join(sorted(silent))}")
+    separator = "\n\n" if fleet.sharing is None else "\n"
+    return _format(separator.join(heads), fleet, only_migration=only_migration)
+
+
 def format_status(agent: AgentStatus, *, only_migration: bool = False) -> str:
     """Format the status of an agent and its models; ``only_migration`` leaves out what concerns scaling."""
+    return format_statuses([agent], only_migration=only_migration)
+
+
+def _head(agent: AgentStatus) -> list[str]:
+    """Return lines about the agent itself."""
     standby = f"standby, leader {agent.leader}" if agent.leader else "standby, no leader"
     role = f"leading, epoch {agent.epoch}" if agent.leading else standby
+    role = role if agent.sharing is None else agent.sharing.text
     links = [f"NATS {_link(agent.bus_connected)}", f"etcd {_link(agent.store_connected)}"]
     lines = [f"agent {agent.agent} {agent.version}: {role}; {', '.join(links)}; up {agent.uptime_ms / 1000:.0f} s"]
     lines += [f"configuration rejected: {agent.config_problem}"] if agent.config_problem else []
     lines += [f"restart the agent to apply {', '.join(agent.restart_for)}"] if agent.restart_for else []
-    lines += [format_gpu_budget(agent.gpus)] if agent.gpus is not None else []
-    lines += ["\n".join(format_supply(one) for one in agent.supplies)] if agent.supplies else []
-    lines += ["\n".join(["alarms of the last hour, newest first:", *map(_alarm, agent.alarms)])] if agent.alarms else []
-    return "\n\n".join([*lines, *(format_model(each, only_migration=only_migration) for each in agent.models)])
+    return lines
+
+
+def _format(head: str, fleet: AgentStatus, *, only_migration: bool) -> str:
+    lines = [head]
+    lines += [format_gpu_budget(fleet.gpus)] if fleet.gpus is not None else []
+    lines += ["\n".join(format_supply(one) for one in fleet.supplies)] if fleet.supplies else []
+    lines += ["\n".join(["alarms of the last hour, newest first:", *map(_alarm, fleet.alarms)])] if fleet.alarms else []
+    return "\n\n".join([*lines, *(format_model(each, only_migration=only_migration) for each in fleet.models)])
 
 
 def format_gpu_budget(budget: GpuBudgetStatus) -> str:

@@ -36,8 +36,9 @@ class TopRow(Struct, frozen=True):
 
 def headline(agent: AgentStatus) -> str:
     """Format the agent, its leadership and what is disconnected."""
-    role = f"leading, epoch {agent.epoch}" if agent.leading else f"standby, leader {agent.leader or 'none'}"
     links = [name for name, up in (("NATS", agent.bus_connected), ("etcd", agent.store_connected)) if not up]
+    role = f"leading, epoch {agent.epoch}" if agent.leading else f"standby, leader {agent.leader or 'none'}"
+    role = role if agent.sharing is None else agent.sharing.text
     parts = [f"agent {agent.agent} {agent.version}", role, f"up {agent.uptime_ms / 1000:.0f} s"]
     parts += [f"{name} DISCONNECTED" for name in links]
     if agent.gpus is not None:

@@ -11,7 +11,7 @@ from loadline.config.knobs import Config
 from loadline.config.schema import file_table
 from loadline.toml.secrets import redacted
 
-FIXED: Final = ("agent", "nats", "etcd", "http", "journal", "otel", "tensorboard", "runtime", "leadership")
+FIXED: Final = ("agent", "nats", "etcd", "http", "journal", "otel", "tensorboard", "runtime", "leadership", "sharing")
 """Sections that take effect only when the agent starts."""
 _MERGED: Final = ("service_classes",)
 """Layers, whose values are merged into the models."""

@@ -101,6 +101,21 @@ class OtelKnobs(Knobs, frozen=True):
     traces: Annotated[bool, Meta(description="Export traces by OTLP over HTTP. Needs the extra `otel`.")] = False
 
 
+class SharingKnobs(Knobs, frozen=True):
+    """Sharing of the models out to all agents of a namespace, instead of one that leads all while others stand by."""
+
+    shards: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=64,
+            description="Number of parts of the models that agents share out, the same for all agents; 1: one agent"
+            " leads all models. Ten for each agent divide them evenly. Models that draw on the same limited GPUs are in"
+            " one part.",
+        ),
+    ] = 1
+
+
 class TensorboardKnobs(Knobs, frozen=True):
     """TensorBoard: event files with the scalars of Dynamo's first planner."""
 
@@ -128,6 +143,7 @@ class Config(Knobs, frozen=True):
     tensorboard: TensorboardKnobs = TensorboardKnobs()
     runtime: RuntimeKnobs = RuntimeKnobs()
     leadership: LeadershipKnobs = LeadershipKnobs()
+    sharing: SharingKnobs = SharingKnobs()
     decisions: DecisionKnobs = DecisionKnobs()
     drain: DrainKnobs = DrainKnobs()
     fleet: FleetKnobs = FleetKnobs()

@@ -49,6 +49,7 @@ def _errors(config: Config) -> Iterator[ConfigError]:
     yield from _raised(check_servers, config.nats.servers, "nats.servers", ("nats", "tls"))
     yield from _raised(check_servers, config.etcd.endpoints, "etcd.endpoints", ("http", "https"))
     yield from _raised(check_logins, config.nats, config.etcd)
+    yield from _sharing_errors(config)
     yield from _time_errors(config)
     yield from duplicate_errors((model.name for model in config.models), "models", "model")
     yield from name_errors(config)
@@ -103,6 +104,12 @@ def _agent_errors(config: Config) -> Iterator[ConfigError]:
     if config.nats.inbox_prefix == config.agent.root.partition(".")[0]:
         problem = f"{config.nats.inbox_prefix!r} is the first token of agent.root, where no replies are sent"
         yield ConfigError("nats.inbox_prefix", problem, "Choose another prefix, such as _INBOX_agent.")
+
+
+def _sharing_errors(config: Config) -> Iterator[ConfigError]:
+    if config.sharing.shards > 1 and config.agent.only:
+        problem = f"{config.sharing.shards} does not apply to an agent that only migrates"
+        yield ConfigError("sharing.shards", problem, "Remove it, or remove agent.only.")
 
 
 def _time_errors(config: Config) -> Iterator[ConfigError]:

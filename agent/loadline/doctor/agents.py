@@ -1,8 +1,10 @@
 """Checks of the agents: who answers, their versions and configurations, who leads."""
 
 import time
+from collections.abc import Sequence
 
 from loadline import __version__
+from loadline.core.vocabulary.status import SharingStatus
 from loadline.doctor.bus_facts import BusFacts
 from loadline.doctor.findings import Finding, failed, first_of, ok, skipped, warning
 from loadline.doctor.store_facts import StoreFacts
@@ -39,8 +41,23 @@ def agent_findings(bus: BusFacts) -> list[Finding]:
     return found
 
 
+def _sharing_finding(shares: Sequence[SharingStatus]) -> Finding:
+    """Check that agents that share the models lead all of them."""
+    led, shards = {shard for one in shares for shard in one.led}, max(one.shards for one in shares)
+    live = first_of(sorted({name for one in shares for name in one.agents}))
+    if len(led) < shards:
+        remedy = "Ask again after a lease; then read in the logs of the agents why they do not lead."
+        return failed("leader", f"{shards - len(led)} of {shards} shards have no leader; live agents: {live}", remedy)
+    return ok("leader", f"all {shards} shards are led; live agents: {live}")
+
+
 def leader_finding(bus: BusFacts, store: StoreFacts) -> Finding:
-    """Check that an agent leads, and that it renews its lease."""
+    """Check that the models are led, and that their leader renews its lease."""
+    shares = [answer.status.sharing for answer in bus.agents if answer.status.sharing is not None]
+    return _sharing_finding(shares) if shares else _single_leader_finding(bus, store)
+
+
+def _single_leader_finding(bus: BusFacts, store: StoreFacts) -> Finding:
     check = "leader"
     if store.problem:
         return skipped(check, "etcd cannot be read", "Remedy that first.")

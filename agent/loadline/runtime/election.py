@@ -23,7 +23,7 @@ STORE_FAILURES: Final = (StoreUnavailable, StoreDenied, OutcomeUnknown)
 
 
 class Election:
-    """Campaigns, renewals and presence of one agent.
+    """Executor of campaigns, and keeper of leases and presence, of one agent.
 
     Args:
         agent: Name of the agent.

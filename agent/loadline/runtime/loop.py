@@ -9,8 +9,11 @@ from loadline.core.controller import Controller
 from loadline.core.vocabulary.effects import AnyEffect
 from loadline.core.vocabulary.events import BusConnectionChanged, ShutdownRequested, StoreConnectionChanged
 from loadline.ports import Bus, Clock, DecisionTraces, Fitter, Journal, Store
+from loadline.runtime.effects import follow_nothing
+from loadline.runtime.feeds import Connect, Follow
 from loadline.runtime.inbox import Inbox
 from loadline.runtime.registry import RegistryTranslator
+from loadline.runtime.reports import Reports
 from loadline.runtime.turns import FRAME_KINDS, Turns
 from loadline.wire.codec import Rejected
 from loadline.wire.keys import Keys
@@ -40,6 +43,8 @@ class Runtime:
         on_turn: Called with the duration (s) of each turn; feeds the watchdog and the metrics.
         on_rejected: Called with every refused frame and registry record.
         traces: Receives the decisions that have ended; None: no traces.
+        follow: Follows the store; None: ``store`` does.
+        connect: Connects to the bus; None: ``bus`` does.
     """
 
     def __init__(
@@ -59,12 +64,13 @@ class Runtime:
         on_turn: Callable[[float], None],
         on_rejected: Callable[[Rejected], None],
         traces: DecisionTraces | None = None,
+        follow: Follow | None = None,
+        connect: Connect | None = None,
     ) -> None:
         self.controller = controller
         self.clock = clock
         self.bus = bus
         self.subjects = Subjects(root)
-        self._store = store
         self._journal = journal
         self._knobs = knobs
         self._on_turn = on_turn
@@ -72,6 +78,10 @@ class Runtime:
         self._keys = Keys(namespace)
         self._awake = asyncio.Event()
         self.inbox = Inbox(knobs.inbox_frames_max, self._awake.set, self.subjects)
+        self._follow = follow or store.follow
+        self._connect = connect or bus.connect
+        self._shared = bool(controller.settings.sharing.layout)
+        self._reports = Reports(bus, self.subjects, self.inbox.offer, self.inbox.put) if self._shared else None
         self._turns = Turns(
             controller=controller,
             bus=bus,
@@ -87,6 +97,7 @@ class Runtime:
             frame_bytes_max=frame_bytes_max,
             version=version,
             on_rejected=on_rejected,
+            follow=follow_nothing if self._reports is None else self._reports.follow,
             traces=traces,
         )
         self._tasks: set[asyncio.Task[None]] = set()
@@ -104,8 +115,9 @@ class Runtime:
 
     async def run(self) -> None:
         """Run until ``stop``; return when leadership is resigned, or after ``SHUTDOWN_TIMEOUT_S``."""
-        registry = RegistryTranslator(self._keys, self.controller.settings.scope, self.inbox.put, self._on_rejected)
-        follow = self._store.follow(
+        scope = self.controller.settings.scope
+        registry = RegistryTranslator(self._keys, scope, self.inbox.put, self._on_rejected, shared=self._shared)
+        follow = self._follow(
             self._keys.prefix,
             registry.on_snapshot,
             registry.on_changes,
@@ -126,7 +138,10 @@ class Runtime:
                 self._journal.close()
 
     async def _listen(self) -> None:
-        await self.bus.connect(lambda connected: self.inbox.put(BusConnectionChanged(connected)))
+        if self._reports is not None:
+            await self._connect(self._reports.connection_changed)
+            return
+        await self._connect(lambda connected: self.inbox.put(BusConnectionChanged(connected)))
         for kind in FRAME_KINDS:
             await self.bus.subscribe(self.subjects.all_of(kind), self.inbox.offer)
 
@@ -157,7 +172,7 @@ class Runtime:
             # nothing.
             spacing_s = 0.0 if self.inbox.waiting >= self._knobs.batch_max else self._knobs.turn_spacing_ms / 1000
             await asyncio.sleep(max(0.0, spacing_s - (loop.time() - began)))
-            if not self.inbox:
+            if not self.inbox and not (self._stopping and self._has_resigned()):
                 await self._sleep(loop, deadline)
 
     async def _sleep(self, loop: asyncio.AbstractEventLoop, deadline: float | None) -> None:

@@ -1,12 +1,15 @@
 """The agent's API for operators and programs: a NATS micro service. Every agent receives every request.
 
-All agents answer ``status``, the leader first; only the leader answers the other requests. Without a leader these stay
-unanswered, and ``status`` shows why.
+All agents answer ``status``, leaders first; only the leader of a model answers the other requests about it. Without a
+leader these stay unanswered, and ``status`` shows why. Requests about all models are answered by all agents that lead
+some, each for its models.
 """
 
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
+
+from msgspec.structs import replace
 
 from loadline.adapters.logs import bounded
 from loadline.core.fleet.moved_workers import home_of
@@ -17,6 +20,7 @@ from loadline.core.vocabulary.status import AgentStatus
 from loadline.errors import BusUnavailable
 from loadline.ports import Bus, RequestHandler
 from loadline.runtime.loop import Runtime
+from loadline.runtime.shards import Shards
 from loadline.runtime.shared_answers import SharedAnswers
 from loadline.runtime.slices import Steps, map_in_steps
 from loadline.runtime.status_parts import STATUS_BYTES_MAX, encode_status
@@ -48,20 +52,21 @@ _log = bounded("agent")
 
 
 class Service:
-    """API of one runtime.
+    """API of one agent.
 
     Args:
-        runtime: The runtime, whose bus carries the commands.
+        shards: The runtimes of the agent, whose bus carries the commands.
         queries: Bus of the queries. Messages of one connection arrive in order, so a burst of queries on that of the
             reports would delay them: 20,000 take 44 ms to read.
         version: Version of the agent.
     """
 
-    def __init__(self, runtime: Runtime, queries: Bus, version: str) -> None:
-        self._runtime = runtime
+    def __init__(self, shards: Shards, queries: Bus, version: str) -> None:
+        self._shards = shards
+        self._runtime = shards.first
         self._queries = queries
         self._version = version
-        self._started_at_ms = runtime.clock.now_ms()
+        self._started_at_ms = shards.first.clock.now_ms()
         self._trimmed = False
         self._newest: AgentStatus | None = None
         self._pausing = asyncio.Lock()
@@ -71,9 +76,21 @@ class Service:
 
     def status(self) -> Steps[AgentStatus]:
         """Compute the agent's current status: that of 250 models takes 10 ms."""
-        controller, clock = self._runtime.controller, self._runtime.clock
+        if not self._shards.shared:
+            return (yield from self._status_of(self._runtime))
+        found: list[AgentStatus] = []
+        for one in self._shards.runtimes:
+            status = yield from self._status_of(one, with_models=one.controller.leading)
+            found += [status]
+        candidacy = self._runtime.controller.state.leadership.candidacy
+        populated = sum(bool(one.controller.state.fleet.models) for one in self._shards.runtimes)
+        merged = query.merge_statuses(found, populated, candidacy.agents if candidacy is not None else ())
+        return replace(merged, bus_connected=self._runtime.bus.connected)  # to a shard: while it receives reports
+
+    def _status_of(self, runtime: Runtime, *, with_models: bool = True) -> Steps[AgentStatus]:
+        controller, clock = runtime.controller, runtime.clock
         state, configured = controller.state, controller.settings.models
-        present = (knobs for knobs in configured if knobs.name in state.fleet.models)  # the settings may change
+        present = (one for one in configured if with_models and one.name in state.fleet.models)  # they may change
         planners = controller.planners
         models = yield from map_in_steps(
             lambda knobs: query.model_status(state, knobs, clock.now_ms(), planners.get(knobs.name)), present
@@ -123,7 +140,7 @@ class Service:
 
     async def _status(self, payload: bytes) -> bytes:
         request = decode_as(StatusRequest, payload)
-        if not self._runtime.controller.leading:
+        if not self._shards.leading:
             await asyncio.sleep(STANDBY_DELAY_S)
         frames = await self._statuses.get_in_slices("", self._frames)
         # A request without a part gets the first; an index past the end, after models were removed, gets the last.
@@ -140,60 +157,84 @@ class Service:
             )
         return frames
 
-    def _leader_only(self, answer: Callable[[bytes], Awaitable[bytes]]) -> RequestHandler:
+    def _leader_only(self, answer: Callable[[bytes], Awaitable[bytes | None]]) -> RequestHandler:
         async def only_leading(payload: bytes) -> bytes | None:
-            return await answer(payload) if self._runtime.controller.leading else None
+            return await answer(payload) if self._shards.leading else None
 
         return only_leading
 
-    async def _explain(self, payload: bytes) -> bytes:
+    def _is_led_elsewhere(self, model: str) -> bool:
+        """Return True if another agent answers requests about a model."""
+        runtime = self._shards.of_model(model) if self._shards.shared else None
+        return runtime is not None and not runtime.controller.leading
+
+    async def _explain(self, payload: bytes) -> bytes | None:
         request = decode_as(ExplainRequest, payload)
         if isinstance(request, Rejected):
             return _refusal(request.detail)
+        if self._is_led_elsewhere(request.model):
+            return None
 
         def explain() -> bytes:
-            state = self._runtime.controller.state
-            found = query.explain(state, request.decision_id, request.model, earlier=request.earlier)
-            migrations = query.explain_migrations(state, request.decision_id, request.model)
-            return encode(ExplainReply(found[:EXPLANATIONS_MAX], migrations[:EXPLANATIONS_MAX]))
+            states = self._shards.states
+            found = [
+                one
+                for state in states
+                for one in query.explain(state, request.decision_id, request.model, earlier=request.earlier)
+            ]
+            found.sort(key=lambda one: -one.at_ms)
+            reports = [
+                one for state in states for one in query.explain_migrations(state, request.decision_id, request.model)
+            ]
+            shared = self._shards.shared
+            return encode(ExplainReply(found[:EXPLANATIONS_MAX], reports[:EXPLANATIONS_MAX], shared))
 
         return await self._replies.get(request, explain)
 
     async def _decisions(self, _payload: bytes) -> bytes:
-        state = self._runtime.controller.state
-        return await self._replies.get("decisions", lambda: encode(DecisionsReply(query.decisions(state))))
+        def decisions() -> bytes:
+            return encode(DecisionsReply(query.decisions(self._shards.states), self._shards.shared))
 
-    async def _pause(self, payload: bytes, *, paused: bool) -> bytes:
+        return await self._replies.get("decisions", decisions)
+
+    async def _pause(self, payload: bytes, *, paused: bool) -> bytes | None:
         command = decode_as(PauseCommand, payload)
         if isinstance(command, Rejected):
             return _refusal(command.detail)
+        if self._is_led_elsewhere(command.model):
+            return None
         return encode(await self.set_paused(command.model, command.by or "somebody", paused=paused))
 
     async def set_paused(self, model: str, by: str, *, paused: bool) -> OperatorReply:
         """Pause or resume a model; return when that is written."""
-        state = self._runtime.controller.state
-        if model not in state.fleet.models:
-            return _refused(f"there is no model {model!r}; there are: {', '.join(sorted(state.fleet.models))}")
+        runtime = self._shards.of_model(model)
+        if runtime is None:
+            known = (name for one in self._shards.runtimes for name in one.controller.state.fleet.models)
+            return _refused(f"there is no model {model!r}; there are: {', '.join(sorted(known))}")
+        state = runtime.controller.state
         if not state.store_connected:
             return _refused("etcd is not connected, so the pause cannot be written; no decisions are made meanwhile")
 
         def written() -> bool:
-            return (model in self._runtime.controller.state.paused) == paused
+            return (model in runtime.controller.state.paused) == paused
 
         async with self._pausing:  # serialised, in order of arrival
             if not written():
-                self._runtime.inbox.put(PauseRequested(model, paused, by))
+                runtime.inbox.put(PauseRequested(model, paused, by))
             if not await _wait_for(written):
                 return _refused(
                     f"the write is not confirmed after {PAUSE_CONFIRM_S:g} s; `loadline status` shows the current state"
                 )
         return OperatorReply(accepted=True)
 
-    async def _drain(self, payload: bytes) -> bytes:
+    async def _drain(self, payload: bytes) -> bytes | None:
         order = decode_as(DrainOrder, payload)
         if isinstance(order, Rejected):
             return _refusal(order.detail)
-        state = self._runtime.controller.state
+        if self._is_led_elsewhere(order.model):
+            return None
+        runtime = self._shards.of_model(order.model) or self._runtime
+        state = runtime.controller.state
         pool = state.fleet.find_pool(order.model, order.pool)
         worker = getattr(pool, "workers", {}).get(order.worker)
         if worker is None:
@@ -201,24 +242,29 @@ class Service:
         home = home_of(state.fleet.models[order.model].pools, worker)
         if not worker.draining and state.drains_full(order.model, home):
             return _refusal(f"{DRAINS_MAX} workers of pool {home!r} drain already; try again when some have left")
-        self._runtime.inbox.put(DrainRequested(order.model, order.pool, order.worker, order.by or "somebody"))
+        runtime.inbox.put(DrainRequested(order.model, order.pool, order.worker, order.by or "somebody"))
         return encode(OperatorReply(accepted=True))
 
-    async def _announce(self, payload: bytes) -> bytes:
+    async def _announce(self, payload: bytes) -> bytes | None:
         request = decode_as(AnnounceRequest, payload)
         if isinstance(request, Rejected):
             return _refusal(request.detail)
-        if not self._runtime.controller.state.decisions_read:
+        known = {name: one for one in self._shards.leading for name in one.controller.state.fleet.models}
+        if self._shards.shared and not known.keys() & set(request.models):
+            return None
+        asked = [known[model] for model in request.models if model in known]
+        if not all(one.controller.state.decisions_read for one in asked or self._shards.leading):
             return _refusal("the decisions have not been read yet; ask again")
         if not self._announcing:
             asyncio.get_running_loop().call_later(ANNOUNCE_DELAY_S, self._request_announcements)
-        known = self._runtime.controller.state.fleet.models
         self._announcing.update((model, request.by) for model in request.models if model in known)
         return encode(OperatorReply(accepted=True))
 
     def _request_announcements(self) -> None:
         for model, by in self._announcing.items():
-            self._runtime.inbox.put(AnnouncementRequested(model, by))
+            runtime = self._shards.of_model(model)
+            if runtime is not None:
+                runtime.inbox.put(AnnouncementRequested(model, by))
         self._announcing = {}
 
 

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from loadline.config import Config, read_engines, read_tpots, read_zones
 from loadline.core.planning.planners import PLANNERS
-from loadline.core.state.settings import ModelKnobs, Settings
+from loadline.core.state.settings import ModelKnobs, Settings, Sharing
 from loadline.core.vocabulary.forecasts import DAY_MS, History
 from loadline.errors import DataError
 from loadline.traces.warmup import read_warmup
@@ -47,6 +47,7 @@ def settings(config: Config) -> Settings:
         zones=read_zones(config),
         tpot_profiles=read_tpots(config),
         only_migration=config.agent.only == "migration",
+        sharing=Sharing(config.sharing.shards),
         histories={model.name: _history(model) for model in config.models if model.load_predictor_warmup_trace},
     )
     digest = sha256(msgspec.json.encode(replace(converted, agent=""))).hexdigest()

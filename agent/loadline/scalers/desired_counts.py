@@ -64,7 +64,8 @@ class DesiredCounts:
         """Take the counts that a leader reports, unless it is an older one or the newest decision is missing in it."""
         for reported in status.models:
             kept = self._models.get(reported.model)
-            number = (status.epoch, reported.decision.sequence if reported.decision else 0)
+            epoch = reported.epoch or status.epoch  # agents before version 0.2 report the latter only
+            number = (epoch, reported.decision.sequence if reported.decision else 0)
             if kept is None or number < kept.newest:
                 continue
             kept.newest = number

@@ -111,6 +111,8 @@ class LiveHandlers:
             if status is None or not status.leading:
                 leader = "no agent" if status is None else status.leader or "no agent"
                 raise web.HTTPConflict(text=f"this agent is a standby; {leader} leads\n")
+            if all(model.model != order.model for model in status.models) and status.sharing is not None:
+                raise web.HTTPConflict(text="another agent leads this model; its page can pause it\n")
             reply = await asyncio.shield(self._set_paused(order.model, "the live page", paused=paused))
             return json(msgspec.json.encode(reply), 200 if reply.accepted else 409)
 

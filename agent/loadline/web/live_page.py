@@ -27,13 +27,13 @@ class LivePage:
 
     Args:
         models: Number of models, which share the bounds of history and decisions.
-        state: Returns the state of the core, for explanations.
+        states: Returns the states of the cores that the agent reports, for explanations.
         streams: Clients that follow the page.
     """
 
-    def __init__(self, models: int, state: Callable[[], AgentState], streams: EventStreams) -> None:
+    def __init__(self, models: int, states: Callable[[], Sequence[AgentState]], streams: EventStreams) -> None:
         self.streams = streams
-        self._state = state
+        self._states = states
         self._status: AgentStatus | None = None
         self._history = FleetHistory(models)
         self._decisions = DecisionLog(models)
@@ -86,7 +86,8 @@ class LivePage:
 
     def _take(self, status: AgentStatus) -> Steps[None]:
         yield from map_in_steps(lambda model: self._record(model, status.at_ms), status.models)
-        self._decisions.add(self._state().explanations)
+        for state in self._states():
+            self._decisions.add(state.explanations)
         names = {model.model for model in status.models}
         self._history.forget_others(names)
         self._decisions.forget_others(names)
@@ -111,7 +112,8 @@ class LivePage:
 
     def _model_event(self, model: ModelStatus, at_ms: int) -> Steps[bytes]:
         workers: dict[str, list[WorkerCell]] = {}
-        known = self._state().fleet.models.get(model.model)
+        fleets = (state.fleet.models for state in self._states())
+        known = next((models[model.model] for models in fleets if model.model in models), None)
         for name, pool in known.pools.items() if known is not None else ():
             cells = workers[name] = []
             listed = list(pool.workers.values())  # all of them, while a status lists a few

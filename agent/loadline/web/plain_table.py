@@ -20,6 +20,9 @@ def tables(status: AgentStatus | None) -> Steps[str]:
         return "<p>The agent has just started. Its first status follows within a second.</p>"
     models = yield from map_in_steps(lambda model: "\n".join(_model(model)), status.models)
     role = f"leads, epoch {status.epoch}" if status.leading else f"standby; {status.leader or 'no agent'} leads"
+    role = role if status.sharing is None else status.sharing.text
+    if status.sharing is not None:
+        role += ". The models of other agents are on their pages"
     head = f"<p>Agent {escape(status.agent)} {escape(status.version)}: {escape(role)}.</p>"
     alarms = [f"{one.kind} {one.model}".rstrip() + f": {one.text}" for one in status.alarms]
     if alarms:

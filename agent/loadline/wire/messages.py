@@ -166,12 +166,18 @@ class ExplainReply(Struct, frozen=True):
     migrations: Annotated[
         list[PolicyReport], Meta(description="Reports by model, group of workers and policy; none with an id.")
     ] = []
+    shared: Annotated[
+        bool, Meta(description="True if agents share the models: each replies for those that it leads.")
+    ] = False
 
 
 class DecisionsReply(Struct, frozen=True):
     """The latest decisions, newest first."""
 
     decisions: list[DecisionSummary]
+    shared: Annotated[
+        bool, Meta(description="True if agents share the models: each replies for those that it leads.")
+    ] = False
 
 
 class PauseCommand(Struct, frozen=True):

@@ -19,6 +19,7 @@ from loadline.core.vocabulary.status import AgentStatus
 from loadline.runtime import slices
 from loadline.runtime.loop import Runtime
 from loadline.runtime.service import EXPLANATIONS_MAX, Service
+from loadline.runtime.shards import Shards
 from loadline.runtime.slices import run_in_slices
 from loadline.runtime.status_parts import PART_BYTES_MAX, STATUS_BYTES_MAX, join_status
 from loadline.sim.world.fitter import InlineFitter
@@ -49,14 +50,14 @@ def service_of(config: Config) -> tuple[Runtime, Service]:
         on_turn=lambda _seconds: None,
         on_rejected=lambda _rejected: None,
     )
-    return runtime, Service(runtime, runtime.bus, "0")
+    return runtime, Service(Shards([runtime], None), runtime.bus, "0")
 
 
 def config(pools: int) -> Config:
     return parse('[[models]]\nname = "m"\n' + "".join(POOL.format(i) for i in range(pools)), "test")
 
 
-def order(service: Service, *, paused: bool) -> Awaitable[bytes]:
+def order(service: Service, *, paused: bool) -> Awaitable[bytes | None]:
     return service._pause(encode(PauseCommand("m", "me")), paused=paused)
 
 
@@ -79,7 +80,8 @@ def memory(runtime: Runtime) -> MemoryBus:
     return runtime.bus
 
 
-def reply(payload: bytes) -> OperatorReply:
+def reply(payload: bytes | None) -> OperatorReply:
+    assert payload is not None
     return msgspec.json.decode(payload, type=OperatorReply)
 
 
@@ -163,7 +165,7 @@ def test_a_status_of_1024_models_is_sent_in_parts_of_bounded_size() -> None:
         runtime, service = service_of(parse(models, "test"))
         names = [knobs.name for knobs in runtime.controller.settings.models]
         runtime.controller.state.counters["turns"] = 5
-        shown = LivePage(len(names), lambda: runtime.controller.state, EventStreams())
+        shown = LivePage(len(names), lambda: [runtime.controller.state], EventStreams())
         publishing = asyncio.ensure_future(service.publish_status(3_600_000, shown.offer))
         subject = runtime.subjects.status(runtime.controller.settings.agent)
         published = [payload for to, payload in memory(runtime).published if to == subject]
@@ -195,7 +197,7 @@ def test_a_status_is_published_at_each_interval_though_its_page_fails_or_hangs()
                 await asyncio.Event().wait()
 
         updates: list[AgentStatus] = []
-        page = Broken(1, lambda: runtime.controller.state, EventStreams())
+        page = Broken(1, lambda: [runtime.controller.state], EventStreams())
         tasks = [asyncio.create_task(page.run()), asyncio.create_task(service.publish_status(1, page.offer))]
         await until(lambda: len(updates) > 1, "the page hangs")
         before = len(memory(runtime).published)
@@ -251,10 +253,11 @@ def test_an_explanation_has_the_last_policy_reports_and_fits_into_a_message() ->
         for number in range(2 * EXPLANATIONS_MAX):
             memory.group(f"{number:04}").reports["decode_load"] = report
         answer = await service._explain(encode(ExplainRequest(model="m")))
+        assert answer is not None
         assert msgspec.json.decode(answer, type=ExplainReply) == ExplainReply([], [report] * EXPLANATIONS_MAX)
         assert len(answer) < 1_000_000
-        assert (
-            msgspec.json.decode(await service._explain(encode(ExplainRequest("d"))), type=ExplainReply).migrations == []
-        )
+        answer = await service._explain(encode(ExplainRequest("d")))
+        assert answer is not None
+        assert msgspec.json.decode(answer, type=ExplainReply).migrations == []
 
     run_scenario(scenario)

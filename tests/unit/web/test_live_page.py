@@ -54,7 +54,7 @@ def run(page: LivePage, scenario: Callable[[], Awaitable[None]]) -> None:
 
 def test_a_status_that_cannot_be_shown_is_left_out_and_the_next_is_shown() -> None:
     streams = FailingStreams()
-    page = LivePage(1, lambda: state_of(page.status), streams)
+    page = LivePage(1, lambda: [state_of(page.status)], streams)
 
     async def scenario() -> None:
         page.offer(agent(model()))
@@ -66,7 +66,7 @@ def test_a_status_that_cannot_be_shown_is_left_out_and_the_next_is_shown() -> No
 
 
 def test_statuses_are_taken_from_the_publisher_while_the_page_hangs_and_one_is_kept() -> None:
-    page = HangingPage(1, lambda: state_of(page.status), WatchedStreams())
+    page = HangingPage(1, lambda: [state_of(page.status)], WatchedStreams())
 
     async def scenario() -> None:
         page.offer(agent(model()))

@@ -62,7 +62,7 @@ class Candidacy(Struct):
         self.agents, self.known, self.rank = agents, True, rank_of(self.agent, agents, scope)
 
     def consider_handover(self, now: int) -> None:
-        """As the leader, plan a handover to a higher-ranked agent, or give up the plan if there is none any more."""
+        """Plan the handover of a leader to a higher-ranked agent, or give up the plan if there is none any more."""
         if not self.rank:
             self.handover_at_ms = 0
         elif not self.handover_at_ms:

@@ -1,6 +1,7 @@
 """Read-only queries: status, explanations and decisions."""
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from msgspec.structs import replace
@@ -15,11 +16,19 @@ from loadline.core.planning.encode_pools import as_seen_by
 from loadline.core.planning.planners import PLANNERS, Planner
 from loadline.core.planning.sizing.sizing_by_profile import profile_problem
 from loadline.core.state.agent_state import AgentState, limited_supplies
+from loadline.core.state.alarms import newest_alarms
 from loadline.core.state.model_state import ModelState
 from loadline.core.state.settings import ModelKnobs, Settings
 from loadline.core.vocabulary.decisions import Decision
 from loadline.core.vocabulary.reasons import Explanation, Reason
-from loadline.core.vocabulary.status import AgentStatus, DecisionSummary, Estimates, MigrationStatus, ModelStatus
+from loadline.core.vocabulary.status import (
+    AgentStatus,
+    DecisionSummary,
+    Estimates,
+    MigrationStatus,
+    ModelStatus,
+    SharingStatus,
+)
 
 NO_PLANNERS: Final[Mapping[str, Planner]] = {}
 
@@ -65,6 +74,32 @@ def agent_status(
     )
 
 
+def merge_statuses(shards: Sequence[AgentStatus], populated: int, live_agents: Sequence[str]) -> AgentStatus:
+    """Return the status of an agent that shares the models, from those of its shards; ``populated`` have models."""
+    first, led = shards[0], tuple(number for number, one in enumerate(shards) if one.leading)
+    leading = [shards[number] for number in led]
+    return replace(
+        first,
+        leading=bool(led),
+        epoch=max((one.epoch for one in leading), default=0),
+        leader=first.agent if led else "",
+        models=tuple(sorted((model for one in leading for model in one.models), key=lambda model: model.model)),
+        rejected=_sums(one.rejected for one in shards),
+        counters=_sums(one.counters for one in shards),
+        gpus=next((one.gpus for one in leading if one.gpus is not None and one.models), None),
+        supplies=tuple(sorted((supply for one in leading for supply in one.supplies), key=lambda one: one.supply)),
+        sharing=SharingStatus(populated, led, tuple(live_agents)),
+        alarms=newest_alarms(alarm for one in shards for alarm in one.alarms),
+    )
+
+
+def _sums(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    total: Counter[str] = Counter()
+    for one in counts:
+        total.update(one)
+    return dict(sorted(total.items()))
+
+
 def model_status(state: AgentState, knobs: ModelKnobs, now: int, planner: Planner | None = None) -> ModelStatus:
     """Return the status of a model at ``now`` (ms), with the estimates of its planner."""
     model = state.fleet.models[knobs.name]
@@ -91,6 +126,7 @@ def model_status(state: AgentState, knobs: ModelKnobs, now: int, planner: Planne
         migrations=_migrations(state, model, now),
         emptied=drained_workers(model.migration),
         estimates=Estimates() if planner is None else _estimates(planner, model),
+        epoch=state.leadership.epoch if state.leading else 0,
     )
 
 
@@ -198,8 +234,8 @@ def explain_migrations(state: AgentState, decision_id: str, model: str) -> list[
     return [replace(one, code=MigrationCode.PAUSED, numbers={}) if one.model in state.paused else one for one in found]
 
 
-def decisions(state: AgentState) -> list[DecisionSummary]:
+def decisions(states: Iterable[AgentState]) -> list[DecisionSummary]:
     """Return the newest decision of each model, newest first."""
-    summaries = (_newest_decision(entry) for entry in state.ledger.entries.values())
+    summaries = (_newest_decision(entry) for state in states for entry in state.ledger.entries.values())
     found = [summary for summary in summaries if summary is not None]
     return sorted(found, key=lambda d: (-d.issued_at_ms, d.model))

@@ -1,5 +1,6 @@
 """Alarms of the last hour, for the status."""
 
+from collections.abc import Iterable
 from typing import Final
 
 from msgspec import Struct, field
@@ -36,3 +37,8 @@ class Alarms(Struct):
     def recent(self, now: int) -> tuple[RaisedAlarm, ...]:
         """Return the alarms of the last hour, newest first."""
         return tuple(one for one in reversed(self.newest) if now - one.at_ms <= RECENT_MS)
+
+
+def newest_alarms(alarms: Iterable[RaisedAlarm]) -> tuple[RaisedAlarm, ...]:
+    """Return as many alarms of several agents or shards as one keeps, newest first."""
+    return tuple(sorted(alarms, key=lambda one: -one.at_ms)[:ALARMS_MAX])

@@ -1,7 +1,4 @@
-"""Events: facts that reach the controller.
-
-Events are the only input of the core and the content of the journal: small, immutable and encodable.
-"""
+"""Events, the only input of the core and the content of the journal: small, immutable and encodable facts."""
 
 from msgspec import Raw, Struct
 

@@ -293,6 +293,9 @@ class ModelStatus(Struct, frozen=True):
             return None
         return max(0, pool.desired - pool.moved) if pool.decided else pool.undecided_max or None
 
+    epoch: int = 0
+    """Epoch of the leader that reports the model; 0: an agent that does not lead it does."""
+
 
 class GpuBudgetStatus(Struct, frozen=True):
     """GPU budget over all models."""
@@ -333,6 +336,27 @@ class RaisedAlarm(Struct, frozen=True):
     """Alarms of this kind and model in a row, each within an hour of the one before."""
 
 
+class SharingStatus(Struct, frozen=True):
+    """Part of an agent in sharing the models out: its status has the models that it leads."""
+
+    shards: int
+    """Number of shards that have models."""
+    led: tuple[int, ...]
+    """Shards that this agent leads."""
+    agents: tuple[str, ...]
+    """Live agents, by name."""
+
+    @property
+    def led_ratio(self) -> float:
+        """Fraction of the shards that this agent leads; the sum over all agents is 1."""
+        return len(self.led) / self.shards if self.shards else 0.0
+
+    @property
+    def text(self) -> str:
+        """Shards and live agents, as a phrase."""
+        return f"leads {len(self.led)} of {self.shards} shards; live agents: {', '.join(self.agents) or 'none'}"
+
+
 class AgentStatus(Struct, frozen=True):
     """State of an agent, its leadership and its models. Subject: ``<root>.v1.status.<agent>``."""
 
@@ -364,3 +388,5 @@ class AgentStatus(Struct, frozen=True):
     """Number of this part; a status of many models is split into parts."""
     parts: int = 1
     """Number of parts. The first one holds everything that is not about a single model."""
+    sharing: SharingStatus | None = None
+    """Sharing of the models out to agents; None: one agent leads all."""

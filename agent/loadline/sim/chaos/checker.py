@@ -141,8 +141,10 @@ class InvariantChecker(TurnObserver):
 
     def _rivals(self, agent: SimulatedAgent) -> list[SimulatedAgent]:
         """Return the other agents that can know whether their epoch is over; none for an agent that cannot itself."""
-        known = [one for one in self._world.agents.values() if _epoch(one) not in self._world.deposed_epochs]
-        return [one for one in known if one is not agent] if agent in known else []
+        known = [one for one in self._world.agents.values() if _term(one) not in self._world.deposed_epochs]
+        scope = agent.controller.settings.scope
+        rivals = [one for one in known if one is not agent and one.controller.settings.scope == scope]
+        return rivals if agent in known else []
 
     def _record_proposals(self, history: AgentHistory, now: int) -> None:
         """Record the proposals of this turn and the quorum of each pool, from the explanations."""
@@ -177,8 +179,9 @@ class InvariantChecker(TurnObserver):
             decision = decode_decision(change.entry.value)
             if not isinstance(decision, Decision):
                 continue
-            if decision.epoch != self._world.epoch:
-                text = f"{decision.model}: epoch {decision.epoch}, the current one is {self._world.epoch}"
+            epoch = self._world.epoch_of(self._world.scopes[decision.model])
+            if decision.epoch != epoch:
+                text = f"{decision.model}: epoch {decision.epoch}, the current one is {epoch}"
                 self.report("I2-fence", text)
             number, highest = (decision.epoch, decision.sequence), self._highest_numbers.get(decision.model, (0, 0))
             if number <= highest or (decision.model, decision.sequence) in self._sequences:
@@ -201,8 +204,8 @@ class InvariantChecker(TurnObserver):
                 self._report_for(agent, "I11-replay", found.difference)
 
 
-def _epoch(agent: SimulatedAgent) -> int:
-    return agent.controller.state.leadership.epoch
+def _term(agent: SimulatedAgent) -> tuple[str, int]:
+    return agent.controller.settings.scope, agent.controller.state.leadership.epoch
 
 
 def _was_guarded(explanation: Explanation) -> bool:

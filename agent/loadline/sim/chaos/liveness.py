@@ -32,11 +32,12 @@ _WAKE_SLACK_MS: Final = 3_000
 
 
 def check_leader(world: ChaosWorld, report: ReportViolation) -> None:
-    """Check L1: exactly one agent leads, and the store agrees."""
-    leaders = [agent for agent in world.agents.values() if agent.controller.leading]
-    if len(leaders) != 1 or leaders[0].controller.state.leadership.epoch != world.epoch:
-        epochs = {agent.name: agent.controller.state.leadership.epoch for agent in leaders}
-        report("L1-leader", f"the epoch is {world.epoch}, leaders are {epochs}")
+    """Check L1: exactly one agent leads each model, and the store agrees."""
+    for scope in sorted(set(world.scopes.values())):
+        leaders, epoch = world.leaders_of(scope), world.epoch_of(scope)
+        if len(leaders) != 1 or leaders[0].controller.state.leadership.epoch != epoch:
+            epochs = {agent.name: agent.controller.state.leadership.epoch for agent in leaders}
+            report("L1-leader", f"the epoch of {scope} is {epoch}, leaders are {epochs}")
 
 
 def check_calm_end(world: ChaosWorld, report: ReportViolation) -> None:
@@ -44,13 +45,14 @@ def check_calm_end(world: ChaosWorld, report: ReportViolation) -> None:
     check_leader(world, report)
     _check_requests(world, report)
     for agent in world.agents.values():
+        if agent.controller.state.dormant:
+            continue  # it waits for the end of a lease
         wake_ms = agent.controller.next_wake()
         late_ms = agent.clock.now_ms() - (wake_ms or 0)
         if wake_ms is None or abs(late_ms) > _WAKE_SLACK_MS:
             report("L5-turning", f"the next wake-up of {agent.name} is in {-late_ms} ms")
-    leader = world.leader
-    if leader is not None:
-        for model in world.models.values():
+    for model in world.models.values():
+        for leader in world.leaders_of(world.scopes[model.name])[:1]:
             _check_model(world, leader, model, report)
 
 

@@ -19,6 +19,8 @@ CALM_MS: Final = 180_000.0
 HOUR_MS: Final = 3_600_000.0
 _SEEDS_WITHOUT_LIMIT: Final = 40
 """First seeds, which the safeguard mutations use, without a GPU limit."""
+_SEEDS_OF_ONE_SHARD: Final = 40
+"""First seeds, whose results are known, without agents that share the models."""
 _ACTIVE: Final = 0.5
 """Probability that a fault is active in a plan."""
 
@@ -121,6 +123,8 @@ class FaultPlan(Struct, frozen=True, forbid_unknown_fields=True):
     agents: int = 2
     gpus: int | None = None
     """Size of the GPU supply; None: unlimited."""
+    shards: int = 1
+    """Number of shards of the models, which the agents share out; 1: one agent leads all."""
     bus: BusFaults = BusFaults()
     peers: BusFaults = BusFaults()
     """Faults of the bus between workers and frontends."""
@@ -156,6 +160,7 @@ def draw(seed: int, hours: float = 1.0) -> FaultPlan:
         hours=hours,
         agents=rng.choice([1, 2, 2, 2, 3]),
         gpus=_gpus(seed),
+        shards=_shards(seed),
         bus=bus,
         peers=_peers(seed),
         store=store,
@@ -174,6 +179,11 @@ def _peers(seed: int) -> BusFaults:
 def _gpus(seed: int) -> int | None:
     rng = random.Random(f"{seed}:gpus")  # noqa: S311 - reproducible, no secret
     return None if seed < _SEEDS_WITHOUT_LIMIT else rng.choice([None, 9, 12, 14])
+
+
+def _shards(seed: int) -> int:
+    rng = random.Random(f"{seed}:shards")  # noqa: S311 - reproducible, no secret
+    return 1 if seed < _SEEDS_OF_ONE_SHARD else rng.choice([1, 1, 1, 4])
 
 
 def calm_from_ms(at_ms: float) -> float:

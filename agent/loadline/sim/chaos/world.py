@@ -4,10 +4,14 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
-from loadline.core.state.settings import ModelKnobs, Settings
+from msgspec.structs import replace
+
+from loadline.core.state.partition import split
+from loadline.core.state.settings import ModelKnobs, Settings, Sharing
 from loadline.core.vocabulary.effects import AnyEffect
 from loadline.core.vocabulary.events import AnyEvent
 from loadline.core.vocabulary.samples import WorkerRecord
+from loadline.runtime.feeds import KeyRouter
 from loadline.sim.chaos.frontend import ChaosFrontend, PoolKey
 from loadline.sim.chaos.invariants import ReportViolation
 from loadline.sim.chaos.journal import SampledJournal
@@ -46,6 +50,12 @@ _OVERLOADED_WAITING: Final = 12.0
 _LINK: Final = TransferLink(1.0, 50.0, 2_000_000)
 
 
+def _key(agent: SimulatedAgent) -> str:
+    """Return the name of an agent, with its scope if it shares the models."""
+    settings = agent.controller.settings
+    return f"{agent.name}/{settings.scope}" if settings.sharing.layout else agent.name
+
+
 class ChaosWorld(TurnObserver):
     """All processes. ``observers`` see every turn and every effect of every agent.
 
@@ -70,9 +80,10 @@ class ChaosWorld(TurnObserver):
         self.on_violation: ReportViolation = lambda _name, _detail: None
         """Called with violations of the request invariants."""
         self.agents: dict[str, SimulatedAgent] = {}
+        """Agents by name; those that share the models by name and scope, one for each shard of a process."""
         self.workers: dict[str, SimulatedWorker] = {}
-        self.deposed_epochs: set[int] = set()
-        """Epochs that an operator ended; their leaders cannot know at once."""
+        self.deposed_epochs: set[tuple[str, int]] = set()
+        """Scopes and epochs that an operator ended; their leaders cannot know at once."""
         self.demand: dict[PoolKey, float] = {}
         self.new_workers_start = True
         """Whether new workers ever become ready."""
@@ -85,7 +96,13 @@ class ChaosWorld(TurnObserver):
         self.scaler_bus = FaultyScalerConnection(self.bus)
         self.rogue = self.bus.connection()
         """Connection of a client that publishes false messages."""
-        self.settings_of: Callable[[str], Settings] = lambda name: settings_of(name, plan.gpus)
+        self.settings_of: Callable[[str], Settings] = lambda name: replace(
+            settings_of(name, plan.gpus), sharing=Sharing(self.plan.shards)
+        )
+        self.scopes: dict[str, str] = {
+            model.name: part.scope for part in split(self.settings_of("")) for model in part.models
+        }
+        """Scope of the leader of each model."""
         self._rng = self.timeline.rng("world")
         self._serving: dict[PoolKey, list[str]] = {}
         self._started = 0
@@ -119,35 +136,48 @@ class ChaosWorld(TurnObserver):
         skew_ms = rng.uniform(-plan.clock_skew_ms_max, plan.clock_skew_ms_max)
         drift = rng.uniform(-plan.clock_drift_max, plan.clock_drift_max)
         journal = SampledJournal(rng.randrange(2**32)) if rng.random() < _JOURNAL_RATIO else None
-        agent = SimulatedAgent(
-            self.timeline,
-            self.settings_of(name),
-            self.bus.connection(),
-            self.store.connection(),
-            clock=VirtualClock(self.timeline, skew_ms, drift),
-            journal=journal,
-            turn_spacing_ms=TURN_SPACING_MS,
-            observer=self,
-        )
-        self.agents[name] = agent
+        settings, clock = self.settings_of(name), VirtualClock(self.timeline, skew_ms, drift)
+        router = KeyRouter(Keys("default"), settings) if plan.shards > 1 else None
+        agents = [
+            SimulatedAgent(
+                self.timeline,
+                part,
+                self.bus.connection(),
+                self.store.connection(),
+                clock=clock,
+                journal=None if shard else journal,
+                turn_spacing_ms=TURN_SPACING_MS,
+                observer=self,
+                router=router,
+                shard=shard,
+            )
+            for shard, part in enumerate(split(settings))
+        ]
+        self.agents |= {_key(agent): agent for agent in agents}
         if journal is not None:
-            self.on_journal(agent, journal)
-        return agent
+            self.on_journal(agents[0], journal)
+        return agents[0]
+
+    def process_of(self, name: str) -> list[SimulatedAgent]:
+        """Return the agents that run in a process: one for each shard."""
+        return [agent for agent in self.agents.values() if agent.name == name]
 
     def restart_agent(self, name: str) -> None:
         """Start an agent again, unless it runs."""
-        if name not in self.agents:
+        if not self.process_of(name):
             self.start_agent(name)
 
     def kill_agent(self, agent: SimulatedAgent) -> None:
         """Kill an agent's process."""
         if agent.alive:
-            agent.kill()
-            del self.agents[agent.name]
+            for one in self.process_of(agent.name):
+                one.kill()
+                del self.agents[_key(one)]
 
     def stop_agent(self, agent: SimulatedAgent) -> None:
         """Ask an agent to shut down, and kill it at the deadline."""
-        agent.stop()
+        for one in self.process_of(agent.name) if agent.alive else ():
+            one.stop()
         self.timeline.call_later(SHUTDOWN_TIMEOUT_MS, partial(self.kill_agent, agent))
 
     @property
@@ -155,11 +185,15 @@ class ChaosWorld(TurnObserver):
         """First agent, by name, that believes itself the leader."""
         return next((one for _, one in sorted(self.agents.items()) if one.controller.leading), None)
 
-    @property
-    def epoch(self) -> int:
-        """Epoch of the leader's key in the store; 0: there is no such key."""
+    def leaders_of(self, scope: str) -> list[SimulatedAgent]:
+        """Return the agents that believe themselves the leader of a scope."""
+        agents = [one for _, one in sorted(self.agents.items()) if one.controller.leading]
+        return [one for one in agents if one.controller.settings.scope == scope]
+
+    def epoch_of(self, scope: str) -> int:
+        """Return the epoch of the leader's key of a scope in the store; 0: there is no such key."""
         keys, entries = Keys("default"), self.store.keys
-        return decode_epoch(entries[keys.epoch("all")].value) if keys.leader("all") in entries else 0
+        return decode_epoch(entries[keys.epoch(scope)].value) if keys.leader(scope) in entries else 0
 
     # -- observers -----------------------------------------------------------------------------------------------------
 

@@ -12,8 +12,11 @@ from loadline.core.state.settings import Settings
 from loadline.core.vocabulary.effects import AnyEffect
 from loadline.core.vocabulary.events import AnyEvent, BusConnectionChanged, ShutdownRequested, StoreConnectionChanged
 from loadline.ports import Journal
+from loadline.runtime.effects import follow_nothing
+from loadline.runtime.feeds import KeyRouter
 from loadline.runtime.inbox import Inbox
 from loadline.runtime.registry import RegistryTranslator
+from loadline.runtime.reports import Reports
 from loadline.runtime.turns import FRAME_KINDS, Turns
 from loadline.sim.world.bus import BusConnection
 from loadline.sim.world.fitter import InlineFitter
@@ -114,6 +117,8 @@ class SimulatedAgent:
         watcher: Observer of every turn and every effect.
         root: First tokens of all subjects.
         namespace: Namespace of all keys.
+        router: Shards by key, if the agents share the models; ``settings`` are then those of ``shard``.
+        shard: Number of the shard.
     """
 
     def __init__(
@@ -129,6 +134,8 @@ class SimulatedAgent:
         observer: TurnObserver | None = None,
         root: str = "loadline",
         namespace: str = "default",
+        router: KeyRouter | None = None,
+        shard: int = 0,
     ) -> None:
         self.name = settings.agent
         self.controller = Controller(settings) if observer is None else _ObservedController(settings, self, observer)
@@ -145,6 +152,7 @@ class SimulatedAgent:
         self._due_ms: float | None = None
         subjects, keys = Subjects(root), Keys(namespace)
         self.inbox = Inbox(INBOX_FRAMES_MAX, self._wake, subjects)
+        self._reports = None if router is None else Reports(bus, subjects, self.inbox.offer, self.inbox.put)
         self.turns = Turns(
             controller=self.controller,
             bus=bus,
@@ -160,12 +168,15 @@ class SimulatedAgent:
             frame_bytes_max=FRAME_BYTES_MAX,
             version="sim",
             on_rejected=self._count_rejected,
+            follow=follow_nothing if self._reports is None else self._reports.follow,
         )
-        registry = RegistryTranslator(keys, settings.scope, self.inbox.put, self._count_rejected)
+        shared = router is not None
+        registry = RegistryTranslator(keys, settings.scope, self.inbox.put, self._count_rejected, shared=shared)
+        on_snapshot, on_changes = registry.on_snapshot, registry.on_changes
         follow = store.follow(
             keys.prefix,
-            registry.on_snapshot,
-            registry.on_changes,
+            on_snapshot if router is None else lambda found: on_snapshot(router.snapshot(shard, found)),
+            on_changes if router is None else lambda found: on_changes(router.changes(shard, found)),
             lambda connected: self.inbox.put(StoreConnectionChanged(connected)),
         )
         self._tasks = {VirtualTask(self._listen(subjects)): None, VirtualTask(follow): None}
@@ -192,6 +203,9 @@ class SimulatedAgent:
         VirtualTask(self.store.close())
 
     async def _listen(self, subjects: Subjects) -> None:
+        if self._reports is not None:
+            await self.bus.connect(self._reports.connection_changed)
+            return
         await self.bus.connect(lambda connected: self.inbox.put(BusConnectionChanged(connected)))
         for kind in FRAME_KINDS:
             await self.bus.subscribe(subjects.all_of(kind), self.inbox.offer)

@@ -107,7 +107,9 @@ function drawNow() {
   if (!fleet) { empty("Connecting to the agent…", "The first figures follow within a second."); return; }
   if (!model) empty(fleet.rows.length ? "Loading…" : "No model is configured.", "");
   else $$("empty").hidden = true;
-  const role = agent.leading ? `leads, epoch ${agent.epoch}` : "standby";
+  const share = agent.sharing;
+  const leads = agent.leading ? `leads, epoch ${agent.epoch}` : "standby";
+  const role = share ? `leads ${share.led.length} of ${share.shards} shards` : leads;
   const process = journal ? [] : [agent.version, `up ${duration(agent.uptime_ms)}`];
   $$("agent").textContent = [agent.agent, role, ...process].join(" · ");
   const name = `${model?.status.model ?? agent.agent} · loadline`;

@@ -70,7 +70,9 @@ export function drawBanners(root, agent, model, live, nowMs) {
   if (live.state === "refused") add("warn", "Too many pages are open.", "This one is tried again every 10 s.");
   if (agent && !agent.bus_connected) add("bad", "NATS is not connected.", "No load arrives, so nothing is decided.");
   if (agent && !agent.store_connected) add("bad", "etcd is not connected.", "Nothing can be decided until it answers.");
-  if (agent && !agent.leading && agent.bus_connected) add("info", "This agent is a standby.", agent.leader ? `${agent.leader} leads and decides.` : "No agent leads yet.");
+  const others = agent?.sharing?.agents.filter((name) => name !== agent.agent) ?? [];
+  if (others.length) add("info", "This page has the models that this agent leads.", `The others are on the pages of ${others.join(", ")}.`);
+  else if (agent && !agent.leading && agent.bus_connected) add("info", "This agent is a standby.", agent.leader ? `${agent.leader} leads and decides.` : "No agent leads yet.");
   if (agent?.config_problem) add("bad", "The changed configuration is not active.", agent.config_problem);
   if (agent?.restart_for.length) add("warn", "Restart the agent", `to apply ${agent.restart_for.join(", ")}.`);
   if (model?.paused) add("warn", `${model.model} is paused.`, "No scaling decisions and no migrations until it is resumed.");

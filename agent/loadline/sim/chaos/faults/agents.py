@@ -7,6 +7,7 @@ from typing import Final
 from msgspec import Raw, json
 from msgspec.structs import replace
 
+from loadline.core.state.partition import split
 from loadline.core.state.settings import Settings
 from loadline.core.vocabulary.effects import AnyEffect, CommitDecision
 from loadline.core.vocabulary.events import SettingsChanged
@@ -65,7 +66,7 @@ def agent_stopped_at_commit(injector: FaultInjector, fault: Fault) -> Undo:
 def agent_joins(injector: FaultInjector, fault: Fault) -> Undo:
     """Run one more agent for a while."""
     del fault
-    if "agent-more" in injector.world.agents:
+    if injector.world.process_of("agent-more"):
         return no_undo
     return partial(injector.world.kill_agent, injector.world.start_agent("agent-more"))
 
@@ -100,7 +101,8 @@ def agent_reloads(injector: FaultInjector, fault: Fault) -> Undo:
     def reload(change: Callable[[Settings], Settings]) -> None:
         for agent in agents:
             settings = change(injector.world.settings_of(agent.name))
-            agent.inbox.put(SettingsChanged(Raw(json.encode(settings))))
+            part = next(one for one in split(settings) if one.scope == agent.controller.settings.scope)
+            agent.inbox.put(SettingsChanged(Raw(json.encode(part))))
 
     reload(change)
     return partial(reload, _unchanged)

@@ -55,14 +55,15 @@ def store_worse(injector: FaultInjector, fault: Fault) -> Undo:
 
 
 def leader_revoked(injector: FaultInjector, fault: Fault) -> Undo:
-    """Revoke the leader's lease; in half of the cases all watches are delayed."""
+    """Revoke the lease of each leader; in half of the cases all watches are delayed."""
     store = injector.world.store
     for agent in injector.world.agents.values() if fault.level > _HEARD_LATE else ():
         agent.store.delay_watches(_LATE_MS)
-    entry = store.keys.get(Keys("default").leader("all"))
-    if entry is not None and store.available:
-        injector.world.deposed_epochs.add(injector.world.epoch)
-        store.revoke(entry.lease_id)
+    for scope in sorted(set(injector.world.scopes.values())):
+        entry = store.keys.get(Keys("default").leader(scope))
+        if entry is not None and store.available:
+            injector.world.deposed_epochs.add((scope, injector.world.epoch_of(scope)))
+            store.revoke(entry.lease_id)
     return no_undo
 
 

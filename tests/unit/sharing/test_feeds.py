@@ -1,0 +1,100 @@
+"""Feeds of the shards of one agent: keys reach the shard of their model, and reports are followed by model."""
+
+import asyncio
+
+from loadline.core.fleet.pool import PoolKnobs
+from loadline.core.state.partition import partition
+from loadline.core.state.settings import ModelKnobs, Settings, Sharing
+from loadline.core.vocabulary.events import BusConnectionChanged
+from loadline.ports import StoreChange, StoreEntry, StoreSnapshot
+from loadline.runtime.feeds import KeyRouter
+from loadline.runtime.reports import Reports
+from loadline.wire.keys import Keys
+from loadline.wire.subjects import Subjects
+from tests.support.memory import MemoryBus
+
+KEYS = Keys("default")
+SHARDS = 4
+MODELS = ("m", "n", "meta/llama")
+SETTINGS = Settings(
+    "a",
+    "all",
+    tuple(ModelKnobs(name, (PoolKnobs("p", "aggregated"),), planner="static") for name in MODELS),
+    sharing=Sharing(SHARDS),
+)
+
+
+def concerned(key: str) -> list[int]:
+    router = KeyRouter(KEYS, SETTINGS)
+    return [shard for shard in range(SHARDS) if router.concerns(shard, key)]
+
+
+def test_keys_of_a_model_concern_its_shard() -> None:
+    for model, shard in partition(SETTINGS).items():
+        for key in (KEYS.worker(model, "p", "w"), KEYS.decision(model), KEYS.pause(model), KEYS.learned(model)):
+            assert concerned(key) == [shard]
+
+
+def test_keys_of_a_model_that_is_not_configured_concern_one_shard() -> None:
+    assert len(concerned(KEYS.worker("other", "p", "w"))) == 1
+
+
+def test_keys_of_leaders_and_agents_concern_all_shards() -> None:
+    for key in (KEYS.leader("shard-1"), KEYS.epoch("shard-1"), KEYS.agent("a"), KEYS.layout):
+        assert concerned(key) == list(range(SHARDS))
+
+
+def test_keys_that_cannot_be_decoded_concern_one_shard() -> None:
+    assert concerned(f"{KEYS.workers}a%zz/p/w") == [0]
+
+
+def test_removed_models_keep_their_shard() -> None:
+    router = KeyRouter(KEYS, SETTINGS)
+    before = router.placed
+    router.update(Settings("a", "all", SETTINGS.models[:1], sharing=Sharing(SHARDS)))
+    assert router.placed == before
+
+
+def test_snapshots_and_changes_are_divided_without_loss() -> None:
+    router = KeyRouter(KEYS, SETTINGS)
+    entries = [StoreEntry(KEYS.worker(model, "p", "w"), b"", 1, 1) for model in MODELS]
+    parts = [router.snapshot(shard, StoreSnapshot(entries, 7)) for shard in range(SHARDS)]
+    assert {part.revision for part in parts} == {7}
+    assert sorted(entry.key for part in parts for entry in part.entries) == sorted(entry.key for entry in entries)
+    changes = [StoreChange(entry.key, None, 8) for entry in entries]
+    assert sorted(one.key for shard in range(SHARDS) for one in router.changes(shard, changes)) == sorted(
+        entry.key for entry in entries
+    )
+
+
+def test_a_shard_hears_of_its_bus_while_reports_reach_it() -> None:
+    events: list[BusConnectionChanged] = []
+    frames: list[str] = []
+
+    async def scenario() -> None:
+        bus, subjects = MemoryBus(), Subjects("loadline")
+        reports = Reports(bus, subjects, lambda subject, _payload: frames.append(subject), events.append)
+        reports.connection_changed(connected=True)
+        assert not events
+        await reports.follow(["m", "n"])
+        assert events == [BusConnectionChanged(connected=True)]
+        reports.connection_changed(connected=False)
+        reports.connection_changed(connected=True)
+        await reports.follow(["n"])
+        assert [event.connected for event in events] == [True, False, True]
+        await reports.follow([])
+        assert [event.connected for event in events] == [True, False, True, False]
+
+    asyncio.run(scenario())
+
+
+def test_the_last_of_several_calls_counts() -> None:
+    async def scenario() -> None:
+        bus, subjects = MemoryBus(), Subjects("loadline")
+        events: list[BusConnectionChanged] = []
+        reports = Reports(bus, subjects, lambda _subject, _payload: None, events.append)
+        reports.connection_changed(connected=True)
+        await asyncio.gather(reports.follow(["m"]), reports.follow(["m", "n"]), reports.follow([]))
+        assert events in ([], [BusConnectionChanged(connected=True), BusConnectionChanged(connected=False)])
+
+    asyncio.run(scenario())
