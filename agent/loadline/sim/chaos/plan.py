@@ -19,8 +19,8 @@ CALM_MS: Final = 180_000.0
 HOUR_MS: Final = 3_600_000.0
 _SEEDS_WITHOUT_LIMIT: Final = 40
 """First seeds, which the safeguard mutations use, without a GPU limit."""
-_SEEDS_OF_ONE_SHARD: Final = 40
-"""First seeds, whose results are known, without agents that share the models."""
+_SEEDS_OF_ONE_SHARD: Final = 100
+"""First seeds, by which the tests find broken safeguards, without agents that share the models."""
 _ACTIVE: Final = 0.5
 """Probability that a fault is active in a plan."""
 
