@@ -175,18 +175,26 @@ class NatsBus:
         data: bytes = reply.data
         return data
 
-    async def request_all(self, subject: str, payload: bytes, window_s: float) -> list[bytes]:
-        """Publish and return all replies that arrive within a time, as several programs may answer.
+    async def request_all(self, subject: str, payload: bytes, replies_max: int, timeout_s: float) -> list[bytes]:
+        """Publish and return the replies of several programs: at most ``replies_max``, and those that come in time.
 
         Raises:
             BusUnavailable: NATS is not connected.
         """
-        client, replies = self._reachable(), list[bytes]()
+        client, replies, complete = self._reachable(), list[bytes](), asyncio.Event()
         inbox = client.new_inbox()
+
+        def take(_subject: str, data: bytes) -> None:
+            replies.append(data)
+            if len(replies) >= replies_max:
+                complete.set()
+
         try:
-            subscription = await client.subscribe_frames(inbox, lambda _subject, data: replies.append(data))
+            subscription = await client.subscribe_frames(inbox, take)
             await client.publish(subject, payload, reply=inbox)
-            await asyncio.sleep(window_s)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(timeout_s):
+                    await complete.wait()
             await client.unsubscribe(subscription)
         except nats.errors.Error as error:
             raise BusUnavailable(f"not published on {subject}: {_text(error)}") from error

@@ -31,8 +31,6 @@ from loadline.wire.messages import DrainOrder, ExplainReply, ExplainRequest, Ope
 from loadline.wire.subjects import Subjects
 
 TIMEOUT_S: Final = 2.0
-GATHER_S: Final = 0.5
-"""Time for the answers of all agents: one that leads nothing answers 0.2 s later than the others."""
 STATUS_PARTS_MAX: Final = 64
 """Parts of a status that are asked for: 64 parts have 12 MiB."""
 _OPERATOR_CHARS_MAX: Final = 64
@@ -158,7 +156,8 @@ async def _explain(target: Target, request: ExplainRequest) -> ExplainReply:
         first = await ask(bus, target, "explain", encode(request), ExplainReply)
         if request.model or not first.shared:
             return first
-        return merge_explanations(await ask_all(bus, target, "explain", encode(request), ExplainReply))
+        leaders = sum(agent.leading for agent in await ask_statuses(bus, target))
+        return merge_explanations(await ask_all(bus, target, "explain", encode(request), ExplainReply, leaders))
 
 
 async def _exchange(target: Target, method: str, payload: bytes, kind: type[T]) -> T:
@@ -205,13 +204,15 @@ async def ask(bus: NatsBus, target: Target, method: str, payload: bytes, kind: t
     return answer
 
 
-async def ask_all(bus: NatsBus, target: Target, method: str, payload: bytes, kind: type[T]) -> list[T]:
-    """Send a request to all agents and return their valid answers.
+async def ask_all(  # noqa: PLR0917 - as for one agent, and the number of answers
+    bus: NatsBus, target: Target, method: str, payload: bytes, kind: type[T], answers_max: int
+) -> list[T]:
+    """Send a request to all agents and return their valid answers, of which there are ``answers_max`` if all answer.
 
     Raises:
         LoadlineError: NATS is not connected.
     """
-    replies = await bus.request_all(Subjects(target.root).api(method, target.only), payload, GATHER_S)
+    replies = await bus.request_all(Subjects(target.root).api(method, target.only), payload, answers_max, TIMEOUT_S)
     answers = (decode_as(kind, reply) for reply in replies)
     return [answer for answer in answers if not isinstance(answer, Rejected)]
 
@@ -229,7 +230,8 @@ async def ask_statuses(bus: NatsBus, target: Target) -> list[AgentStatus]:
         return [join_status([first, *rest])]
     parts: dict[str, list[AgentStatus]] = {}
     for part in range(STATUS_PARTS_MAX):
-        for status in await ask_all(bus, target, "status", encode(StatusRequest(part)), AgentStatus):
+        request, live = encode(StatusRequest(part)), max(1, len(first.sharing.agents))
+        for status in await ask_all(bus, target, "status", request, AgentStatus, live):
             if status.part == part:
                 parts.setdefault(status.agent, []).append(status)
         if all(found[0].parts <= part + 1 for found in parts.values()):
