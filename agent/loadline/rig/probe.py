@@ -76,19 +76,23 @@ class ProbedAgent(Agent):
 
     def sample(self) -> ProbeSample:
         """Return the progress so far."""
-        state, counted = self.runtime.controller.state, self._counters()
-        pools = [pool for model in state.fleet.models.values() for pool in model.pools.values()]
+        states, counted = self.shards.states, self._counters()
+        pools = [pool for state in states for model in state.fleet.models.values() for pool in model.pools.values()]
         newest = [sample.sequence for pool in pools for w in pool.workers.values() for sample in w.latest if sample]
         refused = sum(count for name, count in counted.items() if name.startswith("refused_"))
         turns, self._turns = self._turns, []
         turns_cpu_s, self._turns_cpu_s = self._turns_cpu_s, []
+        led = [state for state in states if state.leading]
         return ProbeSample(
             frames=self._frames,
             taken_at_s=self._taken_at_s,
-            lost=counted["frames_dropped"] + counted["slow_consumer_drops"] + refused + sum(state.rejected.values()),
+            lost=counted["frames_dropped"]
+            + counted["slow_consumer_drops"]
+            + refused
+            + sum(sum(state.rejected.values()) for state in states),
             journal_lost=counted["journal_lost"],
             cpu_s=time.process_time(),
-            ready=not self._readiness_problems() and self.runtime.controller.leading and state.decisions_read,
+            ready=not self._readiness_problems() and bool(led) and all(state.decisions_read for state in led),
             workers=len(newest),
             sequences=sum(newest),
             turns=turns,
@@ -99,8 +103,8 @@ class ProbedAgent(Agent):
         super()._on_turn(seconds)
         now_s = time.monotonic()
         self._turns.append((now_s, seconds))
-        if self.runtime.frames != self._frames:
-            self._frames, self._taken_at_s = self.runtime.frames, now_s
+        if self.shards.frames != self._frames:
+            self._frames, self._taken_at_s = self.shards.frames, now_s
 
 
 class Subscriber:
