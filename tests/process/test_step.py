@@ -144,7 +144,7 @@ def test_empty_input_has_no_answers(config: Path) -> None:
 def test_an_invalid_configuration_is_reported(config: Path) -> None:
     config.write_text("models = []", "utf-8")
     done = run(config, b'{"now_ms": 0}\n')
-    assert (done.returncode, done.stdout) == (1, b"")
+    assert (done.returncode, done.stdout) == (2, b"")
     assert b"models" in done.stderr
 
 

@@ -6,10 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from loadline.adapters.etcd_store import EtcdStore
 from loadline.client.scaler import ScalerClient
-from loadline.config import NatsKnobs
+from loadline.config import EtcdKnobs, NatsKnobs
 from loadline.core.vocabulary.decisions import PoolTarget, VictimRule
+from loadline.ports import Write
 from loadline.rig.rig import Rig
+from loadline.wire.keys import Keys
 from tests.support.agents import MODEL, MODELS, AgentFleet, config, fleet
 from tests.waiting import SCENARIO_S, until
 
@@ -20,6 +23,15 @@ pytestmark = pytest.mark.process
 def rig(tmp_path: Path) -> Iterator[Rig]:
     with Rig(tmp_path) as agent_fleet:
         yield agent_fleet
+
+
+async def set_paused(rig: Rig, *, paused: bool) -> None:
+    """Let the agent decide only once all workers have registered: a decision for fewer makes the last ones surplus."""
+    store = EtcdStore(EtcdKnobs(endpoints=(rig.etcd.url,)))
+    try:
+        await store.commit([], [Write(Keys("default").pause(MODEL), b"test" if paused else None)])
+    finally:
+        await store.close()
 
 
 async def apply_first(rig: Rig, rule: VictimRule) -> tuple[int, PoolTarget]:
@@ -51,6 +63,7 @@ async def apply_first(rig: Rig, rule: VictimRule) -> tuple[int, PoolTarget]:
 )
 def test_the_worker_that_the_platform_removes_is_drained_and_no_other(rig: Rig, rule: VictimRule, victim: str) -> None:
     text = MODELS.replace("replicas_max = 9", "replicas_max = 9\nreplicas_min = 2")
+    asyncio.run(set_paused(rig, paused=True))
     rig.agent(config(rig, "a", text), "a").wait_ready()
 
     def alarmed(agents: AgentFleet) -> bool:
@@ -67,6 +80,7 @@ def test_the_worker_that_the_platform_removes_is_drained_and_no_other(rig: Rig, 
                 worker.may_leave.set()
             agents.workers["d0"].running = 0
             agents.load(kv=0.3)
+            await set_paused(rig, paused=False)
             refusals, target = await apply_first(rig, rule)
             assert refusals == int(rule != "named"), "decided again at once, and once"
             assert [one.worker for one in target.victims] == [victim] * bool(victim)

@@ -249,9 +249,11 @@ def never_stale(old: Any, fence: DecisionFence, decision: Any) -> Any:
     return Freshness.NEW if verdict is Freshness.STALE else verdict
 
 
-def victims_forgotten(old: Any, context: ScalingContext, model: ModelState, proposal: Proposal) -> dict[str, Removal]:
+def victims_forgotten(
+    old: Any, context: ScalingContext, model: ModelState, recommendation: Any, proposal: Proposal
+) -> dict[str, Removal]:
     leaving = {victim for pool in model.pools for victim in context.state.drains.started_in(model.name, pool)}
-    removals: dict[str, Removal] = old(context, model, proposal)
+    removals: dict[str, Removal] = old(context, model, recommendation, proposal)
     return {
         name: replace(removal, victims=tuple(victim for victim in removal.victims if victim not in leaving))
         for name, removal in removals.items()
