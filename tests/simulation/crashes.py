@@ -1,6 +1,6 @@
 """Crash points: an agent is killed before it performs an effect, or after it and before the result arrives."""
 
-from typing import Literal, get_args
+from typing import Final, Literal, get_args
 
 from msgspec.structs import replace
 
@@ -29,7 +29,9 @@ from loadline.wire.subjects import Subjects
 Side = Literal["before", "after"]
 Recovery = Literal["restart", "takeover"]
 
-KINDS = tuple(kind.__name__ for kind in get_args(AnyEffect))
+SHARING: Final = frozenset({"RenewPresence", "LeavePresence", "FollowReports"})
+"""Effects of agents that share the models, which the scenario does not; see test_shared_models.py."""
+KINDS = tuple(kind.__name__ for kind in get_args(AnyEffect) if kind.__name__ not in SHARING)
 SIDES: tuple[Side, ...] = get_args(Side)
 RECOVERIES: tuple[Recovery, ...] = get_args(Recovery)
 BASE_MS = 150_000.0
