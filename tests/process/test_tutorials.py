@@ -65,8 +65,7 @@ class Reader:
         [load] = [process for name, process in self._programs if name.startswith("python load.py")]
         assert load.wait(timeout=300) == 0, self.log("python load.py")
         succeeded, sent = map(int, re.findall(r"(\d+) of (\d+) requests succeeded", self.log("python load.py"))[0])
-        assert sent == LOAD_S * 3
-        assert succeeded >= sent * 0.9, "the gateway gives up engines that a busy machine holds up for 10 s"
+        assert succeeded == sent == LOAD_S * 3, self.log("loadline gateway")
         for _, process in reversed(self._programs):
             process.send_signal(signal.SIGINT)
             process.wait(timeout=120)
