@@ -153,6 +153,24 @@ def test_a_shard_that_was_not_taken_is_kept_for_a_minute() -> None:
     assert leadership.handing_over
 
 
+def test_a_shard_that_returns_because_its_next_leader_died_is_handed_over_as_any_other() -> None:
+    first, second, _ = ranked()
+    leadership = election(second)
+    leadership.agents_changed(sorted([first, second]), NOW)
+    win(leadership, NOW)
+    handed_over = NOW + HANDOVER_MS
+    leadership.tick(handed_over)
+    leadership.step_down(handed_over)
+    for name in (second, first):  # its own last heartbeat is seen late
+        leadership.leader_changed(LeaderChanged(SCOPE, name, 9, 9, beat=9), handed_over)
+    leadership.leader_changed(LeaderChanged(SCOPE, "", 0, 10), handed_over + 1_000)
+    leadership.agents_changed([second], handed_over + 1_000)
+    win(leadership, handed_over + 1_000)
+    leadership.agents_changed(sorted([first, second]), handed_over + 2_000)
+    leadership.tick(handed_over + 2_000 + HANDOVER_MS)
+    assert leadership.handing_over
+
+
 def test_a_leader_whose_partition_changed_gives_up_the_shard() -> None:
     leadership = election("a")
     leadership.agents_changed(["a"], NOW)

@@ -50,7 +50,7 @@ class Candidacy(Struct):
     handing_over: bool = False
     """True from then until it has stepped down: nothing new is decided."""
     handed_over_at_ms: int = 0
-    """Time of the last handover; 0: none."""
+    """Time of the last handover that no other agent is known to have taken; 0: none."""
 
     @property
     def yield_ms(self) -> int:
@@ -68,6 +68,12 @@ class Candidacy(Struct):
         elif not self.handover_at_ms:
             returned = self.handed_over_at_ms and now - self.handed_over_at_ms < RETURNED_MS
             self.handover_at_ms = now + (HANDOVER_RETRY_MS if returned else HANDOVER_MS)
+
+    def follow(self, leader: str) -> None:
+        """Record that another agent leads: it has taken what was handed over, whatever becomes of it."""
+        self.awaits_reports = False
+        if leader != self.agent:  # this agent's last heartbeats may be seen after its term
+            self.handed_over_at_ms = 0
 
     def end_term(self, now: int) -> None:
         """Record that the term has ended, by a handover or otherwise."""

@@ -227,7 +227,7 @@ class Leadership(Struct):
         if leader:
             self._record_heartbeat(beat, now)
             if self.candidacy is not None:
-                self.candidacy.awaits_reports = False
+                self.candidacy.follow(leader)
         # The removal of the leader's key triggers a campaign at once; this one covers a removal that was missed, and a
         # key that outlives its leader.
         expires_at_ms = self._heartbeat_expires_at_ms() if leader else 0
