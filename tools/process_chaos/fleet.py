@@ -11,10 +11,9 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from loadline.adapters.child_process import Child
 from loadline.adapters.etcd_store import EtcdStore
-from loadline.client.resources import wait_at_most
 from loadline.demo.setup import DemoSetup
+from loadline.demo.stack import SupervisedProcess
 from loadline.rig.servers import EtcdServer, NatsServer, Server
 from loadline.servers import EtcdKnobs
 from loadline.wire.keys import Keys
@@ -24,32 +23,26 @@ LEASE_TTL_S: Final = 5
 SPEED: Final = 5.0
 REQUESTS_PER_S: Final = 25
 """Arrivals of the demo's trace at ``SPEED``."""
-RESTART_S: Final = 0.5
-_STOP_S: Final = 20.0
 
 
-class Program:
-    """Child process that is started again whenever it ends, until it is stopped for good.
+class Program(SupervisedProcess):
+    """Child process that takes any signal, and tells whether it is ready.
 
     Args:
-        name: Its name, and that of its log.
+        name: Its name.
         command: Program and arguments.
         log: File to append its output to.
-        restart: Whether it is started again.
+        write_line: Called when it is started again.
+        restart: Whether it is started again whenever it ends.
     """
 
-    def __init__(self, name: str, command: list[str], log: Path, *, restart: bool = True) -> None:
+    def __init__(
+        self, name: str, command: list[str], log: Path, write_line: Callable[[str], None], *, restart: bool = True
+    ) -> None:
         self.name = name
-        self.ended = asyncio.Event()
-        self.code = 0
-        """Last exit code; negative: the signal that ended it."""
-        self._command = command
-        self._log = log
-        self._restart = restart
-        self._child: Child | None = None
         self._log_bytes = 0
         """Size of its log at the last start."""
-        self._start()
+        super().__init__(name, command, log, write_line, restart=restart)
 
     @property
     def is_ready(self) -> bool:
@@ -67,28 +60,13 @@ class Program:
                 os.kill(self._child.identity.pid, number)
 
     async def stop(self) -> None:
-        """Let it end by SIGTERM, and kill it with its children after 20 s."""
-        self._restart = False
+        """Let it end by SIGTERM, even if it is frozen, and kill it with its children after 10 s."""
         self.send(signal.SIGCONT)
-        self.send(signal.SIGTERM)
-        if self._child is None:
-            return
-        await wait_at_most(self.ended, _STOP_S)
-        if self._child is not None:
-            self._child.send("kill")
-            await self.ended.wait()
+        await super().stop()
 
     def _start(self) -> None:
-        if self._child is None and not self.ended.is_set():
-            self._log_bytes = self._log.stat().st_size if self._log.exists() else 0
-            self._child = Child(self._command, {}, self._log, self._exited)
-
-    def _exited(self, code: int) -> None:
-        self._child, self.code = None, code
-        if self._restart:
-            asyncio.get_running_loop().call_later(RESTART_S, self._start)
-        else:
-            self.ended.set()
+        self._log_bytes = self._log.stat().st_size if self._log.exists() else 0
+        super()._start()
 
 
 class ChaosFleet:
@@ -105,8 +83,10 @@ class ChaosFleet:
         self.nats, self.etcd = NatsServer(directory / "nats"), EtcdServer(directory / "etcd")
         self.agents: dict[str, Program] = {}
         self.proxies: dict[tuple[str, str], Proxy] = {}
-        """Proxies by agent and server, ``nats`` or ``etcd``."""
+        """Proxies by agent and server, ``nats-server`` or ``etcd``."""
         self.keys = Keys("chaos")
+        self._programs: list[Program] = []
+        """Running programs, in the order of their start."""
 
     @property
     def servers(self) -> tuple[Server, ...]:
@@ -134,25 +114,26 @@ class ChaosFleet:
         config = self.directory / "scaler.toml"
         state = f'state_file = "{self.directory / "scaler.json"}"\n'
         config.write_text(state + self.setup.scaler_config(), encoding="utf-8")
-        self.scaler = Program("scaler", self.setup.scaler_command(config), self.directory / "scaler.log")
+        self.scaler = self._run("scaler", self.setup.scaler_command(config))
 
     def start_load(self, requests: int) -> None:
         """Let ``requests`` arrive."""
         command = self.setup.gateway_command("--repeat", "--requests-max", str(requests))
-        self.gateway = Program("gateway", command, self.directory / "gateway.log", restart=False)
+        self.gateway = self._run("gateway", command, restart=False)
 
     async def stop(self) -> None:
-        """Stop all processes, the workers by the scaler."""
-        for program in (*self._started("gateway"), *self._started("scaler"), *self.agents.values()):
+        """Stop all processes, the last first; the scaler ends the workers."""
+        for program in reversed(self._programs):
             await program.stop()
         for proxy in self.proxies.values():
             await proxy.close()
         for server in self.servers:
             await asyncio.to_thread(server.stop)
 
-    def _started(self, name: str) -> list[Program]:
-        program = getattr(self, name, None)
-        return [program] if isinstance(program, Program) else []
+    def _run(self, name: str, command: list[str], *, restart: bool = True) -> Program:
+        program = Program(name, command, self.directory / f"{name}.log", self.write_line, restart=restart)
+        self._programs.append(program)
+        return program
 
     async def _start_agent(self, name: str) -> None:
         nats, etcd = (self.proxies.setdefault((name, server.name), Proxy(server.port)) for server in self.servers)
@@ -163,4 +144,4 @@ class ChaosFleet:
         lease = f"\n[leadership]\nlease_ttl_s = {LEASE_TTL_S}\nmargin_ms = {margin_ms}\n"
         config.write_text(setup.agent_config(name) + lease, encoding="utf-8")
         command = [sys.executable, "-m", "loadline", "run", "--config", str(config)]
-        self.agents[name] = Program(name, command, self.directory / f"{name}.log")
+        self.agents[name] = self._run(name, command)

@@ -54,6 +54,16 @@ def win(leadership: Leadership, now: int) -> None:
     leadership.won(LeadershipWon(SCOPE, now, 7, now, 1), now)
 
 
+def hand_over(first: str, second: str) -> tuple[Leadership, int]:
+    """Return the election of an agent that has handed over to a higher-ranked one, and the time of that."""
+    leadership, now = election(second), NOW + HANDOVER_MS
+    leadership.agents_changed(sorted([first, second]), NOW)
+    win(leadership, NOW)
+    leadership.tick(now)
+    leadership.step_down(now)
+    return leadership, now
+
+
 def test_no_agent_campaigns_before_it_knows_who_lives() -> None:
     leadership = election("a")
     assert not campaigns(leadership, NOW)
@@ -136,12 +146,7 @@ def test_a_leader_keeps_a_shard_if_the_higher_ranked_agent_leaves_again() -> Non
 
 def test_a_shard_that_was_not_taken_is_kept_for_a_minute() -> None:
     first, second, _ = ranked()
-    leadership = election(second)
-    leadership.agents_changed(sorted([first, second]), NOW)
-    win(leadership, NOW)
-    handed_over = NOW + HANDOVER_MS
-    leadership.tick(handed_over)
-    leadership.step_down(handed_over)
+    leadership, handed_over = hand_over(first, second)
     returned = handed_over + YIELD_MS
     win(leadership, returned)
     for now in (returned + HANDOVER_MS, returned + HANDOVER_RETRY_MS - 1):
@@ -155,12 +160,7 @@ def test_a_shard_that_was_not_taken_is_kept_for_a_minute() -> None:
 
 def test_a_shard_that_returns_because_its_next_leader_died_is_handed_over_as_any_other() -> None:
     first, second, _ = ranked()
-    leadership = election(second)
-    leadership.agents_changed(sorted([first, second]), NOW)
-    win(leadership, NOW)
-    handed_over = NOW + HANDOVER_MS
-    leadership.tick(handed_over)
-    leadership.step_down(handed_over)
+    leadership, handed_over = hand_over(first, second)
     for name in (second, first):  # its own last heartbeat is seen late
         leadership.leader_changed(LeaderChanged(SCOPE, name, 9, 9, beat=9), handed_over)
     leadership.leader_changed(LeaderChanged(SCOPE, "", 0, 10), handed_over + 1_000)
