@@ -95,6 +95,7 @@ def test_a_scale_down_drains_a_worker_until_it_reports_drained(rig: Rig) -> None
 
 def test_a_standby_takes_over_from_a_killed_leader(rig: Rig) -> None:
     first = start(rig, "a")
+    first.wait_leading()
     second = start(rig, "b")
 
     async def scenario(agent_fleet: AgentFleet) -> None:
@@ -120,7 +121,8 @@ def test_a_standby_takes_over_from_a_killed_leader(rig: Rig) -> None:
 def test_sigterm_releases_leadership_at_once(rig: Rig) -> None:
     lease_ttl_s = 60
     first = start(rig, "a", lease_ttl_s=lease_ttl_s)
-    start(rig, "b", lease_ttl_s=lease_ttl_s)  # after "a" is ready, so that "a" leads
+    first.wait_leading()
+    start(rig, "b", lease_ttl_s=lease_ttl_s)
 
     async def scenario(agent_fleet: AgentFleet) -> None:
         await agent_fleet.add("decode", "d1")
@@ -149,6 +151,7 @@ def test_sigterm_ends_an_agent_to_which_reports_never_stop(rig: Rig) -> None:
 
 def test_a_leader_that_was_frozen_steps_down_and_commits_nothing(rig: Rig) -> None:
     first = start(rig, "a")
+    first.wait_leading()
     start(rig, "b")
 
     async def scenario(agent_fleet: AgentFleet) -> None:

@@ -116,7 +116,9 @@ def test_a_draining_worker_is_evacuated_and_the_journal_replays(rig: Rig, fleet:
 
 
 def test_each_request_completes_once_when_leader_source_or_destination_is_killed(rig: Rig, fleet: DemoFleet) -> None:
-    agents = {name: start(rig, name) for name in ("a", "b")}
+    first = start(rig, "a")
+    first.wait_leading()
+    second = start(rig, "b")
     fleet.worker("prefill", "prefill", *SLOWLY)
     living = {f"d{number}": fleet.worker("decode", f"d{number}", *SLOWLY) for number in range(4)}
 
@@ -128,7 +130,7 @@ def test_each_request_completes_once_when_leader_source_or_destination_is_killed
                 seen = len(leader.reports)
                 await until(lambda: len(leader.reports) > seen, "a move")  # noqa: B023 - at once
                 living.pop(victim).kill()
-            agents["a"].kill()
+            first.kill()
             before = migrated_by(leader, "decode_load")
             living["d4"] = fleet.worker("decode", "d4", *SLOWLY)
             await until(
@@ -139,6 +141,6 @@ def test_each_request_completes_once_when_leader_source_or_destination_is_killed
             assert summary.migrated > 0
 
     asyncio.run(scenario())
-    assert agents["b"].stop() == 0
-    for name in agents:
+    assert second.stop() == 0
+    for name in ("a", "b"):
         assert_replays(rig, name)

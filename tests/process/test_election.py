@@ -84,7 +84,9 @@ async def grows(agent_fleet: AgentFleet, replicas: int) -> None:
 
 @pytest.mark.parametrize("frozen", [False, True])
 def test_a_leader_whose_lease_others_renew_is_deposed(rig: Rig, frozen: bool) -> None:  # noqa: FBT001
-    first, second = start(rig, "a"), start(rig, "b")
+    first = start(rig, "a")
+    first.wait_leading()
+    second = start(rig, "b")
 
     async def scenario() -> None:
         async with asyncio.timeout(SCENARIO_S), fleet(rig) as agent_fleet:
@@ -115,7 +117,7 @@ def test_a_leader_whose_lease_others_renew_is_deposed(rig: Rig, frozen: bool) ->
 
 
 def test_a_live_leader_is_not_deposed_and_writes_its_key(rig: Rig) -> None:
-    start(rig, "a")
+    start(rig, "a").wait_leading()
     start(rig, "b")
 
     async def scenario() -> None:

@@ -142,7 +142,7 @@ def test_a_silent_model_keeps_its_count_and_others_scale_up(rig: Rig, monkeypatc
 
 def test_no_exported_count_falls_during_a_takeover_and_a_restart(rig: Rig) -> None:
     first = start(rig, "a")
-    first.wait_ready()
+    first.wait_leading()
     second = start(rig, "b")
     seen: list[dict[str, float]] = []
 

@@ -64,7 +64,7 @@ def test_the_next_leader_scales_a_model_from_zero_at_the_first_request(tmp_path:
 
     with Rig(tmp_path) as rig:
         first = rig.agent(config(rig, "a", SCALE_TO_ZERO), "a")
-        first.wait_ready()
+        first.wait_leading()
         second = rig.agent(config(rig, "b", SCALE_TO_ZERO), "b")
         second.wait_ready()
 

@@ -8,7 +8,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -68,10 +68,21 @@ class ChildAgent:
         Raises:
             LoadlineError: The agent ended, or is not ready within 60 s.
         """
+        return self._wait_until(lambda: self.get("/readyz")[0] == 200, "ready")  # noqa: PLR2004 - HTTP OK
+
+    def wait_leading(self) -> float:
+        """Wait until it leads, half a second after it is ready; return the seconds that it took.
+
+        Raises:
+            LoadlineError: The agent ended, or does not lead within 60 s.
+        """
+        return self._wait_until(lambda: "\nloadline_leading 1.0\n" in self.get("/metrics")[1], "leading")
+
+    def _wait_until(self, condition: Callable[[], bool], what: str) -> float:
         began = time.monotonic()
-        while self.get("/readyz")[0] != 200:  # noqa: PLR2004 - HTTP OK
+        while not condition():
             if self.process.poll() is not None or time.monotonic() - began > READY_S:
-                raise LoadlineError(f"the agent is not ready: {self.get('/readyz')[1]} {self.log.read_text()[-2000:]}")
+                raise LoadlineError(f"the agent is not {what}: {self.get('/readyz')[1]} {self.log.read_text()[-2000:]}")
             time.sleep(POLL_S)
         return time.monotonic() - began
 
