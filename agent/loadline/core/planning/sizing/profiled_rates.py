@@ -1,6 +1,7 @@
 """Requests per second that a worker serves within the objectives, by the profile of its engine."""
 
 from typing import Final
+from zlib import crc32
 
 from msgspec import Struct, field
 
@@ -37,7 +38,9 @@ class ProfiledRates(Struct):
             return
         totals = model.traffic.totals
         if now >= self.due_ms:
-            self.due_ms = now + (_INTERVAL_MS if self.rates else _FIRST_MS)
+            self.due_ms = now + _FIRST_MS
+            if self.rates:  # at another time for each model: the rates of one take 1 ms
+                self.due_ms = now + _INTERVAL_MS - (now + crc32(model.name.encode())) % _INTERVAL_MS
             if self.rates or not self.starts:
                 self.starts = [*self.starts[1 - _INTERVALS :], totals]
             self.rates = {}
