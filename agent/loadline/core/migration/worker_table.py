@@ -79,7 +79,7 @@ class WorkerTable:
         self.columns = WorkerColumns.of(0)
         """Columns with one row per worker."""
         self.tpot = tpot
-        self._all_columns = WorkerColumns.of(_CAPACITY)
+        self._all_columns = self._viewed = WorkerColumns.of(_CAPACITY)
         self._peers, self._nodes, self._units = peers, nodes, units
         self._records: list[WorkerRecord | None] = []  # record from which each row was filled
         self._endpoints: list[tuple[WorkerRecord, MigrationEndpoint] | None] = []  # a pass asks for each several times
@@ -149,7 +149,7 @@ class WorkerTable:
             if worker is not None:
                 self._refresh_row(key, worker, started, now)
         if stale:
-            self.columns = self._all_columns.first(len(self.workers))
+            self._view_columns()
             rows = self._rows_of(stale)
             measures = self._all_columns.measures[:, rows]
             self._all_columns.tpot_ms[rows] = predicted_tpot(self.tpot, measures[BATCH], measures[DECODE_TOKENS])
@@ -245,7 +245,12 @@ class WorkerTable:
         for pool in self.pools.values():
             self._peers.retain_workers(pool.name, pool.workers)
         self._clear_in_flight()
-        self.columns = self._all_columns.first(len(self.workers))
+        self._view_columns()
+
+    def _view_columns(self) -> None:
+        """View the columns of all rows; they stay the same as long as no row comes or goes."""
+        if self._viewed is not self._all_columns or len(self.columns.alive) != len(self.workers):
+            self.columns, self._viewed = self._all_columns.first(len(self.workers)), self._all_columns
 
     def _clear_in_flight(self) -> None:
         """Clear the effect of the migrations in flight after rows moved."""
