@@ -3,7 +3,7 @@
 import asyncio
 import os
 import signal
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from random import Random
@@ -14,10 +14,27 @@ from msgspec import Struct
 from loadline.adapters.etcd_rpc import EtcdRpc
 from loadline.errors import LoadlineError
 from loadline.rig.servers import Server
-from loadline.servers import EtcdKnobs
 from tools.process_chaos.checks import Observer
 from tools.process_chaos.fleet import ChaosFleet, Program
 from tools.process_chaos.proxy import State
+
+
+class _EtcdHeader(Struct):
+    member_id: str
+
+
+class _EtcdStatus(Struct):
+    header: _EtcdHeader
+    leader: str
+
+
+class _EtcdMember(Struct):
+    ID: str
+
+
+class _EtcdMembers(Struct):
+    members: list[_EtcdMember]
+
 
 Inject = Callable[[ChaosFleet, Observer, float, Random], Awaitable[None]]
 
@@ -27,9 +44,9 @@ async def inject(kind: str, fleet: ChaosFleet, observer: Observer, for_s: float,
     await FAULTS[kind](fleet, observer, for_s, rng)
 
 
-def _kill_server(server_of: Callable[[ChaosFleet], Server]) -> Inject:
-    async def kill(fleet: ChaosFleet, _observer: Observer, for_s: float, _rng: Random) -> None:
-        server = server_of(fleet)
+def _kill_server(members_of: Callable[[ChaosFleet], Sequence[Server]]) -> Inject:
+    async def kill(fleet: ChaosFleet, _observer: Observer, for_s: float, rng: Random) -> None:
+        server = rng.choice(members_of(fleet))
         await asyncio.to_thread(server.kill)
         await asyncio.sleep(for_s)
         if not server.alive:  # another fault may have started it
@@ -38,9 +55,9 @@ def _kill_server(server_of: Callable[[ChaosFleet], Server]) -> Inject:
     return kill
 
 
-def _freeze_server(server_of: Callable[[ChaosFleet], Server]) -> Inject:
-    async def freeze(fleet: ChaosFleet, _observer: Observer, for_s: float, _rng: Random) -> None:
-        server = server_of(fleet)
+def _freeze_server(members_of: Callable[[ChaosFleet], Sequence[Server]]) -> Inject:
+    async def freeze(fleet: ChaosFleet, _observer: Observer, for_s: float, rng: Random) -> None:
+        server = rng.choice(members_of(fleet))
         server.pause()
         try:
             await asyncio.sleep(for_s)
@@ -53,13 +70,29 @@ def _freeze_server(server_of: Callable[[ChaosFleet], Server]) -> Inject:
 async def _compact(fleet: ChaosFleet, _observer: Observer, _for_s: float, _rng: Random) -> None:
     """Compact etcd at its present revision, so that a watch which is behind must read anew."""
     store = fleet.open_store()
-    rpc = EtcdRpc(EtcdKnobs(endpoints=(fleet.etcd.url,)))
+    rpc = EtcdRpc(fleet.etcd_knobs)
     try:
         with suppress(LoadlineError):  # another fault may last
             revision = (await store.read(fleet.keys.leaders)).revision
             await rpc.call("/kv/compaction", {"revision": revision}, Struct)
     finally:
         await store.close()
+        await rpc.close()
+
+
+async def _move_etcd_leader(fleet: ChaosFleet, _observer: Observer, _for_s: float, rng: Random) -> None:
+    """Let the leader of etcd give its place to another member."""
+    rpc = EtcdRpc(fleet.etcd_knobs)
+    try:
+        with suppress(LoadlineError):  # another fault may last
+            for endpoint in range(len(fleet.etcd.members)):
+                status = await rpc.call("/maintenance/status", {}, _EtcdStatus, endpoint=endpoint)
+                if status.header.member_id == status.leader:
+                    members = (await rpc.call("/cluster/member/list", {}, _EtcdMembers)).members
+                    target = rng.choice([member.ID for member in members if status.leader != member.ID])
+                    await rpc.call("/maintenance/transfer-leadership", {"targetID": target}, Struct, endpoint=endpoint)
+                    return
+    finally:
         await rpc.close()
 
 
@@ -88,12 +121,14 @@ async def _revoke_worker(fleet: ChaosFleet, _observer: Observer, _for_s: float, 
 
 def _proxied(server: str, state: State) -> Inject:
     async def disturb(fleet: ChaosFleet, observer: Observer, for_s: float, _rng: Random) -> None:
-        proxy = fleet.proxies[_agent(fleet, observer, leads=True).name, server]
-        proxy.set_state(state)
+        proxies = fleet.proxies[_agent(fleet, observer, leads=True).name, server]
+        for proxy in proxies:
+            proxy.set_state(state)
         try:
             await asyncio.sleep(for_s)
         finally:
-            proxy.set_state("open")
+            for proxy in proxies:
+                proxy.set_state("open")
 
     return disturb
 
@@ -124,11 +159,12 @@ def _signal_worker(number: signal.Signals) -> Inject:
 
 
 FAULTS: Final[dict[str, Inject]] = {
-    "kill_nats": _kill_server(lambda fleet: fleet.nats),
-    "freeze_nats": _freeze_server(lambda fleet: fleet.nats),
-    "kill_etcd": _kill_server(lambda fleet: fleet.etcd),
-    "freeze_etcd": _freeze_server(lambda fleet: fleet.etcd),
+    "kill_nats": _kill_server(lambda fleet: fleet.nats.members),
+    "freeze_nats": _freeze_server(lambda fleet: fleet.nats.members),
+    "kill_etcd": _kill_server(lambda fleet: fleet.etcd.members),
+    "freeze_etcd": _freeze_server(lambda fleet: fleet.etcd.members),
     "compact_etcd": _compact,
+    "move_etcd_leader": _move_etcd_leader,
     "kill_leader": _signal_agent(signal.SIGKILL, leads=True),
     "stop_leader": _signal_agent(signal.SIGTERM, leads=True),
     "freeze_leader": _signal_agent(signal.SIGSTOP, leads=True),

@@ -14,9 +14,9 @@ from msgspec.structs import replace
 from loadline.adapters.etcd_store import EtcdStore
 from loadline.demo.setup import DemoSetup
 from loadline.demo.stack import SupervisedProcess
-from loadline.rig.servers import EtcdServer, NatsServer, Server
 from loadline.servers import EtcdKnobs
 from loadline.wire.keys import Keys
+from tools.process_chaos.clusters import etcd_cluster, nats_cluster
 from tools.process_chaos.proxy import Proxy
 
 LEASE_TTL_S: Final = 5
@@ -74,41 +74,41 @@ class ChaosFleet:
 
     Args:
         directory: Folder of all files.
+        members: Number of members of nats-server and of etcd.
         write_line: Called with what happens.
     """
 
-    def __init__(self, directory: Path, write_line: Callable[[str], None]) -> None:
+    def __init__(self, directory: Path, members: int, write_line: Callable[[str], None]) -> None:
         self.directory = directory
         self.write_line = write_line
-        self.nats, self.etcd = NatsServer(directory / "nats"), EtcdServer(directory / "etcd")
+        self.nats, self.etcd = nats_cluster(directory, members), etcd_cluster(directory, members)
         self.agents: dict[str, Program] = {}
-        self.proxies: dict[tuple[str, str], Proxy] = {}
-        """Proxies by agent and server, ``nats-server`` or ``etcd``."""
+        self.proxies: dict[tuple[str, str], list[Proxy]] = {}
+        """Proxies to all members, by agent and program, ``nats-server`` or ``etcd``."""
         self.keys = Keys("chaos")
         self._programs: list[Program] = []
         """Running programs, in the order of their start."""
-
-    @property
-    def servers(self) -> tuple[Server, ...]:
-        """Both servers."""
-        return self.nats, self.etcd
 
     @property
     def has_standby(self) -> bool:
         """True if all agents are ready."""
         return all(agent.is_ready for agent in self.agents.values())
 
+    @property
+    def etcd_knobs(self) -> EtcdKnobs:
+        """Connection to etcd that passes no proxy."""
+        return EtcdKnobs(endpoints=self.etcd.urls)
+
     def open_store(self) -> EtcdStore:
         """Return a client of etcd that passes no proxy."""
-        return EtcdStore(EtcdKnobs(endpoints=(self.etcd.url,)))
+        return EtcdStore(self.etcd_knobs)
 
     async def start(self) -> None:
         """Start servers, agents and the scaler, which starts the workers."""
         self.directory.mkdir(parents=True, exist_ok=True)
-        await asyncio.gather(*(server.start_async() for server in self.servers))
-        self.setup = DemoSetup(
-            self.nats.url, self.etcd.url, self.directory, speed=SPEED, load=1, root="chaos", namespace="chaos"
-        )
+        await asyncio.gather(self.nats.start(), self.etcd.start())
+        nats, etcd = ",".join(self.nats.urls), ",".join(self.etcd.urls)
+        self.setup = DemoSetup(nats, etcd, self.directory, speed=SPEED, load=1, root="chaos", namespace="chaos")
         for name in ("agent-1", "agent-2"):
             await self._start_agent(name)
         config = self.directory / "scaler.toml"
@@ -125,10 +125,11 @@ class ChaosFleet:
         """Stop all processes, the last first; the scaler ends the workers."""
         for program in reversed(self._programs):
             await program.stop()
-        for proxy in self.proxies.values():
-            await proxy.close()
-        for server in self.servers:
-            await asyncio.to_thread(server.stop)
+        for proxies in self.proxies.values():
+            for proxy in proxies:
+                await proxy.close()
+        await self.nats.stop()
+        await self.etcd.stop()
 
     def _run(self, name: str, command: list[str], *, restart: bool = True) -> Program:
         program = Program(name, command, self.directory / f"{name}.log", self.write_line, restart=restart)
@@ -136,9 +137,12 @@ class ChaosFleet:
         return program
 
     async def _start_agent(self, name: str) -> None:
-        nats, etcd = (self.proxies.setdefault((name, server.name), Proxy(server.port)) for server in self.servers)
-        await asyncio.gather(nats.start(), etcd.start())
-        setup = replace(self.setup, nats=f"nats://127.0.0.1:{nats.port}", etcd=f"http://127.0.0.1:{etcd.port}")
+        for cluster in (self.nats, self.etcd):
+            self.proxies[name, cluster.name] = [Proxy(member.port) for member in cluster.members]
+            await asyncio.gather(*(proxy.start() for proxy in self.proxies[name, cluster.name]))
+        nats = ",".join(f"nats://127.0.0.1:{proxy.port}" for proxy in self.proxies[name, self.nats.name])
+        etcd = ",".join(f"http://127.0.0.1:{proxy.port}" for proxy in self.proxies[name, self.etcd.name])
+        setup = replace(self.setup, nats=nats, etcd=etcd)
         config = self.directory / f"{name}.toml"
         margin_ms = LEASE_TTL_S * 200
         lease = f"\n[leadership]\nlease_ttl_s = {LEASE_TTL_S}\nmargin_ms = {margin_ms}\n"

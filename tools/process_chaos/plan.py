@@ -5,12 +5,15 @@ from typing import Final
 
 from msgspec import Struct
 
+from tools.process_chaos.clusters import CLUSTER_MEMBERS
+
 KINDS: Final = {
     "kill_nats": (1, 3),
     "freeze_nats": (2, 8),
     "kill_etcd": (1, 3),
     "freeze_etcd": (2, 6),
     "compact_etcd": (0, 0),
+    "move_etcd_leader": (0, 0),
     "kill_leader": (0, 0),
     "stop_leader": (0, 0),
     "freeze_leader": (2, 12),
@@ -26,6 +29,8 @@ KINDS: Final = {
     "revoke_worker": (0, 0),
 }
 """Kinds of faults, each with the shortest and the longest time that it lasts, in s; 0: it is an instant."""
+_OF_CLUSTERS: Final = frozenset({"move_etcd_leader"})
+"""Kinds that need several members."""
 _TOGETHER: Final = 0.25
 """Fraction of faults that begin while the one before lasts."""
 
@@ -45,27 +50,42 @@ class Fault(Struct, frozen=True):
         return self.at_s + self.for_s
 
 
-def draw(seed: int, duration_s: float, settle_s: float) -> list[Fault]:
-    """Return the faults of a run in order of time; every kind comes before one comes again.
+class Plan(Struct, frozen=True):
+    """A fleet, and what happens to it."""
+
+    seed: int
+    """Seed of what is drawn while it runs, such as which worker is killed."""
+    duration_s: float
+    """Time of the load."""
+    members: int
+    """Members of nats-server and of etcd."""
+    faults: list[Fault]
+    """Faults in order of time."""
+
+
+def draw(seed: int, duration_s: float, settle_s: float) -> Plan:
+    """Return the plan of a seed, always the same one; every kind of fault comes before one comes again.
 
     Args:
-        seed: Seed of the plan: the same seed gives the same faults.
+        seed: Its seed; odd: with clusters of several members.
         duration_s: Time in which faults begin.
         settle_s: Time between the end of a fault and the next one, unless both come together.
     """
     rng = Random(seed)  # noqa: S311 - faults, no secrets
+    members = CLUSTER_MEMBERS if seed % 2 else 1
+    possible = sorted(KINDS if members > 1 else KINDS.keys() - _OF_CLUSTERS)
     kinds: list[str] = []
     faults: list[Fault] = []
     at_s = settle_s
     while at_s < duration_s:
         if not kinds:
-            kinds = sorted(KINDS)
+            kinds = list(possible)
             rng.shuffle(kinds)
         kind = kinds.pop()
         fault = Fault(at_s, kind, rng.uniform(*KINDS[kind]))
         faults.append(fault)
         at_s += rng.uniform(0, fault.for_s) if rng.random() < _TOGETHER else fault.for_s + settle_s
-    return faults
+    return Plan(seed, duration_s, members, faults)
 
 
 def alone(fault: Fault, faults: list[Fault], settle_s: float) -> bool:

@@ -23,7 +23,7 @@ from tools.process_chaos.checks import (
 )
 from tools.process_chaos.faults import inject
 from tools.process_chaos.fleet import REQUESTS_PER_S, ChaosFleet
-from tools.process_chaos.plan import alone, draw
+from tools.process_chaos.plan import Plan, alone
 
 SETTLE_S: Final = TAKEOVER_S + 1.0
 _START_S: Final = 60.0
@@ -44,16 +44,15 @@ class Outcome(Struct):
     violations: list[str]
 
 
-async def run_seed(
-    seed: int, duration_s: float, directory: Path, write_line: Callable[[str], None], *, takeover_s: float = TAKEOVER_S
+async def run(
+    plan: Plan, directory: Path, write_line: Callable[[str], None], *, takeover_s: float = TAKEOVER_S
 ) -> Outcome:
-    """Run the faults of a seed for ``duration_s`` of load; a takeover may last ``takeover_s``.
+    """Run a plan; a takeover may last ``takeover_s``.
 
     Raises:
         LoadlineError: The fleet cannot be started.
     """
-    plan = draw(seed, duration_s, SETTLE_S)
-    fleet = ChaosFleet(directory, write_line)
+    fleet = ChaosFleet(directory, plan.members, write_line)
     observer = Observer(fleet)
     takeovers: list[tuple[str, float]] = []
     async with AsyncExitStack() as stack:
@@ -64,17 +63,17 @@ async def run_seed(
         await stack.enter_async_context(running(observer.run(store), "observer"))
         if not await _until(lambda: observer.decisions > 0, _START_S):
             raise LoadlineError(f"the agents decided nothing in {_START_S:g} s; their logs are in {directory}")
-        fleet.start_load(int(REQUESTS_PER_S * duration_s))
+        fleet.start_load(int(REQUESTS_PER_S * plan.duration_s))
         began_s = time.monotonic()
-        rng = Random(seed)  # noqa: S311 - faults, no secrets
+        rng = Random(plan.seed)  # noqa: S311 - faults, no secrets
         async with asyncio.TaskGroup() as group:
-            for fault in plan:
+            for fault in plan.faults:
                 await asyncio.sleep(max(0.0, began_s + fault.at_s - time.monotonic()))
                 write_line(f"{fault.kind}" + (f" for {fault.for_s:.1f} s" if fault.for_s else ""))
                 group.create_task(inject(fault.kind, fleet, observer, fault.for_s, rng))
-                if fault.kind in _DEPOSED and alone(fault, plan, SETTLE_S) and fleet.has_standby:
+                if fault.kind in _DEPOSED and alone(fault, plan.faults, SETTLE_S) and fleet.has_standby:
                     group.create_task(_time_takeover(fault.kind, observer, takeovers))
-        if not await _until(fleet.gateway.ended.is_set, duration_s + _FINISH_S):
+        if not await _until(fleet.gateway.ended.is_set, plan.duration_s + _FINISH_S):
             observer.violations.append(f"requests wait {_FINISH_S:g} s after the last fault")
         ended_s = time.time()
     limits_s = {"stop_leader": HANDOVER_S}
@@ -85,7 +84,7 @@ async def run_seed(
     ]
     problems = [*late, *journal_problems(fleet), *worker_problems(fleet, ended_s), *request_problems(fleet)]
     requests = read_summary(fleet).finished if fleet.setup.summary_file.exists() else 0
-    return Outcome(len(plan), observer.decisions, requests, takeovers, observer.violations + problems)
+    return Outcome(len(plan.faults), observer.decisions, requests, takeovers, observer.violations + problems)
 
 
 async def _time_takeover(kind: str, observer: Observer, takeovers: list[tuple[str, float]]) -> None:

@@ -22,7 +22,10 @@ POLICIES: dict[Mode, tuple[PolicyName, ...]] = {
 
 
 class DemoSetup(Struct, frozen=True):
-    """Settings of a demo, its servers and its folder. Every pool has the name of its role."""
+    """Settings of a demo, its servers and its folder. Every pool has the name of its role.
+
+    The servers are URLs, separated by commas if a cluster has several members.
+    """
 
     nats: str
     etcd: str
@@ -83,10 +86,10 @@ namespace = {_text(self.namespace)}
 root = {_text(self.root)}
 
 [nats]
-servers = [{_text(self.nats)}]
+servers = {_texts(self.nats.split(","))}
 
 [etcd]
-endpoints = [{_text(self.etcd)}]
+endpoints = {_texts(self.etcd.split(","))}
 
 [http]
 port = {self.http_port if name == FIRST_AGENT else 0}
@@ -137,7 +140,7 @@ log_directory = {_text(str(self.directory / "workers"))}
 lifetimes_file = {_text(str(self.lifetimes_file))}
 
 [nats]
-servers = [{_text(self.nats)}]
+servers = {_texts(self.nats.split(","))}
 
 [[models]]
 name = {_text(defaults.MODEL)}

@@ -253,7 +253,10 @@ class EtcdServer(Server):
         self._peer_port = free_port()
 
     def _command(self) -> list[str]:
-        options = {
+        return [str(_etcd_binary()), *_arguments(self._options())]
+
+    def _options(self) -> dict[str, str]:
+        return {
             **self._membership(),
             "data-dir": str(self.directory / "data"),
             "listen-client-urls": self.url,
@@ -271,7 +274,6 @@ class EtcdServer(Server):
             "max-snapshots": "1",
             "max-wals": "1",
         }
-        return [str(_etcd_binary()), *_arguments(options)]
 
     def _ready(self) -> bool:
         connection = http.client.HTTPConnection(_HOST, self.port, timeout=1.0)
