@@ -43,7 +43,7 @@ def test_nothing_is_lost_when_processes_are_killed_frozen_and_cut_off(tmp_path: 
         Fault(20.0, "kill_worker", 0.0),
         Fault(21.0, "stop_leader", 0.0),
     ]
-    plan = Plan(seed=904, duration_s=24.0, members=CLUSTER_MEMBERS, faults=lost)
+    plan = Plan(seed=904, duration_s=24.0, members=CLUSTER_MEMBERS, secured=True, faults=lost)
     outcome = asyncio.run(run(plan, tmp_path, lambda _line: None, takeover_s=2 * TAKEOVER_S))
     assert outcome.violations == []
     assert [kind for kind, _ in outcome.takeovers] == ["kill_leader"]

@@ -14,7 +14,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from tools.process_chaos.plan import draw
+from tools.process_chaos.plan import KINDS, draw
 from tools.process_chaos.run import SETTLE_S, Outcome, run
 
 
@@ -24,7 +24,7 @@ def main() -> int:
     failed = 0
     for seed in options.seeds:
         directory = Path(tempfile.mkdtemp(prefix=f"chaos-{seed}-", dir=options.directory))
-        outcome = asyncio.run(run(draw(seed, options.for_s, SETTLE_S), directory, _line))
+        outcome = asyncio.run(run(draw(seed, options.for_s, SETTLE_S, options.only), directory, _line))
         failed += bool(outcome.violations)
         _report(seed, outcome, directory)
     return 1 if failed else 0
@@ -48,6 +48,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--seeds", type=_seeds, default=range(1), metavar="FIRST:END", help="default: 0:1")
     parser.add_argument("--for", dest="for_s", type=float, default=120.0, metavar="S", help="seconds (default: 120)")
     parser.add_argument("--directory", type=Path, help="folder for the files of all seeds (default: a temporary one)")
+    parser.add_argument("--only", type=_kinds, default=KINDS.keys(), metavar="KIND,KIND", help="kinds (default: all)")
     options = parser.parse_args()
     if options.directory is not None:
         options.directory.mkdir(parents=True, exist_ok=True)
@@ -57,6 +58,13 @@ def _arguments() -> argparse.Namespace:
 def _seeds(text: str) -> range:
     first, _, end = text.partition(":")
     return range(int(first), int(end) if end else int(first) + 1)
+
+
+def _kinds(text: str) -> list[str]:
+    kinds = text.split(",")
+    if unknown := set(kinds) - KINDS.keys():
+        raise argparse.ArgumentTypeError(f"no kinds of faults: {sorted(unknown)}; there are {', '.join(KINDS)}")
+    return kinds
 
 
 if __name__ == "__main__":

@@ -44,6 +44,7 @@ class Observer:
         self.killed: set[str] = set()
         """Workers that a fault has killed."""
         self._newest: dict[str, tuple[int, int, str]] = {}
+        self._seen: set[str] = set()
         self._terms: dict[str, int] = {}
 
     async def run(self, store: EtcdStore) -> None:
@@ -82,8 +83,9 @@ class Observer:
     def _observe_decision(self, decision: Decision) -> None:
         order = decision.epoch, decision.sequence, decision.decision_id
         newest = self._newest.get(decision.model)
-        if newest == order:
-            return
+        if decision.decision_id in self._seen:
+            return  # also an earlier one, after etcd has returned to a snapshot
+        self._seen.add(decision.decision_id)
         self.decisions += 1
         if newest is not None and (decision.sequence <= newest[1] or decision.epoch < newest[0]):
             self.violations.append(f"decision {order} of {decision.model} follows {newest}")

@@ -8,6 +8,10 @@ from typing import Final, Generic, TypeVar
 from loadline.rig.servers import EtcdServer, NatsServer, Server, free_port
 
 CLUSTER_MEMBERS: Final = 3
+QUOTA_BYTES: Final = 32 * 2**20
+"""Size of etcd's data above which it takes no more."""
+TOKEN_TTL_S: Final = 10
+"""Life of a login; unlike etcd's simple tokens, a JWT ends even if it is used."""
 
 _Member = TypeVar("_Member", bound=Server)
 
@@ -32,7 +36,13 @@ class EtcdMember(EtcdServer):
         return {"name": name, "initial-advertise-peer-urls": self._peers[name], "initial-cluster": cluster}
 
     def _options(self) -> dict[str, str]:
-        options = super()._options()
+        key = self.directory / "token.key"
+        key.write_text("chaos", encoding="utf-8")
+        options = super()._options() | {
+            "quota-backend-bytes": str(QUOTA_BYTES),
+            "auth-token": f"jwt,sign-method=HS256,priv-key={key},ttl={TOKEN_TTL_S}s",
+            "bcrypt-cost": "4",
+        }
         if len(self._peers) > 1:
             # 100 ms, as for one member, would depose a leader of etcd each time that the machine is busy.
             options |= {"heartbeat-interval": "50", "election-timeout": "500"}
@@ -48,6 +58,8 @@ class Cluster(Generic[_Member]):
 
     def __init__(self, members: Sequence[_Member]) -> None:
         self.members = tuple(members)
+        self.restarting = asyncio.Lock()
+        """Held while members are started or their data replaced, since several faults may do so."""
 
     @property
     def name(self) -> str:
@@ -61,6 +73,7 @@ class Cluster(Generic[_Member]):
 
     async def start(self) -> None:
         """Start the members that do not run; return when all are ready."""
+        # In a thread, a member would end with that thread.
         await asyncio.gather(*(member.start_async() for member in self.members if not member.alive))
 
     async def stop(self) -> None:

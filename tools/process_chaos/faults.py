@@ -3,40 +3,23 @@
 import asyncio
 import os
 import signal
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
 from random import Random
-from typing import Final
+from typing import Final, TypeVar
 
-from msgspec import Struct
-
-from loadline.adapters.etcd_rpc import EtcdRpc
 from loadline.errors import LoadlineError
 from loadline.rig.servers import Server
 from tools.process_chaos.checks import Observer
+from tools.process_chaos.clusters import Cluster
 from tools.process_chaos.fleet import ChaosFleet, Program
 from tools.process_chaos.proxy import State
 
-
-class _EtcdHeader(Struct):
-    member_id: str
-
-
-class _EtcdStatus(Struct):
-    header: _EtcdHeader
-    leader: str
-
-
-class _EtcdMember(Struct):
-    ID: str
-
-
-class _EtcdMembers(Struct):
-    members: list[_EtcdMember]
-
-
 Inject = Callable[[ChaosFleet, Observer, float, Random], Awaitable[None]]
+
+
+_Member = TypeVar("_Member", bound=Server)
 
 
 async def inject(kind: str, fleet: ChaosFleet, observer: Observer, for_s: float, rng: Random) -> None:
@@ -44,20 +27,23 @@ async def inject(kind: str, fleet: ChaosFleet, observer: Observer, for_s: float,
     await FAULTS[kind](fleet, observer, for_s, rng)
 
 
-def _kill_server(members_of: Callable[[ChaosFleet], Sequence[Server]]) -> Inject:
+def _kill_server(cluster_of: Callable[[ChaosFleet], Cluster[_Member]]) -> Inject:
     async def kill(fleet: ChaosFleet, _observer: Observer, for_s: float, rng: Random) -> None:
-        server = rng.choice(members_of(fleet))
+        cluster = cluster_of(fleet)
+        server = rng.choice(cluster.members)
         await asyncio.to_thread(server.kill)
         await asyncio.sleep(for_s)
-        if not server.alive:  # another fault may have started it
-            await server.start_async()
+        async with cluster.restarting:
+            if not server.alive:  # another fault may have started it
+                await server.start_async()
 
     return kill
 
 
-def _freeze_server(members_of: Callable[[ChaosFleet], Sequence[Server]]) -> Inject:
+def _freeze_server(cluster_of: Callable[[ChaosFleet], Cluster[_Member]]) -> Inject:
     async def freeze(fleet: ChaosFleet, _observer: Observer, for_s: float, rng: Random) -> None:
-        server = rng.choice(members_of(fleet))
+        cluster = cluster_of(fleet)
+        server = rng.choice(cluster.members)
         server.pause()
         try:
             await asyncio.sleep(for_s)
@@ -68,32 +54,29 @@ def _freeze_server(members_of: Callable[[ChaosFleet], Sequence[Server]]) -> Inje
 
 
 async def _compact(fleet: ChaosFleet, _observer: Observer, _for_s: float, _rng: Random) -> None:
-    """Compact etcd at its present revision, so that a watch which is behind must read anew."""
-    store = fleet.open_store()
-    rpc = EtcdRpc(fleet.etcd_knobs)
-    try:
-        with suppress(LoadlineError):  # another fault may last
-            revision = (await store.read(fleet.keys.leaders)).revision
-            await rpc.call("/kv/compaction", {"revision": revision}, Struct)
-    finally:
-        await store.close()
-        await rpc.close()
+    await fleet.operator.compact()
 
 
 async def _move_etcd_leader(fleet: ChaosFleet, _observer: Observer, _for_s: float, rng: Random) -> None:
-    """Let the leader of etcd give its place to another member."""
-    rpc = EtcdRpc(fleet.etcd_knobs)
-    try:
-        with suppress(LoadlineError):  # another fault may last
-            for endpoint in range(len(fleet.etcd.members)):
-                status = await rpc.call("/maintenance/status", {}, _EtcdStatus, endpoint=endpoint)
-                if status.header.member_id == status.leader:
-                    members = (await rpc.call("/cluster/member/list", {}, _EtcdMembers)).members
-                    target = rng.choice([member.ID for member in members if status.leader != member.ID])
-                    await rpc.call("/maintenance/transfer-leadership", {"targetID": target}, Struct, endpoint=endpoint)
-                    return
-    finally:
-        await rpc.close()
+    await fleet.operator.move_leader(rng)
+
+
+async def _fill_etcd(fleet: ChaosFleet, _observer: Observer, for_s: float, _rng: Random) -> None:
+    await fleet.operator.fill()
+    await asyncio.sleep(for_s)
+    await fleet.operator.make_space()
+
+
+async def _wipe_etcd(fleet: ChaosFleet, _observer: Observer, _for_s: float, _rng: Random) -> None:
+    await fleet.operator.wipe()
+
+
+async def _restore_etcd(fleet: ChaosFleet, _observer: Observer, for_s: float, _rng: Random) -> None:
+    """Return etcd to the state that it had ``for_s`` ago."""
+    snapshot = fleet.directory / "etcd-snapshot"
+    if await fleet.operator.back_up(snapshot):
+        await asyncio.sleep(for_s)
+        await fleet.operator.restore(snapshot)
 
 
 def _signal_agent(number: signal.Signals, *, leads: bool) -> Inject:
@@ -159,12 +142,15 @@ def _signal_worker(number: signal.Signals) -> Inject:
 
 
 FAULTS: Final[dict[str, Inject]] = {
-    "kill_nats": _kill_server(lambda fleet: fleet.nats.members),
-    "freeze_nats": _freeze_server(lambda fleet: fleet.nats.members),
-    "kill_etcd": _kill_server(lambda fleet: fleet.etcd.members),
-    "freeze_etcd": _freeze_server(lambda fleet: fleet.etcd.members),
+    "kill_nats": _kill_server(lambda fleet: fleet.nats),
+    "freeze_nats": _freeze_server(lambda fleet: fleet.nats),
+    "kill_etcd": _kill_server(lambda fleet: fleet.etcd),
+    "freeze_etcd": _freeze_server(lambda fleet: fleet.etcd),
     "compact_etcd": _compact,
     "move_etcd_leader": _move_etcd_leader,
+    "fill_etcd": _fill_etcd,
+    "wipe_etcd": _wipe_etcd,
+    "restore_etcd": _restore_etcd,
     "kill_leader": _signal_agent(signal.SIGKILL, leads=True),
     "stop_leader": _signal_agent(signal.SIGTERM, leads=True),
     "freeze_leader": _signal_agent(signal.SIGSTOP, leads=True),

@@ -14,9 +14,10 @@ from msgspec.structs import replace
 from loadline.adapters.etcd_store import EtcdStore
 from loadline.demo.setup import DemoSetup
 from loadline.demo.stack import SupervisedProcess
-from loadline.servers import EtcdKnobs
 from loadline.wire.keys import Keys
 from tools.process_chaos.clusters import etcd_cluster, nats_cluster
+from tools.process_chaos.operator import EtcdOperator
+from tools.process_chaos.plan import Plan
 from tools.process_chaos.proxy import Proxy
 
 LEASE_TTL_S: Final = 5
@@ -74,18 +75,19 @@ class ChaosFleet:
 
     Args:
         directory: Folder of all files.
-        members: Number of members of nats-server and of etcd.
+        plan: Its plan, which has the number of servers and whether etcd asks for logins.
         write_line: Called with what happens.
     """
 
-    def __init__(self, directory: Path, members: int, write_line: Callable[[str], None]) -> None:
+    def __init__(self, directory: Path, plan: Plan, write_line: Callable[[str], None]) -> None:
         self.directory = directory
         self.write_line = write_line
-        self.nats, self.etcd = nats_cluster(directory, members), etcd_cluster(directory, members)
+        self.keys = Keys("chaos")
+        self.nats, self.etcd = nats_cluster(directory, plan.members), etcd_cluster(directory, plan.members)
+        self.operator = EtcdOperator(self.etcd, directory, self.keys.prefix, secured=plan.secured)
         self.agents: dict[str, Program] = {}
         self.proxies: dict[tuple[str, str], list[Proxy]] = {}
         """Proxies to all members, by agent and program, ``nats-server`` or ``etcd``."""
-        self.keys = Keys("chaos")
         self._programs: list[Program] = []
         """Running programs, in the order of their start."""
 
@@ -94,21 +96,19 @@ class ChaosFleet:
         """True if all agents are ready."""
         return all(agent.is_ready for agent in self.agents.values())
 
-    @property
-    def etcd_knobs(self) -> EtcdKnobs:
-        """Connection to etcd that passes no proxy."""
-        return EtcdKnobs(endpoints=self.etcd.urls)
-
     def open_store(self) -> EtcdStore:
         """Return a client of etcd that passes no proxy."""
-        return EtcdStore(self.etcd_knobs)
+        return EtcdStore(self.operator.knobs)
 
     async def start(self) -> None:
         """Start servers, agents and the scaler, which starts the workers."""
         self.directory.mkdir(parents=True, exist_ok=True)
-        await asyncio.gather(self.nats.start(), self.etcd.start())
-        nats, etcd = ",".join(self.nats.urls), ",".join(self.etcd.urls)
-        self.setup = DemoSetup(nats, etcd, self.directory, speed=SPEED, load=1, root="chaos", namespace="chaos")
+        await asyncio.gather(self.nats.start(), self.operator.start())
+        etcd = self.operator.fleet_knobs
+        self.setup = DemoSetup(
+            ",".join(self.nats.urls), ",".join(etcd.endpoints), self.directory, speed=SPEED, load=1, root="chaos",
+            namespace="chaos", etcd_user=etcd.user, etcd_password_file=etcd.password_file,
+        )  # fmt: skip
         for name in ("agent-1", "agent-2"):
             await self._start_agent(name)
         config = self.directory / "scaler.toml"

@@ -1,5 +1,6 @@
 """Plan of faults on real processes: what is done to which process, and when."""
 
+from collections.abc import Collection
 from random import Random
 from typing import Final
 
@@ -14,6 +15,9 @@ KINDS: Final = {
     "freeze_etcd": (2, 6),
     "compact_etcd": (0, 0),
     "move_etcd_leader": (0, 0),
+    "fill_etcd": (2, 8),
+    "wipe_etcd": (0, 0),
+    "restore_etcd": (3, 12),
     "kill_leader": (0, 0),
     "stop_leader": (0, 0),
     "freeze_leader": (2, 12),
@@ -59,21 +63,24 @@ class Plan(Struct, frozen=True):
     """Time of the load."""
     members: int
     """Members of nats-server and of etcd."""
+    secured: bool
+    """Whether etcd asks for logins, which end after 10 s."""
     faults: list[Fault]
     """Faults in order of time."""
 
 
-def draw(seed: int, duration_s: float, settle_s: float) -> Plan:
+def draw(seed: int, duration_s: float, settle_s: float, only: Collection[str] = KINDS.keys()) -> Plan:
     """Return the plan of a seed, always the same one; every kind of fault comes before one comes again.
 
     Args:
-        seed: Its seed; odd: with clusters of several members.
+        seed: Its seed; odd: with clusters of several members. Two seeds without logins at etcd precede two with them.
         duration_s: Time in which faults begin.
         settle_s: Time between the end of a fault and the next one, unless both come together.
+        only: Kinds of faults to draw from.
     """
     rng = Random(seed)  # noqa: S311 - faults, no secrets
     members = CLUSTER_MEMBERS if seed % 2 else 1
-    possible = sorted(KINDS if members > 1 else KINDS.keys() - _OF_CLUSTERS)
+    possible = sorted(kind for kind in only if members > 1 or kind not in _OF_CLUSTERS)
     kinds: list[str] = []
     faults: list[Fault] = []
     at_s = settle_s
@@ -85,7 +92,7 @@ def draw(seed: int, duration_s: float, settle_s: float) -> Plan:
         fault = Fault(at_s, kind, rng.uniform(*KINDS[kind]))
         faults.append(fault)
         at_s += rng.uniform(0, fault.for_s) if rng.random() < _TOGETHER else fault.for_s + settle_s
-    return Plan(seed, duration_s, members, faults)
+    return Plan(seed, duration_s, members, secured=seed // 2 % 2 == 1, faults=faults)
 
 
 def alone(fault: Fault, faults: list[Fault], settle_s: float) -> bool:

@@ -52,7 +52,7 @@ async def run(
     Raises:
         LoadlineError: The fleet cannot be started.
     """
-    fleet = ChaosFleet(directory, plan.members, write_line)
+    fleet = ChaosFleet(directory, plan, write_line)
     observer = Observer(fleet)
     takeovers: list[tuple[str, float]] = []
     async with AsyncExitStack() as stack:

@@ -154,7 +154,7 @@ async def run(options: argparse.Namespace, arrivals: Iterator[Arrival], stop: as
         bus = NatsBus(NatsKnobs(servers=tuple(options.nats.split(","))), name=f"loadline-demo-{options.name}")
         await bus.connect(lambda connected: _log.info("nats", connected=connected))
         stack.push_async_callback(bus.close)
-        store = EtcdStore(EtcdKnobs(endpoints=tuple(options.etcd.split(","))))
+        store = EtcdStore(EtcdKnobs(tuple(options.etcd.split(",")), options.etcd_user, options.etcd_password_file))
         stack.push_async_callback(store.close)
         frontend = await stack.enter_async_context(
             FrontendClient(options.model, options.name, bus=bus, root=options.root)
@@ -185,6 +185,8 @@ def parse_options(arguments: list[str]) -> argparse.Namespace:
     add("--mode", choices=tuple(ROLES), default="disaggregated")
     add("--nats", default="nats://127.0.0.1:4222", help="URLs of the servers, separated by commas")
     add("--etcd", default="http://127.0.0.1:2379", help="URLs of the members, separated by commas")
+    add("--etcd-user", default="")
+    add("--etcd-password-file", default="")
     add("--root", default="loadline", help="prefix of every NATS subject")
     add("--namespace", default="default", help="keys live under /loadline/<namespace>/")
     add("--trace", type=Path, default=defaults.TRACE, help="a trace in CSV or JSON Lines, plain or gzipped")

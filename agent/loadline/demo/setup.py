@@ -36,6 +36,9 @@ class DemoSetup(Struct, frozen=True):
     root: str = "loadline"
     namespace: str = "default"
     http_port: int = 0
+    etcd_user: str = ""
+    """User of etcd; empty: it needs none."""
+    etcd_password_file: str = ""
 
     @property
     def summary_file(self) -> Path:
@@ -71,6 +74,7 @@ class DemoSetup(Struct, frozen=True):
     def _connection_options(self) -> list[str]:
         return [
             *("--nats", self.nats, "--etcd", self.etcd, "--root", self.root, "--namespace", self.namespace),
+            *("--etcd-user", self.etcd_user, "--etcd-password-file", self.etcd_password_file),
             *("--speed", f"{self.speed:g}"),
         ]
 
@@ -90,6 +94,8 @@ servers = {_texts(self.nats.split(","))}
 
 [etcd]
 endpoints = {_texts(self.etcd.split(","))}
+user = {_text(self.etcd_user)}
+password_file = {_text(self.etcd_password_file)}
 
 [http]
 port = {self.http_port if name == FIRST_AGENT else 0}

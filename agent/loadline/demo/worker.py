@@ -84,7 +84,7 @@ async def run(options: argparse.Namespace) -> None:
             WorkerClient(
                 record,
                 bus=bus,
-                etcd=EtcdKnobs(endpoints=tuple(options.etcd.split(","))),
+                etcd=EtcdKnobs(tuple(options.etcd.split(",")), options.etcd_user, options.etcd_password_file),
                 root=options.root,
                 namespace=options.namespace,
                 sample=engine.load,
@@ -119,6 +119,8 @@ def _options(arguments: list[str]) -> argparse.Namespace:
     add("--name", required=True, help="unique name of the worker")
     add("--nats", default="nats://127.0.0.1:4222", help="URLs of the servers, separated by commas")
     add("--etcd", default="http://127.0.0.1:2379", help="URLs of the members, separated by commas")
+    add("--etcd-user", default="")
+    add("--etcd-password-file", default="")
     add("--root", default="loadline", help="prefix of every NATS subject")
     add("--namespace", default="default", help="keys live under /loadline/<namespace>/")
     add("--speed", type=float, default=defaults.SPEED, help="virtual seconds per real second")

@@ -227,10 +227,10 @@ class EtcdServer(Server):
         """URL for clients."""
         return f"http://{_HOST}:{self.port}"
 
-    def back_up(self, snapshot: Path) -> None:
-        """Save the data of the running server."""
-        command = [str(_etcd_binary("etcdctl")), "--endpoints", self.url, "snapshot", "save", str(snapshot)]
-        subprocess.run(command, check=True, capture_output=True)  # noqa: S603 - a fixed command
+    def back_up(self, snapshot: Path, *options: str) -> None:
+        """Save the data of the running server, with ``options`` of etcdctl, such as a login."""
+        command = [str(_etcd_binary("etcdctl")), "--endpoints", self.url, *options, "snapshot", "save", str(snapshot)]
+        subprocess.run(command, check=True, capture_output=True, timeout=_START_S)  # noqa: S603 - a fixed command
 
     def wipe(self) -> None:
         """Remove the data of the stopped server."""
