@@ -19,6 +19,8 @@ from tools.process_chaos.proxy import State
 Inject = Callable[[ChaosFleet, Observer, float, Random], Awaitable[None]]
 
 
+_STEP_S: Final = 3_600
+_STOPPED_TOO: Final = 0.5
 _Member = TypeVar("_Member", bound=Server)
 
 
@@ -77,6 +79,28 @@ async def _restore_etcd(fleet: ChaosFleet, _observer: Observer, for_s: float, _r
     if await fleet.operator.back_up(snapshot):
         await asyncio.sleep(for_s)
         await fleet.operator.restore(snapshot)
+
+
+async def _fill_journal_disk(fleet: ChaosFleet, _observer: Observer, for_s: float, _rng: Random) -> None:
+    if fleet.journal_disk.mounted:
+        await fleet.journal_disk.fill(for_s)
+    else:
+        fleet.write_line("fill_journal_disk is skipped: mounting a small disk is not allowed here")
+
+
+async def _step_clock(fleet: ChaosFleet, _observer: Observer, for_s: float, rng: Random) -> None:
+    """Set the wall clock of one agent; half of the times it is stopped too, and comes back under that clock."""
+    name = rng.choice(sorted(fleet.agents))
+    if not fleet.clocks[name].is_steppable:
+        fleet.write_line("step_clock is skipped: libfaketime is not installed")
+        return
+    fleet.clocks[name].step(rng.choice((-_STEP_S, _STEP_S)))
+    try:
+        if rng.random() < _STOPPED_TOO:
+            fleet.agents[name].send(signal.SIGTERM)
+        await asyncio.sleep(for_s)
+    finally:
+        fleet.clocks[name].step(0)
 
 
 def _signal_agent(number: signal.Signals, *, leads: bool) -> Inject:
@@ -151,6 +175,8 @@ FAULTS: Final[dict[str, Inject]] = {
     "fill_etcd": _fill_etcd,
     "wipe_etcd": _wipe_etcd,
     "restore_etcd": _restore_etcd,
+    "fill_journal_disk": _fill_journal_disk,
+    "step_clock": _step_clock,
     "kill_leader": _signal_agent(signal.SIGKILL, leads=True),
     "stop_leader": _signal_agent(signal.SIGTERM, leads=True),
     "freeze_leader": _signal_agent(signal.SIGSTOP, leads=True),

@@ -19,8 +19,14 @@ from tools.process_chaos.clusters import etcd_cluster, nats_cluster
 from tools.process_chaos.operator import EtcdOperator
 from tools.process_chaos.plan import Plan
 from tools.process_chaos.proxy import Proxy
+from tools.process_chaos.small_disk import SmallDisk
+from tools.process_chaos.wall_clock import WallClock
 
 LEASE_TTL_S: Final = 5
+JOURNAL_DISK_MIB: Final = 64
+JOURNAL_BYTES_MAX: Final = 24 * 2**20
+"""Size of an agent's journal; two of them fit on the disk."""
+_SEGMENT_BYTES_MAX: Final = 4 * 2**20
 SPEED: Final = 5.0
 REQUESTS_PER_S: Final = 25
 """Arrivals of the demo's trace at ``SPEED``."""
@@ -86,6 +92,8 @@ class ChaosFleet:
         self.nats, self.etcd = nats_cluster(directory, plan.members), etcd_cluster(directory, plan.members)
         self.operator = EtcdOperator(self.etcd, directory, self.keys.prefix, secured=plan.secured)
         self.agents: dict[str, Program] = {}
+        self.clocks: dict[str, WallClock] = {}
+        """Wall clocks of the agents."""
         self.proxies: dict[tuple[str, str], list[Proxy]] = {}
         """Proxies to all members, by agent and program, ``nats-server`` or ``etcd``."""
         self._programs: list[Program] = []
@@ -103,6 +111,7 @@ class ChaosFleet:
     async def start(self) -> None:
         """Start servers, agents and the scaler, which starts the workers."""
         self.directory.mkdir(parents=True, exist_ok=True)
+        self.journal_disk = SmallDisk(self.directory / "journal", JOURNAL_DISK_MIB)
         await asyncio.gather(self.nats.start(), self.operator.start())
         etcd = self.operator.fleet_knobs
         self.setup = DemoSetup(
@@ -130,6 +139,7 @@ class ChaosFleet:
                 await proxy.close()
         await self.nats.stop()
         await self.etcd.stop()
+        self.journal_disk.unmount()
 
     def _run(self, name: str, command: list[str], *, restart: bool = True) -> Program:
         program = Program(name, command, self.directory / f"{name}.log", self.write_line, restart=restart)
@@ -146,6 +156,8 @@ class ChaosFleet:
         config = self.directory / f"{name}.toml"
         margin_ms = LEASE_TTL_S * 200
         lease = f"\n[leadership]\nlease_ttl_s = {LEASE_TTL_S}\nmargin_ms = {margin_ms}\n"
-        config.write_text(setup.agent_config(name) + lease, encoding="utf-8")
+        journal = f"[journal]\nsegment_bytes_max = {_SEGMENT_BYTES_MAX}\nbytes_max = {JOURNAL_BYTES_MAX}\n"
+        config.write_text(setup.agent_config(name).replace("[journal]\n", journal) + lease, encoding="utf-8")
+        self.clocks[name] = WallClock(self.directory / f"{name}.clock")
         command = [sys.executable, "-m", "loadline", "run", "--config", str(config)]
-        self.agents[name] = self._run(name, command)
+        self.agents[name] = self._run(name, self.clocks[name].command(command))

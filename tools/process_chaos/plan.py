@@ -18,6 +18,8 @@ KINDS: Final = {
     "fill_etcd": (2, 8),
     "wipe_etcd": (0, 0),
     "restore_etcd": (3, 12),
+    "fill_journal_disk": (2, 15),
+    "step_clock": (3, 20),
     "kill_leader": (0, 0),
     "stop_leader": (0, 0),
     "freeze_leader": (2, 12),
