@@ -3,7 +3,6 @@
 import asyncio
 import os
 import signal
-import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -12,21 +11,23 @@ from typing import Final
 from msgspec.structs import replace
 
 from loadline.adapters.etcd_store import EtcdStore
-from loadline.demo.setup import DemoSetup
+from loadline.demo.setup import FIRST_AGENT, DemoSetup
 from loadline.demo.stack import SupervisedProcess
+from loadline.rig.servers import free_port
 from loadline.wire.keys import Keys
 from tools.process_chaos.clusters import etcd_cluster, nats_cluster
-from tools.process_chaos.operator import EtcdOperator
+from tools.process_chaos.etcd_operator import EtcdOperator
+from tools.process_chaos.neighbours import CONFIG as NEIGHBOURS
 from tools.process_chaos.plan import Plan
 from tools.process_chaos.proxy import Proxy
 from tools.process_chaos.small_disk import SmallDisk
 from tools.process_chaos.wall_clock import WallClock
 
 LEASE_TTL_S: Final = 5
-JOURNAL_DISK_MIB: Final = 64
-JOURNAL_BYTES_MAX: Final = 24 * 2**20
-"""Size of an agent's journal; two of them fit on the disk."""
-_SEGMENT_BYTES_MAX: Final = 4 * 2**20
+JOURNAL_DISK_MIB: Final = 32
+JOURNAL_BYTES_MAX: Final = 8 * 2**20
+"""Size of an agent's journal; three of them fit on the disk."""
+_SEGMENT_BYTES_MAX: Final = 2**20
 SPEED: Final = 5.0
 REQUESTS_PER_S: Final = 25
 """Arrivals of the demo's trace at ``SPEED``."""
@@ -50,6 +51,11 @@ class Program(SupervisedProcess):
         self._log_bytes = 0
         """Size of its log at the last start."""
         super().__init__(name, command, log, write_line, restart=restart)
+
+    @property
+    def pid(self) -> int:
+        """Process id; 0 while it does not run."""
+        return self._child.identity.pid if self._child is not None else 0
 
     @property
     def is_ready(self) -> bool:
@@ -91,7 +97,13 @@ class ChaosFleet:
         self.keys = Keys("chaos")
         self.nats, self.etcd = nats_cluster(directory, plan.members), etcd_cluster(directory, plan.members)
         self.operator = EtcdOperator(self.etcd, directory, self.keys.prefix, secured=plan.secured)
+        self._plan = plan
+        self.steady: Program | None = None
+        """Agent that no fault ends or freezes, and that serves the live page."""
         self.agents: dict[str, Program] = {}
+        """Agents that faults may end and freeze."""
+        self._configs: dict[str, str] = {}
+        """Configurations of the agents by name, as the demo has them."""
         self.clocks: dict[str, WallClock] = {}
         """Wall clocks of the agents."""
         self.proxies: dict[tuple[str, str], list[Proxy]] = {}
@@ -118,8 +130,11 @@ class ChaosFleet:
             ",".join(self.nats.urls), ",".join(etcd.endpoints), self.directory, speed=SPEED, load=1, root="chaos",
             namespace="chaos", etcd_user=etcd.user, etcd_password_file=etcd.password_file,
         )  # fmt: skip
-        for name in ("agent-1", "agent-2"):
-            await self._start_agent(name)
+        if self._plan.has_steady_agent:
+            self.setup = replace(self.setup, http_port=free_port())
+            self.steady = await self._start_agent(FIRST_AGENT)
+        for name in ("agent-2", "agent-3") if self._plan.has_steady_agent else (FIRST_AGENT, "agent-2"):
+            self.agents[name] = await self._start_agent(name)
         config = self.directory / "scaler.toml"
         state = f'state_file = "{self.directory / "scaler.json"}"\n'
         config.write_text(state + self.setup.scaler_config(), encoding="utf-8")
@@ -146,18 +161,24 @@ class ChaosFleet:
         self._programs.append(program)
         return program
 
-    async def _start_agent(self, name: str) -> None:
+    async def _start_agent(self, name: str) -> Program:
         for cluster in (self.nats, self.etcd):
             self.proxies[name, cluster.name] = [Proxy(member.port) for member in cluster.members]
             await asyncio.gather(*(proxy.start() for proxy in self.proxies[name, cluster.name]))
         nats = ",".join(f"nats://127.0.0.1:{proxy.port}" for proxy in self.proxies[name, self.nats.name])
         etcd = ",".join(f"http://127.0.0.1:{proxy.port}" for proxy in self.proxies[name, self.etcd.name])
         setup = replace(self.setup, nats=nats, etcd=etcd)
-        config = self.directory / f"{name}.toml"
-        margin_ms = LEASE_TTL_S * 200
-        lease = f"\n[leadership]\nlease_ttl_s = {LEASE_TTL_S}\nmargin_ms = {margin_ms}\n"
-        journal = f"[journal]\nsegment_bytes_max = {_SEGMENT_BYTES_MAX}\nbytes_max = {JOURNAL_BYTES_MAX}\n"
-        config.write_text(setup.agent_config(name).replace("[journal]\n", journal) + lease, encoding="utf-8")
+        self._configs[name] = setup.agent_config(name)
+        self.configure(name, 0)
         self.clocks[name] = WallClock(self.directory / f"{name}.clock")
-        command = [sys.executable, "-m", "loadline", "run", "--config", str(config)]
-        self.agents[name] = self._run(name, self.clocks[name].command(command))
+        config = self.directory / f"{name}.toml"
+        return self._run(name, self.clocks[name].command("run", "--config", str(config)))
+
+    def configure(self, name: str, version: int) -> None:
+        """Replace the configuration of an agent, which reads it by itself; versions differ in a duration."""
+        lease = f"lease_ttl_s = {LEASE_TTL_S}\nmargin_ms = {LEASE_TTL_S * 200}\nblind_after_ms = {15_000 + version}"
+        journal = f"segment_bytes_max = {_SEGMENT_BYTES_MAX}\nbytes_max = {JOURNAL_BYTES_MAX}"
+        text = self._configs[name].replace("[journal]", f"[leadership]\n{lease}\n\n[journal]\n{journal}")
+        draft, config = self.directory / f"{name}.draft", self.directory / f"{name}.toml"
+        draft.write_text(text + NEIGHBOURS, encoding="utf-8")
+        draft.replace(config)

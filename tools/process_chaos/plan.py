@@ -29,6 +29,10 @@ KINDS: Final = {
     "cut_leader_etcd": (2, 10),
     "freeze_leader_etcd": (2, 8),
     "slow_leader_etcd": (2, 8),
+    "reload_agents": (0, 0),
+    "kill_child": (0, 0),
+    "freeze_child": (3, 8),
+    "garble_child": (0, 0),
     "kill_scaler": (0, 0),
     "kill_worker": (0, 0),
     "freeze_worker": (2, 6),
@@ -69,6 +73,8 @@ class Plan(Struct, frozen=True):
     """Whether etcd asks for logins, which end after 10 s."""
     faults: list[Fault]
     """Faults in order of time."""
+    has_steady_agent: bool = False
+    """Whether a third agent runs that no fault ends or freezes."""
 
 
 def draw(seed: int, duration_s: float, settle_s: float, only: Collection[str] = KINDS.keys()) -> Plan:

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
 from pathlib import Path
 from random import Random
@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from loadline.client.resources import running
 from loadline.errors import LoadlineError
+from loadline.servers import NatsKnobs
 from tools.process_chaos.checks import (
     HANDOVER_S,
     TAKEOVER_S,
@@ -23,6 +24,7 @@ from tools.process_chaos.checks import (
 )
 from tools.process_chaos.faults import inject
 from tools.process_chaos.fleet import REQUESTS_PER_S, ChaosFleet
+from tools.process_chaos.neighbours import report_traffic
 from tools.process_chaos.plan import Plan, alone
 
 SETTLE_S: Final = TAKEOVER_S + 1.0
@@ -45,9 +47,14 @@ class Outcome(Struct):
 
 
 async def run(
-    plan: Plan, directory: Path, write_line: Callable[[str], None], *, takeover_s: float = TAKEOVER_S
+    plan: Plan,
+    directory: Path,
+    write_line: Callable[[str], None],
+    *,
+    takeover_s: float = TAKEOVER_S,
+    watch: Callable[[ChaosFleet], Coroutine[object, object, None]] | None = None,
 ) -> Outcome:
-    """Run a plan; a takeover may last ``takeover_s``.
+    """Run a plan; a takeover may last ``takeover_s``, and ``watch`` runs during the load.
 
     Raises:
         LoadlineError: The fleet cannot be started.
@@ -64,6 +71,10 @@ async def run(
         if not await _until(lambda: observer.decisions > 0, _START_S):
             raise LoadlineError(f"the agents decided nothing in {_START_S:g} s; their logs are in {directory}")
         fleet.start_load(int(REQUESTS_PER_S * plan.duration_s))
+        traffic = report_traffic(NatsKnobs(servers=fleet.nats.urls), fleet.setup.root, Random(plan.seed))  # noqa: S311
+        await stack.enter_async_context(running(traffic, "neighbours"))
+        if watch is not None:
+            await stack.enter_async_context(running(watch(fleet), "watch"))
         began_s = time.monotonic()
         rng = Random(plan.seed)  # noqa: S311 - faults, no secrets
         async with asyncio.TaskGroup() as group:
@@ -71,7 +82,12 @@ async def run(
                 await asyncio.sleep(max(0.0, began_s + fault.at_s - time.monotonic()))
                 write_line(f"{fault.kind}" + (f" for {fault.for_s:.1f} s" if fault.for_s else ""))
                 group.create_task(inject(fault.kind, fleet, observer, fault.for_s, rng))
-                if fault.kind in _DEPOSED and alone(fault, plan.faults, SETTLE_S) and fleet.has_standby:
+                if (
+                    fault.kind in _DEPOSED
+                    and alone(fault, plan.faults, SETTLE_S)
+                    and fleet.has_standby
+                    and observer.last_leader in fleet.agents
+                ):
                     group.create_task(_time_takeover(fault.kind, observer, takeovers))
         if not await _until(fleet.gateway.ended.is_set, plan.duration_s + _FINISH_S):
             observer.violations.append(f"requests wait {_FINISH_S:g} s after the last fault")
