@@ -40,7 +40,9 @@ def test_nothing_is_lost_when_processes_are_killed_frozen_and_cut_off(tmp_path: 
         Fault(17.5, "kill_standby", 0.0),
         Fault(18.0, "kill_etcd", 1.0),
         Fault(19.0, "kill_scaler", 0.0),
+        Fault(19.0, "fill_journal_disk", 2.0),
         Fault(20.0, "kill_worker", 0.0),
+        Fault(20.0, "garble_child", 0.0),
         Fault(21.0, "stop_leader", 0.0),
     ]
     plan = Plan(seed=904, duration_s=24.0, members=CLUSTER_MEMBERS, secured=True, faults=lost)
