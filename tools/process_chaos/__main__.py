@@ -14,7 +14,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from tools.process_chaos.plan import KINDS, draw
+from msgspec.structs import replace
+
+from tools.process_chaos.plan import KINDS, OF_VERSIONS, draw
 from tools.process_chaos.run import SETTLE_S, Outcome, run
 
 
@@ -24,7 +26,8 @@ def main() -> int:
     failed = 0
     for seed in options.seeds:
         directory = Path(tempfile.mkdtemp(prefix=f"chaos-{seed}-", dir=options.directory))
-        outcome = asyncio.run(run(draw(seed, options.for_s, SETTLE_S, options.only), directory, _line))
+        plan = replace(draw(seed, options.for_s, SETTLE_S, options.only), other_revision=options.other)
+        outcome = asyncio.run(run(plan, directory, _line))
         failed += bool(outcome.violations)
         _report(seed, outcome, directory)
     return 1 if failed else 0
@@ -48,8 +51,15 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--seeds", type=_seeds, default=range(1), metavar="FIRST:END", help="default: 0:1")
     parser.add_argument("--for", dest="for_s", type=float, default=120.0, metavar="S", help="seconds (default: 120)")
     parser.add_argument("--directory", type=Path, help="folder for the files of all seeds (default: a temporary one)")
-    parser.add_argument("--only", type=_kinds, default=KINDS.keys(), metavar="KIND,KIND", help="kinds (default: all)")
+    parser.add_argument("--only", type=_kinds, metavar="KIND,KIND", help="kinds of faults (default: all)")
+    parser.add_argument(
+        "--other", default="", metavar="REVISION", help="tag or commit to which agents change, and back"
+    )
     options = parser.parse_args()
+    if options.only is None:
+        options.only = KINDS.keys() if options.other else KINDS.keys() - {OF_VERSIONS}
+    elif OF_VERSIONS in options.only and not options.other:
+        parser.error(f"{OF_VERSIONS} needs --other")
     if options.directory is not None:
         options.directory.mkdir(parents=True, exist_ok=True)
     return options

@@ -115,6 +115,10 @@ def journal_problems(fleet: ChaosFleet) -> Iterator[str]:
             yield f"the journal of {name}: {result.difference}"
         if not result.turns:
             yield f"the journal of {name} has no turn"
+    if fleet.other is not None:
+        for folder in sorted(fleet.directory.glob("journal/*-other")):
+            if problem := fleet.other.replay(folder):
+                yield f"the journal {folder.name}: {problem}"
 
 
 def worker_problems(fleet: ChaosFleet, before_s: float) -> Iterator[str]:

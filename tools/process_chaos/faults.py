@@ -179,6 +179,16 @@ def _is_writable(pid: int, descriptor: str) -> bool:
     return flags & os.O_ACCMODE == os.O_WRONLY
 
 
+async def _change_version(fleet: ChaosFleet, _observer: Observer, for_s: float, rng: Random) -> None:
+    """Upgrade or downgrade one agent, and roll back."""
+    name = rng.choice(sorted(fleet.agents))
+    fleet.change_version(name, to_other=True)
+    try:
+        await asyncio.sleep(for_s)
+    finally:
+        fleet.change_version(name, to_other=False)
+
+
 async def _reload_agents(fleet: ChaosFleet, _observer: Observer, _for_s: float, rng: Random) -> None:
     version = rng.randrange(1_000)
     for name in fleet.clocks:
@@ -231,6 +241,7 @@ FAULTS: Final[dict[str, Inject]] = {
     "cut_leader_etcd": _proxied("etcd", "cut"),
     "freeze_leader_etcd": _proxied("etcd", "frozen"),
     "slow_leader_etcd": _proxied("etcd", "slow"),
+    "change_version": _change_version,
     "reload_agents": _reload_agents,
     "kill_child": _disturb_child(_kill),
     "freeze_child": _disturb_child(_freeze),

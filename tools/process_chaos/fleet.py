@@ -18,6 +18,7 @@ from loadline.wire.keys import Keys
 from tools.process_chaos.clusters import etcd_cluster, nats_cluster
 from tools.process_chaos.etcd_operator import EtcdOperator
 from tools.process_chaos.neighbours import CONFIG as NEIGHBOURS
+from tools.process_chaos.other_version import OtherVersion
 from tools.process_chaos.plan import Plan
 from tools.process_chaos.proxy import Proxy
 from tools.process_chaos.small_disk import SmallDisk
@@ -56,6 +57,11 @@ class Program(SupervisedProcess):
     def pid(self) -> int:
         """Process id; 0 while it does not run."""
         return self._child.identity.pid if self._child is not None else 0
+
+    def change(self, command: list[str]) -> None:
+        """End it by SIGTERM; from then on, it runs another command."""
+        self._command = command
+        self.send(signal.SIGTERM)
 
     @property
     def is_ready(self) -> bool:
@@ -98,6 +104,7 @@ class ChaosFleet:
         self.nats, self.etcd = nats_cluster(directory, plan.members), etcd_cluster(directory, plan.members)
         self.operator = EtcdOperator(self.etcd, directory, self.keys.prefix, secured=plan.secured)
         self._plan = plan
+        self.other: OtherVersion | None = None
         self.steady: Program | None = None
         """Agent that no fault ends or freezes, and that serves the live page."""
         self.agents: dict[str, Program] = {}
@@ -124,6 +131,8 @@ class ChaosFleet:
         """Start servers, agents and the scaler, which starts the workers."""
         self.directory.mkdir(parents=True, exist_ok=True)
         self.journal_disk = SmallDisk(self.directory / "journal", JOURNAL_DISK_MIB)
+        if self._plan.other_revision:
+            self.other = OtherVersion(self._plan.other_revision, self.directory / "other")
         await asyncio.gather(self.nats.start(), self.operator.start())
         etcd = self.operator.fleet_knobs
         self.setup = DemoSetup(
@@ -171,8 +180,23 @@ class ChaosFleet:
         self._configs[name] = setup.agent_config(name)
         self.configure(name, 0)
         self.clocks[name] = WallClock(self.directory / f"{name}.clock")
-        config = self.directory / f"{name}.toml"
-        return self._run(name, self.clocks[name].command("run", "--config", str(config)))
+        return self._run(name, self._agent_command(name, f"{name}.toml"))
+
+    def change_version(self, name: str, *, to_other: bool) -> None:
+        """Let an agent be restarted in the other version, or in this one again.
+
+        The other one has a journal of its own, since journals are replayed by the version that wrote them.
+        """
+        command = self._agent_command(name, f"{name}.toml")
+        if to_other and self.other is not None:
+            text = (self.directory / f"{name}.toml").read_text(encoding="utf-8")
+            config = self.directory / f"{name}-other.toml"
+            config.write_text(text.replace(f"journal/{name}", f"journal/{name}-other"), encoding="utf-8")
+            command = self.other.command(self._agent_command(name, config.name))
+        self.agents[name].change(command)
+
+    def _agent_command(self, name: str, config: str) -> list[str]:
+        return self.clocks[name].command("run", "--config", str(self.directory / config))
 
     def configure(self, name: str, version: int) -> None:
         """Replace the configuration of an agent, which reads it by itself; versions differ in a duration."""

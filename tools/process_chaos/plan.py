@@ -29,6 +29,7 @@ KINDS: Final = {
     "cut_leader_etcd": (2, 10),
     "freeze_leader_etcd": (2, 8),
     "slow_leader_etcd": (2, 8),
+    "change_version": (12, 25),
     "reload_agents": (0, 0),
     "kill_child": (0, 0),
     "freeze_child": (3, 8),
@@ -41,6 +42,8 @@ KINDS: Final = {
 """Kinds of faults, each with the shortest and the longest time that it lasts, in s; 0: it is an instant."""
 _OF_CLUSTERS: Final = frozenset({"move_etcd_leader"})
 """Kinds that need several members."""
+OF_VERSIONS: Final = "change_version"
+"""Kind that needs another version of the agent."""
 _TOGETHER: Final = 0.25
 """Fraction of faults that begin while the one before lasts."""
 
@@ -75,9 +78,11 @@ class Plan(Struct, frozen=True):
     """Faults in order of time."""
     has_steady_agent: bool = False
     """Whether a third agent runs that no fault ends or freezes."""
+    other_revision: str = ""
+    """Tag or commit of another version of the agent; empty: there is none."""
 
 
-def draw(seed: int, duration_s: float, settle_s: float, only: Collection[str] = KINDS.keys()) -> Plan:
+def draw(seed: int, duration_s: float, settle_s: float, only: Collection[str] = KINDS.keys() - {OF_VERSIONS}) -> Plan:
     """Return the plan of a seed, always the same one; every kind of fault comes before one comes again.
 
     Args:
