@@ -315,6 +315,43 @@ def test_a_leader_of_a_restored_store_keeps_its_decision_and_commits_the_counts_
     assert not any(isinstance(effect, CommitDecision) for effect in harness.advance(30)), "it is in the store"
 
 
+def lose_to_a_wiped_store(harness: ControllerHarness, *, another: bool) -> Decision:
+    """Scale down, lose the lease, let another agent lead or not, and lose all data of the store."""
+    decision, _ = shrinking(harness)
+    harness.handle(DecisionCommitted(decision.decision_id, "m", 90), scaler_answer(decision, "done"))
+    harness.lose_lease()
+    harness.epoch += 10
+    if another:
+        harness.handle(LeaderChanged("all", "agent-2", 8, 100, 100, harness.epoch))
+    harness.handle(LeaderChanged("all", "", 0, 1, store_went_back=True))
+    return decision
+
+
+@pytest.mark.parametrize("watch_is_first", [True, False])
+def test_counts_of_an_earlier_term_are_outdated_if_another_agent_has_led_and_the_store_is_wiped(
+    harness: ControllerHarness,
+    watch_is_first: bool,  # noqa: FBT001
+) -> None:
+    decision = lose_to_a_wiped_store(harness, another=True)
+    if watch_is_first:
+        harness.handle(LeaderChanged("all", "agent-1", 7, 4, 4, harness.epoch + 10))
+    harness.become_leader()
+    assert harness.desired() is None
+    assert not any(isinstance(effect, CommitDecision) for effect in harness.advance(30)), "the fleet stays as it is"
+    harness.kv["m"] = 1.0
+    later = harness.commit_of(harness.advance(120))
+    assert later.sequence > decision.sequence
+    assert later.targets[0].replicas > later.targets[0].previous == 2, "from the workers that exist"
+
+
+def test_counts_of_the_last_term_are_decided_again_if_the_store_is_wiped(harness: ControllerHarness) -> None:
+    decision = lose_to_a_wiped_store(harness, another=False)
+    effects = harness.become_leader()
+    assert harness.desired() == decision.targets[0].replicas
+    (commit,) = [e for e in effects + harness.advance(1) if isinstance(e, CommitDecision) and e.decision.model == "m"]
+    assert [t.replicas for t in commit.decision.targets] == [t.replicas for t in decision.targets]
+
+
 @pytest.mark.parametrize(
     ("key_at", "read_at", "reported"),
     [(5_000, 5_001, []), (6_000, 6_001, []), (0, 5_001, ["store_went_back"]), (9, 5_001, ["store_went_back"])],

@@ -6,6 +6,7 @@ from msgspec.structs import replace
 from loadline.cli.status_output import format_status
 from loadline.core.queries import status as query
 from loadline.core.vocabulary.decisions import ApplyStatus
+from loadline.core.vocabulary.durations import rounded_duration
 from loadline.core.vocabulary.effects import AnyEffect
 from loadline.core.vocabulary.status import ModelStatus
 from tests.support.controller_world import ControllerWorld, booted, scaler_answer
@@ -48,7 +49,8 @@ def test_a_blocking_model_waits_until_its_decision_is_done() -> None:
     world.run(60)
     assert counts(world) == 3
     left_ms = world.controller.state.ledger.entry("m").expires_at_ms - world.now
-    assert f"decisions.blocking: the last decision is not done; it expires in {left_ms} ms" in model(world).hold
+    left = rounded_duration(left_ms)
+    assert f"decisions.blocking: the last decision is not done; it expires in {left}" in model(world).hold
     answer(world, "done")
     assert counts(world) == 4, "in the same turn"
 

@@ -73,6 +73,10 @@ class Leadership(Struct):
     """True if the leader's key was removed during a campaign, whose result may be older than the removal."""
     epoch_max: int = 0
     """Highest epoch known, even if the store has lost it."""
+    epoch_before: int = 0
+    """Highest epoch known before that one."""
+    others_led: bool = False
+    """True if another agent has led between the last two terms of this one, as far as it knows."""
     bus_lost_at_ms: int = 0
     """Time at which the bus was lost, in Unix ms; -1 while it is connected, 0 if it never was."""
     candidacy: Candidacy | None = None
@@ -134,8 +138,9 @@ class Leadership(Struct):
     def won(self, event: LeadershipWon, now: int) -> list[Effect]:
         """Start to lead after a campaign; release the lease if the deadline passed or this agent has resigned."""
         self.awaiting = False
+        self._know_epoch(event.epoch)  # the watch may have reported this term already
+        self.others_led = self.epoch_before > self.epoch
         self.lease_id, self.epoch, self.revision = event.lease_id, event.epoch, event.revision
-        self.epoch_max = max(self.epoch_max, event.epoch)
         self._extend(event.asked_at_ms)
         if self.phase == "resigned" or now >= self.deadline_ms:
             return self._release_lease(now)
@@ -165,7 +170,7 @@ class Leadership(Struct):
 
     def leader_changed(self, event: LeaderChanged, now: int) -> list[Effect]:
         """Record that the leader's key was written or removed."""
-        self.epoch_max = max(self.epoch_max, event.epoch)
+        self._know_epoch(event.epoch)
         if self.phase == "leading":
             if event.store_went_back:
                 self.revision = min(self.revision, event.revision)  # it counts on from there
@@ -220,6 +225,10 @@ class Leadership(Struct):
         effects = self.step_down(now)
         self.phase = "resigned"
         return effects
+
+    def _know_epoch(self, epoch: int) -> None:
+        if epoch > self.epoch_max:
+            self.epoch_before, self.epoch_max = self.epoch_max, epoch
 
     def _follow(self, leader: str, beat: int, now: int) -> None:
         """Record the leader, and campaign when its key has not been written for too long."""

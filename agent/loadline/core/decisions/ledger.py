@@ -310,6 +310,14 @@ class Ledger(Struct):
         self.entries[model].state = "applied"
         self.live.pop(model, None)
 
+    def forget_before(self, model: str, epoch: int) -> bool:
+        """Forget the decision in force if it is of an earlier epoch; its sequence stays used."""
+        decision = self.entries[model].decision
+        if decision is None or decision.epoch >= epoch:
+            return False
+        self.retire(model)
+        return True
+
     def retire(self, model: str) -> None:
         """Remove a model, except for its sequence, which stays used if the model is configured again."""
         self.live.pop(model, None)

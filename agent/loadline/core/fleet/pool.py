@@ -274,6 +274,11 @@ class Pool(Struct):
         self.desired = replicas
         self.update_requests(now)
 
+    def forget_desired(self, now: int) -> None:
+        """Take no decision to be in force: the workers that exist keep their places."""
+        self.desired, self.requested_at_ms = None, []
+        self.update_requests(now)
+
     def update_requests(self, now: int) -> None:
         """Update requests, surplus and target times from the difference between existing workers and the target."""
         existing, target = self.ready + self.starting, self.target

@@ -6,7 +6,7 @@ A leader reads them again after a refused commit or one with an unknown result.
 from loadline.core.handlers import decisions, drains
 from loadline.core.handlers.turn import Turn
 from loadline.core.state.agent_state import AgentState
-from loadline.core.vocabulary.decisions import Decision
+from loadline.core.vocabulary.decisions import Decision, StoredDecision
 from loadline.core.vocabulary.effects import Effect, RaiseAlarm, ReadDecisions
 from loadline.core.vocabulary.events import DecisionsRead, DecisionsUnread
 
@@ -25,6 +25,7 @@ def decisions_read(turn: Turn, event: DecisionsRead) -> list[Effect]:
     effects: list[Effect] = [_LOST] if state.ledger.has_lost(revisions, event.revision) else []
     known = [stored for stored in event.decisions if stored.decision.model in state.fleet.models]
     valid = [stored for stored in known if _is_plausible(state, stored.decision)]
+    _forget_outdated(state, valid, event, turn.now)
     for model in state.ledger.unstored(valid, event.revision):
         state.fleet.models[model].reconcile = True  # a new decision, since the next leader knows only the stored one
     for decision in state.ledger.load(valid, event.revision, turn.now):
@@ -39,6 +40,19 @@ def decisions_read(turn: Turn, event: DecisionsRead) -> list[Effect]:
         state.ledger.entry(model).revision = revision  # the next decision replaces it
     text = "its key in etcd has no plausible decision; the next decision replaces it"
     return effects + [RaiseAlarm("stored_decision_refused", model, text) for model in sorted(refused)]
+
+
+def _forget_outdated(state: AgentState, stored: list[StoredDecision], event: DecisionsRead, now: int) -> None:
+    """Forget decisions of earlier terms that the store has lost if another agent has led since, and decided anew.
+
+    No decision is then in force. The counts of the earlier term would end workers: 8 became 2 after etcd was wiped.
+    """
+    if not state.leadership.others_led:
+        return
+    for model in state.ledger.unstored(stored, event.revision):
+        if state.ledger.forget_before(model, state.leadership.epoch):
+            for pool in state.fleet.models[model].pools.values():
+                pool.forget_desired(now)
 
 
 def store_went_back(turn: Turn) -> Effect:
