@@ -270,7 +270,7 @@ def subscriber(servers: Rig, cpu: int | None = None) -> ProbedProcess:
 
 
 class Speed(Struct, frozen=True):
-    """How fast a process takes frames."""
+    """Speed at which a process takes frames."""
 
     per_s: float
     """Frames in a second of wall time, while the other processes of the benchmark compete for the cores."""
