@@ -7,13 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from loadline.core.fleet.pool import PoolKnobs
 from loadline.core.vocabulary.decisions import Decision
 from loadline.core.vocabulary.events import Event, LoadReported
 from loadline.core.vocabulary.rejections import Rejection
-from loadline.core.vocabulary.samples import TrafficSample, WorkerRecord, WorkerSample
+from loadline.core.vocabulary.samples import RegisteredWorker, TrafficSample, WorkerRecord, WorkerSample
 from loadline.wire.codec import Codec, Rejected, decode_as, decode_decision, encode
 from loadline.wire.messages import MESSAGES, DecisionApplied, DrainCommand, LoadReport, TrafficReport
 from loadline.wire.subjects import Subjects, decode_token, encode_token
+from tests.support.fleet_harness import fleet_of
 
 SUBJECTS = Subjects("loadline")
 CODEC = Codec(SUBJECTS, 262_144)
@@ -85,9 +87,28 @@ def test_json_and_msgpack_report_the_same_load(
 ) -> None:
     report = LoadReport(model, pool, worker, incarnation, frame)
     subject = SUBJECTS.load(model, pool, worker)
-    expected = LoadReported(model, pool, worker, incarnation, frame)
+    ranks = dict.fromkeys(sample.rank for sample in frame)
+    newest = [max((one for one in frame if one.rank == rank), key=lambda one: one.sequence) for rank in ranks]
+    expected = LoadReported(model, pool, worker, incarnation, newest)
     assert CODEC.decode(subject, encode(report)) == expected
     assert CODEC.decode(subject, msgspec.msgpack.encode(report)) == expected
+
+
+few_ranks = st.builds(WorkerSample, sequence=st.integers(0, 9), timestamp_ms=counts, rank=st.integers(0, 3))
+
+
+@given(st.lists(st.lists(few_ranks, min_size=1, max_size=9), min_size=2, max_size=2))
+def test_the_samples_that_a_frame_supersedes_itself_change_nothing(frames: list[list[WorkerSample]]) -> None:
+    record = WorkerRecord("m", "decode", "w0", "decode", incarnation=1, data_parallel_size=2)
+    whole, decoded = (fleet_of(PoolKnobs("decode", "decode")) for _ in range(2))
+    for fleet in (whole, decoded):
+        assert fleet.register(RegisteredWorker(record, 1), 0) is None
+    for now, frame in enumerate(frames, start=1):
+        event = CODEC.decode(SUBJECTS.load(*record.names), encode(LoadReport(*record.names, 1, frame)))
+        assert isinstance(event, LoadReported)
+        whole.ingest(LoadReported(*record.names, 1, frame), now)
+        decoded.ingest(event, now)
+        assert decoded == whole
 
 
 @given(short_names, short_names, traffic_samples)

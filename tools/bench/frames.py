@@ -8,7 +8,7 @@ decodes.
 
 import os
 
-from loadline.rig.bench import BenchFleet, options, race, result
+from loadline.rig.bench import BenchFleet, options, race
 
 WORKERS, MODELS = 1_000, 10
 SAMPLES = 50
@@ -23,7 +23,7 @@ def main() -> None:
     cpu = min(cores)
     os.sched_setaffinity(0, cores - {cpu} or {cpu})
     found = race(BenchFleet(MODELS, WORKERS), FRAMES, SAMPLES, rounds=rounds, bursts=BURSTS, cpu=cpu)
-    result("frames", "samples/s", found.agent_rates, found.bare, lost=found.lost)
+    found.result("frames", "samples/s")
 
 
 if __name__ == "__main__":

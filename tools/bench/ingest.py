@@ -3,7 +3,7 @@
 python tools/bench/ingest.py [--quick]
 """
 
-from loadline.rig.bench import BenchFleet, options, race, result
+from loadline.rig.bench import BenchFleet, options, race
 
 WORKERS, MODELS = 1_000, 10
 FRAMES = 60_000  # 22 MB
@@ -14,7 +14,7 @@ def main() -> None:
     """Run the benchmark and print its results."""
     rounds = 1 if options(__doc__) else 4
     found = race(BenchFleet(MODELS, WORKERS), FRAMES, 1, rounds=rounds, bursts=BURSTS)
-    result("ingest", "messages/s", found.agent_rates, found.bare, lost=found.lost)
+    found.result("ingest", "messages/s")
 
 
 if __name__ == "__main__":

@@ -1,11 +1,17 @@
-"""Processor time of the busiest agent for each sample of a fleet: one agent, a leader with a standby, shared models.
+"""What sharing saves: the processor time of the busiest agent for each sample of a fleet, and what each agent decodes.
 
-python tools/bench/sharing.py [--quick]
+One agent, a leader with a standby, and two agents that share the models take the same reports. The capacity of a fleet
+of agents, each on cores of its own, is the inverse of the busiest one's time. That two agents reach it together is not
+measured: it needs more cores than the two agents, the servers and the publisher have here. With shared models, each
+report must be decoded by exactly one agent.
+
+  python tools/bench/sharing.py [--quick]
 """
 
 import asyncio
 import json
 import statistics
+import time
 from contextlib import ExitStack
 
 from loadline.rig.bench import BenchFleet, ProbedProcess, RawPublisher, options, progress, rig
@@ -40,12 +46,21 @@ def busiest_us(agents: int, shards: int, seconds: float) -> float:
         heard = [child.sample().workers for child in children]
         if shards > 1 and not (all(heard) and sum(heard) == WORKERS):
             raise RuntimeError(f"of {WORKERS} workers, the agents receive the reports of {heard}")
-        before = [child.sample().cpu_s for child in children]
+        time.sleep(1.0)  # until all reports so far are decoded
+        before = [child.sample() for child in children]
         wire.play(fleet.report_bursts(seconds))
-        spent = [child.sample().cpu_s - began for child, began in zip(children, before, strict=True)]
-        heard = [child.sample().workers for child in children]
-        progress(f"{agents} agents, {shards} shards: workers {heard}, processor seconds {[round(s, 2) for s in spent]}")
-    return max(spent) / (WORKERS * seconds) * 1e6
+        published = round(WORKERS * seconds)
+        time.sleep(1.0)  # for the last reports; a missing one is an error below
+        after = [child.sample() for child in children]
+        spent = [end.cpu_s - began.cpu_s for end, began in zip(after, before, strict=True)]
+        decoded = [end.frames - began.frames for end, began in zip(after, before, strict=True)]
+    each = [round(cpu_s / frames * 1e6, 1) for cpu_s, frames in zip(spent, decoded, strict=True)]
+    progress(
+        f"{agents} agents, {shards} shards: of {published} samples {decoded} decoded, at {each} us of processor time"
+    )
+    if shards > 1 and sum(decoded) != published:
+        raise RuntimeError(f"agents that share {published} reports decoded {decoded}")
+    return max(spent) / published * 1e6
 
 
 def main() -> None:

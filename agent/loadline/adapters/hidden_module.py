@@ -1,8 +1,9 @@
-"""Imports without an optional package that the imported one would use."""
+"""Imports without a package that the imported one would use for what is not needed here."""
 
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import ModuleType
 
 
 @contextmanager
@@ -17,3 +18,17 @@ def hidden(name: str) -> Iterator[None]:
         yield
     finally:
         del modules[name]
+
+
+@contextmanager
+def replaced(name: str, **attributes: object) -> Iterator[None]:
+    """Let imports in the body find a module with nothing but these attributes, unless the real one is imported."""
+    if name in sys.modules:
+        yield
+        return
+    module = sys.modules[name] = ModuleType(name)
+    vars(module).update(attributes)
+    try:
+        yield
+    finally:
+        del sys.modules[name]

@@ -11,21 +11,21 @@ from loadline.adapters.nats_requests import RequestQueue
 from loadline.ports import FrameHandler
 
 _CRLF: Final = b"\r\n"
-# Subject, subscription and length; a request's reply subject is before the length.
-_FIELDS_MIN: Final = 3
 # The library's parser handles larger messages, since it does not copy the buffer at each read.
 _REST_BYTES_MAX: Final = 65_536
 # The library reads 32 KiB at a time, and does not yield to other tasks while more has arrived.
 _FULL_READ_BYTES: Final = 32_768
 # 8 reads have about 700 frames, more than a turn handles, and take 1 ms.
 _FULL_READS_MAX: Final = 8
+# Few lengths occur in frames of a fleet, so most lines end as one before.
+_LINE_ENDS_MAX: Final = 4_096
 
 
 class FrameParser(Parser):
     """Parser that passes complete messages to their handlers, and all else to the library's parser.
 
     The library takes 2.4 us for a message of 300 bytes: it matches seven patterns in turn, moves what is left in its
-    buffer twice and passes through three coroutines. A search for the end of the line and a split take 0.9 us.
+    buffer twice and passes through three coroutines. A search for the end of the line and two lookups take 0.6 us.
 
     Args:
         client: The library's client.
@@ -47,6 +47,7 @@ class FrameParser(Parser):
         self._requests = requests
         self._read_pause_s = read_pause_s
         self._full_reads = 0
+        self._line_ends: dict[bytes, tuple[int, int, str]] = {}
 
     async def parse(self, data: bytes = b"") -> None:
         """Parse what was read, then pause; what is incomplete waits in the buffer for the next call."""
@@ -82,29 +83,44 @@ class FrameParser(Parser):
             Number of bytes passed on, True if an incomplete message of a handler follows, and the errors of handlers.
         """
         at, errors = 0, list[Exception]()
-        handlers, requests = self._handlers, self._requests
+        handlers, requests, line_ends, size = self._handlers, self._requests, self._line_ends, len(data)
         while data.startswith(b"MSG ", at):
             line_end = data.find(_CRLF, at)
             if line_end < 0:
                 return at, True, errors
-            fields = data[at + 4 : line_end].split(b" ")
-            try:
-                sid, begin = int(fields[1]), line_end + 2
-                end = begin + int(fields[-1])
-            except (IndexError, ValueError):
+            subject, _, rest = data[at + 4 : line_end].partition(b" ")
+            known = line_ends.get(rest) or self._read_line_end(rest)
+            if known is None:
                 break  # the library reports the error
+            sid, length, reply = known
             handler = handlers.get(sid)
-            if (handler is None and sid not in requests) or end < begin or len(fields) < _FIELDS_MIN:
+            if handler is None and sid not in requests:
                 break
-            if end + 2 > len(data):
+            begin = line_end + 2
+            end = begin + length
+            if end + 2 > size:
                 return at, True, errors
             try:
                 if handler is not None:
-                    handler(fields[0].decode(), data[begin:end])
+                    handler(subject.decode(), data[begin:end])
                 else:
-                    reply = fields[2].decode() if len(fields) > _FIELDS_MIN else ""
-                    requests[sid].offer(fields[0].decode(), reply, data[begin:end])
+                    requests[sid].offer(subject.decode(), reply, data[begin:end])
             except Exception as error:  # noqa: BLE001 - one message that fails must not end the reading
                 errors.append(error)
             at = end + 2
         return at, False, errors
+
+    def _read_line_end(self, rest: bytes) -> tuple[int, int, str] | None:
+        """Return what follows the subject in a line: subscription, length and reply subject; None if it is invalid."""
+        sid, *reply, length = rest.split(b" ") if b" " in rest else (b"", b"")
+        try:
+            found = int(sid), int(length), reply[0].decode() if reply else ""
+        except ValueError:
+            return None
+        if found[1] < 0:
+            return None
+        if not reply:  # that of a request is never seen again
+            if len(self._line_ends) >= _LINE_ENDS_MAX:
+                self._line_ends.clear()
+            self._line_ends[rest] = found
+        return found

@@ -138,12 +138,12 @@ class Controller:
         turn = Turn(self.state, now, len(events))
         effects: list[Effect] = []
         for event in events:
-            if type(event) is ev.SettingsChanged:
+            if type(event) is ev.LoadReported:  # the usual event: it causes no effects, and no mode ignores it
+                reports.load_reported(turn, event)
+            elif type(event) is ev.SettingsChanged:
                 self._apply_settings(turn, event)
             elif type(event) not in self._mode.ignores:
-                caused = HANDLERS[type(event)](turn, event)
-                if caused:  # a load report, the usual event, causes none
-                    effects += caused
+                effects += HANDLERS[type(event)](turn, event) or ()
         effects += leadership.tick(turn)
         effects += self._tick(turn, self._mode.before_planning)
         learned_state.ingest(self.state, self._planners, turn.learned)

@@ -11,7 +11,7 @@ import asyncio
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -22,6 +22,8 @@ from nats.aio.msg import Msg
 from loadline.adapters import logs
 from loadline.app import Agent, configure_gc
 from loadline.config import load
+from loadline.core.vocabulary.effects import AnyEffect
+from loadline.core.vocabulary.events import AnyEvent, LoadReported
 from loadline.core.vocabulary.samples import WorkerSample
 
 
@@ -44,6 +46,8 @@ class ProbeSample(Struct, frozen=True):
     """End time and duration of every turn since the last sample, in s."""
     turns_cpu_s: list[float] = []
     """Processor time of the same turns, which other programs of the machine change less than the duration."""
+    delays_ms: list[int] = []
+    """Time from the newest sample of each load report in these turns until the end of the turn."""
 
 
 class BareLoadReport(Struct):
@@ -63,6 +67,8 @@ class ProbedAgent(Agent):
         """Start recording turns."""
         self._turns: list[tuple[float, float]] = []
         self._turns_cpu_s: list[float] = []
+        self._sent_ms: list[int] = []
+        self._delays_ms: list[int] = []
         turns = self.runtime._turns  # noqa: SLF001 - measured where it runs
         turn = turns.turn
 
@@ -70,7 +76,17 @@ class ProbedAgent(Agent):
             began_s = time.thread_time()
             turn(now)
             self._turns_cpu_s.append(time.thread_time() - began_s)
+            ended_ms = time.time_ns() // 1_000_000
+            self._delays_ms += [ended_ms - sent_ms for sent_ms in self._sent_ms]
+            self._sent_ms.clear()
 
+        handle = turns.controller.handle
+
+        def noted(events: Sequence[AnyEvent], now: int) -> list[AnyEffect]:
+            self._sent_ms += [e.samples[-1].timestamp_ms for e in events if e.__class__ is LoadReported]
+            return handle(events, now)
+
+        turns.controller.handle = noted  # type: ignore[method-assign]
         turns.turn = timed  # type: ignore[method-assign]
         self._frames, self._taken_at_s = 0, 0.0
 
@@ -82,6 +98,7 @@ class ProbedAgent(Agent):
         refused = sum(count for name, count in counted.items() if name.startswith("refused_"))
         turns, self._turns = self._turns, []
         turns_cpu_s, self._turns_cpu_s = self._turns_cpu_s, []
+        delays_ms, self._delays_ms = self._delays_ms, []
         led = [state for state in states if state.leading]
         return ProbeSample(
             frames=self._frames,
@@ -97,6 +114,7 @@ class ProbedAgent(Agent):
             sequences=sum(newest),
             turns=turns,
             turns_cpu_s=turns_cpu_s,
+            delays_ms=delays_ms,
         )
 
     def _on_turn(self, seconds: float) -> None:

