@@ -75,7 +75,8 @@ class Access:
             token = self._token_file.read_text("utf-8").strip()
         except (OSError, UnicodeDecodeError):
             return False
-        return len(token) >= TOKEN_CHARS_MIN and hmac.compare_digest(presented.encode(), token.encode())
+        sent = presented.encode(errors="surrogateescape")  # headers may have bytes that are not UTF-8
+        return len(token) >= TOKEN_CHARS_MIN and hmac.compare_digest(sent, token.encode())
 
 
 def _bearer(request: web.Request) -> str:
