@@ -79,7 +79,7 @@ def check_endpoint(place: str, url: str, *, insecure: bool) -> None:
         raise ConfigError(place, problem, "Use https, or set insecure = true in [etcd].")
 
 
-class TlsFiles:
+class EtcdCertificates:
     """Certificates for https, which checks certificate and host name. New connections use the files as they are then.
 
     Args:

@@ -10,7 +10,7 @@ import aiohttp
 import msgspec
 from msgspec import Struct
 
-from loadline.adapters.etcd_gateway import EtcdGateway, TlsFiles, check_endpoint
+from loadline.adapters.etcd_gateway import EtcdGateway, EtcdCertificates, check_endpoint
 from loadline.adapters.http_body import BodyTooLarge, read_body
 from loadline.errors import ConfigError, OutcomeUnknown, StoreDenied, StoreUnavailable
 from loadline.servers import EtcdKnobs
@@ -92,7 +92,7 @@ class EtcdRpc:
             check_endpoint(f"etcd.endpoints[{index}]", url, insecure=knobs.insecure)
         self._knobs = knobs
         self._timeout_s = knobs.timeout_ms / 1000
-        self._tls = TlsFiles(knobs)
+        self._tls = EtcdCertificates(knobs)
         self._gateways: dict[int, EtcdGateway] = {}
         self._preferred = 0
         self._token: str | None = None if knobs.user else ""
