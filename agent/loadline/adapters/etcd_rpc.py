@@ -10,7 +10,7 @@ import aiohttp
 import msgspec
 from msgspec import Struct
 
-from loadline.adapters.etcd_gateway import EtcdGateway, EtcdCertificates, check_endpoint
+from loadline.adapters.etcd_gateway import EtcdCertificates, EtcdGateway, check_endpoint
 from loadline.adapters.http_body import BodyTooLarge, read_body
 from loadline.errors import ConfigError, OutcomeUnknown, StoreDenied, StoreUnavailable
 from loadline.servers import EtcdKnobs
