@@ -52,6 +52,10 @@ _STEPS: Final = 40
 """Turns of the loop that a request gets; one that is whole needs 10."""
 
 
+_LEFT_S: Final = 60.0
+"""Virtual time after which a server has found that a client has left: streams notice it at their next heartbeat."""
+
+
 class Loop:
     """An event loop, the exceptions that reached it, and the services on it."""
 
@@ -124,7 +128,7 @@ async def exchange(runner: web.AppRunner, data: bytes) -> bytes:
         if transport.is_closing():
             break
     protocol.connection_lost(None)
-    await asyncio.sleep(0)
+    await asyncio.sleep(_LEFT_S)
     answer = bytes(transport.sent)
     assert b"HTTP/1.1 500 " not in answer, answer[:500]
     return answer
