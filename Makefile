@@ -6,7 +6,7 @@ ARGS ?=
 TRACES ?=
 ONLY ?=
 
-.PHONY: venv run check test fuzz chaos docs package audit sbom lock schemas scoreboard clean
+.PHONY: venv run check test fuzz chaos soak docs package audit sbom lock schemas scoreboard clean
 
 venv: .venv/.installed
 
@@ -39,6 +39,10 @@ fuzz: venv
 # Servers, agents, scaler and workers killed, frozen and cut off under load. ARGS="--seeds 0:10 --for 300"
 chaos: venv
 	$(BIN)/python -m tools.process_chaos $(ARGS)
+
+# Two hours of the same around an agent that nothing ends: its memory, open files and journal. ARGS="--for 1200"
+soak: venv
+	$(BIN)/python -m tools.process_chaos.soak $(ARGS)
 
 # The site, in build/site. A broken link fails.
 docs: venv

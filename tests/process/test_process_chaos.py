@@ -9,20 +9,24 @@ import pytest
 from tests.waiting import until, until_async
 from tools.process_chaos import faults
 from tools.process_chaos.checks import TAKEOVER_S
-from tools.process_chaos.plan import KINDS, Fault, alone, draw
+from tools.process_chaos.clusters import CLUSTER_MEMBERS
+from tools.process_chaos.plan import KINDS, Fault, Plan, alone, draw
 from tools.process_chaos.proxy import Proxy
-from tools.process_chaos.run import SETTLE_S, run_seed
+from tools.process_chaos.run import SETTLE_S, run
 
 pytestmark = pytest.mark.process
 
-SEED, DURATION_S = 904, 24.0
+LONG_S = 600.0
 
 
 def test_a_seed_gives_every_kind_of_fault_and_always_the_same_plan() -> None:
-    plan = draw(SEED, 400.0, SETTLE_S)
-    assert plan == draw(SEED, 400.0, SETTLE_S)
-    assert {fault.kind for fault in plan} == KINDS.keys() == faults.FAULTS.keys()
-    assert plan != draw(SEED + 1, 400.0, SETTLE_S)
+    single, cluster = draw(4, LONG_S, SETTLE_S), draw(5, LONG_S, SETTLE_S)
+    assert KINDS.keys() == faults.FAULTS.keys()
+    assert {fault.kind for fault in cluster.faults} == KINDS.keys() - {"change_version"}
+    assert {fault.kind for fault in single.faults} == KINDS.keys() - {"change_version", "move_etcd_leader"}
+    assert (single.members, cluster.members) == (1, CLUSTER_MEMBERS)
+    assert single == draw(4, LONG_S, SETTLE_S)
+    assert single != draw(6, LONG_S, SETTLE_S)
 
 
 def test_a_fault_is_alone_if_no_other_lasts_around_it() -> None:
@@ -31,10 +35,19 @@ def test_a_fault_is_alone_if_no_other_lasts_around_it() -> None:
 
 
 def test_nothing_is_lost_when_processes_are_killed_frozen_and_cut_off(tmp_path: Path) -> None:
-    plan = draw(SEED, DURATION_S, SETTLE_S)
-    kinds = {fault.kind for fault in plan}
-    assert kinds >= {"kill_leader", "stop_leader", "kill_standby", "kill_scaler", "kill_worker", "slow_leader_etcd"}
-    outcome = asyncio.run(run_seed(SEED, DURATION_S, tmp_path, lambda _line: None, takeover_s=2 * TAKEOVER_S))
+    lost = [
+        Fault(8.0, "kill_leader", 0.0),
+        Fault(17.0, "slow_leader_etcd", 3.0),
+        Fault(17.5, "kill_standby", 0.0),
+        Fault(18.0, "kill_etcd", 1.0),
+        Fault(19.0, "kill_scaler", 0.0),
+        Fault(19.0, "fill_journal_disk", 2.0),
+        Fault(20.0, "kill_worker", 0.0),
+        Fault(20.0, "garble_child", 0.0),
+        Fault(21.0, "stop_leader", 0.0),
+    ]
+    plan = Plan(seed=904, duration_s=24.0, members=CLUSTER_MEMBERS, secured=True, faults=lost)
+    outcome = asyncio.run(run(plan, tmp_path, lambda _line: None, takeover_s=2 * TAKEOVER_S))
     assert outcome.violations == []
     assert [kind for kind, _ in outcome.takeovers] == ["kill_leader"]
     assert outcome.requests > 0

@@ -36,7 +36,7 @@ class TlsEtcd(EtcdServer):
     def __init__(self, directory: Path, certificate: Path, key: Path, *options: str) -> None:
         super().__init__(directory)
         self._files = certificate, key
-        self._options = options
+        self._tls_options = options
 
     @property
     def url(self) -> str:
@@ -44,7 +44,7 @@ class TlsEtcd(EtcdServer):
 
     def _command(self) -> list[str]:
         certificate, key = self._files
-        return [*super()._command(), f"--cert-file={certificate}", f"--key-file={key}", *self._options]
+        return [*super()._command(), f"--cert-file={certificate}", f"--key-file={key}", *self._tls_options]
 
     def _ready(self) -> bool:
         context = ssl.create_default_context(cafile=str(self._files[0]))

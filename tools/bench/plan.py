@@ -1,12 +1,13 @@
-"""Length of turns when 100 models must be planned at once, by sla and by queueing.
+"""Length of turns when 100 models must be planned at once, by sla, queueing and auto.
 
 Each model has eight workers, prefill and decode, sized by measured profiles. All workers and frontends report at the
 same moment once a second: one turn takes 500 reports, five per model, and the next turn the rest. Further turns follow
 until all models are planned. There are three kinds of seconds: an ordinary one; one in which the intervals of all
 models end and forecasts are requested; and one in which all forecasts of the Kalman filter arrive in one turn and all
-pools are sized. Forecasts are computed between turns and do not count. The value is the longest turn of a second,
-``whole`` the sum of its turns, in CPU time. The baseline is the longest turn of an ordinary second of the static
-planner, which ingests the same reports and plans nothing.
+pools are sized. Forecasts are computed between turns and do not count. The default planner, auto, forecasts and sizes
+in each second, so all of its seconds are ordinary. The value is the longest turn of a second, ``whole`` the sum of its
+turns, in CPU time. The baseline is the longest turn of an ordinary second of the static planner, which ingests the same
+reports and plans nothing.
 
   python tools/bench/plan.py [--quick]
 """
@@ -53,8 +54,10 @@ BOUNDS: Final = tuple(float(2**power) for power in range(5, 17))
 ROLES: Final[tuple[Role, ...]] = ("prefill", "decode")
 START_MS: Final = 1_700_000_000_000
 DATA: Final = Path(__file__).parents[2] / "agent" / "loadline" / "demo" / "data"
-PLANNERS: Final = {"sla": "", "queueing": "queueing_"}
+PLANNERS: Final = {"sla": "", "queueing": "queueing_", "auto": "auto_"}
 """Measured planners, and the prefixes of their results."""
+FORECAST_PLANNERS: Final = frozenset({"sla", "queueing"})
+"""Planners that request forecasts of closed intervals."""
 ENGINE: Final = "dynamo_h100_llama3.3-70b-fp8_tp2"
 
 
@@ -75,7 +78,7 @@ class World:
             for number in range(WORKERS)
         ]
         self._controller = leading_controller(_settings(self._models, planner), records, self.now)
-        if planner in PLANNERS:
+        if planner in FORECAST_PLANNERS:
             self._fill_history()
 
     def second(self, answers: Sequence[AnyEvent]) -> Iterator[tuple[float, list[AnyEffect]]]:
@@ -194,7 +197,8 @@ def main() -> None:
     for number in range(1, rounds + 1):
         baseline.append(_longest(seconds_ms("static", intervals, number)["ordinary"], 0.5))
         for planner, prefix in PLANNERS.items():
-            for kind, found in seconds_ms(planner, intervals, number).items():
+            seconds = {kind: found for kind, found in seconds_ms(planner, intervals, number).items() if found}
+            for kind, found in seconds.items():
                 measured.setdefault(prefix + kind, []).extend(found)
                 medians.setdefault(prefix + kind, []).append(_longest(found, 0.5))
         text = ", ".join(f"{kind} {of[-1]:.2f} ms" for kind, of in medians.items())

@@ -15,7 +15,7 @@ which acknowledges a write once it is on the disk of TMPDIR: a stall of that dis
 import asyncio
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import nats
 
@@ -42,6 +42,7 @@ STEADY_RATIOS = {"threshold": 0.8999, "auto": 0.825}
 BLOCKS_MORE = {"threshold": 2_000, "auto": 3_400}
 FIRST_S = 40.0  # the windows are full 30 s after the last worker was seen to be ready
 PER_SECOND = 25
+LATE_S = 30.0  # longest wait for the last decisions, on a busy machine
 
 
 async def report_all(fleet: BenchFleet, wire: RawPublisher, seconds: float) -> None:
@@ -71,10 +72,14 @@ async def cross_thresholds(fleet: BenchFleet, wire: RawPublisher, sent_s: dict[s
         wire.send(frame)
 
 
-async def apply_decisions(scaler: ScalerClient, received_s: dict[str, list[float]]) -> None:
+async def apply_decisions(
+    scaler: ScalerClient, received_s: dict[str, list[float]], all_received: asyncio.Event
+) -> None:
     """Record the times of decisions, and report them as applied."""
     async for order in scaler:
         received_s.setdefault(order.model, []).append(time.monotonic())
+        if len(received_s) == MODELS:
+            all_received.set()
         await scaler.complete(order, {pool: target.replicas for pool, target in order.targets.items()})
 
 
@@ -106,13 +111,17 @@ async def react(bench_rig: Rig, fleet: BenchFleet, wire: RawPublisher) -> tuple[
     sent_s: dict[str, float] = {}
     received_s: dict[str, list[float]] = {}
     baselines_ms: list[float] = []
+    all_received = asyncio.Event()
     async with ScalerClient("bench", fleet.models, nats=NatsKnobs(servers=(bench_rig.nats.url,))) as scaler:
-        applying = asyncio.create_task(apply_decisions(scaler, received_s))
+        applying = asyncio.create_task(apply_decisions(scaler, received_s, all_received))
         await asyncio.gather(
             report_all(fleet, wire, FIRST_S + MODELS / PER_SECOND + 1.0),
             cross_thresholds(fleet, wire, sent_s),
             measure_baseline(bench_rig, baselines_ms),
         )
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LATE_S):
+                await all_received.wait()
         applying.cancel()
         await asyncio.gather(applying, return_exceptions=True)
     return reactions_ms(sent_s, received_s), baselines_ms

@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import Final
@@ -44,7 +45,18 @@ class Observer:
         self.killed: set[str] = set()
         """Workers that a fault has killed."""
         self._newest: dict[str, tuple[int, int, str]] = {}
+        self._sequences: dict[str, int] = {}
+        self._data_lost = False
+        self._seen: set[str] = set()
         self._terms: dict[str, int] = {}
+
+    @contextmanager
+    def losing_data(self) -> Iterator[None]:
+        """While etcd loses data: a new leader may count decisions from 1 again, but under a higher epoch."""
+        self._data_lost = True
+        self._sequences.clear()
+        yield
+        self._data_lost = False
 
     async def run(self, store: EtcdStore) -> None:
         """Follow all keys until cancelled."""
@@ -82,23 +94,31 @@ class Observer:
     def _observe_decision(self, decision: Decision) -> None:
         order = decision.epoch, decision.sequence, decision.decision_id
         newest = self._newest.get(decision.model)
-        if newest == order:
-            return
+        if decision.decision_id in self._seen:
+            return  # also an earlier one, after etcd has returned to a snapshot
+        self._seen.add(decision.decision_id)
         self.decisions += 1
-        if newest is not None and (decision.sequence <= newest[1] or decision.epoch < newest[0]):
+        sequence = self._sequences.get(decision.model, 0)
+        if newest is not None and (order[:2] <= newest[:2] or decision.sequence <= sequence):
             self.violations.append(f"decision {order} of {decision.model} follows {newest}")
         self._newest[decision.model] = order
+        if not self._data_lost:
+            self._sequences[decision.model] = decision.sequence
 
 
 def journal_problems(fleet: ChaosFleet) -> Iterator[str]:
     """Yield the differences between the journals and their replays."""
-    for name in fleet.agents:
+    for name in fleet.clocks:
         folder = fleet.directory / "journal" / name
         result = journal_records.replay((str(segment), records) for segment, records in read_segments(folder))
         if result.difference:
             yield f"the journal of {name}: {result.difference}"
         if not result.turns:
             yield f"the journal of {name} has no turn"
+    if fleet.other is not None:
+        for folder in sorted(fleet.directory.glob("journal/*-other")):
+            if problem := fleet.other.replay(folder):
+                yield f"the journal {folder.name}: {problem}"
 
 
 def worker_problems(fleet: ChaosFleet, before_s: float) -> Iterator[str]:

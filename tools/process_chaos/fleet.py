@@ -3,7 +3,6 @@
 import asyncio
 import os
 import signal
-import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -12,14 +11,24 @@ from typing import Final
 from msgspec.structs import replace
 
 from loadline.adapters.etcd_store import EtcdStore
-from loadline.demo.setup import DemoSetup
+from loadline.demo.setup import FIRST_AGENT, DemoSetup
 from loadline.demo.stack import SupervisedProcess
-from loadline.rig.servers import EtcdServer, NatsServer, Server
-from loadline.servers import EtcdKnobs
+from loadline.rig.servers import free_port
 from loadline.wire.keys import Keys
+from tools.process_chaos.clusters import etcd_cluster, nats_cluster
+from tools.process_chaos.etcd_operator import EtcdOperator
+from tools.process_chaos.neighbours import CONFIG as NEIGHBOURS
+from tools.process_chaos.other_version import OtherVersion
+from tools.process_chaos.plan import Plan
 from tools.process_chaos.proxy import Proxy
+from tools.process_chaos.small_disk import SmallDisk
+from tools.process_chaos.wall_clock import WallClock
 
 LEASE_TTL_S: Final = 5
+JOURNAL_DISK_MIB: Final = 32
+JOURNAL_BYTES_MAX: Final = 8 * 2**20
+"""Size of an agent's journal; three of them fit on the disk."""
+_SEGMENT_BYTES_MAX: Final = 2**20
 SPEED: Final = 5.0
 REQUESTS_PER_S: Final = 25
 """Arrivals of the demo's trace at ``SPEED``."""
@@ -43,6 +52,16 @@ class Program(SupervisedProcess):
         self._log_bytes = 0
         """Size of its log at the last start."""
         super().__init__(name, command, log, write_line, restart=restart)
+
+    @property
+    def pid(self) -> int:
+        """Process id; 0 while it does not run."""
+        return self._child.identity.pid if self._child is not None else 0
+
+    def change(self, command: list[str]) -> None:
+        """End it by SIGTERM; from then on, it runs another command."""
+        self._command = command
+        self.send(signal.SIGTERM)
 
     @property
     def is_ready(self) -> bool:
@@ -74,24 +93,30 @@ class ChaosFleet:
 
     Args:
         directory: Folder of all files.
+        plan: Its plan, which has the number of servers and whether etcd asks for logins.
         write_line: Called with what happens.
     """
 
-    def __init__(self, directory: Path, write_line: Callable[[str], None]) -> None:
+    def __init__(self, directory: Path, plan: Plan, write_line: Callable[[str], None]) -> None:
         self.directory = directory
         self.write_line = write_line
-        self.nats, self.etcd = NatsServer(directory / "nats"), EtcdServer(directory / "etcd")
-        self.agents: dict[str, Program] = {}
-        self.proxies: dict[tuple[str, str], Proxy] = {}
-        """Proxies by agent and server, ``nats-server`` or ``etcd``."""
         self.keys = Keys("chaos")
+        self.nats, self.etcd = nats_cluster(directory, plan.members), etcd_cluster(directory, plan.members)
+        self.operator = EtcdOperator(self.etcd, directory, self.keys.prefix, secured=plan.secured)
+        self._plan = plan
+        self.other: OtherVersion | None = None
+        self.steady: Program | None = None
+        """Agent that no fault ends or freezes, and that serves the live page."""
+        self.agents: dict[str, Program] = {}
+        """Agents that faults may end and freeze."""
+        self._configs: dict[str, str] = {}
+        """Configurations of the agents by name, as the demo has them."""
+        self.clocks: dict[str, WallClock] = {}
+        """Wall clocks of the agents."""
+        self.proxies: dict[tuple[str, str], list[Proxy]] = {}
+        """Proxies to all members, by agent and program, ``nats-server`` or ``etcd``."""
         self._programs: list[Program] = []
         """Running programs, in the order of their start."""
-
-    @property
-    def servers(self) -> tuple[Server, ...]:
-        """Both servers."""
-        return self.nats, self.etcd
 
     @property
     def has_standby(self) -> bool:
@@ -100,17 +125,25 @@ class ChaosFleet:
 
     def open_store(self) -> EtcdStore:
         """Return a client of etcd that passes no proxy."""
-        return EtcdStore(EtcdKnobs(endpoints=(self.etcd.url,)))
+        return EtcdStore(self.operator.knobs)
 
     async def start(self) -> None:
         """Start servers, agents and the scaler, which starts the workers."""
         self.directory.mkdir(parents=True, exist_ok=True)
-        await asyncio.gather(*(server.start_async() for server in self.servers))
+        self.journal_disk = SmallDisk(self.directory / "journal", JOURNAL_DISK_MIB)
+        if self._plan.other_revision:
+            self.other = OtherVersion(self._plan.other_revision, self.directory / "other")
+        await asyncio.gather(self.nats.start(), self.operator.start())
+        etcd = self.operator.fleet_knobs
         self.setup = DemoSetup(
-            self.nats.url, self.etcd.url, self.directory, speed=SPEED, load=1, root="chaos", namespace="chaos"
-        )
-        for name in ("agent-1", "agent-2"):
-            await self._start_agent(name)
+            ",".join(self.nats.urls), ",".join(etcd.endpoints), self.directory, speed=SPEED, load=1, root="chaos",
+            namespace="chaos", etcd_user=etcd.user, etcd_password_file=etcd.password_file,
+        )  # fmt: skip
+        if self._plan.has_steady_agent:
+            self.setup = replace(self.setup, http_port=free_port())
+            self.steady = await self._start_agent(FIRST_AGENT)
+        for name in ("agent-2", "agent-3") if self._plan.has_steady_agent else (FIRST_AGENT, "agent-2"):
+            self.agents[name] = await self._start_agent(name)
         config = self.directory / "scaler.toml"
         state = f'state_file = "{self.directory / "scaler.json"}"\n'
         config.write_text(state + self.setup.scaler_config(), encoding="utf-8")
@@ -125,23 +158,51 @@ class ChaosFleet:
         """Stop all processes, the last first; the scaler ends the workers."""
         for program in reversed(self._programs):
             await program.stop()
-        for proxy in self.proxies.values():
-            await proxy.close()
-        for server in self.servers:
-            await asyncio.to_thread(server.stop)
+        for proxies in self.proxies.values():
+            for proxy in proxies:
+                await proxy.close()
+        await self.nats.stop()
+        await self.etcd.stop()
+        self.journal_disk.unmount()
 
     def _run(self, name: str, command: list[str], *, restart: bool = True) -> Program:
         program = Program(name, command, self.directory / f"{name}.log", self.write_line, restart=restart)
         self._programs.append(program)
         return program
 
-    async def _start_agent(self, name: str) -> None:
-        nats, etcd = (self.proxies.setdefault((name, server.name), Proxy(server.port)) for server in self.servers)
-        await asyncio.gather(nats.start(), etcd.start())
-        setup = replace(self.setup, nats=f"nats://127.0.0.1:{nats.port}", etcd=f"http://127.0.0.1:{etcd.port}")
-        config = self.directory / f"{name}.toml"
-        margin_ms = LEASE_TTL_S * 200
-        lease = f"\n[leadership]\nlease_ttl_s = {LEASE_TTL_S}\nmargin_ms = {margin_ms}\n"
-        config.write_text(setup.agent_config(name) + lease, encoding="utf-8")
-        command = [sys.executable, "-m", "loadline", "run", "--config", str(config)]
-        self.agents[name] = self._run(name, command)
+    async def _start_agent(self, name: str) -> Program:
+        for cluster in (self.nats, self.etcd):
+            self.proxies[name, cluster.name] = [Proxy(member.port) for member in cluster.members]
+            await asyncio.gather(*(proxy.start() for proxy in self.proxies[name, cluster.name]))
+        nats = ",".join(f"nats://127.0.0.1:{proxy.port}" for proxy in self.proxies[name, self.nats.name])
+        etcd = ",".join(f"http://127.0.0.1:{proxy.port}" for proxy in self.proxies[name, self.etcd.name])
+        setup = replace(self.setup, nats=nats, etcd=etcd)
+        self._configs[name] = setup.agent_config(name)
+        self.configure(name, 0)
+        self.clocks[name] = WallClock(self.directory / f"{name}.clock")
+        return self._run(name, self._agent_command(name, f"{name}.toml"))
+
+    def change_version(self, name: str, *, to_other: bool) -> None:
+        """Let an agent be restarted in the other version, or in this one again.
+
+        The other one has a journal of its own, since journals are replayed by the version that wrote them.
+        """
+        command = self._agent_command(name, f"{name}.toml")
+        if to_other and self.other is not None:
+            text = (self.directory / f"{name}.toml").read_text(encoding="utf-8")
+            config = self.directory / f"{name}-other.toml"
+            config.write_text(text.replace(f"journal/{name}", f"journal/{name}-other"), encoding="utf-8")
+            command = self.other.command(self._agent_command(name, config.name))
+        self.agents[name].change(command)
+
+    def _agent_command(self, name: str, config: str) -> list[str]:
+        return self.clocks[name].command("run", "--config", str(self.directory / config))
+
+    def configure(self, name: str, version: int) -> None:
+        """Replace the configuration of an agent, which reads it by itself; versions differ in a duration."""
+        lease = f"lease_ttl_s = {LEASE_TTL_S}\nmargin_ms = {LEASE_TTL_S * 200}\nblind_after_ms = {15_000 + version}"
+        journal = f"segment_bytes_max = {_SEGMENT_BYTES_MAX}\nbytes_max = {JOURNAL_BYTES_MAX}"
+        text = self._configs[name].replace("[journal]", f"[leadership]\n{lease}\n\n[journal]\n{journal}")
+        draft, config = self.directory / f"{name}.draft", self.directory / f"{name}.toml"
+        draft.write_text(text + NEIGHBOURS, encoding="utf-8")
+        draft.replace(config)

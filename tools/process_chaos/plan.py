@@ -1,9 +1,12 @@
 """Plan of faults on real processes: what is done to which process, and when."""
 
+from collections.abc import Collection
 from random import Random
 from typing import Final
 
 from msgspec import Struct
+
+from tools.process_chaos.clusters import CLUSTER_MEMBERS
 
 KINDS: Final = {
     "kill_nats": (1, 3),
@@ -11,6 +14,12 @@ KINDS: Final = {
     "kill_etcd": (1, 3),
     "freeze_etcd": (2, 6),
     "compact_etcd": (0, 0),
+    "move_etcd_leader": (0, 0),
+    "fill_etcd": (2, 8),
+    "wipe_etcd": (0, 0),
+    "restore_etcd": (3, 12),
+    "fill_journal_disk": (2, 15),
+    "step_clock": (3, 20),
     "kill_leader": (0, 0),
     "stop_leader": (0, 0),
     "freeze_leader": (2, 12),
@@ -20,12 +29,21 @@ KINDS: Final = {
     "cut_leader_etcd": (2, 10),
     "freeze_leader_etcd": (2, 8),
     "slow_leader_etcd": (2, 8),
+    "change_version": (12, 25),
+    "reload_agents": (0, 0),
+    "kill_child": (0, 0),
+    "freeze_child": (3, 8),
+    "garble_child": (0, 0),
     "kill_scaler": (0, 0),
     "kill_worker": (0, 0),
     "freeze_worker": (2, 6),
     "revoke_worker": (0, 0),
 }
 """Kinds of faults, each with the shortest and the longest time that it lasts, in s; 0: it is an instant."""
+_OF_CLUSTERS: Final = frozenset({"move_etcd_leader"})
+"""Kinds that need several members."""
+OF_VERSIONS: Final = "change_version"
+"""Kind that needs another version of the agent."""
 _TOGETHER: Final = 0.25
 """Fraction of faults that begin while the one before lasts."""
 
@@ -45,27 +63,49 @@ class Fault(Struct, frozen=True):
         return self.at_s + self.for_s
 
 
-def draw(seed: int, duration_s: float, settle_s: float) -> list[Fault]:
-    """Return the faults of a run in order of time; every kind comes before one comes again.
+class Plan(Struct, frozen=True):
+    """A fleet, and what happens to it."""
+
+    seed: int
+    """Seed of what is drawn while it runs, such as which worker is killed."""
+    duration_s: float
+    """Time of the load."""
+    members: int
+    """Members of nats-server and of etcd."""
+    secured: bool
+    """Whether etcd asks for logins, which end after 10 s."""
+    faults: list[Fault]
+    """Faults in order of time."""
+    has_steady_agent: bool = False
+    """Whether a third agent runs that no fault ends or freezes."""
+    other_revision: str = ""
+    """Tag or commit of another version of the agent; empty: there is none."""
+
+
+def draw(seed: int, duration_s: float, settle_s: float, only: Collection[str] = KINDS.keys() - {OF_VERSIONS}) -> Plan:
+    """Return the plan of a seed, always the same one; every kind of fault comes before one comes again.
 
     Args:
-        seed: Seed of the plan: the same seed gives the same faults.
+        seed: Its seed; odd: with clusters of several members. Two seeds without logins at etcd precede two with them.
         duration_s: Time in which faults begin.
         settle_s: Time between the end of a fault and the next one, unless both come together.
+        only: Kinds of faults to draw from.
     """
     rng = Random(seed)  # noqa: S311 - faults, no secrets
+    members = CLUSTER_MEMBERS if seed % 2 else 1
+    possible = sorted(kind for kind in only if members > 1 or kind not in _OF_CLUSTERS)
     kinds: list[str] = []
     faults: list[Fault] = []
     at_s = settle_s
     while at_s < duration_s:
         if not kinds:
-            kinds = sorted(KINDS)
+            kinds = list(possible)
             rng.shuffle(kinds)
         kind = kinds.pop()
         fault = Fault(at_s, kind, rng.uniform(*KINDS[kind]))
         faults.append(fault)
         at_s += rng.uniform(0, fault.for_s) if rng.random() < _TOGETHER else fault.for_s + settle_s
-    return faults
+    return Plan(seed, duration_s, members, secured=seed // 2 % 2 == 1, faults=faults)
 
 
 def alone(fault: Fault, faults: list[Fault], settle_s: float) -> bool:

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
 from pathlib import Path
 from random import Random
@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from loadline.client.resources import running
 from loadline.errors import LoadlineError
+from loadline.servers import NatsKnobs
 from tools.process_chaos.checks import (
     HANDOVER_S,
     TAKEOVER_S,
@@ -23,7 +24,8 @@ from tools.process_chaos.checks import (
 )
 from tools.process_chaos.faults import inject
 from tools.process_chaos.fleet import REQUESTS_PER_S, ChaosFleet
-from tools.process_chaos.plan import alone, draw
+from tools.process_chaos.neighbours import report_traffic
+from tools.process_chaos.plan import Plan, alone
 
 SETTLE_S: Final = TAKEOVER_S + 1.0
 _START_S: Final = 60.0
@@ -44,16 +46,20 @@ class Outcome(Struct):
     violations: list[str]
 
 
-async def run_seed(
-    seed: int, duration_s: float, directory: Path, write_line: Callable[[str], None], *, takeover_s: float = TAKEOVER_S
+async def run(
+    plan: Plan,
+    directory: Path,
+    write_line: Callable[[str], None],
+    *,
+    takeover_s: float = TAKEOVER_S,
+    watch: Callable[[ChaosFleet], Coroutine[object, object, None]] | None = None,
 ) -> Outcome:
-    """Run the faults of a seed for ``duration_s`` of load; a takeover may last ``takeover_s``.
+    """Run a plan; a takeover may last ``takeover_s``, and ``watch`` runs during the load.
 
     Raises:
         LoadlineError: The fleet cannot be started.
     """
-    plan = draw(seed, duration_s, SETTLE_S)
-    fleet = ChaosFleet(directory, write_line)
+    fleet = ChaosFleet(directory, plan, write_line)
     observer = Observer(fleet)
     takeovers: list[tuple[str, float]] = []
     async with AsyncExitStack() as stack:
@@ -64,17 +70,26 @@ async def run_seed(
         await stack.enter_async_context(running(observer.run(store), "observer"))
         if not await _until(lambda: observer.decisions > 0, _START_S):
             raise LoadlineError(f"the agents decided nothing in {_START_S:g} s; their logs are in {directory}")
-        fleet.start_load(int(REQUESTS_PER_S * duration_s))
+        fleet.start_load(int(REQUESTS_PER_S * plan.duration_s))
+        traffic = report_traffic(NatsKnobs(servers=fleet.nats.urls), fleet.setup.root, Random(plan.seed))  # noqa: S311
+        await stack.enter_async_context(running(traffic, "neighbours"))
+        if watch is not None:
+            await stack.enter_async_context(running(watch(fleet), "watch"))
         began_s = time.monotonic()
-        rng = Random(seed)  # noqa: S311 - faults, no secrets
+        rng = Random(plan.seed)  # noqa: S311 - faults, no secrets
         async with asyncio.TaskGroup() as group:
-            for fault in plan:
+            for fault in plan.faults:
                 await asyncio.sleep(max(0.0, began_s + fault.at_s - time.monotonic()))
                 write_line(f"{fault.kind}" + (f" for {fault.for_s:.1f} s" if fault.for_s else ""))
                 group.create_task(inject(fault.kind, fleet, observer, fault.for_s, rng))
-                if fault.kind in _DEPOSED and alone(fault, plan, SETTLE_S) and fleet.has_standby:
+                if (
+                    fault.kind in _DEPOSED
+                    and alone(fault, plan.faults, SETTLE_S)
+                    and fleet.has_standby
+                    and observer.last_leader in fleet.agents
+                ):
                     group.create_task(_time_takeover(fault.kind, observer, takeovers))
-        if not await _until(fleet.gateway.ended.is_set, duration_s + _FINISH_S):
+        if not await _until(fleet.gateway.ended.is_set, plan.duration_s + _FINISH_S):
             observer.violations.append(f"requests wait {_FINISH_S:g} s after the last fault")
         ended_s = time.time()
     limits_s = {"stop_leader": HANDOVER_S}
@@ -85,7 +100,7 @@ async def run_seed(
     ]
     problems = [*late, *journal_problems(fleet), *worker_problems(fleet, ended_s), *request_problems(fleet)]
     requests = read_summary(fleet).finished if fleet.setup.summary_file.exists() else 0
-    return Outcome(len(plan), observer.decisions, requests, takeovers, observer.violations + problems)
+    return Outcome(len(plan.faults), observer.decisions, requests, takeovers, observer.violations + problems)
 
 
 async def _time_takeover(kind: str, observer: Observer, takeovers: list[tuple[str, float]]) -> None:

@@ -135,7 +135,7 @@ class Controller:
 
     def handle(self, events: Sequence[ev.AnyEvent], now: int) -> list[AnyEffect]:
         """Handle events that happened up to ``now`` (Unix ms) and return the effects that follow, in order."""
-        turn = Turn(self.state, now)
+        turn = Turn(self.state, now, len(events))
         effects: list[Effect] = []
         for event in events:
             if type(event) is ev.SettingsChanged:

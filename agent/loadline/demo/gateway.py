@@ -151,10 +151,10 @@ async def _run_until_signal(options: argparse.Namespace, arrivals: Iterator[Arri
 async def run(options: argparse.Namespace, arrivals: Iterator[Arrival], stop: asyncio.Event) -> DemoSummary:
     """Replay arrivals until all requests have ended, or until ``stop`` is set."""
     async with AsyncExitStack() as stack:
-        bus = NatsBus(NatsKnobs(servers=(options.nats,)), name=f"loadline-demo-{options.name}")
+        bus = NatsBus(NatsKnobs(servers=tuple(options.nats.split(","))), name=f"loadline-demo-{options.name}")
         await bus.connect(lambda connected: _log.info("nats", connected=connected))
         stack.push_async_callback(bus.close)
-        store = EtcdStore(EtcdKnobs(endpoints=(options.etcd,)))
+        store = EtcdStore(EtcdKnobs(tuple(options.etcd.split(",")), options.etcd_user, options.etcd_password_file))
         stack.push_async_callback(store.close)
         frontend = await stack.enter_async_context(
             FrontendClient(options.model, options.name, bus=bus, root=options.root)
@@ -183,8 +183,10 @@ def parse_options(arguments: list[str]) -> argparse.Namespace:
     add("--model", default=defaults.MODEL)
     add("--name", default="gateway")
     add("--mode", choices=tuple(ROLES), default="disaggregated")
-    add("--nats", default="nats://127.0.0.1:4222")
-    add("--etcd", default="http://127.0.0.1:2379")
+    add("--nats", default="nats://127.0.0.1:4222", help="URLs of the servers, separated by commas")
+    add("--etcd", default="http://127.0.0.1:2379", help="URLs of the members, separated by commas")
+    add("--etcd-user", default="")
+    add("--etcd-password-file", default="")
     add("--root", default="loadline", help="prefix of every NATS subject")
     add("--namespace", default="default", help="keys live under /loadline/<namespace>/")
     add("--trace", type=Path, default=defaults.TRACE, help="a trace in CSV or JSON Lines, plain or gzipped")

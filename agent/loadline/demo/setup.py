@@ -22,7 +22,10 @@ POLICIES: dict[Mode, tuple[PolicyName, ...]] = {
 
 
 class DemoSetup(Struct, frozen=True):
-    """Settings of a demo, its servers and its folder. Every pool has the name of its role."""
+    """Settings of a demo, its servers and its folder. Every pool has the name of its role.
+
+    The servers are URLs, separated by commas if a cluster has several members.
+    """
 
     nats: str
     etcd: str
@@ -33,6 +36,9 @@ class DemoSetup(Struct, frozen=True):
     root: str = "loadline"
     namespace: str = "default"
     http_port: int = 0
+    etcd_user: str = ""
+    """User of etcd; empty: it needs none."""
+    etcd_password_file: str = ""
 
     @property
     def summary_file(self) -> Path:
@@ -68,6 +74,7 @@ class DemoSetup(Struct, frozen=True):
     def _connection_options(self) -> list[str]:
         return [
             *("--nats", self.nats, "--etcd", self.etcd, "--root", self.root, "--namespace", self.namespace),
+            *("--etcd-user", self.etcd_user, "--etcd-password-file", self.etcd_password_file),
             *("--speed", f"{self.speed:g}"),
         ]
 
@@ -83,10 +90,12 @@ namespace = {_text(self.namespace)}
 root = {_text(self.root)}
 
 [nats]
-servers = [{_text(self.nats)}]
+servers = {_texts(self.nats.split(","))}
 
 [etcd]
-endpoints = [{_text(self.etcd)}]
+endpoints = {_texts(self.etcd.split(","))}
+user = {_text(self.etcd_user)}
+password_file = {_text(self.etcd_password_file)}
 
 [http]
 port = {self.http_port if name == FIRST_AGENT else 0}
@@ -137,7 +146,7 @@ log_directory = {_text(str(self.directory / "workers"))}
 lifetimes_file = {_text(str(self.lifetimes_file))}
 
 [nats]
-servers = [{_text(self.nats)}]
+servers = {_texts(self.nats.split(","))}
 
 [[models]]
 name = {_text(defaults.MODEL)}

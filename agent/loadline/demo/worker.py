@@ -59,7 +59,7 @@ async def run(options: argparse.Namespace) -> None:
         max_batched_tokens=knobs.max_batched_tokens,
     )
     engine = SimulatedEngine(knobs, MeasuredProfile(options.prefill_profile, options.decode_profile))
-    bus = NatsBus(NatsKnobs(servers=(options.nats,)), name=f"loadline-demo-{record.worker}")
+    bus = NatsBus(NatsKnobs(servers=tuple(options.nats.split(","))), name=f"loadline-demo-{record.worker}")
     clock = ReplayClock(options.speed)
     host = EngineHost(record, engine, clock, bus, options.root)
     link = TransferLink(options.link_gbytes_per_s, defaults.LINK_LATENCY_MS, options.kv_bytes_per_token)
@@ -84,7 +84,7 @@ async def run(options: argparse.Namespace) -> None:
             WorkerClient(
                 record,
                 bus=bus,
-                etcd=EtcdKnobs(endpoints=(options.etcd,)),
+                etcd=EtcdKnobs(tuple(options.etcd.split(",")), options.etcd_user, options.etcd_password_file),
                 root=options.root,
                 namespace=options.namespace,
                 sample=engine.load,
@@ -117,8 +117,10 @@ def _options(arguments: list[str]) -> argparse.Namespace:
     add("--pool", required=True)
     add("--role", required=True, choices=("prefill", "decode", "aggregated"))
     add("--name", required=True, help="unique name of the worker")
-    add("--nats", default="nats://127.0.0.1:4222")
-    add("--etcd", default="http://127.0.0.1:2379")
+    add("--nats", default="nats://127.0.0.1:4222", help="URLs of the servers, separated by commas")
+    add("--etcd", default="http://127.0.0.1:2379", help="URLs of the members, separated by commas")
+    add("--etcd-user", default="")
+    add("--etcd-password-file", default="")
     add("--root", default="loadline", help="prefix of every NATS subject")
     add("--namespace", default="default", help="keys live under /loadline/<namespace>/")
     add("--speed", type=float, default=defaults.SPEED, help="virtual seconds per real second")

@@ -227,10 +227,10 @@ class EtcdServer(Server):
         """URL for clients."""
         return f"http://{_HOST}:{self.port}"
 
-    def back_up(self, snapshot: Path) -> None:
-        """Save the data of the running server."""
-        command = [str(_etcd_binary("etcdctl")), "--endpoints", self.url, "snapshot", "save", str(snapshot)]
-        subprocess.run(command, check=True, capture_output=True)  # noqa: S603 - a fixed command
+    def back_up(self, snapshot: Path, *options: str) -> None:
+        """Save the data of the running server, with ``options`` of etcdctl, such as a login."""
+        command = [str(_etcd_binary("etcdctl")), "--endpoints", self.url, *options, "snapshot", "save", str(snapshot)]
+        subprocess.run(command, check=True, capture_output=True, timeout=_START_S)  # noqa: S603 - a fixed command
 
     def wipe(self) -> None:
         """Remove the data of the stopped server."""
@@ -253,7 +253,10 @@ class EtcdServer(Server):
         self._peer_port = free_port()
 
     def _command(self) -> list[str]:
-        options = {
+        return [str(_etcd_binary()), *_arguments(self._options())]
+
+    def _options(self) -> dict[str, str]:
+        return {
             **self._membership(),
             "data-dir": str(self.directory / "data"),
             "listen-client-urls": self.url,
@@ -271,7 +274,6 @@ class EtcdServer(Server):
             "max-snapshots": "1",
             "max-wals": "1",
         }
-        return [str(_etcd_binary()), *_arguments(options)]
 
     def _ready(self) -> bool:
         connection = http.client.HTTPConnection(_HOST, self.port, timeout=1.0)

@@ -8,11 +8,18 @@ from msgspec import field
 from loadline.core.controller import Controller
 from loadline.core.fleet.fleet import Model
 from loadline.core.fleet.pool import PoolKnobs
-from loadline.core.handlers.turn import DUE_WAIT_MS, PLANNED_MAX
+from loadline.core.handlers.turn import EVENTS_PER_PLAN, PLANNED_MAX, PLANNED_MIN, WAIT_MS
 from loadline.core.planning import planners
 from loadline.core.planning.planner import Planner
 from loadline.core.state.settings import ModelKnobs
-from loadline.core.vocabulary.events import AnyEvent, ForecastFailed, ForecastFitted, RegistryRead, TrafficReported
+from loadline.core.vocabulary.events import (
+    AnyEvent,
+    ForecastFailed,
+    ForecastFitted,
+    PauseChanged,
+    RegistryRead,
+    TrafficReported,
+)
 from loadline.core.vocabulary.reasons import Recommendation
 from loadline.core.vocabulary.samples import TrafficSample
 from tests.support.fleet_harness import START, settings_of
@@ -63,6 +70,10 @@ class PlannedModels:
 
     def change(self, names: list[str]) -> list[str]:
         """Return the models that a turn plans after changes of some."""
+        return self.turn(*(PauseChanged(name, paused=False, by="") for name in names))
+
+    def report_traffic(self, names: list[str]) -> list[str]:
+        """Return the models that a turn plans after reports of the frontends of some."""
         self._sequence += 1
         sample = TrafficSample(self._sequence, 1_000, 1, 1)
         return self.turn(*(TrafficReported(name, "f", 1, sample) for name in names))
@@ -96,11 +107,28 @@ def test_a_change_does_not_wait_for_the_models_that_are_due(models: PlannedModel
     assert models.turn() == SECOND[PLANNED_MAX - len(LAST) :]
 
 
+def test_a_change_does_not_wait_for_reports_of_all_frontends(models: PlannedModels) -> None:
+    assert models.report_traffic(NAMES) == FIRST
+    assert models.change(LAST) == sorted([*SECOND[: PLANNED_MAX - len(LAST)], *LAST])
+    assert models.turn() == SECOND[PLANNED_MAX - len(LAST) :]
+
+
+def test_a_change_does_not_wait_for_forecasts_of_all_models(models: PlannedModels) -> None:
+    assert models.turn(*(ForecastFitted(name, 1, []) for name in NAMES)) == FIRST
+    assert models.change(LAST) == sorted([*SECOND[: PLANNED_MAX - len(LAST)], *LAST])
+
+
+def test_a_turn_of_many_events_plans_fewer_models(models: PlannedModels) -> None:
+    assert models.change(LAST * 3 * EVENTS_PER_PLAN + NAMES[:-1]) == NAMES[: PLANNED_MAX - 3]
+    models.turn(RegistryRead([]))
+    assert models.change(LAST * 100 * EVENTS_PER_PLAN + NAMES[:-1]) == NAMES[:PLANNED_MIN], "none waits for ever"
+
+
 def test_models_that_are_due_wait_a_limited_time_for_changes(models: PlannedModels) -> None:
     models.make_due()
     due_ms = models.now + 2
     assert models.change(FIRST) == FIRST
-    while models.now + 2 <= due_ms + DUE_WAIT_MS:
+    while models.now + 2 <= due_ms + WAIT_MS:
         assert models.change(FIRST) == FIRST
     assert models.change(FIRST) == SECOND
     assert models.change(FIRST) == sorted([*LAST, *FIRST[: PLANNED_MAX - len(LAST)]])

@@ -1,11 +1,15 @@
 """Rates that workers serve by the profiles of their engines."""
 
+import itertools
+
 import pytest
 
+from loadline.core.engines.lengths import constant_length
 from loadline.core.engines.profile import EngineProfile, LinearKnobs, ObjectiveKnobs
 from loadline.core.fleet.pool import PoolKnobs
 from loadline.core.fleet.traffic_totals import RunningMean, TrafficTotals
 from loadline.core.planning.sizing.profiled_rates import ProfiledRates
+from loadline.core.planning.sizing.sizing_by_profile import Demand, pool_sizer
 from tests.support.fleet_harness import FleetHarness
 
 LINEAR = LinearKnobs(5.0, 0.02, 10.0, 0.1, 1e6)
@@ -27,12 +31,12 @@ def world(workers: int = 4, profile: EngineProfile | None = None) -> FleetHarnes
     return harness
 
 
-def rate(harness: FleetHarness, isl: float = 1_000.0) -> float:
-    """Return the rate after requests of a length."""
+def rate(harness: FleetHarness, isl: float = 1_000.0, requests_per_s: float = 20.0) -> float:
+    """Return the rate of a worker after requests of a length."""
     rates = ProfiledRates()
-    rates.update(harness.model, harness.now)
+    rates.update(harness.model, lambda _: requests_per_s, harness.now)
     harness.model.traffic.totals = totals(100, isl)
-    rates.update(harness.model, harness.now + 1_000)
+    rates.update(harness.model, lambda _: requests_per_s, harness.now + 1_000)
     return rates.serves(harness.pool("p"))
 
 
@@ -44,20 +48,42 @@ def test_longer_prompts_lower_the_rate() -> None:
     assert rate(world(), 2_000.0) < 0.6 * rate(world())
 
 
-def test_many_workers_serve_more_each_than_one() -> None:
-    assert rate(world(16)) > rate(world(1))
+def test_a_higher_demand_lets_each_worker_serve_more_and_the_present_count_does_not_matter() -> None:
+    assert rate(world(), requests_per_s=80.0) > 1.3 * rate(world(), requests_per_s=2.0)
+    assert rate(world(16)) == rate(world(1))
+
+
+@pytest.mark.parametrize("requests_per_s", [0.5, 3.0, 9.0, 21.0, 44.0, 90.0, 200.0])
+def test_a_demand_needs_the_count_that_the_profile_gives(requests_per_s: float) -> None:
+    harness = world()
+    demand = Demand(1.0, constant_length(1_000.0), constant_length(100.0), 0.95)
+    count = pool_sizer(harness.pool("p"), harness.model.objectives, demand)(requests_per_s).replicas
+    assert count - 1 < requests_per_s / rate(harness, requests_per_s=requests_per_s) <= count
+
+
+def test_the_need_rises_steadily_with_the_demand() -> None:
+    rates, harness = ProfiledRates(), world()
+    rates.update(harness.model, lambda _: 1.0, harness.now)
+    harness.model.traffic.totals = totals(100, 1_000.0)
+    needs = []
+    for tenths in range(1, 400):
+        rates.update(harness.model, lambda _, rate=tenths / 10.0: rate, harness.now + 1_000)  # type: ignore[misc]
+        needs.append(tenths / 10.0 / rates.serves(harness.pool("p")))
+    steps = [after - before for before, after in itertools.pairwise(needs)]
+    assert min(steps) >= 0.0
+    assert max(steps) < 0.2
 
 
 def test_nothing_is_known_without_a_profile_or_a_request() -> None:
     assert rate(world(profile=EngineProfile())) == 0.0
     rates, harness = ProfiledRates(), world()
-    rates.update(harness.model, harness.now)
+    rates.update(harness.model, lambda _: 20.0, harness.now)
     assert rates.serves(harness.pool("p")) == 0.0
 
 
 def test_lengths_of_the_last_minutes_count() -> None:
     rates, harness = ProfiledRates(), world()
-    rates.update(harness.model, harness.now)
+    rates.update(harness.model, lambda _: 20.0, harness.now)
     for step in range(1, 30):
         isl = 1_000.0 if step < 12 else 4_000.0
         before = harness.model.traffic.totals
@@ -65,5 +91,5 @@ def test_lengths_of_the_last_minutes_count() -> None:
             isl_tokens=RunningMean(before.isl_tokens.thousandths + round(isl) * 100_000, 100 * step),
             osl_tokens=RunningMean(before.osl_tokens.thousandths + 10_000_000, 100 * step),
         )
-        rates.update(harness.model, harness.now + step * 30_000)
+        rates.update(harness.model, lambda _: 20.0, harness.now + step * 30_000)
     assert rates.serves(harness.pool("p")) == pytest.approx(rate(world(), 4_000.0), rel=0.01)

@@ -95,7 +95,7 @@ def test_the_reason_has_the_scheduled_minimum_and_its_end() -> None:
     text = format_status(status(world.settings, world.controller.state, "0", world.now, world.now))
     assert "schedule: decode at least 5 until 2023-11-14T22:30:00+00:00" in text
     decided = world.controller.state.explanations[-1]
-    assert "decode: 1 raised to 5: the minimum of a schedule that ends in 600000 ms" in [
+    assert "decode: 1 raised to 5: the minimum of a schedule that ends in 10 min" in [
         r.sentence() for r in decided.limits
     ]
 

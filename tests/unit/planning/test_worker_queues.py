@@ -44,9 +44,7 @@ def test_the_reason_has_the_queue_and_the_count_at_most_doubles() -> None:
         assert world.second <= 7
     assert world.last.targets == {"decode": 4}
     [sentence] = world.reasons(ReasonCode.WORKER_QUEUE_HIGH)
-    assert sentence == (
-        "decode: requests have waited for 5000 ms at half of the 2 workers or more; 192 wait and 64 run"
-    )
+    assert sentence == ("decode: requests have waited for 5 s at half of the 2 workers or more; 192 wait and 64 run")
 
 
 def test_the_next_step_waits_for_the_workers_of_the_last_one() -> None:

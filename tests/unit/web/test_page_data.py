@@ -60,7 +60,7 @@ def test_a_wait_ends_when_its_reason_says_and_is_listed_once() -> None:
     hold = explanation()
     found = list(waits(replace(hold, limits=(*hold.limits, *hold.limits))))
     assert [(one.code, one.until_ms) for one in found] == [("cooldown", START_MS + 5_000), ("no_workers", None)]
-    assert "the cooldown of 9000 ms ends in 5000 ms" in found[0].sentence
+    assert "the cooldown of 9 s ends in 5 s" in found[0].sentence
 
 
 def test_the_page_of_a_model_lists_workers_once_and_as_arrays() -> None:

@@ -32,7 +32,7 @@ def traffic_reported(turn: Turn, event: TrafficReported) -> None:
     if rejection is not None:
         turn.state.reject(rejection)
     else:
-        turn.mark_changed(event.model)
+        turn.mark_due(event.model)
 
 
 def registry_read(turn: Turn, event: RegistryRead) -> list[Effect]:

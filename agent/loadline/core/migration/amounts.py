@@ -52,8 +52,9 @@ def size_for_balance(metric: MetricName, threshold: float) -> Sizer:
 
     def size(view: LoadView, source: int, destination: int) -> MigrationAmount | NotPlanned:
         load, gap_min = view.metric(metric), view.knobs.load_balance_threshold
+        kv_total = view.measure(KV_TOTAL)
         each, gap = view.tokens_per_request(source), float(load[source] - load[destination])
-        total = float(view.measure(KV_TOTAL)[[source, destination]].min())
+        total = float(np.minimum(kv_total[source], kv_total[destination]))  # NaN if either is unknown
         tokens = _tokens(metric, gap, each, total)
         if gap < gap_min - _ROUNDING or tokens <= each:
             needed = max(gap_min, gap * each / tokens)

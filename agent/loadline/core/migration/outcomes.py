@@ -5,6 +5,7 @@ from typing import Final
 
 from msgspec import Struct
 
+from loadline.core.vocabulary.durations import fill_in
 from loadline.core.vocabulary.migrations import MigrationOrder, MigrationRule
 
 
@@ -42,12 +43,12 @@ SENTENCES: Final[dict[MigrationCode, str]] = {
     MigrationCode.FINISHES_SOONER: (
         "copying a request takes {copy_ms:.0f} ms, and it completes in {left_ms:.0f} ms on average"
     ),
-    MigrationCode.WORKER_SOON_READY: "a pending worker is ready in {left_ms:g} ms",
+    MigrationCode.WORKER_SOON_READY: "a pending worker is ready in {left_ms:time}",
     MigrationCode.MIGRATIONS_MAX: "{requests:g} requests are in migration, which is the limit",
     MigrationCode.IN_FLIGHT: "a migration between the two workers is in flight",
     MigrationCode.NO_SOURCE: "no worker needs to send requests",
     MigrationCode.NO_DESTINATION: "no worker can receive requests",
-    MigrationCode.TOO_SOON: "a worker could have been emptied for {age_ms:g} ms, {needed_ms:g} ms are required",
+    MigrationCode.TOO_SOON: "a worker could have been emptied for {age_ms:time}, {needed_ms:time} are required",
     MigrationCode.NOT_EMPTIED: "the other workers have room for {room:g} of the {requests:g} requests of the worker",
     MigrationCode.TOO_MANY_SILENT: (
         "{silent:g} of {workers:g} workers are silent, so the connection is suspected, not the workers"
@@ -58,7 +59,7 @@ SENTENCES: Final[dict[MigrationCode, str]] = {
     ),
     MigrationCode.PAUSED: "the model is paused",
     MigrationCode.GIVEN_WORK: (
-        "every worker that could be emptied was assigned a request within the last {within_ms:g} ms"
+        "every worker that could be emptied was assigned a request within the last {within_ms:time}"
     ),
 }
 """Sentence of each code: a format string over its numbers."""
@@ -116,4 +117,4 @@ class PolicyReport(Struct, frozen=True):
 
 def sentence(code: MigrationCode, numbers: dict[str, float]) -> str:
     """Return the sentence of a code with its numbers."""
-    return SENTENCES[code].format(**numbers)
+    return fill_in(SENTENCES[code], numbers)

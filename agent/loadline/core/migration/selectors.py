@@ -137,7 +137,7 @@ def _places(view: LoadView, tokens_per_request: float) -> FloatArray:
 
 def _remaining(view: LoadView, rows: Rows) -> float:
     """Return the number of requests that these workers can still send."""
-    return float(np.minimum(view.movable, view.free_out)[rows].sum())
+    return float(np.minimum(view.movable[rows], view.free_out[rows]).sum())
 
 
 def _one_to_one(

@@ -79,9 +79,10 @@ class WorkerTable:
         self.columns = WorkerColumns.of(0)
         """Columns with one row per worker."""
         self.tpot = tpot
-        self._all_columns = WorkerColumns.of(_CAPACITY)
+        self._all_columns = self._viewed = WorkerColumns.of(_CAPACITY)
         self._peers, self._nodes, self._units = peers, nodes, units
         self._records: list[WorkerRecord | None] = []  # record from which each row was filled
+        self._endpoints: list[tuple[WorkerRecord, MigrationEndpoint] | None] = []  # a pass asks for each several times
         self._new = True
         self._in_flight_rows: list[int] = []  # rows that migrations in flight affect
         self._departed = -1
@@ -112,7 +113,11 @@ class WorkerTable:
     def endpoint(self, row: int) -> MigrationEndpoint:
         """Return a worker as an endpoint of migrations."""
         record = self.workers[row].record
-        return MigrationEndpoint(record.pool, record.worker, record.incarnation)
+        known = self._endpoints[row]
+        if known is None or known[0] is not record:
+            known = record, MigrationEndpoint(record.pool, record.worker, record.incarnation)
+            self._endpoints[row] = known
+        return known[1]
 
     # -- refreshing ----------------------------------------------------------------------------------------------------
 
@@ -144,7 +149,7 @@ class WorkerTable:
             if worker is not None:
                 self._refresh_row(key, worker, started, now)
         if stale:
-            self.columns = self._all_columns.first(len(self.workers))
+            self._view_columns()
             rows = self._rows_of(stale)
             measures = self._all_columns.measures[:, rows]
             self._all_columns.tpot_ms[rows] = predicted_tpot(self.tpot, measures[BATCH], measures[DECODE_TOKENS])
@@ -160,26 +165,32 @@ class WorkerTable:
 
     def apply_in_flight(self, migrations: Iterable[InFlightMigration]) -> None:
         """Compute the effect of the migrations in flight on each worker."""
-        effect = self._all_columns.in_flight
+        effect, seen_at_ms = self._all_columns.in_flight, self._all_columns.seen_at_ms
         effect[:, self._in_flight_rows] = 0.0
-        self._in_flight_rows = []
+        found: dict[int, list[float]] = {}  # added up in Python: elements of an array take ten times as long
         for migration in migrations:
             if migration.phase == "unknown":
                 continue  # it may not have started
-            in_progress = not migration.ended
-            for end, requests, tokens, slots, busy in (
-                (migration.command.source, OUT_REQUESTS, OUT_TOKENS, OUT_SLOTS, SENDING),
-                (migration.command.destination, IN_REQUESTS, IN_TOKENS, IN_SLOTS, RECEIVING),
+            in_progress, slots, command = not migration.ended, migration.slots, migration.command
+            for end, requests, tokens, busy_slots, busy in (
+                (command.source, OUT_REQUESTS, OUT_TOKENS, OUT_SLOTS, SENDING),
+                (command.destination, IN_REQUESTS, IN_TOKENS, IN_SLOTS, RECEIVING),
             ):
                 row = self.rows.get((end.pool, end.worker))
                 if row is None or self.workers[row].record.incarnation != end.incarnation:
                     continue
-                expected_requests, expected_tokens = migration.unobserved(int(self._all_columns.seen_at_ms[row]))
-                effect[requests, row] += expected_requests
-                effect[tokens, row] += expected_tokens
-                effect[slots, row] += migration.slots
-                effect[busy, row] += in_progress
-                self._in_flight_rows.append(row)
+                # Only the progress is compared with the time of the report.
+                expected = migration.unobserved(int(seen_at_ms[row]) if migration.progress else 0)
+                sums = found.get(row)
+                if sums is None:
+                    sums = found[row] = [0.0] * len(effect)
+                sums[requests] += expected[0]
+                sums[tokens] += expected[1]
+                sums[busy_slots] += slots
+                sums[busy] += in_progress
+        self._in_flight_rows = list(found)
+        if found:
+            effect[:, self._in_flight_rows] = np.array(list(found.values())).T
 
     def _all_keys(self) -> list[Key]:
         return [(pool.name, name) for pool in self.pools.values() for name in pool.workers]
@@ -234,7 +245,12 @@ class WorkerTable:
         for pool in self.pools.values():
             self._peers.retain_workers(pool.name, pool.workers)
         self._clear_in_flight()
-        self.columns = self._all_columns.first(len(self.workers))
+        self._view_columns()
+
+    def _view_columns(self) -> None:
+        """View the columns of all rows; they stay the same as long as no row comes or goes."""
+        if self._viewed is not self._all_columns or len(self.columns.alive) != len(self.workers):
+            self.columns, self._viewed = self._all_columns.first(len(self.workers)), self._all_columns
 
     def _clear_in_flight(self) -> None:
         """Clear the effect of the migrations in flight after rows moved."""
@@ -248,6 +264,7 @@ class WorkerTable:
         self.keys.append(key)
         self.workers.append(self.pools[key[0]].workers[key[1]])
         self._records.append(None)
+        self._endpoints.append(None)
         self.rows[key] = row
         self._all_columns.in_flight[:, row] = 0.0
         self._ranks = None
@@ -259,11 +276,12 @@ class WorkerTable:
         if row != last:
             self._all_columns.copy_row(last, row)
             self.keys[row], self.workers[row] = self.keys[last], self.workers[last]
-            self._records[row] = self._records[last]
+            self._records[row], self._endpoints[row] = self._records[last], self._endpoints[last]
             self.rows[self.keys[row]] = row
         self.keys.pop()
         self.workers.pop()
         self._records.pop()
+        self._endpoints.pop()
         self._ranks = None
 
 

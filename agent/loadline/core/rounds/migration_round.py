@@ -84,7 +84,7 @@ class MigrationRound:
 
     def _domain_alarm(self, group: MigrationGroup) -> list[Effect]:
         known = self._memory.groups.get(group.name)
-        if known is not None and known.domain_alarm_raised:
+        if not self._failures.workers or (known is not None and known.domain_alarm_raised):
             return []
         domain, table = self._knobs.failover_domain, group.table
         rows = np.flatnonzero(without_domain(table, self._failures.failed[group.name], domain))
@@ -176,14 +176,14 @@ class MigrationRound:
         if reported is not None and policy.patient:
             return False
         sources = policy.sources(view) & (view.movable >= 1.0)
-        destinations = policy.destinations(view) & (view.free_in >= 1.0)
-        consolidation = self._consolidation(policy, group, view, idle=not sources.any())
-        if not sources.any():
+        idle = not np.count_nonzero(sources)
+        consolidation = self._consolidation(policy, group, view, idle=idle)
+        if idle:  # as usual: destinations are found only for a report
             obstacle = self._reports.no_source(policy, group.name, view, full_round=reported is None)
             if obstacle is not None:
-                self._reports.record(policy, group.name, view, sources, destinations, [], obstacle)
+                self._reports.record(policy, group.name, view, sources, _destinations(policy, view), [], obstacle)
             return False
-        obstacle = None
+        destinations, obstacle = _destinations(policy, view), None
         if consolidation is not None:
             sources, obstacle = consolidation.eligible(view, sources, destinations, self._now)
         pair_reports: list[PairReport] = []
@@ -271,6 +271,10 @@ class MigrationRound:
         self._in_flight.start(command, amount.requests, amount.tokens, knobs.ttl_ms, self._now)
         self._memory.tally.count_command(policy.name, "planned")
         self._effects.append(SendMigrate(command, knobs.ttl_ms, knobs.answer_ms))
+
+
+def _destinations(policy: Policy, view: LoadView) -> Mask:
+    return policy.destinations(view) & (view.free_in >= 1.0)
 
 
 def _once(size: Sizer, between: set[tuple[MigrationEndpoint, MigrationEndpoint]]) -> Sizer:

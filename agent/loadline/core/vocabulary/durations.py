@@ -1,8 +1,12 @@
 """Formatting of durations."""
 
+from collections.abc import Mapping
 from typing import Final
 
 _UNITS: Final = ((3_600_000, "h"), (60_000, "min"), (1_000, "s"))
+_TIMES_UNIT: Final = 2
+"""Number of hours or minutes from which a rounded duration is in these: 90 s is easier to read than 1.5 min."""
+_WHOLE_FROM: Final = 10
 
 
 def duration(ms: float) -> str:
@@ -11,3 +15,27 @@ def duration(ms: float) -> str:
         if ms >= unit_ms and ms % (unit_ms / 10) == 0:
             return f"{ms / unit_ms:g} {unit}"
     return f"{ms:g} ms"
+
+
+def rounded_duration(ms: float) -> str:
+    """Format a duration in the unit that people would say it in, such as ``2.5 min``."""
+    for unit_ms, unit in _UNITS:
+        if abs(ms) >= _TIMES_UNIT * unit_ms or (unit == "s" and abs(ms) >= unit_ms):
+            return f"{round(ms / unit_ms, 0 if abs(ms) >= _WHOLE_FROM * unit_ms else 1):g} {unit}"
+    return f"{ms:.0f} ms"
+
+
+def fill_in(sentence: str, numbers: Mapping[str, float]) -> str:
+    """Fill numbers into a sentence; ``{left_ms:time}`` becomes a rounded duration with its unit.
+
+    Raises:
+        KeyError: A number is missing.
+    """
+    return sentence.format(**{name: _Number(value) for name, value in numbers.items()})
+
+
+class _Number(float):
+    """Number with a format for times in ms."""
+
+    def __format__(self, form: str) -> str:
+        return rounded_duration(self) if form == "time" else super().__format__(form)

@@ -5,6 +5,7 @@ from typing import Literal
 
 from msgspec import Struct
 
+from loadline.core.vocabulary.durations import fill_in
 from loadline.core.vocabulary.scalars import Role
 from loadline.core.vocabulary.sentences import SENTENCES
 
@@ -156,7 +157,7 @@ class Reason(Struct, frozen=True, omit_defaults=True):
 
     def sentence(self) -> str:
         """Return the sentence of the code with its numbers, preceded by the pool and followed by the detail."""
-        text = SENTENCES[self.code].format(**self.numbers)
+        text = fill_in(SENTENCES[self.code], self.numbers)
         text = f"{text}: {self.detail}" if self.detail else text
         return f"{self.pool}: {text}" if self.pool else text
 

@@ -25,7 +25,7 @@ SENTENCES: Final[dict[str, str]] = {
     ),
     "panic": (
         "panic mode: {concurrency:.2f} requests are in flight, target {target:g} per worker; at least {allowed:g} "
-        "workers for {left_ms:g} ms"
+        "workers for {left_ms:time}"
     ),
     "flow_control_queue": (
         "{value:g} requests wait for workers that accept them, target {target:g} per worker: {wanted:g} workers needed"
@@ -53,7 +53,7 @@ SENTENCES: Final[dict[str, str]] = {
     ),
     "load_low": "worker loads are at most {most:.0f}, below {target:.0f}: one worker fewer suffices",
     "worker_queue_high": (
-        "requests have waited for {queued_ms:g} ms at half of the {ready:g} workers or more; {waiting:g} wait and "
+        "requests have waited for {queued_ms:time} at half of the {ready:g} workers or more; {waiting:g} wait and "
         "{running:g} run"
     ),
     "throughput_floor": "{wanted:g} raised to {allowed:g}: the forecast traffic needs it",
@@ -91,7 +91,7 @@ SENTENCES: Final[dict[str, str]] = {
         "objectives; a worker of this one serves {serves:.2f}: {wanted:g} workers needed"
     ),
     "latency_high": (
-        "the mean latency of {window_ms:g} ms is {ratio:.2f} of its objective of {objective_ms:g} ms at {requests:.1f} "
+        "the mean latency of {window_ms:time} is {ratio:.2f} of its objective of {objective_ms:g} ms at {requests:.1f} "
         "requests per worker: {wanted:g} workers needed"
     ),
     "latency_limit": (
@@ -104,7 +104,7 @@ SENTENCES: Final[dict[str, str]] = {
     "saturation_within": ("load needs {held:.2f} of {workers:g} workers, within the thresholds"),
     "recent_peak": (
         "{wanted:g} held at {allowed:g}: load needs {held:.2f} workers, but needed {peak:.2f} in the last "
-        "{window_ms:g} ms; that peak is over in {left_ms:g} ms"
+        "{window_ms:time}; that peak is over in {left_ms:time}"
     ),
     "other_pool_first": ("load needs {held:.2f} of {workers:g} workers: another pool of the role changes first"),
     "silent_workers": "{silent:g} silent workers may be full: no scale-down",
@@ -112,7 +112,7 @@ SENTENCES: Final[dict[str, str]] = {
     "no_workers": "no worker is ready",
     "no_data": ("{fresh:g} of {ready:g} ready workers report, {known:g} of them the metrics that the planner needs"),
     "adjustment_interval": (
-        "the last change was {age_ms:g} ms ago; the next one is possible after {interval_ms:g} ms, in {left_ms:g} ms"
+        "the last change was {age_ms:time} ago; the next one is possible after {interval_ms:time}, in {left_ms:time}"
     ),
     "workers_pending": "{pending:g} workers are pending",
     "queue_trend_falling": (
@@ -120,7 +120,7 @@ SENTENCES: Final[dict[str, str]] = {
         "worker can help"
     ),
     "new_worker_grace": (
-        "a worker was added {age_ms:g} ms ago; scale-down is possible {grace_ms:g} ms after that, in {left_ms:g} ms"
+        "a worker was added {age_ms:time} ago; scale-down is possible {grace_ms:time} after that, in {left_ms:time}"
     ),
     "no_fixed_count": "no count is configured: the current target is kept",
     "within_tolerance": "{value:.2f} per worker is within {tolerance:g} of the target {target:g}",
@@ -145,31 +145,31 @@ SENTENCES: Final[dict[str, str]] = {
     "consolidation_refused": "with one worker fewer, the others would exceed {latency_ms:g} ms",
     "planner_failed": "the planner failed and the current target is kept; report this with the journal",
     "peak_over": (
-        "{wanted:g} held at {allowed:g}: less than half of the forecast peak has arrived for {window_ms:g} ms; the "
-        "pools are sized again within {left_ms:g} ms"
+        "{wanted:g} held at {allowed:g}: less than half of the forecast peak has arrived for {window_ms:time}; the "
+        "pools are sized again within {left_ms:time}"
     ),
     "highest_recommendation": (
-        "{wanted:g} held at {allowed:g}: the highest recommendation of the last {window_ms:g} ms, for {left_ms:g} ms "
+        "{wanted:g} held at {allowed:g}: the highest recommendation of the last {window_ms:time}, for {left_ms:time} "
         "more"
     ),
     "lowest_recommendation": (
-        "{wanted:g} held at {allowed:g}: the lowest recommendation of the last {window_ms:g} ms, for {left_ms:g} ms "
+        "{wanted:g} held at {allowed:g}: the lowest recommendation of the last {window_ms:time}, for {left_ms:time} "
         "more"
     ),
     "scale_up_limit": "{wanted:g} limited to {allowed:g}: the largest scale-up of one sync",
     "scale_rate": ("{wanted:g} limited to {allowed:g}: the largest change of {ready:g} ready workers in one tick"),
-    "scaling_policy": "{wanted:g} limited to {allowed:g}: the largest change in {period_ms:g} ms",
+    "scaling_policy": "{wanted:g} limited to {allowed:g}: the largest change in {period_ms:time}",
     "scale_down_margin": (
         "{wanted:g} held at {allowed:g}: a scale-down leaves a tenth of headroom; the pools are sized again within "
-        "{left_ms:g} ms"
+        "{left_ms:time}"
     ),
     "surge_adds_only": (
         "{wanted:g} held at {allowed:g}: seconds of traffic cause no scale-down; the pools are sized again within "
-        "{left_ms:g} ms"
+        "{left_ms:time}"
     ),
     "forecast_step": (
         "{wanted:g} limited to {allowed:g}: the largest change by one forecast; the pools are sized again within "
-        "{left_ms:g} ms"
+        "{left_ms:time}"
     ),
     "saturation_veto": (
         "the queueing model recommends {queueing:g} and saturation {saturation:g}: a saturated pool is not scaled down"
@@ -223,20 +223,20 @@ SENTENCES: Final[dict[str, str]] = {
     "step_up": "{wanted:g} limited to {allowed:g}: the largest step up",
     "step_down": "{wanted:g} raised to {allowed:g}: the largest step down",
     "stabilisation": (
-        "{wanted:g} held at {allowed:g}: the highest proposal of the last {window_ms:g} ms, for {left_ms:g} ms more"
+        "{wanted:g} held at {allowed:g}: the highest proposal of the last {window_ms:time}, for {left_ms:time} more"
     ),
     "warm_up": (
-        "{wanted:g} held at {allowed:g}: data has been complete for {age_ms:g} ms, scale-down needs {needed_ms:g} ms; "
-        "{left_ms:g} ms are left"
+        "{wanted:g} held at {allowed:g}: data has been complete for {age_ms:time}, scale-down needs {needed_ms:time}; "
+        "{left_ms:time} left"
     ),
     "cooldown": (
-        "{wanted:g} held at {allowed:g}: the last change was {age_ms:g} ms ago, the cooldown of {cooldown_ms:g} ms "
-        "ends in {left_ms:g} ms"
+        "{wanted:g} held at {allowed:g}: the last change was {age_ms:time} ago, the cooldown of {cooldown_ms:time} "
+        "ends in {left_ms:time}"
     ),
     "pending_unreached": "{missing:g} requested workers are not ready within their deadline",
-    "idle": "{wanted:g} limited to {allowed:g}: the model has had no requests for {idle_ms:g} ms",
+    "idle": "{wanted:g} limited to {allowed:g}: the model has had no requests for {idle_ms:time}",
     "last_worker": ("{wanted:g} raised to {allowed:g}: each role keeps a worker until the model scales to zero"),
-    "schedule_floor": ("{wanted:g} raised to {allowed:g}: the minimum of a schedule that ends in {left_ms:g} ms"),
+    "schedule_floor": ("{wanted:g} raised to {allowed:g}: the minimum of a schedule that ends in {left_ms:time}"),
     "unaccepted": "{wanted:g} held at {allowed:g}: no scaler has accepted the last scale-down",
     "drain_limit": "{wanted:g} raised to {allowed:g}: at most {drains_max:g} workers of a pool drain at once",
     "unnumbered_worker": (
@@ -251,8 +251,8 @@ SENTENCES: Final[dict[str, str]] = {
     "paused": "the model is paused",
     "bus_down": "NATS is unreachable",
     "decision_in_flight": "a decision is being committed",
-    "decision_unfinished": "decisions.blocking: the last decision is not done; it expires in {left_ms:g} ms",
-    "retry_backoff": "the last decision was not applied; the next attempt is in {left_ms:g} ms",
+    "decision_unfinished": "decisions.blocking: the last decision is not done; it expires in {left_ms:time}",
+    "retry_backoff": "the last decision was not applied; the next attempt is in {left_ms:time}",
     "advise_only": "no_operation is set: the decision is not executed",
     "stopping": "the agent is stopping",
     "handing_over": "another agent takes over the model",

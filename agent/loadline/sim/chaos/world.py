@@ -12,6 +12,7 @@ from loadline.core.vocabulary.effects import AnyEffect
 from loadline.core.vocabulary.events import AnyEvent
 from loadline.core.vocabulary.samples import WorkerRecord
 from loadline.runtime.feeds import KeyRouter
+from loadline.sim.chaos.faulty_fitter import FaultyFitter
 from loadline.sim.chaos.frontend import ChaosFrontend, PoolKey
 from loadline.sim.chaos.invariants import ReportViolation
 from loadline.sim.chaos.journal import SampledJournal
@@ -93,6 +94,8 @@ class ChaosWorld(TurnObserver):
         """Whether KV copies never end."""
         self.migrations_refused = False
         """Whether all workers refuse incoming migrations."""
+        self.fitter = FaultyFitter(self.timeline)
+        """Forecasts and allocations of all agents."""
         self.scaler_bus = FaultyScalerConnection(self.bus)
         self.rogue = self.bus.connection()
         """Connection of a client that publishes false messages."""
@@ -150,6 +153,7 @@ class ChaosWorld(TurnObserver):
                 observer=self,
                 router=router,
                 shard=shard,
+                fitter=self.fitter,
             )
             for shard, part in enumerate(split(settings))
         ]

@@ -11,7 +11,7 @@ from loadline.core.controller import Controller
 from loadline.core.state.settings import Settings
 from loadline.core.vocabulary.effects import AnyEffect
 from loadline.core.vocabulary.events import AnyEvent, BusConnectionChanged, ShutdownRequested, StoreConnectionChanged
-from loadline.ports import Journal
+from loadline.ports import Fitter, Journal
 from loadline.runtime.effects import follow_nothing
 from loadline.runtime.feeds import KeyRouter
 from loadline.runtime.inbox import Inbox
@@ -119,6 +119,7 @@ class SimulatedAgent:
         namespace: Namespace of all keys.
         router: Shards by key, if the agents share the models; ``settings`` are then those of ``shard``.
         shard: Number of the shard.
+        fitter: Its forecasts and allocations; None: those of this process.
     """
 
     def __init__(
@@ -136,6 +137,7 @@ class SimulatedAgent:
         namespace: str = "default",
         router: KeyRouter | None = None,
         shard: int = 0,
+        fitter: Fitter | None = None,
     ) -> None:
         self.name = settings.agent
         self.controller = Controller(settings) if observer is None else _ObservedController(settings, self, observer)
@@ -147,8 +149,7 @@ class SimulatedAgent:
         self._timeline = timeline
         self._spacing_ms = turn_spacing_ms
         self._observer = observer
-        self._suspended_until_ms = 0.0
-        self._last_turn_ms = -turn_spacing_ms
+        self._suspended_until_ms, self._last_turn_ms = 0.0, -turn_spacing_ms
         self._due_ms: float | None = None
         subjects, keys = Subjects(root), Keys(namespace)
         self.inbox = Inbox(INBOX_FRAMES_MAX, self._wake, subjects)
@@ -157,7 +158,7 @@ class SimulatedAgent:
             controller=self.controller,
             bus=bus,
             store=store,
-            fitter=InlineFitter(),
+            fitter=fitter or InlineFitter(),
             journal=journal,
             subjects=subjects,
             keys=keys,

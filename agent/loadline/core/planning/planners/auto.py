@@ -226,7 +226,7 @@ class AutoPlanner(Planner):
             state = self._state(pool)
             state.evidence.add(model, pool, intervals[pool.name], self.lengths, now)
             state.serves = None
-        self.profiled.update(model, now)
+        self.profiled.update(model, lambda pool: self._arriving(model, pool, now)[0], now)
         self._record_forecast(model, now)
 
     def _record_forecast(self, model: Model, now: int) -> None:
@@ -300,13 +300,16 @@ class AutoPlanner(Planner):
 
     def _load(self, model: Model, pool: Pool, now: int) -> PoolLoad:
         """Return a pool with the arrivals that it has to serve, which are its share of those of the role."""
-        share, start_up_ms = request_share(model, pool), pool.start_up_ms(self.knobs.start_up_ms)
-        growing, lasting = self._forecast(start_up_ms, now)
         state, serves = self._state(pool), self._serves(model, pool)
-        rates = share * growing, share * lasting
-        return PoolLoad(
-            model, pool, state, self.arrivals, self.lengths, *rates, serves, start_up_ms, self.knobs.cost_of_miss, now
-        )
+        start_up_ms, cost_of_miss = pool.start_up_ms(self.knobs.start_up_ms), self.knobs.cost_of_miss
+        rates = self._arriving(model, pool, now)
+        return PoolLoad(model, pool, state, self.arrivals, self.lengths, *rates, serves, start_up_ms, cost_of_miss, now)
+
+    def _arriving(self, model: Model, pool: Pool, now: int) -> tuple[float, float]:
+        """Return the requests/s of a pool when a worker requested now is ready: for growth, and for shrinks."""
+        growing, lasting = self._forecast(pool.start_up_ms(self.knobs.start_up_ms), now)
+        share = request_share(model, pool)
+        return share * growing, share * lasting
 
     def _recommend(self, load: PoolLoad, needs: PoolNeeds) -> PoolRecommendation:
         """Recommend what a pool needs, or what the limits of a shrink leave."""

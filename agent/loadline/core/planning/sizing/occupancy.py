@@ -5,6 +5,7 @@ workers that would hold them. In tokens, the KV tokens in use count, and those t
 workers are missing in the lower bound, and count as full in the upper bound.
 """
 
+from collections.abc import Iterable
 from statistics import median
 from typing import Final
 
@@ -106,8 +107,8 @@ class Occupancy(Struct):
         if due or len(self.loads) > pool.fresh:
             workers = pool.workers
             self.loads = {name: load for name, load in self.loads.items() if name in workers and workers[name].counted}
-        if due or self.capacity is None:
-            self.capacity = self._median_capacity(pool, limits, lengths) or self.capacity
+        if due or (self.capacity is None and self._median_capacity(pool, pool.changed, limits, lengths)):
+            self.capacity = self._median_capacity(pool, pool.workers, limits, lengths) or self.capacity
         self.low = sum(self.loads.values())
         full = 1.0 if lengths is None else self.capacity or 0.0
         self.high = self.low + max(0, pool.ready - len(self.loads)) * full
@@ -153,9 +154,12 @@ class Occupancy(Struct):
             return max(tokens, share * self._worker_capacity(worker, kv, limits, lengths))
         return tokens
 
-    def _median_capacity(self, pool: Pool, limits: TokenLimits, lengths: ObservedLengths | None) -> float | None:
+    def _median_capacity(
+        self, pool: Pool, names: Iterable[str], limits: TokenLimits, lengths: ObservedLengths | None
+    ) -> float | None:
+        """Return the median capacity of some workers of a pool; None if none reports it."""
         capacities: list[float] = []
-        for worker in pool.workers.values():
+        for worker in (pool.workers[name] for name in names if name in pool.workers):
             kv = worker_kv(worker) if worker.counted else None
             if kv is None and lengths is not None and worker.load.kv_reporting:
                 capacities.append(_assumed_capacity(worker, lengths))

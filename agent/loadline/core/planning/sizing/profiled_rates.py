@@ -1,11 +1,12 @@
 """Requests per second that a worker serves within the objectives, by the profile of its engine."""
 
+from collections.abc import Callable
 from typing import Final
+from zlib import crc32
 
 from msgspec import Struct, field
 
 from loadline.core.engines.lengths import LengthDistribution, constant_length, lengths_from_histogram
-from loadline.core.engines.profile import ObjectiveKnobs
 from loadline.core.fleet.fleet import Model
 from loadline.core.fleet.pool import Pool
 from loadline.core.fleet.traffic_totals import RunningMean, TrafficTotals
@@ -21,41 +22,80 @@ _STEPS: Final = 8
 """Bisections: a rate is exact to 0.4 %."""
 
 
+class CountRates(Struct, frozen=True):
+    """Rates that a count of workers of a pool, and one worker fewer, serve within the objectives."""
+
+    workers: int
+    fewer_per_s: float
+    most_per_s: float
+
+    def covers(self, requests_per_s: float) -> bool:
+        """Return whether a rate needs this count, and not one less."""
+        return self.fewer_per_s < requests_per_s <= self.most_per_s or (
+            self.workers == 1 and requests_per_s <= self.most_per_s
+        )
+
+    def each(self, requests_per_s: float) -> float:
+        """Return a rate divided by the workers that it needs, between whole counts by interpolation."""
+        beyond = max(0.0, min(requests_per_s, self.most_per_s) - self.fewer_per_s)
+        share = beyond / (self.most_per_s - self.fewer_per_s) if self.most_per_s > self.fewer_per_s else 1.0
+        needed = self.workers - 1 + share
+        return (self.fewer_per_s + beyond) / needed if needed else self.most_per_s
+
+
 class ProfiledRates(Struct):
-    """Rates of the pools that have a profile, at the lengths of the requests of some minutes."""
+    """Rates of the pools that have a profile, at the lengths of the requests of some minutes.
+
+    The more workers share a queue, the more each of them serves: one that must not let a twentieth of the prompts wait
+    is idle for most of the time. So the rate of each is that of the count which the demand needs, not of the present
+    one: 8 prefill workers served 30 requests/s of a reasoning model, and one served 0.4.
+    """
 
     starts: list[TrafficTotals] = []
     """Totals at the starts of the last intervals."""
     due_ms: int = 0
-    rates: dict[str, tuple[int, float]] = field(default_factory=dict)
-    """Workers of a pool, and requests per second that each of so many serves."""
+    counts: dict[str, CountRates] = field(default_factory=dict)
+    """Rates of the count that each pool needs."""
+    rates: dict[str, float] = field(default_factory=dict)
+    """Requests per second that each worker of a pool serves then."""
 
-    def update(self, model: Model, now: int) -> None:
-        """Compute the rates anew if workers have changed, or every 30 s for new lengths; more often at first."""
+    def update(self, model: Model, requests_per_s: Callable[[Pool], float], now: int) -> None:
+        """Compute the rates for the requests that each pool has to serve.
+
+        The lengths of requests count anew every 30 s, more often at first, and if the demand needs another count.
+        """
         profiled = [pool for pool in model.pools.values() if profile_problem(pool) is None]
         if not profiled:
             return
         totals = model.traffic.totals
         if now >= self.due_ms:
-            self.due_ms = now + (_INTERVAL_MS if self.rates else _FIRST_MS)
+            self.due_ms = now + _FIRST_MS
+            if self.rates:  # at another time for each model: the rates of one take 1 ms
+                self.due_ms = now + _INTERVAL_MS - (now + crc32(model.name.encode())) % _INTERVAL_MS
             if self.rates or not self.starts:
                 self.starts = [*self.starts[1 - _INTERVALS :], totals]
-            self.rates = {}
-        counts = {pool.name: max(1, pool.effective_target(now)) for pool in profiled}
-        changed = [pool for pool in profiled if self.rates.get(pool.name, (0, 0.0))[0] != counts[pool.name]]
-        demand = _demand(totals.since(self.starts[0])) if changed else None
-        if demand is not None:
-            for pool in changed:
-                rate = _rate(pool, model.objectives, demand, counts[pool.name])
-                self.rates[pool.name] = counts[pool.name], rate
+            self.counts = {}
+        for pool in profiled:
+            rate, known = requests_per_s(pool), self.counts.get(pool.name)
+            if known is None or not known.covers(rate):
+                demand = _demand(totals.since(self.starts[0]))
+                if demand is None:
+                    continue
+                sizer = pool_sizer(pool, model.objectives, demand)
+                if not sizer(1.0).busy:
+                    self.forget_pool(pool.name)
+                    continue
+                known = self.counts[pool.name] = _count_rates(sizer, rate)
+            self.rates[pool.name] = known.each(rate)
 
     def forget_pool(self, pool: str) -> None:
         """Drop the rate of a pool."""
+        self.counts.pop(pool, None)
         self.rates.pop(pool, None)
 
     def serves(self, pool: Pool) -> float:
         """Return the requests per second that a worker of a pool serves; 0 if unknown."""
-        return self.rates.get(pool.name, (0, 0.0))[1]
+        return self.rates.get(pool.name, 0.0)
 
 
 def _demand(interval: TrafficTotals) -> Demand | None:
@@ -73,14 +113,16 @@ def _lengths(bins: Bins, mean: RunningMean) -> LengthDistribution | None:
     return lengths_from_histogram(bins, mean.value) or constant_length(mean.value)
 
 
-def _rate(pool: Pool, objectives: ObjectiveKnobs, demand: Demand, workers: int) -> float:
-    """Return the largest rate that needs no more workers, divided by them."""
-    sizer: Sizer = pool_sizer(pool, objectives, demand)
-    busy = sizer(1.0).busy
-    if not busy:
-        return 0.0
-    low, high = 0.0, workers / busy
+def _count_rates(sizer: Sizer, requests_per_s: float) -> CountRates:
+    """Return the rates of the count of workers that a rate needs."""
+    workers = max(1, sizer(requests_per_s).replicas)
+    return CountRates(workers, _most(sizer, workers - 1), max(requests_per_s, _most(sizer, workers)))
+
+
+def _most(sizer: Sizer, workers: int) -> float:
+    """Return the largest rate that needs no more workers."""
+    low, high = 0.0, workers / sizer(1.0).busy
     for _ in range(_STEPS):
         middle = (low + high) / 2.0
         low, high = (middle, high) if sizer(middle).replicas <= workers else (low, middle)
-    return low / workers
+    return low

@@ -1,0 +1,178 @@
+"""Processor time and memory that a worker, a model, a lease and a decision cost: at the agent, nats-server and etcd.
+
+Each process is measured by itself, so the publisher and the clients of this process do not count. A cost is the
+difference between two sizes, over the difference of the sizes; ``one_core_at`` is the number for which one core
+suffices, at an interval of 1 s for reports and of a third of ``lease_ttl_s = 10`` for leases. etcd waits for the disk,
+as in production. Renewals are steps of the lease of a worker as a client takes them.
+
+  python -m tools.bench.scale [--quick]
+"""
+
+import asyncio
+import json
+import os
+import statistics
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from msgspec import Struct
+
+from loadline.adapters.etcd_store import EtcdStore
+from loadline.client.leased_key import LeasedKey, LeaseStep
+from loadline.config import EtcdKnobs
+from loadline.core.vocabulary.samples import WorkerRecord
+from loadline.rig.bench import BenchFleet, ProbedProcess, RawPublisher, agent, options, progress, rig, warm
+from loadline.rig.rig import Rig
+from loadline.wire.codec import encode
+from loadline.wire.keys import Keys
+from tools.bench.reaction import MODELS as DECIDED_MODELS
+from tools.bench.reaction import react, reporting_fleet
+
+FEW_WORKERS, MANY_WORKERS, FEW_MODELS, MANY_MODELS = 1_000, 10_000, 10, 500
+LEASES, AT_ONCE, STEPS = 1_000, 16, 4
+RENEWAL_S: Final = 10.0 / 3.0
+IDLE_S: Final = 20.0
+_TICKS: Final = os.sysconf("SC_CLK_TCK")
+
+
+class Spent(Struct, frozen=True):
+    """Processor time and resident memory."""
+
+    nats_s: float
+    etcd_s: float
+    agent_s: float
+    nats_mb: float
+    etcd_mb: float
+    agent_mb: float
+
+    @classmethod
+    def by(cls, servers: Rig, child: ProbedProcess | None = None) -> "Spent":
+        """Return what the processes have used so far."""
+        (nats_s, nats_mb), (etcd_s, etcd_mb) = used(servers.nats.pid), used(servers.etcd.pid)
+        agent_s = child.sample().cpu_s if child else 0.0
+        return cls(nats_s, etcd_s, agent_s, nats_mb, etcd_mb, child.memory_mb()[0] if child else 0.0)
+
+
+def used(pid: int) -> tuple[float, float]:
+    """Return the processor time in s and the resident memory in MB (10^6 bytes) of a process."""
+    after_name = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+    pages = int(Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1])
+    return (int(after_name[11]) + int(after_name[12])) / _TICKS, pages * os.sysconf("SC_PAGE_SIZE") / 1e6
+
+
+def reporting(models: int, workers: int, seconds: float) -> dict[str, float]:
+    """Return processor time a second and memory of an agent and its servers while all workers report once a second."""
+    fleet = BenchFleet(models, workers, usage_ratio=0.6, planner="auto")
+    with rig(fsync=True) as servers, RawPublisher(servers.nats.port) as wire:
+        asyncio.run(servers.register(fleet.records, "agent"))
+        with agent(servers, fleet) as child:
+            warm(fleet, wire, child)
+            play(fleet, wire, seconds)  # windows fill
+            before = Spent.by(servers, child)
+            play(fleet, wire, seconds)
+            after = Spent.by(servers, child)
+            lost = child.sample().lost
+    if lost:
+        raise SystemExit(f"the agent lost {lost} of {workers * seconds:g} reports")
+    return {
+        "nats": (after.nats_s - before.nats_s) / seconds,
+        "agent": (after.agent_s - before.agent_s) / seconds,
+        "nats_mb": after.nats_mb,
+        "agent_mb": after.agent_mb,
+    }
+
+
+def play(fleet: BenchFleet, wire: RawPublisher, seconds: float) -> None:
+    """Send the reports of all workers and of a frontend of each model, once a second."""
+    for _ in range(int(seconds)):
+        wire.send(fleet.traffic_burst())
+        wire.play(fleet.report_bursts(1.0))
+
+
+async def renew(servers: Rig, leases: int) -> dict[str, float]:
+    """Register workers under leases of their own; return what etcd takes for a registration and a renewal."""
+    keys, store = Keys("leases"), EtcdStore(EtcdKnobs(endpoints=(servers.etcd.url,)))
+    records = [WorkerRecord("model", "decode", f"worker-{n:05}", "decode", incarnation=1) for n in range(leases)]
+    leased = [LeasedKey(store, keys.worker(*record.names), encode(record), 600, lambda _: False) for record in records]
+    queue = asyncio.Semaphore(AT_ONCE)
+
+    async def step(one: LeasedKey) -> LeaseStep:
+        async with queue:
+            return await one.step(asyncio.get_running_loop().time())
+
+    try:
+        began = Spent.by(servers)
+        await asyncio.gather(*map(step, leased))
+        registered = Spent.by(servers)
+        for _ in range(STEPS):
+            if set(await asyncio.gather(*map(step, leased))) != {LeaseStep.RENEWED}:
+                raise SystemExit("a lease was not renewed")
+        renewed = Spent.by(servers)
+    finally:
+        await store.close()
+    return {
+        "registration": (registered.etcd_s - began.etcd_s) / leases,
+        "renewal": (renewed.etcd_s - registered.etcd_s) / (STEPS * leases),
+        "lease_mb": (renewed.etcd_mb - began.etcd_mb) / leases,
+    }
+
+
+def deciding() -> dict[str, float]:
+    """Return what etcd takes for a decision: a commit and its transaction of the baseline, of which each is a half."""
+    with reporting_fleet(in_memory=False, planner="auto") as (servers, fleet, wire):
+        before, began_s = Spent.by(servers), time.monotonic()
+        asyncio.run(react(servers, fleet, wire))
+        after, ended_s = Spent.by(servers), time.monotonic()
+        time.sleep(IDLE_S)
+        idle = (Spent.by(servers).etcd_s - after.etcd_s) / IDLE_S
+    return {"etcd": (after.etcd_s - before.etcd_s - idle * (ended_s - began_s)) / (2 * DECIDED_MODELS)}
+
+
+def cost(many: Sequence[dict[str, float]], few: Sequence[dict[str, float]], name: str, count: int) -> float:
+    """Return the median over rounds of the difference in ``name``, for each of ``count``."""
+    return statistics.median((a[name] - b[name]) / count for a, b in zip(many, few, strict=True))
+
+
+def main() -> None:
+    """Run the benchmark and print its results."""
+    rounds, seconds, leases = (1, 10.0, LEASES // 4) if options(__doc__) else (3, 30.0, LEASES)
+    few: list[dict[str, float]] = []
+    many: list[dict[str, float]] = []
+    spread: list[dict[str, float]] = []
+    renewals: list[dict[str, float]] = []
+    decisions: list[dict[str, float]] = []
+    for number in range(1, rounds + 1):
+        few.append(reporting(FEW_MODELS, FEW_WORKERS, seconds))
+        many.append(reporting(FEW_MODELS, MANY_WORKERS, seconds))
+        spread.append(reporting(MANY_MODELS, FEW_WORKERS, seconds))
+        with rig(fsync=True) as servers:
+            renewals.append(asyncio.run(renew(servers, leases)))
+        decisions.append(deciding())
+        progress(f"round {number}/{rounds}: {few[-1]} {many[-1]} {spread[-1]} {renewals[-1]} {decisions[-1]}")
+    workers, models = MANY_WORKERS - FEW_WORKERS, MANY_MODELS - FEW_MODELS
+    for what in ("agent", "nats"):
+        show(f"a report, {what}", cost(many, few, what, workers), at=1.0)
+        show(f"a model with 1 Hz traffic, {what}", cost(spread, few, what, models), at=1.0)
+        show_memory(f"a worker, {what}", cost(many, few, f"{what}_mb", workers))
+        show_memory(f"a model, {what}", cost(spread, few, f"{what}_mb", models))
+    for what in ("registration", "renewal"):
+        show(f"a {what}, etcd", statistics.median(one[what] for one in renewals), at=RENEWAL_S)
+    show_memory("a lease with its key, etcd", statistics.median(one["lease_mb"] for one in renewals))
+    show("a decision, etcd", statistics.median(one["etcd"] for one in decisions), at=1.0)
+
+
+def show(name: str, seconds: float, at: float) -> None:
+    """Print a processor time, and how many of these one core takes if each comes once in ``at`` seconds."""
+    line: dict[str, Any] = {"name": name, "us": round(seconds * 1e6, 1), "every_s": round(at, 2)}
+    print(json.dumps(line | {"one_core_at": round(at / seconds) if seconds > 0 else None}), flush=True)
+
+
+def show_memory(name: str, mb: float) -> None:
+    """Print a memory."""
+    print(json.dumps({"name": name, "kB": round(mb * 1e3, 2)}), flush=True)
+
+
+if __name__ == "__main__":
+    main()
