@@ -6,7 +6,7 @@ ARGS ?=
 TRACES ?=
 ONLY ?=
 
-.PHONY: venv run check test chaos soak docs package audit sbom lock schemas scoreboard clean
+.PHONY: venv run check test fuzz chaos soak docs package audit sbom lock schemas scoreboard clean
 
 venv: .venv/.installed
 
@@ -30,6 +30,11 @@ check: venv
 # A file of tests stays in one process: its tests share what is made once for them. tests/conftest.py orders the files.
 test: venv
 	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(ARGS)
+
+# Hostile input for all that reads some, guided by coverage. ARGS="--target codec --cases 1000000"; --keep writes the corpus.
+# atheris is no dependency: it is laid over .venv for this run.
+fuzz: venv
+	$(BIN)/uv run --quiet --no-project --python $(BIN)/python --with atheris==3.0.0 python -m tests.fuzz $(ARGS)
 
 # Servers, agents, scaler and workers killed, frozen and cut off under load. ARGS="--seeds 0:10 --for 300"
 chaos: venv

@@ -7,14 +7,12 @@ and CPU time end the process if an array or a loop is as large as a message clai
 
 import argparse
 import random
-import resource
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import cache
 from itertools import count
 from math import isfinite
-from pathlib import Path
 from typing import Any, Final, NoReturn
 
 import msgspec
@@ -43,6 +41,7 @@ from loadline.wire.messages import (
 from loadline.wire.steps import StepInput, StepItem, StepOutput
 from loadline.wire.subjects import Subjects
 from tests.fuzz.extreme_settings import FAILING, WorldKind, settings_of, worlds
+from tests.fuzz.limits import limit_resources
 from tests.support.extremes import Extremes
 
 STEPS: Final = 30
@@ -250,23 +249,6 @@ def check_finite(found: object) -> None:
                 todo += [(f"{place}[{number}]", one) for number, one in enumerate(value)]
             case float():
                 assert isfinite(value), f"{place} is {value}"
-
-
-def limit_resources(allowance_mb: int, cpu_s: int) -> None:
-    """Limit memory to what is in use now plus an allowance, and CPU time.
-
-    Raises:
-        RuntimeError: The system does not enforce the limit.
-    """
-    allowance = allowance_mb * 1_048_576
-    pages = int(Path("/proc/self/statm").read_text("ascii").split()[0])
-    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + allowance,) * 2)
-    resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s))
-    try:
-        bytearray(2 * allowance)
-    except MemoryError:
-        return
-    raise RuntimeError("the memory of this process cannot be limited")
 
 
 def uncover_faults() -> None:

@@ -2,7 +2,6 @@
 
 import random
 from collections import Counter
-from collections.abc import Iterator
 
 import msgspec
 import pytest
@@ -15,88 +14,26 @@ from loadline.wire import codec
 from loadline.wire.codec import (
     Codec,
     Rejected,
-    WireEvent,
     decode_as,
     decode_decision,
     decode_learned,
     decode_worker_record,
 )
-from loadline.wire.messages import DecisionApplied, DrainReport, LoadReport, ScalingDecision, TrafficReport
-from loadline.wire.subjects import Subjects, encode_token
-
-SUBJECTS = Subjects("loadline")
-MODEL, POOL, WORKER = "meta-llama/Llama-3.1-8B", "decode", "w-1"
-LOAD = SUBJECTS.load(MODEL, POOL, WORKER)
-TRAFFIC = SUBJECTS.traffic(MODEL, "fe-1")
-APPLIED = SUBJECTS.applied(MODEL)
-DRAINED = SUBJECTS.drained(MODEL, POOL, WORKER)
-
-SEEDS: dict[str, msgspec.Struct] = {
-    LOAD: LoadReport(
-        MODEL,
-        POOL,
-        WORKER,
-        7,
-        [
-            WorkerSample(sequence=1, timestamp_ms=2, kv_blocks_used=3, kv_blocks_total=9, waiting_requests=4),
-            WorkerSample(sequence=2, timestamp_ms=3, rank=1, kv_usage_ratio=0.25, itl_ms=20.5, schedulable=False),
-        ],
-    ),
-    TRAFFIC: TrafficReport(
-        MODEL,
-        "fe-1",
-        7,
-        TrafficSample(
-            sequence=1,
-            interval_ms=1000,
-            arrivals=3,
-            completed=2,
-            ttft_met=2,
-            isl_histogram=Histogram((1.0, 8.0), (1, 2, 0)),
-        ),
-    ),
-    APPLIED: DecisionApplied("d-1", MODEL, 1, 2, "scaler", "accepted", {"decode": 3}),
-    DRAINED: DrainReport(MODEL, POOL, WORKER, 7),
-}
-
-HOSTILE_JSON = [
-    b"1e999",
-    b"-1e999",
-    b"NaN",
-    b"Infinity",
-    b"9" * 400,
-    b"-1",
-    b"1.5",
-    b"null",
-    b"true",
-    b'"x"',
-    b'"\\ud800"',
-    b'"\\u0000"',
-    b'"*"',
-    b'">"',
-    b'"' + b"a" * 10_000 + b'"',
-    b"[]",
-    b"{}",
-    b"[" * 5_000,
-    b'{"a":' * 5_000,
-    b"9007199254740993",
-    b"18446744073709551616",
-]
-HOSTILE_MSGPACK = [
-    b"\xcb\x7f\xf8\x00\x00\x00\x00\x00\x00",  # NaN
-    b"\xcb\x7f\xf0\x00\x00\x00\x00\x00\x00",  # inf
-    b"\xcf" + b"\xff" * 8,
-    b"\xd3\x80" + b"\x00" * 7,
-    b"\x91" * 5_000,
-    b"\xdd\xff\xff\xff\xff",
-    b"\xdf\xff\xff\xff\xff",
-    b"\xdb\xff\xff\xff\xff",
-    b"\xc7\x0c\xff" + b"\xff" * 12,
-    b"\xa2\xff\xfe",
-    b"\xa1\x00",
-    b"\xc0",
-    b"\xc1",
-]
+from loadline.wire.messages import LoadReport, ScalingDecision, TrafficReport
+from loadline.wire.subjects import encode_token
+from tests.fuzz.mutation import HOSTILE_JSON, mutate, regrown
+from tests.fuzz.targets.wire import (
+    APPLIED,
+    DRAINED,
+    LOAD,
+    MODEL,
+    POOL,
+    REPORTS,
+    SUBJECTS,
+    TRAFFIC,
+    WORKER,
+    check_outcome,
+)
 
 
 def new_codec(frame_bytes_max: int = 65_536) -> Codec:
@@ -108,70 +45,9 @@ def reason_of(outcome: object) -> Rejection:
     return outcome.reason
 
 
-def mutate(rng: random.Random, frame: bytes) -> bytes:
-    """Cut, flip, repeat, insert or overwrite a few bytes."""
-    data = bytearray(frame)
-    for _ in range(rng.randint(1, 4)):
-        at = rng.randrange(len(data) + 1)
-        match rng.randrange(6):
-            case 0:
-                del data[at:]
-            case 1 if data:
-                data[at % len(data)] ^= 1 << rng.randrange(8)
-            case 2:
-                data[at:at] = data[at : at + rng.randrange(40)]
-            case 3:
-                data[at:at] = rng.choice(HOSTILE_JSON + HOSTILE_MSGPACK)[:200]
-            case 4:
-                del data[at : at + rng.randrange(12)]
-            case _:
-                data[at : at + 1] = rng.randbytes(rng.randrange(4))
-    return bytes(data)
-
-
-def grow(rng: random.Random, depth: int = 0) -> object:
-    """A random value that both encodings can write, with the real field names so that it gets past the first check."""
-    fields = [*WorkerSample.__struct_fields__, *LoadReport.__struct_fields__, *TrafficReport.__struct_fields__, "x"]
-    leaves: list[object] = [
-        *(-1, 0, 1, 2**53, 2**53 + 1, 2**63, 2**64 - 1),
-        *(0.0, -0.0, 1e308, -1.5, float("nan"), float("inf")),
-        *("", MODEL, POOL, WORKER, "\x00", "a" * 300, "*", ">", "\u202e", "done", rng.randbytes(3).hex()),
-        *(None, True, False),
-    ]
-    match rng.randrange(6 if depth < 3 else 4):
-        case 4:
-            return [grow(rng, depth + 1) for _ in range(rng.randrange(4))]
-        case 5:
-            return {rng.choice(fields): grow(rng, depth + 1) for _ in range(rng.randrange(6))}
-        case _:
-            return rng.choice(leaves)
-
-
-def grown_frames(rng: random.Random, count: int) -> Iterator[tuple[str, bytes]]:
-    """Well-formed frames of the right names with wrong insides."""
-    for _ in range(count):
-        subject = rng.choice(list(SEEDS))
-        body = msgspec.to_builtins(SEEDS[subject])
-        body[rng.choice([*body, "x"])] = grow(rng)
-        if isinstance(samples := body.get("samples"), list) and samples and isinstance(samples[0], dict):
-            samples[0][rng.choice(WorkerSample.__struct_fields__)] = grow(rng)
-        yield subject, (msgspec.json.encode if rng.random() < 0.5 else msgspec.msgpack.encode)(body)
-
-
-def check_outcome(outcome: WireEvent | Rejected) -> str:
-    if isinstance(outcome, Rejected):
-        assert len(outcome.detail) <= codec.DETAIL_CHARS_MAX
-        assert len(outcome.subject) <= codec.SUBJECT_CHARS_MAX
-        assert outcome.detail.isprintable()
-        assert outcome.subject.isprintable()
-        return outcome.reason
-    codec.encode(outcome)  # what is believed can be journaled
-    return "event"
-
-
 def test_every_seed_is_an_event_in_both_encodings() -> None:
     decoder = new_codec()
-    for subject, message in SEEDS.items():
+    for subject, message in REPORTS.items():
         from_json = decoder.decode(subject, codec.encode(message))
         assert not isinstance(from_json, Rejected)
         assert decoder.decode(subject, msgspec.msgpack.encode(message)) == from_json
@@ -181,13 +57,14 @@ def test_every_seed_is_an_event_in_both_encodings() -> None:
 def test_one_hundred_thousand_mutants_are_events_or_rejected() -> None:
     rng = random.Random(20_231_116)
     decoder = new_codec()
-    frames = [(s, encode(m)) for s, m in SEEDS.items() for encode in (codec.encode, msgspec.msgpack.encode)]
+    frames = [(s, encode(m)) for s, m in REPORTS.items() for encode in (codec.encode, msgspec.msgpack.encode)]
     outcomes: Counter[str] = Counter()
     for _ in range(80_000):
         subject, frame = rng.choice(frames)
         outcomes[check_outcome(decoder.decode(subject, mutate(rng, frame)))] += 1
-    for subject, frame in grown_frames(rng, 20_000):
-        outcomes[check_outcome(decoder.decode(subject, frame))] += 1
+    for _ in range(20_000):
+        subject, message = rng.choice(list(REPORTS.items()))
+        outcomes[check_outcome(decoder.decode(subject, regrown(rng, codec.encode(message))))] += 1
     assert outcomes.total() == 100_000
     # The fuzz is worth its time only while it reaches past the first check and into every kind of refusal.
     for outcome in ("event", Rejection.MALFORMED, Rejection.INVALID, Rejection.SUBJECT_MISMATCH):
@@ -219,10 +96,10 @@ def test_random_bytes_on_random_subjects() -> None:
         check_outcome(decoder.decode(subject, rng.randbytes(rng.randrange(40))))
 
 
-@pytest.mark.parametrize("cut", range(0, max(len(codec.encode(message)) for message in SEEDS.values()), 7))
+@pytest.mark.parametrize("cut", range(0, max(len(codec.encode(message)) for message in REPORTS.values()), 7))
 def test_truncated_frames_are_rejected(cut: int) -> None:
     decoder = new_codec()
-    for subject, message in SEEDS.items():
+    for subject, message in REPORTS.items():
         for frame in (codec.encode(message), msgspec.msgpack.encode(message)):
             if cut < len(frame):
                 assert reason_of(decoder.decode(subject, frame[:cut])) in {Rejection.MALFORMED, Rejection.INVALID}
@@ -261,7 +138,7 @@ def test_text_that_is_not_utf8_is_malformed() -> None:
 
 
 def test_frames_over_the_limit_are_not_read() -> None:
-    frame = codec.encode(SEEDS[LOAD])
+    frame = codec.encode(REPORTS[LOAD])
     assert isinstance(new_codec(len(frame)).decode(LOAD, frame), Rejected) is False
     assert reason_of(new_codec(len(frame) - 1).decode(LOAD, frame)) is Rejection.OVERSIZED
 
@@ -306,16 +183,16 @@ def test_subjects_that_carry_no_message_are_unknown(subject: str) -> None:
 @pytest.mark.parametrize(
     ("subject", "message"),
     [
-        (SUBJECTS.load("other", POOL, WORKER), SEEDS[LOAD]),
-        (SUBJECTS.load(MODEL, "other", WORKER), SEEDS[LOAD]),
-        (SUBJECTS.load(MODEL, POOL, "other"), SEEDS[LOAD]),
-        (SUBJECTS.traffic("other", "fe-1"), SEEDS[TRAFFIC]),
-        (SUBJECTS.traffic(MODEL, "other"), SEEDS[TRAFFIC]),
-        (SUBJECTS.applied("other"), SEEDS[APPLIED]),
-        (SUBJECTS.drained("other", POOL, WORKER), SEEDS[DRAINED]),
-        (SUBJECTS.drained(MODEL, "other", WORKER), SEEDS[DRAINED]),
-        (SUBJECTS.drained(MODEL, POOL, "other"), SEEDS[DRAINED]),
-        (SUBJECTS.by_name("drained", "other"), SEEDS[DRAINED]),
+        (SUBJECTS.load("other", POOL, WORKER), REPORTS[LOAD]),
+        (SUBJECTS.load(MODEL, "other", WORKER), REPORTS[LOAD]),
+        (SUBJECTS.load(MODEL, POOL, "other"), REPORTS[LOAD]),
+        (SUBJECTS.traffic("other", "fe-1"), REPORTS[TRAFFIC]),
+        (SUBJECTS.traffic(MODEL, "other"), REPORTS[TRAFFIC]),
+        (SUBJECTS.applied("other"), REPORTS[APPLIED]),
+        (SUBJECTS.drained("other", POOL, WORKER), REPORTS[DRAINED]),
+        (SUBJECTS.drained(MODEL, "other", WORKER), REPORTS[DRAINED]),
+        (SUBJECTS.drained(MODEL, POOL, "other"), REPORTS[DRAINED]),
+        (SUBJECTS.by_name("drained", "other"), REPORTS[DRAINED]),
     ],
 )
 def test_subject_and_payload_must_name_the_same(subject: str, message: msgspec.Struct) -> None:
@@ -323,7 +200,7 @@ def test_subject_and_payload_must_name_the_same(subject: str, message: msgspec.S
 
 
 def test_the_former_subject_of_drains_is_decoded_too() -> None:
-    event = new_codec().decode(SUBJECTS.by_name("drained", WORKER), codec.encode(SEEDS[DRAINED]))
+    event = new_codec().decode(SUBJECTS.by_name("drained", WORKER), codec.encode(REPORTS[DRAINED]))
     assert event == WorkerDrained(MODEL, POOL, WORKER, 7)
 
 

@@ -2,6 +2,8 @@
 
 import asyncio
 import contextlib
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
@@ -17,7 +19,7 @@ from loadline.rig.servers import EtcdServer
 from loadline.wire.keys import LEADER_SCOPE_ALL, Keys
 from loadline.wire.messages import DrainCommand
 from tests.support.memory import MemoryBus
-from tests.support.secured import etcd_login, secure_etcd
+from tests.support.secured import PASSWORD, etcd_login, etcdctl_environment, secure_etcd
 from tests.waiting import SCENARIO_S, until_async
 
 pytestmark = pytest.mark.process
@@ -172,6 +174,29 @@ def test_the_role_reader_cannot_write(login: Callable[[str], EtcdKnobs]) -> None
             await denied(store, WORKER, KEYS.pause("llama"), *alone_agents_write)
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("user", ["loadline-agent", "loadline-worker-llama", "loadline-reader"])
+def test_no_role_administers_users(server: EtcdServer, user: str) -> None:
+    """Whoever could would give itself every permission."""
+    environment = etcdctl_environment(server) | {"ETCDCTL_USER": user, "ETCDCTL_PASSWORD": PASSWORD}
+    for command in (
+        ["user", "add", "intruder:x"],
+        ["user", "grant-role", user, "root"],
+        ["user", "passwd", "root", "--interactive=false"],
+        ["user", "delete", "loadline-reader"],
+        ["role", "grant-permission", "loadline-reader", "readwrite", "", "--prefix=true"],
+        ["auth", "disable"],
+    ):
+        done = subprocess.run(
+            [str(Path(sys.executable).with_name("etcdctl")), *command],
+            env=environment,
+            input="x\n",
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert "permission denied" in done.stderr, (command, done.stderr)
 
 
 def test_an_anonymous_client_has_no_permission(server: EtcdServer) -> None:

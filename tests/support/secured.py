@@ -37,18 +37,41 @@ def nats_login(server: NatsServer, user: str, directory: Path) -> NatsKnobs:
     )
 
 
-def secure_etcd(server: EtcdServer, directory: Path, *arguments: str, again: bool = False) -> None:
+def etcdctl_environment(server: EtcdServer, *, ca: Path | None = None, login: bool = False) -> dict[str, str]:
+    """Return the environment of etcdctl: with the CA of a server, or with the root login."""
+    environment = {
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "ETCDCTL_ENDPOINTS": server.url if ca is None else f"https://localhost:{server.port}",
+    }
+    if ca is not None:
+        environment["ETCDCTL_CACERT"] = str(ca)
+    if login:
+        environment |= {"ETCDCTL_USER": "root", "ETCDCTL_PASSWORD": PASSWORD}
+    return environment
+
+
+def etcdctl(server: EtcdServer, ca: Path, *arguments: str, text: str = "", login: bool = True) -> None:
+    """Run etcdctl over TLS, with the root login."""
+    environment = etcdctl_environment(server, ca=ca, login=login)
+    done = subprocess.run(
+        [str(Path(sys.executable).with_name("etcdctl")), *arguments],
+        env=environment,
+        input=text,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def secure_etcd(
+    server: EtcdServer, directory: Path, *arguments: str, again: bool = False, ca: Path | None = None
+) -> None:
     """Run deploy/etcd/roles.sh against a server; ``again``: once authentication is on."""
     directory.mkdir(parents=True, exist_ok=True)
     for user in ("root", "loadline-agent", "loadline-reader", *(f"loadline-worker-{m}" for m in arguments[1:])):
         (directory / user).write_text(f"{PASSWORD}\n", "utf-8")
-    environment = {
-        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-        "PASSWORDS": str(directory),
-        "ETCDCTL_ENDPOINTS": server.url,
-    }
-    if again:
-        environment |= {"ETCDCTL_USER": "root", "ETCDCTL_PASSWORD": PASSWORD}
+    environment = {**etcdctl_environment(server, ca=ca, login=again), "PASSWORDS": str(directory)}
     script = ROOT / "deploy" / "etcd" / "roles.sh"
     done = subprocess.run([str(script), *arguments], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -5,8 +5,10 @@ version with a blocking call, its TLS does not check host names, and its models,
 aiohttp.
 """
 
+import contextlib
 import socket
 import ssl
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -84,19 +86,46 @@ def check_endpoint(place: str, url: str, *, insecure: bool) -> None:
         raise ConfigError(place, problem, "Use https, or set insecure = true in [etcd].")
 
 
-def tls_context(knobs: EtcdKnobs) -> ssl.SSLContext | None:
-    """Return the context for https, which checks certificate and host name; None if all endpoints are http.
+class EtcdCertificates:
+    """Certificates for https, which checks certificate and host name. New connections use the files as they are then.
+
+    Args:
+        knobs: Endpoints and files.
 
     Raises:
         ConfigError: A file cannot be used.
     """
-    if not any(url.startswith("https://") for url in knobs.endpoints):
-        return None
-    try:
-        context = ssl.create_default_context(cafile=knobs.ca_file or None)
-        if knobs.cert_file:
-            context.load_cert_chain(knobs.cert_file, knobs.key_file or None)
-    except OSError as error:
-        files = ", ".join(filter(None, (knobs.ca_file, knobs.cert_file, knobs.key_file)))
-        raise ConfigError("etcd.ca_file", f"{files} cannot be used: {error}", "Name PEM files.") from error
-    return context
+
+    def __init__(self, knobs: EtcdKnobs) -> None:
+        self._knobs = knobs
+        self.context: ssl.SSLContext | None = None
+        """Context for https; None if all endpoints are http."""
+        self._files = [Path(name) for name in (knobs.ca_file, knobs.cert_file, knobs.key_file) if name]
+        if not any(url.startswith("https://") for url in knobs.endpoints):
+            return
+        try:
+            self._read = self._stamps()
+            self.context = ssl.create_default_context(cafile=knobs.ca_file or None)
+            if knobs.cert_file:
+                self.context.load_cert_chain(knobs.cert_file, knobs.key_file or None)
+        except OSError as error:
+            files = ", ".join(map(str, self._files))
+            raise ConfigError("etcd.ca_file", f"{files} cannot be used: {error}", "Name PEM files.") from error
+
+    def refresh(self) -> None:
+        """Read the files again if they were replaced; while they cannot be used, the former certificates stay."""
+        if self.context is None or not self._files:
+            return
+        with contextlib.suppress(OSError):  # one is replaced just now
+            stamps = self._stamps()
+            if stamps == self._read:
+                return
+            if self._knobs.ca_file:
+                self.context.load_verify_locations(self._knobs.ca_file)
+            if self._knobs.cert_file:
+                self.context.load_cert_chain(self._knobs.cert_file, self._knobs.key_file or None)
+            self._read = stamps
+
+    def _stamps(self) -> list[tuple[int, int, int]]:
+        found = (file.stat() for file in self._files)
+        return [(one.st_mtime_ns, one.st_ino, one.st_size) for one in found]

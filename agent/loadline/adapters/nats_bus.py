@@ -65,11 +65,11 @@ class NatsBus:
         read_pause_s: float = 0.0,
     ) -> None:
         check_credentials(knobs)
+        tls_context(knobs)  # checks the files, which are read again for each connection
         self._knobs = knobs
         self._name = name
         self._on_oversized = on_oversized
         self._read_pause_s = read_pause_s
-        self._tls = tls_context(knobs)
         # Held while a subscription is added and while all are created again on a new connection, so that none is lost.
         self._subscriptions_lock = asyncio.Lock()
         self._subscriptions: dict[_Listen, Subscription | None] = {}
@@ -237,7 +237,7 @@ class NatsBus:
 
     async def _open(self, client: NatsClient) -> None:
         knobs = self._knobs
-        options = login_options(knobs, self._tls)
+        options = login_options(knobs, tls_context(knobs))
         # Each server is tried twice.
         async with asyncio.timeout((2 * len(knobs.servers) + 1) * _CONNECT_S):
             await client.connect(

@@ -19,7 +19,8 @@ SERIES_MAX: Final = 100_000
 # Quoted values may contain braces, and an exemplar may follow the value.
 _LABELS: Final = rb'\{([^"}\n]*+(?:"[^"\\\n]*+(?:\\.[^"\\\n]*+)*+"[^"}\n]*+)*+)\}'
 _VALUE: Final = rb"[ \t]*(\S+)"
-_LABEL: Final = re.compile(r'([A-Za-z_]\w*)\s*=\s*"((?:[^"\\]|\\.)*)"')
+# It begins at no letter within a word and never goes back, or a long word or value would take the square of its length.
+_LABEL: Final = re.compile(r'(?<!\w)([A-Za-z_]\w*+)\s*+=\s*+"((?:[^"\\]|\\.)*+)"')
 _TYPE: Final = re.compile(rb"\n# TYPE[ \t]+(\S+)")
 # A family is declared without the suffix of its lines; one of a counter, depending on the version, with it.
 _SUFFIX: Final = re.compile(r"_(?:total|sum|count|bucket)$")

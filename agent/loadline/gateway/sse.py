@@ -5,6 +5,8 @@ from typing import Final
 DONE: Final = b"[DONE]"
 """Data of the last event of a complete stream."""
 _EVENT_BYTES_MAX: Final = 16 * 1024 * 1024
+_END_BYTES: Final = 3
+"""Longest end of an event: two lines, of which the first may have begun with a carriage return."""
 
 
 class EventTooLarge(ValueError):
@@ -17,6 +19,8 @@ class EventReader:
     def __init__(self) -> None:
         self._parts: list[bytes] = []
         self._size = 0
+        self._last = b""
+        """Last bytes that were fed, with which the end of an event may begin."""
 
     def feed(self, piece: bytes) -> list[bytes]:
         """Add bytes as they arrive; return the data of events that are complete.
@@ -26,13 +30,17 @@ class EventReader:
         """
         self._parts.append(piece)
         self._size += len(piece)
-        if b"\n" not in piece:  # a long event is joined once, not with each of its pieces
+        seam = self._last + piece
+        self._last = seam[1 - _END_BYTES :]
+        if (
+            b"\n\n" not in seam and b"\n\r\n" not in seam
+        ):  # an event is joined once, not with each of its pieces or lines
             return self._bounded([])
         text = b"".join(self._parts)
         if b"\r" in text:
             text = text.replace(b"\r\n", b"\n")
         *events, rest = text.split(b"\n\n")
-        self._parts, self._size = [rest], len(rest)
+        self._parts, self._size, self._last = [rest], len(rest), rest[1 - _END_BYTES :]
         return self._bounded([data for event in events if (data := _data(event))])
 
     def _bounded(self, found: list[bytes]) -> list[bytes]:

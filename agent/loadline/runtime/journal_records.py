@@ -197,7 +197,7 @@ def _begin(start: SegmentStart[Raw], place: str, found: ReplayResult) -> bool:
     found.controller, found.now, found.unconfirmed = Controller(start.settings), start.now, None
     try:
         found.controller.restore(bytes(start.snapshot))
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise JournalError(f"{place}: the snapshot cannot be read: {error}") from error
     return False
 

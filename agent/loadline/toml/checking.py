@@ -1,7 +1,6 @@
 """Checking of TOML tables against Structs. Errors name the place, the value and the remedy."""
 
 import functools
-import math
 from collections.abc import Callable, Collection, Iterator, Mapping
 from difflib import get_close_matches
 from pathlib import Path
@@ -157,7 +156,7 @@ def _value_errors(
     if found:
         yield from found
         return
-    exact = not isinstance(value, int | float) or (math.isfinite(value) and abs(value) <= _INTEGER_MAX)
+    exact = not isinstance(value, int | float) or abs(value) <= _INTEGER_MAX  # false for NaN, too
     try:
         msgspec.convert(value, annotation)
     except msgspec.ValidationError as error:

@@ -64,7 +64,7 @@ class Access:
     def may_order(self, request: web.Request) -> bool:
         """Return True if a request may pause a model: it presents the token, and no other site has caused it."""
         origin = request.headers.get("origin", "")
-        own = not origin or urlsplit(origin).netloc == request.host
+        own = not origin or origin.partition("://")[2] == request.host  # an origin has no path
         return own and self.is_token(_bearer(request))
 
     def is_token(self, presented: str) -> bool:
@@ -75,7 +75,8 @@ class Access:
             token = self._token_file.read_text("utf-8").strip()
         except (OSError, UnicodeDecodeError):
             return False
-        return len(token) >= TOKEN_CHARS_MIN and hmac.compare_digest(presented.encode(), token.encode())
+        sent = presented.encode(errors="surrogateescape")  # headers may have bytes that are not UTF-8
+        return len(token) >= TOKEN_CHARS_MIN and hmac.compare_digest(sent, token.encode())
 
 
 def _bearer(request: web.Request) -> str:

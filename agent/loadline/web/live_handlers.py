@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final, Protocol
+from urllib.parse import parse_qs
 
 import msgspec
 from aiohttp import web
@@ -65,9 +66,9 @@ class LiveHandlers:
         ]
 
     async def _show(self, request: web.Request) -> web.Response:
-        form = await request.post() if request.method == "POST" else {}
+        token = await _form_token(request) if request.method == "POST" else ""
         status, code = self._page.status, 200
-        may_read = self._access.may_read(request, str(form.get("token", "")))
+        may_read = self._access.may_read(request, token)
         if may_read:
             table = await self._tables.get_in_slices(id(status), lambda: tables(status))
         elif self._access.is_open:
@@ -104,8 +105,8 @@ class LiveHandlers:
             if request.content_type != "application/json":  # a form of another site cannot send this type
                 raise web.HTTPUnsupportedMediaType(text="send JSON\n")
             try:
-                order = msgspec.json.decode(await request.read(), type=PageOrder)
-            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                order = msgspec.json.decode(await _body(request), type=PageOrder)
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
                 raise web.HTTPBadRequest(text=f"{error}\n") from error
             status = self._page.status
             if status is None or not status.leading:
@@ -127,3 +128,18 @@ class LiveHandlers:
             raise web.HTTPForbidden(text="no token is configured: set token_file in [http]\n")
         if not self._access.may_order(request):
             raise web.HTTPUnauthorized(text="this is not the agent's token\n")
+
+
+async def _form_token(request: web.Request) -> str:
+    """Return the token of the page's form, without the parsers that the other types of forms need."""
+    if request.content_type != "application/x-www-form-urlencoded":
+        raise web.HTTPUnsupportedMediaType(text="send the form of this page\n")
+    form = parse_qs((await _body(request)).decode(errors="replace"))
+    return form.get("token", [""])[-1]
+
+
+async def _body(request: web.Request) -> bytes:
+    try:
+        return await request.read()
+    except web.RequestPayloadError as error:
+        raise web.HTTPBadRequest(text="the body is not what `content-encoding` or its chunks say\n") from error

@@ -362,3 +362,8 @@ def test_token_capacity_with_the_upstream_profile_is_warned_of() -> None:
     (warning,) = config_warnings("", base=model(knobs % "upstream", AGGREGATED))
     assert warning.startswith('models[0].saturation.capacity: "tokens" has no effect')
     assert config_warnings("", base=model(knobs % "own", AGGREGATED)) == []
+
+
+def test_a_number_beyond_all_bounds_is_an_error() -> None:
+    error = config_error("", base=model("", DECODE + "\nreplicas_max = 1" + 400 * "0"))
+    assert error.place == "models[0].pools[0].replicas_max"

@@ -71,3 +71,9 @@ def test_a_page_of_too_many_series_is_refused() -> None:
     body = "".join(f'vllm:running{{a="{number}"}} 1\n' for number in range(100_001))
     with pytest.raises(NotAnExposition, match="more than 100,000 series"):
         series(body)
+
+
+@pytest.mark.parametrize("labels", ["a" * 2**20, 'a="' * 2**18, "a =" * 2**18, 'a="' + "x" * 2**20, "1a" * 2**19])
+def test_labels_as_long_as_a_page_are_read_in_one_pass(labels: str) -> None:
+    """A search that goes back would take hours."""
+    assert set(labels_of(labels)) <= {"a"}

@@ -13,6 +13,15 @@ def test_events_are_found_however_they_are_cut(size: int) -> None:
     assert [data for piece in pieces for data in reader.feed(piece)] == DATA
 
 
+def test_an_event_of_many_lines_is_joined_once() -> None:
+    """To join it with each of its lines would copy a terabyte."""
+    reader, line = EventReader(), b"data: x\n"
+    for _ in range(2**18):
+        assert reader.feed(line) == []
+    [data] = reader.feed(b"\r\n")
+    assert data == b"\n".join([b"x"] * 2**18)
+
+
 def test_an_event_that_is_written_is_read() -> None:
     assert EventReader().feed(write_event(b"[DONE]")) == [b"[DONE]"]
 

@@ -233,6 +233,11 @@ def test_a_snapshot_of_another_version_is_refused(recorded: Segments) -> None:
         replay([[recorded[0][0].replace(b'"phase":"follower"', b'"phase":7')]])
 
 
+def test_a_snapshot_whose_text_is_not_utf_8_is_refused(recorded: Segments) -> None:
+    with pytest.raises(JournalError, match=r"the snapshot cannot be read: .*utf-8"):
+        replay([[recorded[0][0].replace(b'"phase":"follower"', b'"phase":"\xd8"')]])
+
+
 def test_a_snapshot_of_other_settings_is_refused(recorded: Segments) -> None:
     start = msgspec.json.decode(recorded[0][0])
     names = [model["name"] for model in start["settings"]["models"]]

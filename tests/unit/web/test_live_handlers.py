@@ -303,3 +303,36 @@ def test_every_answer_forbids_other_origins_and_static_files_are_cached_by_conte
             assert (await site.get(f"/api/history?model={'x' * 129}"))[0] == 400
 
     run(scenario)
+
+
+def _posted(content_type: bytes, body: bytes) -> bytes:
+    head = b"POST / HTTP/1.1\r\nhost: x\r\ncontent-type: %b\r\ncontent-length: %d\r\n\r\n"
+    return head % (content_type, len(body)) + body
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        b"GET /api/events HTTP/1.1\r\nhost: x\r\nauthorization: Bearer 0123\xd2\xff\r\n\r\n",
+        b"POST /api/pause HTTP/1.1\r\nhost: x\r\norigin: http://[\r\nauthorization: Bearer x\r\n\r\n",
+        _posted(b"multipart/form-data; boundary=b", b"--b\r\nGET\r\n"),
+        _posted(b"application/x-www-form-urlencoded; charset=none", b"\xff="),
+        _posted(b"application/x-www-form-urlencoded\r\ncontent-encoding: gzip", b"garbage"),
+    ],
+    ids=["token that is not UTF-8", "origin", "multipart", "charset", "gzip"],
+)
+def test_a_request_of_no_browser_is_refused_before_it_is_parsed(request_: bytes, tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text(TOKEN, "utf-8")
+
+    async def scenario() -> None:
+        async with served(token_file=str(token)) as site:
+            await site.page.update(agent(model()))
+            reader, writer = await asyncio.open_connection("127.0.0.1", int(site.base.rsplit(":", 1)[1]))
+            writer.write(request_)
+            status = (await reader.readline()).split()[1]
+            writer.close()
+            assert status in {b"400", b"401", b"415", b"200"}
+            assert status != b"200" or request_.startswith(b"POST / "), "a form with a wrong token gets the form again"
+
+    run(scenario)

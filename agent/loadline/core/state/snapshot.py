@@ -86,6 +86,8 @@ def decode_snapshot(settings: Settings, data: bytes) -> tuple[AgentState, dict[s
     Raises:
         msgspec.DecodeError: The snapshot has another layout, such as that of another version, or is of other
             settings.
+        UnicodeDecodeError: A text in it is not UTF-8.
+        RecursionError: It is nested too deeply.
     """
     snapshot = msgspec.json.decode(data, type=Snapshot)
     for model in snapshot.state.fleet.models.values():
