@@ -8,7 +8,6 @@ Unknown fields are ignored; of duplicate keys the last one wins.
 from collections.abc import Callable, Sequence
 from functools import cache
 from itertools import pairwise
-from sys import intern
 from typing import Final, Generic, TypeVar
 
 import msgspec
@@ -252,6 +251,7 @@ class Codec:
         self._prefix = f"{subjects.prefix}."
         self._frame_bytes_max = frame_bytes_max
         self._routes: dict[str, tuple[_Reader, Names]] = {}
+        self._shared_names: dict[str, str] = {}
 
     def decode(self, subject: str, data: bytes) -> WireEvent | Rejected:
         """Return the event that a frame reports, or the reason of its refusal. Never raises."""
@@ -275,9 +275,7 @@ class Codec:
         if any(len(token) > _TOKEN_CHARS_MAX for token in tokens):
             return reject(Rejection.SUBJECT_UNKNOWN, subject, "a name in the subject is too long")
         try:
-            names = tuple(
-                intern(decode_token(token)) for token in tokens
-            )  # 10,000 workers share a few models and pools
+            names = tuple(map(decode_token, tokens))
             for name in names:
                 msgspec.convert(name, Name)
         except (ValueError, msgspec.ValidationError) as error:
@@ -288,6 +286,9 @@ class Codec:
             )
         if len(self._routes) >= _ROUTES_MAX:
             self._routes.clear()
+            self._shared_names.clear()
+        # 10,000 workers share a few models and pools. Not sys.intern, which keeps a name for ever in Python 3.12.
+        names = tuple(self._shared_names.setdefault(name, name) for name in names)
         self._routes[subject] = (read, names)
         return read, names
 
