@@ -128,7 +128,7 @@ def test_the_reason_has_latency_load_and_count() -> None:
         assert world.second < 90
     [reason] = world.last.reasons
     assert reason.sentence() == (
-        "a: the mean latency of 30000 ms is 2.08 of its objective of 50 ms at 60.0 requests per worker: 4 "
+        "a: the mean latency of 30 s is 2.08 of its objective of 50 ms at 60.0 requests per worker: 4 "
         "workers needed: ITL"
     )
 

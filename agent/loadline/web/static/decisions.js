@@ -1,5 +1,5 @@
 // Decisions on a line of the last hour, and as a list whose entries open to the explanation.
-import { clock, counting, exact, h, minute, plural, readable, words } from "./format.js";
+import { clock, counting, exact, h, minute, plural, words } from "./format.js";
 
 const HOUR_MS = 3600000;
 const SPAN_MIN_MS = 300000;
@@ -85,7 +85,7 @@ function entry(page, open, isNewest) {
   const why = page.recommendations.flatMap((one) => one.reasons)[0] || page.limits[0] || "";
   const details = h("details", { open },
     h("summary", {}, h("time", { datetime: new Date(page.at_ms).toISOString() }, clock(page.at_ms)),
-      h("span", {}, shown.length ? shown : "same counts again"), h("span", { class: "why" }, readable(why)), state(page, isNewest)));
+      h("span", {}, shown.length ? shown : "same counts again"), h("span", { class: "why" }, why), state(page, isNewest)));
   details.dataset.key = key(page);
   // The body is built when it is opened: most never are.
   const fill = () => { if (details.open && !details.querySelector(".more")) details.append(explanation(page)); };
@@ -111,4 +111,4 @@ function explanation(page) {
   return h("div", { class: "more" }, parts);
 }
 
-const list = (sentences) => h("ul", {}, sentences.map((sentence) => h("li", {}, readable(sentence))));
+const list = (sentences) => h("ul", {}, sentences.map((sentence) => h("li", {}, sentence)));

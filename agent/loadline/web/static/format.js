@@ -54,9 +54,6 @@ export function duration(ms) {
   return s < 172800 ? `${(s / 3600).toFixed(1)} h` : `${Math.round(s / 86400)} d`;
 }
 
-// Sentences of reasons have times in ms; those of seconds and more are read as such.
-export const readable = (sentence) => sentence.replace(/\b(\d{4,}(?:\.\d+)?) ms\b/g, (_all, ms) => milliseconds(Number(ms)));
-
 const clockFormat = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit", second: "2-digit" });
 const minuteFormat = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit" });
 export const clock = (ms) => clockFormat.format(ms);

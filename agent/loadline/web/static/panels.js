@@ -1,5 +1,5 @@
 // The smaller parts of the page: list of models, notices, alarms, holds, conditions and GPUs.
-import { NONE, counting, duration, h, milliseconds, number, percent, plural, readable, words } from "./format.js";
+import { NONE, counting, duration, h, milliseconds, number, percent, plural, words } from "./format.js";
 
 const STATES = {
   attention: ["attention", "warn"], paused: ["paused", "warn"], advisory: ["advice only", "on"], scaling: ["scaling", "on"], steady: ["steady", ""],
@@ -83,7 +83,7 @@ export function drawBanners(root, agent, model, live, nowMs) {
 export function drawWaits(root, waits, model) {
   once(root, [waits, model.missing], () => {
     const missing = model.missing.map((text) => h("li", {}, text, h("span", { class: "tag warn" }, "missing")));
-    const lines = waits.map((wait) => h("li", {}, readable(wait.sentence), wait.until_ms ? h("span", { class: "tag on" }, counting(wait.until_ms, "until")) : ""));
+    const lines = waits.map((wait) => h("li", {}, wait.sentence, wait.until_ms ? h("span", { class: "tag on" }, counting(wait.until_ms, "until")) : ""));
     return missing.length + lines.length ? h("ul", { class: "facts" }, missing, lines) : h("p", { class: "muted" }, "Nothing holds: the next change of the load may cause a decision.");
   });
 }
