@@ -269,3 +269,29 @@ def test_closing_delivers_published_frames(make_bus: MakeBus, own_name: str) -> 
             await until(lambda: len(got) == 500)
 
     asyncio.run(scenario())
+
+
+@real
+def test_a_bus_closes_although_the_library_swallows_a_cancellation(
+    make_bus: MakeBus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As asyncio.wait_for does in Python 3.11 if the result arrives in the same turn of the event loop."""
+
+    async def scenario() -> None:
+        flushing = asyncio.Event()
+
+        async def flush_all(_client: nats_client.NatsClient) -> None:
+            if not flushing.is_set():
+                flushing.set()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await asyncio.Event().wait()
+
+        monkeypatch.setattr(nats_client.NatsClient, "flush_all", flush_all)
+        bus = make_bus()
+        connecting = asyncio.create_task(bus.connect(lambda _connected: None))
+        async with asyncio.timeout(DEADLINE_S):
+            await flushing.wait()
+            connecting.cancel()
+            await bus.close()
+
+    asyncio.run(scenario())

@@ -31,6 +31,7 @@ _PING_S = 3
 _PINGS_MAX = 2
 _RETRY_FIRST_S = 0.1
 _RETRY_MAX_S = 5.0
+_CANCEL_AGAIN_S = 0.2
 # Limit on bytes waiting for a server that does not read.
 _UNSENT_BYTES_MAX = 8 * 2**20
 # Lower limit for replies, so that replies to queries leave buffer space for decisions and commands.
@@ -203,8 +204,7 @@ class NatsBus:
     async def close(self) -> None:
         """Flush pending publishes, then disconnect; within 2 s."""
         if self._connecting is not None:
-            self._connecting.cancel()
-            await asyncio.wait([self._connecting])
+            await _cancel(self._connecting)
         client, self._client = self._client, None
         if client is not None:
             with contextlib.suppress(nats.errors.Error, TimeoutError):
@@ -339,6 +339,17 @@ class NatsBus:
         if client is None or not client.is_connected:
             raise BusUnavailable(f"not connected to NATS: {self.last_error or 'no connection yet'}")
         return client
+
+
+async def _cancel(task: "asyncio.Task[None]") -> None:
+    """Cancel a task, again if it goes on.
+
+    The library waits with asyncio.wait_for, which in Python 3.11 swallows a cancellation that arrives with the result:
+    an agent that was stopped while it connected then never ended.
+    """
+    while not task.done():
+        task.cancel()
+        await asyncio.wait([task], timeout=_CANCEL_AGAIN_S)
 
 
 def _text(error: Exception) -> str:
