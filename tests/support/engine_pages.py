@@ -1,7 +1,18 @@
 """Pages of metrics as engines write them."""
 
 from pathlib import Path
+from typing import Final
 
+from msgspec.structs import replace
+
+from loadline.core.vocabulary.events import LoadReported, TrafficReported
+from loadline.engine_metrics.engine_reading import EngineReading
+from loadline.wire.codec import Codec, encode
+from loadline.wire.messages import LoadReport, TrafficReport
+from loadline.wire.subjects import Subjects
+
+_SUBJECTS: Final = Subjects("loadline")
+_CODEC: Final = Codec(_SUBJECTS, 1_048_576)
 RECORDED_VLLM = (Path(__file__).parents[1] / "data/engines/vllm-0.32.prom").read_bytes()
 
 
@@ -43,3 +54,14 @@ def vllm(
         f"vllm:request_generation_tokens_sum{{{labels}}}": outputs[1],
         f'vllm:cache_config_info{{block_size="16",num_gpu_blocks="{blocks}",{labels}}}': 1.0,
     }
+
+
+def check_reports(reading: EngineReading, number: int) -> None:
+    """Check that agents accept the reports that a sidecar makes of a reading, the ``number``-th of its engine."""
+    samples = [replace(sample, sequence=number) for sample in reading.samples()]
+    load = LoadReport("m", "p", "w", 1, samples)
+    assert isinstance(_CODEC.decode(_SUBJECTS.load("m", "p", "w"), encode(load)), LoadReported)
+    traffic = reading.traffic_sample(number)
+    if traffic is not None:
+        report = encode(TrafficReport("m", "w", 1, traffic))
+        assert isinstance(_CODEC.decode(_SUBJECTS.traffic("m", "w"), report), TrafficReported)

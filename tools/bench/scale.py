@@ -120,7 +120,7 @@ async def renew(servers: Rig, leases: int) -> dict[str, float]:
 
 
 def deciding() -> dict[str, float]:
-    """Return what etcd takes for a decision: a commit and its transaction of the baseline, of which each is a half."""
+    """Return what etcd takes for a decision, without its idle time: half of a commit and a like one of the baseline."""
     with reporting_fleet(in_memory=False, planner="auto") as (servers, fleet, wire):
         before, began_s = Spent.by(servers), time.monotonic()
         asyncio.run(react(servers, fleet, wire))

@@ -75,7 +75,7 @@ def main() -> None:
         with subscriber(servers) as bare:
             bare.wait(lambda sample: sample.ready)
             rate = bare_rate(wire, bare, RepeatedBursts(fleet, b"bareline"))
-        with agent(servers, fleet) as child:
+        with agent(servers, fleet, delays=True) as child:
             warm(fleet, wire, child)
             source, before, delays = RepeatedBursts(fleet, b"loadline"), child.sample(), list[float]()
             bursts = round(seconds * rate * SHARE / BURST)

@@ -32,10 +32,8 @@ class EventReader:
         self._size += len(piece)
         seam = self._last + piece
         self._last = seam[1 - _END_BYTES :]
-        if (
-            b"\n\n" not in seam and b"\n\r\n" not in seam
-        ):  # an event is joined once, not with each of its pieces or lines
-            return self._bounded([])
+        if b"\n\n" not in seam and b"\n\r\n" not in seam:
+            return self._bounded([])  # an event is joined once, not with each of its pieces or lines
         text = b"".join(self._parts)
         if b"\r" in text:
             text = text.replace(b"\r\n", b"\n")

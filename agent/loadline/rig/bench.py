@@ -255,12 +255,15 @@ def rig(*, fsync: bool = False, in_memory: bool = False) -> Iterator[Rig]:
         yield servers
 
 
-def agent(servers: Rig, fleet: BenchFleet, name: str = "agent", cpu: int | None = None) -> ProbedProcess:
-    """Start a probed agent with a journal, for a fleet in the namespace ``name``."""
+def agent(
+    servers: Rig, fleet: BenchFleet, name: str = "agent", cpu: int | None = None, *, delays: bool = False
+) -> ProbedProcess:
+    """Start a probed agent with a journal, for a fleet in the namespace ``name``; it records ``delays`` if asked."""
     path = servers.directory / f"{name}.toml"
     sections: dict[str, dict[str, object]] = {"http": {"port": 0}, "agent": {"namespace": name}}
     path.write_text(servers.config(fleet.toml(), name, **sections), encoding="utf-8")
-    return ProbedProcess(["agent", str(path)], servers.directory / f"{name}.log", cpu)
+    arguments = ["agent", str(path), *(["delays"] if delays else [])]
+    return ProbedProcess(arguments, servers.directory / f"{name}.log", cpu)
 
 
 def subscriber(servers: Rig, cpu: int | None = None) -> ProbedProcess:

@@ -1,6 +1,6 @@
 """Child process of a benchmark that reports its progress: the agent, or a bare subscriber as baseline.
 
-    python -m loadline.rig.probe agent CONFIG
+    python -m loadline.rig.probe agent CONFIG [delays]
     python -m loadline.rig.probe subscriber NATS-URL SUBJECT
 
 For every line on stdin it writes a ``ProbeSample`` to stdout. The agent is ``app.Agent``, unmodified,
@@ -63,11 +63,10 @@ class BareLoadReport(Struct):
 class ProbedAgent(Agent):
     """Agent that records the time of every turn."""
 
-    def start_recording(self) -> None:
-        """Start recording turns."""
+    def start_recording(self, *, delays: bool) -> None:
+        """Start recording turns, and the delays of load reports if asked: their cost counts as the agent's."""
         self._turns: list[tuple[float, float]] = []
         self._turns_cpu_s: list[float] = []
-        self._sent_ms: list[int] = []
         self._delays_ms: list[int] = []
         turns = self.runtime._turns  # noqa: SLF001 - measured where it runs
         turn = turns.turn
@@ -76,19 +75,29 @@ class ProbedAgent(Agent):
             began_s = time.thread_time()
             turn(now)
             self._turns_cpu_s.append(time.thread_time() - began_s)
-            ended_ms = time.time_ns() // 1_000_000
-            self._delays_ms += [ended_ms - sent_ms for sent_ms in self._sent_ms]
-            self._sent_ms.clear()
 
-        handle = turns.controller.handle
+        turns.turn = timed  # type: ignore[method-assign]
+        if delays:
+            self._record_delays()
+        self._frames, self._taken_at_s = 0, 0.0
+
+    def _record_delays(self) -> None:
+        turns = self.runtime._turns  # noqa: SLF001 - measured where it runs
+        handle, turn = turns.controller.handle, turns.turn
+        sent_ms: list[int] = []
 
         def noted(events: Sequence[AnyEvent], now: int) -> list[AnyEffect]:
-            self._sent_ms += [e.samples[-1].timestamp_ms for e in events if e.__class__ is LoadReported]
+            sent_ms.extend(e.samples[-1].timestamp_ms for e in events if e.__class__ is LoadReported)
             return handle(events, now)
 
+        def delayed(now: int) -> None:
+            turn(now)
+            ended_ms = time.time_ns() // 1_000_000
+            self._delays_ms += [ended_ms - one for one in sent_ms]
+            sent_ms.clear()
+
         turns.controller.handle = noted  # type: ignore[method-assign]
-        turns.turn = timed  # type: ignore[method-assign]
-        self._frames, self._taken_at_s = 0, 0.0
+        turns.turn = delayed  # type: ignore[method-assign]
 
     def sample(self) -> ProbeSample:
         """Return the progress so far."""
@@ -179,7 +188,7 @@ async def main(kind: str, *arguments: str) -> None:
         logs.configure(config.agent.log_format, config.agent.log_level)
         configure_gc()
         agent = ProbedAgent(config)
-        agent.start_recording()
+        agent.start_recording(delays="delays" in arguments)
         answer_requests(agent.sample)
         await agent.run()
     else:

@@ -7,7 +7,7 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from loadline.core.vocabulary.events import LoadReported, TrafficReported
+from loadline.core.vocabulary.events import TrafficReported
 from loadline.engine_metrics.router_reader import RouterReader
 from loadline.engine_metrics.router_tables import ROUTERS
 from loadline.engine_metrics.tables import detect
@@ -22,10 +22,10 @@ from loadline.sources.dynamo_records import TOPIC, VERSION, RecordRefused, read_
 from loadline.sources.llumnix_messages import InstanceMetadata, InstanceStatus, read_instance, read_status
 from loadline.sources.prometheus_answer import AnswerRefused, read_answer
 from loadline.wire.codec import Codec, Rejected, encode
-from loadline.wire.messages import LoadReport, TrafficReport
+from loadline.wire.messages import TrafficReport
 from tests.fuzz.target import Target
 from tests.fuzz.targets.wire import SUBJECTS, check_refusal
-from tests.support.engine_pages import RECORDED_VLLM, page, vllm
+from tests.support.engine_pages import RECORDED_VLLM, check_reports, page, vllm
 
 _CODEC: Final = Codec(SUBJECTS, 1_048_576)
 _PAGE_END: Final = b"\n\0"
@@ -40,13 +40,7 @@ def read_pages(data: bytes) -> None:
         reading = state.answered(one, number * 1_000, number * 1_000)
         if reading is None:
             continue
-        samples = [replace(sample, sequence=number) for sample in reading.samples()]
-        load = LoadReport("m", "p", "w", 1, samples)
-        assert isinstance(_CODEC.decode(SUBJECTS.load("m", "p", "w"), encode(load)), LoadReported)
-        traffic = reading.traffic_sample(number)
-        if traffic is not None:
-            report = encode(TrafficReport("m", "w", 1, traffic))
-            assert isinstance(_CODEC.decode(SUBJECTS.traffic("m", "w"), report), TrafficReported)
+        check_reports(reading, number)
 
 
 def read_router_pages(data: bytes) -> None:

@@ -11,15 +11,12 @@ from typing import Any, Final, cast
 import msgspec
 from aiohttp import web
 
-from loadline import app
 from loadline.adapters.http import HttpServer
-from loadline.adapters.system_clock import SystemClock
 from loadline.client.frontend import FrontendClient
 from loadline.client.handover import HandoverBus
 from loadline.client.streams import StreamEngine, StreamSubjects
 from loadline.client.worker import WorkerClient
 from loadline.config import parse
-from loadline.core.controller import Controller
 from loadline.core.vocabulary.events import RegistryRead
 from loadline.core.vocabulary.samples import RegisteredWorker, WorkerRecord, WorkerSample
 from loadline.gateway.backends import Backends
@@ -29,10 +26,6 @@ from loadline.gateway.model import ServedModel
 from loadline.gateway.moves import StreamMoves
 from loadline.gateway.server import Gateway
 from loadline.gateway.traffic import ModelTraffic
-from loadline.runtime.loop import Runtime
-from loadline.runtime.service import Service
-from loadline.runtime.shards import Shards
-from loadline.sim.world.fitter import InlineFitter
 from loadline.web.access import Access
 from loadline.web.event_streams import EventStreams
 from loadline.web.live_handlers import LiveHandlers
@@ -43,6 +36,7 @@ from tests.fuzz.scratch import scratch_folder
 from tests.fuzz.target import Target
 from tests.support import statuses
 from tests.support.memory import MemoryBus, MemoryStore
+from tests.support.service import service_of
 from tests.support.virtual_time import VirtualTimeLoop
 
 _SERVICE_MS: Final = 20.0
@@ -189,25 +183,10 @@ def read_gateway(data: bytes) -> None:
 def _endpoints() -> dict[str, Callable[[bytes], Awaitable[bytes | None]]]:
     async def start() -> dict[str, Callable[[bytes], Awaitable[bytes | None]]]:
         found = parse('[[models]]\nname = "m"\n[[models.pools]]\nname = "p"\nrole = "aggregated"\n', "x")
-        runtime = Runtime(
-            controller=Controller(app.settings(found)),
-            clock=SystemClock(),
-            bus=MemoryBus(),
-            store=MemoryStore(),
-            fitter=InlineFitter(),
-            journal=None,
-            root="loadline",
-            namespace="default",
-            knobs=found.runtime,
-            frame_bytes_max=found.nats.frame_bytes_max,
-            version="0",
-            on_turn=lambda _seconds: None,
-            on_rejected=lambda _rejected: None,
-        )
+        runtime, service = service_of(found)
         worker = RegisteredWorker(WorkerRecord("m", "p", "w", "aggregated", 1), 5)
         runtime.controller.handle([RegistryRead([worker])], runtime.clock.now_ms())
         runtime.controller.state.store_connected = runtime.controller.state.decisions_read = True
-        service = Service(Shards([runtime], None), runtime.bus, "0")
 
         async def pause(payload: bytes) -> bytes | None:
             answer = await service._pause(payload, paused=True)

@@ -2,15 +2,12 @@
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from msgspec.structs import replace
 
-from loadline.core.vocabulary.events import LoadReported, TrafficReported
 from loadline.engine_metrics.engine_reader import EngineReader
 from loadline.errors import NotAnExposition
-from loadline.wire.codec import Codec, encode
-from loadline.wire.messages import LoadReport, TrafficReport
+from loadline.wire.codec import Codec
 from loadline.wire.subjects import Subjects
-from tests.support.engine_pages import page, vllm
+from tests.support.engine_pages import check_reports, page, vllm
 
 SUBJECTS = Subjects("loadline")
 CODEC = Codec(SUBJECTS, 262_144)
@@ -34,10 +31,4 @@ def test_every_page_is_refused_or_yields_reports_that_agents_accept(
             reading = reader.read(body, number * 1_000)
         except NotAnExposition:
             continue
-        samples = [replace(sample, sequence=number) for sample in reading.samples()]
-        load = LoadReport("m", "p", "w", 1, samples)
-        assert isinstance(CODEC.decode(SUBJECTS.load("m", "p", "w"), encode(load)), LoadReported)
-        traffic = reading.traffic_sample(number)
-        if traffic is not None:
-            report = TrafficReport("m", "w", 1, traffic)
-            assert isinstance(CODEC.decode(SUBJECTS.traffic("m", "w"), encode(report)), TrafficReported)
+        check_reports(reading, number)

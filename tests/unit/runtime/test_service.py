@@ -7,9 +7,7 @@ import msgspec
 import pytest
 
 from loadline import app
-from loadline.adapters.system_clock import SystemClock
 from loadline.config import Config, NatsKnobs, parse
-from loadline.core.controller import Controller
 from loadline.core.fleet.pool import DRAINS_MAX
 from loadline.core.migration.outcomes import MigrationCode, PairReport, PolicyReport
 from loadline.core.vocabulary.decisions import Victim
@@ -19,38 +17,18 @@ from loadline.core.vocabulary.status import AgentStatus
 from loadline.runtime import slices
 from loadline.runtime.loop import Runtime
 from loadline.runtime.service import EXPLANATIONS_MAX, Service
-from loadline.runtime.shards import Shards
 from loadline.runtime.slices import run_in_slices
 from loadline.runtime.status_parts import PART_BYTES_MAX, STATUS_BYTES_MAX, join_status
-from loadline.sim.world.fitter import InlineFitter
 from loadline.web.event_streams import EventStreams
 from loadline.web.live_page import LivePage
 from loadline.wire.codec import encode
 from loadline.wire.messages import DrainOrder, ExplainReply, ExplainRequest, OperatorReply, PauseCommand, StatusRequest
-from tests.support.memory import MemoryBus, MemoryStore
+from tests.support.memory import MemoryBus
+from tests.support.service import service_of
 from tests.waiting import until
 
 POOLS = 64
 POOL = '[[models.pools]]\nname = "pool-{}"\nrole = "aggregated"\n'
-
-
-def service_of(config: Config) -> tuple[Runtime, Service]:
-    runtime = Runtime(
-        controller=Controller(app.settings(config)),
-        clock=SystemClock(),
-        bus=MemoryBus(),
-        store=MemoryStore(),
-        fitter=InlineFitter(),
-        journal=None,
-        root="loadline",
-        namespace="default",
-        knobs=config.runtime,
-        frame_bytes_max=config.nats.frame_bytes_max,
-        version="0",
-        on_turn=lambda _seconds: None,
-        on_rejected=lambda _rejected: None,
-    )
-    return runtime, Service(Shards([runtime], None), runtime.bus, "0")
 
 
 def config(pools: int) -> Config:
