@@ -9,8 +9,7 @@ import pytest
 from tests.waiting import until, until_async
 from tools.process_chaos import faults
 from tools.process_chaos.checks import TAKEOVER_S
-from tools.process_chaos.clusters import CLUSTER_MEMBERS
-from tools.process_chaos.plan import KINDS, Fault, Plan, alone, draw
+from tools.process_chaos.plan import CLUSTER_MEMBERS, KINDS, Fault, Plan, alone, draw
 from tools.process_chaos.proxy import Proxy
 from tools.process_chaos.run import SETTLE_S, run
 

@@ -136,10 +136,13 @@ def reactions_ms(sent_s: dict[str, float], received_s: dict[str, list[float]]) -
 
 
 @contextmanager
-def reporting_fleet(*, in_memory: bool, planner: str = "threshold") -> Iterator[tuple[Rig, BenchFleet, RawPublisher]]:
+def reporting_fleet(
+    *, in_memory: bool, planner: str = "threshold", members: int = 1
+) -> Iterator[tuple[Rig, BenchFleet, RawPublisher]]:
     """Start servers, an agent and an echo; yield the servers, a registered fleet and a connection for its reports."""
     fleet = BenchFleet(MODELS, WORKERS, STEADY_RATIOS[planner], planner)
-    with rig(in_memory=in_memory, fsync=not in_memory) as servers, RawPublisher(servers.nats.port) as wire:
+    servers_of = rig(in_memory=in_memory, fsync=not in_memory, members=members)
+    with servers_of as servers, RawPublisher(servers.nats.port) as wire:
         asyncio.run(servers.register(fleet.records, "agent"))
         with agent(servers, fleet) as child, subscriber(servers) as echo:
             child.wait(lambda sample: sample.ready)

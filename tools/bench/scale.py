@@ -3,9 +3,10 @@
 Each process is measured by itself, so the publisher and the clients of this process do not count. A cost is the
 difference between two sizes, over the difference of the sizes; ``one_core_at`` is the number for which one core
 suffices, at an interval of 1 s for reports and of a third of ``lease_ttl_s = 10`` for leases. etcd waits for the disk,
-as in production. Renewals are steps of the lease of a worker as a client takes them.
+as in production. Renewals are steps of the lease of a worker as a client takes them. With several members, figures of a
+server are those of the member that spent most; the publisher and the agent are at different members of NATS.
 
-  python -m tools.bench.scale [--quick]
+  python -m tools.bench.scale [--quick] [--members 3]
 """
 
 import asyncio
@@ -23,7 +24,8 @@ from loadline.adapters.etcd_store import EtcdStore
 from loadline.client.leased_key import LeasedKey, LeaseStep
 from loadline.config import EtcdKnobs
 from loadline.core.vocabulary.samples import WorkerRecord
-from loadline.rig.bench import BenchFleet, ProbedProcess, RawPublisher, agent, options, progress, rig, warm
+from loadline.rig.bench import BenchFleet, RawPublisher, agent, command_line, progress, rig, warm
+from loadline.rig.clusters import Cluster
 from loadline.rig.rig import Rig
 from loadline.wire.codec import encode
 from loadline.wire.keys import Keys
@@ -37,22 +39,25 @@ IDLE_S: Final = 20.0
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 
 
-class Spent(Struct, frozen=True):
-    """Processor time and resident memory."""
+class Used(Struct, frozen=True):
+    """Processor time in s and resident memory in MB (10^6 bytes) of each process of a program."""
 
-    nats_s: float
-    etcd_s: float
-    agent_s: float
-    nats_mb: float
-    etcd_mb: float
-    agent_mb: float
+    cpu_s: tuple[float, ...]
+    memory_mb: tuple[float, ...]
 
     @classmethod
-    def by(cls, servers: Rig, child: ProbedProcess | None = None) -> "Spent":
-        """Return what the processes have used so far."""
-        (nats_s, nats_mb), (etcd_s, etcd_mb) = used(servers.nats.pid), used(servers.etcd.pid)
-        agent_s = child.sample().cpu_s if child else 0.0
-        return cls(nats_s, etcd_s, agent_s, nats_mb, etcd_mb, child.memory_mb()[0] if child else 0.0)
+    def by(cls, cluster: Cluster[Any]) -> "Used":
+        """Return what the members of a cluster have used so far."""
+        cpu_s, memory_mb = zip(*(used(member.pid) for member in cluster.members), strict=True)
+        return cls(cpu_s, memory_mb)
+
+    def cpu_s_since(self, before: "Used") -> float:
+        """Return the processor time of the member that spent most since then."""
+        return max(after_s - before_s for after_s, before_s in zip(self.cpu_s, before.cpu_s, strict=True))
+
+    def growth_mb_since(self, before: "Used") -> float:
+        """Return the growth of the member that grew most since then."""
+        return max(after_mb - before_mb for after_mb, before_mb in zip(self.memory_mb, before.memory_mb, strict=True))
 
 
 def used(pid: int) -> tuple[float, float]:
@@ -62,25 +67,25 @@ def used(pid: int) -> tuple[float, float]:
     return (int(after_name[11]) + int(after_name[12])) / _TICKS, pages * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
-def reporting(models: int, workers: int, seconds: float) -> dict[str, float]:
+def reporting(models: int, workers: int, seconds: float, members: int) -> dict[str, float]:
     """Return processor time a second and memory of an agent and its servers while all workers report once a second."""
     fleet = BenchFleet(models, workers, usage_ratio=0.6, planner="auto")
-    with rig(fsync=True) as servers, RawPublisher(servers.nats.port) as wire:
+    with rig(fsync=True, members=members) as servers, RawPublisher(servers.nats.port) as wire:
         asyncio.run(servers.register(fleet.records, "agent"))
         with agent(servers, fleet) as child:
             warm(fleet, wire, child)
             play(fleet, wire, seconds)  # windows fill
-            before = Spent.by(servers, child)
+            nats_before, agent_before = Used.by(servers.nats_cluster), child.sample()
             play(fleet, wire, seconds)
-            after = Spent.by(servers, child)
-            lost = child.sample().lost
-    if lost:
-        raise SystemExit(f"the agent lost {lost} of {workers * seconds:g} reports")
+            nats_after, agent_after = Used.by(servers.nats_cluster), child.sample()
+            agent_mb, _ = child.memory_mb()
+    if agent_after.lost:
+        raise SystemExit(f"the agent lost {agent_after.lost} of {workers * seconds:g} reports")
     return {
-        "nats": (after.nats_s - before.nats_s) / seconds,
-        "agent": (after.agent_s - before.agent_s) / seconds,
-        "nats_mb": after.nats_mb,
-        "agent_mb": after.agent_mb,
+        "nats": nats_after.cpu_s_since(nats_before) / seconds,
+        "agent": (agent_after.cpu_s - agent_before.cpu_s) / seconds,
+        "nats_mb": max(nats_after.memory_mb),
+        "agent_mb": agent_mb,
     }
 
 
@@ -93,7 +98,7 @@ def play(fleet: BenchFleet, wire: RawPublisher, seconds: float) -> None:
 
 async def renew(servers: Rig, leases: int) -> dict[str, float]:
     """Register workers under leases of their own; return what etcd takes for a registration and a renewal."""
-    keys, store = Keys("leases"), EtcdStore(EtcdKnobs(endpoints=(servers.etcd.url,)))
+    keys, store = Keys("leases"), EtcdStore(EtcdKnobs(endpoints=servers.etcd_cluster.urls))
     records = [WorkerRecord("model", "decode", f"worker-{n:05}", "decode", incarnation=1) for n in range(leases)]
     leased = [LeasedKey(store, keys.worker(*record.names), encode(record), 600, lambda _: False) for record in records]
     queue = asyncio.Semaphore(AT_ONCE)
@@ -103,31 +108,31 @@ async def renew(servers: Rig, leases: int) -> dict[str, float]:
             return await one.step(asyncio.get_running_loop().time())
 
     try:
-        began = Spent.by(servers)
+        began = Used.by(servers.etcd_cluster)
         await asyncio.gather(*map(step, leased))
-        registered = Spent.by(servers)
+        registered = Used.by(servers.etcd_cluster)
         for _ in range(STEPS):
             if set(await asyncio.gather(*map(step, leased))) != {LeaseStep.RENEWED}:
                 raise SystemExit("a lease was not renewed")
-        renewed = Spent.by(servers)
+        renewed = Used.by(servers.etcd_cluster)
     finally:
         await store.close()
     return {
-        "registration": (registered.etcd_s - began.etcd_s) / leases,
-        "renewal": (renewed.etcd_s - registered.etcd_s) / (STEPS * leases),
-        "lease_mb": (renewed.etcd_mb - began.etcd_mb) / leases,
+        "registration": registered.cpu_s_since(began) / leases,
+        "renewal": renewed.cpu_s_since(registered) / (STEPS * leases),
+        "lease_mb": renewed.growth_mb_since(began) / leases,
     }
 
 
-def deciding() -> dict[str, float]:
+def deciding(members: int) -> dict[str, float]:
     """Return what etcd takes for a decision, without its idle time: half of a commit and a like one of the baseline."""
-    with reporting_fleet(in_memory=False, planner="auto") as (servers, fleet, wire):
-        before, began_s = Spent.by(servers), time.monotonic()
+    with reporting_fleet(in_memory=False, planner="auto", members=members) as (servers, fleet, wire):
+        before, began_s = Used.by(servers.etcd_cluster), time.monotonic()
         asyncio.run(react(servers, fleet, wire))
-        after, ended_s = Spent.by(servers), time.monotonic()
+        after, ended_s = Used.by(servers.etcd_cluster), time.monotonic()
         time.sleep(IDLE_S)
-        idle = (Spent.by(servers).etcd_s - after.etcd_s) / IDLE_S
-    return {"etcd": (after.etcd_s - before.etcd_s - idle * (ended_s - began_s)) / (2 * DECIDED_MODELS)}
+        idle = Used.by(servers.etcd_cluster).cpu_s_since(after) / IDLE_S
+    return {"etcd": (after.cpu_s_since(before) - idle * (ended_s - began_s)) / (2 * DECIDED_MODELS)}
 
 
 def cost(many: Sequence[dict[str, float]], few: Sequence[dict[str, float]], name: str, count: int) -> float:
@@ -137,19 +142,22 @@ def cost(many: Sequence[dict[str, float]], few: Sequence[dict[str, float]], name
 
 def main() -> None:
     """Run the benchmark and print its results."""
-    rounds, seconds, leases = (1, 10.0, LEASES // 4) if options(__doc__) else (3, 30.0, LEASES)
+    parser = command_line(__doc__)
+    parser.add_argument("--members", type=int, default=1, help="nats-servers and etcds (default: 1)")
+    options = parser.parse_args()
+    rounds, seconds, leases = (1, 10.0, LEASES // 4) if options.quick else (3, 30.0, LEASES)
     few: list[dict[str, float]] = []
     many: list[dict[str, float]] = []
     spread: list[dict[str, float]] = []
     renewals: list[dict[str, float]] = []
     decisions: list[dict[str, float]] = []
     for number in range(1, rounds + 1):
-        few.append(reporting(FEW_MODELS, FEW_WORKERS, seconds))
-        many.append(reporting(FEW_MODELS, MANY_WORKERS, seconds))
-        spread.append(reporting(MANY_MODELS, FEW_WORKERS, seconds))
-        with rig(fsync=True) as servers:
+        few.append(reporting(FEW_MODELS, FEW_WORKERS, seconds, options.members))
+        many.append(reporting(FEW_MODELS, MANY_WORKERS, seconds, options.members))
+        spread.append(reporting(MANY_MODELS, FEW_WORKERS, seconds, options.members))
+        with rig(fsync=True, members=options.members) as servers:
             renewals.append(asyncio.run(renew(servers, leases)))
-        decisions.append(deciding())
+        decisions.append(deciding(options.members))
         progress(f"round {number}/{rounds}: {few[-1]} {many[-1]} {spread[-1]} {renewals[-1]} {decisions[-1]}")
     workers, models = MANY_WORKERS - FEW_WORKERS, MANY_MODELS - FEW_MODELS
     for what in ("agent", "nats"):

@@ -14,8 +14,9 @@ from msgspec import Struct
 
 from loadline.adapters.etcd_rpc import EtcdRpc
 from loadline.errors import LoadlineError
+from loadline.rig.clusters import Cluster
+from loadline.rig.servers import EtcdServer
 from loadline.servers import EtcdKnobs
-from tools.process_chaos.clusters import Cluster, EtcdMember
 
 USER: Final = "fleet"
 PASSWORD: Final = "chaos"  # noqa: S105 - of servers that live as long as a run
@@ -71,7 +72,7 @@ class EtcdOperator:
         secured: Whether etcd asks for a login.
     """
 
-    def __init__(self, cluster: Cluster[EtcdMember], directory: Path, prefix: str, *, secured: bool) -> None:
+    def __init__(self, cluster: Cluster[EtcdServer], directory: Path, prefix: str, *, secured: bool) -> None:
         self._cluster = cluster
         self._directory = directory
         self._prefix = prefix.encode()
@@ -90,7 +91,7 @@ class EtcdOperator:
 
     async def start(self) -> None:
         """Start the members that do not run, and secure an etcd that has no users yet."""
-        await self._cluster.start()
+        await self._cluster.start_async()
         if self._secured:
             self._password_file.write_text(PASSWORD, encoding="utf-8")
             await self._insist(self._secure)

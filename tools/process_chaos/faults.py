@@ -10,9 +10,9 @@ from random import Random
 from typing import Final, TypeVar
 
 from loadline.errors import LoadlineError
+from loadline.rig.clusters import Cluster
 from loadline.rig.servers import Server
 from tools.process_chaos.checks import Observer
-from tools.process_chaos.clusters import Cluster
 from tools.process_chaos.fleet import ChaosFleet, Program
 from tools.process_chaos.proxy import State
 

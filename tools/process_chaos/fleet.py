@@ -13,9 +13,9 @@ from msgspec.structs import replace
 from loadline.adapters.etcd_store import EtcdStore
 from loadline.demo.setup import FIRST_AGENT, DemoSetup
 from loadline.demo.stack import SupervisedProcess
+from loadline.rig.clusters import etcd_cluster, nats_cluster
 from loadline.rig.servers import free_port
 from loadline.wire.keys import Keys
-from tools.process_chaos.clusters import etcd_cluster, nats_cluster
 from tools.process_chaos.etcd_operator import EtcdOperator
 from tools.process_chaos.neighbours import CONFIG as NEIGHBOURS
 from tools.process_chaos.other_version import OtherVersion
@@ -29,6 +29,10 @@ JOURNAL_DISK_MIB: Final = 32
 JOURNAL_BYTES_MAX: Final = 8 * 2**20
 """Size of an agent's journal; three of them fit on the disk."""
 _SEGMENT_BYTES_MAX: Final = 2**20
+_ETCD_QUOTA_BYTES: Final = 32 * 2**20
+"""Size of etcd's data above which it takes no more."""
+_TOKEN_TTL_S: Final = 10
+"""Life of a login at etcd; unlike etcd's simple tokens, a JWT ends even if it is used."""
 SPEED: Final = 5.0
 REQUESTS_PER_S: Final = 25
 """Arrivals of the demo's trace at ``SPEED``."""
@@ -101,7 +105,14 @@ class ChaosFleet:
         self.directory = directory
         self.write_line = write_line
         self.keys = Keys("chaos")
-        self.nats, self.etcd = nats_cluster(directory, plan.members), etcd_cluster(directory, plan.members)
+        self._token_key = directory / "token.key"
+        options = {
+            "quota-backend-bytes": str(_ETCD_QUOTA_BYTES),
+            "auth-token": f"jwt,sign-method=HS256,priv-key={self._token_key},ttl={_TOKEN_TTL_S}s",
+            "bcrypt-cost": "4",
+        }
+        self.nats = nats_cluster(directory, plan.members)
+        self.etcd = etcd_cluster(directory, plan.members, options=options)
         self.operator = EtcdOperator(self.etcd, directory, self.keys.prefix, secured=plan.secured)
         self._plan = plan
         self.other: OtherVersion | None = None
@@ -133,7 +144,8 @@ class ChaosFleet:
         self.journal_disk = SmallDisk(self.directory / "journal", JOURNAL_DISK_MIB)
         if self._plan.other_revision:
             self.other = OtherVersion(self._plan.other_revision, self.directory / "other")
-        await asyncio.gather(self.nats.start(), self.operator.start())
+        self._token_key.write_text("chaos", encoding="utf-8")
+        await asyncio.gather(self.nats.start_async(), self.operator.start())
         etcd = self.operator.fleet_knobs
         self.setup = DemoSetup(
             ",".join(self.nats.urls), ",".join(etcd.endpoints), self.directory, speed=SPEED, load=1, root="chaos",
@@ -161,8 +173,8 @@ class ChaosFleet:
         for proxies in self.proxies.values():
             for proxy in proxies:
                 await proxy.close()
-        await self.nats.stop()
-        await self.etcd.stop()
+        await asyncio.to_thread(self.nats.stop)
+        await asyncio.to_thread(self.etcd.stop)
         self.journal_disk.unmount()
 
     def _run(self, name: str, command: list[str], *, restart: bool = True) -> Program:

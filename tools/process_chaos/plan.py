@@ -6,7 +6,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from tools.process_chaos.clusters import CLUSTER_MEMBERS
+CLUSTER_MEMBERS: Final = 3
 
 KINDS: Final = {
     "kill_nats": (1, 3),

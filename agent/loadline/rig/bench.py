@@ -240,17 +240,18 @@ class ProbedProcess:
 
 
 @contextlib.contextmanager
-def rig(*, fsync: bool = False, in_memory: bool = False) -> Iterator[Rig]:
+def rig(*, fsync: bool = False, in_memory: bool = False, members: int = 1) -> Iterator[Rig]:
     """Start servers in a temporary folder.
 
     Args:
         fsync: Whether etcd waits for the disk, as in production.
+        members: Number of nats-servers and of etcds, each a cluster if there are several.
         in_memory: Whether the folder is in ``_MEMORY``, if the system has that.
     """
     parent = _MEMORY if in_memory and _MEMORY.is_dir() else None
     with (
         tempfile.TemporaryDirectory(prefix="loadline-bench-", dir=parent) as folder,
-        Rig(Path(folder), fsync=fsync) as servers,
+        Rig(Path(folder), fsync=fsync, members=members) as servers,
     ):
         yield servers
 
@@ -258,9 +259,15 @@ def rig(*, fsync: bool = False, in_memory: bool = False) -> Iterator[Rig]:
 def agent(
     servers: Rig, fleet: BenchFleet, name: str = "agent", cpu: int | None = None, *, delays: bool = False
 ) -> ProbedProcess:
-    """Start a probed agent with a journal, for a fleet in the namespace ``name``; it records ``delays`` if asked."""
+    """Start a probed agent with a journal, for a fleet in the namespace ``name``; it records ``delays`` if asked.
+
+    It connects to the last member of NATS, so that reports to the first one cross a route.
+    """
     path = servers.directory / f"{name}.toml"
-    sections: dict[str, dict[str, object]] = {"http": {"port": 0}, "agent": {"namespace": name}}
+    nats = servers.nats_cluster.urls[-1]
+    sections: dict[str, dict[str, object]] = {
+        "http": {"port": 0}, "agent": {"namespace": name}, "nats": {"servers": [nats]},
+    }  # fmt: skip
     path.write_text(servers.config(fleet.toml(), name, **sections), encoding="utf-8")
     arguments = ["agent", str(path), *(["delays"] if delays else [])]
     return ProbedProcess(arguments, servers.directory / f"{name}.log", cpu)
@@ -357,11 +364,16 @@ def percentile(values: Sequence[float], share: float) -> float:
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
 
 
-def options(text: str | None) -> bool:
-    """Parse the common command line of benchmarks; return whether ``--quick`` is set."""
+def command_line(text: str | None) -> argparse.ArgumentParser:
+    """Return the parser of the command line that benchmarks have in common."""
     parser = argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="fewer and shorter rounds")
-    quick: bool = parser.parse_args().quick
+    return parser
+
+
+def options(text: str | None) -> bool:
+    """Parse the common command line of benchmarks; return whether ``--quick`` is set."""
+    quick: bool = command_line(text).parse_args().quick
     return quick
 
 

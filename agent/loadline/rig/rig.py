@@ -18,6 +18,7 @@ from loadline.adapters.parent_death import ending_with_parent
 from loadline.core.vocabulary.samples import WorkerRecord
 from loadline.errors import LoadlineError
 from loadline.ports import Write
+from loadline.rig.clusters import Cluster, etcd_cluster, nats_cluster
 from loadline.rig.servers import EtcdServer, NatsServer, free_port
 from loadline.servers import EtcdKnobs
 from loadline.wire.codec import encode
@@ -104,17 +105,28 @@ class Rig:
     Args:
         directory: Folder of all files.
         fsync: Whether etcd waits for the disk, as in production.
+        members: Number of nats-servers and of etcds, each a cluster if there are several.
     """
 
-    def __init__(self, directory: Path, *, fsync: bool = False) -> None:
+    def __init__(self, directory: Path, *, fsync: bool = False, members: int = 1) -> None:
         self.directory = directory
-        self.nats = NatsServer(directory / "nats")
-        self.etcd = EtcdServer(directory / "etcd", fsync=fsync)
+        self.nats_cluster: Cluster[NatsServer] = nats_cluster(directory, members)
+        self.etcd_cluster: Cluster[EtcdServer] = etcd_cluster(directory, members, fsync=fsync)
         self._agents: list[ChildAgent] = []
 
+    @property
+    def nats(self) -> NatsServer:
+        """The first nats-server."""
+        return self.nats_cluster.members[0]
+
+    @property
+    def etcd(self) -> EtcdServer:
+        """The first etcd."""
+        return self.etcd_cluster.members[0]
+
     def __enter__(self) -> Self:
-        self.nats.start()
-        self.etcd.start()
+        self.nats_cluster.start()
+        self.etcd_cluster.start()
         return self
 
     def __exit__(
@@ -123,15 +135,15 @@ class Rig:
         for agent in self._agents:
             with contextlib.suppress(ProcessLookupError):
                 agent.kill()
-        self.etcd.stop()
-        self.nats.stop()
+        self.etcd_cluster.stop()
+        self.nats_cluster.stop()
 
     def config(self, models: str, name: str = "agent", **sections: dict[str, object]) -> str:
         """Build a configuration for these servers from the models as TOML and the keys of other sections."""
         base: dict[str, dict[str, object]] = {
             "agent": {"name": name},
-            "nats": {"servers": [self.nats.url]},
-            "etcd": {"endpoints": [self.etcd.url]},
+            "nats": {"servers": list(self.nats_cluster.urls)},
+            "etcd": {"endpoints": list(self.etcd_cluster.urls)},
             "journal": {"directory": str(self.directory / f"journal-{name}")},
         }
         for section, values in sections.items():
@@ -151,7 +163,7 @@ class Rig:
 
     async def register(self, records: Iterable[WorkerRecord], namespace: str = "default") -> None:
         """Write workers into the registry without leases, so that they last as long as etcd."""
-        store, keys = EtcdStore(EtcdKnobs(endpoints=(self.etcd.url,))), Keys(namespace)
+        store, keys = EtcdStore(EtcdKnobs(endpoints=self.etcd_cluster.urls)), Keys(namespace)
         try:
             for chunk in _chunks(records, WRITES_MAX):
                 await store.commit([], [Write(keys.worker(r.model, r.pool, r.worker), encode(r)) for r in chunk])

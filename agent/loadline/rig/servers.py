@@ -15,7 +15,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -80,10 +80,7 @@ class Server(abc.ABC):
         Raises:
             LoadlineError: The server is not installed, or not ready within 15 s.
         """
-        for _ in self._attempts():
-            if self._ready():
-                return
-            time.sleep(_POLL_S)
+        start_together([self])
 
     async def start_async(self) -> None:
         """Start the server without blocking the event loop.
@@ -91,8 +88,8 @@ class Server(abc.ABC):
         Raises:
             LoadlineError: The server is not installed, or not ready within 15 s.
         """
-        for _ in self._attempts():
-            if self._ready():
+        for _ in self.attempts():
+            if self.is_ready():
                 return
             await asyncio.sleep(_POLL_S)
 
@@ -135,7 +132,7 @@ class Server(abc.ABC):
         self._process.send_signal(number)
         return self._process
 
-    def _attempts(self) -> Iterator[None]:
+    def attempts(self) -> Iterator[None]:
         """Start the process and yield before each readiness check; retry if it loses the race for a port."""
         self.directory.mkdir(parents=True, exist_ok=True)
         fixed = self.port != 0
@@ -171,7 +168,8 @@ class Server(abc.ABC):
     def _command(self) -> list[str]: ...
 
     @abc.abstractmethod
-    def _ready(self) -> bool: ...
+    def is_ready(self) -> bool:
+        """Return whether it takes requests."""
 
 
 class NatsServer(Server):
@@ -198,7 +196,8 @@ class NatsServer(Server):
         config.write_text(self._config, encoding="utf-8")
         return [str(_nats_binary()), "--addr", _HOST, "--port", str(self.port), "--config", str(config)]
 
-    def _ready(self) -> bool:
+    def is_ready(self) -> bool:
+        """Return whether it greets a client."""
         try:
             with socket.create_connection((_HOST, self.port), timeout=1.0) as connection:
                 return connection.recv(4) == b"INFO"
@@ -213,13 +212,15 @@ class EtcdServer(Server):
         directory: Folder of its log and data.
         fsync: Whether writes reach the disk before they are acknowledged, as in production. Without it, writes survive
             kill -9 of etcd, but not a crash of the machine.
+        options: Further options of etcd, without dashes.
     """
 
     name = "etcd"
 
-    def __init__(self, directory: Path, *, fsync: bool = False) -> None:
+    def __init__(self, directory: Path, *, fsync: bool = False, options: Mapping[str, str] | None = None) -> None:
         super().__init__(directory)
         self._fsync = fsync
+        self._more = dict(options or {})
         self._peer_port = 0
 
     @property
@@ -273,9 +274,11 @@ class EtcdServer(Server):
             "snapshot-count": "10000",
             "max-snapshots": "1",
             "max-wals": "1",
+            **self._more,
         }
 
-    def _ready(self) -> bool:
+    def is_ready(self) -> bool:
+        """Return whether it calls itself healthy."""
         connection = http.client.HTTPConnection(_HOST, self.port, timeout=1.0)
         with contextlib.closing(connection):
             try:
@@ -283,6 +286,21 @@ class EtcdServer(Server):
                 return b'"true"' in connection.getresponse().read(1024)
             except (OSError, http.client.HTTPException):
                 return False
+
+
+def start_together(servers: Sequence[Server]) -> None:
+    """Start servers and wait until all are ready: members of a cluster become ready by each other.
+
+    Raises:
+        LoadlineError: A server is not installed, or not ready within 15 s.
+    """
+    starting = {server: server.attempts() for server in servers}
+    while starting:
+        for server, attempts in list(starting.items()):
+            next(attempts)
+            if server.is_ready():
+                del starting[server]
+        time.sleep(_POLL_S if starting else 0.0)
 
 
 def free_port() -> int:

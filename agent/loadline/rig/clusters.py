@@ -1,17 +1,11 @@
-"""Clusters of nats-server and of etcd, with one member or three."""
+"""Clusters of nats-server and of etcd on this machine, with one member or several."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final, Generic, TypeVar
+from typing import Generic, TypeVar
 
-from loadline.rig.servers import EtcdServer, NatsServer, Server, free_port
-
-CLUSTER_MEMBERS: Final = 3
-QUOTA_BYTES: Final = 32 * 2**20
-"""Size of etcd's data above which it takes no more."""
-TOKEN_TTL_S: Final = 10
-"""Life of a login; unlike etcd's simple tokens, a JWT ends even if it is used."""
+from loadline.rig.servers import EtcdServer, NatsServer, Server, free_port, start_together
 
 _Member = TypeVar("_Member", bound=Server)
 
@@ -22,10 +16,16 @@ class EtcdMember(EtcdServer):
     Args:
         directory: Folder of its log and data.
         peer_ports: Ports between the members, by name of the member, which is that of its folder.
+        fsync: Whether writes reach the disk before they are acknowledged, as in production.
+        options: Further options of etcd, without dashes.
     """
 
-    def __init__(self, directory: Path, peer_ports: dict[str, int]) -> None:
-        super().__init__(directory)
+    def __init__(
+        self, directory: Path, peer_ports: Mapping[str, int], *, fsync: bool, options: Mapping[str, str]
+    ) -> None:
+        # 100 ms, as for one member, would depose a leader of etcd each time that the machine is busy.
+        options = {"heartbeat-interval": "50", "election-timeout": "500", **options}
+        super().__init__(directory, fsync=fsync, options=options)
         self.port = free_port()
         self._peers = {name: f"http://127.0.0.1:{port}" for name, port in peer_ports.items()}
         self._peer_port = peer_ports[directory.name]
@@ -34,19 +34,6 @@ class EtcdMember(EtcdServer):
         name = self.directory.name
         cluster = ",".join(f"{member}={url}" for member, url in self._peers.items())
         return {"name": name, "initial-advertise-peer-urls": self._peers[name], "initial-cluster": cluster}
-
-    def _options(self) -> dict[str, str]:
-        key = self.directory / "token.key"
-        key.write_text("chaos", encoding="utf-8")
-        options = super()._options() | {
-            "quota-backend-bytes": str(QUOTA_BYTES),
-            "auth-token": f"jwt,sign-method=HS256,priv-key={key},ttl={TOKEN_TTL_S}s",
-            "bcrypt-cost": "4",
-        }
-        if len(self._peers) > 1:
-            # 100 ms, as for one member, would depose a leader of etcd each time that the machine is busy.
-            options |= {"heartbeat-interval": "50", "election-timeout": "500"}
-        return options
 
 
 class Cluster(Generic[_Member]):
@@ -71,32 +58,44 @@ class Cluster(Generic[_Member]):
         """URLs of all members, for clients."""
         return tuple(member.url for member in self.members)
 
-    async def start(self) -> None:
-        """Start the members that do not run; return when all are ready."""
+    def start(self) -> None:
+        """Start all members; return when all are ready. Start it in a long-lived thread, as a server."""
+        start_together(self.members)
+
+    async def start_async(self) -> None:
+        """Start the members that do not run, without blocking the event loop; return when all are ready."""
         # In a thread, a member would end with that thread.
         await asyncio.gather(*(member.start_async() for member in self.members if not member.alive))
 
-    async def stop(self) -> None:
+    def stop(self) -> None:
         """Stop all members."""
         for member in self.members:
-            await asyncio.to_thread(member.stop)
+            member.stop()
 
 
-def etcd_cluster(directory: Path, count: int) -> Cluster[EtcdMember]:
-    """Return a cluster of etcd, not started, with a folder for each member."""
+def etcd_cluster(
+    directory: Path, count: int, *, fsync: bool = False, options: Mapping[str, str] | None = None
+) -> Cluster[EtcdServer]:
+    """Return a cluster of etcd, not started, with a folder for each member and further ``options``, without dashes."""
+    if count == 1:
+        return Cluster([EtcdServer(directory / "etcd-1", fsync=fsync, options=options)])
     peer_ports = {f"etcd-{number}": free_port() for number in range(1, count + 1)}
-    return Cluster([EtcdMember(directory / name, peer_ports) for name in peer_ports])
+    return Cluster(
+        [EtcdMember(directory / name, peer_ports, fsync=fsync, options=options or {}) for name in peer_ports]
+    )
 
 
 def nats_cluster(directory: Path, count: int) -> Cluster[NatsServer]:
     """Return a cluster of nats-server, not started, with a folder for each member."""
+    if count == 1:
+        return Cluster([NatsServer(directory / "nats-1")])
     ports = {f"nats-{number}": free_port() for number in range(1, count + 1)}
     routes = ", ".join(f'"nats://127.0.0.1:{port}"' for port in ports.values())
     members = []
     for name, port in ports.items():
-        # Without no_advertise, an agent would learn the addresses of servers that no proxy is in front of.
-        cluster = f'cluster {{ name: chaos, listen: "127.0.0.1:{port}", routes: [{routes}], no_advertise: true }}\n'
-        member = NatsServer(directory / name, cluster if count > 1 else "")
+        # Without no_advertise, a client would learn the addresses of members that it was not given.
+        cluster = f'cluster {{ name: local, listen: "127.0.0.1:{port}", routes: [{routes}], no_advertise: true }}\n'
+        member = NatsServer(directory / name, cluster)
         member.port = free_port()
         members.append(member)
     return Cluster(members)
