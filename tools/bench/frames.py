@@ -8,7 +8,8 @@ decodes.
 
 import os
 
-from loadline.rig.bench import BenchFleet, options, race
+from loadline.rig.bench import BenchFleet, options
+from loadline.rig.race import race
 
 WORKERS, MODELS = 1_000, 10
 SAMPLES = 50

@@ -3,7 +3,8 @@
 python tools/bench/ingest.py [--quick]
 """
 
-from loadline.rig.bench import BenchFleet, options, race
+from loadline.rig.bench import BenchFleet, options
+from loadline.rig.race import race
 
 WORKERS, MODELS = 1_000, 10
 FRAMES = 60_000  # 22 MB

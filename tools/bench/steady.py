@@ -17,7 +17,6 @@ from loadline.rig.bench import (
     ProbedProcess,
     RawPublisher,
     agent,
-    ingest_speed,
     options,
     percentile,
     progress,
@@ -25,6 +24,7 @@ from loadline.rig.bench import (
     subscriber,
     warm,
 )
+from loadline.rig.race import ingest_speed
 
 WORKERS, MODELS, SAMPLES = 1_000, 10, 50
 BURST = 100
