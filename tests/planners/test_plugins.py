@@ -65,7 +65,11 @@ def test_the_documented_section_equals_its_knobs() -> None:
             "Did you mean",
         ),
         (CONFIG.replace("= 30", "= 0"), "models[0].in_flight.requests_per_worker", "a number, above 0"),
-        (f"[defaults.in_flight]\nrequests = 1\n{CONFIG}", "defaults.in_flight.requests", "Known are"),
+        (
+            f"[defaults.in_flight]\nrequests = 1\n{CONFIG}",
+            "defaults.in_flight.requests",
+            "Did you mean requests_per_worker?",
+        ),
     ],
 )
 def test_its_keys_are_validated(text: str, place: str, remedy: str) -> None:

@@ -2,7 +2,7 @@
 
 import os
 import tomllib
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
@@ -17,7 +17,7 @@ from loadline.config.plugins import discover, unknown_planner
 from loadline.config.renamed import remedy_for
 from loadline.config.schema import config_table, file_schema
 from loadline.errors import ConfigError
-from loadline.toml.checking import fields_of, shown, table_errors, unwrap
+from loadline.toml.checking import Fields, fields_of, shown, table_errors, unwrap
 from loadline.toml.lines import FileLines, key_lines
 from loadline.toml.reading import parse_table, read_text
 
@@ -55,7 +55,7 @@ def parse(text: str, name: str, environ: Mapping[str, str] = _NO_VARIABLES) -> C
     return LoadedConfig(**msgspec.structs.asdict(config), sources=sources)
 
 
-def _unknown_key(key: str, table: dict[str, Any], known: Collection[str], section: str) -> ConfigError:
+def _unknown_key(key: str, table: dict[str, Any], known: Fields, section: str) -> ConfigError:
     """Return the error of a key: it may be a planner that is not installed, or have been renamed."""
     if "planner" in known and (key == table.get("planner") or key in discover()):
         return ConfigError(f"{section}planner", *unknown_planner(key))

@@ -1,10 +1,9 @@
 """Remedies for unknown configuration keys, and for keys in the wrong section."""
 
-from collections.abc import Collection
 from types import MappingProxyType
 from typing import Final
 
-from loadline.toml.checking import did_you_mean
+from loadline.toml.checking import Fields, did_you_mean, misplaced
 
 RENAMED: Final = MappingProxyType(
     {
@@ -43,15 +42,15 @@ _ELSEWHERE: Final = MappingProxyType(
 """Remedies for keys that belong to another section, or were replaced by an option."""
 
 
-def remedy_for(key: str, known: Collection[str], section: str) -> str:
+def remedy_for(key: str, known: Fields, section: str) -> str:
     """Return the remedy for an unknown key of a section.
 
     Args:
         key: The unknown key.
-        known: The keys of the section.
+        known: The fields of the section.
         section: Path of the section with a final dot; empty for the top level.
     """
     renamed = RENAMED.get(key)
     if renamed in known:
         return f"It was renamed: write {section}{renamed}."
-    return _ELSEWHERE.get(renamed or key) or did_you_mean(key, known)
+    return _ELSEWHERE.get(renamed or key) or misplaced(key, known) or did_you_mean(key, known)

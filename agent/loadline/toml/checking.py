@@ -1,6 +1,7 @@
 """Checking of TOML tables against Structs. Errors name the place, the value and the remedy."""
 
 import functools
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from difflib import get_close_matches
 from pathlib import Path
@@ -15,11 +16,14 @@ from loadline.toml.reading import parse_table, read_text
 from loadline.toml.secrets import redacted
 
 Table = dict[str, Any]
-UnknownKey = Callable[[str, Table, Collection[str], str], ConfigError]
-"""Maker of the error of an unknown key, from the key, its table, the known keys and the path of the table."""
+Fields = Mapping[str, inspect.Field]
+UnknownKey = Callable[[str, Table, Fields, str], ConfigError]
+"""Maker of the error of an unknown key, from the key, its table, the known fields and the path of the table."""
 S = TypeVar("S", bound=Struct)
 _INTEGER_MAX: Final = 2**53
 """Largest integer up to which all integers are exact in every JSON reader."""
+_SUGGESTIONS_MAX: Final = 3
+_INDEX: Final = re.compile(r"\[\d+\]")
 _PATTERNS: Final = {
     r"^[^\x00-\x1f\x7f]+$": " without control characters",
     r"^[A-Za-z0-9_.-]+$": " of letters, digits, dots, - and _",
@@ -27,15 +31,33 @@ _PATTERNS: Final = {
 }
 
 
-def unknown_key(key: str, _table: Table, known: Collection[str], section: str) -> ConfigError:
-    """Return an error that suggests the most similar key."""
-    return ConfigError(f"{section}{key}", "is not a known key here", did_you_mean(key, known))
+def unknown_key(key: str, _table: Table, known: Fields, section: str) -> ConfigError:
+    """Return an error that names the section of the key, or suggests the most similar key."""
+    return ConfigError(f"{section}{key}", "is not a known key here", misplaced(key, known) or did_you_mean(key, known))
+
+
+def misplaced(key: str, known: Fields) -> str:
+    """Return the remedy for a key that belongs to a section of this table; empty if it does not."""
+    sections = [name for name, field in known.items() if key in _fields_below(field.type)]
+    return f"It is a key of {_listed(sections)}." if 0 < len(sections) <= _SUGGESTIONS_MAX else ""
 
 
 def did_you_mean(word: str, known: Collection[str]) -> str:
-    """Return the remedy for an unknown word: the most similar known one, or the list of all known ones."""
-    close = get_close_matches(word, known, n=1)
-    return f"Did you mean {close[0]}?" if close else f"Known are: {', '.join(sorted(known))}."
+    """Return the remedy for an unknown word: the known ones that contain it, the most similar one, or all of them."""
+    longer = [one for one in sorted(known) if f"_{word}_" in f"_{one}_"]
+    close = longer if 0 < len(longer) <= _SUGGESTIONS_MAX else get_close_matches(word, known, n=1)
+    return f"Did you mean {_listed(close)}?" if close else f"Known are: {', '.join(sorted(known))}."
+
+
+def _listed(words: list[str]) -> str:
+    return " or ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
+
+
+def _fields_below(kind: inspect.Type) -> Collection[str]:
+    """Return the keys of a table, or of each table of a list; none for another type."""
+    info = unwrap(kind)
+    inner = unwrap(info.item_type) if isinstance(info, inspect.VarTupleType) else info
+    return fields_of(inner.cls) if isinstance(inner, inspect.StructType) else ()
 
 
 def load_as(kind: type[S], path: Path) -> S:
@@ -145,7 +167,7 @@ def table_errors(
     for field in fields.values():
         # A misspelt key is one error, not a second one of the key that it should be.
         if field.required and field.name not in table and not get_close_matches(field.name, unknown_keys):
-            yield ConfigError(f"{place}{field.name}", "is missing", f"Write {accepted_values(field.type)}.")
+            yield ConfigError(f"{place}{field.name}", "is missing", _remedy(f"{place}{field.name}", field.type))
 
 
 def _value_errors(
@@ -170,7 +192,7 @@ def _value_errors(
             entries = {f"{place}.{name}": one for name, one in value.items() if not _fits({name: one}, annotation)}
             wrong, accepted = (entries, info.value_type) if entries else (wrong, accepted)
         for here, one in wrong.items():
-            yield ConfigError(here, f"is {shown(here, one)}", f"Write {accepted_values(accepted)}.")
+            yield ConfigError(here, f"is {shown(here, one)}", _remedy(here, accepted))
     else:
         if not exact:
             remedy = f"Write {accepted_values(field.type)}, finite and at most 2^53."
@@ -212,6 +234,15 @@ def _element_errors(elements: Mapping[str, Any], kind: inspect.Type, unknown: Un
             yield ConfigError(place, f"is {shown(place, one)}", f"Write {accepted_values(kind)}.")
 
 
+def _remedy(place: str, kind: inspect.Type) -> str:
+    """Return the accepted values of a key, for a list of tables with the header of each."""
+    listed = isinstance(unwrap(kind), inspect.VarTupleType) and _fields_below(kind)
+    header = f", headed [[{_INDEX.sub('', place)}]]" if listed else ""
+    return f"Write {accepted_values(kind)}{header}."
+
+
 def shown(place: str, value: Any) -> str:
     """Return a value for an error, redacted if it may contain a login."""
+    if isinstance(value, dict):
+        return "a table"
     return redacted(place, repr(value) if not isinstance(value, bool) else str(value).lower())
