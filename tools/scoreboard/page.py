@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from loadline.report.formatting import duration, hours, percent
+from loadline.formatting import duration, hours, percent
 from loadline.report.page import COLOURS
 from loadline.report.plots import BLUE, INK, ORANGE, RED, canvas, name_points, short_numbers
 from tools.scoreboard.cases import Case, Run, kind_of

@@ -21,6 +21,7 @@ from loadline.doctor.deployment import of_config
 from loadline.doctor.examination import examine_servers
 from loadline.doctor.findings import Finding
 from loadline.errors import ConfigError, DataError
+from loadline.formatting import plural
 from loadline.toml.regular_file import open_regular, os_error_text
 
 
@@ -70,7 +71,7 @@ def check(options: argparse.Namespace) -> int:
         raise
     lines = [result.description, *(f"warning: {warning}" for warning in result.warnings)]
     lines += [format_findings(result.connections)] if result.connections else []
-    lines.append(f"{options.config}: valid, {output.plural(len(result.warnings), 'warning')}")
+    lines.append(f"{options.config}: valid, {plural(len(result.warnings), 'warning')}")
     output.print_result(options, result, "\n".join(lines))
     return exit_code(result.connections)
 

@@ -14,6 +14,7 @@ from loadline.doctor.deployment import Deployment, of_config
 from loadline.doctor.examination import examine
 from loadline.doctor.findings import Finding, failed, ok, warning
 from loadline.errors import ConfigError
+from loadline.formatting import plural
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,7 +35,7 @@ def doctor(options: argparse.Namespace) -> int:
         local.append(
             warning(
                 "configuration",
-                output.plural(len(warnings), "warning"),
+                plural(len(warnings), "warning"),
                 f"Run `loadline check --config {options.config}`.",
             )
             if warnings

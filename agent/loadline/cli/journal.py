@@ -11,6 +11,7 @@ from loadline.cli import output, progress
 from loadline.cli.exit_codes import FAILED
 from loadline.core.queries import status as query
 from loadline.errors import JournalError
+from loadline.formatting import plural
 from loadline.runtime import journal_records
 from loadline.wire.messages import ExplainReply
 
@@ -36,7 +37,7 @@ def replay(options: argparse.Namespace) -> int:
         (result.effects, "effect"),
         (result.decisions, "decision"),
     )
-    counts = ", ".join(output.plural(count, noun) for count, noun in numbers)
+    counts = ", ".join(plural(count, noun) for count, noun in numbers)
     summary = ReplaySummary(not result.difference, result.difference, *(count for count, _ in numbers))
     if result.difference:
         print(f"loadline: {result.difference}", file=sys.stderr)

@@ -51,11 +51,6 @@ def table(rows: Sequence[Sequence[str]]) -> str:
     )
 
 
-def plural(count: int, noun: str) -> str:
-    """Format a count with its noun, such as ``2 workers``."""
-    return f"{count} {noun}{'' if count == 1 else 's'}"
-
-
 def timestamp(at_ms: int, timespec: str = "seconds") -> str:
     """Format a Unix time in ms as ISO 8601 in UTC."""
     return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec=timespec)

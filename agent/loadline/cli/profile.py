@@ -16,6 +16,7 @@ from loadline.cli.exit_codes import FAILED
 from loadline.cli.profile_results import format_profile, write_results
 from loadline.cli.progress import OnProgress, progress_display
 from loadline.errors import ConfigError, DataError
+from loadline.formatting import plural
 from loadline.profiler.choice import Workload
 from loadline.profiler.endpoint import LINE_BYTES_MAX, TIMEOUTS, EngineEndpoint
 from loadline.profiler.plan import FULL, QUICK
@@ -77,7 +78,7 @@ def profile(options: argparse.Namespace) -> int:
 def _engines(options: argparse.Namespace) -> list[_Engine]:
     gpus = options.gpus or [1] * len(options.url)
     if len(gpus) != len(options.url):
-        counts = f"{output.plural(len(gpus), 'count')} for {output.plural(len(options.url), 'engine')}"
+        counts = f"{plural(len(gpus), 'count')} for {plural(len(options.url), 'engine')}"
         raise ConfigError("--gpus", counts, "Give one for each --url.")
     found = []
     for place, (text, count) in enumerate(zip(options.url, gpus, strict=True), 1):
@@ -152,5 +153,5 @@ async def _measure(run: ProfilerRun, name: str, seconds: float | None) -> None:
     if busy > _BUSY:
         print(f"{name}: the profiler used {busy:.0%} of a core, so its own delays are in the times.", file=sys.stderr)
     if run.measurement.early_ends:
-        ends = output.plural(run.measurement.early_ends, "output")
+        ends = plural(run.measurement.early_ends, "output")
         print(f"{name}: the model ended {ends} early; they were continued.", file=sys.stderr)

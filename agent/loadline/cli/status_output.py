@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from loadline.cli.output import plural, table, timestamp
+from loadline.cli.output import table, timestamp
 from loadline.cli.shared_models import merge_agents
 from loadline.core.vocabulary.status import (
     AgentStatus,
@@ -17,6 +17,7 @@ from loadline.core.vocabulary.status import (
     SupplyStatus,
     TrafficStatus,
 )
+from loadline.formatting import percent, plural
 
 MIGRATIONS_SHOWN: Final = 8
 """Maximum rows of a list in the text; ``--json`` has all."""
@@ -159,7 +160,7 @@ def _traffic(traffic: TrafficStatus) -> str:
 def _attainment(traffic: TrafficStatus) -> list[str]:
     """Format the fractions of requests within SLO, in a line; none while no request has completed."""
     found = (("TTFT", traffic.ttft_attainment), ("ITL", traffic.itl_attainment), ("both", traffic.both_attainment))
-    parts = [f"{share:.1%} of requests within {name}" for name, share in found if share is not None]
+    parts = [f"{percent(share)} of requests within {name}" for name, share in found if share is not None]
     if not parts and traffic.ttft_ms is not None:
         parts = ["unknown, since frontends report neither ttft_met nor itl_met"]
     return [f"attainment: {', '.join(parts)}"] if parts else []

@@ -4,8 +4,9 @@ from typing import Final
 
 from msgspec import Struct
 
-from loadline.cli.output import plural, printable, timestamp
+from loadline.cli.output import printable, timestamp
 from loadline.core.vocabulary.status import AgentStatus, ModelStatus, PoolStatus
+from loadline.formatting import plural
 
 COLUMNS: Final = (
     ("model, pool", 19),

@@ -11,6 +11,7 @@ from loadline.demo import defaults, display
 from loadline.demo.runner import run_demo
 from loadline.demo.setup import Mode
 from loadline.demo.stack import DemoOptions, DemoResult, run_directory
+from loadline.formatting import ms, percent
 from loadline.rig.servers import free_port
 from loadline.servers import check_server
 
@@ -102,8 +103,8 @@ def summary(result: DemoResult, decisions: int, options: DemoOptions) -> str:
     lines = [
         f"requests    {requests}, {counts.in_flight + counts.queued} unfinished at the end",
         f"SLO         {_share(counts.slo_attainment)} of requests met both: {ttft} and {itl}",
-        f"TTFT        p50 {_ms(counts.ttft_p50_ms)}, p95 {_ms(counts.ttft_p95_ms)}, p99 {_ms(counts.ttft_p99_ms)}",
-        f"ITL         p50 {_ms(counts.itl_p50_ms)}, p95 {_ms(counts.itl_p95_ms)}, p99 {_ms(counts.itl_p99_ms)}",
+        f"TTFT        p50 {ms(counts.ttft_p50_ms)}, p95 {ms(counts.ttft_p95_ms)}, p99 {ms(counts.ttft_p99_ms)}",
+        f"ITL         p50 {ms(counts.itl_p50_ms)}, p95 {ms(counts.itl_p95_ms)}, p99 {ms(counts.itl_p99_ms)}",
         f"GPU-hours   {result.gpu_hours:.2f} in {counts.virtual_s / 60:.0f} min of virtual time",
         f"decisions   {decisions}",
         f"drains      {result.drains}",
@@ -126,8 +127,4 @@ def _speed(text: str) -> float:
 
 
 def _share(value: float | None) -> str:
-    return "-" if value is None else f"{value:.1%}"
-
-
-def _ms(value: float | None) -> str:
-    return "-" if value is None else f"{value:.0f} ms"
+    return "-" if value is None else percent(value)

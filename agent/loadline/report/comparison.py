@@ -2,7 +2,7 @@
 
 from itertools import pairwise
 
-from loadline.report import formatting
+from loadline import formatting
 from loadline.report.charts import STEPS_MAX, draw_workers
 from loadline.report.page import card, code, folded, grid, page, paragraph, section, table
 from loadline.report.plots import BLUE, FAINT, INK, ORANGE, RED, canvas, name_points, time_axis

@@ -2,9 +2,9 @@
 
 from typing import Final
 
+from loadline import formatting
 from loadline.core.vocabulary.forecasts import Series
 from loadline.forecast.backtest import Backtest, Score, Track
-from loadline.report import formatting
 from loadline.report.page import card, code, grid, page, paragraph, section, table
 from loadline.report.plots import BLUE, FAINT, ORANGE, canvas, short_numbers, time_axis
 

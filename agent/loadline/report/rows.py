@@ -1,6 +1,6 @@
 """Results of simulations and comparisons as rows of text, for the terminal and for pages."""
 
-from loadline.report import formatting
+from loadline import formatting
 from loadline.sim.compare.comparison import ComparedRun, Comparison
 from loadline.sim.result import FLAP_MS, Percentiles, SimulationResult
 

@@ -1,6 +1,7 @@
 """Page of one simulation."""
 
-from loadline.report import charts, formatting
+from loadline import formatting
+from loadline.report import charts
 from loadline.report.page import card, code, facts, folded, grid, page, paragraph, section, table, tiles
 from loadline.report.rows import result_rows
 from loadline.sim.result import SimulationResult

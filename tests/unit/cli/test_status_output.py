@@ -61,6 +61,8 @@ def test_traffic_is_shown_with_its_attainment() -> None:
     both = replace(counts, itl_attainment=0.9, both_attainment=0.88)
     judged = "attainment: 97.5% of requests within TTFT, 90.0% of requests within ITL, 88.0% of requests within both"
     assert judged in format_model(replace(model, traffic=both))
+    rare = format_model(replace(model, traffic=replace(counts, ttft_attainment=0.9999)))
+    assert "attainment: 99.9% of requests within TTFT" in rare  # 100% would hide the misses
     unjudged = format_model(replace(model, traffic=replace(counts, ttft_attainment=None)))
     assert "attainment: unknown, since frontends report neither ttft_met nor itl_met" in unjudged
     assert "attainment:" not in "\n".join(lines("auto"))

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from loadline import report
-from loadline.report import formatting
+from loadline import formatting, report
 from loadline.report.comparison import highest_counts
 from loadline.sim.compare.bounds import WorkBound
 from loadline.sim.compare.comparison import ComparedRun, Comparison

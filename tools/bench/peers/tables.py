@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from statistics import fmean, geometric_mean
 
-from loadline.report.formatting import hours, percent
+from loadline.formatting import hours, percent
 from tools.bench.peers.runs import FIXED, Result
 
 

@@ -1,4 +1,4 @@
-"""Formatting of numbers for reports."""
+"""Formatting of numbers for people."""
 
 from typing import Final
 
@@ -40,6 +40,6 @@ def clock(seconds: float) -> str:
     return f"{whole // 3600}:{whole // 60 % 60:02d}:{whole % 60:02d}"
 
 
-def plural(count: int, what: str) -> str:
-    """Format a count with its noun."""
-    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+def plural(count: int, noun: str) -> str:
+    """Format a count with its noun, such as ``2 workers``."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
