@@ -1,17 +1,15 @@
 """Configuration files of scalers: TOML, where unknown keys are errors, and what all of them share."""
 
-import re
-import tomllib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Protocol, TypeVar
 
-import msgspec
 from msgspec import Meta
 
 from loadline.core.vocabulary.scalars import Name
 from loadline.errors import ConfigError
 from loadline.servers import EtcdKnobs, Knobs, NatsKnobs, check_logins, check_servers
+from loadline.toml.checking import load_as
 
 ScalerName = Annotated[Name, Meta(description="Name in the answers to decisions.")]
 
@@ -26,27 +24,13 @@ class ScalerKnobs(Knobs, frozen=True, kw_only=True):
 Shape = TypeVar("Shape", bound=ScalerKnobs)
 
 
-def read_as(shape: type[Shape], path: Path, reference: str) -> Shape:
+def read_as(shape: type[Shape], path: Path) -> Shape:
     """Read a TOML file.
-
-    Args:
-        shape: Struct of the file's content.
-        path: The file.
-        reference: Page with every key, for the remedy.
 
     Raises:
         ConfigError: The file cannot be read or is invalid.
     """
-    try:
-        knobs = msgspec.convert(tomllib.loads(path.read_text("utf-8")), shape)
-    except OSError as error:
-        raise ConfigError(str(path), f"it cannot be read: {error.strerror}", "Name a readable file.") from error
-    except msgspec.ValidationError as error:
-        place = re.search(r"`\$\.?(.*)`$", str(error))
-        problem = str(error).split(" - at ")[0]
-        raise ConfigError(place[1] if place else str(path), problem, f"See {reference} for every key.") from error
-    except ValueError as error:
-        raise ConfigError(str(path), f"it is not TOML: {error}", "Correct the line that it names.") from error
+    knobs = load_as(shape, path)
     check_servers(knobs.nats.servers, "nats.servers", ("nats", "tls"))
     check_logins(knobs.nats, EtcdKnobs())
     return knobs

@@ -51,7 +51,7 @@ def read(path: Path) -> DynamoVirtualKnobs:
     Raises:
         ConfigError: The file cannot be read, or a value in it is invalid.
     """
-    knobs = read_as(DynamoVirtualKnobs, path, "docs/reference/scalers.md")
+    knobs = read_as(DynamoVirtualKnobs, path)
     check_servers(knobs.etcd.endpoints, "etcd.endpoints", ("http", "https"))
     check_names(knobs.models)
     namespaces: dict[str, str] = {}

@@ -68,7 +68,7 @@ def read(path: Path) -> ExecKnobs:
     Raises:
         ConfigError: The file cannot be read or is invalid.
     """
-    knobs = read_as(ExecKnobs, path, "docs/reference/scalers.md")
+    knobs = read_as(ExecKnobs, path)
     check_names(knobs.models)
     return knobs
 

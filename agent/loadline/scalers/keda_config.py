@@ -35,7 +35,7 @@ def read(path: Path) -> KedaScalerKnobs:
     Raises:
         ConfigError: The file cannot be read or is invalid, or a file for TLS cannot be read.
     """
-    knobs = read_as(KedaScalerKnobs, path, "docs/reference/scalers.md")
+    knobs = read_as(KedaScalerKnobs, path)
     check_unique("models", "models", knobs.models)
     if knobs.tls is not None:
         try:

@@ -46,7 +46,7 @@ def read(path: Path) -> RayKnobs:
     Raises:
         ConfigError: The file cannot be read, or a value in it is invalid.
     """
-    knobs = read_as(RayKnobs, path, "docs/reference/scalers.md")
+    knobs = read_as(RayKnobs, path)
     check_server(knobs.address, "address", ("http", "https"))
     check_names(knobs.models)
     deployments: dict[tuple[str, str], str] = {}

@@ -59,6 +59,20 @@ def test_every_scaler_checks_servers_and_logins(scaler: str, section: str, place
     assert "secret" not in str(caught.value)
 
 
+@pytest.mark.parametrize("scaler", sorted(FILES))
+def test_every_scaler_lists_all_errors_of_a_file_with_their_lines(scaler: str, tmp_path: Path) -> None:
+    read, text = FILES[scaler]
+    path = tmp_path / "scaler.toml"
+    path.write_text(f"root = 3\n{text}[nats]\nserver = []\n")
+    with pytest.raises(ConfigError) as caught:
+        read(path)
+    last = path.read_text().count("\n")
+    assert str(caught.value).splitlines() == [
+        f"{path}, line 1: root: is 3. Write text of letters, digits, dots, - and _.",
+        f"{path}, line {last}: nats.server: is not a known key here. Did you mean servers?",
+    ]
+
+
 def test_a_model_that_is_not_configured_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "scaler.toml"
     path.write_text(FILES["keda"][1])

@@ -13,7 +13,6 @@ from loadline.errors import ConfigError
 from loadline.scalers.config_file import ScalerKnobs, ScalerName, check_names, read_as
 from loadline.servers import Knobs
 
-REFERENCE: Final = "docs/reference/scalers.md"
 GRAPH_DEPLOYMENT: Final = "DynamoGraphDeployment"
 STORM_SERVICE: Final = "StormService"
 _GRAPH_DEPLOYMENT_ENV: Final = "DYN_PARENT_DGD_K8S_NAME"
@@ -118,7 +117,7 @@ def read(path: Path) -> KubernetesKnobs:
     Raises:
         ConfigError: The file cannot be read or is invalid.
     """
-    knobs = read_as(KubernetesKnobs, path, REFERENCE)
+    knobs = read_as(KubernetesKnobs, path)
     check_names(knobs.models)
     objects: dict[tuple[str, ...], str] = {}
     for model in knobs.models:

@@ -228,7 +228,7 @@ def read(path: Path, *, sidecar: bool = False) -> CircusKnobs:
     Raises:
         ConfigError: The file cannot be read or is invalid.
     """
-    knobs = checked(read_as(CircusKnobs, path, "docs/reference/scalers.md"), sidecar=sidecar)
+    knobs = checked(read_as(CircusKnobs, path), sidecar=sidecar)
     if not knobs.state_file:
         raise ConfigError("state_file", "workers in circusd outlive the scaler", "Name a file that lists them.")
     return knobs

@@ -124,7 +124,7 @@ def read(path: Path, *, sidecar: bool = False) -> LocalKnobs:
     Raises:
         ConfigError: The file cannot be read or is invalid.
     """
-    return checked(read_as(LocalKnobs, path, "docs/reference/scalers.md"), sidecar=sidecar)
+    return checked(read_as(LocalKnobs, path), sidecar=sidecar)
 
 
 def checked(knobs: Checked, *, sidecar: bool) -> Checked:
