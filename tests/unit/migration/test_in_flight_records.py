@@ -34,9 +34,11 @@ def reported(
     tokens: int = 0,
     model: str = "m",
     requests: int = 5,
+    source: MigrationEndpoint = HOT,
+    command_id: str = "one",
 ) -> InFlightMigration | None:
     event = MigrationReported(
-        "one", model, 3, HOT, COLD, "decode_load", phase, requests, moved, failed, tokens, took_ms=now
+        command_id, model, 3, source, COLD, "decode_load", phase, requests, moved, failed, tokens, took_ms=now
     )  # fmt: skip
     return in_flight.record_report(event, TTL_MS, SLOTS, now)
 
@@ -91,6 +93,62 @@ def test_a_failed_request_is_not_expected_although_none_has_moved() -> None:
     (one,) = in_flight.open.values()
     reported(in_flight, 10, failed=2)
     assert one.unobserved(50) == (3, 300)
+
+
+def test_an_end_before_a_workers_report_is_expected_with_all_its_tokens() -> None:
+    in_flight = started()
+    one = reported(in_flight, 10, "aborted", moved=3, failed=2, tokens=310)
+    assert one is not None
+    assert one.unobserved(5) == (3, 310)
+    assert one.unobserved(11) == (0, 0)
+
+
+def test_nothing_is_expected_of_a_migration_whose_requests_have_all_moved() -> None:
+    in_flight = started()
+    one = reported(in_flight, 10, moved=5, tokens=480)
+    assert one is not None
+    assert one.unobserved(11) == (0, 20)
+
+
+def test_no_more_requests_count_as_moved_or_failed_than_were_selected() -> None:
+    one = reported(started(), 5, moved=4, failed=9)
+    assert one is not None
+    assert (one.moved, one.failed, one.slots) == (4, 1, 0)
+
+
+def test_only_the_source_of_a_migration_reports_it_and_nothing_follows_its_end() -> None:
+    in_flight = started()
+    assert reported(in_flight, 5, moved=1, source=COLD) is None
+    assert reported(in_flight, 6, "done", moved=2) is not None
+    assert reported(in_flight, 7, moved=3) is None
+    assert in_flight.open["one"].moved == 2
+
+
+def test_adopted_migrations_of_a_source_occupy_no_more_slots_than_it_may_send() -> None:
+    in_flight = InFlightMigrations()
+    assert reported(in_flight, 0, "done", requests=2) is None
+    first = reported(in_flight, 1, requests=6)
+    other = reported(in_flight, 2, requests=8, source=COLD, command_id="other source")
+    rest = reported(in_flight, 3, requests=6, command_id="two")
+    assert first is not None
+    assert other is not None
+    assert rest is not None
+    assert [one.adopted for one in (first, other, rest)] == [True] * 3
+    assert [one.slots for one in (first, other, rest)] == [6, 8, 2]
+    assert reported(in_flight, 4, requests=1, command_id="three") is None
+    assert list(in_flight.open) == ["one", "other source", "two"]
+
+
+def test_one_slot_is_enough_to_adopt_and_an_ended_migration_leaves_its_slots_to_others() -> None:
+    in_flight = InFlightMigrations()
+    reported(in_flight, 1, requests=7)
+    last = reported(in_flight, 2, requests=4, command_id="two")
+    assert last is not None
+    assert (last.command.requests_max, last.slots) == (1, 1)
+    reported(in_flight, 3, "done", requests=7, moved=7)
+    freed = reported(in_flight, 4, requests=8, command_id="three")
+    assert freed is not None
+    assert freed.slots == 7
 
 
 @pytest.mark.parametrize("model", ["m", "other"])
