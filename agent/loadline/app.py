@@ -2,13 +2,12 @@
 
 import asyncio
 import contextlib
-import gc
 import time
 from collections import Counter
 from pathlib import Path
 
 from loadline import __version__
-from loadline.adapters import logs, signals
+from loadline.adapters import garbage, logs, signals
 from loadline.adapters.child_fitter import ChildFitter
 from loadline.adapters.etcd_store import EtcdStore
 from loadline.adapters.file_journal import FileJournal
@@ -39,13 +38,11 @@ from loadline.web.live_handlers import LiveHandlers
 from loadline.web.live_page import LivePage
 from loadline.wire.keys import Keys
 
-__all__ = ["Agent", "configure_gc", "run", "settings"]
+__all__ = ["Agent", "run", "settings"]
 
 _log = logs.bounded("agent")
 _bounded = logs.bounded("border")
 
-GC_THRESHOLD = 50_000
-"""Threshold of the youngest generation: allocations minus deallocations; 5 to 10 MB."""
 QUERIES_READ_PAUSE_S = 0.01
 """Pause after each read of queries: a read of 650 takes 1.4 ms, so that a flood of them takes an eighth of the time."""
 MISSING_MAX = 64
@@ -147,6 +144,7 @@ class Agent:
             asyncio.create_task(self.service.serve()),
             asyncio.create_task(self.service.publish_status(interval_ms, self._page.offer)),
             asyncio.create_task(self._page.run()),
+            asyncio.create_task(garbage.collect_periodically()),
         ]
         if self._tensorboard is not None:
             helpers.append(asyncio.create_task(self._write_samples(self._tensorboard)))
@@ -285,18 +283,6 @@ def _tensorboard(config: Config) -> SampleFiles | None:
     return TensorboardFiles(Path(config.tensorboard.log_dir), gpus)
 
 
-def configure_gc() -> None:
-    """Let Python's cyclic garbage collector run rarely, and never over objects that live for the whole process.
-
-    State and turns are free of cycles, so reference counting frees them. At the default threshold of 700 objects the
-    collector takes a seventh of the CPU time at full load, and stops a turn for tens of milliseconds with 10,000
-    workers. Only lost connections and failed tasks leave cycles, and these are rare.
-    """
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(GC_THRESHOLD)
-
-
 def run(config: Config, source: Source | None = None) -> None:
     """Run an agent until SIGTERM or SIGINT.
 
@@ -305,7 +291,7 @@ def run(config: Config, source: Source | None = None) -> None:
         OSError: The HTTP address is taken.
     """
     logs.configure(config.agent.log_format, config.agent.log_level)
-    configure_gc()
+    garbage.configure()
     with contextlib.suppress(KeyboardInterrupt):
         asyncio.run(_run(config, source))
 

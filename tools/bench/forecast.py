@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 from msgspec import Struct
 
+from loadline.adapters import garbage
 from loadline.adapters.child_fitter import ChildFitter
-from loadline.app import configure_gc
 from loadline.core.controller import Controller
 from loadline.core.fleet.pool import PoolKnobs
 from loadline.core.state.settings import ModelKnobs, Settings
@@ -178,7 +178,7 @@ def main() -> None:
         taken = [forecast_ms(predictor, seed) for seed in range(1, rounds + 1)]
         constant = [forecast_ms("constant", seed) for seed in range(1, rounds + 1)]
         result(f"forecast_{predictor}", "ms", taken, constant, first_ms=round(first_ms, 1))
-    configure_gc()
+    garbage.configure()
     found = asyncio.run(stalls(max(2, rounds // 3)))
     more = {"start_ms": found.starting, "kill_ms": found.killing, "over_deadline_ms": found.over}
     longest = {name: round(max(values), 2) for name, values in more.items()}

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from loadline.app import configure_gc
+from loadline.adapters import garbage
 from loadline.core.engines.tpot import TpotSweep
 from loadline.core.fleet.pool import PoolKnobs
 from loadline.core.migration.in_flight import InFlightMigrations
@@ -117,7 +117,7 @@ def main() -> None:
             samples: list[list[float]] = []
             plain: list[float] = []
             world = fleet(workers, migrations_max)
-            configure_gc()
+            garbage.configure()
             for _ in range(rounds):
                 passes.append(repeated(pass_ms, world, times))
                 pairs = len(world.controller.state.migration.in_flight.open)

@@ -22,7 +22,7 @@ from typing import Any, Final
 
 import msgspec
 
-from loadline.app import configure_gc
+from loadline.adapters import garbage
 from loadline.config.profiles import read_decode, read_prefill
 from loadline.core.engines.profile import EngineProfile
 from loadline.core.fleet.pool import PoolKnobs
@@ -176,7 +176,7 @@ def seconds_ms(planner: str, intervals: int, seed: int) -> dict[str, list[list[f
     learning, seconds = INTERVAL_MS // 1_000 + 1, intervals * INTERVAL_MS // 1_000
     for second in range(learning + seconds):
         if second == learning:  # lines are learned, and windows are full
-            configure_gc()
+            garbage.configure()
         turns = list(world.second(answered))
         requested = [answer for _, effects in turns for answer in answers(effects)]
         if requested and len(requested) != MODELS:

@@ -12,8 +12,8 @@ import time
 from collections.abc import Iterator
 from typing import Final
 
+from loadline.adapters import garbage
 from loadline.adapters.metrics import Metrics
-from loadline.app import configure_gc
 from loadline.core.controller import Controller
 from loadline.core.engines.profile import EngineProfile, LinearKnobs
 from loadline.core.fleet.pool import PoolKnobs
@@ -72,7 +72,7 @@ def reports(sequence: int) -> Iterator[AnyEvent]:
 def measure(planner: str) -> tuple[list[float], list[float], float]:
     """Return the times of scrapes and of the turns of seconds, in ms, and the size of a scrape in kB."""
     agent, metrics, answered = controller(planner), Metrics(dict, "0"), list[ForecastFitted]()
-    configure_gc()
+    garbage.configure()
     scrapes_ms: list[float] = []
     turns_ms: list[float] = []
     size = 0

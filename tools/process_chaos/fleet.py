@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from loadline.adapters.etcd_store import EtcdStore
 from loadline.demo.setup import FIRST_AGENT, DemoSetup
 from loadline.demo.stack import SupervisedProcess
+from loadline.errors import LoadlineError
 from loadline.rig.clusters import etcd_cluster, nats_cluster
 from loadline.rig.servers import free_port
 from loadline.wire.keys import Keys
@@ -99,9 +100,14 @@ class ChaosFleet:
         directory: Folder of all files.
         plan: Its plan, which has the number of servers and whether etcd asks for logins.
         write_line: Called with what happens.
+
+    Raises:
+        LoadlineError: The folder has the files of an earlier run.
     """
 
     def __init__(self, directory: Path, plan: Plan, write_line: Callable[[str], None]) -> None:
+        if (directory / "journal").exists():
+            raise LoadlineError(f"{directory} has the files of an earlier run. Name another folder, or remove it.")
         self.directory = directory
         self.write_line = write_line
         self.keys = Keys("chaos")

@@ -19,8 +19,8 @@ import nats
 from msgspec import Struct
 from nats.aio.msg import Msg
 
-from loadline.adapters import logs
-from loadline.app import Agent, configure_gc
+from loadline.adapters import garbage, logs
+from loadline.app import Agent
 from loadline.config import load
 from loadline.core.vocabulary.effects import AnyEffect
 from loadline.core.vocabulary.events import AnyEvent, LoadReported
@@ -186,7 +186,7 @@ async def main(kind: str, *arguments: str) -> None:
     if kind == "agent":
         config = load(Path(arguments[0]))
         logs.configure(config.agent.log_format, config.agent.log_level)
-        configure_gc()
+        garbage.configure()
         agent = ProbedAgent(config)
         agent.start_recording(delays="delays" in arguments)
         answer_requests(agent.sample)
