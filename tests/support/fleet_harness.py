@@ -47,11 +47,15 @@ def reported(worker: str, *samples: WorkerSample, pool: str = "decode", incarnat
     return LoadReported("m", pool, worker, incarnation, list(samples))
 
 
-def fleet_of(*pools: PoolKnobs, knobs: FleetKnobs | None = None) -> Fleet:
-    """Return an empty fleet with model ``m``."""
+def fleet_of(*pools: PoolKnobs, knobs: FleetKnobs | None = None, models: Sequence[str] = ("m",)) -> Fleet:
+    """Return an empty fleet with the same pools in each model."""
     knobs = knobs or FleetKnobs(stale_after_ms=STALE_MS)
-    traffic = Traffic(knobs.traffic_window_ms, knobs.frontends_max, knobs.stale_after_ms)
-    return Fleet(knobs, {"m": Model("m", {pool.name: Pool(pool) for pool in pools}, traffic)})
+
+    def model(name: str) -> Model:
+        traffic = Traffic(knobs.traffic_window_ms, knobs.frontends_max, knobs.stale_after_ms)
+        return Model(name, {pool.name: Pool(pool) for pool in pools}, traffic)
+
+    return Fleet(knobs, {name: model(name) for name in models})
 
 
 class FleetHarness:
