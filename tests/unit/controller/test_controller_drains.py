@@ -81,7 +81,41 @@ def test_a_requested_drain_outlives_its_leader() -> None:
     assert [e.worker for e in other.effects if isinstance(e, SendDrain)] == ["d1"]
 
 
-def commands_after_leading_again(*, meanwhile_empty: bool) -> list[str]:
+def test_a_drained_worker_counts_once_though_it_repeats_its_report() -> None:
+    world = booted()
+    world.run(10)
+    world.handle(DrainRequested("m", "decode", "d1", "me"))
+    world.run(4)
+    for worker in ("d1", "d1", "d0"):  # d0 does not drain
+        world.handle(WorkerDrained("m", "decode", worker, 1))
+    state = world.controller.state
+    tally = state.fleet.models["m"].migration.tally
+    assert state.counters["workers_drained"] == tally.emptied == 1
+    assert tally.emptied_ms == state.drains.finished[-1].took_ms
+    assert state.drains.finished[-1].took_ms >= 4_000
+
+
+def test_an_operator_can_drain_only_workers_that_exist() -> None:
+    world = booted()
+    world.run(10)
+    for pool, worker in (("decode", "d9"), ("nope", "d1")):
+        world.handle(DrainRequested("m", pool, worker, "me"))
+    assert world.controller.state.rejected == {Rejection.UNKNOWN_WORKER: 2}
+    assert not world.controller.state.drains.open
+
+
+def test_only_the_leader_drains_a_worker_for_an_operator() -> None:
+    world = booted()
+    world.run(10)
+    world.handle(LeaseRenewalFailed("all", world.controller.state.leadership.lease_id, lost=True))
+    assert not world.controller.leading
+    effects = world.controller.handle([DrainRequested("m", "decode", "d1", "me")], world.now)
+    assert not any(isinstance(effect, SendDrain) for effect in effects)
+    assert not world.controller.state.drains.open
+    assert world.controller.state.rejected == {}
+
+
+def commands_after_leading_again(*, meanwhile_empty: bool, incarnation: int = 1) -> list[str]:
     """Return the workers that get drain commands from an agent that lost its lease during a drain and leads again."""
     world = booted()
     world.run(10)
@@ -92,7 +126,7 @@ def commands_after_leading_again(*, meanwhile_empty: bool) -> list[str]:
     world.handle(LeaseRenewalFailed("all", lease, lost=True))
     assert not world.controller.leading
     if meanwhile_empty:
-        world.handle(WorkerDrained("m", "decode", "d1", 1))
+        world.handle(WorkerDrained("m", "decode", "d1", incarnation))
     world.effects.clear()
     world.run(10)
     assert world.controller.leading
@@ -102,6 +136,9 @@ def commands_after_leading_again(*, meanwhile_empty: bool) -> list[str]:
 def test_an_agent_that_leads_again_resumes_its_drain() -> None:
     assert commands_after_leading_again(meanwhile_empty=False) == ["d1"]
     assert commands_after_leading_again(meanwhile_empty=True) == []
+    assert commands_after_leading_again(meanwhile_empty=True, incarnation=0) == ["d1"], (
+        "an earlier incarnation is empty"
+    )
 
 
 def test_surplus_workers_are_drained_with_an_alarm() -> None:
