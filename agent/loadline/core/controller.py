@@ -5,8 +5,9 @@ drains and migrations. The core reads no clock, never waits and never raises; th
 same effects.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from itertools import groupby
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -44,7 +45,6 @@ Tick = Callable[[Turn], Sequence[Effect]]
 Handler = Callable[[Turn, Any], Sequence[Effect] | None]
 
 HANDLERS: Final[Mapping[type[ev.AnyEvent], Handler]] = {
-    ev.LoadReported: reports.load_reported,
     ev.TrafficReported: reports.traffic_reported,
     ev.RegistryRead: reports.registry_read,
     ev.WorkerRegistered: reports.worker_registered,
@@ -137,13 +137,16 @@ class Controller:
         """Handle events that happened up to ``now`` (Unix ms) and return the effects that follow, in order."""
         turn = Turn(self.state, now, len(events))
         effects: list[Effect] = []
-        for event in events:
-            if type(event) is ev.LoadReported:  # the usual event: it causes no effects, and no mode ignores it
-                reports.load_reported(turn, event)
-            elif type(event) is ev.SettingsChanged:
-                self._apply_settings(turn, event)
-            elif type(event) not in self._mode.ignores:
-                effects += HANDLERS[type(event)](turn, event) or ()
+        runs: Iterable[tuple[type[ev.AnyEvent], Iterable[Any]]] = groupby(events, type)
+        for kind, run in runs:
+            if kind is ev.LoadReported:  # most events: they cause no effects, and no mode ignores them
+                reports.loads_reported(turn, run)
+                continue
+            for event in run:
+                if kind is ev.SettingsChanged:
+                    self._apply_settings(turn, event)
+                elif kind not in self._mode.ignores:
+                    effects += HANDLERS[kind](turn, event) or ()
         effects += leadership.tick(turn)
         effects += self._tick(turn, self._mode.before_planning)
         learned_state.ingest(self.state, self._planners, turn.learned)

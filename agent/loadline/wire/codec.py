@@ -65,25 +65,32 @@ def reject(reason: Rejection, subject: str, detail: str) -> Rejected:
     return Rejected(reason, printable(subject, SUBJECT_CHARS_MAX), printable(detail, DETAIL_CHARS_MAX))
 
 
+# What a decoder raises. Not under msgspec's own error type: invalid UTF-8, and nesting beyond the interpreter's stack.
+_DECODE_ERRORS: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
+
+def _refuse(error: Exception, subject: str) -> Rejected:
+    """Return the refusal that follows from one of ``_DECODE_ERRORS``."""
+    match error:
+        case msgspec.ValidationError():
+            return reject(Rejection.INVALID, subject, str(error))
+        case RecursionError():
+            return reject(Rejection.TOO_DEEP, subject, "nested too deep")
+    return reject(Rejection.MALFORMED, subject, str(error))
+
+
 class _Decoder(Generic[T]):
     """A decoder of one type from either encoding."""
 
     def __init__(self, kind: type[T]) -> None:
-        self._json = msgspec.json.Decoder(kind).decode
-        self._msgpack = msgspec.msgpack.Decoder(kind).decode
+        self.json = msgspec.json.Decoder(kind).decode
+        self.msgpack = msgspec.msgpack.Decoder(kind).decode
 
     def decode(self, data: bytes, subject: str) -> T | Rejected:
         try:
-            return self._msgpack(data) if data and data[0] >= _MSGPACK_FIRST_BYTE else self._json(data)
-        except msgspec.ValidationError as error:
-            return reject(Rejection.INVALID, subject, str(error))
-        except msgspec.DecodeError as error:
-            return reject(Rejection.MALFORMED, subject, str(error))
-        # Not under msgspec's own error type: invalid UTF-8, and nesting beyond the interpreter's stack.
-        except UnicodeDecodeError as error:
-            return reject(Rejection.MALFORMED, subject, str(error))
-        except RecursionError:
-            return reject(Rejection.TOO_DEEP, subject, "nested too deep")
+            return self.msgpack(data) if data and data[0] >= _MSGPACK_FIRST_BYTE else self.json(data)
+        except _DECODE_ERRORS as error:
+            return _refuse(error, subject)
 
 
 @cache
@@ -100,6 +107,8 @@ class _LoadFrame(LoadReport, frozen=True):
 
 
 _load_reports: Final = _Decoder(_LoadFrame)
+_load_from_json: Final = _load_reports.json
+_load_from_msgpack: Final = _load_reports.msgpack
 _traffic_reports: Final = _Decoder(TrafficReport)
 _answers: Final = _Decoder(DecisionApplied)
 _drain_reports: Final = _Decoder(DrainReport)
@@ -114,17 +123,20 @@ def _mismatch(subject: str) -> Rejected:
 
 
 def _read_load(data: bytes, subject: str, names: Names) -> WireEvent | Rejected:
-    report = _load_reports.decode(data, subject)
-    if isinstance(report, Rejected):
-        return report
+    try:  # most frames: a call of _Decoder.decode would take 0.1 us more
+        report = _load_from_msgpack(data) if data and data[0] >= _MSGPACK_FIRST_BYTE else _load_from_json(data)
+    except _DECODE_ERRORS as error:
+        return _refuse(error, subject)
     model, pool, worker = names
     if report.worker != worker or report.pool != pool or report.model != model:
         return _mismatch(subject)
     samples = report.samples
     for sample in samples:
-        used, total = sample.kv_blocks_used, sample.kv_blocks_total
-        if used is not None and total is not None and used > total:
-            return reject(Rejection.KV_INCONSISTENT, subject, f"{used} of {total} KV blocks are in use")
+        total = sample.kv_blocks_total
+        if total is not None and (sample.kv_blocks_used or 0) > total:
+            return reject(
+                Rejection.KV_INCONSISTENT, subject, f"{sample.kv_blocks_used} of {total} KV blocks are in use"
+            )
     return LoadReported(model, pool, worker, report.incarnation, samples if len(samples) == 1 else _newest(samples))
 
 

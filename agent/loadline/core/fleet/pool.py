@@ -299,10 +299,35 @@ class Pool(Struct):
     def refresh_totals(self, now: int, stale_after_ms: int) -> None:
         """Update the totals with the workers that changed since the last call."""
         changed, self.dirty = self.dirty, {}
+        workers, oldest_ms = self.workers, max(0, now - stale_after_ms)
+        kv_micro = running = 0  # added up first: to assign a field takes as long as three additions
         for name in changed:
-            worker = self.workers.get(name)
-            if worker is not None:
-                self._recount(worker, now, stale_after_ms)
+            worker = workers.get(name)
+            if worker is None:
+                continue
+            if worker.reports_unschedulable() is not worker.unschedulable:
+                worker.unschedulable = not worker.unschedulable
+                self.reclassify(worker, now)
+            if worker.counted_as != "ready" or worker.seen_at_ms < oldest_ms:
+                self._uncount(worker)
+                continue
+            before = worker.load if worker.counted else NO_LOAD
+            worker.load = after = worker.measure_load()
+            if (
+                before.waiting
+                or after.waiting
+                or before.kv_reporting != after.kv_reporting
+                or before.queue_reporting != after.queue_reporting
+            ):
+                self.load.replace(before, after)
+            else:
+                kv_micro += after.kv_micro - before.kv_micro
+                running += after.running - before.running
+            if not worker.counted:
+                self.fresh += 1
+                worker.counted = True
+        self.load.kv_micro += kv_micro
+        self.load.running += running
         self.dirty, self.changed = {}, changed
 
     def expire_silent(self, now: int, stale_after_ms: int) -> None:
@@ -313,21 +338,6 @@ class Pool(Struct):
             elif worker.counted_as == "starting" and now - worker.registered_at_ms > self.knobs.start_deadline_ms:
                 self.late += not worker.late
                 worker.late = True
-
-    def _recount(self, worker: WorkerState, now: int, stale_after_ms: int) -> None:
-        unschedulable = worker.reports_unschedulable()
-        if unschedulable is not worker.unschedulable:
-            worker.unschedulable = unschedulable
-            self.reclassify(worker, now)
-        if worker.counted_as != "ready" or worker.seen_at_ms < 0 or now - worker.seen_at_ms > stale_after_ms:
-            self._uncount(worker)
-            return
-        load = worker.measure_load()
-        self.load.replace(worker.load if worker.counted else NO_LOAD, load)
-        worker.load = load
-        if not worker.counted:
-            self.fresh += 1
-            worker.counted = True
 
     def _uncount(self, worker: WorkerState) -> None:
         if worker.counted:

@@ -1,5 +1,7 @@
 """Handlers of load reports, traffic reports and the registry."""
 
+from collections.abc import Iterable
+
 from loadline.core.handlers import drains, migrations
 from loadline.core.handlers.turn import Turn
 from loadline.core.vocabulary.effects import Effect, RaiseAlarm
@@ -14,15 +16,17 @@ from loadline.core.vocabulary.rejections import Rejection
 from loadline.core.vocabulary.samples import RegisteredWorker
 
 
-def load_reported(turn: Turn, event: LoadReported) -> None:
-    """Ingest the new samples of a worker."""
-    refused, rejection = turn.state.fleet.ingest(event, turn.now)
-    if rejection is Rejection.UNKNOWN_WORKER:
-        migrations.record_unregistered_report(turn, event)
-    if rejection is not None:
-        turn.state.reject(rejection, refused)
-    if refused < len(event.samples):
-        turn.mark_changed(event.model)
+def loads_reported(turn: Turn, events: Iterable[LoadReported]) -> None:
+    """Ingest the new samples of workers, in order."""
+    state, now, ingest, mark_changed = turn.state, turn.now, turn.state.fleet.ingest, turn.mark_changed
+    for event in events:
+        refused, rejection = ingest(event, now)
+        if rejection is not None:
+            if rejection is Rejection.UNKNOWN_WORKER:
+                migrations.record_unregistered_report(turn, event)
+            state.reject(rejection, refused)
+        if refused < len(event.samples):
+            mark_changed(event.model)
 
 
 def traffic_reported(turn: Turn, event: TrafficReported) -> None:
