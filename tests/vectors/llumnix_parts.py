@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from loadline.core.migration.columns import Mask
+from loadline.core.engines.arrays import Mask
 from loadline.core.migration.failure_detection import detect_failures
 from loadline.core.migration.filters import at_least, below, healthy, unreserved
 from loadline.core.migration.knobs import MetricName, MigrationKnobs

@@ -5,9 +5,9 @@ from typing import Any, Final
 import numpy as np
 from msgspec.structs import replace
 
+from loadline.core.engines.arrays import Mask
 from loadline.core.engines.tpot import TpotSweep
 from loadline.core.fleet.pool import PoolKnobs
-from loadline.core.migration.columns import Mask
 from loadline.core.migration.knobs import MigrationKnobs
 from loadline.core.migration.load_view import LoadView
 from loadline.core.rounds.migration_round import MigrationGroup

@@ -1,8 +1,12 @@
-"""Imports without a package that the imported one would use for what is not needed here."""
+"""Imports without a package, or without it until it is used."""
 
+import importlib.util
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.abc import Loader
+from importlib.machinery import ModuleSpec
 from types import ModuleType
 
 
@@ -32,3 +36,42 @@ def replaced(name: str, **attributes: object) -> Iterator[None]:
         yield
     finally:
         del sys.modules[name]
+
+
+class _Unloaded(ModuleType):
+    """Package that is loaded when an attribute is missed.
+
+    Unlike a module of importlib's ``LazyLoader``, an ``import`` does not load it, and other threads wait for it.
+    """
+
+    def __init__(self, spec: ModuleSpec, loader: Loader) -> None:
+        super().__init__(spec.name)
+        self.__spec__, self.__loader__ = spec, loader
+        vars(self)["_load"] = _LoadOnce(self, spec, loader)
+
+    def __getattr__(self, name: str) -> object:
+        vars(self)["_load"]()
+        return ModuleType.__getattribute__(self, name)
+
+
+class _LoadOnce:
+    def __init__(self, module: ModuleType, spec: ModuleSpec, loader: Loader) -> None:
+        self._module, self._spec, self._loader = module, spec, loader
+        self._lock = threading.RLock()
+        self._begun = False
+
+    def __call__(self) -> None:
+        with self._lock:
+            if not self._begun:  # while it loads, it misses attributes of its own
+                self._begun = True
+                self._module.__path__ = self._spec.submodule_search_locations or []
+                self._module.__file__ = self._spec.origin
+                self._loader.exec_module(self._module)
+                self._module.__class__ = ModuleType
+
+
+def import_at_first_use(name: str) -> None:
+    """Let ``import`` of a package load it only when one of its attributes is used, unless it is imported already."""
+    spec = None if name in sys.modules else importlib.util.find_spec(name)
+    if spec is not None and spec.loader is not None:
+        sys.modules[name] = _Unloaded(spec, spec.loader)

@@ -13,7 +13,6 @@ from zipfile import ZipFile
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from loadline.core.engines.sweeps import POINTS_MAX, DecodeSweep, PrefillSweep
 from loadline.errors import DataError, LoadlineError
@@ -162,7 +161,7 @@ def _npz(file: Path, data: bytes, keys: tuple[str, ...]) -> dict[str, Any]:
         raise DataError(f"{file}: cannot be read as NPZ: {error}. {_REMEDY}.") from error
 
 
-def _numbers(file: Path, key: str, array: NDArray[Any]) -> list[float]:
+def _numbers(file: Path, key: str, array: "np.ndarray[Any, np.dtype[Any]]") -> list[float]:
     if array.dtype.kind not in _NUMBERS:
         raise DataError(f"{file}: key {key!r} has type {array.dtype.name}, not real numbers. Profile the engine again.")
     found: list[float] = array.astype(np.float64).reshape(-1).tolist()

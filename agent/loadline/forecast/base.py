@@ -4,11 +4,11 @@ from collections.abc import Callable
 
 import numpy as np
 from msgspec import Struct
-from numpy.typing import NDArray
 
+from loadline.core.engines.arrays import FloatArray
 from loadline.core.vocabulary.forecasts import Fallback, ForecastKnobs
 
-Values = NDArray[np.float64]
+Values = FloatArray
 
 # A forecast above this multiple of the highest known value is an error of the model.
 GROWTH_MAX = 10.0

@@ -19,6 +19,11 @@ import nats
 from msgspec import Struct
 from nats.aio.msg import Msg
 
+from loadline.adapters.hidden_module import import_at_first_use
+
+if __name__ == "__main__":
+    import_at_first_use("numpy")  # as `loadline run` does, before its imports
+
 from loadline.adapters import garbage, logs
 from loadline.app import Agent
 from loadline.config import load

@@ -5,7 +5,7 @@ import random
 import numpy as np
 from msgspec import Struct
 
-from loadline.core.engines.arrays import FloatArray
+from loadline.core.engines.arrays import FloatArray, Randomness
 from loadline.traces.bins import Bin, read_bins
 from loadline.traces.csv_table import CsvTable
 from loadline.traces.line_reader import LineReader
@@ -68,7 +68,7 @@ def _part(one: Bin, knobs: RateKnobs, end_s: float, lines: LineReader) -> _Part:
     return _Part(end_s, one.requests * share * knobs.scale, isl_tokens, osl_tokens)
 
 
-def _renewals(total: float, cv: float, rng: np.random.Generator) -> FloatArray:
+def _renewals(total: float, cv: float, rng: Randomness) -> FloatArray:
     """Draw a renewal process up to ``total`` with mean interval 1 and coefficient of variation ``cv`` (1: Poisson).
 
     Points are in expected requests, not seconds, so that one process serves all rates.
@@ -82,7 +82,7 @@ def _renewals(total: float, cv: float, rng: np.random.Generator) -> FloatArray:
     return points[points < total]
 
 
-def _lengths(means: FloatArray, cv: float, rng: np.random.Generator) -> list[int]:
+def _lengths(means: FloatArray, cv: float, rng: Randomness) -> list[int]:
     """Draw lognormal lengths around the means, in whole tokens."""
     variance = np.log1p(cv**2)
     drawn = means * rng.lognormal(-variance / 2, variance**0.5, means.size) if cv else means

@@ -1,6 +1,17 @@
-"""Array types of numeric code."""
+"""Array types of numeric code. Importing them does not import numpy: at run time they are ``Any``."""
 
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any
 
-FloatArray = NDArray[np.float64]
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    FloatArray = NDArray[np.float64]
+    Mask = NDArray[np.bool_]
+    Times = NDArray[np.int64]
+    Codes = NDArray[np.int32]
+    Rows = NDArray[np.intp]
+    Randomness = np.random.Generator
+else:
+    # numpy takes 16 MB and 60 ms, which an agent without a numeric planner saves: see adapters.import_at_first_use.
+    FloatArray = Mask = Times = Codes = Rows = Randomness = Any

@@ -15,9 +15,8 @@ from typing import Final, Protocol
 
 import numpy as np
 from msgspec import Struct
-from numpy.typing import NDArray
 
-from loadline.core.engines.arrays import FloatArray
+from loadline.core.engines.arrays import FloatArray, Rows
 from loadline.core.engines.monotone_curve import MonotoneCurve
 from loadline.core.engines.sweeps import DecodeSweep, PrefillSweep
 
@@ -165,7 +164,7 @@ class DecodeSurface:
         value: FloatArray = low + share * (high - low)
         return value
 
-    def _between(self, context_tokens: FloatArray) -> tuple[NDArray[np.intp], NDArray[np.intp], FloatArray]:
+    def _between(self, context_tokens: FloatArray) -> tuple[Rows, Rows, FloatArray]:
         """Return the rows around a context and the weight of the upper one."""
         contexts, last = self.contexts, len(self.contexts) - 1
         inside = np.minimum(np.maximum(context_tokens, contexts[0]), contexts[-1])

@@ -19,6 +19,7 @@ from typing import Final
 import numpy as np
 from msgspec import Struct
 
+from loadline.core.engines.arrays import FloatArray
 from loadline.core.engines.geometric import geometric_sum, queue_weights
 from loadline.core.engines.linear import LinearTimes
 from loadline.core.engines.roots import last_below
@@ -241,7 +242,7 @@ class EngineQueue:
         norm_log = rate * (self.fixed_ms + self.each_ms) * (-log1p(-mass) / mass if mass > 0.0 else 1.0)
         return norm_log if self._log_weight(batch, rate) - norm_log < _BATCH_BOUND_IGNORED else None
 
-    def _weights_descending(self, rate: float, batch: int) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    def _weights_descending(self, rate: float, batch: int) -> FloatArray:
         """Return the weights of the states ``batch - 1`` to 0 relative to ``batch``, rounded alike on any CPU."""
         return np.multiply.accumulate(self._rates_falling[self.batch_max - batch :] / rate)
 
@@ -250,7 +251,7 @@ class EngineQueue:
         return batch * log(rate) - self._log_rates[batch]
 
     @cached_property
-    def _rates_falling(self) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    def _rates_falling(self) -> FloatArray:
         """Departures per ms, from the full batch down to a batch of 1."""
         batches = np.arange(float(self.batch_max), 0.0, -1.0)
         return batches / (self.fixed_ms + self.each_ms * batches)

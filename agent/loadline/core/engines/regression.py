@@ -15,9 +15,8 @@ from typing import Final
 
 import numpy as np
 from msgspec import Struct, field
-from numpy.typing import NDArray
 
-from loadline.core.engines.arrays import FloatArray
+from loadline.core.engines.arrays import FloatArray, Rows
 
 SAMPLES_MIN: Final = 5
 SAMPLES_MAX: Final = 50
@@ -123,7 +122,7 @@ def _theil_sen(x: FloatArray, y: FloatArray) -> tuple[float, float]:
 
 
 @lru_cache(SAMPLES_MAX)
-def _pairs(count: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+def _pairs(count: int) -> tuple[Rows, Rows]:
     return np.triu_indices(count, 1)
 
 

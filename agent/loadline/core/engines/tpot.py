@@ -5,9 +5,8 @@ from typing import Annotated, Final, Protocol
 
 import numpy as np
 from msgspec import Meta, Struct
-from numpy.typing import NDArray
 
-from loadline.core.engines.arrays import FloatArray
+from loadline.core.engines.arrays import FloatArray, Rows
 from loadline.core.engines.latency_models import DecodeModel
 
 POINTS_MAX: Final = 65_536
@@ -105,7 +104,7 @@ def tpot_surface(sweep: TpotSweep) -> TpotSurface:
     return TpotSurface(sweep)
 
 
-def _between(points: FloatArray, values: FloatArray) -> tuple[NDArray[np.intp], NDArray[np.intp], FloatArray]:
+def _between(points: FloatArray, values: FloatArray) -> tuple[Rows, Rows, FloatArray]:
     """Return the points around values and the relative distance from the lower one: 0 below, over 1 beyond all."""
     last = len(points) - 1
     low = np.clip(np.searchsorted(points, values, side="right") - 1, 0, max(last - 1, 0))

@@ -4,15 +4,9 @@ from typing import Any, Final, Self
 
 import numpy as np
 from msgspec import Struct
-from numpy.typing import NDArray
 
-from loadline.core.engines.arrays import FloatArray
+from loadline.core.engines.arrays import Codes, FloatArray, Mask, Times
 from loadline.core.migration.measures import MEASURES
-
-Mask = NDArray[np.bool_]
-Times = NDArray[np.int64]
-Codes = NDArray[np.int32]
-Rows = NDArray[np.intp]
 
 IN_REQUESTS, IN_TOKENS, IN_SLOTS, RECEIVING, OUT_REQUESTS, OUT_TOKENS, OUT_SLOTS, SENDING = range(8)
 """Rows of ``in_flight``. ``RECEIVING`` and ``SENDING`` count migrations that have not ended."""

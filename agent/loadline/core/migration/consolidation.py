@@ -10,8 +10,8 @@ from typing import Final
 import numpy as np
 from msgspec import Struct
 
+from loadline.core.engines.arrays import Mask
 from loadline.core.migration.amounts import requests_within_slo
-from loadline.core.migration.columns import Mask
 from loadline.core.migration.knobs import MigrationKnobs
 from loadline.core.migration.load_view import LoadView
 from loadline.core.migration.measures import REQUESTS

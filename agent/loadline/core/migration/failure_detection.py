@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from msgspec import Struct
 
-from loadline.core.migration.columns import Mask
+from loadline.core.engines.arrays import Mask
 from loadline.core.migration.failed_workers import FailedWorker
 from loadline.core.migration.failure_domains import NO_FAILED_DOMAINS, DomainMember, FailedDomains, failed_domains
 from loadline.core.migration.knobs import MigrationKnobs

@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 from msgspec import Struct
 
-from loadline.core.migration.columns import Codes, Mask
+from loadline.core.engines.arrays import Codes, Mask
 from loadline.core.migration.knobs import FailoverDomain
 from loadline.core.migration.worker_table import WorkerTable
 

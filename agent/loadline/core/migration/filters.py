@@ -5,7 +5,7 @@ from functools import reduce
 
 import numpy as np
 
-from loadline.core.migration.columns import Mask
+from loadline.core.engines.arrays import Mask
 from loadline.core.migration.knobs import MetricName, MigrationKnobs
 from loadline.core.migration.load_view import LoadView
 from loadline.core.migration.worker_table import RESERVED_CODES

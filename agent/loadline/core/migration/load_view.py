@@ -6,7 +6,7 @@ from typing import Final
 
 import numpy as np
 
-from loadline.core.engines.arrays import FloatArray
+from loadline.core.engines.arrays import FloatArray, Mask, Rows
 from loadline.core.engines.tpot import TpotModel, predicted_tpot
 from loadline.core.migration.columns import (
     IN_REQUESTS,
@@ -17,8 +17,6 @@ from loadline.core.migration.columns import (
     OUT_TOKENS,
     RECEIVING,
     SENDING,
-    Mask,
-    Rows,
 )
 from loadline.core.migration.knobs import MetricName, MigrationKnobs
 from loadline.core.migration.measures import (

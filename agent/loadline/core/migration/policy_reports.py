@@ -4,7 +4,7 @@ from typing import Final
 
 import numpy as np
 
-from loadline.core.migration.columns import Mask
+from loadline.core.engines.arrays import Mask
 from loadline.core.migration.in_flight import InFlightMigrations
 from loadline.core.migration.load_view import LoadView
 from loadline.core.migration.model_state import ModelMigrationState

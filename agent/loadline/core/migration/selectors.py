@@ -10,9 +10,8 @@ from typing import Final
 
 import numpy as np
 
-from loadline.core.engines.arrays import FloatArray
+from loadline.core.engines.arrays import FloatArray, Mask, Rows
 from loadline.core.migration.amounts import Sizer
-from loadline.core.migration.columns import Mask, Rows
 from loadline.core.migration.knobs import MetricName
 from loadline.core.migration.load_view import LoadView
 from loadline.core.migration.measures import KV_NEEDED, KV_TOTAL

@@ -10,6 +10,7 @@ from typing import Final
 
 import numpy as np
 
+from loadline.core.engines.arrays import Mask, Rows
 from loadline.core.engines.tpot import TpotModel, predicted_tpot
 from loadline.core.fleet.pool import Pool
 from loadline.core.fleet.worker import WorkerState
@@ -22,8 +23,6 @@ from loadline.core.migration.columns import (
     OUT_TOKENS,
     RECEIVING,
     SENDING,
-    Mask,
-    Rows,
     WorkerColumns,
 )
 from loadline.core.migration.in_flight import InFlightMigration

@@ -7,9 +7,9 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from loadline.core.engines.arrays import Mask
 from loadline.core.fleet.pool import Pool
 from loadline.core.migration.amounts import Sizer
-from loadline.core.migration.columns import Mask
 from loadline.core.migration.consolidation import Consolidation
 from loadline.core.migration.failure_detection import detect_failures
 from loadline.core.migration.failure_domains import DomainMember, without_domain

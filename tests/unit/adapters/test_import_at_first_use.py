@@ -1,0 +1,73 @@
+"""Packages that are loaded at their first use."""
+
+import subprocess
+import sys
+
+AGENT = """
+import sys
+from loadline.adapters.hidden_module import import_at_first_use
+import_at_first_use("numpy")
+import loadline.app
+assert not [name for name in sys.modules if name.startswith("numpy.")]
+"""
+THREADS = """
+import threading
+from loadline.adapters.hidden_module import import_at_first_use
+import_at_first_use("numpy")
+import numpy as np
+together, sums = threading.Barrier(4), []
+def add():
+    together.wait()
+    sums.append(int(np.linalg.norm(np.asarray([3.0, 4.0]))))
+threads = [threading.Thread(target=add) for _ in range(4)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+assert sums == [5] * 4, sums
+"""
+SUBMODULE = """
+import sys
+from loadline.adapters.hidden_module import import_at_first_use
+import_at_first_use("numpy")
+from numpy.linalg import norm
+import numpy as np
+assert norm is np.linalg.norm and type(np) is type(sys)
+"""
+MISSING = """
+from loadline.adapters.hidden_module import import_at_first_use
+import_at_first_use("numpy")
+import_at_first_use("no_such_package")
+import numpy as np
+try:
+    np.no_such_attribute
+except AttributeError as error:
+    assert "no_such_attribute" in str(error)
+else:
+    raise AssertionError
+try:
+    import no_such_package
+except ModuleNotFoundError:
+    pass
+else:
+    raise AssertionError
+"""
+
+
+def run(program: str) -> None:
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert not done.returncode, done.stderr
+
+
+def test_an_agent_starts_without_numpy() -> None:
+    run(AGENT)
+
+
+def test_threads_wait_until_the_package_is_loaded() -> None:
+    run(THREADS)
+
+
+def test_the_import_of_a_submodule_loads_the_package_first() -> None:
+    run(SUBMODULE)
+
+
+def test_what_is_missing_is_reported_as_ever() -> None:
+    run(MISSING)
