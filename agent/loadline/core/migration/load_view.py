@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from functools import cached_property
+from math import isnan
 from typing import Final
 
 import numpy as np
@@ -177,8 +178,9 @@ class LoadView:
         decoding = float(measures[DECODING, row])
         if decoding >= 1.0 and measures[DECODING_TOKENS, row] > 0.0:
             return max(1.0, float(measures[DECODING_TOKENS, row]) / decoding)
-        tokens = np.fmax(measures[KV_NEEDED, row], measures[DECODE_TOKENS, row])
-        mean = float(tokens) / max(float(measures[REQUESTS, row]), 1.0)
+        needed, held = float(measures[KV_NEEDED, row]), float(measures[DECODE_TOKENS, row])
+        tokens = needed if needed >= held or isnan(held) else held  # np.fmax takes 5 times as long
+        mean = tokens / max(float(measures[REQUESTS, row]), 1.0)
         return max(1.0, mean)  # 1 if the mean is NaN, which is not greater
 
     def can_send(self, row: int) -> bool:

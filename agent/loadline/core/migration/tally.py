@@ -1,5 +1,6 @@
 """Counts of the outcomes of the migrations of one model."""
 
+from functools import lru_cache
 from typing import Final, get_args
 
 from msgspec import Struct, field
@@ -38,7 +39,7 @@ class MigrationTally(Struct):
 
     def count_command(self, policy: str, outcome: str, reason: str = "") -> None:
         """Count an outcome of a command."""
-        key = ":".join(word for word in (_known(policy), outcome, reason) if word)
+        key = _key(policy, outcome, reason)
         self.commands[key] = self.commands.get(key, 0) + 1
 
     def count_phase(self, phase: MigrationPhase, took_ms: int) -> None:
@@ -70,6 +71,11 @@ class MigrationTally(Struct):
         """Count a drained worker."""
         self.emptied += 1
         self.emptied_ms += took_ms
+
+
+@lru_cache(256)
+def _key(policy: str, outcome: str, reason: str) -> str:
+    return ":".join(word for word in (_known(policy), outcome, reason) if word)
 
 
 def _known(trigger: str) -> str:

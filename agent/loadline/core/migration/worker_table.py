@@ -118,6 +118,11 @@ class WorkerTable:
             self._endpoints[row] = known
         return known[1]
 
+    def row_of(self, end: MigrationEndpoint) -> int | None:
+        """Return the row of an endpoint; None if it is unknown, or of another incarnation."""
+        row = self.rows.get((end.pool, end.worker))
+        return None if row is None or self.workers[row].record.incarnation != end.incarnation else row
+
     # -- refreshing ----------------------------------------------------------------------------------------------------
 
     def refresh(self, migrations: Sequence[InFlightMigration], now: int, *, totals_refreshed: bool) -> list[int]:
@@ -175,8 +180,8 @@ class WorkerTable:
                 (command.source, OUT_REQUESTS, OUT_TOKENS, OUT_SLOTS, SENDING),
                 (command.destination, IN_REQUESTS, IN_TOKENS, IN_SLOTS, RECEIVING),
             ):
-                row = self.rows.get((end.pool, end.worker))
-                if row is None or self.workers[row].record.incarnation != end.incarnation:
+                row = self.row_of(end)
+                if row is None:
                     continue
                 # Only the progress is compared with the time of the report.
                 expected = migration.unobserved(int(seen_at_ms[row]) if migration.progress else 0)

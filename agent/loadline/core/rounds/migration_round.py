@@ -112,8 +112,8 @@ class MigrationRound:
     def _leaving_rows(self, table: WorkerTable) -> Mask:
         found = np.zeros(len(table), dtype=np.bool_)
         for end in self._leaving:
-            row = table.rows.get((end.pool, end.worker))
-            if row is not None and table.endpoint(row) == end:
+            row = table.row_of(end)
+            if row is not None:
                 found[row] = True
         return found
 
@@ -224,13 +224,14 @@ class MigrationRound:
         adopted = sum(one.slots for one in in_flight if one.adopted)
         migrating = sum(one.slots for one in in_flight if not one.adopted)
         migrating += min(adopted, self._knobs.migrations_max // 2)
-        between = {(one.command.source, one.command.destination) for one in in_flight if not one.ended}
+        row_of = view.table.row_of
+        between = {(row_of(one.command.source), row_of(one.command.destination)) for one in in_flight if not one.ended}
         for source, destination, sized in policy.select(view, sources, destinations, _once(policy.size, between)):
             found = self._within_limit(sized, migrating)
             if isinstance(found, MigrationAmount):
                 if not self._advise_only:
                     self._command(policy, view, (source, destination), found)
-                    between.add((view.table.endpoint(source), view.table.endpoint(destination)))
+                    between.add((source, destination))
                     migrating += found.requests
                 pairs.append((source, destination))
                 view.reserve(source, destination, found.requests, found.tokens)
@@ -277,11 +278,11 @@ def _destinations(policy: Policy, view: LoadView) -> Mask:
     return policy.destinations(view) & (view.free_in >= 1.0)
 
 
-def _once(size: Sizer, between: set[tuple[MigrationEndpoint, MigrationEndpoint]]) -> Sizer:
+def _once(size: Sizer, between: set[tuple[int | None, int | None]]) -> Sizer:
     """Return a sizer that refuses pairs of workers with a migration in flight."""
 
     def size_once(view: LoadView, source: int, destination: int) -> MigrationAmount | NotPlanned:
-        if between and (view.table.endpoint(source), view.table.endpoint(destination)) in between:
+        if (source, destination) in between:
             return NotPlanned(MigrationCode.IN_FLIGHT)
         return size(view, source, destination)
 
