@@ -60,8 +60,7 @@ def drains(effects: list[AnyEffect]) -> list[str]:
 
 
 def test_every_event_has_a_handler() -> None:
-    # The controller handles these: planners change with settings, and load reports are handled in runs.
-    by_the_controller = {SettingsChanged, LoadReported}
+    by_the_controller = {SettingsChanged, LoadReported}  # planners change with settings, and loads come in runs
     assert HANDLERS.keys() | by_the_controller == set(get_args(AnyEvent))
 
 

@@ -5,8 +5,8 @@ from msgspec.structs import replace
 
 from loadline.cli.status_output import format_status
 from loadline.core.controller import Controller
-from loadline.core.fleet.pool import NO_SCHEDULE_MINIMUM, PoolKnobs
-from loadline.core.fleet.schedule_windows import ScheduleKnobs
+from loadline.core.fleet.pool import PoolKnobs
+from loadline.core.fleet.schedule_windows import NO_SCHEDULE_MINIMUM, ScheduleKnobs
 from loadline.core.planning.guardrails.knobs import GuardrailKnobs
 from loadline.core.planning.planners.static import StaticKnobs
 from loadline.core.queries.status import status

@@ -7,7 +7,7 @@ from msgspec import Meta, Struct, field
 
 from loadline.core.engines.accelerator import UNNAMED_ACCELERATOR, AcceleratorKnobs
 from loadline.core.engines.profile import NO_PROFILE, EngineProfile, LinearKnobs
-from loadline.core.fleet.schedule_windows import ScheduleKnobs
+from loadline.core.fleet.schedule_windows import NO_SCHEDULE_MINIMUM, ScheduleKnobs, ScheduleMinimum
 from loadline.core.fleet.worker import MICRO, NO_LOAD, WorkerLoad, WorkerState
 from loadline.core.vocabulary.decisions import VictimRule
 from loadline.core.vocabulary.learned import START_UPS_MAX
@@ -74,17 +74,6 @@ class WorkerCounts(Struct, frozen=True):
     def expected(self) -> int:
         """Workers that serve or will serve."""
         return self.ready + self.starting + self.pending
-
-
-class ScheduleMinimum(Struct, frozen=True):
-    """Minimum replicas of the active schedules of a pool."""
-
-    replicas: int = 0
-    ends_at_ms: int = -1
-    """End of the window, in Unix ms; -1: no window is active."""
-
-
-NO_SCHEDULE_MINIMUM: Final = ScheduleMinimum()
 
 
 class Pool(Struct):

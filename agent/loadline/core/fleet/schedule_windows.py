@@ -32,6 +32,17 @@ class ScheduleKnobs(Struct, frozen=True, forbid_unknown_fields=True):
     ] = True
 
 
+class ScheduleMinimum(Struct, frozen=True):
+    """Minimum replicas of the active schedules of a pool."""
+
+    replicas: int = 0
+    ends_at_ms: int = -1
+    """End of the window, in Unix ms; -1: no window is active."""
+
+
+NO_SCHEDULE_MINIMUM: Final = ScheduleMinimum()
+
+
 class ZoneOffsets(Struct, frozen=True):
     """Offsets of a timezone from UTC, as data, so that a replay needs no tz database."""
 

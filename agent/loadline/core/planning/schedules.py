@@ -6,8 +6,16 @@ from msgspec import Struct
 
 from loadline.core.fleet.cron import parse_cron
 from loadline.core.fleet.fleet import Model
-from loadline.core.fleet.pool import NO_SCHEDULE_MINIMUM, Pool, PoolKnobs, ScheduleMinimum
-from loadline.core.fleet.schedule_windows import MINUTE_MS, UTC, ScheduleKnobs, ScheduleWindow, ZoneOffsets
+from loadline.core.fleet.pool import Pool, PoolKnobs
+from loadline.core.fleet.schedule_windows import (
+    MINUTE_MS,
+    NO_SCHEDULE_MINIMUM,
+    UTC,
+    ScheduleKnobs,
+    ScheduleMinimum,
+    ScheduleWindow,
+    ZoneOffsets,
+)
 
 
 class CachedWindow(Struct, frozen=True):
