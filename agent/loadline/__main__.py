@@ -11,7 +11,7 @@ def main() -> int:
     """Run one command and return its exit code."""
     if sys.argv[1:2] == ["run"]:
         deferred_sighup.defer()  # before the slow imports
-    import_at_first_use("numpy")  # 16 MB and 60 ms, which most commands and some planners do not need
+    import_at_first_use("numpy")  # 12 MB and 60 ms, which most commands and some planners do not need
     logs, cli = (import_module(f"loadline.{name}") for name in ("adapters.logs", "cli.main"))
     # Results go to stdout, so warnings go to stderr; `run` configures its own log.
     logs.configure("auto", "warning", sys.stderr)

@@ -13,5 +13,5 @@ if TYPE_CHECKING:
     Rows = NDArray[np.intp]
     Randomness = np.random.Generator
 else:
-    # numpy takes 16 MB and 60 ms, which an agent without a numeric planner saves: see adapters.import_at_first_use.
+    # numpy takes 12 MB and 60 ms, which an agent without a numeric planner saves: see adapters.hidden_module.
     FloatArray = Mask = Times = Codes = Rows = Randomness = Any
