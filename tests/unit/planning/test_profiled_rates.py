@@ -93,3 +93,20 @@ def test_lengths_of_the_last_minutes_count() -> None:
         )
         rates.update(harness.model, lambda _: 20.0, harness.now + step * 30_000)
     assert rates.serves(harness.pool("p")) == pytest.approx(rate(world(), 4_000.0), rel=0.01)
+
+
+@pytest.mark.parametrize(("per_interval", "isl"), [(100, 3_100.0), (300, 4_000.0)], ids=["few", "many"])
+def test_lengths_of_more_minutes_count_while_there_are_few_requests(per_interval: int, isl: float) -> None:
+    rates, harness = ProfiledRates(), world()
+    rates.update(harness.model, lambda _: 20.0, harness.now)
+    for step in range(1, 30):
+        tokens = 1_000 if step < 23 else 4_000
+        before = harness.model.traffic.totals
+        harness.model.traffic.totals = TrafficTotals(
+            isl_tokens=RunningMean(
+                before.isl_tokens.thousandths + tokens * per_interval * 1_000, per_interval * step
+            ),
+            osl_tokens=RunningMean(before.osl_tokens.thousandths + per_interval * 100_000, per_interval * step),
+        )
+        rates.update(harness.model, lambda _: 20.0, harness.now + step * 30_000)
+    assert rates.serves(harness.pool("p")) == pytest.approx(rate(world(), isl), rel=0.01)

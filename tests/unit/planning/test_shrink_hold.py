@@ -18,10 +18,11 @@ def shrunk(*, needed: int = 6, kept: int = 1) -> ShrinkHold:
     return hold
 
 
-def grow(hold: ShrinkHold, wanted: int, *, lost_worker_s: float, now: int) -> None:
-    """Scale up, and wait until the new workers are ready."""
+def grow(hold: ShrinkHold, wanted: int, *, late: float, now: int) -> None:
+    """Scale up, and wait until the new workers are ready; a late request costs 10 worker-seconds."""
     current = hold.current
-    hold.record_growth(wanted, lost_worker_s, START_UP_MS, now)
+    hold.record_growth(wanted, 10.0, START_UP_MS, now)
+    hold.record_excess(late)
     hold.update(wanted, current, START_UP_MS, now + START_UP_MS)
 
 
@@ -34,7 +35,7 @@ def test_a_count_is_held_for_a_start_up_and_half_a_minute() -> None:
 
 def test_a_lull_that_cost_more_than_idle_workers_is_held_next_time() -> None:
     hold = shrunk()
-    grow(hold, 6, lost_worker_s=1_000.0, now=180_000)
+    grow(hold, 6, late=100.0, now=180_000)
     assert hold.learned_ms == 100_000, "1.25 times the lull of 80 s"
     hold.update(6, 6, START_UP_MS, 220_000)
     hold.update(1, 6, START_UP_MS, 280_000)
@@ -44,14 +45,15 @@ def test_a_lull_that_cost_more_than_idle_workers_is_held_next_time() -> None:
 def test_a_lull_that_idle_workers_would_have_cost_more_shortens_the_hold() -> None:
     hold = shrunk()
     hold.learned_ms = 100_000
-    grow(hold, 6, lost_worker_s=10.0, now=180_000)
+    grow(hold, 6, late=1.0, now=180_000)
     assert hold.learned_ms == 70_000
 
 
 def test_a_burst_counts_as_it_is_when_the_workers_are_ready() -> None:
     hold = shrunk()
-    hold.record_growth(2, 1.0, START_UP_MS, 180_000)
-    hold.record_growth(6, 1_000.0, START_UP_MS, 190_000)
+    hold.record_growth(2, 10.0, START_UP_MS, 180_000)
+    hold.record_growth(6, 10.0, START_UP_MS, 190_000)
+    hold.record_excess(100.0)
     hold.update(6, 1, START_UP_MS, 179_999 + START_UP_MS)
     assert hold.learned_ms == 0, "the workers of the first step are not ready"
     hold.update(6, 1, START_UP_MS, 180_000 + START_UP_MS)
@@ -60,7 +62,7 @@ def test_a_burst_counts_as_it_is_when_the_workers_are_ready() -> None:
 
 def test_growth_without_a_shrink_before_teaches_nothing() -> None:
     hold = ShrinkHold()
-    grow(hold, 6, lost_worker_s=1_000.0, now=160_000)
+    grow(hold, 6, late=100.0, now=160_000)
     assert hold.learned_ms == 0
 
 
@@ -72,5 +74,24 @@ def test_the_first_of_several_shrinks_counts() -> None:
 
 def test_the_hold_is_bounded() -> None:
     hold = shrunk()
-    grow(hold, 6, lost_worker_s=1e9, now=7_200_000)
+    grow(hold, 6, late=1e8, now=7_200_000)
     assert hold.learned_ms == 900_000
+
+
+def test_a_burst_that_does_not_come_costs_nothing() -> None:
+    hold = shrunk()
+    hold.learned_ms = 100_000
+    hold.record_growth(60, 10.0, START_UP_MS, 180_000)
+    for _ in range(30):
+        hold.record_excess(-5.0)
+    hold.update(6, 1, START_UP_MS, 180_000 + START_UP_MS)
+    assert hold.learned_ms == 70_000
+
+
+def test_requests_that_are_served_later_are_late_once() -> None:
+    hold = shrunk()
+    hold.record_excess(1_000.0)
+    hold.record_growth(6, 10.0, START_UP_MS, 180_000)
+    for requests in (30.0, 30.0, -50.0, -50.0, 20.0):
+        hold.record_excess(requests)
+    assert hold.late == 60.0

@@ -224,6 +224,8 @@ class AutoPlanner(Planner):
         intervals = pool_intervals(model, interval)
         for pool in model.pools.values():
             state = self._state(pool)
+            served = pool.ready * (state.serves or 0.0) * interval.observed_ms / 1_000.0
+            state.hold.record_excess(request_share(model, pool) * interval.arrivals - served)
             state.evidence.add(model, pool, intervals[pool.name], self.lengths, now)
             state.serves = None
         self.profiled.update(model, lambda pool: self._arriving(model, pool, now)[0], now)
@@ -321,8 +323,7 @@ class AutoPlanner(Planner):
         reason = Reason(needs.reason.code, pool.name, needs.reason.numbers | {"wanted": float(wanted)})
         if wanted > current:
             if serves:
-                missed = max(0.0, needs.growing_per_s - pool.ready * serves) * load.start_up_ms / 1_000.0
-                state.hold.record_growth(wanted, missed * self.knobs.cost_of_miss / serves, load.start_up_ms, now)
+                state.hold.record_growth(wanted, self.knobs.cost_of_miss / serves, load.start_up_ms, now)
             return PoolRecommendation(wanted, (reason,))
         if not serves:
             learning = Reason.of(ReasonCode.CAPACITY_LEARNING, pool.name, needed=needs.lasting)

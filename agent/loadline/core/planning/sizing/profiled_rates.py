@@ -16,7 +16,11 @@ from loadline.core.vocabulary.samples import Bins
 _ATTAINMENT: Final = 0.95
 _INTERVAL_MS: Final = 30_000
 _INTERVALS: Final = 5
-"""Intervals of the window of the lengths: 150 s, more than most changes by chance last."""
+_INTERVALS_MAX: Final = 20
+"""Intervals of the window of the lengths: 150 s, more than most changes by chance last, and 10 min at most."""
+_REQUESTS: Final = 1_000
+"""Requests that the window has if 10 min have as many: the mean length of reasoning requests, whose coefficient of
+variation is 1 to 2, is then known to 5 %. With 300, the rate of a worker doubled and halved within minutes."""
 _FIRST_MS: Final = 5_000
 _STEPS: Final = 8
 """Bisections: a rate is exact to 0.4 %."""
@@ -73,12 +77,12 @@ class ProfiledRates(Struct):
             if self.rates:  # at another time for each model: the rates of one take 1 ms
                 self.due_ms = now + _INTERVAL_MS - (now + crc32(model.name.encode())) % _INTERVAL_MS
             if self.rates or not self.starts:
-                self.starts = [*self.starts[1 - _INTERVALS :], totals]
+                self.starts = [*self.starts[1 - _INTERVALS_MAX :], totals]
             self.counts = {}
         for pool in profiled:
             rate, known = requests_per_s(pool), self.counts.get(pool.name)
             if known is None or not known.covers(rate):
-                demand = _demand(totals.since(self.starts[0]))
+                demand = _demand(self._window(totals))
                 if demand is None:
                     continue
                 sizer = pool_sizer(pool, model.objectives, demand)
@@ -87,6 +91,15 @@ class ProfiledRates(Struct):
                     continue
                 known = self.counts[pool.name] = _count_rates(sizer, rate)
             self.rates[pool.name] = known.each(rate)
+
+    def _window(self, totals: TrafficTotals) -> TrafficTotals:
+        """Return the traffic of the last intervals, of more of them while these have few requests."""
+        found = totals.since(self.starts[max(0, len(self.starts) - _INTERVALS)])
+        for start in reversed(self.starts[:-_INTERVALS]):
+            if found.osl_tokens.count >= _REQUESTS:
+                break
+            found = totals.since(start)
+        return found
 
     def forget_pool(self, pool: str) -> None:
         """Drop the rate of a pool."""

@@ -2,7 +2,8 @@
 
 Workers that were removed too early are missed for a start-up time. The hold is therefore a little more at first. When a
 pool grows again and the late requests have cost more than the idle workers would have, the hold becomes as long as that
-lull; when the idle workers would have cost more, it becomes shorter.
+lull; when the idle workers would have cost more, it becomes shorter. Late are the requests that arrived beyond what the
+ready workers serve until the new ones were ready, and not those that were expected when the pool grew.
 """
 
 from typing import Final
@@ -41,8 +42,12 @@ class ShrinkHold(Struct):
     """Highest count since."""
     ready_at_ms: int = 0
     """Time when its workers are ready, and the lull is judged."""
-    lost_worker_s: float = 0.0
-    """Highest cost of the late requests since."""
+    waiting: float = 0.0
+    """Requests since then beyond what the ready workers serve, less those served later."""
+    late: float = 0.0
+    """Highest number of them."""
+    cost_worker_s: float = 0.0
+    """Cost of one of them in worker-seconds."""
 
     def update(self, needed: int, current: int, start_up_ms: int, now: int) -> None:
         """Record the needed count and the one in force; of several scale-downs in a row, the first counts.
@@ -60,27 +65,33 @@ class ShrinkHold(Struct):
         self.needed.window_ms = max(start_up_ms + _HOLD_MORE_MS, self.learned_ms)
         self.needed.push(now, needed)
 
-    def record_growth(self, wanted: int, lost_worker_s: float, start_up_ms: int, now: int) -> None:
+    def record_growth(self, wanted: int, cost_worker_s: float, start_up_ms: int, now: int) -> None:
         """Learn from a scale-up after a scale-down, once its workers are ready: the load may still rise until then.
 
         Args:
             wanted: Count after the scale-up.
-            lost_worker_s: Cost of the requests that come too late until the workers are ready, in worker-seconds.
-            start_up_ms: Time until they are ready.
+            cost_worker_s: Cost of a late request in worker-seconds.
+            start_up_ms: Time until the workers are ready.
             now: Unix time in ms.
         """
         if self.shrunk_at_ms < 0:
             return
         if self.grown_at_ms < 0:
             self.grown_at_ms, self.grown_from, self.ready_at_ms = now, self.current, now + start_up_ms
-            self.lost_worker_s, self.grown_to = 0.0, 0
-        self.lost_worker_s, self.grown_to = max(self.lost_worker_s, lost_worker_s), max(self.grown_to, wanted)
+            self.waiting, self.late, self.grown_to = 0.0, 0.0, 0
+        self.cost_worker_s, self.grown_to = cost_worker_s, max(self.grown_to, wanted)
+
+    def record_excess(self, requests: float) -> None:
+        """Record the arrivals of a sample less the requests that the ready workers serve in its time."""
+        if self.grown_at_ms >= 0:
+            self.waiting = max(0.0, self.waiting + requests)
+            self.late = max(self.late, self.waiting)
 
     def _learn(self) -> None:
         """Compare what the last lull has cost with what it has saved."""
         idle = min(self.shrunk_from, self.grown_to) - self.grown_from
         saved_worker_s = idle * (self.grown_at_ms - self.shrunk_at_ms) / 1_000.0
-        if self.lost_worker_s > saved_worker_s:
+        if self.late * self.cost_worker_s > saved_worker_s:
             lull_ms = int((self.grown_at_ms - self.lull_since_ms) * _LONGER)
             self.learned_ms = min(_HOLD_MAX_MS, max(self.learned_ms, lull_ms))
         else:
