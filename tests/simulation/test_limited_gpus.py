@@ -1,7 +1,7 @@
 """Two models with a prefill and a decode pool each, which `auto` scales on fewer GPUs than both need."""
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Final
 
@@ -28,7 +28,7 @@ from loadline.sim.world.worker import SimulatedWorker, SimulatedWorkerKnobs
 from loadline.traces import Arrival
 
 ENGINE: Final = LinearProfile(14.0, 0.25, 12.0, 0.065)
-"""A prefill worker serves 9 of the prompts below per second in time, a decode worker 8 of the answers."""
+"""Of the requests below, 40 per second take 4 workers of each role."""
 OBJECTIVES: Final = ObjectiveKnobs(1_000.0, 40.0)
 ROLES: Final = ("prefill", "decode")
 ISL, OSL = 1_000, 200
@@ -49,11 +49,10 @@ class _Served(Struct):
 class LimitedFleet:
     """World with one agent and two models, which share GPUs of one type."""
 
-    def __init__(self, rates: dict[str, Rate], gpus: int, duration_s: float, **pool: int) -> None:
+    def __init__(self, rates: dict[str, Rate], gpus: int, duration_s: float) -> None:
         self.timeline, self.duration_s = Timeline(7), duration_s
-        self._bus, store = VirtualBus(self.timeline), VirtualStore(self.timeline)
-        self._store = store
-        pools = tuple(PoolKnobs(role, role, replicas_max=16, accelerator="h100", **pool) for role in ROLES)
+        self._bus, self._store = VirtualBus(self.timeline), VirtualStore(self.timeline)
+        pools = tuple(PoolKnobs(role, role, replicas_max=16, accelerator="h100") for role in ROLES)
         models = tuple(ModelKnobs(name, pools, objectives=OBJECTIVES) for name in rates)
         engines = tuple(
             SimulatedPoolKnobs(
@@ -98,7 +97,7 @@ class LimitedFleet:
             accelerators=(AcceleratorKnobs("h100"),),
             allocation=AllocationKnobs({"h100": gpus}),
         )
-        self.agent = SimulatedAgent(self.timeline, settings, self._bus.connection(), store.connection())
+        self.agent = SimulatedAgent(self.timeline, settings, self._bus.connection(), self._store.connection())
         self.counts: list[tuple[float, dict[tuple[str, str], int]]] = []
         for name, rate in rates.items():
             self._submit(name, rate)
@@ -128,7 +127,7 @@ class LimitedFleet:
             self._bus.connection(),
             self._store.connection(),
             peers=self._bus.connection(),
-            knobs=SimulatedWorkerKnobs(start_ms, 1_000.0),
+            knobs=SimulatedWorkerKnobs(start_ms),
             on_event=served.frontend.on_engine_event,
             on_change=self._on_changed,
         )
@@ -159,7 +158,41 @@ class LimitedFleet:
                 found[worker.record.model, worker.record.pool] += 1
         return found
 
-    def mean(self, model: str, pool: str, from_s: float, until_s: float) -> float:
-        """Return the mean number of workers from one time to another."""
-        counts = [count[model, pool] for at_s, count in self.counts if from_s <= at_s < until_s]
-        return sum(counts) / len(counts)
+    def at(self, second: float) -> dict[tuple[str, str], int]:
+        """Return the workers by model and pool at a time."""
+        return next(counts for at_s, counts in self.counts if at_s >= second)
+
+    def waiting(self, model: str) -> int:
+        """Return the requests of a model that wait now, for a worker or at one."""
+        served = self.served[model]
+        return served.frontend.queued + sum(one.engine.load().waiting_requests or 0 for one in served.alive.values())
+
+
+def check_limit(fleet: LimitedFleet, gpus: int) -> None:
+    """Assert that no more GPUs are used than there are, and that no pool is without a worker."""
+    for _, counts in fleet.counts:
+        assert sum(counts.values()) <= gpus, counts
+        assert min(counts.values()) >= 1, counts
+
+
+def test_gpus_go_to_the_model_whose_load_rises() -> None:
+    fleet = LimitedFleet(
+        {"a": lambda at_s: 40.0 if at_s < 400.0 else 8.0, "b": lambda at_s: 20.0 if at_s < 400.0 else 40.0}, 12, 700.0
+    )
+    check_limit(fleet, 12)
+    before, after = fleet.at(390.0), fleet.at(520.0)
+    assert [before["a", role] for role in ROLES] == [4, 4]
+    assert all(after["b", role] >= 4 for role in ROLES), "two start-ups after the change"
+    assert all(after["a", role] <= 2 for role in ROLES)
+    assert [fleet.waiting(name) < 20 for name in "ab"] == [True, True], "both backlogs are served"
+
+
+@pytest.mark.parametrize("gpus", [10, 14])
+def test_models_and_roles_share_what_is_short(gpus: int) -> None:
+    fleet = LimitedFleet({"a": lambda _: 40.0, "b": lambda _: 40.0}, gpus, 240.0)
+    check_limit(fleet, gpus)
+    counts = fleet.at(100.0)
+    assert sum(counts.values()) == gpus, "all GPUs are used"
+    for role in ROLES:
+        assert abs(counts["a", role] - counts["b", role]) <= 1, counts
+    assert all(count > 2 for (_, role), count in counts.items() if role == "prefill"), counts

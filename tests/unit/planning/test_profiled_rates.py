@@ -103,9 +103,7 @@ def test_lengths_of_more_minutes_count_while_there_are_few_requests(per_interval
         tokens = 1_000 if step < 23 else 4_000
         before = harness.model.traffic.totals
         harness.model.traffic.totals = TrafficTotals(
-            isl_tokens=RunningMean(
-                before.isl_tokens.thousandths + tokens * per_interval * 1_000, per_interval * step
-            ),
+            isl_tokens=RunningMean(before.isl_tokens.thousandths + tokens * per_interval * 1_000, per_interval * step),
             osl_tokens=RunningMean(before.osl_tokens.thousandths + per_interval * 100_000, per_interval * step),
         )
         rates.update(harness.model, lambda _: 20.0, harness.now + step * 30_000)
