@@ -1,4 +1,4 @@
-"""Fences, which identify decisions and commands that are older than one already seen. Pure."""
+"""Fences, which identify decisions and commands that are older than one already seen, or made without knowing it. Pure."""
 
 from enum import Enum, auto
 
@@ -38,6 +38,48 @@ class DecisionFence:
     def highest(self, model: str) -> tuple[int, int]:
         """Return the highest (epoch, sequence) seen of a model; (0, 0) if none was seen."""
         return self._highest.get(model, (0, 0))
+
+
+class CountsInForce:
+    """Replicas that are in force for each model, and the decisions whose leader does not know them.
+
+    A leader that lost decisions with etcd's data takes the registered workers for the count of a pool. Those that its
+    predecessor requested and that have not registered yet would end, since no decision can name them.
+    """
+
+    def __init__(self) -> None:
+        self._accepted: dict[str, ScalingDecision] = {}
+        self._existing: dict[tuple[str, str], int] = {}
+
+    def accept(self, decision: ScalingDecision) -> None:
+        """Record that a decision was accepted, unless a newer one was."""
+        newest = self._accepted.get(decision.model)
+        if newest is None or (newest.epoch, newest.sequence) <= (decision.epoch, decision.sequence):
+            self._accepted[decision.model] = decision
+
+    def record_existing(self, model: str, pool: str, replicas: int) -> None:
+        """Record the existing replicas of a pool, which are in force until a decision of its model is accepted."""
+        self._existing[model, pool] = replicas
+
+    def of(self, model: str) -> dict[str, int]:
+        """Return the replicas of the newest accepted decision by pool; empty if there is none."""
+        accepted = self._accepted.get(model)
+        return {} if accepted is None else {target.pool: target.replicas for target in accepted.targets}
+
+    def unknown_to(self, decision: ScalingDecision) -> dict[str, int]:
+        """Return the replicas in force by pool if the leader of a decision does not know them; empty otherwise.
+
+        A leader knows the decisions of its own term. One of another term starts from fewer replicas (``previous``) than
+        are in force, and decides on fewer, only if it does not know of the others.
+        """
+        accepted = self._accepted.get(decision.model)
+        if accepted is None:
+            found = ((target, self._existing.get((decision.model, target.pool))) for target in decision.targets)
+            in_force = {t.pool: max(0, existing - len(t.victims)) for t, existing in found if existing is not None}
+        else:
+            in_force = self.of(decision.model) if accepted.epoch != decision.epoch else {}
+        unknown = any(in_force.get(t.pool, 0) > max(t.previous, t.replicas) for t in decision.targets)
+        return in_force if unknown else {}
 
 
 class EpochFence:

@@ -18,10 +18,11 @@ from collections import OrderedDict, deque
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from itertools import takewhile
+from types import MappingProxyType
 from typing import Final, NamedTuple, Self
 
 from loadline.adapters.logs import bounded
-from loadline.client.fence import DecisionFence, Freshness
+from loadline.client.fence import CountsInForce, DecisionFence, Freshness
 from loadline.client.resources import bus_of, publish_now, running, wait_at_most
 from loadline.core.vocabulary.decisions import ApplyStatus, PoolTarget, VictimRule
 from loadline.errors import BusUnavailable
@@ -44,6 +45,8 @@ _REQUEST_INTERVAL_S: Final = 2.0
 
 VictimRules = Mapping[str, VictimRule]
 """Rules by which a platform selects the workers to remove, by pool."""
+
+_NOTHING: Final[Mapping[str, int]] = MappingProxyType({})
 
 _log = bounded("scaler")
 
@@ -115,6 +118,7 @@ class ScalerClient(AsyncIterator[ReceivedDecision]):
         self._connection = (bus, nats)
         self._subjects = Subjects(root)
         self._fence = DecisionFence()
+        self._counts = CountsInForce()
         self._newest: dict[str, ReceivedDecision] = {}
         self._waiting: dict[str, ReceivedDecision] = {}
         self._arrived = asyncio.Event()
@@ -155,9 +159,13 @@ class ScalerClient(AsyncIterator[ReceivedDecision]):
         while True:
             while self._waiting:
                 received = self._waiting.pop(next(iter(self._waiting)))
-                if not received.expired:
+                in_force = self._counts.unknown_to(received.decision)
+                if received.expired:
+                    await self.refuse(received, "expired before the scaler began")
+                elif in_force:
+                    await self._answer(received, "refused", detail=_unknown(in_force), in_force=in_force)
+                else:
                     return received
-                await self.refuse(received, "expired before the scaler began")
             self._arrived.clear()
             await self._arrived.wait()
 
@@ -169,7 +177,7 @@ class ScalerClient(AsyncIterator[ReceivedDecision]):
             victims: Rules by which the platform selects the workers to remove, by pool, as for all answers; a pool
                 without one has ``named``. None: as in the last answer for the model.
         """
-        await self._answer(received, "accepted", {}, "", victims)
+        await self._answer(received, "accepted", victims=victims)
 
     async def progress(
         self,
@@ -201,7 +209,14 @@ class ScalerClient(AsyncIterator[ReceivedDecision]):
 
     async def refuse(self, received: ReceivedDecision, detail: str, victims: VictimRules | None = None) -> None:
         """Refuse a decision, with the reason."""
-        await self._answer(received, "refused", {}, detail, victims)
+        await self._answer(received, "refused", detail=detail, victims=victims)
+
+    def record_existing(self, model: str, pool: str, replicas: int) -> None:
+        """Record the replicas that a pool has when this scaler starts, before it takes the first decision.
+
+        Until it accepts one, it refuses those whose leader does not know of these replicas.
+        """
+        self._counts.record_existing(model, pool, replicas)
 
     def drained(self, model: str, pool: str, worker: str, incarnation: int = 0) -> bool:
         """Return True if a worker reported that it is drained, in this incarnation or a later one.
@@ -246,22 +261,30 @@ class ScalerClient(AsyncIterator[ReceivedDecision]):
         self,
         received: ReceivedDecision,
         status: ApplyStatus,
-        observed: Mapping[str, int],
-        detail: str,
-        victims: VictimRules | None,
+        observed: Mapping[str, int] = _NOTHING,
+        detail: str = "",
+        victims: VictimRules | None = None,
+        in_force: Mapping[str, int] = _NOTHING,
     ) -> None:
         """Publish an answer and keep it for repetitions; drop it if a newer decision was received."""
         decision = received.decision
         if victims is not None:
             self._victims[decision.model] = dict(victims)
+        if status != "refused":
+            self._counts.accept(decision)
         if not self._fence.is_newest(decision):
             return
-        answer = self._signed(decision, status, observed, detail)
+        answer = self._signed(decision, status, observed, detail, in_force)
         self._answers[decision.model] = answer
         await publish_now(self._bus, self._subjects.applied(decision.model), answer)
 
     def _signed(
-        self, decision: ScalingDecision, status: ApplyStatus, observed: Mapping[str, int], detail: str
+        self,
+        decision: ScalingDecision,
+        status: ApplyStatus,
+        observed: Mapping[str, int] = _NOTHING,
+        detail: str = "",
+        in_force: Mapping[str, int] = _NOTHING,
     ) -> DecisionApplied:
         return DecisionApplied(
             decision_id=decision.decision_id,
@@ -273,6 +296,7 @@ class ScalerClient(AsyncIterator[ReceivedDecision]):
             observed=dict(observed),
             detail=printable(detail, DETAIL_CHARS_MAX),
             victims=self._victims.get(decision.model, {}),
+            in_force=dict(in_force),
         )
 
     def _on_decision(self, subject: str, payload: bytes) -> None:
@@ -296,12 +320,14 @@ class ScalerClient(AsyncIterator[ReceivedDecision]):
             case Freshness.EXPIRED:
                 self._newest.pop(model, None)
                 self._waiting.pop(model, None)
-                self._answers[model] = self._signed(decision, "refused", {}, "expired")
+                self._answers[model] = self._signed(decision, "refused", detail="expired")
                 self._repeat[model] = None
             case Freshness.STALE:
                 epoch, sequence = self._fence.highest(model)
                 detail = f"stale: epoch {epoch}, sequence {sequence} was seen"
-                self._refusals.append(self._signed(decision, "refused", {}, detail))
+                self._refusals.append(
+                    self._signed(decision, "refused", detail=detail, in_force=self._counts.of(model))
+                )
         self._unsent.set()
 
     async def _send_pending(self) -> None:
@@ -346,3 +372,8 @@ class ScalerClient(AsyncIterator[ReceivedDecision]):
     def _ignore(self, subject: str, detail: str) -> None:
         self.ignored += 1
         _log.warning("frame_ignored", subject=subject, detail=detail)
+
+
+def _unknown(in_force: Mapping[str, int]) -> str:
+    counts = ", ".join(f"{pool} {replicas}" for pool, replicas in sorted(in_force.items()))
+    return f"made without knowing the counts in force: {counts}"

@@ -12,7 +12,8 @@ from loadline.wire.messages import ScalingDecision
 class DesiredCounts:
     """Newest desired count of each pool of some models, while their leader is heard.
 
-    A decision brings counts at once; the status of the leader confirms them every second.
+    A decision brings counts at once; the status of the leader confirms them every second. A status lowers none unless a
+    decision of the same term came before: a leader that has lost decisions with etcd's data counts registered workers.
 
     Args:
         models: Models whose counts are kept.
@@ -57,6 +58,7 @@ class DesiredCounts:
         """Take the counts of a decision, each of which is newer than the one before."""
         kept = self._models[decision.model]
         kept.newest = (decision.epoch, decision.sequence)
+        kept.decided_epoch = decision.epoch
         counts = {target.pool: target.replicas for target in decision.targets}
         self._replace(kept, counts.keys() | kept.pools, counts)
 
@@ -70,6 +72,8 @@ class DesiredCounts:
                 continue
             kept.newest = number
             counts = {pool.pool: n for pool in reported.pools if (n := reported.replicas(pool)) is not None}
+            if epoch != kept.decided_epoch:
+                counts = {pool: max(n, kept.counts.get(pool, 0)) for pool, n in counts.items()}
             self._replace(kept, {pool.pool for pool in reported.pools}, counts)
 
     def _replace(self, kept: "_ModelCounts", pools: AbstractSet[str], counts: Mapping[str, int]) -> None:
@@ -92,6 +96,8 @@ class _ModelCounts:
         self.expires_s = float("-inf")
         self.newest = (0, 0)
         """Epoch of the leader, and number of the decision, that the counts belong to."""
+        self.decided_epoch = 0
+        """Epoch of the newest decision; 0: there was none."""
         self.changed = asyncio.Event()
 
     def wake(self) -> None:

@@ -127,7 +127,17 @@ class ReplicaScaler:
             tasks = [await stack.enter_async_context(running(work, name)) for name, work in works.items()]
             await wait_until_stopped(stop, *tasks)
 
+    async def _record_existing(self, pool: PoolKey) -> None:
+        """Record the replicas of a pool, of which the leader of the first decision must know."""
+        try:
+            seen = await _answer(self._platform.observe(pool))
+        except PlatformError as error:
+            _log.warning("platform_failed", model=pool.model, pool=pool.pool, detail=str(error))
+        else:
+            self._scaler.record_existing(pool.model, pool.pool, seen.replicas)
+
     async def _receive(self) -> None:
+        await asyncio.gather(*map(self._record_existing, self._pools))
         async for received in self._scaler:
             rules = self._rules(received.model)
             refusal = _refusal(received, rules)

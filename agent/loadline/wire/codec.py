@@ -201,6 +201,7 @@ def _read_answer(data: bytes, subject: str, names: Names) -> WireEvent | Rejecte
         observed=answer.observed,
         detail=answer.detail,
         victims=answer.victims,
+        in_force=answer.in_force,
     )
 
 

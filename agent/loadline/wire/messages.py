@@ -19,7 +19,7 @@ from loadline.core.vocabulary.migrations import (
 )
 from loadline.core.vocabulary.reasons import Explanation
 from loadline.core.vocabulary.samples import TrafficSample, WorkerSample
-from loadline.core.vocabulary.scalars import Count, Name, Role, Text
+from loadline.core.vocabulary.scalars import Count, Name, Role, Text, Workers
 from loadline.core.vocabulary.status import AgentStatus, DecisionSummary
 
 DecisionId = Annotated[str, Meta(min_length=1, max_length=64)]
@@ -68,6 +68,14 @@ class DecisionApplied(Struct, frozen=True, omit_defaults=True):
             max_length=256,
             description="Rule by which the platform selects the workers to remove, by pool: named (absent too), newest,"
             " highest_ordinal or unknown. A refusal without rules changes none.",
+        ),
+    ] = {}
+    in_force: Annotated[
+        dict[Name, Workers],
+        Meta(
+            max_length=256,
+            description="Replicas by pool that the scaler keeps, if it refuses a decision that is stale or whose leader"
+            " does not know them.",
         ),
     ] = {}
 

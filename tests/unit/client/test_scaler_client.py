@@ -104,6 +104,47 @@ def test_answers_declare_the_rules_until_others_are_given_and_say_why_a_decision
     asyncio.run(scenario())
 
 
+def test_a_decision_whose_leader_does_not_know_the_counts_in_force_is_refused_with_them() -> None:
+    async def scenario() -> None:
+        async with entered() as (agent, scaler):
+            await agent.announce(decision(1, 7, PoolTarget("p", "decode", 8, 2)))
+            await scaler.accept(await anext(scaler))
+            following = asyncio.create_task(anext(scaler))
+            await agent.announce(decision(2, 1, PoolTarget("p", "decode", 3, 2)))
+            await agent.answered((1, 7, "accepted"), (2, 1, "refused"))
+            await agent.announce(decision(2, 1, PoolTarget("p", "decode", 3, 2)))
+            await agent.answered((1, 7, "accepted"), (2, 1, "refused"), (2, 1, "refused"))
+            assert [one.in_force for one in agent.applied] == [{}, {"p": 8}, {"p": 8}]
+            assert agent.applied[-1].detail == "made without knowing the counts in force: p 8"
+            await agent.announce(decision(2, 2, PoolTarget("p", "decode", 8, 8)))
+            assert (await following).decision.sequence == 2
+
+    asyncio.run(scenario())
+
+
+def test_a_stale_decision_is_refused_with_the_counts_in_force() -> None:
+    async def scenario() -> None:
+        async with entered() as (agent, scaler):
+            await agent.announce(decision(2, 7, PoolTarget("p", "decode", 8, 2)))
+            await scaler.accept(await anext(scaler))
+            await agent.announce(decision(1, 5, PoolTarget("p", "decode", 2, 2)))
+            await agent.answered((2, 7, "accepted"), (1, 5, "refused"))
+            assert agent.applied[-1].in_force == {"p": 8}
+
+    asyncio.run(scenario())
+
+
+def test_a_refused_decision_is_not_in_force() -> None:
+    async def scenario() -> None:
+        async with entered() as (agent, scaler):
+            await agent.announce(decision(1, 1, PoolTarget("p", "decode", 8, 2)))
+            await scaler.refuse(await anext(scaler), "no quota")
+            await agent.announce(decision(2, 1, PoolTarget("p", "decode", 3, 2)))
+            assert (await anext(scaler)).decision.epoch == 2
+
+    asyncio.run(scenario())
+
+
 def test_a_repeated_decision_is_answered_again_and_not_returned() -> None:
     async def scenario() -> None:
         async with entered() as (agent, scaler):

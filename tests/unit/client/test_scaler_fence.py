@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadline.client.fence import DecisionFence, Freshness
+from loadline.client.fence import CountsInForce, DecisionFence, Freshness
+from loadline.core.vocabulary.decisions import PoolTarget, Victim
 from tests.support.decisions import decision
 
 
@@ -42,3 +43,77 @@ def test_accepted_decisions_only_rise(numbers: list[tuple[int, int]]) -> None:
     accepted = [number for number in numbers if fence.classify(decision(*number)) is Freshness.NEW]
     assert accepted == sorted(set(accepted))
     assert not numbers or accepted[-1] == max(numbers)
+
+
+# -- counts that a leader does not know --------------------------------------------------------------------------------
+
+
+def target(replicas: int, previous: int, *, victims: int = 0, pool: str = "p") -> PoolTarget:
+    named = tuple(Victim(f"w{number}", 1) for number in range(victims))
+    return PoolTarget(pool, "decode", replicas, previous, named)
+
+
+@pytest.mark.parametrize(
+    ("epoch", "decided", "unknown"),
+    [
+        (2, target(3, 2), True),  # two of eight have registered
+        (2, target(2, 2), True),
+        (2, target(1, 2, victims=1), True),
+        (2, target(8, 2), False),  # ends no worker
+        (2, target(5, 8), False),
+        (1, target(2, 2), False),  # its own term: the others never came
+    ],
+)
+def test_a_decision_that_ends_workers_which_its_leader_does_not_know_is_recognised(
+    epoch: int, decided: PoolTarget, *, unknown: bool
+) -> None:
+    counts = CountsInForce()
+    assert counts.unknown_to(decision(epoch, 9, decided)) == {}, "nothing is in force"
+    counts.accept(decision(1, 7, target(8, 2)))
+    assert counts.unknown_to(decision(epoch, 9, decided)) == ({"p": 8} if unknown else {})
+
+
+def test_all_pools_of_a_decision_are_told_if_one_is_unknown() -> None:
+    counts = CountsInForce()
+    counts.accept(decision(1, 7, target(8, 2), target(1, 1, pool="q")))
+    assert counts.unknown_to(decision(2, 1, target(2, 2), target(4, 4, pool="q"))) == {"p": 8, "q": 1}
+
+
+def test_an_answer_to_an_earlier_decision_does_not_bring_it_into_force_again() -> None:
+    counts = CountsInForce()
+    counts.accept(decision(1, 7, target(8, 2)))
+    counts.accept(decision(1, 6, target(2, 2)))
+    assert counts.of("m") == {"p": 8}
+    assert counts.of("n") == {}
+
+
+@pytest.mark.parametrize(
+    ("decided", "unknown"),
+    [
+        (target(3, 2), {"p": 5}),
+        (target(3, 2, victims=2), {}),  # they are leaving
+        (target(2, 2, victims=1), {"p": 4}),
+        (target(5, 2), {}),
+        (target(1, 5), {}),
+    ],
+)
+def test_a_scaler_that_has_accepted_nothing_yet_compares_with_what_exists(
+    decided: PoolTarget, unknown: dict[str, int]
+) -> None:
+    counts = CountsInForce()
+    counts.record_existing("m", "p", 5)
+    assert counts.unknown_to(decision(1, 1, decided)) == unknown
+    counts.accept(decision(1, 2, target(1, 1)))
+    assert counts.unknown_to(decision(1, 3, decided)) == {}
+
+
+@given(st.lists(st.tuples(st.integers(1, 3), st.integers(0, 4), st.integers(0, 4)), max_size=20))
+def test_no_accepted_decision_of_another_term_ends_unknown_workers(decided: list[tuple[int, int, int]]) -> None:
+    counts, in_force, epoch_before = CountsInForce(), 0, 0
+    for sequence, (epoch, replicas, previous) in enumerate(sorted(decided, key=lambda one: one[0])):
+        received = decision(epoch, sequence, target(replicas, previous))
+        if counts.unknown_to(received):
+            continue
+        assert epoch == epoch_before or in_force <= max(replicas, previous)
+        counts.accept(received)
+        in_force, epoch_before = replicas, epoch

@@ -41,6 +41,20 @@ def test_a_refused_scale_up_does_not_scale_down(harness: ControllerHarness) -> N
     assert harness.desired() == 2, "one worker is missing for a moment; no guardrail allowed fewer than two"
 
 
+def test_a_leader_goes_on_from_the_counts_that_its_scaler_keeps(harness: ControllerHarness) -> None:
+    """Another leader decided on six workers, and etcd has lost it: two of them have registered."""
+    decision = growing(harness)
+    effects = harness.handle(msgspec.structs.replace(refusal(decision), in_force={"decode": 6, "elsewhere": 4}))
+    assert [effect.kind for effect in effects if isinstance(effect, RaiseAlarm)] == ["decision_refused"]
+    assert harness.desired() == 6
+    pool = harness.controller.state.fleet.models["m"].pools["decode"]
+    assert (pool.worker_counts(harness.now).pending, pool.start_ups_ms) == (4, [])
+    harness.kv["m"] = 0.7
+    again = harness.commit_of(harness.advance(10))
+    assert [(t.previous, t.replicas) for t in again.targets] == [(6, 6)], "the next leader reads it from etcd"
+    assert again.reasons[0] == "asked_again"
+
+
 def test_a_repeated_refusal_changes_nothing(harness: ControllerHarness) -> None:
     decision = growing(harness)
     alarms = [e for e in harness.handle(refusal(decision)) if isinstance(e, RaiseAlarm)]

@@ -89,6 +89,18 @@ def test_a_pool_without_a_decision_is_named_and_has_no_count() -> None:
     assert counts.count("m", "decode") is None
 
 
+def test_the_status_of_another_leader_lowers_a_count_only_after_a_decision() -> None:
+    counts = counts_of()
+    counts.apply_decision(decided(1, 7, 8))
+    counts.apply_status(reported(2, 0, 2))  # etcd was wiped: two workers have registered
+    assert counts.count("m", "decode") == 8
+    counts.apply_status(reported(2, 1, 2))  # committed, and refused because of the others
+    assert counts.count("m", "decode") == 8
+    counts.apply_decision(decided(2, 2, 9))
+    counts.apply_status(reported(2, 3, 4))
+    assert counts.count("m", "decode") == 4
+
+
 def test_only_changes_and_the_end_of_an_outage_wake_streams() -> None:
     clock = Clock()
     counts = counts_of(clock)

@@ -36,6 +36,8 @@ class Fleet:
         self.pool = ReplicaPool(rule, count)
         self.platform = MemoryPlatform({KEY: self.pool})
         self.rule = rule
+        self.decided = count
+        """Replicas of the last decision."""
         self.current: ScalingDecision | None = None
         self.drained: set[str] = set()
         self.drain_s = 1.0
@@ -45,7 +47,8 @@ class Fleet:
 
     def decide(self, sequence: int, replicas: int, *victims: str, drain_ttl_ms: int = 600_000) -> None:
         named = tuple(Victim(name, 1) for name in victims)
-        wanted = PoolTarget("p", "decode", replicas, replicas, named, victim_rule=self.rule)
+        wanted = PoolTarget("p", "decode", replicas, self.decided, named, victim_rule=self.rule)
+        self.decided = replicas
         self.current = decision(1, sequence, wanted, drain_ttl_ms=drain_ttl_ms)
         self.announce()
 
@@ -327,7 +330,38 @@ def test_decisions_that_the_platform_cannot_carry_out_are_refused() -> None:
             fleet.announce()
             await until(lambda: fleet.statuses()[-1:] == ["refused"])
             assert "elsewhere" in fleet.details()[-1]
-        assert fleet.platform.calls == []
+        assert fleet.platform.calls == [("observe", None)], "only the existing replicas are read"
+
+    run_virtual(scenario())
+
+
+def test_the_first_decision_must_know_the_replicas_that_exist() -> None:
+    """The scaler and all agents were restarted after etcd had lost its data."""
+
+    async def scenario() -> None:
+        fleet = Fleet("named", 8)
+        async with fleet.running():
+            fleet.decided = 2  # those that have registered
+            fleet.decide(1, 3)
+            await until(lambda: "refused" in fleet.statuses())
+            assert fleet.answers()[-1].in_force == {"p": 8}
+            fleet.decided = 8
+            fleet.decide(2, 9)
+            await fleet.until_done()
+        assert fleet.platform.requested() == [9]
+
+    run_virtual(scenario())
+
+
+def test_a_platform_that_cannot_be_asked_at_the_start_delays_no_decision_for_long() -> None:
+    async def scenario() -> None:
+        fleet = Fleet("named", 1)
+        fleet.platform.fault = refusing("away", "observe")
+        async with fleet.running():
+            fleet.decide(1, 2)
+            await until(lambda: "accepted" in fleet.statuses())
+            fleet.platform.fault = lambda _call: None
+            await fleet.until_done()
 
     run_virtual(scenario())
 
@@ -358,6 +392,6 @@ def test_a_scaler_ends_when_it_is_stopped() -> None:
             await asyncio.sleep(1)
             stop.set()
             await run
-        assert fleet.platform.calls == []
+        assert fleet.platform.requested() == []
 
     run_virtual(scenario())

@@ -1,5 +1,9 @@
 """Handlers of commits and of scalers' answers."""
 
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
 from msgspec.structs import replace
 
 from loadline.core.decisions.victims import misses_rule
@@ -16,6 +20,8 @@ from loadline.core.vocabulary.events import (
     DecisionAnswered,
     DecisionCommitted,
 )
+
+_NONE_IN_FORCE: Final[Mapping[str, int]] = MappingProxyType({})
 
 
 def decision_committed(turn: Turn, event: DecisionCommitted) -> None:
@@ -67,7 +73,7 @@ def decision_answered(turn: Turn, event: DecisionAnswered) -> list[Effect]:
         turn.state.reject(rejection)
     elif event.status == "refused":
         if effects:  # a repeated answer has none
-            _reset_desired(turn, event.model)
+            _reset_desired(turn, event.model, event.in_force)
     elif drains.begin_held(turn, event.model) or _unblocks(turn.state, event.model):
         turn.mark_changed(event.model)
     return effects
@@ -169,11 +175,13 @@ def _count_changes(turn: Turn, decision: Decision) -> None:
             pool.count_change(target.previous, target.replicas, reasons[0].rpartition(":")[2])
 
 
-def _reset_desired(turn: Turn, model: str) -> None:
-    """Reset the desired counts to the existing workers after a decision failed, between the two counts of its change.
+def _reset_desired(turn: Turn, model: str, in_force: Mapping[str, int] = _NONE_IN_FORCE) -> None:
+    """Reset the desired counts after a decision failed.
 
-    Workers that are missing for a moment would otherwise turn a refused scale-up into a scale-down, and workers that
-    nobody requested would become desired.
+    They become the counts that its scaler keeps (``in_force``), which a leader may have lost with the data of the
+    store, and are decided again, since the next leader knows only the stored ones. Other counts become those of the
+    existing workers, between the two counts of the change: workers that are missing for a moment would otherwise turn a
+    refused scale-up into a scale-down, and workers that nobody requested would become desired.
     """
     state, now = turn.state, turn.now
     state.drains.cancel_held(model, state.fleet, now)
@@ -182,7 +190,8 @@ def _reset_desired(turn: Turn, model: str) -> None:
     for pool in state.fleet.models[model].pools.values():
         low, high = changes.get(pool.name, (0, pool.knobs.replicas_max))
         existing = pool.ready + pool.worker_counts(now).starting - pool.moved
-        pool.reset_desired(min(max(existing, low), high), now)
+        pool.reset_desired(in_force.get(pool.name, min(max(existing, low), high)), now)
+        state.fleet.models[model].reconcile |= pool.name in in_force
     # In the state and not only in this turn: a snapshot may be taken before the next one.
     state.fleet.models[model].plan_at_ms = now
 

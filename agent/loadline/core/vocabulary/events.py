@@ -180,6 +180,8 @@ class DecisionAnswered(Event, frozen=True):
     detail: str = ""
     victims: dict[str, VictimRule] = {}
     """Rules by which the scaler's platform selects the workers to remove, by pool; absent: ``named``."""
+    in_force: dict[str, int] = {}
+    """Replicas by pool that the scaler keeps, if it refused a decision whose leader does not know them."""
 
 
 class DrainAnswered(Event, frozen=True):

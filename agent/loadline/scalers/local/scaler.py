@@ -119,6 +119,8 @@ class LocalScaler:
         await self._launcher.discard_unreleased()
         for one in saved.workers:
             await self._adopt_worker(one)
+        for (model, name), pool in self._pools.items():
+            self._scaler.record_existing(model, name, sum(not process.leaving for process in pool.seen()))
 
     async def _adopt_worker(self, saved: SavedWorker) -> None:
         name, pool = saved.process.worker, self._pools.get((saved.model, saved.pool))

@@ -149,6 +149,8 @@ class AgentHistory:
                 if lost and lease_id == self.lease_id:
                     self.deposed_epoch = self.epoch
             case ev.LeaderChanged(lease_id=lease_id, revision=revision):
+                if event.store_went_back:
+                    self.won_revision = min(self.won_revision, revision)
                 if lease_id != self.lease_id and revision >= self.won_revision:
                     self.deposed_epoch = self.epoch
 

@@ -55,6 +55,7 @@ class InvariantChecker(TurnObserver):
         self._keys = Keys("default")
         world.observers.append(self)
         world.store.on_write = self._on_write
+        world.store.on_loss = self._on_loss
         world.on_journal = self._on_journal
         world.on_violation = self.report
         world.on_migration_phase.append(EpochCheck(self.report).on_phase)
@@ -93,8 +94,8 @@ class InvariantChecker(TurnObserver):
         state_checks.check_turn(history, now, report)
         if events and agent.turns.count % 16 == 0:
             state_checks.check_totals(history, now, report)
-        if self._world.scaler_bus.regression:
-            self.report("I2-applied", self._world.scaler_bus.regression)
+        for name, detail in self._world.scaler_bus.violations:
+            self.report(name, detail)
 
     def before_effect(self, agent: SimulatedAgent, effect: AnyEffect) -> None:
         """Count an effect by its kind."""
@@ -189,6 +190,13 @@ class InvariantChecker(TurnObserver):
             self._highest_numbers[decision.model] = max(number, highest)
             self._sequences.add((decision.model, decision.sequence))
             self.decisions[decision.decision_id] = decision
+
+    def _on_loss(self) -> None:
+        """Record that the store loses data: its leaders cannot know at once, and another one may count from 1 again."""
+        self._sequences.clear()
+        for agent in self._world.agents.values():
+            if agent.controller.leading:
+                self._world.deposed_epochs.add(_term(agent))
 
     # -- journals ------------------------------------------------------------------------------------------------------
 

@@ -51,6 +51,8 @@ FAULT_KINDS: Final[dict[str, FaultKind]] = {
     "bus_worse": FaultKind(8, 5_000, 60_000),
     "store_down": FaultKind(8, 500, 40_000),
     "store_worse": FaultKind(8, 5_000, 60_000),
+    "store_wiped": FaultKind(6, 500, 4_000),
+    "store_restored": FaultKind(6, 2_000, 60_000),
     "fits_fail": FaultKind(8, 1_000, 60_000),
     "leader_revoked": FaultKind(8, 0, 0),
     "worker_dies": FaultKind(30, 0, 0),

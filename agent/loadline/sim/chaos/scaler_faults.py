@@ -11,6 +11,8 @@ from loadline.wire.codec import Rejected, decode_as, encode
 from loadline.wire.messages import DecisionApplied, ScalingDecision
 
 ScalerFault = Literal["none", "slow", "silent", "refuses", "false_done", "wrong_counts", "repeats"]
+APPLYING: Final[frozenset[ScalerFault]] = frozenset({"none", "slow", "silent", "repeats"})
+"""Faults of a scaler that applies what it accepts."""
 _SLOW_MS: Final = 6_000.0
 _SENT_MAX: Final = 8
 
@@ -25,8 +27,11 @@ class FaultyScalerConnection(BusConnection):
         """Newest decision of each model that it received."""
         self.accepted: dict[str, tuple[int, int]] = {}
         """Newest (epoch, sequence) of each model that the scaler accepted."""
-        self.regression = ""
-        """Description of an acceptance older than an earlier one; empty: none."""
+        self.violations: list[tuple[str, str]] = []
+        """Invariants that its answers violate, with details."""
+        self._received: dict[str, ScalingDecision] = {}
+        self._in_force: dict[str, ScalingDecision] = {}
+        """Newest decision of each model that the scaler applies."""
         self._sent: list[tuple[str, bytes]] = []
 
     async def subscribe(self, subject: str, offer: FrameHandler) -> Unsubscribe:
@@ -35,7 +40,7 @@ class FaultyScalerConnection(BusConnection):
         def receive(subject: str, payload: bytes) -> None:
             decision = decode_as(ScalingDecision, payload)
             if not isinstance(decision, Rejected):
-                self.decisions[decision.model] = decision
+                self.decisions[decision.model] = self._received[decision.decision_id] = decision
             wait_ms = _SLOW_MS if self.fault == "slow" else 0.0
             self._bus.timeline.call_later(wait_ms, partial(offer, subject, payload))
 
@@ -43,7 +48,7 @@ class FaultyScalerConnection(BusConnection):
 
     def publish_now(self, subject: str, payload: bytes) -> None:
         """Publish an answer as the current fault changes it."""
-        self._check_order(payload)
+        self._check(payload)
         self._sent = [*self._sent[-_SENT_MAX:], (subject, payload)]
         match self.fault:
             case "silent":
@@ -60,15 +65,27 @@ class FaultyScalerConnection(BusConnection):
                     super().publish_now(*old)
         super().publish_now(subject, payload)
 
-    def _check_order(self, payload: bytes) -> None:
+    def _check(self, payload: bytes) -> None:
+        """Check an acceptance: it is not older than the one before, and ends no workers that its leader did not know."""
         answer = decode_as(DecisionApplied, payload)
         if isinstance(answer, Rejected) or answer.status != "accepted":
             return
         number = (answer.epoch, answer.sequence)
         before = self.accepted.get(answer.model, (0, 0))
         if number < before:
-            self.regression = f"{answer.model}: accepted {number} after {before}"
+            self.violations.append(("I2-applied", f"{answer.model}: accepted {number} after {before}"))
         self.accepted[answer.model] = max(number, before)
+        if self.fault not in APPLYING:
+            return
+        decision, in_force = self._received[answer.decision_id], self._in_force.get(answer.model)
+        self._in_force[answer.model] = decision
+        if in_force is None or in_force.epoch == decision.epoch:
+            return
+        counts = {target.pool: target.replicas for target in in_force.targets}
+        for target in decision.targets:
+            if counts[target.pool] > max(target.previous, target.replicas):
+                text = f"from {target.previous} to {target.replicas}, {counts[target.pool]} were in force"
+                self.violations.append(("I16-known", f"{answer.model} {target.pool}: {text}"))
 
     def _false_answer(self, payload: bytes) -> bytes:
         """Return an answer ``done`` without the work, with the decided or with wrong counts."""

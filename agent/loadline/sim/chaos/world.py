@@ -238,7 +238,10 @@ class ChaosWorld(TurnObserver):
             gpus=knobs.gpus_per_worker,
         )
         observer = WorkerRuns(self.frontend.runs, (record.worker, record.incarnation))
-        start_ms = self._rng.uniform(500.0, 12_000.0) if self.new_workers_start else _NEVER_MS
+        start_ms = self._rng.uniform(500.0, 12_000.0)
+        registration_delay_ms = self._rng.uniform(0.0, start_ms)
+        if not self.new_workers_start:
+            start_ms = _NEVER_MS
         worker = SimulatedWorker(
             self.timeline,
             record,
@@ -246,7 +249,12 @@ class ChaosWorld(TurnObserver):
             self.bus.connection(),
             self.store.connection(),
             peers=self.peer_bus.connection(),
-            knobs=SimulatedWorkerKnobs(start_ms, REPORT_INTERVAL_MS, handovers=HandoverKnobs(_LINK.live_copy)),
+            knobs=SimulatedWorkerKnobs(
+                start_ms,
+                REPORT_INTERVAL_MS,
+                registration_delay_ms=registration_delay_ms,
+                handovers=HandoverKnobs(_LINK.live_copy),
+            ),
             on_event=self._on_engine_event,
             on_change=self._on_worker_changed,
         )

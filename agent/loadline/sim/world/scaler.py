@@ -1,11 +1,12 @@
 """Simulated scaler: starts and stops simulated workers in virtual time by the plan of the local scaler."""
 
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Final
 
 from msgspec.structs import replace
 
-from loadline.client.fence import DecisionFence, Freshness
+from loadline.client.fence import CountsInForce, DecisionFence, Freshness
 from loadline.core.vocabulary.decisions import ApplyStatus, PoolTarget
 from loadline.errors import BusUnavailable
 from loadline.scalers.local.plan import (
@@ -36,6 +37,8 @@ _TIMING: Final = ProcessTiming(
     restart_backoff_max_ms=60_000,
     start_concurrency=1_000,
 )
+
+_NOTHING: Final[Mapping[str, int]] = MappingProxyType({})
 
 StartWorker = Callable[[str, str], SimulatedWorker]
 """Function that starts a worker, given its model and pool."""
@@ -89,6 +92,7 @@ class SimulatedScaler:
         self._start_worker = start
         self._subjects = Subjects(root)
         self._fence = DecisionFence()
+        self._counts = CountsInForce()
         self._pools = {(model, pool): _ScaledPool(model, pool) for model, names in pools.items() for pool in names}
         self._unfinished: dict[str, ScalingDecision] = {}
         """Accepted decision whose targets are not reached yet, by model."""
@@ -125,12 +129,18 @@ class SimulatedScaler:
             case Freshness.EXPIRED:
                 self._answer(decision, "refused", {}, "expired")
             case Freshness.STALE:
-                self._publish(self._build_answer(decision, "refused", {}, "stale"))
+                in_force = self._counts.of(decision.model)
+                self._publish(self._build_answer(decision, "refused", {}, "stale", in_force))
 
     def _accept(self, decision: ScalingDecision) -> None:
+        in_force = self._counts.unknown_to(decision)
+        if in_force:
+            self._answer(decision, "refused", {}, "made without knowing the counts in force", in_force)
+            return
         self._answer(decision, "accepted", {})
         if not self.applies_decisions:
             return
+        self._counts.accept(decision)
         for target in decision.targets:
             pool = self._pools.get((decision.model, target.pool))
             if pool is not None:
@@ -138,14 +148,24 @@ class SimulatedScaler:
         self._unfinished[decision.model] = decision
         self.schedule_reconcile()
 
-    def _answer(
-        self, decision: ScalingDecision, status: ApplyStatus, observed: Mapping[str, int], detail: str = ""
+    def _answer(  # noqa: PLR0917 - as the message has them
+        self,
+        decision: ScalingDecision,
+        status: ApplyStatus,
+        observed: Mapping[str, int],
+        detail: str = "",
+        in_force: Mapping[str, int] = _NOTHING,
     ) -> None:
-        answer = self._answers[decision.model] = self._build_answer(decision, status, observed, detail)
+        answer = self._answers[decision.model] = self._build_answer(decision, status, observed, detail, in_force)
         self._publish(answer)
 
-    def _build_answer(
-        self, decision: ScalingDecision, status: ApplyStatus, observed: Mapping[str, int], detail: str
+    def _build_answer(  # noqa: PLR0917 - as the message has them
+        self,
+        decision: ScalingDecision,
+        status: ApplyStatus,
+        observed: Mapping[str, int],
+        detail: str,
+        in_force: Mapping[str, int],
     ) -> DecisionApplied:
         return DecisionApplied(
             decision.decision_id,
@@ -156,6 +176,7 @@ class SimulatedScaler:
             status,
             dict(observed),
             detail,
+            in_force=dict(in_force),
         )
 
     def _publish(self, answer: DecisionApplied) -> None:

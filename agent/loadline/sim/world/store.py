@@ -39,6 +39,15 @@ class _VirtualLease(Struct, eq=False):
     expires_ms: float
 
 
+class StoreBackup(Struct, frozen=True):
+    """Content of a store at one moment; by default that of an empty one."""
+
+    keys: dict[str, StoreEntry] = {}
+    leases: dict[int, float] = {}
+    """TTL of each lease in ms, by id."""
+    revision: int = 1
+
+
 class VirtualStore:
     """The server; processes use it through connections.
 
@@ -58,7 +67,13 @@ class VirtualStore:
         self.keys: dict[str, StoreEntry] = {}
         self.on_write: Callable[[list[StoreChange]], None] = lambda _changes: None
         """Called with every write at the moment it is done, even without any connection."""
+        self.on_loss: Callable[[], None] = lambda: None
+        """Called before the content is replaced by that of a backup."""
+        self.lives = 1
+        """Number of times that it has started with other content; calls in flight do not outlive one."""
         self._leases: dict[int, _VirtualLease] = {}
+        self._lease_ids_before = 0
+        """Highest lease id of its earlier lives: no id is granted twice."""
         self._connections: list[StoreConnection] = []
 
     def connection(self) -> "StoreConnection":
@@ -81,15 +96,35 @@ class VirtualStore:
         for port in self._connections:
             port.connection_changed()
 
+    def back_up(self) -> StoreBackup:
+        """Return its content."""
+        return StoreBackup(
+            dict(self.keys), {lease.lease_id: lease.ttl_ms for lease in self._leases.values()}, self.revision
+        )
+
+    def restore(self, backup: StoreBackup) -> None:
+        """Replace its content, as an operator who starts etcd with another folder; all leases get their full TTL."""
+        self.on_loss()
+        self.lives += 1
+        self._lease_ids_before += self.revision
+        self.keys, self.revision, self._leases = dict(backup.keys), backup.revision, {}
+        for lease_id, ttl_ms in backup.leases.items():
+            self._add_lease(lease_id, ttl_ms)
+        for port in self._connections:
+            port.restart_watches()
+
     # -- what a call does, all at once ---------------------------------------------------------------------------------
 
     def grant(self, ttl_s: int) -> int:
         """Grant a lease and return its id."""
         self.revision += 1  # etcd does not count leases as revisions, but unique lease ids keep traces readable
-        lease = _VirtualLease(self.revision, ttl_s * 1_000.0, self.timeline.now_ms + ttl_s * 1_000.0)
-        self._leases[lease.lease_id] = lease
+        lease_id = self._lease_ids_before + self.revision
+        self._add_lease(lease_id, ttl_s * 1_000.0)
+        return lease_id
+
+    def _add_lease(self, lease_id: int, ttl_ms: float) -> None:
+        lease = self._leases[lease_id] = _VirtualLease(lease_id, ttl_ms, self.timeline.now_ms + ttl_ms)
         self.timeline.call_at(lease.expires_ms, partial(self._expire, lease))
-        return lease.lease_id
 
     def keep_alive(self, lease_id: int) -> int:
         """Renew a lease; return its TTL in s, 0 when it is lost."""
@@ -147,7 +182,7 @@ class VirtualStore:
                 port.notify(changes)
 
     def _expire(self, lease: _VirtualLease) -> None:
-        if lease.lease_id not in self._leases:
+        if self._leases.get(lease.lease_id) is not lease:
             return
         if self.available and lease.expires_ms <= self.timeline.now_ms:
             self.revoke(lease.lease_id)
@@ -259,12 +294,13 @@ class StoreConnection:
             # A caller without an answer waits for its whole timeout; a delayed call may still be done after that.
             timeline.call_later(_TIMEOUT_MS, partial(promise.set_exception, unclear))
             if done:
-                timeline.call_later(store.latency_ms + slow_ms, partial(self._execute, promise, do, lost))
+                execute = partial(self._execute, promise, do, lost, store.lives)
+                timeline.call_later(store.latency_ms + slow_ms, execute)
         return await promise
 
-    def _execute(self, promise: VirtualFuture[T], do: Callable[[], T], lost: bool) -> None:  # noqa: FBT001 - private
+    def _execute(self, promise: VirtualFuture[T], do: Callable[[], T], lost: bool, life: int) -> None:  # noqa: FBT001 - private
         """Execute a call at the server and return its answer unless it is lost."""
-        if not self.reachable:
+        if not self.reachable or self._store.lives != life:
             return
         answer: Callable[[], None]
         try:
@@ -286,6 +322,14 @@ class StoreConnection:
                 watch.alive = False
                 watch.generation += 1
                 store.timeline.call_later(store.rng.uniform(0.0, _NOTICED_MS), partial(self._report_disconnect, watch))
+
+    def restart_watches(self) -> None:
+        """Begin all watches with a new snapshot, since the server has other content."""
+        for watch in self._watches:
+            watch.alive = False
+            watch.generation += 1
+        if self.reachable:
+            self.connection_changed()
 
     def notify(self, changes: list[StoreChange]) -> None:
         """Deliver the changes of a write to all live watches, in order."""

@@ -36,6 +36,8 @@ class SimulatedWorkerKnobs(Struct, frozen=True):
     start_delay_ms: float = 0.0
     """Time from the start of the process until its engine can serve."""
     report_interval_ms: float = 1_000.0
+    registration_delay_ms: float = 0.0
+    """Time from the start of the process until it registers, at most ``start_delay_ms``."""
     lease_ttl_s: int = 10
     drained_linger_ms: float = 1_000.0
     """Time from the first drained report to the exit of the process."""
@@ -104,7 +106,10 @@ class SimulatedWorker:
         self._registration_changed = VirtualFuture[None]()
         self._tasks: list[VirtualTask] = []
         self._answer_commands()
-        self._tasks.append(VirtualTask(self._run_registration()))
+        if knobs.registration_delay_ms:
+            timeline.call_later(knobs.registration_delay_ms, self._start_registration)
+        else:
+            self._start_registration()
         timeline.call_later(knobs.start_delay_ms, self._become_ready)
         self._schedule_report()
 
@@ -300,6 +305,10 @@ class SimulatedWorker:
     def _withdraw(self) -> None:
         self._leased.withdraw()
         self._registration_changed.set_result(None)
+
+    def _start_registration(self) -> None:
+        if self.alive:
+            self._tasks.append(VirtualTask(self._run_registration()))
 
     async def _run_registration(self) -> None:
         """Renew the lease of the record until it is withdrawn; retry every 500 ms while the store is unavailable."""

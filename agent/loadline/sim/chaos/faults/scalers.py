@@ -2,13 +2,10 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Final
 
 from loadline.sim.chaos.fault_injector import FaultInjector, Undo, partition
 from loadline.sim.chaos.plan import Fault
-from loadline.sim.chaos.scaler_faults import ScalerFault
-
-_APPLYING: Final[frozenset[ScalerFault]] = frozenset({"none", "slow", "silent", "repeats"})
+from loadline.sim.chaos.scaler_faults import APPLYING, ScalerFault
 
 
 def _scaler_fault(scaler_fault: ScalerFault) -> Callable[[FaultInjector, Fault], Undo]:
@@ -19,7 +16,7 @@ def _scaler_fault(scaler_fault: ScalerFault) -> Callable[[FaultInjector, Fault],
 
         def set_fault(scaler_fault: ScalerFault) -> None:
             world.scaler_bus.fault = scaler_fault
-            world.scaler.applies_decisions = scaler_fault in _APPLYING
+            world.scaler.applies_decisions = scaler_fault in APPLYING
 
         set_fault(scaler_fault)
         return partial(set_fault, "none")

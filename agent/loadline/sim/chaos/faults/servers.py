@@ -5,15 +5,20 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from loadline.core.vocabulary.effects import AnnounceDecision
 from loadline.sim.chaos.fault_injector import FaultInjector, Undo, no_undo
 from loadline.sim.chaos.plan import Fault
 from loadline.sim.world.bus import VirtualBus
+from loadline.sim.world.store import StoreBackup
 from loadline.wire.keys import Keys
 
 _TIMES: Final = 5.0
 _LEAST: Final = 0.1
 _MOST: Final = 0.9
 _HEARD_LATE: Final = 0.5
+_DECIDED: Final = 0.5
+_ANNOUNCED_MS: Final = 100.0
+"""Time in which an announcement has reached the scaler, and no worker that it requests has registered."""
 _LATE_MS: Final = 6_000.0
 """Watch delay beyond the next renewal, which reports the loss of the lease as well."""
 
@@ -30,6 +35,37 @@ def store_down(injector: FaultInjector, fault: Fault) -> Undo:
     del fault
     injector.world.store.set_available(available=False)
     return partial(injector.world.store.set_available, available=True)
+
+
+def store_wiped(injector: FaultInjector, fault: Fault) -> Undo:
+    """Stop the store, and start it without data; in half of the cases once a decision has been announced."""
+    world = injector.world
+    if not _may_lose_data(injector):
+        return no_undo
+
+    def wipe() -> None:
+        world.store.set_available(available=False)
+        world.store.restore(StoreBackup())
+        injector.undo_after(fault.duration_ms, partial(world.store.set_available, available=True))
+
+    if fault.level > _DECIDED:
+        injector.on_next_effect(AnnounceDecision, lambda _agent: world.timeline.call_later(_ANNOUNCED_MS, wipe))
+    else:
+        wipe()
+    return no_undo
+
+
+def store_restored(injector: FaultInjector, fault: Fault) -> Undo:
+    """Back up the store, and restore the backup at the end."""
+    del fault
+    store = injector.world.store
+    return partial(store.restore, store.back_up()) if _may_lose_data(injector) else no_undo
+
+
+def _may_lose_data(injector: FaultInjector) -> bool:
+    """Return whether the store may lose data: epochs rise by the clocks alone if all agents restart after it."""
+    plan = injector.world.plan
+    return not (plan.clock_skew_ms_max or plan.clock_drift_max)
 
 
 def bus_worse(injector: FaultInjector, fault: Fault) -> Undo:
