@@ -57,13 +57,17 @@ async def grows(agent_fleet: AgentFleet, accepted: list[ScalingDecision]) -> Sca
     replicas = 1 + sum(name.startswith("d") for name in agent_fleet.workers)
 
     def wanted() -> bool:
-        return bool(accepted) and {t.pool: t.replicas for t in accepted[-1].targets}["decode"] == replicas
+        return bool(accepted) and targets(accepted[-1])["decode"] == replicas
 
     agent_fleet.load(kv=0.97)
     await until(wanted, f"{replicas} workers")
     agent_fleet.load(kv=0.7)
     await agent_fleet.add("decode", f"d{replicas}")
     return accepted[-1]
+
+
+def targets(decision: ScalingDecision) -> dict[str, int]:
+    return {target.pool: target.replicas for target in decision.targets}
 
 
 async def shrinks(agent_fleet: AgentFleet) -> int:
@@ -109,6 +113,40 @@ def test_a_fleet_scales_on_after_etcd_was_wiped_whichever_agent_wins(rig: Rig, w
     assert last.stop() == 0
     assert alarmed(last)
     assert_replays(rig, "a" if last is leader else "b")
+
+
+@pytest.mark.parametrize("survivor", ["leader", "standby", "neither"])
+def test_workers_that_have_not_registered_yet_outlive_the_loss_of_the_decisions_that_requested_them(
+    rig: Rig, survivor: str
+) -> None:
+    agents = {"leader": start(rig, "a"), "standby": start(rig, "b")}
+
+    async def scenario() -> None:
+        async with asyncio.timeout(SCENARIO_S), fleet(rig) as agent_fleet, scaler(rig) as accepted:
+            await agent_fleet.add("decode", "d1", "d2")
+            await agent_fleet.add("prefill", "p1")
+            agent_fleet.load(kv=0.97)
+            await until(lambda: accepted and targets(accepted[-1])["decode"] == 3, "three workers, of which one starts")
+            before = accepted[-1]
+            rig.etcd.kill()
+            for role, agent in agents.items():
+                if role != survivor:
+                    agent.kill()
+            await asyncio.to_thread(rig.etcd.wipe)
+            agent_fleet.observer.committed.clear()
+            agent_fleet.load(kv=0.7)
+            agent_fleet.workers["p1"].waiting = 50  # another prefill worker is needed, and no decode worker
+            await rig.etcd.start_async()
+            if survivor == "neither":
+                agents["neither"] = await asyncio.to_thread(start, rig, "c")
+            await until(lambda: accepted[-1].epoch > before.epoch, "a decision of the next term")
+            assert min(targets(one)["decode"] for one in accepted[accepted.index(before) :]) == 3
+            assert targets(accepted[-1])["prefill"] > targets(before)["prefill"]
+            await agent_fleet.add("decode", "d3")
+            assert await asyncio.to_thread(agents[survivor].stop) == 0
+
+    asyncio.run(scenario())
+    assert_replays(rig, {"leader": "a", "standby": "b", "neither": "c"}[survivor])
 
 
 @pytest.mark.parametrize("same_term", [True, False])
