@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
@@ -40,14 +40,14 @@ class Observer:
         self.leads = False
         self.takeovers: list[tuple[float, str]] = []
         """Times at which an agent began to lead (monotonic, s), and its name."""
-        self.decisions = 0
+        self.decisions: dict[str, Decision] = {}
+        """All decisions ever committed, by id."""
         self.violations: list[str] = []
         self.killed: set[str] = set()
         """Workers that a fault has killed."""
         self._newest: dict[str, tuple[int, int, str]] = {}
         self._sequences: dict[str, int] = {}
         self._data_lost = False
-        self._seen: set[str] = set()
         self._terms: dict[str, int] = {}
 
     @contextmanager
@@ -94,10 +94,9 @@ class Observer:
     def _observe_decision(self, decision: Decision) -> None:
         order = decision.epoch, decision.sequence, decision.decision_id
         newest = self._newest.get(decision.model)
-        if decision.decision_id in self._seen:
+        if decision.decision_id in self.decisions:
             return  # also an earlier one, after etcd has returned to a snapshot
-        self._seen.add(decision.decision_id)
-        self.decisions += 1
+        self.decisions[decision.decision_id] = decision
         sequence = self._sequences.get(decision.model, 0)
         if newest is not None and (order[:2] <= newest[:2] or decision.sequence <= sequence):
             self.violations.append(f"decision {order} of {decision.model} follows {newest}")
@@ -129,6 +128,30 @@ def worker_problems(fleet: ChaosFleet, before_s: float) -> Iterator[str]:
             yield f"{log.stem} left with {left['held']} requests, drained: {left['drained']}"
 
 
+def scaler_problems(fleet: ChaosFleet, decisions: Mapping[str, Decision]) -> Iterator[str]:
+    """Yield the workers that the scaler has ended for a new leader which did not know them."""
+    in_force: Decision | None = None
+    unknown: dict[str, str] = {}
+    for record in _records(fleet.directory / "scaler.log"):
+        if record["event"] == "decision_accepted":
+            before, in_force = in_force, decisions.get(str(record["decision"]), in_force)
+            if before is not None and in_force is not None and before is not in_force:
+                unknown = _unknown_counts(before, in_force)
+        pool = str(record.get("worker")).rpartition("-")[0]
+        if record["event"] == "worker_signalled" and record["reason"] == "surplus" and pool in unknown:
+            yield f"{record['worker']} was ended by a leader that did not know it: {unknown[pool]}"
+
+
+def _unknown_counts(before: Decision, decision: Decision) -> dict[str, str]:
+    """Return how a decision of another term shrinks pools below counts in force that its leader did not know."""
+    counts = {target.pool: target.replicas for target in before.targets}
+    return {
+        t.pool: f"{decision.decision_id} from {t.previous} to {t.replicas}, {counts[t.pool]} were in force"
+        for t in decision.targets
+        if decision.epoch != before.epoch and counts.get(t.pool, 0) > max(t.previous, t.replicas)
+    }
+
+
 def request_problems(fleet: ChaosFleet) -> Iterator[str]:
     """Yield what is wrong with the gateway's account."""
     if not fleet.setup.summary_file.exists():
@@ -144,11 +167,16 @@ def read_summary(fleet: ChaosFleet) -> DemoSummary:
     return msgspec.json.decode(fleet.setup.summary_file.read_bytes(), type=DemoSummary)
 
 
+def _records(log: Path) -> Iterator[dict[str, object]]:
+    """Yield the records of a log with an event; other lines are those of a crash."""
+    for line in log.read_text(encoding="utf-8").splitlines():
+        if '"event": ' in line:
+            yield json.loads(line)
+
+
 def _last(log: Path, event: str) -> dict[str, object]:
     """Return the last record of an event in a log; empty if there is none."""
-    lines = [line for line in log.read_text(encoding="utf-8").splitlines() if f'"event": "{event}"' in line]
-    found: dict[str, object] = json.loads(lines[-1]) if lines else {}
-    return found
+    return max((record for record in _records(log) if record["event"] == event), key=_unix_s, default={})
 
 
 def _unix_s(record: dict[str, object]) -> float:

@@ -20,6 +20,7 @@ from tools.process_chaos.checks import (
     journal_problems,
     read_summary,
     request_problems,
+    scaler_problems,
     worker_problems,
 )
 from tools.process_chaos.faults import inject
@@ -68,7 +69,7 @@ async def run(
         store = fleet.open_store()
         stack.push_async_callback(store.close)
         await stack.enter_async_context(running(observer.run(store), "observer"))
-        if not await _until(lambda: observer.decisions > 0, _START_S):
+        if not await _until(lambda: bool(observer.decisions), _START_S):
             raise LoadlineError(f"the agents decided nothing in {_START_S:g} s; their logs are in {directory}")
         fleet.start_load(int(REQUESTS_PER_S * plan.duration_s))
         traffic = report_traffic(NatsKnobs(servers=fleet.nats.urls), fleet.setup.root, Random(plan.seed))  # noqa: S311
@@ -98,9 +99,15 @@ async def run(
         for kind, took_s in takeovers
         if took_s > limits_s.get(kind, takeover_s)
     ]
-    problems = [*late, *journal_problems(fleet), *worker_problems(fleet, ended_s), *request_problems(fleet)]
+    problems = [
+        *late,
+        *journal_problems(fleet),
+        *worker_problems(fleet, ended_s),
+        *scaler_problems(fleet, observer.decisions),
+        *request_problems(fleet),
+    ]
     requests = read_summary(fleet).finished if fleet.setup.summary_file.exists() else 0
-    return Outcome(len(plan.faults), observer.decisions, requests, takeovers, observer.violations + problems)
+    return Outcome(len(plan.faults), len(observer.decisions), requests, takeovers, observer.violations + problems)
 
 
 async def _time_takeover(kind: str, observer: Observer, takeovers: list[tuple[str, float]]) -> None:
