@@ -1,6 +1,6 @@
 """Simulated scaler of platforms that select the workers to remove by a rule of their own, which may change."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from loadline.core.vocabulary.decisions import ApplyStatus, PoolTarget, VictimRule
@@ -60,12 +60,17 @@ class RuleScaler(SimulatedScaler):
         super()._accept(decision)
 
     def _build_answer(
-        self, decision: ScalingDecision, status: ApplyStatus, observed: object, detail: str
+        self,
+        decision: ScalingDecision,
+        status: ApplyStatus,
+        observed: object,
+        detail: str,
+        in_force: Mapping[str, int],
     ) -> DecisionApplied:
         counts = {target.pool: target.replicas for target in decision.targets} if observed else {}
         victims = {target.pool: self._declares for target in decision.targets}
         numbers = decision.decision_id, decision.model, decision.epoch, decision.sequence
-        return DecisionApplied(*numbers, self._name, status, counts, detail, victims)
+        return DecisionApplied(*numbers, self._name, status, counts, detail, victims, dict(in_force))
 
     def _reconcile(self) -> None:
         self._scheduled = True

@@ -1,4 +1,4 @@
-"""Fences, which identify decisions and commands that are older than one already seen, or made without knowing it. Pure."""
+"""Fences, which identify decisions and commands that are older than, or do not know, one already seen. Pure."""
 
 from enum import Enum, auto
 

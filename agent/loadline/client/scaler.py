@@ -264,6 +264,7 @@ class ScalerClient(AsyncIterator[ReceivedDecision]):
         observed: Mapping[str, int] = _NOTHING,
         detail: str = "",
         victims: VictimRules | None = None,
+        *,
         in_force: Mapping[str, int] = _NOTHING,
     ) -> None:
         """Publish an answer and keep it for repetitions; drop it if a newer decision was received."""
@@ -325,9 +326,7 @@ class ScalerClient(AsyncIterator[ReceivedDecision]):
             case Freshness.STALE:
                 epoch, sequence = self._fence.highest(model)
                 detail = f"stale: epoch {epoch}, sequence {sequence} was seen"
-                self._refusals.append(
-                    self._signed(decision, "refused", detail=detail, in_force=self._counts.of(model))
-                )
+                self._refusals.append(self._signed(decision, "refused", detail=detail, in_force=self._counts.of(model)))
         self._unsent.set()
 
     async def _send_pending(self) -> None:

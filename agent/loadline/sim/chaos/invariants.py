@@ -40,7 +40,7 @@ INVARIANTS: Final[dict[str, str]] = {
     "I16-goes-on": "a leader drains the victims of every decision in force, its predecessors' included",
     "I16-named": "a decision names all leaving workers of its pools",
     "I16-victims": "a shrink names all workers beyond its count, as scalers end the others without a drain",
-    "I16-known": "a scaler ends workers that no decision names only for a leader of the same term or one that knew them",
+    "I16-known": "no scaler ends workers that no decision names for a leader of another term that does not know them",
     "I16-asked": "an unaccepted drain command is repeated, and the key of a worker that never answers is removed",
     "I17-truth": "after an unknown outcome no decision of the model is made until its key was read back",
     "I17-used": "no sequence is tried twice in an epoch",

@@ -66,7 +66,7 @@ class FaultyScalerConnection(BusConnection):
         super().publish_now(subject, payload)
 
     def _check(self, payload: bytes) -> None:
-        """Check an acceptance: it is not older than the one before, and ends no workers that its leader did not know."""
+        """Check an acceptance: it is not older than the one before, and its leader knows all workers that it ends."""
         answer = decode_as(DecisionApplied, payload)
         if isinstance(answer, Rejected) or answer.status != "accepted":
             return

@@ -148,7 +148,7 @@ class SimulatedScaler:
         self._unfinished[decision.model] = decision
         self.schedule_reconcile()
 
-    def _answer(  # noqa: PLR0917 - as the message has them
+    def _answer(
         self,
         decision: ScalingDecision,
         status: ApplyStatus,
@@ -159,7 +159,7 @@ class SimulatedScaler:
         answer = self._answers[decision.model] = self._build_answer(decision, status, observed, detail, in_force)
         self._publish(answer)
 
-    def _build_answer(  # noqa: PLR0917 - as the message has them
+    def _build_answer(
         self,
         decision: ScalingDecision,
         status: ApplyStatus,
