@@ -72,13 +72,12 @@ class LeadershipWon(Event, frozen=True):
 
 
 class CampaignLost(Event, frozen=True):
-    """Another agent leads, or the store was unreachable."""
+    """Another agent leads, and its key has the mod revision ``beat``, or the store was unreachable."""
 
     scope: str
     leader: str
     detail: str = ""
     beat: int = 0
-    """Mod revision of the leader's key."""
 
 
 class LeaseRenewed(Event, frozen=True):
@@ -168,7 +167,7 @@ class CommitUnknown(Event, frozen=True):
 
 
 class DecisionAnswered(Event, frozen=True):
-    """A scaler reported the status of a decision."""
+    """A scaler reported the status of a decision; with a refusal, the replicas by pool that it keeps (``in_force``)."""
 
     decision_id: str
     model: str
@@ -181,7 +180,6 @@ class DecisionAnswered(Event, frozen=True):
     victims: dict[str, VictimRule] = {}
     """Rules by which the scaler's platform selects the workers to remove, by pool; absent: ``named``."""
     in_force: dict[str, int] = {}
-    """Replicas by pool that the scaler keeps, if it refused a decision whose leader does not know them."""
 
 
 class DrainAnswered(Event, frozen=True):

@@ -42,6 +42,8 @@ _JOURNAL_RATIO: Final = 0.25
 """Fraction of agent lifetimes with a journal; encoding a turn takes as long as handling it."""
 
 _NEVER_MS: Final = 1e12
+_REGISTRATION_MS_MAX: Final = 8_000.0
+"""Longest time from the start of a worker's process until it registers, as an engine that loads libraries first."""
 IDLE_BELOW: Final = 0.4
 """Utilisation below which a pool has no waiting requests."""
 _OVERLOADED_WAITING: Final = 12.0
@@ -107,6 +109,7 @@ class ChaosWorld(TurnObserver):
         }
         """Scope of the leader of each model."""
         self._rng = self.timeline.rng("world")
+        self._registration_rng = self.timeline.rng("registrations")
         self._serving: dict[PoolKey, list[str]] = {}
         self._started = 0
         self._request_clients: dict[SimulatedWorker, RequestClient] = {}
@@ -238,10 +241,8 @@ class ChaosWorld(TurnObserver):
             gpus=knobs.gpus_per_worker,
         )
         observer = WorkerRuns(self.frontend.runs, (record.worker, record.incarnation))
-        start_ms = self._rng.uniform(500.0, 12_000.0)
-        registration_delay_ms = self._rng.uniform(0.0, start_ms)
-        if not self.new_workers_start:
-            start_ms = _NEVER_MS
+        start_ms = self._rng.uniform(500.0, 12_000.0) if self.new_workers_start else _NEVER_MS
+        registration_delay_ms = self._registration_rng.uniform(0.0, min(start_ms, _REGISTRATION_MS_MAX))
         worker = SimulatedWorker(
             self.timeline,
             record,
