@@ -8,7 +8,7 @@ from loadline.runtime.loop import Runtime
 from loadline.runtime.service import Service
 from loadline.runtime.shards import Shards
 from loadline.sim.world.fitter import InlineFitter
-from tests.support.memory import MemoryBus, MemoryStore
+from tests.support.memory import FollowedStore, MemoryBus
 
 
 def service_of(config: Config) -> tuple[Runtime, Service]:
@@ -17,7 +17,7 @@ def service_of(config: Config) -> tuple[Runtime, Service]:
         controller=Controller(app.settings(config)),
         clock=SystemClock(),
         bus=MemoryBus(),
-        store=MemoryStore(),
+        store=FollowedStore(),
         fitter=InlineFitter(),
         journal=None,
         root="loadline",

@@ -86,8 +86,8 @@ class Observer:
 
     def _observe_leader(self, entry: StoreEntry) -> None:
         name = entry.value.decode()
-        if self._terms.get(name) != entry.create_revision:
-            self._terms[name] = entry.create_revision
+        if self._terms.get(name) != entry.lease_id:  # an etcd that was wiped counts revisions from 1 again
+            self._terms[name] = entry.lease_id
             self.takeovers.append((time.monotonic(), name))
         self.last_leader, self.leads = name, True
 

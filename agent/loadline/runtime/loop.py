@@ -6,7 +6,7 @@ from collections.abc import Callable, Coroutine
 from loadline.adapters.logs import bounded
 from loadline.config import RuntimeKnobs
 from loadline.core.controller import Controller
-from loadline.core.vocabulary.effects import AnyEffect
+from loadline.core.vocabulary.effects import AnyEffect, FitForecast, SolveAllocation
 from loadline.core.vocabulary.events import BusConnectionChanged, ShutdownRequested, StoreConnectionChanged
 from loadline.ports import Bus, Clock, DecisionTraces, Fitter, Journal, Store
 from loadline.runtime.effects import follow_nothing
@@ -101,6 +101,9 @@ class Runtime:
             traces=traces,
         )
         self._tasks: set[asyncio.Task[None]] = set()
+        """Effects that a shutdown waits for."""
+        self._computations: set[asyncio.Task[None]] = set()
+        """Effects in child processes, whose results nobody needs after a shutdown."""
         self._stopping = False
 
     @property
@@ -130,7 +133,7 @@ class Runtime:
         try:
             await self._loop(feeds)
         finally:
-            open_tasks = [*feeds, *self._tasks]
+            open_tasks = [*feeds, *self._tasks, *self._computations]
             for task in open_tasks:
                 task.cancel()
             await asyncio.gather(*open_tasks, return_exceptions=True)
@@ -188,15 +191,13 @@ class Runtime:
             timer.cancel()
 
     def _has_resigned(self) -> bool:
-        """Return True if the leadership is given back and every effect answered; frames arrive for ever."""
+        """Return True if the leadership is given back and no effect is open; frames arrive for ever."""
         resigned = self.controller.state.leadership.phase == "resigned"
         return resigned and not self._tasks and not self.inbox.has_events
 
     def _spawn(self, effect: AnyEffect, coroutine: Coroutine[object, object, None]) -> None:
         task = asyncio.create_task(coroutine, name=type(effect).__name__)
-        self._tasks.add(task)
-        task.add_done_callback(self._on_effect_done)
-
-    def _on_effect_done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        self._awake.set()
+        tasks = self._computations if isinstance(effect, FitForecast | SolveAllocation) else self._tasks
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
+        task.add_done_callback(lambda _task: self._awake.set())

@@ -15,43 +15,20 @@ from loadline.core.state.partition import partition, split
 from loadline.core.state.settings import Settings
 from loadline.core.vocabulary.events import SettingsChanged
 from loadline.core.vocabulary.samples import WorkerRecord
-from loadline.ports import StoreChange, StoreSnapshot, Write
+from loadline.ports import Write
 from loadline.runtime.feeds import Feeds, KeyRouter
 from loadline.runtime.loop import Runtime
 from loadline.runtime.service import Service
 from loadline.runtime.shards import Shards, SharedFeeds
 from loadline.runtime.slices import run_in_slices
 from loadline.sim.world.fitter import InlineFitter
-from loadline.sim.world.tasks import VirtualTask
 from loadline.wire.codec import encode
 from loadline.wire.messages import AnnounceRequest, DecisionsReply, ExplainReply, ExplainRequest, PauseCommand
-from tests.support.memory import KEYS, MemoryBus, MemoryStore
+from tests.support.memory import KEYS, FollowedStore, MemoryBus
 from tests.waiting import until
 
 MODELS = ("m", "n", "o", "p")
 SHARDS = 8
-
-
-class FollowedStore(MemoryStore):
-    """Store whose watch waits on the loop of asyncio."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.server._connections.append(self)  # so that it hears of its own writes
-
-    async def follow(
-        self,
-        prefix: str,
-        on_snapshot: Callable[[StoreSnapshot], None],
-        on_changes: Callable[[list[StoreChange]], None],
-        on_connection: Callable[[bool], None],
-    ) -> None:
-        watch = VirtualTask(super().follow(prefix, on_snapshot, on_changes, on_connection))
-        try:
-            await asyncio.Event().wait()
-        finally:
-            watch.kill()
-            self._watches.clear()
 
 
 def config(*models: str, more: str = "") -> Config:
