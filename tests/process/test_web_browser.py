@@ -34,6 +34,9 @@ SHOTS: Final = os.environ.get("LOADLINE_TEST_SCREENSHOTS", "")
 """Folder for screenshots; empty: the test's own."""
 
 
+Change = Callable[[AgentStatus], AgentStatus]
+
+
 class Site:
     """A page of made-up statuses."""
 
@@ -52,7 +55,7 @@ class Site:
         self.page.streams.close()
         await self._server.close()
 
-    async def tell(self, *seconds: int, change: Callable[[AgentStatus], AgentStatus] = lambda status: status) -> None:
+    async def tell(self, *seconds: int, change: Change = lambda status: status) -> None:
         for second in seconds:
             at_ms = START_MS + 5_000 * second
             busy = [pool(12, kv=0.35 + second % 9 / 15), replace(pool(3, desired=4, kv=0.97), pool="prefill")]
@@ -234,6 +237,57 @@ def test_a_page_that_lost_the_agent_says_so_and_goes_on_when_it_is_back() -> Non
         await tab.shows("document.getElementById('live').textContent === 'live'")
         await tab.shows("document.getElementById('banners').textContent === ''")
         await again.stop()
+
+    run(scenario)
+
+
+def test_a_page_whose_agent_is_silent_marks_its_figures_as_old() -> None:
+    async def scenario(site: Site, tab: Tab, url: str) -> None:
+        await site.tell(*range(5))
+        await tab.open(url)
+        await tab.shows(DRAWN)
+        await tab.shows("document.getElementById('banners').textContent.includes('The agent is silent.')")
+        assert await tab.evaluate("document.getElementById('live').dataset.state") == "lost"
+        await site.tell(9)
+        await tab.shows("document.getElementById('live').textContent === 'live'")
+        await tab.shows("document.getElementById('banners').textContent === ''")
+
+    run(scenario)
+
+
+def test_workers_that_vanish_and_return_are_not_called_missing_and_silent_ones_have_no_load() -> None:
+    def with_pool(**changes: object) -> Change:
+        return lambda status: replace(status, models=(replace(status.models[0], pools=(replace(pool(2), **changes),)),))
+
+    async def scenario(site: Site, tab: Tab, url: str) -> None:
+        await site.tell(0, change=with_pool(ready=0, fresh=0, workers=()))
+        await tab.open(url)
+        card = "(document.querySelector('.pool')?.textContent ?? '')"
+        await tab.shows(f"{card}.includes('No worker is registered')")
+        await site.tell(1, change=with_pool())
+        await tab.shows(f"{card}.includes('KV cache in use by worker')")
+        await site.tell(2, change=with_pool(ready=0, fresh=0, workers=()))
+        await tab.shows(f"{card}.includes('No worker is registered')")
+        await site.tell(3, change=with_pool())
+        await tab.shows(f"{card}.includes('KV cache in use by worker')")
+        await site.tell(4, change=with_pool(fresh=0, kv_usage_ratio=0.0, waiting_requests=0))
+        await tab.shows(f"{card}.includes('2 silent') && {card}.includes('\u2013 KV in use')")
+        await tab.shows("/KV cache in use.*decode \u2013/.test(document.getElementById('charts').textContent)")
+
+    run(scenario)
+
+
+def test_a_standby_shows_what_it_sees_and_not_what_it_once_decided() -> None:
+    def standby(status: AgentStatus) -> AgentStatus:
+        changed = replace(status.models[0], epoch=0, pools=(pool(2, desired=5),))
+        return replace(status, leading=False, leader="agent-2", models=(changed,))
+
+    async def scenario(site: Site, tab: Tab, url: str) -> None:
+        await site.tell(*range(5), change=standby)
+        await tab.open(url)
+        await tab.shows("document.querySelector('.pool .count')?.textContent === '2 ready'")
+        await tab.shows("document.querySelector('#fleet td .tag')?.textContent === 'standby'")
+        assert "agent-2 leads and decides." in await tab.evaluate("document.getElementById('banners').textContent")
 
     run(scenario)
 

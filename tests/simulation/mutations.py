@@ -366,7 +366,7 @@ MUTATIONS: dict[str, Mutation] = {
     "planner: grow": Mutation(wrapped(ThresholdPlanner, "_decide_by_kv", no_growth), 1, "L2-reference", hours=1.0),
     "controller: wake": Mutation(constant(controller.Controller, "next_wake", None), 0, "L5-turning", hours=1.0),
     "scaler: fence": Mutation(wrapped(DecisionFence, "classify", never_stale), 12, "I2-applied", hours=1.0),
-    "scaler: counts in force": Mutation(constant(CountsInForce, "unknown_to", {}), 81, "I16-known", hours=1.0),
+    "scaler: counts in force": Mutation(constant(CountsInForce, "unknown_to", {}), 45, "I16-known", hours=1.0),
 }
 
 

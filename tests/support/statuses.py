@@ -50,6 +50,7 @@ def model(name: str = "llama", workers: int = 4, at_ms: int = START_MS) -> Model
         objectives={"ttft_ms": 500.0, "itl_ms": 40.0},
         settled=True,
         estimates=Estimates(forecast, pools={"decode": PoolEstimate(serves_per_s=3.0)}),
+        epoch=7,
     )
 
 

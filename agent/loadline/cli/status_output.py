@@ -202,7 +202,8 @@ def _in_flight(one: InFlightStatus) -> str:
 def _alarm(alarm: RaisedAlarm) -> str:
     about = f" {alarm.model}" if alarm.model else ""
     times = f" ({alarm.count} times)" if alarm.count > 1 else ""
-    return f"  {timestamp(alarm.at_ms)[11:19]} {alarm.kind}{about}: {alarm.text}{times}"
+    action = f"\n           {alarm.action}" if alarm.action else ""
+    return f"  {timestamp(alarm.at_ms)[11:19]} {alarm.kind}{about}: {alarm.text}{times}{action}"
 
 
 def _link(connected: bool) -> str:  # noqa: FBT001 - a fact, not a mode

@@ -20,15 +20,17 @@ class FleetRow(Struct, frozen=True):
     namespace: str
     planner: str
     state: str
-    """``paused``, ``advisory``, ``attention`` (a condition is false, an input is missing or an objective is missed),
-    ``scaling`` (workers are started or drained) or ``steady``."""
-    desired: int
+    """``paused``, ``advisory``, ``standby`` (another agent leads the model), ``attention`` (a condition is false, an
+    input is missing or an objective is missed), ``scaling`` (workers are started or drained) or ``steady``."""
+    desired: int | None
+    """None: another agent decides it."""
     ready: int
     starting: int
     draining: int
     kv_usage_ratio: float | None
-    """Mean over the ready workers; None without any."""
-    waiting_requests: int
+    """Mean over the workers that report; None without any."""
+    waiting_requests: int | None
+    """None: no ready worker reports."""
     requests_per_s: float | None
     ttft_ms: float | None
     itl_ms: float | None
@@ -39,6 +41,7 @@ class FleetRow(Struct, frozen=True):
     itl_missed: bool
     """True if the ITL of the last minute misses its objective."""
     decided_at_ms: int | None
+    """Time of the last decision that this leader knows; None: there is none."""
 
 
 class FleetPage(Struct, frozen=True):
@@ -112,18 +115,18 @@ class DecisionPage(Struct, frozen=True):
 
 def fleet_row(status: ModelStatus) -> FleetRow:
     """Return the row of a model."""
-    pools, traffic = status.pools, status.traffic
+    pools, traffic, leads = status.pools, status.traffic, bool(status.epoch)
     return FleetRow(
         model=status.model,
         namespace=status.namespace,
         planner=status.planner,
         state=_state(status),
-        desired=sum(pool.desired for pool in pools),
+        desired=sum(pool.desired for pool in pools) if leads else None,
         ready=sum(pool.ready for pool in pools),
-        starting=sum(pool.starting + pool.pending for pool in pools),
+        starting=sum(pool.starting + (pool.pending if leads else 0) for pool in pools),
         draining=sum(pool.draining for pool in pools),
         kv_usage_ratio=_mean_kv(pools),
-        waiting_requests=sum(pool.waiting_requests for pool in pools),
+        waiting_requests=None if _is_silent(pools) else sum(pool.waiting_requests for pool in pools),
         requests_per_s=_rounded(traffic.requests_per_s),
         ttft_ms=_rounded(traffic.ttft_ms),
         itl_ms=_rounded(traffic.itl_ms),
@@ -131,7 +134,7 @@ def fleet_row(status: ModelStatus) -> FleetRow:
         itl_attainment=_rounded(traffic.itl_attainment, 4),
         ttft_missed=_is_ttft_missed(status),
         itl_missed=_is_itl_missed(status),
-        decided_at_ms=None if status.decision is None else status.decision.issued_at_ms,
+        decided_at_ms=status.decision.issued_at_ms if leads and status.decision is not None else None,
     )
 
 
@@ -154,7 +157,7 @@ def model_page(
         at_ms=at_ms,
         status=replace(status, pools=pools, hold=(), hold_reasons=()),
         workers=workers,
-        waits=tuple(waits(hold)),
+        waits=tuple(waits(hold, leads=bool(status.epoch))),
         point=point(status),
         decisions_revision=decisions_revision,
     )
@@ -172,11 +175,18 @@ def worker_cell(worker: WorkerStatus) -> WorkerCell:
     )
 
 
-def waits(hold: Explanation | None) -> Iterator[Wait]:
-    """Yield the reasons of a hold, each once, with the time at which it ends by itself."""
+def waits(hold: Explanation | None, *, leads: bool = True) -> Iterator[Wait]:
+    """Yield the reasons of a hold, each once, with the time at which it ends by itself.
+
+    Args:
+        hold: The hold; None: there is none.
+        leads: False: the planner's reasons are left out, since another agent decides.
+    """
     if hold is None:
         return
-    reasons = [*hold.limits, *(reason for one in hold.recommendations for reason in one.reasons)]
+    reasons = [*hold.limits]
+    if leads:
+        reasons += [reason for one in hold.recommendations for reason in one.reasons]
     for reason in dict.fromkeys((one.code, one.pool, one.sentence(), _until_ms(one, hold.at_ms)) for one in reasons):
         code, _pool, sentence, until_ms = reason
         yield Wait(code, sentence, until_ms)
@@ -200,9 +210,9 @@ def point(status: ModelStatus) -> dict[str, float | None]:
     if forecast is not None and forecast.observed_requests > 0:
         found["forecast_error"] = round(min(1.0, forecast.error_requests / forecast.observed_requests), 4)
     for pool in status.pools:
-        found[f"desired:{pool.pool}"] = pool.desired
+        found[f"desired:{pool.pool}"] = pool.desired if status.epoch else None
         found[f"ready:{pool.pool}"] = pool.ready
-        found[f"kv:{pool.pool}"] = _rounded(pool.kv_usage_ratio, 3) if pool.ready else None
+        found[f"kv:{pool.pool}"] = _rounded(pool.kv_usage_ratio, 3) if pool.fresh else None
     return found
 
 
@@ -238,6 +248,8 @@ def _state(status: ModelStatus) -> str:
         return "paused"
     if status.no_operation:
         return "advisory"
+    if not status.epoch:
+        return "standby"
     troubled = bool(status.missing) or not all(condition.status for condition in status.conditions)
     if troubled or _is_ttft_missed(status) or _is_itl_missed(status):
         return "attention"
@@ -265,8 +277,13 @@ def _is_missed(mean_ms: float | None, goal_ms: float | None, attained: float | N
 
 
 def _mean_kv(pools: Sequence[PoolStatus]) -> float | None:
-    ready = sum(pool.ready for pool in pools)
-    return round(sum(pool.kv_usage_ratio * pool.ready for pool in pools) / ready, 3) if ready else None
+    fresh = sum(pool.fresh for pool in pools)
+    return round(sum(pool.kv_usage_ratio * pool.fresh for pool in pools) / fresh, 3) if fresh else None
+
+
+def _is_silent(pools: Sequence[PoolStatus]) -> bool:
+    """Return True if workers are ready and none of them reports: their load is unknown, not 0."""
+    return any(pool.ready for pool in pools) and not any(pool.fresh for pool in pools)
 
 
 def _served_per_s(status: ModelStatus) -> float | None:

@@ -24,7 +24,7 @@ def tables(status: AgentStatus | None) -> Steps[str]:
     if status.sharing is not None:
         role += ". The models of other agents are on their pages"
     head = f"<p>Agent {escape(status.agent)} {escape(status.version)}: {escape(role)}.</p>"
-    alarms = [f"{one.kind} {one.model}".rstrip() + f": {one.text}" for one in status.alarms]
+    alarms = [f"{one.kind} {one.model}".rstrip() + f": {one.text} {one.action}".rstrip() for one in status.alarms]
     if alarms:
         head += f"\n<h2>Alarms of the last hour</h2>{_list(alarms)}"
     return "\n".join([head, *models])
@@ -45,9 +45,16 @@ def _list(facts: Iterable[str]) -> str:
     return f"<ul>{''.join(f'<li>{escape(fact)}</li>' for fact in facts)}</ul>"
 
 
+def _load(pool: PoolStatus) -> tuple[object, ...]:
+    """Return the load of a pool; dashes if its workers are silent."""
+    if pool.ready and not pool.fresh:
+        return ("-",) * 3
+    return f"{pool.kv_usage_ratio:.0%}", pool.waiting_requests, pool.running_requests
+
+
 def _pool(pool: PoolStatus) -> str:
     cells = (
         pool.role, pool.desired, pool.ready, pool.starting, pool.pending, pool.draining,
-        f"{pool.kv_usage_ratio:.0%}", pool.waiting_requests, pool.running_requests,
+        *_load(pool),
     )  # fmt: skip
     return f"<tr><th scope=row>{escape(pool.pool)}</th>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"

@@ -1,6 +1,7 @@
 """Alarms that the status lists: the newest of each kind and model, bounded, for an hour."""
 
 from loadline.core.state.alarms import ALARMS_MAX, RECENT_MS, TEXT_CHARS_MAX, Alarms
+from loadline.core.vocabulary.alarm_actions import ALARM_ACTIONS
 from loadline.core.vocabulary.effects import RaiseAlarm
 from loadline.core.vocabulary.status import RaisedAlarm
 
@@ -11,8 +12,9 @@ def test_the_newest_alarm_of_a_kind_and_model_is_listed_with_the_number_of_times
     alarms.add(RaiseAlarm("drain_overdue", "n", "c is late"), 2_000)
     alarms.add(RaiseAlarm("drain_overdue", "m", "b is late"), 3_000)
     newest, other = alarms.recent(3_000)
-    assert newest == RaisedAlarm("drain_overdue", "m", "b is late", 3_000, 2)
-    assert other == RaisedAlarm("drain_overdue", "n", "c is late", 2_000, 1)
+    action = ALARM_ACTIONS["drain_overdue"]
+    assert newest == RaisedAlarm("drain_overdue", "m", "b is late", 3_000, 2, action)
+    assert other == RaisedAlarm("drain_overdue", "n", "c is late", 2_000, 1, action)
 
 
 def test_an_alarm_is_listed_for_an_hour_and_counted_anew_after_that() -> None:

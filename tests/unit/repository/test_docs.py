@@ -25,6 +25,7 @@ from loadline.config.knobs import HttpKnobs
 from loadline.config.tpot_profiles import read_tpot
 from loadline.core.migration.in_flight import MigrationPhase
 from loadline.core.migration.outcomes import MigrationCode
+from loadline.core.vocabulary.alarm_actions import ALARM_ACTIONS
 from loadline.core.vocabulary.decisions import Decision
 from loadline.core.vocabulary.learned import LearnedState
 from loadline.core.vocabulary.migrations import MigrationFailure, MigrationRefusal
@@ -328,7 +329,7 @@ def test_every_alarm_is_explained() -> None:
     sources = "".join(path.read_text("utf-8") for path in (ROOT / "agent" / "loadline" / "core").rglob("*.py"))
     raised = set(re.findall(r'RaiseAlarm\(\s*"(\w+)"', sources))
     assert raised
-    assert {cells[0].strip("`") for cells in rows(section(METRICS, "Alarms"))} == raised
+    assert {cells[0].strip("`") for cells in rows(section(METRICS, "Alarms"))} == raised == set(ALARM_ACTIONS)
 
 
 def test_every_subject_of_the_asyncapi_document_is_described() -> None:

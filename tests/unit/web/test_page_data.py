@@ -11,7 +11,7 @@ from loadline.web.page_data import fleet_row, model_page, point, waits, worker_c
 from tests.support.statuses import START_MS, agent, explanation, model, pool, worker
 
 
-def test_a_row_sums_the_pools_and_weighs_kv_usage_by_ready_workers() -> None:
+def test_a_row_sums_the_pools_and_weighs_kv_usage_by_reporting_workers() -> None:
     row = fleet_row(replace(model(), pools=(pool(1, kv=0.9), pool(3, desired=5, kv=0.1))))
     assert (row.desired, row.ready, row.kv_usage_ratio) == (6, 4, 0.3)
 
@@ -27,7 +27,8 @@ def test_a_row_sums_the_pools_and_weighs_kv_usage_by_ready_workers() -> None:
         ({"objectives": {"ttft_ms": 200.0, "attainment": 0.95}}, "steady"),
         ({"pools": (pool(3, desired=4),)}, "scaling"),
         ({"no_operation": True, "missing": ("x",)}, "advisory"),
-        ({"paused": True, "no_operation": True}, "paused"),
+        ({"epoch": 0, "missing": ("no frontend reports traffic",)}, "standby"),
+        ({"paused": True, "no_operation": True, "epoch": 0}, "paused"),
     ],
 )
 def test_the_state_of_a_row_names_what_matters_most(changes: dict[str, object], state: str) -> None:
@@ -39,6 +40,23 @@ def test_a_model_without_ready_workers_has_no_kv_usage_and_serves_nothing() -> N
     assert fleet_row(empty).kv_usage_ratio is None
     assert point(empty)["kv:decode"] is None
     assert point(empty)["served"] == 0.0
+
+
+def test_the_load_of_silent_workers_is_unknown_and_not_0() -> None:
+    silent = replace(model(), pools=(replace(pool(4, kv=0.0), fresh=0, waiting_requests=0),))
+    row = fleet_row(silent)
+    assert (row.ready, row.kv_usage_ratio, row.waiting_requests) == (4, None, None)
+    assert point(silent)["kv:decode"] is None
+    assert fleet_row(model()).waiting_requests == 3
+
+
+def test_a_standby_shows_no_counts_of_its_former_term() -> None:
+    standby = replace(model(), pools=(replace(pool(2, desired=5), pending=3),), epoch=0)
+    row = fleet_row(standby)
+    assert (row.desired, row.ready, row.starting, row.decided_at_ms) == (None, 2, 0, None)
+    assert point(standby)["desired:decode"] is None
+    page = model_page(standby, {}, explanation(), at_ms=START_MS, decisions_revision=0)
+    assert [one.code for one in page.waits] == ["cooldown"], "what its planner would do is no reason"
 
 
 def test_a_point_has_what_the_ready_workers_serve_and_the_error_of_the_forecast() -> None:

@@ -5,6 +5,7 @@ from typing import Final
 
 from msgspec import Struct, field
 
+from loadline.core.vocabulary.alarm_actions import ALARM_ACTIONS
 from loadline.core.vocabulary.effects import RaiseAlarm
 from loadline.core.vocabulary.status import RaisedAlarm
 
@@ -32,7 +33,8 @@ class Alarms(Struct):
         text = raised.text
         if len(text) > TEXT_CHARS_MAX:
             text = f"{text[: TEXT_CHARS_MAX - 1]}…"
-        self.newest = [*others[1 - ALARMS_MAX :], RaisedAlarm(raised.kind, raised.model, text, now, count)]
+        action = ALARM_ACTIONS.get(raised.kind, "")
+        self.newest = [*others[1 - ALARMS_MAX :], RaisedAlarm(raised.kind, raised.model, text, now, count, action)]
 
     def recent(self, now: int) -> tuple[RaisedAlarm, ...]:
         """Return the alarms of the last hour, newest first."""

@@ -334,6 +334,8 @@ class RaisedAlarm(Struct, frozen=True):
     at_ms: int
     count: int
     """Alarms of this kind and model in a row, each within an hour of the one before."""
+    action: str = ""
+    """Action of an operator."""
 
 
 class SharingStatus(Struct, frozen=True):

@@ -5,7 +5,7 @@ import { drawMigrations } from "./flows.js";
 import { duration, h, number, milliseconds, percent, updateTimes } from "./format.js";
 import { Journal } from "./journal.js";
 import { askToken, confirmPause } from "./orders.js";
-import { drawAlarms, drawBanners, drawConditions, drawFleet, drawGpus, drawWaits } from "./panels.js";
+import { LATE_MS, drawAlarms, drawBanners, drawConditions, drawFleet, drawGpus, drawWaits } from "./panels.js";
 import { Pools } from "./pools.js";
 import { follow, get } from "./stream.js";
 
@@ -136,7 +136,7 @@ function drawModel(status) {
   const facts = [`${status.planner} planner`, objectives.length ? `objective ${objectives.join(", ")}` : "", status.traffic.requests_per_s === null ? "no frontend reports traffic" : ""];
   $$("facts").textContent = facts.filter(Boolean).join(" · ");
   drawActions(status);
-  pools.draw(status.pools, model.workers);
+  pools.draw(status.pools, model.workers, status.epoch > 0);
   charts.draw(status.pools.map((pool) => pool.pool), status.objectives, now());
   decisions.draw(decisions.pages, now(), false);
   drawWaits($$("waits"), model.waits, status);
@@ -160,7 +160,10 @@ function tick() {
   updateTimes(now());
   if (journal) return;
   const ageMs = Date.now() + skewMs - live.seenMs;
-  if (live.state === "live" && live.seenMs) setText(ageMs < 3000 ? "live" : `last status ${duration(ageMs)} ago`);
+  if (live.state === "live" && live.seenMs) {
+    setText(ageMs < 3000 ? "live" : `last status ${duration(ageMs)} ago`);
+    $$("live").dataset.state = ageMs < LATE_MS ? "live" : "lost";
+  }
   if (live.state === "lost") setText(live.seenMs ? `reconnecting… ${duration(ageMs)} old` : "reconnecting…");
 }
 

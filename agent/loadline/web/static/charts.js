@@ -131,11 +131,12 @@ export class Charts {
     const data = chart.plot?.data;
     if (!data) return;
     const said = [];
+    const newest = data[0].findLastIndex((at) => at * 1000 <= chart.nowMs);
     for (const [line, element] of chart.values) {
       const column = data[chart.lines.indexOf(line) + 1];
-      const value = index === null ? column.findLast((one, at) => one !== null && (line.key === "expected" || data[0][at] * 1000 <= chart.nowMs)) : column[index];
+      const value = index !== null ? column[index] : line.key === "expected" ? column.findLast((one) => one !== null) : column[newest];
       const of = line.of ? data[chart.lines.findIndex((other) => other.key === line.of) + 1] : null;
-      const text = [value, ...(of ? [index === null ? of.findLast((one) => one !== null) : of[index]] : [])].map(chart.definition.format).join(" / ");
+      const text = [value, ...(of ? [of[index ?? newest]] : [])].map(chart.definition.format).join(" / ");
       element.parentElement.hidden = !column.some((one) => one !== null);
       if (element.textContent !== text) element.textContent = text;
       said.push(`${line.name} ${text}`);

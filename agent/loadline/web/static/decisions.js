@@ -29,7 +29,7 @@ export class Decisions {
       this.more.hidden = shown.length === pages.length;
       this.more.textContent = `Show all ${pages.length}`;
       if (pages.length) this.root.replaceChildren(this.line, this.list, this.more);
-      else this.root.replaceChildren(h("p", { class: "muted" }, "No decision yet. When the agent changes a count, the reasons are here."));
+      else this.root.replaceChildren(h("p", { class: "muted" }, "This agent has made no decision yet. When it changes a count, the reasons are here."));
     }
     // The line begins with the first decision while that is less than an hour ago, but is five minutes long at least.
     const first = this.pages.at(-1)?.at_ms ?? nowMs;
@@ -82,7 +82,9 @@ function state(page, isNewest) {
 
 function entry(page, open, isNewest) {
   const shown = changes(page).map(([pool, count]) => h("span", { class: "change" }, `${pool} ${page.current[pool]}`, h("span", { class: "arrow" }, "→"), String(count)));
-  const why = page.recommendations.flatMap((one) => one.reasons)[0] || page.limits[0] || "";
+  const reasons = [...page.recommendations.flatMap((one) => one.reasons), ...page.limits];
+  const changed = changes(page).map(([pool]) => `${pool}: `);
+  const why = reasons.find((reason) => changed.some((pool) => reason.startsWith(pool))) || reasons[0] || "";
   const details = h("details", { open },
     h("summary", {}, h("time", { datetime: new Date(page.at_ms).toISOString() }, clock(page.at_ms)),
       h("span", {}, shown.length ? shown : "same counts again"), h("span", { class: "why" }, why), state(page, isNewest)));

@@ -2,9 +2,10 @@
 import { NONE, counting, duration, h, milliseconds, number, percent, plural, words } from "./format.js";
 
 const STATES = {
-  attention: ["attention", "warn"], paused: ["paused", "warn"], advisory: ["advice only", "on"], scaling: ["scaling", "on"], steady: ["steady", ""],
+  attention: ["attention", "warn"], standby: ["standby", ""], paused: ["paused", "warn"], advisory: ["advice only", "on"], scaling: ["scaling", "on"], steady: ["steady", ""],
 };
 const MANY = 12;
+export const LATE_MS = 5000; // an agent sends a status each second
 // Columns of the list of models; c1 is left out on phones, c1 and c2 are the first to go on narrower windows.
 const HEADS = [["Model", ""], ["State", ""], ["Workers", "num"], ["Load", "num c1"], ["KV", "num c1"], ["Waiting", "num c1 c2"],
   ["TTFT", "num c1"], ["ITL", "num c1"], ["Within TTFT", "num"], ["Within ITL", "num"], ["Last decision", "c1 c2"]];
@@ -27,11 +28,11 @@ export function drawFleet(root, rows, chosen, choose) {
       const warm = row.kv_usage_ratio >= 0.95 ? "miss" : row.kv_usage_ratio >= 0.8 ? "warm" : "";
       const [late, slow] = [row.ttft_missed ? "miss" : "", row.itl_missed ? "miss" : ""];
       const cells = [
-        ["", h("span", { class: `tag ${kind}` }, text)], ["", `${row.ready} / ${row.desired}`, h("span", { class: "muted" }, moving)],
+        ["", h("span", { class: `tag ${kind}` }, text)], ["", row.desired === null ? String(row.ready) : `${row.ready} / ${row.desired}`, h("span", { class: "muted" }, moving)],
         ["", row.requests_per_s === null ? NONE : `${number(row.requests_per_s)}/s`], [warm, percent(row.kv_usage_ratio)],
         ["", number(row.waiting_requests)], [late, milliseconds(row.ttft_ms)], [slow, milliseconds(row.itl_ms)],
         [late, percent(row.ttft_attainment)], [slow, percent(row.itl_attainment)],
-        ["muted", row.decided_at_ms === null ? "none yet" : counting(row.decided_at_ms, "since")]];
+        ["muted", row.state === "standby" ? NONE : row.decided_at_ms === null ? "none yet" : counting(row.decided_at_ms, "since")]];
       const line = h("tr", { "data-on": row.model === chosen }, h("th", { scope: "row" }, link),
         cells.map(([kind, ...content], index) => h("td", { class: `${HEADS[index + 1][1]} ${kind}`.trim() }, content)));
       line.addEventListener("click", (event) => { if (event.target.tagName !== "A") choose(row.model); });
@@ -58,7 +59,8 @@ export function drawAlarms(root, alarms) {
   once(root, alarms, () => alarms.length && h("details", { class: "banner warn alarms", open },
     h("summary", {}, h("b", {}, `${plural(alarms.length, "alarm")} in the last hour`), h("span", {}, `${title(alarms[0])}: ${alarms[0].text}`)),
     h("ul", {}, alarms.map((one) => h("li", {}, h("b", {}, title(one)),
-      h("span", {}, one.text, one.count > 1 ? h("span", { class: "muted" }, ` · ${one.count} times`) : ""), counting(one.at_ms, "since"))))));
+      h("span", {}, one.text, one.count > 1 ? h("span", { class: "muted" }, ` · ${one.count} times`) : "",
+        one.action ? h("span", { class: "action" }, one.action) : ""), counting(one.at_ms, "since"))))));
 }
 
 const title = (alarm) => (alarm.model ? `${words(alarm.kind)}, ${alarm.model}` : words(alarm.kind));
@@ -67,6 +69,7 @@ export function drawBanners(root, agent, model, live, nowMs) {
   const found = [];
   const add = (kind, title, text) => found.push([kind, title, text]);
   if (live.state === "lost" && live.seenMs) add("warn", "Reconnecting…", `These figures are ${duration(nowMs - live.seenMs)} old.`);
+  if (live.state === "live" && live.seenMs && nowMs - live.seenMs >= LATE_MS) add("warn", "The agent is silent.", `These figures are ${duration(nowMs - live.seenMs)} old. If this lasts, check that it is not stopped and has processor time.`);
   if (live.state === "refused") add("warn", "Too many pages are open.", "This one is tried again every 10 s.");
   if (agent && !agent.bus_connected) add("bad", "NATS is not connected.", "No load arrives, so nothing is decided.");
   if (agent && !agent.store_connected) add("bad", "etcd is not connected.", "Nothing can be decided until it answers.");

@@ -14,13 +14,13 @@ export class Pools {
     this.cards = new Map();
   }
 
-  draw(pools, workers) {
+  draw(pools, workers, leads) {
     const names = pools.map((pool) => pool.pool);
     if ([...this.cards.keys()].join("\n") !== names.join("\n")) {
       this.cards = new Map(names.map((name) => [name, new Card(name)]));
       this.root.replaceChildren(...[...this.cards.values()].map((card) => card.element));
     }
-    for (const pool of pools) this.cards.get(pool.pool).draw(pool, workers[pool.pool] || []);
+    for (const pool of pools) this.cards.get(pool.pool).draw(pool, workers[pool.pool] || [], leads);
   }
 }
 
@@ -41,9 +41,9 @@ class Card {
     this.grid.addEventListener("pointerleave", () => this.describe());
   }
 
-  draw(pool, workers) {
-    const signature = JSON.stringify({ ...pool, changes: null });
-    if (signature !== this.signature) { this.signature = signature; this.drawHead(pool); }
+  draw(pool, workers, leads) {
+    const signature = JSON.stringify({ ...pool, changes: null, leads });
+    if (signature !== this.signature) { this.signature = signature; this.drawHead(pool, leads); }
     this.grid.classList.toggle("many", workers.length > MANY);
     const seen = new Set();
     const added = [];
@@ -75,29 +75,35 @@ class Card {
     this.describe();
   }
 
-  drawHead(pool) {
-    const settled = pool.ready === pool.desired;
+  // A standby does not know what the leader has decided.
+  drawHead(pool, leads) {
+    const desired = leads ? pool.desired : 0;
+    const pending = leads ? pool.pending : 0;
+    const settled = leads && pool.ready === desired;
+    const silent = pool.ready - pool.fresh;
+    const load = (value) => (silent && !pool.fresh ? NONE : value);
     this.head.replaceChildren(
       h("h3", {}, pool.pool), h("span", { class: "muted" }, pool.role === pool.pool ? "" : pool.role),
       pool.accelerator_type ? h("span", { class: "muted" }, pool.accelerator_type) : "",
       pool.schedule_replicas_min ? h("span", { class: "tag on" }, `schedule: at least ${pool.schedule_replicas_min}`) : "",
-      pool.recommended !== null && pool.recommended !== pool.desired ? h("span", { class: "tag on" }, `planner wants ${pool.recommended}`) : "",
-      h("p", { class: "count" }, h("b", {}, String(pool.ready)), ` of ${pool.desired} ready`));
-    const width = Math.max(pool.desired, pool.ready + pool.starting + pool.pending + pool.draining, 1);
+      leads && pool.recommended !== null && pool.recommended !== desired ? h("span", { class: "tag on" }, `planner wants ${pool.recommended}`) : "",
+      h("p", { class: "count" }, h("b", {}, String(pool.ready)), leads ? ` of ${desired} ready` : " ready"));
+    const width = Math.max(desired, pool.ready + pool.starting + pending + pool.draining, 1);
     const part = (kind, count) => {
       const element = h("i", { class: kind });
       element.style.width = `${(100 * count) / width}%`;
       return count ? element : null;
     };
-    this.bar.replaceChildren(...[part("ready", pool.ready), part("starting", pool.starting + pool.pending), part("draining", pool.draining)].filter(Boolean));
+    this.bar.replaceChildren(...[part("ready", pool.ready), part("starting", pool.starting + pending), part("draining", pool.draining)].filter(Boolean));
     const stat = (name, value) => h("span", {}, h("b", {}, value), ` ${name}`);
     this.stats.replaceChildren(...[
       !settled && pool.starting ? stat("starting", String(pool.starting)) : null,
-      pool.pending ? stat("requested", String(pool.pending)) : null,
+      pending ? stat("requested", String(pending)) : null,
       pool.draining ? stat("draining", String(pool.draining)) : null,
-      pool.expected_ready_at_ms ? h("span", {}, "ready: ", h("b", {}, counting(pool.expected_ready_at_ms, "until"))) : null,
-      stat("KV in use", pool.ready ? percent(pool.kv_usage_ratio) : NONE),
-      stat("waiting", number(pool.waiting_requests)), stat("running", number(pool.running_requests)),
+      silent > 0 ? stat("silent", String(silent)) : null,
+      leads && pool.expected_ready_at_ms ? h("span", {}, "ready: ", h("b", {}, counting(pool.expected_ready_at_ms, "until"))) : null,
+      stat("KV in use", pool.fresh ? percent(pool.kv_usage_ratio) : NONE),
+      stat("waiting", load(number(pool.waiting_requests))), stat("running", load(number(pool.running_requests))),
       pool.start_up_ms ? stat("to start", milliseconds(pool.start_up_ms)) : null,
       pool.cost_per_hour !== null ? stat("per hour", number(pool.cost_per_hour)) : null].filter(Boolean));
   }
@@ -109,24 +115,30 @@ class Card {
       this.grid.querySelector('[tabindex="0"]')?.setAttribute("tabindex", "-1");
       target.tabIndex = 0;
     }
-    this.about.textContent = cell.text;
+    this.say(cell.text);
+  }
+
+  // A text in place of the legend, which is drawn again afterwards.
+  say(text) {
+    delete this.about.dataset.legend;
+    this.about.textContent = text;
   }
 
   describe() {
     const focused = this.grid.contains(document.activeElement) ? this.cells.get(document.activeElement.dataset.worker) : null;
-    if (focused) this.about.textContent = focused.text;
+    if (focused) this.say(focused.text);
     else if (!this.grid.matches(":hover")) this.drawLegend();
   }
 
   drawLegend() {
     if (!this.workers) {
-      this.about.textContent = this.total ? `${plural(this.total, "worker")}; too many in the fleet to list` : "No worker is registered.";
+      this.say(this.total ? `${plural(this.total, "worker")}; too many in the fleet to list` : "No worker is registered.");
       return;
     }
     const keys = LEGEND.filter(([state]) => this.states.has(state));
     const legend = keys.map(([state, text]) => h("span", {}, h("i", { class: `w swatch ${state}`, "aria-hidden": "true" }), text));
     const signature = keys.join();
-    if (this.about.dataset.legend === signature && this.about.childElementCount === keys.length) return;
+    if (this.about.dataset.legend === signature) return;
     this.about.dataset.legend = signature;
     this.about.replaceChildren("KV cache in use by worker, %", ...legend);
   }
