@@ -27,7 +27,7 @@ def test_a_shutdown_waits_for_effects_except_for_forecasts_and_allocations(effec
         runtime, _ = service_of(parse(CONFIG, "test"))
         running = asyncio.create_task(runtime.run())
         await asyncio.sleep(1)
-        runtime._spawn(effect, asyncio.Event().wait())
+        runtime._spawn(effect, asyncio.sleep(3_600))
         loop = asyncio.get_running_loop()
         began_s = loop.time()
         runtime.stop()
