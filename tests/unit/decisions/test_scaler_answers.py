@@ -55,6 +55,16 @@ def test_a_leader_goes_on_from_the_counts_that_its_scaler_keeps(harness: Control
     assert again.reasons[0] == "asked_again"
 
 
+@pytest.mark.parametrize(("existing", "desired"), [(2, 8), (9, 9)])
+def test_a_scaler_cannot_claim_more_workers_than_the_maximum_unless_they_exist(
+    harness: ControllerHarness, existing: int, desired: int
+) -> None:
+    decision = growing(harness)
+    harness.register(*(f"extra{n}" for n in range(existing - 2)), models="m")
+    harness.handle(msgspec.structs.replace(refusal(decision), in_force={"decode": 10_000}))
+    assert harness.desired() == desired
+
+
 def test_a_repeated_refusal_changes_nothing(harness: ControllerHarness) -> None:
     decision = growing(harness)
     alarms = [e for e in harness.handle(refusal(decision)) if isinstance(e, RaiseAlarm)]

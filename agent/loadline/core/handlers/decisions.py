@@ -179,9 +179,10 @@ def _reset_desired(turn: Turn, model: str, in_force: Mapping[str, int] = _NONE_I
     """Reset the desired counts after a decision failed.
 
     They become the counts that its scaler keeps (``in_force``), which a leader may have lost with the data of the
-    store, and are decided again, since the next leader knows only the stored ones. Other counts become those of the
-    existing workers, between the two counts of the change: workers that are missing for a moment would otherwise turn a
-    refused scale-up into a scale-down, and workers that nobody requested would become desired.
+    store, and are decided again, since the next leader knows only the stored ones. A scaler may claim any count, so
+    workers above the maximum must exist. Other counts become those of the existing workers, between the two counts of
+    the change: workers that are missing for a moment would otherwise turn a refused scale-up into a scale-down, and
+    workers that nobody requested would become desired.
     """
     state, now = turn.state, turn.now
     state.drains.cancel_held(model, state.fleet, now)
@@ -190,8 +191,11 @@ def _reset_desired(turn: Turn, model: str, in_force: Mapping[str, int] = _NONE_I
     for pool in state.fleet.models[model].pools.values():
         low, high = changes.get(pool.name, (0, pool.knobs.replicas_max))
         existing = pool.ready + pool.worker_counts(now).starting - pool.moved
-        pool.reset_desired(in_force.get(pool.name, min(max(existing, low), high)), now)
-        state.fleet.models[model].reconcile |= pool.name in in_force
+        if pool.name in in_force:
+            state.fleet.models[model].reconcile = True
+            pool.reset_desired(min(in_force[pool.name], max(pool.knobs.replicas_max, existing)), now)
+        else:
+            pool.reset_desired(min(max(existing, low), high), now)
     # In the state and not only in this turn: a snapshot may be taken before the next one.
     state.fleet.models[model].plan_at_ms = now
 
