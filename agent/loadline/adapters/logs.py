@@ -8,6 +8,7 @@ import logging
 import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, TextIO
 
 from loadline.adapters.hidden_module import hidden
@@ -44,9 +45,27 @@ def configure(log_format: str, log_level: str, stream: TextIO | None = None) -> 
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(level),
-        logger_factory=structlog.WriteLoggerFactory(stream),
+        logger_factory=lambda *_arguments: _Writer(stream),
     )
     logging.basicConfig(handlers=[_Forward()], level=max(level, logging.WARNING), force=True)
+
+
+class _Writer:
+    """Logger of rendered lines. Those that cannot be written are lost: its disk is full, or its reader has ended.
+
+    An exception would end the program, or the effect that logs, as if that had failed.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def msg(self, message: str) -> None:
+        """Write a line."""
+        with suppress(OSError, ValueError):  # ValueError: the stream is closed
+            self._stream.write(f"{message}\n")
+            self._stream.flush()
+
+    debug = info = warning = error = critical = msg
 
 
 class _Forward(logging.Handler):

@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+from contextlib import suppress
 
 from loadline import app
 from loadline.cli import warmup
@@ -22,7 +23,8 @@ def run(options: argparse.Namespace) -> int:
 
     source = Source.at(options.config, read)
     config, warnings = source.read()
-    for warning in warnings:
-        print(printable(f"loadline: warning: {warning}"), file=sys.stderr)
+    with suppress(OSError):  # whether anybody reads them or not
+        for warning in warnings:
+            print(printable(f"loadline: warning: {warning}"), file=sys.stderr)
     app.run(config, source)
     return 0

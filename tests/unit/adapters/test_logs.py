@@ -54,6 +54,24 @@ def test_control_characters_cannot_forge_lines_or_colours(stream: io.StringIO, l
     assert not any(ord(c) < 32 for c in text.rstrip("\n"))
 
 
+@pytest.mark.parametrize("error", [BrokenPipeError(), OSError(28, "No space left on device"), ValueError("closed")])
+def test_a_line_that_cannot_be_written_is_lost_and_disturbs_nothing(stream: io.StringIO, error: Exception) -> None:
+    class Full(io.StringIO):
+        def flush(self) -> None:
+            raise error
+
+    configure("json", "info", Full())
+    bounded("x").info("lost")
+    logging.getLogger("library").warning("lost too")
+    try:
+        raise RuntimeError("a fault")
+    except RuntimeError:
+        bounded("x").exception("lost with its traceback")
+    configure("json", "info", stream)
+    structlog.get_logger().info("said")
+    assert [line["event"] for line in lines(stream)] == ["said"]
+
+
 def test_long_texts_are_cut(stream: io.StringIO) -> None:
     structlog.get_logger().info("x", data="y" * 100_000)
     assert len(stream.getvalue()) < 3_000
