@@ -1,12 +1,15 @@
-"""Python's cyclic garbage collector: when it runs, and over what."""
+"""Memory that is given back: by Python's cyclic garbage collector, and by the allocator of the C library."""
 
 import asyncio
+import ctypes
 import gc
 from typing import Final
 
 _THRESHOLD: Final = 50_000
 """Threshold of the youngest generation: allocations minus deallocations; 5 to 10 MB."""
 COLLECTION_INTERVAL_S: Final = 600.0
+_trim: Final = getattr(ctypes.CDLL(None), "malloc_trim", None)
+"""glibc's; other C libraries have none."""
 
 
 def configure() -> None:
@@ -22,11 +25,14 @@ def configure() -> None:
 
 
 async def collect_periodically() -> None:
-    """Collect all generations every 10 minutes, until cancelled.
+    """Collect all generations and return free memory to the system every 10 minutes, until cancelled.
 
     A lost connection leaves 20 to 50 kB and a reload some 40 kB, so an agent whose servers fail twice a minute would
-    grow by 5 MB before the threshold is reached. A collection takes 14 to 25 ms with 10,000 workers.
+    grow by 5 MB before the threshold is reached. glibc keeps the holes between what is in use, 9 MB of 27 after 80
+    minutes. A collection takes 4 ms with 10,000 workers, 25 ms on a busy machine, and returning memory less than 1 ms.
     """
     while True:
         await asyncio.sleep(COLLECTION_INTERVAL_S)
         gc.collect()
+        if _trim is not None:
+            _trim(0)
