@@ -308,7 +308,7 @@ MUTATIONS: dict[str, Mutation] = {
     "guardrails: cooldown down": Mutation(without_limit(ReasonCode.COOLDOWN, growing=False), 12, "P3-cooldown"),
     "gate: read first": Mutation(without_settling(read=False), 1, "I9-settled"),
     "gate: observe a new fleet": Mutation(without_settling(read=True), 7, "I9-young"),
-    "gate: paused": Mutation(without_obstacle(ReasonCode.PAUSED), 6, "P5-paused"),
+    "gate: paused": Mutation(without_obstacle(ReasonCode.PAUSED), 15, "P5-paused"),
     "gate: bus down": Mutation(without_obstacle(ReasonCode.BUS_DOWN), 15, "P6-bus", hours=1.0),
     "gate: one in flight": Mutation(without_obstacle(ReasonCode.DECISION_IN_FLIGHT), 3, "I14-one"),
     "gate: back-off": Mutation(without_obstacle(ReasonCode.RETRY_BACKOFF), 4, "P2-back-off"),
@@ -365,7 +365,7 @@ MUTATIONS: dict[str, Mutation] = {
     ),
     "planner: grow": Mutation(wrapped(ThresholdPlanner, "_decide_by_kv", no_growth), 1, "L2-reference", hours=1.0),
     "controller: wake": Mutation(constant(controller.Controller, "next_wake", None), 0, "L5-turning", hours=1.0),
-    "scaler: fence": Mutation(wrapped(DecisionFence, "classify", never_stale), 12, "I2-applied", hours=1.0),
+    "scaler: fence": Mutation(wrapped(DecisionFence, "classify", never_stale), 15, "I2-applied", hours=1.0),
     "scaler: counts in force": Mutation(constant(CountsInForce, "unknown_to", {}), 45, "I16-known", hours=1.0),
 }
 
