@@ -40,9 +40,9 @@ RESTART_MS = 300.0
 TRAFFIC_MS = 1_000.0
 
 
-def crash_settings(agent: str, gpus: int | None, tempo: int) -> Settings:
+def crash_settings(agent: str, gpus: int | None) -> Settings:
     """Return the settings of the chaos world with a third model, whose planner requests forecasts every 10 s."""
-    base = chaos_settings(agent, gpus, tempo)
+    base = chaos_settings(agent, gpus)
     pool = PoolKnobs("both", "aggregated", 1, 1, 3, start_deadline_ms=30_000)
     knobs = ThroughputKnobs(throughput_adjustment_interval_ms=10_000, forecast=ForecastKnobs("constant"))
     forecasting = ModelKnobs(
@@ -53,7 +53,7 @@ def crash_settings(agent: str, gpus: int | None, tempo: int) -> Settings:
         guardrails=base.models[0].guardrails,
     )
     linear = LinearKnobs(alpha=10.0, beta=0.1, gamma=5.0, delta=0.05, max_kv_tokens=16_000.0)
-    profiles = base.profiles | {"ahead": {"both": EngineProfile(linear=linear)}}
+    profiles = {"ahead": {"both": EngineProfile(linear=linear)}}
     return replace(base, models=(*base.models, forecasting), profiles=profiles)
 
 

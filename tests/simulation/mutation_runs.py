@@ -12,7 +12,7 @@ from unittest.mock import patch
 
 from loadline.sim.chaos.runner import ChaosResult, run_plan
 
-CI_SEEDS = range(50)
+CI_SEEDS = range(100)
 CI_HOURS = 0.3
 """Simulated hours of each of these runs: nine inject every kind of fault."""
 SEARCH_SEEDS_MAX = 60

@@ -285,7 +285,7 @@ def one_victim() -> Iterator[None]:
 MUTATIONS: dict[str, Mutation] = {
     "guardrails: replicas_min": Mutation(without_limit(ReasonCode.REPLICAS_MIN), 4, "I4-replicas"),
     "guardrails: replicas_max": Mutation(without_limit(ReasonCode.REPLICAS_MAX), 0, "I4-replicas"),
-    "guardrails: gpu_budget_max": Mutation(wrapped(gpu_guardrails, "_bounded", no_ceiling), 2, "I4-budget"),
+    "guardrails: gpu_budget_max": Mutation(wrapped(gpu_guardrails, "_bounded", no_ceiling), 1, "I4-budget"),
     "guardrails: gpu_budget_min": Mutation(wrapped(gpu_guardrails, "_bounded", no_floor), 1, "I4-budget"),
     "guardrails: draining workers occupy GPUs": Mutation(
         wrapped(gpu_guardrails, "_bounded", nobody_leaves), 3, "I4-occupied", hours=1.0
@@ -294,13 +294,13 @@ MUTATIONS: dict[str, Mutation] = {
         constant(gpu_guardrails, "_limit_growth", None), 40, "I4-capacity", hours=1.0
     ),
     "guardrails: no shrink without data": Mutation(
-        without_limit(ReasonCode.NO_DATA_NO_SHRINK), 11, "I6-data", hours=1.0
+        without_limit(ReasonCode.NO_DATA_NO_SHRINK), 32, "I6-data", hours=1.0
     ),
-    "guardrails: quorum": Mutation(constant(Pool, "has_quorum", value=True), 11, "I6-data", hours=1.0),
+    "guardrails: quorum": Mutation(constant(Pool, "has_quorum", value=True), 32, "I6-data", hours=1.0),
     "guardrails: step_up": Mutation(without_limit(ReasonCode.STEP_UP), 0, "I5-step"),
     "guardrails: step_down": Mutation(without_limit(ReasonCode.STEP_DOWN), 12, "I5-step"),
     "guardrails: stabilisation": Mutation(without_limit(ReasonCode.STABILISATION), 1, "I8-window"),
-    "guardrails: warm-up": Mutation(without_limit(ReasonCode.WARM_UP), 0, "I9-warm-up"),
+    "guardrails: warm-up": Mutation(without_limit(ReasonCode.WARM_UP), 6, "I9-warm-up"),
     "guardrails: warm-up after a gap": Mutation(
         wrapped(Guardrails, "_record", always_warm), 3, "I9-warm-up", hours=1.0
     ),
@@ -308,24 +308,24 @@ MUTATIONS: dict[str, Mutation] = {
     "guardrails: cooldown down": Mutation(without_limit(ReasonCode.COOLDOWN, growing=False), 12, "P3-cooldown"),
     "gate: read first": Mutation(without_settling(read=False), 1, "I9-settled"),
     "gate: observe a new fleet": Mutation(without_settling(read=True), 7, "I9-young"),
-    "gate: paused": Mutation(without_obstacle(ReasonCode.PAUSED), 20, "P5-paused"),
+    "gate: paused": Mutation(without_obstacle(ReasonCode.PAUSED), 15, "P5-paused"),
     "gate: bus down": Mutation(without_obstacle(ReasonCode.BUS_DOWN), 15, "P6-bus", hours=1.0),
     "gate: one in flight": Mutation(without_obstacle(ReasonCode.DECISION_IN_FLIGHT), 3, "I14-one"),
-    "gate: back-off": Mutation(without_obstacle(ReasonCode.RETRY_BACKOFF), 1, "P2-back-off"),
-    "gate: stopping": Mutation(without_obstacle(ReasonCode.STOPPING), 3, "I19-quiet", hours=1.0),
+    "gate: back-off": Mutation(without_obstacle(ReasonCode.RETRY_BACKOFF), 4, "P2-back-off"),
+    "gate: stopping": Mutation(without_obstacle(ReasonCode.STOPPING), 15, "I19-quiet", hours=1.0),
     "proposal: name leaving workers": Mutation(wrapped(propose, "_removals", victims_forgotten), 1, "I16-named"),
     "ledger: expiry": Mutation(lambda: patch.object(LedgerEntry, "expires_at_ms", NEVER), 0, "I15-expiry"),
     "ledger: give up after a full TTL": Mutation(wrapped(Ledger, "_adopt", no_end), 0, "I15-expiry", hours=1.0),
     "ledger: read back unknown outcomes": Mutation(handled(ev.CommitUnknown, forget_unknown), 4, "I17-truth"),
     "ledger: read again after a refusal": Mutation(
-        handled(ev.CommitRefused, forget_refused), 5, "I9-settled", hours=1.0
+        handled(ev.CommitRefused, forget_refused), 10, "I9-settled", hours=1.0
     ),
-    "ledger: a sequence is used once": Mutation(wrapped(Ledger, "drop_pending", use_again), 2, "I17-used", hours=1.0),
+    "ledger: a sequence is used once": Mutation(wrapped(Ledger, "drop_pending", use_again), 7, "I17-used", hours=1.0),
     "ledger: sequences continue": Mutation(wrapped(Ledger, "_adopt", start_over), 0, "I1-order"),
     "ledger: repeat announcements": Mutation(wrapped(Ledger, "tick", announce_once), 0, "P1-announced"),
     "ledger: observed counts": Mutation(handled(ev.DecisionAnswered, believe_counts), 0, "P4-answer", hours=1.0),
-    "ledger: numbers of an answer": Mutation(handled(ev.DecisionAnswered, believe_numbers), 5, "P4-answer"),
-    "ledger: same turns, same effects": Mutation(another_id, 10, "I11-replay"),
+    "ledger: numbers of an answer": Mutation(handled(ev.DecisionAnswered, believe_numbers), 0, "P4-answer"),
+    "ledger: same turns, same effects": Mutation(another_id, 6, "I11-replay"),
     "commit: lease": Mutation(without_compare("lease"), 3, "I2-fence", hours=1.0),
     "commit: revision": Mutation(without_compare("mod"), 3, "I1-order"),
     "leadership: deadline": Mutation(wrapped(Leadership, "_extend", no_deadline), 0, "I3-lease"),
@@ -333,7 +333,7 @@ MUTATIONS: dict[str, Mutation] = {
     "leadership: lease counted from the request": Mutation(handled(ev.LeaseRenewed, from_the_answer), 0, "I3-lease"),
     "leadership: lease lost": Mutation(handled(ev.LeaseRenewalFailed, not_lost), 0, "I3-yield"),
     "leadership: another leads": Mutation(handled(ev.LeaderChanged, keep_leading), 0, "I3-yield", hours=1.0),
-    "leadership: bus lost": Mutation(constant(Leadership, "_bus_lost_too_long", value=False), 0, "I3-blind"),
+    "leadership: bus lost": Mutation(constant(Leadership, "_bus_lost_too_long", value=False), 2, "I3-blind"),
     "leadership: one request at a time": Mutation(wrapped(Leadership, "tick", ask_again), 0, "I3-one"),
     "leadership: resign last": Mutation(wrapped(leadership_handlers, "tick", resign_first), 13, "I19-quiet", hours=1.0),
     "guardrails: drains": Mutation(combined(one_victim, without_limit(ReasonCode.DRAIN_LIMIT)), 1, "I16-victims"),

@@ -27,7 +27,7 @@ SETTLED_MS = 30_000.0
 Owners = dict[str, tuple[str, int]]
 
 
-def fleet(agent: str, _gpus: int | None, _tempo: int) -> Settings:
+def fleet(agent: str, _gpus: int | None) -> Settings:
     """Return the settings of an agent: twelve models, four of which compete for ten GPUs."""
     base = chaos_settings(agent, GPUS)
     pool = PoolKnobs("pool", "aggregated", 1, 1, 6, start_deadline_ms=30_000)

@@ -32,7 +32,7 @@ from loadline.sim.world.peers import Acknowledgement
 from loadline.sim.world.tasks import VirtualTask, sleep
 from loadline.sim.world.timeline import Timeline
 
-ARRIVAL_INTERVAL_MS: Final = 2_500.0
+ARRIVAL_INTERVAL_MS: Final = 1_000.0
 """Mean time between two arrivals."""
 REQUEST_MS_MIN: Final = 2_000.0
 REQUEST_MS_MAX: Final = 20_000.0

@@ -176,10 +176,7 @@ def _check_deaths(history: AgentHistory, report: ReportViolation) -> None:
             pool.workers.get(one.worker) for model in state.fleet.models.values() for pool in model.pools.values()
         ]
         has_new_incarnation = any(worker is not None and not worker.draining for worker in instances)
-        # It may have left between commit and acceptance: its drain then begins and ends in the turn of the latter.
-        was_gone = one.took_ms == 0 and not any(worker is not None for worker in instances)
-        is_early = one.took_ms < history.settings.fleet.stale_after_ms and not (has_new_incarnation or was_gone)
-        if one.ending == "died" and is_early:
+        if one.ending == "died" and one.took_ms < history.settings.fleet.stale_after_ms and not has_new_incarnation:
             report("I16-drain", f"{one.worker} was declared dead after {one.took_ms} ms")
     history.last_finished = state.drains.finished[-1] if state.drains.finished else None
 

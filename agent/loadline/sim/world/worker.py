@@ -3,7 +3,6 @@
 The worker registers under a lease, reports its load, drains on command and exits when it is empty.
 """
 
-import math
 from collections.abc import Callable
 from functools import partial
 from typing import Final
@@ -29,8 +28,6 @@ from loadline.wire.messages import DrainCommand, MigrateCommand, MigrationReport
 from loadline.wire.subjects import Subjects
 
 _RETRY_MS: Final = 500.0
-_LEAVE_MS: Final = 3_000.0
-"""Time in which a client that ends revokes its lease."""
 
 
 class SimulatedWorkerKnobs(Struct, frozen=True):
@@ -92,7 +89,6 @@ class SimulatedWorker:
         """Virtual time before which it sends no load report."""
         self.never_drains = False
         """Whether its drains never finish."""
-        self._leaving = False
         self._timeline = timeline
         self._knobs = knobs
         self._on_event = on_event
@@ -114,7 +110,7 @@ class SimulatedWorker:
             timeline.call_later(knobs.registration_delay_ms, self._start_registration)
         else:
             self._start_registration()
-        timeline.call_later(knobs.start_delay_ms, self.become_ready)
+        timeline.call_later(knobs.start_delay_ms, self._become_ready)
         self._schedule_report()
 
     @property
@@ -129,8 +125,8 @@ class SimulatedWorker:
 
     @property
     def serving(self) -> bool:
-        """True if it accepts requests: alive, ready, and neither draining nor leaving."""
-        return self.alive and self.record.state == "ready" and not (self.draining or self._leaving)
+        """True if it accepts requests: alive, ready and not draining."""
+        return self.alive and self.record.state == "ready" and not self.draining
 
     def submit(self, request: Request) -> bool:
         """Submit a request; return whether it runs under this hop. Repeated submissions have no effect."""
@@ -208,13 +204,6 @@ class SimulatedWorker:
         self._on_change(self)
         return lost
 
-    def leave(self) -> None:
-        """Exit without a drain: stop to report, revoke the lease, and end."""
-        self._leaving, self.silent_until_ms = True, math.inf
-        self._withdraw()
-        self._on_change(self)
-        self._timeline.call_later(_LEAVE_MS, self.kill)
-
     def _on_engine_due(self, at_ms: float) -> None:
         if at_ms == self._next_event_ms and self.alive:
             self._next_event_ms = None
@@ -222,8 +211,7 @@ class SimulatedWorker:
 
     # -- readiness and load reports ------------------------------------------------------------------------------------
 
-    def become_ready(self) -> None:
-        """Register as ready and report, unless it drains or has ended."""
+    def _become_ready(self) -> None:
         if self.alive and not self.draining:
             self._register("ready")
             self._report()
