@@ -46,7 +46,7 @@ class TlsEtcd(EtcdServer):
         certificate, key = self._files
         return [*super()._command(), f"--cert-file={certificate}", f"--key-file={key}", *self._tls_options]
 
-    def _ready(self) -> bool:
+    def is_ready(self) -> bool:
         context = ssl.create_default_context(cafile=str(self._files[0]))
         context.load_cert_chain(*self._files)
         with contextlib.suppress(urllib.error.URLError, ConnectionError):
