@@ -291,10 +291,11 @@ def run(config: Config, source: Source | None = None) -> None:
         OSError: The HTTP address is taken.
     """
     logs.configure(config.agent.log_format, config.agent.log_level)
-    garbage.configure()
     with contextlib.suppress(KeyboardInterrupt):
         asyncio.run(_run(config, source))
 
 
 async def _run(config: Config, source: Source | None) -> None:
-    await Agent(config, source).run()
+    agent = Agent(config, source)
+    garbage.configure()
+    await agent.run()

@@ -191,8 +191,8 @@ async def main(kind: str, *arguments: str) -> None:
     if kind == "agent":
         config = load(Path(arguments[0]))
         logs.configure(config.agent.log_format, config.agent.log_level)
-        garbage.configure()
         agent = ProbedAgent(config)
+        garbage.configure()
         agent.start_recording(delays="delays" in arguments)
         answer_requests(agent.sample)
         await agent.run()

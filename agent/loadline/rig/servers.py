@@ -294,13 +294,14 @@ def start_together(servers: Sequence[Server]) -> None:
     Raises:
         LoadlineError: A server is not installed, or not ready within 15 s.
     """
-    starting = {server: server.attempts() for server in servers}
-    while starting:
-        for server, attempts in list(starting.items()):
-            next(attempts)
-            if server.is_ready():
-                del starting[server]
-        time.sleep(_POLL_S if starting else 0.0)
+
+    def becomes_ready(server: Server, attempts: Iterator[None]) -> bool:
+        next(attempts)
+        return server.is_ready()
+
+    starting = [(server, server.attempts()) for server in servers]
+    while starting := [one for one in starting if not becomes_ready(*one)]:
+        time.sleep(_POLL_S)
 
 
 def free_port() -> int:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
+import numpy as np
 from msgspec.structs import replace
 
 from loadline.config import Config, read_engines, read_tpots, read_zones
@@ -19,6 +20,8 @@ from loadline.wire.keys import LEADER_SCOPE_ALL
 
 _MS: Final = 1_000.0
 _DIGEST_CHARS: Final = 12
+_FITTING: Final = frozenset({"auto", "hybrid", "load", "queueing", "sla", "throughput"})
+"""Planners that compute with numpy once they know enough."""
 
 
 def agent_name(config: Config) -> str:
@@ -27,11 +30,13 @@ def agent_name(config: Config) -> str:
 
 
 def settings(config: Config) -> Settings:
-    """Return the core's settings.
+    """Return the core's settings, and load numpy if the core will compute with it.
 
     Raises:
         DataError: A warm-up trace or a TPOT profile cannot be used.
     """
+    if any(model.planner in _FITTING or model.migration.enabled for model in config.models):
+        np.zeros(0)  # the first use, which takes 60 ms: a turn would stop for it
     converted = Settings(
         agent=agent_name(config),
         scope=config.agent.only or LEADER_SCOPE_ALL,

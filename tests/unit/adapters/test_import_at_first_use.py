@@ -2,6 +2,9 @@
 
 import subprocess
 import sys
+from pathlib import Path
+
+import pytest
 
 AGENT = """
 import sys
@@ -32,6 +35,17 @@ from numpy.linalg import norm
 import numpy as np
 assert norm is np.linalg.norm and type(np) is type(sys)
 """
+SETTINGS = """
+import sys
+from pathlib import Path
+from loadline.adapters.hidden_module import import_at_first_use
+import_at_first_use("numpy")
+from loadline.config import load
+from loadline.runtime.settings import settings
+Path(sys.argv[1]).write_text(sys.argv[2])
+settings(load(Path(sys.argv[1])))
+print(type(sys.modules["numpy"]) is type(sys))
+"""
 MISSING = """
 from loadline.adapters.hidden_module import import_at_first_use
 import_at_first_use("numpy")
@@ -52,13 +66,31 @@ else:
 """
 
 
-def run(program: str) -> None:
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+def run(program: str, *arguments: str) -> str:
+    done = subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=False)
     assert not done.returncode, done.stderr
+    return done.stdout.strip()
 
 
 def test_an_agent_starts_without_numpy() -> None:
     run(AGENT)
+
+
+@pytest.mark.parametrize(
+    ("model", "loads"),
+    [
+        ('planner = "threshold"', False),
+        ('planner = "saturation"', False),
+        ('planner = "auto"', True),
+        ('planner = "load"', True),
+        ('planner = "threshold"\n[models.migration]\nenabled = true', True),
+    ],
+)
+def test_no_turn_waits_until_numpy_is_loaded(model: str, *, loads: bool, tmp_path: Path) -> None:
+    pools = '[[models.pools]]\nname = "decode"\nrole = "decode"\n'
+    table, _, rest = model.partition("\n")
+    config = f'[[models]]\nname = "m"\n{table}\n{pools}{rest}\n'
+    assert run(SETTINGS, str(tmp_path / "loadline.toml"), config) == str(loads)
 
 
 def test_threads_wait_until_the_package_is_loaded() -> None:
