@@ -312,7 +312,7 @@ MUTATIONS: dict[str, Mutation] = {
     "gate: bus down": Mutation(without_obstacle(ReasonCode.BUS_DOWN), 15, "P6-bus", hours=1.0),
     "gate: one in flight": Mutation(without_obstacle(ReasonCode.DECISION_IN_FLIGHT), 3, "I14-one"),
     "gate: back-off": Mutation(without_obstacle(ReasonCode.RETRY_BACKOFF), 4, "P2-back-off"),
-    "gate: stopping": Mutation(without_obstacle(ReasonCode.STOPPING), 15, "I19-quiet", hours=1.0),
+    "gate: stopping": Mutation(without_obstacle(ReasonCode.STOPPING), 24, "I19-quiet", hours=1.0),
     "proposal: name leaving workers": Mutation(wrapped(propose, "_removals", victims_forgotten), 1, "I16-named"),
     "ledger: expiry": Mutation(lambda: patch.object(LedgerEntry, "expires_at_ms", NEVER), 0, "I15-expiry"),
     "ledger: give up after a full TTL": Mutation(wrapped(Ledger, "_adopt", no_end), 0, "I15-expiry", hours=1.0),
