@@ -3,7 +3,6 @@
 import json
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import Final
@@ -16,7 +15,9 @@ from loadline.core.vocabulary.decisions import Decision
 from loadline.demo.account import DemoSummary
 from loadline.ports import StoreChange, StoreEntry, StoreSnapshot
 from loadline.runtime import journal_records
-from loadline.wire.codec import decode_decision
+from loadline.sim.chaos.committed_decisions import CommittedDecisions, unknown_shrinks
+from loadline.sim.chaos.invariants import INVARIANTS
+from loadline.wire.codec import decode_decision, decode_epoch
 from loadline.wire.keys import LEADER_SCOPE_ALL
 from tools.process_chaos.fleet import LEASE_TTL_S, ChaosFleet
 
@@ -40,49 +41,42 @@ class Observer:
         self.leads = False
         self.takeovers: list[tuple[float, str]] = []
         """Times at which an agent began to lead (monotonic, s), and its name."""
-        self.decisions: dict[str, Decision] = {}
-        """All decisions ever committed, by id."""
         self.violations: list[str] = []
+        self.committed = CommittedDecisions(lambda name, detail: self.violations.append(_violation(name, detail)))
         self.killed: set[str] = set()
         """Workers that a fault has killed."""
-        self._newest: dict[str, tuple[int, int, str]] = {}
-        self._sequences: dict[str, int] = {}
-        self._data_lost = False
+        self._epoch_key = fleet.keys.epoch(LEADER_SCOPE_ALL)
+        self._epoch: int | None = None
+        """Epoch of the newest term; None: not known, as before the first one that keeps it in a key."""
         self._terms: dict[str, int] = {}
-
-    @contextmanager
-    def losing_data(self) -> Iterator[None]:
-        """While etcd loses data: a new leader may count decisions from 1 again, but under a higher epoch."""
-        self._data_lost = True
-        self._sequences.clear()
-        yield
-        self._data_lost = False
 
     async def run(self, store: EtcdStore) -> None:
         """Follow all keys until cancelled."""
         await store.follow(self._fleet.keys.prefix, self._on_snapshot, self._on_changes, lambda _connected: None)
 
     def _on_snapshot(self, snapshot: StoreSnapshot) -> None:
-        self.leads = any(entry.key == self.leader_key for entry in snapshot.entries)
+        self.leads, self._epoch = any(entry.key == self.leader_key for entry in snapshot.entries), None
         for entry in snapshot.entries:
-            self._observe(entry)
+            self._observe(entry, None)  # nobody saw under which leader it was written
 
     def _on_changes(self, changes: list[StoreChange]) -> None:
         for change in changes:
             if change.entry is not None:
-                self._observe(change.entry)
+                self._observe(change.entry, self._epoch if self.leads else 0)
             elif change.key == self.leader_key:
                 self.leads = False
 
-    def _observe(self, entry: StoreEntry) -> None:
+    def _observe(self, entry: StoreEntry, leader_epoch: int | None) -> None:
         if entry.key == self.leader_key:
             self._observe_leader(entry)
+        elif entry.key == self._epoch_key:
+            self._epoch = decode_epoch(entry.value)
         elif entry.key.startswith(self._fleet.keys.decisions):
             found = decode_decision(entry.value)
-            if isinstance(found, Decision):
-                self._observe_decision(found)
-            else:
+            if not isinstance(found, Decision):
                 self.violations.append(f"a decision in etcd cannot be read: {found.detail}")
+            elif found.decision_id not in self.committed.by_id:  # etcd may have returned to a snapshot with it
+                self.committed.add(found, leader_epoch)
 
     def _observe_leader(self, entry: StoreEntry) -> None:
         name = entry.value.decode()
@@ -90,19 +84,6 @@ class Observer:
             self._terms[name] = entry.lease_id
             self.takeovers.append((time.monotonic(), name))
         self.last_leader, self.leads = name, True
-
-    def _observe_decision(self, decision: Decision) -> None:
-        order = decision.epoch, decision.sequence, decision.decision_id
-        newest = self._newest.get(decision.model)
-        if decision.decision_id in self.decisions:
-            return  # also an earlier one, after etcd has returned to a snapshot
-        self.decisions[decision.decision_id] = decision
-        sequence = self._sequences.get(decision.model, 0)
-        if newest is not None and (order[:2] <= newest[:2] or decision.sequence <= sequence):
-            self.violations.append(f"decision {order} of {decision.model} follows {newest}")
-        self._newest[decision.model] = order
-        if not self._data_lost:
-            self._sequences[decision.model] = decision.sequence
 
 
 def journal_problems(fleet: ChaosFleet) -> Iterator[str]:
@@ -136,20 +117,10 @@ def scaler_problems(fleet: ChaosFleet, decisions: Mapping[str, Decision]) -> Ite
         if record["event"] == "decision_accepted":
             before, in_force = in_force, decisions.get(str(record["decision"]), in_force)
             if before is not None and in_force is not None and before is not in_force:
-                unknown = _unknown_counts(before, in_force)
+                unknown = unknown_shrinks(before, in_force)
         pool = str(record.get("worker")).rpartition("-")[0]
         if record["event"] == "worker_signalled" and record["reason"] == "surplus" and pool in unknown:
-            yield f"{record['worker']} was ended by a leader that did not know it: {unknown[pool]}"
-
-
-def _unknown_counts(before: Decision, decision: Decision) -> dict[str, str]:
-    """Return how a decision of another term shrinks pools below counts in force that its leader did not know."""
-    counts = {target.pool: target.replicas for target in before.targets}
-    return {
-        t.pool: f"{decision.decision_id} from {t.previous} to {t.replicas}, {counts[t.pool]} were in force"
-        for t in decision.targets
-        if decision.epoch != before.epoch and counts.get(t.pool, 0) > max(t.previous, t.replicas)
-    }
+            yield _violation("I16-known", f"{record['worker']} of {pool}, {unknown[pool]}")
 
 
 def request_problems(fleet: ChaosFleet) -> Iterator[str]:
@@ -165,6 +136,10 @@ def request_problems(fleet: ChaosFleet) -> Iterator[str]:
 def read_summary(fleet: ChaosFleet) -> DemoSummary:
     """Return the gateway's account."""
     return msgspec.json.decode(fleet.setup.summary_file.read_bytes(), type=DemoSummary)
+
+
+def _violation(name: str, detail: str) -> str:
+    return f"{name}: {INVARIANTS[name]}. {detail}"
 
 
 def _records(log: Path) -> Iterator[dict[str, object]]:

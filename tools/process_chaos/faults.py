@@ -72,7 +72,7 @@ async def _fill_etcd(fleet: ChaosFleet, _observer: Observer, for_s: float, _rng:
 
 
 async def _wipe_etcd(fleet: ChaosFleet, observer: Observer, _for_s: float, _rng: Random) -> None:
-    with observer.losing_data():
+    with observer.committed.losing_data():
         await fleet.operator.wipe()
 
 
@@ -81,7 +81,7 @@ async def _restore_etcd(fleet: ChaosFleet, observer: Observer, for_s: float, _rn
     snapshot = fleet.directory / "etcd-snapshot"
     if await fleet.operator.back_up(snapshot):
         await asyncio.sleep(for_s)
-        with observer.losing_data():
+        with observer.committed.losing_data():
             await fleet.operator.restore(snapshot)
 
 

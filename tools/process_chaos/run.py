@@ -69,7 +69,7 @@ async def run(
         store = fleet.open_store()
         stack.push_async_callback(store.close)
         await stack.enter_async_context(running(observer.run(store), "observer"))
-        if not await _until(lambda: bool(observer.decisions), _START_S):
+        if not await _until(lambda: bool(observer.committed.by_id), _START_S):
             raise LoadlineError(f"the agents decided nothing in {_START_S:g} s; their logs are in {directory}")
         fleet.start_load(int(REQUESTS_PER_S * plan.duration_s))
         traffic = report_traffic(NatsKnobs(servers=fleet.nats.urls), fleet.setup.root, Random(plan.seed))  # noqa: S311
@@ -103,11 +103,11 @@ async def run(
         *late,
         *journal_problems(fleet),
         *worker_problems(fleet, ended_s),
-        *scaler_problems(fleet, observer.decisions),
+        *scaler_problems(fleet, observer.committed.by_id),
         *request_problems(fleet),
     ]
     requests = read_summary(fleet).finished if fleet.setup.summary_file.exists() else 0
-    return Outcome(len(plan.faults), len(observer.decisions), requests, takeovers, observer.violations + problems)
+    return Outcome(len(plan.faults), len(observer.committed.by_id), requests, takeovers, observer.violations + problems)
 
 
 async def _time_takeover(kind: str, observer: Observer, takeovers: list[tuple[str, float]]) -> None:

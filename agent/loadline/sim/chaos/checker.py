@@ -21,6 +21,7 @@ from loadline.runtime import journal_records
 from loadline.sim.chaos import state_checks
 from loadline.sim.chaos.agent_history import AgentHistory
 from loadline.sim.chaos.commit_checks import CommitCheck, quorate
+from loadline.sim.chaos.committed_decisions import CommittedDecisions
 from loadline.sim.chaos.invariants import Findings, ReportViolation
 from loadline.sim.chaos.journal import SampledJournal
 from loadline.sim.chaos.migration_checks import EpochCheck, MigrationCheck
@@ -42,16 +43,13 @@ class InvariantChecker(TurnObserver):
 
     def __init__(self, world: ChaosWorld) -> None:
         self.findings = Findings()
-        self.decisions: dict[str, Decision] = {}
-        """All decisions ever committed, by id."""
+        self.committed = CommittedDecisions(self.report)
         self.counts: dict[str, int] = {}
         """Turns, agent lifetimes and effects by kind."""
         self.samples = 0
         """Journal samples that were replayed."""
         self._world = world
         self._histories: dict[int, AgentHistory] = {}
-        self._highest_numbers: dict[str, tuple[int, int]] = {}
-        self._sequences: set[tuple[str, int]] = set()
         self._keys = Keys("default")
         world.observers.append(self)
         world.store.on_write = self._on_write
@@ -114,7 +112,7 @@ class InvariantChecker(TurnObserver):
                 CommitCheck(history, decision, now, report).run(self._rivals(history.agent))
             case AnnounceDecision(decision=decision, ttl_ms=ttl_ms):
                 history.announced[decision.model] = (decision.decision_id, now)
-                if self.decisions.get(decision.decision_id) != decision:
+                if self.committed.by_id.get(decision.decision_id) != decision:
                     report("I15-expiry", f"{decision.decision_id} is not committed")
                 if now >= decision.expires_at_ms or not 0 < ttl_ms <= history.settings.decisions.ttl_ms:
                     report("I15-expiry", f"TTL {ttl_ms} ms, {decision.expires_at_ms - now} ms until the expiry")
@@ -178,25 +176,15 @@ class InvariantChecker(TurnObserver):
             if change.entry is None or not change.key.startswith(self._keys.decisions):
                 continue
             decision = decode_decision(change.entry.value)
-            if not isinstance(decision, Decision):
-                continue
-            epoch = self._world.epoch_of(self._world.scopes[decision.model])
-            if decision.epoch != epoch:
-                text = f"{decision.model}: epoch {decision.epoch}, the current one is {epoch}"
-                self.report("I2-fence", text)
-            number, highest = (decision.epoch, decision.sequence), self._highest_numbers.get(decision.model, (0, 0))
-            if number <= highest or (decision.model, decision.sequence) in self._sequences:
-                self.report("I1-order", f"{decision.model}: {number} after {highest}")
-            self._highest_numbers[decision.model] = max(number, highest)
-            self._sequences.add((decision.model, decision.sequence))
-            self.decisions[decision.decision_id] = decision
+            if isinstance(decision, Decision):
+                self.committed.add(decision, self._world.epoch_of(self._world.scopes[decision.model]))
 
     def _on_loss(self) -> None:
         """Record that the store loses data: its leaders cannot know at once, and another one may count from 1 again."""
-        self._sequences.clear()
-        for agent in self._world.agents.values():
-            if agent.controller.leading:
-                self._world.deposed_epochs.add(_term(agent))
+        with self.committed.losing_data():
+            for agent in self._world.agents.values():
+                if agent.controller.leading:
+                    self._world.deposed_epochs.add(_term(agent))
 
     # -- journals ------------------------------------------------------------------------------------------------------
 

@@ -102,12 +102,17 @@ class ChaosRun:
         world, checker = self.world, self.checker
         hours = round(world.timeline.now_ms / 3_600_000, 4)
         counts = {
-            "decisions": len(checker.decisions),
+            "decisions": len(checker.committed.by_id),
             "samples_replayed": checker.samples,
             **checker.counts,
             **world.frontend.counts,
         }
-        outcome = [checker.findings.first, list(checker.decisions.values()), sorted(world.store.keys.items()), counts]
+        outcome = [
+            checker.findings.first,
+            list(checker.committed.by_id.values()),
+            sorted(world.store.keys.items()),
+            counts,
+        ]
         for agent in list(world.agents.values()):
             world.kill_agent(agent)
         for worker in list(world.workers.values()):

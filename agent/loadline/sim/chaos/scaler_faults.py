@@ -6,6 +6,7 @@ from typing import Final, Literal
 from msgspec.structs import replace
 
 from loadline.ports import FrameHandler, Unsubscribe
+from loadline.sim.chaos.committed_decisions import unknown_shrinks
 from loadline.sim.world.bus import BusConnection, VirtualBus
 from loadline.wire.codec import Rejected, decode_as, encode
 from loadline.wire.messages import DecisionApplied, ScalingDecision
@@ -79,13 +80,8 @@ class FaultyScalerConnection(BusConnection):
             return
         decision, in_force = self._received[answer.decision_id], self._in_force.get(answer.model)
         self._in_force[answer.model] = decision
-        if in_force is None or in_force.epoch == decision.epoch:
-            return
-        counts = {target.pool: target.replicas for target in in_force.targets}
-        for target in decision.targets:
-            if counts[target.pool] > max(target.previous, target.replicas):
-                text = f"from {target.previous} to {target.replicas}, {counts[target.pool]} were in force"
-                self.violations.append(("I16-known", f"{answer.model} {target.pool}: {text}"))
+        for pool, counts in (unknown_shrinks(in_force, decision) if in_force is not None else {}).items():
+            self.violations.append(("I16-known", f"{answer.model} {pool}: {counts}"))
 
     def _false_answer(self, payload: bytes) -> bytes:
         """Return an answer ``done`` without the work, with the decided or with wrong counts."""
