@@ -1,14 +1,15 @@
 """Reading of the engine profiles of a configuration. An unusable profile affects the pools of its model only."""
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from msgspec.structs import replace
 
 from loadline.config.knobs import Config
 from loadline.config.profiles import read_decode, read_prefill
 from loadline.config.tpot_profiles import read_tpot
-from loadline.core.engines.profile import EngineProfile
+from loadline.core.engines.profile import EngineProfile, LinearKnobs
 from loadline.core.engines.tpot import TpotSweep
 from loadline.core.fleet.pool import PoolKnobs
 from loadline.core.state.settings import ModelKnobs
@@ -21,6 +22,8 @@ _NEEDED: Final = {
     "encode": (),
 }
 """Required profile keys by role."""
+
+Sweep = TypeVar("Sweep")
 
 
 def resolve_paths(config: Config, folder: Path) -> Config:
@@ -70,28 +73,35 @@ def read_engines(config: Config) -> dict[str, dict[str, EngineProfile]]:
 
 def read_engine(pool: PoolKnobs) -> EngineProfile:
     """Read the engine profile of a pool; return an empty one if none is configured."""
-    try:
-        return _read(pool)
-    except (DataError, ValueError) as error:
-        return EngineProfile(problem=str(error))
-
-
-def _read(pool: PoolKnobs) -> EngineProfile:
     files = [key for key in ("prefill_profile", "decode_profile") if getattr(pool, key)]
     if pool.linear is not None:
-        if files:
-            raise DataError(f"{files[0]} and linear are both set. Remove one of them.")
-        try:
-            pool.linear.times()
-        except ValueError as error:
-            raise DataError(f"{error}.") from error
-        return EngineProfile(linear=pool.linear)
+        return _linear(pool.linear, files)
     if not files:
         return EngineProfile()
+    problems: list[str] = []
+    prefill = _sweep("prefill_profile", pool.prefill_profile, read_prefill, problems)
+    decode = _sweep("decode_profile", pool.decode_profile, read_decode, problems)
     missing = [key for key in _NEEDED[pool.role] if key not in files]
-    if missing:
-        raise DataError(f"{missing[0]} is missing. Set it to the results of the profiler.")
-    return EngineProfile(
-        prefill=read_prefill(Path(pool.prefill_profile)) if "prefill_profile" in files else None,
-        decode=read_decode(Path(pool.decode_profile)) if "decode_profile" in files else None,
-    )
+    problems += [f"{key}: is missing. Set it to the results of the profiler." for key in missing]
+    if problems:
+        return EngineProfile(problem=" ".join(problems))
+    return EngineProfile(prefill=prefill, decode=decode)
+
+
+def _linear(knobs: LinearKnobs, files: list[str]) -> EngineProfile:
+    if files:
+        return EngineProfile(problem=f"{files[0]}: linear is set too. Remove one of them.")
+    try:
+        knobs.times()
+    except ValueError as error:
+        return EngineProfile(problem=f"linear: {error}.")
+    return EngineProfile(linear=knobs)
+
+
+def _sweep(key: str, path: str, read: Callable[[Path], Sweep], problems: list[str]) -> Sweep | None:
+    """Read a sweep; None if none is configured, or if it is unusable, which is added to the problems."""
+    try:
+        return read(Path(path)) if path else None
+    except (DataError, ValueError) as error:
+        problems.append(f"{key}: {error}")
+        return None

@@ -28,9 +28,8 @@ def profile_warnings(model: ModelKnobs, place: str) -> Iterator[str]:
             continue
         here, engine = f"{place}.pools[{index}]", read_engine(pool)
         if engine.problem:
-            linear = "" if pool.linear is None else ".linear"
             effect = "the profile is not used" if need == "no" else "the pool is held"
-            yield f"{here}{linear}: {engine.problem} Until then {effect}."
+            yield f"{here}.{engine.problem} Until then {effect}."
         elif engine == EngineProfile() and need != "no":
             kind = "decode_profile" if pool.role == "decode" else "prefill_profile"
             effect = "so it is held" + (" until its workers have reported latencies" if need == "optional" else "")

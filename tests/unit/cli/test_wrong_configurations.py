@@ -127,7 +127,7 @@ WARNINGS: Final[list[tuple[Edit, int, str, str]]] = [
     (
         ('"prefill", replicas', '"prefill", prefill_profile = "none.npz", replicas'),
         PREFILL,
-        "models[0].pools[0]",
+        "models[0].pools[0].prefill_profile",
         "none.npz: cannot be read",
     ),
     (('host = "127.0.0.1"', 'host = "0.0.0.0"'), 8, "http.host", "Set 127.0.0.1, or restrict access by a firewall"),

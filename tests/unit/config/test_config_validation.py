@@ -333,6 +333,7 @@ def test_traffic_windows_of_another_planner_are_not_checked() -> None:
 
 
 LINEAR = "linear = { alpha = 10, beta = 0.1, gamma = 5, delta = 0.02, max_kv_tokens = 1e6 }"
+NO_FILE = "no.npz: cannot be read: No such file or directory. Give the path of a profile written by the profiler."
 NO_TIME = (
     "models[0].pools[0].linear: work takes no time: write alpha or beta above 0, and gamma or delta. "
     "Until then the pool is held."
@@ -344,9 +345,13 @@ NO_TIME = (
     [
         (LINEAR, []),
         ("", ["models[0].pools[0].prefill_profile: the pool has no engine profile"]),
-        ('prefill_profile = "p.npz"', ["decode_profile is missing"]),
-        ('prefill_profile = "no.npz"\ndecode_profile = "no.npz"', ["no.npz"]),
-        (f'prefill_profile = "p.npz"\n{LINEAR}', ["prefill_profile and linear are both set"]),
+        ('prefill_profile = "no.npz"', [f"models[0].pools[0].prefill_profile: {NO_FILE} decode_profile: is missing."]),
+        ('decode_profile = "no.npz"', [f"models[0].pools[0].decode_profile: {NO_FILE} prefill_profile: is missing."]),
+        (
+            'prefill_profile = "no.npz"\ndecode_profile = "no.npz"',
+            [f"models[0].pools[0].prefill_profile: {NO_FILE} decode_profile: {NO_FILE} Until then the pool is held."],
+        ),
+        (f'prefill_profile = "p.npz"\n{LINEAR}', ["models[0].pools[0].prefill_profile: linear is set too."]),
         (LINEAR.replace("gamma = 5, delta = 0.02", "gamma = 0, delta = 0"), [NO_TIME]),
     ],
 )
