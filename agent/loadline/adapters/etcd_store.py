@@ -189,6 +189,7 @@ class EtcdStore:
         2 s plus the timeout of a call, an unreachable one after 11 s.
         """
         reported: bool | None = None
+        failure = ""
 
         def report(connected: bool) -> None:  # noqa: FBT001 - the port's callback
             nonlocal reported
@@ -202,11 +203,14 @@ class EtcdStore:
             try:
                 snapshot = await self.read(prefix)
                 report(True)  # noqa: FBT003
+                failure = ""
                 on_snapshot(snapshot)
                 await self._watch(prefix, snapshot.revision + 1, on_changes)
             except (StoreUnavailable, StoreDenied) as error:
                 report(False)  # noqa: FBT003
-                _log.warning("etcd_watch_ended", prefix=prefix, detail=str(error))
+                if str(error) != failure:  # each reason once until there is a connection
+                    failure = str(error)
+                    _log.warning("etcd_watch_ended", prefix=prefix, detail=str(error))
             if time.monotonic() - started_s > _BACKOFF_RESET_S:
                 waits = backoff(_RETRY_FIRST_S, _RETRY_MAX_S)
             await sleep(next(waits))

@@ -32,6 +32,9 @@ _PINGS_MAX = 2
 _RETRY_FIRST_S = 0.1
 _RETRY_MAX_S = 5.0
 _CANCEL_AGAIN_S = 0.2
+# Reasons why there is no connection that are logged in one outage; a server may give any text.
+_FAILURES_MAX = 8
+_REMEDY = "Start the server, or correct nats.servers or the login in the configuration; commands have --nats too"
 # Limit on bytes waiting for a server that does not read.
 _UNSENT_BYTES_MAX = 8 * 2**20
 # Lower limit for replies, so that replies to queries leave buffer space for decisions and commands.
@@ -80,6 +83,8 @@ class NatsBus:
         self._reply_budget_used_until_s = 0.0
         self.last_error = ""
         """Text of the newest error of the connection; empty after a good connect."""
+        self._failures: set[str] = set()
+        """Reasons why there is no connection that were logged since the last one."""
         self.denied = 0
         """Publishes and subscriptions that the server denied, which it reports asynchronously."""
         self.slow_consumer_drops = 0
@@ -224,6 +229,7 @@ class NatsBus:
                 raise
             except Exception as error:  # noqa: BLE001 - retried, as a broken credentials file
                 self._note(error)
+                self._log_failure()
                 attempted()
             else:
                 waits = backoff(_RETRY_FIRST_S, _RETRY_MAX_S)
@@ -259,6 +265,9 @@ class NatsBus:
                     self._subscriptions[listen] = await listen(client)
                 await client.flush_all()
                 self._client, self.last_error = client, ""
+                if self._failures:
+                    _log.info("nats_connected", client=self._name)
+                    self._failures.clear()
 
     async def _subscribe(self, listen: _Listen) -> Unsubscribe:
         async with self._subscriptions_lock:
@@ -323,16 +332,25 @@ class NatsBus:
             return None
 
     async def _on_error(self, error: Exception) -> None:
-        if isinstance(error, nats.errors.SlowConsumerError):
-            self.slow_consumer_drops += 1
-        elif "permissions violation" in str(error).lower():
-            self.denied += 1
+        denied = "permissions violation" in str(error).lower()
+        self.denied += denied
+        self.slow_consumer_drops += isinstance(error, nats.errors.SlowConsumerError)
         self._note(error)
+        if denied or self._client is not None:  # others end the attempt to connect, which is logged
+            _log.warning("nats_error", detail=_text(error))
 
     def _note(self, error: Exception) -> None:
         if not (self.last_error and isinstance(error, nats.errors.NoServersError)):  # the earlier one has the cause
             self.last_error = _text(error)
-        _log.warning("nats_error", detail=_text(error))
+
+    def _log_failure(self) -> None:
+        """Log why there is no connection, each reason once until there is one."""
+        if self.last_error in self._failures or len(self._failures) >= _FAILURES_MAX:
+            return
+        self._failures.add(self.last_error)
+        servers = ", ".join(self._knobs.servers)
+        detail = f"no connection to NATS at {servers}: {self.last_error}. It is tried again until there is one."
+        _log.warning("nats_unreachable", client=self._name, detail=detail, remedy=_REMEDY)
 
     def _reachable(self) -> NatsClient:
         client = self._client
