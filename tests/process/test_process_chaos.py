@@ -1,14 +1,21 @@
 """Faults on real processes: a short run, the plan of its faults, and the proxy that disturbs connections."""
 
 import asyncio
+import json
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from random import Random
 
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 
+from loadline.demo.openai.text import output_of, text_of, tokens_of
 from tests.waiting import until, until_async
 from tools.process_chaos import faults
 from tools.process_chaos.checks import TAKEOVER_S
+from tools.process_chaos.engines import Client
 from tools.process_chaos.plan import CLUSTER_MEMBERS, KINDS, Fault, Plan, alone, draw
 from tools.process_chaos.proxy import Proxy
 from tools.process_chaos.run import SETTLE_S, run
@@ -38,11 +45,14 @@ def test_nothing_is_lost_when_processes_are_killed_frozen_and_cut_off(tmp_path: 
         Fault(8.0, "kill_leader", 0.0),
         Fault(17.0, "slow_leader_etcd", 3.0),
         Fault(17.5, "kill_standby", 0.0),
+        Fault(18.0, "kill_engine", 0.0),
         Fault(18.0, "kill_etcd", 1.0),
         Fault(19.0, "kill_scaler", 0.0),
         Fault(19.0, "fill_journal_disk", 2.0),
         Fault(20.0, "kill_worker", 0.0),
         Fault(20.0, "garble_child", 0.0),
+        Fault(20.0, "freeze_engine", 4.0),
+        Fault(20.5, "kill_sidecar", 0.0),
         Fault(21.0, "stop_leader", 0.0),
     ]
     plan = Plan(seed=904, duration_s=24.0, members=CLUSTER_MEMBERS, secured=True, faults=lost)
@@ -50,6 +60,41 @@ def test_nothing_is_lost_when_processes_are_killed_frozen_and_cut_off(tmp_path: 
     assert outcome.violations == []
     assert [kind for kind, _ in outcome.takeovers] == ["kill_leader"]
     assert outcome.requests > 0
+    assert outcome.answers > 0
+
+
+@pytest.mark.parametrize(
+    ("spoil", "problem"),
+    [
+        (lambda text: text, ""),
+        (lambda text: text[:-1], "is wrong"),
+        (lambda text: text[0] + text, "is wrong"),
+        (lambda _text: None, "no end"),
+    ],
+)
+def test_the_client_notices_answers_that_are_not_those_of_the_engines(
+    spoil: Callable[[str], str | None], problem: str
+) -> None:
+    async def answer(request: web.Request) -> web.Response:
+        body = await request.json()
+        text = spoil(text_of(output_of(tokens_of(body["prompt"]), body["max_tokens"], None)[0]))
+        choices = {"choices": [{"text": text or ""}]}
+        if not body["stream"]:
+            return web.json_response(choices if text is not None else {})
+        end = "data: [DONE]\n\n" if text is not None else ""
+        return web.Response(text=f"data: {json.dumps(choices)}\n\n{end}")
+
+    async def scenario() -> Client:
+        application = web.Application()
+        application.router.add_post("/v1/completions", answer)
+        async with TestServer(application) as server:
+            client = Client(str(server.make_url("")).rstrip("/"), Random(1))
+            await client.ask_until(lambda: client.answers + len(client.problems) >= 50)
+            return client
+
+    client = asyncio.run(scenario())
+    assert bool(client.answers) == (not problem)
+    assert any(problem in one for one in client.problems) == bool(problem)
 
 
 def test_a_proxy_passes_bytes_on_holds_them_back_and_cuts_connections() -> None:

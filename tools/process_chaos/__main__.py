@@ -35,7 +35,7 @@ def main() -> int:
 
 def _report(seed: int, outcome: Outcome, directory: Path) -> None:
     takeovers = ", ".join(f"{took_s:.1f} s after {kind}" for kind, took_s in outcome.takeovers)
-    print(f"seed {seed}: {outcome.faults} faults, {outcome.decisions} decisions, {outcome.requests} requests")
+    print(f"seed {seed}: {outcome.summary}")
     print(f"  takeovers: {takeovers or 'none timed'}")
     for violation in outcome.violations:
         print(f"  VIOLATION: {violation}")

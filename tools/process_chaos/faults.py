@@ -13,6 +13,7 @@ from loadline.errors import LoadlineError
 from loadline.rig.clusters import Cluster
 from loadline.rig.servers import Server
 from tools.process_chaos.checks import Observer
+from tools.process_chaos.engines import MODEL
 from tools.process_chaos.fleet import ChaosFleet, Program
 from tools.process_chaos.proxy import State
 
@@ -22,6 +23,7 @@ Inject = Callable[[ChaosFleet, Observer, float, Random], Awaitable[None]]
 _STEP_S: Final = 3_600
 _STOPPED_TOO: Final = 0.5
 _CHILDREN: Final = {b"loadline.adapters.forecast_child", b"loadline.adapters.solver_child"}
+_ENGINE: Final = b"loadline.demo.openai.server"
 _GARBAGE: Final = b"\x00\x00\x00\x05{\xff]]}HTTP/1.1 500"
 _Member = TypeVar("_Member", bound=Server)
 
@@ -201,23 +203,45 @@ async def _kill_scaler(fleet: ChaosFleet, _observer: Observer, _for_s: float, _r
 
 def _signal_worker(number: signal.Signals) -> Inject:
     async def send(fleet: ChaosFleet, observer: Observer, for_s: float, rng: Random) -> None:
-        workers = [key.rsplit("/", 1)[1] for key in await _workers(fleet)]
+        keys = await _workers(fleet)
+        workers = [key.rsplit("/", 1)[1] for key in keys if f"/{MODEL}/" not in key]
         process = _process_of(rng.choice(workers)) if workers else None
         if process is None:
             return
         name, pid = process
         if number is signal.SIGKILL:
             observer.killed.add(name)
-        with suppress(ProcessLookupError):
-            os.kill(pid, number)
-        if number is signal.SIGSTOP:
-            try:
-                await asyncio.sleep(for_s)
-            finally:
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGCONT)
+        await _send(pid, number, for_s)
 
     return send
+
+
+def _signal_served(number: signal.Signals, *, sidecar: bool) -> Inject:
+    """Send a signal to an engine or to its sidecar, whose command ends with that of the engine."""
+
+    async def send(fleet: ChaosFleet, _observer: Observer, for_s: float, rng: Random) -> None:
+        own = str(fleet.directory).encode()
+        found = [(pid, words) for pid, words in _commands() if _ENGINE in words]
+        sidecars = [pid for pid, words in found if b"sidecar" in words and any(word.startswith(own) for word in words)]
+        pids = sidecars if sidecar else [pid for pid, _ in found if _parent_of(pid) in sidecars]
+        if pids:
+            await _send(rng.choice(sorted(pids)), number, for_s)
+        else:
+            fleet.write_line("no engine runs now")
+
+    return send
+
+
+async def _send(pid: int, number: signal.Signals, for_s: float) -> None:
+    """Send a signal; after SIGSTOP let the process go on after ``for_s``."""
+    with suppress(ProcessLookupError):
+        os.kill(pid, number)
+    if number is signal.SIGSTOP:
+        try:
+            await asyncio.sleep(for_s)
+        finally:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
 
 
 FAULTS: Final[dict[str, Inject]] = {
@@ -250,6 +274,10 @@ FAULTS: Final[dict[str, Inject]] = {
     "kill_worker": _signal_worker(signal.SIGKILL),
     "freeze_worker": _signal_worker(signal.SIGSTOP),
     "revoke_worker": _revoke_worker,
+    "kill_engine": _signal_served(signal.SIGKILL, sidecar=False),
+    "freeze_engine": _signal_served(signal.SIGSTOP, sidecar=False),
+    "kill_sidecar": _signal_served(signal.SIGKILL, sidecar=True),
+    "freeze_sidecar": _signal_served(signal.SIGSTOP, sidecar=True),
 }
 
 

@@ -17,6 +17,7 @@ from loadline.errors import LoadlineError
 from loadline.rig.clusters import etcd_cluster, nats_cluster
 from loadline.rig.servers import free_port
 from loadline.wire.keys import Keys
+from tools.process_chaos import engines
 from tools.process_chaos.etcd_operator import EtcdOperator
 from tools.process_chaos.neighbours import CONFIG as NEIGHBOURS
 from tools.process_chaos.other_version import OtherVersion
@@ -94,7 +95,7 @@ class Program(SupervisedProcess):
 
 
 class ChaosFleet:
-    """Servers, two agents, a scaler, workers and a gateway.
+    """Servers, two agents, a scaler, the demo's workers and gateway, and engines with sidecars behind another gateway.
 
     Args:
         directory: Folder of all files.
@@ -162,10 +163,15 @@ class ChaosFleet:
             self.steady = await self._start_agent(FIRST_AGENT)
         for name in ("agent-2", "agent-3") if self._plan.has_steady_agent else (FIRST_AGENT, "agent-2"):
             self.agents[name] = await self._start_agent(name)
+        connections = self.directory / "sidecar.toml"
+        connections.write_text(self.setup.agent_config("sidecar") + engines.AGENT_CONFIG, encoding="utf-8")
         config = self.directory / "scaler.toml"
-        state = f'state_file = "{self.directory / "scaler.json"}"\n'
-        config.write_text(state + self.setup.scaler_config(), encoding="utf-8")
+        first = f'state_file = "{self.directory / "scaler.json"}"\nsidecar_config = "{connections}"\n'
+        config.write_text(first + self.setup.scaler_config() + engines.SCALER_CONFIG, encoding="utf-8")
         self.scaler = self._run("scaler", self.setup.scaler_command(config))
+        port = free_port()
+        self.engines_url = f"http://127.0.0.1:{port}"
+        self._run("engines-gateway", engines.gateway_command(str(connections), port))
 
     def start_load(self, requests: int) -> None:
         """Let ``requests`` arrive."""
@@ -222,5 +228,5 @@ class ChaosFleet:
         journal = f"segment_bytes_max = {_SEGMENT_BYTES_MAX}\nbytes_max = {JOURNAL_BYTES_MAX}"
         text = self._configs[name].replace("[journal]", f"[leadership]\n{lease}\n\n[journal]\n{journal}")
         draft, config = self.directory / f"{name}.draft", self.directory / f"{name}.toml"
-        draft.write_text(text + NEIGHBOURS, encoding="utf-8")
+        draft.write_text(text + engines.AGENT_CONFIG + NEIGHBOURS, encoding="utf-8")
         draft.replace(config)

@@ -38,6 +38,10 @@ KINDS: Final = {
     "kill_worker": (0, 0),
     "freeze_worker": (2, 6),
     "revoke_worker": (0, 0),
+    "kill_engine": (0, 0),
+    "freeze_engine": (3, 12),
+    "kill_sidecar": (0, 0),
+    "freeze_sidecar": (3, 12),
 }
 """Kinds of faults, each with the shortest and the longest time that it lasts, in s; 0: it is an instant."""
 _OF_CLUSTERS: Final = frozenset({"move_etcd_leader"})

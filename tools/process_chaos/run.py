@@ -23,6 +23,7 @@ from tools.process_chaos.checks import (
     scaler_problems,
     worker_problems,
 )
+from tools.process_chaos.engines import Client
 from tools.process_chaos.faults import inject
 from tools.process_chaos.fleet import REQUESTS_PER_S, ChaosFleet
 from tools.process_chaos.neighbours import report_traffic
@@ -42,9 +43,17 @@ class Outcome(Struct):
     faults: int
     decisions: int
     requests: int
+    answers: int
+    """Right answers of the engines."""
     takeovers: list[tuple[str, float]]
     """Faults after which another agent led, each with the time that it took in s."""
     violations: list[str]
+
+    @property
+    def summary(self) -> str:
+        """The numbers as text."""
+        served = f"{self.requests} requests, {self.answers} answers of engines"
+        return f"{self.faults} faults, {self.decisions} decisions, {served}"
 
 
 async def run(
@@ -78,7 +87,9 @@ async def run(
             await stack.enter_async_context(running(watch(fleet), "watch"))
         began_s = time.monotonic()
         rng = Random(plan.seed)  # noqa: S311 - faults, no secrets
+        client = Client(fleet.engines_url, Random(plan.seed))  # noqa: S311
         async with asyncio.TaskGroup() as group:
+            group.create_task(client.ask_until(lambda: time.monotonic() >= began_s + plan.duration_s))
             for fault in plan.faults:
                 await asyncio.sleep(max(0.0, began_s + fault.at_s - time.monotonic()))
                 write_line(f"{fault.kind}" + (f" for {fault.for_s:.1f} s" if fault.for_s else ""))
@@ -105,9 +116,12 @@ async def run(
         *worker_problems(fleet, ended_s),
         *scaler_problems(fleet, observer.committed.by_id),
         *request_problems(fleet),
+        *client.problems,
+        *([] if client.answers else ["the engines have answered nothing"]),
     ]
     requests = read_summary(fleet).finished if fleet.setup.summary_file.exists() else 0
-    return Outcome(len(plan.faults), len(observer.committed.by_id), requests, takeovers, observer.violations + problems)
+    violations = observer.violations + problems
+    return Outcome(len(plan.faults), len(observer.committed.by_id), requests, client.answers, takeovers, violations)
 
 
 async def _time_takeover(kind: str, observer: Observer, takeovers: list[tuple[str, float]]) -> None:

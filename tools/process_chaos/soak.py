@@ -153,7 +153,7 @@ def main() -> int:
     soak = Soak()
     plan = replace(draw(options.seed, options.for_s, _FAULT_EVERY_S - _FAULT_LASTS_S), has_steady_agent=True)
     outcome = asyncio.run(run(plan, directory, _print, watch=soak.watch))
-    print(f"{outcome.faults} faults, {outcome.decisions} decisions, {outcome.requests} requests in {directory}")
+    print(f"{outcome.summary} in {directory}")
     print(soak.report())
     violations = outcome.violations + soak.problems()
     for violation in violations:
