@@ -111,13 +111,15 @@ def worker_problems(fleet: ChaosFleet, before_s: float) -> Iterator[str]:
 
 def scaler_problems(fleet: ChaosFleet, decisions: Mapping[str, Decision]) -> Iterator[str]:
     """Yield the workers that the scaler has ended for a new leader which did not know them."""
-    in_force: Decision | None = None
-    unknown: dict[str, str] = {}
+    in_force: dict[str, Decision] = {}
+    unknown: dict[str, str] = {}  # by pool: no two models of the fleet have pools of the same name
     for record in _records(fleet.directory / "scaler.log"):
-        if record["event"] == "decision_accepted":
-            before, in_force = in_force, decisions.get(str(record["decision"]), in_force)
-            if before is not None and in_force is not None and before is not in_force:
-                unknown = unknown_shrinks(before, in_force)
+        decision = decisions.get(str(record.get("decision"))) if record["event"] == "decision_accepted" else None
+        if decision is not None:
+            before, in_force[decision.model] = in_force.get(decision.model, decision), decision
+            for target in decision.targets:
+                unknown.pop(target.pool, None)
+            unknown |= unknown_shrinks(before, decision)
         pool = str(record.get("worker")).rpartition("-")[0]
         if record["event"] == "worker_signalled" and record["reason"] == "surplus" and pool in unknown:
             yield _violation("I16-known", f"{record['worker']} of {pool}, {unknown[pool]}")
