@@ -2,6 +2,9 @@
 
 import asyncio
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -11,8 +14,9 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
+from loadline.cli.exit_codes import INTERRUPTED
 from loadline.demo.openai.text import output_of, text_of, tokens_of
-from tests.waiting import until, until_async
+from tests.waiting import SCENARIO_S, until, until_async, until_true
 from tools.process_chaos import faults
 from tools.process_chaos.checks import TAKEOVER_S
 from tools.process_chaos.engines import Client
@@ -95,6 +99,32 @@ def test_the_client_notices_answers_that_are_not_those_of_the_engines(
     client = asyncio.run(scenario())
     assert bool(client.answers) == (not problem)
     assert any(problem in one for one in client.problems) == bool(problem)
+
+
+def test_a_signal_ends_all_processes_that_a_soak_has_started(tmp_path: Path) -> None:
+    directory, mark = tmp_path / "soak", f"LOADLINE_TEST_RUN={tmp_path}"
+
+    def running() -> list[int]:
+        found = []
+        for folder in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):  # it has ended, or belongs to another user
+                if mark.encode() in folder.joinpath("environ").read_bytes().split(b"\0"):
+                    found.append(int(folder.name))
+        return found
+
+    with (tmp_path / "soak.log").open("wb") as log:
+        soak = subprocess.Popen(
+            [sys.executable, "-m", "tools.process_chaos.soak", "--for", "600", "--directory", str(directory)],
+            cwd=Path(__file__).parents[2],
+            env=os.environ | {"LOADLINE_TEST_RUN": str(tmp_path)},
+            stdout=log,
+            stderr=log,
+        )
+    until_true(lambda: len(list((directory / "workers").glob("*.log"))) > 1, "workers have started")
+    assert len(running()) > len(list((directory / "workers").glob("*.log"))), "workers, and what started them"
+    soak.terminate()
+    assert soak.wait(SCENARIO_S) == INTERRUPTED
+    until_true(lambda: not running(), "all processes have ended")
 
 
 def test_a_proxy_passes_bytes_on_holds_them_back_and_cuts_connections() -> None:

@@ -8,7 +8,6 @@ of nats-server and of etcd.
 """
 
 import argparse
-import asyncio
 import sys
 import tempfile
 import time
@@ -16,8 +15,9 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from loadline.cli.exit_codes import INTERRUPTED
 from tools.process_chaos.plan import KINDS, OF_VERSIONS, draw
-from tools.process_chaos.run import SETTLE_S, Outcome, run
+from tools.process_chaos.run import SETTLE_S, Outcome, run, run_until_signalled
 
 
 def main() -> int:
@@ -27,7 +27,11 @@ def main() -> int:
     for seed in options.seeds:
         directory = Path(tempfile.mkdtemp(prefix=f"chaos-{seed}-", dir=options.directory))
         plan = replace(draw(seed, options.for_s, SETTLE_S, options.only), other_revision=options.other)
-        outcome = asyncio.run(run(plan, directory, _line))
+        try:
+            outcome = run_until_signalled(run(plan, directory, _line))
+        except KeyboardInterrupt:
+            _line(f"interrupted; all processes have ended, and their files are in {directory}")
+            return INTERRUPTED
         failed += bool(outcome.violations)
         _report(seed, outcome, directory)
     return 1 if failed else 0

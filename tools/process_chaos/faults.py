@@ -3,7 +3,7 @@
 import asyncio
 import os
 import signal
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
 from random import Random
@@ -14,7 +14,7 @@ from loadline.rig.clusters import Cluster
 from loadline.rig.servers import Server
 from tools.process_chaos.checks import Observer
 from tools.process_chaos.engines import MODEL
-from tools.process_chaos.fleet import ChaosFleet, Program
+from tools.process_chaos.fleet import ChaosFleet, Program, commands
 from tools.process_chaos.proxy import State
 
 Inject = Callable[[ChaosFleet, Observer, float, Random], Awaitable[None]]
@@ -203,12 +203,11 @@ async def _kill_scaler(fleet: ChaosFleet, _observer: Observer, _for_s: float, _r
 
 def _signal_worker(number: signal.Signals) -> Inject:
     async def send(fleet: ChaosFleet, observer: Observer, for_s: float, rng: Random) -> None:
-        keys = await _workers(fleet)
-        workers = [key.rsplit("/", 1)[1] for key in keys if f"/{MODEL}/" not in key]
-        process = _process_of(rng.choice(workers)) if workers else None
-        if process is None:
+        workers = [key.rsplit("/", 1)[1] for key in await _workers(fleet) if f"/{MODEL}/" not in key]
+        name = rng.choice(workers) if workers else ""
+        pid = fleet.worker_processes().get(name)
+        if pid is None:
             return
-        name, pid = process
         if number is signal.SIGKILL:
             observer.killed.add(name)
         await _send(pid, number, for_s)
@@ -221,7 +220,7 @@ def _signal_served(number: signal.Signals, *, sidecar: bool) -> Inject:
 
     async def send(fleet: ChaosFleet, _observer: Observer, for_s: float, rng: Random) -> None:
         own = str(fleet.directory).encode()
-        found = [(pid, words) for pid, words in _commands() if _ENGINE in words]
+        found = [(pid, words) for pid, words in commands() if _ENGINE in words]
         sidecars = [pid for pid, words in found if b"sidecar" in words and any(word.startswith(own) for word in words)]
         pids = sidecars if sidecar else [pid for pid, _ in found if _parent_of(pid) in sidecars]
         if pids:
@@ -311,23 +310,10 @@ async def _workers(fleet: ChaosFleet) -> list[str]:
         await store.close()
 
 
-def _process_of(worker: str) -> tuple[str, int] | None:
-    """Return the name and process id of a worker; None if it has ended."""
-    pids = [pid for pid, words in _commands() if worker.encode() in words and b"loadline.demo.worker" in words]
-    return (worker, pids[0]) if pids else None
-
-
 def _child_of(agent: Program, rng: Random) -> int:
     """Return the process id of a forecast or solver child of an agent; 0 if it has none."""
-    children = [pid for pid, words in _commands() if _CHILDREN & set(words) and _parent_of(pid) == agent.pid]
+    children = [pid for pid, words in commands() if _CHILDREN & set(words) and _parent_of(pid) == agent.pid]
     return rng.choice(sorted(children)) if children else 0
-
-
-def _commands() -> Iterator[tuple[int, list[bytes]]]:
-    """Yield the process id and the words of the command of all processes."""
-    for folder in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):
-            yield int(folder.name), folder.joinpath("cmdline").read_bytes().split(b"\0")
 
 
 def _parent_of(pid: int) -> int:

@@ -3,7 +3,7 @@
 import asyncio
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -178,16 +178,42 @@ class ChaosFleet:
         command = self.setup.gateway_command("--repeat", "--requests-max", str(requests))
         self.gateway = self._run("gateway", command, restart=False)
 
+    def worker_processes(self) -> dict[str, int]:
+        """Return the process ids of this fleet's workers by name; other fleets of the machine have the same names."""
+        fleet = self.setup.nats.encode()
+        return {
+            words[words.index(b"--name") + 1].decode(): pid
+            for pid, words in commands()
+            if b"loadline.demo.worker" in words and fleet in words
+        }
+
     async def stop(self) -> None:
-        """Stop all processes, the last first; the scaler ends the workers."""
+        """Stop all processes, the last first. The scaler ends the workers, unless it is being restarted."""
         for program in reversed(self._programs):
             await program.stop()
+        for group in self._groups_left():
+            self.write_line(f"process group {group} has outlived the scaler and is killed")
+            with suppress(ProcessLookupError):
+                os.killpg(group, signal.SIGKILL)
         for proxies in self.proxies.values():
             for proxy in proxies:
                 await proxy.close()
         await asyncio.to_thread(self.nats.stop)
         await asyncio.to_thread(self.etcd.stop)
         self.journal_disk.unmount()
+
+    def _groups_left(self) -> set[int]:
+        """Return the process groups of workers and sidecars of this fleet, each of which has one of its own."""
+        own, groups = str(self.directory).encode(), set[int]()
+        pids = [
+            pid
+            for pid, words in commands()
+            if b"loadline" in words and b"sidecar" in words and any(word.startswith(own) for word in words)
+        ]
+        for pid in [*pids, *(self.worker_processes().values() if self._programs else ())]:
+            with suppress(ProcessLookupError):
+                groups.add(os.getpgid(pid))
+        return groups - {os.getpgrp()}
 
     def _run(self, name: str, command: list[str], *, restart: bool = True) -> Program:
         program = Program(name, command, self.directory / f"{name}.log", self.write_line, restart=restart)
@@ -230,3 +256,10 @@ class ChaosFleet:
         draft, config = self.directory / f"{name}.draft", self.directory / f"{name}.toml"
         draft.write_text(text + engines.AGENT_CONFIG + NEIGHBOURS, encoding="utf-8")
         draft.replace(config)
+
+
+def commands() -> Iterator[tuple[int, list[bytes]]]:
+    """Yield the process id and the words of the command of all processes of the machine."""
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            yield int(folder.name), folder.joinpath("cmdline").read_bytes().split(b"\0")

@@ -1,6 +1,7 @@
 """One run: start a fleet, put it under load, make the faults of a seed, and check what came of it."""
 
 import asyncio
+import signal
 import time
 from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
@@ -122,6 +123,17 @@ async def run(
     requests = read_summary(fleet).finished if fleet.setup.summary_file.exists() else 0
     violations = observer.violations + problems
     return Outcome(len(plan.faults), len(observer.committed.by_id), requests, client.answers, takeovers, violations)
+
+
+def run_until_signalled(work: Coroutine[object, object, Outcome]) -> Outcome:
+    """Run ``work``; SIGTERM interrupts it as SIGINT does, so that it ends the processes that it has started.
+
+    Raises:
+        KeyboardInterrupt: A signal has ended it.
+    """
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's job in the background would ignore it
+    signal.signal(signal.SIGTERM, lambda _number, _frame: signal.raise_signal(signal.SIGINT))
+    return asyncio.run(work)
 
 
 async def _time_takeover(kind: str, observer: Observer, takeovers: list[tuple[str, float]]) -> None:

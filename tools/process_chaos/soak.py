@@ -20,10 +20,11 @@ import aiohttp
 from msgspec import Struct
 from msgspec.structs import replace
 
+from loadline.cli.exit_codes import INTERRUPTED
 from loadline.demo.setup import FIRST_AGENT
 from tools.process_chaos.fleet import JOURNAL_BYTES_MAX, ChaosFleet
 from tools.process_chaos.plan import draw
-from tools.process_chaos.run import run
+from tools.process_chaos.run import run, run_until_signalled
 
 _FAULT_EVERY_S: Final = 30.0
 _FAULT_LASTS_S: Final = 4.0
@@ -152,7 +153,11 @@ def main() -> int:
     directory = options.directory or Path(tempfile.mkdtemp(prefix="soak-"))
     soak = Soak()
     plan = replace(draw(options.seed, options.for_s, _FAULT_EVERY_S - _FAULT_LASTS_S), has_steady_agent=True)
-    outcome = asyncio.run(run(plan, directory, _print, watch=soak.watch))
+    try:
+        outcome = run_until_signalled(run(plan, directory, _print, watch=soak.watch))
+    except KeyboardInterrupt:
+        _print(f"interrupted; all processes have ended, and their files are in {directory}")
+        return INTERRUPTED
     print(f"{outcome.summary} in {directory}")
     print(soak.report())
     violations = outcome.violations + soak.problems()
