@@ -46,3 +46,11 @@ def test_the_workflow_runs_what_ci_runs() -> None:
     steps = [step["run"] for job in workflow["jobs"].values() for step in job["steps"] if "run" in step]
     assert "bash .ci/run" in steps
     assert {one.split()[1] for one in steps if one.startswith("make ")} <= targets
+
+
+def test_actions_of_others_are_pinned_by_commit() -> None:
+    for path in (ROOT / ".github" / "workflows").glob("*.yml"):
+        workflow = yaml.safe_load(path.read_text("utf-8"))
+        used = [step["uses"] for job in workflow["jobs"].values() for step in job["steps"] if "uses" in step]
+        assert used
+        assert [one for one in used if not re.fullmatch(r"[\w./-]+@[0-9a-f]{40}", one)] == []
