@@ -1,6 +1,6 @@
 """Proof that moved streams are those that would have been: 200 at two engines, half of them moved, one engine killed.
 
-  python tools/proof_of_moves.py --model tiny --engine http://127.0.0.1:8001 --engine http://127.0.0.1:8002 \
+  python -m tools.proof_of_moves --model tiny --engine http://127.0.0.1:8001 --engine http://127.0.0.1:8002 \
       --kill "kill -9 4711"
 
 First every stream runs unbroken, twice: engines whose result depends on the batch differ already there. Then the same
@@ -31,11 +31,11 @@ from loadline.client.worker import WorkerClient
 from loadline.config import EtcdKnobs, NatsKnobs
 from loadline.core.vocabulary.migrations import MigrationEndpoint
 from loadline.core.vocabulary.samples import WorkerRecord, WorkerSample
-from loadline.rig.bench import percentile
-from loadline.rig.servers import EtcdServer, NatsServer
+from loadline.rig.server_processes import EtcdServer, NatsServer
 from loadline.wire.codec import encode
 from loadline.wire.messages import DrainCommand, MigrateCommand, MigrateReply
 from loadline.wire.subjects import Subjects
+from tools.bench.harness import percentile
 
 SUBJECTS: Final = Subjects("loadline")
 CHAT_EVERY: Final = 2

@@ -1,4 +1,4 @@
-"""Servers of agents and clients, and logins. Clients import this module and not the configuration of agents.
+"""URLs and logins of servers, as programs are configured with them. Clients import this, no agent's configuration.
 
 The latter takes 0.6 s and 20 MB to import, since its sections are defined with the planners.
 """

@@ -14,7 +14,7 @@ from loadline.core.vocabulary.decisions import PoolTarget
 from loadline.core.vocabulary.events import WorkerDrained
 from loadline.core.vocabulary.scalars import Role
 from loadline.errors import BusUnavailable
-from loadline.rig.servers import EtcdServer, NatsServer
+from loadline.rig.server_processes import EtcdServer, NatsServer
 from tests.support.client_rig import Agent, Engine, agent_at, worker_at
 from tests.support.decisions import decision
 from tests.waiting import until, until_async

@@ -23,7 +23,7 @@ from loadline.doctor.deployment import Deployment, of_config
 from loadline.doctor.examination import examine
 from loadline.doctor.findings import Finding
 from loadline.ports import Write
-from loadline.rig.servers import EtcdServer, NatsServer
+from loadline.rig.server_processes import EtcdServer, NatsServer
 from loadline.wire.codec import encode
 from loadline.wire.keys import Keys
 from loadline.wire.messages import LoadReport

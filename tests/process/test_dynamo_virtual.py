@@ -10,7 +10,7 @@ from loadline.client.resources import running, store_of
 from loadline.client.scaler import ScalerClient
 from loadline.core.vocabulary.decisions import PoolTarget
 from loadline.ports import Write
-from loadline.rig.servers import EtcdServer
+from loadline.rig.server_processes import EtcdServer
 from loadline.scalers.dynamo_virtual import DynamoVirtualScaler
 from loadline.scalers.dynamo_virtual_config import ConnectorModelKnobs, ConnectorPoolKnobs, DynamoVirtualKnobs
 from loadline.servers import EtcdKnobs, NatsKnobs

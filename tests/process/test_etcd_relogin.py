@@ -11,7 +11,7 @@ import pytest
 from loadline.adapters.etcd_store import EtcdStore
 from loadline.errors import StoreUnavailable
 from loadline.ports import Write
-from loadline.rig.servers import EtcdServer
+from loadline.rig.server_processes import EtcdServer
 from loadline.wire.keys import Keys
 from tests.support.secured import etcd_login, secure_etcd
 from tests.waiting import SCENARIO_S, until_async

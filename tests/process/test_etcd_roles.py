@@ -15,7 +15,7 @@ from loadline.config import EtcdKnobs
 from loadline.core.vocabulary.samples import WorkerRecord, WorkerSample
 from loadline.errors import StoreDenied
 from loadline.ports import Compare, Write
-from loadline.rig.servers import EtcdServer
+from loadline.rig.server_processes import EtcdServer
 from loadline.wire.keys import LEADER_SCOPE_ALL, Keys
 from loadline.wire.messages import DrainCommand
 from tests.support.memory import MemoryBus

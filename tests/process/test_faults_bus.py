@@ -15,7 +15,7 @@ from loadline.adapters.nats_bus import NatsBus
 from loadline.adapters.nats_client import NatsClient
 from loadline.config import NatsKnobs
 from loadline.errors import BusUnavailable, ConfigError, NoSubscriber
-from loadline.rig.servers import NatsServer
+from loadline.rig.server_processes import NatsServer
 from tests.waiting import SCENARIO_S, until
 
 pytestmark = pytest.mark.process

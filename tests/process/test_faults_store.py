@@ -15,7 +15,7 @@ from loadline.adapters.etcd_store import EtcdStore
 from loadline.config import EtcdKnobs
 from loadline.errors import ConfigError, OutcomeUnknown, StoreDenied, StoreUnavailable
 from loadline.ports import Compare, StoreChange, StoreSnapshot, Write
-from loadline.rig.servers import EtcdServer
+from loadline.rig.server_processes import EtcdServer
 from tests.waiting import DEADLINE_S, until
 
 pytestmark = pytest.mark.process

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from loadline.core.vocabulary.scalars import Role
-from loadline.rig.servers import EtcdServer, NatsServer
+from loadline.rig.server_processes import EtcdServer, NatsServer
 from tests.support.demo_fleet import REQUESTS, SPEED, TIMEOUT_S, DemoFleet, account, replay_has_begun
 from tests.support.demo_load import load_on
 from tests.waiting import until_true

@@ -16,7 +16,7 @@ import pytest
 from loadline.core.vocabulary.migrations import MigrationEndpoint
 from loadline.demo.account import DemoSummary
 from loadline.errors import BusUnavailable
-from loadline.rig.servers import NatsServer
+from loadline.rig.server_processes import NatsServer
 from loadline.wire.codec import encode
 from loadline.wire.messages import DrainCommand, DrainReply
 from tests.support.demo_fleet import MODEL, TIMEOUT_S, DemoFleet

@@ -14,7 +14,7 @@ from loadline.adapters.etcd_store import EtcdStore
 from loadline.adapters.nats_bus import NatsBus
 from loadline.config import EtcdKnobs, NatsKnobs
 from loadline.core.vocabulary.events import LoadReported, TrafficReported
-from loadline.rig.servers import EtcdServer, NatsServer
+from loadline.rig.server_processes import EtcdServer, NatsServer
 from loadline.wire.codec import Codec, Rejected, WireEvent, decode_worker_record, encode
 from loadline.wire.keys import Keys
 from loadline.wire.messages import DrainCommand

@@ -16,7 +16,7 @@ from loadline.adapters import grpc_server
 from loadline.client.frontend import FrontendClient
 from loadline.config import NatsKnobs
 from loadline.rig.rig import Rig
-from loadline.rig.servers import free_port
+from loadline.rig.server_processes import free_port
 from tests.process.test_sleep import SCALE_TO_ZERO
 from tests.support.agents import MODEL, AgentFleet, config, fleet
 from tests.support.keda import Keda, Pushes, keda_at

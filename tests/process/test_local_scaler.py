@@ -17,7 +17,7 @@ import pytest
 from loadline.client.scaler import ScalerClient
 from loadline.core.vocabulary.decisions import PoolTarget
 from loadline.core.vocabulary.events import DecisionAnswered
-from loadline.rig.servers import NatsServer
+from loadline.rig.server_processes import NatsServer
 from loadline.scalers.local.config import LocalKnobs, LocalModelKnobs, LocalPoolKnobs
 from loadline.scalers.local.launcher import ChildLauncher
 from loadline.scalers.local.lifetimes import Lifetime

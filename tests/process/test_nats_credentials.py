@@ -7,7 +7,7 @@ import pytest
 
 from loadline.adapters.nats_bus import NatsBus
 from loadline.config import NatsKnobs
-from loadline.rig.servers import NatsServer
+from loadline.rig.server_processes import NatsServer
 from tests.support.nats_credentials import NatsAccount
 from tests.waiting import SCENARIO_S, until
 

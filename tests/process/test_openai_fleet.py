@@ -13,7 +13,7 @@ import aiohttp
 import pytest
 
 from loadline.demo import defaults
-from loadline.rig.servers import free_port
+from loadline.rig.server_processes import free_port
 from tests.waiting import until_async
 
 pytestmark = pytest.mark.process

@@ -19,7 +19,7 @@ from loadline.config import NatsKnobs
 from loadline.core.vocabulary.samples import WorkerRecord, WorkerSample
 from loadline.core.vocabulary.status import AgentStatus
 from loadline.errors import BusUnavailable
-from loadline.rig.servers import EtcdServer, NatsServer
+from loadline.rig.server_processes import EtcdServer, NatsServer
 from loadline.wire.codec import encode
 from loadline.wire.messages import DrainCommand, DrainOrder, DrainReport, OperatorReply
 from loadline.wire.subjects import Subjects

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from loadline.rig.servers import EtcdServer, NatsServer, free_port
+from loadline.rig.server_processes import EtcdServer, NatsServer, free_port
 from tests.support.secured import PASSWORD, etcd_login, nats_login, secure_etcd, secured_nats
 from tests.waiting import until_true
 

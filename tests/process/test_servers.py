@@ -14,7 +14,7 @@ import pytest
 from loadline.adapters.parent_death import ending_with_parent
 from loadline.errors import LoadlineError
 from loadline.rig.rig import Rig
-from loadline.rig.servers import EtcdServer, NatsServer, Server
+from loadline.rig.server_processes import EtcdServer, NatsServer, Server
 from tests.support.agents import config
 from tests.waiting import until_true
 
@@ -56,7 +56,7 @@ def is_running(pid: int) -> bool:
 def test_no_server_outlives_a_parent_that_is_killed(tmp_path: Path) -> None:
     program = (
         "import sys, pathlib, time\n"
-        "from loadline.rig.servers import EtcdServer, NatsServer\n"
+        "from loadline.rig.server_processes import EtcdServer, NatsServer\n"
         "servers = [kind(pathlib.Path(sys.argv[1]) / kind.name) for kind in (NatsServer, EtcdServer)]\n"
         "[server.start() for server in servers]\n"
         "print(*(server.pid for server in servers), flush=True)\n"

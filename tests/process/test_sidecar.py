@@ -16,7 +16,7 @@ import pytest
 
 from loadline.adapters.parent_death import ending_with_parent
 from loadline.core.vocabulary.samples import WorkerRecord
-from loadline.rig.servers import free_port
+from loadline.rig.server_processes import free_port
 from tests.support.client_rig import Agent, agent_at
 from tests.waiting import until
 

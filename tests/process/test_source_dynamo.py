@@ -17,7 +17,7 @@ from loadline.config import NatsKnobs
 from loadline.core.vocabulary.samples import WorkerSample
 from loadline.errors import BusUnavailable
 from loadline.ports import Write
-from loadline.rig.servers import EtcdServer, NatsServer, free_port
+from loadline.rig.server_processes import EtcdServer, NatsServer, free_port
 from tests.support.client_rig import Agent
 from tests.support.sources import envelope, forward_pass, framed, idle_pass, source_at
 from tests.waiting import until, until_async

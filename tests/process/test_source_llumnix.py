@@ -13,7 +13,7 @@ import redis
 
 from loadline.core.vocabulary.migrations import MigrationEndpoint
 from loadline.core.vocabulary.samples import WorkerRecord
-from loadline.rig.servers import free_port
+from loadline.rig.server_processes import free_port
 from loadline.wire.codec import encode
 from loadline.wire.messages import MigrateCommand, MigrateReply, MigrationReport
 from tests.support.client_rig import Agent

@@ -13,7 +13,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from loadline.core.vocabulary.samples import TrafficSample, WorkerSample
-from loadline.rig.servers import free_port
+from loadline.rig.server_processes import free_port
 from tests.support.client_rig import Agent
 from tests.support.programs import find_program
 from tests.support.sources import source_at

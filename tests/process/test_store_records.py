@@ -16,7 +16,7 @@ from loadline.core.vocabulary.events import RegistryRead, WorkerDeregistered, Wo
 from loadline.core.vocabulary.samples import WorkerRecord
 from loadline.ports import Write
 from loadline.rig.rig import Rig
-from loadline.rig.servers import EtcdServer
+from loadline.rig.server_processes import EtcdServer
 from loadline.runtime.registry import RegistryTranslator
 from loadline.wire.codec import Rejected, encode
 from loadline.wire.keys import WORKER_RECORD_BYTES_MAX, Keys

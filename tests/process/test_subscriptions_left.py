@@ -16,7 +16,7 @@ from loadline.client.scaler import ScalerClient
 from loadline.client.worker import WorkerClient
 from loadline.config import NatsKnobs
 from loadline.core.vocabulary.samples import WorkerRecord
-from loadline.rig.servers import NatsServer, free_port
+from loadline.rig.server_processes import NatsServer, free_port
 from loadline.wire.subjects import Subjects
 from tests.support.memory import MemoryStore
 from tests.support.migrating_worker import BlockingEngine

@@ -15,7 +15,7 @@ from loadline.adapters.etcd_store import EtcdStore
 from loadline.adapters.nats_bus import NatsBus
 from loadline.config import EtcdKnobs, NatsKnobs
 from loadline.errors import StoreDenied, StoreUnavailable
-from loadline.rig.servers import EtcdServer, NatsServer
+from loadline.rig.server_processes import EtcdServer, NatsServer
 from tests.support.certificates import CertificateFiles, self_signed
 from tests.support.secured import etcd_login, etcdctl, secure_etcd
 from tests.waiting import until

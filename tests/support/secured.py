@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from loadline.config import EtcdKnobs, NatsKnobs
-from loadline.rig.servers import EtcdServer, NatsServer
+from loadline.rig.server_processes import EtcdServer, NatsServer
 
 ROOT = Path(__file__).parents[2]
 NATS_FILE = ROOT / "deploy" / "nats" / "loadline.conf"

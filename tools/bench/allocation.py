@@ -23,8 +23,8 @@ from loadline.core.planning.allocation import cover, greedy
 from loadline.core.planning.allocation.covers import cached_counts
 from loadline.core.vocabulary.allocations import Allocation, AllocationProblem, ModelRequest, PoolOption, RoleRequest
 from loadline.core.vocabulary.scalars import Role
-from loadline.rig.bench import options, progress, result
 from loadline.solver import solve
+from tools.bench.harness import options, progress, result
 
 T = TypeVar("T")
 MODELS, TYPES = 100, 5

@@ -2,7 +2,7 @@
 
 The page is a recorded one of vLLM, filled with lines that no reader wants to the 50 KB of the original.
 
-  python tools/bench/engine_metrics.py [--quick]
+  python -m tools.bench.engine_metrics [--quick]
 """
 
 import time
@@ -12,7 +12,7 @@ from pathlib import Path
 from prometheus_client.parser import text_string_to_metric_families
 
 from loadline.engine_metrics.engine_reader import EngineReader
-from loadline.rig.bench import options, result
+from tools.bench.harness import options, result
 
 RECORDED = Path(__file__).parents[2] / "tests/data/engines/vllm-0.32.prom"
 UNWANTED = b'vllm:e2e_request_latency_seconds_bucket{engine="0",le="0.3",model_name="tiny"} 2.0\n'

@@ -13,7 +13,7 @@ import socket
 import statistics
 import time
 
-from loadline.rig.bench import options, percentile, progress, result
+from tools.bench.harness import options, percentile, progress, result
 from tools.bench.reaction import FIRST_S, MODELS, PER_SECOND, WORKERS, format_times, react, reporting_fleet
 
 MESSAGES = 20_000

@@ -5,7 +5,7 @@ the longest busy time between two iterations of a loop with a turn per milliseco
 CPU time: while a child starts, while it fits, and while a late one is killed; the baseline is an idle loop. The
 overrun of the deadline is the delay of the answer of a late fit.
 
-  python tools/bench/forecast.py [--quick]
+  python -m tools.bench.forecast [--quick]
 """
 
 import asyncio
@@ -28,9 +28,9 @@ from loadline.core.vocabulary.events import RegistryRead
 from loadline.core.vocabulary.forecasts import AnyPredictor, ForecastKnobs, ForecastQuery, Series
 from loadline.core.vocabulary.samples import RegisteredWorker
 from loadline.forecast import available, forecast
-from loadline.rig.bench import POOL, ROOT, BenchFleet, options, progress, result
 from loadline.wire.codec import Codec, Rejected
 from loadline.wire.subjects import Subjects
+from tools.bench.harness import POOL, ROOT, BenchFleet, options, progress, result
 
 POINTS = 500
 INTERVAL_MS = 600_000

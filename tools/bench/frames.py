@@ -3,13 +3,13 @@
 The agent has a core to itself, all other processes share the rest. The baseline is a subscriber on that core that only
 decodes.
 
-  python tools/bench/frames.py [--quick]
+  python -m tools.bench.frames [--quick]
 """
 
 import os
 
-from loadline.rig.bench import BenchFleet, options
-from loadline.rig.race import race
+from tools.bench.harness import BenchFleet, options
+from tools.bench.race import race
 
 WORKERS, MODELS = 1_000, 10
 SAMPLES = 50

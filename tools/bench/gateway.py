@@ -4,7 +4,7 @@ An engine in another process sends the first chunk at once and one every 20 ms, 
 those of single streams, in turn directly and through the gateway. Then 100 streams of 100 chunks run at a time, and the
 gateway's CPU time gives its rate on one core. ``movable`` streams have their token IDs kept; the others do not.
 
-  python tools/bench/gateway.py [--quick]
+  python -m tools.bench.gateway [--quick]
 """
 
 import asyncio
@@ -24,8 +24,8 @@ from aiohttp import web
 from loadline.client.worker import WorkerClient
 from loadline.config import EtcdKnobs, NatsKnobs
 from loadline.core.vocabulary.samples import WorkerRecord, WorkerSample
-from loadline.rig.bench import options, percentile, progress, result, rig
 from loadline.wire.messages import DrainCommand
+from tools.bench.harness import options, percentile, progress, result, rig
 
 MODEL: Final = "m"
 PATH: Final = "/v1/chat/completions"

@@ -1,10 +1,10 @@
 """Messages of one sample that an agent ingests per second; the baseline is a subscriber that only decodes.
 
-python tools/bench/ingest.py [--quick]
+python -m tools.bench.ingest [--quick]
 """
 
-from loadline.rig.bench import BenchFleet, options
-from loadline.rig.race import race
+from tools.bench.harness import BenchFleet, options
+from tools.bench.race import race
 
 WORKERS, MODELS = 1_000, 10
 FRAMES = 60_000  # 22 MB

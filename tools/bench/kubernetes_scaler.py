@@ -19,8 +19,7 @@ from loadline.adapters.nats_bus import NatsBus
 from loadline.client.scaler import ScalerClient
 from loadline.config import NatsKnobs
 from loadline.core.vocabulary.decisions import PoolTarget
-from loadline.rig.bench import options, percentile, result
-from loadline.rig.servers import NatsServer
+from loadline.rig.server_processes import NatsServer
 from loadline.scalers.driver import ReplicaScaler
 from loadline.scalers.kubernetes.config import KubernetesKnobs, KubernetesModelKnobs, KubernetesPoolKnobs
 from loadline.scalers.kubernetes.platform import KubernetesPlatform
@@ -29,6 +28,7 @@ from loadline.wire.subjects import Subjects
 from tests.support.decisions import decision
 from tests.support.kubernetes_double import MERGE
 from tests.support.kubernetes_servers import LWS, REAL, api_server, path_of
+from tools.bench.harness import options, percentile, result
 
 TARGET_MS = 20.0
 PAUSE_S = 0.1  # the observation after a change ends before the next decision

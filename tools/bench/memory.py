@@ -1,11 +1,11 @@
 """Resident memory of an agent with 10,000 registered and reporting workers; the baseline has 10 workers.
 
-python tools/bench/memory.py [--quick]
+python -m tools.bench.memory [--quick]
 """
 
 import asyncio
 
-from loadline.rig.bench import BenchFleet, RawPublisher, agent, options, progress, result, rig, warm
+from tools.bench.harness import BenchFleet, RawPublisher, agent, options, progress, result, rig, warm
 
 WORKERS, FEW_WORKERS, MODELS = 10_000, 10, 10
 

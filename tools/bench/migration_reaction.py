@@ -5,7 +5,7 @@ sample, accepts its command, reports the migration as done, and reports its load
 once, and one of them never answers: the wait of the others for their commands, twice. Times are those of one process,
 which publishes the samples and acts as the workers. The baseline is an echo over NATS between the samples.
 
-  python tools/bench/migration_reaction.py [--quick]
+  python -m tools.bench.migration_reaction [--quick]
 """
 
 import asyncio
@@ -19,11 +19,11 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 
 from loadline.core.vocabulary.samples import WorkerRecord, WorkerSample
-from loadline.rig.bench import ProbedProcess, options, percentile, progress, result, rig, subscriber
 from loadline.rig.rig import Rig
 from loadline.wire.codec import Rejected, decode_as, encode
 from loadline.wire.messages import LoadReport, MigrateCommand, MigrateReply, MigrationReport
 from loadline.wire.subjects import Subjects
+from tools.bench.harness import ProbedProcess, options, percentile, progress, result, rig, subscriber
 
 WORKERS: Final = 100
 AT_ONCE: Final = 50

@@ -19,8 +19,8 @@ from loadline.core.fleet.pool import PoolKnobs
 from loadline.core.migration.in_flight import InFlightMigrations
 from loadline.core.migration.knobs import MigrationKnobs
 from loadline.core.vocabulary.events import AnyEvent
-from loadline.rig.bench import options, percentile, progress, result
 from tests.support.migration_world import MigrationWorld
+from tools.bench.harness import options, percentile, progress, result
 
 SIZES: Final = (100, 1_000, 10_000)
 MIGRATIONS_MAX: Final = (10_000, 64)

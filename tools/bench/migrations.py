@@ -10,10 +10,10 @@ eight workers into two, a drain of 200 requests, failing workers, a source that 
 from collections import Counter
 from typing import Final
 
-from loadline.rig.bench import options, progress, result
 from loadline.sim.serving.routing import least_loaded
 from tests.support import migration_scenarios as scenarios
 from tests.support.migration_simulation import Phase, Route, fullest_within_objective
+from tools.bench.harness import options, progress, result
 
 LOADS: Final = {"6/s": 6.0, "30 %": 6.4, "60 %": 12.8, "85 %": 18.1}
 """Requests per second; six workers serve 21.3 within the objective."""

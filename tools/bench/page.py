@@ -4,7 +4,7 @@ Both are measured in turn on the same agent, in many short rounds whose order al
 machine change the durations of turns too, and their processor times less. The clients read in threads of this process.
 ``MB`` is what the pages read in the last round.
 
-  python tools/bench/page.py [--quick]
+  python -m tools.bench.page [--quick]
 """
 
 import asyncio
@@ -13,8 +13,18 @@ import threading
 from contextlib import ExitStack
 from typing import Final
 
-from loadline.rig.bench import BenchFleet, ProbedProcess, RawPublisher, options, percentile, progress, result, rig, warm
-from loadline.rig.servers import free_port
+from loadline.rig.server_processes import free_port
+from tools.bench.harness import (
+    BenchFleet,
+    ProbedProcess,
+    RawPublisher,
+    options,
+    percentile,
+    progress,
+    result,
+    rig,
+    warm,
+)
 
 WORKERS: Final = 1_000
 PAGES: Final = 20

@@ -9,7 +9,7 @@ in each second, so all of its seconds are ordinary. The value is the longest tur
 turns, in CPU time. The baseline is the longest turn of an ordinary second of the static planner, which ingests the same
 reports and plans nothing.
 
-  python tools/bench/plan.py [--quick]
+  python -m tools.bench.plan [--quick]
 """
 
 import itertools
@@ -35,8 +35,8 @@ from loadline.core.vocabulary.events import AnyEvent, ForecastFitted, LoadReport
 from loadline.core.vocabulary.forecasts import ForecastKnobs
 from loadline.core.vocabulary.samples import Histogram, TrafficSample, WorkerRecord, WorkerSample
 from loadline.core.vocabulary.scalars import Role
-from loadline.rig.bench import options, percentile, progress, result
-from loadline.rig.leader import answers, leading_controller, renewal
+from tools.bench.harness import options, percentile, progress, result
+from tools.bench.leader import answers, leading_controller, renewal
 
 MODELS: Final = 100
 WORKERS: Final = 4

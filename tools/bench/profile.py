@@ -3,7 +3,7 @@
 The baseline is as many linear interpolations of numpy. Also measured: a search for the best throughput, a regression of
 50 samples, and the division of a GPU budget between two pools.
 
-  python tools/bench/profile.py [--quick]
+  python -m tools.bench.profile [--quick]
 """
 
 import random
@@ -18,7 +18,7 @@ from loadline.core.engines.latency_models import DecodeSurface, PrefillCurve
 from loadline.core.engines.regression import Regression
 from loadline.core.planning.guardrails.gpu_band import GpuBand
 from loadline.core.planning.guardrails.pool_changes import PoolChange, fit_changes
-from loadline.rig.bench import options, progress, result
+from tools.bench.harness import options, progress, result
 
 POINTS = 10_000
 DATA = Path(__file__).parents[2] / "agent" / "loadline" / "demo" / "data"

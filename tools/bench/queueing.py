@@ -4,7 +4,7 @@ The baseline is as many single analyses by the plain solution, which enumerates 
 state and a sizing of one engine with a batch of 256 and a queue of 2,560, by means and by percentiles; and larger
 batches.
 
-  python tools/bench/queueing.py [--quick]
+  python -m tools.bench.queueing [--quick]
 """
 
 import random
@@ -16,7 +16,7 @@ from math import exp, log
 from loadline.core.engines.linear import LinearTimes
 from loadline.core.engines.queue_sizing import Targets, max_rate
 from loadline.core.engines.queueing import EngineQueue
-from loadline.rig.bench import options, progress, result
+from tools.bench.harness import options, progress, result
 
 ENGINES = 1_000
 PLAIN = 20

@@ -9,7 +9,7 @@ transaction, one after each sample. Both begin when due, also while others are i
 which acknowledges a write once it is on the disk of TMPDIR: a stall of that disk delays both, and often decides their
 99th percentile.
 
-  python tools/bench/reaction.py [--quick]
+  python -m tools.bench.reaction [--quick]
 """
 
 import asyncio
@@ -23,7 +23,8 @@ from loadline.adapters.etcd_store import EtcdStore
 from loadline.client.scaler import ScalerClient
 from loadline.config import EtcdKnobs, NatsKnobs
 from loadline.ports import Compare, Write
-from loadline.rig.bench import (
+from loadline.rig.rig import Rig
+from tools.bench.harness import (
     BenchFleet,
     RawPublisher,
     agent,
@@ -34,7 +35,6 @@ from loadline.rig.bench import (
     rig,
     subscriber,
 )
-from loadline.rig.rig import Rig
 
 MODELS, WORKERS = 250, 1_000
 STEADY_RATIOS = {"threshold": 0.8999, "auto": 0.825}

@@ -24,11 +24,11 @@ from loadline.adapters.etcd_store import EtcdStore
 from loadline.client.leased_key import LeasedKey, LeaseStep
 from loadline.config import EtcdKnobs
 from loadline.core.vocabulary.samples import WorkerRecord
-from loadline.rig.bench import BenchFleet, RawPublisher, agent, command_line, progress, rig, warm
 from loadline.rig.clusters import Cluster
 from loadline.rig.rig import Rig
 from loadline.wire.codec import encode
 from loadline.wire.keys import Keys
+from tools.bench.harness import BenchFleet, RawPublisher, agent, command_line, progress, rig, warm
 from tools.bench.reaction import MODELS as DECIDED_MODELS
 from tools.bench.reaction import react, reporting_fleet
 

@@ -4,7 +4,7 @@ The scaler and the agent that announces are in one process, beside a real NATS s
 of one pool; the next follows after it is done. The baseline is the lower bound of that path, an echo over NATS before
 each decision. The platform is in memory, or that of a scaler's configuration: its pools are set to 1 and 2 in turn.
 
-  python tools/bench/scaler.py [--quick] [--scaler kubernetes --config FILE]
+  python -m tools.bench.scaler [--quick] [--scaler kubernetes --config FILE]
 """
 
 import argparse
@@ -21,14 +21,14 @@ from loadline.adapters.nats_bus import NatsBus
 from loadline.client.resources import running
 from loadline.client.scaler import ScalerClient
 from loadline.core.vocabulary.decisions import PoolTarget, VictimRule
-from loadline.rig.bench import percentile, progress, result
-from loadline.rig.servers import NatsServer
+from loadline.rig.server_processes import NatsServer
 from loadline.scalers.driver import ReplicaScaler
 from loadline.scalers.platform import Platform, PoolKey, PoolObservation
 from loadline.servers import NatsKnobs
 from loadline.wire.codec import decode_as, encode
 from loadline.wire.messages import DecisionApplied, ScalingDecision
 from loadline.wire.subjects import Subjects
+from tools.bench.harness import percentile, progress, result
 
 POOLS = 250
 DECISIONS, QUICK_DECISIONS, ROUNDS = 200, 50, 3  # each takes 0.3 s: a pool is observed again before it is done

@@ -4,7 +4,7 @@ All workers and frontends have reported once a second for 45 s, and forecasts ar
 text, and ``turns`` the CPU time in ms of all turns of a second. The baseline is the planner ``static``, which estimates
 nothing.
 
-  python tools/bench/scrape.py [--quick]
+  python -m tools.bench.scrape [--quick]
 """
 
 import itertools
@@ -25,8 +25,8 @@ from loadline.core.vocabulary.events import AnyEvent, ForecastFitted, LoadReport
 from loadline.core.vocabulary.forecasts import ForecastKnobs
 from loadline.core.vocabulary.samples import TrafficSample, WorkerRecord, WorkerSample
 from loadline.core.vocabulary.scalars import Role
-from loadline.rig.bench import options, percentile, progress, result
-from loadline.rig.leader import answers, leading_controller, renewal
+from tools.bench.harness import options, percentile, progress, result
+from tools.bench.leader import answers, leading_controller, renewal
 
 PLANNERS: Final = ("auto", "queueing")
 MODELS: Final = tuple(f"model-{number:03}" for number in range(100))

@@ -5,7 +5,7 @@ of agents, each on cores of its own, is the inverse of the busiest one's time. T
 measured: it needs more cores than the two agents, the servers and the publisher have here. With shared models, each
 report must be decoded by exactly one agent.
 
-  python tools/bench/sharing.py [--quick]
+  python -m tools.bench.sharing [--quick]
 """
 
 import asyncio
@@ -14,8 +14,8 @@ import statistics
 import time
 from contextlib import ExitStack
 
-from loadline.rig.bench import BenchFleet, ProbedProcess, RawPublisher, options, progress, rig
 from loadline.rig.rig import Rig
+from tools.bench.harness import BenchFleet, ProbedProcess, RawPublisher, options, progress, rig
 
 WORKERS, MODELS, SHARDS = 2_000, 40, 32
 NAMESPACE = "bench"

@@ -13,10 +13,10 @@ from pathlib import Path
 from loadline.config.profiles import read_decode, read_prefill
 from loadline.core.engines.profile import EngineProfile, LinearKnobs
 from loadline.core.vocabulary.scalars import Role
-from loadline.rig.bench import options, progress, result
 from loadline.sim.engine import EngineTiming
 from loadline.sim.profiles import LinearProfile, MeasuredProfile
 from tests.support.sized_pools import ATTAINMENT, SizingCase, attained, fixed, requests, sized, spread
+from tools.bench.harness import options, progress, result
 
 ROOT = Path(__file__).parents[2]
 Engine = tuple[EngineProfile, EngineTiming, int]

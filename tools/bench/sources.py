@@ -5,7 +5,7 @@ time that the source takes for a page, user and system, and as many percent of a
 baseline is that of a client which only fetches the pages. The number of pages that it read shows whether it kept up:
 the servers of the pages need two cores more.
 
-  python tools/bench/sources.py [--quick]
+  python -m tools.bench.sources [--quick]
 """
 
 import asyncio
@@ -24,11 +24,11 @@ from aiohttp import web
 from loadline.adapters.http_reader import HttpReader
 from loadline.adapters.nats_bus import NatsBus
 from loadline.adapters.parent_death import ending_with_parent
-from loadline.rig.bench import options, progress, result, rig
 from loadline.rig.rig import Rig
-from loadline.rig.servers import free_port
+from loadline.rig.server_processes import free_port
 from loadline.servers import NatsKnobs
 from loadline.wire.subjects import Subjects
+from tools.bench.harness import options, progress, result, rig
 
 SERVERS: Final = 4
 PER_SERVER: Final = 250

@@ -1,6 +1,6 @@
 """Time from the start of `loadline run` until /readyz returns 200; the baseline is the import of its libraries.
 
-python tools/bench/startup.py [--quick]
+python -m tools.bench.startup [--quick]
 """
 
 import asyncio
@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 
-from loadline.rig.bench import BenchFleet, options, progress, result, rig
+from tools.bench.harness import BenchFleet, options, progress, result, rig
 
 IMPORTS = "import nats, aiohttp, etcd3, msgspec"
 WORKERS, MODELS = 100, 4

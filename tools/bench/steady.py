@@ -3,7 +3,7 @@
 The delay of a frame ends with the turn that has its newest sample in the fleet; it begins when the burst of 100 frames
 that contains it is handed to the kernel. Memory is compared after a fifth of the time, and at the end.
 
-  python tools/bench/steady.py [--quick]
+  python -m tools.bench.steady [--quick]
 """
 
 import asyncio
@@ -12,7 +12,7 @@ import re
 import statistics
 import time
 
-from loadline.rig.bench import (
+from tools.bench.harness import (
     BenchFleet,
     ProbedProcess,
     RawPublisher,
@@ -24,7 +24,7 @@ from loadline.rig.bench import (
     subscriber,
     warm,
 )
-from loadline.rig.race import ingest_speed
+from tools.bench.race import ingest_speed
 
 WORKERS, MODELS, SAMPLES = 1_000, 10, 50
 BURST = 100

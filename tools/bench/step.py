@@ -2,7 +2,7 @@
 
 The baseline is a loop that only reads, parses and echoes the same JSON lines. Start-up is measured to the first answer.
 
-  python tools/bench/step.py [--quick]
+  python -m tools.bench.step [--quick]
 """
 
 import json
@@ -16,8 +16,8 @@ from pathlib import Path
 import msgspec
 from msgspec import Raw
 
-from loadline.rig.bench import BenchFleet, options, percentile, progress, result
 from loadline.wire.steps import StepInput, StepItem, encode_step
+from tools.bench.harness import BenchFleet, options, percentile, progress, result
 
 WORKERS = 20
 SPACING_MS = 50

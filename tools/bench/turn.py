@@ -3,14 +3,14 @@
 The workers are of 50 models, and all of one pool. ``cpu_p99`` is the same of the processor time of turns, without the
 time for which other programs had the processor. The baseline has 1,000 workers.
 
-  python tools/bench/turn.py [--quick]
+  python -m tools.bench.turn [--quick]
 """
 
 import asyncio
 
 from msgspec import Struct
 
-from loadline.rig.bench import BenchFleet, RawPublisher, agent, options, percentile, progress, result, rig, warm
+from tools.bench.harness import BenchFleet, RawPublisher, agent, options, percentile, progress, result, rig, warm
 
 WORKERS, FEW_WORKERS = 10_000, 1_000
 MODELS = {"turn": 50, "turn of one pool": 1}

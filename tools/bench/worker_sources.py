@@ -21,11 +21,11 @@ import msgspec
 from aiohttp import web
 
 from loadline.adapters.nats_bus import NatsBus
-from loadline.rig.bench import options, progress, result, rig
 from loadline.rig.rig import Rig
-from loadline.rig.servers import free_port
+from loadline.rig.server_processes import free_port
 from loadline.servers import NatsKnobs
 from loadline.wire.subjects import Subjects
+from tools.bench.harness import options, progress, result, rig
 from tools.bench.sources import child, cpu_s, wait_for
 
 WORKERS: Final = 1_000

@@ -15,7 +15,7 @@ from msgspec import Struct
 from loadline.adapters.etcd_rpc import EtcdRpc
 from loadline.errors import LoadlineError
 from loadline.rig.clusters import Cluster
-from loadline.rig.servers import EtcdServer
+from loadline.rig.server_processes import EtcdServer
 from loadline.servers import EtcdKnobs
 
 USER: Final = "fleet"

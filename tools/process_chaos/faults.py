@@ -11,7 +11,7 @@ from typing import Final, TypeVar
 
 from loadline.errors import LoadlineError
 from loadline.rig.clusters import Cluster
-from loadline.rig.servers import Server
+from loadline.rig.server_processes import Server
 from tools.process_chaos.checks import Observer
 from tools.process_chaos.engines import MODEL
 from tools.process_chaos.fleet import ChaosFleet, Program, commands

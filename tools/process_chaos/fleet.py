@@ -15,7 +15,7 @@ from loadline.demo.setup import FIRST_AGENT, DemoSetup
 from loadline.demo.stack import SupervisedProcess
 from loadline.errors import LoadlineError
 from loadline.rig.clusters import etcd_cluster, nats_cluster
-from loadline.rig.servers import free_port
+from loadline.rig.server_processes import free_port
 from loadline.wire.keys import Keys
 from tools.process_chaos import engines
 from tools.process_chaos.etcd_operator import EtcdOperator

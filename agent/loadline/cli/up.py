@@ -12,7 +12,7 @@ from loadline.demo.runner import run_demo
 from loadline.demo.setup import Mode
 from loadline.demo.stack import DemoOptions, DemoResult, run_directory
 from loadline.formatting import ms, percent
-from loadline.rig.servers import free_port
+from loadline.rig.server_processes import free_port
 from loadline.servers import check_server
 
 SPEED_MAX = 1000.0

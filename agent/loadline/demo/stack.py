@@ -19,7 +19,7 @@ from loadline.demo.account import DemoSummary
 from loadline.demo.lifetimes import count_drained, gpu_hours
 from loadline.demo.setup import DemoSetup, Mode
 from loadline.errors import LoadlineError
-from loadline.rig.servers import EtcdServer, NatsServer, Server
+from loadline.rig.server_processes import EtcdServer, NatsServer, Server
 
 RESTART_S = 0.5
 STOP_S = 10.0

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from loadline.rig.servers import EtcdServer, NatsServer, Server, free_port, start_together
+from loadline.rig.server_processes import EtcdServer, NatsServer, Server, free_port, start_together
 
 _Member = TypeVar("_Member", bound=Server)
 

@@ -19,7 +19,7 @@ from loadline.core.vocabulary.samples import WorkerRecord
 from loadline.errors import LoadlineError
 from loadline.ports import Write
 from loadline.rig.clusters import Cluster, etcd_cluster, nats_cluster
-from loadline.rig.servers import EtcdServer, NatsServer, free_port
+from loadline.rig.server_processes import EtcdServer, NatsServer, free_port
 from loadline.servers import EtcdKnobs
 from loadline.wire.codec import encode
 from loadline.wire.keys import Keys

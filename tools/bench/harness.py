@@ -22,11 +22,11 @@ import msgspec
 from loadline.adapters.parent_death import ending_with_parent
 from loadline.core.vocabulary.samples import TrafficSample, WorkerRecord, WorkerSample
 from loadline.errors import LoadlineError
-from loadline.rig.probe import ProbeSample
 from loadline.rig.rig import Rig
 from loadline.wire.codec import encode
 from loadline.wire.messages import LoadReport, TrafficReport
 from loadline.wire.subjects import Subjects
+from tools.bench.probe import ProbeSample
 
 POOL: Final = "decode"
 ROOT: Final = "loadline"
@@ -165,7 +165,7 @@ class RawPublisher:
 
 
 class ProbedProcess:
-    """Child process that reports its progress; see ``loadline.rig.probe``.
+    """Child process that reports its progress; see ``tools.bench.probe``.
 
     Args:
         arguments: Kind of process, and its arguments.
@@ -176,7 +176,7 @@ class ProbedProcess:
     def __init__(self, arguments: Sequence[str], log: Path, cpu: int | None = None) -> None:
         with log.open("ab") as errors:
             self._process = subprocess.Popen(  # noqa: S603 - our own program
-                ending_with_parent([sys.executable, "-m", "loadline.rig.probe", *arguments]),
+                ending_with_parent([sys.executable, "-m", "tools.bench.probe", *arguments]),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
@@ -305,7 +305,7 @@ def options(text: str | None) -> bool:
 
 def progress(text: str) -> None:
     """Print progress to stderr."""
-    print(text, file=sys.stderr, flush=True)  # noqa: T201 - output of a benchmark
+    print(text, file=sys.stderr, flush=True)
 
 
 def result(name: str, unit: str, values: Sequence[float], baselines: Sequence[float], **more: Any) -> None:
@@ -324,4 +324,4 @@ def result(name: str, unit: str, values: Sequence[float], baselines: Sequence[fl
         "spread": [round(min(values), 3), round(max(values), 3)],
         **more,
     }
-    print(json.dumps(line), flush=True)  # noqa: T201
+    print(json.dumps(line), flush=True)

@@ -6,7 +6,7 @@ import time
 
 from msgspec import Struct
 
-from loadline.rig.bench import (
+from tools.bench.harness import (
     BARE_ROOT,
     ROOT,
     BenchFleet,

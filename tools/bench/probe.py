@@ -1,7 +1,7 @@
 """Child process of a benchmark that reports its progress: the agent, or a bare subscriber as baseline.
 
-    python -m loadline.rig.probe agent CONFIG [delays]
-    python -m loadline.rig.probe subscriber NATS-URL SUBJECT
+    python -m tools.bench.probe agent CONFIG [delays]
+    python -m tools.bench.probe subscriber NATS-URL SUBJECT
 
 For every line on stdin it writes a ``ProbeSample`` to stdout. The agent is ``app.Agent``, unmodified,
 as ``loadline run`` runs it.
