@@ -13,7 +13,14 @@ from msgspec.structs import replace
 
 from loadline.adapters.http import HttpServer
 from loadline.adapters.parent_death import ending_with_parent
-from loadline.core.vocabulary.status import AgentStatus, InFlightStatus, MigrationStatus, RaisedAlarm, RecentMigration
+from loadline.core.vocabulary.status import (
+    AgentStatus,
+    InFlightStatus,
+    MigrationStatus,
+    RaisedAlarm,
+    RecentMigration,
+    SharingStatus,
+)
 from loadline.web.access import Access
 from loadline.web.event_streams import EventStreams
 from loadline.web.live_handlers import LiveHandlers
@@ -288,6 +295,22 @@ def test_a_standby_shows_what_it_sees_and_not_what_it_once_decided() -> None:
         await tab.shows("document.querySelector('.pool .count')?.textContent === '2 ready'")
         await tab.shows("document.querySelector('#fleet td .tag')?.textContent === 'standby'")
         assert "agent-2 leads and decides." in await tab.evaluate("document.getElementById('banners').textContent")
+
+    run(scenario)
+
+
+def test_an_agent_that_leads_no_shard_does_not_say_that_no_model_is_configured() -> None:
+    async def scenario(site: Site, tab: Tab, url: str) -> None:
+        def change(status: AgentStatus) -> AgentStatus:
+            return replace(status, models=(), sharing=SharingStatus(4, (), (status.agent, "other")))
+
+        await site.tell(1, change=change)
+        await tab.open(url)
+        await tab.shows("document.getElementById('empty')?.textContent.includes('leads no shard now')")
+        await tab.shows("document.getElementById('banners')?.textContent.includes('on the pages of other')")
+        await site.tell(2, change=lambda status: replace(status, models=()))
+        await tab.shows("document.getElementById('empty')?.textContent === 'No model is configured.'")
+        assert tab.problems == []
 
     run(scenario)
 

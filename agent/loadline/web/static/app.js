@@ -105,9 +105,11 @@ function drawNow() {
   const agent = fleet?.agent;
   drawBanners($$("banners"), agent, model?.status, live, Date.now() + skewMs);
   if (!fleet) { empty("Connecting to the agent…", "The first figures follow within a second."); return; }
-  if (!model) empty(fleet.rows.length ? "Loading…" : "No model is configured.", "");
-  else $$("empty").hidden = true;
   const share = agent.sharing;
+  if (model) $$("empty").hidden = true;
+  else if (fleet.rows.length) empty("Loading…", "");
+  else if (share) empty("This agent leads no shard now.", "It stands by for the others.");
+  else empty("No model is configured.", "");
   const leads = agent.leading ? `leads, epoch ${agent.epoch}` : "standby";
   const role = share ? `leads ${share.led.length} of ${share.shards} shards` : leads;
   const process = journal ? [] : [agent.version, `up ${duration(agent.uptime_ms)}`];
