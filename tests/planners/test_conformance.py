@@ -11,7 +11,7 @@ import pytest
 from loadline.core.engines.profile import EngineProfile, LinearKnobs
 from loadline.core.fleet.pool import PoolKnobs
 from loadline.core.planning.planners import BUILT_IN, PLANNERS, Planner
-from loadline.core.planning.planners.keda import KedaKnobs
+from loadline.core.planning.planners.baselines.keda import KedaKnobs
 from loadline.core.planning.planners.static import StaticKnobs
 from loadline.core.state.settings import ModelKnobs
 from loadline.core.vocabulary.events import ForecastFitted, TrafficReported

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from loadline.core.planning.planners import BUILT_IN, PLANNERS, Planner
-from loadline.core.planning.planners.keda import KedaKnobs
+from loadline.core.planning.planners.baselines.keda import KedaKnobs
 from loadline.core.planning.planners.saturation import SaturationKnobs
 from loadline.core.planning.planners.static import StaticKnobs
 from loadline.core.state.settings import ModelKnobs

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 from msgspec import Struct
 
@@ -17,6 +18,8 @@ from loadline.cli.doctor import exit_code, format_findings
 from loadline.cli.exit_codes import INVALID_INPUT
 from loadline.config import describe
 from loadline.config.autoscalers import AUTOSCALERS_BYTES_MAX, read_autoscalers, tolerance_warnings
+from loadline.core.planning.planner import PlannerGroup
+from loadline.core.planning.planners import BUILT_IN
 from loadline.doctor.deployment import of_config
 from loadline.doctor.examination import examine_servers
 from loadline.doctor.findings import Finding
@@ -24,9 +27,17 @@ from loadline.errors import ConfigError, DataError
 from loadline.formatting import plural
 from loadline.toml.regular_file import open_regular, os_error_text
 
+_PURPOSES: Final[dict[PlannerGroup, str]] = {
+    "recommended": "recommended",
+    "compatible": "rules of Dynamo's planner or WVA",
+    "baseline": "other autoscalers, to compare with",
+}
+
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``check``."""
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = "planners:\n" + "".join(f"  {purpose:35}{names}\n" for purpose, names in _planner_groups())
     warmup.arguments(parser)
     parser.add_argument("--connect", action="store_true", help="also connect to NATS and etcd, and try the permissions")
     output.arguments(parser)
@@ -35,6 +46,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="also check HPAs and ScaledObjects: the output of `kubectl get hpa,scaledobjects -A -o json`; -: stdin",
     )
+
+
+def _planner_groups() -> Iterator[tuple[str, str]]:
+    """Yield what planners are for, and the names of those for that."""
+    for group, purpose in _PURPOSES.items():
+        yield purpose, ", ".join(kind.name for kind in BUILT_IN if kind.group == group)
 
 
 class ConfigProblem(Struct, frozen=True):

@@ -3,7 +3,7 @@
 import pytest
 
 from loadline.core.fleet.pool import PoolKnobs
-from loadline.core.planning.planners.apa import ApaKnobs, ApaPlanner
+from loadline.core.planning.planners.baselines.apa import ApaKnobs, ApaPlanner
 from loadline.core.vocabulary.reasons import Recommendation
 from loadline.core.vocabulary.scalars import Role
 from tests.support.fleet_harness import FleetHarness

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from loadline.core.fleet.pool import PoolKnobs
 from loadline.core.fleet.windows import RollingSamples
-from loadline.core.planning.sizing.scaling_behaviour import ScalingBehaviour, ScalingPolicy
+from loadline.core.planning.sizing.baselines.scaling_behaviour import ScalingBehaviour, ScalingPolicy
 from loadline.core.vocabulary.reasons import Reason, ReasonCode, Recommendation
 from tests.support.fleet_harness import START
 from tests.support.guardrail_harness import MINUTE_MS, A, GuardrailHarness

@@ -8,7 +8,7 @@ from loadline.core.fleet.pool import PoolKnobs
 from loadline.core.planning.guardrails.constraints import Constraints
 from loadline.core.planning.guardrails.guardrails import Guardrails
 from loadline.core.planning.guardrails.knobs import GuardrailKnobs, HardLimits
-from loadline.core.planning.planners.hpa import HpaKnobs, HpaPlanner
+from loadline.core.planning.planners.baselines.hpa import HpaKnobs, HpaPlanner
 from loadline.core.vocabulary.reasons import ReasonCode, Recommendation
 from loadline.core.vocabulary.scalars import Role
 from tests.support.fleet_harness import FleetHarness, reported, sample

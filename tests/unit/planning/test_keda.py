@@ -4,8 +4,8 @@ import pytest
 
 from loadline.core.engines.profile import ObjectiveKnobs
 from loadline.core.fleet.pool import PoolKnobs
-from loadline.core.planning.planners.keda import KedaKnobs, KedaPlanner, controlled_count
-from loadline.core.planning.sizing.epp_signals import dispatched_requests, held_requests
+from loadline.core.planning.planners.baselines.keda import KedaKnobs, KedaPlanner, controlled_count
+from loadline.core.planning.sizing.baselines.epp_signals import dispatched_requests, held_requests
 from loadline.core.vocabulary.reasons import ReasonCode, Recommendation
 from loadline.core.vocabulary.samples import WorkerSample
 from loadline.core.vocabulary.scalars import Role

@@ -3,7 +3,7 @@
 import pytest
 
 from loadline.core.fleet.pool import PoolKnobs
-from loadline.core.planning.planners.kpa import KpaHistory, KpaKnobs, KpaPlanner
+from loadline.core.planning.planners.baselines.kpa import KpaHistory, KpaKnobs, KpaPlanner
 from loadline.core.planning.recommendation import samples_within
 from loadline.core.vocabulary.reasons import Reason, ReasonCode, Recommendation
 from loadline.core.vocabulary.scalars import Role

@@ -25,6 +25,7 @@ from loadline.config.knobs import HttpKnobs
 from loadline.config.tpot_profiles import read_tpot
 from loadline.core.migration.in_flight import MigrationPhase
 from loadline.core.migration.outcomes import MigrationCode
+from loadline.core.planning.planners import BUILT_IN
 from loadline.core.vocabulary.alarm_actions import ALARM_ACTIONS
 from loadline.core.vocabulary.decisions import Decision
 from loadline.core.vocabulary.learned import LearnedState
@@ -108,6 +109,17 @@ def test_named_files_exist(document: Path) -> None:
         named = re.findall(rf"`{folders}`", document.read_text("utf-8"))
         used = [path for text in blocks(document, "console") for path in re.findall(rf"(?<!\S){folders}", text)]
         assert [name for name in (*named, *used) if not (ROOT / name).exists()] == []
+
+
+def test_planners_are_listed_by_their_group() -> None:
+    titles = {
+        "recommended": "Recommended",
+        "compatible": "For those who ran Dynamo's planner or WVA",
+        "baseline": "Baselines",
+    }
+    text = (REFERENCE / "planners.md").read_text("utf-8")
+    found = {group: {row[0].split("`")[1] for row in rows(section(text, title))} for group, title in titles.items()}
+    assert found == {group: {kind.name for kind in BUILT_IN if kind.group == group} for group in titles}
 
 
 def test_every_path_of_the_architecture_exists() -> None:

@@ -9,8 +9,8 @@ from loadline.core.engines.profile import ObjectiveKnobs
 from loadline.core.fleet.pool import PoolKnobs
 from loadline.core.planning.guardrails.knobs import GuardrailKnobs
 from loadline.core.planning.planners import PLANNERS
-from loadline.core.planning.planners.hpa import HpaKnobs
-from loadline.core.planning.planners.keda import KedaKnobs
+from loadline.core.planning.planners.baselines.hpa import HpaKnobs
+from loadline.core.planning.planners.baselines.keda import KedaKnobs
 from loadline.core.state.settings import ModelKnobs, Settings
 from loadline.sim.compare.baselines import BASELINES, baseline, peak_replicas
 from loadline.sim.fleet import SimulatedFleetKnobs, SimulatedPoolKnobs, StartDelayKnobs, pools_of

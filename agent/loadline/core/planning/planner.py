@@ -20,6 +20,9 @@ class NoKnobs(Struct, frozen=True, forbid_unknown_fields=True):
     """Knobs of a planner that has none."""
 
 
+PlannerGroup = Literal["recommended", "compatible", "baseline"]
+"""Reason to use a planner. ``compatible``: it has the rules and keys of Dynamo's planner or llm-d's Workload Variant
+Autoscaler, for those who ran them. ``baseline``: it has the rules of another autoscaler, to compare with."""
 TrafficNeed = Literal["no", "optional", "required"]
 
 
@@ -89,6 +92,8 @@ class Planner(Struct):
 
     summary: ClassVar[str] = ""
     """One sentence for ``loadline check`` and the documentation."""
+
+    group: ClassVar[PlannerGroup] = "recommended"
 
     Knobs: ClassVar[type[Struct]] = NoKnobs
     """Type of the knobs; every field has a default."""

@@ -14,7 +14,7 @@ from loadline.core.fleet.pool import PoolKnobs
 from loadline.core.migration.knobs import MigrationKnobs
 from loadline.core.planning.allocation.supplies import AllocationKnobs
 from loadline.core.planning.guardrails.knobs import GuardrailKnobs
-from loadline.core.planning.planners.hpa import HpaKnobs
+from loadline.core.planning.planners.baselines.hpa import HpaKnobs
 from loadline.core.planning.planners.threshold import ThresholdKnobs
 from loadline.core.state.settings import ModelKnobs, Settings
 

@@ -14,10 +14,10 @@ from msgspec.structs import replace
 
 from loadline.core.engines.profile import ObjectiveKnobs
 from loadline.core.planning.guardrails.knobs import UNPACED
-from loadline.core.planning.planners.apa import ApaKnobs
-from loadline.core.planning.planners.hpa import HpaKnobs
-from loadline.core.planning.planners.keda import KedaKnobs
-from loadline.core.planning.planners.kpa import KpaKnobs
+from loadline.core.planning.planners.baselines.apa import ApaKnobs
+from loadline.core.planning.planners.baselines.hpa import HpaKnobs
+from loadline.core.planning.planners.baselines.keda import KedaKnobs
+from loadline.core.planning.planners.baselines.kpa import KpaKnobs
 from loadline.core.planning.planners.saturation import SaturationKnobs
 from loadline.core.planning.planners.static import StaticKnobs
 from loadline.core.state.settings import ModelKnobs, Settings

@@ -7,12 +7,12 @@ from msgspec import Struct
 from msgspec.structs import fields
 
 from loadline.core.planning.planner import Planner
-from loadline.core.planning.planners.apa import ApaPlanner
 from loadline.core.planning.planners.auto import AutoPlanner
-from loadline.core.planning.planners.hpa import HpaPlanner
+from loadline.core.planning.planners.baselines.apa import ApaPlanner
+from loadline.core.planning.planners.baselines.hpa import HpaPlanner
+from loadline.core.planning.planners.baselines.keda import KedaPlanner
+from loadline.core.planning.planners.baselines.kpa import KpaPlanner
 from loadline.core.planning.planners.hybrid import HybridPlanner
-from loadline.core.planning.planners.keda import KedaPlanner
-from loadline.core.planning.planners.kpa import KpaPlanner
 from loadline.core.planning.planners.load import LoadPlanner
 from loadline.core.planning.planners.queueing import QueueingPlanner
 from loadline.core.planning.planners.saturation import SaturationPlanner
@@ -22,7 +22,10 @@ from loadline.core.planning.planners.threshold import ThresholdPlanner
 from loadline.core.planning.planners.throughput import ThroughputPlanner
 
 BUILT_IN: tuple[type[Planner], ...] = tuple(
-    kind for kind in tuple(globals().values()) if isinstance(kind, type) and issubclass(kind, Planner) and kind.name
+    sorted(
+        (one for one in globals().values() if isinstance(one, type) and issubclass(one, Planner) and one.name),
+        key=lambda kind: kind.name,
+    )
 )
 """Planners of this package."""
 

@@ -46,6 +46,7 @@ class HybridPlanner(Planner):
 
     name = "hybrid"
     summary = "The queueing planner leads; the saturation planner vetoes unsafe scale-downs."
+    group = "compatible"
     Knobs = HybridKnobs
     needs = Needs(
         traffic="required",

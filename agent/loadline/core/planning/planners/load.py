@@ -35,6 +35,7 @@ class LoadPlanner(Planner):
 
     name = "load"
     summary = "Meets TTFT and ITL by a regression of observed latency over the load of each worker."
+    group = "compatible"
     Knobs = LoadKnobs
     needs = Needs(objectives=frozenset({"ttft_ms", "itl_ms"}))
 

@@ -42,6 +42,7 @@ class QueueingPlanner(TrafficPlanner):
 
     name = "queueing"
     summary = "Forecasts the traffic and sizes each role at least cost by a queueing model of its engines."
+    group = "compatible"
     Knobs = QueueingKnobs
     needs = Needs(
         traffic="required",

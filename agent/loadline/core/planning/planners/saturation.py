@@ -100,6 +100,7 @@ class SaturationPlanner(Planner):
 
     name = "saturation"
     summary = "Keeps headroom in the workers' KV caches and queues, for any engine."
+    group = "compatible"
     Knobs = SaturationKnobs
     needs = Needs(objectives=frozenset({"ttft_ms", "itl_ms"}), default_objectives=False, shares_role_load=True)
     pool_fields: ClassVar[tuple[str, ...]] = ("pools", "removable")

@@ -42,6 +42,7 @@ class SlaPlanner(TrafficPlanner):
 
     name = "sla"
     summary = "Dynamo's SLA planner: sizes of the throughput planner as a minimum, steps of the load planner above it."
+    group = "compatible"
     Knobs = SlaKnobs
     needs = Needs(
         traffic="required",

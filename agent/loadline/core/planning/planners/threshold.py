@@ -102,6 +102,7 @@ class ThresholdPlanner(Planner):
 
     name = "threshold"
     summary = "Dynamo's load planner: adds or removes one worker when mean queue or KV load cross thresholds."
+    group = "compatible"
     Knobs = ThresholdKnobs
     pool_fields: ClassVar[tuple[str, ...]] = ("histories",)
 

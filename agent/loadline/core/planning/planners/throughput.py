@@ -34,6 +34,7 @@ class ThroughputPlanner(TrafficPlanner):
 
     name = "throughput"
     summary = "Dynamo's throughput planner: forecasts the traffic and sizes each pool by engine profiles."
+    group = "compatible"
     Knobs = ThroughputKnobs
     needs = Needs(
         traffic="required",

@@ -120,6 +120,7 @@ class KpaPlanner(Planner):
 
     name = "kpa"
     summary = "Knative's autoscaler: brings the requests in flight per worker to a target concurrency."
+    group = "baseline"
     Knobs = KpaKnobs
     pool_fields: ClassVar[tuple[str, ...]] = ("histories",)
 

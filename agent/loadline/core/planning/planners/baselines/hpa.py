@@ -81,6 +81,7 @@ class HpaPlanner(SyncedPlanner):
 
     name = "hpa"
     summary = "Kubernetes' Horizontal Pod Autoscaler: brings the mean of each metric to its target."
+    group = "baseline"
     Knobs = HpaKnobs
 
     knobs: HpaKnobs

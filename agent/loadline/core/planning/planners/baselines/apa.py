@@ -84,6 +84,7 @@ class ApaPlanner(SyncedPlanner):
 
     name = "apa"
     summary = "AIBrix's autoscaler: brings the mean of one metric to its target, within a band and rates."
+    group = "baseline"
     Knobs = ApaKnobs
 
     knobs: ApaKnobs

@@ -34,9 +34,14 @@ from loadline.core.fleet.windows import RollingSamples
 from loadline.core.fleet.worker import MICRO
 from loadline.core.planning.planner import ModelSettings, Needs
 from loadline.core.planning.recommendation import PoolRecommendation, samples_within, scale_to
-from loadline.core.planning.sizing.epp_signals import dispatched_requests, held_requests, pool_saturation, prompt_tokens
-from loadline.core.planning.sizing.latency_ratios import LatencyRatios
-from loadline.core.planning.sizing.scaling_behaviour import ScalingBehaviour, ScalingPolicy
+from loadline.core.planning.sizing.baselines.epp_signals import (
+    dispatched_requests,
+    held_requests,
+    pool_saturation,
+    prompt_tokens,
+)
+from loadline.core.planning.sizing.baselines.latency_ratios import LatencyRatios
+from loadline.core.planning.sizing.baselines.scaling_behaviour import ScalingBehaviour, ScalingPolicy
 from loadline.core.planning.synced import SyncedPlanner, SyncHistory
 from loadline.core.vocabulary.durations import duration
 from loadline.core.vocabulary.reasons import Reason, ReasonCode
@@ -121,6 +126,7 @@ class KedaPlanner(SyncedPlanner):
 
     name = "keda"
     summary = "llm-d's rules for KEDA and its endpoint picker: queue, saturation, prompt tokens or latency."
+    group = "baseline"
     Knobs = KedaKnobs
     needs: ClassVar[Needs] = Needs(objectives=frozenset({"ttft_ms", "itl_ms"}))
 

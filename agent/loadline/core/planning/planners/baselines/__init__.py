@@ -1,0 +1,1 @@
+"""Rules of other autoscalers, to compare with."""

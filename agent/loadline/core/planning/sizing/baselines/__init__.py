@@ -1,0 +1,1 @@
+"""Metrics and behaviours that the rules of other autoscalers need."""
