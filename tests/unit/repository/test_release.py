@@ -24,7 +24,7 @@ def test_a_version_without_notes_is_refused(version: str) -> None:
 
 
 def test_the_changelog_has_notes_of_what_is_not_released_yet() -> None:
-    assert notes((ROOT / "CHANGELOG.md").read_text("utf-8"), "Unreleased").startswith("### Added\n")
+    assert notes((ROOT / "CHANGELOG.md").read_text("utf-8"), "Unreleased").startswith("### Breaking\n")
 
 
 def test_issue_forms_have_unique_fields_with_labels() -> None:
