@@ -10,8 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 
+from loadline.adapters import etcd_store
 from loadline.adapters.etcd_store import EtcdStore
+from loadline.adapters.logs import bounded
 from loadline.config import EtcdKnobs
 from loadline.errors import ConfigError, OutcomeUnknown, StoreDenied, StoreUnavailable
 from loadline.ports import Compare, StoreChange, StoreSnapshot, Write
@@ -79,6 +82,36 @@ def post(server: EtcdServer, path: str, body: dict[str, Any], token: str = "") -
 
 def encoded(text: str) -> str:
     return base64.b64encode(text.encode()).decode()
+
+
+def test_an_outage_is_logged_once_for_each_of_two_losses(
+    private_etcd: MakeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(etcd_store, "_log", bounded("etcd"))
+    reads: list[None] = []
+    read = EtcdStore.read
+
+    async def count(store: EtcdStore, prefix: str) -> StoreSnapshot:
+        reads.append(None)
+        return await read(store, prefix)
+
+    monkeypatch.setattr(EtcdStore, "read", count)
+
+    async def scenario() -> None:
+        server, follower = private_etcd(), Follower()
+        async with opened(server) as store, follower.following(store, "a/"):
+            for losses in (1, 2):
+                server.kill()
+                reads.clear()
+                follower.snapshots = 0
+                await until(lambda: len(reads) >= 3)
+                refused = [line for line in lines if "Cannot connect to host 127.0.0.1" in line["detail"]]
+                assert len(refused) == losses, lines
+                server.start()
+                await until(lambda: bool(follower.snapshots))
+
+    with structlog.testing.capture_logs() as lines:
+        asyncio.run(scenario())
 
 
 def test_a_follower_misses_no_change_when_etcd_is_killed(private_etcd: MakeServer) -> None:

@@ -58,16 +58,19 @@ class Registration:
 
     async def run(self) -> None:
         """Keep the lease alive until the key is lost for good; retry through outages of the store of any length."""
-        waits = backoff(_RETRY_FIRST_S, _RETRY_MAX_S)
+        waits, failure = backoff(_RETRY_FIRST_S, _RETRY_MAX_S), ""
         while True:
             self._wake.clear()
             try:
                 step = await self._leased.step(time.monotonic())
             except LoadlineError as error:
-                _log.warning("registration_retried", key=self._leased.key, detail=str(error))
+                if str(error) != failure:  # each reason once until a call succeeds
+                    failure = str(error)
+                    _log.warning("registration_retried", key=self._leased.key, detail=failure)
                 delay_s = next(waits)
             else:
                 self._log_step(step)
+                failure = ""
                 waits = backoff(_RETRY_FIRST_S, _RETRY_MAX_S)
                 delay_s = 0.0 if step is LeaseStep.LOST else self._lease_ttl_s / 3
             if self._leased.gone:

@@ -40,6 +40,8 @@ _NEVER_MS: Final = 3_600_000
 _REPORTED_S: Final = 45.0
 _REMOVAL_S: Final = 60.0
 """Time in which a scaler removes a worker after the time limit of its drain."""
+_REGISTRY_REMEDY: Final = "Start the server, or correct etcd.endpoints or the login in --config; there is --etcd too"
+
 _log = bounded("sidecar")
 
 
@@ -162,14 +164,18 @@ class Sidecar:
         if is_loopback(record.base_url):
             remedy = "name the address that routers reach: --advertise http://HOST:PORT"
             _log.warning("address_is_local", address=record.base_url, remedy=remedy)
-        waits = backoff(0.2, 5.0)
+        waits, failure = backoff(0.2, 5.0), ""
         while not self._ending:
             try:
                 await check_address(self._store, self._options.namespace, record)
             except AddressTaken:
                 raise
             except LoadlineError as error:
-                _log.warning("registry_unreadable", detail=str(error))
+                if str(error) != failure:  # each reason once
+                    failure = str(error)
+                    servers = ", ".join(self._options.etcd.endpoints)
+                    detail = f"no answer from etcd at {servers}: {failure}. It is tried again until there is one."
+                    _log.warning("registry_unreadable", detail=detail, remedy=_REGISTRY_REMEDY)
                 await wait_at_most(self._stop, next(waits))
             else:
                 return
