@@ -14,6 +14,7 @@ LONGEST_FIRST = (
     "simulation/test_crashes.py",
     "process/test_fleet_migrations.py",
     "simulation/test_migration_mutations.py",
+    "simulation/test_night_mutations.py",
     "process/test_fleet.py",
     "simulation/test_migration_figures.py",
     "process/test_agent_migrations.py",

@@ -40,9 +40,9 @@ RESTART_MS = 300.0
 TRAFFIC_MS = 1_000.0
 
 
-def crash_settings(agent: str, gpus: int | None) -> Settings:
+def crash_settings(agent: str, plan: FaultPlan) -> Settings:
     """Return the settings of the chaos world with a third model, whose planner requests forecasts every 10 s."""
-    base = chaos_settings(agent, gpus)
+    base = chaos_settings(agent, plan)
     pool = PoolKnobs("both", "aggregated", 1, 1, 3, start_deadline_ms=30_000)
     knobs = ThroughputKnobs(throughput_adjustment_interval_ms=10_000, forecast=ForecastKnobs("constant"))
     forecasting = ModelKnobs(

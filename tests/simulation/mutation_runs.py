@@ -3,16 +3,19 @@
 import contextlib
 import itertools
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
+from loadline.sim.chaos.plan import SEEDS_OF_TWO_MODELS
 from loadline.sim.chaos.runner import ChaosResult, run_plan
 
 CI_SEEDS = range(100)
+NIGHT_SEEDS = CI_SEEDS[SEEDS_OF_TWO_MODELS:]
+"""Those with the model ``night``."""
 CI_HOURS = 0.3
 """Simulated hours of each of these runs: nine inject every kind of fault."""
 SEARCH_SEEDS_MAX = 60
@@ -62,10 +65,10 @@ def combined(*mutations: Apply) -> Apply:
     return apply
 
 
-def assert_detected(mutation: Mutation) -> None:
-    """Check that a mutation violates its invariant, with its own seed or with one of some others."""
+def assert_detected(mutation: Mutation, seeds: Sequence[int] = CI_SEEDS) -> None:
+    """Check that a mutation violates its invariant, with its own seed or with one of the first others."""
     found: dict[int, str] = {}
-    for seed in [mutation.seed, *(seed for seed in CI_SEEDS if seed != mutation.seed)][:TEST_SEEDS_MAX]:
+    for seed in [mutation.seed, *(seed for seed in seeds if seed != mutation.seed)][:TEST_SEEDS_MAX]:
         with mutation.apply():
             violation = run_plan(seed, mutation.hours).violation
         if violation is not None and violation.name == mutation.violates:
@@ -76,12 +79,16 @@ def assert_detected(mutation: Mutation) -> None:
     )
 
 
-def find_seeds(mutations: Mapping[str, Mutation], run_mutated: Callable[[str, int], ChaosResult]) -> None:
+def find_seeds(
+    mutations: Mapping[str, Mutation],
+    run_mutated: Callable[[str, int], ChaosResult],
+    seeds: Sequence[int] = CI_SEEDS,
+) -> None:
     """Print the violations of each mutation by seed until the listed one; arguments filter mutations by name."""
     wanted = [name for name in mutations if not sys.argv[1:] or any(word in name for word in sys.argv[1:])]
     with ProcessPoolExecutor(2) as pool:
         for name in wanted:
-            found = pool.map(partial(run_mutated, name), CI_SEEDS, chunksize=1)
+            found = pool.map(partial(run_mutated, name), seeds, chunksize=1)
             for result in itertools.islice(found, SEARCH_SEEDS_MAX):
                 if result.violation:
                     sys.stdout.write(f"{name}: {result.seed}, {result.violation.name} ({result.hours} h)\n")

@@ -7,7 +7,7 @@ from loadline.sim import chaos
 from loadline.sim.chaos.invariants import INVARIANTS, TESTED_ELSEWHERE
 
 ROOT = Path(__file__).parents[2]
-NUMBERED = [f"I{number}" for number in range(1, 22)] + [f"L{number}" for number in range(1, 7)]
+NUMBERED = [f"I{number}" for number in range(1, 22)] + [f"L{number}" for number in range(1, 8)]
 
 
 def test_the_checked_invariants_are_those_of_the_list() -> None:

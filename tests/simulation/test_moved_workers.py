@@ -24,9 +24,9 @@ FAULTS: Final = {"agent_killed": 4, "agent_paused": 4, "agent_off_store": 3, "wo
 OTHER: Final = {"prefill": "decode", "decode": "prefill"}
 
 
-def settings(agent: str, gpus: int | None) -> Settings:
+def settings(agent: str, plan: FaultPlan) -> Settings:
     """Return the settings of the fault simulation without migrations, whose requests know of no moves."""
-    found = chaos_settings(agent, gpus)
+    found = chaos_settings(agent, plan)
     return replace(found, models=tuple(replace(model, migration=MigrationKnobs()) for model in found.models))
 
 

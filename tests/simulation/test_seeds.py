@@ -51,6 +51,7 @@ def test_the_runs_cover_all_faults_and_most_effects(runs: Runs) -> None:
         total.update(result.counts)
     minimum = {"decisions": 1_000, "lives": 250, "SendDrain": 500, "samples_replayed": 10, "RemoveWorker": 5}
     minimum |= {"requests": 80_000, "restarted": 5_000, "migrations switched": 5_000, "migrations aborted": 2_000}
+    minimum |= {"FitForecast": 2_500}
     assert {what: total[what] for what in minimum if total[what] < minimum[what]} == {}
 
 

@@ -27,9 +27,9 @@ SETTLED_MS = 30_000.0
 Owners = dict[str, tuple[str, int]]
 
 
-def fleet(agent: str, _gpus: int | None) -> Settings:
+def fleet(agent: str, plan: FaultPlan) -> Settings:
     """Return the settings of an agent: twelve models, four of which compete for ten GPUs."""
-    base = chaos_settings(agent, GPUS)
+    base = chaos_settings(agent, plan)
     pool = PoolKnobs("pool", "aggregated", 1, 1, 6, start_deadline_ms=30_000)
     models = tuple(
         ModelKnobs(

@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Sequence
 
-from loadline.sim.chaos.plan import FaultPlan
+from loadline.sim.chaos.plan import TURN_SPACING_MS, FaultPlan
 from loadline.sim.chaos.settings import chaos_settings
-from loadline.sim.chaos.world import TURN_SPACING_MS, ChaosWorld
+from loadline.sim.chaos.world import ChaosWorld
 from loadline.sim.world.agent import SimulatedAgent
 
 
@@ -38,12 +38,13 @@ class Segments:
 
 def single_agent(seed: int, begin_at_ms: Sequence[float]) -> tuple[ChaosWorld, SimulatedAgent, Segments]:
     """Return a world without faults that has one agent."""
-    world = ChaosWorld(FaultPlan(seed, agents=0))
+    plan = FaultPlan(seed, agents=0)
+    world = ChaosWorld(plan)
     segments = Segments(world, begin_at_ms)
     world.start()
     agent = SimulatedAgent(
         world.timeline,
-        chaos_settings("agent-0"),
+        chaos_settings("agent-0", plan),
         world.bus.connection(),
         world.store.connection(),
         journal=segments,

@@ -11,6 +11,7 @@ from loadline.core.state.settings import ModelKnobs, Settings
 from loadline.core.vocabulary import events as ev
 from loadline.core.vocabulary.decisions import Decision
 from loadline.core.vocabulary.effects import AnyEffect, Campaign, CommitDecision, ReadDecisions, RenewLease
+from loadline.sim.chaos.demand_history import DemandHistory
 from loadline.sim.chaos.outstanding_migrations import OutstandingMigrations
 from loadline.sim.world.agent import SimulatedAgent
 
@@ -29,14 +30,11 @@ class AgentHistory:
         self.bus_changed_ms = _NEVER
         self.paused: set[str] = set()
         # leadership
-        self.epoch = self.lease_id = self.won_revision = 0
+        self.epoch = self.lease_id = self.won_revision = self.campaigns = 0
         self.lease_requested_ms = _NEVER
         """Request time of the newest successful grant or renewal of its lease."""
-        self.led_epoch = 0
-        """Epoch that it led at the end of the last turn; 0: none."""
-        self.deposed_epoch = 0
-        """Epoch that this turn's events reported to be over; 0: none."""
-        self.campaigns = 0
+        self.led_epoch = self.deposed_epoch = 0
+        """Epoch that it led at the end of the last turn, and epoch that this turn reported to be over; 0: none."""
         self.keep_alive_calls: dict[int, int] = {}
         """Lease -> number of unanswered keep-alive calls."""
         # reads
@@ -44,6 +42,8 @@ class AgentHistory:
         """``acting``: it has read the decisions in this epoch, even if it must read them again."""
         self.first_read_request = 0
         """First read that it requested in this epoch; 0: none yet."""
+        self.store_went_back = False
+        """Whether the store has lost data since it read the decisions."""
         self.acting_since_ms = _NEVER
         # commits
         self.in_flight: dict[tuple[str, int], Decision] = {}
@@ -78,6 +78,7 @@ class AgentHistory:
         self.drain_failures: dict[str, int] = {}
         self.migrations = OutstandingMigrations()
         """Migrations of this epoch."""
+        self.demand = DemandHistory(self.settings)
 
     @property
     def deadline_ms(self) -> int:
@@ -91,6 +92,7 @@ class AgentHistory:
         """Record the events of a turn."""
         self.answers.clear()
         self.drained_workers.clear()
+        self.demand.reporting.clear()
         self.deposed_epoch = 0
         for event in events:
             match event:
@@ -116,6 +118,8 @@ class AgentHistory:
 
     def _record_environment(self, event: ev.AnyEvent, now: int) -> None:
         match event:
+            case ev.TrafficReported():
+                self.demand.record(event, now)
             case ev.BusConnectionChanged(connected=connected):
                 self.bus_connected, self.bus_changed_ms = connected, now
             case ev.RegistryRead(workers=workers):
@@ -150,12 +154,12 @@ class AgentHistory:
                     self.deposed_epoch = self.epoch
             case ev.LeaderChanged(lease_id=lease_id, revision=revision):
                 if event.store_went_back:
-                    self.won_revision = min(self.won_revision, revision)
+                    self.won_revision, self.store_went_back = min(self.won_revision, revision), True
                 if lease_id != self.lease_id and revision >= self.won_revision:
                     self.deposed_epoch = self.epoch
 
     def _record_read(self, event: ev.DecisionsRead) -> None:
-        request = event.request
+        request, self.store_went_back = event.request, False
         if 0 < self.first_read_request <= request:
             self.decisions_read = self.acting = True
         # A decision that was read has been committed, even if the answer to its own commit is still to come.
@@ -224,6 +228,7 @@ class AgentHistory:
 
     def _retain_models(self, models: Collection[str]) -> None:
         """Forget all models but these: a model that returns to the settings starts without a history."""
+        self.demand.retain_models(models)
         by_pool: tuple[dict[PoolKey, Any], ...] = (self.proposals, self.quorate_since_ms)
         for remembered in by_pool:
             for pool in [pool for pool in remembered if pool[0] not in models]:

@@ -18,13 +18,14 @@ from loadline.core.vocabulary.events import AnyEvent
 from loadline.core.vocabulary.reasons import Explanation, ReasonCode
 from loadline.ports import StoreChange
 from loadline.runtime import journal_records
-from loadline.sim.chaos import state_checks
+from loadline.sim.chaos import state_checks, target_checks, traffic_checks
 from loadline.sim.chaos.agent_history import AgentHistory
 from loadline.sim.chaos.commit_checks import CommitCheck, quorate
 from loadline.sim.chaos.committed_decisions import CommittedDecisions
 from loadline.sim.chaos.invariants import Findings, ReportViolation
 from loadline.sim.chaos.journal import SampledJournal
 from loadline.sim.chaos.migration_checks import EpochCheck, MigrationCheck
+from loadline.sim.chaos.night_settings import NIGHT
 from loadline.sim.chaos.world import ChaosWorld
 from loadline.sim.world.agent import SimulatedAgent, TurnObserver
 from loadline.wire.codec import decode_decision
@@ -90,6 +91,8 @@ class InvariantChecker(TurnObserver):
             self._check_effect(history, effect, now, report)
         history.record_effects(effects)
         state_checks.check_turn(history, now, report)
+        target_checks.check_turn(history, now, report)
+        traffic_checks.check_traffic(history, report)
         if events and agent.turns.count % 16 == 0:
             state_checks.check_totals(history, now, report)
         for name, detail in self._world.scaler_bus.violations:
@@ -110,6 +113,8 @@ class InvariantChecker(TurnObserver):
         match effect:
             case CommitDecision(decision=decision):
                 CommitCheck(history, decision, now, report).run(self._rivals(history.agent))
+                if decision.model == NIGHT:
+                    target_checks.check_commit(history, decision, now, report)
             case AnnounceDecision(decision=decision, ttl_ms=ttl_ms):
                 history.announced[decision.model] = (decision.decision_id, now)
                 if self.committed.by_id.get(decision.decision_id) != decision:

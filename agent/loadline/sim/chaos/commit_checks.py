@@ -1,5 +1,7 @@
 """Checks of a decision in the turn in which an agent starts to commit it."""
 
+from typing import Final
+
 from loadline.core.fleet.pool import Pool
 from loadline.core.state.agent_state import limited_supplies
 from loadline.core.state.settings import ModelKnobs
@@ -11,6 +13,13 @@ from loadline.sim.world.agent import SimulatedAgent
 
 FRESH_SLACK_MS = 3_000
 """Slack for silent workers: the planner runs every 2 s and its turn may come late."""
+
+_OVERRIDING_GROWTH: Final = (
+    ReasonCode.REPLICAS_MIN,
+    ReasonCode.SCHEDULE_FLOOR,
+    ReasonCode.FIRST_WORKER,
+    ReasonCode.GPU_BUDGET_RECONCILE,
+)
 
 
 def quorate(pool: Pool, stale_after_ms: int, ratio: float, now: int) -> bool:
@@ -110,7 +119,7 @@ class CommitCheck:
 
     def _check_growth(self, pool: Pool, target: PoolTarget) -> None:
         guard = self.model.effective_guardrails
-        if self._has_reason(pool, ReasonCode.REPLICAS_MIN, ReasonCode.GPU_BUDGET_RECONCILE):
+        if self._has_reason(pool, *_OVERRIDING_GROWTH):
             return  # bounds take precedence over the step
         if target.replicas > target.previous + guard.step_up_max:
             self.report("I5-step", f"{pool.name} from {target.previous} to {target.replicas}")
@@ -132,6 +141,8 @@ class CommitCheck:
         change = f"{pool.name} from {target.previous} to {target.replicas}"
         if not quorate(pool, fleet.stale_after_ms, fleet.quorum_ratio, now):
             self.report("I6-data", f"{change} with {pool.fresh} of {pool.ready} fresh")
+        if self._has_reason(pool, ReasonCode.IDLE):
+            return  # so does scale to zero
         if target.replicas < min(target.previous, pool.scaling_base(now)) - guard.step_down_max:
             self.report("I5-step", change)
         yields = self._has_reason(pool, ReasonCode.GIVES_WAY, ReasonCode.CAPACITY_LIMITED, ReasonCode.QUOTA_LIMITED)

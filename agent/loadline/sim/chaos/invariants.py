@@ -63,6 +63,17 @@ INVARIANTS: Final[dict[str, str]] = {
     "I21-where": "a migration goes from one worker to another one that the leader believes to be ready",
     "I21-chain": "no worker is the source of one migration and the destination of another",
     "I21-bounds": "at most migrations_max requests migrate, and at most migrations_per_worker_max on a worker",
+    # traffic, schedules and scale to zero
+    "F1-once": "the arrivals of a report count at most once, unless its frontend was overdue",
+    "F2-newest": "no report of a frontend replaces a newer one, unless its frontend was overdue",
+    "F3-silent": "no pool that is sized for its traffic shrinks while a frontend of the window is overdue",
+    "S1-minimum": "no decision gives a pool less than its minimum in a scheduled window",
+    "S2-begins": "a pool has its scheduled minimum 3 s after the window begins by the leader's clock",
+    "Z1-idle": "a model is scaled to zero only after its idle time without a reported request",
+    "Z2-wake": "a request that is reported for a model without workers is answered by a decision within 3 s",
+    # sidecars
+    "E1-away": "a worker whose engine does not answer or makes no progress is not ready",
+    "E2-start": "an incarnation of a worker spans one start of its engine",
     # liveness: checked at the end of every calm phase
     "L1-leader": "exactly one agent leads within the lease's TTL and 2 s",
     "L2-reference": "the counts match the demand",
@@ -70,6 +81,7 @@ INVARIANTS: Final[dict[str, str]] = {
     "L4-hold": "only the planner holds a model",
     "L5-turning": "every agent takes its turns at the times it requested",
     "L6-served": "every request that arrived before the calm phase has ended exactly once",
+    "L7-forecast": "every model that forecasts has a forecast that began at most three intervals ago",
 }
 """Name -> invariant. All are checked in every run."""
 

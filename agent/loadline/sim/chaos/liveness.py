@@ -5,17 +5,24 @@ from typing import Final
 
 from loadline.core.decisions.ledger import OPEN
 from loadline.core.fleet.pool import Pool
+from loadline.core.planning.planners.throughput import ThroughputPlanner
 from loadline.core.state.agent_state import limited_supplies
 from loadline.core.state.settings import ModelKnobs
 from loadline.core.vocabulary.reasons import ReasonCode
 from loadline.sim.chaos.invariants import ReportViolation
+from loadline.sim.chaos.night_settings import (
+    FORECAST_INTERVAL_MS,
+    NIGHT,
+    schedule_changes,
+    scheduled_replicas,
+)
 from loadline.sim.chaos.plan import CALM_MS
 from loadline.sim.chaos.world import IDLE_BELOW, ChaosWorld
 from loadline.sim.world.agent import SimulatedAgent
 
 LEADER_AFTER_MS: Final = 13_000.0
 """The lease's TTL of 10 s, 2 s for a new leader, and 1 s until all are connected again."""
-_OBSTACLES: Final = frozenset(
+OBSTACLES: Final = frozenset(
     {
         ReasonCode.NOT_LEADER,
         ReasonCode.NOT_SETTLED,
@@ -27,6 +34,12 @@ _OBSTACLES: Final = frozenset(
         ReasonCode.HANDING_OVER,
     }
 )
+"""Reasons for which no decision is made, whatever is planned."""
+_FORECAST_INTERVALS_MAX: Final = 3
+_SETTLED_MS: Final = 90_000
+"""Time after a change of the schedule in which workers are idle for long enough, and drain."""
+_START_UP_MS: Final = 30_000
+"""Time before a scheduled window in which its workers start."""
 _WAKE_SLACK_MS: Final = 3_000
 """Slack of wake-ups; planners run once a second."""
 
@@ -70,16 +83,32 @@ def _check_requests(world: ChaosWorld, report: ReportViolation) -> None:
 
 def _check_model(world: ChaosWorld, leader: SimulatedAgent, model: ModelKnobs, report: ReportViolation) -> None:
     state = leader.controller.state
+    if model.name == NIGHT:
+        _check_forecast(leader, report)
+        now = leader.clock.now_ms()
+        if schedule_changes(now - _SETTLED_MS, now + _START_UP_MS):
+            return  # the fleet follows the schedule
     held = state.fleet.models[model.name].hold
-    if held is None or (held.limits and held.limits[0].code in _OBSTACLES):
+    if held is None or (held.limits and held.limits[0].code in OBSTACLES):
         report("L4-hold", f"{model.name}: {held.limits[0] if held and held.limits else 'no hold yet'}")
     entry = state.ledger.entries.get(model.name)
     if entry is not None and (entry.state in OPEN or entry.pending is not None):
         report("L3-applied", f"the decision of {model.name} is {entry.state}, pending is {entry.pending}")
     pools = state.fleet.models[model.name].pools
     total = sum((pool.target or pool.ready) * pool.knobs.gpus_per_worker for pool in pools.values())
+    scheduled = scheduled_replicas(leader.clock.now_ms()) if model.name == NIGHT else 0
     for pool in pools.values():
-        _check_pool(world, model, pool, total, report, scarce=_is_scarce(leader, model, pool))
+        scarce = _is_scarce(leader, model, pool)
+        _check_pool(world, model, pool, total, report, scheduled=scheduled, scarce=scarce)
+
+
+def _check_forecast(leader: SimulatedAgent, report: ReportViolation) -> None:
+    """Check L7: the newest forecast of the model that forecasts is new."""
+    planner = leader.controller.planners[NIGHT]
+    assert isinstance(planner, ThroughputPlanner)  # noqa: S101 - as configured, since all reloads were undone
+    age_ms = leader.clock.now_ms() - planner.demand.forecast.begins_ms
+    if age_ms > _FORECAST_INTERVALS_MAX * FORECAST_INTERVAL_MS:
+        report("L7-forecast", f"the newest one began {age_ms} ms ago")
 
 
 def _is_scarce(leader: SimulatedAgent, model: ModelKnobs, pool: Pool) -> bool:
@@ -101,7 +130,14 @@ def _is_scarce(leader: SimulatedAgent, model: ModelKnobs, pool: Pool) -> bool:
 
 
 def _check_pool(
-    world: ChaosWorld, model: ModelKnobs, pool: Pool, total_gpus: int, report: ReportViolation, *, scarce: bool
+    world: ChaosWorld,
+    model: ModelKnobs,
+    pool: Pool,
+    total_gpus: int,
+    report: ReportViolation,
+    *,
+    scheduled: int,
+    scarce: bool,
 ) -> None:
     key = model.name, pool.name
     workers = world.workers_of(key)
@@ -110,7 +146,7 @@ def _check_pool(
     if serving != desired or len(workers) != desired:
         report("L3-applied", f"{key}: {desired} decided, {len(workers)} running, {serving} serving")
         return
-    low, high = expected_workers(world.demand[key], pool)
+    low, high = expected_workers(world.demand[key], pool, scheduled)
     budget = model.gpu_budget_max
     full = scarce or (budget is not None and total_gpus + pool.knobs.gpus_per_worker > budget)
     lower = desired if full else max(low, 0)
@@ -119,8 +155,8 @@ def _check_pool(
         report("L2-reference", f"{key}: {desired} for a demand of {world.demand[key]}, {low} to {high} expected")
 
 
-def expected_workers(demand: float, pool: Pool) -> tuple[int, int]:
+def expected_workers(demand: float, pool: Pool, scheduled: int = 0) -> tuple[int, int]:
     """Return the fewest and the most workers for a demand: none overloaded, none idle, within the bounds."""
-    low, high = math.ceil(demand), math.floor(demand / IDLE_BELOW) + 1
-    bounds = pool.knobs.replicas_min, pool.knobs.replicas_max
+    low, high = math.ceil(demand), math.floor(demand / IDLE_BELOW) + 1 if demand else 0
+    bounds = max(pool.knobs.replicas_min, scheduled), pool.knobs.replicas_max
     return min(max(low, bounds[0]), bounds[1]), min(max(high, bounds[0]), bounds[1])

@@ -21,6 +21,16 @@ _SEEDS_WITHOUT_LIMIT: Final = 40
 """First seeds, which the safeguard mutations use, without a GPU limit."""
 _SEEDS_OF_ONE_SHARD: Final = 100
 """First seeds, by which the tests find broken safeguards, without agents that share the models."""
+SEEDS_OF_TWO_MODELS: Final = 50
+"""First seeds, without ``night`` and at the fastest pace.
+
+Their hours hold the most turns, decisions and migrations of the models that all plans have. By them the tests find
+broken safeguards of these, and by the next seeds those of ``night``.
+"""
+_TEMPOS: Final = (1, 2, 3)
+"""Factors of the intervals, which may be shorter or longer than leases, faults and latencies."""
+TURN_SPACING_MS: Final = 50.0
+_TURN_SPACING_MS_MAX: Final = 400.0
 _ACTIVE: Final = 0.5
 """Probability that a fault is active in a plan."""
 
@@ -47,6 +57,7 @@ FAULT_KINDS: Final[dict[str, FaultKind]] = {
     "agent_off_store": FaultKind(10, 500, 40_000),
     "agent_off_both": FaultKind(6, 500, 40_000),
     "agent_watch_delayed": FaultKind(20, 1_000, 15_000),
+    "agent_clock_jumps": FaultKind(8, 1_000, 600_000),
     "bus_down": FaultKind(6, 500, 60_000),
     "bus_worse": FaultKind(8, 5_000, 60_000),
     "store_down": FaultKind(8, 500, 40_000),
@@ -54,6 +65,7 @@ FAULT_KINDS: Final[dict[str, FaultKind]] = {
     "store_wiped": FaultKind(6, 500, 4_000),
     "store_restored": FaultKind(6, 2_000, 60_000),
     "fits_fail": FaultKind(8, 1_000, 60_000),
+    "fits_garbled": FaultKind(8, 1_000, 60_000),
     "leader_revoked": FaultKind(8, 0, 0),
     "worker_dies": FaultKind(30, 0, 0),
     "workers_die": FaultKind(4, 0, 0),
@@ -79,6 +91,20 @@ FAULT_KINDS: Final[dict[str, FaultKind]] = {
     "announcement_requested": FaultKind(12, 0, 0),
     "demand": FaultKind(60, 0, 0),
     "agent_reloads": FaultKind(12, 1_000, 60_000),
+    "frontend_silent": FaultKind(12, 2_000, 90_000),
+    "frontends_silent": FaultKind(4, 2_000, 60_000),
+    "frontend_late": FaultKind(12, 5_000, 60_000),
+    "frontend_repeats": FaultKind(12, 5_000, 60_000),
+    "frontend_restarts": FaultKind(20, 0, 0),
+    "frontends_off_bus": FaultKind(6, 1_000, 40_000),
+    "model_idle": FaultKind(12, 40_000, 120_000),
+    "wakes_slow": FaultKind(8, 20_000, 120_000),
+    "wakes_fail": FaultKind(8, 5_000, 60_000),
+    "engine_dies": FaultKind(16, 0, 0),
+    "engine_hangs": FaultKind(12, 2_000, 60_000),
+    "engine_stalls": FaultKind(12, 2_000, 120_000),
+    "engine_restarts": FaultKind(16, 0, 0),
+    "sidecar_dies": FaultKind(16, 500, 30_000),
     "frontend_off": FaultKind(6, 1_000, 40_000),
     "peers_down": FaultKind(4, 500, 30_000),
     "peers_worse": FaultKind(8, 5_000, 60_000),
@@ -93,6 +119,27 @@ FAULT_KINDS: Final[dict[str, FaultKind]] = {
     "stale_migrate_commands": FaultKind(30, 0, 0),
 }
 """All kinds of faults by name. Durations in ms."""
+NIGHT_KINDS: Final = frozenset(
+    {
+        "agent_clock_jumps",
+        "fits_garbled",
+        "frontend_silent",
+        "frontends_silent",
+        "frontend_late",
+        "frontend_repeats",
+        "frontend_restarts",
+        "frontends_off_bus",
+        "model_idle",
+        "wakes_slow",
+        "wakes_fail",
+        "engine_dies",
+        "engine_hangs",
+        "engine_stalls",
+        "engine_restarts",
+        "sidecar_dies",
+    }
+)
+"""Kinds in plans with ``night`` only: of its frontends, engines and forecasts, and of the clocks of its schedule."""
 _RNG_STREAMS: Final = {
     "agent_watch_delayed": "agent_hears_late",
     "worker_drain_requested": "worker_sent_home",
@@ -128,6 +175,12 @@ class FaultPlan(Struct, frozen=True, forbid_unknown_fields=True):
     """Size of the GPU supply; None: unlimited."""
     shards: int = 1
     """Number of shards of the models, which the agents share out; 1: one agent leads all."""
+    night: bool = False
+    """True: the model ``night`` runs too, with its frontends, engines and sidecars."""
+    tempo: int = 1
+    """Factor of the intervals of reports, planners and migrations."""
+    turn_spacing_ms_max: float = TURN_SPACING_MS
+    """Longest minimum time between two turns; each lifetime of an agent has its own, as machines are busy or not."""
     bus: BusFaults = BusFaults()
     peers: BusFaults = BusFaults()
     """Faults of the bus between workers and frontends."""
@@ -157,13 +210,18 @@ def draw(seed: int, hours: float = 1.0) -> FaultPlan:
         slow_ms_max=round(rng.uniform(100, 8_000)),
         compacted=some(0.02),
     )
-    faults = [fault for kind in FAULT_KINDS for fault in _draw_faults(kind, hours, seed)]
+    night = seed >= SEEDS_OF_TWO_MODELS
+    kinds = [kind for kind in FAULT_KINDS if night or kind not in NIGHT_KINDS]
+    faults = [fault for kind in kinds for fault in _draw_faults(kind, hours, seed)]
     return FaultPlan(
         seed=seed,
         hours=hours,
         agents=rng.choice([1, 2, 2, 2, 3]),
         gpus=_gpus(seed),
         shards=_shards(seed),
+        night=night,
+        tempo=random.Random(f"{seed}:tempo").choice(_TEMPOS) if night else 1,  # noqa: S311 - reproducible, no secret
+        turn_spacing_ms_max=_TURN_SPACING_MS_MAX if night else TURN_SPACING_MS,
         bus=bus,
         peers=_peers(seed),
         store=store,

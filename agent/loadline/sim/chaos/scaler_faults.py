@@ -76,8 +76,8 @@ class FaultyScalerConnection(BusConnection):
         if number < before:
             self.violations.append(("I2-applied", f"{answer.model}: accepted {number} after {before}"))
         self.accepted[answer.model] = max(number, before)
-        if self.fault not in APPLYING:
-            return
+        if number == before or self.fault not in APPLYING:
+            return  # an answer that is repeated, perhaps to a decision that was not applied
         decision, in_force = self._received[answer.decision_id], self._in_force.get(answer.model)
         self._in_force[answer.model] = decision
         for pool, counts in (unknown_shrinks(in_force, decision) if in_force is not None else {}).items():

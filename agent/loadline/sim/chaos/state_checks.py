@@ -184,8 +184,8 @@ def _check_deaths(history: AgentHistory, report: ReportViolation) -> None:
 def _check_victims(history: AgentHistory, report: ReportViolation) -> None:
     """Check that a leader drains the victims of all current decisions, its predecessors' included."""
     state = history.agent.controller.state
-    if not (state.leading and history.acting and history.registry_read):
-        return
+    if history.store_went_back or not (state.leading and history.acting and history.registry_read):
+        return  # after a loss of data it has to read which decisions are left
     for model, entry in state.ledger.entries.items():
         waits_or_accepted = entry.accepted or entry.state == "committed"
         for target in entry.decision.targets if entry.decision and waits_or_accepted else ():

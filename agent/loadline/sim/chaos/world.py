@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final
+from typing import Final, Literal
 
 from msgspec.structs import replace
 
@@ -16,18 +16,20 @@ from loadline.sim.chaos.faulty_fitter import FaultyFitter
 from loadline.sim.chaos.frontend import ChaosFrontend, PoolKey
 from loadline.sim.chaos.invariants import ReportViolation
 from loadline.sim.chaos.journal import SampledJournal
-from loadline.sim.chaos.plan import FaultPlan
+from loadline.sim.chaos.night_fleet import NightFleet
+from loadline.sim.chaos.night_settings import NIGHT, NIGHT_POOL
+from loadline.sim.chaos.plan import TURN_SPACING_MS, FaultPlan
 from loadline.sim.chaos.request_client import RequestClient
 from loadline.sim.chaos.request_runs import WorkerInstance, WorkerRuns
 from loadline.sim.chaos.scaler_faults import FaultyScalerConnection
-from loadline.sim.chaos.settings import REPORT_INTERVAL_MS, chaos_settings
+from loadline.sim.chaos.settings import INTERVAL_MS, chaos_settings
 from loadline.sim.chaos.stub_engine import StubEngine, WorkShare
 from loadline.sim.engine import EngineEvent
 from loadline.sim.serving.transfer import TransferLink
 from loadline.sim.world.agent import SimulatedAgent, TurnObserver, VirtualClock
 from loadline.sim.world.bus import VirtualBus
 from loadline.sim.world.migration import HandoverKnobs
-from loadline.sim.world.scaler import SimulatedScaler
+from loadline.sim.world.scaler import ScaledWorker, SimulatedScaler
 from loadline.sim.world.store import VirtualStore
 from loadline.sim.world.timeline import START_MS, Timeline
 from loadline.sim.world.worker import SimulatedWorker, SimulatedWorkerKnobs
@@ -35,7 +37,6 @@ from loadline.wire.codec import decode_epoch
 from loadline.wire.keys import Keys
 from loadline.wire.messages import MigrateCommand
 
-TURN_SPACING_MS: Final = 50.0
 SHUTDOWN_TIMEOUT_MS: Final = 10_000.0
 """Deadline of an agent's shutdown."""
 _JOURNAL_RATIO: Final = 0.25
@@ -44,6 +45,11 @@ _JOURNAL_RATIO: Final = 0.25
 _NEVER_MS: Final = 1e12
 _REGISTRATION_MS_MAX: Final = 8_000.0
 """Longest time from the start of a worker's process until it registers, as an engine that loads libraries first."""
+_START_MS: Final = (500.0, 12_000.0)
+_SLOW_START_MS: Final = (20_000.0, 45_000.0)
+"""Start-up times of workers; slow ones may exceed the deadline of 30 s."""
+WakeFault = Literal["none", "slow", "fails"]
+"""Fault of the first workers of a pool."""
 IDLE_BELOW: Final = 0.4
 """Utilisation below which a pool has no waiting requests."""
 _OVERLOADED_WAITING: Final = 12.0
@@ -64,17 +70,22 @@ class ChaosWorld(TurnObserver):
 
     Args:
         plan: Seed, and the base fault rates of bus, store and clocks.
-        settings_of: Returns the settings of an agent by its name and the GPU supply.
+        settings_of: Returns the settings of an agent by its name and the plan.
     """
 
-    def __init__(self, plan: FaultPlan, settings_of: Callable[[str, int | None], Settings] = chaos_settings) -> None:
+    def __init__(self, plan: FaultPlan, settings_of: Callable[[str, FaultPlan], Settings] = chaos_settings) -> None:
         self.plan = plan
         self.timeline = Timeline(plan.seed)
+        self.interval_ms = float(INTERVAL_MS * plan.tempo)
+        """Interval of all reports."""
         self.bus = VirtualBus(self.timeline, faults=plan.bus)
         self.peer_bus = VirtualBus(self.timeline, faults=plan.peers, purpose="peers")
         """Bus between workers and frontends, with faults of its own."""
         self.store = VirtualStore(self.timeline, faults=plan.store)
-        self.models: dict[str, ModelKnobs] = {model.name: model for model in settings_of("", plan.gpus).models}
+        self.settings_of: Callable[[str], Settings] = lambda name: replace(
+            settings_of(name, plan), sharing=Sharing(self.plan.shards)
+        )
+        self.models: dict[str, ModelKnobs] = {model.name: model for model in self.settings_of("").models}
         self.observers: list[TurnObserver] = []
         self.on_journal: Callable[[SimulatedAgent, SampledJournal], None] = lambda _agent, _journal: None
         """Called with every new journal."""
@@ -90,6 +101,8 @@ class ChaosWorld(TurnObserver):
         self.demand: dict[PoolKey, float] = {}
         self.new_workers_start = True
         """Whether new workers ever become ready."""
+        self.wake_fault: WakeFault = "none"
+        """Fault of new workers of a pool without any: they start slowly, or end before they are ready."""
         self.drains_hang = False
         """Whether draining workers never become empty."""
         self.copies_hang = False
@@ -101,36 +114,37 @@ class ChaosWorld(TurnObserver):
         self.scaler_bus = FaultyScalerConnection(self.bus)
         self.rogue = self.bus.connection()
         """Connection of a client that publishes false messages."""
-        self.settings_of: Callable[[str], Settings] = lambda name: replace(
-            settings_of(name, plan.gpus), sharing=Sharing(self.plan.shards)
-        )
         self.scopes: dict[str, str] = {
             model.name: part.scope for part in split(self.settings_of("")) for model in part.models
         }
         """Scope of the leader of each model."""
         self._rng = self.timeline.rng("world")
-        self._registration_rng = self.timeline.rng("registrations")
+        self._registration_rng, self._pace_rng = (self.timeline.rng(name) for name in ("registrations", "paces"))
         self._serving: dict[PoolKey, list[str]] = {}
         self._started = 0
         self._request_clients: dict[SimulatedWorker, RequestClient] = {}
         self.frontend = ChaosFrontend(
             self.timeline,
             self.peer_bus,
-            [(model.name, pool.name) for model in self.models.values() for pool in model.pools],
+            [(model.name, pool.name) for model in self.models.values() for pool in model.pools if model.name != NIGHT],
             self._serving_instances,
             self._report_violation,
         )
         pools = {name: [pool.name for pool in model.pools] for name, model in self.models.items()}
-        self.scaler = SimulatedScaler(self.timeline, pools, self.scaler_bus, self.start_worker)
+        self.scaler = SimulatedScaler(self.timeline, pools, self.scaler_bus, self._start_scaled)
+        self.night = self._night_fleet()
 
     def start(self) -> None:
-        """Start the agents and the initial workers."""
+        """Start the agents, the initial workers and the frontends of ``night``."""
+        night = NIGHT, NIGHT_POOL
+        if self.plan.night:
+            self.night.start_frontends(self.bus, lambda: self.demand[night], lambda: bool(self._serving[night]))
         for model in self.models.values():
             for pool in model.pools:
                 self.demand[model.name, pool.name] = 1.5
                 self._serving[model.name, pool.name] = []
                 for _ in range(pool.replicas_min + 1):
-                    self.scaler.adopt(self.start_worker(model.name, pool.name))
+                    self.scaler.adopt(self._start_scaled(model.name, pool.name))
         for number in range(self.plan.agents):
             self.start_agent(f"agent-{number}")
 
@@ -141,6 +155,7 @@ class ChaosWorld(TurnObserver):
         plan, rng = self.plan, self._rng
         skew_ms = rng.uniform(-plan.clock_skew_ms_max, plan.clock_skew_ms_max)
         drift = rng.uniform(-plan.clock_drift_max, plan.clock_drift_max)
+        spacing_ms = self._pace_rng.uniform(TURN_SPACING_MS, plan.turn_spacing_ms_max)
         journal = SampledJournal(rng.randrange(2**32)) if rng.random() < _JOURNAL_RATIO else None
         settings, clock = self.settings_of(name), VirtualClock(self.timeline, skew_ms, drift)
         router = KeyRouter(Keys("default"), settings) if plan.shards > 1 else None
@@ -152,7 +167,7 @@ class ChaosWorld(TurnObserver):
                 self.store.connection(),
                 clock=clock,
                 journal=None if shard else journal,
-                turn_spacing_ms=TURN_SPACING_MS,
+                turn_spacing_ms=spacing_ms,
                 observer=self,
                 router=router,
                 shard=shard,
@@ -230,9 +245,34 @@ class ChaosWorld(TurnObserver):
 
     def start_worker(self, model: str, pool: str, name: str = "", incarnation: int | None = None) -> SimulatedWorker:
         """Start a worker, under a new name if none is given."""
+        record = self._new_record(model, pool, name, incarnation)
+        found = self._start_ms(record)
+        start_ms = _NEVER_MS if found is None else found
+        worker = self._start_incarnation(
+            record,
+            StubEngine(record.role, lambda: self._work_share(worker.record), self._runs_of(record)),
+            start_ms,
+            self._registration_rng.uniform(0.0, min(start_ms, _REGISTRATION_MS_MAX)),
+        )
+        if found is None:
+            self.timeline.call_later(_START_MS[0], worker.kill)
+        return worker
+
+    def _start_scaled(self, model: str, pool: str) -> ScaledWorker:
+        """Start what the scaler asks for: a worker, or an engine with a sidecar."""
+        if model != NIGHT:
+            return self.start_worker(model, pool)
+        record = self._new_record(model, pool)
+        start_ms = self._start_ms(record)
+        sidecar = self.night.start_engine(record, _NEVER_MS if start_ms is None else start_ms)
+        if start_ms is None:
+            self.timeline.call_later(_START_MS[0], sidecar.kill)
+        return sidecar
+
+    def _new_record(self, model: str, pool: str, name: str = "", incarnation: int | None = None) -> WorkerRecord:
         knobs = next(one for one in self.models[model].pools if one.name == pool)
         self._started += 1
-        record = WorkerRecord(
+        return WorkerRecord(
             model=model,
             pool=pool,
             worker=name or f"w{self._started}",
@@ -240,19 +280,33 @@ class ChaosWorld(TurnObserver):
             incarnation=START_MS + int(self.timeline.now_ms) if incarnation is None else incarnation,
             gpus=knobs.gpus_per_worker,
         )
-        observer = WorkerRuns(self.frontend.runs, (record.worker, record.incarnation))
-        start_ms = self._rng.uniform(500.0, 12_000.0) if self.new_workers_start else _NEVER_MS
-        registration_delay_ms = self._registration_rng.uniform(0.0, min(start_ms, _REGISTRATION_MS_MAX))
+
+    def _start_ms(self, record: WorkerRecord) -> float | None:
+        """Return the start-up time of a worker; None: it ends before it is ready."""
+        asleep = not self.workers_of((record.model, record.pool))
+        if asleep and self.wake_fault == "fails":
+            return None
+        if not self.new_workers_start:
+            return _NEVER_MS
+        return self._rng.uniform(*(_SLOW_START_MS if asleep and self.wake_fault == "slow" else _START_MS))
+
+    def _runs_of(self, record: WorkerRecord) -> WorkerRuns:
+        return WorkerRuns(self.frontend.runs, (record.worker, record.incarnation))
+
+    def _start_incarnation(
+        self, record: WorkerRecord, engine: StubEngine, start_ms: float, registration_delay_ms: float = 0.0
+    ) -> SimulatedWorker:
+        """Start the process of a worker."""
         worker = SimulatedWorker(
             self.timeline,
             record,
-            StubEngine(knobs.role, lambda: self._work_share(worker.record), observer),
+            engine,
             self.bus.connection(),
             self.store.connection(),
             peers=self.peer_bus.connection(),
             knobs=SimulatedWorkerKnobs(
                 start_ms,
-                REPORT_INTERVAL_MS,
+                self.interval_ms,
                 registration_delay_ms=registration_delay_ms,
                 handovers=HandoverKnobs(_LINK.live_copy),
             ),
@@ -265,6 +319,16 @@ class ChaosWorld(TurnObserver):
         self.workers[record.worker] = worker
         self._request_clients[worker] = RequestClient(self.timeline, worker)
         return worker
+
+    def _night_fleet(self) -> NightFleet:
+        return NightFleet(
+            self.timeline,
+            self.interval_ms,
+            self.frontend.runs,
+            start=partial(self._start_incarnation, start_ms=_NEVER_MS),
+            share=self._work_share,
+            report=self._report_violation,
+        )
 
     def _on_engine_event(self, worker: SimulatedWorker, event: EngineEvent) -> None:
         self._request_clients[worker].on_engine_event(event)

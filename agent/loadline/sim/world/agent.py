@@ -46,6 +46,10 @@ class VirtualClock:
         """Return the current time."""
         return START_MS + int(self._timeline.now_ms * self._rate + self._skew_ms)
 
+    def jump(self, by_ms: float) -> None:
+        """Jump forward."""
+        self._skew_ms += by_ms
+
     def virtual_ms(self, now_ms: int) -> float:
         """Return the virtual time at which this clock shows a time."""
         return (now_ms - START_MS - self._skew_ms) / self._rate
@@ -189,6 +193,10 @@ class SimulatedAgent:
         Calls in flight are suspended as well; a suspension may fall between a turn and its effects.
         """
         self._suspended_until_ms = max(self._suspended_until_ms, until_ms)
+
+    def wake(self) -> None:
+        """Take a turn soon, though nothing has arrived: the clock has changed."""
+        self._wake()
 
     def stop(self) -> None:
         """Request a graceful shutdown."""

@@ -233,7 +233,8 @@ class BusConnection:
         Raises:
             BusUnavailable: The bus is unreachable, there is no subscriber, or no answer came in time.
         """
-        bus, promise = self._bus, VirtualFuture[bytes]()
+        promise: VirtualFuture[bytes] = VirtualFuture()
+        bus = self._bus
         found = bus.responders(subject)
         if not self.connected or not found:
             raise BusUnavailable("the bus is disconnected") if found else NoSubscriber(f"nobody listens on {subject}")

@@ -2,12 +2,13 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Final
+from typing import Final, Protocol
 
 from msgspec.structs import replace
 
 from loadline.client.fence import CountsInForce, DecisionFence, Freshness
 from loadline.core.vocabulary.decisions import ApplyStatus, PoolTarget
+from loadline.core.vocabulary.samples import WorkerRecord
 from loadline.errors import BusUnavailable
 from loadline.scalers.local.plan import (
     Process,
@@ -22,7 +23,6 @@ from loadline.scalers.local.plan import (
 from loadline.sim.world.bus import BusConnection
 from loadline.sim.world.tasks import VirtualTask
 from loadline.sim.world.timeline import Timeline
-from loadline.sim.world.worker import SimulatedWorker
 from loadline.wire.codec import Rejected, decode_as, encode
 from loadline.wire.messages import DecisionApplied, DrainReport, ScalingDecision
 from loadline.wire.subjects import Subjects
@@ -40,7 +40,28 @@ _TIMING: Final = ProcessTiming(
 
 _NOTHING: Final[Mapping[str, int]] = MappingProxyType({})
 
-StartWorker = Callable[[str, str], SimulatedWorker]
+
+class ScaledWorker(Protocol):
+    """A worker, or whatever ends with it, as a scaler starts and ends it."""
+
+    record: WorkerRecord
+
+    @property
+    def alive(self) -> bool:
+        """True while it runs."""
+        ...
+
+    @property
+    def serving(self) -> bool:
+        """True if it accepts requests."""
+        ...
+
+    def kill(self) -> object:
+        """End it at once."""
+        ...
+
+
+StartWorker = Callable[[str, str], ScaledWorker]
 """Function that starts a worker, given its model and pool."""
 
 
@@ -50,13 +71,13 @@ class _ScaledPool:
     def __init__(self, model: str, name: str) -> None:
         self.model = model
         self.name = name
-        self.workers: dict[str, SimulatedWorker] = {}
+        self.workers: dict[str, ScaledWorker] = {}
         self.processes: dict[str, Process] = {}
         self.target: PoolTarget | None = None
         self.drain_ttl_ms = 0
         self.failures = StartFailures()
 
-    def add(self, worker: SimulatedWorker, now_ms: int) -> None:
+    def add(self, worker: ScaledWorker, now_ms: int) -> None:
         record = worker.record
         self.workers[record.worker] = worker
         self.processes[record.worker] = Process(record.worker, record.incarnation, now_ms)
@@ -105,7 +126,7 @@ class SimulatedScaler:
         for model in pools:
             VirtualTask(bus.subscribe(self._subjects.decision(model), self._on_decision))
 
-    def adopt(self, worker: SimulatedWorker) -> None:
+    def adopt(self, worker: ScaledWorker) -> None:
         """Add a worker that was started before any decision."""
         self._pools[worker.record.model, worker.record.pool].add(worker, int(self._timeline.now_ms))
 

@@ -281,7 +281,8 @@ class StoreConnection:
             if not self.reachable:
                 raise unavailable
             return do()
-        promise, timeline, rng, faults = VirtualFuture[T](), store.timeline, store.rng, store.faults
+        promise: VirtualFuture[T] = VirtualFuture()
+        timeline, rng, faults = store.timeline, store.rng, store.faults
         unclear: LoadlineError = unavailable if repeatable else OutcomeUnknown("the answer was lost")
         if not self.reachable:
             timeline.call_later(store.latency_ms, partial(promise.set_exception, unavailable))

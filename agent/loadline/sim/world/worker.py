@@ -3,6 +3,7 @@
 The worker registers under a lease, reports its load, drains on command and exits when it is empty.
 """
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Final
@@ -28,6 +29,8 @@ from loadline.wire.messages import DrainCommand, MigrateCommand, MigrationReport
 from loadline.wire.subjects import Subjects
 
 _RETRY_MS: Final = 500.0
+_LEAVE_MS: Final = 3_000.0
+"""Time in which a client that ends revokes its lease."""
 
 
 class SimulatedWorkerKnobs(Struct, frozen=True):
@@ -89,6 +92,7 @@ class SimulatedWorker:
         """Virtual time before which it sends no load report."""
         self.never_drains = False
         """Whether its drains never finish."""
+        self._leaving = False
         self._timeline = timeline
         self._knobs = knobs
         self._on_event = on_event
@@ -103,14 +107,14 @@ class SimulatedWorker:
         key = self._keys.worker(*record.names)
         self._leased = LeasedKey(store, key, encode(self.record), knobs.lease_ttl_s, self._incarnation.is_later)
         self._next_event_ms: float | None = None
-        self._registration_changed = VirtualFuture[None]()
+        self._registration_changed: VirtualFuture[None] = VirtualFuture()
         self._tasks: list[VirtualTask] = []
         self._answer_commands()
         if knobs.registration_delay_ms:
             timeline.call_later(knobs.registration_delay_ms, self._start_registration)
         else:
             self._start_registration()
-        timeline.call_later(knobs.start_delay_ms, self._become_ready)
+        timeline.call_later(knobs.start_delay_ms, self.become_ready)
         self._schedule_report()
 
     @property
@@ -125,8 +129,8 @@ class SimulatedWorker:
 
     @property
     def serving(self) -> bool:
-        """True if it accepts requests: alive, ready and not draining."""
-        return self.alive and self.record.state == "ready" and not self.draining
+        """True if it accepts requests: alive, ready, and neither draining nor leaving."""
+        return self.alive and self.record.state == "ready" and not (self.draining or self._leaving)
 
     def submit(self, request: Request) -> bool:
         """Submit a request; return whether it runs under this hop. Repeated submissions have no effect."""
@@ -204,6 +208,13 @@ class SimulatedWorker:
         self._on_change(self)
         return lost
 
+    def leave(self) -> None:
+        """Exit without a drain: stop to report, revoke the lease, and end."""
+        self._leaving, self.silent_until_ms = True, math.inf
+        self._withdraw()
+        self._on_change(self)
+        self._timeline.call_later(_LEAVE_MS, self.kill)
+
     def _on_engine_due(self, at_ms: float) -> None:
         if at_ms == self._next_event_ms and self.alive:
             self._next_event_ms = None
@@ -211,7 +222,8 @@ class SimulatedWorker:
 
     # -- readiness and load reports ------------------------------------------------------------------------------------
 
-    def _become_ready(self) -> None:
+    def become_ready(self) -> None:
+        """Register as ready and report, unless it drains or has ended."""
         if self.alive and not self.draining:
             self._register("ready")
             self._report()
@@ -313,7 +325,7 @@ class SimulatedWorker:
     async def _run_registration(self) -> None:
         """Renew the lease of the record until it is withdrawn; retry every 500 ms while the store is unavailable."""
         while not self._leased.gone:
-            self._registration_changed = VirtualFuture[None]()
+            self._registration_changed = VirtualFuture()
             wait_ms = self._knobs.lease_ttl_s * 1_000.0 / 3.0
             try:
                 step = await self._leased.step(self._timeline.now_ms / 1_000.0)

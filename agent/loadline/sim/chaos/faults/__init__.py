@@ -4,14 +4,34 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from loadline.sim.chaos.fault_injector import FaultInjector, Undo
-from loadline.sim.chaos.faults import agents, external, migrations, scalers, servers, workers
+from loadline.sim.chaos.faults import (
+    agents,
+    children,
+    external,
+    frontends,
+    migrations,
+    scalers,
+    servers,
+    sidecars,
+    sleep,
+    workers,
+)
 from loadline.sim.chaos.plan import FAULT_KINDS, Fault
 
+_MODULES: Final = (
+    agents,
+    children,
+    external,
+    frontends,
+    migrations,
+    scalers,
+    servers,
+    sidecars,
+    sleep,
+    workers,
+)
 FAULTS: Final[Mapping[str, Callable[[FaultInjector, Fault], Undo]]] = {
-    kind: getattr(module, kind)
-    for module in (agents, servers, workers, scalers, external, migrations)
-    for kind in FAULT_KINDS
-    if hasattr(module, kind)
+    kind: getattr(module, kind) for module in _MODULES for kind in FAULT_KINDS if hasattr(module, kind)
 }
 """Kind -> function that injects it."""
 

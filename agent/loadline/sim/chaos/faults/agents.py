@@ -93,6 +93,15 @@ def agent_watch_delayed(injector: FaultInjector, fault: Fault) -> Undo:
     return no_undo
 
 
+def agent_clock_jumps(injector: FaultInjector, fault: Fault) -> Undo:
+    """Let the clock of one agent jump forward, as at the end of a suspension; it never goes back."""
+    for agent in pick(_all(injector), fault.level):
+        agent.clock.jump(fault.duration_ms)  # the shards of a process have one clock
+        for one in injector.world.process_of(agent.name):
+            one.wake()
+    return no_undo
+
+
 def agent_reloads(injector: FaultInjector, fault: Fault) -> Undo:
     """Reload one agent with the same settings, other planners or a model less; later with its own."""
     agents = pick(_all(injector), fault.level)
@@ -113,7 +122,7 @@ def _unchanged(settings: Settings) -> Settings:
 
 
 def _other_planners(settings: Settings) -> Settings:
-    other = {"threshold": "kpa", "hpa": "threshold", "kpa": "hpa"}
+    other = {"threshold": "kpa", "hpa": "threshold", "kpa": "hpa", "throughput": "queueing"}
     return replace(settings, models=tuple(replace(one, planner=other[one.planner]) for one in settings.models))
 
 

@@ -1,4 +1,4 @@
-"""Faults of the bus, of the store, and of the children that compute forecasts and allocations."""
+"""Faults of the bus and of the store."""
 
 from functools import partial
 from typing import Final
@@ -105,15 +105,3 @@ def leader_revoked(injector: FaultInjector, fault: Fault) -> Undo:
 
 def _worse(probability: float) -> float:
     return min(_MOST, max(_LEAST, probability * _TIMES))
-
-
-def fits_fail(injector: FaultInjector, fault: Fault) -> Undo:
-    """Answer no forecast and no allocation of any agent."""
-    del fault
-    fitter = injector.world.fitter
-
-    def set_fails(*, fails: bool) -> None:
-        fitter.fails = fails
-
-    set_fails(fails=True)
-    return partial(set_fails, fails=False)

@@ -102,12 +102,15 @@ def workers_never_ready(injector: FaultInjector, fault: Fault) -> Undo:
     """Let new workers never become ready; kill them at the end."""
     del fault
     world = injector.world
-    known = set(world.workers)
+    known = {*world.workers, *world.night.sidecars}
     world.new_workers_start = False
 
     def end() -> None:
         world.new_workers_start = True
         _end([one for one in _all(injector) if one.record.worker not in known and not one.serving])
+        for name, sidecar in world.night.sidecars.items():
+            if name not in known and not sidecar.engine.starts:
+                sidecar.kill()
 
     return end
 
