@@ -14,6 +14,7 @@ from typing import Final
 import msgspec
 
 from tests.fuzz.corpus import keep, kept
+from tests.fuzz.examine import Findings
 from tests.fuzz.target import Target, silence_logs
 from tests.fuzz.targets import TARGETS
 
@@ -34,29 +35,30 @@ def fuzz(target: Target, options: argparse.Namespace) -> bool:
     with log.open("wb") as output:
         done = subprocess.run([sys.executable, "-m", *child], cwd=_ROOT, stdout=output, stderr=output, check=False)
     cases = folder / "cases"
+    findings = examined(target, folder)
     found = {
         "target": target.name,
         "cases": int(cases.read_text("ascii")) if cases.exists() else 0,
         "took_s": round(time.monotonic() - began_s),
-        "escapes": examined(target, sorted((folder / "suspects").iterdir())),
+        **msgspec.to_builtins(findings),
     }
     cases.unlink(missing_ok=True)
-    if done.returncode and not found["escapes"]:
+    if done.returncode and not findings.escapes:
         found["failed"] = f"see {log}"
     if options.keep:
         found["kept"] = keep(target, [path.read_bytes() for path in (folder / "corpus").iterdir()])
     sys.stdout.write(msgspec.json.encode(found).decode() + "\n")
     sys.stdout.flush()
-    return not found["escapes"] and "failed" not in found
+    return not findings.escapes and "failed" not in found
 
 
-def examined(target: Target, suspects: list[Path]) -> dict[str, str]:
-    """Return which suspects escape from code that is not instrumented, and why."""
-    command = [sys.executable, "-m", "tests.fuzz.examine", target.name, *map(str, suspects)]
+def examined(target: Target, folder: Path) -> Findings:
+    """Return what was found, of code that is not instrumented."""
+    command = [sys.executable, "-m", "tests.fuzz.examine", target.name, str(folder)]
     done = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, check=False)
     if done.returncode:
-        return {" ".join(map(str, suspects)): f"the process ended with {done.returncode}: {done.stderr[-2_000:]}"}
-    return msgspec.json.decode(done.stdout.splitlines()[-1], type=dict[str, str])
+        return Findings({str(folder): f"the process ended with {done.returncode}: {done.stderr[-2_000:]}"})
+    return msgspec.json.decode(done.stdout.splitlines()[-1], type=Findings)
 
 
 def main() -> int:

@@ -112,9 +112,9 @@ def main() -> None:
         f"-artifact_prefix={options.folder}/suspects/",
         str(options.folder / "corpus"),
     ]
-    silence_logs().__enter__()
-    atheris.Setup([sys.argv[0], *flags], guided.test, custom_mutator=guided.mutated)
-    atheris.Fuzz()
+    with silence_logs():
+        atheris.Setup([sys.argv[0], *flags], guided.test, custom_mutator=guided.mutated)
+        atheris.Fuzz()
 
 
 if __name__ == "__main__":

@@ -53,14 +53,29 @@ class Target(Struct, frozen=True):
         Raises:
             Escape: It is one.
         """
-        took_ms = self._timed(data)
-        allowed_ms = patience * self.ms_max * math.ceil(max(len(data), 1) / SIZE_UNIT_BYTES)
-        for _ in range(_REPEATS):  # another process, or a collection of garbage, may have taken the time
-            if took_ms <= allowed_ms:
-                return
-            took_ms = min(took_ms, self._timed(data))
+        allowed_ms = patience * self.ms_max
+        took_ms = self.cost_ms(data, above=allowed_ms)
         if took_ms > allowed_ms:
-            raise Escape(f"{len(data)} bytes took {took_ms:.1f} ms, {allowed_ms:g} are allowed")
+            raise Escape(f"{len(data)} bytes took {took_ms:.1f} ms per 16 KiB, {allowed_ms:g} are allowed")
+
+    def cost_ms(self, data: bytes, above: float = 0.0) -> float:
+        """Return the CPU time of one input per 16 KiB.
+
+        Args:
+            data: The input.
+            above: A time up to this one is that of a single reading; a longer one is the shortest of several, since
+                another process or a collection of garbage may have taken it.
+
+        Raises:
+            Escape: It raises an exception that is not declared.
+        """
+        units = math.ceil(max(len(data), 1) / SIZE_UNIT_BYTES)
+        took_ms = self._timed(data) / units
+        for _ in range(_REPEATS):
+            if took_ms <= above:
+                break
+            took_ms = min(took_ms, self._timed(data) / units)
+        return took_ms
 
     def _timed(self, data: bytes) -> float:
         began_ns = time.thread_time_ns()

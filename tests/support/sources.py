@@ -13,7 +13,12 @@ import grpc
 import grpc.aio
 import msgspec
 
+from loadline.core.vocabulary.events import LoadReported
+from loadline.core.vocabulary.samples import WorkerSample
 from loadline.sources.llumnix_messages import MigrateRequest, MigrateResponse
+from loadline.wire.codec import Codec, encode
+from loadline.wire.messages import LoadReport
+from loadline.wire.subjects import Subjects
 from tests.support.client_rig import Agent, agent_at
 
 
@@ -64,6 +69,13 @@ def framed(record: object, topic: str = "forward-pass-metrics", subject: str = "
     """Return the frames of a ZeroMQ message of Dynamo's event plane."""
     inner = envelope(record, topic)
     return [subject.encode(), bytes(8), bytes(8), b"\x01" + len(inner).to_bytes(4, "big") + inner]
+
+
+def accepted(sample: WorkerSample) -> bool:
+    """Return True if agents accept the report of a sample."""
+    subjects = Subjects("loadline")
+    report = encode(LoadReport("m", "p", "w", 1, [sample]))
+    return isinstance(Codec(subjects, 262_144).decode(subjects.load("m", "p", "w"), report), LoadReported)
 
 
 @asynccontextmanager

@@ -11,7 +11,15 @@ import msgspec
 from msgspec import Meta, Struct
 
 from loadline.core.vocabulary.samples import WorkerRecord, WorkerSample
-from loadline.core.vocabulary.scalars import BatchCount, Count, QueueCount, TokenCount
+from loadline.core.vocabulary.scalars import (
+    BATCH_MAX,
+    QUEUE_MAX,
+    TOKEN_COUNT_MAX,
+    BatchCount,
+    Count,
+    QueueCount,
+    TokenCount,
+)
 from loadline.wire.codec import printable
 
 TOPIC: Final = "forward-pass-metrics"
@@ -188,10 +196,11 @@ class DynamoEngine:
             rank=number,
             kv_blocks_used=self._blocks_used(running),
             kv_blocks_total=self._blocks_total,
-            waiting_requests=waiting.num_prefill_requests + waiting.num_decode_requests,
-            running_requests=running.num_prefill_requests + running.num_decode_requests,
+            # Agents refuse a report with a number above these bounds, whatever else it has.
+            waiting_requests=min(waiting.num_prefill_requests + waiting.num_decode_requests, QUEUE_MAX),
+            running_requests=min(running.num_prefill_requests + running.num_decode_requests, BATCH_MAX),
             # Engines compute the KV cache of preempted requests again.
-            queued_prefill_tokens=waiting.sum_prefill_tokens + waiting.sum_decode_kv_tokens,
+            queued_prefill_tokens=min(waiting.sum_prefill_tokens + waiting.sum_decode_kv_tokens, TOKEN_COUNT_MAX),
             active_prefill_tokens=running.sum_prefill_tokens,
             decode_tokens=running.sum_decode_kv_tokens,
             decode_batch_requests=running.num_decode_requests,

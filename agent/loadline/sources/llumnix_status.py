@@ -5,7 +5,17 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from loadline.core.vocabulary.samples import WorkerRecord, WorkerSample
-from loadline.core.vocabulary.scalars import BatchCount, Count, Name, QueueCount, Text, TokenCount
+from loadline.core.vocabulary.scalars import (
+    BATCH_MAX,
+    BLOCKS_MAX,
+    QUEUE_MAX,
+    BatchCount,
+    Count,
+    Name,
+    QueueCount,
+    Text,
+    TokenCount,
+)
 from loadline.sources.config import WorkerKnobs
 
 Port = Annotated[int, Meta(ge=0, le=65_535)]
@@ -82,7 +92,7 @@ class LlumnixStatus(Struct, frozen=True):
             block_size: Tokens in one KV block; 0: unknown.
         """
         size = block_size or 1
-        total = self.num_total_gpu_tokens // size
+        total = min(self.num_total_gpu_tokens // size, BLOCKS_MAX)
         unallocated = self.num_unallocated_tokens_hybrid_scheduler_waiting_decodes
         all_decode_tokens = (
             self.hybrid_scheduler_waiting_to_decode_tokens_num
@@ -96,18 +106,22 @@ class LlumnixStatus(Struct, frozen=True):
             kv_blocks_used=min(-(-self.num_used_gpu_tokens // size), total),
             kv_blocks_total=total,
             waiting_requests=self.num_waiting_requests,
-            running_requests=self.num_running_requests + self.num_loading_requests,
+            # Agents refuse a report with a number above these bounds, whatever else it has.
+            running_requests=min(self.num_running_requests + self.num_loading_requests, BATCH_MAX),
             queued_prefill_tokens=self.num_uncomputed_tokens_all_waiting_prefills,
             active_prefill_tokens=self.num_uncomputed_tokens_scheduler_running_prefills,
             # Both together are all tokens to decode; those without KV blocks are needed in addition to the used ones.
             decode_tokens=max(all_decode_tokens - unallocated, 0),
             waiting_to_decode_tokens=unallocated,
             decode_batch_requests=self.scheduler_running_to_decode_requests_num,
-            waiting_to_decode_requests=self.hybrid_scheduler_waiting_to_decode_requests_num
-            + self.scheduler_waiting_to_decode_requests_num
-            + self.num_loading_requests,
+            waiting_to_decode_requests=min(
+                self.hybrid_scheduler_waiting_to_decode_requests_num
+                + self.scheduler_waiting_to_decode_requests_num
+                + self.num_loading_requests,
+                QUEUE_MAX,
+            ),
             unallocated_prefill_tokens=self.num_unallocated_tokens_scheduler_running_prefills,
-            migration_slots_in=max(self.num_available_migrate_in_slots, 0),
-            migration_slots_out=max(self.num_available_migrate_out_slots, 0),
+            migration_slots_in=min(max(self.num_available_migrate_in_slots, 0), BATCH_MAX),
+            migration_slots_out=min(max(self.num_available_migrate_out_slots, 0), BATCH_MAX),
             schedulable=self.schedulable,
         )

@@ -1,6 +1,5 @@
-"""What engines and the systems that sources read say: pages of metrics, answers and records."""
+"""What engines and routers say, and what clients ask of them: pages of metrics, streams and requests."""
 
-import contextlib
 from collections.abc import Iterator
 from typing import Final
 
@@ -18,13 +17,10 @@ from loadline.gateway.sse import EventReader, EventTooLarge, write_event
 from loadline.gateway.stream_reply import EngineFailed, StreamReply
 from loadline.gateway.traffic import Measured
 from loadline.sidecar.engine_state import EngineState
-from loadline.sources.dynamo_records import TOPIC, VERSION, RecordRefused, read_envelope
-from loadline.sources.llumnix_messages import InstanceMetadata, InstanceStatus, read_instance, read_status
-from loadline.sources.prometheus_answer import AnswerRefused, read_answer
-from loadline.wire.codec import Codec, Rejected, encode
+from loadline.wire.codec import Codec, encode
 from loadline.wire.messages import TrafficReport
 from tests.fuzz.target import Target
-from tests.fuzz.targets.wire import SUBJECTS, check_refusal
+from tests.fuzz.targets.wire import SUBJECTS
 from tests.support.engine_pages import RECORDED_VLLM, check_reports, page, vllm
 
 _CODEC: Final = Codec(SUBJECTS, 1_048_576)
@@ -117,21 +113,6 @@ def _use(asked: ApiRequest) -> None:
     reply.end()
 
 
-def read_source(data: bytes) -> None:
-    """Read an answer of Prometheus, a record of Dynamo's event plane, and what Llumnix's engines store."""
-    check_refused(read_instance("k", data))
-    check_refused(read_status("k", data))
-    for read in (lambda: read_answer(data, "pod"), lambda: read_envelope(data)):
-        with contextlib.suppress(AnswerRefused, RecordRefused):
-            read()
-
-
-def check_refused(found: object) -> None:
-    """Check that a refusal is safe to log."""
-    if isinstance(found, Rejected):
-        check_refusal(found)
-
-
 def _chunks(*choices: dict[str, object], **more: object) -> bytes:
     head = {"id": "x", "object": "chunk", "created": 1, "model": "tiny"}
     chunks = [msgspec.json.encode({**head, "choices": [{"index": 0, **choice}], **more}) for choice in choices]
@@ -173,21 +154,6 @@ _ROUTED: Final = b"".join(
         b'inference_objective_request_total{model_name="tiny"}',
     )
 )
-_PROMETHEUS: Final = (
-    b'{"status":"success","data":{"resultType":"matrix","result":[{"metric":{"__name__":"up","pod":"w","a":"b"},'
-    b'"values":[[1700000000.5,"1"],[1700000001,"2"]]}]}}'
-)
-_DYNAMO: Final = msgspec.msgpack.encode(
-    {"topic": TOPIC, "payload": msgspec.msgpack.encode({"version": VERSION, "worker_id": "w", "wall_time": 0.01})}
-)
-
-
-def _llumnix() -> list[bytes]:
-    known = {"instance_id": "i", "instance_type": "neutral", "ip": "127.0.0.1", "utc_create": 1.5, "block_size": 16}
-    status = {"instance_id": "i", "schedulable": True, "timestamp_ms": 5, "num_running_requests": 2}
-    return [InstanceMetadata(**known).SerializeToString(), InstanceStatus(**status).SerializeToString()]
-
-
 ENGINE_TARGETS: Final = (
     Target(
         "pages",
@@ -203,5 +169,4 @@ ENGINE_TARGETS: Final = (
     Target("routers", read_router_pages, [name.encode() + b"\n" + _ROUTED + _PAGE_END + _ROUTED for name in ROUTERS]),
     Target("replies", read_reply, list(_streams())),
     Target("requests", read_body, _BODIES),
-    Target("sources", read_source, [_PROMETHEUS, _DYNAMO, *_llumnix()]),
 )

@@ -1,9 +1,17 @@
 """Elections of a shard among agents that share the models: whose turn it is, and handovers."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadline.core.decisions.candidacy import HANDOVER_MS, HANDOVER_RETRY_MS, YIELD_MS, Candidacy, rank_of
+from loadline.core.decisions.candidacy import (
+    HANDOVER_MS,
+    HANDOVER_RETRY_MS,
+    RETURNED_MS,
+    YIELD_MS,
+    Candidacy,
+    rank_of,
+)
 from loadline.core.decisions.leadership import Leadership, LeadershipKnobs
 from loadline.core.vocabulary.effects import Campaign
 from loadline.core.vocabulary.events import LeaderChanged, LeadershipWon
@@ -169,6 +177,61 @@ def test_a_shard_that_returns_because_its_next_leader_died_is_handed_over_as_any
     leadership.agents_changed(sorted([first, second]), handed_over + 2_000)
     leadership.tick(handed_over + 2_000 + HANDOVER_MS)
     assert leadership.handing_over
+
+
+def test_other_agents_that_come_and_go_do_not_delay_a_handover() -> None:
+    first, second, third = ranked()
+    leadership = election(second)
+    leadership.agents_changed(sorted([first, second]), NOW)
+    win(leadership, NOW)
+    leadership.agents_changed(sorted([first, second, third]), NOW + 3_000)
+    leadership.tick(NOW + HANDOVER_MS)
+    assert leadership.handing_over
+
+
+def test_own_heartbeats_that_are_seen_late_are_no_sign_that_a_shard_was_taken() -> None:
+    first, second, _ = ranked()
+    leadership, handed_over = hand_over(first, second)
+    leadership.leader_changed(LeaderChanged(SCOPE, second, 9, 9, beat=9), handed_over + 10)
+    leadership.leader_changed(LeaderChanged(SCOPE, "", 0, 10), handed_over + 20)
+    win(leadership, handed_over + 1_000)
+    leadership.tick(handed_over + 1_000 + HANDOVER_MS)
+    assert not leadership.handing_over
+
+
+@pytest.mark.parametrize(("returned_ms", "wait_ms"), [(29_999, HANDOVER_RETRY_MS), (RETURNED_MS, HANDOVER_MS)])
+def test_a_shard_that_returns_late_is_handed_over_as_any_other(returned_ms: int, wait_ms: int) -> None:
+    leadership, handed_over = hand_over(*ranked()[:2])
+    returned = handed_over + returned_ms
+    win(leadership, returned)
+    leadership.deadline_ms = returned + wait_ms + 1
+    leadership.tick(returned + wait_ms - 1)
+    assert not leadership.handing_over
+    leadership.tick(returned + wait_ms)
+    assert leadership.handing_over
+
+
+def test_a_shard_that_was_lost_without_a_handover_is_handed_over_as_any_other() -> None:
+    first, second, _ = ranked()
+    leadership = election(second)
+    leadership.agents_changed(sorted([first, second]), NOW)
+    win(leadership, NOW)
+    leadership.step_down(NOW + 100)
+    win(leadership, NOW + 1_000)
+    leadership.tick(NOW + 1_000 + HANDOVER_MS)
+    assert leadership.handing_over
+
+
+def test_an_agent_that_waited_for_reports_needs_none_once_another_one_leads() -> None:
+    first, second, _ = ranked()
+    leadership = election(second)
+    leadership.bus_changed(connected=False, now=NOW)
+    leadership.agents_changed(list("abc"), NOW)
+    leadership.tick(NOW + YIELD_MS)
+    leadership.leader_changed(LeaderChanged(SCOPE, first, 5, 1, beat=1), NOW + 600)
+    assert not leadership.wants_reports
+    leadership.bus_changed(connected=True, now=NOW + 700)
+    assert not campaigns(leadership, NOW + 700)
 
 
 def test_a_leader_whose_partition_changed_gives_up_the_shard() -> None:

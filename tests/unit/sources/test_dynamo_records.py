@@ -16,7 +16,7 @@ from loadline.sources.dynamo_records import (
     read_envelope,
     read_frames,
 )
-from tests.support.sources import envelope, forward_pass, framed, idle_pass
+from tests.support.sources import accepted, envelope, forward_pass, framed, idle_pass
 
 RECORD = WorkerRecord("m", "p", "7587", "decode", 1, data_parallel_size=2, kv_blocks_total=1_000, block_size_tokens=16)
 
@@ -96,6 +96,30 @@ def test_a_sample_has_the_newest_counts_and_the_means_of_all_iterations() -> Non
         itl_ms=(125 + 4 * 62.5) / 5,
         iteration_ms=93.75,
     )
+
+
+@pytest.mark.parametrize(
+    ("fields", "field", "bound"),
+    [
+        ({"queued_requests": {"num_prefill_requests": 10**7, "num_decode_requests": 1}}, "waiting_requests", 10**7),
+        (
+            {"scheduled_requests": {"num_prefill_requests": 1, "num_decode_requests": 65_536}},
+            "running_requests",
+            65_536,
+        ),
+        (
+            {"queued_requests": {"sum_prefill_tokens": 1, "sum_decode_kv_tokens": 10**12}},
+            "queued_prefill_tokens",
+            10**12,
+        ),
+    ],
+)
+def test_agents_accept_the_largest_numbers_of_a_record(fields: dict[str, Any], field: str, bound: int) -> None:
+    engine = DynamoEngine(RECORD)
+    engine.put(parsed(**fields))
+    (sample,) = engine.take_samples()
+    assert getattr(sample, field) == bound
+    assert accepted(sample)
 
 
 def test_silence_is_no_sample_and_idleness_is_zero() -> None:

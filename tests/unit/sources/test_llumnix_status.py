@@ -16,6 +16,7 @@ from loadline.sources.llumnix_messages import (
     read_status,
 )
 from loadline.wire.codec import Rejected
+from tests.support.sources import accepted
 
 POOL = WorkerKnobs("m", "p", "decode")
 # Every field as on the wire, so that a wrong number or type in our tables shows.
@@ -120,6 +121,28 @@ def test_other_values_are_refused_with_a_reason(value: bytes, reason: str) -> No
     refused = read_status("k", value)
     assert isinstance(refused, Rejected)
     assert refused.reason == reason
+
+
+@pytest.mark.parametrize(
+    ("fields", "field", "bound"),
+    [
+        ({"num_available_migrate_in_slots": 2**31 - 1}, "migration_slots_in", 65_536),
+        ({"num_available_migrate_out_slots": 2**31 - 1}, "migration_slots_out", 65_536),
+        ({"num_running_requests": 65_536, "num_loading_requests": 1}, "running_requests", 65_536),
+        (
+            {"scheduler_waiting_to_decode_requests_num": 10**7, "num_loading_requests": 1},
+            "waiting_to_decode_requests",
+            10**7,
+        ),
+        ({"num_total_gpu_tokens": 2**31 - 1}, "kv_blocks_total", 10**9),
+    ],
+)
+def test_agents_accept_the_largest_numbers_of_a_status(fields: dict[str, int], field: str, bound: int) -> None:
+    read = read_status("k", status(**fields))
+    assert not isinstance(read, Rejected)
+    sample = read.sample(0)
+    assert getattr(sample, field) == bound
+    assert accepted(sample)
 
 
 def test_any_bytes_give_a_status_or_a_refusal() -> None:

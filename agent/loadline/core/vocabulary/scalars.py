@@ -22,10 +22,14 @@ LENGTH_MIN: Final = 1e-3
 """Smallest length (tokens) and latency (ms) above 0: a quotient by a smaller one may be infinite."""
 # What an engine can be: bounds for its claims, since arrays and sums grow with them. The largest batches have some
 # thousand requests, the largest KV caches some ten million tokens, and a queue may be long.
-BatchCount = Annotated[int, Meta(ge=0, le=65_536)]
-QueueCount = Annotated[int, Meta(ge=0, le=10_000_000)]
-TokenCount = Annotated[int, Meta(ge=0, le=10**12)]
-BlockCount = Annotated[int, Meta(ge=0, le=10**9)]
+BATCH_MAX: Final = 65_536
+QUEUE_MAX: Final = 10_000_000
+TOKEN_COUNT_MAX: Final = 10**12
+BLOCKS_MAX: Final = 10**9
+BatchCount = Annotated[int, Meta(ge=0, le=BATCH_MAX)]
+QueueCount = Annotated[int, Meta(ge=0, le=QUEUE_MAX)]
+TokenCount = Annotated[int, Meta(ge=0, le=TOKEN_COUNT_MAX)]
+BlockCount = Annotated[int, Meta(ge=0, le=BLOCKS_MAX)]
 # A million requests per second over the longest interval of a report.
 ArrivalCount = Annotated[int, Meta(ge=0, le=3_600_000_000)]
 # Without control characters: names appear in log lines, subjects and keys.
