@@ -146,6 +146,17 @@ def test_a_victory_after_resigning_releases_the_lease() -> None:
     assert leadership.next_wake() is None
 
 
+def test_a_removal_of_the_key_during_a_campaign_counts_although_its_older_answer_names_a_leader() -> None:
+    leadership = follower()
+    leadership.tick(T0)
+    leadership.leader_changed(LeaderChanged("all", "", 0, 90), T0 + 1)
+    leadership.lost_campaign("other", 41, T0 + 2)
+    assert leadership.leader == ""
+    assert leadership.tick(T0 + 502) == [campaign(T0 + 502)]
+    leadership.lost_campaign("other", 91, T0 + 600)
+    assert leadership.leader == "other", "the removal was of the campaign before"
+
+
 # -- leading -----------------------------------------------------------------------------------------------------------
 
 
@@ -224,13 +235,17 @@ def test_a_renewal_of_an_earlier_lease_is_ignored() -> None:
     assert leadership.deadline_ms == DEADLINE
 
 
-def test_a_late_renewal_does_not_start_a_second_campaign() -> None:
+@pytest.mark.parametrize("lost", [True, False, None])
+def test_a_late_answer_to_a_renewal_does_not_start_a_second_campaign(*, lost: bool | None) -> None:
     leadership = leading()
     leadership.tick(T0 + 3_333)
     leadership.step_down(T0 + 3_400)
     assert leadership.tick(T0 + 4_400) == [campaign(T0 + 4_400)]
-    leadership.renewed(renewed(T0 + 3_333))
-    assert leadership.tick(T0 + 4_500) == []
+    if lost is None:
+        leadership.renewed(renewed(T0 + 3_333))
+    else:
+        assert leadership.renewal_failed(LeaseRenewalFailed("all", LEASE, lost=lost), T0 + 4_450) == []
+    assert leadership.tick(T0 + 60_000) == []
 
 
 # -- events of a follower and of a resigned agent ----------------------------------------------------------------------
@@ -246,6 +261,12 @@ def test_late_events_do_not_restore_leadership(phase: Callable[[], Leadership]) 
     assert leadership.step_down(T0) == []
     assert leadership.phase == before
     assert not leadership.may_commit(T0)
+
+
+def test_an_agent_that_shares_no_models_needs_their_reports_at_all_times() -> None:
+    for leadership in (follower(), leading(), resigned()):
+        leadership.agents_changed(["a", "b"], T0)
+        assert leadership.wants_reports
 
 
 def test_resigning_releases_the_lease_once() -> None:

@@ -14,7 +14,7 @@ from loadline.core.decisions.candidacy import (
 )
 from loadline.core.decisions.leadership import Leadership, LeadershipKnobs
 from loadline.core.vocabulary.effects import Campaign
-from loadline.core.vocabulary.events import LeaderChanged, LeadershipWon
+from loadline.core.vocabulary.events import LeaderChanged, LeadershipWon, LeaseRenewed
 
 SCOPE = "shard-3"
 AGENTS = st.sets(st.text("abcdef", min_size=1, max_size=4), min_size=1, max_size=6)
@@ -100,6 +100,22 @@ def test_a_shard_is_free_for_a_second_at_most_whoever_is_cut_off() -> None:
         assert campaigns(leadership, NOW + 1_000)
 
 
+def test_an_agent_needs_no_reports_before_it_knows_who_lives_and_after_it_has_resigned() -> None:
+    leadership = election(ranked()[0])
+    assert not leadership.wants_reports
+    leadership.agents_changed(list("abc"), NOW)
+    assert leadership.wants_reports
+    leadership.resign(NOW)
+    assert not leadership.wants_reports
+
+
+def test_a_leader_needs_reports_whatever_its_rank() -> None:
+    leadership = election(ranked()[2])
+    leadership.agents_changed(list("abc"), NOW)
+    win(leadership, NOW)
+    assert leadership.wants_reports
+
+
 def test_an_agent_whose_turn_comes_campaigns_when_the_key_is_removed() -> None:
     first, second, _ = ranked()
     leadership = election(second)
@@ -131,6 +147,9 @@ def test_a_leader_hands_over_to_a_higher_ranked_agent_that_lives_for_a_while() -
     leadership.agents_changed([second], NOW)
     win(leadership, NOW)
     leadership.agents_changed(sorted([first, second]), NOW + 100)
+    assert leadership.next_wake() == NOW + 3_333, "the renewal"
+    leadership.renewed(LeaseRenewed(SCOPE, 7, NOW + 3_000))
+    assert leadership.next_wake() == NOW + 100 + HANDOVER_MS
     leadership.tick(NOW + 100 + HANDOVER_MS - 1)
     assert not leadership.handing_over
     leadership.tick(NOW + 100 + HANDOVER_MS)
