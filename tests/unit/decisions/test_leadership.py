@@ -102,6 +102,15 @@ def test_campaigns_at_an_unreachable_store_keep_the_retry_interval() -> None:
     assert leadership.tick(T0 + 15_100) == [campaign(T0 + 15_100, depose=41)], "the key has not been written since"
 
 
+def test_a_campaign_for_a_free_key_is_retried_soon_however_fresh_the_last_heartbeat() -> None:
+    leadership = follower()
+    leadership.leader_changed(heartbeat(41), T0)
+    leadership.leader_changed(LeaderChanged("all", "", 0, 90), T0 + 1)
+    leadership.tick(T0 + 1)
+    leadership.lost_campaign("", 0, T0 + 100)
+    assert leadership.next_wake() == T0 + 600
+
+
 def test_an_agent_that_stepped_down_deposes_its_own_key_if_the_lease_outlives_it() -> None:
     leadership = leading()
     leadership.leader_changed(LeaderChanged("all", "me", LEASE, REVISION + 3, beat=REVISION + 3), T0 + 3_400)
@@ -263,6 +272,25 @@ def test_late_events_do_not_restore_leadership(phase: Callable[[], Leadership]) 
     assert not leadership.may_commit(T0)
 
 
+def test_a_term_that_the_watch_reports_first_is_not_that_of_another_agent() -> None:
+    leadership = follower()
+    leadership.tick(T0)
+    leadership.leader_changed(LeaderChanged("all", "me", LEASE, REVISION, epoch=EPOCH), T0 + 50)
+    leadership.won(WON, T0 + 100)
+    assert not leadership.others_led
+    leadership.step_down(T0 + 200)
+    leadership.leader_changed(LeaderChanged("all", "other", LEASE + 1, REVISION + 5, epoch=EPOCH + 1), T0 + 300)
+    leadership.won(LeadershipWon("all", EPOCH + 2, LEASE + 2, T0 + 400, REVISION + 9), T0 + 400)
+    assert leadership.others_led
+
+
+def test_an_agent_that_shares_no_models_has_no_partition_to_give_up() -> None:
+    leadership = leading()
+    leadership.layout_changed("4 y")
+    assert not leadership.handing_over
+    assert leadership.may_commit(T0 + 100)
+
+
 def test_an_agent_that_shares_no_models_needs_their_reports_at_all_times() -> None:
     for leadership in (follower(), leading(), resigned()):
         leadership.agents_changed(["a", "b"], T0)
@@ -320,6 +348,7 @@ def test_an_agent_without_a_bus_neither_campaigns_nor_spins() -> None:
 
 def test_an_agent_that_never_had_a_bus_does_not_campaign() -> None:
     leadership = Leadership("all", KNOBS)
+    leadership.bus_changed(connected=False, now=T0)
     assert leadership.tick(T0) == []
     leadership.bus_changed(connected=True, now=T0 + 5)
     assert leadership.tick(T0 + 600) == [campaign(T0 + 600)]

@@ -109,6 +109,34 @@ def test_an_agent_needs_no_reports_before_it_knows_who_lives_and_after_it_has_re
     assert not leadership.wants_reports
 
 
+def test_an_agent_that_was_never_connected_waits_for_reports() -> None:
+    leadership = Leadership(SCOPE, LeadershipKnobs(), candidacy=Candidacy("a"))
+    leadership.agents_changed(["a"], NOW)
+    assert not campaigns(leadership, NOW)
+    leadership.bus_changed(connected=True, now=NOW + 5)
+    assert campaigns(leadership, NOW + 5)
+
+
+def test_a_lower_ranked_agent_retries_its_campaign_later() -> None:
+    for rank, agent in enumerate(ranked()):
+        leadership = election(agent)
+        leadership.agents_changed(list("abc"), NOW)
+        leadership.tick(NOW + 1_000)
+        leadership.lost_campaign("", 0, NOW + 1_100)
+        assert leadership.next_wake() == NOW + 1_600 + rank * YIELD_MS
+
+
+def test_agents_that_leave_and_a_short_loss_of_the_bus_do_not_change_whose_turn_it_is() -> None:
+    first, second, _ = ranked()
+    leadership = election(second)
+    leadership.agents_changed(list("abc"), NOW)
+    leadership.bus_changed(connected=False, now=NOW + 100)
+    leadership.bus_changed(connected=True, now=NOW + 200)
+    assert not campaigns(leadership, NOW + 200)
+    leadership.agents_changed(sorted([first, second]), NOW + 400)
+    assert campaigns(leadership, NOW + YIELD_MS)
+
+
 def test_a_leader_needs_reports_whatever_its_rank() -> None:
     leadership = election(ranked()[2])
     leadership.agents_changed(list("abc"), NOW)
@@ -146,8 +174,9 @@ def test_a_leader_hands_over_to_a_higher_ranked_agent_that_lives_for_a_while() -
     leadership = election(second)
     leadership.agents_changed([second], NOW)
     win(leadership, NOW)
-    leadership.agents_changed(sorted([first, second]), NOW + 100)
     assert leadership.next_wake() == NOW + 3_333, "the renewal"
+    leadership.agents_changed(sorted([first, second]), NOW + 100)
+    assert leadership.next_wake() == NOW + 3_333
     leadership.renewed(LeaseRenewed(SCOPE, 7, NOW + 3_000))
     assert leadership.next_wake() == NOW + 100 + HANDOVER_MS
     leadership.tick(NOW + 100 + HANDOVER_MS - 1)
@@ -261,3 +290,14 @@ def test_a_leader_whose_partition_changed_gives_up_the_shard() -> None:
     assert not leadership.handing_over
     leadership.layout_changed("4 y")
     assert leadership.handing_over
+    leadership.step_down(NOW + 100)
+    (campaign,) = leadership.tick(NOW + 2_000)
+    assert isinstance(campaign, Campaign)
+    assert campaign.layout == "4 y"
+
+
+def test_a_follower_whose_partition_changed_has_nothing_to_give_up() -> None:
+    leadership = election("a")
+    leadership.agents_changed(["a"], NOW)
+    leadership.layout_changed("4 y")
+    assert not leadership.handing_over
