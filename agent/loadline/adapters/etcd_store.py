@@ -168,6 +168,8 @@ class EtcdStore:
                 for writer, count in entries.left_out().items():
                     _log.warning("etcd_entries_left_out", writer=writer, count=count, remedy=_TOO_MANY_ENTRIES)
                 return StoreSnapshot(entries.in_key_order(), int(body["revision"]))
+            if not page.kvs:
+                raise StoreUnavailable("etcd /kv/range: a page without keys is not the last one")
             body["key"] = page.kvs[-1].key + b"\0"
 
     async def commit(self, compares: Sequence[Compare], writes: Sequence[Write]) -> CommitResult:

@@ -149,7 +149,7 @@ def _line(first: str, message: object) -> bytes:
     return first.encode() + b"\n" + msgspec.json.encode(message)
 
 
-_RECORD: Final = WorkerRecord("m", "p", "w", "decode", 1, address="http://h:8000", gpus=2)
+RECORD: Final = WorkerRecord("m", "p", "w", "decode", 1, address="http://h:8000", gpus=2)
 _DECISION: Final = Decision("d", "m", 1, 2, 3, 4, (PoolTarget("p", "decode", 3, 2),), ("kv_usage_high",))
 WIRE_TARGETS: Final = (
     Target("codec", read_frame, [*(_line(*one) for one in REPORTS.items()), _line(MIGRATION, _MIGRATED)]),
@@ -158,7 +158,7 @@ WIRE_TARGETS: Final = (
         "records",
         read_record,
         [
-            _line("workers/m/p/w", _RECORD),
+            _line("workers/m/p/w", RECORD),
             _line("state/m", LearnedState(start_ups_ms={"p": [40_000]}, planner="queueing", data=b"{}")),
             _line("decisions/m", _DECISION),
             b"pause/m\nsomebody",

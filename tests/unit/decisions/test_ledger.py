@@ -149,6 +149,15 @@ def test_a_read_does_not_drop_a_commit_in_progress() -> None:
     assert ledger.confirm_commit(decision.decision_id, "m", 90, T0 + 2) == decision
 
 
+def test_a_read_does_not_drop_the_commit_that_follows_an_unknown_one() -> None:
+    ledger, entry, decision = proposed()
+    ledger.mark_unknown(decision.decision_id, "m")
+    ledger.load([], READ_AT, T0 + 1)
+    second = propose(ledger)
+    ledger.load([], READ_AT, T0 + 2)
+    assert entry.pending is second
+
+
 def test_a_decision_of_another_leader_is_adopted() -> None:
     ledger, entry, _ = committed()
     other = stored(50, 9, 400)
@@ -176,7 +185,37 @@ def test_an_expired_decision_is_loaded_and_not_announced() -> None:
     old = stored(30, 4, 200, now=T0 - 60_000)
     assert ledger.load([old], READ_AT, T0) == [old.decision]
     assert ledger.entries["m"].state == "applied"
+    assert ledger.next_wake() is None
     assert ledger.tick("m", T0) == []
+
+
+# -- forgetting --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("epoch", "forgotten"), [(EPOCH - 1, False), (EPOCH, False), (EPOCH + 1, True)])
+def test_a_new_leader_forgets_the_decisions_of_earlier_terms(epoch: int, *, forgotten: bool) -> None:
+    ledger, _, decision = committed()
+    assert ledger.forget_before("m", epoch) is forgotten
+    entry = ledger.entries["m"]
+    assert (entry.decision, entry.revision, entry.sequence) == (None if forgotten else decision, 90, 1)
+    assert ledger.next_wake() == (None if forgotten else T0)
+    assert not forgotten or not ledger.forget_before("m", epoch), "there is none any more"
+
+
+def test_a_removed_model_has_no_decision_and_its_sequence_continues() -> None:
+    ledger, _, _ = committed()
+    ledger.retire("m")
+    assert (ledger.next_wake(), ledger.tick("m", T0), ledger.is_open("m")) == (None, [], False)
+    assert propose(ledger).sequence == 2
+    assert ledger.commit_effect("m", "all", 7).expected_revision == 90
+
+
+def test_a_model_without_decisions_can_be_removed_and_has_none_to_announce() -> None:
+    ledger = Ledger(KNOBS)
+    ledger.retire("m")
+    assert not ledger.entries
+    assert not ledger.announce_again("m", T0)
+    assert not ledger.is_open("m")
     assert ledger.next_wake() is None
 
 
@@ -212,6 +251,14 @@ def test_an_accepted_decision_is_announced_less_often(status: ApplyStatus) -> No
     assert ledger.next_wake() == T0 + 20_500
     ledger.record_answer(answer(decision, "progress"), T0 + 20_000)
     assert ledger.next_wake() == T0 + 20_500, "progress does not delay the announcement"
+
+
+def test_a_decision_that_is_no_longer_announced_stays_in_force_and_has_ended() -> None:
+    ledger, entry, decision = committed()
+    ledger.stop_announcing("m")
+    assert ledger.next_wake() is None
+    assert (entry.decision, ledger.is_open("m")) == (decision, False)
+    assert ledger.record_answer(answer(decision, "refused"), T0) == (None, []), "it is no failure any more"
 
 
 def test_an_applied_decision_is_not_announced() -> None:

@@ -144,6 +144,14 @@ def test_a_leader_needs_reports_whatever_its_rank() -> None:
     assert leadership.wants_reports
 
 
+def test_an_agent_that_becomes_the_first_campaigns_at_once_for_a_free_key() -> None:
+    first, second, third = ranked()
+    leadership = election(second)
+    leadership.agents_changed(sorted([first, second, third]), NOW)
+    leadership.agents_changed(sorted([second, third]), NOW + 100)
+    assert campaigns(leadership, NOW + 100)
+
+
 def test_an_agent_whose_turn_comes_campaigns_when_the_key_is_removed() -> None:
     first, second, _ = ranked()
     leadership = election(second)
@@ -165,6 +173,7 @@ def test_a_campaign_waits_for_the_reports_of_the_models() -> None:
     assert not leadership.wants_reports
     assert not campaigns(leadership, NOW + YIELD_MS)
     assert leadership.wants_reports
+    assert leadership.next_wake() == NOW + YIELD_MS + 60_000, "their arrival triggers it at once"
     leadership.bus_changed(connected=True, now=NOW + YIELD_MS + 3)
     assert campaigns(leadership, NOW + YIELD_MS + 3)
 
@@ -183,6 +192,7 @@ def test_a_leader_hands_over_to_a_higher_ranked_agent_that_lives_for_a_while() -
     assert not leadership.handing_over
     leadership.tick(NOW + 100 + HANDOVER_MS)
     assert leadership.handing_over
+    assert leadership.next_wake() == NOW + 3_000 + LeadershipKnobs().lease_ttl_s * 1_000 // 3, "nothing is due before"
     leadership.step_down(NOW + 100 + HANDOVER_MS)
     assert not leadership.handing_over
     leadership.leader_changed(LeaderChanged(SCOPE, "", 0, 9), NOW + 5_200)
