@@ -1,6 +1,7 @@
 """Ledger of decisions, from proposal to application."""
 
 import pytest
+from msgspec.structs import replace
 
 from loadline.core.decisions.ledger import DecisionKnobs, Ledger, LedgerEntry, decision_id
 from loadline.core.vocabulary.decisions import ApplyStatus, Decision, PoolTarget, StoredDecision
@@ -173,6 +174,14 @@ def test_a_known_decision_updates_only_its_revision() -> None:
     assert (entry.state, entry.revision) == ("accepted", 97)
 
 
+def test_a_read_that_is_older_than_a_commit_changes_nothing() -> None:
+    ledger, entry, decision = committed()
+    assert ledger.load([stored(30, 4, 50)], 89, T0 + 1) == []
+    assert (entry.decision, entry.revision) == (decision, 90)
+    ledger.load([], 89, T0 + 2)
+    assert entry.revision == 90
+
+
 def test_a_deleted_key_can_be_created_again() -> None:
     ledger, entry, _ = committed()
     ledger.load([], READ_AT, T0)
@@ -315,6 +324,38 @@ def test_an_answer_with_other_numbers_is_rejected(status: ApplyStatus, other: di
 def test_an_answer_without_a_decision_is_rejected() -> None:
     _, _, decision = committed()
     assert Ledger(KNOBS).record_answer(answer(decision, "done"), T0) == (Rejection.UNKNOWN_DECISION, [])
+
+
+def test_victims_are_selected_again_once_until_a_decision_is_applied() -> None:
+    ledger, _, decision = committed()
+    assert ledger.select_again(answer(decision, "accepted"))
+    assert not ledger.select_again(answer(decision, "accepted"))
+    ledger.record_answer(answer(decision, "done"), T0)
+    assert not ledger.select_again(answer(decision, "done")), "its workers have been removed"
+
+
+@pytest.mark.parametrize(
+    ("status", "epoch", "blocked"),
+    [
+        ("accepted", EPOCH, True),
+        ("done", EPOCH, False),
+        ("refused", EPOCH, False),
+        (None, EPOCH, False),  # the next decision of the same leader replaces one that no scaler has seen
+        (None, EPOCH + 1, True),
+    ],
+)
+def test_only_a_decision_that_a_scaler_may_be_applying_blocks(
+    status: ApplyStatus | None, epoch: int, *, blocked: bool
+) -> None:
+    ledger, _, decision = committed()
+    ledger.knobs = replace(KNOBS, blocking=True)
+    if status:
+        ledger.record_answer(answer(decision, status), T0)
+    assert ledger.blocks("m", epoch) is blocked
+    assert not ledger.blocks("other", epoch)
+    if blocked:
+        ledger.select_again(answer(decision, "progress"))
+        assert not ledger.blocks("m", epoch), "another decision follows with other victims"
 
 
 @pytest.mark.parametrize("status", ["accepted", "progress", "refused"])

@@ -50,7 +50,7 @@ class Candidacy(Struct):
     handing_over: bool = False
     """True from then until it has stepped down: nothing new is decided."""
     handed_over_at_ms: int = 0
-    """Time of the last handover that no other agent is known to have taken; 0: none."""
+    """Time of the last handover that no other agent is known to have taken, Unix ms; 0: none."""
 
     @property
     def yield_ms(self) -> int:
@@ -66,7 +66,7 @@ class Candidacy(Struct):
         if not self.rank:
             self.handover_at_ms = 0
         elif not self.handover_at_ms:
-            returned = self.handed_over_at_ms and now - self.handed_over_at_ms < RETURNED_MS
+            returned = now - self.handed_over_at_ms < RETURNED_MS
             self.handover_at_ms = now + (HANDOVER_RETRY_MS if returned else HANDOVER_MS)
 
     def follow(self, leader: str) -> None:
