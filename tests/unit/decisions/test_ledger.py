@@ -58,6 +58,7 @@ def stored(epoch: int, sequence: int, revision: int, now: int = T0) -> StoredDec
 def test_an_id_depends_on_model_epoch_and_sequence() -> None:
     ids = {decision_id(model, epoch, sequence) for model in ("m", "n") for epoch in (1, 2) for sequence in (1, 2)}
     assert len(ids) == 8
+    assert decision_id("m", 1, 1) == "39e2a37e30634763", "also in other versions of the agent"
     assert decision_id("m", 1, 1) == decision_id("m", 1, 1)
 
 
@@ -182,11 +183,25 @@ def test_a_read_that_is_older_than_a_commit_changes_nothing() -> None:
     assert entry.revision == 90
 
 
-def test_a_deleted_key_can_be_created_again() -> None:
+@pytest.mark.parametrize("revision", [90, READ_AT])
+def test_a_deleted_key_can_be_created_again(revision: int) -> None:
     ledger, entry, _ = committed()
-    ledger.load([], READ_AT, T0)
+    ledger.load([], revision, T0)
     assert entry.revision == 0
     assert propose(ledger).sequence == 2, "the sequence continues"
+
+
+def test_a_read_at_the_revision_of_a_commit_counts() -> None:
+    ledger, entry, _ = committed()
+    other = stored(50, 9, 90)
+    assert ledger.load([other], 90, T0 + 1) == [other.decision]
+    assert entry.decision == other.decision
+
+
+def test_an_expired_decision_of_another_leader_ends_the_announcements_of_an_earlier_one() -> None:
+    ledger, entry, _ = committed()
+    assert ledger.load([stored(50, 9, 400, now=T0 - 60_000)], READ_AT, T0)
+    assert (entry.state, ledger.next_wake()) == ("applied", None)
 
 
 def test_an_expired_decision_is_loaded_and_not_announced() -> None:
@@ -223,9 +238,9 @@ def test_a_model_without_decisions_can_be_removed_and_has_none_to_announce() -> 
     ledger = Ledger(KNOBS)
     ledger.retire("m")
     assert not ledger.entries
+    assert (ledger.is_open("m"), ledger.unaccepted("m"), ledger.next_wake()) == (False, None, None)
     assert not ledger.announce_again("m", T0)
-    assert not ledger.is_open("m")
-    assert ledger.next_wake() is None
+    assert (ledger.is_open("m"), ledger.unaccepted("m"), ledger.next_wake()) == (False, None, None)
 
 
 # -- announcing --------------------------------------------------------------------------------------------------------
@@ -275,6 +290,48 @@ def test_an_applied_decision_is_not_announced() -> None:
     assert ledger.record_answer(answer(decision, "done"), T0) == (None, [])
     assert (entry.state, ledger.next_wake()) == ("applied", None)
     assert announced(ledger, T0 + 50_000) is None
+
+
+def test_an_applied_decision_that_a_scaler_requests_is_announced_three_times() -> None:
+    ledger, entry, decision = committed()
+    ledger.record_answer(answer(decision, "done"), T0)
+    assert ledger.announce_again("m", T0 + 5_000)
+    assert announced(ledger, T0 + 5_000) == 55_000
+    assert announced(ledger, T0 + 5_999) is None
+    assert announced(ledger, T0 + 6_000) == 54_000
+    assert ledger.next_wake() == T0 + 7_000
+    assert announced(ledger, T0 + 7_000) == 53_000
+    assert (entry.state, ledger.next_wake(), announced(ledger, T0 + 8_000)) == ("applied", None, None)
+
+
+def test_an_applied_decision_is_not_announced_after_its_expiry() -> None:
+    ledger, _, decision = committed()
+    ledger.record_answer(answer(decision, "done"), T0)
+    assert ledger.announce_again("m", T0 + 59_500)
+    assert announced(ledger, T0 + 59_500) == 500
+    assert ledger.next_wake() == T0 + 60_000
+    assert announced(ledger, T0 + 60_000) is None
+    assert ledger.next_wake() is None
+    assert not ledger.announce_again("m", T0 + 60_000)
+
+
+def test_a_refused_decision_is_not_announced_again() -> None:
+    ledger, entry, decision = committed()
+    ledger.record_answer(replace(answer(decision, "refused"), detail="no quota"), T0)
+    assert not ledger.announce_again("m", T0 + 1)
+    assert ledger.next_wake() is None
+    ledger.record_answer(replace(answer(decision, "done"), detail="done after all"), T0 + 2)
+    assert (entry.state, entry.detail) == ("refused", "no quota")
+
+
+def test_the_next_wake_is_that_of_the_first_model() -> None:
+    ledger, _, _ = committed()
+    second = ledger.propose("n", targets(), ("why",), EPOCH, 600_000, T0)
+    ledger.confirm_commit(second.decision_id, "n", 91, T0 + 300)
+    assert announced(ledger, T0) == 60_000
+    assert ledger.next_wake() == T0 + 300
+    ledger.tick("n", T0 + 300)
+    assert ledger.next_wake() == T0 + 1_000
 
 
 @pytest.mark.parametrize(("accepted", "word"), [(False, "not accepted"), (True, "not finished")])
@@ -332,6 +389,10 @@ def test_victims_are_selected_again_once_until_a_decision_is_applied() -> None:
     assert not ledger.select_again(answer(decision, "accepted"))
     ledger.record_answer(answer(decision, "done"), T0)
     assert not ledger.select_again(answer(decision, "done")), "its workers have been removed"
+    second = propose(ledger)
+    ledger.confirm_commit(second.decision_id, "m", 91, T0)
+    ledger.record_answer(answer(second, "done"), T0)
+    assert ledger.select_again(answer(second, "progress"))
 
 
 @pytest.mark.parametrize(
