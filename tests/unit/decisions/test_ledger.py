@@ -213,6 +213,36 @@ def test_an_expired_decision_is_loaded_and_not_announced() -> None:
     assert ledger.tick("m", T0) == []
 
 
+@pytest.mark.parametrize(
+    ("revisions", "revision", "lost"),
+    [
+        ({"m": 90}, 90, False),
+        ({"m": 95}, 95, False),
+        ({}, 89, False),  # it was committed after the read was served
+        ({}, 90, True),
+        ({"m": 50}, 90, True),
+        ({"n": 95}, 95, True),
+    ],
+)
+def test_a_decision_that_a_later_read_does_not_have_is_lost(
+    revisions: dict[str, int], revision: int, *, lost: bool
+) -> None:
+    ledger, _, _ = committed()
+    assert ledger.has_lost(revisions, revision) is lost
+
+
+@pytest.mark.parametrize(
+    ("found", "revision", "unstored"),
+    [(None, 89, False), (None, 90, True), ((EPOCH, 1), 90, False), ((EPOCH, 2), 95, False), ((EPOCH - 1, 9), 95, True)],
+)
+def test_a_decision_that_is_newer_than_the_one_in_the_store_is_unstored(
+    found: tuple[int, int] | None, revision: int, *, unstored: bool
+) -> None:
+    ledger, _, _ = committed()
+    read = [stored(*found, revision)] if found else []
+    assert ledger.unstored(read, revision) == (["m"] if unstored else [])
+
+
 # -- forgetting --------------------------------------------------------------------------------------------------------
 
 
@@ -360,11 +390,12 @@ def test_a_clock_that_is_ahead_does_not_extend_a_decision() -> None:
 # -- answers -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_refused_decision_ends_with_an_alarm_and_a_back_off() -> None:
+@pytest.mark.parametrize(("detail", "said"), [("no quota", "no quota"), ("", "no reason given")])
+def test_a_refused_decision_ends_with_an_alarm_and_a_back_off(detail: str, said: str) -> None:
     ledger, entry, decision = committed()
-    rejection, effects = ledger.record_answer(answer(decision, "refused"), T0)
+    rejection, effects = ledger.record_answer(replace(answer(decision, "refused"), detail=detail), T0)
     assert rejection is None
-    assert [e.kind for e in effects if isinstance(e, RaiseAlarm)] == ["decision_refused"]
+    assert effects == [RaiseAlarm("decision_refused", "m", f"s refused {decision.decision_id}: {said}")]
     assert (entry.state, entry.not_before_ms, ledger.next_wake()) == ("refused", T0 + 5_000, None)
     assert ledger.record_answer(answer(decision, "refused"), T0 + 9_000) == (None, []), "a repetition has no effect"
     assert entry.not_before_ms == T0 + 5_000
