@@ -5,7 +5,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from loadline.core.fleet.pool import PoolKnobs
-from loadline.core.planning.guardrails.constraints import Bound, Constraints
+from loadline.core.fleet.schedule_windows import ScheduleMinimum
+from loadline.core.planning.guardrails.constraints import Bound, CapacityLimits, Constraints, SupplyHeadroom
 from loadline.core.vocabulary.reasons import ReasonCode
 from tests.support.fleet_harness import START
 from tests.support.guardrail_harness import MINUTE_MS, A, B, GuardrailHarness
@@ -90,6 +91,30 @@ def test_stabilisation_never_grows_a_pool() -> None:
     harness.now += 1_000
     harness.report("a")
     assert harness.outcome(a=3) == ({"a": 4}, ["a:stabilisation"])
+
+
+def limited(harness: GuardrailHarness, wanted: int, limits: CapacityLimits) -> int:
+    """Return the target of the only pool while GPUs are short, one second after the last one."""
+    harness.now += 1_000
+    harness.report("a")
+    constraints = Constraints(harness.acting_since_ms, supply=SupplyHeadroom({}, {}, limits))
+    return harness.guard.apply(harness.refresh(), {"a": wanted}, constraints, harness.now).targets["a"]
+
+
+def test_a_pool_shrinks_to_a_final_grant_at_once_and_not_to_a_preliminary_one() -> None:
+    harness = GuardrailHarness(A, stabilisation_ms=MINUTE_MS)
+    assert limited(harness, 4, CapacityLimits({"a": 2})) == 4
+    assert limited(harness, 4, CapacityLimits({"a": 2}, settled=True)) == 2
+    assert limited(harness, 4, CapacityLimits({"a": 3}, settled=True)) == 3
+    assert limited(harness, 4, CapacityLimits({"a": 1}, settled=True)) == 3, "the highest grant of the window"
+    assert limited(harness, 4, CapacityLimits({"a": 1}, frozenset({"a"}), settled=True)) == 1, "another model needs it"
+    assert limited(harness, 4, CapacityLimits({"a": 1}, frozenset({"a"}))) == 4
+
+
+def test_a_pool_that_is_no_longer_limited_shrinks_by_its_recommendations() -> None:
+    harness = GuardrailHarness(A, stabilisation_ms=MINUTE_MS)
+    assert limited(harness, 4, CapacityLimits({"a": 2}, settled=True)) == 2
+    assert limited(harness, 2, CapacityLimits({"b": 2}, settled=True)) == 4
 
 
 @pytest.mark.parametrize("what", ["scaled_up_at_ms", "scaled_down_at_ms"])
@@ -372,6 +397,25 @@ def test_a_temporary_minimum_applies_without_step_or_cooldown() -> None:
 def test_maximum_replicas_override_a_temporary_minimum() -> None:
     least = PoolKnobs("a", "decode", replicas_max=3)
     assert kept(GuardrailHarness(least, current=1), FLOOR) == ({"a": 3}, ["a:replicas_max", "a:schedule_floor"])
+
+
+@pytest.mark.parametrize(("wanted", "target", "applied"), [(2, 3, ["a:replacement_not_ready"]), (3, 3, []), (4, 4, [])])
+def test_workers_stay_until_those_that_replace_them_are_ready(wanted: int, target: int, applied: list[str]) -> None:
+    harness = GuardrailHarness(A)
+    supply = SupplyHeadroom({}, {}, replacement_minimums={"a": 3})
+    draft = harness.guard.apply(
+        harness.refresh(), {"a": wanted}, Constraints(harness.acting_since_ms, supply=supply), harness.now
+    )
+    assert (draft.targets, [f"{r.pool}:{r.code}" for r in draft.limits]) == ({"a": target}, applied)
+
+
+@pytest.mark.parametrize(("wanted", "target", "applied"), [(2, 3, ["a:schedule_floor"]), (3, 3, []), (4, 4, [])])
+def test_the_minimum_of_a_schedule_holds_in_its_window(wanted: int, target: int, applied: list[str]) -> None:
+    harness = GuardrailHarness(A)
+    harness.pool("a").schedule_minimum = ScheduleMinimum(3, harness.now + 5_000)
+    draft = harness.apply(a=wanted)
+    assert (draft.targets, [f"{r.pool}:{r.code}" for r in draft.limits]) == ({"a": target}, applied)
+    assert [reason.numbers["left_ms"] for reason in draft.limits] == [5_000.0] * len(applied)
 
 
 def test_a_bound_without_effect_gives_no_reason() -> None:

@@ -17,7 +17,7 @@ def cooldown(pool: PoolProposal) -> None:
     cooldown_ms = pool.knobs.cooldown_up_ms if grows else pool.knobs.cooldown_down_ms
     changed_at_ms = max(pool.pool.scaled_up_at_ms, pool.pool.scaled_down_at_ms)
     age_ms = pool.now - changed_at_ms
-    if changed_at_ms >= 0 and age_ms < cooldown_ms:
+    if age_ms < cooldown_ms:
         left_ms = cooldown_ms - age_ms
         pool.limit(ReasonCode.COOLDOWN, pool.current, age_ms=age_ms, cooldown_ms=cooldown_ms, left_ms=left_ms)
 
@@ -28,8 +28,6 @@ def stabilisation(pool: PoolProposal) -> None:
     A pool that releases GPUs to models of a higher priority does not wait for the window. Under a final allocation of
     short GPUs, the highest grant replaces the highest recommendation.
     """
-    if pool.target >= pool.current:
-        return
     name, limits = pool.pool.name, pool.constraints.supply.limits
     limited = limits.settled and name in limits.counts
     if limited and name in limits.gives_way:
@@ -57,8 +55,6 @@ def step_down(pool: PoolProposal) -> None:
     The step is measured from the existing workers if they are fewer than the target, so that overdue workers are
     cancelled at once.
     """
-    if pool.target >= pool.current:
-        return
     lowest = min(pool.current, pool.pool.scaling_base(pool.now)) - pool.knobs.step_down_max
     if pool.target < lowest:
         pool.limit(ReasonCode.STEP_DOWN, lowest)
