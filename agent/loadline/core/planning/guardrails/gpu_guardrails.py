@@ -45,9 +45,8 @@ def gpu_budgets(model: ModelProposal) -> None:
 def free_supply(model: ModelProposal) -> None:
     """Limit growth to free GPUs; a physical limit, so the strongest. Minimum replicas are exempt."""
     supply = model.constraints.supply
-    if supply.takes:
-        for name, free in sorted(supply.free.items()):
-            _limit_growth(model, supply, name, free)
+    for name, free in sorted(supply.free.items()):
+        _limit_growth(model, supply, name, free)
 
 
 MODEL_GUARDRAILS: Final[tuple[ModelGuardrail, ...]] = (
@@ -70,8 +69,6 @@ def _limit_growth(model: ModelProposal, supply: SupplyHeadroom, name: str, free:
             current = max(pools[pool].effective_target(model.now), pools[pool].knobs.replicas_min)
             if proposal.targets[pool] > current:
                 changes[pool] = PoolChange(current, proposal.targets[pool], takes[name], 0)
-    if not changes:
-        return
     in_use = sum(change.current * change.gpus for change in changes.values())
     counts = fit_direction(list(changes.values()), GpuBand(ceiling=in_use + free))
     for (pool, change), count in zip(changes.items(), counts, strict=True):
