@@ -221,6 +221,12 @@ def test_the_reason_of_a_budget_has_the_gpus_that_it_was_about(
     assert reason.numbers == numbers
 
 
+def test_a_shrink_that_feeds_a_growth_goes_as_far_as_the_growth_that_has_gpus() -> None:
+    harness = GuardrailHarness(A, PoolKnobs("c", "prefill")).budget(10, gpus_min=8)
+    harness.drain("a", 1)  # of 10 GPUs, one is free
+    assert harness.outcome(a=1, c=7) == ({"a": 2, "c": 5}, ["c:gpu_budget_max", "a:gpu_budget_min"]), "8 less a worker"
+
+
 def test_the_reason_of_a_minimum_budget_has_the_proposed_gpus() -> None:
     (reason,) = GuardrailHarness(B).budget(None, gpus_min=6).apply(b=1).limits
     assert reason.numbers == {"wanted": 1, "allowed": 3, "gpus": 2, "budget": 6}
