@@ -201,3 +201,52 @@ def test_a_ceiling_limits_a_proposal_as_expected(
 ) -> None:
     changes = [PoolChange(now, new, 1) for now, new in zip(current, proposed, strict=True)]
     assert fit_changes(changes, GpuBand(ceiling=64)).counts == expected
+
+
+@pytest.mark.parametrize(
+    ("pools", "band", "expected"),
+    [
+        # A wide worker that exceeds the ceiling by rounding is not added, while those that fit are.
+        ([PoolGpus(0, 4, 0)], GpuBand(5, 6), [1]),
+        ([PoolGpus(7, 2, 0, 4), PoolGpus(6, 1, 2)], GpuBand(25, 27, exact=True), [7, 13]),
+        ([PoolGpus(8, 3, 1, 4), PoolGpus(1, 2, 2)], GpuBand(29, 29, exact=True), [8, 2]),
+        # At the ceiling nothing shrinks, not even for the minimum of another pool.
+        ([PoolGpus(1, 2, 3), PoolGpus(5, 2)], GpuBand(5, 12, exact=True), [1, 5]),
+        # Minimums are reserved by their GPUs.
+        ([PoolGpus(6, 4, 2, 7)], GpuBand(19, 21, exact=True), [5]),
+        # Pools without workers share a floor evenly, as far as others leave it.
+        ([PoolGpus(0, 2, 0, 5), PoolGpus(1, 1, 0, 6)], GpuBand(2), [0, 2]),
+        ([PoolGpus(0, 1, 0), PoolGpus(0, 1, 0), PoolGpus(0, 2, 0)], GpuBand(12), [4, 4, 2]),
+        ([PoolGpus(3, 1, 0), PoolGpus(0, 4, 0)], GpuBand(6), [6, 0]),
+    ],
+)
+def test_counts_of_unequal_workers_in_a_band(pools: list[PoolGpus], band: GpuBand, expected: list[int]) -> None:
+    assert fit(pools, band) == expected
+
+
+@pytest.mark.parametrize(
+    ("changes", "band", "expected"),
+    [
+        # Growth that one worker each cannot reach takes a shrink along.
+        ([PoolChange(7, 2, 2), PoolChange(2, 3, 4, 0)], GpuBand(22, 24, exact=True), (5, 3)),
+        # Both pools come as far as the band allows, the one that is less far first.
+        ([PoolChange(5, 9, 2, 2), PoolChange(3, 5, 2, 3, 9)], GpuBand(11, 24, exact=True), (8, 4)),
+        # Opposite steps at the ceiling come as near to the proposal as the floor allows, with its tolerance.
+        ([PoolChange(7, 1, 3, 1, 7), PoolChange(1, 2, 2, 1, 2)], GpuBand(19, 23), (4, 2)),
+        # A pool grows alone into free GPUs where the other one is at its minimum.
+        ([PoolChange(4, 9, 2, 3), PoolChange(3, 2, 1, 3, 3)], GpuBand(ceiling=16), (6, 3)),
+        # At its maximum or minimum, a count is within its bounds.
+        ([PoolChange(0, 0, 2, 0, 0)], GpuBand(0, 5, exact=True), (0,)),
+        ([PoolChange(1, 2, 1, 1, 2)], GpuBand(0, 8, exact=True), (2,)),
+    ],
+)
+def test_changes_of_unequal_workers_in_a_band(
+    changes: list[PoolChange], band: GpuBand, expected: tuple[int, ...]
+) -> None:
+    fitted = fit_changes(changes, band)
+    assert (fitted.counts, fitted.code) == (expected, None)
+
+
+def test_counts_that_no_growth_reaches_within_the_band_stay() -> None:
+    fitted = fit_changes([PoolChange(3, 3, 3, 3, 8), PoolChange(5, 0, 4, 3)], GpuBand(24, 30, exact=True))
+    assert (fitted.counts, fitted.code) == ((3, 5), ReasonCode.GPU_BUDGET_GUARD_HOLD)
