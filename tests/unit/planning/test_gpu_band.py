@@ -171,9 +171,9 @@ def test_minimum_replicas_override_the_band(now: int, needed: int, least: int, m
 
 
 def test_widest_ignores_unknown_widths_and_ceil_div_rounds_up() -> None:
-    assert widest(0, -1) == 0
+    assert widest(-1) == widest(0, -1) == 0
     assert widest(1, 0, 2, -1) == 2
-    assert ceil_div(7, 2) == 4
+    assert [ceil_div(number, 2) for number in (6, 7, 8)] == [3, 4, 4]
 
 
 def test_a_pool_below_its_minimum_grows_at_the_expense_of_others() -> None:
