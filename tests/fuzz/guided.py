@@ -22,6 +22,8 @@ from tests.fuzz.mutation import BYTES_MAX, mutate, regrown, words_of
 from tests.fuzz.target import Escape, silence_logs
 
 SUSPECTS_MAX = 40
+PROGRESS_CASES = 1_000
+"""Cases after which their number is written, for a run that is ended before its last case."""
 PATIENCE = 8.0
 """Instrumented code is up to this much slower."""
 
@@ -60,8 +62,9 @@ class Guided:
             self._suspect(data, escape)
         finally:
             signal.setitimer(signal.ITIMER_VIRTUAL, 0.0)
-        if self.cases >= self.cases_max:
+        if self.cases % PROGRESS_CASES == 0 or self.cases >= self.cases_max:
             (self.folder / "cases").write_text(str(self.cases), "ascii")
+        if self.cases >= self.cases_max:
             sys.stdout.flush()
             os._exit(0)  # libFuzzer would write what it found once more
 
