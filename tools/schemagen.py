@@ -139,7 +139,8 @@ def json_schema(kind: Any, name: str) -> str:
     if "$ref" in own:
         own = parts.pop(own["$ref"].rpartition("/")[2])
     schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": f"urn:loadline:{name}", **own}
-    return json.dumps(schema | ({"$defs": parts} if parts else {}), indent=2) + "\n"
+    written = json.dumps(schema | ({"$defs": parts} if parts else {}), indent=2) + "\n"
+    return written.replace(r'\\Z"', '$"')  # the end of a text in JSON Schema, which has no \Z
 
 
 def ref(place: str, name: str) -> dict[str, str]:

@@ -143,7 +143,7 @@ def test_frames_over_the_limit_are_not_read() -> None:
     assert reason_of(new_codec(len(frame) - 1).decode(LOAD, frame)) is Rejection.OVERSIZED
 
 
-@pytest.mark.parametrize("name", ["\x00", "a\nb", "", "a" * 101, "a" * 10_000])
+@pytest.mark.parametrize("name", ["\x00", "a\nb", "a\n", "\n", "", "a" * 101, "a" * 10_000])
 def test_hostile_names_in_the_subject_are_refused(name: str) -> None:
     frame = codec.encode(LoadReport("m", "p", name, 1, [WorkerSample(sequence=1, timestamp_ms=1)]))
     assert reason_of(new_codec().decode(SUBJECTS.load("m", "p", name), frame)) is Rejection.SUBJECT_UNKNOWN

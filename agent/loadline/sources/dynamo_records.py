@@ -68,7 +68,8 @@ class ForwardPassMetrics(Struct, frozen=True):
     """One iteration of one rank."""
 
     version: int
-    worker_id: Annotated[str, Meta(max_length=100)] = ""
+    worker_id: Annotated[str, Meta(max_length=100, pattern=r"^[^\x00-\x1f\x7f]*\Z")] = ""
+    """A ``Name``, or empty; see ``_read_record``."""
     dp_rank: Annotated[int, Meta(ge=0, lt=1024)] = 0
     counter_id: Count = 0
     wall_time: Annotated[float, Meta(ge=0.0, le=_SECONDS_MAX)] = 0.0

@@ -25,7 +25,7 @@ _INTEGER_MAX: Final = 2**53
 _SUGGESTIONS_MAX: Final = 3
 _INDEX: Final = re.compile(r"\[\d+\]")
 _PATTERNS: Final = {
-    r"^[^\x00-\x1f\x7f]+$": " without control characters",
+    r"^[^\x00-\x1f\x7f]+\Z": " without control characters",
     r"^[A-Za-z0-9_.-]+$": " of letters, digits, dots, - and _",
     r"^[A-Za-z0-9_-]+$": " of letters, digits, - and _",
 }

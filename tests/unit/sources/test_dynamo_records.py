@@ -48,6 +48,8 @@ def test_an_envelope_of_another_topic_is_no_record() -> None:
         ([b"", bytes(8), bytes(RECORD_BYTES_MAX + 1)], "oversized"),
         ([b"", bytes(8), msgspec.msgpack.encode(forward_pass(version=2))], "version"),
         ([b"", bytes(8), msgspec.msgpack.encode(forward_pass(worker=""))], "no_worker_id"),
+        ([b"", bytes(8), msgspec.msgpack.encode(forward_pass(worker="7\x1587"))], "record"),
+        ([b"", bytes(8), msgspec.msgpack.encode(forward_pass(worker="7587\n"))], "record"),
         ([b"", bytes(8), msgspec.msgpack.encode(forward_pass(wall_time=float("nan")))], "record"),
         ([b"", bytes(8), msgspec.msgpack.encode(forward_pass(wall_time=-1.0))], "record"),
         ([b"", bytes(8), msgspec.msgpack.encode(forward_pass(dp_rank="0"))], "record"),

@@ -35,5 +35,6 @@ ArrivalCount = Annotated[int, Meta(ge=0, le=3_600_000_000)]
 # Without control characters: names appear in log lines, subjects and keys.
 # A character takes up to 12 bytes in a subject, and a load subject holds three names: 100 characters each stay below
 # the 4096 bytes of a protocol line, beyond which NATS closes the connection.
-Name = Annotated[str, Meta(min_length=1, max_length=100, pattern=r"^[^\x00-\x1f\x7f]+$")]
+# \Z, since $ would allow a newline at the end.
+Name = Annotated[str, Meta(min_length=1, max_length=100, pattern=r"^[^\x00-\x1f\x7f]+\Z")]
 Text = Annotated[str, Meta(max_length=256)]
