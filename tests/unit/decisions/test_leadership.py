@@ -166,6 +166,14 @@ def test_a_removal_of_the_key_during_a_campaign_counts_although_its_older_answer
     assert leadership.leader == "other", "the removal was of the campaign before"
 
 
+def test_a_leader_that_wins_during_a_campaign_leads() -> None:
+    leadership = follower()
+    leadership.tick(T0)
+    leadership.leader_changed(heartbeat(41), T0 + 1)
+    leadership.lost_campaign("other", 41, T0 + 2)
+    assert (leadership.leader, leadership.next_wake()) == ("other", T0 + 12_001)
+
+
 # -- leading -----------------------------------------------------------------------------------------------------------
 
 

@@ -259,7 +259,7 @@ def test_a_new_leader_forgets_the_decisions_of_earlier_terms(epoch: int, *, forg
 def test_a_removed_model_has_no_decision_and_its_sequence_continues() -> None:
     ledger, _, _ = committed()
     ledger.retire("m")
-    assert (ledger.next_wake(), ledger.tick("m", T0), ledger.is_open("m")) == (None, [], False)
+    assert (ledger.next_wake(), ledger.tick("m", T0), ledger.is_open("m"), ledger.live) == (None, [], False, {})
     assert propose(ledger).sequence == 2
     assert ledger.commit_effect("m", "all", 7).expected_revision == 90
 
@@ -434,6 +434,8 @@ def test_victims_are_selected_again_once_until_a_decision_is_applied() -> None:
         ("refused", EPOCH, False),
         (None, EPOCH, False),  # the next decision of the same leader replaces one that no scaler has seen
         (None, EPOCH + 1, True),
+        ("done", EPOCH + 1, False),
+        ("refused", EPOCH + 1, False),
     ],
 )
 def test_only_a_decision_that_a_scaler_may_be_applying_blocks(

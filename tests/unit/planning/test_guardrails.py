@@ -215,6 +215,42 @@ def test_existing_workers_above_the_maximum_stay_until_a_scaler_has_accepted_the
     assert harness.guard.apply(harness.refresh(), {"a": 8}, limits, harness.now).targets == {"a": 8}
 
 
+@pytest.mark.parametrize(("wanted", "target", "applied"), [(3, 4, ["a:unaccepted"]), (4, 4, []), (5, 5, [])])
+def test_a_pool_does_not_shrink_further_before_a_scaler_has_accepted_the_last_scale_down(
+    wanted: int, target: int, applied: list[str]
+) -> None:
+    harness = GuardrailHarness(A)
+    limits = Constraints(harness.acting_since_ms, unaccepted=frozenset({"a"}))
+    draft = harness.guard.apply(harness.refresh(), {"a": wanted}, limits, harness.now)
+    assert (draft.targets, [f"{r.pool}:{r.code}" for r in draft.limits]) == ({"a": target}, applied)
+
+
+def test_workers_that_start_count_among_those_above_the_maximum() -> None:
+    harness = GuardrailHarness(PoolKnobs("a", "decode", replicas_max=3))
+    harness.add_workers("a", 2, "starting")
+    harness.pool("a").reset_desired(9, START)
+    limits = Constraints(harness.acting_since_ms, unaccepted=frozenset({"a"}))
+    assert harness.guard.apply(harness.refresh(), {}, limits, harness.now).targets == {"a": 6}
+
+
+@pytest.mark.parametrize(
+    ("knob", "code", "left_ms"),
+    [
+        ("cooldown_down_ms", "cooldown", 40_000),
+        ("warm_up_ms", "warm_up", 40_000),
+        ("stabilisation_ms", "stabilisation", 60_000),  # the higher recommendation was in force until now
+    ],
+)
+def test_the_reason_of_a_wait_says_how_long_it_is(knob: str, code: str, left_ms: int) -> None:
+    harness = GuardrailHarness(A, **{knob: MINUTE_MS})
+    harness.apply()
+    harness.pool("a").scaled_down_at_ms = harness.acting_since_ms = START
+    harness.now += 20_000
+    harness.report("a")
+    (reason,) = harness.apply(a=3).limits
+    assert (reason.code, reason.numbers["left_ms"]) == (code, left_ms)
+
+
 def test_requested_workers_above_the_maximum_are_cancelled_at_once() -> None:
     harness = GuardrailHarness(PoolKnobs("a", "decode", replicas_max=3), quorate=False, step_down_max=1)
     harness.pool("a").reset_desired(9, START)

@@ -177,6 +177,27 @@ def test_a_model_keeps_to_its_headroom_in_the_budget_over_all_models(
     assert proposal.wanted == {"a": wanted}, "the next allocation knows what it wanted"
 
 
+@pytest.mark.parametrize(
+    ("floor", "free", "wanted", "expected"),
+    [
+        (8, 9, {"a": 1, "c": 7}, {"a": 1, "c": 7}),
+        (8, 1, {"a": 1, "c": 7}, {"a": 3, "c": 5}),  # one of three workers has a GPU, so one may leave
+        (8, 0, {"a": 1, "c": 7}, {"a": 4, "c": 4}),
+        (7, 3, {"a": 0, "c": 8}, {"a": 0, "c": 7}),
+        (0, 1, {"a": 1, "c": 7}, {"a": 1, "c": 5}),
+    ],
+)
+def test_shrinks_keep_the_minimum_budget_while_growth_waits_for_other_models(
+    floor: int, free: int, wanted: dict[str, int], expected: dict[str, int]
+) -> None:
+    harness = GuardrailHarness(PoolKnobs("a", "decode", replicas_min=0), PoolKnobs("c", "prefill"))
+    harness.budget(None, gpus_min=floor)
+    proposal = shared(harness, budget=BudgetHeadroom(ceiling=30, free=free), **wanted)
+    assert proposal.targets == expected
+    changed = {name for name, count in wanted.items() if expected[name] != count}
+    assert {reason.pool for reason in proposal.limits} == changed
+
+
 def test_growth_takes_the_free_gpus_of_a_supply_and_waits_for_others() -> None:
     supply = SupplyHeadroom({"a": {"h100": 1}, "b": {"h100": 2}}, {"h100": 3})
     proposal = shared(GuardrailHarness(A, B), supply=supply, a=6, b=6)

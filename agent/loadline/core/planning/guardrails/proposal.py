@@ -34,7 +34,7 @@ class Proposal(Struct):
     def limit(self, code: ReasonCode, pool: str, allowed: int, detail: str = "", **numbers: float) -> None:
         """Set the target of a pool to ``allowed`` and record the reason."""
         reason = Reason.of(code, pool, wanted=self.targets[pool], allowed=allowed, **numbers)
-        self.limits.append(Reason(reason.code, reason.pool, reason.numbers, detail) if detail else reason)
+        self.limits.append(Reason(reason.code, reason.pool, reason.numbers, detail))
         self.targets[pool] = allowed
 
 
