@@ -210,6 +210,8 @@ def test_a_ceiling_limits_a_proposal_as_expected(
         ([PoolGpus(0, 4, 0)], GpuBand(5, 6), [1]),
         ([PoolGpus(7, 2, 0, 4), PoolGpus(6, 1, 2)], GpuBand(25, 27, exact=True), [7, 13]),
         ([PoolGpus(8, 3, 1, 4), PoolGpus(1, 2, 2)], GpuBand(29, 29, exact=True), [8, 2]),
+        # Rounding alone exceeds the ceiling, so the floor is missed.
+        ([PoolGpus(3, 3, 1, 4), PoolGpus(2, 2, 2)], GpuBand(29, 29, exact=True), [3, 2]),
         # At the ceiling nothing shrinks, not even for the minimum of another pool.
         ([PoolGpus(1, 2, 3), PoolGpus(5, 2)], GpuBand(5, 12, exact=True), [1, 5]),
         # Minimums are reserved by their GPUs.

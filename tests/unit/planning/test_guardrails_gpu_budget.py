@@ -178,20 +178,23 @@ def test_a_model_keeps_to_its_headroom_in_the_budget_over_all_models(
 
 
 @pytest.mark.parametrize(
-    ("floor", "free", "wanted", "expected"),
+    ("own", "free", "wanted", "expected"),
     [
-        (8, 9, {"a": 1, "c": 7}, {"a": 1, "c": 7}),
-        (8, 1, {"a": 1, "c": 7}, {"a": 3, "c": 5}),  # one of three workers has a GPU, so one may leave
-        (8, 0, {"a": 1, "c": 7}, {"a": 4, "c": 4}),
-        (7, 3, {"a": 0, "c": 8}, {"a": 0, "c": 7}),
-        (0, 1, {"a": 1, "c": 7}, {"a": 1, "c": 5}),
+        ((None, 8), 9, {"a": 1, "c": 7}, {"a": 1, "c": 7}),
+        ((None, 8), 1, {"a": 1, "c": 7}, {"a": 3, "c": 5}),  # one of three workers has a GPU, so one may leave
+        ((None, 8), 0, {"a": 1, "c": 7}, {"a": 4, "c": 4}),
+        ((None, 7), 3, {"a": 0, "c": 8}, {"a": 0, "c": 7}),
+        ((None, 0), 1, {"a": 1, "c": 7}, {"a": 1, "c": 5}),
+        ((20, 8), 1, {"a": 1, "c": 7}, {"a": 3, "c": 5}),  # without the tolerance of two bounds
+        ((20, 8), 9, {"a": 1, "c": 6}, {"a": 1, "c": 6}),  # with it
+        ((20, 8), 9, {"a": 3, "c": 4}, {"a": 4, "c": 4}),  # at its minimum, a model does not shrink alone
     ],
 )
 def test_shrinks_keep_the_minimum_budget_while_growth_waits_for_other_models(
-    floor: int, free: int, wanted: dict[str, int], expected: dict[str, int]
+    own: tuple[int | None, int], free: int, wanted: dict[str, int], expected: dict[str, int]
 ) -> None:
     harness = GuardrailHarness(PoolKnobs("a", "decode", replicas_min=0), PoolKnobs("c", "prefill"))
-    harness.budget(None, gpus_min=floor)
+    harness.budget(*own)
     proposal = shared(harness, budget=BudgetHeadroom(ceiling=30, free=free), **wanted)
     assert proposal.targets == expected
     changed = {name for name, count in wanted.items() if expected[name] != count}

@@ -30,6 +30,11 @@ def test_a_scale_down_waits_for_the_drains_that_are_open() -> None:
         assert (allowed.targets, allowed.limits) == ({"a": lowest}, [])
 
 
+def test_a_pool_without_open_drains_shrinks_by_as_many_as_there_may_be() -> None:
+    harness = GuardrailHarness(LARGE, current=SIZE, step_down_max=1_000)
+    assert harness.apply(a=1).targets == {"a": SIZE - DRAINS_MAX}
+
+
 def test_workers_that_drain_do_not_count_among_those_that_stay() -> None:
     harness = GuardrailHarness(LARGE, current=SIZE, step_down_max=1_000)
     harness.drain("a", 20)
