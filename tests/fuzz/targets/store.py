@@ -56,9 +56,13 @@ def read_store(data: bytes) -> None:
     events: list[AnyEvent] = []
     translator = RegistryTranslator(KEYS, "all", events.append, check_logged, shared=True)
 
+    def connect(index: int) -> EtcdGateway:
+        assert index == 0
+        return cast("EtcdGateway", gateway)
+
     async def follow() -> None:
         store = EtcdStore(EtcdKnobs())
-        store._rpc._gateway = lambda _index: cast("EtcdGateway", gateway)  # type: ignore[method-assign]  # no sockets
+        store._rpc._gateway = connect  # type: ignore[method-assign]  # no sockets
         with suppress(StoreUnavailable, StoreDenied):
             translator.on_snapshot(await store.read(KEYS.prefix))
             await store._watch(KEYS.prefix, 1, translator.on_changes)

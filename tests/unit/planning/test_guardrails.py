@@ -242,7 +242,7 @@ def test_workers_that_start_count_among_those_above_the_maximum() -> None:
     ],
 )
 def test_the_reason_of_a_wait_says_how_long_it_is(knob: str, code: str, left_ms: int) -> None:
-    harness = GuardrailHarness(A, **{knob: MINUTE_MS})
+    harness = GuardrailHarness(A, quorate=True, **{knob: MINUTE_MS})
     harness.apply()
     harness.pool("a").scaled_down_at_ms = harness.acting_since_ms = START
     harness.now += 20_000

@@ -195,7 +195,8 @@ def test_shrinks_keep_the_minimum_budget_while_growth_waits_for_other_models(
 ) -> None:
     harness = GuardrailHarness(PoolKnobs("a", "decode", replicas_min=0), PoolKnobs("c", "prefill"))
     harness.budget(*own)
-    proposal = shared(harness, budget=BudgetHeadroom(ceiling=30, free=free), **wanted)
+    budget = BudgetHeadroom(ceiling=30, free=free)
+    proposal = shared(harness, budget=budget, a=wanted["a"], c=wanted["c"])
     assert proposal.targets == expected
     changed = {name for name, count in wanted.items() if expected[name] != count}
     assert {reason.pool for reason in proposal.limits} == changed
