@@ -19,6 +19,7 @@ from loadline.wire.codec import (
     decode_learned,
     decode_worker_record,
 )
+from loadline.wire.keys import Keys
 from loadline.wire.messages import LoadReport, ScalingDecision, TrafficReport
 from loadline.wire.subjects import encode_token
 from tests.fuzz.mutation import HOSTILE_JSON, mutate, regrown
@@ -253,6 +254,14 @@ def test_store_values_are_checked_against_their_key() -> None:
     for key in [("workers", MODEL, POOL, "other"), ("leader", MODEL, POOL, WORKER), ("workers",), ()]:
         assert reason_of(decode_worker_record(key, value)) is Rejection.SUBJECT_MISMATCH
     assert reason_of(decode_worker_record(("workers", MODEL, POOL, WORKER), b"{")) is Rejection.MALFORMED
+
+
+def test_a_key_of_another_program_is_not_decoded_segment_by_segment() -> None:
+    keys = Keys("default")
+    assert keys.split(keys.worker("m/1", "p", "w")) == ("workers", "m/1", "p", "w")
+    for rest in ("/a", "/%2F" * 500):
+        with pytest.raises(ValueError, match="has more than 4 segments"):
+            keys.split(keys.worker("m", "p", "w") + rest)
 
 
 def test_store_values_and_requests_are_total_too() -> None:

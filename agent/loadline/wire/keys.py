@@ -10,6 +10,8 @@ WORKER_RECORD_BYTES_MAX: Final = 16 * 1024
 """Largest value of a worker's key; a record with the longest names has a few kB."""
 VALUE_BYTES_MAX: Final = 1_572_864
 """Largest value of the other keys, which agents write: the default limit of a request to etcd."""
+_SEGMENTS_MAX: Final = 4
+"""Segments of a worker's key, which has the most."""
 
 
 class Keys:
@@ -65,8 +67,11 @@ class Keys:
         """Return the decoded segments below the namespace, such as ``("workers", model, pool, worker)``.
 
         Raises:
-            ValueError: The key is not in this namespace, or a segment is not properly encoded.
+            ValueError: The key is not in this namespace, has more segments than any, or one is not properly encoded.
         """
         if not key.startswith(self.prefix):
             raise ValueError(f"key {key!r} is not under {self.prefix!r}")
-        return tuple(decode_token(segment) for segment in key[len(self.prefix) :].split("/"))
+        segments = key[len(self.prefix) :].split("/", _SEGMENTS_MAX)
+        if len(segments) > _SEGMENTS_MAX:  # to decode the 2,000 of the longest key would take 2 ms
+            raise ValueError(f"key {key!r} has more than {_SEGMENTS_MAX} segments")
+        return tuple(decode_token(segment) for segment in segments)
