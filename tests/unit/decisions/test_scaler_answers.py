@@ -3,6 +3,7 @@
 import msgspec
 import pytest
 
+from loadline.client.fence import CountsInForce
 from loadline.core.controller import Controller
 from loadline.core.vocabulary.decisions import Decision
 from loadline.core.vocabulary.effects import AnnounceDecision, RaiseAlarm
@@ -13,6 +14,7 @@ from loadline.core.vocabulary.events import (
     WorkerDeregistered,
 )
 from tests.support.controller_harness import ControllerHarness, leading, make_settings
+from tests.support.decisions import decision as announced
 
 
 @pytest.fixture
@@ -31,6 +33,11 @@ def growing(harness: ControllerHarness) -> Decision:
 
 def refusal(decision: Decision) -> DecisionAnswered:
     return DecisionAnswered(decision.decision_id, "m", decision.epoch, decision.sequence, "s", "refused", {})
+
+
+def unknown(counts: CountsInForce, decision: Decision) -> dict[str, int]:
+    """Return the counts in force that the leader of a decision does not know."""
+    return counts.unknown_to(announced(decision.epoch, decision.sequence, *decision.targets))
 
 
 def test_a_refused_scale_up_does_not_scale_down(harness: ControllerHarness) -> None:
@@ -55,14 +62,24 @@ def test_a_leader_goes_on_from_the_counts_that_its_scaler_keeps(harness: Control
     assert again.reasons[0] == "asked_again"
 
 
-@pytest.mark.parametrize(("existing", "desired"), [(2, 8), (9, 9)])
-def test_a_scaler_cannot_claim_more_workers_than_the_maximum_unless_they_exist(
-    harness: ControllerHarness, existing: int, desired: int
-) -> None:
+def test_counts_above_the_maximum_are_known_to_the_next_decision_which_cancels_them(harness: ControllerHarness) -> None:
+    """A platform has twelve replicas, two of which have registered; eight are allowed."""
     decision = growing(harness)
-    harness.register(*(f"extra{n}" for n in range(existing - 2)), models="m")
+    counts = CountsInForce()
+    counts.record_existing("m", "decode", 12)
+    assert unknown(counts, decision) == {"decode": 12}
+    harness.handle(msgspec.structs.replace(refusal(decision), in_force={"decode": 12}))
+    again = harness.commit_of(harness.advance(10))
+    assert [(t.previous, t.replicas) for t in again.targets] == [(12, 8)]
+    assert unknown(counts, again) == {}, "or no decision would ever be accepted"
+
+
+def test_a_scaler_cannot_claim_more_workers_than_may_register(harness: ControllerHarness) -> None:
+    decision = growing(harness)
     harness.handle(msgspec.structs.replace(refusal(decision), in_force={"decode": 10_000}))
-    assert harness.desired() == desired
+    assert harness.desired() == 2 * 8 + 64
+    again = harness.commit_of(harness.advance(10))
+    assert [t.replicas for t in again.targets] == [8], "nor is more than the maximum requested"
 
 
 def test_a_repeated_refusal_changes_nothing(harness: ControllerHarness) -> None:

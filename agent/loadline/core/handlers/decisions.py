@@ -179,10 +179,11 @@ def _reset_desired(turn: Turn, model: str, in_force: Mapping[str, int] = _NONE_I
     """Reset the desired counts after a decision failed.
 
     They become the counts that its scaler keeps (``in_force``), which a leader may have lost with the data of the
-    store, and are decided again, since the next leader knows only the stored ones. A scaler may claim any count, so
-    workers above the maximum must exist. Other counts become those of the existing workers, between the two counts of
-    the change: workers that are missing for a moment would otherwise turn a refused scale-up into a scale-down, and
-    workers that nobody requested would become desired.
+    store, and are decided again, since the next leader knows only the stored ones. They may be above the maximum, as
+    the scaler refuses whatever starts from less; the next decision cancels what is above. A scaler may claim any count,
+    so no more are believed than may register. Other counts become those of the existing workers, between the two
+    counts of the change: workers that are missing for a moment would otherwise turn a refused scale-up into a
+    scale-down, and workers that nobody requested would become desired.
     """
     state, now = turn.state, turn.now
     state.drains.cancel_held(model, state.fleet, now)
@@ -193,7 +194,7 @@ def _reset_desired(turn: Turn, model: str, in_force: Mapping[str, int] = _NONE_I
         existing = pool.ready + pool.worker_counts(now).starting - pool.moved
         if pool.name in in_force:
             state.fleet.models[model].reconcile = True
-            pool.reset_desired(min(in_force[pool.name], max(pool.knobs.replicas_max, existing)), now)
+            pool.reset_desired(min(in_force[pool.name], pool.workers_quota), now)
         else:
             pool.reset_desired(min(max(existing, low), high), now)
     # In the state and not only in this turn: a snapshot may be taken before the next one.
