@@ -1,7 +1,5 @@
 """Checks of a decision in the turn in which an agent starts to commit it."""
 
-from typing import Final
-
 from loadline.core.fleet.pool import Pool
 from loadline.core.state.agent_state import limited_supplies
 from loadline.core.state.settings import ModelKnobs
@@ -13,13 +11,6 @@ from loadline.sim.world.agent import SimulatedAgent
 
 FRESH_SLACK_MS = 3_000
 """Slack for silent workers: the planner runs every 2 s and its turn may come late."""
-
-_OVERRIDING_GROWTH: Final = (
-    ReasonCode.REPLICAS_MIN,
-    ReasonCode.SCHEDULE_FLOOR,
-    ReasonCode.FIRST_WORKER,
-    ReasonCode.GPU_BUDGET_RECONCILE,
-)
 
 
 def quorate(pool: Pool, stale_after_ms: int, ratio: float, now: int) -> bool:
@@ -119,11 +110,14 @@ class CommitCheck:
 
     def _check_growth(self, pool: Pool, target: PoolTarget) -> None:
         guard = self.model.effective_guardrails
-        if self._has_reason(pool, *_OVERRIDING_GROWTH):
+        if self._has_reason(pool, ReasonCode.REPLICAS_MIN, ReasonCode.GPU_BUDGET_RECONCILE):
             return  # bounds take precedence over the step
-        if target.replicas > target.previous + guard.step_up_max:
+        scheduled = pool.schedule_minimum.replicas if self._has_reason(pool, ReasonCode.SCHEDULE_FLOOR) else 0
+        minimum = max(scheduled, int(self._has_reason(pool, ReasonCode.FIRST_WORKER)))
+        if target.replicas > max(target.previous + guard.step_up_max, minimum):
             self.report("I5-step", f"{pool.name} from {target.previous} to {target.replicas}")
-        self._check_cooldown(pool, guard.cooldown_up_ms)
+        if target.replicas > minimum:
+            self._check_cooldown(pool, guard.cooldown_up_ms)
 
     def _check_cooldown(self, pool: Pool, cooldown_ms: int) -> None:
         changed_ms = max(pool.scaled_up_at_ms, pool.scaled_down_at_ms)
@@ -141,17 +135,18 @@ class CommitCheck:
         change = f"{pool.name} from {target.previous} to {target.replicas}"
         if not quorate(pool, fleet.stale_after_ms, fleet.quorum_ratio, now):
             self.report("I6-data", f"{change} with {pool.fresh} of {pool.ready} fresh")
-        if self._has_reason(pool, ReasonCode.IDLE):
-            return  # so does scale to zero
-        if target.replicas < min(target.previous, pool.scaling_base(now)) - guard.step_down_max:
-            self.report("I5-step", change)
-        yields = self._has_reason(pool, ReasonCode.GIVES_WAY, ReasonCode.CAPACITY_LIMITED, ReasonCode.QUOTA_LIMITED)
-        if target.replicas < min(target.previous, history.highest_proposal(key)) and not yields:
-            self.report("I8-window", f"{change}, the highest proposal is {history.highest_proposal(key)}")
+        idle = not target.replicas and self._has_reason(pool, ReasonCode.IDLE)
+        if not idle:  # scale to zero takes precedence over steps, stabilisation and cooldown, not over missing data
+            if target.replicas < min(target.previous, pool.scaling_base(now)) - guard.step_down_max:
+                self.report("I5-step", change)
+            yields = self._has_reason(pool, ReasonCode.GIVES_WAY, ReasonCode.CAPACITY_LIMITED, ReasonCode.QUOTA_LIMITED)
+            if target.replicas < min(target.previous, history.highest_proposal(key)) and not yields:
+                self.report("I8-window", f"{change}, the highest proposal is {history.highest_proposal(key)}")
         warm_ms = now - max(history.acting_since_ms, history.quorate_since_ms.get(key, now))
         if warm_ms < guard.warm_up_ms:
             self.report("I9-warm-up", f"{change} after {warm_ms} ms of data")
-        self._check_cooldown(pool, guard.cooldown_down_ms)
+        if not idle:
+            self._check_cooldown(pool, guard.cooldown_down_ms)
 
     def _check_budget(self) -> None:
         gpus_max, gpus_min = self.model.gpu_budget_max, self.model.gpu_budget_min
