@@ -60,7 +60,7 @@ def decision_state(agent_fleet: AgentFleet) -> str:
     return decision.state if decision else ""
 
 
-def test_the_first_request_starts_the_first_worker_within_a_second(tmp_path: Path) -> None:
+def test_the_first_request_starts_the_first_worker(tmp_path: Path) -> None:
     async def scenario(rig: Rig, scaler: "subprocess.Popen[bytes]", port: int) -> None:
         nats = NatsKnobs(servers=(rig.nats.url,))
         async with (

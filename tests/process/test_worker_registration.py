@@ -13,9 +13,7 @@ from tests.support.client_rig import Engine, agent_at, worker_at
 pytestmark = pytest.mark.process
 
 
-def test_a_removed_worker_key_is_written_again_within_a_third_of_the_ttl(
-    nats_url: str, etcd_url: str, own_name: str
-) -> None:
+def test_a_removed_worker_key_is_written_again_under_its_lease(nats_url: str, etcd_url: str, own_name: str) -> None:
     async def scenario() -> None:
         async with (
             agent_at(nats_url, etcd_url, own_name) as agent,

@@ -335,7 +335,7 @@ def test_a_step_advances_by_at_most_a_day(stepper: Stepper, now_ms: int) -> None
         stepper.step(StepInput(now_ms))
 
 
-def test_a_step_of_an_hour_is_fast(stepper: Stepper) -> None:
+def test_a_step_of_an_hour_ends_no_term(stepper: Stepper) -> None:
     stepper.step(StepInput(0, [record("w")]))
     answer = stepper.step(StepInput(3_600_000))
     assert answer.next_wake_ms is not None
