@@ -40,10 +40,10 @@ def store_down(injector: FaultInjector, fault: Fault) -> Undo:
 def store_wiped(injector: FaultInjector, fault: Fault) -> Undo:
     """Stop the store, and start it without data; in half of the cases once a decision has been announced."""
     world = injector.world
-    if not _may_lose_data(injector):
-        return no_undo
 
     def wipe() -> None:
+        if not _may_lose_data(injector):
+            return
         world.store.set_available(available=False)
         world.store.restore(StoreBackup())
         injector.undo_after(fault.duration_ms, partial(world.store.set_available, available=True))
@@ -59,13 +59,15 @@ def store_restored(injector: FaultInjector, fault: Fault) -> Undo:
     """Back up the store, and restore the backup at the end."""
     del fault
     store = injector.world.store
-    return partial(store.restore, store.back_up()) if _may_lose_data(injector) else no_undo
+    backup = store.back_up()
+    return lambda: store.restore(backup) if _may_lose_data(injector) else None
 
 
 def _may_lose_data(injector: FaultInjector) -> bool:
-    """Return whether the store may lose data: epochs rise by the clocks alone if all agents restart after it."""
-    plan = injector.world.plan
-    return not (plan.clock_skew_ms_max or plan.clock_drift_max)
+    """Return whether the store may lose data now: epochs rise by the clocks alone if all agents restart after it."""
+    plan, now_ms = injector.world.plan, injector.world.timeline.now_ms
+    jumped = any(fault.kind == "agent_clock_jumps" and fault.at_ms <= now_ms for fault in plan.faults)
+    return not (jumped or plan.clock_skew_ms_max or plan.clock_drift_max)
 
 
 def bus_worse(injector: FaultInjector, fault: Fault) -> Undo:
