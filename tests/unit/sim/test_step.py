@@ -71,8 +71,8 @@ def stepper() -> Stepper:
     return Stepper(settings())
 
 
-def run_simulator(start_ms: int = 0) -> StepSimulator:
-    simulator = StepSimulator(Stepper(settings()).step, start_ms)
+def run_simulator(start_ms: int = 0, **knobs: int) -> StepSimulator:
+    simulator = StepSimulator(Stepper(settings(**knobs)).step, start_ms)
     simulator.run(PLAYED_S)
     return simulator
 
@@ -90,7 +90,8 @@ def test_a_fleet_grows_with_its_load_and_shrinks_after_it_without_lost_requests(
     assert [answer for answer in answers if answer.rejected or answer.alarms] == []
 
 
-def test_the_output_does_not_depend_on_the_start_time() -> None:
+@pytest.mark.parametrize("knobs", [{}, {"cooldown_up_ms": 3_600_000, "cooldown_down_ms": 3_600_000}])
+def test_the_output_does_not_depend_on_the_start_time(knobs: dict[str, int]) -> None:
     def shifted(simulator: StepSimulator, shift: int) -> list[object]:
         answers = msgspec.to_builtins(simulator.outputs)
         for answer in answers:
@@ -105,7 +106,7 @@ def test_the_output_does_not_depend_on_the_start_time() -> None:
                 hold["at_ms"] -= shift
         return list(answers)
 
-    assert shifted(run_simulator(0), 0) == shifted(run_simulator(START_MS), START_MS)
+    assert shifted(run_simulator(0, **knobs), 0) == shifted(run_simulator(START_MS, **knobs), START_MS)
 
 
 def test_decisions_equal_those_of_an_agent_on_a_bus() -> None:

@@ -17,7 +17,7 @@ def cooldown(pool: PoolProposal) -> None:
     cooldown_ms = pool.knobs.cooldown_up_ms if grows else pool.knobs.cooldown_down_ms
     changed_at_ms = max(pool.pool.scaled_up_at_ms, pool.pool.scaled_down_at_ms)
     age_ms = pool.now - changed_at_ms
-    if age_ms < cooldown_ms:
+    if changed_at_ms >= 0 and age_ms < cooldown_ms:  # simulators may count time from 0
         left_ms = cooldown_ms - age_ms
         pool.limit(ReasonCode.COOLDOWN, pool.current, age_ms=age_ms, cooldown_ms=cooldown_ms, left_ms=left_ms)
 
