@@ -34,7 +34,7 @@ def _model(model: ModelStatus) -> Iterator[str]:
     flags = [word for word, on in (("paused", model.paused), ("recommends only", model.no_operation)) if on]
     yield f"<h2>{escape(', '.join([model.model, f'{model.planner} planner', *flags]))}</h2>"
     yield f"<table><thead><tr>{''.join(f'<th scope=col>{name}</th>' for name in COLUMNS)}</tr></thead><tbody>"
-    yield from map(_pool, model.pools)
+    yield from (_pool(pool, leads=bool(model.epoch)) for pool in model.pools)
     yield "</tbody></table>"
     facts = [*(f"{one.name}: {one.message}" for one in model.conditions if not one.status), *model.missing, *model.hold]
     if facts:
@@ -52,9 +52,8 @@ def _load(pool: PoolStatus) -> tuple[object, ...]:
     return f"{pool.kv_usage_ratio:.0%}", pool.waiting_requests, pool.running_requests
 
 
-def _pool(pool: PoolStatus) -> str:
-    cells = (
-        pool.role, pool.desired, pool.ready, pool.starting, pool.pending, pool.draining,
-        *_load(pool),
-    )  # fmt: skip
+def _pool(pool: PoolStatus, *, leads: bool) -> str:
+    """Return the row of a pool; a standby does not know what the leader has decided."""
+    desired, pending = (pool.desired, pool.pending) if leads else ("-", "-")
+    cells = (pool.role, desired, pool.ready, pool.starting, pending, pool.draining, *_load(pool))
     return f"<tr><th scope=row>{escape(pool.pool)}</th>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"

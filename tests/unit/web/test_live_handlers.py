@@ -285,6 +285,9 @@ def test_without_javascript_the_page_is_a_table_with_names_escaped() -> None:
             assert "<li>drain_overdue &lt;b&gt;: a &amp; b</li>" in text
             assert "<h2>&lt;script&gt;x, sla planner</h2>" in text
             assert "<th scope=row>decode</th><td>decode</td><td>4</td><td>4</td>" in text
+            await site.page.update(agent(replace(model(), epoch=0)))
+            _, text = await site.get("/")
+            assert "<th scope=row>decode</th><td>decode</td><td>-</td><td>4</td>" in text, "another agent decides"
 
     run(scenario)
 
