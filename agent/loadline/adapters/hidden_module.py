@@ -41,7 +41,8 @@ def replaced(name: str, **attributes: object) -> Iterator[None]:
 class _Unloaded(ModuleType):
     """Package that is loaded when an attribute is missed.
 
-    Unlike a module of importlib's ``LazyLoader``, an ``import`` does not load it, and other threads wait for it.
+    Unlike a module of importlib's ``LazyLoader``, a second ``import`` does not load it. Other threads wait while it is
+    loaded. If that fails, so does the next use, with the same cause.
     """
 
     def __init__(self, spec: ModuleSpec, loader: Loader) -> None:
@@ -66,7 +67,11 @@ class _LoadOnce:
                 self._begun = True
                 self._module.__path__ = self._spec.submodule_search_locations or []
                 self._module.__file__ = self._spec.origin
-                self._loader.exec_module(self._module)
+                try:
+                    self._loader.exec_module(self._module)
+                except BaseException:
+                    self._begun = False
+                    raise
                 self._module.__class__ = ModuleType
 
 

@@ -20,8 +20,8 @@ from loadline.wire.keys import LEADER_SCOPE_ALL
 
 _MS: Final = 1_000.0
 _DIGEST_CHARS: Final = 12
-_FITTING: Final = frozenset({"auto", "hybrid", "load", "queueing", "sla", "throughput"})
-"""Planners that compute with numpy once they know enough."""
+_WITHOUT_NUMPY: Final = frozenset({"apa", "hpa", "keda", "kpa", "saturation", "static", "threshold"})
+"""Planners that never compute with numpy. The others do once they know enough, and those of other packages may."""
 
 
 def agent_name(config: Config) -> str:
@@ -30,12 +30,12 @@ def agent_name(config: Config) -> str:
 
 
 def settings(config: Config) -> Settings:
-    """Return the core's settings, and load numpy if the core will compute with it.
+    """Return the core's settings, and load numpy if the core may compute with it.
 
     Raises:
         DataError: A warm-up trace or a TPOT profile cannot be used.
     """
-    if any(model.planner in _FITTING or model.migration.enabled for model in config.models):
+    if any(model.planner not in _WITHOUT_NUMPY or model.migration.enabled for model in config.models):
         np.zeros(0)  # the first use, which takes 60 ms: a turn would stop for it
     converted = Settings(
         agent=agent_name(config),

@@ -46,6 +46,36 @@ Path(sys.argv[1]).write_text(sys.argv[2])
 settings(load(Path(sys.argv[1])))
 print(type(sys.modules["numpy"]) is type(sys))
 """
+WITHOUT = """
+import sys
+from loadline.adapters.hidden_module import import_at_first_use
+import_at_first_use("numpy")
+from msgspec.structs import replace
+from loadline.core.planning.planners import BUILT_IN
+from loadline.runtime.settings import _WITHOUT_NUMPY
+from loadline.sim.step import Stepper
+from tests.support.step_simulator import StepSimulator, settings
+assert _WITHOUT_NUMPY < {kind.name for kind in BUILT_IN}
+for planner in (*sorted(_WITHOUT_NUMPY), "queueing"):
+    whole = settings()
+    simulator = StepSimulator(Stepper(replace(whole, models=(replace(whole.models[0], planner=planner),))).step, 0)
+    simulator.run(300)
+    assert (type(sys.modules["numpy"]) is type(sys)) is (planner == "queueing"), planner
+"""
+BROKEN = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from loadline.adapters.hidden_module import import_at_first_use
+import_at_first_use("broken")
+import broken
+for _ in range(2):
+    try:
+        broken.anything
+    except ImportError as error:
+        assert str(error) == "no library"
+    else:
+        raise AssertionError
+"""
 MISSING = """
 from loadline.adapters.hidden_module import import_at_first_use
 import_at_first_use("numpy")
@@ -103,3 +133,13 @@ def test_the_import_of_a_submodule_loads_the_package_first() -> None:
 
 def test_what_is_missing_is_reported_as_ever() -> None:
     run(MISSING)
+
+
+def test_planners_that_need_no_numpy_do_not_load_it() -> None:
+    run(WITHOUT)
+
+
+def test_a_package_that_cannot_be_loaded_says_so_at_each_use(tmp_path: Path) -> None:
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "__init__.py").write_text("raise ImportError('no library')")
+    run(BROKEN, str(tmp_path))
