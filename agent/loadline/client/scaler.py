@@ -212,7 +212,7 @@ class ScalerClient(AsyncIterator[ReceivedDecision]):
         await self._answer(received, "refused", detail=detail, victims=victims)
 
     def record_existing(self, model: str, pool: str, replicas: int) -> None:
-        """Record the replicas that a pool has when this scaler starts, before it takes the first decision.
+        """Record the replicas that a pool has when this scaler starts, and their changes until the first decision.
 
         Until it accepts one, it refuses those whose leader does not know of these replicas.
         """

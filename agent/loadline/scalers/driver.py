@@ -168,6 +168,7 @@ class ReplicaScaler:
             pool.wake.clear()
             received = pool.received
             if received is None:
+                await self._record_existing(pool.key)  # others may set it until a leader decides
                 continue
             try:
                 progress = await self._step(pool, received)

@@ -353,6 +353,21 @@ def test_the_first_decision_must_know_the_replicas_that_exist() -> None:
     run_virtual(scenario())
 
 
+def test_replicas_that_others_remove_before_the_first_decision_do_not_exist_any_more() -> None:
+    async def scenario() -> None:
+        fleet = Fleet("named", 8)
+        async with fleet.running():
+            await until(lambda: ("observe", None) in fleet.platform.calls)
+            await fleet.platform.set_replicas(KEY, 2)
+            await asyncio.sleep(60)
+            fleet.decided = 2
+            fleet.decide(1, 3)
+            await fleet.until_done()
+        assert "refused" not in fleet.statuses()
+
+    run_virtual(scenario())
+
+
 def test_a_platform_that_cannot_be_asked_at_the_start_delays_no_decision_for_long() -> None:
     async def scenario() -> None:
         fleet = Fleet("named", 1)
