@@ -163,6 +163,51 @@ def test_a_write_that_fails_ends_the_segment(tmp_path: Path, monkeypatch: pytest
     )  # the truncated record was removed
 
 
+def remove_folder(folder: Path) -> None:
+    shutil.rmtree(folder)
+
+
+def move_folder(folder: Path) -> None:
+    folder.rename(folder.with_name("moved"))
+
+
+def replace_segment(folder: Path) -> None:
+    [segment] = folder.glob("*.jsonl")
+    segment.unlink()
+    segment.touch()
+
+
+@pytest.mark.parametrize("vanish", [remove_folder, move_folder, replace_segment])
+def test_a_segment_that_vanishes_is_followed_by_a_new_one(tmp_path: Path, vanish: Callable[[Path], None]) -> None:
+    folder = tmp_path / "journal"
+    journal = FileJournal(folder, MB, 10 * MB, retry_s=0.0)
+    run(journal, 2)
+    until_true(lambda: not journal._queued_bytes)
+    vanish(folder)
+    journal.append(b'{"turn":2}')
+    until_true(lambda: journal.lost == 1)
+    run(journal, 1, size=0, first=3)
+    journal.close()
+    assert replay(folder) == [[b'{"snapshot":3}', b'{"turn":3,"x":""}']]
+    assert journal.lost == 1
+
+
+def test_a_folder_replaced_by_a_file_ends_the_segment(tmp_path: Path) -> None:
+    folder = tmp_path / "journal"
+    journal = FileJournal(folder, MB, 10 * MB, retry_s=0.0)
+    run(journal, 1)
+    until_true(lambda: not journal._queued_bytes)
+    shutil.rmtree(folder)
+    folder.touch()
+    run(journal, 3, first=1)
+    until_true(lambda: journal.lost > 0 and not journal._queued_bytes)
+    folder.unlink()
+    until_true(lambda: journal.wants_snapshot)
+    run(journal, 1, size=0, first=9)
+    journal.close()
+    assert replay(folder) == [[b'{"snapshot":9}', b'{"turn":9,"x":""}']]
+
+
 def test_nothing_is_appended_to_a_segment_after_a_failed_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[int] = []
     writing, may_fail = threading.Event(), threading.Event()

@@ -188,6 +188,7 @@ class _Folder:
         self._directory = directory
         self._keep_bytes = keep_bytes
         self._segment = 0
+        self._path = directory
         self._file = -1
         self._file_bytes = 0
         self._checksums = ChecksumChain()
@@ -198,6 +199,10 @@ class _Folder:
         try:
             if begins:
                 self._begin(segment)
+            elif not os.path.samestat(os.fstat(self._file), self._path.stat()):
+                return 0, f"{self._path} was replaced"
+        except FileNotFoundError:
+            return 0, f"{self._path} was removed"  # records written to it would be lost
         except OSError as error:
             return 0, str(error)
         done = 0
@@ -227,8 +232,8 @@ class _Folder:
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         segments = _segments(self._directory)
         self._delete_oldest(segments)
-        name = _next_name(segments[-1].name if segments else "")
-        self._file = os.open(self._directory / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        self._path = self._directory / _next_name(segments[-1].name if segments else "")
+        self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         self._segment = segment
         self._file_bytes = 0
         self._checksums = ChecksumChain()
