@@ -10,6 +10,8 @@ from loadline import __version__
 from loadline.cli import output
 from loadline.cli.exit_codes import FAILED, INTERRUPTED, INVALID_INPUT, TERMINATED, Command
 from loadline.cli.lazy_parser import LazyParser
+from loadline.cli.option_types import name as name_option
+from loadline.cli.option_types import subject_root
 from loadline.errors import ConfigError, DataError, LoadlineError
 
 
@@ -77,12 +79,7 @@ def parser() -> argparse.ArgumentParser:
     )
     _connection(top)
     _remote_agent(add("status", "remote.status", "Show models, pools and the last decisions."))
-    explain = _remote_agent(add("explain", "remote.explain", "Explain a decision, or why none is made."))
-    explain.add_argument(
-        "decision", nargs="?", default="", metavar="DECISION-ID", help="decision to explain (default: the newest)"
-    )
-    explain.add_argument("--model", default="", help="explain only this model")
-    explain.add_argument("--journal", type=Path, metavar="PATH", help="read a journal instead of asking an agent")
+    _explain(_remote_agent(add("explain", "remote.explain", "Explain a decision, or why none is made.")))
     history = add("history", "history.history", "Show decisions, holds and migrations, with reasons and numbers.")
     _only(_connection(history), "address the agent that only migrates requests")
     replay = add("replay", "journal.replay", "Replay a journal and verify that every effect is identical.")
@@ -93,15 +90,30 @@ def parser() -> argparse.ArgumentParser:
     _config(add("step", "step.step", "Drive the agent from your own simulator: JSON lines on stdin and stdout."))
     drain = _remote(add("drain", "remote.drain", "Drain one worker and take it out of service."))
     for name in ("model", "pool", "worker"):
-        drain.add_argument(name, help=f"name of the {name}")
+        drain.add_argument(name, type=name_option, help=f"name of the {name}")
     for name in ("pause", "resume"):
         text = f"{name.capitalize()} scaling decisions and migrations for a model."
-        _remote_agent(add(name, f"remote.{name}", text)).add_argument("model", help="name of the model")
+        _remote_agent(add(name, f"remote.{name}", text)).add_argument(
+            "model", type=name_option, help="name of the model"
+        )
     add("source", "source.source", "Bring the figures of another system's engines and routers to the agent.")
     add("scaler", "scaler.scaler", "Apply the agent's decisions.")
     add("completion", "completion.completion", "Print a script that completes commands and options in a shell.")
     add("version", "version.version", "Print the version.")
     return root
+
+
+def _explain(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "decision",
+        nargs="?",
+        type=name_option,
+        default="",
+        metavar="DECISION-ID",
+        help="decision to explain (default: the newest)",
+    )
+    parser.add_argument("--model", type=name_option, default="", help="explain only this model")
+    parser.add_argument("--journal", type=Path, metavar="PATH", help="read a journal instead of asking an agent")
 
 
 def _only(parser: argparse.ArgumentParser, text: str) -> argparse.ArgumentParser:
@@ -125,7 +137,7 @@ def _connection(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
         "--config", type=Path, metavar="FILE", help="read server, login and root from the agent's configuration"
     )
     connection.add_argument("--nats", metavar="URL", help="NATS server (default: nats://127.0.0.1:4222)")
-    connection.add_argument("--root", help="prefix of every NATS subject (default: loadline)")
+    connection.add_argument("--root", type=subject_root, help="prefix of every NATS subject (default: loadline)")
     return parser
 
 

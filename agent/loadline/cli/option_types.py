@@ -53,8 +53,9 @@ def seconds(maximum: float) -> Callable[[str], float]:
 def name(text: str) -> str:
     """Read a name; an empty one stands for the default."""
     try:
+        text.encode()  # bytes of the command line that are not UTF-8 are surrogates
         return text and msgspec.convert(text, Name)
-    except msgspec.ValidationError as error:
+    except (UnicodeEncodeError, msgspec.ValidationError) as error:
         raise argparse.ArgumentTypeError(f"{text!r} is not a name of 1 to 100 printable characters") from error
 
 

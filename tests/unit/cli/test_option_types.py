@@ -1,6 +1,7 @@
 """Options of commands beside an agent: what they refuse, and how they replace what a configuration says."""
 
 import argparse
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -26,6 +27,7 @@ from loadline.servers import EtcdKnobs, NatsKnobs
         (option_types.seconds(60), "abc", "is not a number of seconds from 0 to 60"),
         (option_types.seconds(60), "61", "is not a number of seconds from 0 to 60"),
         (option_types.name, "a\nb", "is not a name"),
+        (option_types.name, os.fsdecode(b"a\xff"), "is not a name"),
         (option_types.subject_root, "a.b c", "is not a subject root"),
         (option_types.subject_root, "a..b", "is not a subject root"),
         (option_types.server_url("nats", "tls"), "http://x", r"is not nats:// or tls://\. Write nats://host:port"),
@@ -62,8 +64,16 @@ def test_options_replace_what_the_configuration_says_and_keep_its_logins() -> No
     )
 
 
-@pytest.mark.parametrize("command", ["gateway", "sidecar"])
-def test_commands_beside_an_agent_name_a_bad_root(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("command", [["explain"], ["drain", "m", "decode"], ["pause"]])
+def test_a_name_that_is_not_utf_8_is_refused(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([*command, os.fsdecode(b"a\xff")])
+    assert ended.value.code == 2
+    assert r"'a\udcff' is not a name of 1 to 100 printable characters" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["gateway", "sidecar", "status", "history", "top"])
+def test_commands_name_a_bad_root(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main([command, "--root", "a b"])
     assert ended.value.code == 2
