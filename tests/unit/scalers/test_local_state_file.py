@@ -1,5 +1,7 @@
 """State file of the local scaler: whole or as before, of one scaler, and never overwritten if it is not understood."""
 
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -41,6 +43,31 @@ def test_a_damaged_or_foreign_file_is_refused_and_kept(tmp_path: Path, content: 
     with StateFile(path, "loadline/local") as file, pytest.raises(ConfigError, match="may run and hold GPUs"):
         file.read()
     assert path.read_bytes() == content
+
+
+@pytest.mark.parametrize(
+    ("numbers", "workers", "says"),
+    [
+        ({"p": 2}, [WORKER, WORKER], "lists p-1 twice"),
+        ({"p": 1}, [WORKER], "next number of p is not above that of p-1"),
+        ({}, [WORKER], "next number of p is not above that of p-1"),
+    ],
+)
+def test_a_file_that_contradicts_itself_is_refused(
+    tmp_path: Path, numbers: dict[str, int], workers: list[SavedWorker], says: str
+) -> None:
+    with StateFile(tmp_path / "state.json", "loadline/local") as file:
+        file.write(numbers, workers)
+        with pytest.raises(ConfigError, match=says):
+            file.read()
+
+
+@pytest.mark.parametrize(("make", "says"), [(os.mkfifo, "a FIFO"), (os.mkdir, "a folder")])
+def test_what_is_no_regular_file_is_refused(tmp_path: Path, make: Callable[[Path], None], says: str) -> None:
+    path = tmp_path / "state.json"
+    make(path)
+    with StateFile(path, "loadline/local") as file, pytest.raises(ConfigError, match=says):
+        file.read()  # without a check, a FIFO would block it for ever
 
 
 def test_a_failed_write_keeps_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,8 +16,10 @@ from loadline.adapters.process_identity import ProcessIdentity
 from loadline.errors import ConfigError
 from loadline.scalers.local.host import Allotment
 from loadline.scalers.local.plan import Process
+from loadline.toml.regular_file import open_regular, os_error_text
 
 _BYTES_MAX: Final = 64 * 2**20
+_DIGITS_MAX: Final = 18  # a longer number is none of ours, and Python refuses to read one of 5,000 digits
 
 
 class SavedWorker(Struct, frozen=True, forbid_unknown_fields=True):
@@ -90,14 +92,18 @@ class StateFile:
             ConfigError: The file cannot be read, or was not written by this scaler. It is left as it is.
         """
         try:
-            with self._path.open("rb") as file:
+            with open_regular(self._path) as file:
                 saved = msgspec.json.decode(file.read(_BYTES_MAX), type=SavedState)
         except FileNotFoundError:
             return SavedState(self._scaler, {})
-        except (OSError, ValueError, RecursionError, msgspec.MsgspecError) as error:
+        except OSError as error:
+            raise self._unusable(f"it cannot be read: {os_error_text(error)}") from error
+        except (ValueError, RecursionError, msgspec.MsgspecError) as error:
             raise self._unusable(f"it cannot be read: {error}") from error
         if saved.scaler != self._scaler:
             raise self._unusable(f"it is the state of the scaler {saved.scaler}, and this is {self._scaler}")
+        if problem := _contradiction(saved):
+            raise self._unusable(problem)
         return saved
 
     def write(self, numbers: dict[str, int], workers: list[SavedWorker]) -> None:
@@ -125,3 +131,17 @@ class StateFile:
     def _unusable(self, problem: str) -> ConfigError:
         remedy = "Workers that it lists may run and hold GPUs: restore it, or end them and remove the file."
         return ConfigError(f"state_file {self._path}", problem, remedy)
+
+
+def _contradiction(saved: SavedState) -> str:
+    """Return what no scaler writes, such as after an edit by hand; '' if there is nothing."""
+    seen = set[str]()
+    for one in saved.workers:
+        name = one.process.worker
+        if name in seen:
+            return f"it lists {name} twice"
+        seen.add(name)
+        number = name.removeprefix(f"{one.pool}-")
+        if number.isdecimal() and len(number) <= _DIGITS_MAX and saved.numbers.get(one.pool, 1) <= int(number):
+            return f"the next number of {one.pool} is not above that of {name}, whose name another worker would get"
+    return ""
