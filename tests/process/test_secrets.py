@@ -103,7 +103,9 @@ def test_secrets_are_in_their_files_only_and_are_read_again(tmp_path: Path) -> N
     def run(nats: NatsServer, etcd: EtcdServer) -> None:
         secure_etcd(etcd, tmp_path / "passwords", "default", "llama")
         login = nats_login(nats, "agent", tmp_path / "nats-login")
-        logins = {"nats": login, "etcd": etcd_login(etcd, "loadline-agent", tmp_path / "etcd-login")}
+        store_login = etcd_login(etcd, "loadline-agent", tmp_path / "etcd-login")
+        Path(store_login.password_file).write_text(f"{PASSWORD}\r\n", "utf-8-sig")  # as Notepad writes it
+        logins = {"nats": login, "etcd": store_login}
         config.write_text(CONFIG.format(**logins, port=port, folder=tmp_path), "utf-8")
         password = Path(login.password_file)
         with agent(config, log) as process:
@@ -115,7 +117,7 @@ def test_secrets_are_in_their_files_only_and_are_read_again(tmp_path: Path) -> N
             nats.start()
             until_true(lambda: "uthorization" in log.read_text("utf-8"), "a refused login in the log")
             seen.extend(page(port, path, TOKEN)[1] for path in ("/", "/metrics", "/readyz", "/api/decisions"))
-            password.write_text(f"{PASSWORD}\n", "utf-8")
+            password.write_text(f"{PASSWORD}\r\n", "utf-8-sig")  # as Notepad writes it
             until_true(lambda: page(port, "/readyz")[0] == 200, "the agent leads again")
             answer = loadline("status", "--config", str(config))
             assert "agent agent-1" in answer, "an agent's login may ask for its own status"

@@ -215,7 +215,7 @@ class EtcdRpc:
                 await self._check_token(self._token, deadline)
             if self._token is None:
                 try:
-                    password = Path(self._knobs.password_file).read_text("utf-8").strip()  # noqa: ASYNC240 - one line
+                    password = Path(self._knobs.password_file).read_text("utf-8-sig").strip()  # noqa: ASYNC240 - one line
                 except (OSError, ValueError) as error:
                     raise _Unsent(f"the password cannot be read: {error}") from error
                 body = msgspec.json.encode({"name": self._knobs.user, "password": password})

@@ -104,6 +104,6 @@ class HttpReader:
         if self._token_file is None:
             return {}
         try:
-            return {"Authorization": f"Bearer {self._token_file.read_text('utf-8').strip()}"}
+            return {"Authorization": f"Bearer {self._token_file.read_text('utf-8-sig').strip()}"}
         except (OSError, ValueError) as error:
             raise PageUnavailable("token_file", str(error)) from error

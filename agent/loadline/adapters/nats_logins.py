@@ -42,7 +42,7 @@ def login_options(knobs: NatsKnobs, tls: ssl.SSLContext | None) -> dict[str, Any
     """
     options: dict[str, Any] = {"servers": list(knobs.servers), "inbox_prefix": knobs.inbox_prefix}
     if knobs.user:
-        options |= {"user": knobs.user, "password": lambda: Path(knobs.password_file).read_text("utf-8").strip()}
+        options |= {"user": knobs.user, "password": lambda: Path(knobs.password_file).read_text("utf-8-sig").strip()}
     if knobs.credentials_file:
         check_credentials(knobs)
         options["user_credentials"] = knobs.credentials_file

@@ -34,7 +34,7 @@ class RedisReader:
         self, url: str, *, user: str = "", password_file: str = "", ca_file: str = "", timeout_s: float
     ) -> None:
         try:
-            password = Path(password_file).read_text("utf-8").strip() if password_file else None
+            password = Path(password_file).read_text("utf-8-sig").strip() if password_file else None
         except (OSError, ValueError) as error:
             raise ConfigError("redis.password_file", f"cannot be read: {error}", "Name a readable file.") from error
         self._timeout_s = timeout_s

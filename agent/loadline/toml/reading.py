@@ -40,7 +40,7 @@ def read_text(path: Path) -> str:
     if len(data) > FILE_BYTES_MAX:
         raise ConfigError(str(path), f"is larger than {FILE_BYTES_MAX} bytes", "Give the path of a TOML file.")
     try:
-        return data.decode()
+        return data.decode("utf-8-sig")  # Notepad begins a file with a byte order mark
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise ConfigError(f"{path}, line {line}", "is not UTF-8", "Save the file as UTF-8.") from error

@@ -48,7 +48,7 @@ class Access:
         if self._token_file is None:
             return
         try:
-            token = self._token_file.read_text("utf-8").strip()
+            token = self._token_file.read_text("utf-8-sig").strip()
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError("http.token_file", f"cannot be read: {error}", "Name a readable file.") from error
         if len(token) < TOKEN_CHARS_MIN:
@@ -72,7 +72,7 @@ class Access:
         if self._token_file is None or not presented:
             return False
         try:
-            token = self._token_file.read_text("utf-8").strip()
+            token = self._token_file.read_text("utf-8-sig").strip()
         except (OSError, UnicodeDecodeError):
             return False
         sent = presented.encode(errors="surrogateescape")  # headers may have bytes that are not UTF-8

@@ -92,7 +92,7 @@ def test_a_token_is_read_again_for_each_request(tmp_path: Path) -> None:
             token.write_text("wrong\n", "utf-8")
             with pytest.raises(PageUnavailable, match="HTTP 401"):
                 await reader.get(url + "secret")
-            token.write_text("right\n", "utf-8")
+            token.write_text("right\r\n", "utf-8-sig")  # as Notepad writes it
             assert await reader.get(url + "secret")
 
     run(scenario)

@@ -214,6 +214,12 @@ def test_load_reads_a_file_and_the_environment(tmp_path: Path, monkeypatch: pyte
     assert load(path, {}).http.port == 9464
 
 
+def test_a_byte_order_mark_and_crlf_are_read_over(tmp_path: Path) -> None:
+    path = tmp_path / "loadline.toml"
+    path.write_text(BASE.replace("\n", "\r\n"), "utf-8-sig", newline="")
+    assert load(path, {}).models == parse(BASE, "").models
+
+
 @pytest.mark.parametrize(
     ("data", "words"), [(b"a\n\xff", "line 2: is not UTF-8"), (b"#" * 1_048_577, "larger"), (None, "cannot be read")]
 )

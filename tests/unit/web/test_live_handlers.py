@@ -242,7 +242,7 @@ def test_off_loopback_nothing_is_shown_without_the_token(tmp_path: Path) -> None
 
 def test_an_order_needs_the_token_in_a_header_json_and_no_other_origin(tmp_path: Path) -> None:
     file = tmp_path / "token"
-    file.write_text(TOKEN)
+    file.write_text(f"{TOKEN}\r\n", "utf-8-sig")  # as Notepad writes it
     right = {"authorization": f"Bearer {TOKEN}"}
 
     async def scenario() -> None:
