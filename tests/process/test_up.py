@@ -127,6 +127,24 @@ def test_ctrl_c_at_any_time_leaves_no_processes(tmp_path: Path, words: str) -> N
         assert "Traceback" not in running.text()
 
 
+def test_a_second_demo_in_the_same_folder_is_refused_and_a_later_one_counts_itself(tmp_path: Path) -> None:
+    directory = tmp_path / "demo"
+    directory.mkdir()
+    hour = '"started_at_ms":0,"ended_at_ms":3600000'  # 160 GPU-hours at 20 times the speed
+    ended = f'{{"worker":"w","model":"m","pool":"p","gpus":8,{hour},"reason":"drained"}}'
+    (directory / "lifetimes.jsonl").write_text(f"{ended}\n")
+    with up(directory, "--for", "1s") as running:
+        running.wait_for_output("files ")
+        command = [sys.executable, "-m", "loadline", "up", "--directory", str(directory)]
+        second = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+        assert second.returncode == 1
+        assert f"another `loadline up` uses {directory}: end it, or name another --directory" in second.stderr
+        assert running.process.wait(60) == 0, running.text()
+        hours = re.search(r"GPU-hours +([0-9.]+)", running.text())
+        assert hours, running.text()
+        assert float(hours[1]) < 100
+
+
 def test_a_killed_demo_leaves_no_processes(tmp_path: Path) -> None:
     with up(tmp_path / "demo") as running:
         running.wait_for_output("load starts")

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import fcntl
 import os
 import shutil
 import signal
@@ -116,15 +117,19 @@ class DemoStack:
         self._programs: list[SupervisedProcess] = []
         self._gateway: SupervisedProcess | None = None
         self._watchdog: asyncio.Task[None] | None = None
+        self._lock = -1
 
     async def start(self) -> None:
         """Start all processes except the gateway.
 
         Raises:
-            LoadlineError: A server cannot be started; the text has the reason.
+            LoadlineError: Another demo uses the folder, or a server cannot be started; the text has the reason.
         """
         directory = self._options.directory
         directory.mkdir(parents=True, exist_ok=True)
+        self._lock = _lock(directory)
+        for of_an_earlier_run in (self.demo.lifetimes_file, self.demo.summary_file):
+            of_an_earlier_run.unlink(missing_ok=True)
         nats, etcd = NatsServer(directory / "nats"), EtcdServer(directory / "etcd")
         self._servers = [server for server, url in ((nats, self.demo.nats), (etcd, self.demo.etcd)) if not url]
         await asyncio.gather(*(server.start_async() for server in self._servers))
@@ -155,6 +160,9 @@ class DemoStack:
             self._watchdog.cancel()
         for server in self._servers:
             await asyncio.to_thread(server.stop)
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
 
     def result(self) -> DemoResult | None:
         """Return the result of a stopped demo; None if the load had not started.
@@ -185,6 +193,17 @@ class DemoStack:
                     self._write_line(f"{server.name} exited and is restarted")
                     with contextlib.suppress(LoadlineError):
                         await server.start_async()
+
+
+def _lock(directory: Path) -> int:
+    """Lock the folder of a demo until the returned file is closed: a second one would replace the first one's files."""
+    lock = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(lock)
+        raise LoadlineError(f"another `loadline up` uses {directory}: end it, or name another --directory") from error
+    return lock
 
 
 def run_directory(parent: Path) -> Path:
