@@ -38,7 +38,7 @@ class Up:
         self.output = directory.with_name("output.txt")
         with self.output.open("wb") as output:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "loadline", "up", "--directory", str(directory), *arguments],
+                [sys.executable, "-P", "-m", "loadline", "up", "--directory", str(directory), *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -143,6 +143,14 @@ def test_a_second_demo_in_the_same_folder_is_refused_and_a_later_one_counts_itse
         hours = re.search(r"GPU-hours +([0-9.]+)", running.text())
         assert hours, running.text()
         assert float(hours[1]) < 100
+
+
+def test_modules_of_the_working_directory_are_not_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "http.py").write_text("raise SystemExit('a file of the user')")
+    monkeypatch.chdir(tmp_path)
+    with up(tmp_path / "demo", "--for", "1s") as running:
+        running.wait_for_output("load starts")
+        assert "is restarted" not in running.text()
 
 
 def test_a_killed_demo_leaves_no_processes(tmp_path: Path) -> None:

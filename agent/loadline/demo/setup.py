@@ -53,7 +53,8 @@ class DemoSetup(Struct, frozen=True):
     def worker_command(self, role: Role, name: str) -> list[str]:
         """Return the command of a worker."""
         return [
-            *(sys.executable, "-m", "loadline.demo.worker"),
+            # -P: no module of the working directory, such as an http.py of the user, is imported.
+            *(sys.executable, "-P", "-m", "loadline.demo.worker"),
             *("--model", defaults.MODEL, "--pool", role, "--role", role, "--name", name),
             *self._connection_options(),
         ]
@@ -61,7 +62,7 @@ class DemoSetup(Struct, frozen=True):
     def gateway_command(self, *more: str) -> list[str]:
         """Return the command of the gateway, with ``more`` options."""
         return [
-            *(sys.executable, "-m", "loadline.demo.gateway"),
+            *(sys.executable, "-P", "-m", "loadline.demo.gateway"),
             *("--mode", self.mode, "--load", str(self.load), "--summary-file", str(self.summary_file)),
             *self._connection_options(),
             *more,
@@ -69,7 +70,7 @@ class DemoSetup(Struct, frozen=True):
 
     def scaler_command(self, config: Path) -> list[str]:
         """Return the command of the local scaler."""
-        return [sys.executable, "-m", "loadline", "scaler", "local", "--config", str(config)]
+        return [sys.executable, "-P", "-m", "loadline", "scaler", "local", "--config", str(config)]
 
     def _connection_options(self) -> list[str]:
         return [

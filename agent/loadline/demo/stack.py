@@ -139,7 +139,7 @@ class DemoStack:
             name = f"agent-{number}"
             config = directory / f"{name}.toml"
             config.write_text(self.demo.agent_config(name), encoding="utf-8")
-            self._run(name, [sys.executable, "-m", "loadline", "run", "--config", str(config)])
+            self._run(name, [sys.executable, "-P", "-m", "loadline", "run", "--config", str(config)])
         config = directory / "scaler.toml"
         config.write_text(self.demo.scaler_config(), encoding="utf-8")
         self._run("scaler", self.demo.scaler_command(config))

@@ -34,15 +34,15 @@ def test_the_scaler_configuration_is_valid_and_starts_workers(tmp_path: Path, mo
     (model,) = local_config.read(path).models
     assert [pool.role for pool in model.pools] == list(ROLES[mode])
     for pool in model.pools:
-        _, dash_m, module, *arguments = fill_template(pool.command, {"worker": "w-7"})
-        assert (dash_m, module) == ("-m", "loadline.demo.worker")
+        _, dash_p, dash_m, module, *arguments = fill_template(pool.command, {"worker": "w-7"})
+        assert (dash_p, dash_m, module) == ("-P", "-m", "loadline.demo.worker")
         options = worker._options(arguments)
         assert (options.name, options.pool, options.role) == ("w-7", pool.name, pool.role)
         assert (options.root, options.namespace, options.speed) == ("r", "n", 20.0)
 
 
 def test_the_gateway_command_is_valid(tmp_path: Path) -> None:
-    _, _, module, *arguments = demo(tmp_path, "aggregated").gateway_command("--repeat")
+    _, _, _, module, *arguments = demo(tmp_path, "aggregated").gateway_command("--repeat")
     assert module == "loadline.demo.gateway"
     options = gateway.parse_options(arguments)
     assert (options.mode, options.repeat, options.summary_file) == ("aggregated", True, tmp_path / "summary.json")

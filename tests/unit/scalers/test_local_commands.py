@@ -26,7 +26,7 @@ def read_text(directory: Path, text: str, *, sidecar: bool = True) -> LocalKnobs
 def test_a_sidecar_understands_the_options_that_it_gets(tmp_path: Path) -> None:
     knobs = read_text(tmp_path, f"grace_ms = 70000\n{CONFIG}")
     command = fill_template(command_of(knobs, knobs.models[0].pools[0]), NAMES)
-    options = parser().parse_args(command[3:])
+    options = parser().parse_args(command[4:])
     assert (options.worker, options.model, options.pool, options.role, options.gpus) == ("p-1", "m", "p", "prefill", 2)
     assert (options.url, options.nats, options.root) == ("http://127.0.0.1:8101", "nats://10.0.0.1:4222", "other")
     assert options.engine_command == ["vllm", "--port", "8101"]
@@ -34,7 +34,7 @@ def test_a_sidecar_understands_the_options_that_it_gets(tmp_path: Path) -> None:
 
 def test_a_sidecar_may_have_a_login_of_its_own(tmp_path: Path) -> None:
     knobs = read_text(tmp_path, f'grace_ms = 70000\nsidecar_config = "sidecar.toml"\n{CONFIG}')
-    options = parser().parse_args(fill_template(command_of(knobs, knobs.models[0].pools[0]), NAMES)[3:])
+    options = parser().parse_args(fill_template(command_of(knobs, knobs.models[0].pools[0]), NAMES)[4:])
     assert options.config == Path("sidecar.toml")
     assert options.nats is None
 
