@@ -69,14 +69,17 @@ class Host:
         )
 
     def children(self) -> dict[str, int]:
-        """Return the process ids of running workers by name, which is the last word of the command line."""
+        """Return the process ids of running workers by name, which is the last word of the command line.
+
+        By their parent: /proc/<pid>/task/<pid>/children leaves processes out while another one ends.
+        """
         found = {}
-        with contextlib.suppress(OSError):
-            for pid in Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text("ascii").split():
-                with contextlib.suppress(OSError):
-                    words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-                    if len(words) > 2 and words[-2].startswith(b"p-"):
-                        found[words[-2].decode()] = int(pid)
+        for folder in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                parent = int(folder.joinpath("stat").read_text("utf-8").rpartition(")")[2].split()[1])
+                words = folder.joinpath("cmdline").read_bytes().split(b"\0") if parent == self.process.pid else []
+                if len(words) > 2 and words[-2].startswith(b"p-"):
+                    found[words[-2].decode()] = int(folder.name)
         return found
 
     def lifetimes(self) -> dict[str, Lifetime]:

@@ -151,7 +151,7 @@ def test_an_impossible_profile_is_the_reason_of_a_hold(
             'prefill_profile = "loadline.toml"\ndecode_profile = "loadline.toml"',
             ["loadline.toml", "Give the path of a profile"],
         ),
-        ('prefill_profile = "prefill.json"', ["decode_profile is missing"]),
+        ('prefill_profile = "prefill.json"', ["decode_profile: is missing"]),
     ],
 )
 def test_a_missing_or_unreadable_profile_is_the_reason_of_a_hold(
