@@ -3,7 +3,6 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import Any, TypeVar
 
 import aiohttp
@@ -14,6 +13,7 @@ from loadline.adapters.etcd_gateway import EtcdCertificates, EtcdGateway, check_
 from loadline.adapters.http_body import BodyTooLarge, read_body
 from loadline.errors import ConfigError, OutcomeUnknown, StoreDenied, StoreUnavailable
 from loadline.servers import EtcdKnobs
+from loadline.toml.secret_file import read_secret
 
 # etcd's own limit of a request is 1.5 MiB, and 10 MiB at most is recommended: 14 MB in base64.
 REPLY_BYTES_MAX = 16 * 2**20
@@ -215,7 +215,7 @@ class EtcdRpc:
                 await self._check_token(self._token, deadline)
             if self._token is None:
                 try:
-                    password = Path(self._knobs.password_file).read_text("utf-8-sig").strip()  # noqa: ASYNC240 - one line
+                    password = read_secret(self._knobs.password_file)
                 except (OSError, ValueError) as error:
                     raise _Unsent(f"the password cannot be read: {error}") from error
                 body = msgspec.json.encode({"name": self._knobs.user, "password": password})

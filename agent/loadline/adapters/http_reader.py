@@ -9,6 +9,7 @@ import aiohttp
 
 from loadline.adapters.http_body import BodyTooLarge, read_body
 from loadline.errors import ConfigError, LoadlineError
+from loadline.toml.secret_file import read_secret
 
 PAGE_BYTES_MAX: Final = 16_777_216
 """Largest page; a router with a thousand workers has some MB."""
@@ -104,6 +105,6 @@ class HttpReader:
         if self._token_file is None:
             return {}
         try:
-            return {"Authorization": f"Bearer {self._token_file.read_text('utf-8-sig').strip()}"}
+            return {"Authorization": f"Bearer {read_secret(self._token_file)}"}
         except (OSError, ValueError) as error:
             raise PageUnavailable("token_file", str(error)) from error

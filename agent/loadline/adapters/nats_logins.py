@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from loadline.errors import ConfigError
 from loadline.servers import NatsKnobs
+from loadline.toml.secret_file import read_secret
 
 _JWT: Final = re.compile(r"^-----BEGIN NATS USER JWT-----\r?\n(eyJ[\w-]+\.[\w-]+\.[\w-]+)\r?\n", re.MULTILINE)
 _SEED: Final = re.compile(r"^-----BEGIN USER NKEY SEED-----\r?\n(SU[A-Z2-7]{56})\r?\n", re.MULTILINE)
@@ -42,7 +43,7 @@ def login_options(knobs: NatsKnobs, tls: ssl.SSLContext | None) -> dict[str, Any
     """
     options: dict[str, Any] = {"servers": list(knobs.servers), "inbox_prefix": knobs.inbox_prefix}
     if knobs.user:
-        options |= {"user": knobs.user, "password": lambda: Path(knobs.password_file).read_text("utf-8-sig").strip()}
+        options |= {"user": knobs.user, "password": lambda: read_secret(knobs.password_file)}
     if knobs.credentials_file:
         check_credentials(knobs)
         options["user_credentials"] = knobs.credentials_file

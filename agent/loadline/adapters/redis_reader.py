@@ -3,13 +3,13 @@
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any, Final
 
 import redis.asyncio
 import redis.exceptions
 
 from loadline.errors import ConfigError, StoreUnavailable
+from loadline.toml.secret_file import read_secret
 
 _SCAN_COUNT: Final = 1_000
 # An engine has one key of each kind, so this is far above any fleet.
@@ -34,7 +34,7 @@ class RedisReader:
         self, url: str, *, user: str = "", password_file: str = "", ca_file: str = "", timeout_s: float
     ) -> None:
         try:
-            password = Path(password_file).read_text("utf-8-sig").strip() if password_file else None
+            password = read_secret(password_file) if password_file else None
         except (OSError, ValueError) as error:
             raise ConfigError("redis.password_file", f"cannot be read: {error}", "Name a readable file.") from error
         self._timeout_s = timeout_s

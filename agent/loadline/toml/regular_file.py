@@ -19,7 +19,7 @@ def open_regular(path: Path) -> BufferedReader:
     if not stat.S_ISREG(mode):
         os.close(number)
         what = "a folder" if stat.S_ISDIR(mode) else "not a regular file, but a FIFO or a device"
-        raise OSError(errno.EINVAL, f"it is {what}")
+        raise OSError(errno.EINVAL, f"it is {what}", str(path))
     return os.fdopen(number, "rb")
 
 

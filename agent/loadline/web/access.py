@@ -9,6 +9,7 @@ from aiohttp import web
 
 from loadline.errors import ConfigError
 from loadline.servers import is_loopback_host
+from loadline.toml.secret_file import read_secret
 
 TOKEN_CHARS_MIN: Final = 16
 """Shortest token; 16 hexadecimal digits are 64 bits."""
@@ -48,8 +49,8 @@ class Access:
         if self._token_file is None:
             return
         try:
-            token = self._token_file.read_text("utf-8-sig").strip()
-        except (OSError, UnicodeDecodeError) as error:
+            token = read_secret(self._token_file)
+        except (OSError, ValueError) as error:
             raise ConfigError("http.token_file", f"cannot be read: {error}", "Name a readable file.") from error
         if len(token) < TOKEN_CHARS_MIN:
             problem = f"has a token of fewer than {TOKEN_CHARS_MIN} characters"
@@ -72,8 +73,8 @@ class Access:
         if self._token_file is None or not presented:
             return False
         try:
-            token = self._token_file.read_text("utf-8-sig").strip()
-        except (OSError, UnicodeDecodeError):
+            token = read_secret(self._token_file)
+        except (OSError, ValueError):
             return False
         sent = presented.encode(errors="surrogateescape")  # headers may have bytes that are not UTF-8
         return len(token) >= TOKEN_CHARS_MIN and hmac.compare_digest(sent, token.encode())
