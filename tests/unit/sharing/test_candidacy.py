@@ -280,6 +280,14 @@ def test_a_shard_that_was_lost_without_a_handover_is_handed_over_as_any_other() 
     assert leadership.handing_over
 
 
+def test_a_first_handover_is_not_delayed_where_the_clock_counts_from_0() -> None:
+    first, second, _ = ranked()
+    candidacy = Candidacy(second)
+    candidacy.update(sorted([first, second]), SCOPE)
+    candidacy.consider_handover(1_000)
+    assert candidacy.handover_at_ms == 1_000 + HANDOVER_MS
+
+
 def test_an_agent_that_waited_for_reports_needs_none_once_another_one_leads() -> None:
     first, second, _ = ranked()
     leadership = election(second)

@@ -66,7 +66,8 @@ class Candidacy(Struct):
         if not self.rank:
             self.handover_at_ms = 0
         elif not self.handover_at_ms:
-            returned = now - self.handed_over_at_ms < RETURNED_MS
+            # Simulators may count time from 0.
+            returned = self.handed_over_at_ms and now - self.handed_over_at_ms < RETURNED_MS
             self.handover_at_ms = now + (HANDOVER_RETRY_MS if returned else HANDOVER_MS)
 
     def follow(self, leader: str) -> None:
