@@ -17,6 +17,7 @@ from loadline.adapters.backoff import backoff
 from loadline.adapters.etcd_rpc import REPLY_BYTES_MAX, EtcdRpc, LeaseNotFound, ReplyTooLong
 from loadline.adapters.kept_entries import KeptEntries
 from loadline.adapters.logs import bounded
+from loadline.adapters.outage_reasons import OutageReasons
 from loadline.errors import StoreDenied, StoreUnavailable
 from loadline.ports import CommitResult, Compare, StoreChange, StoreEntry, StoreSnapshot, Write
 from loadline.servers import EtcdKnobs
@@ -191,7 +192,7 @@ class EtcdStore:
         2 s plus the timeout of a call, an unreachable one after 11 s.
         """
         reported: bool | None = None
-        failure = ""
+        reasons = OutageReasons()
 
         def report(connected: bool) -> None:  # noqa: FBT001 - the port's callback
             nonlocal reported
@@ -205,13 +206,12 @@ class EtcdStore:
             try:
                 snapshot = await self.read(prefix)
                 report(True)  # noqa: FBT003
-                failure = ""
+                reasons.end()
                 on_snapshot(snapshot)
                 await self._watch(prefix, snapshot.revision + 1, on_changes)
             except (StoreUnavailable, StoreDenied) as error:
                 report(False)  # noqa: FBT003
-                if str(error) != failure:  # each reason once until there is a connection
-                    failure = str(error)
+                if reasons.is_new(str(error)):
                     _log.warning("etcd_watch_ended", prefix=prefix, detail=str(error))
             if time.monotonic() - started_s > _BACKOFF_RESET_S:
                 waits = backoff(_RETRY_FIRST_S, _RETRY_MAX_S)

@@ -19,6 +19,7 @@ from loadline.adapters.backoff import backoff
 from loadline.adapters.logs import bounded
 from loadline.adapters.nats_client import NatsClient
 from loadline.adapters.nats_logins import check_credentials, login_options, tls_context, tls_only
+from loadline.adapters.outage_reasons import OutageReasons
 from loadline.errors import BusUnavailable, NoSubscriber
 from loadline.ports import FrameHandler, RequestHandler, Unsubscribe
 from loadline.servers import NatsKnobs
@@ -32,8 +33,6 @@ _PINGS_MAX = 2
 _RETRY_FIRST_S = 0.1
 _RETRY_MAX_S = 5.0
 _CANCEL_AGAIN_S = 0.2
-# Reasons why there is no connection that are logged in one outage; a server may give any text.
-_FAILURES_MAX = 8
 _REMEDY = "Start the server, or correct nats.servers or the login in the configuration; commands have --nats too"
 # Limit on bytes waiting for a server that does not read.
 _UNSENT_BYTES_MAX = 8 * 2**20
@@ -83,8 +82,7 @@ class NatsBus:
         self._reply_budget_used_until_s = 0.0
         self.last_error = ""
         """Text of the newest error of the connection; empty after a good connect."""
-        self._failures: set[str] = set()
-        """Reasons why there is no connection that were logged since the last one."""
+        self._reasons = OutageReasons()
         self.denied = 0
         """Publishes and subscriptions that the server denied, which it reports asynchronously."""
         self.slow_consumer_drops = 0
@@ -265,9 +263,8 @@ class NatsBus:
                     self._subscriptions[listen] = await listen(client)
                 await client.flush_all()
                 self._client, self.last_error = client, ""
-                if self._failures:
+                if self._reasons.end():
                     _log.info("nats_connected", client=self._name)
-                    self._failures.clear()
 
     async def _subscribe(self, listen: _Listen) -> Unsubscribe:
         async with self._subscriptions_lock:
@@ -345,9 +342,8 @@ class NatsBus:
 
     def _log_failure(self) -> None:
         """Log why there is no connection, each reason once until there is one."""
-        if self.last_error in self._failures or len(self._failures) >= _FAILURES_MAX:
+        if not self._reasons.is_new(self.last_error):
             return
-        self._failures.add(self.last_error)
         servers = ", ".join(self._knobs.servers)
         detail = f"no connection to NATS at {servers}: {self.last_error}. It is tried again until there is one."
         _log.warning("nats_unreachable", client=self._name, detail=detail, remedy=_REMEDY)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from loadline.adapters.backoff import backoff
 from loadline.adapters.logs import bounded
+from loadline.adapters.outage_reasons import OutageReasons
 from loadline.client.leased_key import LeasedKey, LeaseStep
 from loadline.client.resources import wait_at_most
 from loadline.errors import LoadlineError
@@ -58,19 +59,18 @@ class Registration:
 
     async def run(self) -> None:
         """Keep the lease alive until the key is lost for good; retry through outages of the store of any length."""
-        waits, failure = backoff(_RETRY_FIRST_S, _RETRY_MAX_S), ""
+        waits, reasons = backoff(_RETRY_FIRST_S, _RETRY_MAX_S), OutageReasons()
         while True:
             self._wake.clear()
             try:
                 step = await self._leased.step(time.monotonic())
             except LoadlineError as error:
-                if str(error) != failure:  # each reason once until a call succeeds
-                    failure = str(error)
-                    _log.warning("registration_retried", key=self._leased.key, detail=failure)
+                if reasons.is_new(str(error)):
+                    _log.warning("registration_retried", key=self._leased.key, detail=str(error))
                 delay_s = next(waits)
             else:
                 self._log_step(step)
-                failure = ""
+                reasons.end()
                 waits = backoff(_RETRY_FIRST_S, _RETRY_MAX_S)
                 delay_s = 0.0 if step is LeaseStep.LOST else self._lease_ttl_s / 3
             if self._leased.gone:

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from loadline.adapters.backoff import backoff
 from loadline.adapters.logs import bounded
+from loadline.adapters.outage_reasons import OutageReasons
 from loadline.client.resources import bus_of, running, store_of, wait_at_most
 from loadline.client.streams import StreamEngine
 from loadline.client.worker import WorkerClient
@@ -164,17 +165,16 @@ class Sidecar:
         if is_loopback(record.base_url):
             remedy = "name the address that routers reach: --advertise http://HOST:PORT"
             _log.warning("address_is_local", address=record.base_url, remedy=remedy)
-        waits, failure = backoff(0.2, 5.0), ""
+        waits, reasons = backoff(0.2, 5.0), OutageReasons()
         while not self._ending:
             try:
                 await check_address(self._store, self._options.namespace, record)
             except AddressTaken:
                 raise
             except LoadlineError as error:
-                if str(error) != failure:  # each reason once
-                    failure = str(error)
+                if reasons.is_new(str(error)):
                     servers = ", ".join(self._options.etcd.endpoints)
-                    detail = f"no answer from etcd at {servers}: {failure}. It is tried again until there is one."
+                    detail = f"no answer from etcd at {servers}: {error}. It is tried again until there is one."
                     _log.warning("registry_unreadable", detail=detail, remedy=_REGISTRY_REMEDY)
                 await wait_at_most(self._stop, next(waits))
             else:
