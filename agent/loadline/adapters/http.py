@@ -5,6 +5,8 @@ from collections.abc import Awaitable, Callable, Iterable
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST
 
+from loadline.adapters.http_runner import http_runner
+
 _BODY_BYTES_MAX = 1024
 _IDLE_S = 15.0
 _SHUTDOWN_S = 1.0
@@ -47,9 +49,7 @@ class HttpServer:
                 *routes,
             ]
         )
-        self._runner = web.AppRunner(
-            application, access_log=None, keepalive_timeout=_IDLE_S, shutdown_timeout=_SHUTDOWN_S
-        )
+        self._runner = http_runner(application, keepalive_timeout=_IDLE_S, shutdown_timeout=_SHUTDOWN_S)
 
     @property
     def port(self) -> int:

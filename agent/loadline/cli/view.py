@@ -6,6 +6,7 @@ from pathlib import Path
 
 from aiohttp import web
 
+from loadline.adapters.http_runner import http_runner
 from loadline.cli.progress import progress_display
 from loadline.web.journal_handlers import JournalHandlers
 from loadline.web.journal_view import JournalView
@@ -29,7 +30,7 @@ def view(options: argparse.Namespace) -> int:
 async def _serve(handlers: JournalHandlers, port: int) -> None:
     application = web.Application()
     application.add_routes(handlers.routes())
-    runner = web.AppRunner(application, access_log=None, shutdown_timeout=1.0)
+    runner = http_runner(application, shutdown_timeout=1.0)
     await runner.setup()
     try:
         await web.TCPSite(runner, "127.0.0.1", port).start()

@@ -10,6 +10,7 @@ import msgspec
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST
 
+from loadline.adapters.http_runner import http_runner
 from loadline.client.frontend import FrontendClient
 from loadline.client.handover import HandoverBus
 from loadline.client.resources import bus_of, publish_now, running, store_of
@@ -160,7 +161,7 @@ async def run(options: GatewayOptions, stop: asyncio.Event, on_listening: Callab
             await _follow_loads(bus, options, name, backends)
         gateway = Gateway(models, engines, metrics)
         application = gateway.application(options.body_bytes_max)
-        runner = web.AppRunner(application, access_log=None, handler_cancellation=True, shutdown_timeout=_SHUTDOWN_S)
+        runner = http_runner(application, handler_cancellation=True, shutdown_timeout=_SHUTDOWN_S)
         await runner.setup()
         stack.push_async_callback(runner.cleanup)
         try:

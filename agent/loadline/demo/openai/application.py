@@ -7,6 +7,7 @@ import msgspec
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST
 
+from loadline.adapters.http_runner import http_runner
 from loadline.demo.openai.engine import Generation, PacedEngine, StreamCut
 from loadline.demo.openai.messages import Answer, ChatBody, CompletionBody
 
@@ -45,7 +46,7 @@ class EngineApi:
                 web.get("/metrics", self._metrics),
             ]
         )
-        return web.AppRunner(application, access_log=None, handler_cancellation=True, shutdown_timeout=0.1)
+        return http_runner(application, handler_cancellation=True, shutdown_timeout=0.1)
 
     async def _health(self, _request: web.Request) -> web.Response:
         return web.Response()
