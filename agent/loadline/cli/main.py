@@ -11,7 +11,7 @@ from loadline.cli import output
 from loadline.cli.exit_codes import FAILED, INTERRUPTED, INVALID_INPUT, TERMINATED, Command
 from loadline.cli.lazy_parser import LazyParser
 from loadline.cli.option_types import name as name_option
-from loadline.cli.option_types import subject_root
+from loadline.cli.option_types import required_name, subject_root
 from loadline.errors import ConfigError, DataError, LoadlineError
 
 
@@ -90,11 +90,11 @@ def parser() -> argparse.ArgumentParser:
     _config(add("step", "step.step", "Drive the agent from your own simulator: JSON lines on stdin and stdout."))
     drain = _remote(add("drain", "remote.drain", "Drain one worker and take it out of service."))
     for name in ("model", "pool", "worker"):
-        drain.add_argument(name, type=name_option, help=f"name of the {name}")
+        drain.add_argument(name, type=required_name, help=f"name of the {name}")
     for name in ("pause", "resume"):
         text = f"{name.capitalize()} scaling decisions and migrations for a model."
         _remote_agent(add(name, f"remote.{name}", text)).add_argument(
-            "model", type=name_option, help="name of the model"
+            "model", type=required_name, help="name of the model"
         )
     add("source", "source.source", "Bring the figures of another system's engines and routers to the agent.")
     add("scaler", "scaler.scaler", "Apply the agent's decisions.")

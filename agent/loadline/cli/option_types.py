@@ -59,6 +59,13 @@ def name(text: str) -> str:
         raise argparse.ArgumentTypeError(f"{text!r} is not a name of 1 to 100 printable characters") from error
 
 
+def required_name(text: str) -> str:
+    """Read a name that has no default."""
+    if not text:
+        raise argparse.ArgumentTypeError("the name is empty; `loadline status --json` lists models, pools and workers")
+    return name(text)
+
+
 def subject_root(text: str) -> str:
     """Read the prefix of NATS subjects."""
     if not re.fullmatch(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*", text):

@@ -28,6 +28,8 @@ from loadline.servers import EtcdKnobs, NatsKnobs
         (option_types.seconds(60), "61", "is not a number of seconds from 0 to 60"),
         (option_types.name, "a\nb", "is not a name"),
         (option_types.name, os.fsdecode(b"a\xff"), "is not a name"),
+        (option_types.required_name, "", "the name is empty; `loadline status --json` lists"),
+        (option_types.required_name, "a\nb", "is not a name"),
         (option_types.subject_root, "a.b c", "is not a subject root"),
         (option_types.subject_root, "a..b", "is not a subject root"),
         (option_types.server_url("nats", "tls"), "http://x", r"is not nats:// or tls://\. Write nats://host:port"),
@@ -70,6 +72,16 @@ def test_a_name_that_is_not_utf_8_is_refused(command: list[str], capsys: pytest.
         main([*command, os.fsdecode(b"a\xff")])
     assert ended.value.code == 2
     assert r"'a\udcff' is not a name of 1 to 100 printable characters" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", [["drain", "m", "decode"], ["pause"], ["resume"]])
+def test_an_empty_name_is_refused_before_an_agent_is_asked(
+    command: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([*command, ""])
+    assert ended.value.code == 2
+    assert "the name is empty; `loadline status --json` lists" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", ["gateway", "sidecar", "status", "history", "top"])
