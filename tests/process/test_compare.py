@@ -1,19 +1,22 @@
-"""`loadline compare` as a process: Ctrl-C ends it with its children and leaves no partial file."""
+"""Simulations in child processes, which end with the command: by Ctrl-C without a partial file, and by a signal."""
 
 import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from tests.support.simulation_files import write_options
+from tests.waiting import until_true
 
 pytestmark = pytest.mark.process
 
 DEADLINE_S = 60.0
+SIMULATING_S = 3.0
+"""Processor time after which a child has imported everything; that takes 1.5 s."""
+ROOT = Path(__file__).parents[2]
 
 
 def children(pid: int) -> list[int]:
@@ -32,6 +35,21 @@ def is_running(pid: int) -> bool:
         return False
 
 
+def cpu_s(pid: int) -> float:
+    """Return the processor time of a process."""
+    try:
+        user, system = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+    except FileNotFoundError:
+        return 0.0
+    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+
+
+def started_children(process: subprocess.Popen[bytes]) -> list[int]:
+    """Return the children of a process once one runs beside Python's resource tracker."""
+    until_true(lambda: len(children(process.pid)) > 1 or process.poll() is not None, "a child runs")
+    return children(process.pid)
+
+
 def test_ctrl_c_ends_everything_and_leaves_nothing(tmp_path: Path) -> None:
     # A day of requests: the simulation lasts much longer than the test.
     trace = "arrival_s,isl,osl\n" + "".join(f"{n / 2},500,100\n" for n in range(170_000))
@@ -41,13 +59,7 @@ def test_ctrl_c_ends_everything_and_leaves_nothing(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "loadline", "compare", *options, *outputs, "--jobs", "2"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True) as process:
         try:
-            deadline_s = time.monotonic() + DEADLINE_S
-            # One child is Python's resource tracker.
-            while len(children(process.pid)) < 2:
-                assert process.poll() is None
-                assert time.monotonic() < deadline_s
-                time.sleep(0.05)
-            started = children(process.pid)
+            started = started_children(process)
             os.killpg(process.pid, signal.SIGINT)
             printed, _ = process.communicate(timeout=DEADLINE_S)
         finally:
@@ -55,6 +67,23 @@ def test_ctrl_c_ends_everything_and_leaves_nothing(tmp_path: Path) -> None:
     assert process.returncode == 130
     assert printed == b""
     assert sorted(tmp_path.iterdir()) == there
-    while any(map(is_running, started)):
-        assert time.monotonic() < deadline_s
-        time.sleep(0.05)
+    until_true(lambda: not any(map(is_running, started)), "its children end")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_scoreboard_that_a_signal_ends_leaves_no_child(number: signal.Signals, tmp_path: Path) -> None:
+    # Each of the runs takes longer than the wait for the end of the children.
+    options = ["--only", "azure2023_conv/8b/*", "--jobs", "2", "--results", str(tmp_path / "results.jsonl")]
+    command = [sys.executable, "-m", "tools.scoreboard", *options]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=ROOT) as process:
+        started: list[int] = []
+        try:
+            until_true(lambda: any(cpu_s(pid) > SIMULATING_S for pid in children(process.pid)), "a child simulates")
+            started = children(process.pid)
+            process.send_signal(number)
+            process.wait(DEADLINE_S)
+            until_true(lambda: not any(map(is_running, started)), "its children end", deadline_s=5.0)
+        finally:
+            process.kill()
+            for pid in filter(is_running, started):
+                os.kill(pid, signal.SIGKILL)

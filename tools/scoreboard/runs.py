@@ -1,6 +1,7 @@
 """Execution of the runs of the scoreboard, in a pool of processes."""
 
 import multiprocessing
+import os
 import signal
 import time
 from collections.abc import Callable, Sequence
@@ -10,6 +11,7 @@ from functools import lru_cache
 from msgspec import Struct
 from msgspec.structs import replace
 
+from loadline.adapters.parent_death import set_death_signal
 from loadline.core.state.settings import Settings
 from loadline.sim.compare.baselines import baseline, peak_replicas
 from loadline.sim.compare.bounds import work_bound
@@ -39,10 +41,9 @@ def run_all(
 ) -> list[tuple[str, BaseException]]:
     """Do all jobs, and pass on each result when it is there; return the names and errors of those that failed."""
     failed: list[tuple[str, BaseException]] = []
-    # Spawned, since a fork of a process with threads, as numpy starts, may hang. Ctrl-C goes to the whole group, and
-    # ends the simulations at once.
-    context, at_once = multiprocessing.get_context("spawn"), (signal.SIGINT, signal.SIG_DFL)
-    with ProcessPoolExecutor(processes, context, initializer=signal.signal, initargs=at_once) as pool:
+    # Spawned, since a fork of a process with threads, as numpy starts, may hang.
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(processes, context, initializer=_end_at_once, initargs=(os.getpid(),)) as pool:
         futures: dict[Future[RunResult], Job] = {pool.submit(execute, job): job for job in jobs}
         try:
             for future in as_completed(futures):
@@ -55,6 +56,12 @@ def run_all(
             pool.shutdown(cancel_futures=True)
             raise
     return failed
+
+
+def _end_at_once(parent: int) -> None:
+    """End this process at once by Ctrl-C, which goes to the whole group, and with its parent, however that ends."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    set_death_signal(parent)
 
 
 def execute(job: Job) -> RunResult:

@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
 _PR_SET_PDEATHSIG: Final = 1
@@ -36,11 +37,11 @@ def die_with_parent() -> Callable[[], None]:
 
     It makes one system call and one comparison, so it is safe in a parent with threads.
     """
-    parent = os.getpid()
+    return partial(set_death_signal, os.getpid())
 
-    def set_death_signal() -> None:
-        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:  # the parent died before the line above
-            os._exit(1)
 
-    return set_death_signal
+def set_death_signal(parent: int) -> None:
+    """Have this process killed when the thread that started it ends; ``parent`` is the process that did. Linux only."""
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # the parent died before the line above
+        os._exit(1)
