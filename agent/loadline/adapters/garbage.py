@@ -18,10 +18,13 @@ def configure() -> None:
     State and turns are free of cycles, so reference counting frees them. At the default threshold of 700 objects the
     collector takes a seventh of the CPU time at full load, and stops a turn for tens of milliseconds with 10,000
     workers. Only lost connections, failed tasks and reloads leave cycles; ``collect_periodically`` frees those.
+
+    Imports and the configuration leave cycles of 2,300 objects, 0.5 MB, which are kept: to find them takes 30 to 50 ms
+    of the start.
     """
-    gc.collect()
     gc.freeze()
     gc.set_threshold(_THRESHOLD)
+    gc.enable()
 
 
 async def collect_periodically() -> None:
