@@ -6,8 +6,8 @@ from itertools import pairwise
 import pytest
 
 from loadline.core.planning.planners.throughput import ThroughputPlanner
-from loadline.core.planning.sizing.correction import FACTOR_MAX
 from loadline.core.planning.sizing.knobs import ThroughputKnobs
+from loadline.core.planning.sizing.profile.correction import FACTOR_MAX
 from tests.support.fluid_fleet import FluidFleet
 
 PHASE_S = 600

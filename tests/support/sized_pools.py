@@ -13,8 +13,8 @@ from loadline.core.engines.lengths import LengthDistribution, constant_length, l
 from loadline.core.engines.profile import EngineProfile, ObjectiveKnobs
 from loadline.core.fleet.fleet import Model
 from loadline.core.fleet.pool import PoolKnobs
-from loadline.core.planning.sizing.sizing_by_profile import Demand, Size, sizing
-from loadline.core.planning.sizing.sizing_by_queue import worker_throughput
+from loadline.core.planning.sizing.profile.counts import Demand, Size, sizing
+from loadline.core.planning.sizing.queueing.rates import worker_throughput
 from loadline.core.vocabulary.samples import RegisteredWorker, WorkerRecord
 from loadline.core.vocabulary.scalars import Role
 from loadline.sim.engine import EngineKnobs, EngineTiming, Request, SimulatedEngine

@@ -5,7 +5,7 @@ from typing import Any
 from loadline.core.engines.regression import Line, Regression
 from loadline.core.planning.guardrails.gpu_band import GpuBand
 from loadline.core.planning.guardrails.pool_changes import PoolChange, fit_changes
-from loadline.core.planning.sizing.load_steps import SENSITIVITY, can_consolidate
+from loadline.core.planning.sizing.load.steps import SENSITIVITY, can_consolidate
 from tests.vectors.answering import Answer, NotCovered, only
 from tests.vectors.dynamo_terms import LIMITS, ROLES, band_of, gpus_of, learned, least_of, leg_of, word
 

@@ -11,9 +11,9 @@ from loadline.core.engines.lengths import computed_isl
 from loadline.core.engines.regression import Regression
 from loadline.core.planning.guardrails import gpu_band as budget
 from loadline.core.planning.guardrails import pool_changes
-from loadline.core.planning.sizing import load_steps as load
-from loadline.core.planning.sizing import prefill_capacity as capacity
 from loadline.core.planning.sizing import replicas
+from loadline.core.planning.sizing.load import steps as load
+from loadline.core.planning.sizing.profile import prefill_capacity as capacity
 from tests.vectors.answering import Answer, NotCovered, only
 from tests.vectors.dynamo_terms import LIMITS, ROLES, band, band_of, learned, least_of, leg_of, word
 

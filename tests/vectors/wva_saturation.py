@@ -10,7 +10,7 @@ from loadline.core.fleet.pool import PoolKnobs
 from loadline.core.planning.arbitration import arbitrate
 from loadline.core.planning.sizing import headroom
 from loadline.core.planning.sizing.headroom import Candidate
-from loadline.core.planning.sizing.saturation_rules import (
+from loadline.core.planning.sizing.saturation.rules import (
     Reading,
     SaturationAnalysis,
     SaturationThresholds,

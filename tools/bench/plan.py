@@ -28,7 +28,7 @@ from loadline.core.engines.profile import EngineProfile
 from loadline.core.fleet.pool import PoolKnobs
 from loadline.core.planning.planners.sla import SlaKnobs
 from loadline.core.planning.sizing.knobs import QueueingKnobs, ThroughputKnobs
-from loadline.core.planning.sizing.load_stepper import LoadKnobs
+from loadline.core.planning.sizing.load.stepper import LoadKnobs
 from loadline.core.state.settings import ModelKnobs, Settings
 from loadline.core.vocabulary.effects import AnyEffect
 from loadline.core.vocabulary.events import AnyEvent, ForecastFitted, LoadReported, TrafficReported

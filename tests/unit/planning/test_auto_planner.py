@@ -11,7 +11,7 @@ from loadline.core.fleet.fleet import FleetKnobs
 from loadline.core.fleet.pool import Pool, PoolKnobs
 from loadline.core.planning.planner import ModelSettings
 from loadline.core.planning.planners.auto import AutoPlanner, AutoPlannerKnobs
-from loadline.core.planning.sizing.pool_evidence import PoolEvidence
+from loadline.core.planning.sizing.evidence.latency import PoolEvidence
 from loadline.core.vocabulary.events import TrafficReported
 from loadline.core.vocabulary.reasons import ReasonCode, Recommendation
 from loadline.core.vocabulary.samples import TrafficSample, WorkerSample

@@ -1,6 +1,6 @@
 """Workers for a backlog: as many as cost least together with the requests that are late behind it."""
 
-from loadline.core.planning.sizing.backlog_workers import QueuedRequests, workers_for_backlog
+from loadline.core.planning.sizing.needs.backlog_workers import QueuedRequests, workers_for_backlog
 
 
 def chosen(

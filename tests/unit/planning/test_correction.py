@@ -9,8 +9,8 @@ from loadline.core.fleet.pool import PoolKnobs
 from loadline.core.fleet.traffic_totals import TrafficTotals
 from loadline.core.planning.planners.sla import SlaKnobs, SlaPlanner
 from loadline.core.planning.planners.throughput import ThroughputPlanner
-from loadline.core.planning.sizing.correction import Correction
 from loadline.core.planning.sizing.knobs import ThroughputKnobs
+from loadline.core.planning.sizing.profile.correction import Correction
 from loadline.core.vocabulary.events import TrafficReported
 from loadline.core.vocabulary.samples import TrafficSample
 from tests.support.fleet_harness import FleetHarness

@@ -7,7 +7,7 @@ from loadline.core.fleet.pool import PoolKnobs
 from loadline.core.planning.planners.load import LoadPlanner
 from loadline.core.planning.planners.sla import SlaKnobs, SlaPlanner
 from loadline.core.planning.sizing.knobs import ThroughputKnobs
-from loadline.core.planning.sizing.load_stepper import LoadKnobs
+from loadline.core.planning.sizing.load.stepper import LoadKnobs
 from loadline.core.vocabulary.events import ForecastFitted, TrafficReported
 from loadline.core.vocabulary.reasons import ReasonCode, Recommendation
 from loadline.core.vocabulary.samples import TrafficSample, WorkerSample

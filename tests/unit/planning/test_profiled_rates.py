@@ -8,8 +8,8 @@ from loadline.core.engines.lengths import constant_length
 from loadline.core.engines.profile import EngineProfile, LinearKnobs, ObjectiveKnobs
 from loadline.core.fleet.pool import PoolKnobs
 from loadline.core.fleet.traffic_totals import RunningMean, TrafficTotals
-from loadline.core.planning.sizing.profiled_rates import ProfiledRates
-from loadline.core.planning.sizing.sizing_by_profile import Demand, pool_sizer
+from loadline.core.planning.sizing.profile.counts import Demand, pool_sizer
+from loadline.core.planning.sizing.profile.rates import ProfiledRates
 from tests.support.fleet_harness import FleetHarness
 
 LINEAR = LinearKnobs(5.0, 0.02, 10.0, 0.1, 1e6)

@@ -7,8 +7,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from loadline.core.engines.regression import Line
-from loadline.core.planning.sizing.load_steps import can_consolidate, combine_steps, load_after_removal, load_step
-from loadline.core.planning.sizing.prefill_capacity import prefill_capacity
+from loadline.core.planning.sizing.load.steps import can_consolidate, combine_steps, load_after_removal, load_step
+from loadline.core.planning.sizing.profile.prefill_capacity import prefill_capacity
 from loadline.core.planning.sizing.replicas import (
     REPLICAS_MAX,
     concurrency,

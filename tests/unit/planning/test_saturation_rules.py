@@ -2,7 +2,7 @@
 
 import pytest
 
-from loadline.core.planning.sizing.saturation_rules import Reading, SaturationThresholds, Variant, analyse, step
+from loadline.core.planning.sizing.saturation.rules import Reading, SaturationThresholds, Variant, analyse, step
 
 T = SaturationThresholds()
 

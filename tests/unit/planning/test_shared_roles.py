@@ -7,10 +7,10 @@ from loadline.core.engines.accelerator import AcceleratorKnobs
 from loadline.core.fleet.pool import PoolKnobs
 from loadline.core.fleet.traffic_totals import NO_MEAN, TrafficTotals
 from loadline.core.planning.demand.arrival_rate import ArrivalRate
-from loadline.core.planning.sizing.learned_evidence import EngineKind
-from loadline.core.planning.sizing.pool_needs import PoolLoad, PoolNeeds, PoolState
+from loadline.core.planning.sizing.evidence.learned import EngineKind
+from loadline.core.planning.sizing.needs.pool_needs import PoolLoad, PoolNeeds, PoolState
+from loadline.core.planning.sizing.needs.shared_roles import EmptyPool, SharedNeeds, pool_intervals, share_needs
 from loadline.core.planning.sizing.request_lengths import Lengths
-from loadline.core.planning.sizing.shared_roles import EmptyPool, SharedNeeds, pool_intervals, share_needs
 from loadline.core.vocabulary.reasons import Reason, ReasonCode
 from loadline.core.vocabulary.samples import WorkerSample
 from tests.support.fleet_harness import FleetHarness, reported

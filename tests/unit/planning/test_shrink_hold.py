@@ -1,6 +1,6 @@
 """Holds of scale-downs, which lulls make longer or shorter."""
 
-from loadline.core.planning.sizing.shrink_hold import ShrinkHold
+from loadline.core.planning.sizing.needs.shrink_hold import ShrinkHold
 
 START_UP_MS = 30_000
 

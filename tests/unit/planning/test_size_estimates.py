@@ -5,7 +5,7 @@ import pytest
 from loadline.cli.explain_output import format_explanation
 from loadline.core.engines.latency_curve import LatencyCurve
 from loadline.core.engines.profile import EngineProfile, LinearKnobs
-from loadline.core.planning.sizing.size_estimates import confidence
+from loadline.core.planning.sizing.needs.size_estimates import confidence
 from loadline.core.vocabulary.reasons import Explanation, SizeEstimate
 from tests.unit.planning.test_auto_planner import BASE_MS, FULL_PER_S, OSL, SERVES, AutoWorld
 

@@ -3,7 +3,7 @@
 import pytest
 
 from loadline.core.fleet.pool import PoolKnobs
-from loadline.core.planning.sizing.worker_loads import PoolLoads
+from loadline.core.planning.sizing.load.worker_loads import PoolLoads
 from loadline.core.vocabulary.samples import WorkerSample
 from tests.support.fleet_harness import START, fleet_of, registered, reported
 

@@ -6,7 +6,7 @@ from loadline.core.engines.profile import EngineProfile, LinearKnobs
 from loadline.core.fleet.pool import Pool
 from loadline.core.planning.planners.load import LoadPlanner
 from loadline.core.planning.planners.sla import SlaKnobs, SlaPlanner
-from loadline.core.planning.sizing.load_stepper import LoadKnobs
+from loadline.core.planning.sizing.load.stepper import LoadKnobs
 from loadline.core.vocabulary.reasons import ReasonCode
 from loadline.core.vocabulary.samples import WorkerSample
 from loadline.core.vocabulary.scalars import Role

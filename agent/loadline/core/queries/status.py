@@ -14,7 +14,7 @@ from loadline.core.planning.allocation.gpu_ledger import gpu_ledger_of
 from loadline.core.planning.conditions import empty_pools, lacks_traffic
 from loadline.core.planning.encode_pools import as_seen_by
 from loadline.core.planning.planners import PLANNERS, Planner
-from loadline.core.planning.sizing.sizing_by_profile import profile_problem
+from loadline.core.planning.sizing.profile.counts import profile_problem
 from loadline.core.state.agent_state import AgentState, limited_supplies
 from loadline.core.state.alarms import newest_alarms
 from loadline.core.state.model_state import ModelState

@@ -32,19 +32,19 @@ from loadline.core.planning.guardrails.knobs import UNPACED, GuardrailKnobs
 from loadline.core.planning.planner import ModelSettings, Needs, Planner
 from loadline.core.planning.planners.saturation import SaturationKnobs, SaturationPlanner
 from loadline.core.planning.recommendation import WAKE_MS, PoolRecommendation, hold_without_data, recommend
-from loadline.core.planning.sizing.learned_evidence import (
+from loadline.core.planning.sizing.evidence.learned import (
     EngineKind,
     LearnedEvidence,
     LearnedPool,
     decode_evidence,
     merged,
 )
-from loadline.core.planning.sizing.pool_needs import SAMPLES, PoolLoad, PoolNeeds, PoolState
-from loadline.core.planning.sizing.profiled_rates import ProfiledRates
+from loadline.core.planning.sizing.evidence.saturation import request_share
+from loadline.core.planning.sizing.needs.pool_needs import SAMPLES, PoolLoad, PoolNeeds, PoolState
+from loadline.core.planning.sizing.needs.shared_roles import EmptyPool, pool_intervals, share_needs
+from loadline.core.planning.sizing.needs.size_estimates import size_estimates
+from loadline.core.planning.sizing.profile.rates import ProfiledRates
 from loadline.core.planning.sizing.request_lengths import Lengths
-from loadline.core.planning.sizing.saturation_evidence import request_share
-from loadline.core.planning.sizing.shared_roles import EmptyPool, pool_intervals, share_needs
-from loadline.core.planning.sizing.size_estimates import size_estimates
 from loadline.core.vocabulary.durations import duration
 from loadline.core.vocabulary.reasons import Reason, ReasonCode, Recommendation, RoleDemand, SizeEstimate
 from loadline.core.vocabulary.status import Estimates, PoolEstimate

@@ -25,7 +25,7 @@ from loadline.core.fleet.fleet import Model
 from loadline.core.fleet.pool import PoolKnobs
 from loadline.core.planning.planner import ModelSettings, Needs, Planner
 from loadline.core.planning.recommendation import WAKE_MS, PoolRecommendation, recommend
-from loadline.core.planning.sizing.load_stepper import LoadKnobs, LoadStepper
+from loadline.core.planning.sizing.load.stepper import LoadKnobs, LoadStepper
 from loadline.core.vocabulary.durations import duration
 from loadline.core.vocabulary.reasons import Recommendation
 

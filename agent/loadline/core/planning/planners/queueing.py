@@ -29,8 +29,8 @@ from loadline.core.planning.planner import Finding, ModelSettings, Needs
 from loadline.core.planning.recommendation import PoolRecommendation, hold_after_peak, recommend, recommend_size
 from loadline.core.planning.sizing.descriptions import describe_throughput
 from loadline.core.planning.sizing.knobs import QueueingKnobs
-from loadline.core.planning.sizing.queue_sizer import QueueSizer
-from loadline.core.planning.sizing.saturated_pools import SaturatedPools
+from loadline.core.planning.sizing.needs.saturated_pools import SaturatedPools
+from loadline.core.planning.sizing.queueing.sizer import QueueSizer
 from loadline.core.planning.traffic_planner import TrafficPlanner
 from loadline.core.vocabulary.durations import duration
 from loadline.core.vocabulary.reasons import Reason, ReasonCode, Recommendation, RoleDemand

@@ -34,12 +34,12 @@ from loadline.core.fleet.windows import RollingSamples
 from loadline.core.planning.planner import Finding, KnobProblem, KnobWarning, ModelSettings, Needs, Planner
 from loadline.core.planning.recommendation import WAKE_MS, PoolRecommendation, hold_without_data, recommend
 from loadline.core.planning.sizing.headroom import Candidate, PoolCapacity, RoleCounts, resize
-from loadline.core.planning.sizing.latency_bounds import guarded, latency_reason
-from loadline.core.planning.sizing.latency_guard import LatencyGuard
-from loadline.core.planning.sizing.occupancy import ObservedLengths, Occupancy
-from loadline.core.planning.sizing.saturation_holds import RoleOccupancy, hold_reason
-from loadline.core.planning.sizing.saturation_rules import SaturationThresholds
-from loadline.core.planning.sizing.wva_saturation import WvaSaturation
+from loadline.core.planning.sizing.saturation.holds import RoleOccupancy, hold_reason
+from loadline.core.planning.sizing.saturation.latency_bounds import guarded, latency_reason
+from loadline.core.planning.sizing.saturation.latency_guard import LatencyGuard
+from loadline.core.planning.sizing.saturation.occupancy import ObservedLengths, Occupancy
+from loadline.core.planning.sizing.saturation.rules import SaturationThresholds
+from loadline.core.planning.sizing.saturation.wva import WvaSaturation
 from loadline.core.vocabulary.durations import duration
 from loadline.core.vocabulary.reasons import Reason, ReasonCode, Recommendation, RoleDemand
 from loadline.core.vocabulary.scalars import Role

@@ -19,9 +19,9 @@ from loadline.core.planning.planners.load import LoadPlanner
 from loadline.core.planning.planners.throughput import ThroughputPlanner
 from loadline.core.planning.recommendation import PoolRecommendation, recommend
 from loadline.core.planning.sizing.knobs import ThroughputKnobs
-from loadline.core.planning.sizing.load_stepper import LoadKnobs, LoadStep, LoadStepper
-from loadline.core.planning.sizing.profile_sizer import ProfileSizer
-from loadline.core.planning.sizing.saturated_pools import SaturatedPools
+from loadline.core.planning.sizing.load.stepper import LoadKnobs, LoadStep, LoadStepper
+from loadline.core.planning.sizing.needs.saturated_pools import SaturatedPools
+from loadline.core.planning.sizing.profile.sizer import ProfileSizer
 from loadline.core.planning.traffic_planner import TrafficPlanner
 from loadline.core.vocabulary.reasons import Reason, ReasonCode, Recommendation
 from loadline.core.vocabulary.status import Estimates

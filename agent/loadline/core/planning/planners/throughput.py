@@ -23,7 +23,7 @@ from loadline.core.planning.planner import Finding, ModelSettings, Needs
 from loadline.core.planning.recommendation import PoolRecommendation, hold_after_peak, recommend, recommend_size
 from loadline.core.planning.sizing.descriptions import describe_throughput
 from loadline.core.planning.sizing.knobs import ThroughputKnobs
-from loadline.core.planning.sizing.profile_sizer import ProfileSizer
+from loadline.core.planning.sizing.profile.sizer import ProfileSizer
 from loadline.core.planning.traffic_planner import TrafficPlanner
 from loadline.core.vocabulary.reasons import Recommendation
 from loadline.core.vocabulary.status import Estimates

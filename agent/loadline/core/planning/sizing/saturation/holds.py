@@ -6,7 +6,7 @@ from math import floor
 from msgspec import Struct
 
 from loadline.core.planning.sizing.headroom import EPSILON, Candidate, RoleCounts
-from loadline.core.planning.sizing.occupancy import Occupancy
+from loadline.core.planning.sizing.saturation.occupancy import Occupancy
 from loadline.core.vocabulary.reasons import Reason, ReasonCode
 
 

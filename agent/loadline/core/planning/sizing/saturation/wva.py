@@ -13,7 +13,7 @@ from loadline.core.fleet.pool import Pool
 from loadline.core.fleet.windows import RollingMax
 from loadline.core.fleet.worker import MICRO
 from loadline.core.planning.recommendation import PoolRecommendation, scale_to
-from loadline.core.planning.sizing.saturation_rules import Reading, SaturationThresholds, Variant, analyse, step
+from loadline.core.planning.sizing.saturation.rules import Reading, SaturationThresholds, Variant, analyse, step
 from loadline.core.vocabulary.reasons import Reason, ReasonCode
 
 PEAK_MS: Final = 60_000

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from loadline.core.engines.latency_curve import LatencyCurve
 from loadline.core.fleet.pool import Pool
-from loadline.core.planning.sizing.pool_evidence import PoolEvidence
+from loadline.core.planning.sizing.evidence.latency import PoolEvidence
 from loadline.core.planning.sizing.request_lengths import Lengths
 from loadline.core.vocabulary.scalars import Role
 

@@ -8,12 +8,12 @@ from msgspec import Struct, field
 from loadline.core.fleet.fleet import Model
 from loadline.core.fleet.pool import Pool
 from loadline.core.planning.demand.arrival_rate import ArrivalRate
-from loadline.core.planning.sizing.backlog_workers import QueuedRequests, workers_for_backlog
-from loadline.core.planning.sizing.learned_evidence import EngineKind
+from loadline.core.planning.sizing.evidence.latency import KV_FULL, PoolEvidence
+from loadline.core.planning.sizing.evidence.learned import EngineKind
 from loadline.core.planning.sizing.need import ROUNDING, Need, whole
-from loadline.core.planning.sizing.pool_evidence import KV_FULL, PoolEvidence
+from loadline.core.planning.sizing.needs.backlog_workers import QueuedRequests, workers_for_backlog
+from loadline.core.planning.sizing.needs.shrink_hold import ShrinkHold
 from loadline.core.planning.sizing.request_lengths import Lengths
-from loadline.core.planning.sizing.shrink_hold import ShrinkHold
 from loadline.core.vocabulary.reasons import Reason, ReasonCode
 
 SAMPLES: Final = (15, 60)

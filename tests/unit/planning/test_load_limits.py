@@ -4,7 +4,7 @@ import pytest
 
 from loadline.core.fleet.pool import PoolKnobs
 from loadline.core.planning.planners.load import LoadPlanner
-from loadline.core.planning.sizing.load_stepper import LoadKnobs
+from loadline.core.planning.sizing.load.stepper import LoadKnobs
 from loadline.core.vocabulary.reasons import ReasonCode, Recommendation
 from loadline.core.vocabulary.samples import WorkerSample
 from tests.support.fleet_harness import FleetHarness, reported

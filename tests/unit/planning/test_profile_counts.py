@@ -13,8 +13,8 @@ from loadline.core.engines.profile import EngineProfile, LinearKnobs, ObjectiveK
 from loadline.core.fleet.fleet import Model
 from loadline.core.fleet.pool import PoolKnobs
 from loadline.core.planning.sizing.erlang import workers_within
+from loadline.core.planning.sizing.profile.counts import Demand, Size, sizing
 from loadline.core.planning.sizing.replicas import REPLICAS_MAX
-from loadline.core.planning.sizing.sizing_by_profile import Demand, Size, sizing
 from loadline.core.vocabulary.reasons import ReasonCode
 from loadline.core.vocabulary.samples import RegisteredWorker, WorkerRecord
 from loadline.core.vocabulary.scalars import Role

@@ -16,7 +16,7 @@ from loadline.core.fleet.traffic_totals import NO_MEAN, RunningMean, TrafficTota
 from loadline.core.planning.recommendation import PoolRecommendation
 from loadline.core.planning.sizing.headroom import Candidate, grow_beyond_maximum, shrink
 from loadline.core.planning.sizing.need import ROUNDING
-from loadline.core.planning.sizing.pool_needs import PoolLoad, PoolNeeds
+from loadline.core.planning.sizing.needs.pool_needs import PoolLoad, PoolNeeds
 from loadline.core.vocabulary.reasons import Reason, ReasonCode, RoleDemand
 
 _UNTRIED: Final = 1_000.0

@@ -21,14 +21,14 @@ from loadline.core.engines.queue_sizing import TOKENS_SHARE, Bound, MaxRate, Tar
 from loadline.core.engines.queueing import BATCH_MAX
 from loadline.core.engines.regression import Line
 from loadline.core.fleet.pool import Pool
-from loadline.core.planning.sizing.online_fits import NO_LINES, EngineLines
-from loadline.core.planning.sizing.sizing_by_profile import (
+from loadline.core.planning.sizing.profile.counts import (
     KV_USAGE_MAX,
     Demand,
     out_of_reach,
     profile_problem,
     record_of,
 )
+from loadline.core.planning.sizing.queueing.online_fits import NO_LINES, EngineLines
 from loadline.core.vocabulary.reasons import Reason, ReasonCode
 from loadline.core.vocabulary.samples import WorkerRecord
 from loadline.core.vocabulary.scalars import Role

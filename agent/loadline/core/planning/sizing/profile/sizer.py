@@ -6,10 +6,10 @@ from loadline.core.fleet.fleet import Model
 from loadline.core.fleet.pool import Pool
 from loadline.core.planning.demand.outlook import TrafficLoad
 from loadline.core.planning.demand.tracker import DemandUpdate
-from loadline.core.planning.sizing.correction import Correction
 from loadline.core.planning.sizing.knobs import ThroughputKnobs
-from loadline.core.planning.sizing.pool_sizes import PoolSizes
-from loadline.core.planning.sizing.sizing_by_profile import Demand, profile_problem, sizing
+from loadline.core.planning.sizing.profile.correction import Correction
+from loadline.core.planning.sizing.profile.counts import Demand, profile_problem, sizing
+from loadline.core.planning.sizing.profile.pool_sizes import PoolSizes
 from loadline.core.vocabulary.reasons import Reason, ReasonCode
 
 

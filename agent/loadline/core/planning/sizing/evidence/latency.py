@@ -16,8 +16,8 @@ from loadline.core.fleet.fleet import Model
 from loadline.core.fleet.pool import Pool
 from loadline.core.fleet.traffic_totals import NO_MEAN, RunningMean, TrafficTotals
 from loadline.core.fleet.worker import MICRO
+from loadline.core.planning.sizing.evidence.saturation import SaturationEvidence, request_share
 from loadline.core.planning.sizing.request_lengths import Lengths
-from loadline.core.planning.sizing.saturation_evidence import SaturationEvidence, request_share
 from loadline.core.vocabulary.scalars import Role
 
 KV_FULL: Final = 0.85

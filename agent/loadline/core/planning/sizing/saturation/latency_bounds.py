@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from math import inf
 
 from loadline.core.planning.sizing.headroom import Candidate, PoolCapacity, RoleCounts, resize
-from loadline.core.planning.sizing.latency_guard import WINDOW_MS, LatencyGuard
-from loadline.core.planning.sizing.saturation_holds import RoleOccupancy
+from loadline.core.planning.sizing.saturation.holds import RoleOccupancy
+from loadline.core.planning.sizing.saturation.latency_guard import WINDOW_MS, LatencyGuard
 from loadline.core.vocabulary.reasons import Reason, ReasonCode
 
 

@@ -12,8 +12,8 @@ from msgspec import Struct
 
 from loadline.core.engines.regression import Regression
 from loadline.core.planning.sizing.erlang import workers_within
-from loadline.core.planning.sizing.load_steps import can_consolidate, load_after_removal, load_step
-from loadline.core.planning.sizing.worker_loads import LONG_MEAN_MS, LoadMean
+from loadline.core.planning.sizing.load.steps import can_consolidate, load_after_removal, load_step
+from loadline.core.planning.sizing.load.worker_loads import LONG_MEAN_MS, LoadMean
 
 _CONTINUED_RISE: Final = 0.5
 """Fraction of the last minute's rise that is expected to continue; the other half of a fast rise is noise."""

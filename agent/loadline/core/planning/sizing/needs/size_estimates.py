@@ -9,8 +9,8 @@ from math import hypot, inf, sqrt
 from typing import Final
 
 from loadline.core.planning.demand.forecast_record import ForecastRecord
-from loadline.core.planning.sizing.pool_evidence import ITL_SHARE, KV_FULL
-from loadline.core.planning.sizing.pool_needs import SAMPLES, PoolLoad
+from loadline.core.planning.sizing.evidence.latency import ITL_SHARE, KV_FULL
+from loadline.core.planning.sizing.needs.pool_needs import SAMPLES, PoolLoad
 from loadline.core.vocabulary.reasons import Estimator, SizeEstimate
 
 _DEVIATION: Final = 1.25

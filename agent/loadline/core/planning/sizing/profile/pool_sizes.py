@@ -10,7 +10,7 @@ from loadline.core.fleet.pool import Pool
 from loadline.core.planning.demand.outlook import TrafficLoad
 from loadline.core.planning.recommendation import PoolSize
 from loadline.core.planning.sizing.forecast_steps import limit_step
-from loadline.core.planning.sizing.sizing_by_profile import Size, Sizing
+from loadline.core.planning.sizing.profile.counts import Size, Sizing
 from loadline.core.vocabulary.reasons import Reason, ReasonCode
 
 _SCALE_DOWN_FACTOR: Final = 1.1

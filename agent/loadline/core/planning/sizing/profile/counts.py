@@ -32,7 +32,7 @@ from loadline.core.engines.stalls import stall_quantile
 from loadline.core.fleet.fleet import Model
 from loadline.core.fleet.pool import Pool
 from loadline.core.planning.sizing import replicas
-from loadline.core.planning.sizing.prefill_capacity import (
+from loadline.core.planning.sizing.profile.prefill_capacity import (
     REQUESTS_MAX,
     TOKENS_MAX,
     EngineCount,

@@ -6,9 +6,9 @@ from msgspec import Struct
 
 from loadline.core.fleet.pool import Pool
 from loadline.core.planning.allocation.covers import cover
+from loadline.core.planning.sizing.profile.counts import Size
+from loadline.core.planning.sizing.queueing.rates import WorkerThroughput
 from loadline.core.planning.sizing.replicas import replicas_for
-from loadline.core.planning.sizing.sizing_by_profile import Size
-from loadline.core.planning.sizing.sizing_by_queue import WorkerThroughput
 from loadline.core.vocabulary.allocations import PoolOption, RoleRequest
 from loadline.core.vocabulary.reasons import RoleDemand
 from loadline.core.vocabulary.scalars import Role

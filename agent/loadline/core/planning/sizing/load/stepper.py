@@ -13,9 +13,9 @@ from loadline.core.fleet.fleet import Model
 from loadline.core.fleet.pool import Pool
 from loadline.core.planning.recommendation import hold_between_changes
 from loadline.core.planning.sizing.decode_queues import waits_for_prefill
-from loadline.core.planning.sizing.load_sizing import DecodeWork, PrefillWork
-from loadline.core.planning.sizing.load_steps import SENSITIVITY, combine_steps, load_step
-from loadline.core.planning.sizing.worker_loads import LoadMean, PoolLoads
+from loadline.core.planning.sizing.load.limits import DecodeWork, PrefillWork
+from loadline.core.planning.sizing.load.steps import SENSITIVITY, combine_steps, load_step
+from loadline.core.planning.sizing.load.worker_loads import LoadMean, PoolLoads
 from loadline.core.vocabulary.reasons import Reason, ReasonCode
 
 _QUEUED_MS: Final = 5_000

@@ -10,14 +10,14 @@ from loadline.core.fleet.pool import Pool
 from loadline.core.planning.demand.backlog import Backlog
 from loadline.core.planning.demand.outlook import TrafficLoad
 from loadline.core.planning.demand.tracker import DemandUpdate
-from loadline.core.planning.sizing.correction import Correction
 from loadline.core.planning.sizing.knobs import QueueingKnobs
-from loadline.core.planning.sizing.online_fits import EngineFits, EngineLines
-from loadline.core.planning.sizing.pool_sizes import PoolSizes
-from loadline.core.planning.sizing.profile_sizer import demand_of
-from loadline.core.planning.sizing.role_shares import RoleShare
-from loadline.core.planning.sizing.sizing_by_profile import Demand, Sizing, profile_problem
-from loadline.core.planning.sizing.sizing_by_queue import WorkerThroughput, throughputs_of
+from loadline.core.planning.sizing.profile.correction import Correction
+from loadline.core.planning.sizing.profile.counts import Demand, Sizing, profile_problem
+from loadline.core.planning.sizing.profile.pool_sizes import PoolSizes
+from loadline.core.planning.sizing.profile.sizer import demand_of
+from loadline.core.planning.sizing.queueing.online_fits import EngineFits, EngineLines
+from loadline.core.planning.sizing.queueing.rates import WorkerThroughput, throughputs_of
+from loadline.core.planning.sizing.queueing.role_shares import RoleShare
 from loadline.core.vocabulary.reasons import Reason, ReasonCode, RoleDemand
 from loadline.core.vocabulary.scalars import Role
 from loadline.core.vocabulary.status import PoolEstimate

@@ -11,9 +11,9 @@ from loadline.core.fleet.pool import Pool
 from loadline.core.fleet.traffic_totals import TrafficTotals
 from loadline.core.planning.demand.backlog import Backlog
 from loadline.core.planning.recommendation import PoolRecommendation
+from loadline.core.planning.sizing.evidence.saturation import SaturationEvidence, request_share
 from loadline.core.planning.sizing.need import whole
 from loadline.core.planning.sizing.request_lengths import Lengths
-from loadline.core.planning.sizing.saturation_evidence import SaturationEvidence, request_share
 from loadline.core.vocabulary.reasons import ReasonCode
 
 _SAMPLE_MS: Final = 1_000

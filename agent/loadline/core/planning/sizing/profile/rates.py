@@ -10,7 +10,7 @@ from loadline.core.engines.lengths import LengthDistribution, constant_length, l
 from loadline.core.fleet.fleet import Model
 from loadline.core.fleet.pool import Pool
 from loadline.core.fleet.traffic_totals import RunningMean, TrafficTotals
-from loadline.core.planning.sizing.sizing_by_profile import Demand, Sizer, pool_sizer, profile_problem
+from loadline.core.planning.sizing.profile.counts import Demand, Sizer, pool_sizer, profile_problem
 from loadline.core.vocabulary.samples import Bins
 
 _ATTAINMENT: Final = 0.95

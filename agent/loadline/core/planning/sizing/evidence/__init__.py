@@ -1,0 +1,1 @@
+"""Evidence of reports about a pool: rates and latencies that its workers have shown."""

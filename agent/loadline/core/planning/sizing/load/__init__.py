@@ -1,0 +1,1 @@
+"""Steps of pools by the load that each worker has."""

@@ -1,0 +1,1 @@
+"""Workers that each pool needs, by all evidence that there is."""

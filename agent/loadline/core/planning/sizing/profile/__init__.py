@@ -1,0 +1,1 @@
+"""Counts of workers by the profiles of their engines."""

@@ -1,0 +1,1 @@
+"""Counts of workers, each of them a queue."""
