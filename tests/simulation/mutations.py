@@ -244,8 +244,8 @@ def any_sample(old: Any, fleet: Fleet, event: ev.LoadReported, now: int) -> Any:
     return old(fleet, event, now)
 
 
-def never_stale(old: Any, fence: DecisionFence, decision: Any) -> Any:
-    verdict = old(fence, decision)
+def never_stale(old: Any, fence: DecisionFence, decision: Any, now_s: float) -> Any:
+    verdict = old(fence, decision, now_s)
     return Freshness.NEW if verdict is Freshness.STALE else verdict
 
 

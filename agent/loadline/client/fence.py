@@ -1,8 +1,12 @@
 """Fences, which identify decisions and commands that are older than, or do not know, one already seen. Pure."""
 
 from enum import Enum, auto
+from typing import Final, NamedTuple
 
 from loadline.wire.messages import ScalingDecision
+
+CHALLENGE_S: Final = 60.0
+"""Time for which decisions of a lower epoch are stale: several times that of a lease, and of a message on its way."""
 
 
 class Freshness(Enum):
@@ -14,22 +18,47 @@ class Freshness(Enum):
     EXPIRED = auto()
 
 
+class _Challenge(NamedTuple):
+    """The first of the stale decisions of an epoch, and the time of its arrival."""
+
+    epoch: int
+    sequence: int
+    since_s: float
+
+
 class DecisionFence:
-    """Highest (epoch, sequence) seen of each model. Decisions of a former leader are stale."""
+    """Highest (epoch, sequence) seen of each model. Decisions of a former leader are stale.
+
+    A number that no leader has, as somebody forged it or etcd lost it, would block a model for ever. So a stale
+    decision is new if one of its epoch was stale ``CHALLENGE_S`` before, its sequence is higher than then, and none of
+    the highest number came in between. A former leader cannot have made it: it commits nothing after its lease's end.
+    """
 
     def __init__(self) -> None:
         self._highest: dict[str, tuple[int, int]] = {}
+        self._challenges: dict[str, _Challenge] = {}
 
-    def classify(self, decision: ScalingDecision) -> Freshness:
-        """Classify a decision, and record its (epoch, sequence) if it is the highest."""
+    def classify(self, decision: ScalingDecision, now_s: float) -> Freshness:
+        """Classify a decision, and record its (epoch, sequence) if it is the highest; ``now_s`` is monotonic."""
         number = (decision.epoch, decision.sequence)
         highest = self._highest.get(decision.model)
-        if highest is not None and number < highest:
+        if highest is not None and number < highest and not self._is_of_leader(decision, now_s):
             return Freshness.STALE
+        self._challenges.pop(decision.model, None)
         if number == highest:
             return Freshness.REPEATED
         self._highest[decision.model] = number
         return Freshness.NEW if decision.ttl_ms > 0 else Freshness.EXPIRED
+
+    def _is_of_leader(self, decision: ScalingDecision, now_s: float) -> bool:
+        """Return True if a stale decision proves that the highest number is not of a leader."""
+        challenge = self._challenges.get(decision.model)
+        if challenge is None or challenge.epoch < decision.epoch:
+            self._challenges[decision.model] = _Challenge(decision.epoch, decision.sequence, now_s)
+            return False
+        if challenge.epoch > decision.epoch:
+            return False
+        return decision.sequence > challenge.sequence and now_s - challenge.since_s >= CHALLENGE_S
 
     def is_newest(self, decision: ScalingDecision) -> bool:
         """Return True if no newer decision of the model was seen."""
@@ -51,10 +80,12 @@ class CountsInForce:
         self._accepted: dict[str, ScalingDecision] = {}
         self._existing: dict[tuple[str, str], int] = {}
 
-    def accept(self, decision: ScalingDecision) -> None:
-        """Record that a decision was accepted, unless a newer one was."""
+    def accept(self, decision: ScalingDecision, highest: tuple[int, int]) -> None:
+        """Record that a decision was accepted, unless a newer one was; one above the fence's ``highest`` is void."""
         newest = self._accepted.get(decision.model)
-        if newest is None or (newest.epoch, newest.sequence) <= (decision.epoch, decision.sequence):
+        before = (0, 0) if newest is None else (newest.epoch, newest.sequence)
+        number = (decision.epoch, decision.sequence)
+        if number <= highest and (before <= number or before > highest):
             self._accepted[decision.model] = decision
 
     def record_existing(self, model: str, pool: str, replicas: int) -> None:

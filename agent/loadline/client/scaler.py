@@ -22,7 +22,7 @@ from types import MappingProxyType
 from typing import Final, NamedTuple, Self
 
 from loadline.adapters.logs import bounded
-from loadline.client.fence import CountsInForce, DecisionFence, Freshness
+from loadline.client.fence import CHALLENGE_S, CountsInForce, DecisionFence, Freshness
 from loadline.client.resources import bus_of, publish_now, running, wait_at_most
 from loadline.core.vocabulary.decisions import ApplyStatus, PoolTarget, VictimRule
 from loadline.errors import BusUnavailable
@@ -45,6 +45,8 @@ _REQUEST_INTERVAL_S: Final = 2.0
 
 VictimRules = Mapping[str, VictimRule]
 """Rules by which a platform selects the workers to remove, by pool."""
+
+_FIND_PUBLISHER: Final = "No leader made a decision of this number: find out who publishes decisions."
 
 _NOTHING: Final[Mapping[str, int]] = MappingProxyType({})
 
@@ -161,7 +163,9 @@ class ScalerClient(AsyncIterator[ReceivedDecision]):
                 received = self._waiting.pop(next(iter(self._waiting)))
                 in_force = self._counts.unknown_to(received.decision)
                 if received.expired:
-                    await self.refuse(received, "expired before the scaler began")
+                    await self.refuse(
+                        received, "expired before the scaler began: raise decisions.ttl_ms if it is busy for longer"
+                    )
                 elif in_force:
                     await self._answer(received, "refused", detail=_unknown(in_force), in_force=in_force)
                 else:
@@ -272,7 +276,7 @@ class ScalerClient(AsyncIterator[ReceivedDecision]):
         if victims is not None:
             self._victims[decision.model] = dict(victims)
         if status != "refused":
-            self._counts.accept(decision)
+            self._counts.accept(decision, self._fence.highest(decision.model))
         if not self._fence.is_newest(decision):
             return
         answer = self._signed(decision, status, observed, detail, in_force)
@@ -309,8 +313,12 @@ class ScalerClient(AsyncIterator[ReceivedDecision]):
             self._ignore(subject, "it names another model")
             return
         model = decision.model
-        match self._fence.classify(decision):
+        highest = self._fence.highest(model)
+        match self._fence.classify(decision, time.monotonic()):
             case Freshness.NEW:
+                if (decision.epoch, decision.sequence) < highest:
+                    epoch, sequence = highest
+                    _log.warning("fence_lowered", model=model, epoch=epoch, sequence=sequence, remedy=_FIND_PUBLISHER)
                 self._newest[model] = self._waiting[model] = ReceivedDecision(decision)
                 self._answers.pop(model, None)
                 self._arrived.set()
@@ -321,11 +329,12 @@ class ScalerClient(AsyncIterator[ReceivedDecision]):
             case Freshness.EXPIRED:
                 self._newest.pop(model, None)
                 self._waiting.pop(model, None)
-                self._answers[model] = self._signed(decision, "refused", detail="expired")
+                self._answers[model] = self._signed(
+                    decision, "refused", detail="expired when it came: the agent decides again"
+                )
                 self._repeat[model] = None
             case Freshness.STALE:
-                epoch, sequence = self._fence.highest(model)
-                detail = f"stale: epoch {epoch}, sequence {sequence} was seen"
+                detail = _stale(subject, *highest)
                 self._refusals.append(self._signed(decision, "refused", detail=detail, in_force=self._counts.of(model)))
         self._unsent.set()
 
@@ -373,6 +382,13 @@ class ScalerClient(AsyncIterator[ReceivedDecision]):
         _log.warning("frame_ignored", subject=subject, detail=detail)
 
 
+def _stale(subject: str, epoch: int, sequence: int) -> str:
+    return (
+        f"stale: epoch {epoch}, sequence {sequence} was seen. A newer one is accepted {CHALLENGE_S:.0f} s after the "
+        f"first refusal. If no agent leads with that epoch, find out who publishes on {subject}"
+    )
+
+
 def _unknown(in_force: Mapping[str, int]) -> str:
     counts = ", ".join(f"{pool} {replicas}" for pool, replicas in sorted(in_force.items()))
-    return f"made without knowing the counts in force: {counts}"
+    return f"made without knowing the counts in force, from which the agent goes on: {counts}"

@@ -63,12 +63,16 @@ class DesiredCounts:
         self._replace(kept, counts.keys() | kept.pools, counts)
 
     def apply_status(self, status: AgentStatus) -> None:
-        """Take the counts that a leader reports, unless it is an older one or the newest decision is missing in it."""
+        """Take the counts that a leader reports, unless it is an older one or the newest decision is missing in it.
+
+        An older number counts once nothing has confirmed the counts in time: no leader has the newest, which somebody
+        has forged or etcd has lost.
+        """
         for reported in status.models:
             kept = self._models.get(reported.model)
             epoch = reported.epoch or status.epoch  # agents before version 0.2 report the latter only
             number = (epoch, reported.decision.sequence if reported.decision else 0)
-            if kept is None or number < kept.newest:
+            if kept is None or (number < kept.newest and kept.expires_s >= self._now()):
                 continue
             kept.newest = number
             counts = {pool.pool: n for pool in reported.pools if (n := reported.replicas(pool)) is not None}

@@ -115,7 +115,10 @@ def test_a_decision_whose_leader_does_not_know_the_counts_in_force_is_refused_wi
             await agent.announce(decision(2, 1, PoolTarget("p", "decode", 3, 2)))
             await agent.answered((1, 7, "accepted"), (2, 1, "refused"), (2, 1, "refused"))
             assert [one.in_force for one in agent.applied] == [{}, {"p": 8}, {"p": 8}]
-            assert agent.applied[-1].detail == "made without knowing the counts in force: p 8"
+            assert (
+                agent.applied[-1].detail
+                == "made without knowing the counts in force, from which the agent goes on: p 8"
+            )
             await agent.announce(decision(2, 2, PoolTarget("p", "decode", 8, 8)))
             assert (await following).decision.sequence == 2
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadline.client.fence import CountsInForce, DecisionFence, Freshness
+from loadline.client.fence import CHALLENGE_S, CountsInForce, DecisionFence, Freshness
 from loadline.core.vocabulary.decisions import PoolTarget, Victim
 from tests.support.decisions import decision
 
@@ -21,28 +21,78 @@ from tests.support.decisions import decision
 )
 def test_decisions_are_compared_by_epoch_then_sequence(second: tuple[int, int], expected: Freshness) -> None:
     fence = DecisionFence()
-    assert fence.classify(decision(2, 5)) is Freshness.NEW
-    assert fence.classify(decision(*second)) is expected
+    assert fence.classify(decision(2, 5), 0.0) is Freshness.NEW
+    assert fence.classify(decision(*second), 0.0) is expected
 
 
 def test_models_have_independent_fences() -> None:
     fence = DecisionFence()
-    fence.classify(decision(9, 9, model="a"))
-    assert fence.classify(decision(1, 1, model="b")) is Freshness.NEW
+    fence.classify(decision(9, 9, model="a"), 0.0)
+    assert fence.classify(decision(1, 1, model="b"), 0.0) is Freshness.NEW
 
 
 def test_an_expired_decision_still_raises_the_fence() -> None:
     fence = DecisionFence()
-    assert fence.classify(decision(2, 5, ttl_ms=0)) is Freshness.EXPIRED
-    assert fence.classify(decision(2, 4)) is Freshness.STALE
+    assert fence.classify(decision(2, 5, ttl_ms=0), 0.0) is Freshness.EXPIRED
+    assert fence.classify(decision(2, 4), 0.0) is Freshness.STALE
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), max_size=40))
 def test_accepted_decisions_only_rise(numbers: list[tuple[int, int]]) -> None:
     fence = DecisionFence()
-    accepted = [number for number in numbers if fence.classify(decision(*number)) is Freshness.NEW]
+    accepted = [number for number in numbers if fence.classify(decision(*number), 0.0) is Freshness.NEW]
     assert accepted == sorted(set(accepted))
     assert not numbers or accepted[-1] == max(numbers)
+
+
+# -- numbers that no leader has ----------------------------------------------------------------------------------------
+
+FORGED = (2**53, 2**53)
+
+
+def test_newer_decisions_of_a_leader_are_accepted_a_minute_after_the_first_was_stale() -> None:
+    fence = DecisionFence()
+    fence.classify(decision(*FORGED), 0.0)
+    assert fence.classify(decision(5, 7), 100.0) is Freshness.STALE
+    assert fence.classify(decision(5, 8), 100.0 + CHALLENGE_S - 0.1) is Freshness.STALE
+    assert fence.classify(decision(5, 7), 100.0 + CHALLENGE_S) is Freshness.STALE, "an announcement that was delayed"
+    assert fence.classify(decision(5, 9), 100.0 + CHALLENGE_S) is Freshness.NEW
+    assert fence.highest("m") == (5, 9)
+    assert fence.classify(decision(5, 8), 100.0 + CHALLENGE_S) is Freshness.STALE
+
+
+def test_a_forged_sequence_of_the_leaders_epoch_blocks_a_minute_only() -> None:
+    fence = DecisionFence()
+    fence.classify(decision(5, FORGED[1]), 0.0)
+    assert fence.classify(decision(5, 7), 0.0) is Freshness.STALE
+    assert fence.classify(decision(5, 8), CHALLENGE_S) is Freshness.NEW
+
+
+def test_the_minute_begins_again_while_the_highest_number_is_announced() -> None:
+    fence = DecisionFence()
+    fence.classify(decision(6, 1), 0.0)
+    for repeated, second in enumerate(range(0, 600, 30)):
+        assert fence.classify(decision(5, 7 + repeated), float(second)) is Freshness.STALE
+        assert fence.classify(decision(6, 1), float(second)) is Freshness.REPEATED
+
+
+def test_a_lower_epoch_does_not_profit_from_the_minute_of_another() -> None:
+    fence = DecisionFence()
+    fence.classify(decision(*FORGED), 0.0)
+    fence.classify(decision(4, 1), 0.0)
+    fence.classify(decision(5, 1), 30.0)
+    assert fence.classify(decision(4, 2), CHALLENGE_S) is Freshness.STALE
+    assert fence.classify(decision(5, 2), CHALLENGE_S) is Freshness.STALE
+    assert fence.classify(decision(5, 2), 30.0 + CHALLENGE_S) is Freshness.NEW
+
+
+def test_the_counts_of_a_void_decision_are_in_force_until_another_is_accepted() -> None:
+    counts = CountsInForce()
+    counts.accept(decision(*FORGED, target(9, 2)), FORGED)
+    assert counts.unknown_to(decision(5, 8, target(2, 2))) == {"p": 9}
+    counts.accept(decision(5, 8, target(3, 9)), (5, 8))
+    counts.accept(decision(*FORGED, target(9, 2)), (5, 8))
+    assert counts.of("m") == {"p": 3}, "a late answer to the void one does not bring it back"
 
 
 # -- counts that a leader does not know --------------------------------------------------------------------------------
@@ -69,20 +119,20 @@ def test_a_decision_that_ends_workers_which_its_leader_does_not_know_is_recognis
 ) -> None:
     counts = CountsInForce()
     assert counts.unknown_to(decision(epoch, 9, decided)) == {}, "nothing is in force"
-    counts.accept(decision(1, 7, target(8, 2)))
+    counts.accept(decision(1, 7, target(8, 2)), (1, 7))
     assert counts.unknown_to(decision(epoch, 9, decided)) == ({"p": 8} if unknown else {})
 
 
 def test_all_pools_of_a_decision_are_told_if_one_is_unknown() -> None:
     counts = CountsInForce()
-    counts.accept(decision(1, 7, target(8, 2), target(1, 1, pool="q")))
+    counts.accept(decision(1, 7, target(8, 2), target(1, 1, pool="q")), (1, 7))
     assert counts.unknown_to(decision(2, 1, target(2, 2), target(4, 4, pool="q"))) == {"p": 8, "q": 1}
 
 
 def test_an_answer_to_an_earlier_decision_does_not_bring_it_into_force_again() -> None:
     counts = CountsInForce()
-    counts.accept(decision(1, 7, target(8, 2)))
-    counts.accept(decision(1, 6, target(2, 2)))
+    counts.accept(decision(1, 7, target(8, 2)), (1, 7))
+    counts.accept(decision(1, 6, target(2, 2)), (1, 7))
     assert counts.of("m") == {"p": 8}
     assert counts.of("n") == {}
 
@@ -103,7 +153,7 @@ def test_a_scaler_that_has_accepted_nothing_yet_compares_with_what_exists(
     counts = CountsInForce()
     counts.record_existing("m", "p", 5)
     assert counts.unknown_to(decision(1, 1, decided)) == unknown
-    counts.accept(decision(1, 2, target(1, 1)))
+    counts.accept(decision(1, 2, target(1, 1)), (1, 2))
     assert counts.unknown_to(decision(1, 3, decided)) == {}
 
 
@@ -115,5 +165,5 @@ def test_no_accepted_decision_of_another_term_ends_unknown_workers(decided: list
         if counts.unknown_to(received):
             continue
         assert epoch == epoch_before or in_force <= max(replicas, previous)
-        counts.accept(received)
+        counts.accept(received, (epoch, sequence))
         in_force, epoch_before = replicas, epoch

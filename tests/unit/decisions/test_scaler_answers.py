@@ -3,10 +3,10 @@
 import msgspec
 import pytest
 
-from loadline.client.fence import CountsInForce
+from loadline.client.fence import CountsInForce, DecisionFence, Freshness
 from loadline.core.controller import Controller
-from loadline.core.vocabulary.decisions import Decision
-from loadline.core.vocabulary.effects import AnnounceDecision, RaiseAlarm
+from loadline.core.vocabulary.decisions import Decision, PoolTarget
+from loadline.core.vocabulary.effects import AnnounceDecision, CommitDecision, RaiseAlarm
 from loadline.core.vocabulary.events import (
     AnnouncementRequested,
     DecisionAnswered,
@@ -29,6 +29,16 @@ def growing(harness: ControllerHarness) -> Decision:
     harness.handle(DecisionCommitted(decision.decision_id, "m", 90))
     assert harness.desired() == 3
     return decision
+
+
+def growing_again(harness: ControllerHarness) -> Decision:
+    """Return the decision that follows a refused one, committed."""
+    for _ in range(60):
+        commits = [one for one in harness.advance(1) if isinstance(one, CommitDecision)]
+        if commits:
+            harness.handle(DecisionCommitted(commits[0].decision.decision_id, "m", 91))
+            return commits[0].decision
+    raise AssertionError("the leader decides no more")
 
 
 def refusal(decision: Decision) -> DecisionAnswered:
@@ -80,6 +90,37 @@ def test_a_scaler_cannot_claim_more_workers_than_may_register(harness: Controlle
     assert harness.desired() == 2 * 8 + 64
     again = harness.commit_of(harness.advance(10))
     assert [t.replicas for t in again.targets] == [8], "nor is more than the maximum requested"
+
+
+def test_a_claim_that_is_not_believed_raises_an_alarm_with_the_remedy(harness: ControllerHarness) -> None:
+    """The scaler refuses whatever starts from fewer, so nothing but an operator ends this."""
+    decision = growing(harness)
+    effects = harness.handle(msgspec.structs.replace(refusal(decision), in_force={"decode": 10_000}))
+    (alarm,) = [one for one in effects if isinstance(one, RaiseAlarm) and one.kind == "claim_refused"]
+    assert alarm.model == "m"
+    assert alarm.text == (
+        "s keeps 10000 replicas of pool decode, and no more than 80 are believed (2 * replicas_max + 64): it refuses "
+        "every decision until it keeps fewer"
+    )
+    (shown,) = [one for one in harness.controller.state.alarms.recent(harness.now) if one.kind == "claim_refused"]
+    assert "restart the scaler" in shown.action
+    assert "replicas_max" in shown.action
+    believed = msgspec.structs.replace(refusal(growing_again(harness)), in_force={"decode": 80})
+    assert [e.kind for e in harness.handle(believed) if isinstance(e, RaiseAlarm)] == ["decision_refused"]
+
+
+def test_a_scaler_that_saw_a_forged_number_accepts_the_leader_again_within_two_minutes(
+    harness: ControllerHarness,
+) -> None:
+    fence, counts, began = DecisionFence(), CountsInForce(), harness.now
+    fence.classify(announced(2**53, 2**53), harness.now / 1_000)
+    counts.accept(announced(2**53, 2**53, PoolTarget("decode", "decode", 7, 2)), (2**53, 2**53))
+    decision = growing(harness)
+    while fence.classify(announced(decision.epoch, decision.sequence), harness.now / 1_000) is Freshness.STALE:
+        harness.handle(msgspec.structs.replace(refusal(decision), in_force=counts.of("m")))
+        decision = growing_again(harness)
+        assert harness.now - began <= 120_000
+    assert unknown(counts, decision) == {}
 
 
 def test_a_repeated_refusal_changes_nothing(harness: ControllerHarness) -> None:

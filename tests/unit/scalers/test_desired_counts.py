@@ -71,6 +71,20 @@ def test_the_status_of_a_former_leader_does_not_undo_that_of_its_successor() -> 
     assert counts.count("m", "decode") == 7
 
 
+def test_a_forged_number_blocks_until_nothing_confirms_it() -> None:
+    clock = Clock()
+    counts = counts_of(clock)
+    counts.apply_status(reported(2**53, 9, 7))
+    clock.now_s += HOLD_S
+    counts.apply_status(reported(1, 4, 2))
+    assert counts.count("m", "decode") == 7
+    clock.now_s += 0.1
+    counts.apply_status(reported(1, 4, 8))
+    assert counts.count("m", "decode") == 8
+    counts.apply_status(reported(1, 3, 9))
+    assert counts.count("m", "decode") == 8
+
+
 def test_a_leader_that_has_not_read_the_decisions_confirms_nothing() -> None:
     clock = Clock()
     counts = counts_of(clock)

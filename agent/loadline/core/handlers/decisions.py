@@ -74,9 +74,25 @@ def decision_answered(turn: Turn, event: DecisionAnswered) -> list[Effect]:
     elif event.status == "refused":
         if effects:  # a repeated answer has none
             _reset_desired(turn, event.model, event.in_force)
+            effects += _refused_claims(turn.state, event)
     elif drains.begin_held(turn, event.model) or _unblocks(turn.state, event.model):
         turn.mark_changed(event.model)
     return effects
+
+
+def _refused_claims(state: AgentState, event: DecisionAnswered) -> list[Effect]:
+    """Return an alarm for each pool of which a scaler keeps more replicas than are believed."""
+    pools, claims = state.fleet.models[event.model].pools, sorted(event.in_force.items())
+    return [
+        RaiseAlarm(
+            "claim_refused",
+            event.model,
+            f"{event.scaler} keeps {claimed} replicas of pool {name}, and no more than {pools[name].workers_quota} are "
+            "believed (2 * replicas_max + 64): it refuses every decision until it keeps fewer",
+        )
+        for name, claimed in claims
+        if name in pools and claimed > pools[name].workers_quota
+    ]
 
 
 def _unblocks(state: AgentState, model: str) -> bool:

@@ -9,6 +9,7 @@ _NOTHING: Final = "Nothing: the agent"
 ALARM_ACTIONS: Final[Mapping[str, str]] = MappingProxyType(
     {
         "child_not_started": "Check the installation, free memory and the limit of processes.",
+        "claim_refused": "Scale the pool down on its platform and restart the scaler, or raise replicas_max.",
         "commit_refused": f"{_NOTHING} reads the decisions and plans again. If it repeats, check etcd.",
         "commit_unknown": f"{_NOTHING} reads the key back first. If it repeats, check etcd.",
         "decision_expired": "Check that a scaler runs. Raise decisions.ttl_ms if workers start slowly.",

@@ -142,7 +142,7 @@ class SimulatedScaler:
         decision = decode_as(ScalingDecision, payload, subject)
         if isinstance(decision, Rejected):
             return
-        match self._fence.classify(decision):
+        match self._fence.classify(decision, self._timeline.now_ms / 1_000):
             case Freshness.NEW:
                 self._accept(decision)
             case Freshness.REPEATED if decision.model in self._answers:
@@ -161,7 +161,7 @@ class SimulatedScaler:
         self._answer(decision, "accepted", {})
         if not self.applies_decisions:
             return
-        self._counts.accept(decision)
+        self._counts.accept(decision, self._fence.highest(decision.model))
         for target in decision.targets:
             pool = self._pools.get((decision.model, target.pool))
             if pool is not None:
