@@ -37,10 +37,10 @@ class MigrationTally(Struct):
     ended: list[RecentMigration] = field(default_factory=list)
     """Latest migrations that moved requests, oldest first."""
 
-    def count_command(self, policy: str, outcome: str, reason: str = "") -> None:
-        """Count an outcome of a command."""
+    def count_command(self, policy: str, outcome: str, reason: str = "", count: int = 1) -> None:
+        """Count an outcome of one or more commands."""
         key = _key(policy, outcome, reason)
-        self.commands[key] = self.commands.get(key, 0) + 1
+        self.commands[key] = self.commands.get(key, 0) + count
 
     def count_phase(self, phase: MigrationPhase, took_ms: int) -> None:
         """Count a migration that left a phase after ``took_ms``."""

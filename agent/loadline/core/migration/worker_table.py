@@ -77,6 +77,8 @@ class WorkerTable:
         self.rows: dict[Key, int] = {}
         self.columns = WorkerColumns.of(0)
         """Columns with one row per worker."""
+        self.pairs_in_flight: set[tuple[int, int]] = set()
+        """Rows of the source and the destination of each migration in flight that has not ended."""
         self.tpot = tpot
         self._all_columns = self._viewed = WorkerColumns.of(_CAPACITY)
         self._peers, self._nodes, self._units = peers, nodes, units
@@ -171,16 +173,19 @@ class WorkerTable:
         """Compute the effect of the migrations in flight on each worker."""
         effect, seen_at_ms = self._all_columns.in_flight, self._all_columns.seen_at_ms
         effect[:, self._in_flight_rows] = 0.0
+        self.pairs_in_flight = set()
         found: dict[int, list[float]] = {}  # added up in Python: elements of an array take ten times as long
         for migration in migrations:
+            in_progress, slots, command = not migration.ended, migration.slots, migration.command
+            source, destination = self.row_of(command.source), self.row_of(command.destination)
+            if in_progress and source is not None and destination is not None:
+                self.pairs_in_flight.add((source, destination))
             if migration.phase == "unknown":
                 continue  # it may not have started
-            in_progress, slots, command = not migration.ended, migration.slots, migration.command
-            for end, requests, tokens, busy_slots, busy in (
-                (command.source, OUT_REQUESTS, OUT_TOKENS, OUT_SLOTS, SENDING),
-                (command.destination, IN_REQUESTS, IN_TOKENS, IN_SLOTS, RECEIVING),
+            for row, requests, tokens, busy_slots, busy in (
+                (source, OUT_REQUESTS, OUT_TOKENS, OUT_SLOTS, SENDING),
+                (destination, IN_REQUESTS, IN_TOKENS, IN_SLOTS, RECEIVING),
             ):
-                row = self.row_of(end)
                 if row is None:
                     continue
                 # Only the progress is compared with the time of the report.
@@ -195,6 +200,22 @@ class WorkerTable:
         self._in_flight_rows = list(found)
         if found:
             effect[:, self._in_flight_rows] = np.array(list(found.values())).T
+
+    def add_in_flight(self, commands: Sequence[tuple[int, int, int, int]]) -> None:
+        """Add the effect of commands that have just been sent.
+
+        Args:
+            commands: Rows of the source and the destination of each, its requests and its tokens.
+        """
+        effect = self._all_columns.in_flight
+        source, destination, requests, tokens = np.array(commands).T
+        for rows, into in (
+            (source, (OUT_REQUESTS, OUT_TOKENS, OUT_SLOTS, SENDING)),
+            (destination, (IN_REQUESTS, IN_TOKENS, IN_SLOTS, RECEIVING)),
+        ):
+            for place, values in zip(into, (requests, tokens, requests, 1.0), strict=True):
+                np.add.at(effect[place], rows, values)  # a row may occur more than once
+            self._in_flight_rows += rows.tolist()
 
     def _all_keys(self) -> list[Key]:
         return [(pool.name, name) for pool in self.pools.values() for name in pool.workers]

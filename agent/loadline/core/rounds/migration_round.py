@@ -13,6 +13,7 @@ from loadline.core.migration.amounts import Sizer
 from loadline.core.migration.consolidation import Consolidation
 from loadline.core.migration.failure_detection import detect_failures
 from loadline.core.migration.failure_domains import DomainMember, without_domain
+from loadline.core.migration.in_flight import InFlightMigration
 from loadline.core.migration.load_view import LoadView
 from loadline.core.migration.outcomes import MigrationAmount, MigrationCode, NotPlanned, PairReport
 from loadline.core.migration.policies import Policy
@@ -74,6 +75,10 @@ class MigrationRound:
             knobs.name, memory, self._in_flight, self._failures.silence_ignored, now, advise_only=knobs.no_operation
         )
         self._leaving = self._leaving_endpoints()
+        self._migrating = 0
+        """Requests in migration that ``migrations_max`` limits."""
+        self._commands: list[tuple[int, int, int, int]] = []
+        """Source, destination, requests and tokens of each command of the last policy."""
         self._effects: list[Effect] = []
 
     # -- failed and leaving workers ------------------------------------------------------------------------------------
@@ -137,14 +142,26 @@ class MigrationRound:
             reported[list(rows)] = True
         failed = self._failures.domains.affected(table, self._failures.failed[group.name])
         leaving = self._leaving_rows(table)
+        in_flight = self._in_flight.of_model(self._model.name)
+        table.apply_in_flight(in_flight)
+        self._migrating = self._requests_of(in_flight)
         view: LoadView | None = None
         for policy in group.policies:
             if view is None:
-                table.apply_in_flight(self._in_flight.of_model(self._model.name))
                 view = self._view(group, failed, leaving)
             if self._evaluate(policy, group, view, reported):
-                view = None
+                table.add_in_flight(self._commands)
+                self._commands, view = [], None
         return self._effects
+
+    def _requests_of(self, in_flight: Sequence[InFlightMigration]) -> int:
+        """Return the requests in migration that ``migrations_max`` limits.
+
+        Adopted migrations count for at most half the limit: a faulty source that invents some must not block others.
+        """
+        adopted = sum(one.slots for one in in_flight if one.adopted)
+        migrating = sum(one.slots for one in in_flight if not one.adopted)
+        return migrating + min(adopted, self._knobs.migrations_max // 2)
 
     def _slots_freed(self) -> bool:
         """Return True if a migration released slots in this turn."""
@@ -219,20 +236,14 @@ class MigrationRound:
     ) -> list[Pair]:
         """Command the migrations that a policy selects, report its pairs, and return the planned ones."""
         pairs: list[Pair] = []
-        in_flight = self._in_flight.of_model(self._model.name)
-        # Adopted migrations count for at most half the limit: a faulty source that invents some must not block others.
-        adopted = sum(one.slots for one in in_flight if one.adopted)
-        migrating = sum(one.slots for one in in_flight if not one.adopted)
-        migrating += min(adopted, self._knobs.migrations_max // 2)
-        row_of = view.table.row_of
-        between = {(row_of(one.command.source), row_of(one.command.destination)) for one in in_flight if not one.ended}
+        between = view.table.pairs_in_flight
         for source, destination, sized in policy.select(view, sources, destinations, _once(policy.size, between)):
-            found = self._within_limit(sized, migrating)
+            found = self._within_limit(sized)
             if isinstance(found, MigrationAmount):
                 if not self._advise_only:
                     self._command(policy, view, (source, destination), found)
                     between.add((source, destination))
-                    migrating += found.requests
+                    self._migrating += found.requests
                 pairs.append((source, destination))
                 view.reserve(source, destination, found.requests, found.tokens)
             if len(pair_reports) < PAIRS_MAX:
@@ -240,15 +251,17 @@ class MigrationRound:
                 pair_reports.append(self._reports.pair(*names, found))
             if isinstance(found, NotPlanned) and found.code is MigrationCode.MIGRATIONS_MAX:
                 break
+        if pairs and not self._advise_only:
+            self._memory.tally.count_command(policy.name, "planned", count=len(pairs))
         return pairs
 
-    def _within_limit(self, found: MigrationAmount | NotPlanned, migrating: int) -> MigrationAmount | NotPlanned:
-        """Limit an amount to ``migrations_max`` minus the ``migrating`` requests."""
+    def _within_limit(self, found: MigrationAmount | NotPlanned) -> MigrationAmount | NotPlanned:
+        """Limit an amount to ``migrations_max`` minus the requests in migration."""
         if isinstance(found, NotPlanned):
             return found
-        left = self._knobs.migrations_max - migrating
+        left = self._knobs.migrations_max - self._migrating
         if left < 1:
-            return NotPlanned.of(MigrationCode.MIGRATIONS_MAX, requests=migrating)
+            return NotPlanned.of(MigrationCode.MIGRATIONS_MAX, requests=self._migrating)
         if found.requests <= left:
             return found
         return replace(found, requests=left, tokens=found.tokens * left // found.requests)
@@ -270,7 +283,7 @@ class MigrationRound:
             hops_max=UNLIMITED_HOPS if policy.urgent else knobs.hops_max,
         )
         self._in_flight.start(command, amount.requests, amount.tokens, knobs.ttl_ms, self._now)
-        self._memory.tally.count_command(policy.name, "planned")
+        self._commands.append((*pair, amount.requests, amount.tokens))
         self._effects.append(SendMigrate(command, knobs.ttl_ms, knobs.answer_ms))
 
 
@@ -278,7 +291,7 @@ def _destinations(policy: Policy, view: LoadView) -> Mask:
     return policy.destinations(view) & (view.free_in >= 1.0)
 
 
-def _once(size: Sizer, between: set[tuple[int | None, int | None]]) -> Sizer:
+def _once(size: Sizer, between: set[Pair]) -> Sizer:
     """Return a sizer that refuses pairs of workers with a migration in flight."""
 
     def size_once(view: LoadView, source: int, destination: int) -> MigrationAmount | NotPlanned:
