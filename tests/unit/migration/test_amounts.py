@@ -187,7 +187,7 @@ def test_an_absurd_number_of_requests_takes_little_memory() -> None:
         tpot=None,
         tpot_slo_ms=50.0,
         metric=lambda _name: one,
-        measure=lambda _row: one,
+        measure_of=lambda *_: 1.0,
         tokens_in_flight=one,
     )
     tracemalloc.start()

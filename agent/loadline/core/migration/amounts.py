@@ -35,14 +35,14 @@ _ROUNDING: Final = 1e-9
 
 def slots_between(view: LoadView, source: int, destination: int) -> int:
     """Return the maximum requests that can migrate between two workers at a time."""
-    free_out, free_in = view.free_out[source], view.free_in[destination]
-    return int(min(free_out, free_in, view.movable[source], view.pair_requests_max))
+    free_out, free_in = view.free_out.item(source), view.free_in.item(destination)
+    return int(min(free_out, free_in, view.movable.item(source), view.pair_requests_max))
 
 
 def free_tokens(view: LoadView, row: int, usage_max: float = 1.0) -> float:
     """Return the tokens that fit into the KV cache of a worker up to a usage (0..1); NaN if unknown."""
-    needed, total = float(view.measure(KV_NEEDED)[row]), float(view.measure(KV_TOTAL)[row])
-    return min(total * usage_max - needed - float(view.tokens_in_flight[row]), TOKENS_MAX)
+    needed, total = view.measure_of(KV_NEEDED, row), view.measure_of(KV_TOTAL, row)
+    return min(total * usage_max - needed - view.tokens_in_flight.item(row), TOKENS_MAX)
 
 
 def size_for_balance(metric: MetricName, threshold: float) -> Sizer:
@@ -52,16 +52,15 @@ def size_for_balance(metric: MetricName, threshold: float) -> Sizer:
     """
 
     def size(view: LoadView, source: int, destination: int) -> MigrationAmount | NotPlanned:
-        load, gap_min = view.metric(metric), view.knobs.load_balance_threshold
-        kv_total = view.measure(KV_TOTAL)
-        each, gap = view.tokens_per_request(source), float(load[source] - load[destination])
-        total, other = float(kv_total[source]), float(kv_total[destination])
+        load_of, gap_min = view.metric(metric).item, view.knobs.load_balance_threshold
+        each, gap = view.tokens_per_request(source), load_of(source) - load_of(destination)
+        total, other = view.measure_of(KV_TOTAL, source), view.measure_of(KV_TOTAL, destination)
         if other < total or isnan(other):  # NaN if either is unknown; np.minimum takes 5 times as long
             total = other
         tokens = _tokens(metric, gap, each, total)
         if gap < gap_min - _ROUNDING or tokens <= each:
             needed = max(gap_min, gap * each / tokens)
-            loads = {"source": float(load[source]), "destination": float(load[destination])}
+            loads = {"source": load_of(source), "destination": load_of(destination)}
             return NotPlanned.of(MigrationCode.GAP_TOO_SMALL, **loads, least=needed)
         obstacle = _worker_soon_ready(view) or _finishes_sooner(view, each)
         if obstacle is not None:
@@ -72,7 +71,7 @@ def size_for_balance(metric: MetricName, threshold: float) -> Sizer:
             return NotPlanned.of(MigrationCode.NO_ROOM, tokens=each, room=max(space, 0.0))
         count = slots_between(view, source, destination)
         tokens_min = min(_tokens(metric, gap_min, each, total), tokens)
-        return _half_of(view, source, tokens, tokens_min, space, count)
+        return _half_of(view, source, each, tokens, tokens_min, space, count)
 
     return size
 
@@ -90,12 +89,14 @@ def _tokens(metric: MetricName, gap: float, each: float, total: float) -> float:
     return min(gap * (1.0 if in_tokens else each), TOKENS_MAX)
 
 
-def _half_of(view: LoadView, source: int, gap: float, gap_min: float, space: float, count: int) -> MigrationAmount:  # noqa: PLR0917 - one argument for each fact
-    """Return an amount of half a gap in tokens, at least the configured minimum.
+def _half_of(  # noqa: PLR0917 - one argument for each fact
+    view: LoadView, source: int, each: float, gap: float, gap_min: float, space: float, count: int
+) -> MigrationAmount:
+    """Return an amount of half a gap in tokens, at least the configured minimum, in requests of ``each`` tokens.
 
     The minimum is limited so that it opens no gap of ``gap_min`` in the other direction, which would migrate back.
     """
-    knobs, total, each = view.knobs, float(view.measure(KV_TOTAL)[source]), view.tokens_per_request(source)
+    knobs, total = view.knobs, view.measure_of(KV_TOTAL, source)
     rule, order, minimum = knobs.req_select_rule, knobs.req_select_order, knobs.req_select_value
     tokens_max = None if isnan(space) else int(space)
     limit = (gap + gap_min) / 2.0 - each

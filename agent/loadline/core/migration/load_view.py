@@ -87,6 +87,12 @@ class LoadView:
         found: FloatArray = self.columns.measures[row]
         return found
 
+    @cached_property
+    def measure_of(self) -> Callable[[int, int], float]:
+        """Function of a measure and the row of a worker; it takes half the time of an array's element."""
+        found: Callable[[int, int], float] = self.columns.measures.item
+        return found
+
     def in_flight(self, row: int) -> FloatArray:
         """Return an effect of the migrations in flight, by a row of ``columns``."""
         found: FloatArray = self.columns.in_flight[row]
@@ -174,22 +180,22 @@ class LoadView:
 
         Only decoding requests count if there are any, since waiting ones have other lengths and mostly stay.
         """
-        measures = self.columns.measures
-        decoding = float(measures[DECODING, row])
-        if decoding >= 1.0 and measures[DECODING_TOKENS, row] > 0.0:
-            return max(1.0, float(measures[DECODING_TOKENS, row]) / decoding)
-        needed, held = float(measures[KV_NEEDED, row]), float(measures[DECODE_TOKENS, row])
+        measure_of = self.measure_of
+        decoding, decoding_tokens = measure_of(DECODING, row), measure_of(DECODING_TOKENS, row)
+        if decoding >= 1.0 and decoding_tokens > 0.0:
+            return max(1.0, decoding_tokens / decoding)
+        needed, held = measure_of(KV_NEEDED, row), measure_of(DECODE_TOKENS, row)
         tokens = needed if needed >= held or isnan(held) else held  # np.fmax takes 5 times as long
-        mean = tokens / max(float(measures[REQUESTS, row]), 1.0)
+        mean = tokens / max(measure_of(REQUESTS, row), 1.0)
         return max(1.0, mean)  # 1 if the mean is NaN, which is not greater
 
     def can_send(self, row: int) -> bool:
         """Return True if a worker has a request that can migrate now, and a slot for it."""
-        return bool(self.free_out[row] >= 1.0 and self.movable[row] >= 1.0)
+        return self.free_out.item(row) >= 1.0 and self.movable.item(row) >= 1.0
 
     def can_receive(self, row: int) -> bool:
         """Return True if a worker has a free slot to receive a request."""
-        return bool(self.free_in[row] >= 1.0)
+        return self.free_in.item(row) >= 1.0
 
     def reserve(self, source: int, destination: int, requests: int, tokens: int) -> None:
         """Account for a planned migration, which uses slots and room; from then on, its ends cannot form a chain."""

@@ -159,7 +159,9 @@ def _one_to_one(
             paired = destination in receiving or destination in sending
             if destination == source or paired or not view.can_receive(destination):
                 continue
-            if tries == TRIES or (decreasing is not None and not decreasing[destination] < decreasing[source]):
+            if tries == TRIES or (
+                decreasing is not None and not decreasing.item(destination) < decreasing.item(source)
+            ):
                 break
             tries += 1
             found = size(view, source, destination)
