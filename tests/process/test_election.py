@@ -15,7 +15,7 @@ from loadline.rig.rig import ChildAgent, Rig
 from loadline.wire.codec import decode_epoch
 from loadline.wire.keys import LEADER_SCOPE_ALL, Keys
 from tests.support.agents import LEASE_TTL_S, AgentFleet, assert_replays, config, fleet
-from tests.waiting import SCENARIO_S, until, until_async
+from tests.waiting import SCENARIO_S, until, until_async, until_true
 
 pytestmark = pytest.mark.process
 
@@ -159,4 +159,44 @@ def test_a_leader_whose_key_was_removed_steps_down_and_a_new_term_begins(rig: Ri
 
     asyncio.run(scenario())
     assert agent.stop() == 0
+    assert_replays(rig, "a")
+
+
+@pytest.mark.parametrize("value", [b"ghost", b"", b"\xff" * 100_000], ids=["name", "empty", "huge"])
+def test_a_leaders_key_without_a_lease_is_reported_and_removed(rig: Rig, value: bytes) -> None:
+    async def write() -> None:
+        store = EtcdStore(EtcdKnobs(endpoints=(rig.etcd.url,)))
+        await store.commit([], [Write(LEADER, value)])
+        await store.close()
+
+    asyncio.run(write())
+    agent = start(rig, "a")
+    agent.wait_leading()
+    log = agent.log.read_text()
+    assert log.index('"kind": "leader_without_lease"') < log.index('"kind": "leader_deposed"')
+    assert agent.stop() == 0
+    assert_replays(rig, "a")
+
+
+def test_a_second_agent_of_the_same_name_stands_by_says_so_once_and_takes_over(rig: Rig) -> None:
+    first = rig.agent(config(rig, "a"), "first")
+    first.wait_leading()
+    second = rig.agent(config(rig, "a"), "second")
+    until_true(lambda: "agent_name_taken" in second.log.read_text(), "the alarm")
+    first.kill()
+    second.wait_leading()
+    third = rig.agent(config(rig, "a"), "third")
+    until_true(lambda: "agent_name_taken" in third.log.read_text(), "the alarm")
+    assert second.log.read_text().count("agent_name_taken") == 1
+    assert second.stop() == third.stop() == 0
+
+
+def test_an_agent_that_starts_again_does_not_take_its_former_key_for_another_agent(rig: Rig) -> None:
+    former = start(rig, "a")
+    former.wait_leading()
+    former.kill()
+    again = start(rig, "a")
+    again.wait_leading()
+    assert "agent_name_taken" not in again.log.read_text()
+    assert again.stop() == 0
     assert_replays(rig, "a")

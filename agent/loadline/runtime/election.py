@@ -16,7 +16,7 @@ from loadline.core.vocabulary.events import (
 from loadline.errors import OutcomeUnknown, StoreDenied, StoreUnavailable
 from loadline.ports import Bus, Compare, Store, StoreEntry, Write
 from loadline.runtime.problem_log import Log, ProblemLog
-from loadline.wire.codec import decode_epoch
+from loadline.wire.codec import decode_epoch, decode_leader
 from loadline.wire.keys import LEADER_SCOPE_ALL, Keys
 
 STORE_FAILURES: Final = (StoreUnavailable, StoreDenied, OutcomeUnknown)
@@ -53,7 +53,7 @@ class Election:
             present, last = entries.get(key), entries.get(epoch_key)
             if present is not None:
                 self._problems.report("campaign_failed", "")
-                leader = present.value.decode(errors="replace")
+                leader = decode_leader(present.value)
                 if present.mod_revision != effect.depose or not await self._depose(key, effect.depose):
                     return CampaignLost(effect.scope, leader, beat=present.mod_revision)
                 deposed = leader
@@ -93,7 +93,7 @@ class Election:
         if current == layout:
             return compares, []
         former = [self._keys.leader(scope) for scope in _scopes_of(current)]
-        leaders = sorted({entries[key].value.decode(errors="replace") for key in former if key in entries})
+        leaders = sorted({decode_leader(entries[key].value) for key in former if key in entries})
         if leaders:
             return f"{', '.join(leaders)} leads with other shards or supplies; it yields when all agents have the same"
         compares += [Compare(key, "create", 0) for key in former]

@@ -20,7 +20,7 @@ from loadline.core.vocabulary.events import (
 from loadline.core.vocabulary.learned import LearnedState
 from loadline.core.vocabulary.samples import RegisteredWorker
 from loadline.ports import StoreChange, StoreEntry, StoreSnapshot
-from loadline.wire.codec import Rejected, decode_epoch, decode_learned, decode_worker_record
+from loadline.wire.codec import Rejected, decode_epoch, decode_leader, decode_learned, decode_worker_record
 from loadline.wire.keys import Keys
 
 
@@ -125,7 +125,7 @@ class RegistryTranslator:
     def _leader(self, entry: StoreEntry | None, revision: int, *, went_back: bool = False) -> LeaderChanged:
         if entry is None:
             return LeaderChanged(self._scope, "", 0, revision, epoch=self._epoch, store_went_back=went_back)
-        name, beat = entry.value.decode(errors="replace"), entry.mod_revision
+        name, beat = decode_leader(entry.value), entry.mod_revision
         return LeaderChanged(self._scope, name, entry.lease_id, revision, beat, self._epoch, went_back)
 
     def _split(self, key: str) -> tuple[str, ...]:

@@ -34,7 +34,8 @@ SUBJECT_CHARS_MAX: Final = 256
 DECISION_BYTES_MAX: Final = 262_000
 """Largest decision: with its ``ttl_ms`` it stays below 262,144 bytes, the default ``frame_bytes_max`` of scalers."""
 # A name has at most 100 characters of at most 4 bytes, each written as %XX.
-_TOKEN_CHARS_MAX: Final = 100 * 4 * 3
+_NAME_CHARS_MAX: Final = 100
+_TOKEN_CHARS_MAX: Final = _NAME_CHARS_MAX * 4 * 3
 # 65,536 routes of about 600 bytes: a flood of invented subjects costs 40 MB at most, then the cache is cleared.
 _ROUTES_MAX: Final = 65_536
 _MSGPACK_FIRST_BYTE: Final = 0x80
@@ -357,6 +358,11 @@ def encode_decision(decision: Decision) -> bytes | Rejected:
 def decode_decision(value: bytes) -> Decision | Rejected:
     """Decode a decision from the store."""
     return decode_as(Decision, value, "decision")
+
+
+def decode_leader(value: bytes) -> str:
+    """Decode the agent's name in a leader's key in the store, 1 to 100 characters: an empty one means no leader."""
+    return value.decode(errors="replace")[:_NAME_CHARS_MAX] or "(unnamed)"
 
 
 def decode_epoch(value: bytes) -> int:

@@ -83,6 +83,8 @@ class Leadership(Struct):
     """Place among the agents that share the models; None: one agent leads all models, and the others stand by."""
     layout: str = ""
     """Partition of the models into shards; see ``Campaign``."""
+    agent: str = ""
+    """Name of this agent."""
 
     def may_commit(self, now: int) -> bool:
         """Return True if a commit may start now."""
@@ -184,6 +186,14 @@ class Leadership(Struct):
         if not event.leader:
             self.campaign_at_ms = now + self._yield_ms()
         return []
+
+    def has_namesake(self, event: LeaderChanged) -> bool:
+        """Return True if another agent leads under this agent's name; call it before ``leader_changed``.
+
+        The key may be of this name's former process, so only a further heartbeat is proof.
+        """
+        is_other = self.phase != "leading" and event.lease_id != self.lease_id
+        return is_other and event.leader == self.leader == self.agent and event.beat != self.beat
 
     def agents_changed(self, agents: list[str], now: int) -> None:
         """Record which agents live; campaign for a free key if it is this agent's turn, or plan to hand over."""

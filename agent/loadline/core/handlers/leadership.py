@@ -23,7 +23,7 @@ def leadership_won(turn: Turn, event: LeadershipWon) -> list[Effect]:
         state.count("leaderships_won")
         state.reread_decisions(turn.now)
         if event.deposed:
-            text = f"{event.deposed} stopped writing its key, but its lease is alive: another client may renew it"
+            text = f"{event.deposed} stopped writing its key, which has no lease, or one that another client may renew"
             effects.append(RaiseAlarm("leader_deposed", "", text))
     return effects
 
@@ -45,7 +45,15 @@ def lease_renewal_failed(turn: Turn, event: LeaseRenewalFailed) -> list[Effect]:
 
 def leader_changed(turn: Turn, event: LeaderChanged) -> list[Effect]:
     """Step down for another leader, or campaign if there is none; report a store that has lost data."""
-    effects = turn.state.leadership.leader_changed(event, turn.now)
+    leadership, alarms = turn.state.leadership, turn.state.alarms
+    raised: list[Effect] = []
+    if event.leader and not event.lease_id:
+        text = f"the key of {event.leader} has no lease: no agent wrote it, and none leads while somebody writes it"
+        raised.append(RaiseAlarm("leader_without_lease", "", text))
+    elif leadership.has_namesake(event) and not alarms.is_recent("agent_name_taken", turn.now):
+        text = f"another agent is named {event.leader} too, and leads: status and logs do not tell them apart"
+        raised.append(RaiseAlarm("agent_name_taken", "", text))
+    effects = leadership.leader_changed(event, turn.now) + raised
     return [reading.store_went_back(turn), *effects] if event.store_went_back else effects
 
 

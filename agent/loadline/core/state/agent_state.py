@@ -144,6 +144,7 @@ def initial_state(settings: Settings) -> AgentState:
             knobs,
             candidacy=Candidacy(settings.agent) if settings.sharing.layout else None,
             layout=settings.sharing.layout,
+            agent=settings.agent,
         ),
         ledger=Ledger(settings.decisions),
         drains=Drains(settings.drain),

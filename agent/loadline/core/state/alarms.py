@@ -36,6 +36,10 @@ class Alarms(Struct):
         action = ALARM_ACTIONS.get(raised.kind, "")
         self.newest = [*others[1 - ALARMS_MAX :], RaisedAlarm(raised.kind, raised.model, text, now, count, action)]
 
+    def is_recent(self, kind: str, now: int) -> bool:
+        """Return True if an alarm of a kind was raised in the last hour."""
+        return any(one.kind == kind for one in self.recent(now))
+
     def recent(self, now: int) -> tuple[RaisedAlarm, ...]:
         """Return the alarms of the last hour, newest first."""
         return tuple(one for one in reversed(self.newest) if now - one.at_ms <= RECENT_MS)

@@ -8,6 +8,7 @@ _NOTHING: Final = "Nothing: the agent"
 
 ALARM_ACTIONS: Final[Mapping[str, str]] = MappingProxyType(
     {
+        "agent_name_taken": "Give each agent a name of its own: agent.name.",
         "child_not_started": "Check the installation, free memory and the limit of processes.",
         "claim_refused": "Scale the pool down on its platform and restart the scaler, or raise replicas_max.",
         "commit_refused": f"{_NOTHING} reads the decisions and plans again. If it repeats, check etcd.",
@@ -20,6 +21,7 @@ ALARM_ACTIONS: Final[Mapping[str, str]] = MappingProxyType(
         "drain_unanswered": "Check that the worker may subscribe to its drain subject.",
         "failover_domain_unknown": "Have workers register node and unit.",
         "leader_deposed": f"{_NOTHING} leads on. Without an outage of etcd, find out who renews the lease.",
+        "leader_without_lease": f"{_NOTHING} removes the key soon. If it returns, find out who writes it.",
         "migration_failed": "Report text and journal. Disable migration meanwhile.",
         "migration_lost": "Check the source.",
         "migration_unanswered": "Check that the worker may subscribe to its migrate subject.",
