@@ -28,7 +28,10 @@ class HistoryPage(Struct, frozen=True):
 
 
 class ModelHistory:
-    """Ring of the points of one model.
+    """Ring of the points of one model, with all of its memory from the start.
+
+    Arrays that grow for an hour move again and again, and each place that they leave is too small for the next array:
+    the agent grew by 2.5 MiB/h, of which 60 arrays of four models hold 0.3 MiB.
 
     Args:
         points_max: Points that it keeps.
@@ -38,45 +41,35 @@ class ModelHistory:
     def __init__(self, points_max: int, interval_ms: int) -> None:
         self._points_max = points_max
         self._interval_ms = interval_ms
-        self._times = array("q")
+        self._times = array("q", bytes(8 * points_max))
         self._columns: dict[str, array[float]] = {}
-        self._next = 0
+        self._taken = 0
+        """Points so far; point k is in place ``k % points_max``."""
 
     def record(self, at_ms: int, values: dict[str, float | None]) -> None:
         """Record the values of a time; a time before the last one is ignored."""
-        last = self._times[self._next - 1] if self._times else None
-        if last is not None and at_ms // self._interval_ms <= last // self._interval_ms:
-            place = self._next - 1
-            if at_ms < last:
-                return
-        else:
-            place = self._take_place()
+        last_ms = self._times[(self._taken - 1) % self._points_max] if self._taken else None
+        if last_ms is None or at_ms // self._interval_ms > last_ms // self._interval_ms:
+            self._taken += 1
+        elif at_ms < last_ms:
+            return
+        place = (self._taken - 1) % self._points_max
         self._times[place] = at_ms
         for name in values.keys() - self._columns.keys():
-            self._columns[name] = array("d", [nan] * len(self._times))
+            self._columns[name] = array("d", [nan]) * self._points_max
         for name, column in self._columns.items():
             value = values.get(name)
             column[place] = nan if value is None else value
 
     def page(self) -> HistoryPage:
         """Return the points, oldest first."""
-        cut = self._next if len(self._times) == self._points_max else 0
+        cut = self._taken % self._points_max if self._taken > self._points_max else 0
+        end = min(self._taken, self._points_max)
         return HistoryPage(
             self._interval_ms,
-            [*self._times[cut:], *self._times[:cut]],
-            {name: [*column[cut:], *column[:cut]] for name, column in sorted(self._columns.items())},
+            [*self._times[cut:end], *self._times[:cut]],
+            {name: [*column[cut:end], *column[:cut]] for name, column in sorted(self._columns.items())},
         )
-
-    def _take_place(self) -> int:
-        """Return the place of a new point: at the end, or that of the oldest point."""
-        if len(self._times) < self._points_max:
-            self._times.append(0)
-            for column in self._columns.values():
-                column.append(nan)
-            self._next = len(self._times)
-        else:
-            self._next = self._next % self._points_max + 1
-        return self._next - 1
 
 
 class FleetHistory:
