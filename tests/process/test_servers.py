@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -104,6 +105,15 @@ def test_the_error_of_a_server_that_cannot_start_names_its_log(tmp_path: Path) -
         server.start()
     assert not server.alive
     assert "Parse error on line 1" in server.log.read_text()
+
+
+def test_the_error_of_a_server_on_a_full_disk_names_the_lack_of_space(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _path: usage._replace(free=3 * 2**20))
+    with pytest.raises(LoadlineError, match="Its disk has 3 MiB left, and 256 are needed"):
+        NatsServer(tmp_path, config="this is { no configuration").start()
 
 
 def test_the_error_of_a_missing_server_names_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

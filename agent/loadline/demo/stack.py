@@ -20,6 +20,7 @@ from loadline.demo.account import DemoSummary
 from loadline.demo.lifetimes import count_drained, gpu_hours
 from loadline.demo.setup import DemoSetup, Mode
 from loadline.errors import LoadlineError
+from loadline.rig.free_space import lack_of_space
 from loadline.rig.server_processes import EtcdServer, NatsServer, Server
 
 RESTART_S = 0.5
@@ -176,7 +177,8 @@ class DemoStack:
             summary = msgspec.json.decode(self.demo.summary_file.read_bytes(), type=DemoSummary)
         except (OSError, msgspec.DecodeError) as error:
             log = self._options.directory / "gateway.log"
-            raise LoadlineError(f"the gateway left no account ({error}); its log is {log}") from error
+            space = lack_of_space(self._options.directory)
+            raise LoadlineError(f"the gateway left no account ({error}); its log is {log}{space}") from error
         lifetimes = self.demo.lifetimes_file
         return DemoResult(summary, gpu_hours(lifetimes, self.demo.speed), count_drained(lifetimes))
 

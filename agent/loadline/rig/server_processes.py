@@ -22,6 +22,7 @@ from typing import Self
 
 from loadline.adapters.parent_death import ending_with_parent
 from loadline.errors import LoadlineError
+from loadline.rig.free_space import lack_of_space
 
 _HOST = "127.0.0.1"
 _START_S = 15.0
@@ -146,7 +147,8 @@ class Server(abc.ABC):
             while self.alive and time.monotonic() < deadline:
                 yield
             self.kill()
-        raise LoadlineError(f"{self.name} did not start within {_START_S:g} s. Its log is {self.log}")
+        space = lack_of_space(self.directory)
+        raise LoadlineError(f"{self.name} did not start within {_START_S:g} s. Its log is {self.log}{space}")
 
     def _spawn(self) -> None:
         command = ending_with_parent(self._command())
