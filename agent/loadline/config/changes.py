@@ -1,7 +1,7 @@
 """Differences between two configurations, key by key; models, pools and other named tables are matched by name."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from typing import Any, Final
 
 from msgspec import Struct
@@ -30,8 +30,9 @@ class KeyChange(Struct, frozen=True):
 
 
 def key_changes(old: Config, new: Config) -> list[KeyChange]:
-    """Return all keys that differ, sorted by name."""
-    before, after = dict(_leaves(_effective(old), "")), dict(_leaves(_effective(new), ""))
+    """Return all keys that differ, sorted by name. A model that only one of them has is one key, not its 300."""
+    common = {model.name for model in old.models} & {model.name for model in new.models}
+    before, after = _leaf_values(old, common), _leaf_values(new, common)
     keys = sorted(key for key in before.keys() | after.keys() if before.get(key) != after.get(key))
     return [KeyChange(key, _shown(key, before.get(key)), _shown(key, after.get(key))) for key in keys]
 
@@ -41,8 +42,14 @@ def keep_fixed(old: Config, new: Config) -> Config:
     return replace(new, **{section: getattr(old, section) for section in FIXED})
 
 
-def _effective(config: Config) -> dict[str, Any]:
-    models = tuple(replace(model, guardrails=model.effective_guardrails) for model in config.models)
+def _leaf_values(config: Config, common: Set[str]) -> dict[str, Any]:
+    others = {f"models.{model.name}": "configured" for model in config.models if model.name not in common}
+    return dict(_leaves(_effective(config, common), "")) | others
+
+
+def _effective(config: Config, common: Set[str]) -> dict[str, Any]:
+    shown = (model for model in config.models if model.name in common)
+    models = tuple(replace(model, guardrails=model.effective_guardrails) for model in shown)
     table = file_table(replace(config, models=models))
     return {key: value for key, value in table.items() if key not in _MERGED}
 

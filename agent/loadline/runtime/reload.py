@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable
 from pathlib import Path
+from typing import Final
 
 import msgspec
 from msgspec import Raw, Struct
@@ -15,6 +16,7 @@ from loadline.core.state.settings import Settings
 from loadline.core.vocabulary.events import AnyEvent, SettingsChanged, SettingsRefused
 from loadline.runtime.settings import settings
 
+_CHANGES_LOGGED_MAX: Final = 100
 _log = bounded("agent")
 
 Stamp = tuple[int, int, int, int]
@@ -110,7 +112,9 @@ class Reloader:
             _log.warning("config_warning", warning=warning)
         if fixed:
             _log.warning("not_reloaded", keys=fixed, remedy="Restart the agent to apply them.")
-        lines = [str(change) for change in changes]
+        lines = [str(change) for change in changes[:_CHANGES_LOGGED_MAX]]
+        if len(changes) > len(lines):
+            lines.append(f"and {len(changes) - len(lines)} more")
         if (self._current.profiles, self._current.histories) != (loaded.profiles, loaded.histories):
             lines.append("profiles or traces: reloaded")
         _log.info("config_reloaded", digest=loaded.digest, changes=lines)

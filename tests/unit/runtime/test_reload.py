@@ -218,6 +218,17 @@ def test_agents_with_equal_settings_have_equal_digests(reading: Reading) -> None
     assert settings(config).digest != settings(changed).digest
 
 
+def test_a_model_that_is_added_or_removed_is_one_change(reading: Reading) -> None:
+    old = load(reading.path, {})
+    reading.write(f"{FAST}{BASE}".replace("llama", "qwen"))
+    new = load(reading.path, {})
+    assert [str(change) for change in key_changes(old, new)] == [
+        'models.llama: "configured" -> none',
+        'models.qwen: none -> "configured"',
+    ]
+    assert key_changes(new, new) == []
+
+
 def test_changes_are_listed_by_name_with_layers_resolved(reading: Reading) -> None:
     old = load(reading.path, {})
     reading.write(
