@@ -1,7 +1,8 @@
 """Differences between two configurations, key by key; models, pools and other named tables are matched by name."""
 
 import json
-from collections.abc import Iterator, Set
+from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
 from typing import Any, Final
 
 from msgspec import Struct
@@ -42,12 +43,12 @@ def keep_fixed(old: Config, new: Config) -> Config:
     return replace(new, **{section: getattr(old, section) for section in FIXED})
 
 
-def _leaf_values(config: Config, common: Set[str]) -> dict[str, Any]:
+def _leaf_values(config: Config, common: AbstractSet[str]) -> dict[str, Any]:
     others = {f"models.{model.name}": "configured" for model in config.models if model.name not in common}
     return dict(_leaves(_effective(config, common), "")) | others
 
 
-def _effective(config: Config, common: Set[str]) -> dict[str, Any]:
+def _effective(config: Config, common: AbstractSet[str]) -> dict[str, Any]:
     shown = (model for model in config.models if model.name in common)
     models = tuple(replace(model, guardrails=model.effective_guardrails) for model in shown)
     table = file_table(replace(config, models=models))

@@ -144,7 +144,7 @@ class Controller:
                 continue
             for event in run:
                 if kind is ev.SettingsChanged:
-                    self._apply_settings(turn, event)
+                    effects += self._apply_settings(turn, event)
                 elif kind not in self._mode.ignores:
                     effects += HANDLERS[kind](turn, event) or ()
         effects += leadership.tick(turn)
@@ -165,14 +165,16 @@ class Controller:
     def _tick(self, turn: Turn, ticks: Sequence[Tick]) -> list[Effect]:
         return [effect for tick in ticks for effect in tick(turn)] if self.leading else []
 
-    def _apply_settings(self, turn: Turn, event: ev.SettingsChanged) -> None:
+    def _apply_settings(self, turn: Turn, event: ev.SettingsChanged) -> list[Effect]:
         """Apply new settings, except for the agent's name, scope and leader election, which change by a restart."""
+        unassigned = dict(self.state.fleet.unassigned.counts)
         old, new = self.settings, msgspec.json.decode(event.settings, type=Settings)
         self.settings = replace(new, agent=old.agent, scope=old.scope, leadership=old.leadership)
         self.state.config_problem, self.state.restart_for = "", list(event.restart_for)
         self.state.leadership.layout_changed(new.sharing.layout)
         self._planners = settings.settings_changed(turn, self._planners, self.settings)
         self._mode = compose(self.settings, self.state, self._planners)
+        return settings.report_unmanaged(self.state, unassigned)
 
     def next_wake(self) -> int | None:
         """Return the Unix time in ms at which the next turn is due without an event; None if none is."""

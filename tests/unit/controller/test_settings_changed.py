@@ -11,7 +11,14 @@ from loadline.core.planning.guardrails.knobs import GuardrailKnobs
 from loadline.core.planning.planners.threshold import ThresholdKnobs
 from loadline.core.state.settings import Settings
 from loadline.core.vocabulary.decisions import StoredDecision
-from loadline.core.vocabulary.effects import AnnounceDecision, AnyEffect, CommitDecision, ReadDecisions, SendDrain
+from loadline.core.vocabulary.effects import (
+    AnnounceDecision,
+    AnyEffect,
+    CommitDecision,
+    RaiseAlarm,
+    ReadDecisions,
+    SendDrain,
+)
 from loadline.core.vocabulary.events import (
     AnnouncementRequested,
     CommitUnknown,
@@ -58,6 +65,20 @@ def known(harness: ControllerHarness) -> dict[str, Any]:
     for model in found["state"]["fleet"]["models"].values():
         del model["plan_at_ms"], model["hold"]
     return found
+
+
+def test_workers_that_new_settings_leave_without_a_pool_are_reported_once() -> None:
+    harness = leading()
+    settings = harness.controller.settings
+    removed = without(settings, "n")
+    (alarm,) = [one for one in change(harness, removed) if isinstance(one, RaiseAlarm)]
+    assert (alarm.kind, alarm.model) == ("workers_unmanaged", "n")
+    assert alarm.text.startswith("2 registered workers have no pool in the new configuration")
+    assert not [one for one in change(harness, removed) if isinstance(one, RaiseAlarm)]
+    assert not [one for one in change(harness, settings) if isinstance(one, RaiseAlarm)], "they are managed again"
+    prefill = with_model(settings, "m", pools=(PoolKnobs("decode", "prefill"),))
+    (alarm,) = [one for one in change(harness, prefill) if isinstance(one, RaiseAlarm)]
+    assert (alarm.kind, alarm.model) == ("workers_unmanaged", "m")
 
 
 def growing() -> tuple[ControllerHarness, CommitDecision]:

@@ -1,5 +1,6 @@
 """Handlers of a reloaded configuration."""
 
+from collections.abc import Mapping
 from typing import Final
 
 from loadline.core.fleet.moved_workers import recount_moved
@@ -64,6 +65,21 @@ def settings_changed(turn: Turn, planners: dict[str, Planner], settings: Setting
     turn.mark_all_changed()
     state.count("settings_changed")
     return {knobs.name: _planner(state, planners.get(knobs.name), settings, knobs) for knobs in settings.models}
+
+
+def report_unmanaged(state: AgentState, before: Mapping[str, int]) -> list[Effect]:
+    """Return an alarm for each model of which new settings leave workers without a pool.
+
+    Args:
+        state: The state with the new settings.
+        before: Number of workers without a pool, by model, before these.
+    """
+    text = (
+        "{} registered workers have no pool in the new configuration: they run on, and are neither scaled nor drained"
+    )
+    counts = state.fleet.unassigned.counts
+    left = {model: count - before.get(model, 0) for model, count in sorted(counts.items())}
+    return [RaiseAlarm("workers_unmanaged", model, text.format(count)) for model, count in left.items() if count > 0]
 
 
 def _update_model(turn: Turn, settings: Settings, knobs: ModelKnobs, planners: dict[str, Planner]) -> ModelState:

@@ -32,6 +32,7 @@ ALARM_ACTIONS: Final[Mapping[str, str]] = MappingProxyType(
         "worker_refused": "Correct its record or the configuration; find out who starts the workers of a full pool.",
         "workers_missing": "Find out why they do not start; they are requested again.",
         "workers_surplus": "Find out who starts them; the surplus is drained.",
+        "workers_unmanaged": "Stop them on their platform, or configure their model and pool again.",
     }
 )
 """Kind -> sentence for the status; docs/reference/metrics-and-alarms.md has more."""
