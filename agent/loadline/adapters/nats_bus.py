@@ -33,6 +33,7 @@ _PINGS_MAX = 2
 _RETRY_FIRST_S = 0.1
 _RETRY_MAX_S = 5.0
 _CANCEL_AGAIN_S = 0.2
+_DENIED = "Permit it to this user of nats-server; `loadline doctor` lists what an agent's lacks."
 _REMEDY = "Start the server, or correct nats.servers or the login in the configuration; commands have --nats too"
 # Limit on bytes waiting for a server that does not read.
 _UNSENT_BYTES_MAX = 8 * 2**20
@@ -334,7 +335,8 @@ class NatsBus:
         self.slow_consumer_drops += isinstance(error, nats.errors.SlowConsumerError)
         self._note(error)
         if denied or self._client is not None:  # others end the attempt to connect, which is logged
-            _log.warning("nats_error", detail=_text(error))
+            remedy = {"remedy": _DENIED} if denied else {}
+            _log.warning("nats_error", client=self._name, detail=_text(error), **remedy)
 
     def _note(self, error: Exception) -> None:
         if not (self.last_error and isinstance(error, nats.errors.NoServersError)):  # the earlier one has the cause

@@ -195,6 +195,9 @@ async def ask(bus: NatsBus, target: Target, method: str, payload: bytes, kind: t
     try:
         data = await bus.request(subject, payload, TIMEOUT_S)
     except BusUnavailable as error:
+        if bus.denied:
+            denied = f"NATS refuses a request on {subject}: {bus.last_error}"
+            raise LoadlineError(f"{denied}. Use a login that may send queries, such as operator") from error
         raise LoadlineError(f"no agent answers on {subject}: {error}. {_remedy(method, target.only)}") from error
     answer = decode_as(kind, data)
     if isinstance(answer, Rejected):
