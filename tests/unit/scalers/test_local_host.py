@@ -36,7 +36,9 @@ def test_a_host_without_listed_gpus_assigns_none() -> None:
 def test_a_port_that_somebody_listens_on_is_skipped() -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
-        assert HostResources([], port, 1).allocate(1) == f"needs a port, none from {port} to {port} is free"
+        assert (
+            HostResources([], port, 1).allocate(1) == f"needs a port, none from {port} to {port} is free: raise ports"
+        )
 
 
 def test_gpus_are_those_that_nvidia_smi_lists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -61,7 +61,7 @@ class HostResources:
             return "; ".join([needed, *reasons])
         port = next((port for port in self._ports if port not in used_ports and self._port_is_free(port)), None)
         if port is None:
-            return f"needs a port, none from {self._ports.start} to {self._ports.stop - 1} is free"
+            return f"needs a port, none from {self._ports.start} to {self._ports.stop - 1} is free: raise ports"
         slot = next(number for number in range(len(self._used) + 1) if number not in self._used)
         found = self._used[slot] = Allotment(slot, port, tuple(free_gpus[:gpus]))
         return found

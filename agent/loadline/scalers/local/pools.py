@@ -73,6 +73,8 @@ class LocalPool:
         self.failures = StartFailures()
         self.waits = ""
         """The reason why no further worker is started; empty: there is none."""
+        self.logged_wait = ""
+        """That reason as it was logged last, since the last start of a worker."""
         self.failure: Failure | None = None
         """The last failure, until the pool has recovered."""
 

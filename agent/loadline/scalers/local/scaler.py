@@ -226,8 +226,11 @@ class LocalScaler:
         allotment = self._host.allocate(pool.knobs.gpus, self._gpu_use.used if self._gpu_use else {})
         if isinstance(allotment, str):
             pool.waits = allotment
-            _log.warning("worker_waits", model=pool.model, pool=pool.knobs.name, reason=allotment)
+            if allotment != pool.logged_wait:  # it is tried four times a second
+                pool.logged_wait = allotment
+                _log.warning("worker_waits", model=pool.model, pool=pool.knobs.name, reason=allotment)
             return None
+        pool.logged_wait = ""
         number, now_ms, incarnation = self._numbers[pool.knobs.name], _now_ms(), unix_ms()
         self._numbers[pool.knobs.name] += 1
         name = f"{pool.knobs.name}-{number}"
