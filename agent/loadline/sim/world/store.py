@@ -6,8 +6,9 @@ from typing import Final, TypeVar
 
 from msgspec import Struct
 
-from loadline.errors import LoadlineError, OutcomeUnknown, StoreUnavailable
+from loadline.errors import LoadlineError, StoreUnavailable
 from loadline.ports import CommitResult, Compare, StoreChange, StoreEntry, StoreSnapshot, Write
+from loadline.sim.world.store_call import StoreCall, disconnected, time_out
 from loadline.sim.world.tasks import VirtualFuture
 from loadline.sim.world.timeline import Timeline
 
@@ -276,40 +277,48 @@ class StoreConnection:
     async def _call(self, do: Callable[[], T], *, repeatable: bool = True) -> T:
         """Call the server; the call or its answer may be lost."""
         store = self._store
-        unavailable = StoreUnavailable("the store is disconnected")
         if store.latency_ms == 0.0:
             if not self.reachable:
-                raise unavailable
+                raise disconnected()
             return do()
         promise: VirtualFuture[T] = VirtualFuture()
         timeline, rng, faults = store.timeline, store.rng, store.faults
-        unclear: LoadlineError = unavailable if repeatable else OutcomeUnknown("the answer was lost")
         if not self.reachable:
-            timeline.call_later(store.latency_ms, partial(promise.set_exception, unavailable))
+            timeline.call_later(store.latency_ms, partial(promise.set_exception, disconnected()))
         elif rng.random() < faults.refused:
-            timeline.call_later(2.0 * store.latency_ms, partial(promise.set_exception, unavailable))
+            timeline.call_later(2.0 * store.latency_ms, partial(promise.set_exception, disconnected()))
         else:
             lost = rng.random() < faults.unknown
             done = not lost or rng.random() < 0.5  # noqa: PLR2004 - a fair coin
             slow_ms = rng.uniform(0.0, faults.slow_ms_max) if rng.random() < faults.slow else 0.0
             # A caller without an answer waits for its whole timeout; a delayed call may still be done after that.
-            timeline.call_later(_TIMEOUT_MS, partial(promise.set_exception, unclear))
+            timeout = timeline.reserve(_TIMEOUT_MS, partial(time_out, promise, repeatable=repeatable))
+            call = StoreCall(promise, do, timeout, store.lives, lost=lost)
+            if lost or slow_ms + 3.0 * store.latency_ms > _TIMEOUT_MS:
+                call.wait_for_timeout(timeline)
             if done:
-                execute = partial(self._execute, promise, do, lost, store.lives)
-                timeline.call_later(store.latency_ms + slow_ms, execute)
+                timeline.call_later(store.latency_ms + slow_ms, partial(self._execute, call))
         return await promise
 
-    def _execute(self, promise: VirtualFuture[T], do: Callable[[], T], lost: bool, life: int) -> None:  # noqa: FBT001 - private
+    def _execute(self, call: StoreCall[T]) -> None:
         """Execute a call at the server and return its answer unless it is lost."""
-        if not self.reachable or self._store.lives != life:
+        timeline = self._store.timeline
+        if not self.reachable or self._store.lives != call.life:
+            call.wait_for_timeout(timeline)
             return
         answer: Callable[[], None]
         try:
-            answer = partial(promise.set_result, do())
+            answer = partial(call.promise.set_result, call.do())
         except LoadlineError as error:
-            answer = partial(promise.set_exception, error)
-        if not lost:
-            self._store.timeline.call_later(self._store.latency_ms, lambda: answer() if self.reachable else None)
+            answer = partial(call.promise.set_exception, error)
+        if not call.lost:
+            timeline.call_later(self._store.latency_ms, partial(self._answer, call, answer))
+
+    def _answer(self, call: StoreCall[T], answer: Callable[[], None]) -> None:
+        if self.reachable:
+            answer()
+        else:
+            call.wait_for_timeout(self._store.timeline)
 
     # -- watches -------------------------------------------------------------------------------------------------------
 
