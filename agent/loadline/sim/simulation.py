@@ -270,15 +270,15 @@ class Simulation:
         for name, line in self._series.items():
             workers = list(self._alive[name].values())
             serving = [worker for worker in workers if worker.serving]
-            loads = [worker.engine.load() for worker in workers]
+            loads = {worker: worker.engine.load() for worker in workers}
             desired = known[name].desired
             line.desired.append(len(serving) if desired is None else desired)
             line.ready.append(len(serving))
             line.starting.append(sum(worker.record.state == "starting" for worker in workers))
             line.draining.append(sum(worker.draining for worker in workers))
-            line.waiting_requests.append(sum(load.waiting_requests or 0 for load in loads))
-            line.running_requests.append(sum(load.running_requests or 0 for load in loads))
-            used = sum(worker.engine.load().kv_blocks_used or 0 for worker in serving)
+            line.waiting_requests.append(sum(load.waiting_requests or 0 for load in loads.values()))
+            line.running_requests.append(sum(load.running_requests or 0 for load in loads.values()))
+            used = sum(loads[worker].kv_blocks_used or 0 for worker in serving)
             total = sum(worker.engine.knobs.kv_blocks_total for worker in serving)
             line.kv_usage_ratio.append(used / total if total else 0.0)
 

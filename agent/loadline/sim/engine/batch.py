@@ -2,10 +2,11 @@
 
 Each member gets one token per iteration, so the batch counts iterations only, and stores for each member the iteration
 at which it finishes and how its cache fills blocks. Joining and leaving cost O(log n), iterations O(1), and the use of
-blocks after any number of further iterations O(block size).
+blocks after any number of further iterations O(block size) after a change, then O(1).
 """
 
 from heapq import heappop, heappush
+from itertools import accumulate
 
 from loadline.sim.engine.request import Sequence
 from loadline.sim.engine.step import EngineStep
@@ -30,6 +31,7 @@ class RunningBatch:
         # one if remainder and i fill another block. ``_remainders[r]`` counts the members with remainder r.
         self._quotients = 0
         self._remainders = [0] * block_size_tokens
+        self._fills: list[int] | None = None  # members that fill another block with r more tokens, by r
 
         self.token_gaps = TokenGaps()
         """Waits of the members between tokens."""
@@ -57,7 +59,10 @@ class RunningBatch:
     def blocks(self, iterations: int = 0) -> int:
         """Return the KV blocks held after further iterations."""
         whole, rest = divmod(self._iterations + iterations, self._block_size_tokens)
-        return self._quotients + whole * len(self._members) + sum(self._remainders[self._block_size_tokens - rest :])
+        fills = self._fills
+        if fills is None:
+            fills = self._fills = list(accumulate(reversed(self._remainders), initial=0))
+        return self._quotients + whole * len(self._members) + fills[rest]
 
     def generated(self, sequence: Sequence) -> int:
         """Return the tokens that a member has generated."""
@@ -109,3 +114,4 @@ class RunningBatch:
         self._kv_offset += sign * offset
         self._quotients += sign * quotient
         self._remainders[remainder] += sign
+        self._fills = None

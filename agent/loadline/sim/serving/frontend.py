@@ -16,7 +16,7 @@ from loadline.client.traffic_interval import TrafficInterval
 from loadline.core.engines.profile import ObjectiveKnobs
 from loadline.core.vocabulary.scalars import Role
 from loadline.errors import BusUnavailable
-from loadline.sim.engine import EngineEvent, Request
+from loadline.sim.engine import EngineEvent, EngineKnobs, Request
 from loadline.sim.fleet import SimulatedFleetKnobs, SimulatedPool
 from loadline.sim.serving.prefix import PrefixCache
 from loadline.sim.serving.request_log import RequestLog
@@ -77,6 +77,10 @@ class SimulatedFrontend:
         roles: list[Role] = [pool.role for pool in pools.values()]
         self._first_role: Role = "prefill" if "prefill" in roles else "aggregated"
         self._second_role: Role = "decode" if "prefill" in roles else "aggregated"
+        self._engines: dict[Role, list[tuple[str, EngineKnobs]]] = {
+            role: [(name, pool.engine) for name, pool in pools.items() if pool.role == role]
+            for role in (self._first_role, self._second_role)
+        }
         self._workers: dict[str, RoutedWorker] = {}
         self._queues: dict[tuple[str, ...], DispatchQueue] = {}
         self._arrivals: dict[int, Arrival] = {}
@@ -157,15 +161,17 @@ class SimulatedFrontend:
 
     def _queue(self, role: Role, request: Request) -> DispatchQueue:
         """Return the queue for requests of this length; one without pools means that no worker can ever hold them."""
-        pools = tuple(
+        isl_tokens, osl_tokens = request.isl_tokens, request.osl_tokens
+        holding = [
             name
-            for name, pool in self._pools.items()
-            if pool.role == role
-            and pool.engine.blocks_needed(request.isl_tokens, request.osl_tokens) <= pool.engine.kv_blocks_total
-        )
-        if pools not in self._queues:
-            self._queues[pools] = DispatchQueue(pools, self._serving_workers(pools))
-        return self._queues[pools]
+            for name, engine in self._engines[role]
+            if engine.blocks_needed(isl_tokens, osl_tokens) <= engine.kv_blocks_total
+        ]
+        pools = tuple(holding)
+        found = self._queues.get(pools)
+        if found is None:
+            found = self._queues[pools] = DispatchQueue(pools, self._serving_workers(pools))
+        return found
 
     def _serving_workers(self, pools: tuple[str, ...]) -> list[RoutedWorker]:
         workers = self._workers.values()
