@@ -93,6 +93,8 @@ class Drains(Struct):
 
     def counts(self, model: str) -> dict[str, int]:
         """Count the draining workers of a model by pool; one that has moved counts in both pools."""
+        if not self.open:
+            return {}
         drains = (drain for drain in self.open.values() if drain.model == model)
         return Counter(pool for drain in drains for pool in {drain.pool: None, drain.home: None})
 

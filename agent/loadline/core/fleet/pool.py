@@ -147,7 +147,7 @@ class Pool(Struct):
     @property
     def target(self) -> int | None:
         """Workers that should serve: those that were decided, and those that have moved; None while unknown."""
-        return None if self.desired is None else max(0, self.desired + self.moved)
+        return None if self.desired is None else max(0, self.desired + self.moved_in - self.moved_out)
 
     @property
     def places(self) -> int:

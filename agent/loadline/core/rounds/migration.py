@@ -117,6 +117,8 @@ class MigrationPipeline:
     def _close_lost(self, now: int) -> list[Effect]:
         """Close migrations past their deadline and those whose source is gone."""
         in_flight, models = self.state.migration.in_flight, self.state.fleet.models
+        if not in_flight.open:
+            return []
         lost = in_flight.expire(now)
         for migration in lost:
             models[migration.command.model].migration.tally.count_lost(migration, "deadline", now)

@@ -41,7 +41,7 @@ class Proposal(Struct):
 class PoolProposal:
     """Proposal for one pool, with the inputs of its guardrails."""
 
-    __slots__ = ("_proposal", "constraints", "current", "hard", "history", "knobs", "now", "pool")
+    __slots__ = ("_proposal", "constraints", "current", "hard", "history", "knobs", "now", "pool", "target")
 
     def __init__(  # noqa: PLR0917 - one argument for each input
         self,
@@ -55,6 +55,8 @@ class PoolProposal:
     ) -> None:
         self._proposal = proposal
         self.pool = pool
+        self.target = proposal.targets[pool.name]
+        """Count as limited so far."""
         self.current = pool.effective_target(now)
         """Count in force: growth and shrink are measured from it."""
         self.history = history
@@ -64,11 +66,6 @@ class PoolProposal:
         self.now = now
 
     @property
-    def target(self) -> int:
-        """Count as limited so far."""
-        return self._proposal.targets[self.pool.name]
-
-    @property
     def quorate(self) -> bool:
         """True if enough ready workers report."""
         return self.pool.has_quorum(self.hard.quorum_ratio)
@@ -76,6 +73,7 @@ class PoolProposal:
     def limit(self, code: ReasonCode, allowed: int, **numbers: float) -> None:
         """Set the target to ``allowed`` and record the reason."""
         self._proposal.limit(code, self.pool.name, allowed, "", **numbers)
+        self.target = allowed
 
 
 class ModelProposal:

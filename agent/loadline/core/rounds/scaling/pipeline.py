@@ -37,7 +37,8 @@ class ScalingPipeline:
         """
         context = self._context
         better = context.state.allocation.solution
-        ledger = self._ledger = context.gpu_ledger(now) if names or better else None
+        needs_ledger = context.state.leading and (names or better)  # a standby decides nothing
+        ledger = self._ledger = context.gpu_ledger(now) if needs_ledger else None
         evaluations = [evaluate(context, name, now) for name in names]
         try:
             effects = allocate(context, evaluations, ledger, now)
