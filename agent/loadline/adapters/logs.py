@@ -4,6 +4,7 @@ Log lines contain data from outside, so control characters are escaped, long tex
 name of a secret are hidden.
 """
 
+import codecs
 import logging
 import sys
 import time
@@ -19,6 +20,8 @@ with hidden("rich"):  # for tracebacks that are not written here: 6 MB and 0.2 s
 
 _TEXT_CHARS_MAX = 2_000
 _HIDDEN = "<hidden>"
+# Python loads the codec at its first use, which fails while the process has no file descriptor left to read it by.
+_escape_character = codecs.getencoder("unicode_escape")
 # Whole words between underscores, so that ``token`` is hidden and ``isl_tokens`` is not.
 _SECRETS = frozenset({"password", "passwd", "secret", "token", "authorization", "credentials", "seed", "jwt", "apikey"})
 
@@ -109,7 +112,7 @@ def _escape(text: str) -> str:
         text = text[:_TEXT_CHARS_MAX] + "..."
     if text.isprintable():
         return text
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    return "".join(c if c.isprintable() else _escape_character(c)[0].decode() for c in text)
 
 
 class LineLimit:

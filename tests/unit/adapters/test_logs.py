@@ -1,6 +1,8 @@
 import io
 import json
 import logging
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -136,3 +138,20 @@ def test_all_parts_log_through_the_bounded_logger() -> None:
 def test_a_bounded_logger_adds_its_name(stream: io.StringIO) -> None:
     bounded("nats").info("x")
     assert lines(stream)[0]["component"] == "nats"
+
+
+def test_a_process_without_a_free_file_descriptor_can_log() -> None:
+    program = """
+import os, resource
+import structlog
+from loadline.adapters import logs
+logs.configure("json", "info")
+_, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) - 1, most))
+try:
+    open(os.devnull)
+except OSError:
+    structlog.get_logger().info("x", detail="a\\x1b")
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert json.loads(done.stderr)["detail"] == "a\\x1b"
