@@ -1,6 +1,9 @@
 """HTTP server for Prometheus, probes and the live page: ``/metrics``, ``/healthz``, ``/readyz`` and further routes."""
 
+import asyncio
+import resource
 from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
 
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST
@@ -11,6 +14,8 @@ _BODY_BYTES_MAX = 1024
 _IDLE_S = 15.0
 _SHUTDOWN_S = 1.0
 _WAITING_CONNECTIONS_MAX = 64
+CONNECTIONS_MAX = 1_024
+"""Open connections, and half of the file descriptors at most: those to NATS and etcd need some, too."""
 
 
 class HttpServer:
@@ -49,13 +54,13 @@ class HttpServer:
                 *routes,
             ]
         )
+        self._listener: asyncio.Server | None = None
         self._runner = http_runner(application, keepalive_timeout=_IDLE_S, shutdown_timeout=_SHUTDOWN_S)
 
     @property
     def port(self) -> int:
         """Port that it listens on; 0 while it does not."""
-        addresses = self._runner.addresses
-        return int(addresses[0][1]) if addresses else 0
+        return int(self._listener.sockets[0].getsockname()[1]) if self._listener is not None else 0
 
     async def start(self) -> None:
         """Start to listen.
@@ -64,14 +69,37 @@ class HttpServer:
             OSError: The address is in use or not an address of this host.
         """
         await self._runner.setup()
-        await web.TCPSite(self._runner, self._host, self._port, backlog=_WAITING_CONNECTIONS_MAX).start()
+        assert self._runner.server is not None  # noqa: S101 - set up above
+        accept, backlog = partial(_accept, self._runner.server, _connections_max()), _WAITING_CONNECTIONS_MAX
+        loop = asyncio.get_running_loop()
+        self._listener = await loop.create_server(accept, self._host, self._port, backlog=backlog)
 
     async def close(self) -> None:
         """Stop listening; open requests get 1 s."""
+        if self._listener is not None:
+            self._listener.close()
+            self._listener = None
         await self._runner.cleanup()
 
     async def _serve_metrics(self, _request: web.Request) -> web.Response:
         return web.Response(body=await self._metrics(), headers={"content-type": CONTENT_TYPE_LATEST})
+
+
+def _connections_max() -> int:
+    descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return CONNECTIONS_MAX if descriptors == resource.RLIM_INFINITY else min(CONNECTIONS_MAX, descriptors // 2)
+
+
+def _accept(server: web.Server, connections_max: int) -> web.RequestHandler:
+    """Return the protocol of a new connection; the oldest ones end if there are too many.
+
+    Up to 64 that are accepted at once see each other only when the next one comes.
+    """
+    transports = (one.transport for one in server.connections)
+    live = [one for one in transports if one is not None and not one.is_closing()]
+    for transport in live[: max(0, len(live) + 1 - connections_max)]:
+        transport.abort()
+    return server()
 
 
 def _probe(
