@@ -13,7 +13,6 @@ from pathlib import Path
 
 import msgspec
 import pytest
-import structlog
 
 from loadline.client.scaler import ScalerClient
 from loadline.core.vocabulary.decisions import PoolTarget
@@ -236,32 +235,6 @@ def test_a_crash_of_the_scaler_ends_workers_only_without_a_state_file(
 
     with StateFile(tmp_path / "state.json", "s") as file:
         asyncio.run(scenario(file))
-
-
-def test_a_worker_that_waits_is_logged_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    pool = LocalPoolKnobs("p", "decode", ("sleep", "600"))
-    knobs = LocalKnobs((LocalModelKnobs("m", (pool,)),), gpus=("0",), avoid_used_gpus=False)
-
-    async def scenario() -> None:
-        bus, stop, turns = MemoryBus(), asyncio.Event(), 0
-        async with asyncio.timeout(SCENARIO_S), ScalerClient("s", ["m"], bus=bus) as scaler:
-            local = LocalScaler(knobs, scaler, ChildLauncher(outlive=False), None)
-
-            async def report() -> None:
-                nonlocal turns
-                turns += bool(local._pools["m", "p"].waits)
-                if turns > 4:
-                    stop.set()
-
-            monkeypatch.setattr(local, "_report", report)
-            await bus.publish(
-                Subjects(knobs.root).decision("m"), encode(decision(1, 1, PoolTarget("p", "decode", 3, 0)))
-            )
-            await local.run(stop)
-
-    with structlog.testing.capture_logs() as lines:
-        asyncio.run(scenario())
-    assert [one["reason"] for one in lines if one["event"] == "worker_waits"] == ["needs 1 GPU, 0 of 1 are free"]
 
 
 def test_workers_are_left_at_a_stop_and_refused_without_their_pool(
