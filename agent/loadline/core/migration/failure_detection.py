@@ -1,6 +1,7 @@
 """Detection of failed workers, which are silent, stalled or unschedulable, and of their failure domains."""
 
 from collections.abc import Mapping, Sequence
+from math import ceil
 
 import numpy as np
 from msgspec import Struct
@@ -64,16 +65,17 @@ def detect_failures(
 
 
 def _silent(table: WorkerTable, knobs: MigrationKnobs, listening_since_ms: int, now: int) -> Mask:
-    columns = table.columns
-    silent_since_ms = np.maximum(columns.seen_at_ms, listening_since_ms)
-    found: Mask = columns.alive & (now - silent_since_ms >= knobs.suspect_after_ms)
+    columns, silent_since_ms = table.columns, now - knobs.suspect_after_ms
+    if listening_since_ms > silent_since_ms:
+        return np.zeros_like(columns.alive)
+    found: Mask = columns.alive & (columns.seen_at_ms <= silent_since_ms)
     return found
 
 
 def _failed(table: WorkerTable, silent: Mask, knobs: MigrationKnobs, listening_since_ms: int, now: int) -> Mask:
-    columns = table.columns
-    unchanged_since_ms = np.maximum(columns.changed_at_ms, listening_since_ms)
-    unchanged = now - unchanged_since_ms >= knobs.instance_staleness_seconds * 1_000
-    stalled = (columns.measures[REQUESTS] > 0.0) & unchanged
-    found: Mask = columns.alive & (silent | stalled | ~columns.schedulable)
-    return found
+    columns, unchanged_since_ms = table.columns, now - ceil(knobs.instance_staleness_seconds * 1_000)
+    failed: Mask = silent | ~columns.schedulable
+    if listening_since_ms <= unchanged_since_ms:
+        failed |= (columns.measures[REQUESTS] > 0.0) & (columns.changed_at_ms <= unchanged_since_ms)
+    failed &= columns.alive
+    return failed

@@ -4,7 +4,7 @@ The table is derived from the fleet and the migration state, so it can be rebuil
 refreshes its row in a few microseconds.
 """
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
@@ -148,13 +148,14 @@ class WorkerTable:
             for pool in self.pools.values()
             for name in _reported(pool, totals_refreshed=totals_refreshed)
         ]
-        started, stale = StartedSlots(migrations), self._all_keys() if self._new else reported
+        stale = self._all_keys() if self._new else reported
         self._new = False
-        for key in sorted(stale):  # peers are added in this order, independent of that of the reports
-            worker = self.pools[key[0]].workers.get(key[1])
-            if worker is not None:
-                self._refresh_row(key, worker, started, now)
         if stale:
+            started = StartedSlots(migrations)
+            for key in sorted(stale):  # peers are added in this order, independent of that of the reports
+                worker = self.pools[key[0]].workers.get(key[1])
+                if worker is not None:
+                    self._refresh_row(key, worker, started, now)
             self._view_columns()
             rows = self._rows_of(stale)
             measures = self._all_columns.measures[:, rows]
@@ -323,8 +324,8 @@ class StartedSlots:
     """
 
     def __init__(self, migrations: Sequence[InFlightMigration]) -> None:
-        self.slots_in: Counter[MigrationEndpoint] = Counter()
-        self.slots_out: Counter[MigrationEndpoint] = Counter()
+        self.slots_in: dict[MigrationEndpoint, int] = defaultdict(int)
+        self.slots_out: dict[MigrationEndpoint, int] = defaultdict(int)
         self.destinations = {migration.command.destination for migration in migrations}
         """Workers that receive requests or did until recently."""
         for migration in migrations:
