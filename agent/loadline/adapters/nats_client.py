@@ -220,6 +220,8 @@ class NatsClient(Client):
         """Close the connection; abort it if it cannot be flushed within 1 s."""
         for requests in (*self._requests.values(), *self._queues.values()):
             requests.close()
+        if self._flush_queue is None:
+            return  # the connection failed before it began, as by an unreadable certificate
         try:
             with contextlib.suppress(TimeoutError, OSError):
                 async with asyncio.timeout(_FLUSH_S):

@@ -36,3 +36,11 @@ def test_a_login_is_not_sent_if_nothing_checks_for_tls(monkeypatch: pytest.Monke
     client = NatsClient(tls_only=True, read_pause_s=0.0, on_dropped=lambda _count: None)
     with pytest.raises(nats.errors.Error, match="without TLS"):
         asyncio.run(client.connect(servers=["tls://127.0.0.1:1"]))
+
+
+def test_a_client_whose_connection_never_began_can_be_closed() -> None:
+    async def scenario() -> None:
+        client = NatsClient(tls_only=False, read_pause_s=0.0, on_dropped=lambda _count: None)
+        await client.close_or_abort()
+
+    asyncio.run(scenario())
