@@ -9,6 +9,7 @@ from math import inf, sqrt
 from typing import Final
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from loadline.core.engines.latency_curve import LatencyCurve
 from loadline.core.engines.profile import ObjectiveKnobs
@@ -106,6 +107,8 @@ class PoolEvidence(Struct):
     window: EvidenceWindow = field(default_factory=EvidenceWindow)
     unsettled_ms: int = -1
     """Last time at which the pool was not settled."""
+    unbalanced_ms: int = -1
+    """Last time at which some workers had a backlog that the others had not; -1: never."""
     settled: bool = False
     """True once the pool was settled."""
     queues: SaturationEvidence = field(default_factory=SaturationEvidence)
@@ -115,7 +118,9 @@ class PoolEvidence(Struct):
         self.queues.add(model, pool, interval, now)
         running = self.queues.running[-1]
         changed = pool.fresh == 0 or pool.fresh != pool.ready or self.window.ready != pool.ready
-        if changed or self.queues.is_unbalanced:
+        if self.queues.is_unbalanced:
+            self.unbalanced_ms = now
+        if changed or self.unbalanced_ms == now:
             self.unsettled_ms = now
             self._begin(pool, running, now)
             return
@@ -124,7 +129,7 @@ class PoolEvidence(Struct):
             self._begin(pool, running, now)
             return
         self.settled = True
-        self.window.add(running, self.kv_workers(pool) / pool.ready, interval)
+        self.window.add(running, self.kv_workers(pool) / pool.ready, self._balanced(interval, now))
         self._learn_saturation(pool, lengths, now)
         curve = self.ttft if pool.knobs.role == "prefill" else self.itl
         done = (self.window.ttft_ms if curve is self.ttft else self.window.itl_ms).count
@@ -189,6 +194,16 @@ class PoolEvidence(Struct):
     def kv_workers(self, pool: Pool) -> float:
         """Return the number of full KV caches that are in use."""
         return pool.load.kv_micro / MICRO
+
+    def _balanced(self, interval: TrafficTotals, now: int) -> TrafficTotals:
+        """Return an interval without the ITL of requests that began while some workers had a backlog.
+
+        The ITL of a request is the mean over its output. The last requests of a backlog had a full batch for most of
+        it, while the pool has nearly no load when they complete.
+        """
+        request_ms = (interval.osl_tokens.value or 0.0) * (interval.itl_ms.value or 0.0)
+        is_older = self.unbalanced_ms >= 0 and now - request_ms < self.unbalanced_ms
+        return replace(interval, itl_ms=NO_MEAN) if is_older else interval
 
     def _begin(self, pool: Pool, running: float, now: int) -> None:
         self.window = EvidenceWindow(now, pool.ready, running, waiting=pool.load.waiting)

@@ -1,0 +1,65 @@
+"""What auto learns of workers while some of them serve a backlog that the others do not have."""
+
+import pytest
+from msgspec.structs import replace
+
+from loadline.core.vocabulary.events import TrafficReported
+from loadline.core.vocabulary.samples import TrafficSample, WorkerSample
+from tests.support.fleet_harness import reported
+from tests.unit.planning.test_auto_planner import AutoWorld
+
+LONG = 800
+"""Output tokens of the requests that complete last."""
+
+
+def second(world: AutoWorld, running: int, waiting: int, done: tuple[int, int, float]) -> None:
+    """Let a second pass without arrivals, in which the first of the workers alone has requests.
+
+    Args:
+        world: The fleet.
+        running: Running requests of the first worker.
+        waiting: Its waiting ones.
+        done: Completed requests, their output tokens and their ITL.
+    """
+    fleet = world.fleet
+    fleet.now += 1_000
+    world.sequence += 1
+    for number, worker in enumerate(world.pool.workers):
+        own = (waiting, running) if number == 0 else (0, 0)
+        one = WorkerSample(world.sequence, 0, kv_usage_ratio=0.0, waiting_requests=own[0], running_requests=own[1])
+        fleet.fleet.ingest(reported(worker, one, pool="engine"), fleet.now)
+    count, osl_tokens, itl_ms = done
+    sample = TrafficSample(world.sequence, 1_000, 0, count)
+    if count:
+        sample = replace(sample, osl_tokens=float(osl_tokens), itl_ms=itl_ms, ttft_ms=9_000.0)
+    fleet.model.traffic.ingest(TrafficReported("m", "f", 1, sample), fleet.now)
+    world.planner.plan(fleet.refresh(), fleet.now)
+
+
+def serves(world: AutoWorld) -> float:
+    """Return the requests/s that a worker is taken to serve."""
+    return world.planner._serves(world.fleet.model, world.pool)
+
+
+@pytest.mark.parametrize("itl_ms", [60.0, 180.0])
+def test_the_last_requests_of_a_backlog_are_no_measure_of_an_idle_pool(itl_ms: float) -> None:
+    world = AutoWorld(6)
+    world.run(60.0, 60)
+    before = serves(world)
+    for left in range(600, 0, -20):
+        second(world, 100, left, (20, 15, 180.0))
+    for running in (20, 16, 12, 8, 4, 2, 1, 1):
+        second(world, running, 0, (4, LONG, itl_ms))
+    for _ in range(40):
+        second(world, 0, 0, (0, 0, 0.0))
+    assert serves(world) == pytest.approx(before, rel=0.2)
+
+
+def test_slow_requests_that_began_after_a_backlog_count() -> None:
+    world = AutoWorld(6)
+    world.run(60.0, 60)
+    before = serves(world)
+    second(world, 100, 20, (20, 15, 180.0))
+    for _ in range(60):
+        second(world, 24, 0, (4, 15, 180.0))
+    assert serves(world) < 0.5 * before
