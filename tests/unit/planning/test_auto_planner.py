@@ -280,6 +280,17 @@ def test_lulls_that_were_regretted_are_held() -> None:
     assert min(world.counts[began:]) >= 5
 
 
+def test_a_lull_that_was_regretted_teaches_to_hold_a_longer_one() -> None:
+    world = AutoWorld(5)
+    for _ in range(2):
+        world.run(120.0, 90)
+        world.run(10.0, 90)
+    world.run(120.0, 90)
+    began = len(world.counts)
+    world.run(10.0, 200)
+    assert min(world.counts[began:]) >= 5
+
+
 def test_a_silent_frontend_is_no_lull() -> None:
     world = AutoWorld(6)
     world.run(140.0, 90)

@@ -33,13 +33,36 @@ def test_a_count_is_held_for_a_start_up_and_half_a_minute() -> None:
     assert hold.needed.max(end_ms + 1) == 1
 
 
-def test_a_lull_that_cost_more_than_idle_workers_is_held_next_time() -> None:
+def test_a_lull_that_cost_more_than_idle_workers_teaches_to_hold_for_that_cost() -> None:
+    """The next lull may be longer than the one of 80 s that taught."""
     hold = shrunk()
     grow(hold, 6, late=100.0, now=180_000)
-    assert hold.learned_ms == 100_000, "1.25 times the lull of 80 s"
-    hold.update(6, 6, START_UP_MS, 220_000)
-    hold.update(1, 6, START_UP_MS, 280_000)
-    assert hold.needed.max(315_000) == 6
+    assert hold.learned_ms == 200_000, "100 late requests cost as much as five workers in 200 s"
+    hold.update(6, 6, START_UP_MS, 299_999)
+    hold.update(1, 6, START_UP_MS, 300_000)
+    assert hold.needed.max(499_000) == 6
+    assert hold.needed.max(501_000) == 1
+
+
+def test_a_lull_that_was_worth_holding_is_held_to_its_end() -> None:
+    """The pool shrank after 60 s: another 190 s of five workers cost less than the 200 s that the requests cost."""
+    hold = shrunk()
+    grow(hold, 6, late=100.0, now=350_000)
+    assert hold.learned_ms == 250_000
+
+
+def test_a_growth_beyond_the_removed_workers_counts_as_a_whole() -> None:
+    """More workers are missed than were removed, and late for each is a part of the requests."""
+    hold = shrunk(needed=2)
+    grow(hold, 8, late=140.0, now=170_000)
+    assert hold.learned_ms == 200_000, "140 late requests cost as much as seven workers in 200 s"
+
+
+def test_a_milder_return_does_not_shorten_the_hold() -> None:
+    hold = shrunk()
+    hold.learned_ms = 300_000
+    grow(hold, 6, late=100.0, now=180_000)
+    assert hold.learned_ms == 300_000
 
 
 def test_a_lull_that_idle_workers_would_have_cost_more_shortens_the_hold() -> None:
@@ -57,7 +80,7 @@ def test_a_burst_counts_as_it_is_when_the_workers_are_ready() -> None:
     hold.update(6, 1, START_UP_MS, 179_999 + START_UP_MS)
     assert hold.learned_ms == 0, "the workers of the first step are not ready"
     hold.update(6, 1, START_UP_MS, 180_000 + START_UP_MS)
-    assert hold.learned_ms == 100_000
+    assert hold.learned_ms == 200_000
 
 
 def test_growth_without_a_shrink_before_teaches_nothing() -> None:

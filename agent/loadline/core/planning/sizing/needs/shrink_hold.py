@@ -1,9 +1,13 @@
 """Time for which a pool keeps workers that it does not need: as long as being wrong would cost.
 
 Workers that were removed too early are missed for a start-up time. The hold is therefore a little more at first. When a
-pool grows again and the late requests have cost more than the idle workers would have, the hold becomes as long as that
-lull; when the idle workers would have cost more, it becomes shorter. Late are the requests that arrived beyond what the
-ready workers serve until the new ones were ready, and not those that were expected when the pool grew.
+pool grows again, the late requests may have cost more than the removed workers would have, had they been kept until
+then. The hold then becomes as long as that lull, which it should have covered. As the next lull may be longer, it also
+becomes at least the time in which the workers that were missed cost as much as these requests. That is the break-even
+rule of the ski rental problem (Karlin et al., Competitive Snoopy Caching, Algorithmica 1988): a lull and the return
+after it cost at most twice what they would if the length of the lull was known. When the kept workers would have cost
+more, the hold becomes shorter. Late are the requests that arrived beyond what the ready workers serve until the new
+ones were ready, and not those that were expected when the pool grew.
 """
 
 from typing import Final
@@ -15,9 +19,8 @@ from loadline.core.fleet.windows import RollingMax
 _HOLD_MORE_MS: Final = 30_000
 """Hold beyond a start-up time, at first: shorter lulls are chance."""
 _HOLD_MAX_MS: Final = 900_000
-_LONGER: Final = 1.25
-"""Ratio of the hold to the lull that it should have covered."""
 _SHORTER: Final = 0.7
+"""Factor on the hold after a lull in which kept workers would have cost more than the late requests."""
 
 
 class ShrinkHold(Struct):
@@ -91,9 +94,11 @@ class ShrinkHold(Struct):
         """Compare what the last lull has cost with what it has saved."""
         idle = min(self.shrunk_from, self.grown_to) - self.grown_from
         saved_worker_s = idle * (self.grown_at_ms - self.shrunk_at_ms) / 1_000.0
-        if self.late * self.cost_worker_s > saved_worker_s:
-            lull_ms = int((self.grown_at_ms - self.lull_since_ms) * _LONGER)
-            self.learned_ms = min(_HOLD_MAX_MS, max(self.learned_ms, lull_ms))
+        lost_worker_s = self.late * self.cost_worker_s
+        if lost_worker_s > saved_worker_s:
+            even_ms = int(1_000.0 * lost_worker_s / (self.grown_to - self.grown_from))
+            lull_ms = self.grown_at_ms - self.lull_since_ms
+            self.learned_ms = min(_HOLD_MAX_MS, max(self.learned_ms, lull_ms, even_ms))
         else:
             self.learned_ms = int(self.learned_ms * _SHORTER)
         self.shrunk_at_ms = self.grown_at_ms = -1
