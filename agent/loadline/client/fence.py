@@ -19,11 +19,12 @@ class Freshness(Enum):
 
 
 class _Challenge(NamedTuple):
-    """The first of the stale decisions of an epoch, and the time of its arrival."""
+    """Stale decisions of an epoch: the first one, and the times at which it and the last one came."""
 
     epoch: int
     sequence: int
     since_s: float
+    last_s: float
 
 
 class DecisionFence:
@@ -32,6 +33,8 @@ class DecisionFence:
     A number that no leader has, as somebody forged it or etcd lost it, would block a model for ever. So a stale
     decision is new if one of its epoch was stale ``CHALLENGE_S`` before, its sequence is higher than then, and none of
     the highest number came in between. A former leader cannot have made it: it commits nothing after its lease's end.
+    One whose etcd was replaced by a backup may, and so may a replay. So request the present leader's announcement when
+    ``challenger`` changes.
     """
 
     def __init__(self) -> None:
@@ -53,12 +56,18 @@ class DecisionFence:
     def _is_of_leader(self, decision: ScalingDecision, now_s: float) -> bool:
         """Return True if a stale decision proves that the highest number is not of a leader."""
         challenge = self._challenges.get(decision.model)
-        if challenge is None or challenge.epoch < decision.epoch:
-            self._challenges[decision.model] = _Challenge(decision.epoch, decision.sequence, now_s)
+        if challenge is None or challenge.epoch != decision.epoch:
+            # Stale decisions of a higher epoch have precedence while they come, but may be forged, too.
+            if challenge is None or challenge.epoch < decision.epoch or now_s - challenge.last_s >= CHALLENGE_S:
+                self._challenges[decision.model] = _Challenge(decision.epoch, decision.sequence, now_s, now_s)
             return False
-        if challenge.epoch > decision.epoch:
-            return False
+        self._challenges[decision.model] = challenge._replace(last_s=now_s)
         return decision.sequence > challenge.sequence and now_s - challenge.since_s >= CHALLENGE_S
+
+    def challenger(self, model: str) -> int:
+        """Return the epoch of stale decisions of which a newer one may lower the fence; 0 if there is none."""
+        challenge = self._challenges.get(model)
+        return 0 if challenge is None else challenge.epoch
 
     def is_newest(self, decision: ScalingDecision) -> bool:
         """Return True if no newer decision of the model was seen."""

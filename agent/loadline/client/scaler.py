@@ -23,8 +23,9 @@ from typing import Final, NamedTuple, Self
 
 from loadline.adapters.logs import bounded
 from loadline.client.fence import CHALLENGE_S, CountsInForce, DecisionFence, Freshness
+from loadline.client.received_decision import ReceivedDecision
 from loadline.client.resources import bus_of, publish_now, running, wait_at_most
-from loadline.core.vocabulary.decisions import ApplyStatus, PoolTarget, VictimRule
+from loadline.core.vocabulary.decisions import ApplyStatus, VictimRule
 from loadline.errors import BusUnavailable
 from loadline.ports import Bus
 from loadline.servers import NatsKnobs
@@ -42,6 +43,8 @@ DETAIL_CHARS_MAX: Final = 256
 _REFUSALS_WAITING_MAX: Final = 64
 _REQUEST_TIMEOUT_S: Final = 1.0
 _REQUEST_INTERVAL_S: Final = 2.0
+CONFIRM_INTERVAL_S: Final = CHALLENGE_S / 3
+"""Interval of requests that confirm the newest decisions: the leader answers each challenge before it succeeds."""
 
 VictimRules = Mapping[str, VictimRule]
 """Rules by which a platform selects the workers to remove, by pool."""
@@ -58,36 +61,6 @@ class _LastReport(NamedTuple):
 
     incarnation: int
     at_s: float
-
-
-class ReceivedDecision:
-    """A decision as this scaler received it, with deadlines on its own monotonic clock."""
-
-    def __init__(self, decision: ScalingDecision) -> None:
-        self.decision = decision
-        self.targets: dict[str, PoolTarget] = {target.pool: target for target in decision.targets}
-        """Targets by name of the pool."""
-        self._received_s = time.monotonic()
-        self._expires_s = self._received_s + decision.ttl_ms / 1_000
-
-    @property
-    def model(self) -> str:
-        """Name of the model."""
-        return self.decision.model
-
-    def apply_repetition(self, ttl_ms: int) -> None:
-        """Apply the remaining time of a repeated announcement: it may shorten the expiry, never extend it."""
-        self._expires_s = min(self._expires_s, time.monotonic() + ttl_ms / 1_000)
-
-    @property
-    def expired(self) -> bool:
-        """True once it is too late to begin."""
-        return time.monotonic() >= self._expires_s
-
-    @property
-    def drain_expired(self) -> bool:
-        """True once ``drain_ttl_ms`` have passed: its victims may be deleted whether or not they are drained."""
-        return time.monotonic() >= self._received_s + self.decision.drain_ttl_ms / 1_000
 
 
 class ScalerClient(AsyncIterator[ReceivedDecision]):
@@ -129,6 +102,8 @@ class ScalerClient(AsyncIterator[ReceivedDecision]):
         self._repeat: dict[str, None] = {}
         self._refusals: deque[DecisionApplied] = deque(maxlen=_REFUSALS_WAITING_MAX)
         self._unsent = asyncio.Event()
+        self._unconfirmed: dict[str, None] = {}
+        self._challenged = asyncio.Event()
         self._drained: OrderedDict[tuple[str, str, str], _LastReport] = OrderedDict()
         self._drain_reported = asyncio.Event()
         self._stack = AsyncExitStack()
@@ -145,7 +120,7 @@ class ScalerClient(AsyncIterator[ReceivedDecision]):
             for model in self._models:
                 subscribed = await self._bus.subscribe(self._subjects.decision(model), self._on_decision)
                 stack.push_async_callback(subscribed)
-            await stack.enter_async_context(running(self._request_announcements(), f"first request of {self._name}"))
+            await stack.enter_async_context(running(self._confirm_decisions(), f"requests of {self._name}"))
             self._stack = stack.pop_all()
         return self
 
@@ -250,9 +225,19 @@ class ScalerClient(AsyncIterator[ReceivedDecision]):
                 return self.drained(model, pool, worker, incarnation)
         return True
 
-    async def _request_announcements(self) -> None:
-        """Request the current decisions until the leader answers: completed ones are not announced any more."""
-        request = encode(AnnounceRequest(self._models, self._name))
+    async def _confirm_decisions(self) -> None:
+        """Request the current decisions at the start, and those of models with stale ones when these come."""
+        await self._request_announcements(self._models)
+        while True:
+            await self._challenged.wait()
+            self._challenged.clear()
+            models, self._unconfirmed = tuple(self._unconfirmed), {}
+            await self._request_announcements(models)
+            await asyncio.sleep(CONFIRM_INTERVAL_S)
+
+    async def _request_announcements(self, models: tuple[str, ...]) -> None:
+        """Request current decisions until the leader answers: completed ones are not announced any more."""
+        request = encode(AnnounceRequest(models, self._name))
         while True:
             with contextlib.suppress(BusUnavailable):
                 payload = await self._bus.request(self._subjects.api("announce"), request, _REQUEST_TIMEOUT_S)
@@ -313,7 +298,7 @@ class ScalerClient(AsyncIterator[ReceivedDecision]):
             self._ignore(subject, "it names another model")
             return
         model = decision.model
-        highest = self._fence.highest(model)
+        highest, challenger = self._fence.highest(model), self._fence.challenger(model)
         match self._fence.classify(decision, time.monotonic()):
             case Freshness.NEW:
                 if (decision.epoch, decision.sequence) < highest:
@@ -334,6 +319,9 @@ class ScalerClient(AsyncIterator[ReceivedDecision]):
                 )
                 self._repeat[model] = None
             case Freshness.STALE:
+                if self._fence.challenger(model) != challenger:
+                    self._unconfirmed[model] = None
+                    self._challenged.set()
                 detail = _stale(subject, *highest)
                 self._refusals.append(self._signed(decision, "refused", detail=detail, in_force=self._counts.of(model)))
         self._unsent.set()

@@ -14,8 +14,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from loadline.adapters.logs import bounded
+from loadline.client.received_decision import ReceivedDecision
 from loadline.client.resources import running, wait_at_most, wait_until_stopped
-from loadline.client.scaler import ReceivedDecision, ScalerClient
+from loadline.client.scaler import ScalerClient
 from loadline.core.vocabulary.decisions import PoolTarget, Victim, VictimRule
 from loadline.scalers.platform import (
     Platform,

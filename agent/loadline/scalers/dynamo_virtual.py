@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Final
 
 from loadline.adapters import logs, signals
+from loadline.client.received_decision import ReceivedDecision
 from loadline.client.resources import running, store_of, wait_at_most, wait_until_stopped
-from loadline.client.scaler import ReceivedDecision, ScalerClient
+from loadline.client.scaler import ScalerClient
 from loadline.core.vocabulary.decisions import VictimRule
 from loadline.errors import OutcomeUnknown, StoreDenied, StoreUnavailable
 from loadline.ports import Compare, Store, StoreChange, StoreEntry, StoreSnapshot, Write

@@ -14,8 +14,9 @@ from pathlib import Path
 from msgspec import Struct
 
 from loadline.adapters import logs, signals
+from loadline.client.received_decision import ReceivedDecision
 from loadline.client.resources import bus_of, running, wait_until_stopped
-from loadline.client.scaler import ReceivedDecision, ScalerClient
+from loadline.client.scaler import ScalerClient
 from loadline.config import load
 from loadline.core.vocabulary.status import AgentStatus
 from loadline.ports import Bus

@@ -3,12 +3,15 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 
 import msgspec
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loadline.client import scaler as scaler_module
+from loadline.client.fence import CHALLENGE_S
 from loadline.client.scaler import ScalerClient
 from loadline.core.vocabulary.decisions import PoolTarget, Victim
 from loadline.wire.codec import encode
@@ -335,4 +338,33 @@ def test_current_decisions_are_requested_until_a_leader_answers() -> None:
             await until(lambda: len(requests) == 2, "asked again after a refusal")
         assert requests[-1] == AnnounceRequest(("m", "n"), "s")
 
+    asyncio.run(scenario())
+
+
+def test_the_present_leader_is_asked_before_stale_decisions_lower_the_fence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A former leader whose etcd was replaced by a backup decides on; the present one has nothing new to announce."""
+    clock_s = 0.0
+
+    async def scenario() -> None:
+        nonlocal clock_s
+        asked: list[tuple[str, ...]] = []
+        async with entered("m", "n") as (agent, scaler):
+
+            async def announce_again(payload: bytes) -> bytes:
+                asked.append(msgspec.json.decode(payload, type=AnnounceRequest).models)
+                if clock_s:
+                    await agent.announce(decision(2, 7))
+                return encode(OperatorReply(accepted=True))
+
+            await agent.bus.answer(SUBJECTS.api("announce"), announce_again)
+            await agent.announce(decision(2, 7))
+            await scaler.complete(await anext(scaler), {"p": 2})
+            for sequence in range(10):
+                clock_s += CHALLENGE_S
+                await agent.announce(decision(1, sequence))
+                await until(lambda: asked[1:] == [("m",)] * (sequence + 1), f"{asked}")  # noqa: B023 - awaited here
+            assert {status for epoch, _, status in agent.answers if epoch == 1} == {"refused"}
+
+    monkeypatch.setattr(scaler_module, "CONFIRM_INTERVAL_S", 0.0)
+    monkeypatch.setattr(scaler_module, "time", SimpleNamespace(monotonic=lambda: clock_s))
     asyncio.run(scenario())

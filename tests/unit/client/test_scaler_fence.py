@@ -86,6 +86,27 @@ def test_a_lower_epoch_does_not_profit_from_the_minute_of_another() -> None:
     assert fence.classify(decision(5, 2), 30.0 + CHALLENGE_S) is Freshness.NEW
 
 
+def test_forged_numbers_of_several_epochs_block_two_minutes_only() -> None:
+    fence = DecisionFence()
+    for below in range(3):
+        fence.classify(decision(FORGED[0] - below, 1), 0.0)
+    stale = [fence.classify(decision(5, sequence), CHALLENGE_S / 2 * sequence) for sequence in range(1, 4)]
+    assert stale == [Freshness.STALE] * 3
+    assert fence.classify(decision(5, 4), 2 * CHALLENGE_S) is Freshness.NEW
+
+
+def test_a_challenger_is_known_until_the_highest_number_comes() -> None:
+    fence = DecisionFence()
+    fence.classify(decision(6, 1), 0.0)
+    assert fence.challenger("m") == 0
+    fence.classify(decision(4, 1), 0.0)
+    fence.classify(decision(5, 1), 0.0)
+    fence.classify(decision(4, 2), 0.0)
+    assert fence.challenger("m") == 5
+    fence.classify(decision(6, 1), 0.0)
+    assert fence.challenger("m") == 0
+
+
 def test_the_counts_of_a_void_decision_are_in_force_until_another_is_accepted() -> None:
     counts = CountsInForce()
     counts.accept(decision(*FORGED, target(9, 2)), FORGED)

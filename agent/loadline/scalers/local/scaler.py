@@ -17,8 +17,9 @@ from typing import Final
 from msgspec.structs import replace
 
 from loadline.adapters import logs
+from loadline.client.received_decision import ReceivedDecision
 from loadline.client.resources import running, wait_at_most
-from loadline.client.scaler import ReceivedDecision, ScalerClient
+from loadline.client.scaler import ScalerClient
 from loadline.errors import ConfigError
 from loadline.scalers.local.commands import command_of, fill_template
 from loadline.scalers.local.config import RESTART_RESET_MS, LocalKnobs
