@@ -34,7 +34,7 @@ BARE_ROOT: Final = "bareline"
 """Root of subjects for the bare subscriber, to which no agent subscribes."""
 PATIENCE_S = 60.0
 _MEMORY = Path("/dev/shm")  # noqa: S108 - a new folder in it
-_POLL_S = 0.05
+POLL_S = 0.05
 _BURSTS_PER_S = 200
 _RUNNING = 39.0
 _ITL_MS = 23.75
@@ -227,7 +227,7 @@ class ProbedProcess:
         while not enough(sample := self.sample()):
             if time.monotonic() > deadline_s:
                 raise LoadlineError(f"not enough after {PATIENCE_S:g} s: {msgspec.structs.replace(sample, turns=[])}")
-            time.sleep(_POLL_S)
+            time.sleep(POLL_S)
         return sample
 
     def memory_mb(self) -> tuple[float, float]:
