@@ -63,7 +63,7 @@ def measure(agents: int, shards: int, seconds: float, bursts: int) -> BusiestAge
         if shards > 1 and not (all(heard) and sum(heard) == WORKERS):
             raise RuntimeError(f"of {WORKERS} workers, the agents receive the reports of {heard}")
 
-        time.sleep(1.0)  # until all reports so far are decoded
+        _wait_until_read(children)
         rate = fleet.report_bursts(seconds)
         steady_us = _busiest_us(children, lambda: wire.play(rate), round(WORKERS * seconds), shards)
         times = [_busiest_us(children, lambda: wire.send(fleet.burst(BURST)), BURST, shards) for _ in range(bursts)]
@@ -86,6 +86,14 @@ def _busiest_us(children: list[ProbedProcess], publish: Callable[[], None], samp
     if sum(decoded) != expected:
         raise RuntimeError(f"of {samples} reports, the agents decoded {decoded}")
     return max(spent) / samples * 1e6
+
+
+def _wait_until_read(children: list[ProbedProcess]) -> None:
+    """Wait until no agent has decoded anything for a second."""
+    seen = -1
+    while seen != (frames := _frames([child.sample() for child in children])):
+        seen = frames
+        time.sleep(1.0)
 
 
 def _frames(samples: list[ProbeSample]) -> int:
