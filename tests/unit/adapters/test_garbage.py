@@ -1,11 +1,37 @@
 """Cyclic garbage of a process whose collector hardly runs by itself."""
 
 import asyncio
+import ctypes
 import gc
+import subprocess
+import sys
 import weakref
+
+import pytest
 
 from loadline.adapters.garbage import COLLECTION_INTERVAL_S, collect_periodically
 from tests.support.virtual_time import run_virtual
+
+_COUNT_MAPPED = """
+import ctypes
+
+from loadline.adapters import garbage
+
+
+class Mallinfo2(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_size_t) for name in ("arena", "ordblks", "smblks", "hblks", "hblkhd")] + [
+        ("others", ctypes.c_size_t * 5)
+    ]
+
+
+mallinfo2 = ctypes.CDLL(None).mallinfo2
+mallinfo2.restype = Mallinfo2
+garbage.configure()
+bytes(400_000)  # glibc takes smaller blocks from the heap once this is freed, if its threshold is not set
+before = mallinfo2().hblks
+buffer = bytes(262_144)
+print(mallinfo2().hblks - before)
+"""
 
 
 class Connection:
@@ -31,3 +57,9 @@ def test_cycles_are_freed_although_the_collector_does_not_run_by_itself() -> Non
         assert run_virtual(leave_a_cycle_and_wait()) == [True, False]
     finally:
         gc.enable()
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallinfo2"), reason="needs glibc 2.33 or newer")
+def test_a_read_buffer_is_mapped_and_leaves_no_hole_in_the_heap() -> None:
+    done = subprocess.run([sys.executable, "-c", _COUNT_MAPPED], capture_output=True, text=True, check=True)
+    assert done.stdout == "1\n"
