@@ -15,8 +15,8 @@ class _Unread(SSLContext):
 
     def wrap_bio(self, incoming: MemoryBIO, outgoing: MemoryBIO, *arguments: Any, **options: Any) -> SSLObject:
         """Read the certificates, and begin a connection of asyncio."""
-        self.__class__ = SSLContext  # type: ignore[assignment]
         self.set_default_verify_paths()
+        self.__class__ = SSLContext  # type: ignore[assignment]  # not before: another thread may connect meanwhile
         return self.wrap_bio(incoming, outgoing, *arguments, **options)
 
 

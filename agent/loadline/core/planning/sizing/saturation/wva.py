@@ -1,6 +1,6 @@
 """Saturation planner by the rules of llm-d's Workload Variant Autoscaler 0.4.1, as a baseline.
 
-Once per interval the peaks of the last minute are evaluated by ``saturation_rules``, which change at most one worker.
+Once per interval the peaks of the last minute are evaluated by ``rules``, which change at most one worker.
 Unknown values count as idle, as in the original.
 """
 
