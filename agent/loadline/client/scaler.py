@@ -102,7 +102,8 @@ class ScalerClient(AsyncIterator[ReceivedDecision]):
         self._repeat: dict[str, None] = {}
         self._refusals: deque[DecisionApplied] = deque(maxlen=_REFUSALS_WAITING_MAX)
         self._unsent = asyncio.Event()
-        self._unconfirmed: dict[str, None] = {}
+        self._unconfirmed = dict.fromkeys(self._models)
+        """Models whose current decisions are requested next."""
         self._challenged = asyncio.Event()
         self._drained: OrderedDict[tuple[str, str, str], _LastReport] = OrderedDict()
         self._drain_reported = asyncio.Event()
@@ -227,24 +228,27 @@ class ScalerClient(AsyncIterator[ReceivedDecision]):
 
     async def _confirm_decisions(self) -> None:
         """Request the current decisions at the start, and those of models with stale ones when these come."""
-        await self._request_announcements(self._models)
         while True:
-            await self._challenged.wait()
             self._challenged.clear()
-            models, self._unconfirmed = tuple(self._unconfirmed), {}
-            await self._request_announcements(models)
-            await asyncio.sleep(CONFIRM_INTERVAL_S)
+            models, self._unconfirmed = self._unconfirmed, {}
+            answered = await self._request_announcements(tuple(models))
+            if not answered:
+                self._unconfirmed |= models  # with those that came meanwhile, which another agent may lead
+            await asyncio.sleep(CONFIRM_INTERVAL_S if answered else _REQUEST_INTERVAL_S)
+            if answered:
+                await self._challenged.wait()
 
-    async def _request_announcements(self, models: tuple[str, ...]) -> None:
-        """Request current decisions until the leader answers: completed ones are not announced any more."""
+    async def _request_announcements(self, models: tuple[str, ...]) -> bool:
+        """Request current decisions, since completed ones are not announced any more; return True if a leader answers.
+
+        Every agent that leads some of the models announces theirs, and one of them answers.
+        """
         request = encode(AnnounceRequest(models, self._name))
-        while True:
-            with contextlib.suppress(BusUnavailable):
-                payload = await self._bus.request(self._subjects.api("announce"), request, _REQUEST_TIMEOUT_S)
-                reply = decode_as(OperatorReply, payload)
-                if not isinstance(reply, Rejected) and reply.accepted:
-                    return
-            await asyncio.sleep(_REQUEST_INTERVAL_S)
+        with contextlib.suppress(BusUnavailable):
+            payload = await self._bus.request(self._subjects.api("announce"), request, _REQUEST_TIMEOUT_S)
+            reply = decode_as(OperatorReply, payload)
+            return not isinstance(reply, Rejected) and reply.accepted
+        return False
 
     async def _answer(
         self,

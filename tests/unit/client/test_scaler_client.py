@@ -341,6 +341,28 @@ def test_current_decisions_are_requested_until_a_leader_answers() -> None:
     asyncio.run(scenario())
 
 
+def test_a_model_that_nobody_leads_does_not_delay_requests_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        requests: list[tuple[str, ...]] = []
+        async with entered("m", "n") as (agent, scaler):
+
+            async def answer(payload: bytes) -> bytes:
+                requests.append(msgspec.json.decode(payload, type=AnnounceRequest).models)
+                return encode(OperatorReply(accepted="n" in requests[-1]))
+
+            await agent.bus.answer(SUBJECTS.api("announce"), answer)
+            await until(lambda: requests == [("m", "n")], "the first request")
+            for model, asked in (("m", {"m"}), ("n", {"m", "n"})):
+                await agent.announce(decision(2, 1, model=model))
+                await anext(scaler)
+                await agent.announce(decision(1, 1, model=model))
+                await until(lambda: set(requests[-1]) == asked, f"{requests}")  # noqa: B023 - awaited here
+
+    monkeypatch.setattr(scaler_module, "CONFIRM_INTERVAL_S", 0.0)
+    monkeypatch.setattr(scaler_module, "_REQUEST_INTERVAL_S", 0.01)
+    asyncio.run(scenario())
+
+
 def test_the_present_leader_is_asked_before_stale_decisions_lower_the_fence(monkeypatch: pytest.MonkeyPatch) -> None:
     """A former leader whose etcd was replaced by a backup decides on; the present one has nothing new to announce."""
     clock_s = 0.0
@@ -357,6 +379,7 @@ def test_the_present_leader_is_asked_before_stale_decisions_lower_the_fence(monk
                 return encode(OperatorReply(accepted=True))
 
             await agent.bus.answer(SUBJECTS.api("announce"), announce_again)
+            await until(lambda: asked == [("m", "n")], "the first request")
             await agent.announce(decision(2, 7))
             await scaler.complete(await anext(scaler), {"p": 2})
             for sequence in range(10):
@@ -366,5 +389,6 @@ def test_the_present_leader_is_asked_before_stale_decisions_lower_the_fence(monk
             assert {status for epoch, _, status in agent.answers if epoch == 1} == {"refused"}
 
     monkeypatch.setattr(scaler_module, "CONFIRM_INTERVAL_S", 0.0)
+    monkeypatch.setattr(scaler_module, "_REQUEST_INTERVAL_S", 0.01)
     monkeypatch.setattr(scaler_module, "time", SimpleNamespace(monotonic=lambda: clock_s))
     asyncio.run(scenario())
