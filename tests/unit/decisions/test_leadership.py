@@ -70,6 +70,21 @@ def heartbeat(revision: int) -> LeaderChanged:
     return LeaderChanged("all", "other", LEASE - 1, revision, beat=revision)
 
 
+def test_a_further_heartbeat_under_its_own_name_proves_a_namesake_unless_this_agent_campaigns() -> None:
+    """A watch that was interrupted may show the former process's key, and next the one of the campaign."""
+    leadership = follower()
+    leadership.agent = "me"
+    found = []
+    for revision in (41, 42, 43):
+        written = LeaderChanged("all", "me", LEASE - 1, revision, beat=revision)
+        found.append(leadership.has_namesake(written))
+        leadership.leader_changed(written, T0)
+    assert found == [False, True, True]
+    depose_at = T0 + 12_000
+    assert leadership.tick(depose_at) == [campaign(depose_at, depose=43)]
+    assert not leadership.has_namesake(LeaderChanged("all", "me", LEASE, 50, beat=50))
+
+
 def test_a_leader_that_writes_its_key_is_not_deposed() -> None:
     leadership = follower()
     for round_number in range(20):

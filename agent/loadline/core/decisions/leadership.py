@@ -190,9 +190,10 @@ class Leadership(Struct):
     def has_namesake(self, event: LeaderChanged) -> bool:
         """Return True if another agent leads under this agent's name; call it before ``leader_changed``.
 
-        The key may be of this name's former process, so only a further heartbeat is proof.
+        The key may be of this name's former process, so only a further heartbeat is proof; during a campaign it may be
+        the one that this agent has just won.
         """
-        is_other = self.phase != "leading" and event.lease_id != self.lease_id
+        is_other = self.phase != "leading" and not self.awaiting and event.lease_id != self.lease_id
         return is_other and event.leader == self.leader == self.agent and event.beat != self.beat
 
     def agents_changed(self, agents: list[str], now: int) -> None:
