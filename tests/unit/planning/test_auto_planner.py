@@ -181,6 +181,15 @@ def test_prompts_that_take_as_long_at_any_load_count_as_computed_in_turn() -> No
     assert evidence.capacity("prefill", objectives) == pytest.approx(in_turn)
 
 
+def test_prompts_that_are_late_at_a_low_load_make_a_prefill_worker_serve_no_less_than_a_third() -> None:
+    """Long prompts among short ones are late on idle workers, too."""
+    evidence, objectives = PoolEvidence(), ObjectiveKnobs(ttft_ms=500, itl_ms=50)
+    evidence.ttft.add(2_000.0, 110.0, 100.0, 0)
+    for now in range(5):
+        evidence.ttft.add(200.0, 900.0, 800.0, now)
+    assert evidence.capacity("prefill", objectives) == pytest.approx(1_000.0 * 1_000.0 / 100.0 / 3.0, rel=0.05)
+
+
 def test_full_batches_grow_a_pool_whose_latency_and_caches_are_in_order() -> None:
     world = AutoWorld(1, slots=8)
     world.run(60.0, 20)

@@ -148,9 +148,12 @@ class PoolEvidence(Struct):
             rates += self.itl.rate_within(limit_ms), self._kv_rate(limit_ms)
         if role != "decode":
             limit_ms = self.ttft_limit_ms(objectives)
-            most = 1_000.0 * _TTFT_TOKENS * (1.0 / self.ttft.base_ms(limit_ms) - 1.0 / limit_ms)
+            base_ms = self.ttft.base_ms(limit_ms)
+            most = 1_000.0 * _TTFT_TOKENS * (1.0 / base_ms - 1.0 / limit_ms)
             rate = self.ttft.rate_within(limit_ms, extrapolate=role == "prefill", most=most)
             others = min((other for other in rates if 0.0 < other < inf), default=0.0)
+            if role == "prefill" and self.ttft.highest_rate_within(limit_ms):
+                others = 1_000.0 * _TTFT_TOKENS / base_ms  # of a worker that computes without a pause
             rates.append(max(rate, _UTILISATION_MIN * others))
         known = [rate for rate in rates if 0.0 < rate < inf]
         return min(known, default=0.0)
