@@ -13,20 +13,12 @@ def main() -> int:
     if sys.argv[1:2] == ["run"]:
         deferred_sighup.defer()  # before the slow imports
         gc.disable()  # until `garbage.configure`: collections during imports take 35 ms and free less than 1 MB
-        _import_http()
     import_at_first_use("numpy")  # 12 MB and 60 ms, which most commands and some planners do not need
     logs, cli = (import_module(f"loadline.{name}") for name in ("adapters.logs", "cli.main"))
     # Results go to stdout, so warnings go to stderr; `run` configures its own log.
     logs.configure("auto", "warning", sys.stderr)
     code: int = cli.main()
     return code
-
-
-def _import_http() -> None:
-    from loadline.adapters import deferred_certificates  # noqa: PLC0415 - slow
-
-    with deferred_certificates.deferred():
-        import_module("aiohttp")
 
 
 if __name__ == "__main__":

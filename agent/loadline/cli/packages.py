@@ -106,7 +106,10 @@ def _import_elsewhere(modules: tuple[str, ...]) -> None:
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_IMPORT_S, check=False)  # noqa: S603 - our own
     except subprocess.TimeoutExpired as late:
-        raise _ImportFailed(_last_line(late.stdout) or modules[0], f"it takes more than {_IMPORT_S:.0f} s") from late
+        raise _ImportFailed(
+            _last_line(late.stdout) or modules[0],
+            f"it takes more than {_IMPORT_S:.0f} s. Try again if the machine is busy",
+        ) from late
     if done.returncode:
         error = _last_line(done.stderr) or f"exit status {done.returncode}"
         raise _ImportFailed(_last_line(done.stdout) or modules[0], error)
