@@ -83,18 +83,18 @@ def status(rig: Rig, *arguments: str) -> AgentStatus:
 
 def test_two_agents_lead_side_by_side_with_separate_tasks(rig: Rig) -> None:
     scales = start(rig, "scales", MODEL)
-    policy_counts = start(rig, "moves", MODEL + MOVES, only="migration")
+    moves = start(rig, "moves", MODEL + MOVES, only="migration")
     asyncio.run(rig.register(RECORDS))
     commands: list[MigrateCommand] = []
 
-    async def apply_decision(message: Msg) -> None:
+    async def accept(message: Msg) -> None:
         command = msgspec.json.decode(message.data, type=MigrateCommand)
         commands.append(command)
         await message.respond(encode(MigrateReply(command.command_id, accepted=True, requests=1, tokens=500)))
 
     async def scenario() -> None:
         client = await nats.connect(rig.nats.url)
-        await client.subscribe(SUBJECTS.by_name("migrate", "d1"), cb=apply_decision)
+        await client.subscribe(SUBJECTS.by_name("migrate", "d1"), cb=accept)
         sequence = 0
 
         async def overloaded() -> bool:
@@ -122,10 +122,10 @@ def test_two_agents_lead_side_by_side_with_separate_tasks(rig: Rig) -> None:
     why = run_command(rig, "explain", "--only", "migration")
     assert "d1" in why.stdout
     assert "d2" in why.stdout
-    code, text = policy_counts.get("/metrics")
+    code, text = moves.get("/metrics")
     assert code == 200
     assert "loadline_migrations_total{" in text
-    assert policy_counts.get("/healthz")[0] == policy_counts.get("/readyz")[0] == 200
+    assert moves.get("/healthz")[0] == moves.get("/readyz")[0] == 200
     output = run_command(rig, "status", "--only", "migration").stdout
     assert "m (migration only, default, priority 100)" in output
     assert not [word for word in ("planner", "desired", "pending", "scaled to zero", "missing") if word in output]
@@ -133,7 +133,7 @@ def test_two_agents_lead_side_by_side_with_separate_tasks(rig: Rig) -> None:
     refused = run_command(rig, "drain", "m", "decode", "d1", "--only", "migration")  # it drains no worker
     assert refused.returncode == 2
     assert "unrecognized arguments: --only" in refused.stderr
-    assert policy_counts.stop() == 0
+    assert moves.stop() == 0
     assert scales.stop() == 0
     assert_replays(rig, "moves")
 
@@ -175,6 +175,7 @@ def test_a_worker_drained_by_one_agent_is_evacuated_by_the_other(rig: Rig) -> No
 
 def test_a_standby_takes_over(rig: Rig) -> None:
     first = start(rig, "first", MODEL + MOVES, only="migration")
+    first.wait_leading()
     second = start(rig, "second", MODEL + MOVES, only="migration")
     assert status(rig, "--only", "migration").agent == "first"
     answer = run_command(rig, "status")

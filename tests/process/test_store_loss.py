@@ -34,6 +34,12 @@ def start(rig: Rig, name: str) -> ChildAgent:
     return agent
 
 
+def start_leader_and_standby(rig: Rig) -> tuple[ChildAgent, ChildAgent]:
+    leader = start(rig, "a")
+    leader.wait_leading()
+    return leader, start(rig, "b")
+
+
 @asynccontextmanager
 async def scaler(rig: Rig) -> AsyncIterator[list[ScalingDecision]]:
     """A scaler that applies every decision at once; gives those that it accepted."""
@@ -91,7 +97,7 @@ def alarmed(agent: ChildAgent) -> bool:
 
 @pytest.mark.parametrize("winner", ["leader", "standby"])
 def test_a_fleet_scales_on_after_etcd_was_wiped_whichever_agent_wins(rig: Rig, winner: str) -> None:
-    leader, standby = start(rig, "a"), start(rig, "b")
+    leader, standby = start_leader_and_standby(rig)
 
     async def scenario() -> None:
         async with asyncio.timeout(SCENARIO_S), fleet(rig) as agent_fleet, scaler(rig) as accepted:
@@ -119,7 +125,7 @@ def test_a_fleet_scales_on_after_etcd_was_wiped_whichever_agent_wins(rig: Rig, w
 def test_workers_that_have_not_registered_yet_outlive_the_loss_of_the_decisions_that_requested_them(
     rig: Rig, survivor: str
 ) -> None:
-    agents = {"leader": start(rig, "a"), "standby": start(rig, "b")}
+    agents = dict(zip(("leader", "standby"), start_leader_and_standby(rig), strict=True))
 
     async def scenario() -> None:
         async with asyncio.timeout(SCENARIO_S), fleet(rig) as agent_fleet, scaler(rig) as accepted:
@@ -139,9 +145,13 @@ def test_workers_that_have_not_registered_yet_outlive_the_loss_of_the_decisions_
             await rig.etcd.start_async()
             if survivor == "neither":
                 agents["neither"] = await asyncio.to_thread(start, rig, "c")
-            await until(lambda: accepted[-1].epoch > before.epoch, "a decision of the next term")
-            assert min(targets(one)["decode"] for one in accepted[accepted.index(before) :]) == 3
-            assert targets(accepted[-1])["prefill"] > targets(before)["prefill"]
+
+            def decided() -> bool:  # the next term may first state the counts that it found
+                last = accepted[-1]
+                return last.epoch > before.epoch and targets(last)["prefill"] > targets(before)["prefill"]
+
+            await until(decided, "a decision of the next term for more prefill workers")
+            assert {targets(one)["decode"] for one in accepted[accepted.index(before) :]} == {3}
             await agent_fleet.add("decode", "d3")
             assert await asyncio.to_thread(agents[survivor].stop) == 0
 
@@ -151,7 +161,7 @@ def test_workers_that_have_not_registered_yet_outlive_the_loss_of_the_decisions_
 
 @pytest.mark.parametrize("same_term", [True, False])
 def test_a_fleet_scales_on_after_etcd_was_restored_from_a_backup(rig: Rig, same_term: bool) -> None:  # noqa: FBT001
-    leader, standby, backup = start(rig, "a"), start(rig, "b"), rig.directory / "backup"
+    (leader, standby), backup = start_leader_and_standby(rig), rig.directory / "backup"
 
     async def scenario() -> None:
         async with asyncio.timeout(SCENARIO_S), fleet(rig) as agent_fleet, scaler(rig) as accepted:
