@@ -1,5 +1,6 @@
 """Fences, which identify decisions and commands that are older than, or do not know, one already seen. Pure."""
 
+import math
 from enum import Enum, auto
 from typing import Final, NamedTuple
 
@@ -7,6 +8,10 @@ from loadline.wire.messages import ScalingDecision
 
 CHALLENGE_S: Final = 60.0
 """Time for which decisions of a lower epoch are stale: several times that of a lease, and of a message on its way."""
+ASK_INTERVAL_S: Final = 5.0
+"""Interval of the requests to the leader of a model with stale decisions: twelve in ``CHALLENGE_S``."""
+ANSWERS_MIN: Final = 6
+"""Answers within ``CHALLENGE_S`` that lower the fence: messages may be lost, and a partition may have ended."""
 
 
 class Freshness(Enum):
@@ -25,6 +30,8 @@ class _Challenge(NamedTuple):
     sequence: int
     since_s: float
     last_s: float
+    answers_s: tuple[float, ...] = ()
+    """Times of the newest answers of a leader to requests of the current decision."""
 
 
 class DecisionFence:
@@ -33,16 +40,23 @@ class DecisionFence:
     A number that no leader has, as somebody forged it or etcd lost it, would block a model for ever. So a stale
     decision is new if one of its epoch was stale ``CHALLENGE_S`` before, its sequence is higher than then, and none of
     the highest number came in between. A former leader cannot have made it: it commits nothing after its lease's end.
-    One whose etcd was replaced by a backup may, and so may a replay. So request the present leader's announcement when
-    ``challenger`` changes.
+    One whose etcd was replaced by a backup may, and so may a replay. So the caller also requests the current decisions
+    of the models that ``to_ask`` returns. The leader of the highest number announces it then; it cannot be reached, or
+    does not exist, if others have answered ``ANSWERS_MIN`` requests and no such announcement came. The
+    requests go on every ``CHALLENGE_S`` afterwards: its announcement is new when it returns.
+
+    All times are of one monotonic clock.
     """
 
     def __init__(self) -> None:
         self._highest: dict[str, tuple[int, int]] = {}
         self._challenges: dict[str, _Challenge] = {}
+        self._asked_s: dict[str, float] = {}
+        self._lowered: dict[str, tuple[int, int]] = {}
+        """Number from which the fence of a model was lowered: its leader may have been unreachable only."""
 
     def classify(self, decision: ScalingDecision, now_s: float) -> Freshness:
-        """Classify a decision, and record its (epoch, sequence) if it is the highest; ``now_s`` is monotonic."""
+        """Classify a decision, and record its (epoch, sequence) if it is the highest."""
         number = (decision.epoch, decision.sequence)
         highest = self._highest.get(decision.model)
         if highest is not None and number < highest and not self._is_of_leader(decision, now_s):
@@ -50,6 +64,10 @@ class DecisionFence:
         self._challenges.pop(decision.model, None)
         if number == highest:
             return Freshness.REPEATED
+        if highest is not None and number < highest:
+            self._lowered[decision.model] = max(highest, self._lowered.get(decision.model, highest))
+        elif number >= self._lowered.get(decision.model, number):
+            self._lowered.pop(decision.model, None)
         self._highest[decision.model] = number
         return Freshness.NEW if decision.ttl_ms > 0 else Freshness.EXPIRED
 
@@ -62,12 +80,40 @@ class DecisionFence:
                 self._challenges[decision.model] = _Challenge(decision.epoch, decision.sequence, now_s, now_s)
             return False
         self._challenges[decision.model] = challenge._replace(last_s=now_s)
-        return decision.sequence > challenge.sequence and now_s - challenge.since_s >= CHALLENGE_S
+        passed = decision.sequence > challenge.sequence and now_s - challenge.since_s >= CHALLENGE_S
+        return passed and self._is_confirmed(challenge, now_s)
 
-    def challenger(self, model: str) -> int:
-        """Return the epoch of stale decisions of which a newer one may lower the fence; 0 if there is none."""
+    @staticmethod
+    def _is_confirmed(challenge: _Challenge, now_s: float) -> bool:
+        """Return True if leaders have answered often enough of late, and the highest number was not announced."""
+        return len(challenge.answers_s) == ANSWERS_MIN and now_s - challenge.answers_s[0] <= CHALLENGE_S
+
+    def to_ask(self, now_s: float) -> tuple[str, ...]:
+        """Return the models whose current decisions must be requested now, each with a request of its own.
+
+        Report each answer of a leader with ``record_answer``.
+        """
+        due = tuple(model for model in self._unsure() if self._ask_at_s(model) <= now_s)
+        self._asked_s.update(dict.fromkeys(due, now_s))
+        return due
+
+    def next_ask_s(self) -> float | None:
+        """Return the time at which ``to_ask`` next returns a model, unless a stale decision comes; None: at none."""
+        return min(map(self._ask_at_s, self._unsure()), default=None)
+
+    def _unsure(self) -> dict[str, object]:
+        return {**self._lowered, **self._challenges}
+
+    def _ask_at_s(self, model: str) -> float:
+        asked_s, challenge = self._asked_s.get(model, -math.inf), self._challenges.get(model)
+        return asked_s + CHALLENGE_S if challenge is None else max(challenge.since_s, asked_s + ASK_INTERVAL_S)
+
+    def record_answer(self, model: str, now_s: float) -> None:
+        """Record that a leader of a model has answered the last request, and announces the model's decision."""
         challenge = self._challenges.get(model)
-        return 0 if challenge is None else challenge.epoch
+        if challenge is not None and challenge.since_s <= self._asked_s.get(model, -math.inf):
+            answers_s = (*challenge.answers_s, now_s)[-ANSWERS_MIN:]
+            self._challenges[model] = challenge._replace(answers_s=answers_s)
 
     def is_newest(self, decision: ScalingDecision) -> bool:
         """Return True if no newer decision of the model was seen."""

@@ -12,7 +12,6 @@ starts, so it may start late and needs no storage.
 """
 
 import asyncio
-import contextlib
 import time
 from collections import OrderedDict, deque
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -22,15 +21,15 @@ from types import MappingProxyType
 from typing import Final, NamedTuple, Self
 
 from loadline.adapters.logs import bounded
+from loadline.client.announcements import request_announcements
 from loadline.client.fence import CHALLENGE_S, CountsInForce, DecisionFence, Freshness
 from loadline.client.received_decision import ReceivedDecision
 from loadline.client.resources import bus_of, publish_now, running, wait_at_most
 from loadline.core.vocabulary.decisions import ApplyStatus, VictimRule
-from loadline.errors import BusUnavailable
 from loadline.ports import Bus
 from loadline.servers import NatsKnobs
-from loadline.wire.codec import Rejected, decode_as, encode, printable
-from loadline.wire.messages import AnnounceRequest, DecisionApplied, DrainReport, OperatorReply, ScalingDecision
+from loadline.wire.codec import Rejected, decode_as, printable
+from loadline.wire.messages import DecisionApplied, DrainReport, ScalingDecision
 from loadline.wire.subjects import Subjects
 
 CLOCK_SKEW_MAX_MS: Final = 60_000
@@ -41,10 +40,7 @@ AWAITING_REMOVAL_S: Final = 3.0
 """Time after its last report in which a drained worker awaits its removal. It reports each second while it runs."""
 DETAIL_CHARS_MAX: Final = 256
 _REFUSALS_WAITING_MAX: Final = 64
-_REQUEST_TIMEOUT_S: Final = 1.0
 _REQUEST_INTERVAL_S: Final = 2.0
-CONFIRM_INTERVAL_S: Final = CHALLENGE_S / 3
-"""Interval of requests that confirm the newest decisions: the leader answers each challenge before it succeeds."""
 
 VictimRules = Mapping[str, VictimRule]
 """Rules by which a platform selects the workers to remove, by pool."""
@@ -102,9 +98,8 @@ class ScalerClient(AsyncIterator[ReceivedDecision]):
         self._repeat: dict[str, None] = {}
         self._refusals: deque[DecisionApplied] = deque(maxlen=_REFUSALS_WAITING_MAX)
         self._unsent = asyncio.Event()
-        self._unconfirmed = dict.fromkeys(self._models)
-        """Models whose current decisions are requested next."""
         self._challenged = asyncio.Event()
+        """Set when a stale decision has come, which the fence may want to have confirmed."""
         self._drained: OrderedDict[tuple[str, str, str], _LastReport] = OrderedDict()
         self._drain_reported = asyncio.Event()
         self._stack = AsyncExitStack()
@@ -121,7 +116,8 @@ class ScalerClient(AsyncIterator[ReceivedDecision]):
             for model in self._models:
                 subscribed = await self._bus.subscribe(self._subjects.decision(model), self._on_decision)
                 stack.push_async_callback(subscribed)
-            await stack.enter_async_context(running(self._confirm_decisions(), f"requests of {self._name}"))
+            await stack.enter_async_context(running(self._request_decisions(), f"requests of {self._name}"))
+            await stack.enter_async_context(running(self._confirm_decisions(), f"confirmations of {self._name}"))
             self._stack = stack.pop_all()
         return self
 
@@ -226,29 +222,27 @@ class ScalerClient(AsyncIterator[ReceivedDecision]):
                 return self.drained(model, pool, worker, incarnation)
         return True
 
+    async def _request_decisions(self) -> None:
+        """Request the current decisions at the start, until a leader answers."""
+        while True:
+            if await request_announcements(self._bus, self._subjects, self._models, self._name):
+                return
+            await asyncio.sleep(_REQUEST_INTERVAL_S)
+
     async def _confirm_decisions(self) -> None:
-        """Request the current decisions at the start, and those of models with stale ones when these come."""
+        """Request the current decisions of models with stale ones when the fence says so."""
         while True:
             self._challenged.clear()
-            models, self._unconfirmed = self._unconfirmed, {}
-            answered = await self._request_announcements(tuple(models))
-            if not answered:
-                self._unconfirmed |= models  # with those that came meanwhile, which another agent may lead
-            await asyncio.sleep(CONFIRM_INTERVAL_S if answered else _REQUEST_INTERVAL_S)
-            if answered:
+            await asyncio.gather(*map(self._confirm, self._fence.to_ask(time.monotonic())))
+            ask_at_s = self._fence.next_ask_s()
+            if ask_at_s is None:
                 await self._challenged.wait()
+            else:
+                await wait_at_most(self._challenged, ask_at_s - time.monotonic())
 
-    async def _request_announcements(self, models: tuple[str, ...]) -> bool:
-        """Request current decisions, since completed ones are not announced any more; return True if a leader answers.
-
-        Every agent that leads some of the models announces theirs, and one of them answers.
-        """
-        request = encode(AnnounceRequest(models, self._name))
-        with contextlib.suppress(BusUnavailable):
-            payload = await self._bus.request(self._subjects.api("announce"), request, _REQUEST_TIMEOUT_S)
-            reply = decode_as(OperatorReply, payload)
-            return not isinstance(reply, Rejected) and reply.accepted
-        return False
+    async def _confirm(self, model: str) -> None:
+        if await request_announcements(self._bus, self._subjects, (model,), self._name):
+            self._fence.record_answer(model, time.monotonic())
 
     async def _answer(
         self,
@@ -302,7 +296,7 @@ class ScalerClient(AsyncIterator[ReceivedDecision]):
             self._ignore(subject, "it names another model")
             return
         model = decision.model
-        highest, challenger = self._fence.highest(model), self._fence.challenger(model)
+        highest = self._fence.highest(model)
         match self._fence.classify(decision, time.monotonic()):
             case Freshness.NEW:
                 if (decision.epoch, decision.sequence) < highest:
@@ -323,9 +317,7 @@ class ScalerClient(AsyncIterator[ReceivedDecision]):
                 )
                 self._repeat[model] = None
             case Freshness.STALE:
-                if self._fence.challenger(model) != challenger:
-                    self._unconfirmed[model] = None
-                    self._challenged.set()
+                self._challenged.set()
                 detail = _stale(subject, *highest)
                 self._refusals.append(self._signed(decision, "refused", detail=detail, in_force=self._counts.of(model)))
         self._unsent.set()
@@ -377,7 +369,8 @@ class ScalerClient(AsyncIterator[ReceivedDecision]):
 def _stale(subject: str, epoch: int, sequence: int) -> str:
     return (
         f"stale: epoch {epoch}, sequence {sequence} was seen. A newer one is accepted {CHALLENGE_S:.0f} s after the "
-        f"first refusal. If no agent leads with that epoch, find out who publishes on {subject}"
+        "first refusal, once a leader has answered. If no agent leads with that epoch, find out who publishes on "
+        f"{subject}"
     )
 
 

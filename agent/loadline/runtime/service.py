@@ -15,10 +15,11 @@ from loadline.adapters.logs import bounded
 from loadline.core.fleet.moved_workers import home_of
 from loadline.core.fleet.pool import DRAINS_MAX
 from loadline.core.queries import status as query
-from loadline.core.vocabulary.events import AnnouncementRequested, DrainRequested, PauseRequested
+from loadline.core.vocabulary.events import DrainRequested, PauseRequested
 from loadline.core.vocabulary.status import AgentStatus
 from loadline.errors import BusUnavailable
 from loadline.ports import Bus, RequestHandler
+from loadline.runtime.announcements import AnnounceRequests
 from loadline.runtime.loop import Runtime
 from loadline.runtime.shards import Shards
 from loadline.runtime.shared_answers import SharedAnswers
@@ -26,7 +27,6 @@ from loadline.runtime.slices import Steps, map_in_steps
 from loadline.runtime.status_parts import STATUS_BYTES_MAX, encode_status
 from loadline.wire.codec import Rejected, decode_as, encode
 from loadline.wire.messages import (
-    AnnounceRequest,
     DecisionsReply,
     DrainOrder,
     ExplainReply,
@@ -43,8 +43,6 @@ EXPLANATIONS_MAX = 64
 PAUSE_CONFIRM_S = 1.5
 """Time limit for the write of a pause, which takes milliseconds; callers wait for 2 s."""
 PAUSE_POLL_S = 0.005
-ANNOUNCE_DELAY_S = 0.1
-"""Time in which requests for announcements are joined: all scalers may start at once."""
 _SCALING = ("decisions", "drain", "announce")
 """Requests that an agent does not answer if it makes no decisions and drains no workers."""
 
@@ -72,7 +70,11 @@ class Service:
         self._pausing = asyncio.Lock()
         self._statuses: SharedAnswers[list[bytes]] = SharedAnswers()
         self._replies: SharedAnswers[bytes] = SharedAnswers()
-        self._announcing: dict[str, str] = {}
+        self._announcements = AnnounceRequests(
+            lambda: shards.leading,
+            shared=shards.shared,
+            call_later=lambda wait_s, do: asyncio.get_running_loop().call_later(wait_s, do),
+        )
 
     def status(self) -> Steps[AgentStatus]:
         """Compute the agent's current status: that of 250 models takes 10 ms."""
@@ -115,7 +117,7 @@ class Service:
             "pause": self._leader_only(lambda payload: self._pause(payload, paused=True)),
             "resume": self._leader_only(lambda payload: self._pause(payload, paused=False)),
             "drain": self._leader_only(self._drain),
-            "announce": self._leader_only(self._announce),
+            "announce": self._announce,
         }
         only = "migration" if self._runtime.controller.settings.only_migration else ""
         for name in _SCALING if only else ():
@@ -246,26 +248,7 @@ class Service:
         return encode(OperatorReply(accepted=True))
 
     async def _announce(self, payload: bytes) -> bytes | None:
-        request = decode_as(AnnounceRequest, payload)
-        if isinstance(request, Rejected):
-            return _refusal(request.detail)
-        known = {name: one for one in self._shards.leading for name in one.controller.state.fleet.models}
-        if self._shards.shared and not known.keys() & set(request.models):
-            return None
-        asked = [known[model] for model in request.models if model in known]
-        if not all(one.controller.state.decisions_read for one in asked or self._shards.leading):
-            return _refusal("the decisions have not been read yet; ask again")
-        if not self._announcing:
-            asyncio.get_running_loop().call_later(ANNOUNCE_DELAY_S, self._request_announcements)
-        self._announcing.update((model, request.by) for model in request.models if model in known)
-        return encode(OperatorReply(accepted=True))
-
-    def _request_announcements(self) -> None:
-        for model, by in self._announcing.items():
-            runtime = self._shards.of_model(model)
-            if runtime is not None:
-                runtime.inbox.put(AnnouncementRequested(model, by))
-        self._announcing = {}
+        return self._announcements.answer(payload)
 
 
 async def _wait_for(condition: Callable[[], bool]) -> bool:

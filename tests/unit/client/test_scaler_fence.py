@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadline.client.fence import CHALLENGE_S, CountsInForce, DecisionFence, Freshness
+from loadline.client.fence import ANSWERS_MIN, ASK_INTERVAL_S, CHALLENGE_S, CountsInForce, DecisionFence, Freshness
 from loadline.core.vocabulary.decisions import PoolTarget, Victim
 from tests.support.decisions import decision
 
@@ -50,10 +50,18 @@ def test_accepted_decisions_only_rise(numbers: list[tuple[int, int]]) -> None:
 FORGED = (2**53, 2**53)
 
 
+def answer_until(fence: DecisionFence, until_s: float) -> None:
+    """Let a leader answer each request that the fence makes until a time, and announce nothing new."""
+    while (ask_at_s := fence.next_ask_s()) is not None and ask_at_s <= until_s:
+        for model in fence.to_ask(ask_at_s):
+            fence.record_answer(model, ask_at_s)
+
+
 def test_newer_decisions_of_a_leader_are_accepted_a_minute_after_the_first_was_stale() -> None:
     fence = DecisionFence()
     fence.classify(decision(*FORGED), 0.0)
     assert fence.classify(decision(5, 7), 100.0) is Freshness.STALE
+    answer_until(fence, 100.0 + CHALLENGE_S)
     assert fence.classify(decision(5, 8), 100.0 + CHALLENGE_S - 0.1) is Freshness.STALE
     assert fence.classify(decision(5, 7), 100.0 + CHALLENGE_S) is Freshness.STALE, "an announcement that was delayed"
     assert fence.classify(decision(5, 9), 100.0 + CHALLENGE_S) is Freshness.NEW
@@ -65,6 +73,7 @@ def test_a_forged_sequence_of_the_leaders_epoch_blocks_a_minute_only() -> None:
     fence = DecisionFence()
     fence.classify(decision(5, FORGED[1]), 0.0)
     assert fence.classify(decision(5, 7), 0.0) is Freshness.STALE
+    answer_until(fence, CHALLENGE_S)
     assert fence.classify(decision(5, 8), CHALLENGE_S) is Freshness.NEW
 
 
@@ -73,6 +82,7 @@ def test_the_minute_begins_again_while_the_highest_number_is_announced() -> None
     fence.classify(decision(6, 1), 0.0)
     for repeated, second in enumerate(range(0, 600, 30)):
         assert fence.classify(decision(5, 7 + repeated), float(second)) is Freshness.STALE
+        answer_until(fence, float(second))
         assert fence.classify(decision(6, 1), float(second)) is Freshness.REPEATED
 
 
@@ -80,9 +90,12 @@ def test_a_lower_epoch_does_not_profit_from_the_minute_of_another() -> None:
     fence = DecisionFence()
     fence.classify(decision(*FORGED), 0.0)
     fence.classify(decision(4, 1), 0.0)
+    answer_until(fence, 30.0)
     fence.classify(decision(5, 1), 30.0)
+    answer_until(fence, CHALLENGE_S)
     assert fence.classify(decision(4, 2), CHALLENGE_S) is Freshness.STALE
     assert fence.classify(decision(5, 2), CHALLENGE_S) is Freshness.STALE
+    answer_until(fence, 30.0 + CHALLENGE_S)
     assert fence.classify(decision(5, 2), 30.0 + CHALLENGE_S) is Freshness.NEW
 
 
@@ -90,21 +103,70 @@ def test_forged_numbers_of_several_epochs_block_two_minutes_only() -> None:
     fence = DecisionFence()
     for below in range(3):
         fence.classify(decision(FORGED[0] - below, 1), 0.0)
-    stale = [fence.classify(decision(5, sequence), CHALLENGE_S / 2 * sequence) for sequence in range(1, 4)]
-    assert stale == [Freshness.STALE] * 3
+    for sequence in range(1, 4):
+        assert fence.classify(decision(5, sequence), CHALLENGE_S / 2 * sequence) is Freshness.STALE
+        answer_until(fence, CHALLENGE_S / 2 * (sequence + 1))
     assert fence.classify(decision(5, 4), 2 * CHALLENGE_S) is Freshness.NEW
 
 
-def test_a_challenger_is_known_until_the_highest_number_comes() -> None:
+# -- requests to the present leader ------------------------------------------------------------------------------------
+
+
+def test_the_leader_of_a_model_with_stale_decisions_is_asked_at_intervals_until_the_highest_number_comes() -> None:
     fence = DecisionFence()
     fence.classify(decision(6, 1), 0.0)
-    assert fence.challenger("m") == 0
-    fence.classify(decision(4, 1), 0.0)
+    assert (fence.next_ask_s(), fence.to_ask(0.0)) == (None, ())
+    fence.classify(decision(5, 1), 1.0)
+    assert (fence.next_ask_s(), fence.to_ask(1.0)) == (1.0, ("m",))
+    assert fence.to_ask(0.9 + ASK_INTERVAL_S) == ()
+    assert (fence.next_ask_s(), fence.to_ask(1.0 + ASK_INTERVAL_S)) == (1.0 + ASK_INTERVAL_S, ("m",))
+    fence.classify(decision(6, 1), 7.0)
+    assert (fence.next_ask_s(), fence.to_ask(100.0)) == (None, ())
+    fence.classify(decision(5, 2), 7.0)
+    assert fence.next_ask_s() == 1.0 + 2 * ASK_INTERVAL_S, "each announcement of a former leader begins anew"
+
+
+@pytest.mark.parametrize("answers", range(ANSWERS_MIN + 1))
+def test_no_decision_is_accepted_before_leaders_have_answered_several_requests(answers: int) -> None:
+    fence = DecisionFence()
+    fence.classify(decision(*FORGED), 0.0)
     fence.classify(decision(5, 1), 0.0)
-    fence.classify(decision(4, 2), 0.0)
-    assert fence.challenger("m") == 5
+    answer_until(fence, ASK_INTERVAL_S * (answers - 1))
+    accepted = fence.classify(decision(5, 2), CHALLENGE_S) is Freshness.NEW
+    assert accepted == (answers == ANSWERS_MIN)
+
+
+def test_answers_of_more_than_a_minute_ago_do_not_count() -> None:
+    fence = DecisionFence()
+    fence.classify(decision(*FORGED), 0.0)
+    fence.classify(decision(5, 1), 0.0)
+    answer_until(fence, CHALLENGE_S)
+    assert fence.classify(decision(5, 2), 3 * CHALLENGE_S) is Freshness.STALE
+    answer_until(fence, 4 * CHALLENGE_S)
+    assert fence.classify(decision(5, 3), 4 * CHALLENGE_S) is Freshness.NEW
+
+
+def test_an_answer_to_a_request_before_the_first_stale_decision_does_not_count() -> None:
+    fence = DecisionFence()
+    fence.classify(decision(*FORGED), 0.0)
+    fence.classify(decision(4, 1), 0.0)
+    assert fence.to_ask(0.0) == ("m",)
+    fence.classify(decision(5, 1), 0.5)
+    for _ in range(ANSWERS_MIN):
+        fence.record_answer("m", 1.0)
+    assert fence.classify(decision(5, 2), 0.5 + CHALLENGE_S) is Freshness.STALE
+
+
+def test_a_leader_that_was_unreachable_is_found_within_a_minute_of_its_return() -> None:
+    fence = DecisionFence()
     fence.classify(decision(6, 1), 0.0)
-    assert fence.challenger("m") == 0
+    fence.classify(decision(5, 1), 0.0)
+    answer_until(fence, CHALLENGE_S)
+    assert fence.classify(decision(5, 2), CHALLENGE_S) is Freshness.NEW
+    assert fence.next_ask_s() == 2 * CHALLENGE_S
+    assert fence.to_ask(2 * CHALLENGE_S) == ("m",)
+    assert fence.classify(decision(6, 1), 2 * CHALLENGE_S) is Freshness.NEW
+    assert fence.next_ask_s() is None
 
 
 def test_the_counts_of_a_void_decision_are_in_force_until_another_is_accepted() -> None:

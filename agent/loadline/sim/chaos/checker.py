@@ -24,6 +24,7 @@ from loadline.sim.chaos.commit_checks import CommitCheck, quorate
 from loadline.sim.chaos.committed_decisions import CommittedDecisions
 from loadline.sim.chaos.invariants import Findings, ReportViolation
 from loadline.sim.chaos.journal import SampledJournal
+from loadline.sim.chaos.leader_contact import LeaderContact
 from loadline.sim.chaos.migration_checks import EpochCheck, MigrationCheck
 from loadline.sim.chaos.night_settings import NIGHT
 from loadline.sim.chaos.world import ChaosWorld
@@ -53,6 +54,7 @@ class InvariantChecker(TurnObserver):
         self._histories: dict[int, AgentHistory] = {}
         self._keys = Keys("default")
         world.observers.append(self)
+        world.scaler_bus.askable = LeaderContact(world).number
         world.store.on_write = self._on_write
         world.store.on_loss = self._on_loss
         world.on_journal = self._on_journal

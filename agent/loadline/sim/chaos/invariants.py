@@ -12,7 +12,7 @@ INVARIANTS: Final[dict[str, str]] = {
     # decisions
     "I1-order": "committed decisions of a model rise strictly in (epoch, sequence), and no two share a sequence",
     "I2-fence": "every decision is committed under the leader key of its own epoch",
-    "I2-applied": "a conforming scaler never accepts a decision older than one it has accepted",
+    "I2-applied": "a scaler accepts no decision older than one it has accepted, while its leader can be asked",
     "I3-lease": "commits start only before the lease's end less the margin, counted from the request of the lease",
     "I3-alone": "no two agents may commit at the same time, unless an operator has ended an epoch",
     "I3-yield": "an agent stops leading once it knows of a later epoch or of the loss of its lease",

@@ -86,6 +86,8 @@ FAULT_KINDS: Final[dict[str, FaultKind]] = {
     "scaler_contradicts": FaultKind(8, 5_000, 60_000),
     "scaler_repeats": FaultKind(8, 5_000, 60_000),
     "scaler_off_bus": FaultKind(6, 1_000, 40_000),
+    "number_forged": FaultKind(4, 0, 0),
+    "former_leader": FaultKind(6, 20_000, 240_000),
     "model_paused": FaultKind(8, 2_000, 60_000),
     "worker_drain_requested": FaultKind(12, 0, 0),
     "announcement_requested": FaultKind(12, 0, 0),
@@ -137,9 +139,15 @@ NIGHT_KINDS: Final = frozenset(
         "engine_stalls",
         "engine_restarts",
         "sidecar_dies",
+        "number_forged",
+        "former_leader",
     }
 )
-"""Kinds in plans with ``night`` only: of its frontends, engines and forecasts, and of the clocks of its schedule."""
+"""Kinds in plans with ``night`` only.
+
+They are those of its frontends, engines and forecasts, of the clocks of its schedule, and numbers that block the scaler
+for a while, as the mutations need the decisions of the first seeds.
+"""
 _RNG_STREAMS: Final = {
     "agent_watch_delayed": "agent_hears_late",
     "worker_drain_requested": "worker_sent_home",

@@ -1,10 +1,12 @@
 """Bus connection of a scaler with faults: delayed input, and suppressed, false or repeated answers."""
 
-from functools import partial
+from collections.abc import Callable
 from typing import Final, Literal
 
 from msgspec.structs import replace
 
+from loadline.client.fence import CHALLENGE_S
+from loadline.core.vocabulary.decisions import Decision
 from loadline.ports import FrameHandler, Unsubscribe
 from loadline.sim.chaos.committed_decisions import unknown_shrinks
 from loadline.sim.world.bus import BusConnection, VirtualBus
@@ -16,6 +18,8 @@ APPLYING: Final[frozenset[ScalerFault]] = frozenset({"none", "slow", "silent", "
 """Faults of a scaler that applies what it accepts."""
 _SLOW_MS: Final = 6_000.0
 _SENT_MAX: Final = 8
+_FOUND_MS: Final = CHALLENGE_S * 1_000 + 5_000
+"""Time in which a scaler that has lowered its fence, and asks each minute, finds a leader that has returned."""
 
 
 class FaultyScalerConnection(BusConnection):
@@ -30,9 +34,13 @@ class FaultyScalerConnection(BusConnection):
         """Newest (epoch, sequence) of each model that the scaler accepted."""
         self.violations: list[tuple[str, str]] = []
         """Invariants that its answers violate, with details."""
-        self._received: dict[str, ScalingDecision] = {}
-        self._in_force: dict[str, ScalingDecision] = {}
+        self.in_force: dict[str, ScalingDecision] = {}
         """Newest decision of each model that the scaler applies."""
+        self.askable: Callable[[str, float], tuple[int, int]] = lambda _model, _for_ms: (0, 0)
+        """Returns the number of the decision of a leader that the scaler can ask for a time; (0, 0): it cannot."""
+        self._received: dict[str, ScalingDecision] = {}
+        self._current_ms: dict[str, float] = {}
+        """Last arrival of a decision of each model that was not older than the newest accepted one."""
         self._sent: list[tuple[str, bytes]] = []
 
     async def subscribe(self, subject: str, offer: FrameHandler) -> Unsubscribe:
@@ -42,8 +50,13 @@ class FaultyScalerConnection(BusConnection):
             decision = decode_as(ScalingDecision, payload)
             if not isinstance(decision, Rejected):
                 self.decisions[decision.model] = self._received[decision.decision_id] = decision
-            wait_ms = _SLOW_MS if self.fault == "slow" else 0.0
-            self._bus.timeline.call_later(wait_ms, partial(offer, subject, payload))
+
+            def arrive() -> None:
+                if not isinstance(decision, Rejected) and number_of(decision) >= self._accepted(decision.model):
+                    self._current_ms[decision.model] = self._bus.timeline.now_ms
+                offer(subject, payload)
+
+            self._bus.timeline.call_later(_SLOW_MS if self.fault == "slow" else 0.0, arrive)
 
         return await super().subscribe(subject, receive)
 
@@ -66,20 +79,25 @@ class FaultyScalerConnection(BusConnection):
                     super().publish_now(*old)
         super().publish_now(subject, payload)
 
+    def _accepted(self, model: str) -> tuple[int, int]:
+        return self.accepted.get(model, (0, 0))
+
     def _check(self, payload: bytes) -> None:
-        """Check an acceptance: it is not older than the one before, and its leader knows all workers that it ends."""
+        """Check an acceptance: it may follow the one before, and its leader knows all workers that it ends."""
         answer = decode_as(DecisionApplied, payload)
         if isinstance(answer, Rejected) or answer.status != "accepted":
             return
-        number = (answer.epoch, answer.sequence)
-        before = self.accepted.get(answer.model, (0, 0))
-        if number < before:
-            self.violations.append(("I2-applied", f"{answer.model}: accepted {number} after {before}"))
-        self.accepted[answer.model] = max(number, before)
+        number, before = number_of(answer), self._accepted(answer.model)
+        silent_ms = self._bus.timeline.now_ms - self._current_ms.get(answer.model, 0.0)
+        known = before if silent_ms < CHALLENGE_S * 1_000 else (0, 0)
+        known = max(known, self.askable(answer.model, _FOUND_MS))
+        if number < known:
+            self.violations.append(("I2-applied", f"{answer.model}: accepted {number}, its leader has {known}"))
+        self.accepted[answer.model] = number
         if number == before or self.fault not in APPLYING:
             return  # an answer that is repeated, perhaps to a decision that was not applied
-        decision, in_force = self._received[answer.decision_id], self._in_force.get(answer.model)
-        self._in_force[answer.model] = decision
+        decision, in_force = self._received[answer.decision_id], self.in_force.get(answer.model)
+        self.in_force[answer.model] = decision
         for pool, counts in (unknown_shrinks(in_force, decision) if in_force is not None else {}).items():
             self.violations.append(("I16-known", f"{answer.model} {pool}: {counts}"))
 
@@ -90,6 +108,11 @@ class FaultyScalerConnection(BusConnection):
         targets = decision.targets if decision else ()
         error = int(self.fault == "wrong_counts")
         return _with(payload, status="done", observed={target.pool: target.replicas + error for target in targets})
+
+
+def number_of(message: Decision | ScalingDecision | DecisionApplied) -> tuple[int, int]:
+    """Return the epoch and sequence of a decision, or of the decision that is answered."""
+    return message.epoch, message.sequence
 
 
 def _with(payload: bytes, **changes: object) -> bytes:

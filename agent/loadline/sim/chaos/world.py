@@ -150,10 +150,10 @@ class ChaosWorld(TurnObserver):
 
     # -- agents --------------------------------------------------------------------------------------------------------
 
-    def start_agent(self, name: str) -> SimulatedAgent:
-        """Start an agent; each lifetime has another clock skew and drift."""
+    def start_agent(self, name: str, clock_skew_ms: float = 0.0) -> SimulatedAgent:
+        """Start an agent; each lifetime has another clock skew, which is added to this one, and drift."""
         plan, rng = self.plan, self._rng
-        skew_ms = rng.uniform(-plan.clock_skew_ms_max, plan.clock_skew_ms_max)
+        skew_ms = clock_skew_ms + rng.uniform(-plan.clock_skew_ms_max, plan.clock_skew_ms_max)
         drift = rng.uniform(-plan.clock_drift_max, plan.clock_drift_max)
         spacing_ms = self._pace_rng.uniform(TURN_SPACING_MS, plan.turn_spacing_ms_max)
         journal = SampledJournal(rng.randrange(2**32)) if rng.random() < _JOURNAL_RATIO else None

@@ -12,6 +12,7 @@ from loadline.core.state.settings import Settings
 from loadline.core.vocabulary.effects import AnyEffect
 from loadline.core.vocabulary.events import AnyEvent, BusConnectionChanged, ShutdownRequested, StoreConnectionChanged
 from loadline.ports import Fitter, Journal
+from loadline.runtime.announcements import AnnounceRequests
 from loadline.runtime.effects import follow_nothing
 from loadline.runtime.feeds import KeyRouter
 from loadline.runtime.inbox import Inbox
@@ -21,7 +22,7 @@ from loadline.runtime.turns import FRAME_KINDS, Turns
 from loadline.sim.world.bus import BusConnection
 from loadline.sim.world.fitter import InlineFitter
 from loadline.sim.world.store import StoreConnection
-from loadline.sim.world.tasks import VirtualTask
+from loadline.sim.world.tasks import VirtualTask, sleep
 from loadline.sim.world.timeline import START_MS, Timeline
 from loadline.wire.codec import Rejected
 from loadline.wire.keys import Keys
@@ -198,6 +199,11 @@ class SimulatedAgent:
         """Take a turn soon, though nothing has arrived: the clock has changed."""
         self._wake()
 
+    @property
+    def suspended(self) -> bool:
+        """True while the process is suspended."""
+        return self._suspended_until_ms > self._timeline.now_ms
+
     def stop(self) -> None:
         """Request a graceful shutdown."""
         self.inbox.put(ShutdownRequested())
@@ -211,7 +217,22 @@ class SimulatedAgent:
         VirtualTask(self.bus.close())
         VirtualTask(self.store.close())
 
+    async def _answer_announce_requests(self, subjects: Subjects) -> None:
+        requests = AnnounceRequests(
+            lambda: [self] if self.controller.leading else [],
+            shared=self._reports is not None,
+            call_later=lambda wait_s, do: self._timeline.call_later(wait_s * 1_000, do),
+        )
+
+        async def answer(payload: bytes) -> bytes | None:
+            while self.suspended:
+                await sleep(self._timeline, self._suspended_until_ms - self._timeline.now_ms)
+            return requests.answer(payload) if self.alive else None
+
+        await self.bus.answer(subjects.api("announce"), answer)
+
     async def _listen(self, subjects: Subjects) -> None:
+        await self._answer_announce_requests(subjects)
         if self._reports is not None:
             await self.bus.connect(self._reports.connection_changed)
             return
@@ -236,10 +257,9 @@ class SimulatedAgent:
 
     def _defer_while_suspended(self, step: Callable[[], None]) -> bool:
         """Return whether the process is suspended; the step then runs when it resumes."""
-        suspended = self._suspended_until_ms > self._timeline.now_ms
-        if suspended:
+        if self.suspended:
             self._timeline.call_at(self._suspended_until_ms, step)
-        return suspended
+        return self.suspended
 
     def _count_rejected(self, rejected: Rejected) -> None:
         self.rejected[rejected.reason] = self.rejected.get(rejected.reason, 0) + 1
@@ -257,7 +277,7 @@ class SimulatedAgent:
     def _turn(self, at_ms: float) -> None:
         if at_ms != self._due_ms or not self.alive:
             return
-        if self._suspended_until_ms > self._timeline.now_ms:
+        if self.suspended:
             self._due_ms = None
             self._schedule_turn(self._suspended_until_ms)
             return

@@ -1,11 +1,13 @@
 """Simulated scaler: starts and stops simulated workers in virtual time by the plan of the local scaler."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, Protocol
 
 from msgspec.structs import replace
 
+from loadline.client.announcements import request_announcements
 from loadline.client.fence import CountsInForce, DecisionFence, Freshness
 from loadline.core.vocabulary.decisions import ApplyStatus, PoolTarget
 from loadline.core.vocabulary.samples import WorkerRecord
@@ -122,6 +124,8 @@ class SimulatedScaler:
         self._drained: dict[str, int] = {}
         """Highest incarnation that reported the end of its drain, by worker."""
         self._scheduled = False
+        self._ask_at_s = -math.inf
+        """Time of the newest scheduled request of current decisions."""
         VirtualTask(bus.subscribe(self._subjects.all_of("drained"), self._on_drained))
         for model in pools:
             VirtualTask(bus.subscribe(self._subjects.decision(model), self._on_decision))
@@ -152,6 +156,22 @@ class SimulatedScaler:
             case Freshness.STALE:
                 in_force = self._counts.of(decision.model)
                 self._publish(self._build_answer(decision, "refused", {}, "stale", in_force))
+                self._confirm_decisions()
+
+    def _confirm_decisions(self) -> None:
+        """Request the current decisions of models with stale ones when the fence says so."""
+        now_s = self._timeline.now_ms / 1_000
+        for model in self._fence.to_ask(now_s):
+            VirtualTask(self._confirm(model))
+        ask_at_s = self._fence.next_ask_s()
+        if ask_at_s is not None and ask_at_s != self._ask_at_s:
+            self._ask_at_s = ask_at_s
+            # Slightly late, as a sum of floats may fall just below the time.
+            self._timeline.call_at(ask_at_s * 1_000 + 1, self._confirm_decisions)
+
+    async def _confirm(self, model: str) -> None:
+        if await request_announcements(self.bus, self._subjects, (model,), self._name):
+            self._fence.record_answer(model, self._timeline.now_ms / 1_000)
 
     def _accept(self, decision: ScalingDecision) -> None:
         in_force = self._counts.unknown_to(decision)

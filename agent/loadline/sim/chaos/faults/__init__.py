@@ -7,6 +7,7 @@ from loadline.sim.chaos.fault_injector import FaultInjector, Undo
 from loadline.sim.chaos.faults import (
     agents,
     children,
+    decisions,
     external,
     frontends,
     migrations,
@@ -21,6 +22,7 @@ from loadline.sim.chaos.plan import FAULT_KINDS, Fault
 _MODULES: Final = (
     agents,
     children,
+    decisions,
     external,
     frontends,
     migrations,
