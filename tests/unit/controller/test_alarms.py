@@ -1,9 +1,11 @@
-"""Alarms that the status lists: the newest of each kind and model, bounded, for an hour."""
+"""Alarms that the status lists: the newest of each kind and model, bounded, for an hour; and one that is raised once."""
 
 from loadline.core.state.alarms import ALARMS_MAX, RECENT_MS, TEXT_CHARS_MAX, Alarms
 from loadline.core.vocabulary.alarm_actions import ALARM_ACTIONS
 from loadline.core.vocabulary.effects import RaiseAlarm
+from loadline.core.vocabulary.events import LeaderChanged
 from loadline.core.vocabulary.status import RaisedAlarm
+from tests.support.controller_harness import ControllerHarness, make_settings
 
 
 def test_the_newest_alarm_of_a_kind_and_model_is_listed_with_the_number_of_times() -> None:
@@ -33,3 +35,21 @@ def test_any_number_of_alarms_with_any_text_is_bounded() -> None:
     found = alarms.recent(1_000)
     assert [one.model for one in found] == [f"m{3 * ALARMS_MAX - 1 - number}" for number in range(ALARMS_MAX)]
     assert {len(one.text) for one in found} == {TEXT_CHARS_MAX}
+
+
+def raised(harness: ControllerHarness, event: LeaderChanged) -> list[str]:
+    return [effect.kind for effect in harness.handle(event) if isinstance(effect, RaiseAlarm)]
+
+
+def test_a_key_without_a_lease_is_reported_once_however_often_it_is_written() -> None:
+    """Its writes keep all agents from leading; each would count as an alarm of its own."""
+    harness = ControllerHarness(make_settings())
+    written = [LeaderChanged("all", "ghost", 0, revision, beat=revision) for revision in range(5, 105)]
+    assert [kind for one in written for kind in raised(harness, one)] == ["leader_without_lease"]
+    (alarm,) = [
+        one for one in harness.controller.state.alarms.recent(harness.now) if one.kind == "leader_without_lease"
+    ]
+    assert alarm.count == 1
+    for key in (LeaderChanged("all", "", 0, 200), LeaderChanged("all", "other", 9, 200, beat=200)):
+        assert raised(harness, key) == []
+        assert raised(harness, written[0]) == ["leader_without_lease"], "it has returned"

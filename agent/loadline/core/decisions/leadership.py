@@ -69,6 +69,8 @@ class Leadership(Struct):
     """Mod revision of the leader's last known heartbeat, which is a write of its key."""
     beat_at_ms: int = 0
     """Time at which this agent saw that heartbeat, in Unix ms."""
+    unleased: bool = False
+    """True if the leader's key has no lease, so that no agent wrote it."""
     key_free: bool = False
     """True if the leader's key was removed during a campaign, whose result may be older than the removal."""
     epoch_max: int = 0
@@ -186,6 +188,11 @@ class Leadership(Struct):
         if not event.leader:
             self.campaign_at_ms = now + self._yield_ms()
         return []
+
+    def becomes_unleased(self, event: LeaderChanged) -> bool:
+        """Record whether the leader's key has a lease; return True if it has none and had one, or did not exist."""
+        before, self.unleased = self.unleased, bool(event.leader) and not event.lease_id
+        return self.unleased and not before
 
     def has_namesake(self, event: LeaderChanged) -> bool:
         """Return True if another agent leads under this agent's name; call it before ``leader_changed``.
