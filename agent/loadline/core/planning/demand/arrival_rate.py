@@ -5,7 +5,7 @@ show in each of the last two lead times, and within the last one. A single step 
 """
 
 from bisect import bisect_right
-from itertools import pairwise
+from collections.abc import Sequence
 from math import sqrt
 from typing import Final
 
@@ -65,21 +65,26 @@ class ArrivalRate(Struct):
         self._detect_change()
 
     def forecast(self, lead_ms: int, samples: int, now: int) -> float:
-        """Return the rate (1/s) to provide for in ``lead_ms``: level, rise, and half a standard error; 0 if unknown.
+        """Return the only one of ``forecasts``."""
+        return self.forecasts(lead_ms, (samples,), now)[0]
+
+    def forecasts(self, lead_ms: int, samples: Sequence[int], now: int) -> list[float]:
+        """Return the rates (1/s) to provide for in ``lead_ms``: level, rise, and half a standard error; 0 if unknown.
 
         Args:
             lead_ms: Time from now in ms.
-            samples: Largest number of samples that the level is the mean of.
+            samples: For each rate, the largest number of samples that its level is the mean of.
             now: Unix time in ms.
         """
-        count = min(samples, self.unchanged)
-        if not count:
-            return 0.0
-        level, seconds = self._mean(len(self.at_ms) - count, len(self.at_ms))
-        spread = self._spread(0)
-        window_ms = max(lead_ms, _LEAD_MIN_MS)
-        rise = self._rise(window_ms, spread, now) * (lead_ms + seconds * 500.0) / window_ms
-        return level + rise + 0.5 * sqrt(level * spread / seconds)
+        if not self.unchanged:
+            return [0.0] * len(samples)
+        spread, window_ms = self._spread(0), max(lead_ms, _LEAD_MIN_MS)
+        rise, found = self._rise(window_ms, spread, now), []
+        for count in samples:
+            level, seconds = self._level(count)
+            risen = rise * (lead_ms + seconds * 500.0) / window_ms
+            found.append(level + risen + 0.5 * sqrt(level * spread / seconds))
+        return found
 
     def observed(self, from_ms: int, until_ms: int) -> float | None:
         """Return the rate (1/s) from one time to another; None if less than half of the time was observed."""
@@ -89,14 +94,12 @@ class ArrivalRate(Struct):
 
     def error(self, samples: int) -> float:
         """Return the standard error of the level over up to so many samples, relative to it; 0 if unknown."""
-        count = min(samples, self.unchanged)
-        level, seconds = self._mean(len(self.at_ms) - count, len(self.at_ms))
+        level, seconds = self._level(samples)
         return sqrt(self._spread(0) / (level * seconds)) if level else 0.0
 
     def certain(self, samples: int) -> float:
         """Return the part of the level over up to so many samples that is not chance, for Poisson arrivals."""
-        count = min(samples, self.unchanged)
-        level, seconds = self._mean(len(self.at_ms) - count, len(self.at_ms))
+        level, seconds = self._level(samples)
         errors = _CHANCE_OF_CHANGE if self.is_doubtful(samples) else _CHANCE
         return max(0.0, 1.0 - errors / sqrt(level * seconds)) if level else 1.0
 
@@ -104,6 +107,10 @@ class ArrivalRate(Struct):
         """Return whether the level has changed within so many samples, by few arrivals: some changes are chance."""
         count = min(samples, self.unchanged)
         return count < samples and sum(self.arrivals[-count:]) < _CHANGE_ARRIVALS
+
+    def _level(self, samples: int) -> tuple[float, float]:
+        """Return the rate over up to so many samples since the last change, and the observed seconds."""
+        return self._mean(len(self.at_ms) - min(samples, self.unchanged), len(self.at_ms))
 
     def _mean(self, start: int, end: int) -> tuple[float, float]:
         """Return the rate over the samples ``[start, end)``, and the observed seconds."""
@@ -133,14 +140,18 @@ class ArrivalRate(Struct):
 
     def _rise(self, window_ms: int, spread: float, now: int) -> float:
         """Return the rise (1/s) per window that the last two windows both show; 0 if there is none."""
-        bounds = [bisect_right(self.at_ms, now - k * window_ms) for k in (3, 2, 1, 0)]
-        means = [self._mean(start, end) for start, end in pairwise(bounds)]
-        (first, first_s), (second, second_s), (last, last_s) = means
-        if min(first_s, second_s, last_s) < 0.8 * window_ms / 1_000.0:
+        starts = [bisect_right(self.at_ms, now - k * window_ms) for k in (3, 2, 1, 0)]
+        second, second_s = self._mean(starts[1], starts[2])
+        last, last_s = self._mean(starts[2], starts[3])
+        if min(second_s, last_s) < 0.8 * window_ms / 1_000.0:
             return 0.0
+        noise = 1.5 * sqrt(2.0 * max(last, 1.0) * spread / last_s)
+        if last - second <= noise:
+            return 0.0  # as nearly always
+        first, first_s = self._mean(starts[0], starts[1])
         rise, most = sorted((last - second, second - first))
         half = bisect_right(self.at_ms, now - window_ms // 2)
-        within = self._mean(half, bounds[3])[0] - self._mean(bounds[2], half)[0]
-        noise = 1.5 * sqrt(2.0 * max(last, 1.0) * spread / last_s)
-        lasts = rise > noise and most < _UNEVEN * rise and within > _STILL * rise
+        within = self._mean(half, starts[3])[0] - self._mean(starts[2], half)[0]
+        known = first_s >= 0.8 * window_ms / 1_000.0
+        lasts = known and rise > noise and most < _UNEVEN * rise and within > _STILL * rise
         return rise if lasts else 0.0

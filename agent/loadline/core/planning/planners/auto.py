@@ -267,7 +267,7 @@ class AutoPlanner(Planner):
     def _forecast(self, lead_ms: int, now: int) -> tuple[float, float]:
         found = self.forecasts.get(lead_ms)
         if found is None:
-            growth, shrink = (self.arrivals.forecast(lead_ms, samples, now) for samples in SAMPLES)
+            growth, shrink = self.arrivals.forecasts(lead_ms, SAMPLES, now)
             found = self.forecasts[lead_ms] = growth, shrink
         return found
 

@@ -115,9 +115,10 @@ class SaturationEvidence(Struct):
 
     def is_queued(self, pool: Pool) -> bool:
         """Return whether all workers have had a queue for three seconds."""
+        if not self.behind == pool.ready == self.ready > 0:
+            return False
         waiting = self.waiting[-_SATURATED_SAMPLES:]
-        known = len(waiting) == _SATURATED_SAMPLES and self.behind == pool.ready == self.ready > 0
-        return known and min(waiting) >= pool.ready
+        return len(waiting) == _SATURATED_SAMPLES and min(waiting) >= pool.ready
 
     def is_saturated(self, pool: Pool) -> bool:
         """Return whether all workers have had a queue for three seconds without a growing batch."""

@@ -131,6 +131,8 @@ class PoolLoad(Struct, frozen=True):
 
     def late_workers(self) -> tuple[str, ...]:
         """Return the workers whose queue is a backlog: requests that join it are late, whatever others do."""
+        if self.pool.load.waiting <= _BACKLOG_MIN:
+            return ()  # so no worker has a backlog
         work, queues = self.lengths.work(self.pool.knobs.role), self.state.evidence.queues
         if not self.serves or not work or not queues.longest_queue:
             return ()
@@ -157,7 +159,7 @@ class PoolLoad(Struct, frozen=True):
         """Yield the workers for a backlog, as long as it will be when a worker requested first is ready."""
         pool, rate, evidence = self.pool, self.growing_per_s, self.state.evidence
         work = self.lengths.work(pool.knobs.role)
-        if not self.serves or not work:
+        if not self.serves or not work or evidence.queues.longest_queue <= _BACKLOG_MIN:
             return
         full = self._serves_at_most(work)
         if evidence.queues.longest_queue <= self._backlog_min(full):
