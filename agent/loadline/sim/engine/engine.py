@@ -122,7 +122,7 @@ class SimulatedEngine:
         self._sequences[request.request_id] = sequence
         self._queue.append(sequence)
         # A run ends when the first waiting request fits, so a request behind others changes nothing.
-        if len(self._queue) == 1:
+        if self._queue.size == 1:
             self._interrupt()
 
     def abort(self, request_id: str, now_ms: float) -> bool:
@@ -189,14 +189,14 @@ class SimulatedEngine:
             timestamp_ms=0,
             kv_blocks_used=self._batch.blocks(done) + self._prefilling_blocks,
             kv_blocks_total=self.knobs.kv_blocks_total,
-            waiting_requests=len(self._queue),
-            running_requests=len(self._batch) + len(self._prefilling),
+            waiting_requests=self._queue.size,
+            running_requests=self._batch.size + len(self._prefilling),
             queued_prefill_tokens=self._queue.prefill_tokens,
             active_prefill_tokens=sum(sequence.prefill_tokens for sequence in self._prefilling),
             decode_tokens=self._batch.kv_tokens(done),
-            decode_batch_requests=len(self._batch),
+            decode_batch_requests=self._batch.size,
             waiting_to_decode_tokens=self._queue.cached_tokens,
-            waiting_to_decode_requests=0 if self.knobs.role == "prefill" else len(self._queue),
+            waiting_to_decode_requests=0 if self.knobs.role == "prefill" else self._queue.size,
             ttft_ms=self._ttft_ms,
             itl_ms=iteration_ms if step is not None and step.decodes else self._itl_ms,
             isl_tokens=self._isl_tokens,
@@ -219,24 +219,24 @@ class SimulatedEngine:
             self._step.truncate(self._now_ms)
 
     def _start_step(self, at_ms: float) -> None:
-        if len(self._queue) > 0:
+        if self._queue.size:
             self._admit()
-        if len(self._batch) > 0 and (self.knobs.chunked_prefill or not self._prefilling):
+        if self._batch.size and (self.knobs.chunked_prefill or not self._prefilling):
             self._preempt(at_ms)
         if self._prefilling:
             self._step = self._prefill_step(at_ms)
-        elif len(self._batch) > 0:
+        elif self._batch.size:
             self._step = self._decode_step(at_ms)
 
     def _admit(self) -> None:
         """Admit waiting requests that fit. Those with a cache join the batch, the others need prefill first."""
         knobs, batch, prefilling = self.knobs, self._batch, self._prefilling
-        budget_tokens = knobs.max_batched_tokens - len(batch) * knobs.chunked_prefill
+        budget_tokens = knobs.max_batched_tokens - batch.size * knobs.chunked_prefill
         budget_tokens -= sum(sequence.prefill_tokens for sequence in prefilling)
-        while len(self._queue) > 0 and len(batch) + len(prefilling) < knobs.max_batch_requests:
+        while self._queue.size and batch.size + len(prefilling) < knobs.max_batch_requests:
             head = self._queue.head
             blocks = knobs.blocks(head.kv_tokens)
-            free_min = self._watermark_blocks if prefilling or len(batch) > 0 else 0
+            free_min = self._watermark_blocks if prefilling or batch.size else 0
             if batch.blocks() + self._prefilling_blocks + blocks + free_min > knobs.kv_blocks_total:
                 break
             if head.cached:
@@ -266,7 +266,7 @@ class SimulatedEngine:
 
     def _prefill_step(self, at_ms: float) -> EngineStep:
         """Return one iteration with prompts: all admitted ones or, chunked, as many tokens as the budget allows."""
-        decodes = self.knobs.chunked_prefill and len(self._batch) > 0
+        decodes = self.knobs.chunked_prefill and self._batch.size > 0
         chunks = (
             self._prefill_chunks() if self.knobs.chunked_prefill else [(s, s.prefill_tokens) for s in self._prefilling]
         )
@@ -278,7 +278,7 @@ class SimulatedEngine:
         return EngineStep(at_ms, took_ms, decodes=decodes, chunks=chunks)
 
     def _prefill_chunks(self) -> list[PrefillChunk]:
-        budget_tokens = self.knobs.max_batched_tokens - len(self._batch)
+        budget_tokens = self.knobs.max_batched_tokens - self._batch.size
         chunks = []
         for sequence in self._prefilling:
             tokens = min(sequence.prefill_tokens, budget_tokens)
@@ -291,7 +291,7 @@ class SimulatedEngine:
     def _decode_step(self, at_ms: float) -> EngineStep:
         """Return decode iterations until a member finishes, a block is missing, or the batch has grown noticeably."""
         batch, total = self._batch, self.knobs.kv_blocks_total
-        most = min(batch.iterations_to_finish(), max(self._run_growth_tokens // len(batch), 1))
+        most = min(batch.iterations_to_finish(), max(self._run_growth_tokens // batch.size, 1))
         if batch.blocks(most) > total:
             most = bisect_right(range(1, most), total, key=batch.blocks)  # preemption made room for one
         first_ms = self._itl(0)
@@ -300,7 +300,7 @@ class SimulatedEngine:
 
     def _itl(self, iterations: int) -> float:
         """Return the iteration time of the batch after further iterations, in ms."""
-        return self._timing.itl_ms(len(self._batch), self._batch.kv_tokens(iterations))
+        return self._timing.itl_ms(self._batch.size, self._batch.kv_tokens(iterations))
 
     def _complete_step(self, step: EngineStep) -> None:
         self._iteration_ms = step.iteration_ms(step.iterations - 1)

@@ -105,7 +105,8 @@ class Sequence(Struct, eq=False):
     @property
     def prefill_tokens(self) -> int:
         """Tokens left to prefill: at least one, since the next token comes from the last one."""
-        return max(self.tokens - self.request.cached_tokens, 1) - self.prefilled_tokens
+        request = self.request
+        return max(request.isl_tokens + self.generated_tokens - request.cached_tokens, 1) - self.prefilled_tokens
 
     @property
     def is_first(self) -> bool:

@@ -10,11 +10,9 @@ class WaitingQueue:
 
     def __init__(self) -> None:
         self._waiting: OrderedDict[str, Sequence] = OrderedDict()
+        self.size = 0
         self.prefill_tokens = 0  # to compute
         self.cached_tokens = 0  # of sequences that come with their cache
-
-    def __len__(self) -> int:
-        return len(self._waiting)
 
     @property
     def waiting(self) -> list[Sequence]:
@@ -45,6 +43,7 @@ class WaitingQueue:
         return True
 
     def _account(self, sequence: Sequence, sign: int) -> None:
+        self.size += sign
         if sequence.cached:
             self.cached_tokens += sign * sequence.kv_tokens
         else:

@@ -46,19 +46,21 @@ class MeasuredProfile:
     def itl_ms(self, batch_requests: int, kv_tokens: float) -> float:
         """Return the time of one decode iteration, in ms, by KV usage and mean context (nearest outside the sweep)."""
         contexts = self._contexts
+        place = min(max(kv_tokens / self.max_kv_tokens, 0.0), 1.0) * _CELLS
+        cell = min(int(place), _CELLS - 1)
         context = kv_tokens / batch_requests
         upper = bisect_right(contexts, context)
         if upper == 0 or upper == len(contexts):
-            return self._along(min(upper, len(contexts) - 1), kv_tokens)
+            return _within(self._rows[0 if upper == 0 else -1], cell, place)
         low, high = contexts[upper - 1], contexts[upper]
         share = (context - low) / (high - low)
-        return (1.0 - share) * self._along(upper - 1, kv_tokens) + share * self._along(upper, kv_tokens)
+        below, above = self._rows[upper - 1], self._rows[upper]
+        return (1.0 - share) * _within(below, cell, place) + share * _within(above, cell, place)
 
-    def _along(self, row: int, kv_tokens: float) -> float:
-        place = min(max(kv_tokens / self.max_kv_tokens, 0.0), 1.0) * _CELLS
-        cell = min(int(place), _CELLS - 1)
-        values = self._rows[row]
-        return values[cell] + (values[cell + 1] - values[cell]) * (place - cell)
+
+def _within(values: list[float], cell: int, place: float) -> float:
+    """Return the value at a place within a cell, on the line through its ends."""
+    return values[cell] + (values[cell + 1] - values[cell]) * (place - cell)
 
 
 def _prefill_curve(sweep: PrefillSweep) -> tuple[list[float], list[float]]:

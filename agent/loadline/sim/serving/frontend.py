@@ -181,7 +181,7 @@ class SimulatedFrontend:
         while lane.waiting and lane.serving:
             number, request = lane.waiting.popleft()
             if request.prefilled:
-                self._transfer(number, request)
+                self._transfer(lane, number, request)
             else:
                 self._dispatch(number, self._route(lane, number), request)
 
@@ -252,9 +252,9 @@ class SimulatedFrontend:
             lane.waiting.append((number, request))
             self._dispatch_waiting(lane)
 
-    def _transfer(self, number: int, request: Request) -> None:
+    def _transfer(self, lane: DispatchQueue, number: int, request: Request) -> None:
         """Transfer a cache to a decode worker, which is chosen at the start of the transfer."""
-        station = self._route(self._queue(self._second_role, request), number)
+        station = self._route(lane, number)
         self._transferring += 1
         self._timeline.call_later(
             self.transfer_link.transfer_ms(request.kv_tokens), partial(self._on_transferred, number, station, request)
