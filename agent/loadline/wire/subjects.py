@@ -5,12 +5,15 @@ from urllib.parse import quote, unquote
 
 VERSION = "v1"
 _REPORTS_BY_MODEL = ("load", "traffic", "drained", "migration")
+_SAFE = re.compile(r"[A-Za-z0-9_-]*")
 _UNSAFE = re.compile(r"[^A-Za-z0-9_%-]")
 _TILDE_DOT = str.maketrans({"~": "%7E", ".": "%2E"})
 
 
 def encode_token(name: str) -> str:
     """Percent-encode every byte outside ``[A-Za-z0-9_-]``, so that a name is exactly one token."""
+    if _SAFE.fullmatch(name):
+        return name  # as nearly all: quote() takes ten times as long
     return quote(name, safe="").translate(_TILDE_DOT)
 
 

@@ -67,7 +67,7 @@ def detect_failures(
 def _silent(table: WorkerTable, knobs: MigrationKnobs, listening_since_ms: int, now: int) -> Mask:
     columns, silent_since_ms = table.columns, now - knobs.suspect_after_ms
     if listening_since_ms > silent_since_ms:
-        return np.zeros_like(columns.alive)
+        return np.zeros(len(table), dtype=np.bool_)
     found: Mask = columns.alive & (columns.seen_at_ms <= silent_since_ms)
     return found
 

@@ -109,7 +109,7 @@ class LoadView:
     def tpot_ms(self) -> FloatArray:
         """Predicted time per output token in ms, recomputed only for workers with migrations in flight."""
         found = self.columns.tpot_ms.copy()
-        rows = np.flatnonzero((self.tokens_in_flight != 0.0) | (self.requests_in_flight != 0.0))
+        rows = ((self.tokens_in_flight != 0.0) | (self.requests_in_flight != 0.0)).nonzero()[0]
         if len(rows):
             batch, tokens = self.metric("decode_batch_size")[rows], self.metric("all_decodes_tokens_num")[rows]
             found[rows] = predicted_tpot(self.tpot, batch, tokens)
@@ -208,7 +208,7 @@ class LoadView:
 
     def ordered(self, rows: Mask, by: MetricName, limit: int, *, descending: bool) -> Rows:
         """Return the first ``limit`` workers that have a metric, ordered by it, then by name."""
-        found: Rows = np.flatnonzero(rows)
+        found: Rows = rows.nonzero()[0]
         values = self.metric(by)[found]
         known = values == values  # noqa: PLR0124 - false of NaN
         found, keys = found[known], -values[known] if descending else values[known]

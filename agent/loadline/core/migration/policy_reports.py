@@ -98,8 +98,8 @@ class PolicyReports:
             self._now,
             code,
             numbers,
-            int(sources.sum()),
-            int(destinations.sum()),
+            int(np.count_nonzero(sources)),
+            int(np.count_nonzero(destinations)),
             tuple(pairs),
         )
 

@@ -103,7 +103,7 @@ class WorkerTable:
 
     def sorted_rows(self, rows: Mask) -> list[int]:
         """Return the selected rows in the order of the workers' names."""
-        found: Rows = np.flatnonzero(rows)
+        found: Rows = rows.nonzero()[0]
         return found[np.argsort(self.ranks[found])].tolist() if len(found) else []
 
     def reports_capacity(self, row: int) -> bool:

@@ -143,6 +143,8 @@ def conditions(
 
 def empty_pools(model: Model, now: int, *, scales_to_zero: bool) -> list[Pool]:
     """Return the pools that have no ready worker and should have one, also before the first decision."""
+    if all(pool.ready for pool in model.pools.values()):
+        return []  # as nearly always
     targets = {pool.name: _intended(pool, now) for pool in model.pools.values()}
     served_roles = {pool.knobs.role for pool in model.pools.values() if targets[pool.name]}
     at_zero = scales_to_zero and not served_roles

@@ -1,6 +1,7 @@
 """One migration round of a model: detect failures, evaluate each policy, and command migrations."""
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -74,7 +75,6 @@ class MigrationRound:
         self._reports = PolicyReports(
             knobs.name, memory, self._in_flight, self._failures.silence_ignored, now, advise_only=knobs.no_operation
         )
-        self._leaving = self._leaving_endpoints()
         self._migrating = 0
         """Requests in migration that ``migrations_max`` limits."""
         self._commands: list[tuple[int, int, int, int]] = []
@@ -100,8 +100,9 @@ class MigrationRound:
         text = f"{name} fails alone: failover_domain is {domain}, and its record lacks it; register node and unit"
         return [RaiseAlarm("failover_domain_unknown", self._model.name, text)]
 
-    def _leaving_endpoints(self) -> set[MigrationEndpoint]:
-        """Return workers that drain, or will by a decision that is being committed or announced."""
+    @cached_property
+    def _leaving(self) -> set[MigrationEndpoint]:
+        """Workers that drain, or will by a decision that is being committed or announced."""
         entry = self._state.ledger.entries.get(self._model.name)
         decisions = () if entry is None else (entry.pending, entry.decision)
         victims = {

@@ -71,8 +71,11 @@ def fit_changes(changes: Sequence[PoolChange], band: GpuBand) -> FittedCounts:
     current = sum(share.total for share in shares)
     if not band.contains(current, tolerance):
         return FittedCounts(tuple(fit(shares, band)), ReasonCode.GPU_BUDGET_RECONCILE)
-    held = FittedCounts(tuple(change.current for change in changes), ReasonCode.GPU_BUDGET_GUARD_HOLD)
+    unchanged = tuple(change.current for change in changes)
+    held = FittedCounts(unchanged, ReasonCode.GPU_BUDGET_GUARD_HOLD)
     steps = {change.step for change in changes}
+    if steps == {0}:
+        return FittedCounts(unchanged)  # as nearly always
     opposite, at_ceiling, at_floor = {1, -1} <= steps, band.is_at_ceiling(current), band.is_at_floor(current)
     if not opposite and ((at_floor and -1 in steps) or (at_ceiling and 1 in steps)):
         return held

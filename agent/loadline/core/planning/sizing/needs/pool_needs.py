@@ -1,6 +1,6 @@
 """Workers that a pool needs, by all that is known of it: demand, saturation, occupancy and backlog."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from msgspec import Struct, field
@@ -152,10 +152,10 @@ class PoolLoad(Struct, frozen=True):
 
     def needs_by_backlog(self) -> float | None:
         """Return the workers for a backlog; None if there is none."""
-        found = next(self._backlog_needs(list(self._lasting_needs())), None)
+        found = next(self._backlog_needs(self._lasting_needs()), None)
         return None if found is None else found.workers
 
-    def _backlog_needs(self, steady: list[Need]) -> Iterator[Need]:
+    def _backlog_needs(self, steady: Iterable[Need]) -> Iterator[Need]:
         """Yield the workers for a backlog, as long as it will be when a worker requested first is ready."""
         pool, rate, evidence = self.pool, self.growing_per_s, self.state.evidence
         work = self.lengths.work(pool.knobs.role)
