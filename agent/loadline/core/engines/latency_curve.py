@@ -84,11 +84,11 @@ class LatencyCurve(Struct):
 
     def base_ms(self, limit_ms: float) -> float:
         """Return the latency without load: the intercept of the line through the lowest and the highest rate."""
-        known = [self.bins[key] for key in sorted(self.bins)]
-        within = next((one for one in known if one.inverse * limit_ms > 1.0), None)
+        bins, keys = self.bins, sorted(self.bins)
+        within = next((bins[key] for key in keys if bins[key].inverse * limit_ms > 1.0), None)
         if within is None:
             return min(self.base_min_ms, _BASE_SHARE * limit_ms)
-        highest, bound = known[-1], max(1.0 / self.base_min_ms, within.inverse)
+        highest, bound = bins[keys[-1]], max(1.0 / self.base_min_ms, within.inverse)
         if highest.rate <= _SPREAD * within.rate:
             return 1.0 / bound
         fall = max(0.0, within.inverse - highest.inverse) / (highest.rate - within.rate)

@@ -103,6 +103,10 @@ class TrafficTotals(Struct, frozen=True):
             self.both_attainment.minus(earlier.both_attainment),
         )
 
+    def arrivals_since(self, earlier: "TrafficTotals") -> int:
+        """Return the arrivals of the interval since an earlier state."""
+        return _minus(self.arrivals, earlier.arrivals)
+
     @property
     def requests_per_s(self) -> float:
         """Rate of arrivals over the observed time; 0 without observed time."""

@@ -195,15 +195,16 @@ def _optimization(
     """Return the status, reason and message of ``OptimizationReady``: the most severe reason decides."""
     worst: _CodeEffect | None = None
     decisive: Reason | None = recommendation.reasons[0] if recommendation.reasons else None
-    one_decides = any(reason.code in _ONE_PLANNER_DECIDES for reason in recommendation.reasons)
     for reason in (*limits, *recommendation.reasons):
         effect = _EFFECTS.get(reason.code)
         if effect is None or (worst is not None and worst.rank <= effect.rank):
             continue
         if effect.reason == "ResourceConstrained" and not _lowers_count(reason):
             continue
-        is_optional = one_decides and effect.reason in _MISSING_INPUTS and reason.code is not ReasonCode.NO_OPINION
-        if is_optional or _is_empty_as_intended(model, reason, now):
+        is_missing = effect.reason in _MISSING_INPUTS and reason.code is not ReasonCode.NO_OPINION
+        if is_missing and any(one.code in _ONE_PLANNER_DECIDES for one in recommendation.reasons):
+            continue
+        if _is_empty_as_intended(model, reason, now):
             continue
         worst, decisive = effect, reason
     sentence = decisive.sentence() if decisive is not None else ""

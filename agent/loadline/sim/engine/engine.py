@@ -181,28 +181,32 @@ class SimulatedEngine:
 
     def load(self) -> WorkerSample:
         """Return a load sample as of the last time; the publisher numbers and stamps it."""
-        step = self._step
+        step, batch, queue, knobs = self._step, self._batch, self._queue, self.knobs
         done = 0 if step is None else step.iterations_done(self._now_ms)
         iteration_ms = self._iteration_ms if step is None else step.iteration_ms(done)
         return WorkerSample(
             sequence=0,
             timestamp_ms=0,
-            kv_blocks_used=self._batch.blocks(done) + self._prefilling_blocks,
-            kv_blocks_total=self.knobs.kv_blocks_total,
-            waiting_requests=self._queue.size,
-            running_requests=self._batch.size + len(self._prefilling),
-            queued_prefill_tokens=self._queue.prefill_tokens,
-            active_prefill_tokens=sum(sequence.prefill_tokens for sequence in self._prefilling),
-            decode_tokens=self._batch.kv_tokens(done),
-            decode_batch_requests=self._batch.size,
-            waiting_to_decode_tokens=self._queue.cached_tokens,
-            waiting_to_decode_requests=0 if self.knobs.role == "prefill" else self._queue.size,
+            kv_blocks_used=batch.blocks(done) + self._prefilling_blocks,
+            kv_blocks_total=knobs.kv_blocks_total,
+            waiting_requests=queue.size,
+            running_requests=batch.size + len(self._prefilling),
+            queued_prefill_tokens=queue.prefill_tokens,
+            active_prefill_tokens=self._active_prefill_tokens(),
+            decode_tokens=batch.kv_tokens(done),
+            decode_batch_requests=batch.size,
+            waiting_to_decode_tokens=queue.cached_tokens,
+            waiting_to_decode_requests=0 if knobs.role == "prefill" else queue.size,
             ttft_ms=self._ttft_ms,
             itl_ms=iteration_ms if step is not None and step.decodes else self._itl_ms,
             isl_tokens=self._isl_tokens,
             iteration_ms=iteration_ms,
             unallocated_prefill_tokens=0,  # an admitted prompt has all its blocks
         )
+
+    def _active_prefill_tokens(self) -> int:
+        """Return the tokens that the prompts in prefill have left."""
+        return sum(sequence.prefill_tokens for sequence in self._prefilling) if self._prefilling else 0
 
     def _advance_to(self, now_ms: float) -> None:
         while (step := self._step) is not None and step.end_ms <= now_ms:
@@ -232,7 +236,7 @@ class SimulatedEngine:
         """Admit waiting requests that fit. Those with a cache join the batch, the others need prefill first."""
         knobs, batch, prefilling = self.knobs, self._batch, self._prefilling
         budget_tokens = knobs.max_batched_tokens - batch.size * knobs.chunked_prefill
-        budget_tokens -= sum(sequence.prefill_tokens for sequence in prefilling)
+        budget_tokens -= self._active_prefill_tokens()
         while self._queue.size and batch.size + len(prefilling) < knobs.max_batch_requests:
             head = self._queue.head
             blocks = knobs.blocks(head.kv_tokens)

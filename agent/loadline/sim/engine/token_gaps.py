@@ -40,7 +40,7 @@ class TokenGaps:
         self._push(before + 1, first_ms - self._last_token_ms)
         if step.iterations > 1:
             self._push(before + step.iterations, max(step.iteration_ms(1), step.iteration_ms(step.iterations - 1)))
-        self._last_token_ms = step.end_after(step.iterations)
+        self._last_token_ms = step.end_ms
 
     def remove(self, sequence: Sequence, iterations: int) -> None:
         """Remove a sequence after ``iterations`` of the batch and store its longest wait in it."""

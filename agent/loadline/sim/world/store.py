@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from operator import attrgetter
 from typing import Final, TypeVar
 
 from msgspec import Struct
@@ -18,6 +19,12 @@ T = TypeVar("T")
 _TIMEOUT_MS: Final = 2_000.0
 _NOTICED_MS: Final = 4_000.0
 _BACK_MS: Final = 300.0
+_NUMBERS: Final[dict[str, Callable[[StoreEntry], int]]] = {
+    "create": attrgetter("create_revision"),
+    "mod": attrgetter("mod_revision"),
+    "lease": attrgetter("lease_id"),
+}
+"""Number of an entry by the target of a comparison."""
 
 
 class StoreFaults(Struct, frozen=True):
@@ -162,8 +169,7 @@ class VirtualStore:
         entry = self.keys.get(compare.key)
         if entry is None:
             return compare.number == 0
-        numbers = {"create": entry.create_revision, "mod": entry.mod_revision, "lease": entry.lease_id}
-        return compare.number == numbers[compare.target]
+        return compare.number == _NUMBERS[compare.target](entry)
 
     def _write(self, writes: Sequence[Write]) -> None:
         self.revision += 1

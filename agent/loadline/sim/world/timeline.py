@@ -38,8 +38,9 @@ class Timeline:
         heapq.heappush(self._queue, (at_ms, self._scheduled, do))
 
     def call_later(self, wait_ms: float, do: Callable[[], object]) -> None:
-        """Call a function after a delay."""
-        self.call_at(self.now_ms + wait_ms, do)
+        """Call a function after a delay of at least 0."""
+        self._scheduled += 1
+        heapq.heappush(self._queue, (self.now_ms + wait_ms, self._scheduled, do))
 
     def reserve(self, wait_ms: float, do: Callable[[], object]) -> ScheduledCall:
         """Return a call as ``call_later`` would schedule it; ``schedule`` it in time, or never."""

@@ -83,6 +83,8 @@ class SimulatedWorker:
         self.engine = engine
         self.bus, self.store, self.peers = bus, store, peers
         self.started_ms = timeline.now_ms
+        self.alive = True
+        """True while the process runs."""
         self.ended_ms: float | None = None
         self.draining = False
         """Whether it drains: it accepts no new request."""
@@ -116,11 +118,6 @@ class SimulatedWorker:
             self._start_registration()
         timeline.call_later(knobs.start_delay_ms, self.become_ready)
         self._schedule_report()
-
-    @property
-    def alive(self) -> bool:
-        """True while the process runs."""
-        return self.ended_ms is None
 
     @property
     def held(self) -> list[str]:
@@ -198,7 +195,7 @@ class SimulatedWorker:
         """Kill the process at once and return the ids of the requests in its engine. Its lease expires later."""
         if not self.alive:
             return []
-        self.ended_ms = self._timeline.now_ms
+        self.alive, self.ended_ms = False, self._timeline.now_ms
         for task in self._tasks:
             task.kill()
         lost = list(self.engine.held)

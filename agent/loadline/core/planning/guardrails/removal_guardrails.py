@@ -15,10 +15,12 @@ def drain_limit(model: ModelProposal) -> None:
     workers count until they have left, so that the wait exceeds no budget.
     """
     for name, pool in model.model.pools.items():
-        target, current = model.proposal.targets[name], pool.effective_target(model.now)
-        room = max(0, DRAINS_MAX - model.constraints.draining.get(name, 0))
-        if target >= min(current, len(pool.workers) - room):
+        target, room = model.proposal.targets[name], max(0, DRAINS_MAX - model.constraints.draining.get(name, 0))
+        if target >= len(pool.workers) - room:
             continue  # even if all workers stay, so they need no count: a pool may have 10,000
+        current = pool.effective_target(model.now)
+        if target >= current:
+            continue
         lowest = min(current, len(staying(pool.workers)) - room)
         if target < lowest:
             _keep(model, ReasonCode.DRAIN_LIMIT, name, lowest, drains_max=DRAINS_MAX)
@@ -30,8 +32,10 @@ def unnumbered_workers(model: ModelProposal) -> None:
     Any worker could then be the one that is removed, so none could be drained before.
     """
     for name, pool in model.model.pools.items():
+        if pool.victim_rule != "highest_ordinal":
+            continue
         target, current = model.proposal.targets[name], pool.effective_target(model.now)
-        if target < current and pool.victim_rule == "highest_ordinal":
+        if target < current:
             worker = min((name for name, worker in pool.workers.items() if worker.ordinal is None), default="")
             if worker:
                 _keep(model, ReasonCode.UNNUMBERED_WORKER, name, current, worker)
@@ -45,8 +49,10 @@ def moved_workers(model: ModelProposal) -> None:
     """
     pools = model.model.pools
     for name, pool in pools.items():
+        if not (pool.moved_in or pool.moved_out):
+            continue
         target, current = model.proposal.targets[name], pool.effective_target(model.now)
-        if target >= current or not (pool.moved_in or pool.moved_out):
+        if target >= current:
             continue
         lowest = current if pool.moved_out and pool.victim_rule in {"newest", "highest_ordinal"} else _kept(pool, pools)
         if target < min(lowest, current):

@@ -181,9 +181,9 @@ class AutoPlanner(Planner):
         learned = {
             name: LearnedPool.of(one.kind, one.evidence, one.hold.learned_ms) for name, one in self.pools.items()
         }
-        found = LearnedEvidence(replace(self.lengths), merged(learned, self.inherited.pools))
+        found = LearnedEvidence(self.lengths, merged(learned, self.inherited.pools))
         if found.age() != self.exported.age():
-            self.exported = found
+            self.exported = found.copy()
         return msgspec.json.encode(self.exported) if self.exported.pools else None
 
     def import_learned(self, data: bytes) -> None:
@@ -211,7 +211,7 @@ class AutoPlanner(Planner):
 
     def _is_surge(self, totals: TrafficTotals) -> bool:
         """Return whether more requests have arrived since the last sample than twice those of a second."""
-        return self.totals is not None and totals.since(self.totals).arrivals > self.surge
+        return self.totals is not None and totals.arrivals_since(self.totals) > self.surge
 
     def _sample(self, model: Model, now: int) -> None:
         """Record the traffic and the loads since the last sample."""

@@ -31,7 +31,7 @@ class EngineKind(Struct, frozen=True):
 
 
 class LearnedPool(Struct, frozen=True):
-    """Lasting part of the evidence of a pool."""
+    """Lasting part of the evidence of a pool. It shares the curves of the evidence, unless it is a copy."""
 
     kind: EngineKind
     itl: LatencyCurve
@@ -47,8 +47,8 @@ class LearnedPool(Struct, frozen=True):
         """Return the lasting part of the evidence."""
         return cls(
             kind,
-            _lasting(evidence.itl),
-            _lasting(evidence.ttft),
+            evidence.itl,
+            evidence.ttft,
             evidence.saturated_rate,
             evidence.kv_per_work_ms,
             evidence.ttft_variation,
@@ -59,6 +59,10 @@ class LearnedPool(Struct, frozen=True):
     def is_empty(self) -> bool:
         """True if nothing was learned."""
         return not (self.itl.bins or self.ttft.bins or self.saturated_rate)
+
+    def copy(self) -> "LearnedPool":
+        """Return a copy without the latest points, which are of the present load."""
+        return replace(self, itl=_lasting(self.itl), ttft=_lasting(self.ttft))
 
     def evidence(self) -> PoolEvidence:
         """Return evidence to continue with."""
@@ -80,6 +84,10 @@ class LearnedEvidence(Struct, frozen=True):
             for name, one in sorted(self.pools.items())
         ]
 
+    def copy(self) -> "LearnedEvidence":
+        """Return a copy, which the fleet changes no more."""
+        return LearnedEvidence(replace(self.lengths), {name: one.copy() for name, one in self.pools.items()})
+
 
 def decode_evidence(data: bytes) -> LearnedEvidence | None:
     """Decode exported evidence; None if it is unreadable."""
@@ -96,7 +104,7 @@ def merged(pools: Mapping[str, LearnedPool], before: Mapping[str, LearnedPool]) 
 
 
 def _lasting(curve: LatencyCurve) -> LatencyCurve:
-    """Copy a curve without its latest point, which is of the present load."""
+    """Copy a curve without its latest point."""
     return LatencyCurve({key: replace(one) for key, one in curve.bins.items()}, curve.base_min_ms)
 
 

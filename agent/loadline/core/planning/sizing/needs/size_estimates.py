@@ -33,10 +33,11 @@ def size_estimates(load: PoolLoad, profiled: float, learned: float, record: Fore
         learned: Requests/s that a worker serves by the curves that were learned; 0: unknown.
         record: Forecasts next to the arrivals that came.
     """
-    yield from _demand(load, _profile_error(profiled, learned) if profiled else _fitted_error(load, learned), record)
+    fitted_error = _fitted_error(load, learned)
+    yield from _demand(load, _profile_error(profiled, learned) if profiled else fitted_error, record)
     yield _backlog(load)
     yield _profile(load, profiled, learned)
-    yield _fitted(load, learned)
+    yield _fitted(load, learned, fitted_error)
     yield _saturated(load)
     yield _latency(load)
     yield _occupancy(load)
@@ -93,13 +94,13 @@ def _profile_error(profiled: float, learned: float) -> float:
     return abs(profiled - learned) / (2.0 * max(profiled, learned)) if learned else _UNCHECKED
 
 
-def _fitted(load: PoolLoad, learned: float) -> SizeEstimate:
+def _fitted(load: PoolLoad, learned: float, error: float) -> SizeEstimate:
     curve = load.state.evidence.curve(load.pool.knobs.role)
     points = sum(one.points for one in curve.bins.values())
     if not learned:
         return SizeEstimate(load.pool.name, "fitted", basis=f"{points} windows of a settled fleet are too few")
     basis = f"a worker serves {learned:.2f} requests/s by {points} windows at {len(curve.bins)} rates"
-    return _estimate(load, "fitted", load.growing_per_s / learned, _fitted_error(load, learned), basis)
+    return _estimate(load, "fitted", load.growing_per_s / learned, error, basis)
 
 
 def _fitted_error(load: PoolLoad, learned: float) -> float:
