@@ -1,4 +1,4 @@
-"""Alarms that the status lists: the newest of each kind and model, bounded, for an hour; and one that is raised once."""
+"""Alarms that the status lists: the newest of each kind and model, bounded, for an hour; one is raised once only."""
 
 from loadline.core.state.alarms import ALARMS_MAX, RECENT_MS, TEXT_CHARS_MAX, Alarms
 from loadline.core.vocabulary.alarm_actions import ALARM_ACTIONS
