@@ -33,9 +33,11 @@ user loadline-agent loadline-agent
 role loadline-reader read "$prefix"
 user loadline-reader loadline-reader
 
-# A worker writes its own record, and first reads it, since a later worker of its name may have replaced it.
+# A worker writes its own record, and first reads it, since a later worker of its name may have replaced it. It reads the
+# leaders and their epochs when it has refused a command as one of a former leader.
 for model in "$@"; do
   role "loadline-worker-$model" readwrite "${prefix}workers/$model/"
+  role "loadline-worker-$model" read "${prefix}leader/"
   user "loadline-worker-$model" "loadline-worker-$model"
 done
 

@@ -106,7 +106,7 @@ def test_the_role_agent_leads_decides_pauses_and_revokes_in_its_namespace(login:
     asyncio.run(scenario())
 
 
-def test_the_role_worker_writes_records_of_its_model_only(login: Callable[[str], EtcdKnobs]) -> None:
+def test_the_role_worker_writes_records_of_its_model_and_reads_who_leads(login: Callable[[str], EtcdKnobs]) -> None:
     async def scenario() -> None:
         async with store_for(login("loadline-worker-llama")) as store:
             lease = await store.grant(10)
@@ -122,6 +122,7 @@ def test_the_role_worker_writes_records_of_its_model_only(login: Callable[[str],
                 KEYS.pause("llama"),
                 KEYS.learned("llama"),
             )
+            await store.read(KEYS.leaders)
             for prefix in (KEYS.prefix, KEYS.workers, KEYS.worker("other", "decode", "decode-1")):
                 with pytest.raises(StoreDenied):
                     await store.read(prefix)

@@ -1,6 +1,7 @@
 """Fences, which identify decisions and commands that are older than, or do not know, one already seen. Pure."""
 
 import math
+from collections.abc import Collection
 from enum import Enum, auto
 from typing import Final, NamedTuple
 
@@ -169,14 +170,33 @@ class CountsInForce:
 
 
 class EpochFence:
-    """Highest epoch that one incarnation of a worker has seen in commands of one kind."""
+    """Highest epoch that one incarnation of a worker has seen in commands of one kind.
+
+    An epoch that no leader has, as somebody forged it or etcd lost it, would block the worker until it restarts. So the
+    caller compares it with the terms in etcd when commands were ``stale``.
+    """
 
     def __init__(self) -> None:
         self.highest = 0
+        self.stale = False
+        """True if a command was refused since the last comparison."""
 
     def admit(self, epoch: int) -> bool:
         """Record the epoch and return True, or return False if a higher epoch was seen."""
         if epoch < self.highest:
+            self.stale = True
             return False
         self.highest = epoch
+        return True
+
+    def compare(self, epochs: Collection[int]) -> bool:
+        """Lower the fence to the present leaders' lowest epoch if none has the highest one; return True if it was.
+
+        The epochs must have been read after the last command: whoever sent it had its epoch in etcd by then. Without a
+        leader nothing is known, and the fence stays.
+        """
+        self.stale = False
+        if not epochs or self.highest in epochs or min(epochs) > self.highest:
+            return False
+        self.highest = min(epochs)
         return True

@@ -36,7 +36,7 @@ class WorkerIncarnation:
         """Id of the newest accepted drain command; empty: none."""
         self.sequence = sequence
         """Sequence of the newest sample."""
-        self._epochs = EpochFence()
+        self.epochs = EpochFence()
         """Fence of drain commands."""
         self.record = record
         """Description of the worker, in any state."""
@@ -67,8 +67,8 @@ class WorkerIncarnation:
         """Return the reason to refuse a command; empty: it is accepted."""
         if command.incarnation < self.record.incarnation:
             return f"already gone: this is incarnation {self.record.incarnation}"
-        if not self._epochs.admit(command.epoch):
-            return f"a command of epoch {self._epochs.highest} was received"
+        if not self.epochs.admit(command.epoch):
+            return f"a command of epoch {self.epochs.highest} was received"
         if drained and command.drain_id != self.drain_id:
             return "already drained"
         return ""

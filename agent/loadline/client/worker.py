@@ -23,6 +23,7 @@ from typing import Final, Self
 from msgspec.structs import replace
 
 from loadline.adapters.logs import bounded
+from loadline.client.fence import EpochFence
 from loadline.client.handover.held_requests import HeldRequests
 from loadline.client.handover.migrator import FreeSlots, RequestMigrator
 from loadline.client.handover.progress import DRAIN_SLOTS_MAX
@@ -31,6 +32,7 @@ from loadline.client.migratable_engine import MigrationOptions
 from loadline.client.migration_driver import MigrationDriver
 from loadline.client.registration import Registration
 from loadline.client.resources import BodyInterrupt, bus_of, publish_now, running, store_of, wait_at_most
+from loadline.client.term_check import TermCheck
 from loadline.core.vocabulary.samples import WorkerRecord, WorkerSample
 from loadline.core.vocabulary.scalars import Role, WorkerPhase
 from loadline.errors import WorkerSuperseded
@@ -122,8 +124,10 @@ class WorkerClient:
         async with AsyncExitStack() as stack:
             enter = stack.enter_async_context
             self._bus = await enter(bus_of(bus, nats, f"loadline-worker-{record.worker}"))
+            opened = await enter(store_of(store, etcd))
+            self._term_check = TermCheck(opened, self._keys, self._fences(), record.worker)
             self._registration = Registration(
-                await enter(store_of(store, etcd)),
+                opened,
                 self._keys.worker(*record.names),
                 encode(record),
                 self._lease_ttl_s,
@@ -135,6 +139,7 @@ class WorkerClient:
             stack.push_async_callback(self._ignore_commands)
             await self._answer_commands()
             await enter(running(self._registration.run(), f"registration of {record.worker}"))
+            await enter(running(self._term_check.run(), f"epochs of {record.worker}"))
             if not self._outlives:
                 stack.push_async_callback(self.leave)
             await enter(running(self._report_periodically(), f"reports of {record.worker}"))
@@ -221,6 +226,9 @@ class WorkerClient:
         )
         return migrator, MigrationDriver(migrator, options, self.record.worker, self._publish_migration)
 
+    def _fences(self) -> dict[str, EpochFence]:
+        return {"drain": self._incarnation_state.epochs, "migrate": self._migrator.epochs}
+
     async def _answer_commands(self) -> None:
         """Answer commands under the names of the record."""
         subjects, names = self._subjects, self.record.names
@@ -244,6 +252,7 @@ class WorkerClient:
             own_reply = await self._on_migrate(command) if mine else None
             return None if own_reply is None else encode(own_reply)
         reply = self._migrator.answer(command, (), 0) if self._driver is None else self._driver.answer(command)
+        self._term_check.request()
         return None if reply is None else encode(reply)
 
     def _with_slots(self, samples: Sequence[WorkerSample]) -> Sequence[WorkerSample]:
@@ -292,6 +301,7 @@ class WorkerClient:
             _log.warning("drain_command_ignored", worker=self.record.worker, detail=command.detail)
             return None
         reply = self._incarnation_state.answer(command, drained=self.drained.is_set())
+        self._term_check.request()
         if reply is None:
             return None
         if reply.accepted:

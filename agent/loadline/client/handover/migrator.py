@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from loadline.client.fence import EpochFence
 from loadline.client.handover.claims import CLAIM_RETRY_MS, CLAIM_TIMEOUT_MS, PendingClaims
 from loadline.client.handover.destination import HandoverDestination
 from loadline.client.handover.effects import Effect
@@ -55,6 +56,11 @@ class RequestMigrator:
         """Inputs of outgoing requests."""
         self.destination = HandoverDestination(record.incarnation, held, self._claims, slots_in if supported else 0)
         """Inputs of incoming requests."""
+
+    @property
+    def epochs(self) -> EpochFence:
+        """Fence of migrate commands."""
+        return self._progress.epochs
 
     def move(self, record: WorkerRecord) -> None:
         """Answer commands to the worker in its other pool."""

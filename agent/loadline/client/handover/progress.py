@@ -111,8 +111,8 @@ class MigrationProgress:
         self.record = record
         """Description of the worker."""
         self._kv_tokens = (record.kv_blocks_total or 0) * (record.block_size_tokens or 0) * record.data_parallel_size
-        # Separate from the fence of drains: an agent that only migrates requests has its own epochs.
-        self._epochs = EpochFence()
+        self.epochs = EpochFence()
+        """Fence of migrate commands, separate from that of drains: an agent that only migrates has its own epochs."""
         self._slots_out = slots_out
         self._supported = supported
         self._migrations: dict[str, _Migration] = {}
@@ -175,8 +175,8 @@ class MigrationProgress:
         record, destination = self.record, command.destination
         if command.source.incarnation < record.incarnation:
             return "gone", f"this is incarnation {record.incarnation}"
-        if not self._epochs.admit(command.epoch):
-            return "stale_epoch", f"a command of epoch {self._epochs.highest} was received"
+        if not self.epochs.admit(command.epoch):
+            return "stale_epoch", f"a command of epoch {self.epochs.highest} was received"
         if not self._supported:
             return "unsupported", "this engine cannot migrate requests"
         if command.ttl_ms <= 0:

@@ -1,0 +1,90 @@
+"""Comparison of a worker's fences with the terms in etcd."""
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from loadline.client.fence import EpochFence
+from loadline.client.term_check import TermCheck
+from loadline.ports import StoreSnapshot, Write
+from loadline.wire.keys import Keys
+from tests.support.memory import MemoryStore
+from tests.waiting import until
+
+KEYS = Keys("default")
+FORGED = 2**53
+
+
+class ReadCountingStore(MemoryStore):
+    """Store that counts reads, and lets a test act in each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reads = 0
+        self.on_read: Callable[[], object] = lambda: None
+
+    async def read(self, prefix: str) -> StoreSnapshot:
+        self.reads += 1
+        found = await super().read(prefix)
+        self.on_read()
+        return found
+
+
+def fence_at(*epochs: int) -> EpochFence:
+    fence = EpochFence()
+    for epoch in epochs:
+        fence.admit(epoch)
+    return fence
+
+
+@pytest.mark.parametrize(
+    ("seen", "leading", "expected"),
+    [
+        (FORGED, [5], 5),
+        (FORGED, [9, 5], 5),  # of two shards, either may be this worker's
+        (9, [5, 9], 9),  # a leader has it
+        (9, [], 9),  # nobody leads
+        (4, [5], 4),
+    ],
+)
+def test_a_fence_is_lowered_if_leaders_exist_and_none_has_its_epoch(
+    seen: int, leading: list[int], expected: int
+) -> None:
+    fence = fence_at(seen)
+    fence.compare(leading)
+    assert fence.highest == expected
+
+
+async def checked(fence: EpochFence, store: ReadCountingStore, *terms: tuple[str, bytes]) -> None:
+    """Run a check, requested ten times, until it has read."""
+    await store.commit([], [Write(key, value) for key, value in terms])
+    check = TermCheck(store, KEYS, {"drain": fence}, "w")
+    task = asyncio.create_task(check.run())
+    for _ in range(10):
+        check.request()
+        await asyncio.sleep(0)
+    await until(lambda: store.reads > 0 or not fence.stale, "the check")
+    await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.wait({task})
+
+
+def test_only_epochs_of_present_leaders_count_and_many_requests_cause_one_read() -> None:
+    store, fence = ReadCountingStore(), fence_at(FORGED, 5)
+    epochs = [(KEYS.leader("all"), b"a"), (KEYS.epoch("all"), b"5"), (KEYS.epoch("migration"), b"3")]
+    asyncio.run(checked(fence, store, *epochs, (KEYS.layout, b"x")))
+    assert (fence.highest, fence.stale, store.reads) == (5, False, 1)
+
+
+def test_without_a_stale_command_nothing_is_read() -> None:
+    store, fence = ReadCountingStore(), fence_at(5, FORGED)
+    asyncio.run(checked(fence, store, (KEYS.leader("all"), b"a"), (KEYS.epoch("all"), b"5")))
+    assert (fence.highest, store.reads) == (FORGED, 0)
+
+
+def test_a_command_of_a_new_leader_during_the_read_is_not_taken_for_forged() -> None:
+    store, fence = ReadCountingStore(), fence_at(5, 4)
+    store.on_read = lambda: fence.admit(6)
+    asyncio.run(checked(fence, store, (KEYS.leader("all"), b"a"), (KEYS.epoch("all"), b"4")))
+    assert fence.highest == 6
