@@ -73,11 +73,11 @@ class Consolidation(Struct):
         age_ms, needed_ms = now - since_ms, max(after_ms, self.not_before_ms - since_ms)
         due = age_ms >= needed_ms
         unassigned = sources & (now - last_assigned_at_ms >= after_ms)
-        if due and not unassigned.any():
+        if due and not np.count_nonzero(unassigned):
             return none, NotPlanned.of(MigrationCode.GIVEN_WORK, within_ms=after_ms)
         candidates, limit = (unassigned, len(view.table)) if due else (sources, 1)
         found, obstacle = _could_be_emptied(view, candidates, destinations, limit)
-        if not found.any():
+        if not np.count_nonzero(found):
             self.eligible_since_ms = -1
             return none, obstacle
         self.eligible_since_ms = since_ms
@@ -110,7 +110,7 @@ def _could_be_emptied(view: LoadView, sources: Mask, destinations: Mask, limit: 
         if room < requests or requests < view.measure(REQUESTS)[source]:
             total = float(view.measure(REQUESTS)[source])
             obstacle = NotPlanned.of(MigrationCode.NOT_EMPTIED, room=room, requests=total)
-            return found, None if found.any() else obstacle
+            return found, None if np.count_nonzero(found) else obstacle
         found[source] = True
         remaining = [row for row in others[used:] if not found[row]]
     return found, None

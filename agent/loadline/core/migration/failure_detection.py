@@ -45,12 +45,12 @@ def detect_failures(
         now: Time in ms.
     """
     silent = {name: _silent(table, knobs, listening_since_ms, now) for name, table in tables.items()}
-    silent_count = sum(int(np.count_nonzero(one)) for one in silent.values())
-    alive_count = sum(int(np.count_nonzero(table.columns.alive)) for table in tables.values())
     silence_ignored = None
-    if 2 * silent_count > alive_count:
-        silence_ignored = NotPlanned.of(MigrationCode.TOO_MANY_SILENT, silent=silent_count, workers=alive_count)
-        silent = {name: np.zeros_like(one) for name, one in silent.items()}
+    if silent_count := sum(int(np.count_nonzero(one)) for one in silent.values()):
+        alive_count = sum(int(np.count_nonzero(table.columns.alive)) for table in tables.values())
+        if 2 * silent_count > alive_count:
+            silence_ignored = NotPlanned.of(MigrationCode.TOO_MANY_SILENT, silent=silent_count, workers=alive_count)
+            silent = {name: np.zeros_like(one) for name, one in silent.items()}
     failed = {name: _failed(table, silent[name], knobs, listening_since_ms, now) for name, table in tables.items()}
     workers = [
         FailedWorker(record.node, record.unit, record.data_parallel_size > 1)

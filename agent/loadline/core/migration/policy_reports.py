@@ -61,8 +61,9 @@ class PolicyReports:
                 return None
         if policy.metric is not None:
             unknown = view.healthy & np.isnan(view.metric(policy.metric(view.knobs)))
-            if unknown.any():
-                return NotPlanned.of(MigrationCode.LOAD_UNKNOWN, unknown=unknown.sum(), workers=view.healthy.sum())
+            if count := int(np.count_nonzero(unknown)):
+                workers = int(np.count_nonzero(view.healthy))
+                return NotPlanned.of(MigrationCode.LOAD_UNKNOWN, unknown=count, workers=workers)
         return NotPlanned(MigrationCode.NO_SOURCE)
 
     def pair(self, source: str, destination: str, found: MigrationAmount | NotPlanned) -> PairReport:
@@ -117,6 +118,6 @@ class PolicyReports:
 
 def _no_pair(view: LoadView, sources: Mask, destinations: Mask) -> NotPlanned:
     """Return the reason why there is no pair although there are sources."""
-    if destinations.any() and not (view.free_out[sources] >= 1.0).any():
-        return NotPlanned.of(MigrationCode.NO_SLOTS, workers=sources.sum())
+    if np.count_nonzero(destinations) and not np.count_nonzero(view.free_out[sources] >= 1.0):
+        return NotPlanned.of(MigrationCode.NO_SLOTS, workers=int(np.count_nonzero(sources)))
     return NotPlanned(MigrationCode.NO_DESTINATION)

@@ -122,7 +122,7 @@ def _least_loaded(view: LoadView, rows: Mask, metric: MetricName, limit: int) ->
     """Return the least loaded workers, followed by those without the metric, which are better than a failed worker."""
     known = view.ordered(rows, metric, limit, descending=False)
     others = rows & np.isnan(view.metric(metric))
-    if not others.any():
+    if not np.count_nonzero(others):
         return known
     return np.concatenate((known, view.ordered(others, "num_requests", limit - len(known), descending=False)))
 

@@ -209,7 +209,7 @@ class MigrationRound:
         for from_rows, to_rows in _sides(sources, destinations, None if policy.urgent else reported):
             # Loads stay those of the view, so a destination of one side counts as full for the other.
             to_rows[[destination for _, destination in pairs]] = False
-            if obstacle is None and from_rows.any() and to_rows.any():
+            if obstacle is None and np.count_nonzero(from_rows) and np.count_nonzero(to_rows):
                 pairs += self._command_pairs(policy, view, from_rows, to_rows, pair_reports)
         if reported is not None and not (pair_reports or policy.urgent):
             return False  # no pair includes a worker that reported

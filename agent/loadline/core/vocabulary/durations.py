@@ -31,6 +31,8 @@ def fill_in(sentence: str, numbers: Mapping[str, float]) -> str:
     Raises:
         KeyError: A number is missing.
     """
+    if ":time}" not in sentence:
+        return sentence.format(**numbers)
     return sentence.format(**{name: _Number(value) for name, value in numbers.items()})
 
 

@@ -42,8 +42,10 @@ def stabilisation(pool: PoolProposal) -> None:
 
 def warm_up(pool: PoolProposal) -> None:
     """Do not shrink until data has been complete for a while."""
+    if pool.target >= pool.current:
+        return
     warm_ms = pool.now - max(pool.constraints.acting_since_ms, pool.history.quorate_since_ms)
-    if pool.target < pool.current and warm_ms < pool.knobs.warm_up_ms:
+    if warm_ms < pool.knobs.warm_up_ms:
         needed_ms = pool.knobs.warm_up_ms
         numbers = {"age_ms": warm_ms, "needed_ms": needed_ms, "left_ms": needed_ms - warm_ms}
         pool.limit(ReasonCode.WARM_UP, pool.current, **numbers)
@@ -55,6 +57,8 @@ def step_down(pool: PoolProposal) -> None:
     The step is measured from the existing workers if they are fewer than the target, so that overdue workers are
     cancelled at once.
     """
+    if pool.target >= pool.current:
+        return
     lowest = min(pool.current, pool.pool.scaling_base(pool.now)) - pool.knobs.step_down_max
     if pool.target < lowest:
         pool.limit(ReasonCode.STEP_DOWN, lowest)

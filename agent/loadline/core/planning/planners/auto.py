@@ -302,7 +302,7 @@ class AutoPlanner(Planner):
 
     def _load(self, model: Model, pool: Pool, now: int) -> PoolLoad:
         """Return a pool with the arrivals that it has to serve, which are its share of those of the role."""
-        state, serves = self._state(pool), self._serves(model, pool)
+        serves, state = self._serves(model, pool), self.pools[pool.name]
         start_up_ms, cost_of_miss = pool.start_up_ms(self.knobs.start_up_ms), self.knobs.cost_of_miss
         rates = self._arriving(model, pool, now)
         return PoolLoad(model, pool, state, self.arrivals, self.lengths, *rates, serves, start_up_ms, cost_of_miss, now)
