@@ -29,6 +29,8 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     def __init__(self) -> None:
         self._virtual = _VirtualSelector()
         super().__init__(self._virtual)
+        # From 2**24 s on, floats are 4 ns apart: a timer that is due within 1 ns would be one that is never due.
+        self._clock_resolution = 1e-6
 
     def time(self) -> float:
         return self._virtual.now_s
