@@ -49,10 +49,13 @@ class TermCheck:
             self._wanted.clear()
             before = {kind: fence.highest for kind, fence in self._fences.items()}
             try:
-                self._compare(await self._epochs(), before)
+                epochs = await self._epochs()
             except LoadlineError as error:
                 if reasons.is_new(str(error)):
                     _log.warning("epochs_unread", worker=self._worker, detail=str(error))
+            else:
+                reasons.end()
+                self._compare(epochs, before)
             await asyncio.sleep(_INTERVAL_S)
 
     def _compare(self, epochs: list[int], before: dict[str, int]) -> None:

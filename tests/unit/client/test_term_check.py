@@ -4,9 +4,12 @@ import asyncio
 from collections.abc import Callable
 
 import pytest
+from structlog.testing import capture_logs
 
+from loadline.client import term_check as term_check_module
 from loadline.client.fence import EpochFence
 from loadline.client.term_check import TermCheck
+from loadline.errors import StoreUnavailable
 from loadline.ports import StoreSnapshot, Write
 from loadline.wire.keys import Keys
 from tests.support.memory import MemoryStore
@@ -88,3 +91,27 @@ def test_a_command_of_a_new_leader_during_the_read_is_not_taken_for_forged() -> 
     store.on_read = lambda: fence.admit(6)
     asyncio.run(checked(fence, store, (KEYS.leader("all"), b"a"), (KEYS.epoch("all"), b"4")))
     assert fence.highest == 6
+
+
+def test_each_outage_is_logged_once_and_a_command_refused_after_it_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    store, fence = ReadCountingStore(), fence_at(FORGED)
+
+    def fail() -> None:
+        raise StoreUnavailable("refused")
+
+    async def scenario() -> None:
+        check = TermCheck(store, KEYS, {"drain": fence}, "w")
+        task = asyncio.create_task(check.run())
+        for outage in (True, True, False, True):
+            store.on_read, reads = fail if outage else lambda: None, store.reads
+            fence.admit(4)
+            check.request()
+            await until(lambda: store.reads > reads, "the read")  # noqa: B023 - awaited here
+        await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait({task})
+
+    monkeypatch.setattr(term_check_module, "_INTERVAL_S", 0.0)
+    with capture_logs() as lines:
+        asyncio.run(scenario())
+    assert [line["event"] for line in lines] == ["epochs_unread"] * 2
