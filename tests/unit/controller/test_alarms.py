@@ -1,4 +1,4 @@
-"""Alarms that the status lists: the newest of each kind and model, bounded, for an hour; one is raised once only."""
+"""Alarms that the status lists: the newest of each kind and model, bounded, for an hour; one that lasts, each hour."""
 
 from loadline.core.state.alarms import ALARMS_MAX, RECENT_MS, TEXT_CHARS_MAX, Alarms
 from loadline.core.vocabulary.alarm_actions import ALARM_ACTIONS
@@ -53,3 +53,13 @@ def test_a_key_without_a_lease_is_reported_once_however_often_it_is_written() ->
     for key in (LeaderChanged("all", "", 0, 200), LeaderChanged("all", "other", 9, 200, beat=200)):
         assert raised(harness, key) == []
         assert raised(harness, written[0]) == ["leader_without_lease"], "it has returned"
+
+
+def test_a_key_without_a_lease_is_reported_once_an_hour_while_it_is_written_even_under_the_agents_own_name() -> None:
+    harness = ControllerHarness(make_settings())
+    name, kinds = harness.controller.settings.agent, []
+    for revision in range(5, 155):
+        kinds.append(raised(harness, LeaderChanged("all", name, 0, revision, beat=revision)))
+        harness.now += RECENT_MS // 60
+    assert [at for at, found in enumerate(kinds) if found] == [0, 61, 122]
+    assert {kind for found in kinds for kind in found} == {"leader_without_lease"}

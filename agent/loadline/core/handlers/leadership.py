@@ -47,7 +47,8 @@ def leader_changed(turn: Turn, event: LeaderChanged) -> list[Effect]:
     """Step down for another leader, or campaign if there is none; report a store that has lost data."""
     leadership, alarms = turn.state.leadership, turn.state.alarms
     raised: list[Effect] = []
-    if leadership.becomes_unleased(event):
+    begins = leadership.becomes_unleased(event)
+    if begins or (leadership.unleased and not alarms.is_recent("leader_without_lease", turn.now)):
         text = f"the key of {event.leader} has no lease: no agent wrote it, and none leads while somebody writes it"
         raised.append(RaiseAlarm("leader_without_lease", "", text))
     elif leadership.has_namesake(event) and not alarms.is_recent("agent_name_taken", turn.now):
