@@ -100,3 +100,12 @@ def test_without_arrivals_there_is_no_error() -> None:
 def test_the_history_is_bounded() -> None:
     rate, _ = fed([10] * 1_000)
     assert len(rate.at_ms) == len(rate.arrivals) == len(rate.observed_ms) == 400
+
+
+@pytest.mark.parametrize("samples", [15, 60])
+def test_of_a_burst_of_few_requests_only_what_is_no_chance_counts(samples: int) -> None:
+    """Ten requests in a second after one per second are no rate of ten."""
+    burst = forecast([1] * 120 + [10], samples)
+    assert forecast([1] * 120, samples) < burst < 5.0
+    assert forecast([1] * 120 + [10] * 8, samples) > 7.0
+    assert forecast([10] * 120 + [100], samples) > 85.0

@@ -39,7 +39,9 @@ class Role:
                 continue
             part = 1.0 if empty else shares[name]
             state, rates = PoolState(EngineKind.of(pool)), (part * growing, part * lasting)
-            load = PoolLoad(model, pool, state, ArrivalRate(), Lengths(), *rates, self.serves[name], 30_000, 20.0, now)
+            load = PoolLoad(
+                model, pool, state, ArrivalRate(), Lengths(), *rates, 0.0, self.serves[name], 30_000, 20.0, now
+            )
             own = wanted if name == "dear" else 0
             code = ReasonCode.BACKLOG_TARGET if own else ReasonCode.DEMAND_TARGET
             lasts = rates[1] / self.serves[name] if self.serves[name] else 0.0
@@ -119,7 +121,18 @@ def test_no_pool_is_sized_by_others_while_nothing_is_known() -> None:
     world = FleetHarness([PoolKnobs("a", "aggregated"), PoolKnobs("b", "aggregated")], 1)
     pool = world.pool("a")
     load = PoolLoad(
-        world.model, pool, PoolState(EngineKind.of(pool)), ArrivalRate(), Lengths(), 1.0, 1.0, 0.0, 0, 20.0, world.now
+        world.model,
+        pool,
+        PoolState(EngineKind.of(pool)),
+        ArrivalRate(),
+        Lengths(),
+        1.0,
+        1.0,
+        0.0,
+        0.0,
+        0,
+        20.0,
+        world.now,
     )
     assert share_needs([load], [PoolNeeds(1, 1, 0.0, 1.0, 1.0, Reason(ReasonCode.DEMAND_TARGET))], []) is None
 

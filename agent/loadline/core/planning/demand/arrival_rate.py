@@ -81,7 +81,7 @@ class ArrivalRate(Struct):
         spread, window_ms = self._spread(0), max(lead_ms, _LEAD_MIN_MS)
         rise, found = self._rise(window_ms, spread, now), []
         for count in samples:
-            level, seconds = self._level(count)
+            level, seconds = self._credible_level(count)
             risen = rise * (lead_ms + seconds * 500.0) / window_ms
             found.append(level + risen + 0.5 * sqrt(level * spread / seconds))
         return found
@@ -98,12 +98,11 @@ class ArrivalRate(Struct):
         return sqrt(self._spread(0) / (level * seconds)) if level else 0.0
 
     def certain(self, samples: int) -> float:
-        """Return the part of the level over up to so many samples that is not chance, for Poisson arrivals."""
+        """Return the part of a forecast by up to so many samples that is not chance, for Poisson arrivals."""
         level, seconds = self._level(samples)
-        errors = _CHANCE_OF_CHANGE if self.is_doubtful(samples) else _CHANCE
-        return max(0.0, 1.0 - errors / sqrt(level * seconds)) if level else 1.0
+        return 1.0 if self._is_doubtful(samples) else _certain(level * seconds, _CHANCE)
 
-    def is_doubtful(self, samples: int) -> bool:
+    def _is_doubtful(self, samples: int) -> bool:
         """Return whether the level has changed within so many samples, by few arrivals: some changes are chance."""
         count = min(samples, self.unchanged)
         return count < samples and sum(self.arrivals[-count:]) < _CHANGE_ARRIVALS
@@ -111,6 +110,14 @@ class ArrivalRate(Struct):
     def _level(self, samples: int) -> tuple[float, float]:
         """Return the rate over up to so many samples since the last change, and the observed seconds."""
         return self._mean(len(self.at_ms) - min(samples, self.unchanged), len(self.at_ms))
+
+    def _credible_level(self, samples: int) -> tuple[float, float]:
+        """Return the level, of which a rise by few arrivals counts only as far as it is not chance."""
+        level, seconds = self._level(samples)
+        if self._is_doubtful(samples):
+            overall, _ = self._mean(max(0, len(self.at_ms) - samples), len(self.at_ms))
+            level = min(level, max(overall, level * _certain(level * seconds, _CHANCE_OF_CHANGE)))
+        return level, seconds
 
     def _mean(self, start: int, end: int) -> tuple[float, float]:
         """Return the rate over the samples ``[start, end)``, and the observed seconds."""
@@ -155,3 +162,8 @@ class ArrivalRate(Struct):
         known = first_s >= 0.8 * window_ms / 1_000.0
         lasts = known and rise > noise and most < _UNEVEN * rise and within > _STILL * rise
         return rise if lasts else 0.0
+
+
+def _certain(arrivals: float, errors: float) -> float:
+    """Return the part of some arrivals that so many standard errors leave."""
+    return max(0.0, 1.0 - errors / sqrt(arrivals)) if arrivals else 1.0

@@ -40,6 +40,7 @@ from loadline.core.planning.sizing.evidence.learned import (
     merged,
 )
 from loadline.core.planning.sizing.evidence.saturation import request_share
+from loadline.core.planning.sizing.needs.batch_flow import BatchFlow
 from loadline.core.planning.sizing.needs.pool_needs import SAMPLES, PoolLoad, PoolNeeds, PoolState
 from loadline.core.planning.sizing.needs.shared_roles import EmptyPool, pool_intervals, share_needs
 from loadline.core.planning.sizing.needs.size_estimates import size_estimates
@@ -224,8 +225,9 @@ class AutoPlanner(Planner):
         intervals = pool_intervals(model, interval)
         for pool in model.pools.values():
             state = self._state(pool)
-            served = pool.ready * (state.serves or 0.0) * interval.observed_ms / 1_000.0
-            state.hold.record_excess(request_share(model, pool) * interval.arrivals - served)
+            excess_per_s = self._flow(pool).count(request_share(model, pool) * interval.requests_per_s)
+            excess_per_s -= pool.ready * (state.serves or 0.0)
+            state.hold.record_excess(excess_per_s * interval.observed_ms / 1_000.0)
             state.evidence.add(model, pool, intervals[pool.name], self.lengths, now)
             state.serves = None
         self.profiled.update(model, lambda pool: self._arriving(model, pool, now)[0], now)
@@ -304,14 +306,20 @@ class AutoPlanner(Planner):
         """Return a pool with the arrivals that it has to serve, which are its share of those of the role."""
         serves, state = self._serves(model, pool), self.pools[pool.name]
         start_up_ms, cost_of_miss = pool.start_up_ms(self.knobs.start_up_ms), self.knobs.cost_of_miss
-        rates = self._arriving(model, pool, now)
-        return PoolLoad(model, pool, state, self.arrivals, self.lengths, *rates, serves, start_up_ms, cost_of_miss, now)
+        rates, staying = self._arriving(model, pool, now), self._flow(pool).staying
+        return PoolLoad(
+            model, pool, state, self.arrivals, self.lengths, *rates, staying, serves, start_up_ms, cost_of_miss, now
+        )
 
     def _arriving(self, model: Model, pool: Pool, now: int) -> tuple[float, float]:
         """Return the requests/s of a pool when a worker requested now is ready: for growth, and for shrinks."""
         growing, lasting = self._forecast(pool.start_up_ms(self.knobs.start_up_ms), now)
-        share = request_share(model, pool)
-        return share * growing, share * lasting
+        share, flow = request_share(model, pool), self._flow(pool)
+        return flow.count(share * growing), flow.count(share * lasting)
+
+    def _flow(self, pool: Pool) -> BatchFlow:
+        """Return the requests of a pool that are still there when a worker requested now is ready."""
+        return BatchFlow.of(pool, self._state(pool).evidence, self.lengths, pool.start_up_ms(self.knobs.start_up_ms))
 
     def _recommend(self, load: PoolLoad, needs: PoolNeeds) -> PoolRecommendation:
         """Recommend what a pool needs, or what the limits of a shrink leave."""

@@ -70,6 +70,8 @@ class PoolLoad(Struct, frozen=True):
     growing_per_s: float
     """Arrivals (1/s) when a worker requested now is ready, for growth; ``lasting_per_s`` is for shrinks."""
     lasting_per_s: float
+    staying: float
+    """Part (0..1) of the present requests that are still there then: so much of these rates is known, see BatchFlow."""
     serves: float
     """Requests/s that a worker serves within the objectives; 0 if unknown."""
     start_up_ms: int
@@ -95,13 +97,12 @@ class PoolLoad(Struct, frozen=True):
     @property
     def shrink_ratio(self) -> float:
         """Ratio of the workers that a shrink leaves to those needed: growth within the error would reverse it."""
-        return _SHRINK_MARGIN + self.arrivals.error(SAMPLES[0])
+        return _SHRINK_MARGIN + (1.0 - self.staying) * self.arrivals.error(SAMPLES[0])
 
     def by_chance(self, capacity_per_s: float, growing_per_s: float, lasting_per_s: float) -> bool:
         """Return whether arrivals exceed a capacity by no more than chance, and have done so for seconds only."""
         certain = growing_per_s * self.arrivals.certain(SAMPLES[0])
-        lasts = 0.0 if self.arrivals.is_doubtful(SAMPLES[0]) else lasting_per_s
-        return max(certain, lasts) <= capacity_per_s
+        return max(certain, lasting_per_s) <= capacity_per_s
 
     def _lasting_needs(self) -> Iterator[Need]:
         """Yield the needs by occupancy, saturation and demand."""
