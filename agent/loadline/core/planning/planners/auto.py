@@ -32,6 +32,7 @@ from loadline.core.planning.guardrails.knobs import UNPACED, GuardrailKnobs
 from loadline.core.planning.planner import ModelSettings, Needs, Planner
 from loadline.core.planning.planners.saturation import SaturationKnobs, SaturationPlanner
 from loadline.core.planning.recommendation import WAKE_MS, PoolRecommendation, hold_without_data, recommend
+from loadline.core.planning.sizing.evidence.latency import ITL_SHARE
 from loadline.core.planning.sizing.evidence.learned import (
     EngineKind,
     LearnedEvidence,
@@ -225,9 +226,9 @@ class AutoPlanner(Planner):
         intervals = pool_intervals(model, interval)
         for pool in model.pools.values():
             state = self._state(pool)
-            excess_per_s = self._flow(pool).count(request_share(model, pool) * interval.requests_per_s)
-            excess_per_s -= pool.ready * (state.serves or 0.0)
-            state.hold.record_excess(excess_per_s * interval.observed_ms / 1_000.0)
+            seconds = interval.observed_ms / 1_000.0
+            came = self._flow(model, pool).count(request_share(model, pool) * interval.arrivals, seconds)
+            state.hold.record_excess(came - pool.ready * (state.serves or 0.0) * seconds)
             state.evidence.add(model, pool, intervals[pool.name], self.lengths, now)
             state.serves = None
         self.profiled.update(model, lambda pool: self._arriving(model, pool, now)[0], now)
@@ -306,7 +307,7 @@ class AutoPlanner(Planner):
         """Return a pool with the arrivals that it has to serve, which are its share of those of the role."""
         serves, state = self._serves(model, pool), self.pools[pool.name]
         start_up_ms, cost_of_miss = pool.start_up_ms(self.knobs.start_up_ms), self.knobs.cost_of_miss
-        rates, staying = self._arriving(model, pool, now), self._flow(pool).staying
+        rates, staying = self._arriving(model, pool, now), self._flow(model, pool).staying
         return PoolLoad(
             model, pool, state, self.arrivals, self.lengths, *rates, staying, serves, start_up_ms, cost_of_miss, now
         )
@@ -314,12 +315,13 @@ class AutoPlanner(Planner):
     def _arriving(self, model: Model, pool: Pool, now: int) -> tuple[float, float]:
         """Return the requests/s of a pool when a worker requested now is ready: for growth, and for shrinks."""
         growing, lasting = self._forecast(pool.start_up_ms(self.knobs.start_up_ms), now)
-        share, flow = request_share(model, pool), self._flow(pool)
+        share, flow = request_share(model, pool), self._flow(model, pool)
         return flow.count(share * growing), flow.count(share * lasting)
 
-    def _flow(self, pool: Pool) -> BatchFlow:
+    def _flow(self, model: Model, pool: Pool) -> BatchFlow:
         """Return the requests of a pool that are still there when a worker requested now is ready."""
-        return BatchFlow.of(pool, self._state(pool).evidence, self.lengths, pool.start_up_ms(self.knobs.start_up_ms))
+        queues, limit_ms = self._state(pool).evidence.queues, ITL_SHARE * model.objectives.itl_ms
+        return BatchFlow.of(pool, queues, self.lengths.osl_tokens, limit_ms, pool.start_up_ms(self.knobs.start_up_ms))
 
     def _recommend(self, load: PoolLoad, needs: PoolNeeds) -> PoolRecommendation:
         """Recommend what a pool needs, or what the limits of a shrink leave."""

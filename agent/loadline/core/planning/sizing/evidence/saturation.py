@@ -109,6 +109,12 @@ class SaturationEvidence(Struct):
         self.saturated.add(interval, pool.load.waiting, now, lasts=queued and self.is_saturated(pool))
 
     @property
+    def itl_ms(self) -> float:
+        """Mean ITL of the requests that completed last; 0 if unknown."""
+        total = sum(count for _, _, count in self.latencies)
+        return sum(itl_ms * count for _, itl_ms, count in self.latencies) / total if total else 0.0
+
+    @property
     def is_unbalanced(self) -> bool:
         """True if some workers have a backlog that others do not have."""
         return self.longest_queue > _UNBALANCED_MIN and self.shortest_queue * _UNBALANCED < self.longest_queue

@@ -11,8 +11,7 @@ from typing import Final
 from msgspec import Struct
 
 from loadline.core.fleet.pool import Pool
-from loadline.core.planning.sizing.evidence.latency import PoolEvidence
-from loadline.core.planning.sizing.request_lengths import Lengths
+from loadline.core.planning.sizing.evidence.saturation import SaturationEvidence
 
 _RESIDUAL: Final = 1.5
 """Ratio of the time that requests in a batch still take to the duration of a new one: long outputs are most of a batch.
@@ -30,22 +29,25 @@ class BatchFlow(Struct, frozen=True):
     """Requests/s that keep as many in the batches, by Little's law."""
 
     @classmethod
-    def of(cls, pool: Pool, evidence: PoolEvidence, lengths: Lengths, lead_ms: int) -> "BatchFlow":
-        """Return the flow of a decode pool; arrivals alone count for other roles, and while a duration is unknown.
+    def of(
+        cls, pool: Pool, queues: SaturationEvidence, osl_tokens: float, itl_limit_ms: float, lead_ms: int
+    ) -> "BatchFlow":
+        """Return the flow of a decode pool; arrivals alone count for other roles, and while anything is unknown.
 
         Args:
             pool: The pool.
-            evidence: Tells the ITL, the batches, and the queues; not those of requests that wait for prefill workers.
-            lengths: Tell the output of a request in tokens.
+            queues: Recent latencies and queues of the pool; requests that wait for prefill workers are not in these.
+            osl_tokens: Output of a request.
+            itl_limit_ms: ITL of a worker at its capacity. A higher one is an overload, in which the present requests
+                must not count as ones that may take so long.
             lead_ms: Time until a worker requested now is ready.
         """
-        request_ms = lengths.osl_tokens * evidence.itl.latest_ms
-        queues = evidence.queues
-        if pool.knobs.role != "decode" or not queues.waiting or not request_ms:
-            return cls()
-        present = pool.load.running + queues.waiting[-1]  # a new worker that does not report yet has none
+        request_ms = osl_tokens * min(queues.itl_ms, itl_limit_ms)
+        if pool.knobs.role != "decode" or not request_ms or not pool.load.running or pool.fresh < pool.ready:
+            return cls()  # some engines report no running requests, and a silent worker may have many
+        present = pool.load.running + queues.waiting[-1]
         return cls(exp(-max(lead_ms, _LEAD_MIN_MS) / (_RESIDUAL * request_ms)), present * 1_000.0 / request_ms)
 
-    def count(self, arrivals_per_s: float) -> float:
-        """Return the requests/s to provide for, of some arrivals and the present requests."""
-        return self.staying * self.present_per_s + (1.0 - self.staying) * arrivals_per_s
+    def count(self, arrivals: float, seconds: float = 1.0) -> float:
+        """Return the requests to provide for, of the arrivals of some seconds and the present requests."""
+        return self.staying * self.present_per_s * seconds + (1.0 - self.staying) * arrivals

@@ -68,7 +68,10 @@ class PoolLoad(Struct, frozen=True):
     arrivals: ArrivalRate
     lengths: Lengths
     growing_per_s: float
-    """Arrivals (1/s) when a worker requested now is ready, for growth; ``lasting_per_s`` is for shrinks."""
+    """Requests/s to provide for when a worker requested now is ready, for growth; ``lasting_per_s`` is for shrinks.
+
+    They are the arrivals, but for a decode pool: see BatchFlow.
+    """
     lasting_per_s: float
     staying: float
     """Part (0..1) of the present requests that are still there then: so much of these rates is known, see BatchFlow."""
