@@ -173,30 +173,30 @@ class EpochFence:
     """Highest epoch that one incarnation of a worker has seen in commands of one kind.
 
     An epoch that no leader has, as somebody forged it or etcd lost it, would block the worker until it restarts. So the
-    caller compares it with the terms in etcd when commands were ``stale``.
+    caller compares it with the terms in etcd when a command was ``refused``.
     """
 
     def __init__(self) -> None:
         self.highest = 0
-        self.stale = False
-        """True if a command was refused since the last comparison."""
+        self.refused = 0
+        """Epoch of the last command that was refused since the last comparison; 0: none."""
 
     def admit(self, epoch: int) -> bool:
         """Record the epoch and return True, or return False if a higher epoch was seen."""
         if epoch < self.highest:
-            self.stale = True
+            self.refused = epoch
             return False
         self.highest = epoch
         return True
 
     def compare(self, epochs: Collection[int]) -> bool:
-        """Lower the fence to the present leaders' lowest epoch if none has the highest one; return True if it was.
+        """Lower the fence to the refused epoch if a present leader has that, and none the highest; return True if so.
 
-        The epochs must have been read after the last command: whoever sent it had its epoch in etcd by then. Without a
-        leader nothing is known, and the fence stays.
+        The epochs must have been read after the last command: whoever sent it had its epoch in etcd by then. That of a
+        former leader is in no key, so that its commands stay refused.
         """
-        self.stale = False
-        if not epochs or self.highest in epochs or min(epochs) > self.highest:
+        refused, self.refused = self.refused, 0
+        if refused not in epochs or self.highest in epochs:
             return False
-        self.highest = min(epochs)
+        self.highest = refused
         return True

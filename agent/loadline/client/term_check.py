@@ -38,7 +38,7 @@ class TermCheck:
 
     def request(self) -> None:
         """Check soon if a fence has refused a command."""
-        if any(fence.stale for fence in self._fences.values()):
+        if any(fence.refused for fence in self._fences.values()):
             self._wanted.set()
 
     async def run(self) -> None:
@@ -61,7 +61,7 @@ class TermCheck:
     def _compare(self, epochs: list[int], before: dict[str, int]) -> None:
         """Compare the fences that have not risen since the read."""
         for kind, fence in self._fences.items():
-            if fence.highest == before[kind] and fence.stale and fence.compare(epochs):
+            if fence.highest == before[kind] and fence.refused and fence.compare(epochs):
                 remedy = "No leader has this epoch: find out who sends commands."
                 _log.warning("fence_lowered", worker=self._worker, kind=kind, epoch=before[kind], remedy=remedy)
 

@@ -42,21 +42,22 @@ def fence_at(*epochs: int) -> EpochFence:
 
 
 @pytest.mark.parametrize(
-    ("seen", "leading", "expected"),
+    ("seen", "refused", "leading", "expected"),
     [
-        (FORGED, [5], 5),
-        (FORGED, [9, 5], 5),  # of two shards, either may be this worker's
-        (9, [5, 9], 9),  # a leader has it
-        (9, [], 9),  # nobody leads
-        (4, [5], 4),
+        (FORGED, 5, [5], 5),
+        (FORGED, 5, [9, 5], 5),  # of two shards, the sender's
+        (FORGED, 9, [9, 5], 9),
+        (9, 5, [5, 9], 9),  # a leader has it
+        (9, 5, [], 9),  # nobody leads
+        (20, 12, [10, 30], 20),  # of a former leader, next to another shard's
     ],
 )
-def test_a_fence_is_lowered_if_leaders_exist_and_none_has_its_epoch(
-    seen: int, leading: list[int], expected: int
+def test_a_fence_is_lowered_to_the_epoch_of_a_leader_that_was_refused_if_no_leader_has_the_highest(
+    seen: int, refused: int, leading: list[int], expected: int
 ) -> None:
-    fence = fence_at(seen)
+    fence = fence_at(seen, refused)
     fence.compare(leading)
-    assert fence.highest == expected
+    assert (fence.highest, fence.refused) == (expected, 0)
 
 
 async def checked(fence: EpochFence, store: ReadCountingStore, *terms: tuple[str, bytes]) -> None:
@@ -67,7 +68,7 @@ async def checked(fence: EpochFence, store: ReadCountingStore, *terms: tuple[str
     for _ in range(10):
         check.request()
         await asyncio.sleep(0)
-    await until(lambda: store.reads > 0 or not fence.stale, "the check")
+    await until(lambda: store.reads > 0 or not fence.refused, "the check")
     await asyncio.sleep(0)
     task.cancel()
     await asyncio.wait({task})
@@ -77,7 +78,7 @@ def test_only_epochs_of_present_leaders_count_and_many_requests_cause_one_read()
     store, fence = ReadCountingStore(), fence_at(FORGED, 5)
     epochs = [(KEYS.leader("all"), b"a"), (KEYS.epoch("all"), b"5"), (KEYS.epoch("migration"), b"3")]
     asyncio.run(checked(fence, store, *epochs, (KEYS.layout, b"x")))
-    assert (fence.highest, fence.stale, store.reads) == (5, False, 1)
+    assert (fence.highest, fence.refused, store.reads) == (5, 0, 1)
 
 
 def test_without_a_stale_command_nothing_is_read() -> None:
