@@ -66,13 +66,23 @@ class AutoWorld:
     def codes(self) -> list[ReasonCode]:
         return [reason.code for reason in self.last.reasons]
 
-    def _second(self, requests_per_s: float, *, frontend: bool) -> None:
+    def _begin_second(self, requests_per_s: float) -> int:
+        """Let a second pass and the workers that are due start; return its arrivals."""
         world = self.fleet
         world.now += 1_000
         self.sequence += 1
         while self.starting and self.starting[0][0] <= world.now:
             world.add_workers("engine", self.starting.pop(0)[1])
-        arrivals = max(0, round(self._source.gauss(requests_per_s, requests_per_s**0.5)))
+        return max(0, round(self._source.gauss(requests_per_s, requests_per_s**0.5)))
+
+    def _end_second(self) -> None:
+        """Plan, and apply the target."""
+        self.last = self.planner.plan(self.fleet.refresh(), self.fleet.now)
+        self._apply(self.last.targets.get("engine"))
+        self.counts.append(self.target)
+
+    def _second(self, requests_per_s: float, *, frontend: bool) -> None:
+        world, arrivals = self.fleet, self._begin_second(requests_per_s)
         ready = max(1, self.pool.ready)
         at_slots = self.slots / (OSL * BASE_MS / 1_000 + self.slots / FULL_PER_S)
         most = ready * min(FULL_PER_S * 0.95, at_slots)
@@ -92,9 +102,7 @@ class AutoWorld:
                 itl_ms=itl_ms,
             )  # fmt: skip
             world.model.traffic.ingest(TrafficReported("m", "f", 1, sample), world.now)
-        self.last = self.planner.plan(world.refresh(), world.now)
-        self._apply(self.last.targets.get("engine"))
-        self.counts.append(self.target)
+        self._end_second()
 
     def _apply(self, count: int | None) -> None:
         world = self.fleet

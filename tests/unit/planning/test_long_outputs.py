@@ -27,12 +27,7 @@ class LongOutputs(AutoWorld):
         self.present, self.itl_ms = 0.0, list[float]()
 
     def _second(self, requests_per_s: float, *, frontend: bool) -> None:  # noqa: ARG002 - frontends always report
-        world = self.fleet
-        world.now += 1_000
-        self.sequence += 1
-        while self.starting and self.starting[0][0] <= world.now:
-            world.add_workers("engine", self.starting.pop(0)[1])
-        arrivals = max(0, round(self._source.gauss(requests_per_s, requests_per_s**0.5)))
+        world, arrivals = self.fleet, self._begin_second(requests_per_s)
         self.present += arrivals
         ready = max(1, self.pool.ready)
         batch = min(BATCH_MAX, self.present / ready)
@@ -51,9 +46,7 @@ class LongOutputs(AutoWorld):
         )  # fmt: skip
         world.model.traffic.ingest(TrafficReported("m", "f", 1, traffic), world.now)
         self.pool.expire_silent(world.now, SILENT_MS)
-        self.last = self.planner.plan(world.refresh(), world.now)
-        self._apply(self.last.targets.get("engine"))
-        self.counts.append(self.target)
+        self._end_second()
 
     def late_s(self, since: int) -> int:
         """Return the seconds with a late ITL since a second."""

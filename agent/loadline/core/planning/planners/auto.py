@@ -3,8 +3,8 @@
 It learns from what the fleet reports how latency depends on the work of a worker, and grows at once to the highest
 count that any of these estimates needs:
 
-- *demand*: the arrivals at the time when a worker requested now is ready, over what a worker serves within TTFT and
-  ITL;
+- *demand*: the arrivals at the time when a worker requested now is ready, and for decode the requests that still run
+  then (``BatchFlow``), over what a worker serves within TTFT and ITL;
 - *saturation*: the arrivals over what full workers complete, which needs no objective and no model;
 - *occupancy*: full KV caches;
 - *backlog*: additional workers while requests are late behind a backlog.
@@ -307,16 +307,17 @@ class AutoPlanner(Planner):
         """Return a pool with the arrivals that it has to serve, which are its share of those of the role."""
         serves, state = self._serves(model, pool), self.pools[pool.name]
         start_up_ms, cost_of_miss = pool.start_up_ms(self.knobs.start_up_ms), self.knobs.cost_of_miss
-        rates, staying = self._arriving(model, pool, now), self._flow(model, pool).staying
-        return PoolLoad(
-            model, pool, state, self.arrivals, self.lengths, *rates, staying, serves, start_up_ms, cost_of_miss, now
-        )
+        rates = self._arriving(model, pool, now)
+        return PoolLoad(model, pool, state, self.arrivals, self.lengths, *rates, serves, start_up_ms, cost_of_miss, now)
 
-    def _arriving(self, model: Model, pool: Pool, now: int) -> tuple[float, float]:
-        """Return the requests/s of a pool when a worker requested now is ready: for growth, and for shrinks."""
+    def _arriving(self, model: Model, pool: Pool, now: int) -> tuple[float, float, float]:
+        """Return the requests/s of a pool when a worker requested now is ready: for growth, and for shrinks.
+
+        The third value is the part of the present requests that is in them, and still there then.
+        """
         growing, lasting = self._forecast(pool.start_up_ms(self.knobs.start_up_ms), now)
         share, flow = request_share(model, pool), self._flow(model, pool)
-        return flow.count(share * growing), flow.count(share * lasting)
+        return flow.count(share * growing), flow.count(share * lasting), flow.staying
 
     def _flow(self, model: Model, pool: Pool) -> BatchFlow:
         """Return the requests of a pool that are still there when a worker requested now is ready."""

@@ -42,9 +42,11 @@ class BatchFlow(Struct, frozen=True):
                 must not count as ones that may take so long.
             lead_ms: Time until a worker requested now is ready.
         """
-        request_ms = osl_tokens * min(queues.itl_ms, itl_limit_ms)
-        if pool.knobs.role != "decode" or not request_ms or not pool.load.running or pool.fresh < pool.ready:
+        if pool.knobs.role != "decode" or not pool.load.running or pool.fresh < pool.ready:
             return cls()  # some engines report no running requests, and a silent worker may have many
+        request_ms = osl_tokens * min(queues.itl_ms, itl_limit_ms)
+        if not request_ms:
+            return cls()
         present = pool.load.running + queues.waiting[-1]
         return cls(exp(-max(lead_ms, _LEAD_MIN_MS) / (_RESIDUAL * request_ms)), present * 1_000.0 / request_ms)
 
