@@ -49,14 +49,15 @@ class Cluster:
         return {name: each["status"]["conditions"][0]["status"] == "True" for name, each in found.items()}
 
     def control(self) -> None:
-        """Let pods become ready, and start or remove some, those that are not ready first and then by cost."""
-        before, wanted = self.pods(), replicas(self.server)
-        for name in [name for name, ready in before.items() if not ready and self.random.random() < 0.2]:
+        """Let pods become ready, and start or remove some: by readiness, by cost, and the last to become ready."""
+        wanted = replicas(self.server)
+        for name in [name for name, ready in self.pods().items() if not ready and self.random.random() < 0.2]:
             pod(self.server, name, metadata={"annotations": self._annotations(name)})  # a scaler may have set its cost
         pods = self.pods()
         self._ready_steps = {name: self._ready_steps.get(name, 0) + 1 for name, ready in pods.items() if ready}
         costs = {name: self._cost(name) for name in pods}
-        order = sorted(pods, key=lambda name: (pods[name], costs[name], self.random.random()))
+        steps = self._ready_steps
+        order = sorted(pods, key=lambda name: (pods[name], costs[name], steps.get(name, 0), self.random.random()))
         for name in order[: max(0, len(pods) - wanted)]:
             if self._ready_steps.get(name, 0) > READY_STEPS and name not in self.drained:
                 self.lost.append(name)
@@ -65,8 +66,12 @@ class Cluster:
             self.started += 1
             pod(self.server, f"pod-{self.started:03}", ready=False)
         ready = sum(self.pods().values())
-        if self.pods() != before:
+        if ready != self._reported_ready():  # also after a fault that wrote another number
             deployment(self.server, wanted, ready=ready)
+
+    def _reported_ready(self) -> int:
+        count: int = self.server.objects["deployments", "default", "llama"]["status"]["readyReplicas"]
+        return count
 
     def _cost(self, name: str) -> int:
         return int(self._annotations(name).get(DELETION_COST, 0))
