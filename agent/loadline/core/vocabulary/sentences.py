@@ -74,7 +74,7 @@ SENTENCES: Final[dict[str, str]] = {
         "{waiting:.1f} waiting requests each: {wanted:g} workers needed"
     ),
     "demand_target": (
-        "{requests_per_s:.2f} requests/s are expected when a worker requested now is ready; a worker serves "
+        "{requests_per_s:.2f} requests/s are to be served when a worker requested now is ready; a worker serves "
         "{serves:.2f} within the objectives: {needed:.2f} workers are busy, {wanted:g} needed"
     ),
     "backlog_target": (

@@ -55,9 +55,8 @@ def _demand(load: PoolLoad, capacity_error: float, record: ForecastRecord) -> It
     if record.observed_requests:
         error = max(error, _DEVIATION * record.error_requests / record.observed_requests)
     seconds = min(SAMPLES[1], arrivals.unchanged)
-    basis = (
-        f"{load.lasting_per_s:.2f} requests/s are forecast from {seconds} s of arrivals; a worker serves {serves:.2f}"
-    )
+    sources = f"{seconds} s of arrivals" + (" and the requests in the batches" if load.staying else "")
+    basis = f"{load.lasting_per_s:.2f} requests/s are forecast from {sources}; a worker serves {serves:.2f}"
     yield _estimate(load, "forecast", load.lasting_per_s / serves, hypot(error, capacity_error), basis)
     if arrivals.unchanged >= SAMPLES[0]:
         basis = f"the arrivals have not changed beyond chance in the last {SAMPLES[0]} s"
