@@ -26,6 +26,9 @@ class StatusMonitor:
     def __init__(self, view: Display) -> None:
         self.decisions = 0
         self.populated = asyncio.Event()
+        """Set once each pool has its workers."""
+        self.loaded = asyncio.Event()
+        """Set once the gateway reports its traffic."""
         self._view = view
         self._known: dict[str, tuple[str, str]] = {}
         self._leader = ""
@@ -54,6 +57,10 @@ class StatusMonitor:
         decision = decode_as(ScalingDecision, payload)
         if not isinstance(decision, Rejected) and decision.sequence > self.decisions:
             self._decision(decision.model, summarise(decision, "committed"))
+
+    def on_traffic(self, _subject: str, _payload: bytes) -> None:
+        """Note that the gateway reports its traffic."""
+        self.loaded.set()
 
     def on_drain_report(self, _subject: str, payload: bytes) -> None:
         """Process a drain report, which a worker repeats until it has left."""
@@ -108,13 +115,16 @@ async def _run_until(stop: asyncio.Event, options: DemoOptions, view: Display) -
             await bus.connect(lambda _connected: None)
             await bus.subscribe(Subjects(options.root).all_of("status"), monitor.on_status)
             await bus.subscribe(Subjects(options.root).all_of("decision"), monitor.on_decision)
+            await bus.subscribe(Subjects(options.root).all_of("traffic"), monitor.on_traffic)
             await bus.subscribe(Subjects(options.root).all_of("drained"), monitor.on_drain_report)
             await bus.subscribe(Subjects(options.root).all_of("migration"), monitor.on_migration_report)
             await _unless(stop, monitor.populated.wait(), FLEET_S)
             if not stop.is_set():
-                view.line("load starts")
                 ended = stack.start_load()
-                await _unless(stop, ended.wait(), options.for_s or None)
+                await _unless(stop, _unless(ended, monitor.loaded.wait()))  # it takes a second or more to start
+                if monitor.loaded.is_set():
+                    view.line("load starts")
+                    await _unless(stop, ended.wait(), options.for_s or None)
         view.line("stopping")
     finally:
         if bus is not None:
@@ -127,11 +137,12 @@ async def _run_until(stop: asyncio.Event, options: DemoOptions, view: Display) -
 async def _unless(stop: asyncio.Event, work: Any, timeout_s: float | None = None) -> bool:
     """Wait for some work until it ends, the demo stops or the timeout; return whether the work finished."""
     task, stopped = asyncio.ensure_future(work), asyncio.ensure_future(stop.wait())
-    done, _ = await asyncio.wait({task, stopped}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
-    stopped.cancel()
-    if task in done:
-        task.result()
-        return True
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
-    return False
+    try:
+        done, _ = await asyncio.wait({task, stopped}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        if task in done:
+            task.result()
+        return task in done
+    finally:
+        task.cancel()
+        stopped.cancel()
+        await asyncio.gather(task, stopped, return_exceptions=True)
