@@ -16,8 +16,8 @@ from tests.waiting import until_true
 pytestmark = pytest.mark.process
 
 
-def processes(directory: Path) -> list[int]:
-    """Return the processes whose command line names the folder of a demo."""
+def processes(directory: Path, program: str = "") -> list[int]:
+    """Return the processes whose command line names the folder of a demo, and a program of it."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and int(entry.name) != os.getpid():
@@ -25,9 +25,14 @@ def processes(directory: Path) -> list[int]:
                 command = (entry / "cmdline").read_bytes().decode(errors="replace")
             except OSError:
                 continue
-            if str(directory) in command:
+            if str(directory) in command and program in command:
                 found.append(int(entry.name))
     return found
+
+
+def catches_sigterm(pid: int) -> bool:
+    caught = re.search(r"SigCgt:\s+([0-9a-f]+)", Path(f"/proc/{pid}/status").read_text())
+    return caught is not None and bool(int(caught[1], 16) >> (signal.SIGTERM - 1) & 1)
 
 
 class Up:
@@ -52,6 +57,11 @@ class Up:
         """Wait until the output has these words."""
         until_true(lambda: words in self.text() or self.process.poll() is not None, deadline_s=60)
         assert words in self.text()
+
+    def wait_for_gateway(self) -> None:
+        """Wait until the gateway handles SIGTERM: one that is stopped earlier leaves no account."""
+        self.wait_for_output("load starts")
+        until_true(lambda: any(map(catches_sigterm, processes(self.directory, "demo.gateway"))))
 
     def pid_of(self, program: str) -> int:
         return next(
@@ -98,8 +108,7 @@ def test_the_demo_continues_when_servers_and_agent_are_killed(tmp_path: Path) ->
         running.wait_for_output("nats-server exited")
         os.kill(running.pid_of("etcd"), signal.SIGKILL)
         running.wait_for_output("etcd exited")
-        agent = next(pid for pid in processes(running.directory) if b"agent-1.toml" in cmdline(pid))
-        os.kill(agent, signal.SIGKILL)
+        os.kill(min(processes(running.directory, "agent-1.toml")), signal.SIGKILL)
         running.wait_for_output("agent-1 exited")
         worker = next(int(pid) for pid in children(running, "scaler\0local"))
         os.kill(worker, signal.SIGKILL)
@@ -107,13 +116,9 @@ def test_the_demo_continues_when_servers_and_agent_are_killed(tmp_path: Path) ->
         assert " 0 lost" in running.text()
 
 
-def cmdline(pid: int) -> bytes:
-    return Path(f"/proc/{pid}/cmdline").read_bytes()
-
-
 def children(running: Up, module: str) -> list[str]:
     """Return the ids of the processes that run a module of the demo."""
-    parent = next(pid for pid in processes(running.directory) if module.encode() in cmdline(pid))
+    parent = min(processes(running.directory, module))
     return Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
 
 
@@ -133,12 +138,14 @@ def test_a_second_demo_in_the_same_folder_is_refused_and_a_later_one_counts_itse
     hour = '"started_at_ms":0,"ended_at_ms":3600000'  # 160 GPU-hours at 20 times the speed
     ended = f'{{"worker":"w","model":"m","pool":"p","gpus":8,{hour},"reason":"drained"}}'
     (directory / "lifetimes.jsonl").write_text(f"{ended}\n")
-    with up(directory, "--for", "1s") as running:
+    with up(directory) as running:
         running.wait_for_output("files ")
         command = [sys.executable, "-m", "loadline", "up", "--directory", str(directory)]
         second = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
         assert second.returncode == 1
         assert f"another `loadline up` uses {directory}: end it, or name another --directory" in second.stderr
+        running.wait_for_gateway()
+        running.process.send_signal(signal.SIGINT)
         assert running.process.wait(60) == 0, running.text()
         hours = re.search(r"GPU-hours +([0-9.]+)", running.text())
         assert hours, running.text()
