@@ -1,6 +1,7 @@
 """Embedded servers: they keep their port and data, and never outlive their parent."""
 
 import asyncio
+import contextlib
 import os
 import shutil
 import signal
@@ -45,6 +46,25 @@ def test_a_server_can_be_started_inside_a_loop(tmp_path: Path) -> None:
     asyncio.run(server.start_async())
     assert server.alive
     server.stop()
+
+
+def test_processes_choose_different_ports_that_no_other_socket_is_given() -> None:
+    program = (
+        "from loadline.rig.server_processes import free_port\n"
+        "print(*(free_port() for _ in range(150)), flush=True)\n"
+        "input()\n"
+    )
+    command = [sys.executable, "-c", program]
+    with contextlib.ExitStack() as stack:
+        started = [
+            stack.enter_context(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
+            for _ in range(3)
+        ]
+        chosen = [int(port) for one in started if one.stdout is not None for port in one.stdout.readline().split()]
+        for one in started:
+            one.communicate("\n")
+    assert len(chosen) == len(set(chosen)) == 450
+    assert max(chosen) < 32_768  # from there on, Linux gives ports to sockets that name none
 
 
 def is_running(pid: int) -> bool:
