@@ -45,6 +45,21 @@ class TpotSweep(Struct, frozen=True, cache_hash=True):
                 raise ValueError(f"point {place} is {point}: not above 0, or implausible. Profile the engine again.")
 
 
+class _Axis:
+    """Ascending points of one axis of a surface, with what a lookup needs of them."""
+
+    def __init__(self, points: FloatArray) -> None:
+        self._points = points
+        self._inner = points[1:-1]
+        self._step = min(len(points) - 1, 1)
+        self._widths: FloatArray = np.diff(points, append=np.inf)  # a single point has no other one beside it
+
+    def between(self, values: FloatArray) -> tuple[Rows, Rows, FloatArray]:
+        """Return the points around values and the relative distance from the lower one: 0 below, over 1 beyond all."""
+        low: Rows = self._inner.searchsorted(values, side="right")
+        return low, low + self._step, np.maximum((values - self._points[low]) / self._widths[low], 0.0)
+
+
 class TpotSurface:
     """Bilinear surface through a sweep.
 
@@ -55,18 +70,16 @@ class TpotSurface:
         rows: dict[float, dict[float, float]] = {}
         for batch, tokens, tpot in zip(sweep.batch_requests, sweep.tokens_per_request, sweep.tpot_ms, strict=True):
             rows.setdefault(batch, {})[tokens] = tpot
-        self._batches: FloatArray = np.asarray(sorted(rows))
-        self._tokens: FloatArray = np.asarray(sorted({tokens for row in rows.values() for tokens in row}))
-        table = [
-            np.interp(self._tokens, sorted(row), [row[at] for at in sorted(row)]) for _, row in sorted(rows.items())
-        ]
+        lengths: FloatArray = np.asarray(sorted({tokens for row in rows.values() for tokens in row}))
+        self._batches, self._tokens = _Axis(np.asarray(sorted(rows))), _Axis(lengths)
+        table = [np.interp(lengths, sorted(row), [row[at] for at in sorted(row)]) for _, row in sorted(rows.items())]
         # TPOT does not decrease with length or batch: measured decreases are noise and would look like free capacity.
         self._table: FloatArray = np.maximum.accumulate(np.maximum.accumulate(np.stack(table), axis=0), axis=1)
 
     def tpot_ms(self, batch_requests: FloatArray, tokens_per_request: FloatArray) -> FloatArray:
         """Implement ``TpotModel``."""
-        row, upper, along = _between(self._batches, batch_requests)
-        column, right, across = _between(self._tokens, tokens_per_request)
+        row, upper, along = self._batches.between(batch_requests)
+        column, right, across = self._tokens.between(tokens_per_request)
         table = self._table
         low = table[row, column] + across * (table[row, right] - table[row, column])
         high = table[upper, column] + across * (table[upper, right] - table[upper, column])
@@ -102,12 +115,3 @@ def predicted_tpot(model: TpotModel | None, batch_requests: FloatArray, tokens: 
 def tpot_surface(sweep: TpotSweep) -> TpotSurface:
     """Return the surface of a sweep, cached."""
     return TpotSurface(sweep)
-
-
-def _between(points: FloatArray, values: FloatArray) -> tuple[Rows, Rows, FloatArray]:
-    """Return the points around values and the relative distance from the lower one: 0 below, over 1 beyond all."""
-    last = len(points) - 1
-    low = np.clip(np.searchsorted(points, values, side="right") - 1, 0, max(last - 1, 0))
-    high = np.minimum(low + 1, last)
-    width = np.where(high > low, points[high] - points[low], np.inf)
-    return low, high, np.maximum((values - points[low]) / width, 0.0)

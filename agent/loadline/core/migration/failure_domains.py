@@ -18,6 +18,7 @@ from msgspec import Struct
 from loadline.core.engines.arrays import Codes, Mask
 from loadline.core.migration.knobs import FailoverDomain
 from loadline.core.migration.worker_table import WorkerTable
+from loadline.core.vocabulary.samples import WorkerRecord
 
 BY_NODE: Final[frozenset[FailoverDomain]] = frozenset({"node", "node-unit"})
 BY_UNIT: Final[frozenset[FailoverDomain]] = frozenset({"instance-unit", "node-unit"})
@@ -79,13 +80,10 @@ def failed_domains(
     return FailedDomains(frozenset(nodes - {-1}), frozenset(units - {-1}))
 
 
-def without_domain(table: WorkerTable, failed: Mask, domain: FailoverDomain) -> Mask:
-    """Return the failed workers that fail alone because their record lacks their failure domain."""
-    columns, none = table.columns, np.zeros(len(table), dtype=np.bool_)
-    without_node = columns.node < 0 if domain in BY_NODE else none
-    without_unit = (columns.unit < 0) & columns.parallel if domain in BY_UNIT else none
-    found: Mask = failed & (without_node | without_unit)
-    return found
+def lacks_domain(record: WorkerRecord, domain: FailoverDomain) -> bool:
+    """Return whether a failed worker fails alone because its record lacks the failure domain."""
+    without_unit = record.data_parallel_size > 1 and not record.unit
+    return (domain in BY_NODE and not record.node) or (domain in BY_UNIT and without_unit)
 
 
 def _codes(codes: Codes) -> set[int]:

@@ -18,7 +18,7 @@ Threshold = Callable[[LoadView], float]
 
 def all_of(*filters: Filter) -> Filter:
     """Pass workers that pass all filters."""
-    return lambda view: reduce(np.logical_and, (one(view) for one in filters))
+    return lambda view: reduce(np.logical_and, [one(view) for one in filters])
 
 
 def healthy(view: LoadView) -> Mask:
@@ -50,6 +50,4 @@ def at_least(metric: Metric, threshold: Threshold) -> Filter:
 def unreserved(*roles: str) -> Filter:
     """Pass workers that are reserved for none of these roles."""
     codes = [RESERVED_CODES[role] for role in roles]
-    return lambda view: reduce(
-        np.logical_and, (view.columns.reserved != code for code in codes), np.ones_like(view.columns.alive)
-    )
+    return lambda view: reduce(np.logical_and, [view.columns.reserved != code for code in codes])

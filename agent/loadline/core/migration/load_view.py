@@ -36,6 +36,9 @@ from loadline.core.migration.measures import (
 )
 from loadline.core.migration.worker_table import WorkerTable
 
+_OF_MIGRATIONS: Final = ("tpot_ms", "tokens_in_flight", "requests_in_flight", "free_in", "free_out", "movable")
+"""Cached properties of a view that depend on the migrations in flight."""
+
 
 class LoadView:
     """View of a worker table that policies evaluate. An unknown load is NaN.
@@ -81,6 +84,12 @@ class LoadView:
         self._remaining_ms = remaining_ms
         self._fresh_after_ms = fresh_after_ms
         self._metrics: dict[MetricName, FloatArray] = {}
+
+    def migrations_changed(self) -> None:
+        """Drop everything computed from the migrations in flight, whose effect has changed in the table."""
+        self._metrics.clear()
+        for name in _OF_MIGRATIONS:
+            self.__dict__.pop(name, None)
 
     def measure(self, row: int) -> FloatArray:
         """Return a measure of ``measures``, as reported."""
@@ -153,16 +162,27 @@ class LoadView:
         0 while it sends, since migrations must not form chains. The migrations in flight may exceed its slots after a
         takeover, or if it reports fewer slots than before; it then receives none either.
         """
-        slots: FloatArray = np.minimum(self.measure(SLOTS_IN), self.knobs.migrations_per_worker_max)
-        free = np.where(self.in_flight(SENDING) > 0.0, 0.0, slots - self.in_flight(IN_SLOTS))
-        return np.maximum(np.where(self._commandable, free, 0.0), 0.0)
+        free = np.where(self.in_flight(SENDING) > 0.0, 0.0, self._slots_in - self.in_flight(IN_SLOTS))
+        return np.maximum(free, 0.0)
 
     @cached_property
     def free_out(self) -> FloatArray:
         """Requests that each worker can send now; 0 while it receives."""
-        slots: FloatArray = np.minimum(self.measure(SLOTS_OUT), self.knobs.migrations_per_worker_max)
-        free = np.where(self.in_flight(RECEIVING) > 0.0, 0.0, slots - self.in_flight(OUT_SLOTS))
-        return np.maximum(np.where(self._commandable, free, 0.0), 0.0)
+        free = np.where(self.in_flight(RECEIVING) > 0.0, 0.0, self._slots_out - self.in_flight(OUT_SLOTS))
+        return np.maximum(free, 0.0)
+
+    @cached_property
+    def _slots_in(self) -> FloatArray:
+        return self._slots(SLOTS_IN)
+
+    @cached_property
+    def _slots_out(self) -> FloatArray:
+        return self._slots(SLOTS_OUT)
+
+    def _slots(self, row: int) -> FloatArray:
+        """Return the slots of each worker for requests in migration; 0 of workers that get no commands."""
+        slots = np.minimum(self.measure(row), self.knobs.migrations_per_worker_max)
+        return np.where(self._commandable, slots, 0.0)
 
     @cached_property
     def _commandable(self) -> Mask:

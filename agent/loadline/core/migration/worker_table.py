@@ -44,6 +44,11 @@ from loadline.core.vocabulary.samples import WorkerRecord
 from loadline.core.vocabulary.scalars import Role
 
 RESERVED_CODES: Final = {"": 0, "prefill": 1, "decode": 2}
+_EFFECTS: Final = (OUT_REQUESTS, OUT_TOKENS, OUT_SLOTS, SENDING, IN_REQUESTS, IN_TOKENS, IN_SLOTS, RECEIVING)
+_ENDS: Final = [0, 0, 0, 0, 1, 1, 1, 1]
+_ADDED: Final = [2, 3, 2, 4, 2, 3, 2, 4]
+"""Effects of a command: in which row of ``in_flight``, on which end, and by how much, as places in source, destination,
+requests, tokens and 1."""
 _CAPACITY: Final = 16
 """Rows of a new table; a full table doubles."""
 
@@ -208,15 +213,11 @@ class WorkerTable:
         Args:
             commands: Rows of the source and the destination of each, its requests and its tokens.
         """
-        effect = self._all_columns.in_flight
-        source, destination, requests, tokens = np.array(commands).T
-        for rows, into in (
-            (source, (OUT_REQUESTS, OUT_TOKENS, OUT_SLOTS, SENDING)),
-            (destination, (IN_REQUESTS, IN_TOKENS, IN_SLOTS, RECEIVING)),
-        ):
-            for place, values in zip(into, (requests, tokens, requests, 1.0), strict=True):
-                np.add.at(effect[place], rows, values)  # a row may occur more than once
-            self._in_flight_rows += rows.tolist()
+        effect, ends = self._all_columns.in_flight, np.array(commands).T
+        rows, added = ends[_ENDS], np.vstack((ends, np.ones_like(ends[0])))[_ADDED].astype(np.float64)
+        places = (np.array(_EFFECTS)[:, np.newaxis] * effect.shape[1] + rows).ravel()
+        np.add.at(effect.reshape(-1), places, added.ravel())  # a row may occur more than once
+        self._in_flight_rows += rows[[0, -1]].ravel().tolist()
 
     def _all_keys(self) -> list[Key]:
         return [(pool.name, name) for pool in self.pools.values() for name in pool.workers]

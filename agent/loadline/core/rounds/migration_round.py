@@ -13,7 +13,7 @@ from loadline.core.fleet.pool import Pool
 from loadline.core.migration.amounts import Sizer
 from loadline.core.migration.consolidation import Consolidation
 from loadline.core.migration.failure_detection import detect_failures
-from loadline.core.migration.failure_domains import DomainMember, without_domain
+from loadline.core.migration.failure_domains import DomainMember, lacks_domain
 from loadline.core.migration.in_flight import InFlightMigration
 from loadline.core.migration.load_view import LoadView
 from loadline.core.migration.outcomes import MigrationAmount, MigrationCode, NotPlanned, PairReport
@@ -92,11 +92,11 @@ class MigrationRound:
         if not self._failures.workers or (known is not None and known.domain_alarm_raised):
             return []
         domain, table = self._knobs.failover_domain, group.table
-        rows = np.flatnonzero(without_domain(table, self._failures.failed[group.name], domain))
-        if not len(rows):
+        failed = (table.workers[row].record for row in table.sorted_rows(self._failures.failed[group.name]))
+        name = next((record.worker for record in failed if lacks_domain(record, domain)), None)
+        if name is None:
             return []
         self._memory.group(group.name).domain_alarm_raised = True
-        name = table.endpoint(int(rows[np.argmin(table.ranks[rows])])).worker
         text = f"{name} fails alone: failover_domain is {domain}, and its record lacks it; register node and unit"
         return [RaiseAlarm("failover_domain_unknown", self._model.name, text)]
 
@@ -146,13 +146,12 @@ class MigrationRound:
         in_flight = self._in_flight.of_model(self._model.name)
         table.apply_in_flight(in_flight)
         self._migrating = self._requests_of(in_flight)
-        view: LoadView | None = None
+        view = self._view(group, failed, leaving)
         for policy in group.policies:
-            if view is None:
-                view = self._view(group, failed, leaving)
             if self._evaluate(policy, group, view, reported):
                 table.add_in_flight(self._commands)
-                self._commands, view = [], None
+                view.migrations_changed()
+                self._commands = []
         return self._effects
 
     def _requests_of(self, in_flight: Sequence[InFlightMigration]) -> int:
