@@ -230,6 +230,11 @@ class ProbedProcess:
             time.sleep(POLL_S)
         return sample
 
+    def core_wait_s(self) -> float:
+        """Return the time that its main thread has been ready to run without a core."""
+        text = Path(f"/proc/{self._process.pid}/schedstat").read_text(encoding="ascii")
+        return int(text.split()[1]) / 1e9
+
     def memory_mb(self) -> tuple[float, float]:
         """Return the present and the peak resident memory in MB (10^6 bytes)."""
         text = Path(f"/proc/{self._process.pid}/status").read_text(encoding="ascii")
@@ -271,10 +276,10 @@ def agent(
     return ProbedProcess(arguments, servers.directory / f"{name}.log", cpu)
 
 
-def subscriber(servers: Rig, cpu: int | None = None) -> ProbedProcess:
-    """Start a probed subscriber that only decodes."""
-    subject = Subjects(BARE_ROOT).all_of("load")
-    return ProbedProcess(["subscriber", servers.nats.url, subject], servers.directory / "subscriber.log", cpu)
+def subscriber(servers: Rig, cpu: int | None = None, *, delays: bool = False) -> ProbedProcess:
+    """Start a probed subscriber that only decodes; it records ``delays`` if asked."""
+    arguments = ["subscriber", servers.nats.url, Subjects(BARE_ROOT).all_of("load"), *(["delays"] if delays else [])]
+    return ProbedProcess(arguments, servers.directory / "subscriber.log", cpu)
 
 
 def warm(fleet: BenchFleet, wire: RawPublisher, child: ProbedProcess) -> None:

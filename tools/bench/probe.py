@@ -1,7 +1,7 @@
 """Child process of a benchmark that reports its progress: the agent, or a bare subscriber as baseline.
 
     python -m tools.bench.probe agent CONFIG [delays]
-    python -m tools.bench.probe subscriber NATS-URL SUBJECT
+    python -m tools.bench.probe subscriber NATS-URL SUBJECT [delays]
 
 For every line on stdin it writes a ``ProbeSample`` to stdout. The agent is ``app.Agent``, unmodified,
 as ``loadline run`` runs it.
@@ -52,7 +52,7 @@ class ProbeSample(Struct, frozen=True):
     turns_cpu_s: list[float] = []
     """Processor time of the same turns, which other programs of the machine change less than the duration."""
     delays_ms: list[int] = []
-    """Time from the newest sample of each load report in these turns until the end of the turn."""
+    """Time from the newest sample of each load report until the end of its turn, or until it was decoded."""
 
 
 class BareLoadReport(Struct):
@@ -142,8 +142,10 @@ class ProbedAgent(Agent):
 class Subscriber:
     """Subscriber whose callback only decodes; it also answers echo requests."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, delays: bool) -> None:
         self._decode = msgspec.json.Decoder(BareLoadReport).decode
+        self._take = self._take_with_delay if delays else self._take_frame
+        self._delays_ms: list[int] = []
         self._frames, self._taken_at_s = 0, 0.0
         self._ready = False
 
@@ -159,14 +161,25 @@ class Subscriber:
 
     def sample(self) -> ProbeSample:
         """Return the progress so far."""
+        delays_ms, self._delays_ms = self._delays_ms, []
         return ProbeSample(
-            frames=self._frames, taken_at_s=self._taken_at_s, cpu_s=time.process_time(), ready=self._ready
+            frames=self._frames,
+            taken_at_s=self._taken_at_s,
+            cpu_s=time.process_time(),
+            ready=self._ready,
+            delays_ms=delays_ms,
         )
 
-    async def _take(self, message: Msg) -> None:
+    async def _take_frame(self, message: Msg) -> None:
         self._decode(message.data)
         self._frames += 1
         self._taken_at_s = time.monotonic()
+
+    async def _take_with_delay(self, message: Msg) -> None:
+        report = self._decode(message.data)
+        self._frames += 1
+        self._taken_at_s = time.monotonic()
+        self._delays_ms.append(time.time_ns() // 1_000_000 - report.samples[-1].timestamp_ms)
 
     async def _echo(self, message: Msg) -> None:
         await message.respond(message.data)
@@ -197,9 +210,10 @@ async def main(kind: str, *arguments: str) -> None:
         answer_requests(agent.sample)
         await agent.run()
     else:
-        subscriber = Subscriber()
+        url, subject, *more = arguments
+        subscriber = Subscriber(delays="delays" in more)
         answer_requests(subscriber.sample)
-        await subscriber.run(*arguments)
+        await subscriber.run(url, subject)
 
 
 if __name__ == "__main__":
