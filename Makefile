@@ -27,9 +27,10 @@ check: venv
 	PYTHONPATH=agent $(BIN)/lint-imports
 	$(BIN)/python tools/schemagen.py --check
 
-# A file of tests stays in one process: its tests share what is made once for them. tests/conftest.py orders the files.
+# A file of tests stays in one process: its tests share what is made once for them. tests/file_order.py orders the files,
+# and tests/file_scheduling.py distributes them.
 test: venv
-	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(ARGS)
+	$(BIN)/python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder $(ARGS)
 
 # Hostile input for all that reads some, guided by coverage. ARGS="--target codec --cases 1000000"; --keep writes the corpus.
 # atheris is no dependency: it is laid over .venv for this run.

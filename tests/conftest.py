@@ -5,7 +5,7 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 import structlog
@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, settings
 
 from loadline.rig.server_processes import EtcdServer, NatsServer
 from tests.file_order import rank
+from tests.file_scheduling import NICENESS, FileScheduling, has_low_priority, workers
 
 # Examples have no deadline, since a busy machine is slow.
 settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -33,8 +34,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """Run one worker on each core: with more, servers and agents of two cores miss their time limits."""
-    return len(os.sched_getaffinity(0))
+    """Run as many workers as ``file_scheduling`` says."""
+    return workers()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config) -> FileScheduling | None:
+    """Distribute files as ``file_scheduling`` does."""
+    return FileScheduling(config) if config.getoption("dist") == "loadfile" else None
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Lower the priority of a worker that computes beside the others."""
+    worker: dict[str, Any] | None = getattr(config, "workerinput", None)
+    if worker is not None and has_low_priority(worker["workerid"]):
+        os.nice(NICENESS)
 
 
 @pytest.fixture(autouse=True)

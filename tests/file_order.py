@@ -1,6 +1,6 @@
 """Order of the test files of a parallel run.
 
-A file runs in one process, so the longest begin first; files that compute alternate with files that mostly wait.
+A file runs in one process, so the longest begin first, of those that compute and of those that mostly wait.
 """
 
 from pathlib import Path
