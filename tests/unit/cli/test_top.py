@@ -22,6 +22,7 @@ from loadline.core.vocabulary.status import (
     TrafficStatus,
 )
 from loadline.errors import LoadlineError
+from tests.waiting import DEADLINE_S
 
 TRAFFIC = TrafficStatus(12.5, 900.0, 200.0, 412.0, 21.0, 3, 40, 2, ttft_attainment=0.91)
 NO_TRAFFIC = TrafficStatus(None, None, None, None, None, 0)
@@ -96,7 +97,7 @@ def text(app: TopApp) -> str:
 
 
 async def shown(pilot: Pilot[None], app: TopApp, found: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20.0
+    deadline = time.monotonic() + DEADLINE_S
     while not found():
         assert time.monotonic() < deadline, text(app)
         await pilot.pause()
@@ -104,7 +105,7 @@ async def shown(pilot: Pilot[None], app: TopApp, found: Callable[[], bool]) -> N
 
 def drive(fleet: FakeFleet, act: Callable[[Pilot[None], TopApp], object], columns: int = 80) -> None:
     async def run() -> None:
-        app = TopApp(fleet, interval_s=0.01)
+        app = TopApp(fleet, interval_s=0.05)
         async with app.run_test(size=(columns, 30)) as pilot:
             await act(pilot, app)  # type: ignore[misc]
 
