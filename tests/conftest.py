@@ -15,8 +15,10 @@ from loadline.rig.server_processes import EtcdServer, NatsServer
 from tests.file_order import rank
 from tests.file_scheduling import NICENESS, FileScheduling, has_low_priority, workers
 
-# Examples have no deadline, since a busy machine is slow.
-settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# Examples have no deadline, since a busy machine is slow. They are the same in each run, which thus fails by what has
+# changed only; --hypothesis-profile=random searches for others.
+settings.register_profile("random", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("tests", settings.get_profile("random"), derandomize=True)
 settings.load_profile("tests")
 
 S = TypeVar("S", NatsServer, EtcdServer)
