@@ -104,7 +104,7 @@ def test_a_missing_destination_fails_without_loss(nats_url: str, etcd_url: str, 
 def test_a_copy_that_hangs_is_withdrawn_at_the_deadline(nats_url: str, etcd_url: str, own_name: str) -> None:
     async def scenario() -> None:
         async with two_at(nats_url, etcd_url, own_name) as (leader, a, b):
-            assert (await leader.migrate("a", "b", ttl_ms=300)).accepted
+            assert (await leader.migrate("a", "b", ttl_ms=3_000)).accepted
             await until(lambda: "aborted" in leader.phases(), "aborted")
             assert leader.reports[-1].reason == "deadline"
             assert sorted(a.withdrawn) == sorted(a.held) == ["a-0", "a-1"]

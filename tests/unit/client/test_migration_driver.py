@@ -1,7 +1,5 @@
 """Migrations of a worker on a bus and a store in memory: callbacks, phases, deadlines, failures, slots."""
 
-import asyncio
-
 import msgspec
 import pytest
 from structlog.testing import capture_logs
@@ -12,6 +10,7 @@ from loadline.core.vocabulary.samples import WorkerSample
 from loadline.wire.codec import encode
 from loadline.wire.messages import DrainCommand, DrainReply
 from tests.support.migration_driver import SUBJECTS, driver_harness
+from tests.support.virtual_time import run_virtual
 from tests.waiting import until
 
 
@@ -34,7 +33,7 @@ def test_a_command_migrates_two_requests() -> None:
             await until(lambda: harness.phases().count("done") == 3, "said three times")
             assert harness.engine.copying == ["a", "b"], "a repeated command has no effect"
 
-    asyncio.run(scenario())
+    run_virtual(scenario())
 
 
 @pytest.mark.parametrize(
@@ -58,7 +57,7 @@ def test_an_exception_of_the_engine_fails_one_request_only(error: Exception, rea
             assert (last.moved, last.failed, last.reason) == (1, 1, reason)
 
     with capture_logs() as lines:
-        asyncio.run(scenario())
+        run_virtual(scenario())
     assert len([line for line in lines if line["event"] == "migration_failed"]) == (
         not isinstance(error, MigrationRefused)
     )
@@ -77,7 +76,7 @@ def test_a_copy_that_hangs_is_withdrawn_at_the_deadline(stubborn: bool) -> None:
             assert (last.moved, last.failed, last.reason) == (0, 2, "deadline")
             assert (await harness.command(command_id="d")).requests == 2, "the requests can migrate again"
 
-    asyncio.run(scenario())
+    run_virtual(scenario())
 
 
 def test_an_unanswered_handover_continues_after_the_deadline() -> None:
@@ -95,7 +94,7 @@ def test_an_unanswered_handover_continues_after_the_deadline() -> None:
             harness.engine.stopped.set()
             await until(lambda: "done" in harness.phases(), "over")
 
-    asyncio.run(scenario())
+    run_virtual(scenario())
 
 
 def test_a_worker_whose_engine_cannot_hand_over_refuses_and_publishes_no_slots() -> None:
@@ -106,7 +105,7 @@ def test_a_worker_whose_engine_cannot_hand_over_refuses_and_publishes_no_slots()
             assert await harness.next_slots() == [(None, None)]
             assert harness.transport.answer_room is None
 
-    asyncio.run(scenario())
+    run_virtual(scenario())
 
 
 def test_slots_are_published_with_every_sample() -> None:
@@ -121,7 +120,7 @@ def test_slots_are_published_with_every_sample() -> None:
             await harness.drain()
             assert await harness.next_slots() == [(0, 1)], "three requests, of which two are migrating"
 
-    asyncio.run(scenario())
+    run_virtual(scenario())
 
 
 def test_a_worker_publishes_its_slots_at_once_when_it_drains() -> None:
@@ -132,7 +131,7 @@ def test_a_worker_publishes_its_slots_at_once_when_it_drains() -> None:
             await harness.drain()
             await until(lambda: harness.last_slots() == [(0, 1)], "reported")
 
-    asyncio.run(scenario())
+    run_virtual(scenario())
 
 
 def test_ranks_share_the_slots_of_their_worker() -> None:
@@ -145,7 +144,7 @@ def test_ranks_share_the_slots_of_their_worker() -> None:
         async with driver_harness(samples=[]) as harness:
             assert await harness.worker.report_now()
 
-    asyncio.run(scenario())
+    run_virtual(scenario())
 
 
 def test_slots_reported_by_the_engine_are_not_changed() -> None:
@@ -154,7 +153,7 @@ def test_slots_reported_by_the_engine_are_not_changed() -> None:
         async with driver_harness(samples=ranks) as harness:
             assert await harness.next_slots() == [(None, None), (None, 9)]
 
-    asyncio.run(scenario())
+    run_virtual(scenario())
 
 
 def test_requests_migrate_from_a_draining_worker_without_a_lease() -> None:
@@ -170,7 +169,7 @@ def test_requests_migrate_from_a_draining_worker_without_a_lease() -> None:
             harness.empty.set()
             await harness.worker.drained.wait()
 
-    asyncio.run(scenario())
+    run_virtual(scenario())
 
 
 def test_an_agent_that_only_migrates_does_not_fence_drain_commands_of_another() -> None:
@@ -182,7 +181,7 @@ def test_an_agent_that_only_migrates_does_not_fence_drain_commands_of_another() 
             assert msgspec.json.decode(reply, type=DrainReply).accepted
             assert (await harness.command(command_id="older", epoch=4)).reason == "stale_epoch"
 
-    asyncio.run(scenario())
+    run_virtual(scenario())
 
 
 def test_an_engine_whose_requests_are_unknown_migrates_nothing() -> None:
@@ -192,4 +191,4 @@ def test_an_engine_whose_requests_are_unknown_migrates_nothing() -> None:
             assert (await harness.command()).reason == "nothing_to_move"
             assert await harness.worker._answer_migrate(b"\x00") is None
 
-    asyncio.run(scenario())
+    run_virtual(scenario())

@@ -13,6 +13,7 @@ from loadline.client.migratable_engine import MigrationRefused
 from loadline.core.migration.requests import MigratableRequest
 from loadline.wire.codec import encode
 from tests.support.migration_driver import COMMAND, driver_harness
+from tests.support.virtual_time import run_virtual
 from tests.waiting import until
 
 
@@ -25,7 +26,7 @@ def test_a_leaving_worker_ends_its_migrations() -> None:
         assert await harness.worker._answer_migrate(encode(replace(COMMAND, command_id="d"))) is None
         assert harness.phases()[-1] == "copying", "the report omits unknown requests"
 
-    asyncio.run(scenario())
+    run_virtual(scenario())
 
 
 def test_invalid_candidates_are_ignored_and_logged() -> None:
@@ -53,7 +54,7 @@ def test_invalid_candidates_are_ignored_and_logged() -> None:
             harness.engine.stopped.set()
             await until(lambda: harness.phases()[-1:] == ["done"], "moved")
 
-    asyncio.run(scenario())
+    run_virtual(scenario())
 
 
 @pytest.mark.parametrize("refused", [MigrationRefused("my own reason"), MigrationRefused("failed", None)])  # type: ignore[arg-type]
@@ -65,7 +66,7 @@ def test_unknown_reasons_are_reported_as_details(refused: MigrationRefused) -> N
             await until(lambda: harness.phases()[-1:] == ["aborted"], "aborted")
             assert harness.reports()[-1].reason == "failed"
 
-    asyncio.run(scenario())
+    run_virtual(scenario())
 
 
 def test_an_unanswered_handover_is_claimed_until_the_frontend_answers() -> None:
@@ -84,7 +85,7 @@ def test_an_unanswered_handover_is_claimed_until_the_frontend_answers() -> None:
                 "the room at the destination is released"
             )
 
-    asyncio.run(scenario())
+    run_virtual(scenario())
 
 
 def test_an_exception_of_the_transport_counts_as_a_missing_answer() -> None:
@@ -96,7 +97,7 @@ def test_an_exception_of_the_transport_counts_as_a_missing_answer() -> None:
             assert harness.reports()[-1].reason == "destination_lost"
 
     with capture_logs() as lines:
-        asyncio.run(scenario())
+        run_virtual(scenario())
     assert {line["event"] for line in lines} == {"message_failed"}
 
 
@@ -117,7 +118,7 @@ def test_a_received_request_runs_after_its_claim_is_granted() -> None:
             assert not await harness.transport.handover("y")
             assert harness.engine.discarded == ["x", "y", "y"]
 
-    asyncio.run(scenario())
+    run_virtual(scenario())
 
 
 def test_room_is_granted_only_within_slots_and_cache_that_are_not_reserved() -> None:
@@ -133,7 +134,7 @@ def test_room_is_granted_only_within_slots_and_cache_that_are_not_reserved() -> 
             harness.engine.unresponsive = True
             assert not await harness.transport.room("z", 1)
 
-    asyncio.run(scenario())
+    run_virtual(scenario())
 
 
 def test_unused_room_expires(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,7 +145,7 @@ def test_unused_room_expires(monkeypatch: pytest.MonkeyPatch) -> None:
             assert await harness.transport.room("x", ttl_ms=10)
             await until(lambda: harness.worker.expected_requests == 0, "it is free")
 
-    asyncio.run(scenario())
+    run_virtual(scenario())
 
 
 def test_a_request_that_the_engine_cannot_run_is_returned_to_its_frontend() -> None:
@@ -154,5 +155,5 @@ def test_a_request_that_the_engine_cannot_run_is_returned_to_its_frontend() -> N
             assert harness.engine.held_requests.hop("x") is None
 
     with capture_logs() as lines:
-        asyncio.run(scenario())
+        run_virtual(scenario())
     assert [line["request"] for line in lines if line["event"] == "engine_failed"] == ["x"]
