@@ -7,24 +7,29 @@ from pathlib import Path
 
 TESTS = Path(__file__).parent
 LONGEST_FIRST = (
-    "simulation/test_seeds.py",
-    "process/test_agent.py",
-    "simulation/test_mutations.py",
+    "process/test_election.py",
+    "process/test_process_chaos.py",
     "process/test_up.py",
-    "simulation/test_crashes.py",
+    "process/test_reload.py",
+    "process/test_kubernetes_scaler.py",
+    "process/test_migration_only.py",
+    "process/test_agent.py",
     "process/test_fleet_migrations.py",
+    "process/test_clients.py",
+    "process/test_replica_metrics.py",
+    "process/test_doctor.py",
+    "process/test_fleet.py",
+    "process/test_etcd_roles.py",
+    "simulation/test_seeds.py",
+    "simulation/test_mutations.py",
+    "simulation/test_crashes.py",
     "simulation/test_migration_mutations.py",
     "simulation/test_night_mutations.py",
-    "process/test_fleet.py",
     "simulation/test_migration_figures.py",
-    "process/test_agent_migrations.py",
     "fuzz/test_core_extremes.py",
     "planners/test_conformance.py",
-    "process/test_learning.py",
     "planners/test_ramps.py",
-    "process/test_local_scaler.py",
     "property/test_allocation.py",
-    "process/test_fitter.py",
 )
 _SLOW_FOLDERS = ("process", "simulation", "planners", "property")
 
