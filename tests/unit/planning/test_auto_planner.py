@@ -144,6 +144,22 @@ def test_a_fleet_of_any_size_finds_the_count(requests_per_s: float) -> None:
         assert world.target in enough(requests_per_s), workers
 
 
+def test_traffic_reported_shortly_before_a_sample_is_due_makes_it() -> None:
+    world = AutoWorld(2)
+    world.run(20.0, 2)
+    planner, sampled_ms = world.planner, world.planner.sampled_ms
+    world.fleet.now = sampled_ms - 40  # the next report comes after 960 ms
+    world.run(20.0, 1)
+    assert planner.sampled_ms == sampled_ms + 960
+    assert planner.next_wake() == planner.sampled_ms + 1_050
+    world.fleet.now = planner.sampled_ms + 960
+    world._end_second()  # no traffic has been reported since
+    assert planner.sampled_ms == sampled_ms + 960
+    world.fleet.now = planner.next_wake()
+    world._end_second()
+    assert planner.sampled_ms == sampled_ms + 960 + 1_050
+
+
 def test_an_overload_from_the_first_second_is_answered_within_ten() -> None:
     world = AutoWorld(2)
     world.run(150.0, 10)

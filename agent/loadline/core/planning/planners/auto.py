@@ -31,7 +31,7 @@ from loadline.core.planning.demand.forecast_record import ExpectedArrivals, Fore
 from loadline.core.planning.guardrails.knobs import UNPACED, GuardrailKnobs
 from loadline.core.planning.planner import ModelSettings, Needs, Planner
 from loadline.core.planning.planners.saturation import SaturationKnobs, SaturationPlanner
-from loadline.core.planning.recommendation import WAKE_MS, PoolRecommendation, hold_without_data, recommend
+from loadline.core.planning.recommendation import PoolRecommendation, hold_without_data, recommend
 from loadline.core.planning.sizing.evidence.latency import ITL_SHARE
 from loadline.core.planning.sizing.evidence.learned import (
     EngineKind,
@@ -52,6 +52,9 @@ from loadline.core.vocabulary.reasons import Reason, ReasonCode, Recommendation,
 from loadline.core.vocabulary.status import Estimates, PoolEstimate
 
 _SAMPLE_MS: Final = 1_000
+_EARLY_MS: Final = 50
+"""Traffic that is reported so shortly before or after a sample is due makes the sample, so that a fleet whose reports
+come once a second is planned once a second, and not by a timer between them too."""
 _COMPARED_MS: Final = 30_000
 """Time over which a forecast is compared with the arrivals: of fewer arrivals, chance would be most of the error."""
 _SURGE_RATIO: Final = 2.0
@@ -161,9 +164,9 @@ class AutoPlanner(Planner):
             by_workers = self.by_workers.plan(model, now)
             self.next_ms = self.by_workers.next_wake()
             return replace(by_workers, planner=self.name)
-        if now - self.sampled_ms >= _SAMPLE_MS or self._is_surge(model.traffic.totals):
+        if self._is_sample_due(model.traffic.totals, now):
             self._sample(model, now)
-        self.next_ms = max(now + 1, self.sampled_ms + WAKE_MS)
+        self.next_ms = max(now + 1, self.sampled_ms + _SAMPLE_MS + _EARLY_MS)
         pools: dict[str, PoolRecommendation] = {}
         demands: tuple[RoleDemand, ...] = ()
         for role in {pool.knobs.role: None for pool in model.pools.values()}:
@@ -211,9 +214,11 @@ class AutoPlanner(Planner):
                 state.hold.learned_ms = before.hold_ms
         return state
 
-    def _is_surge(self, totals: TrafficTotals) -> bool:
-        """Return whether more requests have arrived since the last sample than twice those of a second."""
-        return self.totals is not None and totals.arrivals_since(self.totals) > self.surge
+    def _is_sample_due(self, totals: TrafficTotals, now: int) -> bool:
+        """Return whether a second has passed since the last sample, or more requests have arrived than in two."""
+        early_ms = _EARLY_MS if totals is not self.totals else 0
+        surge = self.totals is not None and totals.arrivals_since(self.totals) > self.surge
+        return surge or now - self.sampled_ms >= _SAMPLE_MS - early_ms
 
     def _sample(self, model: Model, now: int) -> None:
         """Record the traffic and the loads since the last sample."""
