@@ -3,6 +3,7 @@
 import itertools
 import os
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
@@ -11,6 +12,7 @@ import pytest
 import structlog
 from hypothesis import HealthCheck, settings
 
+from loadline.adapters.logs import BoundedLogger
 from loadline.rig.server_processes import EtcdServer, NatsServer
 from tests.file_order import rank
 from tests.file_scheduling import NICENESS, FileScheduling, has_low_priority, workers
@@ -55,9 +57,15 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture(autouse=True)
 def reset_log() -> Iterator[None]:
-    """Reset structlog, since a command that ran in a test logs to the captured output of that test."""
+    """Reset structlog, since a command that ran in a test logs to the captured output of that test, and line limits.
+
+    A line is suppressed after 30 of its kind in a minute, and tests of one file log that many.
+    """
     yield
     structlog.reset_defaults()
+    for name, module in list(sys.modules.items()):
+        if name.startswith("loadline.") and isinstance(log := vars(module).get("_log"), BoundedLogger):
+            log._limit._windows.clear()
 
 
 @pytest.fixture
