@@ -6,6 +6,7 @@ import pytest
 
 from loadline.core.engines.lengths import constant_length
 from loadline.core.engines.profile import EngineProfile, LinearKnobs, ObjectiveKnobs
+from loadline.core.engines.regression import Line
 from loadline.core.fleet.pool import PoolKnobs
 from loadline.core.fleet.traffic_totals import RunningMean, TrafficTotals
 from loadline.core.planning.sizing.profile.counts import Demand, pool_sizer
@@ -34,9 +35,9 @@ def world(workers: int = 4, profile: EngineProfile | None = None) -> FleetHarnes
 def rate(harness: FleetHarness, isl: float = 1_000.0, requests_per_s: float = 20.0) -> float:
     """Return the rate of a worker after requests of a length."""
     rates = ProfiledRates()
-    rates.update(harness.model, lambda _: requests_per_s, harness.now)
+    rates.update(harness.model, lambda _: requests_per_s, {}, harness.now)
     harness.model.traffic.totals = totals(100, isl)
-    rates.update(harness.model, lambda _: requests_per_s, harness.now + 1_000)
+    rates.update(harness.model, lambda _: requests_per_s, {}, harness.now + 1_000)
     return rates.serves(harness.pool("p"))
 
 
@@ -63,11 +64,11 @@ def test_a_demand_needs_the_count_that_the_profile_gives(requests_per_s: float) 
 
 def test_the_need_rises_steadily_with_the_demand() -> None:
     rates, harness = ProfiledRates(), world()
-    rates.update(harness.model, lambda _: 1.0, harness.now)
+    rates.update(harness.model, lambda _: 1.0, {}, harness.now)
     harness.model.traffic.totals = totals(100, 1_000.0)
     needs = []
     for tenths in range(1, 400):
-        rates.update(harness.model, lambda _, rate=tenths / 10.0: rate, harness.now + 1_000)  # type: ignore[misc]
+        rates.update(harness.model, lambda _, rate=tenths / 10.0: rate, {}, harness.now + 1_000)  # type: ignore[misc]
         needs.append(tenths / 10.0 / rates.serves(harness.pool("p")))
     steps = [after - before for before, after in itertools.pairwise(needs)]
     assert min(steps) >= 0.0
@@ -77,13 +78,13 @@ def test_the_need_rises_steadily_with_the_demand() -> None:
 def test_nothing_is_known_without_a_profile_or_a_request() -> None:
     assert rate(world(profile=EngineProfile())) == 0.0
     rates, harness = ProfiledRates(), world()
-    rates.update(harness.model, lambda _: 20.0, harness.now)
+    rates.update(harness.model, lambda _: 20.0, {}, harness.now)
     assert rates.serves(harness.pool("p")) == 0.0
 
 
 def test_lengths_of_the_last_minutes_count() -> None:
     rates, harness = ProfiledRates(), world()
-    rates.update(harness.model, lambda _: 20.0, harness.now)
+    rates.update(harness.model, lambda _: 20.0, {}, harness.now)
     for step in range(1, 30):
         isl = 1_000.0 if step < 12 else 4_000.0
         before = harness.model.traffic.totals
@@ -91,14 +92,14 @@ def test_lengths_of_the_last_minutes_count() -> None:
             isl_tokens=RunningMean(before.isl_tokens.thousandths + round(isl) * 100_000, 100 * step),
             osl_tokens=RunningMean(before.osl_tokens.thousandths + 10_000_000, 100 * step),
         )
-        rates.update(harness.model, lambda _: 20.0, harness.now + step * 30_000)
+        rates.update(harness.model, lambda _: 20.0, {}, harness.now + step * 30_000)
     assert rates.serves(harness.pool("p")) == pytest.approx(rate(world(), 4_000.0), rel=0.01)
 
 
 @pytest.mark.parametrize(("per_interval", "isl"), [(100, 3_100.0), (300, 4_000.0)], ids=["few", "many"])
 def test_lengths_of_more_minutes_count_while_there_are_few_requests(per_interval: int, isl: float) -> None:
     rates, harness = ProfiledRates(), world()
-    rates.update(harness.model, lambda _: 20.0, harness.now)
+    rates.update(harness.model, lambda _: 20.0, {}, harness.now)
     for step in range(1, 30):
         tokens = 1_000 if step < 23 else 4_000
         before = harness.model.traffic.totals
@@ -106,5 +107,31 @@ def test_lengths_of_more_minutes_count_while_there_are_few_requests(per_interval
             isl_tokens=RunningMean(before.isl_tokens.thousandths + tokens * per_interval * 1_000, per_interval * step),
             osl_tokens=RunningMean(before.osl_tokens.thousandths + per_interval * 100_000, per_interval * step),
         )
-        rates.update(harness.model, lambda _: 20.0, harness.now + step * 30_000)
+        rates.update(harness.model, lambda _: 20.0, {}, harness.now + step * 30_000)
     assert rates.serves(harness.pool("p")) == pytest.approx(rate(world(), isl), rel=0.01)
+
+
+def test_known_prompt_times_count_like_a_profile_of_the_same_times_but_are_none() -> None:
+    profile, line = EngineProfile(linear=LinearKnobs(5.0, 0.02, 0.0, 0.1, 1e6)), Line(0.1, 0.0)
+    profiled, timed, harness = ProfiledRates(), ProfiledRates(), world()
+    pool = harness.pool("p")
+    for step in range(2):
+        harness.model.traffic.totals = totals(100 * step, 1_000.0)
+        pool.engine = profile
+        profiled.update(harness.model, lambda _: 20.0, {}, harness.now + step)
+        pool.engine = EngineProfile()
+        timed.update(harness.model, lambda _: 20.0, {"p": line}, harness.now + step)
+    assert timed.serves_by_line(pool) > 4.0
+    assert timed.serves_by_line(pool) == pytest.approx(profiled.serves(pool))
+    assert timed.serves(pool) == profiled.serves_by_line(pool) == 0.0
+
+
+def test_prompt_times_that_are_not_known_any_more_give_no_rate() -> None:
+    rates, harness = ProfiledRates(), world()
+    pool = harness.pool("p")
+    pool.engine = EngineProfile()
+    for step in range(2):
+        harness.model.traffic.totals = totals(100 * step, 1_000.0)
+        rates.update(harness.model, lambda _: 20.0, {"p": Line(0.1, 0.0)}, harness.now + step)
+    rates.update(harness.model, lambda _: 20.0, {}, harness.now + 1_000)
+    assert rates.serves_by_line(pool) == rates.serves(pool) == 0.0

@@ -155,6 +155,11 @@ class LatencyCurve(Struct):
         beyond = max(0.0, 1.0 - self.bins[max(self.bins)].rate / rate)
         return hypot(sqrt(squares / (1.0 + points) / points), beyond)
 
+    def rises(self, limit_ms: float) -> bool:
+        """Return whether no observed rate is within the limit although a lower one is not."""
+        late = min((one.rate for one in self.bins.values() if one.inverse * limit_ms <= 1.0), default=inf)
+        return late >= self.highest_rate_within(limit_ms)
+
     def highest_rate_within(self, limit_ms: float) -> float:
         """Return the highest observed rate within the limit; 0 if there is none."""
         return max((one.rate for one in self.bins.values() if one.inverse * limit_ms > 1.0), default=0.0)

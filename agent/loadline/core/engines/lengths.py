@@ -42,6 +42,12 @@ class LengthDistribution(Struct, frozen=True):
         """Mean of the squared lengths."""
         return fsum(map(mul, map(mul, self.tokens, self.tokens), self.shares))
 
+    @property
+    def variability(self) -> float:
+        """``(1 + cv^2) / 2`` of the length: 0.5 if it is constant, 1 if it is exponential."""
+        tokens = max(self.mean, 1.0)
+        return max(0.5, 0.5 * self.mean_square / (tokens * tokens))
+
     def mean_of(self, values: Sequence[float]) -> float:
         """Return the mean of a function of the length, given its value at each length."""
         return fsum(map(mul, values, self.shares))

@@ -43,6 +43,7 @@ from loadline.core.planning.sizing.evidence.learned import (
 from loadline.core.planning.sizing.evidence.saturation import request_share
 from loadline.core.planning.sizing.needs.batch_flow import BatchFlow
 from loadline.core.planning.sizing.needs.pool_needs import SAMPLES, PoolLoad, PoolNeeds, PoolState
+from loadline.core.planning.sizing.needs.prompt_lines import prompt_lines
 from loadline.core.planning.sizing.needs.shared_roles import EmptyPool, pool_intervals, share_needs
 from loadline.core.planning.sizing.needs.size_estimates import size_estimates
 from loadline.core.planning.sizing.profile.rates import ProfiledRates
@@ -236,7 +237,8 @@ class AutoPlanner(Planner):
             state.hold.record_excess(came - pool.ready * (state.serves or 0.0) * seconds)
             state.evidence.add(model, pool, intervals[pool.name], self.lengths, now)
             state.serves = None
-        self.profiled.update(model, lambda pool: self._arriving(model, pool, now)[0], now)
+        lines = prompt_lines(model, lambda pool: self._state(pool).evidence)
+        self.profiled.update(model, lambda pool: self._arriving(model, pool, now)[0], lines, now)
         self._record_forecast(model, now)
 
     def _record_forecast(self, model: Model, now: int) -> None:
@@ -268,7 +270,9 @@ class AutoPlanner(Planner):
         role, state = pool.knobs.role, self._state(pool)
         if state.serves is None:  # anew after each sample: it costs 40 us
             work = self.lengths.expected_work(role)
-            state.learned = state.evidence.capacity(role, model.objectives) / work if work else 0.0
+            capacity = state.evidence.capacity(role, model.objectives) / work if work else 0.0
+            by_prompts = self.profiled.serves_by_line(pool)
+            state.learned, state.is_by_prompts = by_prompts or capacity, bool(by_prompts)
             state.serves = self.profiled.serves(pool) or state.learned
         return state.serves
 

@@ -13,10 +13,12 @@ from msgspec.structs import replace
 
 from loadline.core.engines.latency_curve import LatencyCurve
 from loadline.core.engines.profile import ObjectiveKnobs
+from loadline.core.engines.regression import Line
 from loadline.core.fleet.fleet import Model
 from loadline.core.fleet.pool import Pool
 from loadline.core.fleet.traffic_totals import NO_MEAN, RunningMean, TrafficTotals
 from loadline.core.fleet.worker import MICRO
+from loadline.core.planning.sizing.evidence.prompt_speed import PromptSpeed
 from loadline.core.planning.sizing.evidence.saturation import SaturationEvidence, request_share
 from loadline.core.planning.sizing.request_lengths import Lengths
 from loadline.core.vocabulary.scalars import Role
@@ -104,6 +106,8 @@ class PoolEvidence(Struct):
     """Coefficient of variation of the TTFT."""
     ttft_unit: float = 1.0
     """Factor from the TTFT of recent requests to that of ``_TTFT_TOKENS`` tokens, for prefill."""
+    speed: PromptSpeed = field(default_factory=PromptSpeed)
+    """Speed of prefill workers."""
     window: EvidenceWindow = field(default_factory=EvidenceWindow)
     unsettled_ms: int = -1
     """Last time at which the pool was not settled."""
@@ -190,6 +194,17 @@ class PoolEvidence(Struct):
         limit_ms = objective / (1.0 + _ERRORS * self.ttft_variation)
         return max(limit_ms, min(1.15 * self.ttft.base_ms(objective), ITL_SHARE * objective))
 
+    def prompt_line(self, objectives: ObjectiveKnobs) -> Line | None:
+        """Return the time of a prefill worker in ms against prompt tokens, if the TTFT does not rise with the load.
+
+        The TTFT was then within the limit at a higher rate than one at which it was not: long prompts, or chance, made
+        it late. The curve has no rate for that, but how long prompts wait for each other follows from their lengths.
+        None if the curve has one, or the time is unknown.
+        """
+        if not self.speed.tokens or self.ttft.rises(self.ttft_limit_ms(objectives)):
+            return None
+        return Line(self.speed.ms_per_token, 0.0)
+
     def curve(self, role: Role) -> LatencyCurve:
         """Return the curve that bounds a role first: TTFT for prefill, ITL for the others."""
         return self.ttft if role == "prefill" else self.itl
@@ -231,6 +246,8 @@ class PoolEvidence(Struct):
                 rate = max(0.0, served) * window.isl_tokens.value * 1_000.0 / (now - window.since_ms) / pool.ready
                 ttft_ms = window.ttft_ms.value * _TTFT_TOKENS / window.isl_tokens.value
                 self.ttft.add(rate, ttft_ms, ttft_ms / (1.0 + ttft_ms * rate / 1_000.0 / _TTFT_TOKENS), now)
+                isl_tokens, token_ms = window.isl_tokens.value, ttft_ms / _TTFT_TOKENS
+                self.speed.add(window.ttft_ms.count, isl_tokens, token_ms, rate, pool.ready)
             return
         itl_ms, batch = window.itl_ms.value, window.running / window.samples
         drifts = abs(running - window.first_running) > max(_DRIFT_MIN, _DRIFT * batch)

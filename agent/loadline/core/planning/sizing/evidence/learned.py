@@ -4,12 +4,13 @@ from collections.abc import Mapping
 from typing import Final
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from loadline.core.engines.latency_curve import LatencyCurve
 from loadline.core.fleet.pool import Pool
 from loadline.core.planning.sizing.evidence.latency import PoolEvidence
+from loadline.core.planning.sizing.evidence.prompt_speed import PromptSpeed
 from loadline.core.planning.sizing.request_lengths import Lengths
 from loadline.core.vocabulary.scalars import Role
 
@@ -41,6 +42,7 @@ class LearnedPool(Struct, frozen=True):
     ttft_variation: float
     hold_ms: int
     """Hold of shrinks that lulls have taught."""
+    speed: PromptSpeed = field(default_factory=PromptSpeed)
 
     @classmethod
     def of(cls, kind: EngineKind, evidence: PoolEvidence, hold_ms: int) -> "LearnedPool":
@@ -53,6 +55,7 @@ class LearnedPool(Struct, frozen=True):
             evidence.kv_per_work_ms,
             evidence.ttft_variation,
             hold_ms,
+            evidence.speed,
         )
 
     @property
@@ -62,13 +65,13 @@ class LearnedPool(Struct, frozen=True):
 
     def copy(self) -> "LearnedPool":
         """Return a copy without the latest points, which are of the present load."""
-        return replace(self, itl=_lasting(self.itl), ttft=_lasting(self.ttft))
+        return replace(self, itl=_lasting(self.itl), ttft=_lasting(self.ttft), speed=replace(self.speed))
 
     def evidence(self) -> PoolEvidence:
         """Return evidence to continue with."""
         itl, ttft = _lasting(self.itl), _lasting(self.ttft)
-        rates = self.saturated_rate, self.kv_per_work_ms
-        return PoolEvidence(itl, ttft, *rates, ttft_variation=self.ttft_variation, settled=True)
+        rates, speed = (self.saturated_rate, self.kv_per_work_ms), replace(self.speed)
+        return PoolEvidence(itl, ttft, *rates, ttft_variation=self.ttft_variation, speed=speed, settled=True)
 
 
 class LearnedEvidence(Struct, frozen=True):

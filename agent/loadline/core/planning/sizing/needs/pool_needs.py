@@ -40,6 +40,8 @@ class PoolState(Struct):
     """Requests/s that a worker serves within the objectives, as of the last sample; 0 if unknown."""
     learned: float = 0.0
     """The same without regard to a profile."""
+    is_by_prompts: bool = False
+    """True if that follows from the time of the prompts, as the TTFT does not rise with the load."""
 
 
 class PoolNeeds(Struct):

@@ -99,11 +99,16 @@ def _fitted(load: PoolLoad, learned: float, error: float) -> SizeEstimate:
     if not learned:
         return SizeEstimate(load.pool.name, "fitted", basis=f"{points} windows of a settled fleet are too few")
     basis = f"a worker serves {learned:.2f} requests/s by {points} windows at {len(curve.bins)} rates"
+    if load.state.is_by_prompts:
+        prompt_ms = 1_000.0 * load.state.evidence.speed.ms_per_token
+        basis = f"a worker serves {learned:.2f} requests/s, as prompts take {prompt_ms:.0f} ms per 1,000 tokens"
     return _estimate(load, "fitted", load.growing_per_s / learned, error, basis)
 
 
 def _fitted_error(load: PoolLoad, learned: float) -> float:
     """Return the error of a learned capacity: the spread of its points, and the part that is extrapolated."""
+    if load.state.is_by_prompts:
+        return load.state.evidence.speed.error
     role, work = load.pool.knobs.role, load.lengths.expected_work(load.pool.knobs.role)
     return load.state.evidence.curve(role).error(learned * work) if work else inf
 
@@ -127,7 +132,7 @@ def _latency(load: PoolLoad) -> SizeEstimate:
     if not curve.latest_rate:
         return SizeEstimate(pool.name, "latency", basis="no latency of a settled fleet has been measured yet")
     within = curve.rate_within(limit_ms, most=10.0 * curve.latest_rate)
-    if not 0.0 < within < inf:
+    if load.state.is_by_prompts or not 0.0 < within < inf:
         return SizeEstimate(pool.name, "latency", basis="the latency does not rise with the load")
     basis = f"mean {'TTFT' if prefill else 'ITL'} {curve.latest_ms:.1f} ms of the {limit_ms:.1f} ms to keep to"
     workers = pool.ready * curve.latest_rate / within

@@ -217,7 +217,7 @@ def _prompts(pool: Pool, demand: Demand) -> Prompts:
     return Prompts(
         Line((ttft_ms - pass_ms) / tokens, pass_ms),
         tokens,
-        max(0.5, 0.5 * isl.mean_square / (tokens * tokens)),
+        isl.variability,
         tuple(zip(times_ms, isl.shares, strict=True)),
         (record and record.max_batched_tokens) or TOKENS_MAX,
         (record and record.max_batch_requests) or REQUESTS_MAX,

@@ -1,16 +1,19 @@
-"""Requests per second that a worker serves within the objectives, by the profile of its engine."""
+"""Requests per second that a worker serves within the objectives, by the profile of its engine or its prompt times."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 from zlib import crc32
 
 from msgspec import Struct, field
 
 from loadline.core.engines.lengths import LengthDistribution, constant_length, lengths_from_histogram
+from loadline.core.engines.profile import ObjectiveKnobs
+from loadline.core.engines.regression import Line
 from loadline.core.fleet.fleet import Model
 from loadline.core.fleet.pool import Pool
 from loadline.core.fleet.traffic_totals import RunningMean, TrafficTotals
-from loadline.core.planning.sizing.profile.counts import Demand, Sizer, pool_sizer, profile_problem
+from loadline.core.planning.sizing.profile.counts import Demand, Size, Sizer, pool_sizer, profile_problem
+from loadline.core.planning.sizing.profile.prefill_capacity import Prompts, prefill_engines
 from loadline.core.vocabulary.samples import Bins
 
 _ATTAINMENT: Final = 0.95
@@ -48,7 +51,7 @@ class CountRates(Struct, frozen=True):
 
 
 class ProfiledRates(Struct):
-    """Rates of the pools that have a profile, at the lengths of the requests of some minutes.
+    """Rates of the pools that have a profile or known prompt times, at the lengths of the requests of some minutes.
 
     The more workers share a queue, the more each of them serves: one that must not let a twentieth of the prompts wait
     is idle for most of the time. So the rate of each is that of the count which the demand needs, not of the present
@@ -62,21 +65,33 @@ class ProfiledRates(Struct):
     """Rates of the count that each pool needs."""
     rates: dict[str, float] = field(default_factory=dict)
     """Requests per second that each worker of a pool serves then."""
+    lines: Mapping[str, Line] = field(default_factory=dict)
+    """Times of the prompts of the prefill pools that have no profile, as of the last update."""
 
-    def update(self, model: Model, requests_per_s: Callable[[Pool], float], now: int) -> None:
+    def update(
+        self, model: Model, requests_per_s: Callable[[Pool], float], lines: Mapping[str, Line], now: int
+    ) -> None:
         """Compute the rates for the requests that each pool has to serve.
 
         The lengths of requests count anew every 30 s, more often at first, and if the demand needs another count.
+
+        Args:
+            model: The model.
+            requests_per_s: Function from a pool to the requests that it has to serve.
+            lines: Time in ms of a prompt against its tokens, by prefill pool, for those without a profile.
+            now: Unix time in ms.
         """
-        profiled = [pool for pool in model.pools.values() if profile_problem(pool) is None]
-        if not profiled:
-            return
+        self.lines = lines
+        profiled = [pool for pool in model.pools.values() if pool.name in lines or profile_problem(pool) is None]
+        for former in self.rates.keys() - {pool.name for pool in profiled}:
+            self.forget_pool(former)
         totals = model.traffic.totals
         if now >= self.due_ms:
             self.due_ms = now + _FIRST_MS
-            if self.rates:  # at another time for each model: the rates of one take 1 ms
+            is_first = bool(profiled) and not self.rates
+            if not is_first:  # at another time for each model: the rates of one take 1 ms
                 self.due_ms = now + _INTERVAL_MS - (now + crc32(model.name.encode())) % _INTERVAL_MS
-            if self.rates or not self.starts:
+            if not is_first or not self.starts:
                 self.starts = [*self.starts[1 - _INTERVALS_MAX :], totals]
             self.counts = {}
         for pool in profiled:
@@ -85,7 +100,12 @@ class ProfiledRates(Struct):
                 demand = _demand(self._window(totals))
                 if demand is None:
                     continue
-                sizer = pool_sizer(pool, model.objectives, demand)
+                line = lines.get(pool.name)
+                sizer = (
+                    pool_sizer(pool, model.objectives, demand)
+                    if line is None
+                    else _prompt_sizer(line, model.objectives, demand)
+                )
                 if not sizer(1.0).busy:
                     self.forget_pool(pool.name)
                     continue
@@ -107,8 +127,12 @@ class ProfiledRates(Struct):
         self.rates.pop(pool, None)
 
     def serves(self, pool: Pool) -> float:
-        """Return the requests per second that a worker of a pool serves; 0 if unknown."""
-        return self.rates.get(pool.name, 0.0)
+        """Return the requests per second that a worker of a pool serves by its profile; 0 if unknown."""
+        return 0.0 if pool.name in self.lines else self.rates.get(pool.name, 0.0)
+
+    def serves_by_line(self, pool: Pool) -> float:
+        """Return the requests per second that a prefill worker serves by the time of its prompts; 0 if unknown."""
+        return self.rates.get(pool.name, 0.0) if pool.name in self.lines else 0.0
 
 
 def _demand(interval: TrafficTotals) -> Demand | None:
@@ -124,6 +148,18 @@ def _lengths(bins: Bins, mean: RunningMean) -> LengthDistribution | None:
     if not mean.value:
         return None
     return lengths_from_histogram(bins, mean.value) or constant_length(mean.value)
+
+
+def _prompt_sizer(line: Line, objectives: ObjectiveKnobs, demand: Demand) -> Sizer:
+    """Return the sizing of a prefill pool by the time that its prompts take, cached tokens included."""
+    times_ms = tuple(zip(map(line.at, demand.isl.tokens), demand.isl.shares, strict=True))
+    prompts = Prompts(line, max(demand.isl.mean, 1.0), demand.isl.variability, times_ms)
+
+    def size(factor: float) -> Size:
+        engines = prefill_engines(prompts, demand.requests_per_s * factor, objectives.ttft_ms, demand.attainment)
+        return Size(engines.busy, engines.workers)
+
+    return size
 
 
 def _count_rates(sizer: Sizer, requests_per_s: float) -> CountRates:
