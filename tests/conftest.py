@@ -43,9 +43,9 @@ def pytest_xdist_auto_num_workers() -> int:
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config) -> FileScheduling | None:
-    """Distribute files as ``file_scheduling`` does."""
-    return FileScheduling(config) if config.getoption("dist") == "loadfile" else None
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> FileScheduling | None:
+    """Distribute files as ``file_scheduling`` does. Without ``log``, xdist prints a line for each test."""
+    return FileScheduling(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 def pytest_configure(config: pytest.Config) -> None:

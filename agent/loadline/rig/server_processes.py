@@ -324,12 +324,16 @@ def free_port() -> int:
 
 
 def _claimed_ports() -> Iterator[int]:
-    """Yield ports in blocks, each of which one process claims by a name in the kernel that ends with it."""
+    """Yield ports in blocks, each of which one process claims by a name in the kernel that ends with it.
+
+    Systems other than Linux have no such names: two processes may try the same ports there.
+    """
     claims = []
     for first in random.sample(_PORTS, len(_PORTS)):
         claim = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         try:
-            claim.bind(f"\0loadline-ports-{first}")
+            if sys.platform == "linux":
+                claim.bind(f"\0loadline-ports-{first}")
         except OSError:
             claim.close()
             continue
