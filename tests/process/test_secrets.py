@@ -119,9 +119,13 @@ def test_secrets_are_in_their_files_only_and_are_read_again(tmp_path: Path) -> N
             seen.extend(page(port, path, TOKEN)[1] for path in ("/", "/metrics", "/readyz", "/api/decisions"))
             password.write_text(f"{PASSWORD}\r\n", "utf-8-sig")  # as Notepad writes it
             until_true(lambda: page(port, "/readyz")[0] == 200, "the agent leads again")
-            answer = loadline("status", "--config", str(config))
-            assert "agent agent-1" in answer, "an agent's login may ask for its own status"
-            seen.extend([answer, shown(process.pid)])
+
+            def answers() -> bool:  # it leads by etcd alone, also before it has logged in to NATS again
+                seen.append(loadline("status", "--config", str(config)))
+                return "agent agent-1" in seen[-1]
+
+            until_true(answers, "an answer to the agent's own login, which may ask for its status")
+            seen.append(shown(process.pid))
             assert page(port, "/api/token", TOKEN)[0] == 200
             token.write_text("an0ther-0123456789", "utf-8")
             assert page(port, "/api/token", TOKEN)[0] == 401

@@ -77,7 +77,7 @@ def test_the_library_in_the_document_works() -> None:
     command = [sys.executable, "-W", "error", "-c", LIBRARY]
     done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == "the registry or the decisions have not been read yet 1000\n"
+    assert done.stdout == "the registry or the decisions have not been read yet 1050\n"
 
 
 def test_the_steps_in_the_document_are_valid(config: Path) -> None:
