@@ -30,11 +30,6 @@ def processes(directory: Path, program: str = "") -> list[int]:
     return found
 
 
-def catches_sigterm(pid: int) -> bool:
-    caught = re.search(r"SigCgt:\s+([0-9a-f]+)", Path(f"/proc/{pid}/status").read_text())
-    return caught is not None and bool(int(caught[1], 16) >> (signal.SIGTERM - 1) & 1)
-
-
 class Up:
     """A running `loadline up`, its output in a file."""
 
@@ -57,11 +52,6 @@ class Up:
         """Wait until the output has these words."""
         until_true(lambda: words in self.text() or self.process.poll() is not None, deadline_s=60)
         assert words in self.text()
-
-    def wait_for_gateway(self) -> None:
-        """Wait until the gateway handles SIGTERM: one that is stopped earlier leaves no account."""
-        self.wait_for_output("load starts")
-        until_true(lambda: any(map(catches_sigterm, processes(self.directory, "demo.gateway"))))
 
     def pid_of(self, program: str) -> int:
         return next(
@@ -132,6 +122,13 @@ def test_ctrl_c_at_any_time_leaves_no_processes(tmp_path: Path, words: str) -> N
         assert "Traceback" not in running.text()
 
 
+def test_a_time_shorter_than_the_start_of_the_gateway_is_one_of_load(tmp_path: Path) -> None:
+    with up(tmp_path / "demo", "--for", "0.1s") as running:
+        assert running.process.wait(60) == 0, running.text()
+        assert "load starts" in running.text()
+        assert "GPU-hours" in running.text()
+
+
 def test_a_second_demo_in_the_same_folder_is_refused_and_a_later_one_counts_itself(tmp_path: Path) -> None:
     directory = tmp_path / "demo"
     directory.mkdir()
@@ -144,7 +141,7 @@ def test_a_second_demo_in_the_same_folder_is_refused_and_a_later_one_counts_itse
         second = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
         assert second.returncode == 1
         assert f"another `loadline up` uses {directory}: end it, or name another --directory" in second.stderr
-        running.wait_for_gateway()
+        running.wait_for_output("load starts")
         running.process.send_signal(signal.SIGINT)
         assert running.process.wait(60) == 0, running.text()
         hours = re.search(r"GPU-hours +([0-9.]+)", running.text())

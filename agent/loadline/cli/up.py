@@ -29,7 +29,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         type=_duration,
         default=0.0,
         metavar="TIME",
-        help="stop after this time, such as 120s or 2m (default: at the end of the trace)",
+        help="stop after this time of load, such as 120s or 2m (default: at the end of the trace)",
     )
     add(
         "--mode",

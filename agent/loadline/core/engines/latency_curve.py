@@ -156,7 +156,7 @@ class LatencyCurve(Struct):
         return hypot(sqrt(squares / (1.0 + points) / points), beyond)
 
     def rises(self, limit_ms: float) -> bool:
-        """Return whether no observed rate is within the limit although a lower one is not."""
+        """Return False if an observed rate is within the limit although a lower one is not: the load is not why."""
         late = min((one.rate for one in self.bins.values() if one.inverse * limit_ms <= 1.0), default=inf)
         return late >= self.highest_rate_within(limit_ms)
 
