@@ -1,11 +1,12 @@
 """Journal on a real file system: rotation, full and slow disks, truncated records."""
 
 import errno
+import itertools
 import os
 import shutil
 import subprocess
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -134,17 +135,17 @@ def test_a_full_disk_does_not_stop_the_agent(small_disk: Path) -> None:
 
 def test_a_write_that_fails_ends_the_segment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     full, torn = threading.Event(), threading.Event()
-    write = os.write
+    write = os.writev
 
-    def write_or_not(file: int, data: bytes) -> int:
+    def write_or_not(file: int, parts: Sequence[bytes]) -> int:
         if torn.is_set():
             raise OSError(errno.ENOSPC, "No space left on device")
         if full.is_set():
             torn.set()
-            return write(file, data[:10])
-        return write(file, data)
+            return write(file, [parts[0][:10]])
+        return write(file, parts)
 
-    monkeypatch.setattr(os, "write", write_or_not)
+    monkeypatch.setattr(os, "writev", write_or_not)
     journal = FileJournal(tmp_path, MB, 10 * MB, retry_s=0.0)
     run(journal, 2, size=0)
     until_true(lambda: not journal._queued_bytes)
@@ -161,6 +162,21 @@ def test_a_write_that_fails_ends_the_segment(tmp_path: Path, monkeypatch: pytest
     assert all(
         file.read_bytes().endswith(b"}\n") for file in tmp_path.glob("*.jsonl")
     )  # the truncated record was removed
+
+
+def test_writes_that_are_cut_short_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    all_wait, write, sizes = threading.Event(), os.writev, itertools.cycle((1, 7, 300, 5_000))
+
+    def cut_short(file: int, parts: Sequence[bytes]) -> int:
+        all_wait.wait(30)  # more than one call may write
+        return write(file, [b"".join(parts)[: next(sizes)]])
+
+    monkeypatch.setattr(os, "writev", cut_short)
+    journal = FileJournal(tmp_path, MB, 10 * MB)
+    run(journal, 3_000, size=0)
+    all_wait.set()
+    journal.close()
+    assert replay(tmp_path) == [[b'{"snapshot":0}'] + [b'{"turn":%d,"x":""}' % turn for turn in range(3_000)]]
 
 
 def remove_folder(folder: Path) -> None:
@@ -211,17 +227,17 @@ def test_a_folder_replaced_by_a_file_ends_the_segment(tmp_path: Path) -> None:
 def test_nothing_is_appended_to_a_segment_after_a_failed_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[int] = []
     writing, may_fail = threading.Event(), threading.Event()
-    write = os.write
+    write = os.writev
 
-    def second_fails(file: int, data: bytes) -> int:
-        calls.append(len(data))
+    def second_fails(file: int, parts: Sequence[bytes]) -> int:
+        calls.append(len(parts))
         if len(calls) == 2:
             writing.set()
             may_fail.wait(30)
             raise OSError(errno.ENOSPC, "No space left on device")
-        return write(file, data)
+        return write(file, parts)
 
-    monkeypatch.setattr(os, "write", second_fails)
+    monkeypatch.setattr(os, "writev", second_fails)
     journal = FileJournal(tmp_path, MB, 10 * MB, retry_s=3_600)
     journal.begin(said(b'{"snapshot":0}'))
     until_true(lambda: not journal._queued_bytes)
@@ -236,11 +252,11 @@ def test_nothing_is_appended_to_a_segment_after_a_failed_write(tmp_path: Path, m
 
 def test_a_segment_that_continues_a_failed_one_is_discarded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     writing, may_fail, full = threading.Event(), threading.Event(), threading.Event()
-    write = os.write
+    write = os.writev
 
-    def full_disk(file: int, data: bytes) -> int:
+    def full_disk(file: int, parts: Sequence[bytes]) -> int:
         if not full.is_set():
-            return write(file, data)
+            return write(file, parts)
         writing.set()
         may_fail.wait(30)
         full.clear()  # there is space again at once, so the segment that follows the loss could be written
@@ -249,7 +265,7 @@ def test_a_segment_that_continues_a_failed_one_is_discarded(tmp_path: Path, monk
     def start(number: int) -> Callable[[bool], bytes]:
         return lambda goes_on: b'{"segment":%d,"goes_on":%d}' % (number, goes_on)
 
-    monkeypatch.setattr(os, "write", full_disk)
+    monkeypatch.setattr(os, "writev", full_disk)
     journal = FileJournal(tmp_path, MB, 10 * MB, retry_s=0.0)
     journal.begin(start(0))
     journal.begin(start(1))
@@ -275,14 +291,14 @@ def test_a_segment_that_continues_a_failed_one_is_discarded(tmp_path: Path, monk
 
 def test_a_slow_disk_does_not_block_the_caller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     may_go_on, waits = threading.Event(), threading.Event()
-    write = os.write
+    write = os.writev
 
-    def slow_write(file: int, data: bytes) -> int:
+    def slow_write(file: int, parts: Sequence[bytes]) -> int:
         waits.set()
         may_go_on.wait(30)
-        return write(file, data)
+        return write(file, parts)
 
-    monkeypatch.setattr(os, "write", slow_write)
+    monkeypatch.setattr(os, "writev", slow_write)
     journal = FileJournal(tmp_path, 100 * MB, 1_000 * MB, queue_bytes_max=100_000, retry_s=3_600)
     journal.begin(said(b'{"snapshot":0}'))
     waits.wait(30)

@@ -27,8 +27,10 @@ _log = bounded("journal")
 
 # Records that wait for a slow disk: about a minute of turns at 1,000 workers.
 _QUEUE_BYTES_MAX = 32 * 2**20
-# A copy of a snapshot of 10,000 workers (6 MB) takes 3 ms, in which no other thread runs Python.
-_LARGE_BYTES = 2**20
+# Parts of lines in a call, which Linux allows. They are not joined first: the copy of a turn's record of 170 KB takes
+# 0.1 ms, half of the writer's time, and that of a snapshot of 10,000 workers (6 MB) 3 ms, in which no other thread runs
+# Python.
+_PARTS_MAX = 1_024
 _RETRY_S = 10.0
 _CLOSE_S = 5.0
 # A snapshot of 20,000 workers is about 10 MB.
@@ -206,12 +208,11 @@ class _Folder:
         except OSError as error:
             return 0, str(error)
         done = 0
+        left = [part for record in records for part in self._checksums.seal(record)]
         try:
-            for piece in _pieces(records, self._checksums):
-                left = memoryview(piece)
-                while left:
-                    written = os.write(self._file, left)
-                    done, left = done + written, left[written:]
+            while left:
+                written = os.writev(self._file, left[:_PARTS_MAX])
+                done, left = done + written, _unwritten(left, written)
         except OSError as error:
             ends = itertools.accumulate(len(record) + ADDED_BYTES for record in records)
             whole = [end for end in ends if end <= done]
@@ -249,18 +250,13 @@ class _Folder:
             total -= size
 
 
-def _pieces(records: list[bytes], checksums: ChecksumChain) -> Iterator[bytes | memoryview]:
-    """Group the lines of records into pieces to write; a large record is a piece, as its copy would block the loop."""
-    lines: list[bytes | memoryview] = []
-    for record in records:
-        fields, end = checksums.seal(record)
-        if len(record) < _LARGE_BYTES:
-            lines += (fields, end)
-            continue
-        yield b"".join(lines)
-        yield fields
-        lines = [end]
-    yield b"".join(lines)
+def _unwritten(parts: list[bytes | memoryview], written: int) -> list[bytes | memoryview]:
+    """Return what is left of parts after so many bytes."""
+    for number, part in enumerate(parts):
+        if written < len(part):
+            return [memoryview(part)[written:], *parts[number + 1 :]]
+        written -= len(part)
+    return []
 
 
 def _lock(directory: Path) -> int:

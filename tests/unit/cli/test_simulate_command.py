@@ -2,6 +2,7 @@
 
 import errno
 import os
+from collections.abc import Sequence
 from errno import ENOSPC
 from pathlib import Path
 
@@ -94,14 +95,14 @@ def test_a_journal_can_be_replayed_and_explained(tmp_path: Path, capsys: pytest.
 def test_a_journal_that_cannot_be_written_is_an_error(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("loadline.adapters.file_journal.os.write", full_disk)
+    monkeypatch.setattr("loadline.adapters.file_journal.os.writev", full_disk)
     assert main(["simulate", *write_options(tmp_path), "--quiet", "--journal", str(tmp_path / "journal")]) == 1
     printed = capsys.readouterr()
     assert "records could not be written. Is the disk full?" in printed.err
     assert "120 finished" in printed.out, "the results are printed nevertheless"
 
 
-def full_disk(_file: int, _data: bytes) -> int:
+def full_disk(_file: int, _parts: Sequence[bytes]) -> int:
     raise OSError(ENOSPC, "No space left on device")
 
 
