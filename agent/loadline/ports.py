@@ -25,6 +25,12 @@ class Clock(Protocol):
 FrameHandler = Callable[[str, bytes], None]
 """Callback for a frame: subject and payload. Must return at once."""
 
+Frames = list[tuple[str, bytes]]
+"""Frames in the order of their arrival: subject and payload of each."""
+
+FramesHandler = Callable[[Frames], None]
+"""Callback for frames that were read together. Must return at once."""
+
 RequestHandler = Callable[[bytes], Awaitable[bytes | None]]
 """Callback for a request: takes its payload and returns the reply, or None to leave the reply to another agent."""
 
@@ -46,6 +52,10 @@ class Bus(Protocol):
 
     async def subscribe(self, subject: str, offer: FrameHandler) -> Unsubscribe:
         """Pass every frame on the subject (wildcards allowed) to ``offer``. Survives reconnects."""
+        ...
+
+    async def subscribe_batches(self, subject: str, offer: FramesHandler) -> Unsubscribe:
+        """Pass the frames on the subject to ``offer``, of any size, and together those that were read together."""
         ...
 
     async def answer(self, subject: str, answer: RequestHandler) -> Unsubscribe:

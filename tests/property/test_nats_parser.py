@@ -11,7 +11,9 @@ from nats.aio.client import Client
 from nats.errors import ProtocolError
 from nats.protocol.parser import Parser
 
+from loadline.adapters.nats_client import _one_by_one
 from loadline.adapters.nats_parser import _REST_BYTES_MAX, FrameParser
+from loadline.ports import FrameHandler, FramesHandler
 
 TAKEN = (1, 3)
 
@@ -23,7 +25,11 @@ class Reader:
         self.seen: list[tuple[Any, ...]] = []
         self.takers = {sid: self._handler(sid) for sid in TAKEN}
 
-    def _handler(self, sid: int) -> Any:
+    @property
+    def handlers(self) -> dict[int, FramesHandler]:
+        return {sid: _one_by_one(take) for sid, take in self.takers.items()}
+
+    def _handler(self, sid: int) -> FrameHandler:
         def take(subject: str, data: bytes) -> None:
             if data == b"bad":
                 raise ValueError(subject)
@@ -60,7 +66,7 @@ def read(parser: Parser, chunks: Iterable[bytes]) -> None:
 
 def parse_fast(chunks: Iterable[bytes]) -> list[tuple[Any, ...]]:
     reader = Reader()
-    read(FrameParser(cast("Client", reader), reader.takers, {}), chunks)
+    read(FrameParser(cast("Client", reader), reader.handlers, {}), chunks)
     return reader.seen
 
 
@@ -116,7 +122,7 @@ def test_input_that_can_wait_is_read_at_a_bounded_rate(read: int, monkeypatch: p
 
     monkeypatch.setattr(asyncio, "sleep", sleep)
     reader, stream = Reader(), message(1, "", b"query") * 3_000
-    parser = FrameParser(cast("Client", reader), reader.takers, {}, read_pause_s=0.01)
+    parser = FrameParser(cast("Client", reader), reader.handlers, {}, read_pause_s=0.01)
     chunks = [stream[at : at + read] for at in range(0, len(stream), read)]
 
     async def run() -> None:
@@ -129,7 +135,7 @@ def test_input_that_can_wait_is_read_at_a_bounded_rate(read: int, monkeypatch: p
 
 def test_a_new_connection_starts_with_an_empty_parser() -> None:
     reader = Reader()
-    parser = FrameParser(cast("Client", reader), reader.takers, {})
+    parser = FrameParser(cast("Client", reader), reader.handlers, {})
     read(parser, [message(1, "", b"cut off")[:-4]])
     parser.reset()
     read(parser, [message(1, "", b"whole")])

@@ -8,6 +8,7 @@ from loadline.ports import (
     CommitResult,
     Compare,
     FrameHandler,
+    FramesHandler,
     RequestHandler,
     StoreChange,
     StoreEntry,
@@ -113,6 +114,9 @@ class DrivenBus:
 
     async def subscribe(self, subject: str, offer: FrameHandler) -> Unsubscribe:
         return await self._driver.until_done(self._port.subscribe(subject, offer))
+
+    async def subscribe_batches(self, subject: str, offer: FramesHandler) -> Unsubscribe:
+        return await self._driver.until_done(self._port.subscribe_batches(subject, offer))
 
     async def answer(self, subject: str, answer: RequestHandler) -> Unsubscribe:
         return await self._driver.until_done(self._port.answer(subject, answer))

@@ -21,7 +21,7 @@ from loadline.adapters.nats_client import NatsClient
 from loadline.adapters.nats_logins import check_credentials, login_options, tls_context, tls_only
 from loadline.adapters.outage_reasons import OutageReasons
 from loadline.errors import BusUnavailable, NoSubscriber
-from loadline.ports import FrameHandler, RequestHandler, Unsubscribe
+from loadline.ports import FrameHandler, FramesHandler, RequestHandler, Unsubscribe
 from loadline.servers import NatsKnobs
 
 _log = bounded("nats")
@@ -115,6 +115,10 @@ class NatsBus:
                 on_oversized(frame_subject)
 
         return await self._subscribe(lambda client: client.subscribe_frames(subject, offer_unless_oversized))
+
+    async def subscribe_batches(self, subject: str, offer: FramesHandler) -> Unsubscribe:
+        """Pass the frames on the subject to ``offer``, of any size, and together those that were read together."""
+        return await self._subscribe(lambda client: client.subscribe_batches(subject, offer))
 
     async def answer(self, subject: str, handler: RequestHandler) -> Unsubscribe:
         """Answer requests on the subject, one at a time."""

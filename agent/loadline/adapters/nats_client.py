@@ -15,7 +15,7 @@ from nats.aio.subscription import Subscription
 
 from loadline.adapters.logs import bounded
 from loadline.adapters.nats_requests import COMMAND_LIMITS, QUERY_LIMITS, QueueLimits, RequestQueue
-from loadline.ports import FrameHandler
+from loadline.ports import FrameHandler, Frames, FramesHandler
 
 _log = bounded("nats")
 
@@ -80,7 +80,7 @@ class NatsClient(Client):
         self._tls_only = tls_only
         self._on_dropped = on_dropped
         self._disconnected = asyncio.Event()
-        self._frame_handlers: dict[int, FrameHandler] = {}
+        self._frame_handlers: dict[int, FramesHandler] = {}
         self._requests: dict[int, RequestQueue] = {}
         self._fast = not missing_parts()
         if self._fast:
@@ -113,7 +113,11 @@ class NatsClient(Client):
         return getattr(getattr(self, "_transport", None), "_io_writer", None)
 
     async def subscribe_frames(self, subject: str, handler: FrameHandler) -> Subscription:
-        """Pass every frame on the subject to ``handler`` as soon as it is read.
+        """Pass every frame on the subject to ``handler`` as soon as it is read."""
+        return await self.subscribe_batches(subject, _one_by_one(handler))
+
+    async def subscribe_batches(self, subject: str, handler: FramesHandler) -> Subscription:
+        """Pass the frames on the subject to ``handler``, and together those that were read together.
 
         This takes 1 us per frame; the library's parser, queue and task take 5 us.
         """
@@ -197,13 +201,14 @@ class NatsClient(Client):
         handler, requests = self._frame_handlers.get(sid), self._requests.get(sid)
         try:
             if handler is not None:
-                handler(subject.decode(), data)
+                handler([(subject.decode(), data)])
             elif requests is not None:
                 requests.offer(subject.decode(), reply.decode(), data)
             else:
                 await super()._process_msg(*message)
-        except Exception as error:  # noqa: BLE001 - as in the library, an error of a callback must not end reading
-            await self._error_cb(error)
+        except* Exception as failed:  # noqa: BLE001 - as in the library, an error of a callback must not end reading
+            for error in failed.exceptions:
+                await self._error_cb(error)
 
     async def on_closed(self) -> None:
         """Record that the connection has ended; the library calls this."""
@@ -247,11 +252,27 @@ async def _unused(_message: Msg) -> None:
     """Do nothing: the messages of these subscriptions bypass the library's queues."""
 
 
-def _passing(handler: FrameHandler) -> _Callback:
+def _passing(handler: FramesHandler) -> _Callback:
     """Return a callback of the library that passes frames to a handler."""
 
     async def pass_on(message: Msg) -> None:
-        handler(message.subject, message.data)
+        handler([(message.subject, message.data)])
+
+    return pass_on
+
+
+def _one_by_one(handler: FrameHandler) -> FramesHandler:
+    """Return a handler that passes on each frame; one that fails does not keep the others."""
+
+    def pass_on(frames: Frames) -> None:
+        errors: list[Exception] = []
+        for subject, data in frames:
+            try:
+                handler(subject, data)
+            except Exception as error:  # noqa: BLE001 - raised below, with those of the other frames
+                errors.append(error)
+        if errors:
+            raise ExceptionGroup("a handler of frames failed", errors)
 
     return pass_on
 

@@ -1,14 +1,14 @@
 """nats-py's parser with a fast path for messages of subscriptions, which are most of what an agent reads."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from nats.aio.client import Client
 from nats.protocol.parser import AWAITING_MSG_PAYLOAD, Parser
 
 from loadline.adapters.nats_requests import RequestQueue
-from loadline.ports import FrameHandler
+from loadline.ports import Frames, FramesHandler
 
 _CRLF: Final = b"\r\n"
 # The library's parser handles larger messages, since it does not copy the buffer at each read.
@@ -26,6 +26,7 @@ class FrameParser(Parser):
 
     The library takes 2.4 us for a message of 300 bytes: it matches seven patterns in turn, moves what is left in its
     buffer twice and passes through three coroutines. A search for the end of the line and two lookups take 0.6 us.
+    Messages of one handler that are read in a row are passed on together, which saves a call for each.
 
     Args:
         client: The library's client.
@@ -38,7 +39,7 @@ class FrameParser(Parser):
     def __init__(
         self,
         client: Client,
-        handlers: Mapping[int, FrameHandler],
+        handlers: Mapping[int, FramesHandler],
         requests: Mapping[int, RequestQueue],
         read_pause_s: float = 0.0,
     ) -> None:
@@ -82,12 +83,14 @@ class FrameParser(Parser):
         Returns:
             Number of bytes passed on, True if an incomplete message of a handler follows, and the errors of handlers.
         """
-        at, errors = 0, list[Exception]()
+        at, more_to_come, errors = 0, False, list[Exception]()
         handlers, requests, line_ends, size = self._handlers, self._requests, self._line_ends, len(data)
+        last, frames = None, Frames()
         while data.startswith(b"MSG ", at):
             line_end = data.find(_CRLF, at)
             if line_end < 0:
-                return at, True, errors
+                more_to_come = True
+                break
             subject, _, rest = data[at + 4 : line_end].partition(b" ")
             known = line_ends.get(rest) or self._read_line_end(rest)
             if known is None:
@@ -99,16 +102,21 @@ class FrameParser(Parser):
             begin = line_end + 2
             end = begin + length
             if end + 2 > size:
-                return at, True, errors
+                more_to_come = True
+                break
+            if handler is not last:
+                errors += _deliver(frames, last)
+                last, frames = handler, Frames()
             try:
                 if handler is not None:
-                    handler(subject.decode(), data[begin:end])
+                    frames.append((subject.decode(), data[begin:end]))
                 else:
                     requests[sid].offer(subject.decode(), reply, data[begin:end])
             except Exception as error:  # noqa: BLE001 - one message that fails must not end the reading
                 errors.append(error)
             at = end + 2
-        return at, False, errors
+        errors += _deliver(frames, last)
+        return at, more_to_come, errors
 
     def _read_line_end(self, rest: bytes) -> tuple[int, int, str] | None:
         """Return what follows the subject in a line: subscription, length and reply subject; None if it is invalid."""
@@ -124,3 +132,14 @@ class FrameParser(Parser):
                 self._line_ends.clear()
             self._line_ends[rest] = found
         return found
+
+
+def _deliver(frames: Frames, handler: FramesHandler | None) -> Sequence[Exception]:
+    """Pass frames to their handler, if there are any; return what it raised."""
+    errors: Sequence[Exception] = ()
+    try:
+        if handler is not None:
+            handler(frames)
+    except* Exception as failed:  # noqa: BLE001 - a handler that fails must not end the reading
+        errors = failed.exceptions
+    return errors

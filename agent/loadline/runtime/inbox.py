@@ -6,6 +6,7 @@ from typing import Final
 
 from loadline.core.vocabulary.events import AnyEvent
 from loadline.core.vocabulary.samples import WorkerRecord
+from loadline.ports import Frames
 from loadline.wire.fair_queue import FairQueue
 from loadline.wire.subjects import Subjects
 
@@ -73,7 +74,7 @@ class Inbox:
         return bool(self._events)
 
     def offer(self, subject: str, payload: bytes) -> None:
-        """Queue a frame, in O(1): the bus's reader calls this."""
+        """Queue a frame, in O(1)."""
         if subject in self._workers or self._is_known(subject):
             self._frames.put(subject, payload)
             waiting = self._frames.waiting
@@ -81,6 +82,18 @@ class Inbox:
             self._unknown.put(subject[self._kind_at : subject.find(".", self._kind_at)], (subject, payload))
             waiting = self._unknown.waiting
         if waiting == 1:  # the loop does not sleep while more wait
+            self._wake()
+
+    def offer_all(self, frames: Frames) -> None:
+        """Queue frames that were read together: the bus's reader calls this."""
+        workers = self._workers
+        if len([frame for frame in frames if frame[0] in workers]) < len(frames):
+            for subject, payload in frames:
+                self.offer(subject, payload)
+            return
+        waited = self._frames.waiting
+        self._frames.put_all(frames)
+        if not waited and self._frames.waiting:  # the loop does not sleep while more wait
             self._wake()
 
     def put(self, event: AnyEvent) -> None:

@@ -81,7 +81,7 @@ class Runtime:
         self._follow = follow or store.follow
         self._connect = connect or bus.connect
         self._shared = bool(controller.settings.sharing.layout)
-        self._reports = Reports(bus, self.subjects, self.inbox.offer, self.inbox.put) if self._shared else None
+        self._reports = Reports(bus, self.subjects, self.inbox.offer_all, self.inbox.put) if self._shared else None
         self._turns = Turns(
             controller=controller,
             bus=bus,
@@ -146,7 +146,7 @@ class Runtime:
             return
         await self._connect(lambda connected: self.inbox.put(BusConnectionChanged(connected)))
         for kind in FRAME_KINDS:
-            await self.bus.subscribe(self.subjects.all_of(kind), self.inbox.offer)
+            await self.bus.subscribe_batches(self.subjects.all_of(kind), self.inbox.offer_all)
 
     def stop(self) -> None:
         """Request an orderly shutdown; idempotent."""

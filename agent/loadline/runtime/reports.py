@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from loadline.core.vocabulary.events import BusConnectionChanged
-from loadline.ports import Bus, FrameHandler, Unsubscribe
+from loadline.ports import Bus, FramesHandler, Unsubscribe
 from loadline.wire.subjects import Subjects
 
 
@@ -18,7 +18,7 @@ class Reports:
     """
 
     def __init__(
-        self, bus: Bus, subjects: Subjects, offer: FrameHandler, put: Callable[[BusConnectionChanged], None]
+        self, bus: Bus, subjects: Subjects, offer: FramesHandler, put: Callable[[BusConnectionChanged], None]
     ) -> None:
         self._bus = bus
         self._subjects = subjects
@@ -54,7 +54,7 @@ class Reports:
         for model in models:
             if model not in self._open:
                 subjects = self._subjects.reports_of(model)
-                self._open[model] = [await self._bus.subscribe(subject, self._offer) for subject in subjects]
+                self._open[model] = [await self._bus.subscribe_batches(subject, self._offer) for subject in subjects]
         self._open = {model: self._open[model] for model in models}
 
     def _report(self) -> None:

@@ -26,7 +26,7 @@ DecisionId = Annotated[str, Meta(min_length=1, max_length=64)]
 CommandId = Annotated[str, Meta(min_length=1, max_length=64)]
 
 
-class LoadReport(Struct, frozen=True):
+class LoadReport(Struct, frozen=True, gc=False):
     """One or many samples of one worker, oldest first. Subject: ``<root>.v1.load.<model>.<pool>.<worker>``."""
 
     model: Name

@@ -73,7 +73,7 @@ def test_a_shard_hears_of_its_bus_while_reports_reach_it() -> None:
 
     async def scenario() -> None:
         bus, subjects = MemoryBus(), Subjects("loadline")
-        reports = Reports(bus, subjects, lambda subject, _payload: frames.append(subject), events.append)
+        reports = Reports(bus, subjects, lambda read: frames.extend(subject for subject, _ in read), events.append)
         reports.connection_changed(connected=True)
         assert not events
         await reports.follow(["m", "n"])
@@ -92,7 +92,7 @@ def test_the_last_of_several_calls_counts() -> None:
     async def scenario() -> None:
         bus, subjects = MemoryBus(), Subjects("loadline")
         events: list[BusConnectionChanged] = []
-        reports = Reports(bus, subjects, lambda _subject, _payload: None, events.append)
+        reports = Reports(bus, subjects, lambda _frames: None, events.append)
         reports.connection_changed(connected=True)
         await asyncio.gather(reports.follow(["m"]), reports.follow(["m", "n"]), reports.follow([]))
         assert events in ([], [BusConnectionChanged(connected=True), BusConnectionChanged(connected=False)])

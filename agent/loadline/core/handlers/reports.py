@@ -18,7 +18,8 @@ from loadline.core.vocabulary.samples import RegisteredWorker
 
 def loads_reported(turn: Turn, events: Iterable[LoadReported]) -> None:
     """Ingest the new samples of workers, in order."""
-    state, now, ingest, mark_changed = turn.state, turn.now, turn.state.fleet.ingest, turn.mark_changed
+    state, now, ingest = turn.state, turn.now, turn.state.fleet.ingest
+    changed: dict[str, None] = {}
     for event in events:
         refused, rejection = ingest(event, now)
         if rejection is not None:
@@ -26,7 +27,9 @@ def loads_reported(turn: Turn, events: Iterable[LoadReported]) -> None:
                 migrations.record_unregistered_report(turn, event)
             state.reject(rejection, refused)
         if refused < len(event.samples):
-            mark_changed(event.model)
+            changed[event.model] = None
+    for model in changed:
+        turn.mark_changed(model)
 
 
 def traffic_reported(turn: Turn, event: TrafficReported) -> None:

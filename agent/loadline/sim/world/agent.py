@@ -158,7 +158,7 @@ class SimulatedAgent:
         self._due_ms: float | None = None
         subjects, keys = Subjects(root), Keys(namespace)
         self.inbox = Inbox(INBOX_FRAMES_MAX, self._wake, subjects)
-        self._reports = None if router is None else Reports(bus, subjects, self.inbox.offer, self.inbox.put)
+        self._reports = None if router is None else Reports(bus, subjects, self.inbox.offer_all, self.inbox.put)
         self.turns = Turns(
             controller=self.controller,
             bus=bus,
@@ -238,7 +238,7 @@ class SimulatedAgent:
             return
         await self.bus.connect(lambda connected: self.inbox.put(BusConnectionChanged(connected)))
         for kind in FRAME_KINDS:
-            await self.bus.subscribe(subjects.all_of(kind), self.inbox.offer)
+            await self.bus.subscribe_batches(subjects.all_of(kind), self.inbox.offer_all)
 
     def _perform(self, effect: AnyEffect, coroutine: Coroutine[object, object, None]) -> None:
         observer = self._observer

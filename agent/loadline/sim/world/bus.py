@@ -7,7 +7,7 @@ from typing import Final
 from msgspec import Struct
 
 from loadline.errors import BusUnavailable, NoSubscriber
-from loadline.ports import FrameHandler, RequestHandler, Unsubscribe
+from loadline.ports import FrameHandler, FramesHandler, RequestHandler, Unsubscribe
 from loadline.sim.world.tasks import VirtualFuture, VirtualTask
 from loadline.sim.world.timeline import Timeline
 
@@ -202,6 +202,10 @@ class BusConnection:
     async def subscribe(self, subject: str, offer: FrameHandler) -> Unsubscribe:
         """Pass every frame on a subject (which may end in ``>``) to ``offer``."""
         return self._bus.subscribe(self, subject, offer)
+
+    async def subscribe_batches(self, subject: str, offer: FramesHandler) -> Unsubscribe:
+        """Pass the frames on a subject (which may end in ``>``) to ``offer``, each by itself."""
+        return await self.subscribe(subject, lambda of, payload: offer([(of, payload)]))
 
     async def answer(self, subject: str, answer: RequestHandler) -> Unsubscribe:
         """Answer requests on the subject."""
