@@ -36,8 +36,8 @@ from loadline.core.planning.sizing.profile.prefill_capacity import (
     REQUESTS_MAX,
     TOKENS_MAX,
     EngineCount,
+    PrefillSizing,
     Prompts,
-    prefill_engines,
 )
 from loadline.core.vocabulary.reasons import Reason, ReasonCode
 from loadline.core.vocabulary.samples import WorkerRecord
@@ -229,9 +229,8 @@ def _engines(
 ) -> Callable[[float], EngineCount]:
     """Return a function from a factor on the demand to the engines that prefill needs."""
     if demand.attainment > 0.0:
-        return lambda factor: prefill_engines(
-            prompts, demand.requests_per_s * factor, objectives.ttft_ms, demand.attainment
-        )
+        sizing = PrefillSizing(prompts, objectives.ttft_ms, demand.attainment)
+        return lambda factor: sizing.engines(demand.requests_per_s * factor)
     # For means, prompts are computed one after the other: the formula of Dynamo's throughput planner.
     rate = mixed_prefill_throughput(_prefill_model(pool), _computed_lengths(demand))
     rate *= pool.engine.prefill_gpus(pool.knobs.gpus_per_worker) / min(1.0, demand.prefill_correction)

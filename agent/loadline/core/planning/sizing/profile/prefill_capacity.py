@@ -11,7 +11,7 @@ from typing import Final
 from msgspec import Struct
 
 from loadline.core.engines.regression import Line
-from loadline.core.planning.sizing.erlang import workers_within
+from loadline.core.planning.sizing.erlang import ServiceWaits
 from loadline.core.planning.sizing.replicas import REPLICAS_MAX
 
 TOKENS_MAX: Final = 8_192
@@ -97,39 +97,59 @@ class EngineCount(Struct, frozen=True):
     workers: int
 
 
-def prefill_engines(prompts: Prompts, requests_per_s: float, ttft_ms: float, attainment: float) -> EngineCount:
-    """Return the smallest number of engines with which a fraction of the prompts is within SLO, at any mean batch.
+class _MeanBatch(Struct, frozen=True):
+    """Passes with a mean batch: their time, and the waits that it leaves."""
+
+    service_ms: float
+    waits: ServiceWaits
+
+
+class PrefillSizing:
+    """Smallest number of engines with which a fraction of the prompts is within SLO, at any mean batch.
 
     Prompts that miss the objective even alone are not counted, as more engines do not help them. If all prompts do,
     they wait no longer than the objective.
 
     Args:
         prompts: Time that prompts take.
-        requests_per_s: Arrivals.
         ttft_ms: The objective.
         attainment: Fraction (0..1) of the prompts that can meet the objective.
     """
-    capacity = prefill_capacity(prompts.line, prompts.isl_tokens, ttft_ms, prompts.tokens_max, prompts.requests_max)
-    batch_max = 1 if capacity is None else capacity.batch_requests
-    slacks = sorted((ttft_ms - ms, part) for ms, part in prompts.alone_ms if ms < ttft_ms) or [(ttft_ms, 1.0)]
-    feasible = fsum(part for _, part in slacks)
-    # The largest batch has the highest rate.
-    fewest = int(requests_per_s * prompts.pass_ms(batch_max) / batch_max / 1_000.0) + 1
-    best, batch = EngineCount(0.0, REPLICAS_MAX), 1.0
-    while batch <= batch_max and best.workers > fewest:
-        batch_ms = batch * prompts.prompt_ms
-        service_ms = prompts.pass_ms(batch)
-        busy = requests_per_s * service_ms / batch / 1_000.0
+
+    def __init__(self, prompts: Prompts, ttft_ms: float, attainment: float) -> None:
+        capacity = prefill_capacity(prompts.line, prompts.isl_tokens, ttft_ms, prompts.tokens_max, prompts.requests_max)
+        self._prompts, self._attainment = prompts, attainment
+        self._batch_max = 1 if capacity is None else capacity.batch_requests
+        self._slacks = sorted((ttft_ms - ms, part) for ms, part in prompts.alone_ms if ms < ttft_ms) or [(ttft_ms, 1.0)]
+        self._feasible = fsum(part for _, part in self._slacks)
+        self._batches: list[_MeanBatch] = []  # no rate of arrivals changes them
+
+    def engines(self, requests_per_s: float) -> EngineCount:
+        """Return the engines for so many arrivals."""
+        # The largest batch has the highest rate.
+        fewest = int(requests_per_s * self._prompts.pass_ms(self._batch_max) / self._batch_max / 1_000.0) + 1
+        best, requests, place = EngineCount(0.0, REPLICAS_MAX), 1.0, 0
+        while requests <= self._batch_max and best.workers > fewest:
+            if place == len(self._batches):
+                self._batches.append(self._batch(requests))
+            batch = self._batches[place]
+            busy = requests_per_s * batch.service_ms / requests / 1_000.0
+            workers = batch.waits.workers(busy, best.workers)
+            if workers is None:  # two passes take too long, and larger ones take longer
+                break
+            if workers < best.workers:
+                best = EngineCount(busy, workers)
+            requests, place = requests * _BATCH_STEP, place + 1
+        return best
+
+    def _batch(self, requests: float) -> _MeanBatch:
+        prompts = self._prompts
+        batch_ms, service_ms = requests * prompts.prompt_ms, prompts.pass_ms(requests)
         others_ms = batch_ms - prompts.prompt_ms
-        waits = [(slack_ms - others_ms, part / feasible) for slack_ms, part in slacks]
+        waits = [(slack_ms - others_ms, part / self._feasible) for slack_ms, part in self._slacks]
         # Only the time of its prompts varies between passes, and the less the more prompts there are.
-        variability = 0.5 + (prompts.variability - 0.5) * (batch_ms / service_ms) ** 2 / batch
-        workers = workers_within(
-            busy, service_ms, waits, attainment, variability, always_busy=batch > 1.0, workers_max=best.workers
+        variability = 0.5 + (prompts.variability - 0.5) * (batch_ms / service_ms) ** 2 / requests
+        always_busy = requests > 1.0
+        return _MeanBatch(
+            service_ms, ServiceWaits(service_ms, waits, self._attainment, variability, always_busy=always_busy)
         )
-        if workers is None:  # two passes take too long, and larger ones take longer
-            break
-        if workers < best.workers:
-            best = EngineCount(busy, workers)
-        batch *= _BATCH_STEP
-    return best

@@ -13,7 +13,7 @@ from loadline.core.fleet.fleet import Model
 from loadline.core.fleet.pool import Pool
 from loadline.core.fleet.traffic_totals import RunningMean, TrafficTotals
 from loadline.core.planning.sizing.profile.counts import Demand, Size, Sizer, pool_sizer, profile_problem
-from loadline.core.planning.sizing.profile.prefill_capacity import Prompts, prefill_engines
+from loadline.core.planning.sizing.profile.prefill_capacity import PrefillSizing, Prompts
 from loadline.core.vocabulary.samples import Bins
 
 _ATTAINMENT: Final = 0.95
@@ -154,9 +154,10 @@ def _prompt_sizer(line: Line, objectives: ObjectiveKnobs, demand: Demand) -> Siz
     """Return the sizing of a prefill pool by the time that its prompts take, cached tokens included."""
     times_ms = tuple(zip(map(line.at, demand.isl.tokens), demand.isl.shares, strict=True))
     prompts = Prompts(line, max(demand.isl.mean, 1.0), demand.isl.variability, times_ms)
+    sizing = PrefillSizing(prompts, objectives.ttft_ms, demand.attainment)
 
     def size(factor: float) -> Size:
-        engines = prefill_engines(prompts, demand.requests_per_s * factor, objectives.ttft_ms, demand.attainment)
+        engines = sizing.engines(demand.requests_per_s * factor)
         return Size(engines.busy, engines.workers)
 
     return size
