@@ -4,6 +4,7 @@ Source and destination of a handover are in the same state: both hold the reques
 and the frontend's answer to a claim decides which one does. The source claims later than the destination.
 """
 
+from collections import OrderedDict
 from typing import Final, Literal
 
 from msgspec import Struct
@@ -22,8 +23,11 @@ class HeldRequests:
 
     def __init__(self) -> None:
         self._held: dict[str, _HeldRequest] = {}
-        self._ended: dict[str, int] = {}
-        """Highest hop of ended requests."""
+        self._ended: OrderedDict[str, int] = OrderedDict()
+        """Highest hop of ended requests, the first to be forgotten first.
+
+        The first key of a plain dictionary is found behind all those that were removed there.
+        """
 
     def assign(self, request_id: str, hop: int) -> bool:
         """Hold a request that the frontend assigned; return whether to run it. False: the assignment is outdated."""
@@ -89,4 +93,4 @@ class HeldRequests:
         self._ended.pop(request_id, None)
         self._ended[request_id] = held.hop
         if len(self._ended) > _ENDED_MAX:
-            del self._ended[next(iter(self._ended))]
+            self._ended.popitem(last=False)
