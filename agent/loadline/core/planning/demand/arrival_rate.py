@@ -6,6 +6,7 @@ show in each of the last two lead times, and within the last one. A single step 
 
 from bisect import bisect_right
 from collections.abc import Sequence
+from functools import cached_property
 from math import sqrt
 from typing import Final
 
@@ -36,8 +37,12 @@ _CHANGE_ARRIVALS: Final = 100
 _LEAD_MIN_MS: Final = 20_000
 
 
-class ArrivalRate(Struct):
-    """Arrivals per sample of about a second, with the last change of their rate."""
+class ArrivalRate(Struct, dict=True):
+    """Arrivals per sample of about a second, with the last change of their rate.
+
+    A plan asks for the same levels and spread several times, so they are kept until the next sample. They are no
+    fields: a snapshot does not have them.
+    """
 
     at_ms: list[int] = field(default_factory=list)
     observed_ms: list[int] = field(default_factory=list)
@@ -51,6 +56,7 @@ class ArrivalRate(Struct):
         """Add the traffic since the last sample; without observed time it is ignored."""
         if interval.observed_ms <= 0:
             return
+        self.__dict__.clear()
         rate = interval.requests_per_s
         if self.at_ms:
             before = self.arrivals[-1] * 1_000.0 / self.observed_ms[-1]
@@ -78,7 +84,7 @@ class ArrivalRate(Struct):
         """
         if not self.unchanged:
             return [0.0] * len(samples)
-        spread, window_ms = self._spread(0), max(lead_ms, _LEAD_MIN_MS)
+        spread, window_ms = self._present_spread, max(lead_ms, _LEAD_MIN_MS)
         rise, found = self._rise(window_ms, spread, now), []
         for count in samples:
             level, seconds = self._credible_level(count)
@@ -95,7 +101,7 @@ class ArrivalRate(Struct):
     def error(self, samples: int) -> float:
         """Return the standard error of the level over up to so many samples, relative to it; 0 if unknown."""
         level, seconds = self._level(samples)
-        return sqrt(self._spread(0) / (level * seconds)) if level else 0.0
+        return sqrt(self._present_spread / (level * seconds)) if level else 0.0
 
     def certain(self, samples: int) -> float:
         """Return the part of a forecast by up to so many samples that is not chance, for Poisson arrivals."""
@@ -107,9 +113,21 @@ class ArrivalRate(Struct):
         count = min(samples, self.unchanged)
         return count < samples and sum(self.arrivals[-count:]) < _CHANGE_ARRIVALS
 
+    @cached_property
+    def _levels(self) -> dict[int, tuple[float, float]]:
+        return {}
+
+    @cached_property
+    def _present_spread(self) -> float:
+        return self._spread(0)
+
     def _level(self, samples: int) -> tuple[float, float]:
         """Return the rate over up to so many samples since the last change, and the observed seconds."""
-        return self._mean(len(self.at_ms) - min(samples, self.unchanged), len(self.at_ms))
+        count = min(samples, self.unchanged)
+        found = self._levels.get(count)
+        if found is None:
+            found = self._levels[count] = self._mean(len(self.at_ms) - count, len(self.at_ms))
+        return found
 
     def _credible_level(self, samples: int) -> tuple[float, float]:
         """Return the level, of which a rise by few arrivals counts only as far as it is not chance."""
@@ -139,8 +157,10 @@ class ArrivalRate(Struct):
                 return
             rate, seconds = self._mean(end - window, end)
             base, before_s = self._mean(max(end - self.unchanged, end - window - _BEFORE), end - window)
+            if abs(rate - base) <= _CHANGE_MIN * base:
+                continue
             error = sqrt(max(base, 1.0) * self._spread(window) * (1.0 / seconds + 1.0 / before_s))
-            if abs(rate - base) > max(errors * error, _CHANGE_MIN * base):
+            if abs(rate - base) > errors * error:
                 self.unchanged = window
                 del self.spreads[-window - 1 :]
                 return
