@@ -53,6 +53,7 @@ class SimulatedEngine:
         self._queue = WaitingQueue()
         self._prefilling: list[Sequence] = []  # in the order of admission
         self._prefilling_blocks = 0
+        self._prefilling_tokens = 0  # left to compute
         self._batch = RunningBatch(knobs.block_size_tokens)
         self._leaving: list[tuple[Sequence, bool]] = []  # (leaves after this step, emits an event)
         self._step: EngineStep | None = None
@@ -192,7 +193,7 @@ class SimulatedEngine:
             waiting_requests=queue.size,
             running_requests=batch.size + len(self._prefilling),
             queued_prefill_tokens=queue.prefill_tokens,
-            active_prefill_tokens=self._active_prefill_tokens(),
+            active_prefill_tokens=self._prefilling_tokens,
             decode_tokens=batch.kv_tokens(done),
             decode_batch_requests=batch.size,
             waiting_to_decode_tokens=queue.cached_tokens,
@@ -203,10 +204,6 @@ class SimulatedEngine:
             iteration_ms=iteration_ms,
             unallocated_prefill_tokens=0,  # an admitted prompt has all its blocks
         )
-
-    def _active_prefill_tokens(self) -> int:
-        """Return the tokens that the prompts in prefill have left."""
-        return sum(sequence.prefill_tokens for sequence in self._prefilling) if self._prefilling else 0
 
     def _advance_to(self, now_ms: float) -> None:
         while (step := self._step) is not None and step.end_ms <= now_ms:
@@ -236,7 +233,7 @@ class SimulatedEngine:
         """Admit waiting requests that fit. Those with a cache join the batch, the others need prefill first."""
         knobs, batch, prefilling = self.knobs, self._batch, self._prefilling
         budget_tokens = knobs.max_batched_tokens - batch.size * knobs.chunked_prefill
-        budget_tokens -= self._active_prefill_tokens()
+        budget_tokens -= self._prefilling_tokens
         while self._queue.size and batch.size + len(prefilling) < knobs.max_batch_requests:
             head = self._queue.head
             blocks = knobs.blocks(head.kv_tokens)
@@ -249,8 +246,10 @@ class SimulatedEngine:
             elif budget_tokens >= (1 if knobs.chunked_prefill else head.prefill_tokens) or not prefilling:
                 self._queue.remove(head)
                 prefilling.append(head)
+                tokens = head.prefill_tokens
                 self._prefilling_blocks += blocks
-                budget_tokens -= head.prefill_tokens
+                self._prefilling_tokens += tokens
+                budget_tokens -= tokens
             else:
                 break
             self._isl_tokens = float(head.request.isl_tokens)
@@ -259,8 +258,8 @@ class SimulatedEngine:
         """Preempt the newest requests until the others can each write one more token."""
         while self._batch.blocks(1) + self._prefilling_blocks > self.knobs.kv_blocks_total:
             if self._prefilling:
-                newest = self._prefilling.pop()
-                self._prefilling_blocks -= self.knobs.blocks(newest.kv_tokens)
+                newest = self._prefilling[-1]
+                self._leave_prefill(newest)
             else:
                 newest = self._batch.newest
                 self._batch.leave(newest)
@@ -315,6 +314,7 @@ class SimulatedEngine:
                 self._finish(sequence, step.end_ms)
         for sequence, tokens in step.chunks:
             sequence.prefilled_tokens += tokens
+            self._prefilling_tokens -= tokens
             if sequence.prefill_tokens == 0:
                 self._complete_prefill(sequence, step.end_ms)
         for sequence, reported in self._leaving:
@@ -325,8 +325,7 @@ class SimulatedEngine:
 
     def _complete_prefill(self, sequence: Sequence, at_ms: float) -> None:
         """Complete a prompt and with it the next token: the first one or, after a preemption, one more."""
-        self._prefilling.remove(sequence)
-        self._prefilling_blocks -= self.knobs.blocks(sequence.kv_tokens)
+        self._leave_prefill(sequence)
         sequence.generated_tokens += 1
         sequence.cached = True
         self._batch.token_gaps.record_token(sequence, at_ms)
@@ -356,8 +355,13 @@ class SimulatedEngine:
         if sequence in self._batch:
             self._batch.leave(sequence)
         elif sequence in self._prefilling:
-            self._prefilling.remove(sequence)
-            self._prefilling_blocks -= self.knobs.blocks(sequence.kv_tokens)
+            self._leave_prefill(sequence)
+
+    def _leave_prefill(self, sequence: Sequence) -> None:
+        """Remove a sequence from prefill, with what it holds and has left."""
+        self._prefilling.remove(sequence)
+        self._prefilling_blocks -= self.knobs.blocks(sequence.kv_tokens)
+        self._prefilling_tokens -= sequence.prefill_tokens
 
     def _emit(self, kind: EventKind, name: str, at_ms: float, leaves: Sequence | None = None) -> None:
         gap_ms, token_ms = (leaves.token_gap_max_ms, leaves.last_token_ms) if leaves else (0.0, None)
