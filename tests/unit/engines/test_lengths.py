@@ -13,6 +13,7 @@ from loadline.core.engines.latency_models import PrefillCurve
 from loadline.core.engines.lengths import (
     computed_isl,
     constant_length,
+    exponential_length,
     lengths_from_histogram,
     mean_decode_context,
     mixed_prefill_throughput,
@@ -37,6 +38,13 @@ def test_requests_above_the_last_bound_are_longer() -> None:
     lengths = lengths_from_histogram(Histogram((100.0,), (0, 7)))
     assert lengths is not None
     assert lengths.tokens == (150.0,)
+
+
+def test_lengths_of_which_only_the_mean_is_known_vary_nearly_as_much_as_it() -> None:
+    lengths = exponential_length(700.0)
+    assert lengths.mean == pytest.approx(700.0)
+    assert lengths.variability == pytest.approx(1.0, abs=0.15), "an exponential distribution has 1"
+    assert lengths.tokens == tuple(sorted(lengths.tokens))
 
 
 def test_lengths_are_scaled_to_a_known_mean() -> None:

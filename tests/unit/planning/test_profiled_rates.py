@@ -3,6 +3,7 @@
 import itertools
 
 import pytest
+from msgspec.structs import replace
 
 from loadline.core.engines.lengths import constant_length
 from loadline.core.engines.profile import EngineProfile, LinearKnobs, ObjectiveKnobs
@@ -11,6 +12,7 @@ from loadline.core.fleet.pool import PoolKnobs
 from loadline.core.fleet.traffic_totals import RunningMean, TrafficTotals
 from loadline.core.planning.sizing.profile.counts import Demand, pool_sizer
 from loadline.core.planning.sizing.profile.rates import ProfiledRates
+from loadline.core.vocabulary.samples import Bins
 from tests.support.fleet_harness import FleetHarness
 
 LINEAR = LinearKnobs(5.0, 0.02, 10.0, 0.1, 1e6)
@@ -116,7 +118,8 @@ def test_known_prompt_times_count_like_a_profile_of_the_same_times_but_are_none(
     profiled, timed, harness = ProfiledRates(), ProfiledRates(), world()
     pool = harness.pool("p")
     for step in range(2):
-        harness.model.traffic.totals = totals(100 * step, 1_000.0)
+        lengths = Bins((900.0, 1_100.0), (0, 100 * step, 0))
+        harness.model.traffic.totals = replace(totals(100 * step, 1_000.0), isl_bins=lengths)
         pool.engine = profile
         profiled.update(harness.model, lambda _: 20.0, {}, harness.now + step)
         pool.engine = EngineProfile()
@@ -124,6 +127,18 @@ def test_known_prompt_times_count_like_a_profile_of_the_same_times_but_are_none(
     assert timed.serves_by_line(pool) > 4.0
     assert timed.serves_by_line(pool) == pytest.approx(profiled.serves(pool))
     assert timed.serves(pool) == profiled.serves_by_line(pool) == 0.0
+
+
+def test_prompts_of_one_length_need_fewer_workers_than_a_mean_of_unknown_lengths() -> None:
+    """They do not wait for longer ones."""
+    rates = []
+    for bins in (Bins((900.0, 1_100.0), (0, 100, 0)), Bins((), ())):
+        timed, harness = ProfiledRates(), world()
+        timed.update(harness.model, lambda _: 20.0, {"p": Line(0.1, 0.0)}, harness.now)
+        harness.model.traffic.totals = replace(totals(100, 1_000.0), isl_bins=bins)
+        timed.update(harness.model, lambda _: 20.0, {"p": Line(0.1, 0.0)}, harness.now + 1)
+        rates.append(timed.serves_by_line(harness.pool("p")))
+    assert rates[0] > 1.1 * rates[1] > 0.0
 
 
 def test_prompt_times_that_are_not_known_any_more_give_no_rate() -> None:

@@ -7,7 +7,7 @@ over the reported histogram, or at the mean length without one.
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import compress, pairwise
-from math import fsum, isfinite
+from math import fsum, isfinite, log
 from operator import ge, mul
 from typing import Final
 
@@ -20,6 +20,7 @@ from loadline.core.vocabulary.scalars import LENGTH_MIN
 
 _OVERFLOW_FACTOR: Final = 1.5
 """Assumed length of requests above the last bound, as a multiple of it."""
+_TENTHS: Final = 10
 _CACHE_MAX: Final = 1_024
 """Cached sets of bounds; frontends do not change theirs."""
 _HIT_RATE_MAX: Final = 0.95
@@ -62,6 +63,16 @@ class LengthDistribution(Struct, frozen=True):
 def constant_length(tokens: float) -> LengthDistribution:
     """Return the distribution of a constant length."""
     return LengthDistribution((tokens,), (1.0,))
+
+
+def exponential_length(tokens: float) -> LengthDistribution:
+    """Return an exponential distribution with this mean, as tenths of the requests at their medians.
+
+    Prompts of chats vary about as much, and a mean alone does not tell. The medians are scaled to the mean.
+    """
+    quantiles = [-log(1.0 - (tenth + 0.5) / _TENTHS) for tenth in range(_TENTHS)]
+    scale = tokens * _TENTHS / fsum(quantiles)
+    return LengthDistribution(tuple(scale * one for one in quantiles), (1.0 / _TENTHS,) * _TENTHS)
 
 
 def lengths_from_histogram(histogram: Histogram | Bins, mean_tokens: float | None = None) -> LengthDistribution | None:

@@ -18,6 +18,7 @@ from loadline.core.fleet.fleet import Model
 from loadline.core.fleet.pool import Pool
 from loadline.core.fleet.traffic_totals import NO_MEAN, RunningMean, TrafficTotals
 from loadline.core.fleet.worker import MICRO
+from loadline.core.planning.sizing.decode_queues import waits_for_prefill
 from loadline.core.planning.sizing.evidence.prompt_speed import PromptSpeed
 from loadline.core.planning.sizing.evidence.saturation import SaturationEvidence, request_share
 from loadline.core.planning.sizing.request_lengths import Lengths
@@ -113,6 +114,8 @@ class PoolEvidence(Struct):
     """Last time at which the pool was not settled."""
     unbalanced_ms: int = -1
     """Last time at which some workers had a backlog that the others had not; -1: never."""
+    decode_wait_ms: int = -1
+    """Last time at which requests of a prefill pool waited for decode workers; -1: never."""
     settled: bool = False
     """True once the pool was settled."""
     queues: SaturationEvidence = field(default_factory=SaturationEvidence)
@@ -120,11 +123,15 @@ class PoolEvidence(Struct):
     def add(self, model: Model, pool: Pool, interval: TrafficTotals, lengths: Lengths, now: int) -> None:
         """Record a second."""
         self.queues.add(model, pool, interval, now)
+        if pool.knobs.role == "prefill" and lengths.isl_tokens:
+            self.ttft_unit = _TTFT_TOKENS / lengths.isl_tokens
         running = self.queues.running[-1]
         changed = pool.fresh == 0 or pool.fresh != pool.ready or self.window.ready != pool.ready
         if self.queues.is_unbalanced:
             self.unbalanced_ms = now
-        if changed or self.unbalanced_ms == now:
+        if pool.knobs.role == "prefill" and _waits_for_decode(model):
+            self.decode_wait_ms = now
+        if changed or now in (self.unbalanced_ms, self.decode_wait_ms):
             self.unsettled_ms = now
             self._begin(pool, running, now)
             return
@@ -217,11 +224,15 @@ class PoolEvidence(Struct):
         """Return an interval without the ITL of requests that began while some workers had a backlog.
 
         The ITL of a request is the mean over its output. The last requests of a backlog had a full batch for most of
-        it, while the pool has nearly no load when they complete.
+        it, while the pool has nearly no load when they complete. The TTFT of requests that waited for decode workers
+        is dropped too: it is reported when they complete.
         """
-        request_ms = (interval.osl_tokens.value or 0.0) * (interval.itl_ms.value or 0.0)
-        is_older = self.unbalanced_ms >= 0 and now - request_ms < self.unbalanced_ms
-        return replace(interval, itl_ms=NO_MEAN) if is_older else interval
+        began_ms = now - (interval.osl_tokens.value or 0.0) * (interval.itl_ms.value or 0.0)
+        if began_ms < self.unbalanced_ms:
+            interval = replace(interval, itl_ms=NO_MEAN)
+        if began_ms < self.decode_wait_ms:
+            interval = replace(interval, ttft_ms=NO_MEAN)
+        return interval
 
     def _begin(self, pool: Pool, running: float, now: int) -> None:
         self.window = EvidenceWindow(now, pool.ready, running, waiting=pool.load.waiting)
@@ -269,3 +280,9 @@ class PoolEvidence(Struct):
             if pool.load.waiting > pool.ready:
                 base_ms = min(base_ms, 0.1 * objectives.ttft_ms)
             self.ttft.add(rate, ttft_ms, base_ms, now)
+
+
+def _waits_for_decode(model: Model) -> bool:
+    """Return whether requests wait for decode workers: their TTFT is then no matter of the prefill workers."""
+    pools = [pool for pool in model.pools.values() if pool.knobs.role == "decode"]
+    return any(pool.load.waiting > pool.ready and not waits_for_prefill(model, pool) for pool in pools)

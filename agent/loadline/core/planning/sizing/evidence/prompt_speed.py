@@ -9,6 +9,10 @@ _REQUESTS: Final = 1_000
 """Requests that count, about."""
 _VARIATION: Final = 2.0
 """Assumed coefficient of variation of the prompts: the mean time of 1,000 is then known to 6 %."""
+_KNOWN: Final = 200.0
+"""Requests from which on the time is known to 15 %."""
+_OUTLIER: Final = 2.0
+"""Ratio to the known time above which prompts waited for something else, such as decode workers."""
 _STEPS: Final = 20
 """Bisections of a service time: it is exact to a millionth."""
 
@@ -41,8 +45,11 @@ class PromptSpeed(Struct):
             workers: Workers of the pool.
         """
         kept, tokens = max(0.0, 1.0 - requests / _REQUESTS), requests * isl_tokens
+        token_ms = service_ms(ms_per_token, tokens_per_s, workers)
+        if self.requests > _KNOWN:
+            token_ms = min(token_ms, _OUTLIER * self.ms_per_token)
         self.requests = self.requests * kept + requests
-        self.busy_ms = self.busy_ms * kept + tokens * service_ms(ms_per_token, tokens_per_s, workers)
+        self.busy_ms = self.busy_ms * kept + tokens * token_ms
         self.tokens = self.tokens * kept + tokens
 
 

@@ -6,7 +6,12 @@ from zlib import crc32
 
 from msgspec import Struct, field
 
-from loadline.core.engines.lengths import LengthDistribution, constant_length, lengths_from_histogram
+from loadline.core.engines.lengths import (
+    LengthDistribution,
+    constant_length,
+    exponential_length,
+    lengths_from_histogram,
+)
 from loadline.core.engines.profile import ObjectiveKnobs
 from loadline.core.engines.regression import Line
 from loadline.core.fleet.fleet import Model
@@ -97,10 +102,10 @@ class ProfiledRates(Struct):
         for pool in profiled:
             rate, known = requests_per_s(pool), self.counts.get(pool.name)
             if known is None or not known.covers(rate):
-                demand = _demand(self._window(totals))
+                line = lines.get(pool.name)
+                demand = _demand(self._window(totals), constant_length if line is None else exponential_length)
                 if demand is None:
                     continue
-                line = lines.get(pool.name)
                 sizer = (
                     pool_sizer(pool, model.objectives, demand)
                     if line is None
@@ -135,19 +140,26 @@ class ProfiledRates(Struct):
         return self.rates.get(pool.name, 0.0) if pool.name in self.lines else 0.0
 
 
-def _demand(interval: TrafficTotals) -> Demand | None:
-    """Return one request per second with the lengths of an interval; None if none has completed."""
-    isl = _lengths(interval.isl_bins, interval.isl_tokens)
-    osl = _lengths(interval.osl_bins, interval.osl_tokens)
+def _demand(interval: TrafficTotals, assumed: Callable[[float], LengthDistribution]) -> Demand | None:
+    """Return one request per second with the lengths of an interval; None if none has completed.
+
+    Args:
+        interval: The traffic.
+        assumed: Function from a mean length to the distribution where no histogram is reported.
+    """
+    isl = _lengths(interval.isl_bins, interval.isl_tokens, assumed)
+    osl = _lengths(interval.osl_bins, interval.osl_tokens, assumed)
     if isl is None or osl is None:
         return None
     return Demand(1.0, isl, osl, _ATTAINMENT, kv_hit_rate=interval.kv_hit_rate)
 
 
-def _lengths(bins: Bins, mean: RunningMean) -> LengthDistribution | None:
+def _lengths(
+    bins: Bins, mean: RunningMean, assumed: Callable[[float], LengthDistribution]
+) -> LengthDistribution | None:
     if not mean.value:
         return None
-    return lengths_from_histogram(bins, mean.value) or constant_length(mean.value)
+    return lengths_from_histogram(bins, mean.value) or assumed(mean.value)
 
 
 def _prompt_sizer(line: Line, objectives: ObjectiveKnobs, demand: Demand) -> Sizer:
