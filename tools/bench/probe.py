@@ -30,6 +30,7 @@ from loadline.config import load
 from loadline.core.vocabulary.effects import AnyEffect
 from loadline.core.vocabulary.events import AnyEvent, LoadReported
 from loadline.core.vocabulary.samples import WorkerSample
+from loadline.runtime.turns import Turns
 
 
 class ProbeSample(Struct, frozen=True):
@@ -73,18 +74,23 @@ class ProbedAgent(Agent):
         self._turns: list[tuple[float, float]] = []
         self._turns_cpu_s: list[float] = []
         self._delays_ms: list[int] = []
-        turns = self.runtime._turns  # noqa: SLF001 - measured where it runs
+        self._taken_at_s = 0.0
+        for runtime in self.shards.runtimes:
+            self._record_turns(runtime._turns)  # noqa: SLF001 - measured where it runs
+        if delays:
+            self._record_delays()
+
+    def _record_turns(self, turns: Turns) -> None:
         turn = turns.turn
 
         def timed(now: int) -> None:
-            began_s = time.thread_time()
+            frames, began_s = turns.frames, time.thread_time()
             turn(now)
             self._turns_cpu_s.append(time.thread_time() - began_s)
+            if turns.frames != frames:
+                self._taken_at_s = time.monotonic()
 
         turns.turn = timed  # type: ignore[method-assign]
-        if delays:
-            self._record_delays()
-        self._frames, self._taken_at_s = 0, 0.0
 
     def _record_delays(self) -> None:
         turns = self.runtime._turns  # noqa: SLF001 - measured where it runs
@@ -115,7 +121,7 @@ class ProbedAgent(Agent):
         delays_ms, self._delays_ms = self._delays_ms, []
         led = [state for state in states if state.leading]
         return ProbeSample(
-            frames=self._frames,
+            frames=counted["frames"],
             taken_at_s=self._taken_at_s,
             lost=counted["frames_dropped"]
             + counted["slow_consumer_drops"]
@@ -133,10 +139,7 @@ class ProbedAgent(Agent):
 
     def _on_turn(self, seconds: float) -> None:
         super()._on_turn(seconds)
-        now_s = time.monotonic()
-        self._turns.append((now_s, seconds))
-        if self.shards.frames != self._frames:
-            self._frames, self._taken_at_s = self.shards.frames, now_s
+        self._turns.append((time.monotonic(), seconds))
 
 
 class Subscriber:
