@@ -18,7 +18,7 @@ _BINS_PER_OCTAVE: Final = 2.0
 _POINTS: Final = 8
 """Points of a bin after which new ones replace old ones: the mix of requests changes."""
 _STALE_MS: Final = 1_800_000
-_BASE_SHARE: Final = 0.2
+_BASE_SHARE: Final = 0.35
 """Part of the limit that the base is assumed to be while only latencies above the limit are known."""
 _SPREAD: Final = 1.5
 """Ratio of rates from which on two bins determine the base."""
