@@ -132,7 +132,7 @@ class MigrationRound:
             group: The group.
             rows: Rows of the workers that reported; None evaluates all workers.
         """
-        table, self._effects = group.table, []
+        table, self._effects, self._commands = group.table, [], []
         if not len(table):
             return []
         reported = None
@@ -148,7 +148,8 @@ class MigrationRound:
         self._migrating = self._requests_of(in_flight)
         view = self._view(group, failed, leaving)
         for policy in group.policies:
-            if self._evaluate(policy, group, view, reported):
+            # The next round computes the effect of all migrations again.
+            if self._evaluate(policy, group, view, reported) and policy is not group.policies[-1]:
                 table.add_in_flight(self._commands)
                 view.migrations_changed()
                 self._commands = []
