@@ -109,6 +109,15 @@ def test_the_objective_counts_for_prompts_of_any_length(
     assert sum(settled) / len(settled) <= 3.0 * computing + 1.0
 
 
+@pytest.mark.parametrize(("median", "requests_per_s"), [(4_500.0, 1.0), (6_000.0, 0.5)])
+def test_prompts_that_are_late_alone_do_not_keep_adding_workers(median: float, requests_per_s: float) -> None:
+    """They take 0.45 s and 0.6 s on an idle worker, and keep less than half of one busy."""
+    world = LongPrompts(2, median=median, sigma=0.1)
+    world.run(requests_per_s, 1_800)
+    assert max(world.counts) <= 8
+    assert max(world.counts[-600:]) <= 4
+
+
 def test_an_overload_after_a_light_load_is_served_by_enough_workers() -> None:
     """25 requests/s of 1,400 tokens take 3.5 workers."""
     world = LongPrompts(2)

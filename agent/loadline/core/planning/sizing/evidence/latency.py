@@ -202,13 +202,15 @@ class PoolEvidence(Struct):
         return max(limit_ms, min(1.15 * self.ttft.base_ms(objective), ITL_SHARE * objective))
 
     def prompt_line(self, objectives: ObjectiveKnobs) -> Line | None:
-        """Return the time of a prefill worker in ms against prompt tokens, if the TTFT does not rise with the load.
+        """Return the time of a prefill worker in ms against prompt tokens, if the TTFT is late without load.
 
-        The TTFT was then within the limit at a higher rate than one at which it was not: long prompts, or chance, made
-        it late. The curve has no rate for that, but how long prompts wait for each other follows from their lengths.
-        None if the curve has one, or the time is unknown.
+        The mean TTFT of prompts that wait for nothing is then above the limit, or the TTFT was within the limit at a
+        higher rate than one at which it was not: long prompts, or chance, made it late. The curve has no rate for
+        that, but how long prompts wait for each other follows from their lengths. None if the curve has one, or the
+        time is unknown.
         """
-        if not self.speed.tokens or self.ttft.rises(self.ttft_limit_ms(objectives)):
+        limit_ms, alone_ms = self.ttft_limit_ms(objectives), self.speed.ms_per_token * _TTFT_TOKENS
+        if not self.speed.tokens or (alone_ms < limit_ms and self.ttft.rises(limit_ms)):
             return None
         return Line(self.speed.ms_per_token, 0.0)
 

@@ -41,7 +41,7 @@ class PoolState(Struct):
     learned: float = 0.0
     """The same without regard to a profile."""
     is_by_prompts: bool = False
-    """True if that follows from the time of the prompts, as the TTFT does not rise with the load."""
+    """True if that follows from the time of the prompts, as the TTFT is late without load."""
 
 
 class PoolNeeds(Struct):

@@ -10,7 +10,7 @@ from loadline.core.planning.sizing.profile.counts import profile_problem
 
 
 def prompt_lines(model: Model, evidence: Callable[[Pool], PoolEvidence]) -> dict[str, Line]:
-    """Return the time of prompts for the prefill pools without a profile whose TTFT does not rise with the load."""
+    """Return the time of prompts for the prefill pools without a profile whose TTFT is late without load."""
     pools = [one for one in model.pools.values() if one.knobs.role == "prefill" and profile_problem(one)]
     found = ((pool.name, evidence(pool).prompt_line(model.objectives)) for pool in pools)
     return {name: line for name, line in found if line is not None}
