@@ -344,11 +344,13 @@ class AutoPlanner(Planner):
         if wanted > current:
             if serves:
                 state.hold.record_growth(wanted, self.knobs.cost_of_miss / serves, load.start_up_ms, now)
+            if reason.code is ReasonCode.DEMAND_TARGET:
+                state.reversed.record_growth(needs.growing_per_s, needs.requests_per_s, current, now)
             return PoolRecommendation(wanted, (reason,))
         if not serves:
             learning = Reason.of(ReasonCode.CAPACITY_LEARNING, pool.name, needed=needs.lasting)
             return PoolRecommendation(None, (learning,))
-        if needs.keep >= current:
+        if max(needs.keep, state.reversed.least(needs.requests_per_s, now)) >= current:
             margin = {"wanted": wanted, "allowed": current, "left_ms": self.next_ms - now}
             held_by = (Reason.of(ReasonCode.SCALE_DOWN_MARGIN, pool.name, **margin),) if wanted < current else ()
             return PoolRecommendation(None, (reason, *held_by))
@@ -357,7 +359,8 @@ class AutoPlanner(Planner):
     def _shrink(self, load: PoolLoad, needs: PoolNeeds, reason: Reason) -> PoolRecommendation:
         """Scale down as far as the hold, pending workers and the loads seen so far allow."""
         model, pool, state, now = load.model, load.pool, load.state, load.now
-        keep, rate = max(needs.keep, needs.wanted), needs.requests_per_s
+        rate = needs.requests_per_s
+        keep = max(needs.keep, needs.wanted, state.reversed.least(rate, now))
         current, name, hold = pool.effective_target(now), pool.name, state.hold
         warm_ms = now - state.known_since_ms
         start_ups = 1 if state.is_inherited else _WARM_UP_START_UPS
@@ -387,4 +390,6 @@ class AutoPlanner(Planner):
         if allowed > held:
             per_worker = {"rate": rate / held, "proven": proven}
             limits.append(Reason.of(ReasonCode.UNPROVEN_LOAD, name, wanted=held, allowed=allowed, **per_worker))
+        if allowed < current:
+            state.reversed.record_shrink(now)
         return PoolRecommendation(None if allowed == current else allowed, (reason, *limits))

@@ -12,6 +12,7 @@ from loadline.core.planning.sizing.evidence.latency import KV_FULL, PoolEvidence
 from loadline.core.planning.sizing.evidence.learned import EngineKind
 from loadline.core.planning.sizing.need import ROUNDING, Need, whole
 from loadline.core.planning.sizing.needs.backlog_workers import QueuedRequests, workers_for_backlog
+from loadline.core.planning.sizing.needs.reversed_shrink import ReversedShrink
 from loadline.core.planning.sizing.needs.shrink_hold import ShrinkHold
 from loadline.core.planning.sizing.request_lengths import Lengths
 from loadline.core.vocabulary.reasons import Reason, ReasonCode
@@ -34,6 +35,7 @@ class PoolState(Struct):
     """True if the evidence began with that of a predecessor."""
     evidence: PoolEvidence = field(default_factory=PoolEvidence)
     hold: ShrinkHold = field(default_factory=ShrinkHold)
+    reversed: ReversedShrink = field(default_factory=ReversedShrink)
     known_since_ms: int = -1
     """Time since which the capacity of a worker is known."""
     serves: float | None = None

@@ -1,0 +1,38 @@
+"""A shrink that a steady load has reversed is not repeated."""
+
+from loadline.core.planning.sizing.needs.reversed_shrink import ReversedShrink
+
+SHRUNK_MS, GROWN_MS = 1_000_000, 1_200_000
+
+
+def reversed_shrink(*, growing: float = 18.5, grown_ms: int = GROWN_MS) -> ReversedShrink:
+    """Return what is known after a shrink to two workers of 18 requests/s, and a growth."""
+    found = ReversedShrink()
+    found.record_shrink(SHRUNK_MS)
+    found.record_growth(growing, 18.0, 2, grown_ms)
+    return found
+
+
+def test_the_load_that_reversed_a_shrink_keeps_the_added_worker() -> None:
+    found = reversed_shrink()
+    assert found.least(18.0, GROWN_MS + 60_000) == 3
+    assert found.least(16.5, GROWN_MS + 60_000) == 3, "the mean of a minute varies"
+    assert found.least(16.0, GROWN_MS + 60_000) == 2, "the load has fallen"
+    assert found.least(36.0, GROWN_MS + 60_000) == 5, "the load of each worker counts"
+
+
+def test_it_is_forgotten_after_half_an_hour() -> None:
+    assert reversed_shrink().least(18.0, GROWN_MS + 1_800_000) == 3
+    assert reversed_shrink().least(18.0, GROWN_MS + 1_800_001) == 0
+
+
+def test_a_growth_for_a_rising_load_or_long_after_the_shrink_reverses_none() -> None:
+    assert reversed_shrink(growing=20.0).least(18.0, GROWN_MS) == 0
+    assert reversed_shrink(grown_ms=SHRUNK_MS + 600_001).least(18.0, SHRUNK_MS + 600_001) == 0
+    assert ReversedShrink().least(18.0, GROWN_MS) == 0
+
+
+def test_a_second_growth_needs_a_shrink_of_its_own() -> None:
+    found = reversed_shrink()
+    found.record_growth(9.0, 9.0, 3, GROWN_MS + 1_000)
+    assert found.least(18.0, GROWN_MS + 2_000) == 3
