@@ -91,6 +91,12 @@ def test_a_sample_has_the_last_forward_pass() -> None:
     assert (sample.itl_ms, sample.iteration_ms, sample.ttft_ms, sample.isl_tokens) == (20.0, 20.0, 80.0, 900.0)
 
 
+def test_a_worker_has_the_kv_blocks_of_its_engine() -> None:
+    work = forward_pass(0, num_decode_requests=1, sum_decode_kv_tokens=10 * BLOCK_TOKENS)
+    [sample] = samples(Pool("aggregated", 8).items(snapshot(1, [work], active_decode=[0]))).values()
+    assert (sample.kv_blocks_used, sample.kv_blocks_total) == (8, 8)
+
+
 def test_an_idle_worker_reports_zeros_and_no_latency() -> None:
     [sample] = samples(Pool("aggregated").items(snapshot(1, active_decode=[0]))).values()
     assert (sample.kv_blocks_used, sample.waiting_requests, sample.running_requests, sample.queued_prefill_tokens) == (
@@ -179,7 +185,7 @@ def test_the_agent_scales_up_and_learns_that_it_was_done(monkeypatch: pytest.Mon
     monkeypatch.setattr(LineProcess, "ask", noted)
     full = [forward_pass(0, num_decode_requests=50, sum_decode_kv_tokens=60 * KV_BLOCKS, wall_time=0.1)]
     counts: list[dict[str, int]] = []
-    with Adapter(configuration("saturation", AGGREGATED, 4, 500.0, 50.0), AGGREGATED) as adapter:
+    with Adapter(configuration("saturation", AGGREGATED, 4, 500.0, 50.0), AGGREGATED, KV_BLOCKS) as adapter:
         for now_s in range(1, 30):
             starting = [1] if {"decode": 2} in counts else []
             counts.append(adapter.counts(snapshot(now_s, full, active_decode=[0], starting_decode=starting)))
@@ -190,6 +196,7 @@ def test_the_agent_scales_up_and_learns_that_it_was_done(monkeypatch: pytest.Mon
 
 
 def test_a_configuration_that_the_agent_refuses_is_an_error(capfd: pytest.CaptureFixture[str]) -> None:
-    with Adapter("models = 1", AGGREGATED) as adapter, pytest.raises(LoadlineError, match="loadline step ended"):
+    ended = pytest.raises(LoadlineError, match="loadline step ended")
+    with Adapter("models = 1", AGGREGATED, KV_BLOCKS) as adapter, ended:
         adapter.counts(snapshot(1))
     assert "models" in capfd.readouterr().err

@@ -32,11 +32,12 @@ class Adapter:
     Args:
         config: Text of its configuration.
         roles: Roles of the fleet, each of which is a pool.
+        kv_blocks: KV blocks of a worker.
     """
 
-    def __init__(self, config: str, roles: tuple[Role, ...]) -> None:
+    def __init__(self, config: str, roles: tuple[Role, ...], kv_blocks: int) -> None:
         self._config = config
-        self._pools = {role: Pool(role) for role in roles}
+        self._pools = {role: Pool(role, kv_blocks) for role in roles}
         self._frontend = Frontend()
         self._resources = ExitStack()
         self._decision: ScalingDecision | None = None

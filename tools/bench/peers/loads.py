@@ -41,6 +41,8 @@ class Row(Struct, frozen=True):
     load: tuple[Phase, ...] | Window
     start_up_s: float = 30.0
     roles: tuple[Role, ...] = ("aggregated",)
+    engine: dict[str, float | str] = {}
+    """Options of the mock engine that are not NVIDIA's defaults."""
 
     def arrivals(self) -> list[Arrival]:
         """Return the requests in order of their arrival."""

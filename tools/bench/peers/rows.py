@@ -34,5 +34,22 @@ ROWS: Final = {
                      Window(_AZURE_2024, 2_400, 1, 224_400), start_up_s=60),
     "deepseek": Row("20 min of requests to DeepSeek R1 (ServeGen), times 8; start-up 60 s",
                     Window(_DEEPSEEK, 1_200, 8), start_up_s=60),
+    "slow-sine": Row("8 to 56 requests/s in waves; engines of half the speed",
+                     tuple(Phase(30, 32 + 24 * math.sin(math.tau * number / 20)) for number in range(40)),
+                     engine={"speedup_ratio": 0.5}),
+    "small-cache": Row("5 requests/s, 8 min of 75/s, 5/s; an eighth of the KV cache",
+                       (Phase(120, 5), Phase(480, 75), Phase(300, 5)), engine={"num_gpu_blocks": 2_048}),
+    "few-slots": Row("from 4 to 50 requests/s in 10 min; 8 batch slots",
+                     (*(Phase(30, 4 + 2.3 * number) for number in range(21)), Phase(60, 4)),
+                     engine={"max_num_seqs": 8}),
+    "slow-pd": Row("4 requests/s, 8 min of 60/s, 4/s; half the speed, prefill and decode apart; start-up 60 s",
+                   (Phase(120, 4), Phase(480, 60), Phase(300, 4)), start_up_s=60, roles=_BOTH,
+                   engine={"speedup_ratio": 0.5}),
+    "bursts-pd": Row("two minutes each of 120 and 10 requests/s; prefill and decode apart; start-up 30 s",
+                     (Phase(120, 120), Phase(120, 10)) * 5, roles=_BOTH),
+    "long-prompts-pd": Row("1 request/s, 15 min of 6/s, 1/s; 9,000 tokens in, 300 out; prefill and decode apart; "
+                           "start-up 60 s",
+                           (Phase(300, 1, 9_000, 300), Phase(900, 6, 9_000, 300), Phase(300, 1, 9_000, 300)),
+                           start_up_s=60, roles=_BOTH),
 }  # fmt: skip
 """Rows by name. A request has 1,000 tokens in and 100 out unless a row says otherwise."""

@@ -7,7 +7,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, Final, Literal
 
 import msgspec
-from msgspec import Struct, field
+from msgspec import Struct
 
 from loadline.core.vocabulary.scalars import Role
 from loadline.errors import LoadlineError
@@ -70,11 +70,11 @@ class Job(Struct, frozen=True):
     trace: str
     workers: dict[Role, int]
     start_up_s: float
+    engine: dict[str, Any]
     policy: Literal["fixed", "dynamo", "remote"] = "fixed"
     planner: dict[str, Any] = {}
     ttft_ms: float = TTFT_MS
     itl_ms: float = ITL_MS
-    engine: dict[str, Any] = field(default_factory=_ENGINE.copy)
 
 
 class _Answer(Struct, frozen=True):
@@ -123,13 +123,14 @@ class RowRuns:
 
     def _loadline(self, planner: str) -> Outcome:
         roles = self._row.roles
-        with Adapter(configuration(planner, roles, _WORKERS_MAX, TTFT_MS, ITL_MS), roles) as adapter:
+        kv_blocks = int(self._row.engine.get("num_gpu_blocks", KV_BLOCKS))
+        with Adapter(configuration(planner, roles, _WORKERS_MAX, TTFT_MS, ITL_MS), roles, kv_blocks) as adapter:
             return self._replay(self._job(policy="remote"), adapter.counts)
 
     def _job(self, fleet: Fleet = (), **policy: Any) -> Job:
         roles = self._row.roles
         workers = dict(zip(roles, fleet or (_WORKERS_AT_START,) * len(roles), strict=True))
-        return Job(str(self._trace), workers, self._row.start_up_s, **policy)
+        return Job(str(self._trace), workers, self._row.start_up_s, engine=_ENGINE | self._row.engine, **policy)
 
     def _replay(self, job: Job, counts: Callable[[Snapshot], dict[str, int]] | None = None) -> Outcome:
         """Do a job; ``counts`` answers its snapshots."""

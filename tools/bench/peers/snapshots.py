@@ -51,8 +51,8 @@ class Pool:
     names, so that the agent sees its command followed. All workers of a pool are alike.
     """
 
-    def __init__(self, role: Role) -> None:
-        self.role = role
+    def __init__(self, role: Role, kv_blocks: int = KV_BLOCKS) -> None:
+        self.role, self._kv_blocks = role, kv_blocks
         self._key = key_of(role)
         self._workers: dict[int, Worker] = {}
         self._born = 0
@@ -105,41 +105,40 @@ class Pool:
             self.role,
             worker.incarnation,
             phase,
-            kv_blocks_total=KV_BLOCKS,
+            kv_blocks_total=self._kv_blocks,
             block_size_tokens=BLOCK_TOKENS,
         )
 
     def _load(self, worker: Worker, now_ms: int, last: Snapshot | None, traffic: Snapshot) -> StepItem:
-        sample = worker_sample(self.role, worker.sequence, now_ms, last, traffic)
+        sample = self._sample(worker.sequence, now_ms, last, traffic)
         names = MODEL, self.role, worker.name
         return item(SUBJECTS.load(*names), LoadReport(*names, worker.incarnation, [sample]))
 
+    def _sample(self, sequence: int, now_ms: int, last: Snapshot | None, traffic: Snapshot) -> WorkerSample:
+        """Return the load of a worker from its last forward pass; without one since the last snapshot it is idle.
 
-def worker_sample(role: Role, sequence: int, now_ms: int, last: Snapshot | None, traffic: Snapshot) -> WorkerSample:
-    """Return the load of a worker from its last forward pass; without one since the last snapshot it is idle.
-
-    TTFT and ISL are those of the fleet: the simulator does not have them by worker.
-    """
-    work = defaultdict(int, last or {})
-    decoding, prefilling = work["num_decode_requests"], work["num_prefill_requests"]
-    tokens = work["sum_decode_kv_tokens"] + work["sum_prefill_kv_tokens"] + work["sum_prefill_tokens"]
-    iteration_ms = work["wall_time"] * 1_000 or None
-    return WorkerSample(
-        sequence,
-        now_ms,
-        kv_blocks_used=min(KV_BLOCKS, -(-tokens // BLOCK_TOKENS)),
-        kv_blocks_total=KV_BLOCKS,
-        waiting_requests=work["num_queued_prefill"] + work["num_queued_decode"],
-        running_requests=decoding + prefilling,
-        queued_prefill_tokens=work["sum_queued_prefill_tokens"],
-        active_prefill_tokens=work["sum_prefill_tokens"],
-        decode_tokens=work["sum_decode_kv_tokens"],
-        decode_batch_requests=decoding,
-        ttft_ms=_mean(traffic, "ttft") if role != "decode" else None,
-        itl_ms=iteration_ms if decoding and role != "prefill" else None,
-        isl_tokens=_mean(traffic, "shape", "isl"),
-        iteration_ms=iteration_ms,
-    )
+        TTFT and ISL are those of the fleet: the simulator does not have them by worker.
+        """
+        work = defaultdict(int, last or {})
+        decoding, prefilling = work["num_decode_requests"], work["num_prefill_requests"]
+        tokens = work["sum_decode_kv_tokens"] + work["sum_prefill_kv_tokens"] + work["sum_prefill_tokens"]
+        iteration_ms = work["wall_time"] * 1_000 or None
+        return WorkerSample(
+            sequence,
+            now_ms,
+            kv_blocks_used=min(self._kv_blocks, -(-tokens // BLOCK_TOKENS)),
+            kv_blocks_total=self._kv_blocks,
+            waiting_requests=work["num_queued_prefill"] + work["num_queued_decode"],
+            running_requests=decoding + prefilling,
+            queued_prefill_tokens=work["sum_queued_prefill_tokens"],
+            active_prefill_tokens=work["sum_prefill_tokens"],
+            decode_tokens=work["sum_decode_kv_tokens"],
+            decode_batch_requests=decoding,
+            ttft_ms=_mean(traffic, "ttft") if self.role != "decode" else None,
+            itl_ms=iteration_ms if decoding and self.role != "prefill" else None,
+            isl_tokens=_mean(traffic, "shape", "isl"),
+            iteration_ms=iteration_ms,
+        )
 
 
 class Frontend:
