@@ -207,8 +207,8 @@ class Journal(Protocol):
         """Number of records that could not be written."""
         ...
 
-    def append(self, record: bytes) -> None:
-        """Append one record (no newline inside)."""
+    def append(self, record: bytes, *, at_once: bool = False) -> None:
+        """Append one record (no newline inside); ``at_once`` if it must not wait for others to be written with."""
         ...
 
     def begin(self, snapshot: Callable[[bool], bytes]) -> None:

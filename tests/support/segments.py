@@ -28,7 +28,7 @@ class Segments:
         """Begin a segment."""
         self.kept.append([snapshot(bool(self.kept))])
 
-    def append(self, record: bytes) -> None:
+    def append(self, record: bytes, *, at_once: bool = False) -> None:  # noqa: ARG002 - nothing waits
         """Append a record."""
         self.kept[-1].append(record)
 

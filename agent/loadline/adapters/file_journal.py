@@ -32,8 +32,8 @@ _QUEUE_BYTES_MAX = 32 * 2**20
 # Python.
 _PARTS_MAX = 1_024
 _RETRY_S = 10.0
-# Time for which records wait to be written together. A process that is killed loses those of this time. At 200 turns/s,
-# a wake-up of the writer for each turn took a quarter of the agent's processor time.
+# Time for which records of turns without effects wait for others. A process that is killed loses those of this time. At
+# 200 turns/s, a wake-up of the writer for each turn took a quarter of the agent's processor time.
 _GATHER_S = 0.05
 _CLOSE_S = 5.0
 # A snapshot of 20,000 workers is about 10 MB.
@@ -76,7 +76,8 @@ class FileJournal:
         self._queue: list[tuple[int, bytes | Callable[[], bytes]]] = []  # segment, and record or its encoder
         self._queued_bytes = 0
         self._lost = 0
-        self._closing = threading.Event()
+        self._closing = False
+        self._urgent = threading.Event()  # set if what is queued must not wait
         self._lock = _lock(directory)
         keep_bytes = max(0, bytes_max - segment_bytes_max)
         self._writer = threading.Thread(target=self._run, args=(_Folder(directory, keep_bytes),), daemon=True)
@@ -94,11 +95,13 @@ class FileJournal:
         """Number of records that could not be written."""
         return self._lost
 
-    def append(self, record: bytes) -> None:
-        """Append one record: a JSON object without a newline."""
+    def append(self, record: bytes, *, at_once: bool = False) -> None:
+        """Append one record: a JSON object without a newline. It waits for 50 ms for others, unless ``at_once``."""
         with self._changed:
             if self._open:
                 self._put(record)
+                if at_once:
+                    self._urgent.set()
             else:
                 self._lost += 1
 
@@ -109,7 +112,7 @@ class FileJournal:
         new segment is given up too.
         """
         with self._changed:
-            if self._closing.is_set():
+            if self._closing:
                 self._lost += 1
                 return
             continues = self._open  # a segment that has lost a record accepts no more
@@ -123,8 +126,8 @@ class FileJournal:
     def close(self) -> None:
         """Write the pending records, for at most 5 s."""
         with self._changed:
-            self._open = False
-            self._closing.set()
+            self._open, self._closing = False, True
+            self._urgent.set()
             self._changed.notify()
         self._writer.join(_CLOSE_S)
         if self._lock >= 0:
@@ -182,9 +185,11 @@ class FileJournal:
 
     def _pop_batch(self) -> list[tuple[int, bytes | Callable[[], bytes]]]:
         with self._changed:
-            self._changed.wait_for(lambda: self._queue or self._closing.is_set())
-        self._closing.wait(_GATHER_S)
+            self._changed.wait_for(lambda: self._queue or self._closing)
+        if not self._closing:
+            self._urgent.wait(_GATHER_S)
         with self._changed:
+            self._urgent.clear()
             batch, self._queue = self._queue, []
             return batch
 

@@ -126,7 +126,7 @@ class Turns:
         self._update_senders(own, others)
         if effects:
             if self._journal is not None:
-                self._journal.append(journal_records.encode(journal_records.EffectsRecord(effects)))
+                self._journal.append(journal_records.encode(journal_records.EffectsRecord(effects)), at_once=True)
             for effect in effects:
                 self._spawn(effect, self._effects.perform(effect))
         if self._traces is not None:

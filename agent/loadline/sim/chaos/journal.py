@@ -31,7 +31,7 @@ class SampledJournal:
         """True if the next record starts a segment."""
         return self._left <= 0 and self._pause <= 0
 
-    def append(self, record: bytes) -> None:
+    def append(self, record: bytes, *, at_once: bool = False) -> None:  # noqa: ARG002 - nothing waits
         """Append a record to the current sample, or count one between two samples."""
         if self._segments:
             self._segments[-1][1].append(record)
