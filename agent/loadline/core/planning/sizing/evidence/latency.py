@@ -52,6 +52,9 @@ _TTFT_TOKENS: Final = 1_000.0
 """Prompt length to which the TTFT of prefill workers is scaled: it grows with the length."""
 _UTILISATION_MIN: Final = 1.0 / 3.0
 """Utilisation by the other limits below which requests hardly wait: a late TTFT is then no matter of the load."""
+_ALONE_SHARE: Final = 0.7
+"""Part of the TTFT objective from which on prompts are late without load: errors of their mean length and time decide
+whether a window is within the limit then, so a pool alternated between 7 and 32 workers at 0.8."""
 _KV_WEIGHT: Final = 0.2
 _SATURATED_WEIGHT: Final = 0.2
 
@@ -204,13 +207,14 @@ class PoolEvidence(Struct):
     def prompt_line(self, objectives: ObjectiveKnobs) -> Line | None:
         """Return the time of a prefill worker in ms against prompt tokens, if the TTFT is late without load.
 
-        The mean TTFT of prompts that wait for nothing is then above the limit, or the TTFT was within the limit at a
+        The mean TTFT of prompts that wait for nothing is then about the limit, or the TTFT was within the limit at a
         higher rate than one at which it was not: long prompts, or chance, made it late. The curve has no rate for
         that, but how long prompts wait for each other follows from their lengths. None if the curve has one, or the
         time is unknown.
         """
         limit_ms, alone_ms = self.ttft_limit_ms(objectives), self.speed.ms_per_token * _TTFT_TOKENS
-        if not self.speed.tokens or (alone_ms < limit_ms and self.ttft.rises(limit_ms)):
+        is_late = alone_ms >= min(limit_ms, _ALONE_SHARE * objectives.ttft_ms * self.ttft_unit)
+        if not self.speed.tokens or (not is_late and self.ttft.rises(limit_ms)):
             return None
         return Line(self.speed.ms_per_token, 0.0)
 
