@@ -16,7 +16,8 @@ ITL_MS = 20.0
 class TwoPools:
     """A prefill and a decode pool of two workers each, with 20 requests of 1,000 tokens in a second."""
 
-    def __init__(self) -> None:
+    def __init__(self, osl_tokens: float = OSL) -> None:
+        self.osl_tokens = osl_tokens
         pools = [PoolKnobs("p", "prefill", replicas_max=32), PoolKnobs("d", "decode", replicas_max=32)]
         self.fleet, self.planner = FleetHarness(pools, 2), AutoPlanner(AutoPlannerKnobs(start_up_ms=30_000))
         self.fleet.model.objectives = ObjectiveKnobs(ttft_ms=500, itl_ms=50)
@@ -36,7 +37,14 @@ class TwoPools:
                 for worker in fleet.pool(name).workers:
                     fleet.fleet.ingest(reported(worker, one, pool=name), fleet.now)
             sample = TrafficSample(
-                self.sequence, 1_000, 20, 20, isl_tokens=1_000.0, osl_tokens=OSL, ttft_ms=ttft_ms, itl_ms=ITL_MS
+                self.sequence,
+                1_000,
+                20,
+                20,
+                isl_tokens=1_000.0,
+                osl_tokens=self.osl_tokens,
+                ttft_ms=ttft_ms,
+                itl_ms=ITL_MS,
             )
             fleet.model.traffic.ingest(TrafficReported("m", "f", 1, sample), fleet.now)
             self.planner.plan(fleet.refresh(), fleet.now)
@@ -64,4 +72,14 @@ def test_late_requests_that_waited_for_no_decode_worker_count() -> None:
     world.run(120, ttft_ms=60.0, waiting=0)
     before = world.serves
     world.run(30, ttft_ms=9_000.0, waiting=0)
+    assert world.serves < 0.7 * before
+
+
+def test_a_wait_for_the_next_iteration_of_decode_workers_hides_nothing() -> None:
+    """Of outputs of 10 tokens, 2 always wait for 40 that take 200 ms: for 10 ms, by Little's law."""
+    world = TwoPools(osl_tokens=10.0)
+    world.run(120, ttft_ms=60.0, waiting=2)
+    assert world.serves > 0.0
+    before = world.serves
+    world.run(30, ttft_ms=9_000.0, waiting=2)
     assert world.serves < 0.7 * before

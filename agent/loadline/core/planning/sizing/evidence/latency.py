@@ -55,6 +55,8 @@ _UTILISATION_MIN: Final = 1.0 / 3.0
 _ALONE_SHARE: Final = 0.7
 """Part of the TTFT objective from which on prompts are late without load: errors of their mean length and time decide
 whether a window is within the limit then, so a pool alternated between 7 and 32 workers at 0.8."""
+_DECODE_WAIT_SHARE: Final = 0.1
+"""Part of the TTFT objective from which on a wait for decode workers is one."""
 _KV_WEIGHT: Final = 0.2
 _SATURATED_WEIGHT: Final = 0.2
 
@@ -132,7 +134,7 @@ class PoolEvidence(Struct):
         changed = pool.fresh == 0 or pool.fresh != pool.ready or self.window.ready != pool.ready
         if self.queues.is_unbalanced:
             self.unbalanced_ms = now
-        if pool.knobs.role == "prefill" and _waits_for_decode(model):
+        if pool.knobs.role == "prefill" and _waits_for_decode(model, lengths.osl_tokens * self.queues.itl_ms):
             self.decode_wait_ms = now
         if changed or now in (self.unbalanced_ms, self.decode_wait_ms):
             self.unsettled_ms = now
@@ -288,7 +290,17 @@ class PoolEvidence(Struct):
             self.ttft.add(rate, ttft_ms, base_ms, now)
 
 
-def _waits_for_decode(model: Model) -> bool:
-    """Return whether requests wait for decode workers: their TTFT is then no matter of the prefill workers."""
+def _waits_for_decode(model: Model, request_ms: float) -> bool:
+    """Return whether requests wait for decode workers: their TTFT is then no matter of the prefill workers.
+
+    By Little's law, they wait as long as a request decodes, times the ratio of waiting to running ones. Where outputs
+    are short, some always wait for the next iteration.
+    """
+    shortest_ms = _DECODE_WAIT_SHARE * model.objectives.ttft_ms
     pools = [pool for pool in model.pools.values() if pool.knobs.role == "decode"]
-    return any(pool.load.waiting > pool.ready and not waits_for_prefill(model, pool) for pool in pools)
+    return any(
+        pool.load.waiting > pool.ready
+        and pool.load.waiting * request_ms >= shortest_ms * pool.load.running
+        and not waits_for_prefill(model, pool)
+        for pool in pools
+    )
