@@ -1,6 +1,6 @@
 """Load at which a pool grew again soon after a shrink, so that the shrink is not repeated."""
 
-from math import ceil, inf
+from math import ceil
 from typing import Final
 
 from msgspec import Struct
@@ -24,8 +24,8 @@ class ReversedShrink(Struct):
 
     shrunk_at_ms: int = -1
     """Time of the last shrink; -1: none."""
-    per_worker: float = inf
-    """Requests/s of each worker at the growth."""
+    per_worker: float = 0.0
+    """Requests/s of each worker at the growth; 0: none."""
     at_ms: int = 0
 
     def record_shrink(self, now: int) -> None:
@@ -48,6 +48,6 @@ class ReversedShrink(Struct):
 
     def least(self, requests_per_s: float, now: int) -> int:
         """Return the smallest count to shrink to."""
-        if self.per_worker == inf or now - self.at_ms > _LASTS_MS:
+        if not self.per_worker or now - self.at_ms > _LASTS_MS:
             return 0
         return ceil(requests_per_s / (_BELOW * self.per_worker))
