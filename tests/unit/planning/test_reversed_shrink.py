@@ -1,6 +1,8 @@
 """A shrink that a steady load has reversed is not repeated."""
 
 from loadline.core.planning.sizing.needs.reversed_shrink import ReversedShrink
+from loadline.core.vocabulary.reasons import ReasonCode
+from tests.unit.planning.test_auto_planner import AutoWorld
 
 SHRUNK_MS, GROWN_MS = 1_000_000, 1_200_000
 
@@ -36,3 +38,18 @@ def test_a_second_growth_needs_a_shrink_of_its_own() -> None:
     found = reversed_shrink()
     found.record_growth(9.0, 9.0, 3, GROWN_MS + 1_000)
     assert found.least(18.0, GROWN_MS + 2_000) == 3
+
+
+def test_the_planner_keeps_the_worker_and_says_why_and_for_how_long() -> None:
+    """Four workers of which two would do, and a growth that reversed a scale-down at 10.5 requests/s of each."""
+    world = AutoWorld(4)
+    world.run(36.0, 30)
+    state = world.planner._state(world.pool)
+    state.reversed_shrink.per_worker, state.reversed_shrink.at_ms = 10.5, world.fleet.now
+    world.run(36.0, 240)
+    assert world.target == 4
+    assert ReasonCode.SHRINK_REVERSED in world.codes
+    [sentence] = [one.sentence() for one in world.last.reasons if one.code is ReasonCode.SHRINK_REVERSED]
+    assert "held at 4: a scale-down to 10.50 requests/s of each worker was reversed, for 26 min more" in sentence
+    world.run(36.0, 1_800)
+    assert world.target < 4

@@ -345,12 +345,12 @@ class AutoPlanner(Planner):
             if serves:
                 state.hold.record_growth(wanted, self.knobs.cost_of_miss / serves, load.start_up_ms, now)
             if reason.code is ReasonCode.DEMAND_TARGET:
-                state.reversed.record_growth(needs.growing_per_s, needs.requests_per_s, current, now)
+                state.reversed_shrink.record_growth(needs.growing_per_s, needs.requests_per_s, current, now)
             return PoolRecommendation(wanted, (reason,))
         if not serves:
             learning = Reason.of(ReasonCode.CAPACITY_LEARNING, pool.name, needed=needs.lasting)
             return PoolRecommendation(None, (learning,))
-        if max(needs.keep, state.reversed.least(needs.requests_per_s, now)) >= current:
+        if needs.keep >= current:
             margin = {"wanted": wanted, "allowed": current, "left_ms": self.next_ms - now}
             held_by = (Reason.of(ReasonCode.SCALE_DOWN_MARGIN, pool.name, **margin),) if wanted < current else ()
             return PoolRecommendation(None, (reason, *held_by))
@@ -359,8 +359,7 @@ class AutoPlanner(Planner):
     def _shrink(self, load: PoolLoad, needs: PoolNeeds, reason: Reason) -> PoolRecommendation:
         """Scale down as far as the hold, pending workers and the loads seen so far allow."""
         model, pool, state, now = load.model, load.pool, load.state, load.now
-        rate = needs.requests_per_s
-        keep = max(needs.keep, needs.wanted, state.reversed.least(rate, now))
+        keep, rate = max(needs.keep, needs.wanted), needs.requests_per_s
         current, name, hold = pool.effective_target(now), pool.name, state.hold
         warm_ms = now - state.known_since_ms
         start_ups = 1 if state.is_inherited else _WARM_UP_START_UPS
@@ -380,6 +379,14 @@ class AutoPlanner(Planner):
             counts = {"wanted": keep, "allowed": allowed, "window_ms": hold.needed.window_ms}
             left_ms = hold.needed.falls_below_ms(allowed, now) - now
             limits.append(Reason.of(ReasonCode.HIGHEST_RECOMMENDATION, name, **counts, left_ms=left_ms))
+        least = min(current, state.reversed_shrink.least(rate, now))
+        if least > allowed:
+            load_of_each = {
+                "per_worker": state.reversed_shrink.per_worker,
+                "left_ms": state.reversed_shrink.left_ms(now),
+            }
+            limits.append(Reason.of(ReasonCode.SHRINK_REVERSED, name, wanted=allowed, allowed=least, **load_of_each))
+            allowed = least
         work, held = self.lengths.work(pool.knobs.role), allowed
         proven = state.evidence.proven_rate(pool.knobs.role, model.objectives) / work
         safe = ceil(needs.lasting / _LIGHT)
@@ -391,5 +398,5 @@ class AutoPlanner(Planner):
             per_worker = {"rate": rate / held, "proven": proven}
             limits.append(Reason.of(ReasonCode.UNPROVEN_LOAD, name, wanted=held, allowed=allowed, **per_worker))
         if allowed < current:
-            state.reversed.record_shrink(now)
+            state.reversed_shrink.record_shrink(now)
         return PoolRecommendation(None if allowed == current else allowed, (reason, *limits))

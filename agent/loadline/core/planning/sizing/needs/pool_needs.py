@@ -35,7 +35,7 @@ class PoolState(Struct):
     """True if the evidence began with that of a predecessor."""
     evidence: PoolEvidence = field(default_factory=PoolEvidence)
     hold: ShrinkHold = field(default_factory=ShrinkHold)
-    reversed: ReversedShrink = field(default_factory=ReversedShrink)
+    reversed_shrink: ReversedShrink = field(default_factory=ReversedShrink)
     known_since_ms: int = -1
     """Time since which the capacity of a worker is known."""
     serves: float | None = None

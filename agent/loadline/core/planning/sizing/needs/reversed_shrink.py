@@ -46,8 +46,12 @@ class ReversedShrink(Struct):
         if is_soon and workers and growing_per_s <= _STEADY * lasting_per_s:
             self.per_worker, self.at_ms = lasting_per_s / workers, now
 
+    def left_ms(self, now: int) -> int:
+        """Return the time for which the load still counts; negative if it does not."""
+        return self.at_ms + _LASTS_MS - now
+
     def least(self, requests_per_s: float, now: int) -> int:
         """Return the smallest count to shrink to."""
-        if not self.per_worker or now - self.at_ms > _LASTS_MS:
+        if not self.per_worker or self.left_ms(now) < 0:
             return 0
         return ceil(requests_per_s / (_BELOW * self.per_worker))
