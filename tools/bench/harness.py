@@ -39,6 +39,8 @@ _BURSTS_PER_S = 200
 _RUNNING = 39.0
 _ITL_MS = 23.75
 _OSL_TOKENS = 200.0
+# Part of the requests that the batches hold: with all of them, chance decides whether auto grows for the demand alone.
+_ARRIVING = 0.94
 
 
 class BenchFleet:
@@ -111,7 +113,7 @@ class BenchFleet:
     def traffic_burst(self) -> bytes:
         """Build the report of a second of a frontend for each model, which fits the reported batches."""
         self._intervals += 1
-        requests = round(self._per_model * _RUNNING * 1_000.0 / (_ITL_MS * _OSL_TOKENS))
+        requests = round(_ARRIVING * self._per_model * _RUNNING * 1_000.0 / (_ITL_MS * _OSL_TOKENS))
         sample = TrafficSample(
             self._intervals, 1_000, requests, requests, isl_tokens=1_000.0, osl_tokens=_OSL_TOKENS, ttft_ms=100.0,
             itl_ms=_ITL_MS,
