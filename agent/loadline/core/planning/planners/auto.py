@@ -15,7 +15,6 @@ good.
 """
 
 from collections.abc import Iterator
-from math import ceil
 from typing import Annotated, ClassVar, Final
 from zlib import crc32
 
@@ -45,6 +44,7 @@ from loadline.core.planning.sizing.needs.batch_flow import BatchFlow
 from loadline.core.planning.sizing.needs.pool_needs import SAMPLES, PoolLoad, PoolNeeds, PoolState
 from loadline.core.planning.sizing.needs.prompt_lines import prompt_lines
 from loadline.core.planning.sizing.needs.shared_roles import EmptyPool, pool_intervals, share_needs
+from loadline.core.planning.sizing.needs.shrink_limits import shrink
 from loadline.core.planning.sizing.needs.size_estimates import size_estimates
 from loadline.core.planning.sizing.profile.rates import ProfiledRates
 from loadline.core.planning.sizing.request_lengths import Lengths
@@ -63,17 +63,8 @@ _SURGE_MIN: Final = 10
 """Arrivals since the last sample, relative to those of a second and absolute, above which another is taken at once."""
 _FRONTENDS_MS: Final = 10_000
 """Time in which frontends send their first reports: after a start, reports of workers may come before."""
-_WARM_UP_MS: Final = 30_000
-_WARM_UP_START_UPS: Final = 3
-"""Time from the first estimate of the capacity to the first shrink, absolute and in start-up times: a first minute
-tells little of the next one."""
 _ESTIMATES_MS: Final = 10_000
 """Interval of the estimates for ``explain``, which take twice as long as a plan."""
-_LIGHT: Final = 0.5
-"""A shrink that leaves workers less than half utilised is safe."""
-_UNPROVEN_RATIO: Final = 1.15
-_UNPROVEN_BY_ONE: Final = 1.25
-"""Ratio to a load that was seen to be good up to which a shrink is safe: of any number of workers, and of one."""
 
 
 class AutoPlannerKnobs(Struct, frozen=True, forbid_unknown_fields=True):
@@ -354,49 +345,4 @@ class AutoPlanner(Planner):
             margin = {"wanted": wanted, "allowed": current, "left_ms": self.next_ms - now}
             held_by = (Reason.of(ReasonCode.SCALE_DOWN_MARGIN, pool.name, **margin),) if wanted < current else ()
             return PoolRecommendation(None, (reason, *held_by))
-        return self._shrink(load, needs, reason)
-
-    def _shrink(self, load: PoolLoad, needs: PoolNeeds, reason: Reason) -> PoolRecommendation:
-        """Scale down as far as the hold, pending workers and the loads seen so far allow."""
-        model, pool, state, now = load.model, load.pool, load.state, load.now
-        keep, rate = max(needs.keep, needs.wanted), needs.requests_per_s
-        current, name, hold = pool.effective_target(now), pool.name, state.hold
-        warm_ms = now - state.known_since_ms
-        start_ups = 1 if state.is_inherited else _WARM_UP_START_UPS
-        needed_ms = max(_WARM_UP_MS, start_ups * load.start_up_ms)
-        if warm_ms < needed_ms:
-            counts = {"wanted": keep, "allowed": current, "age_ms": warm_ms}
-            delay = Reason.of(ReasonCode.WARM_UP, name, **counts, needed_ms=needed_ms, left_ms=needed_ms - warm_ms)
-            return PoolRecommendation(None, (reason, delay))
-        if not model.traffic.is_complete(now):
-            return PoolRecommendation(None, (reason, Reason(ReasonCode.TRAFFIC_INCOMPLETE, name)))
-        pending = pool.expected_workers(now) - pool.ready
-        if pending:
-            return PoolRecommendation(None, (reason, Reason.of(ReasonCode.WORKERS_PENDING, name, pending=pending)))
-        allowed = max(keep, min(current, hold.needed.max(now) or 0))
-        limits: list[Reason] = []
-        if allowed > keep:
-            counts = {"wanted": keep, "allowed": allowed, "window_ms": hold.needed.window_ms}
-            left_ms = hold.needed.falls_below_ms(allowed, now) - now
-            limits.append(Reason.of(ReasonCode.HIGHEST_RECOMMENDATION, name, **counts, left_ms=left_ms))
-        least = min(current, state.reversed_shrink.least(rate, now))
-        if least > allowed:
-            load_of_each = {
-                "per_worker": state.reversed_shrink.per_worker,
-                "left_ms": state.reversed_shrink.left_ms(now),
-            }
-            limits.append(Reason.of(ReasonCode.SHRINK_REVERSED, name, wanted=allowed, allowed=least, **load_of_each))
-            allowed = least
-        work, held = self.lengths.work(pool.knobs.role), allowed
-        proven = state.evidence.proven_rate(pool.knobs.role, model.objectives) / work
-        safe = ceil(needs.lasting / _LIGHT)
-        if proven:
-            by_one = max(current - 1, ceil(rate / (_UNPROVEN_BY_ONE * proven)))
-            safe = min(safe, by_one, ceil(rate / (_UNPROVEN_RATIO * proven)))
-        allowed = min(current, max(allowed, safe))
-        if allowed > held:
-            per_worker = {"rate": rate / held, "proven": proven}
-            limits.append(Reason.of(ReasonCode.UNPROVEN_LOAD, name, wanted=held, allowed=allowed, **per_worker))
-        if allowed < current:
-            state.reversed_shrink.record_shrink(now)
-        return PoolRecommendation(None if allowed == current else allowed, (reason, *limits))
+        return shrink(load, needs, reason)

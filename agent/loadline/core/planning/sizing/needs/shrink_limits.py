@@ -1,0 +1,88 @@
+"""Limits of a shrink: when it waits, and how far it goes at once."""
+
+from math import ceil
+from typing import Final
+
+from loadline.core.planning.recommendation import PoolRecommendation
+from loadline.core.planning.sizing.needs.pool_needs import PoolLoad, PoolNeeds
+from loadline.core.vocabulary.reasons import Reason, ReasonCode
+
+_WARM_UP_MS: Final = 30_000
+_WARM_UP_START_UPS: Final = 3
+"""Time from the first estimate of the capacity to the first shrink, absolute and in start-up times: a first minute
+tells little of the next one."""
+_LIGHT: Final = 0.5
+"""A shrink that leaves workers less than half utilised is safe."""
+_UNPROVEN_RATIO: Final = 1.15
+_UNPROVEN_BY_ONE: Final = 1.25
+"""Ratio to a load that was seen to be good up to which a shrink is safe: of any number of workers, and of one."""
+
+
+def shrink(load: PoolLoad, needs: PoolNeeds, reason: Reason) -> PoolRecommendation:
+    """Recommend the smallest count that every limit allows.
+
+    Args:
+        load: Pool with the arrivals that it has to serve.
+        needs: Its needs, which fewer workers meet.
+        reason: Why they do, which comes first in the recommendation.
+    """
+    current, allowed = load.pool.effective_target(load.now), max(needs.keep, needs.wanted)
+    delay = _delay(load, allowed)
+    if delay is not None:
+        return PoolRecommendation(None, (reason, delay))
+    reasons = [reason]
+    for code, limit in _LIMITS.items():
+        least, numbers = limit(load, needs, allowed)
+        if least > allowed:
+            reasons.append(Reason.of(code, load.pool.name, wanted=allowed, allowed=least, **numbers))
+            allowed = least
+    if allowed < current:
+        load.state.reversed_shrink.record_shrink(load.now)
+    return PoolRecommendation(None if allowed == current else allowed, tuple(reasons))
+
+
+def _delay(load: PoolLoad, wanted: int) -> Reason | None:
+    """Return why the pool does not shrink at all yet; None if it may."""
+    pool, state, now = load.pool, load.state, load.now
+    warm_ms = now - state.known_since_ms
+    start_ups = 1 if state.is_inherited else _WARM_UP_START_UPS
+    needed_ms = max(_WARM_UP_MS, start_ups * load.start_up_ms)
+    if warm_ms < needed_ms:
+        counts = {"wanted": wanted, "allowed": pool.effective_target(now), "age_ms": warm_ms}
+        return Reason.of(ReasonCode.WARM_UP, pool.name, **counts, needed_ms=needed_ms, left_ms=needed_ms - warm_ms)
+    if not load.model.traffic.is_complete(now):
+        return Reason(ReasonCode.TRAFFIC_INCOMPLETE, pool.name)
+    pending = pool.expected_workers(now) - pool.ready
+    return Reason.of(ReasonCode.WORKERS_PENDING, pool.name, pending=pending) if pending else None
+
+
+def _held(load: PoolLoad, _needs: PoolNeeds, _allowed: int) -> tuple[int, dict[str, float]]:
+    """Return the highest count that was needed within the hold, and the time that it lasts."""
+    needed, now = load.state.hold.needed, load.now
+    least = min(load.pool.effective_target(now), needed.max(now) or 0)
+    return least, {"window_ms": needed.window_ms, "left_ms": needed.falls_below_ms(least, now) - now}
+
+
+def _reversed(load: PoolLoad, needs: PoolNeeds, _allowed: int) -> tuple[int, dict[str, float]]:
+    """Return the smallest count to which a shrink was not reversed."""
+    before, now = load.state.reversed_shrink, load.now
+    least = min(load.pool.effective_target(now), before.least(needs.requests_per_s, now))
+    return least, {"per_worker": before.per_worker, "left_ms": before.left_ms(now)}
+
+
+def _unproven(load: PoolLoad, needs: PoolNeeds, allowed: int) -> tuple[int, dict[str, float]]:
+    """Return the smallest count that leaves no worker far beyond a load that was seen to be good."""
+    current, rate, role = load.pool.effective_target(load.now), needs.requests_per_s, load.pool.knobs.role
+    proven = load.state.evidence.proven_rate(role, load.model.objectives) / load.lengths.work(role)
+    least = ceil(needs.lasting / _LIGHT)
+    if proven:
+        by_one = max(current - 1, ceil(rate / (_UNPROVEN_BY_ONE * proven)))
+        least = min(least, by_one, ceil(rate / (_UNPROVEN_RATIO * proven)))
+    return min(current, least), {"rate": rate / allowed, "proven": proven}
+
+
+_LIMITS: Final = {
+    ReasonCode.HIGHEST_RECOMMENDATION: _held,
+    ReasonCode.SHRINK_REVERSED: _reversed,
+    ReasonCode.UNPROVEN_LOAD: _unproven,
+}
