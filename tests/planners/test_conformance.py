@@ -38,10 +38,6 @@ None may when the load is always higher by the same amount.
 NOT_MONOTONE_IN_SWINGS: dict[tuple[str, tuple[Role, ...]], str] = {
     ("auto", ("aggregated",)): "it provides for the arrivals since their last change beyond chance; a swing that is "
     "capped at full KV caches changes less, so the mean of 15 s counts instead",
-    (
-        "auto",
-        ("prefill", "decode"),
-    ): "requests that wait for prefill are no queue of decode: once prefill is the limit, decode has one worker less",
 }
 """Planners that may propose fewer workers when a *swinging* load is higher by the same amount, and why."""
 

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 from loadline.core.vocabulary.events import TrafficReported
 from loadline.core.vocabulary.samples import TrafficSample, WorkerSample
 from tests.support.fleet_harness import reported
-from tests.unit.planning.test_auto_planner import AutoWorld
+from tests.unit.planning.test_auto_planner import OSL, AutoWorld
 
 LONG = 800
 """Output tokens of the requests that complete last."""
@@ -32,6 +32,31 @@ def second(world: AutoWorld, running: int, waiting: int, done: tuple[int, int, f
     sample = TrafficSample(world.sequence, 1_000, 0, count)
     if count:
         sample = replace(sample, osl_tokens=float(osl_tokens), itl_ms=itl_ms, ttft_ms=9_000.0)
+    fleet.model.traffic.ingest(TrafficReported("m", "f", 1, sample), fleet.now)
+    world.planner.plan(fleet.refresh(), fleet.now)
+
+
+def two_kinds(world: AutoWorld, itl_ms: float) -> None:
+    """Let a second pass in which two workers of six have a backlog and complete 36 requests/s each.
+
+    The others serve 20 requests/s each. All six are sent as many.
+
+    Args:
+        world: The fleet.
+        itl_ms: ITL of the workers without a backlog. Frontends report the mean ITL of all.
+    """
+    fleet = world.fleet
+    fleet.now += 1_000
+    world.sequence += 1
+    waiting, running = 2_000 - 16 * (world.sequence % 100), round(20 * OSL * itl_ms / 1_000)
+    for number, worker in enumerate(world.pool.workers):
+        own = (waiting, 250) if number < 2 else (0, running)
+        one = WorkerSample(world.sequence, 0, kv_usage_ratio=0.0, waiting_requests=own[0], running_requests=own[1])
+        fleet.fleet.ingest(reported(worker, one, pool="engine"), fleet.now)
+    mean_ms = (2 * 36 * 70.0 + 4 * 20 * itl_ms) / 152
+    sample = TrafficSample(
+        world.sequence, 1_000, 120, 152, isl_tokens=1_000.0, osl_tokens=OSL, ttft_ms=9_000.0, itl_ms=mean_ms
+    )
     fleet.model.traffic.ingest(TrafficReported("m", "f", 1, sample), fleet.now)
     world.planner.plan(fleet.refresh(), fleet.now)
 
@@ -63,3 +88,25 @@ def test_slow_requests_that_began_after_a_backlog_count() -> None:
     for _ in range(60):
         second(world, 24, 0, (4, 15, 180.0))
     assert serves(world) < 0.5 * before
+
+
+@pytest.mark.parametrize(("itl_ms", "least", "most"), [(55.0, 14.0, 20.0), (12.0, 30.0, 50.0)])
+def test_workers_without_a_backlog_show_what_one_serves(itl_ms: float, least: float, most: float) -> None:
+    world = AutoWorld(6)
+    world.run(60.0, 60)
+    evidence = world.planner.pools["engine"].evidence
+    evidence.saturated_rate = 36.0 * world.planner.lengths.work("aggregated")
+    for _ in range(40):
+        two_kinds(world, itl_ms)
+    assert evidence.itl.latest_rate / world.planner.lengths.work("aggregated") == pytest.approx(20.0, rel=0.05)
+    assert evidence.itl.latest_ms == pytest.approx(itl_ms, rel=0.05)
+    assert least < serves(world) < most
+
+
+def test_the_mean_of_both_kinds_is_no_measure_of_either_while_the_rate_of_a_full_worker_is_unknown() -> None:
+    world = AutoWorld(6)
+    world.run(60.0, 60)
+    before = serves(world)
+    for _ in range(40):
+        two_kinds(world, 55.0)
+    assert serves(world) == pytest.approx(before, rel=0.1)

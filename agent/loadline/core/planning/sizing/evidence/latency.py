@@ -16,21 +16,30 @@ from loadline.core.engines.profile import ObjectiveKnobs
 from loadline.core.engines.regression import Line
 from loadline.core.fleet.fleet import Model
 from loadline.core.fleet.pool import Pool
-from loadline.core.fleet.traffic_totals import NO_MEAN, RunningMean, TrafficTotals
+from loadline.core.fleet.traffic_totals import NO_MEAN, TrafficTotals
 from loadline.core.fleet.worker import MICRO
 from loadline.core.planning.sizing.decode_queues import waits_for_prefill
+from loadline.core.planning.sizing.evidence.pool_second import PoolSecond
 from loadline.core.planning.sizing.evidence.prompt_speed import PromptSpeed
-from loadline.core.planning.sizing.evidence.saturation import SaturationEvidence, request_share
+from loadline.core.planning.sizing.evidence.saturation import SaturationEvidence
+from loadline.core.planning.sizing.evidence.window import EvidenceWindow
 from loadline.core.planning.sizing.request_lengths import Lengths
 from loadline.core.vocabulary.scalars import Role
 
 KV_FULL: Final = 0.85
 """KV usage at which a cache is full: above, an engine preempts requests."""
 ITL_SHARE: Final = 0.8
-"""Mean ITL of a pool whose requests nearly all meet the objective, as a part of it."""
+"""Mean ITL of a decode pool whose requests nearly all meet the objective, as a part of it."""
+_ITL_SHARE_MAX: Final = 0.9
+"""The same of an aggregated pool with long outputs, whose ITL hardly varies: the load of a minute does."""
+_ITERATIONS: Final = 3
+"""Steps to the limit of the ITL, which depends on the batch at that limit: the third one changes it by a percent."""
+_BATCH_MIN: Final = 0.01
 _WINDOW_MS: Final = 5_000
 _FIRST_WINDOW_MS: Final = 2_000
 """Window before the first point: a fleet may be overloaded from the first second on."""
+_UNBALANCED_MS: Final = 10_000
+"""Window while some workers have a backlog: their batches began together, so that most of one completes at once."""
 _WINDOW_MAX_MS: Final = 30_000
 _COMPLETED_MIN: Final = 20
 """Completed requests that end a window."""
@@ -43,11 +52,9 @@ _DRIFT_MIN: Final = 3.0
 _BATCH_HALF: Final = 32.0
 """Batch at which the work is assumed to take as long as the fixed part of an iteration, before points show it."""
 _ERRORS: Final = 2.0
-"""Standard deviations of the TTFT between its mean and the objective."""
+"""Standard deviations of a latency between its mean and the objective."""
 _VARIATION_WEIGHT: Final = 0.15
 _VARIATION_MAX: Final = 1.5
-_VARIATION_COUNT: Final = 8
-"""Requests of a second up to which its mean TTFT varies by chance; above, by the load they share."""
 _TTFT_TOKENS: Final = 1_000.0
 """Prompt length to which the TTFT of prefill workers is scaled: it grows with the length."""
 _UTILISATION_MIN: Final = 1.0 / 3.0
@@ -57,46 +64,12 @@ _ALONE_SHARE: Final = 0.7
 whether a window is within the limit then, so a pool alternated between 7 and 32 workers at 0.8."""
 _DECODE_WAIT_SHARE: Final = 0.1
 """Part of the TTFT objective from which on a wait for decode workers is one."""
+_REPORTED_MS: Final = 1_000.0
+"""Interval of the reports of workers."""
+_BEHIND_MAX: Final = 2.0
+"""Ratio of all requests to those of workers with a backlog from which on the difference is known: they vary by 15 %."""
 _KV_WEIGHT: Final = 0.2
 _SATURATED_WEIGHT: Final = 0.2
-
-
-class EvidenceWindow(Struct):
-    """Sums over the seconds of a window."""
-
-    since_ms: int = 0
-    ready: int = -1
-    first_running: float = 0.0
-    running: float = 0.0
-    samples: int = 0
-    kv: float = 0.0
-    """Sum over the seconds of the KV usage of a worker."""
-    waiting: int = 0
-    """Waiting requests at its begin."""
-    arrivals: int = 0
-    isl_tokens: RunningMean = NO_MEAN
-    itl_ms: RunningMean = NO_MEAN
-    ttft_ms: RunningMean = NO_MEAN
-    ttft_spread: float = 0.0
-    """Sum over the seconds of the squared relative deviations of their mean TTFT, by requests."""
-    ttft_seconds: int = 0
-
-    def add(self, running: float, kv: float, interval: TrafficTotals) -> None:
-        """Add a second."""
-        self.samples, self.running, self.kv = self.samples + 1, self.running + running, self.kv + kv
-        self.arrivals += interval.arrivals
-        self.isl_tokens = _joined(self.isl_tokens, interval.isl_tokens)
-        self.itl_ms = _joined(self.itl_ms, interval.itl_ms)
-        self.ttft_ms = _joined(self.ttft_ms, interval.ttft_ms)
-        second, mean = interval.ttft_ms.value, self.ttft_ms.value
-        if second is not None and mean:
-            if self.ttft_seconds:
-                self.ttft_spread += min(_VARIATION_COUNT, interval.ttft_ms.count) * (second / mean - 1.0) ** 2
-            self.ttft_seconds += 1
-
-
-def _joined(mean: RunningMean, more: RunningMean) -> RunningMean:
-    return RunningMean(mean.thousandths + more.thousandths, mean.count + more.count)
 
 
 class PoolEvidence(Struct):
@@ -110,6 +83,8 @@ class PoolEvidence(Struct):
     """Part of a KV cache that a unit of work/s occupies per ms of ITL; 0: unknown."""
     ttft_variation: float = 0.5
     """Coefficient of variation of the TTFT."""
+    outputs_per_work: float = 0.0
+    """Output tokens after the first of recent requests, by the work of a request; 0: unknown."""
     ttft_unit: float = 1.0
     """Factor from the TTFT of recent requests to that of ``_TTFT_TOKENS`` tokens, for prefill."""
     speed: PromptSpeed = field(default_factory=PromptSpeed)
@@ -130,38 +105,43 @@ class PoolEvidence(Struct):
         self.queues.add(model, pool, interval, now)
         if pool.knobs.role == "prefill" and lengths.isl_tokens:
             self.ttft_unit = _TTFT_TOKENS / lengths.isl_tokens
-        running = self.queues.running[-1]
-        changed = pool.fresh == 0 or pool.fresh != pool.ready or self.window.ready != pool.ready
+        if pool.knobs.role == "aggregated" and lengths.osl_tokens:
+            self.outputs_per_work = max(1.0, lengths.osl_tokens - 1.0) / lengths.work("aggregated")
         if self.queues.is_unbalanced:
             self.unbalanced_ms = now
         if pool.knobs.role == "prefill" and _waits_for_decode(model, lengths.osl_tokens * self.queues.itl_ms):
             self.decode_wait_ms = now
-        if changed or now in (self.unbalanced_ms, self.decode_wait_ms):
+        is_known = 0 < pool.fresh == pool.ready and now != self.decode_wait_ms
+        if pool.knobs.role == "prefill" and self.queues.is_unbalanced:
+            is_known = False
+        timely = interval if self.queues.is_unbalanced else self._timely(interval, now)
+        second = PoolSecond.of(pool, self.queues, timely) if is_known else None
+        if second is None or self.window.workers != second.workers:
             self.unsettled_ms = now
-            self._begin(pool, running, now)
+            self._begin(pool, second, now)
             return
         request_ms = _SETTLE_REQUESTS * lengths.osl_tokens * self.itl.latest_ms
         if self.settled and now - self.unsettled_ms < max(_SETTLE_MS, request_ms):
-            self._begin(pool, running, now)
+            self._begin(pool, second, now)
             return
         self.settled = True
-        self.window.add(running, self.kv_workers(pool) / pool.ready, self._balanced(interval, now))
+        self.window.add(second)
         self._learn_saturation(pool, lengths, now)
         curve = self.ttft if pool.knobs.role == "prefill" else self.itl
         done = (self.window.ttft_ms if curve is self.ttft else self.window.itl_ms).count
-        span_ms = now - self.window.since_ms
-        if span_ms >= (_WINDOW_MS if curve.bins else _FIRST_WINDOW_MS) and (
-            done >= _COMPLETED_MIN or span_ms >= _WINDOW_MAX_MS
-        ):
-            self._learn(model, pool, lengths, running, now)
-            self._begin(pool, running, now)
+        span_ms, least_ms = now - self.window.since_ms, _WINDOW_MS if curve.bins else _FIRST_WINDOW_MS
+        if self.queues.is_unbalanced:
+            done, least_ms = self.window.arrivals, _UNBALANCED_MS
+        if span_ms >= least_ms and (done >= _COMPLETED_MIN or span_ms >= _WINDOW_MAX_MS):
+            self._learn(model, pool, lengths, second, now)
+            self._begin(pool, second, now)
 
     def capacity(self, role: Role, objectives: ObjectiveKnobs) -> float:
         """Return the work/s of a worker within the objectives; 0 if unknown."""
         rates = [self.saturated_rate] if self.saturated_rate else []
         if role != "prefill":
-            limit_ms = ITL_SHARE * objectives.itl_ms
-            rates += self.itl.rate_within(limit_ms), self._kv_rate(limit_ms)
+            limit_ms = self.itl_limit_ms(role, objectives)
+            rates += self._itl_rate(limit_ms), self._kv_rate(limit_ms)
         if role != "decode":
             limit_ms = self.ttft_limit_ms(objectives)
             base_ms = self.ttft.base_ms(limit_ms)
@@ -173,6 +153,16 @@ class PoolEvidence(Struct):
             rates.append(max(rate, _UTILISATION_MIN * others))
         known = [rate for rate in rates if 0.0 < rate < inf]
         return min(known, default=0.0)
+
+    def _itl_rate(self, limit_ms: float) -> float:
+        """Return the work/s of a worker within a mean ITL; infinite if unknown.
+
+        Beyond its capacity an engine computes fewer prompts in each iteration, so the ITL grows more slowly than the
+        line through the points at lower rates, and falls more slowly: every request is late until it is within. So the
+        rate is the geometric mean of that of the line and of one in proportion to the ITL.
+        """
+        rate, latest_ms = self.itl.rate_within(limit_ms), self.itl.latest_ms
+        return rate if latest_ms <= limit_ms else min(rate, sqrt(rate * self.itl.latest_rate * limit_ms / latest_ms))
 
     def _kv_rate(self, limit_ms: float) -> float:
         """Return the work/s that fills the KV cache of a worker; infinite if unknown.
@@ -199,6 +189,27 @@ class PoolEvidence(Struct):
         if role == "prefill":
             return self.ttft.highest_rate_within(self.ttft_limit_ms(objectives))
         return self.itl.highest_rate_within(objectives.itl_ms)
+
+    def itl_limit_ms(self, role: Role, objectives: ObjectiveKnobs) -> float:
+        """Return the mean ITL at which two standard deviations more are the objective.
+
+        In an aggregated pool, each request that begins while another decodes delays it by its prompt. There are as
+        many of them as run in a batch, by Little's law, and by the Poisson distribution their number varies by its
+        square root.
+        """
+        limit_ms = ITL_SHARE * objectives.itl_ms
+        if role != "aggregated" or not self.outputs_per_work:
+            return limit_ms
+        for _ in range(_ITERATIONS):
+            rate = self.itl.rate_within(limit_ms)
+            if not 0.0 < rate < inf:
+                return limit_ms
+            base_ms = self.itl.base_ms(limit_ms)
+            batch = rate * self.outputs_per_work * limit_ms / 1_000.0
+            variation = max(0.0, 1.0 - base_ms / limit_ms) / sqrt(max(batch, _BATCH_MIN))
+            limit_ms = objectives.itl_ms / (1.0 + _ERRORS * variation)
+            limit_ms = min(_ITL_SHARE_MAX * objectives.itl_ms, max(limit_ms, 1.15 * base_ms))
+        return limit_ms
 
     def ttft_limit_ms(self, objectives: ObjectiveKnobs) -> float:
         """Return the mean TTFT at which two standard deviations more are the objective."""
@@ -228,7 +239,7 @@ class PoolEvidence(Struct):
         """Return the number of full KV caches that are in use."""
         return pool.load.kv_micro / MICRO
 
-    def _balanced(self, interval: TrafficTotals, now: int) -> TrafficTotals:
+    def _timely(self, interval: TrafficTotals, now: int) -> TrafficTotals:
         """Return an interval without the ITL of requests that began while some workers had a backlog.
 
         The ITL of a request is the mean over its output. The last requests of a backlog had a full batch for most of
@@ -242,8 +253,9 @@ class PoolEvidence(Struct):
             interval = replace(interval, ttft_ms=NO_MEAN)
         return interval
 
-    def _begin(self, pool: Pool, running: float, now: int) -> None:
-        self.window = EvidenceWindow(now, pool.ready, running, waiting=pool.load.waiting)
+    def _begin(self, pool: Pool, second: PoolSecond | None, now: int) -> None:
+        workers, running = (pool.ready, 0.0) if second is None else (second.workers, second.running)
+        self.window = EvidenceWindow(now, workers, running, waiting=pool.load.waiting)
 
     def _learn_saturation(self, pool: Pool, lengths: Lengths, now: int) -> None:
         role = pool.knobs.role
@@ -253,33 +265,64 @@ class PoolEvidence(Struct):
             weight = _SATURATED_WEIGHT if self.saturated_rate else 1.0
             self.saturated_rate += (rate - self.saturated_rate) * weight
 
-    def _learn(self, model: Model, pool: Pool, lengths: Lengths, running: float, now: int) -> None:
+    def _learn(self, model: Model, pool: Pool, lengths: Lengths, second: PoolSecond, now: int) -> None:
         """Add the window to the curves."""
         window, role = self.window, pool.knobs.role
         if window.ttft_seconds > 3 and pool.load.waiting <= 3 * pool.ready:  # noqa: PLR2004
             variation = min(_VARIATION_MAX, sqrt(window.ttft_spread / (window.ttft_seconds - 1)))
             self.ttft_variation += (variation - self.ttft_variation) * _VARIATION_WEIGHT
         if role == "prefill":
-            served = request_share(model, pool) * window.arrivals - (pool.load.waiting - window.waiting)
-            if window.isl_tokens.value is not None and window.ttft_ms.value:
-                rate = max(0.0, served) * window.isl_tokens.value * 1_000.0 / (now - window.since_ms) / pool.ready
-                ttft_ms = window.ttft_ms.value * _TTFT_TOKENS / window.isl_tokens.value
-                self.ttft.add(rate, ttft_ms, ttft_ms / (1.0 + ttft_ms * rate / 1_000.0 / _TTFT_TOKENS), now)
-                isl_tokens, token_ms = window.isl_tokens.value, ttft_ms / _TTFT_TOKENS
-                self.speed.add(window.ttft_ms.count, isl_tokens, token_ms, rate, pool.ready)
+            self._learn_prompts(model, pool, now)
+        elif lengths.osl_tokens:
+            self._learn_outputs(model, pool, lengths, second, now)
+
+    def _learn_prompts(self, model: Model, pool: Pool, now: int) -> None:
+        window = self.window
+        isl_tokens, ttft_ms = window.isl_tokens.value, window.ttft_ms.value
+        if isl_tokens is None or not ttft_ms:
             return
-        itl_ms, batch = window.itl_ms.value, window.running / window.samples
-        drifts = abs(running - window.first_running) > max(_DRIFT_MIN, _DRIFT * batch)
-        if not itl_ms or not lengths.osl_tokens or drifts:
+        rate = window.admitted_per_s(model, pool, now) * isl_tokens / pool.ready
+        ttft_ms *= _TTFT_TOKENS / isl_tokens
+        self.ttft.add(rate, ttft_ms, ttft_ms / (1.0 + ttft_ms * rate / 1_000.0 / _TTFT_TOKENS), now)
+        self.speed.add(window.ttft_ms.count, isl_tokens, ttft_ms / _TTFT_TOKENS, rate, pool.ready)
+
+    def _learn_outputs(self, model: Model, pool: Pool, lengths: Lengths, second: PoolSecond, now: int) -> None:
+        window, role = self.window, pool.knobs.role
+        batch = window.running / window.samples
+        drifts = abs(second.running - window.first_running) > max(_DRIFT_MIN, _DRIFT * batch)
+        rate, itl_ms = self._rate_and_itl(model, pool, lengths, now)
+        if drifts or not itl_ms:
             return
-        rate = batch * 1_000.0 / itl_ms * lengths.work(role) / lengths.osl_tokens
-        if min(self.queues.waiting) <= pool.ready or not self.itl.bins:
+        if not (second.is_queued and self.itl.bins):
             self.itl.add(rate, itl_ms, itl_ms / (1.0 + batch / _BATCH_HALF), now)
         if rate:
             kv = window.kv / window.samples / (rate * itl_ms)
             self.kv_per_work_ms += (kv - self.kv_per_work_ms) * (_KV_WEIGHT if self.kv_per_work_ms else 1.0)
         if role == "aggregated":
             self._add_ttft(pool, model.objectives, rate, now)
+
+    def _rate_and_itl(self, model: Model, pool: Pool, lengths: Lengths, now: int) -> tuple[float, float]:
+        """Return the work/s of a worker without a backlog, and its ITL; 0 if unknown.
+
+        By Little's law, as many requests run as come in the time that one takes. That gives the rate, or the ITL while
+        some workers have a backlog, as frontends report the ITL of all. Of requests that take less than the interval of
+        the reports, those tell little.
+        """
+        window, work, behind = self.window, lengths.work(pool.knobs.role), pool.ready - self.window.workers
+        batch, itl_ms = window.running / window.samples, window.itl_ms.value or 0.0
+        admitted_per_s, request_ms = window.admitted_per_s(model, pool, now), lengths.osl_tokens * itl_ms
+        if behind:
+            behind_per_s = behind * self.saturated_rate / work
+            if not behind_per_s or admitted_per_s < _BEHIND_MAX * behind_per_s:
+                return 0.0, 0.0
+            requests_per_s = (admitted_per_s - behind_per_s) / window.workers
+            request_ms = 1_000.0 * batch / requests_per_s
+            itl_ms = request_ms / lengths.osl_tokens if request_ms >= _REPORTED_MS else 0.0
+        elif request_ms < _REPORTED_MS:
+            requests_per_s = admitted_per_s / pool.ready
+        else:
+            requests_per_s = 1_000.0 * batch / request_ms
+        return requests_per_s * work, itl_ms
 
     def _add_ttft(self, pool: Pool, objectives: ObjectiveKnobs, rate: float, now: int) -> None:
         ttft_ms = self.window.ttft_ms.value

@@ -98,7 +98,7 @@ class SaturationEvidence(Struct):
         own = not waits_for_prefill(model, pool)
         queues = [worker.load.waiting for worker in pool.workers.values() if worker.counted and own]
         self.longest_queue, self.shortest_queue = max(queues, default=0), min(queues, default=0)
-        self.behind = sum(1 for queue in queues if queue > _BACKLOG_MIN and queue * _UNBALANCED > self.longest_queue)
+        self.behind = sum(map(self.is_behind, queues))
         self.running = [*self.running[1 - _RECENT :], pool.load.running / max(pool.fresh, 1)]
         self.waiting = [*self.waiting[1 - _RECENT :], pool.load.waiting if own else 0]
         if interval.itl_ms.value is not None:
@@ -118,6 +118,10 @@ class SaturationEvidence(Struct):
     def is_unbalanced(self) -> bool:
         """True if some workers have a backlog that others do not have."""
         return self.longest_queue > _UNBALANCED_MIN and self.shortest_queue * _UNBALANCED < self.longest_queue
+
+    def is_behind(self, waiting: int) -> bool:
+        """Return whether the queue of a worker is a backlog similar to the longest one."""
+        return waiting > _BACKLOG_MIN and waiting * _UNBALANCED > self.longest_queue
 
     def is_queued(self, pool: Pool) -> bool:
         """Return whether all workers have had a queue for three seconds."""

@@ -9,7 +9,7 @@ from math import hypot, inf, sqrt
 from typing import Final
 
 from loadline.core.planning.demand.forecast_record import ForecastRecord
-from loadline.core.planning.sizing.evidence.latency import ITL_SHARE, KV_FULL
+from loadline.core.planning.sizing.evidence.latency import KV_FULL
 from loadline.core.planning.sizing.needs.pool_needs import SAMPLES, PoolLoad
 from loadline.core.vocabulary.reasons import Estimator, SizeEstimate
 
@@ -126,9 +126,9 @@ def _saturated(load: PoolLoad) -> SizeEstimate:
 def _latency(load: PoolLoad) -> SizeEstimate:
     """Return the estimate by the latest latencies: the load that the curve gives at the objective."""
     pool, evidence, objectives = load.pool, load.state.evidence, load.model.objectives
-    curve = evidence.curve(pool.knobs.role)
-    prefill = pool.knobs.role == "prefill"
-    limit_ms = evidence.ttft_limit_ms(objectives) if prefill else ITL_SHARE * objectives.itl_ms
+    role, prefill = pool.knobs.role, pool.knobs.role == "prefill"
+    curve = evidence.curve(role)
+    limit_ms = evidence.ttft_limit_ms(objectives) if prefill else evidence.itl_limit_ms(role, objectives)
     if not curve.latest_rate:
         return SizeEstimate(pool.name, "latency", basis="no latency of a settled fleet has been measured yet")
     within = curve.rate_within(limit_ms, most=10.0 * curve.latest_rate)
