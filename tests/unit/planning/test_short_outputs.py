@@ -6,10 +6,13 @@ import pytest
 from msgspec.structs import replace
 
 from loadline.core.engines.profile import ObjectiveKnobs
+from loadline.core.fleet.pool import PoolKnobs
+from loadline.core.fleet.traffic_totals import TrafficTotals
+from loadline.core.planning.planners.auto import AutoPlanner, AutoPlannerKnobs
 from loadline.core.planning.sizing.evidence.latency import PoolEvidence
 from loadline.core.vocabulary.events import TrafficReported
 from loadline.core.vocabulary.samples import TrafficSample, WorkerSample
-from tests.support.fleet_harness import reported
+from tests.support.fleet_harness import FleetHarness, reported
 from tests.unit.planning.test_auto_planner import AutoWorld
 
 OBJECTIVES = ObjectiveKnobs(ttft_ms=500, itl_ms=50)
@@ -79,3 +82,66 @@ def test_prompts_do_not_delay_the_outputs_of_a_decode_pool() -> None:
 
 def test_an_unknown_engine_keeps_to_a_part_of_the_objective() -> None:
     assert PoolEvidence().itl_limit_ms("aggregated", OBJECTIVES) == 40.0
+
+
+def test_reports_that_are_rarer_than_windows_give_the_rate_of_the_time_that_they_cover() -> None:
+    world = AutoWorld(4)
+    evidence = PoolEvidence()
+    for now in range(1_000, 60_001, 1_000):
+        reports = 600 if now % 10_000 == 4_000 else 0
+        interval = TrafficTotals().with_report(
+            TrafficSample(
+                now, 10_000, reports, reports, isl_tokens=2_000.0, osl_tokens=10.0, ttft_ms=60.0, itl_ms=25.0
+            ),
+            10_000 if reports else 0,
+        )
+        world.planner.lengths.add(interval)
+        for worker in world.pool.workers:
+            one = WorkerSample(now, 0, kv_usage_ratio=0.0, waiting_requests=0, running_requests=4)
+            world.fleet.fleet.ingest(reported(worker, one, pool="engine"), world.fleet.now + now)
+        world.fleet.model.refresh_totals(world.fleet.now + now, world.fleet.fleet.knobs)
+        evidence.add(world.fleet.model, world.pool, interval, world.planner.lengths, now)
+        if evidence.itl.latest_rate:
+            assert evidence.itl.latest_rate / world.planner.lengths.work("aggregated") == pytest.approx(15.0)
+    assert evidence.itl.bins
+
+
+def test_requests_that_wait_for_prefill_workers_are_not_served_by_decode_workers() -> None:
+    fleet = FleetHarness([PoolKnobs("prefill", "prefill"), PoolKnobs("decode", "decode")])
+    fleet.model.objectives = OBJECTIVES
+    planner = AutoPlanner(AutoPlannerKnobs())
+    for sequence in range(1, 31):
+        fleet.now += 1_000
+        fleet.report("prefill", waiting=80 * sequence, running=4)
+        fleet.report("decode", running=3)
+        sample = TrafficSample(
+            sequence, 1_000, 100, 20, isl_tokens=2_000.0, osl_tokens=10.0, ttft_ms=900.0, itl_ms=25.0
+        )
+        fleet.model.traffic.ingest(TrafficReported("m", "f", 1, sample), fleet.now)
+        planner.plan(fleet.refresh(), fleet.now)
+    assert planner.pools["decode"].evidence.itl.latest_rate / planner.lengths.work("decode") == pytest.approx(10.0)
+
+
+def test_arrivals_at_several_pools_are_no_rate_of_one() -> None:
+    """The fast workers of one pool have one request in every other report."""
+    fleet = FleetHarness([PoolKnobs("fast", "aggregated"), PoolKnobs("slow", "aggregated")])
+    fleet.model.objectives = OBJECTIVES
+    planner = AutoPlanner(AutoPlannerKnobs())
+    rates: list[float] = []
+    for sequence in range(1, 61):
+        fleet.now += 1_000
+        fleet.report("fast", running=sequence % 2)
+        fleet.report("slow", running=4)
+        sample = TrafficSample(sequence, 1_000, 60, 60, isl_tokens=2_000.0, osl_tokens=10.0, ttft_ms=60.0, itl_ms=25.0)
+        fleet.model.traffic.ingest(TrafficReported("m", "f", 1, sample), fleet.now)
+        planner.plan(fleet.refresh(), fleet.now)
+        rates.append(planner.pools["fast"].evidence.itl.latest_rate / (2_000.0 + 4.0 * 10.0))
+    assert all(rate == pytest.approx(0.5 / 0.25, rel=0.3) for rate in rates[20:])
+
+
+def test_the_last_requests_before_a_lull_leave_a_worker_its_capacity() -> None:
+    """They were late, and none of them runs any more."""
+    evidence = learned(100.0)
+    before = evidence.capacity("decode", OBJECTIVES)
+    evidence.itl.add(0.0, 60.0, 6.0, 0)
+    assert evidence.capacity("decode", OBJECTIVES) == before > 0.0

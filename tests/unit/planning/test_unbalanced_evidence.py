@@ -36,27 +36,28 @@ def second(world: AutoWorld, running: int, waiting: int, done: tuple[int, int, f
     world.planner.plan(fleet.refresh(), fleet.now)
 
 
-def two_kinds(world: AutoWorld, itl_ms: float) -> None:
-    """Let a second pass in which two workers of six have a backlog and complete 36 requests/s each.
+def two_kinds(world: AutoWorld, itl_ms: float, behind: int = 2) -> None:
+    """Let a second pass in which some workers have a backlog and complete 36 requests/s each.
 
-    The others serve 20 requests/s each. All six are sent as many.
+    The others serve 20 requests/s each. All are sent as many.
 
     Args:
         world: The fleet.
         itl_ms: ITL of the workers without a backlog. Frontends report the mean ITL of all.
+        behind: Workers with a backlog.
     """
     fleet = world.fleet
     fleet.now += 1_000
     world.sequence += 1
     waiting, running = 2_000 - 16 * (world.sequence % 100), round(20 * OSL * itl_ms / 1_000)
     for number, worker in enumerate(world.pool.workers):
-        own = (waiting, 250) if number < 2 else (0, running)
+        own = (waiting, 250) if number < behind else (0, running)
         one = WorkerSample(world.sequence, 0, kv_usage_ratio=0.0, waiting_requests=own[0], running_requests=own[1])
         fleet.fleet.ingest(reported(worker, one, pool="engine"), fleet.now)
-    mean_ms = (2 * 36 * 70.0 + 4 * 20 * itl_ms) / 152
-    sample = TrafficSample(
-        world.sequence, 1_000, 120, 152, isl_tokens=1_000.0, osl_tokens=OSL, ttft_ms=9_000.0, itl_ms=mean_ms
-    )
+    arrivals, late, timely = 20 * len(world.pool.workers), 36 * behind, 20 * (len(world.pool.workers) - behind)
+    mean_ms = (late * 70.0 + timely * itl_ms) / (late + timely)
+    sample = TrafficSample(world.sequence, 1_000, arrivals, late + timely, isl_tokens=1_000.0, osl_tokens=OSL)
+    sample = replace(sample, ttft_ms=9_000.0, itl_ms=mean_ms)
     fleet.model.traffic.ingest(TrafficReported("m", "f", 1, sample), fleet.now)
     world.planner.plan(fleet.refresh(), fleet.now)
 
@@ -110,3 +111,28 @@ def test_the_mean_of_both_kinds_is_no_measure_of_either_while_the_rate_of_a_full
     for _ in range(40):
         two_kinds(world, 55.0)
     assert serves(world) == pytest.approx(before, rel=0.1)
+
+
+def test_a_worker_that_restarts_takes_its_backlog_with_it() -> None:
+    """As many are without a backlog before and after, and those that waited for it were not served by them."""
+    world = AutoWorld(6)
+    world.run(60.0, 60)
+    evidence = world.planner.pools["engine"].evidence
+    evidence.saturated_rate = 36.0 * world.planner.lengths.work("aggregated")
+    for _ in range(45):
+        two_kinds(world, 55.0)
+    world.fleet.fleet.deregister("m", "engine", next(iter(world.pool.workers)), world.fleet.now)
+    for _ in range(20):
+        two_kinds(world, 55.0, behind=1)
+        assert evidence.itl.latest_rate / world.planner.lengths.work("aggregated") == pytest.approx(20.0, rel=0.25)
+
+
+def test_new_workers_as_many_as_those_with_a_backlog_begin_another_window() -> None:
+    world = AutoWorld(2)
+    world.run(20.0, 60)
+    evidence = world.planner.pools["engine"].evidence
+    for _ in range(10):
+        two_kinds(world, 55.0)
+    world.fleet.add_workers("engine", 2)
+    two_kinds(world, 55.0)
+    assert evidence.window.samples == 0

@@ -116,7 +116,7 @@ class PoolEvidence(Struct):
             is_known = False
         timely = interval if self.queues.is_unbalanced else self._timely(interval, now)
         second = PoolSecond.of(pool, self.queues, timely) if is_known else None
-        if second is None or self.window.workers != second.workers:
+        if second is None or not self.window.is_of(second):
             self.unsettled_ms = now
             self._begin(pool, second, now)
             return
@@ -161,8 +161,10 @@ class PoolEvidence(Struct):
         line through the points at lower rates, and falls more slowly: every request is late until it is within. So the
         rate is the geometric mean of that of the line and of one in proportion to the ITL.
         """
-        rate, latest_ms = self.itl.rate_within(limit_ms), self.itl.latest_ms
-        return rate if latest_ms <= limit_ms else min(rate, sqrt(rate * self.itl.latest_rate * limit_ms / latest_ms))
+        rate, latest_rate, latest_ms = self.itl.rate_within(limit_ms), self.itl.latest_rate, self.itl.latest_ms
+        if latest_ms <= limit_ms or not latest_rate:  # of the last requests before a lull, none runs any more
+            return rate
+        return min(rate, sqrt(rate * latest_rate * limit_ms / latest_ms))
 
     def _kv_rate(self, limit_ms: float) -> float:
         """Return the work/s that fills the KV cache of a worker; infinite if unknown.
@@ -255,7 +257,7 @@ class PoolEvidence(Struct):
 
     def _begin(self, pool: Pool, second: PoolSecond | None, now: int) -> None:
         workers, running = (pool.ready, 0.0) if second is None else (second.workers, second.running)
-        self.window = EvidenceWindow(now, workers, running, waiting=pool.load.waiting)
+        self.window = EvidenceWindow(now, pool.ready, workers, running, waiting=pool.load.waiting)
 
     def _learn_saturation(self, pool: Pool, lengths: Lengths, now: int) -> None:
         role = pool.knobs.role
@@ -306,7 +308,8 @@ class PoolEvidence(Struct):
 
         By Little's law, as many requests run as come in the time that one takes. That gives the rate, or the ITL while
         some workers have a backlog, as frontends report the ITL of all. Of requests that take less than the interval of
-        the reports, those tell little.
+        the reports, those tell little: as many are served as complete, also while others wait for prefill workers or at
+        a frontend. Which of several pools has completed them is not known.
         """
         window, work, behind = self.window, lengths.work(pool.knobs.role), pool.ready - self.window.workers
         batch, itl_ms = window.running / window.samples, window.itl_ms.value or 0.0
@@ -318,8 +321,8 @@ class PoolEvidence(Struct):
             requests_per_s = (admitted_per_s - behind_per_s) / window.workers
             request_ms = 1_000.0 * batch / requests_per_s
             itl_ms = request_ms / lengths.osl_tokens if request_ms >= _REPORTED_MS else 0.0
-        elif request_ms < _REPORTED_MS:
-            requests_per_s = admitted_per_s / pool.ready
+        elif request_ms < _REPORTED_MS and _is_alone(model, pool):
+            requests_per_s = window.completed_per_s / pool.ready
         else:
             requests_per_s = 1_000.0 * batch / request_ms
         return requests_per_s * work, itl_ms
@@ -331,6 +334,11 @@ class PoolEvidence(Struct):
             if pool.load.waiting > pool.ready:
                 base_ms = min(base_ms, 0.1 * objectives.ttft_ms)
             self.ttft.add(rate, ttft_ms, base_ms, now)
+
+
+def _is_alone(model: Model, pool: Pool) -> bool:
+    """Return whether no other pool has the role of a pool."""
+    return sum(one.knobs.role == pool.knobs.role for one in model.pools.values()) == 1
 
 
 def _waits_for_decode(model: Model, request_ms: float) -> bool:

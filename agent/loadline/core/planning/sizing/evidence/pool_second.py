@@ -16,7 +16,10 @@ from loadline.core.planning.sizing.evidence.saturation import SaturationEvidence
 class PoolSecond(Struct, frozen=True):
     """Load and latencies of the workers without a backlog that the others do not have."""
 
+    ready: int
+    """Workers of the pool."""
     workers: int
+    """Workers without a backlog."""
     running: float
     """Running requests of one of them."""
     kv: float
@@ -37,10 +40,10 @@ class PoolSecond(Struct, frozen=True):
         """
         if not queues.is_unbalanced:
             kv = pool.load.kv_micro / MICRO / pool.ready
-            return cls(pool.ready, queues.running[-1], kv, min(queues.waiting) > pool.ready, traffic)
+            return cls(pool.ready, pool.ready, queues.running[-1], kv, min(queues.waiting) > pool.ready, traffic)
         counted = (worker.load for worker in pool.workers.values() if worker.counted)
         free = [load for load in counted if not queues.is_behind(load.waiting)]
         running, kv = sum(load.running for load in free), sum(load.kv_micro for load in free) / MICRO
         is_queued = sum(load.waiting for load in free) > len(free)
         traffic = replace(traffic, itl_ms=NO_MEAN, ttft_ms=NO_MEAN)
-        return cls(len(free), running / len(free), kv / len(free), is_queued, traffic)
+        return cls(pool.ready, len(free), running / len(free), kv / len(free), is_queued, traffic)

@@ -18,6 +18,8 @@ class EvidenceWindow(Struct):
     """Sums over the seconds of a window."""
 
     since_ms: int = 0
+    ready: int = -1
+    """Workers of the pool."""
     workers: int = -1
     """Workers whose load it is: those without a backlog."""
     first_running: float = 0.0
@@ -27,7 +29,10 @@ class EvidenceWindow(Struct):
     """Sum over the seconds of the KV usage of a worker."""
     waiting: int = 0
     """Waiting requests at its begin."""
+    observed_ms: int = 0
+    """Time that the reports of frontends cover: the first may reach back to before the window, as one of 10 s does."""
     arrivals: int = 0
+    completed: int = 0
     isl_tokens: RunningMean = NO_MEAN
     itl_ms: RunningMean = NO_MEAN
     ttft_ms: RunningMean = NO_MEAN
@@ -37,14 +42,28 @@ class EvidenceWindow(Struct):
 
     def admitted_per_s(self, model: Model, pool: Pool, now: int) -> float:
         """Return the requests/s that arrived at the pool and do not wait."""
-        admitted = request_share(model, pool) * self.arrivals - (pool.load.waiting - self.waiting)
-        return max(0.0, admitted) * 1_000.0 / (now - self.since_ms)
+        if not self.observed_ms:
+            return 0.0
+        arrived_per_s = request_share(model, pool) * self.arrivals * 1_000.0 / self.observed_ms
+        queued_per_s = (pool.load.waiting - self.waiting) * 1_000.0 / (now - self.since_ms)
+        return max(0.0, arrived_per_s - queued_per_s)
+
+    @property
+    def completed_per_s(self) -> float:
+        """Requests/s that completed; 0 if unknown."""
+        return self.completed * 1_000.0 / self.observed_ms if self.observed_ms else 0.0
+
+    def is_of(self, second: PoolSecond) -> bool:
+        """Return whether a second is one of the same workers: of as many, with as many that have a backlog."""
+        return (self.ready, self.workers) == (second.ready, second.workers)
 
     def add(self, second: PoolSecond) -> None:
         """Add a second."""
         interval = second.traffic
         self.samples, self.running, self.kv = self.samples + 1, self.running + second.running, self.kv + second.kv
+        self.observed_ms += interval.observed_ms
         self.arrivals += interval.arrivals
+        self.completed += interval.completed
         self.isl_tokens = _joined(self.isl_tokens, interval.isl_tokens)
         self.itl_ms = _joined(self.itl_ms, interval.itl_ms)
         self.ttft_ms = _joined(self.ttft_ms, interval.ttft_ms)
