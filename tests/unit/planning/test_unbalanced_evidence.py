@@ -136,3 +136,23 @@ def test_new_workers_as_many_as_those_with_a_backlog_begin_another_window() -> N
     world.fleet.add_workers("engine", 2)
     two_kinds(world, 55.0)
     assert evidence.window.samples == 0
+
+
+def test_workers_that_drain_a_backlog_are_no_measure_of_those_that_stay() -> None:
+    """A shrink takes the workers with a backlog first, and frontends report their latencies until they are done."""
+    world = AutoWorld(6)
+    world.run(60.0, 60)
+    before, fleet, drained = serves(world), world.fleet, next(iter(world.pool.workers))
+    fleet.fleet.start_drain("m", "engine", drained, fleet.now)
+    for left in range(2_000, 0, -40):
+        fleet.now += 1_000
+        world.sequence += 1
+        for worker in world.pool.workers:
+            own = (left, 200) if worker == drained else (0, 1)
+            one = WorkerSample(world.sequence, 0, kv_usage_ratio=0.0, waiting_requests=own[0], running_requests=own[1])
+            fleet.fleet.ingest(reported(worker, one, pool="engine"), fleet.now)
+        done = TrafficSample(world.sequence, 1_000, 2, 42, isl_tokens=1_000.0, osl_tokens=OSL)
+        done = replace(done, ttft_ms=9_000.0, itl_ms=86.0)
+        fleet.model.traffic.ingest(TrafficReported("m", "f", 1, done), fleet.now)
+        world.planner.plan(fleet.refresh(), fleet.now)
+    assert serves(world) == pytest.approx(before, rel=0.2)

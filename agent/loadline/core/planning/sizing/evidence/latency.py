@@ -93,7 +93,7 @@ class PoolEvidence(Struct):
     unsettled_ms: int = -1
     """Last time at which the pool was not settled."""
     unbalanced_ms: int = -1
-    """Last time at which some workers had a backlog that the others had not; -1: never."""
+    """Last time at which some workers, or draining ones, had a backlog that the others had not; -1: never."""
     decode_wait_ms: int = -1
     """Last time at which requests of a prefill pool waited for decode workers; -1: never."""
     settled: bool = False
@@ -107,12 +107,12 @@ class PoolEvidence(Struct):
             self.ttft_unit = _TTFT_TOKENS / lengths.isl_tokens
         if pool.knobs.role == "aggregated" and lengths.osl_tokens:
             self.outputs_per_work = max(1.0, lengths.osl_tokens - 1.0) / lengths.work("aggregated")
-        if self.queues.is_unbalanced:
+        if self.queues.is_unbalanced or self.queues.drains_backlog:
             self.unbalanced_ms = now
         if pool.knobs.role == "prefill" and _waits_for_decode(model, lengths.osl_tokens * self.queues.itl_ms):
             self.decode_wait_ms = now
         is_known = 0 < pool.fresh == pool.ready and now != self.decode_wait_ms
-        if pool.knobs.role == "prefill" and self.queues.is_unbalanced:
+        if pool.knobs.role == "prefill" and (self.queues.is_unbalanced or self.queues.drains_backlog):
             is_known = False
         timely = interval if self.queues.is_unbalanced else self._timely(interval, now)
         second = PoolSecond.of(pool, self.queues, timely) if is_known else None

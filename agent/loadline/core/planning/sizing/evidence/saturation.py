@@ -86,6 +86,11 @@ class SaturationEvidence(Struct):
     shortest_queue: int = 0
     behind: int = 0
     """Workers with a backlog similar to the longest one."""
+    drains_backlog: bool = False
+    """True if a draining worker has a backlog that those that stay do not exceed.
+
+    A shrink takes such workers first. Until they are done, which may be minutes, frontends report their latencies.
+    """
     latencies: list[tuple[int, float, int]] = []
     """Time, mean ITL and number of requests of the last seconds."""
     saturated: QueuedSpan = field(default_factory=QueuedSpan)
@@ -99,6 +104,8 @@ class SaturationEvidence(Struct):
         queues = [worker.load.waiting for worker in pool.workers.values() if worker.counted and own]
         self.longest_queue, self.shortest_queue = max(queues, default=0), min(queues, default=0)
         self.behind = sum(map(self.is_behind, queues))
+        draining = (worker for worker in pool.workers.values() if worker.draining and not worker.drain_ended and own)
+        self.drains_backlog = any(self.is_behind(worker.measure_load().waiting) for worker in draining)
         self.running = [*self.running[1 - _RECENT :], pool.load.running / max(pool.fresh, 1)]
         self.waiting = [*self.waiting[1 - _RECENT :], pool.load.waiting if own else 0]
         if interval.itl_ms.value is not None:
