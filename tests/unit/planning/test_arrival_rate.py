@@ -80,6 +80,23 @@ def test_a_lasting_rise_is_extrapolated_by_the_lead_time(seed: int) -> None:
     assert forecast(counts) == pytest.approx(20.0 + 0.5 * 270, rel=0.12)
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_a_clear_rise_is_extrapolated_after_a_lead_time_and_a_half(seed: int) -> None:
+    """Arrivals rise by 4/s in a second from 100/s at 120 s on: the lead time before that shows no rise."""
+    counts = poisson(lambda second: 100.0 + 4.0 * max(0, second - 120), 168, seed)
+    late = [forecast(counts[:end]) for end in range(166, 169)]
+    assert max(late) == pytest.approx(100.0 + 4.0 * (48 + 30), rel=0.15)
+
+
+@pytest.mark.parametrize("ratio", [1.5, 2.0, 4.0])
+def test_a_step_is_rarely_taken_for_a_rise(ratio: float) -> None:
+    forecasts = []
+    for seed in range(20):
+        counts = poisson(lambda second: 50.0 if second < 120 else 50.0 * ratio, 170, seed)
+        forecasts += [forecast(counts[:end]) for end in range(135, 170)]
+    assert sum(one > 1.3 * 50.0 * ratio for one in forecasts) < 0.02 * len(forecasts)
+
+
 def test_a_spread_that_was_seen_before_is_no_change() -> None:
     """Bursts of four times the mean each fifth second: none of them is a new level."""
     rate, _ = fed([20, 20, 20, 20, 120] * 30)

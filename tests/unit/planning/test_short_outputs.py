@@ -12,6 +12,7 @@ from loadline.core.planning.planners.auto import AutoPlanner, AutoPlannerKnobs
 from loadline.core.planning.sizing.evidence.latency import PoolEvidence
 from loadline.core.vocabulary.events import TrafficReported
 from loadline.core.vocabulary.samples import TrafficSample, WorkerSample
+from loadline.core.vocabulary.scalars import Role
 from tests.support.fleet_harness import FleetHarness, reported
 from tests.unit.planning.test_auto_planner import AutoWorld
 
@@ -145,3 +146,14 @@ def test_the_last_requests_before_a_lull_leave_a_worker_its_capacity() -> None:
     before = evidence.capacity("decode", OBJECTIVES)
     evidence.itl.add(0.0, 60.0, 6.0, 0)
     assert evidence.capacity("decode", OBJECTIVES) == before > 0.0
+
+
+@pytest.mark.parametrize("role", ["decode", "aggregated"])
+def test_an_engine_whose_itl_without_load_is_near_the_objective_serves_some_requests(role: Role) -> None:
+    """Without a limit above 45 ms, no count of workers would do, and a pool for 0.3 requests/s grew to its maximum."""
+    evidence = PoolEvidence()
+    evidence.outputs_per_work = 99.0 / 1_400.0
+    for rate in (0.5, 1.0, 2.0, 4.0):
+        evidence.itl.add(rate, 45.0 / (1.0 - rate / 100.0), 45.0, 0)
+    assert evidence.itl_limit_ms(role, OBJECTIVES) == 50.0
+    assert evidence.capacity(role, OBJECTIVES) == pytest.approx(10.0, rel=0.2)

@@ -1,13 +1,14 @@
 """Arrival rate of a model, forecast over the start-up time of a worker.
 
 The forecast reacts within a second to a change beyond chance, and extrapolates only a rise that has lasted: it must
-show in each of the last two lead times, and within the last one. A single step has neither.
+show in each of the last two lead times, or clearly in each half of the last one, and within the latest of these. A
+single step has neither.
 """
 
 from bisect import bisect_right
 from collections.abc import Sequence
 from functools import cached_property
-from math import sqrt
+from math import inf, sqrt
 from typing import Final
 
 from msgspec import Struct, field
@@ -35,6 +36,22 @@ _CHANCE_OF_CHANGE: Final = 2.5
 _CHANGE_ARRIVALS: Final = 100
 """Arrivals that confirm a change: of fewer, normal errors underrate the rare bursts of a Poisson process."""
 _LEAD_MIN_MS: Final = 20_000
+
+
+class _RiseTest(Struct, frozen=True):
+    """Conditions under which three windows in a row show a rise, and neither a step nor chance."""
+
+    errors: float
+    """Standard errors of a window, by which each is higher than the one before it."""
+    errors_within: float
+    """The same from the first half of the last window to its second one."""
+    ratio_max: float
+    """Ratio of the last window to the first one, from which on it is a step. A step is in all windows after it."""
+
+
+_LEAD: Final = _RiseTest(1.5, 0.0, inf)
+_HALF_LEAD: Final = _RiseTest(3.0, 3.0, 3.0)
+"""Tests of windows of a lead time, and of half of it, which are noisier and show the half of a step more often."""
 
 
 class ArrivalRate(Struct, dict=True):
@@ -166,21 +183,28 @@ class ArrivalRate(Struct, dict=True):
                 return
 
     def _rise(self, window_ms: int, spread: float, now: int) -> float:
+        """Return the rise (1/s) per window that the last two windows show, or clearly the last two halves; else 0."""
+        whole = self._lasting_rise(window_ms, _LEAD, spread, now)
+        return max(whole, 2.0 * self._lasting_rise(window_ms // 2, _HALF_LEAD, spread, now))
+
+    def _lasting_rise(self, window_ms: int, test: _RiseTest, spread: float, now: int) -> float:
         """Return the rise (1/s) per window that the last two windows both show; 0 if there is none."""
         starts = [bisect_right(self.at_ms, now - k * window_ms) for k in (3, 2, 1, 0)]
         second, second_s = self._mean(starts[1], starts[2])
         last, last_s = self._mean(starts[2], starts[3])
         if min(second_s, last_s) < 0.8 * window_ms / 1_000.0:
             return 0.0
-        noise = 1.5 * sqrt(2.0 * max(last, 1.0) * spread / last_s)
+        error = sqrt(2.0 * max(last, 1.0) * spread / last_s)
+        noise = test.errors * error
         if last - second <= noise:
             return 0.0  # as nearly always
         first, first_s = self._mean(starts[0], starts[1])
         rise, most = sorted((last - second, second - first))
         half = bisect_right(self.at_ms, now - window_ms // 2)
         within = self._mean(half, starts[3])[0] - self._mean(starts[2], half)[0]
-        known = first_s >= 0.8 * window_ms / 1_000.0
-        lasts = known and rise > noise and most < _UNEVEN * rise and within > _STILL * rise
+        known = first_s >= 0.8 * window_ms / 1_000.0 and last < test.ratio_max * first
+        still = max(_STILL * rise, test.errors_within * error)
+        lasts = known and rise > noise and most < _UNEVEN * rise and within > still
         return rise if lasts else 0.0
 
 

@@ -34,6 +34,8 @@ _ITL_SHARE_MAX: Final = 0.9
 """The same of an aggregated pool with long outputs, whose ITL hardly varies: the load of a minute does."""
 _ITERATIONS: Final = 3
 """Steps to the limit of the ITL, which depends on the batch at that limit: the third one changes it by a percent."""
+_ABOVE_BASE: Final = 1.15
+"""Ratio of the lowest limit of a latency to that without load."""
 _BATCH_MIN: Final = 0.01
 _WINDOW_MS: Final = 5_000
 _FIRST_WINDOW_MS: Final = 2_000
@@ -64,9 +66,9 @@ _ALONE_SHARE: Final = 0.7
 whether a window is within the limit then, so a pool alternated between 7 and 32 workers at 0.8."""
 _DECODE_WAIT_SHARE: Final = 0.1
 """Part of the TTFT objective from which on a wait for decode workers is one."""
-_REPORTED_MS: Final = 1_000.0
-"""Interval of the reports of workers."""
-_BEHIND_MAX: Final = 2.0
+_REPORT_INTERVAL_MS: Final = 1_000.0
+"""Interval in which workers report, as they do by default."""
+_BEHIND_RATIO_MIN: Final = 2.0
 """Ratio of all requests to those of workers with a backlog from which on the difference is known: they vary by 15 %."""
 _KV_WEIGHT: Final = 0.2
 _SATURATED_WEIGHT: Final = 0.2
@@ -84,7 +86,8 @@ class PoolEvidence(Struct):
     ttft_variation: float = 0.5
     """Coefficient of variation of the TTFT."""
     outputs_per_work: float = 0.0
-    """Output tokens after the first of recent requests, by the work of a request; 0: unknown."""
+    """Output tokens after the first of recent requests, by the work of a request, for the variation of the ITL; 0:
+    unknown."""
     ttft_unit: float = 1.0
     """Factor from the TTFT of recent requests to that of ``_TTFT_TOKENS`` tokens, for prefill."""
     speed: PromptSpeed = field(default_factory=PromptSpeed)
@@ -114,8 +117,8 @@ class PoolEvidence(Struct):
         is_known = 0 < pool.fresh == pool.ready and now != self.decode_wait_ms
         if pool.knobs.role == "prefill" and (self.queues.is_unbalanced or self.queues.drains_backlog):
             is_known = False
-        timely = interval if self.queues.is_unbalanced else self._timely(interval, now)
-        second = PoolSecond.of(pool, self.queues, timely) if is_known else None
+        known = interval if self.queues.is_unbalanced else self._without_delayed(interval, now)
+        second = PoolSecond.of(pool, self.queues, known) if is_known else None
         if second is None or not self.window.is_of(second):
             self.unsettled_ms = now
             self._begin(pool, second, now)
@@ -126,7 +129,7 @@ class PoolEvidence(Struct):
             return
         self.settled = True
         self.window.add(second)
-        self._learn_saturation(pool, lengths, now)
+        self._learn_saturation(model, pool, lengths, now)
         curve = self.ttft if pool.knobs.role == "prefill" else self.itl
         done = (self.window.ttft_ms if curve is self.ttft else self.window.itl_ms).count
         span_ms, least_ms = now - self.window.since_ms, _WINDOW_MS if curve.bins else _FIRST_WINDOW_MS
@@ -141,6 +144,7 @@ class PoolEvidence(Struct):
         rates = [self.saturated_rate] if self.saturated_rate else []
         if role != "prefill":
             limit_ms = self.itl_limit_ms(role, objectives)
+            rates = [max(rate, self.itl.highest_rate_within(limit_ms)) for rate in rates]
             rates += self._itl_rate(limit_ms), self._kv_rate(limit_ms)
         if role != "decode":
             limit_ms = self.ttft_limit_ms(objectives)
@@ -197,27 +201,27 @@ class PoolEvidence(Struct):
 
         In an aggregated pool, each request that begins while another decodes delays it by its prompt. There are as
         many of them as run in a batch, by Little's law, and by the Poisson distribution their number varies by its
-        square root.
+        square root. An ITL little above that without load is within the limit in any case: no count attains less.
         """
-        limit_ms = ITL_SHARE * objectives.itl_ms
+        least_ms = min(_ABOVE_BASE * self.itl.base_ms(objectives.itl_ms), objectives.itl_ms)
+        limit_ms = max(least_ms, ITL_SHARE * objectives.itl_ms)
         if role != "aggregated" or not self.outputs_per_work:
             return limit_ms
         for _ in range(_ITERATIONS):
             rate = self.itl.rate_within(limit_ms)
             if not 0.0 < rate < inf:
                 return limit_ms
-            base_ms = self.itl.base_ms(limit_ms)
             batch = rate * self.outputs_per_work * limit_ms / 1_000.0
-            variation = max(0.0, 1.0 - base_ms / limit_ms) / sqrt(max(batch, _BATCH_MIN))
+            variation = max(0.0, 1.0 - self.itl.base_ms(limit_ms) / limit_ms) / sqrt(max(batch, _BATCH_MIN))
             limit_ms = objectives.itl_ms / (1.0 + _ERRORS * variation)
-            limit_ms = min(_ITL_SHARE_MAX * objectives.itl_ms, max(limit_ms, 1.15 * base_ms))
+            limit_ms = max(least_ms, min(_ITL_SHARE_MAX * objectives.itl_ms, limit_ms))
         return limit_ms
 
     def ttft_limit_ms(self, objectives: ObjectiveKnobs) -> float:
         """Return the mean TTFT at which two standard deviations more are the objective."""
         objective = objectives.ttft_ms * self.ttft_unit
         limit_ms = objective / (1.0 + _ERRORS * self.ttft_variation)
-        return max(limit_ms, min(1.15 * self.ttft.base_ms(objective), ITL_SHARE * objective))
+        return max(limit_ms, min(_ABOVE_BASE * self.ttft.base_ms(objective), ITL_SHARE * objective))
 
     def prompt_line(self, objectives: ObjectiveKnobs) -> Line | None:
         """Return the time of a prefill worker in ms against prompt tokens, if the TTFT is late without load.
@@ -241,7 +245,7 @@ class PoolEvidence(Struct):
         """Return the number of full KV caches that are in use."""
         return pool.load.kv_micro / MICRO
 
-    def _timely(self, interval: TrafficTotals, now: int) -> TrafficTotals:
+    def _without_delayed(self, interval: TrafficTotals, now: int) -> TrafficTotals:
         """Return an interval without the ITL of requests that began while some workers had a backlog.
 
         The ITL of a request is the mean over its output. The last requests of a backlog had a full batch for most of
@@ -256,12 +260,12 @@ class PoolEvidence(Struct):
         return interval
 
     def _begin(self, pool: Pool, second: PoolSecond | None, now: int) -> None:
-        workers, running = (pool.ready, 0.0) if second is None else (second.workers, second.running)
+        workers, running = (pool.ready, 0.0) if second is None else (second.free_workers, second.running)
         self.window = EvidenceWindow(now, pool.ready, workers, running, waiting=pool.load.waiting)
 
-    def _learn_saturation(self, pool: Pool, lengths: Lengths, now: int) -> None:
+    def _learn_saturation(self, model: Model, pool: Pool, lengths: Lengths, now: int) -> None:
         role = pool.knobs.role
-        served = self.queues.served(pool, lengths, now)
+        served = self.queues.served(model, pool, lengths, now)
         if served and role != "prefill" and self.queues.is_saturated(pool):
             rate = served * lengths.work(role) / pool.ready
             weight = _SATURATED_WEIGHT if self.saturated_rate else 1.0
@@ -306,26 +310,35 @@ class PoolEvidence(Struct):
     def _rate_and_itl(self, model: Model, pool: Pool, lengths: Lengths, now: int) -> tuple[float, float]:
         """Return the work/s of a worker without a backlog, and its ITL; 0 if unknown.
 
-        By Little's law, as many requests run as come in the time that one takes. That gives the rate, or the ITL while
-        some workers have a backlog, as frontends report the ITL of all. Of requests that take less than the interval of
-        the reports, those tell little: as many are served as complete, also while others wait for prefill workers or at
-        a frontend. Which of several pools has completed them is not known.
+        By Little's law, as many requests run as come in the time that one takes, which gives the rate. Of requests that
+        take less than the interval of the reports, those tell little: as many are served as complete, also while others
+        wait for prefill workers or at a frontend. Which of several pools has completed them is not known.
         """
-        window, work, behind = self.window, lengths.work(pool.knobs.role), pool.ready - self.window.workers
-        batch, itl_ms = window.running / window.samples, window.itl_ms.value or 0.0
-        admitted_per_s, request_ms = window.admitted_per_s(model, pool, now), lengths.osl_tokens * itl_ms
-        if behind:
-            behind_per_s = behind * self.saturated_rate / work
-            if not behind_per_s or admitted_per_s < _BEHIND_MAX * behind_per_s:
-                return 0.0, 0.0
-            requests_per_s = (admitted_per_s - behind_per_s) / window.workers
-            request_ms = 1_000.0 * batch / requests_per_s
-            itl_ms = request_ms / lengths.osl_tokens if request_ms >= _REPORTED_MS else 0.0
-        elif request_ms < _REPORTED_MS and _is_alone(model, pool):
+        window, work, itl_ms = self.window, lengths.work(pool.knobs.role), self.window.itl_ms.value
+        if window.free_workers < pool.ready:
+            requests_per_s, itl_ms = self._free_rate_and_itl(model, pool, lengths, now)
+        elif not itl_ms:
+            return 0.0, 0.0
+        elif lengths.osl_tokens * itl_ms < _REPORT_INTERVAL_MS and _is_alone(model, pool):
             requests_per_s = window.completed_per_s / pool.ready
         else:
-            requests_per_s = 1_000.0 * batch / request_ms
+            requests_per_s = 1_000.0 * window.running / window.samples / (lengths.osl_tokens * itl_ms)
         return requests_per_s * work, itl_ms
+
+    def _free_rate_and_itl(self, model: Model, pool: Pool, lengths: Lengths, now: int) -> tuple[float, float]:
+        """Return the requests/s of a worker without a backlog while others have one, and its ITL; 0 if unknown.
+
+        Frontends report the ITL of all. The free workers serve what those with a backlog, at their saturated rate, do
+        not; their ITL follows by Little's law.
+        """
+        window, behind = self.window, pool.ready - self.window.free_workers
+        admitted_per_s = window.admitted_per_s(model, pool, now)
+        behind_per_s = behind * self.saturated_rate / lengths.work(pool.knobs.role)
+        if not behind_per_s or admitted_per_s < _BEHIND_RATIO_MIN * behind_per_s:
+            return 0.0, 0.0
+        requests_per_s = (admitted_per_s - behind_per_s) / window.free_workers
+        request_ms = 1_000.0 * window.running / window.samples / requests_per_s
+        return requests_per_s, request_ms / lengths.osl_tokens if request_ms >= _REPORT_INTERVAL_MS else 0.0
 
     def _add_ttft(self, pool: Pool, objectives: ObjectiveKnobs, rate: float, now: int) -> None:
         ttft_ms = self.window.ttft_ms.value

@@ -18,7 +18,7 @@ class PoolSecond(Struct, frozen=True):
 
     ready: int
     """Workers of the pool."""
-    workers: int
+    free_workers: int
     """Workers without a backlog."""
     running: float
     """Running requests of one of them."""

@@ -145,21 +145,29 @@ class SaturationEvidence(Struct):
         # The number of prompts in a prefill pass changes with their lengths.
         return pool.knobs.role == "prefill" or max(running) <= 1.15 * min(running) + 1.0
 
-    def served(self, pool: Pool, lengths: Lengths, now: int) -> float:
-        """Return the requests/s that the pool serves now, by Little's law; 0 if unknown."""
+    def served(self, model: Model, pool: Pool, lengths: Lengths, now: int) -> float:
+        """Return the requests/s that the pool serves now, by Little's law, or by those completed; 0 if unknown.
+
+        The ITL of requests that waited for a decode worker contains the wait, so the law alone says too little. Of
+        requests that began together, few complete at first.
+        """
+        span = self.saturated
+        completed = (
+            request_share(model, pool) * span.completed * 1_000.0 / span.observed_ms if span.observed_ms else 0.0
+        )
         recent = [(itl_ms, count) for at_ms, itl_ms, count in self.latencies if now - at_ms < _LATENCIES_MS]
         total = sum(itl_ms * count for itl_ms, count in recent)
         if not total or not lengths.osl_tokens:
             return 0.0
         itl_ms = total / sum(count for _, count in recent)
-        return pool.load.running * 1_000.0 / (itl_ms * lengths.osl_tokens)
+        return max(completed, pool.load.running * 1_000.0 / (itl_ms * lengths.osl_tokens))
 
     def need(self, model: Model, pool: Pool, lengths: Lengths, requests_per_s: float, now: int) -> Need | None:
         """Return the workers that a rate needs; None if the pool is not saturated, or serves an unknown rate."""
         if not self.is_saturated(pool):
             return None
         prefill = pool.knobs.role == "prefill"
-        served = 0.0 if prefill else self.served(pool, lengths, now)
+        served = 0.0 if prefill else self.served(model, pool, lengths, now)
         return _need(pool, served or self._counted(pool, request_share(model, pool), now), requests_per_s)
 
     def need_by_queues(self, model: Model, pool: Pool, requests_per_s: float, now: int) -> Need | None:

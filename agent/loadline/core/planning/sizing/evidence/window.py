@@ -20,7 +20,7 @@ class EvidenceWindow(Struct):
     since_ms: int = 0
     ready: int = -1
     """Workers of the pool."""
-    workers: int = -1
+    free_workers: int = -1
     """Workers whose load it is: those without a backlog."""
     first_running: float = 0.0
     running: float = 0.0
@@ -55,7 +55,7 @@ class EvidenceWindow(Struct):
 
     def is_of(self, second: PoolSecond) -> bool:
         """Return whether a second is one of the same workers: of as many, with as many that have a backlog."""
-        return (self.ready, self.workers) == (second.ready, second.workers)
+        return (self.ready, self.free_workers) == (second.ready, second.free_workers)
 
     def add(self, second: PoolSecond) -> None:
         """Add a second."""

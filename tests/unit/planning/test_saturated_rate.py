@@ -1,0 +1,47 @@
+"""Rate of saturated workers, where the ITL of a request contains its wait for them."""
+
+import pytest
+
+from loadline.core.engines.profile import ObjectiveKnobs
+from loadline.core.fleet.pool import PoolKnobs
+from loadline.core.fleet.traffic_totals import NO_MEAN, TrafficTotals
+from loadline.core.planning.sizing.evidence.latency import PoolEvidence
+from loadline.core.planning.sizing.evidence.saturation import SaturationEvidence
+from loadline.core.planning.sizing.request_lengths import Lengths
+from loadline.core.vocabulary.samples import WorkerSample
+from tests.support.fleet_harness import FleetHarness, reported
+
+OBJECTIVES = ObjectiveKnobs(ttft_ms=500, itl_ms=50)
+RUNNING, OSL = 30, 100.0
+
+
+def served(itl_ms: float, completed: int) -> float:
+    """Return the requests/s of a decode worker with a queue, which has completed so many in each of 10 s."""
+    world = FleetHarness([PoolKnobs("d", "decode", replicas_max=16)], 1)
+    pool, queues, lengths = world.pool("d"), SaturationEvidence(), Lengths(1_000.0, OSL, 1_000.0, OSL, 10)
+    for second in range(10):
+        world.now += 1_000
+        one = WorkerSample(second, 0, kv_usage_ratio=0.3, running_requests=RUNNING, waiting_requests=40)
+        for name in pool.workers:
+            world.fleet.ingest(reported(name, one, pool="d"), world.now)
+        world.refresh()
+        mean = NO_MEAN.plus(itl_ms, 4)
+        queues.add(world.model, pool, TrafficTotals(1_000, completed, completed, itl_ms=mean), world.now)
+    assert queues.is_saturated(pool)
+    return queues.served(world.model, pool, lengths, world.now)
+
+
+def test_requests_whose_itl_contains_a_wait_are_counted_as_they_complete() -> None:
+    assert served(700.0, 5) == pytest.approx(5.0, rel=0.15)
+
+
+def test_the_running_requests_tell_the_rate_before_the_first_of_them_complete() -> None:
+    assert served(50.0, 0) == pytest.approx(1_000.0 * RUNNING / (50.0 * OSL))
+
+
+def test_a_worker_serves_at_least_the_rate_that_was_within_the_objective() -> None:
+    evidence = PoolEvidence()
+    for rate in (100.0, 400.0, 800.0):
+        evidence.itl.add(rate, 20.0 + rate / 50.0, 18.0, 0)
+    evidence.saturated_rate = 40.0
+    assert evidence.capacity("decode", OBJECTIVES) == pytest.approx(800.0)
