@@ -155,5 +155,15 @@ def test_an_engine_whose_itl_without_load_is_near_the_objective_serves_some_requ
     evidence.outputs_per_work = 99.0 / 1_400.0
     for rate in (0.5, 1.0, 2.0, 4.0):
         evidence.itl.add(rate, 45.0 / (1.0 - rate / 100.0), 45.0, 0)
-    assert evidence.itl_limit_ms(role, OBJECTIVES) == 50.0
-    assert evidence.capacity(role, OBJECTIVES) == pytest.approx(10.0, rel=0.2)
+    assert evidence.itl_limit_ms(role, OBJECTIVES) == 47.5
+    assert evidence.capacity(role, OBJECTIVES) == pytest.approx(5.0, rel=0.2)
+
+
+@pytest.mark.parametrize("role", ["decode", "aggregated"])
+def test_an_engine_near_the_objective_serves_nothing_where_another_pool_may(role: Role) -> None:
+    evidence = PoolEvidence(shares_role=True)
+    evidence.outputs_per_work = 99.0 / 1_400.0
+    for rate in (0.5, 1.0, 2.0, 4.0):
+        evidence.itl.add(rate, 45.0 / (1.0 - rate / 100.0), 45.0, 0)
+    assert evidence.itl_limit_ms(role, OBJECTIVES) <= 40.0
+    assert evidence.capacity(role, OBJECTIVES) < 0.5

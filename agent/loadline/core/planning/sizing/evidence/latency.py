@@ -36,6 +36,8 @@ _ITERATIONS: Final = 3
 """Steps to the limit of the ITL, which depends on the batch at that limit: the third one changes it by a percent."""
 _ABOVE_BASE: Final = 1.15
 """Ratio of the lowest limit of a latency to that without load."""
+_NEAR_SHARE: Final = 0.95
+"""Part of the ITL objective up to which that holds: beyond, half of the requests would be late with any count."""
 _BATCH_MIN: Final = 0.01
 _WINDOW_MS: Final = 5_000
 _FIRST_WINDOW_MS: Final = 2_000
@@ -88,6 +90,8 @@ class PoolEvidence(Struct):
     outputs_per_work: float = 0.0
     """Output tokens after the first of recent requests, by the work of a request, for the variation of the ITL; 0:
     unknown."""
+    shares_role: bool = False
+    """True if other pools have the role."""
     ttft_unit: float = 1.0
     """Factor from the TTFT of recent requests to that of ``_TTFT_TOKENS`` tokens, for prefill."""
     speed: PromptSpeed = field(default_factory=PromptSpeed)
@@ -106,6 +110,7 @@ class PoolEvidence(Struct):
     def add(self, model: Model, pool: Pool, interval: TrafficTotals, lengths: Lengths, now: int) -> None:
         """Record a second."""
         self.queues.add(model, pool, interval, now)
+        self.shares_role = sum(one.knobs.role == pool.knobs.role for one in model.pools.values()) > 1
         if pool.knobs.role == "prefill" and lengths.isl_tokens:
             self.ttft_unit = _TTFT_TOKENS / lengths.isl_tokens
         if pool.knobs.role == "aggregated" and lengths.osl_tokens:
@@ -202,9 +207,15 @@ class PoolEvidence(Struct):
         In an aggregated pool, each request that begins while another decodes delays it by its prompt. There are as
         many of them as run in a batch, by Little's law, and by the Poisson distribution their number varies by its
         square root. An ITL little above that without load is within the limit in any case: no count attains less.
+        Where pools share a role, another one may; and what frontends report is the mean of a slow and a fast one.
         """
-        least_ms = min(_ABOVE_BASE * self.itl.base_ms(objectives.itl_ms), objectives.itl_ms)
-        limit_ms = max(least_ms, ITL_SHARE * objectives.itl_ms)
+        objective_ms = objectives.itl_ms
+        if self.shares_role:
+            least_ms, most_ms = 0.0, ITL_SHARE * objective_ms
+        else:
+            least_ms = min(_ABOVE_BASE * self.itl.base_ms(objective_ms), _NEAR_SHARE * objective_ms)
+            most_ms = _ITL_SHARE_MAX * objective_ms
+        limit_ms = max(least_ms, ITL_SHARE * objective_ms)
         if role != "aggregated" or not self.outputs_per_work:
             return limit_ms
         for _ in range(_ITERATIONS):
@@ -213,8 +224,7 @@ class PoolEvidence(Struct):
                 return limit_ms
             batch = rate * self.outputs_per_work * limit_ms / 1_000.0
             variation = max(0.0, 1.0 - self.itl.base_ms(limit_ms) / limit_ms) / sqrt(max(batch, _BATCH_MIN))
-            limit_ms = objectives.itl_ms / (1.0 + _ERRORS * variation)
-            limit_ms = max(least_ms, min(_ITL_SHARE_MAX * objectives.itl_ms, limit_ms))
+            limit_ms = max(least_ms, min(most_ms, objective_ms / (1.0 + _ERRORS * variation)))
         return limit_ms
 
     def ttft_limit_ms(self, objectives: ObjectiveKnobs) -> float:
@@ -319,7 +329,7 @@ class PoolEvidence(Struct):
             requests_per_s, itl_ms = self._free_rate_and_itl(model, pool, lengths, now)
         elif not itl_ms:
             return 0.0, 0.0
-        elif lengths.osl_tokens * itl_ms < _REPORT_INTERVAL_MS and _is_alone(model, pool):
+        elif lengths.osl_tokens * itl_ms < _REPORT_INTERVAL_MS and not self.shares_role:
             requests_per_s = window.completed_per_s / pool.ready
         else:
             requests_per_s = 1_000.0 * window.running / window.samples / (lengths.osl_tokens * itl_ms)
@@ -347,11 +357,6 @@ class PoolEvidence(Struct):
             if pool.load.waiting > pool.ready:
                 base_ms = min(base_ms, 0.1 * objectives.ttft_ms)
             self.ttft.add(rate, ttft_ms, base_ms, now)
-
-
-def _is_alone(model: Model, pool: Pool) -> bool:
-    """Return whether no other pool has the role of a pool."""
-    return sum(one.knobs.role == pool.knobs.role for one in model.pools.values()) == 1
 
 
 def _waits_for_decode(model: Model, request_ms: float) -> bool:

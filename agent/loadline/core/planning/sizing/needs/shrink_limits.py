@@ -78,7 +78,7 @@ def _unproven(load: PoolLoad, needs: PoolNeeds, allowed: int) -> tuple[int, dict
     if proven:
         by_one = max(current - 1, ceil(rate / (_UNPROVEN_BY_ONE * proven)))
         least = min(least, by_one, ceil(rate / (_UNPROVEN_RATIO * proven)))
-    return min(current, least), {"rate": rate / allowed, "proven": proven}
+    return min(current, least), {"rate": rate / max(1, allowed), "proven": proven}
 
 
 _LIMITS: Final = {
