@@ -39,6 +39,7 @@ _ABOVE_BASE: Final = 1.15
 _NEAR_SHARE: Final = 0.95
 """Part of the ITL objective up to which that holds: beyond, half of the requests would be late with any count."""
 _BATCH_MIN: Final = 0.01
+"""Smallest batch that counts for the variation of the ITL: it is the limit of a division."""
 _WINDOW_MS: Final = 5_000
 _FIRST_WINDOW_MS: Final = 2_000
 """Window before the first point: a fleet may be overloaded from the first second on."""

@@ -58,6 +58,10 @@ class QueuedSpan(Struct):
         """Return the time since then."""
         return now - self.since_ms
 
+    def completed_per_s(self, share: float) -> float:
+        """Return the requests/s that a pool with a share (0..1) of them completed; 0 if unknown."""
+        return share * self.completed * 1_000.0 / self.observed_ms if self.observed_ms else 0.0
+
     def taken_per_s(self, pool: Pool, share: float, now: int) -> float:
         """Return the requests/s that arrived at a pool and do not wait; 0 if unknown.
 
@@ -151,10 +155,7 @@ class SaturationEvidence(Struct):
         The ITL of requests that waited for a decode worker contains the wait, so the law alone says too little. Of
         requests that began together, few complete at first.
         """
-        span = self.saturated
-        completed = (
-            request_share(model, pool) * span.completed * 1_000.0 / span.observed_ms if span.observed_ms else 0.0
-        )
+        completed = self.saturated.completed_per_s(request_share(model, pool))
         recent = [(itl_ms, count) for at_ms, itl_ms, count in self.latencies if now - at_ms < _LATENCIES_MS]
         total = sum(itl_ms * count for itl_ms, count in recent)
         if not total or not lengths.osl_tokens:
@@ -192,7 +193,7 @@ class SaturationEvidence(Struct):
         if pool.knobs.role == "prefill":
             return span.taken_per_s(pool, share, now)
         enough = share * span.completed >= max(1, pool.load.running)
-        return share * span.completed * 1_000.0 / span.observed_ms if enough else 0.0
+        return span.completed_per_s(share) if enough else 0.0
 
 
 def _need(pool: Pool, served: float, requests_per_s: float) -> Need | None:
