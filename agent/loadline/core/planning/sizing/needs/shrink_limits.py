@@ -73,7 +73,7 @@ def _reversed(load: PoolLoad, needs: PoolNeeds, _allowed: int) -> tuple[int, dic
 def _unproven(load: PoolLoad, needs: PoolNeeds, allowed: int) -> tuple[int, dict[str, float]]:
     """Return the smallest count that leaves no worker far beyond a load that was seen to be good."""
     current, rate, role = load.pool.effective_target(load.now), needs.requests_per_s, load.pool.knobs.role
-    proven = load.state.evidence.proven_rate(role, load.model.objectives) / load.lengths.work(role)
+    proven = load.state.evidence.proven_rate(role, load.model.objectives) / load.lengths.expected_work(role)
     least = ceil(needs.lasting / _LIGHT)
     if proven:
         by_one = max(current - 1, ceil(rate / (_UNPROVEN_BY_ONE * proven)))
