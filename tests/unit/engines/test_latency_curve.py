@@ -86,3 +86,47 @@ def test_the_saturated_rate_is_that_of_the_line_but_near_the_observed_rates() ->
 
 def test_the_highest_good_rate_excludes_latencies_above_the_limit() -> None:
     assert observed(10.0, 20.0, 29.0).highest_rate_within(LIMIT_MS) == 20.0
+
+
+def test_one_late_point_counts_little_against_many_good_ones_at_higher_rates() -> None:
+    curve = observed(5.0, *[10.0] * 8, *[20.0] * 8)
+    before = curve.rate_within(LIMIT_MS)
+    curve.add(3.0, 120.0, BASE_MS, now=0)
+    curve.add(20.0, latency_ms(20.0), BASE_MS, now=0)
+    assert curve.rate_within(LIMIT_MS) == pytest.approx(before, rel=0.1)
+
+
+def test_late_points_outweigh_as_good_a_one_at_a_higher_rate() -> None:
+    """Eight windows at 10 requests/s are late, one at 20 is not: the mean of them is late."""
+    curve = observed(2.0, 20.0)
+    for _ in range(8):
+        curve.add(10.0, 80.0, BASE_MS, now=0)
+    assert curve.rate_within(LIMIT_MS) < 10.0
+
+
+@pytest.mark.parametrize("utilisation", [0.01, 0.3, 0.6, 0.9])
+def test_a_queue_of_equal_requests_shows_what_its_worker_serves_without_a_pause(utilisation: float) -> None:
+    """A worker that takes 40 ms for each request of 1,000 tokens, at any rate; at first one took 60 ms."""
+    service_s, wait_s = 0.04, utilisation * 0.04 / (2.0 * (1.0 - utilisation))
+    curve = LatencyCurve()
+    curve.add(1.0, 60.0, 60.0, now=0)
+    for _ in range(8):
+        assert curve.service_rate(1_000.0, 900.0) < 1_000.0 / service_s
+        curve.add(1_000.0 * utilisation / service_s, 1_000.0 * (service_s + wait_s), 60.0, now=0)
+    assert curve.service_rate(1_000.0, 900.0) == pytest.approx(1_000.0 / service_s)
+
+
+def test_a_late_bin_shows_no_service_rate() -> None:
+    """Requests that wait where nobody reports it arrive at any rate."""
+    curve = LatencyCurve()
+    for _ in range(8):
+        curve.add(30_000.0, 8_000.0, 50.0, now=0)
+    assert curve.service_rate(1_000.0, 500.0) == pytest.approx(1_000.0 * 1_000.0 / curve.base_ms(500.0))
+
+
+def test_many_late_points_after_the_good_ones_at_higher_rates_count_alone() -> None:
+    """An engine that has become slower serves no more than what it was seen to serve lately."""
+    curve = observed(*[10.0] * 8, *[15.0] * 8, *[20.0] * 8)
+    for now in range(1, 30):
+        curve.add(10.0, 80.0, BASE_MS, now)
+    assert curve.rate_within(LIMIT_MS) < 10.0

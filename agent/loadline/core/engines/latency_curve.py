@@ -107,18 +107,38 @@ class LatencyCurve(Struct):
         bound, base_ms = 1.0 / limit_ms, self.base_ms(limit_ms)
         rate, inverse = 0.0, max(1.0 / base_ms, 1.02 * bound)
         found = inf
-        for key in sorted(self.bins):
-            one = self.bins[key]
-            lower = min(one.inverse, inverse)
+        for one_rate, one_inverse in self._falling():
+            lower = min(one_inverse, inverse)
             if lower <= bound:
-                found = rate + (one.rate - rate) * (inverse - bound) / max(inverse - lower, 1e-12)
+                found = rate + (one_rate - rate) * (inverse - bound) / max(inverse - lower, 1e-12)
                 break
-            rate, inverse = one.rate, lower
+            rate, inverse = one_rate, lower
         fall = (1.0 / base_ms - inverse) / rate if rate else 0.0
         if found == inf and extrapolate:
             line = min(1.0 / base_ms - bound, _UTILISATION_MAX / base_ms) / fall if fall > 0.0 else inf
             found = max(rate, min(line, most))
         return self._within_latest(found, limit_ms, base_ms)
+
+    def _falling(self) -> list[tuple[float, float]]:
+        """Return the rates with reciprocals of the latency that never rise with the rate: the least squares by points.
+
+        A latency that is higher than those at higher rates is that of chance, so the points of all these rates tell it
+        together: isotonic regression by pooled adjacent violators (Barlow et al., Statistical Inference under Order
+        Restrictions, 1972). ``_POINTS`` that are later than those of the higher rates are no chance: the mix of
+        requests or the engine has changed, so they count alone.
+        """
+        pooled: list[tuple[float, float, int, list[float]]] = []
+        for key in sorted(self.bins):
+            one = self.bins[key]
+            weight, inverse, at_ms, rates = float(min(one.points, _POINTS)), one.inverse, one.at_ms, [one.rate]
+            while pooled and pooled[-1][1] < inverse:
+                before_weight, before_inverse, before_ms, before_rates = pooled.pop()
+                is_chance = before_weight < _POINTS or before_ms <= at_ms
+                total = weight + before_weight
+                inverse = (inverse * weight + before_inverse * before_weight) / total if is_chance else before_inverse
+                weight, at_ms, rates = total, max(at_ms, before_ms), before_rates + rates
+            pooled.append((weight, inverse, at_ms, rates))
+        return [(rate, inverse) for _, inverse, _, rates in pooled for rate in rates]
 
     def _within_latest(self, found: float, limit_ms: float, base_ms: float) -> float:
         """Lower a rate at once if the latest point exceeds the limit: the bins follow slowly."""
@@ -141,6 +161,25 @@ class LatencyCurve(Struct):
             return 0.0
         full, top = self.full_rate(limit_ms), self.bins[max(self.bins)].rate
         return top if full == inf else min(full, _FULL_MAX * top)
+
+    def service_rate(self, work: float, limit_ms: float) -> float:
+        """Return the highest work rate that the points show of a worker that serves one request after the other.
+
+        With equal requests that arrive at random (M/D/1), the mean wait at the rate ``x`` is ``x / (2 u (u - x))`` for
+        the service rate ``u`` (Pollaczek and Khinchine). So ``u`` is ``(x + y + sqrt(x^2 + y^2)) / 2`` where ``1 / y``
+        is the latency. The highest of single points would be chance, so a bin counts once it has ``_POINTS``. Of late
+        bins, the rate may be that of requests which wait where nobody reports it.
+
+        Args:
+            work: Work of a request.
+            limit_ms: Latency up to which a bin counts. The latency without load always does.
+        """
+        found = 1_000.0 * work / self.base_ms(limit_ms)
+        for one in self.bins.values():
+            if one.points >= _POINTS and one.inverse * limit_ms > 1.0:
+                alone = 1_000.0 * work * one.inverse
+                found = max(found, (one.rate + alone + hypot(one.rate, alone)) / 2.0)
+        return found
 
     def error(self, rate: float) -> float:
         """Return the relative standard error of a rate that the curve gives; infinite without points.

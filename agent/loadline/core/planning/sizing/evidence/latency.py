@@ -9,16 +9,15 @@ from math import inf, sqrt
 from typing import Final
 
 from msgspec import Struct, field
-from msgspec.structs import replace
 
 from loadline.core.engines.latency_curve import LatencyCurve
 from loadline.core.engines.profile import ObjectiveKnobs
 from loadline.core.engines.regression import Line
 from loadline.core.fleet.fleet import Model
 from loadline.core.fleet.pool import Pool
-from loadline.core.fleet.traffic_totals import NO_MEAN, TrafficTotals
+from loadline.core.fleet.traffic_totals import TrafficTotals
 from loadline.core.fleet.worker import MICRO
-from loadline.core.planning.sizing.decode_queues import waits_for_prefill
+from loadline.core.planning.sizing.evidence.delays import RequestDelays
 from loadline.core.planning.sizing.evidence.pool_second import PoolSecond
 from loadline.core.planning.sizing.evidence.prompt_speed import PromptSpeed
 from loadline.core.planning.sizing.evidence.saturation import SaturationEvidence
@@ -67,8 +66,6 @@ _UTILISATION_MIN: Final = 1.0 / 3.0
 _ALONE_SHARE: Final = 0.7
 """Part of the TTFT objective from which on prompts are late without load: errors of their mean length and time decide
 whether a window is within the limit then, so a pool alternated between 7 and 32 workers at 0.8."""
-_DECODE_WAIT_SHARE: Final = 0.1
-"""Part of the TTFT objective from which on a wait for decode workers is one."""
 _REPORT_INTERVAL_MS: Final = 1_000.0
 """Interval in which workers report, as they do by default."""
 _BEHIND_RATIO_MIN: Final = 2.0
@@ -100,10 +97,8 @@ class PoolEvidence(Struct):
     window: EvidenceWindow = field(default_factory=EvidenceWindow)
     unsettled_ms: int = -1
     """Last time at which the pool was not settled."""
-    unbalanced_ms: int = -1
-    """Last time at which some workers, or draining ones, had a backlog that the others had not; -1: never."""
-    decode_wait_ms: int = -1
-    """Last time at which requests of a prefill pool waited for decode workers; -1: never."""
+    delays: RequestDelays = field(default_factory=RequestDelays)
+    """Times at which latencies were no matter of the load."""
     settled: bool = False
     """True once the pool was settled."""
     queues: SaturationEvidence = field(default_factory=SaturationEvidence)
@@ -116,14 +111,13 @@ class PoolEvidence(Struct):
             self.ttft_unit = _TTFT_TOKENS / lengths.isl_tokens
         if pool.knobs.role == "aggregated" and lengths.osl_tokens:
             self.outputs_per_work = max(1.0, lengths.osl_tokens - 1.0) / lengths.work("aggregated")
-        if self.queues.is_unbalanced or self.queues.drains_backlog:
-            self.unbalanced_ms = now
-        if pool.knobs.role == "prefill" and _waits_for_decode(model, lengths.osl_tokens * self.queues.itl_ms):
-            self.decode_wait_ms = now
-        is_known = 0 < pool.fresh == pool.ready and now != self.decode_wait_ms
+        self.delays.add(model, pool, self.queues, lengths, now, has_points=bool(self.itl.bins))
+        is_known = 0 < pool.fresh == pool.ready and now != self.delays.decode_wait_ms
         if pool.knobs.role == "prefill" and (self.queues.is_unbalanced or self.queues.drains_backlog):
             is_known = False
-        known = interval if self.queues.is_unbalanced else self._without_delayed(interval, now)
+        known = interval
+        if not self.queues.is_unbalanced:
+            known = self.delays.without_delayed(interval, self.queues, lengths, now)
         second = PoolSecond.of(pool, self.queues, known) if is_known else None
         if second is None or not self.window.is_of(second):
             self.unsettled_ms = now
@@ -134,8 +128,11 @@ class PoolEvidence(Struct):
             self._begin(pool, second, now)
             return
         self.settled = True
-        self.window.add(second)
         self._learn_saturation(model, pool, lengths, now)
+        if pool.knobs.role == "decode" and known.itl_ms.count < interval.itl_ms.count:
+            self._begin(pool, second, now)  # the batch of these seconds has no ITL
+            return
+        self.window.add(second)
         curve = self.ttft if pool.knobs.role == "prefill" else self.itl
         done = (self.window.ttft_ms if curve is self.ttft else self.window.itl_ms).count
         span_ms, least_ms = now - self.window.since_ms, _WINDOW_MS if curve.bins else _FIRST_WINDOW_MS
@@ -154,12 +151,12 @@ class PoolEvidence(Struct):
             rates += self._itl_rate(limit_ms), self._kv_rate(limit_ms)
         if role != "decode":
             limit_ms = self.ttft_limit_ms(objectives)
-            base_ms = self.ttft.base_ms(limit_ms)
-            most = 1_000.0 * _TTFT_TOKENS * (1.0 / base_ms - 1.0 / limit_ms)
+            alone = self.ttft.service_rate(_TTFT_TOKENS, limit_ms)  # of a worker that computes without a pause
+            most = alone - 1_000.0 * _TTFT_TOKENS / limit_ms
             rate = self.ttft.rate_within(limit_ms, extrapolate=role == "prefill", most=most)
             others = min((other for other in rates if 0.0 < other < inf), default=0.0)
             if role == "prefill" and self.ttft.highest_rate_within(limit_ms):
-                others = 1_000.0 * _TTFT_TOKENS / base_ms  # of a worker that computes without a pause
+                others = alone
             rates.append(max(rate, _UTILISATION_MIN * others))
         known = [rate for rate in rates if 0.0 < rate < inf]
         return min(known, default=0.0)
@@ -256,20 +253,6 @@ class PoolEvidence(Struct):
         """Return the number of full KV caches that are in use."""
         return pool.load.kv_micro / MICRO
 
-    def _without_delayed(self, interval: TrafficTotals, now: int) -> TrafficTotals:
-        """Return an interval without the ITL of requests that began while some workers had a backlog.
-
-        The ITL of a request is the mean over its output. The last requests of a backlog had a full batch for most of
-        it, while the pool has nearly no load when they complete. The TTFT of requests that waited for decode workers
-        is dropped too: it is reported when they complete.
-        """
-        began_ms = now - (interval.osl_tokens.value or 0.0) * (interval.itl_ms.value or 0.0)
-        if began_ms < self.unbalanced_ms:
-            interval = replace(interval, itl_ms=NO_MEAN)
-        if began_ms < self.decode_wait_ms:
-            interval = replace(interval, ttft_ms=NO_MEAN)
-        return interval
-
     def _begin(self, pool: Pool, second: PoolSecond | None, now: int) -> None:
         workers, running = (pool.ready, 0.0) if second is None else (second.free_workers, second.running)
         self.window = EvidenceWindow(now, pool.ready, workers, running, waiting=pool.load.waiting)
@@ -358,19 +341,3 @@ class PoolEvidence(Struct):
             if pool.load.waiting > pool.ready:
                 base_ms = min(base_ms, 0.1 * objectives.ttft_ms)
             self.ttft.add(rate, ttft_ms, base_ms, now)
-
-
-def _waits_for_decode(model: Model, request_ms: float) -> bool:
-    """Return whether requests wait for decode workers: their TTFT is then no matter of the prefill workers.
-
-    By Little's law, they wait as long as a request decodes, times the ratio of waiting to running ones. Where outputs
-    are short, some always wait for the next iteration.
-    """
-    shortest_ms = _DECODE_WAIT_SHARE * model.objectives.ttft_ms
-    pools = [pool for pool in model.pools.values() if pool.knobs.role == "decode"]
-    return any(
-        pool.load.waiting > pool.ready
-        and pool.load.waiting * request_ms >= shortest_ms * pool.load.running
-        and not waits_for_prefill(model, pool)
-        for pool in pools
-    )
