@@ -26,9 +26,8 @@ _LONG_REQUESTS: Final = 2.0
 class RequestDelays(Struct):
     """Times at which requests of a pool were delayed."""
 
-    backlog_ms: int = -1
-    """Last time at which some workers, or draining ones, had a backlog that the others had not, or the ITL contained a
-    wait for decode workers; -1: never."""
+    delayed_ms: int = -1
+    """Last time at which a backlog of some workers, or a wait for decode workers, delayed the ITL; -1: never."""
     decode_wait_ms: int = -1
     """Last time at which requests of a prefill pool waited for decode workers; -1: never."""
     queued_since_ms: int = -1
@@ -57,7 +56,7 @@ class RequestDelays(Struct):
             self.queued_since_ms = now
         is_in_itl = is_queued and has_points and self._is_in_itl(pool, request_ms, now)
         if queues.is_unbalanced or queues.drains_backlog or is_in_itl:
-            self.backlog_ms = now
+            self.delayed_ms = now
 
     def _is_in_itl(self, pool: Pool, request_ms: float, now: int) -> bool:
         """Return whether requests wait for decode workers so long that it shows in their ITL.
@@ -78,7 +77,7 @@ class RequestDelays(Struct):
         of a second suggests that they began later. The TTFT of requests that waited for decode workers is dropped too.
         """
         request_ms = (interval.osl_tokens.value or 0.0) * (interval.itl_ms.value or 0.0)
-        if now - max(request_ms, _LONG_REQUESTS * lengths.osl_tokens * queues.itl_ms) < self.backlog_ms:
+        if now - max(request_ms, _LONG_REQUESTS * lengths.osl_tokens * queues.itl_ms) < self.delayed_ms:
             interval = replace(interval, itl_ms=NO_MEAN)
         if now - request_ms < self.decode_wait_ms:
             interval = replace(interval, ttft_ms=NO_MEAN)
