@@ -9,13 +9,14 @@ from loadline.core.fleet.traffic_totals import TrafficTotals
 from loadline.core.planning.demand.arrival_rate import ArrivalRate
 
 LEAD_MS = 30_000
+COST_OF_MISS = 20.0
 
 
 def fed(counts: Iterable[int]) -> tuple[ArrivalRate, int]:
     rate, now = ArrivalRate(), 0
     for count in counts:
         now += 1_000
-        rate.add(TrafficTotals(observed_ms=1_000, arrivals=count), now)
+        rate.add(TrafficTotals(observed_ms=1_000, arrivals=count), LEAD_MS, COST_OF_MISS, now)
     return rate, now
 
 
@@ -50,7 +51,7 @@ def test_without_traffic_nothing_is_expected() -> None:
 
 def test_unobserved_time_is_no_idle_time() -> None:
     rate, now = fed([50] * 30)
-    rate.add(TrafficTotals(), now + 60_000)
+    rate.add(TrafficTotals(), LEAD_MS, COST_OF_MISS, now + 60_000)
     assert rate.forecast(LEAD_MS, 15, now + 60_000) == pytest.approx(50.0, abs=2.0)
 
 

@@ -1,5 +1,7 @@
 """Planner auto with a decode pool whose requests take a minute, so that its batches are stocks."""
 
+from statistics import fmean
+
 import pytest
 
 from loadline.core.engines.profile import ObjectiveKnobs
@@ -42,15 +44,38 @@ class LongOutputs(AutoWorld):
             world.fleet.ingest(reported(worker, one, pool="engine"), world.now)
         traffic = TrafficSample(
             self.sequence, 1_000, arrivals, round(completed), isl_tokens=1_000.0, osl_tokens=float(OSL), ttft_ms=60.0,
-            itl_ms=self.itl_ms[-1],
+            itl_ms=self.reported_itl_ms(),
         )  # fmt: skip
         world.model.traffic.ingest(TrafficReported("m", "f", 1, traffic), world.now)
         self.pool.expire_silent(world.now, SILENT_MS)
         self._end_second()
 
+    def reported_itl_ms(self) -> float:
+        """Return the ITL of the requests that complete now."""
+        return self.itl_ms[-1]
+
     def late_s(self, since: int) -> int:
         """Return the seconds with a late ITL since a second."""
         return sum(one > 50.0 for one in self.itl_ms[since:])
+
+
+class LifetimeItl(LongOutputs):
+    """The same where the ITL of a request is the mean over its life, as engines have it."""
+
+    def reported_itl_ms(self) -> float:
+        """Return the mean ITL since the requests that complete now began."""
+        seconds = max(1, round(OSL * self.itl_ms[-1] / 1_000.0))
+        return fmean(self.itl_ms[-seconds:])
+
+
+def test_the_itl_of_a_load_that_falls_is_not_that_of_the_load_left() -> None:
+    """Otherwise 80 requests seem to have an ITL of 40 ms, so that more would seem to make no difference."""
+    world = LifetimeItl(6)
+    world.run(6.0, 400)
+    before = world.planner._serves(world.fleet.model, world.pool)
+    for tenths in range(60, 10, -1):
+        world.run(0.1 * tenths, 4)
+    assert world.planner._serves(world.fleet.model, world.pool) == pytest.approx(before, rel=0.15)
 
 
 @pytest.mark.parametrize(("workers", "before_per_s", "after_per_s"), [(1, 0.2, 6.0), (2, 0.5, 16.0), (4, 2.0, 10.0)])

@@ -45,3 +45,20 @@ def test_a_worker_serves_at_least_the_rate_that_was_within_the_objective() -> No
         evidence.itl.add(rate, 20.0 + rate / 50.0, 18.0, 0)
     evidence.saturated_rate = 40.0
     assert evidence.capacity("decode", OBJECTIVES) == pytest.approx(800.0)
+
+
+def test_a_second_in_which_a_saturated_worker_completes_nothing_is_chance() -> None:
+    """A batch that shrinks ends the span in which the pool is saturated, but not that in which it has a queue."""
+    world = FleetHarness([PoolKnobs("d", "decode", replicas_max=16)], 1)
+    pool, queues, lengths = world.pool("d"), SaturationEvidence(), Lengths(1_000.0, OSL, 1_000.0, OSL, 10)
+    for second, running in enumerate([38] * 20 + [30, 24, 24, 24, 24]):
+        world.now += 1_000
+        one = WorkerSample(second, 0, kv_usage_ratio=0.95, running_requests=running, waiting_requests=40)
+        for name in pool.workers:
+            world.fleet.ingest(reported(name, one, pool="d"), world.now)
+        world.refresh()
+        completed = 5 if running == 38 else 0
+        queues.add(world.model, pool, TrafficTotals(1_000, 6, completed, itl_ms=NO_MEAN.plus(1_200.0, 4)), world.now)
+    assert queues.is_saturated(pool)
+    assert queues.saturated.completed == 0
+    assert queues.served(world.model, pool, lengths, world.now) == pytest.approx(4.0, rel=0.1)

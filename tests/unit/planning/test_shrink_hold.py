@@ -7,14 +7,16 @@ START_UP_MS = 30_000
 
 MORE_MS = 30_000
 """Hold beyond a start-up time."""
+SERVES = 100.0
+"""Work/s of a worker."""
 
 
 def shrunk(*, needed: int = 6, kept: int = 1) -> ShrinkHold:
     """Return the hold of a pool that shrank from ``needed`` workers at 160 s, when the hold of its peak ended."""
     hold = ShrinkHold()
-    hold.update(needed, needed, START_UP_MS, 0)
-    hold.update(kept, needed, START_UP_MS, 100_000)
-    hold.update(kept, kept, START_UP_MS, 160_000)
+    hold.update(needed, SERVES, needed, START_UP_MS, 0)
+    hold.update(kept, SERVES, needed, START_UP_MS, 100_000)
+    hold.update(kept, SERVES, kept, START_UP_MS, 160_000)
     return hold
 
 
@@ -23,7 +25,7 @@ def grow(hold: ShrinkHold, wanted: int, *, late: float, now: int) -> None:
     current = hold.current
     hold.record_growth(wanted, 10.0, START_UP_MS, now)
     hold.record_excess(late)
-    hold.update(wanted, current, START_UP_MS, now + START_UP_MS)
+    hold.update(wanted, SERVES, current, START_UP_MS, now + START_UP_MS)
 
 
 def test_a_count_is_held_for_a_start_up_and_half_a_minute() -> None:
@@ -38,8 +40,8 @@ def test_a_lull_that_cost_more_than_idle_workers_teaches_to_hold_for_that_cost()
     hold = shrunk()
     grow(hold, 6, late=100.0, now=180_000)
     assert hold.learned_ms == 200_000, "100 late requests cost as much as five workers in 200 s"
-    hold.update(6, 6, START_UP_MS, 299_999)
-    hold.update(1, 6, START_UP_MS, 300_000)
+    hold.update(6, SERVES, 6, START_UP_MS, 299_999)
+    hold.update(1, SERVES, 6, START_UP_MS, 300_000)
     assert hold.needed.max(499_000) == 6
     assert hold.needed.max(501_000) == 1
 
@@ -77,9 +79,9 @@ def test_a_burst_counts_as_it_is_when_the_workers_are_ready() -> None:
     hold.record_growth(2, 10.0, START_UP_MS, 180_000)
     hold.record_growth(6, 10.0, START_UP_MS, 190_000)
     hold.record_excess(100.0)
-    hold.update(6, 1, START_UP_MS, 179_999 + START_UP_MS)
+    hold.update(6, SERVES, 1, START_UP_MS, 179_999 + START_UP_MS)
     assert hold.learned_ms == 0, "the workers of the first step are not ready"
-    hold.update(6, 1, START_UP_MS, 180_000 + START_UP_MS)
+    hold.update(6, SERVES, 1, START_UP_MS, 180_000 + START_UP_MS)
     assert hold.learned_ms == 200_000
 
 
@@ -91,7 +93,7 @@ def test_growth_without_a_shrink_before_teaches_nothing() -> None:
 
 def test_the_first_of_several_shrinks_counts() -> None:
     hold = shrunk(kept=3)
-    hold.update(1, 1, START_UP_MS, 170_000)
+    hold.update(1, SERVES, 1, START_UP_MS, 170_000)
     assert (hold.shrunk_at_ms, hold.shrunk_from) == (160_000, 6)
 
 
@@ -107,7 +109,7 @@ def test_a_burst_that_does_not_come_costs_nothing() -> None:
     hold.record_growth(60, 10.0, START_UP_MS, 180_000)
     for _ in range(30):
         hold.record_excess(-5.0)
-    hold.update(6, 1, START_UP_MS, 180_000 + START_UP_MS)
+    hold.update(6, SERVES, 1, START_UP_MS, 180_000 + START_UP_MS)
     assert hold.learned_ms == 70_000
 
 
@@ -118,3 +120,36 @@ def test_requests_that_are_served_later_are_late_once() -> None:
     for requests in (30.0, 30.0, -50.0, -50.0, 20.0):
         hold.record_excess(requests)
     assert hold.late == 60.0
+
+
+def test_a_worker_that_turns_out_to_serve_more_shortens_what_is_held() -> None:
+    """Six workers were needed while one seemed to serve 100/s. At 150/s four do the same work."""
+    hold = ShrinkHold()
+    hold.update(6, SERVES, 6, START_UP_MS, 0)
+    assert [hold.held(serves, 1_000) for serves in (SERVES, 150.0, 300.0, 1e9)] == [6, 4, 2, 1]
+
+
+def test_a_worker_that_turns_out_to_serve_less_does_not_lengthen_it() -> None:
+    hold = ShrinkHold()
+    hold.update(6, SERVES, 6, START_UP_MS, 0)
+    assert hold.held(50.0, 1_000) == 6
+
+
+def test_counts_are_held_while_no_capacity_is_known() -> None:
+    hold = ShrinkHold()
+    hold.update(6, 0.0, 6, START_UP_MS, 0)
+    assert hold.held(SERVES, 1_000) == 6
+
+
+def test_a_hold_ends_when_the_work_of_a_count_was_too_long_ago() -> None:
+    hold = shrunk()
+    assert hold.left_ms(6, SERVES, 101_000) == START_UP_MS + MORE_MS - 1_000
+    assert hold.held(SERVES, 101_000) == 6
+    assert hold.held(SERVES, 101_000 + hold.left_ms(6, SERVES, 101_000)) < 6
+
+
+def test_work_beyond_64_bits_is_bounded() -> None:
+    hold = ShrinkHold()
+    hold.update(6, 1e300, 6, START_UP_MS, 0)
+    assert max(hold.work.values) < 2**63
+    assert hold.held(1e300, 1_000) == 1

@@ -1,8 +1,8 @@
 """Arrival rate of a model, forecast over the start-up time of a worker.
 
-The forecast reacts within a second to a change beyond chance, and extrapolates only a rise that has lasted: it must
-show in each of the last two lead times, or clearly in each half of the last one, and within the latest of these. A
-single step has neither.
+The forecast reacts within a second to a change beyond chance, unless it is a rise like others that have ended soon, and
+extrapolates only a rise that has lasted: it must show in each of the last two lead times, or clearly in each half of
+the last one, and within the latest of these. A single step has neither.
 """
 
 from bisect import bisect_right
@@ -14,6 +14,7 @@ from typing import Final
 from msgspec import Struct, field
 
 from loadline.core.fleet.traffic_totals import TrafficTotals
+from loadline.core.planning.demand.bursts import Bursts, Rise
 
 _SECONDS_MAX: Final = 400
 """Samples kept; three lead times of two minutes."""
@@ -68,9 +69,19 @@ class ArrivalRate(Struct, dict=True):
     """Number of latest samples since the last change of the rate."""
     spreads: list[float] = field(default_factory=list)
     """Squared differences of successive rates, relative to their sum: 1 on average for Poisson arrivals."""
+    bursts: Bursts = field(default_factory=Bursts)
+    rise: Rise | None = None
+    """Rise that may be a burst, and is not in the level yet; None if there is none."""
 
-    def add(self, interval: TrafficTotals, now: int) -> None:
-        """Add the traffic since the last sample; without observed time it is ignored."""
+    def add(self, interval: TrafficTotals, lead_ms: int, cost_of_miss: float, now: int) -> None:
+        """Add the traffic since the last sample; without observed time it is ignored.
+
+        Args:
+            interval: The traffic.
+            lead_ms: Time in ms until a worker requested now is ready, for which a rise must last to count.
+            cost_of_miss: Cost of a late request in requests, by which frequent bursts count nevertheless.
+            now: Unix time in ms.
+        """
         if interval.observed_ms <= 0:
             return
         self.__dict__.clear()
@@ -85,7 +96,13 @@ class ArrivalRate(Struct, dict=True):
         for values in (self.at_ms, self.observed_ms, self.arrivals):
             del values[:-_SECONDS_MAX]
         self.unchanged = min(self.unchanged + 1, len(self.at_ms))
-        self._detect_change()
+        self.bursts.update(self._mean_since, now)
+        if self.rise not in self.bursts.rises:
+            self.rise = None
+            self._detect_change()
+        if self.rise is not None and self.bursts.provides_for(self.rise, lead_ms, cost_of_miss, now):
+            self._start_anew(len(self.at_ms) - bisect_right(self.at_ms, self.rise.began_ms))
+            self.rise = None
 
     def forecast(self, lead_ms: int, samples: int, now: int) -> float:
         """Return the only one of ``forecasts``."""
@@ -177,10 +194,23 @@ class ArrivalRate(Struct, dict=True):
             if abs(rate - base) <= _CHANGE_MIN * base:
                 continue
             error = sqrt(max(base, 1.0) * self._spread(window) * (1.0 / seconds + 1.0 / before_s))
-            if abs(rate - base) > errors * error:
-                self.unchanged = window
-                del self.spreads[-window - 1 :]
-                return
+            if abs(rate - base) <= errors * error:
+                continue
+            if rate < base:
+                self._start_anew(window)
+            else:
+                self.rise = Rise(self.at_ms[end - window - 1], (rate + base) / 2.0)
+                self.bursts.begin(self.rise)
+            return
+
+    def _start_anew(self, samples: int) -> None:
+        """Let the level begin with the latest samples."""
+        self.unchanged = samples
+        del self.spreads[-samples - 1 :]
+
+    def _mean_since(self, from_ms: int) -> float:
+        """Return the rate (1/s) since a time."""
+        return self._mean(bisect_right(self.at_ms, from_ms), len(self.at_ms))[0]
 
     def _rise(self, window_ms: int, spread: float, now: int) -> float:
         """Return the rise (1/s) per window that the last two windows show, or clearly the last two halves; else 0."""

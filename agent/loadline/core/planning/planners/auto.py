@@ -217,7 +217,8 @@ class AutoPlanner(Planner):
         totals = model.traffic.totals
         interval = totals.since(totals if self.totals is None else self.totals)
         self.totals, self.sampled_ms, self.forecasts = totals, now, {}
-        self.arrivals.add(interval, now)
+        lead_ms = min((pool.start_up_ms(self.knobs.start_up_ms) for pool in model.pools.values()), default=0)
+        self.arrivals.add(interval, lead_ms, self.knobs.cost_of_miss, now)
         self.surge = _SURGE_RATIO * self.arrivals.forecast(0, SAMPLES[0], now) + _SURGE_MIN
         self.lengths.add(interval)
         intervals = pool_intervals(model, interval)
@@ -330,7 +331,7 @@ class AutoPlanner(Planner):
         current, wanted = pool.effective_target(now), needs.wanted
         if serves and state.known_since_ms < 0:
             state.known_since_ms = now
-        state.hold.update(needs.keep, current, load.start_up_ms, now)
+        state.hold.update(needs.keep, load.capacity, current, load.start_up_ms, now)
         reason = Reason(needs.reason.code, pool.name, needs.reason.numbers | {"wanted": float(wanted)})
         if wanted > current:
             if serves:

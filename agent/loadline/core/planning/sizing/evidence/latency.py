@@ -18,6 +18,7 @@ from loadline.core.fleet.pool import Pool
 from loadline.core.fleet.traffic_totals import TrafficTotals
 from loadline.core.fleet.worker import MICRO
 from loadline.core.planning.sizing.evidence.delays import RequestDelays
+from loadline.core.planning.sizing.evidence.lifetime_load import LifetimeLoad
 from loadline.core.planning.sizing.evidence.pool_second import PoolSecond
 from loadline.core.planning.sizing.evidence.prompt_speed import PromptSpeed
 from loadline.core.planning.sizing.evidence.saturation import SaturationEvidence
@@ -95,6 +96,7 @@ class PoolEvidence(Struct):
     speed: PromptSpeed = field(default_factory=PromptSpeed)
     """Speed of prefill workers."""
     window: EvidenceWindow = field(default_factory=EvidenceWindow)
+    lifetime: LifetimeLoad = field(default_factory=LifetimeLoad)
     unsettled_ms: int = -1
     """Last time at which the pool was not settled."""
     delays: RequestDelays = field(default_factory=RequestDelays)
@@ -106,23 +108,20 @@ class PoolEvidence(Struct):
     def add(self, model: Model, pool: Pool, interval: TrafficTotals, lengths: Lengths, now: int) -> None:
         """Record a second."""
         self.queues.add(model, pool, interval, now)
-        self.shares_role = sum(one.knobs.role == pool.knobs.role for one in model.pools.values()) > 1
-        if pool.knobs.role == "prefill" and lengths.isl_tokens:
-            self.ttft_unit = _TTFT_TOKENS / lengths.isl_tokens
-        if pool.knobs.role == "aggregated" and lengths.osl_tokens:
-            self.outputs_per_work = max(1.0, lengths.osl_tokens - 1.0) / lengths.work("aggregated")
+        self._learn_units(model, pool, lengths)
         self.delays.add(model, pool, self.queues, lengths, now, has_points=bool(self.itl.bins))
-        is_known = 0 < pool.fresh == pool.ready and now != self.delays.decode_wait_ms
-        if pool.knobs.role == "prefill" and (self.queues.is_unbalanced or self.queues.drains_backlog):
-            is_known = False
         known = interval
         if not self.queues.is_unbalanced:
             known = self.delays.without_delayed(interval, self.queues, lengths, now)
-        second = PoolSecond.of(pool, self.queues, known) if is_known else None
+        second = PoolSecond.of(pool, self.queues, known) if self._is_known(pool, now) else None
         if second is None or not self.window.is_of(second):
             self.unsettled_ms = now
+            if second is not None:
+                self.lifetime.begin(second)
             self._begin(pool, second, now)
             return
+        if pool.knobs.role != "prefill" and second.free_workers == pool.ready:
+            second = self.lifetime.add(second, lengths.osl_tokens * self.queues.itl_ms)
         request_ms = _SETTLE_REQUESTS * lengths.osl_tokens * self.itl.latest_ms
         if self.settled and now - self.unsettled_ms < max(_SETTLE_MS, request_ms):
             self._begin(pool, second, now)
@@ -252,6 +251,20 @@ class PoolEvidence(Struct):
     def kv_workers(self, pool: Pool) -> float:
         """Return the number of full KV caches that are in use."""
         return pool.load.kv_micro / MICRO
+
+    def _learn_units(self, model: Model, pool: Pool, lengths: Lengths) -> None:
+        """Record the units of its latencies and of its work."""
+        self.shares_role = sum(one.knobs.role == pool.knobs.role for one in model.pools.values()) > 1
+        if pool.knobs.role == "prefill" and lengths.isl_tokens:
+            self.ttft_unit = _TTFT_TOKENS / lengths.isl_tokens
+        if pool.knobs.role == "aggregated" and lengths.osl_tokens:
+            self.outputs_per_work = max(1.0, lengths.osl_tokens - 1.0) / lengths.work("aggregated")
+
+    def _is_known(self, pool: Pool, now: int) -> bool:
+        """Return whether all workers report, and their latencies are not those of waits for others."""
+        if pool.knobs.role == "prefill" and (self.queues.is_unbalanced or self.queues.drains_backlog):
+            return False
+        return 0 < pool.fresh == pool.ready and now != self.delays.decode_wait_ms
 
     def _begin(self, pool: Pool, second: PoolSecond | None, now: int) -> None:
         workers, running = (pool.ready, 0.0) if second is None else (second.free_workers, second.running)

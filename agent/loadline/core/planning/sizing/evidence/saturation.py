@@ -155,7 +155,8 @@ class SaturationEvidence(Struct):
         The ITL of requests that waited for a decode worker contains the wait, so the law alone says too little. Of
         requests that began together, few complete at first.
         """
-        completed = self.saturated.completed_per_s(request_share(model, pool))
+        share = request_share(model, pool)
+        completed = max(self.saturated.completed_per_s(share), self.queued.completed_per_s(share))
         recent = [(itl_ms, count) for at_ms, itl_ms, count in self.latencies if now - at_ms < _LATENCIES_MS]
         total = sum(itl_ms * count for itl_ms, count in recent)
         if not total or not lengths.osl_tokens:

@@ -102,6 +102,11 @@ class PoolLoad(Struct, frozen=True):
         return PoolNeeds(wanted, keep, lasting, self.lasting_per_s, self.growing_per_s, most.reason)
 
     @property
+    def capacity(self) -> float:
+        """Work/s that a worker serves within the objectives; 0 if unknown."""
+        return self.serves * self.lengths.expected_work(self.pool.knobs.role)
+
+    @property
     def shrink_ratio(self) -> float:
         """Ratio of the workers that a shrink leaves to those needed: growth within the error would reverse it."""
         return _SHRINK_MARGIN + (1.0 - self.staying) * self.arrivals.error(SAMPLES[0])

@@ -14,11 +14,15 @@ from typing import Final
 
 from msgspec import Struct, field
 
+from loadline.core.fleet.traffic_totals import thousandths
 from loadline.core.fleet.windows import RollingMax
+from loadline.core.planning.sizing.need import ROUNDING, whole
 
 _HOLD_MORE_MS: Final = 30_000
 """Hold beyond a start-up time, at first: shorter lulls are chance."""
 _HOLD_MAX_MS: Final = 900_000
+_WORK_MAX: Final = 1e15
+"""Largest work/s that counts: thousandths of it are encoded in 64 bits."""
 _SHORTER: Final = 0.7
 """Factor on the hold after a lull in which kept workers would have cost more than the late requests."""
 
@@ -27,6 +31,8 @@ class ShrinkHold(Struct):
     """Highest count that a pool needed lately, and the last shrink below it."""
 
     needed: RollingMax = field(default_factory=lambda: RollingMax(_HOLD_MORE_MS))
+    work: RollingMax = field(default_factory=lambda: RollingMax(_HOLD_MORE_MS))
+    """Work/s that these workers served by what was known then, in thousandths."""
     learned_ms: int = 0
     """Hold that lulls have taught, in ms."""
     current: int = 0
@@ -52,10 +58,17 @@ class ShrinkHold(Struct):
     cost_worker_s: float = 0.0
     """Cost of one of them in worker-seconds."""
 
-    def update(self, needed: int, current: int, start_up_ms: int, now: int) -> None:
+    def update(self, needed: int, capacity: float, current: int, start_up_ms: int, now: int) -> None:
         """Record the needed count and the one in force; of several scale-downs in a row, the first counts.
 
         The first count in force is held as if it was needed: what was needed before is unknown.
+
+        Args:
+            needed: Count that a shrink may leave now.
+            capacity: Work/s of a worker; 0 if unknown.
+            current: Count in force.
+            start_up_ms: Time until a new worker is ready.
+            now: Unix time in ms.
         """
         if not self.current:
             needed = max(needed, current)
@@ -65,8 +78,28 @@ class ShrinkHold(Struct):
         self.current = current
         if self.grown_at_ms >= 0 and now >= self.ready_at_ms:
             self._learn()
-        self.needed.window_ms = max(start_up_ms + _HOLD_MORE_MS, self.learned_ms)
+        self.needed.window_ms = self.work.window_ms = max(start_up_ms + _HOLD_MORE_MS, self.learned_ms)
         self.needed.push(now, needed)
+        if capacity:
+            self.work.push(now, _work(needed, capacity))
+
+    def held(self, capacity: float, now: int) -> int:
+        """Return the highest count that was needed within the hold, but no more than do its work by what is known now.
+
+        Args:
+            capacity: Work/s of a worker; above 0.
+            now: Unix time in ms.
+        """
+        needed, work = self.needed.max(now) or 0, self.work.max(now)
+        done = needed * capacity if work is None else work / 1_000.0
+        return needed if done >= needed * capacity else whole(done / capacity)
+
+    def left_ms(self, count: int, capacity: float, now: int) -> int:
+        """Return the time for which a count is held that is at most the held one, by what a worker serves now."""
+        end_ms = self.needed.falls_below_ms(count, now)
+        if self.work.values:
+            end_ms = min(end_ms, self.work.falls_below_ms(_work(count - 1 + ROUNDING, capacity), now))
+        return end_ms - now
 
     def record_growth(self, wanted: int, cost_worker_s: float, start_up_ms: int, now: int) -> None:
         """Learn from a scale-up after a scale-down, once its workers are ready: the load may still rise until then.
@@ -102,3 +135,8 @@ class ShrinkHold(Struct):
         else:
             self.learned_ms = int(self.learned_ms * _SHORTER)
         self.shrunk_at_ms = self.grown_at_ms = -1
+
+
+def _work(workers: float, capacity: float) -> int:
+    """Return the work/s of some workers, in thousandths."""
+    return thousandths(min(workers * capacity, _WORK_MAX))

@@ -58,9 +58,9 @@ def _delay(load: PoolLoad, wanted: int) -> Reason | None:
 
 def _held(load: PoolLoad, _needs: PoolNeeds, _allowed: int) -> tuple[int, dict[str, float]]:
     """Return the highest count that was needed within the hold, and the time that it lasts."""
-    needed, now = load.state.hold.needed, load.now
-    least = min(load.pool.effective_target(now), needed.max(now) or 0)
-    return least, {"window_ms": needed.window_ms, "left_ms": needed.falls_below_ms(least, now) - now}
+    hold, current, now = load.state.hold, load.pool.effective_target(load.now), load.now
+    least = min(current, hold.held(load.capacity, now))
+    return least, {"window_ms": hold.needed.window_ms, "left_ms": hold.left_ms(least, load.capacity, now)}
 
 
 def _reversed(load: PoolLoad, needs: PoolNeeds, _allowed: int) -> tuple[int, dict[str, float]]:

@@ -58,6 +58,11 @@ def _demand(load: PoolLoad, capacity_error: float, record: ForecastRecord) -> It
     sources = f"{seconds} s of arrivals" + (" and the requests in the batches" if load.staying else "")
     basis = f"{load.lasting_per_s:.2f} requests/s are forecast from {sources}; a worker serves {serves:.2f}"
     yield _estimate(load, "forecast", load.lasting_per_s / serves, hypot(error, capacity_error), basis)
+    if arrivals.rise is not None:
+        age_s, ended = (load.now - arrivals.rise.began_ms) / 1_000.0, len(arrivals.bursts.ended)
+        basis = f"the rise {age_s:.0f} s ago is not counted yet: most of the last {ended} were over within a start-up"
+        yield SizeEstimate(name, "surge", basis=basis)
+        return
     if arrivals.unchanged >= SAMPLES[0]:
         basis = f"the arrivals have not changed beyond chance in the last {SAMPLES[0]} s"
         yield SizeEstimate(name, "surge", basis=basis)

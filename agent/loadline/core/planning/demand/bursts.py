@@ -1,0 +1,95 @@
+"""Bursts: rises of the arrivals that end before a worker requested for them is ready.
+
+Some traffic is steady but for these: the multimodal requests that ServeGen describes come four times as fast for some
+seconds, 18 times an hour. A worker that is requested then serves nothing of the burst. It serves the next one if the
+pool keeps it, which costs more than it saves where bursts are rare, so a rise counts once it lasts longer than these.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from msgspec import Struct, field
+
+_KEPT: Final = 32
+"""Rises that are remembered."""
+_OPEN_MAX: Final = 8
+_LASTING_MS: Final = 400_000
+"""Age from which on a rise is no burst, whatever the start-up time."""
+_MEAN_MS: Final = 10_000
+"""Time whose mean tells whether a rise has ended: one second is chance."""
+_LASTING_SHARE: Final = 0.25
+"""Least part of the rises that have lasted, from which on another is expected to."""
+_LATE_SHARE: Final = 0.5
+"""Part of a burst that is late without workers for it: a queue of less than the TTFT objective takes the rest."""
+
+
+class Rise(Struct, frozen=True):
+    """A rise of the arrivals."""
+
+    began_ms: int
+    half_per_s: float
+    """Requests/s halfway between those before and after it: it has ended when they are below."""
+
+
+class EndedRise(Struct, frozen=True, array_like=True):
+    """A rise that has ended, or has lasted so long that it is no burst."""
+
+    began_ms: int
+    age_ms: int
+    """Its age when it was known to have ended."""
+
+    @property
+    def duration_ms(self) -> int:
+        """Its duration: it is known to have ended when half of a mean is below."""
+        return max(self.age_ms // 2, self.age_ms - _MEAN_MS // 2)
+
+
+class Bursts(Struct):
+    """The latest rises, and how long they lasted."""
+
+    ended: list[EndedRise] = field(default_factory=list)
+    rises: list[Rise] = field(default_factory=list)
+    """Rises that have not ended."""
+
+    def begin(self, rise: Rise) -> None:
+        """Add a rise."""
+        self.rises.append(rise)
+        del self.rises[:-_OPEN_MAX]
+
+    def update(self, mean_since: Callable[[int], float], now: int) -> None:
+        """End the rises that are over.
+
+        Args:
+            mean_since: Function from a time to the mean of the arrivals since then, in requests/s.
+            now: Unix time in ms.
+        """
+        lasting = []
+        for rise in self.rises:
+            age_ms = now - rise.began_ms
+            if age_ms >= _LASTING_MS or mean_since(max(rise.began_ms, now - _MEAN_MS)) < rise.half_per_s:
+                self.ended.append(EndedRise(rise.began_ms, age_ms))
+            else:
+                lasting.append(rise)
+        del self.ended[:-_KEPT]
+        self.rises = lasting
+
+    def provides_for(self, rise: Rise, lead_ms: int, cost_of_miss: float, now: int) -> bool:
+        """Return whether to request workers for a rise: it is expected to last, or bursts are worth keeping workers.
+
+        Workers that only serve bursts are idle between them. They save ``cost_of_miss`` requests for each one that is
+        late without them, which is about half of a burst, so they are worth it if bursts take more than a part ``2 /
+        cost_of_miss`` of the time.
+
+        Args:
+            rise: A rise that has not ended.
+            lead_ms: Time in ms until a worker requested now is ready.
+            cost_of_miss: Cost of a late request in requests.
+            now: Unix time in ms.
+        """
+        age_ms = now - rise.began_ms
+        older = [one for one in self.ended if one.age_ms > age_ms]
+        lasted = sum(one.age_ms >= min(_LASTING_MS, age_ms + lead_ms) for one in older)
+        if 1 + lasted >= _LASTING_SHARE * (1 + len(older)):
+            return True
+        burst_ms = sum(one.duration_ms for one in self.ended if one.age_ms < lead_ms)
+        return _LATE_SHARE * cost_of_miss * burst_ms > now - self.ended[0].began_ms
