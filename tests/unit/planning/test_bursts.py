@@ -6,7 +6,7 @@ import pytest
 
 from loadline.core.fleet.traffic_totals import TrafficTotals
 from loadline.core.planning.demand.arrival_rate import ArrivalRate
-from loadline.core.planning.demand.bursts import EndedRise
+from tests.unit.planning.test_arrival_rate import poisson
 
 LEAD_MS = 60_000
 COST_OF_MISS = 20.0
@@ -102,6 +102,53 @@ def test_a_bounded_number_of_rises_is_remembered() -> None:
     assert len(traffic.rate.bursts.rises) <= 1
 
 
-@pytest.mark.parametrize(("age_ms", "duration_ms"), [(4_000, 2_000), (8_000, 4_000), (10_000, 5_000), (25_000, 20_000)])
-def test_a_burst_is_known_to_have_ended_after_half_of_a_mean(age_ms: int, duration_ms: int) -> None:
-    assert EndedRise(0, age_ms).duration_ms == duration_ms
+def test_a_burst_is_taken_to_have_lasted_until_half_of_the_mean_was_after_it() -> None:
+    traffic = Traffic()
+    traffic.burst(seconds=4)
+    traffic.burst(seconds=20)
+    traffic.add([BASE] * 20)
+    assert [one.duration_ms for one in traffic.rate.bursts.ended] == pytest.approx([4_000, 20_000], abs=1_000)
+
+
+def test_a_rise_that_has_lasted_for_minutes_is_no_burst() -> None:
+    traffic = Traffic()
+    traffic.burst(seconds=420)
+    assert [one.age_ms for one in traffic.rate.bursts.ended] == [400_000]
+    assert not traffic.rate.bursts.rises
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_lasting_rise_of_few_arrivals_does_not_end_by_chance(seed: int) -> None:
+    traffic = Traffic()
+    traffic.add(poisson(lambda _: 2.0, 200, seed))
+    traffic.add(poisson(lambda _: 10.0, 300, seed))
+    assert any(rise.began_ms <= 220_000 for rise in traffic.rate.bursts.rises)
+
+
+def test_a_pending_rise_changes_neither_the_forecast_nor_the_spread() -> None:
+    traffic, counts = Traffic(), poisson(lambda _: float(BASE), 4_000, 1)
+    for number in range(12):
+        traffic.add(counts[300 * number : 300 * number + 200])
+        found = traffic.add([HIGH] * 4)
+        after = traffic.add(counts[300 * number + 200 : 300 * number + 220])
+    assert max(found) < 1.3 * BASE
+    assert max(after) < 1.5 * BASE
+    assert traffic.rate._spread(0) < 1.5
+
+
+def test_a_step_waits_for_15_seconds_at_most() -> None:
+    """Bursts of 50 s end within a start-up, too."""
+    traffic = Traffic()
+    for _ in range(12):
+        traffic.burst(seconds=50, pause=900)
+    found = traffic.burst(seconds=20, pause=900)
+    assert max(found[:10]) < 1.3 * BASE
+    assert min(found[16:]) > 0.95 * HIGH
+
+
+def test_a_step_of_another_size_does_not_wait() -> None:
+    traffic = Traffic()
+    for _ in range(10):
+        traffic.burst()
+    traffic.add([BASE] * 200)
+    assert max(traffic.add([4 * HIGH] * 2)) > 0.9 * 4 * HIGH

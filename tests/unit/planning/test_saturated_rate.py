@@ -47,18 +47,28 @@ def test_a_worker_serves_at_least_the_rate_that_was_within_the_objective() -> No
     assert evidence.capacity("decode", OBJECTIVES) == pytest.approx(800.0)
 
 
-def test_a_second_in_which_a_saturated_worker_completes_nothing_is_chance() -> None:
-    """A batch that shrinks ends the span in which the pool is saturated, but not that in which it has a queue."""
+def queued(batches: list[tuple[int, int]]) -> float:
+    """Return the requests/s that a decode worker with a queue serves, by its batch and the completed ones each second.
+
+    The ITL of requests, 1.2 s, contains their wait.
+    """
     world = FleetHarness([PoolKnobs("d", "decode", replicas_max=16)], 1)
     pool, queues, lengths = world.pool("d"), SaturationEvidence(), Lengths(1_000.0, OSL, 1_000.0, OSL, 10)
-    for second, running in enumerate([38] * 20 + [30, 24, 24, 24, 24]):
+    for second, (running, completed) in enumerate(batches):
         world.now += 1_000
         one = WorkerSample(second, 0, kv_usage_ratio=0.95, running_requests=running, waiting_requests=40)
         for name in pool.workers:
             world.fleet.ingest(reported(name, one, pool="d"), world.now)
         world.refresh()
-        completed = 5 if running == 38 else 0
         queues.add(world.model, pool, TrafficTotals(1_000, 6, completed, itl_ms=NO_MEAN.plus(1_200.0, 4)), world.now)
     assert queues.is_saturated(pool)
-    assert queues.saturated.completed == 0
-    assert queues.served(world.model, pool, lengths, world.now) == pytest.approx(4.0, rel=0.1)
+    return queues.served(world.model, pool, lengths, world.now)
+
+
+def test_a_second_in_which_a_saturated_worker_completes_nothing_is_chance() -> None:
+    """A batch that shrinks ends the span in which the pool is saturated, but not that in which it has a queue."""
+    assert queued([(38, 5)] * 20 + [(30, 0), (24, 0), (24, 0), (24, 0)]) == pytest.approx(4.1, rel=0.1)
+
+
+def test_an_engine_that_became_slower_during_a_queue_is_counted_since_its_batch_changed() -> None:
+    assert queued([(40, 10)] * 60 + [(30, 4)] + [(40, 4)] * 8) == pytest.approx(4.0, rel=0.1)

@@ -135,17 +135,31 @@ def test_a_worker_that_turns_out_to_serve_less_does_not_lengthen_it() -> None:
     assert hold.held(50.0, 1_000) == 6
 
 
-def test_counts_are_held_while_no_capacity_is_known() -> None:
+def test_counts_from_before_a_capacity_is_known_are_held() -> None:
     hold = ShrinkHold()
     hold.update(6, 0.0, 6, START_UP_MS, 0)
-    assert hold.held(SERVES, 1_000) == 6
+    hold.update(2, 0.0, 6, START_UP_MS, 5_000)
+    hold.update(2, SERVES, 6, START_UP_MS, 10_000)
+    assert hold.held(SERVES, 11_000) == 6
 
 
 def test_a_hold_ends_when_the_work_of_a_count_was_too_long_ago() -> None:
-    hold = shrunk()
-    assert hold.left_ms(6, SERVES, 101_000) == START_UP_MS + MORE_MS - 1_000
-    assert hold.held(SERVES, 101_000) == 6
-    assert hold.held(SERVES, 101_000 + hold.left_ms(6, SERVES, 101_000)) < 6
+    """Four workers of 150/s do what six did at 0 s; what three do at 10 s is held for longer."""
+    hold = ShrinkHold()
+    hold.update(6, SERVES, 6, START_UP_MS, 0)
+    hold.update(3, 150.0, 6, START_UP_MS, 10_000)
+    hold.update(1, 150.0, 6, START_UP_MS, 20_000)
+    assert hold.held(150.0, 21_000) == 4
+    left_ms = hold.left_ms(4, 150.0, 21_000)
+    assert left_ms == START_UP_MS + MORE_MS - 11_000
+    assert [hold.held(150.0, 21_000 + left_ms + later_ms) for later_ms in (-1, 0)] == [4, 3]
+
+
+def test_a_capacity_that_falls_for_hours_takes_no_memory() -> None:
+    hold = ShrinkHold()
+    for second in range(10_000):
+        hold.update(1, SERVES * (1.0 - 1e-5) ** second, 1, START_UP_MS, 1_000 * second)
+    assert len(hold.work.values) <= 62
 
 
 def test_work_beyond_64_bits_is_bounded() -> None:

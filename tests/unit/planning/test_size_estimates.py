@@ -45,6 +45,19 @@ def test_estimates_come_with_the_data_that_they_need() -> None:
     assert found["backlog"].workers is not None
 
 
+def test_a_rise_like_bursts_before_it_is_named_where_it_does_not_count() -> None:
+    """Bursts of 4 s in 104, each of which the pool could only have served a start-up of 30 s later."""
+    world = AutoWorld(6)
+    for _ in range(9):
+        world.run(60.0, 100)
+        world.run(200.0, 3)
+    world.planner.estimates_due_ms = 0
+    world.run(200.0, 1)
+    surge = estimates(world)["surge"]
+    assert surge.workers is None
+    assert surge.basis.startswith("the rise 4 s ago is not counted yet: most of the last ")
+
+
 def test_more_arrivals_and_windows_raise_the_confidence() -> None:
     world = AutoWorld(3)
     world.run(60.0, 12)

@@ -97,11 +97,14 @@ class ArrivalRate(Struct, dict=True):
             del values[:-_SECONDS_MAX]
         self.unchanged = min(self.unchanged + 1, len(self.at_ms))
         self.bursts.update(self._mean_since, now)
-        if self.rise not in self.bursts.rises:
-            self.rise = None
+        if self.rise is None:
             self._detect_change()
+        elif self.rise not in self.bursts.rises:  # it was a burst
+            ended = self.bursts.ended[-1]
+            self._start_anew(ended.began_ms + ended.duration_ms, ended.began_ms)
+            self.rise = None
         if self.rise is not None and self.bursts.provides_for(self.rise, lead_ms, cost_of_miss, now):
-            self._start_anew(len(self.at_ms) - bisect_right(self.at_ms, self.rise.began_ms))
+            self._start_anew(self.rise.began_ms, self.rise.began_ms)
             self.rise = None
 
     def forecast(self, lead_ms: int, samples: int, now: int) -> float:
@@ -157,10 +160,11 @@ class ArrivalRate(Struct, dict=True):
 
     def _level(self, samples: int) -> tuple[float, float]:
         """Return the rate over up to so many samples since the last change, and the observed seconds."""
-        count = min(samples, self.unchanged)
+        end = len(self.at_ms) if self.rise is None else bisect_right(self.at_ms, self.rise.began_ms)
+        count = max(1, min(samples, self.unchanged - (len(self.at_ms) - end)))
         found = self._levels.get(count)
         if found is None:
-            found = self._levels[count] = self._mean(len(self.at_ms) - count, len(self.at_ms))
+            found = self._levels[count] = self._mean(end - count, end)
         return found
 
     def _credible_level(self, samples: int) -> tuple[float, float]:
@@ -197,16 +201,18 @@ class ArrivalRate(Struct, dict=True):
             if abs(rate - base) <= errors * error:
                 continue
             if rate < base:
-                self._start_anew(window)
+                self._start_anew(self.at_ms[end - window - 1], self.at_ms[end - window - 1])
             else:
-                self.rise = Rise(self.at_ms[end - window - 1], (rate + base) / 2.0)
+                certain = rate * _certain(rate * seconds, _CHANCE)  # the first seconds of a rise are the highest
+                self.rise = Rise(self.at_ms[end - window - 1], (max(certain, base) + base) / 2.0)
                 self.bursts.begin(self.rise)
             return
 
-    def _start_anew(self, samples: int) -> None:
-        """Let the level begin with the latest samples."""
-        self.unchanged = samples
-        del self.spreads[-samples - 1 :]
+    def _start_anew(self, level_ms: int, spread_ms: int) -> None:
+        """Let the level begin after a time, and forget how the arrivals have varied since another one."""
+        self.__dict__.clear()
+        self.unchanged = max(1, len(self.at_ms) - bisect_right(self.at_ms, level_ms))
+        del self.spreads[-(len(self.at_ms) - bisect_right(self.at_ms, spread_ms)) - 1 :]
 
     def _mean_since(self, from_ms: int) -> float:
         """Return the rate (1/s) since a time."""

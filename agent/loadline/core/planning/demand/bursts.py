@@ -15,8 +15,14 @@ _KEPT: Final = 32
 _OPEN_MAX: Final = 8
 _LASTING_MS: Final = 400_000
 """Age from which on a rise is no burst, whatever the start-up time."""
-_MEAN_MS: Final = 10_000
-"""Time whose mean tells whether a rise has ended: one second is chance."""
+_MEAN_MS: Final = (10_000, 60_000)
+_MEAN_ARRIVALS: Final = 100.0
+"""Shortest and longest time whose mean tells whether a rise has ended, and the arrivals that it should hold: a rise of
+few arrivals would seem to end by chance."""
+_WAIT_MAX_MS: Final = 15_000
+"""Age from which on each rise counts: a step after many bursts must not wait for as long as a start-up takes."""
+_SIMILAR: Final = 0.5
+"""Part of the rate of a rise that others must have had to be compared with it."""
 _LASTING_SHARE: Final = 0.25
 """Least part of the rises that have lasted, from which on another is expected to."""
 _LATE_SHARE: Final = 0.5
@@ -28,20 +34,17 @@ class Rise(Struct, frozen=True):
 
     began_ms: int
     half_per_s: float
-    """Requests/s halfway between those before and after it: it has ended when they are below."""
+    """Requests/s halfway from those before it to those that it has at least: it has ended when they are below."""
 
 
 class EndedRise(Struct, frozen=True, array_like=True):
     """A rise that has ended, or has lasted so long that it is no burst."""
 
     began_ms: int
+    half_per_s: float
     age_ms: int
     """Its age when it was known to have ended."""
-
-    @property
-    def duration_ms(self) -> int:
-        """Its duration: it is known to have ended when half of a mean is below."""
-        return max(self.age_ms // 2, self.age_ms - _MEAN_MS // 2)
+    duration_ms: int
 
 
 class Bursts(Struct):
@@ -59,15 +62,19 @@ class Bursts(Struct):
     def update(self, mean_since: Callable[[int], float], now: int) -> None:
         """End the rises that are over.
 
+        A mean falls below half of a rise once half of its time is after it.
+
         Args:
             mean_since: Function from a time to the mean of the arrivals since then, in requests/s.
             now: Unix time in ms.
         """
         lasting = []
         for rise in self.rises:
-            age_ms = now - rise.began_ms
-            if age_ms >= _LASTING_MS or mean_since(max(rise.began_ms, now - _MEAN_MS)) < rise.half_per_s:
-                self.ended.append(EndedRise(rise.began_ms, age_ms))
+            age_ms, (least_ms, most_ms) = now - rise.began_ms, _MEAN_MS
+            enough_ms = round(1_000.0 * _MEAN_ARRIVALS / max(rise.half_per_s, 1.0))
+            mean_ms = min(age_ms, most_ms, max(least_ms, enough_ms))
+            if age_ms >= _LASTING_MS or mean_since(now - mean_ms) < rise.half_per_s:
+                self.ended.append(EndedRise(rise.began_ms, rise.half_per_s, age_ms, age_ms - mean_ms // 2))
             else:
                 lasting.append(rise)
         del self.ended[:-_KEPT]
@@ -87,9 +94,10 @@ class Bursts(Struct):
             now: Unix time in ms.
         """
         age_ms = now - rise.began_ms
-        older = [one for one in self.ended if one.age_ms > age_ms]
+        similar = [one for one in self.ended if one.half_per_s >= _SIMILAR * rise.half_per_s]
+        older = [one for one in similar if one.age_ms > age_ms]
         lasted = sum(one.age_ms >= min(_LASTING_MS, age_ms + lead_ms) for one in older)
-        if 1 + lasted >= _LASTING_SHARE * (1 + len(older)):
+        if age_ms >= _WAIT_MAX_MS or 1 + lasted >= _LASTING_SHARE * (1 + len(older)):
             return True
-        burst_ms = sum(one.duration_ms for one in self.ended if one.age_ms < lead_ms)
-        return _LATE_SHARE * cost_of_miss * burst_ms > now - self.ended[0].began_ms
+        burst_ms = sum(one.duration_ms for one in similar if one.age_ms < lead_ms)
+        return _LATE_SHARE * cost_of_miss * burst_ms > now - similar[0].began_ms

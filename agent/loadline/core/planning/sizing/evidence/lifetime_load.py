@@ -22,7 +22,7 @@ class LifetimeLoad(Struct):
 
     def add(self, second: PoolSecond, request_ms: float) -> PoolSecond:
         """Return a second with the load during the life of its requests, which take ``request_ms`` on average."""
-        weight = min(1.0, 2_000.0 / max(1.0, request_ms))  # half a request ago, on average
+        weight = min(1.0, 2_000.0 / max(1.0, request_ms))  # for samples of a second: half a request ago
         self.running += (second.running - self.running) * weight
         self.kv += (second.kv - self.kv) * weight
         return replace(second, running=self.running, kv=self.kv)

@@ -30,6 +30,8 @@ _QUEUED_MS: Final = 5_000
 _COUNTED_MS: Final = 10_000
 """Shortest times over which requests are counted, those taken out of queues and those served: within 10 s, a few
 prompts of some seconds each are served."""
+_COUNTED_MIN: Final = 10
+"""Completed requests below which those since all workers have had a queue tell more: a second may have none."""
 
 
 class QueuedSpan(Struct):
@@ -155,8 +157,8 @@ class SaturationEvidence(Struct):
         The ITL of requests that waited for a decode worker contains the wait, so the law alone says too little. Of
         requests that began together, few complete at first.
         """
-        share = request_share(model, pool)
-        completed = max(self.saturated.completed_per_s(share), self.queued.completed_per_s(share))
+        counted = self.saturated if self.saturated.completed >= _COUNTED_MIN else self.queued
+        completed = counted.completed_per_s(request_share(model, pool))
         recent = [(itl_ms, count) for at_ms, itl_ms, count in self.latencies if now - at_ms < _LATENCIES_MS]
         total = sum(itl_ms * count for itl_ms, count in recent)
         if not total or not lengths.osl_tokens:

@@ -32,7 +32,7 @@ class ShrinkHold(Struct):
 
     needed: RollingMax = field(default_factory=lambda: RollingMax(_HOLD_MORE_MS))
     work: RollingMax = field(default_factory=lambda: RollingMax(_HOLD_MORE_MS))
-    """Work/s that these workers served by what was known then, in thousandths."""
+    """Work/s that these workers served by what was known then, in thousandths; ``_WORK_MAX`` if nothing was."""
     learned_ms: int = 0
     """Hold that lulls have taught, in ms."""
     current: int = 0
@@ -80,8 +80,8 @@ class ShrinkHold(Struct):
             self._learn()
         self.needed.window_ms = self.work.window_ms = max(start_up_ms + _HOLD_MORE_MS, self.learned_ms)
         self.needed.push(now, needed)
-        if capacity:
-            self.work.push(now, _work(needed, capacity))
+        self.work.push(now, _work(needed, capacity or _WORK_MAX))
+        self.work.max(now)  # forget older values: a capacity that falls would add one each second
 
     def held(self, capacity: float, now: int) -> int:
         """Return the highest count that was needed within the hold, but no more than do its work by what is known now.
@@ -90,16 +90,13 @@ class ShrinkHold(Struct):
             capacity: Work/s of a worker; above 0.
             now: Unix time in ms.
         """
-        needed, work = self.needed.max(now) or 0, self.work.max(now)
-        done = needed * capacity if work is None else work / 1_000.0
+        needed, done = self.needed.max(now) or 0, (self.work.max(now) or 0) / 1_000.0
         return needed if done >= needed * capacity else whole(done / capacity)
 
     def left_ms(self, count: int, capacity: float, now: int) -> int:
         """Return the time for which a count is held that is at most the held one, by what a worker serves now."""
-        end_ms = self.needed.falls_below_ms(count, now)
-        if self.work.values:
-            end_ms = min(end_ms, self.work.falls_below_ms(_work(count - 1 + ROUNDING, capacity), now))
-        return end_ms - now
+        least = _work(count - 1 + ROUNDING, capacity)
+        return min(self.needed.falls_below_ms(count, now), self.work.falls_below_ms(least, now)) - now
 
     def record_growth(self, wanted: int, cost_worker_s: float, start_up_ms: int, now: int) -> None:
         """Learn from a scale-up after a scale-down, once its workers are ready: the load may still rise until then.
