@@ -98,6 +98,16 @@ def test_a_step_is_rarely_taken_for_a_rise(ratio: float) -> None:
     assert sum(one > 1.3 * 50.0 * ratio for one in forecasts) < 0.02 * len(forecasts)
 
 
+@pytest.mark.parametrize(("before_per_s", "ratio"), [(50.0, 1.5), (50.0, 2.0), (20.0, 2.0), (5.0, 4.0)])
+def test_chance_after_a_step_is_rarely_taken_for_its_continuation(before_per_s: float, ratio: float) -> None:
+    """Two windows share the step, and the second half of the last one is higher than the first by chance."""
+    forecasts = []
+    for seed in range(20):
+        counts = poisson(lambda second: before_per_s * (1.0 if second < 120 else ratio), 190, seed)
+        forecasts += [forecast(counts[:end], samples=60) for end in range(150, 190)]
+    assert sum(one > 1.15 * before_per_s * ratio for one in forecasts) < 0.02 * len(forecasts)
+
+
 def test_a_spread_that_was_seen_before_is_no_change() -> None:
     """Bursts of four times the mean each fifth second: none of them is a new level."""
     rate, _ = fed([20, 20, 20, 20, 120] * 30)

@@ -40,7 +40,7 @@ class Role:
             part = 1.0 if empty else shares[name]
             state, rates = PoolState(EngineKind.of(pool)), (part * growing, part * lasting)
             load = PoolLoad(
-                model, pool, state, ArrivalRate(), Lengths(), *rates, 0.0, self.serves[name], 30_000, 20.0, now
+                model, pool, state, ArrivalRate(), Lengths(), *rates, 0.0, self.serves[name], 30_000, 20.0, 0.0, now
             )
             own = wanted if name == "dear" else 0
             code = ReasonCode.BACKLOG_TARGET if own else ReasonCode.DEMAND_TARGET
@@ -132,6 +132,7 @@ def test_no_pool_is_sized_by_others_while_nothing_is_known() -> None:
         0.0,
         0,
         20.0,
+        0.0,
         world.now,
     )
     assert share_needs([load], [PoolNeeds(1, 1, 0.0, 1.0, 1.0, Reason(ReasonCode.DEMAND_TARGET))], []) is None

@@ -96,6 +96,7 @@ class ReasonCode(StrEnum):
     ENGINE_LEARNING = "engine_learning"
     CAPACITY_LEARNING = "capacity_learning"
     UNPROVEN_LOAD = "unproven_load"
+    BACKLOG_PASSED_ON = "backlog_passed_on"
     SHRINK_REVERSED = "shrink_reversed"
     SHRINK_STEPWISE = "shrink_stepwise"
     REPLACEMENT_NOT_READY = "replacement_not_ready"

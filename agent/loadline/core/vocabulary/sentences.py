@@ -190,6 +190,10 @@ SENTENCES: Final[dict[str, str]] = {
         "{wanted:g} held at {allowed:g}: with fewer, a worker would serve {rate:.2f} requests/s, and no more than "
         "{proven:.2f} have been seen within the objectives"
     ),
+    "backlog_passed_on": (
+        "{wanted:g} held at {allowed:g}: prefill workers that work off a backlog pass on {passed_on_per_s:.1f} "
+        "requests/s"
+    ),
     "shrink_reversed": (
         "{wanted:g} held at {allowed:g}: a scale-down to {per_worker:.2f} requests/s of each worker was reversed, for "
         "{left_ms:time} more"

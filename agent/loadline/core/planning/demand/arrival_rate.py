@@ -2,7 +2,7 @@
 
 The forecast reacts within a second to a change beyond chance, unless it is a rise like others that have ended soon, and
 extrapolates only a rise that has lasted: it must show in each of the last two lead times, or clearly in each half of
-the last one, and within the latest of these. A single step has neither.
+the last one, and within the latest of these about as much as within the one before. A step shows within one of them.
 """
 
 from bisect import bisect_right
@@ -29,8 +29,13 @@ _CHANGE_WINDOWS: Final = ((1, 6.0), (2, 5.0), (4, 4.5), (8, 4.5))
 _CHANGE_MIN: Final = 0.15
 """Smallest relative change."""
 _UNEVEN: Final = 3.0
+"""Ratio of the rises of two windows from which on they are a step in one of them."""
 _STILL: Final = 0.25
-"""A step within two windows is no rise: their rises differ by more than this ratio, or the last window is level."""
+"""Part of the rise of a window that its second half shows if it goes on."""
+_FADING: Final = 0.35
+"""Part of the rise within the window before that the last one shows if it goes on: after a step it shows chance. With
+0.5, chance is a rise in 0.6 % instead of 1.5 % of the seconds after a step from 5/s to 20/s, but rises that slow down
+are seen later."""
 _CHANCE: Final = 1.5
 _CHANCE_OF_CHANGE: Final = 2.5
 """Standard errors of the level that are chance, and of one that has just changed."""
@@ -224,7 +229,7 @@ class ArrivalRate(Struct, dict=True):
         return max(whole, 2.0 * self._lasting_rise(window_ms // 2, _HALF_LEAD, spread, now))
 
     def _lasting_rise(self, window_ms: int, test: _RiseTest, spread: float, now: int) -> float:
-        """Return the rise (1/s) per window that the last two windows both show; 0 if there is none."""
+        """Return the rise (1/s) per window that the last two windows and the latest halves show; 0 if there is none."""
         starts = [bisect_right(self.at_ms, now - k * window_ms) for k in (3, 2, 1, 0)]
         second, second_s = self._mean(starts[1], starts[2])
         last, last_s = self._mean(starts[2], starts[3])
@@ -236,12 +241,16 @@ class ArrivalRate(Struct, dict=True):
             return 0.0  # as nearly always
         first, first_s = self._mean(starts[0], starts[1])
         rise, most = sorted((last - second, second - first))
-        half = bisect_right(self.at_ms, now - window_ms // 2)
-        within = self._mean(half, starts[3])[0] - self._mean(starts[2], half)[0]
+        within, before = (self._rise_within(now - k * window_ms, window_ms) for k in (0, 1))
         known = first_s >= 0.8 * window_ms / 1_000.0 and last < test.ratio_max * first
-        still = max(_STILL * rise, test.errors_within * error)
+        still = max(_STILL * rise, _FADING * before, test.errors_within * error)
         lasts = known and rise > noise and most < _UNEVEN * rise and within > still
         return rise if lasts else 0.0
+
+    def _rise_within(self, until_ms: int, window_ms: int) -> float:
+        """Return the rise (1/s) from the first half of a window to its second one."""
+        start, half, end = (bisect_right(self.at_ms, until_ms - k * window_ms // 2) for k in (2, 1, 0))
+        return self._mean(half, end)[0] - self._mean(start, half)[0]
 
 
 def _certain(arrivals: float, errors: float) -> float:

@@ -24,7 +24,8 @@ from msgspec.structs import replace
 
 from loadline.core.fleet.fleet import Model
 from loadline.core.fleet.pool import Pool, PoolKnobs
-from loadline.core.fleet.traffic_totals import TrafficTotals
+from loadline.core.fleet.traffic_totals import TrafficTotals, thousandths
+from loadline.core.fleet.windows import RollingMax
 from loadline.core.planning.demand.arrival_rate import ArrivalRate
 from loadline.core.planning.demand.forecast_record import ExpectedArrivals, ForecastRecord
 from loadline.core.planning.guardrails.knobs import UNPACED, GuardrailKnobs
@@ -41,6 +42,7 @@ from loadline.core.planning.sizing.evidence.learned import (
 )
 from loadline.core.planning.sizing.evidence.saturation import request_share
 from loadline.core.planning.sizing.needs.batch_flow import BatchFlow
+from loadline.core.planning.sizing.needs.passed_on import PASSED_ON_MS, passed_on
 from loadline.core.planning.sizing.needs.pool_needs import SAMPLES, PoolLoad, PoolNeeds, PoolState
 from loadline.core.planning.sizing.needs.prompt_lines import prompt_lines
 from loadline.core.planning.sizing.needs.shared_roles import EmptyPool, pool_intervals, share_needs
@@ -50,6 +52,7 @@ from loadline.core.planning.sizing.profile.rates import ProfiledRates
 from loadline.core.planning.sizing.request_lengths import Lengths
 from loadline.core.vocabulary.durations import duration
 from loadline.core.vocabulary.reasons import Reason, ReasonCode, Recommendation, RoleDemand, SizeEstimate
+from loadline.core.vocabulary.scalars import Role
 from loadline.core.vocabulary.status import Estimates, PoolEstimate
 
 _SAMPLE_MS: Final = 1_000
@@ -108,6 +111,8 @@ class AutoPlanner(Planner):
     """Arrivals (1/s) to provide for when growing and when shrinking, by lead time, as of the last sample."""
     late: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """Workers with a backlog that they cannot serve within TTFT: the first to go in a shrink."""
+    passed_on: RollingMax = field(default_factory=lambda: RollingMax(PASSED_ON_MS))
+    """Requests/s that prefill workers pass on while some have a backlog, in thousandths."""
     estimated: dict[str, tuple[SizeEstimate, ...]] = field(default_factory=dict)
     """Estimates for each pool, at most ``_ESTIMATES_MS`` old, and those of the last change."""
     estimates_due_ms: int = 0
@@ -161,7 +166,8 @@ class AutoPlanner(Planner):
         self.next_ms = max(now + 1, self.sampled_ms + _SAMPLE_MS + _EARLY_MS)
         pools: dict[str, PoolRecommendation] = {}
         demands: tuple[RoleDemand, ...] = ()
-        for role in {pool.knobs.role: None for pool in model.pools.values()}:
+        self.passed_on.push(now, 0)  # unless prefill workers have a backlog now; they come before decode workers
+        for role in sorted({pool.knobs.role: None for pool in model.pools.values()}, key=_is_not_prefill):
             of_role = [pool for pool in model.pools.values() if pool.knobs.role == role]
             found, demand = self._recommend_role(model, of_role, now)
             pools |= found
@@ -289,6 +295,8 @@ class AutoPlanner(Planner):
             else:
                 loads.append(self._load(model, pool, now))
         self.late |= {load.pool.name: load.late_workers() for load in loads}
+        if pools[0].knobs.role == "prefill":
+            self.passed_on.push(now, thousandths(passed_on(loads, self.late)))
         needs = [load.needs() for load in loads]
         shared = None
         if len(pools) > 1 and loads:
@@ -309,7 +317,10 @@ class AutoPlanner(Planner):
         serves, state = self._serves(model, pool), self.pools[pool.name]
         start_up_ms, cost_of_miss = pool.start_up_ms(self.knobs.start_up_ms), self.knobs.cost_of_miss
         rates = self._arriving(model, pool, now)
-        return PoolLoad(model, pool, state, self.arrivals, self.lengths, *rates, serves, start_up_ms, cost_of_miss, now)
+        share = request_share(model, pool) if pool.knobs.role == "decode" else 0.0
+        passed_on_per_s = share * (self.passed_on.max(now) or 0) / 1_000.0
+        known = model, pool, state, self.arrivals, self.lengths, *rates, serves
+        return PoolLoad(*known, start_up_ms, cost_of_miss, passed_on_per_s, now)
 
     def _arriving(self, model: Model, pool: Pool, now: int) -> tuple[float, float, float]:
         """Return the requests/s of a pool when a worker requested now is ready: for growth, and for shrinks.
@@ -347,3 +358,8 @@ class AutoPlanner(Planner):
             held_by = (Reason.of(ReasonCode.SCALE_DOWN_MARGIN, pool.name, **margin),) if wanted < current else ()
             return PoolRecommendation(None, (reason, *held_by))
         return shrink(load, needs, reason)
+
+
+def _is_not_prefill(role: Role) -> bool:
+    """Return the sort key by which prefill pools come first."""
+    return role != "prefill"

@@ -84,6 +84,8 @@ class PoolLoad(Struct, frozen=True):
     start_up_ms: int
     cost_of_miss: float
     """Cost of a late request in requests."""
+    passed_on_per_s: float
+    """Requests/s that prefill workers pass on to a decode pool, lately, while some have a backlog; 0 if none has."""
     now: int
 
     def needs(self) -> PoolNeeds:
@@ -149,11 +151,11 @@ class PoolLoad(Struct, frozen=True):
         work, queues = self.lengths.work(self.pool.knobs.role), self.state.evidence.queues
         if not self.serves or not work or not queues.longest_queue:
             return ()
-        most = self._backlog_min(self._serves_at_most(work))
+        most = self._backlog_min(self.serves_at_most(work))
         found = (name for name, one in self.pool.workers.items() if one.counted and one.load.waiting > most)
         return tuple(sorted(found))
 
-    def _serves_at_most(self, work: float) -> float:
+    def serves_at_most(self, work: float) -> float:
         """Return the requests/s of so much work that a worker with a backlog serves."""
         role, objectives = self.pool.knobs.role, self.model.objectives
         return max(self.serves, self.state.evidence.throughput(role, objectives) / work)
@@ -174,7 +176,7 @@ class PoolLoad(Struct, frozen=True):
         work = self.lengths.work(pool.knobs.role)
         if not self.serves or not work or evidence.queues.longest_queue <= _BACKLOG_MIN:
             return
-        full = self._serves_at_most(work)
+        full = self.serves_at_most(work)
         if evidence.queues.longest_queue <= self._backlog_min(full):
             return
         requested = pool.requested_at_ms

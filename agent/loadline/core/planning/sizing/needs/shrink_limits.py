@@ -4,6 +4,7 @@ from math import ceil
 from typing import Final
 
 from loadline.core.planning.recommendation import PoolRecommendation
+from loadline.core.planning.sizing.need import whole
 from loadline.core.planning.sizing.needs.pool_needs import PoolLoad, PoolNeeds
 from loadline.core.vocabulary.reasons import Reason, ReasonCode
 
@@ -81,8 +82,15 @@ def _unproven(load: PoolLoad, needs: PoolNeeds, allowed: int) -> tuple[int, dict
     return min(current, least), {"rate": rate / max(1, allowed), "proven": proven}
 
 
+def _passed_on(load: PoolLoad, needs: PoolNeeds, _allowed: int) -> tuple[int, dict[str, float]]:
+    """Return the count that serves what prefill workers pass on; 0 if others do, or none of them has a backlog."""
+    least = whole(load.passed_on_per_s / load.serves) if needs.keep and load.passed_on_per_s else 0
+    return min(load.pool.effective_target(load.now), least), {"passed_on_per_s": load.passed_on_per_s}
+
+
 _LIMITS: Final = {
     ReasonCode.HIGHEST_RECOMMENDATION: _held,
     ReasonCode.SHRINK_REVERSED: _reversed,
     ReasonCode.UNPROVEN_LOAD: _unproven,
+    ReasonCode.BACKLOG_PASSED_ON: _passed_on,
 }
