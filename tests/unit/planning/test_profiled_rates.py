@@ -12,9 +12,11 @@ from loadline.core.fleet.pool import PoolKnobs
 from loadline.core.fleet.traffic_totals import RunningMean, TrafficTotals
 from loadline.core.planning.sizing.profile.counts import Demand, pool_sizer
 from loadline.core.planning.sizing.profile.rates import ProfiledRates
+from loadline.core.planning.sizing.request_lengths import Lengths
 from loadline.core.vocabulary.samples import Bins
 from tests.support.fleet_harness import FleetHarness
 
+UNKNOWN = Lengths()
 LINEAR = LinearKnobs(5.0, 0.02, 10.0, 0.1, 1e6)
 """A prompt of 1,000 tokens takes 110 ms."""
 
@@ -40,11 +42,22 @@ def rate(harness: FleetHarness, isl: float = 1_000.0, requests_per_s: float = 20
     rates.update(harness.model, lambda _: requests_per_s, {}, harness.now)
     harness.model.traffic.totals = totals(100, isl)
     rates.update(harness.model, lambda _: requests_per_s, {}, harness.now + 1_000)
-    return rates.serves(harness.pool("p"))
+    return rates.serves(harness.pool("p"), UNKNOWN)
 
 
 def test_a_worker_serves_less_than_it_computes_because_prompts_wait() -> None:
     assert 4.0 < rate(world()) < 1_000.0 / 110.0
+
+
+@pytest.mark.parametrize(("isl", "factor"), [(500.0, 1.0), (1_100.0, 1.0), (1_500.0, 1.0 / (0.9 * 1.5))])
+def test_prompts_that_have_become_longer_beyond_chance_lower_the_rate_at_once(isl: float, factor: float) -> None:
+    harness, rates = world(), ProfiledRates()
+    pool = harness.pool("p")
+    rates.update(harness.model, lambda _: 20.0, {}, harness.now)
+    harness.model.traffic.totals = totals(100, 1_000.0)
+    rates.update(harness.model, lambda _: 20.0, {}, harness.now + 1_000)
+    recent = Lengths(isl_tokens=isl, osl_tokens=100.0, lasting_isl_tokens=1_000.0, lasting_osl_tokens=100.0)
+    assert rates.serves(pool, recent) == pytest.approx(factor * rates.serves(pool, UNKNOWN))
 
 
 def test_longer_prompts_lower_the_rate() -> None:
@@ -71,7 +84,7 @@ def test_the_need_rises_steadily_with_the_demand() -> None:
     needs = []
     for tenths in range(1, 400):
         rates.update(harness.model, lambda _, rate=tenths / 10.0: rate, {}, harness.now + 1_000)  # type: ignore[misc]
-        needs.append(tenths / 10.0 / rates.serves(harness.pool("p")))
+        needs.append(tenths / 10.0 / rates.serves(harness.pool("p"), UNKNOWN))
     steps = [after - before for before, after in itertools.pairwise(needs)]
     assert min(steps) >= 0.0
     assert max(steps) < 0.2
@@ -81,7 +94,7 @@ def test_nothing_is_known_without_a_profile_or_a_request() -> None:
     assert rate(world(profile=EngineProfile())) == 0.0
     rates, harness = ProfiledRates(), world()
     rates.update(harness.model, lambda _: 20.0, {}, harness.now)
-    assert rates.serves(harness.pool("p")) == 0.0
+    assert rates.serves(harness.pool("p"), UNKNOWN) == 0.0
 
 
 def test_lengths_of_the_last_minutes_count() -> None:
@@ -95,7 +108,7 @@ def test_lengths_of_the_last_minutes_count() -> None:
             osl_tokens=RunningMean(before.osl_tokens.thousandths + 10_000_000, 100 * step),
         )
         rates.update(harness.model, lambda _: 20.0, {}, harness.now + step * 30_000)
-    assert rates.serves(harness.pool("p")) == pytest.approx(rate(world(), 4_000.0), rel=0.01)
+    assert rates.serves(harness.pool("p"), UNKNOWN) == pytest.approx(rate(world(), 4_000.0), rel=0.01)
 
 
 @pytest.mark.parametrize(("per_interval", "isl"), [(100, 3_100.0), (300, 4_000.0)], ids=["few", "many"])
@@ -110,7 +123,7 @@ def test_lengths_of_more_minutes_count_while_there_are_few_requests(per_interval
             osl_tokens=RunningMean(before.osl_tokens.thousandths + per_interval * 100_000, per_interval * step),
         )
         rates.update(harness.model, lambda _: 20.0, {}, harness.now + step * 30_000)
-    assert rates.serves(harness.pool("p")) == pytest.approx(rate(world(), isl), rel=0.01)
+    assert rates.serves(harness.pool("p"), UNKNOWN) == pytest.approx(rate(world(), isl), rel=0.01)
 
 
 def test_known_prompt_times_count_like_a_profile_of_the_same_times_but_are_none() -> None:
@@ -125,8 +138,8 @@ def test_known_prompt_times_count_like_a_profile_of_the_same_times_but_are_none(
         pool.engine = EngineProfile()
         timed.update(harness.model, lambda _: 20.0, {"p": line}, harness.now + step)
     assert timed.serves_by_line(pool) > 4.0
-    assert timed.serves_by_line(pool) == pytest.approx(profiled.serves(pool))
-    assert timed.serves(pool) == profiled.serves_by_line(pool) == 0.0
+    assert timed.serves_by_line(pool) == pytest.approx(profiled.serves(pool, UNKNOWN))
+    assert timed.serves(pool, UNKNOWN) == profiled.serves_by_line(pool) == 0.0
 
 
 def test_prompts_of_one_length_need_fewer_workers_than_a_mean_of_unknown_lengths() -> None:
@@ -149,4 +162,4 @@ def test_prompt_times_that_are_not_known_any_more_give_no_rate() -> None:
         harness.model.traffic.totals = totals(100 * step, 1_000.0)
         rates.update(harness.model, lambda _: 20.0, {"p": Line(0.1, 0.0)}, harness.now + step)
     rates.update(harness.model, lambda _: 20.0, {}, harness.now + 1_000)
-    assert rates.serves_by_line(pool) == rates.serves(pool) == 0.0
+    assert rates.serves_by_line(pool) == rates.serves(pool, UNKNOWN) == 0.0

@@ -271,7 +271,7 @@ class AutoPlanner(Planner):
             capacity = state.evidence.capacity(role, model.objectives) / work if work else 0.0
             by_prompts = self.profiled.serves_by_line(pool)
             state.learned, state.is_by_prompts = by_prompts or capacity, bool(by_prompts)
-            state.serves = self.profiled.serves(pool) or state.learned
+            state.serves = self.profiled.serves(pool, self.lengths) or state.learned
         return state.serves
 
     def _forecast(self, lead_ms: int, now: int) -> tuple[float, float]:
@@ -308,7 +308,8 @@ class AutoPlanner(Planner):
         changes = any(one.replicas is not None for one in found.values())
         for load in loads:
             if changes or now >= self.estimates_due_ms or load.pool.name not in self.estimated:
-                one = size_estimates(load, self.profiled.serves(load.pool), load.state.learned, self.record)
+                profiled = self.profiled.serves(load.pool, self.lengths)
+                one = size_estimates(load, profiled, load.state.learned, self.record)
                 self.estimated[load.pool.name] = tuple(one)
         return found, None if shared is None else shared.demand
 

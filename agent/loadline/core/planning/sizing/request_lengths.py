@@ -37,15 +37,16 @@ class Lengths(Struct):
 
     def work(self, role: Role) -> float:
         """Return the work of a recent request for a role, in prompt tokens, or in output tokens for decode."""
-        return _work(role, self.isl_tokens, self.osl_tokens)
+        return request_work(role, self.isl_tokens, self.osl_tokens)
 
     def expected_work(self, role: Role) -> float:
         """Return the work of a request to provide for, since requests that are short for some seconds do not last."""
         isl, osl = max(self.isl_tokens, self.lasting_isl_tokens), max(self.osl_tokens, self.lasting_osl_tokens)
-        return _work(role, isl, osl)
+        return request_work(role, isl, osl)
 
 
-def _work(role: Role, isl_tokens: float, osl_tokens: float) -> float:
+def request_work(role: Role, isl_tokens: float, osl_tokens: float) -> float:
+    """Return the work of a request for a role, in prompt tokens, or in output tokens for decode."""
     if role == "prefill":
         return isl_tokens
     return osl_tokens if role == "decode" else isl_tokens + OUTPUT_WEIGHT * osl_tokens
