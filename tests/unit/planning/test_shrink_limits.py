@@ -52,7 +52,7 @@ def four_workers() -> PoolLoad:
 
 
 @pytest.mark.parametrize(("workers", "left"), [(0.0, 1), (2.5, 3), (4.5, None)])
-def test_a_pool_keeps_the_workers_that_a_backlog_of_prefill_workers_needs_next(workers: float, left: int) -> None:
+def test_a_pool_keeps_what_serves_a_backlog_of_prefill_workers(workers: float, left: int | None) -> None:
     load = four_workers()
     passed_on_per_s = workers * load.serves
     reason = Reason.of(ReasonCode.DEMAND_TARGET, "engine", requests_per_s=8.0, serves=load.serves, needed=0.5)
