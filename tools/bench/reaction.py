@@ -128,10 +128,13 @@ async def react(bench_rig: Rig, fleet: BenchFleet, wire: RawPublisher) -> tuple[
 
 
 def reactions_ms(sent_s: dict[str, float], received_s: dict[str, list[float]]) -> list[float]:
-    """Return the times between sample and decision, in ms; there must be exactly one decision per model."""
+    """Return the times between sample and decision, in ms; each model must decide once, after its sample."""
     odd = {model: len(received_s.get(model, ())) for model in sent_s if len(received_s.get(model, ())) != 1}
     if odd:
         raise SystemExit(f"expected one decision per model, got: {odd}")
+    early = [model for model, at_s in sent_s.items() if received_s[model][0] < at_s]
+    if early:
+        raise SystemExit(f"{len(early)} models decided before the sample that crosses, {early[0]} for one")
     return [(received_s[model][0] - at_s) * 1e3 for model, at_s in sent_s.items()]
 
 

@@ -8,8 +8,9 @@ from loadline.core.fleet.pool import PoolKnobs
 from loadline.core.fleet.traffic_totals import NO_MEAN, TrafficTotals
 from loadline.core.planning.demand.arrival_rate import ArrivalRate
 from loadline.core.planning.sizing.evidence.learned import EngineKind
+from loadline.core.planning.sizing.evidence.request_shares import RequestShares, reported_latencies
 from loadline.core.planning.sizing.needs.pool_needs import PoolLoad, PoolNeeds, PoolState
-from loadline.core.planning.sizing.needs.shared_roles import EmptyPool, SharedNeeds, pool_intervals, share_needs
+from loadline.core.planning.sizing.needs.shared_roles import EmptyPool, SharedNeeds, pool_traffic, share_needs
 from loadline.core.planning.sizing.request_lengths import Lengths
 from loadline.core.vocabulary.reasons import Reason, ReasonCode
 from loadline.core.vocabulary.samples import WorkerSample
@@ -30,7 +31,14 @@ class Role:
             pool.desired, pool.accelerator = 2, AcceleratorKnobs(name, cost_per_hour=cost)
 
     def share(
-        self, growing: float, lasting: float, *, dear_share: float = 0.8, empty: str = "", wanted: int = 0
+        self,
+        growing: float,
+        lasting: float,
+        *,
+        dear_share: float = 0.8,
+        error: float = 0.0,
+        empty: str = "",
+        wanted: int = 0,
     ) -> SharedNeeds:
         now, model = self.world.now, self.world.refresh()
         shares, loads, needs = {"dear": dear_share, "cheap": 1.0 - dear_share}, [], []
@@ -48,7 +56,7 @@ class Role:
             loads.append(load)
             needs.append(PoolNeeds(own, 0, lasts, rates[1], rates[0], Reason(code, name)))
         others = [EmptyPool(self.world.pool(empty), self.serves[empty])] if empty else []
-        found = share_needs(loads, needs, others)
+        found = share_needs(loads, needs, others, dict.fromkeys(SERVES, error))
         assert found is not None
         return found
 
@@ -97,6 +105,11 @@ def test_a_router_that_overloads_the_slow_workers_lowers_what_the_others_serve()
     assert counts(Role().share(30.0, 30.0, dear_share=0.5)) == [2, 4]
 
 
+def test_chance_in_the_division_of_the_requests_lowers_nothing() -> None:
+    assert counts(Role().share(45.0, 45.0, dear_share=0.5)) == [2, 7]
+    assert counts(Role().share(45.0, 45.0, dear_share=0.5, error=0.7)) == [2, 2]
+
+
 def test_a_pool_that_cannot_meet_the_objectives_is_left() -> None:
     role = Role(cheap=0.5)
     found = role.share(70.0, 70.0)
@@ -135,7 +148,9 @@ def test_no_pool_is_sized_by_others_while_nothing_is_known() -> None:
         0.0,
         world.now,
     )
-    assert share_needs([load], [PoolNeeds(1, 1, 0.0, 1.0, 1.0, Reason(ReasonCode.DEMAND_TARGET))], []) is None
+    assert (
+        share_needs([load], [PoolNeeds(1, 1, 0.0, 1.0, 1.0, Reason(ReasonCode.DEMAND_TARGET))], [], {"a": 0.0}) is None
+    )
 
 
 def test_latencies_of_frontends_are_divided_as_the_workers_report_them() -> None:
@@ -146,8 +161,72 @@ def test_latencies_of_frontends_are_divided_as_the_workers_report_them() -> None
             world.fleet.ingest(reported(worker, sample, pool=name), world.now)
     model = world.refresh()
     interval = TrafficTotals(1_000, 10, 10, itl_ms=NO_MEAN.plus(40.0, 10), ttft_ms=NO_MEAN.plus(100.0, 10))
-    found = pool_intervals(model, interval)
-    assert [found[name].itl_ms.value for name in SERVES] == [pytest.approx(20.0), pytest.approx(60.0)]
-    assert found["dear"].ttft_ms == interval.ttft_ms, "no worker reports it"
+    found = pool_traffic(model, interval, RequestShares(), reported_latencies(model))
+    assert [found[name].totals.itl_ms.value for name in SERVES] == [pytest.approx(20.0), pytest.approx(60.0)]
+    assert found["dear"].totals.ttft_ms == interval.ttft_ms, "no worker reports it"
     alone = replace(model, pools={"dear": model.pools["dear"]})
-    assert pool_intervals(alone, interval)["dear"] is interval
+    assert pool_traffic(alone, interval, RequestShares(), {})["dear"].totals is interval
+
+
+class Shares:
+    """Two prefill pools with two workers each, and what is known of their shares."""
+
+    def __init__(self) -> None:
+        self.world = FleetHarness([PoolKnobs(name, "prefill") for name in SERVES], 2)
+        self.known, self.sequence = RequestShares(), 0
+
+    def second(self, running: dict[str, int], **ttft_ms: float) -> None:
+        """Let the first worker of each pool report so many running requests, and the others none."""
+        self.sequence += 1
+        self.world.now += 1_000
+        for name in SERVES:
+            for number, worker in enumerate(self.world.pool(name).workers):
+                count = 0 if number else running[name]
+                one = WorkerSample(self.sequence, 0, waiting_requests=0, running_requests=count)
+                self.world.fleet.ingest(
+                    reported(worker, replace(one, ttft_ms=ttft_ms.get(name)), pool=name), self.world.now
+                )
+        model = self.world.refresh()
+        self.known.add(model, reported_latencies(model))
+
+    def of(self, name: str) -> float:
+        return self.known.of(self.world.model, self.world.pool(name))
+
+    def error(self, name: str) -> float:
+        return self.known.error(self.world.model, self.world.pool(name))
+
+
+def test_few_requests_of_a_second_tell_no_shares() -> None:
+    shares = Shares()
+    for number in range(400):
+        shares.second({"dear": number % 2, "cheap": 1 - number % 2})
+        assert shares.of("dear") == pytest.approx(0.5, abs=0.02)
+    assert shares.error("dear") == pytest.approx(1.0 / 128**0.5, rel=0.05)
+    for _ in range(800):
+        shares.second({"dear": 3, "cheap": 1})
+    assert shares.of("dear") == pytest.approx(0.75, abs=0.01)
+
+
+def test_many_requests_of_a_second_tell_the_shares() -> None:
+    shares = Shares()
+    shares.second({"dear": 150, "cheap": 150})
+    shares.second({"dear": 300, "cheap": 100})
+    assert shares.of("dear") == pytest.approx(0.75)
+    assert shares.of("cheap") == pytest.approx(0.25)
+    assert shares.error("cheap") == pytest.approx(0.1)
+
+
+def test_a_pool_that_takes_half_the_time_has_served_twice_the_requests() -> None:
+    shares = Shares()
+    shares.second({"dear": 300, "cheap": 300}, dear=50.0, cheap=100.0)
+    assert shares.of("dear") == pytest.approx(2.0 / 3.0)
+
+
+def test_a_share_changes_with_the_workers() -> None:
+    shares = Shares()
+    shares.second({"dear": 150, "cheap": 150})
+    shares.world.remove_newest("cheap")
+    shares.world.refresh()
+    assert shares.of("dear") == pytest.approx(2.0 / 3.0)
+    shares.known.forget_pool("dear")
+    assert shares.of("cheap") == pytest.approx(1.0)

@@ -10,6 +10,7 @@ from loadline.core.fleet.pool import PoolKnobs
 from loadline.core.fleet.traffic_totals import TrafficTotals
 from loadline.core.planning.planners.auto import AutoPlanner, AutoPlannerKnobs
 from loadline.core.planning.sizing.evidence.latency import PoolEvidence
+from loadline.core.planning.sizing.evidence.request_shares import PoolTraffic
 from loadline.core.vocabulary.events import TrafficReported
 from loadline.core.vocabulary.samples import TrafficSample, WorkerSample
 from loadline.core.vocabulary.scalars import Role
@@ -48,6 +49,16 @@ def test_the_rate_of_long_requests_is_that_of_the_running_ones() -> None:
         second(world, 60, 30, 200.0, 25.0)
     work = world.planner.lengths.work("aggregated")
     assert world.planner.pools["engine"].evidence.itl.latest_rate / work == pytest.approx(30 / (200 * 0.025))
+
+
+def test_a_fleet_that_was_busy_before_its_first_report_has_the_rate_of_its_running_requests() -> None:
+    world = AutoWorld(4)
+    world.fleet.now += 1_000
+    world.planner.plan(world.fleet.refresh(), world.fleet.now)  # no worker has reported yet
+    for _ in range(6):
+        second(world, 24, 30, 200.0, 25.0)
+    curve = world.planner.pools["engine"].evidence.itl
+    assert curve.latest_rate / world.planner.lengths.work("aggregated") == pytest.approx(30 / (200 * 0.025))
 
 
 def learned(osl_tokens: float) -> PoolEvidence:
@@ -101,7 +112,7 @@ def test_reports_that_are_rarer_than_windows_give_the_rate_of_the_time_that_they
             one = WorkerSample(now, 0, kv_usage_ratio=0.0, waiting_requests=0, running_requests=4)
             world.fleet.fleet.ingest(reported(worker, one, pool="engine"), world.fleet.now + now)
         world.fleet.model.refresh_totals(world.fleet.now + now, world.fleet.fleet.knobs)
-        evidence.add(world.fleet.model, world.pool, interval, world.planner.lengths, now)
+        evidence.add(world.fleet.model, world.pool, PoolTraffic(interval), world.planner.lengths, now)
         if evidence.itl.latest_rate:
             assert evidence.itl.latest_rate / world.planner.lengths.work("aggregated") == pytest.approx(15.0)
     assert evidence.itl.bins

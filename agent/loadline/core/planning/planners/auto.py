@@ -40,12 +40,12 @@ from loadline.core.planning.sizing.evidence.learned import (
     decode_evidence,
     merged,
 )
-from loadline.core.planning.sizing.evidence.saturation import request_share
+from loadline.core.planning.sizing.evidence.request_shares import RequestShares, reported_latencies
 from loadline.core.planning.sizing.needs.batch_flow import BatchFlow
 from loadline.core.planning.sizing.needs.passed_on import PASSED_ON_MS, passed_on
 from loadline.core.planning.sizing.needs.pool_needs import SAMPLES, PoolLoad, PoolNeeds, PoolState
 from loadline.core.planning.sizing.needs.prompt_lines import prompt_lines
-from loadline.core.planning.sizing.needs.shared_roles import EmptyPool, pool_intervals, share_needs
+from loadline.core.planning.sizing.needs.shared_roles import EmptyPool, pool_traffic, share_needs
 from loadline.core.planning.sizing.needs.shrink_limits import shrink
 from loadline.core.planning.sizing.needs.size_estimates import size_estimates
 from loadline.core.planning.sizing.profile.rates import ProfiledRates
@@ -101,6 +101,7 @@ class AutoPlanner(Planner):
     pools: dict[str, PoolState] = field(default_factory=dict)
     arrivals: ArrivalRate = field(default_factory=ArrivalRate)
     lengths: Lengths = field(default_factory=Lengths)
+    shares: RequestShares = field(default_factory=RequestShares)
     profiled: ProfiledRates = field(default_factory=ProfiledRates)
     totals: TrafficTotals | None = None
     """Totals of the traffic at the last sample."""
@@ -151,6 +152,7 @@ class AutoPlanner(Planner):
         """Drop everything about a pool."""
         super().forget_pool(pool)
         self.profiled.forget_pool(pool)
+        self.shares.forget_pool(pool)
         self.by_workers.forget_pool(pool)
 
     def plan(self, model: Model, now: int) -> Recommendation:
@@ -227,13 +229,15 @@ class AutoPlanner(Planner):
         self.arrivals.add(interval, lead_ms, self.knobs.cost_of_miss, now)
         self.surge = _SURGE_RATIO * self.arrivals.forecast(0, SAMPLES[0], now) + _SURGE_MIN
         self.lengths.add(interval)
-        intervals = pool_intervals(model, interval)
+        reported = reported_latencies(model)
+        self.shares.add(model, reported)
+        traffic = pool_traffic(model, interval, self.shares, reported)
         for pool in model.pools.values():
             state = self._state(pool)
             seconds = interval.observed_ms / 1_000.0
-            came = self._flow(model, pool).count(request_share(model, pool) * interval.arrivals, seconds)
+            came = self._flow(model, pool).count(traffic[pool.name].share * interval.arrivals, seconds)
             state.hold.record_excess(came - pool.ready * (state.serves or 0.0) * seconds)
-            state.evidence.add(model, pool, intervals[pool.name], self.lengths, now)
+            state.evidence.add(model, pool, traffic[pool.name], self.lengths, now)
             state.serves = None
         lines = prompt_lines(model, lambda pool: self._state(pool).evidence)
         self.profiled.update(model, lambda pool: self._arriving(model, pool, now)[0], lines, now)
@@ -301,7 +305,8 @@ class AutoPlanner(Planner):
         shared = None
         if len(pools) > 1 and loads:
             empty = [EmptyPool(pool, self._serves(model, pool)) for pool in pools if pool.name in found]
-            shared = share_needs(loads, needs, empty)
+            errors = {load.pool.name: self.shares.error(model, load.pool) for load in loads}
+            shared = share_needs(loads, needs, empty, errors)
         if shared is not None:
             needs, found = shared.needs, found | shared.empty
         found |= {load.pool.name: self._recommend(load, need) for load, need in zip(loads, needs, strict=True)}
@@ -318,7 +323,7 @@ class AutoPlanner(Planner):
         serves, state = self._serves(model, pool), self.pools[pool.name]
         start_up_ms, cost_of_miss = pool.start_up_ms(self.knobs.start_up_ms), self.knobs.cost_of_miss
         rates = self._arriving(model, pool, now)
-        share = request_share(model, pool) if pool.knobs.role == "decode" else 0.0
+        share = self.shares.of(model, pool) if pool.knobs.role == "decode" else 0.0
         passed_on_per_s = share * (self.passed_on.max(now) or 0) / 1_000.0
         known = model, pool, state, self.arrivals, self.lengths, *rates, serves
         return PoolLoad(*known, start_up_ms, cost_of_miss, passed_on_per_s, now)
@@ -329,7 +334,7 @@ class AutoPlanner(Planner):
         The third value is the part of the present requests that is in them, and still there then.
         """
         growing, lasting = self._forecast(pool.start_up_ms(self.knobs.start_up_ms), now)
-        share, flow = request_share(model, pool), self._flow(model, pool)
+        share, flow = self.shares.of(model, pool), self._flow(model, pool)
         return flow.count(share * growing), flow.count(share * lasting), flow.staying
 
     def _flow(self, model: Model, pool: Pool) -> BatchFlow:

@@ -15,12 +15,12 @@ from loadline.core.engines.profile import ObjectiveKnobs
 from loadline.core.engines.regression import Line
 from loadline.core.fleet.fleet import Model
 from loadline.core.fleet.pool import Pool
-from loadline.core.fleet.traffic_totals import TrafficTotals
 from loadline.core.fleet.worker import MICRO
 from loadline.core.planning.sizing.evidence.delays import RequestDelays
 from loadline.core.planning.sizing.evidence.lifetime_load import LifetimeLoad
 from loadline.core.planning.sizing.evidence.pool_second import PoolSecond
 from loadline.core.planning.sizing.evidence.prompt_speed import PromptSpeed
+from loadline.core.planning.sizing.evidence.request_shares import PoolTraffic
 from loadline.core.planning.sizing.evidence.saturation import SaturationEvidence
 from loadline.core.planning.sizing.evidence.window import EvidenceWindow
 from loadline.core.planning.sizing.request_lengths import Lengths
@@ -105,8 +105,9 @@ class PoolEvidence(Struct):
     """True once the pool was settled."""
     queues: SaturationEvidence = field(default_factory=SaturationEvidence)
 
-    def add(self, model: Model, pool: Pool, interval: TrafficTotals, lengths: Lengths, now: int) -> None:
+    def add(self, model: Model, pool: Pool, traffic: PoolTraffic, lengths: Lengths, now: int) -> None:
         """Record a second."""
+        interval = traffic.totals
         self.queues.add(model, pool, interval, now)
         self._learn_units(model, pool, lengths)
         self.delays.add(model, pool, self.queues, lengths, now, has_points=bool(self.itl.bins))
@@ -131,12 +132,12 @@ class PoolEvidence(Struct):
         if pool.knobs.role == "decode" and known.itl_ms.count < interval.itl_ms.count:
             self._begin(pool, second, now)  # the batch of these seconds has no ITL
             return
-        self.window.add(second)
+        self.window.add(second, traffic.share)
         curve = self.ttft if pool.knobs.role == "prefill" else self.itl
         done = (self.window.ttft_ms if curve is self.ttft else self.window.itl_ms).count
         span_ms, least_ms = now - self.window.since_ms, _WINDOW_MS if curve.bins else _FIRST_WINDOW_MS
         if self.queues.is_unbalanced:
-            done, least_ms = self.window.arrivals, _UNBALANCED_MS
+            done, least_ms = int(self.window.arrivals), _UNBALANCED_MS
         if span_ms >= least_ms and (done >= _COMPLETED_MIN or span_ms >= _WINDOW_MAX_MS):
             self._learn(model, pool, lengths, second, now)
             self._begin(pool, second, now)
@@ -285,16 +286,16 @@ class PoolEvidence(Struct):
             variation = min(_VARIATION_MAX, sqrt(window.ttft_spread / (window.ttft_seconds - 1)))
             self.ttft_variation += (variation - self.ttft_variation) * _VARIATION_WEIGHT
         if role == "prefill":
-            self._learn_prompts(model, pool, now)
+            self._learn_prompts(pool, now)
         elif lengths.osl_tokens:
             self._learn_outputs(model, pool, lengths, second, now)
 
-    def _learn_prompts(self, model: Model, pool: Pool, now: int) -> None:
+    def _learn_prompts(self, pool: Pool, now: int) -> None:
         window = self.window
         isl_tokens, ttft_ms = window.isl_tokens.value, window.ttft_ms.value
         if isl_tokens is None or not ttft_ms:
             return
-        rate = window.admitted_per_s(model, pool, now) * isl_tokens / pool.ready
+        rate = window.admitted_per_s(pool, now) * isl_tokens / pool.ready
         ttft_ms *= _TTFT_TOKENS / isl_tokens
         self.ttft.add(rate, ttft_ms, ttft_ms / (1.0 + ttft_ms * rate / 1_000.0 / _TTFT_TOKENS), now)
         self.speed.add(window.ttft_ms.count, isl_tokens, ttft_ms / _TTFT_TOKENS, rate, pool.ready)
@@ -303,7 +304,7 @@ class PoolEvidence(Struct):
         window, role = self.window, pool.knobs.role
         batch = window.running / window.samples
         drifts = abs(second.running - window.first_running) > max(_DRIFT_MIN, _DRIFT * batch)
-        rate, itl_ms = self._rate_and_itl(model, pool, lengths, now)
+        rate, itl_ms = self._rate_and_itl(pool, lengths, now)
         if drifts or not itl_ms:
             return
         if not (second.is_queued and self.itl.bins):
@@ -314,7 +315,7 @@ class PoolEvidence(Struct):
         if role == "aggregated":
             self._add_ttft(pool, model.objectives, rate, now)
 
-    def _rate_and_itl(self, model: Model, pool: Pool, lengths: Lengths, now: int) -> tuple[float, float]:
+    def _rate_and_itl(self, pool: Pool, lengths: Lengths, now: int) -> tuple[float, float]:
         """Return the work/s of a worker without a backlog, and its ITL; 0 if unknown.
 
         By Little's law, as many requests run as come in the time that one takes, which gives the rate. Of requests that
@@ -323,7 +324,7 @@ class PoolEvidence(Struct):
         """
         window, work, itl_ms = self.window, lengths.work(pool.knobs.role), self.window.itl_ms.value
         if window.free_workers < pool.ready:
-            requests_per_s, itl_ms = self._free_rate_and_itl(model, pool, lengths, now)
+            requests_per_s, itl_ms = self._free_rate_and_itl(pool, lengths, now)
         elif not itl_ms:
             return 0.0, 0.0
         elif lengths.osl_tokens * itl_ms < _REPORT_INTERVAL_MS and not self.shares_role:
@@ -332,14 +333,14 @@ class PoolEvidence(Struct):
             requests_per_s = 1_000.0 * window.running / window.samples / (lengths.osl_tokens * itl_ms)
         return requests_per_s * work, itl_ms
 
-    def _free_rate_and_itl(self, model: Model, pool: Pool, lengths: Lengths, now: int) -> tuple[float, float]:
+    def _free_rate_and_itl(self, pool: Pool, lengths: Lengths, now: int) -> tuple[float, float]:
         """Return the requests/s of a worker without a backlog while others have one, and its ITL; 0 if unknown.
 
         Frontends report the ITL of all. The free workers serve what those with a backlog, at their saturated rate, do
         not; their ITL follows by Little's law.
         """
         window, behind = self.window, pool.ready - self.window.free_workers
-        admitted_per_s = window.admitted_per_s(model, pool, now)
+        admitted_per_s = window.admitted_per_s(pool, now)
         behind_per_s = behind * self.saturated_rate / lengths.work(pool.knobs.role)
         if not behind_per_s or admitted_per_s < _BEHIND_RATIO_MIN * behind_per_s:
             return 0.0, 0.0

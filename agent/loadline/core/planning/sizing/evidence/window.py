@@ -4,11 +4,9 @@ from typing import Final
 
 from msgspec import Struct
 
-from loadline.core.fleet.fleet import Model
 from loadline.core.fleet.pool import Pool
 from loadline.core.fleet.traffic_totals import NO_MEAN, RunningMean
 from loadline.core.planning.sizing.evidence.pool_second import PoolSecond
-from loadline.core.planning.sizing.evidence.saturation import request_share
 
 _VARIATION_COUNT: Final = 8
 """Requests of a second up to which its mean TTFT varies by chance; above, by the load they share."""
@@ -31,7 +29,8 @@ class EvidenceWindow(Struct):
     """Waiting requests at its begin."""
     observed_ms: int = 0
     """Time that the reports of frontends cover: the first may reach back to before the window, as one of 10 s does."""
-    arrivals: int = 0
+    arrivals: float = 0.0
+    """Arrivals at the pool: its share of those of its role."""
     completed: int = 0
     isl_tokens: RunningMean = NO_MEAN
     itl_ms: RunningMean = NO_MEAN
@@ -40,11 +39,11 @@ class EvidenceWindow(Struct):
     """Sum over the seconds of the squared relative deviations of their mean TTFT, by requests."""
     ttft_seconds: int = 0
 
-    def admitted_per_s(self, model: Model, pool: Pool, now: int) -> float:
+    def admitted_per_s(self, pool: Pool, now: int) -> float:
         """Return the requests/s that arrived at the pool and do not wait."""
         if not self.observed_ms:
             return 0.0
-        arrived_per_s = request_share(model, pool) * self.arrivals * 1_000.0 / self.observed_ms
+        arrived_per_s = self.arrivals * 1_000.0 / self.observed_ms
         queued_per_s = (pool.load.waiting - self.waiting) * 1_000.0 / (now - self.since_ms)
         return max(0.0, arrived_per_s - queued_per_s)
 
@@ -57,12 +56,12 @@ class EvidenceWindow(Struct):
         """Return whether a second is one of the same workers: of as many, with as many that have a backlog."""
         return (self.ready, self.free_workers) == (second.ready, second.free_workers)
 
-    def add(self, second: PoolSecond) -> None:
-        """Add a second."""
+    def add(self, second: PoolSecond, share: float) -> None:
+        """Add a second, of whose arrivals the pool has a share (0..1)."""
         interval = second.traffic
         self.samples, self.running, self.kv = self.samples + 1, self.running + second.running, self.kv + second.kv
         self.observed_ms += interval.observed_ms
-        self.arrivals += interval.arrivals
+        self.arrivals += share * interval.arrivals
         self.completed += interval.completed
         self.isl_tokens = _joined(self.isl_tokens, interval.isl_tokens)
         self.itl_ms = _joined(self.itl_ms, interval.itl_ms)

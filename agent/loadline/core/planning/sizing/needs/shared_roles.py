@@ -9,11 +9,16 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from loadline.core.fleet.estimates import decode_iterations
 from loadline.core.fleet.fleet import Model
 from loadline.core.fleet.pool import Pool
 from loadline.core.fleet.traffic_totals import NO_MEAN, RunningMean, TrafficTotals
 from loadline.core.planning.recommendation import PoolRecommendation
+from loadline.core.planning.sizing.evidence.request_shares import (
+    PoolTraffic,
+    ReportedLatencies,
+    RequestShares,
+    shared_roles,
+)
 from loadline.core.planning.sizing.headroom import Candidate, grow_beyond_maximum, shrink
 from loadline.core.planning.sizing.need import ROUNDING
 from loadline.core.planning.sizing.needs.pool_needs import PoolLoad, PoolNeeds
@@ -44,36 +49,23 @@ class SharedNeeds(Struct, frozen=True):
     demand: RoleDemand
 
 
-def pool_intervals(model: Model, interval: TrafficTotals) -> dict[str, TrafficTotals]:
-    """Return an interval for each pool, with latencies of its own where several pools have a role.
+def pool_traffic(
+    model: Model, interval: TrafficTotals, shares: RequestShares, reported: Mapping[str, ReportedLatencies]
+) -> dict[str, PoolTraffic]:
+    """Return the traffic of each pool, with latencies of its own where several pools have a role.
 
     Frontends report means over all pools of a role, which may be those of none of them. The reports of the workers
     tell how they differ, but not what requests wait for, such as prompts between two iterations.
     """
-    found = dict.fromkeys(model.pools, interval)
-    for role in {pool.knobs.role: None for pool in model.pools.values()}:
-        pools = [pool for pool in model.pools.values() if pool.knobs.role == role]
-        if len(pools) > 1:
-            reports = {pool.name: _reported(pool) for pool in pools}
-            itls, ttfts = ({name: one[kind] for name, one in reports.items()} for kind in (0, 1))
-            for name in reports:
-                own = _part(interval.itl_ms, itls, name), _part(interval.ttft_ms, ttfts, name)
-                found[name] = replace(interval, itl_ms=own[0], ttft_ms=own[1])
+    found = dict.fromkeys(model.pools, PoolTraffic(interval))
+    for pools in shared_roles(model):
+        itls = {pool.name: reported[pool.name].itl_ms for pool in pools}
+        ttfts = {pool.name: reported[pool.name].ttft_ms for pool in pools}
+        for pool in pools:
+            own = _part(interval.itl_ms, itls, pool.name), _part(interval.ttft_ms, ttfts, pool.name)
+            totals = replace(interval, itl_ms=own[0], ttft_ms=own[1])
+            found[pool.name] = PoolTraffic(totals, shares.of(model, pool))
     return found
-
-
-def _reported(pool: Pool) -> tuple[RunningMean, RunningMean]:
-    """Return the means of ITL and TTFT that the workers of a pool report, by running requests."""
-    itls = ttfts = NO_MEAN
-    for worker in pool.workers.values():
-        for sample in worker.latest if worker.counted else ():
-            if sample is None or not sample.running_requests:
-                continue
-            for batch, itl_ms in decode_iterations(sample):
-                itls = itls.plus(sample.itl_ms or itl_ms, int(batch))
-            if sample.ttft_ms:
-                ttfts = ttfts.plus(sample.ttft_ms, sample.running_requests)
-    return itls, ttfts
 
 
 def _part(role: RunningMean, reported: Mapping[str, RunningMean], name: str) -> RunningMean:
@@ -86,7 +78,7 @@ def _part(role: RunningMean, reported: Mapping[str, RunningMean], name: str) -> 
 
 
 def share_needs(
-    loads: Sequence[PoolLoad], needs: Sequence[PoolNeeds], empty: Sequence[EmptyPool]
+    loads: Sequence[PoolLoad], needs: Sequence[PoolNeeds], empty: Sequence[EmptyPool], errors: Mapping[str, float]
 ) -> SharedNeeds | None:
     """Divide what the pools of a role need together; None if it is not known what any of their workers serves.
 
@@ -94,11 +86,12 @@ def share_needs(
         loads: Pools of the role whose workers report, each with its share of the arrivals.
         needs: Needs of each of them.
         empty: Pools of the role without workers that report.
+        errors: Relative standard deviations of the shares of the arrivals, by pool.
     """
     known = [load.serves for load in loads if load.serves]
     if not known:
         return None
-    serves = _as_routed(loads, min(known), max(known))
+    serves = _as_routed(loads, errors, min(known), max(known))
     capacities = serves | {one.pool.name: one.serves or min(known) for one in empty}
     now, ratio = loads[0].now, loads[0].shrink_ratio
     pools = {load.pool.name: load.pool for load in loads} | {one.pool.name: one.pool for one in empty}
@@ -176,22 +169,26 @@ class _Role(Struct, frozen=True):
         return {"requests_per_s": self.growing_per_s, "capacity": self.expected_per_s, "serves": serves}
 
 
-def _as_routed(loads: Sequence[PoolLoad], least: float, most: float) -> dict[str, float]:
+def _as_routed(loads: Sequence[PoolLoad], errors: Mapping[str, float], least: float, most: float) -> dict[str, float]:
     """Return the requests/s that a worker of each pool serves with the present division of the requests.
 
     A router may send as many requests to a slow worker as to a fast one. The pool that reaches its limit first then
-    bounds what the others serve. A pool that serves next to nothing within the objectives counts for nothing.
+    bounds what the others serve, as far as the division is more than chance. A pool that serves next to nothing within
+    the objectives counts for nothing.
 
     Args:
         loads: Pools of a role.
+        errors: Relative standard deviations of their shares.
         least: Rate of a pool for which none is known.
         most: Highest known rate.
     """
     serves = {load.pool.name: load.serves or least for load in loads}
     serves = {name: rate if rate >= _CAPABLE * most else 0.0 for name, rate in serves.items()}
     each = {load.pool.name: load.growing_per_s / load.pool.ready for load in loads}
-    bound = min((serves[name] / rate for name, rate in each.items() if rate and serves[name]), default=0.0)
-    return {name: min(rate, each[name] * bound) if each[name] and bound else rate for name, rate in serves.items()}
+    at_least = {name: rate * (1.0 - errors[name]) for name, rate in each.items()}
+    bound = min((serves[name] / rate for name, rate in at_least.items() if rate and serves[name]), default=0.0)
+    at_most = {name: rate * (1.0 + errors[name]) * bound for name, rate in each.items()}
+    return {name: min(rate, at_most[name]) if at_most[name] else rate for name, rate in serves.items()}
 
 
 def _needed_otherwise(loads: Sequence[PoolLoad], needs: Sequence[PoolNeeds], serves: Mapping[str, float]) -> float:
