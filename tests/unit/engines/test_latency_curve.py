@@ -66,6 +66,17 @@ def test_an_exceeded_limit_counts_at_once() -> None:
     assert curve.rate_within(LIMIT_MS) < min(before, 20.5)
 
 
+@pytest.mark.parametrize(("spread", "late_ms", "counts"), [(2.0, 60.0, False), (2.0, 2_000.0, True), (1.1, 60.0, True)])
+def test_a_late_point_that_may_be_chance_does_not_count_alone(*, spread: float, late_ms: float, counts: bool) -> None:
+    """Points whose latencies alternate by a factor of 2 have some at 1.5 times the limit that say nothing."""
+    curve = LatencyCurve()
+    for number in range(30):
+        curve.add(10.0, 30.0 * spread ** (number % 2 - 0.5), BASE_MS, now=number)
+    curve.add(10.0, late_ms, BASE_MS, now=30)
+    assert (curve.rate_within(LIMIT_MS, extrapolate=False) < math.inf) is counts
+    assert curve.rate_within(LIMIT_MS) < 10.0 * FULL, "what is extrapolated keeps to the latest point"
+
+
 def test_a_slower_engine_replaces_what_was_learned() -> None:
     curve = observed(20.0)
     for _ in range(30):

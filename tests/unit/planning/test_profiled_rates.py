@@ -60,6 +60,15 @@ def test_prompts_that_have_become_longer_beyond_chance_lower_the_rate_at_once(is
     assert rates.serves(pool, recent) == pytest.approx(factor * rates.serves(pool, UNKNOWN))
 
 
+def test_a_higher_attainment_lowers_the_rate() -> None:
+    rates = []
+    for attainment in (0.9, None, 0.95, 0.99):
+        harness = world()
+        harness.model.objectives = ObjectiveKnobs(ttft_ms=500, itl_ms=50, attainment=attainment)
+        rates.append(rate(harness))
+    assert rates[0] > rates[1] == rates[2] > rates[3]
+
+
 def test_longer_prompts_lower_the_rate() -> None:
     assert rate(world(), 2_000.0) < 0.6 * rate(world())
 

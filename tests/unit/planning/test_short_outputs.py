@@ -61,6 +61,18 @@ def test_a_fleet_that_was_busy_before_its_first_report_has_the_rate_of_its_runni
     assert curve.latest_rate / world.planner.lengths.work("aggregated") == pytest.approx(30 / (200 * 0.025))
 
 
+def test_the_first_requests_that_complete_are_short_so_arrivals_bound_the_rate() -> None:
+    world = AutoWorld(4)
+    for _ in range(6):
+        second(world, 24, 60, 100.0, 25.0)
+    curve = world.planner.pools["engine"].evidence.itl
+    rate = curve.latest_rate / world.planner.lengths.work("aggregated")
+    assert rate == pytest.approx(6.0 * (1.0 + 2.0 / (2 * 24) ** 0.5)), "Little's law gives 24 requests/s"
+    for _ in range(20):
+        second(world, 24, 60, 100.0, 25.0)
+    assert curve.latest_rate / world.planner.lengths.work("aggregated") == pytest.approx(60 / (100 * 0.025))
+
+
 def learned(osl_tokens: float) -> PoolEvidence:
     """Return the evidence of an engine that serves 30 requests/s without bound of the ITL, and 7.5 at 8 ms."""
     evidence, work = PoolEvidence(), 1_000.0 + 4.0 * osl_tokens
@@ -90,6 +102,23 @@ def test_the_itl_of_long_outputs_may_be_closer_to_the_objective() -> None:
 
 def test_prompts_do_not_delay_the_outputs_of_a_decode_pool() -> None:
     assert learned(4.0).itl_limit_ms("decode", OBJECTIVES) == 40.0
+
+
+@pytest.mark.parametrize("role", ["aggregated", "decode"])
+def test_a_higher_attainment_keeps_the_means_lower(role: Role) -> None:
+    limits = [
+        (
+            learned(10.0).itl_limit_ms(role, replace(OBJECTIVES, attainment=attainment)),
+            learned(10.0).ttft_limit_ms(replace(OBJECTIVES, attainment=attainment)),
+        )
+        for attainment in (0.0, 0.9, 0.95, 0.99, 0.999)
+    ]
+    itls, ttfts = zip(*limits, strict=True)
+    assert list(itls) == sorted(set(itls), reverse=True)
+    assert list(ttfts) == sorted(set(ttfts), reverse=True)
+    unset = learned(10.0)
+    assert (unset.itl_limit_ms(role, OBJECTIVES), unset.ttft_limit_ms(OBJECTIVES)) == limits[2]
+    assert ttfts[0] == 500.0, "only the mean has to meet it"
 
 
 def test_an_unknown_engine_keeps_to_a_part_of_the_objective() -> None:

@@ -26,6 +26,8 @@ _OVERLOAD_MIN: Final = 0.6
 """Smallest factor by which the latest point alone lowers the rate within the limit."""
 _PRIOR_SPREAD: Final = 0.2
 """Relative deviation of a latency from its mean before points show it."""
+_CHANCE: Final = 2.0
+"""Standard deviations of the points of a rate up to which one of them is late by chance."""
 _FULL_MAX: Final = 1.3
 """Largest ratio of the extrapolated saturated rate to the highest observed rate."""
 
@@ -75,7 +77,7 @@ class LatencyCurve(Struct):
             return
         for stale in [key for key, one in self.bins.items() if now - one.at_ms > _STALE_MS]:
             del self.bins[stale]
-        key = floor(_BINS_PER_OCTAVE * log2(rate))
+        key = _key(rate)
         known = self.bins.get(key)
         if known is None:
             self.bins[key] = RateBin(rate, 1.0 / latency_ms, now)
@@ -99,7 +101,8 @@ class LatencyCurve(Struct):
 
         Args:
             limit_ms: The limit.
-            extrapolate: Also estimate a rate above the observed ones, along the line through them.
+            extrapolate: Also estimate a rate above the observed ones, along the line through them. Otherwise a latest
+                point above the limit counts only if it is no chance.
             most: Bound of such an estimate, which also holds where the latency does not rise.
         """
         if not self.bins:
@@ -117,6 +120,8 @@ class LatencyCurve(Struct):
         if found == inf and extrapolate:
             line = min(1.0 / base_ms - bound, _UTILISATION_MAX / base_ms) / fall if fall > 0.0 else inf
             found = max(rate, min(line, most))
+        if not extrapolate and self._is_chance():
+            return found
         return self._within_latest(found, limit_ms, base_ms)
 
     def _falling(self) -> list[tuple[float, float]]:
@@ -146,6 +151,13 @@ class LatencyCurve(Struct):
             return found
         here = self.latest_rate * (1.0 - base_ms / limit_ms) / (1.0 - base_ms / self.latest_ms)
         return min(found, max(here, _OVERLOAD_MIN * found if found < inf else here))
+
+    def _is_chance(self) -> bool:
+        """Return whether the latest point differs no more from those of its rate than these from each other."""
+        known = self.bins.get(_key(self.latest_rate)) if self.latest_rate > 0.0 else None
+        if known is None or known.points < _POINTS:
+            return False
+        return 1.0 - 1.0 / (self.latest_ms * known.inverse) < _CHANCE * sqrt(known.spread)
 
     def full_rate(self, limit_ms: float) -> float:
         """Return the work rate at which the line through the points has no bound; infinite if latency does not rise."""
@@ -202,3 +214,7 @@ class LatencyCurve(Struct):
     def highest_rate_within(self, limit_ms: float) -> float:
         """Return the highest observed rate within the limit; 0 if there is none."""
         return max((one.rate for one in self.bins.values() if one.inverse * limit_ms > 1.0), default=0.0)
+
+
+def _key(rate: float) -> int:
+    return floor(_BINS_PER_OCTAVE * log2(rate))

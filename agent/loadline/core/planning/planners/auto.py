@@ -32,7 +32,7 @@ from loadline.core.planning.guardrails.knobs import UNPACED, GuardrailKnobs
 from loadline.core.planning.planner import ModelSettings, Needs, Planner
 from loadline.core.planning.planners.saturation import SaturationKnobs, SaturationPlanner
 from loadline.core.planning.recommendation import PoolRecommendation, hold_without_data, recommend
-from loadline.core.planning.sizing.evidence.latency import ITL_SHARE
+from loadline.core.planning.sizing.evidence.latency import itl_share
 from loadline.core.planning.sizing.evidence.learned import (
     EngineKind,
     LearnedEvidence,
@@ -93,7 +93,7 @@ class AutoPlanner(Planner):
     name = "auto"
     summary = "Learns what a worker serves within the objectives and provides for the arrivals; needs no profile."
     Knobs = AutoPlannerKnobs
-    needs = Needs(traffic="optional", objectives=frozenset({"ttft_ms", "itl_ms"}), shares_role_load=True)
+    needs = Needs(traffic="optional", objectives=frozenset({"ttft_ms", "itl_ms", "attainment"}), shares_role_load=True)
     pool_fields: ClassVar[tuple[str, ...]] = ("pools", "estimated", "late")
     guardrails: ClassVar[GuardrailKnobs] = UNPACED
 
@@ -339,7 +339,7 @@ class AutoPlanner(Planner):
 
     def _flow(self, model: Model, pool: Pool) -> BatchFlow:
         """Return the requests of a pool that are still there when a worker requested now is ready."""
-        queues, limit_ms = self._state(pool).evidence.queues, ITL_SHARE * model.objectives.itl_ms
+        queues, limit_ms = self._state(pool).evidence.queues, itl_share(model.objectives) * model.objectives.itl_ms
         return BatchFlow.of(pool, queues, self.lengths.osl_tokens, limit_ms, pool.start_up_ms(self.knobs.start_up_ms))
 
     def _recommend(self, load: PoolLoad, needs: PoolNeeds) -> PoolRecommendation:

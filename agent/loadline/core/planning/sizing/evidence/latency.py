@@ -23,13 +23,14 @@ from loadline.core.planning.sizing.evidence.prompt_speed import PromptSpeed
 from loadline.core.planning.sizing.evidence.request_shares import PoolTraffic
 from loadline.core.planning.sizing.evidence.saturation import SaturationEvidence
 from loadline.core.planning.sizing.evidence.window import EvidenceWindow
+from loadline.core.planning.sizing.late_requests import deviations, margin_ratio
 from loadline.core.planning.sizing.request_lengths import Lengths
 from loadline.core.vocabulary.scalars import Role
 
 KV_FULL: Final = 0.85
 """KV usage at which a cache is full: above, an engine preempts requests."""
-ITL_SHARE: Final = 0.8
-"""Mean ITL of a decode pool whose requests nearly all meet the objective, as a part of it."""
+_ITL_SHARE: Final = 0.8
+"""Mean ITL of a decode pool of whose requests 95 % meet the objective, as a part of it."""
 _ITL_SHARE_MAX: Final = 0.9
 """The same of an aggregated pool with long outputs, whose ITL hardly varies: the load of a minute does."""
 _ITERATIONS: Final = 3
@@ -51,13 +52,16 @@ _COMPLETED_MIN: Final = 20
 _SETTLE_MS: Final = 3_000
 _SETTLE_REQUESTS: Final = 1.2
 """Durations of a request that pass before a window begins."""
+_EARLY_REQUESTS: Final = 3.0
+"""Durations of a request since the first second in which the rate is at most that of the arrivals: the requests that
+complete first are short, so Little's law with their length gives too high a rate, twice that of the Azure traces."""
 _DRIFT: Final = 0.35
 _DRIFT_MIN: Final = 3.0
 """Change of the running requests in a window, relative and absolute, above which it is no steady state."""
 _BATCH_HALF: Final = 32.0
 """Batch at which the work is assumed to take as long as the fixed part of an iteration, before points show it."""
-_ERRORS: Final = 2.0
-"""Standard deviations of a latency between its mean and the objective."""
+_CHANCE: Final = 2.0
+"""Standard deviations of a count of arrivals up to which it differs from the mean by chance."""
 _VARIATION_WEIGHT: Final = 0.15
 _VARIATION_MAX: Final = 1.5
 _TTFT_TOKENS: Final = 1_000.0
@@ -103,6 +107,8 @@ class PoolEvidence(Struct):
     """Times at which latencies were no matter of the load."""
     settled: bool = False
     """True once the pool was settled."""
+    first_ms: int = -1
+    """Time at which the pool was settled for the first time; -1: not yet, or before this agent."""
     queues: SaturationEvidence = field(default_factory=SaturationEvidence)
 
     def add(self, model: Model, pool: Pool, traffic: PoolTraffic, lengths: Lengths, now: int) -> None:
@@ -127,7 +133,8 @@ class PoolEvidence(Struct):
         if self.settled and now - self.unsettled_ms < max(_SETTLE_MS, request_ms):
             self._begin(pool, second, now)
             return
-        self.settled = True
+        if not self.settled:
+            self.settled, self.first_ms = True, now
         self._learn_saturation(model, pool, lengths, now)
         if pool.knobs.role == "decode" and known.itl_ms.count < interval.itl_ms.count:
             self._begin(pool, second, now)  # the batch of these seconds has no ITL
@@ -200,20 +207,20 @@ class PoolEvidence(Struct):
         return self.itl.highest_rate_within(objectives.itl_ms)
 
     def itl_limit_ms(self, role: Role, objectives: ObjectiveKnobs) -> float:
-        """Return the mean ITL at which two standard deviations more are the objective.
+        """Return the mean ITL at which enough requests meet the objective: two standard deviations below it for 95 %.
 
         In an aggregated pool, each request that begins while another decodes delays it by its prompt. There are as
         many of them as run in a batch, by Little's law, and by the Poisson distribution their number varies by its
         square root. An ITL little above that without load is within the limit in any case: no count attains less.
         Where pools share a role, another one may; and what frontends report is the mean of a slow and a fast one.
         """
-        objective_ms = objectives.itl_ms
+        objective_ms, share = objectives.itl_ms, itl_share(objectives)
         if self.shares_role:
-            least_ms, most_ms = 0.0, ITL_SHARE * objective_ms
+            least_ms, most_ms = 0.0, share * objective_ms
         else:
             least_ms = min(_ABOVE_BASE * self.itl.base_ms(objective_ms), _NEAR_SHARE * objective_ms)
-            most_ms = _ITL_SHARE_MAX * objective_ms
-        limit_ms = max(least_ms, ITL_SHARE * objective_ms)
+            most_ms = max(_ITL_SHARE_MAX, share) * objective_ms
+        limit_ms = max(least_ms, share * objective_ms)
         if role != "aggregated" or not self.outputs_per_work:
             return limit_ms
         for _ in range(_ITERATIONS):
@@ -222,14 +229,14 @@ class PoolEvidence(Struct):
                 return limit_ms
             batch = rate * self.outputs_per_work * limit_ms / 1_000.0
             variation = max(0.0, 1.0 - self.itl.base_ms(limit_ms) / limit_ms) / sqrt(max(batch, _BATCH_MIN))
-            limit_ms = max(least_ms, min(most_ms, objective_ms / (1.0 + _ERRORS * variation)))
+            limit_ms = max(least_ms, min(most_ms, objective_ms / (1.0 + deviations(objectives) * variation)))
         return limit_ms
 
     def ttft_limit_ms(self, objectives: ObjectiveKnobs) -> float:
-        """Return the mean TTFT at which two standard deviations more are the objective."""
+        """Return the mean TTFT at which enough requests meet the objective: two standard deviations below for 95 %."""
         objective = objectives.ttft_ms * self.ttft_unit
-        limit_ms = objective / (1.0 + _ERRORS * self.ttft_variation)
-        return max(limit_ms, min(_ABOVE_BASE * self.ttft.base_ms(objective), ITL_SHARE * objective))
+        limit_ms = objective / (1.0 + deviations(objectives) * self.ttft_variation)
+        return max(limit_ms, min(_ABOVE_BASE * self.ttft.base_ms(objective), _ITL_SHARE * objective))
 
     def prompt_line(self, objectives: ObjectiveKnobs) -> Line | None:
         """Return the time of a prefill worker in ms against prompt tokens, if the TTFT is late without load.
@@ -330,8 +337,17 @@ class PoolEvidence(Struct):
         elif lengths.osl_tokens * itl_ms < _REPORT_INTERVAL_MS and not self.shares_role:
             requests_per_s = window.completed_per_s / pool.ready
         else:
-            requests_per_s = 1_000.0 * window.running / window.samples / (lengths.osl_tokens * itl_ms)
+            requests_per_s = self._rate_by_batch(pool, lengths.osl_tokens * itl_ms, now)
         return requests_per_s * work, itl_ms
+
+    def _rate_by_batch(self, pool: Pool, request_ms: float, now: int) -> float:
+        """Return the requests/s of a worker by Little's law; at first, no more than arrive beyond chance."""
+        window, is_early = self.window, self.first_ms >= 0 and now - self.first_ms < _EARLY_REQUESTS * request_ms
+        requests_per_s = 1_000.0 * window.running / window.samples / request_ms
+        if not is_early or not window.arrivals:
+            return requests_per_s
+        most_per_s = window.admitted_per_s(pool, now) * (1.0 + _CHANCE / sqrt(window.arrivals))
+        return min(requests_per_s, most_per_s / pool.ready)
 
     def _free_rate_and_itl(self, pool: Pool, lengths: Lengths, now: int) -> tuple[float, float]:
         """Return the requests/s of a worker without a backlog while others have one, and its ITL; 0 if unknown.
@@ -355,3 +371,8 @@ class PoolEvidence(Struct):
             if pool.load.waiting > pool.ready:
                 base_ms = min(base_ms, 0.1 * objectives.ttft_ms)
             self.ttft.add(rate, ttft_ms, base_ms, now)
+
+
+def itl_share(objectives: ObjectiveKnobs) -> float:
+    """Return the part of the objective that the mean ITL of a decode pool may be."""
+    return 1.0 - (1.0 - _ITL_SHARE) * margin_ratio(objectives)

@@ -17,12 +17,12 @@ from loadline.core.engines.regression import Line
 from loadline.core.fleet.fleet import Model
 from loadline.core.fleet.pool import Pool
 from loadline.core.fleet.traffic_totals import RunningMean, TrafficTotals
+from loadline.core.planning.sizing.late_requests import attainment_of
 from loadline.core.planning.sizing.profile.counts import Demand, Size, Sizer, pool_sizer, profile_problem
 from loadline.core.planning.sizing.profile.prefill_capacity import PrefillSizing, Prompts
 from loadline.core.planning.sizing.request_lengths import Lengths, request_work
 from loadline.core.vocabulary.samples import Bins
 
-_ATTAINMENT: Final = 0.95
 _INTERVAL_MS: Final = 30_000
 _INTERVALS: Final = 5
 _INTERVALS_MAX: Final = 20
@@ -110,7 +110,11 @@ class ProfiledRates(Struct):
             rate, known = requests_per_s(pool), self.counts.get(pool.name)
             if known is None or not known.covers(rate):
                 line = lines.get(pool.name)
-                demand = _demand(self._window(totals), constant_length if line is None else exponential_length)
+                assumed, attainment = (
+                    constant_length if line is None else exponential_length,
+                    attainment_of(model.objectives),
+                )
+                demand = _demand(self._window(totals), assumed, attainment)
                 if demand is None:
                     continue
                 sizer = (
@@ -156,18 +160,21 @@ class ProfiledRates(Struct):
         return self.rates.get(pool.name, 0.0) if pool.name in self.lines else 0.0
 
 
-def _demand(interval: TrafficTotals, assumed: Callable[[float], LengthDistribution]) -> Demand | None:
+def _demand(
+    interval: TrafficTotals, assumed: Callable[[float], LengthDistribution], attainment: float
+) -> Demand | None:
     """Return one request per second with the lengths of an interval; None if none has completed.
 
     Args:
         interval: The traffic.
         assumed: Function from a mean length to the distribution where no histogram is reported.
+        attainment: Fraction (0..1) of the requests that are to meet the objectives.
     """
     isl = _lengths(interval.isl_bins, interval.isl_tokens, assumed)
     osl = _lengths(interval.osl_bins, interval.osl_tokens, assumed)
     if isl is None or osl is None:
         return None
-    return Demand(1.0, isl, osl, _ATTAINMENT, kv_hit_rate=interval.kv_hit_rate)
+    return Demand(1.0, isl, osl, attainment, kv_hit_rate=interval.kv_hit_rate)
 
 
 def _lengths(

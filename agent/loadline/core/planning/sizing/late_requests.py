@@ -1,0 +1,34 @@
+"""Distance of a mean latency from its objective, so that enough of the requests meet it."""
+
+from functools import lru_cache
+from statistics import NormalDist
+from typing import Final
+
+from loadline.core.engines.profile import ObjectiveKnobs
+
+ATTAINMENT: Final = 0.95
+"""Fraction of the requests that meet the objectives if a model does not say."""
+_DEVIATIONS: Final = 2.0
+"""Standard deviations between the mean of a load and the objective that ``ATTAINMENT`` takes: 1.64 of normal latencies,
+which vary less than those of engines."""
+
+
+def attainment_of(objectives: ObjectiveKnobs) -> float:
+    """Return the fraction (0..1) of the requests that are to meet the objectives; 0: only the means are."""
+    return ATTAINMENT if objectives.attainment is None else objectives.attainment
+
+
+def deviations(objectives: ObjectiveKnobs) -> float:
+    """Return the standard deviations of a latency that are to lie between its mean and the objective; at least 0."""
+    return _DEVIATIONS * margin_ratio(objectives)
+
+
+def margin_ratio(objectives: ObjectiveKnobs) -> float:
+    """Return the ratio of the deviations that an attainment takes to those that ``ATTAINMENT`` takes."""
+    return _margin_ratio(attainment_of(objectives))
+
+
+@lru_cache(maxsize=64)
+def _margin_ratio(attainment: float) -> float:
+    normal = NormalDist()
+    return max(0.0, normal.inv_cdf(attainment) / normal.inv_cdf(ATTAINMENT)) if attainment > 0.0 else 0.0
