@@ -198,13 +198,33 @@ class Shares:
 
 def test_few_requests_of_a_second_tell_no_shares() -> None:
     shares = Shares()
+    shares.second({"dear": 0, "cheap": 0})
+    assert (shares.of("dear"), shares.error("dear")) == (0.5, 1.0)
+    shares.second({"dear": 1, "cheap": 0})
+    assert shares.error("dear") == 1.0
     for number in range(400):
         shares.second({"dear": number % 2, "cheap": 1 - number % 2})
-        assert shares.of("dear") == pytest.approx(0.5, abs=0.02)
-    assert shares.error("dear") == pytest.approx(1.0 / 128**0.5, rel=0.05)
-    for _ in range(800):
+    assert shares.of("dear") == pytest.approx(0.5, abs=0.02)
+    assert shares.error("dear") == pytest.approx(1.0 / 30**0.5, rel=0.05), "that of a minute"
+    for _ in range(400):
         shares.second({"dear": 3, "cheap": 1})
     assert shares.of("dear") == pytest.approx(0.75, abs=0.01)
+
+
+def test_a_pool_with_bursts_has_no_larger_share() -> None:
+    shares = Shares()
+    for number in range(400):
+        shares.second({"dear": 10 if number % 10 == 0 else 0, "cheap": 1})
+    assert shares.of("dear") == pytest.approx(0.5, abs=0.1)
+
+
+def test_a_pool_that_joins_has_as_many_requests_at_a_worker_as_the_others() -> None:
+    shares = Shares()
+    for number in range(100):
+        shares.second({"dear": number % 2, "cheap": number % 2})
+    shares.known.forget_pool("cheap")
+    shares.second({"dear": 1, "cheap": 0})
+    assert shares.of("dear") == pytest.approx(0.5, abs=0.03)
 
 
 def test_many_requests_of_a_second_tell_the_shares() -> None:
@@ -220,6 +240,8 @@ def test_a_pool_that_takes_half_the_time_has_served_twice_the_requests() -> None
     shares = Shares()
     shares.second({"dear": 300, "cheap": 300}, dear=50.0, cheap=100.0)
     assert shares.of("dear") == pytest.approx(2.0 / 3.0)
+    shares.known.pools["cheap"].latency_ms = 0.0
+    assert shares.of("dear") == pytest.approx(0.5), "the usual time counts where none is reported"
 
 
 def test_a_share_changes_with_the_workers() -> None:

@@ -20,7 +20,7 @@ from tests.unit.planning.test_auto_planner import AutoWorld
 OBJECTIVES = ObjectiveKnobs(ttft_ms=500, itl_ms=50)
 
 
-def second(world: AutoWorld, arrivals: int, running: int, osl_tokens: float, itl_ms: float) -> None:
+def second(world: AutoWorld, arrivals: int, running: int, osl_tokens: float | None, itl_ms: float | None) -> None:
     """Let a second pass in which each worker reports so many running requests, those of its last iteration."""
     fleet = world.fleet
     fleet.now += 1_000
@@ -61,8 +61,11 @@ def test_a_fleet_that_was_busy_before_its_first_report_has_the_rate_of_its_runni
     assert curve.latest_rate / world.planner.lengths.work("aggregated") == pytest.approx(30 / (200 * 0.025))
 
 
-def test_the_first_requests_that_complete_are_short_so_arrivals_bound_the_rate() -> None:
+@pytest.mark.parametrize("idle_s", [0, 30])
+def test_the_first_requests_that_complete_are_short_so_arrivals_bound_the_rate(idle_s: int) -> None:
     world = AutoWorld(4)
+    for _ in range(idle_s):
+        second(world, 0, 0, None, None)
     for _ in range(6):
         second(world, 24, 60, 100.0, 25.0)
     curve = world.planner.pools["engine"].evidence.itl

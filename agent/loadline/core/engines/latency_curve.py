@@ -27,7 +27,9 @@ _OVERLOAD_MIN: Final = 0.6
 _PRIOR_SPREAD: Final = 0.2
 """Relative deviation of a latency from its mean before points show it."""
 _CHANCE: Final = 2.0
-"""Standard deviations of the points of a rate up to which one of them is late by chance."""
+"""Standard deviations of the points of a rate up to which a late one may be chance."""
+_CHANCE_RATIO_MAX: Final = 4.0
+"""Ratio to the limit from which on a latency is no chance."""
 _FULL_MAX: Final = 1.3
 """Largest ratio of the extrapolated saturated rate to the highest observed rate."""
 
@@ -41,13 +43,13 @@ class RateBin(Struct):
     at_ms: int
     points: int = 1
     spread: float = 0.0
-    """Mean squared deviation of the points, relative to their mean."""
+    """Mean squared deviation of the points, relative to their mean; that of a point is 1 at most."""
 
     def add(self, rate: float, inverse: float, now: int) -> None:
         """Add a point."""
         self.points, self.at_ms = self.points + 1, now
         weight = 1.0 / min(self.points, _POINTS)
-        self.spread += ((inverse / self.inverse - 1.0) ** 2 - self.spread) * weight
+        self.spread += (min(1.0, (inverse / self.inverse - 1.0) ** 2) - self.spread) * weight
         self.rate += (rate - self.rate) * weight
         self.inverse += (inverse - self.inverse) * weight
 
@@ -61,6 +63,8 @@ class LatencyCurve(Struct):
     """Lowest latency without load that any point alone suggests: the line through the points goes no lower."""
     latest_rate: float = 0.0
     latest_ms: float = 0.0
+    latest_is_chance: bool = False
+    """True if it differs no more from the points before of its rate than these may by chance."""
 
     def add(self, rate: float, latency_ms: float, base_min_ms: float, now: int) -> None:
         """Add a point.
@@ -72,16 +76,18 @@ class LatencyCurve(Struct):
             now: Unix time in ms.
         """
         self.base_min_ms = min(self.base_min_ms, base_min_ms)
-        self.latest_rate, self.latest_ms = rate, latency_ms
+        self.latest_rate, self.latest_ms, self.latest_is_chance = rate, latency_ms, False
         if rate <= 0.0:
             return
         for stale in [key for key, one in self.bins.items() if now - one.at_ms > _STALE_MS]:
             del self.bins[stale]
-        key = _key(rate)
+        key = floor(_BINS_PER_OCTAVE * log2(rate))
         known = self.bins.get(key)
         if known is None:
             self.bins[key] = RateBin(rate, 1.0 / latency_ms, now)
         else:
+            lower = 1.0 - 1.0 / (latency_ms * known.inverse)
+            self.latest_is_chance = known.points >= _POINTS and lower < _CHANCE * sqrt(known.spread)
             known.add(rate, 1.0 / latency_ms, now)
 
     def base_ms(self, limit_ms: float) -> float:
@@ -102,7 +108,7 @@ class LatencyCurve(Struct):
         Args:
             limit_ms: The limit.
             extrapolate: Also estimate a rate above the observed ones, along the line through them. Otherwise a latest
-                point above the limit counts only if it is no chance.
+                point above the limit that may be chance does not count.
             most: Bound of such an estimate, which also holds where the latency does not rise.
         """
         if not self.bins:
@@ -120,7 +126,7 @@ class LatencyCurve(Struct):
         if found == inf and extrapolate:
             line = min(1.0 / base_ms - bound, _UTILISATION_MAX / base_ms) / fall if fall > 0.0 else inf
             found = max(rate, min(line, most))
-        if not extrapolate and self._is_chance():
+        if not extrapolate and self.latest_ms < _CHANCE_RATIO_MAX * limit_ms and self.latest_is_chance:
             return found
         return self._within_latest(found, limit_ms, base_ms)
 
@@ -151,13 +157,6 @@ class LatencyCurve(Struct):
             return found
         here = self.latest_rate * (1.0 - base_ms / limit_ms) / (1.0 - base_ms / self.latest_ms)
         return min(found, max(here, _OVERLOAD_MIN * found if found < inf else here))
-
-    def _is_chance(self) -> bool:
-        """Return whether the latest point differs no more from those of its rate than these from each other."""
-        known = self.bins.get(_key(self.latest_rate)) if self.latest_rate > 0.0 else None
-        if known is None or known.points < _POINTS:
-            return False
-        return 1.0 - 1.0 / (self.latest_ms * known.inverse) < _CHANCE * sqrt(known.spread)
 
     def full_rate(self, limit_ms: float) -> float:
         """Return the work rate at which the line through the points has no bound; infinite if latency does not rise."""
@@ -214,7 +213,3 @@ class LatencyCurve(Struct):
     def highest_rate_within(self, limit_ms: float) -> float:
         """Return the highest observed rate within the limit; 0 if there is none."""
         return max((one.rate for one in self.bins.values() if one.inverse * limit_ms > 1.0), default=0.0)
-
-
-def _key(rate: float) -> int:
-    return floor(_BINS_PER_OCTAVE * log2(rate))

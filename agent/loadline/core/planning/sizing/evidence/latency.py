@@ -33,6 +33,8 @@ _ITL_SHARE: Final = 0.8
 """Mean ITL of a decode pool of whose requests 95 % meet the objective, as a part of it."""
 _ITL_SHARE_MAX: Final = 0.9
 """The same of an aggregated pool with long outputs, whose ITL hardly varies: the load of a minute does."""
+_TTFT_SHARE_MAX: Final = 0.8
+"""Part of the TTFT objective up to which a limit above that of the deviations, near the TTFT without load, holds."""
 _ITERATIONS: Final = 3
 """Steps to the limit of the ITL, which depends on the batch at that limit: the third one changes it by a percent."""
 _ABOVE_BASE: Final = 1.15
@@ -52,7 +54,7 @@ _COMPLETED_MIN: Final = 20
 _SETTLE_MS: Final = 3_000
 _SETTLE_REQUESTS: Final = 1.2
 """Durations of a request that pass before a window begins."""
-_EARLY_REQUESTS: Final = 3.0
+_EARLY_REQUESTS: Final = 4.0
 """Durations of a request since the first second in which the rate is at most that of the arrivals: the requests that
 complete first are short, so Little's law with their length gives too high a rate, twice that of the Azure traces."""
 _DRIFT: Final = 0.35
@@ -108,7 +110,7 @@ class PoolEvidence(Struct):
     settled: bool = False
     """True once the pool was settled."""
     first_ms: int = -1
-    """Time at which the pool was settled for the first time; -1: not yet, or before this agent."""
+    """Time of the first arrivals; -1: none came yet, or a predecessor learned from them."""
     queues: SaturationEvidence = field(default_factory=SaturationEvidence)
 
     def add(self, model: Model, pool: Pool, traffic: PoolTraffic, lengths: Lengths, now: int) -> None:
@@ -116,6 +118,8 @@ class PoolEvidence(Struct):
         interval = traffic.totals
         self.queues.add(model, pool, interval, now)
         self._learn_units(model, pool, lengths)
+        if self.first_ms < 0 and interval.arrivals and not self.itl.bins:
+            self.first_ms = now
         self.delays.add(model, pool, self.queues, lengths, now, has_points=bool(self.itl.bins))
         known = interval
         if not self.queues.is_unbalanced:
@@ -133,8 +137,7 @@ class PoolEvidence(Struct):
         if self.settled and now - self.unsettled_ms < max(_SETTLE_MS, request_ms):
             self._begin(pool, second, now)
             return
-        if not self.settled:
-            self.settled, self.first_ms = True, now
+        self.settled = True
         self._learn_saturation(model, pool, lengths, now)
         if pool.knobs.role == "decode" and known.itl_ms.count < interval.itl_ms.count:
             self._begin(pool, second, now)  # the batch of these seconds has no ITL
@@ -236,7 +239,7 @@ class PoolEvidence(Struct):
         """Return the mean TTFT at which enough requests meet the objective: two standard deviations below for 95 %."""
         objective = objectives.ttft_ms * self.ttft_unit
         limit_ms = objective / (1.0 + deviations(objectives) * self.ttft_variation)
-        return max(limit_ms, min(_ABOVE_BASE * self.ttft.base_ms(objective), _ITL_SHARE * objective))
+        return max(limit_ms, min(_ABOVE_BASE * self.ttft.base_ms(objective), _TTFT_SHARE_MAX * objective))
 
     def prompt_line(self, objectives: ObjectiveKnobs) -> Line | None:
         """Return the time of a prefill worker in ms against prompt tokens, if the TTFT is late without load.
@@ -344,9 +347,9 @@ class PoolEvidence(Struct):
         """Return the requests/s of a worker by Little's law; at first, no more than arrive beyond chance."""
         window, is_early = self.window, self.first_ms >= 0 and now - self.first_ms < _EARLY_REQUESTS * request_ms
         requests_per_s = 1_000.0 * window.running / window.samples / request_ms
-        if not is_early or not window.arrivals:
+        if not is_early or not window.arrivals or not window.observed_ms:
             return requests_per_s
-        most_per_s = window.admitted_per_s(pool, now) * (1.0 + _CHANCE / sqrt(window.arrivals))
+        most_per_s = window.arrivals * 1_000.0 / window.observed_ms * (1.0 + _CHANCE / sqrt(window.arrivals))
         return min(requests_per_s, most_per_s / pool.ready)
 
     def _free_rate_and_itl(self, pool: Pool, lengths: Lengths, now: int) -> tuple[float, float]:

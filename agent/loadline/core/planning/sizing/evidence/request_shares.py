@@ -2,7 +2,7 @@
 
 By Little's law, a pool has as many requests as come in the time that one takes. Prefill workers hold a request or two
 at a time, so the shares of one second are chance: two pools with half of the arrivals each alternate between none and
-all of them. The means reach as far back as they need for ``_REQUESTS``.
+all of them. So those of more seconds count, as far back as it takes for ``_REQUESTS``, up to a minute.
 """
 
 from collections.abc import Iterator, Mapping
@@ -18,6 +18,8 @@ from loadline.core.fleet.traffic_totals import NO_MEAN, RunningMean, TrafficTota
 
 _REQUESTS: Final = 256
 """Requests of a role that tell its shares: the standard deviation of a half is then 0.03."""
+_FADING_MIN: Final = 1.0 / 60.0
+"""Least part of the earlier requests that a second with others drops: a router may have changed a minute ago."""
 
 
 class ReportedLatencies(Struct, frozen=True):
@@ -51,16 +53,16 @@ class PoolTraffic(Struct, frozen=True):
 
 
 class PoolRequests(Struct):
-    """Exponential means of a pool."""
+    """Requests that a pool had in the last seconds, earlier ones less."""
 
     per_worker: float
-    """Requests at a worker."""
+    """Sum over the seconds of the requests at a worker."""
     latency_ms: float = 0.0
-    """TTFT of a prefill pool, ITL of the others; 0: not reported."""
+    """Mean TTFT of a prefill pool, ITL of the others; 0: not reported."""
 
 
 class RequestShares(Struct):
-    """Means of the pools that share a role, by name."""
+    """Requests of the pools that share a role, by name."""
 
     pools: dict[str, PoolRequests] = field(default_factory=dict)
 
@@ -68,16 +70,16 @@ class RequestShares(Struct):
         """Record a second, with what the pools that share a role report."""
         for pools in shared_roles(model):
             known = [pool for pool in pools if pool.fresh]
-            of_worker = {pool.name: _requests(pool) / pool.fresh for pool in known}
-            weight = min(1.0, sum(map(_requests, known)) / _REQUESTS)
+            total = sum(map(_requests, known))
+            if not total:
+                continue
+            former = [self.pools[pool.name].per_worker for pool in known if pool.name in self.pools]
+            faded = min(1.0, max(_FADING_MIN, total / _REQUESTS))
             for pool in known:
-                before = self.pools.setdefault(pool.name, PoolRequests(sum(of_worker.values()) / len(known)))
-                before.per_worker += (of_worker[pool.name] - before.per_worker) * weight
-                one = reported[pool.name]
-                latency = one.ttft_ms if pool.knobs.role == "prefill" else one.itl_ms
-                if latency.value is not None:
-                    weight_of = min(1.0, latency.count / _REQUESTS) if before.latency_ms else 1.0
-                    before.latency_ms += (latency.value - before.latency_ms) * weight_of
+                mean = sum(former) / len(former) if former else 0.0  # as many as at any worker
+                one = self.pools.setdefault(pool.name, PoolRequests(mean))
+                one.per_worker += _requests(pool) / pool.fresh - one.per_worker * faded
+                self._add_latency(one, pool, reported[pool.name])
 
     def of(self, model: Model, pool: Pool) -> float:
         """Return the share (0..1) of the arrivals of its role that a pool has."""
@@ -85,27 +87,36 @@ class RequestShares(Struct):
         if len(of_role) == 1:
             return 1.0
         known = {one.name: self.pools[one.name] for one in of_role if one.name in self.pools and one.ready}
-        has_latencies = all(one.latency_ms for one in known.values())
+        latencies = [one.latency_ms for one in known.values() if one.latency_ms]
+        usual_ms = sum(latencies) / len(latencies) if latencies else 1.0
         rates = {
-            name: one.per_worker * model.pools[name].ready / (one.latency_ms if has_latencies else 1.0)
-            for name, one in known.items()
+            name: one.per_worker * model.pools[name].ready / (one.latency_ms or usual_ms) for name, one in known.items()
         }
         total = sum(rates.values())
-        return rates.get(pool.name, 0.0) / total if total else 1.0
+        if not total:
+            return pool.ready / max(1, sum(one.ready for one in of_role))
+        return rates.get(pool.name, 0.0) / total
 
     def error(self, model: Model, pool: Pool) -> float:
-        """Return the relative standard deviation by chance of the share of a pool, at most 1."""
-        of_role = [one for one in model.pools.values() if one.knobs.role == pool.knobs.role]
-        total = sum(map(self._mean, of_role))
-        counted = self._mean(pool) * max(1.0, _REQUESTS / total) if total else 0.0
-        return 1.0 / sqrt(max(1.0, counted))
+        """Return the relative standard deviation by chance of the share of a pool, at most 1.
 
-    def _mean(self, pool: Pool) -> float:
-        return self.pools[pool.name].per_worker * pool.ready if pool.name in self.pools else 0.0
+        A prompt is seen for a second at most. Other requests are seen again and again, so only those of now count.
+        """
+        counted = self.pools[pool.name].per_worker * pool.ready if pool.name in self.pools else 0.0
+        if pool.knobs.role != "prefill":
+            of_role = [one for one in model.pools.values() if one.knobs.role == pool.knobs.role]
+            counted = min(counted, self.of(model, pool) * sum(map(_requests, of_role)))
+        return 1.0 / sqrt(max(1.0, counted))
 
     def forget_pool(self, pool: str) -> None:
         """Drop what is known of a pool."""
         self.pools.pop(pool, None)
+
+    def _add_latency(self, one: PoolRequests, pool: Pool, reported: ReportedLatencies) -> None:
+        latency = reported.ttft_ms if pool.knobs.role == "prefill" else reported.itl_ms
+        if latency.value is not None:
+            weight = min(1.0, latency.count / _REQUESTS) if one.latency_ms else 1.0
+            one.latency_ms += (latency.value - one.latency_ms) * weight
 
 
 def shared_roles(model: Model) -> Iterator[list[Pool]]:

@@ -110,11 +110,8 @@ class ProfiledRates(Struct):
             rate, known = requests_per_s(pool), self.counts.get(pool.name)
             if known is None or not known.covers(rate):
                 line = lines.get(pool.name)
-                assumed, attainment = (
-                    constant_length if line is None else exponential_length,
-                    attainment_of(model.objectives),
-                )
-                demand = _demand(self._window(totals), assumed, attainment)
+                assumed = constant_length if line is None else exponential_length
+                demand = _demand(self._window(totals), assumed, attainment_of(model.objectives))
                 if demand is None:
                     continue
                 sizer = (
