@@ -21,8 +21,6 @@ from tests.support.simulated_fleets import pool_fleet
 ENGINES = {"dear": (8.0, 0.1, 4.0, 0.02), "cheap": (24.0, 0.2, 8.0, 0.04)}
 PRICES = AcceleratorKnobs("dear", cost_per_hour=5.0), AcceleratorKnobs("cheap", cost_per_hour=1.0)
 SECONDS = 600.0
-AUTO_PER_S = 60.0
-"""Load at which auto grows: the four workers at the start serve 45 requests/s, 99 % of them in time."""
 GUARD = GuardrailKnobs(step_up_max=32, step_down_max=8, stabilisation_ms=20_000, warm_up_ms=20_000)
 
 
@@ -102,8 +100,8 @@ def test_load_beyond_the_cheap_pool_uses_the_other_pool() -> None:
 
 @pytest.mark.parametrize("profiled", [True, False])
 def test_auto_grows_in_the_cheap_pool_unless_only_the_fast_one_meets_the_objective(*, profiled: bool) -> None:
-    patient = simulate_fleet(60.0, planner="auto", profiled=profiled, most_per_s=AUTO_PER_S)
-    strict = simulate_fleet(25.0, planner="auto", profiled=profiled, most_per_s=AUTO_PER_S)
+    patient = simulate_fleet(60.0, planner="auto", profiled=profiled)
+    strict = simulate_fleet(25.0, planner="auto", profiled=profiled)
     assert ready_at_end(patient)["cheap"] >= 6
     assert ready_at_end(patient)["dear"] <= 4
     assert ready_at_end(strict) == {"dear": pytest.approx(4, abs=1), "cheap": 0}
@@ -111,7 +109,13 @@ def test_auto_grows_in_the_cheap_pool_unless_only_the_fast_one_meets_the_objecti
 
 
 def test_auto_uses_the_other_pool_beyond_the_maximum_of_the_cheap_one() -> None:
-    outcome = simulate_fleet(60.0, planner="auto", cheap_max=4, most_per_s=AUTO_PER_S)
+    outcome = simulate_fleet(60.0, planner="auto", cheap_max=4, most_per_s=60.0)
     assert ready_at_end(outcome)["cheap"] == 4
     assert ready_at_end(outcome)["dear"] >= 2
+    assert settled(outcome) >= 0.9
+
+
+def test_auto_adds_no_worker_where_those_at_the_start_suffice() -> None:
+    outcome = simulate_fleet(60.0, planner="auto", cheap_max=4)
+    assert ready_at_end(outcome) == {"dear": 2, "cheap": 2}
     assert settled(outcome) >= 0.9

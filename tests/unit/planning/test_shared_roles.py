@@ -25,7 +25,7 @@ class Role:
 
     def __init__(self, **serves: float) -> None:
         self.world = FleetHarness([PoolKnobs(name, "aggregated", replicas_max=10) for name in SERVES], 2)
-        self.serves = SERVES | serves
+        self.serves, self.proven = SERVES | serves, dict[str, float]()
         for name, cost in COSTS.items():
             pool = self.world.pool(name)
             pool.desired, pool.accelerator = 2, AcceleratorKnobs(name, cost_per_hour=cost)
@@ -47,8 +47,11 @@ class Role:
                 continue
             part = 1.0 if empty else shares[name]
             state, rates = PoolState(EngineKind.of(pool)), (part * growing, part * lasting)
+            lengths = Lengths(lasting_isl_tokens=1_000.0)
+            if name in self.proven:
+                state.evidence.itl.add(1_000.0 * self.proven[name], 10.0, 10.0, 0)
             load = PoolLoad(
-                model, pool, state, ArrivalRate(), Lengths(), *rates, 0.0, self.serves[name], 30_000, 20.0, 0.0, now
+                model, pool, state, ArrivalRate(), lengths, *rates, 0.0, self.serves[name], 30_000, 20.0, 0.0, now
             )
             own = wanted if name == "dear" else 0
             code = ReasonCode.BACKLOG_TARGET if own else ReasonCode.DEMAND_TARGET
@@ -108,6 +111,16 @@ def test_a_router_that_overloads_the_slow_workers_lowers_what_the_others_serve()
 def test_chance_in_the_division_of_the_requests_lowers_nothing() -> None:
     assert counts(Role().share(45.0, 45.0, dear_share=0.5)) == [2, 7]
     assert counts(Role().share(45.0, 45.0, dear_share=0.5, error=0.7)) == [2, 2]
+
+
+def test_a_shrink_leaves_no_pool_far_beyond_a_load_that_was_seen_to_be_good() -> None:
+    """All requests of a removed dear worker go to the cheap ones, which have had one request per second each."""
+    assert counts(Role().share(25.0, 25.0)) == [1, 2]
+    role = Role()
+    role.proven["cheap"] = 1.0
+    assert counts(role.share(25.0, 25.0)) == [2, 1], "its minimum"
+    role.proven["dear"] = 9.0
+    assert counts(role.share(25.0, 25.0)) == [2, 2]
 
 
 def test_a_pool_that_cannot_meet_the_objectives_is_left() -> None:
@@ -175,7 +188,7 @@ class Shares:
         self.world = FleetHarness([PoolKnobs(name, "prefill") for name in SERVES], 2)
         self.known, self.sequence = RequestShares(), 0
 
-    def second(self, running: dict[str, int], **ttft_ms: float) -> None:
+    def second(self, running: dict[str, int], arrivals_per_s: float = 2.0, **ttft_ms: float) -> None:
         """Let the first worker of each pool report so many running requests, and the others none."""
         self.sequence += 1
         self.world.now += 1_000
@@ -187,7 +200,7 @@ class Shares:
                     reported(worker, replace(one, ttft_ms=ttft_ms.get(name)), pool=name), self.world.now
                 )
         model = self.world.refresh()
-        self.known.add(model, reported_latencies(model))
+        self.known.add(model, reported_latencies(model), arrivals_per_s)
 
     def of(self, name: str) -> float:
         return self.known.of(self.world.model, self.world.pool(name))
@@ -198,17 +211,24 @@ class Shares:
 
 def test_few_requests_of_a_second_tell_no_shares() -> None:
     shares = Shares()
-    shares.second({"dear": 0, "cheap": 0})
+    shares.second({"dear": 0, "cheap": 0}, 0.0)
     assert (shares.of("dear"), shares.error("dear")) == (0.5, 1.0)
-    shares.second({"dear": 1, "cheap": 0})
+    shares.second({"dear": 1, "cheap": 0}, 1.0)
     assert shares.error("dear") == 1.0
     for number in range(400):
         shares.second({"dear": number % 2, "cheap": 1 - number % 2})
     assert shares.of("dear") == pytest.approx(0.5, abs=0.02)
-    assert shares.error("dear") == pytest.approx(1.0 / 30**0.5, rel=0.05), "that of a minute"
+    assert shares.error("dear") == pytest.approx(1.0 / 60**0.5, rel=0.05), "that of 2 requests/s for a minute"
     for _ in range(400):
         shares.second({"dear": 3, "cheap": 1})
     assert shares.of("dear") == pytest.approx(0.75, abs=0.01)
+
+
+def test_long_requests_are_no_new_ones_each_second() -> None:
+    shares = Shares()
+    for _ in range(400):
+        shares.second({"dear": 60, "cheap": 60}, 0.5)
+    assert shares.error("dear") == pytest.approx(1.0 / 15**0.5, rel=0.05)
 
 
 def test_a_pool_with_bursts_has_no_larger_share() -> None:
@@ -227,10 +247,10 @@ def test_a_pool_that_joins_has_as_many_requests_at_a_worker_as_the_others() -> N
     assert shares.of("dear") == pytest.approx(0.5, abs=0.03)
 
 
-def test_many_requests_of_a_second_tell_the_shares() -> None:
+def test_many_arrivals_tell_the_shares_at_once() -> None:
     shares = Shares()
-    shares.second({"dear": 150, "cheap": 150})
-    shares.second({"dear": 300, "cheap": 100})
+    shares.second({"dear": 150, "cheap": 150}, 400.0)
+    shares.second({"dear": 300, "cheap": 100}, 400.0)
     assert shares.of("dear") == pytest.approx(0.75)
     assert shares.of("cheap") == pytest.approx(0.25)
     assert shares.error("cheap") == pytest.approx(0.1)

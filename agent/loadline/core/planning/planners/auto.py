@@ -227,10 +227,11 @@ class AutoPlanner(Planner):
         self.totals, self.sampled_ms, self.forecasts = totals, now, {}
         lead_ms = min((pool.start_up_ms(self.knobs.start_up_ms) for pool in model.pools.values()), default=0)
         self.arrivals.add(interval, lead_ms, self.knobs.cost_of_miss, now)
-        self.surge = _SURGE_RATIO * self.arrivals.forecast(0, SAMPLES[0], now) + _SURGE_MIN
+        present_per_s = self.arrivals.forecast(0, SAMPLES[0], now)
+        self.surge = _SURGE_RATIO * present_per_s + _SURGE_MIN
         self.lengths.add(interval)
         reported = reported_latencies(model)
-        self.shares.add(model, reported)
+        self.shares.add(model, reported, present_per_s)
         traffic = pool_traffic(model, interval, self.shares, reported)
         for pool in model.pools.values():
             state = self._state(pool)

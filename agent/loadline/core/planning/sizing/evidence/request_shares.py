@@ -2,7 +2,8 @@
 
 By Little's law, a pool has as many requests as come in the time that one takes. Prefill workers hold a request or two
 at a time, so the shares of one second are chance: two pools with half of the arrivals each alternate between none and
-all of them. So those of more seconds count, as far back as it takes for ``_REQUESTS``, up to a minute.
+all of them. Long requests are the same ones second after second. So the seconds in which ``_REQUESTS`` have arrived
+count together, up to a minute.
 """
 
 from collections.abc import Iterator, Mapping
@@ -17,9 +18,9 @@ from loadline.core.fleet.pool import Pool
 from loadline.core.fleet.traffic_totals import NO_MEAN, RunningMean, TrafficTotals
 
 _REQUESTS: Final = 256
-"""Requests of a role that tell its shares: the standard deviation of a half is then 0.03."""
+"""Arrivals that tell the shares of the pools: the standard deviation of a half is then 0.03."""
 _FADING_MIN: Final = 1.0 / 60.0
-"""Least part of the earlier requests that a second with others drops: a router may have changed a minute ago."""
+"""Least part of the earlier requests that a second drops: a router may have changed a minute ago."""
 
 
 class ReportedLatencies(Struct, frozen=True):
@@ -60,26 +61,35 @@ class PoolRequests(Struct):
     latency_ms: float = 0.0
     """Mean TTFT of a prefill pool, ITL of the others; 0: not reported."""
 
+    def add_latency(self, pool: Pool, reported: ReportedLatencies) -> None:
+        """Record the latencies of a second."""
+        latency = reported.ttft_ms if pool.knobs.role == "prefill" else reported.itl_ms
+        if latency.value is not None:
+            weight = min(1.0, latency.count / _REQUESTS) if self.latency_ms else 1.0
+            self.latency_ms += (latency.value - self.latency_ms) * weight
+
 
 class RequestShares(Struct):
     """Requests of the pools that share a role, by name."""
 
     pools: dict[str, PoolRequests] = field(default_factory=dict)
+    arrivals: float = 0.0
+    """Requests that arrived in the same time."""
 
-    def add(self, model: Model, reported: Mapping[str, ReportedLatencies]) -> None:
-        """Record a second, with what the pools that share a role report."""
+    def add(self, model: Model, reported: Mapping[str, ReportedLatencies], arrivals_per_s: float) -> None:
+        """Record a second, with what the pools that share a role report, and the present rate of the arrivals."""
+        faded = min(1.0, max(_FADING_MIN, arrivals_per_s / _REQUESTS))
+        self.arrivals += arrivals_per_s - self.arrivals * faded
         for pools in shared_roles(model):
             known = [pool for pool in pools if pool.fresh]
-            total = sum(map(_requests, known))
-            if not total:
+            if not any(map(_requests, known)):
                 continue
             former = [self.pools[pool.name].per_worker for pool in known if pool.name in self.pools]
-            faded = min(1.0, max(_FADING_MIN, total / _REQUESTS))
             for pool in known:
                 mean = sum(former) / len(former) if former else 0.0  # as many as at any worker
                 one = self.pools.setdefault(pool.name, PoolRequests(mean))
                 one.per_worker += _requests(pool) / pool.fresh - one.per_worker * faded
-                self._add_latency(one, pool, reported[pool.name])
+                one.add_latency(pool, reported[pool.name])
 
     def of(self, model: Model, pool: Pool) -> float:
         """Return the share (0..1) of the arrivals of its role that a pool has."""
@@ -98,25 +108,12 @@ class RequestShares(Struct):
         return rates.get(pool.name, 0.0) / total
 
     def error(self, model: Model, pool: Pool) -> float:
-        """Return the relative standard deviation by chance of the share of a pool, at most 1.
-
-        A prompt is seen for a second at most. Other requests are seen again and again, so only those of now count.
-        """
-        counted = self.pools[pool.name].per_worker * pool.ready if pool.name in self.pools else 0.0
-        if pool.knobs.role != "prefill":
-            of_role = [one for one in model.pools.values() if one.knobs.role == pool.knobs.role]
-            counted = min(counted, self.of(model, pool) * sum(map(_requests, of_role)))
-        return 1.0 / sqrt(max(1.0, counted))
+        """Return the relative standard deviation by chance of the share of a pool, at most 1."""
+        return 1.0 / sqrt(max(1.0, self.of(model, pool) * self.arrivals))
 
     def forget_pool(self, pool: str) -> None:
         """Drop what is known of a pool."""
         self.pools.pop(pool, None)
-
-    def _add_latency(self, one: PoolRequests, pool: Pool, reported: ReportedLatencies) -> None:
-        latency = reported.ttft_ms if pool.knobs.role == "prefill" else reported.itl_ms
-        if latency.value is not None:
-            weight = min(1.0, latency.count / _REQUESTS) if one.latency_ms else 1.0
-            one.latency_ms += (latency.value - one.latency_ms) * weight
 
 
 def shared_roles(model: Model) -> Iterator[list[Pool]]:

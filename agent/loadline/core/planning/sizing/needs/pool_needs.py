@@ -63,6 +63,12 @@ class PoolNeeds(Struct):
     """Reason of ``wanted``."""
 
 
+LIGHT: Final = 0.5
+"""Part of what a worker serves up to which its load is safe after a shrink."""
+UNPROVEN_BY_ONE: Final = 1.25
+"""Ratio to a load that was seen to be good up to which a shrink of one worker is safe."""
+
+
 class PoolLoad(Struct, frozen=True):
     """A pool, what is known of it, and the arrivals that it has to serve."""
 
@@ -107,6 +113,12 @@ class PoolLoad(Struct, frozen=True):
     def capacity(self) -> float:
         """Work/s that a worker serves within the objectives; 0 if unknown."""
         return self.serves * self.lengths.expected_work(self.pool.knobs.role)
+
+    @property
+    def proven_per_s(self) -> float:
+        """Requests/s of a worker at which the pool was seen to be within the objectives; 0 if at none."""
+        role, work = self.pool.knobs.role, self.lengths.expected_work(self.pool.knobs.role)
+        return self.state.evidence.proven_rate(role, self.model.objectives) / work if work else 0.0
 
     @property
     def shrink_ratio(self) -> float:

@@ -21,7 +21,7 @@ from loadline.core.planning.sizing.evidence.request_shares import (
 )
 from loadline.core.planning.sizing.headroom import Candidate, grow_beyond_maximum, shrink
 from loadline.core.planning.sizing.need import ROUNDING
-from loadline.core.planning.sizing.needs.pool_needs import PoolLoad, PoolNeeds
+from loadline.core.planning.sizing.needs.pool_needs import LIGHT, UNPROVEN_BY_ONE, PoolLoad, PoolNeeds
 from loadline.core.vocabulary.reasons import Reason, ReasonCode, RoleDemand
 
 _UNTRIED: Final = 1_000.0
@@ -112,8 +112,10 @@ def share_needs(
     elif any(pool.expected_workers(now) > pool.ready for pool in pools.values()):
         counts = supply  # a pool shrinks when the workers that it relies on are ready
     else:
-        candidates = [_candidate(load.pool, serves[load.pool.name], now) for load in loads]
-        counts = supply | shrink(max(0.0, expected - held * ratio + slack), candidates)
+        safe = {load.pool.name: _safe_per_s(load, serves[load.pool.name]) for load in loads}
+        candidates = [_candidate(load.pool, safe[load.pool.name], now) for load in loads]
+        left = sum(supply[name] * rate for name, rate in safe.items())
+        counts = supply | shrink(max(0.0, left - held * ratio + slack), candidates)
         counts |= {name: pools[name].minimum for name, rate in serves.items() if not rate}
     role = _Role(counts, supply, capacities, growing, lasting, held, expected)
     demand = expected + required if required > slack else min(held * ratio, expected)
@@ -189,6 +191,12 @@ def _as_routed(loads: Sequence[PoolLoad], errors: Mapping[str, float], least: fl
     bound = min((serves[name] / rate for name, rate in at_least.items() if rate and serves[name]), default=0.0)
     at_most = {name: rate * (1.0 + errors[name]) * bound for name, rate in each.items()}
     return {name: min(rate, at_most[name]) if at_most[name] else rate for name, rate in serves.items()}
+
+
+def _safe_per_s(load: PoolLoad, serves: float) -> float:
+    """Return the requests/s that a worker may have after a shrink of its role, which leaves it those of others too."""
+    proven = load.proven_per_s
+    return max(LIGHT * serves, min(serves, UNPROVEN_BY_ONE * proven)) if proven else serves
 
 
 def _needed_otherwise(loads: Sequence[PoolLoad], needs: Sequence[PoolNeeds], serves: Mapping[str, float]) -> float:

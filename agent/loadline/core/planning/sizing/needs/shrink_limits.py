@@ -5,18 +5,15 @@ from typing import Final
 
 from loadline.core.planning.recommendation import PoolRecommendation
 from loadline.core.planning.sizing.need import whole
-from loadline.core.planning.sizing.needs.pool_needs import PoolLoad, PoolNeeds
+from loadline.core.planning.sizing.needs.pool_needs import LIGHT, UNPROVEN_BY_ONE, PoolLoad, PoolNeeds
 from loadline.core.vocabulary.reasons import Reason, ReasonCode
 
 _WARM_UP_MS: Final = 30_000
 _WARM_UP_START_UPS: Final = 3
 """Time from the first estimate of the capacity to the first shrink, absolute and in start-up times: a first minute
 tells little of the next one."""
-_LIGHT: Final = 0.5
-"""A shrink that leaves workers less than half utilised is safe."""
 _UNPROVEN_RATIO: Final = 1.15
-_UNPROVEN_BY_ONE: Final = 1.25
-"""Ratio to a load that was seen to be good up to which a shrink is safe: of any number of workers, and of one."""
+"""Ratio to a load that was seen to be good up to which a shrink of any number of workers is safe."""
 
 
 def shrink(load: PoolLoad, needs: PoolNeeds, reason: Reason) -> PoolRecommendation:
@@ -73,11 +70,10 @@ def _reversed(load: PoolLoad, needs: PoolNeeds, _allowed: int) -> tuple[int, dic
 
 def _unproven(load: PoolLoad, needs: PoolNeeds, allowed: int) -> tuple[int, dict[str, float]]:
     """Return the smallest count that leaves no worker far beyond a load that was seen to be good."""
-    current, rate, role = load.pool.effective_target(load.now), needs.requests_per_s, load.pool.knobs.role
-    proven = load.state.evidence.proven_rate(role, load.model.objectives) / load.lengths.expected_work(role)
-    least = ceil(needs.lasting / _LIGHT)
+    current, rate, proven = load.pool.effective_target(load.now), needs.requests_per_s, load.proven_per_s
+    least = ceil(needs.lasting / LIGHT)
     if proven:
-        by_one = max(current - 1, ceil(rate / (_UNPROVEN_BY_ONE * proven)))
+        by_one = max(current - 1, ceil(rate / (UNPROVEN_BY_ONE * proven)))
         least = min(least, by_one, ceil(rate / (_UNPROVEN_RATIO * proven)))
     return min(current, least), {"rate": rate / max(1, allowed), "proven": proven}
 
