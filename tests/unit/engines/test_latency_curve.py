@@ -141,3 +141,13 @@ def test_many_late_points_after_the_good_ones_at_higher_rates_count_alone() -> N
     for now in range(1, 30):
         curve.add(10.0, 80.0, BASE_MS, now)
     assert curve.rate_within(LIMIT_MS) < 10.0
+
+
+def test_a_late_point_at_a_higher_rate_does_not_flatten_what_those_within_the_limit_say() -> None:
+    """A full batch of 256 requests had 70 ms at 37 requests/s, and at 27 the latency is 46 ms."""
+    curve = LatencyCurve()
+    for rate, ms in ((15.0, 13.0), (22.0, 27.0), (37.0, 70.0)):
+        curve.add(rate, ms, 7.6, now=0)
+    assert curve.rate_within(44.0) > 30.0
+    assert 24.0 < curve.rate_without_late(44.0) < 26.0
+    assert curve.rate_without_late(10.0) == math.inf

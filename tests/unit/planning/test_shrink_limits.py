@@ -3,9 +3,11 @@
 import pytest
 from msgspec.structs import replace
 
+from loadline.core.engines.latency_curve import LatencyCurve
 from loadline.core.engines.profile import ObjectiveKnobs
 from loadline.core.fleet.pool import PoolKnobs
 from loadline.core.planning.planners.auto import AutoPlanner, AutoPlannerKnobs
+from loadline.core.planning.recommendation import PoolRecommendation
 from loadline.core.planning.sizing.needs.passed_on import passed_on
 from loadline.core.planning.sizing.needs.pool_needs import PoolLoad, PoolNeeds
 from loadline.core.planning.sizing.needs.shrink_hold import ShrinkHold
@@ -40,6 +42,31 @@ def test_requests_that_are_short_for_seconds_prove_no_higher_rate() -> None:
     found = shrink(load, PoolNeeds(1, 1, 0.9, 20.0, 20.0, reason), reason)
     assert found.replicas is None
     assert [one.code for one in found.reasons] == [ReasonCode.DEMAND_TARGET, ReasonCode.UNPROVEN_LOAD]
+
+
+def after_an_overload(requests_per_s: float, *, is_profiled: bool = False) -> PoolRecommendation:
+    """Return the recommendation for five workers that serve 22 requests/s each, and were once full at 37."""
+    world = AutoWorld(5)
+    world.run(10.0, 60)
+    load = world.planner._load(world.fleet.model, world.pool, world.fleet.now)
+    load.state.hold, load.state.is_inherited, load.state.known_since_ms = ShrinkHold(), True, 0
+    work = load.lengths.expected_work("aggregated")
+    load.state.evidence.itl = curve = LatencyCurve()
+    for rate, itl_ms in ((15.0, 13.0), (22.0, 27.0), (37.0, 70.0)):
+        curve.add(rate * work, itl_ms, 7.6, world.fleet.now)
+    load.state.learned = 31.0
+    reason = Reason.of(ReasonCode.DEMAND_TARGET, "engine", requests_per_s=requests_per_s, serves=31.0, needed=3.5)
+    needs = PoolNeeds(4, 4, requests_per_s / 31.0, requests_per_s, requests_per_s, reason)
+    return shrink(replace(load, serves=32.0 if is_profiled else 31.0), needs, reason)
+
+
+def test_an_overload_does_not_justify_a_load_that_is_not_seen() -> None:
+    """By the line through the overload four workers serve 31 requests/s each, by the good loads 25."""
+    held = after_an_overload(108.0)
+    assert held.replicas is None
+    assert [one.code for one in held.reasons] == [ReasonCode.DEMAND_TARGET, ReasonCode.UNPROVEN_LOAD]
+    assert after_an_overload(92.0).replicas == 4
+    assert after_an_overload(108.0, is_profiled=True).replicas == 4
 
 
 def four_workers() -> PoolLoad:

@@ -130,6 +130,15 @@ class LatencyCurve(Struct):
             return found
         return self._within_latest(found, limit_ms, base_ms)
 
+    def rate_without_late(self, limit_ms: float) -> float:
+        """Return the work rate at which the line through the points within the limit reaches it; infinite without any.
+
+        A full batch takes no more requests, so the latency of an overloaded worker stays. Late points therefore flatten
+        the curve, and a rate between them and those within the limit seems to be within it too.
+        """
+        within = {key: one for key, one in self.bins.items() if one.inverse * limit_ms > 1.0}
+        return LatencyCurve(within, self.base_min_ms).rate_within(limit_ms)
+
     def _falling(self) -> list[tuple[float, float]]:
         """Return the rates with reciprocals of the latency that never rise with the rate: the least squares by points.
 

@@ -209,6 +209,12 @@ class PoolEvidence(Struct):
             return self.ttft.highest_rate_within(self.ttft_limit_ms(objectives))
         return self.itl.highest_rate_within(objectives.itl_ms)
 
+    def extrapolated_rate(self, role: Role, objectives: ObjectiveKnobs) -> float:
+        """Return the work/s of a worker within the ITL by the points within it alone; infinite if unknown."""
+        if role == "prefill":
+            return inf
+        return self.itl.rate_without_late(self.itl_limit_ms(role, objectives))
+
     def itl_limit_ms(self, role: Role, objectives: ObjectiveKnobs) -> float:
         """Return the mean ITL at which enough requests meet the objective: two standard deviations below it for 95 %.
 

@@ -1,6 +1,7 @@
 """Workers that a pool needs, by all that is known of it: demand, saturation, occupancy and backlog."""
 
 from collections.abc import Iterable, Iterator
+from math import inf
 from typing import Final
 
 from msgspec import Struct, field
@@ -119,6 +120,17 @@ class PoolLoad(Struct, frozen=True):
         """Requests/s of a worker at which the pool was seen to be within the objectives; 0 if at none."""
         role, work = self.pool.knobs.role, self.lengths.expected_work(self.pool.knobs.role)
         return self.state.evidence.proven_rate(role, self.model.objectives) / work if work else 0.0
+
+    @property
+    def extrapolated_per_s(self) -> float:
+        """Requests/s of a worker by the loads that were seen within the objectives alone; infinite if a profile tells.
+
+        What ``serves`` says may rely on overloads, and between them and those loads it is most in doubt.
+        """
+        role, work = self.pool.knobs.role, self.lengths.expected_work(self.pool.knobs.role)
+        if not work or self.serves != self.state.learned:
+            return inf
+        return self.state.evidence.extrapolated_rate(role, self.model.objectives) / work
 
     @property
     def shrink_ratio(self) -> float:
