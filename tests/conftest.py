@@ -1,5 +1,6 @@
 """Real servers for all tests: one shared pair, in which every test takes its own name, and private ones to break."""
 
+import gc
 import itertools
 import os
 import signal
@@ -26,6 +27,10 @@ settings.load_profile("tests")
 S = TypeVar("S", NatsServer, EtcdServer)
 
 _names = itertools.count()
+
+_modules: set[str] = set()
+"""Names of the modules whose loggers are known."""
+_logs: list[BoundedLogger] = []
 
 # A shell starts background processes with SIGINT ignored, which children inherit; those of tests must receive it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -55,6 +60,17 @@ def pytest_configure(config: pytest.Config) -> None:
         os.nice(NICENESS)
 
 
+def pytest_collection() -> None:
+    """Stop the collector of cyclic garbage: modules and tests, a million objects, are no garbage."""
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """Let the collector run over what the tests themselves leave: with the rest, it took a tenth of their time."""
+    gc.freeze()
+    gc.enable()
+
+
 @pytest.fixture(autouse=True)
 def reset_log() -> Iterator[None]:
     """Reset structlog, since a command that ran in a test logs to the captured output of that test, and line limits.
@@ -63,9 +79,12 @@ def reset_log() -> Iterator[None]:
     """
     yield
     structlog.reset_defaults()
-    for name, module in list(sys.modules.items()):
-        if name.startswith("loadline.") and isinstance(log := vars(module).get("_log"), BoundedLogger):
-            log._limit._windows.clear()
+    new = set(sys.modules) - _modules  # to look at all 700 of ours takes 1 ms, a fifth of the median test
+    _modules.update(new)
+    logs = (vars(sys.modules[name]).get("_log") for name in new if name.startswith("loadline."))
+    _logs.extend(log for log in logs if isinstance(log, BoundedLogger))
+    for log in _logs:
+        log._limit._windows.clear()
 
 
 @pytest.fixture
