@@ -142,7 +142,7 @@ MUTATIONS: dict[str, Mutation] = {
         wrapped(HandoverSource, "on_handover_reply", resume_unasked), 0, "I20-owner", hours=1.0
     ),
     "source: stops first": Mutation(wrapped(StubEngine, "detach", detach_and_continue), 0, "I20-stopped", hours=1.0),
-    "worker: earlier terms": Mutation(constant(EpochFence, "admit", value=True), 3, "I21-stale", hours=1.0),
+    "worker: earlier terms": Mutation(constant(EpochFence, "admit", value=True), 5, "I21-stale", hours=1.0),
     "frontend: polls for lost requests": Mutation(
         wrapped(ChaosFrontend, "_poll_workers", never_poll), 0, "L6-served", hours=1.0
     ),
@@ -155,10 +155,10 @@ MUTATIONS: dict[str, Mutation] = {
         hours=1.0,
     ),
     "planner: only to ready workers": Mutation(
-        lambda: patch.object(LoadView, "serving", property(all_known)), 0, "I21-where", hours=1.0
+        lambda: patch.object(LoadView, "serving", property(all_known)), 1, "I21-where", hours=1.0
     ),
     "planner: no chains": Mutation(allow_chains, 0, "I21-chain", hours=1.0),
-    "planner: limits": Mutation(use_all_slots, 0, "I21-bounds", hours=1.0),
+    "planner: limits": Mutation(use_all_slots, 1, "I21-bounds", hours=1.0),
 }
 
 

@@ -82,10 +82,10 @@ def same_start(old: Any, engine: EngineState, *args: Any) -> Any:
 
 MUTATIONS: dict[str, Mutation] = {
     "traffic: repeated reports": Mutation(wrapped(Traffic, "_refusal", count_twice), 50, "F1-once", hours=1.0),
-    "traffic: earlier incarnations": Mutation(wrapped(Traffic, "_refusal", accept_earlier), 51, "F2-newest", hours=1.0),
+    "traffic: earlier incarnations": Mutation(wrapped(Traffic, "_refusal", accept_earlier), 60, "F2-newest", hours=1.0),
     "traffic: silent frontends": Mutation(constant(Traffic, "is_complete", value=True), 50, "F3-silent", hours=1.0),
     "schedules: the whole window": Mutation(
-        wrapped(Schedules, "refresh", begin_and_end_early), 52, "S1-minimum", hours=1.0
+        wrapped(Schedules, "refresh", begin_and_end_early), 68, "S1-minimum", hours=1.0
     ),
     "schedules: minimum": Mutation(without_limit(ReasonCode.SCHEDULE_FLOOR), 50, "S2-begins", hours=1.0),
     "scale to zero: idle time": Mutation(wrapped(IdleTracker, "observe", never_busy), 50, "Z1-idle", hours=1.0),
@@ -94,12 +94,12 @@ MUTATIONS: dict[str, Mutation] = {
             wrapped(IdleTracker, "bounds", without_first_worker),
             wrapped(ThroughputPlanner, "_recommend", hold_without_workers),
         ),
-        72,
+        59,
         "Z2-wake",
         hours=1.0,
     ),
-    "sidecar: engine away": Mutation(wrapped(EngineState, "failed", never_away), 51, "E1-away", hours=1.0),
-    "sidecar: engine restarted": Mutation(wrapped(EngineState, "answered", same_start), 50, "E2-start", hours=1.0),
+    "sidecar: engine away": Mutation(wrapped(EngineState, "failed", never_away), 67, "E1-away", hours=1.0),
+    "sidecar: engine restarted": Mutation(wrapped(EngineState, "answered", same_start), 51, "E2-start", hours=1.0),
     "forecasts: answers": Mutation(handled(ev.ForecastFitted, lambda *_args: None), 50, "L7-forecast", hours=1.0),
 }
 
