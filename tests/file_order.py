@@ -21,14 +21,12 @@ LONGEST_FIRST = (
     "process/test_fleet.py",
     "process/test_etcd_roles.py",
     "simulation/test_seeds.py",
-    "simulation/test_mutations.py",
     "simulation/test_crashes.py",
-    "simulation/test_migration_mutations.py",
-    "simulation/test_night_mutations.py",
-    "simulation/test_migration_figures.py",
+    "simulation/test_mutations.py",
+    "planners/test_ramps.py",
     "fuzz/test_core_extremes.py",
     "planners/test_conformance.py",
-    "planners/test_ramps.py",
+    "simulation/test_migration_figures.py",
     "property/test_allocation.py",
 )
 _SLOW_FOLDERS = ("process", "simulation", "planners", "property")
