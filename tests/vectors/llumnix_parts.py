@@ -71,7 +71,7 @@ def _comes_first(name: MetricName, value: float, other: float) -> bool:
     world.join("a", 0, **SAYS[name](value))
     world.join("b", 0, **SAYS[name](other))
     view = _view(world)
-    order = view.ordered(np.ones(2, dtype=np.bool_), name, 2, descending=False)
+    order = view.ordered(np.arange(2), name, 2, descending=False)
     return bool(view.table.keys[order[0]][1] == "a")
 
 
@@ -135,8 +135,7 @@ def _is_reserved(given: dict[str, Any]) -> bool:
         raise NotCovered("what a worker is kept for is the only attribute that is filtered by")
     detected = FailureDetection({}, [given["instance"]])
     (group,) = (group for group in groups(detected.world) if len(group.table))
-    refused = [given["rejected"]] if given["rejected"] else []
-    passes = unreserved(*refused)(view_of(detected.world, group))
+    passes = unreserved(given["rejected"])(view_of(detected.world, group))
     return given["instance"]["id"] not in names(group, passes)
 
 
@@ -146,7 +145,7 @@ def _passes_metric(given: dict[str, Any]) -> bool:
     world = MigrationWorld()
     world.join("i", 0, **SAYS[name](given["value"]))
     build = below if given["filter"] == "metric_below" else at_least
-    return bool(build(lambda _: name, lambda _: threshold)(_view(world)).all())
+    return bool(build(name, lambda _: threshold)(_view(world)).all())
 
 
 def filter_chain(case: dict[str, Any]) -> dict[str, Any]:

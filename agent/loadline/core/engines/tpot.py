@@ -51,13 +51,14 @@ class _Axis:
     def __init__(self, points: FloatArray) -> None:
         self._points = points
         self._inner = points[1:-1]
-        self._step = min(len(points) - 1, 1)
+        self.step = min(len(points) - 1, 1)
+        """Places from a point to the next one."""
         self._widths: FloatArray = np.diff(points, append=np.inf)  # a single point has no other one beside it
 
-    def between(self, values: FloatArray) -> tuple[Rows, Rows, FloatArray]:
-        """Return the points around values and the relative distance from the lower one: 0 below, over 1 beyond all."""
+    def between(self, values: FloatArray) -> tuple[Rows, FloatArray]:
+        """Return the points below values and the relative distance to the next: 0 below all, over 1 beyond all."""
         low: Rows = self._inner.searchsorted(values, side="right")
-        return low, low + self._step, np.maximum((values - self._points[low]) / self._widths[low], 0.0)
+        return low, np.maximum((values - self._points[low]) / self._widths[low], 0.0)
 
 
 class TpotSurface:
@@ -74,16 +75,22 @@ class TpotSurface:
         self._batches, self._tokens = _Axis(np.asarray(sorted(rows))), _Axis(lengths)
         table = [np.interp(lengths, sorted(row), [row[at] for at in sorted(row)]) for _, row in sorted(rows.items())]
         # TPOT does not decrease with length or batch: measured decreases are noise and would look like free capacity.
-        self._table: FloatArray = np.maximum.accumulate(np.maximum.accumulate(np.stack(table), axis=0), axis=1)
+        self._table: FloatArray = np.maximum.accumulate(np.maximum.accumulate(np.stack(table), axis=0), axis=1).ravel()
+        self._lengths = len(lengths)
 
     def tpot_ms(self, batch_requests: FloatArray, tokens_per_request: FloatArray) -> FloatArray:
         """Implement ``TpotModel``."""
-        row, upper, along = self._batches.between(batch_requests)
-        column, right, across = self._tokens.between(tokens_per_request)
-        table = self._table
-        low = table[row, column] + across * (table[row, right] - table[row, column])
-        high = table[upper, column] + across * (table[upper, right] - table[upper, column])
+        row, along = self._batches.between(batch_requests)
+        column, across = self._tokens.between(tokens_per_request)
+        lower: Rows = row * self._lengths + column
+        low = self._along_tokens(lower, across)
+        high = self._along_tokens(lower + self._batches.step * self._lengths, across)
         value: FloatArray = low + along * (high - low)
+        return value
+
+    def _along_tokens(self, places: Rows, across: FloatArray) -> FloatArray:
+        left = self._table[places]
+        value: FloatArray = left + across * (self._table[places + self._tokens.step] - left)
         return value
 
 

@@ -5,7 +5,6 @@ from math import ceil, inf, isnan
 from typing import Final
 
 import numpy as np
-from msgspec.structs import replace
 
 from loadline.core.engines.arrays import FloatArray
 from loadline.core.engines.tpot import predicted_tpot
@@ -130,8 +129,7 @@ def _finishes_sooner(view: LoadView, tokens: float) -> NotPlanned | None:
 
 def size_for_evacuation(view: LoadView, source: int, destination: int) -> MigrationAmount | NotPlanned:
     """Size for all requests for which there are slots and room, so that the source becomes empty."""
-    found = _by_count(view, source, destination, "LR", slots_between(view, source, destination))
-    return found if isinstance(found, NotPlanned) else replace(found, value=ALL_REQUESTS)
+    return _by_count(view, source, destination, "LR", slots_between(view, source, destination), ALL_REQUESTS)
 
 
 def size_for_drain(view: LoadView, source: int, destination: int) -> MigrationAmount | NotPlanned:
@@ -166,21 +164,23 @@ def _by_tpot(view: LoadView, source: int, destination: int, limit: int) -> Migra
     return _by_count(view, source, destination, "LCR", count)
 
 
-def _by_count(
-    view: LoadView, source: int, destination: int, order: MigrationOrder, count: int
+def _by_count(  # noqa: PLR0917 - one argument for each fact
+    view: LoadView, source: int, destination: int, order: MigrationOrder, count: int, value: float | None = None
 ) -> MigrationAmount | NotPlanned:
+    """Return an amount of ``count`` requests, as far as there is room; ``value`` is that number unless given."""
     each, space = view.tokens_per_request(source), free_tokens(view, destination)
     if space < each:
         return NotPlanned.of(MigrationCode.NO_ROOM, tokens=each, room=max(space, 0.0))
     rule: MigrationRule = "NUM_REQ"
     known = not isnan(space)
     count = min(count, int(space // each)) if known else count
-    return MigrationAmount(rule, order, float(count), count, int(each * count), int(space) if known else None)
+    value = float(count) if value is None else value
+    return MigrationAmount(rule, order, value, count, int(each * count), int(space) if known else None)
 
 
 def requests_within_slo(view: LoadView, row: int, each: float, limit: int) -> int:
     """Return the requests of ``each`` tokens that a worker can receive and meet the time per output token."""
-    within = np.flatnonzero(_tpot_with(view, row, each, 1.0, limit) < _tpot_max_ms(view))
+    within = (_tpot_with(view, row, each, 1.0, limit) < _tpot_max_ms(view)).nonzero()[0]
     count = int(within[-1]) + 1 if len(within) else 0
     space = free_tokens(view, row)
     return count if isnan(space) else min(count, int(space // each))

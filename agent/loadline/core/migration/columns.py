@@ -10,6 +10,10 @@ from loadline.core.migration.measures import MEASURES
 
 IN_REQUESTS, IN_TOKENS, IN_SLOTS, RECEIVING, OUT_REQUESTS, OUT_TOKENS, OUT_SLOTS, SENDING = range(8)
 """Rows of ``in_flight``. ``RECEIVING`` and ``SENDING`` count migrations that have not ended."""
+BUSY_SLOTS: Final = slice(IN_SLOTS, None, OUT_SLOTS - IN_SLOTS)
+"""``IN_SLOTS`` and ``OUT_SLOTS``."""
+OPPOSITE: Final = slice(SENDING, IN_SLOTS, RECEIVING - SENDING)
+"""``SENDING`` and ``RECEIVING``: a worker that does the one must not begin the other."""
 _IN_FLIGHT: Final = 8
 
 

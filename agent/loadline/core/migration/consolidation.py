@@ -99,8 +99,8 @@ def _could_be_emptied(view: LoadView, sources: Mask, destinations: Mask, limit: 
     Each destination counts for one source only, since its remaining room is unknown.
     """
     found = np.zeros_like(sources)
-    source_rows = view.ordered(sources, "predicted_tpot", limit, descending=False).tolist()
-    remaining = view.ordered(destinations, "predicted_tpot", _DESTINATIONS_MAX, descending=True).tolist()
+    source_rows = view.ordered(sources.nonzero()[0], "predicted_tpot", limit, descending=False).tolist()
+    remaining = view.ordered(destinations.nonzero()[0], "predicted_tpot", _DESTINATIONS_MAX, descending=True).tolist()
     for source in source_rows:
         requests, each = int(view.movable[source]), view.tokens_per_request(source)
         others, room, used = [row for row in remaining if row != source], 0, 0

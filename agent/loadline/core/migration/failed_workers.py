@@ -1,8 +1,10 @@
 """Records of failed and vanished workers, from which failed domains are derived."""
 
-from typing import Final
+from typing import Final, Self
 
 from msgspec import Struct
+
+from loadline.core.vocabulary.samples import WorkerRecord
 
 VANISHED_MS: Final = 60_000
 """Time for which a vanished worker counts as failed in its failure domain."""
@@ -15,6 +17,11 @@ class FailedWorker(Struct, frozen=True):
     unit: str
     parallel: bool
     """True if it is one of several data-parallel ranks."""
+
+    @classmethod
+    def of(cls, record: WorkerRecord) -> Self:
+        """Return the failure domains that a worker's record names."""
+        return cls(record.node, record.unit, record.data_parallel_size > 1)
 
 
 class VanishedWorker(Struct):

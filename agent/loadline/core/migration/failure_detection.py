@@ -53,9 +53,9 @@ def detect_failures(
             silent = {name: np.zeros_like(one) for name, one in silent.items()}
     failed = {name: _failed(table, silent[name], knobs, listening_since_ms, now) for name, table in tables.items()}
     workers = [
-        FailedWorker(record.node, record.unit, record.data_parallel_size > 1)
+        FailedWorker.of(table.workers[row].record)
         for name, table in tables.items()
-        for record in (table.workers[row].record for row in table.sorted_rows(failed[name]))
+        for row in table.sorted_rows(failed[name])
     ]
     domains = NO_FAILED_DOMAINS
     if elsewhere or workers:

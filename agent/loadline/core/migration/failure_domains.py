@@ -16,9 +16,9 @@ import numpy as np
 from msgspec import Struct
 
 from loadline.core.engines.arrays import Codes, Mask
+from loadline.core.migration.failed_workers import FailedWorker
 from loadline.core.migration.knobs import FailoverDomain
 from loadline.core.migration.worker_table import WorkerTable
-from loadline.core.vocabulary.samples import WorkerRecord
 
 BY_NODE: Final[frozenset[FailoverDomain]] = frozenset({"node", "node-unit"})
 BY_UNIT: Final[frozenset[FailoverDomain]] = frozenset({"instance-unit", "node-unit"})
@@ -80,10 +80,10 @@ def failed_domains(
     return FailedDomains(frozenset(nodes - {-1}), frozenset(units - {-1}))
 
 
-def lacks_domain(record: WorkerRecord, domain: FailoverDomain) -> bool:
+def lacks_domain(worker: FailedWorker, domain: FailoverDomain) -> bool:
     """Return whether a failed worker fails alone because its record lacks the failure domain."""
-    without_unit = record.data_parallel_size > 1 and not record.unit
-    return (domain in BY_NODE and not record.node) or (domain in BY_UNIT and without_unit)
+    without_unit = worker.parallel and not worker.unit
+    return (domain in BY_NODE and not worker.node) or (domain in BY_UNIT and without_unit)
 
 
 def _codes(codes: Codes) -> set[int]:

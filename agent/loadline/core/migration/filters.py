@@ -1,24 +1,28 @@
 """Filters of workers that may send or receive requests: small conditions over all workers, to be combined."""
 
 from collections.abc import Callable
-from functools import reduce
-
-import numpy as np
 
 from loadline.core.engines.arrays import Mask
-from loadline.core.migration.knobs import MetricName, MigrationKnobs
+from loadline.core.migration.knobs import MetricName
 from loadline.core.migration.load_view import LoadView
 from loadline.core.migration.worker_table import RESERVED_CODES
 
 Filter = Callable[[LoadView], Mask]
 """Workers that pass."""
-Metric = Callable[[MigrationKnobs], MetricName]
 Threshold = Callable[[LoadView], float]
 
 
 def all_of(*filters: Filter) -> Filter:
-    """Pass workers that pass all filters."""
-    return lambda view: reduce(np.logical_and, [one(view) for one in filters])
+    """Pass workers that pass all filters, which are two or more."""
+    first, second, *others = filters
+
+    def passing(view: LoadView) -> Mask:
+        found: Mask = first(view) & second(view)
+        for one in others:
+            found &= one(view)
+        return found
+
+    return passing
 
 
 def healthy(view: LoadView) -> Mask:
@@ -37,17 +41,17 @@ def draining(view: LoadView) -> Mask:
     return view.columns.draining
 
 
-def below(metric: Metric, threshold: Threshold) -> Filter:
+def below(metric: MetricName, threshold: Threshold) -> Filter:
     """Pass workers with less than ``threshold`` of a metric; workers without the metric do not pass."""
-    return lambda view: view.metric(metric(view.knobs)) < threshold(view)
+    return lambda view: view.metric(metric) < threshold(view)
 
 
-def at_least(metric: Metric, threshold: Threshold) -> Filter:
+def at_least(metric: MetricName, threshold: Threshold) -> Filter:
     """Pass workers with ``threshold`` or more of a metric; workers without the metric do not pass."""
-    return lambda view: view.metric(metric(view.knobs)) >= threshold(view)
+    return lambda view: view.metric(metric) >= threshold(view)
 
 
-def unreserved(*roles: str) -> Filter:
-    """Pass workers that are reserved for none of these roles."""
-    codes = [RESERVED_CODES[role] for role in roles]
-    return lambda view: reduce(np.logical_and, [view.columns.reserved != code for code in codes])
+def unreserved(role: str) -> Filter:
+    """Pass workers that are not reserved for a role."""
+    code = RESERVED_CODES[role]
+    return lambda view: view.columns.reserved != code

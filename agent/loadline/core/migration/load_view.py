@@ -1,6 +1,6 @@
 """Load of the workers of a group at one time: load metrics, free slots and failures."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from math import isnan
 from typing import Final
@@ -9,16 +9,7 @@ import numpy as np
 
 from loadline.core.engines.arrays import FloatArray, Mask, Rows
 from loadline.core.engines.tpot import TpotModel, predicted_tpot
-from loadline.core.migration.columns import (
-    IN_REQUESTS,
-    IN_SLOTS,
-    IN_TOKENS,
-    OUT_REQUESTS,
-    OUT_SLOTS,
-    OUT_TOKENS,
-    RECEIVING,
-    SENDING,
-)
+from loadline.core.migration.columns import BUSY_SLOTS, IN_REQUESTS, IN_TOKENS, OPPOSITE, OUT_REQUESTS, OUT_TOKENS
 from loadline.core.migration.knobs import MetricName, MigrationKnobs
 from loadline.core.migration.measures import (
     BATCH,
@@ -36,8 +27,13 @@ from loadline.core.migration.measures import (
 )
 from loadline.core.migration.worker_table import WorkerTable
 
-_OF_MIGRATIONS: Final = ("tpot_ms", "tokens_in_flight", "requests_in_flight", "free_in", "free_out", "movable")
-"""Cached properties of a view that depend on the migrations in flight."""
+_OF_RESERVATIONS: Final = ("with_movable", "with_free_in")
+"""Cached properties that follow from the arrays in which a reservation changes two places."""
+_SORTED_MAX: Final = 256
+"""Workers up to which all are sorted even if few are needed."""
+
+Command = tuple[int, int, int]
+"""Rows of the source and the destination of a command, and its requests."""
 
 
 class LoadView:
@@ -85,11 +81,14 @@ class LoadView:
         self._fresh_after_ms = fresh_after_ms
         self._metrics: dict[MetricName, FloatArray] = {}
 
-    def migrations_changed(self) -> None:
-        """Drop everything computed from the migrations in flight, whose effect has changed in the table."""
+    def add_commands(self, commands: Sequence[Command]) -> None:
+        """Add the requests of commands that were just sent to the loads. ``reserve`` has added all else."""
+        added = self.requests_in_flight
+        for source, destination, requests in commands:
+            added[source] -= requests
+            added[destination] += requests
         self._metrics.clear()
-        for name in _OF_MIGRATIONS:
-            self.__dict__.pop(name, None)
+        self.__dict__.pop("tpot_ms", None)
 
     def measure(self, row: int) -> FloatArray:
         """Return a measure of ``measures``, as reported."""
@@ -157,43 +156,44 @@ class LoadView:
 
     @cached_property
     def free_in(self) -> FloatArray:
-        """Requests that each worker can receive now.
-
-        0 while it sends, since migrations must not form chains. The migrations in flight may exceed its slots after a
-        takeover, or if it reports fewer slots than before; it then receives none either.
-        """
-        free = np.where(self.in_flight(SENDING) > 0.0, 0.0, self._slots_in - self.in_flight(IN_SLOTS))
-        return np.maximum(free, 0.0)
+        """Requests that each worker can receive now; 0 while it sends, since migrations must not form chains."""
+        found: FloatArray = self._free[0]
+        return found
 
     @cached_property
     def free_out(self) -> FloatArray:
         """Requests that each worker can send now; 0 while it receives."""
-        free = np.where(self.in_flight(RECEIVING) > 0.0, 0.0, self._slots_out - self.in_flight(OUT_SLOTS))
-        return np.maximum(free, 0.0)
-
-    @cached_property
-    def _slots_in(self) -> FloatArray:
-        return self._slots(SLOTS_IN)
-
-    @cached_property
-    def _slots_out(self) -> FloatArray:
-        return self._slots(SLOTS_OUT)
-
-    def _slots(self, row: int) -> FloatArray:
-        """Return the slots of each worker for requests in migration; 0 of workers that get no commands."""
-        slots = np.minimum(self.measure(row), self.knobs.migrations_per_worker_max)
-        return np.where(self._commandable, slots, 0.0)
-
-    @cached_property
-    def _commandable(self) -> Mask:
-        found: Mask = ~self.columns.excluded & (self.columns.breaker_open_until_ms <= self.now)
+        found: FloatArray = self._free[1]
         return found
+
+    @cached_property
+    def _free(self) -> FloatArray:
+        """Free slots of each worker, to receive and to send; none of workers that get no commands.
+
+        The migrations in flight may exceed the slots of a worker after a takeover, or if it reports fewer than before.
+        """
+        columns, in_flight = self.columns, self.columns.in_flight
+        slots = np.minimum(columns.measures[SLOTS_IN : SLOTS_OUT + 1], self.knobs.migrations_per_worker_max)
+        none = (in_flight[OPPOSITE] > 0.0) | columns.excluded | (columns.breaker_open_until_ms > self.now)
+        return np.where(none, 0.0, np.maximum(slots - in_flight[BUSY_SLOTS], 0.0))
 
     @cached_property
     def movable(self) -> FloatArray:
         """Requests of each worker that can migrate and that no command includes yet."""
         movable: FloatArray = self.measure(REQUESTS) - self.measure(UNMOVABLE) - self.in_flight(OUT_REQUESTS)
         return np.maximum(movable, 0.0)
+
+    @cached_property
+    def with_movable(self) -> Mask:
+        """Workers that have a request that can migrate."""
+        found: Mask = self.movable >= 1.0
+        return found
+
+    @cached_property
+    def with_free_in(self) -> Mask:
+        """Workers that can receive a request."""
+        found: Mask = self.free_in >= 1.0
+        return found
 
     def tokens_per_request(self, row: int) -> float:
         """Return the mean tokens of a request that can migrate; 1 if unknown.
@@ -213,6 +213,10 @@ class LoadView:
         """Return True if a worker has a request that can migrate now, and a slot for it."""
         return self.free_out.item(row) >= 1.0 and self.movable.item(row) >= 1.0
 
+    def sendable(self, row: int) -> float:
+        """Return the requests that a worker can send now."""
+        return min(self.free_out.item(row), self.movable.item(row))
+
     def can_receive(self, row: int) -> bool:
         """Return True if a worker has a free slot to receive a request."""
         return self.free_in.item(row) >= 1.0
@@ -226,16 +230,21 @@ class LoadView:
         self.free_in[destination] -= requests
         self.free_in[source] = self.free_out[destination] = 0.0
 
-    def ordered(self, rows: Mask, by: MetricName, limit: int, *, descending: bool) -> Rows:
+    def pairs_reserved(self) -> None:
+        """Forget what follows from the arrays in which ``reserve`` changes two places each."""
+        for name in _OF_RESERVATIONS:
+            self.__dict__.pop(name, None)
+
+    def ordered(self, rows: Rows, by: MetricName, limit: int, *, descending: bool) -> Rows:
         """Return the first ``limit`` workers that have a metric, ordered by it, then by name."""
-        found: Rows = rows.nonzero()[0]
-        values = self.metric(by)[found]
+        values = self.metric(by)[rows]
         known = values == values  # noqa: PLR0124 - false of NaN
-        found, keys = found[known], -values[known] if descending else values[known]
-        if limit < len(found):  # a partition of thousands is ten times as fast as a sort
-            among = keys <= np.partition(keys, limit - 1)[limit - 1] if limit else np.zeros(len(keys), dtype=np.bool_)
+        found, keys = rows[known], -values[known] if descending else values[known]
+        if 0 < limit < len(found) > _SORTED_MAX:  # a partition of thousands is ten times as fast as a sort
+            among = keys <= np.partition(keys, limit - 1)[limit - 1]
             found, keys = found[among], keys[among]
-        return found[np.lexsort((self.table.ranks[found], keys))][:limit]
+        first: Rows = found[np.lexsort((self.table.ranks[found], keys))][:limit]
+        return first
 
 
 METRICS: Final[Mapping[MetricName, Callable[[LoadView], FloatArray]]] = {

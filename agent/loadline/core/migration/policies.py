@@ -1,6 +1,6 @@
 """Migration policies. Each combines filters of sources and destinations, a selector of pairs, and a sizer."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from msgspec import Struct
@@ -15,7 +15,6 @@ from loadline.core.migration.amounts import (
 )
 from loadline.core.migration.filters import (
     Filter,
-    Metric,
     Threshold,
     all_of,
     at_least,
@@ -26,11 +25,10 @@ from loadline.core.migration.filters import (
     unreserved,
 )
 from loadline.core.migration.knobs import DRAIN, MetricName, MigrationKnobs, PolicyName
-from loadline.core.migration.load_view import LoadView
 from loadline.core.migration.selectors import Selector, balance, consolidate, pack, spread
 from loadline.core.vocabulary.scalars import Role
 
-_BUSY: Final = 0.1
+_BUSY_BATCH: Final = 0.1
 """Decode batch from which a worker counts as busy."""
 
 
@@ -46,7 +44,7 @@ class Policy(Struct, frozen=True):
     """True if every report causes an evaluation of all sources, so that a freed slot is used at once."""
     patient: bool = False
     """True if it is evaluated in full rounds only, and waits for ``consolidate_after_ms`` before it migrates."""
-    metric: Metric | None = None
+    metric: MetricName | None = None
     """Load metric; workers without it are neither sources nor destinations. None: the policy needs no metric."""
 
 
@@ -66,14 +64,14 @@ def build_policy(name: PolicyName | str, knobs: MigrationKnobs, role: Role) -> P
 
 def _load_policy(name: str, knobs: MigrationKnobs) -> Policy:
     role = _LOADS[name]
-    threshold, metric = _THRESHOLDS[role](knobs), _METRICS[role]
-    any_load, metric_name = threshold <= 0.0, metric(knobs)
+    threshold, metric = _THRESHOLDS[role](knobs), _METRICS[role](knobs)
+    any_load = threshold <= 0.0
     return Policy(
         name,
         healthy if any_load else all_of(healthy, at_least(metric, lambda _view: threshold)),
         healthy if any_load else all_of(healthy, below(metric, lambda _view: threshold)),
-        balance(metric_name, by_unit=knobs.load_balance_scope == "unit"),
-        size_for_balance(metric_name, 0.0 if any_load else threshold),
+        balance(metric, by_unit=knobs.load_balance_scope == "unit"),
+        size_for_balance(metric, 0.0 if any_load else threshold),
         metric=metric,
     )
 
@@ -83,19 +81,8 @@ def _of_tpot_slo(knob: str) -> Threshold:
     return lambda view: float(getattr(view.knobs, knob)) * view.tpot_slo_ms
 
 
-def _tpot(_knobs: MigrationKnobs) -> MetricName:
-    return "predicted_tpot"
-
-
-def _batch(_knobs: MigrationKnobs) -> MetricName:
-    return "decode_batch_size"
-
-
-def _busy(_view: LoadView) -> float:
-    return _BUSY
-
-
-_UNDER_DISPATCH: Final = below(_tpot, _of_tpot_slo("tpot_slo_dispatch_threshold"))
+_BUSY: Final = at_least("decode_batch_size", lambda _view: _BUSY_BATCH)
+_UNDER_DISPATCH: Final = below("predicted_tpot", _of_tpot_slo("tpot_slo_dispatch_threshold"))
 
 _LOADS: Final[Mapping[str, Role]] = {"decode_load": "decode", "neutral_load": "aggregated"}
 _FAILOVERS: Final[Mapping[str, Role]] = {
@@ -103,7 +90,7 @@ _FAILOVERS: Final[Mapping[str, Role]] = {
     "decode_failover": "decode",
     "neutral_failover": "aggregated",
 }
-_METRICS: Final[Mapping[Role, Metric]] = {
+_METRICS: Final[Mapping[Role, Callable[[MigrationKnobs], MetricName]]] = {
     "prefill": lambda knobs: knobs.prefill_load_metric,
     "decode": lambda knobs: knobs.decode_load_metric,
     "aggregated": lambda knobs: knobs.neutral_load_metric,
@@ -115,24 +102,29 @@ _THRESHOLDS: Final = {
 _PACKING: Final[Mapping[str, Policy]] = {
     "binpacking_mitigation": Policy(
         "binpacking_mitigation",
-        all_of(healthy, unreserved("prefill"), at_least(_tpot, _of_tpot_slo("tpot_migrate_out_ceil_threshold"))),
+        all_of(
+            healthy,
+            unreserved("prefill"),
+            at_least("predicted_tpot", _of_tpot_slo("tpot_migrate_out_ceil_threshold")),
+        ),
         all_of(healthy, unreserved("prefill"), _UNDER_DISPATCH),
         pack,
         size_for_mitigation,
-        metric=_tpot,
+        metric="predicted_tpot",
     ),
     "binpacking_consolidation": Policy(
         "binpacking_consolidation",
         all_of(
             healthy,
-            unreserved("prefill", "decode"),
-            below(_tpot, _of_tpot_slo("tpot_migrate_out_floor_threshold")),
-            at_least(_batch, _busy),
+            unreserved("prefill"),
+            unreserved("decode"),
+            below("predicted_tpot", _of_tpot_slo("tpot_migrate_out_floor_threshold")),
+            _BUSY,
         ),
-        all_of(healthy, unreserved("prefill"), _UNDER_DISPATCH, at_least(_batch, _busy)),
+        all_of(healthy, unreserved("prefill"), _UNDER_DISPATCH, _BUSY),
         consolidate,
         size_for_consolidation,
         patient=True,
-        metric=_tpot,
+        metric="predicted_tpot",
     ),
 }

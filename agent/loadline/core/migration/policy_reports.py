@@ -60,7 +60,7 @@ class PolicyReports:
             if not (last.code in _IDLE and due):
                 return None
         if policy.metric is not None:
-            unknown = view.healthy & np.isnan(view.metric(policy.metric(view.knobs)))
+            unknown = view.healthy & np.isnan(view.metric(policy.metric))
             if count := int(np.count_nonzero(unknown)):
                 workers = int(np.count_nonzero(view.healthy))
                 return NotPlanned.of(MigrationCode.LOAD_UNKNOWN, unknown=count, workers=workers)
@@ -86,19 +86,18 @@ class PolicyReports:
         """Record the report of a policy, unless it has no pair and migrations of its last report are in flight."""
         if not pairs and self._is_migrating(policy, group):
             return
-        first = next((pair for pair in pairs if pair.code in _COMMANDED), None) or next(iter(pairs), None)
-        if obstacle is not None or first is None:
-            reason = obstacle or _no_pair(view, sources, destinations)
-            code, numbers = reason.code, reason.numbers
+        reason: PairReport | NotPlanned
+        if obstacle is None and pairs:
+            reason = next((pair for pair in pairs if pair.code in _COMMANDED), pairs[0])
         else:
-            code, numbers = first.code, first.numbers
+            reason = obstacle or _no_pair(view, sources, destinations)
         self._state.group(group).reports[policy.name] = PolicyReport(
             self._model,
             policy.name,
             group,
             self._now,
-            code,
-            numbers,
+            reason.code,
+            reason.numbers,
             int(np.count_nonzero(sources)),
             int(np.count_nonzero(destinations)),
             tuple(pairs),

@@ -6,6 +6,7 @@ view (``LoadView.reserve``) before it requests the next pair.
 
 from collections.abc import Callable, Iterator
 from itertools import islice
+from math import ceil
 from typing import Final
 
 import numpy as np
@@ -60,8 +61,8 @@ def pack(view: LoadView, sources: Mask, destinations: Mask, size: Sizer) -> Iter
 def consolidate(view: LoadView, sources: Mask, destinations: Mask, size: Sizer) -> Iterator[SizedPair]:
     """Pair the emptiest source with the fullest destination that has room; those reserved for decode come first."""
     limit = len(view.table)
-    from_rows = view.ordered(sources, "predicted_tpot", limit, descending=False)
-    to_rows = view.ordered(destinations, "predicted_tpot", limit, descending=True)
+    from_rows = view.ordered(sources.nonzero()[0], "predicted_tpot", limit, descending=False)
+    to_rows = view.ordered(destinations.nonzero()[0], "predicted_tpot", limit, descending=True)
     reserved = view.columns.reserved[to_rows] == RESERVED_CODES["decode"]
     yield from _one_to_one(view, from_rows, np.concatenate((to_rows[reserved], to_rows[~reserved])), size)
 
@@ -70,7 +71,7 @@ def spread(metric: MetricName) -> Selector:
     """Return a selector that spreads the requests of all sources over the least loaded destinations."""
 
     def select(view: LoadView, sources: Mask, destinations: Mask, size: Sizer) -> Iterator[SizedPair]:
-        from_rows = np.flatnonzero(sources & (view.free_out >= 1.0) & (view.movable >= 1.0))
+        from_rows = (sources & (view.free_out >= 1.0) & view.with_movable).nonzero()[0]
         if not len(from_rows):
             return
         from_rows = from_rows[np.lexsort((view.table.ranks[from_rows], -view.movable[from_rows]))]
@@ -88,7 +89,7 @@ def spread(metric: MetricName) -> Selector:
 
 def _shares(view: LoadView, from_rows: Rows, to_rows: Rows, size: Sizer) -> Iterator[SizedPair]:
     """Yield pairs in rounds, in each of which every destination is paired with another source."""
-    idle_rounds = 0
+    idle_rounds, remaining = 0, _remaining(view, from_rows)
     for round_number in range(len(from_rows)):
         # Hundreds of workers may fail at once, so those that can neither send nor receive are dropped.
         senders = [row for row in from_rows.tolist() if view.can_send(row)]
@@ -99,9 +100,10 @@ def _shares(view: LoadView, from_rows: Rows, to_rows: Rows, size: Sizer) -> Iter
         for place, destination in enumerate(to_rows.tolist()):
             source = senders[(place + round_number) % len(senders)]
             if view.can_send(source):
-                view.pair_requests_max = np.ceil(_remaining(view, from_rows) / (len(to_rows) - place))
-                found = size(view, source, destination)
+                view.pair_requests_max = ceil(remaining / (len(to_rows) - place))
+                found, before = size(view, source, destination), view.sendable(source)
                 yield source, destination, found
+                remaining += view.sendable(source) - before
                 if isinstance(found, MigrationAmount):
                     idle_rounds = 0
 
@@ -110,19 +112,16 @@ def _most_loaded_first(
     view: LoadView, sources: Mask, destinations: Mask, metric: MetricName, *, destinations_descending: bool
 ) -> tuple[Rows, Rows]:
     """Return sources, the most loaded first, and destinations; no more of either than can be paired."""
-    source_count, destination_count = int(np.count_nonzero(sources)), int(np.count_nonzero(destinations))
-    source_limit = min(source_count, destination_count + TRIES)
-    destination_limit = min(destination_count, source_count + TRIES)
-    from_rows = view.ordered(sources, metric, source_limit, descending=True)
-    to_rows = view.ordered(destinations, metric, destination_limit, descending=destinations_descending)
-    return from_rows, to_rows
+    from_rows, to_rows = sources.nonzero()[0], destinations.nonzero()[0]
+    ordered = view.ordered(from_rows, metric, len(to_rows) + TRIES, descending=True)
+    return ordered, view.ordered(to_rows, metric, len(from_rows) + TRIES, descending=destinations_descending)
 
 
 def _least_loaded(view: LoadView, rows: Mask, metric: MetricName, limit: int) -> Rows:
     """Return the least loaded workers, followed by those without the metric, which are better than a failed worker."""
-    known = view.ordered(rows, metric, limit, descending=False)
-    others = rows & np.isnan(view.metric(metric))
-    if not np.count_nonzero(others):
+    known = view.ordered(rows.nonzero()[0], metric, limit, descending=False)
+    others = (rows & np.isnan(view.metric(metric))).nonzero()[0]
+    if not len(others):
         return known
     return np.concatenate((known, view.ordered(others, "num_requests", limit - len(known), descending=False)))
 

@@ -44,11 +44,6 @@ from loadline.core.vocabulary.samples import WorkerRecord
 from loadline.core.vocabulary.scalars import Role
 
 RESERVED_CODES: Final = {"": 0, "prefill": 1, "decode": 2}
-_EFFECTS: Final = (OUT_REQUESTS, OUT_TOKENS, OUT_SLOTS, SENDING, IN_REQUESTS, IN_TOKENS, IN_SLOTS, RECEIVING)
-_ENDS: Final = [0, 0, 0, 0, 1, 1, 1, 1]
-_ADDED: Final = [2, 3, 2, 4, 2, 3, 2, 4]
-"""Effects of a command: in which row of ``in_flight``, on which end, and by how much, as places in source, destination,
-requests, tokens and 1."""
 _CAPACITY: Final = 16
 """Rows of a new table; a full table doubles."""
 
@@ -178,12 +173,15 @@ class WorkerTable:
     def apply_in_flight(self, migrations: Iterable[InFlightMigration]) -> None:
         """Compute the effect of the migrations in flight on each worker."""
         effect, seen_at_ms = self._all_columns.in_flight, self._all_columns.seen_at_ms
-        effect[:, self._in_flight_rows] = 0.0
+        if self._in_flight_rows:
+            effect[:, self._in_flight_rows] = 0.0
         self.pairs_in_flight = set()
         found: dict[int, list[float]] = {}  # added up in Python: elements of an array take ten times as long
         for migration in migrations:
-            in_progress, slots, command = not migration.ended, migration.slots, migration.command
-            source, destination = self.row_of(command.source), self.row_of(command.destination)
+            source, destination = self.row_of(migration.command.source), self.row_of(migration.command.destination)
+            if source is None and destination is None:
+                continue
+            in_progress, slots = not migration.ended, migration.slots
             if in_progress and source is not None and destination is not None:
                 self.pairs_in_flight.add((source, destination))
             if migration.phase == "unknown":
@@ -206,18 +204,6 @@ class WorkerTable:
         self._in_flight_rows = list(found)
         if found:
             effect[:, self._in_flight_rows] = np.array(list(found.values())).T
-
-    def add_in_flight(self, commands: Sequence[tuple[int, int, int, int]]) -> None:
-        """Add the effect of commands that have just been sent.
-
-        Args:
-            commands: Rows of the source and the destination of each, its requests and its tokens.
-        """
-        effect, ends = self._all_columns.in_flight, np.array(commands).T
-        rows, added = ends[_ENDS], np.vstack((ends, np.ones_like(ends[0])))[_ADDED].astype(np.float64)
-        places = (np.array(_EFFECTS)[:, np.newaxis] * effect.shape[1] + rows).ravel()
-        np.add.at(effect.reshape(-1), places, added.ravel())  # a row may occur more than once
-        self._in_flight_rows += rows[[0, -1]].ravel().tolist()
 
     def _all_keys(self) -> list[Key]:
         return [(pool.name, name) for pool in self.pools.values() for name in pool.workers]

@@ -12,10 +12,11 @@ from loadline.core.engines.arrays import Mask
 from loadline.core.fleet.pool import Pool
 from loadline.core.migration.amounts import Sizer
 from loadline.core.migration.consolidation import Consolidation
+from loadline.core.migration.failed_workers import FailedWorker
 from loadline.core.migration.failure_detection import detect_failures
 from loadline.core.migration.failure_domains import DomainMember, lacks_domain
 from loadline.core.migration.in_flight import InFlightMigration
-from loadline.core.migration.load_view import LoadView
+from loadline.core.migration.load_view import Command, LoadView
 from loadline.core.migration.outcomes import MigrationAmount, MigrationCode, NotPlanned, PairReport
 from loadline.core.migration.policies import Policy
 from loadline.core.migration.policy_reports import PAIRS_MAX, PolicyReports
@@ -77,23 +78,25 @@ class MigrationRound:
         )
         self._migrating = 0
         """Requests in migration that ``migrations_max`` limits."""
-        self._commands: list[tuple[int, int, int, int]] = []
-        """Source, destination, requests and tokens of each command of the last policy."""
+        self._commands: list[Command] = []
+        """Commands of the last policy."""
         self._effects: list[Effect] = []
 
     # -- failed and leaving workers ------------------------------------------------------------------------------------
 
     def alarms(self) -> list[Effect]:
         """Return an alarm for each group in which a failed worker lacks its failure domain, once per group."""
+        if not any(lacks_domain(one, self._knobs.failover_domain) for one in self._failures.workers):
+            return []
         return [alarm for group in self._groups for alarm in self._domain_alarm(group)]
 
     def _domain_alarm(self, group: MigrationGroup) -> list[Effect]:
         known = self._memory.groups.get(group.name)
-        if not self._failures.workers or (known is not None and known.domain_alarm_raised):
+        if known is not None and known.domain_alarm_raised:
             return []
         domain, table = self._knobs.failover_domain, group.table
         failed = (table.workers[row].record for row in table.sorted_rows(self._failures.failed[group.name]))
-        name = next((record.worker for record in failed if lacks_domain(record, domain)), None)
+        name = next((record.worker for record in failed if lacks_domain(FailedWorker.of(record), domain)), None)
         if name is None:
             return []
         self._memory.group(group.name).domain_alarm_raised = True
@@ -150,8 +153,7 @@ class MigrationRound:
         for policy in group.policies:
             # The next round computes the effect of all migrations again.
             if self._evaluate(policy, group, view, reported) and policy is not group.policies[-1]:
-                table.add_in_flight(self._commands)
-                view.migrations_changed()
+                view.add_commands(self._commands)
                 self._commands = []
         return self._effects
 
@@ -193,7 +195,7 @@ class MigrationRound:
         """Evaluate a policy; return True if it commanded a migration."""
         if reported is not None and policy.patient:
             return False
-        sources = policy.sources(view) & (view.movable >= 1.0)
+        sources = policy.sources(view) & view.with_movable
         idle = not np.count_nonzero(sources)
         consolidation = self._consolidation(policy, group, view, idle=idle)
         if idle:  # as usual: destinations are found only for a report
@@ -206,11 +208,9 @@ class MigrationRound:
             sources, obstacle = consolidation.eligible(view, sources, destinations, self._now)
         pair_reports: list[PairReport] = []
         pairs: list[Pair] = []
-        for from_rows, to_rows in _sides(sources, destinations, None if policy.urgent else reported):
-            # Loads stay those of the view, so a destination of one side counts as full for the other.
-            to_rows[[destination for _, destination in pairs]] = False
-            if obstacle is None and np.count_nonzero(from_rows) and np.count_nonzero(to_rows):
-                pairs += self._command_pairs(policy, view, from_rows, to_rows, pair_reports)
+        if obstacle is None:
+            sides = _sides(sources, destinations, None if policy.urgent else reported)
+            pairs = self._command_sides(policy, view, sides, pair_reports)
         if reported is not None and not (pair_reports or policy.urgent):
             return False  # no pair includes a worker that reported
         self._reports.record(policy, group.name, view, sources, destinations, pair_reports, obstacle)
@@ -232,6 +232,18 @@ class MigrationRound:
             consolidation.eligible_since_ms = -1
         return consolidation
 
+    def _command_sides(
+        self, policy: Policy, view: LoadView, sides: Sequence[tuple[Mask, Mask]], pair_reports: list[PairReport]
+    ) -> list[Pair]:
+        """Command the migrations that a policy selects from each combination of sources and destinations."""
+        pairs: list[Pair] = []
+        for sources, destinations in sides:
+            if pairs:  # loads stay those of the view, so a destination of one side counts as full for the other
+                destinations[[destination for _, destination in pairs]] = False
+            if np.count_nonzero(sources) and np.count_nonzero(destinations):
+                pairs += self._command_pairs(policy, view, sources, destinations, pair_reports)
+        return pairs
+
     def _command_pairs(
         self, policy: Policy, view: LoadView, sources: Mask, destinations: Mask, pair_reports: list[PairReport]
     ) -> list[Pair]:
@@ -252,6 +264,8 @@ class MigrationRound:
                 pair_reports.append(self._reports.pair(*names, found))
             if isinstance(found, NotPlanned) and found.code is MigrationCode.MIGRATIONS_MAX:
                 break
+        if pairs:
+            view.pairs_reserved()
         if pairs and not self._advise_only:
             self._memory.tally.count_command(policy.name, "planned", count=len(pairs))
         return pairs
@@ -284,12 +298,12 @@ class MigrationRound:
             hops_max=UNLIMITED_HOPS if policy.urgent else knobs.hops_max,
         )
         self._in_flight.start(command, amount.requests, amount.tokens, knobs.ttl_ms, self._now)
-        self._commands.append((*pair, amount.requests, amount.tokens))
+        self._commands.append((*pair, amount.requests))
         self._effects.append(SendMigrate(command, knobs.ttl_ms, knobs.answer_ms))
 
 
 def _destinations(policy: Policy, view: LoadView) -> Mask:
-    return policy.destinations(view) & (view.free_in >= 1.0)
+    return policy.destinations(view) & view.with_free_in
 
 
 def _once(size: Sizer, between: set[Pair]) -> Sizer:
