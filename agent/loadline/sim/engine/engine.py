@@ -128,6 +128,8 @@ class SimulatedEngine:
 
     def abort(self, request_id: str, now_ms: float) -> bool:
         """Drop a request, at the end of the current iteration if it runs. False when it is not inside."""
+        if request_id not in self._sequences:
+            return False
         self._advance_to(now_ms)
         sequence = self._sequences.get(request_id)
         if sequence is None or sequence.leaving:
@@ -210,7 +212,8 @@ class SimulatedEngine:
             self._step = None
             self._complete_step(step)
             self._start_step(step.end_ms)
-        self._now_ms = max(self._now_ms, now_ms)
+        if now_ms > self._now_ms:  # noqa: PLR1730 - max() takes 3x
+            self._now_ms = now_ms
 
     def _interrupt(self) -> None:
         """End a run of decode iterations with the current iteration after a change; start an idle engine."""
@@ -274,7 +277,9 @@ class SimulatedEngine:
             self._prefill_chunks() if self.knobs.chunked_prefill else [(s, s.prefill_tokens) for s in self._prefilling]
         )
         prefill_ms = self._timing.prefill_ms
-        took_ms = max(self._itl(0), self._pass_ms) if decodes else self._pass_ms
+        batch, took_ms = self._batch, self._pass_ms
+        if decodes:
+            took_ms = max(self._timing.itl_ms(batch.size, batch.kv_tokens()), took_ms)
         for sequence, tokens in chunks:
             first = sequence.tokens - sequence.prefill_tokens
             took_ms += prefill_ms(first + tokens) - prefill_ms(first)
@@ -297,13 +302,10 @@ class SimulatedEngine:
         most = min(batch.iterations_to_finish(), max(self._run_growth_tokens // batch.size, 1))
         if batch.blocks(most) > total:
             most = bisect_right(range(1, most), total, key=batch.blocks)  # preemption made room for one
-        first_ms = self._itl(0)
-        ramp_ms = (self._itl(most - 1) - first_ms) / (most - 1) if most > 1 else 0.0
+        itl_ms, more = self._timing.itl_ms, most - 1
+        first_ms = itl_ms(batch.size, batch.kv_tokens())
+        ramp_ms = (itl_ms(batch.size, batch.kv_tokens(more)) - first_ms) / more if more else 0.0
         return EngineStep(at_ms, first_ms, ramp_ms, most)
-
-    def _itl(self, iterations: int) -> float:
-        """Return the iteration time of the batch after further iterations, in ms."""
-        return self._timing.itl_ms(self._batch.size, self._batch.kv_tokens(iterations))
 
     def _complete_step(self, step: EngineStep) -> None:
         self._iteration_ms = step.iteration_ms(step.iterations - 1)

@@ -33,7 +33,7 @@ class TokenGaps:
 
     def record_step(self, step: EngineStep, before: int) -> None:
         """Record a step in which all members got tokens, after ``before`` iterations."""
-        first_ms = step.end_after(1)
+        first_ms = step.start_ms + step.first_ms
         for sequence in self._awaiting_first:
             self.record_token(sequence, first_ms)
         self._awaiting_first.clear()

@@ -38,29 +38,26 @@ class MeasuredProfile:
     def prefill_ms(self, tokens: float) -> float:
         """Return the time of a pass over one prompt, in ms: interpolated, and extrapolated beyond the last point."""
         isl, ttft = self._isl, self._ttft_ms
-        right = min(max(bisect_right(isl, tokens), 1), len(isl) - 1)
+        right = bisect_right(isl, tokens, 1, len(isl) - 1)
         left = right - 1
         slope = (ttft[right] - ttft[left]) / (isl[right] - isl[left])
         return ttft[left] + slope * (tokens - isl[left])
 
     def itl_ms(self, batch_requests: int, kv_tokens: float) -> float:
         """Return the time of one decode iteration, in ms, by KV usage and mean context (nearest outside the sweep)."""
-        contexts = self._contexts
-        place = min(max(kv_tokens / self.max_kv_tokens, 0.0), 1.0) * _CELLS
-        cell = min(int(place), _CELLS - 1)
-        context = kv_tokens / batch_requests
+        contexts, usage = self._contexts, kv_tokens / self.max_kv_tokens
+        place = usage * _CELLS if usage < 1.0 else float(_CELLS)
+        cell = int(place) if usage < 1.0 else _CELLS - 1
+        part, context = place - cell, kv_tokens / batch_requests
         upper = bisect_right(contexts, context)
         if upper == 0 or upper == len(contexts):
-            return _within(self._rows[0 if upper == 0 else -1], cell, place)
+            row = self._rows[0 if upper == 0 else -1]
+            return row[cell] + (row[cell + 1] - row[cell]) * part
         low, high = contexts[upper - 1], contexts[upper]
         share = (context - low) / (high - low)
         below, above = self._rows[upper - 1], self._rows[upper]
-        return (1.0 - share) * _within(below, cell, place) + share * _within(above, cell, place)
-
-
-def _within(values: list[float], cell: int, place: float) -> float:
-    """Return the value at a place within a cell, on the line through its ends."""
-    return values[cell] + (values[cell + 1] - values[cell]) * (place - cell)
+        lower_ms = below[cell] + (below[cell + 1] - below[cell]) * part
+        return (1.0 - share) * lower_ms + share * (above[cell] + (above[cell + 1] - above[cell]) * part)
 
 
 def _prefill_curve(sweep: PrefillSweep) -> tuple[list[float], list[float]]:
