@@ -8,6 +8,7 @@ the last one, and within the latest of these about as much as within the one bef
 from bisect import bisect_right
 from collections.abc import Sequence
 from functools import cached_property
+from itertools import accumulate
 from math import inf, sqrt
 from typing import Final
 
@@ -63,8 +64,8 @@ _HALF_LEAD: Final = _RiseTest(3.0, 3.0, 3.0)
 class ArrivalRate(Struct, dict=True):
     """Arrivals per sample of about a second, with the last change of their rate.
 
-    A plan asks for the same levels and spread several times, so they are kept until the next sample. They are no
-    fields: a snapshot does not have them.
+    A plan asks for the same levels and spread several times, so they are kept until the next sample, and running sums
+    give 20 means a second. They are no fields: a snapshot does not have them.
     """
 
     at_ms: list[int] = field(default_factory=list)
@@ -89,17 +90,21 @@ class ArrivalRate(Struct, dict=True):
         """
         if interval.observed_ms <= 0:
             return
-        self.__dict__.clear()
+        self._forget_derived()
         rate = interval.requests_per_s
         if self.at_ms:
             before = self.arrivals[-1] * 1_000.0 / self.observed_ms[-1]
             self.spreads.append((rate - before) ** 2 / max(0.5, rate + before))
             del self.spreads[:-_SPREAD_SAMPLES]
+        observed_sums, arrival_sums = self._sums
         self.at_ms.append(now)
         self.observed_ms.append(interval.observed_ms)
         self.arrivals.append(interval.arrivals)
-        for values in (self.at_ms, self.observed_ms, self.arrivals):
-            del values[:-_SECONDS_MAX]
+        observed_sums.append(observed_sums[-1] + interval.observed_ms)
+        arrival_sums.append(arrival_sums[-1] + interval.arrivals)
+        if len(self.at_ms) > _SECONDS_MAX:
+            for values in (self.at_ms, self.observed_ms, self.arrivals, observed_sums, arrival_sums):
+                del values[0]
         self.unchanged = min(self.unchanged + 1, len(self.at_ms))
         self.bursts.update(self._mean_since, now)
         if self.rise is None:
@@ -156,7 +161,16 @@ class ArrivalRate(Struct, dict=True):
         return count < samples and sum(self.arrivals[-count:]) < _CHANGE_ARRIVALS
 
     @cached_property
+    def _sums(self) -> tuple[list[int], list[int]]:
+        """Observed ms and arrivals before each sample and after the last one, from any start."""
+        return list(accumulate(self.observed_ms, initial=0)), list(accumulate(self.arrivals, initial=0))
+
+    @cached_property
     def _levels(self) -> dict[int, tuple[float, float]]:
+        return {}
+
+    @cached_property
+    def _credible_levels(self) -> dict[int, tuple[float, float]]:
         return {}
 
     @cached_property
@@ -174,6 +188,12 @@ class ArrivalRate(Struct, dict=True):
 
     def _credible_level(self, samples: int) -> tuple[float, float]:
         """Return the level, of which a rise by few arrivals counts only as far as it is not chance."""
+        found = self._credible_levels.get(samples)
+        if found is None:
+            found = self._credible_levels[samples] = self._without_chance(samples)
+        return found
+
+    def _without_chance(self, samples: int) -> tuple[float, float]:
         level, seconds = self._level(samples)
         if self._is_doubtful(samples):
             overall, _ = self._mean(max(0, len(self.at_ms) - samples), len(self.at_ms))
@@ -182,8 +202,11 @@ class ArrivalRate(Struct, dict=True):
 
     def _mean(self, start: int, end: int) -> tuple[float, float]:
         """Return the rate over the samples ``[start, end)``, and the observed seconds."""
-        observed = sum(self.observed_ms[start:end])
-        return (sum(self.arrivals[start:end]) * 1_000.0 / observed, observed / 1_000.0) if observed else (0.0, 0.0)
+        if not 0 <= start < end:
+            return 0.0, 0.0
+        observed_sums, arrival_sums = self._sums
+        observed = observed_sums[end] - observed_sums[start]
+        return (arrival_sums[end] - arrival_sums[start]) * 1_000.0 / observed, observed / 1_000.0
 
     def _spread(self, latest: int) -> float:
         """Return the variance of the arrivals relative to a Poisson process, without the ``latest`` differences."""
@@ -215,9 +238,15 @@ class ArrivalRate(Struct, dict=True):
 
     def _start_anew(self, level_ms: int, spread_ms: int) -> None:
         """Let the level begin after a time, and forget how the arrivals have varied since another one."""
-        self.__dict__.clear()
+        self._forget_derived()
         self.unchanged = max(1, len(self.at_ms) - bisect_right(self.at_ms, level_ms))
         del self.spreads[-(len(self.at_ms) - bisect_right(self.at_ms, spread_ms)) - 1 :]
+
+    def _forget_derived(self) -> None:
+        """Forget what follows from the samples, except for their sums."""
+        sums = self._sums
+        self.__dict__.clear()
+        self._sums = sums
 
     def _mean_since(self, from_ms: int) -> float:
         """Return the rate (1/s) since a time."""
