@@ -5,6 +5,7 @@ therefore ``base / (1 - x / full)``: the reciprocal of the latency falls linearl
 without load to 0 at saturation. Real engines are nearly so; the curve is linear between the observed points.
 """
 
+from functools import cached_property
 from math import floor, hypot, inf, log2, sqrt
 from typing import Final
 
@@ -54,8 +55,12 @@ class RateBin(Struct):
         self.inverse += (inverse - self.inverse) * weight
 
 
-class LatencyCurve(Struct):
-    """Observed latency over the work rate of one worker, in any unit of work per second."""
+class LatencyCurve(Struct, dict=True):
+    """Observed latency over the work rate of one worker, in any unit of work per second.
+
+    Points come every few seconds, or never in an overload, while plans look rates up ten times a second. So what
+    follows from the bins alone is kept until the next point. It is no field: a snapshot does not have it.
+    """
 
     bins: dict[int, RateBin] = field(default_factory=dict)
     """Bins by half octave of the rate."""
@@ -79,6 +84,7 @@ class LatencyCurve(Struct):
         self.latest_rate, self.latest_ms, self.latest_is_chance = rate, latency_ms, False
         if rate <= 0.0:
             return
+        self.__dict__.clear()
         for stale in [key for key, one in self.bins.items() if now - one.at_ms > _STALE_MS]:
             del self.bins[stale]
         key = floor(_BINS_PER_OCTAVE * log2(rate))
@@ -90,13 +96,28 @@ class LatencyCurve(Struct):
             self.latest_is_chance = known.points >= _POINTS and lower < _CHANCE * sqrt(known.spread)
             known.add(rate, 1.0 / latency_ms, now)
 
+    @cached_property
+    def keys(self) -> list[int]:
+        """Keys of the bins by rising rate."""
+        return sorted(self.bins)
+
+    @cached_property
+    def newest_ms(self) -> int:
+        """Time of the latest point in the bins; 0 without any."""
+        return max((one.at_ms for one in self.bins.values()), default=0)
+
+    @cached_property
+    def rising(self) -> list[RateBin]:
+        """Bins by rising rate."""
+        return [self.bins[key] for key in self.keys]
+
     def base_ms(self, limit_ms: float) -> float:
         """Return the latency without load: the intercept of the line through the lowest and the highest rate."""
-        bins, keys = self.bins, sorted(self.bins)
-        within = next((bins[key] for key in keys if bins[key].inverse * limit_ms > 1.0), None)
+        bins = self.rising
+        within = next((one for one in bins if one.inverse * limit_ms > 1.0), None)
         if within is None:
             return min(self.base_min_ms, _BASE_SHARE * limit_ms)
-        highest, bound = bins[keys[-1]], max(1.0 / self.base_min_ms, within.inverse)
+        highest, bound = bins[-1], max(1.0 / self.base_min_ms, within.inverse)
         if highest.rate <= _SPREAD * within.rate:
             return 1.0 / bound
         fall = max(0.0, within.inverse - highest.inverse) / (highest.rate - within.rate)
@@ -116,7 +137,7 @@ class LatencyCurve(Struct):
         bound, base_ms = 1.0 / limit_ms, self.base_ms(limit_ms)
         rate, inverse = 0.0, max(1.0 / base_ms, 1.02 * bound)
         found = inf
-        for one_rate, one_inverse in self._falling():
+        for one_rate, one_inverse in self._falling:
             lower = min(one_inverse, inverse)
             if lower <= bound:
                 found = rate + (one_rate - rate) * (inverse - bound) / max(inverse - lower, 1e-12)
@@ -139,6 +160,7 @@ class LatencyCurve(Struct):
         within = {key: one for key, one in self.bins.items() if one.inverse * limit_ms > 1.0}
         return LatencyCurve(within, self.base_min_ms).rate_within(limit_ms)
 
+    @cached_property
     def _falling(self) -> list[tuple[float, float]]:
         """Return the rates with reciprocals of the latency that never rise with the rate: the least squares by points.
 
@@ -148,8 +170,7 @@ class LatencyCurve(Struct):
         requests or the engine has changed, so they count alone.
         """
         pooled: list[tuple[float, float, int, list[float]]] = []
-        for key in sorted(self.bins):
-            one = self.bins[key]
+        for one in self.rising:
             weight, inverse, at_ms, rates = float(min(one.points, _POINTS)), one.inverse, one.at_ms, [one.rate]
             while pooled and pooled[-1][1] < inverse:
                 before_weight, before_inverse, before_ms, before_rates = pooled.pop()
@@ -171,7 +192,7 @@ class LatencyCurve(Struct):
         """Return the work rate at which the line through the points has no bound; infinite if latency does not rise."""
         if not self.bins:
             return inf
-        top, base = self.bins[max(self.bins)], 1.0 / self.base_ms(limit_ms)
+        top, base = self.rising[-1], 1.0 / self.base_ms(limit_ms)
         fall = (base - top.inverse) / top.rate
         return base / fall if fall > 0.0 else inf
 
@@ -179,7 +200,7 @@ class LatencyCurve(Struct):
         """Return the full rate, at most a little above the observed rates; 0 if unknown."""
         if not self.bins:
             return 0.0
-        full, top = self.full_rate(limit_ms), self.bins[max(self.bins)].rate
+        full, top = self.full_rate(limit_ms), self.rising[-1].rate
         return top if full == inf else min(full, _FULL_MAX * top)
 
     def service_rate(self, work: float, limit_ms: float) -> float:
@@ -211,7 +232,7 @@ class LatencyCurve(Struct):
         if not points or rate <= 0.0:
             return inf
         squares = _PRIOR_SPREAD**2 + sum(one.spread * one.points for one in self.bins.values())
-        beyond = max(0.0, 1.0 - self.bins[max(self.bins)].rate / rate)
+        beyond = max(0.0, 1.0 - self.rising[-1].rate / rate)
         return hypot(sqrt(squares / (1.0 + points) / points), beyond)
 
     def rises(self, limit_ms: float) -> bool:

@@ -18,7 +18,6 @@ from collections.abc import Iterator
 from typing import Annotated, ClassVar, Final
 from zlib import crc32
 
-import msgspec
 from msgspec import Meta, Struct, field
 from msgspec.structs import replace
 
@@ -187,9 +186,9 @@ class AutoPlanner(Planner):
             name: LearnedPool.of(one.kind, one.evidence, one.hold.learned_ms) for name, one in self.pools.items()
         }
         found = LearnedEvidence(self.lengths, merged(learned, self.inherited.pools))
-        if found.age() != self.exported.age():
+        if found.age != self.exported.age:
             self.exported = found.copy()
-        return msgspec.json.encode(self.exported) if self.exported.pools else None
+        return self.exported.encoded if self.exported.pools else None
 
     def import_learned(self, data: bytes) -> None:
         """Start with the exported evidence."""

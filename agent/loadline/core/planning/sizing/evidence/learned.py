@@ -1,6 +1,7 @@
 """Evidence of pools in the form that a successor of an agent reads."""
 
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Final
 
 import msgspec
@@ -74,18 +75,24 @@ class LearnedPool(Struct, frozen=True):
         return PoolEvidence(itl, ttft, *rates, ttft_variation=self.ttft_variation, speed=speed, settled=True)
 
 
-class LearnedEvidence(Struct, frozen=True):
+class LearnedEvidence(Struct, frozen=True, dict=True):
     """Lasting evidence of all pools, and lengths of requests."""
 
     lengths: Lengths
     pools: dict[str, LearnedPool]
 
+    @cached_property
     def age(self) -> list[tuple[str, list[int], list[int], int]]:
-        """Return what makes an export out of date: other rates, or points of another five minutes."""
+        """What makes an export out of date: other rates, or points of another five minutes."""
         return [
-            (name, sorted(one.itl.bins), sorted(one.ttft.bins), _newest_ms(one) // _EXPORT_MS)
+            (name, one.itl.keys, one.ttft.keys, max(one.itl.newest_ms, one.ttft.newest_ms) // _EXPORT_MS)
             for name, one in sorted(self.pools.items())
         ]
+
+    @cached_property
+    def encoded(self) -> bytes:
+        """The evidence as JSON, of a copy only."""
+        return msgspec.json.encode(self)
 
     def copy(self) -> "LearnedEvidence":
         """Return a copy, which the fleet changes no more."""
@@ -109,7 +116,3 @@ def merged(pools: Mapping[str, LearnedPool], before: Mapping[str, LearnedPool]) 
 def _lasting(curve: LatencyCurve) -> LatencyCurve:
     """Copy a curve without its latest point."""
     return LatencyCurve({key: replace(one) for key, one in curve.bins.items()}, curve.base_min_ms)
-
-
-def _newest_ms(pool: LearnedPool) -> int:
-    return max((one.at_ms for curve in (pool.itl, pool.ttft) for one in curve.bins.values()), default=0)
