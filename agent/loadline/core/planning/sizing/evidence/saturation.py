@@ -4,6 +4,7 @@ While requests wait for every worker and the batches do not grow, the rate that 
 batch slots, KV caches or computation limit it. No model of the engine is needed.
 """
 
+from functools import cached_property
 from typing import Final
 
 from msgspec import Struct, field
@@ -79,8 +80,12 @@ class QueuedSpan(Struct):
         return max(0.0, arrived - pool.load.waiting + self.waiting_before) * 1_000.0 / span_ms
 
 
-class SaturationEvidence(Struct):
-    """Queues and batches of the workers of a pool in the last seconds, and the requests since it is saturated."""
+class SaturationEvidence(Struct, dict=True):
+    """Queues and batches of the workers of a pool in the last seconds, and the requests since it is saturated.
+
+    A plan asks for the mean ITL six times, so it is kept until the next second. It is no field: a snapshot does not
+    have it.
+    """
 
     ready: int = -1
     """Ready workers at the last sample."""
@@ -116,12 +121,13 @@ class SaturationEvidence(Struct):
         self.waiting = [*self.waiting[1 - _RECENT :], pool.load.waiting if own else 0]
         if interval.itl_ms.value is not None:
             self.latencies = [*self.latencies[-9:], (now, interval.itl_ms.value, interval.itl_ms.count)]
+            self.__dict__.clear()
         changed, self.ready = pool.ready != self.ready, pool.ready
         queued = not changed and self.is_queued(pool)
         self.queued.add(interval, pool.load.waiting, now, lasts=queued)
         self.saturated.add(interval, pool.load.waiting, now, lasts=queued and self.is_saturated(pool))
 
-    @property
+    @cached_property
     def itl_ms(self) -> float:
         """Mean ITL of the requests that completed last; 0 if unknown."""
         total = sum(count for _, _, count in self.latencies)
