@@ -181,12 +181,12 @@ class Controller:
         state = self.state
         wakes = [state.leadership.next_wake(), None if state.presence is None else state.presence.next_wake()]
         if not state.dormant:
-            wakes.append(min((model.plan_at_ms for model in state.fleet.models.values()), default=None))
+            wakes.append(min([model.plan_at_ms for model in state.fleet.models.values()], default=None))
         if self.leading:
             wakes += [state.ledger.next_wake(), state.drains.next_wake(), self._mode.migration.next_wake()]
             if self._mode.before_planning:
                 wakes.append(reading.next_wake(state))
-        return min((wake for wake in wakes if wake is not None), default=None)
+        return min([wake for wake in wakes if wake is not None], default=None)
 
     @property
     def planners(self) -> Mapping[str, Planner]:

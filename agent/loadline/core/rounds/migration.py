@@ -72,6 +72,8 @@ class MigrationPipeline:
             memory.in_flight.expire(now)  # the leader counts the lost migrations
             return []
         effects = self._close_lost(now)
+        if not due:
+            return effects
         longest_due = sorted((due_ms, name) for name, due_ms in due.items() if due_ms <= now)
         full = {name for _, name in longest_due[:FULL_ROUNDS_MAX]}
         reported = self._knobs.keys() & set(refreshed)
