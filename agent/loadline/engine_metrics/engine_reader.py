@@ -5,17 +5,17 @@ from typing import Any, Final
 
 import msgspec
 
-from loadline.core.vocabulary.scalars import (
-    ArrivalCount,
-    BatchCount,
-    BlockCount,
-    Milliseconds,
-    QueueCount,
-    Ratio,
-    TokenCount,
-    Tokens,
+from loadline.engine_metrics.bounds import (
+    ARRIVAL_COUNT,
+    BATCH_COUNT,
+    BLOCK_COUNT,
+    MILLISECONDS,
+    QUEUE_COUNT,
+    RATIO,
+    TOKEN_COUNT,
+    TOKENS,
+    Bounds,
 )
-from loadline.engine_metrics.bounds import within
 from loadline.engine_metrics.engine_reading import EngineReading, EngineTraffic, RankLoad
 from loadline.engine_metrics.figures import FigureReader, Figures
 from loadline.engine_metrics.tables import ENGINES
@@ -101,12 +101,12 @@ class EngineReader:
 
     def _load(self, rank: int, figures: Figures, shared: Figures, *, fresh: bool) -> RankLoad:
         gauges = {name: shared.gauges[name] for name in _SETTINGS if name in shared.gauges} | figures.gauges
-        total = self._whole(gauges, "kv_blocks_total", BlockCount)
+        total = self._whole(gauges, "kv_blocks_total", BLOCK_COUNT)
         if total is None and "kv_tokens_total" in gauges:
-            size = self._whole(gauges, "block_size_tokens", BatchCount) or 1
-            total = self._whole({"kv_blocks_total": gauges["kv_tokens_total"] // size}, "kv_blocks_total", BlockCount)
+            size = self._whole(gauges, "block_size_tokens", BATCH_COUNT) or 1
+            total = self._whole({"kv_blocks_total": gauges["kv_tokens_total"] // size}, "kv_blocks_total", BLOCK_COUNT)
         ratio = self._ratio(gauges, "kv_usage_ratio")
-        used = self._whole(gauges, "kv_blocks_used", BlockCount)
+        used = self._whole(gauges, "kv_blocks_used", BLOCK_COUNT)
         if used is None and ratio is not None and total is not None:
             used = round(ratio * total)
         if used is not None and total is not None and used > total:
@@ -115,10 +115,10 @@ class EngineReader:
         means = {name: self._mean(rank, name, figures, shared, fresh=fresh) for name in (*_LATENCIES, "isl_tokens")}
         return RankLoad(
             rank=rank,
-            waiting_requests=self._whole(gauges, "waiting_requests", QueueCount),
-            running_requests=self._whole(gauges, "running_requests", BatchCount),
-            decode_batch_requests=self._whole(gauges, "decode_batch_requests", BatchCount),
-            decode_tokens=self._whole(gauges, "decode_tokens", TokenCount),
+            waiting_requests=self._whole(gauges, "waiting_requests", QUEUE_COUNT),
+            running_requests=self._whole(gauges, "running_requests", BATCH_COUNT),
+            decode_batch_requests=self._whole(gauges, "decode_batch_requests", BATCH_COUNT),
+            decode_tokens=self._whole(gauges, "decode_tokens", TOKEN_COUNT),
             kv_usage_ratio=ratio,
             kv_blocks_used=used,
             kv_blocks_total=total,
@@ -130,7 +130,7 @@ class EngineReader:
         if fresh:
             for candidate in (figures, shared):
                 mean = _isl(candidate) if quantity == "isl_tokens" else candidate.mean(quantity)
-                known = self._number(quantity, mean, Tokens if quantity == "isl_tokens" else Milliseconds)
+                known = self._number(quantity, mean, TOKENS if quantity == "isl_tokens" else MILLISECONDS)
                 if known is not None:
                     self._last_means[rank, quantity] = known
                     break
@@ -139,7 +139,7 @@ class EngineReader:
     def _traffic(self, groups: list[Figures], requests: int | None, interval_ms: int) -> EngineTraffic | None:
         """Return the traffic of all ranks, or None if the engine does not count the requests that finished."""
         whole = _merged(groups)
-        finished = self._whole(whole.counts, "finished_requests", ArrivalCount)
+        finished = self._whole(whole.counts, "finished_requests", ARRIVAL_COUNT)
         if finished is None or requests is None or self._requests is None:
             return None
         # Requests are conserved: what finished or is there now and was not there before has arrived.
@@ -150,9 +150,9 @@ class EngineReader:
             interval_ms=interval_ms,
             arrivals=arrivals,
             completed=finished,
-            isl_tokens=self._number("isl_tokens", _isl(whole), Tokens),
-            osl_tokens=self._number("osl_tokens", _osl(whole), Tokens),
-            **{name: self._number(name, whole.mean(name), Milliseconds) for name in _LATENCIES},
+            isl_tokens=self._number("isl_tokens", _isl(whole), TOKENS),
+            osl_tokens=self._number("osl_tokens", _osl(whole), TOKENS),
+            **{name: self._number(name, whole.mean(name), MILLISECONDS) for name in _LATENCIES},
             prefix_hit_ratio=hit_ratio,
             isl_histogram=whole.histogram("isl_tokens"),
             osl_histogram=whole.histogram("osl_tokens"),
@@ -160,7 +160,7 @@ class EngineReader:
 
     def _setting(self, groups: list[Figures], quantity: str) -> int | None:
         found = next((figures.gauges for figures in groups if quantity in figures.gauges), {})
-        return self._whole(found, quantity, BatchCount) or None
+        return self._whole(found, quantity, BATCH_COUNT) or None
 
     def _ratio(self, gauges: dict[str, float], quantity: str) -> float | None:
         value = gauges.get(quantity)
@@ -168,21 +168,18 @@ class EngineReader:
             return None
         if value > 1.0:
             self._figures.warnings["above_capacity"] += 1
-        ratio: float | None = self._number(quantity, min(value, 1.0), Ratio)
+        ratio: float | None = self._number(quantity, min(value, 1.0), RATIO)
         return ratio
 
-    def _whole(self, gauges: dict[str, float], quantity: str, kind: Any) -> int | None:
-        value = gauges.get(quantity)
-        # 2**53: beyond, the value is impossible for every kind, and rounding infinity fails.
-        whole = value if value is None or not abs(value) <= 2**53 else round(value)
-        known: int | None = self._number(quantity, whole, kind)
+    def _whole(self, values: dict[str, float], quantity: str, bounds: Bounds) -> int | None:
+        known: int | None = self._number(quantity, values.get(quantity), bounds)
         return known
 
-    def _number(self, quantity: str, value: float | None, kind: Any) -> Any:
+    def _number(self, quantity: str, value: float | None, bounds: Bounds) -> Any:
         """Return the value if it is within the bounds of its kind, else None."""
         if value is None:
             return None
-        known = within(value, kind)
+        known = bounds.accept(value)
         if known is None:
             self._figures.warnings[f"impossible_{quantity}"] += 1
         return known

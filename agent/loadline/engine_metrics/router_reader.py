@@ -4,8 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from loadline.core.vocabulary.samples import TrafficSample
-from loadline.core.vocabulary.scalars import ArrivalCount, Milliseconds, QueueCount, Ratio, Tokens
-from loadline.engine_metrics.bounds import within
+from loadline.engine_metrics.bounds import ARRIVAL_COUNT, MILLISECONDS, QUEUE_COUNT, RATIO, TOKENS, Bounds
 from loadline.engine_metrics.figures import FigureReader, Figures
 from loadline.engine_metrics.router_tables import RouterTable
 from loadline.errors import NotAnExposition
@@ -59,8 +58,8 @@ class RouterReader:
         self._read_ms = now_ms
         found = {}
         for model, figures in sorted(groups.items()):
-            queued = self._count(figures.gauges, "queued_requests", QueueCount)
-            in_flight = self._count(figures.gauges, "in_flight_requests", QueueCount)
+            queued = self._count(figures.gauges, "queued_requests", QUEUE_COUNT)
+            in_flight = self._count(figures.gauges, "in_flight_requests", QUEUE_COUNT)
             present = (queued or 0) + (in_flight or 0)
             change = present - self._present.get(model, present) if in_flight is not None else 0
             self._present[model] = present
@@ -92,7 +91,7 @@ class RouterReader:
         except NotAnExposition:  # it has had no worker yet
             return found
         for worker, figures in groups.items():
-            model, requests = self._model_of(worker), self._count(figures.gauges, "in_flight_requests", QueueCount)
+            model, requests = self._model_of(worker), self._count(figures.gauges, "in_flight_requests", QUEUE_COUNT)
             if model is None:
                 self._traffic.warnings["worker_ignored"] += 1
             elif requests is not None:
@@ -104,8 +103,8 @@ class RouterReader:
 
         Requests are conserved: what arrived and did not finish is there now. So one count gives the other.
         """
-        arrived = self._count(figures.counts, "arrived_requests", ArrivalCount)
-        finished = self._count(figures.counts, "finished_requests", ArrivalCount)
+        arrived = self._count(figures.counts, "arrived_requests", ARRIVAL_COUNT)
+        finished = self._count(figures.counts, "finished_requests", ARRIVAL_COUNT)
         if arrived is None and finished is None:
             return None
         if arrived is None:
@@ -133,24 +132,23 @@ class RouterReader:
             finished,
             queued,
             in_flight,
-            isl_tokens=self._known("isl_tokens", isl, Tokens),
-            kv_hit_rate=self._known("kv_hit_rate", hits, Ratio),
-            osl_tokens=self._known("osl_tokens", osl, Tokens),
-            ttft_ms=self._known("ttft_ms", figures.mean("ttft_ms"), Milliseconds),
-            itl_ms=self._known("itl_ms", figures.mean("itl_ms"), Milliseconds),
+            isl_tokens=self._known("isl_tokens", isl, TOKENS),
+            kv_hit_rate=self._known("kv_hit_rate", hits, RATIO),
+            osl_tokens=self._known("osl_tokens", osl, TOKENS),
+            ttft_ms=self._known("ttft_ms", figures.mean("ttft_ms"), MILLISECONDS),
+            itl_ms=self._known("itl_ms", figures.mean("itl_ms"), MILLISECONDS),
             isl_histogram=figures.histogram("isl_tokens"),
             osl_histogram=figures.histogram("osl_tokens"),
         )
 
-    def _count(self, values: dict[str, float], quantity: str, kind: Any) -> int | None:
-        value = values.get(quantity)
-        known: int | None = self._known(quantity, value if value is None else round(value), kind)
+    def _count(self, values: dict[str, float], quantity: str, bounds: Bounds) -> int | None:
+        known: int | None = self._known(quantity, values.get(quantity), bounds)
         return known
 
-    def _known(self, quantity: str, value: float | None, kind: Any) -> Any:
+    def _known(self, quantity: str, value: float | None, bounds: Bounds) -> Any:
         if value is None:
             return None
-        known = within(value, kind)
+        known = bounds.accept(value)
         if known is None:
             self._traffic.warnings[f"impossible_{quantity}"] += 1
         return known

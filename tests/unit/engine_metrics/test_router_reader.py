@@ -235,6 +235,16 @@ def test_an_idle_router_reports_zero_and_a_page_without_its_metrics_nothing() ->
             read.read(other, 3_000)
 
 
+def test_sums_beyond_the_largest_float_are_impossible() -> None:
+    read = reader("vllm-router", "qwen")
+    at_worker = 'vllm_router_running_requests{worker="http://10.0.0.8:8000",replica="%d"}'
+    for now_ms, value in ((1_000, 0.0), (2_000, 1e308)):
+        lines = {f'vllm_router_requests_total{{route="{number}"}}': value for number in range(2)}
+        found = read.read(page(lines | {at_worker % number: 1e308 for number in range(2)}), now_ms)
+    assert found == {}
+    assert {"impossible_in_flight_requests", "impossible_arrived_requests"} <= read.warnings.keys()
+
+
 def test_after_an_outage_of_over_an_hour_counting_begins_anew() -> None:
     read = reader("dynamo")
     read.read(page(dynamo(9, 9, 0, 0.1)), 1_000)
