@@ -2,11 +2,9 @@
 
 from typing import Final
 
-import msgspec
-
 from loadline.adapters.logs import bounded
 from loadline.core.vocabulary.samples import WorkerRecord
-from loadline.core.vocabulary.scalars import Name
+from loadline.core.vocabulary.scalars import is_name
 from loadline.engine_metrics.engine_reading import EngineReading
 from loadline.errors import AddressTaken, ConfigError
 from loadline.ports import Store
@@ -29,7 +27,7 @@ def record_of(options: SidecarOptions, reading: EngineReading, incarnation: int)
     model = options.model or reading.model
     if not model:
         raise ConfigError("--model", "is missing, and the metrics of the engine do not name it", "Add --model NAME.")
-    if not _is_name(model):
+    if not is_name(model):
         problem = f"is missing, and {model[:_SHOWN_CHARS_MAX]!r} of the engine's metrics is no name of a model"
         remedy = "Add --model NAME, or have the engine serve it under a name of at most 100 characters."
         raise ConfigError("--model", problem, remedy)
@@ -70,11 +68,3 @@ async def check_address(store: Store, namespace: str, record: WorkerRecord) -> N
             place = f"worker {other.worker} of pool {other.pool}"
             remedy = "Run one sidecar for each engine; the entry of one that ended expires after 10 s."
             raise AddressTaken(f"the engine at {record.base_url} is registered as {place}. {remedy}")
-
-
-def _is_name(text: str) -> bool:
-    try:
-        msgspec.convert(text, Name)
-    except msgspec.ValidationError:
-        return False
-    return True

@@ -10,7 +10,7 @@ from typing import Annotated, Final, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from loadline.core.vocabulary.scalars import Name
+from loadline.core.vocabulary.scalars import is_name
 
 _NAME: Final = "__name__"
 _ESCAPED: Final = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
@@ -92,10 +92,12 @@ def read_answer(data: bytes, label: str) -> dict[str, TargetPage]:
     read_ms: dict[str, int] = {}
     for series in answer.data.result:
         target = series.metric.get(label, "")
-        if not _is_name(target):
-            continue
+        if target not in lines:
+            if not is_name(target):
+                continue
+            lines[target] = []
         at_s, value = series.values[-1]
-        lines.setdefault(target, []).append(f"{series.metric.get(_NAME, '')}{_labels(series.metric)} {value}")
+        lines[target].append(f"{series.metric.get(_NAME, '')}{_labels(series.metric)} {value}")
         read_ms[target] = max(read_ms.get(target, 0), min(round(at_s * 1_000), _MS_MAX))
     return {
         target: TargetPage("\n".join([*written, ""]).encode(), read_ms[target])
@@ -110,11 +112,3 @@ def _labels(metric: dict[str, str]) -> str:
         if label != _NAME and _LABEL.fullmatch(label)
     ]
     return f"{{{','.join(pairs)}}}" if pairs else ""
-
-
-def _is_name(text: str) -> bool:
-    try:
-        msgspec.convert(text, Name)
-    except msgspec.ValidationError:
-        return False
-    return True

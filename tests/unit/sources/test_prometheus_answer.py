@@ -31,6 +31,7 @@ def test_the_newest_value_of_each_series_is_on_the_page_of_its_target() -> None:
         ({"pod": "b"}, [(11.0, "3")]),
         ({"instance": "no pod"}, [(11.0, "9")]),
         ({"pod": "new\nline"}, [(11.0, "9")]),
+        ({"pod": "a\n"}, [(11.0, "9")]),
         ({"pod": "x" * 101}, [(11.0, "9")]),
     )
     found = read_answer(data, "pod")
