@@ -3,7 +3,7 @@
 import re
 from typing import Any, Final
 
-import msgspec
+from msgspec.structs import replace
 
 from loadline.engine_metrics.bounds import (
     ARRIVAL_COUNT,
@@ -30,6 +30,7 @@ _SECONDS_MAX: Final = 1e11
 # Some versions tell these without a rank.
 _SETTINGS: Final = ("kv_blocks_total", "kv_tokens_total", "block_size_tokens", "max_batch_requests")
 _LATENCIES: Final = ("ttft_ms", "itl_ms", "queue_ms")
+_MEANS: Final = {**dict.fromkeys(_LATENCIES, MILLISECONDS), "isl_tokens": TOKENS}
 
 
 class EngineReader:
@@ -44,7 +45,7 @@ class EngineReader:
         self._read_ms = 0
         self._started_ms: int | None = None
         self._requests: int | None = None
-        self._last_means: dict[tuple[int, str], float] = {}
+        self._last_means: dict[int, dict[str, float]] = {}
 
     @property
     def warnings(self) -> dict[str, int]:
@@ -79,14 +80,15 @@ class EngineReader:
             ranks=loads,
             restarted=restarted,
             started_ms=started_ms,
-            kv_blocks_total=max((load.kv_blocks_total or 0 for load in loads), default=0) or None,
+            kv_blocks_total=max([load.kv_blocks_total or 0 for load in loads]) or None,
             block_size_tokens=self._setting(everything, "block_size_tokens"),
             max_batch_requests=self._setting(everything, "max_batch_requests"),
         )
+        requests = reading.requests
         if self._read_ms and not restarted:
-            traffic = self._traffic(everything, reading.requests, now_ms - self._read_ms)
-            reading = msgspec.structs.replace(reading, traffic=traffic)
-        self._read_ms, self._started_ms, self._requests = now_ms, started_ms, reading.requests
+            traffic = self._traffic(everything, requests, now_ms - self._read_ms)
+            reading = replace(reading, traffic=traffic) if traffic is not None else reading
+        self._read_ms, self._started_ms, self._requests = now_ms, started_ms, requests
         return reading
 
     def _ranks(self, groups: dict[str, Figures]) -> dict[int, Figures]:
@@ -112,7 +114,6 @@ class EngineReader:
         if used is not None and total is not None and used > total:
             self._figures.warnings["above_capacity"] += 1
             used = total
-        means = {name: self._mean(rank, name, figures, shared, fresh=fresh) for name in (*_LATENCIES, "isl_tokens")}
         return RankLoad(
             rank=rank,
             waiting_requests=self._whole(gauges, "waiting_requests", QUEUE_COUNT),
@@ -122,19 +123,22 @@ class EngineReader:
             kv_usage_ratio=ratio,
             kv_blocks_used=used,
             kv_blocks_total=total,
-            **means,
+            **self._means(rank, figures, shared, fresh=fresh),
         )
 
-    def _mean(self, rank: int, quantity: str, figures: Figures, shared: Figures, *, fresh: bool) -> float | None:
-        """Return the mean of the interval, or of the last one that had any."""
-        if fresh:
-            for candidate in (figures, shared):
-                mean = _isl(candidate) if quantity == "isl_tokens" else candidate.mean(quantity)
-                known = self._number(quantity, mean, TOKENS if quantity == "isl_tokens" else MILLISECONDS)
-                if known is not None:
-                    self._last_means[rank, quantity] = known
-                    break
-        return self._last_means.get((rank, quantity))
+    def _means(self, rank: int, figures: Figures, shared: Figures, *, fresh: bool) -> dict[str, float]:
+        """Return the means of the interval, or of the last one that had any."""
+        found: dict[str, float] = {}
+        for candidate in (figures, shared) if fresh else ():
+            if candidate.distributions or candidate.counts:  # none has before its second page
+                for quantity, bounds in _MEANS.items():
+                    mean = _isl(candidate) if quantity == "isl_tokens" else candidate.mean(quantity)
+                    known = None if quantity in found else self._number(quantity, mean, bounds)
+                    if known is not None:
+                        found[quantity] = known
+        last = self._last_means.setdefault(rank, {})
+        last.update(found)
+        return last
 
     def _traffic(self, groups: list[Figures], requests: int | None, interval_ms: int) -> EngineTraffic | None:
         """Return the traffic of all ranks, or None if the engine does not count the requests that finished."""
@@ -159,8 +163,10 @@ class EngineReader:
         )
 
     def _setting(self, groups: list[Figures], quantity: str) -> int | None:
-        found = next((figures.gauges for figures in groups if quantity in figures.gauges), {})
-        return self._whole(found, quantity, BATCH_COUNT) or None
+        for figures in groups:
+            if quantity in figures.gauges:
+                return self._whole(figures.gauges, quantity, BATCH_COUNT) or None
+        return None
 
     def _ratio(self, gauges: dict[str, float], quantity: str) -> float | None:
         value = gauges.get(quantity)
@@ -172,7 +178,8 @@ class EngineReader:
         return ratio
 
     def _whole(self, values: dict[str, float], quantity: str, bounds: Bounds) -> int | None:
-        known: int | None = self._number(quantity, values.get(quantity), bounds)
+        value = values.get(quantity)
+        known: int | None = None if value is None else self._number(quantity, value, bounds)
         return known
 
     def _number(self, quantity: str, value: float | None, bounds: Bounds) -> Any:

@@ -88,9 +88,12 @@ class EngineReading(Struct, frozen=True, kw_only=True):
     @property
     def requests(self) -> int | None:
         """Requests that wait or run; None if the engine does not tell both of every rank."""
-        counts = [count for load in self.ranks for count in (load.waiting_requests, load.running_requests)]
-        known = [count for count in counts if count is not None]
-        return sum(known) if len(known) == len(counts) else None
+        requests = 0
+        for load in self.ranks:
+            if load.waiting_requests is None or load.running_requests is None:
+                return None
+            requests += load.waiting_requests + load.running_requests
+        return requests
 
     def samples(self) -> list[WorkerSample]:
         """Return a sample for each rank."""

@@ -24,6 +24,7 @@ _LABEL: Final = re.compile(r'(?<!\w)([A-Za-z_]\w*+)\s*+=\s*+"((?:[^"\\]|\\.)*+)"
 _TYPE: Final = re.compile(rb"\n# TYPE[ \t]+(\S+)")
 # A family is declared without the suffix of its lines; one of a counter, depending on the version, with it.
 _SUFFIX: Final = re.compile(r"_(?:total|sum|count|bucket)$")
+_ESCAPED: Final = re.compile(r"\\.")
 _ESCAPES: Final = {r"\\": "\\", r"\"": '"', r"\n": "\n"}
 
 
@@ -73,7 +74,10 @@ def read_exposition(page: bytes, names: frozenset[str]) -> Exposition:
 
 def labels_of(written: str) -> dict[str, str]:
     """Return the labels of a series, as written between its braces."""
-    return {name: re.sub(r"\\.", _unescaped, value) for name, value in _LABEL.findall(written)}
+    labels = dict(_LABEL.findall(written))
+    if "\\" not in written:
+        return labels
+    return {name: _ESCAPED.sub(_unescaped, value) for name, value in labels.items()}
 
 
 @lru_cache(maxsize=64)

@@ -1,7 +1,7 @@
 """Quantities of one program, by group of its series: a rank of an engine, a model of a router."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
 from typing import Final
 
@@ -11,7 +11,7 @@ from loadline.core.vocabulary.samples import Histogram
 from loadline.core.vocabulary.scalars import LENGTH_MIN, TOKENS_MAX
 from loadline.engine_metrics.exposition import Exposition, labels_of, read_exposition
 from loadline.engine_metrics.increases import Counters, Increase
-from loadline.engine_metrics.tables import MetricTable
+from loadline.engine_metrics.tables import MetricTable, Terms
 
 # What a histogram of the protocol holds.
 _BOUNDS_MAX: Final = 64
@@ -87,7 +87,7 @@ class FigureReader:
         """False if the last page only declares metrics."""
         self._table = table
         self._groups_max = groups_max
-        self._names = table.names()
+        self._names = table.names
         self._counters = Counters()
         self._increases: dict[str, dict[str, float]] = {}
         self._parsed: dict[str, _Series] = {}
@@ -99,7 +99,8 @@ class FigureReader:
             NotAnExposition: The page has none of the metrics, or is cut.
         """
         found = read_exposition(page, self._names)
-        self.warnings["unreadable_value"] += found.unreadable
+        if found.unreadable:
+            self.warnings["unreadable_value"] += found.unreadable
         self.has_series = bool(found.series)
         self._counters.begin(found)
         self._increases.clear()
@@ -116,13 +117,11 @@ class FigureReader:
         return groups
 
     def _read_gauges(self, found: Exposition, groups: dict[str, Figures]) -> None:
-        for quantity, terms in self._table.gauges.items():
-            for term in terms:
-                series = next((found.series[name] for name in term if name in found.series), {})
-                for group, value in self._summed(series.items(), largest=quantity.endswith("_ratio")).items():
-                    figures = self._group(groups, group)
-                    if figures is not None:
-                        figures.gauges[quantity] = figures.gauges.get(quantity, 0.0) + value
+        for quantity, name in _present(self._table.gauges, found):
+            for group, value in self._summed(found.series[name].items(), largest=quantity.endswith("_ratio")).items():
+                figures = self._group(groups, group)
+                if figures is not None:
+                    figures.gauges[quantity] = figures.gauges.get(quantity, 0.0) + value
         for quantity, places in self._table.settings.items():
             for metric, label in places:
                 for labels in found.series.get(metric, ()):
@@ -141,18 +140,20 @@ class FigureReader:
                         groups[series.group].model = series.model
 
     def _read_counters(self, found: Exposition, groups: dict[str, Figures]) -> None:
-        for quantity, terms in self._table.counters.items():
-            for term in terms:
-                name = next((name for name in term if name in found.series), "")
-                for group, value in self._increase(name).items():
-                    figures = self._group(groups, group)
-                    if figures is not None:
-                        figures.counts[quantity] = figures.counts.get(quantity, 0.0) + value
+        for quantity, name in _present(self._table.counters, found):
+            for group, value in self._increase(name).items():
+                figures = self._group(groups, group)
+                if figures is not None:
+                    figures.counts[quantity] = figures.counts.get(quantity, 0.0) + value
 
     def _read_histogram(
         self, found: Exposition, groups: dict[str, Figures], quantity: str, metrics: tuple[str, ...]
     ) -> None:
-        metric = next((name for name in metrics if f"{name}_count" in found.series), "")
+        for metric in metrics:
+            if f"{metric}_count" in found.series:
+                break
+        else:
+            return
         totals = self._increase(f"{metric}_sum")
         scale = 1_000.0 if quantity.endswith("_ms") else 1.0
         for group, count in self._increase(f"{metric}_count").items():
@@ -207,10 +208,29 @@ class FigureReader:
     def _parse(self, written: str) -> _Series:
         labels = labels_of(written)
         bound = labels.pop("le", None)
-        group = next((labels[label] for label in self._table.group_labels if label in labels), "")
-        model = next((labels[label] for label in self._table.model_labels if label in labels), "")
-        instance = "\0".join(f"{name}={labels[name]}" for name in sorted(labels) if name not in self._table.copy_labels)
+        group, model = _first(labels, self._table.group_labels), _first(labels, self._table.model_labels)
+        instance = "\0".join(
+            [f"{name}={labels[name]}" for name in sorted(labels) if name not in self._table.copy_labels]
+        )
         return _Series(group, model, instance, _bound(bound))
+
+
+def _first(labels: Mapping[str, str], names: Iterable[str]) -> str:
+    """Return the value of the first of these labels that a series has."""
+    for name in names:
+        if name in labels:
+            return labels[name]
+    return ""
+
+
+def _present(quantities: Mapping[str, Terms], found: Exposition) -> Iterator[tuple[str, str]]:
+    """Yield quantities with the metrics that the page has: of each term the first."""
+    for quantity, terms in quantities.items():
+        for term in terms:
+            for name in term:
+                if name in found.series:
+                    yield quantity, name
+                    break
 
 
 def _bound(written: str | None) -> float | None:

@@ -4,6 +4,7 @@ A quantity is the sum of *terms*. A term has the names of one metric in differen
 page has counts. Names are those of the lines without the suffix of a histogram.
 """
 
+from functools import cached_property
 from typing import Final
 
 from msgspec import Struct
@@ -12,7 +13,7 @@ from msgspec.structs import replace
 Terms = tuple[tuple[str, ...], ...]
 
 
-class MetricTable(Struct, frozen=True, kw_only=True):
+class MetricTable(Struct, frozen=True, kw_only=True, dict=True):
     """Metrics of one program, by quantity.
 
     Attributes:
@@ -40,8 +41,9 @@ class MetricTable(Struct, frozen=True, kw_only=True):
     binned: frozenset[str] = frozenset(("isl_tokens", "osl_tokens"))
     settings: dict[str, tuple[tuple[str, str], ...]] = {}
 
+    @cached_property
     def names(self) -> frozenset[str]:
-        """Return the names of all lines that are wanted."""
+        """Names of all lines that are wanted."""
         lines = {name for terms in (*self.gauges.values(), *self.counters.values()) for term in terms for name in term}
         lines |= {metric for places in self.settings.values() for metric, _ in places}
         for quantity, metrics in self.histograms.items():

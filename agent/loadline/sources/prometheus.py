@@ -81,7 +81,7 @@ class _PoolSource:
     def __init__(
         self, pool: PrometheusPoolKnobs, knobs: PrometheusKnobs, pages: HttpReader, workers: SourcedWorkers, bus: Bus
     ) -> None:
-        names = ENGINES[pool.engine].names() | {_STARTED}
+        names = ENGINES[pool.engine].names | {_STARTED}
         self._query = _Query(knobs, pages, names, selector=pool.selector, label=pool.worker_label)
         self._pool = pool
         self._root = knobs.root
@@ -106,17 +106,19 @@ class _PoolSource:
         return wait_s
 
     async def _read(self, worker: str, page: TargetPage) -> None:
-        reader = self._readers.setdefault(worker, EngineReader(self._pool.engine))
+        if worker not in self._readers:
+            self._readers[worker] = EngineReader(self._pool.engine)
         try:
-            reading = reader.read(page.text, page.read_ms)
+            reading = self._readers[worker].read(page.text, page.read_ms)
         except NotAnExposition as error:
             _log.warning("worker_unreadable", worker=worker, model=self._pool.model, detail=str(error))
             return
         self._readings[worker] = reading
         traffic = reading.traffic_sample(0) if self._pool.traffic else None
         if traffic is not None:
-            reporter = self._reporters.setdefault(worker, TrafficReporter(self._bus, self._root, worker))
-            await reporter.report(self._pool.model, traffic)
+            if worker not in self._reporters:
+                self._reporters[worker] = TrafficReporter(self._bus, self._root, worker)
+            await self._reporters[worker].report(self._pool.model, traffic)
 
     def _report(self, worker: str, reading: EngineReading, read_ms: int) -> None:
         record = _record(self._pool, worker, reading)
@@ -145,7 +147,7 @@ class _FrontendSource:
         bus: Bus,
     ) -> None:
         self._table = ROUTERS[frontend.router]
-        names = self._table.traffic.names() | (self._table.workers.names() if self._table.workers else frozenset())
+        names = self._table.traffic.names | (self._table.workers.names if self._table.workers else frozenset())
         self._query = _Query(knobs, pages, names, selector=frontend.selector, label=frontend.replica_label)
         self._frontend = frontend
         self._knobs = knobs

@@ -245,7 +245,7 @@ def test_a_gauge_without_counters_tells_no_traffic() -> None:
 
 @pytest.mark.parametrize("engine", sorted(ENGINES))
 def test_the_engine_of_a_page_is_recognised(engine: str) -> None:
-    names = sorted(ENGINES[engine].names())
+    names = sorted(ENGINES[engine].names)
     assert detect(page({names[0]: 1})) == ("vllm" if engine == "llm-d-sim" else engine)
     assert detect(page({})) is None
     assert all(name.startswith(ENGINES[engine].prefix) for name in names)
