@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Final, Protocol
 from urllib.parse import parse_qs
 
@@ -84,8 +85,11 @@ class LiveHandlers:
         return await self._page.streams.serve(request, model, await self._page.frame(model))
 
     def _answer(self, content: Callable[[str], bytes]) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+        answers: SharedAnswers[bytes] = SharedAnswers()
+
         async def answer(request: web.Request) -> web.StreamResponse:
-            return json(content(self._model(request)))
+            model = self._model(request)
+            return json(await answers.get((id(self._page.status), model), partial(content, model)))
 
         return answer
 

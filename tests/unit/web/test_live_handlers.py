@@ -15,6 +15,8 @@ from msgspec.structs import replace
 from loadline.adapters.http import HttpServer
 from loadline.core.vocabulary.status import RaisedAlarm
 from loadline.errors import ConfigError
+from loadline.runtime import shared_answers
+from loadline.web import live_page
 from loadline.web.access import Access
 from loadline.web.event_streams import CLIENTS_MAX, EventStreams
 from loadline.web.live_handlers import LiveHandlers
@@ -108,6 +110,29 @@ def test_a_client_gets_the_newest_status_at_once_and_then_each_new_one() -> None
             _, decisions = await site.get("/api/decisions")
             assert json.loads(decisions)[0]["targets"] == {"decode": 4}
 
+    run(scenario)
+
+
+@pytest.mark.parametrize("path", ["/api/history", "/api/decisions"])
+def test_requests_for_the_same_status_share_one_answer(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    encoded: list[object] = []
+
+    def encode(page: object) -> bytes:
+        encoded.append(page)
+        return b"%d" % len(encoded)
+
+    async def scenario() -> None:
+        async with served() as site:
+            await site.page.update(agent(model()))
+            monkeypatch.setattr(live_page, "_encode", encode)
+            assert [await site.get(f"{path}?model=llama") for _ in range(5)] == [(200, "1")] * 5
+            assert await site.get(f"{path}?model=unknown") == (200, "2")
+            await site.page.update(agent(model(), at_ms=START_MS + 1_000))
+            encoded.clear()
+            assert await site.get(path) == (200, "1")
+            assert len(encoded) == 1
+
+    monkeypatch.setattr(shared_answers, "SHARED_S", 3_600.0)
     run(scenario)
 
 
