@@ -45,6 +45,8 @@ class Registered:
 
     def __init__(self) -> None:
         self._found: dict[tuple[str, str, str], tuple[WorkerRecord, SourcedEngine]] = {}
+        self._written: list[tuple[WorkerRecord, bytes]] = []
+        self._reports: list[tuple[tuple[str, str, str], bytes]] = []
 
     @property
     def names(self) -> Sequence[tuple[str, str, str]]:
@@ -56,20 +58,27 @@ class Registered:
         """Register a worker unless it is known."""
         if record.names not in self._found and len(self._found) < _WORKERS_MAX:
             self._found[record.names] = record, make_engine()
+            self._written.append((record, encode(record)))
 
     def engine(self, names: tuple[str, str, str]) -> SourcedEngine | None:
         found = self._found.get(names)
         return None if found is None else found[1]
 
-    def check(self) -> None:
-        """Check that agents accept the record of each worker, and a report of its samples."""
+    def report(self) -> None:
+        """Report the new samples of each worker."""
         for names, (record, engine) in self._found.items():
-            assert decode_worker_record(("workers", *names), encode(record)) == record, record
             samples = [replace(one, sequence=number) for number, one in enumerate(engine.take_samples())]
-            report = encode(LoadReport(*names, record.incarnation, samples))
             if samples:
-                event = _CODEC.decode(_SUBJECTS.load(*names), report)
-                assert isinstance(event, LoadReported), event
+                self._reports.append((names, encode(LoadReport(*names, record.incarnation, samples))))
+
+    def check(self) -> None:
+        """Check that agents accept the record and the reports of each worker."""
+        for record, written in self._written:
+            assert decode_worker_record(("workers", *record.names), written) == record, record
+        for names, report in self._reports:
+            event = _CODEC.decode(_SUBJECTS.load(*names), report)
+            assert isinstance(event, LoadReported), event
+        for _, engine in self._found.values():
             engine.is_empty()
 
 
@@ -94,28 +103,36 @@ def _prometheus() -> PrometheusKnobs:
     return PrometheusKnobs(pools=(pool,), frontends=(frontend,), models={"tiny": "m"})
 
 
-def read_prometheus(data: bytes) -> None:
-    """Read answers to the query of a pool, and of a router, in turn."""
-    answers, knobs = data.split(_END)[:4], _prometheus()
-    workers, bus = Registered(), MemoryBus()
-
-    def pages() -> HttpReader:
-        return cast("HttpReader", Answers(answers))
+def read_prometheus(data: bytes) -> Callable[[], None]:
+    """Read answers in turn to the query that the first line names: of a router, or of a pool."""
+    kind, _, rest = data.partition(b"\n")
+    answers, knobs = rest.split(_END)[:4], _prometheus()
+    workers, bus, pages = Registered(), MemoryBus(), cast("HttpReader", Answers(answers))
 
     async def poll() -> None:
-        addresses = RegisteredAddresses()
-        addresses.update("m", [WorkerRecord("m", "p", "w", "aggregated", 1, address="http://h:1")])
-        pool = _PoolSource(knobs.pools[0], knobs, pages(), cast("SourcedWorkers", workers), bus)
-        router = _FrontendSource(knobs.frontends[0], knobs, pages(), addresses, bus)
+        if kind == b"router":
+            source: _PoolSource | _FrontendSource = _FrontendSource(knobs.frontends[0], knobs, pages, _addresses(), bus)
+        else:
+            source = _PoolSource(knobs.pools[0], knobs, pages, cast("SourcedWorkers", workers), bus)
         for _ in answers:
-            await pool.poll()
-            await router.poll()
-            workers.check()
+            await source.poll()
+            workers.report()
+
+    def check() -> None:
+        workers.check()
+        for subject, report in bus.published:
+            event = _CODEC.decode(subject, report)
+            assert isinstance(event, TrafficReported), event
 
     _run(poll())
-    for subject, report in bus.published:
-        event = _CODEC.decode(subject, report)
-        assert isinstance(event, TrafficReported), event
+    return check
+
+
+@cache
+def _addresses() -> RegisteredAddresses:
+    addresses = RegisteredAddresses()
+    addresses.update("m", [WorkerRecord("m", "p", "w", "aggregated", 1, address="http://h:1")])
+    return addresses
 
 
 @cache
@@ -133,12 +150,12 @@ def _dynamo() -> DynamoKnobs:
     return DynamoKnobs(pools=(pool,), brokers=("tcp://h:1",))
 
 
-def read_dynamo(data: bytes) -> None:
+def read_dynamo(data: bytes) -> Callable[[], None] | None:
     """Read records as the first line says: from NATS, from ZeroMQ, or those of publishers in etcd."""
     plane, _, rest = data.partition(b"\n")
     if plane == b"etcd":
         _read_publishers(rest)
-        return
+        return None
     workers, knobs = Registered(), _dynamo()
 
     async def receive() -> None:
@@ -149,9 +166,10 @@ def read_dynamo(data: bytes) -> None:
             for record in rest.split(_END)[:4]:
                 source._on_envelope(knobs.pools[0], "s", record)
         assert all(reason.isidentifier() for reason in source.refused)
+        workers.report()
 
     _run(receive())
-    workers.check()
+    return workers.check
 
 
 def _read_publishers(data: bytes) -> None:
@@ -187,7 +205,7 @@ def _llumnix() -> LlumnixKnobs:
     return LlumnixKnobs(pools=pools)
 
 
-def read_llumnix(data: bytes) -> None:
+def read_llumnix(data: bytes) -> Callable[[], None]:
     """Read the metadata of an engine, and its statuses in turn."""
     metadata, *statuses = data.split(_END)[:4]
     workers, redis = Registered(), cast("RedisReader", Redis(metadata, statuses))
@@ -196,9 +214,10 @@ def read_llumnix(data: bytes) -> None:
         source = LlumnixSource(_llumnix(), cast("SourcedWorkers", workers), redis, GrpcCalls(1, 1.0))
         for _ in statuses:
             await source._poll()
-            workers.check()
+            workers.report()
 
     _run(poll())
+    return workers.check
 
 
 def _answer(*pages: tuple[str, dict[str, float]], at_s: float = 1_700_000_000.5) -> bytes:
@@ -222,11 +241,12 @@ def _pages() -> list[bytes]:
     later = {name: value + 1 for name, value in engine.items() if name != "process_start_time_seconds"}
     router = {"vllm_router:requests_total": 3.0}
     first = _answer(("w-1", engine), ("w-2", engine), ("r", router))
-    return [
+    answers = [
         first + _END + _answer(("w-1", later), ("r", {"vllm_router:requests_total": 9.0}), at_s=1_700_000_015.5),
         b'{"status":"error","error":"too many"}' + _END + first,
         b'{"status":"success","data":{"resultType":"matrix","result":[]},"warnings":["a store did not answer"]}',
     ]
+    return [kind + answer for kind in (b"pool\n", b"router\n") for answer in answers]
 
 
 def _records() -> list[bytes]:
