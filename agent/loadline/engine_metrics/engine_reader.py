@@ -102,7 +102,9 @@ class EngineReader:
         return ranks
 
     def _load(self, rank: int, figures: Figures, shared: Figures, *, fresh: bool) -> RankLoad:
-        gauges = {name: shared.gauges[name] for name in _SETTINGS if name in shared.gauges} | figures.gauges
+        gauges = figures.gauges
+        if figures is not shared:
+            gauges = {name: shared.gauges[name] for name in _SETTINGS if name in shared.gauges} | gauges
         total = self._whole(gauges, "kv_blocks_total", BLOCK_COUNT)
         if total is None and "kv_tokens_total" in gauges:
             size = self._whole(gauges, "block_size_tokens", BATCH_COUNT) or 1
@@ -141,10 +143,12 @@ class EngineReader:
         return last
 
     def _traffic(self, groups: list[Figures], requests: int | None, interval_ms: int) -> EngineTraffic | None:
-        """Return the traffic of all ranks, or None if the engine does not count the requests that finished."""
+        """Return the traffic of all ranks; None: the engine counts not all requests, those that finished included."""
+        if requests is None or self._requests is None:
+            return None
         whole = _merged(groups)
         finished = self._whole(whole.counts, "finished_requests", ARRIVAL_COUNT)
-        if finished is None or requests is None or self._requests is None:
+        if finished is None:
             return None
         # Requests are conserved: what finished or is there now and was not there before has arrived.
         arrivals = max(0, finished + requests - self._requests)

@@ -107,8 +107,8 @@ class FigureReader:
         groups: dict[str, Figures] = {}
         self._read_gauges(found, groups)
         self._read_counters(found, groups)
-        for quantity, metrics in self._table.histograms.items():
-            self._read_histogram(found, groups, quantity, metrics)
+        for quantity, name in _present(self._table.histogram_counts, found):
+            self._read_histogram(groups, quantity, name.removesuffix("_count"))
         self.restarted = self._counters.fell
         if self.restarted:
             self.warnings["counter_fell"] += 1
@@ -146,14 +146,7 @@ class FigureReader:
                 if figures is not None:
                     figures.counts[quantity] = figures.counts.get(quantity, 0.0) + value
 
-    def _read_histogram(
-        self, found: Exposition, groups: dict[str, Figures], quantity: str, metrics: tuple[str, ...]
-    ) -> None:
-        for metric in metrics:
-            if f"{metric}_count" in found.series:
-                break
-        else:
-            return
+    def _read_histogram(self, groups: dict[str, Figures], quantity: str, metric: str) -> None:
         totals = self._increase(f"{metric}_sum")
         scale = 1_000.0 if quantity.endswith("_ms") else 1.0
         for group, count in self._increase(f"{metric}_count").items():

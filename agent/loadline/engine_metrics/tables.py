@@ -42,6 +42,11 @@ class MetricTable(Struct, frozen=True, kw_only=True, dict=True):
     settings: dict[str, tuple[tuple[str, str], ...]] = {}
 
     @cached_property
+    def histogram_counts(self) -> dict[str, Terms]:
+        """Lines with the counts of the histograms."""
+        return {quantity: (tuple(f"{name}_count" for name in names),) for quantity, names in self.histograms.items()}
+
+    @cached_property
     def names(self) -> frozenset[str]:
         """Names of all lines that are wanted."""
         lines = {name for terms in (*self.gauges.values(), *self.counters.values()) for term in terms for name in term}
