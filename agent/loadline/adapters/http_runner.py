@@ -3,7 +3,7 @@
 import logging
 from typing import Any, Final
 
-from aiohttp import web
+from aiohttp import hdrs, web
 from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.log import server_logger
 from aiohttp.web_protocol import RequestPayloadError
@@ -28,6 +28,18 @@ class _ServerLog(logging.LoggerAdapter[logging.Logger]):
         _log.warning("bad_request", reason=type(exc_info).__name__, client=client, detail=detail)
 
 
+async def _close_if_pipelined(request: web.Request, response: web.StreamResponse) -> None:
+    """Close the connection after this answer if further requests came with it.
+
+    Clients repeat those (RFC 9112, 9.3.2), and hardly one sends any before it has an answer. 16 KiB may hold 468
+    requests, which would take 37 ms.
+    """
+    if request.protocol._messages:  # noqa: SLF001 - aiohttp does not tell
+        response.force_close()
+        response.headers[hdrs.CONNECTION] = "close"
+
+
 def http_runner(application: web.Application, **limits: Any) -> web.AppRunner:
     """Return the runner of a server, without an access log; ``limits`` are those of ``web.AppRunner``."""
+    application.on_response_prepare.append(_close_if_pipelined)
     return web.AppRunner(application, access_log=None, logger=_ServerLog(server_logger), **limits)

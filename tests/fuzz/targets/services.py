@@ -13,6 +13,7 @@ import msgspec
 from aiohttp import web
 
 from loadline.adapters.http import HttpServer
+from loadline.adapters.http_runner import http_runner
 from loadline.client.frontend import FrontendClient
 from loadline.client.handover import HandoverBus
 from loadline.client.streams import StreamEngine, StreamSubjects
@@ -41,8 +42,6 @@ from tests.support.memory import MemoryBus, MemoryStore
 from tests.support.service import service_of
 from tests.support.virtual_time import VirtualTimeLoop
 
-_CONNECTION_MS: Final = 5.0
-"""CPU time per 16 KiB: a connection, and the requests on it that are answered within ``_STEPS``, 70 us or more each."""
 _TOKEN: Final = "0123456789-abcdef"  # noqa: S105 - of no agent
 _STEPS: Final = 40
 """Turns of the loop that a request gets; one that is whole needs 10."""
@@ -170,11 +169,8 @@ def _gateway() -> tuple[web.AppRunner, MemoryBus]:
         moves = StreamMoves("g-1", backends)
         served = ServedModel("tiny", backends, ModelTraffic(frontend, None), moves, metrics, 0.0, 1.0, None)
         engines = EngineClient()
-        runner = web.AppRunner(
-            Gateway({"tiny": served}, engines, metrics).application(100_000),
-            access_log=None,
-            handler_cancellation=True,
-        )
+        application = Gateway({"tiny": served}, engines, metrics).application(100_000)
+        runner = http_runner(application, handler_cancellation=True)
         await runner.setup()
         return runner, bus
 
@@ -344,8 +340,8 @@ _REQUESTS: Final = [
     b'announce\n{"models":["m","n"],"by":"s"}',
 ]
 SERVICE_TARGETS: Final = (
-    Target("http", read_http, _HTTP, (), _CONNECTION_MS),
+    Target("http", read_http, _HTTP),
     Target("endpoints", read_endpoint, _REQUESTS),
     Target("sidecar", read_command, _COMMANDS),
-    Target("gateway", read_gateway, _GATEWAY, (), _CONNECTION_MS),
+    Target("gateway", read_gateway, _GATEWAY),
 )
