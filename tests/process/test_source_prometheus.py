@@ -29,6 +29,7 @@ class Engines:
     def __init__(self) -> None:
         self.waiting = {"w": 4, "gone": 1}
         self.finished = 10
+        self.started_s = 1_700_000_000.5
         self.status = 200
         self.asked = 0
         self.url = ""
@@ -39,7 +40,7 @@ class Engines:
             "vllm:num_requests_running": 2,
             "vllm:kv_cache_usage_perc": 0.5,
             "vllm:request_success_total": self.finished,
-            "process_start_time_seconds": 1_700_000_000.5,
+            "process_start_time_seconds": self.started_s,
         }
 
     @asynccontextmanager
@@ -129,8 +130,14 @@ def test_engines_behind_prometheus_are_registered_reported_and_removed(
             async def removed() -> bool:
                 return await agent.entry("gone") is None
 
+            async def began(started_ms: int) -> bool:
+                entry = await agent.entry("w")
+                return entry is not None and msgspec.json.decode(entry.value)["incarnation"] == started_ms
+
             await until_async(removed, "an engine without values is removed")
-            assert await agent.entry("w") is not None
+            assert await began(1_700_000_000_500)
+            engines.started_s += 3_600
+            await until_async(lambda: began(1_700_003_600_500), "an engine that was restarted in its pod")
         log = (tmp_path / "prometheus.log").read_text("utf-8")
         assert log.count('"upstream_lost"') == 1
         assert "Traceback" not in log

@@ -24,7 +24,8 @@ from loadline.errors import NotAnExposition
 RANKS_MAX: Final = 1_024
 
 # Python engines in one process tell when they started; it differs by some ms between two pages of one process.
-_STARTED: Final = re.compile(rb"\nprocess_start_time_seconds (\S+)")
+# A page made from what Prometheus has has labels, and may begin with it.
+_STARTED: Final = re.compile(rb"\nprocess_start_time_seconds(?:\{.*\})? (\S+)")
 _STARTED_TOLERANCE_MS: Final = 1_000
 _SECONDS_MAX: Final = 1e11
 # Some versions tell these without a rank.
@@ -67,6 +68,8 @@ class EngineReader:
             raise NotAnExposition("its metrics have no series yet")
         started_ms = _started_ms(page)
         restarted = self._figures.restarted or _differ(started_ms, self._started_ms)
+        if self._started_ms is not None and not restarted:
+            started_ms = self._started_ms
         shared = groups.pop("", Figures())
         ranks = self._ranks(groups) if groups else {0: shared}
         if not ranks:
@@ -219,7 +222,7 @@ def _merged(groups: list[Figures]) -> Figures:
 
 
 def _started_ms(page: bytes) -> int | None:
-    found = _STARTED.search(page)
+    found = _STARTED.search(b"\n" + page)
     try:
         seconds = float(found.group(1)) if found else -1.0
     except ValueError:

@@ -75,6 +75,27 @@ def test_a_restart_yields_no_traffic_and_no_latencies(after: dict[str, float | s
     assert (again.restarted, again.traffic is not None) == (False, True)
 
 
+def labelled(started_s: float, finished: float) -> bytes:
+    """Return a page as it is made of an answer of Prometheus, which may begin with the start of the process."""
+    line = f'process_start_time_seconds{{job="vllm",note="{{}} 1"}} {started_s}\n'.encode()
+    return line + page({name: value for name, value in vllm(finished=finished).items() if "start" not in name})
+
+
+def test_the_start_of_a_process_is_read_with_labels_and_kept_until_it_is_another_one() -> None:
+    reader = EngineReader("vllm")
+    starts = [
+        (reading.started_ms, reading.restarted)
+        for reading in (
+            reader.read(labelled(1.7e9, 100), 1_000),
+            reader.read(labelled(1.7e9 + 0.25, 101), 2_000),
+            reader.read(page(vllm(finished=101) | {"process_start_time_seconds": "unknown"}), 3_000),
+            reader.read(labelled(1.8e9, 900), 4_000),
+        )
+    ]
+    first, second = 1_700_000_000_000, 1_800_000_000_000
+    assert starts == [(first, False), (first, False), (first, False), (second, True)]
+
+
 def test_a_metric_that_was_missing_does_not_count_its_whole_past() -> None:
     whole = vllm(finished=1_000_000, itl=(10**9, 10**7))
     part = {name: value for name, value in whole.items() if "success" not in name and "latency" not in name}
