@@ -63,7 +63,7 @@ gpus_per_worker = 2
 
 
 class Fleet:
-    """Secured servers with an agent that leads, and the login of the agents."""
+    """Secured servers with an agent that leads, a scaler, and the login of the agents."""
 
     def __init__(self, directory: Path, nats: NatsServer, etcd: EtcdServer) -> None:
         self.directory, self.nats, self.etcd = directory, nats, etcd
@@ -71,6 +71,8 @@ class Fleet:
         self.etcd_login = etcd_login(etcd, "loadline-agent", directory)
         self.config = directory / "agent.toml"
         self.config.write_text(self.text())
+        self.scaler = directory / "scaler.toml"
+        self.scaler.write_text(CONFIG.format(nats=nats_login(nats, "scaler-llama", directory), etcd=self.etcd_login))
 
     def text(self) -> str:
         return CONFIG.format(nats=self.nats_login, etcd=self.etcd_login)
@@ -119,16 +121,25 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     with secured_nats(directory / "nats") as nats, EtcdServer(directory / "etcd") as etcd:
         secure_etcd(etcd, directory / "passwords", "default", "llama")
         found = Fleet(directory, nats, etcd)
-        command = [sys.executable, "-m", "loadline", "run", "--config", str(found.config)]
         log = directory / "agent.log"
-        with log.open("wb") as out, subprocess.Popen(command, stdout=out, stderr=out) as process:
-            try:
-                until_true(lambda: b'"event":"ready"' in log.read_bytes().replace(b" ", b""), "the agent is ready")
-                until_true(lambda: not_ok(found.findings()) <= {"agents", "workers", "etcd version"}, "it leads")
-                yield found
-            finally:
-                process.terminate()
-                assert process.wait(60) == 0
+        with started(log, "run", found.config), started(directory / "scaler.log", "scaler", found.scaler):
+            until_true(lambda: b'"event":"ready"' in log.read_bytes().replace(b" ", b""), "the agent is ready")
+            until_true(lambda: not_ok(found.findings()) <= {"agents", "workers", "etcd version"}, "it leads")
+            until_true(lambda: only(found.findings(), "scalers").verdict == "ok", "the scaler accepts its decisions")
+            yield found
+
+
+@contextlib.contextmanager
+def started(log: Path, program: str, config: Path) -> Iterator[None]:
+    """Run an agent, or a scaler whose decisions another autoscaler applies, until the context ends."""
+    kind = ["observed"] if program == "scaler" else []
+    command = [sys.executable, "-m", "loadline", program, *kind, "--config", str(config)]
+    with log.open("wb") as out, subprocess.Popen(command, stdout=out, stderr=out) as process:
+        try:
+            yield
+        finally:
+            process.terminate()
+            assert process.wait(60) == 0
 
 
 def test_a_deployment_as_documented_has_no_failure(fleet: Fleet) -> None:

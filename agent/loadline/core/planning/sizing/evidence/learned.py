@@ -83,7 +83,7 @@ class LearnedEvidence(Struct, frozen=True, dict=True):
 
     @cached_property
     def age(self) -> list[tuple[str, list[int], list[int], int]]:
-        """What makes an export out of date: other rates, or points of another five minutes."""
+        """State at which an export is out of date if it was another one: the rates, and five minutes of the points."""
         return [
             (name, one.itl.keys, one.ttft.keys, max(one.itl.newest_ms, one.ttft.newest_ms) // _EXPORT_MS)
             for name, one in sorted(self.pools.items())
