@@ -34,7 +34,7 @@ async def _close_if_pipelined(request: web.Request, response: web.StreamResponse
     Clients repeat those (RFC 9112, 9.3.2), and hardly one sends any before it has an answer. 16 KiB may hold 468
     requests, which would take 37 ms.
     """
-    if request.protocol._messages:  # noqa: SLF001 - aiohttp does not tell
+    if getattr(request.protocol, "_messages", ()):  # aiohttp does not tell, and may rename it
         response.force_close()
         response.headers[hdrs.CONNECTION] = "close"
 

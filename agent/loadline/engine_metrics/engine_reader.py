@@ -24,7 +24,7 @@ from loadline.errors import NotAnExposition
 RANKS_MAX: Final = 1_024
 
 # Python engines in one process tell when they started; it differs by some ms between two pages of one process.
-# A page made from what Prometheus has has labels, and may begin with it.
+# A page that is made of what Prometheus has has labels, may begin with this line, and may have one of each container.
 _STARTED: Final = re.compile(rb"\nprocess_start_time_seconds(?:\{.*\})? (\S+)")
 _STARTED_TOLERANCE_MS: Final = 1_000
 _SECONDS_MAX: Final = 1e11
@@ -222,9 +222,9 @@ def _merged(groups: list[Figures]) -> Figures:
 
 
 def _started_ms(page: bytes) -> int | None:
-    found = _STARTED.search(b"\n" + page)
+    found = set(_STARTED.findall(b"\n" + page))
     try:
-        seconds = float(found.group(1)) if found else -1.0
+        seconds = float(found.pop()) if len(found) == 1 else -1.0  # of several, which is the engine's is unknown
     except ValueError:
         return None
     return round(seconds * 1_000) if 0 < seconds < _SECONDS_MAX else None

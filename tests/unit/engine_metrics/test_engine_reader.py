@@ -96,6 +96,16 @@ def test_the_start_of_a_process_is_read_with_labels_and_kept_until_it_is_another
     assert starts == [(first, False), (first, False), (first, False), (second, True)]
 
 
+def test_of_several_processes_none_is_the_start_of_the_engine() -> None:
+    reader = EngineReader("vllm")
+    other = b'process_start_time_seconds{container="otel"} 1.6e9\n'
+    starts = [
+        reader.read(text, 1_000 * number).started_ms
+        for number, text in enumerate((other + labelled(1.7e9, 1), labelled(1.7e9, 2), other + labelled(1.8e9, 3)))
+    ]
+    assert starts == [None, 1_700_000_000_000, 1_700_000_000_000]
+
+
 def test_a_metric_that_was_missing_does_not_count_its_whole_past() -> None:
     whole = vllm(finished=1_000_000, itl=(10**9, 10**7))
     part = {name: value for name, value in whole.items() if "success" not in name and "latency" not in name}

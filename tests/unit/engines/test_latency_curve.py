@@ -151,3 +151,12 @@ def test_a_late_point_at_a_higher_rate_does_not_flatten_what_those_within_the_li
     assert curve.rate_within(44.0) > 30.0
     assert 24.0 < curve.rate_without_late(44.0) < 26.0
     assert curve.rate_without_late(10.0) == math.inf
+
+
+def test_a_full_batch_does_not_lower_what_good_points_say_of_an_engine_with_a_flat_latency() -> None:
+    """Its latency without load is 25 ms, and the full batch alone suggested 8 ms."""
+    curve = LatencyCurve()
+    for rate in (10.0, 11.0):
+        curve.add(rate, 25.0 / (1.0 - rate / 60.0), 20.0, now=0)
+    curve.add(37.0, 70.0, 7.8, now=0)
+    assert curve.rate_without_late(42.0) == pytest.approx(60.0 * (1.0 - 25.0 / 42.0), rel=0.05)

@@ -152,17 +152,21 @@ class LatencyCurve(Struct, dict=True):
         return self._within_latest(found, limit_ms, base_ms)
 
     def rate_without_late(self, limit_ms: float) -> float:
-        """Return the work rate at which the line through the points within the limit reaches it; infinite without any.
+        """Return the work rate at which the line through the highest rate within the limit reaches it.
 
-        A full batch takes no more requests, so the latency of an overloaded worker stays. Late points therefore flatten
-        the curve, and a rate between them and those within the limit seems to be within it too.
+        The line begins with the latency without load. A full batch takes no more requests, so the latency of an
+        overloaded worker stays; late points therefore flatten the curve, and a rate between them and those within the
+        limit seems to be within it too. Infinite if no rate is within the limit, or the latency does not rise.
         """
-        within = {key: one for key, one in self.bins.items() if one.inverse * limit_ms > 1.0}
-        return LatencyCurve(within, self.base_min_ms).rate_within(limit_ms)
+        within = [one for one in self._falling if one[1] * limit_ms > 1.0]
+        if not within:
+            return inf
+        (rate, inverse), base = within[-1], 1.0 / self.base_ms(limit_ms)
+        return rate * (base - 1.0 / limit_ms) / (base - inverse) if base > inverse else inf
 
     @cached_property
     def _falling(self) -> list[tuple[float, float]]:
-        """Return the rates with reciprocals of the latency that never rise with the rate: the least squares by points.
+        """Rates with reciprocals of the latency that never rise with the rate: the least squares by points.
 
         A latency that is higher than those at higher rates is that of chance, so the points of all these rates tell it
         together: isotonic regression by pooled adjacent violators (Barlow et al., Statistical Inference under Order

@@ -83,7 +83,7 @@ class LearnedEvidence(Struct, frozen=True, dict=True):
 
     @cached_property
     def age(self) -> list[tuple[str, list[int], list[int], int]]:
-        """State at which an export is out of date if it was another one: the rates, and five minutes of the points."""
+        """Keys of the bins, and five minutes of the newest point: an export is renewed when they change."""
         return [
             (name, one.itl.keys, one.ttft.keys, max(one.itl.newest_ms, one.ttft.newest_ms) // _EXPORT_MS)
             for name, one in sorted(self.pools.items())

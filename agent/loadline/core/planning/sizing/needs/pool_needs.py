@@ -122,15 +122,17 @@ class PoolLoad(Struct, frozen=True):
         return self.state.evidence.proven_rate(role, self.model.objectives) / work if work else 0.0
 
     @property
-    def extrapolated_per_s(self) -> float:
-        """Requests/s of a worker by the loads that were seen within the objectives alone; infinite if a profile tells.
+    def promised_per_s(self) -> float:
+        """Requests/s of a worker that the loads within the objectives promise, less the margin, or that were seen.
 
-        What ``serves`` says may rely on overloads, and between them and those loads it is most in doubt.
+        What ``serves`` says may rely on overloads, and between them and those loads it is most in doubt. Infinite if a
+        profile tells, for prefill, and while no load within the objectives is known.
         """
         role, work = self.pool.knobs.role, self.lengths.expected_work(self.pool.knobs.role)
         if not work or self.serves != self.state.learned:
             return inf
-        return self.state.evidence.extrapolated_rate(role, self.model.objectives) / work
+        extrapolated = self.state.evidence.extrapolated_rate(role, self.model.objectives) / work
+        return max(self.proven_per_s, extrapolated / _SHRINK_MARGIN)
 
     @property
     def shrink_ratio(self) -> float:

@@ -196,7 +196,10 @@ def _as_routed(loads: Sequence[PoolLoad], errors: Mapping[str, float], least: fl
 def _safe_per_s(load: PoolLoad, serves: float) -> float:
     """Return the requests/s that a worker may have after a shrink of its role, which leaves it those of others too."""
     proven = load.proven_per_s
-    return max(LIGHT * serves, min(serves, UNPROVEN_BY_ONE * proven)) if proven else serves
+    if not proven:
+        return serves
+    promised = load.promised_per_s
+    return max(LIGHT * min(serves, promised), min(serves, UNPROVEN_BY_ONE * proven, promised))
 
 
 def _needed_otherwise(loads: Sequence[PoolLoad], needs: Sequence[PoolNeeds], serves: Mapping[str, float]) -> float:

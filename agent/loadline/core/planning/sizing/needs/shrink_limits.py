@@ -14,9 +14,6 @@ _WARM_UP_START_UPS: Final = 3
 tells little of the next one."""
 _UNPROVEN_RATIO: Final = 1.15
 """Ratio to a load that was seen to be good up to which a shrink of any number of workers is safe."""
-_EXTRAPOLATED: Final = 1.06
-"""Ratio of what a worker serves by the loads within the objectives to the load that a shrink may leave it: that of a
-minute varies by some percent."""
 
 
 def shrink(load: PoolLoad, needs: PoolNeeds, reason: Reason) -> PoolRecommendation:
@@ -74,12 +71,12 @@ def _reversed(load: PoolLoad, needs: PoolNeeds, _allowed: int) -> tuple[int, dic
 def _unproven(load: PoolLoad, needs: PoolNeeds, allowed: int) -> tuple[int, dict[str, float]]:
     """Return the smallest count that leaves no worker far beyond a load that was seen to be good."""
     current, rate, proven = load.pool.effective_target(load.now), needs.requests_per_s, load.proven_per_s
-    least = ceil(needs.lasting / LIGHT)
+    promised = load.promised_per_s
+    least = ceil(max(needs.lasting, rate / promised) / LIGHT) if needs.lasting else 0
     if proven:
         by_one = max(current - 1, ceil(rate / (UNPROVEN_BY_ONE * proven)))
         seen = min(by_one, ceil(rate / (_UNPROVEN_RATIO * proven)))
-        most = max(proven, load.extrapolated_per_s / _EXTRAPOLATED)
-        least = min(least, max(seen, ceil(rate / most)))
+        least = min(least, max(seen, ceil(rate / promised)))
     return min(current, least), {"rate": rate / max(1, allowed), "proven": proven}
 
 
