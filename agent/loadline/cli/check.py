@@ -1,7 +1,6 @@
 """Command ``check``."""
 
 import argparse
-import asyncio
 import os
 import sys
 from collections.abc import Iterator
@@ -12,7 +11,7 @@ from msgspec import Struct
 
 from loadline import app
 from loadline.adapters import logs
-from loadline.cli import output, warmup
+from loadline.cli import event_loop, output, warmup
 from loadline.cli.configuration import configuration_warnings, load_configuration, located
 from loadline.cli.doctor import exit_code, format_findings
 from loadline.cli.exit_codes import INVALID_INPUT
@@ -107,7 +106,7 @@ def _checked(options: argparse.Namespace) -> CheckResult:
         warnings += tolerance_warnings(config, read_autoscalers(_read(options.autoscalers)))
     app.settings(config)  # reads the warm-up traces: an unusable one is an error
     logs.configure("auto", "error")  # a failed connection is a finding
-    connections = asyncio.run(examine_servers(of_config(config))) if options.connect else []
+    connections = event_loop.run(examine_servers(of_config(config))) if options.connect else []
     return CheckResult(str(options.config), [], warnings, describe(config), connections)
 
 

@@ -1,12 +1,11 @@
 """Command ``doctor``."""
 
 import argparse
-import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 
 from loadline.adapters import logs
-from loadline.cli import output
+from loadline.cli import event_loop, output
 from loadline.cli.exit_codes import FAILED
 from loadline.cli.packages import check_packages
 from loadline.config import load, validate
@@ -47,7 +46,7 @@ def doctor(options: argparse.Namespace) -> int:
             local.append(ok("packages", "all that the configuration needs can be imported"))
         except ConfigError as error:
             local.append(failed("packages", f"{error.place}: {error.problem}", error.remedy))
-    findings = [*local, *asyncio.run(examine(deployment))]
+    findings = [*local, *event_loop.run(examine(deployment))]
     output.print_result(options, findings, format_findings(findings))
     return exit_code(findings)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from loadline.adapters import logs, signals
+from loadline.cli import event_loop
 from loadline.cli.connection import configured_connection, connection_arguments, connection_of
 from loadline.cli.option_types import name, positive, whole_number
 from loadline.core.engines.profile import ObjectiveKnobs
@@ -99,7 +100,7 @@ def gateway(options: argparse.Namespace) -> int:
     """Serve until stopped by a signal."""
     logs.configure("auto", "info")
     allow_connections()
-    asyncio.run(_run(_options(options)))
+    event_loop.run(_run(_options(options)))
     return 0
 
 

@@ -1,7 +1,6 @@
 """Command ``profile``: measures engines, and writes what planners read."""
 
 import argparse
-import asyncio
 import re
 import sys
 import time
@@ -11,7 +10,7 @@ from typing import Final
 import aiohttp
 from msgspec import Struct
 
-from loadline.cli import output
+from loadline.cli import event_loop, output
 from loadline.cli.exit_codes import FAILED
 from loadline.cli.profile_results import format_profile, write_results
 from loadline.cli.progress import OnProgress, progress_display
@@ -66,7 +65,7 @@ def profile(options: argparse.Namespace) -> int:
     workload = Workload(options.isl, options.osl, options.ttft_ms, options.itl_ms)
     _check(options)
     try:
-        records, complete = asyncio.run(_measure_all(engines, options))
+        records, complete = event_loop.run(_measure_all(engines, options))
     except KeyboardInterrupt:
         print("Interrupted. The same command continues with the next point.", file=sys.stderr)
         raise

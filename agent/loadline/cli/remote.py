@@ -1,7 +1,6 @@
 """Commands that query or command a running agent: status, explain, drain, pause, resume."""
 
 import argparse
-import asyncio
 import getpass
 import os
 import sys
@@ -14,7 +13,7 @@ from msgspec import Struct
 
 from loadline.adapters import logs
 from loadline.adapters.nats_bus import NatsBus
-from loadline.cli import journal
+from loadline.cli import event_loop, journal
 from loadline.cli.exit_codes import FAILED
 from loadline.cli.explain_output import format_explanation, format_policy_report
 from loadline.cli.output import print_result, printable
@@ -41,7 +40,7 @@ T = TypeVar("T", bound=Struct)
 def status(options: argparse.Namespace) -> int:
     """Print the status of the fleet."""
     target = target_of(options)
-    agents = asyncio.run(_statuses(target))
+    agents = event_loop.run(_statuses(target))
     return _print(options, merge_agents(agents), format_statuses(agents, only_migration=bool(target.only)))
 
 
@@ -51,7 +50,7 @@ def explain(options: argparse.Namespace) -> int:
         found = journal.explain(options.journal, options.decision, options.model)
     else:
         request = ExplainRequest(decision_id=options.decision, model=options.model)
-        found = asyncio.run(_explain(target_of(options), request))
+        found = event_loop.run(_explain(target_of(options), request))
     texts = [*map(format_explanation, found.explanations), *map(format_policy_report, found.migrations)]
     if not texts:
         name = f"decision {options.decision}" if options.decision else f"model {options.model or '(any)'}"
@@ -63,7 +62,7 @@ def explain(options: argparse.Namespace) -> int:
 def explanations(options: argparse.Namespace, model: str) -> list[Explanation]:
     """Return the explanations that the leader remembers, newest first: of decisions, and of the newest holds."""
     request = ExplainRequest(model=model, earlier=True)
-    return asyncio.run(_explain(target_of(options), request)).explanations
+    return event_loop.run(_explain(target_of(options), request)).explanations
 
 
 def drain(options: argparse.Namespace) -> int:
@@ -134,7 +133,7 @@ def target_of(options: argparse.Namespace) -> Target:
 
 def _request(options: argparse.Namespace, method: str, payload: bytes, kind: type[T]) -> T:
     target = target_of(options)
-    return asyncio.run(_exchange(target, method, payload, kind))
+    return event_loop.run(_exchange(target, method, payload, kind))
 
 
 def _remedy(method: str, only: str) -> str:

@@ -1,7 +1,6 @@
 """Command ``scaler``."""
 
 import argparse
-import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from importlib import import_module
@@ -11,7 +10,7 @@ from typing import Any, Final
 from msgspec import Struct
 
 from loadline.adapters import logs
-from loadline.cli import output
+from loadline.cli import event_loop, output
 from loadline.cli.exit_codes import FAILED
 from loadline.cli.extras import require_extra
 from loadline.cli.option_types import seconds, whole_number
@@ -148,13 +147,13 @@ def scaler(options: argparse.Namespace) -> int:
         logs.configure("auto", "info")
     sidecars = {"sidecar": "sidecar" in options} if chosen.has_sidecars else {}
     if action == "run" and chosen.serve:
-        asyncio.run(_function(chosen.serve)(options.config, only, **sidecars))
+        event_loop.run(_function(chosen.serve)(options.config, only, **sidecars))
         return 0
     if not chosen.platform:
         raise ConfigError(action, f"{options.name} has no such action", "It can only run.")
     knobs = _function(f"{chosen.platform}.read")(options.config, **sidecars)
     connect = _function(f"{chosen.platform}.connect")
-    return asyncio.run(_carry_out(connect, knobs, action, options, only))
+    return event_loop.run(_carry_out(connect, knobs, action, options, only))
 
 
 async def _carry_out(

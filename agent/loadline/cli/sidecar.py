@@ -1,13 +1,13 @@
 """Command ``sidecar``: an inference engine as a worker."""
 
 import argparse
-import asyncio
 import os
 import socket
 from typing import Final, get_args
 from urllib.parse import urlsplit
 
 from loadline.adapters import logs, signals
+from loadline.cli import event_loop
 from loadline.cli.connection import configured_connection, connection_arguments, connection_of
 from loadline.cli.option_types import name, seconds, whole_number
 from loadline.core.vocabulary.samples import WorkerRecord
@@ -77,7 +77,7 @@ def sidecar(options: argparse.Namespace) -> int:
     if options.pid is not None and options.engine_command:
         raise ConfigError("--pid", "has no effect on an engine that is started here", "Leave it out.")
     logs.configure("auto", "info")
-    asyncio.run(_run(_options(options)))
+    event_loop.run(_run(_options(options)))
     return 0
 
 

@@ -10,6 +10,7 @@ from typing import Any, Final
 from msgspec import Struct
 
 from loadline.adapters import logs, signals
+from loadline.cli import event_loop
 from loadline.cli.extras import require_extra
 
 
@@ -43,7 +44,7 @@ def source(options: argparse.Namespace) -> int:
     require_extra("source", options.name, chosen.packages)
     knobs = _function(chosen.read)(options.config)
     logs.configure("auto", "info")
-    asyncio.run(_run(_function(chosen.run), knobs))
+    event_loop.run(_run(_function(chosen.run), knobs))
     return 0
 
 

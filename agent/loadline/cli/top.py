@@ -1,12 +1,12 @@
 """Command ``top``: a live view of the fleet in the terminal."""
 
 import argparse
-import asyncio
 import os
 import sys
 
 from loadline.adapters import logs
 from loadline.adapters.nats_bus import NatsBus
+from loadline.cli import event_loop
 from loadline.cli.explain_output import format_explanation, format_policy_report
 from loadline.cli.extras import require_package
 from loadline.cli.remote import Target, ask, ask_status, connected, operator, target_of
@@ -31,7 +31,7 @@ def top(options: argparse.Namespace) -> int:
     if options.no_color:
         os.environ["NO_COLOR"] = "1"
     logs.configure("auto", "critical")  # lines of a log would damage the screen
-    asyncio.run(_show(target_of(options)))
+    event_loop.run(_show(target_of(options)))
     return 0
 
 

@@ -1,11 +1,11 @@
 """Command ``up``: a demo on this machine."""
 
 import argparse
-import asyncio
 import re
 from pathlib import Path
 from typing import get_args
 
+from loadline.cli import event_loop
 from loadline.cli.option_types import number, subject_root, whole_number
 from loadline.demo import defaults, display
 from loadline.demo.runner import run_demo
@@ -85,7 +85,7 @@ def up(options: argparse.Namespace) -> int:
     )
     length = f"for {options.for_s:g} s" if options.for_s else "until Ctrl-C or the end of the trace"
     header = f"loadline demo: {options.mode}, {options.load} copies of the trace at {options.speed:g}x, {length}"
-    outcome = asyncio.run(run_demo(demo, display.make_display(header)))
+    outcome = event_loop.run(run_demo(demo, display.make_display(header)))
     if outcome is None:
         print("stopped before the load started")
     else:

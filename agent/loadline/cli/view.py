@@ -7,6 +7,7 @@ from pathlib import Path
 from aiohttp import web
 
 from loadline.adapters.http_runner import http_runner
+from loadline.cli import event_loop
 from loadline.cli.progress import progress_display
 from loadline.web.journal_handlers import JournalHandlers
 from loadline.web.journal_view import JournalView
@@ -23,7 +24,7 @@ def view(options: argparse.Namespace) -> int:
     """Serve the page of a journal until interrupted."""
     with progress_display("replaying the newest segment", "MB", quiet=options.quiet) as on_progress:
         shown = JournalView(options.journal, on_progress)
-    asyncio.run(_serve(JournalHandlers(shown, options.journal.name), options.port))
+    event_loop.run(_serve(JournalHandlers(shown, options.journal.name), options.port))
     return 0
 
 
