@@ -44,15 +44,14 @@ def detect_failures(
         listening_since_ms: Time since which the agent receives all reports; silence before it means nothing.
         now: Time in ms.
     """
-    silent = _silent(tables, knobs, listening_since_ms, now)
+    silent = {name: _silent(table, knobs, listening_since_ms, now) for name, table in tables.items()}
     silence_ignored = None
     if silent_count := sum(int(np.count_nonzero(one)) for one in silent.values()):
         alive_count = sum(int(np.count_nonzero(table.columns.alive)) for table in tables.values())
         if 2 * silent_count > alive_count:
             silence_ignored = NotPlanned.of(MigrationCode.TOO_MANY_SILENT, silent=silent_count, workers=alive_count)
-    if not silent_count or silence_ignored is not None:
-        silent = {}
-    failed = {name: _failed(table, silent.get(name), knobs, listening_since_ms, now) for name, table in tables.items()}
+            silent = {name: np.zeros_like(one) for name, one in silent.items()}
+    failed = {name: _failed(table, silent[name], knobs, listening_since_ms, now) for name, table in tables.items()}
     workers = [
         FailedWorker.of(table.workers[row].record)
         for name, table in tables.items()
@@ -65,21 +64,17 @@ def detect_failures(
     return FailureAssessment(failed, domains, workers, silence_ignored)
 
 
-def _silent(
-    tables: Mapping[str, WorkerTable], knobs: MigrationKnobs, listening_since_ms: int, now: int
-) -> dict[str, Mask]:
-    """Return the silent workers by group; none of any group if the agent has not listened for long enough."""
-    silent_since_ms = now - knobs.suspect_after_ms
+def _silent(table: WorkerTable, knobs: MigrationKnobs, listening_since_ms: int, now: int) -> Mask:
+    columns, silent_since_ms = table.columns, now - knobs.suspect_after_ms
     if listening_since_ms > silent_since_ms:
-        return {}
-    return {name: table.columns.alive & (table.columns.seen_at_ms <= silent_since_ms) for name, table in tables.items()}
+        return np.zeros(len(table), dtype=np.bool_)
+    found: Mask = columns.alive & (columns.seen_at_ms <= silent_since_ms)
+    return found
 
 
-def _failed(table: WorkerTable, silent: Mask | None, knobs: MigrationKnobs, listening_since_ms: int, now: int) -> Mask:
+def _failed(table: WorkerTable, silent: Mask, knobs: MigrationKnobs, listening_since_ms: int, now: int) -> Mask:
     columns, unchanged_since_ms = table.columns, now - ceil(knobs.instance_staleness_seconds * 1_000)
-    failed: Mask = ~columns.schedulable
-    if silent is not None:
-        failed |= silent
+    failed: Mask = silent | ~columns.schedulable
     if listening_since_ms <= unchanged_since_ms:
         failed |= (columns.measures[REQUESTS] > 0.0) & (columns.changed_at_ms <= unchanged_since_ms)
     failed &= columns.alive

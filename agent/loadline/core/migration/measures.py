@@ -54,7 +54,7 @@ def measures_of(worker: WorkerState) -> Measures | None:
             return None
         found = tuple(map(add, found, _of_rank(sample, worker.record)))
     if math.isnan(found[KV_NEEDED]) or math.isnan(found[KV_TOTAL]):
-        return tuple([UNKNOWN if math.isnan(value) else value for value in found])
+        return tuple(UNKNOWN if math.isnan(value) else value for value in found)
     return found
 
 

@@ -76,24 +76,20 @@ def spread(metric: MetricName) -> Selector:
             return
         from_rows = from_rows[np.lexsort((view.table.ranks[from_rows], -view.movable[from_rows]))]
         places = _places(view, min(view.tokens_per_request(row) for row in from_rows.tolist()))
-        remaining = _remaining(view, from_rows)
-        to_rows = _least_loaded(view, destinations & (places >= 1.0), metric, int(remaining))
+        to_rows = _least_loaded(view, destinations & (places >= 1.0), metric, int(_remaining(view, from_rows)))
         # Destinations with the fewest places come first; the later ones share the rest.
         to_rows = to_rows[np.argsort(places[to_rows], kind="stable")]
         try:
-            yield from _shares(view, from_rows, to_rows, remaining, size)
+            yield from _shares(view, from_rows, to_rows, size)
         finally:
             view.pair_requests_max = np.inf  # no bound for other policies
 
     return select
 
 
-def _shares(view: LoadView, from_rows: Rows, to_rows: Rows, remaining: float, size: Sizer) -> Iterator[SizedPair]:
-    """Yield pairs in rounds, in each of which every destination is paired with another source.
-
-    At the start, ``remaining`` requests can be sent.
-    """
-    idle_rounds = 0
+def _shares(view: LoadView, from_rows: Rows, to_rows: Rows, size: Sizer) -> Iterator[SizedPair]:
+    """Yield pairs in rounds, in each of which every destination is paired with another source."""
+    idle_rounds, remaining = 0, _remaining(view, from_rows)
     for round_number in range(len(from_rows)):
         # Hundreds of workers may fail at once, so those that can neither send nor receive are dropped.
         senders = [row for row in from_rows.tolist() if view.can_send(row)]

@@ -209,8 +209,8 @@ class ChaosWorld(TurnObserver):
 
     def leaders_of(self, scope: str) -> list[SimulatedAgent]:
         """Return the agents that believe themselves the leader of a scope."""
-        leaders = {key: one for key, one in self.agents.items() if one.controller.leading}
-        return [leaders[key] for key in sorted(leaders) if leaders[key].controller.settings.scope == scope]
+        agents = [one for _, one in sorted(self.agents.items()) if one.controller.leading]
+        return [one for one in agents if one.controller.settings.scope == scope]
 
     def epoch_of(self, scope: str) -> int:
         """Return the epoch of the leader's key of a scope in the store; 0: there is no such key."""

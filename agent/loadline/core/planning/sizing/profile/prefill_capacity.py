@@ -124,11 +124,11 @@ class PrefillSizing:
         self._feasible = fsum(part for _, part in self._slacks)
         self._batches: list[_MeanBatch] = []  # no rate of arrivals changes them
 
-    def engines(self, requests_per_s: float, workers_max: int = REPLICAS_MAX) -> EngineCount:
-        """Return the engines for so many arrivals; ``workers_max`` if they need as many or more."""
+    def engines(self, requests_per_s: float) -> EngineCount:
+        """Return the engines for so many arrivals."""
         # The largest batch has the highest rate.
         fewest = int(requests_per_s * self._prompts.pass_ms(self._batch_max) / self._batch_max / 1_000.0) + 1
-        best, requests, place = EngineCount(0.0, workers_max), 1.0, 0
+        best, requests, place = EngineCount(0.0, REPLICAS_MAX), 1.0, 0
         while requests <= self._batch_max and best.workers > fewest:
             if place == len(self._batches):
                 self._batches.append(self._batch(requests))

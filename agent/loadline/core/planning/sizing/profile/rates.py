@@ -18,9 +18,8 @@ from loadline.core.fleet.fleet import Model
 from loadline.core.fleet.pool import Pool
 from loadline.core.fleet.traffic_totals import RunningMean, TrafficTotals
 from loadline.core.planning.sizing.late_requests import attainment_of
-from loadline.core.planning.sizing.profile.counts import Demand, Size, pool_sizer, profile_problem
+from loadline.core.planning.sizing.profile.counts import Demand, Size, Sizer, pool_sizer, profile_problem
 from loadline.core.planning.sizing.profile.prefill_capacity import PrefillSizing, Prompts
-from loadline.core.planning.sizing.replicas import REPLICAS_MAX
 from loadline.core.planning.sizing.request_lengths import Lengths, request_work
 from loadline.core.vocabulary.samples import Bins
 
@@ -37,9 +36,6 @@ _LONGER: Final = 0.9
 variation of 1, errs by 6 %. Mean outputs of a chat that rose by half in a minute left five of seven decode workers."""
 _STEPS: Final = 8
 """Bisections: a rate is exact to 0.4 %."""
-
-BoundedSizer = Callable[[float, int], Size]
-"""Function from a factor on the demand to the size of a pool, which may be the second argument if it is no less."""
 
 
 class CountRates(Struct, frozen=True):
@@ -119,11 +115,11 @@ class ProfiledRates(Struct):
                 if demand is None:
                     continue
                 sizer = (
-                    _profile_sizer(pool, model.objectives, demand)
+                    pool_sizer(pool, model.objectives, demand)
                     if line is None
                     else _prompt_sizer(line, model.objectives, demand)
                 )
-                if not sizer(1.0, REPLICAS_MAX).busy:
+                if not sizer(1.0).busy:
                     self.forget_pool(pool.name)
                     continue
                 known = self.counts[pool.name] = _count_rates(sizer, rate, demand)
@@ -186,36 +182,30 @@ def _lengths(
     return lengths_from_histogram(bins, mean.value) or assumed(mean.value)
 
 
-def _profile_sizer(pool: Pool, objectives: ObjectiveKnobs, demand: Demand) -> BoundedSizer:
-    """Return the sizing of a pool by its profile."""
-    sizer = pool_sizer(pool, objectives, demand)
-    return lambda factor, _workers_max: sizer(factor)
-
-
-def _prompt_sizer(line: Line, objectives: ObjectiveKnobs, demand: Demand) -> BoundedSizer:
+def _prompt_sizer(line: Line, objectives: ObjectiveKnobs, demand: Demand) -> Sizer:
     """Return the sizing of a prefill pool by the time that its prompts take, cached tokens included."""
     times_ms = tuple(zip(map(line.at, demand.isl.tokens), demand.isl.shares, strict=True))
     prompts = Prompts(line, max(demand.isl.mean, 1.0), demand.isl.variability, times_ms)
     sizing = PrefillSizing(prompts, objectives.ttft_ms, demand.attainment)
 
-    def size(factor: float, workers_max: int) -> Size:
-        engines = sizing.engines(demand.requests_per_s * factor, workers_max)
+    def size(factor: float) -> Size:
+        engines = sizing.engines(demand.requests_per_s * factor)
         return Size(engines.busy, engines.workers)
 
     return size
 
 
-def _count_rates(sizer: BoundedSizer, requests_per_s: float, demand: Demand) -> CountRates:
+def _count_rates(sizer: Sizer, requests_per_s: float, demand: Demand) -> CountRates:
     """Return the rates of the count of workers that a rate needs, for requests of the demand's lengths."""
-    workers = max(1, sizer(requests_per_s, REPLICAS_MAX).replicas)
+    workers = max(1, sizer(requests_per_s).replicas)
     fewer_per_s, most_per_s = _most(sizer, workers - 1), max(requests_per_s, _most(sizer, workers))
     return CountRates(workers, fewer_per_s, most_per_s, demand.isl.mean, demand.osl.mean)
 
 
-def _most(sizer: BoundedSizer, workers: int) -> float:
+def _most(sizer: Sizer, workers: int) -> float:
     """Return the largest rate that needs no more workers."""
-    low, high = 0.0, workers / sizer(1.0, REPLICAS_MAX).busy
+    low, high = 0.0, workers / sizer(1.0).busy
     for _ in range(_STEPS):
         middle = (low + high) / 2.0
-        low, high = (middle, high) if sizer(middle, workers + 1).replicas <= workers else (low, middle)
+        low, high = (middle, high) if sizer(middle).replicas <= workers else (low, middle)
     return low
