@@ -28,6 +28,7 @@ from loadline.wire.codec import encode
 from loadline.wire.keys import Keys
 from loadline.wire.messages import LoadReport
 from loadline.wire.subjects import Subjects
+from tests.support.loadline_process import running_loadline
 from tests.support.secured import NATS_FILE, etcd_login, nats_login, secure_etcd, secured_nats
 from tests.waiting import SCENARIO_S, until_true
 
@@ -122,24 +123,15 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
         secure_etcd(etcd, directory / "passwords", "default", "llama")
         found = Fleet(directory, nats, etcd)
         log = directory / "agent.log"
-        with started(log, "run", found.config), started(directory / "scaler.log", "scaler", found.scaler):
+        scaler = "scaler", "observed", "--config", str(found.scaler)  # another autoscaler applies the decisions
+        with (
+            running_loadline(log, "run", "--config", str(found.config)),
+            running_loadline(directory / "scaler.log", *scaler),
+        ):
             until_true(lambda: b'"event":"ready"' in log.read_bytes().replace(b" ", b""), "the agent is ready")
             until_true(lambda: not_ok(found.findings()) <= {"agents", "workers", "etcd version"}, "it leads")
             until_true(lambda: only(found.findings(), "scalers").verdict == "ok", "the scaler accepts its decisions")
             yield found
-
-
-@contextlib.contextmanager
-def started(log: Path, program: str, config: Path) -> Iterator[None]:
-    """Run an agent, or a scaler whose decisions another autoscaler applies, until the context ends."""
-    kind = ["observed"] if program == "scaler" else []
-    command = [sys.executable, "-m", "loadline", program, *kind, "--config", str(config)]
-    with log.open("wb") as out, subprocess.Popen(command, stdout=out, stderr=out) as process:
-        try:
-            yield
-        finally:
-            process.terminate()
-            assert process.wait(60) == 0
 
 
 def test_a_deployment_as_documented_has_no_failure(fleet: Fleet) -> None:

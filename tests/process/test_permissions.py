@@ -23,6 +23,7 @@ from loadline.rig.server_processes import EtcdServer, NatsServer
 from loadline.wire.codec import encode
 from loadline.wire.messages import DrainCommand, DrainOrder, DrainReport, OperatorReply
 from loadline.wire.subjects import Subjects
+from tests.support.loadline_process import running_loadline
 from tests.support.secured import NATS_FILE, PASSWORD, etcd_login, nats_login, secure_etcd, secured_nats
 from tests.waiting import SCENARIO_S, until, until_async
 
@@ -298,17 +299,6 @@ replicas_min = 2
 """
 
 
-@contextlib.contextmanager
-def agent(config: Path, log: Path) -> Iterator[None]:
-    command = [sys.executable, "-m", "loadline", "run", "--config", str(config)]
-    with log.open("wb") as out, subprocess.Popen(command, stdout=out, stderr=out) as process:
-        try:
-            yield
-        finally:
-            process.terminate()
-            assert process.wait(60) == 0
-
-
 def loadline(*arguments: str) -> str:
     command = [sys.executable, "-m", "loadline", *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60).stdout
@@ -383,7 +373,7 @@ def test_all_parts_can_do_their_work(tmp_path: Path) -> None:
     log = tmp_path / "agent.log"
     with secured_nats(tmp_path / "nats") as nats, EtcdServer(tmp_path / "etcd") as etcd:
         secure_etcd(etcd, tmp_path / "passwords", "default", "llama")
-        with agent(configured("agent", nats, etcd), log):
+        with running_loadline(log, "run", "--config", str(configured("agent", nats, etcd))):
             asyncio.run(scenario(nats, etcd))
     output = log.read_text("utf-8").lower()
     assert "permissions violation" not in output

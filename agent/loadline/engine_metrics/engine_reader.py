@@ -146,7 +146,7 @@ class EngineReader:
         return last
 
     def _traffic(self, groups: list[Figures], requests: int | None, interval_ms: int) -> EngineTraffic | None:
-        """Return the traffic of all ranks; None: the engine counts not all requests, those that finished included."""
+        """Return the traffic of all ranks; None: requests that wait, run or finished are not counted."""
         if requests is None or self._requests is None:
             return None
         whole = _merged(groups)

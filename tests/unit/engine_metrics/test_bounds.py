@@ -27,11 +27,20 @@ EDGES = (0.0, 5e-324, 1e-3, 0.4, 0.5, 1.0, 65_536.0, 1e7, 1e9, 3.6e9, 1e12, 2.0*
 def test_agents_accept_what_is_within_the_bounds_and_refuse_the_rest(name: str, kind: Any) -> None:
     found: Bounds = getattr(bounds, name)
     for edge in EDGES:
-        for value in (edge, -edge, edge + 1, math.nextafter(edge, math.inf), math.nextafter(edge, 0.0)):
+        for value in (
+            edge,
+            -edge,
+            edge - 0.5,
+            edge + 0.5,
+            edge + 1,
+            math.nextafter(edge, math.inf),
+            math.nextafter(edge, 0.0),
+        ):
             accepted = found.accept(value)
             whole = found.whole and abs(value) <= 2**53
             tiny = 0 < value < scalars.LENGTH_MIN and kind in {scalars.Milliseconds, scalars.Tokens}
-            assert accepted == (None if tiny else converted(round(value) if whole else value, kind)), value
+            expected = None if tiny else converted(round(value) if whole else value, kind)
+            assert (accepted, type(accepted)) == (expected, type(expected)), value
 
 
 def converted(value: float, kind: Any) -> float | None:

@@ -187,8 +187,8 @@ SENTENCES: Final[dict[str, str]] = {
         "occupied"
     ),
     "unproven_load": (
-        "{wanted:g} held at {allowed:g}: with fewer, a worker would serve {rate:.2f} requests/s, and no more than "
-        "{proven:.2f} have been seen within the objectives"
+        "{wanted:g} held at {allowed:g}: with {wanted:g}, a worker would serve {rate:.2f} requests/s, which is too far "
+        "beyond the {proven:.2f} that have been seen within the objectives"
     ),
     "backlog_passed_on": (
         "{wanted:g} held at {allowed:g}: prefill workers that work off a backlog pass on {passed_on_per_s:.1f} "

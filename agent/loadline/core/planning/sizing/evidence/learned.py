@@ -91,7 +91,7 @@ class LearnedEvidence(Struct, frozen=True, dict=True):
 
     @cached_property
     def encoded(self) -> bytes:
-        """The evidence as JSON, of a copy only."""
+        """The evidence as JSON; only of a ``copy``, as it is encoded once."""
         return msgspec.json.encode(self)
 
     def copy(self) -> "LearnedEvidence":
