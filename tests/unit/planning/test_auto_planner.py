@@ -186,6 +186,35 @@ def test_slow_tokens_grow_a_pool_whose_caches_are_nearly_empty() -> None:
     assert world.grown_by == {ReasonCode.DEMAND_TARGET}
 
 
+@pytest.mark.parametrize("itl_ms", [3.0, 5.5])
+def test_an_itl_objective_that_no_count_meets_is_given_up_and_named(itl_ms: float) -> None:
+    world = AutoWorld(2, itl_ms=itl_ms)
+    world.run(60.0, 600)
+    assert max(world.counts) >= 12, "none is known to be too few at first"
+    assert world.target <= 6, "a worker serves 11 requests/s at 1.6 times the ITL without load"
+    (infeasible,) = [reason for reason in world.last.reasons if reason.code is ReasonCode.SLA_INFEASIBLE]
+    assert infeasible.numbers["best_ms"] == pytest.approx(BASE_MS, rel=0.05)
+    assert infeasible.sentence().startswith("engine: a single request takes 6.0 ms, above the objective of ")
+    world.fleet.model.objectives = ObjectiveKnobs(ttft_ms=500, itl_ms=ITL_MS)
+    world.run(60.0, 1)
+    assert ReasonCode.SLA_INFEASIBLE not in world.codes
+
+
+def test_an_itl_objective_near_the_latency_without_load_is_not_given_up() -> None:
+    world = AutoWorld(2, itl_ms=7)
+    world.run(60.0, 600)
+    assert ReasonCode.SLA_INFEASIBLE not in world.codes
+    assert world.target > 12
+
+
+def test_an_engine_that_misses_the_itl_objective_without_load_counts_for_nothing_beside_another_pool() -> None:
+    evidence, objectives = PoolEvidence(), ObjectiveKnobs(ttft_ms=500, itl_ms=5)
+    evidence.itl.floor_ms = BASE_MS
+    assert evidence.itl_objective_ms(objectives) == 2.0 * BASE_MS
+    evidence.shares_role = True
+    assert evidence.itl_objective_ms(objectives) == 5
+
+
 @pytest.mark.parametrize("prefill_ms", [600.0, 2_000.0])
 def test_a_ttft_that_no_number_of_workers_attains_does_not_grow_a_pool_for_ever(prefill_ms: float) -> None:
     """A burst leaves a backlog first, so a lower load seems to make prompts faster."""

@@ -33,6 +33,17 @@ def test_an_export_is_what_a_successor_exports() -> None:
     assert successor(data=data).planner.export_learned() == data
 
 
+def test_a_successor_does_not_try_for_an_itl_that_no_count_attains() -> None:
+    world = AutoWorld(WORKERS, itl_ms=4)
+    world.run(RATE, 600)
+    data = world.planner.export_learned()
+    assert data is not None
+    after = AutoWorld(world.target, itl_ms=4, seed=2)
+    after.planner.import_learned(data)
+    after.run(RATE, 300)
+    assert max(after.counts) <= world.target + 1
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_a_successor_neither_learns_again_nor_shrinks_nor_grows_by_chance(seed: int) -> None:
     world = successor(seed=seed)

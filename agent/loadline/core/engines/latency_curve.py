@@ -31,6 +31,10 @@ _CHANCE: Final = 2.0
 """Standard deviations of the points of a rate up to which a late one may be chance."""
 _CHANCE_RATIO_MAX: Final = 4.0
 """Ratio to the limit from which on a latency is no chance."""
+_WIDE: Final = 2.0
+"""Ratio of rates from which on they tell the latency without load if none of them is within the objective."""
+_CLEARED: Final = 0.9
+"""Part of the objective below which such a latency must be to leave hope again: it alternates near the objective."""
 _FULL_MAX: Final = 1.3
 """Largest ratio of the extrapolated saturated rate to the highest observed rate."""
 
@@ -70,6 +74,8 @@ class LatencyCurve(Struct, dict=True):
     latest_ms: float = 0.0
     latest_is_chance: bool = False
     """True if it differs no more from the points before of its rate than these may by chance."""
+    floor_ms: float = 0.0
+    """Latency without load if it is above the objective, so that no rate is within it; 0 while one may be."""
 
     def add(self, rate: float, latency_ms: float, base_min_ms: float, now: int) -> None:
         """Add a point.
@@ -95,6 +101,22 @@ class LatencyCurve(Struct, dict=True):
             lower = 1.0 - 1.0 / (latency_ms * known.inverse)
             self.latest_is_chance = known.points >= _POINTS and lower < _CHANCE * sqrt(known.spread)
             known.add(rate, 1.0 / latency_ms, now)
+
+    def learn_floor(self, objective_ms: float) -> None:
+        """Record the latency without load if it is above the objective: no rate meets an objective below it.
+
+        It is the intercept of the line through the lowest and the highest rate. A rate within the objective refutes it.
+        """
+        if self.highest_rate_within(objective_ms):
+            self.floor_ms = 0.0
+            return
+        points = self._falling
+        if not points or self.rising[0].points < _POINTS or points[-1][0] < _WIDE * points[0][0]:
+            return
+        (low_rate, low), (high_rate, high) = points[0], points[-1]
+        found_ms = 1.0 / (low + (low - high) / (high_rate - low_rate) * low_rate)
+        if found_ms > objective_ms or found_ms < _CLEARED * objective_ms:
+            self.floor_ms = found_ms if found_ms > objective_ms else 0.0
 
     @cached_property
     def keys(self) -> list[int]:

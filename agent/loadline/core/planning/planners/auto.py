@@ -309,7 +309,8 @@ class AutoPlanner(Planner):
             shared = share_needs(loads, needs, empty, errors)
         if shared is not None:
             needs, found = shared.needs, found | shared.empty
-        found |= {load.pool.name: self._recommend(load, need) for load, need in zip(loads, needs, strict=True)}
+        for load, need in zip(loads, needs, strict=True):
+            found[load.pool.name] = _with_infeasible_itl(load, self._recommend(load, need))
         changes = any(one.replicas is not None for one in found.values())
         for load in loads:
             if changes or now >= self.estimates_due_ms or load.pool.name not in self.estimated:
@@ -339,8 +340,11 @@ class AutoPlanner(Planner):
 
     def _flow(self, model: Model, pool: Pool) -> BatchFlow:
         """Return the requests of a pool that are still there when a worker requested now is ready."""
-        queues, limit_ms = self._state(pool).evidence.queues, itl_share(model.objectives) * model.objectives.itl_ms
-        return BatchFlow.of(pool, queues, self.lengths.osl_tokens, limit_ms, pool.start_up_ms(self.knobs.start_up_ms))
+        evidence = self._state(pool).evidence
+        limit_ms = itl_share(model.objectives) * evidence.itl_objective_ms(model.objectives)
+        return BatchFlow.of(
+            pool, evidence.queues, self.lengths.osl_tokens, limit_ms, pool.start_up_ms(self.knobs.start_up_ms)
+        )
 
     def _recommend(self, load: PoolLoad, needs: PoolNeeds) -> PoolRecommendation:
         """Recommend what a pool needs, or what the limits of a shrink leave."""
@@ -364,6 +368,15 @@ class AutoPlanner(Planner):
             held_by = (Reason.of(ReasonCode.SCALE_DOWN_MARGIN, pool.name, **margin),) if wanted < current else ()
             return PoolRecommendation(None, (reason, *held_by))
         return shrink(load, needs, reason)
+
+
+def _with_infeasible_itl(load: PoolLoad, found: PoolRecommendation) -> PoolRecommendation:
+    """Add to the reasons that no count of workers meets the ITL objective, if their load has shown it."""
+    state, objectives = load.state, load.model.objectives
+    if not load.serves or load.serves != state.learned or not state.evidence.is_itl_infeasible(objectives):
+        return found
+    numbers = {"best_ms": state.evidence.itl.floor_ms, "objective_ms": objectives.itl_ms}
+    return replace(found, reasons=(*found.reasons, Reason(ReasonCode.SLA_INFEASIBLE, load.pool.name, numbers, "ITL")))
 
 
 def _is_not_prefill(role: Role) -> bool:

@@ -41,6 +41,8 @@ _ABOVE_BASE: Final = 1.15
 """Ratio of the lowest limit of a latency to that without load."""
 _NEAR_SHARE: Final = 0.95
 """Part of the ITL objective up to which that holds: beyond, half of the requests would be late with any count."""
+_ABOVE_FLOOR: Final = 2.0
+"""Ratio of the objective that is kept to, if none below the ITL without load can be met, to that ITL."""
 _BATCH_MIN: Final = 0.01
 """Smallest batch that counts for the variation of the ITL: it is the limit of a division."""
 _WINDOW_MS: Final = 5_000
@@ -197,7 +199,9 @@ class PoolEvidence(Struct):
         """Return the work/s of a worker that has a backlog; 0 if unknown."""
         rates = [self.saturated_rate] if self.saturated_rate else []
         curve, limit_ms = (
-            (self.ttft, objectives.ttft_ms * self.ttft_unit) if role == "prefill" else (self.itl, objectives.itl_ms)
+            (self.ttft, objectives.ttft_ms * self.ttft_unit)
+            if role == "prefill"
+            else (self.itl, self.itl_objective_ms(objectives))
         )
         if curve.bins:
             rates.append(curve.saturated_rate(limit_ms))
@@ -207,7 +211,7 @@ class PoolEvidence(Struct):
         """Return the highest work/s of a worker that was seen within the objective; 0 if none."""
         if role == "prefill":
             return self.ttft.highest_rate_within(self.ttft_limit_ms(objectives))
-        return self.itl.highest_rate_within(objectives.itl_ms)
+        return self.itl.highest_rate_within(self.itl_objective_ms(objectives))
 
     def extrapolated_rate(self, role: Role, objectives: ObjectiveKnobs) -> float:
         """Return the work/s of a worker within the ITL by the points within it alone; infinite if unknown."""
@@ -223,7 +227,7 @@ class PoolEvidence(Struct):
         square root. An ITL little above that without load is within the limit in any case: no count attains less.
         Where pools share a role, another one may; and what frontends report is the mean of a slow and a fast one.
         """
-        objective_ms, share = objectives.itl_ms, itl_share(objectives)
+        objective_ms, share = self.itl_objective_ms(objectives), itl_share(objectives)
         if self.shares_role:
             least_ms, most_ms = 0.0, share * objective_ms
         else:
@@ -240,6 +244,14 @@ class PoolEvidence(Struct):
             variation = max(0.0, 1.0 - self.itl.base_ms(limit_ms) / limit_ms) / sqrt(max(batch, _BATCH_MIN))
             limit_ms = max(least_ms, min(most_ms, objective_ms / (1.0 + deviations(objectives) * variation)))
         return limit_ms
+
+    def itl_objective_ms(self, objectives: ObjectiveKnobs) -> float:
+        """Return the objective of the ITL, or a multiple of the ITL without load if no count of workers meets it."""
+        return _ABOVE_FLOOR * self.itl.floor_ms if self.is_itl_infeasible(objectives) else objectives.itl_ms
+
+    def is_itl_infeasible(self, objectives: ObjectiveKnobs) -> bool:
+        """Return whether the ITL without load is above the objective. Where pools share a role, another may meet it."""
+        return self.itl.floor_ms > objectives.itl_ms and not self.shares_role
 
     def ttft_limit_ms(self, objectives: ObjectiveKnobs) -> float:
         """Return the mean TTFT at which enough requests meet the objective: two standard deviations below for 95 %."""
@@ -325,6 +337,7 @@ class PoolEvidence(Struct):
             return
         if not (second.is_queued and self.itl.bins):
             self.itl.add(rate, itl_ms, itl_ms / (1.0 + batch / _BATCH_HALF), now)
+            self.itl.learn_floor(model.objectives.itl_ms)
         if rate:
             kv = window.kv / window.samples / (rate * itl_ms)
             self.kv_per_work_ms += (kv - self.kv_per_work_ms) * (_KV_WEIGHT if self.kv_per_work_ms else 1.0)

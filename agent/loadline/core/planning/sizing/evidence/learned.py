@@ -115,4 +115,5 @@ def merged(pools: Mapping[str, LearnedPool], before: Mapping[str, LearnedPool]) 
 
 def _lasting(curve: LatencyCurve) -> LatencyCurve:
     """Copy a curve without its latest point."""
-    return LatencyCurve({key: replace(one) for key, one in curve.bins.items()}, curve.base_min_ms)
+    bins = {key: replace(one) for key, one in curve.bins.items()}
+    return LatencyCurve(bins, curve.base_min_ms, floor_ms=curve.floor_ms)
