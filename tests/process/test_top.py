@@ -45,7 +45,7 @@ def test_the_fleet_is_shown_on_a_terminal_without_colours_until_q(tmp_path: Path
         try:
             drawn = read_until(ours, "m (threshold planner)")
             assert "agent a1" in drawn
-            colours = {int(one) for one in re.findall(r"[34]8;5;(\d+)", drawn)}
+            colours = {int(one) for one in re.findall(r"[34]8;5;(\d+)[;m]", drawn)}
             assert colours
             assert colours <= {16, *range(231, 256)}, "shades of grey"
             os.write(ours, b"q")
