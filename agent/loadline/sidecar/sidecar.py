@@ -41,6 +41,8 @@ _NEVER_MS: Final = 3_600_000
 _REPORTED_S: Final = 45.0
 _REMOVAL_S: Final = 60.0
 """Time in which a scaler removes a worker after the time limit of its drain."""
+_EXPIRY_LEASES: Final = 3
+"""Lease times in which the entry of a worker that ended expires: a new leader of etcd begins them anew."""
 _REGISTRY_REMEDY: Final = "Start the server, or correct etcd.endpoints or the login in --config; there is --etcd too"
 
 _log = bounded("sidecar")
@@ -161,24 +163,37 @@ class Sidecar:
         return replace(record, max_batch_requests=slots)
 
     async def _check_address(self, record: WorkerRecord) -> None:
-        """Check that nobody else has registered this engine, once the store can be read."""
+        """Check that nobody else has registered this engine, once the store can be read.
+
+        An engine that was started here has its address to itself, so the entry of another worker is of one that ended.
+
+        Raises:
+            AddressTaken: Another worker is registered with it, and remains so.
+        """
         if is_loopback(record.base_url):
             remedy = "name the address that routers reach: --advertise http://HOST:PORT"
             _log.warning("address_is_local", address=record.base_url, remedy=remedy)
-        waits, reasons = backoff(0.2, 5.0), OutageReasons()
+        waits, reasons, now_s = backoff(0.2, 5.0), OutageReasons(), asyncio.get_running_loop().time
+        expired_s = now_s() + (_EXPIRY_LEASES * self._options.lease_ttl_s if self._options.command else 0.0)
         while not self._ending:
             try:
                 await check_address(self._store, self._options.namespace, record)
-            except AddressTaken:
-                raise
             except LoadlineError as error:
+                if isinstance(error, AddressTaken) and now_s() >= expired_s:
+                    raise
                 if reasons.is_new(str(error)):
-                    servers = ", ".join(self._options.etcd.endpoints)
-                    detail = f"no answer from etcd at {servers}: {error}. It is tried again until there is one."
-                    _log.warning("registry_unreadable", detail=detail, remedy=_REGISTRY_REMEDY)
+                    self._log_unchecked(error)
                 await wait_at_most(self._stop, next(waits))
             else:
                 return
+
+    def _log_unchecked(self, error: LoadlineError) -> None:
+        if isinstance(error, AddressTaken):
+            _log.warning("address_taken", detail=f"{error} It is tried again until then.")
+            return
+        servers = ", ".join(self._options.etcd.endpoints)
+        detail = f"no answer from etcd at {servers}: {error}. It is tried again until there is one."
+        _log.warning("registry_unreadable", detail=detail, remedy=_REGISTRY_REMEDY)
 
     async def _serve(self, worker: WorkerClient, starts: int) -> bool:
         """Serve one incarnation; return True if the engine has another one."""

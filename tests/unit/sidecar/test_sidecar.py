@@ -2,6 +2,7 @@
 
 import msgspec
 import pytest
+from structlog.testing import capture_logs
 
 from loadline.core.vocabulary.events import LoadReported, TrafficReported
 from loadline.core.vocabulary.samples import WorkerRecord
@@ -139,6 +140,33 @@ def test_an_engine_of_another_worker_is_refused(node: str, *, taken: bool) -> No
                 await made.state_is("ready")
                 made.sidecar.stop()
                 await made.ended()
+
+    scenario(run)
+
+
+@pytest.mark.parametrize("expires", [True, False])
+def test_an_engine_that_was_started_here_waits_for_the_entry_of_another_worker_to_expire(*, expires: bool) -> None:
+    """The process of that worker has ended, since the engine could listen on its address."""
+
+    async def run() -> None:
+        async with engine_server() as engine:
+            engine.body = vllm()
+            made = SidecarRig(engine, node="n", lease_ttl_s=1, command=["sleep", "600"])
+            other = WorkerRecord("tiny", "p", "other", "aggregated", 1, address=engine.url, node="n")
+            key = Keys("default").worker(*other.names)
+            await made.store.commit([], [Write(key, encode(other))])
+            with capture_logs() as logs:
+                made.start()
+                await made.until(lambda: any(line["event"] == "address_taken" for line in logs))
+                assert made.record() is None
+                if expires:
+                    await made.store.commit([], [Write(key, None)])
+                    await made.state_is("ready")
+                    made.sidecar.stop()
+                    await made.ended()
+                else:
+                    with pytest.raises(AddressTaken, match="is registered as worker other of pool p"):
+                        await made.ended()
 
     scenario(run)
 
