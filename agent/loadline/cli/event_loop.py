@@ -12,10 +12,11 @@ T = TypeVar("T")
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine until it ends. SIGTERM cancels it, as ``asyncio.run`` has it for SIGINT, and ends the program.
+    """Run a coroutine until it ends; SIGTERM cancels it as SIGINT does, and the program exits with ``TERMINATED``.
 
-    A handler that raises does so between any two steps of the loop. A task whose wake-up is lost by that never ends,
-    not even when it is cancelled: ``loadline view`` outlived SIGTERM.
+    A handler that raises does so within or between any two steps of the loop. A task whose wake-up is lost by that
+    never ends, not even when it is cancelled: ``loadline view`` outlived SIGTERM. However the coroutine ends, the
+    program exits, since some take a cancellation for their normal end. A second SIGTERM does not cancel its clean-up.
     """
     before, terminated = signal.getsignal(signal.SIGTERM), False
 
@@ -24,17 +25,16 @@ def run(main: Coroutine[Any, Any, T]) -> T:
 
         def terminate() -> None:
             nonlocal terminated
+            if not terminated:
+                task.cancel()
             terminated = True
-            task.cancel()
 
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, terminate)
         return await task
 
     try:
         return asyncio.run(cancellable())
-    except asyncio.CancelledError:
-        if terminated:
-            sys.exit(TERMINATED)
-        raise
     finally:
         signal.signal(signal.SIGTERM, before)  # the loop has left the default
+        if terminated:
+            sys.exit(TERMINATED)

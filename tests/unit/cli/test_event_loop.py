@@ -49,6 +49,62 @@ def test_sigterm_interrupts_no_step_and_lets_the_coroutine_clean_up() -> None:
     assert signal.getsignal(signal.SIGTERM) is raising
 
 
+@pytest.mark.parametrize("error", [None, OSError("cleanup")])
+def test_a_coroutine_that_takes_a_cancellation_for_its_end_or_fails_by_it_ends_the_program(
+    error: OSError | None,
+) -> None:
+    """Textual's ``run_async`` returns."""
+
+    async def main() -> int:
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            if error is not None:
+                raise error from None
+        return 0
+
+    with pytest.raises(SystemExit) as ended:
+        event_loop.run(main())
+    assert ended.value.code == TERMINATED
+
+
+def test_a_second_sigterm_does_not_cancel_the_clean_up() -> None:
+    steps = []
+
+    async def main() -> None:
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+            await asyncio.Event().wait()
+        finally:
+            os.kill(os.getpid(), signal.SIGTERM)
+            await asyncio.sleep(0.01)
+            steps.append("cleaned up")
+
+    with pytest.raises(SystemExit):
+        event_loop.run(main())
+    assert steps == ["cleaned up"]
+
+
+def test_sigterm_while_the_loop_is_closed_ends_the_program() -> None:
+    async def main() -> int:
+        async def left() -> None:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                os.kill(os.getpid(), signal.SIGTERM)
+                await asyncio.sleep(0.01)
+
+        task = asyncio.create_task(left())
+        await asyncio.sleep(0)
+        assert not task.done()
+        return 0
+
+    with pytest.raises(SystemExit) as ended:
+        event_loop.run(main())
+    assert ended.value.code == TERMINATED
+
+
 def test_a_cancellation_that_is_no_signal_remains_one() -> None:
     async def main() -> None:
         task = asyncio.current_task()

@@ -162,43 +162,56 @@ def test_a_full_batch_does_not_lower_what_good_points_say_of_an_engine_with_a_fl
     assert curve.rate_without_late(42.0) == pytest.approx(60.0 * (1.0 - 25.0 / 42.0), rel=0.05)
 
 
-def at_rates(*rates: float, times: int = 8) -> LatencyCurve:
+def at_rates(latencies: dict[float, float], times: int = 8) -> LatencyCurve:
     curve = LatencyCurve()
-    for rate in rates * times:
-        curve.add(rate, latency_ms(rate), BASE_MS, now=0)
+    for _ in range(times):
+        for rate, latency in latencies.items():
+            curve.add(rate, latency, BASE_MS, now=0)
     return curve
 
 
-@pytest.mark.parametrize(("objective_ms", "floor_ms"), [(3.0, BASE_MS), (5.9, BASE_MS), (6.1, 0.0), (8.0, 0.0)])
-def test_an_objective_below_the_latency_without_load_is_known(objective_ms: float, floor_ms: float) -> None:
-    curve = at_rates(9.0, 21.0)
+@pytest.mark.parametrize(("objective_ms", "floor_ms"), [(3.0, BASE_MS), (5.4, BASE_MS), (5.6, 0.0), (8.0, 0.0)])
+def test_an_objective_a_tenth_below_the_latency_without_load_is_known(objective_ms: float, floor_ms: float) -> None:
+    curve = at_rates({rate: latency_ms(rate) for rate in (5.0, 21.0)})
     curve.learn_floor(objective_ms)
     assert curve.floor_ms == pytest.approx(floor_ms)
 
 
-@pytest.mark.parametrize("curve", [LatencyCurve(), at_rates(9.0, 17.0), at_rates(9.0, 21.0, times=7)])
-def test_rates_of_a_narrow_range_or_few_points_do_not_tell_the_latency_without_load(curve: LatencyCurve) -> None:
+@pytest.mark.parametrize(
+    "curve",
+    [
+        LatencyCurve(),
+        at_rates({5.0: 7.0, 9.9: 9.0}),
+        at_rates({5.0: 7.0, 21.0: 20.0}, times=7),
+        at_rates({9.0: 8.6, 21.0: 20.0}),
+        at_rates({9.0: 18.0, 21.0: 20.0}, times=1),
+    ],
+    ids=["no rates", "narrow", "few points", "all loaded", "one point each"],
+)
+def test_rates_that_do_not_tell_the_latency_without_load(curve: LatencyCurve) -> None:
     curve.learn_floor(3.0)
     assert curve.floor_ms == 0.0
 
 
-def test_a_rate_within_the_objective_refutes_a_latency_without_load() -> None:
-    curve = at_rates(9.0, 21.0)
+@pytest.mark.parametrize(("rate", "latency", "now", "refuted"), [
+    (2.0, 4.9, 0, True), (21.0, 20.0, 1_700_000, False), (21.0, 20.0, 1_900_000, True),
+], ids=["within the objective", "the lowest rate is old", "the lowest rate is gone"])  # fmt: skip
+def test_what_refutes_a_latency_without_load(rate: float, latency: float, now: int, *, refuted: bool) -> None:
+    curve = at_rates({one: latency_ms(one) for one in (5.0, 21.0)})
     curve.learn_floor(5.0)
-    curve.add(4.0, 4.9, 4.9, now=0)
+    curve.add(rate, latency, BASE_MS, now=now)
     curve.learn_floor(5.0)
-    assert curve.floor_ms == 0.0
+    assert curve.floor_ms == pytest.approx(0.0 if refuted else BASE_MS)
 
 
-@pytest.mark.parametrize(("high_ms", "floor_ms"), [(6.0, 5.2), (8.0, 0.0)])
-def test_a_latency_without_load_is_refuted_by_a_line_that_ends_well_below_the_objective(
-    high_ms: float, floor_ms: float
+@pytest.mark.parametrize(("high_ms", "refuted"), [(8.0, False), (60.0, True)])
+def test_a_line_that_ends_well_below_the_objective_refutes_a_latency_without_load(
+    high_ms: float, *, refuted: bool
 ) -> None:
-    """It ends at 5.2 ms while both rates have that, at 4.7 ms with 6 ms and at 4.1 ms with 8 ms at the higher one."""
-    curve = LatencyCurve()
-    for latencies in ((5.2, 5.2), (5.2, high_ms)):
-        for _ in range(60):
-            for rate, latency in zip((9.0, 21.0), latencies, strict=True):
-                curve.add(rate, latency, 4.0, now=0)
-        curve.learn_floor(5.0)
-    assert curve.floor_ms == pytest.approx(floor_ms)
+    """With 6 ms at both rates it ends there, with 8 ms at the higher one at 5.5 ms, and with 60 ms at 4.7 ms."""
+    curve = at_rates({5.0: 6.0, 21.0: 6.0})
+    curve.learn_floor(5.4)
+    for _ in range(100):
+        curve.add(21.0, high_ms, BASE_MS, now=0)
+    curve.learn_floor(5.4)
+    assert curve.floor_ms == pytest.approx(0.0 if refuted else 6.0)

@@ -32,9 +32,11 @@ _CHANCE: Final = 2.0
 _CHANCE_RATIO_MAX: Final = 4.0
 """Ratio to the limit from which on a latency is no chance."""
 _WIDE: Final = 2.0
-"""Ratio of rates from which on they tell the latency without load if none of them is within the objective."""
-_CLEARED: Final = 0.9
-"""Part of the objective below which such a latency must be to leave hope again: it alternates near the objective."""
+"""Ratio of two rates from which on the line through them tells the latency without load, though both are late."""
+_UNLOADED: Final = 1.25
+"""Ratio of the latency at the lower one to that without load up to which the line is straight enough to end there."""
+_FLOOR_MARGIN: Final = 0.1
+"""Part of the objective by which the latency without load must be above it, or below it again: less may be chance."""
 _FULL_MAX: Final = 1.3
 """Largest ratio of the extrapolated saturated rate to the highest observed rate."""
 
@@ -75,7 +77,7 @@ class LatencyCurve(Struct, dict=True):
     latest_is_chance: bool = False
     """True if it differs no more from the points before of its rate than these may by chance."""
     floor_ms: float = 0.0
-    """Latency without load if it is above the objective, so that no rate is within it; 0 while one may be."""
+    """Latency without load, while the points show that it is above the objective; 0 otherwise."""
 
     def add(self, rate: float, latency_ms: float, base_min_ms: float, now: int) -> None:
         """Add a point.
@@ -103,20 +105,24 @@ class LatencyCurve(Struct, dict=True):
             known.add(rate, 1.0 / latency_ms, now)
 
     def learn_floor(self, objective_ms: float) -> None:
-        """Record the latency without load if it is above the objective: no rate meets an objective below it.
+        """Record the latency without load if it is above the objective, which no rate meets then.
 
-        It is the intercept of the line through the lowest and the highest rate. A rate within the objective refutes it.
+        It is the intercept of the line through the lowest and the highest rate, if the lowest is sure and nearly
+        without load. A rate within the objective refutes it. So does its age: engines may have become faster since.
         """
-        if self.highest_rate_within(objective_ms):
+        if not self.bins:
+            return
+        lowest, highest = self.rising[0], self.rising[-1]
+        if self.highest_rate_within(objective_ms) or highest.rate < _WIDE * lowest.rate:
             self.floor_ms = 0.0
             return
-        points = self._falling
-        if not points or self.rising[0].points < _POINTS or points[-1][0] < _WIDE * points[0][0]:
-            return
-        (low_rate, low), (high_rate, high) = points[0], points[-1]
-        found_ms = 1.0 / (low + (low - high) / (high_rate - low_rate) * low_rate)
-        if found_ms > objective_ms or found_ms < _CLEARED * objective_ms:
-            self.floor_ms = found_ms if found_ms > objective_ms else 0.0
+        fall = max(0.0, lowest.inverse - highest.inverse) / (highest.rate - lowest.rate)
+        found_ms = 1.0 / (lowest.inverse + fall * lowest.rate)
+        is_sure = lowest.points >= _POINTS and found_ms * lowest.inverse * _UNLOADED >= 1.0
+        if found_ms < (1.0 - _FLOOR_MARGIN) * objective_ms:
+            self.floor_ms = 0.0
+        elif is_sure and found_ms > (1.0 + _FLOOR_MARGIN) * objective_ms:
+            self.floor_ms = found_ms
 
     @cached_property
     def keys(self) -> list[int]:
