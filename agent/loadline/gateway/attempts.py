@@ -10,8 +10,9 @@ from loadline.gateway.model import ServedModel
 
 ATTEMPTS_MAX: Final = 3
 """Answers that may fail before the client gets the failure: a request that ends engines must not end all of them."""
-_RETRIED: Final = frozenset({429, 500, 502, 503, 504, 508})
-"""Statuses with which another worker may do better; 508: its address is this gateway's."""
+_RETRIED: Final = frozenset({404, 429, 500, 502, 503, 504, 508})
+"""Statuses with which another worker may do better. 404: its address is an engine of another model, started there after
+the worker was killed and before its entry has expired. 508: its address is this gateway's."""
 
 _log = bounded("gateway")
 
