@@ -12,7 +12,7 @@ import msgspec
 
 from loadline import report
 from loadline.adapters.child_fitter import ChildFitter
-from loadline.cli import output, output_files, progress
+from loadline.cli import event_loop, output, output_files, progress
 from loadline.cli.output_files import check_output_files, write_files
 from loadline.cli.packages import predictor_packages, require
 from loadline.core.vocabulary.forecasts import (
@@ -114,14 +114,14 @@ def _forecaster(deadline_s: float, total: int, on_progress: progress.OnProgress)
         fitter = ChildFitter(scoring_limited=False)
 
         def forecaster(query: ForecastQuery) -> Forecast | None:
-            answer = runner.run(fitter.fit(query, deadline_s))
+            answer = event_loop.run(fitter.fit(query, deadline_s), runner)
             on_progress(next(done), total)
             return answer
 
         try:
             yield forecaster
         finally:
-            runner.run(fitter.close())
+            event_loop.run(fitter.close(), runner)
 
 
 def _all_knobs(options: argparse.Namespace) -> list[ForecastKnobs]:

@@ -29,6 +29,26 @@ def test_a_result_is_returned_and_the_handler_restored() -> None:
 
     assert event_loop.run(main()) == 3
     assert signal.getsignal(signal.SIGTERM) is raising
+    with asyncio.Runner() as runner:
+        for _ in range(2):
+            assert event_loop.run(main(), runner) == 3
+            assert signal.getsignal(signal.SIGTERM) is raising
+    assert signal.getsignal(signal.SIGTERM) is raising
+
+
+def test_sigterm_ends_the_program_from_a_loop_of_several_coroutines() -> None:
+    async def main() -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        await asyncio.Event().wait()
+
+    async def close() -> int:
+        return 3
+
+    with asyncio.Runner() as runner:
+        with pytest.raises(SystemExit) as ended:
+            event_loop.run(main(), runner)
+        assert event_loop.run(close(), runner) == 3
+    assert ended.value.code == TERMINATED
 
 
 def test_sigterm_interrupts_no_step_and_lets_the_coroutine_clean_up() -> None:
