@@ -21,6 +21,8 @@ _MODEL: Final = (
 _SECTIONS: Final = "planner_knobs"
 """Field of ``ModelKnobs`` with the sections of planners, which a file has in the model itself."""
 
+_PLANNER: Final = next(field.default for field in fields(ModelKnobs) if field.name == "planner")
+
 Table = dict[str, Any]
 
 
@@ -46,8 +48,13 @@ def file_table(config: Config) -> Table:
 
 
 def _model_table(model: Table) -> Table:
+    """Return the table of a ``ModelKnobs``; guardrails that its section leaves out are those of its planner."""
     sections = {name: section for name, section in model.items() if name in PLANNERS}
-    return _without(model, *sections) | {_SECTIONS: sections}
+    found = _without(model, *sections) | {_SECTIONS: sections}
+    planner = PLANNERS.get(model.get("planner", _PLANNER))
+    if "guardrails" in model and planner is not None:
+        found["guardrails"] = to_builtins(planner.guardrails) | model["guardrails"]
+    return found
 
 
 def _without(table: Table, *keys: str) -> Table:

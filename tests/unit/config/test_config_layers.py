@@ -1,9 +1,11 @@
 """Layers of a configuration: precedence, locations in errors, and the description that ``check`` prints."""
 
 import pytest
+from msgspec.structs import replace
 
 from loadline.config import describe, parse
 from loadline.config.layers import sources_of
+from loadline.core.planning.guardrails.knobs import UNPACED, GuardrailKnobs
 from loadline.core.state.settings import ModelKnobs
 from tests.support.config_texts import BASE, DECODE, config_error, config_warnings, model
 
@@ -77,6 +79,14 @@ def test_layers_override_key_by_key_in_order_of_precedence() -> None:
     )
     assert [(pool.replicas_max, pool.gpus_per_worker) for pool in found.pools] == [(20, 2), (10, 2)]
     assert found.knobs_of("static").replicas == {"prefill": 4, "decode": 6}
+
+
+def test_a_section_of_guardrails_leaves_the_others_of_the_planner() -> None:
+    """``auto`` paces itself: a limit of its steps adds no stabilisation, cooldown and warm-up."""
+    section = "[defaults.guardrails]\nstep_up_max = 4\n"
+    assert only(section + BASE).effective_guardrails == replace(UNPACED, step_up_max=4)
+    threshold = only(f"defaults.planner = 'threshold'\n{section}{BASE}")
+    assert threshold.effective_guardrails == GuardrailKnobs(step_up_max=4)
 
 
 def test_zero_and_false_override_a_layer() -> None:

@@ -10,7 +10,7 @@ NotNegative = Annotated[int, Meta(ge=0)]
 
 
 class GuardrailKnobs(Struct, frozen=True, forbid_unknown_fields=True):
-    """Guardrails of one model."""
+    """Guardrails of one model. With the planner auto, which paces itself, keys that are not set limit nothing."""
 
     step_up_max: Annotated[int, Meta(ge=1, description="Maximum workers added to a pool by one decision.")] = 8
     step_down_max: Annotated[int, Meta(ge=1, description="Maximum workers removed from a pool by one decision.")] = 1
