@@ -14,6 +14,9 @@ _RETRIED: Final = frozenset({404, 429, 500, 502, 503, 504, 508})
 """Statuses with which another worker may do better. 404: its address is an engine of another model, started there after
 the worker was killed and before its entry has expired. 508: its address is this gateway's."""
 
+_UNAVAILABLE: Final = frozenset({404, 502, 503})
+"""Statuses after which a worker gets no requests for a while: it may serve soon, and would attract all until then."""
+
 _log = bounded("gateway")
 
 
@@ -31,6 +34,10 @@ class Attempts:
         self._body_bytes = body_bytes
         self._deadline_s = arrived_s + model.hold_s
         self._failed: list[Backend] = []
+        """Workers whose answer failed since the last output."""
+        self._unreached: set[Backend] = set()
+        self._accepted = False
+        """True once a worker was found: from then on the request is refused only after its time."""
 
     @property
     def exhausted(self) -> bool:
@@ -43,22 +50,28 @@ class Attempts:
         Raises:
             ApiError: There is none.
         """
-        return await self._model.backends.choose(self._deadline_s, self._body_bytes, self._failed)
+        held_bytes = None if self._accepted else self._body_bytes
+        avoided = {*self._failed, *self._unreached}
+        backend = await self._model.backends.choose(self._deadline_s, held_bytes, avoided)
+        self._accepted = True
+        return backend
 
     def unreachable(self, backend: Backend, error: Exception) -> None:
         """Record that nothing could be sent; the request waits until a worker can be reached."""
         self._model.backends.mark_unreachable(backend)
+        self._unreached.add(backend)
         record = backend.record
         _log.warning("unreachable", model=record.model, worker=record.worker, address=record.address, detail=str(error))
         self._model.metrics.retried(record.model)
 
     def failed(self, backend: Backend, reason: str) -> None:
-        """Record a failed answer.
+        """Record a failed answer. Time begins anew: the request may have waited for long in the queue of the engine.
 
         Raises:
             ApiError: It was the last attempt.
         """
         self._failed.append(backend)
+        self._begin_time()
         record = backend.record
         _log.warning("engine_failed", model=record.model, worker=record.worker, detail=reason)
         if self.exhausted:
@@ -67,6 +80,8 @@ class Attempts:
 
     def may_retry(self, backend: Backend, status: int) -> bool:
         """Record a status; return True if the next worker should be tried, False if the client gets it."""
+        if status in _UNAVAILABLE:
+            self._model.backends.mark_unavailable(backend)
         if status not in _RETRIED or len(self._failed) + 1 >= ATTEMPTS_MAX:
             return False
         self.failed(backend, f"it answered {status}")
@@ -75,4 +90,8 @@ class Attempts:
     def progressed(self) -> None:
         """Record that an engine has produced output: earlier failures no longer count, and time begins anew."""
         self._failed.clear()
+        self._unreached.clear()
+        self._begin_time()
+
+    def _begin_time(self) -> None:
         self._deadline_s = time.monotonic() + self._model.hold_s

@@ -16,6 +16,9 @@ from loadline.gateway.errors import ApiError
 
 # A worker that could not be reached gets no requests for this time; its lease ends after 10 s if it died.
 _UNREACHABLE_S: Final = 2.0
+_UNAVAILABLE_S: Final = 5.0
+"""Time without requests after an answer as of another server: the entry of a worker that was killed, and whose address
+another one has got, expires after 10 s, and a request is sent three times."""
 _RETRY_AFTER_S: Final = 10
 
 
@@ -30,6 +33,8 @@ class Backend(Struct, eq=False):
     unreachable_until_s: float = 0.0
     refuses_ids: set[str] = set()
     """Endpoints that refuse to stream token IDs."""
+    is_registered: bool = True
+    """False: its sidecar has ended, or was cut off from etcd for longer than its lease."""
     context_tokens: int | None = None
     """Longest context of its engine; None: not asked yet, or unknown."""
 
@@ -89,12 +94,15 @@ class Backends:
                 fresh = Backend(record)
                 backend = found[fresh.key] = known.get(fresh.key, fresh)
                 backend.register(record)
+                backend.is_registered = True
         self._backends = found
         self._left = {key: one for key, one in known.items() if key not in found and one.in_flight}
+        for left in self._left.values():
+            left.is_registered = False
         self._wake()
 
     def stop_holding(self) -> None:
-        """Refuse the requests that wait for a worker, and those to come: the gateway ends."""
+        """Refuse the requests that wait for their first worker, and those to come: the gateway ends."""
         self._stopping = True
         self._wake()
 
@@ -116,18 +124,23 @@ class Backends:
             reachable, key=lambda one: (one in avoided, one.in_flight, one.engine_requests, one.key), default=None
         )
 
-    async def choose(self, deadline_s: float, body_bytes: int, avoided: Collection[Backend] = ()) -> Backend:
+    async def choose(self, deadline_s: float, body_bytes: int | None, avoided: Collection[Backend] = ()) -> Backend:
         """Return a worker for a request, and wait for one if there is none.
 
+        Args:
+            deadline_s: Time of ``time.monotonic`` until which it waits, or tries those to avoid.
+            body_bytes: Size of its body; None: it had a worker before, so only its time is limited.
+            avoided: Workers that are picked only if there is no other.
+
         Raises:
-            ApiError: Too many requests or bytes wait already, or no worker came until ``deadline_s`` of
-                ``time.monotonic``.
+            ApiError: Too many requests or bytes wait already, or no worker came in time.
         """
-        picked = self.pick(time.monotonic(), avoided)
-        if picked is not None:
+        now_s = time.monotonic()
+        picked = self.pick(now_s, avoided)
+        if picked is not None and (now_s < deadline_s or picked not in avoided):
             return picked
         with self._holding(body_bytes):
-            return await self._wait(deadline_s, avoided)
+            return await self._wait(deadline_s, avoided, is_new=body_bytes is not None)
 
     @contextmanager
     def using(self, backend: Backend) -> Iterator[None]:
@@ -144,35 +157,40 @@ class Backends:
         """Send no requests to a worker for a while, since nobody answers at its address."""
         backend.unreachable_until_s = time.monotonic() + _UNREACHABLE_S
 
+    def mark_unavailable(self, backend: Backend) -> None:
+        """Send no requests to a worker for a while, since what answers at its address does not serve the model."""
+        backend.unreachable_until_s = time.monotonic() + _UNAVAILABLE_S
+
     def _wake(self) -> None:
         self._changed.set()
         self._changed = asyncio.Event()
 
     @contextmanager
-    def _holding(self, body_bytes: int) -> Iterator[None]:
-        """Count a request that waits.
+    def _holding(self, body_bytes: int | None) -> Iterator[None]:
+        """Count a request that waits, with the size of its body unless it had a worker before.
 
         Raises:
             ApiError: Too many requests or bytes wait already.
         """
-        if self._frontend.queued >= self._held_max or self._held_bytes + body_bytes > self._held_bytes_max:
+        is_full = self._frontend.queued >= self._held_max
+        if body_bytes is not None and (is_full or self._held_bytes + body_bytes > self._held_bytes_max):
             waiting = f"{self._frontend.queued} requests of {self._held_bytes} bytes"
             text = f"{waiting} wait for a worker of {self._model!r} already"
             raise ApiError(503, text, code="no_worker", retry_after_s=_RETRY_AFTER_S)
         self._frontend.queued += 1
-        self._held_bytes += body_bytes
+        self._held_bytes += body_bytes or 0
         try:
             yield
         finally:
             self._frontend.queued -= 1
-            self._held_bytes -= body_bytes
+            self._held_bytes -= body_bytes or 0
 
-    async def _wait(self, deadline_s: float, avoided: Collection[Backend]) -> Backend:
+    async def _wait(self, deadline_s: float, avoided: Collection[Backend], *, is_new: bool) -> Backend:
         try:
             if self._frontend.queued == 1:
                 await self._frontend.report_now()  # an agent starts the first worker on it
             async with asyncio.timeout(deadline_s - time.monotonic()):
-                while not self._stopping:
+                while not (self._stopping and is_new):
                     # A change wakes all; unreachable workers are tried again without one.
                     await wait_at_most(self._changed, _UNREACHABLE_S)
                     backend = self.pick(time.monotonic(), avoided)

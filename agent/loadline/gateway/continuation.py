@@ -84,17 +84,27 @@ def obstacle(request: ApiRequest) -> str:
     options = body.get("stream_options")
     if isinstance(options, dict) and options.get("continuous_usage_stats"):
         return "stream_options"
+    if not _is_whole(_stated_limit(request)):
+        return "max_tokens"
     return "" if _is_single_text(request) else "messages" if request.endpoint == CHAT else "prompt"
 
 
 def output_limit(request: ApiRequest) -> int | None:
     """Return the maximum output tokens of a request; None: only the context of the model limits them."""
-    body = request.body
-    limit = body.get("max_completion_tokens") if request.endpoint == CHAT else None
-    limit = body.get("max_tokens") if limit is None else limit
-    if isinstance(limit, int):
-        return limit
+    limit = _stated_limit(request)
+    if limit is not None and _is_whole(limit):
+        return int(limit)
     return None if request.endpoint == CHAT else _COMPLETION_TOKENS_DEFAULT
+
+
+def _stated_limit(request: ApiRequest) -> Any:
+    limit = request.body.get("max_completion_tokens") if request.endpoint == CHAT else None
+    return request.body.get("max_tokens") if limit is None else limit
+
+
+def _is_whole(limit: Any) -> bool:
+    """Return False for a limit that engines may take, such as a string, and that cannot be counted down."""
+    return limit is None or isinstance(limit, int) or (isinstance(limit, float) and limit.is_integer())
 
 
 def continuation(

@@ -13,13 +13,19 @@ from loadline.adapters.http_body import BodyTooLarge, read_body
 from loadline.gateway.backends import Backend
 
 _CONNECT_S: Final = 3.0
-# A stopped stream waits for answers that engines have at hand: their models, and the text of a few tokens.
-_QUESTION: Final = aiohttp.ClientTimeout(total=3.0, sock_connect=_CONNECT_S)
+# A stopped stream waits for answers that engines have at hand: their models, and the text of a few tokens. The server
+# of a busy engine takes seconds.
+_QUESTION: Final = aiohttp.ClientTimeout(total=10.0, sock_connect=_CONNECT_S)
 # Engines' servers (uvicorn) close idle connections after 5 s; one that closes while a request is sent fails it.
 _IDLE_S: Final = 2.0
-# A dead host answers nothing: probes after 10 s, every 5 s, three times.
-_KEEPALIVE: Final = ((socket.TCP_KEEPIDLE, 10), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 3))
-
+# A dead host answers nothing: probes after 10 s, every 5 s, three times. Linux sends none while a request is not
+# acknowledged, and gives up after a quarter of an hour.
+_DEAD_HOST: Final = (
+    (socket.TCP_KEEPIDLE, 10),
+    (socket.TCP_KEEPINTVL, 5),
+    (socket.TCP_KEEPCNT, 3),
+    (socket.TCP_USER_TIMEOUT, 25_000),
+)
 
 _ANSWER_BYTES_MAX: Final = 64 * 1024 * 1024
 """Largest answer that is read whole; 128 outputs of 4,096 tokens with log probabilities have 50 MB."""
@@ -104,7 +110,10 @@ class EngineClient:
         for count in range(len(ids), max(len(ids) - _HELD_TOKENS_MAX, 0), -1):
             body = {"model": backend.record.model, "tokens": ids[:count]}
             answer = await self._ask(backend, "/detokenize", body, headers, _Text)
-            if not (answer.prompt or answer.text).endswith("\ufffd"):
+            text = answer.text if answer.prompt is None else answer.prompt
+            if text is None:
+                raise EngineBroken("/detokenize: it tells no text")
+            if not text.endswith("\ufffd"):
                 return count
         if len(ids) > _HELD_TOKENS_MAX:
             raise EngineBroken("its tokens end within a character")
@@ -117,8 +126,10 @@ class EngineClient:
             async with self._session.request(
                 method, url, json=body, headers=headers, allow_redirects=False, timeout=_QUESTION
             ) as answer:
+                if not answer.ok:
+                    raise EngineBroken(f"{path}: it answered {answer.status}")
                 return msgspec.json.decode(await read_whole(answer), type=kind)
-        except aiohttp.ClientConnectorError as error:
+        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
             raise Unreachable(str(error)) from error
         except (aiohttp.ClientError, ConnectionError, TimeoutError) as error:
             raise EngineBroken(f"{path}: {error!r}") from error
@@ -150,8 +161,8 @@ class _Models(msgspec.Struct):
 class _Text(msgspec.Struct):
     """Answer of vLLM (``prompt``) or SGLang (``text``)."""
 
-    prompt: str = ""
-    text: str = ""
+    prompt: str | None = None
+    text: str | None = None
 
 
 def _socket(info: tuple[Any, ...]) -> socket.socket:
@@ -159,6 +170,6 @@ def _socket(info: tuple[Any, ...]) -> socket.socket:
     made = socket.socket(family, kind, protocol)
     made.setblocking(False)  # noqa: FBT003 - its only argument
     made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for option, value in _KEEPALIVE:
+    for option, value in _DEAD_HOST:
         made.setsockopt(socket.IPPROTO_TCP, option, value)
     return made

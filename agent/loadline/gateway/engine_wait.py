@@ -9,6 +9,10 @@ from loadline.gateway.engine_client import EngineBroken
 
 # A sidecar that was just started is ready within a second; one whose engine is away has waited for 10 s already.
 _AWAY_S: Final = 5.0
+# A sidecar that was cut off from etcd registers again within seconds; one that is frozen with its engine never does.
+_UNREGISTERED_S: Final = 60.0
+# Nobody continues a stream that cannot move, and an engine may hold the output of a tool call back for minutes.
+_UNMOVABLE_STALLS: Final = 10
 _CHECK_S: Final = 1.0
 
 
@@ -16,7 +20,8 @@ class EngineWait:
     """Time limit of each wait for an engine, as an async context manager; raises ``EngineBroken`` at its end.
 
     An engine that has sent output may pause for ``stall_s``. Before its first output it may take any time, since that
-    waits for other requests, unless the engine is away: its sidecar knows by its metrics that it hangs.
+    waits for other requests, unless the engine is away: its sidecar knows by its metrics that it hangs, or has not been
+    registered for a minute.
 
     One timer a stream, not one a chunk, looks at the wait: a gateway relays 17,000 chunks per second.
 
@@ -32,7 +37,9 @@ class EngineWait:
         self._since_s: float | None = self._loop.time()
         """Begin of the present wait; None: the client is sent what has come."""
         self._has_output = False
+        self._can_move = True
         self._away_since_s: float | None = None
+        self._unregistered_since_s: float | None = None
         self._reason = ""
         self._timeout = asyncio.timeout(None)
 
@@ -56,9 +63,14 @@ class EngineWait:
         except TimeoutError:
             raise EngineBroken(self._reason) from None
 
-    def begin(self, *, has_output: bool) -> None:
-        """Begin to wait for the engine's next output; ``has_output``: it has sent some."""
-        self._since_s, self._has_output = self._loop.time(), has_output
+    def begin(self, *, has_output: bool, can_move: bool) -> None:
+        """Begin to wait for the engine's next output.
+
+        Args:
+            has_output: True if it has sent some.
+            can_move: False if no other engine can continue the stream: then it may pause for ten times ``stall_s``.
+        """
+        self._since_s, self._has_output, self._can_move = self._loop.time(), has_output, can_move
 
     def end(self) -> None:
         """Record that the engine sent something: the time that a slow client takes is not the engine's."""
@@ -66,10 +78,9 @@ class EngineWait:
 
     def _check(self) -> None:
         now_s = self._loop.time()
-        if not self._backend.is_away:
-            self._away_since_s = None
-        elif self._away_since_s is None:
-            self._away_since_s = now_s
+        self._away_since_s = (self._away_since_s or now_s) if self._backend.is_away else None
+        is_left = not self._backend.is_registered
+        self._unregistered_since_s = (self._unregistered_since_s or now_s) if is_left else None
         self._reason = "" if self._since_s is None else self._excess(now_s, self._since_s)
         if self._reason:
             self._timeout.reschedule(now_s)
@@ -78,8 +89,12 @@ class EngineWait:
 
     def _excess(self, now_s: float, since_s: float) -> str:
         """Return the limit that a wait exceeds; empty: none."""
-        if self._has_output and now_s - since_s >= self._stall_s:
-            return f"it sent nothing for {self._stall_s:g} s"
+        stall_s = self._stall_s if self._can_move else _UNMOVABLE_STALLS * self._stall_s
+        if self._has_output and now_s - since_s >= stall_s:
+            return f"it sent nothing for {stall_s:g} s"
         if self._away_since_s is not None and now_s - max(since_s, self._away_since_s) >= _AWAY_S:
             return "its sidecar says that it does not answer, or makes no progress"
+        unregistered_s = self._unregistered_since_s
+        if unregistered_s is not None and now_s - max(since_s, unregistered_s) >= _UNREGISTERED_S:
+            return f"it has not been registered for {_UNREGISTERED_S:g} s"
         return ""

@@ -57,6 +57,8 @@ class StreamReply:
         """True once the engine has given the reason for which the only output ends; others may follow the first."""
         self.done = False
         """True once the stream is complete."""
+        self._has_usage = False
+        """True once the client was sent the usage."""
 
     @property
     def can_continue(self) -> bool:
@@ -155,7 +157,7 @@ class StreamReply:
             last: dict[str, Any] = {"delta": {}} if self._chat else {"text": ""}
             choice = {"index": 0, **last, "logprobs": None, "finish_reason": "length"}
             events.append(msgspec.json.encode({**self._shared, "choices": [choice]}))
-        if self._request.wants_usage and self._prompt_ids is not None:
+        if self._request.wants_usage and self._prompt_ids is not None and not self._has_usage:
             events.append(msgspec.json.encode({**self._shared, "choices": [], "usage": self._usage()}))
         self.finished = self.done = True
         return self._start([*events, DONE])
@@ -165,7 +167,7 @@ class StreamReply:
         new_ids = self._take_ids(chunk, choice)
         text, others = self._text(choice)
         finish = choice.get("finish_reason")
-        if finish == "abort" and self.can_continue:
+        if finish == "abort" and (self.can_continue or not self.started):
             raise EngineFailed("the engine aborted the request")
         if others:
             self.obstacle = self.obstacle or others
@@ -242,6 +244,7 @@ class StreamReply:
             return self._start([msgspec.json.encode({**chunk, **self._shared})])
         if not self._request.wants_usage:
             return []
+        self._has_usage = True
         counted = self._usage() if self._hops else usage
         return self._start([msgspec.json.encode({**chunk, **self._shared, "usage": counted})])
 

@@ -209,7 +209,7 @@ class StreamSession:
             await self._pass_on(reader.feed(piece), answer)
             if self._reply.done:
                 return
-            wait.begin(has_output=self._first_byte is None)
+            wait.begin(has_output=self._first_byte is None, can_move=self._can_move)
 
     async def _pass_on(self, received: Iterable[bytes], answer: aiohttp.ClientResponse) -> None:
         """Send the client what it gets for events of the engine."""

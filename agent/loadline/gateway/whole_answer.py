@@ -1,6 +1,7 @@
 """Answers that are not streamed: until the engine has answered, another one can begin anew."""
 
 import asyncio
+from typing import Any
 
 import msgspec
 from aiohttp import web
@@ -46,15 +47,27 @@ async def answer_whole(
         if attempts.may_retry(backend, answer.status):
             continue
         if answer.ok:
-            _read_usage(measured, body)
+            answered = _decoded(body)
+            if _is_aborted(answered):
+                attempts.failed(backend, "it aborted the request")
+                continue
+            measured.read_usage(answered.get("usage"))
             model.traffic.finish(measured)
         return web.Response(status=answer.status, body=body, headers=headers.to_client(answer.headers))
 
 
-def _read_usage(measured: Measured, body: bytes) -> None:
+def _decoded(body: bytes) -> dict[str, Any]:
+    """Return an answer; empty if it is no JSON object."""
     try:
         answered = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return
-    if isinstance(answered, dict):
-        measured.read_usage(answered.get("usage"))
+        return {}
+    return answered if isinstance(answered, dict) else {}
+
+
+def _is_aborted(answered: dict[str, Any]) -> bool:
+    """Return whether an engine that ends has cut an output off, which vLLM answers with 200."""
+    choices = answered.get("choices")
+    return isinstance(choices, list) and any(
+        isinstance(one, dict) and one.get("finish_reason") == "abort" for one in choices
+    )

@@ -174,13 +174,17 @@ class Sidecar:
             remedy = "name the address that routers reach: --advertise http://HOST:PORT"
             _log.warning("address_is_local", address=record.base_url, remedy=remedy)
         waits, reasons, now_s = backoff(0.2, 5.0), OutageReasons(), asyncio.get_running_loop().time
-        expired_s = now_s() + (_EXPIRY_LEASES * self._options.lease_ttl_s if self._options.command else 0.0)
+        expired_s: float | None = None
+        """Time by which the entry of a worker that ended has expired, once it was seen."""
         while not self._ending:
             try:
                 await check_address(self._store, self._options.namespace, record)
             except LoadlineError as error:
-                if isinstance(error, AddressTaken) and now_s() >= expired_s:
-                    raise
+                if isinstance(error, AddressTaken):
+                    leases = _EXPIRY_LEASES if self._options.command else 0
+                    expired_s = now_s() + leases * self._options.lease_ttl_s if expired_s is None else expired_s
+                    if now_s() >= expired_s:
+                        raise
                 if reasons.is_new(str(error)):
                     self._log_unchecked(error)
                 await wait_at_most(self._stop, next(waits))

@@ -21,6 +21,8 @@ def request(endpoint: Endpoint, **body: Any) -> Any:
         (COMPLETIONS, {"prompt": ["a", "b"]}, "prompt"),
         (COMPLETIONS, {"prompt": [[1], [2]]}, "prompt"),
         (COMPLETIONS, {"prompt": "a", "seed": 1}, "seed"),
+        (COMPLETIONS, {"prompt": "a", "max_tokens": "5"}, "max_tokens"),
+        (CHAT, {"messages": [{"role": "user", "content": "a"}], "max_completion_tokens": 5.5}, "max_tokens"),
         (COMPLETIONS, {"prompt": "a", "seed": 1, "temperature": 0}, ""),
         (CHAT, {"messages": [{"role": "user", "content": "a"}]}, ""),
         (CHAT, {"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}]}]}, ""),
@@ -52,6 +54,7 @@ def test_a_continuation_has_the_tokens_so_far_as_prompt_and_the_rest_as_limit() 
     [
         (COMPLETIONS, {"prompt": "a"}, 16, 13),
         (COMPLETIONS, {"prompt": "a", "max_tokens": 5}, 5, 2),
+        (COMPLETIONS, {"prompt": "a", "max_tokens": 5.0}, 5, 2),
         (CHAT, {"messages": []}, None, 95),
         (CHAT, {"messages": [], "max_tokens": 8}, 8, 5),
         (CHAT, {"messages": [], "max_tokens": 8, "max_completion_tokens": 6}, 6, 3),

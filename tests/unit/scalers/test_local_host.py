@@ -19,12 +19,29 @@ def test_no_two_workers_share_a_slot_a_port_or_a_gpu() -> None:
 
 
 def test_what_a_worker_had_is_used_again() -> None:
-    host = HostResources(["a", "b"], 9_000, 10, lambda _port: True)
+    host = HostResources(["a", "b"], 9_000, 2, lambda _port: True)
     first, second = host.allocate(1), host.allocate(1)
     assert isinstance(first, Allotment)
     host.release(first)
     assert host.allocate(1) == first
     assert first != second
+
+
+def test_the_port_that_was_released_last_is_used_last() -> None:
+    """The entry of its worker may not have expired, and a router would send another model's requests there."""
+    host = HostResources([], 9_000, 3, lambda _port: True)
+    made = [host.allocate(1) for _ in range(3)]
+    for one in (made[1], made[0]):
+        assert isinstance(one, Allotment)
+        host.release(one)
+    found = [host.allocate(1) for _ in range(2)]
+    assert [one.port for one in found if isinstance(one, Allotment)] == [9_001, 9_000]
+    host = HostResources([], 9_000, 3, lambda _port: True)
+    for expected in (9_000, 9_001, 9_002, 9_000):
+        one = host.allocate(1)
+        assert isinstance(one, Allotment)
+        assert one.port == expected
+        host.release(one)
 
 
 def test_a_host_without_listed_gpus_assigns_none() -> None:

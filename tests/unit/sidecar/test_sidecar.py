@@ -1,13 +1,17 @@
 """Sidecar through the life of its engine."""
 
+import asyncio
+from typing import Any
+
 import msgspec
 import pytest
 from structlog.testing import capture_logs
 
 from loadline.core.vocabulary.events import LoadReported, TrafficReported
 from loadline.core.vocabulary.samples import WorkerRecord
-from loadline.errors import AddressTaken, ConfigError, WorkerSuperseded
+from loadline.errors import AddressTaken, ConfigError, StoreUnavailable, WorkerSuperseded
 from loadline.ports import Write
+from loadline.sidecar import engine_record, sidecar
 from loadline.wire.codec import encode
 from loadline.wire.keys import Keys
 from tests.support.engine_pages import vllm
@@ -167,6 +171,36 @@ def test_an_engine_that_was_started_here_waits_for_the_entry_of_another_worker_t
                 else:
                     with pytest.raises(AddressTaken, match="is registered as worker other of pool p"):
                         await made.ended()
+
+    scenario(run)
+
+
+def test_the_time_in_which_an_entry_expires_begins_when_it_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While etcd is away no lease ends, and its new leader begins all anew."""
+
+    async def run() -> None:
+        async with engine_server() as engine:
+            engine.body = vllm()
+            made = SidecarRig(engine, node="n", lease_ttl_s=1, command=["sleep", "600"])
+            other = WorkerRecord("tiny", "p", "other", "aggregated", 1, address=engine.url, node="n")
+            key = Keys("default").worker(*other.names)
+            await made.store.commit([], [Write(key, encode(other))])
+            check, loop = engine_record.check_address, asyncio.get_running_loop()
+            away_until_s = loop.time() + 3.5
+
+            async def check_after_outage(*arguments: Any) -> None:
+                if loop.time() < away_until_s:
+                    raise StoreUnavailable("no leader")
+                await check(*arguments)
+
+            monkeypatch.setattr(sidecar, "check_address", check_after_outage)
+            with capture_logs() as logs:
+                made.start()
+                await made.until(lambda: any(line["event"] == "address_taken" for line in logs))
+            await made.store.commit([], [Write(key, None)])
+            await made.state_is("ready")
+            made.sidecar.stop()
+            await made.ended()
 
     scenario(run)
 
