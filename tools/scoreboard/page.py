@@ -29,7 +29,8 @@ below which no fleet serves the trace within the objectives.
 - The part of a trace whose load changes most is taken, and scaled so that the busiest minute takes ten workers.
 - A pool begins with the workers that the first five minutes take and has at most 16; start-up times vary by a quarter.
 - Attainment is the fraction of requests within the TTFT and the ITL objective. A number with ± is the mean over seeds
-  with its 95 % confidence interval; seeds vary arrivals and start-up times.
+  with its 95 % confidence interval; seeds vary arrivals and start-up times. Without ± there is one seed, and a
+  difference of a point between two rows of a case may be chance.
 """
 _SCORES: Final = (
     "Ratios are geometric means over the cases, of GPU-hours and of requests outside of the objectives, to those of "

@@ -13,7 +13,7 @@ from loadline.core.fleet.pool import PoolKnobs
 from loadline.core.fleet.schedule_windows import ScheduleKnobs
 from loadline.core.planning.allocation.supplies import DEFAULT, UNLIMITED
 from loadline.core.planning.encode_pools import describe_encode_pool
-from loadline.core.planning.guardrails.knobs import UNPACED
+from loadline.core.planning.guardrails.knobs import UNPACED, GuardrailKnobs
 from loadline.core.planning.planners import PLANNERS
 from loadline.core.state.settings import ModelKnobs
 from loadline.core.vocabulary.durations import duration
@@ -148,11 +148,23 @@ def _describe_model(model: ModelKnobs, fleet: FleetKnobs) -> Iterator[str]:
         yield "  No cooldown, stabilisation or step limit applies to its decisions."
         return
     yield (
-        f"  A decision adds at most {guard.step_up_max} to a pool{_describe_cooldown(guard.cooldown_up_ms)}; "
-        f"it removes at most {guard.step_down_max}{_describe_cooldown(guard.cooldown_down_ms)}. "
-        f"A pool is never scaled down below the highest recommendation of the last {duration(guard.stabilisation_ms)}, "
-        f"nor before data was complete for {duration(guard.warm_up_ms)}."
+        f"  A decision adds {_describe_step(guard.step_up_max)} to a pool{_describe_cooldown(guard.cooldown_up_ms)}; "
+        f"it removes {_describe_step(guard.step_down_max)}{_describe_cooldown(guard.cooldown_down_ms)}."
+        + _describe_shrink_limits(guard)
     )
+
+
+def _describe_step(workers_max: int) -> str:
+    return "any number" if workers_max == UNPACED.step_up_max else f"at most {workers_max}"
+
+
+def _describe_shrink_limits(guard: GuardrailKnobs) -> str:
+    limits = []
+    if guard.stabilisation_ms:
+        limits.append(f"below the highest recommendation of the last {duration(guard.stabilisation_ms)}")
+    if guard.warm_up_ms:
+        limits.append(f"before data was complete for {duration(guard.warm_up_ms)}")
+    return f" A pool is never scaled down {', nor '.join(limits)}." if limits else ""
 
 
 def _describe_cooldown(cooldown_ms: int) -> str:

@@ -5,17 +5,14 @@ from typing import Final
 
 from loadline.adapters.logs import bounded
 from loadline.gateway.backends import Backend
+from loadline.gateway.engine_client import is_of_other_model
 from loadline.gateway.errors import ApiError
 from loadline.gateway.model import ServedModel
 
 ATTEMPTS_MAX: Final = 3
 """Answers that may fail before the client gets the failure: a request that ends engines must not end all of them."""
-_RETRIED: Final = frozenset({404, 429, 500, 502, 503, 504, 508})
-"""Statuses with which another worker may do better. 404: its address is an engine of another model, started there after
-the worker was killed and before its entry has expired. 508: its address is this gateway's."""
-
-_UNAVAILABLE: Final = frozenset({404, 502, 503})
-"""Statuses after which a worker gets no requests for a while: it may serve soon, and would attract all until then."""
+_RETRIED: Final = frozenset({429, 500, 502, 503, 504, 508})
+"""Statuses with which another worker may do better; 508: its address is this gateway's."""
 
 _log = bounded("gateway")
 
@@ -36,8 +33,8 @@ class Attempts:
         self._failed: list[Backend] = []
         """Workers whose answer failed since the last output."""
         self._unreached: set[Backend] = set()
-        self._accepted = False
-        """True once a worker was found: from then on the request is refused only after its time."""
+        self._was_served = False
+        """True once a worker had the request: from then on it is refused only after its time."""
 
     @property
     def exhausted(self) -> bool:
@@ -50,11 +47,9 @@ class Attempts:
         Raises:
             ApiError: There is none.
         """
-        held_bytes = None if self._accepted else self._body_bytes
         avoided = {*self._failed, *self._unreached}
-        backend = await self._model.backends.choose(self._deadline_s, held_bytes, avoided)
-        self._accepted = True
-        return backend
+        backends, was_served = self._model.backends, self._was_served
+        return await backends.choose(self._deadline_s, self._body_bytes, avoided, was_served=was_served)
 
     def unreachable(self, backend: Backend, error: Exception) -> None:
         """Record that nothing could be sent; the request waits until a worker can be reached."""
@@ -78,11 +73,12 @@ class Attempts:
             raise ApiError(502, f"{ATTEMPTS_MAX} workers of {record.model!r} failed; the last one: {reason}")
         self._model.metrics.retried(record.model)
 
-    def may_retry(self, backend: Backend, status: int) -> bool:
-        """Record a status; return True if the next worker should be tried, False if the client gets it."""
-        if status in _UNAVAILABLE:
-            self._model.backends.mark_unavailable(backend)
-        if status not in _RETRIED or len(self._failed) + 1 >= ATTEMPTS_MAX:
+    def may_retry(self, backend: Backend, status: int, body: bytes) -> bool:
+        """Record an answer; return True if the next worker should be tried, False if the client gets it."""
+        is_other = is_of_other_model(status, body)
+        if is_other:
+            self._model.backends.mark_other_model(backend)
+        if not (is_other or status in _RETRIED) or len(self._failed) + 1 >= ATTEMPTS_MAX:
             return False
         self.failed(backend, f"it answered {status}")
         return True
@@ -94,4 +90,5 @@ class Attempts:
         self._begin_time()
 
     def _begin_time(self) -> None:
+        self._was_served = True
         self._deadline_s = time.monotonic() + self._model.hold_s

@@ -16,9 +16,11 @@ from loadline.gateway.errors import ApiError
 
 # A worker that could not be reached gets no requests for this time; its lease ends after 10 s if it died.
 _UNREACHABLE_S: Final = 2.0
-_UNAVAILABLE_S: Final = 5.0
-"""Time without requests after an answer as of another server: the entry of a worker that was killed, and whose address
-another one has got, expires after 10 s, and a request is sent three times."""
+_OTHER_MODEL_S: Final = 5.0
+"""Time without requests after an answer of another model's engine: the entry of a worker that was killed, and whose
+address that one has got, expires after 10 s, and a request is sent three times."""
+_PAUSE_S: Final = 1.0
+"""Time after which a request is sent again to a worker that failed it, if there is no other."""
 _RETRY_AFTER_S: Final = 10
 
 
@@ -76,7 +78,8 @@ class Backends:
         self._left: dict[tuple[str, str, str], Backend] = {}
         """Workers that are not registered and have requests."""
         self._changed = asyncio.Event()
-        self._stopping = False
+        self._stopping_s: float | None = None
+        """Time from which all waiting requests are refused, once the gateway ends."""
 
     @property
     def ready(self) -> list[Backend]:
@@ -101,9 +104,13 @@ class Backends:
             left.is_registered = False
         self._wake()
 
-    def stop_holding(self) -> None:
-        """Refuse the requests that wait for their first worker, and those to come: the gateway ends."""
-        self._stopping = True
+    def stop_holding(self, grace_s: float = 0.0) -> None:
+        """Refuse the requests that wait for their first worker, and those to come: the gateway ends.
+
+        Args:
+            grace_s: Time after which those are refused too that wait for another worker.
+        """
+        self._stopping_s = time.monotonic() + grace_s
         self._wake()
 
     def find(self, worker: str, incarnation: int) -> Backend | None:
@@ -124,23 +131,28 @@ class Backends:
             reachable, key=lambda one: (one in avoided, one.in_flight, one.engine_requests, one.key), default=None
         )
 
-    async def choose(self, deadline_s: float, body_bytes: int | None, avoided: Collection[Backend] = ()) -> Backend:
+    async def choose(
+        self, deadline_s: float, body_bytes: int, avoided: Collection[Backend] = (), *, was_served: bool = False
+    ) -> Backend:
         """Return a worker for a request, and wait for one if there is none.
 
         Args:
             deadline_s: Time of ``time.monotonic`` until which it waits, or tries those to avoid.
-            body_bytes: Size of its body; None: it had a worker before, so only its time is limited.
-            avoided: Workers that are picked only if there is no other.
+            body_bytes: Size of its body.
+            avoided: Workers that are picked only if there is no other, after a pause.
+            was_served: True if a worker had it before: then only its time is limited.
 
         Raises:
             ApiError: Too many requests or bytes wait already, or no worker came in time.
         """
-        now_s = time.monotonic()
-        picked = self.pick(now_s, avoided)
-        if picked is not None and (now_s < deadline_s or picked not in avoided):
+        picked = self.pick(time.monotonic(), avoided)
+        if picked in avoided:
+            await wait_at_most(self._changed, _PAUSE_S)
+            picked = self.pick(time.monotonic(), avoided)
+        if picked is not None and (picked not in avoided or time.monotonic() < deadline_s):
             return picked
-        with self._holding(body_bytes):
-            return await self._wait(deadline_s, avoided, is_new=body_bytes is not None)
+        with self._holding(body_bytes, was_served=was_served):
+            return await self._wait(deadline_s, avoided, was_served=was_served)
 
     @contextmanager
     def using(self, backend: Backend) -> Iterator[None]:
@@ -157,40 +169,44 @@ class Backends:
         """Send no requests to a worker for a while, since nobody answers at its address."""
         backend.unreachable_until_s = time.monotonic() + _UNREACHABLE_S
 
-    def mark_unavailable(self, backend: Backend) -> None:
-        """Send no requests to a worker for a while, since what answers at its address does not serve the model."""
-        backend.unreachable_until_s = time.monotonic() + _UNAVAILABLE_S
+    def mark_other_model(self, backend: Backend) -> None:
+        """Send no requests to a worker for a while, since an engine of another model answers at its address."""
+        backend.unreachable_until_s = time.monotonic() + _OTHER_MODEL_S
+
+    def has_other(self, backend: Backend) -> bool:
+        """Return whether another worker takes requests now."""
+        return any(one is not backend and one.unreachable_until_s <= time.monotonic() for one in self.ready)
 
     def _wake(self) -> None:
         self._changed.set()
         self._changed = asyncio.Event()
 
     @contextmanager
-    def _holding(self, body_bytes: int | None) -> Iterator[None]:
-        """Count a request that waits, with the size of its body unless it had a worker before.
+    def _holding(self, body_bytes: int, *, was_served: bool) -> Iterator[None]:
+        """Count a request that waits.
 
         Raises:
-            ApiError: Too many requests or bytes wait already.
+            ApiError: Too many requests or bytes wait already, and no worker had it before.
         """
-        is_full = self._frontend.queued >= self._held_max
-        if body_bytes is not None and (is_full or self._held_bytes + body_bytes > self._held_bytes_max):
+        is_full = self._frontend.queued >= self._held_max or self._held_bytes + body_bytes > self._held_bytes_max
+        if is_full and not was_served:
             waiting = f"{self._frontend.queued} requests of {self._held_bytes} bytes"
             text = f"{waiting} wait for a worker of {self._model!r} already"
             raise ApiError(503, text, code="no_worker", retry_after_s=_RETRY_AFTER_S)
         self._frontend.queued += 1
-        self._held_bytes += body_bytes or 0
+        self._held_bytes += body_bytes
         try:
             yield
         finally:
             self._frontend.queued -= 1
-            self._held_bytes -= body_bytes or 0
+            self._held_bytes -= body_bytes
 
-    async def _wait(self, deadline_s: float, avoided: Collection[Backend], *, is_new: bool) -> Backend:
+    async def _wait(self, deadline_s: float, avoided: Collection[Backend], *, was_served: bool) -> Backend:
         try:
             if self._frontend.queued == 1:
                 await self._frontend.report_now()  # an agent starts the first worker on it
             async with asyncio.timeout(deadline_s - time.monotonic()):
-                while not (self._stopping and is_new):
+                while not self._is_refused(was_served=was_served):
                     # A change wakes all; unreachable workers are tried again without one.
                     await wait_at_most(self._changed, _UNREACHABLE_S)
                     backend = self.pick(time.monotonic(), avoided)
@@ -201,6 +217,10 @@ class Backends:
             raise ApiError(503, text, code="no_worker", retry_after_s=_RETRY_AFTER_S) from None
         else:
             raise ApiError(503, "the gateway ends", code="no_worker", retry_after_s=_RETRY_AFTER_S)
+
+    def _is_refused(self, *, was_served: bool) -> bool:
+        """Return whether a waiting request is refused, as the gateway ends."""
+        return self._stopping_s is not None and not (was_served and time.monotonic() < self._stopping_s)
 
 
 def _requests(samples: Sequence[WorkerSample]) -> int:

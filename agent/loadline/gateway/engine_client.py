@@ -19,17 +19,21 @@ _QUESTION: Final = aiohttp.ClientTimeout(total=10.0, sock_connect=_CONNECT_S)
 # Engines' servers (uvicorn) close idle connections after 5 s; one that closes while a request is sent fails it.
 _IDLE_S: Final = 2.0
 # A dead host answers nothing: probes after 10 s, every 5 s, three times. Linux sends none while a request is not
-# acknowledged, and gives up after a quarter of an hour.
+# acknowledged, and gives up after a quarter of an hour, or after the last of these times. A blocked engine that does
+# not read a long request for so long counts as dead, too.
 _DEAD_HOST: Final = (
     (socket.TCP_KEEPIDLE, 10),
     (socket.TCP_KEEPINTVL, 5),
     (socket.TCP_KEEPCNT, 3),
-    (socket.TCP_USER_TIMEOUT, 25_000),
+    (socket.TCP_USER_TIMEOUT, 90_000),
 )
 
 _ANSWER_BYTES_MAX: Final = 64 * 1024 * 1024
 """Largest answer that is read whole; 128 outputs of 4,096 tokens with log probabilities have 50 MB."""
 _STATUS_CLASSES: Final = frozenset({2, 4, 5})
+_MISSING: Final = frozenset({404, 405, 501})
+_OTHER_MODEL: Final = (b"does not exist", b"model_not_found", b"NotFoundError")
+"""What vLLM, and OpenAI's API, say of a model that they do not serve."""
 # A character has at most four bytes; longer runs are no text.
 _HELD_TOKENS_MAX: Final = 64
 
@@ -42,6 +46,10 @@ class Unreachable(Exception):
 
 class EngineBroken(Exception):
     """End of a connection to an engine before the end of its answer, or an answer that no engine gives."""
+
+
+class EndpointMissing(EngineBroken):
+    """Answer of an engine, or of a proxy before it, that has no such endpoint."""
 
 
 class EngineClient:
@@ -109,7 +117,10 @@ class EngineClient:
         """
         for count in range(len(ids), max(len(ids) - _HELD_TOKENS_MAX, 0), -1):
             body = {"model": backend.record.model, "tokens": ids[:count]}
-            answer = await self._ask(backend, "/detokenize", body, headers, _Text)
+            try:
+                answer = await self._ask(backend, "/detokenize", body, headers, _Text)
+            except EndpointMissing:
+                return len(ids)  # nobody can tell; to fail would lose the stream at each engine of this kind
             text = answer.text if answer.prompt is None else answer.prompt
             if text is None:
                 raise EngineBroken("/detokenize: it tells no text")
@@ -126,15 +137,26 @@ class EngineClient:
             async with self._session.request(
                 method, url, json=body, headers=headers, allow_redirects=False, timeout=_QUESTION
             ) as answer:
+                found = await read_whole(answer)
+                if answer.status in _MISSING and not is_of_other_model(answer.status, found):
+                    raise EndpointMissing(f"{path}: it answered {answer.status}")
                 if not answer.ok:
                     raise EngineBroken(f"{path}: it answered {answer.status}")
-                return msgspec.json.decode(await read_whole(answer), type=kind)
+                return msgspec.json.decode(found, type=kind)
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
             raise Unreachable(str(error)) from error
         except (aiohttp.ClientError, ConnectionError, TimeoutError) as error:
             raise EngineBroken(f"{path}: {error!r}") from error
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise EngineBroken(f"{path}: {error!r}") from error
+
+
+def is_of_other_model(status: int, body: bytes) -> bool:
+    """Return whether an answer is that of an engine which serves another model.
+
+    It was started at the address of a worker that was killed, and whose entry has not expired.
+    """
+    return status == 404 and any(words in body for words in _OTHER_MODEL)  # noqa: PLR2004
 
 
 async def read_whole(answer: aiohttp.ClientResponse) -> bytes:

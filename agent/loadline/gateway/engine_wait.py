@@ -1,6 +1,7 @@
 """Limits of the wait for an engine: a pause in its output, and an engine that is away."""
 
 import asyncio
+from collections.abc import Callable
 from types import TracebackType
 from typing import Final, Self
 
@@ -28,10 +29,12 @@ class EngineWait:
     Args:
         backend: Worker of the engine.
         stall_s: Longest pause.
+        has_other: Returns whether another engine could answer: without one, an unregistered worker is waited for.
     """
 
-    def __init__(self, backend: Backend, stall_s: float) -> None:
+    def __init__(self, backend: Backend, stall_s: float, has_other: Callable[[Backend], bool]) -> None:
         self._backend = backend
+        self._has_other = has_other
         self._stall_s = stall_s
         self._loop = asyncio.get_running_loop()
         self._since_s: float | None = self._loop.time()
@@ -95,6 +98,7 @@ class EngineWait:
         if self._away_since_s is not None and now_s - max(since_s, self._away_since_s) >= _AWAY_S:
             return "its sidecar says that it does not answer, or makes no progress"
         unregistered_s = self._unregistered_since_s
-        if unregistered_s is not None and now_s - max(since_s, unregistered_s) >= _UNREGISTERED_S:
+        is_late = unregistered_s is not None and now_s - max(since_s, unregistered_s) >= _UNREGISTERED_S
+        if is_late and self._has_other(self._backend):
             return f"it has not been registered for {_UNREGISTERED_S:g} s"
         return ""

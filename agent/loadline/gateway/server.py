@@ -173,7 +173,7 @@ async def run(options: GatewayOptions, stop: asyncio.Event, on_listening: Callab
         on_listening(*runner.addresses[0][:2])
         await stop.wait()
         for model in models.values():
-            model.backends.stop_holding()
+            model.backends.stop_holding(_SHUTDOWN_S / 2)
 
 
 async def _follow_loads(bus: Bus, options: GatewayOptions, model: str, backends: Backends) -> None:

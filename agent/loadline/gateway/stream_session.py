@@ -164,7 +164,7 @@ class StreamSession:
                 return await self._end(self._reply.end())
             async with (
                 asyncio.timeout(self._model.first_byte_s) as self._first_byte,
-                EngineWait(backend, self._model.stall_s) as wait,
+                EngineWait(backend, self._model.stall_s, self._model.backends.has_other) as wait,
                 self._engines.post(backend, *sent, self._sent) as answer,
             ):
                 if answer.status != _OK:
@@ -209,7 +209,7 @@ class StreamSession:
             await self._pass_on(reader.feed(piece), answer)
             if self._reply.done:
                 return
-            wait.begin(has_output=self._first_byte is None, can_move=self._can_move)
+            wait.begin(has_output=self._first_byte is None, can_move=self._can_move or self._reply.finished)
 
     async def _pass_on(self, received: Iterable[bytes], answer: aiohttp.ClientResponse) -> None:
         """Send the client what it gets for events of the engine."""
@@ -242,7 +242,7 @@ class StreamSession:
     async def _refused(self, backend: Backend, answer: aiohttp.ClientResponse) -> web.StreamResponse | None:
         """Handle an answer with an error status; return the client's answer, or None if another attempt follows."""
         body = await read_whole(answer)
-        if self._attempts.may_retry(backend, answer.status):
+        if self._attempts.may_retry(backend, answer.status, body):
             return None
         if self._response is None:
             if self._reply.asks_ids and answer.status in _REFUSES_FIELD and b"return_token_ids" in body:

@@ -32,7 +32,7 @@ async def answer_whole(
             with model.backends.using(backend):
                 async with (
                     asyncio.timeout(model.first_byte_s),
-                    EngineWait(backend, model.stall_s),
+                    EngineWait(backend, model.stall_s, model.backends.has_other),
                     engines.post(backend, asked.endpoint, asked.raw, sent) as answer,
                 ):
                     body = await read_whole(answer)
@@ -44,7 +44,7 @@ async def answer_whole(
         except EngineBroken as error:
             attempts.failed(backend, str(error))
             continue
-        if attempts.may_retry(backend, answer.status):
+        if attempts.may_retry(backend, answer.status, body):
             continue
         if answer.ok:
             answered = _decoded(body)

@@ -185,6 +185,8 @@ class Sidecar:
                     expired_s = now_s() + leases * self._options.lease_ttl_s if expired_s is None else expired_s
                     if now_s() >= expired_s:
                         raise
+                else:
+                    expired_s = None  # while etcd is away no lease ends, and its new leader begins all anew
                 if reasons.is_new(str(error)):
                     self._log_unchecked(error)
                 await wait_at_most(self._stop, next(waits))

@@ -85,6 +85,8 @@ def test_a_section_of_guardrails_leaves_the_others_of_the_planner() -> None:
     """``auto`` paces itself: a limit of its steps adds no stabilisation, cooldown and warm-up."""
     section = "[defaults.guardrails]\nstep_up_max = 4\n"
     assert only(section + BASE).effective_guardrails == replace(UNPACED, step_up_max=4)
+    text = "A decision adds at most 4 to a pool, without a cooldown; it removes any number, without a cooldown.\n"
+    assert text in describe(parse(section + BASE, "x"))
     threshold = only(f"defaults.planner = 'threshold'\n{section}{BASE}")
     assert threshold.effective_guardrails == GuardrailKnobs(step_up_max=4)
 

@@ -183,7 +183,7 @@ def test_a_client_that_leaves_while_it_waits_is_no_longer_queued() -> None:
 
 
 @pytest.mark.parametrize("stream", [True, False])
-@pytest.mark.parametrize("status", [404, 429, 500, 503])
+@pytest.mark.parametrize("status", [429, 500, 503])
 def test_a_failed_answer_is_asked_for_again_elsewhere(status: int, *, stream: bool) -> None:
     async def scenario() -> None:
         async with gateway_rig(2) as (rig, engines):

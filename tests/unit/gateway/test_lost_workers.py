@@ -89,10 +89,9 @@ def test_a_stream_that_cannot_move_and_was_aborted_before_its_output_begins_anew
     asyncio.run(scenario())
 
 
-@pytest.mark.parametrize("status", [404, 502, 503])
-def test_the_only_worker_is_asked_again_after_some_seconds_if_it_does_not_serve_yet(status: int) -> None:
+def test_the_only_worker_is_asked_again_after_some_seconds_if_an_engine_of_another_model_is_there() -> None:
     async def scenario() -> None:
-        async with gateway_rig(0) as (rig, _), RawEngine(answer(status, {})) as stale, FakeEngine() as good:
+        async with gateway_rig(0) as (rig, _), RawEngine(NO_MODEL) as stale, FakeEngine() as good:
             rig.model.backends.update([record("old", stale.address)])
             asking = asyncio.create_task(rig.post(COMPLETIONS, WHOLE))
             await asyncio.sleep(4)
@@ -101,6 +100,36 @@ def test_the_only_worker_is_asked_again_after_some_seconds_if_it_does_not_serve_
             assert (await asking)[0] == 200
 
     run_virtual(scenario())
+
+
+def test_the_only_worker_is_asked_again_after_a_pause_and_one_that_comes_at_once() -> None:
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        async with gateway_rig(0) as (rig, _), RawEngine(answer(503, {})) as busy, FakeEngine() as good:
+            rig.model.backends.update([record("a", busy.address)])
+            began_s = loop.time()
+            assert (await rig.post(COMPLETIONS, WHOLE))[0] == 503
+            assert loop.time() - began_s == pytest.approx(2.0, abs=0.1)
+            asking = asyncio.create_task(rig.post(COMPLETIONS, WHOLE))
+            await asyncio.sleep(0.5)
+            rig.model.backends.update([record("a", busy.address), record("b", good.address)])
+            assert (await asking)[0] == 200
+
+    run_virtual(scenario())
+
+
+@pytest.mark.parametrize(("status", "body"), [(503, {}), (404, {"detail": "Not Found"})])
+def test_an_error_of_one_request_keeps_no_other_from_its_worker(status: int, body: dict[str, Any]) -> None:
+    """SGLang answers 503 to a request whose priority it does not take, or while its queue is full."""
+
+    async def scenario() -> None:
+        async with gateway_rig(0) as (rig, _), RawEngine(answer(status, body)) as engine:
+            rig.model.backends.update([record("a", engine.address)])
+            await rig.post(COMPLETIONS, WHOLE)
+            [backend] = rig.model.backends.ready
+            assert backend.unreachable_until_s == 0.0
+
+    asyncio.run(scenario())
 
 
 def test_a_worker_that_does_not_serve_the_model_does_not_attract_all_requests() -> None:
@@ -168,7 +197,7 @@ def test_a_stream_between_two_engines_is_not_refused_when_the_gateway_ends() -> 
             dying.pace = Gate(9)
             streaming = asyncio.create_task(rig.stream(**asked(COMPLETIONS)))
             await at_gate(dying.pace)
-            rig.model.backends.stop_holding()
+            rig.model.backends.stop_holding(30.0)
             await dying.kill()
             rig.model.backends.update([])
             await until(lambda: rig.frontend.queued == 1, "it waits")
@@ -196,6 +225,68 @@ def test_engines_may_take_seconds_to_list_their_models() -> None:
             assert (await rig.stream(CHAT, messages=[{"role": "user", "content": "abc"}])).complete
 
     run_virtual(scenario())
+
+
+def test_a_finished_stream_ends_when_its_engine_is_silent_for_the_usual_time() -> None:
+    choice = {"index": 0, "text": "a", "token_ids": [97], "prompt_token_ids": [97, 98, 99], "finish_reason": "stop"}
+
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        raw = STREAM + event({"id": "x", "choices": [choice]})
+        async with gateway_rig(0, stall_s=6) as (rig, _), RawEngine(raw, hangs=True) as engine:
+            rig.model.backends.update([record("a", engine.address)])
+            began_s = loop.time()
+            assert (await rig.stream(**asked(COMPLETIONS))).complete
+            assert loop.time() - began_s == pytest.approx(6, abs=1.5)
+
+    run_virtual(scenario())
+
+
+class WithoutDetokenize(FakeEngine):
+    """An engine, or a proxy before it, that has the endpoints of the API only."""
+
+    async def _detokenize(self, _request: web.Request) -> web.Response:
+        return web.json_response({"detail": "Not Found"}, status=404)
+
+
+def test_a_stream_continues_at_engines_that_cannot_tell_the_text_of_tokens() -> None:
+    async def scenario() -> None:
+        async with gateway_rig(0) as (rig, _), FakeEngine(chunk_tokens=3) as dying, WithoutDetokenize() as other:
+            dying.die_after = 9
+            rig.model.backends.update([record("a", dying.address), record("b", other.address)])
+            assert (await rig.stream(**asked(COMPLETIONS))).complete
+
+    asyncio.run(scenario())
+
+
+def test_the_only_engine_is_waited_for_while_its_sidecar_is_away() -> None:
+    async def scenario() -> None:
+        async with gateway_rig(1) as (rig, [engine]):
+            rig.session._timeout = aiohttp.ClientTimeout(total=None)
+            engine.pace = gate = Gate(0)
+            asking = asyncio.create_task(status_of(rig, stream=False))
+            await at_gate(gate)
+            rig.model.backends.update([])
+            await asyncio.sleep(600)
+            gate.advance(TOKENS)
+            assert await asking == 200
+
+    run_virtual(scenario())
+
+
+def test_requests_that_no_worker_had_are_held_and_refused_as_before() -> None:
+    """A worker that is registered and refuses connections has had none."""
+
+    async def scenario() -> None:
+        async with gateway_rig(0, held_max=2) as (rig, _):
+            rig.model.backends.update([record("a", "http://127.0.0.1:1")])
+            asking = [asyncio.create_task(rig.post(COMPLETIONS, WHOLE)) for _ in range(5)]
+            await until(lambda: sum(one.done() for one in asking) == 3, "three are refused")
+            assert rig.frontend.queued == 2
+            rig.model.backends.stop_holding(30.0)
+            assert [(await one)[0] for one in asking] == [503] * 5
+
+    asyncio.run(scenario())
 
 
 @streamed_or_whole

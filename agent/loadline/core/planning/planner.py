@@ -110,7 +110,7 @@ class Planner(Struct):
     """True if the planner sizes encode pools itself; others do not see them, see ``encode_pools``."""
 
     guardrails: ClassVar[GuardrailKnobs] = GuardrailKnobs()
-    """Guardrails of a model that configures none."""
+    """Guardrails that a model does not configure."""
 
     knobs: Any
 
