@@ -33,7 +33,7 @@ _ANSWER_BYTES_MAX: Final = 64 * 1024 * 1024
 _STATUS_CLASSES: Final = frozenset({2, 4, 5})
 _MISSING: Final = frozenset({404, 405, 501})
 _OTHER_MODEL: Final = (b"does not exist", b"model_not_found", b"NotFoundError")
-"""What vLLM, and OpenAI's API, say of a model that they do not serve."""
+"""Words of vLLM, and of OpenAI's API, about a model that they do not serve."""
 # A character has at most four bytes; longer runs are no text.
 _HELD_TOKENS_MAX: Final = 64
 
