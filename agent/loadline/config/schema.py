@@ -21,7 +21,7 @@ _MODEL: Final = (
 _SECTIONS: Final = "planner_knobs"
 """Field of ``ModelKnobs`` with the sections of planners, which a file has in the model itself."""
 
-_PLANNER: Final = next(field.default for field in fields(ModelKnobs) if field.name == "planner")
+_DEFAULT_PLANNER: Final = next(field.default for field in fields(ModelKnobs) if field.name == "planner")
 
 Table = dict[str, Any]
 
@@ -51,7 +51,7 @@ def _model_table(model: Table) -> Table:
     """Return the table of a ``ModelKnobs``; guardrails that its section leaves out are those of its planner."""
     sections = {name: section for name, section in model.items() if name in PLANNERS}
     found = _without(model, *sections) | {_SECTIONS: sections}
-    planner = PLANNERS.get(model.get("planner", _PLANNER))
+    planner = PLANNERS.get(model.get("planner", _DEFAULT_PLANNER))
     if "guardrails" in model and planner is not None:
         found["guardrails"] = to_builtins(planner.guardrails) | model["guardrails"]
     return found

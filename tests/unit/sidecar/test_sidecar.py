@@ -15,7 +15,7 @@ from loadline.sidecar import engine_record, sidecar
 from loadline.wire.codec import encode
 from loadline.wire.keys import Keys
 from tests.support.engine_pages import vllm
-from tests.support.engine_server import engine_server
+from tests.support.engine_server import EngineServer, engine_server
 from tests.support.sidecar_rig import NAMES, SidecarRig, rig, scenario
 
 
@@ -148,17 +148,23 @@ def test_an_engine_of_another_worker_is_refused(node: str, *, taken: bool) -> No
     scenario(run)
 
 
+async def rig_at_a_taken_address(engine: EngineServer) -> tuple[SidecarRig, str]:
+    """Return a sidecar that starts an engine, and the key of the worker that had its address."""
+    engine.body = vllm()
+    made = SidecarRig(engine, node="n", lease_ttl_s=1, command=["sleep", "600"])
+    other = WorkerRecord("tiny", "p", "other", "aggregated", 1, address=engine.url, node="n")
+    key = Keys("default").worker(*other.names)
+    await made.store.commit([], [Write(key, encode(other))])
+    return made, key
+
+
 @pytest.mark.parametrize("expires", [True, False])
 def test_an_engine_that_was_started_here_waits_for_the_entry_of_another_worker_to_expire(*, expires: bool) -> None:
     """The process of that worker has ended, since the engine could listen on its address."""
 
     async def run() -> None:
         async with engine_server() as engine:
-            engine.body = vllm()
-            made = SidecarRig(engine, node="n", lease_ttl_s=1, command=["sleep", "600"])
-            other = WorkerRecord("tiny", "p", "other", "aggregated", 1, address=engine.url, node="n")
-            key = Keys("default").worker(*other.names)
-            await made.store.commit([], [Write(key, encode(other))])
+            made, key = await rig_at_a_taken_address(engine)
             with capture_logs() as logs:
                 made.start()
                 await made.until(lambda: any(line["event"] == "address_taken" for line in logs))
@@ -175,28 +181,33 @@ def test_an_engine_that_was_started_here_waits_for_the_entry_of_another_worker_t
     scenario(run)
 
 
-def test_the_time_in_which_an_entry_expires_begins_when_it_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("seen_before", [False, True])
+def test_the_time_in_which_an_entry_expires_begins_after_an_outage(
+    monkeypatch: pytest.MonkeyPatch, *, seen_before: bool
+) -> None:
     """While etcd is away no lease ends, and its new leader begins all anew."""
 
     async def run() -> None:
         async with engine_server() as engine:
-            engine.body = vllm()
-            made = SidecarRig(engine, node="n", lease_ttl_s=1, command=["sleep", "600"])
-            other = WorkerRecord("tiny", "p", "other", "aggregated", 1, address=engine.url, node="n")
-            key = Keys("default").worker(*other.names)
-            await made.store.commit([], [Write(key, encode(other))])
+            made, key = await rig_at_a_taken_address(engine)
             check, loop = engine_record.check_address, asyncio.get_running_loop()
-            away_until_s = loop.time() + 3.5
+            outage, checks_after = 3.5, 0
+            began_s: float | None = None
 
-            async def check_after_outage(*arguments: Any) -> None:
-                if loop.time() < away_until_s:
+            async def check_during_outage(*arguments: Any) -> None:
+                nonlocal began_s, checks_after
+                if began_s is None:
+                    began_s = loop.time()
+                    if seen_before:
+                        await check(*arguments)
+                if loop.time() < began_s + outage:
                     raise StoreUnavailable("no leader")
+                checks_after += 1
                 await check(*arguments)
 
-            monkeypatch.setattr(sidecar, "check_address", check_after_outage)
-            with capture_logs() as logs:
-                made.start()
-                await made.until(lambda: any(line["event"] == "address_taken" for line in logs))
+            monkeypatch.setattr(sidecar, "check_address", check_during_outage)
+            made.start()
+            await made.until(lambda: checks_after)
             await made.store.commit([], [Write(key, None)])
             await made.state_is("ready")
             made.sidecar.stop()

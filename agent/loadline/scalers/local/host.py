@@ -39,17 +39,16 @@ class HostResources:
         self, gpus: Sequence[str], first_port: int, ports: int, port_is_free: Callable[[int], bool] | None = None
     ) -> None:
         self._gpus = tuple(gpus)
-        self._ports = range(first_port, min(first_port + ports, 65_536))
+        self._ports = [*range(first_port, min(first_port + ports, 65_536))]
+        """Ports in the order in which they are given away."""
         self._port_is_free = port_is_free or _is_free
         self._used: dict[int, Allotment] = {}
-        self._released: dict[int, int] = {}
-        """Ports that workers had, with the order of their release."""
 
     def allocate(self, gpus: int, taken: Mapping[str, str] | None = None) -> Allotment | str:
         """Allocate the lowest free slot, port and GPUs for a worker; return a sentence that names what is missing.
 
-        Of the ports, those come last that were released last: the entry of a worker that was killed has its address
-        until it expires, and routers would send its requests to the engine of another model there.
+        The port that was released last comes last: the entry of a worker that was killed has its address until it
+        expires, and routers would send its requests to the engine of another model there.
 
         Args:
             gpus: Number of GPUs.
@@ -64,10 +63,9 @@ class HostResources:
             reasons = [taken[gpu] for gpu in unused if gpu in taken]
             needed = f"needs {gpus} GPU{'' if gpus == 1 else 's'}, {len(free_gpus)} of {len(self._gpus)} are free"
             return "; ".join([needed, *reasons])
-        by_release = sorted(self._ports, key=lambda port: self._released.get(port, -1))
-        port = next((port for port in by_release if port not in used_ports and self._port_is_free(port)), None)
+        port = next((port for port in self._ports if port not in used_ports and self._port_is_free(port)), None)
         if port is None:
-            return f"needs a port, none from {self._ports.start} to {self._ports.stop - 1} is free: raise ports"
+            return f"needs a port, none from {min(self._ports)} to {max(self._ports)} is free: raise ports"
         slot = next(number for number in range(len(self._used) + 1) if number not in self._used)
         found = self._used[slot] = Allotment(slot, port, tuple(free_gpus[:gpus]))
         return found
@@ -79,8 +77,9 @@ class HostResources:
     def release(self, allotment: Allotment) -> None:
         """Release what a worker had."""
         del self._used[allotment.slot]
-        self._released.pop(allotment.port, None)
-        self._released[allotment.port] = max(self._released.values(), default=-1) + 1
+        if allotment.port in self._ports:  # one that was adopted may be of another configuration
+            self._ports.remove(allotment.port)
+            self._ports.append(allotment.port)
 
 
 def installed_gpus() -> tuple[str, ...]:
