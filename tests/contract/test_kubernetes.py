@@ -204,7 +204,7 @@ def test_lists_select_by_label(opened: Opened) -> None:
     async def scenario(server: ApiServer) -> None:
         for name, app in (("first", "x"), ("second", "y")):
             await server.create(DEPLOYMENT, name, {"metadata": {"labels": {"app": app, "tier": "t"}}, "spec": {}})
-        found = await server.api.list(DEPLOYMENT, "default", "app=y,tier=t")
+        found = await server.api.list(DEPLOYMENT, "default", dict, selector="app=y,tier=t")
         assert [item["metadata"]["name"] for item in found] == ["second"]
 
     run(opened, scenario)

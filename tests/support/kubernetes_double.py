@@ -66,6 +66,7 @@ class KubernetesDouble:
         tokens: Accepted bearer tokens; empty: all requests are accepted.
         forbidden: Pairs of verb and resource that are refused, such as ``("patch", "pods")``.
         failures: Statuses and headers of the next answers, in this order.
+        watch_s: Time after which the server ends a watch.
         requests: Verb and resource of each request, such as ``patch deployments/scale``.
     """
 
@@ -74,6 +75,7 @@ class KubernetesDouble:
         self.tokens: set[str] = set()
         self.forbidden: set[tuple[str, str]] = set()
         self.failures: list[tuple[int, dict[str, str]]] = []
+        self.watch_s = 1800.0
         self.requests: list[str] = []
         self.objects: dict[tuple[str, str, str], Object] = {}
         self._revision = self._oldest = 10  # what a server did before it started is not in its log
@@ -251,7 +253,7 @@ class KubernetesDouble:
         assert task is not None
         self._watches.add(task)
         try:
-            async with asyncio.timeout(float(request.query.get("timeoutSeconds", "1800"))):
+            async with asyncio.timeout(min(self.watch_s, float(request.query.get("timeoutSeconds", "1800")))):
                 await self._send_events(request, answer, kind, namespace)
         except TimeoutError:
             pass

@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from functools import cache
+from math import inf
 from os import environ
 from typing import Any, Final, Self, TypeVar
 
@@ -33,16 +34,22 @@ _ATTEMPTS_MAX: Final = 4
 _RETRY_AFTER_MAX_S: Final = 10.0
 _CALL_TIMEOUT_S: Final = 10.0
 _KEEP_ALIVE_S: Final = 90.0
-_PAGE_OBJECTS: Final = 500
+# A page of 250 pods takes 10 MB while it is read.
+_PAGE_OBJECTS: Final = 250
 # Each watch begins anew, with the present objects, after a minute: a server whose etcd was restored from a snapshot
 # sends nothing to a watch that continues from a later version, and closes it neither.
 _WATCH_S: Final = 60.0
+# A proxy that closes watches as soon as they are open got 1,200 of them a second: lightkube opens the next one at once.
+_WATCH_INTERVAL_S: Final = 1.0
+_LIST_TIMEOUT_S: Final = 25.0
+"""Time for all pages: 3,000 pods are 21 MB. The driver gives a call 30 s."""
 _MESSAGE_CHARS_MAX: Final = 300
 # KeyError: an answer without Content-Type. ValueError and MsgspecError: a body of another form. KubeconfigError: no
 # file with the token.
 _CALL_ERRORS: Final = (httpx2.HTTPError, KubeconfigError, OSError, KeyError, ValueError, msgspec.MsgspecError)
 
 Answer = TypeVar("Answer")
+Item = TypeVar("Item")
 Object = dict[str, Any]
 _log = bounded("kubernetes")
 
@@ -86,6 +93,22 @@ class ObjectName(msgspec.Struct, frozen=True):
         return f"{self.resource.kind} {self.namespace}/{self.name}"
 
 
+class _PacedWatches(httpx2.AsyncHTTPTransport):
+    """Transport that opens watches of the same objects at least a second apart."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._opened_s: dict[httpx2.URL, float] = {}
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        """Send a request; a watch waits for its turn."""
+        if "watch" in request.url.params:
+            objects, clock = request.url.copy_remove_param("resourceVersion"), asyncio.get_running_loop().time
+            await asyncio.sleep(self._opened_s.get(objects, -inf) + _WATCH_INTERVAL_S - clock())
+            self._opened_s[objects] = clock()
+        return await super().handle_async_request(request)
+
+
 @cache
 def _objects_of(resource: Resource) -> type[GenericNamespacedResource]:
     """Return the class by which lightkube addresses objects of a kind; its registry takes no pods as dictionaries."""
@@ -121,7 +144,7 @@ class KubernetesApi:
                 raise ValueError("it names no cluster and user")  # noqa: TRY301 - one report of all that is wrong with it
             # Watches stay open, so the number of connections has no limit: httpx2's is 100. Idle ones live as long as
             # client-go's, longer than the scaler's 30 s between observations: a new one costs two round trips for TLS.
-            transport = httpx2.AsyncHTTPTransport(
+            transport = _PacedWatches(
                 verify=verify_cluster(config.cluster, config.user, config.abs_file),
                 limits=httpx2.Limits(
                     max_connections=None, max_keepalive_connections=32, keepalive_expiry=_KEEP_ALIVE_S
@@ -183,15 +206,23 @@ class KubernetesApi:
         await _answered(send)
 
     async def list(
-        self, resource: Resource, namespace: str, selector: str = "", fields: Mapping[str, str] | None = None
-    ) -> list[Object]:
-        """Return the objects of a namespace that a label selector and fields select.
+        self,
+        resource: Resource,
+        namespace: str,
+        read: Callable[[Object], Item],
+        *,
+        selector: str = "",
+        fields: Mapping[str, str] | None = None,
+    ) -> list[Item]:
+        """Return what ``read`` makes of each object of a namespace that a label selector and fields select.
+
+        Objects are read page by page, so that not all of them are in memory: a pod takes 60 kB.
 
         Raises:
             ApiFault: The server refused or did not answer.
         """
 
-        async def collect() -> list[Object]:
+        async def collect() -> list[Item]:
             found = self._client.list(
                 _objects_of(resource),
                 namespace=namespace,
@@ -199,9 +230,9 @@ class KubernetesApi:
                 labels=_labels(selector),
                 fields=dict(fields or {}),
             )
-            return [dict(item) async for item in found]
+            return [read(dict(item)) async for item in found]
 
-        return await _answered(collect)
+        return await _answered(collect, _LIST_TIMEOUT_S)
 
     async def watch(
         self,
@@ -262,12 +293,12 @@ def _labels(selector: str) -> dict[str, Any] | None:
     return {selector: None} if selector else None
 
 
-async def _answered(call: Callable[[], Awaitable[Answer]]) -> Answer:
+async def _answered(call: Callable[[], Awaitable[Answer]], timeout_s: float = _CALL_TIMEOUT_S) -> Answer:
     """Return the answer to a call; wait as long as a throttling server asks for, a few times."""
     left_s = _RETRY_AFTER_MAX_S
     for attempt in range(1, _ATTEMPTS_MAX + 1):
         try:
-            async with asyncio.timeout(_CALL_TIMEOUT_S):
+            async with asyncio.timeout(timeout_s):
                 return await call()
         except (*_CALL_ERRORS, TimeoutError) as error:
             wait_s = _retry_after_s(error)

@@ -72,18 +72,23 @@ class KedaService:
         return IsActiveResponse(result=self._count(*self._pool(reference)) > 0)
 
     async def _stream_is_active(self, reference: Any) -> AsyncIterator[Any]:
-        """Send the state of a pool and each change; send nothing while it is unknown."""
-        sent = None
+        """Send true whenever a pool has become active.
+
+        False is left to the polls: pushed, it ends all workers at once, even if other triggers are active.
+        """
+        was_active = False
         with self._calls.streaming(*self._pool(reference)):
             while not self._closed.is_set():
                 model, pool = self._pool(reference)
                 changed = self._counts.changed(model)
                 count = self._counts.count(model, pool)
-                if count is not None and (count > 0) != sent:
-                    sent = count > 0
-                    yield IsActiveResponse(result=sent)
-                else:
-                    await changed.wait()
+                if count is not None:
+                    is_active = count > 0
+                    has_begun, was_active = is_active and not was_active, is_active
+                    if has_begun:
+                        yield IsActiveResponse(result=True)
+                        continue
+                await changed.wait()
 
     async def _get_metric_spec(self, reference: Any) -> Any:
         self._pool(reference)

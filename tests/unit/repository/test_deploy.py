@@ -210,7 +210,7 @@ def test_all_selectors_match_the_pods() -> None:
         found["NetworkPolicy"]["spec"]["podSelector"]["matchLabels"],
     ]
     assert all(selector.items() <= labels for selector in selectors)
-    assert found["PodDisruptionBudget"]["spec"]["minAvailable"] < spec["replicas"]
+    assert found["PodDisruptionBudget"]["spec"]["maxUnavailable"] == 1, "a node of the only agent can be drained, too"
     assert spec["template"]["spec"]["serviceAccountName"] == found["ServiceAccount"]["metadata"]["name"]
 
 
@@ -258,3 +258,14 @@ def test_files_that_the_configuration_names_are_mounted() -> None:
     files = (config.nats.password_file, config.nats.ca_file, config.etcd.password_file, config.etcd.ca_file)
     assert all(file.startswith(f"{mounts['secrets']}/") for file in files)
     assert config.journal.directory.startswith(f"{mounts['journal']}/")
+
+
+def test_all_programs_connect_to_the_same_nats_server_and_know_its_authority() -> None:
+    """The agent's servers have TLS, so a scaler without the certificate authority would not connect."""
+    files = [*KUBERNETES.rglob("*.yaml"), ROOT / "deploy" / "helm" / "loadline" / "values.yaml"]
+    texts = [path.read_text("utf-8") for path in files]
+    sections = [section for text in texts for section in re.findall(r"\[nats\]\n((?: +\w.*\n)+)", text)]
+    servers = [re.findall(r"(?:servers|ca_file) = .*", section) for section in sections]
+    assert len(servers) >= 4
+    assert all(found == servers[0] for found in servers)
+    assert len(servers[0]) == 2

@@ -3,6 +3,7 @@
 The renderings are in tests/golden/helm, since Helm is no dependency; tests/golden/make_helm.py makes them.
 """
 
+import re
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,7 +18,7 @@ from loadline.config.schema import file_table
 from loadline.scalers import keda_config
 from loadline.scalers.kubernetes import config as kubernetes_config
 from loadline.sources import gateway_config
-from tests.golden.make_helm import CASES, GOLDEN, KUBERNETES_MINORS, ROOT, digest, render, validate
+from tests.golden.make_helm import CASES, CHART, GOLDEN, KUBERNETES_MINORS, ROOT, digest, render, validate
 
 MANIFESTS = ROOT / "deploy" / "kubernetes"
 LABEL = "app.kubernetes.io/"
@@ -96,6 +97,16 @@ def test_the_configuration_is_that_of_the_manifests() -> None:
     assert file_table(parse(chart, "the chart")) == file_table(parse(plain, "the manifest"))
 
 
+def test_the_rules_for_other_kinds_are_those_of_the_manifests() -> None:
+    def commented(path: Path) -> list[Any]:
+        lines = (line.strip() for line in path.read_text("utf-8").splitlines())
+        text = "\n".join(line.removeprefix("# ") for line in lines if re.match(r"# (- apiGroups|  \w+:)", line))
+        rules = yaml.safe_load(text)
+        return [{key: value for key, value in rule.items() if key != "resourceNames"} for rule in rules]
+
+    assert commented(CHART / "values.yaml") == commented(MANIFESTS / "scaler" / "role.yaml")
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_selectors_match_the_pods_of_one_program(case: str) -> None:
     labels = {pod["metadata"]["labels"][f"{LABEL}component"]: pod["metadata"]["labels"] for pod in pods(case)}
@@ -145,6 +156,7 @@ def test_only_the_kubernetes_scaler_has_rights_and_only_in_its_namespaces() -> N
     assert all(role["rules"] == rules for role in roles)
     assert [role["metadata"]["namespace"] for role in roles] == ["serving", "more-serving"]
     for binding in (one for one in rendered("everything") if one["kind"] == "RoleBinding"):
+        assert binding["roleRef"]["name"] == binding["metadata"]["name"] == "loadline-loadline-scaler"
         [subject] = binding["subjects"]
         assert (subject["name"], subject["namespace"]) == ("loadline-scaler", "loadline")
 

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from typing import Final, TypeVar
 
 from loadline.adapters.kubernetes_api import NOT_FOUND, ApiFault, KubernetesApi, Object, ObjectName, Resource
@@ -13,9 +14,10 @@ from loadline.scalers.kubernetes.pods import (
     DELETION_COST,
     Pod,
     cost_changes,
+    is_rolling_out,
     last_message,
     missing_reason,
-    read_pods,
+    read_pod,
     removed_instead,
 )
 from loadline.scalers.kubernetes.validation import problems_of
@@ -170,9 +172,12 @@ class KubernetesPlatform:
         """Check that the controller would remove the preferred pods.
 
         Raises:
-            PlatformWait: It would remove another one, which is still starting.
+            PlatformWait: It would remove another one, which is still starting or of another ReplicaSet.
         """
         pods = await _explained(pool.workload.target, lambda: self._list_pods(pool))
+        if is_rolling_out(pods):
+            reason = "a rollout is in progress, so Kubernetes would remove pods of its old and its new ReplicaSet"
+            raise PlatformWait(f"{pool.workload.target}: {reason}. The count waits until it is complete or undone")
         instead = removed_instead(pods, removals)
         if instead:
             reason = f"pod {instead} is not ready, so Kubernetes would remove it before drained ones"
@@ -181,8 +186,13 @@ class KubernetesPlatform:
     async def _list_pods(self, pool: _KubernetesPool) -> list[Pod]:
         if not pool.selector:
             return []
-        contents = await self._api.list(PODS, pool.workload.target.namespace, pool.selector)
-        return read_pods(contents, pool.knobs.worker_label)
+        found = await self._api.list(
+            PODS,
+            pool.workload.target.namespace,
+            partial(read_pod, worker_label=pool.knobs.worker_label),
+            selector=pool.selector,
+        )
+        return [pod for pod in found if pod is not None]
 
     async def _read_pods(self, pool: _KubernetesPool) -> list[Pod] | None:
         """Return the pods; None: there is no selector, or this login may not list them."""
@@ -203,7 +213,7 @@ class KubernetesPlatform:
         target = pool.workload.target
         try:
             fields = {"involvedObject.name": target.name, "type": "Warning"}
-            return last_message(await self._api.list(_EVENTS, target.namespace, fields=fields))
+            return last_message(await self._api.list(_EVENTS, target.namespace, dict, fields=fields))
         except ApiFault:
             return ""
 

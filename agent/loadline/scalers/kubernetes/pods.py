@@ -9,6 +9,7 @@ from loadline.adapters.kubernetes_api import Object
 from loadline.scalers.kubernetes.places import Step, parse_place, value_at
 
 DELETION_COST: Final = "controller.kubernetes.io/pod-deletion-cost"
+_REPLICA_SET: Final = "pod-template-hash"
 # Costs are 32-bit integers. These are below any that a user would set, so that pods which have one were chosen here.
 _COST_MIN: Final = -2_147_483_647
 _PREFERRED_MAX: Final = 100_000
@@ -29,6 +30,8 @@ class Pod(Struct, frozen=True):
     phase: str
     cost: int
     created: str
+    replica_set: str = ""
+    """Hash by which a Deployment labels the pods of each of its ReplicaSets; empty: it is of no Deployment."""
     ending: bool = False
     """True if it is being deleted: it is no replica any more."""
     problem: str = ""
@@ -41,9 +44,27 @@ class Pod(Struct, frozen=True):
         return self.cost < _COST_MIN + _PREFERRED_MAX
 
 
-def read_pods(contents: Iterable[Object], worker_label: str) -> list[Pod]:
-    """Return the pods that have not ended."""
-    return [_read_pod(content, worker_label) for content in contents if _at(content, "status.phase") not in _ENDED]
+def read_pod(content: Object, worker_label: str) -> Pod | None:
+    """Return a pod; None if it has ended."""
+    if _at(content, "status.phase") in _ENDED:
+        return None
+    name = str(_at(content, "metadata.name"))
+    labels, annotations = _mapping(content, "labels"), _mapping(content, "annotations")
+    conditions = _conditions(content)
+    cost = str(annotations.get(DELETION_COST, "0"))
+    return Pod(
+        name=name,
+        worker=str(labels.get(worker_label, "")) if worker_label else name,
+        ready=conditions.get("Ready", {}).get("status") == "True",
+        assigned=bool(_at(content, "spec.nodeName")),
+        phase=str(_at(content, "status.phase")),
+        cost=int(cost) if cost.removeprefix("-").isdecimal() else 0,
+        created=str(_at(content, "metadata.creationTimestamp")),
+        replica_set=str(labels.get(_REPLICA_SET, "")),
+        ending=bool(_at(content, "metadata.deletionTimestamp")),
+        problem=_pod_problem(name, content, conditions),
+        stopped=_is_stopped(content),
+    )
 
 
 def cost_changes(pods: Sequence[Pod], workers: Sequence[str]) -> dict[str, str | None]:
@@ -73,6 +94,14 @@ def removed_instead(pods: Sequence[Pod], removals: int) -> str:
     return next(others, "") if missed > 0 else ""
 
 
+def is_rolling_out(pods: Iterable[Pod]) -> bool:
+    """Return True if pods are of several ReplicaSets.
+
+    A Deployment spreads a change of its count over them in proportion, and costs compare the pods of one only.
+    """
+    return len({pod.replica_set for pod in pods if not pod.ending}) > 1
+
+
 def missing_reason(content: Object, pods: Sequence[Pod]) -> str:
     """Return why replicas are missing: a condition of the object, or the problem of its oldest pod with one."""
     return _condition_problem(content) or next(
@@ -84,25 +113,6 @@ def last_message(events: Iterable[Object]) -> str:
     """Return the message of the newest event."""
     newest = max(events, key=lambda event: str(event.get("lastTimestamp") or event.get("eventTime") or ""), default={})
     return str(newest.get("message", ""))[:_REASON_CHARS_MAX]
-
-
-def _read_pod(content: Object, worker_label: str) -> Pod:
-    name = str(_at(content, "metadata.name"))
-    labels, annotations = _mapping(content, "labels"), _mapping(content, "annotations")
-    conditions = _conditions(content)
-    cost = str(annotations.get(DELETION_COST, "0"))
-    return Pod(
-        name=name,
-        worker=str(labels.get(worker_label, "")) if worker_label else name,
-        ready=conditions.get("Ready", {}).get("status") == "True",
-        assigned=bool(_at(content, "spec.nodeName")),
-        phase=str(_at(content, "status.phase")),
-        cost=int(cost) if cost.removeprefix("-").isdecimal() else 0,
-        created=str(_at(content, "metadata.creationTimestamp")),
-        ending=bool(_at(content, "metadata.deletionTimestamp")),
-        problem=_pod_problem(name, content, conditions),
-        stopped=_is_stopped(content),
-    )
 
 
 def _is_stopped(content: Object) -> bool:

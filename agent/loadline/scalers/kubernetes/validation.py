@@ -66,7 +66,7 @@ async def _pod_problems(
         remedy = f"Set pod_selector, or {instead}."
         return [f"{target} has no selector, so its victims cannot be named. {remedy}"] if names_victims else []
     try:
-        await api.list(_PODS, target.namespace, selector)
+        await api.list(_PODS, target.namespace, bool, selector=selector)
         if names_victims:
             patch = {"metadata": {"annotations": {DELETION_COST: "0"}}}
             await api.patch(ObjectName(_PODS, target.namespace, _ABSENT_POD), patch, dry_run=True)
@@ -82,7 +82,7 @@ async def _pod_problems(
 async def _autoscaler_problem(api: KubernetesApi, target: ObjectName) -> str:
     """Return the autoscaler that scales the same object, if they may be listed."""
     try:
-        autoscalers = await api.list(_AUTOSCALERS, target.namespace)
+        autoscalers = await api.list(_AUTOSCALERS, target.namespace, dict)
     except ApiFault:
         return ""
     for autoscaler in autoscalers:
