@@ -30,8 +30,10 @@ CONFLICT: Final = 409
 _FORBIDDEN: Final = 403
 _THROTTLED: Final = frozenset({429, 503})
 _ATTEMPTS_MAX: Final = 4
-# Of all attempts together: the driver gives a call 30 s, and after these it reports that the server throttles.
+# Of all waits together.
 _RETRY_AFTER_MAX_S: Final = 10.0
+# Of all attempts and waits: the driver gives a call 30 s, and so it can report that the server throttles.
+_ANSWER_MAX_S: Final = 28.0
 _CALL_TIMEOUT_S: Final = 10.0
 _KEEP_ALIVE_S: Final = 90.0
 # A page of 250 pods takes 10 MB while it is read.
@@ -280,7 +282,7 @@ class KubernetesApi:
                 _objects_of(target.resource), namespace=target.namespace, fields={"metadata.name": target.name}
             )
             with suppress(TimeoutError):
-                async with asyncio.timeout(1.0):
+                async with asyncio.timeout(_WATCH_INTERVAL_S + 1.0):  # it may have to wait for its turn
                     async for _ in watched:
                         break
             await watched.aclose()
@@ -295,15 +297,19 @@ def _labels(selector: str) -> dict[str, Any] | None:
 
 async def _answered(call: Callable[[], Awaitable[Answer]], timeout_s: float = _CALL_TIMEOUT_S) -> Answer:
     """Return the answer to a call; wait as long as a throttling server asks for, a few times."""
-    left_s = _RETRY_AFTER_MAX_S
+    left_s, clock = _RETRY_AFTER_MAX_S, asyncio.get_running_loop().time
+    throttled: Exception | None = None
+    ends_s = clock() + _ANSWER_MAX_S
     for attempt in range(1, _ATTEMPTS_MAX + 1):
         try:
-            async with asyncio.timeout(timeout_s):
+            async with asyncio.timeout(min(timeout_s, ends_s - clock())):
                 return await call()
         except (*_CALL_ERRORS, TimeoutError) as error:
             wait_s = _retry_after_s(error)
             if wait_s is None or left_s <= 0 or attempt == _ATTEMPTS_MAX:
-                raise _fault(error) from error
+                cause = throttled if throttled is not None and isinstance(error, TimeoutError) else error
+                raise _fault(cause) from error
+            throttled = error
         wait_s = min(wait_s, left_s)
         left_s -= wait_s
         await asyncio.sleep(wait_s)

@@ -33,9 +33,4 @@ class ReceivedDecision:
     @property
     def drain_expired(self) -> bool:
         """True once ``drain_ttl_ms`` have passed: its victims may be deleted whether or not they are drained."""
-        return time.monotonic() >= self.drain_ends_s
-
-    @property
-    def drain_ends_s(self) -> float:
-        """Monotonic time at which ``drain_ttl_ms`` have passed."""
-        return self._received_s + self.decision.drain_ttl_ms / 1_000
+        return time.monotonic() >= self._received_s + self.decision.drain_ttl_ms / 1_000

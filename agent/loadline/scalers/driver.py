@@ -6,7 +6,6 @@ two of its steps continues with the current decision, which it requests.
 """
 
 import asyncio
-import time
 from collections.abc import Awaitable, Mapping
 from contextlib import AsyncExitStack
 from typing import Final, TypeVar
@@ -19,7 +18,6 @@ from loadline.client.received_decision import ReceivedDecision
 from loadline.client.resources import running, wait_at_most, wait_until_stopped
 from loadline.client.scaler import ScalerClient
 from loadline.core.vocabulary.decisions import PoolTarget, Victim, VictimRule
-from loadline.scalers.former_victims import FormerVictims
 from loadline.scalers.platform import (
     Platform,
     PlatformError,
@@ -58,8 +56,6 @@ class _Release(Struct, frozen=True):
     """Victims that are drained."""
     awaiting: frozenset[Victim] = frozenset()
     """Others that are drained and await their removal, such as victims of a decision that was replaced."""
-    former: frozenset[Victim] = frozenset()
-    """Victims of replaced decisions whose drain has ended without a report."""
     expired: bool = False
     """True if all victims may be removed."""
 
@@ -98,21 +94,10 @@ class _PoolTask:
         """True once the decision was tried in this pool."""
         self.reached = False
         """True once the decision was done in this pool."""
-        self.former = FormerVictims()
         self.release = _Release()
         """Victims that might be removed at the last step."""
         self.requested: int | None = None
         """Replicas requested in the last step, until the platform has them."""
-
-    def receive(self, received: ReceivedDecision) -> None:
-        """Replace the decision in force."""
-        if self.received is not None:
-            before = self.received.targets.get(self.key.pool)
-            if before is not None:
-                self.former.replace(before, self.received.drain_ends_s, received.targets[self.key.pool])
-        self.received, self.requested = received, None
-        self.begun = self.reached = False
-        self.wake.set()
 
     def delay_s(self) -> float:
         """Return the time until the next step, unless the pool is woken."""
@@ -164,7 +149,10 @@ class ReplicaScaler:
             await self._scaler.accept(received, rules)
             self._current[received.model] = _CurrentDecision(received)
             for name in received.targets:
-                self._pools[PoolKey(received.model, name)].receive(received)
+                pool = self._pools[PoolKey(received.model, name)]
+                pool.received, pool.requested = received, None
+                pool.begun = pool.reached = False
+                pool.wake.set()
             targets = {name: target.replicas for name, target in received.targets.items()}
             _log.info("decision_accepted", decision=received.decision.decision_id, targets=targets)
 
@@ -202,7 +190,7 @@ class ReplicaScaler:
             wait_s = left_s if received is None else min(left_s, _TURN_S)
             if await wait_at_most(pool.wake, wait_s) or wait_s == left_s:
                 return
-            if received is not None and self._release(pool, received) != pool.release:
+            if received is not None and self._release(pool.key, received) != pool.release:
                 return
 
     async def _step(self, pool: _PoolTask, received: ReceivedDecision) -> _Progress:
@@ -220,8 +208,7 @@ class ReplicaScaler:
             # Workers beyond the target may serve by now: another decision names those to remove.
             plan = ReplicaPlan(max(seen.replicas, target.replicas), done=True, waits_for=seen.detail)
         else:
-            pool.former.keep(frozenset() if seen.workers is None else seen.workers)
-            pool.release = self._release(pool, received)
+            pool.release = self._release(key, received)
             plan = self._plan(key, target, pool.release, seen)
         if plan.replicas != seen.replicas:
             try:
@@ -235,15 +222,11 @@ class ReplicaScaler:
         return _Progress(_existing(seen), plan.waits_for, done=plan.done)
 
     def _plan(self, key: PoolKey, target: PoolTarget, release: _Release, seen: PoolObservation) -> ReplicaPlan:
-        """Plan the next step; drained workers that exist are victims too, and former ones in place of a surplus."""
+        """Plan the next step; drained workers that exist are victims too."""
         existing = seen.workers or frozenset()
         awaiting = sorted((one for one in release.awaiting if one.worker in existing), key=lambda one: one.worker)
-        named = {one.worker for one in (*target.victims, *awaiting)}
-        surplus = len(existing - seen.ending - named) - target.replicas
-        former = sorted((one for one in release.former if one.worker not in named), key=lambda one: one.worker)
-        others = (*awaiting, *former[: max(0, surplus)])
-        target = replace(target, victims=(*target.victims, *others))
-        drained = release.drained | {one.worker for one in others}
+        target = replace(target, victims=(*target.victims, *awaiting))
+        drained = release.drained | {one.worker for one in awaiting}
         return plan_replicas(self._platform.victims[key], target, drained, seen, expired=release.expired)
 
     async def _change_known(self, pool: _PoolTask, target: PoolTarget) -> None:
@@ -293,16 +276,14 @@ class ReplicaScaler:
         if before is None or not before[0]:
             _log.info("decision_done", decision=received.decision.decision_id, observed=observed)
 
-    def _release(self, pool: _PoolTask, received: ReceivedDecision) -> _Release:
+    def _release(self, key: PoolKey, received: ReceivedDecision) -> _Release:
         """Return the workers of a pool that may be removed by now."""
-        key = pool.key
         victims = received.targets[key.pool].victims
         drained = (v.worker for v in victims if self._scaler.drained(key.model, key.pool, v.worker, v.incarnation))
         named = {victim.worker for victim in victims}
         awaiting = self._scaler.awaiting_removal(key.model, key.pool)
         others = (Victim(worker, incarnation) for worker, incarnation in awaiting.items() if worker not in named)
-        former = pool.former.ended(time.monotonic()) if self._platform.victims[key] == "named" else frozenset()
-        return _Release(frozenset(drained), frozenset(others), former, received.drain_expired)
+        return _Release(frozenset(drained), frozenset(others), received.drain_expired)
 
     def _rules(self, model: str) -> Mapping[str, VictimRule]:
         """Return the rule of each pool of a model, which all answers carry."""

@@ -57,7 +57,7 @@ class EngineScraper:
         try:
             page = await pages.fetch()
         except NoAnswer as error:
-            self.engine.failed(str(error), _now_ms(), refused=error.refused)
+            self.engine.failed(str(error), _now_ms(), refused=error.refused, heard=error.heard)
             self._log_problem("engine_silent")
             return None
         reading = self.engine.answered(page, asked_ms, _now_ms())

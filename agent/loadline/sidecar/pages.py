@@ -19,11 +19,13 @@ class NoAnswer(LoadlineError):
     Args:
         text: The reason.
         refused: True if no server listens.
+        heard: True if the server has answered, with an error or a page that is too large.
     """
 
-    def __init__(self, text: str, *, refused: bool = False) -> None:
+    def __init__(self, text: str, *, refused: bool = False, heard: bool = False) -> None:
         super().__init__(text)
         self.refused = refused
+        self.heard = heard
 
 
 class EnginePages:
@@ -63,10 +65,10 @@ class EnginePages:
         try:
             async with self._session.get(self._url, allow_redirects=False) as answer:
                 if answer.status >= _SERVER_ERRORS:
-                    raise NoAnswer(f"HTTP {answer.status}")
+                    raise NoAnswer(f"HTTP {answer.status}", heard=True)
                 return await read_body(answer, PAGE_BYTES_MAX)
         except BodyTooLarge as error:
-            raise NoAnswer(f"a page of {error}") from error
+            raise NoAnswer(f"a page of {error}", heard=True) from error
         except aiohttp.ClientConnectorError as error:
             raise NoAnswer(str(error), refused=isinstance(error.os_error, ConnectionRefusedError)) from error
         except (TimeoutError, aiohttp.ClientError) as error:

@@ -205,7 +205,7 @@ class Sidecar:
         """Serve one incarnation; return True if the engine has another one."""
         ready = False
         while not self._ending and not worker.drained.is_set():
-            if ready and not self._draining and (self._scraper.engine.away or self._scraper.engine.starts > starts):
+            if ready and not self._draining and self._has_changed(worker.record, starts):
                 return True
             if not ready and not self._scraper.engine.away and self._scraper.engine.reading is not None:
                 # It may have come back with another cache or another model.
@@ -226,6 +226,12 @@ class Sidecar:
             _log.info("drained", worker=worker.record.worker, detail="waits for SIGTERM")
             await self._await_removal()
         return False
+
+    def _has_changed(self, record: WorkerRecord, starts: int) -> bool:
+        """Return True if the engine is away, was started again, or has ranks that it did not tell of at first."""
+        engine = self._scraper.engine
+        ranks = 0 if engine.reading is None else len(engine.reading.ranks)
+        return engine.away or engine.starts > starts or ranks > record.data_parallel_size
 
     async def _await_removal(self) -> None:
         """Wait for SIGTERM; a worker that is restarted at its end returns if nobody has removed it in time."""

@@ -137,11 +137,12 @@ def _check_size(data: bytes) -> None:
 class _RankLoad:
     """Iterations of one rank since the last report."""
 
-    __slots__ = ("counter", "decoded", "decoding_s", "iterations", "latest", "seconds")
+    __slots__ = ("counter", "decoded", "decoding_s", "iterations", "latest", "readings", "seconds")
 
     def __init__(self) -> None:
         self.latest: ForwardPassMetrics | None = None
         self.counter = -1
+        self.readings = 0
         self.reset()
 
     def reset(self) -> None:
@@ -171,6 +172,7 @@ class DynamoEngine:
         if record.counter_id and 0 <= rank.counter - record.counter_id < _DUPLICATES_MAX:
             return
         rank.counter, rank.latest = record.counter_id, record
+        rank.readings += 1
         self._new.add(record.dp_rank)
         if record.wall_time > 0:
             decoding = record.scheduled_requests.num_decode_requests
@@ -183,6 +185,11 @@ class DynamoEngine:
         """Return a sample of each rank that sent a record since the last call."""
         new, self._new = sorted(self._new), set()
         return [self._sample(number, self._ranks[number]) for number in new]
+
+    @property
+    def readings(self) -> int:
+        """Number of records, of the rank that has sent the fewest."""
+        return min((one.readings for one in self._ranks.values()), default=0)
 
     def is_empty(self) -> bool:
         """Return True if no rank has a request."""

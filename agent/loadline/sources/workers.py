@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
+from math import inf
 from typing import Final, Protocol, Self
 
 from loadline.adapters.logs import bounded
@@ -18,6 +19,10 @@ from loadline.wire.subjects import Subjects
 
 MigrateHandler = Callable[[MigrateCommand], Awaitable[MigrateReply | None]]
 _SWEEP_S: Final = 1.0
+_EMPTY_READINGS: Final = 2
+"""Readings in a row without a request after which an engine is empty: the first may be older than what routers sent."""
+_REMOVAL_S: Final = 60.0
+"""Time in which a scaler removes a worker after the time limit of its drain."""
 
 _log = bounded("source")
 
@@ -29,8 +34,13 @@ class SourcedEngine(Protocol):
         """Return the samples since the last call; empty if the engine was silent."""
         ...
 
+    @property
+    def readings(self) -> int:
+        """Number of readings of the engine, of its slowest rank."""
+        ...
+
     def is_empty(self) -> bool:
-        """Return True if the engine said last that it has no request."""
+        """Return True if the engine said last that it has no request; what it does not say is no 0."""
         ...
 
 
@@ -39,10 +49,14 @@ class LatestSamples:
 
     def __init__(self) -> None:
         self._latest: dict[int, WorkerSample] = {}
+        self._readings: dict[int, int] = {}
         self._new: set[int] = set()
 
     def put(self, sample: WorkerSample) -> None:
-        """Replace the sample of its rank."""
+        """Replace the sample of its rank; one with the same time is no other reading."""
+        before = self._latest.get(sample.rank)
+        if before is None or not sample.timestamp_ms or sample.timestamp_ms > before.timestamp_ms:
+            self._readings[sample.rank] = self._readings.get(sample.rank, 0) + 1
         self._latest[sample.rank] = sample
         self._new.add(sample.rank)
 
@@ -51,28 +65,39 @@ class LatestSamples:
         new, self._new = sorted(self._new), set()
         return [self._latest[rank] for rank in new]
 
+    @property
+    def readings(self) -> int:
+        """Number of readings, of the rank that has the fewest."""
+        return min(self._readings.values(), default=0)
+
     def is_empty(self) -> bool:
-        """Return True if no rank has a request."""
-        return all(not one.waiting_requests and not one.running_requests for one in self._latest.values())
+        """Return True if all ranks say that they have no request."""
+        loads = self._latest.values()
+        return bool(loads) and all(one.waiting_requests == 0 == one.running_requests for one in loads)
 
 
 class _SourcedWorker:
     """A worker and the task of its client."""
 
-    def __init__(self, record: WorkerRecord, engine: SourcedEngine, heard_s: float) -> None:
+    def __init__(self, record: WorkerRecord, engine: SourcedEngine, clock: Callable[[], float]) -> None:
         self.record = record
         self.engine = engine
-        self.heard_s = heard_s
+        self.heard_s = clock()
         self.heard = asyncio.Event()
         self.lost = asyncio.Event()
+        self.removed_by_s = inf
+        """Time by which a scaler has removed it; infinite until it is drained."""
+        self._clock = clock
 
-    async def wait_empty(self, _command: DrainCommand) -> None:
-        """Wait until the engine says that it has no request."""
-        while True:
+    async def wait_empty(self, command: DrainCommand) -> None:
+        """Wait until the engine says twice, in readings after the command, that it has no request."""
+        busy_until = self.engine.readings
+        while self.engine.readings < busy_until + _EMPTY_READINGS:
             self.heard.clear()
             await self.heard.wait()
-            if self.engine.is_empty():
-                return
+            if not self.engine.is_empty():
+                busy_until = self.engine.readings
+        self.removed_by_s = self._clock() + command.ttl_ms / 1_000 + _REMOVAL_S
 
 
 class SourcedWorkers:
@@ -138,7 +163,6 @@ class SourcedWorkers:
             make_engine: Returns the figures of a new one.
             on_migrate: Answers its migrate commands; None: they are refused as ``unsupported``.
         """
-        now_s = self._clock()
         worker = self._workers.get(record.names)
         if worker is not None and worker.record.incarnation < record.incarnation:
             self.remove(record.names)
@@ -148,12 +172,12 @@ class SourcedWorkers:
                 remedy = "raise workers_max, or find out who sends reports of so many workers"
                 _log.error("workers_full", worker=record.worker, model=record.model, remedy=remedy)
                 return
-            worker = _SourcedWorker(record, make_engine(), now_s)
+            worker = _SourcedWorker(record, make_engine(), self._clock)
             self._workers[record.names] = worker
             task = asyncio.create_task(self._run(worker, on_migrate), name=f"worker {record.worker}")
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
-        worker.heard_s = now_s
+        worker.heard_s = self._clock()
         worker.heard.set()
 
     def engine(self, names: tuple[str, str, str]) -> SourcedEngine | None:
@@ -172,6 +196,15 @@ class SourcedWorkers:
         newest_s = max((one.heard_s for one in self._workers.values()), default=0.0)
         for names, worker in list(self._workers.items()):
             if newest_s - worker.heard_s > self._knobs.lost_after_s:
+                self.remove(names)
+
+    def renew_kept(self) -> None:
+        """Register drained workers anew that nobody has removed, as their engines go on to serve."""
+        now_s = self._clock()
+        for names, worker in list(self._workers.items()):
+            if now_s > worker.removed_by_s:
+                detail = "nobody has removed it after its drain, so it is registered again"
+                _log.warning("not_removed", worker=worker.record.worker, model=worker.record.model, detail=detail)
                 self.remove(names)
 
     async def report_migration(self, report: MigrationReport) -> None:
@@ -210,6 +243,7 @@ class SourcedWorkers:
         while True:
             await asyncio.sleep(_SWEEP_S)
             self.remove_silent()
+            self.renew_kept()
 
     async def _end_all(self) -> None:
         tasks = list(self._tasks)

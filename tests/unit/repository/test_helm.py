@@ -156,7 +156,7 @@ def test_only_the_kubernetes_scaler_has_rights_and_only_in_its_namespaces() -> N
     assert all(role["rules"] == rules for role in roles)
     assert [role["metadata"]["namespace"] for role in roles] == ["serving", "more-serving"]
     for binding in (one for one in rendered("everything") if one["kind"] == "RoleBinding"):
-        assert binding["roleRef"]["name"] == binding["metadata"]["name"] == "loadline-loadline-scaler"
+        assert binding["roleRef"]["name"] == binding["metadata"]["name"] == "loadline.loadline-scaler"
         [subject] = binding["subjects"]
         assert (subject["name"], subject["namespace"]) == ("loadline-scaler", "loadline")
 

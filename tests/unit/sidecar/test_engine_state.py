@@ -36,9 +36,9 @@ def test_two_refused_connections_in_a_row_are_an_engine_that_is_gone() -> None:
 
 def test_an_engine_that_does_not_answer_is_away_after_its_silence() -> None:
     state = state_of(IDLE)
-    state.failed("timeout", 1_010 + SILENCE_MAX_MS - 1, refused=False)
+    state.failed("timeout", 1_010 + SILENCE_MAX_MS - 1)
     assert not state.away
-    state.failed("timeout", 1_010 + SILENCE_MAX_MS, refused=False)
+    state.failed("timeout", 1_010 + SILENCE_MAX_MS)
     assert state.away
 
 
@@ -91,6 +91,31 @@ def test_an_engine_that_is_gone_is_empty() -> None:
     for second in (2, 3):
         state.failed("refused", second * 1_000, refused=True)
     assert state.empty_since(1_000)
+
+
+def test_an_engine_whose_page_fails_may_have_requests() -> None:
+    """A server that is busy answers 500, or a page above 16 MiB, while it streams on."""
+    state = state_of(BUSY)
+    for second in range(2, 100):
+        state.failed("HTTP 500", second * 1_000, heard=True)
+    assert state.away
+    assert not state.empty_since(1_000)
+
+
+def test_an_engine_that_does_not_answer_at_all_for_a_minute_is_gone() -> None:
+    state = state_of(BUSY)
+    state.failed("HTTP 500", 5_000, heard=True)
+    state.failed("timeout", 5_000 + STANDSTILL_MAX_MS - 1)
+    assert not state.empty_since(1_000)
+    state.failed("timeout", 5_000 + STANDSTILL_MAX_MS)
+    assert state.empty_since(1_000)
+
+
+def test_an_engine_whose_cache_changes_is_not_empty() -> None:
+    """SGLang counts no request while it computes a long prompt alone."""
+    first, second = page(vllm(usage=0.01)), page(vllm(usage=0.02))
+    assert not state_of(first, second).empty_since(1_000)
+    assert state_of(first, second, second).empty_since(1_000)
 
 
 def away_after(pages: Callable[[int], bytes], seconds: int) -> bool:

@@ -112,6 +112,24 @@ def test_an_engine_that_is_gone_is_starting_until_it_is_back() -> None:
     scenario(run)
 
 
+def test_an_engine_that_tells_of_another_rank_later_is_registered_with_both() -> None:
+    async def run() -> None:
+        async with rig() as made:
+            before = await made.state_is("ready")
+            made.engine.body = vllm() | vllm(rank=1)
+
+            def has_both() -> bool:
+                record = made.record()
+                return record is not None and record.data_parallel_size == 2 and record.state == "ready"
+
+            await made.until(has_both)
+            after = made.record()
+            assert after is not None
+            assert after.incarnation > before.incarnation
+
+    scenario(run)
+
+
 def test_an_engine_that_comes_back_with_another_cache_is_registered_anew() -> None:
     async def run() -> None:
         async with rig() as made:

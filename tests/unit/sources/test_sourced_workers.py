@@ -15,7 +15,7 @@ from loadline.wire.keys import Keys
 from loadline.wire.messages import DrainCommand, DrainReply, LoadReport, MigrateCommand, MigrateReply
 from loadline.wire.subjects import Subjects
 from tests.support.memory import MemoryBus, MemoryStore
-from tests.waiting import until
+from tests.waiting import until, until_async
 
 KEYS, SUBJECTS = Keys("default"), Subjects("loadline")
 
@@ -30,12 +30,22 @@ class Source:
         knobs = RegisteringKnobs(report_interval_ms=50, lost_after_s=10, workers_max=workers_max)
         self.workers = SourcedWorkers(knobs, "source", bus=self.bus, store=store, clock=lambda: self.now_s)
 
-    def hear(self, worker: str, incarnation: int = 1, waiting: int = 0, role: str = "prefill") -> None:
+    def hear(
+        self, worker: str, incarnation: int = 1, waiting: int | None = 0, role: str = "prefill", read_ms: int = 0
+    ) -> None:
         record = WorkerRecord("m", "p", worker, role, incarnation)  # type: ignore[arg-type]
         self.workers.heard(record, LatestSamples)
         engine = self.workers.engine(record.names)
         if isinstance(engine, LatestSamples):
-            engine.put(WorkerSample(0, 0, waiting_requests=waiting))
+            engine.put(WorkerSample(0, read_ms, waiting_requests=waiting, running_requests=0))
+
+    async def drain(self, worker: str, ttl_ms: int = 60_000) -> None:
+        command = DrainCommand("d", "m", "p", worker, "prefill", 1, 1, ttl_ms)
+        answer = await self.bus.request(SUBJECTS.drain("m", "p", worker), encode(command), 5)
+        assert msgspec.json.decode(answer, type=DrainReply).accepted
+
+    def is_drained(self, worker: str) -> bool:
+        return any(subject == SUBJECTS.drained("m", "p", worker) for subject, _ in self.bus.published)
 
     def registered(self, worker: str) -> WorkerRecord | None:
         entry = self.store.server.keys.get(KEYS.worker("m", "p", worker))
@@ -127,23 +137,63 @@ def test_a_restarted_engine_is_a_new_incarnation() -> None:
     run(scenario)
 
 
-def test_a_drained_worker_is_reported_empty_when_its_engine_says_so() -> None:
+def test_a_drained_worker_is_reported_empty_when_its_engine_says_so_twice() -> None:
     async def scenario(source: Source) -> None:
         source.hear("w", waiting=2)
         await until(lambda: source.ready("w"), "registered")
-        command = DrainCommand("d", "m", "p", "w", "prefill", 1, 1, 60_000)
-        answer = await source.bus.request(SUBJECTS.drain("m", "p", "w"), encode(command), 5)
-        assert msgspec.json.decode(answer, type=DrainReply).accepted
-        drained = SUBJECTS.drained("m", "p", "w")
-        source.hear("w", waiting=1)
-        count = len(source.sequences("w"))
-        await until(lambda: len(source.sequences("w")) > count, "a report")
-        assert not any(subject == drained for subject, _ in source.bus.published)
+        await source.drain("w")
+        for waiting in (1, 0, 1, 0):
+            source.hear("w", waiting=waiting)
+            count = len(source.sequences("w"))
+            await until(lambda: len(source.sequences("w")) > count, "a report")  # noqa: B023 - awaited at once
+            assert not source.is_drained("w")
         source.hear("w", waiting=0)
-        await until(lambda: any(subject == drained for subject, _ in source.bus.published), "it is empty")
+        await until(lambda: source.is_drained("w"), "it is empty")
         await until(lambda: source.registered("w") is None, "and deregistered")
         source.hear("w", waiting=0)
         assert source.registered("w") is None, "it is not registered again while it ends"
+
+    run(scenario)
+
+
+def test_what_was_read_before_the_command_or_is_unknown_does_not_empty_a_worker() -> None:
+    """Prometheus reads every 15 s, and routers have sent requests since."""
+
+    async def scenario(source: Source) -> None:
+        source.hear("w", read_ms=15_000)
+        await until(lambda: source.ready("w"), "registered")
+        await source.drain("w")
+        readings: tuple[tuple[int, int | None], ...] = ((15_000, 0), (15_000, 0), (30_000, None), (45_000, 0))
+        for read_ms, waiting in readings:
+            source.hear("w", waiting=waiting, read_ms=read_ms)
+            count = len(source.sequences("w"))
+            await until(lambda: len(source.sequences("w")) > count, "a report")  # noqa: B023 - awaited at once
+            assert not source.is_drained("w")
+        source.hear("w", read_ms=60_000)
+        await until(lambda: source.is_drained("w"), "it is empty")
+
+    run(scenario)
+
+
+def test_a_drained_worker_that_nobody_removes_is_registered_again() -> None:
+    async def scenario(source: Source) -> None:
+        source.hear("w")
+        await until(lambda: source.ready("w"), "registered")
+        await source.drain("w", ttl_ms=20_000)
+
+        async def is_drained() -> bool:
+            source.hear("w")
+            return source.is_drained("w") and source.registered("w") is None
+
+        await until_async(is_drained, "drained")
+        source.now_s += 79.0
+        source.workers.renew_kept()
+        source.hear("w")
+        assert ("m", "p", "w") in source.workers.names
+        source.now_s += 2.0
+        source.workers.renew_kept()
+        source.hear("w")
+        await until(lambda: source.ready("w"), "registered again")
 
     run(scenario)
 

@@ -14,7 +14,6 @@ from loadline.scalers.kubernetes.pods import (
     DELETION_COST,
     Pod,
     cost_changes,
-    is_rolling_out,
     last_message,
     missing_reason,
     read_pod,
@@ -175,13 +174,16 @@ class KubernetesPlatform:
             PlatformWait: It would remove another one, which is still starting or of another ReplicaSet.
         """
         pods = await _explained(pool.workload.target, lambda: self._list_pods(pool))
-        if is_rolling_out(pods):
-            reason = "a rollout is in progress, so Kubernetes would remove pods of its old and its new ReplicaSet"
-            raise PlatformWait(f"{pool.workload.target}: {reason}. The count waits until it is complete or undone")
         instead = removed_instead(pods, removals)
-        if instead:
-            reason = f"pod {instead} is not ready, so Kubernetes would remove it before drained ones"
-            raise PlatformWait(f"{pool.workload.target}: {reason}. The count waits until it is ready")
+        if not instead:
+            return
+        sets = {pod.replica_set for pod in pods if not pod.ending}
+        reason = f"pod {instead} is not ready, so Kubernetes would remove it before drained ones"
+        remedy = "The count waits until it is ready"
+        if len(sets) > 1:
+            reason = f"its pods are of {len(sets)} ReplicaSets, so Kubernetes may remove {instead} before drained ones"
+            remedy = "The count waits until the rollout is complete or undone"
+        raise PlatformWait(f"{pool.workload.target}: {reason}. {remedy}")
 
     async def _list_pods(self, pool: _KubernetesPool) -> list[Pod]:
         if not pool.selector:

@@ -81,25 +81,22 @@ def cost_changes(pods: Sequence[Pod], workers: Sequence[str]) -> dict[str, str |
 
 
 def removed_instead(pods: Sequence[Pod], removals: int) -> str:
-    """Return a pod that a ReplicaSet would remove in place of a preferred one; empty: none.
+    """Return a pod that Kubernetes might remove in place of a preferred one; empty: none.
 
-    It removes first pods that are not scheduled, pending or not ready, and compares costs only then. Stopped ones may
-    go.
+    A ReplicaSet removes first pods that are not scheduled, pending or not ready, and compares costs only then. Stopped
+    ones may go. During a rollout a Deployment spreads the removals over its ReplicaSets, whatever the pods cost.
     """
     staying = [pod for pod in pods if not pod.ending]
-    order = sorted(staying, key=lambda pod: (pod.assigned, _PHASES.get(pod.phase, 2), pod.ready, pod.cost))
-    first = order[:removals]
+    sets = {pod.replica_set for pod in staying}
+    first = [pod for one in sets for pod in _removal_order(pod for pod in staying if pod.replica_set == one)[:removals]]
     missed = min(removals, sum(pod.preferred for pod in staying)) - sum(pod.preferred for pod in first)
     others = (pod.name for pod in first if not pod.preferred and not pod.stopped)
-    return next(others, "") if missed > 0 else ""
+    return next(others, "") if missed > 0 or len(sets) > 1 else ""
 
 
-def is_rolling_out(pods: Iterable[Pod]) -> bool:
-    """Return True if pods are of several ReplicaSets.
-
-    A Deployment spreads a change of its count over them in proportion, and costs compare the pods of one only.
-    """
-    return len({pod.replica_set for pod in pods if not pod.ending}) > 1
+def _removal_order(pods: Iterable[Pod]) -> list[Pod]:
+    """Return the pods of a ReplicaSet in the order in which it removes them."""
+    return sorted(pods, key=lambda pod: (pod.assigned, _PHASES.get(pod.phase, 2), pod.ready, pod.cost))
 
 
 def missing_reason(content: Object, pods: Sequence[Pod]) -> str:
