@@ -22,6 +22,7 @@ from loadline.engine_metrics.tables import ENGINES
 from loadline.errors import NotAnExposition
 
 RANKS_MAX: Final = 1_024
+_RANK: Final = re.compile("[0-9]{1,4}")
 
 # Python engines in one process tell when they started; it differs by some ms between two pages of one process.
 # A page that is made of what Prometheus has has labels, may begin with this line, and may have one of each container.
@@ -46,6 +47,7 @@ class EngineReader:
         self._read_ms = 0
         self._started_ms: int | None = None
         self._requests: int | None = None
+        self._numbers: dict[int, int] = {}
         self._last_means: dict[int, dict[str, float]] = {}
 
     @property
@@ -70,12 +72,13 @@ class EngineReader:
         restarted = self._figures.restarted or _differ(started_ms, self._started_ms)
         if self._started_ms is not None and not restarted:
             started_ms = self._started_ms
+        if restarted:
+            self._numbers.clear()
+            self._last_means.clear()
         shared = groups.pop("", Figures())
         ranks = self._ranks(groups) if groups else {0: shared}
         if not ranks:
             raise NotAnExposition("no series has a rank below 1,024")
-        if restarted:
-            self._last_means.clear()
         loads = tuple(self._load(rank, figures, shared, fresh=not restarted) for rank, figures in sorted(ranks.items()))
         everything = [*ranks.values(), shared] if groups else [shared]
         reading = EngineReading(
@@ -95,14 +98,20 @@ class EngineReader:
         return reading
 
     def _ranks(self, groups: dict[str, Figures]) -> dict[int, Figures]:
-        """Return the groups whose label is a rank."""
+        """Return the groups whose label is a rank, numbered from 0 in their order.
+
+        The second of two servers of 8 ranks each begins at rank 8: its record must not promise 8 that never report.
+        A number stays until a restart, so a rank that shows its first series late gets the next one.
+        """
         ranks = {}
         for label, figures in groups.items():
-            if label.isascii() and label.isdigit() and int(label[:5]) < RANKS_MAX:
+            if _RANK.fullmatch(label) and int(label) < RANKS_MAX:
                 ranks[int(label)] = figures
             else:
                 self._figures.warnings["rank_ignored"] += 1
-        return ranks
+        for rank in sorted(ranks.keys() - self._numbers.keys()):
+            self._numbers[rank] = len(self._numbers)
+        return {self._numbers[rank]: figures for rank, figures in ranks.items()}
 
     def _load(self, rank: int, figures: Figures, shared: Figures, *, fresh: bool) -> RankLoad:
         gauges = figures.gauges

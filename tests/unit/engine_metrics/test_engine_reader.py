@@ -6,6 +6,8 @@ from loadline.engine_metrics.engine_reader import EngineReader
 from loadline.engine_metrics.engine_reading import EngineReading
 from loadline.engine_metrics.tables import ENGINES, detect
 from loadline.errors import NotAnExposition
+from loadline.sidecar.engine_record import record_of
+from loadline.sidecar.options import SidecarOptions
 from tests.support.engine_pages import RECORDED_VLLM, page, vllm
 
 
@@ -139,7 +141,7 @@ def test_each_rank_has_a_load_and_traffic_is_their_sum() -> None:
         }
 
     reading = read(ranks(1), ranks(3))
-    assert [(rank.rank, rank.running_requests) for rank in reading.ranks] == [(0, 1), (2, 3), (10, 2)]
+    assert [(rank.rank, rank.running_requests) for rank in reading.ranks] == [(0, 1), (1, 3), (2, 2)]
     assert (reading.requests, reading.kv_blocks_total) == (6, 100)
     assert reading.traffic is not None
     assert (reading.traffic.completed, reading.traffic.isl_tokens) == (4, 20)
@@ -156,7 +158,27 @@ def test_latencies_without_a_rank_are_those_of_all_ranks() -> None:
     assert [(rank.running_requests, rank.ttft_ms) for rank in reading.ranks] == [(0, 2_000), (1, 2_000)]
 
 
-@pytest.mark.parametrize("rank", ["1024", "-1", "one", "99999999999999999999", "²"])
+def test_ranks_are_numbered_from_zero_and_keep_their_numbers_until_a_restart() -> None:
+    """With external or hybrid balancing, a server of vLLM has the series of its own ranks only."""
+
+    def ranks(*numbers: int, finished: int = 5) -> bytes:
+        return b"".join(page({**vllm(rank=rank, running=rank, finished=finished)}) for rank in numbers)
+
+    reader = EngineReader("vllm")
+    pages = [ranks(7), ranks(9, 7, 8), ranks(6, 7, 9), ranks(9, 8, finished=1)]
+    found = [
+        {load.rank: load.running_requests for load in reader.read(text, 1_000 * number).ranks}
+        for number, text in enumerate(pages, start=1)
+    ]
+    assert found == [{0: 7}, {0: 7, 1: 8, 2: 9}, {0: 7, 2: 9, 3: 6}, {0: 8, 1: 9}]
+
+
+def test_a_rank_that_starts_above_zero_is_the_only_one_in_its_record() -> None:
+    reading = read({**vllm(rank=7, running=3)})
+    assert record_of(SidecarOptions(worker="w"), reading, 1).data_parallel_size == 1
+
+
+@pytest.mark.parametrize("rank", ["1024", "-1", "one", "99999999999999999999", "0000099999", "²"])
 def test_a_series_of_an_impossible_rank_is_ignored_and_counted(rank: str) -> None:
     reader = EngineReader("vllm")
     series = {**vllm(), f'vllm:num_requests_running{{engine="{rank}"}}': 5}
