@@ -1,8 +1,9 @@
 """Quantities of one program, by group of its series: a rank of an engine, a model of a router."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import pairwise
+from operator import attrgetter
 from typing import Final
 
 from msgspec import Struct
@@ -62,12 +63,32 @@ class Figures(Struct):
 
 
 class _Series(Struct, frozen=True):
-    """Labels of a series, sorted by their use."""
+    """Labels of a series, sorted by their use.
+
+    Attributes:
+        group: Group that it belongs to.
+        model: Name of the model.
+        instance: Its other labels without those of copies: series of which it is equal are copies.
+        gauge_instance: The same for a gauge.
+        bound: Upper bound of a bucket.
+    """
 
     group: str
     model: str
     instance: str
+    gauge_instance: str
     bound: float | None
+
+    @property
+    def whole(self) -> str:
+        """Instance if all series of the group are copies."""
+        return ""
+
+
+_Instance = Callable[[_Series], str]
+_OF_COUNTER: Final[_Instance] = attrgetter("instance")
+_OF_GAUGE: Final[_Instance] = attrgetter("gauge_instance")
+_OF_RATIO: Final[_Instance] = attrgetter("whole")
 
 
 class FigureReader:
@@ -118,7 +139,8 @@ class FigureReader:
 
     def _read_gauges(self, found: Exposition, groups: dict[str, Figures]) -> None:
         for quantity, name in _present(self._table.gauges, found):
-            for group, value in self._summed(found.series[name].items(), largest=quantity.endswith("_ratio")).items():
+            instance_of = _OF_RATIO if quantity.endswith("_ratio") else _OF_GAUGE
+            for group, value in self._summed(found.series[name].items(), instance_of).items():
                 figures = self._group(groups, group)
                 if figures is not None:
                     figures.gauges[quantity] = figures.gauges.get(quantity, 0.0) + value
@@ -159,7 +181,7 @@ class FigureReader:
     def _increase(self, name: str) -> dict[str, float]:
         """Return the increase of a metric by group. Several quantities may ask for the same one."""
         if name not in self._increases:
-            self._increases[name] = self._summed(self._counters.increases(name))
+            self._increases[name] = self._summed(self._counters.increases(name), _OF_COUNTER)
         return self._increases[name]
 
     def _read_bins(self, groups: dict[str, Figures], quantity: str, metric: str) -> None:
@@ -170,12 +192,12 @@ class FigureReader:
             if increase is not None and parsed.bound is not None:
                 increase.bins[parsed.bound] = increase.bins.get(parsed.bound, 0.0) + value
 
-    def _summed(self, series: Iterable[tuple[str, float]], *, largest: bool = False) -> dict[str, float]:
-        """Return the sum, or the largest, of the series by group; of copies the largest counts."""
+    def _summed(self, series: Iterable[tuple[str, float]], instance_of: _Instance) -> dict[str, float]:
+        """Return the sum of the series by group; of those of one instance the largest counts."""
         instances: dict[tuple[str, str], float] = {}
         for labels, value in series:
             parsed = self._series(labels)
-            key = parsed.group, "" if largest else parsed.instance
+            key = parsed.group, instance_of(parsed)
             instances[key] = max(value, instances.get(key, value))
         groups: dict[str, float] = defaultdict(float)
         for (group, _), value in instances.items():
@@ -202,10 +224,12 @@ class FigureReader:
         labels = labels_of(written)
         bound = labels.pop("le", None)
         group, model = _first(labels, self._table.group_labels), _first(labels, self._table.model_labels)
-        instance = "\0".join(
-            [f"{name}={labels[name]}" for name in sorted(labels) if name not in self._table.copy_labels]
+        distinct = [name for name in sorted(labels) if name not in self._table.copy_labels]
+        instance, gauge_instance = (
+            "\0".join([f"{name}={labels[name]}" for name in distinct if name not in copies])
+            for copies in ((), self._table.gauge_copy_labels)
         )
-        return _Series(group, model, instance, _bound(bound))
+        return _Series(group, model, instance, gauge_instance, _bound(bound))
 
 
 def _first(labels: Mapping[str, str], names: Iterable[str]) -> str:

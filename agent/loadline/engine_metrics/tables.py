@@ -21,6 +21,8 @@ class MetricTable(Struct, frozen=True, kw_only=True, dict=True):
         path: Path of its metrics.
         group_labels: Label that divides the series into groups, such as ranks; the first that a series has counts.
         copy_labels: Labels of copies of the same quantity, of which the largest counts.
+        gauge_copy_labels: Labels of gauges that have a total beside its parts; the largest counts. Counters may have
+            parts only, which are added.
         model_labels: Label that holds the name of the model; the first that a series has counts.
         gauges: Quantities of this moment. Series of a group are added; of those that end with ``_ratio`` the largest
             counts.
@@ -34,6 +36,7 @@ class MetricTable(Struct, frozen=True, kw_only=True, dict=True):
     path: str = "/metrics"
     group_labels: tuple[str, ...] = ()
     copy_labels: tuple[str, ...] = ()
+    gauge_copy_labels: tuple[str, ...] = ()
     model_labels: tuple[str, ...] = ("model_name",)
     gauges: dict[str, Terms] = {}
     counters: dict[str, Terms] = {}
@@ -101,6 +104,7 @@ SGLANG: Final = MetricTable(
     prefix="sglang:",
     group_labels=("dp_rank",),
     copy_labels=("tp_rank", "pp_rank"),
+    gauge_copy_labels=("priority",),  # with priority scheduling: "" is the total
     gauges={
         # A prefill worker holds what it transfers; it is not empty before.
         "running_requests": (("sglang:num_running_reqs",), ("sglang:num_prefill_inflight_queue_reqs",)),

@@ -255,6 +255,23 @@ def test_tensor_parallel_copies_of_sglang_are_counted_once() -> None:
     assert (first.kv_blocks_used, first.kv_blocks_total, reading.block_size_tokens) == (500, 1_000, 64)
 
 
+def test_requests_of_sglang_by_priority_are_parts_of_a_total_and_finished_ones_are_added() -> None:
+    def series(finished: int) -> dict[str, float | str]:
+        found: dict[str, float | str] = {}
+        for tensor in range(2):
+            for priority, running, waiting in (("", 5, 4), ("0", 3, 4), ("10", 2, 0)):
+                labels = f'model_name="m",tp_rank="{tensor}",priority="{priority}"'
+                found[f"sglang:num_running_reqs{{{labels}}}"] = running
+                found[f"sglang:num_queue_reqs{{{labels}}}"] = waiting
+        return found | {f'sglang:num_requests_total{{priority="{priority}"}}': finished for priority in (0, 10)}
+
+    reading = read(series(100), series(103), engine="sglang")
+    [rank] = reading.ranks
+    assert (rank.running_requests, rank.waiting_requests) == (5, 4)
+    assert reading.traffic is not None
+    assert reading.traffic.completed == 6
+
+
 def test_tensorrt_llm_tells_its_blocks_and_batch_slots() -> None:
     names = {
         "num_requests_running": 5,
