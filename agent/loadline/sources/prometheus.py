@@ -31,6 +31,9 @@ _STARTED: Final = "process_start_time_seconds"
 # Of an engine that does not tell when it started: its pod has another name after a restart.
 _INCARNATION: Final = 1
 
+# Dynamo's and SGLang's count requests by it; of engines, it is the port that a PodMonitor or ServiceMonitor reads.
+_OF_ROUTERS: Final = frozenset(("endpoint",))
+
 _log = bounded("source")
 
 
@@ -43,22 +46,31 @@ class _Query:
         names: Metrics that are asked for.
         selector: Matchers of labels.
         label: Label that names a target.
+        own: Labels that the targets write and Prometheus may write too.
     """
 
     def __init__(
-        self, knobs: PrometheusKnobs, pages: HttpReader, names: Iterable[str], *, selector: str, label: str
+        self,
+        knobs: PrometheusKnobs,
+        pages: HttpReader,
+        names: Iterable[str],
+        *,
+        selector: str,
+        label: str,
+        own: frozenset[str] = frozenset(),
     ) -> None:
         self._url = f"{knobs.url.rstrip('/')}/api/v1/query"
         self._pages = pages
         self._text = query(names, selector, knobs.max_age_s)
         self._label = label
+        self._own = own
         self._upstream = Upstream(f"{knobs.url} {{{selector}}}")
         self._read_ms: dict[str, int] = {}
 
     async def ask(self) -> tuple[dict[str, TargetPage], float]:
         """Return the pages of all targets, none if the server is away, and the time to wait, in s."""
         try:
-            found = read_answer(await self._pages.get(self._url, {"query": self._text}), self._label)
+            found = read_answer(await self._pages.get(self._url, {"query": self._text}), self._label, self._own)
         except (PageUnavailable, AnswerRefused) as error:
             return {}, self._upstream.failed(error.reason, error.detail)
         if not found:
@@ -148,7 +160,8 @@ class _FrontendSource:
     ) -> None:
         self._table = ROUTERS[frontend.router]
         names = self._table.traffic.names | (self._table.workers.names if self._table.workers else frozenset())
-        self._query = _Query(knobs, pages, names, selector=frontend.selector, label=frontend.replica_label)
+        selector, label = frontend.selector, frontend.replica_label
+        self._query = _Query(knobs, pages, names, selector=selector, label=label, own=_OF_ROUTERS)
         self._frontend = frontend
         self._knobs = knobs
         self._addresses = addresses

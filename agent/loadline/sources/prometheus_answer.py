@@ -16,6 +16,8 @@ _NAME: Final = "__name__"
 _ESCAPED: Final = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 _LABEL: Final = re.compile(r"[A-Za-z_]\w*")
 _MS_MAX: Final = 10**15
+# Labels of who read a series. One target that two jobs read, or two servers of a pair, has each of its series twice.
+_READERS: Final = frozenset(("job", "service", "endpoint", "prometheus", "prometheus_replica", "receive_replica"))
 
 _Sample = tuple[Annotated[float, Meta(ge=0, le=1e12)], str]
 
@@ -69,13 +71,15 @@ def query(names: Iterable[str], selector: str, window_s: int) -> str:
     return f"{{{','.join(matchers)}}}[{window_s}s]"
 
 
-def read_answer(data: bytes, label: str) -> dict[str, TargetPage]:
-    """Return a page for each value of a label.
+def read_answer(data: bytes, label: str, own: frozenset[str] = frozenset()) -> dict[str, TargetPage]:
+    """Return a page for each value of a label. Of series that differ only in who read them, the newest counts.
 
     Args:
         data: The body of the answer.
         label: Label that names a target, such as ``pod``. Series without it, or with a value that cannot be a name,
             are left out.
+        own: Labels of readers that the programs write too. They tell series apart, unless Prometheus renamed the
+            program's to ``exported_...``.
 
     Raises:
         AnswerRefused: It is not one of the API, an error, or only a part of the data.
@@ -88,27 +92,33 @@ def read_answer(data: bytes, label: str) -> dict[str, TargetPage]:
         raise AnswerRefused("query_failed", answer.error[:200])
     if answer.warnings:  # of stores behind it, one did not answer: missing workers would count as lost
         raise AnswerRefused("partial", answer.warnings[0][:200])
-    lines: dict[str, list[str]] = {}
-    read_ms: dict[str, int] = {}
+    newest: dict[str, dict[str, _Sample]] = {}
     for series in answer.data.result:
         target = series.metric.get(label, "")
-        if target not in lines:
+        if target not in newest:
             if not is_name(target):
                 continue
-            lines[target] = []
-        at_s, value = series.values[-1]
-        lines[target].append(f"{series.metric.get(_NAME, '')}{_labels(series.metric)} {value}")
-        read_ms[target] = max(read_ms.get(target, 0), min(round(at_s * 1_000), _MS_MAX))
-    return {
-        target: TargetPage("\n".join([*written, ""]).encode(), read_ms[target])
-        for target, written in sorted(lines.items())
-    }
+            newest[target] = {}
+        name, sample = _written(series.metric, own), series.values[-1]
+        known = newest[target].get(name)
+        if known is None or sample[0] > known[0]:
+            newest[target][name] = sample
+    return {target: _page(series) for target, series in sorted(newest.items())}
 
 
-def _labels(metric: dict[str, str]) -> str:
+def _page(series: dict[str, _Sample]) -> TargetPage:
+    lines = [f"{name} {value}" for name, (_, value) in series.items()]
+    read_s = max(at_s for at_s, _ in series.values())
+    return TargetPage("\n".join([*lines, ""]).encode(), min(round(read_s * 1_000), _MS_MAX))
+
+
+def _written(metric: dict[str, str], own: frozenset[str]) -> str:
+    """Return the series as a page has it, without the labels of its readers, and sorted: copies are equal."""
     pairs = [
         f'{label}="{value.translate(_ESCAPED)}"'
-        for label, value in metric.items()
-        if label != _NAME and _LABEL.fullmatch(label)
+        for label, value in sorted(metric.items())
+        if label != _NAME
+        and (label not in _READERS or (label in own and f"exported_{label}" not in metric))
+        and _LABEL.fullmatch(label)
     ]
-    return f"{{{','.join(pairs)}}}" if pairs else ""
+    return f"{metric.get(_NAME, '')}{{{','.join(pairs)}}}" if pairs else metric.get(_NAME, "")

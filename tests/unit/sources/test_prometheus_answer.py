@@ -40,6 +40,38 @@ def test_the_newest_value_of_each_series_is_on_the_page_of_its_target() -> None:
     assert {labels_of(written)["engine"]: value for written, value in series.items()} == {"0": 2.0, "1": 7.0}
 
 
+def lines_of(data: bytes, **options: frozenset[str]) -> list[tuple[dict[str, str], float]]:
+    """Return the labels without the target's, and the values, of the only page."""
+    [page] = read_answer(data, "pod", **options).values()
+    series = read_exposition(page.text, frozenset([METRIC])).series[METRIC]
+    return [({**labels_of(written), "pod": ""}, value) for written, value in series.items()]
+
+
+def test_of_one_target_that_two_jobs_or_servers_read_the_newest_sample_counts() -> None:
+    monitors = {"job": "ns/pods", "endpoint": "http"}, {"job": "vllm", "service": "vllm", "endpoint": "metrics"}
+    pairs = {"prometheus": "ns/a", "prometheus_replica": "a-0"}, {"prometheus": "ns/b", "receive_replica": "1"}
+    for one, other in (monitors, pairs):
+        series = [({"pod": "a", "engine": engine, **one}, [(10.0, "5")]) for engine in "01"]
+        series += [({**other, "engine": engine, "pod": "a"}, [(9.0, "4"), (11.0, "6")]) for engine in "01"]
+        for order in (series, series[::-1]):
+            found = sorted(lines_of(answer(*order)), key=str)
+            assert found == [({"engine": "0", "pod": ""}, 6.0), ({"engine": "1", "pod": ""}, 6.0)]
+            assert read_answer(answer(*order), "pod")["a"].read_ms == 11_000
+
+
+def test_series_of_two_instances_are_no_copies() -> None:
+    series = [({"pod": "a", "job": "x", "instance": f"10.0.0.7:{port}"}, [(10.0, "5")]) for port in (8000, 8001)]
+    assert [value for _, value in lines_of(answer(*series))] == [5.0, 5.0]
+
+
+def test_a_label_that_routers_write_too_is_a_readers_if_theirs_was_renamed() -> None:
+    own = frozenset(("endpoint",))
+    chats = [({"pod": "a", "endpoint": name}, [(10.0, "5")]) for name in ("chat", "completions")]
+    assert len(lines_of(answer(*chats), own=own)) == 2
+    renamed = [({**labels, "exported_endpoint": "chat"}, values) for labels, values in chats]
+    assert lines_of(answer(*renamed), own=own) == [({"exported_endpoint": "chat", "pod": ""}, 5.0)]
+
+
 def test_labels_with_quotes_and_newlines_stay_labels() -> None:
     value = 'a"} 99\nvllm:num_requests_running{x="\\'
     page = read_answer(answer(({"pod": "a", "model_name": value, 'bad"': "x"}, [(1.0, "5")])), "pod")["a"]
