@@ -18,17 +18,13 @@ from loadline.engine_metrics.bounds import (
 )
 from loadline.engine_metrics.engine_reading import EngineReading, EngineTraffic, RankLoad
 from loadline.engine_metrics.figures import FigureReader, Figures
+from loadline.engine_metrics.process_start import is_another_start, read_start_ms
 from loadline.engine_metrics.tables import ENGINES
 from loadline.errors import NotAnExposition
 
 RANKS_MAX: Final = 1_024
 _RANK: Final = re.compile("[0-9]{1,4}")
 
-# Python engines in one process tell when they started; it differs by some ms between two pages of one process.
-# A page that is made of what Prometheus has has labels, may begin with this line, and may have one of each container.
-_STARTED: Final = re.compile(rb"\nprocess_start_time_seconds(?:\{.*\})? (\S+)")
-_STARTED_TOLERANCE_MS: Final = 1_000
-_SECONDS_MAX: Final = 1e11
 # Some versions tell these without a rank.
 _SETTINGS: Final = ("kv_blocks_total", "kv_tokens_total", "block_size_tokens", "max_batch_requests")
 _LATENCIES: Final = ("ttft_ms", "itl_ms", "queue_ms")
@@ -65,11 +61,14 @@ class EngineReader:
         Raises:
             NotAnExposition: It has no metrics of this engine, or is cut.
         """
+        started_ms = read_start_ms(page)
+        changed = is_another_start(started_ms, self._started_ms)
+        if changed:
+            self._figures.forget()
         groups = self._figures.read(page)
         if not self._figures.has_series:
             raise NotAnExposition("its metrics have no series yet")
-        started_ms = _started_ms(page)
-        restarted = self._figures.restarted or _differ(started_ms, self._started_ms)
+        restarted = self._figures.restarted or changed
         if self._started_ms is not None and not restarted:
             started_ms = self._started_ms
         if restarted:
@@ -228,16 +227,3 @@ def _merged(groups: list[Figures]) -> Figures:
     for figures in groups:
         whole.add(figures)
     return whole
-
-
-def _started_ms(page: bytes) -> int | None:
-    found = set(_STARTED.findall(b"\n" + page))
-    try:
-        seconds = float(found.pop()) if len(found) == 1 else -1.0  # of several, which is the engine's is unknown
-    except ValueError:
-        return None
-    return round(seconds * 1_000) if 0 < seconds < _SECONDS_MAX else None
-
-
-def _differ(one: int | None, other: int | None) -> bool:
-    return one is not None and other is not None and abs(one - other) > _STARTED_TOLERANCE_MS

@@ -113,6 +113,10 @@ class FigureReader:
         self._increases: dict[str, dict[str, float]] = {}
         self._parsed: dict[str, _Series] = {}
 
+    def forget(self) -> None:
+        """Forget the counters, as the next page is of another process: it has no increases."""
+        self._counters = Counters()
+
     def read(self, page: bytes) -> dict[str, Figures]:
         """Return the quantities of each group; series without a group label have the name ``""``.
 

@@ -6,6 +6,7 @@ from typing import Any, Final
 from loadline.core.vocabulary.samples import TrafficSample
 from loadline.engine_metrics.bounds import ARRIVAL_COUNT, MILLISECONDS, QUEUE_COUNT, RATIO, TOKENS, Bounds
 from loadline.engine_metrics.figures import FigureReader, Figures
+from loadline.engine_metrics.process_start import is_another_start, read_start_ms
 from loadline.engine_metrics.router_tables import RouterTable
 from loadline.errors import NotAnExposition
 
@@ -33,6 +34,7 @@ class RouterReader:
         self._traffic = FigureReader(table.traffic, groups_max=MODELS_MAX)
         self._workers = FigureReader(table.workers, groups_max=_WORKERS_MAX) if table.workers else None
         self._read_ms = 0
+        self._started_ms: int | None = None
         self._present: dict[str, int] = {}
 
     @property
@@ -50,11 +52,13 @@ class RouterReader:
         Raises:
             NotAnExposition: It has no metrics of this router, or is cut.
         """
+        changed = self._is_of_another_process(page)
         groups = self._by_model(self._traffic.read(page))
         for model, requests in self._in_flight(page).items():
             groups.setdefault(model, Figures()).gauges.setdefault("in_flight_requests", float(requests))
         interval_ms = now_ms - self._read_ms
-        first = not self._read_ms or self._traffic.restarted or not 0 < interval_ms <= _INTERVAL_MS_MAX
+        restarted = changed or self._traffic.restarted
+        first = not self._read_ms or restarted or not 0 < interval_ms <= _INTERVAL_MS_MAX
         self._read_ms = now_ms
         found = {}
         for model, figures in sorted(groups.items()):
@@ -67,6 +71,21 @@ class RouterReader:
             if counts is not None:
                 found[model] = self._sample(figures, counts, queued or 0, in_flight or 0, interval_ms)
         return found
+
+    def _is_of_another_process(self, page: bytes) -> bool:
+        """Return True, and forget the counters, if another process wrote the page before.
+
+        It was started again, or the address is of a load balancer, which asks a replica after the other. The difference
+        of their counters is what they counted in their lives.
+        """
+        started_ms = read_start_ms(page)
+        changed = is_another_start(started_ms, self._started_ms)
+        if changed:
+            self._traffic.warnings["process_changed"] += 1
+            self._traffic.forget()
+        if changed or self._started_ms is None:
+            self._started_ms = started_ms
+        return changed
 
     def _by_model(self, groups: dict[str, Figures]) -> dict[str, Figures]:
         """Return the groups of the agent's models; several names may be one model."""

@@ -225,6 +225,28 @@ def test_a_counter_reset_reports_nothing_and_the_next_interval_counts() -> None:
     assert read.read(page(dynamo(9, 9, 0, 0.1)), 3_000)["qwen"].arrivals == 4
 
 
+def started(started_s: float, requests: int, name: str = "qwen") -> bytes:
+    return page({"process_start_time_seconds": started_s}) + litellm(requests, name)
+
+
+def test_a_page_of_another_process_is_no_traffic() -> None:
+    """It is of a router that was started again and has served more since, or of the next replica of a Service."""
+    read = reader("litellm")
+    pages = [(1.7e9, 1_000), (1.7e9 + 0.2, 1_003), (1.8e9, 50_000), (1.8e9, 50_002), (1.7e9, 60_000)]
+    found = [read.read(started(*one), 1_000 * number) for number, one in enumerate(pages, start=1)]
+    arrivals = [traffic["qwen"].arrivals if traffic else None for traffic in found]
+    assert arrivals == [None, 3, None, 2, None]
+    assert read.warnings == {"process_changed": 2}
+
+
+def test_a_model_of_the_process_before_counts_anew() -> None:
+    read = reader("litellm")
+    read.read(started(1.7e9, 1_000) + litellm(500, "llama-lora"), 1_000)
+    assert read.read(started(1.8e9, 2_000), 2_000) == {}
+    found = read.read(started(1.8e9, 2_001) + litellm(2, "llama-lora"), 3_000)
+    assert {model: sample.arrivals for model, sample in found.items()} == {"llama": 2, "qwen": 1}
+
+
 def test_an_idle_router_reports_zero_and_a_page_without_its_metrics_nothing() -> None:
     read = reader("dynamo")
     read.read(page(dynamo(9, 9, 0, 0.1)), 1_000)
