@@ -29,6 +29,8 @@ class RouterReader:
     def __init__(
         self, table: RouterTable, models: Mapping[str, str], default: str, model_of: Callable[[str], str | None]
     ) -> None:
+        self.unknown_model = ""
+        """Name of the last model that was ignored."""
         self._models = {**models, "": default} if default else dict(models)
         self._model_of = model_of
         self._traffic = FigureReader(table.traffic, groups_max=MODELS_MAX)
@@ -94,6 +96,7 @@ class RouterReader:
             model = self._models.get(name)
             if model is None:
                 self._traffic.warnings["model_ignored"] += 1
+                self.unknown_model = name
             elif model in found:
                 found[model].add(figures)
             else:

@@ -10,6 +10,7 @@ from loadline.client.resources import bus_of, running, wait_at_most
 from loadline.engine_metrics.router_reader import RouterReader
 from loadline.errors import NotAnExposition
 from loadline.sources.gateway_config import GatewayKnobs
+from loadline.sources.oddities import OddityLog
 from loadline.sources.traffic import RegisteredAddresses, TrafficReporter
 from loadline.sources.upstream import Upstream
 
@@ -26,6 +27,7 @@ class _Replica:
         self._reader = reader
         self._reporter = reporter
         self._upstream = Upstream(url)
+        self._oddities = OddityLog(url)
 
     async def poll(self) -> float:
         """Read the page and report what it says; return a time to wait beyond the interval, in s."""
@@ -37,6 +39,7 @@ class _Replica:
         except NotAnExposition as error:
             return self._upstream.failed("no_metrics", str(error))
         self._upstream.succeeded()
+        self._oddities.update(self._reader.warnings, self._reader.unknown_model)
         for model, sample in traffic.items():
             await self._reporter.report(model, sample)
         return 0.0

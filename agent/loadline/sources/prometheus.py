@@ -21,6 +21,7 @@ from loadline.engine_metrics.router_tables import ROUTERS
 from loadline.engine_metrics.tables import ENGINES
 from loadline.errors import NotAnExposition
 from loadline.ports import Bus
+from loadline.sources.oddities import OddityLog
 from loadline.sources.prometheus_answer import AnswerRefused, TargetPage, query, read_answer
 from loadline.sources.prometheus_config import PrometheusFrontendKnobs, PrometheusKnobs, PrometheusPoolKnobs
 from loadline.sources.traffic import RegisteredAddresses, TrafficReporter
@@ -64,7 +65,9 @@ class _Query:
         self._text = query(names, selector, knobs.max_age_s)
         self._label = label
         self._own = own
-        self._upstream = Upstream(f"{knobs.url} {{{selector}}}")
+        place = f"{knobs.url} {{{selector}}}"
+        self.oddities = OddityLog(place)
+        self._upstream = Upstream(place)
         self._read_ms: dict[str, int] = {}
 
     async def ask(self) -> tuple[dict[str, TargetPage], float]:
@@ -125,6 +128,7 @@ class _PoolSource:
         except NotAnExposition as error:
             _log.warning("worker_unreadable", worker=worker, model=self._pool.model, detail=str(error))
             return
+        self._query.oddities.update(self._readers[worker].warnings)
         self._readings[worker] = reading
         traffic = reading.traffic_sample(0) if self._pool.traffic else None
         if traffic is not None:
@@ -180,6 +184,7 @@ class _FrontendSource:
             except NotAnExposition as error:
                 _log.warning("frontend_unreadable", frontend=replica, detail=str(error))
                 continue
+            self._query.oddities.update(reader.warnings, reader.unknown_model)
             for model, sample in traffic.items():
                 await reporter.report(model, sample)
         if found:
