@@ -305,12 +305,13 @@ async def _answered(call: Callable[[], Awaitable[Answer]], timeout_s: float = _C
             async with asyncio.timeout(min(timeout_s, ends_s - clock())):
                 return await call()
         except (*_CALL_ERRORS, TimeoutError) as error:
-            wait_s = _retry_after_s(error)
-            if wait_s is None or left_s <= 0 or attempt == _ATTEMPTS_MAX:
+            asked_s = _retry_after_s(error)
+            wait_s = min(asked_s or 0.0, left_s)
+            is_last = left_s <= 0 or attempt == _ATTEMPTS_MAX or wait_s >= ends_s - clock()
+            if asked_s is None or is_last:
                 cause = throttled if throttled is not None and isinstance(error, TimeoutError) else error
                 raise _fault(cause) from error
             throttled = error
-        wait_s = min(wait_s, left_s)
         left_s -= wait_s
         await asyncio.sleep(wait_s)
     raise AssertionError

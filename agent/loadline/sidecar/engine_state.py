@@ -93,7 +93,7 @@ class EngineState:
         self._empty.clear()
         self._refusals = self._refusals + 1 if refused else 0
         if heard:
-            self._heard_ms, self.gone = now_ms, False
+            self._heard_ms = now_ms
         is_closed = self._refusals >= _REFUSALS_MAX
         if is_closed or now_ms - self._answered_ms >= SILENCE_MAX_MS:
             self.away = True

@@ -230,7 +230,7 @@ class Sidecar:
     def _has_changed(self, record: WorkerRecord, starts: int) -> bool:
         """Return True if the engine is away, was started again, or has ranks that it did not tell of at first."""
         engine = self._scraper.engine
-        ranks = 0 if engine.reading is None else len(engine.reading.ranks)
+        ranks = 0 if engine.reading is None else 1 + max(load.rank for load in engine.reading.ranks)
         return engine.away or engine.starts > starts or ranks > record.data_parallel_size
 
     async def _await_removal(self) -> None:

@@ -20,6 +20,7 @@ from loadline.core.vocabulary.scalars import (
     QueueCount,
     TokenCount,
 )
+from loadline.sources.empty_readings import EmptyReadings
 from loadline.wire.codec import printable
 
 TOPIC: Final = "forward-pass-metrics"
@@ -137,12 +138,11 @@ def _check_size(data: bytes) -> None:
 class _RankLoad:
     """Iterations of one rank since the last report."""
 
-    __slots__ = ("counter", "decoded", "decoding_s", "iterations", "latest", "readings", "seconds")
+    __slots__ = ("counter", "decoded", "decoding_s", "iterations", "latest", "seconds")
 
     def __init__(self) -> None:
         self.latest: ForwardPassMetrics | None = None
         self.counter = -1
-        self.readings = 0
         self.reset()
 
     def reset(self) -> None:
@@ -162,6 +162,7 @@ class DynamoEngine:
         self._blocks_total = record.kv_blocks_total
         self._ranks: dict[int, _RankLoad] = {}
         self._new: set[int] = set()
+        self._empty = EmptyReadings()
 
     def put(self, record: ForwardPassMetrics) -> None:
         """Add an iteration, unless it is not newer: in a cluster of brokers each record arrives from every one.
@@ -172,7 +173,7 @@ class DynamoEngine:
         if record.counter_id and 0 <= rank.counter - record.counter_id < _DUPLICATES_MAX:
             return
         rank.counter, rank.latest = record.counter_id, record
-        rank.readings += 1
+        self._empty.note(record.dp_rank, is_empty=not _requests(record))
         self._new.add(record.dp_rank)
         if record.wall_time > 0:
             decoding = record.scheduled_requests.num_decode_requests
@@ -186,14 +187,13 @@ class DynamoEngine:
         new, self._new = sorted(self._new), set()
         return [self._sample(number, self._ranks[number]) for number in new]
 
-    @property
-    def readings(self) -> int:
-        """Number of records, of the rank that has sent the fewest."""
-        return min((one.readings for one in self._ranks.values()), default=0)
+    def begin_drain(self) -> None:
+        """Forget what the ranks have said of their requests so far."""
+        self._empty.begin()
 
     def is_empty(self) -> bool:
-        """Return True if no rank has a request."""
-        return not any(one.latest is not None and _requests(one.latest) for one in self._ranks.values())
+        """Return True if each rank has said twice in a row that it has no request."""
+        return self._empty.are_enough
 
     def _sample(self, number: int, rank: _RankLoad) -> WorkerSample:
         latest = rank.latest or ForwardPassMetrics(VERSION)

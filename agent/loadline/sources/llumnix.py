@@ -113,7 +113,7 @@ class LlumnixSource:
         engine = self._workers.engine(record.names)
         if isinstance(engine, LatestSamples):
             # An idle engine stores its status every 30 s; the agent compares the times of repeated samples.
-            engine.put(status.sample(known.instance.block_size or known.pool.block_size_tokens or 0))
+            engine.put([status.sample(known.instance.block_size or known.pool.block_size_tokens or 0)])
             self._engines[record.names] = Engine(record.pool, known.instance, status)
 
     def _find(self, model: str, pool: str, worker: str) -> Engine | None:

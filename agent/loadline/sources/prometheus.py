@@ -16,6 +16,7 @@ from loadline.client.resources import bus_of, running, wait_at_most
 from loadline.core.vocabulary.samples import WorkerRecord
 from loadline.engine_metrics.engine_reader import EngineReader
 from loadline.engine_metrics.engine_reading import EngineReading
+from loadline.engine_metrics.process_start import START_METRIC
 from loadline.engine_metrics.router_reader import RouterReader
 from loadline.engine_metrics.router_tables import ROUTERS
 from loadline.engine_metrics.tables import ENGINES
@@ -28,7 +29,6 @@ from loadline.sources.traffic import RegisteredAddresses, TrafficReporter
 from loadline.sources.upstream import Upstream
 from loadline.sources.workers import LatestSamples, SourcedWorkers
 
-_STARTED: Final = "process_start_time_seconds"
 # Of an engine that does not tell when it started: its pod has another name after a restart.
 _INCARNATION: Final = 1
 
@@ -96,14 +96,15 @@ class _PoolSource:
     def __init__(
         self, pool: PrometheusPoolKnobs, knobs: PrometheusKnobs, pages: HttpReader, workers: SourcedWorkers, bus: Bus
     ) -> None:
-        names = ENGINES[pool.engine].names | {_STARTED}
+        names = ENGINES[pool.engine].names | {START_METRIC}
         self._query = _Query(knobs, pages, names, selector=pool.selector, label=pool.worker_label)
         self._pool = pool
         self._root = knobs.root
         self._workers = workers
         self._bus = bus
         self._readers: dict[str, EngineReader] = {}
-        self._readings: dict[str, EngineReading] = {}
+        self._readings: dict[str, tuple[EngineReading, int]] = {}
+        """The newest reading of each worker, and the time at which Prometheus read it, in ms."""
         self._reporters: dict[str, TrafficReporter] = {}
 
     async def poll(self) -> float:
@@ -112,10 +113,9 @@ class _PoolSource:
         for worker, page in found.items():
             if self._query.is_new(worker, page):
                 await self._read(worker, page)
-            reading = self._readings.get(worker)
-            if reading is not None:
+            if worker in self._readings:
                 # The agent counts a silent worker as stale after 5 s, and Prometheus reads every 15 s or more.
-                self._report(worker, reading, page.read_ms)
+                self._report(worker, *self._readings[worker])
         if found:
             self._forget(found)
         return wait_s
@@ -129,7 +129,7 @@ class _PoolSource:
             _log.warning("worker_unreadable", worker=worker, model=self._pool.model, detail=str(error))
             return
         self._query.oddities.update(self._readers[worker].warnings)
-        self._readings[worker] = reading
+        self._readings[worker] = reading, page.read_ms
         traffic = reading.traffic_sample(0) if self._pool.traffic else None
         if traffic is not None:
             if worker not in self._reporters:
@@ -141,8 +141,7 @@ class _PoolSource:
         self._workers.heard(record, LatestSamples)
         engine = self._workers.engine(record.names)
         if isinstance(engine, LatestSamples):
-            for sample in reading.samples():
-                engine.put(replace(sample, timestamp_ms=read_ms))
+            engine.put([replace(sample, timestamp_ms=read_ms) for sample in reading.samples()])
 
     def _forget(self, found: Mapping[str, TargetPage]) -> None:
         for worker in self._readers.keys() - found.keys():

@@ -4,7 +4,6 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
-from math import inf
 from typing import Final, Protocol, Self
 
 from loadline.adapters.logs import bounded
@@ -14,15 +13,12 @@ from loadline.core.vocabulary.samples import WorkerRecord, WorkerSample
 from loadline.errors import WorkerSuperseded
 from loadline.ports import Bus, Store
 from loadline.sources.config import RegisteringKnobs
+from loadline.sources.empty_readings import EmptyReadings
 from loadline.wire.messages import DrainCommand, MigrateCommand, MigrateReply, MigrationReport
 from loadline.wire.subjects import Subjects
 
 MigrateHandler = Callable[[MigrateCommand], Awaitable[MigrateReply | None]]
 _SWEEP_S: Final = 1.0
-_EMPTY_READINGS: Final = 2
-"""Readings in a row without a request after which an engine is empty: the first may be older than what routers sent."""
-_REMOVAL_S: Final = 60.0
-"""Time in which a scaler removes a worker after the time limit of its drain."""
 
 _log = bounded("source")
 
@@ -34,13 +30,12 @@ class SourcedEngine(Protocol):
         """Return the samples since the last call; empty if the engine was silent."""
         ...
 
-    @property
-    def readings(self) -> int:
-        """Number of readings of the engine, of its slowest rank."""
+    def begin_drain(self) -> None:
+        """Forget what the engine has said of its requests so far."""
         ...
 
     def is_empty(self) -> bool:
-        """Return True if the engine said last that it has no request; what it does not say is no 0."""
+        """Return True if each rank has said twice in a row that it has no request; what it does not say is no 0."""
         ...
 
 
@@ -49,55 +44,49 @@ class LatestSamples:
 
     def __init__(self) -> None:
         self._latest: dict[int, WorkerSample] = {}
-        self._readings: dict[int, int] = {}
+        self._empty = EmptyReadings()
         self._new: set[int] = set()
 
-    def put(self, sample: WorkerSample) -> None:
-        """Replace the sample of its rank; one with the same time is no other reading."""
-        before = self._latest.get(sample.rank)
-        if before is None or not sample.timestamp_ms or sample.timestamp_ms > before.timestamp_ms:
-            self._readings[sample.rank] = self._readings.get(sample.rank, 0) + 1
-        self._latest[sample.rank] = sample
-        self._new.add(sample.rank)
+    def put(self, samples: Sequence[WorkerSample]) -> None:
+        """Replace all samples by those of a reading; with the same time as the one before it is no other reading."""
+        before, self._latest = self._latest, {sample.rank: sample for sample in samples}
+        self._new = set(self._latest)
+        self._empty.keep(self._latest)
+        for rank, sample in self._latest.items():
+            known = before.get(rank)
+            if known is None or not sample.timestamp_ms or sample.timestamp_ms > known.timestamp_ms:
+                self._empty.note(rank, is_empty=sample.waiting_requests == 0 == sample.running_requests)
 
     def take_samples(self) -> Sequence[WorkerSample]:
         """Return the samples since the last call."""
         new, self._new = sorted(self._new), set()
         return [self._latest[rank] for rank in new]
 
-    @property
-    def readings(self) -> int:
-        """Number of readings, of the rank that has the fewest."""
-        return min(self._readings.values(), default=0)
+    def begin_drain(self) -> None:
+        """Forget what the engine has said of its requests so far."""
+        self._empty.begin()
 
     def is_empty(self) -> bool:
-        """Return True if all ranks say that they have no request."""
-        loads = self._latest.values()
-        return bool(loads) and all(one.waiting_requests == 0 == one.running_requests for one in loads)
+        """Return True if each rank has said twice in a row that it has no request."""
+        return self._empty.are_enough
 
 
 class _SourcedWorker:
     """A worker and the task of its client."""
 
-    def __init__(self, record: WorkerRecord, engine: SourcedEngine, clock: Callable[[], float]) -> None:
+    def __init__(self, record: WorkerRecord, engine: SourcedEngine, heard_s: float) -> None:
         self.record = record
         self.engine = engine
-        self.heard_s = clock()
+        self.heard_s = heard_s
         self.heard = asyncio.Event()
         self.lost = asyncio.Event()
-        self.removed_by_s = inf
-        """Time by which a scaler has removed it; infinite until it is drained."""
-        self._clock = clock
 
-    async def wait_empty(self, command: DrainCommand) -> None:
+    async def wait_empty(self, _command: DrainCommand) -> None:
         """Wait until the engine says twice, in readings after the command, that it has no request."""
-        busy_until = self.engine.readings
-        while self.engine.readings < busy_until + _EMPTY_READINGS:
+        self.engine.begin_drain()
+        while not self.engine.is_empty():
             self.heard.clear()
             await self.heard.wait()
-            if not self.engine.is_empty():
-                busy_until = self.engine.readings
-        self.removed_by_s = self._clock() + command.ttl_ms / 1_000 + _REMOVAL_S
 
 
 class SourcedWorkers:
@@ -163,6 +152,7 @@ class SourcedWorkers:
             make_engine: Returns the figures of a new one.
             on_migrate: Answers its migrate commands; None: they are refused as ``unsupported``.
         """
+        now_s = self._clock()
         worker = self._workers.get(record.names)
         if worker is not None and worker.record.incarnation < record.incarnation:
             self.remove(record.names)
@@ -172,12 +162,12 @@ class SourcedWorkers:
                 remedy = "raise workers_max, or find out who sends reports of so many workers"
                 _log.error("workers_full", worker=record.worker, model=record.model, remedy=remedy)
                 return
-            worker = _SourcedWorker(record, make_engine(), self._clock)
+            worker = _SourcedWorker(record, make_engine(), now_s)
             self._workers[record.names] = worker
             task = asyncio.create_task(self._run(worker, on_migrate), name=f"worker {record.worker}")
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
-        worker.heard_s = self._clock()
+        worker.heard_s = now_s
         worker.heard.set()
 
     def engine(self, names: tuple[str, str, str]) -> SourcedEngine | None:
@@ -196,15 +186,6 @@ class SourcedWorkers:
         newest_s = max((one.heard_s for one in self._workers.values()), default=0.0)
         for names, worker in list(self._workers.items()):
             if newest_s - worker.heard_s > self._knobs.lost_after_s:
-                self.remove(names)
-
-    def renew_kept(self) -> None:
-        """Register drained workers anew that nobody has removed, as their engines go on to serve."""
-        now_s = self._clock()
-        for names, worker in list(self._workers.items()):
-            if now_s > worker.removed_by_s:
-                detail = "nobody has removed it after its drain, so it is registered again"
-                _log.warning("not_removed", worker=worker.record.worker, model=worker.record.model, detail=detail)
                 self.remove(names)
 
     async def report_migration(self, report: MigrationReport) -> None:
@@ -243,7 +224,6 @@ class SourcedWorkers:
         while True:
             await asyncio.sleep(_SWEEP_S)
             self.remove_silent()
-            self.renew_kept()
 
     async def _end_all(self) -> None:
         tasks = list(self._tasks)

@@ -1,10 +1,12 @@
 """End of a sidecar, on command and by SIGTERM."""
 
+import asyncio
+
 import pytest
 from structlog.testing import capture_logs
 
 from loadline.core.vocabulary.events import LoadReported, WorkerDrained
-from loadline.sidecar import sidecar
+from loadline.sidecar import engine_state, sidecar
 from tests.support.engine_pages import vllm
 from tests.support.sidecar_rig import rig, scenario
 
@@ -35,6 +37,26 @@ def test_a_drained_engine_that_is_gone_is_empty() -> None:
             record = await made.state_is("ready")
             await made.drain(record.incarnation)
             await made.engine.stop()
+            await made.until(lambda: made.received(WorkerDrained))
+
+    scenario(run)
+
+
+def test_a_drained_engine_whose_page_fails_is_not_taken_to_be_empty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It streams on, and only its page answers 500, for longer than an engine that says nothing at all has."""
+    monkeypatch.setattr(engine_state, "SILENCE_MAX_MS", 20)
+    monkeypatch.setattr(engine_state, "STANDSTILL_MAX_MS", 60)
+
+    async def run() -> None:
+        async with rig(vllm(running=1)) as made:
+            record = await made.state_is("ready")
+            await made.drain(record.incarnation)
+            made.engine.status = 500
+            await made.until(lambda: made.sidecar._scraper.engine.away)
+            began_s = asyncio.get_running_loop().time()
+            await made.until(lambda: asyncio.get_running_loop().time() - began_s > 0.2)
+            assert not made.received(WorkerDrained)
+            made.engine.status, made.engine.body = 200, vllm()
             await made.until(lambda: made.received(WorkerDrained))
 
     scenario(run)

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from loadline.core.vocabulary.samples import WorkerRecord, WorkerSample
 from loadline.sources.dynamo_records import (
@@ -135,6 +136,28 @@ def test_silence_is_no_sample_and_idleness_is_zero() -> None:
     engine.put(idle)
     (sample,) = engine.take_samples()
     assert (sample.waiting_requests, sample.running_requests, sample.itl_ms) == (0, 0, None)
+    assert not engine.is_empty(), "one record may be older than what routers have sent"
+    engine.put(replace(idle, counter_id=idle.counter_id + 1))
+    assert engine.is_empty()
+
+
+def test_each_rank_must_say_twice_since_the_command_that_it_is_empty() -> None:
+    """Rank 0 computes a long prompt, of which its next record tells only at its end."""
+    engine, idle = DynamoEngine(RECORD), read_envelope(envelope(idle_pass()))
+    assert idle is not None
+    for counter in range(1, 100):
+        engine.put(replace(idle, counter_id=counter, dp_rank=0))
+    for counter in range(1, 4):
+        engine.put(replace(idle, counter_id=counter, dp_rank=1))
+    engine.begin_drain()
+    for counter in range(4, 10):
+        engine.put(replace(idle, counter_id=counter, dp_rank=1))
+    assert not engine.is_empty()
+    for counter, is_idle in ((100, True), (101, False), (102, True)):
+        one = idle if is_idle else parsed()
+        engine.put(replace(one, counter_id=counter, dp_rank=0))
+        assert not engine.is_empty()
+    engine.put(replace(idle, counter_id=103, dp_rank=0))
     assert engine.is_empty()
 
 

@@ -15,7 +15,7 @@ from loadline.wire.keys import Keys
 from loadline.wire.messages import DrainCommand, DrainReply, LoadReport, MigrateCommand, MigrateReply
 from loadline.wire.subjects import Subjects
 from tests.support.memory import MemoryBus, MemoryStore
-from tests.waiting import until, until_async
+from tests.waiting import until
 
 KEYS, SUBJECTS = Keys("default"), Subjects("loadline")
 
@@ -37,7 +37,7 @@ class Source:
         self.workers.heard(record, LatestSamples)
         engine = self.workers.engine(record.names)
         if isinstance(engine, LatestSamples):
-            engine.put(WorkerSample(0, read_ms, waiting_requests=waiting, running_requests=0))
+            engine.put([WorkerSample(0, read_ms, waiting_requests=waiting, running_requests=0)])
 
     async def drain(self, worker: str, ttl_ms: int = 60_000) -> None:
         command = DrainCommand("d", "m", "p", worker, "prefill", 1, 1, ttl_ms)
@@ -175,27 +175,15 @@ def test_what_was_read_before_the_command_or_is_unknown_does_not_empty_a_worker(
     run(scenario)
 
 
-def test_a_drained_worker_that_nobody_removes_is_registered_again() -> None:
-    async def scenario(source: Source) -> None:
-        source.hear("w")
-        await until(lambda: source.ready("w"), "registered")
-        await source.drain("w", ttl_ms=20_000)
-
-        async def is_drained() -> bool:
-            source.hear("w")
-            return source.is_drained("w") and source.registered("w") is None
-
-        await until_async(is_drained, "drained")
-        source.now_s += 79.0
-        source.workers.renew_kept()
-        source.hear("w")
-        assert ("m", "p", "w") in source.workers.names
-        source.now_s += 2.0
-        source.workers.renew_kept()
-        source.hear("w")
-        await until(lambda: source.ready("w"), "registered again")
-
-    run(scenario)
+def test_a_rank_that_vanishes_holds_no_drain_up() -> None:
+    samples = LatestSamples()
+    both = [WorkerSample(0, 0, rank=rank, waiting_requests=0, running_requests=0) for rank in (0, 1)]
+    samples.put(both)
+    samples.begin_drain()
+    samples.put(both)
+    samples.put(both[:1])
+    assert samples.is_empty()
+    assert [one.rank for one in samples.take_samples()] == [0]
 
 
 def test_more_workers_than_allowed_are_refused_with_an_error() -> None:
