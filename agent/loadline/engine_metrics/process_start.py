@@ -6,7 +6,7 @@ from typing import Final
 START_METRIC: Final = "process_start_time_seconds"
 # Python programs of one process tell when they started; it differs by some ms between two pages of one process.
 # A page that is made of what Prometheus has has labels, may begin with this line, and may have one of each container.
-_STARTED: Final = re.compile(rb"\nprocess_start_time_seconds(?:\{.*\})? (\S+)")
+_STARTED: Final = re.compile(rb"\n%b(?:\{.*\})? (\S+)" % START_METRIC.encode())
 _TOLERANCE_MS: Final = 1_000
 _SECONDS_MAX: Final = 1e11
 

@@ -82,12 +82,10 @@ class KedaService:
                 model, pool = self._pool(reference)
                 changed = self._counts.changed(model)
                 count = self._counts.count(model, pool)
-                if count is not None:
-                    is_active = count > 0
-                    has_begun, was_active = is_active and not was_active, is_active
-                    if has_begun:
-                        yield IsActiveResponse(result=True)
-                        continue
+                is_active = was_active if count is None else count > 0
+                if is_active and not was_active:
+                    yield IsActiveResponse(result=True)
+                was_active = is_active
                 await changed.wait()
 
     async def _get_metric_spec(self, reference: Any) -> Any:

@@ -1,11 +1,12 @@
 """Log of what is odd about the pages of an engine or a router, such as a model that the configuration lacks."""
 
 from collections.abc import Mapping
+from typing import Final
 
 from loadline.adapters.logs import bounded
 from loadline.wire.codec import printable
 
-_NAME_CHARS_MAX = 100
+_NAME_CHARS_MAX: Final = 100
 _log = bounded("source")
 
 

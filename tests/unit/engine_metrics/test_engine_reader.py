@@ -77,6 +77,18 @@ def test_a_restart_yields_no_traffic_and_no_latencies(after: dict[str, float | s
     assert (again.restarted, again.traffic is not None) == (False, True)
 
 
+def test_a_rank_that_another_process_shows_later_counts_anew() -> None:
+    """Rank 1 of the former process served 500 requests, and that of the new one 3."""
+    before = vllm(finished=100) | vllm(finished=500, rank=1)
+    after = vllm(finished=200, started_s=1.8e9)
+    reading = read(
+        before, after, after | vllm(finished=201, started_s=1.8e9) | vllm(finished=3, rank=1, started_s=1.8e9)
+    )
+    assert not reading.restarted
+    assert reading.traffic is not None
+    assert reading.traffic.completed == 4
+
+
 def labelled(started_s: float, finished: float) -> bytes:
     """Return a page as it is made of an answer of Prometheus, which may begin with the start of the process."""
     line = f'process_start_time_seconds{{job="vllm",note="{{}} 1"}} {started_s}\n'.encode()
