@@ -129,7 +129,7 @@ def _model(name: str, planner: str, shape: str, metric: MetricName, rng: random.
         priority=rng.choice([1, 100]),
         scale_to_zero_after_ms=rng.choice([0, 60_000]),
         objectives=ObjectiveKnobs(rng.choice([1.0, 500.0]), rng.choice([1.0, 50.0]), rng.choice([0.0, 1e4])),
-        guardrails=GuardrailKnobs(step_up_max=rng.choice([8, WORKERS_MAX]), stabilisation_ms=0, warm_up_ms=0),
+        guardrails=GuardrailKnobs(step_up_max=rng.choice([1_000, WORKERS_MAX]), stabilisation_ms=0, warm_up_ms=0),
         migration=migration,
     )
 
