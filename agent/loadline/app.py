@@ -259,8 +259,10 @@ def _journal(config: Config, folder: str, journals: int) -> Journal | None:
     if not knobs.directory:
         return None
     bytes_max = knobs.bytes_max // journals
+    # An eighth at most, since the oldest segment is deleted as a whole: a journal of one segment would lose all of it.
+    segment_bytes_max = min(knobs.segment_bytes_max, max(1, bytes_max // 8))
     try:
-        return FileJournal(Path(knobs.directory) / folder, min(knobs.segment_bytes_max, bytes_max), bytes_max)
+        return FileJournal(Path(knobs.directory) / folder, segment_bytes_max, bytes_max)
     except JournalError as error:
         _log.error("no_journal", detail=str(error))
         return None

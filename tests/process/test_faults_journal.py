@@ -14,7 +14,7 @@ from loadline.adapters import file_journal
 from loadline.adapters.file_journal import FileJournal, read_segments
 from loadline.adapters.journal_checksums import ChecksumChain
 from loadline.errors import JournalError
-from loadline.ports import Journal
+from tests.support.journals import replay, run, said
 from tests.waiting import until_true
 
 pytestmark = pytest.mark.process
@@ -22,25 +22,9 @@ pytestmark = pytest.mark.process
 MB = 2**20
 
 
-def replay(path: Path) -> list[list[bytes]]:
-    return [list(records) for _, records in read_segments(path)]
-
-
 def lines_of(*records: bytes) -> bytes:
     checksums = ChecksumChain()
     return b"".join(part for record in records for part in checksums.seal(record))
-
-
-def said(snapshot: bytes) -> Callable[[bool], bytes]:
-    return lambda _goes_on: snapshot
-
-
-def run(journal: Journal, records: int, size: int = 10, first: int = 0) -> None:
-    """Append turns as the runtime does."""
-    for index in range(first, first + records):
-        if journal.wants_snapshot:
-            journal.begin(said(b'{"snapshot":%d}' % index))
-        journal.append(b'{"turn":%d,"x":"%s"}' % (index, b"x" * size))
 
 
 def test_appended_turns_are_read_back(tmp_path: Path) -> None:
@@ -52,39 +36,6 @@ def test_appended_turns_are_read_back(tmp_path: Path) -> None:
     assert segment[0] == b'{"snapshot":0}'
     assert len(segment) == 1_001
     assert journal.lost == 0
-
-
-def test_segments_rotate_and_the_oldest_are_removed(tmp_path: Path) -> None:
-    journal = FileJournal(tmp_path, 10_000, 50_000)
-    other = tmp_path / "README"
-    other.write_text("not ours to delete")
-    for first in range(0, 5_000, 100):
-        run(journal, 100, size=100, first=first)
-        until_true(lambda: not journal._queued_bytes)  # as a real agent, which is slower than a disk
-    journal.close()
-    segments = replay(tmp_path)
-    assert all(segment[0].startswith(b'{"snapshot":') for segment in segments)
-    files = sorted(tmp_path.glob("*.jsonl"))
-    assert 3 <= len(files) <= 5
-    assert sum(file.stat().st_size for file in files) <= 50_000
-    assert segments[-1][-1].startswith(b'{"turn":4999,')
-    turns = [record for segment in segments for record in segment[1:]]
-    assert len(turns) == len(set(turns))
-    assert other.exists()
-    assert journal.lost == 0
-
-
-def test_what_is_no_file_but_has_a_segments_name_is_left_alone(tmp_path: Path) -> None:
-    folder, fifo = tmp_path / "20200101T000000.000Z-000000.jsonl", tmp_path / "20200101T000001.000Z-000000.jsonl"
-    folder.mkdir()
-    os.mkfifo(fifo)
-    journal = FileJournal(tmp_path, MB, 10 * MB)
-    run(journal, 10)
-    journal.close()
-    assert journal.lost == 0
-    assert [len(segment) for segment in replay(tmp_path)] == [11]
-    assert folder.is_dir()
-    assert fifo.is_fifo()
 
 
 def test_a_restarted_agent_continues_the_sequence_of_segments(tmp_path: Path) -> None:
@@ -384,14 +335,6 @@ def test_a_large_record_has_a_checksum(tmp_path: Path) -> None:
     journal.close()
     [segment] = replay(tmp_path)
     assert [len(record) // MB for record in segment] == [0, 2, 2, 2]
-
-
-def test_a_folder_cannot_be_used_by_two_agents(tmp_path: Path) -> None:
-    journal = FileJournal(tmp_path, MB, 10 * MB)
-    with pytest.raises(JournalError, match="another agent"):
-        FileJournal(tmp_path, MB, 10 * MB)
-    journal.close()
-    FileJournal(tmp_path, MB, 10 * MB).close()
 
 
 def test_an_empty_folder_is_reported(tmp_path: Path) -> None:

@@ -70,7 +70,8 @@ class FileJournal:
         self._retry_s = retry_s
         self._changed = threading.Condition()  # guards all attributes below
         self._segment = 0  # number of the newest segment; 0: none yet
-        self._segment_bytes = 0
+        self._segment_bytes = 0  # of its records
+        self._snapshot_bytes = 0  # of its first record, once that is encoded
         self._open = False  # True while the newest segment accepts records
         self._retry_at_s = time.monotonic()
         self._queue: list[tuple[int, bytes | Callable[[], bytes]]] = []  # segment, and record or its encoder
@@ -78,16 +79,17 @@ class FileJournal:
         self._lost = 0
         self._closing = False
         self._urgent = threading.Event()  # set if what is queued must not wait
-        self._lock = _lock(directory)
-        keep_bytes = max(0, bytes_max - segment_bytes_max)
-        self._writer = threading.Thread(target=self._run, args=(_Folder(directory, keep_bytes),), daemon=True)
+        self._folder = _Folder(directory, max(0, bytes_max - segment_bytes_max))
+        self._writer = threading.Thread(target=self._run, args=(self._folder,), daemon=True)
         self._writer.start()
 
     @property
     def wants_snapshot(self) -> bool:
         """True when a new segment is due: the next append must be a snapshot."""
         if self._open:
-            return self._segment_bytes >= self._segment_bytes_max
+            # A snapshot that is larger than a segment would otherwise begin the next one in every turn.
+            size = max(self._segment_bytes_max - self._snapshot_bytes, self._snapshot_bytes)
+            return self._segment_bytes >= size
         return time.monotonic() >= self._retry_at_s
 
     @property
@@ -117,7 +119,7 @@ class FileJournal:
                 return
             continues = self._open  # a segment that has lost a record accepts no more
             self._segment += 1
-            self._segment_bytes = 0
+            self._segment_bytes = self._snapshot_bytes = 0
             self._open = True
             self._queue.append((self._segment, functools.partial(snapshot, continues)))
             self._queued_bytes += ADDED_BYTES  # the snapshot itself is counted once it is encoded
@@ -130,9 +132,7 @@ class FileJournal:
             self._urgent.set()
             self._changed.notify()
         self._writer.join(_CLOSE_S)
-        if self._lock >= 0:
-            os.close(self._lock)
-            self._lock = -1
+        self._folder.unlock()
 
     def _put(self, record: bytes) -> None:
         """Queue a record, or end the segment if the queue is full: records after a gap cannot be replayed."""
@@ -180,7 +180,7 @@ class FileJournal:
         with self._changed:
             self._queued_bytes += len(encoded)
             if segment == self._segment:
-                self._segment_bytes += len(encoded) + ADDED_BYTES
+                self._snapshot_bytes = len(encoded) + ADDED_BYTES
         return encoded
 
     def _pop_batch(self) -> list[tuple[int, bytes | Callable[[], bytes]]]:
@@ -195,11 +195,18 @@ class FileJournal:
 
 
 class _Folder:
-    """Segment files of the writer."""
+    """Segment files of the writer, in a folder that it locks.
+
+    Raises:
+        JournalError: Another agent writes to the folder.
+    """
 
     def __init__(self, directory: Path, keep_bytes: int) -> None:
         self._directory = directory
         self._keep_bytes = keep_bytes
+        self._lock = -1
+        with contextlib.suppress(OSError):  # the first write tries again, and logs the reason
+            self._lock = _lock(directory)
         self._segment = 0
         self._path = directory
         self._file = -1
@@ -216,7 +223,7 @@ class _Folder:
                 return 0, f"{self._path} was replaced"
         except FileNotFoundError:
             return 0, f"{self._path} was removed"  # records written to it would be lost
-        except OSError as error:
+        except (OSError, JournalError) as error:
             return 0, str(error)
         done = 0
         left = [part for record in records for part in self._checksums.seal(record)]
@@ -239,8 +246,16 @@ class _Folder:
                 os.close(self._file)
             self._file = -1
 
+    def unlock(self) -> None:
+        """Let another agent write to the folder."""
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
     def _begin(self, segment: int) -> None:
         self.close()
+        if self._lock < 0:
+            self._lock = _lock(self._directory)
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         segments = _segments(self._directory)
         self._delete_oldest(segments)
@@ -271,12 +286,14 @@ def _unwritten(parts: list[bytes | memoryview], written: int) -> list[bytes | me
 
 
 def _lock(directory: Path) -> int:
-    """Lock the folder; return the file to close at the end, or -1 while the folder cannot be used."""
-    try:
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        lock = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except OSError:
-        return -1  # the writer logs the reason and tries again
+    """Lock the folder; return the file to close at the end.
+
+    Raises:
+        JournalError: Another agent has locked it.
+        OSError: The folder cannot be used.
+    """
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    lock = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:

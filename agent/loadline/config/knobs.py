@@ -72,9 +72,13 @@ class JournalKnobs(Knobs, frozen=True):
     """Record of every turn, for `loadline replay` and `loadline explain`."""
 
     directory: Annotated[str, Meta(description="Folder of the segments; empty: no journal.")] = ""
-    segment_bytes_max: Annotated[Positive, Meta(description="Size at which a new segment begins, with a snapshot.")] = (
-        67_108_864
-    )
+    segment_bytes_max: Annotated[
+        Positive,
+        Meta(
+            description="Size at which a new segment begins, with a snapshot; at most an eighth of `bytes_max`, or of "
+            "the part of it that a shard has."
+        ),
+    ] = 67_108_864
     bytes_max: Annotated[Positive, Meta(description="Size of all segments above which the oldest are deleted.")] = (
         1_073_741_824
     )
