@@ -40,5 +40,9 @@ def _added(options: list[PoolOption], missing: float) -> Iterator[tuple[int, ...
     option, rest = options[0], options[1:]
     needed = max(0, ceil(missing / option.capacity))
     headroom = min(needed, option.replicas_max - option.replicas_min)
-    for count in range(0 if rest else needed, headroom + 1):
+    # Fewer leave more to the others than they serve. Without this bound, four models of five pools that all their
+    # workers cannot serve took 3.6 s, and have no mix.
+    others_serve = sum(other.capacity * (other.replicas_max - other.replicas_min) for other in rest)
+    least = max(0, ceil((missing - others_serve) / option.capacity)) if rest else needed
+    for count in range(least, headroom + 1):
         yield from ((count, *others) for others in _added(rest, missing - count * option.capacity))

@@ -1,5 +1,6 @@
 """The exact solver: cases that greedy misses, and time limits; tests/property measures its gap."""
 
+import math
 from typing import Any
 
 import pytest
@@ -144,3 +145,20 @@ def test_no_mixes_are_returned_above_the_limit() -> None:
     pools = option("a"), option("b"), option("c")
     assert len(minimal_mixes(want("m", 2, *pools), RemainingSupply({}), 0.0, limit=6)) == 6
     assert not minimal_mixes(want("m", 2, *pools), RemainingSupply({}), 0.0, limit=5)
+
+
+def test_no_mix_is_looked_for_that_all_workers_cannot_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Five pools of 32 workers have 39 million mixes, none of which serves more than 160."""
+    looks = 0
+
+    def counted(number: float) -> int:
+        nonlocal looks
+        looks += 1
+        return math.ceil(number)
+
+    monkeypatch.setattr("loadline.solver.mixes.ceil", counted)
+    pools = [option(f"p{number}", replicas_max=32) for number in range(5)]
+    assert not minimal_mixes(want("m", 161, *pools), RemainingSupply({"h100": 40}), 0.0, limit=512)
+    assert looks < 10
+    (mix,) = minimal_mixes(want("m", 160, *pools), RemainingSupply({"h100": 200}), 0.0, limit=512)
+    assert set(mix.counts.values()) == {32}
