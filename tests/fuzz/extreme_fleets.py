@@ -102,7 +102,9 @@ class ExtremeWorld:
         check_finite(query.status(controller.settings, controller.state, "fuzz", 0, self.now_ms))
         check_finite(query.explain(controller.state, "", ""))
         check_finite(query.explain_migrations(controller.state, "", ""))
-        controller.restore(controller.snapshot())
+        before = controller.snapshot()
+        controller.restore(before)
+        assert controller.snapshot() == before, "a replay that begins here would differ, if only by 0 and 0.0"
         for planner in controller._planners.values():
             learned = planner.export_learned()
             if learned is not None:

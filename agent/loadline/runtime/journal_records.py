@@ -20,7 +20,7 @@ from loadline.core.vocabulary.effects import AnyEffect, CommitDecision
 from loadline.core.vocabulary.events import AnyEvent
 from loadline.errors import JournalError
 
-FORMAT = 36
+FORMAT = 37
 """Version of the format; increases when fields of records, settings or snapshots change."""
 
 SnapshotT = TypeVar("SnapshotT")
@@ -185,7 +185,7 @@ def _begin(start: SegmentStart[Raw], place: str, found: ReplayResult) -> bool:
     if known is not None and start.continues:
         if found.unconfirmed:
             return _differ(found, place, _missing(found.unconfirmed))
-        if known.snapshot() != bytes(start.snapshot):
+        if not _is_same(known.snapshot(), bytes(start.snapshot)):
             return _differ(
                 found, place, "the state that the replay arrived at is not the state that the segment begins with"
             )
@@ -200,6 +200,11 @@ def _begin(start: SegmentStart[Raw], place: str, found: ReplayResult) -> bool:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise JournalError(f"{place}: the snapshot cannot be read: {error}") from error
     return False
+
+
+def _is_same(one: bytes, other: bytes) -> bool:
+    """Compare two snapshots; a number that was computed as 0 and read again as 0.0 is the same."""
+    return one == other or msgspec.json.decode(one) == msgspec.json.decode(other)
 
 
 def _parse(line: bytes, place: str) -> SegmentStart[Raw] | TurnRecord | EffectsRecord:

@@ -9,6 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from loadline.core.fleet.pool import PoolKnobs
+from loadline.core.migration import amounts
 from loadline.core.migration.amounts import requests_within_slo
 from loadline.core.migration.knobs import MetricName, MigrationKnobs
 from loadline.core.migration.load_view import LoadView
@@ -49,6 +50,13 @@ def test_half_of_the_load_gap_migrates() -> None:
     assert (command.rule, command.order) == ("TOKEN", "SR")
     assert command.value == pytest.approx(300.0)
     assert command.tokens_max == 500  # until the destination is at the threshold
+
+
+def test_no_command_has_more_tokens_than_its_format_allows() -> None:
+    """A worker refuses one that it cannot read, and its requests stay where they are."""
+    view = cast(LoadView, SimpleNamespace(knobs=LOAD, measure_of=lambda *_: 0.0))
+    amount = amounts._half_of(view, 0, 2e12, 4e12, 4e12, float("nan"), 1)
+    assert amount.value == amounts.TOKENS_MAX
 
 
 @pytest.mark.parametrize(

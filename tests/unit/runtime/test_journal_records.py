@@ -163,6 +163,14 @@ def test_a_changed_snapshot(recorded: Segments) -> None:
     assert replay(segments).difference.startswith("segment 1, record 1: the state that the replay arrived at")
 
 
+def test_a_number_that_was_computed_as_an_integer_is_no_difference(recorded: Segments) -> None:
+    """One that was written as 0 is 0.0 after it was read again, as in a replay that begins with a later segment."""
+    segments = copy(recorded)
+    number = segments[1][0].index(b'":0.0', segments[1][0].index(b'"snapshot":'))
+    segments[1][0] = segments[1][0][: number + 3] + segments[1][0][number + 5 :]
+    assert replay(segments).difference == ""
+
+
 def test_a_missing_segment(recorded: Segments) -> None:
     assert "the state that the replay arrived at" in replay([recorded[0], recorded[2]]).difference
 

@@ -1,7 +1,7 @@
 """Amounts to migrate between two workers, by the load gap, copy time, remaining time, slots and room."""
 
 from collections.abc import Callable
-from math import ceil, inf, isnan
+from math import ceil, isnan
 from typing import Final
 
 import numpy as np
@@ -105,7 +105,7 @@ def _half_of(  # noqa: PLR0917 - one argument for each fact
     if rule == "RATIO" and not view.table.reports_capacity(source):  # the source does not know what a ratio refers to
         rule, minimum = "TOKEN", 0.0
     floor = minimum * total if rule == "RATIO" else minimum
-    tokens = min(max(gap / 2.0, min(floor, limit)), inf if isnan(space) else space)
+    tokens = min(max(gap / 2.0, min(floor, limit)), TOKENS_MAX if isnan(space) else space)
     value = tokens / total if rule == "RATIO" else tokens
     # Orders with short requests first select more of them, up to twice as many as of mean length.
     count = min(count, max(ceil(2.0 * tokens / each), 1))

@@ -190,6 +190,6 @@ def _demands(
             demands.append(demand)
             continue
         counts = {pool.name: found.targets.get(pool.name, pool.effective_target(now)) for pool in pools}
-        served = sum(counts[name] * rate for name, rate in demand.capacities.items())
+        served = sum((counts[name] * rate for name, rate in demand.capacities.items()), 0.0)
         demands.append(replace(demand, demand=served))
     return tuple(demands)

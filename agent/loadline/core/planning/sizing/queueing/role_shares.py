@@ -46,7 +46,8 @@ class RoleShare(Struct, frozen=True):
             elif pool.name not in usable:
                 sizes[pool.name] = Size(0.0, count, count, infeasible=one.infeasible)
             else:
-                busy = count and min(1.0, demand / capacity) * count * one.requests_per_s / one.saturated_requests_per_s
+                served = min(1.0, demand / capacity) * count * one.requests_per_s if count else 0.0
+                busy = served / one.saturated_requests_per_s
                 sizes[pool.name] = Size(busy, count, count, infeasible=one.infeasible)
         return sizes
 

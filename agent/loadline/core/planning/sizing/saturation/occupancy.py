@@ -109,7 +109,7 @@ class Occupancy(Struct):
             self.loads = {name: load for name, load in self.loads.items() if name in workers and workers[name].counted}
         if due or (self.capacity is None and self._median_capacity(pool, pool.changed, limits, lengths)):
             self.capacity = self._median_capacity(pool, pool.workers, limits, lengths) or self.capacity
-        self.low = sum(self.loads.values())
+        self.low = sum(self.loads.values(), 0.0)
         full = 1.0 if lengths is None else self.capacity or 0.0
         self.high = self.low + max(0, pool.ready - len(self.loads)) * full
         if due:
