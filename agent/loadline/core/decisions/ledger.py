@@ -64,6 +64,8 @@ class LedgerEntry(Struct):
     decision: Decision | None = None
     revision: int = 0
     """Last known revision of the model's key; 0: no key."""
+    left_out: dict[str, int] = {}
+    """Last decided replicas of the pools that the decision in force leaves out, since they are not configured."""
     pending: Decision | None = None
     """Decision that is being committed (``proposed``), or whose commit has an unknown outcome."""
     pending_unknown: bool = False
@@ -372,7 +374,17 @@ class Ledger(Struct):
                 wakes.append(min(entry.announce_at_ms, entry.expires_at_ms))
         return min(wakes, default=None)
 
+    def replicas_in_force(self, model: str) -> dict[str, int]:
+        """Return the last decided replicas of all pools of a model, those that are no longer configured included."""
+        entry = self.entries.get(model)
+        if entry is None or entry.decision is None:
+            return {}
+        return entry.left_out | {target.pool: target.replicas for target in entry.decision.targets}
+
     def _adopt(self, entry: LedgerEntry, decision: Decision, revision: int, now: int) -> Decision:
+        decided = {target.pool for target in decision.targets}
+        known = self.replicas_in_force(decision.model)
+        entry.left_out = {pool: replicas for pool, replicas in known.items() if pool not in decided}
         entry.decision, entry.revision, entry.pending = decision, revision, None
         entry.accepted, entry.victims_stay, entry.detail = False, False, ""
         # The expiry of another agent's decision is from another clock: it is trusted for at most one TTL.

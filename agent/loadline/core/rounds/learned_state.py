@@ -37,6 +37,8 @@ def save(planners: Mapping[str, Planner], scope: str, state: AgentState, now: in
         return []
     state.learning_at_ms = now + COMPARE_INTERVAL_MS
     names = sorted(state.fleet.models)
+    if not names:  # a reload has removed the last model of this shard
+        return []
     name = state.learning_of = next((name for name in names if name > state.learning_of), names[0])
     saved_at_ms = state.fleet.models[name].learned_saved_at_ms
     if saved_at_ms is not None and now < saved_at_ms + SAVE_INTERVAL_MS:
