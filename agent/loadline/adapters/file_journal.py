@@ -37,8 +37,8 @@ _RETRY_S = 10.0
 _GATHER_S = 0.05
 _CLOSE_S = 5.0
 # A snapshot of 20,000 workers is about 10 MB.
-_PROGRESS_BYTES = 2**15
-_LINE_BYTES_MAX = 256 * 2**20
+_PROGRESS_BYTES, _LINE_BYTES_MAX = 2**15, 256 * 2**20
+_GZIP: Final = b"\x1f\x8b"
 _NAME = re.compile(r"\d{8}T\d{6}\.\d{3}Z-\d{6}\.jsonl")
 
 
@@ -378,6 +378,8 @@ def _records(segment: Path, on_torn: OnTorn) -> Iterator[bytes]:
         with segment.open("rb") as lines:
             # A crash of the machine can leave a line without its end, or a hole of NULs: neither is in JSON.
             number = 0
+            if lines.peek(2)[:2] == _GZIP:
+                raise JournalError(f"{segment} is compressed: unpack it with gunzip first")
             while (line := lines.readline(_LINE_BYTES_MAX)).endswith(b"\n") and b"\0" not in line:
                 number += 1
                 try:

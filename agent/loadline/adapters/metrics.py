@@ -17,6 +17,7 @@ from loadline.adapters.migration_metrics import migration_metrics
 from loadline.adapters.planning_metrics import planning_metrics
 from loadline.adapters.replica_metrics import replica_metrics
 from loadline.adapters.traffic_metrics import traffic_metrics
+from loadline.core.vocabulary.alarm_actions import ALARM_ACTIONS
 from loadline.core.vocabulary.status import AgentStatus
 
 _TURN_BOUNDS_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0)
@@ -140,9 +141,10 @@ def _pools(status: AgentStatus) -> Iterator[Metric]:
             labels_of_pool = (model.model, pool.pool, pool.role)
             for state in _WORKER_STATES:
                 workers.add_metric((*labels_of_pool, state), getattr(pool, state))
-            kv_usage.add_metric(labels_of_pool, pool.kv_usage_ratio)
-            requests.add_metric((*labels_of_pool, "waiting"), pool.waiting_requests)
-            requests.add_metric((*labels_of_pool, "running"), pool.running_requests)
+            if not pool.silent:
+                kv_usage.add_metric(labels_of_pool, pool.kv_usage_ratio)
+                requests.add_metric((*labels_of_pool, "waiting"), pool.waiting_requests)
+                requests.add_metric((*labels_of_pool, "running"), pool.running_requests)
             if pool.cost_per_hour is not None:
                 cost.add_metric(labels_of_pool, pool.cost_per_hour)
             if pool.power_w is not None:
@@ -177,7 +179,10 @@ def _conditions(status: AgentStatus) -> Iterator[Metric]:
 def _core(counters: Mapping[str, int]) -> Iterator[Metric]:
     decisions = {label: counters.get(name, 0) for name, label in _OUTCOMES.items()}
     yield _labelled("decisions", "Scaling decisions.", "outcome", decisions)
-    alarms = {name.removeprefix(_ALARM): value for name, value in counters.items() if name.startswith(_ALARM)}
+    # Prometheus sees no increase in a series that begins with 1, so all kinds begin with 0.
+    alarms = dict.fromkeys(ALARM_ACTIONS, 0) | {
+        name.removeprefix(_ALARM): value for name, value in counters.items() if name.startswith(_ALARM)
+    }
     yield _labelled("alarms", "Alarms.", "kind", alarms)
     for name, value in sorted(counters.items()):
         if name not in _OUTCOMES and not name.startswith(_ALARM):

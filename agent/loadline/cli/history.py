@@ -75,7 +75,12 @@ def _write(options: argparse.Namespace, on_progress: progress.OnProgress) -> Non
         print(f"{write_parquet(_rows(options, on_progress), options.parquet)} rows in {options.parquet}")
         return
     write = {"text": _write_text, "json": _write_json, "csv": _write_csv}[options.output]
-    write(_rows(options, on_progress), sys.stdout)
+    rows = iter(_rows(options, on_progress))
+    first = list(itertools.islice(rows, 1))
+    if not first:
+        of_model = f" of model {options.model}" if options.model else ""
+        print(f"loadline: no decision, hold or migration{of_model} is recorded", file=sys.stderr)
+    write(itertools.chain(first, rows), sys.stdout)
 
 
 def _rows(options: argparse.Namespace, on_progress: progress.OnProgress) -> Iterator[Row]:
@@ -88,12 +93,7 @@ def _rows(options: argparse.Namespace, on_progress: progress.OnProgress) -> Iter
 
 
 def _write_text(rows: Iterable[Row], out: TextIO) -> None:
-    empty = True
-    for row in rows:
-        empty = False
-        out.write(printable(format_row(row)) + "\n")
-    if empty:
-        out.write("no decision, hold or migration\n")
+    out.writelines(printable(format_row(row)) + "\n" for row in rows)
 
 
 def _write_json(rows: Iterable[Row], out: TextIO) -> None:

@@ -1,6 +1,7 @@
 """Command line: parse options, run one command, map errors to exit codes."""
 
 import argparse
+import io
 import shlex
 import signal
 import sys
@@ -18,6 +19,8 @@ from loadline.errors import ConfigError, DataError, LoadlineError
 def main(arguments: list[str] | None = None) -> int:
     """Run one command; return its exit code."""
     written = sys.argv[1:] if arguments is None else arguments
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a name may have letters that the terminal lacks
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))  # ends child processes too
     try:
         options = parser().parse_args(written, argparse.Namespace(line=shlex.join(["loadline", *written])))

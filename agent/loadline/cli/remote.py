@@ -54,7 +54,12 @@ def explain(options: argparse.Namespace) -> int:
     texts = [*map(format_explanation, found.explanations), *map(format_policy_report, found.migrations)]
     if not texts:
         name = f"decision {options.decision}" if options.decision else f"model {options.model or '(any)'}"
-        print(f"loadline: no record of {name}; a journal may have it: --journal PATH", file=sys.stderr)
+        there = "a journal may have it: --journal PATH"
+        if options.journal is not None:
+            there = (
+                f"loadline history --journal {options.journal} lists all decisions of the journal with their reasons"
+            )
+        print(f"loadline: no record of {name}; {there}", file=sys.stderr)
         return FAILED
     return _print(options, found, "\n\n".join(texts))
 

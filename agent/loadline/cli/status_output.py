@@ -97,9 +97,7 @@ def format_model(status: ModelStatus, *, only_migration: bool = False) -> str:
             pool.role,
             str(pool.desired) if pool.decided else "-",
             *(str(n) for n in (pool.ready, pool.starting, pool.pending, pool.draining, pool.fresh)),
-            f"{pool.kv_usage_ratio:.0%}",
-            str(pool.waiting_requests),
-            str(pool.running_requests),
+            *pool_load(pool),
         )
         for pool in status.pools
     ]
@@ -111,6 +109,13 @@ def format_model(status: ModelStatus, *, only_migration: bool = False) -> str:
     shown = [[cell for name, cell in zip(HEADER, row, strict=True) if name not in hidden] for row in rows]
     lines = format_details(status, only_migration=only_migration)
     return "\n".join([title, table(shown), *(f"  {line}" for line in lines)])
+
+
+def pool_load(pool: PoolStatus) -> tuple[str, str, str]:
+    """Format KV cache usage, waiting and running requests of a pool; unknown while none of its workers reports."""
+    if pool.silent:
+        return "-", "-", "-"
+    return f"{pool.kv_usage_ratio:.0%}", str(pool.waiting_requests), str(pool.running_requests)
 
 
 def format_details(status: ModelStatus, *, only_migration: bool = False) -> list[str]:

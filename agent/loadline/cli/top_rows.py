@@ -97,7 +97,7 @@ def _model_row(model: ModelStatus) -> TopRow:
         _cut(model.model, COLUMNS[0][1] - len(flag)) + flag,
         *_counts(model.pools),
         f"{max(kv):.0%}" if kv else "-",
-        *(str(sum(n)) for n in zip(*((p.waiting_requests, p.running_requests) for p in model.pools), strict=True)),
+        *_requests(model.pools),
         *(_against(found, goal) for found, goal in latencies),
     )
     late = any(found is not None and goal and found > goal for found, goal in latencies)
@@ -109,8 +109,7 @@ def _pool_row(model: ModelStatus, pool: PoolStatus) -> TopRow:
         "  " + _cut(pool.pool, COLUMNS[0][1] - 2),
         *_counts((pool,)),
         f"{pool.kv_usage_ratio:.0%}" if pool.fresh else "-",
-        str(pool.waiting_requests),
-        str(pool.running_requests),
+        *_requests((pool,)),
         "",
         "",
     )
@@ -120,6 +119,13 @@ def _pool_row(model: ModelStatus, pool: PoolStatus) -> TopRow:
 def _counts(pools: tuple[PoolStatus, ...]) -> tuple[str, ...]:
     fields = zip(*((p.desired, p.ready, p.starting + p.pending, p.draining) for p in pools), strict=True)
     return tuple(str(sum(one)) for one in fields)
+
+
+def _requests(pools: tuple[PoolStatus, ...]) -> tuple[str, str]:
+    """Format waiting and running requests; unknown where workers are ready and none reports."""
+    if all(pool.silent or not pool.ready for pool in pools) and any(pool.silent for pool in pools):
+        return "-", "-"
+    return str(sum(pool.waiting_requests for pool in pools)), str(sum(pool.running_requests for pool in pools))
 
 
 def _against(found: float | None, goal: float | None) -> str:

@@ -7,15 +7,19 @@ of the segments that were used last stay in memory.
 import threading
 from bisect import bisect_right
 from collections import OrderedDict
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from loadline.adapters.file_journal import OnProgress, no_progress, read_segments, with_progress
 from loadline.core.queries import status as query
+from loadline.core.vocabulary.effects import RaiseAlarm
+from loadline.core.vocabulary.events import DecisionAnswered, DecisionCommitted
 from loadline.core.vocabulary.reasons import Explanation
-from loadline.core.vocabulary.status import AgentStatus
+from loadline.core.vocabulary.status import AgentStatus, DecisionSummary
 from loadline.errors import JournalError
 from loadline.runtime.journal_records import ReplayedTurn, ReplayResult, replay_turns, started_at_ms
 from loadline.web.decision_log import DecisionLog
@@ -56,6 +60,10 @@ class _Moment(Struct, frozen=True):
 
 class _Frames(Struct, frozen=True):
     moments: list[_Moment]
+    interval_ms: int
+    """Least time between two of them."""
+    states: list[tuple[int, DecisionSummary]]
+    """States of decisions, each with the time at which it began, oldest first; moments miss some."""
     problem: str
 
 
@@ -92,8 +100,7 @@ class JournalView:
         frames = self._frames(self._segments[place][1])
         if not frames.moments:
             raise JournalError(frames.problem)
-        shown = max(1, bisect_right(frames.moments, at_ms, key=lambda one: one.status.at_ms))
-        return _frame(frames.moments[:shown], model, frames.problem)
+        return _frame(frames, at_ms, model)
 
     def _frames(self, segment: Path, on_progress: OnProgress = no_progress) -> _Frames:
         with self._replaying:  # one replay at a time, whatever is asked for
@@ -109,6 +116,7 @@ class JournalView:
 def _replay(segment: Path, on_progress: OnProgress) -> _Frames:
     """Replay a segment into frames, up to the first record that cannot be read."""
     moments: list[_Moment] = []
+    states: list[tuple[int, DecisionSummary]] = []
     frame_ms, result = FRAME_MS, ReplayResult()
     last: ReplayedTurn | None = None
     problem = ""
@@ -116,6 +124,7 @@ def _replay(segment: Path, on_progress: OnProgress) -> _Frames:
         read = with_progress(list(read_segments(segment)), on_progress)
         for turn in replay_turns(((str(path), records) for path, records in read), result):
             last = turn
+            states += ((turn.now, one) for one in _changed_decisions(turn))
             if not moments or turn.now - moments[-1].status.at_ms >= frame_ms:
                 moments.append(_moment(turn))
                 if len(moments) > FRAMES_MAX:
@@ -124,7 +133,18 @@ def _replay(segment: Path, on_progress: OnProgress) -> _Frames:
         problem = str(error)
     if last is not None and last.now > moments[-1].status.at_ms:
         moments.append(_moment(last))
-    return _Frames(moments, problem or result.difference or ("" if moments else f"{segment}: no turn is recorded"))
+    problem = problem or result.difference or ("" if moments else f"{segment}: no turn is recorded")
+    return _Frames(moments, frame_ms, states, problem)
+
+
+def _changed_decisions(turn: ReplayedTurn) -> Iterator[DecisionSummary]:
+    """Yield the decisions in force whose state may have changed in a turn: it was answered, committed or expired."""
+    changed = {event.model: None for event in turn.events if isinstance(event, DecisionAnswered | DecisionCommitted)}
+    expired = {effect.model: None for effect in turn.effects if isinstance(effect, RaiseAlarm)}
+    for model in changed | expired:
+        found = query.newest_decision(turn.controller.state, model)
+        if found is not None:
+            yield found
 
 
 def _moment(turn: ReplayedTurn) -> _Moment:
@@ -135,7 +155,9 @@ def _moment(turn: ReplayedTurn) -> _Moment:
     return _Moment(status, holds, tuple(state.explanations))
 
 
-def _frame(moments: list[_Moment], name: str, problem: str) -> JournalFrame:
+def _frame(frames: _Frames, at_ms: int, name: str) -> JournalFrame:
+    """Return what is shown at a time: the last moment before it, and what came before that."""
+    moments = frames.moments[: max(1, bisect_right(frames.moments, at_ms, key=lambda one: one.status.at_ms))]
     newest = moments[-1]
     models = {model.model: model for model in newest.status.models}
     shown = models.get(name) or next(iter(models.values()), None)
@@ -146,11 +168,18 @@ def _frame(moments: list[_Moment], name: str, problem: str) -> JournalFrame:
             for model in moment.status.models:
                 if model.model == shown.model:
                     history.record(model, moment.status.at_ms)
-                    log.update(model.model, model.decision)
+        for began_ms, decision in frames.states:
+            if decision.model == shown.model and began_ms <= newest.status.at_ms:
+                log.update(shown.model, decision)
+        log.update(shown.model, shown.decision)
         log.add(newest.explanations)
         cells = {pool.pool: [*map(worker_cell, pool.workers)] for pool in shown.pools}
         hold = newest.holds.get(shown.model)
         page = model_page(shown, cells, hold, at_ms=newest.status.at_ms, decisions_revision=log.revision(shown.model))
     chosen = "" if shown is None else shown.model
     rows = [fleet_row(model) for model in newest.status.models]
-    return JournalFrame(fleet_page(newest.status, rows), page, history.page(chosen), log.pages(chosen), problem)
+    charts = history.page(chosen)
+    charts = replace(
+        charts, interval_ms=max(charts.interval_ms, frames.interval_ms)
+    )  # or each point has gaps around it
+    return JournalFrame(fleet_page(newest.status, rows), page, charts, log.pages(chosen), frames.problem)

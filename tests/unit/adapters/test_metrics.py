@@ -98,6 +98,7 @@ def test_the_status_is_rendered() -> None:
         "loadline_rejected_total{reason=malformed}": 9,
         "loadline_rejected_total{reason=unknown_pool}": 2,
         "loadline_alarms_total{kind=decision_expired}": 2,
+        "loadline_alarms_total{kind=commit_refused}": 0,
         "loadline_workers_drained_total{}": 3,
         "loadline_frames_dropped_total{}": 4,
         "loadline_journal_lost_total{}": 6,
@@ -109,6 +110,15 @@ def test_the_status_is_rendered() -> None:
     }
     assert {name: found.get(name) for name in expected} == expected
     assert b"secret-worker-name" not in text
+
+
+def test_the_load_of_a_silent_pool_is_unknown() -> None:
+    status = status_with({}, {})
+    (model,) = status.models
+    silent = replace(status, models=(replace(model, pools=tuple(replace(pool, fresh=0) for pool in model.pools)),))
+    found = samples(b"".join(Metrics(dict, "1.2.3").render(silent)))
+    assert not [name for name in found if name.startswith(("loadline_pool_kv_usage_ratio", "loadline_pool_requests"))]
+    assert [name for name in found if name.startswith("loadline_pool_workers")]
 
 
 def test_each_metric_is_a_part_of_its_own() -> None:

@@ -2,6 +2,8 @@
 
 import os
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -52,6 +54,24 @@ def test_an_operator_needs_no_user_name(monkeypatch: pytest.MonkeyPatch) -> None
     assert remote.operator() == f"uid {os.getuid()}"
     monkeypatch.setenv("LOGNAME", "x" * 300)
     assert len(remote.operator()) == 64
+
+
+def test_letters_that_the_output_lacks_are_escaped(tmp_path: Path) -> None:
+    config = tmp_path / "c.toml"
+    config.write_text('[[models]]\nname = "modèle"\n[[models.pools]]\nname = "p"\nrole = "aggregated"\n')
+    command = [sys.executable, "-m", "loadline", "check", "--config", str(config)]
+    environment = os.environ | {"PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "mod\\xe8le" in done.stdout
+
+
+def test_an_unknown_decision_of_a_journal_has_its_remedy(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "--journal", "tests/golden/journal", "0123456789abcdef"]) == 1
+    assert capsys.readouterr().err.splitlines()[-1] == (
+        "loadline: no record of decision 0123456789abcdef; loadline history --journal tests/golden/journal lists all "
+        "decisions of the journal with their reasons"
+    )
 
 
 def test_control_characters_are_escaped() -> None:

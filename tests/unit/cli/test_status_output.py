@@ -52,6 +52,14 @@ def test_an_agent_that_only_migrates_shows_nothing_about_scaling() -> None:
     assert [line for line in lines("queueing") if line.strip().startswith(("scaled to zero", "missing", "objectives"))]
 
 
+def test_the_load_of_a_silent_pool_is_unknown() -> None:
+    model = status_of("auto")
+    big, small = model.pools
+    silent, empty = replace(big, ready=2, fresh=0, waiting_requests=0), replace(small, ready=0, fresh=0)
+    rows = [line.split() for line in format_model(replace(model, pools=(silent, empty))).splitlines()[2:4]]
+    assert [row[-3:] for row in rows] == [["-", "-", "-"], ["0%", "0", "0"]]
+
+
 def test_traffic_is_shown_with_its_attainment() -> None:
     counts = TrafficStatus(4.0, 250.0, 80.0, 200.0, 20.0, 3, 12, 1, ttft_attainment=0.975)
     model = replace(status_of("auto"), traffic=counts)

@@ -235,3 +235,12 @@ def test_an_alarm_is_listed_once_for_each_time_that_it_is_raised() -> None:
     assert alarm_changes(None, before) == ["12:34:56 ALARM drain_overdue chat: d\\u001b1 is late"]
     assert alarm_changes(before, before) == []
     assert alarm_changes(before, after) == ["12:34:57 ALARM drain_overdue chat: d\\u001b1 is late"]
+
+
+def test_the_load_of_silent_pools_is_unknown() -> None:
+    silent = replace(model("m"), pools=tuple(replace(one, fresh=0) for one in model("m").pools))
+    mixed = replace(silent, pools=(silent.pools[0], replace(silent.pools[1], fresh=1)))
+    found = fleet_rows(agent(silent, mixed), "")
+    titles = [title for title, _ in COLUMNS]
+    shown = [(row.cells[titles.index("wait")], row.cells[titles.index("run")]) for row in found]
+    assert shown == [("-", "-"), ("-", "-"), ("-", "-"), ("2", "18"), ("-", "-"), ("1", "9")]

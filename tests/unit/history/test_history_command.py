@@ -30,6 +30,13 @@ def test_the_text_fits_80_columns_and_has_reasons_and_outcomes(capsys: pytest.Ca
     assert "decode_load" in text
 
 
+def test_a_journal_without_rows_of_a_model_names_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["history", "--journal", str(GOLDEN), "--model", "nope", "--json"]) == 0
+    done = capsys.readouterr()
+    assert json.loads(done.out) == []
+    assert done.err.splitlines()[-1] == "loadline: no decision, hold or migration of model nope is recorded"
+
+
 def test_json_and_csv_have_the_rows_of_the_journal(capsys: pytest.CaptureFixture[str]) -> None:
     rows = list(journal.read(GOLDEN, model="split"))
     assert json.loads(run(capsys, "--json", "--model", "split")) == rows

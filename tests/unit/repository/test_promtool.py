@@ -12,6 +12,7 @@ from tests.unit.repository.test_deploy_metrics import DEPLOY, expressions, rules
 FOLDER = DEPLOY / "prometheus"
 PROMTOOL = find_program("promtool")
 TESTED = {
+    "LoadlineAlarm",
     "LoadlineLeaders",
     "LoadlineDemandAboveMaximum",
     "LoadlineAttainmentBurnsFast",

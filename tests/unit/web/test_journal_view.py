@@ -1,10 +1,15 @@
+import gzip
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
+from loadline import journal
 from loadline.adapters.file_journal import read_segments
 from loadline.errors import JournalError
+from loadline.web import journal_view
 from loadline.web.journal_view import FRAMES_MAX, JournalView
+from loadline.web.page_data import DecisionPage
 
 GOLDEN = next(path for path in sorted(Path("tests/golden/journal").rglob("*")) if path.is_file())
 
@@ -19,6 +24,39 @@ def test_any_time_of_a_journal_shows_the_fleet_as_of_then() -> None:
         assert 0 < len(frame.history.times_ms) <= FRAMES_MAX + 2
     assert view.frame(view.span.to_ms, "").fleet.agent.at_ms == view.span.to_ms
     assert view.frame(middle, "no such model").model is not None
+
+
+def test_decisions_have_the_states_that_they_reached_between_two_frames() -> None:
+    """A decision is committed and applied within the 5 s of a frame."""
+    view = JournalView(GOLDEN)
+    model = view.frame(view.span.to_ms, "")
+    assert model.decisions
+    shown = {one.decision_id: one.state for name in ("split", "whole") for one in decisions(view, name)}
+    rows = {row["id"]: row["outcome"] for row in journal.read(GOLDEN) if row["kind"] == "decision"}
+    assert {name: shown[name] for name, outcome in rows.items() if outcome == "applied"} == {
+        name: "applied" for name, outcome in rows.items() if outcome == "applied"
+    }
+
+
+def decisions(view: JournalView, model: str) -> list[DecisionPage]:
+    return view.frame(view.span.to_ms, model).decisions
+
+
+def test_the_points_of_a_long_segment_are_apart_as_its_interval_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The page draws no line between points that are further apart than four intervals."""
+    monkeypatch.setattr(journal_view, "FRAMES_MAX", 4)
+    monkeypatch.setattr(journal_view, "FRAME_MS", 100)
+    monkeypatch.setattr("loadline.web.history.SPAN_MS", 720)
+    history = (view := JournalView(GOLDEN)).frame(view.span.to_ms, "").history
+    assert history.interval_ms > 100
+    assert all(after - before <= 4 * history.interval_ms for before, after in pairwise(history.times_ms))
+
+
+def test_a_segment_that_is_compressed_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "segment.jsonl.gz"
+    path.write_bytes(gzip.compress(GOLDEN.read_bytes()))
+    with pytest.raises(JournalError, match="is compressed: unpack it with gunzip first"):
+        JournalView(path)
 
 
 def test_a_segment_that_is_cut_off_shows_what_is_whole(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from loadline.core.decisions.ledger import LedgerEntry
 from loadline.core.fleet.fleet import Model
 from loadline.core.migration.outcomes import MigrationCode, PolicyReport
 from loadline.core.migration.status import drained_workers, migration_status, policy_reports
@@ -113,7 +112,7 @@ def model_status(state: AgentState, knobs: ModelKnobs, now: int, planner: Planne
             replace(pool.status(now), recommended=model.recommended.get(name)) for name, pool in model.pools.items()
         ),
         traffic=model.traffic.status(now),
-        decision=_newest_decision(state.ledger.entries.get(knobs.name)),
+        decision=newest_decision(state, knobs.name),
         hold=tuple(reason.sentence() for reason in reasons),
         hold_reasons=tuple(dict.fromkeys(f"{reason.pool}:{reason.code}" for reason in reasons)),
         missing=tuple(missing(model, knobs, now)),
@@ -145,7 +144,9 @@ def summarise(decision: Decision, state: str, detail: str = "") -> DecisionSumma
     )
 
 
-def _newest_decision(entry: LedgerEntry | None) -> DecisionSummary | None:
+def newest_decision(state: AgentState, model: str) -> DecisionSummary | None:
+    """Return the decision in force of a model; None if there is none."""
+    entry = state.ledger.entries.get(model)
     return None if entry is None or entry.decision is None else summarise(entry.decision, entry.state, entry.detail)
 
 
@@ -236,6 +237,6 @@ def explain_migrations(state: AgentState, decision_id: str, model: str) -> list[
 
 def decisions(states: Iterable[AgentState]) -> list[DecisionSummary]:
     """Return the newest decision of each model, newest first."""
-    summaries = (_newest_decision(entry) for state in states for entry in state.ledger.entries.values())
+    summaries = (newest_decision(state, model) for state in states for model in state.ledger.entries)
     found = [summary for summary in summaries if summary is not None]
     return sorted(found, key=lambda d: (-d.issued_at_ms, d.model))

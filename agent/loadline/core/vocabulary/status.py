@@ -104,6 +104,11 @@ class PoolStatus(Struct, frozen=True):
     recommended: int | None = None
     """Workers that the planner recommends, before all limits; None: it recommends no change of ``desired``."""
 
+    @property
+    def silent(self) -> bool:
+        """True if workers are ready and none reports: its load is unknown, and not 0."""
+        return self.ready > 0 and not self.fresh
+
 
 class Total(Struct, frozen=True):
     """Number of values and their sum."""

@@ -37,6 +37,7 @@ function start() {
   following = chosen();
   model = null;
   revision = -1;
+  charts.setHistory({ interval_ms: charts.intervalMs, times_ms: [], series: {} });
   stop = follow(following, onEvent, onState);
 }
 
@@ -59,7 +60,9 @@ function onEvent(kind, data) {
 
 async function loadHistory(name) {
   try {
-    charts.setHistory(await get(`/api/history?model=${encodeURIComponent(name)}`));
+    const history = await get(`/api/history?model=${encodeURIComponent(name)}`);
+    if (model?.status.model !== name) return; // another one was chosen meanwhile
+    charts.setHistory(history);
     draw();
   } catch { /* the stream tells what is wrong, and the charts go on with what arrives */ }
 }

@@ -73,12 +73,12 @@ export class Charts {
       if (last && point.at - last.at > 4 * this.intervalMs) rows.push({ at: last.at + this.intervalMs });
       rows.push({ ...point });
     }
-    const forecasts = this.points.filter((point) => point.forecast !== null && point.forecast !== undefined)
-      .map((point) => ({ at: point.at + point.forecast_lead_ms, value: point.forecast, error: point.forecast_error }));
+    const forecasts = newestForecasts(this.points);
     let place = 0;
     for (const row of rows) {
       while (place + 1 < forecasts.length && forecasts[place + 1].at <= row.at) place += 1;
-      if (forecasts.length && forecasts[place].at <= row.at) setForecast(row, forecasts[place]);
+      const ageMs = forecasts.length ? row.at - forecasts[place].at : -1;
+      if (ageMs >= 0 && ageMs <= 4 * this.intervalMs) setForecast(row, forecasts[place]);
     }
     for (const forecast of forecasts.filter((one) => one.at > nowMs)) rows.push(setForecast({ at: forecast.at }, forecast));
     return rows;
@@ -198,6 +198,18 @@ export class Charts {
   resize() {
     for (const chart of this.charts) chart.plot?.setSize({ width: chart.place.clientWidth, height: chart.place.clientHeight });
   }
+}
+
+// The forecasts by the time that they are for. A later one replaces those for later times, as when the lead shrinks.
+function newestForecasts(points) {
+  const found = [];
+  for (const point of points) {
+    if (point.forecast === null || point.forecast === undefined) continue;
+    const at = point.at + point.forecast_lead_ms;
+    while (found.length && found.at(-1).at >= at) found.pop();
+    found.push({ at, value: point.forecast, error: point.forecast_error });
+  }
+  return found;
 }
 
 function setForecast(row, forecast) {
