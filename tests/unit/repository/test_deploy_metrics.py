@@ -25,7 +25,7 @@ from tests.unit.repository.test_deploy import manifests
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
 AUTOSCALING = DEPLOY / "kubernetes" / "autoscaling"
-OF_PROMETHEUS = {"instance", "le"}
+OF_PROMETHEUS = {"instance", "job", "le", "namespace"}
 """Labels that Prometheus adds."""
 COUNTERS = ("journal_lost", "requests_dropped", "replies_dropped", "tensorboard_lost")
 """Counters of the runtime that the documentation lists."""
