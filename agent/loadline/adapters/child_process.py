@@ -13,7 +13,7 @@ from loadline.adapters.process_identity import identify
 from loadline.adapters.watched_process import WatchedProcess
 
 # The end of its input is the end of the process that should have opened the gate.
-_GATE: Final = ("sh", "-c", 'read -r opened && exec "$@" </dev/null', "sh")
+_GATE: Final = ("/bin/sh", "-c", 'read -r opened && exec "$@" </dev/null', "sh")
 
 
 class Child(WatchedProcess):

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -63,6 +64,21 @@ def test_a_command_that_does_not_end_is_killed_with_its_children(detached: str, 
         assert not ended(pid)
         os.kill(int(pid.read_text("utf-8")), 9)
     until_true(lambda: ended(pid), "the child has ended")
+
+
+def test_the_children_of_a_command_that_fails_are_killed(tmp_path: Path) -> None:
+    """They would run beside the next call; what a successful call has started stays."""
+    for code in (1, 0):
+        pid = tmp_path / f"pid-{code}"
+        script = f"sleep 1000 </dev/null >/dev/null 2>&1 & echo $! > {pid}; exit {code}"
+        if code:
+            with pytest.raises(CommandFailed, match="exit code 1"):
+                run(script)
+            until_true(partial(ended, pid), "the child has ended")
+        else:
+            run(script)
+            assert not ended(pid)
+            os.kill(int(pid.read_text("utf-8")), 9)
 
 
 def test_a_cancelled_call_kills_the_command(tmp_path: Path) -> None:

@@ -35,8 +35,27 @@ def test_a_sidecar_understands_the_options_that_it_gets(tmp_path: Path) -> None:
 def test_a_sidecar_may_have_a_login_of_its_own(tmp_path: Path) -> None:
     knobs = read_text(tmp_path, f'grace_ms = 70000\nsidecar_config = "sidecar.toml"\n{CONFIG}')
     options = parser().parse_args(fill_template(command_of(knobs, knobs.models[0].pools[0]), NAMES)[4:])
-    assert options.config == Path("sidecar.toml")
+    assert options.config == tmp_path / "sidecar.toml"
     assert options.nats is None
+
+
+def test_routers_of_other_hosts_get_an_address_that_they_reach(tmp_path: Path) -> None:
+    for host, advertised in (("", ""), ("10.0.0.7", "http://10.0.0.7:8101")):
+        knobs = read_text(tmp_path, f'grace_ms = 70000\nadvertise_host = "{host}"\n{CONFIG}')
+        options = parser().parse_args(fill_template(command_of(knobs, knobs.models[0].pools[0]), NAMES)[4:])
+        assert options.advertise == advertised
+    with pytest.raises(ConfigError, match="advertise_host"):
+        read_text(tmp_path, f'advertise_host = "http://10.0.0.7"\n{CONFIG}')
+
+
+def test_files_are_relative_to_the_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Started from another folder, a scaler would find no worker and start all of them again."""
+    text = f'state_file = "state.json"\nlog_directory = "/var/log/x"\n{CONFIG}'
+    knobs = read_text(tmp_path, text, sidecar=False)
+    assert (knobs.state_file, knobs.log_directory) == (str(tmp_path / "state.json"), "/var/log/x")
+    assert knobs.lifetimes_file == ""
+    monkeypatch.chdir(tmp_path)
+    assert read(Path("local.toml")).state_file == str(tmp_path / "state.json")
 
 
 def test_a_sidecar_gets_the_time_to_empty_its_engine(tmp_path: Path) -> None:

@@ -260,3 +260,10 @@ def test_a_pool_never_exceeds_its_target_keeps_grace_times_and_reaches_its_targe
             if process.signal == "kill":
                 pool.exits(worker, now)
     assert is_reached(list(pool.processes.values()), pool_target)
+
+
+def test_what_does_not_listen_ends_before_what_may_serve() -> None:
+    processes = [Process("p-1", 1, NOW - 9_000), Process("p-2", 2, NOW - 8_000), Process("p-3", 3, NOW - 7_000)]
+    for unready, ended in ((frozenset(), "p-3"), (frozenset({"p-2"}), "p-2"), (frozenset({"p-1", "p-2"}), "p-2")):
+        (action,) = plan_actions(processes, target(2), StartFailures(), TIMING, NOW, unready=unready)
+        assert (action.kind, action.worker) == ("terminate", ended)

@@ -20,7 +20,7 @@ from loadline.core.vocabulary.scalars import Name
 from loadline.errors import ConfigError
 from loadline.scalers.config_file import read_as
 from loadline.scalers.local.actions import connect
-from loadline.scalers.local.config import LocalKnobs, checked
+from loadline.scalers.local.config import LocalKnobs, checked, relative_to
 from loadline.scalers.local.launcher import Launch, OnExit, WorkerProcess
 from loadline.scalers.local.serve import run_scaler
 
@@ -228,7 +228,7 @@ def read(path: Path, *, sidecar: bool = False) -> CircusKnobs:
     Raises:
         ConfigError: The file cannot be read or is invalid.
     """
-    knobs = checked(read_as(CircusKnobs, path), sidecar=sidecar)
+    knobs = checked(relative_to(path, read_as(CircusKnobs, path)), sidecar=sidecar)
     if not knobs.state_file:
         raise ConfigError("state_file", "workers in circusd outlive the scaler", "Name a file that lists them.")
     return knobs

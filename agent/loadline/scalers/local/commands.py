@@ -15,6 +15,8 @@ def command_of(knobs: LocalKnobs, pool: LocalPoolKnobs) -> tuple[str, ...]:
         connection = ["--config", knobs.sidecar_config]
     identity = ["--worker", "{worker}", "--model", "{model}", "--pool", "{pool}", "--role", "{role}"]
     engine = ["--url", "http://127.0.0.1:{port}", "--gpus", str(max(1, pool.gpus))]
+    if knobs.advertise_host:
+        engine += ["--advertise", f"http://{knobs.advertise_host}:{{port}}"]
     sidecar = [sys.executable, "-P", "-m", "loadline", "sidecar", *identity, *engine, *connection, "--root", knobs.root]
     return (*sidecar, "--", *pool.command)
 

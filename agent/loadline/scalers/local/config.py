@@ -61,6 +61,15 @@ class LocalKnobs(ScalerKnobs, frozen=True):
             description='GPUs of this host, each for one worker at a time; "auto" asks nvidia-smi. Empty: not assigned.'
         ),
     ] = ()
+    advertise_host: Annotated[
+        str,
+        Meta(
+            pattern=r"^[A-Za-z0-9.-]*$",
+            max_length=253,
+            description="Name or IPv4 address of this host, at which routers and gateways of others reach its engines "
+            "with sidecars; empty: 127.0.0.1.",
+        ),
+    ] = ""
     first_port: Annotated[int, Meta(ge=1, le=65_535, description="Lowest of the workers' ports.")] = 8_100
     ports: Annotated[int, Meta(ge=1, le=10_000, description="Number of ports from there on.")] = 100
     avoid_used_gpus: Annotated[
@@ -124,7 +133,14 @@ def read(path: Path, *, sidecar: bool = False) -> LocalKnobs:
     Raises:
         ConfigError: The file cannot be read or is invalid.
     """
-    return checked(read_as(LocalKnobs, path), sidecar=sidecar)
+    return checked(relative_to(path, read_as(LocalKnobs, path)), sidecar=sidecar)
+
+
+def relative_to(path: Path, knobs: Checked) -> Checked:
+    """Return a configuration whose files are relative to its own file, wherever the scaler is started."""
+    files = ("state_file", "log_directory", "lifetimes_file", "sidecar_config")
+    named = {name: getattr(knobs, name) for name in files if getattr(knobs, name)}
+    return replace(knobs, **{name: str(path.absolute().parent / value) for name, value in named.items()})
 
 
 def checked(knobs: Checked, *, sidecar: bool) -> Checked:

@@ -96,20 +96,30 @@ def mark_leaving(
 
 
 def plan_actions(
-    processes: Sequence[Process], target: PoolTarget | None, failures: StartFailures, timing: ProcessTiming, now_ms: int
+    processes: Sequence[Process],
+    target: PoolTarget | None,
+    failures: StartFailures,
+    timing: ProcessTiming,
+    now_ms: int,
+    *,
+    unready: AbstractSet[str] = frozenset(),
 ) -> list[ProcessAction]:
-    """Return the actions for one pool; none to reach a target before the first one is known."""
+    """Return the actions for one pool; none to reach a target before the first one is known.
+
+    ``unready``: workers that do not accept connections at their ports.
+    """
     actions = [action for process in processes if (action := _termination_step(process, timing, now_ms))]
     if target is None:
         return actions
-    staying = sorted((process for process in processes if not process.leaving), key=lambda p: (p.started_ms, p.worker))
+    staying = [process for process in processes if not process.leaving]
+    staying.sort(key=lambda one: (one.worker in unready, one.started_ms, one.worker))
     missing = target.replicas - len(staying)
     if missing > 0 and now_ms >= failures.last_ms + backoff_ms(failures.count, timing):
         starting = sum(now_ms - process.started_ms < timing.settle_ms for process in staying)
         count = min(missing, timing.start_concurrency - starting)
         if count > 0:
             actions.append(ProcessAction("start", count=count))
-    # Victims are workers that the agent knows; any surplus beyond them is unknown to it, hence the newest.
+    # Victims are workers that the agent knows; any surplus beyond them is unknown to it, hence not ready or the newest.
     actions += [ProcessAction("terminate", process.worker, reason="surplus") for process in staying[target.replicas :]]
     return actions
 

@@ -1,7 +1,10 @@
 """Workers of the local scaler, by pool, and their form in the state file."""
 
+import asyncio
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from pathlib import Path
+from typing import Final
 
 from msgspec import Struct
 
@@ -11,6 +14,8 @@ from loadline.scalers.local.host import Allotment
 from loadline.scalers.local.launcher import WorkerProcess
 from loadline.scalers.local.plan import Process, StartFailures
 from loadline.scalers.local.state_file import SavedWorker
+
+_CONNECT_S: Final = 0.5
 
 
 class LocalWorker:
@@ -61,6 +66,17 @@ def exit_failure(worker: str, code: int | None, lived_ms: int, log_path: Path | 
     return Failure(f"{worker} {how}, {lived_ms / 1_000:.0f} s after its start{log}", lived_ms)
 
 
+async def _accepts_connections(port: int) -> bool:
+    """Return True if a program listens on a port of this host; engines do so once their model is loaded."""
+    try:
+        async with asyncio.timeout(_CONNECT_S):
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
+    except OSError:  # a TimeoutError is one
+        return False
+    writer.close()
+    return True
+
+
 class LocalPool:
     """Workers and target of one pool."""
 
@@ -87,6 +103,14 @@ class LocalPool:
     def seen(self) -> list[Process]:
         """Return the states of its workers."""
         return [worker.seen for worker in self.workers.values()]
+
+    async def unready_surplus(self) -> AbstractSet[str]:
+        """Return the workers that accept no connections, if more stay than the target has: those end first."""
+        staying = [worker for worker in self.workers.values() if not worker.seen.leaving]
+        if self.target is None or len(staying) <= self.target.replicas:
+            return frozenset()
+        ready = await asyncio.gather(*(_accepts_connections(worker.allotment.port) for worker in staying))
+        return {worker.seen.worker for worker, accepts in zip(staying, ready, strict=True) if not accepts}
 
     def saved(self) -> list[SavedWorker]:
         """Return its workers as the state file has them."""

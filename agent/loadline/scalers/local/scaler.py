@@ -44,6 +44,7 @@ from loadline.scalers.local.worker_logs import WorkerLogs
 
 # Interval at which deadlines and drain reports are checked; decisions and exits wake the scaler at once.
 _TURN_S: Final = 0.25
+_NOT_SAVED: Final = "the state file cannot be written: the log of the scaler has the reason"
 _log = logs.bounded("local_scaler")
 
 
@@ -188,7 +189,8 @@ class LocalScaler:
             pool.waits = ""
             if pool.failure and has_recovered(pool.seen(), pool.target, pool.failure.lived_ms, self._timing, now_ms):
                 pool.failure = None
-            for action in plan_actions(pool.seen(), pool.target, pool.failures, self._timing, now_ms):
+            unready = await pool.unready_surplus()
+            for action in plan_actions(pool.seen(), pool.target, pool.failures, self._timing, now_ms, unready=unready):
                 if action.kind == "start":
                     starting += [pool] * action.count
                 else:
@@ -208,6 +210,10 @@ class LocalScaler:
 
     async def _start(self, pools: list[LocalPool]) -> None:
         """Start a worker of each of these pools: none runs before the state file lists it."""
+        if not self._save():
+            for pool in pools:
+                pool.waits = _NOT_SAVED
+            return
         if self._gpu_use is not None:
             await self._gpu_use.refresh()
         created = [(pool, worker) for pool in pools if (worker := await self._create(pool)) is not None]
@@ -216,8 +222,8 @@ class LocalScaler:
         saved = self._save()
         for pool, worker in created:
             if not saved:
-                pool.waits = "the state file cannot be written"
-                worker.process.send("kill")
+                pool.waits = _NOT_SAVED
+                self._signal(pool, ProcessAction("kill", worker.seen.worker, reason="not saved"), _now_ms())
                 continue
             await worker.process.release()
             _log.info("worker_started", worker=worker.seen.worker, model=pool.model)
