@@ -21,8 +21,7 @@ from loadline.core.decisions import ledger as ledgers
 from loadline.core.decisions import victims
 from loadline.core.decisions.drains import Drains
 from loadline.core.decisions.leadership import Leadership
-from loadline.core.decisions.ledger import Ledger
-from loadline.core.decisions.ledger_entry import LedgerEntry
+from loadline.core.decisions.ledger import Ledger, LedgerEntry
 from loadline.core.decisions.victims import Removal
 from loadline.core.fleet.fleet import Fleet
 from loadline.core.fleet.pool import Pool

@@ -1,7 +1,6 @@
 """Ledgers of decisions in each state."""
 
-from loadline.core.decisions.ledger import DecisionKnobs, Ledger, decision_id
-from loadline.core.decisions.ledger_entry import LedgerEntry
+from loadline.core.decisions.ledger import DecisionKnobs, Ledger, LedgerEntry, decision_id
 from loadline.core.vocabulary.decisions import ApplyStatus, Decision, PoolTarget, StoredDecision
 from loadline.core.vocabulary.events import DecisionAnswered
 

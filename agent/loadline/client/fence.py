@@ -125,44 +125,33 @@ class DecisionFence:
         return self._highest.get(model, (0, 0))
 
 
-class _Count(NamedTuple):
-    """Replicas of a pool in the newest accepted decision that has the pool, and the epoch of that decision."""
-
-    replicas: int
-    epoch: int
-
-
 class CountsInForce:
-    """Replicas that are in force for each pool, and the decisions whose leader does not know them.
+    """Replicas that are in force for each model, and the decisions whose leader does not know them.
 
     A leader that lost decisions with etcd's data takes the registered workers for the count of a pool. Those that its
-    predecessor requested and that have not registered yet would end, since no decision can name them. A decision leaves
-    out the pools that are not configured, and their replicas stay in force: a pool may be configured again.
+    predecessor requested and that have not registered yet would end, since no decision can name them.
     """
 
     def __init__(self) -> None:
-        self._newest: dict[str, tuple[int, int]] = {}
-        """(Epoch, sequence) of the newest accepted decision by model."""
-        self._counts: dict[str, dict[str, _Count]] = {}
+        self._accepted: dict[str, ScalingDecision] = {}
         self._existing: dict[tuple[str, str], int] = {}
 
     def accept(self, decision: ScalingDecision, highest: tuple[int, int]) -> None:
         """Record that a decision was accepted, unless a newer one was; one above the fence's ``highest`` is void."""
-        before = self._newest.get(decision.model, (0, 0))
+        newest = self._accepted.get(decision.model)
+        before = (0, 0) if newest is None else (newest.epoch, newest.sequence)
         number = (decision.epoch, decision.sequence)
         if number <= highest and (before <= number or before > highest):
-            known = self._counts.get(decision.model, {})
-            valid = {pool: count for pool, count in known.items() if count.epoch <= highest[0]}
-            decided = {target.pool: _Count(target.replicas, decision.epoch) for target in decision.targets}
-            self._newest[decision.model], self._counts[decision.model] = number, valid | decided
+            self._accepted[decision.model] = decision
 
     def record_existing(self, model: str, pool: str, replicas: int) -> None:
-        """Record the existing replicas of a pool, which are in force until a decision that has it is accepted."""
+        """Record the existing replicas of a pool, which are in force until a decision of its model is accepted."""
         self._existing[model, pool] = replicas
 
     def of(self, model: str) -> dict[str, int]:
-        """Return the replicas of accepted decisions by pool; empty if there is none."""
-        return {pool: count.replicas for pool, count in self._counts.get(model, {}).items()}
+        """Return the replicas of the newest accepted decision by pool; empty if there is none."""
+        accepted = self._accepted.get(model)
+        return {} if accepted is None else {target.pool: target.replicas for target in accepted.targets}
 
     def unknown_to(self, decision: ScalingDecision) -> dict[str, int]:
         """Return the replicas in force by pool if the leader of a decision does not know them; empty otherwise.
@@ -170,19 +159,14 @@ class CountsInForce:
         A leader knows the decisions of its own term. One of another term starts from fewer replicas (``previous``) than
         are in force, and decides on fewer, only if it does not know of the others.
         """
-        in_force = self._of_others(decision)
+        accepted = self._accepted.get(decision.model)
+        if accepted is None:
+            found = ((target, self._existing.get((decision.model, target.pool))) for target in decision.targets)
+            in_force = {t.pool: max(0, existing - len(t.victims)) for t, existing in found if existing is not None}
+        else:
+            in_force = self.of(decision.model) if accepted.epoch != decision.epoch else {}
         unknown = any(in_force.get(t.pool, 0) > max(t.previous, t.replicas) for t in decision.targets)
         return in_force if unknown else {}
-
-    def _of_others(self, decision: ScalingDecision) -> dict[str, int]:
-        """Return the replicas in force that no decision of this term has set, by pool."""
-        counts = self._counts.get(decision.model, {})
-        found = {pool: count.replicas for pool, count in counts.items() if count.epoch != decision.epoch}
-        for target in decision.targets:
-            existing = self._existing.get((decision.model, target.pool))
-            if existing is not None and target.pool not in counts:
-                found[target.pool] = max(0, existing - len(target.victims))
-        return found
 
 
 class EpochFence:

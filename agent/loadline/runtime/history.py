@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from loadline.core.decisions.ledger_entry import OPEN
+from loadline.core.decisions.ledger import OPEN
 from loadline.core.state.agent_state import AgentState
 from loadline.core.vocabulary import events as ev
 from loadline.core.vocabulary.effects import AnnounceDecision, AnyEffect, CommitDecision, SendMigrate

@@ -240,31 +240,6 @@ def test_a_scaler_that_has_accepted_nothing_yet_compares_with_what_exists(
     assert counts.unknown_to(decision(1, 3, decided)) == {}
 
 
-def test_the_count_of_a_pool_that_decisions_leave_out_stays_in_force() -> None:
-    counts = CountsInForce()
-    counts.accept(decision(1, 7, target(8, 2), target(1, 1, pool="q")), (1, 7))
-    counts.accept(decision(2, 1, target(1, 1, pool="q")), (2, 1))
-    assert counts.of("m") == {"p": 8, "q": 1}
-    assert counts.unknown_to(decision(2, 2, target(4, 3), target(1, 1, pool="q"))) == {"p": 8}
-    counts.accept(decision(2, 3, target(8, 8), target(1, 1, pool="q")), (2, 3))
-    assert counts.unknown_to(decision(2, 4, target(4, 3), target(1, 1, pool="q"))) == {}, "of its own term"
-
-
-def test_a_pool_that_no_accepted_decision_has_compares_with_what_exists() -> None:
-    counts = CountsInForce()
-    counts.record_existing("m", "p", 8)
-    counts.accept(decision(1, 7, target(1, 1, pool="q")), (1, 7))
-    assert counts.unknown_to(decision(1, 8, target(4, 3), target(1, 1, pool="q"))) == {"p": 8}
-    assert counts.unknown_to(decision(1, 8, target(8, 8), target(1, 1, pool="q"))) == {}
-
-
-def test_a_valid_decision_ends_all_counts_of_a_void_one() -> None:
-    counts = CountsInForce()
-    counts.accept(decision(*FORGED, target(9, 2), target(9, 2, pool="q")), FORGED)
-    counts.accept(decision(5, 8, target(3, 9)), (5, 8))
-    assert counts.of("m") == {"p": 3}
-
-
 @given(st.lists(st.tuples(st.integers(1, 3), st.integers(0, 4), st.integers(0, 4)), max_size=20))
 def test_no_accepted_decision_of_another_term_ends_unknown_workers(decided: list[tuple[int, int, int]]) -> None:
     counts, in_force, epoch_before = CountsInForce(), 0, 0

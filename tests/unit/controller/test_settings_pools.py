@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from loadline.core.decisions.ledger import decision_id
 from loadline.core.fleet.pool import PoolKnobs
 from loadline.core.state.settings import Settings
-from loadline.core.vocabulary.decisions import Decision, PoolTarget, StoredDecision, Victim
+from loadline.core.vocabulary.decisions import ApplyStatus, Decision, PoolTarget, StoredDecision, Victim
 from loadline.core.vocabulary.effects import AnyEffect, CommitDecision, RaiseAlarm
 from loadline.core.vocabulary.events import (
     BusConnectionChanged,
@@ -103,15 +103,60 @@ def test_the_count_of_a_removed_pool_outlives_a_snapshot() -> None:
     assert harness.desired() == 8
 
 
-def test_victims_whose_pool_is_configured_again_drain_on() -> None:
+def test_drains_of_a_pool_that_is_configured_again_go_on() -> None:
     harness = in_force(*"abcd", replicas=2, victims=("c", "d"))
     harness.advance(2)
     assert draining(harness) == ["c", "d"]
-    change(harness, PREFILL)
+    commit(harness, [*change(harness, PREFILL), *harness.advance(3)])
     assert draining(harness) == []
     change(harness, DECODE, PREFILL)
     assert draining(harness) == ["c", "d"]
-    assert harness.controller.state.fleet.models["m"].pools["decode"].ready == 2
+    assert harness.desired() == harness.controller.state.fleet.models["m"].pools["decode"].ready == 2
+    decided = commit(harness, harness.advance(70))
+    assert {victim.worker for one in decided for t in one.targets for victim in t.victims} <= {"c", "d"}
+
+
+@pytest.mark.parametrize("status", ["refused", None])  # None: no scaler has answered yet
+def test_a_count_that_no_scaler_applied_is_not_restored(status: ApplyStatus | None) -> None:
+    harness = in_force(*"abcdefgh", replicas=8)
+    harness.handle(
+        DecisionAnswered(decision_id("m", EPOCH, 1), "m", EPOCH, 1, "s", "done", {"decode": 8, "prefill": 1})
+    )
+    harness.controller.state.fleet.models["m"].pools["decode"].reset_desired(2, harness.now)
+    harness.controller.state.fleet.models["m"].reconcile = True
+    (found,) = commits(harness.advance(1))
+    harness.handle(DecisionCommitted(found.decision.decision_id, "m", 60))
+    targets = tuple(replace(t, previous=8) if t.pool == "decode" else t for t in found.decision.targets)
+    entry = harness.controller.state.ledger.entries["m"]
+    entry.decision = replace(found.decision, targets=targets)
+    if status is not None:
+        number = found.decision.decision_id, "m", found.decision.epoch, found.decision.sequence
+        harness.handle(DecisionAnswered(*number, "s", status, {}))
+    commit(harness, [*change(harness, PREFILL), *harness.advance(10)])
+    change(harness, DECODE, PREFILL)
+    assert harness.desired() == 8
+
+
+def test_the_count_of_a_removed_pool_is_forgotten_after_its_start_deadline() -> None:
+    """Its workers have ended, and others may have their GPUs."""
+    harness = in_force(*"abc", replicas=8)
+    commit(harness, [*change(harness, PREFILL), *harness.advance(3)])
+    harness.now += DECODE.start_deadline_ms
+    harness.advance(1)
+    change(harness, DECODE, PREFILL)
+    assert harness.desired() is None
+    assert harness.controller.state.fleet.models["m"].removed_pools == {}
+
+
+def test_the_count_of_a_removed_pool_is_forgotten_if_another_leader_decided_since() -> None:
+    harness = in_force(*"abc", replicas=8)
+    commit(harness, [*change(harness, PREFILL), *harness.advance(3)])
+    harness.lose_lease()
+    targets = (PoolTarget("prefill", "prefill", 1, 1),)
+    other = Decision(decision_id("m", 25, 9), "m", 25, 9, harness.now, harness.now + 900_000, targets, (), 60_000)
+    harness.become_leader(StoredDecision(other, 500))
+    change(harness, DECODE, PREFILL)
+    assert harness.desired() is None
 
 
 def test_a_standby_resumes_no_drain() -> None:

@@ -13,11 +13,10 @@ sequence is never used again.
 
 import hashlib
 from collections.abc import Mapping
-from typing import Annotated
+from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, field
 
-from loadline.core.decisions.ledger_entry import OPEN, LedgerEntry
 from loadline.core.vocabulary.decisions import Decision, PoolTarget, StoredDecision
 from loadline.core.vocabulary.effects import AnnounceDecision, CommitDecision, Effect, RaiseAlarm
 from loadline.core.vocabulary.events import DecisionAnswered
@@ -51,8 +50,45 @@ class DecisionKnobs(Struct, frozen=True, forbid_unknown_fields=True):
     ] = False
 
 
+State = Literal["none", "proposed", "unknown", "committed", "accepted", "applied", "refused", "expired"]
 REPEATS = 3
 """Announcements of an applied decision for a scaler that requests it: the bus delivers at most once."""
+_NEVER = 2**53
+OPEN: frozenset[State] = frozenset({"committed", "accepted"})
+
+
+class LedgerEntry(Struct):
+    """Newest decision of one model, and the decision that is being committed."""
+
+    state: State = "none"
+    decision: Decision | None = None
+    revision: int = 0
+    """Last known revision of the model's key; 0: no key."""
+    pending: Decision | None = None
+    """Decision that is being committed (``proposed``), or whose commit has an unknown outcome."""
+    pending_unknown: bool = False
+    sequence: int = 0
+    """Highest sequence used so far."""
+    give_up_at_ms: int = _NEVER
+    """Expiry one TTL after this agent learned of the decision, whose own expiry may be from a clock far ahead."""
+    announce_at_ms: int = 0
+    repeats: int = 0
+    """Remaining announcements of an applied decision that a scaler requested."""
+    accepted: bool = False
+    """True once a scaler has accepted or applied the decision in force: from then on its victims are drained."""
+    victims_stay: bool = False
+    """True if the platform removes other workers than the victims of the decision in force, which are not drained."""
+    reselected: bool = False
+    """True if victims were selected again for a scaler's rule since a decision was last applied."""
+    detail: str = ""
+    """Last statement of a scaler about the decision in force, such as the reason why it waits."""
+    failures: int = 0
+    not_before_ms: int = 0
+
+    @property
+    def expires_at_ms(self) -> int:
+        """Expiry of the decision in force, by this agent's clock."""
+        return 0 if self.decision is None else min(self.decision.expires_at_ms, self.give_up_at_ms)
 
 
 def decision_id(model: str, epoch: int, sequence: int) -> str:
@@ -336,14 +372,7 @@ class Ledger(Struct):
                 wakes.append(min(entry.announce_at_ms, entry.expires_at_ms))
         return min(wakes, default=None)
 
-    def replicas_in_force(self, model: str) -> dict[str, int]:
-        """Return the last decided replicas of all pools of a model, those that are no longer configured included."""
-        entry = self.entries.get(model)
-        return {} if entry is None else entry.replicas_in_force
-
     def _adopt(self, entry: LedgerEntry, decision: Decision, revision: int, now: int) -> Decision:
-        decided = {target.pool for target in decision.targets}
-        entry.left_out = {pool: count for pool, count in entry.replicas_in_force.items() if pool not in decided}
         entry.decision, entry.revision, entry.pending = decision, revision, None
         entry.accepted, entry.victims_stay, entry.detail = False, False, ""
         # The expiry of another agent's decision is from another clock: it is trusted for at most one TTL.

@@ -8,7 +8,6 @@ from msgspec.structs import replace
 
 from loadline.core.decisions.victims import misses_rule
 from loadline.core.fleet.moved_workers import moves_ended_by
-from loadline.core.fleet.pool import Pool
 from loadline.core.handlers import drains
 from loadline.core.handlers.turn import Turn
 from loadline.core.state.agent_state import AgentState
@@ -138,29 +137,16 @@ def announcement_requested(turn: Turn, event: AnnouncementRequested) -> None:
 
 def adopt(turn: Turn, decision: Decision) -> None:
     """Make the counts of a decision the desired counts."""
-    pools = turn.state.fleet.models[decision.model].pools
+    fleet = turn.state.fleet
+    pools = fleet.models[decision.model].pools
     moves = moves_ended_by(decision, pools)
     for target in decision.targets:
         pool = pools.get(target.pool)
         if pool is not None:
-            pool.set_desired(_plausible(turn.state, pool, target.replicas), turn.now, moves=moves[pool.name])
+            # A stored decision may have any count, but a lower desired count than decided would be decided again.
+            replicas_max = max(fleet.knobs.workers_max, pool.knobs.replicas_max)
+            pool.set_desired(min(target.replicas, replicas_max), turn.now, moves=moves[pool.name])
     turn.mark_changed(decision.model)
-
-
-def adopt_in_new_pools(turn: Turn, model: str) -> None:
-    """Make the last decided counts of pools that a reload has added the desired ones, as after a restart.
-
-    Their scaler keeps these: one whose role was changed, or that is configured again, would be cut to what is ready.
-    """
-    in_force = turn.state.ledger.replicas_in_force(model)
-    for pool in turn.state.fleet.models[model].pools.values():
-        if pool.desired is None and pool.name in in_force:
-            pool.set_desired(_plausible(turn.state, pool, in_force[pool.name]), turn.now)
-
-
-def _plausible(state: AgentState, pool: Pool, replicas: int) -> int:
-    """Bound the count of a stored decision, which may be any; a count below the decided one would be decided again."""
-    return min(replicas, max(state.fleet.knobs.workers_max, pool.knobs.replicas_max))
 
 
 def within_bounds(state: AgentState, decision: Decision) -> bool:

@@ -29,6 +29,8 @@ def decisions_read(turn: Turn, event: DecisionsRead) -> list[Effect]:
     for model in state.ledger.unstored(valid, event.revision):
         state.fleet.models[model].reconcile = True  # a new decision, since the next leader knows only the stored one
     for decision in state.ledger.load(valid, event.revision, turn.now):
+        if decision.epoch != state.leadership.epoch:
+            state.fleet.models[decision.model].removed_pools.clear()  # another leader has decided since
         decisions.adopt(turn, decision)
         if not decisions.within_bounds(state, decision):
             decisions.withdraw(state, decision.model, turn.now)

@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from loadline.core.fleet.moved_workers import recount_moved
-from loadline.core.handlers import decisions, drains
+from loadline.core.handlers import removed_pools
+from loadline.core.handlers.decisions import withdraw, within_bounds
 from loadline.core.handlers.turn import Turn
 from loadline.core.planning.planners import Planner
 from loadline.core.state.agent_state import AgentState, new_planner
@@ -27,9 +28,9 @@ def settings_refused(turn: Turn, event: SettingsRefused) -> list[Effect]:
 def settings_changed(turn: Turn, planners: dict[str, Planner], settings: Settings) -> dict[str, Planner]:
     """Apply new settings.
 
-    Models and pools that remain configured keep their state. Registered workers are assigned to new models and pools;
-    for new models the decisions are read again, and new pools of known models go on from the decision in force. Of
-    removed models, only the sequence of their decisions is kept.
+    Models and pools that remain configured keep their state. For new models, registered workers are assigned and the
+    decisions are read again. Of removed models, only the sequence of their decisions is kept; of removed pools, their
+    counts and drains for a while.
 
     Returns:
         The planners by model; a model with the same kind of planner keeps its planner.
@@ -52,16 +53,13 @@ def settings_changed(turn: Turn, planners: dict[str, Planner], settings: Setting
     state.drains.remove_unconfigured(state.fleet)
     state.fleet.divide_workers()
     state.fleet.assign_unassigned(turn.now)
-    for name in filter(known.__contains__, models):
-        decisions.adopt_in_new_pools(turn, name)
-    if state.leading and state.decisions_read:
-        drains.resume_drains(turn)  # of victims whose pool was not configured for a while
     for model in state.fleet.models.values():
+        removed_pools.restore(turn, model)
         model.plan_at_ms = model.migration.due_ms = turn.now
     for name in list(state.ledger.live):
         decision = state.ledger.entries[name].decision
-        if decision is not None and not decisions.within_bounds(state, decision):
-            decisions.withdraw(state, name, turn.now)
+        if decision is not None and not within_bounds(state, decision):
+            withdraw(state, name, turn.now)
             state.fleet.models[name].reconcile = True  # a new decision announces the counts within the bounds
     added = state.fleet.models.keys() - known.keys()
     turn.learned.update(dict.fromkeys(sorted(added & state.stored.keys())))
@@ -97,6 +95,7 @@ def _update_model(turn: Turn, settings: Settings, knobs: ModelKnobs, planners: d
     roles = {pool.name: pool.role for pool in knobs.pools}
     for name, pool in list(model.pools.items()):
         if roles.get(name) != pool.knobs.role:
+            removed_pools.keep(turn, model, pool)
             state.fleet.unassign(model.pools.pop(name))
             model.guardrails.history.pop(name, None)
             state.gpus.forget(knobs.name)

@@ -1,7 +1,8 @@
 """State of one model."""
 
-from msgspec import field
+from msgspec import Struct, field
 
+from loadline.core.decisions.drains import Drain
 from loadline.core.engines.accelerator import UNNAMED_ACCELERATOR, AcceleratorKnobs
 from loadline.core.engines.profile import NO_PROFILE, EngineProfile
 from loadline.core.fleet.fleet import Fleet, Model
@@ -18,10 +19,22 @@ from loadline.core.vocabulary.reasons import Explanation
 from loadline.core.vocabulary.status import Condition
 
 
+class RemovedPool(Struct, frozen=True):
+    """Pool that a reload removed, and that another one may configure again."""
+
+    replicas: int
+    """Count that its scaler keeps."""
+    drains: list[Drain]
+    """Drains that had begun."""
+    until_ms: int
+    """Unix time until which it is kept."""
+
+
 class ModelState(Model, kw_only=True):
     """A model as reported, with the state of its planning and migration. Deleting it removes the model completely."""
 
     guardrails: Guardrails
+    removed_pools: dict[str, RemovedPool] = field(default_factory=dict)
     idle: IdleTracker = field(default_factory=IdleTracker)
     plan_at_ms: int = 0
     """Unix time of the next planner run without an event."""

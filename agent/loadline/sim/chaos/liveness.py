@@ -3,7 +3,7 @@
 import math
 from typing import Final
 
-from loadline.core.decisions.ledger_entry import OPEN
+from loadline.core.decisions.ledger import OPEN
 from loadline.core.fleet.pool import Pool
 from loadline.core.planning.planners.throughput import ThroughputPlanner
 from loadline.core.state.agent_state import limited_supplies

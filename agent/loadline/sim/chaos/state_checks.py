@@ -3,7 +3,7 @@
 from typing import Final
 
 from loadline.core.decisions.drains import Drain
-from loadline.core.decisions.ledger_entry import OPEN
+from loadline.core.decisions.ledger import OPEN
 from loadline.core.fleet.pool import Pool
 from loadline.core.fleet.worker import WorkerLoad
 from loadline.core.vocabulary.decisions import ApplyStatus, Decision
