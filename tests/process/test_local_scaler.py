@@ -354,6 +354,18 @@ def test_an_invalid_configuration_is_explained(tmp_path: Path) -> None:
     assert "comand" in done.stderr
 
 
+def test_output_that_workers_may_outlive_is_told(tmp_path: Path) -> None:
+    """Without a reader, as after the end of `| tee`, their next line ends them."""
+    config = tmp_path / "local.toml"
+    pool = '{ name = "p", role = "decode", command = ["true"] }'
+    config.write_text(f'state_file = "s.json"\nmodels = [{{ name = "m", pools = [{pool}] }}]', "utf-8")
+    command = [sys.executable, "-m", "loadline", "scaler", "local", "--config", str(config)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as scaler:
+        assert scaler.stderr is not None
+        assert "output_is_a_pipe" in scaler.stderr.readline()
+        scaler.kill()
+
+
 def _alive(pid: int) -> bool:
     try:
         state = Path(f"/proc/{pid}/stat").read_text("ascii").rsplit(")", 1)[1].split()[0]
