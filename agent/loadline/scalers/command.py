@@ -76,11 +76,14 @@ async def run_command(command: Sequence[str], order: bytes, timeout_s: float) ->
             if running.exited.is_set():
                 await wait_at_most(running.closed, _AFTER_EXIT_S)
         finally:
-            if not running.exited.is_set() or transport.get_returncode():
-                # Its children too: they would continue beside the next call. What a successful call started stays.
-                with suppress(ProcessLookupError, PermissionError):
+            # Its children too: they would continue beside the next call. What a successful call started stays.
+            if not running.exited.is_set():
+                with suppress(ProcessLookupError):
                     os.killpg(transport.get_pid(), signal.SIGKILL)
                 await running.exited.wait()
+            elif transport.get_returncode():
+                with suppress(ProcessLookupError, PermissionError):
+                    os.killpg(transport.get_pid(), signal.SIGKILL)
             if stdin.get_write_buffer_size():  # nobody has read it
                 stdin.abort()
     if running.exceeded:

@@ -13,6 +13,7 @@ from loadline.core.vocabulary.events import (
     BusConnectionChanged,
     DecisionAnswered,
     DecisionCommitted,
+    LeaderChanged,
     RegistryRead,
     SettingsChanged,
 )
@@ -159,13 +160,68 @@ def test_the_count_of_a_removed_pool_is_forgotten_if_another_leader_decided_sinc
     assert harness.desired() is None
 
 
-def test_a_standby_resumes_no_drain() -> None:
+def test_drains_go_on_after_a_role_has_changed_to_and_fro() -> None:
     harness = in_force(*"abcd", replicas=2, victims=("c", "d"))
-    harness.lose_lease()
+    harness.advance(2)
+    commit(harness, [*change(harness, replace(DECODE, role="aggregated"), PREFILL), *harness.advance(3)])
+    commit(harness, [*change(harness, DECODE, PREFILL), *harness.advance(3)])
+    assert draining(harness) == ["c", "d"]
+    assert harness.desired() == 2
+
+
+def test_a_held_drain_is_not_restored() -> None:
+    """No scaler has accepted the decision that names its worker."""
+    harness = in_force(*"abcd", replicas=4)
+    harness.controller.state.drains.start(
+        harness.controller.state.fleet, "m", "decode", Victim("d", 1), "id", harness.now, held=True
+    )
     change(harness, PREFILL)
     change(harness, DECODE, PREFILL)
     assert draining(harness) == []
-    assert harness.desired() == 2
+
+
+def test_a_standby_restores_nothing_and_takes_over_with_the_decision_of_the_last_leader() -> None:
+    harness = in_force(*"abcdefgh", replicas=2, victims=tuple("cdefgh"))
+    harness.lose_lease()
+    change(harness, PREFILL)
+    change(harness, DECODE, PREFILL)
+    assert (draining(harness), harness.desired()) == ([], None)
+    targets = (PoolTarget("decode", "decode", 8, 2), PoolTarget("prefill", "prefill", 1, 1))
+    other = Decision(decision_id("m", 15, 9), "m", 15, 9, harness.now, harness.now + 900_000, targets, (), 60_000)
+    harness.become_leader(StoredDecision(other, 500))
+    assert (draining(harness), harness.desired()) == ([], 8)
+
+
+def test_a_former_leader_knows_its_own_decision_for_a_pool_that_was_configured_again() -> None:
+    harness = in_force(*"abc", replicas=8)
+    decided = harness.controller.state.ledger.entries["m"].decision
+    assert decided is not None
+    harness.lose_lease()
+    change(harness, PREFILL)
+    change(harness, DECODE, PREFILL)
+    harness.become_leader(StoredDecision(decided, 500))
+    assert harness.desired() == 8
+
+
+def test_the_own_decision_of_a_former_term_does_not_forget_the_count() -> None:
+    harness = in_force(*"abc", replicas=8)
+    (found,) = commits([*change(harness, PREFILL), *harness.advance(3)])
+    harness.lose_lease()
+    harness.become_leader(StoredDecision(found.decision, 500))
+    change(harness, DECODE, PREFILL)
+    assert harness.desired() == 8
+
+
+def test_the_count_of_a_removed_pool_is_forgotten_with_all_others_if_the_store_was_wiped() -> None:
+    harness = in_force(*"abcdefgh", replicas=2)
+    commit(harness, [*change(harness, PREFILL), *harness.advance(3)])
+    harness.lose_lease()
+    harness.handle(LeaderChanged("all", "other", 99, 400, epoch=25))
+    harness.handle(LeaderChanged("all", "", 0, 401, epoch=25))
+    harness.epoch = 25
+    harness.become_leader()
+    change(harness, DECODE, PREFILL)
+    assert harness.desired() is None
 
 
 def test_a_leader_whose_last_model_is_removed_goes_on() -> None:

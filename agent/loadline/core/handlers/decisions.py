@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from loadline.core.decisions.victims import misses_rule
 from loadline.core.fleet.moved_workers import moves_ended_by
+from loadline.core.fleet.pool import Pool
 from loadline.core.handlers import drains
 from loadline.core.handlers.turn import Turn
 from loadline.core.state.agent_state import AgentState
@@ -137,16 +138,29 @@ def announcement_requested(turn: Turn, event: AnnouncementRequested) -> None:
 
 def adopt(turn: Turn, decision: Decision) -> None:
     """Make the counts of a decision the desired counts."""
-    fleet = turn.state.fleet
-    pools = fleet.models[decision.model].pools
+    pools = turn.state.fleet.models[decision.model].pools
     moves = moves_ended_by(decision, pools)
     for target in decision.targets:
         pool = pools.get(target.pool)
         if pool is not None:
-            # A stored decision may have any count, but a lower desired count than decided would be decided again.
-            replicas_max = max(fleet.knobs.workers_max, pool.knobs.replicas_max)
-            pool.set_desired(min(target.replicas, replicas_max), turn.now, moves=moves[pool.name])
+            pool.set_desired(_plausible(turn.state, pool, target.replicas), turn.now, moves=moves[pool.name])
     turn.mark_changed(decision.model)
+
+
+def adopt_in_new_pools(turn: Turn, model: str) -> None:
+    """Make the counts of the decision in force the desired counts of pools that have none, unless it failed."""
+    entry, pools = turn.state.ledger.entries.get(model), turn.state.fleet.models[model].pools
+    if entry is None or entry.decision is None or entry.state in {"refused", "expired"}:
+        return
+    for target in entry.decision.targets:
+        pool = pools.get(target.pool)
+        if pool is not None and pool.desired is None:
+            pool.reset_desired(_plausible(turn.state, pool, target.replicas), turn.now)
+
+
+def _plausible(state: AgentState, pool: Pool, replicas: int) -> int:
+    """Bound the count of a stored decision, which may be any; a count below the decided one would be decided again."""
+    return min(replicas, max(state.fleet.knobs.workers_max, pool.knobs.replicas_max))
 
 
 def within_bounds(state: AgentState, decision: Decision) -> bool:

@@ -3,7 +3,7 @@
 A leader reads them again after a refused commit or one with an unknown result.
 """
 
-from loadline.core.handlers import decisions, drains
+from loadline.core.handlers import decisions, removed_pools
 from loadline.core.handlers.turn import Turn
 from loadline.core.state.agent_state import AgentState
 from loadline.core.vocabulary.decisions import Decision, StoredDecision
@@ -29,12 +29,13 @@ def decisions_read(turn: Turn, event: DecisionsRead) -> list[Effect]:
     for model in state.ledger.unstored(valid, event.revision):
         state.fleet.models[model].reconcile = True  # a new decision, since the next leader knows only the stored one
     for decision in state.ledger.load(valid, event.revision, turn.now):
-        if decision.epoch != state.leadership.epoch:
-            state.fleet.models[decision.model].removed_pools.clear()  # another leader has decided since
+        removed_pools.forget(state.fleet.models[decision.model], decision.epoch)
         decisions.adopt(turn, decision)
         if not decisions.within_bounds(state, decision):
             decisions.withdraw(state, decision.model, turn.now)
-    drains.resume_drains(turn)
+    for name in state.fleet.models:
+        decisions.adopt_in_new_pools(turn, name)  # those that were configured while another agent led
+    removed_pools.restore(turn)
     turn.mark_all_changed()
     refused = {stored.decision.model: stored.revision for stored in known if stored not in valid}
     refused.update((model, at) for model, at in event.unreadable.items() if model in state.fleet.models)
@@ -53,6 +54,7 @@ def _forget_outdated(state: AgentState, stored: list[StoredDecision], event: Dec
         return
     for model in state.ledger.unstored(stored, event.revision):
         if state.ledger.forget_before(model, state.leadership.epoch):
+            state.fleet.models[model].removed_pools.clear()
             for pool in state.fleet.models[model].pools.values():
                 pool.forget_desired(now)
 

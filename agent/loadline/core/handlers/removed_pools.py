@@ -5,6 +5,7 @@ decided on the workers that are ready, the pool would be cut to these, and worke
 """
 
 from loadline.core.fleet.pool import Pool
+from loadline.core.handlers import drains
 from loadline.core.handlers.turn import Turn
 from loadline.core.state.agent_state import AgentState
 from loadline.core.state.model_state import ModelState, RemovedPool
@@ -12,32 +13,55 @@ from loadline.core.vocabulary.decisions import Victim
 
 
 def keep(turn: Turn, model: ModelState, pool: Pool) -> None:
-    """Keep the count and the drains of a pool that is removed; a pool without a decision has none."""
-    if pool.desired is not None:
-        drains = [
-            drain
-            for drain in turn.state.drains.open.values()
-            if (drain.model, drain.pool) == (model.name, pool.name) and not drain.held
-        ]
-        until_ms = turn.now + pool.knobs.start_deadline_ms
-        model.removed_pools[pool.name] = RemovedPool(_replicas(turn.state, model, pool), drains, until_ms)
+    """Keep the count and the drains of a pool that is removed, on the leader: others do not know the present ones."""
+    state = turn.state
+    if pool.desired is None or not _acts(state):
+        return
+    begun = [
+        drain
+        for drain in state.drains.open.values()
+        if (drain.model, drain.pool) == (model.name, pool.name) and not drain.held
+    ]
+    until_ms = turn.now + pool.knobs.start_deadline_ms
+    replicas = _replicas(state, model, pool)
+    model.removed_pools[pool.name] = RemovedPool(replicas, begun, until_ms, state.leadership.epoch)
 
 
-def restore(turn: Turn, model: ModelState) -> None:
-    """Restore the pools that are configured again; the others are forgotten after their start deadlines."""
-    state, removed, model.removed_pools = turn.state, model.removed_pools, {}
-    for name, one in removed.items():
-        pool = model.pools.get(name)
-        if turn.now >= one.until_ms:
-            continue
-        if pool is None:
-            model.removed_pools[name] = one
-            continue
-        pool.reset_desired(one.replicas, turn.now)
-        model.reconcile = True  # a decision without the pool may be in force, and the next leader knows that only
-        for drain in one.drains if state.leading else ():
-            victim = Victim(drain.worker, drain.incarnation)
-            state.drains.start(state.fleet, model.name, name, victim, drain.drain_id, turn.now)
+def restore(turn: Turn) -> None:
+    """Restore the pools that are configured again, on the leader; forget the others after their start deadlines.
+
+    Victims of the decision in force whose pool was not configured, or had another role, drain on, too.
+    """
+    state = turn.state
+    if not _acts(state):
+        return
+    for model in state.fleet.models.values():
+        removed, model.removed_pools = model.removed_pools, {}
+        for name, one in removed.items():
+            pool = model.pools.get(name)
+            if turn.now < one.until_ms and pool is None:
+                model.removed_pools[name] = one
+            elif turn.now < one.until_ms and pool is not None and pool.desired is None:
+                _restore(turn, model, pool, one)
+    drains.resume_drains(turn)
+
+
+def forget(model: ModelState, epoch: int) -> None:
+    """Forget the removed pools of a model for which another leader has decided since, in a term of its own."""
+    model.removed_pools = {name: one for name, one in model.removed_pools.items() if one.epoch == epoch}
+
+
+def _acts(state: AgentState) -> bool:
+    return state.leading and state.decisions_read
+
+
+def _restore(turn: Turn, model: ModelState, pool: Pool, removed: RemovedPool) -> None:
+    state = turn.state
+    pool.reset_desired(removed.replicas, turn.now)
+    model.reconcile = True  # a decision without the pool may be in force, and the next leader knows that only
+    for drain in removed.drains:
+        victim = Victim(drain.worker, drain.incarnation)
+        state.drains.start(state.fleet, model.name, pool.name, victim, drain.drain_id, turn.now)
 
 
 def _replicas(state: AgentState, model: ModelState, pool: Pool) -> int:

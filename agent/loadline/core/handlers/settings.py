@@ -53,8 +53,8 @@ def settings_changed(turn: Turn, planners: dict[str, Planner], settings: Setting
     state.drains.remove_unconfigured(state.fleet)
     state.fleet.divide_workers()
     state.fleet.assign_unassigned(turn.now)
+    removed_pools.restore(turn)
     for model in state.fleet.models.values():
-        removed_pools.restore(turn, model)
         model.plan_at_ms = model.migration.due_ms = turn.now
     for name in list(state.ledger.live):
         decision = state.ledger.entries[name].decision

@@ -28,6 +28,8 @@ class RemovedPool(Struct, frozen=True):
     """Drains that had begun."""
     until_ms: int
     """Unix time until which it is kept."""
+    epoch: int
+    """Term of the leader that kept it."""
 
 
 class ModelState(Model, kw_only=True):

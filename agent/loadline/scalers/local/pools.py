@@ -67,12 +67,14 @@ def exit_failure(worker: str, code: int | None, lived_ms: int, log_path: Path | 
 
 
 async def _accepts_connections(port: int) -> bool:
-    """Return True if a program listens on a port of this host; engines do so once their model is loaded."""
+    """Return False if nothing listens on a port of this host; engines do so once their model is loaded."""
     try:
         async with asyncio.timeout(_CONNECT_S):
             _, writer = await asyncio.open_connection("127.0.0.1", port)
-    except OSError:  # a TimeoutError is one
+    except ConnectionRefusedError:
         return False
+    except OSError:  # as when a busy engine does not accept in time
+        return True
     writer.close()
     return True
 

@@ -183,14 +183,18 @@ class LocalScaler:
 
     async def _turn(self) -> None:
         """Plan and execute the actions of all pools."""
-        now_ms, starting = _now_ms(), list[LocalPool]()
+        unready = []
         for pool in self._pools.values():
-            self._mark_leaving(pool, now_ms)
+            self._mark_leaving(pool, _now_ms())
+            unready.append(await pool.unready_surplus())
+        now_ms, starting = _now_ms(), list[LocalPool]()
+        for pool, unready_here in zip(self._pools.values(), unready, strict=True):
+            self._mark_leaving(pool, now_ms)  # again: a decision may have come meanwhile
             pool.waits = ""
             if pool.failure and has_recovered(pool.seen(), pool.target, pool.failure.lived_ms, self._timing, now_ms):
                 pool.failure = None
-            unready = await pool.unready_surplus()
-            for action in plan_actions(pool.seen(), pool.target, pool.failures, self._timing, now_ms, unready=unready):
+            planned = plan_actions(pool.seen(), pool.target, pool.failures, self._timing, now_ms, unready=unready_here)
+            for action in planned:
                 if action.kind == "start":
                     starting += [pool] * action.count
                 else:
