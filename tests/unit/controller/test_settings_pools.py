@@ -203,6 +203,19 @@ def test_a_former_leader_knows_its_own_decision_for_a_pool_that_was_configured_a
     assert harness.desired() == 8
 
 
+def test_a_count_that_is_kept_outweighs_the_decision_that_no_scaler_accepted() -> None:
+    harness = in_force(*"abcdefgh", replicas=8)
+    entry = harness.controller.state.ledger.entries["m"]
+    assert entry.decision is not None
+    shrinks = (PoolTarget("decode", "decode", 2, 8), PoolTarget("prefill", "prefill", 1, 1))
+    entry.decision, entry.state, entry.accepted = replace(entry.decision, targets=shrinks), "committed", False
+    change(harness, PREFILL)
+    harness.lose_lease()
+    change(harness, DECODE, PREFILL)
+    harness.become_leader(StoredDecision(entry.decision, 500))
+    assert harness.desired() == 8
+
+
 def test_the_own_decision_of_a_former_term_does_not_forget_the_count() -> None:
     harness = in_force(*"abc", replicas=8)
     (found,) = commits([*change(harness, PREFILL), *harness.advance(3)])
