@@ -37,7 +37,8 @@ _RETRY_S = 10.0
 _GATHER_S = 0.05
 _CLOSE_S = 5.0
 # A snapshot of 20,000 workers is about 10 MB.
-_PROGRESS_BYTES, _LINE_BYTES_MAX = 2**15, 256 * 2**20
+_PROGRESS_BYTES = 2**15
+_LINE_BYTES_MAX = 256 * 2**20
 _GZIP: Final = b"\x1f\x8b"
 _NAME = re.compile(r"\d{8}T\d{6}\.\d{3}Z-\d{6}\.jsonl")
 

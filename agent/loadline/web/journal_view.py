@@ -179,7 +179,6 @@ def _frame(frames: _Frames, at_ms: int, name: str) -> JournalFrame:
     chosen = "" if shown is None else shown.model
     rows = [fleet_row(model) for model in newest.status.models]
     charts = history.page(chosen)
-    charts = replace(
-        charts, interval_ms=max(charts.interval_ms, frames.interval_ms)
-    )  # or each point has gaps around it
+    interval_ms = max(charts.interval_ms, frames.interval_ms)  # the page draws no line over four of them
+    charts = replace(charts, interval_ms=interval_ms)
     return JournalFrame(fleet_page(newest.status, rows), page, charts, log.pages(chosen), frames.problem)

@@ -192,6 +192,18 @@ def test_a_standby_restores_nothing_and_takes_over_with_the_decision_of_the_last
     assert (draining(harness), harness.desired()) == ([], 8)
 
 
+def test_a_pool_that_only_the_decision_in_force_has_takes_its_count_from_it() -> None:
+    """Another leader, whose file is newer, has decided on it."""
+    harness = ControllerHarness(settings(PREFILL))
+    harness.handle(BusConnectionChanged(connected=True), RegistryRead([]))
+    harness.register(*"abcd", models="m")
+    targets = (PoolTarget("decode", "decode", 8, 4), PoolTarget("prefill", "prefill", 1, 1))
+    other = Decision(decision_id("m", 15, 9), "m", 15, 9, harness.now, harness.now + 900_000, targets, (), 60_000)
+    harness.become_leader(StoredDecision(other, 50))
+    change(harness, DECODE, PREFILL)
+    assert harness.desired() == 8
+
+
 def test_a_former_leader_knows_its_own_decision_for_a_pool_that_was_configured_again() -> None:
     harness = in_force(*"abc", replicas=8)
     decided = harness.controller.state.ledger.entries["m"].decision

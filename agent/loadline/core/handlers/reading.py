@@ -34,8 +34,6 @@ def decisions_read(turn: Turn, event: DecisionsRead) -> list[Effect]:
         if not decisions.within_bounds(state, decision):
             decisions.withdraw(state, decision.model, turn.now)
     removed_pools.restore(turn)
-    for name in state.fleet.models:
-        decisions.adopt_in_new_pools(turn, name)  # those that were configured while another agent led
     turn.mark_all_changed()
     refused = {stored.decision.model: stored.revision for stored in known if stored not in valid}
     refused.update((model, at) for model, at in event.unreadable.items() if model in state.fleet.models)

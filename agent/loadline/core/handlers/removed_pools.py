@@ -5,7 +5,7 @@ decided on the workers that are ready, the pool would be cut to these, and worke
 """
 
 from loadline.core.fleet.pool import Pool
-from loadline.core.handlers import drains
+from loadline.core.handlers import decisions, drains
 from loadline.core.handlers.turn import Turn
 from loadline.core.state.agent_state import AgentState
 from loadline.core.state.model_state import ModelState, RemovedPool
@@ -13,9 +13,9 @@ from loadline.core.vocabulary.decisions import Victim
 
 
 def keep(turn: Turn, model: ModelState, pool: Pool) -> None:
-    """Keep the count and the drains of a pool that is removed, on the leader: others do not know the present ones."""
+    """Keep the count and the drains of a pool that is removed; a pool without a decision has none."""
     state = turn.state
-    if pool.desired is None or not _acts(state):
+    if pool.desired is None:
         return
     begun = [
         drain
@@ -28,12 +28,13 @@ def keep(turn: Turn, model: ModelState, pool: Pool) -> None:
 
 
 def restore(turn: Turn) -> None:
-    """Restore the pools that are configured again, on the leader; forget the others after their start deadlines.
+    """Restore the pools that are configured again; forget the others after their start deadlines.
 
+    Only on the leader: others do not know whether the counts are the present ones until they read the decisions.
     Victims of the decision in force whose pool was not configured, or had another role, drain on, too.
     """
     state = turn.state
-    if not _acts(state):
+    if not (state.leading and state.decisions_read):
         return
     for model in state.fleet.models.values():
         removed, model.removed_pools = model.removed_pools, {}
@@ -43,16 +44,13 @@ def restore(turn: Turn) -> None:
                 model.removed_pools[name] = one
             elif turn.now < one.until_ms and pool is not None and pool.desired is None:
                 _restore(turn, model, pool, one)
+        decisions.adopt_in_new_pools(turn, model.name)  # those that another leader has decided on
     drains.resume_drains(turn)
 
 
 def forget(model: ModelState, epoch: int) -> None:
     """Forget the removed pools of a model for which another leader has decided since, in a term of its own."""
     model.removed_pools = {name: one for name, one in model.removed_pools.items() if one.epoch == epoch}
-
-
-def _acts(state: AgentState) -> bool:
-    return state.leading and state.decisions_read
 
 
 def _restore(turn: Turn, model: ModelState, pool: Pool, removed: RemovedPool) -> None:
