@@ -202,13 +202,15 @@ class Backends:
             self._held_bytes -= body_bytes
 
     async def _wait(self, deadline_s: float, avoided: Collection[Backend], *, was_served: bool) -> Backend:
+        changed = self._changed  # a worker may register while the report is sent
         try:
             if self._frontend.queued == 1:
                 await self._frontend.report_now()  # an agent starts the first worker on it
             async with asyncio.timeout(deadline_s - time.monotonic()):
                 while not self._is_refused(was_served=was_served):
                     # A change wakes all; unreachable workers are tried again without one.
-                    await wait_at_most(self._changed, _UNREACHABLE_S)
+                    await wait_at_most(changed, _UNREACHABLE_S)
+                    changed = self._changed
                     backend = self.pick(time.monotonic(), avoided)
                     if backend is not None:
                         return backend

@@ -76,7 +76,7 @@ def obstacle(request: ApiRequest) -> str:
     """Return the parameter that keeps a request where it is; empty: another engine can continue it."""
     body = request.body
     for name, value in body.items():
-        if value is None or name in _COPIED or name in _REPLACED or value in _NEUTRAL.get(name, ()):
+        if value is None or name in _COPIED or name in _REPLACED or _is_neutral(name, value):
             continue
         if name == "seed" and body.get("temperature") == 0:
             continue
@@ -87,6 +87,11 @@ def obstacle(request: ApiRequest) -> str:
     if not _is_whole(_stated_limit(request)):
         return "max_tokens"
     return "" if _is_single_text(request) else "messages" if request.endpoint == CHAT else "prompt"
+
+
+def _is_neutral(name: str, value: Any) -> bool:
+    # JSON's false and 0 are equal in Python, but `logprobs: 0` asks for the log probabilities of the sampled tokens.
+    return any(value == one and isinstance(value, bool) == isinstance(one, bool) for one in _NEUTRAL.get(name, ()))
 
 
 def output_limit(request: ApiRequest) -> int | None:

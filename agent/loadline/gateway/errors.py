@@ -11,6 +11,10 @@ from loadline.errors import LoadlineError
 ErrorType = Literal["invalid_request_error", "server_error", "overloaded_error"]
 
 
+class ClientLeft(Exception):
+    """The client closed its connection, or reads nothing of its answer."""
+
+
 class ApiError(LoadlineError):
     """Refusal of a request, as its client receives it.
 

@@ -1,9 +1,8 @@
 """Headers that pass between clients and engines."""
 
-from collections.abc import Mapping
 from typing import Final
 
-from multidict import CIMultiDict
+from multidict import CIMultiDict, MultiMapping
 
 # Those of RFC 9110, 7.6.1: they concern one connection.
 _HOP_BY_HOP: Final = frozenset(
@@ -25,7 +24,7 @@ _REQUEST_ONLY: Final = frozenset({"host", "accept-encoding"})
 _RESPONSE_ONLY: Final = frozenset({"date", "server"})
 
 
-def to_engine(headers: Mapping[str, str], via: str) -> CIMultiDict[str]:
+def to_engine(headers: MultiMapping[str], via: str) -> CIMultiDict[str]:
     """Return the headers of a client's request that its engine receives.
 
     Args:
@@ -38,12 +37,12 @@ def to_engine(headers: Mapping[str, str], via: str) -> CIMultiDict[str]:
     return kept
 
 
-def to_client(headers: Mapping[str, str]) -> CIMultiDict[str]:
+def to_client(headers: MultiMapping[str]) -> CIMultiDict[str]:
     """Return the headers of an engine's answer that the client receives."""
     return _without(headers, _RESPONSE_ONLY)
 
 
-def _without(headers: Mapping[str, str], others: frozenset[str]) -> CIMultiDict[str]:
-    named = {token.strip().lower() for token in headers.get("connection", "").split(",")}
+def _without(headers: MultiMapping[str], others: frozenset[str]) -> CIMultiDict[str]:
+    named = {token.strip().lower() for line in headers.getall("connection", ()) for token in line.split(",")}
     dropped = _HOP_BY_HOP | _OF_THE_BODY | others | named
     return CIMultiDict((name, value) for name, value in headers.items() if name.lower() not in dropped)

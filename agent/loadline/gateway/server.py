@@ -22,13 +22,13 @@ from loadline.errors import LoadlineError
 from loadline.gateway.api_request import CHAT, COMPLETIONS, ApiRequest, Endpoint, read_request
 from loadline.gateway.backends import Backends
 from loadline.gateway.engine_client import EngineClient
-from loadline.gateway.errors import BODY_BYTES_MAX, ApiError, errors_as_json
+from loadline.gateway.errors import BODY_BYTES_MAX, ApiError, ClientLeft, errors_as_json
 from loadline.gateway.idle_connections import IdleConnections
 from loadline.gateway.metrics import GatewayMetrics
 from loadline.gateway.model import ServedModel
 from loadline.gateway.moves import StreamMoves, gateway_id
 from loadline.gateway.options import GatewayOptions
-from loadline.gateway.stream_session import ClientLeft, StreamSession
+from loadline.gateway.stream_session import StreamSession
 from loadline.gateway.traffic import Measured, ModelTraffic
 from loadline.gateway.whole_answer import answer_whole
 from loadline.ports import Bus
@@ -86,12 +86,13 @@ class Gateway:
             model = self._models[asked.model]
             status = _CLIENT_LEFT
             try:
-                answer = await self._answer(request, asked, model, model.traffic.arrive(asked))
-                status = answer.status
+                answer, status = await self._answer(request, asked, model, model.traffic.arrive(asked))
             except ApiError as error:
                 status = error.status
                 raise
             except ClientLeft:
+                if request.transport is not None:
+                    request.transport.abort()  # what a client does not read would keep the connection
                 return web.Response(status=_CLIENT_LEFT)
             finally:
                 self._metrics.answered(model.name, status)
@@ -101,10 +102,14 @@ class Gateway:
 
     async def _answer(
         self, request: web.Request, asked: ApiRequest, model: ServedModel, measured: Measured
-    ) -> web.StreamResponse:
+    ) -> tuple[web.StreamResponse, int]:
+        """Return the answer, and the status to count: that of an error which ended a stream."""
         if asked.stream:
-            return await StreamSession(request, asked, model, measured, self._engines).run()
-        return await answer_whole(request, asked, model, measured, self._engines)
+            session = StreamSession(request, asked, model, measured, self._engines)
+            streamed = await session.run()
+            return streamed, session.failure_status or streamed.status
+        whole = await answer_whole(request, asked, model, measured, self._engines)
+        return whole, whole.status
 
     async def _list_models(self, _request: web.Request) -> web.Response:
         entry = {"object": "model", "created": self._began_s, "owned_by": "loadline"}

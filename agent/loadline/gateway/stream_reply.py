@@ -30,16 +30,15 @@ class StreamReply:
     Args:
         request: The request.
         measured: Counts of its tokens, and their times.
-        movable: False: engines are not asked for token IDs.
     """
 
-    def __init__(self, request: ApiRequest, measured: Measured, *, movable: bool = True) -> None:
+    def __init__(self, request: ApiRequest, measured: Measured) -> None:
         self._request = request
         self._measured = measured
         self._chat = request.endpoint == CHAT
         self._one_output = request.has_one_output
         self._wants_ids = bool(request.body.get("return_token_ids"))
-        self.obstacle = obstacle(request) if movable else "return_token_ids"
+        self.obstacle = obstacle(request)
         """Parameter or field that keeps the stream where it is; empty: it can move."""
         self._prompt_ids: list[int] | None = None
         self._tokens: list[int] = []
@@ -57,6 +56,8 @@ class StreamReply:
         """True once the engine has given the reason for which the only output ends; others may follow the first."""
         self.done = False
         """True once the stream is complete."""
+        self.failed = False
+        """True once the client was sent an error of the engine."""
         self._has_usage = False
         """True once the client was sent the usage."""
 
@@ -137,7 +138,7 @@ class StreamReply:
             return self._start([data])
         if not isinstance(chunk, dict):
             return self._start([data])
-        if "error" in chunk:
+        if chunk.get("error") is not None:  # some engines write all fields
             return self._fail(data)
         choices = chunk.get("choices")
         choice = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else None
@@ -255,6 +256,7 @@ class StreamReply:
     def _fail(self, data: bytes) -> list[bytes]:
         if self.can_continue or not self.started:
             raise EngineFailed(data[:200].decode(errors="replace"))
+        self.failed = True
         return self._start([data])
 
 

@@ -15,8 +15,8 @@ from loadline.gateway.api_request import ApiRequest
 from loadline.gateway.attempts import Attempts
 from loadline.gateway.backends import Backend
 from loadline.gateway.engine_client import EngineBroken, EngineClient, Unreachable, read_whole
-from loadline.gateway.engine_wait import EngineWait
-from loadline.gateway.errors import ApiError
+from loadline.gateway.engine_wait import CLIENT_S, EngineWait
+from loadline.gateway.errors import ApiError, ClientLeft
 from loadline.gateway.first_byte import too_late
 from loadline.gateway.model import ServedModel
 from loadline.gateway.sse import EventReader, EventTooLarge, write_event
@@ -29,10 +29,6 @@ _REFUSES_FIELD: Final = frozenset({400, 422})
 _CLAIM_S: Final = 5.0
 
 _log = bounded("gateway")
-
-
-class ClientLeft(Exception):
-    """The client closed its connection."""
 
 
 class StreamSession:
@@ -57,6 +53,8 @@ class StreamSession:
         self._attempts = Attempts(model, measured.arrived_s, len(asked.raw))
         self._reply = StreamReply(asked, measured)
         self._response: web.StreamResponse | None = None
+        self.failure_status: int | None = None
+        """Status of the error with which an answer ended that had begun; None: there was none."""
         self._sent = headers.to_engine(request.headers, engines.via)
         login = request.headers.get("authorization")
         self._asking = {"authorization": login} if login else {}
@@ -118,7 +116,7 @@ class StreamSession:
 
         Raises:
             ApiError: No worker answered, or not in time, and the client got nothing yet.
-            ClientLeft: The client closed its connection.
+            ClientLeft: The client closed its connection, or reads nothing.
         """
         moves = self._model.moves
         request_id = moves.begin(self)
@@ -167,7 +165,7 @@ class StreamSession:
                 EngineWait(backend, self._model.stall_s, self._model.backends.has_other) as wait,
                 self._engines.post(backend, *sent, self._sent) as answer,
             ):
-                if answer.status != _OK:
+                if answer.status != _OK or answer.content_type == "application/json":  # some ignore `stream`
                     return await self._refused(backend, answer)
                 self._answer = answer
                 await self._relay(answer, wait)
@@ -240,7 +238,7 @@ class StreamSession:
         self._attempts.progressed()
 
     async def _refused(self, backend: Backend, answer: aiohttp.ClientResponse) -> web.StreamResponse | None:
-        """Handle an answer with an error status; return the client's answer, or None if another attempt follows."""
+        """Handle an answer that is no stream; return the client's answer, or None if another attempt follows."""
         body = await read_whole(answer)
         if self._attempts.may_retry(backend, answer.status, body):
             return None
@@ -250,7 +248,7 @@ class StreamSession:
                 return None
             return web.Response(status=answer.status, body=body, headers=headers.to_client(answer.headers))
         shown = body[:200].decode(errors="replace")
-        self._break_off(backend, f"it refused to continue with {answer.status}: {shown}")
+        self._break_off(backend, f"it answered {answer.status} instead of continuing: {shown}")
         return None
 
     def _break_off(self, backend: Backend, reason: str) -> None:
@@ -272,18 +270,26 @@ class StreamSession:
             self._reply = StreamReply(self._asked, self._measured)
 
     async def _end(self, events: list[bytes]) -> web.StreamResponse:
-        self._model.traffic.finish(self._measured)
+        if self._reply.failed:
+            self.failure_status = web.HTTPBadGateway.status_code
+        else:
+            self._model.traffic.finish(self._measured)
         return await self._close(events)
 
     async def _end_with(self, error: ApiError) -> web.StreamResponse:
         """End a stream that has begun with an error, as engines do."""
+        self.failure_status = error.status
         return await self._close([error.body()])
 
     async def _close(self, events: list[bytes]) -> web.StreamResponse:
-        if events:
-            await self._write(events)
-        if self._response is None:
-            raise AssertionError("the end of a stream was written")
-        with suppress(ConnectionError):  # the client has all of it
-            await self._response.write_eof()
+        try:
+            async with asyncio.timeout(CLIENT_S):
+                if events:
+                    await self._write(events)
+                if self._response is None:
+                    raise AssertionError("the end of a stream was written")
+                with suppress(ConnectionError):  # the client has all of it
+                    await self._response.write_eof()
+        except TimeoutError:
+            raise ClientLeft from None
         return self._response

@@ -178,7 +178,7 @@ def test_a_stream_that_every_engine_refuses_ends_with_the_reason() -> None:
             engines[0].die_after, engines[0].statuses = 9, [200, 400, 400]
             engines[1].statuses = [400, 400]
             got = await rig.stream(**asked(COMPLETIONS))
-            assert "refused to continue with 400" in got.chunks[-1]["error"]["message"]
+            assert "it answered 400 instead of continuing" in got.chunks[-1]["error"]["message"]
             assert sum(len(engine.bodies) for engine in engines) == 3
             await idle(rig)
 

@@ -20,6 +20,7 @@ from tests.waiting import until
         ("frequency_penalty", -0.5),
         ("repetition_penalty", 1.1),
         ("logprobs", 1),
+        ("logprobs", 0),
         ("n", 2),
         ("best_of", 2),
         ("min_tokens", 3),

@@ -1,0 +1,112 @@
+"""Streams that end with an error, or are none, and clients that do not read them."""
+
+import asyncio
+import json
+import socket
+from typing import Any
+
+import aiohttp
+import pytest
+
+from loadline.core.engines.profile import ObjectiveKnobs
+from loadline.gateway import engine_wait
+from tests.support.gateway_rig import MODEL, GatewayRig, gateway_rig, record
+from tests.support.moving_streams import COMPLETIONS, asked
+from tests.support.raw_engine import STREAM, RawEngine
+from tests.waiting import until
+
+DONE = b"data: [DONE]\n\n"
+
+
+def event(**fields: Any) -> bytes:
+    return b"data: " + json.dumps(fields).encode() + b"\n\n"
+
+
+def text_event(text: str, **fields: Any) -> bytes:
+    return event(id="c", choices=[{"index": 0, "text": text, "finish_reason": None}], **fields)
+
+
+async def counted(rig: GatewayRig, status: int) -> bool:
+    async with rig.session.get(f"{rig.url}/metrics") as answer:
+        return f'loadline_gateway_requests_total{{model="{MODEL}",status="{status}"}} 1.0' in await answer.text()
+
+
+@pytest.mark.parametrize("end", [event(error={"message": "dead", "code": 500}) + DONE, b""])
+def test_a_stream_that_ends_with_an_error_is_not_counted_as_served(end: bytes) -> None:
+    async def scenario() -> None:
+        raw = STREAM + text_event("a") + end  # without token IDs, no engine can continue it
+        async with gateway_rig(0, objectives=ObjectiveKnobs(ttft_ms=500, itl_ms=50)) as (rig, _):
+            async with RawEngine(raw) as engine:
+                rig.model.backends.update([record("w", engine.address)])
+                got = await rig.stream(**asked(COMPLETIONS))
+            assert "error" in got.chunks[-1]
+            assert rig.frontend._interval.sample(1, 1, queued=0, in_flight=0).completed == 0
+            assert await counted(rig, 502)
+            assert not await counted(rig, 200)
+
+    asyncio.run(scenario())
+
+
+def test_an_error_field_that_is_null_is_none() -> None:
+    async def scenario() -> None:
+        raw = STREAM + text_event("a", error=None) + text_event("b", error=None) + DONE
+        async with gateway_rig(0) as (rig, _), RawEngine(raw) as engine:
+            rig.model.backends.update([record("w", engine.address)])
+            got = await rig.stream(**asked(COMPLETIONS))
+            assert got.text == "ab"
+            assert got.complete
+            assert await counted(rig, 200)
+
+    asyncio.run(scenario())
+
+
+def test_an_answer_in_json_to_a_request_for_a_stream_reaches_the_client() -> None:
+    async def scenario() -> None:
+        body = b'{"choices": [], "note": "streams are not supported"}'
+        head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(body)
+        async with gateway_rig(0) as (rig, _), RawEngine(head + body) as engine:
+            rig.model.backends.update([record("w", engine.address)])
+            async with rig.session.post(rig.url + COMPLETIONS, json={"model": MODEL, **asked(COMPLETIONS)}) as answer:
+                assert (answer.status, await answer.read()) == (200, body)
+            assert engine.requests == 1
+
+    asyncio.run(scenario())
+
+
+def test_a_client_that_reads_nothing_frees_its_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_wait, "CLIENT_S", 0.2)
+
+    async def scenario() -> None:
+        endless = text_event("x" * 60_000)
+        async with gateway_rig(0, stall_s=0.1) as (rig, _), RawEngine(STREAM, forever=endless) as engine:
+            rig.model.backends.update([record("w", engine.address)])
+            client = socket.socket()
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+            client.settimeout(0)
+            host, port = rig.url.removeprefix("http://").split(":")
+            loop = asyncio.get_running_loop()
+            await loop.sock_connect(client, (host, int(port)))
+            body = json.dumps({"model": MODEL, "prompt": "a", "stream": True}).encode()
+            head = f"POST {COMPLETIONS} HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n".encode()
+            await loop.sock_sendall(client, head + body)
+            await until(lambda: engine.open == 1, "the engine streams")
+            await until(lambda: (engine.open, rig.frontend.in_flight) == (0, 0), "the engine is free")
+            assert await counted(rig, 499)
+            client.close()
+
+    asyncio.run(scenario())
+
+
+def test_headers_named_by_any_line_of_connection_reach_no_engine() -> None:
+    async def scenario() -> None:
+        async with gateway_rig() as (rig, [engine]):
+            lines = [("connection", "keep-alive"), ("connection", "x-secret"), ("x-secret", "a"), ("x-kept", "b")]
+            async with aiohttp.ClientSession() as session:
+                body = {"model": MODEL, "prompt": "a", "max_tokens": 1}
+                async with session.post(rig.url + COMPLETIONS, json=body, headers=lines) as answer:
+                    assert answer.status == 200
+            names = {name.lower() for name in engine.headers[0]}
+            assert "x-kept" in names
+            assert "x-secret" not in names
+
+    asyncio.run(scenario())
