@@ -83,6 +83,17 @@ def test_the_child_answers_as_this_process_does(predictor: PredictorName) -> Non
     assert answer.fallback == ""
 
 
+def test_the_child_imports_no_module_of_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "random.py").write_text("raise SystemExit('a file of the user')")
+    monkeypatch.chdir(tmp_path)
+
+    async def scenario() -> Forecast | None:
+        async with fitter() as child:
+            return await child.fit(query("constant"), PATIENCE_S)
+
+    assert asyncio.run(scenario()) is not None
+
+
 def test_a_history_without_values_has_no_forecast() -> None:
     async def scenario() -> None:
         async with fitter() as child:

@@ -175,7 +175,8 @@ class ProcessChild:
 
 def module_command(name: str, arguments: Sequence[str] = ()) -> tuple[str, ...]:
     """Return the command of a child that runs a module of this package."""
-    return (sys.executable, "-m", name, *arguments)
+    # -P: no module of the working directory, such as a random.py of the user, is imported.
+    return (sys.executable, "-P", "-m", name, *arguments)
 
 
 async def _exchange(child: Process, query: bytes) -> bytes:
